@@ -1,0 +1,116 @@
+"""Compares a training step of Tessera with PyTorch's, interleaved in one run: one process, THREADS threads, the same model.
+
+    python bench/step/run.py [--binary build/release/bin/tessera_bench_step] [--rounds 7] [--steps 3] [--threads 2] [--json]
+
+All programs stay loaded and take turns, a few steps each, so that other load on the machine meets all of them; a program's
+figure is the median over all its steps. Prints a table of tokens/s and ratios, or JSON.
+"""
+import argparse
+import json
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PEER = ROOT / "bench" / "step" / "peer.py"
+
+
+class Program:
+    """One side of the comparison: serves a few steps for each line it is sent."""
+
+    def __init__(self, name, command):
+        self.name = name
+        self.seconds = []
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    def wait_until_ready(self):
+        line = self.process.stdout.readline().strip()
+        if line != "ready":
+            raise SystemExit(f"{self.name} did not start: {line!r}")
+
+    def turn(self):
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+        self.seconds += json.loads(self.process.stdout.readline())["steps"]
+
+    def close(self):
+        self.process.stdin.close()
+        try:
+            self.process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def cpu_name():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", default=str(ROOT / "build" / "release" / "bin" / "tessera_bench_step"))
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if not pathlib.Path(options.binary).exists():
+        raise SystemExit(f"{options.binary} does not exist: build it with ./dev build, or name it with --binary")
+
+    common = ["--threads", str(options.threads), "--batch", str(options.batch), "--steps", str(options.steps), "--warmup", "2", "--serve"]
+    peer = [sys.executable, str(PEER), *common]
+    commands = {
+        "tessera fp32": [options.binary, *common, "--precision", "fp32"],
+        "torch fp32": [*peer, "--precision", "fp32"],
+        "torch fp32 compiled": [*peer, "--precision", "fp32", "--compile"],
+        "tessera bf16": [options.binary, *common, "--precision", "bf16"],
+        "torch bf16 autocast compiled": [*peer, "--precision", "bf16-autocast", "--compile"],
+        "torch bf16 weights compiled": [*peer, "--precision", "bf16-master", "--compile"],
+        "torch bf16 weights": [*peer, "--precision", "bf16-master"],
+    }
+    programs = []
+    try:
+        for name, command in commands.items():  # one after the other: they warm up, and compile, alone
+            programs.append(Program(name, command))
+            programs[-1].wait_until_ready()
+        for _ in range(options.rounds):
+            for program in programs:
+                program.turn()
+    finally:
+        for program in programs:
+            program.close()
+
+    tokens = options.batch * 256
+    rate = {p.name: tokens / statistics.median(p.seconds) for p in programs}
+    best = {p.name: tokens / min(p.seconds) for p in programs}
+    better_fp32 = max(rate["torch fp32"], rate["torch fp32 compiled"])
+    better_bf16 = max(rate["torch bf16 autocast compiled"], rate["torch bf16 weights compiled"])
+    ratios = {
+        "tessera fp32 / torch fp32": rate["tessera fp32"] / rate["torch fp32"],
+        "tessera fp32 / torch fp32 compiled": rate["tessera fp32"] / rate["torch fp32 compiled"],
+        "tessera bf16 / better torch fp32": rate["tessera bf16"] / better_fp32,
+        "tessera bf16 / better torch bf16 compiled": rate["tessera bf16"] / better_bf16,
+    }
+    import torch
+    machine = {"cpu": cpu_name(), "threads": options.threads, "torch": torch.__version__, "python": platform.python_version()}
+    if options.json:
+        print(json.dumps({"machine": machine, "tokens_per_s": rate, "tokens_per_s_best_step": best, "ratios": ratios,
+                          "steps_each": options.rounds * options.steps}))
+        return
+    print(f"{machine['cpu']}, {options.threads} threads, torch {machine['torch']}; 6 layers, hidden 384, 6/2 heads, FFN 1024, "
+          f"vocabulary 8192, seq 256, batch {options.batch}, AdamW; median of {options.rounds * options.steps} steps each")
+    print(f"{'':32}{'tokens/s':>10}{'best step':>11}")
+    for program in programs:
+        print(f"{program.name:32}{rate[program.name]:>10.0f}{best[program.name]:>11.0f}")
+    for name, ratio in ratios.items():
+        print(f"{name:48}{ratio:>6.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+# Every third-party package, found once. Protobuf comes before Torch on purpose: Torch defines a dummy
+# protobuf::libprotobuf otherwise, and every generated file then fails to link.
+find_package(PkgConfig REQUIRED)
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(Protobuf REQUIRED)
+pkg_check_modules(UCX REQUIRED IMPORTED_TARGET ucx)
+pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(ICU REQUIRED IMPORTED_TARGET icu-uc)
+pkg_check_modules(SIMDJSON REQUIRED IMPORTED_TARGET simdjson)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+if(TARGET PkgConfig::UCX)
+  # The tag-matching layer only; uct and the tools stay out.
+  find_library(UCP_LIBRARY ucp REQUIRED)
+  find_library(UCS_LIBRARY ucs REQUIRED)
+endif()
+
+if(TESSERA_WITH_TORCH)
+  include(TesseraTorch)
+endif()

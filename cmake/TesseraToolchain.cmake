@@ -1,0 +1,21 @@
+# Compiler launcher, linker, sanitizers and the warnings our own code must pass.
+find_program(TESSERA_CCACHE ccache)
+if(TESSERA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${TESSERA_CCACHE})
+endif()
+find_program(TESSERA_MOLD mold)
+if(TESSERA_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+if(TESSERA_SANITIZE)
+  add_compile_options(-fsanitize=${TESSERA_SANITIZE} -fno-omit-frame-pointer -g1)
+  add_link_options(-fsanitize=${TESSERA_SANITIZE})
+  if(TESSERA_SANITIZE MATCHES "undefined")
+    add_compile_options(-fno-sanitize-recover=undefined)
+  endif()
+endif()
+# The torch wheel is built with the C++11 ABI, which is also g++'s default; saying so keeps a foreign default out.
+add_compile_definitions(_GLIBCXX_USE_CXX11_ABI=1)
+# g++ 12 reports string concatenations as overlapping copies (GCC bug 105651): no -Wrestrict.
+set(TESSERA_WARNINGS -Wall -Wextra -Wpedantic -Werror -Wno-unused-parameter -Wno-restrict)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)

@@ -1,0 +1,31 @@
+# libtorch from the wheel in .venv: sets TORCH_LIBRARIES.
+find_program(TESSERA_PYTHON python3 PATHS ${CMAKE_SOURCE_DIR}/.venv/bin NO_DEFAULT_PATH)
+find_program(TESSERA_NVCC nvcc PATHS /usr/local/cuda/bin)
+if(NOT Torch_DIR AND TESSERA_PYTHON)
+  execute_process(COMMAND ${TESSERA_PYTHON} -c "import torch; print(torch.utils.cmake_prefix_path, torch.version.cuda or '', sep=';')"
+                  OUTPUT_VARIABLE torch_says OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE torch_missing)
+  if(torch_missing)
+    message(FATAL_ERROR "The torch wheel is not in ${CMAKE_SOURCE_DIR}/.venv; run ./dev setup first.")
+  endif()
+  list(GET torch_says 0 torch_prefix)
+  list(GET torch_says 1 torch_cuda)
+  list(APPEND CMAKE_PREFIX_PATH ${torch_prefix})
+endif()
+
+set(torch_bare OFF)
+if(torch_cuda AND NOT TESSERA_NVCC)
+  set(torch_bare ON)
+endif()
+option(TESSERA_TORCH_BARE "Link libtorch's CPU libraries without its CMake package" ${torch_bare})
+if(TESSERA_TORCH_BARE)
+  # Torch's own package gives up when the wheel was built for CUDA and there is no CUDA toolkit, even for programs that
+  # use the CPU alone. Those need two libraries, which find the wheel's CUDA libraries by their own run path.
+  get_filename_component(torch_root ${torch_prefix}/../.. ABSOLUTE)
+  add_library(tessera_torch INTERFACE)
+  target_include_directories(tessera_torch SYSTEM INTERFACE ${torch_root}/include ${torch_root}/include/torch/csrc/api/include)
+  target_link_libraries(tessera_torch INTERFACE ${torch_root}/lib/libtorch_cpu.so ${torch_root}/lib/libc10.so)
+  target_link_options(tessera_torch INTERFACE LINKER:--allow-shlib-undefined)
+  set(TORCH_LIBRARIES tessera_torch)
+else()
+  find_package(Torch REQUIRED)
+endif()

@@ -1,0 +1,137 @@
+// Checkpoints: saved by all ranks together, whole or not at all, and loaded under any plan.
+//
+// On disk, in runs/NAME/checkpoints/:
+//
+//   step-000050/manifest.json             what follows, with the size and XXH3-128 of every piece; its own digest stands at its end
+//   step-000050/rank-00003.safetensors    the pieces that rank 3 held
+//   step-000060.tmp/                      a save under way, or one that was interrupted: never read
+//
+// A save writes into the .tmp folder, syncs every file, writes the manifest last, renames the folder and syncs its parent.
+// So an interruption at any point leaves the earlier checkpoints as they were, and either the whole new one or none.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/file_system.hpp"
+
+namespace tessera::checkpoint {
+
+// A piece of one named global tensor as one rank holds it: the tensor is first cut by tensor parallelism along split_dim
+// into split_size equal parts, of which this is split_index; of that part, flattened in row-major order, the elements
+// [flat_begin, flat_end) follow.
+struct Piece {
+  std::string name;
+  std::vector<std::int64_t> shape;  // of the global tensor
+  int split_dim = -1;               // -1: not cut
+  int split_index = 0;
+  int split_size = 1;
+  std::int64_t flat_begin = 0;
+  std::int64_t flat_end = 0;
+  at::Tensor data;  // 1-d, contiguous, on the CPU, f32, bf16 or i64; flat_end - flat_begin elements
+};
+
+// What a run must know to go on, beside its tensors.
+struct State {
+  std::int64_t step = 0;    // steps made
+  std::int64_t tokens = 0;  // trained on
+  std::string plan_json;    // the plan that saved it; any other may load it
+  std::string train_yaml;
+  std::string model_fingerprint;
+  std::uint64_t seed = 0;
+  std::map<std::string, double> extra;
+};
+
+// A key of State::extra. Where it is not 0, the checkpoint holds weights alone (an imported model), and an optimizer that
+// reads its state from there ("<parameter>.exp_avg", ".exp_avg_sq", ".momentum") finds zeros: it begins anew.
+inline constexpr const char* kWeightsOnly = "weights_only";
+
+// One save of one rank, in two phases: every rank calls write(), then, after a barrier, rank 0 calls commit().
+// Not thread-safe. FileSystem must outlive the Writer.
+class Writer {
+ public:
+  // `folder` is runs/NAME/checkpoints; it is created where missing. Touches no disk yet.
+  Writer(FileSystem& files, std::filesystem::path folder, std::int64_t step, int rank, int world_size);
+
+  // This rank's pieces, into step-NNNNNN.tmp/; on the disk when it returns. The data is hashed and written in place, without
+  // a copy. Over all ranks each element of a tensor stands in exactly one piece, and all pieces of a tensor are cut along
+  // the same dimension into the same number of parts. Throws Error(io), for a full disk too; then the .tmp folder is
+  // removed, and the earlier checkpoints are untouched.
+  void write(const std::vector<Piece>& pieces);
+
+  // Rank 0, once every rank has written: checks that the pieces of all ranks make up whole tensors, and makes the
+  // checkpoint visible. A complete checkpoint of the same step is replaced. Throws Error(io or corrupt); then the .tmp
+  // folder is removed, and the earlier checkpoints are untouched.
+  void commit(const State& state);
+
+ private:
+  void write_shard(const std::vector<Piece>& pieces);
+  void publish(const State& state);
+  void abandon() noexcept;
+  std::filesystem::path shard(const char* extension) const;
+
+  FileSystem& files_;
+  const std::filesystem::path folder_;
+  const std::filesystem::path temporary_;
+  const std::int64_t step_;
+  const int rank_;
+  const int world_size_;
+};
+
+// How much of a checkpoint is looked at before it counts as usable.
+enum class Check {
+  structure,  // the manifest's digest, every file's size and header: milliseconds
+  everything  // also every byte of data
+};
+
+// The folder of a step: "step-000050".
+std::filesystem::path step_folder(const std::filesystem::path& folder, std::int64_t step);
+// Steps of the committed checkpoints, ascending; a folder that does not exist has none. Not checked.
+std::vector<std::int64_t> list(const std::filesystem::path& folder);
+// The newest checkpoint that passes the check. Those that do not are passed over with a warning in the log.
+std::optional<std::filesystem::path> latest(const std::filesystem::path& folder, Check check = Check::structure);
+// Removes what interrupted saves and removals left behind. At the start of a run, by one process, and by prune().
+void clean(FileSystem& files, const std::filesystem::path& folder);
+// Keeps the newest `keep` usable checkpoints, at least two of them, and removes older ones. No save may be under way.
+void prune(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep);
+
+struct TensorInfo {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  at::ScalarType dtype;
+};
+
+// A committed checkpoint. Every piece of data is checked against its digest before the first element of it is used, once
+// per Reader. Not thread-safe; any number of processes may read at once.
+class Reader {
+ public:
+  // Checks as Check::structure does. Throws not_found when there is no checkpoint, corrupt with the file otherwise.
+  explicit Reader(std::filesystem::path step_folder);
+  ~Reader();
+  Reader(Reader&&) noexcept;
+
+  const State& state() const;
+  bool has(const std::string& name) const;
+  std::vector<TensorInfo> tensors() const;                  // by name
+  const TensorInfo& tensor(const std::string& name) const;  // throws not_found, naming the nearest
+
+  // A whole global tensor, assembled. Throws corrupt with the file, the tensor and the offset.
+  at::Tensor read(const std::string& name) const;
+  // Fills target.data (allocated when undefined) from whatever pieces overlap with it, however they were cut. Exact. Throws
+  // corrupt, or invalid_config when the stored shape or type is another.
+  void read_piece(Piece& target) const;
+  // Every byte. Throws corrupt for the first one that is wrong.
+  void verify() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tessera::checkpoint

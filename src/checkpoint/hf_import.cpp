@@ -1,0 +1,150 @@
+#include <ATen/ops/empty.h>
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "base/config.hpp"
+#include "base/error.hpp"
+#include "base/file_system.hpp"
+#include "checkpoint/checkpoint.hpp"
+#include "checkpoint/cut.hpp"
+#include "checkpoint/element.hpp"
+#include "checkpoint/hf_config.hpp"
+#include "checkpoint/hf_weights.hpp"
+#include "checkpoint/hugging_face.hpp"
+
+namespace tessera::checkpoint {
+namespace {
+
+// Weights are written in shards of about this size, so that no more than one is in memory at a time.
+constexpr std::int64_t kShardBytes = 1 << 30;
+
+std::string shape_text(const std::vector<std::int64_t>& shape) { return text(c10::IntArrayRef(shape)); }
+
+// The model's tensors in the folder, in the model's order. Every tensor of the folder must have a place.
+std::vector<const HfWeights::Tensor*> match(const HfWeights& weights, const model::ModelSpec& model, const std::filesystem::path& dir) {
+  std::vector<const HfWeights::Tensor*> out;
+  std::set<std::string> expected;
+  for (const model::BlockInstance& block : model.blocks())
+    for (const model::ParameterSpec& parameter : block.spec->parameters) {
+      const std::string name = block.parameter_name(parameter);
+      expected.insert(name);
+      const auto found = weights.tensors().find(name);
+      if (!parameter.tied_to.empty()) {
+        const auto source = weights.tensors().find(parameter.tied_to);
+        const bool same =
+            found == weights.tensors().end() || source == weights.tensors().end() ||
+            std::equal(found->second.bytes.begin(), found->second.bytes.end(), source->second.bytes.begin(), source->second.bytes.end());
+        if (!same)
+          throw Error(ErrorCode::corrupt, text("'", name, "' and '", parameter.tied_to, "' should be one tensor, but differ"),
+                      {found->second.file.string(), 0, 0, -1, {}}, {}, "set tie_word_embeddings to false in config.json if they are two");
+        continue;
+      }
+      if (found == weights.tensors().end()) {
+        std::vector<std::string> names;
+        for (const auto& [known, tensor] : weights.tensors()) names.push_back(known);
+        const auto guess = nearest(name, names);
+        throw Error(ErrorCode::not_found, "tensor '" + name + "' is missing", {dir.string(), 0, 0, -1, {}},
+                    guess ? "there is '" + *guess + "'" : std::string());
+      }
+      const StoredTensor& stored = found->second.stored;
+      if (stored.shape != parameter.shape)
+        throw Error(ErrorCode::corrupt, text("tensor '", name, "' has the shape ", shape_text(stored.shape)),
+                    {found->second.file.string(), 0, 0, -1, {}}, shape_text(parameter.shape),
+                    "config.json and the weights are of different models");
+      out.push_back(&found->second);
+    }
+  for (const auto& [name, tensor] : weights.tensors())
+    if (!expected.contains(name) && !name.ends_with("rotary_emb.inv_freq"))
+      throw Error(ErrorCode::invalid_config, "this model cannot be imported: it has a tensor '" + name + "'",
+                  {tensor.file.string(), 0, 0, -1, {}}, "the tensors of a Llama without biases");
+  return out;
+}
+
+at::Tensor load(const HfWeights::Tensor& tensor) {
+  at::Tensor out = at::empty(tensor.stored.shape, at::TensorOptions().dtype(scalar_type(tensor.stored.type)));
+  if (!out.is_floating_point())
+    throw Error(ErrorCode::invalid_config, text("tensor '", tensor.stored.name, "' is of type ", name_of(tensor.stored.type)),
+                {tensor.file.string(), 0, 0, -1, {}}, "F32, F16, BF16 or F64");
+  if (!tensor.bytes.empty()) std::memcpy(out.mutable_data_ptr(), tensor.bytes.data(), tensor.bytes.size());
+  return out.to(at::kFloat);
+}
+
+void write_checkpoint(FileSystem& disk, const std::filesystem::path& folder, const std::vector<const HfWeights::Tensor*>& tensors,
+                      const State& state) {
+  std::vector<std::vector<const HfWeights::Tensor*>> shards(1);
+  std::int64_t size = 0;
+  for (const HfWeights::Tensor* tensor : tensors) {
+    const std::int64_t bytes = 4 * element_count(tensor->stored.shape);
+    if (size > 0 && size + bytes > kShardBytes) {
+      shards.emplace_back();
+      size = 0;
+    }
+    shards.back().push_back(tensor);
+    size += bytes;
+  }
+  const int count = static_cast<int>(shards.size());
+  for (int rank = 0; rank < count; ++rank) {
+    std::vector<Piece> pieces;
+    for (const HfWeights::Tensor* tensor : shards[static_cast<std::size_t>(rank)])
+      pieces.push_back(
+          {tensor->stored.name, tensor->stored.shape, -1, 0, 1, 0, element_count(tensor->stored.shape), load(*tensor).flatten()});
+    Writer(disk, folder, 0, rank, count).write(pieces);
+  }
+  Writer(disk, folder, 0, 0, count).commit(state);
+}
+
+// The tokenizer's line of the train.yaml.
+std::string copy_tokenizer(FileSystem& disk, const std::filesystem::path& dir, const std::filesystem::path& run) {
+  std::string line;
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "tokenizer_config.json"}) {
+    if (!std::filesystem::exists(dir / name)) continue;
+    write_whole(disk, run / name, read_whole(dir / name));
+    const std::string kind = std::string_view(name) == "tokenizer.json" ? "hf" : "sentencepiece";
+    if (line.empty() && std::string_view(name) != "tokenizer_config.json") line = text(", tokenizer: {kind: ", kind, ", file: ", name, "}");
+  }
+  return line;
+}
+
+}  // namespace
+
+void import_hf(const std::filesystem::path& dir, const std::filesystem::path& run_dir, std::int64_t longest) {
+  FileSystem& disk = real_file_system();
+  if (!std::filesystem::is_directory(dir)) throw Error(ErrorCode::not_found, "there is no such folder", {dir.string(), 0, 0, -1, {}});
+  const std::filesystem::path target = std::filesystem::absolute(run_dir / "").parent_path();
+  if (std::filesystem::exists(target) && !(std::filesystem::is_directory(target) && std::filesystem::is_empty(target)))
+    throw Error(ErrorCode::invalid_config, "a run of this name exists", {run_dir.string(), 0, 0, -1, {}}, "a name that is not taken",
+                "import it under another name");
+
+  const std::string yaml = model_yaml(dir / "config.json", longest);
+  const model::ModelSpec model = model::read_model(ConfigNode::parse(yaml, (dir / "config.json").string()));
+  const HfWeights weights(dir);
+  const auto tensors = match(weights, model, dir);
+
+  auto temporary = target;
+  temporary += ".tmp";
+  try {
+    disk.remove_all(temporary);
+    disk.create_directories(temporary);
+    const std::string tokenizer = copy_tokenizer(disk, dir, temporary);
+    State state;
+    state.train_yaml =
+        text("# The model was imported. To train it further, put your text where it says synthetic, and --resume this run.\nname: ",
+             target.filename(), "\nmodel: ", yaml, "\ndata: {source: synthetic", tokenizer, "}\n",
+             "train: {steps: 200, global_batch: 8, optimizer: {kind: adamw, lr: 2.0e-5}, schedule: {kind: cosine, warmup: 10}}\n");
+    state.model_fingerprint = model.fingerprint();
+    state.seed = 1;
+    state.extra[kWeightsOnly] = 1;
+    write_whole(disk, temporary / "train.yaml", state.train_yaml);
+    write_checkpoint(disk, temporary / "checkpoints", tensors, state);
+    if (std::filesystem::exists(target)) disk.remove_all(target);
+    disk.rename(temporary, target);
+    disk.sync_directory(target.parent_path());
+  } catch (const Error&) {
+    std::error_code ignored;
+    std::filesystem::remove_all(temporary, ignored);
+    throw;
+  }
+}
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+
+namespace tessera::cli {
+
+struct InspectOptions {
+  std::string file;
+  std::string tokenizer;  // for token caches; may be empty
+  std::string field = "text";
+  std::int64_t samples = 3;
+  bool json = false;
+};
+
+// Says what the file is and shows its beginning: a train.yaml (the samples that training begins with), text, a tokenizer or a
+// token cache, which is checked whole. Throws as the readers of each do.
+void inspect_data(const InspectOptions& options);
+
+// Hangs `batch` into `tessera data`.
+void add_data_batch(CLI::App& data);
+
+}  // namespace tessera::cli

@@ -1,0 +1,73 @@
+#include <iomanip>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.hpp"
+#include "cli/doctor_checks.hpp"
+
+namespace tessera::cli {
+namespace {
+
+const char* name_of(Status status) {
+  switch (status) {
+    case Status::ok: return "ok";
+    case Status::absent: return "absent";
+    case Status::missing: return "missing";
+  }
+  return "missing";
+}
+
+std::vector<Finding> examine() {
+  std::vector<Finding> findings = {check_cpu(),       check_instructions(),  check_memory(), check_shared_memory(),
+                                   check_open_files(), check_locked_memory(), check_disk(".")};
+  for (Finding& finding : check_network()) findings.push_back(std::move(finding));
+  findings.push_back(check_accelerators());
+  findings.push_back(check_ucx());
+  findings.push_back(check_worker(find_worker(), Seconds(30)));
+  findings.push_back(check_program("slurm", "srun", "only to start workers by Slurm"));
+  findings.push_back(check_program("etcd", "etcd", "only for several managers of one cluster"));
+  return findings;
+}
+
+void print_table(const std::vector<Finding>& findings) {
+  for (const Finding& finding : findings) {
+    std::cout << std::left << std::setw(8) << name_of(finding.status) << std::setw(16) << finding.name << " " << finding.value << "\n";
+    if (!finding.advice.empty()) std::cout << std::string(25, ' ') << finding.advice << "\n";
+  }
+}
+
+void print_json(const std::vector<Finding>& findings, bool ready) {
+  nlohmann::ordered_json checks = nlohmann::ordered_json::array();
+  for (const Finding& finding : findings) {
+    nlohmann::ordered_json check = {{"name", finding.name}, {"status", name_of(finding.status)}, {"value", finding.value}};
+    if (!finding.advice.empty()) check["advice"] = finding.advice;
+    checks.push_back(std::move(check));
+  }
+  const nlohmann::ordered_json report = {{"ready", ready}, {"checks", std::move(checks)}};
+  std::cout << report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+}
+
+void doctor(bool json) {
+  const std::vector<Finding> findings = examine();
+  std::size_t missing = 0;
+  for (const Finding& finding : findings) missing += finding.status == Status::missing;
+  if (json) {
+    print_json(findings, missing == 0);
+  } else {
+    print_table(findings);
+    std::cout << (missing == 0 ? "\nready to train here\n" : "\n" + std::to_string(missing) + " needed on this host and missing\n");
+  }
+  if (missing > 0) throw CLI::RuntimeError(1);
+}
+
+}  // namespace
+
+void add_doctor_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("doctor", "What this host has, what is missing, and how to get it")->group(kStartGroup);
+  auto json = std::make_shared<bool>(false);
+  command->add_flag("--json", *json, "Print one JSON object");
+  command->footer("Exits with 1 when something needed is missing.");
+  command->callback([json] { doctor(*json); });
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,71 @@
+#include "cli/measured_profile.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <unistd.h>
+
+#include "base/file_system.hpp"
+#include "base/hash.hpp"
+#include "cli/temporary_folder.hpp"
+#include "cli/workers.hpp"
+#include "control/local_launcher.hpp"
+
+namespace tessera::cli {
+namespace {
+
+template <typename Item>
+void append(std::vector<Item>& to, const std::vector<Item>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+}  // namespace
+
+std::filesystem::path cached_profile_path(const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
+  const char* folder = std::getenv("TESSERA_CACHE");
+  const auto worker = control::sibling_program("tessera-worker");
+  std::string key = text(job.model.fingerprint(), ' ', cluster.fingerprint(), ' ', job.train.global_batch, ' ', model::name_of(job.train.precision), ' ',
+                         static_cast<int>(job.train.optimizer.kind), ' ', std::filesystem::file_size(worker), ' ',
+                         std::filesystem::last_write_time(worker).time_since_epoch().count());
+  for (const plan::WorkerShape& shape : plan::worker_shapes(job, cluster)) key += text(' ', shape.workers, 'x', shape.threads);
+  return std::filesystem::path(folder != nullptr && *folder != '\0' ? folder : ".cache/tessera") / ("profile-" + hash128_hex(key) + ".json");
+}
+
+profile::Profile measure_host(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
+                              const cluster::ClusterSpec& cluster) {
+  const TemporaryFolder scratch;
+  profile::Profile merged;
+  for (const plan::WorkerShape& shape : plan::worker_shapes(job, cluster)) {
+    std::fprintf(stderr, "measuring %d worker%s of %d thread%s\n", shape.workers, shape.workers == 1 ? "" : "s", shape.threads, shape.threads == 1 ? "" : "s");
+    const auto result = scratch.path() / text("profile-", shape.workers, "x", shape.threads, ".json");
+    std::vector<plan::RankPlace> places;
+    for (int rank = 0; rank < shape.workers; ++rank) places.push_back({0, 0, rank, shape.threads});
+    std::vector<std::string> arguments = {"measure", train_yaml.string(), "--output", result.string(), "--threads", std::to_string(shape.threads)};
+    for (const auto& setting : overrides) arguments.insert(arguments.end(), {"--set", setting});
+    control::run_workers(worker_commands(arguments, places, cluster), {});
+    const profile::Profile measured = profile::load_profile(result);
+    append(merged.blocks, measured.blocks);
+    append(merged.communication, measured.communication);
+    append(merged.optimizers, measured.optimizers);
+    merged.model_fingerprint = measured.model_fingerprint;
+    merged.process_baseline = std::max(merged.process_baseline, measured.process_baseline);
+    merged.overlap_slowdown = std::max(merged.overlap_slowdown, measured.overlap_slowdown);
+  }
+  merged.host = cluster.name;
+  return merged;
+}
+
+profile::Profile profile_for(const std::filesystem::path& file, bool foreign, const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
+  if (!file.empty()) return profile::load_profile(file);
+  if (foreign) return {};
+  try {
+    const auto cached = cached_profile_path(job, cluster);
+    if (std::filesystem::exists(cached)) return profile::load_profile(cached);
+  } catch (const Error& error) {
+    // Planning works without the worker; then there is no profile of its making either.
+    if (error.code() != ErrorCode::not_found) throw;
+  }
+  return {};
+}
+
+}  // namespace tessera::cli

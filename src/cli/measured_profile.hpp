@@ -1,0 +1,26 @@
+// Internal: the profile that a plan is made with: measured on this host by short-lived workers, and cached by content.
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include "cluster/cluster.hpp"
+#include "model/job.hpp"
+#include "profile/profile.hpp"
+
+namespace tessera::cli {
+
+// Measures each shape with real workers (some seconds each) and merges the results. `train_yaml` is a file the workers can
+// read. Progress goes to stderr.
+profile::Profile measure_host(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
+                              const cluster::ClusterSpec& cluster);
+
+// Where the profile of this job on this host is cached; changes with the model, the batch, the precision, the optimizer,
+// the worker's build and the host.
+std::filesystem::path cached_profile_path(const model::JobSpec& job, const cluster::ClusterSpec& cluster);
+
+// The profile in `file`; else, unless the cluster is a foreign one, the one that this host has in its cache; else an empty one,
+// and the roofline prices the plans.
+profile::Profile profile_for(const std::filesystem::path& file, bool foreign, const model::JobSpec& job, const cluster::ClusterSpec& cluster);
+
+}  // namespace tessera::cli

@@ -1,0 +1,99 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/file_system.hpp"
+#include "cli/commands.hpp"
+#include "cli/measured_profile.hpp"
+#include "plan/plan.hpp"
+
+namespace tessera::cli {
+namespace {
+
+struct PlanOptions {
+  std::string yaml;
+  std::string cluster;
+  std::string profile;
+  std::string output;
+  std::vector<std::string> overrides;
+  int top = 5;
+  bool explain = false;
+  bool json = false;
+};
+
+nlohmann::ordered_json json_of(const plan::Candidate& candidate) {
+  return {{"family", candidate.family}, {"workers", candidate.plan.world_size()}, {"step_s", candidate.plan.predicted->step.value}};
+}
+
+void make_plan(const PlanOptions& options) {
+  const model::JobSpec job = model::read_job(options.yaml, options.overrides);
+  const cluster::ClusterSpec cluster = options.cluster.empty() ? cluster::resolve(job.cluster) : cluster::load_cluster(options.cluster);
+  const profile::Profile profile = profile_for(options.profile, !options.cluster.empty(), job, cluster);
+  const plan::SearchResult result = plan::search(job, cluster, profile, {.top = options.top, .vendors = {}});
+  if (!options.output.empty()) write_whole(real_file_system(), options.output, plan::to_json(result.best));
+  if (options.json) {
+    nlohmann::ordered_json out = {{"plan", nlohmann::ordered_json::parse(plan::to_json(result.best))}, {"measured", !profile.blocks.empty()}};
+    for (const auto& candidate : result.runners_up) out["runners_up"].push_back(json_of(candidate));
+    std::printf("%s\n", out.dump().c_str());
+    return;
+  }
+  std::printf("%s", plan::explain(result, job.model, cluster).c_str());
+  std::printf("\nprices: %s\n", profile.blocks.empty() ? "the built-in cost model (tessera profile measures this host)" : "measured on this host");
+  if (!options.output.empty()) std::printf("written to %s; train with: tessera train %s --plan %s\n", options.output.c_str(), options.yaml.c_str(), options.output.c_str());
+}
+
+struct ProfileOptions {
+  std::string yaml;
+  std::string output;
+  std::vector<std::string> overrides;
+  bool json = false;
+};
+
+void measure_profile(const ProfileOptions& options) {
+  const model::JobSpec job = model::read_job(options.yaml, options.overrides);
+  const cluster::ClusterSpec cluster = cluster::resolve(job.cluster);
+  const profile::Profile profile = measure_host(options.yaml, options.overrides, job, cluster);
+  const std::filesystem::path path = options.output.empty() ? cached_profile_path(job, cluster) : std::filesystem::path(options.output);
+  if (path.has_parent_path()) real_file_system().create_directories(path.parent_path());
+  write_whole(real_file_system(), path, profile::to_json(profile));
+  if (options.json) {
+    std::printf("%s", profile::to_json(profile).c_str());
+    return;
+  }
+  std::printf("%-20s %6s %4s %8s %11s %12s %12s\n", "block", "batch", "tp", "workers", "threads", "forward", "backward");
+  for (const profile::BlockSample& sample : profile.blocks)
+    std::printf("%-20s %6lld %4d %8d %11d %12s %12s\n", sample.kind.c_str(), static_cast<long long>(sample.micro_batch), sample.tensor_parallel, sample.neighbours,
+                sample.threads, to_text(sample.forward).c_str(), to_text(sample.backward).c_str());
+  for (const profile::CommSample& sample : profile.communication)
+    std::printf("%s over %s among %d: %s + bytes / %s\n", sample.operation.c_str(), sample.link.c_str(), sample.ranks, to_text(sample.latency).c_str(),
+                to_text(sample.bandwidth).c_str());
+  std::printf("computation beside communication takes %.2f times as long\nwritten to %s\n", profile.overlap_slowdown, path.c_str());
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("plan", "How to train a model on a cluster, and how long a step will take")->group(kPlanGroup);
+  auto options = std::make_shared<PlanOptions>();
+  command->add_option("train_yaml", options->yaml, "What to train")->required();
+  command->add_option("--cluster", options->cluster, "Plan for this cluster file instead of the YAML's")->check(CLI::ExistingFile);
+  command->add_option("--profile", options->profile, "Use these measured times")->check(CLI::ExistingFile);
+  command->add_option("-o,--output", options->output, "Write the plan to this file");
+  command->add_option("--top", options->top, "How many runners-up to show (default: 5)")->check(CLI::NonNegativeNumber);
+  command->add_option("--set", options->overrides, "Override a key of the YAML (repeatable)")->type_name("KEY=VALUE");
+  command->add_flag("--explain", options->explain, "Show why (the default without --json)");
+  command->add_flag("--json", options->json, "The plan and its runners-up as one JSON object");
+  command->callback([options] { make_plan(*options); });
+}
+
+void add_profile_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("profile", "Measure the job's blocks and collectives on this host")->group(kPlanGroup);
+  auto options = std::make_shared<ProfileOptions>();
+  command->add_option("train_yaml", options->yaml, "Whose model and batch to measure")->required();
+  command->add_option("-o,--output", options->output, "Write here instead of the cache");
+  command->add_option("--set", options->overrides, "Override a key of the YAML (repeatable)")->type_name("KEY=VALUE");
+  command->add_flag("--json", options->json, "The profile as JSON");
+  command->callback([options] { measure_profile(*options); });
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,83 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/file_system.hpp"
+#include "cli/commands.hpp"
+#include "cli/measured_profile.hpp"
+#include "plan/plan.hpp"
+#include "program/program.hpp"
+#include "sim/sim.hpp"
+
+namespace tessera::cli {
+namespace {
+
+struct SimulateOptions {
+  std::string yaml;
+  std::string plan;
+  std::string cluster;
+  std::string profile;
+  std::string trace;
+  std::vector<std::string> overrides;
+  bool json = false;
+};
+
+void print_table(const sim::Result& result, const plan::Plan& plan, const model::JobSpec& job) {
+  const double tokens = static_cast<double>(plan.global_batch * job.model.dim("seq"));
+  std::printf("step %s, %s tokens/s, bubble %.1f %%\n\n", to_text(result.step).c_str(), count_text(tokens / result.step.value).c_str(), 100 * result.bubble);
+  std::printf("%6s %6s %12s %12s %12s\n", "rank", "stage", "computing", "waiting", "memory");
+  constexpr std::size_t kMostRows = 32;
+  std::vector<int> stage_of(plan.ranks.size(), 0);
+  for (std::size_t s = 0; s < plan.stages.size(); ++s)
+    for (int rank : plan.stages[s].ranks) stage_of[rank] = static_cast<int>(s);
+  for (std::size_t r = 0; r < std::min(kMostRows, result.ranks.size()); ++r) {
+    const sim::RankResult& rank = result.ranks[r];
+    std::printf("%6zu %6d %12s %12s %12s\n", r, stage_of[r], to_text(rank.busy).c_str(), to_text(rank.exposed).c_str(), to_text(rank.peak_memory).c_str());
+  }
+  if (result.ranks.size() > kMostRows) std::printf("... and %zu more ranks; --json has all\n", result.ranks.size() - kMostRows);
+}
+
+nlohmann::ordered_json json_of(const sim::Result& result, const plan::Prediction& prediction) {
+  nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
+  for (const sim::RankResult& rank : result.ranks)
+    ranks.push_back({{"busy_seconds", rank.busy.value}, {"waiting_seconds", rank.exposed.value}, {"memory_bytes", rank.peak_memory.value}});
+  return {{"step_seconds", result.step.value}, {"predicted_seconds", prediction.step.value}, {"bubble", result.bubble}, {"ranks", ranks}};
+}
+
+void simulate(const SimulateOptions& options) {
+  const model::JobSpec job = model::read_job(options.yaml, options.overrides);
+  const cluster::ClusterSpec cluster = options.cluster.empty() ? cluster::resolve(job.cluster) : cluster::load_cluster(options.cluster);
+  const plan::Plan plan = plan::load_plan(options.plan);
+  plan::check(plan, job, cluster);
+  const profile::Profile profile = profile_for(options.profile, !options.cluster.empty(), job, cluster);
+  const auto programs = program::compile(plan, job.model);
+  program::check(programs);
+  const sim::Result result = sim::run(programs, plan, job.model, job.train, cluster, profile);
+  const plan::Prediction prediction = plan::predict(plan, job.model, job.train, cluster, profile);
+  if (!options.trace.empty()) write_whole(real_file_system(), options.trace, sim::to_chrome_trace(result, programs));
+  if (options.json) {
+    std::printf("%s\n", json_of(result, prediction).dump().c_str());
+    return;
+  }
+  print_table(result, plan, job);
+  std::printf("\nthe cost model predicts %s\n", to_text(prediction.step).c_str());
+  if (!options.trace.empty()) std::printf("trace written to %s; open it in ui.perfetto.dev or chrome://tracing\n", options.trace.c_str());
+}
+
+}  // namespace
+
+void add_simulate_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("simulate", "Run a plan against a clock: step time, waiting, memory, a trace")->group(kPlanGroup);
+  auto options = std::make_shared<SimulateOptions>();
+  command->add_option("train_yaml", options->yaml, "What to train")->required();
+  command->add_option("--plan", options->plan, "The plan to run")->required();
+  command->add_option("--cluster", options->cluster, "Run on this cluster file instead of the YAML's cluster");
+  command->add_option("--profile", options->profile, "Use these measured times");
+  command->add_option("--trace", options->trace, "Write a Chrome trace to this file");
+  command->add_option("--set", options->overrides, "Override a key of the YAML (repeatable)")->type_name("KEY=VALUE");
+  command->add_flag("--json", options->json, "The result as one JSON object");
+  command->callback([options] { simulate(*options); });
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,141 @@
+#include "cli/train_command.hpp"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <unistd.h>
+
+#include "base/file_system.hpp"
+#include "cli/commands.hpp"
+#include "cli/measured_profile.hpp"
+#include "cli/workers.hpp"
+#include "data/data.hpp"
+#include "observe/run.hpp"
+
+namespace tessera::cli {
+namespace {
+
+struct TrainOptions {
+  std::string yaml;
+  std::string plan;
+  std::vector<std::string> overrides;
+  bool resume = false;
+  bool overwrite = false;
+  bool measure = true;
+  bool json = false;
+};
+
+bool changes_plan(const std::vector<std::string>& overrides) {
+  for (const auto& setting : overrides)
+    if (setting.starts_with("parallel") || setting.starts_with("cluster")) return true;
+  return false;
+}
+
+// A resumed run keeps its plan, bit for bit, unless the user asks for another one.
+std::optional<std::filesystem::path> plan_file_of(const TrainOptions& options, const std::filesystem::path& run) {
+  if (!options.plan.empty()) return options.plan;
+  if (options.resume && !changes_plan(options.overrides) && std::filesystem::exists(run / "plan.json")) return run / "plan.json";
+  return std::nullopt;
+}
+
+void print_choice(const ChosenPlan& chosen, const model::JobSpec& job) {
+  const plan::Plan& plan = chosen.plan;
+  const plan::Strategy& strategy = plan.stages.front().runs.front().strategy;
+  std::fprintf(stderr, "plan: %d worker%s of %d thread%s, dp %d x pp %zu x tp %d, %lld micro-batch%s of %lld, %s, zero %d, recompute %s\n",
+               plan.world_size(), plan.world_size() == 1 ? "" : "s", plan.ranks.front().threads, plan.ranks.front().threads == 1 ? "" : "s", strategy.dp,
+               plan.stages.size(), strategy.tp, static_cast<long long>(plan.micro_batches), plan.micro_batches == 1 ? "" : "es",
+               static_cast<long long>(plan.micro_batch(strategy.dp)), plan::name_of(plan.schedule), strategy.zero, model::name_of(strategy.recompute));
+  if (plan.predicted)
+    std::fprintf(stderr, "predicted: %s a step, %s tokens/s, %s in the largest worker\n", to_text(plan.predicted->step).c_str(),
+                 count_text(static_cast<double>(plan.global_batch * job.model.dim("seq")) / plan.predicted->step.value).c_str(),
+                 to_text(*std::max_element(plan.predicted->memory.begin(), plan.predicted->memory.end())).c_str());
+}
+
+void train(const TrainOptions& options) {
+  model::JobSpec job = model::read_job(options.yaml, options.overrides);
+  const std::filesystem::path run = run_folder(job.name);
+  // Before anything is computed: a run that exists is not touched unless the user says so.
+  observe::prepare_run(run, options.resume ? observe::IfExists::resume : options.overwrite ? observe::IfExists::replace : observe::IfExists::refuse);
+  const cluster::ClusterSpec cluster = cluster::resolve(job.cluster);
+  std::fprintf(stderr, "model: %s parameters in %d blocks\n", count_text(static_cast<double>(job.model.parameter_count())).c_str(), job.model.block_count());
+  prepare_data(job, run);
+  const ChosenPlan chosen = choose_plan(options.yaml, options.overrides, job, cluster, plan_file_of(options, run), options.measure);
+  print_choice(chosen, job);
+  write_whole(real_file_system(), run / "train.yaml", job.resolved_yaml);
+  write_whole(real_file_system(), run / "plan.json", plan::to_json(chosen.plan));
+  write_whole(real_file_system(), run / "cluster.yaml", cluster::to_yaml(cluster));
+  std::vector<std::string> arguments = {"train", (run / "train.yaml").string(), "--plan", (run / "plan.json").string(), "--cluster",
+                                        (run / "cluster.yaml").string(), "--run", run.string()};
+  // The resolved file lies in the run's folder; a path relative to the user's file must still be found.
+  if (job.data.source != "synthetic") arguments.insert(arguments.end(), {"--set", "data.source=" + std::filesystem::absolute(job.data.source).string()});
+  if (!job.data.tokenizer.file.empty())
+    arguments.insert(arguments.end(), {"--set", "data.tokenizer.file=" + std::filesystem::absolute(job.data.tokenizer.file).string()});
+  if (!job.train.init.empty()) arguments.insert(arguments.end(), {"--set", "train.init=" + std::filesystem::absolute(job.train.init).string()});
+  if (options.resume) arguments.push_back("--resume");
+  if (options.json) arguments.push_back("--json");
+  control::LaunchOptions launch;
+  launch.on_stop_request = [] { std::fprintf(stderr, "\nstopping after this step with a checkpoint; Ctrl-C again ends at once\n"); };
+  const bool stopped = control::run_workers(worker_commands(arguments, chosen.plan.ranks, cluster), launch);
+  if (options.json) return;
+  if (stopped) {
+    std::fprintf(stderr, "stopped; go on with: tessera train %s --resume\n", options.yaml.c_str());
+  } else {
+    std::fprintf(stderr, "%s is complete. Let it write:\n  tessera generate %s --prompt \"...\"\n", run.c_str(), run.c_str());
+  }
+}
+
+}  // namespace
+
+std::filesystem::path run_folder(const std::string& name) { return std::filesystem::path("runs") / name; }
+
+void prepare_data(const model::JobSpec& job, const std::filesystem::path& run) {
+  const bool live = ::isatty(STDERR_FILENO) != 0;
+  std::string shown;
+  const auto progress = [&](const data::Progress& now) {
+    if (live) std::fprintf(stderr, "\r\033[K%s %3.0f %%", now.stage.c_str(), 100 * now.fraction);
+    if (!live && shown != now.stage) std::fprintf(stderr, "%s\n", now.stage.c_str());
+    shown = now.stage;
+  };
+  const auto dataset =
+      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir(), progress);
+  if (live && !shown.empty()) std::fprintf(stderr, "\r\033[K");
+  if (const data::Tokenizer* tokenizer = dataset->tokenizer()) tokenizer->save(run / tokenizer->file_name());
+}
+
+ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
+                       const cluster::ClusterSpec& cluster, const std::optional<std::filesystem::path>& plan_file, bool measure) {
+  ChosenPlan chosen;
+  const bool named = job.parallel.kind == model::ParallelChoice::Kind::plan_file;
+  if (plan_file || named) {
+    chosen.plan = plan::load_plan(plan_file ? *plan_file : job.parallel.file);
+    plan::check(chosen.plan, job.model, cluster);
+    return chosen;
+  }
+  profile::Profile profile;
+  const std::filesystem::path cached = cached_profile_path(job, cluster);
+  if (std::filesystem::exists(cached)) {
+    profile = profile::load_profile(cached);
+  } else if (measure) {
+    profile = measure_host(train_yaml, overrides, job, cluster);
+    real_file_system().create_directories(cached.parent_path());
+    write_whole(real_file_system(), cached, profile::to_json(profile));
+  }
+  // The worker computes on CPUs; a host's accelerators are planned for, not yet trained on.
+  chosen.search = plan::search(job, cluster, profile, {.top = 5, .vendors = {"cpu"}});
+  chosen.plan = chosen.search->best;
+  return chosen;
+}
+
+void add_train_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("train", "Train the model of a train.yaml with the workers of its plan")->group(kTrainGroup);
+  auto options = std::make_shared<TrainOptions>();
+  command->add_option("train_yaml", options->yaml, "What to train")->required();
+  command->add_option("--plan", options->plan, "Use this plan file instead of choosing one");
+  command->add_flag("--resume", options->resume, "Go on from the run's newest checkpoint, under the same plan unless --plan or --set parallel... says otherwise");
+  command->add_flag("--overwrite", options->overwrite, "Replace a run of the same name");
+  command->add_option("--set", options->overrides, "Override a key: train.steps=50 (repeatable)")->type_name("KEY=VALUE");
+  command->add_flag("!--no-measure", options->measure, "Choose the plan from the built-in cost model, without measuring this host first");
+  command->add_flag("--json", options->json, "One JSON object a step on stdout");
+  command->callback([options] { train(*options); });
+}
+
+}  // namespace tessera::cli

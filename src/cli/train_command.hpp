@@ -1,0 +1,30 @@
+// Internal: everything that stands between a train.yaml and running workers.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cluster/cluster.hpp"
+#include "model/job.hpp"
+#include "plan/plan.hpp"
+
+namespace tessera::cli {
+
+// The plan of a job on its cluster, in this order: the file given, the file that `parallel:` names, or a search with the
+// profile of this host, which is measured first when it is not in the cache (and `measure` allows it).
+struct ChosenPlan {
+  plan::Plan plan;
+  std::optional<plan::SearchResult> search;  // when it was searched
+};
+ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
+                       const cluster::ClusterSpec& cluster, const std::optional<std::filesystem::path>& plan_file, bool measure);
+
+// runs/NAME, and in it the newest usable checkpoint's step, if there is one.
+std::filesystem::path run_folder(const std::string& name);
+
+// Builds the token cache (with progress on stderr) and copies the tokenizer into the run.
+void prepare_data(const model::JobSpec& job, const std::filesystem::path& run);
+
+}  // namespace tessera::cli

@@ -1,0 +1,124 @@
+// The commands that tessera-worker carries out on this host: the arguments go to it as they are.
+#include <CLI/CLI.hpp>
+
+#include "cli/commands.hpp"
+#include "cli/train_command.hpp"
+#include "cli/workers.hpp"
+
+namespace tessera::cli {
+namespace {
+
+void append_option(std::vector<std::string>& arguments, const CLI::App& command, const std::string& name, const std::string& value) {
+  if (command.count(name) > 0) arguments.insert(arguments.end(), {name, value});
+}
+
+}  // namespace
+
+void add_worker_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("worker", "Be one rank of a job, for any launcher")->group(kTrainGroup);
+  command->footer("The rank, the number of ranks and the meeting place also come from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.");
+  struct Options {
+    std::string yaml, plan, run, rank, world, rendezvous;
+    std::vector<std::string> overrides;
+    bool resume = false;
+  };
+  auto options = std::make_shared<Options>();
+  command->add_option("train_yaml", options->yaml, "What to train")->required();
+  command->add_option("--plan", options->plan, "The plan file, the same on all ranks")->required();
+  command->add_option("--rank", options->rank, "This process's rank");
+  command->add_option("--world", options->world, "How many ranks there are");
+  command->add_option("--rendezvous", options->rendezvous, "HOST:PORT where rank 0 listens");
+  command->add_option("--run", options->run, "The run's folder (default: runs/NAME)");
+  command->add_option("--set", options->overrides, "Override a key")->type_name("KEY=VALUE");
+  command->add_flag("--resume", options->resume, "Go on from the run's newest checkpoint");
+  command->callback([options, command] {
+    std::vector<std::string> arguments = {"train", options->yaml, "--plan", options->plan};
+    arguments.insert(arguments.end(), {"--run", options->run.empty() ? run_folder(model::read_job(options->yaml, options->overrides).name).string() : options->run});
+    append_option(arguments, *command, "--rank", options->rank);
+    append_option(arguments, *command, "--world", options->world);
+    append_option(arguments, *command, "--rendezvous", options->rendezvous);
+    for (const auto& setting : options->overrides) arguments.insert(arguments.end(), {"--set", setting});
+    if (options->resume) arguments.push_back("--resume");
+    become_worker(arguments);
+  });
+}
+
+void add_eval_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("eval", "Loss and perplexity of a run on its validation text")->group(kUseGroup);
+  struct Options {
+    std::string run, sequences;
+    bool json = false;
+  };
+  auto options = std::make_shared<Options>();
+  command->add_option("run", options->run, "runs/NAME or NAME")->required();
+  command->add_option("--sequences", options->sequences, "At most this many sequences (default: all)");
+  command->add_flag("--json", options->json, "One JSON object");
+  command->callback([options, command] {
+    std::vector<std::string> arguments = {"eval", options->run};
+    append_option(arguments, *command, "--sequences", options->sequences);
+    if (options->json) arguments.push_back("--json");
+    become_worker(arguments);
+  });
+}
+
+void add_generate_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("generate", "Write text with a trained model")->group(kUseGroup);
+  struct Options {
+    std::string run, prompt, max_tokens, temperature, top_k, top_p, seed;
+    bool json = false;
+  };
+  auto options = std::make_shared<Options>();
+  command->add_option("run", options->run, "runs/NAME or NAME")->required();
+  command->add_option("--prompt", options->prompt, "The text to go on from");
+  command->add_option("--max-tokens", options->max_tokens, "How many tokens to write (default: 200)");
+  command->add_option("--temperature", options->temperature, "0: always the most likely token (default: 0.8)");
+  command->add_option("--top-k", options->top_k, "Choose among the K most likely tokens; 0: all (default: 40)");
+  command->add_option("--top-p", options->top_p, "Choose among the likeliest tokens that make up this probability (default: 1)");
+  command->add_option("--seed", options->seed, "The same seed writes the same text (default: 1)");
+  command->add_flag("--json", options->json, "One JSON object instead of a stream");
+  command->callback([options, command] {
+    std::vector<std::string> arguments = {"generate", options->run};
+    append_option(arguments, *command, "--prompt", options->prompt);
+    append_option(arguments, *command, "--max-tokens", options->max_tokens);
+    append_option(arguments, *command, "--temperature", options->temperature);
+    append_option(arguments, *command, "--top-k", options->top_k);
+    append_option(arguments, *command, "--top-p", options->top_p);
+    append_option(arguments, *command, "--seed", options->seed);
+    if (options->json) arguments.push_back("--json");
+    become_worker(arguments);
+  });
+}
+
+void add_export_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("export", "Write a run's model for other software: --to hf DIR")->group(kUseGroup);
+  struct Options {
+    std::string run;
+    std::vector<std::string> to;
+  };
+  auto options = std::make_shared<Options>();
+  command->add_option("run", options->run, "runs/NAME or NAME")->required();
+  command->add_option("--to", options->to, "The format and the folder: hf DIR")->required()->expected(2)->type_name("FORMAT DIR");
+  command->callback([options] {
+    if (options->to[0] != "hf")
+      throw Error(ErrorCode::invalid_config, "unknown export format '" + options->to[0] + "'", {}, "hf (a folder for Hugging Face transformers)");
+    become_worker({"export", options->run, "--to", options->to[1]});
+  });
+}
+
+void add_import_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("import", "Make a run from a Hugging Face folder of a Llama-like model")->group(kUseGroup);
+  struct Options {
+    std::string directory, name;
+  };
+  auto options = std::make_shared<Options>();
+  command->add_option("directory", options->directory, "With config.json and model.safetensors")->required();
+  command->add_option("--name", options->name, "The run's name (default: the folder's)");
+  command->callback([options] {
+    const std::filesystem::path directory = std::filesystem::path(options->directory).lexically_normal();
+    std::string name = options->name;
+    if (name.empty()) name = directory.filename().empty() ? directory.parent_path().filename().string() : directory.filename().string();
+    become_worker({"import", options->directory, "--run", run_folder(name).string()});
+  });
+}
+
+}  // namespace tessera::cli

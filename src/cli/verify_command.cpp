@@ -1,0 +1,113 @@
+// tessera verify: the plan against one device, over a few steps: losses, gradient norms, gradients, and where they part.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "base/file_system.hpp"
+#include "cli/commands.hpp"
+#include "cli/temporary_folder.hpp"
+#include "cli/train_command.hpp"
+#include "cli/workers.hpp"
+#include "observe/metrics.hpp"
+
+namespace tessera::cli {
+namespace {
+
+struct VerifyOptions {
+  std::string yaml;
+  std::string plan;
+  std::vector<std::string> overrides;
+  int steps = 3;
+  double tolerance = 0;
+  bool json = false;
+};
+
+struct Side {
+  std::vector<observe::StepMetrics> metrics;
+  std::filesystem::path gradients;
+};
+
+// Trains a few steps under `plan` in a folder of its own.
+Side run_side(const VerifyOptions& options, const cluster::ClusterSpec& cluster, const plan::Plan& plan, const std::filesystem::path& folder) {
+  real_file_system().create_directories(folder);
+  const std::filesystem::path plan_file = folder / "plan.json";
+  write_whole(real_file_system(), plan_file, plan::to_json(plan));
+  write_whole(real_file_system(), folder / "cluster.yaml", cluster::to_yaml(cluster));
+  const Side side{{}, folder / "gradients"};
+  std::vector<std::string> arguments = {"train", options.yaml, "--plan", plan_file.string(), "--cluster", (folder / "cluster.yaml").string(), "--run", folder.string(), "--json", "--quiet"};
+  for (const auto& setting : options.overrides) arguments.insert(arguments.end(), {"--set", setting});
+  arguments.insert(arguments.end(), {"--stop-after", std::to_string(options.steps), "--gradients", side.gradients.string()});
+  control::run_workers(worker_commands(arguments, plan.ranks, cluster), {});
+  return {observe::read_metrics(folder / "metrics.jsonl"), side.gradients};
+}
+
+plan::Plan one_device(const plan::Plan& plan, const model::JobSpec& job) {
+  plan::Plan single = plan;
+  single.predicted.reset();
+  single.ranks = {plan.ranks.front()};
+  single.micro_batches = 1;
+  single.stages = {};
+  plan::Stage stage;
+  stage.ranks = {0};
+  stage.runs.push_back({0, job.model.block_count(), {}});
+  single.stages.push_back(std::move(stage));
+  return single;
+}
+
+double relative(double a, double b) { return std::abs(a - b) / std::max(1e-30, std::abs(b)); }
+
+void verify(const VerifyOptions& options) {
+  const model::JobSpec job = model::read_job(options.yaml, options.overrides);
+  const cluster::ClusterSpec cluster = cluster::resolve(job.cluster);
+  const std::optional<std::filesystem::path> file = options.plan.empty() ? std::nullopt : std::optional<std::filesystem::path>(options.plan);
+  const plan::Plan plan = choose_plan(options.yaml, options.overrides, job, cluster, file, false).plan;
+  const double tolerance = options.tolerance > 0 ? options.tolerance : plan.precision == model::Precision::f32 ? 1e-4 : 2e-2;
+  const TemporaryFolder scratch;
+  const Side ours = run_side(options, cluster, plan, scratch.path() / "plan");
+  const Side one = run_side(options, cluster, one_device(plan, job), scratch.path() / "one");
+  const std::filesystem::path report = scratch.path() / "gradients.json";
+  control::run_workers(worker_commands({"compare", ours.gradients.string(), one.gradients.string(), "--output", report.string()}, {plan.ranks.front()}, cluster), {});
+  const auto gradients = nlohmann::ordered_json::parse(read_whole(report));
+  double worst_loss = 0;
+  double worst_norm = 0;
+  for (std::size_t i = 0; i < std::min(ours.metrics.size(), one.metrics.size()); ++i) {
+    worst_loss = std::max(worst_loss, relative(ours.metrics[i].loss, one.metrics[i].loss));
+    worst_norm = std::max(worst_norm, relative(ours.metrics[i].grad_norm, one.metrics[i].grad_norm));
+  }
+  const bool same_length = ours.metrics.size() == one.metrics.size() && !one.metrics.empty();
+  const bool agrees = same_length && worst_loss <= tolerance && worst_norm <= 10 * tolerance;
+  if (options.json) {
+    const nlohmann::ordered_json out = {{"agrees", agrees}, {"steps", one.metrics.size()}, {"worst_loss", worst_loss}, {"worst_grad_norm", worst_norm}, {"tolerance", tolerance}, {"gradients", gradients}};
+    std::printf("%s\n", out.dump().c_str());
+  } else {
+    std::printf("%5s %14s %14s %10s   %14s %14s %10s\n", "step", "loss, plan", "one device", "differ", "norm, plan", "one device", "differ");
+    for (std::size_t i = 0; i < std::min(ours.metrics.size(), one.metrics.size()); ++i)
+      std::printf("%5lld %14.6f %14.6f %10.1e   %14.6f %14.6f %10.1e\n", static_cast<long long>(one.metrics[i].step), ours.metrics[i].loss, one.metrics[i].loss,
+                  relative(ours.metrics[i].loss, one.metrics[i].loss), ours.metrics[i].grad_norm, one.metrics[i].grad_norm,
+                  relative(ours.metrics[i].grad_norm, one.metrics[i].grad_norm));
+    std::printf("gradients of the last step that differ most (relative to the tensor's norm):\n");
+    for (std::size_t i = 0; i < std::min<std::size_t>(5, gradients.size()); ++i)
+      std::printf("  %-56s %.1e\n", gradients[i]["name"].get<std::string>().c_str(), gradients[i]["difference"].get<double>());
+    std::printf("%s within %g\n", agrees ? "the plan trains the same model:" : "THE PLAN DOES NOT TRAIN THE SAME MODEL: not", tolerance);
+  }
+  if (!agrees) throw CLI::RuntimeError(exit_code(ErrorCode::corrupt));
+}
+
+}  // namespace
+
+void add_verify_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("verify", "Train a few steps under the plan and on one device, and compare")->group(kPlanGroup);
+  auto options = std::make_shared<VerifyOptions>();
+  command->add_option("train_yaml", options->yaml, "What to train")->required();
+  command->add_option("--plan", options->plan, "The plan to verify (default: the one that training would use)")->check(CLI::ExistingFile);
+  command->add_option("--steps", options->steps, "How many steps (default: 3)")->check(CLI::PositiveNumber);
+  command->add_option("--tolerance", options->tolerance, "Largest relative difference of a loss (default: 1e-4, in bf16 2e-2)");
+  command->add_option("--set", options->overrides, "Override a key of the YAML (repeatable)")->type_name("KEY=VALUE");
+  command->add_flag("--json", options->json, "One JSON object");
+  command->callback([options] { verify(*options); });
+}
+
+}  // namespace tessera::cli

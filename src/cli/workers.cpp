@@ -1,0 +1,41 @@
+#include "cli/workers.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <numeric>
+#include <unistd.h>
+
+namespace tessera::cli {
+
+std::vector<control::WorkerCommand> worker_commands(const std::vector<std::string>& arguments, const std::vector<plan::RankPlace>& places,
+                                                    const cluster::ClusterSpec& cluster) {
+  const std::string program = control::sibling_program("tessera-worker").string();
+  const std::string rendezvous = "127.0.0.1:" + std::to_string(control::free_port());
+  const int threads = std::accumulate(places.begin(), places.end(), 0, [](int sum, const plan::RankPlace& place) { return sum + place.threads; });
+  const bool own_cores = threads <= cluster.groups.front().device.cores;
+  std::vector<control::WorkerCommand> commands;
+  int next_core = 0;
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    control::WorkerCommand command;
+    command.rank = static_cast<int>(rank);
+    command.arguments = {program};
+    command.arguments.insert(command.arguments.end(), arguments.begin(), arguments.end());
+    command.arguments.insert(command.arguments.end(), {"--rank", std::to_string(rank), "--world", std::to_string(places.size()), "--rendezvous", rendezvous});
+    command.environment = {{"OMP_NUM_THREADS", std::to_string(places[rank].threads)}};
+    if (own_cores)
+      for (int thread = 0; thread < places[rank].threads; ++thread) command.cores.push_back(next_core++);
+    commands.push_back(std::move(command));
+  }
+  return commands;
+}
+
+void become_worker(const std::vector<std::string>& arguments) {
+  const std::string program = control::sibling_program("tessera-worker").string();
+  std::vector<char*> pointers = {const_cast<char*>(program.c_str())};
+  for (const auto& argument : arguments) pointers.push_back(const_cast<char*>(argument.c_str()));
+  pointers.push_back(nullptr);
+  ::execv(program.c_str(), pointers.data());
+  throw_errno("start", program, errno);
+}
+
+}  // namespace tessera::cli

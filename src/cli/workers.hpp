@@ -1,0 +1,21 @@
+// Internal: how `tessera` calls tessera-worker on this host.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cluster/cluster.hpp"
+#include "control/local_launcher.hpp"
+#include "plan/plan.hpp"
+
+namespace tessera::cli {
+
+// One command per rank: the arguments, then --rank, --world and --rendezvous at a free port. Each worker gets its threads
+// and, where the host has enough cores for all, cores of its own.
+std::vector<control::WorkerCommand> worker_commands(const std::vector<std::string>& arguments, const std::vector<plan::RankPlace>& places,
+                                                    const cluster::ClusterSpec& cluster);
+
+// Becomes the worker: replaces this process, keeping the terminal. Throws when it cannot.
+[[noreturn]] void become_worker(const std::vector<std::string>& arguments);
+
+}  // namespace tessera::cli

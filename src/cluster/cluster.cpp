@@ -1,0 +1,44 @@
+#include "cluster/cluster.hpp"
+
+#include <cmath>
+
+#include "base/hash.hpp"
+
+namespace tessera::cluster {
+
+bool Device::has(model::Precision precision) const { return peak.contains(model::name_of(precision)); }
+
+FlopsPerSecond Device::peak_of(model::Precision precision) const {
+  const auto found = peak.find(model::name_of(precision));
+  if (found != peak.end()) return found->second;
+  std::string known;
+  for (const auto& [key, rate] : peak) known += (known.empty() ? "" : ", ") + key;
+  throw Error(ErrorCode::not_found, text("device ", name, " cannot compute in ", model::name_of(precision)), {}, text("one of: ", known));
+}
+
+int ClusterSpec::device_count() const {
+  int total = 0;
+  for (const ResourceGroup& group : groups) total += group.nodes * group.devices_per_node;
+  return total;
+}
+
+std::string ClusterSpec::fingerprint() const {
+  const auto describe = [](const Link& link) { return text(link.name, ',', std::llround(link.bandwidth.value), link.shared ? ",shared" : ""); };
+  std::string all;
+  for (const ResourceGroup& group : groups) {
+    // A host reports some pages more or less after each boot.
+    const std::int64_t gibibytes = (group.device.memory.value + (std::int64_t{1} << 29)) >> 30;
+    all += text(group.device.name, ' ', gibibytes, ' ', group.device.cores, ' ', group.nodes, ' ',
+                group.device.is_cpu() ? 0 : group.devices_per_node, ' ', describe(group.inside), ' ', describe(group.network), '\n');
+  }
+  if (groups.size() > 1) all += describe(between);
+  return hash128_hex(all).substr(0, 16);
+}
+
+const Link& link_between(const ClusterSpec& cluster, int group_a, int node_a, int group_b, int node_b) {
+  if (group_a != group_b) return cluster.between;
+  const ResourceGroup& group = cluster.groups.at(group_a);
+  return node_a == node_b ? group.inside : group.network;
+}
+
+}  // namespace tessera::cluster

@@ -1,0 +1,80 @@
+// What a team has: devices, the links between them, and groups of identical devices.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/config.hpp"
+#include "base/units.hpp"
+#include "model/job.hpp"
+#include "model/model.hpp"
+
+namespace tessera::cluster {
+
+// One kind of device: a GPU, or a CPU worker (a process with some cores of a host).
+struct Device {
+  std::string name;                                        // "h100-sxm", "cpu:zen4"
+  std::string vendor;                                      // "nvidia", "cpu", ...
+  std::map<std::string, FlopsPerSecond> peak;              // by precision name "fp32", "bf16"; for a CPU: of one core
+  Bytes memory;                                            // for a CPU: of the whole host
+  BytesPerSecond memory_bandwidth;                         // for a CPU: of the whole host
+  int cores = 0;                                           // CPU only: physical cores of the host that this process may use
+  bool is_cpu() const { return vendor == "cpu"; }
+  bool has(model::Precision precision) const;
+  FlopsPerSecond peak_of(model::Precision precision) const;  // throws not_found when the device lacks it
+};
+
+// A path between devices: point to point bandwidth per direction and latency.
+struct Link {
+  std::string name;              // "nvlink4", "pcie4", "rdma-400g", "shm", "tcp-1g"
+  BytesPerSecond bandwidth;
+  Seconds latency;
+  bool shared = false;           // all devices behind it share this bandwidth
+};
+
+// Identical nodes, each with the same number of identical devices.
+struct ResourceGroup {
+  std::string name;
+  Device device;
+  int nodes = 1;
+  int devices_per_node = 1;      // GPUs; for CPU hosts the largest number of workers (the cores)
+  Link inside;                   // between devices of one node
+  Link network;                  // of each node to the others of the group
+};
+
+struct ClusterSpec {
+  std::string name;
+  std::vector<ResourceGroup> groups;
+  Link between;                  // between nodes of different groups
+
+  int device_count() const;
+  // 16 hex digits of what plans depend on: kinds, counts, memory and links of devices; not of estimates that change when
+  // they are measured, and not of how many workers a CPU host may hold.
+  std::string fingerprint() const;
+};
+
+// The link that a message between two places takes.
+const Link& link_between(const ClusterSpec& cluster, int group_a, int node_a, int group_b, int node_b);
+
+// Accelerators and CPU classes known without measurement. Throws not_found with the nearest name.
+const std::vector<Device>& known_devices();
+Device known_device(const std::string& name);
+const std::vector<Link>& known_links();
+Link known_link(const std::string& name);
+
+// This host: cores, memory and caches by hwloc and /proc, NVIDIA devices by NVML (opened at run time). CPU peak and
+// bandwidth are estimates from the instruction set until measured.
+ClusterSpec discover_host();
+
+ClusterSpec read_cluster(const ConfigNode& node);
+ClusterSpec load_cluster(const std::filesystem::path& path);
+// Reads back as the same cluster, exactly.
+std::string to_yaml(const ClusterSpec& cluster);
+
+// What `cluster:` of a train.yaml means on this host: discovery, a file, this host with so many workers, or the lab's
+// emulated hosts. Throws invalid_config with the line of `cluster`.
+ClusterSpec resolve(const model::ClusterChoice& choice);
+
+}  // namespace tessera::cluster

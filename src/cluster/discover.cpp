@@ -1,0 +1,101 @@
+#include <algorithm>
+#include <fstream>
+#include <hwloc.h>
+#include <memory>
+#include <sstream>
+#include <thread>
+#include <unistd.h>
+
+#include "base/log.hpp"
+#include "cluster/host.hpp"
+
+namespace tessera::cluster {
+namespace {
+
+// Empty when there is no such file: each of them is missing on some kernel.
+std::string content(const std::string& path) {
+  std::ifstream in(path);
+  std::ostringstream out;
+  out << in.rdbuf();
+  return out.str();
+}
+
+// Physical cores among those that this process may run on: two threads of one core share its vector units.
+int usable_cores() {
+  hwloc_topology_t topology = nullptr;
+  const int fallback = std::max(1u, std::thread::hardware_concurrency());
+  if (hwloc_topology_init(&topology) != 0) return fallback;
+  const std::unique_ptr<hwloc_topology, void (*)(hwloc_topology_t)> owner(topology, hwloc_topology_destroy);
+  if (hwloc_topology_load(topology) != 0) return fallback;
+  const std::unique_ptr<hwloc_bitmap_s, void (*)(hwloc_bitmap_t)> bound(hwloc_bitmap_alloc(), hwloc_bitmap_free);
+  if (hwloc_get_cpubind(topology, bound.get(), HWLOC_CPUBIND_PROCESS) == 0 && !hwloc_bitmap_iszero(bound.get()))
+    hwloc_topology_restrict(topology, bound.get(), 0);
+  const int cores = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE);
+  return cores > 0 ? cores : fallback;
+}
+
+// What control groups of either version leave of the host.
+int allowed_cores() {
+  int cores = usable_cores();
+  for (const std::string& folder : group_folders(content("/proc/self/cgroup"), "cpu")) {
+    cores = cores_from(cores, content(folder + "/cpu.max"));
+    cores = cores_from(cores, content(folder + "/cpu.cfs_quota_us") + " " + content(folder + "/cpu.cfs_period_us"));
+  }
+  return cores;
+}
+
+Bytes allowed_memory() {
+  const std::string meminfo = content("/proc/meminfo");
+  Bytes memory = memory_from(meminfo, {});
+  for (const std::string& folder : group_folders(content("/proc/self/cgroup"), "memory"))
+    for (const char* file : {"/memory.max", "/memory.limit_in_bytes"}) memory = std::min(memory, memory_from(meminfo, content(folder + file)));
+  return memory;
+}
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "this-host";
+}
+
+// Groups of equal devices, in the order in which they were found.
+std::vector<ResourceGroup> accelerator_groups() {
+  std::vector<ResourceGroup> groups;
+  for (const FoundDevice& found : nvidia_devices()) {
+    const auto device = recognize(found);
+    if (!device) {
+      log::warning(text("the accelerator '", found.name, "' is not known and is left out; describe it in a cluster.yaml"));
+      continue;
+    }
+    if (!groups.empty() && groups.back().device.name == device->name) {
+      ++groups.back().devices_per_node;
+      continue;
+    }
+    ResourceGroup group;
+    group.name = device->name;
+    group.device = *device;
+    group.inside = link_inside(found, *device);
+    group.network = known_link("tcp-10g");
+    groups.push_back(group);
+  }
+  return groups;
+}
+
+}  // namespace
+
+ClusterSpec discover_host() {
+  ClusterSpec cluster;
+  cluster.name = host_name();
+  ResourceGroup cpu;
+  cpu.name = "cpu";
+  const int cores = allowed_cores();
+  cpu.device = cpu_from(content("/proc/cpuinfo"), cores, allowed_memory(), measured_hertz());
+  cpu.devices_per_node = cores;
+  cpu.inside = known_link("shm");
+  cpu.network = known_link("tcp-10g");
+  cluster.groups.push_back(std::move(cpu));
+  for (ResourceGroup& group : accelerator_groups()) cluster.groups.push_back(std::move(group));
+  cluster.between = known_link("pcie4");
+  return cluster;
+}
+
+}  // namespace tessera::cluster

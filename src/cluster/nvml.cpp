@@ -1,0 +1,87 @@
+#include <array>
+#include <cctype>
+#include <dlfcn.h>
+#include <memory>
+
+#include "cluster/host.hpp"
+
+namespace tessera::cluster {
+namespace {
+
+// The part of NVML's stable C interface that is used here.
+using Handle = void*;
+struct NvmlMemory {
+  unsigned long long total;
+  unsigned long long free;
+  unsigned long long used;
+};
+
+template <typename Function>
+Function symbol(void* library, const char* name) {
+  return reinterpret_cast<Function>(::dlsym(library, name));
+}
+
+// "T4" stands in "Tesla T4" but not in "T400".
+bool has_word(const std::string& name, const std::string& word) {
+  const auto joined = [&](std::size_t at) { return at < name.size() && std::isalnum(static_cast<unsigned char>(name[at])) != 0; };
+  for (std::size_t at = name.find(word); at != std::string::npos; at = name.find(word, at + 1))
+    if (!(at > 0 && joined(at - 1)) && !joined(at + word.size())) return true;
+  return false;
+}
+
+}  // namespace
+
+std::vector<FoundDevice> nvidia_devices() {
+  std::vector<FoundDevice> found;
+  const std::unique_ptr<void, int (*)(void*)> library(::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL), [](void* handle) { return handle ? ::dlclose(handle) : 0; });
+  if (!library) return found;
+  const auto init = symbol<int (*)()>(library.get(), "nvmlInit_v2");
+  const auto shutdown = symbol<int (*)()>(library.get(), "nvmlShutdown");
+  const auto count = symbol<int (*)(unsigned*)>(library.get(), "nvmlDeviceGetCount_v2");
+  const auto handle_of = symbol<int (*)(unsigned, Handle*)>(library.get(), "nvmlDeviceGetHandleByIndex_v2");
+  const auto name_of = symbol<int (*)(Handle, char*, unsigned)>(library.get(), "nvmlDeviceGetName");
+  const auto memory_of = symbol<int (*)(Handle, NvmlMemory*)>(library.get(), "nvmlDeviceGetMemoryInfo");
+  const auto link_state = symbol<int (*)(Handle, unsigned, unsigned*)>(library.get(), "nvmlDeviceGetNvLinkState");
+  if (!init || !shutdown || !count || !handle_of || !name_of || !memory_of || init() != 0) return found;
+  unsigned devices = 0;
+  if (count(&devices) != 0) devices = 0;
+  for (unsigned i = 0; i < devices; ++i) {
+    Handle handle = nullptr;
+    std::array<char, 128> name{};
+    NvmlMemory memory{};
+    if (handle_of(i, &handle) != 0 || name_of(handle, name.data(), name.size()) != 0 || memory_of(handle, &memory) != 0) continue;
+    int nvlinks = 0;
+    constexpr unsigned kMostLinks = 18;
+    for (unsigned link = 0; link < kMostLinks && link_state; ++link)
+      if (unsigned active = 0; link_state(handle, link, &active) == 0 && active != 0) ++nvlinks;
+    found.push_back({name.data(), Bytes(static_cast<std::int64_t>(memory.total)), nvlinks});
+  }
+  shutdown();
+  return found;
+}
+
+std::optional<Device> recognize(const FoundDevice& found) {
+  // More particular names first.
+  static constexpr std::array<std::pair<const char*, const char*>, 19> kNames = {{
+      {"GB200", "gb200"}, {"B200", "b200"}, {"H200", "h200"}, {"H100 PCIe", "h100-pcie"}, {"H100", "h100-sxm"}, {"A100-SXM4-40GB", "a100-40"},
+      {"A100-PCIE-40GB", "a100-40"}, {"A100", "a100-80"}, {"V100-SXM2-16GB", "v100-16"}, {"V100-PCIE-16GB", "v100-16"}, {"V100", "v100-32"},
+      {"P40", "p40"}, {"T4", "t4"}, {"A10", "a10"}, {"L40S", "l40s"}, {"L4", "l4"}, {"RTX 3090", "rtx3090"}, {"RTX 4090", "rtx4090"}, {"RTX 5090", "rtx5090"}}};
+  for (const auto& [part, name] : kNames) {
+    if (!has_word(found.name, part)) continue;
+    Device device = known_device(name);
+    device.memory = found.memory;
+    return device;
+  }
+  return std::nullopt;
+}
+
+Link link_inside(const FoundDevice& found, const Device& device) {
+  if (found.nvlinks == 0) return known_link("pcie4");
+  static constexpr std::array<std::pair<const char*, const char*>, 6> kGenerations = {
+      {{"gb200", "nvlink5"}, {"b200", "nvlink5"}, {"h200", "nvlink4"}, {"h100", "nvlink4"}, {"a100", "nvlink3"}, {"v100", "nvlink2"}}};
+  for (const auto& [prefix, link] : kGenerations)
+    if (device.name.starts_with(prefix)) return known_link(link);
+  return known_link("pcie4");
+}
+
+}  // namespace tessera::cluster

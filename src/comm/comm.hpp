@@ -1,0 +1,115 @@
+// Communication between the ranks of one task: rendezvous, groups, point-to-point and collectives on plain buffers.
+//
+// A Communicator owns one progress thread that sleeps until there is something to do; operations are started from any
+// thread, return a Handle at once, and run beside computation. Operations of one group start in the order in which they
+// were submitted, and every rank of the group must submit the same collectives in the same order; each carries a sequence
+// number, so a rank that joins a different collective (kind, size) is reported instead of corrupting data. Reductions add
+// in a fixed order, so the same call gives the same bits every time on every rank.
+//
+// Errors: every wait has a deadline. When a peer dies or hangs up, every pending and future operation of every rank that
+// can hear of it throws Error(peer_lost), the lost rank in where().rank, within 2 s; a deadline throws Error(deadline_exceeded)
+// naming the operation, its sequence number and the ranks that were waited for.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.hpp"
+#include "base/units.hpp"
+
+namespace tessera::comm {
+
+enum class DataType { f32, f64, bf16, i32, i64, u8 };
+enum class Reduction { sum, max, min };
+std::size_t size_of(DataType type);
+
+struct Options {
+  int rank = 0;
+  int world_size = 1;
+  // Rank 0 listens here ("127.0.0.1:29500"); the others connect. Port 0 is not allowed across processes.
+  std::string rendezvous;
+  // Ranks of different tasks that meet by mistake at one port refuse each other.
+  std::string task = "tessera";
+  // The local address that peers reach this rank at; empty: the one that reaches the rendezvous.
+  std::string address;
+  // How long one operation, or the rendezvous, may take before it is given up.
+  Seconds deadline = Seconds(300);
+  // Same-host ranks (one network and process namespace) run collectives through shared memory; off forces the network.
+  bool shared_memory = true;
+};
+
+// An operation under way. Copyable; thread-safe. Buffers must live until done.
+class Handle {
+ public:
+  struct State;
+  Handle() = default;  // already complete
+  explicit Handle(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  // True once complete or failed; never blocks.
+  bool done() const;
+  // Blocks until complete; throws the operation's Error.
+  void wait() const;
+  // Seconds from submission to completion; valid after done().
+  Seconds elapsed() const;
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+class Communicator;
+
+// An ordered set of ranks; forming one costs nothing and needs no communication, but every member must form it with the
+// same ranks and the same label. Copyable; valid while the Communicator lives. Counts are in elements. Thread-safe.
+class Group {
+ public:
+  struct State;
+  Group() = default;
+  explicit Group(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  explicit operator bool() const { return state_ != nullptr; }
+
+  int rank() const;                       // of this process within the group
+  int size() const;
+  const std::vector<int>& ranks() const;  // world ranks
+
+  // Point to point; `peer` is a rank within the group. Messages with equal (peer, tag) arrive in order.
+  Handle send(std::span<const std::byte> data, int peer, std::uint32_t tag) const;
+  Handle receive(std::span<std::byte> data, int peer, std::uint32_t tag) const;
+
+  // In place.
+  Handle all_reduce(void* data, std::size_t count, DataType type, Reduction reduction = Reduction::sum) const;
+  // `input` holds size() chunks of `count`; chunk i, reduced, goes to rank i's `output` (may be a chunk of input).
+  Handle reduce_scatter(const void* input, void* output, std::size_t count, DataType type, Reduction reduction = Reduction::sum) const;
+  // Every rank's `count` elements, in rank order, into every rank's `output`; `input` may be this rank's place in output.
+  Handle all_gather(const void* input, void* output, std::size_t count, DataType type) const;
+  Handle broadcast(void* data, std::size_t count, DataType type, int root) const;
+  // Chunk i of `count` goes to rank i.
+  Handle all_to_all(const void* input, void* output, std::size_t count, DataType type) const;
+  Handle barrier() const;
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+// One per process and task. The destructor closes in order: peers that are still waiting get Error(peer_lost) unless all
+// closed. Thread-safe.
+class Communicator {
+ public:
+  // Meets the other ranks. Throws deadline_exceeded naming the ranks that did not come, io when the port is in use.
+  static std::unique_ptr<Communicator> connect(const Options& options);
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int world_size() const = 0;
+  // All ranks.
+  virtual Group world() = 0;
+  // `ranks` are world ranks in group order and include this one. The label tells apart groups with equal ranks.
+  virtual Group group(const std::vector<int>& ranks, std::string_view label) = 0;
+  // Tells every rank that this task is over; their pending operations throw Error(peer_lost) with `reason`.
+  virtual void abort(const std::string& reason) = 0;
+};
+
+}  // namespace tessera::comm

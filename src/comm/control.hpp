@@ -1,0 +1,67 @@
+// Internal. The control channel: rank 0 keeps one TCP connection to every rank and passes on what all must know: who is
+// lost, who has closed, who does not answer. Used by the progress thread alone.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <mutex>
+#include <vector>
+
+#include "comm/frames.hpp"
+#include "comm/rendezvous.hpp"
+
+namespace tessera::comm {
+
+// Why no operation can succeed any more.
+struct Failure {
+  ErrorCode code = ErrorCode::internal;
+  int rank = -1;  // whose fault it is, if one's
+  std::string message;
+};
+
+class Control {
+ public:
+  struct Events {
+    std::function<void(const Failure&)> failed;
+    // `started`: group key -> collectives that this rank has joined.
+    std::function<void(int rank, const nlohmann::json& started)> closing;
+    std::function<void()> all_closed;
+  };
+  Control(int rank, int world_size, std::vector<FrameSocket> sockets, Events events);
+
+  // Descriptors to sleep on; a dead one is -1.
+  std::vector<int> descriptors() const;
+  // Reads and acts on everything that has arrived.
+  void read();
+  // Sends the heartbeat and what is still queued; call it every kBeat or more often.
+  void tick(SteadyClock::time_point now);
+  void tell_failed(const Failure& failure);
+  void tell_closing(const nlohmann::json& started);
+  bool has_closed(int rank) const { return closed_[static_cast<std::size_t>(rank)]; }
+  // Sends what is still queued; true when nothing is left.
+  bool flushed();
+  // World ranks whose progress threads have been silent for more than a second, with the seconds.
+  std::vector<std::pair<int, double>> silent(SteadyClock::time_point now) const;
+
+  static constexpr std::chrono::milliseconds kBeat{250};
+
+ private:
+  void act(int from, const nlohmann::json& message);
+  void gone(int rank);
+  void pass_on(const nlohmann::json& message, int except);
+  void note_closing(int rank, const nlohmann::json& started);
+
+  int rank_;
+  int world_size_;
+  std::vector<FrameSocket> sockets_;  // rank 0: by rank; others: place 0
+  Events events_;
+  // The progress thread alone writes the next three; any thread may ask silent(), so writes and that read are guarded.
+  mutable std::mutex silence_mutex_;
+  std::vector<bool> closed_;
+  std::vector<SteadyClock::time_point> heard_;
+  std::vector<int> silent_by_hearsay_;
+  SteadyClock::time_point last_beat_;
+  bool ended_ = false;
+};
+
+}  // namespace tessera::comm

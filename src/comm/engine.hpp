@@ -1,0 +1,102 @@
+// Internal. The communicator: takes operations from any thread, orders them, runs them on its progress thread, and knows
+// who is still there.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "comm/control.hpp"
+#include "comm/network.hpp"
+#include "comm/operation.hpp"
+#include "comm/rendezvous.hpp"
+#include "comm/self_messages.hpp"
+#include "comm/shared_engine.hpp"
+
+namespace tessera::comm {
+
+class Engine final : public Communicator {
+ public:
+  explicit Engine(const Options& options);
+  ~Engine() override;
+
+  int rank() const override { return options_.rank; }
+  int world_size() const override { return options_.world_size; }
+  Group world() override;
+  Group group(const std::vector<int>& ranks, std::string_view label) override;
+  void abort(const std::string& reason) override;
+
+  Handle submit(OperationPointer operation);
+  // Ends every pending and future operation of every rank; the first call wins. From any thread.
+  void fail(const Failure& failure);
+  // What fail() was called with, or none.
+  std::shared_ptr<const Error> failure() const;
+  bool has_failed() const { return failed_.load(std::memory_order_acquire); }
+  // For whoever has run the operation.
+  void complete(const OperationPointer& operation, std::shared_ptr<const Error> error = nullptr);
+  // Ends everything with deadline_exceeded; `operation.waiting_for` says for whom.
+  void give_up(const Operation& operation);
+
+ private:
+  void progress_loop();
+  void wake();
+  void sleep();
+  void take_inbox();
+  void start_network(const OperationPointer& operation);
+  void start_next(const Group::State* group);
+  void after_resume(Operation* operation);
+  void resume_ready();
+  void check_broken(SteadyClock::time_point now);
+  void check_time(SteadyClock::time_point now);
+  void end_network_operations();
+  void on_failed(const Failure& failure);
+  void on_closing(int rank, const nlohmann::json& started);
+  bool out_of_reach(const Operation& operation) const;
+  std::string silence_text();
+  void copy_alone(Operation& operation);
+  nlohmann::json started_collectives();
+  std::vector<Segment> share_memory(Meeting& meeting, Segment own);
+
+  const Options options_;
+  std::vector<Introduction> peers_;
+
+  // Owned by the progress thread once it runs.
+  std::unique_ptr<Network> network_;
+  std::unique_ptr<Control> control_;
+  std::unordered_map<const Group::State*, std::deque<OperationPointer>> queues_;  // collectives; the first one runs
+  std::unordered_map<Operation*, OperationPointer> messages_;
+  std::map<int, SteadyClock::time_point> suspects_;  // world rank -> when its connection broke
+  std::string suspect_reason_;
+  bool network_ended_ = false;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::map<std::pair<std::vector<int>, std::string>, std::shared_ptr<Group::State>> groups_;
+  std::vector<OperationPointer> inbox_;
+  std::unordered_set<Operation*> pending_;
+  std::shared_ptr<const Error> failure_;
+  std::optional<Failure> to_tell_;  // a failure that this rank found and the others must hear of
+  std::map<int, std::pair<SteadyClock::time_point, nlohmann::json>> closed_;  // peers that have closed: when, and what they had joined
+  bool closing_ = false;
+  bool announce_closing_ = false;
+  bool all_closed_ = false;
+  bool stop_ = false;
+  std::condition_variable changed_;
+
+  std::atomic<bool> failed_{false};  // failure_ is set
+  std::vector<int> host_of_;         // by world rank; ranks of one host share memory
+  SelfMessages self_messages_;
+  std::unique_ptr<SharedEngine> shared_;  // none when no other rank is on this host
+  Descriptor wake_descriptor_;
+  Descriptor epoll_;
+  std::atomic<bool> wake_pending_{false};
+  std::thread thread_;
+};
+
+}  // namespace tessera::comm

@@ -1,0 +1,243 @@
+// The progress thread of an Engine.
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "comm/engine.hpp"
+#include "comm/network_collectives.hpp"
+
+namespace tessera::comm {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kTick(100);
+// A broken connection is a symptom; within this time the control channel usually says who is lost and why.
+constexpr milliseconds kSuspicion(500);
+// What a rank sent before it closed may still be on its way.
+constexpr milliseconds kStragglers(1000);
+constexpr milliseconds kLastWords(300);
+
+// Messages must not wait behind the computation that they overlap with. Where the system does not allow it, they do.
+void raise_priority() { setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), -10); }
+
+}  // namespace
+
+void Engine::wake() {
+  if (!wake_descriptor_ || wake_pending_.exchange(true)) return;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(wake_descriptor_.get(), &one, sizeof one);
+}
+
+void Engine::sleep() {
+  std::array<epoll_event, 16> events;
+  epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), static_cast<int>(kTick.count()));
+  std::uint64_t count = 0;
+  if (wake_pending_) [[maybe_unused]] const ssize_t got = ::read(wake_descriptor_.get(), &count, sizeof count);
+  wake_pending_ = false;
+}
+
+void Engine::progress_loop() {
+  raise_priority();
+  auto last_look = SteadyClock::now();
+  bool announced = false;
+  while (true) {
+    take_inbox();
+    const bool moved = !network_ended_ && network_->progress();
+    resume_ready();
+    const auto now = SteadyClock::now();
+    if (!moved || now - last_look > milliseconds(20)) {
+      last_look = now;
+      control_->read();
+      control_->tick(now);
+      check_broken(now);
+      check_time(now);
+    }
+    bool failed = false;
+    bool stop = false;
+    bool announce = false;
+    std::optional<Failure> news;
+    {
+      const std::lock_guard lock(mutex_);
+      failed = failure_ != nullptr;
+      news = std::exchange(to_tell_, std::nullopt);
+      stop = stop_;
+      announce = announce_closing_ && !announced;
+    }
+    if (news) control_->tell_failed(*news);
+    if (failed && !network_ended_) end_network_operations();
+    if (announce && !failed) control_->tell_closing(started_collectives());
+    announced |= announce;
+    if (stop) break;
+    if (moved) continue;
+    if (!network_ended_ && !network_->arm()) continue;
+    sleep();
+  }
+  if (!network_ended_) end_network_operations();
+  const auto give_up = SteadyClock::now() + kLastWords;
+  while (!control_->flushed() && SteadyClock::now() < give_up) std::this_thread::sleep_for(milliseconds(5));
+}
+
+void Engine::take_inbox() {
+  std::vector<OperationPointer> arrived;
+  {
+    const std::lock_guard lock(mutex_);
+    arrived.swap(inbox_);
+  }
+  for (OperationPointer& operation : arrived) {
+    if (network_ended_) {
+      complete(operation, failure());
+      continue;
+    }
+    if (!operation->collective()) {
+      messages_[operation.get()] = operation;
+      start_network(operation);
+      continue;
+    }
+    auto& queue = queues_[operation->group.get()];
+    queue.push_back(operation);
+    if (queue.size() == 1) start_network(operation);
+  }
+}
+
+void Engine::start_network(const OperationPointer& operation) {
+  operation->task = run_over_network(*network_, *operation);
+  operation->task.start();
+  after_resume(operation.get());
+}
+
+void Engine::after_resume(Operation* operation) {
+  if (!operation->task.done()) return;
+  try {
+    operation->task.result();
+  } catch (const Error& error) {
+    fail({error.code(), error.where().rank, error.message()});
+    return;
+  }
+  if (!operation->collective()) {
+    const OperationPointer message = std::move(messages_.at(operation));
+    messages_.erase(operation);
+    message->task = Task();
+    complete(message);
+    return;
+  }
+  const Group::State* group = operation->group.get();
+  auto& queue = queues_.at(group);
+  const OperationPointer finished = std::move(queue.front());
+  queue.pop_front();
+  finished->task = Task();
+  complete(finished);
+  start_next(group);
+}
+
+void Engine::start_next(const Group::State* group) {
+  const auto found = queues_.find(group);
+  if (found->second.empty()) {
+    queues_.erase(found);
+  } else {
+    const OperationPointer next = found->second.front();
+    start_network(next);
+  }
+}
+
+void Engine::resume_ready() {
+  if (network_ended_) return;
+  for (const Network::Ready& ready : network_->take_ready()) {
+    ready.waiter.resume();
+    after_resume(ready.operation);
+  }
+}
+
+void Engine::check_broken(SteadyClock::time_point now) {
+  for (const auto& [rank, reason] : network_->take_broken()) {
+    if (control_->has_closed(rank)) continue;
+    suspects_.try_emplace(rank, now);
+    suspect_reason_ = reason;
+  }
+  for (const auto& [rank, since] : suspects_) {
+    if (now - since > kSuspicion && !control_->has_closed(rank)) {
+      fail({ErrorCode::peer_lost, rank, text("rank ", rank, " is lost: the connection to it broke (", suspect_reason_, ")")});
+    }
+  }
+}
+
+void Engine::check_time(SteadyClock::time_point now) {
+  OperationPointer overdue;
+  int left = -1;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return;
+    for (Operation* operation : pending_) {
+      if (!operation->helper && now > operation->deadline && (!overdue || operation->deadline < overdue->deadline)) overdue = operation->shared_from_this();
+      if (closed_.empty()) continue;
+      for (const int rank : operation->group->ranks) {
+        const auto found = closed_.find(rank);
+        if (found != closed_.end() && out_of_reach(*operation)) left = rank;
+      }
+    }
+  }
+  if (left >= 0) return fail({ErrorCode::peer_lost, left, text("rank ", left, " is lost: it closed its communicator while this task was still at work")});
+  if (!overdue) return;
+  overdue->waiting_for = overdue->collective() || overdue->peer != overdue->group->rank ? network_->awaited_by(*overdue) : std::vector<int>{overdue->peer};
+  give_up(*overdue);
+}
+
+// Called with mutex_ held: whether a rank that has closed will never do its part of this operation.
+bool Engine::out_of_reach(const Operation& operation) const {
+  const auto now = SteadyClock::now();
+  for (std::size_t i = 0; i < operation.group->ranks.size(); ++i) {
+    const auto found = closed_.find(operation.group->ranks[i]);
+    if (found == closed_.end()) continue;
+    const auto& [when, started] = found->second;
+    if (operation.collective()) {
+      if (operation.sequence >= started.value(std::to_string(operation.group->key), std::uint64_t{0})) return true;
+    } else if (static_cast<int>(i) == operation.peer && now - when > kStragglers) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void Engine::on_closing(int rank, const nlohmann::json& started) {
+  const std::lock_guard lock(mutex_);
+  closed_[rank] = {SteadyClock::now(), started};
+}
+
+nlohmann::json Engine::started_collectives() {
+  std::vector<std::shared_ptr<Group::State>> groups;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, group] : groups_) groups.push_back(group);
+  }
+  nlohmann::json started = nlohmann::json::object();
+  for (const auto& group : groups) {
+    const std::lock_guard order(group->mutex);
+    if (group->next_sequence > 0) started[std::to_string(group->key)] = group->next_sequence;
+  }
+  return started;
+}
+
+void Engine::end_network_operations() {
+  network_ended_ = true;
+  network_->abandon();
+  std::shared_ptr<const Error> reason = failure();
+  if (!reason) reason = std::make_shared<const Error>(ErrorCode::interrupted, "the communicator was closed while the operation was under way");
+  std::vector<OperationPointer> ended = self_messages_.take_all();
+  for (auto& [group, queue] : queues_) ended.insert(ended.end(), queue.begin(), queue.end());
+  for (auto& [key, operation] : messages_) ended.push_back(operation);
+  queues_.clear();
+  messages_.clear();
+  {
+    const std::lock_guard lock(mutex_);
+    ended.insert(ended.end(), inbox_.begin(), inbox_.end());
+    inbox_.clear();
+  }
+  for (const OperationPointer& operation : ended) {
+    operation->task = Task();
+    complete(operation, reason);
+  }
+}
+
+}  // namespace tessera::comm

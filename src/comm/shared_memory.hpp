@@ -1,0 +1,76 @@
+// Internal. The memory that ranks of one host exchange through: each rank owns one segment and maps the others'. A segment
+// is an anonymous file, so it vanishes with the last process that has it, however that process ends.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "comm/card.hpp"
+#include "comm/frames.hpp"
+
+namespace tessera::comm {
+
+inline constexpr std::size_t kChannels = 1024;          // groups per rank
+inline constexpr std::size_t kBlock = 1 << 20;          // bytes that a rank shows to the others at once
+inline constexpr std::size_t kHalf = kBlock + kBlock / 2;  // a block and the reduced part of it
+inline constexpr std::size_t kStaging = 2 * kHalf;      // even and odd blocks
+
+// Where a rank sleeps. `rings` counts up at each wake-up; `asleep` says that one is wanted.
+struct alignas(64) Doorbell {
+  std::atomic<std::uint32_t> rings;
+  std::atomic<std::uint32_t> asleep;
+
+  void ring();
+  // Wakes the owner if it sleeps. What was published before this call is visible to it.
+  void ring_if_asleep();
+  // Sleeps until rung, at most that long; `seen` was read from rings before the last look at the world.
+  void sleep(std::uint32_t seen, std::chrono::microseconds patience);
+};
+
+// A rank's place in one group.
+struct alignas(64) ChannelHeader {
+  std::atomic<std::uint64_t> key;                   // of the group; 0: free
+  alignas(64) std::atomic<std::uint64_t> progress;  // 4 x block + phase; only grows
+  alignas(64) Card cards[2];                        // of even and odd collectives
+};
+
+struct SegmentHeader {
+  std::uint64_t nonce;
+  std::uint64_t size;
+  Doorbell doorbell;
+  ChannelHeader channels[kChannels];
+};
+
+class Segment {
+ public:
+  // This rank's own; pages take memory only once they are used. Throws resource_exhausted.
+  static Segment create();
+  // Another process's, or an empty one when it cannot be reached or is not what was announced.
+  static Segment open(int process, int descriptor, std::uint64_t nonce);
+  Segment() = default;
+  Segment(Segment&& other) noexcept { *this = std::move(other); }
+  Segment& operator=(Segment&& other) noexcept;
+  ~Segment();
+
+  explicit operator bool() const { return header_ != nullptr; }
+  SegmentHeader& header() const { return *header_; }
+  int descriptor() const { return file_.get(); }
+  // Two halves of kHalf bytes.
+  std::byte* staging(std::size_t channel) const;
+  // This group's channel; claims a free one. Throws resource_exhausted. Only by the owner.
+  std::size_t claim(std::uint64_t key);
+  // This group's channel, or kChannels while its owner has not come to the group yet.
+  std::size_t find(std::uint64_t key) const;
+
+ private:
+  void map();
+  Descriptor file_;
+  SegmentHeader* header_ = nullptr;
+};
+
+// Equal for processes that may share memory; different network namespaces count as different hosts.
+std::string host_identity();
+
+}  // namespace tessera::comm

@@ -1,0 +1,228 @@
+#include "control/local_launcher.hpp"
+
+#include <algorithm>
+#include <arpa/inet.h>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <nlohmann/json.hpp>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.hpp"
+
+namespace tessera::control {
+namespace {
+
+constexpr const char* kErrorDescriptor = "TESSERA_ERROR_FD";
+
+struct Running {
+  int rank = 0;
+  pid_t process = -1;
+  int error_pipe = -1;
+  bool ended = false;
+  int status = 0;
+};
+
+sigset_t watched_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&set, signal);
+  return set;
+}
+
+[[noreturn]] void become(const WorkerCommand& worker, int error_pipe, pid_t launcher) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != launcher) ::_exit(1);
+  // Its own process group: Ctrl-C reaches the launcher alone, which then tells the workers.
+  ::setpgid(0, 0);
+  const int nothing = ::open("/dev/null", O_RDONLY);
+  if (nothing >= 0) ::dup2(nothing, STDIN_FILENO);
+  for (const auto& [name, value] : worker.environment) ::setenv(name.c_str(), value.c_str(), 1);
+  ::setenv(kErrorDescriptor, std::to_string(error_pipe).c_str(), 1);
+  if (!worker.cores.empty()) {
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    for (int core : worker.cores) CPU_SET(static_cast<std::size_t>(core), &cores);
+    ::sched_setaffinity(0, sizeof cores, &cores);
+  }
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  std::vector<char*> arguments;
+  for (const auto& argument : worker.arguments) arguments.push_back(const_cast<char*>(argument.c_str()));
+  arguments.push_back(nullptr);
+  ::execv(arguments[0], arguments.data());
+  const std::string message = to_json(Error(ErrorCode::not_found, text("cannot start ", worker.arguments[0], ": ", std::strerror(errno))));
+  [[maybe_unused]] const ssize_t written = ::write(error_pipe, message.data(), message.size());
+  ::_exit(127);
+}
+
+Running start(const WorkerCommand& worker) {
+  int ends[2];
+  if (::pipe(ends) != 0) throw_errno("make a pipe for", text("rank ", worker.rank), errno);
+  ::fcntl(ends[0], F_SETFD, FD_CLOEXEC);
+  const pid_t launcher = ::getpid();
+  const pid_t process = ::fork();
+  if (process < 0) throw_errno("start", worker.arguments[0], errno);
+  if (process == 0) become(worker, ends[1], launcher);
+  ::close(ends[1]);
+  return {worker.rank, process, ends[0], false, 0};
+}
+
+std::string drain(int descriptor) {
+  std::string out;
+  char buffer[4096];
+  ::fcntl(descriptor, F_SETFL, O_NONBLOCK);
+  for (;;) {
+    const ssize_t count = ::read(descriptor, buffer, sizeof buffer);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return out;
+    out.append(buffer, static_cast<std::size_t>(count));
+  }
+}
+
+ErrorCode code_of(const std::string& name) {
+  for (ErrorCode code : {ErrorCode::invalid_config, ErrorCode::not_found, ErrorCode::corrupt, ErrorCode::io, ErrorCode::resource_exhausted,
+                         ErrorCode::peer_lost, ErrorCode::deadline_exceeded, ErrorCode::interrupted})
+    if (name == name_of(code)) return code;
+  return ErrorCode::internal;
+}
+
+Error error_of(const Running& worker) {
+  const std::string report = drain(worker.error_pipe);
+  const auto json = nlohmann::json::parse(report, nullptr, false);
+  if (!json.is_discarded() && json.contains("error")) {
+    const auto& body = json["error"];
+    Where where{body.value("file", ""), body.value("line", 0), body.value("column", 0), body.value("rank", worker.rank), body.value("block", "")};
+    return {code_of(body.value("code", "")), body.value("message", ""), where, body.value("expected", ""), body.value("hint", "")};
+  }
+  if (WIFSIGNALED(worker.status)) {
+    const int signal = WTERMSIG(worker.status);
+    const std::string hint = signal == SIGKILL ? "killed from outside, perhaps because the host ran out of memory; go on with --resume"
+                                               : "go on with --resume; the run's log.txt has what came before";
+    return {ErrorCode::peer_lost, text("rank ", worker.rank, " was ended by signal ", signal, " (", ::strsignal(signal), ")"), {}, {}, hint};
+  }
+  return {ErrorCode::internal, text("rank ", worker.rank, " ended with exit code ", WEXITSTATUS(worker.status), " and no error report")};
+}
+
+// The workers under way. The destructor ends what is left, so that nothing outlives a failure.
+class Crew {
+ public:
+  ~Crew() {
+    signal_all(SIGKILL);
+    for (Running& worker : workers_) {
+      if (!worker.ended) ::waitpid(worker.process, &worker.status, 0);
+      ::close(worker.error_pipe);
+    }
+  }
+  void add(Running worker) { workers_.push_back(worker); }
+  void signal_all(int signal) {
+    for (const Running& worker : workers_)
+      if (!worker.ended) ::kill(worker.process, signal);
+  }
+  bool all_ended() const {
+    return std::all_of(workers_.begin(), workers_.end(), [](const Running& worker) { return worker.ended; });
+  }
+  // Collects those that ended since; remembers the first that failed, and prefers one that failed for a reason of its own.
+  void reap() {
+    for (Running& worker : workers_) {
+      if (worker.ended || ::waitpid(worker.process, &worker.status, WNOHANG) != worker.process) continue;
+      worker.ended = true;
+      if (worker.status == 0) continue;
+      Error error = error_of(worker);
+      const bool own = WIFSIGNALED(worker.status) || error.code() != ErrorCode::peer_lost;
+      if (!failure_ || (own && !failure_is_own_)) {
+        failure_ = std::move(error);
+        failure_is_own_ = own;
+      }
+    }
+  }
+  const std::optional<Error>& failure() const { return failure_; }
+
+ private:
+  std::vector<Running> workers_;
+  std::optional<Error> failure_;
+  bool failure_is_own_ = false;
+};
+
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    const sigset_t set = watched_signals();
+    ::sigprocmask(SIG_BLOCK, &set, &before_);
+  }
+  ~BlockedSignals() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+bool run_workers(const std::vector<WorkerCommand>& workers, const LaunchOptions& options) {
+  const BlockedSignals blocked;
+  const sigset_t watched = watched_signals();
+  Crew crew;
+  for (const WorkerCommand& worker : workers) crew.add(start(worker));
+  int stop_requests = 0;
+  std::optional<double> kill_at;
+  for (;;) {
+    crew.reap();
+    if (crew.all_ended()) break;
+    const double now = real_clock().now().value;
+    if (crew.failure() && !kill_at) kill_at = now + options.grace.value;
+    if (kill_at && now >= *kill_at) crew.signal_all(SIGKILL);
+    const timespec wait{0, 200'000'000};
+    const int signal = ::sigtimedwait(&watched, nullptr, &wait);
+    if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP) {
+      ++stop_requests;
+      crew.signal_all(stop_requests == 1 ? SIGTERM : SIGKILL);
+      if (stop_requests == 1 && options.on_stop_request) options.on_stop_request();
+    }
+  }
+  if (stop_requests > 1) throw Error(ErrorCode::interrupted, "ended at once, as asked twice", {}, {}, "go on from the last checkpoint with --resume");
+  if (crew.failure()) throw *crew.failure();
+  return stop_requests > 0;
+}
+
+void report_error(const Error& error) {
+  if (const char* descriptor = std::getenv(kErrorDescriptor)) {
+    const std::string message = to_json(error);
+    if (::write(std::atoi(descriptor), message.data(), message.size()) == static_cast<ssize_t>(message.size())) return;
+  }
+  const std::string message = text("error: ", error.what(), "\n");
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, message.data(), message.size());
+}
+
+int free_port() {
+  const int descriptor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (descriptor < 0) throw_errno("open", "a socket", errno);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  const bool bound = ::bind(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+                     ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &length) == 0;
+  const int error_number = errno;
+  ::close(descriptor);
+  if (!bound) throw_errno("find", "a free port", error_number);
+  return ntohs(address.sin_port);
+}
+
+std::filesystem::path sibling_program(const std::string& name) {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const auto path = self.parent_path() / name;
+  if (error || !std::filesystem::exists(path))
+    throw Error(ErrorCode::not_found, name + " is not beside " + self.string(), {}, {}, "build it with ./dev build");
+  return path;
+}
+
+}  // namespace tessera::control

@@ -1,0 +1,45 @@
+// Starts the workers of one job as processes of this host and watches them to their end.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.hpp"
+#include "base/units.hpp"
+
+namespace tessera::control {
+
+// One process to start. It gets its own stderr and stdout from the launcher, no stdin, and is killed when the launcher dies.
+struct WorkerCommand {
+  int rank = 0;
+  std::vector<std::string> arguments;                               // arguments[0] is the program
+  std::vector<std::pair<std::string, std::string>> environment;    // added to the launcher's
+  std::vector<int> cores;                                           // to run on; empty: all
+};
+
+struct LaunchOptions {
+  // After one worker has failed, the others get this long to end by themselves before they are killed.
+  Seconds grace = Seconds(10);
+  // Called once when the user first asks to stop (Ctrl-C, SIGTERM); the workers have been told then. A second request
+  // kills them.
+  std::function<void()> on_stop_request;
+};
+
+// Returns when all workers have ended well; true when the user asked to stop. Otherwise throws the Error of the worker
+// that failed first: its own error where it reported one through the descriptor in TESSERA_ERROR_FD, or peer_lost naming
+// the rank and the signal. While it runs SIGINT, SIGTERM and SIGCHLD are handled here; call it from a thread that may
+// block them, before other threads are started.
+bool run_workers(const std::vector<WorkerCommand>& workers, const LaunchOptions& options);
+
+// Called by a worker that fails: hands the error to the launcher, or prints it when there is none.
+void report_error(const Error& error);
+
+// A TCP port of the loopback interface that is free at the time of the call.
+int free_port();
+// The path of a program that lies beside the running one. Throws not_found with how to build it.
+std::filesystem::path sibling_program(const std::string& name);
+
+}  // namespace tessera::control

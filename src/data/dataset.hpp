@@ -1,0 +1,68 @@
+// The samples of a training run: sequences of tokens, their split, and their order.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "data/progress.hpp"
+#include "data/token_cache.hpp"
+#include "data/tokenizer.hpp"
+#include "model/job.hpp"
+
+namespace tessera::data {
+
+// All documents, each followed by the end-of-text token, are one stream of tokens. Sample i of the training split holds the tokens
+// [i*seq, i*seq + seq] of the stream: seq inputs, and as targets the same moved on by one. The validation split starts behind the last
+// training target, so the two share no token. A sample's id is its index; it stays the same in all epochs and under all plans.
+//
+// Immutable after open; safe to use from several threads and processes. Resuming needs the step alone.
+class Dataset {
+ public:
+  // Reads, tokenizes and packs the source, or finds all that in the cache. `source: synthetic` gives seeded random tokens below
+  // `vocab` instead. Throws not_found (source or tokenizer missing, with the nearest name), invalid_config (the tokenizer has more tokens
+  // than the model, too little text, no end-of-text token, bad content), corrupt, io. An empty cache_dir means default_cache_dir().
+  static std::unique_ptr<Dataset> open(const model::DataSpec& spec, std::int64_t seq, std::int64_t vocab, std::uint64_t seed,
+                                       const std::filesystem::path& cache_dir, const ProgressCallback& progress = {});
+  ~Dataset();
+
+  std::int64_t train_samples() const;       // at least 1
+  std::int64_t validation_samples() const;  // 0 only when train_fraction leaves nothing
+  std::int64_t token_count() const;         // of the whole stream
+  std::int64_t document_count() const;      // 0 for synthetic data
+  std::int64_t sequence_length() const;
+
+  // The training samples of a step, in the batch's order, global_batch of them. Every epoch is a permutation of all samples that
+  // depends on (seed, epoch) alone; an epoch ends within a step where it ends. Constant time and memory per sample. Throws
+  // invalid_config when one batch is larger than the training split.
+  std::vector<std::int64_t> sample_ids(std::int64_t step, std::int64_t global_batch) const;
+
+  // tokens[seq] and targets[seq] of a training sample, 0 <= sample_id < train_samples(). Throws corrupt when the cache was damaged
+  // since it was opened.
+  void fill(std::int64_t sample_id, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const;
+  // The same for 0 <= index < validation_samples().
+  void fill_validation(std::int64_t index, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const;
+
+  // In nats: the entropy of the frequencies of all validation targets, which is the loss of a model that knows nothing but
+  // how often each of them occurs. Throws invalid_config without validation samples.
+  double unigram_entropy_of_validation() const;
+
+  const Tokenizer* tokenizer() const;  // null for synthetic data
+
+ private:
+  struct State;
+  explicit Dataset(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// $TESSERA_CACHE, or .cache/tessera in the current folder.
+std::filesystem::path default_cache_dir();
+
+// The token stream of a source under a tokenizer, from tokens-FINGERPRINT.bin in `cache_dir` or built and put there; a damaged file is
+// built anew with a warning. Several processes may do this at once: one builds, the others wait for it.
+TokenCache open_token_cache(const model::DataSpec& spec, const Tokenizer& tokenizer, const std::filesystem::path& cache_dir,
+                            const ProgressCallback& progress = {});
+
+}  // namespace tessera::data

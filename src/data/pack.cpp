@@ -1,0 +1,77 @@
+#include <cstdlib>
+
+#include "base/hash.hpp"
+#include "base/log.hpp"
+#include "data/dataset.hpp"
+#include "data/file_lock.hpp"
+#include "data/source.hpp"
+
+namespace tessera::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr Seconds kPatience{1800};
+// Changes whenever the same source and tokenizer would give another file.
+constexpr const char* kPackVersion = "tokens 1";
+
+void build(const fs::path& file, const Source& source, const Tokenizer& tokenizer, const std::string& fingerprint, const Where& where,
+           const ProgressCallback& progress) {
+  const auto end_of_text = tokenizer.end_of_text();
+  if (!end_of_text) {
+    throw Error(ErrorCode::invalid_config, "the tokenizer names no token that ends a document", where, "an end-of-text token",
+                "put a tokenizer_config.json with eos_token beside tokenizer.json");
+  }
+  TokenCacheWriter writer(real_file_system(), file, tokenizer.vocab_size(), fingerprint);
+  ProgressMeter meter(progress, "tokenizing");
+  read_documents(source, [&](const Document& document) {
+    tokenizer.encode_to(document.text, [&](std::span<const std::uint32_t> ids, std::size_t done) {
+      writer.append(ids);
+      const double part = static_cast<double>(done) / static_cast<double>(document.text.size());
+      meter.update(static_cast<double>(document.begin) + part * static_cast<double>(document.end - document.begin),
+                   static_cast<double>(source.bytes));
+    });
+    writer.append(std::span(&*end_of_text, 1));
+    writer.end_document();
+  });
+  writer.finish();
+  meter.finish();
+}
+
+}  // namespace
+
+fs::path default_cache_dir() {
+  const char* chosen = std::getenv("TESSERA_CACHE");
+  return chosen != nullptr && *chosen != '\0' ? fs::path(chosen) : fs::path(".cache/tessera");
+}
+
+TokenCache open_token_cache(const model::DataSpec& spec, const Tokenizer& tokenizer, const fs::path& cache_dir,
+                            const ProgressCallback& progress) {
+  const Source source = open_source(spec.source, spec.field, spec.where);
+  const std::string fingerprint = hash128_hex(text(kPackVersion, '\n', fingerprint_of(source, cache_dir, progress), '\n', spec.field, '\n',
+                                                   tokenizer.fingerprint(), ' ', tokenizer.end_of_text().value_or(~0u)));
+  const fs::path file = cache_dir / ("tokens-" + fingerprint + ".bin");
+  std::error_code ignored;
+  if (fs::exists(file, ignored)) {
+    try {
+      return TokenCache(file, fingerprint);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::corrupt) throw;
+      log::warning(text("building the token cache again: ", error.what()));
+    }
+  }
+  real_file_system().create_directories(cache_dir);
+  const FileLock lock(cache_dir / ("tokens-" + fingerprint + ".lock"), kPatience, progress);
+  if (fs::exists(file, ignored)) {
+    try {
+      return TokenCache(file, fingerprint);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::corrupt) throw;
+    }
+  }
+  if (lock.held()) remove_abandoned(file);
+  build(file, source, tokenizer, fingerprint, spec.where, progress);
+  return TokenCache(file, fingerprint);
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,212 @@
+#include "model/job.hpp"
+
+namespace tessera::model {
+namespace {
+
+// As written, relative to the current folder; else beside the YAML, where that exists.
+std::filesystem::path resolve(const ConfigNode& node) {
+  const std::filesystem::path path = node.as_string();
+  if (path.is_absolute() || std::filesystem::exists(path)) return path;
+  const std::filesystem::path beside = std::filesystem::path(node.file()).parent_path() / path;
+  return std::filesystem::exists(beside) ? beside : path;
+}
+
+double fraction(const ConfigNode& node) {
+  const double value = node.as_double();
+  if (value <= 0 || value > 1) throw node.error(text("found ", value), "a number above 0 and at most 1");
+  return value;
+}
+
+double not_negative(const ConfigNode& node) {
+  const double value = node.as_double();
+  if (value < 0) throw node.error(text("found ", value), "a number that is not negative");
+  return value;
+}
+
+double moment(const ConfigNode& node) {
+  const double value = node.as_double();
+  if (value < 0 || value >= 1) throw node.error(text("found ", value), "a number of at least 0 and below 1");
+  return value;
+}
+
+template <typename Read, typename Value>
+void read_into(const ConfigNode& node, const char* key, Value& value, const Read& read) {
+  if (const auto found = node.find(key)) value = static_cast<Value>(read(*found));
+}
+
+auto at_least(std::int64_t least) {
+  return [least](const ConfigNode& node) { return node.as_int_at_least(least); };
+}
+
+// How many workers, ranks or threads: far above what anyone has, far below where an int ends.
+int number_of(const ConfigNode& node) {
+  constexpr std::int64_t kMost = 1 << 20;
+  const std::int64_t value = node.as_int_at_least(1);
+  if (value > kMost) throw node.error(text("found ", value), text("at most ", kMost));
+  return static_cast<int>(value);
+}
+
+TokenizerSpec read_tokenizer(const ConfigNode& node) {
+  node.allow_only({"kind", "vocab", "file"});
+  TokenizerSpec tokenizer;
+  tokenizer.kind = node.at("kind").as_choice({"bpe", "hf", "sentencepiece", "bytes"});
+  read_into(node, "vocab", tokenizer.vocab, at_least(257));
+  read_into(node, "file", tokenizer.file, resolve);
+  const bool needs_file = tokenizer.kind == "hf" || tokenizer.kind == "sentencepiece";
+  if (needs_file && tokenizer.file.empty()) throw node.error("a tokenizer of kind '" + tokenizer.kind + "' needs its file", "file: PATH");
+  if (!needs_file && !tokenizer.file.empty()) throw node.at("file").error("a tokenizer of kind '" + tokenizer.kind + "' has no file", "kind: hf or sentencepiece");
+  return tokenizer;
+}
+
+DataSpec read_data(const ConfigNode& node) {
+  node.allow_only({"source", "field", "tokenizer", "split"});
+  DataSpec data;
+  data.where = node.at("source").where();
+  data.source = resolve(node.at("source"));
+  data.field = node.get("field", data.field);
+  read_into(node, "tokenizer", data.tokenizer, read_tokenizer);
+  if (const auto split = node.find("split")) {
+    split->allow_only({"train"});
+    read_into(*split, "train", data.train_fraction, fraction);
+  }
+  return data;
+}
+
+OptimizerSpec read_optimizer(const ConfigNode& node) {
+  node.allow_only({"kind", "lr", "betas", "beta1", "beta2", "epsilon", "weight_decay", "momentum", "clip"});
+  OptimizerSpec optimizer;
+  if (const auto kind = node.find("kind")) optimizer.kind = kind->as_choice({"adamw", "sgd"}) == "adamw" ? OptimizerKind::adamw : OptimizerKind::sgd;
+  read_into(node, "lr", optimizer.lr, not_negative);
+  if (const auto betas = node.find("betas")) {
+    if (betas->size() != 2) throw betas->error(text("has ", betas->size(), " entries"), "[beta1, beta2]");
+    optimizer.beta1 = moment((*betas)[0]);
+    optimizer.beta2 = moment((*betas)[1]);
+  }
+  read_into(node, "beta1", optimizer.beta1, moment);
+  read_into(node, "beta2", optimizer.beta2, moment);
+  read_into(node, "epsilon", optimizer.epsilon, not_negative);
+  read_into(node, "weight_decay", optimizer.weight_decay, not_negative);
+  read_into(node, "momentum", optimizer.momentum, moment);
+  read_into(node, "clip", optimizer.clip, not_negative);
+  return optimizer;
+}
+
+LrScheduleSpec read_schedule(const ConfigNode& node) {
+  node.allow_only({"kind", "warmup", "min_ratio"});
+  LrScheduleSpec schedule;
+  if (const auto kind = node.find("kind")) {
+    const std::string name = kind->as_choice({"cosine", "linear", "constant"});
+    schedule.kind = name == "cosine" ? ScheduleKind::cosine : name == "linear" ? ScheduleKind::linear : ScheduleKind::constant;
+  }
+  read_into(node, "warmup", schedule.warmup, at_least(0));
+  read_into(node, "min_ratio", schedule.min_ratio, not_negative);
+  return schedule;
+}
+
+TrainSpec read_train(const ConfigNode& node) {
+  node.allow_only({"steps", "global_batch", "optimizer", "schedule", "precision", "seed", "init", "eval"});
+  TrainSpec train;
+  read_into(node, "steps", train.steps, at_least(1));
+  read_into(node, "global_batch", train.global_batch, at_least(1));
+  read_into(node, "optimizer", train.optimizer, read_optimizer);
+  read_into(node, "schedule", train.schedule, read_schedule);
+  if (const auto precision = node.find("precision")) train.precision = precision->as_choice({"fp32", "bf16"}) == "fp32" ? Precision::f32 : Precision::bf16;
+  read_into(node, "seed", train.seed, at_least(0));
+  read_into(node, "init", train.init, resolve);
+  if (const auto eval = node.find("eval")) {
+    eval->allow_only({"every", "sequences"});
+    read_into(*eval, "every", train.eval_every, at_least(0));
+    read_into(*eval, "sequences", train.eval_sequences, at_least(1));
+  }
+  return train;
+}
+
+ClusterChoice read_cluster_choice(const ConfigNode& node) {
+  ClusterChoice choice;
+  choice.where = node.where();
+  if (node.is_scalar()) {
+    if (node.as_string() == "auto") return choice;
+    choice.kind = ClusterChoice::Kind::file;
+    choice.file = resolve(node);
+    return choice;
+  }
+  node.allow_only({"local", "lab"});
+  if (node.has("local") && node.has("lab")) throw node.error("'local' and 'lab' exclude each other", "one of them");
+  if (const auto local = node.find("local")) {
+    local->allow_only({"devices", "threads"});
+    choice.kind = ClusterChoice::Kind::local;
+    choice.devices = number_of(local->at("devices"));
+    read_into(*local, "threads", choice.threads, number_of);
+  } else {
+    const ConfigNode lab = node.at("lab");
+    lab.allow_only({"hosts", "gbit", "cpu"});
+    choice.kind = ClusterChoice::Kind::lab;
+    choice.devices = number_of(lab.at("hosts"));
+    read_into(lab, "gbit", choice.gbit, not_negative);
+    read_into(lab, "cpu", choice.cpu, not_negative);
+  }
+  return choice;
+}
+
+ParallelChoice read_parallel(const ConfigNode& node) {
+  ParallelChoice choice;
+  choice.where = node.where();
+  if (node.is_scalar()) {
+    if (node.as_string() == "auto") return choice;
+    choice.kind = ParallelChoice::Kind::plan_file;
+    choice.file = resolve(node);
+    return choice;
+  }
+  node.allow_only({"dp", "pp", "tp", "zero", "threads", "micro_batches", "schedule", "recompute"});
+  choice.kind = ParallelChoice::Kind::degrees;
+  read_into(node, "dp", choice.dp, number_of);
+  read_into(node, "pp", choice.pp, number_of);
+  read_into(node, "tp", choice.tp, number_of);
+  if (const auto zero = node.find("zero")) choice.zero = zero->as_choice({"0", "1"}) == "1" ? 1 : 0;
+  read_into(node, "threads", choice.threads, number_of);
+  read_into(node, "micro_batches", choice.micro_batches, at_least(1));
+  if (const auto schedule = node.find("schedule")) choice.schedule = schedule->as_choice({"1f1b", "gpipe"});
+  if (const auto recompute = node.find("recompute")) choice.recompute = recompute->as_choice({"none", "full"});
+  return choice;
+}
+
+std::string default_name(const std::filesystem::path& file) {
+  const std::string stem = file.stem().string();
+  const std::string folder = std::filesystem::absolute(file).parent_path().filename().string();
+  return stem == "train" && !folder.empty() ? folder : stem;
+}
+
+}  // namespace
+
+JobSpec read_job(const ConfigNode& root) {
+  root.allow_only({"name", "model", "data", "train", "cluster", "parallel", "checkpoint"});
+  JobSpec job;
+  job.file = root.file();
+  job.name = root.get("name", default_name(job.file));
+  if (job.name.empty() || job.name.find('/') != std::string::npos || job.name.starts_with("."))
+    throw (root.has("name") ? root.at("name") : root).error("'" + job.name + "' cannot name a folder of runs/", "letters, digits, '-', '_' and '.'");
+  job.model = read_model(root.at("model"));
+  read_into(root, "data", job.data, read_data);
+  read_into(root, "train", job.train, read_train);
+  read_into(root, "cluster", job.cluster, read_cluster_choice);
+  read_into(root, "parallel", job.parallel, read_parallel);
+  if (const auto checkpoint = root.find("checkpoint")) {
+    checkpoint->allow_only({"every", "keep"});
+    read_into(*checkpoint, "every", job.checkpoint.every, at_least(0));
+    read_into(*checkpoint, "keep", job.checkpoint.keep, at_least(1));
+  }
+  job.resolved_yaml = root.to_yaml();
+  return job;
+}
+
+JobSpec read_job(const std::filesystem::path& path, const std::vector<std::string>& overrides) {
+  ConfigNode root = ConfigNode::load(path);
+  for (const std::string& setting : overrides) {
+    const std::size_t equals = setting.find('=');
+    if (equals == std::string::npos) throw Error(ErrorCode::invalid_config, "--set " + setting + ": no '='", {}, "SECTION.KEY=VALUE, such as train.steps=50");
+    root = root.with_override(setting.substr(0, equals), setting.substr(equals + 1));
+  }
+  return read_job(root);
+}
+
+}  // namespace tessera::model

@@ -1,0 +1,112 @@
+// What a train.yaml says: the model, the data, how to train, on what, and how to run it in parallel. Plain data; the rooms
+// that use a section give it its meaning.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/config.hpp"
+#include "model/model.hpp"
+
+namespace tessera::model {
+
+struct TokenizerSpec {
+  std::string kind = "bpe";            // bpe (trained here), hf (tokenizer.json), sentencepiece (.model), bytes
+  std::int64_t vocab = 8192;           // for bpe
+  std::filesystem::path file;          // for hf and sentencepiece
+};
+
+struct DataSpec {
+  std::filesystem::path source;        // a text file, a JSONL file or a folder of them; "synthetic" for seeded random tokens
+  std::string field = "text";          // the text's key in JSONL lines
+  TokenizerSpec tokenizer;
+  double train_fraction = 0.95;        // the rest, from the end of the token stream, is for validation
+  Where where;
+};
+
+enum class OptimizerKind { adamw, sgd };
+struct OptimizerSpec {
+  OptimizerKind kind = OptimizerKind::adamw;
+  double lr = 3e-4;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double weight_decay = 0.1;           // decoupled; only for parameters whose spec says `decay`
+  double momentum = 0.0;               // sgd
+  double clip = 1.0;                   // global gradient norm; 0 switches it off
+};
+
+enum class ScheduleKind { cosine, linear, constant };
+struct LrScheduleSpec {
+  ScheduleKind kind = ScheduleKind::cosine;
+  std::int64_t warmup = 0;             // steps
+  double min_ratio = 0.1;              // lr at the last step over the peak lr (cosine, linear)
+};
+
+struct TrainSpec {
+  std::int64_t steps = 200;
+  std::int64_t global_batch = 32;      // sequences per step
+  OptimizerSpec optimizer;
+  LrScheduleSpec schedule;
+  Precision precision = Precision::f32;
+  std::uint64_t seed = 1;
+  std::filesystem::path init;          // start from the weights of this run or checkpoint; empty: from the seed
+  std::int64_t eval_every = 0;         // steps; 0: only at the end
+  std::int64_t eval_sequences = 64;    // at most this many validation sequences each time
+};
+
+// `cluster:` as written: auto, a file, {local: {devices: N, threads: T}} or {lab: {...}}.
+struct ClusterChoice {
+  enum class Kind { automatic, file, local, lab } kind = Kind::automatic;
+  std::filesystem::path file;
+  int devices = 0;                     // local: worker processes; lab: hosts
+  int threads = 0;                     // local: threads of each; 0 shares the cores evenly
+  double gbit = 0;                     // lab
+  double cpu = 0;                      // lab: cores per host
+  Where where;
+};
+
+// `parallel:` as written: auto, a plan file, or degrees. Zero means "not said".
+struct ParallelChoice {
+  enum class Kind { automatic, plan_file, degrees } kind = Kind::automatic;
+  std::filesystem::path file;
+  int dp = 0;
+  int pp = 0;
+  int tp = 0;
+  int zero = 0;
+  int threads = 0;                     // per rank
+  std::int64_t micro_batches = 0;
+  std::string schedule;                // 1f1b, gpipe
+  std::string recompute;               // none, full
+  Where where;
+};
+
+struct CheckpointSpec {
+  std::int64_t every = 0;              // steps; 0: only at the end and on Ctrl-C
+  std::int64_t keep = 3;               // complete checkpoints kept
+};
+
+struct JobSpec {
+  std::string name;                    // of the run; default: the YAML's folder or file stem
+  ModelSpec model;
+  DataSpec data;
+  TrainSpec train;
+  ClusterChoice cluster;
+  ParallelChoice parallel;
+  CheckpointSpec checkpoint;
+  std::string resolved_yaml;           // the whole file with overrides applied
+  std::filesystem::path file;
+};
+
+// Reads a train.yaml, applies `key=value` overrides in order, and checks every key and type. Relative paths are kept as
+// written (relative to the current folder, then to the YAML's folder if not found there). Throws invalid_config.
+JobSpec read_job(const std::filesystem::path& path, const std::vector<std::string>& overrides = {});
+JobSpec read_job(const ConfigNode& root);
+
+// The learning rate of `step` (0-based) of `steps`: linear warm-up from lr/warmup, then the schedule.
+double learning_rate(const TrainSpec& train, std::int64_t step);
+
+}  // namespace tessera::model

@@ -1,0 +1,81 @@
+#include "model/model.hpp"
+
+#include "base/hash.hpp"
+
+namespace tessera::model {
+namespace {
+
+std::string with_index(const std::string& name, int index) {
+  const std::size_t place = name.find("{}");
+  if (place == std::string::npos) return name;
+  return name.substr(0, place) + std::to_string(index) + name.substr(place + 2);
+}
+
+double value_of(const std::map<std::string, double>& dims, const std::string& key, const std::string& owner) {
+  const auto found = dims.find(key);
+  if (found == dims.end()) throw Error(ErrorCode::internal, owner + " has no dimension '" + key + "'");
+  return found->second;
+}
+
+}  // namespace
+
+const char* name_of(Precision precision) { return precision == Precision::f32 ? "fp32" : "bf16"; }
+Bytes element_size(Precision precision) { return Bytes(precision == Precision::f32 ? 4 : 2); }
+const char* name_of(Recompute recompute) { return recompute == Recompute::none ? "none" : "full"; }
+
+std::int64_t ParameterSpec::count() const {
+  std::int64_t count = 1;
+  for (std::int64_t extent : shape) count *= extent;
+  return count;
+}
+
+double BlockSpec::real(const std::string& key) const { return value_of(dims, key, "block " + name); }
+std::int64_t BlockSpec::dim(const std::string& key) const { return static_cast<std::int64_t>(real(key)); }
+
+std::int64_t BlockSpec::parameter_count() const {
+  std::int64_t count = 0;
+  for (const ParameterSpec& parameter : parameters)
+    if (parameter.tied_to.empty()) count += parameter.count();
+  return count;
+}
+
+std::string BlockInstance::name() const { return with_index(spec->name, repeat_index); }
+std::string BlockInstance::parameter_name(const ParameterSpec& parameter) const { return with_index(parameter.name, repeat_index); }
+
+int ModelSpec::block_count() const {
+  int count = 0;
+  for (const Repeat& repeat : repeats) count += repeat.count;
+  return count;
+}
+
+std::vector<BlockInstance> ModelSpec::blocks() const {
+  std::vector<BlockInstance> blocks;
+  for (const Repeat& repeat : repeats)
+    for (int i = 0; i < repeat.count; ++i) blocks.push_back({&repeat.block, static_cast<int>(blocks.size()), i});
+  return blocks;
+}
+
+std::int64_t ModelSpec::parameter_count() const {
+  std::int64_t count = 0;
+  for (const Repeat& repeat : repeats) count += repeat.count * repeat.block.parameter_count();
+  return count;
+}
+
+std::int64_t ModelSpec::dim(const std::string& key) const { return static_cast<std::int64_t>(value_of(dims, key, "model " + arch)); }
+
+std::string ModelSpec::fingerprint() const {
+  std::ostringstream out;
+  out.precision(17);
+  out << arch << ' ' << tied_embeddings;
+  for (const auto& [key, value] : dims) out << ' ' << key << '=' << value;
+  for (const Repeat& repeat : repeats) {
+    out << ' ' << repeat.block.kind << '*' << repeat.count;
+    for (const ParameterSpec& parameter : repeat.block.parameters) {
+      out << ' ' << parameter.name << parameter.tied_to;
+      for (std::int64_t extent : parameter.shape) out << ',' << extent;
+    }
+  }
+  return hash128_hex(out.str()).substr(0, 16);
+}
+
+}  // namespace tessera::model

@@ -1,0 +1,123 @@
+// A model as data: an ordered list of blocks with their parameters and costs. The planner reads the costs, the runtime
+// builds modules from the same list.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/config.hpp"
+#include "base/units.hpp"
+
+namespace tessera::model {
+
+// Of computation; parameters have fp32 master copies in both.
+enum class Precision { f32, bf16 };
+const char* name_of(Precision precision);
+Bytes element_size(Precision precision);
+
+struct Initializer {
+  enum class Kind { normal, ones, zeros } kind = Kind::normal;
+  double deviation = 0.02;
+};
+
+struct ParameterSpec {
+  std::string name;                  // as Hugging Face names it; "{}" stands for the block's repeat index
+  std::vector<std::int64_t> shape;   // whole, not per rank: [out, in] for a linear map
+  int split_dim = -1;                // which dimension tensor parallelism cuts; -1: every rank holds all of it
+  Initializer init;
+  bool decay = true;                 // weight decay applies
+  std::string tied_to;               // the name of the parameter that this one shares; empty: its own
+
+  std::int64_t count() const;
+};
+
+// A tensor passed from block to block: shape per sample, without the batch dimension.
+struct TensorSpec {
+  std::string name;
+  std::vector<std::int64_t> shape;
+};
+
+struct BlockSpec {
+  std::string kind;                       // the registry's key: "embedding", "transformer_layer", "lm_head"
+  std::string name;                       // "embed", "layers.{}", "head"
+  std::map<std::string, double> dims;     // "hidden", "heads", "kv_heads", "head_dim", "ffn", "seq", "vocab", "rope_theta", "norm_eps"
+  std::vector<ParameterSpec> parameters;
+  std::vector<TensorSpec> inputs;
+  std::vector<TensorSpec> outputs;
+
+  std::int64_t dim(const std::string& key) const;      // throws internal when missing
+  double real(const std::string& key) const;
+  std::int64_t parameter_count() const;                // tied parameters do not count again
+};
+
+// A block and how often it stands in a row.
+struct Repeat {
+  BlockSpec block;
+  int count = 1;
+};
+
+// One block of the flattened model.
+struct BlockInstance {
+  const BlockSpec* spec = nullptr;  // owned by the ModelSpec
+  int index = 0;                    // in the whole model, 0-based
+  int repeat_index = 0;             // within its Repeat: what "{}" becomes
+
+  std::string name() const;
+  std::string parameter_name(const ParameterSpec& parameter) const;
+};
+
+struct ModelSpec {
+  std::string arch;                         // "llama"
+  std::map<std::string, double> dims;       // as in BlockSpec, plus "layers"
+  bool tied_embeddings = false;
+  std::vector<Repeat> repeats;
+
+  int block_count() const;
+  std::vector<BlockInstance> blocks() const;            // pointers into this object
+  std::int64_t parameter_count() const;
+  std::int64_t dim(const std::string& key) const;
+  // Changes when anything that shapes the parameters or the computation changes; 16 hex digits.
+  std::string fingerprint() const;
+};
+
+// The `model:` section, {arch: llama, hidden, layers, heads, kv_heads, ffn, seq, vocab, head_dim?, tied?, rope_theta?, norm_eps?}.
+// Throws invalid_config with the line and the nearest valid value when dimensions do not divide.
+ModelSpec read_model(const ConfigNode& node);
+
+enum class Recompute { none, full };
+const char* name_of(Recompute recompute);
+
+// How one block runs on one rank.
+struct BlockShard {
+  std::int64_t micro_batch = 1;      // samples
+  int tensor_parallel = 1;
+  Precision precision = Precision::f32;
+  Recompute recompute = Recompute::none;
+};
+
+// Per rank and micro-batch.
+struct BlockCost {
+  Flops forward;
+  Flops backward;              // without recomputation
+  Bytes forward_traffic;       // read and written, for the roofline
+  Bytes backward_traffic;
+  Bytes saved;                 // held from the forward to the backward pass
+  Bytes forward_workspace;     // largest temporary beyond saved and passed-on tensors
+  Bytes backward_workspace;
+  Bytes output;                // passed on to the next block
+  // Tensor-parallel all-reduces on the critical path: how many, and the size of each.
+  int forward_all_reduces = 0;
+  int backward_all_reduces = 0;
+  Bytes all_reduce_size;
+};
+
+// Formulas: FLOPs are 2mnk per matrix product as torch's FlopCounterMode counts them, causal attention counted in full
+// (FlopCounterMode does not know about the mask). Bytes are those that nn/'s blocks really keep.
+BlockCost cost_of(const BlockSpec& block, const BlockShard& shard);
+
+// Forward and backward of one whole sample, all blocks: what MFU is computed from.
+Flops training_flops_per_sample(const ModelSpec& model);
+
+}  // namespace tessera::model

@@ -1,0 +1,17 @@
+// Internal: costs of the blocks of a decoder-only transformer in Llama's form. The formulas describe what nn/'s blocks
+// compute and keep; tests hold them against what torch counts and what the allocator sees.
+#pragma once
+
+#include "model/model.hpp"
+
+namespace tessera::model {
+
+BlockCost embedding_cost(const BlockSpec& block, const BlockShard& shard);
+BlockCost transformer_layer_cost(const BlockSpec& block, const BlockShard& shard);
+BlockCost lm_head_cost(const BlockSpec& block, const BlockShard& shard);
+
+// Logits exist for so many rows at a time: few enough to stay in the caches between the projection, the softmax and the two
+// products that use its gradient. `columns` is this rank's part of the vocabulary.
+std::int64_t lm_head_chunk_rows(std::int64_t columns);
+
+}  // namespace tessera::model

@@ -1,0 +1,109 @@
+// Blocks as tensors run them: forward, backward for the inputs, backward for the weights. The trainer knows blocks by this
+// interface and the registry only.
+//
+// A block computes its gradients itself (no autograd graph), so that what is held between forward and backward is exactly
+// what model::cost_of says, and so that a schedule may delay the weight half of the backward pass.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/comm.hpp"
+#include "model/model.hpp"
+
+namespace tessera::nn {
+
+using Tensors = std::vector<at::Tensor>;
+
+// One parameter of one block as this rank holds it (its tensor-parallel shard).
+struct Parameter {
+  const model::ParameterSpec* spec = nullptr;
+  std::string name;   // global, as in the checkpoint
+  at::Tensor value;   // in the precision of computation, contiguous, shard's shape
+  at::Tensor grad;    // f32, contiguous, same shape; the backward pass adds to it
+};
+
+// Samples of one micro-batch. tokens and targets are int64 [batch, seq]; a target of -1 is not counted.
+struct Batch {
+  at::Tensor tokens;
+  at::Tensor targets;
+};
+
+// Keys and values of the positions seen so far, one per transformer layer: [batch, kv_heads, capacity, head_dim].
+struct KeyValueCache {
+  at::Tensor keys;
+  at::Tensor values;
+};
+
+// What is common to one pass of one micro-batch through all blocks of a rank.
+struct Pass {
+  const Batch* batch = nullptr;
+  model::Precision precision = model::Precision::f32;
+  // Forward: false when no backward pass follows (evaluation, generation): nothing is saved.
+  bool training = true;
+  // Multiplies the summed token losses: 1 / (tokens of the global batch), so that gradients add up to those of the mean.
+  double loss_scale = 1.0;
+  // Tensor-parallel peers; empty when the degree is 1. All of them make the same calls in the same order.
+  comm::Group tensor_group;
+  // Generation: position of the first token, and this block's cache (nullptr otherwise).
+  std::int64_t position = 0;
+  KeyValueCache* cache = nullptr;
+};
+
+// What a block keeps from forward to backward for one micro-batch, and from backward_input to backward_weight.
+struct Saved {
+  Tensors tensors;
+};
+
+// One block of one rank. Not thread-safe; different blocks may run at once.
+class Block {
+ public:
+  virtual ~Block() = default;
+
+  // The parameters in the spec's order. The trainer allocates them back to back in a flat buffer per bucket (values and
+  // gradients alike), so that a block may treat neighbours (q, k, v; gate, up) as one matrix when they are adjacent.
+  // Called once before the first pass, and again if the trainer moves its buffers.
+  virtual void bind(std::vector<Parameter> parameters) = 0;
+  virtual const std::vector<Parameter>& parameters() const = 0;
+
+  // inputs -> outputs, by the spec's lists ([batch, ...spec shape]). The first block takes no inputs and reads
+  // pass.batch->tokens; a block whose output is "loss" reads pass.batch->targets and returns {sum of token losses f32
+  // [], tokens counted i64 []} (not scaled), or, with training == false and pass.batch->targets undefined, {logits}.
+  //
+  // A loss block in training computes the gradient of the logits here, so that logits are never kept, and adds to its
+  // projection's grad at once. So: pass.loss_scale is already set, grads are zeroed before the first forward pass of a
+  // step, and every forward pass with training == true is followed by exactly one backward pass. Whoever recomputes runs
+  // the first of the two forward passes with training == false.
+  virtual Tensors forward(const Tensors& inputs, Saved& saved, const Pass& pass) = 0;
+
+  // Gradients of the outputs -> gradients of the inputs. Leaves in `saved` what backward_weight needs and drops the rest.
+  // The loss block is given no gradients and starts from pass.loss_scale.
+  virtual Tensors backward_input(const Tensors& output_grads, Saved& saved, const Pass& pass) = 0;
+  // Adds to every parameter's grad, and drops what is left in `saved`.
+  virtual void backward_weight(Saved& saved, const Pass& pass) = 0;
+};
+
+struct BlockPlacement {
+  int tensor_rank = 0;
+  int tensor_size = 1;
+};
+
+// The shape of this rank's shard of a parameter. Throws internal when it does not divide.
+std::vector<std::int64_t> shard_shape(const model::ParameterSpec& spec, const BlockPlacement& placement);
+
+// Factories by BlockSpec::kind. Registration happens before training starts; not thread-safe.
+using BlockFactory = std::function<std::unique_ptr<Block>(const model::BlockSpec&, const BlockPlacement&)>;
+void register_block(const std::string& kind, BlockFactory factory);
+// Throws not_found, naming the known kinds.
+std::unique_ptr<Block> make_block(const model::BlockSpec& spec, const BlockPlacement& placement);
+
+// Fills `value` (a shard, f32) with the parameter's initial values. They depend on (seed, name) and the element's place in
+// the whole parameter alone, so every plan starts from the same weights.
+void initialize(const model::ParameterSpec& spec, const std::string& name, std::uint64_t seed, const BlockPlacement& placement,
+                at::Tensor& value);
+
+}  // namespace tessera::nn

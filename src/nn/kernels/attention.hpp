@@ -1,0 +1,34 @@
+// Causal scaled-dot-product attention with grouped queries, straight on the rows that the projection wrote.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <cstdint>
+
+namespace tessera::nn::kernels {
+
+struct AttentionShape {
+  std::int64_t batch;
+  std::int64_t seq;
+  std::int64_t heads;
+  std::int64_t kv_heads;   // divides heads
+  std::int64_t head_dim;
+};
+
+// qkv [batch*seq, (heads + 2*kv_heads)*head_dim]: queries, keys, values beside each other in each row.
+// out [batch*seq, heads*head_dim]; lse f32 [batch, heads, seq]: log-sum-exp of each query's scores.
+void attention(const at::Tensor& qkv, const AttentionShape& shape, at::Tensor& out, at::Tensor& lse);
+// Overwrites qkv with its gradient.
+void attention_backward(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const AttentionShape& shape,
+                        at::Tensor& qkv);
+
+// The same by ATen's flash attention: what runs where our kernels do not, and what they are held against.
+void attention_plain(const at::Tensor& qkv, const AttentionShape& shape, at::Tensor& out, at::Tensor& lse);
+void attention_backward_plain(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const AttentionShape& shape,
+                              at::Tensor& qkv);
+
+// Appends this call's keys and values to the cache ([batch, kv_heads, capacity, head_dim]) at `position` and lets its
+// queries see all positions up to their own.
+void attention_with_cache(const at::Tensor& qkv, const AttentionShape& shape, std::int64_t position, at::Tensor& keys,
+                          at::Tensor& values, at::Tensor& out);
+
+}  // namespace tessera::nn::kernels

@@ -1,0 +1,222 @@
+#include "nn/kernels/attention_avx512.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+#include "nn/kernels/element.hpp"
+#include "nn/kernels/gemm_avx512.hpp"
+
+namespace tessera::nn::kernels {
+namespace {
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define TESSERA_AVX512_LOOP __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma")))
+#else
+#define TESSERA_AVX512_LOOP
+#endif
+
+constexpr std::int64_t kTileRows = kGemmTileRows;
+constexpr std::int64_t kTileColumns = kGemmTileColumns;
+// Query rows whose probabilities are kept for the gradients of keys and values: fewer lose more to the packing of their
+// transpose, more to the half of the block that lies beyond the diagonal.
+constexpr std::int64_t kBlockRows = 4 * kTileRows;
+
+template <typename T>
+constexpr std::int64_t kPerUnit = sizeof(float) / sizeof(T);
+
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// One thread's memory for one head group, cut into pieces that are aligned to cache lines.
+class Arena {
+ public:
+  explicit Arena(std::int64_t floats) {
+    thread_local std::unique_ptr<float, decltype(&std::free)> memory(nullptr, &std::free);
+    thread_local std::int64_t size = 0;
+    if (size < floats) {
+      memory.reset(static_cast<float*>(std::aligned_alloc(4096, static_cast<std::size_t>(round_up(floats * 4, 4096)))));
+      if (memory == nullptr) throw std::bad_alloc();
+      size = floats;
+    }
+    next_ = memory.get();
+  }
+  float* take(std::int64_t floats) {
+    float* piece = next_;
+    next_ += round_up(floats, 16);
+    return piece;
+  }
+
+ private:
+  float* next_;
+};
+
+// Panels of a matrix [depth, lines]; with whole = units of the full depth, panel p starts at p * units * 32.
+template <typename T>
+struct Panels {
+  float* data;
+  std::int64_t units;
+  std::int64_t lines;
+
+  static std::int64_t floats(std::int64_t depth, std::int64_t lines) {
+    return round_up(depth, 2 * kPerUnit<T>) / kPerUnit<T> * round_up(lines, kTileColumns) + 64;
+  }
+  Panels(Arena& arena, const T* from, std::int64_t line_stride, std::int64_t depth_stride, std::int64_t line_count, std::int64_t depth)
+      : data(arena.take(floats(depth, line_count))), units((depth + kPerUnit<T> - 1) / kPerUnit<T>), lines(line_count) {
+    for (std::int64_t line = 0; line < lines; line += kTileColumns) {
+      pack_panel(from + line * line_stride, line_stride, depth_stride, std::min(kTileColumns, lines - line), depth,
+                 data + line * units);
+    }
+  }
+  // c [rows, columns] = a * these panels, over the first `depth` of k.
+  template <typename C>
+  void multiply(int rows, const T* a, std::int64_t a_stride, std::int64_t depth, std::int64_t columns, C* c, std::int64_t c_stride) const {
+    for (std::int64_t j = 0; j < columns; j += kTileColumns) {
+      multiply_tile<T, C>(rows, (depth + kPerUnit<T> - 1) / kPerUnit<T>, reinterpret_cast<const float*>(a), a_stride / kPerUnit<T>,
+                          data + j * units, c + j, c_stride, std::min(kTileColumns, columns - j), false);
+    }
+  }
+};
+
+// scores [width] -> probabilities, zero from `seen` on; returns the log-sum-exp.
+template <typename T>
+TESSERA_AVX512_LOOP float softmax_row(float* scores, float scale, std::int64_t seen, std::int64_t width, T* probabilities) {
+  for (std::int64_t j = seen; j < width; ++j) scores[j] = -INFINITY;
+  float peaks[kLanes];
+  for (std::int64_t l = 0; l < kLanes; ++l) peaks[l] = -INFINITY;
+  for (std::int64_t j = 0; j < width; j += kLanes) {
+    for (std::int64_t l = 0; l < kLanes; ++l) peaks[l] = scores[j + l] > peaks[l] ? scores[j + l] : peaks[l];
+  }
+  float peak = peaks[0];
+  for (std::int64_t l = 1; l < kLanes; ++l) peak = std::max(peak, peaks[l]);
+  const float shift = peak * scale;
+  float sums[kLanes] = {};
+  for (std::int64_t j = 0; j < width; j += kLanes) {
+    for (std::int64_t l = 0; l < kLanes; ++l) {
+      scores[j + l] = fast_exp(scores[j + l] * scale - shift);
+      sums[l] += scores[j + l];
+    }
+  }
+  const float sum = sum_lanes(sums);
+  const float inverse = 1.0f / sum;
+  for (std::int64_t j = 0; j < width; ++j) store(probabilities[j], scores[j] * inverse);
+  return shift + std::log(sum);
+}
+
+// From scores and the log-sum-exp the probabilities again, and from the gradient of the probabilities that of the scores.
+template <typename T>
+TESSERA_AVX512_LOOP void softmax_row_backward(const float* scores, const float* gradient, float scale, float lse, float delta,
+                                              std::int64_t seen, std::int64_t width, T* probabilities, T* score_gradient) {
+  for (std::int64_t j = 0; j < seen; ++j) {
+    const float p = fast_exp(scores[j] * scale - lse);
+    store(probabilities[j], p);
+    store(score_gradient[j], p * (gradient[j] - delta) * scale);
+  }
+  for (std::int64_t j = seen; j < width; ++j) probabilities[j] = score_gradient[j] = T{};
+}
+
+template <typename T>
+TESSERA_AVX512_LOOP float dot(const T* a, const T* b, std::int64_t width) {
+  float lanes[kLanes] = {};
+  std::int64_t i = 0;
+  for (; i + kLanes <= width; i += kLanes) {
+    for (std::int64_t l = 0; l < kLanes; ++l) lanes[l] += load(a[i + l]) * load(b[i + l]);
+  }
+  for (; i < width; ++i) lanes[i % kLanes] += load(a[i]) * load(b[i]);
+  return sum_lanes(lanes);
+}
+
+template <typename T>
+TESSERA_AVX512_LOOP void write_rows(const float* from, std::int64_t rows, std::int64_t width, T* to, std::int64_t stride) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t i = 0; i < width; ++i) store(to[r * stride + i], from[r * width + i]);
+  }
+}
+
+void add_product(const Product& product, float) { gemm_f32_avx512(product); }
+void add_product(const Product& product, Bf16) { gemm_bf16_f32_avx512(product); }
+
+}  // namespace
+
+template <typename T>
+void attend(const HeadGroup<T>& g) {
+  const std::int64_t d = g.head_dim;
+  // Row buffers are a multiple of a tile's width; the odd part keeps rows of one tile out of each other's cache sets.
+  const std::int64_t row_stride = round_up(g.seq, kTileColumns) + 16;
+  Arena arena(Panels<T>::floats(d, g.seq) + Panels<T>::floats(g.seq, d) + 2 * kTileRows * row_stride + 64);
+  const Panels<T> keys(arena, g.keys, g.stride, 1, g.seq, d);
+  const Panels<T> values(arena, g.values, 1, g.stride, d, g.seq);
+  float* scores = arena.take(kTileRows * row_stride);
+  T* probabilities = reinterpret_cast<T*>(arena.take(kTileRows * row_stride));
+  const float scale = 1.0f / std::sqrt(static_cast<float>(d));
+
+  for (std::int64_t h = 0; h < g.heads; ++h) {
+    for (std::int64_t i = 0; i < g.seq; i += kTileRows) {
+      const int rows = static_cast<int>(std::min(kTileRows, g.seq - i));
+      const std::int64_t width = round_up(i + rows, kTileColumns);
+      keys.multiply(rows, g.queries + h * d + i * g.stride, g.stride, d, width, scores, row_stride);
+      for (int r = 0; r < rows; ++r) {
+        g.lse[h * g.seq + i + r] = softmax_row(scores + r * row_stride, scale, i + r + 1, width, probabilities + r * row_stride);
+      }
+      values.multiply(rows, probabilities, row_stride, i + rows, d, g.out + h * d + i * g.out_stride, g.out_stride);
+    }
+  }
+}
+
+template <typename T>
+void attend_backward(const HeadGroup<T>& g) {
+  const std::int64_t d = g.head_dim;
+  const std::int64_t row_stride = round_up(g.seq, kTileColumns) + 16;
+  Arena arena(2 * Panels<T>::floats(d, g.seq) + Panels<T>::floats(g.seq, d) + 2 * (kTileRows + kBlockRows) * row_stride +
+              2 * g.seq * d + kBlockRows * d + 256);
+  const Panels<T> keys_across(arena, g.keys, g.stride, 1, g.seq, d);      // for scores
+  const Panels<T> values_across(arena, g.values, g.stride, 1, g.seq, d);  // for the probabilities' gradients
+  const Panels<T> keys(arena, g.keys, 1, g.stride, d, g.seq);             // for the queries' gradients
+  float* scores = arena.take(kTileRows * row_stride);
+  float* gradients = arena.take(kTileRows * row_stride);
+  T* probabilities = reinterpret_cast<T*>(arena.take(kBlockRows * row_stride));
+  T* score_gradients = reinterpret_cast<T*>(arena.take(kBlockRows * row_stride));
+  float* key_gradients = arena.take(g.seq * d);
+  float* value_gradients = arena.take(g.seq * d);
+  T* query_gradients = reinterpret_cast<T*>(arena.take(kBlockRows * d));
+  std::fill_n(key_gradients, g.seq * d, 0.0f);
+  std::fill_n(value_gradients, g.seq * d, 0.0f);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(d));
+
+  for (std::int64_t h = 0; h < g.heads; ++h) {
+    for (std::int64_t block = 0; block < g.seq; block += kBlockRows) {
+      const std::int64_t block_rows = std::min(kBlockRows, g.seq - block);
+      const std::int64_t block_width = round_up(block + block_rows, kTileColumns);
+      T* queries = g.queries + h * d + block * g.stride;
+      const T* out_grad = g.out_grad + h * d + block * g.out_stride;
+      const T* out = g.out + h * d + block * g.out_stride;
+      for (std::int64_t i = 0; i < block_rows; i += kTileRows) {
+        const int rows = static_cast<int>(std::min(kTileRows, block_rows - i));
+        const std::int64_t width = round_up(block + i + rows, kTileColumns);
+        keys_across.multiply(rows, queries + i * g.stride, g.stride, d, width, scores, row_stride);
+        values_across.multiply(rows, out_grad + i * g.out_stride, g.out_stride, d, width, gradients, row_stride);
+        for (int r = 0; r < rows; ++r) {
+          const std::int64_t row = i + r;
+          softmax_row_backward(scores + r * row_stride, gradients + r * row_stride, scale, g.lse[h * g.seq + block + row],
+                               dot(out_grad + row * g.out_stride, out + row * g.out_stride, d), block + row + 1, block_width,
+                               probabilities + row * row_stride, score_gradients + row * row_stride);
+        }
+        keys.multiply(rows, score_gradients + i * row_stride, row_stride, block + i + rows, d, query_gradients + i * d, d);
+      }
+      const std::int64_t seen = block + block_rows;
+      add_product({seen, d, block_rows, {probabilities, 1, row_stride}, {out_grad, g.out_stride, 1}, value_gradients, d, true}, T{});
+      add_product({seen, d, block_rows, {score_gradients, 1, row_stride}, {queries, g.stride, 1}, key_gradients, d, true}, T{});
+      for (std::int64_t r = 0; r < block_rows; ++r) std::copy_n(query_gradients + r * d, d, queries + r * g.stride);
+    }
+  }
+  write_rows(key_gradients, g.seq, d, g.keys, g.stride);
+  write_rows(value_gradients, g.seq, d, g.values, g.stride);
+}
+
+template void attend<float>(const HeadGroup<float>&);
+template void attend<Bf16>(const HeadGroup<Bf16>&);
+template void attend_backward<float>(const HeadGroup<float>&);
+template void attend_backward<Bf16>(const HeadGroup<Bf16>&);
+
+}  // namespace tessera::nn::kernels

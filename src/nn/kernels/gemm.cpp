@@ -1,0 +1,99 @@
+#include "nn/kernels/gemm.hpp"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/mm.h>
+#include <limits>
+
+#include "nn/kernels/gemm_avx512.hpp"
+
+namespace tessera::nn::kernels {
+namespace {
+
+// Below so many rows packing b costs more than it saves.
+constexpr std::int64_t kFewRows = 8;
+
+Operand operand(const at::Tensor& matrix) { return {matrix.const_data_ptr(), matrix.stride(0), matrix.stride(1)}; }
+
+struct Grid {
+  std::int64_t rows = 1;
+  std::int64_t columns = 1;
+};
+
+std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+// A share's extent: whole tiles.
+std::int64_t share(std::int64_t extent, std::int64_t parts, std::int64_t tile) {
+  return ceil_divide(ceil_divide(extent, tile), parts) * tile;
+}
+
+// Each thread packs what its share needs, so a cut along one side repeats the packing of the other.
+Grid choose_grid(const Product& p, std::int64_t threads) {
+  Grid best;
+  double least = std::numeric_limits<double>::infinity();
+  const bool packs_a = p.a.column_stride != 1;
+  for (std::int64_t rows = 1; rows <= threads; ++rows) {
+    const std::int64_t columns = threads / rows;
+    const double m = static_cast<double>(share(p.m, rows, kGemmTileRows));
+    const double n = static_cast<double>(share(p.n, columns, kGemmTileColumns));
+    const double cost = m * n / 16 + m * (packs_a ? 0.5 : 0.15) + n * 0.5;  // cycles per unit of k
+    if (cost < least) {
+      least = cost;
+      best = {rows, columns};
+    }
+  }
+  return best;
+}
+
+void run(const Product& whole, void (*kernel)(const Product&), std::int64_t a_size, std::int64_t b_size, std::int64_t c_size) {
+  const Grid grid = choose_grid(whole, at::in_parallel_region() ? 1 : at::get_num_threads());
+  const std::int64_t rows = share(whole.m, grid.rows, kGemmTileRows);
+  const std::int64_t columns = share(whole.n, grid.columns, kGemmTileColumns);
+  at::parallel_for(0, grid.rows * grid.columns, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t s = begin; s < end; ++s) {
+      const std::int64_t i = s / grid.columns * rows;
+      const std::int64_t j = s % grid.columns * columns;
+      if (i >= whole.m || j >= whole.n) continue;
+      Product part = whole;
+      part.m = std::min(rows, whole.m - i);
+      part.n = std::min(columns, whole.n - j);
+      part.a.data = static_cast<const std::byte*>(whole.a.data) + i * whole.a.row_stride * a_size;
+      part.b.data = static_cast<const std::byte*>(whole.b.data) + j * whole.b.column_stride * b_size;
+      part.c = static_cast<std::byte*>(whole.c) + (i * whole.c_stride + j) * c_size;
+      kernel(part);
+    }
+  });
+}
+
+}  // namespace
+
+void gemm_plain(const at::Tensor& a, const at::Tensor& b, at::Tensor c, bool accumulate) {
+  if (a.scalar_type() == c.scalar_type()) {
+    if (accumulate) {
+      c.addmm_(a, b);
+    } else {
+      at::mm_out(c, a, b);
+    }
+  } else if (accumulate) {
+    c.add_(at::mm(a, b));
+  } else {
+    c.copy_(at::mm(a, b));
+  }
+}
+
+void gemm(const at::Tensor& a, const at::Tensor& b, at::Tensor c, bool accumulate) {
+  const bool f32 = a.scalar_type() == at::kFloat;
+  if (a.size(0) < kFewRows || !(f32 ? has_avx512() : has_avx512_bf16())) {
+    gemm_plain(a, b, c, accumulate);
+    return;
+  }
+  const Product product{a.size(0), b.size(1), a.size(1), operand(a), operand(b), c.data_ptr(), c.stride(0), accumulate};
+  if (f32) {
+    run(product, gemm_f32_avx512, 4, 4, 4);
+  } else if (c.scalar_type() == at::kFloat) {
+    run(product, gemm_bf16_f32_avx512, 2, 2, 4);
+  } else {
+    run(product, gemm_bf16_bf16_avx512, 2, 2, 2);
+  }
+}
+
+}  // namespace tessera::nn::kernels

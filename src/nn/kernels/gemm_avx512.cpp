@@ -1,0 +1,273 @@
+#include "nn/kernels/gemm_avx512.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <type_traits>
+
+#include "nn/kernels/element.hpp"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include "nn/kernels/pack_avx512.hpp"
+
+namespace tessera::nn::kernels {
+namespace {
+
+constexpr std::int64_t kTileRows = kGemmTileRows;  // 28 accumulators, 2 registers of b, 1 of a: 31 of 32
+constexpr std::int64_t kTileColumns = kGemmTileColumns;
+constexpr std::int64_t kCopyColumns = 128;     // from here on a's rows are copied: strides of 4 KiB would share cache sets
+constexpr std::int64_t kBlockUnits = 512;      // along k: a's rows of a tile stay in the first-level cache
+constexpr std::int64_t kBlockBytes = 640 << 10;  // of packed b: most of the second-level cache
+
+// Grows and is never given back: one per thread and use.
+float* scratch(int which, std::int64_t units) {
+  struct Buffer {
+    std::unique_ptr<float, decltype(&std::free)> data{nullptr, &std::free};
+    std::int64_t size = 0;
+  };
+  thread_local Buffer buffers[3];
+  Buffer& buffer = buffers[which];
+  if (buffer.size < units) {
+    const std::size_t bytes = static_cast<std::size_t>((units * 4 + 4095) / 4096 * 4096);
+    buffer.data.reset(static_cast<float*>(std::aligned_alloc(4096, bytes)));
+    if (buffer.data == nullptr) throw std::bad_alloc();
+    buffer.size = units;
+  }
+  return buffer.data.get();
+}
+
+template <typename T>
+TESSERA_AVX512_INLINE __m512 multiply_add(__m512 a, __m512 b, __m512 sum) {
+  if constexpr (std::is_same_v<T, float>) {
+    return _mm512_fmadd_ps(a, b, sum);
+  } else {
+    return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+  }
+}
+
+TESSERA_AVX512_INLINE __m512 load_masked(const float* c, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, c); }
+TESSERA_AVX512_INLINE __m512 load_masked(const Bf16* c, __mmask16 mask) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, c)), 16));
+}
+TESSERA_AVX512_INLINE void store_masked(float* c, __mmask16 mask, __m512 value) { _mm512_mask_storeu_ps(c, mask, value); }
+TESSERA_AVX512_INLINE void store_masked(Bf16* c, __mmask16 mask, __m512 value) {
+  _mm256_mask_storeu_epi16(c, mask, (__m256i)_mm512_cvtneps_pbh(value));
+}
+
+// A tile's place: kRows rows of a (row stride in units, or packed [unit][kRows]) times one packed panel of b.
+template <typename T, typename C, int kRows, bool kPacked>
+TESSERA_AVX512 void tile(std::int64_t units, const float* a, std::int64_t a_stride, const float* b, C* c, std::int64_t c_stride,
+                         std::int64_t columns, bool accumulate) {
+  __m512 left[kRows];
+  __m512 right[kRows];
+#pragma GCC unroll 14
+  for (int i = 0; i < kRows; ++i) left[i] = right[i] = _mm512_setzero_ps();
+  if constexpr (kPacked) {
+    for (std::int64_t u = 0; u < units; ++u) {
+      const __m512 b0 = _mm512_load_ps(b);
+      const __m512 b1 = _mm512_load_ps(b + 16);
+#pragma GCC unroll 14
+      for (int i = 0; i < kRows; ++i) {
+        const __m512 value = _mm512_set1_ps(a[i]);
+        left[i] = multiply_add<T>(value, b0, left[i]);
+        right[i] = multiply_add<T>(value, b1, right[i]);
+      }
+      a += kRows;
+      b += kTileColumns;
+    }
+  } else {
+    // Rows in groups of three share a base, so that all addresses fit the registers.
+    constexpr int kGroups = (kRows + 2) / 3;
+    const float* base[kGroups];
+#pragma GCC unroll 5
+    for (int g = 0; g < kGroups; ++g) base[g] = a + 3 * g * a_stride;
+    for (std::int64_t u = 0; u < units; ++u) {
+      const __m512 b0 = _mm512_load_ps(b);
+      const __m512 b1 = _mm512_load_ps(b + 16);
+#pragma GCC unroll 14
+      for (int i = 0; i < kRows; ++i) {
+        const __m512 value = _mm512_set1_ps(base[i / 3][(i % 3) * a_stride]);
+        left[i] = multiply_add<T>(value, b0, left[i]);
+        right[i] = multiply_add<T>(value, b1, right[i]);
+      }
+#pragma GCC unroll 5
+      for (int g = 0; g < kGroups; ++g) {
+        ++base[g];
+        __asm__("" : "+r"(base[g]));  // keeps the compiler from deriving one base from another
+      }
+      b += kTileColumns;
+    }
+  }
+  const __mmask16 left_mask = columns >= 16 ? 0xFFFF : static_cast<__mmask16>((1u << columns) - 1);
+  const __mmask16 right_mask = columns >= 32 ? 0xFFFF : columns <= 16 ? 0 : static_cast<__mmask16>((1u << (columns - 16)) - 1);
+#pragma GCC unroll 14
+  for (int i = 0; i < kRows; ++i) {
+    C* row = c + i * c_stride;
+    if (accumulate) {
+      left[i] = _mm512_add_ps(left[i], load_masked(row, left_mask));
+      right[i] = _mm512_add_ps(right[i], load_masked(row + 16, right_mask));
+    }
+    store_masked(row, left_mask, left[i]);
+    store_masked(row + 16, right_mask, right[i]);
+  }
+}
+
+template <typename T, typename C, bool kPacked, int kRows = static_cast<int>(kTileRows)>
+TESSERA_AVX512 inline void tile_of(int rows, std::int64_t units, const float* a, std::int64_t a_stride, const float* b, C* c,
+                            std::int64_t c_stride, std::int64_t columns, bool accumulate) {
+  if constexpr (kRows == 1) {
+    tile<T, C, 1, kPacked>(units, a, a_stride, b, c, c_stride, columns, accumulate);
+  } else if (rows == kRows) {
+    tile<T, C, kRows, kPacked>(units, a, a_stride, b, c, c_stride, columns, accumulate);
+  } else {
+    tile_of<T, C, kPacked, kRows - 1>(rows, units, a, a_stride, b, c, c_stride, columns, accumulate);
+  }
+}
+
+// Sums over k go to C directly. The caller sees to it that C is f32 when k takes several blocks.
+template <typename T, typename C>
+TESSERA_AVX512 void product_of(const Product& p, C* c, std::int64_t c_stride, bool accumulate) {
+  const T* a = static_cast<const T*>(p.a.data);
+  const T* b = static_cast<const T*>(p.b.data);
+  const std::int64_t depth_block = kBlockUnits * kPerUnit<T>;
+  // a is read where it lies when its rows are contiguous along k and whole units.
+  const bool direct = p.a.column_stride == 1 && p.k % kPerUnit<T> == 0 && p.a.row_stride % kPerUnit<T> == 0 &&
+                      reinterpret_cast<std::uintptr_t>(a) % sizeof(float) == 0;
+  for (std::int64_t k0 = 0; k0 < p.k; k0 += depth_block) {
+    const std::int64_t depth = std::min(depth_block, p.k - k0);
+    const std::int64_t units = (depth + kPerUnit<T> - 1) / kPerUnit<T>;
+    const std::int64_t column_block = std::max(kTileColumns, kBlockBytes / (units * 4) / kTileColumns * kTileColumns);
+    const bool add = accumulate || k0 > 0;
+    float* packed_a = direct ? nullptr : scratch(0, (p.m + kTileRows) * units + 16);
+    if (!direct) {
+      for (std::int64_t i = 0; i < p.m; i += kTileRows) {
+        const std::int64_t rows = std::min(kTileRows, p.m - i);
+        pack(a + i * p.a.row_stride + k0 * p.a.column_stride, p.a.row_stride, p.a.column_stride, rows, depth, rows,
+             packed_a + i * units);
+      }
+    }
+    const std::int64_t row_units = (units + 15) / 16 * 16 + 16;
+    const bool copies = direct && p.n >= kCopyColumns;
+    float* copied = copies ? scratch(0, kTileRows * row_units) : nullptr;
+    for (std::int64_t j0 = 0; j0 < p.n; j0 += column_block) {
+      const std::int64_t columns = std::min(column_block, p.n - j0);
+      float* packed_b = scratch(1, (columns + kTileColumns) * units);
+      for (std::int64_t j = 0; j < columns; j += kTileColumns) {
+        pack(b + k0 * p.b.row_stride + (j0 + j) * p.b.column_stride, p.b.column_stride, p.b.row_stride,
+             std::min(kTileColumns, columns - j), depth, kTileColumns, packed_b + j * units);
+      }
+      for (std::int64_t i = 0; i < p.m; i += kTileRows) {
+        const int rows = static_cast<int>(std::min(kTileRows, p.m - i));
+        const float* row = direct ? reinterpret_cast<const float*>(a + i * p.a.row_stride + k0) : nullptr;
+        std::int64_t row_stride = p.a.row_stride / kPerUnit<T>;
+        if (copies) {
+          for (int r = 0; r < rows; ++r) std::memcpy(copied + r * row_units, row + r * row_stride, static_cast<std::size_t>(units) * 4);
+          row = copied;
+          row_stride = row_units;
+        }
+        for (std::int64_t j = 0; j < columns; j += kTileColumns) {
+          C* place = c + i * c_stride + j0 + j;
+          const std::int64_t width = std::min(kTileColumns, columns - j);
+          if (direct) {
+            tile_of<T, C, false>(rows, units, row, row_stride, packed_b + j * units, place, c_stride, width, add);
+          } else {
+            tile_of<T, C, true>(rows, units, packed_a + i * units, 0, packed_b + j * units, place, c_stride, width, add);
+          }
+        }
+      }
+    }
+  }
+}
+
+TESSERA_AVX512 void round_to_bf16(const float* sums, const Product& p) {
+  Bf16* c = static_cast<Bf16*>(p.c);
+  for (std::int64_t i = 0; i < p.m; ++i) {
+    for (std::int64_t j = 0; j < p.n; j += 16) {
+      const __mmask16 mask = p.n - j >= 16 ? 0xFFFF : static_cast<__mmask16>((1u << (p.n - j)) - 1);
+      Bf16* place = c + i * p.c_stride + j;
+      __m512 value = load_masked(sums + i * p.n + j, mask);
+      if (p.accumulate) value = _mm512_add_ps(value, load_masked(place, mask));
+      store_masked(place, mask, value);
+    }
+  }
+}
+
+}  // namespace
+
+template <typename T, typename C>
+void multiply_tile(int rows, std::int64_t units, const float* a, std::int64_t a_stride, const float* panel, C* c,
+                   std::int64_t c_stride, std::int64_t columns, bool accumulate) {
+  tile_of<T, C, false>(rows, units, a, a_stride, panel, c, c_stride, columns, accumulate);
+}
+template void multiply_tile<float, float>(int, std::int64_t, const float*, std::int64_t, const float*, float*, std::int64_t,
+                                          std::int64_t, bool);
+template void multiply_tile<Bf16, float>(int, std::int64_t, const float*, std::int64_t, const float*, float*, std::int64_t,
+                                         std::int64_t, bool);
+template void multiply_tile<Bf16, Bf16>(int, std::int64_t, const float*, std::int64_t, const float*, Bf16*, std::int64_t,
+                                        std::int64_t, bool);
+
+template <typename T>
+void pack_panel(const T* data, std::int64_t line_stride, std::int64_t depth_stride, std::int64_t lines, std::int64_t depth,
+                float* panel) {
+  pack(data, line_stride, depth_stride, lines, depth, kTileColumns, panel);
+}
+template void pack_panel<float>(const float*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, float*);
+template void pack_panel<Bf16>(const Bf16*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, float*);
+
+bool has_avx512() {
+  static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  return has;
+}
+
+bool has_avx512_bf16() {
+  static const bool has = [] {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    const bool amx = __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & (1u << 22)) != 0;
+    return has_avx512() && __builtin_cpu_supports("avx512bf16") && !amx;
+  }();
+  return has;
+}
+
+void gemm_f32_avx512(const Product& p) { product_of<float, float>(p, static_cast<float*>(p.c), p.c_stride, p.accumulate); }
+
+void gemm_bf16_f32_avx512(const Product& p) { product_of<Bf16, float>(p, static_cast<float*>(p.c), p.c_stride, p.accumulate); }
+
+void gemm_bf16_bf16_avx512(const Product& p) {
+  if (p.k <= kBlockUnits * kPerUnit<Bf16>) {
+    product_of<Bf16, Bf16>(p, static_cast<Bf16*>(p.c), p.c_stride, p.accumulate);
+    return;
+  }
+  float* sums = scratch(2, p.m * p.n);
+  product_of<Bf16, float>(p, sums, p.n, false);
+  round_to_bf16(sums, p);
+}
+
+}  // namespace tessera::nn::kernels
+
+#else
+
+namespace tessera::nn::kernels {
+
+bool has_avx512() { return false; }
+bool has_avx512_bf16() { return false; }
+void gemm_f32_avx512(const Product&) {}
+void gemm_bf16_f32_avx512(const Product&) {}
+void gemm_bf16_bf16_avx512(const Product&) {}
+template <typename T, typename C>
+void multiply_tile(int, std::int64_t, const float*, std::int64_t, const float*, C*, std::int64_t, std::int64_t, bool) {}
+template void multiply_tile<float, float>(int, std::int64_t, const float*, std::int64_t, const float*, float*, std::int64_t,
+                                          std::int64_t, bool);
+template void multiply_tile<Bf16, float>(int, std::int64_t, const float*, std::int64_t, const float*, float*, std::int64_t,
+                                         std::int64_t, bool);
+template void multiply_tile<Bf16, Bf16>(int, std::int64_t, const float*, std::int64_t, const float*, Bf16*, std::int64_t,
+                                        std::int64_t, bool);
+template <typename T>
+void pack_panel(const T*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, float*) {}
+template void pack_panel<float>(const float*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, float*);
+template void pack_panel<Bf16>(const Bf16*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, float*);
+
+}  // namespace tessera::nn::kernels
+
+#endif

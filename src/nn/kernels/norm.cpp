@@ -1,0 +1,159 @@
+#include "nn/kernels/norm.hpp"
+
+#include <ATen/Parallel.h>
+#include <cmath>
+#include <vector>
+
+#include "nn/kernels/dispatch.hpp"
+
+namespace tessera::nn::kernels {
+namespace {
+
+template <typename T>
+TESSERA_INLINE float square_sum(const T* x, std::int64_t width) {
+  float lanes[kLanes] = {};
+  std::int64_t i = 0;
+  for (; i + kLanes <= width; i += kLanes) {
+    for (std::int64_t l = 0; l < kLanes; ++l) {
+      const float v = load(x[i + l]);
+      lanes[l] += v * v;
+    }
+  }
+  for (; i < width; ++i) lanes[i % kLanes] += load(x[i]) * load(x[i]);
+  return sum_lanes(lanes);
+}
+
+template <typename T>
+TESSERA_INLINE void scale_row(const T* x, const T* weight, float rstd, T* y, std::int64_t width) {
+  for (std::int64_t i = 0; i < width; ++i) store(y[i], load(x[i]) * rstd * load(weight[i]));
+}
+
+template <typename T>
+TESSERA_INLINE void forward_rows(T* sum, const T* x, const T* weight, float epsilon, T* y, float* rstd, std::int64_t rows,
+                                 std::int64_t width) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const T* row = x + r * width;
+    if (sum != nullptr) {
+      T* total = sum + r * width;
+      for (std::int64_t i = 0; i < width; ++i) store(total[i], load(total[i]) + load(row[i]));
+      row = total;
+    }
+    rstd[r] = 1.0f / std::sqrt(square_sum(row, width) / static_cast<float>(width) + epsilon);
+    scale_row(row, weight, rstd[r], y + r * width, width);
+  }
+}
+
+// dx = rstd * (dy*w - xhat * mean(dy*w*xhat)) with xhat = x * rstd; partial[i] += dy[i] * xhat[i].
+template <typename T>
+TESSERA_INLINE void backward_rows(const T* dy, const T* x, const T* weight, const float* rstd, const T* residual, T* dx,
+                                  float* partial, std::int64_t rows, std::int64_t width) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const T* g = dy + r * width;
+    const T* v = x + r * width;
+    const float scale = rstd[r];
+    float lanes[kLanes] = {};
+    std::int64_t i = 0;
+    for (; i + kLanes <= width; i += kLanes) {
+      for (std::int64_t l = 0; l < kLanes; ++l) {
+        const float product = load(g[i + l]) * load(v[i + l]) * scale;
+        partial[i + l] += product;
+        lanes[l] += product * load(weight[i + l]);
+      }
+    }
+    for (; i < width; ++i) {
+      const float product = load(g[i]) * load(v[i]) * scale;
+      partial[i] += product;
+      lanes[i % kLanes] += product * load(weight[i]);
+    }
+    const float mean = sum_lanes(lanes) / static_cast<float>(width);
+    T* out = dx + r * width;
+    if (residual != nullptr) {
+      const T* add = residual + r * width;
+      for (std::int64_t j = 0; j < width; ++j) {
+        store(out[j], load(add[j]) + scale * (load(g[j]) * load(weight[j]) - load(v[j]) * scale * mean));
+      }
+    } else {
+      for (std::int64_t j = 0; j < width; ++j) {
+        store(out[j], scale * (load(g[j]) * load(weight[j]) - load(v[j]) * scale * mean));
+      }
+    }
+  }
+}
+
+#define TESSERA_NORM_ROWS(T)                                                                                            \
+  TESSERA_MULTIVERSION void forward(T* sum, const T* x, const T* weight, float epsilon, T* y, float* rstd,              \
+                                    std::int64_t rows, std::int64_t width) {                                            \
+    forward_rows(sum, x, weight, epsilon, y, rstd, rows, width);                                                        \
+  }                                                                                                                     \
+  TESSERA_MULTIVERSION void again(const T* x, const T* weight, const float* rstd, T* y, std::int64_t rows,              \
+                                  std::int64_t width) {                                                                 \
+    for (std::int64_t r = 0; r < rows; ++r) scale_row(x + r * width, weight, rstd[r], y + r * width, width);            \
+  }                                                                                                                     \
+  TESSERA_MULTIVERSION void backward(const T* dy, const T* x, const T* weight, const float* rstd, const T* residual,    \
+                                     T* dx, float* partial, std::int64_t rows, std::int64_t width) {                    \
+    backward_rows(dy, x, weight, rstd, residual, dx, partial, rows, width);                                             \
+  }
+TESSERA_NORM_ROWS(float)
+TESSERA_NORM_ROWS(Bf16)
+#undef TESSERA_NORM_ROWS
+
+void run_forward(at::Tensor* sum, const at::Tensor& x, const at::Tensor& weight, double epsilon, at::Tensor& y, at::Tensor& rstd) {
+  const std::int64_t width = weight.numel();
+  const std::int64_t rows = x.numel() / width;
+  dispatch(x, [&](auto tag) {
+    using T = decltype(tag);
+    at::parallel_for(0, rows, row_grain(width), [&](std::int64_t begin, std::int64_t end) {
+      forward(sum == nullptr ? nullptr : data<T>(*sum) + begin * width, data<T>(x) + begin * width, data<T>(weight),
+              static_cast<float>(epsilon), data<T>(y) + begin * width, data<float>(rstd) + begin, end - begin, width);
+    });
+  });
+}
+
+}  // namespace
+
+void rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon, at::Tensor& y, at::Tensor& rstd) {
+  run_forward(nullptr, x, weight, epsilon, y, rstd);
+}
+
+void add_rms_norm(at::Tensor& sum, const at::Tensor& x, const at::Tensor& weight, double epsilon, at::Tensor& y, at::Tensor& rstd) {
+  run_forward(&sum, x, weight, epsilon, y, rstd);
+}
+
+void rms_norm_again(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd, at::Tensor& y) {
+  const std::int64_t width = weight.numel();
+  dispatch(x, [&](auto tag) {
+    using T = decltype(tag);
+    at::parallel_for(0, x.numel() / width, row_grain(width), [&](std::int64_t begin, std::int64_t end) {
+      again(data<T>(x) + begin * width, data<T>(weight), data<float>(rstd) + begin, data<T>(y) + begin * width, end - begin, width);
+    });
+  });
+}
+
+void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
+                       const at::Tensor& residual, at::Tensor& dx, at::Tensor& weight_grad) {
+  const std::int64_t width = weight.numel();
+  const std::int64_t rows = x.numel() / width;
+  // Fixed slabs of rows, summed in order: the same bits at any thread count.
+  constexpr std::int64_t kSlab = 128;
+  const std::int64_t slabs = (rows + kSlab - 1) / kSlab;
+  std::vector<float> partial(static_cast<std::size_t>(slabs * width), 0.0f);
+  dispatch(x, [&](auto tag) {
+    using T = decltype(tag);
+    at::parallel_for(0, slabs, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t s = begin; s < end; ++s) {
+        const std::int64_t first = s * kSlab;
+        const std::int64_t at = first * width;
+        backward(data<T>(dy) + at, data<T>(x) + at, data<T>(weight), data<float>(rstd) + first,
+                 residual.defined() ? data<T>(residual) + at : nullptr, data<T>(dx) + at, partial.data() + s * width,
+                 std::min(kSlab, rows - first), width);
+      }
+    });
+  });
+  float* total = data<float>(weight_grad);
+  for (std::int64_t i = 0; i < width; ++i) total[i] = 0.0f;
+  for (std::int64_t s = 0; s < slabs; ++s) {
+    for (std::int64_t i = 0; i < width; ++i) total[i] += partial[static_cast<std::size_t>(s * width + i)];
+  }
+}
+
+}  // namespace tessera::nn::kernels

@@ -1,0 +1,73 @@
+#include "nn/kernels/rope.hpp"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <cmath>
+
+#include "nn/kernels/dispatch.hpp"
+
+namespace tessera::nn::kernels {
+namespace {
+
+template <typename T>
+TESSERA_INLINE void rotate_heads(T* row, const float* cosine, const float* sine, float sign, std::int64_t heads, std::int64_t half) {
+  for (std::int64_t h = 0; h < heads; ++h) {
+    T* __restrict first = row + h * 2 * half;
+    T* __restrict second = first + half;
+    for (std::int64_t i = 0; i < half; ++i) {
+      const float a = load(first[i]);
+      const float b = load(second[i]);
+      const float s = sign * sine[i];
+      store(first[i], a * cosine[i] - b * s);
+      store(second[i], b * cosine[i] + a * s);
+    }
+  }
+}
+
+TESSERA_MULTIVERSION void rotate(float* row, const float* cosine, const float* sine, float sign, std::int64_t heads, std::int64_t half) {
+  rotate_heads(row, cosine, sine, sign, heads, half);
+}
+TESSERA_MULTIVERSION void rotate(Bf16* row, const float* cosine, const float* sine, float sign, std::int64_t heads, std::int64_t half) {
+  rotate_heads(row, cosine, sine, sign, heads, half);
+}
+
+}  // namespace
+
+at::Tensor rope_table(std::int64_t positions, std::int64_t head_dim, double theta) {
+  const std::int64_t half = head_dim / 2;
+  at::Tensor table = at::empty({2, positions, half}, at::kFloat);
+  float* cosine = data<float>(table);
+  float* sine = cosine + positions * half;
+  for (std::int64_t i = 0; i < half; ++i) {
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
+    const float frequency = 1.0f / std::pow(static_cast<float>(theta), exponent);
+    for (std::int64_t p = 0; p < positions; ++p) {
+      // The angle is rounded to f32 as the reference does; its cosine is then exact.
+      const double angle = static_cast<double>(static_cast<float>(p) * frequency);
+      cosine[p * half + i] = static_cast<float>(std::cos(angle));
+      sine[p * half + i] = static_cast<float>(std::sin(angle));
+    }
+  }
+  return table;
+}
+
+void rope(at::Tensor& x, std::int64_t heads, std::int64_t head_dim, std::int64_t seq, std::int64_t position,
+          const at::Tensor& table, bool inverse) {
+  const std::int64_t rows = x.size(0);
+  const std::int64_t stride = x.stride(0);
+  const std::int64_t half = head_dim / 2;
+  ensure(position + seq <= table.size(1), "the rotary table is shorter than the sequence");
+  const float* cosine = data<float>(table);
+  const float* sine = cosine + table.size(1) * half;
+  dispatch(x, [&](auto tag) {
+    using T = decltype(tag);
+    at::parallel_for(0, rows, row_grain(heads * head_dim), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r) {
+        const std::int64_t p = (position + r % seq) * half;
+        rotate(data<T>(x) + r * stride, cosine + p, sine + p, inverse ? -1.0f : 1.0f, heads, half);
+      }
+    });
+  });
+}
+
+}  // namespace tessera::nn::kernels

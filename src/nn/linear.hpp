@@ -1,0 +1,34 @@
+// Internal: linear maps that share an input, run as one product where their weights lie side by side.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "nn/block.hpp"
+
+namespace tessera::nn {
+
+// y = [x W0^T | x W1^T | ...]. Weights are [out, in]; x is [rows, in], y [rows, sum of out]; both may be column slices.
+class StackedLinear {
+ public:
+  // Neighbours whose values and gradients are adjacent in memory become one matrix.
+  void bind(std::span<const Parameter> parameters);
+
+  std::int64_t out_width() const { return out_width_; }
+  void forward(const at::Tensor& x, at::Tensor& y) const;
+  // dx = dy W (overwritten).
+  void backward_input(const at::Tensor& dy, at::Tensor& dx) const;
+  // W's gradient += dy^T x.
+  void backward_weight(const at::Tensor& dy, const at::Tensor& x) const;
+
+ private:
+  struct Part {
+    at::Tensor value;   // [out, in]
+    at::Tensor grad;    // f32
+    std::int64_t column = 0;  // where its output starts
+  };
+  std::vector<Part> parts_;
+  std::int64_t out_width_ = 0;
+};
+
+}  // namespace tessera::nn

@@ -1,0 +1,125 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <algorithm>
+
+#include "model/transformer_cost.hpp"
+#include "nn/kernels/cross_entropy.hpp"
+#include "nn/kernels/lookup.hpp"
+#include "nn/kernels/norm.hpp"
+#include "nn/linear.hpp"
+#include "nn/tensor_parallel.hpp"
+#include "nn/transformer_layer.hpp"
+
+namespace tessera::nn {
+namespace {
+
+enum Kept { kInput, kRstd, kNormedGrad, kKeptCount };
+
+class LmHead final : public Block {
+ public:
+  LmHead(const model::BlockSpec& spec, const BlockPlacement& placement)
+      : hidden_(spec.dim("hidden")),
+        vocab_(spec.dim("vocab")),
+        columns_(divided(spec, "vocab", placement.tensor_size)),
+        first_column_(placement.tensor_rank * columns_),
+        epsilon_(spec.real("norm_eps")) {}
+
+  void bind(std::vector<Parameter> parameters) override {
+    ensure(parameters.size() == 2, "a language-model head has two parameters");
+    parameters_ = std::move(parameters);
+    projection_.bind(std::span<const Parameter>(parameters_).subspan(1, 1));
+  }
+  const std::vector<Parameter>& parameters() const override { return parameters_; }
+
+  Tensors forward(const Tensors& inputs, Saved& saved, const Pass& pass) override {
+    const at::Tensor& input = inputs.at(0);
+    const std::int64_t rows = input.size(0) * input.size(1);
+    const at::Tensor x = input.view({rows, hidden_});
+    at::Tensor normed = at::empty_like(x);
+    at::Tensor rstd = at::empty({rows}, at::kFloat);
+    kernels::rms_norm(x, norm().value, epsilon_, normed, rstd);
+    saved.tensors.clear();
+
+    if (!pass.batch->targets.defined()) {
+      at::Tensor logits = at::empty({rows, columns_}, at::kFloat);
+      projection_.forward(normed, logits);
+      return {all_gather_columns(logits, pass).view({input.size(0), input.size(1), -1})};
+    }
+    kernels::check_tokens(pass.batch->targets, -1, vocab_, "a target");
+    at::Tensor normed_grad = pass.training ? at::empty_like(x) : at::Tensor();
+    const kernels::LossSum total = losses(normed, normed_grad, pass);
+    if (pass.training) saved.tensors = {x, rstd, normed_grad};
+    return {at::full({}, total.loss, at::kFloat), at::full({}, total.tokens, at::kLong)};
+  }
+
+  Tensors backward_input(const Tensors&, Saved& saved, const Pass& pass) override {
+    Tensors& kept = saved.tensors;
+    ensure(kept.size() == kKeptCount, "backward_input without a training forward");
+    at::Tensor input_grad = kept[kNormedGrad];
+    all_reduce(input_grad, pass);
+    at::Tensor norm_grad = at::empty({hidden_}, at::kFloat);
+    kernels::rms_norm_backward(input_grad, kept[kInput], norm().value, kept[kRstd], {}, input_grad, norm_grad);
+    kept = {norm_grad};
+    const at::Tensor& tokens = pass.batch->tokens;
+    return {input_grad.view({tokens.size(0), tokens.size(1), hidden_})};
+  }
+
+  void backward_weight(Saved& saved, const Pass&) override {
+    at::Tensor norm_grad = norm().grad;
+    norm_grad.add_(saved.tensors.at(0));
+    saved.tensors.clear();
+  }
+
+ private:
+  const Parameter& norm() const { return parameters_[0]; }
+
+  // When training, logits' gradients go on at once into normed_grad and the projection's gradient.
+  kernels::LossSum losses(const at::Tensor& normed, at::Tensor& normed_grad, const Pass& pass) {
+    const std::int64_t rows = normed.size(0);
+    const std::int64_t chunk = std::min(rows, model::lm_head_chunk_rows(columns_));
+    const at::Tensor targets = pass.batch->targets.view({rows});
+    at::Tensor logits_buffer = at::empty({chunk, columns_}, at::kFloat);
+    const bool rounds = pass.training && normed.scalar_type() != at::kFloat;
+    at::Tensor gradient_buffer = rounds ? at::empty({chunk, columns_}, normed.options()) : logits_buffer;
+    at::Tensor maximum = at::empty({chunk}, at::kFloat);
+    at::Tensor sums = at::empty({2, chunk}, at::kFloat);  // of exponentials, and the targets' logits
+
+    kernels::LossSum total;
+    for (std::int64_t first = 0; first < rows; first += chunk) {
+      const std::int64_t count = std::min(chunk, rows - first);
+      const at::Tensor x = normed.narrow(0, first, count);
+      const at::Tensor wanted = targets.narrow(0, first, count);
+      at::Tensor logits = logits_buffer.narrow(0, 0, count);
+      at::Tensor sum = sums[0].narrow(0, 0, count);
+      at::Tensor target_logit = sums[1].narrow(0, 0, count);
+      at::Tensor peak = maximum.narrow(0, 0, count);
+      projection_.forward(x, logits);
+      kernels::cross_entropy_maximum(logits, wanted, first_column_, peak, target_logit);
+      all_reduce(maximum, pass, comm::Reduction::max);
+      kernels::cross_entropy_exponentials(logits, peak, sum);
+      all_reduce(sums, pass);
+      kernels::add_losses(wanted, peak, sum, target_logit, total);
+      if (!pass.training) continue;
+      at::Tensor gradient = gradient_buffer.narrow(0, 0, count);
+      kernels::cross_entropy_gradient(logits, wanted, first_column_, sum, pass.loss_scale, gradient);
+      at::Tensor x_grad = normed_grad.narrow(0, first, count);
+      projection_.backward_input(gradient, x_grad);
+      projection_.backward_weight(gradient, x);
+    }
+    return total;
+  }
+
+  std::int64_t hidden_, vocab_, columns_, first_column_;
+  double epsilon_;
+  std::vector<Parameter> parameters_;
+  StackedLinear projection_;
+};
+
+}  // namespace
+
+std::unique_ptr<Block> make_lm_head(const model::BlockSpec& spec, const BlockPlacement& placement) {
+  return std::make_unique<LmHead>(spec, placement);
+}
+
+}  // namespace tessera::nn

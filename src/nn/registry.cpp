@@ -1,0 +1,38 @@
+#include <map>
+
+#include "nn/block.hpp"
+#include "nn/transformer_layer.hpp"
+
+namespace tessera::nn {
+namespace {
+
+std::map<std::string, BlockFactory>& factories() {
+  static std::map<std::string, BlockFactory> known = {
+      {"embedding", make_embedding}, {"transformer_layer", make_transformer_layer}, {"lm_head", make_lm_head}};
+  return known;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> shard_shape(const model::ParameterSpec& spec, const BlockPlacement& placement) {
+  std::vector<std::int64_t> shape = spec.shape;
+  if (spec.split_dim < 0) return shape;
+  std::int64_t& extent = shape.at(static_cast<std::size_t>(spec.split_dim));
+  ensure(extent % placement.tensor_size == 0, text(spec.name, ": dimension ", spec.split_dim, " of size ", extent,
+                                                   " does not divide by the tensor-parallel degree ", placement.tensor_size));
+  extent /= placement.tensor_size;
+  return shape;
+}
+
+void register_block(const std::string& kind, BlockFactory factory) { factories()[kind] = std::move(factory); }
+
+std::unique_ptr<Block> make_block(const model::BlockSpec& spec, const BlockPlacement& placement) {
+  const auto found = factories().find(spec.kind);
+  if (found != factories().end()) return found->second(spec, placement);
+  std::string known;
+  for (const auto& [kind, factory] : factories()) known += (known.empty() ? "" : ", ") + kind;
+  throw Error(ErrorCode::not_found, text("there is no block of kind \"", spec.kind, "\""), Where{"", 0, 0, -1, spec.name},
+              "one of: " + known, "register it with nn::register_block before training starts");
+}
+
+}  // namespace tessera::nn

@@ -1,0 +1,182 @@
+#include "observe/progress.hpp"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.hpp"
+
+namespace tessera::observe {
+namespace {
+
+constexpr std::size_t kRecent = 32;    // steps that the estimate of the time left looks at
+constexpr double kLiveInterval = 0.1;  // seconds
+constexpr double kPlainInterval = 5.0;
+constexpr double kShortestPlainInterval = 1.0;
+constexpr const char* kEraseLine = "\r\033[K";
+
+int terminal_width() {
+  winsize size{};
+  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  const char* columns = std::getenv("COLUMNS");
+  return columns != nullptr && std::atoi(columns) > 0 ? std::atoi(columns) : 80;
+}
+
+template <typename... Arguments>
+std::string format(const char* pattern, Arguments... arguments) {
+  char buffer[96];
+  std::snprintf(buffer, sizeof buffer, pattern, arguments...);
+  return buffer;
+}
+
+struct Field {
+  int rank;  // the higher, the sooner it is left out
+  std::string label;
+  std::string value;
+};
+
+std::vector<Field> fields_of(const StepMetrics& m, std::int64_t total_steps, std::optional<Seconds> left) {
+  const int digits = static_cast<int>(std::to_string(total_steps).size());
+  const double share = total_steps > 0 ? 100.0 * static_cast<double>(m.step + 1) / static_cast<double>(total_steps) : 100.0;
+  std::vector<Field> fields = {
+      {0, "step", format("%*lld/%lld", digits, static_cast<long long>(m.step + 1), static_cast<long long>(total_steps))},
+      {6, "", format("%3.0f %%", std::floor(share))},
+      {1, "loss", format("%.4f", m.loss)},
+      {4, "grad", format("%.3g", m.grad_norm)},
+      {5, "lr", format("%.2e", m.lr)},
+      {7, "mem", to_text(Bytes(m.memory))},
+      {2, "", count_text(m.tokens_per_s) + " tokens/s"},
+      {9, "", format("%.3g TFLOP/s", m.tflops)}};
+  if (m.mfu > 0) fields.push_back({8, "MFU", format("%.1f %%", 100 * m.mfu)});
+  if (left) fields.push_back({3, "left", duration_text(*left)});
+  return fields;
+}
+
+std::size_t width_of(const std::vector<Field>& fields) {
+  std::size_t width = 0;
+  for (const Field& field : fields) width += (width > 0 ? 2 : 0) + field.label.size() + (field.label.empty() ? 0 : 1) + field.value.size();
+  return width;
+}
+
+}  // namespace
+
+bool color_wanted(bool live) {
+  const char* refused = std::getenv("NO_COLOR");
+  return live && (refused == nullptr || *refused == '\0');
+}
+
+ProgressOptions ProgressOptions::from_environment() {
+  ProgressOptions options;
+  const char* terminal = std::getenv("TERM");
+  options.live = ::isatty(STDERR_FILENO) != 0 && terminal != nullptr && std::string_view(terminal) != "dumb";
+  options.color = color_wanted(options.live);
+  options.width = terminal_width;
+  options.write = [](const std::string& text) {
+    std::fwrite(text.data(), 1, text.size(), stderr);
+    std::fflush(stderr);
+  };
+  options.clock = &real_clock();
+  return options;
+}
+
+std::string duration_text(Seconds duration) {
+  const auto total = static_cast<long long>(std::llround(std::max(0.0, duration.value)));
+  const long long hours = total / 3600;
+  const long long minutes = total / 60 % 60;
+  if (total < 60) return format("%lld s", total);
+  if (hours == 0) return format("%lld:%02lld", minutes, total % 60);
+  if (hours < 24) return format("%lld:%02lld:%02lld", hours, minutes, total % 60);
+  return format("%lld d %02lld:%02lld", hours / 24, hours % 24, minutes);
+}
+
+std::string progress_line(const StepMetrics& metrics, std::int64_t total_steps, std::optional<Seconds> left, int width, bool color) {
+  std::vector<Field> fields = fields_of(metrics, total_steps, left);
+  while (width > 0 && fields.size() > 1 && width_of(fields) > static_cast<std::size_t>(width))
+    fields.erase(std::max_element(fields.begin(), fields.end(), [](const Field& a, const Field& b) { return a.rank < b.rank; }));
+  std::string line;
+  for (const Field& field : fields) {
+    if (!line.empty()) line += "  ";
+    if (!field.label.empty()) line += color ? "\033[2m" + field.label + "\033[0m " : field.label + " ";
+    line += color && field.rank <= 1 ? "\033[1m" + field.value + "\033[0m" : field.value;
+  }
+  if (!color && width > 0) line.resize(std::min(line.size(), static_cast<std::size_t>(width)));
+  return line;
+}
+
+Progress::Progress(std::int64_t total_steps, std::int64_t next_step, ProgressOptions options)
+    : total_steps_(total_steps), first_step_(next_step), options_(std::move(options)), start_(options_.clock->now()) {}
+
+Progress::~Progress() {
+  if (drawn_) options_.write("\n");
+}
+
+std::optional<Seconds> Progress::left() const {
+  if (recent_.empty() || !last_) return std::nullopt;
+  // The median, so that one slow step (a checkpoint, a page fault) does not move it.
+  std::vector<double> sorted(recent_.begin(), recent_.end());
+  std::nth_element(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2), sorted.end());
+  return Seconds(sorted[sorted.size() / 2] * static_cast<double>(std::max<std::int64_t>(0, total_steps_ - last_->step - 1)));
+}
+
+void Progress::step(const StepMetrics& metrics) {
+  last_ = metrics;
+  tokens_ += metrics.tokens;
+  step_seconds_ += metrics.seconds;
+  recent_.push_back(metrics.seconds);
+  if (recent_.size() > kRecent) recent_.pop_front();
+
+  const double now = options_.clock->now().value;
+  const double waited = shown_at_ ? now - shown_at_->value : kPlainInterval;
+  const bool last = metrics.step + 1 >= total_steps_;
+  if (options_.live) {
+    if (waited >= kLiveInterval || last || !drawn_) draw();
+    return;
+  }
+  const bool far = 100 * (metrics.step - shown_step_) >= total_steps_;
+  if (last || waited >= kPlainInterval || (far && waited >= kShortestPlainInterval)) draw();
+}
+
+void Progress::draw() {
+  if (!last_) return;
+  if (options_.live) {
+    // A line as wide as the terminal would wrap on some of them.
+    options_.write(kEraseLine + progress_line(*last_, total_steps_, left(), std::max(1, options_.width() - 1), options_.color));
+    drawn_ = true;
+  } else {
+    options_.write(progress_line(*last_, total_steps_, left(), 0, false) + "\n");
+  }
+  shown_at_ = options_.clock->now();
+  shown_step_ = last_->step;
+}
+
+void Progress::erase() {
+  if (drawn_) options_.write(kEraseLine);
+  drawn_ = false;
+}
+
+void Progress::note(const std::string& line) {
+  erase();
+  options_.write(line + "\n");
+  if (options_.live) draw();
+}
+
+void Progress::finish() {
+  if (options_.live) draw();
+  if (!options_.live && last_ && shown_step_ != last_->step) draw();
+  if (drawn_) options_.write("\n");
+  drawn_ = false;
+  if (!last_) return;
+  const std::int64_t steps = last_->step + 1 - first_step_;
+  const Seconds wall(options_.clock->now().value - start_.value);
+  options_.write(text(steps, steps == 1 ? " step in " : " steps in ", duration_text(wall), ", ",
+                      count_text(step_seconds_ > 0 ? static_cast<double>(tokens_) / step_seconds_ : 0),
+                      " tokens/s while training, last loss ", format("%.4f", last_->loss), "\n"));
+}
+
+}  // namespace tessera::observe

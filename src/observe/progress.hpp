@@ -1,0 +1,71 @@
+// What training shows while it runs: one line that renews itself on a terminal, now and then a plain line elsewhere.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "base/clock.hpp"
+#include "base/units.hpp"
+#include "observe/metrics.hpp"
+
+namespace tessera::observe {
+
+// How to show it. The default looks at stderr: live when it is a terminal that can move the cursor (TERM is not "dumb"),
+// coloured when live and NO_COLOR (https://no-color.org) is unset or empty.
+struct ProgressOptions {
+  bool live = false;
+  bool color = false;
+  std::function<int()> width;                     // columns, asked for at each line, as windows change
+  std::function<void(const std::string&)> write;  // as it is, with newlines and control sequences
+  Clock* clock = nullptr;
+
+  static ProgressOptions from_environment();
+};
+
+// On a terminal, unless NO_COLOR is set to anything.
+bool color_wanted(bool live);
+// One line of at most `width` columns (0: no limit), without a newline; what matters least is left out first. `left` is what
+// the rest will take.
+std::string progress_line(const StepMetrics& metrics, std::int64_t total_steps, std::optional<Seconds> left, int width, bool color);
+// "42 s", "3:07", "2:03:07", "4 d 02:03".
+std::string duration_text(Seconds duration);
+
+// Not thread-safe.
+class Progress {
+ public:
+  // Steps [next_step, total_steps) are to come.
+  Progress(std::int64_t total_steps, std::int64_t next_step, ProgressOptions options = ProgressOptions::from_environment());
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // Live: renews the line, at most ten times a second. Otherwise prints one for the first and the last step, and between
+  // them when 1 % of the steps or five seconds have passed, but not twice within a second.
+  void step(const StepMetrics& metrics);
+  // A line that stays.
+  void note(const std::string& line);
+  // Prints how long it took and how fast it was. Once, at the end; without it the destructor only leaves the line.
+  void finish();
+
+ private:
+  std::optional<Seconds> left() const;
+  void draw();
+  void erase();
+
+  const std::int64_t total_steps_;
+  const std::int64_t first_step_;
+  const ProgressOptions options_;
+  const Seconds start_;
+  std::deque<double> recent_;  // seconds of the last steps
+  std::optional<StepMetrics> last_;
+  std::int64_t tokens_ = 0;
+  double step_seconds_ = 0;
+  bool drawn_ = false;  // a live line is on the screen
+  std::optional<Seconds> shown_at_;
+  std::int64_t shown_step_ = -1;
+};
+
+}  // namespace tessera::observe

@@ -1,0 +1,45 @@
+// A run's folder, runs/NAME/:
+//
+//   train.yaml          resolved, with overrides        plan.json       the plan it ran under
+//   metrics.jsonl       one line a step                 evaluations.jsonl   one line an evaluation
+//   tensorboard/        the same for TensorBoard        trace.json      the last step's instructions
+//   checkpoints/        see checkpoint/checkpoint.hpp   log.txt
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "observe/metrics.hpp"
+
+namespace tessera::observe {
+
+enum class IfExists {
+  refuse,  // an error that names the ways on
+  resume,  // it must exist
+  replace  // it is removed first
+};
+
+// Makes the folder and checkpoints/ in it. Throws invalid_config when a run of that name exists and may not be touched,
+// not_found when there is none to resume, io when the disk refuses. With `replace`, a folder that is no run's is refused.
+void prepare_run(const std::filesystem::path& run, IfExists if_exists);
+
+// Appends to a run's files. One process per run; not thread-safe. A disk that is full does not end the training: the line is
+// left out whole, and the log has one warning.
+class RunWriter {
+ public:
+  // Lines of steps from `next_step` on, left by a run that went on after its last checkpoint, are removed first (rewritten
+  // whole or not at all), so that each step stands once. Throws io.
+  RunWriter(std::filesystem::path run, std::int64_t next_step);
+  ~RunWriter();
+
+  void step(const StepMetrics& metrics);
+  // `steps` were made before it.
+  void evaluation(std::int64_t steps, double loss);
+  const std::filesystem::path& folder() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tessera::observe

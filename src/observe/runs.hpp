@@ -1,0 +1,54 @@
+// Runs beside each other: what there is, how far it got, and what two of them differ in.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera::observe {
+
+// What the files of one run say.
+struct RunSummary {
+  std::string name;
+  std::filesystem::path folder;
+  std::int64_t steps = 0;                     // made
+  std::optional<std::int64_t> planned_steps;  // train.steps of its train.yaml
+  std::int64_t tokens = 0;                    // trained on, as far as the metrics go
+  std::optional<double> final_loss;           // of the last step
+  std::optional<double> best_validation_loss;
+  std::optional<double> step_seconds;     // median over the steps
+  std::optional<double> tokens_per_s;     // median
+  std::optional<double> mfu;              // median, 0..1; not there when no step knows it
+  std::optional<std::int64_t> memory;     // bytes, the largest
+  std::vector<std::int64_t> checkpoints;  // steps of those that were committed; not checked
+  std::string plan;                       // "dp 2 x pp 1 x tp 2, zero 1, 1f1b"; empty when there is no readable plan.json
+};
+
+// Throws not_found when it is no run's folder, corrupt with file and line for metrics that cannot be read.
+RunSummary summarize(const std::filesystem::path& run);
+// All runs in a folder, by name; one that cannot be read is named in the log and left out.
+std::vector<RunSummary> list_runs(const std::filesystem::path& folder);
+
+// One key of two train.yamls; an empty value stands for a key that is not there.
+struct ConfigDifference {
+  std::string key;  // "train.optimizer.lr"
+  std::string first;
+  std::string second;
+};
+
+struct RunComparison {
+  RunSummary first;
+  RunSummary second;
+  std::vector<ConfigDifference> config;  // only what differs, by key; "name" is left out
+};
+RunComparison compare_runs(const std::filesystem::path& first, const std::filesystem::path& second);
+
+// For people (ends with a newline) and for scripts (one line).
+std::string to_table(const std::vector<RunSummary>& runs);
+std::string to_table(const RunComparison& comparison);
+std::string to_json(const std::vector<RunSummary>& runs);
+std::string to_json(const RunComparison& comparison);
+
+}  // namespace tessera::observe

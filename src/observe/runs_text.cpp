@@ -1,0 +1,136 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "base/units.hpp"
+#include "observe/runs.hpp"
+
+namespace tessera::observe {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Row = std::vector<std::string>;
+
+std::string fixed(double value, int digits) {
+  char buffer[64];
+  std::snprintf(buffer, sizeof buffer, "%.*f", digits, value);
+  return buffer;
+}
+
+template <typename Value, typename Format>
+std::string or_dash(const std::optional<Value>& value, const Format& format) {
+  return value ? format(*value) : std::string("-");
+}
+
+std::string loss_text(const std::optional<double>& loss) {
+  return or_dash(loss, [](double value) { return fixed(value, 4); });
+}
+std::string speed_text(const std::optional<double>& speed) { return or_dash(speed, count_text); }
+std::string step_text(const std::optional<double>& seconds) {
+  return or_dash(seconds, [](double value) { return to_text(Seconds(value)); });
+}
+std::string steps_text(const RunSummary& run) {
+  return run.planned_steps ? text(run.steps, "/", *run.planned_steps) : std::to_string(run.steps);
+}
+
+// Columns as wide as their widest cell, two blanks between them.
+std::string aligned(const std::vector<Row>& rows) {
+  std::vector<std::size_t> widths;
+  for (const Row& row : rows)
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      widths.resize(std::max(widths.size(), i + 1));
+      widths[i] = std::max(widths[i], row[i].size());
+    }
+  std::string out;
+  for (const Row& row : rows) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i) line += row[i] + std::string(i + 1 < row.size() ? widths[i] + 2 - row[i].size() : 0, ' ');
+    out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return out;
+}
+
+// "1.25 x" of the first, where both are there.
+std::string ratio(const std::optional<double>& first, const std::optional<double>& second) {
+  return first && second && *first > 0 ? fixed(*second / *first, 2) + " x" : std::string();
+}
+std::string change(const std::optional<double>& first, const std::optional<double>& second) {
+  if (!first || !second) return {};
+  return (*second < *first ? "" : "+") + fixed(*second - *first, 4);
+}
+
+template <typename Value>
+Json json_or_null(const std::optional<Value>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+Json json_of(const RunSummary& run) {
+  return {{"name", run.name},
+          {"folder", run.folder.string()},
+          {"steps", run.steps},
+          {"planned_steps", json_or_null(run.planned_steps)},
+          {"tokens", run.tokens},
+          {"final_loss", json_or_null(run.final_loss)},
+          {"best_validation_loss", json_or_null(run.best_validation_loss)},
+          {"step_seconds", json_or_null(run.step_seconds)},
+          {"tokens_per_s", json_or_null(run.tokens_per_s)},
+          {"mfu", json_or_null(run.mfu)},
+          {"memory", json_or_null(run.memory)},
+          {"checkpoints", run.checkpoints},
+          {"plan", run.plan}};
+}
+
+std::string one_line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+}  // namespace
+
+std::string to_table(const std::vector<RunSummary>& runs) {
+  if (runs.empty()) return "no runs yet; start one: tessera train TRAIN.yaml\n";
+  std::vector<Row> rows = {{"run", "steps", "loss", "validation", "tokens/s", "step", "checkpoint", "plan"}};
+  for (const RunSummary& run : runs)
+    rows.push_back({run.name, steps_text(run), loss_text(run.final_loss), loss_text(run.best_validation_loss), speed_text(run.tokens_per_s),
+                    step_text(run.step_seconds), run.checkpoints.empty() ? "-" : std::to_string(run.checkpoints.back()),
+                    run.plan.empty() ? "-" : run.plan});
+  return aligned(rows);
+}
+
+std::string to_table(const RunComparison& comparison) {
+  const RunSummary& a = comparison.first;
+  const RunSummary& b = comparison.second;
+  const auto percent = [](double share) { return fixed(100 * share, 1) + " %"; };
+  const auto bytes = [](std::int64_t size) { return to_text(Bytes(size)); };
+  std::string out = aligned({{"", a.name, b.name, "second against first"},
+                             {"steps", steps_text(a), steps_text(b)},
+                             {"tokens", count_text(static_cast<double>(a.tokens)), count_text(static_cast<double>(b.tokens))},
+                             {"final loss", loss_text(a.final_loss), loss_text(b.final_loss), change(a.final_loss, b.final_loss)},
+                             {"best validation loss", loss_text(a.best_validation_loss), loss_text(b.best_validation_loss),
+                              change(a.best_validation_loss, b.best_validation_loss)},
+                             {"tokens/s", speed_text(a.tokens_per_s), speed_text(b.tokens_per_s), ratio(a.tokens_per_s, b.tokens_per_s)},
+                             {"step", step_text(a.step_seconds), step_text(b.step_seconds), ratio(a.step_seconds, b.step_seconds)},
+                             {"MFU", or_dash(a.mfu, percent), or_dash(b.mfu, percent)},
+                             {"peak memory", or_dash(a.memory, bytes), or_dash(b.memory, bytes)},
+                             {"plan", a.plan.empty() ? "-" : a.plan, b.plan.empty() ? "-" : b.plan}});
+  if (comparison.config.empty()) return out + "\nthe train.yamls say the same\n";
+  std::vector<Row> rows = {{"in train.yaml", a.name, b.name}};
+  for (const ConfigDifference& difference : comparison.config)
+    rows.push_back(
+        {difference.key, difference.first.empty() ? "-" : difference.first, difference.second.empty() ? "-" : difference.second});
+  return out + "\n" + aligned(rows);
+}
+
+std::string to_json(const std::vector<RunSummary>& runs) {
+  Json json = Json::array();
+  for (const RunSummary& run : runs) json.push_back(json_of(run));
+  return one_line({{"runs", json}});
+}
+
+std::string to_json(const RunComparison& comparison) {
+  Json config = Json::array();
+  for (const ConfigDifference& difference : comparison.config)
+    config.push_back({{"key", difference.key}, {"first", difference.first}, {"second", difference.second}});
+  return one_line({{"first", json_of(comparison.first)}, {"second", json_of(comparison.second)}, {"config", config}});
+}
+
+}  // namespace tessera::observe

@@ -1,0 +1,47 @@
+// Internal: which degrees divide, and the valid one nearest to a wish.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <vector>
+
+#include "model/model.hpp"
+
+namespace tessera::plan {
+
+inline std::vector<std::int64_t> divisors_of(std::int64_t whole) {
+  std::vector<std::int64_t> low;
+  std::vector<std::int64_t> high;
+  for (std::int64_t d = 1; d * d <= whole; ++d) {
+    if (whole % d != 0) continue;
+    low.push_back(d);
+    if (d != whole / d) high.push_back(whole / d);
+  }
+  low.insert(low.end(), high.rbegin(), high.rend());
+  return low;
+}
+
+// The smaller of two equally near ones. `valid` is not empty.
+inline std::int64_t nearest_of(const std::vector<std::int64_t>& valid, std::int64_t wish) {
+  return *std::min_element(valid.begin(), valid.end(), [&](std::int64_t a, std::int64_t b) {
+    const auto away = [&](std::int64_t value) { return value > wish ? value - wish : wish - value; };
+    return away(a) < away(b);
+  });
+}
+
+// What a tensor-parallel degree cuts: query and key-value heads, the feed-forward width, the vocabulary.
+inline constexpr const char* kTensorDimensions[] = {"heads", "kv_heads", "ffn", "vocab"};
+
+inline bool tensor_divides(const model::ModelSpec& model, std::int64_t degree) {
+  return std::all_of(std::begin(kTensorDimensions), std::end(kTensorDimensions), [&](const char* key) { return model.dim(key) % degree == 0; });
+}
+
+inline std::vector<std::int64_t> tensor_degrees(const model::ModelSpec& model) {
+  std::vector<std::int64_t> out;
+  for (std::int64_t degree : divisors_of(model.dim("kv_heads")))
+    if (tensor_divides(model, degree)) out.push_back(degree);
+  return out;
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,16 @@
+// Internal: what to say when no plan divides or none fits the memory.
+#pragma once
+
+#include "plan/prices.hpp"
+#include "plan/space.hpp"
+
+namespace tessera::plan {
+
+// By how much the fullest device (or, for CPU workers, host) is over its limit; zero when all fit.
+Bytes shortfall(const Plan& plan, const std::vector<Bytes>& memory, const cluster::ClusterSpec& cluster);
+
+Error nothing_divides(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const std::vector<WorkerLayout>& layouts);
+// `smallest`: the plan that lacks the least.
+Error nothing_fits(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const Plan& smallest, Prices& prices);
+
+}  // namespace tessera::plan

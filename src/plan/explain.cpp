@@ -1,0 +1,125 @@
+#include <algorithm>
+#include <fmt/format.h>
+
+#include "plan/plan.hpp"
+#include "plan/prices.hpp"
+
+namespace tessera::plan {
+namespace {
+
+std::string strategy_text(const Strategy& strategy) {
+  std::string out = fmt::format("dp {} x tp {}", strategy.dp, strategy.tp);
+  if (strategy.zero > 0) out += fmt::format(", zero {}", strategy.zero);
+  if (strategy.recompute == model::Recompute::full) out += ", recompute";
+  return out;
+}
+
+std::string block_range(const std::vector<model::BlockInstance>& blocks, int first, int last) {
+  const std::string begin = blocks[static_cast<std::size_t>(first)].name();
+  const std::string end = blocks[static_cast<std::size_t>(last - 1)].name();
+  return first + 1 == last ? begin : begin + " .. " + end;
+}
+
+std::string range_text(int first, int last) { return first == last ? text(first) : text(first, " .. ", last); }
+
+// Blocks down, ranks across: which rank works on which block, and as what. Many ranks are only named.
+std::string drawing(const Plan& plan, const std::vector<model::BlockInstance>& blocks) {
+  constexpr int most_ranks = 16;
+  std::string out;
+  if (plan.world_size() > most_ranks) {
+    out = fmt::format("{:>26}  {:>14}  {:>12}\n", "blocks", "ranks", "nodes");
+    for (const Stage& stage : plan.stages)
+      for (const StrategyRun& run : stage.runs)
+        out += fmt::format("{:>26}  {:>14}  {:>12}\n", block_range(blocks, run.first, run.last), range_text(stage.ranks.front(), stage.ranks.back()),
+                           range_text(plan.ranks[static_cast<std::size_t>(stage.ranks.front())].node, plan.ranks[static_cast<std::size_t>(stage.ranks.back())].node));
+    return out;
+  }
+  out = fmt::format("{:>26} ", "");
+  for (int rank = 0; rank < plan.world_size(); ++rank) out += fmt::format(" {:>5}", fmt::format("r{}", rank));
+  out += "\n";
+  for (const Stage& stage : plan.stages)
+    for (const StrategyRun& run : stage.runs) {
+      out += fmt::format("{:>26} ", block_range(blocks, run.first, run.last));
+      for (int rank = 0; rank < plan.world_size(); ++rank) {
+        const auto place = std::find(stage.ranks.begin(), stage.ranks.end(), rank);
+        if (place == stage.ranks.end()) {
+          out += "     .";
+          continue;
+        }
+        const int index = static_cast<int>(place - stage.ranks.begin());
+        out += fmt::format(" {:>5}", fmt::format("d{}t{}", index / run.strategy.tp, index % run.strategy.tp));
+      }
+      out += "\n";
+    }
+  return out + fmt::format("{:>26}  d: data-parallel replica, t: tensor-parallel part\n", "");
+}
+
+std::string bar(double share) {
+  constexpr int width = 24;
+  const int filled = std::clamp(static_cast<int>(share * width + 0.5), 0, width);
+  std::string out;
+  for (int i = 0; i < width; ++i) out += i < filled ? "█" : "░";
+  return out;
+}
+
+double part_of(const Prediction& prediction, const std::string& name) {
+  for (const auto& [part, time] : prediction.parts)
+    if (part == name) return time.value;
+  return 0;
+}
+
+// Where a runner-up loses most against the best plan.
+std::string largest_loss(const Prediction& loser, const Prediction& best) {
+  std::string name = "-";
+  double most = 0;
+  for (const auto& [part, time] : loser.parts) {
+    const double loss = time.value - part_of(best, part);
+    if (loss > most) {
+      most = loss;
+      name = fmt::format("{} +{}", part, to_text(Seconds(loss)));
+    }
+  }
+  return name;
+}
+
+std::string shape_text(const Plan& plan) {
+  const int threads = plan.ranks.front().threads;
+  return fmt::format("{} x {} thread{}", plan.world_size(), threads, threads == 1 ? "" : "s");
+}
+
+}  // namespace
+
+std::string explain(const SearchResult& result, const model::ModelSpec& model, const cluster::ClusterSpec& cluster) {
+  const Plan& plan = result.best;
+  const Prediction& prediction = *plan.predicted;
+  const auto blocks = model.blocks();
+  const Strategy& first = plan.stages.front().runs.front().strategy;
+  std::string out = fmt::format("{} parameters in {} blocks on {}\n", count_text(static_cast<double>(model.parameter_count())), model.block_count(), cluster.name);
+  out += fmt::format("plan: {} workers, {} stage{}, {}; {} micro-batch{} of {} sample{}, {}\n\n", shape_text(plan), plan.stages.size(), plan.stages.size() == 1 ? "" : "s",
+                     strategy_text(first), plan.micro_batches, plan.micro_batches == 1 ? "" : "es", plan.micro_batch(first.dp), plan.micro_batch(first.dp) == 1 ? "" : "s",
+                     name_of(plan.schedule));
+  out += drawing(plan, blocks) + "\n";
+  out += fmt::format("step {}, {} tokens/s, bubble {:.1f} %\n", to_text(prediction.step),
+                     count_text(static_cast<double>(plan.global_batch * model.dim("seq")) / prediction.step.value), 100 * prediction.bubble);
+  for (const auto& [name, time] : prediction.parts)
+    out += fmt::format("{:>30}  {:>10}  {:5.1f} %  {}\n", name, to_text(time), 100 * (time / prediction.step), bar(time / prediction.step));
+  out += "\nmemory\n";
+  for (const Stage& stage : plan.stages) {
+    const int rank = stage.ranks.front();
+    const Bytes needed = prediction.memory[static_cast<std::size_t>(rank)];
+    const Bytes limit = memory_limit(plan, cluster, rank);
+    out += fmt::format("{:>30}  {:>10} of {}  {}\n", stage.ranks.size() == 1 ? fmt::format("rank {}", rank) : fmt::format("ranks {} .. {}, each", rank, stage.ranks.back()),
+                       to_text(needed), to_text(limit), bar(needed / limit));
+  }
+  if (!result.runners_up.empty()) out += fmt::format("\n{:>30}  {:>12}  {:>10}  {:>8}  loses most in\n", "runners-up", "workers", "step", "");
+  for (const Candidate& candidate : result.runners_up)
+    out += fmt::format("{:>30}  {:>12}  {:>10}  {:>+7.1f}%  {}\n", candidate.family, shape_text(candidate.plan), to_text(candidate.plan.predicted->step),
+                       100 * (candidate.plan.predicted->step / prediction.step - 1), largest_loss(*candidate.plan.predicted, prediction));
+  if (!result.too_large.empty()) out += fmt::format("\n{:>30}  {:>12}  needs\n", "do not fit", "workers");
+  for (const Candidate& candidate : result.too_large)
+    out += fmt::format("{:>30}  {:>12}  {}\n", candidate.family, shape_text(candidate.plan),
+                       to_text(*std::max_element(candidate.plan.predicted->memory.begin(), candidate.plan.predicted->memory.end())));
+  return out;
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,132 @@
+// A plan: which block runs where and how. A versioned JSON file that people can read and edit.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/units.hpp"
+#include "cluster/cluster.hpp"
+#include "model/job.hpp"
+#include "model/model.hpp"
+#include "profile/profile.hpp"
+
+namespace tessera::plan {
+
+// How a block is cut. dp × tp = the number of ranks of its stage.
+struct Strategy {
+  int dp = 1;
+  int tp = 1;
+  int zero = 0;                     // 0, or 1: optimizer state sharded over dp
+  model::Recompute recompute = model::Recompute::none;
+  bool operator==(const Strategy&) const = default;
+};
+
+// Blocks [first, last) of the flattened model with one strategy.
+struct StrategyRun {
+  int first = 0;
+  int last = 0;
+  Strategy strategy;
+  Where where = {};                 // in the plan file, when it was read from one; so in the structs below
+};
+
+// A pipeline stage: consecutive blocks on some ranks. Rank order within a stage: dp outer, tp inner
+// (ranks[d * tp + t] is data-parallel index d, tensor-parallel index t).
+struct Stage {
+  std::vector<int> ranks;
+  std::vector<StrategyRun> runs;    // consecutive, covering the stage's blocks
+  Where where = {};
+  int first_block() const { return runs.front().first; }
+  int last_block() const { return runs.back().last; }
+};
+
+// What a rank stands on.
+struct RankPlace {
+  int group = 0;                    // index into ClusterSpec::groups
+  int node = 0;                     // within the group
+  int device = 0;                   // within the node
+  int threads = 1;                  // CPU workers: compute threads
+  Where where = {};
+};
+
+enum class Schedule { one_f_one_b, gpipe };
+const char* name_of(Schedule schedule);
+
+struct Prediction {
+  Seconds step;
+  std::vector<std::pair<std::string, Seconds>> parts;  // named terms of the step on the critical rank
+  std::vector<Bytes> memory;                           // peak resident bytes by rank, everything counted in
+  double bubble = 0;                                   // share of the step in which the ranks stand idle, 0..1
+};
+
+struct Plan {
+  std::string model_fingerprint;
+  std::string cluster_fingerprint;
+  model::Precision precision = model::Precision::f32;
+  std::int64_t global_batch = 1;    // samples
+  std::int64_t micro_batches = 1;   // per data-parallel replica and step
+  Schedule schedule = Schedule::one_f_one_b;
+  std::vector<RankPlace> ranks;     // by rank
+  std::vector<Stage> stages;        // in model order
+  Bytes bucket = Bytes(25 << 20);   // gradients are reduced in buckets of about this size
+  std::optional<Prediction> predicted;
+  Where where = {};
+
+  int world_size() const { return static_cast<int>(ranks.size()); }
+  // Samples of one micro-batch on one rank of a stage of data-parallel width dp.
+  std::int64_t micro_batch(int dp) const { return global_batch / (micro_batches * dp); }
+};
+
+// Throws invalid_config naming the field, its file and line, and what would be valid: degrees that do not divide, blocks left
+// out or doubled, ranks used twice, a fingerprint of another model or cluster. The degrees dp and tp must be those of the first
+// stage in all stages.
+void check(const Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster);
+// Also that the plan is for the job's global batch and precision.
+void check(const Plan& plan, const model::JobSpec& job, const cluster::ClusterSpec& cluster);
+
+std::string to_json(const Plan& plan);
+Plan read_plan(const ConfigNode& node);
+Plan load_plan(const std::filesystem::path& path);
+
+// How many workers of how many threads a plan may use.
+struct WorkerShape {
+  int workers = 1;
+  int threads = 1;
+  bool operator==(const WorkerShape&) const = default;
+};
+// Those of one CPU host that the job and the cluster leave open, fewest workers first: what is worth measuring. With
+// `cluster: auto` every way to share the cores evenly.
+std::vector<WorkerShape> worker_shapes(const model::JobSpec& job, const cluster::ClusterSpec& cluster);
+
+struct SearchOptions {
+  int top = 5;                      // runners-up to keep, the best of each family
+  std::vector<std::string> vendors; // only devices of these vendors; empty: of all
+};
+struct Candidate {
+  Plan plan;                        // with prediction
+  std::string family;               // "dp2", "pp2", "tp2 x pp2", ...
+};
+struct SearchResult {
+  Plan best;
+  std::string best_family;
+  std::vector<Candidate> runners_up;  // the best of every other family, by predicted step time
+  std::int64_t considered = 0;        // plans that were priced or ruled out by a bound
+  std::vector<Candidate> too_large;   // do not fit the memory; the smallest first
+};
+
+// Every plan in the space {worker count, threads, dp, pp, tp, zero, micro-batches, schedule, recompute} that divides,
+// priced by the cost model; honours what `job.parallel` fixes. Throws resource_exhausted when nothing fits: how much is
+// missing, what would fit; invalid_config when the fixed degrees cannot divide, with the nearest valid ones.
+SearchResult search(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile,
+                    const SearchOptions& options = {});
+
+// Prices one plan. Pure; microseconds to milliseconds.
+Prediction predict(const Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
+                   const cluster::ClusterSpec& cluster, const profile::Profile& profile);
+
+// The plan as a table and a drawing for the terminal: blocks x ranks, the predicted step by parts, memory against the
+// limit, the runners-up and what each loses where.
+std::string explain(const SearchResult& result, const model::ModelSpec& model, const cluster::ClusterSpec& cluster);
+
+}  // namespace tessera::plan

@@ -1,0 +1,132 @@
+#include <nlohmann/json.hpp>
+
+#include "plan/plan.hpp"
+
+namespace tessera::plan {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kFormat = "tessera-plan";
+constexpr std::int64_t kVersion = 1;
+constexpr std::int64_t kMostRanks = 1 << 20;
+
+// "[a, b, c]" with one value a line, or on one line for scalars.
+std::string list(const std::vector<std::string>& items, const std::string& indent) {
+  if (items.empty()) return "[]";
+  std::string out = "[";
+  for (std::size_t i = 0; i < items.size(); ++i) out += text(i == 0 ? "\n" : ",\n", indent, "  ", items[i]);
+  return out + "\n" + indent + "]";
+}
+
+std::string json_of(const RankPlace& place) {
+  return text("{\"group\": ", place.group, ", \"node\": ", place.node, ", \"device\": ", place.device, ", \"threads\": ", place.threads, "}");
+}
+
+std::string json_of(const StrategyRun& run) {
+  const Strategy& s = run.strategy;
+  return text("{\"first\": ", run.first, ", \"last\": ", run.last, ", \"dp\": ", s.dp, ", \"tp\": ", s.tp, ", \"zero\": ", s.zero,
+              ", \"recompute\": \"", model::name_of(s.recompute), "\"}");
+}
+
+std::string json_of(const Stage& stage) {
+  std::vector<std::string> runs;
+  for (const StrategyRun& run : stage.runs) runs.push_back(json_of(run));
+  return text("{\"ranks\": ", Json(stage.ranks).dump(), ", \"blocks\": ", list(runs, "    "), "}");
+}
+
+std::string json_of(const Prediction& prediction) {
+  std::vector<std::string> parts;
+  for (const auto& [name, seconds] : prediction.parts) parts.push_back(text("{\"name\": ", Json(name).dump(), ", \"seconds\": ", Json(seconds.value).dump(), "}"));
+  std::vector<std::int64_t> memory;
+  for (Bytes bytes : prediction.memory) memory.push_back(bytes.value);
+  return text("{\n    \"step_seconds\": ", Json(prediction.step.value).dump(), ",\n    \"bubble\": ", Json(prediction.bubble).dump(),
+              ",\n    \"memory_bytes\": ", Json(memory).dump(), ",\n    \"parts\": ", list(parts, "    "), "\n  }");
+}
+
+int small_int(const ConfigNode& node, std::int64_t least) {
+  const std::int64_t value = node.as_int_at_least(least);
+  if (value > kMostRanks) throw node.error(text("found ", value), text("at most ", kMostRanks));
+  return static_cast<int>(value);
+}
+
+RankPlace read_place(const ConfigNode& node) {
+  node.allow_only({"group", "node", "device", "threads"});
+  return {small_int(node.at("group"), 0), small_int(node.at("node"), 0), small_int(node.at("device"), 0), small_int(node.at("threads"), 1), node.where()};
+}
+
+StrategyRun read_run(const ConfigNode& node) {
+  node.allow_only({"first", "last", "dp", "tp", "zero", "recompute"});
+  StrategyRun run;
+  run.first = small_int(node.at("first"), 0);
+  run.last = small_int(node.at("last"), 1);
+  run.strategy.dp = small_int(node.at("dp"), 1);
+  run.strategy.tp = small_int(node.at("tp"), 1);
+  run.strategy.zero = small_int(node.at("zero"), 0);
+  run.strategy.recompute = node.at("recompute").as_choice({"none", "full"}) == "full" ? model::Recompute::full : model::Recompute::none;
+  run.where = node.where();
+  return run;
+}
+
+Stage read_stage(const ConfigNode& node) {
+  node.allow_only({"ranks", "blocks"});
+  Stage stage;
+  for (const ConfigNode& rank : node.at("ranks").items()) stage.ranks.push_back(small_int(rank, 0));
+  for (const ConfigNode& run : node.at("blocks").items()) stage.runs.push_back(read_run(run));
+  if (stage.runs.empty()) throw node.at("blocks").error("a stage without blocks has nothing to do");
+  stage.where = node.where();
+  return stage;
+}
+
+Prediction read_prediction(const ConfigNode& node) {
+  node.allow_only({"step_seconds", "bubble", "memory_bytes", "parts"});
+  Prediction prediction;
+  prediction.step = Seconds(node.at("step_seconds").as_double());
+  prediction.bubble = node.at("bubble").as_double();
+  for (const ConfigNode& bytes : node.at("memory_bytes").items()) prediction.memory.push_back(Bytes(bytes.as_int_at_least(0)));
+  for (const ConfigNode& part : node.at("parts").items()) {
+    part.allow_only({"name", "seconds"});
+    prediction.parts.emplace_back(part.at("name").as_string(), Seconds(part.at("seconds").as_double()));
+  }
+  return prediction;
+}
+
+}  // namespace
+
+std::string to_json(const Plan& plan) {
+  std::vector<std::string> ranks;
+  for (const RankPlace& place : plan.ranks) ranks.push_back(json_of(place));
+  std::vector<std::string> stages;
+  for (const Stage& stage : plan.stages) stages.push_back(json_of(stage));
+  std::string out = text("{\n  \"format\": \"", kFormat, "\",\n  \"version\": ", kVersion, ",\n  \"model\": ", Json(plan.model_fingerprint).dump(),
+                         ",\n  \"cluster\": ", Json(plan.cluster_fingerprint).dump(), ",\n  \"precision\": \"", model::name_of(plan.precision),
+                         "\",\n  \"global_batch\": ", plan.global_batch, ",\n  \"micro_batches\": ", plan.micro_batches, ",\n  \"schedule\": \"",
+                         name_of(plan.schedule), "\",\n  \"bucket_bytes\": ", plan.bucket.value, ",\n  \"ranks\": ", list(ranks, "  "),
+                         ",\n  \"stages\": ", list(stages, "  "));
+  if (plan.predicted) out += ",\n  \"predicted\": " + json_of(*plan.predicted);
+  return out + "\n}\n";
+}
+
+Plan read_plan(const ConfigNode& node) {
+  node.allow_only({"format", "version", "model", "cluster", "precision", "global_batch", "micro_batches", "schedule", "bucket_bytes", "ranks", "stages", "predicted"});
+  if (node.at("format").as_string() != kFormat) throw node.at("format").error("this is no plan", kFormat);
+  if (const std::int64_t version = node.at("version").as_int(); version != kVersion)
+    throw node.at("version").error(text("version ", version, " cannot be read"), text("version ", kVersion), "make the plan again with `tessera plan`");
+  Plan plan;
+  plan.where = node.where();
+  plan.model_fingerprint = node.at("model").as_string();
+  plan.cluster_fingerprint = node.at("cluster").as_string();
+  plan.precision = node.at("precision").as_choice({"fp32", "bf16"}) == "fp32" ? model::Precision::f32 : model::Precision::bf16;
+  plan.global_batch = node.at("global_batch").as_int_at_least(1);
+  plan.micro_batches = node.at("micro_batches").as_int_at_least(1);
+  plan.schedule = node.at("schedule").as_choice({"1f1b", "gpipe"}) == "1f1b" ? Schedule::one_f_one_b : Schedule::gpipe;
+  plan.bucket = Bytes(node.at("bucket_bytes").as_int_at_least(1));
+  for (const ConfigNode& place : node.at("ranks").items()) plan.ranks.push_back(read_place(place));
+  for (const ConfigNode& stage : node.at("stages").items()) plan.stages.push_back(read_stage(stage));
+  if (const auto predicted = node.find("predicted")) plan.predicted = read_prediction(*predicted);
+  return plan;
+}
+
+Plan load_plan(const std::filesystem::path& path) { return read_plan(ConfigNode::load(path)); }
+
+}  // namespace tessera::plan

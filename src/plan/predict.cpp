@@ -1,0 +1,462 @@
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "plan/fluid.hpp"
+#include "plan/lanes.hpp"
+#include "plan/prices.hpp"
+#include "plan/schedule.hpp"
+
+namespace tessera::plan {
+namespace {
+
+constexpr double kUnknown = -1;
+
+// Per micro-batch, of the slowest rank of a stage.
+struct StageTimes {
+  double forward = 0;            // computing
+  double backward = 0;           // with recomputation
+  double recompute = 0;
+  double forward_exchange = 0;   // tensor-parallel, on the critical path
+  double backward_exchange = 0;
+  double activation_send = 0;    // to the next stage
+  double gradient_send = 0;      // from the next stage
+  double whole_forward() const { return forward + forward_exchange; }
+  double whole_backward() const { return backward + backward_exchange; }
+};
+
+struct Reduction {
+  double ready = 0;
+  double tied = 0;               // duration of the exchange between the tied stages
+  double data_parallel = 0;
+  int tied_stage = -1;
+};
+
+// By stage, after the pipeline has drained.
+struct StageEnd {
+  double backward = 0;
+  std::vector<Reduction> reductions;
+  double reduced = 0;
+  double end = 0;
+  double stepped = 0;
+};
+
+class Predictor {
+ public:
+  Predictor(const Plan& plan, Prices& prices)
+      : plan_(plan), prices_(prices), places_(places_of(plan, prices.cluster())), stage_count_(static_cast<int>(plan.stages.size())),
+        micro_batches_(static_cast<int>(plan.micro_batches)), slowdown_(std::max(1.0, prices.profile().overlap_slowdown)) {
+    for (int s = 0; s < stage_count_; ++s) times_.push_back(times_of(s));
+    add_sends();
+    share_sends();
+  }
+
+  Prediction predict() {
+    run_pipeline();
+    for (int s = 0; s < stage_count_; ++s) ends_.push_back(drain(s));
+    finish_reductions();
+    finish_steps();
+    return prediction();
+  }
+
+ private:
+  const Strategy& strategy(int s) const { return plan_.stages[s].runs.front().strategy; }
+  std::int64_t micro_batch(int s) const { return plan_.micro_batch(strategy(s).dp); }
+
+  std::vector<int> tensor_group(int s, int d) const {
+    const auto first = plan_.stages[s].ranks.begin() + d * strategy(s).tp;
+    return {first, first + strategy(s).tp};
+  }
+  std::vector<int> data_group(int s, int t) const {
+    std::vector<int> out;
+    for (int d = 0; d < strategy(s).dp; ++d) out.push_back(plan_.stages[s].ranks[d * strategy(s).tp + t]);
+    return out;
+  }
+
+  // How many of these groups, working at the same time, share the busiest part of `link`.
+  double sharing(const std::vector<std::vector<int>>& groups, const cluster::Link& link) const {
+    if (!link.shared) return 1;
+    std::map<std::pair<int, int>, int> users;
+    int most = 1;
+    for (const auto& group : groups) {
+      std::set<std::pair<int, int>> nodes;
+      for (int rank : group) nodes.insert({plan_.ranks[rank].group, plan_.ranks[rank].node});
+      for (const auto& node : nodes) most = std::max(most, ++users[node]);
+    }
+    return most;
+  }
+
+  double all_reduce_time(int s, std::int64_t bytes) const {
+    const auto group = tensor_group(s, 0);
+    const cluster::Link& link = link_among(plan_, prices_.cluster(), group);
+    std::vector<std::vector<int>> replicas;
+    for (int d = 0; d < strategy(s).dp; ++d) replicas.push_back(tensor_group(s, d));
+    return prices_.collective("all_reduce", bytes, strategy(s).tp, link) * sharing(replicas, link);
+  }
+
+  // Ranks that compute equally fast are priced once.
+  std::set<Place> distinct_places(int s) const {
+    std::set<Place> out;
+    for (int rank : plan_.stages[s].ranks) out.insert(places_[rank]);
+    return out;
+  }
+
+  StageTimes times_of(int s) {
+    StageTimes slowest;
+    for (const Place& place : distinct_places(s)) {
+      StageTimes times;
+      for (const BlockSegment& segment : prices_.segments(plan_.stages[s])) {
+        const BlockPrice& price = block_price(s, segment, place);
+        times.forward += segment.count * price.forward;
+        times.backward += segment.count * price.backward;
+        times.recompute += segment.count * price.recompute;
+      }
+      if (times.forward + times.backward > slowest.forward + slowest.backward) {
+        slowest = times;
+        slowest_place_.resize(std::max<std::size_t>(slowest_place_.size(), s + 1));
+        slowest_place_[s] = place;
+      }
+    }
+    slowest_place_.resize(std::max<std::size_t>(slowest_place_.size(), s + 1), *distinct_places(s).begin());
+    if (strategy(s).tp > 1) {
+      for (const BlockSegment& segment : prices_.segments(plan_.stages[s])) {
+        const BlockPrice& price = block_price(s, segment, slowest_place_[s]);
+        const double once = segment.count * all_reduce_time(s, price.cost.all_reduce_size.value);
+        slowest.forward_exchange += price.forward_all_reduces * once;
+        slowest.backward_exchange += price.backward_all_reduces * once;
+      }
+      share_exchanges(s, slowest);
+    }
+    return slowest;
+  }
+
+  const BlockPrice& block_price(int s, const BlockSegment& segment, const Place& place) {
+    return prices_.block(segment.repeat, {micro_batch(s), strategy(s).tp, plan_.precision, segment.recompute}, place);
+  }
+
+  // The tensor-parallel exchanges of other stages meet on a shared link as often as they run.
+  void share_exchanges(int s, StageTimes& times) const {
+    const cluster::Link& link = link_among(plan_, prices_.cluster(), tensor_group(s, 0));
+    if (!link.shared) return;
+    std::set<std::pair<int, int>> nodes;
+    for (int rank : tensor_group(s, 0)) nodes.insert({plan_.ranks[rank].group, plan_.ranks[rank].node});
+    int others = 0;
+    for (int other = 0; other < stage_count_; ++other) {
+      const RankPlace& place = plan_.ranks[plan_.stages[other].ranks.front()];
+      if (other != s && nodes.contains({place.group, place.node})) ++others;
+    }
+    if (others == 0) return;
+    const double exchange = times.forward_exchange + times.backward_exchange;
+    const double share = exchange / (exchange + times.forward + times.backward);
+    const double factor = 1 + others * share * concurrency();
+    times.forward_exchange *= factor;
+    times.backward_exchange *= factor;
+  }
+
+  // Of the other stages, the share that is at work while one is: the pipeline fills and drains.
+  double concurrency() const {
+    if (stage_count_ < 2) return 0;
+    double met = 0;
+    double active = 0;
+    for (int slot = 0; slot < micro_batches_ + stage_count_ - 1; ++slot) {
+      const double now = std::min({slot + 1, micro_batches_, stage_count_, micro_batches_ + stage_count_ - 1 - slot});
+      met += now * (now - 1);
+      active += now;
+    }
+    return met / active / (stage_count_ - 1);
+  }
+
+  // With one forward and one backward in turn, the activations of one boundary and the gradients of the next leave by the same
+  // way as often as they are on it.
+  void share_sends() {
+    if (plan_.schedule == Schedule::gpipe) return;
+    const std::vector<StageTimes> alone = times_;
+    for (int s = 0; s + 1 < stage_count_; ++s) {
+      const cluster::Link& link = link_among(plan_, prices_.cluster(), {plan_.stages[s].ranks.front(), plan_.stages[s + 1].ranks.front()});
+      const double slot = alone[s].whole_forward() + alone[s].whole_backward();
+      const double share = std::min(1.0, alone[s].activation_send / slot) * concurrency();
+      const bool middle = stage_count_ > 2;
+      times_[s].activation_send *= 1 + (link.shared && middle ? share : 0);
+      times_[s].gradient_send *= 1 + (link.shared && middle ? share : 0);
+    }
+  }
+
+  void add_sends() {
+    for (int s = 0; s + 1 < stage_count_; ++s) {
+      const auto& block = prices_.model().repeats[prices_.segments(plan_.stages[s + 1].first_block(), plan_.stages[s + 1].first_block() + 1, model::Recompute::none).front().repeat].block;
+      std::int64_t count = micro_batch(s);
+      std::int64_t elements = 0;
+      for (const auto& tensor : block.inputs) {
+        std::int64_t product = count;
+        for (std::int64_t extent : tensor.shape) product *= extent;
+        elements += product;
+      }
+      std::vector<std::vector<int>> pairs;
+      for (std::size_t i = 0; i < plan_.stages[s].ranks.size(); ++i) pairs.push_back({plan_.stages[s].ranks[i], plan_.stages[s + 1].ranks[i]});
+      const cluster::Link& link = link_among(plan_, prices_.cluster(), pairs.front());
+      const double time = prices_.collective("send", elements * model::element_size(plan_.precision).value, 2, link) * sharing(pairs, link);
+      times_[s].activation_send = times_[s].gradient_send = time;
+    }
+  }
+
+  // When the message of micro-batch m over the boundary is there: it starts when the sender has it, the receiver has a free
+  // buffer (two are in turn), and the one before is through.
+  static double arrival(double sent, const std::vector<double>& consumed, const std::vector<double>& arrived, int m, double duration) {
+    if (sent < 0) return kUnknown;
+    double start = sent;
+    if (m >= 2) start = std::max(start, consumed[m - 2]);
+    if (m >= 1) start = std::max(start, arrived[m - 1]);
+    return start + duration;
+  }
+
+  void run_pipeline() {
+    const std::vector<double> none(micro_batches_, kUnknown);
+    forward_end_.assign(stage_count_, none);
+    backward_end_.assign(stage_count_, none);
+    std::vector<std::vector<double>> activations(stage_count_, none);
+    std::vector<std::vector<double>> gradients(stage_count_, none);
+    std::vector<std::vector<Slot>> orders;
+    std::vector<std::size_t> next(stage_count_, 0);
+    std::vector<double> free(stage_count_, 0);
+    final_start_.assign(stage_count_, 0);
+    for (int s = 0; s < stage_count_; ++s) orders.push_back(order_of(plan_.schedule, s, stage_count_, micro_batches_));
+    const auto advance = [&](int s) {
+      while (next[s] < orders[s].size()) {
+        const auto [forward, m] = orders[s][next[s]];
+        double ready = 0;
+        if (forward && s > 0) {
+          ready = activations[s][m] = arrival(forward_end_[s - 1][m], forward_end_[s], activations[s], m, times_[s - 1].activation_send);
+        } else if (!forward && s + 1 < stage_count_) {
+          ready = gradients[s][m] = arrival(backward_end_[s + 1][m], backward_end_[s], gradients[s], m, times_[s].gradient_send);
+        }
+        if (ready < 0) return;
+        const double start = std::max(free[s], ready);
+        if (forward) {
+          free[s] = forward_end_[s][m] = start + times_[s].whole_forward();
+        } else {
+          const bool last = m + 1 == micro_batches_;
+          if (last) final_start_[s] = start;
+          free[s] = backward_end_[s][m] = last ? final_backward(s, start).compute : start + times_[s].whole_backward();
+        }
+        ++next[s];
+      }
+    };
+    std::size_t open = 1;
+    while (open > 0) {
+      for (int s = 0; s < stage_count_; ++s) advance(s);
+      for (int s = stage_count_ - 1; s >= 0; --s) advance(s);
+      open = 0;
+      for (int s = 0; s < stage_count_; ++s) open += orders[s].size() - next[s];
+    }
+  }
+
+  double reduce_time(int s, std::int64_t count) const {
+    const Strategy& of = strategy(s);
+    if (of.dp < 2) return 0;
+    const auto group = data_group(s, 0);
+    const cluster::Link& link = link_among(plan_, prices_.cluster(), group);
+    std::vector<std::vector<int>> groups;
+    for (int t = 0; t < of.tp; ++t) groups.push_back(data_group(s, t));
+    return prices_.collective(of.zero > 0 ? "reduce_scatter" : "all_reduce", count * 4, of.dp, link) * sharing(groups, link);
+  }
+
+  double gather_time(int s, std::int64_t count) const {
+    const Strategy& of = strategy(s);
+    if (of.dp < 2 || of.zero == 0) return 0;
+    const auto group = data_group(s, 0);
+    const cluster::Link& link = link_among(plan_, prices_.cluster(), group);
+    std::vector<std::vector<int>> groups;
+    for (int t = 0; t < of.tp; ++t) groups.push_back(data_group(s, t));
+    return prices_.collective("all_gather", count * model::element_size(plan_.precision).value, of.dp, link) * sharing(groups, link);
+  }
+
+  // The last micro-batch's backward pass is cut below each bucket, and the buckets are reduced behind it.
+  struct FinalWork {
+    std::vector<LaneWork> works;
+    std::vector<int> released_at;  // by bucket: which work completes it
+  };
+  FinalWork final_work(int s) {
+    FinalWork out;
+    const std::vector<BucketShape> buckets = prices_.buckets(plan_, s);
+    std::vector<int> cuts = {plan_.stages[s].first_block()};
+    for (const BucketShape& bucket : buckets) cuts.push_back(bucket.lowest_block);
+    std::sort(cuts.begin(), cuts.end(), std::greater<>());
+    cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+    const double total = times_[s].backward;
+    const double exchange = total > 0 ? times_[s].backward_exchange / total : 0;
+    const auto segments = prices_.segments(plan_.stages[s]);
+    int upper = plan_.stages[s].last_block();
+    for (int lower : cuts) {
+      LaneWork work;
+      for (const BlockSegment& segment : segments) {
+        const int count = std::min(upper, segment.first + segment.count) - std::max(lower, segment.first);
+        if (count > 0) work.compute += count * block_price(s, segment, slowest_place_[s]).backward * (1 + exchange);
+      }
+      out.works.push_back(std::move(work));
+      upper = lower;
+    }
+    bool ordered = true;
+    for (const BucketShape& bucket : buckets) {
+      const int at = static_cast<int>(std::find(cuts.begin(), cuts.end(), bucket.lowest_block) - cuts.begin());
+      out.released_at.push_back(at);
+      // What waits for another stage is added after the pipeline has drained.
+      ordered = ordered && bucket.tied_stage < 0;
+      if (ordered && strategy(s).dp > 1) out.works[at].released.push_back(reduce_time(s, bucket.count));
+    }
+    return out;
+  }
+
+  LaneEnd final_backward(int s, double start) { return run_lanes(start, final_work(s).works, slowdown_); }
+
+  StageEnd drain(int s) {
+    StageEnd end;
+    const FinalWork work = final_work(s);
+    const LaneEnd lanes = run_lanes(final_start_[s], work.works, slowdown_);
+    end.backward = lanes.compute;
+    const std::vector<BucketShape> buckets = prices_.buckets(plan_, s);
+    for (std::size_t b = 0; b < buckets.size(); ++b) {
+      Reduction reduction;
+      reduction.ready = lanes.compute_ends[work.released_at[b]];
+      reduction.data_parallel = reduce_time(s, buckets[b].count);
+      reduction.tied_stage = buckets[b].tied_stage;
+      if (reduction.tied_stage >= 0) {
+        const std::vector<int> pair = {plan_.stages[s].ranks.front(), plan_.stages[reduction.tied_stage].ranks.front()};
+        std::vector<std::vector<int>> pairs;
+        for (std::size_t i = 0; i < plan_.stages[s].ranks.size(); ++i) pairs.push_back({plan_.stages[s].ranks[i], plan_.stages[reduction.tied_stage].ranks[i]});
+        const cluster::Link& link = link_among(plan_, prices_.cluster(), pair);
+        reduction.tied = prices_.collective("all_reduce", buckets[b].count * 4, 2, link) * sharing(pairs, link);
+      }
+      end.reductions.push_back(reduction);
+    }
+    return end;
+  }
+
+  // One queue a stage for its data-parallel collectives; stages that meet on a link share it.
+  FluidQueue data_queue(int s) const {
+    FluidQueue queue;
+    const auto group = data_group(s, 0);
+    const cluster::Link& link = link_among(plan_, prices_.cluster(), group);
+    std::vector<std::vector<int>> groups;
+    for (int t = 0; t < strategy(s).tp; ++t) groups.push_back(data_group(s, t));
+    queue.weight = sharing(groups, link);
+    if (link.shared)
+      for (int rank : plan_.stages[s].ranks) queue.nodes.insert({plan_.ranks[rank].group, plan_.ranks[rank].node});
+    return queue;
+  }
+
+  void finish_reductions() {
+    std::vector<FluidQueue> queues;
+    for (int s = 0; s < stage_count_; ++s) {
+      FluidQueue queue = data_queue(s);
+      for (const Reduction& reduction : ends_[s].reductions) {
+        double ready = reduction.ready;
+        if (reduction.tied_stage >= 0) {
+          for (const Reduction& other : ends_[reduction.tied_stage].reductions)
+            if (other.tied_stage == s) ready = std::max(ready, other.ready);
+          ready += reduction.tied;
+        }
+        queue.items.push_back({ready, reduction.data_parallel, 0});
+      }
+      queues.push_back(std::move(queue));
+    }
+    run_fluid(queues);
+    for (int s = 0; s < stage_count_; ++s) {
+      ends_[s].reduced = ends_[s].backward;
+      for (const FluidItem& item : queues[s].items) ends_[s].reduced = std::max(ends_[s].reduced, item.end);
+    }
+  }
+
+  void finish_steps() {
+    norm_ = 0;
+    for (const StageEnd& end : ends_) norm_ = std::max(norm_, end.reduced);
+    if (plan_.world_size() > 1) {
+      std::vector<int> world(plan_.world_size());
+      for (int rank = 0; rank < plan_.world_size(); ++rank) world[rank] = rank;
+      constexpr std::int64_t kScalars = 32;
+      norm_ += prices_.collective("all_reduce", kScalars, plan_.world_size(), link_among(plan_, prices_.cluster(), world));
+    }
+    std::vector<FluidQueue> queues;
+    for (int s = 0; s < stage_count_; ++s) {
+      const Strategy& of = strategy(s);
+      const bool sharded = of.zero > 0 && of.dp > 1;
+      FluidQueue gathers = data_queue(s);
+      std::vector<LaneWork> works;
+      for (const BucketShape& bucket : prices_.buckets(plan_, s)) {
+        LaneWork work{prices_.optimizer(sharded ? (bucket.count + of.dp - 1) / of.dp : bucket.count, slowest_place_[s]), {}};
+        if (sharded) work.released.push_back(gather_time(s, bucket.count));
+        works.push_back(std::move(work));
+      }
+      const LaneEnd lanes = run_lanes(norm_, works, slowdown_);
+      for (std::size_t b = 0; b < works.size() && sharded; ++b) gathers.items.push_back({lanes.compute_ends[b], works[b].released.front(), 0});
+      queues.push_back(std::move(gathers));
+      ends_[s].stepped = ends_[s].end = lanes.compute;
+    }
+    run_fluid(queues);
+    for (int s = 0; s < stage_count_; ++s)
+      for (const FluidItem& item : queues[s].items) ends_[s].end = std::max(ends_[s].end, item.end);
+  }
+
+  Prediction prediction() {
+    Prediction out;
+    double drained = 0;
+    for (const StageEnd& end : ends_) {
+      out.step = std::max(out.step, Seconds(end.end));
+      drained = std::max(drained, end.backward);
+    }
+    int critical = 0;
+    double busy = 0;
+    for (int s = 0; s < stage_count_; ++s) {
+      const auto work = [&](int stage) { return times_[stage].whole_forward() + times_[stage].whole_backward(); };
+      if (work(s) > work(critical)) critical = s;
+      const double compute = micro_batches_ * (times_[s].forward + times_[s].backward) + (ends_[s].stepped - norm_);
+      busy += compute * static_cast<double>(plan_.stages[s].ranks.size());
+    }
+    const StageTimes& times = times_[critical];
+    const StageEnd& end = ends_[critical];
+    const double m = micro_batches_;
+    const double working = m * (times.whole_forward() + times.whole_backward());
+    const auto add = [&](const char* name, double seconds) {
+      if (seconds > 0) out.parts.emplace_back(name, Seconds(seconds));
+    };
+    add("forward", m * times.forward);
+    add("backward", m * (times.backward - times.recompute));
+    add("recompute", m * times.recompute);
+    add("tensor exchange", m * (times.forward_exchange + times.backward_exchange));
+    // The exchange costs what it adds at the end and what it slows the last backward pass down.
+    const double slowed = end.backward - final_start_[critical] - times.whole_backward();
+    add("pipeline idle", drained - working - slowed);
+    add("gradient exchange", norm_ - drained + slowed);
+    add("optimizer", end.stepped - norm_);
+    add("parameter gather", out.step.value - end.stepped);
+    out.memory = memory_of(plan_, prices_);
+    out.bubble = std::clamp(1 - busy / (out.step.value * plan_.world_size()), 0.0, 1.0);
+    return out;
+  }
+
+  const Plan& plan_;
+  Prices& prices_;
+  std::vector<Place> places_;
+  int stage_count_;
+  int micro_batches_;
+  double slowdown_;
+  std::vector<Place> slowest_place_;
+  std::vector<StageTimes> times_;
+  std::vector<std::vector<double>> forward_end_;
+  std::vector<std::vector<double>> backward_end_;
+  std::vector<double> final_start_;
+  std::vector<StageEnd> ends_;
+  double norm_ = 0;
+};
+
+}  // namespace
+
+Prediction predict(const Plan& plan, Prices& prices) { return Predictor(plan, prices).predict(); }
+
+Prediction predict(const Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train, const cluster::ClusterSpec& cluster,
+                   const profile::Profile& profile) {
+  Prices prices(model, train, cluster, profile);
+  return predict(plan, prices);
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,56 @@
+// Internal: the plans that divide.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cluster/cluster.hpp"
+#include "model/job.hpp"
+#include "plan/plan.hpp"
+#include "plan/prices.hpp"
+
+namespace tessera::plan {
+
+// So many workers on so many nodes of one group.
+struct WorkerLayout {
+  int group = 0;
+  int nodes = 1;
+  int per_node = 1;
+  int threads = 1;
+  int world() const { return nodes * per_node; }
+  bool operator==(const WorkerLayout&) const = default;
+};
+
+// One point of the space, before its blocks are cut into stages.
+struct Point {
+  WorkerLayout layout;
+  int dp = 1;
+  int tp = 1;
+  int pp = 1;
+  std::int64_t micro_batches = 1;
+  model::Recompute recompute = model::Recompute::none;
+};
+// What does not change how blocks are cut.
+struct Variant {
+  Schedule schedule = Schedule::one_f_one_b;
+  int zero = 0;
+};
+
+// Worker layouts that the job's `cluster:` and `parallel:` leave open, fewest workers first.
+std::vector<WorkerLayout> layouts(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const std::vector<std::string>& vendors);
+// Throws invalid_config at the line of `parallel` when what is fixed there cannot divide.
+void check_fixed(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const std::vector<WorkerLayout>& layouts);
+
+// Simplest first.
+std::vector<Point> points(const model::JobSpec& job, const WorkerLayout& layout);
+std::vector<Variant> variants(const model::JobSpec& job, const Point& point);
+
+// "dp2 x tp2 x pp4", "one worker".
+std::string family_of(const Point& point);
+
+// The point's plan with the blocks cut at `cuts` (the first block of each stage, then the number of blocks).
+Plan plan_of(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const Point& point, const Variant& variant, const std::vector<int>& cuts);
+// What each block costs one rank per micro-batch: forward, backward and tensor-parallel exchange.
+std::vector<double> block_seconds(const model::JobSpec& job, const Point& point, Prices& prices);
+
+}  // namespace tessera::plan

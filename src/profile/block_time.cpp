@@ -1,0 +1,102 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+#include "profile/roofline.hpp"
+
+namespace tessera::profile {
+namespace {
+
+// Everything of a sample but its micro-batch.
+struct Shape {
+  int tensor_parallel = 1;
+  int threads = 1;
+  int neighbours = 1;
+  auto key() const { return std::tie(tensor_parallel, threads, neighbours); }
+  bool operator==(const Shape&) const = default;
+};
+
+Shape shape_of(const BlockSample& sample) { return {sample.tensor_parallel, sample.threads, sample.neighbours}; }
+
+// How far a measurement is from what is asked: how the worker is built matters more than how the block is cut.
+double distance(const Shape& a, const Shape& b) {
+  const auto factor = [](int x, int y) { return std::abs(std::log2(static_cast<double>(x) / y)); };
+  return 4 * factor(a.threads, b.threads) + 2 * factor(a.neighbours, b.neighbours) + factor(a.tensor_parallel, b.tensor_parallel);
+}
+
+// The times of one shape over the micro-batch: linear between neighbours, and on from the last two.
+class Curve {
+ public:
+  void add(const BlockSample& sample) { points_[sample.micro_batch] = {sample.forward.value, sample.backward.value}; }
+
+  std::pair<double, double> at(std::int64_t micro_batch) const {
+    if (points_.size() == 1) {
+      const auto& [where, value] = *points_.begin();
+      const double ratio = static_cast<double>(micro_batch) / static_cast<double>(where);
+      return {value.first * ratio, value.second * ratio};
+    }
+    auto upper = points_.lower_bound(micro_batch);
+    if (upper == points_.begin()) ++upper;
+    if (upper == points_.end()) --upper;
+    const auto lower = std::prev(upper);
+    const double share = static_cast<double>(micro_batch - lower->first) / static_cast<double>(upper->first - lower->first);
+    const auto line = [&](double a, double b) { return std::max(a + share * (b - a), std::min(a, b) * 0.1); };
+    return {line(lower->second.first, upper->second.first), line(lower->second.second, upper->second.second)};
+  }
+
+ private:
+  std::map<std::int64_t, std::pair<double, double>> points_;
+};
+
+}  // namespace
+
+BlockTime block_time(const Profile& profile, const model::BlockSpec& block, const model::BlockShard& shard, const cluster::Device& device,
+                     int threads, int neighbours) {
+  const Shape wanted{shard.tensor_parallel, threads, neighbours};
+  const BlockSample* nearest_sample = nullptr;
+  for (const BlockSample& sample : profile.blocks) {
+    if (!device.is_cpu() || sample.kind != block.kind || sample.precision != shard.precision) continue;
+    const Shape shape = shape_of(sample);
+    if (nearest_sample == nullptr) nearest_sample = &sample;
+    const Shape best = shape_of(*nearest_sample);
+    const double here = distance(shape, wanted);
+    const double there = distance(best, wanted);
+    if (here < there || (here == there && shape.key() < best.key())) nearest_sample = &sample;
+  }
+  const BlockTime estimate = roofline(model::cost_of(block, shard), rates_of(device, shard.precision, threads, neighbours));
+  if (nearest_sample == nullptr) return estimate;
+  const Shape found = shape_of(*nearest_sample);
+  Curve curve;
+  for (const BlockSample& sample : profile.blocks)
+    if (sample.kind == block.kind && sample.precision == shard.precision && shape_of(sample) == found) curve.add(sample);
+  const auto [forward, backward] = curve.at(shard.micro_batch);
+  if (found == wanted) return {Seconds(forward), Seconds(backward), true};
+  // Another shape was measured: as much faster or slower as the roofline says.
+  model::BlockShard measured = shard;
+  measured.tensor_parallel = found.tensor_parallel;
+  const BlockTime reference = roofline(model::cost_of(block, measured), rates_of(device, shard.precision, found.threads, found.neighbours));
+  const auto scaled = [](double time, Seconds to, Seconds from) { return Seconds(from.value > 0 ? time * to.value / from.value : time); };
+  return {scaled(forward, estimate.forward, reference.forward), scaled(backward, estimate.backward, reference.backward), false};
+}
+
+Seconds optimizer_time(const Profile& profile, const std::string& kind, std::int64_t parameters, model::Precision precision,
+                       const cluster::Device& device, int threads, int neighbours) {
+  const OptimizerSample* best = nullptr;
+  double best_distance = 0;
+  for (const OptimizerSample& sample : profile.optimizers) {
+    if (!device.is_cpu() || sample.kind != kind || sample.precision != precision) continue;
+    const double here = distance({1, sample.threads, sample.neighbours}, {1, threads, neighbours});
+    if (best != nullptr && here >= best_distance) continue;
+    best = &sample;
+    best_distance = here;
+  }
+  const Seconds estimate = optimizer_roofline(kind, parameters, precision, rates_of(device, precision, threads, neighbours));
+  if (best == nullptr) return estimate;
+  const Seconds measured(best->seconds_per_parameter * static_cast<double>(parameters));
+  if (best_distance == 0) return measured;
+  const Seconds reference = optimizer_roofline(kind, parameters, precision, rates_of(device, precision, best->threads, best->neighbours));
+  return reference.value > 0 ? Seconds(measured.value * estimate.value / reference.value) : measured;
+}
+
+}  // namespace tessera::profile

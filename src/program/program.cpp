@@ -1,0 +1,46 @@
+#include "program/program.hpp"
+
+namespace tessera::program {
+
+const char* name_of(Op op) {
+  switch (op) {
+    case Op::forward: return "forward";
+    case Op::backward: return "backward";
+    case Op::backward_input: return "backward_input";
+    case Op::backward_weight: return "backward_weight";
+    case Op::send_activation: return "send_activation";
+    case Op::receive_activation: return "receive_activation";
+    case Op::send_gradient: return "send_gradient";
+    case Op::receive_gradient: return "receive_gradient";
+    case Op::reduce_tied: return "reduce_tied";
+    case Op::reduce_gradients: return "reduce_gradients";
+    case Op::reduce_norm: return "reduce_norm";
+    case Op::optimizer_step: return "optimizer_step";
+    case Op::gather_parameters: return "gather_parameters";
+  }
+  return "?";
+}
+
+bool is_compute(Op op) {
+  return op == Op::forward || op == Op::backward || op == Op::backward_input || op == Op::backward_weight || op == Op::optimizer_step;
+}
+
+std::string to_text(const Program& program) {
+  std::string out = text("rank ", program.rank, ": stage ", program.stage, ", dp ", program.dp_index, "/", program.dp_size, ", tp ",
+                         program.tp_index, "/", program.tp_size, ", blocks [", program.first_block, ", ", program.last_block, ")\n");
+  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+    const Instruction& instruction = program.instructions[i];
+    out += text("  ", i, " ", name_of(instruction.op));
+    if (instruction.micro_batch >= 0) out += text(" m", instruction.micro_batch);
+    if (instruction.first_block >= 0) out += text(" [", instruction.first_block, ", ", instruction.last_block, ")");
+    if (instruction.peer >= 0) out += text(" peer ", instruction.peer);
+    if (instruction.bucket >= 0) out += text(" bucket ", instruction.bucket);
+    if (instruction.group >= 0) out += text(" ", program.groups[instruction.group].name);
+    if (instruction.bytes.value > 0) out += " " + to_text(instruction.bytes);
+    for (int dependency : instruction.after) out += text(" <", dependency);
+    out += "\n";
+  }
+  return out;
+}
+
+}  // namespace tessera::program

@@ -1,0 +1,106 @@
+// What one rank does in one training step: a short list of instructions with explicit dependencies. The simulator runs it
+// against a clock, the trainer with tensors.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/units.hpp"
+#include "model/model.hpp"
+#include "plan/plan.hpp"
+
+namespace tessera::program {
+
+enum class Op {
+  forward,            // blocks [first_block, last_block) of micro_batch
+  backward,           // backward_input and backward_weight of the same blocks, in one
+  backward_input,
+  backward_weight,
+  send_activation,    // the inputs of block first_block of micro_batch, to `peer`
+  receive_activation,
+  send_gradient,      // the gradient of the inputs of block first_block, to `peer`
+  receive_gradient,
+  reduce_tied,        // gradients of a parameter that several stages hold, over `group`; `bucket` holds it
+  reduce_gradients,   // of `bucket` over `group`: all-reduce, or reduce-scatter when the bucket is sharded
+  reduce_norm,        // the step's scalars over all ranks: squared gradient norm, loss, tokens
+  optimizer_step,     // of `bucket`, or of this rank's shard of it
+  gather_parameters   // of `bucket` over `group`, after a sharded step
+};
+const char* name_of(Op op);
+// Runs on the rank's compute threads; everything else is communication and runs beside it.
+bool is_compute(Op op);
+
+struct Instruction {
+  Op op = Op::forward;
+  int micro_batch = -1;
+  int first_block = -1;
+  int last_block = -1;
+  int peer = -1;               // world rank
+  int bucket = -1;             // index into Program::buckets
+  int group = -1;              // index into Program::groups
+  Bytes bytes{};               // moved by this rank's communication
+  std::vector<int> after;      // indices of instructions of this program that must be complete
+};
+
+struct CommGroup {
+  std::string name;            // "dp.stage0.tp1": equal on all members
+  std::vector<int> ranks;      // world ranks in group order
+};
+
+// One parameter of one block within a bucket, in flat order.
+struct BucketEntry {
+  int block = 0;
+  int parameter = 0;           // index into BlockSpec::parameters
+  std::int64_t offset = 0;     // elements from the bucket's start
+  std::int64_t count = 0;      // elements of this rank's tensor-parallel shard
+};
+
+// Parameters whose gradients are reduced and stepped together. Data-parallel peers have the same bucket layout.
+struct Bucket {
+  std::vector<BucketEntry> entries;
+  std::int64_t count = 0;      // elements, padded to a multiple of the shard count
+  int group = -1;              // data-parallel group; -1 when alone
+  bool sharded = false;        // ZeRO-1: each member steps count / size elements
+};
+
+struct Program {
+  int rank = 0;
+  bool training = true;        // false: forward passes and the loss alone
+  int stage = 0;
+  int dp_index = 0;
+  int dp_size = 1;
+  int tp_index = 0;
+  int tp_size = 1;
+  int tensor_group = -1;       // index into groups; -1 when tp_size is 1
+  int first_block = 0;
+  int last_block = 0;
+  std::int64_t micro_batch = 1;        // samples per micro-batch
+  std::int64_t micro_batches = 1;
+  std::vector<bool> recompute;         // by block - first_block; never of a block without inputs or of the loss
+  std::vector<CommGroup> groups;
+  std::vector<Bucket> buckets;
+  // In issue order; compute instructions run strictly in this order, communication starts when its dependencies are met,
+  // in this order within one group or peer.
+  std::vector<Instruction> instructions;
+
+  // Which of the step's global_batch samples (indices into its ordered list) micro-batch m of this rank holds: consecutive.
+  std::int64_t first_sample(std::int64_t m) const { return (dp_index * micro_batches + m) * micro_batch; }
+};
+
+// One program per rank. Pure. `plan` must have passed plan::check.
+std::vector<Program> compile(const plan::Plan& plan, const model::ModelSpec& model);
+
+// The same ranks, stages and groups, but forward passes only, `micro_batches` of `micro_batch` samples per replica: what
+// evaluation runs.
+std::vector<Program> compile_evaluation(const plan::Plan& plan, const model::ModelSpec& model, std::int64_t micro_batches,
+                                        std::int64_t micro_batch);
+
+// Proves what must hold for any schedule: each micro-batch passes each block forward once and backward once, in order;
+// every send has its receive in the same order on its peer; no set of ranks can wait for each other in a circle; members of
+// a group issue the same collectives in the same order. Throws invalid_config or internal with rank and instruction.
+void check(const std::vector<Program>& programs);
+
+// For people and tests: one line an instruction.
+std::string to_text(const Program& program);
+
+}  // namespace tessera::program

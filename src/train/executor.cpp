@@ -1,0 +1,261 @@
+#include "train/executor.hpp"
+
+#include <ATen/ops/empty.h>
+#include <algorithm>
+#include <set>
+
+#include "base/clock.hpp"
+
+namespace tessera::train {
+
+using program::Instruction;
+using program::Op;
+
+namespace {
+
+std::span<std::byte> bytes_of(const at::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
+}
+
+bool is_loss(const model::BlockSpec& spec) { return !spec.outputs.empty() && spec.outputs.front().name == "loss"; }
+
+std::uint32_t tag_of(const Instruction& instruction, std::size_t tensor) {
+  const bool gradient = instruction.op == Op::send_gradient || instruction.op == Op::receive_gradient;
+  return static_cast<std::uint32_t>(tensor * 2 + (gradient ? 1 : 0));
+}
+
+comm::DataType type_of(model::Precision precision) { return precision == model::Precision::f32 ? comm::DataType::f32 : comm::DataType::bf16; }
+
+}  // namespace
+
+Executor::Executor(program::Program program, const model::ModelSpec& model, model::Precision precision, Store& store, comm::Communicator& comm)
+    : program_(std::move(program)), model_(model), precision_(precision), instances_(model_.blocks()), store_(store), world_(comm.world()) {
+  for (const auto& group : program_.groups)
+    groups_.push_back(comm.group(group.ranks, group.name + (program_.training ? "" : ".evaluation")));
+}
+
+Scalars Executor::run(const std::vector<nn::Batch>& batches, double loss_scale, bool wish_to_stop,
+                      const std::function<void(int bucket, const Scalars&)>& step) {
+  const std::size_t count = program_.instructions.size();
+  activations_.clear();
+  gradients_.clear();
+  saved_.clear();
+  started_.assign(count, false);
+  executed_.assign(count, false);
+  handles_.assign(count, {});
+  buffers_.assign(count, {});
+  pending_.clear();
+  spans_.clear();
+  scalars_.assign(4, 0.0);
+  wish_to_stop_ = wish_to_stop ? 1 : 0;
+  step_start_ = real_clock().now().value;
+  for (std::size_t i = 0; i < count; ++i) {
+    const int index = static_cast<int>(i);
+    if (program::is_compute(program_.instructions[i].op)) {
+      for (int dependency : program_.instructions[i].after) complete(dependency);
+      const double begin = real_clock().now().value - step_start_;
+      compute(index, batches, loss_scale, step);
+      executed_[i] = true;
+      spans_.push_back({index, begin, real_clock().now().value - step_start_});
+    } else {
+      pending_.push_back(index);
+    }
+    start_ready();
+  }
+  for (std::size_t i = 0; i < count; ++i) complete(static_cast<int>(i));
+  for (std::size_t i = 0; i < count; ++i)
+    for (const auto& handle : handles_[i]) {
+      const double end = spans_.empty() ? 0 : real_clock().now().value - step_start_;
+      spans_.push_back({static_cast<int>(i), std::max(0.0, end - handle.elapsed().value), end});
+    }
+  return {scalars_[0], scalars_[1], scalars_[2], scalars_[3]};
+}
+
+void Executor::compute(int index, const std::vector<nn::Batch>& batches, double loss_scale,
+                       const std::function<void(int, const Scalars&)>& step) {
+  const Instruction& instruction = program_.instructions[index];
+  if (instruction.op == Op::optimizer_step) {
+    step(instruction.bucket, {scalars_[0], scalars_[1], scalars_[2], scalars_[3]});
+    return;
+  }
+  nn::Pass pass;
+  pass.batch = &batches.at(instruction.micro_batch);
+  pass.precision = precision_;
+  pass.training = program_.training;
+  pass.loss_scale = loss_scale;
+  if (program_.tensor_group >= 0) pass.tensor_group = group(program_.tensor_group);
+  if (instruction.op == Op::forward)
+    forward(instruction, pass);
+  else
+    backward(instruction, pass);
+}
+
+void Executor::forward(const Instruction& instruction, nn::Pass& pass) {
+  const int m = instruction.micro_batch;
+  nn::Tensors tensors;
+  if (auto inputs = activations_.find({m, instruction.first_block}); inputs != activations_.end()) tensors = inputs->second;
+  for (int b = instruction.first_block; b < instruction.last_block; ++b) {
+    const bool recompute = program_.training && program_.recompute[b - program_.first_block];
+    nn::Saved saved;
+    pass.training = program_.training && !recompute;
+    // Only a recomputed block needs its inputs again.
+    if (recompute) activations_[{m, b}] = tensors;
+    tensors = store_.block(b).forward(tensors, saved, pass);
+    if (program_.training && !recompute) saved_[{m, b}] = std::move(saved);
+    if (!recompute) activations_.erase({m, b});
+    if (is_loss(*instances_[b].spec)) {
+      // Tensor-parallel peers hold the same sums; they count once.
+      if (program_.tp_index == 0) {
+        scalars_[1] += tensors.at(0).item<float>();
+        scalars_[2] += static_cast<double>(tensors.at(1).item<std::int64_t>());
+      }
+      return;
+    }
+  }
+  activations_[{m, instruction.last_block}] = std::move(tensors);
+}
+
+void Executor::backward(const Instruction& instruction, nn::Pass& pass) {
+  const int m = instruction.micro_batch;
+  nn::Tensors grads;
+  if (auto found = gradients_.find({m, instruction.last_block}); found != gradients_.end()) {
+    grads = std::move(found->second);
+    gradients_.erase(found);
+  }
+  for (int b = instruction.last_block - 1; b >= instruction.first_block; --b) {
+    nn::Block& block = store_.block(b);
+    nn::Saved saved;
+    if (program_.recompute[b - program_.first_block]) {
+      pass.training = true;
+      block.forward(activations_.at({m, b}), saved, pass);
+      activations_.erase({m, b});
+    } else {
+      saved = std::move(saved_.at({m, b}));
+      saved_.erase({m, b});
+    }
+    if (instruction.op == Op::backward_weight) {
+      block.backward_weight(saved, pass);
+      continue;
+    }
+    grads = block.backward_input(grads, saved, pass);
+    if (instruction.op == Op::backward)
+      block.backward_weight(saved, pass);
+    else
+      saved_[{m, b}] = std::move(saved);
+  }
+  if (instruction.op != Op::backward_weight && instruction.first_block > 0) gradients_[{m, instruction.first_block}] = std::move(grads);
+}
+
+bool Executor::done(int index) const {
+  if (program::is_compute(program_.instructions[index].op)) return executed_[index];
+  if (!started_[index]) return false;
+  return std::all_of(handles_[index].begin(), handles_[index].end(), [](const comm::Handle& handle) { return handle.done(); });
+}
+
+void Executor::start_ready() {
+  std::set<std::pair<int, Op>> blocked;  // a channel whose earlier communication has not started
+  std::erase_if(pending_, [&](int index) {
+    const Instruction& instruction = program_.instructions[index];
+    const std::pair<int, Op> channel = instruction.group >= 0 ? std::pair(-1 - instruction.group, Op::forward) : std::pair(instruction.peer, instruction.op);
+    const bool ready = !blocked.contains(channel) && std::all_of(instruction.after.begin(), instruction.after.end(), [&](int d) { return done(d); });
+    if (!ready) {
+      blocked.insert(channel);
+      return false;
+    }
+    start(index);
+    return true;
+  });
+}
+
+void Executor::start(int index) {
+  handles_[index].clear();
+  handles_[index].push_back(communicate(index));
+  started_[index] = true;
+}
+
+// Everything pending before `index` has only dependencies that have started, so waiting for the first pending one's
+// dependencies always makes progress.
+void Executor::complete(int index) {
+  if (program::is_compute(program_.instructions[index].op)) {
+    ensure(executed_[index], "a compute instruction was waited for before its turn");
+    return;
+  }
+  start_ready();
+  while (!started_[index]) {
+    for (int dependency : program_.instructions[pending_.front()].after)
+      for (const auto& handle : handles_[dependency]) handle.wait();
+    start_ready();
+  }
+  for (const auto& handle : handles_[index]) handle.wait();
+  buffers_[index].clear();
+}
+
+at::Tensor Executor::receive_buffer(const model::TensorSpec& tensor) const {
+  std::vector<std::int64_t> shape = {program_.micro_batch};
+  shape.insert(shape.end(), tensor.shape.begin(), tensor.shape.end());
+  return at::empty(shape, at::TensorOptions().dtype(precision_ == model::Precision::f32 ? at::kFloat : at::kBFloat16));
+}
+
+comm::Handle Executor::send(int index, const nn::Tensors& tensors) {
+  const Instruction& instruction = program_.instructions[index];
+  comm::Handle last;
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    buffers_[index].push_back(tensors[t].contiguous());
+    last = world_.send(bytes_of(buffers_[index].back()), instruction.peer, tag_of(instruction, t));
+    if (t + 1 < tensors.size()) handles_[index].push_back(last);
+  }
+  return last;
+}
+
+comm::Handle Executor::receive(int index, nn::Tensors& tensors) {
+  const Instruction& instruction = program_.instructions[index];
+  comm::Handle last;
+  const auto& specs = instances_[instruction.first_block].spec->inputs;
+  for (std::size_t t = 0; t < specs.size(); ++t) {
+    tensors.push_back(receive_buffer(specs[t]));
+    last = world_.receive(bytes_of(tensors.back()), instruction.peer, tag_of(instruction, t));
+    if (t + 1 < specs.size()) handles_[index].push_back(last);
+  }
+  return last;
+}
+
+comm::Handle Executor::communicate(int index) {
+  const Instruction& instruction = program_.instructions[index];
+  const Key key{instruction.micro_batch, instruction.first_block};
+  switch (instruction.op) {
+    case Op::send_activation: {
+      const auto handle = send(index, activations_.at(key));
+      activations_.erase(key);
+      return handle;
+    }
+    case Op::receive_activation: return receive(index, activations_[key]);
+    case Op::send_gradient: {
+      const auto handle = send(index, gradients_.at(key));
+      gradients_.erase(key);
+      return handle;
+    }
+    case Op::receive_gradient: return receive(index, gradients_[key]);
+    case Op::reduce_norm:
+      scalars_[0] = program_.training ? store_.squared_norm() : 0.0;
+      scalars_[3] = wish_to_stop_;
+      if (instruction.group < 0) return {};
+      return group(instruction.group).all_reduce(scalars_.data(), scalars_.size(), comm::DataType::f64);
+    default: break;
+  }
+  BucketState& state = store_.bucket(instruction.bucket);
+  const std::size_t shard = static_cast<std::size_t>(state.shard_end - state.shard_begin);
+  const comm::Group& peers = group(instruction.group);
+  switch (instruction.op) {
+    case Op::reduce_tied: return peers.all_reduce(state.grads.data_ptr(), state.grads.numel(), comm::DataType::f32);
+    case Op::reduce_gradients:
+      if (!program_.buckets[instruction.bucket].sharded) return peers.all_reduce(state.grads.data_ptr(), state.grads.numel(), comm::DataType::f32);
+      return peers.reduce_scatter(state.grads.data_ptr(), state.grads.data_ptr<float>() + state.shard_begin, shard, comm::DataType::f32);
+    case Op::gather_parameters: {
+      auto* values = static_cast<std::byte*>(state.values.data_ptr());
+      return peers.all_gather(values + state.shard_begin * state.values.element_size(), values, shard, type_of(precision_));
+    }
+    default: throw Error(ErrorCode::internal, text("no communication for ", program::name_of(instruction.op)));
+  }
+}
+
+}  // namespace tessera::train

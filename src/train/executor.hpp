@@ -1,0 +1,84 @@
+// Runs one rank's Program with tensors: compute instructions in order on the calling thread, communication beside them as
+// soon as its dependencies are met.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "comm/comm.hpp"
+#include "nn/block.hpp"
+#include "program/program.hpp"
+#include "train/store.hpp"
+
+namespace tessera::train {
+
+// Sums over all ranks, equal on all of them.
+struct Scalars {
+  double squared_norm = 0;  // of the gradient; 0 in evaluation
+  double loss = 0;          // summed over tokens
+  double tokens = 0;
+  double stop = 0;          // how many ranks were asked to stop
+};
+
+// When an instruction ran, in seconds from the step's start.
+struct InstructionSpan {
+  int instruction = 0;
+  double begin = 0;
+  double end = 0;
+};
+
+// Not thread-safe. Errors of communication and computation come out of run(); after one the Executor is not used again.
+class Executor {
+ public:
+  Executor(program::Program program, const model::ModelSpec& model, model::Precision precision, Store& store, comm::Communicator& comm);
+
+  // One pass over the program. batches[m] are this rank's samples of micro-batch m. `step` is called for each
+  // optimizer_step instruction, after the scalars are known.
+  Scalars run(const std::vector<nn::Batch>& batches, double loss_scale, bool wish_to_stop,
+              const std::function<void(int bucket, const Scalars&)>& step);
+
+  const program::Program& program() const { return program_; }
+  // Of the last run.
+  const std::vector<InstructionSpan>& spans() const { return spans_; }
+
+ private:
+  using Key = std::pair<int, int>;  // micro-batch, block
+
+  void compute(int index, const std::vector<nn::Batch>& batches, double loss_scale, const std::function<void(int, const Scalars&)>& step);
+  void forward(const program::Instruction& instruction, nn::Pass& pass);
+  void backward(const program::Instruction& instruction, nn::Pass& pass);
+  void start(int index);
+  void start_ready();
+  void complete(int index);
+  bool done(int index) const;
+  comm::Handle communicate(int index);
+  at::Tensor receive_buffer(const model::TensorSpec& tensor) const;
+  comm::Handle send(int index, const nn::Tensors& tensors);
+  comm::Handle receive(int index, nn::Tensors& tensors);
+  const comm::Group& group(int index) const { return groups_.at(index); }
+
+  const program::Program program_;
+  const model::ModelSpec model_;
+  const model::Precision precision_;
+  std::vector<model::BlockInstance> instances_;
+  Store& store_;
+  std::vector<comm::Group> groups_;  // as Program::groups
+  comm::Group world_;
+
+  // Of the step under way.
+  std::map<Key, nn::Tensors> activations_;            // the inputs of a block
+  std::map<Key, nn::Tensors> gradients_;              // of the inputs of a block
+  std::map<Key, nn::Saved> saved_;
+  std::vector<bool> started_;
+  std::vector<bool> executed_;                        // compute instructions
+  std::vector<std::vector<comm::Handle>> handles_;    // communication instructions
+  std::vector<nn::Tensors> buffers_;                  // kept until their communication is complete
+  std::vector<int> pending_;                          // communication not yet started, in order
+  std::vector<double> scalars_;
+  std::vector<InstructionSpan> spans_;
+  double step_start_ = 0;
+  double wish_to_stop_ = 0;
+};
+
+}  // namespace tessera::train

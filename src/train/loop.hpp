@@ -1,0 +1,37 @@
+// The loop around the steps: when to evaluate, when to save, when to stop.
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+
+#include "train/trainer.hpp"
+
+namespace tessera::train {
+
+// What a front end wants to hear. Called on every rank; most act on rank 0 alone.
+class LoopObserver {
+ public:
+  virtual ~LoopObserver() = default;
+  virtual void on_step(const StepReport& report) = 0;
+  // `steps` steps had been made.
+  virtual void on_evaluation(std::int64_t steps, const EvaluationReport& report) = 0;
+  virtual void on_saved(std::int64_t steps) = 0;
+};
+
+struct LoopOptions {
+  std::filesystem::path checkpoints;          // the folder that they go to
+  std::int64_t stop_after = 0;                // make at most this many steps now; 0: up to the job's
+  bool keep = true;                           // save and evaluate; false: only the steps
+  const std::atomic<bool>* stop = nullptr;    // set when this process was asked to stop
+};
+
+struct LoopOutcome {
+  bool stopped = false;                       // before the job's last step, because some rank was asked to
+  std::optional<EvaluationReport> evaluation; // the last one
+};
+
+// From the trainer's next step to the job's last. A failing save (disk full) is reported as a warning and tried again at
+// the next turn; only the last save of the loop throws.
+LoopOutcome run_loop(const model::JobSpec& job, Trainer& trainer, FileSystem& files, const LoopOptions& options, LoopObserver& observer);
+
+}  // namespace tessera::train

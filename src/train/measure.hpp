@@ -1,0 +1,20 @@
+// Measures the job's own blocks, the optimizer and the collectives on this host, for one number of workers and threads.
+#pragma once
+
+#include "comm/comm.hpp"
+#include "model/job.hpp"
+#include "profile/profile.hpp"
+
+namespace tessera::train {
+
+struct MeasureOptions {
+  int threads = 1;                // of this worker
+  std::string link = "shm";       // the name that collective times are filed under
+  Seconds budget = Seconds(6);    // roughly; small micro-batches come first and large ones are left out when it is spent
+};
+
+// All workers of the communicator call it together and compute at the same time, as they will in training; every number is
+// the slowest worker's. The profile holds what this number of workers and threads can tell.
+profile::Profile measure(const model::JobSpec& job, comm::Communicator& comm, const MeasureOptions& options);
+
+}  // namespace tessera::train

@@ -1,0 +1,219 @@
+#include "train/store.hpp"
+
+#include <ATen/ops/zeros.h>
+#include <algorithm>
+
+#include "nn/optimizer.hpp"
+
+namespace tessera::train {
+
+using checkpoint::Piece;
+using program::Bucket;
+using program::BucketEntry;
+
+struct Store::Segment {
+  int bucket;
+  BucketEntry entry;
+  std::int64_t begin;  // within the bucket
+  std::int64_t end;
+};
+
+Store::Store(const model::ModelSpec& model, const program::Program& program, model::Precision precision, const model::OptimizerSpec& optimizer)
+    : model_(model), program_(program), precision_(precision), instances_(model_.blocks()) {
+  const auto f32 = at::TensorOptions().dtype(at::kFloat);
+  for (const Bucket& bucket : program_.buckets) {
+    BucketState state;
+    const std::int64_t shard = bucket.sharded ? bucket.count / program_.dp_size : bucket.count;
+    state.shard_begin = bucket.sharded ? shard * program_.dp_index : 0;
+    state.shard_end = state.shard_begin + shard;
+    state.grads = at::zeros({bucket.count}, f32);
+    if (precision == model::Precision::f32) {
+      state.values = at::zeros({bucket.count}, f32);
+      state.master = state.values.narrow(0, state.shard_begin, shard);
+    } else {
+      state.values = at::zeros({bucket.count}, at::TensorOptions().dtype(at::kBFloat16));
+      state.master = at::zeros({shard}, f32);
+    }
+    if (optimizer.kind == model::OptimizerKind::adamw) {
+      state.exp_avg = at::zeros({shard}, f32);
+      state.exp_avg_sq = at::zeros({shard}, f32);
+    } else if (optimizer.momentum != 0) {
+      state.exp_avg = at::zeros({shard}, f32);
+    }
+    buckets_.push_back(std::move(state));
+  }
+  const nn::BlockPlacement placement{program_.tp_index, program_.tp_size};
+  for (int b = program_.first_block; b < program_.last_block; ++b) blocks_.push_back(nn::make_block(*instances_[b].spec, placement));
+  bind_blocks();
+}
+
+const model::ParameterSpec& Store::spec_of(const BucketEntry& entry) const { return instances_[entry.block].spec->parameters[entry.parameter]; }
+
+std::string Store::name_of(const BucketEntry& entry) const {
+  const auto& spec = spec_of(entry);
+  return spec.tied_to.empty() ? instances_[entry.block].parameter_name(spec) : spec.tied_to;
+}
+
+bool Store::owns(const BucketEntry& entry) const { return spec_of(entry).tied_to.empty(); }
+
+void Store::bind_blocks() {
+  const nn::BlockPlacement placement{program_.tp_index, program_.tp_size};
+  std::map<std::string, std::pair<at::Tensor, at::Tensor>> views;
+  for (std::size_t b = 0; b < buckets_.size(); ++b)
+    for (const BucketEntry& entry : program_.buckets[b].entries) {
+      const auto shape = nn::shard_shape(spec_of(entry), placement);
+      views[name_of(entry)] = {buckets_[b].values.narrow(0, entry.offset, entry.count).view(shape),
+                               buckets_[b].grads.narrow(0, entry.offset, entry.count).view(shape)};
+    }
+  for (int b = program_.first_block; b < program_.last_block; ++b) {
+    std::vector<nn::Parameter> parameters;
+    for (const auto& spec : instances_[b].spec->parameters) {
+      const std::string name = instances_[b].parameter_name(spec);
+      const auto& [value, grad] = views.at(spec.tied_to.empty() ? name : spec.tied_to);
+      parameters.push_back({&spec, name, value, grad});
+    }
+    block(b).bind(std::move(parameters));
+  }
+}
+
+void Store::initialize(std::uint64_t seed) {
+  const nn::BlockPlacement placement{program_.tp_index, program_.tp_size};
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    BucketState& state = buckets_[b];
+    at::Tensor whole = precision_ == model::Precision::f32 ? state.values : at::zeros({program_.buckets[b].count}, at::TensorOptions().dtype(at::kFloat));
+    for (const BucketEntry& entry : program_.buckets[b].entries) {
+      at::Tensor value = whole.narrow(0, entry.offset, entry.count).view(nn::shard_shape(spec_of(entry), placement));
+      nn::initialize(spec_of(entry), name_of(entry), seed, placement, value);
+    }
+    if (precision_ == model::Precision::f32) continue;
+    state.values.copy_(whole);
+    state.master.copy_(whole.narrow(0, state.shard_begin, state.shard_end - state.shard_begin));
+  }
+}
+
+void Store::zero_grads() {
+  for (BucketState& state : buckets_) state.grads.zero_();
+}
+
+std::vector<Store::Segment> Store::segments(int bucket) const {
+  std::vector<Segment> out;
+  const BucketState& state = buckets_[bucket];
+  for (const BucketEntry& entry : program_.buckets[bucket].entries) {
+    const std::int64_t begin = std::max(entry.offset, state.shard_begin);
+    const std::int64_t end = std::min(entry.offset + entry.count, state.shard_end);
+    if (begin < end) out.push_back({bucket, entry, begin, end});
+  }
+  return out;
+}
+
+double Store::squared_norm() const {
+  double sum = 0;
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    if (!program_.buckets[b].sharded && program_.dp_index > 0) continue;
+    for (const Segment& segment : segments(static_cast<int>(b))) {
+      if (!owns(segment.entry) || (spec_of(segment.entry).split_dim < 0 && program_.tp_index > 0)) continue;
+      sum += nn::squared_norm(buckets_[b].grads.narrow(0, segment.begin, segment.end - segment.begin));
+    }
+  }
+  return sum;
+}
+
+void Store::step(int bucket, const model::OptimizerSpec& optimizer, double lr, double grad_scale, std::int64_t step) {
+  BucketState& state = buckets_[bucket];
+  const std::vector<Segment> all = segments(bucket);
+  for (std::size_t i = 0; i < all.size();) {
+    // Neighbours with the same decay are stepped in one call.
+    std::size_t j = i + 1;
+    while (j < all.size() && all[j].begin == all[j - 1].end && spec_of(all[j].entry).decay == spec_of(all[i].entry).decay) ++j;
+    const std::int64_t count = all[j - 1].end - all[i].begin;
+    const std::int64_t offset = all[i].begin - state.shard_begin;
+    const double decay = spec_of(all[i].entry).decay ? optimizer.weight_decay : 0.0;
+    at::Tensor master = state.master.narrow(0, offset, count);
+    at::Tensor grad = state.grads.narrow(0, all[i].begin, count);
+    at::Tensor compute;
+    if (precision_ != model::Precision::f32) compute = state.values.narrow(0, all[i].begin, count);
+    at::Tensor first = state.exp_avg.defined() ? state.exp_avg.narrow(0, offset, count) : at::Tensor();
+    if (optimizer.kind == model::OptimizerKind::adamw) {
+      at::Tensor second = state.exp_avg_sq.narrow(0, offset, count);
+      nn::adamw_step(master, grad, first, second, compute, {lr, optimizer.beta1, optimizer.beta2, optimizer.epsilon, decay, step, grad_scale});
+    } else {
+      nn::sgd_step(master, grad, first, compute, {lr, optimizer.momentum, decay, step == 1, grad_scale});
+    }
+    i = j;
+  }
+}
+
+Piece Store::piece(const Segment& segment, const std::string& suffix, const at::Tensor& flat, std::int64_t flat_begin) const {
+  const auto& spec = spec_of(segment.entry);
+  Piece piece;
+  piece.name = name_of(segment.entry) + suffix;
+  piece.shape = spec.shape;
+  piece.split_dim = program_.tp_size > 1 ? spec.split_dim : -1;
+  piece.split_index = piece.split_dim >= 0 ? program_.tp_index : 0;
+  piece.split_size = piece.split_dim >= 0 ? program_.tp_size : 1;
+  piece.flat_begin = segment.begin - segment.entry.offset;
+  piece.flat_end = segment.end - segment.entry.offset;
+  piece.data = flat.narrow(0, segment.begin - flat_begin, segment.end - segment.begin);
+  return piece;
+}
+
+std::vector<Piece> Store::pieces() const {
+  std::vector<Piece> out;
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    if (!program_.buckets[b].sharded && program_.dp_index > 0) continue;
+    const BucketState& state = buckets_[b];
+    for (const Segment& segment : segments(static_cast<int>(b))) {
+      if (!owns(segment.entry) || (spec_of(segment.entry).split_dim < 0 && program_.tp_index > 0)) continue;
+      out.push_back(piece(segment, "", state.master, state.shard_begin));
+      if (state.exp_avg_sq.defined()) {
+        out.push_back(piece(segment, ".exp_avg", state.exp_avg, state.shard_begin));
+        out.push_back(piece(segment, ".exp_avg_sq", state.exp_avg_sq, state.shard_begin));
+      } else if (state.exp_avg.defined()) {
+        out.push_back(piece(segment, ".momentum", state.exp_avg, state.shard_begin));
+      }
+    }
+  }
+  return out;
+}
+
+std::vector<Piece> Store::gradient_pieces() const {
+  std::vector<Piece> out;
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    if (!program_.buckets[b].sharded && program_.dp_index > 0) continue;
+    for (const Segment& segment : segments(static_cast<int>(b)))
+      if (owns(segment.entry) && (spec_of(segment.entry).split_dim >= 0 || program_.tp_index == 0))
+        out.push_back(piece(segment, ".grad", buckets_[b].grads, 0));
+  }
+  return out;
+}
+
+void Store::load(const checkpoint::Reader& reader, bool with_optimizer) {
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    BucketState& state = buckets_[b];
+    // The values of computation need every element, the optimizer state only this rank's shard.
+    at::Tensor whole = precision_ == model::Precision::f32 ? state.values : at::zeros({program_.buckets[b].count}, at::TensorOptions().dtype(at::kFloat));
+    for (const BucketEntry& entry : program_.buckets[b].entries) {
+      Piece target = piece({static_cast<int>(b), entry, entry.offset, entry.offset + entry.count}, "", whole, 0);
+      reader.read_piece(target);
+    }
+    if (precision_ != model::Precision::f32) {
+      state.values.copy_(whole);
+      state.master.copy_(whole.narrow(0, state.shard_begin, state.shard_end - state.shard_begin));
+    }
+    if (!with_optimizer) continue;
+    for (const Segment& segment : segments(static_cast<int>(b))) {
+      const auto read = [&](const std::string& suffix, const at::Tensor& flat) {
+        Piece target = piece(segment, suffix, flat, state.shard_begin);
+        reader.read_piece(target);
+      };
+      if (state.exp_avg_sq.defined()) {
+        read(".exp_avg", state.exp_avg);
+        read(".exp_avg_sq", state.exp_avg_sq);
+      } else if (state.exp_avg.defined()) {
+        read(".momentum", state.exp_avg);
+      }
+    }
+  }
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,71 @@
+// The parameters of one rank: flat buffers per bucket for values, gradients, master weights and optimizer state.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.hpp"
+#include "model/job.hpp"
+#include "model/model.hpp"
+#include "nn/block.hpp"
+#include "program/program.hpp"
+
+namespace tessera::train {
+
+// The buffers of one bucket. In f32 without sharding `master` is `values`; with sharding it is this rank's part of it.
+struct BucketState {
+  at::Tensor values;      // [count], precision of computation
+  at::Tensor grads;       // [count], f32
+  at::Tensor master;      // [shard count], f32
+  at::Tensor exp_avg;     // [shard count]; for SGD the momentum, or undefined
+  at::Tensor exp_avg_sq;  // [shard count]; undefined for SGD
+  std::int64_t shard_begin = 0;
+  std::int64_t shard_end = 0;
+};
+
+// Owns the buffers and the blocks bound to them. Not thread-safe.
+class Store {
+ public:
+  Store(const model::ModelSpec& model, const program::Program& program, model::Precision precision, const model::OptimizerSpec& optimizer);
+
+  // Initial values from the seed alone: equal under every plan.
+  void initialize(std::uint64_t seed);
+  void zero_grads();
+
+  // This rank's part of the sum over all ranks: each element of the model counts on exactly one rank.
+  double squared_norm() const;
+  // Steps `bucket`; grad_scale multiplies the gradients first. `step` is 1-based.
+  void step(int bucket, const model::OptimizerSpec& optimizer, double lr, double grad_scale, std::int64_t step);
+
+  nn::Block& block(int index) { return *blocks_.at(index - program_.first_block); }
+  BucketState& bucket(int index) { return buckets_.at(index); }
+
+  // What this rank contributes to a checkpoint: each element of the whole job is in exactly one rank's pieces.
+  std::vector<checkpoint::Piece> pieces() const;
+  // The gradients likewise, named "<parameter>.grad".
+  std::vector<checkpoint::Piece> gradient_pieces() const;
+  // Fills master weights and, if `with_optimizer`, the optimizer state; then the values of computation.
+  void load(const checkpoint::Reader& reader, bool with_optimizer);
+
+ private:
+  struct Segment;  // a run of one parameter's elements within this rank's shard of a bucket
+
+  const model::ParameterSpec& spec_of(const program::BucketEntry& entry) const;
+  std::string name_of(const program::BucketEntry& entry) const;
+  bool owns(const program::BucketEntry& entry) const;  // false for the copy of a parameter that another stage owns
+  std::vector<Segment> segments(int bucket) const;
+  checkpoint::Piece piece(const Segment& segment, const std::string& suffix, const at::Tensor& flat, std::int64_t flat_begin) const;
+  void refresh_values(BucketState& state);
+  void bind_blocks();
+
+  const model::ModelSpec model_;
+  const program::Program program_;
+  const model::Precision precision_;
+  std::vector<model::BlockInstance> instances_;
+  std::vector<std::unique_ptr<nn::Block>> blocks_;
+  std::vector<BucketState> buckets_;
+};
+
+}  // namespace tessera::train

@@ -1,0 +1,205 @@
+#include "train/trainer.hpp"
+
+#include <ATen/ops/empty.h>
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/clock.hpp"
+
+namespace tessera::train {
+
+struct Trainer::Impl {
+  const model::JobSpec& job;
+  const plan::Plan plan;
+  const data::Dataset& dataset;
+  comm::Communicator& comm;
+  const std::int64_t seq;
+  program::Program program;
+  Store store;
+  Executor executor;
+  std::int64_t step = 0;
+  std::int64_t tokens = 0;
+
+  Impl(const model::JobSpec& job, const plan::Plan& plan, const data::Dataset& dataset, comm::Communicator& comm)
+      : job(job), plan(plan), dataset(dataset), comm(comm), seq(job.model.dim("seq")),
+        program(program::compile(plan, job.model).at(comm.rank())),
+        store(job.model, program, plan.precision, job.train.optimizer),
+        executor(program, job.model, plan.precision, store, comm) {}
+
+  // Rows of one micro-batch; `read` fills row i.
+  nn::Batch batch(std::int64_t rows, const std::function<bool(std::int64_t row, std::span<std::int32_t>, std::span<std::int32_t>)>& read) const {
+    nn::Batch batch{at::empty({rows, seq}, at::kLong), at::empty({rows, seq}, at::kLong)};
+    std::vector<std::int32_t> tokens(seq);
+    std::vector<std::int32_t> targets(seq);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const bool present = read(row, tokens, targets);
+      auto* token_row = batch.tokens.data_ptr<std::int64_t>() + row * seq;
+      auto* target_row = batch.targets.data_ptr<std::int64_t>() + row * seq;
+      for (std::int64_t i = 0; i < seq; ++i) {
+        token_row[i] = present ? tokens[i] : 0;
+        target_row[i] = present ? targets[i] : -1;
+      }
+    }
+    return batch;
+  }
+};
+
+Trainer::Trainer(const model::JobSpec& job, const plan::Plan& plan, const data::Dataset& dataset, comm::Communicator& comm)
+    : impl_(std::make_unique<Impl>(job, plan, dataset, comm)) {}
+Trainer::~Trainer() = default;
+
+void Trainer::initialize() {
+  impl_->store.initialize(impl_->job.train.seed);
+  impl_->step = 0;
+  impl_->tokens = 0;
+}
+
+void Trainer::load(const std::filesystem::path& checkpoint, bool whole) {
+  const checkpoint::Reader reader(checkpoint);
+  const std::string expected = impl_->job.model.fingerprint();
+  if (reader.state().model_fingerprint != expected)
+    throw Error(ErrorCode::invalid_config, "the checkpoint is of another model (" + reader.state().model_fingerprint + ")",
+                {checkpoint.string(), 0, 0, -1, {}}, "a checkpoint of model " + expected,
+                "use the model section of the train.yaml that the run was started with");
+  impl_->store.load(reader, whole);
+  impl_->step = whole ? reader.state().step : 0;
+  impl_->tokens = whole ? reader.state().tokens : 0;
+}
+
+namespace {
+
+// Either every rank's work succeeded, or every rank throws: its own error, or one that names the rank that failed.
+void agree(comm::Communicator& comm, const std::function<void()>& work) {
+  std::optional<Error> mine;
+  try {
+    work();
+  } catch (const Error& error) {
+    mine = error;
+  }
+  std::int32_t failed = mine ? comm.rank() + 1 : 0;
+  comm.world().all_reduce(&failed, 1, comm::DataType::i32, comm::Reduction::max).wait();
+  if (mine) throw *mine;
+  if (failed > 0) throw Error(ErrorCode::io, text("rank ", failed - 1, " could not write its part of the checkpoint"));
+}
+
+void write_checkpoint(FileSystem& files, const std::filesystem::path& folder, comm::Communicator& comm, const std::vector<checkpoint::Piece>& pieces,
+                      const checkpoint::State& state) {
+  checkpoint::Writer writer(files, folder, state.step, comm.rank(), comm.world_size());
+  agree(comm, [&] { writer.write(pieces); });
+  agree(comm, [&] {
+    if (comm.rank() == 0) writer.commit(state);
+  });
+}
+
+}  // namespace
+
+void Trainer::save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep) {
+  Impl& self = *impl_;
+  checkpoint::State state;
+  state.step = self.step;
+  state.tokens = self.tokens;
+  state.plan_json = plan::to_json(self.plan);
+  state.train_yaml = self.job.resolved_yaml;
+  state.model_fingerprint = self.job.model.fingerprint();
+  state.seed = self.job.train.seed;
+  write_checkpoint(files, folder, self.comm, self.store.pieces(), state);
+  if (self.comm.rank() == 0) checkpoint::prune(files, folder, keep);
+}
+
+void Trainer::save_gradients(FileSystem& files, const std::filesystem::path& folder) {
+  checkpoint::State state;
+  state.step = impl_->step;
+  state.model_fingerprint = impl_->job.model.fingerprint();
+  write_checkpoint(files, folder, impl_->comm, impl_->store.gradient_pieces(), state);
+}
+
+std::int64_t Trainer::next_step() const { return impl_->step; }
+
+StepReport Trainer::step(bool wish_to_stop) {
+  Impl& self = *impl_;
+  const double begin = real_clock().now().value;
+  const auto ids = self.dataset.sample_ids(self.step, self.plan.global_batch);
+  std::vector<nn::Batch> batches;
+  for (std::int64_t m = 0; m < self.program.micro_batches; ++m) {
+    const std::int64_t first = self.program.first_sample(m);
+    batches.push_back(self.batch(self.program.micro_batch, [&](std::int64_t row, auto tokens, auto targets) {
+      self.dataset.fill(ids.at(first + row), tokens, targets);
+      return true;
+    }));
+  }
+
+  const model::OptimizerSpec& optimizer = self.job.train.optimizer;
+  StepReport report;
+  report.step = self.step;
+  report.tokens = self.plan.global_batch * self.seq;
+  report.lr = model::learning_rate(self.job.train, self.step);
+  self.store.zero_grads();
+  const Scalars scalars = self.executor.run(batches, 1.0 / static_cast<double>(report.tokens), wish_to_stop, [&](int bucket, const Scalars& sums) {
+    if (!std::isfinite(sums.squared_norm)) return;
+    const double norm = std::sqrt(sums.squared_norm);
+    const double scale = optimizer.clip > 0 ? std::min(1.0, optimizer.clip / (norm + 1e-6)) : 1.0;
+    self.store.step(bucket, optimizer, report.lr, scale, self.step + 1);
+  });
+  report.loss = scalars.loss / scalars.tokens;
+  report.grad_norm = std::sqrt(scalars.squared_norm);
+  report.skipped = !std::isfinite(scalars.squared_norm);
+  report.stop = scalars.stop > 0;
+  report.peak_memory = peak_resident();
+  ++self.step;
+  self.tokens += report.tokens;
+  report.seconds = Seconds(real_clock().now().value - begin);
+  return report;
+}
+
+EvaluationReport Trainer::evaluate(std::int64_t sequences) {
+  Impl& self = *impl_;
+  const std::int64_t available = self.dataset.validation_samples();
+  const std::int64_t wanted = sequences > 0 ? std::min(sequences, available) : available;
+  const std::int64_t rows = self.program.micro_batch;
+  const std::int64_t replicas = self.program.dp_size;
+  const std::int64_t micro_batches = std::max<std::int64_t>(1, (wanted + rows * replicas - 1) / (rows * replicas));
+  Executor evaluator(program::compile_evaluation(self.plan, self.job.model, micro_batches, rows).at(self.comm.rank()), self.job.model,
+                     self.plan.precision, self.store, self.comm);
+  std::vector<nn::Batch> batches;
+  for (std::int64_t m = 0; m < micro_batches; ++m) {
+    const std::int64_t first = evaluator.program().first_sample(m);
+    batches.push_back(self.batch(rows, [&](std::int64_t row, auto tokens, auto targets) {
+      if (first + row >= wanted) return false;
+      self.dataset.fill_validation(first + row, tokens, targets);
+      return true;
+    }));
+  }
+  const Scalars scalars = evaluator.run(batches, 1.0, false, {});
+  return {scalars.loss / scalars.tokens, static_cast<std::int64_t>(scalars.tokens)};
+}
+
+std::string Trainer::chrome_trace() const {
+  nlohmann::json events = nlohmann::json::array();
+  const program::Program& program = impl_->program;
+  for (const InstructionSpan& span : impl_->executor.spans()) {
+    const program::Instruction& instruction = program.instructions[span.instruction];
+    std::string name = program::name_of(instruction.op);
+    if (instruction.micro_batch >= 0) name += text(" m", instruction.micro_batch);
+    if (instruction.bucket >= 0) name += text(" bucket ", instruction.bucket);
+    events.push_back({{"name", name}, {"ph", "X"}, {"pid", program.rank}, {"tid", program::is_compute(instruction.op) ? "compute" : "communication"},
+                      {"ts", span.begin * 1e6}, {"dur", (span.end - span.begin) * 1e6}});
+  }
+  return nlohmann::json{{"traceEvents", events}, {"displayTimeUnit", "ms"}}.dump();
+}
+
+Bytes peak_resident() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (!line.starts_with("VmHWM:")) continue;
+    std::istringstream fields(line.substr(6));
+    std::int64_t kibibytes = 0;
+    fields >> kibibytes;
+    return Bytes(kibibytes * 1024);
+  }
+  return Bytes(0);
+}
+
+}  // namespace tessera::train

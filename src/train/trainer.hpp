@@ -1,0 +1,68 @@
+// Trains one job on this rank under a plan: steps, evaluation, saving and loading.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "base/file_system.hpp"
+#include "comm/comm.hpp"
+#include "data/data.hpp"
+#include "model/job.hpp"
+#include "plan/plan.hpp"
+#include "train/executor.hpp"
+
+namespace tessera::train {
+
+// One step, equal on all ranks except for memory.
+struct StepReport {
+  std::int64_t step = 0;       // 0-based, of the step just made
+  double loss = 0;             // mean over the global batch's tokens, in nats
+  std::int64_t tokens = 0;     // of this step
+  Seconds seconds;
+  double grad_norm = 0;        // before clipping
+  double lr = 0;
+  bool skipped = false;        // the gradient was not finite: no parameter was changed, on any rank
+  bool stop = false;           // some rank was asked to stop
+  Bytes peak_memory;           // of this process since its start
+};
+
+struct EvaluationReport {
+  double loss = 0;             // mean per token, in nats
+  std::int64_t tokens = 0;
+};
+
+// Not thread-safe. All ranks of the plan call the same members in the same order.
+class Trainer {
+ public:
+  // The plan must have passed plan::check. The job, the dataset and the communicator must outlive the Trainer.
+  Trainer(const model::JobSpec& job, const plan::Plan& plan, const data::Dataset& dataset, comm::Communicator& comm);
+  ~Trainer();
+
+  void initialize();                                   // weights from the seed, step 0
+  // Weights and, with `whole`, optimizer state and step. Throws corrupt or invalid_config (another model).
+  void load(const std::filesystem::path& checkpoint, bool whole = true);
+  // A complete checkpoint under `folder`, of the steps made so far; all ranks return when it is committed.
+  void save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep);
+  // The gradients of the last step as a checkpoint in `folder`.
+  void save_gradients(FileSystem& files, const std::filesystem::path& folder);
+
+  std::int64_t next_step() const;
+  // wish_to_stop: this rank was asked to stop; every rank learns it in this step's report.
+  StepReport step(bool wish_to_stop = false);
+  // At most `sequences` validation sequences; 0: all.
+  EvaluationReport evaluate(std::int64_t sequences);
+
+  // The last step's instructions as a Chrome trace of this rank.
+  std::string chrome_trace() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Peak resident size of this process (VmHWM).
+Bytes peak_resident();
+
+}  // namespace tessera::train

@@ -1,0 +1,276 @@
+#include "train/worker_commands.hpp"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/norm.h>
+#include <ATen/ops/sub.h>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "base/file_system.hpp"
+#include "checkpoint/checkpoint.hpp"
+#include "checkpoint/hugging_face.hpp"
+#include "data/data.hpp"
+#include "model/job.hpp"
+#include "plan/plan.hpp"
+#include "train/generate.hpp"
+#include "train/measure.hpp"
+#include "train/trainer.hpp"
+
+namespace tessera::train {
+namespace {
+
+void add_compare(CLI::App& app) {
+  struct Arguments {
+    std::string ours;
+    std::string reference;
+    std::string output;
+    RankOptions rank;
+  };
+  CLI::App* command = app.add_subcommand("compare", "How far the tensors of two checkpoints are apart, the farthest first");
+  auto arguments = std::make_shared<Arguments>();
+  command->add_option("ours", arguments->ours)->required();
+  command->add_option("reference", arguments->reference)->required();
+  command->add_option("--output", arguments->output)->required();
+  arguments->rank.add_to(*command);
+  command->callback([arguments] {
+    const auto newest = [](const std::string& folder) {
+      const auto found = checkpoint::latest(folder);
+      if (!found) throw Error(ErrorCode::not_found, "no usable checkpoint", {folder, 0, 0, -1, {}});
+      return checkpoint::Reader(*found);
+    };
+    const checkpoint::Reader ours = newest(arguments->ours);
+    const checkpoint::Reader reference = newest(arguments->reference);
+    std::vector<std::pair<double, std::string>> differences;
+    for (const auto& tensor : reference.tensors()) {
+      const at::Tensor expected = reference.read(tensor.name).to(at::kDouble);
+      const at::Tensor difference = at::sub(ours.read(tensor.name).to(at::kDouble), expected);
+      differences.emplace_back(difference.norm().item<double>() / std::max(1e-30, expected.norm().item<double>()), tensor.name);
+    }
+    std::sort(differences.rbegin(), differences.rend());
+    nlohmann::ordered_json out = nlohmann::ordered_json::array();
+    for (const auto& [difference, name] : differences) out.push_back({{"name", name}, {"difference", difference}});
+    write_whole(real_file_system(), arguments->output, out.dump() + "\n");
+  });
+}
+
+void add_measure(CLI::App& app) {
+  struct Arguments {
+    std::string yaml;
+    std::vector<std::string> overrides;
+    std::string output;
+    int threads = 1;
+    RankOptions rank;
+  };
+  CLI::App* command = app.add_subcommand("measure", "Measure blocks and collectives, all ranks at once");
+  auto arguments = std::make_shared<Arguments>();
+  command->add_option("train_yaml", arguments->yaml)->required();
+  command->add_option("--output", arguments->output)->required();
+  command->add_option("--threads", arguments->threads);
+  command->add_option("--set", arguments->overrides)->type_name("KEY=VALUE");
+  arguments->rank.add_to(*command);
+  command->callback([arguments] {
+    const model::JobSpec job = model::read_job(arguments->yaml, arguments->overrides);
+    const auto comm = arguments->rank.connect("measure");
+    const profile::Profile profile = measure(job, *comm, {arguments->threads});
+    if (arguments->rank.rank == 0) write_whole(real_file_system(), arguments->output, profile::to_json(profile));
+    comm->world().barrier().wait();
+  });
+}
+
+// A finished or stopped run: its job, its newest checkpoint, its tokenizer.
+struct LoadedRun {
+  std::filesystem::path folder;
+  model::JobSpec job;
+  std::filesystem::path checkpoint;
+
+  explicit LoadedRun(const std::string& name) {
+    folder = std::filesystem::exists(std::filesystem::path(name) / "train.yaml") ? std::filesystem::path(name) : std::filesystem::path("runs") / name;
+    if (!std::filesystem::exists(folder / "train.yaml"))
+      throw Error(ErrorCode::not_found, "no run at " + folder.string(), {}, "a folder with a train.yaml and checkpoints", "tessera runs lists what there is");
+    job = model::read_job(folder / "train.yaml");
+    const auto newest = checkpoint::latest(folder / "checkpoints");
+    if (!newest) throw Error(ErrorCode::not_found, "the run has no usable checkpoint", {(folder / "checkpoints").string(), 0, 0, -1, {}});
+    checkpoint = *newest;
+  }
+  std::filesystem::path tokenizer_file() const {
+    for (const char* name : {"tokenizer.json", "tokenizer.model"})
+      if (std::filesystem::exists(folder / name)) return folder / name;
+    throw Error(ErrorCode::not_found, "the run has no tokenizer", {folder.string(), 0, 0, -1, {}}, "tokenizer.json or tokenizer.model", "copy the tokenizer that the model was trained with there");
+  }
+};
+
+void add_generate(CLI::App& app) {
+  struct Arguments {
+    std::string run;
+    std::string prompt;
+    std::int64_t max_tokens = 200;
+    Sampling sampling;
+    bool json = false;
+  };
+  CLI::App* command = app.add_subcommand("generate", "Write text with a trained model");
+  auto arguments = std::make_shared<Arguments>();
+  arguments->sampling.temperature = 0.8;
+  arguments->sampling.top_k = 40;
+  command->add_option("run", arguments->run, "runs/NAME or NAME")->required();
+  command->add_option("--prompt", arguments->prompt);
+  command->add_option("--max-tokens", arguments->max_tokens);
+  command->add_option("--temperature", arguments->sampling.temperature);
+  command->add_option("--top-k", arguments->sampling.top_k);
+  command->add_option("--top-p", arguments->sampling.top_p);
+  command->add_option("--seed", arguments->sampling.seed);
+  command->add_flag("--json", arguments->json);
+  command->callback([arguments] {
+    const LoadedRun run(arguments->run);
+    const auto tokenizer = data::load_tokenizer(run.tokenizer_file());
+    Predictor predictor(run.job.model, run.checkpoint);
+    data::StreamingDecoder decoder(*tokenizer);
+    std::string written;
+    const auto show = [&](const std::string& piece) {
+      written += piece;
+      if (!arguments->json) std::cout << piece << std::flush;
+    };
+    if (!arguments->json) std::cout << arguments->prompt << std::flush;
+    const std::uint32_t end = tokenizer->end_of_text().value_or(static_cast<std::uint32_t>(tokenizer->vocab_size()));
+    predictor.generate(tokenizer->encode(arguments->prompt), arguments->max_tokens, arguments->sampling, end, [&](std::uint32_t token) {
+      if (token < tokenizer->vocab_size()) show(decoder.push(token));
+      return true;
+    });
+    show(decoder.finish());
+    if (arguments->json)
+      std::cout << nlohmann::json{{"prompt", arguments->prompt}, {"text", written}}.dump() << "\n";
+    else
+      std::cout << "\n";
+  });
+}
+
+void add_eval(CLI::App& app) {
+  struct Arguments {
+    std::string run;
+    std::int64_t sequences = 0;
+    bool json = false;
+  };
+  CLI::App* command = app.add_subcommand("eval", "Loss and perplexity of a run's newest checkpoint on its validation text");
+  auto arguments = std::make_shared<Arguments>();
+  command->add_option("run", arguments->run, "runs/NAME or NAME")->required();
+  command->add_option("--sequences", arguments->sequences, "At most this many (0: all)");
+  command->add_flag("--json", arguments->json);
+  command->callback([arguments] {
+    const LoadedRun run(arguments->run);
+    plan::Plan plan;
+    plan.precision = run.job.train.precision;
+    plan.global_batch = 4;
+    plan.ranks.push_back({});
+    plan.stages.push_back({{0}, {{0, run.job.model.block_count(), {}}}});
+    const auto dataset = data::Dataset::open(run.job.data, run.job.model.dim("seq"), run.job.model.dim("vocab"), run.job.train.seed, data::default_cache_dir());
+    const auto comm = comm::Communicator::connect({});
+    model::JobSpec job = run.job;
+    job.train.optimizer.kind = model::OptimizerKind::sgd;  // no optimizer state is needed
+    job.train.optimizer.momentum = 0;
+    Trainer trainer(job, plan, *dataset, *comm);
+    trainer.load(run.checkpoint, false);
+    const EvaluationReport report = trainer.evaluate(arguments->sequences);
+    const double entropy = dataset->tokenizer() != nullptr ? dataset->unigram_entropy_of_validation() : 0;
+    if (arguments->json)
+      std::printf("{\"loss\": %.9g, \"perplexity\": %.9g, \"tokens\": %lld, \"unigram_entropy\": %.9g, \"checkpoint\": \"%s\"}\n", report.loss, std::exp(report.loss),
+                  static_cast<long long>(report.tokens), entropy, run.checkpoint.filename().c_str());
+    else
+      std::printf("%s, %s: loss %.4f nats a token, perplexity %.2f, over %lld tokens (unigram entropy %.4f)\n", run.folder.c_str(), run.checkpoint.filename().c_str(),
+                  report.loss, std::exp(report.loss), static_cast<long long>(report.tokens), entropy);
+  });
+}
+
+void add_logits(CLI::App& app) {
+  struct Arguments {
+    std::string run;
+    std::vector<std::uint32_t> tokens;
+  };
+  CLI::App* command = app.add_subcommand("logits", "The logits after each of the given tokens, one line of numbers a token");
+  auto arguments = std::make_shared<Arguments>();
+  command->add_option("run", arguments->run)->required();
+  command->add_option("--tokens", arguments->tokens, "Token ids")->required()->delimiter(',');
+  command->callback([arguments] {
+    const LoadedRun run(arguments->run);
+    for (std::uint32_t token : arguments->tokens)
+      if (token >= static_cast<std::uint64_t>(run.job.model.dim("vocab")))
+        throw Error(ErrorCode::invalid_config, text("token ", token, " is outside the vocabulary"), {}, text("ids below ", run.job.model.dim("vocab")));
+    Predictor predictor(run.job.model, run.checkpoint);
+    const std::vector<float> logits = predictor.logits(arguments->tokens);
+    const std::size_t vocab = logits.size() / arguments->tokens.size();
+    for (std::size_t i = 0; i < logits.size(); ++i) std::printf("%.9g%c", static_cast<double>(logits[i]), (i + 1) % vocab == 0 ? '\n' : ' ');
+  });
+}
+
+void add_export(CLI::App& app) {
+  struct Arguments {
+    std::string run;
+    std::string directory;
+  };
+  CLI::App* command = app.add_subcommand("export", "Write a run's newest checkpoint for Hugging Face transformers");
+  auto arguments = std::make_shared<Arguments>();
+  command->add_option("run", arguments->run)->required();
+  command->add_option("--to", arguments->directory, "hf DIR")->required();
+  command->callback([arguments] {
+    const LoadedRun run(arguments->run);
+    std::optional<std::filesystem::path> tokenizer;
+    if (run.job.data.source != "synthetic") tokenizer = run.tokenizer_file();
+    checkpoint::export_hf(run.checkpoint, run.job.model, tokenizer, arguments->directory);
+  });
+}
+
+void add_import(CLI::App& app) {
+  struct Arguments {
+    std::string directory;
+    std::string run;
+  };
+  CLI::App* command = app.add_subcommand("import", "Make a run from a Hugging Face folder");
+  auto arguments = std::make_shared<Arguments>();
+  command->add_option("directory", arguments->directory)->required();
+  command->add_option("--run", arguments->run, "The run's folder")->required();
+  command->callback([arguments] { checkpoint::import_hf(arguments->directory, arguments->run); });
+}
+
+}  // namespace
+
+void RankOptions::add_to(CLI::App& app) {
+  app.add_option("--rank", rank, "This process's rank")->envname("RANK");
+  app.add_option("--world", world, "How many ranks there are")->envname("WORLD_SIZE");
+  app.add_option("--rendezvous", rendezvous, "HOST:PORT where rank 0 listens (else MASTER_ADDR and MASTER_PORT)");
+}
+
+std::unique_ptr<comm::Communicator> RankOptions::connect(const std::string& task) const {
+  comm::Options options;
+  options.rank = rank;
+  options.world_size = world;
+  options.task = task;
+  options.rendezvous = rendezvous;
+  const char* address = std::getenv("MASTER_ADDR");
+  const char* port = std::getenv("MASTER_PORT");
+  if (rendezvous.empty() && address != nullptr && port != nullptr) options.rendezvous = text(address, ":", port);
+  if (options.rendezvous.empty() && world > 1)
+    throw Error(ErrorCode::invalid_config, "no place to meet the other ranks was given", {}, "--rendezvous HOST:PORT, or MASTER_ADDR and MASTER_PORT");
+  return comm::Communicator::connect(options);
+}
+
+// A checkpoint's folder, or the newest one of a run.
+std::filesystem::path checkpoint_of(const std::filesystem::path& path) {
+  if (std::filesystem::exists(path / "manifest.json")) return path;
+  const auto newest = checkpoint::latest(path / "checkpoints");
+  if (!newest) throw Error(ErrorCode::not_found, "no usable checkpoint", {path.string(), 0, 0, -1, {}}, "a run's folder or a checkpoint's", "tessera runs lists what there is");
+  return *newest;
+}
+
+void add_commands(CLI::App& app) {
+  add_measure(app);
+  add_compare(app);
+  add_generate(app);
+  add_eval(app);
+  add_logits(app);
+  add_export(app);
+  add_import(app);
+}
+
+}  // namespace tessera::train

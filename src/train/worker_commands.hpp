@@ -1,0 +1,29 @@
+// Internal: the commands of tessera-worker that need tensors on this process alone, and what they share with training.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "comm/comm.hpp"
+
+namespace tessera::train {
+
+// --rank and friends, or what torchrun, Slurm scripts and others put into the environment.
+struct RankOptions {
+  int rank = 0;
+  int world = 1;
+  std::string rendezvous;
+
+  void add_to(CLI::App& app);
+  std::unique_ptr<comm::Communicator> connect(const std::string& task) const;
+};
+
+// A checkpoint's folder, or the newest usable one of a run. Throws not_found.
+std::filesystem::path checkpoint_of(const std::filesystem::path& path);
+
+// measure, compare, generate, eval, logits, export, import.
+void add_commands(CLI::App& app);
+
+}  // namespace tessera::train

@@ -1,0 +1,234 @@
+// tessera-worker: one rank of a job, started by launchers and by the `tessera` command; the one place that joins the torch
+// rooms with the observing ones.
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <torch/version.h>
+
+#include "base/config.hpp"
+#include "base/log.hpp"
+#include "checkpoint/checkpoint.hpp"
+#include "cluster/cluster.hpp"
+#include "control/local_launcher.hpp"
+#include "model/job.hpp"
+#include "nn/memory.hpp"
+#include "observe/progress.hpp"
+#include "observe/run.hpp"
+#include "plan/plan.hpp"
+#include "train/loop.hpp"
+#include "train/worker_commands.hpp"
+
+namespace tessera {
+namespace {
+
+std::atomic<bool> stop_requested = false;
+static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler sets it");
+
+void request_stop(int) { stop_requested.store(true); }
+
+struct TrainArguments {
+  std::string yaml;
+  std::vector<std::string> overrides;
+  std::string plan;
+  std::string cluster;
+  std::string run;
+  bool resume = false;
+  bool json = false;
+  bool quiet = false;
+  std::int64_t stop_after = 0;
+  std::string gradients;
+  train::RankOptions rank;
+};
+
+// Rank 0 writes the run's files and shows the progress; the others are silent.
+class RunObserver final : public train::LoopObserver {
+ public:
+  RunObserver(const TrainArguments& arguments, const model::JobSpec& job, const plan::Plan& plan, const cluster::ClusterSpec& cluster,
+              const train::Trainer& trainer, double unigram_entropy)
+      : job_(job), trainer_(trainer), json_(arguments.json && !arguments.quiet), unigram_entropy_(unigram_entropy), writer_(arguments.run, trainer.next_step()),
+        flops_per_sample_(model::training_flops_per_sample(job.model).value) {
+    for (const plan::RankPlace& place : plan.ranks) {
+      const cluster::Device& device = cluster.groups.at(static_cast<std::size_t>(place.group)).device;
+      peak_ += device.peak_of(plan.precision).value * (device.cores > 0 ? place.threads : 1);
+    }
+    if (!json_ && !arguments.quiet) progress_ = std::make_unique<observe::Progress>(job.train.steps, trainer.next_step());
+  }
+
+  void on_step(const train::StepReport& report) override {
+    observe::StepMetrics metrics;
+    metrics.step = report.step;
+    metrics.loss = report.loss;
+    metrics.tokens = report.tokens;
+    metrics.seconds = report.seconds.value;
+    metrics.tokens_per_s = static_cast<double>(report.tokens) / report.seconds.value;
+    const double flops = flops_per_sample_ * static_cast<double>(job_.train.global_batch) / report.seconds.value;
+    metrics.tflops = flops / 1e12;
+    metrics.mfu = peak_ > 0 ? flops / peak_ : 0;
+    metrics.grad_norm = report.grad_norm;
+    metrics.lr = report.lr;
+    metrics.memory = report.peak_memory.value;
+    writer_.step(metrics);
+    if (json_)
+      std::printf("%s\n", observe::to_json(metrics).c_str()), std::fflush(stdout);
+    else if (progress_)
+      progress_->step(metrics);
+  }
+
+  void on_evaluation(std::int64_t steps, const train::EvaluationReport& report) override {
+    writer_.evaluation(steps, report.loss);
+    if (json_) {
+      std::printf("{\"step\": %lld, \"validation_loss\": %.9g}\n", static_cast<long long>(steps), report.loss);
+      std::fflush(stdout);
+      return;
+    }
+    if (!progress_) return;
+    std::string line = text("validation loss ", fixed(report.loss), " after ", steps, " steps (perplexity ", fixed(std::exp(report.loss)));
+    if (unigram_entropy_ > 0) {
+      const double gain = unigram_entropy_ - report.loss;
+      line += text("; unigram entropy ", fixed(unigram_entropy_), ": ", fixed(std::abs(gain)), " nats ", gain >= 0 ? "better" : "worse");
+    }
+    progress_->note(line + ")");
+  }
+
+  void on_saved(std::int64_t steps) override {
+    log::info(text("checkpoint of step ", steps));
+    if (progress_) progress_->note(text("checkpoint at step ", steps));
+  }
+
+  void finish() {
+    write_whole(real_file_system(), writer_.folder() / "trace.json", trainer_.chrome_trace());
+    if (progress_) progress_->finish();
+  }
+
+ private:
+  static std::string fixed(double value) {
+    char buffer[32];
+    std::snprintf(buffer, sizeof buffer, "%.4f", value);
+    return buffer;
+  }
+
+  const model::JobSpec& job_;
+  const train::Trainer& trainer_;
+  const bool json_;
+  const double unigram_entropy_;
+  observe::RunWriter writer_;
+  const double flops_per_sample_;
+  double peak_ = 0;
+  std::unique_ptr<observe::Progress> progress_;
+};
+
+class SilentObserver final : public train::LoopObserver {
+ public:
+  void on_step(const train::StepReport&) override {}
+  void on_evaluation(std::int64_t, const train::EvaluationReport&) override {}
+  void on_saved(std::int64_t) override {}
+};
+
+void write_memory(const std::filesystem::path& run, int rank) {
+  write_whole(real_file_system(), run / "memory" / text("rank-", rank, ".json"),
+              text("{\"rank\": ", rank, ", \"peak_resident\": ", train::peak_resident().value, "}\n"));
+}
+
+void train_rank(const TrainArguments& arguments) {
+  std::signal(SIGTERM, request_stop);
+  std::signal(SIGINT, request_stop);
+  const std::filesystem::path run = arguments.run;
+  const model::JobSpec job = model::read_job(arguments.yaml, arguments.overrides);
+  const plan::Plan plan = plan::load_plan(arguments.plan);
+  // What the launcher saw: a worker that is held to some of the cores cannot tell for itself.
+  const cluster::ClusterSpec cluster = arguments.cluster.empty() ? cluster::resolve(job.cluster) : cluster::load_cluster(arguments.cluster);
+  plan::check(plan, job.model, cluster);
+  if (plan.world_size() != arguments.rank.world)
+    throw Error(ErrorCode::invalid_config, text("the plan is for ", plan.world_size(), " ranks"), {arguments.plan, 0, 0, arguments.rank.rank, {}},
+                text("a plan for the ", arguments.rank.world, " ranks that were started"), "start as many workers as the plan has ranks, or make another plan");
+  real_file_system().create_directories(run / "memory");
+  const auto comm = arguments.rank.connect(job.name);
+  try {
+    const auto dataset = data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+    train::Trainer trainer(job, plan, *dataset, *comm);
+    const std::filesystem::path checkpoints = run / "checkpoints";
+    if (arguments.resume) {
+      // Rank 0 looks, so that all ranks load the same one.
+      std::int64_t step = -1;
+      if (arguments.rank.rank == 0) {
+        checkpoint::clean(real_file_system(), checkpoints);
+        if (const auto newest = checkpoint::latest(checkpoints)) step = checkpoint::Reader(*newest).state().step;
+      }
+      comm->world().broadcast(&step, 1, comm::DataType::i64, 0).wait();
+      if (step < 0)
+        throw Error(ErrorCode::not_found, "there is no usable checkpoint to go on from", {checkpoints.string(), 0, 0, -1, {}}, {},
+                    "start over with --overwrite");
+      trainer.load(checkpoint::step_folder(checkpoints, step));
+    } else if (!job.train.init.empty()) {
+      trainer.load(train::checkpoint_of(job.train.init), false);
+    } else {
+      trainer.initialize();
+    }
+    train::LoopOptions options{checkpoints, arguments.stop_after, arguments.gradients.empty(), &stop_requested};
+    if (arguments.rank.rank == 0) {
+      log::set_file(run / "log.txt");
+      RunObserver observer(arguments, job, plan, cluster, trainer, dataset->tokenizer() != nullptr ? dataset->unigram_entropy_of_validation() : 0);
+      train::run_loop(job, trainer, real_file_system(), options, observer);
+      observer.finish();
+    } else {
+      SilentObserver observer;
+      train::run_loop(job, trainer, real_file_system(), options, observer);
+    }
+    if (!arguments.gradients.empty()) trainer.save_gradients(real_file_system(), arguments.gradients);
+    write_memory(run, arguments.rank.rank);
+    comm->world().barrier().wait();
+  } catch (const Error& error) {
+    comm->abort(text("rank ", arguments.rank.rank, ": ", error.message()));
+    throw;
+  }
+}
+
+void add_train(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("train", "One rank of a training job");
+  auto arguments = std::make_shared<TrainArguments>();
+  command->add_option("train_yaml", arguments->yaml)->required();
+  command->add_option("--plan", arguments->plan)->required();
+  command->add_option("--cluster", arguments->cluster, "The cluster that the plan was made for");
+  command->add_option("--run", arguments->run, "The run's folder")->required();
+  command->add_option("--set", arguments->overrides)->type_name("KEY=VALUE");
+  command->add_flag("--resume", arguments->resume);
+  command->add_flag("--json", arguments->json);
+  command->add_flag("--quiet", arguments->quiet);
+  command->add_option("--stop-after", arguments->stop_after, "Make at most this many steps");
+  command->add_option("--gradients", arguments->gradients, "Write the last step's gradients to this folder, and no checkpoint");
+  arguments->rank.add_to(*command);
+  command->callback([arguments] { train_rank(*arguments); });
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("tessera-worker: one rank of a job; started by launchers and by the tessera command", "tessera-worker");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", std::string("tessera-worker " TESSERA_VERSION ", torch " TORCH_VERSION));
+  add_train(app);
+  train::add_commands(app);
+  nn::configure_memory();
+  try {
+    app.parse(argc, argv);
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : exit_code(ErrorCode::invalid_config);
+  } catch (const Error& error) {
+    control::report_error(error);
+    return exit_code(error.code());
+  } catch (const std::bad_alloc&) {
+    const Error error(ErrorCode::resource_exhausted, "out of memory", {}, {}, "use a smaller micro-batch, recomputation or more ranks");
+    control::report_error(error);
+    return exit_code(error.code());
+  } catch (const std::exception& error) {
+    const Error wrapped(ErrorCode::internal, error.what());
+    control::report_error(wrapped);
+    return exit_code(wrapped.code());
+  }
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) { return tessera::run(argc, argv); }

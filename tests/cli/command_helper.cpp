@@ -1,0 +1,100 @@
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+
+#include "cli/command_helper.hpp"
+
+namespace tessera::cli {
+namespace {
+
+constexpr auto kPatience = std::chrono::minutes(1);
+
+[[noreturn]] void become(std::vector<std::string>& arguments, const CommandOptions& options, int out, int err) {
+  dup2(out, STDOUT_FILENO);
+  dup2(err, STDERR_FILENO);
+  if (freopen("/dev/null", "r", stdin) == nullptr) _exit(126);
+  if (!options.folder.empty() && chdir(options.folder.c_str()) != 0) _exit(126);
+  for (const auto& [name, value] : options.environment) setenv(name.c_str(), value.c_str(), 1);
+  std::vector<char*> words;
+  for (std::string& argument : arguments) words.push_back(argument.data());
+  words.push_back(nullptr);
+  execvp(words[0], words.data());
+  _exit(127);
+}
+
+// Appends what is there; false at the end of the stream.
+bool drain(int descriptor, std::string& into) {
+  std::array<char, 8192> buffer;
+  const ssize_t count = read(descriptor, buffer.data(), buffer.size());
+  if (count > 0) into.append(buffer.data(), static_cast<std::size_t>(count));
+  return count > 0;
+}
+
+}  // namespace
+
+CommandResult run_command(std::vector<std::string> arguments, const CommandOptions& options) {
+  std::array<int, 2> out{};
+  std::array<int, 2> err{};
+  if (pipe2(out.data(), O_CLOEXEC) != 0 || pipe2(err.data(), O_CLOEXEC) != 0) throw std::runtime_error("no pipes");
+  const pid_t child = fork();
+  if (child == 0) become(arguments, options, out[1], err[1]);
+  close(out[1]);
+  close(err[1]);
+  CommandResult result;
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  std::array<pollfd, 2> streams = {pollfd{out[0], POLLIN, 0}, pollfd{err[0], POLLIN, 0}};
+  bool late = false;
+  while (streams[0].fd >= 0 || streams[1].fd >= 0) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()).count();
+    late = left <= 0 || poll(streams.data(), streams.size(), static_cast<int>(left)) == 0;
+    if (late) break;
+    if (streams[0].revents != 0 && !drain(out[0], result.out)) streams[0].fd = -1;
+    if (streams[1].revents != 0 && !drain(err[0], result.err)) streams[1].fd = -1;
+  }
+  if (late) {
+    kill(child, SIGKILL);
+    ADD_FAILURE() << arguments.front() << " did not end within a minute";
+  }
+  close(out[0]);
+  close(err[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return result;
+}
+
+std::string tessera_path() { return TESSERA_BINARY_DIR "/bin/tessera"; }
+
+CommandResult run_tessera(std::vector<std::string> arguments, const CommandOptions& options) {
+  arguments.insert(arguments.begin(), tessera_path());
+  return run_command(std::move(arguments), options);
+}
+
+TemporaryFolder::TemporaryFolder() {
+  std::string name = (std::filesystem::temp_directory_path() / "tessera-cli-XXXXXX").string();
+  if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
+  path_ = name;
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+std::filesystem::path TemporaryFolder::write(const std::string& name, const std::string& content, bool executable) const {
+  const std::filesystem::path path = path_ / name;
+  std::filesystem::create_directories(path.parent_path());
+  std::ofstream(path) << content;
+  if (executable) std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  return path;
+}
+
+}  // namespace tessera::cli

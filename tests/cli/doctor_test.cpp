@@ -1,0 +1,94 @@
+// What the doctor finds, on this host and on hosts that lack something.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "cli/command_helper.hpp"
+#include "cli/doctor_checks.hpp"
+
+namespace tessera::cli {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(Doctor, ReportsEverySubjectAndItsExitCodeSaysWhetherThisHostIsReady) {
+  const CommandResult result = run_tessera({"doctor", "--json"});
+  const nlohmann::json report = nlohmann::json::parse(result.out);
+  EXPECT_EQ(result.exit_code, report.at("ready").get<bool>() ? 0 : 1);
+  std::vector<std::string> names;
+  bool missing = false;
+  for (const auto& check : report.at("checks")) {
+    names.push_back(check.at("name"));
+    missing = missing || check.at("status") == "missing";
+    EXPECT_FALSE(check.at("value").get<std::string>().empty()) << check;
+    EXPECT_EQ(check.at("status") == "ok", !check.contains("advice")) << check;
+  }
+  EXPECT_EQ(report.at("ready").get<bool>(), !missing);
+  EXPECT_THAT(names, testing::IsSupersetOf({"cpu", "instructions", "memory", "shared memory", "open files", "disk", "network lo", "accelerators",
+                                            "ucx", "tessera-worker", "slurm", "etcd"}));
+}
+
+TEST(Doctor, TableSaysTheSameAsJson) {
+  const CommandResult table = run_tessera({"doctor"});
+  const nlohmann::json report = nlohmann::json::parse(run_tessera({"doctor", "--json"}).out);
+  EXPECT_THAT(table.out, HasSubstr(report.at("ready").get<bool>() ? "ready to train here" : "missing"));
+  for (const auto& check : report.at("checks")) EXPECT_THAT(table.out, HasSubstr(check.at("name").get<std::string>()));
+}
+
+TEST(Doctor, SharedMemoryThatIsNotThereIsNamed) {
+  const Finding finding = check_shared_memory("/no/such/mount");
+  EXPECT_EQ(finding.status, Status::absent);
+  EXPECT_THAT(finding.value, HasSubstr("/no/such/mount"));
+  EXPECT_THAT(finding.advice, HasSubstr("mount"));
+}
+
+TEST(Doctor, FindsTheWorkersVersion) {
+  const TemporaryFolder folder;
+  const auto worker = folder.write("tessera-worker", "#!/bin/sh\necho \"tessera-worker 9.9.9, torch 1.2.3\"\n", true);
+  const Finding finding = check_worker(worker, Seconds(30));
+  EXPECT_EQ(finding.status, Status::ok);
+  EXPECT_THAT(finding.value, HasSubstr("torch 1.2.3"));
+}
+
+TEST(Doctor, AWorkerThatFailsIsMissingAndItsWordsAreShown) {
+  const TemporaryFolder folder;
+  const auto worker = folder.write("tessera-worker", "#!/bin/sh\necho 'libtorch.so: cannot open' >&2\nexit 127\n", true);
+  const Finding finding = check_worker(worker, Seconds(30));
+  EXPECT_EQ(finding.status, Status::missing);
+  EXPECT_THAT(finding.value, HasSubstr("libtorch.so: cannot open"));
+  EXPECT_FALSE(finding.advice.empty());
+}
+
+TEST(Doctor, AWorkerThatHangsIsGivenUpAndEnded) {
+  const TemporaryFolder folder;
+  const auto worker = folder.write("tessera-worker", "#!/bin/sh\necho $$ > " + (folder.path() / "pid").string() + "\nexec sleep 600\n", true);
+  const Finding finding = check_worker(worker, Seconds(2));
+  EXPECT_EQ(finding.status, Status::missing);
+  EXPECT_THAT(finding.value, HasSubstr("did not answer within"));
+  pid_t pid = 0;
+  std::ifstream(folder.path() / "pid") >> pid;
+  ASSERT_GT(pid, 0);
+  EXPECT_EQ(kill(pid, 0), -1) << "the worker still runs";
+}
+
+TEST(Doctor, NoWorkerAtAllSaysHowToGetOne) {
+  const Finding finding = check_worker({}, Seconds(1));
+  EXPECT_EQ(finding.status, Status::missing);
+  EXPECT_THAT(finding.advice, HasSubstr("./dev build"));
+}
+
+TEST(Doctor, ProgramsAreLookedForOnPath) {
+  EXPECT_EQ(check_program("shell", "sh", "").status, Status::ok);
+  const Finding finding = check_program("slurm", "no-such-program-anywhere", "install it");
+  EXPECT_EQ(finding.status, Status::absent);
+  EXPECT_EQ(finding.advice, "install it");
+}
+
+TEST(Doctor, AnUnreadableFolderIsNotADisk) { EXPECT_EQ(check_disk("/no/such/folder").status, Status::missing); }
+
+}  // namespace
+}  // namespace tessera::cli

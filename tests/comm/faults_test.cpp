@@ -1,0 +1,373 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "comm/processes.hpp"
+
+namespace tessera::comm {
+namespace {
+
+using testing::Ranks;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+double seconds_since(std::chrono::steady_clock::time_point start) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
+
+class Faults : public ::testing::TestWithParam<bool> {
+ protected:
+  Options options(int rank, int world, const std::string& place, double deadline = 60) {
+    Options result = testing::options(rank, world, place, deadline);
+    result.shared_memory = GetParam();
+    return result;
+  }
+};
+
+// Runs the ranks until all of them say "running", kills one, and returns how long it took until all others had its loss as
+// an Error. Their errors are checked each time.
+double seconds_to_hear(int count, int victim, const std::function<void(int rank)>& body) {
+  Ranks ranks(count, [&](int rank) -> std::string {
+    try {
+      body(rank);
+    } catch (const Error&) {
+      testing::report("heard");
+      throw;
+    }
+    return "no error";
+  });
+  for (int rank = 0; rank < count; ++rank) EXPECT_TRUE(ranks.wait_for_line(rank, "running"));
+  const auto killed = std::chrono::steady_clock::now();
+  ranks.signal(victim, SIGKILL);
+  for (int rank = 0; rank < count; ++rank) {
+    if (rank == victim) continue;
+    EXPECT_TRUE(ranks.wait_for_line(rank, "heard"));
+  }
+  const double seconds = seconds_since(killed);
+  const auto outcomes = ranks.wait();
+  for (int rank = 0; rank < count; ++rank) {
+    if (rank == victim) continue;
+    EXPECT_THAT(outcomes[static_cast<std::size_t>(rank)].text, AllOf(StartsWith("error peer_lost"), HasSubstr(text("rank ", victim, " is lost")))) << "rank " << rank;
+  }
+  return seconds;
+}
+
+// The promise is ours, the processor is not: where others take it away, one of three times counts.
+void expect_heard_in_time(int count, int victim, const std::function<void(int rank, const std::string& place)>& body) {
+  double best = 1e9;
+  for (int attempt = 0; attempt < 3 && best >= 2.0; ++attempt) {
+    const std::string place = testing::free_place();
+    best = std::min(best, seconds_to_hear(count, victim, [&](int rank) { body(rank, place); }));
+  }
+  EXPECT_LT(best, 2.0) << "rank " << victim << " of " << count;
+}
+
+TEST_P(Faults, AKilledRankIsNamedByAllOthersWithinTwoSeconds) {
+  for (const int victim : {0, 2, 3}) {
+    expect_heard_in_time(4, victim, [&](int rank, const std::string& place) {
+      const auto communicator = Communicator::connect(options(rank, 4, place));
+      std::vector<float> data(1 << 18);
+      communicator->world().all_reduce(data.data(), data.size(), DataType::f32).wait();
+      testing::report("running");
+      while (true) communicator->world().all_reduce(data.data(), data.size(), DataType::f32).wait();
+    });
+  }
+}
+
+// Ranks 0 and 1 wait for each other, and have nothing to do with rank 2.
+TEST_P(Faults, ALossIsHeardByRanksThatDoNotTalkToTheLostOne) {
+  expect_heard_in_time(3, 2, [&](int rank, const std::string& place) {
+    const auto communicator = Communicator::connect(options(rank, 3, place));
+    if (rank == 2) {
+      testing::report("running");
+      while (true) std::this_thread::sleep_for(std::chrono::seconds(1));
+    }
+    const Group pair = communicator->group({0, 1}, "pair");
+    std::byte byte{};
+    const Handle message = pair.receive({&byte, 1}, 1 - rank, 9);
+    testing::report("running");
+    if (rank == 0) message.wait();
+    std::vector<float> data(16);
+    pair.all_reduce(data.data(), data.size(), DataType::f32).wait();
+    message.wait();
+  });
+}
+
+TEST_P(Faults, FutureOperationsFailToo) {
+  const std::string place = testing::free_place();
+  Ranks ranks(2, [&](int rank) -> std::string {
+    const auto communicator = Communicator::connect(options(rank, 2, place));
+    if (rank == 1) _exit(7);
+    try {
+      communicator->world().barrier().wait();
+    } catch (const Error&) {
+    }
+    communicator->world().barrier().wait();
+    return "no error";
+  });
+  EXPECT_THAT(ranks.wait()[0].text, AllOf(StartsWith("error peer_lost"), HasSubstr("rank 1")));
+}
+
+TEST_P(Faults, AStoppedRankIsNamedAtTheDeadline) {
+  for (const int victim : {0, 2}) {
+    const std::string place = testing::free_place();
+    Ranks ranks(3, [&](int rank) -> std::string {
+      const auto communicator = Communicator::connect(options(rank, 3, place, 2));
+      std::vector<float> data(1 << 16);
+      communicator->world().all_reduce(data.data(), data.size(), DataType::f32).wait();
+      testing::report("running");
+      while (true) communicator->world().all_reduce(data.data(), data.size(), DataType::f32).wait();
+    });
+    for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(ranks.wait_for_line(rank, "running"));
+    ranks.signal(victim, SIGSTOP);
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == victim) continue;
+      EXPECT_TRUE(ranks.wait_for_end(rank));
+    }
+    ranks.signal(victim, SIGKILL);
+    const auto outcomes = ranks.wait();
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == victim) continue;
+      EXPECT_THAT(outcomes[static_cast<std::size_t>(rank)].text, AllOf(StartsWith("error deadline_exceeded"), HasSubstr("all_reduce #"), HasSubstr(text("rank ", victim))));
+    }
+  }
+}
+
+// A rank that lives but never comes is named as well, also where the ranks wait for each other in turn.
+TEST_P(Faults, ARankThatDoesNotJoinIsNamedAtTheDeadline) {
+  const std::string place = testing::free_place();
+  Ranks ranks(3, [&](int rank) -> std::string {
+    const auto communicator = Communicator::connect(options(rank, 3, place, 2));
+    std::vector<float> data(100);
+    if (rank == 1) std::this_thread::sleep_for(std::chrono::seconds(6));
+    communicator->world().all_reduce(data.data(), data.size(), DataType::f32).wait();
+    return "no error";
+  });
+  const auto outcomes = ranks.wait();
+  for (const std::size_t rank : {0UL, 2UL}) EXPECT_THAT(outcomes[rank].text, AllOf(StartsWith("error deadline_exceeded"), HasSubstr("waited for rank 1")));
+}
+
+TEST_P(Faults, AMessageThatNeverComesIsGivenUp) {
+  const std::string place = testing::free_place();
+  Ranks ranks(2, [&](int rank) -> std::string {
+    const auto communicator = Communicator::connect(options(rank, 2, place, 1));
+    std::vector<std::byte> data(100);
+    if (rank == 0) communicator->world().receive(data, 1, 77).wait();
+    std::this_thread::sleep_for(std::chrono::seconds(3));
+    return "slept";
+  });
+  EXPECT_THAT(ranks.wait()[0].text, AllOf(StartsWith("error deadline_exceeded"), HasSubstr("receive of 100 bytes from rank 1 with tag 77"), HasSubstr("waited for rank 1")));
+}
+
+TEST_P(Faults, DifferentCollectivesAreReportedWithBothSides) {
+  const std::string place = testing::free_place();
+  Ranks ranks(3, [&](int rank) -> std::string {
+    const auto communicator = Communicator::connect(options(rank, 3, place, 20));
+    const Group group = communicator->group({0, 1, 2}, "weights");
+    std::vector<float> data(64);
+    group.barrier().wait();
+    if (rank == 1) {
+      group.broadcast(data.data(), 64, DataType::f32, 0).wait();
+    } else {
+      group.all_reduce(data.data(), 64, DataType::f32).wait();
+    }
+    group.barrier().wait();
+    return "no error";
+  });
+  for (const auto& outcome : ranks.wait()) {
+    EXPECT_THAT(outcome.text, AllOf(StartsWith("error internal"), HasSubstr("'weights'"), HasSubstr("rank 1 joined broadcast #1 of 64 f32 from rank 0"), HasSubstr("joined all_reduce #1 of 64 f32 (sum)")));
+  }
+}
+
+TEST_P(Faults, DifferentSizesAreReported) {
+  const std::string place = testing::free_place();
+  Ranks ranks(2, [&](int rank) -> std::string {
+    const auto communicator = Communicator::connect(options(rank, 2, place, 20));
+    std::vector<float> data(100000);
+    communicator->world().all_reduce(data.data(), rank == 0 ? 100000 : 99999, DataType::f32).wait();
+    return "no error";
+  });
+  for (const auto& outcome : ranks.wait()) EXPECT_THAT(outcome.text, AllOf(StartsWith("error internal"), HasSubstr("rank 0"), HasSubstr("rank 1")));
+}
+
+TEST_P(Faults, AbortReachesAllRanksWithTheReason) {
+  const std::string place = testing::free_place();
+  Ranks ranks(3, [&](int rank) -> std::string {
+    const auto communicator = Communicator::connect(options(rank, 3, place));
+    if (rank == 1) {
+      communicator->abort("the loss is not a number");
+      return "aborted";
+    }
+    communicator->world().barrier().wait();
+    return "no error";
+  });
+  const auto outcomes = ranks.wait();
+  for (const std::size_t rank : {0UL, 2UL}) EXPECT_THAT(outcomes[rank].text, AllOf(StartsWith("error peer_lost"), HasSubstr("rank 1 ended the task: the loss is not a number")));
+}
+
+TEST_P(Faults, ClosingWhileOthersWaitIsALoss) {
+  for (const int leaver : {0, 1}) {
+    const std::string place = testing::free_place();
+    Ranks ranks(3, [&](int rank) -> std::string {
+      const auto communicator = Communicator::connect(options(rank, 3, place));
+      std::vector<float> data(64, 1.0F);
+      communicator->world().all_reduce(data.data(), 64, DataType::f32).wait();
+      if (rank == leaver) throw Error(ErrorCode::invalid_config, "this rank gives up");
+      communicator->world().all_reduce(data.data(), 64, DataType::f32).wait();
+      return "no error";
+    });
+    const auto outcomes = ranks.wait(std::chrono::seconds(30));
+    for (int rank = 0; rank < 3; ++rank) {
+      const std::string& text_of_rank = outcomes[static_cast<std::size_t>(rank)].text;
+      if (rank == leaver) {
+        EXPECT_THAT(text_of_rank, HasSubstr("this rank gives up"));
+      } else {
+        EXPECT_THAT(text_of_rank, AllOf(StartsWith("error peer_lost"), HasSubstr(text("rank ", leaver)))) << "rank " << rank;
+      }
+    }
+  }
+}
+
+// What a rank sent or joined before it closed still counts, however late the others are.
+TEST_P(Faults, ClosingEarlyDoesNotUndoWhatWasDone) {
+  for (int repeat = 0; repeat < 5; ++repeat) {
+    const std::string place = testing::free_place();
+    Ranks ranks(3, [&](int rank) -> std::string {
+      const auto communicator = Communicator::connect(options(rank, 3, place));
+      const Group world = communicator->world();
+      std::vector<std::byte> data(rank == 2 ? 40000 : 40000, static_cast<std::byte>(rank + 1));
+      Handle broadcast = world.broadcast(data.data(), data.size(), DataType::u8, 2);
+      std::vector<std::byte> message(5000, static_cast<std::byte>(7));
+      broadcast.wait();
+      if (rank == 2) {
+        world.send(message, 0, 1).wait();
+        return "ok";
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      if (rank == 0) world.receive(message, 2, 1).wait();
+      return data.back() == static_cast<std::byte>(3) ? "ok" : "wrong data";
+    });
+    for (const auto& outcome : ranks.wait()) EXPECT_EQ(outcome.text, "ok");
+  }
+}
+
+TEST_P(Faults, FormingAgainAndAgainLeaksNothing) {
+  const std::string place = testing::free_place();
+  const auto count_of = [](const char* path) {
+    std::size_t entries = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(path)) {
+      entries += entry.path().empty() ? 0 : 1;
+    }
+    return entries;
+  };
+  const std::size_t files_before = count_of("/dev/shm");
+  Ranks ranks(2, [&](int rank) -> std::string {
+    std::size_t descriptors = 0;
+    std::size_t threads = 0;
+    for (int round = 0; round < 100; ++round) {
+      {
+        const auto communicator = Communicator::connect(options(rank, 2, place));
+        float value = 1;
+        communicator->world().all_reduce(&value, 1, DataType::f32).wait();
+        if (value != 2.0F) return "wrong sum";
+      }
+      if (round == 5) {
+        descriptors = count_of("/proc/self/fd");
+        threads = count_of("/proc/self/task");
+      }
+    }
+    const std::size_t now = count_of("/proc/self/fd");
+    if (now > descriptors || count_of("/proc/self/task") > threads) return text("leaked: ", descriptors, " descriptors became ", now, ", ", threads, " threads ", count_of("/proc/self/task"));
+    return "ok";
+  });
+  for (const auto& outcome : ranks.wait(std::chrono::seconds(200))) EXPECT_EQ(outcome.text, "ok");
+  EXPECT_LE(count_of("/dev/shm"), files_before);
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, Faults, ::testing::Values(true, false), [](const auto& info) { return info.param ? "shared" : "network"; });
+
+TEST(Rendezvous, APortInUseIsExplained) {
+  const std::string place = testing::free_place();
+  const int holder = testing::listen_at(place);
+  Ranks ranks(1, [&](int) -> std::string {
+    Communicator::connect(testing::options(0, 2, place, 5));
+    return "met";
+  });
+  const std::string message = ranks.wait()[0].text;
+  close(holder);
+  EXPECT_THAT(message, AllOf(StartsWith("error io"), HasSubstr(place), HasSubstr("in use"), HasSubstr("choose another port")));
+}
+
+TEST(Rendezvous, AnotherTaskIsRefusedAndTheRightOneStillMeets) {
+  const std::string place = testing::free_place();
+  Ranks ranks(3, [&](int process) -> std::string {
+    Options options = testing::options(process == 2 ? 1 : process, 2, place);
+    if (process == 2) options.task = "other";
+    if (process == 1) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    const auto communicator = Communicator::connect(options);
+    communicator->world().barrier().wait();
+    return "ok";
+  });
+  const auto outcomes = ranks.wait();
+  EXPECT_EQ(outcomes[0].text, "ok");
+  EXPECT_EQ(outcomes[1].text, "ok");
+  EXPECT_THAT(outcomes[2].text, AllOf(StartsWith("error invalid_config"), HasSubstr("'tessera'"), HasSubstr("'other'")));
+}
+
+TEST(Rendezvous, AnotherWorldSizeIsRefused) {
+  const std::string place = testing::free_place();
+  Ranks ranks(2, [&](int rank) -> std::string {
+    Communicator::connect(testing::options(rank, rank == 0 ? 2 : 3, place, 2));
+    return "ok";
+  });
+  EXPECT_THAT(ranks.wait()[1].text, AllOf(StartsWith("error invalid_config"), HasSubstr("2 ranks"), HasSubstr("3")));
+}
+
+TEST(Rendezvous, NamesTheRanksThatDidNotCome) {
+  const std::string place = testing::free_place();
+  Ranks ranks(2, [&](int process) -> std::string {
+    Communicator::connect(testing::options(process == 0 ? 0 : 2, 4, place, 2));
+    return "met";
+  });
+  for (const auto& outcome : ranks.wait()) EXPECT_THAT(outcome.text, AllOf(StartsWith("error deadline_exceeded"), HasSubstr("ranks 1, 3 did not come")));
+}
+
+TEST(Rendezvous, WithoutRankZeroEndsAtTheDeadline) {
+  const std::string place = testing::free_place();
+  Ranks ranks(1, [&](int) -> std::string {
+    Communicator::connect(testing::options(1, 2, place, 1));
+    return "met";
+  });
+  EXPECT_THAT(ranks.wait()[0].text, AllOf(StartsWith("error deadline_exceeded"), HasSubstr("rank 0 did not come")));
+}
+
+TEST(Rendezvous, AWrongPlaceIsExplained) {
+  for (const char* place : {"", "localhost", "localhost:", ":1", "localhost:70000", "localhost:x"}) {
+    Ranks ranks(1, [&](int) -> std::string {
+      Communicator::connect(testing::options(1, 2, place, 1));
+      return "met";
+    });
+    EXPECT_THAT(ranks.wait()[0].text, AllOf(StartsWith("error invalid_config"), HasSubstr("HOST:PORT"))) << place;
+  }
+}
+
+TEST(WorldOfOne, NeedsNoPlaceToMeet) {
+  Options options;
+  const auto communicator = Communicator::connect(options);
+  float value = 3;
+  communicator->world().all_reduce(&value, 1, DataType::f32).wait();
+  EXPECT_EQ(value, 3);
+  std::vector<std::byte> out(10, std::byte{5});
+  std::vector<std::byte> in(10);
+  const Handle receive = communicator->world().receive(in, 0, 1);
+  EXPECT_FALSE(receive.done());
+  communicator->world().send(out, 0, 1).wait();
+  receive.wait();
+  EXPECT_EQ(in, out);
+}
+
+}  // namespace
+}  // namespace tessera::comm

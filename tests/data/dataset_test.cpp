@@ -1,0 +1,290 @@
+#include "data/dataset.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmath>
+#include <csignal>
+#include <set>
+
+#include "base/error.hpp"
+#include "base/random.hpp"
+#include "data/permutation.hpp"
+#include "data/temporary_folder.hpp"
+
+namespace tessera::data {
+namespace {
+
+using testing::HasSubstr;
+
+std::string some_text(std::size_t words) {
+  Random random(1);
+  const char* parts[] = {"king", "crown", "the", "of", "and", "storm", "night", "daggers"};
+  std::string text;
+  for (std::size_t index = 0; index < words; ++index) text += std::string(parts[random.below(8)]) + (random.below(9) == 0 ? ".\n" : " ");
+  return text;
+}
+
+model::DataSpec text_spec(const std::filesystem::path& source, const std::string& kind = "bytes") {
+  model::DataSpec spec;
+  spec.source = source;
+  spec.tokenizer.kind = kind;
+  spec.tokenizer.vocab = 300;
+  spec.train_fraction = 0.9;
+  return spec;
+}
+
+struct Sample {
+  std::vector<std::int32_t> tokens, targets;
+};
+Sample training_sample(const Dataset& dataset, std::int64_t id) {
+  Sample sample{std::vector<std::int32_t>(static_cast<std::size_t>(dataset.sequence_length())), {}};
+  sample.targets = sample.tokens;
+  dataset.fill(id, sample.tokens, sample.targets);
+  return sample;
+}
+Sample validation_sample(const Dataset& dataset, std::int64_t index) {
+  Sample sample{std::vector<std::int32_t>(static_cast<std::size_t>(dataset.sequence_length())), {}};
+  sample.targets = sample.tokens;
+  dataset.fill_validation(index, sample.tokens, sample.targets);
+  return sample;
+}
+
+std::string error_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_config);
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(Permutation, IsOneForEverySizeAndSeed) {
+  for (std::uint64_t size : {1, 2, 3, 4, 5, 7, 16, 17, 100, 1000, 4095, 4096, 4097}) {
+    for (std::uint64_t seed : {0, 1, 99}) {
+      const Permutation order(size, seed);
+      std::set<std::uint64_t> seen;
+      for (std::uint64_t index = 0; index < size; ++index) {
+        ASSERT_LT(order.at(index), size);
+        seen.insert(order.at(index));
+      }
+      ASSERT_EQ(seen.size(), size);
+    }
+  }
+}
+
+TEST(Permutation, SpreadsElementsEvenly) {
+  // Where element 0 .. 9 of 10 lands over many seeds: 100 cells of 200 expected; chi-square with 81 degrees of freedom
+  // stays below 150 but for one draw in a million.
+  constexpr int kSeeds = 2000, kSize = 10;
+  std::vector<int> counts(kSize * kSize);
+  for (int seed = 0; seed < kSeeds; ++seed) {
+    const Permutation order(kSize, static_cast<std::uint64_t>(seed));
+    for (std::uint64_t index = 0; index < kSize; ++index) ++counts[index * kSize + order.at(index)];
+  }
+  double chi = 0;
+  for (int count : counts) chi += std::pow(count - kSeeds / kSize, 2) / (kSeeds / kSize);
+  EXPECT_LT(chi, 150);
+}
+
+TEST(Dataset, PacksDocumentsWithAnEndOfTextEach) {
+  const TemporaryFolder folder;
+  const auto file = folder.write("a.jsonl", "{\"text\": \"abc\"}\n{\"text\": \"de\"}\n{\"text\": \"fghijklmnopqrst\"}\n");
+  auto spec = text_spec(file);
+  spec.train_fraction = 0.5;
+  const auto dataset = Dataset::open(spec, 4, 257, 1, folder / "cache");
+  EXPECT_EQ(dataset->token_count(), 3 + 1 + 2 + 1 + 15 + 1);
+  EXPECT_EQ(dataset->document_count(), 3);
+  const Sample first = training_sample(*dataset, 0), second = training_sample(*dataset, 1);
+  EXPECT_EQ(first.tokens, (std::vector<std::int32_t>{'a', 'b', 'c', 256}));
+  EXPECT_EQ(first.targets, (std::vector<std::int32_t>{'b', 'c', 256, 'd'}));
+  EXPECT_EQ(second.tokens, (std::vector<std::int32_t>{'d', 'e', 256, 'f'}));
+  EXPECT_EQ(second.targets, (std::vector<std::int32_t>{'e', 256, 'f', 'g'}));
+  // 23 tokens: 2 training sequences with their 9 tokens, then validation from token 9 on.
+  EXPECT_EQ(dataset->train_samples(), 2);
+  EXPECT_EQ(dataset->validation_samples(), 3);
+  EXPECT_EQ(validation_sample(*dataset, 0).tokens, (std::vector<std::int32_t>{'h', 'i', 'j', 'k'}));
+  EXPECT_EQ(validation_sample(*dataset, 2).targets, (std::vector<std::int32_t>{'q', 'r', 's', 't'}));
+}
+
+TEST(Dataset, SharesNoTokenBetweenTrainingAndValidation) {
+  const TemporaryFolder folder;
+  for (std::size_t length = 40; length < 90; length += 7) {
+    std::string text;
+    for (std::size_t index = 0; index < length; ++index) text.push_back(static_cast<char>('!' + index));  // each token once
+    const auto dataset = Dataset::open(text_spec(folder.write("a.txt", text)), 3, 257, 1, folder / "cache");
+    std::set<std::int32_t> train, validation;
+    for (std::int64_t id = 0; id < dataset->train_samples(); ++id) {
+      const Sample sample = training_sample(*dataset, id);
+      train.insert(sample.tokens.begin(), sample.tokens.end());
+      train.insert(sample.targets.begin(), sample.targets.end());
+    }
+    for (std::int64_t index = 0; index < dataset->validation_samples(); ++index) {
+      const Sample sample = validation_sample(*dataset, index);
+      validation.insert(sample.tokens.begin(), sample.tokens.end());
+      validation.insert(sample.targets.begin(), sample.targets.end());
+    }
+    EXPECT_EQ(train.size(), static_cast<std::size_t>(dataset->train_samples() * 3 + 1));
+    EXPECT_EQ(validation.size(), static_cast<std::size_t>(dataset->validation_samples() * 3 + 1));
+    for (std::int32_t token : validation) EXPECT_FALSE(train.contains(token));
+  }
+}
+
+TEST(Dataset, VisitsEverySampleOnceAnEpochInAnOrderOfSeedAndEpochAlone) {
+  const TemporaryFolder folder;
+  const auto spec = text_spec(folder.write("a.txt", some_text(600)));
+  const auto dataset = Dataset::open(spec, 8, 257, 5, folder / "cache");
+  const std::int64_t samples = dataset->train_samples(), batch = 7;
+  // The concatenation of the steps is cut into epochs, whatever the batch.
+  std::vector<std::int64_t> stream;
+  for (std::int64_t step = 0; static_cast<std::int64_t>(stream.size()) < 3 * samples; ++step) {
+    const auto ids = dataset->sample_ids(step, batch);
+    ASSERT_EQ(ids.size(), 7u);
+    stream.insert(stream.end(), ids.begin(), ids.end());
+  }
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    const std::set<std::int64_t> seen(stream.begin() + epoch * samples, stream.begin() + (epoch + 1) * samples);
+    EXPECT_EQ(static_cast<std::int64_t>(seen.size()), samples);
+    EXPECT_EQ(*seen.begin(), 0);
+    EXPECT_EQ(*seen.rbegin(), samples - 1);
+  }
+  EXPECT_FALSE(std::equal(stream.begin(), stream.begin() + samples, stream.begin() + samples)) << "two epochs in the same order";
+  const auto other_batch = dataset->sample_ids(0, samples);
+  EXPECT_TRUE(std::equal(other_batch.begin(), other_batch.end(), stream.begin()));
+  const auto again = Dataset::open(spec, 8, 257, 5, folder / "cache");
+  EXPECT_EQ(again->sample_ids(11, batch), dataset->sample_ids(11, batch)) << "resuming needs the step alone";
+  EXPECT_NE(Dataset::open(spec, 8, 257, 6, folder / "cache")->sample_ids(0, samples), other_batch);
+}
+
+TEST(Dataset, GivesTheUnigramEntropyOfTheValidationTargets) {
+  const TemporaryFolder folder;
+  // Validation targets are a, b, c, d equally often but for the end: -log of a quarter.
+  std::string text;
+  for (int index = 0; index < 4000; ++index) text.push_back("abcd"[index % 4]);
+  const auto dataset = Dataset::open(text_spec(folder.write("a.txt", text)), 4, 257, 1, folder / "cache");
+  EXPECT_NEAR(dataset->unigram_entropy_of_validation(), std::log(4.0), 1e-12);
+}
+
+TEST(Dataset, MakesSyntheticTokensOfTheModelsVocabulary) {
+  model::DataSpec spec;
+  spec.source = "synthetic";
+  const auto dataset = Dataset::open(spec, 16, 100, 3, {});
+  EXPECT_EQ(dataset->tokenizer(), nullptr);
+  const Sample sample = training_sample(*dataset, dataset->sample_ids(5, 4)[2]);
+  EXPECT_TRUE(std::equal(sample.tokens.begin() + 1, sample.tokens.end(), sample.targets.begin()));
+  for (std::int32_t token : sample.tokens) EXPECT_TRUE(token >= 0 && token < 100);
+  EXPECT_EQ(training_sample(*Dataset::open(spec, 16, 100, 3, {}), 17).tokens, training_sample(*dataset, 17).tokens);
+  EXPECT_NE(training_sample(*Dataset::open(spec, 16, 100, 4, {}), 17).tokens, training_sample(*dataset, 17).tokens);
+  EXPECT_NE(validation_sample(*dataset, 0).tokens, training_sample(*dataset, 0).tokens);
+  EXPECT_GT(dataset->unigram_entropy_of_validation(), 4.5);
+  EXPECT_LE(dataset->unigram_entropy_of_validation(), std::log(100.0));
+}
+
+TEST(Dataset, SaysWhatToSetWhenTheTokenizerIsTooLarge) {
+  const TemporaryFolder folder;
+  auto spec = text_spec(folder.write("a.txt", some_text(2000)), "bpe");
+  spec.tokenizer.vocab = 280;
+  const std::string error = error_of([&] { Dataset::open(spec, 8, 200, 1, folder / "cache"); });
+  EXPECT_THAT(error, HasSubstr("the tokenizer has 280 tokens but model.vocab is 200"));
+  EXPECT_THAT(error, HasSubstr("set model.vocab to 280, or data.tokenizer.vocab to 200"));
+}
+
+TEST(Dataset, SaysWhenThereIsTooLittleText) {
+  const TemporaryFolder folder;
+  const auto spec = text_spec(folder.write("a.txt", some_text(30)));
+  EXPECT_THAT(error_of([&] { Dataset::open(spec, 1000, 257, 1, folder / "cache"); }), HasSubstr("too few for one sequence of 1000"));
+  EXPECT_THAT(error_of([&] { Dataset::open(spec, 64, 257, 1, folder / "cache"); }), HasSubstr("left for validation"));
+  const auto dataset = Dataset::open(spec, 8, 257, 1, folder / "cache");
+  EXPECT_THAT(error_of([&] { dataset->sample_ids(0, 500); }), HasSubstr("a batch has 500 sequences but the training split has only"));
+}
+
+TEST(Dataset, BuildsTheCacheOnceAndAnewWhenTheSourceChanged) {
+  const TemporaryFolder folder;
+  const auto spec = text_spec(folder.write("a.txt", some_text(3000)), "bpe");
+  std::vector<std::string> stages;
+  const auto open = [&] {
+    stages.clear();
+    return Dataset::open(spec, 8, 300, 1, folder / "cache", [&](const Progress& progress) { stages.push_back(progress.stage); });
+  };
+  const auto first = open();
+  EXPECT_THAT(stages, testing::Contains("tokenizing"));
+  const auto second = open();
+  EXPECT_THAT(stages, testing::Not(testing::Contains("tokenizing")));
+  EXPECT_EQ(training_sample(*second, 3).tokens, training_sample(*first, 3).tokens);
+  folder.write("a.txt", some_text(4000));
+  EXPECT_GT(open()->token_count(), first->token_count());
+  EXPECT_THAT(stages, testing::Contains("tokenizing"));
+}
+
+TEST(Dataset, RebuildsADamagedCacheOrTokenizerAndNeverUsesIt) {
+  const TemporaryFolder folder;
+  const auto spec = text_spec(folder.write("a.txt", some_text(3000)), "bpe");
+  const auto open = [&] { return Dataset::open(spec, 8, 300, 1, folder / "cache"); };
+  const std::int64_t tokens = open()->token_count();
+  const auto expected = training_sample(*open(), 3).tokens;
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "cache")) {
+    if (entry.file_size() > 0) std::filesystem::resize_file(entry.path(), entry.file_size() / 2);
+  }
+  EXPECT_EQ(open()->token_count(), tokens);
+  EXPECT_EQ(training_sample(*open(), 3).tokens, expected);
+}
+
+// Starts `work` in a child process, which exits with 0 when it does not throw.
+pid_t in_child(const std::function<void()>& work) {
+  const pid_t pid = ::fork();
+  if (pid != 0) return pid;
+  int status = 1;
+  try {
+    work();
+    status = 0;
+  } catch (...) {}
+  ::_exit(status);
+}
+
+TEST(Dataset, IsBuiltByManyProcessesAtOnce) {
+  const TemporaryFolder folder;
+  const auto spec = text_spec(folder.write("a.txt", some_text(20000)), "bpe");
+  std::vector<pid_t> children(6);
+  for (pid_t& child : children) child = in_child([&] { Dataset::open(spec, 8, 300, 1, folder / "cache"); });
+  for (pid_t child : children) {
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  }
+  int caches = 0, temporary = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "cache")) {
+    caches += entry.path().extension() == ".bin";
+    temporary += entry.path().string().find(".tmp.") != std::string::npos;
+  }
+  EXPECT_EQ(caches, 1);
+  EXPECT_EQ(temporary, 0);
+  EXPECT_GT(Dataset::open(spec, 8, 300, 1, folder / "cache")->token_count(), 20000);
+}
+
+TEST(Dataset, OutlivesABuilderThatIsKilled) {
+  const TemporaryFolder folder;
+  const auto spec = text_spec(folder.write("a.txt", some_text(20000)));
+  // Dies in the middle of tokenizing, with its temporary file open and its lock held.
+  const auto die = [](const Progress& progress) {
+    if (progress.stage == "tokenizing") ::raise(SIGKILL);
+  };
+  const pid_t child = in_child([&] { Dataset::open(spec, 8, 300, 1, folder / "cache", die); });
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  EXPECT_GT(Dataset::open(spec, 8, 300, 1, folder / "cache")->token_count(), 20000);
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "cache"))
+    EXPECT_EQ(entry.path().string().find(".tmp."), std::string::npos);
+}
+
+TEST(Dataset, KnowsTheFolderOfTheCache) {
+  ASSERT_EQ(::setenv("TESSERA_CACHE", "/somewhere/else", 1), 0);
+  EXPECT_EQ(default_cache_dir(), "/somewhere/else");
+  ASSERT_EQ(::unsetenv("TESSERA_CACHE"), 0);
+  EXPECT_EQ(default_cache_dir(), ".cache/tessera");
+}
+
+}  // namespace
+}  // namespace tessera::data

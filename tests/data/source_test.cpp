@@ -1,0 +1,123 @@
+#include "data/source.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/file_system.hpp"
+#include "data/temporary_folder.hpp"
+
+namespace tessera::data {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::vector<std::string> documents_of(const std::filesystem::path& root, const std::string& field = "text") {
+  std::vector<std::string> all;
+  read_documents(open_source(root, field), [&](const Document& document) { all.emplace_back(document.text); });
+  return all;
+}
+
+// The error that reading gives, or an internal one when it gives none.
+Error failure_of(const std::filesystem::path& root, const std::string& field = "text") {
+  try {
+    documents_of(root, field);
+  } catch (const Error& error) {
+    return error;
+  }
+  return Error(ErrorCode::internal, "nothing was thrown");
+}
+
+TEST(Source, ReadsATextFileAsOneDocument) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(documents_of(folder.write("a.txt", "To be,\r\nor not\n")), ElementsAre("To be,\r\nor not\n"));
+  EXPECT_THAT(documents_of(folder.write("mark.txt", "\xEF\xBB\xBFhello")), ElementsAre("hello"));
+}
+
+TEST(Source, ReadsOneDocumentALineOfJson) {
+  const TemporaryFolder folder;
+  const auto file = folder.write("a.jsonl", "{\"text\": \"a\\n\\u00e9\\u0000\"}\n\n{\"id\": 1, \"text\": \"\"}\r\n  {\"text\": \"last\"}");
+  EXPECT_THAT(documents_of(file), ElementsAre(std::string("a\n\xC3\xA9\0", 5), "last"));
+}
+
+TEST(Source, ReadsFoldersInOrderOfPathAndLeavesOtherFilesAlone) {
+  const TemporaryFolder folder;
+  folder.write("b.txt", "second");
+  folder.write("a/z.jsonl", "{\"body\": \"first\"}\n");
+  folder.write("c/d/e.json", "{\"body\": \"third\"}\n{\"body\": \"fourth\"}");
+  folder.write("picture.png", std::string_view("\x89PNG\0", 5));
+  folder.write(".hidden/x.txt", "no");
+  folder.write("empty.txt", "");
+  EXPECT_THAT(documents_of(folder.path(), "body"), ElementsAre("first", "second", "third", "fourth"));
+}
+
+TEST(Source, NamesTheNearestFileWhenOneIsMissing) {
+  const TemporaryFolder folder;
+  folder.write("shakespeare.txt", "x");
+  const Error error = failure_of(folder / "shakespere.txt");
+  EXPECT_EQ(error.code(), ErrorCode::not_found);
+  EXPECT_THAT(error.what(), HasSubstr("did you mean"));
+  EXPECT_THAT(error.what(), HasSubstr("shakespeare.txt"));
+}
+
+TEST(Source, RefusesWhatHoldsNoText) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(failure_of(folder.write("a.txt", "")).what(), HasSubstr("is empty"));
+  EXPECT_THAT(failure_of(folder.write("b.jsonl", "\n\n")).what(), HasSubstr("no text"));
+  std::filesystem::create_directory(folder / "none");
+  EXPECT_THAT(failure_of(folder / "none").what(), HasSubstr("holds no text"));
+}
+
+TEST(Source, SaysWhereABinaryFileIsNoText) {
+  const TemporaryFolder folder;
+  const Error zero = failure_of(folder.write("zero.txt", std::string_view("abc\0def", 7)));
+  EXPECT_EQ(zero.code(), ErrorCode::invalid_config);
+  EXPECT_THAT(zero.what(), HasSubstr("a NUL byte at byte 3"));
+  EXPECT_THAT(zero.where().file, HasSubstr("zero.txt"));
+  EXPECT_THAT(failure_of(folder.write("latin.txt", "caf\xE9 au lait")).what(), HasSubstr("invalid UTF-8 at byte 3"));
+  EXPECT_THAT(failure_of(folder.write("cut.txt", "caf\xC3")).what(), HasSubstr("invalid UTF-8 at byte 3"));
+  EXPECT_THAT(failure_of(folder.write("surrogate.txt", "a\xED\xA0\x80")).what(), HasSubstr("at byte 1"));
+  const Error line = failure_of(folder.write("a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"\xFF\"}\n"));
+  EXPECT_THAT(line.what(), HasSubstr("invalid UTF-8 at byte 24"));
+  EXPECT_EQ(line.where().line, 2);
+}
+
+TEST(Source, SaysWhichLineIsWrong) {
+  const TemporaryFolder folder;
+  const auto file = folder.write("a.jsonl", "{\"text\": \"a\"}\n{\"test\": \"b\"}\n");
+  const Error missing = failure_of(file);
+  EXPECT_EQ(missing.where().line, 2);
+  EXPECT_THAT(missing.what(), HasSubstr("no field \"text\""));
+  EXPECT_THAT(missing.what(), HasSubstr("set data.field to \"test\""));
+  for (const char* wrong : {"{\"text\": 5}", "[1]", "{\"text\": \"a\"", "{\"text\": \"a\"} x", "{\"text\": \"\\ud800\"}", "text"}) {
+    const Error error = failure_of(folder.write("b.jsonl", std::string("{\"text\": \"a\"}\n\n") + wrong));
+    EXPECT_EQ(error.code(), ErrorCode::invalid_config) << wrong;
+    EXPECT_EQ(error.where().line, 3) << wrong;
+  }
+}
+
+TEST(Source, FingerprintsChangeWithTheContentAlone) {
+  const TemporaryFolder folder, cache;
+  const auto fingerprint = [&](const std::filesystem::path& path) { return fingerprint_of(open_source(path), cache.path()); };
+  const std::string first = fingerprint(folder.write("a.txt", "one text"));
+  EXPECT_EQ(fingerprint(folder.write("b.txt", "one text")), first);
+  EXPECT_NE(fingerprint(folder.write("a.txt", "two text")), first);
+  EXPECT_NE(fingerprint(folder.write("a.jsonl", "one text")), first);
+}
+
+TEST(Source, FindsTheFingerprintOfUnchangedFilesAgain) {
+  const TemporaryFolder folder, cache;
+  const auto file = folder.write("a.txt", "one text");
+  // Only files that have been left alone for a while are trusted to show each change in their times.
+  const auto long_ago = std::filesystem::file_time_type::clock::now() - std::chrono::hours(1);
+  const std::string fingerprint = fingerprint_of(open_source(file), cache.path());
+  EXPECT_TRUE(std::filesystem::is_empty(cache.path())) << "a file changed just now must be read each time";
+  std::filesystem::last_write_time(file, long_ago);
+  EXPECT_EQ(fingerprint_of(open_source(file), cache.path()), fingerprint);
+  folder.write("a.txt", "two text");
+  std::filesystem::last_write_time(file, long_ago);
+  EXPECT_NE(fingerprint_of(open_source(file), cache.path()), fingerprint) << "same size, name and write time, other content";
+}
+
+}  // namespace
+}  // namespace tessera::data

@@ -1,0 +1,221 @@
+#include "model/job.hpp"
+
+#include <gmock/gmock.h>
+
+#include "base/expect_error.hpp"
+#include "base/temporary_folder.hpp"
+
+namespace tessera::model {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::error_of;
+using testing::TemporaryFolder;
+
+constexpr const char* kModel = "model: {arch: llama, hidden: 64, layers: 2, heads: 4, ffn: 96, seq: 32, vocab: 512}\n";
+
+JobSpec job_of(const std::string& rest) { return read_job(ConfigNode::parse(kModel + rest, "t.yaml")); }
+// `rest` begins at line 2.
+std::string refusal(const std::string& rest) {
+  const Error error = error_of([&] { job_of(rest); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_config);
+  return error.what();
+}
+
+TEST(Job, ReadsEachSection) {
+  const JobSpec job = job_of(
+      "name: plays\n"
+      "data: {source: corpus.txt, field: body, tokenizer: {kind: bpe, vocab: 512}, split: {train: 0.9}}\n"
+      "train:\n"
+      "  steps: 50\n"
+      "  global_batch: 8\n"
+      "  optimizer: {kind: sgd, lr: 0.1, momentum: 0.9, weight_decay: 0, clip: 0}\n"
+      "  schedule: {kind: linear, warmup: 5, min_ratio: 0}\n"
+      "  precision: bf16\n"
+      "  seed: 7\n"
+      "  eval: {every: 10, sequences: 4}\n"
+      "cluster: {local: {devices: 4, threads: 1}}\n"
+      "parallel: {pp: 2, tp: 2, dp: 1, zero: 1, threads: 1, micro_batches: 8, schedule: 1f1b, recompute: full}\n"
+      "checkpoint: {every: 10, keep: 2}\n");
+  EXPECT_EQ(job.name, "plays");
+  EXPECT_EQ(job.model.dim("hidden"), 64);
+  EXPECT_EQ(job.data.source, "corpus.txt");
+  EXPECT_EQ(job.data.where.line, 3);
+  EXPECT_EQ(job.data.field, "body");
+  EXPECT_EQ(job.data.tokenizer.vocab, 512);
+  EXPECT_DOUBLE_EQ(job.data.train_fraction, 0.9);
+  EXPECT_EQ(job.train.steps, 50);
+  EXPECT_EQ(job.train.global_batch, 8);
+  EXPECT_EQ(job.train.optimizer.kind, OptimizerKind::sgd);
+  EXPECT_DOUBLE_EQ(job.train.optimizer.momentum, 0.9);
+  EXPECT_DOUBLE_EQ(job.train.optimizer.clip, 0);
+  EXPECT_EQ(job.train.schedule.kind, ScheduleKind::linear);
+  EXPECT_EQ(job.train.schedule.warmup, 5);
+  EXPECT_EQ(job.train.precision, Precision::bf16);
+  EXPECT_EQ(job.train.seed, 7u);
+  EXPECT_EQ(job.train.eval_every, 10);
+  EXPECT_EQ(job.train.eval_sequences, 4);
+  EXPECT_EQ(job.cluster.kind, ClusterChoice::Kind::local);
+  EXPECT_EQ(job.cluster.devices, 4);
+  EXPECT_EQ(job.cluster.threads, 1);
+  EXPECT_EQ(job.parallel.kind, ParallelChoice::Kind::degrees);
+  EXPECT_EQ(job.parallel.pp * job.parallel.tp * job.parallel.dp, 4);
+  EXPECT_EQ(job.parallel.zero, 1);
+  EXPECT_EQ(job.parallel.micro_batches, 8);
+  EXPECT_EQ(job.parallel.schedule, "1f1b");
+  EXPECT_EQ(job.parallel.recompute, "full");
+  EXPECT_EQ(job.checkpoint.every, 10);
+  EXPECT_EQ(job.checkpoint.keep, 2);
+}
+
+TEST(Job, LeavesDefaultsWhereNothingIsSaid) {
+  const JobSpec job = job_of("");
+  EXPECT_EQ(job.train.steps, TrainSpec{}.steps);
+  EXPECT_EQ(job.cluster.kind, ClusterChoice::Kind::automatic);
+  EXPECT_EQ(job.parallel.kind, ParallelChoice::Kind::automatic);
+  EXPECT_EQ(job.train.optimizer.kind, OptimizerKind::adamw);
+}
+
+TEST(Job, ReadsTheOtherFormsOfClusterAndParallel) {
+  EXPECT_EQ(job_of("cluster: auto\n").cluster.kind, ClusterChoice::Kind::automatic);
+  const JobSpec files = job_of("cluster: my.yaml\nparallel: plan.json\n");
+  EXPECT_EQ(files.cluster.kind, ClusterChoice::Kind::file);
+  EXPECT_EQ(files.cluster.file, "my.yaml");
+  EXPECT_EQ(files.parallel.kind, ParallelChoice::Kind::plan_file);
+  const ClusterChoice lab = job_of("cluster: {lab: {hosts: 4, gbit: 1, cpu: 0.5}}\n").cluster;
+  EXPECT_EQ(lab.kind, ClusterChoice::Kind::lab);
+  EXPECT_EQ(lab.devices, 4);
+  EXPECT_DOUBLE_EQ(lab.gbit, 1);
+  EXPECT_DOUBLE_EQ(lab.cpu, 0.5);
+}
+
+TEST(Job, NamesTheLineOfEachTypo) {
+  EXPECT_THAT(refusal("trian: {}\n"), AllOf(HasSubstr("t.yaml:2:1"), HasSubstr("did you mean 'train'?")));
+  EXPECT_THAT(refusal("train:\n  steps: 5\n  global_bach: 8\n"), AllOf(HasSubstr("t.yaml:4:3"), HasSubstr("did you mean 'global_batch'?")));
+  EXPECT_THAT(refusal("train: {optimizer: {kind: adam}}\n"), AllOf(HasSubstr("t.yaml:2:27"), HasSubstr("did you mean 'adamw'?")));
+  EXPECT_THAT(refusal("train: {schedule: {kind: cosin}}\n"), HasSubstr("did you mean 'cosine'?"));
+  EXPECT_THAT(refusal("train: {precision: fp16}\n"), AllOf(HasSubstr("t.yaml:2:20"), HasSubstr("one of: fp32, bf16")));
+  EXPECT_THAT(refusal("data: {source: a, tokenizer: {kind: bep}}\n"), HasSubstr("did you mean 'bpe'?"));
+  EXPECT_THAT(refusal("parallel: {schedule: 1b1f}\n"), HasSubstr("did you mean '1f1b'?"));
+  EXPECT_THAT(refusal("parallel: {micro_batch: 2}\n"), HasSubstr("did you mean 'micro_batches'?"));
+  EXPECT_THAT(refusal("checkpoint: {evry: 2}\n"), HasSubstr("did you mean 'every'?"));
+}
+
+TEST(Job, NamesTheLineOfEachValueOutOfRange) {
+  for (const auto& [rest, part] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"train: {steps: 0}\n", "train.steps: found 0"},
+           {"train: {global_batch: -4}\n", "train.global_batch: found -4"},
+           {"train: {steps: 1.5}\n", "train.steps: found '1.5'; expected a whole number"},
+           {"train: {seed: -1}\n", "train.seed: found -1"},
+           {"train: {optimizer: {lr: -1}}\n", "train.optimizer.lr: found -1"},
+           {"train: {optimizer: {betas: [0.9]}}\n", "expected [beta1, beta2]"},
+           {"train: {optimizer: {betas: [0.9, 1.0]}}\n", "train.optimizer.betas[1]: found 1"},
+           {"train: {schedule: {warmup: -1}}\n", "train.schedule.warmup: found -1"},
+           {"data: {source: a, split: {train: 1.5}}\n", "data.split.train: found 1.5"},
+           {"data: {source: a, tokenizer: {kind: bpe, vocab: 10}}\n", "at least 257"},
+           {"data: {source: a, tokenizer: {kind: hf}}\n", "needs its file"},
+           {"data: {source: a, tokenizer: {kind: bpe, file: b}}\n", "has no file"},
+           {"data: {field: a}\n", "the key 'source' is missing"},
+           {"cluster: {local: {devices: 0}}\n", "cluster.local.devices: found 0"},
+           {"cluster: {local: {devices: 4294967298}}\n", "at most 1048576"},
+           {"cluster: {local: {threads: 2}}\n", "the key 'devices' is missing"},
+           {"cluster: {lab: {gbit: 1}}\n", "the key 'hosts' is missing"},
+           {"cluster: {local: {devices: 1}, lab: {hosts: 1}}\n", "exclude each other"},
+           {"parallel: {dp: 0}\n", "parallel.dp: found 0"},
+           {"parallel: {tp: 4294967297}\n", "at most 1048576"},
+           {"parallel: {zero: 3}\n", "parallel.zero: found '3'"},
+           {"checkpoint: {keep: 0}\n", "checkpoint.keep: found 0"},
+           {"name: a/b\n", "cannot name a folder"},
+           {"name: .hidden\n", "cannot name a folder"}}) {
+    const std::string what = refusal(rest);
+    EXPECT_THAT(what, HasSubstr("t.yaml:2:")) << rest;
+    EXPECT_THAT(what, HasSubstr(part)) << rest;
+  }
+}
+
+TEST(Job, NeedsAModel) {
+  EXPECT_THAT(error_of([] { read_job(ConfigNode::parse("name: x\n", "t.yaml")); }).what(), HasSubstr("the key 'model' is missing"));
+}
+
+TEST(Job, AppliesOverridesInOrderAndKeepsThemInItsYaml) {
+  const TemporaryFolder folder;
+  const auto path = folder.write("plays/train.yaml", std::string(kModel) + "train: {steps: 5}\n");
+  const JobSpec job = read_job(path, {"train.steps=7", "train.steps=9", "parallel.dp=2", "train.optimizer.lr=0.5"});
+  EXPECT_EQ(job.train.steps, 9);
+  EXPECT_EQ(job.parallel.dp, 2);
+  EXPECT_DOUBLE_EQ(job.train.optimizer.lr, 0.5);
+  EXPECT_EQ(job.file, path);
+  const JobSpec again = read_job(ConfigNode::parse(job.resolved_yaml, "resolved.yaml"));
+  EXPECT_EQ(again.train.steps, 9);
+  EXPECT_EQ(again.parallel.dp, 2);
+}
+
+TEST(Job, NamesTheOverrideThatIsWrong) {
+  const TemporaryFolder folder;
+  const auto path = folder.write("train.yaml", std::string(kModel) + "train: {steps: 5}\n");
+  EXPECT_THAT(error_of([&] { read_job(path, {"train.stepz=7"}); }).what(), AllOf(HasSubstr("--set train.stepz=7"), HasSubstr("did you mean 'steps'?")));
+  EXPECT_THAT(error_of([&] { read_job(path, {"train.steps"}); }).what(), AllOf(HasSubstr("no '='"), HasSubstr("SECTION.KEY=VALUE")));
+  EXPECT_THAT(error_of([&] { read_job(path, {"train.steps=x"}); }).what(), HasSubstr("--set train.steps=x: train.steps: found 'x'"));
+}
+
+TEST(Job, IsNamedByItsFolderOrItsFile) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(read_job(folder.write("plays/train.yaml", kModel)).name, "plays");
+  EXPECT_EQ(read_job(folder.write("plays/small.yaml", kModel)).name, "small");
+}
+
+TEST(Job, FindsFilesBesideTheYaml) {
+  const TemporaryFolder folder;
+  folder.write("job/corpus.txt", "text");
+  const auto path = folder.write("job/train.yaml", std::string(kModel) + "data: {source: corpus.txt}\n");
+  EXPECT_EQ(read_job(path).data.source, folder / "job" / "corpus.txt");
+  EXPECT_EQ(read_job(path, {"data.source=corpus.txt"}).data.source, folder / "job" / "corpus.txt");
+  EXPECT_EQ(read_job(path, {"data.source=nowhere.txt"}).data.source, "nowhere.txt");
+}
+
+TEST(Job, AFileThatIsNotThereIsNotFound) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(error_of([&] { read_job(folder / "absent.yaml"); }).code(), ErrorCode::not_found);
+}
+
+TrainSpec training(ScheduleKind kind, std::int64_t steps, std::int64_t warmup) {
+  TrainSpec train;
+  train.steps = steps;
+  train.optimizer.lr = 1.0;
+  train.schedule = {kind, warmup, 0.1};
+  return train;
+}
+
+TEST(LearningRate, WarmsUpLinearlyToThePeak) {
+  const TrainSpec train = training(ScheduleKind::cosine, 100, 4);
+  EXPECT_DOUBLE_EQ(learning_rate(train, 0), 0.25);
+  EXPECT_DOUBLE_EQ(learning_rate(train, 1), 0.5);
+  EXPECT_DOUBLE_EQ(learning_rate(train, 3), 1.0);
+  EXPECT_DOUBLE_EQ(learning_rate(train, 4), 1.0);
+}
+
+TEST(LearningRate, EndsAtItsShareOfThePeak) {
+  for (const ScheduleKind kind : {ScheduleKind::cosine, ScheduleKind::linear}) {
+    const TrainSpec train = training(kind, 101, 0);
+    EXPECT_DOUBLE_EQ(learning_rate(train, 0), 1.0);
+    EXPECT_NEAR(learning_rate(train, 50), 0.55, 1e-12);
+    EXPECT_NEAR(learning_rate(train, 100), 0.1, 1e-12);
+    EXPECT_NEAR(learning_rate(train, 1000), 0.1, 1e-12);
+  }
+  EXPECT_NEAR(learning_rate(training(ScheduleKind::cosine, 101, 0), 25), 0.1 + 0.9 * 0.8535533905932737, 1e-12);
+  EXPECT_NEAR(learning_rate(training(ScheduleKind::linear, 101, 0), 25), 0.1 + 0.9 * 0.75, 1e-12);
+  EXPECT_DOUBLE_EQ(learning_rate(training(ScheduleKind::constant, 101, 0), 100), 1.0);
+}
+
+TEST(LearningRate, IsFiniteWhenTheWarmUpIsTheWholeRun) {
+  for (const std::int64_t warmup : {9, 10, 20}) {
+    const TrainSpec train = training(ScheduleKind::cosine, 10, warmup);
+    for (std::int64_t step = 0; step < 10; ++step) {
+      EXPECT_GT(learning_rate(train, step), 0);
+      EXPECT_LE(learning_rate(train, step), 1);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::model

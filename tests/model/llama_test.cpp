@@ -1,0 +1,112 @@
+#include <gmock/gmock.h>
+#include <rapidcheck.h>
+#include <set>
+
+#include "base/expect_error.hpp"
+#include "model/model.hpp"
+
+namespace tessera::model {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::error_of;
+
+ModelSpec model_of(const std::string& yaml) { return read_model(ConfigNode::parse(yaml, "m.yaml")); }
+Error refused(const std::string& yaml) {
+  return error_of([&] { model_of(yaml); });
+}
+
+// Parameter counts as published with the weights.
+TEST(Llama, CountsTheParametersOfKnownModels) {
+  EXPECT_EQ(model_of("{arch: llama, hidden: 4096, layers: 32, heads: 32, ffn: 11008, seq: 4096, vocab: 32000}").parameter_count(), 6'738'415'616);
+  EXPECT_EQ(model_of("{arch: llama, hidden: 5120, layers: 40, heads: 40, ffn: 13824, seq: 4096, vocab: 32000}").parameter_count(), 13'015'864'320);
+  EXPECT_EQ(model_of("{arch: llama, hidden: 8192, layers: 80, heads: 64, kv_heads: 8, ffn: 28672, seq: 4096, vocab: 32000}").parameter_count(), 68'976'648'192);
+  EXPECT_EQ(model_of("{arch: llama, hidden: 4096, layers: 32, heads: 32, kv_heads: 8, ffn: 14336, seq: 8192, vocab: 128256}").parameter_count(), 8'030'261'248);
+  EXPECT_EQ(model_of("{arch: llama, hidden: 2048, layers: 22, heads: 32, kv_heads: 4, ffn: 5632, seq: 2048, vocab: 32000}").parameter_count(), 1'100'048'384);
+}
+
+TEST(Llama, CountsTiedEmbeddingsOnce) {
+  // Llama 3.2 1B.
+  const std::string shape = "{arch: llama, hidden: 2048, layers: 16, heads: 32, kv_heads: 8, ffn: 8192, seq: 8192, vocab: 128256, tied: ";
+  const ModelSpec tied = model_of(shape + "true}");
+  EXPECT_EQ(tied.parameter_count(), 1'235'814'400);
+  EXPECT_EQ(model_of(shape + "false}").parameter_count(), 1'235'814'400 + 128256LL * 2048);
+  EXPECT_EQ(tied.repeats.back().block.parameters.back().tied_to, "model.embed_tokens.weight");
+}
+
+TEST(Llama, NamesEachParameterAsTransformersDoes) {
+  const ModelSpec model = model_of("{arch: llama, hidden: 8, layers: 2, heads: 2, ffn: 12, seq: 4, vocab: 300}");
+  std::set<std::string> names;
+  for (const BlockInstance& block : model.blocks())
+    for (const ParameterSpec& parameter : block.spec->parameters) EXPECT_TRUE(names.insert(block.parameter_name(parameter)).second);
+  EXPECT_EQ(names.size(), 1u + 2 * 9 + 2);
+  for (const char* name : {"model.embed_tokens.weight", "model.layers.1.self_attn.k_proj.weight", "model.layers.0.mlp.down_proj.weight",
+                           "model.layers.1.post_attention_layernorm.weight", "model.norm.weight", "lm_head.weight"})
+    EXPECT_TRUE(names.contains(name)) << name;
+  EXPECT_EQ(model.block_count(), 4);
+  EXPECT_EQ(model.blocks()[2].name(), "layers.1");
+  EXPECT_EQ(model.blocks()[2].index, 2);
+}
+
+TEST(Llama, DecaysMatricesOnly) {
+  const ModelSpec model = model_of("{arch: llama, hidden: 8, layers: 1, heads: 2, ffn: 12, seq: 4, vocab: 300}");
+  for (const BlockInstance& block : model.blocks())
+    for (const ParameterSpec& parameter : block.spec->parameters) EXPECT_EQ(parameter.decay, parameter.shape.size() == 2) << parameter.name;
+}
+
+TEST(Llama, PassesEachBlocksOutputToTheNext) {
+  const ModelSpec model = model_of("{arch: llama, hidden: 8, layers: 2, heads: 2, ffn: 12, seq: 4, vocab: 300}");
+  const auto blocks = model.blocks();
+  for (std::size_t i = 1; i < blocks.size(); ++i) {
+    ASSERT_EQ(blocks[i].spec->inputs.size(), 1u);
+    EXPECT_EQ(blocks[i].spec->inputs[0].name, blocks[i - 1].spec->outputs[0].name);
+    EXPECT_EQ(blocks[i].spec->inputs[0].shape, blocks[i - 1].spec->outputs[0].shape);
+  }
+}
+
+TEST(Llama, NamesTheNearestDimensionThatDivides) {
+  EXPECT_STREQ(refused("arch: llama\nhidden: 512\nlayers: 2\nheads: 8\nkv_heads: 3\nffn: 8\nseq: 4\nvocab: 300\n").what(),
+               "m.yaml:5:11: kv_heads: 3 does not divide heads 8; expected a divisor of 8\n  nearest: 2");
+  const Error heads = refused("arch: llama\nhidden: 512\nlayers: 2\nheads: 7\nffn: 8\nseq: 4\nvocab: 300\n");
+  EXPECT_STREQ(heads.what(), "m.yaml:4:8: heads: 7 does not divide hidden 512; expected a divisor of 512\n  nearest: 8");
+}
+
+TEST(Llama, RefusesWhatCannotBeBuilt) {
+  EXPECT_THAT(refused("arch: lama").hint(), HasSubstr("did you mean 'llama'?"));
+  EXPECT_THAT(refused("hidden: 8").what(), HasSubstr("the key 'arch' is missing"));
+  EXPECT_THAT(refused("{arch: llama, hidden: 8}").what(), HasSubstr("the key 'layers' is missing"));
+  EXPECT_THAT(refused("{arch: llama, hiden: 8}").what(), HasSubstr("did you mean 'hidden'?"));
+  EXPECT_THAT(refused("{arch: llama, hidden: 6, layers: 1, heads: 2, ffn: 8, seq: 4, vocab: 300}").what(), HasSubstr("expected an even head_dim"));
+  EXPECT_THAT(refused("{arch: llama, hidden: 8, layers: 0, heads: 2, ffn: 8, seq: 4, vocab: 300}").what(), HasSubstr("layers: found 0"));
+  EXPECT_THAT(refused("{arch: llama, hidden: 8, layers: 1, heads: 2, ffn: 8, seq: 4, vocab: 300, rope_theta: 0}").what(), HasSubstr("must be positive"));
+  EXPECT_THAT(refused("{arch: llama, hidden: 8, layers: 1, heads: 2, ffn: 8, seq: 4, vocab: 300, norm_eps: -1}").what(), HasSubstr("norm_eps"));
+}
+
+TEST(Llama, FingerprintsChangeWithWhatShapesTheModel) {
+  const std::string base = "{arch: llama, hidden: 16, layers: 2, heads: 4, ffn: 24, seq: 8, vocab: 300";
+  std::set<std::string> prints;
+  for (const char* rest : {"}", ", tied: true}", ", kv_heads: 2}", ", head_dim: 8}", ", rope_theta: 500000}", ", norm_eps: 1e-6}"})
+    EXPECT_TRUE(prints.insert(model_of(base + rest).fingerprint()).second) << rest;
+  EXPECT_EQ(model_of(base + "}").fingerprint(), model_of(base + ", kv_heads: 4, head_dim: 4}").fingerprint());
+  EXPECT_EQ(prints.begin()->size(), 16u);
+}
+
+TEST(Llama, CountsAgreeWithTheFormulaForAnyShape) {
+  EXPECT_TRUE(rc::check([] {
+    const std::int64_t kv_heads = *rc::gen::inRange(1, 9);
+    const std::int64_t heads = kv_heads * *rc::gen::inRange(1, 5);
+    const std::int64_t head_dim = 2 * *rc::gen::inRange(1, 33);
+    const std::int64_t hidden = *rc::gen::inRange(1, 513);
+    const std::int64_t ffn = *rc::gen::inRange(1, 2049);
+    const std::int64_t layers = *rc::gen::inRange(1, 100);
+    const std::int64_t vocab = *rc::gen::inRange(1, 100'000);
+    const bool tied = *rc::gen::arbitrary<bool>();
+    const ModelSpec model = model_of(text("{arch: llama, hidden: ", hidden, ", layers: ", layers, ", heads: ", heads, ", kv_heads: ", kv_heads, ", head_dim: ", head_dim,
+                                          ", ffn: ", ffn, ", seq: 8, vocab: ", vocab, ", tied: ", tied ? "true" : "false", "}"));
+    const std::int64_t layer = hidden * head_dim * (2 * heads + 2 * kv_heads) + 3 * hidden * ffn + 2 * hidden;
+    RC_ASSERT(model.parameter_count() == layers * layer + (tied ? 1 : 2) * vocab * hidden + hidden);
+  }));
+}
+
+}  // namespace
+}  // namespace tessera::model

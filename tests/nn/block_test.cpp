@@ -1,0 +1,210 @@
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+
+#include "nn/llama_helper.hpp"
+
+namespace tessera::nn::test {
+namespace {
+
+using model::Precision;
+
+Pass pass_of(const Batch& batch, Precision precision, double scale = 1.0) {
+  Pass pass;
+  pass.batch = &batch;
+  pass.precision = precision;
+  pass.loss_scale = scale;
+  return pass;
+}
+
+void expect_equal_grads(const Model& model, const Reference& expected, double tolerance) {
+  for (const auto& [name, grad] : model.grads()) EXPECT_LT(relative_error(grad, expected.grads.at(name)), tolerance) << name;
+}
+
+struct Case {
+  const char* what;
+  Dims dims;
+  std::int64_t samples;
+};
+const std::vector<Case> kCases = {
+    {"plain", {}, 3},
+    {"one key-value head", {.hidden = 96, .layers = 1, .heads = 6, .kv_heads = 1, .ffn = 80, .vocab = 77, .seq = 19}, 2},
+    {"as many key-value heads as heads", {.hidden = 48, .layers = 2, .heads = 3, .kv_heads = 3, .ffn = 130, .vocab = 1001, .seq = 65}, 1},
+    {"long", {.hidden = 128, .layers = 1, .heads = 2, .kv_heads = 1, .ffn = 256, .vocab = 512, .seq = 300}, 2},
+    {"tied", {.tied = true}, 2},
+};
+
+TEST(Blocks, GiveAutogradsLossAndGradientsInF32) {
+  for (const auto& [what, dims, samples] : kCases) {
+    SCOPED_TRACE(what);
+    const model::ModelSpec spec = llama(dims);
+    const auto whole = whole_parameters(spec, 7);
+    const Batch batch = random_batch(dims, samples, 3);
+    const Reference expected = reference(dims, whole, batch, 0.01);
+    Model model(spec, whole, Precision::f32);
+    const Model::Step step = model.step(pass_of(batch, Precision::f32, 0.01));
+    EXPECT_NEAR(step.loss, expected.loss, 1e-5 * expected.loss);
+    EXPECT_EQ(step.tokens, (batch.targets >= 0).sum().item<std::int64_t>());
+    expect_equal_grads(model, expected, 1e-5);
+  }
+}
+
+TEST(Blocks, GiveAutogradsLossAndGradientsInBf16WithinItsRounding) {
+  for (const auto& [what, dims, samples] : kCases) {
+    SCOPED_TRACE(what);
+    const model::ModelSpec spec = llama(dims);
+    const auto whole = whole_parameters(spec, 7);
+    auto rounded = whole;
+    for (auto& [name, value] : rounded) value = value.to(at::kBFloat16).to(at::kFloat);
+    const Batch batch = random_batch(dims, samples, 3);
+    const Reference expected = reference(dims, rounded, batch, 0.01);
+    Model model(spec, whole, Precision::bf16);
+    const Model::Step step = model.step(pass_of(batch, Precision::bf16, 0.01));
+    EXPECT_NEAR(step.loss, expected.loss, 5e-3 * expected.loss);
+    // As a vector; single elements near zero may be further off.
+    for (const auto& [name, grad] : model.grads()) {
+      const at::Tensor& wanted = expected.grads.at(name);
+      EXPECT_LT(((grad - wanted).norm() / wanted.norm()).item<double>(), 3e-2) << name;
+    }
+  }
+}
+
+TEST(Blocks, GradientsAddUpOverMicroBatches) {
+  const Dims dims;
+  const model::ModelSpec spec = llama(dims);
+  const auto whole = whole_parameters(spec, 7);
+  const Batch all = random_batch(dims, 4, 3);
+  Model together(spec, whole, Precision::f32);
+  together.step(pass_of(all, Precision::f32));
+  Model apart(spec, whole, Precision::f32);
+  for (std::int64_t s = 0; s < 4; s += 2) {
+    const Batch half{all.tokens.narrow(0, s, 2).contiguous(), all.targets.narrow(0, s, 2).contiguous()};
+    apart.step(pass_of(half, Precision::f32));
+  }
+  for (const auto& [name, grad] : together.grads()) EXPECT_LT(relative_error(apart.grads().at(name), grad), 1e-5) << name;
+}
+
+TEST(Blocks, RecomputationChangesNoBit) {
+  const Dims dims;
+  const model::ModelSpec spec = llama(dims);
+  const auto whole = whole_parameters(spec, 7);
+  const Batch batch = random_batch(dims, 2, 3);
+  for (const Precision precision : {Precision::f32, Precision::bf16}) {
+    Model kept(spec, whole, precision);
+    Model again(spec, whole, precision);
+    EXPECT_EQ(kept.step(pass_of(batch, precision)).loss, again.step(pass_of(batch, precision), true).loss);
+    for (const auto& [name, grad] : kept.grads()) EXPECT_TRUE(at::equal(grad, again.grads().at(name))) << name;
+  }
+}
+
+TEST(Blocks, TheSameCallTwiceGivesTheSameBits) {
+  const Dims dims{.hidden = 128, .layers = 2, .heads = 4, .kv_heads = 2, .ffn = 320, .vocab = 700, .seq = 128};
+  const model::ModelSpec spec = llama(dims);
+  const auto whole = whole_parameters(spec, 7);
+  const Batch batch = random_batch(dims, 4, 3);
+  for (const Precision precision : {Precision::f32, Precision::bf16}) {
+    Model first(spec, whole, precision);
+    Model second(spec, whole, precision);
+    EXPECT_EQ(first.step(pass_of(batch, precision)).loss, second.step(pass_of(batch, precision)).loss);
+    for (const auto& [name, grad] : first.grads()) EXPECT_TRUE(at::equal(grad, second.grads().at(name))) << name;
+  }
+}
+
+TEST(Blocks, ParametersThatAreNotNeighboursGiveTheSameGradients) {
+  const Dims dims;
+  const model::ModelSpec spec = llama(dims);
+  const auto whole = whole_parameters(spec, 7);
+  const Batch batch = random_batch(dims, 2, 3);
+  Model flat(spec, whole, Precision::f32);
+  Model scattered(spec, whole, Precision::f32, {}, Layout::scattered);
+  flat.step(pass_of(batch, Precision::f32));
+  scattered.step(pass_of(batch, Precision::f32));
+  for (const auto& [name, grad] : flat.grads()) EXPECT_LT(relative_error(scattered.grads().at(name), grad), 1e-5) << name;
+}
+
+TEST(Blocks, EvaluationGivesTheTrainingLossAndTouchesNoGradient) {
+  const Dims dims;
+  const model::ModelSpec spec = llama(dims);
+  const auto whole = whole_parameters(spec, 7);
+  const Batch batch = random_batch(dims, 2, 3);
+  Model model(spec, whole, Precision::f32);
+  const double loss = model.evaluate(pass_of(batch, Precision::f32));
+  for (const auto& [name, grad] : model.grads()) EXPECT_EQ(grad.abs().max().item<float>(), 0.0f) << name;
+  EXPECT_EQ(loss, model.step(pass_of(batch, Precision::f32)).loss);
+}
+
+TEST(Blocks, TheCacheGivesTheLogitsOfTheWholeSequence) {
+  const Dims dims;
+  const model::ModelSpec spec = llama(dims);
+  const auto whole = whole_parameters(spec, 7);
+  const std::int64_t samples = 2;
+  Batch all{random_batch(dims, samples, 3).tokens, {}};
+  for (const Precision precision : {Precision::f32, Precision::bf16}) {
+    Model model(spec, whole, precision);
+    const at::Tensor expected = model.logits(pass_of(all, precision));
+    const auto options = at::TensorOptions(precision == Precision::f32 ? at::kFloat : at::kBFloat16);
+    std::vector<KeyValueCache> caches(static_cast<std::size_t>(dims.layers));
+    for (KeyValueCache& cache : caches) {
+      cache.keys = at::empty({samples, dims.kv_heads, dims.seq, dims.hidden / dims.heads}, options);
+      cache.values = at::empty_like(cache.keys);
+    }
+    std::int64_t position = 0;
+    for (const std::int64_t length : {9, 1, 1, 12, 1, 8}) {  // a prompt, single tokens, more text, ...
+      Batch part{all.tokens.narrow(1, position, length).contiguous(), {}};
+      Pass pass = pass_of(part, precision);
+      pass.position = position;
+      const at::Tensor logits = model.logits(pass, &caches);
+      EXPECT_LT(relative_error(logits, expected.narrow(1, position, length)), precision == Precision::f32 ? 1e-5 : 3e-2)
+          << "from position " << position;
+      position += length;
+    }
+    EXPECT_EQ(position, dims.seq);
+  }
+}
+
+TEST(Blocks, GenerateBeyondTheTrainedLength) {
+  const Dims dims;
+  const model::ModelSpec spec = llama(dims);
+  Model model(spec, whole_parameters(spec, 7), Precision::f32);
+  Dims longer = dims;
+  longer.seq = 3 * dims.seq;
+  const Batch batch{random_batch(longer, 1, 3).tokens, {}};
+  EXPECT_EQ(model.logits(pass_of(batch, Precision::f32)).sizes(), at::IntArrayRef({1, longer.seq, dims.vocab}));
+}
+
+TEST(Blocks, AnUnknownKindIsAnsweredWithTheKnownOnes) {
+  model::BlockSpec spec = llama({}).repeats[0].block;
+  spec.kind = "convolution";
+  try {
+    make_block(spec, {});
+    FAIL() << "made a block of an unknown kind";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::not_found);
+    EXPECT_THAT(error.what(), testing::HasSubstr("convolution"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("embedding, lm_head, transformer_layer"));
+  }
+}
+
+TEST(Blocks, TokensOutsideTheVocabularyAreRefused) {
+  const Dims dims;
+  const model::ModelSpec spec = llama(dims);
+  Model model(spec, whole_parameters(spec, 7), Precision::f32);
+  Batch batch = random_batch(dims, 1, 3);
+  batch.tokens[0][5] = dims.vocab;
+  EXPECT_THROW(model.evaluate(pass_of(batch, Precision::f32)), Error);
+  batch = random_batch(dims, 1, 3);
+  batch.targets[0][5] = -2;
+  try {
+    model.evaluate(pass_of(batch, Precision::f32));
+    FAIL() << "took a target of -2";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("a target of the batch is -2, outside the model's vocabulary of 160"));
+  }
+}
+
+TEST(Blocks, HeadsThatDoNotDivideAreRefused) {
+  const model::ModelSpec spec = llama({.kv_heads = 2});
+  EXPECT_THROW(make_block(spec.repeats[1].block, {0, 4}), Error);
+}
+
+}  // namespace
+}  // namespace tessera::nn::test

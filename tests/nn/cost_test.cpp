@@ -1,0 +1,157 @@
+// What the planner believes of a block against what torch counts and what the allocator sees.
+#include <ATen/ATen.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <c10/core/Allocator.h>
+#include <cstdio>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "nn/llama_helper.hpp"
+
+namespace tessera::nn::test {
+namespace {
+
+using model::Precision;
+
+// Bytes of tensors that this thread holds, and the most it ever held.
+class MemoryMeter : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, std::int64_t change, std::size_t, std::size_t, c10::Device) override {
+    held_ += change;
+    peak_ = std::max(peak_, held_);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+  std::int64_t held() const { return held_; }
+  std::int64_t peak() const { return peak_; }
+
+ private:
+  std::int64_t held_ = 0;
+  std::int64_t peak_ = 0;
+};
+
+struct Case {
+  Dims dims;
+  std::int64_t samples;
+};
+const std::vector<Case> kCases = {
+    {{.hidden = 256, .layers = 4, .heads = 4, .kv_heads = 2, .ffn = 704, .vocab = 4096, .seq = 128}, 4},
+    {{.hidden = 384, .layers = 6, .heads = 6, .kv_heads = 2, .ffn = 1024, .vocab = 8192, .seq = 256}, 2},
+    {{.hidden = 512, .layers = 2, .heads = 8, .kv_heads = 8, .ffn = 512, .vocab = 1000, .seq = 256}, 4},
+    {{.hidden = 192, .layers = 8, .heads = 3, .kv_heads = 1, .ffn = 1536, .vocab = 512, .seq = 512}, 1},
+};
+
+// The planner's formula for one micro-batch: everything kept, and the largest workspace on top.
+std::int64_t expected_peak(const model::ModelSpec& spec, model::BlockShard shard) {
+  std::int64_t saved = 0;
+  std::int64_t workspace = 0;
+  for (const model::BlockInstance& instance : spec.blocks()) {
+    const model::BlockCost cost = model::cost_of(*instance.spec, shard);
+    const std::int64_t input = instance.index == 0 ? 0
+        : shard.micro_batch * spec.dim("seq") * spec.dim("hidden") * model::element_size(shard.precision).value;
+    saved += cost.saved.value;
+    workspace = std::max({workspace, cost.forward_workspace.value + cost.output.value, cost.backward_workspace.value + input});
+  }
+  return saved + workspace;
+}
+
+TEST(Costs, PeakOfAStepIsWithinTenPercentOfWhatIsAllocated) {
+  for (const auto& [dims, samples] : kCases) {
+    const model::ModelSpec spec = llama(dims);
+    const auto whole = whole_parameters(spec, 1);
+    const Batch batch = random_batch(dims, samples, 1);
+    for (const Precision precision : {Precision::f32, Precision::bf16}) {
+      for (const model::Recompute recompute : {model::Recompute::none, model::Recompute::full}) {
+        Model model(spec, whole, precision);
+        Pass pass;
+        pass.batch = &batch;
+        pass.precision = precision;
+        auto meter = std::make_shared<MemoryMeter>();
+        {
+          c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
+          model.step(pass, recompute == model::Recompute::full);
+        }
+        const double expected = static_cast<double>(expected_peak(spec, {samples, 1, precision, recompute}));
+        EXPECT_NEAR(static_cast<double>(meter->peak()), expected, 0.1 * expected)
+            << "hidden " << dims.hidden << ", " << model::name_of(precision) << ", recompute " << model::name_of(recompute);
+        EXPECT_EQ(meter->held(), 0) << "something is left after the step";
+      }
+    }
+  }
+}
+
+TEST(Costs, WhatALayerKeepsIsExact) {
+  for (const auto& [dims, samples] : kCases) {
+    const model::ModelSpec spec = llama(dims);
+    const auto whole = whole_parameters(spec, 1);
+    const Batch batch = random_batch(dims, samples, 1);
+    for (const Precision precision : {Precision::f32, Precision::bf16}) {
+      Model model(spec, whole, precision);
+      Pass pass;
+      pass.batch = &batch;
+      pass.precision = precision;
+      Saved first;
+      const Tensors hidden = model.block(0).forward({}, first, pass);
+      auto meter = std::make_shared<MemoryMeter>();
+      c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
+      Saved saved;
+      const Tensors out = model.block(1).forward(hidden, saved, pass);
+      const model::BlockCost cost = model::cost_of(spec.repeats[1].block, {samples, 1, precision, model::Recompute::none});
+      // The layer's input is kept too, but was allocated by the block before it.
+      EXPECT_EQ(meter->held() + static_cast<std::int64_t>(hidden[0].nbytes()), cost.saved.value + cost.output.value);
+      EXPECT_EQ(static_cast<std::int64_t>(out[0].nbytes()), cost.output.value);
+    }
+  }
+}
+
+TEST(Costs, ARankOfFourKeepsItsShareOfHeadsAndColumns) {
+  const Dims dims{.hidden = 256, .layers = 1, .heads = 4, .kv_heads = 4, .ffn = 704, .vocab = 4096, .seq = 128};
+  const model::ModelSpec spec = llama(dims);
+  const model::BlockSpec& layer = spec.repeats[1].block;
+  const BlockPlacement placement{1, 4};
+  Model model(spec, whole_parameters(spec, 1), Precision::f32, placement);
+  Pass pass;  // without a group the partial sums stay partial; sizes are what they are
+  pass.training = true;
+  const at::Tensor hidden = at::randn({2, dims.seq, dims.hidden});
+  auto meter = std::make_shared<MemoryMeter>();
+  c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
+  Saved saved;
+  Tensors out = model.block(1).forward({hidden}, saved, pass);
+  const model::BlockCost cost = model::cost_of(layer, {2, 4, Precision::f32, model::Recompute::none});
+  EXPECT_EQ(meter->held() + static_cast<std::int64_t>(hidden.nbytes()), cost.saved.value + cost.output.value);
+  EXPECT_EQ(cost.forward_all_reduces, 2);
+  EXPECT_EQ(cost.all_reduce_size.value, static_cast<std::int64_t>(out[0].nbytes()));
+}
+
+nlohmann::json count_with_torch(const Dims& d, std::int64_t samples) {
+  const std::string command = text(TESSERA_SOURCE_DIR, "/.venv/bin/python ", TESSERA_SOURCE_DIR, "/tests/nn/count_with_torch.py ", d.hidden,
+                                   " ", d.layers, " ", d.heads, " ", d.kv_heads, " ", d.ffn, " ", d.vocab, " ", d.seq, " ", samples, " ",
+                                   d.tied ? 1 : 0);
+  FILE* pipe = popen(command.c_str(), "r");
+  std::string output;
+  char buffer[256];
+  while (pipe != nullptr && std::fgets(buffer, sizeof buffer, pipe) != nullptr) output += buffer;
+  const int status = pipe == nullptr ? -1 : pclose(pipe);
+  if (status != 0) throw Error(ErrorCode::internal, text("the reference count failed with status ", status, ": ", output));
+  return nlohmann::json::parse(output);
+}
+
+TEST(Costs, ParametersAndFlopsAreWhatTorchCountsOfTransformersLlama) {
+  for (const auto& [dims, samples] : {kCases[0], kCases[3], Case{{.tied = true}, 2}}) {
+    const model::ModelSpec spec = llama(dims);
+    double forward = 0;
+    double backward = 0;
+    for (const model::BlockInstance& instance : spec.blocks()) {
+      const model::BlockCost cost = model::cost_of(*instance.spec, {samples, 1, Precision::f32, model::Recompute::none});
+      forward += cost.forward.value;
+      backward += cost.backward.value;
+    }
+    const nlohmann::json counted = count_with_torch(dims, samples);
+    EXPECT_EQ(spec.parameter_count(), counted.at("parameters").get<std::int64_t>());
+    EXPECT_NEAR(forward, counted.at("forward").get<double>(), 0.01 * forward);
+    EXPECT_NEAR(backward, counted.at("backward").get<double>(), 0.01 * backward);
+    EXPECT_NEAR(model::training_flops_per_sample(spec).value * static_cast<double>(samples), forward + backward, 1e-9 * forward);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::nn::test

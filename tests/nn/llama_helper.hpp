@@ -1,0 +1,62 @@
+// A small model for the tests of nn, its blocks bound to parameters of their own, and the same model in plain ATen with
+// autograd as the reference.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "nn/block.hpp"
+
+namespace tessera::nn::test {
+
+struct Dims {
+  std::int64_t hidden = 64, layers = 2, heads = 4, kv_heads = 2, ffn = 96, vocab = 160, seq = 32;
+  bool tied = false;
+};
+model::ModelSpec llama(const Dims& dims);
+
+// Whole parameters by name, f32, as initialize() makes them.
+std::map<std::string, at::Tensor> whole_parameters(const model::ModelSpec& spec, std::uint64_t seed);
+// This rank's rows or columns.
+at::Tensor shard_of(const at::Tensor& whole, const model::ParameterSpec& spec, const BlockPlacement& placement);
+
+enum class Layout { flat, scattered };  // one buffer per block, or a tensor per parameter
+
+// All blocks of one rank.
+class Model {
+ public:
+  Model(const model::ModelSpec& spec, const std::map<std::string, at::Tensor>& whole, model::Precision precision,
+        BlockPlacement placement = {}, Layout layout = Layout::flat);
+
+  struct Step {
+    double loss = 0;
+    std::int64_t tokens = 0;
+  };
+  // Forward and backward; gradients add up.
+  Step step(const Pass& pass, bool recompute = false);
+  double evaluate(Pass pass);
+  at::Tensor logits(Pass pass, std::vector<KeyValueCache>* caches = nullptr);
+  const std::map<std::string, at::Tensor>& grads() const { return grads_; }
+  Block& block(std::size_t index) { return *blocks_.at(index); }
+  std::size_t size() const { return blocks_.size(); }
+
+ private:
+  std::vector<std::unique_ptr<Block>> blocks_;
+  std::map<std::string, at::Tensor> grads_;
+};
+
+struct Reference {
+  double loss = 0;                          // sum of token losses
+  std::map<std::string, at::Tensor> grads;  // of scale * loss, f32
+};
+// Plain ATen and autograd in f32 whatever the parameters' values.
+Reference reference(const Dims& dims, const std::map<std::string, at::Tensor>& parameters, const Batch& batch, double scale);
+
+Batch random_batch(const Dims& dims, std::int64_t samples, std::uint64_t seed);
+
+// max |a - b| / max |b|.
+double relative_error(const at::Tensor& a, const at::Tensor& b);
+
+}  // namespace tessera::nn::test

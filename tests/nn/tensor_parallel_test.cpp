@@ -1,0 +1,150 @@
+// Tensor-parallel ranks as processes, against one rank that holds everything.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <arpa/inet.h>
+#include <cstdio>
+#include <functional>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "comm/comm.hpp"
+#include "nn/llama_helper.hpp"
+
+namespace tessera::nn::test {
+namespace {
+
+using model::Precision;
+
+std::string free_place() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  const bool good = bind(fd, reinterpret_cast<sockaddr*>(&address), length) == 0 &&
+                    getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0;
+  ::close(fd);
+  ensure(good, "no free port");
+  return "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+}
+
+// Runs body(group) in `size` processes; their failed expectations and errors fail the test. No process outlives it.
+void in_ranks(int size, const std::function<void(const comm::Group&)>& body) {
+  const std::string place = free_place();
+  std::fflush(nullptr);
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < size; ++rank) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      alarm(100);
+      at::set_num_threads(1);  // the parent's worker threads do not exist here
+      bool good = false;
+      try {
+        comm::Options options;
+        options.rank = rank;
+        options.world_size = size;
+        options.rendezvous = place;
+        options.deadline = Seconds(60);
+        const auto communicator = comm::Communicator::connect(options);
+        body(communicator->world());
+        communicator->world().barrier().wait();
+        good = !testing::Test::HasFailure();
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
+      }
+      std::fflush(nullptr);
+      _exit(good ? 0 : 1);
+    }
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "a rank failed, its output is above";
+  }
+}
+
+Pass pass_of(const Batch& batch, Precision precision, const comm::Group& group = {}) {
+  Pass pass;
+  pass.batch = &batch;
+  pass.precision = precision;
+  pass.loss_scale = 0.01;
+  pass.tensor_group = group;
+  return pass;
+}
+
+const model::ParameterSpec& spec_of(const model::ModelSpec& spec, const std::string& name) {
+  for (const model::BlockInstance& instance : spec.blocks()) {
+    for (const model::ParameterSpec& parameter : instance.spec->parameters) {
+      if (instance.parameter_name(parameter) == name) return parameter;
+    }
+  }
+  throw Error(ErrorCode::internal, "no parameter " + name);
+}
+
+class TensorParallel : public testing::TestWithParam<std::tuple<int, Precision>> {
+ protected:
+  const Dims dims_{.hidden = 64, .layers = 2, .heads = 8, .kv_heads = 4, .ffn = 96, .vocab = 160, .seq = 40};
+  const model::ModelSpec spec_ = llama(dims_);
+  const int degree_ = std::get<0>(GetParam());
+  const Precision precision_ = std::get<1>(GetParam());
+  const double tolerance_ = precision_ == Precision::f32 ? 1e-5 : 3e-2;
+};
+
+TEST_P(TensorParallel, GivesTheLossAndGradientsOfOneRank) {
+  in_ranks(degree_, [&](const comm::Group& group) {
+    const auto whole = whole_parameters(spec_, 7);
+    const Batch batch = random_batch(dims_, 3, 3);
+    Model one(spec_, whole, precision_);
+    const Model::Step expected = one.step(pass_of(batch, precision_));
+    for (const bool recompute : {false, true}) {
+      const BlockPlacement placement{group.rank(), group.size()};
+      Model model(spec_, whole, precision_, placement);
+      const Model::Step step = model.step(pass_of(batch, precision_, group), recompute);
+      EXPECT_NEAR(step.loss, expected.loss, (precision_ == Precision::f32 ? 1e-5 : 5e-3) * expected.loss);
+      EXPECT_EQ(step.tokens, expected.tokens);
+      for (const auto& [name, grad] : model.grads()) {
+        const at::Tensor wanted = shard_of(one.grads().at(name), spec_of(spec_, name), placement);
+        EXPECT_LT(((grad - wanted).norm() / wanted.norm()).item<double>(), tolerance_) << name;
+      }
+    }
+  });
+}
+
+TEST_P(TensorParallel, GivesWholeLogitsThroughTheCacheOnEveryRank) {
+  in_ranks(degree_, [&](const comm::Group& group) {
+    const auto whole = whole_parameters(spec_, 7);
+    const Batch all{random_batch(dims_, 2, 3).tokens, {}};
+    Model one(spec_, whole, precision_);
+    const at::Tensor expected = one.logits(pass_of(all, precision_));
+    Model model(spec_, whole, precision_, {group.rank(), group.size()});
+    const auto dtype = precision_ == Precision::f32 ? at::kFloat : at::kBFloat16;
+    std::vector<KeyValueCache> caches(static_cast<std::size_t>(dims_.layers));
+    for (KeyValueCache& cache : caches) {
+      cache.keys = at::empty({2, dims_.kv_heads / degree_, dims_.seq, dims_.hidden / dims_.heads}, dtype);
+      cache.values = at::empty_like(cache.keys);
+    }
+    std::int64_t position = 0;
+    for (const std::int64_t length : {17, 1, 22}) {
+      Batch part{all.tokens.narrow(1, position, length).contiguous(), {}};
+      Pass pass = pass_of(part, precision_, group);
+      pass.position = position;
+      EXPECT_LT(relative_error(model.logits(pass, &caches), expected.narrow(1, position, length)), tolerance_);
+      position += length;
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Degrees, TensorParallel, testing::Combine(testing::Values(2, 4), testing::Values(Precision::f32, Precision::bf16)),
+                         [](const auto& info) {
+                           return "tp" + std::to_string(std::get<0>(info.param)) + model::name_of(std::get<1>(info.param));
+                         });
+
+}  // namespace
+}  // namespace tessera::nn::test

@@ -1,0 +1,98 @@
+#include "observe/runs.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "base/file_system.hpp"
+#include "observe/observe_helper.hpp"
+#include "observe/run.hpp"
+
+namespace tessera::observe {
+namespace {
+
+void write(const std::filesystem::path& path, const std::string& content) {
+  std::filesystem::create_directories(path.parent_path());
+  write_whole(real_file_system(), path, content);
+}
+
+// Losses fall from `loss` by 0.5 a step.
+void make_run(const std::filesystem::path& run, const std::string& lr, double loss, double seconds) {
+  write(run / "train.yaml",
+        "name: " + run.filename().string() + "\nmodel: {arch: llama, hidden: 64}\ntrain: {steps: 10, optimizer: {lr: " + lr + "}}\n");
+  write(run / "plan.json", R"({"format": "tessera-plan", "micro_batches": 4, "schedule": "1f1b", "stages": [)"
+                           R"({"ranks": [0, 1], "runs": [{"blocks": [0, 3], "dp": 2, "tp": 1, "zero": 1, "recompute": "none"}]},)"
+                           R"({"ranks": [2, 3], "runs": [{"blocks": [3, 6], "dp": 2, "tp": 1, "zero": 1, "recompute": "none"}]}]})");
+  RunWriter writer(run, 0);
+  for (int step = 0; step < 5; ++step) {
+    const double slow = step == 2 ? 10 : 1;
+    writer.step({step, loss - 0.5 * step, 1000, seconds * slow, 1000 / (seconds * slow), 0.4, 1.0, 1e-3, 0.1, (1 + step) << 20});
+  }
+  writer.evaluation(2, loss - 0.25);
+  writer.evaluation(5, loss);
+  write(run / "checkpoints/step-000002/manifest.json", "{}");
+  write(run / "checkpoints/step-000005/manifest.json", "{}");
+  write(run / "checkpoints/step-000007.tmp/manifest.json", "{}");
+}
+
+TEST(Runs, SummaryComesFromTheFiles) {
+  const TemporaryFolder folder;
+  make_run(folder.path() / "a", "1.0e-3", 5.0, 0.5);
+  const RunSummary run = summarize(folder.path() / "a/");
+  EXPECT_EQ(run.name, "a");
+  EXPECT_EQ(run.steps, 5);
+  EXPECT_EQ(run.planned_steps, 10);
+  EXPECT_EQ(run.tokens, 5000);
+  EXPECT_EQ(run.final_loss, 3.0);
+  EXPECT_EQ(run.best_validation_loss, 4.75);
+  EXPECT_EQ(run.step_seconds, 0.5);
+  EXPECT_EQ(run.tokens_per_s, 2000);
+  EXPECT_EQ(run.memory, 5 << 20);
+  EXPECT_EQ(run.checkpoints, (std::vector<std::int64_t>{2, 5}));
+  EXPECT_EQ(run.plan, "dp 2 x pp 2 x tp 1, zero 1, 4 micro-batches, 1f1b");
+}
+
+TEST(Runs, ListLeavesOutWhatCannotBeRead) {
+  const TemporaryFolder folder;
+  make_run(folder.path() / "b", "1.0e-3", 5.0, 0.5);
+  make_run(folder.path() / "a", "1.0e-3", 5.0, 0.5);
+  make_run(folder.path() / "broken", "1.0e-3", 5.0, 0.5);
+  write(folder.path() / "broken/metrics.jsonl", "nonsense\n");
+  write(folder.path() / "notes/readme.txt", "no run");
+  const auto runs = list_runs(folder.path());
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_EQ(runs[0].name, "a");
+  EXPECT_THAT(to_table(runs), testing::HasSubstr("b    5/10   3.0000  4.7500      2.00 k    500.0 ms  5"));
+  EXPECT_THAT(to_table(list_runs(folder.path() / "nowhere")), testing::HasSubstr("no runs yet"));
+  const auto json = nlohmann::json::parse(to_json(runs));
+  EXPECT_EQ(json.at("runs").size(), 2u);
+  EXPECT_EQ(json.at("runs").at(1).at("final_loss"), 3.0);
+}
+
+TEST(Runs, ComparisonShowsWhatDiffers) {
+  const TemporaryFolder folder;
+  make_run(folder.path() / "a", "1.0e-3", 5.0, 0.5);
+  make_run(folder.path() / "b", "2.0e-3", 4.0, 0.25);
+  const RunComparison comparison = compare_runs(folder.path() / "a", folder.path() / "b");
+  ASSERT_EQ(comparison.config.size(), 1u);
+  EXPECT_EQ(comparison.config[0].key, "train.optimizer.lr");
+  EXPECT_EQ(comparison.config[0].first, "0.001");
+  EXPECT_EQ(comparison.config[0].second, "0.002");
+  const std::string table = to_table(comparison);
+  EXPECT_THAT(table, testing::ContainsRegex("final loss +3.0000 +2.0000 +-1.0000"));
+  EXPECT_THAT(table, testing::ContainsRegex("tokens/s +2.00 k +4.00 k +2.00 x"));
+  EXPECT_THAT(table, testing::ContainsRegex("train.optimizer.lr +0.001 +0.002"));
+  const auto json = nlohmann::json::parse(to_json(comparison));
+  EXPECT_EQ(json.at("config").at(0).at("key"), "train.optimizer.lr");
+  EXPECT_EQ(json.at("second").at("name"), "b");
+  EXPECT_THAT(to_table(compare_runs(folder.path() / "a", folder.path() / "a")), testing::HasSubstr("say the same"));
+}
+
+TEST(Runs, AFolderThatIsNoRunIsAnError) {
+  const TemporaryFolder folder;
+  EXPECT_THROW(summarize(folder.path()), Error);
+}
+
+}  // namespace
+}  // namespace tessera::observe

@@ -1,0 +1,142 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "plan/plan.hpp"
+#include "plan/plan_helper.hpp"
+
+namespace tessera::plan {
+namespace {
+
+using ::testing::HasSubstr;
+
+Plan read(const std::string& json) { return read_plan(ConfigNode::parse(json, "plan.json")); }
+
+std::string replaced(std::string whole, const std::string& from, const std::string& to) {
+  const std::size_t at = whole.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return whole.replace(at, from.size(), to);
+}
+
+template <typename Action>
+Error error_of(const Action& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "nothing was refused";
+  return {ErrorCode::internal, "nothing"};
+}
+
+class EditedPlan : public ::testing::Test {
+ protected:
+  model::JobSpec job = job_of({.layers = 6, .parallel = "{dp: 2, pp: 2, tp: 2, micro_batches: 2}"});
+  cluster::ClusterSpec cluster = gpu_cluster(1, 8);
+  Plan plan = search(job, cluster, {}).best;
+  std::string json = to_json(plan);
+
+  Error refusal(const std::string& from, const std::string& to) {
+    return error_of([&] { check(read(replaced(json, from, to)), job, cluster); });
+  }
+};
+
+// Any plan, possible or not: the file only has to say what the struct says.
+Plan any_plan() {
+  Plan plan;
+  const auto number = [](int most) { return *rc::gen::inRange(0, most); };
+  plan.model_fingerprint = text(*rc::gen::arbitrary<unsigned>());
+  plan.cluster_fingerprint = "a \"quoted\" one\\";
+  plan.precision = *rc::gen::element(model::Precision::f32, model::Precision::bf16);
+  plan.schedule = *rc::gen::element(Schedule::gpipe, Schedule::one_f_one_b);
+  plan.global_batch = 1 + number(1 << 20);
+  plan.micro_batches = 1 + number(1 << 10);
+  plan.bucket = Bytes(1 + number(1 << 30));
+  for (int i = number(9); i >= 0; --i) plan.ranks.push_back({number(4), number(100), number(16), 1 + number(64)});
+  for (int i = number(4); i >= 0; --i) {
+    Stage stage;
+    for (int j = number(9); j >= 0; --j) stage.ranks.push_back(number(1000));
+    for (int j = number(3); j >= 0; --j)
+      stage.runs.push_back({number(100), 1 + number(100), {1 + number(8), 1 + number(8), number(2), *rc::gen::element(model::Recompute::none, model::Recompute::full)}});
+    plan.stages.push_back(std::move(stage));
+  }
+  if (*rc::gen::arbitrary<bool>()) {
+    Prediction prediction;
+    const auto real = [&] { return (number(1 << 30) + 1) / 7.0e6; };
+    prediction.step = Seconds(real());
+    prediction.bubble = number(1000) / 999.0;
+    for (int i = number(4); i > 0; --i) prediction.parts.emplace_back(text("part ", i), Seconds(real()));
+    for (int i = number(4); i > 0; --i) prediction.memory.push_back(Bytes(number(1 << 30) * std::int64_t{1000}));
+    plan.predicted = std::move(prediction);
+  }
+  return plan;
+}
+
+RC_GTEST_PROP(PlanFile, ReadsBackWhatWasWritten, ()) {
+  const Plan plan = any_plan();
+  const std::string written = to_json(plan);
+  const Plan again = read(written);
+  RC_ASSERT(to_json(again) == written);
+  RC_ASSERT(again.world_size() == plan.world_size());
+  RC_ASSERT(again.stages.size() == plan.stages.size());
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    RC_ASSERT(again.stages[s].ranks == plan.stages[s].ranks);
+    for (std::size_t r = 0; r < plan.stages[s].runs.size(); ++r) RC_ASSERT(again.stages[s].runs[r].strategy == plan.stages[s].runs[r].strategy);
+  }
+  RC_ASSERT(again.predicted.has_value() == plan.predicted.has_value());
+  if (plan.predicted) RC_ASSERT(again.predicted->step == plan.predicted->step && again.predicted->memory == plan.predicted->memory);
+}
+
+TEST_F(EditedPlan, IsAcceptedWhenNothingWasEdited) { EXPECT_NO_THROW(check(read(json), job, cluster)); }
+
+TEST_F(EditedPlan, IsRefusedWithTheLineWhenADegreeDoesNotDivide) {
+  const Error error = refusal("\"tp\": 2", "\"tp\": 3");
+  EXPECT_EQ(error.code(), ErrorCode::invalid_config);
+  EXPECT_THAT(error.what(), HasSubstr("tp 3 does not divide heads 4"));
+  EXPECT_THAT(error.what(), HasSubstr("nearest: 2"));
+  EXPECT_EQ(error.where().file, "plan.json");
+  // The line of the first stage's first run.
+  const std::size_t before = json.find("\"tp\": 2");
+  EXPECT_EQ(error.where().line, 1 + std::count(json.begin(), json.begin() + static_cast<std::ptrdiff_t>(before), '\n'));
+}
+
+TEST_F(EditedPlan, IsRefusedWhenMicroBatchesDoNotDivide) {
+  EXPECT_THAT(refusal("\"micro_batches\": 2", "\"micro_batches\": 3").what(), HasSubstr("nearest: micro_batches 2"));
+}
+
+TEST_F(EditedPlan, IsRefusedWhenABlockIsLeftOutOrDoubled) {
+  const int cut = plan.stages[1].first_block();
+  EXPECT_THAT(refusal(text("\"first\": ", cut), text("\"first\": ", cut + 1)).what(), HasSubstr(text("leave out block ", cut)));
+  EXPECT_THAT(refusal(text("\"first\": ", cut), text("\"first\": ", cut - 1)).what(), HasSubstr(text("repeat block ", cut - 1)));
+  EXPECT_THAT(refusal("\"last\": 8", "\"last\": 7").what(), HasSubstr("blocks 7 to 7 are in no stage"));
+}
+
+TEST_F(EditedPlan, IsRefusedWhenARankIsUsedTwice) {
+  EXPECT_THAT(refusal("\"ranks\": [0,1,2,3]", "\"ranks\": [0,1,2,4]").what(), HasSubstr("rank 4 is in stage 0 and in stage 1"));
+  EXPECT_THAT(refusal("\"device\": 1", "\"device\": 0").what(), HasSubstr("ranks 0 and 1 stand on the same device"));
+}
+
+TEST_F(EditedPlan, IsRefusedWhenADeviceDoesNotExist) {
+  const Error error = refusal("\"device\": 7", "\"device\": 8");
+  EXPECT_THAT(error.what(), HasSubstr("rank 7 stands on device 8"));
+  EXPECT_THAT(error.what(), HasSubstr("a device below 8"));
+}
+
+TEST_F(EditedPlan, IsRefusedForAnotherModelClusterBatchOrPrecision) {
+  const auto other_model = job_of({.layers = 7});
+  EXPECT_THAT(error_of([&] { check(plan, other_model.model, cluster); }).what(), HasSubstr("another model"));
+  EXPECT_THAT(error_of([&] { check(plan, job.model, gpu_cluster(1, 8, "h100-sxm")); }).what(), HasSubstr("other devices"));
+  EXPECT_THAT(error_of([&] { check(plan, job_of({.layers = 6, .global_batch = 16}), cluster); }).what(), HasSubstr("global batch of 8"));
+  EXPECT_THAT(error_of([&] { check(plan, job_of({.layers = 6, .precision = "bf16"}), cluster); }).what(), HasSubstr("computes in fp32"));
+}
+
+TEST_F(EditedPlan, IsRefusedWithTheNearestKeyWhenOneIsMistyped) {
+  const Error error = refusal("\"schedule\"", "\"shedule\"");
+  EXPECT_THAT(error.what(), HasSubstr("did you mean 'schedule'?"));
+  EXPECT_GT(error.where().line, 1);
+}
+
+TEST_F(EditedPlan, OfAnotherVersionIsRefused) { EXPECT_THAT(refusal("\"version\": 1", "\"version\": 2").what(), HasSubstr("version 2 cannot be read")); }
+
+}  // namespace
+}  // namespace tessera::plan

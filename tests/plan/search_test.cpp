@@ -1,0 +1,240 @@
+#include <cmath>
+#include <functional>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <numeric>
+#include <rapidcheck/gtest.h>
+
+#include "plan/balance.hpp"
+#include "plan/plan.hpp"
+#include "plan/plan_helper.hpp"
+
+namespace tessera::plan {
+namespace {
+
+using ::testing::HasSubstr;
+
+template <typename Action>
+Error error_of(const Action& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "nothing was refused";
+  return {ErrorCode::internal, "nothing"};
+}
+
+// Calls `visit` with every way to cut `blocks` blocks into `stages` stages.
+void for_all_cuts(int blocks, int stages, const std::function<void(const std::vector<int>&)>& visit) {
+  std::vector<int> cuts = {0};
+  const std::function<void()> extend = [&] {
+    const int done = static_cast<int>(cuts.size());
+    if (done == stages) {
+      cuts.push_back(blocks);
+      visit(cuts);
+      cuts.pop_back();
+      return;
+    }
+    for (int next = cuts.back() + 1; next <= blocks - (stages - done); ++next) {
+      cuts.push_back(next);
+      extend();
+      cuts.pop_back();
+    }
+  };
+  extend();
+}
+
+bool fits(const Plan& plan, const cluster::ClusterSpec& cluster) {
+  const cluster::Device& device = cluster.groups[0].device;
+  if (!device.is_cpu())
+    return std::all_of(plan.predicted->memory.begin(), plan.predicted->memory.end(), [&](Bytes bytes) { return bytes.value <= 0.95 * static_cast<double>(device.memory.value); });
+  Bytes sum;
+  for (Bytes bytes : plan.predicted->memory) sum += bytes;
+  return sum.value <= 0.9 * static_cast<double>(device.memory.value);
+}
+
+// The shortest step over everything, written as plainly as possible: one node, no pruning, every cut of the blocks.
+double by_enumeration(const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
+  const cluster::ResourceGroup& group = cluster.groups[0];
+  const int most = group.device.is_cpu() ? group.device.cores : group.devices_per_node;
+  const int blocks = job.model.block_count();
+  double best = INFINITY;
+  for (int world = 1; world <= most; ++world) {
+    if (group.device.is_cpu() && most % world != 0) continue;
+    for (int pp = 1; pp <= std::min(world, blocks); ++pp)
+      for (int tp = 1; tp * pp <= world; ++tp) {
+        if (world % (pp * tp) != 0 || job.model.dim("kv_heads") % tp != 0 || job.model.dim("ffn") % tp != 0 || job.model.dim("vocab") % tp != 0) continue;
+        const int dp = world / pp / tp;
+        for (int micro_batches = 1; micro_batches * dp <= job.train.global_batch; ++micro_batches) {
+          if (job.train.global_batch % (dp * micro_batches) != 0) continue;
+          for (Schedule schedule : {Schedule::one_f_one_b, Schedule::gpipe})
+            for (int zero = 0; zero <= (dp > 1 ? 1 : 0); ++zero)
+              for (model::Recompute recompute : {model::Recompute::none, model::Recompute::full})
+                for_all_cuts(blocks, pp, [&](const std::vector<int>& cuts) {
+                  Plan plan;
+                  plan.precision = job.train.precision;
+                  plan.global_batch = job.train.global_batch;
+                  plan.micro_batches = micro_batches;
+                  plan.schedule = schedule;
+                  for (int rank = 0; rank < world; ++rank) plan.ranks.push_back({0, 0, rank, group.device.is_cpu() ? most / world : 1});
+                  for (int s = 0; s < pp; ++s) {
+                    Stage stage;
+                    for (int i = 0; i < dp * tp; ++i) stage.ranks.push_back(s * dp * tp + i);
+                    stage.runs.push_back({cuts[s], cuts[s + 1], {dp, tp, zero, recompute}});
+                    plan.stages.push_back(stage);
+                  }
+                  plan.predicted = predict(plan, job.model, job.train, cluster, {});
+                  if (fits(plan, cluster)) best = std::min(best, plan.predicted->step.value);
+                });
+        }
+      }
+  }
+  return best;
+}
+
+RC_GTEST_PROP(Search, EqualsEnumerationOnSmallInstances, ()) {
+  const JobShape shape{.layers = *rc::gen::inRange(1, 6), .hidden = 64 * *rc::gen::inRange(1, 8), .kv_heads = *rc::gen::element(1, 2, 4),
+                       .seq = 32 << *rc::gen::inRange(0, 4), .vocab = 256 << *rc::gen::inRange(0, 6), .tied = *rc::gen::arbitrary<bool>(),
+                       .global_batch = *rc::gen::element(1, 2, 4, 6)};
+  const auto job = job_of(shape);
+  const auto cluster = *rc::gen::arbitrary<bool>() ? cpu_cluster(*rc::gen::element(1, 2, 4)) : gpu_cluster(1, *rc::gen::inRange(1, 5));
+  const double enumerated = by_enumeration(job, cluster);
+  const SearchResult result = search(job, cluster, {});
+  RC_CLASSIFY(result.best.world_size() > 1, "several workers");
+  RC_CLASSIFY(result.best.stages.size() > 1, "a pipeline");
+  RC_LOG() << yaml_of(shape) << cluster::to_yaml(cluster) << to_json(result.best) << enumerated << "\n";
+  RC_ASSERT(std::abs(result.best.predicted->step.value / enumerated - 1) < 1e-4);
+  check(result.best, job, cluster);
+}
+
+RC_GTEST_PROP(Balance, MakesTheMostExpensiveStageAsCheapAsItCanBe, ()) {
+  const auto whole = *rc::gen::nonEmpty(rc::gen::container<std::vector<int>>(rc::gen::inRange(0, 50)));
+  const std::vector<double> costs(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(whole.size(), 9)));
+  const int stages = *rc::gen::inRange<int>(1, static_cast<int>(costs.size()) + 1);
+  const auto most_expensive = [&](const std::vector<int>& cuts) {
+    double most = 0;
+    for (int s = 0; s < stages; ++s) most = std::max(most, std::accumulate(costs.begin() + cuts[s], costs.begin() + cuts[s + 1], 0.0));
+    return most;
+  };
+  double best = INFINITY;
+  for_all_cuts(static_cast<int>(costs.size()), stages, [&](const std::vector<int>& cuts) { best = std::min(best, most_expensive(cuts)); });
+  const std::vector<int> cuts = balance(costs, stages);
+  RC_ASSERT(cuts.size() == static_cast<std::size_t>(stages) + 1);
+  for (int s = 0; s < stages; ++s) RC_ASSERT(cuts[s] < cuts[s + 1]);
+  RC_ASSERT(most_expensive(cuts) == best);
+}
+
+TEST(Search, GivesTheSameAnswerTwice) {
+  const auto job = job_of({.layers = 6, .hidden = 256, .global_batch = 32});
+  const auto cluster = gpu_cluster(2, 4);
+  EXPECT_EQ(to_json(search(job, cluster, {}).best), to_json(search(job, cluster, {}).best));
+}
+
+TEST(Search, HonoursEveryFixedDegree) {
+  const auto job = job_of({.layers = 6, .parallel = "{dp: 2, pp: 2, tp: 2, zero: 1, micro_batches: 4, schedule: gpipe, recompute: full}"});
+  const auto cluster = gpu_cluster(1, 8);
+  const Plan plan = search(job, cluster, {}).best;
+  EXPECT_EQ(plan.world_size(), 8);
+  EXPECT_EQ(plan.stages.size(), 2u);
+  EXPECT_EQ(plan.micro_batches, 4);
+  EXPECT_EQ(plan.schedule, Schedule::gpipe);
+  EXPECT_EQ(plan.stages[0].runs[0].strategy, (Strategy{2, 2, 1, model::Recompute::full}));
+}
+
+TEST(Search, UsesTheNumberOfWorkersThatLocalSays) {
+  const auto job = job_of({.cluster = "{local: {devices: 2, threads: 1}}"});
+  const auto cluster = cpu_cluster(8);
+  const Plan plan = search(job, cluster, {}).best;
+  EXPECT_EQ(plan.world_size(), 2);
+  EXPECT_EQ(plan.ranks[1].threads, 1);
+}
+
+TEST(Search, FixedDegreesMayAskForMoreWorkersThanCores) {
+  const auto job = job_of({.parallel = "{dp: 2, pp: 2, tp: 1}"});
+  const Plan plan = search(job, cpu_cluster(2), {}).best;
+  EXPECT_EQ(plan.world_size(), 4);
+  EXPECT_EQ(plan.ranks[3].threads, 1);
+}
+
+TEST(Search, SaysWhichDegreeDoesNotDivideAndWhichNearestOneDoes) {
+  const auto refusal = [](const std::string& parallel, int kv_heads) {
+    return error_of([&] { search(job_of({.heads = 8, .kv_heads = kv_heads, .global_batch = 8, .parallel = parallel}), gpu_cluster(1, 8), {}); });
+  };
+  const Error tensor = refusal("{tp: 3}", 4);
+  EXPECT_EQ(tensor.code(), ErrorCode::invalid_config);
+  EXPECT_THAT(tensor.what(), HasSubstr("train.yaml:6"));
+  EXPECT_THAT(tensor.what(), HasSubstr("tp 3 does not divide heads 8"));
+  EXPECT_THAT(tensor.what(), HasSubstr("nearest: tp 2"));
+  EXPECT_THAT(refusal("{tp: 8}", 2).what(), HasSubstr("nearest: tp 2"));
+  EXPECT_THAT(refusal("{dp: 3}", 4).what(), HasSubstr("dp 3 does not divide train.global_batch 8"));
+  EXPECT_THAT(refusal("{pp: 9}", 4).what(), HasSubstr("nearest: pp 6"));
+  EXPECT_THAT(refusal("{dp: 2, micro_batches: 3}", 4).what(), HasSubstr("nearest: micro_batches 2"));
+  EXPECT_THAT(refusal("{dp: 4, tp: 4}", 4).what(), HasSubstr("the degrees need 16 workers"));
+}
+
+TEST(Search, SaysHowMuchMemoryIsMissingAndWhatWouldFit) {
+  const auto job = job_of({.layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 8, .ffn = 14336, .seq = 2048, .vocab = 32000, .global_batch = 8, .precision = "bf16"});
+  const Error error = error_of([&] { search(job, gpu_cluster(1, 1), {}); });
+  EXPECT_EQ(error.code(), ErrorCode::resource_exhausted);
+  EXPECT_THAT(error.what(), HasSubstr("no plan fits"));
+  EXPECT_THAT(error.what(), HasSubstr("GiB, "));
+  EXPECT_THAT(error.what(), HasSubstr("more than the 76.0 GiB of each a100-80"));
+  EXPECT_THAT(error.what(), HasSubstr("what would fit: 2 such devices"));
+  // And it does.
+  EXPECT_NO_THROW(search(job, gpu_cluster(2, 1), {}));
+}
+
+TEST(Search, CountsTheMemoryOfAllWorkersOfAHostTogether) {
+  const JobShape shape{.layers = 4, .hidden = 1024, .heads = 8, .kv_heads = 8, .ffn = 4096, .vocab = 8192, .cluster = "{local: {devices: 4}}", .parallel = "{dp: 4}"};
+  const auto job = job_of(shape);
+  const Plan plan = search(job, cpu_cluster(4), {}).best;
+  Bytes sum;
+  for (Bytes bytes : plan.predicted->memory) sum += bytes;
+  const std::int64_t mebibytes = sum.value >> 20;
+  EXPECT_NO_THROW(search(job, cpu_cluster(4, 1, mebibytes * 12 / 10), {}));
+  EXPECT_THROW(search(job, cpu_cluster(4, 1, plan.predicted->memory[0].value >> 20), {}), Error);
+}
+
+TEST(Search, RecomputesOrShardsOnlyWhenMemoryAsksForIt) {
+  const JobShape shape{.layers = 16, .hidden = 2048, .heads = 16, .kv_heads = 16, .ffn = 8192, .seq = 2048, .vocab = 32000, .global_batch = 64, .precision = "bf16"};
+  const auto roomy = search(job_of(shape), gpu_cluster(1, 1, "a100-80"), {}).best;
+  EXPECT_EQ(roomy.stages[0].runs[0].strategy.recompute, model::Recompute::none);
+  JobShape fixed = shape;
+  fixed.parallel = "{micro_batches: 1}";
+  const auto cramped = search(job_of(fixed), gpu_cluster(1, 1, "a100-80"), {}).best;
+  EXPECT_EQ(cramped.stages[0].runs[0].strategy.recompute, model::Recompute::full);
+}
+
+TEST(Search, PrefersFewerWorkersAcrossASlowNetwork) {
+  const auto job = job_of({.layers = 2, .global_batch = 4});
+  auto cluster = cpu_cluster(1, 4);
+  cluster.groups[0].network.bandwidth = BytesPerSecond(1e5);
+  EXPECT_EQ(search(job, cluster, {}).best.world_size(), 1);
+}
+
+TEST(Search, UsesOnlyTheVendorsItIsGiven) {
+  auto cluster = cpu_cluster(2);
+  cluster.groups.push_back(gpu_cluster(1, 2).groups[0]);
+  cluster.between = cluster::known_link("pcie4");
+  const auto job = job_of({.hidden = 512});
+  EXPECT_EQ(search(job, cluster, {}).best.ranks[0].group, 1);
+  EXPECT_EQ(search(job, cluster, {}, {.top = 5, .vendors = {"cpu"}}).best.ranks[0].group, 0);
+}
+
+TEST(Explain, ShowsStagesPartsMemoryAndWhatRunnersUpLose) {
+  const auto job = job_of({.layers = 6, .hidden = 512, .seq = 256, .global_batch = 8});
+  const auto cluster = cpu_cluster(4);
+  const SearchResult result = search(job, cluster, {});
+  const std::string shown = explain(result, job.model, cluster);
+  EXPECT_THAT(shown, HasSubstr("embed"));
+  EXPECT_THAT(shown, HasSubstr("forward"));
+  EXPECT_THAT(shown, HasSubstr("optimizer"));
+  EXPECT_THAT(shown, HasSubstr("memory"));
+  ASSERT_FALSE(result.runners_up.empty());
+  EXPECT_THAT(shown, HasSubstr(result.runners_up.front().family));
+  EXPECT_THAT(shown, HasSubstr(to_text(result.best.predicted->step)));
+}
+
+}  // namespace
+}  // namespace tessera::plan

@@ -1,0 +1,184 @@
+#include "program/program.hpp"
+
+#include <algorithm>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <map>
+#include <numeric>
+#include <rapidcheck/gtest.h>
+#include <set>
+
+#include "plan/schedule.hpp"
+
+namespace tessera::program {
+namespace {
+
+using plan::Slot;
+using plan::order_of;
+
+model::ModelSpec small_model(int layers, bool tied) {
+  return model::read_model(ConfigNode::parse(text("{arch: llama, hidden: 64, layers: ", layers, ", heads: 4, kv_heads: 4, ffn: 128, seq: 16, vocab: 256, tied: ",
+                                                  tied ? "true" : "false", "}"),
+                                             "model"));
+}
+
+plan::Plan make_plan(const model::ModelSpec& model, int dp, int pp, int tp, int zero, std::int64_t micro_batches, plan::Schedule schedule) {
+  plan::Plan plan;
+  plan.global_batch = dp * micro_batches * 2;
+  plan.micro_batches = micro_batches;
+  plan.schedule = schedule;
+  plan.bucket = Bytes(64 << 10);
+  plan.ranks.resize(static_cast<std::size_t>(dp * pp * tp));
+  int next = 0;
+  for (int s = 0; s < pp; ++s) {
+    plan::Stage stage;
+    for (int i = 0; i < dp * tp; ++i) stage.ranks.push_back(next++);
+    plan::Strategy strategy;
+    strategy.dp = dp;
+    strategy.tp = tp;
+    strategy.zero = zero;
+    stage.runs.push_back({model.block_count() * s / pp, model.block_count() * (s + 1) / pp, strategy});
+    plan.stages.push_back(std::move(stage));
+  }
+  return plan;
+}
+
+TEST(Schedule, OneForwardOneBackwardHoldsAtMostTheStagesBehind) {
+  for (int stages = 1; stages <= 6; ++stages)
+    for (int stage = 0; stage < stages; ++stage)
+      for (int micro_batches = 1; micro_batches <= 9; ++micro_batches) {
+        int held = 0;
+        int most = 0;
+        for (const Slot& slot : order_of(plan::Schedule::one_f_one_b, stage, stages, micro_batches)) {
+          held += slot.forward ? 1 : -1;
+          most = std::max(most, held);
+        }
+        EXPECT_EQ(held, 0);
+        EXPECT_EQ(most, std::min(stages - stage, micro_batches));
+      }
+}
+
+TEST(Schedule, GpipeRunsAllForwardsFirst) {
+  const auto order = order_of(plan::Schedule::gpipe, 0, 2, 4);
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(order[i].forward);
+  for (int i = 4; i < 8; ++i) EXPECT_FALSE(order[i].forward);
+}
+
+RC_GTEST_PROP(Program, EveryPlanCompilesToProgramsThatPassTheCheck, ()) {
+  const int pp = *rc::gen::inRange(1, 5);
+  const auto model = small_model(*rc::gen::inRange(pp, 9), *rc::gen::arbitrary<bool>());
+  const auto plan = make_plan(model, 1 << *rc::gen::inRange(0, 3), pp, 1 << *rc::gen::inRange(0, 3), *rc::gen::inRange(0, 2), *rc::gen::inRange(1, 9),
+                              *rc::gen::element(plan::Schedule::gpipe, plan::Schedule::one_f_one_b));
+  check(compile(plan, model));
+  check(compile_evaluation(plan, model, 3, 2));
+}
+
+RC_GTEST_PROP(Program, EveryParameterIsSteppedOnceOnEveryRankThatHoldsIt, ()) {
+  const int pp = *rc::gen::inRange(1, 4);
+  const int tp = 1 << *rc::gen::inRange(0, 3);
+  const auto model = small_model(4, *rc::gen::arbitrary<bool>());
+  const auto programs = compile(make_plan(model, 2, pp, tp, *rc::gen::inRange(0, 2), 2, plan::Schedule::one_f_one_b), model);
+  const auto blocks = model.blocks();
+  for (const Program& program : programs) {
+    std::multiset<std::pair<int, int>> held;
+    for (const Bucket& bucket : program.buckets) {
+      std::int64_t end = 0;
+      for (const BucketEntry& entry : bucket.entries) {
+        RC_ASSERT(entry.offset == end);
+        end = entry.offset + entry.count;
+        held.insert({entry.block, entry.parameter});
+        const auto& spec = blocks[entry.block].spec->parameters[entry.parameter];
+        RC_ASSERT(entry.count * (spec.split_dim >= 0 ? tp : 1) == spec.count());
+      }
+      RC_ASSERT(bucket.count >= end);
+    }
+    for (int b = program.first_block; b < program.last_block; ++b)
+      for (std::size_t p = 0; p < blocks[b].spec->parameters.size(); ++p) {
+        // A tied copy in the owner's own stage has no storage of its own.
+        const bool shared = !blocks[b].spec->parameters[p].tied_to.empty() && pp == 1;
+        RC_ASSERT(held.count({b, static_cast<int>(p)}) == (shared ? 0u : 1u));
+      }
+  }
+}
+
+TEST(Program, ReplicasShareTheStepsSamplesWithoutOverlap) {
+  const auto model = small_model(2, false);
+  const auto plan = make_plan(model, 4, 1, 1, 0, 3, plan::Schedule::one_f_one_b);
+  std::vector<int> owners(plan.global_batch, 0);
+  for (const Program& program : compile(plan, model))
+    for (std::int64_t m = 0; m < program.micro_batches; ++m)
+      for (std::int64_t i = 0; i < program.micro_batch; ++i) ++owners[program.first_sample(m) + i];
+  EXPECT_THAT(owners, testing::Each(1));
+}
+
+TEST(Program, TheFirstReductionStartsBeforeTheBackwardPassEnds) {
+  const auto model = small_model(6, false);
+  const auto program = compile(make_plan(model, 2, 1, 1, 0, 2, plan::Schedule::one_f_one_b), model).front();
+  ASSERT_GT(program.buckets.size(), 1u);
+  const auto first = std::find_if(program.instructions.begin(), program.instructions.end(), [](const Instruction& i) { return i.op == Op::reduce_gradients; });
+  const Instruction& waited_for = program.instructions[first->after.front()];
+  EXPECT_EQ(waited_for.op, Op::backward);
+  EXPECT_GT(waited_for.first_block, 0);
+}
+
+class BrokenProgram : public testing::Test {
+ protected:
+  void expect_refused(const std::string& part) {
+    try {
+      check(programs_);
+      FAIL() << "the check passed";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr(part));
+    }
+  }
+  Instruction& find(int rank, Op op, int nth = 0) {
+    for (Instruction& instruction : programs_[rank].instructions)
+      if (instruction.op == op && nth-- == 0) return instruction;
+    throw Error(ErrorCode::internal, "no such instruction");
+  }
+  model::ModelSpec model_ = small_model(4, false);
+  std::vector<Program> programs_ = compile(make_plan(model_, 1, 2, 1, 0, 4, plan::Schedule::one_f_one_b), model_);
+};
+
+TEST_F(BrokenProgram, ALostSendIsFound) {
+  std::erase_if(programs_[0].instructions, [](const Instruction& i) { return i.op == Op::reduce_norm || i.op == Op::optimizer_step; });
+  auto& instructions = programs_[0].instructions;
+  for (std::size_t i = 0; i < instructions.size(); ++i)
+    if (instructions[i].op == Op::send_activation) {
+      instructions[i].peer = 0;
+      break;
+    }
+  EXPECT_THROW(check(programs_), Error);
+}
+
+TEST_F(BrokenProgram, AForgottenMicroBatchIsFound) {
+  find(1, Op::backward, 2).op = Op::forward;
+  EXPECT_THROW(check(programs_), Error);
+}
+
+TEST_F(BrokenProgram, ASwappedMessageIsNamed) {
+  std::swap(find(0, Op::send_activation, 0).micro_batch, find(0, Op::send_activation, 1).micro_batch);
+  expect_refused("rank 0 instruction");
+}
+
+TEST_F(BrokenProgram, ADependencyOnTheFutureIsNamed) {
+  programs_[0].instructions.front().after.push_back(5);
+  expect_refused("does not come before it");
+}
+
+TEST_F(BrokenProgram, ACircleOfWaitsIsADeadlock) {
+  // Rank 0 now waits for a gradient before it sends the activation that the gradient depends on.
+  auto& instructions = programs_[0].instructions;
+  const auto receive = std::find_if(instructions.begin(), instructions.end(), [](const Instruction& i) { return i.op == Op::receive_gradient; });
+  const auto send = std::find_if(instructions.begin(), instructions.end(), [](const Instruction& i) { return i.op == Op::send_activation && i.micro_batch == 1; });
+  ASSERT_LT(send, receive);
+  std::swap(*send, *receive);
+  // Everything that came to depend on a later index is dropped; the circle is through the other rank.
+  for (std::size_t i = 0; i < instructions.size(); ++i) std::erase_if(instructions[i].after, [&](int d) { return d >= static_cast<int>(i); });
+  for (auto& instruction : instructions)
+    if (instruction.op == Op::forward && instruction.micro_batch == 1) instruction.after.push_back(static_cast<int>(&*send - instructions.data()));
+  EXPECT_THROW(check(programs_), Error);
+}
+
+}  // namespace
+}  // namespace tessera::program

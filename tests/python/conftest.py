@@ -1,0 +1,61 @@
+"""What the end-to-end tests share: the built commands, and scratch folders that go away."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BINARIES = Path(os.environ.get("TESSERA_BIN", REPOSITORY / "build" / "release" / "bin"))
+SHAKESPEARE = REPOSITORY / "examples" / "shakespeare" / "shakespeare.txt"
+
+
+class Tessera:
+    """Runs the commands in a folder of their own, with a token cache that all tests share."""
+
+    def __init__(self, folder, cache):
+        self.folder = folder
+        self.environment = dict(os.environ, TESSERA_CACHE=str(cache), NO_COLOR="1")
+
+    def __call__(self, *arguments, program="tessera", check=True, timeout=300, text=None):
+        result = subprocess.run(
+            [str(BINARIES / program), *map(str, arguments)],
+            cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=timeout, input=text,
+        )
+        if check and result.returncode != 0:
+            raise AssertionError(f"tessera {' '.join(map(str, arguments))}: exit {result.returncode}\n{result.stdout}\n{result.stderr}")
+        return result
+
+    def start(self, *arguments, **options):
+        return subprocess.Popen([str(BINARIES / "tessera"), *map(str, arguments)], cwd=self.folder, env=self.environment,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+    def write(self, name, content):
+        path = Path(self.folder) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return path
+
+    def metrics(self, run):
+        return [json.loads(line) for line in (Path(self.folder) / "runs" / run / "metrics.jsonl").read_text().splitlines()]
+
+    def evaluations(self, run):
+        return [json.loads(line) for line in (Path(self.folder) / "runs" / run / "evaluations.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def tessera(tmp_path, cache):
+    return Tessera(tmp_path, cache)
+
+
+@pytest.fixture(scope="module")
+def shared_tessera(tmp_path_factory, cache):
+    """One folder for all tests of a module."""
+    return Tessera(tmp_path_factory.mktemp("work"), cache)

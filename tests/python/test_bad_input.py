@@ -1,0 +1,134 @@
+"""What the user gets wrong is answered with file, line and the nearest valid choice; nothing that existed is damaged."""
+
+import json
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from conftest import SHAKESPEARE
+
+GOOD = """name: job
+model: {arch: llama, hidden: 64, layers: 2, heads: 4, kv_heads: 2, ffn: 128, seq: 32, vocab: 512}
+data: {source: SOURCE, tokenizer: {kind: bpe, vocab: 512}}
+train:
+  steps: 4
+  global_batch: 8
+  optimizer: {kind: adamw, lr: 1.0e-3}
+parallel: {dp: 1, pp: 1, tp: 1}
+""".replace("SOURCE", str(SHAKESPEARE))
+
+
+def refused(tessera, yaml, *words, arguments=()):
+    path = tessera.write("job.yaml", yaml)
+    result = tessera("train", path, "--no-measure", *arguments, check=False)
+    assert result.returncode not in (0, 70), result.stderr
+    for word in words:
+        assert word in result.stderr, f"{word!r} is not in:\n{result.stderr}"
+    return result
+
+
+@pytest.mark.parametrize("good,bad,words", [
+    ("steps: 4", "stps: 4", ["job.yaml:5", "stps", "did you mean 'steps'"]),
+    ("steps: 4", "steps: many", ["job.yaml:5", "train.steps", "whole number"]),
+    ("steps: 4", "steps: -1", ["job.yaml:5", "at least 1"]),
+    ("kind: adamw", "kind: adamv", ["job.yaml:7", "did you mean 'adamw'"]),
+    ("heads: 4, kv_heads: 2", "heads: 5, kv_heads: 5", ["job.yaml:2", "5", "64", "nearest: 4"]),
+    ("kv_heads: 2", "kv_heads: 3", ["job.yaml:2", "does not divide"]),
+    ("arch: llama", "arch: lama", ["job.yaml:2", "did you mean 'llama'"]),
+    ("tp: 1", "tp: 3", ["job.yaml:8", "tp 3", "nearest: tp 2"]),
+    ("dp: 1", "dp: 3", ["job.yaml:8", "dp 3", "nearest: dp 2"]),
+    ("pp: 1", "pp: 9", ["job.yaml:8", "pp 9"]),
+    ("tp: 1", "tp: 1, micro_batches: 3", ["job.yaml:8", "micro_batches 3"]),
+    (str(SHAKESPEARE), "nowhere.txt", ["nowhere.txt"]),
+    ("vocab: 512}\ndata", "vocab: 300}\ndata", ["512", "300"]),
+    ("model: {arch", "model: [arch", ["job.yaml:2", "not valid YAML"]),
+    ("model: {arch: llama, hidden: 64", "model: {arch: llama, hidden: 65536", ["no plan fits", "more than", "would fit"]),
+])
+def test_a_mistake_in_the_yaml_is_answered_with_its_place(tessera, good, bad, words):
+    assert good in GOOD
+    refused(tessera, GOOD.replace(good, bad), *words)
+    assert not (Path(tessera.folder) / "runs" / "job" / "checkpoints" / "step-000004").exists()
+
+
+@pytest.mark.parametrize("content,words", [(b"", ["empty"]), (b"text \x00\x01\x02\xff binary", ["text.txt"])])
+def test_an_empty_or_binary_text_is_refused(tessera, content, words):
+    path = Path(tessera.folder) / "text.txt"
+    path.write_bytes(content)
+    refused(tessera, GOOD.replace(str(SHAKESPEARE), str(path)), *words)
+
+
+def test_a_plan_for_other_devices_is_refused(tessera):
+    yaml = tessera.write("job.yaml", GOOD)
+    tessera("plan", yaml, "-o", "plan.json", "--set", "cluster={local: {devices: 1}}")
+    plan = json.loads((Path(tessera.folder) / "plan.json").read_text())
+    tessera.write("other.json", {**plan, "cluster": "0123456789abcdef"})
+    refused(tessera, GOOD, "other.json", arguments=["--plan", "other.json"])
+    tessera.write("broken.json", {**plan, "micro_batches": 3})
+    refused(tessera, GOOD, "broken.json", "3", arguments=["--plan", "broken.json"])
+
+
+def test_a_run_that_exists_is_not_touched_unasked(tessera):
+    yaml = tessera.write("job.yaml", GOOD)
+    tessera("train", yaml, "--no-measure")
+    before = {path: path.read_bytes() for path in (Path(tessera.folder) / "runs").rglob("*") if path.is_file()}
+    result = tessera("train", yaml, "--no-measure", check=False)
+    assert result.returncode != 0 and "--resume" in result.stderr
+    assert before == {path: path.read_bytes() for path in (Path(tessera.folder) / "runs").rglob("*") if path.is_file()}
+
+
+def test_a_flipped_bit_in_a_checkpoint_is_named(tessera):
+    yaml = tessera.write("job.yaml", GOOD)
+    tessera("train", yaml, "--no-measure")
+    shard = Path(tessera.folder) / "runs" / "job" / "checkpoints" / "step-000004" / "rank-00000.safetensors"
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 4
+    shard.write_bytes(content)
+    result = tessera("train", yaml, "--no-measure", "--resume", "--set", "train.steps=8", check=False)
+    assert result.returncode == 3 and "rank-00000.safetensors" in result.stderr and "model." in result.stderr, result.stderr
+
+
+def test_a_truncated_token_cache_is_not_used(tessera):
+    tessera.environment["TESSERA_CACHE"] = str(Path(tessera.folder) / "own-cache")
+    yaml = tessera.write("job.yaml", GOOD)
+    tessera("data", "pack", yaml)
+    (cache,) = (Path(tessera.folder) / "own-cache").glob("tokens-*.bin")
+    cache.write_bytes(cache.read_bytes()[:-100])
+    result = tessera("train", yaml, "--no-measure", check=False)
+    # Either it says so, or it builds the cache again; it never trains on what is left of it.
+    if result.returncode == 0:
+        whole = json.loads(tessera("data", "pack", yaml, "--json").stdout)
+        assert whole
+        assert len(tessera.metrics("job")) == 4
+    else:
+        assert cache.name in result.stderr
+
+
+def test_a_port_in_use_is_said_at_once(tessera):
+    yaml = tessera.write("job.yaml", GOOD)
+    tessera("plan", yaml, "-o", "plan.json", "--set", "parallel={dp: 2, pp: 1, tp: 1}")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = tessera("worker", yaml, "--plan", "plan.json", "--rank", 0, "--world", 2, "--rendezvous", f"127.0.0.1:{port}",
+                         "--set", "parallel={dp: 2, pp: 1, tp: 1}", check=False, timeout=60)
+    assert result.returncode == 4 and str(port) in result.stderr, result.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small file system needs root")
+def test_a_full_disk_ends_clearly_and_leaves_what_was_there(tessera):
+    small = Path(tessera.folder) / "runs"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", small], check=True)
+    try:
+        yaml = tessera.write("job.yaml", GOOD.replace("steps: 4", "steps: 40") + "checkpoint: {every: 4, keep: 100}\n")
+        result = tessera("train", yaml, "--no-measure", check=False)
+        assert result.returncode == 4 and "space" in result.stderr, result.stderr
+        complete = sorted(small.glob("job/checkpoints/step-*"))
+        assert complete and not list(small.glob("job/checkpoints/*.tmp"))
+        tessera("eval", "job", "--sequences", 4)
+    finally:
+        subprocess.run(["umount", small], check=True)

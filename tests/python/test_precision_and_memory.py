@@ -1,0 +1,52 @@
+"""bf16 ends where fp32 ends; workers need the memory that the plan said."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from conftest import SHAKESPEARE
+
+
+def job(name, precision="fp32", steps=200, parallel=None, **model):
+    return {
+        "name": name,
+        "model": {"arch": "llama", "hidden": 128, "layers": 4, "heads": 4, "kv_heads": 2, "ffn": 256, "seq": 64, "vocab": 512, **model},
+        "data": {"source": str(SHAKESPEARE), "tokenizer": {"kind": "bpe", "vocab": model.get("vocab", 512)}},
+        "train": {"steps": steps, "global_batch": 16, "precision": precision, "optimizer": {"kind": "adamw", "lr": 1.0e-3},
+                  "schedule": {"kind": "cosine", "warmup": 20}, "eval": {"sequences": 64}},
+        "parallel": parallel or {"dp": 1, "pp": 1, "tp": 1},
+    }
+
+
+def test_bf16_ends_within_one_percent_of_fp32(tessera):
+    last = {}
+    for precision in ("fp32", "bf16"):
+        yaml = tessera.write(f"{precision}.yaml", job(precision, precision))
+        tessera("train", yaml, "--no-measure")
+        losses = [line["loss"] for line in tessera.metrics(precision)]
+        last[precision] = losses[-1]
+        assert losses[-1] < losses[0] - 1
+    difference = abs(last["bf16"] - last["fp32"]) / last["fp32"]
+    print(f"after 200 steps: fp32 {last['fp32']:.4f}, bf16 {last['bf16']:.4f}, {100 * difference:.2f} % apart")
+    assert difference < 0.01
+
+
+LARGE = dict(hidden=384, layers=6, heads=6, kv_heads=2, ffn=1024, seq=256, vocab=4096)
+
+
+@pytest.mark.parametrize("parallel", [
+    {"dp": 1, "pp": 1, "tp": 1}, {"dp": 2, "pp": 1, "tp": 1}, {"dp": 1, "pp": 2, "tp": 1, "micro_batches": 4}, {"dp": 1, "pp": 1, "tp": 2},
+    {"dp": 2, "pp": 1, "tp": 1, "zero": 1}, {"dp": 1, "pp": 1, "tp": 1, "micro_batches": 4, "recompute": "full"},
+    {"dp": 1, "pp": 2, "tp": 1, "micro_batches": 4, "schedule": "gpipe"},
+], ids=lambda parallel: "-".join(f"{key}{value}" for key, value in parallel.items()))
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_every_worker_needs_the_memory_that_the_plan_said(tessera, parallel, precision):
+    yaml = tessera.write("memory.yaml", job("memory", precision, steps=3, parallel=parallel, **LARGE))
+    tessera("train", yaml)
+    run = Path(tessera.folder) / "runs" / "memory"
+    predicted = json.loads((run / "plan.json").read_text())["predicted"]["memory_bytes"]
+    for rank, bytes_ in enumerate(predicted):
+        measured = json.loads((run / "memory" / f"rank-{rank}.json").read_text())["peak_resident"]
+        print(f"{precision} {parallel} rank {rank}: predicted {bytes_ / 2**20:.0f} MiB, measured {measured / 2**20:.0f} MiB, {100 * (bytes_ / measured - 1):+.1f} %")
+        assert abs(bytes_ / measured - 1) < 0.15

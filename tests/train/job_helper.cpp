@@ -1,0 +1,122 @@
+#include "train/job_helper.hpp"
+
+#include <arpa/inet.h>
+#include <exception>
+#include <mutex>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <thread>
+#include <unistd.h>
+
+namespace tessera::train {
+namespace {
+
+int free_port() {
+  const int descriptor = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  ensure(::bind(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0, "bind");
+  ensure(::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &length) == 0, "getsockname");
+  ::close(descriptor);
+  return ntohs(address.sin_port);
+}
+
+}  // namespace
+
+model::JobSpec tiny_job(const std::string& extra, const std::string& model_extra) {
+  const std::string yaml = text("name: tiny\nmodel: {arch: llama, hidden: 64, layers: 4, heads: 4, kv_heads: 4, ffn: 96, seq: 32, vocab: 256", model_extra,
+                                "}\ndata: {source: synthetic}\ntrain: {global_batch: 16, optimizer: {kind: adamw, lr: 1.0e-3}", extra.empty() ? "" : ", ", extra, "}\n");
+  return model::read_job(ConfigNode::parse(yaml, "tiny.yaml"));
+}
+
+std::string to_text(const Degrees& d) {
+  return text("dp", d.dp, " pp", d.pp, " tp", d.tp, " zero", d.zero, " m", d.micro_batches, " ", plan::name_of(d.schedule), " recompute ", model::name_of(d.recompute));
+}
+
+plan::Plan plan_of(const model::JobSpec& job, const Degrees& degrees) {
+  plan::Plan plan;
+  plan.model_fingerprint = job.model.fingerprint();
+  plan.precision = job.train.precision;
+  plan.global_batch = job.train.global_batch;
+  plan.micro_batches = degrees.micro_batches;
+  plan.schedule = degrees.schedule;
+  plan.bucket = Bytes(100 << 10);
+  const int width = degrees.dp * degrees.tp;
+  plan.ranks.resize(static_cast<std::size_t>(width * degrees.pp));
+  int first = 0;
+  for (int s = 0; s < degrees.pp; ++s) {
+    const int count = (job.model.block_count() + degrees.pp - 1 - s) / degrees.pp;
+    plan::Stage stage;
+    for (int i = 0; i < width; ++i) stage.ranks.push_back(s * width + i);
+    stage.runs.push_back({first, first + count, {degrees.dp, degrees.tp, degrees.zero, degrees.recompute}});
+    plan.stages.push_back(std::move(stage));
+    first += count;
+  }
+  return plan;
+}
+
+void on_ranks(int world_size, const std::function<void(comm::Communicator&)>& work) {
+  comm::Options options;
+  options.world_size = world_size;
+  options.rendezvous = text("127.0.0.1:", free_port());
+  options.deadline = Seconds(60);
+  std::mutex mutex;  // guards failure
+  std::exception_ptr failure;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world_size; ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        comm::Options mine = options;
+        mine.rank = rank;
+        const auto comm = comm::Communicator::connect(mine);
+        try {
+          work(*comm);
+          comm->world().barrier().wait();
+        } catch (const std::exception& error) {
+          {
+            const std::lock_guard lock(mutex);
+            if (!failure) failure = std::current_exception();
+          }
+          comm->abort(error.what());
+        }
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!failure) failure = std::current_exception();
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  if (failure) std::rethrow_exception(failure);
+}
+
+Curve train_curve(const model::JobSpec& job, const Degrees& degrees, std::int64_t steps) {
+  const plan::Plan plan = plan_of(job, degrees);
+  const auto dataset = data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  Curve curve;
+  on_ranks(plan.world_size(), [&](comm::Communicator& comm) {
+    Trainer trainer(job, plan, *dataset, comm);
+    trainer.initialize();
+    for (std::int64_t i = 0; i < steps; ++i) {
+      const StepReport report = trainer.step();
+      if (comm.rank() != 0) continue;
+      curve.losses.push_back(report.loss);
+      curve.norms.push_back(report.grad_norm);
+    }
+  });
+  return curve;
+}
+
+ScratchFolder::ScratchFolder() {
+  std::string name = (std::filesystem::temp_directory_path() / "tessera-test-XXXXXX").string();
+  ensure(::mkdtemp(name.data()) != nullptr, "cannot make a scratch folder");
+  path_ = name;
+}
+
+ScratchFolder::~ScratchFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+}  // namespace tessera::train

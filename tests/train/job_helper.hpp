@@ -1,0 +1,54 @@
+// A tiny job, plans for it, and its ranks as threads of the test.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/comm.hpp"
+#include "data/data.hpp"
+#include "model/job.hpp"
+#include "plan/plan.hpp"
+#include "train/trainer.hpp"
+
+namespace tessera::train {
+
+// 4 layers, hidden 64, seeded random tokens. `extra` is YAML for the train section: "steps: 30, precision: bf16".
+model::JobSpec tiny_job(const std::string& extra = {}, const std::string& model_extra = {});
+
+struct Degrees {
+  int dp = 1;
+  int pp = 1;
+  int tp = 1;
+  int zero = 0;
+  std::int64_t micro_batches = 1;
+  plan::Schedule schedule = plan::Schedule::one_f_one_b;
+  model::Recompute recompute = model::Recompute::none;
+};
+std::string to_text(const Degrees& degrees);
+
+// Blocks are spread evenly, the first stages taking the rest.
+plan::Plan plan_of(const model::JobSpec& job, const Degrees& degrees);
+
+// Runs `work` once per rank, each on a thread with a Communicator of its own; rethrows the first failure.
+void on_ranks(int world_size, const std::function<void(comm::Communicator&)>& work);
+
+// The losses and gradient norms of the first `steps` steps.
+struct Curve {
+  std::vector<double> losses;
+  std::vector<double> norms;
+};
+Curve train_curve(const model::JobSpec& job, const Degrees& degrees, std::int64_t steps);
+
+// A folder of the test's own, removed with the object.
+class ScratchFolder {
+ public:
+  ScratchFolder();
+  ~ScratchFolder();
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace tessera::train

@@ -1,0 +1,99 @@
+// Every plan trains the same model: the most important tests in the house.
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "train/job_helper.hpp"
+
+namespace tessera::train {
+namespace {
+
+constexpr std::int64_t kSteps = 6;
+
+double worst_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  double worst = a.size() == b.size() ? 0 : 1;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) worst = std::max(worst, std::abs(a[i] - b[i]) / std::abs(b[i]));
+  return worst;
+}
+
+const Curve& one_device() {
+  static const Curve curve = train_curve(tiny_job(), {}, kSteps);
+  return curve;
+}
+
+class EveryPlan : public testing::TestWithParam<Degrees> {};
+
+TEST_P(EveryPlan, TrainsTheSameModelAsOneDevice) {
+  const Curve curve = train_curve(tiny_job(), GetParam(), kSteps);
+  EXPECT_LT(worst_difference(curve.losses, one_device().losses), 1e-5);
+  EXPECT_LT(worst_difference(curve.norms, one_device().norms), 1e-4);
+}
+
+using plan::Schedule;
+using model::Recompute;
+INSTANTIATE_TEST_SUITE_P(Trainer, EveryPlan,
+                         testing::Values(Degrees{1, 1, 1, 0, 4}, Degrees{2, 1, 1}, Degrees{1, 2, 1, 0, 4}, Degrees{1, 1, 2}, Degrees{2, 2, 1, 0, 2},
+                                         Degrees{1, 2, 2, 0, 4}, Degrees{2, 1, 1, 1, 2}, Degrees{4, 1, 1, 1}, Degrees{1, 4, 1, 0, 8, Schedule::gpipe},
+                                         Degrees{1, 1, 1, 0, 2, Schedule::one_f_one_b, Recompute::full},
+                                         Degrees{2, 2, 2, 1, 4, Schedule::one_f_one_b, Recompute::full}),
+                         [](const auto& info) {
+                           std::string name = to_text(info.param);
+                           std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });
+                           return name;
+                         });
+
+RC_GTEST_PROP(Trainer, RandomPlansOverFourRanksTrainTheSameModel, ()) {
+  Degrees degrees;
+  degrees.dp = *rc::gen::element(1, 2, 4);
+  degrees.pp = *rc::gen::element(1, 2, 4);
+  RC_PRE(degrees.dp * degrees.pp <= 4);
+  degrees.tp = 4 / (degrees.dp * degrees.pp);
+  degrees.zero = *rc::gen::inRange(0, 2);
+  degrees.micro_batches = *rc::gen::element(1, 2, 4);
+  degrees.schedule = *rc::gen::element(Schedule::gpipe, Schedule::one_f_one_b);
+  degrees.recompute = *rc::gen::element(Recompute::none, Recompute::full);
+  RC_LOG() << to_text(degrees) << "\n";
+  const Curve curve = train_curve(tiny_job(), degrees, kSteps);
+  RC_ASSERT(worst_difference(curve.losses, one_device().losses) < 1e-5);
+}
+
+TEST(Trainer, TiedEmbeddingsAgreeAcrossStages) {
+  const auto job = tiny_job({}, ", tied: true");
+  const Curve one = train_curve(job, {}, kSteps);
+  for (const Degrees& degrees : {Degrees{1, 2, 1, 0, 2}, Degrees{2, 2, 1, 1, 2}, Degrees{1, 2, 2, 0, 2}}) {
+    const Curve curve = train_curve(job, degrees, kSteps);
+    EXPECT_LT(worst_difference(curve.losses, one.losses), 1e-5) << to_text(degrees);
+    EXPECT_LT(worst_difference(curve.norms, one.norms), 1e-4) << to_text(degrees);
+  }
+}
+
+TEST(Trainer, TheSamePlanTwiceIsBitwiseTheSameRun) {
+  for (const Degrees& degrees : {Degrees{}, Degrees{2, 2, 1, 1, 2}, Degrees{2, 1, 2, 0, 2}}) {
+    const Curve first = train_curve(tiny_job(), degrees, kSteps);
+    const Curve second = train_curve(tiny_job(), degrees, kSteps);
+    EXPECT_EQ(first.losses, second.losses) << to_text(degrees);
+    EXPECT_EQ(first.norms, second.norms) << to_text(degrees);
+  }
+}
+
+TEST(Trainer, LossFallsOnRandomTokensItSeesAgain) {
+  const Curve curve = train_curve(tiny_job("steps: 40, schedule: {kind: constant}"), {}, 6);
+  EXPECT_NEAR(curve.losses.front(), std::log(256.0), 0.2);
+}
+
+TEST(Trainer, SgdWithMomentumAgreesToo) {
+  const auto job = model::read_job(ConfigNode::parse(
+      "name: tiny\nmodel: {arch: llama, hidden: 64, layers: 4, heads: 4, ffn: 96, seq: 32, vocab: 256}\ndata: {source: synthetic}\n"
+      "train: {global_batch: 16, optimizer: {kind: sgd, lr: 0.1, momentum: 0.9}}\n", "sgd.yaml"));
+  EXPECT_LT(worst_difference(train_curve(job, {2, 2, 1, 1, 2}, kSteps).losses, train_curve(job, {}, kSteps).losses), 1e-5);
+}
+
+TEST(Trainer, Bf16PlansStayCloseToOneDevice) {
+  const auto job = tiny_job("precision: bf16");
+  const Curve one = train_curve(job, {}, kSteps);
+  EXPECT_LT(worst_difference(one.losses, one_device().losses), 1e-2);
+  for (const Degrees& degrees : {Degrees{2, 1, 1, 1, 2}, Degrees{1, 2, 2, 0, 4}})
+    EXPECT_LT(worst_difference(train_curve(job, degrees, kSteps).losses, one.losses), 1e-2) << to_text(degrees);
+}
+
+}  // namespace
+}  // namespace tessera::train

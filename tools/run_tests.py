@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""Runs the stages of ./dev test one after the other and adds them up; a stage that fails does not stop the next.
+
+lint     layers, shell, Python and plain-text rules
+release  every C++ test of the release build
+python   tests that drive the commands from Python, and tests of ./dev's own tools
+asan     the torch-free rooms' C++ tests under the address and undefined-behaviour sanitizers
+tsan     the same under the thread sanitizer
+"""
+import argparse
+import dataclasses
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+STAGES = ["lint", "release", "python", "asan", "tsan"]
+SANITIZER_ENVIRONMENT = {
+    "asan": {"ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0", "UBSAN_OPTIONS": "print_stacktrace=1",
+             "LSAN_OPTIONS": f"suppressions={ROOT}/tools/sanitizers/lsan.supp:print_suppressions=0"},
+    "tsan": {"TSAN_OPTIONS": f"suppressions={ROOT}/tools/sanitizers/tsan.supp:halt_on_error=1:second_deadlock_stack=1",
+             # UCX otherwise rewrites mmap in the running program, over the sanitizer's own version.
+             "UCX_MEM_MMAP_HOOK_MODE": "none"},
+}
+
+
+@dataclasses.dataclass
+class Outcome:
+    stage: str
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    note: str = ""
+
+
+def run(command, environment=None):
+    return subprocess.run([str(word) for word in command], cwd=ROOT, env={**os.environ, **(environment or {})}).returncode
+
+
+def add_up(outcome, report):
+    """Adds the cases of a JUnit file; False when there is no readable one."""
+    try:
+        cases = list(xml.etree.ElementTree.parse(report).iter("testcase"))
+    except (OSError, xml.etree.ElementTree.ParseError):
+        return False
+    for case in cases:
+        if case.find("failure") is not None or case.find("error") is not None or case.get("status") == "fail":
+            outcome.failed += 1
+        elif case.find("skipped") is not None or case.get("status") in ("notrun", "disabled"):
+            outcome.skipped += 1
+        else:
+            outcome.passed += 1
+    return True
+
+
+def finish(outcome, code, report, what):
+    """A runner that failed without naming a failed test counts as one failure: it crashed or could not start."""
+    readable = add_up(outcome, report)
+    if code != 0 and outcome.failed == 0:
+        outcome.failed = 1
+        outcome.note = f"{what} ended with {code}"
+    elif not readable:
+        outcome.failed += 1
+        outcome.note = f"{what} left no report"
+
+
+def lint(outcome, names):
+    if run([sys.executable, "tools/lint.py"]) == 0:
+        outcome.passed = 1
+    else:
+        outcome.failed = 1
+
+
+def ctest(outcome, names):
+    if run(["./dev", "build", outcome.stage]) != 0:
+        outcome.failed, outcome.note = 1, "does not build"
+        return
+    report = ROOT / "build" / outcome.stage / "tests.xml"
+    report.unlink(missing_ok=True)
+    command = ["ctest", "--test-dir", f"build/{outcome.stage}", "--output-on-failure", "--output-junit", report, "-j", os.cpu_count() or 1]
+    if names:
+        command += ["-R", "|".join(names)]
+    finish(outcome, run(command, SANITIZER_ENVIRONMENT.get(outcome.stage)), report, "ctest")
+
+
+def pytest(outcome, names):
+    folders = [folder for folder in ("tests/dev", "tests/python") if (ROOT / folder).is_dir() and list((ROOT / folder).rglob("test_*.py"))]
+    if not folders:
+        return
+    report = ROOT / "build" / "pytest.xml"
+    report.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml", report, *folders]
+    if names:
+        command += ["-k", " or ".join(re.sub(r"\W+", " and ", name).strip() for name in names)]
+    code = run(command)
+    # 5: the filter left nothing to run.
+    finish(outcome, 0 if code == 5 and names else code, report, "pytest")
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(prog="./dev test", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only tests whose names match one of these; of release and python")
+    parser.add_argument("--fast", action="store_true", help="leave out the sanitizers")
+    parser.add_argument("--only", action="append", choices=STAGES, help="this stage alone (repeatable)")
+    return parser.parse_args()
+
+
+def main():
+    arguments = parse_arguments()
+    stages = arguments.only or (["release", "python"] if arguments.names else STAGES[:3] if arguments.fast else STAGES)
+    runners = {"lint": lint, "python": pytest, "release": ctest, "asan": ctest, "tsan": ctest}
+    outcomes = []
+    begin = time.monotonic()
+    for stage in stages:
+        print(f"== {stage}", flush=True)
+        outcome = Outcome(stage)
+        started = time.monotonic()
+        runners[stage](outcome, arguments.names)
+        outcome.seconds = time.monotonic() - started
+        outcomes.append(outcome)
+    print(f"\n{'stage':<10}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}")
+    for outcome in outcomes:
+        print(f"{outcome.stage:<10}{outcome.passed:>8}{outcome.failed:>8}{outcome.skipped:>9}{outcome.seconds:>9.0f}  {outcome.note}".rstrip())
+    passed, failed, skipped = (sum(getattr(outcome, field) for outcome in outcomes) for field in ("passed", "failed", "skipped"))
+    if passed + failed == 0:
+        failed = 1
+        print(f"no test matches {' '.join(arguments.names)}")
+    print(f"{passed} passed, {failed} failed, {skipped} skipped in {time.monotonic() - begin:.0f} s")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
