@@ -19,9 +19,24 @@ double value_of(const std::map<std::string, double>& dims, const std::string& ke
 
 }  // namespace
 
-const char* name_of(Precision precision) { return precision == Precision::f32 ? "fp32" : "bf16"; }
+const char* name_of(Precision precision) {
+  switch (precision) {
+    case Precision::f32: return "fp32";
+    case Precision::bf16: return "bf16";
+    case Precision::f16: return "fp16";
+    case Precision::f8: return "fp8";
+  }
+  return "fp32";
+}
 Bytes element_size(Precision precision) { return Bytes(precision == Precision::f32 ? 4 : 2); }
-const char* name_of(Recompute recompute) { return recompute == Recompute::none ? "none" : "full"; }
+const char* name_of(Recompute recompute) {
+  switch (recompute) {
+    case Recompute::none: return "none";
+    case Recompute::selective: return "selective";
+    case Recompute::full: return "full";
+  }
+  return "none";
+}
 
 std::int64_t ParameterSpec::count() const {
   std::int64_t count = 1;

@@ -12,8 +12,8 @@
 
 namespace tessera::model {
 
-// Of computation; parameters have fp32 master copies in both.
-enum class Precision { f32, bf16 };
+// Of computation; parameters have fp32 master copies in all. f8: matrix products in 8 bits, all else in bf16.
+enum class Precision { f32, bf16, f16, f8 };
 const char* name_of(Precision precision);
 Bytes element_size(Precision precision);
 
@@ -86,8 +86,14 @@ struct ModelSpec {
 // Throws invalid_config with the line and the nearest valid value when dimensions do not divide.
 ModelSpec read_model(const ConfigNode& node);
 
-enum class Recompute { none, full };
+// selective: the attention core alone (scores, softmax, their product with the values), whose tensors grow with the square of
+// the sequence (Korthikanti et al. 2022, section 5).
+enum class Recompute { none, selective, full };
 const char* name_of(Recompute recompute);
+
+// How a sequence is cut among the ranks of a context-parallel group: by passing keys and values round a ring (Liu et al. 2023),
+// or by exchanging sequence against heads around the attention (DeepSpeed-Ulysses, Jacobs et al. 2023).
+enum class ContextKind { ring, ulysses };
 
 // How one block runs on one rank.
 struct BlockShard {
@@ -95,6 +101,32 @@ struct BlockShard {
   int tensor_parallel = 1;
   Precision precision = Precision::f32;
   Recompute recompute = Recompute::none;
+  bool sequence_parallel = false;    // what tensor parallelism leaves whole is cut along the sequence (Korthikanti et al. 2022)
+  int context_parallel = 1;
+  ContextKind context = ContextKind::ring;
+  int expert_parallel = 1;
+  auto operator<=>(const BlockShard&) const = default;
+};
+
+// One kernel of a block's forward or backward pass on one rank: what a roofline prices. Products are `batch` times
+// [m, k] x [k, n]; others have flops and traffic alone.
+struct Operator {
+  enum class Kind { matmul, attention, convolution, lookup, elementwise } kind = Kind::elementwise;
+  std::string name;                  // "qkv", "attention", "gate_up", "norm"
+  std::int64_t batch = 1;
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  Flops flops;
+  Bytes traffic;                     // read and written when nothing stays in a cache
+};
+
+// A communication on a block's critical path, once per pass.
+struct Exchange {
+  enum class Axis { tensor, context, expert } axis = Axis::tensor;
+  std::string operation;             // "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"
+  Bytes bytes;                       // the whole buffer: what an all-gather ends with and a reduce-scatter begins with
+  bool overlaps = false;             // runs beside the block's own computation (the ring's passes)
 };
 
 // Per rank and micro-batch.
@@ -111,6 +143,14 @@ struct BlockCost {
   int forward_all_reduces = 0;
   int backward_all_reduces = 0;
   Bytes all_reduce_size;
+  // The same work kernel by kernel. Backward is without what recomputation repeats; `recomputed` is what it repeats.
+  std::vector<Operator> forward_operators;
+  std::vector<Operator> backward_operators;
+  std::vector<Operator> recomputed_operators;
+  // All exchanges of a pass, tensor-parallel ones included; recomputation's own are in `recomputed_exchanges`.
+  std::vector<Exchange> forward_exchanges;
+  std::vector<Exchange> backward_exchanges;
+  std::vector<Exchange> recomputed_exchanges;
 };
 
 // Formulas: FLOPs are 2mnk per matrix product as torch's FlopCounterMode counts them, causal attention counted in full

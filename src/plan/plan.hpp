@@ -14,12 +14,18 @@
 
 namespace tessera::plan {
 
-// How a block is cut. dp × tp = the number of ranks of its stage.
+// How a block is cut. dp × cp × tp = the number of ranks of its stage; experts are spread over ep of the dp × cp ranks.
 struct Strategy {
   int dp = 1;
   int tp = 1;
-  int zero = 0;                     // 0, or 1: optimizer state sharded over dp
+  // ZeRO (Rajbhandari et al. 2020): 1 shards the optimizer state over dp × cp, 2 the gradients too, 3 the parameters too.
+  int zero = 0;
   model::Recompute recompute = model::Recompute::none;
+  bool sequence_parallel = false;   // with tp > 1
+  int cp = 1;
+  model::ContextKind context = model::ContextKind::ring;
+  int ep = 1;
+  bool offload_optimizer = false;   // the optimizer's state and step are on the host's CPU
   bool operator==(const Strategy&) const = default;
 };
 
@@ -31,8 +37,9 @@ struct StrategyRun {
   Where where = {};                 // in the plan file, when it was read from one; so in the structs below
 };
 
-// A pipeline stage: consecutive blocks on some ranks. Rank order within a stage: dp outer, tp inner
-// (ranks[d * tp + t] is data-parallel index d, tensor-parallel index t).
+// A pipeline stage: consecutive blocks on some ranks. Rank order within a stage: dp outer, then cp, tp inner
+// (ranks[(d * cp + c) * tp + t] is data-parallel index d, context-parallel index c, tensor-parallel index t). With interleaved
+// and V-shaped schedules the same ranks, in the same order, hold several stages.
 struct Stage {
   std::vector<int> ranks;
   std::vector<StrategyRun> runs;    // consecutive, covering the stage's blocks
@@ -50,7 +57,10 @@ struct RankPlace {
   Where where = {};
 };
 
-enum class Schedule { one_f_one_b, gpipe };
+// one_f_one_b, gpipe: a stage per rank. interleaved (Narayanan et al. 2021): v stages per rank, rank i holds stages i, i + p,
+// i + 2p, ... zb_h1, zb_h2 (Qi et al. 2023): backward split in two. zb_v (Qi et al. 2024) and dualpipe_v (DeepSeek 2025): rank i
+// holds stages i and 2p - 1 - i.
+enum class Schedule { one_f_one_b, gpipe, interleaved, zb_h1, zb_h2, zb_v, dualpipe_v };
 const char* name_of(Schedule schedule);
 
 struct Prediction {
