@@ -153,9 +153,12 @@ std::vector<std::string> ConfigNode::keys() const {
 }
 
 void ConfigNode::allow_only(std::initializer_list<std::string_view> valid) const {
+  allow_only(std::vector<std::string>(valid.begin(), valid.end()));
+}
+
+void ConfigNode::allow_only(const std::vector<std::string>& names) const {
   if (value_->node.IsNull()) return;
   if (!is_map()) throw error("found " + kind_of(value_->node), "a map");
-  const std::vector<std::string> names(valid.begin(), valid.end());
   std::vector<std::string> seen;
   for (const auto& entry : value_->node) {
     const std::string key = entry.first.IsScalar() ? entry.first.Scalar() : std::string("?");

@@ -41,6 +41,7 @@ class ConfigNode {
   std::vector<std::string> keys() const;
   // Throws for the first key that is not in `valid`, naming the nearest valid one. Also throws when this is no map.
   void allow_only(std::initializer_list<std::string_view> valid) const;
+  void allow_only(const std::vector<std::string>& valid) const;
 
   // Sequences.
   std::size_t size() const;

@@ -21,7 +21,7 @@ class Layer {
         tp_(shard.tensor_parallel),
         cp_(shard.context_parallel),
         autograd_(option("autograd", 0) != 0),
-        dropout_(option("dropout", 0) != 0),
+        dropout_(probability("dropout") > 0),
         fused_(option("attention_fused", 1) != 0),
         causal_(option("causal", 1) != 0),
         element_(work_.element()),
@@ -52,6 +52,11 @@ class Layer {
   std::int64_t option(const char* key, std::int64_t otherwise) const {
     const auto found = block_.dims.find(key);
     return found == block_.dims.end() ? otherwise : static_cast<std::int64_t>(found->second);
+  }
+
+  double probability(const char* key) const {
+    const auto found = block_.dims.find(key);
+    return found == block_.dims.end() ? 0 : found->second;
   }
 
   void norm(std::string_view name) {
@@ -258,6 +263,7 @@ class Layer {
     work_.linear("router", rows_, count, hidden_);
     work_.keep(rows_ * count * kF32Bytes);
     if (const std::int64_t shared = option("shared_ffn", 0); shared > 0) dense(shared, false);
+    if (option("shared_gate", 0) != 0) work_.linear("shared_gate", rows_, 1, hidden_);
     work_.pointwise("dispatch", 2 * moved, 2 * moved);
     const Bytes crossing(shard_.sequence_parallel ? split(moved, tp_) : moved);
     if (ep > 1) exchange_both({Axis::expert, "all_to_all", crossing, false});

@@ -54,6 +54,15 @@ std::int64_t BlockSpec::parameter_count() const {
   return count;
 }
 
+std::int64_t BlockSpec::active_parameter_count() const {
+  std::int64_t count = 0;
+  for (const ParameterSpec& parameter : parameters) {
+    if (!parameter.tied_to.empty()) continue;
+    count += parameter.expert_dim < 0 ? parameter.count() : parameter.count() / dim("experts") * dim("experts_per_token");
+  }
+  return count;
+}
+
 std::string BlockInstance::name() const { return with_index(spec->name, repeat_index); }
 std::string BlockInstance::parameter_name(const ParameterSpec& parameter) const { return with_index(parameter.name, repeat_index); }
 
@@ -66,13 +75,19 @@ int ModelSpec::block_count() const {
 std::vector<BlockInstance> ModelSpec::blocks() const {
   std::vector<BlockInstance> blocks;
   for (const Repeat& repeat : repeats)
-    for (int i = 0; i < repeat.count; ++i) blocks.push_back({&repeat.block, static_cast<int>(blocks.size()), i});
+    for (int i = 0; i < repeat.count; ++i) blocks.push_back({&repeat.block, static_cast<int>(blocks.size()), repeat.first_index + i});
   return blocks;
 }
 
 std::int64_t ModelSpec::parameter_count() const {
   std::int64_t count = 0;
   for (const Repeat& repeat : repeats) count += repeat.count * repeat.block.parameter_count();
+  return count;
+}
+
+std::int64_t ModelSpec::active_parameter_count() const {
+  std::int64_t count = 0;
+  for (const Repeat& repeat : repeats) count += repeat.count * repeat.block.active_parameter_count();
   return count;
 }
 
@@ -89,6 +104,10 @@ std::string ModelSpec::fingerprint() const {
       out << ' ' << parameter.name << parameter.tied_to;
       for (std::int64_t extent : parameter.shape) out << ',' << extent;
     }
+  }
+  for (const Chain& chain : chains) {
+    out << ' ' << chain.name << ':' << chain.repeat_count;
+    for (const std::string& read : chain.reads) out << '<' << read;
   }
   return hash128_hex(out.str()).substr(0, 16);
 }

@@ -29,6 +29,8 @@ struct ParameterSpec {
   Initializer init;
   bool decay = true;                 // weight decay applies
   std::string tied_to;               // the name of the parameter that this one shares; empty: its own
+  int expert_dim = -1;               // which dimension counts experts, and expert parallelism cuts; -1: none
+  bool sparse = false;               // a table of which a step touches few rows: for a parameter server
 
   std::int64_t count() const;
 };
@@ -40,7 +42,10 @@ struct TensorSpec {
 };
 
 struct BlockSpec {
-  std::string kind;                       // the registry's key: "embedding", "transformer_layer", "lm_head"
+  // The registry's key: "embedding", "transformer_layer" and "lm_head" are Llama's. The others: "position_embedding",
+  // "encoder_layer", "decoder_layer", "moe_layer", "language_head", "final_norm", "patch_embedding", "classifier"; "conv_layer",
+  // "residual_block"; "mlp", "embedding_tables", "interaction".
+  std::string kind;
   std::string name;                       // "embed", "layers.{}", "head"
   std::map<std::string, double> dims;     // "hidden", "heads", "kv_heads", "head_dim", "ffn", "seq", "vocab", "rope_theta", "norm_eps"
   std::vector<ParameterSpec> parameters;
@@ -50,19 +55,29 @@ struct BlockSpec {
   std::int64_t dim(const std::string& key) const;      // throws internal when missing
   double real(const std::string& key) const;
   std::int64_t parameter_count() const;                // tied parameters do not count again
+  std::int64_t active_parameter_count() const;         // of routed experts, those that one token meets
 };
 
 // A block and how often it stands in a row.
 struct Repeat {
   BlockSpec block;
   int count = 1;
+  int first_index = 0;              // what "{}" becomes in the first of them
+};
+
+// Blocks in a row, of a model whose blocks do not all stand in one row: an encoder, a decoder, a trunk that encoders feed.
+struct Chain {
+  std::string name;                 // "encoder"
+  int first_repeat = 0;             // in ModelSpec::repeats
+  int repeat_count = 0;
+  std::vector<std::string> reads;   // the chains whose last outputs its blocks take, by name; these stand before it
 };
 
 // One block of the flattened model.
 struct BlockInstance {
   const BlockSpec* spec = nullptr;  // owned by the ModelSpec
   int index = 0;                    // in the whole model, 0-based
-  int repeat_index = 0;             // within its Repeat: what "{}" becomes
+  int repeat_index = 0;             // what "{}" becomes
 
   std::string name() const;
   std::string parameter_name(const ParameterSpec& parameter) const;
@@ -70,21 +85,29 @@ struct BlockInstance {
 
 struct ModelSpec {
   std::string arch;                         // "llama"
-  std::map<std::string, double> dims;       // as in BlockSpec, plus "layers"
+  // As in BlockSpec, plus "layers". All models have "seq" (positions of a sample), "hidden", "heads", "kv_heads", "ffn" (the
+  // greatest common divisor of all widths that tensor parallelism cuts) and "vocab"; 1 where there is no such thing.
+  std::map<std::string, double> dims;
   bool tied_embeddings = false;
-  std::vector<Repeat> repeats;
+  std::vector<Repeat> repeats;              // in an order in which the blocks can run one after another
+  std::vector<Chain> chains;                // consecutive parts of `repeats`, together all of it; empty: one chain
 
   int block_count() const;
   std::vector<BlockInstance> blocks() const;            // pointers into this object
   std::int64_t parameter_count() const;
+  std::int64_t active_parameter_count() const;
   std::int64_t dim(const std::string& key) const;
   // Changes when anything that shapes the parameters or the computation changes; 16 hex digits.
   std::string fingerprint() const;
 };
 
-// The `model:` section, {arch: llama, hidden, layers, heads, kv_heads, ffn, seq, vocab, head_dim?, tied?, rope_theta?, norm_eps?}.
+// The `model:` section: an `arch` with its dimensions, a `preset` of the catalogue, or `hf`, the path of a Hugging Face
+// config.json; further keys change single values of the last two. docs/train-yaml.md has all keys.
 // Throws invalid_config with the line and the nearest valid value when dimensions do not divide.
 ModelSpec read_model(const ConfigNode& node);
+
+// The names of the catalogue, sorted: "bert-large", "deepseek-v3", ...
+std::vector<std::string> preset_names();
 
 // selective: the attention core alone (scores, softmax, their product with the values), whose tensors grow with the square of
 // the sequence (Korthikanti et al. 2022, section 5).

@@ -54,7 +54,7 @@ BlockCost embedding_cost(const BlockSpec& block, const BlockShard& shard) {
     work.pointwise("norm", 2 * passed, 3 * passed);
     work.keep(passed);
   }
-  if (option(block, "dropout", 0) != 0) {
+  if (block.dims.contains("dropout")) {
     const std::int64_t mask = rows_cut * hidden;
     work.pointwise("dropout", 2 * passed + mask, 2 * passed + mask);
     work.keep(mask);
@@ -69,7 +69,7 @@ BlockCost embedding_cost(const BlockSpec& block, const BlockShard& shard) {
 // What nn/'s layer keeps and needs: its norms and its activation are computed again in the backward pass, from what is kept anyway.
 BlockCost transformer_layer_cost(const BlockSpec& block, const BlockShard& shard) {
   BlockCost cost = layer_cost(block, shard);
-  if (option(block, "autograd", 0) != 0) return cost;
+  if (option(block, "autograd", 0) != 0 || option(block, "attention_fused", 1) == 0) return cost;
   const auto [element, rows, rows_cut, hidden] = sizes_of(block, shard);
   const std::int64_t degree = shard.tensor_parallel;
   const std::int64_t heads = block.dim("heads") / degree;
@@ -104,7 +104,7 @@ BlockCost lm_head_cost(const BlockSpec& block, const BlockShard& shard) {
   const std::int64_t degree = shard.tensor_parallel;
   const bool cut = shard.sequence_parallel && degree > 1;
   const std::int64_t vocab = split(block.dim("vocab"), degree);
-  const bool autograd = option(block, "autograd", 0) != 0;
+  const bool autograd = block.kind != "lm_head" || option(block, "autograd", 0) != 0;
   const std::int64_t input = element * rows_cut * hidden;
   const std::int64_t whole = element * rows * hidden;
   const std::int64_t chunk = autograd ? rows : std::min(rows, lm_head_chunk_rows(vocab));
@@ -155,28 +155,21 @@ BlockCost lm_head_cost(const BlockSpec& block, const BlockShard& shard) {
   return cost;
 }
 
+BlockCost final_norm_cost(const BlockSpec& block, const BlockShard& shard) {
+  const auto [element, rows, rows_cut, hidden] = sizes_of(block, shard);
+  const std::int64_t bytes = element * rows_cut * hidden;
+  Work work(shard);
+  work.pointwise("norm", 2 * bytes, 3 * bytes);
+  work.keep(bytes);
+  BlockCost cost = std::move(work).finish(bytes);
+  cost.output = cost.backward_workspace = Bytes(bytes);
+  return cost;
+}
+
 std::int64_t lm_head_chunk_rows(std::int64_t columns) {
   constexpr std::int64_t kChunkBytes = 16 << 20;
   constexpr std::int64_t kMinimumRows = 128;
   return std::max(kMinimumRows, kChunkBytes / (columns * kF32));
-}
-
-BlockCost cost_of(const BlockSpec& block, const BlockShard& shard) {
-  if (block.kind == "embedding") return embedding_cost(block, shard);
-  if (block.kind == "transformer_layer") return transformer_layer_cost(block, shard);
-  if (block.kind == "lm_head") return lm_head_cost(block, shard);
-  if (block.kind == "encoder_layer" || block.kind == "decoder_layer" || block.kind == "moe_layer") return layer_cost(block, shard);
-  throw Error(ErrorCode::not_found, text("there is no cost formula for blocks of kind \"", block.kind, "\""),
-              Where{"", 0, 0, -1, block.name}, "embedding, transformer_layer or lm_head");
-}
-
-Flops training_flops_per_sample(const ModelSpec& model) {
-  Flops total;
-  for (const Repeat& repeat : model.repeats) {
-    const BlockCost cost = cost_of(repeat.block, BlockShard{});
-    total += static_cast<double>(repeat.count) * (cost.forward + cost.backward);
-  }
-  return total;
 }
 
 }  // namespace tessera::model

@@ -1,5 +1,6 @@
-// Internal: costs of the blocks of a decoder-only transformer in Llama's form. The formulas describe what nn/'s blocks
-// compute and keep; tests hold them against what torch counts and what the allocator sees.
+// Internal: costs of a language model's blocks. Those of embedding, transformer_layer and lm_head describe what nn/'s blocks
+// compute and keep; tests hold them against what torch counts and what the allocator sees. A block whose dimensions say
+// `autograd`, and one of another kind, keeps what PyTorch frameworks keep.
 #pragma once
 
 #include "model/model.hpp"
@@ -9,6 +10,7 @@ namespace tessera::model {
 BlockCost embedding_cost(const BlockSpec& block, const BlockShard& shard);
 BlockCost transformer_layer_cost(const BlockSpec& block, const BlockShard& shard);
 BlockCost lm_head_cost(const BlockSpec& block, const BlockShard& shard);
+BlockCost final_norm_cost(const BlockSpec& block, const BlockShard& shard);
 
 // Logits exist for so many rows at a time: few enough to stay in the caches between the projection, the softmax and the two
 // products that use its gradient. `columns` is this rank's part of the vocabulary.

@@ -52,9 +52,10 @@ void Work::linear(std::string_view name, std::int64_t m, std::int64_t n, std::in
   Operator& weight = backward(Kind::matmul, name, "_wgrad", batch, n, k, m);
   weight.traffic = Bytes(batch * (operand_ * (m * n + m * k) + 2 * kF32Bytes * n * k));
   weight.weight_half = true;
-  backward(Kind::matmul, name, "_dgrad", batch, m, k, n).traffic = Bytes(batch * (operand_ * (m * n + n * k) + element_ * m * k));
+  if (!data_) backward(Kind::matmul, name, "_dgrad", batch, m, k, n).traffic = Bytes(batch * (operand_ * (m * n + n * k) + element_ * m * k));
   forward_flops_ += flops_of(batch, m, n, k);
-  backward_flops_ += 2 * flops_of(batch, m, n, k);
+  backward_flops_ += (data_ ? 1 : 2) * flops_of(batch, m, n, k);
+  data_ = false;
 }
 
 void Work::product(std::string_view name, std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k) {
@@ -94,9 +95,10 @@ void Work::convolution(std::string_view name, std::int64_t images, std::int64_t 
   Operator& gradient = backward(Kind::convolution, name, "_wgrad", 1, out, window, m);
   gradient.traffic = Bytes(input_bytes + output + 2 * kF32Bytes * weight);
   gradient.weight_half = true;
-  backward(Kind::convolution, name, "_dgrad", 1, m, window, out).traffic = Bytes(input_bytes + output + operand_ * weight);
+  if (!data_) backward(Kind::convolution, name, "_dgrad", 1, m, window, out).traffic = Bytes(input_bytes + output + operand_ * weight);
   forward_flops_ += flops_of(1, m, out, window);
-  backward_flops_ += 2 * flops_of(1, m, out, window);
+  backward_flops_ += (data_ ? 1 : 2) * flops_of(1, m, out, window);
+  data_ = false;
 }
 
 void Work::pointwise(std::string_view name, std::int64_t forward_bytes, std::int64_t backward_bytes) {

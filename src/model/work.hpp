@@ -18,12 +18,15 @@ class Work {
   std::int64_t operand() const { return operand_; }  // bytes of a value that a matrix product reads: one in 8 bits
 
   // x [m, k] times a weight [k, n], `batch` times. Backward: the input's gradient, and the weight's, which is added to f32.
+  // After `inputs_are_data` the input's gradient is left out, up to the next map.
   void linear(std::string_view name, std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t batch = 1);
+  void inputs_are_data() { data_ = true; }
   // [m, k] times [k, n], neither a weight.
   void product(std::string_view name, std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k);
   // `visible`: the share of pairs that the mask leaves; v_dim: dimensions of a value.
   void fused_attention(std::int64_t heads, std::int64_t queries, std::int64_t keys, std::int64_t k_dim, std::int64_t v_dim, double visible,
                        std::int64_t traffic);
+  // To [images, pixels, out] from windows of so many input values.
   void convolution(std::string_view name, std::int64_t images, std::int64_t pixels, std::int64_t out, std::int64_t window,
                    std::int64_t input_bytes);
   // Bytes read and written in either pass.
@@ -54,6 +57,7 @@ class Work {
   std::int64_t element_;
   std::int64_t operand_;
   bool in_core_ = false;
+  bool data_ = false;
   std::int64_t kept_ = 0;
   std::int64_t kept_core_ = 0;
   double forward_flops_ = 0;  // by the convention of BlockCost: nothing skipped

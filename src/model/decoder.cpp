@@ -1,0 +1,223 @@
+// Llama (Touvron et al. 2023) and what descends from it: RMSNorm, rotary embedding, grouped-query or multi-head latent attention,
+// SwiGLU, in the feed-forward network or in routed experts. Parameters are named as Hugging Face transformers names them.
+#include <numeric>
+
+#include "model/families.hpp"
+
+namespace tessera::model {
+namespace {
+
+using Dims = std::map<std::string, double>;
+using Parameters = std::vector<ParameterSpec>;
+
+struct Family {
+  const char* arch;
+  bool sandwich;       // a norm after attention and feed-forward network too (Pangu Ultra, 2025)
+  bool latent;         // multi-head latent attention (DeepSeek-V2, 2024)
+  bool routed;         // experts
+  bool own_expert_ffn; // experts are not as wide as `ffn` says
+};
+constexpr Family kFamilies[] = {
+    {"llama", false, false, false, false}, {"pangu", true, false, false, false}, {"mixtral", false, false, true, false},
+    {"qwen_moe", false, false, true, true}, {"deepseek", false, true, true, true},
+};
+
+const Family& family_of(const std::string& arch) {
+  for (const Family& family : kFamilies)
+    if (arch == family.arch) return family;
+  throw Error(ErrorCode::internal, "no family of decoders is called " + arch);
+}
+
+std::vector<std::string> keys_of(const Family& family) {
+  std::vector<std::string> keys = {"hidden", "layers", "heads", "ffn", "seq", "vocab", "tied", "rope_theta", "norm_eps"};
+  const auto add = [&](std::initializer_list<const char*> more) { keys.insert(keys.end(), more.begin(), more.end()); };
+  if (family.latent)
+    add({"q_lora", "kv_lora", "nope_dim", "rope_dim", "v_dim"});
+  else
+    add({"kv_heads", "head_dim", "qkv_bias", "qk_norm", "window"});
+  if (family.routed) add({"experts", "experts_per_token"});
+  if (family.own_expert_ffn) add({"expert_ffn", "shared_ffn", "dense_layers"});
+  return with_run_keys(std::move(keys));
+}
+
+void read_attention(const Settings& settings, Dims& dims) {
+  const auto optional = [&](const char* key, std::int64_t fallback) { dims[key] = static_cast<double>(settings.count(key, fallback)); };
+  const auto dim = [&](const char* key) { return static_cast<std::int64_t>(dims.at(key)); };
+  optional("kv_heads", dim("heads"));
+  settings.require_divides("kv_heads", dim("kv_heads"), "heads", dim("heads"));
+  if (!settings.has("head_dim")) settings.require_divides("heads", dim("heads"), "hidden", dim("hidden"));
+  optional("head_dim", dim("hidden") / dim("heads"));
+  if (dim("head_dim") % 2 != 0)
+    throw settings.at(settings.has("head_dim") ? "head_dim" : "heads")
+        .error(text("a head of ", dim("head_dim"), " dimensions cannot be rotated in pairs"), "an even head_dim");
+  if (settings.flag("qkv_bias", false)) dims["qkv_bias"] = 1;
+  if (settings.flag("qk_norm", false)) dims["qk_norm"] = 1;
+  const std::int64_t window = settings.count_or_zero("window");
+  if (window > 0 && window < dim("seq")) dims["window"] = static_cast<double>(window);
+}
+
+void read_latent_attention(const Settings& settings, Dims& dims) {
+  dims["q_lora"] = static_cast<double>(settings.count_or_zero("q_lora"));
+  for (const char* key : {"kv_lora", "nope_dim", "rope_dim", "v_dim"}) dims[key] = static_cast<double>(settings.count(key));
+  if (settings.count("rope_dim") % 2 != 0) throw settings.at("rope_dim").error("dimensions are rotated in pairs", "an even rope_dim");
+  dims["kv_heads"] = dims["heads"];
+  dims["head_dim"] = dims["nope_dim"] + dims["rope_dim"];
+}
+
+void read_experts(const Settings& settings, const Family& family, Dims& dims) {
+  const std::int64_t experts = settings.count("experts");
+  const std::int64_t each = settings.count("experts_per_token");
+  if (each > experts)
+    throw settings.at("experts_per_token").error(text("found ", each, " of ", experts, " experts"), text("at most ", experts));
+  dims["experts"] = static_cast<double>(experts);
+  dims["experts_per_token"] = static_cast<double>(each);
+  if (!family.own_expert_ffn) {
+    dims["expert_ffn"] = dims["ffn"];
+    return;
+  }
+  dims["expert_ffn"] = static_cast<double>(settings.count("expert_ffn"));
+  if (const std::int64_t shared = settings.count_or_zero("shared_ffn"); shared > 0) {
+    dims["shared_ffn"] = static_cast<double>(shared);
+    if (!family.latent) dims["shared_gate"] = 1;
+  }
+}
+
+void add_attention(Parameters& parameters, const Dims& dims, const std::string& prefix, const Initializer& outer) {
+  const auto dim = [&](const char* key) { return static_cast<std::int64_t>(dims.at(key)); };
+  const std::int64_t hidden = dim("hidden");
+  const std::int64_t query = dim("heads") * dim("head_dim");
+  const std::int64_t key_value = dim("kv_heads") * dim("head_dim");
+  const bool biased = dims.contains("qkv_bias");
+  add_linear(parameters, prefix + "q_proj", query, hidden, 0, biased);
+  add_linear(parameters, prefix + "k_proj", key_value, hidden, 0, biased);
+  add_linear(parameters, prefix + "v_proj", key_value, hidden, 0, biased);
+  add_linear(parameters, prefix + "o_proj", hidden, query, 1, false, outer);
+  if (!dims.contains("qk_norm")) return;
+  parameters.push_back(norm_weight(prefix + "q_norm.weight", dim("head_dim")));
+  parameters.push_back(norm_weight(prefix + "k_norm.weight", dim("head_dim")));
+}
+
+void add_latent_attention(Parameters& parameters, const Dims& dims, const std::string& prefix, const Initializer& outer) {
+  const auto dim = [&](const char* key) { return static_cast<std::int64_t>(dims.at(key)); };
+  const std::int64_t hidden = dim("hidden");
+  const std::int64_t query = dim("heads") * (dim("nope_dim") + dim("rope_dim"));
+  if (const std::int64_t rank = dim("q_lora"); rank > 0) {
+    add_linear(parameters, prefix + "q_a_proj", rank, hidden, -1, false);
+    parameters.push_back(norm_weight(prefix + "q_a_layernorm.weight", rank));
+    add_linear(parameters, prefix + "q_b_proj", query, rank, 0, false);
+  } else {
+    add_linear(parameters, prefix + "q_proj", query, hidden, 0, false);
+  }
+  add_linear(parameters, prefix + "kv_a_proj_with_mqa", dim("kv_lora") + dim("rope_dim"), hidden, -1, false);
+  parameters.push_back(norm_weight(prefix + "kv_a_layernorm.weight", dim("kv_lora")));
+  add_linear(parameters, prefix + "kv_b_proj", dim("heads") * (dim("nope_dim") + dim("v_dim")), dim("kv_lora"), 0, false);
+  add_linear(parameters, prefix + "o_proj", hidden, dim("heads") * dim("v_dim"), 1, false, outer);
+}
+
+void add_dense(Parameters& parameters, const std::string& prefix, std::int64_t hidden, std::int64_t ffn, const Initializer& outer) {
+  add_linear(parameters, prefix + "gate_proj", ffn, hidden, 0, false);
+  add_linear(parameters, prefix + "up_proj", ffn, hidden, 0, false);
+  add_linear(parameters, prefix + "down_proj", hidden, ffn, 1, false, outer);
+}
+
+void add_experts(Parameters& parameters, const Dims& dims, const std::string& prefix, const Initializer& outer) {
+  const auto dim = [&](const char* key) { return static_cast<std::int64_t>(dims.at(key)); };
+  const std::int64_t hidden = dim("hidden");
+  const std::int64_t experts = dim("experts");
+  const std::int64_t ffn = dim("expert_ffn");
+  add_linear(parameters, prefix + "gate", experts, hidden, -1, false);
+  parameters.push_back({prefix + "experts.gate_up_proj", {experts, 2 * ffn, hidden}, 1, normal(), true, {}, 0});
+  parameters.push_back({prefix + "experts.down_proj", {experts, hidden, ffn}, 2, outer, true, {}, 0});
+  if (!dims.contains("shared_ffn")) return;
+  const bool gated = dims.contains("shared_gate");
+  add_dense(parameters, prefix + (gated ? "shared_expert." : "shared_experts."), hidden, dim("shared_ffn"), outer);
+  if (gated) add_linear(parameters, prefix + "shared_expert_gate", 1, hidden, -1, false);
+}
+
+bool is_plain(const Dims& dims) {
+  for (const char* key : {"qkv_bias", "qk_norm", "window", "dropout", "norms", "kv_lora", "experts"})
+    if (dims.contains(key)) return false;
+  return true;
+}
+
+BlockSpec layer(const Dims& dims) {
+  const auto dim = [&](const char* key) { return static_cast<std::int64_t>(dims.at(key)); };
+  const std::int64_t hidden = dim("hidden");
+  const bool sandwich = dims.contains("norms");
+  const Initializer outer = residual_normal(dim("layers"));
+  const std::string prefix = "model.layers.{}.";
+  BlockSpec block;
+  block.kind = is_plain(dims) ? "transformer_layer" : dims.contains("experts") ? "moe_layer" : "decoder_layer";
+  block.name = "layers.{}";
+  block.dims = dims;
+  block.parameters.push_back(norm_weight(prefix + "input_layernorm.weight", hidden));
+  (dims.contains("kv_lora") ? add_latent_attention : add_attention)(block.parameters, dims, prefix + "self_attn.", outer);
+  block.parameters.push_back(norm_weight(prefix + "post_attention_layernorm.weight", hidden));
+  if (sandwich) block.parameters.push_back(norm_weight(prefix + "pre_mlp_layernorm.weight", hidden));
+  if (dims.contains("experts"))
+    add_experts(block.parameters, dims, prefix + "mlp.", outer);
+  else
+    add_dense(block.parameters, prefix + "mlp.", hidden, dim("ffn"), outer);
+  if (sandwich) block.parameters.push_back(norm_weight(prefix + "post_mlp_layernorm.weight", hidden));
+  block.inputs = {{"hidden", {dim("seq"), hidden}}};
+  block.outputs = block.inputs;
+  return block;
+}
+
+// The first `dense` layers without experts, then those with.
+void add_layers(ModelSpec& model, const Family& family, int dense) {
+  const int layers = static_cast<int>(model.dim("layers"));
+  if (dense > 0) {
+    Dims dims = model.dims;
+    for (const char* key : {"experts", "experts_per_token", "expert_ffn", "shared_ffn", "shared_gate"}) dims.erase(key);
+    model.repeats.push_back({layer(dims), dense});
+  }
+  if (dense < layers) model.repeats.push_back({layer(model.dims), layers - dense, dense});
+  if (!family.routed) return;
+  std::int64_t common = model.dim("expert_ffn");
+  for (const char* key : {"shared_ffn", "ffn"})
+    if (model.dims.contains(key)) common = std::gcd(common, model.dim(key));
+  model.dims["ffn"] = static_cast<double>(common);
+}
+
+}  // namespace
+
+ModelSpec read_decoder(const Settings& settings, const std::string& arch) {
+  const Family& family = family_of(arch);
+  settings.allow_only(keys_of(family));
+  ModelSpec model;
+  model.arch = arch;
+  Dims& dims = model.dims;
+  for (const char* key : {"hidden", "layers", "heads"}) dims[key] = static_cast<double>(settings.count(key));
+  const std::int64_t dense = family.own_expert_ffn ? settings.count_or_zero("dense_layers") : family.routed ? 0 : settings.count("layers");
+  if (dense > settings.count("layers")) throw settings.at("dense_layers").error(text("found ", dense, " of ", settings.count("layers"), " layers"));
+  if (dense > 0 || !family.own_expert_ffn) dims["ffn"] = static_cast<double>(settings.count("ffn"));
+  for (const char* key : {"seq", "vocab"}) dims[key] = static_cast<double>(settings.count(key));
+  (family.latent ? read_latent_attention : read_attention)(settings, dims);
+  dims["rope_theta"] = settings.real("rope_theta", 10000.0);
+  dims["norm_eps"] = settings.real("norm_eps", 1e-5);
+  if (dims["rope_theta"] <= 0) throw settings.at("rope_theta").error("the rotary base must be positive");
+  if (dims["norm_eps"] < 0) throw settings.at("norm_eps").error("must not be negative");
+  if (family.sandwich) dims["norms"] = 4;
+  if (family.routed) read_experts(settings, family, dims);
+  read_run_keys(settings, dims, arch == "llama" ? "tessera" : "autograd", 0);
+  model.tied_embeddings = settings.flag("tied", false);
+
+  const std::int64_t hidden = model.dim("hidden");
+  const std::int64_t vocab = model.dim("vocab");
+  const TensorSpec hidden_state{"hidden", {model.dim("seq"), hidden}};
+  BlockSpec embedding{"embedding", "embed", dims, {{"model.embed_tokens.weight", {vocab, hidden}, 0, normal(), true, {}}}, {}, {hidden_state}};
+  BlockSpec head{"lm_head",
+                 "head",
+                 dims,
+                 {norm_weight("model.norm.weight", hidden),
+                  {"lm_head.weight", {vocab, hidden}, 0, normal(), true, model.tied_embeddings ? "model.embed_tokens.weight" : ""}},
+                 {hidden_state},
+                 {{"loss", {}}}};
+  model.repeats.push_back({std::move(embedding), 1});
+  add_layers(model, family, static_cast<int>(dense));
+  model.repeats.push_back({std::move(head), 1});
+  return model;
+}
+
+}  // namespace tessera::model

@@ -1,0 +1,25 @@
+// Internal: one reader for each family of architectures. `arch` is the name in the YAML.
+#pragma once
+
+#include <span>
+
+#include "model/settings.hpp"
+
+namespace tessera::model {
+
+ModelSpec read_decoder(const Settings& settings, const std::string& arch);      // llama, pangu, mixtral, qwen_moe, deepseek
+ModelSpec read_gpt(const Settings& settings);
+ModelSpec read_bert(const Settings& settings);
+ModelSpec read_t5(const Settings& settings);
+ModelSpec read_vit(const Settings& settings);
+ModelSpec read_resnet(const Settings& settings, const std::string& arch);       // resnet (with `depth`), resnet18 ... resnet152
+ModelSpec read_vgg(const Settings& settings, const std::string& arch);          // vgg (with `depth`), vgg11 ... vgg19
+ModelSpec read_dlrm(const Settings& settings);
+ModelSpec read_deepfm(const Settings& settings);
+
+// The text of a `model:` section for a preset; throws when there is none of this name.
+std::string preset_yaml(const ConfigNode& name);
+// The same for a Hugging Face config.json. Throws not_found, or invalid_config at the key that cannot be expressed.
+std::string hugging_face_yaml(const ConfigNode& path);
+
+}  // namespace tessera::model

@@ -1,0 +1,258 @@
+// A Hugging Face config.json as a `model:` section. Keys that say nothing about shapes or work (ids of tokens, versions, caches)
+// are passed over; those that change the computation in a way that no section can say are refused.
+#include <algorithm>
+#include <filesystem>
+
+#include "base/log.hpp"
+#include "model/families.hpp"
+
+namespace tessera::model {
+namespace {
+
+std::filesystem::path resolve(const ConfigNode& node) {
+  const std::filesystem::path written = node.as_string();
+  const auto whole = [](const std::filesystem::path& path) { return std::filesystem::is_directory(path) ? path / "config.json" : path; };
+  if (written.is_absolute() || std::filesystem::exists(written)) return whole(written);
+  const std::filesystem::path beside = std::filesystem::path(node.file()).parent_path() / written;
+  return whole(std::filesystem::exists(beside) ? beside : written);
+}
+
+class Import {
+ public:
+  explicit Import(ConfigNode config) : config_(std::move(config)) {}
+
+  std::optional<ConfigNode> find(const char* key) const {
+    auto found = config_.find(key);
+    return found && !found->is_null() ? found : std::nullopt;
+  }
+  ConfigNode at(const char* key) const {
+    if (auto found = find(key)) return *found;
+    const auto guess = nearest(key, config_.keys());
+    throw config_.error(text("this config.json has no ", key), "a positive number", guess && *guess != key ? "did you mean '" + *guess + "'?" : "");
+  }
+  std::int64_t count(const char* key) const { return at(key).as_int_at_least(1); }
+  std::int64_t count(const char* key, std::int64_t fallback) const {
+    const auto found = find(key);
+    return found ? found->as_int_at_least(0) : fallback;
+  }
+  double real(const char* key, double fallback) const {
+    const auto found = find(key);
+    return found ? found->as_double() : fallback;
+  }
+  bool flag(const char* key, bool fallback) const {
+    const auto found = find(key);
+    return found ? found->as_bool() : fallback;
+  }
+  void refuse_when(const char* key, bool fallback, const char* why) const {
+    if (flag(key, fallback)) throw config_.at(key).error(why, text(key, ": false"));
+  }
+  const ConfigNode& config() const { return config_; }
+
+  template <typename Value>
+  Import& write(const char* key, const Value& value) {
+    out_ << (first_ ? "{" : ", ") << key << ": " << value;
+    first_ = false;
+    return *this;
+  }
+  Import& write(const char* key, bool value) { return write(key, value ? "true" : "false"); }
+  std::string yaml() const { return out_.str() + "}"; }
+
+ private:
+  ConfigNode config_;
+  std::ostringstream out_{[] {
+    std::ostringstream out;
+    out.precision(17);
+    return out;
+  }()};
+  bool first_ = true;
+};
+
+// The rotary base; older files have rope_theta and rope_scaling, newer ones rope_parameters.
+double rotary_base(const Import& from, double fallback) {
+  double theta = from.real("rope_theta", fallback);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const auto rope = from.find(key);
+    if (!rope) continue;
+    theta = rope->get("rope_theta", theta);
+    for (const char* kind : {"rope_type", "type"})
+      if (const auto type = rope->find(kind); type && type->as_string() != "default")
+        log::warning(text(type->where().file, ": the rotary embedding's scaling (", type->as_string(), ") is left out: it changes neither shapes nor times"));
+  }
+  return theta;
+}
+
+void write_llama_shape(Import& to, double rope_theta, double norm_eps) {
+  const std::int64_t heads = to.count("num_attention_heads");
+  to.write("hidden", to.count("hidden_size")).write("layers", to.count("num_hidden_layers")).write("heads", heads);
+  to.write("vocab", to.count("vocab_size")).write("seq", to.count("max_position_embeddings", 2048)).write("tied", to.flag("tie_word_embeddings", false));
+  to.write("rope_theta", rotary_base(to, rope_theta)).write("norm_eps", to.real("rms_norm_eps", norm_eps));
+}
+
+void write_grouped_attention(Import& to, std::int64_t kv_heads, std::int64_t head_dim) {
+  to.write("kv_heads", to.count("num_key_value_heads", kv_heads));
+  const std::int64_t said = to.count("head_dim", head_dim);
+  if (said > 0) to.write("head_dim", said);
+}
+
+void write_window(Import& to, bool by_default) {
+  const auto window = to.find("sliding_window");
+  if (!window || !to.flag("use_sliding_window", by_default)) return;
+  if (!by_default && to.count("max_window_layers", 0) > 0)
+    throw to.config().at("max_window_layers").error("only some layers look back through a window", "use_sliding_window: false");
+  to.write("window", window->as_int_at_least(1));
+}
+
+std::string llama(Import from) {
+  from.refuse_when("attention_bias", false, "the attention's maps have biases");
+  from.refuse_when("mlp_bias", false, "the feed-forward network's maps have biases");
+  from.write("arch", "llama").write("ffn", from.count("intermediate_size"));
+  write_llama_shape(from, 10000, 1e-6);
+  write_grouped_attention(from, from.count("num_attention_heads"), 0);
+  return from.yaml();
+}
+
+std::string mistral(Import from) {
+  from.write("arch", "llama").write("ffn", from.count("intermediate_size"));
+  write_llama_shape(from, 10000, 1e-6);
+  write_grouped_attention(from, 8, 0);
+  write_window(from, true);
+  return from.yaml();
+}
+
+std::string qwen2(Import from) {
+  from.write("arch", "llama").write("ffn", from.count("intermediate_size")).write("qkv_bias", true);
+  write_llama_shape(from, 10000, 1e-6);
+  write_grouped_attention(from, 32, 0);
+  write_window(from, false);
+  return from.yaml();
+}
+
+std::string qwen3(Import from) {
+  from.refuse_when("attention_bias", false, "the attention's maps have biases");
+  from.write("arch", "llama").write("ffn", from.count("intermediate_size")).write("qk_norm", true);
+  write_llama_shape(from, 10000, 1e-6);
+  write_grouped_attention(from, 32, 128);
+  write_window(from, false);
+  return from.yaml();
+}
+
+std::string mixtral(Import from) {
+  from.write("arch", "mixtral").write("ffn", from.count("intermediate_size"));
+  write_llama_shape(from, 1e6, 1e-5);
+  write_grouped_attention(from, 8, 0);
+  write_window(from, true);
+  from.write("experts", from.count("num_local_experts", 8)).write("experts_per_token", from.count("num_experts_per_tok", 2));
+  return from.yaml();
+}
+
+// Layers without experts must be the first ones.
+std::int64_t leading_dense_layers(const Import& from) {
+  if (from.count("decoder_sparse_step", 1) != 1) throw from.config().at("decoder_sparse_step").error("layers with and without experts alternate", "1");
+  const auto list = from.find("mlp_only_layers");
+  if (!list) return 0;
+  std::int64_t next = 0;
+  for (const ConfigNode& layer : list->items())
+    if (layer.as_int() != next++) throw layer.error("a layer without experts stands behind one with experts", text(next - 1));
+  return next;
+}
+
+void write_qwen_experts(Import& to, std::int64_t experts, std::int64_t each) {
+  const std::int64_t dense = leading_dense_layers(to);
+  if (dense > 0) to.write("dense_layers", dense).write("ffn", to.count("intermediate_size"));
+  to.write("experts", to.count("num_experts", experts)).write("experts_per_token", to.count("num_experts_per_tok", each));
+  to.write("expert_ffn", to.count("moe_intermediate_size"));
+}
+
+std::string qwen2_moe(Import from) {
+  from.write("arch", "qwen_moe").write("qkv_bias", from.flag("qkv_bias", true));
+  write_llama_shape(from, 10000, 1e-6);
+  write_grouped_attention(from, 16, 0);
+  write_qwen_experts(from, 60, 4);
+  from.write("shared_ffn", from.count("shared_expert_intermediate_size"));
+  return from.yaml();
+}
+
+std::string qwen3_moe(Import from) {
+  from.refuse_when("attention_bias", false, "the attention's maps have biases");
+  from.write("arch", "qwen_moe").write("qk_norm", true);
+  write_llama_shape(from, 10000, 1e-6);
+  write_grouped_attention(from, 4, from.count("hidden_size") / from.count("num_attention_heads"));
+  write_qwen_experts(from, 128, 8);
+  return from.yaml();
+}
+
+std::string deepseek(Import from) {
+  from.refuse_when("attention_bias", false, "the attention's maps have biases");
+  if (from.count("moe_layer_freq", 1) != 1) throw from.config().at("moe_layer_freq").error("layers with and without experts alternate", "1");
+  const std::int64_t width = from.count("moe_intermediate_size");
+  from.write("arch", "deepseek");
+  write_llama_shape(from, 10000, 1e-6);
+  from.write("q_lora", from.count("q_lora_rank", 0)).write("kv_lora", from.count("kv_lora_rank"));
+  from.write("nope_dim", from.count("qk_nope_head_dim")).write("rope_dim", from.count("qk_rope_head_dim")).write("v_dim", from.count("v_head_dim"));
+  const std::int64_t dense = from.count("first_k_dense_replace", 0);
+  if (dense > 0) from.write("dense_layers", dense).write("ffn", from.count("intermediate_size"));
+  from.write("experts", from.count("n_routed_experts")).write("experts_per_token", from.count("num_experts_per_tok")).write("expert_ffn", width);
+  if (const std::int64_t shared = from.count("n_shared_experts", 0); shared > 0) from.write("shared_ffn", shared * width);
+  return from.yaml();
+}
+
+std::string gpt2(Import from) {
+  from.write("arch", "gpt").write("hidden", from.count("n_embd")).write("layers", from.count("n_layer")).write("heads", from.count("n_head"));
+  const std::int64_t positions = from.count("n_positions");
+  from.write("vocab", from.count("vocab_size")).write("seq", positions).write("max_positions", positions);
+  from.write("tied", from.flag("tie_word_embeddings", true)).write("dropout", from.real("resid_pdrop", 0.1));
+  from.write("norm_eps", from.real("layer_norm_epsilon", 1e-5));
+  if (const std::int64_t inner = from.count("n_inner", 0); inner > 0) from.write("ffn", inner);
+  return from.yaml();
+}
+
+std::string bert(Import from) {
+  const std::int64_t positions = from.count("max_position_embeddings", 512);
+  from.write("arch", "bert").write("hidden", from.count("hidden_size")).write("layers", from.count("num_hidden_layers"));
+  from.write("heads", from.count("num_attention_heads")).write("ffn", from.count("intermediate_size")).write("vocab", from.count("vocab_size"));
+  from.write("seq", positions).write("max_positions", positions).write("token_types", from.count("type_vocab_size", 2));
+  from.write("tied", from.flag("tie_word_embeddings", true)).write("dropout", from.real("hidden_dropout_prob", 0.1));
+  from.write("norm_eps", from.real("layer_norm_eps", 1e-12));
+  const auto classes = from.find("architectures");
+  for (const ConfigNode& name : classes ? classes->items() : std::vector<ConfigNode>{})
+    if (name.as_string() == "BertForPreTraining") from.write("head", "pretraining");
+  return from.yaml();
+}
+
+std::string t5(Import from) {
+  const std::int64_t layers = from.count("num_layers");
+  const auto projection = from.find("feed_forward_proj");
+  from.write("arch", "t5").write("hidden", from.count("d_model")).write("ffn", from.count("d_ff")).write("head_dim", from.count("d_kv"));
+  from.write("layers", layers).write("decoder_layers", from.count("num_decoder_layers", layers)).write("heads", from.count("num_heads"));
+  from.write("vocab", from.count("vocab_size")).write("seq", from.count("n_positions", 512)).write("buckets", from.count("relative_attention_num_buckets", 32));
+  from.write("gated", projection && projection->as_string().starts_with("gated-")).write("dropout", from.real("dropout_rate", 0.1));
+  from.write("tied", from.flag("tie_word_embeddings", true)).write("norm_eps", from.real("layer_norm_epsilon", 1e-6));
+  return from.yaml();
+}
+
+struct Family {
+  const char* type;
+  std::string (*yaml)(Import);
+};
+constexpr Family kFamilies[] = {{"llama", llama},         {"mistral", mistral},     {"qwen2", qwen2},          {"qwen3", qwen3},
+                                {"mixtral", mixtral},     {"qwen2_moe", qwen2_moe}, {"qwen3_moe", qwen3_moe},  {"deepseek_v2", deepseek},
+                                {"deepseek_v3", deepseek}, {"gpt2", gpt2},          {"bert", bert},            {"t5", t5}};
+
+}  // namespace
+
+std::string hugging_face_yaml(const ConfigNode& path) {
+  const ConfigNode config = ConfigNode::load(resolve(path));
+  if (!config.has("model_type")) throw config.error("this is no config.json of a Hugging Face model: it has no model_type");
+  const ConfigNode type = config.at("model_type");
+  std::vector<std::string> known;
+  for (const Family& family : kFamilies) {
+    if (type.as_string() == family.type) return family.yaml(Import(config));
+    known.emplace_back(family.type);
+  }
+  std::string list;
+  for (const std::string& name : known) list += (list.empty() ? "" : ", ") + name;
+  const auto guess = nearest(type.as_string(), known);
+  throw type.error("models of type '" + type.as_string() + "' cannot be imported", "one of: " + list, guess ? "did you mean '" + *guess + "'?" : "");
+}
+
+}  // namespace tessera::model

@@ -1,0 +1,157 @@
+#include "model/vision_cost.hpp"
+
+#include <algorithm>
+
+#include "model/work.hpp"
+
+namespace tessera::model {
+namespace {
+
+// Convolutions one after another on square maps.
+class Maps {
+ public:
+  Maps(const BlockSpec& block, const BlockShard& shard) : block_(block), images_(shard.micro_batch), work_(shard), element_(work_.element()) {}
+
+  std::int64_t dim(const char* key) const { return block_.dim(key); }
+  Work& work() { return work_; }
+  std::int64_t bytes(std::int64_t channels, std::int64_t side) const { return images_ * channels * side * side * element_; }
+
+  // Keeps its input; leaves the side of its output.
+  std::int64_t convolve(const char* name, std::int64_t in, std::int64_t out, std::int64_t side, std::int64_t kernel, std::int64_t stride,
+                        std::int64_t padding, bool keep_input = true) {
+    const std::int64_t after = side_after(side, kernel, stride, padding);
+    if (keep_input) keep(bytes(in, side));
+    work_.convolution(name, images_, after * after, out, kernel * kernel * in, bytes(in, side));
+    return after;
+  }
+  // Statistics, then scale: the input is read twice.
+  void normalize(const char* name, std::int64_t channels, std::int64_t side) {
+    keep(bytes(channels, side));
+    work_.pointwise(name, 3 * bytes(channels, side), 5 * bytes(channels, side));
+  }
+  void rectify(const char* name, std::int64_t channels, std::int64_t side) {
+    work_.pointwise(name, 2 * bytes(channels, side), 3 * bytes(channels, side));
+  }
+  void keep(std::int64_t size) {
+    largest_ = std::max(largest_, size);
+    work_.keep(size);
+  }
+
+  BlockCost finish(std::int64_t input, std::int64_t output, Recompute recompute) && {
+    const std::int64_t kept = work_.kept();
+    BlockCost cost = std::move(work_).finish(input);
+    cost.output = Bytes(output);
+    const bool full = recompute == Recompute::full;
+    cost.forward_workspace = Bytes(full ? 2 * largest_ : 0);
+    cost.backward_workspace = Bytes(2 * largest_ + (full ? kept - input : 0));
+    return cost;
+  }
+
+ private:
+  const BlockSpec& block_;
+  std::int64_t images_;
+  Work work_;
+  std::int64_t element_;
+  std::int64_t largest_ = 0;
+};
+
+}  // namespace
+
+std::int64_t side_after(std::int64_t size, std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
+  return (size + 2 * padding - kernel) / stride + 1;
+}
+
+BlockCost patch_embedding_cost(const BlockSpec& block, const BlockShard& shard) {
+  Maps maps(block, shard);
+  const std::int64_t image = maps.dim("image");
+  const std::int64_t patch = maps.dim("patch");
+  const std::int64_t output = shard.micro_batch * maps.dim("seq") * maps.dim("hidden") * maps.work().element();
+  maps.work().inputs_are_data();
+  maps.convolve("patches", maps.dim("channels"), maps.dim("hidden"), image, patch, patch, 0);
+  maps.work().pointwise("positions", 3 * output, 2 * output);
+  const std::int64_t passed = shard.sequence_parallel ? (output + shard.tensor_parallel - 1) / shard.tensor_parallel : output;
+  return std::move(maps).finish(maps.bytes(maps.dim("channels"), image), passed, shard.recompute);
+}
+
+BlockCost classifier_cost(const BlockSpec& block, const BlockShard& shard) {
+  const std::int64_t hidden = block.dim("hidden");
+  const std::int64_t classes = block.dim("classes");
+  const std::int64_t rows = shard.micro_batch;
+  Work work(shard);
+  const bool averaged = block.dims.contains("pixels");
+  const std::int64_t input = rows * hidden * work.element() * block.dim(averaged ? "pixels" : "seq");
+  if (averaged) {
+    work.pointwise("average", input, input);
+  } else {
+    work.pointwise("norm", 2 * input, 3 * input);
+    work.keep(input);
+  }
+  work.keep(rows * hidden * work.operand());
+  work.linear("classes", rows, classes, hidden);
+  work.pointwise("cross_entropy", 3 * kF32Bytes * rows * classes, 2 * kF32Bytes * rows * classes);
+  work.keep(kF32Bytes * rows * classes);
+  BlockCost cost = std::move(work).finish(input);
+  cost.output = Bytes(kF32Bytes);
+  cost.backward_workspace = Bytes(input);
+  return cost;
+}
+
+BlockCost conv_layer_cost(const BlockSpec& block, const BlockShard& shard) {
+  Maps maps(block, shard);
+  const std::int64_t in = maps.dim("in");
+  const std::int64_t out = maps.dim("out");
+  const std::int64_t size = maps.dim("size");
+  if (maps.dim("data") != 0) maps.work().inputs_are_data();
+  std::int64_t side = maps.convolve("conv", in, out, size, maps.dim("kernel"), maps.dim("stride"), maps.dim("padding"));
+  if (maps.dim("norm") != 0) maps.normalize("norm", out, side);
+  maps.rectify("relu", out, side);
+  if (const std::int64_t kernel = maps.dim("pool_kernel"); kernel > 0) {
+    const std::int64_t pooled = side_after(side, kernel, maps.dim("pool_stride"), maps.dim("pool_padding"));
+    constexpr std::int64_t kIndexBytes = 8;
+    const std::int64_t indices = shard.micro_batch * out * pooled * pooled * kIndexBytes;
+    maps.keep(maps.bytes(out, side));
+    maps.keep(indices);
+    maps.work().pointwise("maximum", maps.bytes(out, side) + maps.bytes(out, pooled) + indices, maps.bytes(out, side) + maps.bytes(out, pooled) + indices);
+    side = pooled;
+  }
+  const std::int64_t input = maps.bytes(in, size);
+  const std::int64_t output = maps.bytes(out, side);
+  return std::move(maps).finish(input, output, shard.recompute);
+}
+
+BlockCost residual_block_cost(const BlockSpec& block, const BlockShard& shard) {
+  Maps maps(block, shard);
+  const std::int64_t in = maps.dim("in");
+  const std::int64_t mid = maps.dim("mid");
+  const std::int64_t out = maps.dim("out");
+  const std::int64_t size = maps.dim("size");
+  const std::int64_t stride = maps.dim("stride");
+  std::int64_t side = size;
+  if (maps.dim("bottleneck") != 0) {
+    maps.convolve("conv1", in, mid, size, 1, 1, 0);
+    maps.normalize("norm1", mid, size);
+    maps.rectify("relu1", mid, size);
+    side = maps.convolve("conv2", mid, mid, size, 3, stride, 1);
+    maps.normalize("norm2", mid, side);
+    maps.rectify("relu2", mid, side);
+    maps.convolve("conv3", mid, out, side, 1, 1, 0);
+    maps.normalize("norm3", out, side);
+  } else {
+    side = maps.convolve("conv1", in, mid, size, 3, stride, 1);
+    maps.normalize("norm1", mid, side);
+    maps.rectify("relu1", mid, side);
+    maps.convolve("conv2", mid, out, side, 3, 1, 1);
+    maps.normalize("norm2", out, side);
+  }
+  if (maps.dim("shortcut") != 0) {
+    maps.convolve("shortcut", in, out, size, 1, stride, 0, false);
+    maps.normalize("shortcut_norm", out, side);
+  }
+  const std::int64_t output = maps.bytes(out, side);
+  maps.work().pointwise("sum", 3 * output, 3 * output);
+  maps.rectify("relu", out, side);
+  const std::int64_t input = maps.bytes(in, size);
+  return std::move(maps).finish(input, output, shard.recompute);
+}
+
+}  // namespace tessera::model

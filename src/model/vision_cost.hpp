@@ -1,0 +1,23 @@
+// Internal: costs of the blocks of vision models, with what autograd keeps for them.
+#pragma once
+
+#include "model/model.hpp"
+
+namespace tessera::model {
+
+// Dimensions: image, patch, channels, hidden, seq.
+BlockCost patch_embedding_cost(const BlockSpec& block, const BlockShard& shard);
+// Dimensions: hidden, classes; and `pixels`, over which the input is averaged, or `seq`, over which it is normalized and of which
+// the first position counts.
+BlockCost classifier_cost(const BlockSpec& block, const BlockShard& shard);
+// Convolution, batch norm where there is one, ReLU, maximum over windows where there are any. Dimensions: in, out, kernel, stride,
+// padding, size (of the input's side), norm, pool_kernel (0: none), pool_stride, pool_padding, data (1: the input is the image).
+BlockCost conv_layer_cost(const BlockSpec& block, const BlockShard& shard);
+// Two 3x3 convolutions, or 1x1, 3x3, 1x1 (He et al. 2016), each with batch norm. Dimensions: in, mid, out, stride, size, bottleneck,
+// shortcut (1: a convolution fits the input to the output).
+BlockCost residual_block_cost(const BlockSpec& block, const BlockShard& shard);
+
+// The side of what a window leaves of a side.
+std::int64_t side_after(std::int64_t size, std::int64_t kernel, std::int64_t stride, std::int64_t padding);
+
+}  // namespace tessera::model
