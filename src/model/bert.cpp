@@ -13,7 +13,8 @@ BlockSpec layer(const ModelSpec& model) {
   block.kind = "encoder_layer";
   block.name = "layer.{}";
   block.dims = model.dims;
-  for (const char* name : {"query", "key", "value"}) add_linear(block.parameters, prefix + "attention.self." + name, hidden, hidden, 0, true);
+  for (const char* name : {"query", "key", "value"})
+    add_linear(block.parameters, prefix + "attention.self." + name, hidden, hidden, 0, true);
   add_linear(block.parameters, prefix + "attention.output.dense", hidden, hidden, 1, true);
   add_layer_norm(block.parameters, prefix + "attention.output.LayerNorm", hidden);
   add_linear(block.parameters, prefix + "intermediate.dense", ffn, hidden, 0, true);
@@ -40,7 +41,11 @@ BlockSpec head(const ModelSpec& model, bool next_sentence) {
   BlockSpec block{"language_head", "head", model.dims, {}, {{"hidden", {model.dim("seq"), hidden}}}, {{"loss", {}}}};
   add_linear(block.parameters, "cls.predictions.transform.dense", hidden, hidden, -1, true);
   add_layer_norm(block.parameters, "cls.predictions.transform.LayerNorm", hidden);
-  block.parameters.push_back({"cls.predictions.decoder.weight", {model.dim("vocab"), hidden}, 0, normal(), true,
+  block.parameters.push_back({"cls.predictions.decoder.weight",
+                              {model.dim("vocab"), hidden},
+                              0,
+                              normal(),
+                              true,
                               model.tied_embeddings ? "bert.embeddings.word_embeddings.weight" : ""});
   block.parameters.push_back(bias("cls.predictions.bias", model.dim("vocab"), 0));
   if (next_sentence) {
@@ -53,7 +58,8 @@ BlockSpec head(const ModelSpec& model, bool next_sentence) {
 }  // namespace
 
 ModelSpec read_bert(const Settings& settings) {
-  settings.allow_only(with_run_keys({"hidden", "layers", "heads", "ffn", "seq", "vocab", "tied", "max_positions", "token_types", "head", "norm_eps"}));
+  settings.allow_only(
+      with_run_keys({"hidden", "layers", "heads", "ffn", "seq", "vocab", "tied", "max_positions", "token_types", "head", "norm_eps"}));
   ModelSpec model;
   model.arch = "bert";
   auto& dims = model.dims;

@@ -39,7 +39,8 @@ struct ResNet {
   std::array<int, 4> blocks;
   bool bottleneck;
 };
-constexpr ResNet kResNets[] = {{18, {2, 2, 2, 2}, false}, {34, {3, 4, 6, 3}, false}, {50, {3, 4, 6, 3}, true}, {101, {3, 4, 23, 3}, true}, {152, {3, 8, 36, 3}, true}};
+constexpr ResNet kResNets[] = {
+    {18, {2, 2, 2, 2}, false}, {34, {3, 4, 6, 3}, false}, {50, {3, 4, 6, 3}, true}, {101, {3, 4, 23, 3}, true}, {152, {3, 8, 36, 3}, true}};
 
 struct Vgg {
   int depth;
@@ -59,11 +60,13 @@ const Known& by_depth(const Settings& settings, const std::string& arch, const s
   throw settings.at(arch == family ? "depth" : "arch").error(text("found ", depth), "one of: " + depths);
 }
 
-BlockSpec residual_block(const std::string& name, std::int64_t in, std::int64_t mid, std::int64_t out, std::int64_t stride, std::int64_t size, bool bottleneck) {
+BlockSpec residual_block(const std::string& name, std::int64_t in, std::int64_t mid, std::int64_t out, std::int64_t stride,
+                         std::int64_t size, bool bottleneck) {
   const bool shortcut = stride != 1 || in != out;
   const std::int64_t side = side_after(size, 3, stride, 1);
   BlockSpec block{"residual_block", name, {}, {}, {map_of(in, size)}, {map_of(out, side)}};
-  block.dims = layer_dims({{"in", in}, {"mid", mid}, {"out", out}, {"stride", stride}, {"size", size}, {"bottleneck", bottleneck}, {"shortcut", shortcut}});
+  block.dims = layer_dims(
+      {{"in", in}, {"mid", mid}, {"out", out}, {"stride", stride}, {"size", size}, {"bottleneck", bottleneck}, {"shortcut", shortcut}});
   const auto add = [&](const std::string& number, std::int64_t to, std::int64_t from, std::int64_t kernel) {
     add_convolution(block.parameters, name + ".conv" + number, to, from, kernel, false);
     add_layer_norm(block.parameters, name + ".bn" + number, to);
@@ -80,8 +83,17 @@ BlockSpec residual_block(const std::string& name, std::int64_t in, std::int64_t 
 
 BlockSpec conv_layer(const std::string& name, std::int64_t in, std::int64_t out, std::int64_t size, bool norm, bool pool, bool data) {
   BlockSpec block{"conv_layer", name, {}, {}, {map_of(in, size)}, {map_of(out, pool ? side_after(size, 2, 2, 0) : size)}};
-  block.dims = layer_dims({{"in", in}, {"out", out}, {"kernel", 3}, {"stride", 1}, {"padding", 1}, {"size", size}, {"norm", norm},
-                           {"pool_kernel", pool ? 2 : 0}, {"pool_stride", 2}, {"pool_padding", 0}, {"data", data}});
+  block.dims = layer_dims({{"in", in},
+                           {"out", out},
+                           {"kernel", 3},
+                           {"stride", 1},
+                           {"padding", 1},
+                           {"size", size},
+                           {"norm", norm},
+                           {"pool_kernel", pool ? 2 : 0},
+                           {"pool_stride", 2},
+                           {"pool_padding", 0},
+                           {"data", data}});
   if (data) block.inputs.clear();
   return block;
 }
@@ -89,8 +101,17 @@ BlockSpec conv_layer(const std::string& name, std::int64_t in, std::int64_t out,
 BlockSpec stem(const ModelSpec& model, std::int64_t& side) {
   const std::int64_t image = model.dim("image");
   BlockSpec block{"conv_layer", "stem", {}, {}, {}, {}};
-  block.dims = layer_dims({{"in", model.dim("channels")}, {"out", 64}, {"kernel", 7}, {"stride", 2}, {"padding", 3}, {"size", image}, {"norm", 1},
-                           {"pool_kernel", 3}, {"pool_stride", 2}, {"pool_padding", 1}, {"data", 1}});
+  block.dims = layer_dims({{"in", model.dim("channels")},
+                           {"out", 64},
+                           {"kernel", 7},
+                           {"stride", 2},
+                           {"padding", 3},
+                           {"size", image},
+                           {"norm", 1},
+                           {"pool_kernel", 3},
+                           {"pool_stride", 2},
+                           {"pool_padding", 1},
+                           {"data", 1}});
   add_convolution(block.parameters, "conv1", 64, model.dim("channels"), 7, false);
   add_layer_norm(block.parameters, "bn1", 64);
   side = side_after(side_after(image, 7, 2, 3), 3, 2, 1);
@@ -101,7 +122,8 @@ BlockSpec stem(const ModelSpec& model, std::int64_t& side) {
 }  // namespace
 
 ModelSpec read_resnet(const Settings& settings, const std::string& arch) {
-  settings.allow_only(arch == "resnet" ? std::vector<std::string>{"depth", "image", "channels", "classes"} : std::vector<std::string>{"image", "channels", "classes"});
+  settings.allow_only(arch == "resnet" ? std::vector<std::string>{"depth", "image", "channels", "classes"}
+                                       : std::vector<std::string>{"image", "channels", "classes"});
   const ResNet& known = by_depth<ResNet>(settings, arch, "resnet", kResNets);
   ModelSpec model = picture_model(settings, text("resnet", known.depth));
   std::int64_t side = 0;
@@ -118,7 +140,9 @@ ModelSpec read_resnet(const Settings& settings, const std::string& arch) {
     model.repeats.push_back({residual_block(name, out, mid, out, 1, side, known.bottleneck), rest, 1});
     in = out;
   }
-  BlockSpec classifier{"classifier", "classifier", layer_dims({{"hidden", in}, {"classes", model.dim("classes")}, {"pixels", side * side}}), {}, {map_of(in, side)}, {{"loss", {}}}};
+  BlockSpec classifier{
+      "classifier", "classifier",       layer_dims({{"hidden", in}, {"classes", model.dim("classes")}, {"pixels", side * side}}),
+      {},           {map_of(in, side)}, {{"loss", {}}}};
   add_linear(classifier.parameters, "fc", model.dim("classes"), in, -1, true);
   model.repeats.push_back({std::move(classifier), 1});
   return model;
@@ -152,7 +176,8 @@ ModelSpec read_vgg(const Settings& settings, const std::string& arch) {
   }
   // The classifier sees 7 x 7 pixels, whatever the image's size.
   const std::array<std::int64_t, 4> widths = {in * 49, 4096, 4096, model.dim("classes")};
-  BlockSpec classifier{"mlp", "classifier", layer_dims({{"maps", 3}, {"last_relu", 0}, {"data", 0}, {"loss", 1}}), {}, {map_of(in, side)}, {{"loss", {}}}};
+  BlockSpec classifier{"mlp", "classifier",       layer_dims({{"maps", 3}, {"last_relu", 0}, {"data", 0}, {"loss", 1}}),
+                       {},    {map_of(in, side)}, {{"loss", {}}}};
   for (std::size_t i = 0; i < widths.size(); ++i) classifier.dims[text("width", i)] = static_cast<double>(widths[i]);
   for (std::size_t i = 0; i < 3; ++i) add_linear(classifier.parameters, text("classifier.", 3 * i), widths[i + 1], widths[i], -1, true);
   model.repeats.push_back({std::move(classifier), 1});

@@ -15,14 +15,22 @@ struct Formula {
   BlockCost (*cost)(const BlockSpec&, const BlockShard&);
 };
 constexpr std::array kFormulas = {
-    Formula{"transformer_layer", transformer_layer_cost}, Formula{"embedding", embedding_cost},
-    Formula{"lm_head", lm_head_cost},                     Formula{"decoder_layer", layer_cost},
-    Formula{"encoder_layer", layer_cost},                 Formula{"moe_layer", layer_cost},
-    Formula{"position_embedding", embedding_cost},        Formula{"language_head", lm_head_cost},
-    Formula{"final_norm", final_norm_cost},               Formula{"patch_embedding", patch_embedding_cost},
-    Formula{"classifier", classifier_cost},               Formula{"conv_layer", conv_layer_cost},
-    Formula{"residual_block", residual_block_cost},       Formula{"mlp", mlp_cost},
-    Formula{"embedding_tables", embedding_tables_cost},   Formula{"interaction", interaction_cost},
+    Formula{"transformer_layer", transformer_layer_cost},
+    Formula{"embedding", embedding_cost},
+    Formula{"lm_head", lm_head_cost},
+    Formula{"decoder_layer", layer_cost},
+    Formula{"encoder_layer", layer_cost},
+    Formula{"moe_layer", layer_cost},
+    Formula{"position_embedding", embedding_cost},
+    Formula{"language_head", lm_head_cost},
+    Formula{"final_norm", final_norm_cost},
+    Formula{"patch_embedding", patch_embedding_cost},
+    Formula{"classifier", classifier_cost},
+    Formula{"conv_layer", conv_layer_cost},
+    Formula{"residual_block", residual_block_cost},
+    Formula{"mlp", mlp_cost},
+    Formula{"embedding_tables", embedding_tables_cost},
+    Formula{"interaction", interaction_cost},
 };
 
 }  // namespace
@@ -32,8 +40,8 @@ BlockCost cost_of(const BlockSpec& block, const BlockShard& shard) {
     if (formula.kind == block.kind) return formula.cost(block, shard);
   std::string known;
   for (const Formula& formula : kFormulas) known.append(known.empty() ? "" : ", ").append(formula.kind);
-  throw Error(ErrorCode::not_found, text("there is no cost formula for blocks of kind \"", block.kind, "\""), Where{"", 0, 0, -1, block.name},
-              "one of: " + known);
+  throw Error(ErrorCode::not_found, text("there is no cost formula for blocks of kind \"", block.kind, "\""),
+              Where{"", 0, 0, -1, block.name}, "one of: " + known);
 }
 
 Flops training_flops_per_sample(const ModelSpec& model) {

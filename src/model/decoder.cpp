@@ -12,13 +12,13 @@ using Parameters = std::vector<ParameterSpec>;
 
 struct Family {
   const char* arch;
-  bool sandwich;       // a norm after attention and feed-forward network too (Pangu Ultra, 2025)
-  bool latent;         // multi-head latent attention (DeepSeek-V2, 2024)
-  bool routed;         // experts
-  bool own_expert_ffn; // experts are not as wide as `ffn` says
+  bool sandwich;        // a norm after attention and feed-forward network too (Pangu Ultra, 2025)
+  bool latent;          // multi-head latent attention (DeepSeek-V2, 2024)
+  bool routed;          // experts
+  bool own_expert_ffn;  // experts are not as wide as `ffn` says
 };
 constexpr Family kFamilies[] = {
-    {"llama", false, false, false, false}, {"pangu", true, false, false, false}, {"mixtral", false, false, true, false},
+    {"llama", false, false, false, false},  {"pangu", true, false, false, false},  {"mixtral", false, false, true, false},
     {"qwen_moe", false, false, true, true}, {"deepseek", false, true, true, true},
 };
 
@@ -190,7 +190,8 @@ ModelSpec read_decoder(const Settings& settings, const std::string& arch) {
   Dims& dims = model.dims;
   for (const char* key : {"hidden", "layers", "heads"}) dims[key] = static_cast<double>(settings.count(key));
   const std::int64_t dense = family.own_expert_ffn ? settings.count_or_zero("dense_layers") : family.routed ? 0 : settings.count("layers");
-  if (dense > settings.count("layers")) throw settings.at("dense_layers").error(text("found ", dense, " of ", settings.count("layers"), " layers"));
+  if (dense > settings.count("layers"))
+    throw settings.at("dense_layers").error(text("found ", dense, " of ", settings.count("layers"), " layers"));
   if (dense > 0 || !family.own_expert_ffn) dims["ffn"] = static_cast<double>(settings.count("ffn"));
   for (const char* key : {"seq", "vocab"}) dims[key] = static_cast<double>(settings.count(key));
   (family.latent ? read_latent_attention : read_attention)(settings, dims);
@@ -206,7 +207,8 @@ ModelSpec read_decoder(const Settings& settings, const std::string& arch) {
   const std::int64_t hidden = model.dim("hidden");
   const std::int64_t vocab = model.dim("vocab");
   const TensorSpec hidden_state{"hidden", {model.dim("seq"), hidden}};
-  BlockSpec embedding{"embedding", "embed", dims, {{"model.embed_tokens.weight", {vocab, hidden}, 0, normal(), true, {}}}, {}, {hidden_state}};
+  BlockSpec embedding{"embedding", "embed",       dims, {{"model.embed_tokens.weight", {vocab, hidden}, 0, normal(), true, {}}},
+                      {},          {hidden_state}};
   BlockSpec head{"lm_head",
                  "head",
                  dims,

@@ -7,13 +7,13 @@
 
 namespace tessera::model {
 
-ModelSpec read_decoder(const Settings& settings, const std::string& arch);      // llama, pangu, mixtral, qwen_moe, deepseek
+ModelSpec read_decoder(const Settings& settings, const std::string& arch);  // llama, pangu, mixtral, qwen_moe, deepseek
 ModelSpec read_gpt(const Settings& settings);
 ModelSpec read_bert(const Settings& settings);
 ModelSpec read_t5(const Settings& settings);
 ModelSpec read_vit(const Settings& settings);
-ModelSpec read_resnet(const Settings& settings, const std::string& arch);       // resnet (with `depth`), resnet18 ... resnet152
-ModelSpec read_vgg(const Settings& settings, const std::string& arch);          // vgg (with `depth`), vgg11 ... vgg19
+ModelSpec read_resnet(const Settings& settings, const std::string& arch);  // resnet (with `depth`), resnet18 ... resnet152
+ModelSpec read_vgg(const Settings& settings, const std::string& arch);     // vgg (with `depth`), vgg11 ... vgg19
 ModelSpec read_dlrm(const Settings& settings);
 ModelSpec read_deepfm(const Settings& settings);
 

@@ -54,7 +54,8 @@ void read_dims(const Settings& settings, ModelSpec& model) {
   if (positions == "learned") {
     dims["positions"] = static_cast<double>(settings.count("max_positions", model.dim("seq")));
     if (dims["positions"] < dims["seq"])
-      throw settings.at("max_positions").error(text("found ", model.dim("positions"), " for samples of ", model.dim("seq")), "at least seq");
+      throw settings.at("max_positions")
+          .error(text("found ", model.dim("positions"), " for samples of ", model.dim("seq")), "at least seq");
   } else if (settings.has("max_positions")) {
     throw settings.at("max_positions").error("positions: " + positions + " has no table", "positions: learned");
   }
@@ -65,8 +66,8 @@ void read_dims(const Settings& settings, ModelSpec& model) {
 }  // namespace
 
 ModelSpec read_gpt(const Settings& settings) {
-  settings.allow_only(with_run_keys({"hidden", "layers", "heads", "kv_heads", "head_dim", "ffn", "gated", "seq", "vocab", "tied", "positions",
-                                     "max_positions", "biases", "embedding_norm", "norm_eps"}));
+  settings.allow_only(with_run_keys({"hidden", "layers", "heads", "kv_heads", "head_dim", "ffn", "gated", "seq", "vocab", "tied",
+                                     "positions", "max_positions", "biases", "embedding_norm", "norm_eps"}));
   ModelSpec model;
   model.arch = "gpt";
   read_dims(settings, model);
@@ -79,7 +80,8 @@ ModelSpec read_gpt(const Settings& settings) {
   const TensorSpec hidden_state{"hidden", {model.dim("seq"), hidden}};
   BlockSpec embedding{"position_embedding", "embed", model.dims, {}, {}, {hidden_state}};
   embedding.parameters.push_back({"transformer.wte.weight", {vocab, hidden}, 0, normal(), true, {}});
-  if (model.dims.contains("positions")) embedding.parameters.push_back({"transformer.wpe.weight", {model.dim("positions"), hidden}, -1, normal(), true, {}});
+  if (model.dims.contains("positions"))
+    embedding.parameters.push_back({"transformer.wpe.weight", {model.dim("positions"), hidden}, -1, normal(), true, {}});
   if (model.dims.contains("embedding_norm")) add_norm(embedding.parameters, "transformer.ln_e", hidden, biased);
   BlockSpec head{"language_head", "head", model.dims, {}, {hidden_state}, {{"loss", {}}}};
   add_norm(head.parameters, "transformer.ln_f", hidden, biased);

@@ -28,7 +28,8 @@ class Import {
   ConfigNode at(const char* key) const {
     if (auto found = find(key)) return *found;
     const auto guess = nearest(key, config_.keys());
-    throw config_.error(text("this config.json has no ", key), "a positive number", guess && *guess != key ? "did you mean '" + *guess + "'?" : "");
+    throw config_.error(text("this config.json has no ", key), "a positive number",
+                        guess && *guess != key ? "did you mean '" + *guess + "'?" : "");
   }
   std::int64_t count(const char* key) const { return at(key).as_int_at_least(1); }
   std::int64_t count(const char* key, std::int64_t fallback) const {
@@ -76,7 +77,8 @@ double rotary_base(const Import& from, double fallback) {
     theta = rope->get("rope_theta", theta);
     for (const char* kind : {"rope_type", "type"})
       if (const auto type = rope->find(kind); type && type->as_string() != "default")
-        log::warning(text(type->where().file, ": the rotary embedding's scaling (", type->as_string(), ") is left out: it changes neither shapes nor times"));
+        log::warning(text(type->where().file, ": the rotary embedding's scaling (", type->as_string(),
+                          ") is left out: it changes neither shapes nor times"));
   }
   return theta;
 }
@@ -84,7 +86,9 @@ double rotary_base(const Import& from, double fallback) {
 void write_llama_shape(Import& to, double rope_theta, double norm_eps) {
   const std::int64_t heads = to.count("num_attention_heads");
   to.write("hidden", to.count("hidden_size")).write("layers", to.count("num_hidden_layers")).write("heads", heads);
-  to.write("vocab", to.count("vocab_size")).write("seq", to.count("max_position_embeddings", 2048)).write("tied", to.flag("tie_word_embeddings", false));
+  to.write("vocab", to.count("vocab_size"))
+      .write("seq", to.count("max_position_embeddings", 2048))
+      .write("tied", to.flag("tie_word_embeddings", false));
   to.write("rope_theta", rotary_base(to, rope_theta)).write("norm_eps", to.real("rms_norm_eps", norm_eps));
 }
 
@@ -147,7 +151,8 @@ std::string mixtral(Import from) {
 
 // Layers without experts must be the first ones.
 std::int64_t leading_dense_layers(const Import& from) {
-  if (from.count("decoder_sparse_step", 1) != 1) throw from.config().at("decoder_sparse_step").error("layers with and without experts alternate", "1");
+  if (from.count("decoder_sparse_step", 1) != 1)
+    throw from.config().at("decoder_sparse_step").error("layers with and without experts alternate", "1");
   const auto list = from.find("mlp_only_layers");
   if (!list) return 0;
   std::int64_t next = 0;
@@ -159,7 +164,9 @@ std::int64_t leading_dense_layers(const Import& from) {
 void write_qwen_experts(Import& to, std::int64_t experts, std::int64_t each) {
   const std::int64_t dense = leading_dense_layers(to);
   if (dense > 0) to.write("dense_layers", dense).write("ffn", to.count("intermediate_size"));
-  to.write("experts", to.count("num_experts", experts)).write("experts_per_token", to.count("num_experts_per_tok", each));
+  // transformers 5 writes num_local_experts.
+  to.write("experts", to.count("num_experts", to.count("num_local_experts", experts)))
+      .write("experts_per_token", to.count("num_experts_per_tok", each));
   to.write("expert_ffn", to.count("moe_intermediate_size"));
 }
 
@@ -183,21 +190,29 @@ std::string qwen3_moe(Import from) {
 
 std::string deepseek(Import from) {
   from.refuse_when("attention_bias", false, "the attention's maps have biases");
-  if (from.count("moe_layer_freq", 1) != 1) throw from.config().at("moe_layer_freq").error("layers with and without experts alternate", "1");
+  if (from.count("moe_layer_freq", 1) != 1)
+    throw from.config().at("moe_layer_freq").error("layers with and without experts alternate", "1");
   const std::int64_t width = from.count("moe_intermediate_size");
   from.write("arch", "deepseek");
   write_llama_shape(from, 10000, 1e-6);
   from.write("q_lora", from.count("q_lora_rank", 0)).write("kv_lora", from.count("kv_lora_rank"));
-  from.write("nope_dim", from.count("qk_nope_head_dim")).write("rope_dim", from.count("qk_rope_head_dim")).write("v_dim", from.count("v_head_dim"));
+  from.write("nope_dim", from.count("qk_nope_head_dim"))
+      .write("rope_dim", from.count("qk_rope_head_dim"))
+      .write("v_dim", from.count("v_head_dim"));
   const std::int64_t dense = from.count("first_k_dense_replace", 0);
   if (dense > 0) from.write("dense_layers", dense).write("ffn", from.count("intermediate_size"));
-  from.write("experts", from.count("n_routed_experts")).write("experts_per_token", from.count("num_experts_per_tok")).write("expert_ffn", width);
+  from.write("experts", from.count("n_routed_experts"))
+      .write("experts_per_token", from.count("num_experts_per_tok"))
+      .write("expert_ffn", width);
   if (const std::int64_t shared = from.count("n_shared_experts", 0); shared > 0) from.write("shared_ffn", shared * width);
   return from.yaml();
 }
 
 std::string gpt2(Import from) {
-  from.write("arch", "gpt").write("hidden", from.count("n_embd")).write("layers", from.count("n_layer")).write("heads", from.count("n_head"));
+  from.write("arch", "gpt")
+      .write("hidden", from.count("n_embd"))
+      .write("layers", from.count("n_layer"))
+      .write("heads", from.count("n_head"));
   const std::int64_t positions = from.count("n_positions");
   from.write("vocab", from.count("vocab_size")).write("seq", positions).write("max_positions", positions);
   from.write("tied", from.flag("tie_word_embeddings", true)).write("dropout", from.real("resid_pdrop", 0.1));
@@ -209,7 +224,9 @@ std::string gpt2(Import from) {
 std::string bert(Import from) {
   const std::int64_t positions = from.count("max_position_embeddings", 512);
   from.write("arch", "bert").write("hidden", from.count("hidden_size")).write("layers", from.count("num_hidden_layers"));
-  from.write("heads", from.count("num_attention_heads")).write("ffn", from.count("intermediate_size")).write("vocab", from.count("vocab_size"));
+  from.write("heads", from.count("num_attention_heads"))
+      .write("ffn", from.count("intermediate_size"))
+      .write("vocab", from.count("vocab_size"));
   from.write("seq", positions).write("max_positions", positions).write("token_types", from.count("type_vocab_size", 2));
   from.write("tied", from.flag("tie_word_embeddings", true)).write("dropout", from.real("hidden_dropout_prob", 0.1));
   from.write("norm_eps", from.real("layer_norm_eps", 1e-12));
@@ -224,7 +241,9 @@ std::string t5(Import from) {
   const auto projection = from.find("feed_forward_proj");
   from.write("arch", "t5").write("hidden", from.count("d_model")).write("ffn", from.count("d_ff")).write("head_dim", from.count("d_kv"));
   from.write("layers", layers).write("decoder_layers", from.count("num_decoder_layers", layers)).write("heads", from.count("num_heads"));
-  from.write("vocab", from.count("vocab_size")).write("seq", from.count("n_positions", 512)).write("buckets", from.count("relative_attention_num_buckets", 32));
+  from.write("vocab", from.count("vocab_size"))
+      .write("seq", from.count("n_positions", 512))
+      .write("buckets", from.count("relative_attention_num_buckets", 32));
   from.write("gated", projection && projection->as_string().starts_with("gated-")).write("dropout", from.real("dropout_rate", 0.1));
   from.write("tied", from.flag("tie_word_embeddings", true)).write("norm_eps", from.real("layer_norm_epsilon", 1e-6));
   return from.yaml();
@@ -234,9 +253,9 @@ struct Family {
   const char* type;
   std::string (*yaml)(Import);
 };
-constexpr Family kFamilies[] = {{"llama", llama},         {"mistral", mistral},     {"qwen2", qwen2},          {"qwen3", qwen3},
-                                {"mixtral", mixtral},     {"qwen2_moe", qwen2_moe}, {"qwen3_moe", qwen3_moe},  {"deepseek_v2", deepseek},
-                                {"deepseek_v3", deepseek}, {"gpt2", gpt2},          {"bert", bert},            {"t5", t5}};
+constexpr Family kFamilies[] = {{"llama", llama},          {"mistral", mistral},     {"qwen2", qwen2},         {"qwen3", qwen3},
+                                {"mixtral", mixtral},      {"qwen2_moe", qwen2_moe}, {"qwen3_moe", qwen3_moe}, {"deepseek_v2", deepseek},
+                                {"deepseek_v3", deepseek}, {"gpt2", gpt2},           {"bert", bert},           {"t5", t5}};
 
 }  // namespace
 
@@ -252,7 +271,8 @@ std::string hugging_face_yaml(const ConfigNode& path) {
   std::string list;
   for (const std::string& name : known) list += (list.empty() ? "" : ", ") + name;
   const auto guess = nearest(type.as_string(), known);
-  throw type.error("models of type '" + type.as_string() + "' cannot be imported", "one of: " + list, guess ? "did you mean '" + *guess + "'?" : "");
+  throw type.error("models of type '" + type.as_string() + "' cannot be imported", "one of: " + list,
+                   guess ? "did you mean '" + *guess + "'?" : "");
 }
 
 }  // namespace tessera::model

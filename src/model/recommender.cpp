@@ -15,11 +15,20 @@ std::vector<std::int64_t> read_list(const Settings& settings, const std::string&
 
 // `names`: of each map, "bot_l.{}" with "{}" for 0, 2, 4, ... as torch's Sequential counts.
 BlockSpec mlp(const std::string& kind_of_name, const std::string& name, const std::vector<std::int64_t>& widths, bool data, bool loss) {
-  BlockSpec block{"mlp", name, {}, {}, {{"features", {widths.front()}}}, {{loss ? "loss" : name, loss ? std::vector<std::int64_t>{} : std::vector{widths.back()}}}};
+  BlockSpec block{"mlp",
+                  name,
+                  {},
+                  {},
+                  {{"features", {widths.front()}}},
+                  {{loss ? "loss" : name, loss ? std::vector<std::int64_t>{} : std::vector{widths.back()}}}};
   if (data) block.inputs.clear();
-  block.dims = {{"maps", static_cast<double>(widths.size() - 1)}, {"last_relu", loss ? 0.0 : 1.0}, {"data", data ? 1.0 : 0.0}, {"loss", loss ? 1.0 : 0.0}};
+  block.dims = {{"maps", static_cast<double>(widths.size() - 1)},
+                {"last_relu", loss ? 0.0 : 1.0},
+                {"data", data ? 1.0 : 0.0},
+                {"loss", loss ? 1.0 : 0.0}};
   for (std::size_t i = 0; i < widths.size(); ++i) block.dims[text("width", i)] = static_cast<double>(widths[i]);
-  for (std::size_t i = 0; i + 1 < widths.size(); ++i) add_linear(block.parameters, text(kind_of_name, ".", 2 * i), widths[i + 1], widths[i], -1, true);
+  for (std::size_t i = 0; i + 1 < widths.size(); ++i)
+    add_linear(block.parameters, text(kind_of_name, ".", 2 * i), widths[i + 1], widths[i], -1, true);
   return block;
 }
 
@@ -37,7 +46,10 @@ BlockSpec tables_block(const std::vector<std::int64_t>& rows, std::int64_t dim, 
 
 BlockSpec interaction(std::int64_t features, std::int64_t dim, std::int64_t dense, bool machine, std::int64_t output) {
   BlockSpec block{"interaction", "interaction", {}, {}, {{"rows", {features, dim}}}, {{"features", {output}}}};
-  block.dims = {{"features", static_cast<double>(features)}, {"dim", static_cast<double>(dim)}, {"dense", static_cast<double>(dense)}, {"machine", machine ? 1.0 : 0.0}};
+  block.dims = {{"features", static_cast<double>(features)},
+                {"dim", static_cast<double>(dim)},
+                {"dense", static_cast<double>(dense)},
+                {"machine", machine ? 1.0 : 0.0}};
   return block;
 }
 
@@ -51,13 +63,16 @@ ModelSpec read_dlrm(const Settings& settings) {
   std::vector<std::int64_t> bottom = read_list(settings, "bottom");
   const std::int64_t dim = settings.count("dim", bottom.back());
   if (bottom.back() != dim)
-    throw settings.at("bottom").error(text("ends with ", bottom.back(), " values, which cannot be multiplied with rows of ", dim), text(dim, " as the last width"));
+    throw settings.at("bottom").error(text("ends with ", bottom.back(), " values, which cannot be multiplied with rows of ", dim),
+                                      text(dim, " as the last width"));
   const std::int64_t dense = settings.count("dense", 13);
   bottom.insert(bottom.begin(), dense);
   const std::int64_t features = static_cast<std::int64_t>(rows.size()) + 1;
   std::vector<std::int64_t> top = read_list(settings, "top");
   top.insert(top.begin(), features * (features - 1) / 2 + dim);
-  model.dims = {{"hidden", static_cast<double>(dim)}, {"dense", static_cast<double>(dense)}, {"tables", static_cast<double>(rows.size())},
+  model.dims = {{"hidden", static_cast<double>(dim)},
+                {"dense", static_cast<double>(dense)},
+                {"tables", static_cast<double>(rows.size())},
                 {"lookups", static_cast<double>(settings.count("lookups", 1))}};
   fill_dims(model.dims);
 
@@ -65,7 +80,10 @@ ModelSpec read_dlrm(const Settings& settings) {
   add_tables(tables, "emb_l", rows, dim);
   BlockSpec dots = interaction(features, dim, 0, false, top.front());
   dots.inputs.push_back({"bottom", {dim}});
-  model.repeats = {{mlp("bot_l", "bottom", bottom, true, false), 1}, {std::move(tables), 1}, {std::move(dots), 1}, {mlp("top_l", "top", top, false, true), 1}};
+  model.repeats = {{mlp("bot_l", "bottom", bottom, true, false), 1},
+                   {std::move(tables), 1},
+                   {std::move(dots), 1},
+                   {mlp("top_l", "top", top, false, true), 1}};
   model.chains = {{"dense", 0, 1, {}}, {"tables", 1, 1, {}}, {"top", 2, 2, {"dense", "tables"}}};
   return model;
 }
@@ -81,7 +99,9 @@ ModelSpec read_deepfm(const Settings& settings) {
   std::vector<std::int64_t> widths = read_list(settings, "hidden");
   widths.insert(widths.begin(), fields * dim + dense);
   widths.push_back(1);
-  model.dims = {{"hidden", static_cast<double>(dim)}, {"dense", static_cast<double>(dense)}, {"tables", static_cast<double>(fields)},
+  model.dims = {{"hidden", static_cast<double>(dim)},
+                {"dense", static_cast<double>(dense)},
+                {"tables", static_cast<double>(fields)},
                 {"lookups", static_cast<double>(settings.count("lookups", 1))}};
   fill_dims(model.dims);
 

@@ -63,7 +63,8 @@ std::string Settings::choice(const std::string& key, std::initializer_list<std::
 
 void Settings::require_divides(const std::string& key, std::int64_t value, const std::string& whole, std::int64_t of) const {
   if (of % value == 0) return;
-  throw at(key).error(text(value, " does not divide ", whole, " ", of), text("a divisor of ", of), text("nearest: ", nearest_divisor(of, value)));
+  throw at(key).error(text(value, " does not divide ", whole, " ", of), text("a divisor of ", of),
+                      text("nearest: ", nearest_divisor(of, value)));
 }
 
 std::vector<std::string> with_run_keys(std::vector<std::string> keys) {
@@ -97,8 +98,8 @@ void add_layer_norm(std::vector<ParameterSpec>& parameters, const std::string& n
   parameters.push_back(bias(name + ".bias", extent));
 }
 
-void add_linear(std::vector<ParameterSpec>& parameters, const std::string& name, std::int64_t out, std::int64_t in, int split_dim, bool biased,
-                Initializer init) {
+void add_linear(std::vector<ParameterSpec>& parameters, const std::string& name, std::int64_t out, std::int64_t in, int split_dim,
+                bool biased, Initializer init) {
   parameters.push_back({name + ".weight", {out, in}, split_dim, init, true, {}});
   if (biased) parameters.push_back(bias(name + ".bias", out, split_dim == 0 ? 0 : -1));
 }

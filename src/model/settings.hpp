@@ -47,8 +47,8 @@ ParameterSpec bias(const std::string& name, std::int64_t extent, int split_dim =
 // Both parameters of a LayerNorm called `name`.
 void add_layer_norm(std::vector<ParameterSpec>& parameters, const std::string& name, std::int64_t extent);
 // A linear map called `name`, [out, in], with its bias. `split_dim`: 0 divides outputs, 1 inputs, -1 nothing.
-void add_linear(std::vector<ParameterSpec>& parameters, const std::string& name, std::int64_t out, std::int64_t in, int split_dim, bool biased,
-                Initializer init = normal());
+void add_linear(std::vector<ParameterSpec>& parameters, const std::string& name, std::int64_t out, std::int64_t in, int split_dim,
+                bool biased, Initializer init = normal());
 // 1 for each dimension that every model has and this one does not.
 void fill_dims(std::map<std::string, double>& dims);
 

@@ -31,7 +31,8 @@ BlockSpec layer(const ModelSpec& model, const Side& side, bool first) {
   add_attention(block.parameters, model, prefix + "0.SelfAttention.");
   // Only the first layer has a table of relative positions; the others read its biases.
   if (first)
-    block.parameters.push_back({prefix + "0.SelfAttention.relative_attention_bias.weight", {model.dim("buckets"), model.dim("heads")}, 1, normal(), true, {}});
+    block.parameters.push_back(
+        {prefix + "0.SelfAttention.relative_attention_bias.weight", {model.dim("buckets"), model.dim("heads")}, 1, normal(), true, {}});
   block.parameters.push_back(norm_weight(prefix + "0.layer_norm.weight", hidden));
   if (side.decodes) {
     add_attention(block.parameters, model, prefix + "1.EncDecAttention.");
@@ -66,22 +67,24 @@ BlockSpec embedding(const ModelSpec& model, const Side& side) {
 
 BlockSpec encoder_end(const ModelSpec& model) {
   const std::vector<std::int64_t> shape = {model.dim("seq"), model.dim("hidden")};
-  return {"final_norm", "encoder.norm", model.dims, {norm_weight("encoder.final_layer_norm.weight", model.dim("hidden"))}, {{"encoder", shape}}, {{"encoded", shape}}};
+  return {"final_norm",         "encoder.norm",      model.dims, {norm_weight("encoder.final_layer_norm.weight", model.dim("hidden"))},
+          {{"encoder", shape}}, {{"encoded", shape}}};
 }
 
 BlockSpec head(const ModelSpec& model) {
   BlockSpec block{"language_head", "head", model.dims, {}, {{"decoder", {model.dim("decoder_seq"), model.dim("hidden")}}}, {{"loss", {}}}};
   block.dims["seq"] = model.dims.at("decoder_seq");
   block.parameters.push_back(norm_weight("decoder.final_layer_norm.weight", model.dim("hidden")));
-  block.parameters.push_back({"lm_head.weight", {model.dim("vocab"), model.dim("hidden")}, 0, normal(), true, model.tied_embeddings ? "shared.weight" : ""});
+  block.parameters.push_back(
+      {"lm_head.weight", {model.dim("vocab"), model.dim("hidden")}, 0, normal(), true, model.tied_embeddings ? "shared.weight" : ""});
   return block;
 }
 
 }  // namespace
 
 ModelSpec read_t5(const Settings& settings) {
-  settings.allow_only(with_run_keys({"hidden", "layers", "decoder_layers", "heads", "head_dim", "ffn", "gated", "seq", "decoder_seq", "vocab", "tied",
-                                     "buckets", "norm_eps"}));
+  settings.allow_only(with_run_keys({"hidden", "layers", "decoder_layers", "heads", "head_dim", "ffn", "gated", "seq", "decoder_seq",
+                                     "vocab", "tied", "buckets", "norm_eps"}));
   ModelSpec model;
   model.arch = "t5";
   auto& dims = model.dims;
@@ -109,7 +112,8 @@ ModelSpec read_t5(const Settings& settings) {
   model.repeats.push_back({embedding(model, decoder), 1});
   add_layers(model, decoder, static_cast<int>(model.dim("decoder_layers")));
   model.repeats.push_back({head(model), 1});
-  model.chains = {{"encoder", 0, encoder_parts, {}}, {"decoder", encoder_parts, static_cast<int>(model.repeats.size()) - encoder_parts, {"encoder"}}};
+  model.chains = {{"encoder", 0, encoder_parts, {}},
+                  {"decoder", encoder_parts, static_cast<int>(model.repeats.size()) - encoder_parts, {"encoder"}}};
   return model;
 }
 

@@ -10,7 +10,8 @@ namespace {
 // Convolutions one after another on square maps.
 class Maps {
  public:
-  Maps(const BlockSpec& block, const BlockShard& shard) : block_(block), images_(shard.micro_batch), work_(shard), element_(work_.element()) {}
+  Maps(const BlockSpec& block, const BlockShard& shard)
+      : block_(block), images_(shard.micro_batch), work_(shard), element_(work_.element()) {}
 
   std::int64_t dim(const char* key) const { return block_.dim(key); }
   Work& work() { return work_; }
@@ -111,7 +112,8 @@ BlockCost conv_layer_cost(const BlockSpec& block, const BlockShard& shard) {
     const std::int64_t indices = shard.micro_batch * out * pooled * pooled * kIndexBytes;
     maps.keep(maps.bytes(out, side));
     maps.keep(indices);
-    maps.work().pointwise("maximum", maps.bytes(out, side) + maps.bytes(out, pooled) + indices, maps.bytes(out, side) + maps.bytes(out, pooled) + indices);
+    maps.work().pointwise("maximum", maps.bytes(out, side) + maps.bytes(out, pooled) + indices,
+                          maps.bytes(out, side) + maps.bytes(out, pooled) + indices);
     side = pooled;
   }
   const std::int64_t input = maps.bytes(in, size);

@@ -11,7 +11,8 @@ BlockSpec patches(const ModelSpec& model) {
   BlockSpec block{"patch_embedding", "patches", model.dims, {}, {}, {{"hidden", {model.dim("seq"), hidden}}}};
   block.parameters.push_back({"vit.embeddings.cls_token", {1, 1, hidden}, -1, normal(), false, {}});
   block.parameters.push_back({"vit.embeddings.position_embeddings", {1, model.dim("seq"), hidden}, -1, normal(), false, {}});
-  block.parameters.push_back({"vit.embeddings.patch_embeddings.projection.weight", {hidden, model.dim("channels"), patch, patch}, -1, normal(), true, {}});
+  block.parameters.push_back(
+      {"vit.embeddings.patch_embeddings.projection.weight", {hidden, model.dim("channels"), patch, patch}, -1, normal(), true, {}});
   block.parameters.push_back(bias("vit.embeddings.patch_embeddings.projection.bias", hidden));
   return block;
 }
@@ -25,7 +26,8 @@ BlockSpec layer(const ModelSpec& model) {
   block.name = "layers.{}";
   block.dims = model.dims;
   add_layer_norm(block.parameters, prefix + "layernorm_before", hidden);
-  for (const char* name : {"q_proj", "k_proj", "v_proj"}) add_linear(block.parameters, prefix + "attention." + name, hidden, hidden, 0, true);
+  for (const char* name : {"q_proj", "k_proj", "v_proj"})
+    add_linear(block.parameters, prefix + "attention." + name, hidden, hidden, 0, true);
   add_linear(block.parameters, prefix + "attention.o_proj", hidden, hidden, 1, true);
   add_layer_norm(block.parameters, prefix + "layernorm_after", hidden);
   add_linear(block.parameters, prefix + "mlp.fc1", ffn, hidden, 0, true);
@@ -58,7 +60,8 @@ ModelSpec read_vit(const Settings& settings) {
   dims["image"] = static_cast<double>(settings.count("image", 224));
   dims["patch"] = static_cast<double>(settings.count("patch", 16));
   if (model.dim("image") % model.dim("patch") != 0)
-    throw settings.at(settings.has("patch") ? "patch" : "image").error(text("patches of ", model.dim("patch"), " do not tile an image of ", model.dim("image")));
+    throw settings.at(settings.has("patch") ? "patch" : "image")
+        .error(text("patches of ", model.dim("patch"), " do not tile an image of ", model.dim("image")));
   dims["channels"] = static_cast<double>(settings.count("channels", 3));
   dims["classes"] = static_cast<double>(settings.count("classes", 1000));
   const std::int64_t side = model.dim("image") / model.dim("patch");
