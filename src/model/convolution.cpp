@@ -1,6 +1,7 @@
 // ResNet (He et al. 2016; the stride stands in the 3x3 convolution, as torchvision and Goyal et al. 2017 have it) and VGG
 // (Simonyan and Zisserman 2015). Parameters are named as torchvision names them.
 #include <array>
+#include <span>
 
 #include "model/families.hpp"
 #include "model/vision_cost.hpp"

@@ -24,6 +24,7 @@ constexpr std::array kFormulas = {
     Formula{"position_embedding", embedding_cost},
     Formula{"language_head", lm_head_cost},
     Formula{"final_norm", final_norm_cost},
+    Formula{"projector", projector_cost},
     Formula{"patch_embedding", patch_embedding_cost},
     Formula{"classifier", classifier_cost},
     Formula{"conv_layer", conv_layer_cost},

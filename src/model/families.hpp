@@ -1,8 +1,6 @@
 // Internal: one reader for each family of architectures. `arch` is the name in the YAML.
 #pragma once
 
-#include <span>
-
 #include "model/settings.hpp"
 
 namespace tessera::model {
@@ -16,6 +14,7 @@ ModelSpec read_resnet(const Settings& settings, const std::string& arch);  // re
 ModelSpec read_vgg(const Settings& settings, const std::string& arch);     // vgg (with `depth`), vgg11 ... vgg19
 ModelSpec read_dlrm(const Settings& settings);
 ModelSpec read_deepfm(const Settings& settings);
+ModelSpec read_branches(const ConfigNode& node);  // encoders that feed a trunk
 
 // The text of a `model:` section for a preset; throws when there is none of this name.
 std::string preset_yaml(const ConfigNode& name);

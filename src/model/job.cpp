@@ -173,7 +173,7 @@ ParallelChoice read_parallel(const ConfigNode& node) {
 std::string default_name(const std::filesystem::path& file) {
   const std::string stem = file.stem().string();
   const std::string folder = std::filesystem::absolute(file).parent_path().filename().string();
-  return stem == "train" && !folder.empty() ? folder : stem;
+  return (stem == "train" || stem == "config") && !folder.empty() ? folder : stem;
 }
 
 }  // namespace
@@ -201,6 +201,9 @@ JobSpec read_job(const ConfigNode& root) {
 
 JobSpec read_job(const std::filesystem::path& path, const std::vector<std::string>& overrides) {
   ConfigNode root = ConfigNode::load(path);
+  // A Hugging Face config.json stands for a job that says its model alone.
+  if (root.is_map() && root.has("model_type") && !root.has("model"))
+    root = ConfigNode::parse("model: {}", path.string()).with_override("model.hf", "\"" + path.string() + "\"");
   for (const std::string& setting : overrides) {
     const std::size_t equals = setting.find('=');
     if (equals == std::string::npos) throw Error(ErrorCode::invalid_config, "--set " + setting + ": no '='", {}, "SECTION.KEY=VALUE, such as train.steps=50");

@@ -102,7 +102,8 @@ struct JobSpec {
 };
 
 // Reads a train.yaml, applies `key=value` overrides in order, and checks every key and type. Relative paths are kept as
-// written (relative to the current folder, then to the YAML's folder if not found there). Throws invalid_config.
+// written (relative to the current folder, then to the YAML's folder if not found there). A Hugging Face config.json is read as
+// a job with this model and all else by default. Throws invalid_config.
 JobSpec read_job(const std::filesystem::path& path, const std::vector<std::string>& overrides = {});
 JobSpec read_job(const ConfigNode& root);
 

@@ -43,7 +43,7 @@ struct TensorSpec {
 
 struct BlockSpec {
   // The registry's key: "embedding", "transformer_layer" and "lm_head" are Llama's. The others: "position_embedding",
-  // "encoder_layer", "decoder_layer", "moe_layer", "language_head", "final_norm", "patch_embedding", "classifier"; "conv_layer",
+  // "encoder_layer", "decoder_layer", "moe_layer", "language_head", "final_norm", "projector", "patch_embedding", "classifier"; "conv_layer",
   // "residual_block"; "mlp", "embedding_tables", "interaction".
   std::string kind;
   std::string name;                       // "embed", "layers.{}", "head"
@@ -86,7 +86,8 @@ struct BlockInstance {
 struct ModelSpec {
   std::string arch;                         // "llama"
   // As in BlockSpec, plus "layers". All models have "seq" (positions of a sample), "hidden", "heads", "kv_heads", "ffn" (the
-  // greatest common divisor of all widths that tensor parallelism cuts) and "vocab"; 1 where there is no such thing.
+  // greatest common divisor of all widths that tensor parallelism cuts; 0: none) and "vocab" (0: none). `heads` and `kv_heads`
+  // are 1 where there is no attention to cut.
   std::map<std::string, double> dims;
   bool tied_embeddings = false;
   std::vector<Repeat> repeats;              // in an order in which the blocks can run one after another

@@ -105,7 +105,8 @@ void add_linear(std::vector<ParameterSpec>& parameters, const std::string& name,
 }
 
 void fill_dims(std::map<std::string, double>& dims) {
-  for (const char* key : {"seq", "hidden", "heads", "kv_heads", "ffn", "vocab", "layers"}) dims.try_emplace(key, 1.0);
+  for (const char* key : {"seq", "hidden", "heads", "kv_heads", "layers"}) dims.try_emplace(key, 1.0);
+  for (const char* key : {"ffn", "vocab"}) dims.try_emplace(key, 0.0);
 }
 
 }  // namespace tessera::model

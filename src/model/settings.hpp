@@ -49,7 +49,7 @@ void add_layer_norm(std::vector<ParameterSpec>& parameters, const std::string& n
 // A linear map called `name`, [out, in], with its bias. `split_dim`: 0 divides outputs, 1 inputs, -1 nothing.
 void add_linear(std::vector<ParameterSpec>& parameters, const std::string& name, std::int64_t out, std::int64_t in, int split_dim,
                 bool biased, Initializer init = normal());
-// 1 for each dimension that every model has and this one does not.
+// What ModelSpec::dims says of things that this model does not have.
 void fill_dims(std::map<std::string, double>& dims);
 
 }  // namespace tessera::model

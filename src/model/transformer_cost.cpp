@@ -166,6 +166,17 @@ BlockCost final_norm_cost(const BlockSpec& block, const BlockShard& shard) {
   return cost;
 }
 
+BlockCost projector_cost(const BlockSpec& block, const BlockShard& shard) {
+  const auto [element, rows, rows_cut, hidden] = sizes_of(block, shard);
+  const std::int64_t in = block.dim("in");
+  Work work(shard);
+  work.linear("projector", rows_cut, hidden, in);
+  work.keep(rows_cut * in * work.operand());
+  BlockCost cost = std::move(work).finish(element * rows_cut * in);
+  cost.output = Bytes(element * rows_cut * hidden);
+  return cost;
+}
+
 std::int64_t lm_head_chunk_rows(std::int64_t columns) {
   constexpr std::int64_t kChunkBytes = 16 << 20;
   constexpr std::int64_t kMinimumRows = 128;

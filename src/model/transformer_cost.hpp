@@ -11,6 +11,8 @@ BlockCost embedding_cost(const BlockSpec& block, const BlockShard& shard);
 BlockCost transformer_layer_cost(const BlockSpec& block, const BlockShard& shard);
 BlockCost lm_head_cost(const BlockSpec& block, const BlockShard& shard);
 BlockCost final_norm_cost(const BlockSpec& block, const BlockShard& shard);
+// A linear map of each position, whole on every rank. Dimensions: seq, in, hidden.
+BlockCost projector_cost(const BlockSpec& block, const BlockShard& shard);
 
 // Logits exist for so many rows at a time: few enough to stay in the caches between the projection, the softmax and the two
 // products that use its gradient. `columns` is this rank's part of the vocabulary.

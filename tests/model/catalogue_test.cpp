@@ -152,7 +152,8 @@ TEST(Catalogue, EveryPresetCanBePlanned) {
   for (const std::string& name : preset_names()) {
     SCOPED_TRACE(name);
     const ModelSpec model = preset(name);
-    for (const char* key : {"seq", "hidden", "heads", "kv_heads", "ffn", "vocab"}) EXPECT_GE(model.dim(key), 1) << key;
+    for (const char* key : {"seq", "hidden", "heads", "kv_heads"}) EXPECT_GE(model.dim(key), 1) << key;
+    for (const char* key : {"ffn", "vocab"}) EXPECT_GE(model.dim(key), 0) << key;
     EXPECT_GT(training_flops_per_sample(model).value, 0);
     for (const Repeat& repeat : model.repeats)
       for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
@@ -207,6 +208,46 @@ TEST(Catalogue, ADecoderReadsTheEncodersOutput) {
   EXPECT_THAT(layer.inputs[1].shape, ::testing::ElementsAre(32, 64));
   EXPECT_THAT(layer.outputs[0].shape, ::testing::ElementsAre(16, 64));
   EXPECT_EQ(model.repeats[static_cast<std::size_t>(model.chains[1].first_repeat) - 1].block.outputs[0].name, "encoded");
+}
+
+TEST(Catalogue, EncodersFeedATrunk) {
+  const std::string text_encoder = "{arch: bert, hidden: 64, layers: 2, heads: 8, seq: 32, vocab: 320}";
+  const std::string encoders = "{arch: branches, encoders: {image: {preset: vit-l-16}, text: " + text_encoder + "}, ";
+  const ModelSpec model = model_of(encoders + "trunk: {preset: llama-2-7b}}");
+  ASSERT_EQ(model.chains.size(), 3u);
+  EXPECT_THAT(model.chains[2].reads, ::testing::ElementsAre("image", "text"));
+  const ModelSpec vit = preset("vit-l-16");
+  const ModelSpec bert = model_of(text_encoder);
+  const ModelSpec llama = preset("llama-2-7b");
+  const auto without_head = [](const ModelSpec& whole) { return whole.parameter_count() - whole.repeats.back().block.parameter_count(); };
+  EXPECT_EQ(model.parameter_count(),
+            without_head(vit) + 1024 * 4096 + 4096 + without_head(bert) + 64 * 4096 + 4096 + llama.parameter_count());
+  // Names stay unique.
+  const auto named = [](const ModelSpec& whole) { return counts_of(whole).size(); };
+  EXPECT_EQ(named(model), (named(vit) - 4) + (named(bert) - 5) + 2 * 2 + named(llama));
+  const BlockSpec& first = model.repeats[static_cast<std::size_t>(model.chains[2].first_repeat)].block;
+  ASSERT_EQ(first.inputs.size(), 2u);
+  EXPECT_THAT(first.inputs[0].shape, ::testing::ElementsAre(197, 4096));
+  EXPECT_EQ(model.dim("kv_heads"), 8);
+  EXPECT_GT(training_flops_per_sample(model).value, training_flops_per_sample(llama).value);
+  EXPECT_THAT(error_of([&] { model_of(encoders + "trunk: {preset: llama-2-7b, seq: 200}}"); }).what(), HasSubstr("a seq above 229"));
+  EXPECT_THAT(error_of([] { model_of("{arch: branches, encoders: {image: {preset: resnet50}}, trunk: {preset: gpt2}}"); }).what(),
+              HasSubstr("no sequence of vectors"));
+}
+
+// Figure 1 of Korthikanti et al.: all layers of the 22B model on eight ranks, micro-batch 4, and its interleaved 175B model.
+TEST(Catalogue, ActivationsOfMegatronModelsAreThePublishedOnes) {
+  const auto gib_of = [](const std::string& name, std::int64_t batch, bool sequence_parallel, Recompute recompute) {
+    const ModelSpec model = preset(name);
+    BlockShard shard{batch, 8, Precision::f16, recompute};
+    shard.sequence_parallel = sequence_parallel;
+    return static_cast<double>(cost_of(model.repeats[1].block, shard).saved.value) * model.repeats[1].count / (1LL << 30);
+  };
+  EXPECT_NEAR(gib_of("megatron-22b", 4, false, Recompute::none), 59.25, 0.005);
+  EXPECT_NEAR(gib_of("megatron-22b", 4, true, Recompute::selective), 9.5625, 0.005);
+  // Eight stages of three chunks keep 1 + 7/24 times one batch's activations.
+  EXPECT_NEAR(gib_of("megatron-175b", 1, false, Recompute::none) * (1 + 7.0 / 24), 66.84, 0.01);
+  EXPECT_NEAR(gib_of("megatron-175b", 1, true, Recompute::selective) * (1 + 7.0 / 24), 12.35, 0.01);
 }
 
 TEST(Catalogue, ExpertsAreDividedAndTheirTokensSent) {

@@ -173,6 +173,17 @@ TEST(Job, FindsFilesBesideTheYaml) {
   EXPECT_EQ(read_job(path, {"data.source=nowhere.txt"}).data.source, "nowhere.txt");
 }
 
+TEST(Job, AConfigJsonStandsForAJob) {
+  const TemporaryFolder folder;
+  const auto path = folder.write("tiny/config.json", R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 8,
+    "num_hidden_layers": 2, "vocab_size": 320})");
+  const JobSpec job = read_job(path, {"model.seq=128", "train.global_batch=64"});
+  EXPECT_EQ(job.model.dim("hidden"), 64);
+  EXPECT_EQ(job.model.dim("seq"), 128);
+  EXPECT_EQ(job.train.global_batch, 64);
+  EXPECT_EQ(job.name, "tiny");
+}
+
 TEST(Job, AFileThatIsNotThereIsNotFound) {
   const TemporaryFolder folder;
   EXPECT_EQ(error_of([&] { read_job(folder / "absent.yaml"); }).code(), ErrorCode::not_found);
