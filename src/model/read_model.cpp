@@ -19,9 +19,26 @@ ModelSpec read_family(const Settings& settings) {
   return read_decoder(settings, arch);
 }
 
-}  // namespace
+// What no machine could hold or no 64-bit count of bytes could say is a slip of the hand.
+void check_size(const ConfigNode& node, const ModelSpec& model) {
+  constexpr double kMostParameters = 1e16;
+  const std::pair<const char*, double> limits[] = {
+      {"layers", 1 << 20}, {"seq", 1 << 26}, {"decoder_seq", 1 << 26}, {"image", 1 << 15}, {"heads", 1 << 20}};
+  for (const auto& [key, most] : limits)
+    if (const auto found = model.dims.find(key); found != model.dims.end() && found->second > most)
+      throw(node.has(key) ? node.at(key) : node).error(text(key, " is ", found->second), text("at most ", most));
+  double parameters = 0;
+  for (const Repeat& repeat : model.repeats)
+    for (const ParameterSpec& parameter : repeat.block.parameters) {
+      double count = repeat.count;
+      for (const std::int64_t extent : parameter.shape) count *= static_cast<double>(extent);
+      parameters += count;
+    }
+  if (parameters > kMostParameters)
+    throw node.error(text("this model has ", count_text(parameters), " parameters"), text("at most ", kMostParameters));
+}
 
-ModelSpec read_model(const ConfigNode& node) {
+ModelSpec read_any(const ConfigNode& node) {
   const bool preset = node.has("preset");
   const bool imported = node.has("hf");
   if (node.has("arch") + preset + imported > 1) throw node.error("'arch', 'preset' and 'hf' exclude each other", "one of them");
@@ -30,6 +47,14 @@ ModelSpec read_model(const ConfigNode& node) {
     return read_family(Settings(node, ConfigNode::parse(preset_yaml(node.at("preset")), "preset " + node.at("preset").as_string())));
   if (imported) return read_family(Settings(node, ConfigNode::parse(hugging_face_yaml(node.at("hf")), node.at("hf").as_string())));
   return read_family(Settings(node));
+}
+
+}  // namespace
+
+ModelSpec read_model(const ConfigNode& node) {
+  ModelSpec model = read_any(node);
+  check_size(node, model);
+  return model;
 }
 
 }  // namespace tessera::model

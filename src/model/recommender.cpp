@@ -8,7 +8,7 @@ namespace {
 std::vector<std::int64_t> read_list(const Settings& settings, const std::string& key) {
   const ConfigNode list = settings.at(key);
   std::vector<std::int64_t> values;
-  for (const ConfigNode& item : list.items()) values.push_back(item.as_int_at_least(1));
+  for (const ConfigNode& item : list.items()) values.push_back(bounded(item, 1));
   if (values.empty()) throw list.error("is empty", "at least one number");
   return values;
 }

@@ -36,14 +36,22 @@ ConfigNode Settings::at(const std::string& key) const {
   return said_.at(key);
 }
 
+std::int64_t bounded(const ConfigNode& node, std::int64_t least, std::int64_t most) {
+  const std::int64_t value = node.as_int_at_least(least);
+  if (value > most) throw node.error(text("found ", value), text("at most ", most));
+  return value;
+}
+
+std::int64_t Settings::count(const std::string& key) const { return bounded(at(key), 1); }
+
 std::int64_t Settings::count(const std::string& key, std::int64_t fallback) const {
   const auto found = find(key);
-  return found ? found->as_int_at_least(1) : fallback;
+  return found ? bounded(*found, 1) : fallback;
 }
 
 std::int64_t Settings::count_or_zero(const std::string& key, std::int64_t fallback) const {
   const auto found = find(key);
-  return found ? found->as_int_at_least(0) : fallback;
+  return found ? bounded(*found, 0) : fallback;
 }
 
 double Settings::real(const std::string& key, double fallback) const {

@@ -8,6 +8,9 @@
 
 namespace tessera::model {
 
+// Throws for numbers below `least` or above `most`.
+std::int64_t bounded(const ConfigNode& node, std::int64_t least, std::int64_t most = (1LL << 31) - 1);
+
 class Settings {
  public:
   // `base` answers for the keys that `said` leaves out.
@@ -19,7 +22,8 @@ class Settings {
   bool has(const std::string& key) const { return find(key).has_value(); }
   std::optional<ConfigNode> find(const std::string& key) const;
   ConfigNode at(const std::string& key) const;
-  std::int64_t count(const std::string& key) const { return at(key).as_int_at_least(1); }
+  // Whole numbers of at least 1 (or 0) and below 2^31, so that products of two have room in 64 bits.
+  std::int64_t count(const std::string& key) const;
   std::int64_t count(const std::string& key, std::int64_t fallback) const;
   std::int64_t count_or_zero(const std::string& key, std::int64_t fallback = 0) const;
   double real(const std::string& key, double fallback) const;

@@ -298,6 +298,10 @@ TEST(Catalogue, RefusesWhatDoesNotFitTogether) {
   EXPECT_THAT(refusal("{arch: dlrm, dim: 64, tables: [10], bottom: [128], top: [1]}"), HasSubstr("64 as the last width"));
   EXPECT_THAT(refusal("{arch: bert, hidden: 64, layers: 2, heads: 8, seq: 32, vocab: 320, dropout: 1.5}"), HasSubstr("below 1"));
   EXPECT_THAT(refusal("{arch: deepseek, hidden: 64}"), HasSubstr("the key 'layers' is missing"));
+  EXPECT_THAT(refusal("{preset: gpt2, vocab: 4294967296}"), HasSubstr("at most 2147483647"));
+  EXPECT_THAT(refusal("{preset: gpt2, layers: 2000000000}"), HasSubstr("layers is 2e+09; expected at most"));
+  EXPECT_THAT(refusal("{preset: mixtral-8x7b, experts: 1000000000}"), HasSubstr("parameters"));
+  EXPECT_THAT(refusal("{arch: resnet50, image: 1000000}"), HasSubstr("image is 1e+06"));
 }
 
 TEST(Import, NamesTheKeyThatIsMissingOrCannotBeSaid) {
