@@ -78,7 +78,7 @@ double rotary_base(const Import& from, double fallback) {
     for (const char* kind : {"rope_type", "type"})
       if (const auto type = rope->find(kind); type && type->as_string() != "default")
         log::warning(text(type->where().file, ": the rotary embedding's scaling (", type->as_string(),
-                          ") is left out: it changes neither shapes nor times"));
+                          ") is left out; plans do not depend on it, but what is trained does"));
   }
   return theta;
 }

@@ -173,7 +173,7 @@ ParallelChoice read_parallel(const ConfigNode& node) {
 std::string default_name(const std::filesystem::path& file) {
   const std::string stem = file.stem().string();
   const std::string folder = std::filesystem::absolute(file).parent_path().filename().string();
-  return (stem == "train" || stem == "config") && !folder.empty() ? folder : stem;
+  return (stem == "train" || file.filename() == "config.json") && !folder.empty() ? folder : stem;
 }
 
 }  // namespace

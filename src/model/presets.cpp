@@ -18,34 +18,65 @@ constexpr Preset kPresets[] = {
     {"llama-2-7b", "{arch: llama, hidden: 4096, layers: 32, heads: 32, ffn: 11008, seq: 4096, vocab: 32000}"},
     {"llama-2-13b", "{arch: llama, hidden: 5120, layers: 40, heads: 40, ffn: 13824, seq: 4096, vocab: 32000}"},
     {"llama-2-70b", "{arch: llama, hidden: 8192, layers: 80, heads: 64, kv_heads: 8, ffn: 28672, seq: 4096, vocab: 32000}"},
-    {"llama-3-8b", "{arch: llama, hidden: 4096, layers: 32, heads: 32, kv_heads: 8, ffn: 14336, seq: 8192, vocab: 128256, rope_theta: 500000}"},
-    {"llama-3-70b", "{arch: llama, hidden: 8192, layers: 80, heads: 64, kv_heads: 8, ffn: 28672, seq: 8192, vocab: 128256, rope_theta: 500000}"},
-    {"llama-3-405b", "{arch: llama, hidden: 16384, layers: 126, heads: 128, kv_heads: 8, ffn: 53248, seq: 8192, vocab: 128256, rope_theta: 500000}"},
-    {"llama-3.2-1b", "{arch: llama, hidden: 2048, layers: 16, heads: 32, kv_heads: 8, ffn: 8192, seq: 8192, vocab: 128256, rope_theta: 500000, tied: true}"},
-    {"llama-3.2-3b", "{arch: llama, hidden: 3072, layers: 28, heads: 24, kv_heads: 8, head_dim: 128, ffn: 8192, seq: 8192, vocab: 128256, rope_theta: 500000, tied: true}"},
+    {"llama-3-8b",
+     "{arch: llama, hidden: 4096, layers: 32, heads: 32, kv_heads: 8, ffn: 14336, seq: 8192, vocab: 128256, rope_theta: 500000}"},
+    {"llama-3-70b",
+     "{arch: llama, hidden: 8192, layers: 80, heads: 64, kv_heads: 8, ffn: 28672, seq: 8192, vocab: 128256, rope_theta: 500000}"},
+    {"llama-3-405b",
+     "{arch: llama, hidden: 16384, layers: 126, heads: 128, kv_heads: 8, ffn: 53248, seq: 8192, vocab: 128256, rope_theta: 500000}"},
+    {"llama-3.2-1b",
+     "{arch: llama, hidden: 2048, layers: 16, heads: 32, kv_heads: 8, ffn: 8192, seq: 8192, vocab: 128256, rope_theta: 500000, tied: "
+     "true}"},
+    {"llama-3.2-3b",
+     "{arch: llama, hidden: 3072, layers: 28, heads: 24, kv_heads: 8, head_dim: 128, ffn: 8192, seq: 8192, vocab: 128256, rope_theta: "
+     "500000, tied: true}"},
     // Jiang et al. 2023 (arXiv 2310.06825).
     {"mistral-7b", "{arch: llama, hidden: 4096, layers: 32, heads: 32, kv_heads: 8, ffn: 14336, seq: 8192, vocab: 32000, window: 4096}"},
     // Qwen Team 2024 (arXiv 2407.10671, 2412.15115) and 2025 (arXiv 2505.09388).
-    {"qwen2-7b", "{arch: llama, hidden: 3584, layers: 28, heads: 28, kv_heads: 4, ffn: 18944, seq: 8192, vocab: 152064, rope_theta: 1000000, norm_eps: 1e-6, qkv_bias: true}"},
-    {"qwen2.5-72b", "{arch: llama, hidden: 8192, layers: 80, heads: 64, kv_heads: 8, ffn: 29568, seq: 8192, vocab: 152064, rope_theta: 1000000, norm_eps: 1e-6, qkv_bias: true}"},
-    {"qwen3-8b", "{arch: llama, hidden: 4096, layers: 36, heads: 32, kv_heads: 8, head_dim: 128, ffn: 12288, seq: 8192, vocab: 151936, rope_theta: 1000000, norm_eps: 1e-6, qk_norm: true}"},
-    {"qwen3-32b", "{arch: llama, hidden: 5120, layers: 64, heads: 64, kv_heads: 8, head_dim: 128, ffn: 25600, seq: 8192, vocab: 151936, rope_theta: 1000000, norm_eps: 1e-6, qk_norm: true}"},
-    {"qwen3-30b-a3b", "{arch: qwen_moe, hidden: 2048, layers: 48, heads: 32, kv_heads: 4, head_dim: 128, expert_ffn: 768, experts: 128, experts_per_token: 8, seq: 8192, vocab: 151936, "
-                      "rope_theta: 1000000, norm_eps: 1e-6, qk_norm: true}"},
-    {"qwen3-235b-a22b", "{arch: qwen_moe, hidden: 4096, layers: 94, heads: 64, kv_heads: 4, head_dim: 128, expert_ffn: 1536, experts: 128, experts_per_token: 8, seq: 8192, vocab: 151936, "
-                        "rope_theta: 1000000, norm_eps: 1e-6, qk_norm: true}"},
-    {"qwen2-57b-a14b", "{arch: qwen_moe, hidden: 3584, layers: 28, heads: 28, kv_heads: 4, expert_ffn: 2560, shared_ffn: 20480, experts: 64, experts_per_token: 8, seq: 8192, vocab: 151936, "
-                       "rope_theta: 1000000, norm_eps: 1e-6, qkv_bias: true}"},
+    {"qwen2-7b",
+     "{arch: llama, hidden: 3584, layers: 28, heads: 28, kv_heads: 4, ffn: 18944, seq: 8192, vocab: 152064, rope_theta: 1000000, norm_eps: "
+     "1e-6, qkv_bias: true}"},
+    {"qwen2.5-72b",
+     "{arch: llama, hidden: 8192, layers: 80, heads: 64, kv_heads: 8, ffn: 29568, seq: 8192, vocab: 152064, rope_theta: 1000000, norm_eps: "
+     "1e-6, qkv_bias: true}"},
+    {"qwen3-8b",
+     "{arch: llama, hidden: 4096, layers: 36, heads: 32, kv_heads: 8, head_dim: 128, ffn: 12288, seq: 8192, vocab: 151936, rope_theta: "
+     "1000000, norm_eps: 1e-6, qk_norm: true}"},
+    {"qwen3-32b",
+     "{arch: llama, hidden: 5120, layers: 64, heads: 64, kv_heads: 8, head_dim: 128, ffn: 25600, seq: 8192, vocab: 151936, rope_theta: "
+     "1000000, norm_eps: 1e-6, qk_norm: true}"},
+    {"qwen3-30b-a3b",
+     "{arch: qwen_moe, hidden: 2048, layers: 48, heads: 32, kv_heads: 4, head_dim: 128, expert_ffn: 768, experts: 128, experts_per_token: "
+     "8, seq: 8192, vocab: 151936, "
+     "rope_theta: 1000000, norm_eps: 1e-6, qk_norm: true}"},
+    {"qwen3-235b-a22b",
+     "{arch: qwen_moe, hidden: 4096, layers: 94, heads: 64, kv_heads: 4, head_dim: 128, expert_ffn: 1536, experts: 128, experts_per_token: "
+     "8, seq: 8192, vocab: 151936, "
+     "rope_theta: 1000000, norm_eps: 1e-6, qk_norm: true}"},
+    {"qwen2-57b-a14b",
+     "{arch: qwen_moe, hidden: 3584, layers: 28, heads: 28, kv_heads: 4, expert_ffn: 2560, shared_ffn: 20480, experts: 64, "
+     "experts_per_token: 8, seq: 8192, vocab: 151936, "
+     "rope_theta: 1000000, norm_eps: 1e-6, qkv_bias: true}"},
     // Jiang et al. 2024 (arXiv 2401.04088).
-    {"mixtral-8x7b", "{arch: mixtral, hidden: 4096, layers: 32, heads: 32, kv_heads: 8, ffn: 14336, experts: 8, experts_per_token: 2, seq: 8192, vocab: 32000, rope_theta: 1000000}"},
-    {"mixtral-8x22b", "{arch: mixtral, hidden: 6144, layers: 56, heads: 48, kv_heads: 8, ffn: 16384, experts: 8, experts_per_token: 2, seq: 8192, vocab: 32768, rope_theta: 1000000}"},
+    {"mixtral-8x7b",
+     "{arch: mixtral, hidden: 4096, layers: 32, heads: 32, kv_heads: 8, ffn: 14336, experts: 8, experts_per_token: 2, seq: 8192, vocab: "
+     "32000, rope_theta: 1000000}"},
+    {"mixtral-8x22b",
+     "{arch: mixtral, hidden: 6144, layers: 56, heads: 48, kv_heads: 8, ffn: 16384, experts: 8, experts_per_token: 2, seq: 8192, vocab: "
+     "32768, rope_theta: 1000000}"},
     // DeepSeek-AI 2024 (arXiv 2405.04434, 2412.19437), without the layers that predict further tokens.
-    {"deepseek-v2-lite", "{arch: deepseek, hidden: 2048, layers: 27, heads: 16, kv_lora: 512, nope_dim: 128, rope_dim: 64, v_dim: 128, ffn: 10944, dense_layers: 1, expert_ffn: 1408, "
-                         "shared_ffn: 2816, experts: 64, experts_per_token: 6, seq: 4096, vocab: 102400, norm_eps: 1e-6}"},
-    {"deepseek-v2", "{arch: deepseek, hidden: 5120, layers: 60, heads: 128, q_lora: 1536, kv_lora: 512, nope_dim: 128, rope_dim: 64, v_dim: 128, ffn: 12288, dense_layers: 1, expert_ffn: 1536, "
-                    "shared_ffn: 3072, experts: 160, experts_per_token: 6, seq: 4096, vocab: 102400, norm_eps: 1e-6}"},
-    {"deepseek-v3", "{arch: deepseek, hidden: 7168, layers: 61, heads: 128, q_lora: 1536, kv_lora: 512, nope_dim: 128, rope_dim: 64, v_dim: 128, ffn: 18432, dense_layers: 3, expert_ffn: 2048, "
-                    "shared_ffn: 2048, experts: 256, experts_per_token: 8, seq: 4096, vocab: 129280, norm_eps: 1e-6}"},
+    {"deepseek-v2-lite",
+     "{arch: deepseek, hidden: 2048, layers: 27, heads: 16, kv_lora: 512, nope_dim: 128, rope_dim: 64, v_dim: 128, ffn: 10944, "
+     "dense_layers: 1, expert_ffn: 1408, "
+     "shared_ffn: 2816, experts: 64, experts_per_token: 6, seq: 4096, vocab: 102400, norm_eps: 1e-6}"},
+    {"deepseek-v2",
+     "{arch: deepseek, hidden: 5120, layers: 60, heads: 128, q_lora: 1536, kv_lora: 512, nope_dim: 128, rope_dim: 64, v_dim: 128, ffn: "
+     "12288, dense_layers: 1, expert_ffn: 1536, "
+     "shared_ffn: 3072, experts: 160, experts_per_token: 6, seq: 4096, vocab: 102400, norm_eps: 1e-6}"},
+    {"deepseek-v3",
+     "{arch: deepseek, hidden: 7168, layers: 61, heads: 128, q_lora: 1536, kv_lora: 512, nope_dim: 128, rope_dim: 64, v_dim: 128, ffn: "
+     "18432, dense_layers: 3, expert_ffn: 2048, "
+     "shared_ffn: 2048, experts: 256, experts_per_token: 8, seq: 4096, vocab: 129280, norm_eps: 1e-6}"},
     // Yin et al. 2025 (arXiv 2504.07866).
     {"pangu-ultra", "{arch: pangu, hidden: 12288, layers: 94, heads: 96, kv_heads: 8, ffn: 28672, seq: 8192, vocab: 153376}"},
     // Radford et al. 2019; Brown et al. 2020, table 2.1 (arXiv 2005.14165); Scao et al. 2022 (arXiv 2211.05100).
@@ -85,8 +116,10 @@ constexpr Preset kPresets[] = {
     {"vgg16", "{arch: vgg16}"},
     {"vgg19", "{arch: vgg19}"},
     // Naumov et al. 2019 (arXiv 1906.00091) on the categories of Criteo's one-day sample that the MLPerf benchmark caps at 40 million rows.
-    {"dlrm-mlperf", "{arch: dlrm, dense: 13, dim: 128, bottom: [512, 256, 128], top: [1024, 1024, 512, 256, 1], "
-                    "tables: [40000000, 39060, 17295, 7424, 20265, 3, 7122, 1543, 63, 40000000, 3067956, 405282, 10, 2209, 11938, 155, 4, 976, 14, 40000000, 40000000, 40000000, 590152, 12973, 108, 36]}"},
+    {"dlrm-mlperf",
+     "{arch: dlrm, dense: 13, dim: 128, bottom: [512, 256, 128], top: [1024, 1024, 512, 256, 1], "
+     "tables: [40000000, 39060, 17295, 7424, 20265, 3, 7122, 1543, 63, 40000000, 3067956, 405282, 10, 2209, 11938, 155, 4, 976, 14, "
+     "40000000, 40000000, 40000000, 590152, 12973, 108, 36]}"},
 };
 
 }  // namespace
