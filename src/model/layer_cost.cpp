@@ -89,6 +89,14 @@ class Layer {
     if (autograd_) work_.exchange_backward({Axis::tensor, "all_gather", whole, true});
   }
 
+  // The encoder's output, which all layers read and which the encoder's end keeps for them.
+  void enter_encoded(std::int64_t rows) {
+    if (tp_ == 1) return;
+    const Bytes whole(rows * hidden_ * element_);
+    if (shard_.sequence_parallel) work_.exchange_forward({Axis::tensor, "all_gather", whole, false});
+    work_.exchange_backward({Axis::tensor, shard_.sequence_parallel ? "reduce_scatter" : "all_reduce", whole, autograd_});
+  }
+
   // After a map whose inputs are divided.
   void leave_rows() {
     if (tp_ == 1) return;
@@ -193,6 +201,7 @@ class Layer {
                       encoded,
                       false};
     enter_columns();
+    enter_encoded(heads.key_rows);
     work_.linear("cross_q", rows_, heads.queries * head_dim, hidden_);
     work_.linear("cross_kv", heads.key_rows, 2 * heads.keys * head_dim, hidden_);
     core(heads);

@@ -160,8 +160,9 @@ BlockCost final_norm_cost(const BlockSpec& block, const BlockShard& shard) {
   const std::int64_t bytes = element * rows_cut * hidden;
   Work work(shard);
   work.pointwise("norm", 2 * bytes, 3 * bytes);
-  work.keep(bytes);
-  BlockCost cost = std::move(work).finish(bytes);
+  work.keep(2 * bytes);
+  // The output is held for the layers that read it, computed again or not.
+  BlockCost cost = std::move(work).finish(2 * bytes);
   cost.output = cost.backward_workspace = Bytes(bytes);
   return cost;
 }

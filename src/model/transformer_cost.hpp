@@ -10,6 +10,7 @@ namespace tessera::model {
 BlockCost embedding_cost(const BlockSpec& block, const BlockShard& shard);
 BlockCost transformer_layer_cost(const BlockSpec& block, const BlockShard& shard);
 BlockCost lm_head_cost(const BlockSpec& block, const BlockShard& shard);
+// The end of an encoder; keeps its output for the layers of the decoder.
 BlockCost final_norm_cost(const BlockSpec& block, const BlockShard& shard);
 // A linear map of each position, whole on every rank. Dimensions: seq, in, hidden.
 BlockCost projector_cost(const BlockSpec& block, const BlockShard& shard);

@@ -208,6 +208,10 @@ TEST(Catalogue, ADecoderReadsTheEncodersOutput) {
   EXPECT_THAT(layer.inputs[1].shape, ::testing::ElementsAre(32, 64));
   EXPECT_THAT(layer.outputs[0].shape, ::testing::ElementsAre(16, 64));
   EXPECT_EQ(model.repeats[static_cast<std::size_t>(model.chains[1].first_repeat) - 1].block.outputs[0].name, "encoded");
+  // Two attentions and the feed-forward network; the gradient of the encoder's output is summed too.
+  const BlockCost divided = cost_of(layer, {2, 2});
+  EXPECT_EQ(divided.forward_all_reduces, 3);
+  EXPECT_EQ(divided.backward_all_reduces, 4);
 }
 
 TEST(Catalogue, EncodersFeedATrunk) {
