@@ -43,7 +43,7 @@ struct Result {
   std::vector<MemoryPoint> memory;  // by time
   double bubble = 0;             // 1 - busy / (step x ranks)
   // Idle share of the rank that takes longest over its passes, from its first to its last: what papers on schedules call the
-  // bubble rate (Qi et al. 2023, section 5.3), for ranks that start and end one after the other lose nothing in a chain of steps.
+  // bubble rate (Qi et al. 2023), for ranks that start and end one after the other lose nothing in a chain of steps.
   double pipeline_bubble = 0;
 };
 

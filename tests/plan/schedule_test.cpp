@@ -78,7 +78,7 @@ TEST(Schedules, HoldWhatTheirPapersSay) {
       const int many = 5 * places;
       EXPECT_EQ(most(Schedule::gpipe, place, places, many), many);
       EXPECT_EQ(most(Schedule::one_f_one_b, place, places, many), places - place);
-      // Qi et al. 2023, table 1: p and 2p - 1 micro-batches, the same on every place.
+      // Qi et al. 2023, section 2: p and 2p - 1 micro-batches, the same on every place.
       EXPECT_EQ(most(Schedule::zb_h1, place, places, many), places);
       EXPECT_EQ(most(Schedule::zb_h2, place, places, many), 2 * places - 1);
       // Two chunks a place: 2p of them are the p micro-batches of 1F1B; DualPipe's table says one more.

@@ -30,7 +30,7 @@ inline plan::Plan make_plan(const model::ModelSpec& model, const PlanShape& shap
   plan.schedule = shape.schedule;
   plan.bucket = Bytes(64 << 10);
   plan.ranks.resize(static_cast<std::size_t>(shape.dp) * shape.places * shape.tp);
-  const int chunks = plan::is_v_shaped(shape.schedule) ? 2 : shape.chunks;
+  const int chunks = plan::is_v_shaped(shape.schedule) ? 2 : shape.schedule == plan::Schedule::interleaved ? shape.chunks : 1;
   const int stages = shape.places * chunks;
   plan.stages.resize(static_cast<std::size_t>(stages));
   plan::Strategy strategy;
