@@ -11,14 +11,7 @@ namespace {
 // cannot deadlock on any transport.
 class Runner {
  public:
-  explicit Runner(const std::vector<Program>& programs) : programs_(programs) {
-    std::unordered_map<int, int> index;
-    for (std::size_t p = 0; p < programs.size(); ++p) index[programs[p].rank] = static_cast<int>(p);
-    // A peer that does not exist: its messages never meet anything.
-    streams_ = streams_of(programs, [&](int rank) {
-      const auto found = index.find(rank);
-      return found == index.end() ? -1 - rank : found->second;
-    });
+  Runner(const std::vector<Program>& programs, const std::function<int(int rank)>& program_of) : programs_(programs), streams_(streams_of(programs, program_of)) {
     head_.assign(streams_.streams.size(), 0);
     for (const Program& program : programs) done_.emplace_back(program.instructions.size(), false);
   }
@@ -103,8 +96,20 @@ class Runner {
 }  // namespace
 
 void check(const std::vector<Program>& programs) {
+  std::unordered_map<int, int> index;
+  for (std::size_t p = 0; p < programs.size(); ++p) index[programs[p].rank] = static_cast<int>(p);
   check_passes(programs);
-  Runner(programs).run();
+  // A peer that does not exist: its messages never meet anything.
+  const auto program_of = [&](int rank) {
+    const auto found = index.find(rank);
+    return found == index.end() ? -1 - rank : found->second;
+  };
+  Runner(programs, program_of).run();
+}
+
+void check(const std::vector<Program>& programs, const std::vector<int>& program_of) {
+  check_passes(programs);
+  Runner(programs, [&](int rank) { return program_of.at(rank); }).run();
 }
 
 Bytes peak_memory(const Program& program, const MemoryBudget& budget) {

@@ -115,6 +115,8 @@ std::vector<Program> compile_evaluation(const plan::Plan& plan, const model::Mod
 // no set of ranks can wait for each other in a circle, however little the transport buffers; members of a group issue the same
 // collectives in the same order. Linear in the number of instructions. Throws invalid_config with rank and instruction.
 void check(const std::vector<Program>& programs);
+// Of programs that stand for others which do the same: `program_of` says by rank which.
+void check(const std::vector<Program>& programs, const std::vector<int>& program_of);
 
 // What a rank holds while it runs its program.
 struct ActivationBytes {

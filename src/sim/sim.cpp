@@ -70,6 +70,7 @@ Simulation simulate(const plan::Plan& plan, const model::ModelSpec& model, const
   plan::Prices prices(model, train, cluster, profile);
   const Fold fold = fold_of(plan, cluster);
   Simulation out{program::compile(plan, model, fold.ranks), {}};
+  program::check(out.programs, fold.program_of);
   out.result = run_folded(out.programs, fold, plan, prices);
   return out;
 }

@@ -64,9 +64,9 @@ struct StageTimes {
 // Collectives and optimizer steps take no time; memory is counted in stages of one byte.
 Result run(const std::vector<program::Program>& programs, const StageTimes& times);
 
-// A plan from beginning to end. Where the replicas and the tensor-parallel peers of every stage do the same on equal devices
+// A plan from beginning to end: compiles, checks and runs its programs. Where the replicas and the tensor-parallel peers of every stage do the same on equal devices
 // and links, one rank of each stage is simulated for all of them: `programs`, `spans` and `memory` are then those of these
-// ranks, `result.ranks` is of all. So thousands of ranks take as long as a few.
+// ranks, `result.ranks` is of all. So thousands of ranks take as long as a few. `plan` must have passed plan::check.
 struct Simulation {
   std::vector<program::Program> programs;
   Result result;
