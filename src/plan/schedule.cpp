@@ -1,6 +1,7 @@
 #include "plan/schedule.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 
 namespace tessera::plan {
@@ -221,6 +222,15 @@ std::vector<Slot> order_of(Schedule schedule, int place, int places, int micro_b
     case Schedule::dualpipe_v: return dualpipe_v(place, places, micro_batches);
   }
   return {};
+}
+
+std::vector<Slot> fitted_order(int place, int places, int micro_batches, const PassTimes& times) {
+  // Until its first backward pass a place waits for a round trip to the last one, which forward passes can fill; and at the end
+  // the first place waits as long for its last backward pass, which weight halves put off can fill on the places behind it.
+  const double round_trip = times.forward + times.input + 2 * times.message;
+  const int behind = places - place - 1;
+  const int ahead = std::min(2 * behind + 1, static_cast<int>(std::ceil(behind * round_trip / times.forward)));
+  return split(ahead, static_cast<int>(std::min<double>(micro_batches, std::ceil(place * round_trip / times.weight))), micro_batches);
 }
 
 std::vector<Slot> order_of(const Plan& plan, int place) {

@@ -35,6 +35,17 @@ int stage_at(Schedule schedule, int place, int chunk, int places);
 //   dualpipe_v   DeepSeek 2025 (github.com/deepseek-ai/DualPipe): one arm of DualPipe, folded; in the middle each forward pass
 //                runs overlapped with a backward pass of the other chunk.
 std::vector<Slot> order_of(Schedule schedule, int place, int places, int micro_batches, int chunks = 1);
+// Seconds of one micro-batch through one stage, and of a message to the next place.
+struct PassTimes {
+  double forward = 1;
+  double input = 1;
+  double weight = 1;
+  double message = 0;
+};
+// ZB-H2 fitted to unequal times, all positive (Qi et al. 2023, section 3, there found by search as ZB-2p): every place runs
+// ahead and puts its weight halves off so far that none waits for another, but for what whole passes leave over. Holds up to 2 x places micro-batches whole, and
+// beside them what the weight halves need.
+std::vector<Slot> fitted_order(int place, int places, int micro_batches, const PassTimes& times);
 // What the plan says: its own order, or that of its schedule.
 std::vector<Slot> order_of(const Plan& plan, int place);
 
