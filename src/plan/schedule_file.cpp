@@ -154,9 +154,14 @@ void check_schedule(const Plan& plan) {
   const Pipeline pipeline = pipeline_of(plan);
   if (static_cast<int>(plan.order.size()) != pipeline.places)
     refuse(plan.where, text("its order is for ", plan.order.size(), " ranks of a pipeline"), text(pipeline.places));
-  for (int place = 0; place < pipeline.places; ++place)
+  for (int place = 0; place < pipeline.places; ++place) {
+    // Each order names every chunk and micro-batch at least twice; so it bounds what the check has to hold.
+    if (static_cast<std::int64_t>(plan.order[place].size()) / 2 / pipeline.chunks < plan.micro_batches)
+      refuse(plan.where, text("its order has ", plan.order[place].size(), " slots for rank ", place, " of the pipeline"),
+             text("a forward and a backward pass for each of ", plan.micro_batches, " micro-batches in each of ", pipeline.chunks, " stages"));
     if (const std::string fault = fault_of(plan.order[place], place, pipeline, plan.schedule, static_cast<int>(plan.micro_batches)); !fault.empty())
       refuse(plan.where, text("its order, rank ", place, " of the pipeline: ", fault), "every pass of every micro-batch once, in order");
+  }
 }
 
 void check_trainable(const Plan& plan) {
@@ -168,7 +173,7 @@ void check_trainable(const Plan& plan) {
   const Pipeline pipeline = pipeline_of(plan);
   if (pipeline.chunks > 1) refuse_to_train(text("it puts ", pipeline.chunks, " stages on each rank"));
   for (int place = 0; place < pipeline.places; ++place)
-    for (const Slot& slot : order_of(plan, place))
+    for (const Slot& slot : plan.order.empty() ? order_of(plan.schedule, place, pipeline.places, 1) : plan.order[place])
       if (slot.part != Backward::whole) refuse_to_train("it runs backward passes in two halves");
 }
 

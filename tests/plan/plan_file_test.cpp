@@ -154,6 +154,7 @@ TEST_F(EditedPlan, IsRefusedWhenItsOrderCannotRun) {
   EXPECT_NO_THROW(check(read(replaced(json, "\"bucket_bytes\"", with_order("[\"F0.0\", \"F0.1\", \"B0.1\", \"B0.0\"]"))), job, cluster));
   EXPECT_THAT(refusal("\"bucket_bytes\"", with_order("[\"F0.0\", \"B0.1\", \"F0.1\", \"B0.0\"]")).what(), HasSubstr("B0.1 comes before what it needs"));
   EXPECT_THAT(refusal("\"bucket_bytes\"", "\"order\": [[\"F0.0\"]],\n  \"bucket_bytes\"").what(), HasSubstr("its order is for 1 ranks of a pipeline"));
+  EXPECT_THAT(refusal("\"bucket_bytes\"", with_order("[\"F0.0\", \"B0.0\"]")).what(), HasSubstr("its order has 2 slots for rank 0"));
 }
 
 TEST_F(EditedPlan, ThatTheTrainerCannotRunIsNamed) {
