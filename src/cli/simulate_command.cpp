@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/file_system.hpp"
 #include "cli/commands.hpp"
 #include "cli/measured_profile.hpp"
-#include "plan/plan.hpp"
-#include "program/program.hpp"
+#include "plan/schedule.hpp"
 #include "sim/sim.hpp"
 
 namespace tessera::cli {
@@ -16,6 +16,7 @@ namespace {
 struct SimulateOptions {
   std::string yaml;
   std::string plan;
+  std::string schedule;
   std::string cluster;
   std::string profile;
   std::string trace;
@@ -38,30 +39,40 @@ void print_table(const sim::Result& result, const plan::Plan& plan, const model:
   if (result.ranks.size() > kMostRows) std::printf("... and %zu more ranks; --json has all\n", result.ranks.size() - kMostRows);
 }
 
-nlohmann::ordered_json json_of(const sim::Result& result, const plan::Prediction& prediction) {
+nlohmann::ordered_json json_of(const sim::Result& result, const std::optional<plan::Prediction>& prediction) {
   nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
   for (const sim::RankResult& rank : result.ranks)
     ranks.push_back({{"busy_seconds", rank.busy.value}, {"waiting_seconds", rank.exposed.value}, {"memory_bytes", rank.peak_memory.value}});
-  return {{"step_seconds", result.step.value}, {"predicted_seconds", prediction.step.value}, {"bubble", result.bubble}, {"ranks", ranks}};
+  nlohmann::ordered_json out = {{"step_seconds", result.step.value}};
+  if (prediction) out["predicted_seconds"] = prediction->step.value;
+  out["bubble"] = result.bubble;
+  out["pipeline_bubble"] = result.pipeline_bubble;
+  out["ranks"] = ranks;
+  return out;
 }
 
 void simulate(const SimulateOptions& options) {
   const model::JobSpec job = model::read_job(options.yaml, options.overrides);
   const cluster::ClusterSpec cluster = options.cluster.empty() ? cluster::resolve(job.cluster) : cluster::load_cluster(options.cluster);
-  const plan::Plan plan = plan::load_plan(options.plan);
+  plan::Plan plan = plan::load_plan(options.plan);
+  if (!options.schedule.empty()) plan::use_schedule(plan::load_schedule(options.schedule), plan);
   plan::check(plan, job, cluster);
   const profile::Profile profile = profile_for(options.profile, !options.cluster.empty(), job, cluster);
-  const auto programs = program::compile(plan, job.model);
-  program::check(programs);
-  const sim::Result result = sim::run(programs, plan, job.model, job.train, cluster, profile);
-  const plan::Prediction prediction = plan::predict(plan, job.model, job.train, cluster, profile);
-  if (!options.trace.empty()) write_whole(real_file_system(), options.trace, sim::to_chrome_trace(result, programs));
+  const sim::Simulation simulation = sim::simulate(plan, job.model, job.train, cluster, profile);
+  const sim::Result& result = simulation.result;
+  // The cost model's formulas are for one stage a rank and whole backward passes.
+  std::optional<plan::Prediction> prediction;
+  if (plan.order.empty() && (plan.schedule == plan::Schedule::one_f_one_b || plan.schedule == plan::Schedule::gpipe))
+    prediction = plan::predict(plan, job.model, job.train, cluster, profile);
+  if (!options.trace.empty()) write_whole(real_file_system(), options.trace, sim::to_chrome_trace(result, simulation.programs));
   if (options.json) {
     std::printf("%s\n", json_of(result, prediction).dump().c_str());
     return;
   }
   print_table(result, plan, job);
-  std::printf("\nthe cost model predicts %s\n", to_text(prediction.step).c_str());
+  if (simulation.programs.size() < result.ranks.size())
+    std::printf("\n%zu ranks stand for all %zu: the others do the same at the same time\n", simulation.programs.size(), result.ranks.size());
+  if (prediction) std::printf("\nthe cost model predicts %s\n", to_text(prediction->step).c_str());
   if (!options.trace.empty()) std::printf("trace written to %s; open it in ui.perfetto.dev or chrome://tracing\n", options.trace.c_str());
 }
 
@@ -72,6 +83,7 @@ void add_simulate_command(CLI::App& app) {
   auto options = std::make_shared<SimulateOptions>();
   command->add_option("train_yaml", options->yaml, "What to train")->required();
   command->add_option("--plan", options->plan, "The plan to run")->required();
+  command->add_option("--schedule", options->schedule, "Work through the micro-batches in the order of this file");
   command->add_option("--cluster", options->cluster, "Run on this cluster file instead of the YAML's cluster");
   command->add_option("--profile", options->profile, "Use these measured times");
   command->add_option("--trace", options->trace, "Write a Chrome trace to this file");

@@ -10,6 +10,7 @@
 #include "cli/workers.hpp"
 #include "data/data.hpp"
 #include "observe/run.hpp"
+#include "plan/schedule.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -108,6 +109,7 @@ ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vecto
   if (plan_file || named) {
     chosen.plan = plan::load_plan(plan_file ? *plan_file : job.parallel.file);
     plan::check(chosen.plan, job, cluster);
+    plan::check_trainable(chosen.plan);
     return chosen;
   }
   profile::Profile profile;

@@ -5,6 +5,7 @@
 
 #include "plan/divisors.hpp"
 #include "plan/plan.hpp"
+#include "plan/schedule.hpp"
 
 namespace tessera::plan {
 namespace {
@@ -64,7 +65,6 @@ void check_strategy(const Plan& plan, const model::ModelSpec& model, const Strat
 void check_stages(const Plan& plan, const model::ModelSpec& model) {
   if (plan.stages.empty()) refuse(plan.where, "it has no stages", "at least one");
   const Strategy& common = plan.stages.front().runs.empty() ? Strategy{} : plan.stages.front().runs.front().strategy;
-  std::vector<int> stage_of(plan.world_size(), -1);
   int next_block = 0;
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
@@ -84,16 +84,11 @@ void check_stages(const Plan& plan, const model::ModelSpec& model) {
     }
     if (static_cast<int>(stage.ranks.size()) != common.dp * common.tp)
       refuse(stage.where, text("stage ", s, " has ", stage.ranks.size(), " ranks for dp ", common.dp, " x tp ", common.tp), text(common.dp * common.tp, " ranks"));
-    for (int rank : stage.ranks) {
+    for (int rank : stage.ranks)
       if (rank < 0 || rank >= plan.world_size()) refuse(stage.where, text("stage ", s, " names rank ", rank), text("a rank below ", plan.world_size()));
-      if (stage_of[rank] >= 0) refuse(stage.where, text("rank ", rank, " is in stage ", stage_of[rank], " and in stage ", s), "each rank once");
-      stage_of[rank] = static_cast<int>(s);
-    }
   }
   const Where& end = plan.stages.back().where;
   if (next_block != model.block_count()) refuse(end, text("blocks ", next_block, " to ", model.block_count() - 1, " are in no stage"), text("stages that end at block ", model.block_count()));
-  for (int rank = 0; rank < plan.world_size(); ++rank)
-    if (stage_of[rank] < 0) refuse(plan.ranks[rank].where, text("rank ", rank, " is in no stage"), "each rank once");
 }
 
 }  // namespace
@@ -103,6 +98,7 @@ void check(const Plan& plan, const model::ModelSpec& model, const cluster::Clust
   if (plan.global_batch < 1 || plan.micro_batches < 1) refuse(plan.where, text("global_batch ", plan.global_batch, ", micro_batches ", plan.micro_batches), "at least 1");
   check_ranks(plan, cluster);
   check_stages(plan, model);
+  check_schedule(plan);
 }
 
 void check(const Plan& plan, const model::JobSpec& job, const cluster::ClusterSpec& cluster) {

@@ -10,6 +10,7 @@
 #include "cluster/cluster.hpp"
 #include "model/job.hpp"
 #include "model/model.hpp"
+#include "plan/slot.hpp"
 #include "profile/profile.hpp"
 
 namespace tessera::plan {
@@ -77,6 +78,7 @@ struct Plan {
   std::int64_t global_batch = 1;    // samples
   std::int64_t micro_batches = 1;   // per data-parallel replica and step
   Schedule schedule = Schedule::one_f_one_b;
+  Orders order;                     // a schedule of one's own, on the stages as `schedule` places them; empty: that of `schedule`
   std::vector<RankPlace> ranks;     // by rank
   std::vector<Stage> stages;        // in model order
   Bytes bucket = Bytes(25 << 20);   // gradients are reduced in buckets of about this size

@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "plan/plan.hpp"
+#include "plan/schedule.hpp"
 
 namespace tessera::plan {
 namespace {
@@ -78,6 +79,12 @@ Stage read_stage(const ConfigNode& node) {
   return stage;
 }
 
+std::string json_of(const std::vector<Slot>& order) {
+  std::vector<std::string> words;
+  for (const Slot& slot : order) words.push_back(to_text(slot));
+  return Json(words).dump();
+}
+
 Prediction read_prediction(const ConfigNode& node) {
   node.allow_only({"step_seconds", "bubble", "memory_bytes", "parts"});
   Prediction prediction;
@@ -98,17 +105,20 @@ std::string to_json(const Plan& plan) {
   for (const RankPlace& place : plan.ranks) ranks.push_back(json_of(place));
   std::vector<std::string> stages;
   for (const Stage& stage : plan.stages) stages.push_back(json_of(stage));
+  std::vector<std::string> orders;
+  for (const auto& order : plan.order) orders.push_back(json_of(order));
+  const std::string order = orders.empty() ? "" : ",\n  \"order\": " + list(orders, "  ");
   std::string out = text("{\n  \"format\": \"", kFormat, "\",\n  \"version\": ", kVersion, ",\n  \"model\": ", Json(plan.model_fingerprint).dump(),
                          ",\n  \"cluster\": ", Json(plan.cluster_fingerprint).dump(), ",\n  \"precision\": \"", model::name_of(plan.precision),
                          "\",\n  \"global_batch\": ", plan.global_batch, ",\n  \"micro_batches\": ", plan.micro_batches, ",\n  \"schedule\": \"",
-                         name_of(plan.schedule), "\",\n  \"bucket_bytes\": ", plan.bucket.value, ",\n  \"ranks\": ", list(ranks, "  "),
+                         name_of(plan.schedule), "\"", order, ",\n  \"bucket_bytes\": ", plan.bucket.value, ",\n  \"ranks\": ", list(ranks, "  "),
                          ",\n  \"stages\": ", list(stages, "  "));
   if (plan.predicted) out += ",\n  \"predicted\": " + json_of(*plan.predicted);
   return out + "\n}\n";
 }
 
 Plan read_plan(const ConfigNode& node) {
-  node.allow_only({"format", "version", "model", "cluster", "precision", "global_batch", "micro_batches", "schedule", "bucket_bytes", "ranks", "stages", "predicted"});
+  node.allow_only({"format", "version", "model", "cluster", "precision", "global_batch", "micro_batches", "schedule", "order", "bucket_bytes", "ranks", "stages", "predicted"});
   if (node.at("format").as_string() != kFormat) throw node.at("format").error("this is no plan", kFormat);
   if (const std::int64_t version = node.at("version").as_int(); version != kVersion)
     throw node.at("version").error(text("version ", version, " cannot be read"), text("version ", kVersion), "make the plan again with `tessera plan`");
@@ -119,7 +129,8 @@ Plan read_plan(const ConfigNode& node) {
   plan.precision = node.at("precision").as_choice({"fp32", "bf16"}) == "fp32" ? model::Precision::f32 : model::Precision::bf16;
   plan.global_batch = node.at("global_batch").as_int_at_least(1);
   plan.micro_batches = node.at("micro_batches").as_int_at_least(1);
-  plan.schedule = node.at("schedule").as_choice({"1f1b", "gpipe"}) == "1f1b" ? Schedule::one_f_one_b : Schedule::gpipe;
+  plan.schedule = read_schedule_name(node.at("schedule"));
+  if (const auto order = node.find("order")) plan.order = read_orders(*order);
   plan.bucket = Bytes(node.at("bucket_bytes").as_int_at_least(1));
   for (const ConfigNode& place : node.at("ranks").items()) plan.ranks.push_back(read_place(place));
   for (const ConfigNode& stage : node.at("stages").items()) plan.stages.push_back(read_stage(stage));

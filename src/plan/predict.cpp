@@ -223,7 +223,8 @@ class Predictor {
     for (int s = 0; s < stage_count_; ++s) orders.push_back(order_of(plan_.schedule, s, stage_count_, micro_batches_));
     const auto advance = [&](int s) {
       while (next[s] < orders[s].size()) {
-        const auto [forward, m] = orders[s][next[s]];
+        const bool forward = orders[s][next[s]].forward;
+        const int m = orders[s][next[s]].micro_batch;
         double ready = 0;
         if (forward && s > 0) {
           ready = activations[s][m] = arrival(forward_end_[s - 1][m], forward_end_[s], activations[s], m, times_[s - 1].activation_send);

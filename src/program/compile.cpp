@@ -1,15 +1,15 @@
 #include <algorithm>
 #include <map>
 
-#include "program/program.hpp"
 #include "plan/schedule.hpp"
+#include "program/passes.hpp"
+#include "program/program.hpp"
 
 namespace tessera::program {
 namespace {
 
 using model::BlockInstance;
 using plan::Slot;
-using plan::order_of;
 
 // A shard starts on its own cache line.
 constexpr std::int64_t kShardAlignment = 16;
@@ -19,32 +19,32 @@ constexpr std::int64_t kScalarBytes = 32;
 std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + step - 1) / step * step; }
 
 // Builds the program of one rank. Everything that peers must agree on (groups, buckets, order) is a function of the plan
-// and the stage alone.
+// and the place in the pipeline alone.
 class Compiler {
  public:
-  Compiler(const plan::Plan& plan, const model::ModelSpec& model, int stage, int dp_index, int tp_index)
-      : plan_(plan), blocks_(model.blocks()), stage_(plan.stages[stage]) {
+  Compiler(const plan::Plan& plan, const std::vector<BlockInstance>& blocks, int place, int dp_index, int tp_index)
+      : plan_(plan), blocks_(blocks), pipeline_(plan::pipeline_of(plan)), place_(place), stage_(plan.stages[place]) {
     const plan::Strategy& strategy = stage_.runs.front().strategy;
-    program_.stage = stage;
     program_.dp_index = dp_index;
     program_.dp_size = strategy.dp;
     program_.tp_index = tp_index;
     program_.tp_size = strategy.tp;
-    program_.rank = stage_.ranks[dp_index * strategy.tp + tp_index];
-    program_.first_block = stage_.first_block();
-    program_.last_block = stage_.last_block();
+    program_.rank = rank_in(stage_);
     program_.micro_batches = plan.micro_batches;
     program_.micro_batch = plan.micro_batch(strategy.dp);
-    for (const auto& run : stage_.runs)
-      for (int b = run.first; b < run.last; ++b)
-        program_.recompute.push_back(run.strategy.recompute == model::Recompute::full && b > 0 && b + 1 < static_cast<int>(blocks_.size()));
-    zero_ = strategy.zero >= 1 && strategy.dp > 1;
+    for (int c = 0; c < pipeline_.chunks; ++c) program_.chunks.push_back(chunk_at(plan::stage_at(plan.schedule, place, c, pipeline_.places)));
+    const Chunk& first = program_.chunks.front();
+    program_.stage = first.stage;
+    program_.first_block = first.first_block;
+    program_.last_block = first.last_block;
+    program_.recompute = first.recompute;
   }
 
   Program training() {
+    const std::vector<Slot> order = plan::order_of(plan_, place_);
     add_groups();
-    add_buckets();
-    add_schedule(order_of(plan_.schedule, program_.stage, stage_count(), static_cast<int>(program_.micro_batches)));
+    add_buckets(order);
+    passes_ = add_passes(order, pass_plan(), program_);
     add_reductions();
     return std::move(program_);
   }
@@ -53,12 +53,13 @@ class Compiler {
     program_.training = false;
     program_.micro_batches = micro_batches;
     program_.micro_batch = micro_batch;
+    std::vector<Slot> forwards = plan::order_of(plan_.schedule, place_, pipeline_.places, static_cast<int>(micro_batches), pipeline_.chunks);
+    std::erase_if(forwards, [](const Slot& slot) { return !slot.forward; });
+    for (Slot& slot : forwards) slot.with_next = false;
     add_groups();
-    add_buckets();
-    std::vector<Slot> forwards;
-    for (int m = 0; m < micro_batches; ++m) forwards.push_back({true, m});
-    add_schedule(forwards);
-    emit({Op::reduce_norm, -1, -1, -1, -1, -1, world_group_, Bytes(kScalarBytes), {last_forward_}});
+    add_buckets(forwards);
+    passes_ = add_passes(forwards, pass_plan(), program_);
+    emit({Op::reduce_norm, -1, -1, -1, -1, -1, world_group_, Bytes(kScalarBytes), {passes_.last_forward}});
     return std::move(program_);
   }
 
@@ -66,6 +67,15 @@ class Compiler {
   int add_group(std::string name, std::vector<int> ranks) {
     program_.groups.push_back({std::move(name), std::move(ranks)});
     return static_cast<int>(program_.groups.size()) - 1;
+  }
+
+  Chunk chunk_at(int stage) const {
+    const plan::Stage& held = plan_.stages[stage];
+    Chunk chunk{stage, held.first_block(), held.last_block(), {}};
+    for (const auto& run : held.runs)
+      for (int b = run.first; b < run.last; ++b)
+        chunk.recompute.push_back(run.strategy.recompute == model::Recompute::full && b > 0 && b + 1 < static_cast<int>(blocks_.size()));
+    return chunk;
   }
 
   int rank_in(const plan::Stage& stage) const {
@@ -94,6 +104,10 @@ class Compiler {
     throw Error(ErrorCode::internal, text("block ", block, " is in no stage"));
   }
 
+  bool holds(int stage) const {
+    return std::any_of(program_.chunks.begin(), program_.chunks.end(), [&](const Chunk& chunk) { return chunk.stage == stage; });
+  }
+
   // The stage that owns the parameter that (block, parameter) is tied to.
   int owner_stage(const std::string& name) const {
     for (const auto& block : blocks_)
@@ -102,24 +116,24 @@ class Compiler {
     throw Error(ErrorCode::internal, "no block owns the tied parameter " + name);
   }
 
-  // The other stage that holds a copy of this parameter, or -1.
+  // The stage of another rank that holds a copy of this parameter, or -1.
   int tied_stage(const BlockInstance& block, const model::ParameterSpec& parameter) const {
     if (!parameter.tied_to.empty()) {
       const int owner = owner_stage(parameter.tied_to);
-      return owner == program_.stage ? -1 : owner;
+      return holds(owner) ? -1 : owner;
     }
     const std::string name = block.parameter_name(parameter);
     for (const auto& other : blocks_)
       for (const auto& candidate : other.spec->parameters)
-        if (candidate.tied_to == name && stage_of(other.index) != program_.stage) return stage_of(other.index);
+        if (candidate.tied_to == name && !holds(stage_of(other.index))) return stage_of(other.index);
     return -1;
   }
 
-  void close_bucket(Bucket& bucket) {
+  void close_bucket(Bucket& bucket, const Chunk& chunk) {
     if (bucket.entries.empty()) return;
     bucket.group = data_group_;
-    bucket.sharded = zero_;
-    if (zero_) bucket.count = round_up(bucket.count, kShardAlignment * program_.dp_size);
+    bucket.sharded = program_.dp_size > 1 && plan_.stages[chunk.stage].runs.front().strategy.zero >= 1;
+    if (bucket.sharded) bucket.count = round_up(bucket.count, kShardAlignment * program_.dp_size);
     program_.buckets.push_back(std::move(bucket));
     bucket = {};
   }
@@ -131,30 +145,44 @@ class Compiler {
     bucket.count += count;
   }
 
+  // Chunks by when their gradients are complete; on all data-parallel peers the same.
+  std::vector<int> by_completion(const std::vector<Slot>& order) const {
+    std::vector<std::size_t> end(program_.chunks.size(), 0);
+    for (std::size_t i = 0; i < order.size(); ++i) end[order[i].chunk] = i;
+    std::vector<int> chunks(program_.chunks.size());
+    for (std::size_t c = 0; c < chunks.size(); ++c) chunks[c] = static_cast<int>(c);
+    std::stable_sort(chunks.begin(), chunks.end(), [&](int a, int b) { return end[a] < end[b]; });
+    return chunks;
+  }
+
+  void add_buckets(const std::vector<Slot>& order) {
+    for (const int c : by_completion(order)) add_buckets(program_.chunks[c]);
+  }
+
   // Backward order: the last blocks' gradients are complete first. A block is never cut between buckets, so that its
-  // parameters stay neighbours; a parameter that another stage also holds gets a bucket of its own.
-  void add_buckets() {
+  // parameters stay neighbours; a parameter that another rank's stage also holds gets a bucket of its own.
+  void add_buckets(const Chunk& chunk) {
     const std::int64_t target = plan_.bucket.value / 4;
     Bucket bucket;
-    for (int b = program_.last_block - 1; b >= program_.first_block; --b) {
+    for (int b = chunk.last_block - 1; b >= chunk.first_block; --b) {
       const BlockInstance& block = blocks_[b];
       std::int64_t size = 0;
       for (const auto& parameter : block.spec->parameters) size += parameter.count() / program_.tp_size;
-      if (bucket.count > 0 && bucket.count + size > target) close_bucket(bucket);
+      if (bucket.count > 0 && bucket.count + size > target) close_bucket(bucket, chunk);
       for (std::size_t i = 0; i < block.spec->parameters.size(); ++i) {
         const auto& parameter = block.spec->parameters[i];
         const int other = tied_stage(block, parameter);
         if (other >= 0) {
           Bucket alone;
           append(alone, b, static_cast<int>(i));
-          close_bucket(alone);
+          close_bucket(alone, chunk);
           tied_[static_cast<int>(program_.buckets.size()) - 1] = other;
         } else if (parameter.tied_to.empty()) {
           append(bucket, b, static_cast<int>(i));
         }
       }
     }
-    close_bucket(bucket);
+    close_bucket(bucket, chunk);
   }
 
   int emit(Instruction instruction) {
@@ -174,95 +202,69 @@ class Compiler {
 
   // Where the last micro-batch's backward is cut: below the lowest block of each bucket, so that the bucket's reduction
   // can start while the blocks below are still computing.
-  std::vector<int> backward_cuts() const {
-    std::vector<int> cuts;
-    for (const auto& bucket : program_.buckets) {
-      int lowest = program_.last_block;
-      for (const auto& entry : bucket.entries) lowest = std::min(lowest, entry.block);
-      cuts.push_back(lowest);
-    }
-    cuts.push_back(program_.first_block);
+  std::vector<int> backward_cuts(const Chunk& chunk) const {
+    std::vector<int> cuts = {chunk.first_block};
+    for (const auto& bucket : program_.buckets)
+      if (const int lowest = lowest_block(bucket); lowest >= chunk.first_block && lowest < chunk.last_block) cuts.push_back(lowest);
     std::sort(cuts.begin(), cuts.end(), std::greater<>());
     cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
     return cuts;
   }
 
-  int stage_count() const { return static_cast<int>(plan_.stages.size()); }
-
-  void add_schedule(const std::vector<Slot>& order) {
-    const bool first_stage = program_.stage == 0;
-    const bool last_stage = program_.stage == stage_count() - 1;
-    const int before = first_stage ? -1 : rank_in(plan_.stages[program_.stage - 1]);
-    const int behind = last_stage ? -1 : rank_in(plan_.stages[program_.stage + 1]);
-    const int begin = program_.first_block;
-    const int end = program_.last_block;
-    std::vector<int> forwards;
-    std::vector<int> backwards;
-    for (const Slot& slot : order) {
-      const int m = slot.micro_batch;
-      if (slot.forward) {
-        std::vector<int> needs;
-        if (!first_stage) {
-          // Two receive buffers: the one in use, and the one that fills meanwhile.
-          std::vector<int> free;
-          if (forwards.size() >= 2) free.push_back(forwards[forwards.size() - 2]);
-          needs.push_back(emit({Op::receive_activation, m, begin, end, before, -1, -1, boundary_bytes(begin), free}));
-        }
-        // Without backward passes nothing else keeps a stage from running ahead of the next one, with all that it sends.
-        if (!program_.training && sends_.size() >= 2) needs.push_back(sends_[sends_.size() - 2]);
-        forwards.push_back(emit({Op::forward, m, begin, end, -1, -1, -1, {}, needs}));
-        last_forward_ = forwards.back();
-        if (!last_stage) sends_.push_back(emit({Op::send_activation, m, end, end, behind, -1, -1, boundary_bytes(end), {forwards.back()}}));
-        continue;
-      }
-      std::vector<int> needs;
-      if (!last_stage) {
-        std::vector<int> free;
-        if (backwards.size() >= 2) free.push_back(backwards[backwards.size() - 2]);
-        needs.push_back(emit({Op::receive_gradient, m, end, end, behind, -1, -1, boundary_bytes(end), free}));
-      }
-      const bool final_micro_batch = backwards.size() + 1 == static_cast<std::size_t>(program_.micro_batches);
-      const std::vector<int> cuts = final_micro_batch ? backward_cuts() : std::vector<int>{begin};
-      int upper = end;
-      int last = -1;
-      for (int lower : cuts) {
-        if (lower >= upper) continue;
-        last = emit({Op::backward, m, lower, upper, -1, -1, -1, {}, needs});
-        needs = {last};
-        upper = lower;
-        if (final_micro_batch) final_backward_[lower] = last;
-      }
-      backwards.push_back(last);
-      if (!first_stage) emit({Op::send_gradient, m, begin, end, before, -1, -1, boundary_bytes(begin), {last}});
-    }
+  int lowest_block(const Bucket& bucket) const {
+    int lowest = bucket.entries.front().block;
+    for (const auto& entry : bucket.entries) lowest = std::min(lowest, entry.block);
+    return lowest;
   }
 
-  // The backward instruction after which all gradients of a bucket are complete.
-  int gradients_complete(const Bucket& bucket) const {
-    int lowest = program_.last_block;
-    for (const auto& entry : bucket.entries) lowest = std::min(lowest, entry.block);
-    return std::prev(final_backward_.upper_bound(lowest))->second;
+  PassPlan pass_plan() const {
+    PassPlan out;
+    const int last = static_cast<int>(plan_.stages.size()) - 1;
+    for (const Chunk& chunk : program_.chunks) {
+      out.neighbours.push_back({chunk.stage == 0 ? -1 : rank_in(plan_.stages[chunk.stage - 1]), chunk.stage == last ? -1 : rank_in(plan_.stages[chunk.stage + 1])});
+      out.cuts.push_back(backward_cuts(chunk));
+    }
+    out.boundary_bytes = [this](int block) { return boundary_bytes(block); };
+    return out;
+  }
+
+  // The instruction after which the gradients of a block are complete.
+  int complete(int block) const {
+    return std::prev(passes_.completes[program_.chunk_of(block)].upper_bound(block))->second;
+  }
+
+  // Those after which all gradients of a bucket are: of its blocks, and of blocks of other chunks that share its parameters.
+  std::vector<int> gradients_complete(const Bucket& bucket) const {
+    std::vector<int> out = {complete(lowest_block(bucket))};
+    for (const BucketEntry& entry : bucket.entries) {
+      const std::string name = blocks_[entry.block].parameter_name(blocks_[entry.block].spec->parameters[entry.parameter]);
+      for (const Chunk& chunk : program_.chunks) {
+        if (chunk.stage == program_.chunks[program_.chunk_of(entry.block)].stage) continue;
+        for (int b = chunk.first_block; b < chunk.last_block; ++b)
+          for (const auto& candidate : blocks_[b].spec->parameters)
+            if (candidate.tied_to == name) out.push_back(complete(b));
+      }
+    }
+    return out;
   }
 
   void add_reductions() {
     const Bytes element(4);
-    std::vector<int> reduced(program_.buckets.size(), -1);
-    std::vector<int> complete;
+    std::vector<int> reduced;
     for (std::size_t b = 0; b < program_.buckets.size(); ++b) {
       const Bucket& bucket = program_.buckets[b];
       const int index = static_cast<int>(b);
-      int ready = gradients_complete(bucket);
+      std::vector<int> ready = gradients_complete(bucket);
       if (const auto tied = tied_.find(index); tied != tied_.end()) {
         std::vector<int> pair = {program_.rank, rank_in(plan_.stages[tied->second])};
         std::sort(pair.begin(), pair.end());
         const int group = add_group(text("tied.dp", program_.dp_index, ".tp", program_.tp_index), std::move(pair));
-        ready = emit({Op::reduce_tied, -1, -1, -1, -1, index, group, bucket.count * element, {ready}});
+        ready = {emit({Op::reduce_tied, -1, -1, -1, -1, index, group, bucket.count * element, ready})};
       }
-      if (bucket.group >= 0) ready = emit({Op::reduce_gradients, -1, -1, -1, -1, index, bucket.group, bucket.count * element, {ready}});
-      reduced[b] = ready;
-      complete.push_back(ready);
+      if (bucket.group >= 0) ready = {emit({Op::reduce_gradients, -1, -1, -1, -1, index, bucket.group, bucket.count * element, ready})};
+      reduced.insert(reduced.end(), ready.begin(), ready.end());
     }
-    const int norm = emit({Op::reduce_norm, -1, -1, -1, -1, -1, world_group_, Bytes(kScalarBytes), complete});
+    const int norm = emit({Op::reduce_norm, -1, -1, -1, -1, -1, world_group_, Bytes(kScalarBytes), reduced});
     for (std::size_t b = 0; b < program_.buckets.size(); ++b) {
       const Bucket& bucket = program_.buckets[b];
       const int index = static_cast<int>(b);
@@ -273,43 +275,64 @@ class Compiler {
   }
 
   const plan::Plan& plan_;
-  std::vector<BlockInstance> blocks_;
-  const plan::Stage& stage_;
+  const std::vector<BlockInstance>& blocks_;
+  plan::Pipeline pipeline_;
+  int place_;
+  const plan::Stage& stage_;           // of the first chunk
   Program program_;
-  bool zero_ = false;
+  PassResult passes_;
   int data_group_ = -1;
   int world_group_ = -1;
-  int last_forward_ = -1;
-  std::vector<int> sends_;             // of activations, in order
   std::map<int, int> tied_;            // bucket -> the other stage
-  std::map<int, int> final_backward_;  // lowest block -> instruction
 };
 
-// One program per rank, made by `build` from each rank's compiler.
+// Where a rank stands.
+struct Seat {
+  int place = 0;
+  int dp_index = 0;
+  int tp_index = 0;
+};
+
+std::vector<Seat> seats_of(const plan::Plan& plan) {
+  std::vector<Seat> seats(plan.world_size());
+  for (int place = 0; place < plan::pipeline_of(plan).places; ++place) {
+    const plan::Stage& stage = plan.stages[place];
+    const int tp = stage.runs.front().strategy.tp;
+    for (int i = 0; i < static_cast<int>(stage.ranks.size()); ++i) seats[stage.ranks[i]] = {place, i / tp, i % tp};
+  }
+  return seats;
+}
+
+// The programs of `ranks`, made by `build` from each rank's compiler.
 template <typename Build>
-std::vector<Program> for_all_ranks(const plan::Plan& plan, const model::ModelSpec& model, const Build& build) {
-  std::vector<Program> programs(plan.world_size());
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    const plan::Strategy& strategy = plan.stages[s].runs.front().strategy;
-    for (int d = 0; d < strategy.dp; ++d)
-      for (int t = 0; t < strategy.tp; ++t) {
-        Compiler compiler(plan, model, static_cast<int>(s), d, t);
-        Program program = build(compiler);
-        programs[program.rank] = std::move(program);
-      }
+std::vector<Program> for_ranks(const plan::Plan& plan, const model::ModelSpec& model, const std::vector<int>& ranks, const Build& build) {
+  const std::vector<BlockInstance> blocks = model.blocks();
+  const std::vector<Seat> seats = seats_of(plan);
+  std::vector<Program> programs;
+  for (const int rank : ranks) {
+    Compiler compiler(plan, blocks, seats[rank].place, seats[rank].dp_index, seats[rank].tp_index);
+    programs.push_back(build(compiler));
   }
   return programs;
 }
 
+std::vector<int> all_ranks(const plan::Plan& plan) {
+  std::vector<int> ranks(plan.world_size());
+  for (int rank = 0; rank < plan.world_size(); ++rank) ranks[rank] = rank;
+  return ranks;
+}
+
 }  // namespace
 
-std::vector<Program> compile(const plan::Plan& plan, const model::ModelSpec& model) {
-  return for_all_ranks(plan, model, [](Compiler& compiler) { return compiler.training(); });
+std::vector<Program> compile(const plan::Plan& plan, const model::ModelSpec& model, const std::vector<int>& ranks) {
+  return for_ranks(plan, model, ranks, [](Compiler& compiler) { return compiler.training(); });
 }
+
+std::vector<Program> compile(const plan::Plan& plan, const model::ModelSpec& model) { return compile(plan, model, all_ranks(plan)); }
 
 std::vector<Program> compile_evaluation(const plan::Plan& plan, const model::ModelSpec& model, std::int64_t micro_batches,
                                         std::int64_t micro_batch) {
-  return for_all_ranks(plan, model, [&](Compiler& compiler) { return compiler.evaluation(micro_batches, micro_batch); });
+  return for_ranks(plan, model, all_ranks(plan), [&](Compiler& compiler) { return compiler.evaluation(micro_batches, micro_batch); });
 }
 
 }  // namespace tessera::program

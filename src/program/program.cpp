@@ -25,9 +25,16 @@ bool is_compute(Op op) {
   return op == Op::forward || op == Op::backward || op == Op::backward_input || op == Op::backward_weight || op == Op::optimizer_step;
 }
 
+int Program::chunk_of(int block) const {
+  for (std::size_t c = 0; c < chunks.size(); ++c)
+    if (block >= chunks[c].first_block && block < chunks[c].last_block) return static_cast<int>(c);
+  return -1;
+}
+
 std::string to_text(const Program& program) {
-  std::string out = text("rank ", program.rank, ": stage ", program.stage, ", dp ", program.dp_index, "/", program.dp_size, ", tp ",
-                         program.tp_index, "/", program.tp_size, ", blocks [", program.first_block, ", ", program.last_block, ")\n");
+  std::string out = text("rank ", program.rank, ": ");
+  for (const Chunk& chunk : program.chunks) out += text("stage ", chunk.stage, ", blocks [", chunk.first_block, ", ", chunk.last_block, "), ");
+  out += text("dp ", program.dp_index, "/", program.dp_size, ", tp ", program.tp_index, "/", program.tp_size, "\n");
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     out += text("  ", i, " ", name_of(instruction.op));

@@ -63,9 +63,20 @@ struct Bucket {
   bool sharded = false;        // ZeRO-1: each member steps count / size elements
 };
 
+// A stage that the rank holds.
+struct Chunk {
+  int stage = 0;
+  int first_block = 0;
+  int last_block = 0;
+  std::vector<bool> recompute;         // by block - first_block; never of a block without inputs or of the loss
+};
+
 struct Program {
   int rank = 0;
   bool training = true;        // false: forward passes and the loss alone
+  // In model order; one unless the schedule is interleaved or V-shaped. `stage`, first_block, last_block and `recompute` below
+  // are those of the first.
+  std::vector<Chunk> chunks;
   int stage = 0;
   int dp_index = 0;
   int dp_size = 1;
@@ -76,7 +87,7 @@ struct Program {
   int last_block = 0;
   std::int64_t micro_batch = 1;        // samples per micro-batch
   std::int64_t micro_batches = 1;
-  std::vector<bool> recompute;         // by block - first_block; never of a block without inputs or of the loss
+  std::vector<bool> recompute;         // by block - first_block
   std::vector<CommGroup> groups;
   std::vector<Bucket> buckets;
   // In issue order; compute instructions run strictly in this order, communication starts when its dependencies are met,
@@ -85,20 +96,43 @@ struct Program {
 
   // Which of the step's global_batch samples (indices into its ordered list) micro-batch m of this rank holds: consecutive.
   std::int64_t first_sample(std::int64_t m) const { return (dp_index * micro_batches + m) * micro_batch; }
+  // Index into chunks of the one that holds `block`; -1 when the rank does not.
+  int chunk_of(int block) const;
 };
 
 // One program per rank. Pure. `plan` must have passed plan::check.
 std::vector<Program> compile(const plan::Plan& plan, const model::ModelSpec& model);
+// Those of some ranks, in the order given.
+std::vector<Program> compile(const plan::Plan& plan, const model::ModelSpec& model, const std::vector<int>& ranks);
 
 // The same ranks, stages and groups, but forward passes only, `micro_batches` of `micro_batch` samples per replica: what
 // evaluation runs.
 std::vector<Program> compile_evaluation(const plan::Plan& plan, const model::ModelSpec& model, std::int64_t micro_batches,
                                         std::int64_t micro_batch);
 
-// Proves what must hold for any schedule: each micro-batch passes each block forward once and backward once, in order;
-// every send has its receive in the same order on its peer; no set of ranks can wait for each other in a circle; members of
-// a group issue the same collectives in the same order. Throws invalid_config or internal with rank and instruction.
+// Proves what must hold for any schedule: each micro-batch passes each block forward once and backward once, the input half
+// before the weight half, in order; each pass waits for what it needs; every send has its receive in the same order on its peer;
+// no set of ranks can wait for each other in a circle, however little the transport buffers; members of a group issue the same
+// collectives in the same order. Linear in the number of instructions. Throws invalid_config with rank and instruction.
 void check(const std::vector<Program>& programs);
+// Of programs that stand for others which do the same: `program_of` says by rank which.
+void check(const std::vector<Program>& programs, const std::vector<int>& program_of);
+
+// What a rank holds while it runs its program.
+struct ActivationBytes {
+  Bytes saved;                 // of one micro-batch in one chunk, from its forward pass on
+  Bytes saved_for_weight;      // of these, what backward_weight still needs after backward_input
+};
+struct MemoryBudget {
+  Bytes fixed;                 // weights, gradients, optimizer state, buffers
+  Bytes workspace;             // while a block computes
+  std::vector<ActivationBytes> chunks;  // by chunk
+  Bytes limit;
+};
+// The most that the rank holds at once: fixed + workspace + activations in instruction order.
+Bytes peak_memory(const Program& program, const MemoryBudget& budget);
+// Also that every rank stays within its limit; `budgets` by program. Throws resource_exhausted naming the rank.
+void check(const std::vector<Program>& programs, const std::vector<MemoryBudget>& budgets);
 
 // For people and tests: one line an instruction.
 std::string to_text(const Program& program);

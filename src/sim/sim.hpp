@@ -25,6 +25,7 @@ struct Span {
 struct RankResult {
   Seconds busy;                  // computing
   Seconds exposed;               // neither computing nor done with the step: waiting for data or for other ranks
+  Seconds passes;                // from the begin of its first forward to the end of its last backward pass
   Bytes peak_memory;
 };
 
@@ -41,14 +42,37 @@ struct Result {
   std::vector<Span> spans;       // by begin time
   std::vector<MemoryPoint> memory;  // by time
   double bubble = 0;             // 1 - busy / (step x ranks)
+  // Idle share of the rank that takes longest over its passes, from its first to its last: what papers on schedules call the
+  // bubble rate (Qi et al. 2023), for ranks that start and end one after the other lose nothing in a chain of steps.
+  double pipeline_bubble = 0;
 };
 
 // Computation runs in each program's order; communication beside it, in order within a group or between two peers, from the
 // moment that all who take part have come to it. Transfers that meet on a link share it evenly; computation beside a
 // collective is slowed down as the profile says. The same inputs give the same result. Throws internal when the programs
-// deadlock.
+// deadlock. `programs` are those of all ranks, by rank.
 Result run(const std::vector<program::Program>& programs, const plan::Plan& plan, const model::ModelSpec& model,
            const model::TrainSpec& train, const cluster::ClusterSpec& cluster, const profile::Profile& profile);
+
+// Times given directly, the same for every stage, to study schedules with.
+struct StageTimes {
+  Seconds forward;               // of one micro-batch through one stage
+  Seconds backward_input;
+  Seconds backward_weight;       // a whole backward pass takes both halves
+  Seconds message;               // to another rank
+};
+// Collectives and optimizer steps take no time; memory is counted in stages of one byte.
+Result run(const std::vector<program::Program>& programs, const StageTimes& times);
+
+// A plan from beginning to end: compiles, checks and runs its programs. Where the replicas and the tensor-parallel peers of every stage do the same on equal devices
+// and links, one rank of each stage is simulated for all of them: `programs`, `spans` and `memory` are then those of these
+// ranks, `result.ranks` is of all. So thousands of ranks take as long as a few. `plan` must have passed plan::check.
+struct Simulation {
+  std::vector<program::Program> programs;
+  Result result;
+};
+Simulation simulate(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train, const cluster::ClusterSpec& cluster,
+                    const profile::Profile& profile);
 
 // Chrome / Perfetto trace of the spans and the memory: a process per rank, a row per stream.
 std::string to_chrome_trace(const Result& result, const std::vector<program::Program>& programs);

@@ -1,3 +1,4 @@
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "sim/sim.hpp"
@@ -45,16 +46,21 @@ std::string to_chrome_trace(const Result& result, const std::vector<program::Pro
     separator = ",\n";
   };
   for (const auto& program : programs) {
-    add(meta("process_name", program.rank, 0, text("rank ", program.rank, ", stage ", program.stage)));
+    std::string stages;
+    for (const program::Chunk& chunk : program.chunks) stages += text(stages.empty() ? ", stage " : " and ", chunk.stage);
+    add(meta("process_name", program.rank, 0, text("rank ", program.rank, stages)));
     std::vector<bool> used(kFirstGroupRow + 1 + program.groups.size(), false);
     for (const Instruction& instruction : program.instructions) used[row_of(instruction)] = true;
     for (std::size_t row = 0; row < used.size(); ++row)
       if (used[row]) add(meta("thread_name", program.rank, static_cast<int>(row), row_name(program, static_cast<int>(row))));
   }
+  std::map<int, const program::Program*> program_of;
+  for (const auto& program : programs) program_of[program.rank] = &program;
   for (const Span& span : result.spans) {
-    const Instruction& instruction = programs[span.rank].instructions[span.instruction];
+    const Instruction& instruction = program_of.at(span.rank)->instructions[span.instruction];
     std::string name = program::name_of(instruction.op);
     if (instruction.micro_batch >= 0) name += text(' ', instruction.micro_batch);
+    if (const int chunk = program_of.at(span.rank)->chunk_of(instruction.first_block); chunk > 0 && program::is_compute(instruction.op)) name += text(" of chunk ", chunk);
     Json args = {{"instruction", span.instruction}};
     if (instruction.first_block >= 0) args["blocks"] = text('[', instruction.first_block, ", ", instruction.last_block, ')');
     if (instruction.bucket >= 0) args["bucket"] = instruction.bucket;

@@ -4,6 +4,7 @@
 
 #include "plan/plan.hpp"
 #include "plan/plan_helper.hpp"
+#include "plan/schedule.hpp"
 
 namespace tessera::plan {
 namespace {
@@ -48,7 +49,9 @@ Plan any_plan() {
   plan.model_fingerprint = text(*rc::gen::arbitrary<unsigned>());
   plan.cluster_fingerprint = "a \"quoted\" one\\";
   plan.precision = *rc::gen::element(model::Precision::f32, model::Precision::bf16);
-  plan.schedule = *rc::gen::element(Schedule::gpipe, Schedule::one_f_one_b);
+  plan.schedule = *rc::gen::element(Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved, Schedule::zb_h1, Schedule::zb_h2, Schedule::zb_v,
+                                    Schedule::dualpipe_v);
+  if (*rc::gen::arbitrary<bool>()) plan.order = {order_of(plan.schedule, 0, 2, 1 + number(5), 2), order_of(plan.schedule, 1, 2, 1 + number(5), 2)};
   plan.global_batch = 1 + number(1 << 20);
   plan.micro_batches = 1 + number(1 << 10);
   plan.bucket = Bytes(1 + number(1 << 30));
@@ -83,6 +86,8 @@ RC_GTEST_PROP(PlanFile, ReadsBackWhatWasWritten, ()) {
     RC_ASSERT(again.stages[s].ranks == plan.stages[s].ranks);
     for (std::size_t r = 0; r < plan.stages[s].runs.size(); ++r) RC_ASSERT(again.stages[s].runs[r].strategy == plan.stages[s].runs[r].strategy);
   }
+  RC_ASSERT(again.schedule == plan.schedule);
+  RC_ASSERT(again.order == plan.order);
   RC_ASSERT(again.predicted.has_value() == plan.predicted.has_value());
   if (plan.predicted) RC_ASSERT(again.predicted->step == plan.predicted->step && again.predicted->memory == plan.predicted->memory);
 }
@@ -134,6 +139,32 @@ TEST_F(EditedPlan, IsRefusedWithTheNearestKeyWhenOneIsMistyped) {
   const Error error = refusal("\"schedule\"", "\"shedule\"");
   EXPECT_THAT(error.what(), HasSubstr("did you mean 'schedule'?"));
   EXPECT_GT(error.where().line, 1);
+}
+
+TEST_F(EditedPlan, IsRefusedWhenItsStagesDoNotStandAsTheScheduleNeedsThem) {
+  EXPECT_THAT(refusal("\"1f1b\"", "\"zb-v\"").what(), HasSubstr("stage 1 does not stand on the ranks of stage 0"));
+  EXPECT_THAT(refusal("\"1f1b\"", "\"zbv\"").what(), HasSubstr("did you mean 'zb-v'?"));
+  EXPECT_NO_THROW(check(read(replaced(json, "\"1f1b\"", "\"zb-h2\"")), job, cluster));
+}
+
+TEST_F(EditedPlan, IsRefusedWhenItsOrderCannotRun) {
+  const auto with_order = [&](const std::string& first) {
+    return text("\"order\": [", first, ", [\"F0.0\", \"B0.0\", \"F0.1\", \"B0.1\"]],\n  \"bucket_bytes\"");
+  };
+  EXPECT_NO_THROW(check(read(replaced(json, "\"bucket_bytes\"", with_order("[\"F0.0\", \"F0.1\", \"B0.1\", \"B0.0\"]"))), job, cluster));
+  EXPECT_THAT(refusal("\"bucket_bytes\"", with_order("[\"F0.0\", \"B0.1\", \"F0.1\", \"B0.0\"]")).what(), HasSubstr("B0.1 comes before what it needs"));
+  EXPECT_THAT(refusal("\"bucket_bytes\"", "\"order\": [[\"F0.0\"]],\n  \"bucket_bytes\"").what(), HasSubstr("its order is for 1 ranks of a pipeline"));
+  EXPECT_THAT(refusal("\"bucket_bytes\"", with_order("[\"F0.0\", \"B0.0\"]")).what(), HasSubstr("its order has 2 slots for rank 0"));
+}
+
+TEST_F(EditedPlan, ThatTheTrainerCannotRunIsNamed) {
+  EXPECT_NO_THROW(check_trainable(plan));
+  plan.schedule = Schedule::zb_h1;
+  const Error halves = error_of([&] { check_trainable(plan); });
+  EXPECT_THAT(halves.what(), HasSubstr("cannot run schedule zb-h1: it runs backward passes in two halves"));
+  EXPECT_THAT(halves.what(), HasSubstr("1f1b or gpipe"));
+  plan.schedule = Schedule::dualpipe_v;
+  EXPECT_THAT(error_of([&] { check_trainable(plan); }).what(), HasSubstr("puts 2 stages on each rank"));
 }
 
 TEST_F(EditedPlan, OfAnotherVersionIsRefused) { EXPECT_THAT(refusal("\"version\": 1", "\"version\": 2").what(), HasSubstr("version 2 cannot be read")); }

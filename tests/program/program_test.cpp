@@ -8,7 +8,7 @@
 #include <rapidcheck/gtest.h>
 #include <set>
 
-#include "plan/schedule.hpp"
+#include "program/program_helper.hpp"
 
 namespace tessera::program {
 namespace {
@@ -16,31 +16,8 @@ namespace {
 using plan::Slot;
 using plan::order_of;
 
-model::ModelSpec small_model(int layers, bool tied) {
-  return model::read_model(ConfigNode::parse(text("{arch: llama, hidden: 64, layers: ", layers, ", heads: 4, kv_heads: 4, ffn: 128, seq: 16, vocab: 256, tied: ",
-                                                  tied ? "true" : "false", "}"),
-                                             "model"));
-}
-
 plan::Plan make_plan(const model::ModelSpec& model, int dp, int pp, int tp, int zero, std::int64_t micro_batches, plan::Schedule schedule) {
-  plan::Plan plan;
-  plan.global_batch = dp * micro_batches * 2;
-  plan.micro_batches = micro_batches;
-  plan.schedule = schedule;
-  plan.bucket = Bytes(64 << 10);
-  plan.ranks.resize(static_cast<std::size_t>(dp * pp * tp));
-  int next = 0;
-  for (int s = 0; s < pp; ++s) {
-    plan::Stage stage;
-    for (int i = 0; i < dp * tp; ++i) stage.ranks.push_back(next++);
-    plan::Strategy strategy;
-    strategy.dp = dp;
-    strategy.tp = tp;
-    strategy.zero = zero;
-    stage.runs.push_back({model.block_count() * s / pp, model.block_count() * (s + 1) / pp, strategy});
-    plan.stages.push_back(std::move(stage));
-  }
-  return plan;
+  return make_plan(model, PlanShape{dp, pp, tp, zero, micro_batches, schedule, 1});
 }
 
 TEST(Schedule, OneForwardOneBackwardHoldsAtMostTheStagesBehind) {

@@ -95,6 +95,31 @@ RC_GTEST_PROP(Sim, RunsEachInstructionOnceAfterWhatItWaitsFor, ()) {
   }
 }
 
+RC_GTEST_PROP(Sim, OneRankForAllThatDoTheSameGivesTheSameTimes, ()) {
+  Case c = any_case();
+  const int nodes = *rc::gen::inRange(1, 5);
+  const auto& strategy = c.plan.stages.front().runs.front().strategy;
+  // Whole replicas on a node, or every stage spread over several, on accelerators with one shared adapter a node.
+  const int per_node = c.plan.world_size() / nodes;
+  if (!c.cluster.groups[0].device.is_cpu() && c.plan.world_size() % nodes == 0 && (per_node % strategy.tp == 0 || strategy.tp % per_node == 0)) {
+    c.cluster = plan::gpu_cluster(nodes, per_node);
+    c.cluster.groups[0].network.shared = *rc::gen::arbitrary<bool>();
+    c.cluster.groups[0].inside.shared = *rc::gen::arbitrary<bool>();
+    for (int rank = 0; rank < c.plan.world_size(); ++rank) c.plan.ranks[rank] = {0, rank / per_node, rank % per_node, 1};
+  }
+  const Result each = simulate(c);
+  const Simulation folded = sim::simulate(c.plan, c.job.model, c.job.train, c.cluster, c.profile);
+  RC_CLASSIFY(folded.programs.size() < each.ranks.size());
+  RC_LOG() << cluster::to_yaml(c.cluster) << plan::to_json(c.plan) << "folded " << folded.result.step.value << " each " << each.step.value << "\n";
+  RC_ASSERT(std::abs(folded.result.step.value / each.step.value - 1) < 1e-9);
+  RC_ASSERT(std::abs(folded.result.bubble - each.bubble) < 1e-9);
+  RC_ASSERT(folded.result.ranks.size() == each.ranks.size());
+  for (std::size_t r = 0; r < each.ranks.size(); ++r) {
+    RC_ASSERT(std::abs(folded.result.ranks[r].busy.value - each.ranks[r].busy.value) <= 1e-9 * each.step.value);
+    RC_ASSERT(folded.result.ranks[r].peak_memory == each.ranks[r].peak_memory);
+  }
+}
+
 RC_GTEST_PROP(Sim, MessagesBeginAndEndTogetherOnBothSides, ()) {
   const Case c = any_case();
   std::vector<program::Program> programs;

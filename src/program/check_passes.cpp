@@ -1,0 +1,156 @@
+#include "program/check_passes.hpp"
+
+#include <algorithm>
+#include <set>
+
+namespace tessera::program {
+
+std::string label(const Program& program, int index) {
+  const Instruction& instruction = program.instructions[index];
+  std::string out = text("rank ", program.rank, " instruction ", index, " (", name_of(instruction.op));
+  if (instruction.micro_batch >= 0) out += text(" of micro-batch ", instruction.micro_batch);
+  if (instruction.bucket >= 0) out += text(" of bucket ", instruction.bucket);
+  return out + ")";
+}
+
+void refuse(const Program& program, int index, const std::string& why) {
+  throw Error(ErrorCode::invalid_config, label(program, index) + ": " + why, {{}, 0, 0, program.rank, {}});
+}
+
+namespace {
+
+// How far one micro-batch has come in one chunk, and by which instructions.
+struct Progress {
+  int forward = 0;    // blocks forwarded, up to
+  int input = 0;      // the backward pass's input half, down to
+  int weight = 0;     // its weight half, down to
+  int forward_end = -1;
+  int input_end = -1;
+};
+
+class PassCheck {
+ public:
+  PassCheck(const Program& program, int block_count) : program_(program), block_count_(block_count) {
+    for (const Chunk& chunk : program.chunks)
+      progress_.emplace_back(static_cast<std::size_t>(std::max<std::int64_t>(0, program.micro_batches)),
+                             Progress{chunk.first_block, chunk.last_block, chunk.last_block, -1, -1});
+  }
+
+  void run() {
+    for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
+      const int index = static_cast<int>(i);
+      const Instruction& instruction = program_.instructions[i];
+      for (const int dependency : instruction.after)
+        if (dependency < 0 || dependency >= index) refuse(program_, index, text("depends on instruction ", dependency, ", which does not come before it"));
+      switch (instruction.op) {
+        case Op::forward: forward(index, instruction); break;
+        case Op::backward: backward(index, instruction, true, true); break;
+        case Op::backward_input: backward(index, instruction, true, false); break;
+        case Op::backward_weight: backward(index, instruction, false, true); break;
+        case Op::send_activation:
+        case Op::send_gradient: send(index, instruction); break;
+        case Op::optimizer_step:
+          if (!stepped_.insert(instruction.bucket).second) refuse(program_, index, "steps its bucket a second time");
+          break;
+        default: break;
+      }
+    }
+    finish();
+  }
+
+ private:
+  Progress& progress(int index, const Instruction& instruction, int chunk) {
+    if (chunk < 0) refuse(program_, index, text("works on blocks [", instruction.first_block, ", ", instruction.last_block, "), which are not the rank's"));
+    if (instruction.micro_batch < 0 || instruction.micro_batch >= program_.micro_batches)
+      refuse(program_, index, text("works on micro-batch ", instruction.micro_batch, "; the step has ", program_.micro_batches));
+    return progress_[chunk][instruction.micro_batch];
+  }
+
+  // The pass reads what a receive or the neighbouring stage on this rank has left, and waits for it.
+  void reads(int index, const Instruction& instruction, Op receive, int block) {
+    for (const int dependency : instruction.after) {
+      const Instruction& source = program_.instructions[dependency];
+      if (source.op == receive && source.micro_batch == instruction.micro_batch && source.first_block == block) return;
+    }
+    const bool forward = receive == Op::receive_activation;
+    if (const int chunk = program_.chunk_of(forward ? block - 1 : block); chunk >= 0) {
+      const Progress& source = progress_[chunk][instruction.micro_batch];
+      if (forward ? source.forward_end >= 0 : source.input_end >= 0) return;
+    }
+    refuse(program_, index, text("does not wait for what it reads at block ", block));
+  }
+
+  void forward(int index, const Instruction& instruction) {
+    const int chunk = program_.chunk_of(instruction.first_block);
+    Progress& now = progress(index, instruction, chunk);
+    const Chunk& held = program_.chunks[chunk];
+    if (instruction.first_block != now.forward) refuse(program_, index, text("starts at block ", instruction.first_block, "; expected ", now.forward));
+    if (instruction.last_block <= instruction.first_block || instruction.last_block > held.last_block)
+      refuse(program_, index, text("ends at block ", instruction.last_block, "; expected at most ", held.last_block));
+    if (now.forward == held.first_block && held.first_block > 0) reads(index, instruction, Op::receive_activation, held.first_block);
+    now.forward = instruction.last_block;
+    if (now.forward == held.last_block) now.forward_end = index;
+  }
+
+  void backward(int index, const Instruction& instruction, bool input, bool weight) {
+    const int chunk = program_.chunk_of(instruction.last_block - 1);
+    Progress& now = progress(index, instruction, chunk);
+    const Chunk& held = program_.chunks[chunk];
+    if (now.forward != held.last_block) refuse(program_, index, "comes before the forward pass is complete");
+    const int expected = input ? now.input : now.weight;
+    if (instruction.last_block != expected || (weight && now.weight != expected))
+      refuse(program_, index, text("ends at block ", instruction.last_block, "; expected ", weight ? now.weight : now.input));
+    if (instruction.first_block >= instruction.last_block || instruction.first_block < held.first_block)
+      refuse(program_, index, text("starts at block ", instruction.first_block, "; expected at least ", held.first_block));
+    if (!input && instruction.first_block < now.input) refuse(program_, index, "comes before the gradients of the inputs");
+    if (input) {
+      if (now.input == held.last_block && held.last_block < block_count_) reads(index, instruction, Op::receive_gradient, held.last_block);
+      now.input = instruction.first_block;
+      if (now.input == held.first_block) now.input_end = index;
+    }
+    if (weight) now.weight = instruction.first_block;
+  }
+
+  // A message leaves after the pass that made it.
+  void send(int index, const Instruction& instruction) {
+    const bool activation = instruction.op == Op::send_activation;
+    const int chunk = program_.chunk_of(activation ? instruction.first_block - 1 : instruction.first_block);
+    const Progress& now = progress(index, instruction, chunk);
+    const int made = activation ? now.forward_end : now.input_end;
+    // Computing runs in order: to wait for a later pass is to wait for this one too.
+    for (const int dependency : instruction.after)
+      if (made >= 0 && dependency >= made && is_compute(program_.instructions[dependency].op)) return;
+    refuse(program_, index, "does not wait for the pass that makes it");
+  }
+
+  void finish() const {
+    const int last = static_cast<int>(program_.instructions.size()) - 1;
+    for (std::size_t c = 0; c < progress_.size(); ++c)
+      for (std::size_t m = 0; m < progress_[c].size(); ++m) {
+        const Progress& now = progress_[c][m];
+        const Chunk& held = program_.chunks[c];
+        const bool backward = now.input == held.first_block && now.weight == held.first_block;
+        if (now.forward != held.last_block || (program_.training && !backward)) refuse(program_, last, text("micro-batch ", m, " does not pass all blocks"));
+      }
+    if (program_.training && stepped_.size() != program_.buckets.size()) refuse(program_, last, "does not step every bucket");
+  }
+
+  const Program& program_;
+  int block_count_;
+  std::vector<std::vector<Progress>> progress_;  // by chunk, micro-batch
+  std::set<int> stepped_;
+};
+
+}  // namespace
+
+void check_passes(const std::vector<Program>& programs) {
+  int block_count = 0;
+  for (const Program& program : programs)
+    for (const Chunk& chunk : program.chunks) block_count = std::max(block_count, chunk.last_block);
+  for (const Program& program : programs) {
+    if (program.instructions.empty()) throw Error(ErrorCode::invalid_config, text("rank ", program.rank, " has nothing to do"), {{}, 0, 0, program.rank, {}});
+    PassCheck(program, block_count).run();
+  }
+}
+
+}  // namespace tessera::program

@@ -1,0 +1,130 @@
+#include "program/passes.hpp"
+
+#include <utility>
+
+namespace tessera::program {
+namespace {
+
+using plan::Backward;
+using plan::Slot;
+
+class Writer {
+ public:
+  Writer(const PassPlan& plan, Program& program)
+      : plan_(plan), program_(program), complete_(program.chunks.size(), 0) {
+    result_.completes.resize(program.chunks.size());
+  }
+
+  PassResult write(const std::vector<Slot>& order) {
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      if (order[i].with_next && i + 1 < order.size()) {
+        overlapped(order[i], order[i + 1]);
+        ++i;
+      } else {
+        alone(order[i]);
+      }
+    }
+    return std::move(result_);
+  }
+
+ private:
+  using Key = std::pair<int, int>;  // chunk, micro-batch
+
+  int emit(Instruction instruction) {
+    program_.instructions.push_back(std::move(instruction));
+    return static_cast<int>(program_.instructions.size()) - 1;
+  }
+
+  const Chunk& chunk(const Slot& slot) const { return program_.chunks[slot.chunk]; }
+  const Neighbours& neighbours(const Slot& slot) const { return plan_.neighbours[slot.chunk]; }
+  int source(const Slot& slot) const { return slot.part == Backward::weight ? -1 : slot.forward ? neighbours(slot).before : neighbours(slot).behind; }
+  int target(const Slot& slot) const { return slot.part == Backward::weight ? -1 : slot.forward ? neighbours(slot).behind : neighbours(slot).before; }
+
+  void alone(const Slot& slot) {
+    const std::vector<int> needs = receive(slot);
+    send(slot, compute(slot, needs));
+  }
+
+  void overlapped(const Slot& first, const Slot& second) {
+    std::vector<int> needs = receive(first);
+    for (const int other : receive(second)) needs.push_back(other);
+    compute(first, needs);
+    const int end = compute(second, needs);
+    send(first, end);
+    send(second, end);
+  }
+
+  // What the pass reads: from a peer, or from the pass of the neighbouring stage on this rank.
+  std::vector<int> receive(const Slot& slot) {
+    const int peer = source(slot);
+    if (peer < 0) return {};
+    const int block = slot.forward ? chunk(slot).first_block : chunk(slot).last_block;
+    if (peer == program_.rank) {
+      const int neighbour = program_.chunk_of(slot.forward ? block - 1 : block);
+      return {(slot.forward ? forwards_ : inputs_).at({neighbour, slot.micro_batch})};
+    }
+    const Op op = slot.forward ? Op::receive_activation : Op::receive_gradient;
+    // Two receive buffers: the one in use, and the one that fills meanwhile.
+    const std::vector<int>& readers = readers_[{peer, op}];
+    std::vector<int> free;
+    if (readers.size() >= 2) free.push_back(readers[readers.size() - 2]);
+    return {emit({op, slot.micro_batch, block, chunk(slot).last_block, peer, -1, -1, plan_.boundary_bytes(block), free})};
+  }
+
+  int compute(const Slot& slot, std::vector<int> needs) {
+    // Without backward passes nothing else keeps a stage from running ahead of the next one, with all that it sends.
+    if (slot.forward && !program_.training && sends_.size() >= 2) needs.push_back(sends_[sends_.size() - 2]);
+    const int last = slot.forward ? forward(slot, needs) : backward(slot, needs);
+    if (const int peer = source(slot); peer >= 0 && peer != program_.rank) readers_[{peer, slot.forward ? Op::receive_activation : Op::receive_gradient}].push_back(last);
+    return last;
+  }
+
+  int forward(const Slot& slot, const std::vector<int>& needs) {
+    const int index = emit({Op::forward, slot.micro_batch, chunk(slot).first_block, chunk(slot).last_block, -1, -1, -1, {}, needs});
+    result_.last_forward = forwards_[{slot.chunk, slot.micro_batch}] = index;
+    return index;
+  }
+
+  int backward(const Slot& slot, std::vector<int> needs) {
+    const Op op = slot.part == Backward::whole ? Op::backward : slot.part == Backward::input ? Op::backward_input : Op::backward_weight;
+    const int begin = chunk(slot).first_block;
+    // After the chunk's last weight gradients its buckets are complete: cut where they end.
+    const bool final = slot.part != Backward::input && ++complete_[slot.chunk] == program_.micro_batches;
+    if (slot.part == Backward::weight) needs.push_back(inputs_.at({slot.chunk, slot.micro_batch}));
+    int upper = chunk(slot).last_block;
+    int last = -1;
+    for (const int lower : final ? plan_.cuts[slot.chunk] : std::vector<int>{begin}) {
+      if (lower >= upper) continue;
+      last = emit({op, slot.micro_batch, lower, upper, -1, -1, -1, {}, needs});
+      needs = {last};
+      upper = lower;
+      if (final) result_.completes[slot.chunk][lower] = last;
+    }
+    if (slot.part != Backward::weight) inputs_[{slot.chunk, slot.micro_batch}] = last;
+    return last;
+  }
+
+  void send(const Slot& slot, int after) {
+    const int peer = target(slot);
+    if (peer < 0 || peer == program_.rank) return;
+    const int block = slot.forward ? chunk(slot).last_block : chunk(slot).first_block;
+    const int index = emit({slot.forward ? Op::send_activation : Op::send_gradient, slot.micro_batch, block, chunk(slot).last_block, peer, -1, -1,
+                            plan_.boundary_bytes(block), {after}});
+    if (slot.forward) sends_.push_back(index);
+  }
+
+  const PassPlan& plan_;
+  Program& program_;
+  PassResult result_;
+  std::map<Key, int> forwards_;
+  std::map<Key, int> inputs_;                          // instructions that complete the gradient of a chunk's inputs
+  std::map<std::pair<int, Op>, std::vector<int>> readers_;  // by peer and kind: the passes that have read what came from there
+  std::vector<int> sends_;                             // of activations, in order
+  std::vector<std::int64_t> complete_;                 // by chunk: micro-batches whose weight gradients are in
+};
+
+}  // namespace
+
+PassResult add_passes(const std::vector<plan::Slot>& order, const PassPlan& plan, Program& program) { return Writer(plan, program).write(order); }
+
+}  // namespace tessera::program

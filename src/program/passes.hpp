@@ -1,0 +1,34 @@
+// Internal to the compiler: the forward and backward passes of a rank, with the messages that they wait for and send.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "plan/slot.hpp"
+#include "program/program.hpp"
+
+namespace tessera::program {
+
+// By chunk: the ranks that hold the stage before and behind; -1 at the model's ends, the rank itself at the turn of a V.
+struct Neighbours {
+  int before = -1;
+  int behind = -1;
+};
+
+struct PassPlan {
+  std::vector<Neighbours> neighbours;               // by chunk
+  std::vector<std::vector<int>> cuts;               // by chunk: where the last micro-batch's backward pass is cut, downwards
+  std::function<Bytes(int block)> boundary_bytes;   // of the inputs of a block
+};
+
+struct PassResult {
+  int last_forward = -1;
+  // By chunk: lowest block of each piece of the last backward pass -> the instruction that completes its gradients.
+  std::vector<std::map<int, int>> completes;
+};
+
+// Appends the instructions of `order` to the program, whose chunks are set.
+PassResult add_passes(const std::vector<plan::Slot>& order, const PassPlan& plan, Program& program);
+
+}  // namespace tessera::program

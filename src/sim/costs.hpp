@@ -1,0 +1,39 @@
+// Internal: what each instruction costs and which parts of the cluster it uses.
+#pragma once
+
+#include <vector>
+
+#include "program/program.hpp"
+
+namespace tessera::sim {
+
+// A part of the cluster whose bandwidth transfers share, and how many equal transfers stand behind this one there.
+struct Use {
+  int resource = 0;
+  int load = 1;
+};
+
+struct Transfer {
+  double seconds = 0;  // alone on its links
+  std::vector<Use> uses;
+};
+
+struct Compute {
+  double seconds = 0;  // undisturbed
+  Transfer exchange;   // tensor-parallel, on the critical path
+  int together = -1;   // exchanges of equal number are one transfer, seen by each of its members
+};
+
+// Programs are named by their index.
+class Costs {
+ public:
+  virtual ~Costs() = default;
+  virtual Compute compute(int program, const program::Instruction& instruction) = 0;
+  virtual Transfer message(int program, const program::Instruction& send) = 0;
+  virtual Transfer collective(int program, const program::Instruction& instruction) = 0;
+  virtual program::MemoryBudget memory(int program) = 0;
+  // How many times longer computing takes beside a collective.
+  virtual double slowdown() const = 0;
+};
+
+}  // namespace tessera::sim

@@ -1,0 +1,105 @@
+#include "sim/fold.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "plan/prices.hpp"
+#include "plan/schedule.hpp"
+
+namespace tessera::sim {
+namespace {
+
+using Node = std::pair<int, int>;  // group, node
+
+Node node_of(const plan::Plan& plan, int rank) { return {plan.ranks[rank].group, plan.ranks[rank].node}; }
+
+// What a group of ranks looks like from outside: its slowest link, and how many of its members share a node with how many.
+using Shape = std::pair<const cluster::Link*, std::multiset<int>>;
+
+Shape shape_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster, const std::vector<int>& ranks) {
+  std::map<Node, int> members;
+  for (const int rank : ranks) ++members[node_of(plan, rank)];
+  Shape shape{&plan::link_among(plan, cluster, ranks), {}};
+  for (const auto& [node, count] : members) shape.second.insert(count);
+  return shape;
+}
+
+bool alike(const plan::Plan& plan, const cluster::ClusterSpec& cluster, const std::vector<std::vector<int>>& groups) {
+  const Shape first = shape_of(plan, cluster, groups.front());
+  return std::all_of(groups.begin(), groups.end(), [&](const std::vector<int>& group) { return shape_of(plan, cluster, group) == first; });
+}
+
+std::vector<std::vector<int>> pairs(const plan::Stage& a, const plan::Stage& b) {
+  std::vector<std::vector<int>> out;
+  for (std::size_t i = 0; i < a.ranks.size(); ++i) out.push_back({a.ranks[i], b.ranks[i]});
+  return out;
+}
+
+// Nodes by what stands on them.
+std::vector<int> node_kinds(const plan::Plan& plan, const std::vector<int>& place_of) {
+  std::map<Node, std::map<int, int>> standing;
+  for (int rank = 0; rank < plan.world_size(); ++rank) ++standing[node_of(plan, rank)][place_of[rank]];
+  std::map<std::pair<int, std::map<int, int>>, int> kinds;
+  std::vector<int> out;
+  for (int rank = 0; rank < plan.world_size(); ++rank) {
+    const Node node = node_of(plan, rank);
+    out.push_back(kinds.try_emplace({node.first, standing[node]}, static_cast<int>(kinds.size())).first->second);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<std::vector<int>> tensor_groups(const plan::Stage& stage) {
+  const int tp = stage.runs.front().strategy.tp;
+  std::vector<std::vector<int>> out;
+  for (auto first = stage.ranks.begin(); first != stage.ranks.end(); first += tp) out.emplace_back(first, first + tp);
+  return out;
+}
+
+std::vector<std::vector<int>> data_groups(const plan::Stage& stage) {
+  const int tp = stage.runs.front().strategy.tp;
+  std::vector<std::vector<int>> out(tp);
+  for (std::size_t i = 0; i < stage.ranks.size(); ++i) out[i % tp].push_back(stage.ranks[i]);
+  return out;
+}
+
+Fold no_fold(const plan::Plan& plan) {
+  Fold fold;
+  std::map<Node, int> kinds;
+  for (int rank = 0; rank < plan.world_size(); ++rank) {
+    fold.ranks.push_back(rank);
+    fold.program_of.push_back(rank);
+    fold.node_kind.push_back(kinds.try_emplace(node_of(plan, rank), static_cast<int>(kinds.size())).first->second);
+  }
+  return fold;
+}
+
+Fold fold_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
+  const int places = plan::pipeline_of(plan).places;
+  std::vector<int> place_of(plan.world_size(), 0);
+  for (int place = 0; place < places; ++place)
+    for (const int rank : plan.stages[place].ranks) place_of[rank] = place;
+  const std::vector<plan::Place> devices = plan::places_of(plan, cluster);
+  Fold fold{{}, std::vector<int>(plan.world_size()), node_kinds(plan, place_of), true};
+  for (int place = 0; place < places; ++place) {
+    const plan::Stage& stage = plan.stages[place];
+    const int chosen = stage.ranks.front();
+    for (const int rank : stage.ranks)
+      if (devices[rank] != devices[chosen] || fold.node_kind[rank] != fold.node_kind[chosen]) return no_fold(plan);
+    if (!alike(plan, cluster, tensor_groups(stage)) || !alike(plan, cluster, data_groups(stage))) return no_fold(plan);
+    fold.ranks.push_back(chosen);
+  }
+  for (std::size_t s = 0; s + 1 < plan.stages.size(); ++s)
+    if (!alike(plan, cluster, pairs(plan.stages[s], plan.stages[s + 1]))) return no_fold(plan);
+  std::sort(fold.ranks.begin(), fold.ranks.end());
+  for (int rank = 0; rank < plan.world_size(); ++rank) {
+    const int chosen = plan.stages[place_of[rank]].ranks.front();
+    fold.program_of[rank] = static_cast<int>(std::lower_bound(fold.ranks.begin(), fold.ranks.end(), chosen) - fold.ranks.begin());
+  }
+  return fold;
+}
+
+}  // namespace tessera::sim

@@ -1,0 +1,28 @@
+// Internal: which ranks do the same at the same time.
+#pragma once
+
+#include <vector>
+
+#include "cluster/cluster.hpp"
+#include "plan/plan.hpp"
+
+namespace tessera::sim {
+
+// One rank of every place in the pipeline that stands for all of its stage, or every rank for itself.
+struct Fold {
+  std::vector<int> ranks;        // that are simulated, ascending
+  std::vector<int> program_of;   // by rank: index into `ranks`
+  std::vector<int> node_kind;    // by rank: nodes on which equal numbers of ranks of each place stand have one kind; unfolded, each its own
+  bool folded = false;
+};
+
+Fold no_fold(const plan::Plan& plan);
+// Folds when, in every stage, all ranks compute equally fast, stand on nodes of one kind and reach their tensor-parallel,
+// data-parallel and pipeline peers over equal links; otherwise no_fold.
+Fold fold_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster);
+
+// The tensor-parallel groups of a stage, one for each replica; its data-parallel groups, one for each tensor-parallel index.
+std::vector<std::vector<int>> tensor_groups(const plan::Stage& stage);
+std::vector<std::vector<int>> data_groups(const plan::Stage& stage);
+
+}  // namespace tessera::sim

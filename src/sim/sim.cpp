@@ -1,0 +1,78 @@
+#include "sim/sim.hpp"
+
+#include <algorithm>
+
+#include "sim/engine.hpp"
+#include "sim/fold.hpp"
+#include "sim/priced.hpp"
+#include "sim/stage_times.hpp"
+
+namespace tessera::sim {
+namespace {
+
+// The shares of the step that all ranks together, and the one with the longest passes, stand idle.
+void add_bubbles(Result& result, const std::vector<program::Program>& programs, const std::vector<int>& program_of) {
+  double busy = 0;
+  for (const RankResult& rank : result.ranks) busy += rank.busy.value;
+  const double whole = result.step.value * static_cast<double>(result.ranks.size());
+  result.bubble = whole > 0 ? std::clamp(1 - busy / whole, 0.0, 1.0) : 0;
+  std::vector<double> passing(programs.size(), 0);
+  std::vector<int> by_rank;
+  for (std::size_t p = 0; p < programs.size(); ++p) {
+    by_rank.resize(std::max<std::size_t>(by_rank.size(), programs[p].rank + 1), -1);
+    by_rank[programs[p].rank] = static_cast<int>(p);
+  }
+  for (const Span& span : result.spans) {
+    const auto& instruction = programs[by_rank[span.rank]].instructions[span.instruction];
+    if (program::is_compute(instruction.op) && instruction.op != program::Op::optimizer_step) passing[by_rank[span.rank]] += span.end.value - span.begin.value;
+  }
+  double longest = 0;
+  for (std::size_t r = 0; r < result.ranks.size(); ++r) {
+    if (result.ranks[r].passes.value <= longest) continue;
+    longest = result.ranks[r].passes.value;
+    result.pipeline_bubble = std::max(0.0, 1 - passing[program_of[r]] / longest);
+  }
+}
+
+std::vector<int> identity(std::size_t count) {
+  std::vector<int> out(count);
+  for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<int>(i);
+  return out;
+}
+
+Result run_folded(const std::vector<program::Program>& programs, const Fold& fold, const plan::Plan& plan, plan::Prices& prices) {
+  PricedCosts costs(programs, fold, plan, prices);
+  Result result = run_programs(programs, [&](int rank) { return fold.program_of[rank]; }, costs);
+  std::vector<RankResult> ranks;
+  for (const int program : fold.program_of) ranks.push_back(result.ranks[program]);
+  result.ranks = std::move(ranks);
+  add_bubbles(result, programs, fold.program_of);
+  return result;
+}
+
+}  // namespace
+
+Result run(const std::vector<program::Program>& programs, const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
+           const cluster::ClusterSpec& cluster, const profile::Profile& profile) {
+  plan::Prices prices(model, train, cluster, profile);
+  return run_folded(programs, no_fold(plan), plan, prices);
+}
+
+Result run(const std::vector<program::Program>& programs, const StageTimes& times) {
+  GivenCosts costs(programs, times);
+  Result result = run_programs(programs, [](int rank) { return rank; }, costs);
+  add_bubbles(result, programs, identity(programs.size()));
+  return result;
+}
+
+Simulation simulate(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train, const cluster::ClusterSpec& cluster,
+                    const profile::Profile& profile) {
+  plan::Prices prices(model, train, cluster, profile);
+  const Fold fold = fold_of(plan, cluster);
+  Simulation out{program::compile(plan, model, fold.ranks), {}};
+  program::check(out.programs, fold.program_of);
+  out.result = run_folded(out.programs, fold, plan, prices);
+  return out;
+}
+
+}  // namespace tessera::sim

@@ -1,0 +1,77 @@
+// tessera simulate, and what train says of plans that can only be simulated
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "cli/command_helper.hpp"
+
+namespace tessera::cli {
+namespace {
+
+using testing::HasSubstr;
+
+class SimulateCommand : public testing::Test {
+ protected:
+  void SetUp() override {
+    const CommandResult planned = run_tessera({"plan", yaml_.string(), "--cluster", cluster_.string(), "-o", plan_.string()});
+    ASSERT_EQ(planned.exit_code, 0) << planned.err;
+    json_ = read_file(plan_);
+  }
+  static std::string read_file(const std::filesystem::path& path) {
+    std::ifstream in(path);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  // The plan with another schedule's name.
+  std::filesystem::path with_schedule(const std::string& name) {
+    std::string edited = json_;
+    edited.replace(edited.find("\"1f1b\""), 6, '"' + name + '"');
+    return folder_.write(name + ".json", edited);
+  }
+  CommandResult simulate(const std::filesystem::path& plan, std::vector<std::string> more = {}) {
+    std::vector<std::string> arguments = {"simulate", yaml_.string(), "--plan", plan.string(), "--cluster", cluster_.string(), "--json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_tessera(arguments);
+  }
+
+  TemporaryFolder folder_;
+  std::filesystem::path cluster_ = folder_.write("cluster.yaml", "name: g\ngroups:\n  - {name: gpu, device: a100-80, nodes: 1, devices_per_node: 4, inside: nvlink3, network: rdma-100g}\n");
+  std::filesystem::path yaml_ =
+      folder_.write("train.yaml", "name: t\nmodel: {arch: llama, hidden: 1024, layers: 6, heads: 8, kv_heads: 8, ffn: 2816, seq: 512, vocab: 4096}\ndata: {source: synthetic}\n"
+                                  "train: {global_batch: 12}\ncluster: " + cluster_.string() + "\nparallel: {pp: 4, tp: 1, dp: 1, micro_batches: 3, schedule: 1f1b}\n");
+  std::filesystem::path plan_ = folder_.path() / "plan.json";
+  std::string json_;
+};
+
+TEST_F(SimulateCommand, RunsAPlanWithItsBackwardPassesInHalves) {
+  const CommandResult whole = simulate(plan_);
+  const CommandResult halves = simulate(with_schedule("zb-h2"));
+  ASSERT_EQ(whole.exit_code, 0) << whole.err;
+  ASSERT_EQ(halves.exit_code, 0) << halves.err;
+  EXPECT_LT(nlohmann::json::parse(halves.out).at("step_seconds"), nlohmann::json::parse(whole.out).at("step_seconds"));
+}
+
+TEST_F(SimulateCommand, RunsTheOrderOfAScheduleFile) {
+  std::string ranks;
+  for (int i = 0; i < 4; ++i) ranks += "  - [F0.0, B0.0, F0.1, B0.1, F0.2, B0.2]\n";
+  const auto file = folder_.write("one-by-one.yaml", "format: tessera-schedule\nversion: 1\nplacement: plain\nmicro_batches: 3\nranks:\n" + ranks);
+  const CommandResult result = simulate(plan_, {"--schedule", file.string()});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  // One micro-batch after the other: of four ranks three always wait.
+  EXPECT_GT(nlohmann::json::parse(result.out).at("bubble"), 0.7);
+  const auto wrong = folder_.write("wrong.yaml", "format: tessera-schedule\nversion: 1\nplacement: plain\nmicro_batches: 3\nranks:\n  - [F0.0, G0.0]\n" + ranks);
+  const CommandResult refused = simulate(plan_, {"--schedule", wrong.string()});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_EQ(nlohmann::json::parse(refused.out + refused.err).at("error").at("line"), 6);
+}
+
+TEST_F(SimulateCommand, TrainSaysWhatItCanRunInstead) {
+  const CommandResult result = run_tessera({"train", yaml_.string(), "--plan", with_schedule("zb-h1").string()}, {folder_.path(), {}});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("the trainer cannot run schedule zb-h1"));
+  EXPECT_THAT(result.err, HasSubstr("1f1b or gpipe"));
+}
+
+}  // namespace
+}  // namespace tessera::cli
