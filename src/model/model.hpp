@@ -109,7 +109,9 @@ struct BlockShard {
 };
 
 // One kernel of a block's forward or backward pass on one rank: what a roofline prices. Products are `batch` times
-// [m, k] x [k, n]; others have flops and traffic alone.
+// [m, k] x [k, n]; others have flops and traffic alone. Attention is one kernel that keeps its scores on the chip: `batch` heads,
+// m queries, n keys, k dimensions of a key. Its flops are those that it computes: under a causal mask the kernel skips what
+// is hidden, so they are about half of what BlockCost::forward counts.
 struct Operator {
   enum class Kind { matmul, attention, convolution, lookup, elementwise } kind = Kind::elementwise;
   std::string name;                  // "qkv", "attention", "gate_up", "norm"
@@ -119,14 +121,17 @@ struct Operator {
   std::int64_t k = 0;
   Flops flops;
   Bytes traffic;                     // read and written when nothing stays in a cache
+  bool weight_half = false;          // of the backward pass: makes gradients of weights only, and so may be delayed
 };
 
 // A communication on a block's critical path, once per pass.
 struct Exchange {
   enum class Axis { tensor, context, expert } axis = Axis::tensor;
   std::string operation;             // "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"
-  Bytes bytes;                       // the whole buffer: what an all-gather ends with and a reduce-scatter begins with
+  Bytes bytes;                       // the whole buffer: what an all-gather ends with and a reduce-scatter begins with; what a
+                                     // rank holds for an all-to-all; what a rank sends
   bool overlaps = false;             // runs beside the block's own computation (the ring's passes)
+  int messages = 1;                  // one after another, that share `bytes`: steps of the ring, chunks of the head
 };
 
 // Per rank and micro-batch.

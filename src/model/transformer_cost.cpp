@@ -3,97 +3,155 @@
 #include <algorithm>
 
 #include "base/error.hpp"
+#include "model/layer_cost.hpp"
+#include "model/work.hpp"
 
 namespace tessera::model {
 namespace {
 
+constexpr std::int64_t kF32 = kF32Bytes;
+using Axis = Exchange::Axis;
+
 // Sizes of one block on one rank, as numbers of elements.
 struct Sizes {
-  std::int64_t element;  // bytes
-  std::int64_t rows;     // tokens
+  std::int64_t element;   // bytes
+  std::int64_t rows;      // tokens
+  std::int64_t rows_cut;  // tokens where sequence parallelism divides them
   std::int64_t hidden;
 };
 
+std::int64_t split(std::int64_t whole, std::int64_t parts) { return (whole + parts - 1) / parts; }
+
 Sizes sizes_of(const BlockSpec& block, const BlockShard& shard) {
-  return {element_size(shard.precision).value, shard.micro_batch * block.dim("seq"), block.dim("hidden")};
+  const std::int64_t rows = shard.micro_batch * split(block.dim("seq"), shard.context_parallel);
+  return {element_size(shard.precision).value, rows, shard.sequence_parallel ? split(rows, shard.tensor_parallel) : rows,
+          block.dim("hidden")};
 }
 
-constexpr std::int64_t kF32 = 4;
-
-Flops product(std::int64_t m, std::int64_t n, std::int64_t k) {
-  return Flops(2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k));
+std::int64_t option(const BlockSpec& block, const char* key, std::int64_t otherwise) {
+  const auto found = block.dims.find(key);
+  return found == block.dims.end() ? otherwise : static_cast<std::int64_t>(found->second);
 }
 
 }  // namespace
 
 BlockCost embedding_cost(const BlockSpec& block, const BlockShard& shard) {
-  const auto [element, rows, hidden] = sizes_of(block, shard);
-  BlockCost cost;
-  cost.output = Bytes(element * rows * hidden);
-  cost.forward_traffic = 2L * cost.output;
+  const auto [element, rows, rows_cut, hidden] = sizes_of(block, shard);
+  const bool cut = shard.sequence_parallel && shard.tensor_parallel > 1;
+  const std::int64_t whole = element * rows * hidden;
+  const std::int64_t passed = element * rows_cut * hidden;
+  Work work(shard);
   // The gradient of the output is read, and the rows of the table's f32 gradient are read and written.
-  cost.backward_traffic = Bytes(rows * hidden * (element + 2 * kF32));
-  cost.all_reduce_size = cost.output;
-  cost.forward_all_reduces = shard.tensor_parallel > 1 ? 1 : 0;
+  work.lookup("lookup", 2 * whole, rows * hidden * (element + 2 * kF32));
+  if (shard.tensor_parallel > 1) {
+    work.exchange_forward({Axis::tensor, cut ? "reduce_scatter" : "all_reduce", Bytes(whole)});
+    if (cut) work.exchange_backward({Axis::tensor, "all_gather", Bytes(whole)});
+  }
+  // Learned positions and token types are added in one kernel, then a norm where there is one.
+  if (option(block, "positions", 0) + option(block, "token_types", 0) > 0)
+    work.pointwise("positions", 3 * passed, passed + 2 * passed / element * kF32);
+  if (option(block, "embedding_norm", 0) != 0) {
+    work.pointwise("norm", 2 * passed, 3 * passed);
+    work.keep(passed);
+  }
+  if (option(block, "dropout", 0) != 0) {
+    const std::int64_t mask = rows_cut * hidden;
+    work.pointwise("dropout", 2 * passed + mask, 2 * passed + mask);
+    work.keep(mask);
+  }
+  BlockCost cost = std::move(work).finish(0);
+  cost.output = Bytes(passed);
+  cost.all_reduce_size = Bytes(whole);
+  cost.forward_all_reduces = shard.tensor_parallel > 1 && !cut ? 1 : 0;
   return cost;
 }
 
+// What nn/'s layer keeps and needs: its norms and its activation are computed again in the backward pass, from what is kept anyway.
 BlockCost transformer_layer_cost(const BlockSpec& block, const BlockShard& shard) {
-  const auto [element, rows, hidden] = sizes_of(block, shard);
+  BlockCost cost = layer_cost(block, shard);
+  if (option(block, "autograd", 0) != 0) return cost;
+  const auto [element, rows, rows_cut, hidden] = sizes_of(block, shard);
   const std::int64_t degree = shard.tensor_parallel;
-  const std::int64_t seq = block.dim("seq");
   const std::int64_t heads = block.dim("heads") / degree;
   const std::int64_t attended = heads * block.dim("head_dim");
   const std::int64_t qkv = attended + 2 * (block.dim("kv_heads") / degree) * block.dim("head_dim");
   const std::int64_t ffn = block.dim("ffn") / degree;
 
-  BlockCost cost;
-  const Flops projections = product(rows, qkv, hidden) + product(rows, hidden, attended) + product(rows, 2 * ffn, hidden) +
-                            product(rows, hidden, ffn);
-  const Flops scores = product(shard.micro_batch * heads * seq, seq, block.dim("head_dim"));
-  // Backward: each projection twice; attention computes the scores again and then four products.
-  cost.forward = projections + 2.0 * scores;
-  cost.backward = 2.0 * projections + 5.0 * scores;
-
   const std::int64_t weights = hidden * (qkv + attended + 3 * ffn);
   const std::int64_t width = qkv + attended + 2 * ffn;  // what each row keeps beside input and middle
-  cost.output = Bytes(element * rows * hidden);
-  const std::int64_t kept = element * rows * (2 * hidden + width) + kF32 * rows * (2 + heads);
+  const std::int64_t input = element * rows_cut * hidden;
+  const std::int64_t core = kF32 * rows * heads;  // the scores' logarithmic sums
+  const std::int64_t kept = 2 * input + element * rows * width + 2 * kF32 * rows_cut + core;
   const bool recomputed = shard.recompute == Recompute::full;
-  cost.saved = Bytes(recomputed ? element * rows * hidden : kept);
-  cost.forward_traffic = Bytes(element * (weights + rows * (9 * hidden + 2 * width + 2 * ffn)));
-  cost.backward_traffic = Bytes(element * (2 * weights + rows * (20 * hidden + 5 * width + 6 * ffn)) + 2 * kF32 * weights);
+  cost.saved = Bytes(recomputed ? input : shard.recompute == Recompute::selective ? kept - core : kept);
+  cost.forward_traffic = Bytes(element * (weights + rows_cut * 9 * hidden + rows * (2 * width + 2 * ffn)));
+  cost.backward_traffic = Bytes(element * (2 * weights + rows_cut * 20 * hidden + rows * (5 * width + 6 * ffn)) + 2 * kF32 * weights);
   // Forward: the feed-forward network's hidden vector, beside what is kept and passed on. Backward: the gradients of the output
   // and of the middle of the layer and that hidden vector, beside the gradient passed on; weights come after, with the
   // hidden vector or one normalized input at a time.
   const std::int64_t row = element * rows;
-  cost.forward_workspace = Bytes(row * (recomputed ? std::max(3 * ffn, qkv + attended) : ffn));
-  cost.backward_workspace = Bytes(row * (2 * hidden + std::max(ffn + std::max(attended - hidden, 0L), hidden)) +
-                                  (recomputed ? kept - row * hidden : 0));
-  cost.forward_all_reduces = cost.backward_all_reduces = degree > 1 ? 2 : 0;
-  cost.all_reduce_size = cost.output;
+  const std::int64_t gathered = shard.sequence_parallel && degree > 1 ? row * hidden : 0;
+  cost.forward_workspace = Bytes(gathered + row * (recomputed ? std::max(3 * ffn, qkv + attended) : ffn));
+  cost.backward_workspace = Bytes(gathered + 2 * input + row * std::max(ffn + std::max(attended - hidden, 0L), hidden) +
+                                  (recomputed                                ? kept - input
+                                   : shard.recompute == Recompute::selective ? core
+                                                                             : 0));
   return cost;
 }
 
 BlockCost lm_head_cost(const BlockSpec& block, const BlockShard& shard) {
-  const auto [element, rows, hidden] = sizes_of(block, shard);
+  const auto [element, rows, rows_cut, hidden] = sizes_of(block, shard);
   const std::int64_t degree = shard.tensor_parallel;
-  const std::int64_t vocab = block.dim("vocab") / degree;
+  const bool cut = shard.sequence_parallel && degree > 1;
+  const std::int64_t vocab = split(block.dim("vocab"), degree);
+  const bool autograd = option(block, "autograd", 0) != 0;
+  const std::int64_t input = element * rows_cut * hidden;
+  const std::int64_t whole = element * rows * hidden;
+  const std::int64_t chunk = autograd ? rows : std::min(rows, lm_head_chunk_rows(vocab));
 
-  BlockCost cost;
-  cost.forward = product(rows, vocab, hidden);
-  cost.backward = 2.0 * cost.forward;
-  cost.output = Bytes(kF32 + 8);
+  Work work(shard);
+  if (option(block, "head_norm", 1) != 0) {
+    work.pointwise("norm", 2 * input, 3 * input);
+    work.keep(input);
+  }
+  if (option(block, "head_transform", 0) != 0) {
+    work.linear("transform", rows_cut, hidden, hidden);
+    work.pointwise("activation", 2 * input, 3 * input);
+    work.pointwise("transform_norm", 2 * input, 3 * input);
+    work.keep(3 * input);
+  }
+  work.keep(input);
+  if (degree > 1) {
+    if (cut) work.exchange_forward({Axis::tensor, "all_gather", Bytes(whole)});
+    work.exchange_backward({Axis::tensor, cut ? "reduce_scatter" : "all_reduce", Bytes(whole), autograd});
+    if (cut && autograd) work.exchange_backward({Axis::tensor, "all_gather", Bytes(whole), true});
+  }
+  work.linear("logits", rows, vocab, hidden);
+  const int chunks = static_cast<int>(split(rows, chunk));
+  if (degree > 1) {
+    work.exchange_forward({Axis::tensor, "all_reduce", Bytes(kF32 * rows), false, chunks});
+    work.exchange_forward({Axis::tensor, "all_reduce", Bytes(2 * kF32 * rows), false, chunks});
+  }
+  // Logits in f32: read for the maximum, read and written as exponentials; read and written as gradients.
+  work.pointwise("cross_entropy", 3 * kF32 * rows * vocab, 2 * kF32 * rows * vocab);
+  work.keep(kF32 * rows * vocab);
+  BlockCost cost = std::move(work).finish(input);
+
   const bool recomputed = shard.recompute == Recompute::full;
-  cost.saved = Bytes(element * rows * hidden * (recomputed ? 1 : 2) + (recomputed ? 0 : kF32 * rows));
-  const std::int64_t chunk = std::min(rows, lm_head_chunk_rows(vocab));
-  const std::int64_t logits = vocab * (kF32 + (shard.precision == Precision::bf16 ? element : 0));
-  cost.forward_workspace = Bytes(chunk * (logits + 3 * kF32) + element * rows * hidden);
-  cost.backward_workspace = Bytes(kF32 * hidden + (recomputed ? element * rows * hidden + cost.forward_workspace.value : 0));
+  cost.output = Bytes(kF32 + 8);
+  cost.all_reduce_size = Bytes(whole);
+  cost.backward_all_reduces = degree > 1 && !cut ? 1 : 0;
+  const std::int64_t logits = vocab * (kF32 + (shard.precision == Precision::f32 ? 0 : element));
+  cost.forward_workspace = Bytes(chunk * (logits + 3 * kF32) + whole);
+  cost.backward_workspace = Bytes(kF32 * hidden + (recomputed ? whole + cost.forward_workspace.value : 0));
+  if (autograd) {
+    cost.backward_workspace = Bytes(rows * vocab * element + whole + (recomputed ? cost.forward_workspace.value : 0));
+    return cost;
+  }
+  // nn/ goes through the logits in chunks, on to the gradients of input and weight at once, and keeps no logits.
+  cost.saved = Bytes(recomputed ? input : input + whole + kF32 * rows);
   cost.forward_traffic = Bytes(rows * (5 * hidden * element + 6 * vocab * kF32) + vocab * hidden * (2 * element + 2 * kF32));
-  cost.backward_traffic = Bytes(4 * element * rows * hidden);
-  cost.all_reduce_size = Bytes(element * rows * hidden);
-  cost.backward_all_reduces = degree > 1 ? 1 : 0;
+  cost.backward_traffic = Bytes(4 * whole);
   return cost;
 }
 
@@ -107,6 +165,7 @@ BlockCost cost_of(const BlockSpec& block, const BlockShard& shard) {
   if (block.kind == "embedding") return embedding_cost(block, shard);
   if (block.kind == "transformer_layer") return transformer_layer_cost(block, shard);
   if (block.kind == "lm_head") return lm_head_cost(block, shard);
+  if (block.kind == "encoder_layer" || block.kind == "decoder_layer" || block.kind == "moe_layer") return layer_cost(block, shard);
   throw Error(ErrorCode::not_found, text("there is no cost formula for blocks of kind \"", block.kind, "\""),
               Where{"", 0, 0, -1, block.name}, "embedding, transformer_layer or lm_head");
 }
