@@ -49,6 +49,11 @@ Transformer transformer_of(const model::ModelSpec& model) {
   out.vocab = model.dim("vocab");
   out.seq = model.dim("seq");
   out.tied = model.tied_embeddings;
+  out.gated = number("gated", 1) != 0;
+  out.rotary = number("rotary", 1) != 0;
+  out.experts = {number("experts", 0), static_cast<int>(number("experts_per_token", 0)), number("expert_ffn", 0), number("shared_ffn", 0),
+                 static_cast<int>(number("dense_layers", 0))};
+  out.latent = {number("q_lora", 0), number("kv_lora", 0), number("rope_dim", 0), number("nope_dim", 0), number("v_dim", 0)};
   return out;
 }
 

@@ -38,8 +38,8 @@ struct Transformer {
   bool rotary = true;
   bool tied = false;              // embedding and head share their weights
   bool predicts_two = false;      // one more layer and head predict the token after the next (multi-token prediction)
-  Experts experts;
-  Latent latent;
+  Experts experts = {};
+  Latent latent = {};
 
   // Of one layer: attention and norms; its dense feed-forward part; one expert; router and shared experts.
   double attention_parameters() const;

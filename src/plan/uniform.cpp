@@ -75,7 +75,7 @@ double layer_exchanges(const Pricing& p) {
   const double weights = (model.attention_parameters() + model.dense_parameters()) / plan.tp;
   const double gather = p.exchanges.collective(Collective::all_gather, 2 * weights, team);
   const double scatter = p.exchanges.collective(Collective::reduce_scatter, plan.gradient_bytes * weights, team);
-  const LayerTime layer = layer_time(p, false);
+  const LayerTime layer = block_time(p, p.blocks.plain);
   const auto longer = [&](double computing, double exchange) {
     return std::max(computing + calibration.overlap_slowdown * std::min(computing, exchange), exchange) - computing;
   };

@@ -100,15 +100,12 @@ struct UniformMemory {
 // Layers of each stage. Throws invalid_config when a stage would have none.
 std::vector<int> stage_layers(const UniformPlan& plan, const Transformer& model);
 
-LayerTime layer_time(const UniformPlan& plan, const Transformer& model, const cluster::ResourceGroup& group, const profile::Calibration& calibration,
-                     bool experts);
-
 // Throws invalid_config when the plan has more ranks than the group, not_found when the device lacks the format.
 UniformPrice price(const UniformPlan& plan, const Transformer& model, const cluster::ResourceGroup& group, const profile::Calibration& calibration);
 UniformPrice price(const UniformPlan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster, const profile::Calibration& calibration);
 
-// Memory of stage `stage` (0-based). Activations are those of Korthikanti et al. 2022 (sections 4 and 5) for unfused attention with
-// dropout, and of the tensors that remain for fused attention without.
+// Memory of stage `stage` (0-based). Activations are what autograd keeps (model::cost_of; equations 1 to 6 of Korthikanti et al. 2022)
+// times the micro-batches in flight.
 UniformMemory memory_of(const UniformPlan& plan, const Transformer& model, const profile::Calibration& calibration, int stage);
 
 }  // namespace tessera::plan

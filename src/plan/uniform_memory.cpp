@@ -1,33 +1,13 @@
 #include <algorithm>
 
-#include "plan/uniform.hpp"
+#include "plan/uniform_parts.hpp"
 
 namespace tessera::plan {
 namespace {
 
-// Bytes that one layer keeps of one micro-batch, by sample, token and hidden unit (Korthikanti et al. 2022, table 2), and for
-// fused attention what is left of them: no scores, no masks.
-double layer_activations(const UniformPlan& plan, const Transformer& model, const profile::Calibration& calibration) {
-  const double hidden = static_cast<double>(model.hidden);
-  const double tokens = static_cast<double>(plan.micro_batch) * static_cast<double>(model.seq) / plan.cp;
-  const double tp = plan.tp;
-  const double outside = plan.sequence_parallel ? tp : 1;  // what tensor parallelism leaves whole
-  const double unit = tokens * hidden;
-  if (plan.again == Again::layer) return 2 * unit / (plan.sequence_parallel ? tp : 1);
-  const double mask = calibration.dropout ? 1 : 0;
-  // Inputs of two norms and of two pairs of products, and two masks.
-  const double whole = unit * (8 + 2 * mask) / outside;
-  const double queries = static_cast<double>(model.heads * model.head_dim) / hidden;
-  const double keys = static_cast<double>(model.kv_heads * model.head_dim) / hidden;
-  const double width = static_cast<double>(model.ffn) / hidden;
-  // Queries, keys, values and the attention's result; the feed-forward part before and after its activation.
-  double cut = unit * (2 * (2 * queries + 2 * keys) + 2 * width * (model.gated ? 3 : 2)) / tp;
-  if (calibration.attention == profile::AttentionKernel::unfused && plan.again == Again::nothing) {
-    const double scores = static_cast<double>(model.heads) * static_cast<double>(model.seq) * tokens;
-    cut += scores * (4 + mask) / tp;
-  }
-  if (plan.again == Again::half) cut /= 2;
-  return whole + cut;
+double saved(const model::BlockSpec& block, const UniformPlan& plan) {
+  const double bytes = static_cast<double>(model::cost_of(block, shard_of(plan)).saved.value);
+  return plan.again == Again::half ? bytes / 2 : bytes;
 }
 
 // Micro-batches' worth of a stage's layers that are held at once.
@@ -84,7 +64,9 @@ UniformMemory memory_of(const UniformPlan& plan, const Transformer& model, const
   const int tables = (first ? 1 : 0) + (last && !(first && model.tied) ? 1 : 0);
   const Bytes3 ends = state(tables * model.embedding_parameters() / plan.tp, plan.zero, shards);
   out.embedding = ends.weights + ends.gradients + ends.optimizer;
-  out.activations = layer_activations(plan, model, calibration) * count * in_flight(plan, stage);
+  const Blocks blocks = blocks_of(model, calibration);
+  out.activations = (dense > 0 ? dense * saved(blocks.plain, plan) : 0) + (count > dense ? (count - dense) * saved(blocks.routed, plan) : 0);
+  out.activations *= in_flight(plan, stage);
   const double tokens = static_cast<double>(plan.micro_batch) * static_cast<double>(model.seq) / plan.cp;
   if (last) out.logits = 6 * tokens * static_cast<double>(model.vocab) / plan.tp;
   const double boundary = 2 * tokens * static_cast<double>(model.hidden) / (plan.sequence_parallel ? plan.tp : 1);

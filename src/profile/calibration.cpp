@@ -31,6 +31,7 @@ constexpr Entry kParameters[] = {
     {"member_wait", &Calibration::member_wait},
     {"tensor_exposed", &Calibration::tensor_exposed},
     {"tensor_exposed_plain", &Calibration::tensor_exposed_plain},
+    {"tensor_beside", &Calibration::tensor_beside},
     {"expert_exposed", &Calibration::expert_exposed},
     {"pipeline_exposed", &Calibration::pipeline_exposed},
     {"data_exposed", &Calibration::data_exposed},

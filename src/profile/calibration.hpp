@@ -47,6 +47,7 @@ struct Calibration {
   double member_wait = 0;           // seconds that each further member of a group adds to an exchange of gradients
   double tensor_exposed = 1;        // share of tensor-parallel exchanges that computing does not hide
   double tensor_exposed_plain = 1;  // the same where a plan says that nothing hides them
+  double tensor_beside = 0.5;       // further share of those that stand beside products of their own layer
   double expert_exposed = 1;        // of the all-to-all exchanges between experts
   double pipeline_exposed = 1;      // of messages between stages
   double data_exposed = 1;          // of the exchange of gradients and parameters, at least

@@ -36,11 +36,6 @@ const char* name_of(Format format) {
   return "bf16";
 }
 
-double bytes_of(Format format) {
-  // fp4 has an 8-bit scale for each 16 elements.
-  return format == Format::bf16 ? 2 : format == Format::fp8 ? 1 : 0.5625;
-}
-
 double tile_share(double batch, double m, double n, int units) {
   if (units <= 0) return 1;
   double best = 0;
@@ -67,15 +62,13 @@ Kernels::Kernels(const cluster::Device& device, const Calibration& calibration, 
     throw Error(ErrorCode::not_found, text("device ", device.name, " has no units for ", name_of(format)), {}, "a format of the device's peaks");
 }
 
-double Kernels::product(double batch, double m, double n, double k, Format format, double accumulated) const {
-  double rate = peak(format) * tile_share(batch, m, n, units_) * k / (k + calibration_.depth_half);
-  const bool vector = calibration_.vector_fallback && vector_ > 0 && !(aligned(m) && aligned(n) && aligned(k));
-  if (vector) {
-    rate *= vector_ / peak(format) * kVectorShare;
+double Kernels::product(double batch, double m, double n, double k, double bytes, Format format, bool padded) const {
+  double rate = tile_share(batch, m, n, units_) * k / (k + calibration_.depth_half);
+  if (calibration_.vector_fallback && vector_ > 0 && !padded && !(aligned(m) && aligned(n) && aligned(k))) {
+    rate *= vector_ * kVectorShare;
   } else {
-    rate *= format == Format::bf16 ? calibration_.matmul : format == Format::fp8 ? calibration_.matmul_fp8 : calibration_.matmul_fp4;
+    rate *= peak(format) * (format == Format::bf16 ? calibration_.matmul : format == Format::fp8 ? calibration_.matmul_fp8 : calibration_.matmul_fp4);
   }
-  const double bytes = batch * ((m * k + k * n) * bytes_of(format) + 2 * m * n) + accumulated * batch * m * n;
   return std::max(2 * batch * m * n * k / rate, bytes / memory_) + calibration_.launch;
 }
 

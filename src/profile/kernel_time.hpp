@@ -11,17 +11,15 @@ namespace tessera::profile {
 // What the operands of a matrix product are.
 enum class Format { bf16, fp8, fp4 };
 const char* name_of(Format format);
-double bytes_of(Format format);  // of an element, with its share of block scales
 
 // A device as kernels see it. Throws not_found when it has no units for `format`.
 class Kernels {
  public:
   Kernels(const cluster::Device& device, const Calibration& calibration, Format format);
 
-  // `batch` products [m, k] x [k, n], in seconds: the longer of computing, with tiles dealt over the units in whole waves and a
-  // short depth k not filling the pipelines, and of moving operands and result. `accumulated`: bytes read and written for each
-  // element of the result beyond writing it once (a gradient that is added to).
-  double product(double batch, double m, double n, double k, Format format, double accumulated = 0) const;
+  // `batch` products [m, k] x [k, n] that read and write `bytes`, in seconds: the longer of computing, with tiles dealt over the
+  // units in whole waves and a short depth k not filling the pipelines, and of moving. `padded`: the kernel takes any extents.
+  double product(double batch, double m, double n, double k, double bytes, Format format, bool padded = false) const;
   // Reading and writing `bytes`, in seconds.
   double move(double bytes) const { return bytes > 0 ? bytes / memory_ + calibration_.launch : 0; }
   // Fused attention's computing: `flops` over key sequences of length `keys` in heads of `head_dim`.

@@ -1,0 +1,40 @@
+// What the comparison prints.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "fit.hpp"
+
+namespace tessera::truth {
+
+struct Score {
+  int rows = 0;
+  double mape = 0;    // percent, of the step's time
+  double worst = 0;   // percent
+  double tau = 0;     // Kendall's, between predicted and measured seconds of a device for a token
+};
+
+struct Priced {
+  const Row* row = nullptr;
+  double seconds = 0;
+  bool fitted = false;   // the row is one of those that a calibration was fitted on
+};
+
+Score score_of(const std::vector<Priced>& rows);
+// Rows priced with the calibrations that are compiled in.
+std::vector<Priced> price_all(const std::vector<Row>& rows, const std::vector<Task>& tasks);
+// Rows of one source, with an accelerator's parameters fitted on the calibration rows of all other sources on that accelerator.
+// Rows of accelerators on which there is no other source are left out.
+std::vector<Priced> price_left_out(const std::string& source, const std::vector<Row>& rows, const std::vector<Task>& tasks);
+
+struct MemoryValue {
+  std::string name;
+  double published = 0;   // GiB or percent
+  double priced = 0;
+  bool state = false;     // weights, gradients and optimizer; otherwise activations
+};
+// The table of memory, when the folder has it.
+std::vector<MemoryValue> price_memory(const std::filesystem::path& folder);
+
+}  // namespace tessera::truth
