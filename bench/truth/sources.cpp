@@ -143,7 +143,7 @@ void architecture(Row& row) {
   }
 }
 
-// Containers of one generation share their kernels: 25.x, then 26.02 to 26.04, then 26.06 on (whole-iteration graphs).
+// On Blackwell, containers of one generation share their kernels: 25.x, then 26.02 to 26.04, then 26.06 on (whole-iteration graphs).
 std::string generation(const std::string& notes) {
   const double version = std::strtod(notes.c_str(), nullptr);
   constexpr double kSecond = 26.0;
@@ -157,7 +157,14 @@ void megatron_bridge(const Cells& cells, Row& row) {
   plan::UniformPlan& plan = row.plan;
   plan.sequence_parallel = plan.tp > 1;
   plan.zero = contains(cell(cells, "schedule"), "FSDP") ? 3 : 1;
-  row.stack = row.shape.experts.count > 0 ? "megatron-bridge-moe-" + generation(cell(cells, "notes")) : "megatron-bridge";
+  row.stack = row.shape.experts.count == 0 ? "megatron-bridge"
+              : starts(row.group.name, "h") ? "megatron-bridge-moe"
+                                            : "megatron-bridge-moe-" + generation(cell(cells, "notes"));
+  // Head and second prediction stand for three layers of these models (the layouts of the repository's recipes).
+  if (row.shape.latent.key_value_rank > 0 && plan.pp > 1 && (row.shape.layers + 3) % plan.pp == 0) {
+    plan.stage_layers.assign(static_cast<std::size_t>(plan.pp), (row.shape.layers + 3) / plan.pp);
+    plan.stage_layers.back() -= 3;
+  }
   // A blank column of virtual stages: as deep as the layers allow, up to the five that the neighbouring rows have.
   if (plan.chunks < 1 && plan.pp > 1 && row.shape.layers > 0 && row.shape.layers % plan.pp == 0) {
     plan.chunks = 5;

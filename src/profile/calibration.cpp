@@ -40,6 +40,7 @@ constexpr Entry kParameters[] = {
     {"weight_pass_bubble", &Calibration::weight_pass_bubble},
     {"layer_host", &Calibration::layer_host},
     {"router_host", &Calibration::router_host},
+    {"router_least", &Calibration::router_least},
     {"micro_batch_host", &Calibration::micro_batch_host},
     {"step_host", &Calibration::step_host},
 };
@@ -113,7 +114,8 @@ std::string family_of(const std::string& device) {
   const auto starts = [&](const char* prefix) { return device.rfind(prefix, 0) == 0; };
   if (starts("a100")) return "a100";
   if (starts("h100") || starts("h200")) return "h100";
-  if (starts("b200") || starts("b300") || starts("gb200") || starts("gb300")) return "blackwell";
+  if (starts("b200") || starts("gb200")) return "b200";
+  if (starts("b300") || starts("gb300")) return "b300";
   return device;
 }
 

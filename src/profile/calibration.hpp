@@ -16,7 +16,7 @@ const char* name_of(AttentionKernel kernel);
 
 struct Calibration {
   std::string name;                 // "a100/megatron-2022"
-  std::string accelerator;          // family of devices: "a100", "h100", "blackwell"
+  std::string accelerator;          // family of devices: "a100", "h100", "b200"
   std::string stack;                // "megatron-2022"
   std::vector<std::string> fitted_on;  // "SOURCE: rows 1, 4, 7", in words
 
@@ -58,6 +58,7 @@ struct Calibration {
   double weight_pass_bubble = 0.3;  // of the forward passes of the warm-up that split backward passes leave idle
   double layer_host = 0;            // seconds of the host for each layer and micro-batch
   double router_host = 0;           // seconds for each layer with experts and pass
+  double router_least = 0;          // seconds that the host needs to issue such a layer's forward pass, at least; twice for backward
   double micro_batch_host = 0;      // seconds for each stage and micro-batch
   double step_host = 0.02;          // seconds for each step
 };
@@ -68,7 +69,7 @@ const std::vector<std::string>& parameter_names();
 
 Calibration read_calibration(const ConfigNode& node);
 std::string to_yaml(const Calibration& calibration);
-// The accelerator family of a device: "a100-80" is of "a100", "gb200" of "blackwell". Of an unknown device its own name.
+// The accelerator family of a device: "a100-80" is of "a100", "gb200" of "b200". Of an unknown device its own name.
 std::string family_of(const std::string& device);
 
 const std::vector<Calibration>& known_calibrations();
