@@ -68,18 +68,21 @@ plan::UniformMemory memory_in_mode(const PublishedModel& model, const std::strin
 
 Score score_of(const std::vector<Priced>& rows) {
   Score out;
-  std::vector<std::pair<double, double>> points;
+  std::vector<std::pair<double, double>> steps;
+  std::vector<std::pair<double, double>> tokens_each;
   for (const Priced& priced : rows) {
     const double error = 100 * std::abs(priced.seconds / priced.row->measured - 1);
     out.mape += error;
     out.worst = std::max(out.worst, error);
     const plan::UniformPlan& plan = priced.row->plan;
     const double tokens = static_cast<double>(plan.global_batch) * static_cast<double>(priced.row->shape.seq);
-    points.emplace_back(priced.row->measured * plan.ranks() / tokens, priced.seconds * plan.ranks() / tokens);
+    steps.emplace_back(priced.row->measured, priced.seconds);
+    tokens_each.emplace_back(priced.row->measured * plan.ranks() / tokens, priced.seconds * plan.ranks() / tokens);
   }
   out.rows = static_cast<int>(rows.size());
   if (out.rows > 0) out.mape /= out.rows;
-  out.tau = kendall(points);
+  out.tau = kendall(steps);
+  out.tau_token = kendall(tokens_each);
   return out;
 }
 

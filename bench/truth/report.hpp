@@ -12,7 +12,8 @@ struct Score {
   int rows = 0;
   double mape = 0;    // percent, of the step's time
   double worst = 0;   // percent
-  double tau = 0;     // Kendall's, between predicted and measured seconds of a device for a token
+  double tau = 0;     // Kendall's, between priced and measured seconds of a step
+  double tau_token = 0;  // the same for the seconds of a device for a token, where models and batches of a source differ less
 };
 
 struct Priced {

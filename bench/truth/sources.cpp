@@ -48,10 +48,8 @@ void bloom(const Cells& cells, Row& row) {
     shape.hidden = static_cast<std::int64_t>(std::lround((-b + std::sqrt(b * b + 4 * a * parameters)) / (2 * a) / kStep) * kStep);
     shape.ffn = 4 * shape.hidden;
   }
-  if (shape.heads == 0) {
-    // As far as the other sections tell: 64 heads, or 96 where those divide into whole dimensions.
-    shape.heads = shape.hidden % 96 == 0 ? 96 : 64;
-  }
+  constexpr std::int64_t kHeads = 32;  // what the chronicles' command lines have until they compare numbers of heads
+  if (shape.heads == 0) shape.heads = kHeads;
   row.stack = "megatron-deepspeed";
   row.plan.zero = contains(cell(cells, "schedule"), "ZeRO-0") ? 0 : 1;
 }

@@ -54,7 +54,7 @@ std::vector<std::pair<std::string, std::vector<Priced>>> parts(const std::vector
 }
 
 void line(const std::string& name, const Score& all, const Score* held) {
-  std::printf("%-36s %5d %8.2f %8.2f %7.2f", name.c_str(), all.rows, all.mape, all.worst, all.tau);
+  std::printf("%-36s %5d %8.2f %8.2f %7.2f %7.2f", name.c_str(), all.rows, all.mape, all.worst, all.tau, all.tau_token);
   if (held != nullptr) std::printf(" %8d %8.2f %8.2f", held->rows, held->mape, held->worst);
   std::printf("\n");
 }
@@ -79,13 +79,13 @@ void print(const std::vector<Row>& rows, const std::vector<Priced>& priced, cons
                 one.row->measured, one.seconds, 100 * (one.seconds / one.row->measured - 1));
   for (const Row& row : rows)
     if (!row.skipped.empty()) std::printf("%-28s %3d   %s: not priced, %s\n", row.source.c_str(), row.number, row.model.c_str(), row.skipped.c_str());
-  std::printf("\nmeasured, priced; * rows that a calibration was fitted on\n\n%-36s %5s %8s %8s %7s %8s %8s %8s\n", "source", "rows", "mean %", "worst %", "tau",
-              "unfitted", "mean %", "worst %");
+  std::printf("\nmeasured, priced; * rows that a calibration was fitted on\n\n%-36s %5s %8s %8s %7s %7s %8s %8s %8s\n", "source", "rows", "mean %", "worst %", "tau",
+              "/token", "unfitted", "mean %", "worst %");
   for (const auto& [name, part] : parts(priced)) {
     const Score held = score_of(only(part, [](const Priced& one) { return !one.fitted; }));
     line(name, score_of(part), &held);
   }
-  std::printf("\nleft out: the accelerator fitted on the other sources alone\n%-36s %5s %8s %8s %7s\n", "source", "rows", "mean %", "worst %", "tau");
+  std::printf("\nleft out: the accelerator fitted on the other sources alone\n%-36s %5s %8s %8s %7s %7s\n", "source", "rows", "mean %", "worst %", "tau", "/token");
   for (const std::string& source : sources_of(priced)) {
     const std::vector<Priced> left = price_left_out(source, shipped, tasks);
     if (left.empty()) {
@@ -100,7 +100,7 @@ void print_json(const std::vector<Row>& rows, const std::vector<Priced>& priced,
   Json sources = Json::object();
   const auto add = [&](const std::string& name, const std::vector<Priced>& part) {
     const Score score = score_of(part);
-    sources[name] = {{"rows", score.rows}, {"mape", score.mape}, {"worst", score.worst}, {"tau", score.tau}};
+    sources[name] = {{"rows", score.rows}, {"mape", score.mape}, {"worst", score.worst}, {"tau", score.tau}, {"tau_per_token", score.tau_token}};
   };
   for (const std::string& source : sources_of(priced)) {
     const std::vector<Priced> all = of_source(priced, source);
