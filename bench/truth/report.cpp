@@ -86,12 +86,19 @@ Score score_of(const std::vector<Priced>& rows) {
   return out;
 }
 
-std::vector<Priced> price_all(const std::vector<Row>& rows, const std::vector<Task>& tasks) {
+std::vector<Priced> price_all(const std::vector<Row>& rows, const std::vector<Task>& tasks, bool fresh) {
   std::vector<Priced> out;
+  std::vector<profile::Calibration> fits;
+  if (fresh) std::transform(tasks.begin(), tasks.end(), std::back_inserter(fits), fitted);
+  const auto calibration_of = [&](const Row& row) {
+    for (const profile::Calibration& one : fits)
+      if (one.stack == row.stack && one.accelerator == profile::family_of(row.group.device.name)) return one;
+    return profile::calibration_for(row.group.device.name, row.stack);
+  };
   for (const Row& row : rows) {
     if (!row.skipped.empty()) continue;
     const bool used = std::any_of(tasks.begin(), tasks.end(), [&](const Task& task) { return std::find(task.rows.begin(), task.rows.end(), &row) != task.rows.end(); });
-    out.push_back({&row, predicted(row, profile::calibration_for(row.group.device.name, row.stack)), used});
+    out.push_back({&row, predicted(row, calibration_of(row)), used});
   }
   return out;
 }

@@ -23,8 +23,8 @@ struct Priced {
 };
 
 Score score_of(const std::vector<Priced>& rows);
-// Rows priced with the calibrations that are compiled in.
-std::vector<Priced> price_all(const std::vector<Row>& rows, const std::vector<Task>& tasks);
+// Rows priced with the calibrations that are compiled in or, when `fresh`, with those that the tasks give now.
+std::vector<Priced> price_all(const std::vector<Row>& rows, const std::vector<Task>& tasks, bool fresh);
 // Rows of one source, with an accelerator's parameters fitted on the calibration rows of all other sources on that accelerator.
 // Rows of accelerators on which there is no other source are left out.
 std::vector<Priced> price_left_out(const std::string& source, const std::vector<Row>& rows, const std::vector<Task>& tasks);

@@ -3,6 +3,7 @@
 
     ./dev bench truth [--data DIR] [--json]     DIR: a folder of the same format as bench/truth/data
     ./dev bench truth --fit                     fit the calibrations again (bench/truth/fit.yaml says to which rows)
+    ./dev bench truth --tasks FILE --fresh      with calibrations fitted on the rows that FILE says, to see how much the choice matters
 
 Calibrations are in src/profile/calibrations, compiled in: after --fit, run again to see the rows with the new ones.
 """
@@ -20,12 +21,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", default=str(ROOT / "build" / "release" / "bin"))
     parser.add_argument("--data", help="a folder of tables; default: those of the repository")
+    parser.add_argument("--tasks", default=str(HERE / "fit.yaml"))
+    parser.add_argument("--fresh", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--fit", action="store_true")
     arguments = parser.parse_args()
-    command = [os.path.join(arguments.bin, "tessera_bench_truth"), "--shipped", str(HERE / "data"), "--tasks", str(HERE / "fit.yaml")]
+    command = [os.path.join(arguments.bin, "tessera_bench_truth"), "--shipped", str(HERE / "data"), "--tasks", arguments.tasks]
     if arguments.data:
         command += ["--data", arguments.data]
+    if arguments.fresh:
+        command.append("--fresh")
     if arguments.json:
         command.append("--json")
     if arguments.fit:

@@ -19,6 +19,7 @@ struct Options {
   std::filesystem::path shipped;
   std::filesystem::path tasks;
   std::filesystem::path fit_into;   // write calibrations there instead of reporting
+  bool fresh = false;                // fit now instead of using what is compiled in
   bool json = false;
 };
 
@@ -146,7 +147,7 @@ int run(const Options& options) {
   const bool own = options.data == options.shipped;
   const std::vector<Row> other = own ? std::vector<Row>() : read_rows(options.data);
   const std::vector<Row>& rows = own ? shipped : other;
-  const std::vector<Priced> priced = price_all(rows, tasks);
+  const std::vector<Priced> priced = price_all(rows, tasks, options.fresh);
   const std::vector<MemoryValue> memory = price_memory(options.data);
   if (options.json) {
     print_json(rows, priced, memory);
@@ -166,6 +167,7 @@ int main(int count, char** arguments) {
     const std::string name = arguments[i];
     const auto value = [&]() -> std::string { return i + 1 < count ? arguments[++i] : ""; };
     if (name == "--json") options.json = true;
+    if (name == "--fresh") options.fresh = true;
     if (name == "--data") options.data = value();
     if (name == "--shipped") options.shipped = value();
     if (name == "--tasks") options.tasks = value();
