@@ -119,8 +119,13 @@ std::string family_of(const std::string& device) {
   return device;
 }
 
-Calibration calibration_for(const std::string& device, const std::string& stack) {
+Calibration calibration_for(const std::string& device, const std::string& wanted) {
+  // What a plan of today is priced with when nobody says how it will run.
+  static const std::map<std::string, std::string> standards = {
+      {"a100", "llm-foundry"}, {"h100", "megatron-bridge"}, {"b200", "megatron-bridge"}, {"b300", "megatron-bridge"}};
   const std::string family = family_of(device);
+  const auto standard = standards.find(family);
+  const std::string& stack = wanted.empty() && standard != standards.end() ? standard->second : wanted;
   const Calibration* first = nullptr;
   for (const Calibration& calibration : known_calibrations()) {
     if (calibration.accelerator != family) continue;

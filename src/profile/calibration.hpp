@@ -73,8 +73,8 @@ std::string to_yaml(const Calibration& calibration);
 std::string family_of(const std::string& device);
 
 const std::vector<Calibration>& known_calibrations();
-// The calibration of a device under a stack; with an empty stack, or one that is not known there, the family's first. A device of
-// no known family has the defaults above.
+// The calibration of a device under a stack; with an empty stack the family's usual one, with one that is not known there its first
+// by name. A device of no known family has the defaults above.
 Calibration calibration_for(const std::string& device, const std::string& stack = {});
 
 }  // namespace tessera::profile
