@@ -29,10 +29,16 @@ Host host_of(const std::string& gpu) {
   throw Error(ErrorCode::not_found, "no accelerator is known for '" + gpu + "'");
 }
 
+// A degree or size: what is missing or senseless is 1.
+int degree(const Cells& cells, const char* column) {
+  constexpr double kMost = 1 << 20;
+  return static_cast<int>(std::clamp(number(cells, column, 1), 1.0, kMost));
+}
+
 cluster::ResourceGroup group_of(const Cells& row) {
   const Host host = host_of(lower(cell(row, "gpu")));
-  const int devices = static_cast<int>(number(row, "gpus", 1));
-  const int domain = static_cast<int>(number(row, "gpus_per_node", 8));
+  const int devices = degree(row, "gpus");
+  const int domain = degree(row, "gpus_per_node");
   cluster::ResourceGroup group;
   group.name = host.device;
   group.device = cluster::known_device(host.device);
@@ -54,8 +60,9 @@ cluster::ResourceGroup group_of(const Cells& row) {
 
 plan::Transformer columns_of(const Cells& row) {
   plan::Transformer out;
-  out.layers = static_cast<int>(number(row, "layers", 0));
-  const auto whole = [&](const char* key) { return static_cast<std::int64_t>(number(row, key, 0)); };
+  const auto whole = [&](const char* key) { return static_cast<std::int64_t>(std::max(0.0, number(row, key, 0))); };
+  constexpr std::int64_t kMostLayers = 100000;
+  out.layers = static_cast<int>(std::min(kMostLayers, whole("layers")));
   out.hidden = whole("hidden");
   out.heads = whole("heads");
   out.kv_heads = whole("kv_heads");
@@ -67,7 +74,7 @@ plan::Transformer columns_of(const Cells& row) {
 
 // What a table leaves out and a transformer needs.
 void complete(plan::Transformer& shape, int tp) {
-  if (shape.heads == 0) shape.heads = shape.hidden / 128;
+  if (shape.heads == 0) shape.heads = std::max<std::int64_t>(1, shape.hidden / 128);
   if (shape.kv_heads == 0) shape.kv_heads = shape.heads;
   if (shape.head_dim == 0) shape.head_dim = shape.hidden / shape.heads;
   if (shape.ffn == 0) shape.ffn = 4 * shape.hidden;
@@ -93,9 +100,14 @@ double measured_of(const Cells& cells, const Row& row) {
   const double tokens = static_cast<double>(row.plan.global_batch) * static_cast<double>(row.shape.seq);
   const double devices = number(cells, "gpus", 1);
   if (const double rate = number(cells, "tokens_per_s_per_gpu", 0); rate > 0) return tokens / (rate * devices);
-  // Hardware FLOPs by 8 x parameters x tokens, of the layers alone: the convention of the tables that have nothing else.
+  // Hardware FLOPs of full recomputation, of the layers alone (8 x parameters x tokens) or, where the notes say so, by the improved
+  // formula (Narayanan et al. 2021, equation 3): the conventions of the tables that have nothing else.
   const double hidden = static_cast<double>(row.shape.hidden);
-  return 8 * 12 * row.shape.layers * hidden * hidden * tokens / (number(cells, "tflops_per_gpu", 0) * 1e12 * devices);
+  const double layers = row.shape.layers;
+  double flops = 96 * layers * hidden * hidden * tokens;
+  if (contains(cell(cells, "notes"), "improved formula"))
+    flops *= 1 + static_cast<double>(row.shape.seq) / (6 * hidden) + static_cast<double>(row.shape.vocab) / (16 * layers * hidden);
+  return flops / (number(cells, "tflops_per_gpu", 0) * 1e12 * devices);
 }
 
 Row row_of(const std::string& source, const Cells& cells, int line) {
@@ -106,14 +118,14 @@ Row row_of(const std::string& source, const Cells& cells, int line) {
   row.group = group_of(cells);
   row.shape = columns_of(cells);
   plan::UniformPlan& plan = row.plan;
-  plan.tp = static_cast<int>(number(cells, "tp", 1));
-  plan.pp = static_cast<int>(number(cells, "pp", 1));
-  plan.dp = static_cast<int>(number(cells, "dp", 1));
-  plan.cp = static_cast<int>(number(cells, "cp", 1));
-  plan.ep = static_cast<int>(number(cells, "ep", 1));
-  plan.chunks = static_cast<int>(number(cells, "vpp", 0));
-  plan.micro_batch = static_cast<std::int64_t>(number(cells, "micro_batch", 1));
-  plan.global_batch = static_cast<std::int64_t>(number(cells, "global_batch", 1));
+  plan.tp = degree(cells, "tp");
+  plan.pp = degree(cells, "pp");
+  plan.dp = degree(cells, "dp");
+  plan.cp = degree(cells, "cp");
+  plan.ep = degree(cells, "ep");
+  plan.chunks = number(cells, "vpp", 0) > 0 ? degree(cells, "vpp") : 0;
+  plan.micro_batch = degree(cells, "micro_batch");
+  plan.global_batch = degree(cells, "global_batch");
   const std::string precision = lower(cell(cells, "precision"));
   plan.format = contains(precision, "fp4")                                        ? profile::Format::fp4
                 : contains(precision, "fp8") || contains(precision, "float8") ? profile::Format::fp8
@@ -122,6 +134,11 @@ Row row_of(const std::string& source, const Cells& cells, int line) {
   const std::string recompute = cell(cells, "recompute");
   plan.again = contains(recompute, "full") ? plan::Again::layer : contains(recompute, "selective") ? plan::Again::attention : plan::Again::nothing;
   plan.sequence_parallel = contains(recompute, "SP");
+  constexpr double kMostRanks = 1 << 24;
+  if (static_cast<double>(plan.tp) * plan.pp * plan.dp * plan.cp > kMostRanks) {
+    row.skipped = "its degrees are more than any cluster has devices";
+    return row;
+  }
   describe(source, cells, row);
   if (!row.skipped.empty()) return row;
   if (row.shape.layers == 0 || row.shape.hidden == 0) {
@@ -138,6 +155,21 @@ Row row_of(const std::string& source, const Cells& cells, int line) {
   return row;
 }
 
+// A row that nothing can be made of is told, not a reason to stop.
+Row read_row(const std::string& source, const Cells& cells, int line) {
+  Row row;
+  try {
+    row = row_of(source, cells, line);
+    if (row.skipped.empty()) plan::price(row.plan, row.shape, row.group, profile::calibration_for(row.group.device.name, row.stack));
+  } catch (const Error& problem) {
+    row.source = source;
+    row.number = line;
+    row.model = cell(cells, "model");
+    row.skipped = problem.what();
+  }
+  return row;
+}
+
 }  // namespace
 
 std::string cell(const Cells& row, const std::string& column) {
@@ -149,7 +181,8 @@ double number(const Cells& row, const std::string& column, double otherwise) {
   const std::string value = cell(row, column);
   char* end = nullptr;
   const double out = std::strtod(value.c_str(), &end);
-  return end == value.c_str() ? otherwise : out;
+  constexpr double kSenseless = 1e15;
+  return end == value.c_str() || !(std::abs(out) < kSenseless) ? otherwise : out;
 }
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
@@ -169,7 +202,7 @@ std::vector<Row> read_rows(const std::filesystem::path& folder) {
     const std::vector<Cells> table = read_table(path);
     if (table.empty() || !table.front().contains("tokens_per_s_per_gpu")) continue;
     int line = 0;
-    for (const Cells& cells : table) out.push_back(row_of(path.stem().string(), cells, ++line));
+    for (const Cells& cells : table) out.push_back(read_row(path.stem().string(), cells, ++line));
   }
   return out;
 }

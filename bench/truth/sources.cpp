@@ -85,8 +85,11 @@ void llm_foundry(const Cells& cells, Row& row) {
   row.plan.gradient_bytes = contains(cell(cells, "notes"), "PURE") ? 2 : 4;
 }
 
+void architecture(Row& row);
+
 void nemo(Row& row) {
   Transformer& shape = row.shape;
+  architecture(row);
   if (starts(row.model, "Nemotron-8B")) shape = {.layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 32, .ffn = 16384, .vocab = 256000, .seq = shape.seq};
   if (starts(row.model, "Nemotron-15B")) shape = {.layers = 32, .hidden = 6144, .heads = 48, .kv_heads = 8, .ffn = 24576, .vocab = 256000, .seq = shape.seq};
   if (starts(row.model, "Nemotron-22B")) shape = {.layers = 40, .hidden = 6144, .heads = 48, .kv_heads = 48, .ffn = 24576, .vocab = 256000, .seq = shape.seq};
@@ -130,12 +133,18 @@ void architecture(Row& row) {
   } else if (starts(row.model, "Qwen3_30B") || starts(row.model, "Qwen3_235B")) {
     shape.head_dim = 128;
     shape.experts = {128, 8, starts(row.model, "Qwen3_30B") ? 768 : 1536, 0, 0};
+  } else if (starts(row.model, "GPT OSS 20B")) {
+    shape = {.layers = 24, .hidden = 2880, .heads = 64, .kv_heads = 8, .head_dim = 64, .ffn = 2880, .vocab = 201088, .seq = shape.seq};
+    shape.experts = {32, 4, 2880, 0, 0};
   } else if (starts(row.model, "GPT OSS 120B")) {
     shape = {.layers = 36, .hidden = 2880, .heads = 64, .kv_heads = 8, .head_dim = 64, .ffn = 2880, .vocab = 201088, .seq = shape.seq};
     shape.experts = {128, 4, 2880, 0, 0};
-  } else if (starts(row.model, "Mixtral 8x7B") || starts(row.model, "Mixtral-8x7B") || starts(row.model, "MIXTRAL_8x7B")) {
+  } else if (contains(lower(row.model), "mixtral") && contains(lower(row.model), "8x7b")) {
     shape = {.layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 8, .ffn = 14336, .vocab = 32000, .seq = shape.seq};
     shape.experts = {8, 2, 14336, 0, 0};
+  } else if (contains(lower(row.model), "mixtral") && contains(lower(row.model), "8x22b")) {
+    shape = {.layers = 56, .hidden = 6144, .heads = 48, .kv_heads = 8, .ffn = 16384, .vocab = 32768, .seq = shape.seq};
+    shape.experts = {8, 2, 16384, 0, 0};
   } else if (starts(row.model, "Nemotron_3") || starts(row.model, "DeepSeekV4")) {
     row.skipped = "its blocks (state-space layers, sparse attention) have no cost formula";
   }
@@ -170,7 +179,7 @@ void megatron_bridge(const Cells& cells, Row& row) {
   }
   // The tables of fine-tuning with adapters do not say so, but their FLOPs of a token lack the weights' gradients.
   const double tokens = number(cells, "tokens_per_s_per_gpu", 0);
-  if (row.shape.experts.count == 0 && row.shape.layers > 0 && tokens > 0 && number(cells, "tflops_per_gpu", 0) > 0) {
+  if (row.shape.experts.count == 0 && row.shape.layers > 0 && row.shape.heads > 0 && tokens > 0 && number(cells, "tflops_per_gpu", 0) > 0) {
     const double stated = number(cells, "tflops_per_gpu", 0) * 1e12 / tokens;
     Transformer shape = row.shape;
     shape.head_dim = shape.hidden / shape.heads;
@@ -207,7 +216,7 @@ void describe(const std::string& source, const Cells& cells, Row& row) {
   }
   // Context parallelism that a table leaves out of its columns is what is missing to the number of devices.
   plan::UniformPlan& plan = row.plan;
-  const int devices = static_cast<int>(number(cells, "gpus", 1));
+  const int devices = row.group.nodes * row.group.devices_per_node;
   if (plan.cp == 1 && plan.ranks() < devices && devices % plan.ranks() == 0) plan.cp = devices / plan.ranks();
 }
 

@@ -118,6 +118,17 @@ Pipeline pipeline(const Pricing& p, const std::vector<StageTime>& stages, double
   return {total - slowest, 2 * message * (count + depth - 1)};
 }
 
+void refuse_nothing(const UniformPlan& plan, const Transformer& model) {
+  const std::pair<const char*, std::int64_t> sizes[] = {{"layers", model.layers},     {"hidden", model.hidden}, {"heads", model.heads},
+                                                        {"kv_heads", model.kv_heads}, {"head_dim", model.head_dim}, {"ffn", model.ffn},
+                                                        {"vocab", model.vocab},       {"seq", model.seq},       {"tp", plan.tp},
+                                                        {"cp", plan.cp},              {"dp", plan.dp},          {"pp", plan.pp},
+                                                        {"ep", plan.ep},              {"chunks", plan.chunks},  {"micro_batch", plan.micro_batch},
+                                                        {"global_batch", plan.global_batch}};
+  for (const auto& [name, size] : sizes)
+    if (size < 1) throw Error(ErrorCode::invalid_config, text(name, ": found ", size), {}, text(name, " of at least 1"));
+}
+
 }  // namespace
 
 PassTime& PassTime::operator+=(const PassTime& other) {
@@ -164,6 +175,7 @@ std::vector<int> stage_layers(const UniformPlan& plan, const Transformer& model)
 }
 
 UniformPrice price(const UniformPlan& plan, const Transformer& model, const cluster::ResourceGroup& group, const profile::Calibration& calibration) {
+  refuse_nothing(plan, model);
   const int devices = group.nodes * group.devices_per_node;
   if (plan.ranks() > devices)
     throw Error(ErrorCode::invalid_config, text("tp ", plan.tp, " x cp ", plan.cp, " x dp ", plan.dp, " x pp ", plan.pp, " are ", plan.ranks(), " ranks; ", group.name,

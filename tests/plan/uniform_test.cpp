@@ -191,6 +191,9 @@ TEST(Uniform, RefusesWhatCannotBe) {
   plan.dp = 1;
   plan.format = profile::Format::fp8;
   EXPECT_EQ(error_of([&] { price(plan, gpt_22b(), selene(1), megatron()); }).code(), ErrorCode::not_found);
+  Transformer empty = gpt_22b();
+  empty.seq = 0;
+  EXPECT_EQ(error_of([&] { price(UniformPlan{}, empty, selene(1), megatron()); }).code(), ErrorCode::invalid_config);
   plan.pp = 49;
   EXPECT_EQ(error_of([&] { stage_layers(plan, gpt_22b()); }).code(), ErrorCode::invalid_config);
 }
