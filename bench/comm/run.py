@@ -199,7 +199,7 @@ def bench(network, ranks, arguments, build, folder):
             peers.append(Peer("mpi", ranks, folder, hosts.mpirun(program, folder)))
         for operation in arguments.operations:
             for size in arguments.sizes:
-                median = measure_all(peers, operation, size, arguments.rounds, arguments.seconds, (8 << 20) if lab else 0)
+                median = measure_all(peers, operation, size, arguments.rounds, arguments.seconds, (32 << 20) if lab else 0)
                 ours, others = median["tessera"], [value for name, value in median.items() if name != "tessera" and value]
                 turns = 2 if operation == "message" else 1
                 gbit = bus_factor(operation, ranks) * size * turns * 8 / ours / 1e9 if ours else None

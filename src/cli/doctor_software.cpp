@@ -23,7 +23,8 @@ namespace {
 
 using Library = std::unique_ptr<void, int (*)(void*)>;
 
-Library open_library(const char* name) { return Library(dlopen(name, RTLD_NOW | RTLD_LOCAL), dlclose); }
+// Stays loaded once it was: what a library hooked into the process may outlive its unloading.
+Library open_library(const char* name) { return Library(dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE), dlclose); }
 
 template <typename Function>
 Function* symbol(const Library& library, const char* name) {

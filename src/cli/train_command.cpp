@@ -107,7 +107,7 @@ ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vecto
   const bool named = job.parallel.kind == model::ParallelChoice::Kind::plan_file;
   if (plan_file || named) {
     chosen.plan = plan::load_plan(plan_file ? *plan_file : job.parallel.file);
-    plan::check(chosen.plan, job.model, cluster);
+    plan::check(chosen.plan, job, cluster);
     return chosen;
   }
   profile::Profile profile;

@@ -1,6 +1,5 @@
 // The progress thread of an Engine.
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,9 +19,6 @@ constexpr milliseconds kSuspicion(500);
 constexpr milliseconds kStragglers(1000);
 constexpr milliseconds kLastWords(300);
 
-// Messages must not wait behind the computation that they overlap with. Where the system does not allow it, they do.
-void raise_priority() { setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), -10); }
-
 }  // namespace
 
 void Engine::wake() {
@@ -40,7 +36,6 @@ void Engine::sleep() {
 }
 
 void Engine::progress_loop() {
-  raise_priority();
   auto last_look = SteadyClock::now();
   bool announced = false;
   while (true) {

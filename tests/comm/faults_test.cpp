@@ -3,6 +3,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+
 #include <filesystem>
 #include <thread>
 
@@ -55,14 +58,15 @@ double seconds_to_hear(int count, int victim, const std::function<void(int rank)
   return seconds;
 }
 
-// The promise is ours, the processor is not: where others take it away, one of three times counts.
+// The promise is ours, the processor is not: others may take it away once in three times.
 void expect_heard_in_time(int count, int victim, const std::function<void(int rank, const std::string& place)>& body) {
-  double best = 1e9;
-  for (int attempt = 0; attempt < 3 && best >= 2.0; ++attempt) {
+  std::array<double, 3> seconds{};
+  for (double& taken : seconds) {
     const std::string place = testing::free_place();
-    best = std::min(best, seconds_to_hear(count, victim, [&](int rank) { body(rank, place); }));
+    taken = seconds_to_hear(count, victim, [&](int rank) { body(rank, place); });
   }
-  EXPECT_LT(best, 2.0) << "rank " << victim << " of " << count;
+  std::sort(seconds.begin(), seconds.end());
+  EXPECT_LT(seconds[1], 2.0) << "rank " << victim << " of " << count;
 }
 
 TEST_P(Faults, AKilledRankIsNamedByAllOthersWithinTwoSeconds) {
