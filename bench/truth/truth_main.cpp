@@ -1,5 +1,6 @@
 // The cost model against published measurements; see run.py.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -28,6 +29,17 @@ std::vector<std::string> sources_of(const std::vector<Priced>& rows) {
   for (const Priced& priced : rows)
     if (std::find(out.begin(), out.end(), priced.row->source) == out.end()) out.push_back(priced.row->source);
   return out;
+}
+
+// Microseconds of one evaluation, over all rows.
+double microseconds(const std::vector<Priced>& rows) {
+  constexpr int kTurns = 20;
+  const auto start = std::chrono::steady_clock::now();
+  double sum = 0;
+  for (int turn = 0; turn < kTurns; ++turn)
+    for (const Priced& one : rows) sum += predicted(*one.row, profile::calibration_for(one.row->group.device.name, one.row->stack));
+  const std::chrono::duration<double, std::micro> spent = std::chrono::steady_clock::now() - start;
+  return sum > 0 ? spent.count() / (kTurns * static_cast<double>(rows.size())) : 0;
 }
 
 template <typename Wanted>
@@ -154,6 +166,7 @@ int run(const Options& options) {
   } else {
     print(rows, priced, tasks, shipped);
     print_memory(memory);
+    std::printf("one plan is priced in %.0f us\n", microseconds(priced));
   }
   return 0;
 }
