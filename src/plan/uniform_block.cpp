@@ -42,9 +42,8 @@ class BlockClock {
     exchange(cost.forward_exchanges, out.forward);
     exchange(cost.backward_exchanges, out.backward);
     if (block.kind == "moe_layer") {
-      // What the device does in less time than the host takes to issue it waits for the host.
-      out.forward.host += calibration_.router_host + std::max(0.0, calibration_.router_least - out.forward.total());
-      out.backward.host += calibration_.router_host + std::max(0.0, 2 * calibration_.router_least - out.backward.total());
+      out.forward.host += calibration_.router_host;
+      out.backward.host += calibration_.router_host;
     }
     switch (plan_.again) {
       case Again::nothing: break;

@@ -40,7 +40,6 @@ constexpr Entry kParameters[] = {
     {"weight_pass_bubble", &Calibration::weight_pass_bubble},
     {"layer_host", &Calibration::layer_host},
     {"router_host", &Calibration::router_host},
-    {"router_least", &Calibration::router_least},
     {"micro_batch_host", &Calibration::micro_batch_host},
     {"step_host", &Calibration::step_host},
 };

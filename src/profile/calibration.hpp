@@ -58,7 +58,6 @@ struct Calibration {
   double weight_pass_bubble = 0.3;  // of the forward passes of the warm-up that split backward passes leave idle
   double layer_host = 0;            // seconds of the host for each layer and micro-batch
   double router_host = 0;           // seconds for each layer with experts and pass
-  double router_least = 0;          // seconds that the host needs to issue such a layer's forward pass, at least; twice for backward
   double micro_batch_host = 0;      // seconds for each stage and micro-batch
   double step_host = 0.02;          // seconds for each step
 };
