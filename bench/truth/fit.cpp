@@ -96,13 +96,16 @@ std::vector<double> fit(const std::vector<const Row*>& rows, std::size_t paramet
   return x;
 }
 
-profile::Calibration scaled(const profile::Calibration& start, const std::vector<std::string>& parameters, const std::vector<double>& factors) {
+profile::Calibration scaled(const profile::Calibration& start, const std::vector<std::string>& parameters,
+                            const std::vector<double>& factors) {
   profile::Calibration out = start;
   for (std::size_t i = 0; i < parameters.size(); ++i) *profile::parameter(out, parameters[i]) *= factors[i];
   return out;
 }
 
-double predicted(const Row& row, const profile::Calibration& calibration) { return plan::price(row.plan, row.shape, row.group, calibration).step; }
+double predicted(const Row& row, const profile::Calibration& calibration) {
+  return plan::price(row.plan, row.shape, row.group, calibration).step;
+}
 
 profile::Calibration fitted(const Task& task) {
   const std::vector<double> factors = fit(task.rows, task.parameters.size(), [&](const Row& row, const std::vector<double>& values) {
@@ -137,7 +140,8 @@ std::vector<Task> read_tasks(const std::filesystem::path& path, const std::vecto
     for (const std::string& source : wanted.keys()) {
       for (const ConfigNode& item : wanted.at(source).items()) {
         const std::int64_t line = item.as_int();
-        const auto found = std::find_if(rows.begin(), rows.end(), [&](const Row& row) { return row.source == source && row.number == line && row.skipped.empty(); });
+        const auto found = std::find_if(rows.begin(), rows.end(),
+                                        [&](const Row& row) { return row.source == source && row.number == line && row.skipped.empty(); });
         if (found == rows.end()) throw item.error(text("there is no row ", line, " that can be priced in ", source));
         task.rows.push_back(&*found);
       }

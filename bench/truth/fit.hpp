@@ -29,6 +29,7 @@ std::vector<double> fit(const std::vector<const Row*>& rows, std::size_t paramet
 
 profile::Calibration fitted(const Task& task);
 // The same with the given factors on the given parameters.
-profile::Calibration scaled(const profile::Calibration& start, const std::vector<std::string>& parameters, const std::vector<double>& factors);
+profile::Calibration scaled(const profile::Calibration& start, const std::vector<std::string>& parameters,
+                            const std::vector<double>& factors);
 
 }  // namespace tessera::truth

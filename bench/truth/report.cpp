@@ -41,11 +41,62 @@ struct PublishedModel {
 
 // Korthikanti et al. 2022, table 3; tensor-parallel over 8, micro-batches as many as fill the pipeline.
 const PublishedModel* published_model(const std::string& name) {
-  static const PublishedModel models[] = {
-      {"megatron-22B", {.layers = 48, .hidden = 6144, .heads = 64, .kv_heads = 64, .head_dim = 96, .ffn = 24576, .vocab = 51200, .seq = 2048, .gated = false, .rotary = false}, 1, 1, 4},
-      {"gpt3-175B", {.layers = 96, .hidden = 12288, .heads = 96, .kv_heads = 96, .head_dim = 128, .ffn = 49152, .vocab = 51200, .seq = 2048, .gated = false, .rotary = false}, 8, 3, 1},
-      {"turing-530B", {.layers = 105, .hidden = 20480, .heads = 128, .kv_heads = 128, .head_dim = 160, .ffn = 81920, .vocab = 51200, .seq = 2048, .gated = false, .rotary = false}, 35, 3, 1},
-      {"megatron-1T", {.layers = 128, .hidden = 25600, .heads = 160, .kv_heads = 160, .head_dim = 160, .ffn = 102400, .vocab = 51200, .seq = 2048, .gated = false, .rotary = false}, 64, 1, 1}};
+  static const PublishedModel models[] = {{"megatron-22B",
+                                           {.layers = 48,
+                                            .hidden = 6144,
+                                            .heads = 64,
+                                            .kv_heads = 64,
+                                            .head_dim = 96,
+                                            .ffn = 24576,
+                                            .vocab = 51200,
+                                            .seq = 2048,
+                                            .gated = false,
+                                            .rotary = false},
+                                           1,
+                                           1,
+                                           4},
+                                          {"gpt3-175B",
+                                           {.layers = 96,
+                                            .hidden = 12288,
+                                            .heads = 96,
+                                            .kv_heads = 96,
+                                            .head_dim = 128,
+                                            .ffn = 49152,
+                                            .vocab = 51200,
+                                            .seq = 2048,
+                                            .gated = false,
+                                            .rotary = false},
+                                           8,
+                                           3,
+                                           1},
+                                          {"turing-530B",
+                                           {.layers = 105,
+                                            .hidden = 20480,
+                                            .heads = 128,
+                                            .kv_heads = 128,
+                                            .head_dim = 160,
+                                            .ffn = 81920,
+                                            .vocab = 51200,
+                                            .seq = 2048,
+                                            .gated = false,
+                                            .rotary = false},
+                                           35,
+                                           3,
+                                           1},
+                                          {"megatron-1T",
+                                           {.layers = 128,
+                                            .hidden = 25600,
+                                            .heads = 160,
+                                            .kv_heads = 160,
+                                            .head_dim = 160,
+                                            .ffn = 102400,
+                                            .vocab = 51200,
+                                            .seq = 2048,
+                                            .gated = false,
+                                            .rotary = false},
+                                           64,
+                                           1,
+                                           1}};
   for (const PublishedModel& model : models)
     if (name == model.name) return &model;
   return nullptr;
@@ -97,7 +148,8 @@ std::vector<Priced> price_all(const std::vector<Row>& rows, const std::vector<Ta
   };
   for (const Row& row : rows) {
     if (!row.skipped.empty()) continue;
-    const bool used = std::any_of(tasks.begin(), tasks.end(), [&](const Task& task) { return std::find(task.rows.begin(), task.rows.end(), &row) != task.rows.end(); });
+    const bool used = std::any_of(tasks.begin(), tasks.end(),
+                                  [&](const Task& task) { return std::find(task.rows.begin(), task.rows.end(), &row) != task.rows.end(); });
     out.push_back({&row, predicted(row, calibration_of(row)), used});
   }
   return out;
@@ -108,7 +160,8 @@ std::vector<Priced> price_left_out(const std::string& source, const std::vector<
   std::vector<std::string> families;
   for (const Row& row : rows) {
     const std::string family = profile::family_of(row.group.device.name);
-    if (row.source == source && row.skipped.empty() && std::find(families.begin(), families.end(), family) == families.end()) families.push_back(family);
+    if (row.source == source && row.skipped.empty() && std::find(families.begin(), families.end(), family) == families.end())
+      families.push_back(family);
   }
   for (const std::string& family : families) {
     std::vector<const Row*> others;
@@ -123,8 +176,9 @@ std::vector<Priced> price_left_out(const std::string& source, const std::vector<
       return profile::Calibration{};
     };
     const std::vector<std::string>& names = common_parameters();
-    const std::vector<double> factors =
-        fit(others, names.size(), [&](const Row& row, const std::vector<double>& values) { return predicted(row, scaled(start_of(row), names, values)); });
+    const std::vector<double> factors = fit(others, names.size(), [&](const Row& row, const std::vector<double>& values) {
+      return predicted(row, scaled(start_of(row), names, values));
+    });
     for (const Row& row : rows)
       if (row.source == source && row.skipped.empty() && profile::family_of(row.group.device.name) == family)
         out.push_back({&row, predicted(row, scaled(start_of(row), names, factors)), false});

@@ -10,16 +10,16 @@ namespace tessera::truth {
 
 struct Score {
   int rows = 0;
-  double mape = 0;    // percent, of the step's time
-  double worst = 0;   // percent
-  double tau = 0;     // Kendall's, between priced and measured seconds of a step
+  double mape = 0;       // percent, of the step's time
+  double worst = 0;      // percent
+  double tau = 0;        // Kendall's, between priced and measured seconds of a step
   double tau_token = 0;  // the same for the seconds of a device for a token, where models and batches of a source differ less
 };
 
 struct Priced {
   const Row* row = nullptr;
   double seconds = 0;
-  bool fitted = false;   // the row is one of those that a calibration was fitted on
+  bool fitted = false;  // the row is one of those that a calibration was fitted on
 };
 
 Score score_of(const std::vector<Priced>& rows);
@@ -31,9 +31,9 @@ std::vector<Priced> price_left_out(const std::string& source, const std::vector<
 
 struct MemoryValue {
   std::string name;
-  double published = 0;   // GiB or percent
+  double published = 0;  // GiB or percent
   double priced = 0;
-  bool state = false;     // weights, gradients and optimizer; otherwise activations
+  bool state = false;  // weights, gradients and optimizer; otherwise activations
 };
 // The table of memory, when the folder has it.
 std::vector<MemoryValue> price_memory(const std::filesystem::path& folder);

@@ -12,8 +12,8 @@ namespace {
 // The line rates of a node's links, one direction. Protocol losses are the calibration's.
 struct Host {
   const char* device;
-  double inside;       // bytes per second of a device
-  double adapter;      // of one network adapter, one for each device
+  double inside;   // bytes per second of a device
+  double adapter;  // of one network adapter, one for each device
 };
 
 Host host_of(const std::string& gpu) {
@@ -127,12 +127,14 @@ Row row_of(const std::string& source, const Cells& cells, int line) {
   plan.micro_batch = degree(cells, "micro_batch");
   plan.global_batch = degree(cells, "global_batch");
   const std::string precision = lower(cell(cells, "precision"));
-  plan.format = contains(precision, "fp4")                                        ? profile::Format::fp4
+  plan.format = contains(precision, "fp4")                                    ? profile::Format::fp4
                 : contains(precision, "fp8") || contains(precision, "float8") ? profile::Format::fp8
-                                                                                  : profile::Format::bf16;
+                                                                              : profile::Format::bf16;
   plan.row_scales = contains(precision, "rowwise");
   const std::string recompute = cell(cells, "recompute");
-  plan.again = contains(recompute, "full") ? plan::Again::layer : contains(recompute, "selective") ? plan::Again::attention : plan::Again::nothing;
+  plan.again = contains(recompute, "full")        ? plan::Again::layer
+               : contains(recompute, "selective") ? plan::Again::attention
+                                                  : plan::Again::nothing;
   plan.sequence_parallel = contains(recompute, "SP");
   constexpr double kMostRanks = 1 << 24;
   if (static_cast<double>(plan.tp) * plan.pp * plan.dp * plan.cp > kMostRanks) {

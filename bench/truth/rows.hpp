@@ -18,16 +18,16 @@ using Cells = std::map<std::string, std::string>;  // by column
 std::vector<Cells> read_table(const std::filesystem::path& path);
 
 struct Row {
-  std::string source;             // the file's stem
-  int number = 0;                 // line of the file after its head, from 1
+  std::string source;  // the file's stem
+  int number = 0;      // line of the file after its head, from 1
   std::string model;
   plan::UniformPlan plan;
   plan::Transformer shape;
   cluster::ResourceGroup group;
   std::string stack;
-  double measured = 0;            // seconds of a step
+  double measured = 0;  // seconds of a step
   bool experts = false;
-  std::string skipped;            // why it cannot be priced; empty: it can
+  std::string skipped;  // why it cannot be priced; empty: it can
 };
 
 // All rows of the tables of step times in a folder, by source. Tables of other things are left out.

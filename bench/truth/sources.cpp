@@ -38,7 +38,8 @@ void bloom(const Cells& cells, Row& row) {
     const double hidden = static_cast<double>(shape.hidden);
     shape.layers = static_cast<int>(std::lround(parameters / (12 * hidden * hidden) / row.plan.pp)) * row.plan.pp;
   }
-  const double stated = 12.0 * shape.layers * std::pow(static_cast<double>(shape.hidden), 2) + static_cast<double>(shape.vocab * shape.hidden);
+  const double stated =
+      12.0 * shape.layers * std::pow(static_cast<double>(shape.hidden), 2) + static_cast<double>(shape.vocab * shape.hidden);
   constexpr double kContradiction = 0.15;
   constexpr int kWholeModel = 20;  // pieces of a model for one node keep the whole one's name
   if (shape.hidden == 0 || (shape.layers > kWholeModel && std::abs(stated - parameters) > kContradiction * parameters)) {
@@ -75,7 +76,8 @@ void internevo(const Cells& cells, Row& row) {
   row.plan.zero = 1;
   const std::string schedule = cell(cells, "schedule");
   const std::size_t at = schedule.find("shard group ");
-  if (at != std::string::npos && std::isdigit(static_cast<unsigned char>(schedule[at + 12])) != 0) row.plan.shards = std::stoi(schedule.substr(at + 12));
+  if (at != std::string::npos && std::isdigit(static_cast<unsigned char>(schedule[at + 12])) != 0)
+    row.plan.shards = std::stoi(schedule.substr(at + 12));
 }
 
 void llm_foundry(const Cells& cells, Row& row) {
@@ -90,9 +92,12 @@ void architecture(Row& row);
 void nemo(Row& row) {
   Transformer& shape = row.shape;
   architecture(row);
-  if (starts(row.model, "Nemotron-8B")) shape = {.layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 32, .ffn = 16384, .vocab = 256000, .seq = shape.seq};
-  if (starts(row.model, "Nemotron-15B")) shape = {.layers = 32, .hidden = 6144, .heads = 48, .kv_heads = 8, .ffn = 24576, .vocab = 256000, .seq = shape.seq};
-  if (starts(row.model, "Nemotron-22B")) shape = {.layers = 40, .hidden = 6144, .heads = 48, .kv_heads = 48, .ffn = 24576, .vocab = 256000, .seq = shape.seq};
+  if (starts(row.model, "Nemotron-8B"))
+    shape = {.layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 32, .ffn = 16384, .vocab = 256000, .seq = shape.seq};
+  if (starts(row.model, "Nemotron-15B"))
+    shape = {.layers = 32, .hidden = 6144, .heads = 48, .kv_heads = 8, .ffn = 24576, .vocab = 256000, .seq = shape.seq};
+  if (starts(row.model, "Nemotron-22B"))
+    shape = {.layers = 40, .hidden = 6144, .heads = 48, .kv_heads = 48, .ffn = 24576, .vocab = 256000, .seq = shape.seq};
   shape.gated = contains(lower(row.model), "llama") || contains(lower(row.model), "mixtral");
   shape.rotary = !starts(row.model, "GPT3");
   row.stack = "nemo-24.07";
@@ -164,7 +169,7 @@ void megatron_bridge(const Cells& cells, Row& row) {
   plan::UniformPlan& plan = row.plan;
   plan.sequence_parallel = plan.tp > 1;
   plan.zero = contains(cell(cells, "schedule"), "FSDP") ? 3 : 1;
-  row.stack = row.shape.experts.count == 0 ? "megatron-bridge"
+  row.stack = row.shape.experts.count == 0  ? "megatron-bridge"
               : starts(row.group.name, "h") ? "megatron-bridge-moe"
                                             : "megatron-bridge-moe-" + generation(cell(cells, "notes"));
   // Head and second prediction stand for three layers of these models (the layouts of the repository's recipes).

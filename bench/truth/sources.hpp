@@ -5,7 +5,7 @@
 
 namespace tessera::truth {
 
-std::string cell(const Cells& row, const std::string& column);   // empty when there is none
+std::string cell(const Cells& row, const std::string& column);  // empty when there is none
 double number(const Cells& row, const std::string& column, double otherwise);
 bool contains(const std::string& text, const std::string& part);
 std::string lower(std::string text);

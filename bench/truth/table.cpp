@@ -38,8 +38,8 @@ std::vector<Cells> read_table(const std::filesystem::path& path) {
     if (line.empty()) continue;
     const std::vector<std::string> cells = cells_of(line);
     if (cells.size() > head.size())
-      throw Error(ErrorCode::invalid_config, text("row ", number, " has ", cells.size(), " cells"), Where{path.string(), number + 1, 1, -1, ""},
-                  text(head.size(), " as in the head"));
+      throw Error(ErrorCode::invalid_config, text("row ", number, " has ", cells.size(), " cells"),
+                  Where{path.string(), number + 1, 1, -1, ""}, text(head.size(), " as in the head"));
     Cells& row = out.emplace_back();
     for (std::size_t i = 0; i < cells.size(); ++i) row[head[i]] = cells[i];
   }

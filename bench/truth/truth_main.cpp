@@ -19,8 +19,8 @@ struct Options {
   std::filesystem::path data;
   std::filesystem::path shipped;
   std::filesystem::path tasks;
-  std::filesystem::path fit_into;   // write calibrations there instead of reporting
-  bool fresh = false;                // fit now instead of using what is compiled in
+  std::filesystem::path fit_into;  // write calibrations there instead of reporting
+  bool fresh = false;              // fit now instead of using what is compiled in
   bool json = false;
 };
 
@@ -83,22 +83,26 @@ void print_memory(const std::vector<MemoryValue>& values) {
     ++counts[value.state ? 1 : 0];
     std::printf("%-64s %10.2f %10.2f %+6.2f%%\n", value.name.c_str(), value.published, value.priced, error);
   }
-  std::printf("activations: mean error %.2f %%; weights, gradients and optimizer: %.2f %%\n", sums[0] / std::max(1, counts[0]), sums[1] / std::max(1, counts[1]));
+  std::printf("activations: mean error %.2f %%; weights, gradients and optimizer: %.2f %%\n", sums[0] / std::max(1, counts[0]),
+              sums[1] / std::max(1, counts[1]));
 }
 
-void print(const std::vector<Row>& rows, const std::vector<Priced>& priced, const std::vector<Task>& tasks, const std::vector<Row>& shipped) {
+void print(const std::vector<Row>& rows, const std::vector<Priced>& priced, const std::vector<Task>& tasks,
+           const std::vector<Row>& shipped) {
   for (const Priced& one : priced)
-    std::printf("%-28s %3d %c %-76s %9.3f s %9.3f s %+6.1f%%\n", one.row->source.c_str(), one.row->number, one.fitted ? '*' : ' ', label(*one.row).c_str(),
-                one.row->measured, one.seconds, 100 * (one.seconds / one.row->measured - 1));
+    std::printf("%-28s %3d %c %-76s %9.3f s %9.3f s %+6.1f%%\n", one.row->source.c_str(), one.row->number, one.fitted ? '*' : ' ',
+                label(*one.row).c_str(), one.row->measured, one.seconds, 100 * (one.seconds / one.row->measured - 1));
   for (const Row& row : rows)
-    if (!row.skipped.empty()) std::printf("%-28s %3d   %s: not priced, %s\n", row.source.c_str(), row.number, row.model.c_str(), row.skipped.c_str());
-  std::printf("\nmeasured, priced; * rows that a calibration was fitted on\n\n%-36s %5s %8s %8s %7s %7s %8s %8s %8s\n", "source", "rows", "mean %", "worst %", "tau",
-              "/token", "unfitted", "mean %", "worst %");
+    if (!row.skipped.empty())
+      std::printf("%-28s %3d   %s: not priced, %s\n", row.source.c_str(), row.number, row.model.c_str(), row.skipped.c_str());
+  std::printf("\nmeasured, priced; * rows that a calibration was fitted on\n\n%-36s %5s %8s %8s %7s %7s %8s %8s %8s\n", "source", "rows",
+              "mean %", "worst %", "tau", "/token", "unfitted", "mean %", "worst %");
   for (const auto& [name, part] : parts(priced)) {
     const Score held = score_of(only(part, [](const Priced& one) { return !one.fitted; }));
     line(name, score_of(part), &held);
   }
-  std::printf("\nleft out: the accelerator fitted on the other sources alone\n%-36s %5s %8s %8s %7s %7s\n", "source", "rows", "mean %", "worst %", "tau", "/token");
+  std::printf("\nleft out: the accelerator fitted on the other sources alone\n%-36s %5s %8s %8s %7s %7s\n", "source", "rows", "mean %",
+              "worst %", "tau", "/token");
   for (const std::string& source : sources_of(priced)) {
     const std::vector<Priced> left = price_left_out(source, shipped, tasks);
     if (left.empty()) {
@@ -113,7 +117,8 @@ void print_json(const std::vector<Row>& rows, const std::vector<Priced>& priced,
   Json sources = Json::object();
   const auto add = [&](const std::string& name, const std::vector<Priced>& part) {
     const Score score = score_of(part);
-    sources[name] = {{"rows", score.rows}, {"mape", score.mape}, {"worst", score.worst}, {"tau", score.tau}, {"tau_per_token", score.tau_token}};
+    sources[name] = {
+        {"rows", score.rows}, {"mape", score.mape}, {"worst", score.worst}, {"tau", score.tau}, {"tau_per_token", score.tau_token}};
   };
   for (const std::string& source : sources_of(priced)) {
     const std::vector<Priced> all = of_source(priced, source);
@@ -126,12 +131,19 @@ void print_json(const std::vector<Row>& rows, const std::vector<Priced>& priced,
   }
   Json each = Json::array();
   for (const Priced& one : priced)
-    each.push_back({{"source", one.row->source}, {"row", one.row->number}, {"model", one.row->model}, {"measured_s", one.row->measured}, {"priced_s", one.seconds}, {"fitted", one.fitted}});
+    each.push_back({{"source", one.row->source},
+                    {"row", one.row->number},
+                    {"model", one.row->model},
+                    {"measured_s", one.row->measured},
+                    {"priced_s", one.seconds},
+                    {"fitted", one.fitted}});
   Json skipped = Json::array();
   for (const Row& row : rows)
-    if (!row.skipped.empty()) skipped.push_back({{"source", row.source}, {"row", row.number}, {"model", row.model}, {"reason", row.skipped}});
+    if (!row.skipped.empty())
+      skipped.push_back({{"source", row.source}, {"row", row.number}, {"model", row.model}, {"reason", row.skipped}});
   Json values = Json::array();
-  for (const MemoryValue& value : memory) values.push_back({{"name", value.name}, {"published", value.published}, {"priced", value.priced}});
+  for (const MemoryValue& value : memory)
+    values.push_back({{"name", value.name}, {"published", value.published}, {"priced", value.priced}});
   std::printf("%s\n", Json({{"sources", sources}, {"rows", each}, {"not_priced", skipped}, {"memory", values}}).dump().c_str());
 }
 
@@ -144,8 +156,8 @@ void write_fits(const std::vector<Task>& tasks, const std::filesystem::path& fol
     std::vector<Priced> rows;
     for (const Row* row : task.rows) rows.push_back({row, predicted(*row, calibration), true});
     const Score score = score_of(rows);
-    std::printf("%-40s %3d rows, %2d parameters: mean %.2f %%, worst %.2f %%\n", calibration.name.c_str(), score.rows, static_cast<int>(task.parameters.size()), score.mape,
-                score.worst);
+    std::printf("%-40s %3d rows, %2d parameters: mean %.2f %%, worst %.2f %%\n", calibration.name.c_str(), score.rows,
+                static_cast<int>(task.parameters.size()), score.mape, score.worst);
   }
 }
 

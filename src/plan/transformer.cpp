@@ -22,7 +22,9 @@ double Transformer::attention_parameters() const {
 
 double Transformer::dense_parameters() const { return (gated ? 3 : 2) * real(hidden) * real(ffn); }
 double Transformer::expert_parameters() const { return (gated ? 3 : 2) * real(hidden) * real(experts.ffn); }
-double Transformer::routing_parameters() const { return real(hidden) * real(experts.count) + (gated ? 3 : 2) * real(hidden) * real(experts.shared_ffn); }
+double Transformer::routing_parameters() const {
+  return real(hidden) * real(experts.count) + (gated ? 3 : 2) * real(hidden) * real(experts.shared_ffn);
+}
 
 double Transformer::parameters() const {
   const int plain = experts.count > 0 ? experts.dense_layers : layers;
@@ -37,7 +39,8 @@ Transformer transformer_of(const model::ModelSpec& model) {
   };
   for (const char* key : {"layers", "hidden", "heads", "ffn", "vocab", "seq"})
     if (!model.dims.contains(key))
-      throw Error(ErrorCode::invalid_config, text("a model of the kind ", model.arch, " is not made of equal transformer layers: it has no ", key), {},
+      throw Error(ErrorCode::invalid_config,
+                  text("a model of the kind ", model.arch, " is not made of equal transformer layers: it has no ", key), {},
                   "a decoder with layers, hidden, heads, ffn, vocab and seq");
   Transformer out;
   out.layers = static_cast<int>(model.dim("layers"));

@@ -25,7 +25,8 @@ RankParameters rank_parameters(const Pricing& p, const std::vector<int>& layers)
     out.plain = most * (model.attention_parameters() + model.routing_parameters()) / p.plan.tp;
     out.experts = most * model.expert_parameters() * std::max(1.0, static_cast<double>(model.experts.count) / p.plan.ep);
   } else {
-    out.plain = (most * (model.attention_parameters() + model.dense_parameters()) + (p.plan.pp == 1 ? model.embedding_parameters() : 0)) / p.plan.tp;
+    out.plain = (most * (model.attention_parameters() + model.dense_parameters()) + (p.plan.pp == 1 ? model.embedding_parameters() : 0)) /
+                p.plan.tp;
   }
   // Adapters have about a hundredth of the weights that they adapt.
   constexpr double kAdapters = 0.01;
@@ -101,7 +102,8 @@ Pipeline pipeline(const Pricing& p, const std::vector<StageTime>& stages, double
     forward += stage.forward_total();
     total += stage.total();
   }
-  const double bytes = 2 * p.tokens() * static_cast<double>(p.model.hidden) / (plan.tp > 1 && (plan.sequence_parallel || plan.cut_messages) ? plan.tp : 1);
+  const double bytes =
+      2 * p.tokens() * static_cast<double>(p.model.hidden) / (plan.tp > 1 && (plan.sequence_parallel || plan.cut_messages) ? plan.tp : 1);
   const double message = p.exchanges.message(bytes, plan.tp * plan.cp * plan.dp) * calibration.pipeline_exposed;
   const double mean_forward = forward / depth;
   switch (plan.schedule) {
@@ -119,11 +121,21 @@ Pipeline pipeline(const Pricing& p, const std::vector<StageTime>& stages, double
 }
 
 void refuse_nothing(const UniformPlan& plan, const Transformer& model) {
-  const std::pair<const char*, std::int64_t> sizes[] = {{"layers", model.layers},     {"hidden", model.hidden}, {"heads", model.heads},
-                                                        {"kv_heads", model.kv_heads}, {"head_dim", model.head_dim}, {"ffn", model.ffn},
-                                                        {"vocab", model.vocab},       {"seq", model.seq},       {"tp", plan.tp},
-                                                        {"cp", plan.cp},              {"dp", plan.dp},          {"pp", plan.pp},
-                                                        {"ep", plan.ep},              {"chunks", plan.chunks},  {"micro_batch", plan.micro_batch},
+  const std::pair<const char*, std::int64_t> sizes[] = {{"layers", model.layers},
+                                                        {"hidden", model.hidden},
+                                                        {"heads", model.heads},
+                                                        {"kv_heads", model.kv_heads},
+                                                        {"head_dim", model.head_dim},
+                                                        {"ffn", model.ffn},
+                                                        {"vocab", model.vocab},
+                                                        {"seq", model.seq},
+                                                        {"tp", plan.tp},
+                                                        {"cp", plan.cp},
+                                                        {"dp", plan.dp},
+                                                        {"pp", plan.pp},
+                                                        {"ep", plan.ep},
+                                                        {"chunks", plan.chunks},
+                                                        {"micro_batch", plan.micro_batch},
                                                         {"global_batch", plan.global_batch}};
   for (const auto& [name, size] : sizes)
     if (size < 1) throw Error(ErrorCode::invalid_config, text(name, ": found ", size), {}, text(name, " of at least 1"));
@@ -168,22 +180,27 @@ std::vector<std::pair<std::string, double>> UniformPrice::terms() const {
 std::vector<int> stage_layers(const UniformPlan& plan, const Transformer& model) {
   if (!plan.stage_layers.empty()) return plan.stage_layers;
   if (plan.pp > model.layers)
-    throw Error(ErrorCode::invalid_config, text(plan.pp, " stages for ", model.layers, " layers leave a stage without any"), {}, text("pp of at most ", model.layers));
+    throw Error(ErrorCode::invalid_config, text(plan.pp, " stages for ", model.layers, " layers leave a stage without any"), {},
+                text("pp of at most ", model.layers));
   std::vector<int> out(static_cast<std::size_t>(plan.pp), model.layers / plan.pp);
   for (int i = 0; i < model.layers % plan.pp; ++i) ++out[static_cast<std::size_t>(i)];
   return out;
 }
 
-UniformPrice price(const UniformPlan& plan, const Transformer& model, const cluster::ResourceGroup& group, const profile::Calibration& calibration) {
+UniformPrice price(const UniformPlan& plan, const Transformer& model, const cluster::ResourceGroup& group,
+                   const profile::Calibration& calibration) {
   refuse_nothing(plan, model);
   const int devices = group.nodes * group.devices_per_node;
   if (plan.ranks() > devices)
-    throw Error(ErrorCode::invalid_config, text("tp ", plan.tp, " x cp ", plan.cp, " x dp ", plan.dp, " x pp ", plan.pp, " are ", plan.ranks(), " ranks; ", group.name,
-                                                " has ", devices, " devices"), {}, text("at most ", devices, " ranks"));
+    throw Error(ErrorCode::invalid_config,
+                text("tp ", plan.tp, " x cp ", plan.cp, " x dp ", plan.dp, " x pp ", plan.pp, " are ", plan.ranks(), " ranks; ", group.name,
+                     " has ", devices, " devices"),
+                {}, text("at most ", devices, " ranks"));
   const Pricing pricing(plan, model, group, calibration);
   const std::vector<int> layers = stage_layers(plan, model);
   const std::vector<StageTime> stages = stage_times(pricing, layers);
-  const StageTime& slowest = *std::max_element(stages.begin(), stages.end(), [](const StageTime& a, const StageTime& b) { return a.total() < b.total(); });
+  const StageTime& slowest =
+      *std::max_element(stages.begin(), stages.end(), [](const StageTime& a, const StageTime& b) { return a.total() < b.total(); });
   const double count = plan.micro_batches();
   UniformPrice out;
   out.forward = slowest.forward * count;
@@ -201,11 +218,13 @@ UniformPrice price(const UniformPlan& plan, const Transformer& model, const clus
   const double stepped = (parameters.plain + parameters.experts) / shards_of(plan);
   out.optimizer = stepped * calibration.optimizer_bytes / (group.device.memory_bandwidth.value * calibration.memory);
   out.host = calibration.step_host;
-  out.step = out.forward.total() + out.backward.total() + out.again.total() + out.bubble + out.messages + out.gradients + out.optimizer + out.host;
+  out.step =
+      out.forward.total() + out.backward.total() + out.again.total() + out.bubble + out.messages + out.gradients + out.optimizer + out.host;
   return out;
 }
 
-UniformPrice price(const UniformPlan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster, const profile::Calibration& calibration) {
+UniformPrice price(const UniformPlan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster,
+                   const profile::Calibration& calibration) {
   return price(plan, transformer_of(model), cluster.groups.front(), calibration);
 }
 

@@ -106,7 +106,9 @@ class BlockClock {
     for (const Exchange& one : exchanges) {
       const auto bytes = static_cast<double>(one.bytes.value);
       switch (one.axis) {
-        case Exchange::Axis::tensor: pass.tensor_exchange += tensor(one) * exposed_ * (one.overlaps ? calibration_.tensor_beside : 1); break;
+        case Exchange::Axis::tensor:
+          pass.tensor_exchange += tensor(one) * exposed_ * (one.overlaps ? calibration_.tensor_beside : 1);
+          break;
         case Exchange::Axis::expert:
           pass.expert_exchange += p_.exchanges.all_to_all(bytes, p_.model.experts.chosen, {plan_.ep, 1}) * calibration_.expert_exposed;
           break;
@@ -154,7 +156,8 @@ Blocks blocks_of(const Transformer& model, const profile::Calibration& calibrati
   const auto real = [](auto value) { return static_cast<double>(value); };
   Blocks out;
   out.embedding.kind = "embedding";
-  out.embedding.dims = {{"hidden", real(model.hidden)}, {"vocab", real(model.vocab)}, {"seq", real(model.seq)}, {"dropout", calibration.dropout ? 1 : 0}};
+  out.embedding.dims = {
+      {"hidden", real(model.hidden)}, {"vocab", real(model.vocab)}, {"seq", real(model.seq)}, {"dropout", calibration.dropout ? 1 : 0}};
   out.head.kind = "lm_head";
   out.head.dims = {{"hidden", real(model.hidden)}, {"vocab", real(model.vocab)}, {"seq", real(model.seq)}, {"autograd", 1}};
   out.plain.kind = "encoder_layer";

@@ -39,8 +39,13 @@ Bytes3 state(double parameters, int zero, double shards) {
 }  // namespace
 
 std::vector<std::pair<std::string, double>> UniformMemory::terms() const {
-  return {{"weights", weights},         {"gradients", gradients}, {"optimizer state", optimizer}, {"embedding and head", embedding},
-          {"activations", activations}, {"logits", logits},       {"buffers", buffers}};
+  return {{"weights", weights},
+          {"gradients", gradients},
+          {"optimizer state", optimizer},
+          {"embedding and head", embedding},
+          {"activations", activations},
+          {"logits", logits},
+          {"buffers", buffers}};
 }
 
 UniformMemory memory_of(const UniformPlan& plan, const Transformer& model, const profile::Calibration& calibration, int stage) {
@@ -65,7 +70,8 @@ UniformMemory memory_of(const UniformPlan& plan, const Transformer& model, const
   const Bytes3 ends = state(tables * model.embedding_parameters() / plan.tp, plan.zero, shards);
   out.embedding = ends.weights + ends.gradients + ends.optimizer;
   const Blocks blocks = blocks_of(model, calibration);
-  out.activations = (dense > 0 ? dense * saved(blocks.plain, plan) : 0) + (count > dense ? (count - dense) * saved(blocks.routed, plan) : 0);
+  out.activations =
+      (dense > 0 ? dense * saved(blocks.plain, plan) : 0) + (count > dense ? (count - dense) * saved(blocks.routed, plan) : 0);
   out.activations *= in_flight(plan, stage);
   const double tokens = static_cast<double>(plan.micro_batch) * static_cast<double>(model.seq) / plan.cp;
   if (last) out.logits = 6 * tokens * static_cast<double>(model.vocab) / plan.tp;

@@ -11,8 +11,8 @@ namespace tessera::plan {
 // A transformer's blocks as model::cost_of takes them, in the form that a software stack runs.
 struct Blocks {
   model::BlockSpec embedding;
-  model::BlockSpec plain;    // a layer without experts
-  model::BlockSpec routed;   // one with experts, where the model has any
+  model::BlockSpec plain;   // a layer without experts
+  model::BlockSpec routed;  // one with experts, where the model has any
   model::BlockSpec head;
 };
 Blocks blocks_of(const Transformer& model, const profile::Calibration& calibration);
@@ -20,7 +20,11 @@ model::BlockShard shard_of(const UniformPlan& plan);
 
 struct Pricing {
   Pricing(const UniformPlan& plan_, const Transformer& model_, const cluster::ResourceGroup& group, const profile::Calibration& calibration)
-      : plan(plan_), model(model_), kernels(group.device, calibration, plan_.format), exchanges(group, calibration), blocks(blocks_of(model_, calibration)) {}
+      : plan(plan_),
+        model(model_),
+        kernels(group.device, calibration, plan_.format),
+        exchanges(group, calibration),
+        blocks(blocks_of(model_, calibration)) {}
 
   const UniformPlan& plan;
   const Transformer& model;

@@ -8,7 +8,7 @@ namespace {
 
 struct Entry {
   const char* name;
-  double Calibration::* value;
+  double Calibration::*value;
 };
 
 constexpr Entry kParameters[] = {
@@ -88,7 +88,8 @@ Calibration read_calibration(const ConfigNode& node) {
       double* target = parameter(calibration, key);
       if (target == nullptr) {
         const auto guess = nearest(key, parameter_names());
-        throw value.error("no parameter of a calibration is called '" + key + "'", {}, guess ? "did you mean '" + *guess + "'?" : std::string());
+        throw value.error("no parameter of a calibration is called '" + key + "'", {},
+                          guess ? "did you mean '" + *guess + "'?" : std::string());
       }
       *target = value.as_double();
       if (!(*target >= 0)) throw value.error(text("found ", *target), "a number of 0 or more");
@@ -99,9 +100,9 @@ Calibration read_calibration(const ConfigNode& node) {
 
 std::string to_yaml(const Calibration& calibration) {
   const Calibration standard;
-  std::string out = text("name: ", calibration.name, "\naccelerator: ", calibration.accelerator, "\nstack: ", calibration.stack, "\nattention: ",
-                         name_of(calibration.attention), "\ndropout: ", calibration.dropout ? "true" : "false", "\nvector_fallback: ",
-                         calibration.vector_fallback ? "true" : "false", "\nparameters:\n");
+  std::string out = text("name: ", calibration.name, "\naccelerator: ", calibration.accelerator, "\nstack: ", calibration.stack,
+                         "\nattention: ", name_of(calibration.attention), "\ndropout: ", calibration.dropout ? "true" : "false",
+                         "\nvector_fallback: ", calibration.vector_fallback ? "true" : "false", "\nparameters:\n");
   for (const Entry& entry : kParameters)
     if (calibration.*entry.value != standard.*entry.value) out += text("  ", entry.name, ": ", number(calibration.*entry.value), "\n");
   if (!calibration.fitted_on.empty()) out += "fitted_on:\n";

@@ -15,30 +15,30 @@ enum class AttentionKernel { unfused, fused };
 const char* name_of(AttentionKernel kernel);
 
 struct Calibration {
-  std::string name;                 // "a100/megatron-2022"
-  std::string accelerator;          // family of devices: "a100", "h100", "b200"
-  std::string stack;                // "megatron-2022"
+  std::string name;                    // "a100/megatron-2022"
+  std::string accelerator;             // family of devices: "a100", "h100", "b200"
+  std::string stack;                   // "megatron-2022"
   std::vector<std::string> fitted_on;  // "SOURCE: rows 1, 4, 7", in words
 
   // What the stack is known to do.
   AttentionKernel attention = AttentionKernel::fused;
   bool dropout = false;
-  bool vector_fallback = true;      // products whose extents are no multiple of 16 bytes run on the vector units
+  bool vector_fallback = true;  // products whose extents are no multiple of 16 bytes run on the vector units
 
   // Computing.
-  double matmul = 0.7;              // share of the peak that a large, well-shaped product reaches; in 16 bits
+  double matmul = 0.7;  // share of the peak that a large, well-shaped product reaches; in 16 bits
   double matmul_fp8 = 0.6;
   double matmul_fp4 = 0.45;
-  double depth_half = 150;          // depth k at which a product reaches half of that
-  double grouped = 0.6;             // further share when experts' products run as one grouped kernel
-  double attention_share = 0.5;     // of the 16-bit peak, fused attention with head dimension 128
-  double ring_share = 0.8;          // of fused attention's speed that is left when it works in the pieces of a ring
-  double memory = 0.8;              // share of the memory's bandwidth
-  double launch = 4e-6;             // seconds before a kernel works
-  double cast = 1;                  // traffic of scaling and casting for 8- and 4-bit products, over one read and write
-  double row_scales = 4;            // further, with one scale per row
-  double unfused = 2.5;             // traffic of elementwise work without a compiler, over fused kernels
-  double optimizer_bytes = 40;      // read and written for each parameter that a rank steps
+  double depth_half = 150;       // depth k at which a product reaches half of that
+  double grouped = 0.6;          // further share when experts' products run as one grouped kernel
+  double attention_share = 0.5;  // of the 16-bit peak, fused attention with head dimension 128
+  double ring_share = 0.8;       // of fused attention's speed that is left when it works in the pieces of a ring
+  double memory = 0.8;           // share of the memory's bandwidth
+  double launch = 4e-6;          // seconds before a kernel works
+  double cast = 1;               // traffic of scaling and casting for 8- and 4-bit products, over one read and write
+  double row_scales = 4;         // further, with one scale per row
+  double unfused = 2.5;          // traffic of elementwise work without a compiler, over fused kernels
+  double optimizer_bytes = 40;   // read and written for each parameter that a rank steps
 
   // Communicating. Shares are of the link's rate.
   double inside = 0.75;

@@ -35,9 +35,9 @@ class Exchanges {
 
   Calibration calibration_;
   int domain_ = 1;
-  double inside_ = 0;    // bytes per second of a device
-  double network_ = 0;   // bytes per second of all adapters of a domain
-  double rack_ = 1;      // factor on messages that leave a rack
+  double inside_ = 0;   // bytes per second of a device
+  double network_ = 0;  // bytes per second of all adapters of a domain
+  double rack_ = 1;     // factor on messages that leave a rack
   int rack_devices_ = 0;
 };
 

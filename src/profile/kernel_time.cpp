@@ -59,7 +59,8 @@ Kernels::Kernels(const cluster::Device& device, const Calibration& calibration, 
   peak_[1] = rate("fp8");
   peak_[2] = rate("fp4");
   if (peak(format) == 0)
-    throw Error(ErrorCode::not_found, text("device ", device.name, " has no units for ", name_of(format)), {}, "a format of the device's peaks");
+    throw Error(ErrorCode::not_found, text("device ", device.name, " has no units for ", name_of(format)), {},
+                "a format of the device's peaks");
 }
 
 double Kernels::product(double batch, double m, double n, double k, double bytes, Format format, bool padded) const {
@@ -67,7 +68,9 @@ double Kernels::product(double batch, double m, double n, double k, double bytes
   if (calibration_.vector_fallback && vector_ > 0 && !padded && !(aligned(m) && aligned(n) && aligned(k))) {
     rate *= vector_ * kVectorShare;
   } else {
-    rate *= peak(format) * (format == Format::bf16 ? calibration_.matmul : format == Format::fp8 ? calibration_.matmul_fp8 : calibration_.matmul_fp4);
+    rate *= peak(format) * (format == Format::bf16  ? calibration_.matmul
+                            : format == Format::fp8 ? calibration_.matmul_fp8
+                                                    : calibration_.matmul_fp4);
   }
   return std::max(2 * batch * m * n * k / rate, bytes / memory_) + calibration_.launch;
 }

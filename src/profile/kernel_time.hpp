@@ -33,7 +33,7 @@ class Kernels {
 
   Calibration calibration_;
   double peak_[3] = {};
-  double vector_ = 0;   // of the units without matrix instructions; 0: not known
+  double vector_ = 0;  // of the units without matrix instructions; 0: not known
   double memory_ = 0;
   int units_ = 0;
 };

@@ -49,7 +49,8 @@ UniformPlan any_plan() {
   plan.sequence_parallel = *rc::gen::arbitrary<bool>();
   plan.zero = *rc::gen::inRange(0, 4);
   plan.again = *rc::gen::element(Again::nothing, Again::attention, Again::half, Again::layer);
-  plan.schedule = *rc::gen::element(Schedule::one_f_one_b, Schedule::gpipe, Schedule::interleaved, Schedule::zb_h1, Schedule::zb_h2, Schedule::zb_v);
+  plan.schedule =
+      *rc::gen::element(Schedule::one_f_one_b, Schedule::gpipe, Schedule::interleaved, Schedule::zb_h1, Schedule::zb_h2, Schedule::zb_v);
   if (plan.schedule == Schedule::interleaved) plan.chunks = 3;
   return plan;
 }
@@ -118,11 +119,11 @@ TEST(Uniform, ActivationsAreThoseOfKorthikanti) {
   const double unit = 2048.0 * 4 * 6144;
   const double scores = 5.0 * 64 * 2048 / 6144;
   const auto layer = [&] { return memory_of(plan, shape, megatron(), 0).activations / 48 / unit; };
-  EXPECT_NEAR(layer(), 10 + 24.0 / 8 + scores / 8, 1e-9);   // equation 2
+  EXPECT_NEAR(layer(), 10 + 24.0 / 8 + scores / 8, 1e-9);  // equation 2
   plan.sequence_parallel = true;
-  EXPECT_NEAR(layer(), 34.0 / 8 + scores / 8, 1e-9);        // equation 4
+  EXPECT_NEAR(layer(), 34.0 / 8 + scores / 8, 1e-9);  // equation 4
   plan.again = Again::attention;
-  EXPECT_NEAR(layer(), 34.0 / 8, 1e-9);                     // equation 6
+  EXPECT_NEAR(layer(), 34.0 / 8, 1e-9);  // equation 6
   plan.sequence_parallel = false;
   plan.again = Again::layer;
   EXPECT_NEAR(layer(), 2, 1e-9);

@@ -7,14 +7,14 @@
 namespace tessera::profile {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::error_of;
+using ::testing::HasSubstr;
 
 TEST(Calibration, EveryKnownOneIsWithinPhysicsAndSaysItsRows) {
   ASSERT_FALSE(known_calibrations().empty());
   for (const Calibration& calibration : known_calibrations()) {
-    for (double share : {calibration.matmul, calibration.matmul_fp8, calibration.matmul_fp4, calibration.attention_share, calibration.memory, calibration.inside,
-                         calibration.network}) {
+    for (double share : {calibration.matmul, calibration.matmul_fp8, calibration.matmul_fp4, calibration.attention_share,
+                         calibration.memory, calibration.inside, calibration.network}) {
       EXPECT_GT(share, 0.05) << calibration.name;
       EXPECT_LE(share, 1) << calibration.name;
     }
@@ -32,18 +32,16 @@ TEST(Calibration, ReadsBackWhatItWrites) {
 }
 
 TEST(Calibration, NamesTheNearestParameter) {
-  const Error error = error_of([] {
-    read_calibration(ConfigNode::parse("name: x\naccelerator: y\nstack: z\nparameters:\n  matmull: 0.5\n", "c.yaml"));
-  });
+  const Error error =
+      error_of([] { read_calibration(ConfigNode::parse("name: x\naccelerator: y\nstack: z\nparameters:\n  matmull: 0.5\n", "c.yaml")); });
   EXPECT_EQ(error.code(), ErrorCode::invalid_config);
   EXPECT_THAT(error.what(), HasSubstr("did you mean 'matmul'?"));
   EXPECT_THAT(error.what(), HasSubstr("c.yaml:5"));
 }
 
 TEST(Calibration, RefusesNegativeParameters) {
-  const Error error = error_of([] {
-    read_calibration(ConfigNode::parse("name: x\naccelerator: y\nstack: z\nparameters: {memory: -1}\n", "c.yaml"));
-  });
+  const Error error =
+      error_of([] { read_calibration(ConfigNode::parse("name: x\naccelerator: y\nstack: z\nparameters: {memory: -1}\n", "c.yaml")); });
   EXPECT_THAT(error.what(), HasSubstr("a number of 0 or more"));
 }
 
