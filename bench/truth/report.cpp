@@ -186,9 +186,9 @@ std::vector<Priced> price_left_out(const std::string& source, const std::vector<
   return out;
 }
 
-std::vector<MemoryValue> price_memory(const std::filesystem::path& folder) {
+std::vector<Value> price_memory(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "megatron_sp_memory.csv";
-  std::vector<MemoryValue> out;
+  std::vector<Value> out;
   if (!std::filesystem::exists(path)) return out;
   constexpr double kGibibyte = 1024.0 * 1024 * 1024;
   for (const Cells& cells : read_table(path)) {
@@ -196,7 +196,7 @@ std::vector<MemoryValue> price_memory(const std::filesystem::path& folder) {
     if (model == nullptr) continue;
     const std::string metric = cell(cells, "metric");
     const plan::UniformMemory memory = memory_in_mode(*model, cell(cells, "mode"));
-    MemoryValue value;
+    Value value;
     value.name = text(model->name, " ", cell(cells, "mode"), " ", metric);
     value.published = number(cells, "value", 0);
     value.state = contains(metric, "optimizer");
@@ -208,6 +208,39 @@ std::vector<MemoryValue> price_memory(const std::filesystem::path& folder) {
       value.priced = memory.activations / kGibibyte;
     }
     out.push_back(value);
+  }
+  return out;
+}
+
+std::vector<Value> price_layers(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / "megatron_sp_tab4_layer_times_22B.csv";
+  std::vector<Value> out;
+  if (!std::filesystem::exists(path)) return out;
+  cluster::ResourceGroup group;
+  group.name = "node";
+  group.device = cluster::known_device("a100-80");
+  group.devices_per_node = 8;
+  group.inside = {"nvlink", BytesPerSecond(300e9), Seconds(0), false};
+  plan::Transformer shape = published_model("megatron-22B")->shape;
+  for (const Cells& cells : read_table(path)) {
+    const std::string experiment = cell(cells, "experiment");
+    plan::UniformPlan plan;
+    plan.tp = 8;
+    plan.micro_batch = plan.global_batch = 4;
+    plan.sequence_parallel = contains(experiment, "sequence");
+    plan.again = contains(experiment, "full")        ? plan::Again::layer
+                 : contains(experiment, "selective") ? plan::Again::attention
+                                                     : plan::Again::nothing;
+    // A layer is what two layers take beyond one.
+    const auto passes = [&](int layers) {
+      shape.layers = layers;
+      const plan::UniformPrice priced = price(plan, shape, group, profile::calibration_for("a100-80", "megatron-2022"));
+      return std::pair(priced.forward.total(), priced.backward.total() + priced.again.total());
+    };
+    const auto one = passes(1);
+    const auto two = passes(2);
+    out.push_back({experiment + ", forward", number(cells, "forward_ms", 0), 1e3 * (two.first - one.first)});
+    out.push_back({experiment + ", backward", number(cells, "backward_ms", 0), 1e3 * (two.second - one.second)});
   }
   return out;
 }

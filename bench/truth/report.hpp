@@ -29,13 +29,16 @@ std::vector<Priced> price_all(const std::vector<Row>& rows, const std::vector<Ta
 // Rows of accelerators on which there is no other source are left out.
 std::vector<Priced> price_left_out(const std::string& source, const std::vector<Row>& rows, const std::vector<Task>& tasks);
 
-struct MemoryValue {
+struct Value {
   std::string name;
-  double published = 0;  // GiB or percent
+  double published = 0;  // GiB, percent or milliseconds
   double priced = 0;
   bool state = false;  // weights, gradients and optimizer; otherwise activations
 };
 // The table of memory, when the folder has it.
-std::vector<MemoryValue> price_memory(const std::filesystem::path& folder);
+std::vector<Value> price_memory(const std::filesystem::path& folder);
+
+// The table of single layers' milliseconds, when the folder has it: forward, and backward with what is computed again.
+std::vector<Value> price_layers(const std::filesystem::path& folder);
 
 }  // namespace tessera::truth

@@ -72,12 +72,12 @@ void line(const std::string& name, const Score& all, const Score* held) {
   std::printf("\n");
 }
 
-void print_memory(const std::vector<MemoryValue>& values) {
+void print_memory(const std::vector<Value>& values) {
   if (values.empty()) return;
   double sums[2] = {};
   int counts[2] = {};
   std::printf("\n%-64s %10s %10s %7s\n", "memory", "published", "priced", "error");
-  for (const MemoryValue& value : values) {
+  for (const Value& value : values) {
     const double error = 100 * (value.priced / value.published - 1);
     sums[value.state ? 1 : 0] += std::abs(error);
     ++counts[value.state ? 1 : 0];
@@ -85,6 +85,18 @@ void print_memory(const std::vector<MemoryValue>& values) {
   }
   std::printf("activations: mean error %.2f %%; weights, gradients and optimizer: %.2f %%\n", sums[0] / std::max(1, counts[0]),
               sums[1] / std::max(1, counts[1]));
+}
+
+void print_layers(const std::vector<Value>& values) {
+  if (values.empty()) return;
+  double sum = 0;
+  std::printf("\n%-64s %10s %10s %7s\n", "one layer of GPT 22B, ms", "published", "priced", "error");
+  for (const Value& value : values) {
+    const double error = 100 * (value.priced / value.published - 1);
+    sum += std::abs(error);
+    std::printf("%-64s %10.2f %10.2f %+6.2f%%\n", value.name.c_str(), value.published, value.priced, error);
+  }
+  std::printf("mean error %.2f %%\n", sum / static_cast<double>(values.size()));
 }
 
 void print(const std::vector<Row>& rows, const std::vector<Priced>& priced, const std::vector<Task>& tasks,
@@ -113,7 +125,7 @@ void print(const std::vector<Row>& rows, const std::vector<Priced>& priced, cons
   }
 }
 
-void print_json(const std::vector<Row>& rows, const std::vector<Priced>& priced, const std::vector<MemoryValue>& memory) {
+void print_json(const std::vector<Row>& rows, const std::vector<Priced>& priced, const std::vector<Value>& memory) {
   Json sources = Json::object();
   const auto add = [&](const std::string& name, const std::vector<Priced>& part) {
     const Score score = score_of(part);
@@ -142,8 +154,7 @@ void print_json(const std::vector<Row>& rows, const std::vector<Priced>& priced,
     if (!row.skipped.empty())
       skipped.push_back({{"source", row.source}, {"row", row.number}, {"model", row.model}, {"reason", row.skipped}});
   Json values = Json::array();
-  for (const MemoryValue& value : memory)
-    values.push_back({{"name", value.name}, {"published", value.published}, {"priced", value.priced}});
+  for (const Value& value : memory) values.push_back({{"name", value.name}, {"published", value.published}, {"priced", value.priced}});
   std::printf("%s\n", Json({{"sources", sources}, {"rows", each}, {"not_priced", skipped}, {"memory", values}}).dump().c_str());
 }
 
@@ -172,12 +183,13 @@ int run(const Options& options) {
   const std::vector<Row> other = own ? std::vector<Row>() : read_rows(options.data);
   const std::vector<Row>& rows = own ? shipped : other;
   const std::vector<Priced> priced = price_all(rows, tasks, options.fresh);
-  const std::vector<MemoryValue> memory = price_memory(options.data);
+  const std::vector<Value> memory = price_memory(options.data);
   if (options.json) {
     print_json(rows, priced, memory);
   } else {
     print(rows, priced, tasks, shipped);
     print_memory(memory);
+    print_layers(price_layers(options.data));
     std::printf("one plan is priced in %.0f us\n", microseconds(priced));
   }
   return 0;
