@@ -29,7 +29,12 @@ std::string ClusterSpec::fingerprint() const {
     // A host reports some pages more or less after each boot.
     const std::int64_t gibibytes = (group.device.memory.value + (std::int64_t{1} << 29)) >> 30;
     all += text(group.device.name, ' ', gibibytes, ' ', group.device.cores, ' ', group.nodes, ' ',
-                group.device.is_cpu() ? 0 : group.devices_per_node, ' ', describe(group.inside), ' ', describe(group.network), '\n');
+                group.device.is_cpu() ? 0 : group.devices_per_node, ' ', describe(group.inside), ' ', describe(group.network));
+    if (group.adapters > 1) all += text(" x", group.adapters);
+    if (group.nodes_per_domain > 1) all += text(" domain ", group.nodes_per_domain);
+    if (group.nodes_per_rack > 0) all += text(" rack ", group.nodes_per_rack, '/', group.oversubscription);
+    if (group.devices_per_switch > 0) all += text(" switch ", group.devices_per_switch, ' ', describe(group.uplink));
+    all += '\n';
   }
   if (groups.size() > 1) all += describe(between);
   return hash128_hex(all).substr(0, 16);
@@ -38,7 +43,7 @@ std::string ClusterSpec::fingerprint() const {
 const Link& link_between(const ClusterSpec& cluster, int group_a, int node_a, int group_b, int node_b) {
   if (group_a != group_b) return cluster.between;
   const ResourceGroup& group = cluster.groups.at(group_a);
-  return node_a == node_b ? group.inside : group.network;
+  return node_a / group.nodes_per_domain == node_b / group.nodes_per_domain ? group.inside : group.network;
 }
 
 }  // namespace tessera::cluster

@@ -17,9 +17,11 @@ namespace tessera::cluster {
 struct Device {
   std::string name;                                        // "h100-sxm", "cpu:zen4"
   std::string vendor;                                      // "nvidia", "cpu", ...
-  std::map<std::string, FlopsPerSecond> peak;              // by precision name "fp32", "bf16"; for a CPU: of one core
+  std::map<std::string, FlopsPerSecond> peak;              // dense, by precision: "fp32", "tf32", "fp16", "bf16", "fp8", "fp4";
+                                                           // for a CPU: of one core
   Bytes memory;                                            // for a CPU: of the whole host
   BytesPerSecond memory_bandwidth;                         // for a CPU: of the whole host
+  int units = 0;                                           // processors of an accelerator among which a kernel's tiles are dealt; 0: not known
   int cores = 0;                                           // CPU only: physical cores of the host that this process may use
   bool is_cpu() const { return vendor == "cpu"; }
   bool has(model::Precision precision) const;
@@ -41,7 +43,17 @@ struct ResourceGroup {
   int nodes = 1;
   int devices_per_node = 1;      // GPUs; for CPU hosts the largest number of workers (the cores)
   Link inside;                   // between devices of one node
-  Link network;                  // of each node to the others of the group
+  Link network;                  // of each node to the others of the group; of one adapter when a node has several
+  int adapters = 1;              // network adapters of a node
+  int nodes_per_domain = 1;      // consecutive nodes that the inside link joins too (an NVL72 rack is 18 trays of 4)
+  // Consecutive nodes under one leaf switch, whose way up carries 1 / oversubscription of what they could send; 0: all alike.
+  int nodes_per_rack = 0;
+  double oversubscription = 1;
+  // Consecutive devices behind one PCIe switch, which share its way to the others; 0: none.
+  int devices_per_switch = 0;
+  Link uplink;
+
+  int domain() const { return devices_per_node * nodes_per_domain; }  // devices that the inside link joins
 };
 
 struct ClusterSpec {

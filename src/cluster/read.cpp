@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <iomanip>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "cluster/cluster.hpp"
 #include "cluster/quantity.hpp"
@@ -40,12 +42,12 @@ Link read_link(const ConfigNode& node) {
 
 Device read_device(const ConfigNode& node) {
   if (node.is_scalar()) return look_up(node, known_device);
-  node.allow_only({"name", "vendor", "peak", "memory", "memory_bandwidth", "cores"});
+  node.allow_only({"name", "vendor", "peak", "memory", "memory_bandwidth", "units", "cores"});
   Device device;
   device.name = node.at("name").as_string();
   device.vendor = node.at("vendor").as_string();
   const ConfigNode peak = node.at("peak");
-  peak.allow_only({"fp32", "bf16"});
+  peak.allow_only({"fp32", "tf32", "fp16", "bf16", "fp8", "fp4"});
   for (const std::string& key : peak.keys()) {
     device.peak[key] = rate_from(peak.at(key));
     if (device.peak[key].value <= 0) throw peak.at(key).error("a device of no speed computes nothing", "a rate above 0");
@@ -54,11 +56,13 @@ Device read_device(const ConfigNode& node) {
   device.memory_bandwidth = bandwidth_from(node.at("memory_bandwidth"));
   if (device.memory_bandwidth.value <= 0) throw node.at("memory_bandwidth").error("memory of no bandwidth holds nothing", "a bandwidth above 0");
   if (device.is_cpu()) device.cores = count(node.at("cores"));
+  if (const auto units = node.find("units")) device.units = count(*units);
   return device;
 }
 
 ResourceGroup read_group(const ConfigNode& node) {
-  node.allow_only({"name", "device", "cores", "memory", "nodes", "devices_per_node", "inside", "network"});
+  node.allow_only({"name", "device", "cores", "memory", "nodes", "devices_per_node", "inside", "network", "adapters", "nodes_per_domain",
+                   "rack", "switch"});
   ResourceGroup group;
   group.name = node.at("name").as_string();
   group.device = read_device(node.at("device"));
@@ -80,6 +84,19 @@ ResourceGroup read_group(const ConfigNode& node) {
   const auto network = node.find("network");
   if (!network && group.nodes > 1) throw node.error("the network between nodes is missing", "network: a name from `tessera cluster list`, or {name, bandwidth, latency}");
   group.network = network ? read_link(*network) : known_link("tcp-10g");
+  if (const auto adapters = node.find("adapters")) group.adapters = count(*adapters);
+  if (const auto nodes = node.find("nodes_per_domain")) group.nodes_per_domain = count(*nodes);
+  if (const auto rack = node.find("rack")) {
+    rack->allow_only({"nodes", "oversubscription"});
+    group.nodes_per_rack = count(rack->at("nodes"));
+    group.oversubscription = rack->at("oversubscription").as_double();
+    if (!(group.oversubscription >= 1)) throw rack->at("oversubscription").error(text("found ", group.oversubscription), "a factor of 1 or more");
+  }
+  if (const auto joint = node.find("switch")) {
+    joint->allow_only({"devices", "uplink"});
+    group.devices_per_switch = count(joint->at("devices"));
+    group.uplink = read_link(joint->at("uplink"));
+  }
   return group;
 }
 
@@ -122,9 +139,18 @@ std::string to_yaml(const ClusterSpec& cluster) {
     }
     out += text("}", device.is_cpu() ? "   # of one core" : "", "\n      memory: ", written(device.memory), "\n      memory_bandwidth: ",
                 written(device.memory_bandwidth), "\n");
+    if (device.units > 0) out += text("      units: ", device.units, "\n");
     if (device.is_cpu()) out += text("      cores: ", device.cores, "\n");
     out += text("    nodes: ", group.nodes, "\n    devices_per_node: ", group.devices_per_node, device.is_cpu() ? "   # worker processes at most" : "",
                 "\n    inside: ", yaml_of(group.inside), "\n    network: ", yaml_of(group.network), "\n");
+    if (group.adapters > 1) out += text("    adapters: ", group.adapters, "\n");
+    if (group.nodes_per_domain > 1) out += text("    nodes_per_domain: ", group.nodes_per_domain, "\n");
+    if (group.nodes_per_rack > 0) {
+      std::ostringstream factor;
+      factor << std::setprecision(17) << group.oversubscription;
+      out += text("    rack: {nodes: ", group.nodes_per_rack, ", oversubscription: ", factor.str(), "}\n");
+    }
+    if (group.devices_per_switch > 0) out += text("    switch: {devices: ", group.devices_per_switch, ", uplink: ", yaml_of(group.uplink), "}\n");
   }
   return out + text("between: ", yaml_of(cluster.between), "\n");
 }

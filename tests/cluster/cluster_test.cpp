@@ -36,13 +36,14 @@ std::string refusal(const std::string& yaml) {
 bool same(const Link& a, const Link& b) { return a.name == b.name && a.bandwidth == b.bandwidth && a.latency == b.latency && a.shared == b.shared; }
 
 bool same(const Device& a, const Device& b) {
-  return a.name == b.name && a.vendor == b.vendor && a.peak == b.peak && a.memory == b.memory && a.memory_bandwidth == b.memory_bandwidth && a.cores == b.cores;
+  return a.name == b.name && a.vendor == b.vendor && a.peak == b.peak && a.memory == b.memory && a.memory_bandwidth == b.memory_bandwidth && a.units == b.units && a.cores == b.cores;
 }
 
 bool same(const ClusterSpec& a, const ClusterSpec& b) {
   const auto same_group = [](const ResourceGroup& x, const ResourceGroup& y) {
     return x.name == y.name && same(x.device, y.device) && x.nodes == y.nodes && x.devices_per_node == y.devices_per_node && same(x.inside, y.inside) &&
-           same(x.network, y.network);
+           same(x.network, y.network) && x.adapters == y.adapters && x.nodes_per_domain == y.nodes_per_domain && x.nodes_per_rack == y.nodes_per_rack &&
+           x.oversubscription == y.oversubscription && x.devices_per_switch == y.devices_per_switch && same(x.uplink, y.uplink);
   };
   return a.name == b.name && same(a.between, b.between) && std::equal(a.groups.begin(), a.groups.end(), b.groups.begin(), b.groups.end(), same_group);
 }
@@ -65,6 +66,48 @@ TEST(Cluster, FindsTheLinkBetweenTwoPlaces) {
   EXPECT_EQ(link_between(cluster, 0, 1, 0, 1).name, "nvlink4");
   EXPECT_EQ(link_between(cluster, 0, 0, 0, 1).name, "rdma-400g");
   EXPECT_EQ(link_between(cluster, 0, 0, 1, 0).name, "tcp-100g");
+}
+
+TEST(Cluster, JoinsTheNodesOfADomainByTheInsideLink) {
+  const ClusterSpec cluster = cluster_of(
+      "groups:\n"
+      "  - {name: nvl72, device: gb200, nodes: 36, devices_per_node: 4, inside: nvlink5, network: rdma-400g, adapters: 4, nodes_per_domain: 18,\n"
+      "     rack: {nodes: 18, oversubscription: 2}, switch: {devices: 2, uplink: pcie5}}\n");
+  const ResourceGroup& group = cluster.groups[0];
+  EXPECT_EQ(group.domain(), 72);
+  EXPECT_EQ(group.adapters, 4);
+  EXPECT_EQ(group.nodes_per_rack, 18);
+  EXPECT_DOUBLE_EQ(group.oversubscription, 2);
+  EXPECT_EQ(group.devices_per_switch, 2);
+  EXPECT_EQ(group.uplink.name, "pcie5");
+  EXPECT_EQ(link_between(cluster, 0, 0, 0, 17).name, "nvlink5");
+  EXPECT_EQ(link_between(cluster, 0, 17, 0, 18).name, "rdma-400g");
+}
+
+TEST(Cluster, RefusesARackThatGivesMoreThanItHas) {
+  EXPECT_THAT(refusal("groups:\n  - {name: a, device: v100-32, nodes: 4, network: rdma-100g, rack: {nodes: 2, oversubscription: 0.5}}\n"),
+              HasSubstr("a factor of 1 or more"));
+}
+
+TEST(Cluster, KnowsWhatItsDevicesComputeIn) {
+  for (const char* name : {"a100-40", "a100-80", "h100-sxm", "h100-pcie", "h100-hbm2e", "h200", "b200", "b300", "gb200", "gb300", "v100-16", "p40", "t4", "l40s", "rtx4090",
+                           "ascend910a", "ascend910b", "ascend910c", "kunlun-r200", "tpu-v4", "tpu-v5p", "cpu:zen4"})
+    EXPECT_NO_THROW(known_device(name)) << name;
+  const auto peak = [](const char* device, const char* precision) { return known_device(device).peak.at(precision).value; };
+  EXPECT_DOUBLE_EQ(peak("v100-32", "fp16"), 125e12);
+  EXPECT_FALSE(known_device("v100-32").peak.contains("bf16"));
+  EXPECT_FALSE(known_device("a100-80").peak.contains("fp8"));
+  EXPECT_DOUBLE_EQ(peak("h100-sxm", "fp8"), 1979e12);
+  // Each step down in bits at least keeps the rate.
+  for (const Device& device : known_devices()) {
+    double last = 0;
+    for (const char* precision : {"fp32", "tf32", "bf16", "fp8", "fp4"}) {
+      const auto found = device.peak.find(precision);
+      if (found == device.peak.end() || device.is_cpu()) continue;
+      EXPECT_GE(found->second.value, last) << device.name << ' ' << precision;
+      last = found->second.value;
+    }
+  }
 }
 
 TEST(Cluster, WritesWhatItReads) {
@@ -101,6 +144,17 @@ TEST(Cluster, AnyClusterReadsBackExactly) {
       group.devices_per_node = *rc::gen::inRange(1, 100);
       group.inside = any_link();
       group.network = any_link();
+      group.device.units = *rc::gen::inRange(0, 200);
+      group.adapters = *rc::gen::inRange(1, 9);
+      group.nodes_per_domain = *rc::gen::inRange(1, 20);
+      if (*rc::gen::arbitrary<bool>()) {
+        group.nodes_per_rack = *rc::gen::inRange(1, 64);
+        group.oversubscription = 1 + *rc::gen::inRange(0, 1000) / 7.0;
+      }
+      if (*rc::gen::arbitrary<bool>()) {
+        group.devices_per_switch = *rc::gen::inRange(1, 8);
+        group.uplink = any_link();
+      }
       cluster.groups.push_back(group);
     }
     cluster.between = any_link();
@@ -156,7 +210,7 @@ TEST(Cluster, NamesTheLineOfWhatIsWrong) {
 TEST(Device, WithoutAPrecisionSaysWhichItHas) {
   const Error error = error_of([] { known_device("t4").peak_of(model::Precision::bf16); });
   EXPECT_EQ(error.code(), ErrorCode::not_found);
-  EXPECT_STREQ(error.what(), "device t4 cannot compute in bf16; expected one of: fp32");
+  EXPECT_STREQ(error.what(), "device t4 cannot compute in bf16; expected one of: fp16, fp32");
   EXPECT_FALSE(known_device("t4").has(model::Precision::bf16));
 }
 
@@ -164,7 +218,9 @@ TEST(KnownDevices, HaveDistinctNamesAndSensibleFigures) {
   std::set<std::string> names;
   for (const Device& device : known_devices()) {
     EXPECT_TRUE(names.insert(device.name).second) << device.name;
-    EXPECT_GT(device.peak_of(model::Precision::f32).value, 1e9) << device.name;
+    EXPECT_FALSE(device.peak.empty()) << device.name;
+    for (const auto& [precision, rate] : device.peak) EXPECT_GT(rate.value, 1e9) << device.name << ' ' << precision;
+    EXPECT_EQ(device.units > 0, !device.is_cpu()) << device.name;
     EXPECT_GT(device.memory.value, 1LL << 30) << device.name;
     EXPECT_GT(device.memory_bandwidth.value, 1e9) << device.name;
     EXPECT_EQ(device.cores > 0, device.is_cpu()) << device.name;

@@ -1,0 +1,153 @@
+#include "fit.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.hpp"
+
+namespace tessera::truth {
+namespace {
+
+constexpr double kErrorScale = 0.05;
+constexpr double kPrior = 0.3;
+constexpr int kSteps = 40;
+
+// Like |x| far from 0 and like x^2 / 2 near it, when squared and halved.
+double softened(double x) { return std::copysign(std::sqrt(2 * (std::sqrt(1 + x * x) - 1)), x); }
+
+using Vector = std::vector<double>;
+using Matrix = std::vector<Vector>;
+
+double square_sum(const Vector& values) {
+  double sum = 0;
+  for (const double value : values) sum += value * value;
+  return sum;
+}
+
+// Solves a x = b for a symmetric positive definite matrix, by Cholesky's method.
+Vector solve(Matrix a, Vector b) {
+  const std::size_t n = b.size();
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t j = 0; j <= i; ++j) {
+      double sum = a[i][j];
+      for (std::size_t k = 0; k < j; ++k) sum -= a[i][k] * a[j][k];
+      a[i][j] = i == j ? std::sqrt(sum) : sum / a[j][j];
+    }
+  }
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t k = 0; k < i; ++k) b[i] -= a[i][k] * b[k];
+    b[i] /= a[i][i];
+  }
+  for (std::size_t i = n; i-- > 0;) {
+    for (std::size_t k = i + 1; k < n; ++k) b[i] -= a[k][i] * b[k];
+    b[i] /= a[i][i];
+  }
+  return b;
+}
+
+}  // namespace
+
+std::vector<double> fit(const std::vector<const Row*>& rows, std::size_t parameters, const Predict& predict) {
+  const auto residuals = [&](const Vector& logarithms) {
+    Vector factors;
+    for (const double x : logarithms) factors.push_back(std::exp(x));
+    Vector out;
+    for (const Row* row : rows) out.push_back(softened(std::log(predict(*row, factors) / row->measured) / kErrorScale));
+    for (const double x : logarithms) out.push_back(x / kPrior);
+    return out;
+  };
+  Vector x(parameters, 0.0);
+  Vector at = residuals(x);
+  double damping = 1e-3;
+  for (int step = 0; step < kSteps; ++step) {
+    constexpr double kDifference = 1e-4;
+    Matrix slopes;
+    for (std::size_t p = 0; p < parameters; ++p) {
+      Vector moved = x;
+      moved[p] += kDifference;
+      Vector column = residuals(moved);
+      for (std::size_t i = 0; i < column.size(); ++i) column[i] = (column[i] - at[i]) / kDifference;
+      slopes.push_back(std::move(column));
+    }
+    Matrix normal(parameters, Vector(parameters));
+    Vector right(parameters);
+    for (std::size_t p = 0; p < parameters; ++p) {
+      for (std::size_t q = 0; q < parameters; ++q)
+        for (std::size_t i = 0; i < at.size(); ++i) normal[p][q] += slopes[p][i] * slopes[q][i];
+      for (std::size_t i = 0; i < at.size(); ++i) right[p] -= slopes[p][i] * at[i];
+      normal[p][p] *= 1 + damping;
+    }
+    const Vector move = solve(normal, right);
+    Vector next = x;
+    for (std::size_t p = 0; p < parameters; ++p) next[p] += std::clamp(move[p], -0.5, 0.5);
+    Vector there = residuals(next);
+    const double before = square_sum(at);
+    const double after = square_sum(there);
+    if (after < before) {
+      x = std::move(next);
+      at = std::move(there);
+      damping *= 0.3;
+      if (before - after < 1e-9 * before) break;
+    } else {
+      damping *= 10;
+    }
+  }
+  for (double& value : x) value = std::exp(value);
+  return x;
+}
+
+profile::Calibration scaled(const profile::Calibration& start, const std::vector<std::string>& parameters,
+                            const std::vector<double>& factors) {
+  profile::Calibration out = start;
+  for (std::size_t i = 0; i < parameters.size(); ++i) *profile::parameter(out, parameters[i]) *= factors[i];
+  return out;
+}
+
+double predicted(const Row& row, const profile::Calibration& calibration) {
+  return plan::price(row.plan, row.shape, row.group, calibration).step;
+}
+
+profile::Calibration fitted(const Task& task) {
+  const std::vector<double> factors = fit(task.rows, task.parameters.size(), [&](const Row& row, const std::vector<double>& values) {
+    return predicted(row, scaled(task.start, task.parameters, values));
+  });
+  profile::Calibration out = scaled(task.start, task.parameters, factors);
+  out.fitted_on.clear();
+  for (std::size_t i = 0; i < task.rows.size(); ++i) {
+    const Row& row = *task.rows[i];
+    if (i == 0 || task.rows[i - 1]->source != row.source) {
+      out.fitted_on.push_back(text(row.source, ": ", row.number));
+    } else {
+      out.fitted_on.back() += text(", ", row.number);
+    }
+  }
+  return out;
+}
+
+std::vector<Task> read_tasks(const std::filesystem::path& path, const std::vector<Row>& rows) {
+  std::vector<Task> out;
+  for (const ConfigNode& node : ConfigNode::load(path).items()) {
+    node.allow_only({"start", "fit", "rows"});
+    Task& task = out.emplace_back();
+    task.start = profile::read_calibration(node.at("start"));
+    for (const ConfigNode& name : node.at("fit").items()) {
+      task.parameters.push_back(name.as_string());
+      const double* value = profile::parameter(task.start, name.as_string());
+      if (value == nullptr) throw name.error("no parameter of a calibration has this name");
+      if (*value == 0) throw name.error("a parameter that starts at 0 cannot be fitted by a factor");
+    }
+    const ConfigNode wanted = node.at("rows");
+    for (const std::string& source : wanted.keys()) {
+      for (const ConfigNode& item : wanted.at(source).items()) {
+        const std::int64_t line = item.as_int();
+        const auto found = std::find_if(rows.begin(), rows.end(),
+                                        [&](const Row& row) { return row.source == source && row.number == line && row.skipped.empty(); });
+        if (found == rows.end()) throw item.error(text("there is no row ", line, " that can be priced in ", source));
+        task.rows.push_back(&*found);
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace tessera::truth

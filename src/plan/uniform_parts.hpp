@@ -1,0 +1,53 @@
+// Internal: what the parts of a uniform plan's price share.
+#pragma once
+
+#include <vector>
+
+#include "plan/uniform.hpp"
+#include "profile/exchange_time.hpp"
+
+namespace tessera::plan {
+
+// A transformer's blocks as model::cost_of takes them, in the form that a software stack runs.
+struct Blocks {
+  model::BlockSpec embedding;
+  model::BlockSpec plain;   // a layer without experts
+  model::BlockSpec routed;  // one with experts, where the model has any
+  model::BlockSpec head;
+};
+Blocks blocks_of(const Transformer& model, const profile::Calibration& calibration);
+model::BlockShard shard_of(const UniformPlan& plan);
+
+struct Pricing {
+  Pricing(const UniformPlan& plan_, const Transformer& model_, const cluster::ResourceGroup& group, const profile::Calibration& calibration)
+      : plan(plan_),
+        model(model_),
+        kernels(group.device, calibration, plan_.format),
+        exchanges(group, calibration),
+        blocks(blocks_of(model_, calibration)) {}
+
+  const UniformPlan& plan;
+  const Transformer& model;
+  profile::Kernels kernels;
+  profile::Exchanges exchanges;
+  Blocks blocks;
+
+  // Of a micro-batch on one rank.
+  double tokens() const { return static_cast<double>(plan.micro_batch) * static_cast<double>(model.seq) / plan.cp; }
+};
+
+// A block's operators and exchanges against a clock.
+LayerTime block_time(const Pricing& pricing, const model::BlockSpec& block);
+
+// One micro-batch on one stage.
+struct StageTime {
+  PassTime forward;
+  PassTime backward;
+  PassTime again;
+  double forward_total() const { return forward.total(); }
+  double backward_total() const { return backward.total() + again.total(); }
+  double total() const { return forward_total() + backward_total(); }
+};
+std::vector<StageTime> stage_times(const Pricing& pricing, const std::vector<int>& layers);
+
+}  // namespace tessera::plan

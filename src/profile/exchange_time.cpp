@@ -1,0 +1,57 @@
+#include "profile/exchange_time.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tessera::profile {
+
+Exchanges::Exchanges(const cluster::ResourceGroup& group, const Calibration& calibration)
+    : calibration_(calibration), domain_(std::max(1, std::min(group.domain(), group.nodes * group.devices_per_node))) {
+  double inside = group.inside.bandwidth.value;
+  if (group.inside.shared) inside /= group.devices_per_node;
+  // Behind a PCIe switch the devices share one way to the others.
+  if (group.devices_per_switch > 0 && group.devices_per_switch < group.devices_per_node)
+    inside = std::min(inside, group.uplink.bandwidth.value / group.devices_per_switch);
+  inside_ = inside * calibration.inside;
+  const double nodes = static_cast<double>(domain_) / group.devices_per_node;
+  network_ = group.network.bandwidth.value * group.adapters * nodes * calibration.network;
+  rack_ = group.oversubscription;
+  rack_devices_ = group.nodes_per_rack * group.devices_per_node;
+}
+
+int Exchanges::together(Team team) const { return team.stride >= domain_ ? 1 : std::max(1, std::min(team.ranks, domain_ / team.stride)); }
+
+double Exchanges::collective(Collective operation, double bytes, Team team) const {
+  if (team.ranks < 2 || bytes <= 0) return 0;
+  const double ways = operation == Collective::all_reduce ? 2 : 1;
+  const double volume = ways * bytes * (team.ranks - 1) / team.ranks;
+  const double steps = ways * std::log2(static_cast<double>(team.ranks));
+  const int joined = together(team);
+  if (joined >= team.ranks) return volume / inside_ + steps * calibration_.latency + calibration_.launch;
+  // Each of the groups on a node has its members' share of the adapters.
+  double rate = std::min(inside_, device_share() * joined);
+  if (rack_devices_ > 0 && team.ranks * team.stride > rack_devices_) rate /= rack_;
+  return volume / rate + 2 * steps * calibration_.latency + calibration_.launch;
+}
+
+double Exchanges::all_to_all(double bytes, int copies, Team team) const {
+  if (team.ranks < 2 || bytes <= 0) return 0;
+  const double n = team.ranks;
+  const double latency = calibration_.latency * std::log2(n) + calibration_.launch;
+  const int joined = together(team);
+  if (joined >= team.ranks) return bytes * (n - 1) / n / inside_ + latency;
+  const double nodes = n / joined;
+  // Of one item's copies: the expected number of other nodes among those that want one.
+  const double leaving = bytes / copies * (nodes - 1) * (1 - std::pow(1 - 1 / nodes, copies));
+  double rate = device_share();
+  if (rack_devices_ > 0 && team.ranks * team.stride > rack_devices_) rate /= rack_;
+  return std::max(leaving / rate, bytes * (joined - 1) / n / inside_) + latency;
+}
+
+double Exchanges::message(double bytes, int stride) const {
+  double rate = stride >= domain_ ? device_share() : inside_;
+  if (rack_devices_ > 0 && stride >= rack_devices_) rate /= rack_;
+  return bytes / rate + 2 * calibration_.latency;
+}
+
+}  // namespace tessera::profile

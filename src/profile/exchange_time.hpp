@@ -1,0 +1,44 @@
+// How long exchanges between the ranks of a group take on the links that the group crosses, when every group of the cluster
+// exchanges at the same time: the groups on a node share its adapters.
+#pragma once
+
+#include "cluster/cluster.hpp"
+#include "profile/calibration.hpp"
+
+namespace tessera::profile {
+
+enum class Collective { all_reduce, all_gather, reduce_scatter };
+
+// `ranks` that stand `stride` devices apart in the order of the cluster.
+struct Team {
+  int ranks = 1;
+  int stride = 1;
+};
+
+class Exchanges {
+ public:
+  Exchanges(const cluster::ResourceGroup& group, const Calibration& calibration);
+
+  // Seconds of a collective over a buffer of `bytes`: what an all-gather ends with and a reduce-scatter begins with. By rings
+  // (Patarasuk, Yuan 2009) that enter and leave each node once.
+  double collective(Collective operation, double bytes, Team team) const;
+  // Every rank holds `bytes` of copies, `copies` of each of its items, for ranks drawn evenly; an item goes once to each node that
+  // wants it (DeepSeek-AI 2024, section 3.2.2).
+  double all_to_all(double bytes, int copies, Team team) const;
+  // A message of every rank to the one `stride` devices further.
+  double message(double bytes, int stride) const;
+  // How many ranks of a team the inside link joins.
+  int together(Team team) const;
+
+ private:
+  double device_share() const { return network_ / domain_; }  // of the adapters, when all devices use them
+
+  Calibration calibration_;
+  int domain_ = 1;
+  double inside_ = 0;   // bytes per second of a device
+  double network_ = 0;  // bytes per second of all adapters of a domain
+  double rack_ = 1;     // factor on messages that leave a rack
+  int rack_devices_ = 0;
+};
+
+}  // namespace tessera::profile

@@ -1,0 +1,67 @@
+#include "profile/calibration.hpp"
+
+#include <gmock/gmock.h>
+
+#include "base/expect_error.hpp"
+
+namespace tessera::profile {
+namespace {
+
+using testing::error_of;
+using ::testing::HasSubstr;
+
+TEST(Calibration, EveryKnownOneIsWithinPhysicsAndSaysItsRows) {
+  ASSERT_FALSE(known_calibrations().empty());
+  for (const Calibration& calibration : known_calibrations()) {
+    for (double share : {calibration.matmul, calibration.matmul_fp8, calibration.matmul_fp4, calibration.attention_share,
+                         calibration.memory, calibration.inside, calibration.network}) {
+      EXPECT_GT(share, 0.05) << calibration.name;
+      EXPECT_LE(share, 1) << calibration.name;
+    }
+    EXPECT_FALSE(calibration.fitted_on.empty()) << calibration.name;
+  }
+}
+
+TEST(Calibration, ReadsBackWhatItWrites) {
+  for (const Calibration& calibration : known_calibrations()) {
+    const std::string yaml = to_yaml(calibration);
+    const Calibration back = read_calibration(ConfigNode::parse(yaml, "c.yaml"));
+    EXPECT_EQ(to_yaml(back), yaml);
+    EXPECT_EQ(back.attention, calibration.attention);
+  }
+}
+
+TEST(Calibration, NamesTheNearestParameter) {
+  const Error error =
+      error_of([] { read_calibration(ConfigNode::parse("name: x\naccelerator: y\nstack: z\nparameters:\n  matmull: 0.5\n", "c.yaml")); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_config);
+  EXPECT_THAT(error.what(), HasSubstr("did you mean 'matmul'?"));
+  EXPECT_THAT(error.what(), HasSubstr("c.yaml:5"));
+}
+
+TEST(Calibration, RefusesNegativeParameters) {
+  const Error error =
+      error_of([] { read_calibration(ConfigNode::parse("name: x\naccelerator: y\nstack: z\nparameters: {memory: -1}\n", "c.yaml")); });
+  EXPECT_THAT(error.what(), HasSubstr("a number of 0 or more"));
+}
+
+TEST(Calibration, IsFoundByFamilyAndStack) {
+  EXPECT_EQ(calibration_for("a100-40", "megatron-2022").name, "a100/megatron-2022");
+  EXPECT_EQ(calibration_for("gb200").name, "b200/megatron-bridge");
+  EXPECT_EQ(calibration_for("h200").accelerator, "h100");
+  EXPECT_EQ(calibration_for("p40").name, "");
+}
+
+TEST(Calibration, EveryParameterCanBeReached) {
+  Calibration calibration;
+  for (const std::string& name : parameter_names()) {
+    double* value = parameter(calibration, name);
+    ASSERT_NE(value, nullptr);
+    *value = 0.125;
+    EXPECT_THAT(to_yaml(calibration), HasSubstr(name + ": 0.125"));
+  }
+  EXPECT_EQ(parameter(calibration, "magic"), nullptr);
+}
+
+}  // namespace
+}  // namespace tessera::profile
