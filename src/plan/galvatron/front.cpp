@@ -66,36 +66,59 @@ std::vector<int> worthwhile(const std::vector<Item>& items) {
   return out;
 }
 
-}  // namespace
+// The best fractional mix of one layer with `average` MB: its value, and what another MB is worth.
+struct Relaxed {
+  double value = kInfinity;
+  double price = 0;
+};
 
-double least_compute(const std::vector<Item>& items, int layers, int room) {
-  if (room < 0) return kInfinity;
-  // The best single item that fits and the best pair around the average: the optimum of the relaxation lies on their hull.
-  const double average = static_cast<double>(room) / layers;
-  double best = kInfinity;
+Relaxed relax(const std::vector<Item>& items, double compute, double exposed, double average) {
+  const auto value = [&](const Item& item) { return compute * item.compute + exposed * item.exposed; };
+  // One item that fits, or two around the average: the optimum lies on the lower hull.
+  Relaxed best;
   for (const Item& light : items) {
     if (light.memory > average) continue;
-    best = std::min(best, light.compute);
-    for (const Item& heavy : items)
-      if (heavy.memory > average && heavy.compute < light.compute) {
-        const double share = (average - light.memory) / (heavy.memory - light.memory);
-        best = std::min(best, light.compute + share * (heavy.compute - light.compute));
-      }
+    if (value(light) < best.value) best = {value(light), 0};
+    for (const Item& heavy : items) {
+      if (heavy.memory <= average || value(heavy) >= value(light)) continue;
+      const double price = (value(light) - value(heavy)) / (heavy.memory - light.memory);
+      const double mixed = value(light) - price * (average - light.memory);
+      if (mixed < best.value) best = {mixed, price};
+    }
   }
-  return best * layers;
+  return best;
 }
 
-std::vector<Mix> pareto_mixes(const std::vector<Item>& items, int layers, int room, double limit) {
-  const std::vector<int> useful = worthwhile(items);
-  if (useful.empty()) return {};
-  int lightest = items[useful[0]].memory;
-  double quickest = items[useful[0]].compute;
-  for (int i : useful) {
-    lightest = std::min(lightest, items[i].memory);
-    quickest = std::min(quickest, items[i].compute);
+// A cut with what the layers still to come cost at least.
+class Bound {
+ public:
+  Bound(const Cut& cut, const std::vector<Item>& items, int layers, int room) : cut_(cut) {
+    price_ = relax(items, cut.compute, cut.exposed, static_cast<double>(room) / layers).price;
+    for (const Item& item : items) per_layer_ = std::min(per_layer_, value(item.compute, item.exposed, item.memory));
+    // The same sums arise in another order of additions: a hair of tolerance keeps the mix that the cut was made of.
+    most_ = cut.most + price_ * room + 1e-9 * std::abs(cut.most);
   }
-  // The same sums arise in another order of additions; a hair of tolerance keeps the mix that `limit` was made of.
-  const double most = limit + 1e-9 * std::abs(limit);
+  bool allows(const Point& point, int rest) const { return value(point.compute, point.exposed, point.memory) + rest * per_layer_ <= most_; }
+
+ private:
+  double value(double compute, double exposed, int memory) const { return cut_.compute * compute + cut_.exposed * exposed + price_ * memory; }
+  Cut cut_;
+  double price_ = 0, per_layer_ = kInfinity, most_ = 0;
+};
+
+}  // namespace
+
+double least(const std::vector<Item>& items, int layers, int room, double compute, double exposed) {
+  return room < 0 ? kInfinity : relax(items, compute, exposed, static_cast<double>(room) / layers).value * layers;
+}
+
+std::vector<Mix> pareto_mixes(const std::vector<Item>& items, int layers, int room, const std::vector<Cut>& cuts) {
+  const std::vector<int> useful = worthwhile(items);
+  int lightest = std::numeric_limits<int>::max();
+  for (int i : useful) lightest = std::min(lightest, items[i].memory);
+  std::vector<Bound> bounds;
+  for (const Cut& cut : cuts)
+    if (cut.most < kInfinity) bounds.emplace_back(cut, items, layers, room);
   std::vector<Point> trail = {Point{}};
   trail[0].id = 0;
   std::vector<std::vector<Point>> fronts(layers + 1);
@@ -106,8 +129,8 @@ std::vector<Mix> pareto_mixes(const std::vector<Item>& items, int layers, int ro
       const int rest = layers - count;
       for (const Point& point : fronts[count - 1]) {
         const Point next{point.memory + items[item].memory, point.compute + items[item].compute, point.exposed + items[item].exposed, point.id, item};
-        if (static_cast<long long>(next.memory) + static_cast<long long>(rest) * lightest > room || next.compute + rest * quickest > most) continue;
-        points.push_back(next);
+        if (next.memory + static_cast<long long>(rest) * lightest > room) continue;
+        if (std::all_of(bounds.begin(), bounds.end(), [&](const Bound& bound) { return bound.allows(next, rest); })) points.push_back(next);
       }
       fronts[count] = undominated(std::move(points));
       for (Point& point : fronts[count]) {

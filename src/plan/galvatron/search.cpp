@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include "base/error.hpp"
 #include "plan/galvatron/front.hpp"
@@ -25,7 +26,7 @@ StageTime stage_time(const Mix& mix, double other) { return {mix.compute + other
 std::vector<double> stage_bounds(const Choice& choice, const Menu& menu) {
   std::vector<double> bounds;
   for (std::size_t stage = 0; stage < choice.division.size(); ++stage)
-    bounds.push_back(choice.other_time[stage] + least_compute(items_of(menu, static_cast<int>(stage)), choice.division[stage], choice.room[stage]));
+    bounds.push_back(choice.other_time[stage] + least(items_of(menu, static_cast<int>(stage)), choice.division[stage], choice.room[stage], 1, 0));
   return bounds;
 }
 
@@ -35,6 +36,16 @@ double step_bound(const std::vector<double>& stages, int chunks) {
   std::vector<StageTime> times;
   for (double seconds : stages) times.push_back({seconds, 0});
   return pipeline_time(times, chunks);
+}
+
+// A step is at least `chunks` times the compute of its first stage, or of its last, plus what that stage's reduction exposes
+// beyond the embedding or the head.
+double exposed_bound(const Choice& choice, const Menu& menu) {
+  double bound = 0;
+  for (const std::size_t stage : {std::size_t{0}, choice.division.size() - 1})
+    bound = std::max(bound, (choice.chunks - 1) * choice.other_time[stage] +
+                                least(items_of(menu, static_cast<int>(stage)), choice.division[stage], choice.room[stage], choice.chunks, 1));
+  return bound;
 }
 
 // The most that stage `stage` may compute for the step to stay below `limit` when the others do as well as they can.
@@ -90,14 +101,42 @@ class StageSearch {
   std::vector<int> picked_, found_;
 };
 
+struct Solution {
+  double step = 0;
+  std::vector<Mix> stages;
+};
+
+// The best mixes for one choice, if they take less than `limit`. The integer optimum is mostly within a hair of the bound, and
+// fronts stay short below it; whatever is found under a lower limit is the best of all, so the limit is raised step by step.
+std::optional<Solution> solve(const Choice& choice, const Menu& menu, const std::vector<double>& bounds, double bound, double limit) {
+  for (const double slack : {1.001, 1.01, 1.1, kInfinity}) {
+    const double within = std::min(limit, bound * slack);
+    std::vector<std::vector<Mix>> mixes;
+    for (std::size_t stage = 0; stage < choice.division.size(); ++stage) {
+      std::vector<Cut> cuts = {{1, 0, compute_limit(bounds, stage, choice.chunks, within) - choice.other_time[stage]}};
+      const bool at_end = stage == 0 || stage + 1 == choice.division.size();
+      if (at_end) cuts.push_back({static_cast<double>(choice.chunks), 1, within - (choice.chunks - 1) * choice.other_time[stage]});
+      mixes.push_back(pareto_mixes(items_of(menu, static_cast<int>(stage)), choice.division[stage], choice.room[stage], cuts));
+    }
+    const auto [step, picked] = StageSearch(choice, bounds, mixes, within).run();
+    if (!picked.empty()) {
+      Solution solution{step, {}};
+      for (std::size_t stage = 0; stage < picked.size(); ++stage) solution.stages.push_back(mixes[stage][picked[stage]]);
+      return solution;
+    }
+    if (within == limit) break;
+  }
+  return std::nullopt;
+}
+
 // Layers with the same strategy stand together, and the widest split first, so that few borders need data to move.
-Plan assemble(const Choice& choice, const Menu& menu, const std::vector<std::vector<Mix>>& mixes, const std::vector<int>& picked) {
+Plan assemble(const Choice& choice, const Menu& menu, const Solution& solution) {
   Plan plan{choice.global_batch, choice.chunks, choice.division, {}, choice.embedding};
   std::vector<int> order(menu.strategies.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return menu.strategies[a].split() > menu.strategies[b].split(); });
-  for (std::size_t stage = 0; stage < mixes.size(); ++stage)
-    for (int i : order) plan.layers.insert(plan.layers.end(), mixes[stage][picked[stage]].counts[i], menu.strategies[i]);
+  for (const Mix& mix : solution.stages)
+    for (int i : order) plan.layers.insert(plan.layers.end(), mix.counts[i], menu.strategies[i]);
   return plan;
 }
 
@@ -143,7 +182,7 @@ SearchResult search(const Inputs& inputs) {
   for (std::size_t i = 0; i < space.choices.size(); ++i) {
     const Choice& choice = space.choices[i];
     std::vector<double> bounds = stage_bounds(choice, space.menus[choice.menu]);
-    const double bound = step_bound(bounds, choice.chunks);
+    const double bound = std::max(step_bound(bounds, choice.chunks), exposed_bound(choice, space.menus[choice.menu]));
     if (bound < kInfinity) candidates.push_back({bound / choice.global_batch, i, std::move(bounds)});
   }
   std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.per_sample < b.per_sample; });
@@ -154,15 +193,10 @@ SearchResult search(const Inputs& inputs) {
     ++result.examined;
     const Choice& choice = space.choices[candidate.choice];
     const Menu& menu = space.menus[choice.menu];
-    const double limit = best * choice.global_batch;
-    std::vector<std::vector<Mix>> mixes;
-    for (std::size_t stage = 0; stage < choice.division.size(); ++stage)
-      mixes.push_back(pareto_mixes(items_of(menu, static_cast<int>(stage)), choice.division[stage], choice.room[stage],
-                                   compute_limit(candidate.bounds, stage, choice.chunks, limit) - choice.other_time[stage]));
-    const auto [step, picked] = StageSearch(choice, candidate.bounds, mixes, limit).run();
-    if (picked.empty()) continue;
-    best = step / choice.global_batch;
-    result.plan = assemble(choice, menu, mixes, picked);
+    const auto solution = solve(choice, menu, candidate.bounds, candidate.per_sample * choice.global_batch, best * choice.global_batch);
+    if (!solution) continue;
+    best = solution->step / choice.global_batch;
+    result.plan = assemble(choice, menu, *solution);
   }
   if (best == kInfinity) throw nothing_fits(inputs);
   result.price = price(inputs, result.plan);
