@@ -22,7 +22,7 @@ struct Answer {
 
 Answer answer(const GalvatronOptions& options, const galvatron::Inputs& inputs) {
   if (!options.evaluate.empty()) {
-    const galvatron::Plan plan = galvatron::read_config(options.evaluate);
+    const galvatron::Plan plan = galvatron::read_config(options.evaluate, inputs.settings.devices());
     return {{plan, galvatron::price(inputs, plan), 1, 1}, {}};
   }
   const auto start = std::chrono::steady_clock::now();
@@ -69,6 +69,7 @@ nlohmann::ordered_json json_of(const galvatron::Inputs& inputs, const Answer& an
   out["plan"] = nlohmann::ordered_json::parse(galvatron::to_config(inputs, plan));
   for (const Run& run : runs_of(plan, 0, plan.layers.size())) out["layers"].push_back({{"first", run.first}, {"last", run.last}, {"strategy", to_text(run.strategy)}});
   out["embedding"] = to_text(plan.embedding);
+  if (plan.counted_split > 0) out["counted_split"] = plan.counted_split;
   if (const auto warnings = warnings_of(plan); !warnings.empty()) out["warnings"] = warnings;
   return out;
 }
@@ -105,11 +106,14 @@ std::shared_ptr<GalvatronOptions> add_galvatron_options(CLI::App& command) {
   auto options = std::make_shared<GalvatronOptions>();
   CLI::Option* yaml = command.add_option("--galvatron", options->yaml, "Plan Hetu-Galvatron's search problem instead; KEY=VALUE words override its YAML")->type_name("SEARCH_DIST.YAML");
   command.add_option("--evaluate", options->evaluate, "With --galvatron: price this galvatron_config_*.json instead of searching")->needs(yaml);
+  command.add_option("--galvatron-release", options->release, "With --galvatron: whose formulas, 2.4.1 (the YAML's, default) or 2.4.0 (the package index's)")
+      ->check(CLI::IsMember({"2.4.0", "2.4.1"}))
+      ->needs(yaml);
   return options;
 }
 
 void plan_from_galvatron(const GalvatronOptions& options, const std::vector<std::string>& overrides, const std::string& output, bool json) {
-  const galvatron::Inputs inputs = galvatron::read_inputs(options.yaml, overrides);
+  const galvatron::Inputs inputs = galvatron::read_inputs(options.yaml, overrides, options.release == "2.4.0" ? galvatron::Release::v2_4_0 : galvatron::Release::v2_4_1);
   const Answer found = answer(options, inputs);
   std::filesystem::path written = output;
   if (!output.empty()) {

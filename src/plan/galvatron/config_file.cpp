@@ -44,7 +44,7 @@ std::string to_config(const Inputs& inputs, const Plan& plan) {
   nlohmann::ordered_json out;
   out["pp_deg"] = plan.division.size();
   out["tp_sizes_enc"] = list_of(plan.layers, [](const Strategy& layer) { return layer.split(); });
-  out["tp_consecutive_flags"] = list_of(plan.layers, [](const Strategy&) { return 1; });
+  out["tp_consecutive_flags"] = list_of(plan.layers, [&](const Strategy& layer) { return flag(!layer.apart); });
   out["dp_types_enc"] = list_of(plan.layers, [&](const Strategy& layer) { return flag(layer.sharding == Sharding::zero3); });
   out["use_sp"] = list_of(plan.layers, [&](const Strategy& layer) { return flag(layer.sp > 1); });
   // Galvatron's own files leave context parallelism out when there is none.
@@ -79,11 +79,12 @@ std::string config_name(const Settings& settings) {
               settings.mixed_precision, settings.settled_batch ? text("_bsz", *settings.settled_batch) : "", off.empty() ? "" : "_[" + off + "_off]", ".json");
 }
 
-Plan read_config(const std::filesystem::path& path) {
+Plan read_config(const std::filesystem::path& path, int devices) {
   const ConfigNode root = ConfigNode::load(path);
-  const int pp = read_int(root, "pp_deg", 1), world = read_int(root, "world_size", 1);
+  // 2.4.0 does not write the number of devices.
+  const int pp = read_int(root, "pp_deg", 1), world = root.has("world_size") ? read_int(root, "world_size", 1) : devices;
   const std::string by_default = root.at("default_dp_type").as_choice({"ddp", "zero2", "zero3"});
-  Plan plan{read_int(root, "global_bsz", 1), read_int(root, "chunks", 1), read_list(root.at("pp_division")), {}, {}};
+  Plan plan{read_int(root, "global_bsz", 1), read_int(root, "chunks", 1), read_list(root.at("pp_division")), {}, {}, 0};
   if (static_cast<int>(plan.division.size()) != pp) throw root.at("pp_division").error(text("divides into ", plan.division.size(), " stages"), text(pp, " numbers, as pp_deg says"));
   const std::vector<int> splits = read_list(root.at("tp_sizes_enc"));
   const auto same_length = [&](const char* key, bool optional, int fallback) {
@@ -93,14 +94,16 @@ Plan read_config(const std::filesystem::path& path) {
     return values;
   };
   const std::vector<int> ulysses = same_length("use_sp", true, 0), zero3 = same_length("dp_types_enc", false, 0), contexts = same_length("cp_sizes_enc", true, 1),
-                         checkpoints = same_length("checkpoint", false, 0);
+                         checkpoints = same_length("checkpoint", false, 0), adjacent = same_length("tp_consecutive_flags", true, 1);
   const auto make = [&](const ConfigNode& where, int split, bool sp, int cp, bool sharded, bool checkpoint) {
     if (split < 1 || cp < 1 || world % (pp * split * cp) != 0) throw where.error(text(pp, " x ", split, " x ", cp, " does not divide ", world, " devices"), "degrees that divide world_size");
     const int dp = world / pp / split / cp;
-    return Strategy{pp, sp ? 1 : split, sp ? split : 1, cp, dp, sharding_of(by_default, sharded, dp), checkpoint};
+    return Strategy{pp, sp ? 1 : split, sp ? split : 1, cp, dp, sharding_of(by_default, sharded, dp), checkpoint, false};
   };
-  for (std::size_t i = 0; i < splits.size(); ++i)
+  for (std::size_t i = 0; i < splits.size(); ++i) {
     plan.layers.push_back(make(root.at("tp_sizes_enc"), splits[i], ulysses[i] == 1, contexts[i], zero3[i] == 1, checkpoints[i] == 1));
+    plan.layers.back().apart = adjacent[i] == 0;
+  }
   plan.embedding = make(root.at("vtp"), read_int(root, "vtp", 1), read_int(root, "vsp", 0) == 1, root.has("vcp") ? read_int(root, "vcp", 1) : 1,
                         read_int(root, "embed_sdp", 0) == 1, false);
   return plan;

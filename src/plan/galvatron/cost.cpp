@@ -7,21 +7,38 @@
 namespace tessera::plan::galvatron {
 namespace {
 
-constexpr double kMegabyte = 1024.0 * 1024.0;
-constexpr double kBackwardOverForward = 2;
-constexpr double kContextMb = 1024;
-// fp32 weights, gradients and two Adam moments.
-constexpr double kStatesOverParameters = 4;
 // What ZeRO keeps beyond its exact share.
 constexpr double kZeroSlack = 0.003;
 
 int samples_per_rank(const Strategy& strategy, int global_batch, int chunks) { return global_batch / chunks / strategy.dp; }
 
+// Milliseconds per MB of an all-reduce among the ranks that hold the same parameters.
+double reduction_rate(const Profile& profile, const Strategy& strategy) {
+  const auto& rates = strategy.tp != 1 ? profile.strided : profile.adjacent;
+  return rates.at(strategy.shards());
+}
+
+double split_communication(const Inputs& inputs, const Strategy& strategy, int samples) {
+  if (strategy.split() == 1) return 0;
+  const bool ulysses = strategy.tp == 1;
+  // Four all-to-alls of a layer; six gathers or scatters of which two run beside computation in truth, and count here.
+  const double collectives = (ulysses ? 4 : 6) * (strategy.checkpoint ? 1.5 : 1);
+  const auto& times = ulysses ? inputs.profile.all_to_all : inputs.profile.all_gather;
+  return collectives * times.at(strategy.split()).at(hidden_state_mb(inputs.settings, samples));
+}
+
+// How many micro-batches' activations a stage holds at once.
+int micro_batches_in_flight(const Settings& settings, int pp, int stage, int chunks) {
+  if (pp == 1) return 1;
+  return settings.pipedream_flush ? pp - stage : chunks;
+}
+
+}  // namespace
+
 double hidden_state_mb(const Settings& settings, double samples) {
   return samples * settings.seq * settings.hidden * (settings.half_precision() ? 2 : 4) / kMegabyte;
 }
 
-// The share of the model states that stays on a rank when `shards` ranks divide them.
 double zero_share(const Settings& settings, Sharding sharding, int shards, int chunks) {
   const double share = 1.0 / shards + kZeroSlack;
   const auto all_but = [&](double kept) { return (1 - kept) * share + kept; };
@@ -41,13 +58,6 @@ double zero_share(const Settings& settings, Sharding sharding, int shards, int c
   return 1;
 }
 
-// Milliseconds per MB of an all-reduce among the ranks that hold the same parameters.
-double reduction_rate(const Profile& profile, const Strategy& strategy) {
-  const auto& rates = strategy.tp != 1 ? profile.strided : profile.adjacent;
-  return rates.at(strategy.shards());
-}
-
-// The backward pass beside `message` MB of gradient reduction: each slows the other while both run.
 double overlapped(double message, double backward, double rate, double slowdown) {
   const double reduction = message * rate * slowdown;
   const double slowed = backward * slowdown;
@@ -56,27 +66,10 @@ double overlapped(double message, double backward, double rate, double slowdown)
   return slowed;
 }
 
-double split_communication(const Inputs& inputs, const Strategy& strategy, int samples) {
-  if (strategy.split() == 1) return 0;
-  const bool ulysses = strategy.tp == 1;
-  // Four all-to-alls of a layer; six gathers or scatters of which two run beside computation in truth, and count here.
-  const double collectives = (ulysses ? 4 : 6) * (strategy.checkpoint ? 1.5 : 1);
-  const auto& times = ulysses ? inputs.profile.all_to_all : inputs.profile.all_gather;
-  return collectives * times.at(strategy.split()).at(hidden_state_mb(inputs.settings, samples));
-}
-
 double embedding_overlap(double communication, double compute, double slowdown) {
   const double slowed = compute * slowdown;
   return slowed > communication ? communication + (slowed - communication) / slowdown : communication;
 }
-
-// How many micro-batches' activations a stage holds at once.
-int micro_batches_in_flight(const Settings& settings, int pp, int stage, int chunks) {
-  if (pp == 1) return 1;
-  return settings.pipedream_flush ? pp - stage : chunks;
-}
-
-}  // namespace
 
 double MessageTime::at(double mb) const {
   if (mb == std::floor(mb) && mb < 1e9) {

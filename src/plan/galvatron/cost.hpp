@@ -37,6 +37,20 @@ double pipeline_time(const std::vector<StageTime>& stages, int chunks);
 // All but the last stage get the same number of layers.
 std::vector<int> even_division(int layers, int stages);
 
+// Terms that both releases share.
+constexpr double kMegabyte = 1024.0 * 1024.0;
+constexpr double kBackwardOverForward = 2;
+constexpr double kContextMb = 1024;  // the framework's own, on every device
+// fp32 weights, gradients and two Adam moments.
+constexpr double kStatesOverParameters = 4;
+double hidden_state_mb(const Settings& settings, double samples);
+// The share of the model states that stays on a rank when `shards` ranks divide them.
+double zero_share(const Settings& settings, Sharding sharding, int shards, int chunks);
+// The backward pass beside `message` MB of gradient reduction at `rate` ms per MB: each slows the other while both run.
+double overlapped(double message, double backward, double rate, double slowdown);
+// Embedding or head: one pass beside communication.
+double embedding_overlap(double communication, double compute, double slowdown);
+
 // Whether the profile knows all degrees of a strategy for a layer, or for the embedding.
 bool has_layer(const Inputs& inputs, const Strategy& strategy);
 bool has_embedding(const Inputs& inputs, const Strategy& strategy);

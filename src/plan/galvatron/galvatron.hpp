@@ -1,8 +1,9 @@
 // Hetu-Galvatron's search problem: its inputs, its cost model, its answer file, and an exact search in place of its own.
 // Who has profiled a cluster with Galvatron brings the files as they are, and takes home a galvatron_config_*.json.
 //
-// The formulas are those of Galvatron's search engine in the release that is configured by YAML (2.4.1), after Miao et al.,
-// "Galvatron: Efficient Transformer Training over Multiple GPUs Using Automatic Parallelism" (VLDB 2023), written anew here.
+// The formulas are those of Galvatron's search engine, written anew here: of the release that is configured by YAML (2.4.1)
+// and, where it is asked for, of 2.4.0, which has the same inputs and another cost model. They follow Miao et al., "Galvatron:
+// Efficient Transformer Training over Multiple GPUs Using Automatic Parallelism" (VLDB 2023).
 // Units inside this folder are Galvatron's: milliseconds and MB (2^20 bytes) in profiles, seconds for steps.
 #pragma once
 
@@ -19,6 +20,9 @@ namespace tessera::plan::galvatron {
 
 enum class Sharding { none, zero2, zero3 };
 
+// Whose formulas and space: the package index's release, or the one that is configured by YAML.
+enum class Release { v2_4_0, v2_4_1 };
+
 // How one layer (or the embedding together with the head) is spread over the devices of its stage.
 struct Strategy {
   int pp = 1;
@@ -28,6 +32,7 @@ struct Strategy {
   int dp = 1;
   Sharding sharding = Sharding::none;
   bool checkpoint = false;  // recompute the layer in the backward pass; never for the embedding
+  bool apart = false;       // ranks that split a layer stand apart, those of one data-parallel group together; 2.4.0 only
 
   int split() const { return tp > sp ? tp : sp; }
   // Over so many ranks ZeRO cuts optimizer states, and gradients are reduced.
@@ -79,6 +84,7 @@ struct Profile {
 // What search_dist.yaml says after overrides.
 struct Settings {
   std::filesystem::path file;
+  Release release = Release::v2_4_1;
   int nodes = 1;
   int devices_per_node = 8;
   int memory_gb = 24;
@@ -118,7 +124,7 @@ struct Inputs {
 // Reads the YAML with Hydra's overrides ("SEQ_LENGTH=2048", "search_engine.hardware_info.memory_constraint=24"; a last part
 // that is unique, "memory_constraint=24", will do), and the profile files that it calls for.
 // Throws not_found with the places that were looked at, and invalid_config with file, line and the nearest valid name.
-Inputs read_inputs(const std::filesystem::path& yaml, const std::vector<std::string>& overrides);
+Inputs read_inputs(const std::filesystem::path& yaml, const std::vector<std::string>& overrides, Release release = Release::v2_4_1);
 
 struct Plan {
   int global_batch = 0;
@@ -126,6 +132,9 @@ struct Plan {
   std::vector<int> division;      // layers of each stage
   std::vector<Strategy> layers;
   Strategy embedding;
+  // 2.4.0 counts samples per rank as if every layer were split by this degree, at most the least in use, and its answer file
+  // does not say by which. Zero: the degree that prices the plan lowest.
+  int counted_split = 0;
 };
 
 struct Price {
@@ -153,7 +162,7 @@ SearchResult search(const Inputs& inputs);
 // Galvatron's answer file (galvatron_config_*.json), and the name it would give it.
 std::string to_config(const Inputs& inputs, const Plan& plan);
 std::string config_name(const Settings& settings);
-// Throws not_found, or invalid_config naming the key.
-Plan read_config(const std::filesystem::path& path);
+// `devices`: of the cluster, which 2.4.0 does not write. Throws not_found, or invalid_config naming the key.
+Plan read_config(const std::filesystem::path& path, int devices);
 
 }  // namespace tessera::plan::galvatron

@@ -4,6 +4,7 @@
 
 #include "base/error.hpp"
 #include "plan/galvatron/cost.hpp"
+#include "plan/galvatron/packaged.hpp"
 
 namespace tessera::plan::galvatron {
 namespace {
@@ -33,6 +34,7 @@ void check(const Inputs& inputs, const Plan& plan) {
 }  // namespace
 
 Price price(const Inputs& inputs, const Plan& plan) {
+  if (inputs.settings.release == Release::v2_4_0) return packaged::price(inputs, plan);
   check(inputs, plan);
   const int pp = static_cast<int>(plan.division.size());
   // The buffer of the widest split; Ulysses alone needs none.
@@ -76,6 +78,7 @@ std::string to_text(const Strategy& strategy) {
   if (strategy.sharding == Sharding::zero2) add("zero2");
   if (strategy.sharding == Sharding::zero3) add("zero3");
   if (strategy.checkpoint) add("ckpt");
+  if (strategy.apart) add("apart");
   return out;
 }
 

@@ -171,8 +171,9 @@ std::map<int, MessageTime> read_messages(const ConfigNode& file, const std::stri
 
 }  // namespace
 
-Inputs read_inputs(const fs::path& yaml, const std::vector<std::string>& overrides) {
+Inputs read_inputs(const fs::path& yaml, const std::vector<std::string>& overrides, Release release) {
   Inputs inputs{read_settings(yaml, overrides), {}};
+  inputs.settings.release = release;
   const Settings& settings = inputs.settings;
   const std::string name = text("computation_profiling_", settings.mixed_precision, "_", settings.model, "_all.json");
   const ConfigNode times = ConfigNode::load(find_file(settings, "the computation profile", settings.time_folder, name, false));

@@ -38,13 +38,21 @@ double step_bound(const std::vector<double>& stages, int chunks) {
   return pipeline_time(times, chunks);
 }
 
-// A step is at least `chunks` times the compute of its first stage, or of its last, plus what that stage's reduction exposes
+// How often the first or the last stage computes within a step at least, as the formula of the pipeline has it.
+int times_at_end(const Choice& choice, std::size_t stage) {
+  const int depth = static_cast<int>(choice.division.size());
+  return stage + 1 == choice.division.size() || choice.chunks >= depth ? choice.chunks : std::max(1, choice.chunks - 1);
+}
+
+// A step is at least so many times the compute of its first stage, or of its last, plus what that stage's reduction exposes
 // beyond the embedding or the head.
 double exposed_bound(const Choice& choice, const Menu& menu) {
   double bound = 0;
-  for (const std::size_t stage : {std::size_t{0}, choice.division.size() - 1})
-    bound = std::max(bound, (choice.chunks - 1) * choice.other_time[stage] +
-                                least(items_of(menu, static_cast<int>(stage)), choice.division[stage], choice.room[stage], choice.chunks, 1));
+  for (const std::size_t stage : {std::size_t{0}, choice.division.size() - 1}) {
+    const int times = times_at_end(choice, stage);
+    bound = std::max(bound, (times - 1) * choice.other_time[stage] +
+                                least(items_of(menu, static_cast<int>(stage)), choice.division[stage], choice.room[stage], times, 1));
+  }
   return bound;
 }
 
@@ -115,7 +123,10 @@ std::optional<Solution> solve(const Choice& choice, const Menu& menu, const std:
     for (std::size_t stage = 0; stage < choice.division.size(); ++stage) {
       std::vector<Cut> cuts = {{1, 0, compute_limit(bounds, stage, choice.chunks, within) - choice.other_time[stage]}};
       const bool at_end = stage == 0 || stage + 1 == choice.division.size();
-      if (at_end) cuts.push_back({static_cast<double>(choice.chunks), 1, within - (choice.chunks - 1) * choice.other_time[stage]});
+      if (at_end) {
+        const int times = times_at_end(choice, stage);
+        cuts.push_back({static_cast<double>(times), 1, within - (times - 1) * choice.other_time[stage]});
+      }
       mixes.push_back(pareto_mixes(items_of(menu, static_cast<int>(stage)), choice.division[stage], choice.room[stage], cuts));
     }
     const auto [step, picked] = StageSearch(choice, bounds, mixes, within).run();
@@ -131,7 +142,7 @@ std::optional<Solution> solve(const Choice& choice, const Menu& menu, const std:
 
 // Layers with the same strategy stand together, and the widest split first, so that few borders need data to move.
 Plan assemble(const Choice& choice, const Menu& menu, const Solution& solution) {
-  Plan plan{choice.global_batch, choice.chunks, choice.division, {}, choice.embedding};
+  Plan plan{choice.global_batch, choice.chunks, choice.division, {}, choice.embedding, choice.counted_split};
   std::vector<int> order(menu.strategies.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return menu.strategies[a].split() > menu.strategies[b].split(); });

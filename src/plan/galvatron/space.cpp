@@ -1,17 +1,12 @@
 #include "plan/galvatron/space.hpp"
 
+#include "plan/galvatron/packaged.hpp"
+
 #include <algorithm>
 #include <cmath>
 
 namespace tessera::plan::galvatron {
 namespace {
-
-std::vector<int> powers_of_two(int least, int most) {
-  std::vector<int> powers;
-  for (int power = 1; power <= most; power *= 2)
-    if (power >= least) powers.push_back(power);
-  return powers;
-}
 
 // What is the same for all choices of one batch size, micro-batch count and depth.
 struct Frame {
@@ -32,7 +27,7 @@ Menu make_menu(const Frame& frame, const std::vector<Strategy>& strategies) {
 }
 
 Choice make_choice(const Frame& frame, const Strategy& embedding, int buffer_mb, std::size_t menu) {
-  Choice choice{frame.global_batch, frame.chunks, even_division(frame.inputs.settings.layers, frame.pp), embedding, {}, {}, menu};
+  Choice choice{frame.global_batch, frame.chunks, even_division(frame.inputs.settings.layers, frame.pp), embedding, {}, {}, menu, 0};
   choice.other_time = embedding_time(frame.inputs, embedding, frame.global_batch, frame.chunks);
   for (double mb : embedding_memory(frame.inputs, embedding, frame.global_batch, frame.chunks))
     choice.room.push_back(frame.usable_mb - static_cast<int>(std::ceil(mb)) - buffer_mb);
@@ -96,6 +91,13 @@ void add_frame(const Frame& frame, Space& space) {
 
 }  // namespace
 
+std::vector<int> powers_of_two(int least, int most) {
+  std::vector<int> powers;
+  for (int power = 1; power <= most; power *= 2)
+    if (power >= least) powers.push_back(power);
+  return powers;
+}
+
 std::vector<Strategy> layer_strategies(const Settings& settings, int pp) {
   std::vector<Strategy> out;
   const int width = settings.devices() / pp;
@@ -114,8 +116,8 @@ std::vector<Strategy> layer_strategies(const Settings& settings, int pp) {
   for (int cp : powers_of_two(1, settings.no_cp ? 1 : std::min(width, settings.max_cp)))
     for (int split : powers_of_two(1, width / cp)) {
       const int dp = width / cp / split;
-      if (split == 1 || (!settings.no_tp && split <= settings.max_tp)) add({pp, split, 1, cp, dp, Sharding::none, false});
-      if (split > 1 && !settings.no_sp && split <= settings.max_sp) add({pp, 1, split, cp, dp, Sharding::none, false});
+      if (split == 1 || (!settings.no_tp && split <= settings.max_tp)) add({pp, split, 1, cp, dp, Sharding::none, false, false});
+      if (split > 1 && !settings.no_sp && split <= settings.max_sp) add({pp, 1, split, cp, dp, Sharding::none, false, false});
     }
   return out;
 }
@@ -129,6 +131,7 @@ std::vector<int> batch_sizes(const Settings& settings) {
 
 Space enumerate(const Inputs& inputs, int usable_mb) {
   const Settings& settings = inputs.settings;
+  if (settings.release == Release::v2_4_0) return packaged::enumerate(inputs, usable_mb);
   Space space;
   for (int global_batch : batch_sizes(settings))
     for (int chunks = 1; chunks <= global_batch; ++chunks) {

@@ -20,6 +20,7 @@ struct Choice {
   std::vector<double> other_time;   // seconds per micro-batch, by stage
   std::vector<int> room;            // MB left for the layers, by stage; negative when not even the embedding fits
   std::size_t menu = 0;
+  int counted_split = 0;  // see Plan
 };
 
 struct Space {
@@ -29,6 +30,7 @@ struct Space {
 
 std::vector<Strategy> layer_strategies(const Settings& settings, int pp);
 std::vector<int> batch_sizes(const Settings& settings);
+std::vector<int> powers_of_two(int least, int most);
 // Everything, in a fixed order.
 Space enumerate(const Inputs& inputs, int usable_mb);
 
