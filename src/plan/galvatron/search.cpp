@@ -156,7 +156,7 @@ Error nothing_fits(const Inputs& inputs) {
   const Space space = enumerate(inputs, 0);
   if (space.choices.empty())
     return Error(ErrorCode::invalid_config, text("nothing divides: ", inputs.settings.devices(), " devices, ", inputs.settings.layers, " layers, and what the YAML leaves on"),
-                 {inputs.settings.file.string(), 0, 0, -1, {}}, "a strategy that is not disabled, with profiles of its degrees");
+                 {inputs.settings.file.string(), 0, 0, -1, {}}, "a strategy that is not disabled, with profiles of its degrees, and a batch with a sample for every rank of each micro-batch");
   long long least = std::numeric_limits<long long>::max();
   for (const Choice& choice : space.choices) {
     long long most = 0;
