@@ -62,6 +62,7 @@ nlohmann::ordered_json json_of(const galvatron::Inputs& inputs, const Answer& an
                                 {"search_s", answer.search.value},
                                 {"samples_per_s", plan.global_batch / answer.result.price.step.value},
                                 {"memory_mb", answer.result.price.memory_mb},
+                                {"relayout_s", galvatron::relayout_time(inputs, plan).value},
                                 {"memory_limit_mb", inputs.settings.memory_gb * 1024},
                                 {"fits", answer.result.price.fits},
                                 {"choices", answer.result.choices},
@@ -93,6 +94,8 @@ void print_table(const galvatron::Inputs& inputs, const Answer& answer) {
     }
     from = to;
   }
+  if (const Seconds relayout = galvatron::relayout_time(inputs, plan); relayout.value > 0)
+    std::printf("\nleft out of the step, as Galvatron does: %s for activations between layers of different splits\n", to_text(relayout).c_str());
   for (const std::string& warning : warnings_of(plan)) std::printf("\nwarning: %s\n", warning.c_str());
   if (!answer.result.price.fits) std::printf("\nwarning: does not fit into %d MB\n", settings.memory_gb * 1024);
   if (answer.search.value > 0)

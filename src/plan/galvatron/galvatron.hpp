@@ -147,6 +147,10 @@ struct Price {
 // What Galvatron's cost model says of a plan. Throws invalid_config when the plan does not divide or the profile lacks a degree.
 Price price(const Inputs& inputs, const Plan& plan);
 
+// What the cost leaves out: seconds of a step for gathering activations, and their gradients, where neighbouring layers of a
+// stage are split differently.
+Seconds relayout_time(const Inputs& inputs, const Plan& plan);
+
 struct SearchResult {
   Plan plan;
   Price price;
@@ -156,6 +160,8 @@ struct SearchResult {
 
 // The plan with the most samples per second (least seconds per step for one batch size) over Galvatron's own space: every mix
 // of its layer strategies, its embedding strategies, its micro-batch counts, its even division into stages.
+// Exact over plans none of whose stages could be improved by itself: the pipeline formula would let a slower middle stage hide
+// the gradient reduction of a later one, and that is not done on purpose.
 // Throws resource_exhausted when nothing fits, naming the smallest memory limit that would do.
 SearchResult search(const Inputs& inputs);
 

@@ -248,7 +248,7 @@ Space enumerate(const Inputs& inputs, int usable_mb) {
   for (int global_batch : batch_sizes(settings))
     for (int chunks = 1; chunks <= global_batch; ++chunks) {
       if (global_batch % chunks != 0 || (settings.settled_chunks && chunks != *settings.settled_chunks)) continue;
-      for (int pp : powers_of_two(1, settings.no_pp ? 1 : std::min(settings.devices(), settings.max_pp)))
+      for (int pp : powers_of_two(1, settings.no_pp ? 1 : std::min({settings.devices(), settings.max_pp, settings.layers})))
         for (int least : powers_of_two(1, std::min(settings.devices() / pp, settings.max_tp))) {
           const Frame frame{inputs, global_batch, chunks, pp, least};
           if (!frame.divides()) continue;
@@ -266,7 +266,8 @@ Space enumerate(const Inputs& inputs, int usable_mb) {
 Price price(const Inputs& inputs, const Plan& plan) {
   check(inputs, plan);
   int least = plan.embedding.split(), most = least;
-  bool only_ulysses = plan.embedding.sp > 1;
+  // Where Ulysses is off, the buffer counts even if nothing is split.
+  bool only_ulysses = plan.embedding.tp == 1 && !inputs.settings.no_sp;
   for (const Strategy& layer : plan.layers) {
     least = std::min(least, layer.split());
     most = std::max(most, layer.split());

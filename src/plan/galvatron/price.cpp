@@ -68,6 +68,20 @@ Price price(const Inputs& inputs, const Plan& plan) {
   return out;
 }
 
+Seconds relayout_time(const Inputs& inputs, const Plan& plan) {
+  double milliseconds = 0;
+  std::size_t layer = 0;
+  for (int count : plan.division)
+    for (int i = 0; i < count; ++i, ++layer) {
+      if (i == 0 || plan.layers[layer].split() == plan.layers[layer - 1].split()) continue;
+      const int split = std::max(plan.layers[layer].split(), plan.layers[layer - 1].split());
+      const double groups = inputs.settings.devices() / plan.division.size() / static_cast<double>(split);
+      const double mb = hidden_state_mb(inputs.settings, plan.global_batch / static_cast<double>(plan.chunks) / groups);
+      milliseconds += 2 * plan.chunks * mb * (split - 1) / split * inputs.profile.adjacent.at(split);
+    }
+  return Seconds(milliseconds * 1e-3);
+}
+
 std::string to_text(const Strategy& strategy) {
   std::string out;
   const auto add = [&](const std::string& word) { out += (out.empty() ? "" : " ") + word; };
