@@ -5,12 +5,14 @@
 #include "base/file_system.hpp"
 #include "cli/commands.hpp"
 #include "cli/measured_profile.hpp"
+#include "cli/plan_galvatron.hpp"
 #include "plan/plan.hpp"
 
 namespace tessera::cli {
 namespace {
 
 struct PlanOptions {
+  std::vector<std::string> words;
   std::string yaml;
   std::string cluster;
   std::string profile;
@@ -75,7 +77,7 @@ void measure_profile(const ProfileOptions& options) {
 void add_plan_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("plan", "How to train a model on a cluster, and how long a step will take")->group(kPlanGroup);
   auto options = std::make_shared<PlanOptions>();
-  command->add_option("train_yaml", options->yaml, "What to train")->required();
+  command->add_option("train_yaml", options->words, "What to train; with --galvatron, overrides of its YAML");
   command->add_option("--cluster", options->cluster, "Plan for this cluster file instead of the YAML's")->check(CLI::ExistingFile);
   command->add_option("--profile", options->profile, "Use these measured times")->check(CLI::ExistingFile);
   command->add_option("-o,--output", options->output, "Write the plan to this file");
@@ -83,7 +85,14 @@ void add_plan_command(CLI::App& app) {
   command->add_option("--set", options->overrides, "Override a key of the YAML (repeatable)")->type_name("KEY=VALUE");
   command->add_flag("--explain", options->explain, "Show why (the default without --json)");
   command->add_flag("--json", options->json, "The plan and its runners-up as one JSON object");
-  command->callback([options] { make_plan(*options); });
+  auto galvatron = add_galvatron_options(*command);
+  command->callback([options, galvatron] {
+    if (!galvatron->yaml.empty()) return plan_from_galvatron(*galvatron, options->words, options->output, options->json);
+    if (options->words.size() != 1)
+      throw Error(ErrorCode::invalid_config, text("tessera plan takes one train.yaml; found ", options->words.size(), " words"), {}, {}, "`tessera plan --help` shows what it takes");
+    options->yaml = options->words.front();
+    make_plan(*options);
+  });
 }
 
 void add_profile_command(CLI::App& app) {
