@@ -68,7 +68,7 @@ double gradient_exchange(const Pricing& p, const RankParameters& parameters, con
 
 // With sharded parameters (ZeRO-2 and -3) each layer's weights are gathered before it computes and its gradients scattered
 // after: beside the computing of its neighbours, which slows down.
-double layer_exchanges(const Pricing& p) {
+double layer_exchanges(const Pricing& p, const LayerTime& layer) {
   const UniformPlan& plan = p.plan;
   const Transformer& model = p.model;
   const profile::Calibration& calibration = p.kernels.calibration();
@@ -76,7 +76,6 @@ double layer_exchanges(const Pricing& p) {
   const double weights = (model.attention_parameters() + model.dense_parameters()) / plan.tp;
   const double gather = p.exchanges.collective(Collective::all_gather, 2 * weights, team);
   const double scatter = p.exchanges.collective(Collective::reduce_scatter, plan.gradient_bytes * weights, team);
-  const LayerTime layer = block_time(p, p.blocks.plain);
   const auto longer = [&](double computing, double exchange) {
     return std::max(computing + calibration.overlap_slowdown * std::min(computing, exchange), exchange) - computing;
   };
@@ -197,10 +196,15 @@ UniformPrice price(const UniformPlan& plan, const Transformer& model, const clus
                      " has ", devices, " devices"),
                 {}, text("at most ", devices, " ranks"));
   const Pricing pricing(plan, model, group, calibration);
-  const std::vector<int> layers = stage_layers(plan, model);
-  const std::vector<StageTime> stages = stage_times(pricing, layers);
-  const StageTime& slowest =
-      *std::max_element(stages.begin(), stages.end(), [](const StageTime& a, const StageTime& b) { return a.total() < b.total(); });
+  return price_of(pricing, group, block_times(pricing), stage_layers(plan, model));
+}
+
+UniformPrice price_of(const Pricing& pricing, const cluster::ResourceGroup& group, const BlockTimes& blocks, const std::vector<int>& layers) {
+  const UniformPlan& plan = pricing.plan;
+  const Transformer& model = pricing.model;
+  const profile::Calibration& calibration = pricing.kernels.calibration();
+  const std::vector<StageTime> stages = stage_times(pricing, blocks, layers);
+  const StageTime& slowest = *std::max_element(stages.begin(), stages.end(), [](const StageTime& a, const StageTime& b) { return a.total() < b.total(); });
   const double count = plan.micro_batches();
   UniformPrice out;
   out.forward = slowest.forward * count;
@@ -210,7 +214,7 @@ UniformPrice price(const UniformPlan& plan, const Transformer& model, const clus
   out.bubble = waits.bubble;
   out.messages = waits.messages;
   const RankParameters parameters = rank_parameters(pricing, layers);
-  out.gradients = plan.zero >= 2 ? layer_exchanges(pricing) : gradient_exchange(pricing, parameters, slowest);
+  out.gradients = plan.zero >= 2 ? layer_exchanges(pricing, blocks.plain) : gradient_exchange(pricing, parameters, slowest);
   if (plan.pp > 1 && model.tied) {
     const double bytes = plan.gradient_bytes * model.embedding_parameters() / plan.tp;
     out.gradients += pricing.exchanges.collective(Collective::all_reduce, bytes, {2, group.domain()});

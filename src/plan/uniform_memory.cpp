@@ -48,8 +48,16 @@ std::vector<std::pair<std::string, double>> UniformMemory::terms() const {
           {"buffers", buffers}};
 }
 
+SavedBytes saved_of(const Blocks& blocks, const Transformer& model, const UniformPlan& plan) {
+  const bool sparse = model.experts.count > 0;
+  return {!sparse || model.experts.dense_layers > 0 ? saved(blocks.plain, plan) : 0, sparse ? saved(blocks.routed, plan) : 0};
+}
+
 UniformMemory memory_of(const UniformPlan& plan, const Transformer& model, const profile::Calibration& calibration, int stage) {
-  const std::vector<int> layers = stage_layers(plan, model);
+  return memory_of(plan, model, saved_of(blocks_of(model, calibration), model, plan), stage_layers(plan, model), stage);
+}
+
+UniformMemory memory_of(const UniformPlan& plan, const Transformer& model, const SavedBytes& kept, const std::vector<int>& layers, int stage) {
   const int count = layers.at(static_cast<std::size_t>(stage));
   const double shards = plan.zero == 0 ? 1 : plan.shards > 0 ? plan.shards : plan.dp * plan.cp;
   double parameters = 0;
@@ -69,10 +77,7 @@ UniformMemory memory_of(const UniformPlan& plan, const Transformer& model, const
   const int tables = (first ? 1 : 0) + (last && !(first && model.tied) ? 1 : 0);
   const Bytes3 ends = state(tables * model.embedding_parameters() / plan.tp, plan.zero, shards);
   out.embedding = ends.weights + ends.gradients + ends.optimizer;
-  const Blocks blocks = blocks_of(model, calibration);
-  out.activations =
-      (dense > 0 ? dense * saved(blocks.plain, plan) : 0) + (count > dense ? (count - dense) * saved(blocks.routed, plan) : 0);
-  out.activations *= in_flight(plan, stage);
+  out.activations = (dense * kept.plain + (count - dense) * kept.routed) * in_flight(plan, stage);
   const double tokens = static_cast<double>(plan.micro_batch) * static_cast<double>(model.seq) / plan.cp;
   if (last) out.logits = 6 * tokens * static_cast<double>(model.vocab) / plan.tp;
   const double boundary = 2 * tokens * static_cast<double>(model.hidden) / (plan.sequence_parallel ? plan.tp : 1);

@@ -50,4 +50,25 @@ struct StageTime {
 };
 std::vector<StageTime> stage_times(const Pricing& pricing, const std::vector<int>& layers);
 
+// The times that stages are made of.
+struct BlockTimes {
+  LayerTime embedding;
+  LayerTime plain;
+  LayerTime routed;
+  LayerTime head;
+};
+BlockTimes block_times(const Pricing& pricing);
+std::vector<StageTime> stage_times(const Pricing& pricing, const BlockTimes& blocks, const std::vector<int>& layers);
+// The price once its stages' times are known.
+UniformPrice price_of(const Pricing& pricing, const cluster::ResourceGroup& group, const BlockTimes& blocks, const std::vector<int>& layers);
+
+
+// What one layer holds from its forward to its backward pass, in bytes.
+struct SavedBytes {
+  double plain = 0;
+  double routed = 0;
+};
+SavedBytes saved_of(const Blocks& blocks, const Transformer& model, const UniformPlan& plan);
+UniformMemory memory_of(const UniformPlan& plan, const Transformer& model, const SavedBytes& saved, const std::vector<int>& layers, int stage);
+
 }  // namespace tessera::plan
