@@ -17,8 +17,8 @@ inline constexpr std::size_t kBlock = 1 << 20;          // bytes that a rank sho
 inline constexpr std::size_t kHalf = kBlock + kBlock / 2;  // a block and the reduced part of it
 inline constexpr std::size_t kStaging = 2 * kHalf;      // even and odd blocks
 
-// Messages between two ranks. A small one lies in its slot; a larger one is announced there, and goes in pieces once its
-// receive is there, so that a message nobody receives holds up no other.
+// Messages between two ranks. A small one lies in its slot; a larger one is announced there and goes in pieces, one message
+// at a time, the one that the receiver wants; so a message that nobody receives holds up no other.
 inline constexpr std::size_t kSlots = 64;
 inline constexpr std::size_t kInSlot = 4 << 10;
 inline constexpr std::size_t kPieces = 16;
@@ -55,8 +55,10 @@ struct Slot {
 struct alignas(4096) Mail {
   alignas(64) std::atomic<std::uint64_t> announced;  // messages; by the sender
   std::atomic<std::uint64_t> filled;                 // pieces; by the sender
+  std::atomic<std::uint64_t> serving;                // 1 + the message that comes in pieces; by the sender
+  std::uint64_t begin;                               // its first piece
   alignas(64) std::atomic<std::uint64_t> read;       // announcements; by the receiver
-  std::atomic<std::uint64_t> wanted;                 // 1 + the message that shall come in pieces; by the receiver
+  std::atomic<std::uint64_t> wanted;                 // 1 + the message that shall come; by the receiver
   std::atomic<std::uint64_t> emptied;                // pieces; by the receiver
   std::atomic<std::uint64_t> delivered;              // messages that came in their slots and met their receives; by the receiver
   Slot slots[kSlots];

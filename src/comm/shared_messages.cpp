@@ -60,9 +60,13 @@ bool SharedMessages::step() {
 
 bool SharedMessages::can_step() const {
   if (!unannounced_.empty() && announced_count_ - out_.read.load(std::memory_order_seq_cst) < kSlots) return true;
-  if (serving_ ? filled_ - out_.emptied.load(std::memory_order_seq_cst) < kPieces : out_.wanted.load(std::memory_order_seq_cst) != last_wanted_) return true;
+  if (out_.wanted.load(std::memory_order_seq_cst) != last_wanted_ || may_trust()) return true;
+  if (serving_ && served_ < serving_->bytes && filled_ - out_.emptied.load(std::memory_order_seq_cst) < kPieces) return true;
   if (in_.announced.load(std::memory_order_seq_cst) != read_) return true;
-  return !incoming_.empty() && (!incoming_.front().asked || in_.filled.load(std::memory_order_seq_cst) != emptied_);
+  if (incoming_.empty()) return false;
+  const Incoming& message = incoming_.front();
+  if (!message.begun) return !message.asked || in_.serving.load(std::memory_order_seq_cst) == message.number + 1;
+  return in_.filled.load(std::memory_order_seq_cst) != emptied_;
 }
 
 bool SharedMessages::announce() {
@@ -90,15 +94,32 @@ bool SharedMessages::announce() {
   return moved;
 }
 
+// The receiver has taken all pieces, so it knows where those of the next message begin.
+bool SharedMessages::may_trust() const { return !serving_ && announced_.size() == 1 && out_.emptied.load(std::memory_order_seq_cst) == filled_; }
+
+void SharedMessages::begin(std::uint64_t number, bool wanted) {
+  serving_wanted_ = wanted;
+  if (serving_ && serving_number_ == number) return;
+  serving_ = &announced_.at(number);
+  serving_number_ = number;
+  served_ = 0;
+  out_.begin = filled_;
+  out_.serving.store(number + 1, std::memory_order_seq_cst);
+  doorbell_.ring_if_asleep();
+}
+
 bool SharedMessages::serve() {
-  bool moved = false;
-  if (!serving_) {
-    const std::uint64_t wanted = out_.wanted.load(std::memory_order_acquire);
-    if (wanted == last_wanted_) return false;
+  bool moved = true;
+  const std::uint64_t wanted = out_.wanted.load(std::memory_order_acquire);
+  if (wanted != last_wanted_) {
     last_wanted_ = wanted;
-    serving_ = &announced_.at(wanted - 1);
-    served_ = 0;
-    moved = true;
+    begin(wanted - 1, true);
+  } else if (may_trust()) {
+    begin(announced_.begin()->first, false);
+  } else if (serving_) {
+    moved = false;
+  } else {
+    return false;
   }
   while (served_ < serving_->bytes && filled_ - out_.emptied.load(std::memory_order_acquire) < kPieces) {
     const std::size_t bytes = std::min(kPiece, serving_->bytes - served_);
@@ -108,10 +129,11 @@ bool SharedMessages::serve() {
     doorbell_.ring_if_asleep();
     moved = true;
   }
-  if (served_ == serving_->bytes) {
+  if (serving_wanted_ && served_ == serving_->bytes) {
     finish_send(*serving_);
     serving_ = nullptr;
-    announced_.erase(last_wanted_ - 1);
+    announced_.erase(serving_number_);
+    moved = true;
   }
   return moved;
 }
@@ -151,7 +173,7 @@ void SharedMessages::meet(const OperationPointer& operation, std::uint64_t numbe
     return;
   }
   if (!in_slot) {
-    incoming_.push_back({number, operation, 0, false});
+    incoming_.push_back({.number = number, .operation = operation});
     return;
   }
   copy_bytes(operation->output, in_slot, bytes);
@@ -167,6 +189,12 @@ bool SharedMessages::pull() {
       message.asked = moved = true;
       in_.wanted.store(message.number + 1, std::memory_order_seq_cst);
       doorbell_.ring_if_asleep();
+    }
+    if (!message.begun) {
+      if (in_.serving.load(std::memory_order_acquire) != message.number + 1) return moved;
+      message.begun = moved = true;
+      emptied_ = in_.begin;
+      in_.emptied.store(emptied_, std::memory_order_seq_cst);
     }
     Operation& operation = *message.operation;
     while (message.done < operation.count && emptied_ != in_.filled.load(std::memory_order_acquire)) {
@@ -195,7 +223,7 @@ void SharedMessages::finish_send(Outgoing& outgoing) {
 }
 
 bool SharedMessages::may_buffer(const Outgoing& outgoing) const {
-  return outgoing.operation && &outgoing != serving_ && outgoing.bytes < kLargestBuffer && buffered_ + outgoing.bytes <= kBuffers;
+  return outgoing.operation && (&outgoing != serving_ || !serving_wanted_) && outgoing.bytes < kLargestBuffer && buffered_ + outgoing.bytes <= kBuffers;
 }
 
 void SharedMessages::buffer_waiting(SteadyClock::time_point now) {

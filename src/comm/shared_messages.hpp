@@ -2,8 +2,9 @@
 // thread that drives the shared engine alone.
 //
 // A send announces itself in the receiver's order of arrival; the receiver matches announcements with receives by group and
-// tag. A small message lies in its announcement. A larger one goes in pieces once its receive is there, one message at a
-// time, and is sent as soon as the last piece lies in shared memory.
+// tag. A small message lies in its announcement. A larger one goes in pieces, one message at a time; the sender begins on
+// trust where no other message waits, and begins another one as soon as the receiver wants that. A message is sent when it is
+// wanted and its last piece lies in shared memory.
 #pragma once
 
 #include <cstdint>
@@ -60,10 +61,13 @@ class SharedMessages {
     OperationPointer operation;
     std::size_t done = 0;
     bool asked = false;
+    bool begun = false;
   };
 
   bool announce();
   bool serve();
+  bool may_trust() const;
+  void begin(std::uint64_t number, bool wanted);
   bool read_announcements();
   bool pull();
   void meet(const OperationPointer& operation, std::uint64_t number, std::size_t bytes, const std::byte* in_slot);
@@ -83,6 +87,8 @@ class SharedMessages {
   std::uint64_t last_wanted_ = 0;
   std::uint64_t filled_ = 0;
   Outgoing* serving_ = nullptr;
+  std::uint64_t serving_number_ = 0;
+  bool serving_wanted_ = false;
   std::size_t served_ = 0;  // bytes
 
   std::map<Stream, std::deque<OperationPointer>> receives_;
