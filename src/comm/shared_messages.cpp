@@ -95,7 +95,9 @@ bool SharedMessages::announce() {
 }
 
 // The receiver has taken all pieces, so it knows where those of the next message begin.
-bool SharedMessages::may_trust() const { return !serving_ && announced_.size() == 1 && out_.emptied.load(std::memory_order_seq_cst) == filled_; }
+bool SharedMessages::may_trust() const {
+  return !serving_ && announced_.size() == 1 && out_.emptied.load(std::memory_order_seq_cst) == filled_;
+}
 
 void SharedMessages::begin(std::uint64_t number, bool wanted) {
   serving_wanted_ = wanted;
@@ -166,8 +168,9 @@ void SharedMessages::meet(const OperationPointer& operation, std::uint64_t numbe
   if (bytes != operation->count) {
     const std::vector<int>& ranks = operation->group->ranks;
     engine_.fail({ErrorCode::internal, -1,
-                  text("rank ", ranks[static_cast<std::size_t>(operation->peer)], " sent ", bytes, " bytes where rank ", ranks[static_cast<std::size_t>(operation->group->rank)], " expected ",
-                       operation->count, " bytes in ", operation->description())});
+                  text("rank ", ranks[static_cast<std::size_t>(operation->peer)], " sent ", bytes, " bytes where rank ",
+                       ranks[static_cast<std::size_t>(operation->group->rank)], " expected ", operation->count, " bytes in ",
+                       operation->description())});
     // Ends with the others.
     receives_[{operation->group->key, operation->tag}].push_front(operation);
     return;
@@ -223,7 +226,8 @@ void SharedMessages::finish_send(Outgoing& outgoing) {
 }
 
 bool SharedMessages::may_buffer(const Outgoing& outgoing) const {
-  return outgoing.operation && (&outgoing != serving_ || !serving_wanted_) && outgoing.bytes < kLargestBuffer && buffered_ + outgoing.bytes <= kBuffers;
+  return outgoing.operation && (&outgoing != serving_ || !serving_wanted_) && outgoing.bytes < kLargestBuffer &&
+         buffered_ + outgoing.bytes <= kBuffers;
 }
 
 void SharedMessages::buffer_waiting(SteadyClock::time_point now) {

@@ -14,9 +14,9 @@
 namespace tessera::comm {
 namespace {
 
-using testing::Ranks;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::Ranks;
 using ::testing::StartsWith;
 
 using Bytes = std::vector<std::byte>;
@@ -58,7 +58,8 @@ TEST_P(Messages, OfAnySizeArriveWhole) {
     const Group world = communicator.world();
     const int peer = 1 - world.rank();
     // Around the limits of what lies in a slot, in one piece and in all pieces.
-    for (const std::size_t size : {0UL, 1UL, 63UL, 4095UL, 4096UL, 4097UL, 32767UL, 32768UL, 32769UL, 100000UL, 524288UL, 524289UL, 3000001UL, 20000003UL}) {
+    for (const std::size_t size :
+         {0UL, 1UL, 63UL, 4095UL, 4096UL, 4097UL, 32767UL, 32768UL, 32769UL, 100000UL, 524288UL, 524289UL, 3000001UL, 20000003UL}) {
       for (int turn = 0; turn < 2; ++turn) {
         const Bytes expected = message(size * 2 + static_cast<std::size_t>(turn), size);
         Bytes data = turn == world.rank() ? expected : Bytes(size);
@@ -99,7 +100,8 @@ TEST_P(Messages, OfManyTagsFindTheirReceives) {
     // Messages of equal tags keep their order; all others come in any.
     std::stable_sort(all.begin(), all.end(), [](const One& a, const One& b) { return a.index < b.index; });
     const auto content = [](const One& one, int from, int to) {
-      const std::uint64_t name = ((static_cast<std::uint64_t>(one.group * 3 + from) * 3 + static_cast<std::uint64_t>(to)) * kTags + one.tag) * kEach + one.index;
+      const std::uint64_t name =
+          ((static_cast<std::uint64_t>(one.group * 3 + from) * 3 + static_cast<std::uint64_t>(to)) * kTags + one.tag) * kEach + one.index;
       return message(name, name % 5 == 0 ? 40000 + name * 13 : name % 6000);
     };
     std::vector<Bytes> data(all.size());
@@ -201,33 +203,41 @@ TEST_P(Messages, OfAnotherSizeAreReported) {
       return "no error";
     });
     for (const auto& outcome : ranks.wait()) {
-      EXPECT_THAT(outcome.text, AllOf(StartsWith("error internal"), HasSubstr("rank 0 sent "), HasSubstr(text("where rank 1 expected ", expected, " bytes")), HasSubstr("with tag 8")));
+      EXPECT_THAT(outcome.text, AllOf(StartsWith("error internal"), HasSubstr("rank 0 sent "),
+                                      HasSubstr(text("where rank 1 expected ", expected, " bytes")), HasSubstr("with tag 8")));
     }
   }
 }
 
 // A very large message waits for its receive; its sender does not wait for ever.
 TEST_P(Messages, ThatNobodyReceivesAreGivenUp) {
-  Ranks ranks = start(2, [](Communicator& communicator) -> std::string {
-    Bytes data(20 << 20);
-    if (communicator.rank() == 0) communicator.world().send(data, 1, 4).wait();
-    std::this_thread::sleep_for(std::chrono::seconds(3));
-    return "slept";
-  }, 1);
-  EXPECT_THAT(ranks.wait()[0].text, AllOf(StartsWith("error deadline_exceeded"), HasSubstr("send of 20971520 bytes to rank 1 with tag 4"), HasSubstr("waited for rank 1")));
+  Ranks ranks = start(
+      2,
+      [](Communicator& communicator) -> std::string {
+        Bytes data(20 << 20);
+        if (communicator.rank() == 0) communicator.world().send(data, 1, 4).wait();
+        std::this_thread::sleep_for(std::chrono::seconds(3));
+        return "slept";
+      },
+      1);
+  EXPECT_THAT(ranks.wait()[0].text, AllOf(StartsWith("error deadline_exceeded"), HasSubstr("send of 20971520 bytes to rank 1 with tag 4"),
+                                          HasSubstr("waited for rank 1")));
 }
 
 // The sender or the receiver of a stream of large messages is killed or stopped in the midst of one.
 TEST_P(Messages, FromOrToALostRankEnd) {
   for (const int victim : {0, 1}) {
     for (const int number : {SIGKILL, SIGSTOP}) {
-      Ranks ranks = start(2, [](Communicator& communicator) -> std::string {
-        Bytes data(30 << 20);
-        for (int turn = 0;; ++turn) {
-          if (turn == 1) testing::report("running");
-          (communicator.rank() == 0 ? communicator.world().send(data, 1, 4) : communicator.world().receive(data, 0, 4)).wait();
-        }
-      }, number == SIGSTOP ? 2 : 60);
+      Ranks ranks = start(
+          2,
+          [](Communicator& communicator) -> std::string {
+            Bytes data(30 << 20);
+            for (int turn = 0;; ++turn) {
+              if (turn == 1) testing::report("running");
+              (communicator.rank() == 0 ? communicator.world().send(data, 1, 4) : communicator.world().receive(data, 0, 4)).wait();
+            }
+          },
+          number == SIGSTOP ? 2 : 60);
       for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(ranks.wait_for_line(rank, "running"));
       ranks.signal(victim, number);
       EXPECT_TRUE(ranks.wait_for_end(1 - victim, std::chrono::seconds(20)));
@@ -239,7 +249,8 @@ TEST_P(Messages, FromOrToALostRankEnd) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Messages, ::testing::Values(true, false), [](const auto& info) { return info.param ? "shared" : "network"; });
+INSTANTIATE_TEST_SUITE_P(Transports, Messages, ::testing::Values(true, false),
+                         [](const auto& info) { return info.param ? "shared" : "network"; });
 
 }  // namespace
 }  // namespace tessera::comm
