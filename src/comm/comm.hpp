@@ -39,7 +39,7 @@ struct Options {
   std::string address;
   // How long one operation, or the rendezvous, may take before it is given up.
   Seconds deadline = Seconds(300);
-  // Same-host ranks (one network and process namespace) run collectives through shared memory; off forces the network.
+  // Same-host ranks (one network and process namespace) exchange through shared memory; off forces the network.
   bool shared_memory = true;
 };
 
@@ -75,7 +75,9 @@ class Group {
   int size() const;
   const std::vector<int>& ranks() const;  // world ranks
 
-  // Point to point; `peer` is a rank within the group. Messages with equal (peer, tag) arrive in order.
+  // Point to point; `peer` is a rank within the group. Messages with equal (peer, tag) arrive in order; one that is not received
+  // yet holds up no other. A send is complete once `data` may be reused, which may be before the message is received; one of
+  // 8 MiB or more waits for its receive.
   Handle send(std::span<const std::byte> data, int peer, std::uint32_t tag) const;
   Handle receive(std::span<std::byte> data, int peer, std::uint32_t tag) const;
 

@@ -73,7 +73,7 @@ Engine::Engine(const Options& options) : options_(options) {
   own.process = getpid();
   Segment segment;
   if (options.shared_memory) {
-    segment = Segment::create();
+    segment = Segment::create(options.world_size);
     own.host = host_identity();
     own.segment = segment.descriptor();
     own.nonce = segment.header().nonce;
@@ -115,7 +115,7 @@ std::vector<Segment> Engine::share_memory(Meeting& meeting, Segment own) {
   for (std::size_t rank = 0; rank < world; ++rank) {
     const Introduction& peer = meeting.ranks[rank];
     if (rank == me || host.empty() || peer.host != host) continue;
-    segments[rank] = Segment::open(peer.process, peer.segment, peer.nonce);
+    segments[rank] = Segment::open(peer.process, peer.segment, peer.nonce, options_.world_size);
     if (segments[rank]) reached.push_back(static_cast<int>(rank));
   }
   const std::vector<nlohmann::json> all = exchange(options_, meeting, reached);
@@ -200,6 +200,13 @@ void Engine::copy_alone(Operation& operation) {
   if (bytes > 0 && operation.input != operation.output) std::memmove(operation.output, operation.input, bytes);
 }
 
+// Collectives when all members share this host, messages when the two ranks do.
+bool Engine::shares_memory(const Operation& operation) const {
+  if (operation.collective() || !shared_) return operation.group->shared;
+  const int peer = operation.group->ranks[static_cast<std::size_t>(operation.peer)];
+  return host_of_[static_cast<std::size_t>(peer)] == host_of_[static_cast<std::size_t>(options_.rank)];
+}
+
 Handle Engine::submit(OperationPointer operation) {
   Group::State& group = *operation->group;
   operation->submitted = SteadyClock::now();
@@ -208,7 +215,7 @@ Handle Engine::submit(OperationPointer operation) {
   const bool alone = operation->collective() && group.ranks.size() == 1;
   std::shared_ptr<const Error> failed;
   bool unreachable = false;
-  const bool in_shared_memory = operation->collective() && !alone && group.shared;
+  const bool in_shared_memory = !to_itself && !alone && shares_memory(*operation);
   {
     const std::lock_guard order(group.mutex);
     if (operation->collective()) operation->sequence = group.next_sequence++;

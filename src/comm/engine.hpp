@@ -59,6 +59,7 @@ class Engine final : public Communicator {
   void on_failed(const Failure& failure);
   void on_closing(int rank, const nlohmann::json& started);
   bool out_of_reach(const Operation& operation) const;
+  bool shares_memory(const Operation& operation) const;
   std::string silence_text();
   void copy_alone(Operation& operation);
   nlohmann::json started_collectives();

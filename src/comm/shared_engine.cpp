@@ -22,6 +22,8 @@ constexpr microseconds kPause(40);
 constexpr milliseconds kLook(100);
 // A call that is waited for at once is driven by its caller; the background thread only steps in after this time.
 constexpr microseconds kNap(150);
+// How often a thread that waits tries to become the one that drives before it sleeps.
+constexpr int kAttempts = 32;
 // Naps go on this long after the last operation; then the thread sleeps until it is called.
 constexpr milliseconds kBurst(4);
 
@@ -132,21 +134,27 @@ void SharedEngine::submit(OperationPointer operation) {
 }
 
 void SharedEngine::help(Operation& operation) {
-  while (!operation.done()) {
+  const auto done = [&operation] { return operation.done(); };
+  helpers_.fetch_add(1);
+  own_segment().header().doorbell.ring_if_asleep();
+  for (int attempt = 0; !done(); ++attempt) {
     if (driver_.try_lock()) {
       const std::lock_guard lock(driver_, std::adopt_lock);
-      drive_until([&operation] { return operation.done(); });
-      return;
+      drive_until(done);
+    } else if (attempt < kAttempts) {
+      sched_yield();
+    } else {
+      // Another thread drives for an operation of its own; should it leave before this one is done, this thread takes over.
+      operation.wait_for(kNap);
     }
-    // Another thread drives; should it leave before this operation is done, this one takes over.
-    if (operation.wait_for(milliseconds(1))) return;
   }
+  helpers_.fetch_sub(1);
 }
 
 template <typename Predicate>
 void SharedEngine::drive_until(const Predicate& enough) {
   while (!enough()) {
-    if (!step()) idle();
+    if (!step()) idle(enough);
   }
 }
 
@@ -171,6 +179,7 @@ bool SharedEngine::step() {
       ++i;
     }
   }
+  for (auto& [peer, messages] : messages_) moved |= messages.step();
   return moved;
 }
 
@@ -178,6 +187,22 @@ Channel& SharedEngine::channel_of(const std::shared_ptr<Group::State>& group) {
   auto& channel = channels_[group.get()];
   if (!channel) channel = std::make_unique<Channel>(*this, group);
   return *channel;
+}
+
+SharedMessages& SharedEngine::messages_with(const Operation& operation) {
+  const int peer = operation.group->ranks[static_cast<std::size_t>(operation.peer)];
+  const auto found = messages_.find(peer);
+  return found != messages_.end() ? found->second : messages_.try_emplace(peer, *this, own_rank_, peer, buffered_).first->second;
+}
+
+void SharedEngine::start(const OperationPointer& operation) {
+  if (!operation->collective()) return messages_with(*operation).submit(operation);
+  Channel& channel = channel_of(operation->group);
+  channel.queue.push_back(operation);
+  if (channel.queue.size() > 1) return;
+  active_.push_back(&channel);
+  run(channel);
+  if (channel.queue.empty()) std::erase(active_, &channel);
 }
 
 bool SharedEngine::take_inbox() {
@@ -189,16 +214,10 @@ bool SharedEngine::take_inbox() {
   }
   for (OperationPointer& operation : arrived) {
     try {
-      Channel& channel = channel_of(operation->group);
-      channel.queue.push_back(operation);
-      if (channel.queue.size() > 1) continue;
-      active_.push_back(&channel);
-      run(channel);
-      if (channel.queue.empty()) std::erase(active_, &channel);
+      start(operation);
     } catch (const Error& error) {
       engine_.fail({error.code(), error.where().rank, error.message()});
-      unfinished_.fetch_sub(1);
-      engine_.complete(operation, engine_.failure());
+      finish(operation, engine_.failure());
     }
   }
   return !arrived.empty();
@@ -222,21 +241,34 @@ void SharedEngine::run(Channel& channel) {
     }
     operation->task = Task();
     channel.queue.pop_front();
-    unfinished_.fetch_sub(1);
-    engine_.complete(operation, error);
+    finish(operation, error);
   }
 }
 
-bool SharedEngine::anything_to_do() {
-  if (engine_.has_failed() || inbox_size_.load() > 0 || stop_) return true;
-  return std::any_of(active_.begin(), active_.end(), [](Channel* channel) { return channel->can_continue(); });
+void SharedEngine::finish(const OperationPointer& operation, std::shared_ptr<const Error> error) {
+  unfinished_.fetch_sub(1);
+  engine_.complete(operation, std::move(error));
 }
 
-void SharedEngine::idle() {
+void SharedEngine::fail(const Failure& failure) { engine_.fail(failure); }
+
+bool SharedEngine::anything_to_do() {
+  if (engine_.has_failed() || inbox_size_.load() > 0 || stop_) return true;
+  return std::any_of(active_.begin(), active_.end(), [](Channel* channel) { return channel->can_continue(); }) ||
+         std::any_of(messages_.begin(), messages_.end(), [](const auto& one) { return one.second.can_step(); });
+}
+
+bool SharedEngine::impatient() const {
+  return std::any_of(messages_.begin(), messages_.end(), [](const auto& one) { return one.second.impatient(); });
+}
+
+template <typename Predicate>
+void SharedEngine::idle(const Predicate& enough) {
   const auto started = SteadyClock::now();
+  if (started - last_look_ > kLook) look_at_clock(started);
   do {
     for (int look = 0; look < 32; ++look) {
-      if (anything_to_do()) return;
+      if (enough() || anything_to_do()) return;
       __builtin_ia32_pause();
     }
     sched_yield();
@@ -244,18 +276,25 @@ void SharedEngine::idle() {
   Doorbell& bell = own_segment().header().doorbell;
   const std::uint32_t seen = bell.rings.load();
   bell.asleep.store(1, std::memory_order_seq_cst);
-  if (!anything_to_do()) bell.sleep(seen, kLook);
+  if (!enough() && !anything_to_do()) bell.sleep(seen, impatient() ? microseconds(SharedMessages::kPatience) : microseconds(kLook));
   bell.asleep.store(0, std::memory_order_seq_cst);
-  check_deadlines();
+  look_at_clock(SteadyClock::now());
 }
 
-void SharedEngine::check_deadlines() {
-  const auto now = SteadyClock::now();
+void SharedEngine::look_at_clock(SteadyClock::time_point now) {
+  last_look_ = now;
   for (Channel* channel : active_) {
     Operation& operation = *channel->queue.front();
     if (now < operation.deadline) continue;
     operation.waiting_for = channel->missing();
     if (!operation.waiting_for.empty()) return engine_.give_up(operation);
+  }
+  for (auto& [peer, messages] : messages_) {
+    messages.buffer_waiting(now);
+    if (const OperationPointer overdue = messages.overdue(now)) {
+      overdue->waiting_for = {overdue->peer};
+      return engine_.give_up(*overdue);
+    }
   }
 }
 
@@ -266,11 +305,11 @@ void SharedEngine::end_all() {
     channel->waiter = nullptr;
     for (const OperationPointer& operation : std::exchange(channel->queue, {})) {
       operation->task = Task();
-      unfinished_.fetch_sub(1);
-      engine_.complete(operation, reason);
+      finish(operation, reason);
     }
   }
   active_.clear();
+  for (auto& [peer, messages] : messages_) messages.end(reason);
 }
 
 void SharedEngine::background() {
@@ -280,7 +319,7 @@ void SharedEngine::background() {
       last_work = SteadyClock::now();
       if (driver_.try_lock()) {
         const std::lock_guard lock(driver_, std::adopt_lock);
-        drive_until([this] { return unfinished_.load() == 0 || stop_; });
+        drive_until([this] { return unfinished_.load() == 0 || helpers_.load() > 0 || stop_; });
         last_work = SteadyClock::now();
       }
     }

@@ -1,5 +1,5 @@
-// Internal. Runs the collectives of groups whose members share a host. Whoever waits for such a collective drives the
-// engine, so that a plain call switches no threads; its own thread drives it while nobody waits.
+// Internal. Runs the collectives of groups whose members share a host, and the messages between two such ranks. Whoever
+// waits for one of these drives the engine, so that a plain call switches no threads; its own thread drives it while nobody waits.
 #pragma once
 
 #include <atomic>
@@ -10,8 +10,10 @@
 #include <thread>
 #include <vector>
 
+#include "comm/control.hpp"
 #include "comm/operation.hpp"
 #include "comm/shared_memory.hpp"
+#include "comm/shared_messages.hpp"
 
 namespace tessera::comm {
 
@@ -79,6 +81,13 @@ class SharedEngine {
   // The task has failed: everything ends.
   void wake();
 
+  // For the messages, while they are driven. An operation has ended:
+  void finish(const OperationPointer& operation, std::shared_ptr<const Error> error = nullptr);
+  // Something is left to do although its operation has ended; until let_go().
+  void hold() { unfinished_.fetch_add(1); }
+  void let_go() { unfinished_.fetch_sub(1); }
+  void fail(const Failure& failure);
+
   const Segment& segment(int world_rank) const { return segments_[static_cast<std::size_t>(world_rank)]; }
   Segment& own_segment() { return segments_[static_cast<std::size_t>(own_rank_)]; }
 
@@ -88,9 +97,13 @@ class SharedEngine {
   bool step();
   bool take_inbox();
   bool anything_to_do();
-  void idle();
-  void check_deadlines();
+  template <typename Predicate>
+  void idle(const Predicate& enough);
+  void look_at_clock(SteadyClock::time_point now);
+  bool impatient() const;
   void run(Channel& channel);
+  SharedMessages& messages_with(const Operation& operation);
+  void start(const OperationPointer& operation);
   void end_all();
   void background();
   Channel& channel_of(const std::shared_ptr<Group::State>& group);
@@ -99,13 +112,17 @@ class SharedEngine {
   const int own_rank_;
   std::vector<Segment> segments_;
 
-  std::mutex driver_;  // held by the one thread that drives; guards channels_ and active_
+  std::mutex driver_;  // held by the one thread that drives; guards what follows
   std::map<const Group::State*, std::unique_ptr<Channel>> channels_;
   std::vector<Channel*> active_;
+  std::map<int, SharedMessages> messages_;  // by the peer's world rank
+  std::size_t buffered_ = 0;                // bytes, see SharedMessages
+  SteadyClock::time_point last_look_;       // at the clock
 
   std::mutex inbox_mutex_;  // guards inbox_
   std::vector<OperationPointer> inbox_;
   std::atomic<std::size_t> unfinished_{0};
+  std::atomic<std::size_t> helpers_{0};  // threads that want to drive; the background thread gives way to them
   std::atomic<std::uint32_t> inbox_size_{0};
 
   std::atomic<std::uint32_t> work_{0};       // the background thread sleeps on it

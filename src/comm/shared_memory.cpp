@@ -19,7 +19,9 @@ namespace {
 
 constexpr char kName[] = "tessera-comm";
 constexpr std::size_t kHeaderBytes = (sizeof(SegmentHeader) + 4095) / 4096 * 4096;
-constexpr std::size_t kSegmentBytes = kHeaderBytes + kChannels * kStaging;
+constexpr std::size_t kMailAt = kHeaderBytes + kChannels * kStaging;
+
+std::size_t bytes_for(int world_size) { return kMailAt + static_cast<std::size_t>(world_size) * sizeof(Mail); }
 
 std::string read_link(const std::string& path) {
   std::array<char, 256> target{};
@@ -45,51 +47,56 @@ void Doorbell::sleep(std::uint32_t seen, std::chrono::microseconds patience) {
   syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&rings), FUTEX_WAIT, seen, &time, nullptr, 0);
 }
 
-Segment Segment::create() {
+Segment Segment::create(int world_size) {
   Segment segment;
+  segment.bytes_ = bytes_for(world_size);
   segment.file_ = Descriptor(memfd_create(kName, MFD_CLOEXEC));
-  if (!segment.file_ || ftruncate(segment.file_.get(), static_cast<off_t>(kSegmentBytes)) != 0) {
+  if (!segment.file_ || ftruncate(segment.file_.get(), static_cast<off_t>(segment.bytes_)) != 0) {
     throw Error(ErrorCode::resource_exhausted, text("no shared memory for the ranks of this host: ", std::strerror(errno)), {}, {}, "set shared_memory to false to use the network");
   }
   segment.map();
   std::random_device random;
   segment.header_->nonce = (static_cast<std::uint64_t>(random()) << 32) | random();
-  segment.header_->size = kSegmentBytes;
+  segment.header_->size = segment.bytes_;
   return segment;
 }
 
-Segment Segment::open(int process, int descriptor, std::uint64_t nonce) {
+Segment Segment::open(int process, int descriptor, std::uint64_t nonce, int world_size) {
   const std::string path = text("/proc/", process, "/fd/", descriptor);
   // Process numbers of another namespace may name anything; only our own kind of file is opened.
   if (read_link(path).find(kName) == std::string::npos) return {};
   Segment segment;
+  segment.bytes_ = bytes_for(world_size);
   segment.file_ = Descriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   struct stat status{};
-  if (!segment.file_ || fstat(segment.file_.get(), &status) != 0 || status.st_size != static_cast<off_t>(kSegmentBytes)) return {};
+  if (!segment.file_ || fstat(segment.file_.get(), &status) != 0 || status.st_size != static_cast<off_t>(segment.bytes_)) return {};
   segment.map();
-  if (segment.header_->nonce != nonce || segment.header_->size != kSegmentBytes) return {};
+  if (segment.header_->nonce != nonce || segment.header_->size != segment.bytes_) return {};
   // The mapping keeps the file alive.
   segment.file_ = Descriptor();
   return segment;
 }
 
 void Segment::map() {
-  void* memory = mmap(nullptr, kSegmentBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file_.get(), 0);
+  void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file_.get(), 0);
   if (memory == MAP_FAILED) throw_errno("cannot map", "the shared memory of this host's ranks", errno);
   header_ = static_cast<SegmentHeader*>(memory);
 }
 
 Segment& Segment::operator=(Segment&& other) noexcept {
   std::swap(file_, other.file_);
+  std::swap(bytes_, other.bytes_);
   std::swap(header_, other.header_);
   return *this;
 }
 
 Segment::~Segment() {
-  if (header_) munmap(header_, kSegmentBytes);
+  if (header_) munmap(header_, bytes_);
 }
 
 std::byte* Segment::staging(std::size_t channel) const { return reinterpret_cast<std::byte*>(header_) + kHeaderBytes + channel * kStaging; }
+
+Mail& Segment::mail_to(int world_rank) const { return reinterpret_cast<Mail*>(reinterpret_cast<std::byte*>(header_) + kMailAt)[world_rank]; }
 
 std::size_t Segment::claim(std::uint64_t key) {
   for (std::size_t probe = 0; probe < kChannels; ++probe) {

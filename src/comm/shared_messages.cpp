@@ -1,0 +1,287 @@
+#include "comm/shared_messages.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "comm/shared_engine.hpp"
+
+namespace tessera::comm {
+namespace {
+
+// Messages in slots that one rank may keep for another before they are received.
+constexpr std::uint64_t kUnreceived = 4096;
+constexpr std::size_t kLargestBuffer = 8 << 20;
+constexpr std::size_t kBuffers = 64 << 20;
+
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+}  // namespace
+
+SharedMessages::SharedMessages(SharedEngine& engine, int own_rank, int peer, std::size_t& buffered)
+    : engine_(engine),
+      out_(engine.segment(own_rank).mail_to(peer)),
+      in_(engine.segment(peer).mail_to(own_rank)),
+      doorbell_(engine.segment(peer).header().doorbell),
+      buffered_(buffered) {}
+
+void SharedMessages::submit(OperationPointer operation) {
+  const Stream stream{operation->group->key, operation->tag};
+  if (operation->kind == Kind::send) {
+    Outgoing outgoing;
+    outgoing.data = operation->input;
+    outgoing.bytes = operation->count;
+    outgoing.stream = stream;
+    outgoing.since = operation->submitted;
+    outgoing.operation = std::move(operation);
+    unannounced_.push_back(std::move(outgoing));
+    announce();
+    return;
+  }
+  const auto found = arrived_.find(stream);
+  if (found == arrived_.end()) {
+    receives_[stream].push_back(std::move(operation));
+    return;
+  }
+  const Arrived message = std::move(found->second.front());
+  found->second.pop_front();
+  if (found->second.empty()) arrived_.erase(found);
+  meet(operation, message.number, message.bytes, message.in_slot ? message.data.data() : nullptr);
+}
+
+bool SharedMessages::step() {
+  bool moved = announce();
+  moved |= serve();
+  moved |= read_announcements();
+  moved |= pull();
+  return moved;
+}
+
+bool SharedMessages::can_step() const {
+  if (!unannounced_.empty() && announced_count_ - out_.read.load(std::memory_order_seq_cst) < kSlots) return true;
+  if (out_.wanted.load(std::memory_order_seq_cst) != last_wanted_ || may_trust()) return true;
+  if (serving_ && served_ < serving_->bytes && filled_ - out_.emptied.load(std::memory_order_seq_cst) < kPieces) return true;
+  if (in_.announced.load(std::memory_order_seq_cst) != read_) return true;
+  if (incoming_.empty()) return false;
+  const Incoming& message = incoming_.front();
+  if (!message.begun) return !message.asked || in_.serving.load(std::memory_order_seq_cst) == message.number + 1;
+  return in_.filled.load(std::memory_order_seq_cst) != emptied_;
+}
+
+bool SharedMessages::announce() {
+  bool moved = false;
+  while (!unannounced_.empty() && announced_count_ - out_.read.load(std::memory_order_acquire) < kSlots) {
+    Outgoing outgoing = std::move(unannounced_.front());
+    unannounced_.pop_front();
+    const bool in_slot = outgoing.bytes <= kInSlot && in_slots_ - out_.delivered.load(std::memory_order_relaxed) < kUnreceived;
+    Slot& slot = out_.slots[announced_count_ % kSlots];
+    slot.group = outgoing.stream.first;
+    slot.tag = outgoing.stream.second;
+    slot.bytes = outgoing.bytes;
+    slot.in_slot = in_slot;
+    if (in_slot) {
+      ++in_slots_;
+      copy_bytes(slot.data, outgoing.data, outgoing.bytes);
+      finish_send(outgoing);
+    } else {
+      announced_.emplace(announced_count_, std::move(outgoing));
+    }
+    out_.announced.store(++announced_count_, std::memory_order_seq_cst);
+    moved = true;
+  }
+  if (moved) doorbell_.ring_if_asleep();
+  return moved;
+}
+
+// The receiver has taken all pieces, so it knows where those of the next message begin.
+bool SharedMessages::may_trust() const {
+  return !serving_ && announced_.size() == 1 && out_.emptied.load(std::memory_order_seq_cst) == filled_;
+}
+
+void SharedMessages::begin(std::uint64_t number, bool wanted) {
+  serving_wanted_ = wanted;
+  if (serving_ && serving_number_ == number) return;
+  serving_ = &announced_.at(number);
+  serving_number_ = number;
+  served_ = 0;
+  out_.begin = filled_;
+  out_.serving.store(number + 1, std::memory_order_seq_cst);
+  doorbell_.ring_if_asleep();
+}
+
+bool SharedMessages::serve() {
+  bool moved = true;
+  const std::uint64_t wanted = out_.wanted.load(std::memory_order_acquire);
+  if (wanted != last_wanted_) {
+    last_wanted_ = wanted;
+    begin(wanted - 1, true);
+  } else if (may_trust()) {
+    begin(announced_.begin()->first, false);
+  } else if (serving_) {
+    moved = false;
+  } else {
+    return false;
+  }
+  while (served_ < serving_->bytes && filled_ - out_.emptied.load(std::memory_order_acquire) < kPieces) {
+    const std::size_t bytes = std::min(kPiece, serving_->bytes - served_);
+    copy_bytes(out_.pieces[filled_ % kPieces], serving_->data + served_, bytes);
+    served_ += bytes;
+    out_.filled.store(++filled_, std::memory_order_seq_cst);
+    doorbell_.ring_if_asleep();
+    moved = true;
+  }
+  if (serving_wanted_ && served_ == serving_->bytes) {
+    finish_send(*serving_);
+    serving_ = nullptr;
+    announced_.erase(serving_number_);
+    moved = true;
+  }
+  return moved;
+}
+
+bool SharedMessages::read_announcements() {
+  const std::uint64_t announced = in_.announced.load(std::memory_order_acquire);
+  if (announced == read_) return false;
+  for (; read_ != announced; ++read_) {
+    const Slot& slot = in_.slots[read_ % kSlots];
+    const Stream stream{slot.group, slot.tag};
+    const auto found = receives_.find(stream);
+    if (found == receives_.end()) {
+      Arrived message{read_, slot.bytes, {}, slot.in_slot != 0};
+      if (message.in_slot) message.data.assign(slot.data, slot.data + slot.bytes);
+      arrived_[stream].push_back(std::move(message));
+      continue;
+    }
+    const OperationPointer operation = std::move(found->second.front());
+    found->second.pop_front();
+    if (found->second.empty()) receives_.erase(found);
+    meet(operation, read_, slot.bytes, slot.in_slot ? slot.data : nullptr);
+  }
+  in_.read.store(read_, std::memory_order_seq_cst);
+  doorbell_.ring_if_asleep();
+  return true;
+}
+
+// A receive and its message have met.
+void SharedMessages::meet(const OperationPointer& operation, std::uint64_t number, std::size_t bytes, const std::byte* in_slot) {
+  if (bytes != operation->count) {
+    const std::vector<int>& ranks = operation->group->ranks;
+    engine_.fail({ErrorCode::internal, -1,
+                  text("rank ", ranks[static_cast<std::size_t>(operation->peer)], " sent ", bytes, " bytes where rank ",
+                       ranks[static_cast<std::size_t>(operation->group->rank)], " expected ", operation->count, " bytes in ",
+                       operation->description())});
+    // Ends with the others.
+    receives_[{operation->group->key, operation->tag}].push_front(operation);
+    return;
+  }
+  if (!in_slot) {
+    incoming_.push_back({.number = number, .operation = operation});
+    return;
+  }
+  copy_bytes(operation->output, in_slot, bytes);
+  in_.delivered.fetch_add(1, std::memory_order_relaxed);
+  engine_.finish(operation);
+}
+
+bool SharedMessages::pull() {
+  bool moved = false;
+  while (!incoming_.empty()) {
+    Incoming& message = incoming_.front();
+    if (!message.asked) {
+      message.asked = moved = true;
+      in_.wanted.store(message.number + 1, std::memory_order_seq_cst);
+      doorbell_.ring_if_asleep();
+    }
+    if (!message.begun) {
+      if (in_.serving.load(std::memory_order_acquire) != message.number + 1) return moved;
+      message.begun = moved = true;
+      emptied_ = in_.begin;
+      in_.emptied.store(emptied_, std::memory_order_seq_cst);
+    }
+    Operation& operation = *message.operation;
+    while (message.done < operation.count && emptied_ != in_.filled.load(std::memory_order_acquire)) {
+      const std::size_t bytes = std::min(kPiece, operation.count - message.done);
+      copy_bytes(operation.output + message.done, in_.pieces[emptied_ % kPieces], bytes);
+      message.done += bytes;
+      in_.emptied.store(++emptied_, std::memory_order_seq_cst);
+      doorbell_.ring_if_asleep();
+      moved = true;
+    }
+    if (message.done < operation.count) return moved;
+    const OperationPointer finished = std::move(message.operation);
+    incoming_.pop_front();
+    engine_.finish(finished);
+  }
+  return moved;
+}
+
+void SharedMessages::finish_send(Outgoing& outgoing) {
+  if (outgoing.buffer) {
+    buffered_ -= outgoing.bytes;
+    engine_.let_go();
+  } else {
+    engine_.finish(outgoing.operation);
+  }
+}
+
+bool SharedMessages::may_buffer(const Outgoing& outgoing) const {
+  return outgoing.operation && (&outgoing != serving_ || !serving_wanted_) && outgoing.bytes < kLargestBuffer &&
+         buffered_ + outgoing.bytes <= kBuffers;
+}
+
+void SharedMessages::buffer_waiting(SteadyClock::time_point now) {
+  const auto buffer = [&](Outgoing& outgoing) {
+    if (!may_buffer(outgoing) || now - outgoing.since < kPatience) return;
+    outgoing.buffer = std::make_unique_for_overwrite<std::byte[]>(outgoing.bytes);
+    copy_bytes(outgoing.buffer.get(), outgoing.data, outgoing.bytes);
+    outgoing.data = outgoing.buffer.get();
+    buffered_ += outgoing.bytes;
+    engine_.hold();
+    engine_.finish(std::exchange(outgoing.operation, nullptr));
+  };
+  for (Outgoing& outgoing : unannounced_) buffer(outgoing);
+  for (auto& [number, outgoing] : announced_) buffer(outgoing);
+}
+
+bool SharedMessages::impatient() const {
+  return std::any_of(unannounced_.begin(), unannounced_.end(), [this](const Outgoing& outgoing) { return may_buffer(outgoing); }) ||
+         std::any_of(announced_.begin(), announced_.end(), [this](const auto& one) { return may_buffer(one.second); });
+}
+
+OperationPointer SharedMessages::overdue(SteadyClock::time_point now) const {
+  const auto late = [now](const OperationPointer& operation) { return operation && now >= operation->deadline; };
+  for (const auto& [stream, queue] : receives_) {
+    if (late(queue.front())) return queue.front();
+  }
+  for (const Incoming& message : incoming_) {
+    if (late(message.operation)) return message.operation;
+  }
+  for (const Outgoing& outgoing : unannounced_) {
+    if (late(outgoing.operation)) return outgoing.operation;
+  }
+  for (const auto& [number, outgoing] : announced_) {
+    if (late(outgoing.operation)) return outgoing.operation;
+  }
+  return nullptr;
+}
+
+void SharedMessages::end(const std::shared_ptr<const Error>& reason) {
+  const auto end_send = [&](Outgoing& outgoing) {
+    if (outgoing.operation) {
+      engine_.finish(outgoing.operation, reason);
+    } else {
+      finish_send(outgoing);
+    }
+  };
+  serving_ = nullptr;
+  arrived_.clear();
+  for (Outgoing& outgoing : std::exchange(unannounced_, {})) end_send(outgoing);
+  for (auto& [number, outgoing] : std::exchange(announced_, {})) end_send(outgoing);
+  for (const auto& [stream, queue] : std::exchange(receives_, {})) {
+    for (const OperationPointer& operation : queue) engine_.finish(operation, reason);
+  }
+  for (const Incoming& message : std::exchange(incoming_, {})) engine_.finish(message.operation, reason);
+}
+
+}  // namespace tessera::comm
