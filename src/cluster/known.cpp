@@ -106,12 +106,13 @@ const std::vector<Device>& known_devices() {
 Device known_device(const std::string& name) { return find(known_devices(), name, "device"); }
 
 const std::vector<Link>& known_links() {
-  // Per direction; for networks of one adapter, with what protocols leave of the line rate.
+  // Per direction; for networks of one adapter, with what protocols leave of the line rate. hccs: a device's seven links of 28 GB/s
+  // to the others of its node together.
   static const std::vector<Link> links = {
       {"nvlink5", BytesPerSecond(900e9), Seconds(4e-6), false}, {"nvlink4", BytesPerSecond(450e9), Seconds(4e-6), false},
       {"nvlink3", BytesPerSecond(300e9), Seconds(4e-6), false}, {"nvlink2", BytesPerSecond(150e9), Seconds(5e-6), false},
       {"pcie5", BytesPerSecond(56e9), Seconds(8e-6), false},    {"pcie4", BytesPerSecond(26e9), Seconds(8e-6), false},
-      {"pcie3", BytesPerSecond(12e9), Seconds(8e-6), false},    {"hccs", BytesPerSecond(28e9), Seconds(8e-6), false},
+      {"pcie3", BytesPerSecond(12e9), Seconds(8e-6), false},    {"hccs", BytesPerSecond(196e9), Seconds(8e-6), false},
       {"hccs-910c", BytesPerSecond(196e9), Seconds(6e-6), false}, {"ici-v4", BytesPerSecond(150e9), Seconds(4e-6), false},
       {"ici-v5p", BytesPerSecond(300e9), Seconds(4e-6), false},  {"xpulink", BytesPerSecond(100e9), Seconds(8e-6), false},
       {"rdma-800g", BytesPerSecond(96e9), Seconds(6e-6), true},
