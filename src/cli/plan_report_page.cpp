@@ -42,6 +42,8 @@ th { font-weight: 600; }
 thead th { color: var(--soft); font-size: 13px; vertical-align: bottom; }
 td.number, th.number { text-align: right; white-space: nowrap; }
 .wide { width: 100%; }
+#others table { min-width: 860px; }
+#others td:first-child { min-width: 190px; }
 .mosaic { border-collapse: separate; border-spacing: 2px; font-size: 12px; width: 100%; }
 .mosaic th, .mosaic td { border: 0; padding: 2px 4px; text-align: center; vertical-align: middle; white-space: nowrap; }
 .mosaic th[scope=row] { text-align: right; position: sticky; left: 0; background: var(--card); padding-right: 8px; font-weight: 400; }
