@@ -49,6 +49,7 @@ td.number, th.number { text-align: right; white-space: nowrap; }
 .mosaic th[scope=row] { text-align: right; position: sticky; left: 0; background: var(--card); padding-right: 8px; font-weight: 400; }
 .mosaic th[scope=row] small { display: block; color: var(--soft); }
 .mosaic td { min-width: 38px; border-radius: 3px; background: var(--faint); color: var(--soft); }
+.mosaic thead th, .mosaic td { white-space: normal; }
 .mosaic td.on { font-weight: 600; }
 .mosaic tr.first th, .mosaic tr.first td { border-top: 3px solid var(--card); }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 16px; font-size: 13px; margin: 8px 0 4px; padding: 0; list-style: none; }

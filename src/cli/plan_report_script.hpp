@@ -225,15 +225,16 @@ function ticksOf(low, high, count) {
 }
 
 function front() {
-  const best = data.facts, points = data.front, alike = new Set(points.map(p => p.limit)).size === 1, limit = alike ? points[0].limit : 1, unit = alike ? 2 ** 30 : 0.01;
+  const best = data.facts, points = data.front, alike = new Set(points.map(p => p.limit)).size === 1, limit = alike ? points[0].limit : 1;
   const share = p => alike ? p.bytes : p.bytes / p.limit;
   const chosen = points.findIndex(p => p.bytes <= p.limit);
-  at('front-note').textContent = `No plan considered is both faster and smaller than one of these. ` + (alike ? 'The line is what there is.' : 'Memory as a share of what the device has.') +
+  at('front-note').textContent = `No plan considered is both faster and smaller than one of these. ` + (alike ? 'The limit is what there is.' : 'Memory as a share of what the device has.') +
     ' Hollow ones do not fit; the large one is the chosen plan.';
   chart('front', 300, width => {
     const left = 64, right = 16, top = 14, height = Math.min(420, Math.max(300, width * 0.42)), bottom = height - 44;
-    const xs = points.map(share), ys = points.map(p => p.step), high = Math.max(...xs, limit) * 1.05, slow = Math.max(...ys), fast = Math.min(...ys), log = slow / fast > 8;
+    const xs = points.map(share), ys = points.map(p => p.step), near = Math.max(...xs) > 0.3 * limit, high = near ? Math.max(...xs, limit) * 1.05 : Math.max(...xs) * 1.2, slow = Math.max(...ys), fast = Math.min(...ys), log = slow / fast > 8;
     const low = Math.min(...xs) > 0.4 * high ? Math.min(...xs) * 0.9 : 0;
+    const unit = !alike ? 0.01 : high < 4 * 2 ** 30 ? 2 ** 20 : 2 ** 30;
     const x = value => left + (value - low) / (high - low) * (width - left - right);
     const span = log ? [Math.log(fast / 1.15), Math.log(slow * 1.15)] : [0, slow * 1.08];
     const y = value => bottom - ((log ? Math.log(value) : value) - span[0]) / (span[1] - span[0]) * (bottom - top);
@@ -248,10 +249,10 @@ function front() {
       nodes.push(shape('line', {x1: left, x2: width - right, y1: y(value), y2: y(value), class: 'line', 'stroke-width': 0.6}));
       nodes.push(words(left - 6, y(value) + 4, value === 0 ? '0' : seconds(value), {'text-anchor': 'end', class: 'soft'}));
     }
-    nodes.push(words((left + width - right) / 2, height - 6, alike ? 'memory of the fullest device, GiB' : 'memory of the fullest device, % of its limit', {'text-anchor': 'middle', class: 'soft'}));
+    nodes.push(words((left + width - right) / 2, height - 6, alike ? 'memory of the fullest device, ' + (unit === 2 ** 30 ? 'GiB' : 'MiB') : 'memory of the fullest device, % of its limit', {'text-anchor': 'middle', class: 'soft'}));
     nodes.push(words(4, 10, log ? 'step (log)' : 'step', {class: 'soft'}));
-    nodes.push(shape('line', {x1: x(limit), x2: x(limit), y1: top, y2: bottom, style: 'stroke:var(--mark);stroke-width:2;stroke-dasharray:6 4'}));
-    nodes.push(words(x(limit) - 5, top + 10, alike ? 'limit ' + bytes(limit) : 'limit', {'text-anchor': 'end', style: 'fill:var(--mark)'}));
+    if (near) nodes.push(shape('line', {x1: x(limit), x2: x(limit), y1: top, y2: bottom, style: 'stroke:var(--mark);stroke-width:2;stroke-dasharray:6 4'}));
+    nodes.push(words(near ? x(limit) - 5 : width - right, top + 10, (alike ? 'limit ' + bytes(limit) : 'limit') + (near ? '' : ', far to the right →'), {'text-anchor': 'end', style: 'fill:var(--mark)'}));
     // A step: between two points nothing is faster than the smaller one.
     const line = points.map((p, i) => i === 0 ? `M${x(xs[i])} ${y(ys[i])}` : `V${y(ys[i])}H${x(xs[i])}`).join('');
     nodes.push(shape('path', {d: line, style: 'fill:none;stroke:#0072B2;stroke-width:1.5;opacity:.6'}));
