@@ -227,12 +227,12 @@ function ticksOf(low, high, count) {
 function front() {
   const best = data.facts, points = data.front, alike = new Set(points.map(p => p.limit)).size === 1, limit = alike ? points[0].limit : 1;
   const share = p => alike ? p.bytes : p.bytes / p.limit;
-  const chosen = points.findIndex(p => p.bytes <= p.limit);
+  const fullest = Math.max(...data.memory.map(row => row.bytes / row.limit)), chosen = {bytes: fullest * points[0].limit, limit: points[0].limit, step: best.step};
   at('front-note').textContent = `No plan considered is both faster and smaller than one of these. ` + (alike ? 'The limit is what there is.' : 'Memory as a share of what the device has.') +
-    ' Hollow ones do not fit; the large one is the chosen plan.';
+    ' Hollow ones do not fit. The large one is the chosen plan: of plans equally fast the simplest.';
   chart('front', 300, width => {
     const left = 64, right = 16, top = 14, height = Math.min(420, Math.max(300, width * 0.42)), bottom = height - 44;
-    const xs = points.map(share), ys = points.map(p => p.step), near = Math.max(...xs) > 0.3 * limit, high = near ? Math.max(...xs, limit) * 1.05 : Math.max(...xs) * 1.2, slow = Math.max(...ys), fast = Math.min(...ys), log = slow / fast > 8;
+    const xs = [...points, chosen].map(share), ys = [...points, chosen].map(p => p.step), near = Math.max(...xs) > 0.3 * limit, high = near ? Math.max(...xs, limit) * 1.05 : Math.max(...xs) * 1.2, slow = Math.max(...ys), fast = Math.min(...ys), log = slow / fast > 8;
     const low = Math.min(...xs) > 0.4 * high ? Math.min(...xs) * 0.9 : 0;
     const unit = !alike ? 0.01 : high < 4 * 2 ** 30 ? 2 ** 20 : 2 ** 30;
     const x = value => left + (value - low) / (high - low) * (width - left - right);
@@ -252,22 +252,25 @@ function front() {
     nodes.push(words((left + width - right) / 2, height - 6, alike ? 'memory of the fullest device, ' + (unit === 2 ** 30 ? 'GiB' : 'MiB') : 'memory of the fullest device, % of its limit', {'text-anchor': 'middle', class: 'soft'}));
     nodes.push(words(4, 10, log ? 'step (log)' : 'step', {class: 'soft'}));
     if (near) nodes.push(shape('line', {x1: x(limit), x2: x(limit), y1: top, y2: bottom, style: 'stroke:var(--mark);stroke-width:2;stroke-dasharray:6 4'}));
-    nodes.push(words(near ? x(limit) - 5 : width - right, top + 10, (alike ? 'limit ' + bytes(limit) : 'limit') + (near ? '' : ', far to the right →'), {'text-anchor': 'end', style: 'fill:var(--mark)'}));
+    nodes.push(words(near ? x(limit) - 5 : width - right, near ? top + 10 : bottom - 8, (alike ? 'limit ' + bytes(limit) : 'limit') + (near ? '' : ', far to the right →'), {'text-anchor': 'end', style: 'fill:var(--mark)'}));
     // A step: between two points nothing is faster than the smaller one.
     const line = points.map((p, i) => i === 0 ? `M${x(xs[i])} ${y(ys[i])}` : `V${y(ys[i])}H${x(xs[i])}`).join('');
     nodes.push(shape('path', {d: line, style: 'fill:none;stroke:#0072B2;stroke-width:1.5;opacity:.6'}));
+    const place = [x(share(chosen)), y(chosen.step)];
+    nodes.push(tip(shape('circle', {cx: place[0], cy: place[1], r: 9, style: 'fill:#D55E00'}), `chosen: ${best.family}: ${seconds(chosen.step)}, ${bytes(Math.round(chosen.bytes))} of ${bytes(chosen.limit)}`));
+    nodes.push(words(place[0], place[1] + 25, 'chosen', {'text-anchor': place[0] > width - 60 ? 'end' : 'middle'}));
     let lastLabel = [-99, -99];
     points.forEach((p, i) => {
       const fits = p.bytes <= p.limit, here = [x(xs[i]), y(ys[i])];
-      nodes.push(tip(shape('circle', {cx: here[0], cy: here[1], r: i === chosen ? 8 : 4.5, style: `fill:${i === chosen ? '#D55E00' : fits ? '#0072B2' : 'var(--card)'};stroke:${i === chosen ? '#D55E00' : '#0072B2'};stroke-width:1.5`}),
+      nodes.push(tip(shape('circle', {cx: here[0], cy: here[1], r: 4.5, style: `fill:${fits ? '#0072B2' : 'var(--card)'};stroke:#0072B2;stroke-width:1.5`}),
         `${i + 1}: ${p.family}, ${p.detail}: ${seconds(p.step)}, ${bytes(p.bytes)} of ${bytes(p.limit)}`));
-      if (Math.hypot(here[0] - lastLabel[0], here[1] - lastLabel[1]) < 18 && i !== chosen) return;
+      if (Math.hypot(here[0] - lastLabel[0], here[1] - lastLabel[1]) < 18) return;
       lastLabel = here;
       nodes.push(words(here[0] + 7, here[1] - 8, i + 1, {style: 'font-size:11px'}));
     });
     return picture(width, height, `Step time against memory of ${plural(points.length, 'plan')}; the table below has them`, nodes);
   });
-  at('front-table').replaceChildren(table([['', true], ['plan', false], ['', false], ['step', true], ['memory', true], ['of the limit', true]], points.map((p, i) => [String(i + 1) + (i === chosen ? ' (chosen)' : ''), p.family, p.detail,
+  at('front-table').replaceChildren(table([['', true], ['plan', false], ['', false], ['step', true], ['memory', true], ['of the limit', true]], points.map((p, i) => [String(i + 1), p.family, p.detail,
     seconds(p.step), bytes(p.bytes), percent(p.bytes / p.limit)])));
 }
 
