@@ -16,7 +16,12 @@ struct ConfigNode::Document {
   YAML::Node root;
   // What `root` was made of: a changed document is read again, because a copied tree has no lines.
   std::string source;
-  std::vector<std::pair<std::string, std::string>> overrides;
+  struct Override {
+    std::string key;    // as it was written
+    std::string value;
+    std::string path;   // of what it has set
+  };
+  std::vector<Override> overrides;
 };
 
 struct ConfigNode::Value {
@@ -51,20 +56,45 @@ bool is_within(const std::string& path, const std::string& root) {
   return path.starts_with(root) && (path.size() == root.size() || path[root.size()] == '.' || path[root.size()] == '[');
 }
 
-void set_value(const YAML::Node& root, const std::string& dotted_key, const YAML::Node& value) {
+// Of an entry of a list, named by its index or by its `name`.
+std::size_t index_of(const YAML::Node& list, const std::string& key, const std::string& dotted_key) {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const bool named = list[i].IsMap() && list[i]["name"].IsDefined() && list[i]["name"].IsScalar();
+    names.push_back(tessera::text(i));
+    if (named) names.push_back(list[i]["name"].Scalar());
+    if (key == tessera::text(i) || (named && key == names.back())) return i;
+  }
+  const auto guess = nearest(key, names);
+  throw Error(ErrorCode::invalid_config, "--set " + dotted_key + ": the list has no entry '" + key + "'", {}, "one of: " + list_of(names),
+              guess ? "did you mean '" + *guess + "'?" : std::string());
+}
+
+// Returns the path of what it has set: "groups[0].nodes" for the key "groups.0.nodes".
+std::string set_value(const YAML::Node& root, const std::string& dotted_key, const YAML::Node& value) {
   YAML::Node node = root;
+  std::string path;
   std::string_view rest = dotted_key;
   for (;;) {
     const std::size_t dot = rest.find('.');
     const std::string key(rest.substr(0, dot));
     if (key.empty()) throw Error(ErrorCode::invalid_config, "--set " + dotted_key + ": empty key", {}, "SECTION.KEY=VALUE");
+    YAML::Node next;
+    if (node.IsSequence()) {
+      const std::size_t index = index_of(node, key, dotted_key);
+      path += tessera::text('[', index, ']');
+      next.reset(node[index]);
+    } else {
+      path += (path.empty() ? "" : ".") + key;
+      next.reset(node[key]);
+    }
     if (dot == std::string_view::npos) {
-      node[key] = value;
-      return;
+      next = value;
+      return path;
     }
     // A scalar on the way ("parallel: auto") gives way to the map that the user now names.
-    if (!node[key].IsDefined() || !node[key].IsMap()) node[key] = YAML::Node(YAML::NodeType::Map);
-    node.reset(node[key]);
+    if (!next.IsDefined() || !(next.IsMap() || next.IsSequence())) next = YAML::Node(YAML::NodeType::Map);
+    node.reset(next);
     rest.remove_prefix(dot + 1);
   }
 }
@@ -118,7 +148,7 @@ Where ConfigNode::where() const {
   const YAML::Mark mark = value_->node.Mark();
   const bool in_file = mark.line >= 0;
   for (auto set = document_->overrides.rbegin(); set != document_->overrides.rend() && !path_.empty(); ++set)
-    if (is_within(path_, set->first) || (!in_file && is_within(set->first, path_))) return {tessera::text("--set ", set->first, '=', set->second), 0, 0, -1, {}};
+    if (is_within(path_, set->path) || (!in_file && is_within(set->path, path_))) return {tessera::text("--set ", set->key, '=', set->value), 0, 0, -1, {}};
   return {document_->name, in_file ? mark.line + 1 : 0, in_file ? mark.column + 1 : 0, -1, {}};
 }
 
@@ -267,10 +297,10 @@ bool ConfigNode::get(std::string_view key, bool fallback) const {
 
 ConfigNode ConfigNode::with_override(std::string_view dotted_key, std::string_view value) const {
   auto document = std::make_shared<Document>(Document{document_->name, yaml_of(document_->source, document_->name), document_->source, document_->overrides});
-  document->overrides.emplace_back(dotted_key, value);
+  document->overrides.push_back({std::string(dotted_key), std::string(value), {}});
   if (!document->root.IsMap() && !document->root.IsNull()) throw error("found " + kind_of(document->root), "a map, so that '" + std::string(dotted_key) + "' can be set");
   if (document->root.IsNull()) document->root = YAML::Node(YAML::NodeType::Map);
-  for (const auto& [key, setting] : document->overrides) set_value(document->root, key, yaml_of(setting, tessera::text("--set ", key, '=', setting)));
+  for (auto& [key, setting, path] : document->overrides) path = set_value(document->root, key, yaml_of(setting, tessera::text("--set ", key, '=', setting)));
   auto root = std::make_shared<Value>(Value{document->root});
   return {std::move(document), std::move(root), {}};
 }

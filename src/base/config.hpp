@@ -65,7 +65,8 @@ class ConfigNode {
   double get(std::string_view key, double fallback) const;
   bool get(std::string_view key, bool fallback) const;
 
-  // A new document in which the value at "a.b.c" is `value` (read as YAML); missing maps on the way are made.
+  // A new document in which the value at "a.b.c" is `value` (read as YAML); missing maps on the way are made. An
+  // entry of a list is named by its index or by its `name`: "groups.0.nodes", "groups.cpu.nodes".
   ConfigNode with_override(std::string_view dotted_key, std::string_view value) const;
   // The whole value as YAML text, and as compact JSON text.
   std::string to_yaml() const;

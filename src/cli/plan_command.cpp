@@ -5,7 +5,10 @@
 #include "base/file_system.hpp"
 #include "cli/commands.hpp"
 #include "cli/measured_profile.hpp"
+#include "cli/plan_compare.hpp"
 #include "cli/plan_galvatron.hpp"
+#include "cli/plan_input.hpp"
+#include "cli/plan_report.hpp"
 #include "plan/plan.hpp"
 
 namespace tessera::cli {
@@ -17,9 +20,11 @@ struct PlanOptions {
   std::string cluster;
   std::string profile;
   std::string output;
+  std::string html;
   std::vector<std::string> overrides;
   int top = 5;
   bool explain = false;
+  bool compare = false;
   bool json = false;
 };
 
@@ -28,19 +33,25 @@ nlohmann::ordered_json json_of(const plan::Candidate& candidate) {
 }
 
 void make_plan(const PlanOptions& options) {
-  const model::JobSpec job = model::read_job(options.yaml, options.overrides);
-  const cluster::ClusterSpec cluster = options.cluster.empty() ? cluster::resolve(job.cluster) : cluster::load_cluster(options.cluster);
-  const profile::Profile profile = profile_for(options.profile, !options.cluster.empty(), job, cluster);
-  const plan::SearchResult result = plan::search(job, cluster, profile, {.top = options.top, .vendors = {}});
+  const PlanSource source{options.yaml, options.cluster, options.profile, options.overrides};
+  const PlanInput input = read_plan_input(source);
+  const auto& [job, cluster, profile] = input;
+  const plan::SearchResult result = plan::search(job, cluster, profile, {.top = options.top, .vendors = {}, .front = !options.html.empty()});
+  std::optional<Baseline> baseline;
+  if (options.compare) baseline = plan_baseline(source, {.top = 0, .vendors = {}});
   if (!options.output.empty()) write_whole(real_file_system(), options.output, plan::to_json(result.best));
+  if (!options.html.empty()) write_whole(real_file_system(), options.html, plan_report(input, result));
   if (options.json) {
     nlohmann::ordered_json out = {{"plan", nlohmann::ordered_json::parse(plan::to_json(result.best))}, {"measured", !profile.blocks.empty()}};
     for (const auto& candidate : result.runners_up) out["runners_up"].push_back(json_of(candidate));
+    if (baseline) out["without_set"] = to_json(*baseline);
     std::printf("%s\n", out.dump().c_str());
     return;
   }
   std::printf("%s", plan::explain(result, job.model, cluster).c_str());
+  if (baseline) std::printf("%s", comparison(input, result, *baseline).c_str());
   std::printf("\nprices: %s\n", profile.blocks.empty() ? "the built-in cost model (tessera profile measures this host)" : "measured on this host");
+  if (!options.html.empty()) std::printf("page written to %s\n", options.html.c_str());
   if (!options.output.empty()) std::printf("written to %s; train with: tessera train %s --plan %s\n", options.output.c_str(), options.yaml.c_str(), options.output.c_str());
 }
 
@@ -81,8 +92,10 @@ void add_plan_command(CLI::App& app) {
   command->add_option("--cluster", options->cluster, "Plan for this cluster file instead of the YAML's")->check(CLI::ExistingFile);
   command->add_option("--profile", options->profile, "Use these measured times")->check(CLI::ExistingFile);
   command->add_option("-o,--output", options->output, "Write the plan to this file");
+  command->add_option("--html", options->html, "Write the plan as a web page to this file: blocks and devices, timeline, memory, step time against memory");
   command->add_option("--top", options->top, "How many runners-up to show (default: 5)")->check(CLI::NonNegativeNumber);
-  command->add_option("--set", options->overrides, "Override a key of the YAML (repeatable)")->type_name("KEY=VALUE");
+  command->add_option("--set", options->overrides, kSetHelp)->type_name("KEY=VALUE");
+  command->add_flag("--compare", options->compare, "Beside the plan without any --set: step, memory, terms");
   command->add_flag("--explain", options->explain, "Show why (the default without --json)");
   command->add_flag("--json", options->json, "The plan and its runners-up as one JSON object");
   auto galvatron = add_galvatron_options(*command);

@@ -6,7 +6,7 @@
 
 #include "base/file_system.hpp"
 #include "cli/commands.hpp"
-#include "cli/measured_profile.hpp"
+#include "cli/plan_input.hpp"
 #include "plan/schedule.hpp"
 #include "sim/sim.hpp"
 
@@ -52,12 +52,11 @@ nlohmann::ordered_json json_of(const sim::Result& result, const std::optional<pl
 }
 
 void simulate(const SimulateOptions& options) {
-  const model::JobSpec job = model::read_job(options.yaml, options.overrides);
-  const cluster::ClusterSpec cluster = options.cluster.empty() ? cluster::resolve(job.cluster) : cluster::load_cluster(options.cluster);
+  const PlanInput input = read_plan_input({options.yaml, options.cluster, options.profile, options.overrides});
+  const auto& [job, cluster, profile] = input;
   plan::Plan plan = plan::load_plan(options.plan);
   if (!options.schedule.empty()) plan::use_schedule(plan::load_schedule(options.schedule), plan);
   plan::check(plan, job, cluster);
-  const profile::Profile profile = profile_for(options.profile, !options.cluster.empty(), job, cluster);
   const sim::Simulation simulation = sim::simulate(plan, job.model, job.train, cluster, profile);
   const sim::Result& result = simulation.result;
   // The cost model's formulas are for one stage a rank and whole backward passes.
@@ -87,7 +86,7 @@ void add_simulate_command(CLI::App& app) {
   command->add_option("--cluster", options->cluster, "Run on this cluster file instead of the YAML's cluster");
   command->add_option("--profile", options->profile, "Use these measured times");
   command->add_option("--trace", options->trace, "Write a Chrome trace to this file");
-  command->add_option("--set", options->overrides, "Override a key of the YAML (repeatable)")->type_name("KEY=VALUE");
+  command->add_option("--set", options->overrides, kSetHelp)->type_name("KEY=VALUE");
   command->add_flag("--json", options->json, "The result as one JSON object");
   command->callback([options] { simulate(*options); });
 }

@@ -85,6 +85,14 @@ ClusterSpec load_cluster(const std::filesystem::path& path);
 // Reads back as the same cluster, exactly.
 std::string to_yaml(const ClusterSpec& cluster);
 
+// What-ifs: "cluster.KEY=VALUE" with the keys of a cluster file ("cluster.groups.0.nodes=4", "cluster.groups.gpu.memory=40 GiB",
+// "cluster.between=tcp-25g"). A key of a group alone is set in every group ("cluster.nodes=4"), "cluster.link" in every link
+// between nodes. A value "x2" or "x0.5" multiplies what is there; of a link, its bandwidth. Links that change are renamed, so that
+// times measured on them are not taken. Throws invalid_config naming the setting and the nearest valid key.
+ClusterSpec with_overrides(const ClusterSpec& cluster, const std::vector<std::string>& settings);
+// Whether a setting is one of these; "cluster.local..." and "cluster.lab..." are of the train.yaml.
+bool is_cluster_override(const std::string& setting);
+
 // What `cluster:` of a train.yaml means on this host: discovery, a file, this host with so many workers, or the lab's
 // emulated hosts. Throws invalid_config with the line of `cluster`.
 ClusterSpec resolve(const model::ClusterChoice& choice);

@@ -1,7 +1,9 @@
 #include "plan/exhausted.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <optional>
 
 #include "plan/balance.hpp"
 #include "plan/divisors.hpp"
@@ -20,24 +22,100 @@ std::map<std::tuple<int, int, int>, Bytes> occupancy(const Plan& plan, const std
   return out;
 }
 
-// The smallest number of devices like these on which some plan fits, by trying more and more nodes; 0 when none does.
-int devices_that_fit(const model::JobSpec& job, const cluster::ClusterSpec& cluster, int group, const profile::Profile& profile) {
-  constexpr int kMostFactor = 1024;
-  for (int factor = 2; factor <= kMostFactor; factor *= 2) {
-    cluster::ClusterSpec larger = cluster;
-    larger.groups[group].nodes *= factor;
-    Prices prices(job.model, job.train, larger, profile);
-    const WorkerLayout layout{group, larger.groups[group].nodes, larger.groups[group].device.is_cpu() ? 1 : larger.groups[group].devices_per_node,
-                              std::max(1, larger.groups[group].device.cores)};
-    for (const Point& point : points(job, layout)) {
+// Whether any plan of the space fits the memory. Tries the largest layouts first: they hold the least each.
+bool some_plan_fits(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile) {
+  Prices prices(job.model, job.train, cluster, profile);
+  const std::vector<WorkerLayout> all = layouts(job, cluster, {});
+  for (auto layout = all.rbegin(); layout != all.rend(); ++layout)
+    for (const Point& point : points(job, *layout)) {
       const std::vector<int> cuts = balance(block_seconds(job, point, prices), point.pp);
       for (const Variant& variant : variants(job, point)) {
-        const Plan plan = plan_of(job, larger, point, variant, cuts);
-        if (shortfall(plan, memory_of(plan, prices), larger) == Bytes(0)) return layout.world();
+        const Plan plan = plan_of(job, cluster, point, variant, cuts);
+        if (shortfall(plan, memory_of(plan, prices), cluster) == Bytes(0)) return true;
       }
     }
+  return false;
+}
+
+// The smallest number of nodes of the group with which some plan fits; 0 when none is found.
+int nodes_that_fit(const model::JobSpec& job, const cluster::ClusterSpec& cluster, int group, const profile::Profile& profile) {
+  constexpr int kMostFactor = 256;
+  constexpr int kMostTries = 8;
+  constexpr int kMostDevices = 1 << 14;
+  const int now = cluster.groups[group].nodes;
+  const auto fits = [&](int nodes) {
+    cluster::ClusterSpec larger = cluster;
+    larger.groups[group].nodes = nodes;
+    return some_plan_fits(job, larger, profile);
+  };
+  for (int factor = 2; factor <= kMostFactor && now * factor * cluster.groups[group].devices_per_node <= kMostDevices; factor *= 2) {
+    if (!fits(now * factor)) continue;
+    // Between the last number that was too small and this one, as many as there is time for.
+    for (int nodes = now * factor / 2 + 1, tries = 0; nodes < now * factor && tries < kMostTries; ++nodes, ++tries)
+      if (fits(nodes)) return nodes;
+    return now * factor;
   }
   return 0;
+}
+
+// The job as it would be with one more override; nothing where that cannot be.
+std::optional<model::JobSpec> changed(const model::JobSpec& job, const std::string& key, const std::string& value) {
+  try {
+    model::JobSpec out = model::read_job(ConfigNode::parse(job.resolved_yaml, job.file.string()).with_override(key, value));
+    if (!key.starts_with("cluster.")) out.cluster = job.cluster;
+    return out;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+struct Change {
+  std::string key;
+  std::vector<std::string> values;   // the smallest change first
+};
+
+// What the job says that costs memory.
+std::vector<Change> changes(const model::JobSpec& job, const Strategy& smallest) {
+  const model::ParallelChoice& parallel = job.parallel;
+  std::vector<Change> out;
+  if (parallel.recompute == "none") out.push_back({"parallel.recompute", {"full"}});
+  if (parallel.micro_batches > 0) {
+    Change more{"parallel.micro_batches", {}};
+    for (std::int64_t count : divisors_of(job.train.global_batch / smallest.dp))
+      if (count > parallel.micro_batches) more.values.push_back(text(count));
+    out.push_back(more);
+  }
+  if (parallel.kind == model::ParallelChoice::Kind::degrees && parallel.zero == 0 && smallest.dp > 1) out.push_back({"parallel.zero", {"1"}});
+  if (parallel.kind == model::ParallelChoice::Kind::degrees) out.push_back({"parallel", {"auto"}});
+  if (job.cluster.kind == model::ClusterChoice::Kind::local) {
+    Change fewer{"cluster.local.devices", {}};
+    for (int count = job.cluster.devices - 1; count > 0; --count) fewer.values.push_back(text(count));
+    out.push_back(fewer);
+  }
+  if (job.model.dims.contains("seq")) {
+    constexpr std::int64_t kShortest = 128;
+    Change shorter{"model.seq", {}};
+    for (std::int64_t seq = job.model.dim("seq") / 2; seq >= kShortest; seq /= 2) shorter.values.push_back(text(seq));
+    out.push_back(shorter);
+  }
+  return out;
+}
+
+// The parts of the fullest rank, the largest first.
+std::string largest_parts(const Plan& plan, const std::vector<Bytes>& memory, Prices& prices) {
+  const int rank = static_cast<int>(std::max_element(memory.begin(), memory.end()) - memory.begin());
+  auto parts = memory_parts(plan, rank, prices.model(), prices.train(), prices.cluster(), prices.profile());
+  std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  constexpr std::size_t kShown = 3;
+  std::string out;
+  for (std::size_t i = 0; i < std::min(kShown, parts.size()); ++i) out += text(i == 0 ? "" : ", ", parts[i].first, ' ', to_text(parts[i].second));
+  return out;
+}
+
+// In whole units, so that what is printed is enough.
+std::string rounded_up(double bytes) {
+  const int shift = bytes > 16.0 * (1 << 30) ? 30 : 20;
+  return text(static_cast<std::int64_t>(std::ceil(bytes / static_cast<double>(std::int64_t{1} << shift))), shift == 30 ? " GiB" : " MiB");
 }
 
 }  // namespace
@@ -46,6 +124,15 @@ Bytes shortfall(const Plan& plan, const std::vector<Bytes>& memory, const cluste
   Bytes most(0);
   for (const auto& [where, bytes] : occupancy(plan, memory, cluster))
     most = std::max(most, bytes - memory_limit(cluster.groups[std::get<0>(where)].device));
+  return most;
+}
+
+Usage fullest(const Plan& plan, const std::vector<Bytes>& memory, const cluster::ClusterSpec& cluster) {
+  Usage most{Bytes(0), Bytes(1)};
+  for (const auto& [where, bytes] : occupancy(plan, memory, cluster)) {
+    const Usage here{bytes, memory_limit(cluster.groups[std::get<0>(where)].device)};
+    if (here.share() > most.share()) most = here;
+  }
   return most;
 }
 
@@ -71,20 +158,21 @@ Error nothing_fits(const model::JobSpec& job, const cluster::ClusterSpec& cluste
                                             : text("the ", to_text(limit), " of each ", device.name, " (of ", to_text(device.memory), ")");
   const std::string what = text("no plan fits: the smallest (dp ", strategy.dp, " x pp ", smallest.stages.size(), " x tp ", strategy.tp, ", micro-batch ",
                                 smallest.micro_batch(strategy.dp), ", recompute ", model::name_of(strategy.recompute), ") needs ", to_text(limit + missing),
-                                ", ", to_text(missing), " more than ", owner);
+                                ", ", to_text(missing), " more than ", owner, "; its largest parts",
+                                device.is_cpu() && smallest.world_size() > 1 ? " on one worker: " : ": ", largest_parts(smallest, memory, prices));
   std::vector<std::string> ideas;
-  const model::ParallelChoice& parallel = job.parallel;
-  if (parallel.recompute == "none") ideas.push_back("recompute: full");
-  if (parallel.micro_batches > 0 && parallel.micro_batches * strategy.dp < job.train.global_batch)
-    ideas.push_back(text("micro_batches: ", job.train.global_batch / strategy.dp));
-  if (parallel.kind == model::ParallelChoice::Kind::degrees && parallel.zero == 0 && strategy.dp > 1) ideas.push_back("zero: 1");
-  if (parallel.kind == model::ParallelChoice::Kind::degrees) ideas.push_back("parallel: auto");
-  if (job.cluster.kind == model::ClusterChoice::Kind::local && job.cluster.devices > 1) ideas.push_back("fewer workers on this host");
+  for (const Change& change : changes(job, strategy))
+    for (const std::string& value : change.values) {
+      const auto other = changed(job, change.key, value);
+      if (!other || !some_plan_fits(*other, cluster, prices.profile())) continue;
+      ideas.push_back(text(change.key, '=', value));
+      break;
+    }
   if (job.cluster.kind == model::ClusterChoice::Kind::automatic || job.cluster.kind == model::ClusterChoice::Kind::file)
-    if (const int devices = devices_that_fit(job, cluster, group, prices.profile()); devices > 0)
-      ideas.push_back(text(devices, device.is_cpu() ? " such hosts" : " such devices"));
-  ideas.push_back(text(device.is_cpu() ? "a host with " : "devices with ", to_text(Bytes(static_cast<std::int64_t>(static_cast<double>((limit + missing).value) / static_cast<double>(limit.value) * static_cast<double>(device.memory.value))))));
-  ideas.push_back("a smaller model or seq");
+    if (const int nodes = nodes_that_fit(job, cluster, group, prices.profile()); nodes > 0)
+      ideas.push_back(text(nodes * (device.is_cpu() ? 1 : cluster.groups[group].devices_per_node), device.is_cpu() ? " such hosts" : " such devices"));
+  const double whole = static_cast<double>(device.memory.value) * ((limit + missing) / limit);
+  ideas.push_back(text(device.is_cpu() ? "a host with " : "devices with ", rounded_up(whole)));
   std::string hint;
   for (const std::string& idea : ideas) hint += (hint.empty() ? "" : "; ") + idea;
   return {ErrorCode::resource_exhausted, what, job.parallel.where, {}, "what would fit: " + hint};

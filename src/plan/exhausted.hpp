@@ -9,6 +9,14 @@ namespace tessera::plan {
 // By how much the fullest device (or, for CPU workers, host) is over its limit; zero when all fit.
 Bytes shortfall(const Plan& plan, const std::vector<Bytes>& memory, const cluster::ClusterSpec& cluster);
 
+// The fullest device (or, for CPU workers, host), by share of its limit.
+struct Usage {
+  Bytes memory;
+  Bytes limit;
+  double share() const { return memory / limit; }
+};
+Usage fullest(const Plan& plan, const std::vector<Bytes>& memory, const cluster::ClusterSpec& cluster);
+
 Error nothing_divides(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const std::vector<WorkerLayout>& layouts);
 // `smallest`: the plan that lacks the least.
 Error nothing_fits(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const Plan& smallest, Prices& prices);

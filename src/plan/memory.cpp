@@ -15,15 +15,16 @@ constexpr double kCpuUsable = 0.9;
 constexpr double kAcceleratorUsable = 0.95;
 
 struct StateBytes {
-  std::int64_t each = 0;     // for every parameter that the rank holds
-  std::int64_t sharded = 0;  // for those that it steps
+  std::int64_t weight = 0;     // for every parameter that the rank holds
+  std::int64_t gradient = 0;   // likewise
+  std::int64_t optimizer = 0;  // for those that it steps
 };
 
 // f32 computes on its master weights; bf16 has a copy beside them. Gradients are f32 in both.
 StateBytes state_bytes(model::Precision precision, const model::OptimizerSpec& optimizer) {
   const bool adamw = optimizer.kind == model::OptimizerKind::adamw;
   const std::int64_t moments = adamw ? 8 : optimizer.momentum != 0 ? 4 : 0;
-  return precision == model::Precision::f32 ? StateBytes{4 + 4, moments} : StateBytes{2 + 4, 4 + moments};
+  return precision == model::Precision::f32 ? StateBytes{4, 4, moments} : StateBytes{2, 4, 4 + moments};
 }
 
 }  // namespace
@@ -57,7 +58,10 @@ StageBytes stage_bytes(const StageShape& shape, const std::vector<BlockSegment>&
   const cluster::Device& device = prices.cluster().groups[shape.place.group].device;
   const std::int64_t measured = prices.profile().process_baseline.value;
   const std::int64_t baseline = !device.is_cpu() ? kAcceleratorBaseline : measured > 0 ? measured + kWorking : kCpuBaseline;
-  return {baseline + parameters * state.each + parameters * state.sharded / shards + transfers + reductions + batches, saved, workspace};
+  StageBytes bytes{0, saved, workspace, baseline, parameters * state.weight, parameters * state.gradient, parameters * state.optimizer / shards,
+                   transfers + reductions + batches};
+  bytes.fixed = bytes.process + bytes.weights + bytes.gradients + bytes.optimizer + bytes.buffers;
+  return bytes;
 }
 
 StageShape shape_of(const Plan& plan, int index, const Place& place) {
@@ -87,6 +91,31 @@ std::vector<Bytes> memory_of(const Plan& plan, Prices& prices) {
       const StageBytes bytes = stage_bytes(shape, segments, prices);
       out[rank] = Bytes(bytes.fixed + in_flight(shape.schedule, shape.stage, shape.stage_count, shape.micro_batches) * bytes.saved + bytes.workspace);
     }
+  }
+  return out;
+}
+
+std::vector<std::pair<std::string, Bytes>> memory_parts(const Plan& plan, int rank, const model::ModelSpec& model, const model::TrainSpec& train,
+                                                        const cluster::ClusterSpec& cluster, const profile::Profile& profile) {
+  Prices prices(model, train, cluster, profile);
+  const Place place = places_of(plan, cluster)[rank];
+  std::vector<std::pair<std::string, Bytes>> out;
+  const auto add = [&](const char* name, std::int64_t bytes) {
+    if (bytes > 0) out.emplace_back(name, Bytes(bytes));
+  };
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const Stage& stage = plan.stages[s];
+    if (std::find(stage.ranks.begin(), stage.ranks.end(), rank) == stage.ranks.end()) continue;
+    const StageShape shape = shape_of(plan, static_cast<int>(s), place);
+    const StageBytes bytes = stage_bytes(shape, prices.segments(stage), prices);
+    out.clear();
+    add("process", bytes.process);
+    add("weights", bytes.weights);
+    add("gradients", bytes.gradients);
+    add("optimizer state", bytes.optimizer);
+    add("activations", in_flight(shape.schedule, shape.stage, shape.stage_count, shape.micro_batches) * bytes.saved);
+    add("workspace", bytes.workspace);
+    add("communication buffers", bytes.buffers);
   }
   return out;
 }

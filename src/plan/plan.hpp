@@ -114,6 +114,15 @@ std::vector<WorkerShape> worker_shapes(const model::JobSpec& job, const cluster:
 struct SearchOptions {
   int top = 5;                      // runners-up to keep, the best of each family
   std::vector<std::string> vendors; // only devices of these vendors; empty: of all
+  bool front = false;               // keep SearchResult::front; slower, as a bound on the time alone then rules out less
+};
+// A considered plan in few words.
+struct FrontPoint {
+  std::string family;               // as Candidate's
+  std::string detail;               // what else sets it apart: "zero 1, 8 micro-batches of 2 samples, recompute full"
+  Seconds step;
+  Bytes memory;                     // on the fullest device (accelerators) or host (CPU workers)
+  Bytes limit;                      // what there is for workers
 };
 struct Candidate {
   Plan plan;                        // with prediction
@@ -125,6 +134,9 @@ struct SearchResult {
   std::vector<Candidate> runners_up;  // the best of every other family, by predicted step time
   std::int64_t considered = 0;        // plans that were priced or ruled out by a bound
   std::vector<Candidate> too_large;   // do not fit the memory; the smallest first
+  // Step time against memory over the considered plans, those too large included: no other is both faster and lower in
+  // memory / limit. Fastest first. Points within 1 % of memory of a faster one are left out.
+  std::vector<FrontPoint> front;
 };
 
 // Every plan in the space {worker count, threads, dp, pp, tp, zero, micro-batches, schedule, recompute} that divides,
@@ -136,6 +148,12 @@ SearchResult search(const model::JobSpec& job, const cluster::ClusterSpec& clust
 // Prices one plan. Pure; microseconds to milliseconds.
 Prediction predict(const Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
                    const cluster::ClusterSpec& cluster, const profile::Profile& profile);
+
+// The terms of predicted.memory[rank] by name; they add up to it. Zero ones are left out.
+std::vector<std::pair<std::string, Bytes>> memory_parts(const Plan& plan, int rank, const model::ModelSpec& model, const model::TrainSpec& train,
+                                                        const cluster::ClusterSpec& cluster, const profile::Profile& profile);
+// What a rank may use: most of its device's memory, or a CPU worker's even share of its host's.
+Bytes memory_limit(const Plan& plan, const cluster::ClusterSpec& cluster, int rank);
 
 // The plan as a table and a drawing for the terminal: blocks x ranks, the predicted step by parts, memory against the
 // limit, the runners-up and what each loses where.

@@ -104,17 +104,20 @@ struct StageShape {
 };
 // `in_flight`: micro-batches whose activations are held at once. The peak is fixed + in_flight x saved + workspace.
 struct StageBytes {
-  std::int64_t fixed = 0;            // the process, weights, gradients, optimizer state, buffers
+  std::int64_t fixed = 0;            // the five below together
   std::int64_t saved = 0;            // activations of one micro-batch
   std::int64_t workspace = 0;        // while a block computes
+  std::int64_t process = 0;          // before it holds a tensor
+  std::int64_t weights = 0;
+  std::int64_t gradients = 0;
+  std::int64_t optimizer = 0;        // its state; master weights where the computation has others
+  std::int64_t buffers = 0;          // of messages, reductions and samples
 };
 std::int64_t in_flight(Schedule schedule, int stage, int stage_count, std::int64_t micro_batches);
 StageBytes stage_bytes(const StageShape& shape, const std::vector<BlockSegment>& segments, Prices& prices);
 StageShape shape_of(const Plan& plan, int stage, const Place& place);
 // What is there for a whole rank (accelerator) or for all workers of a host together (CPU).
 Bytes memory_limit(const cluster::Device& device);
-// The same as one rank's even share.
-Bytes memory_limit(const Plan& plan, const cluster::ClusterSpec& cluster, int rank);
 // Peak bytes by rank.
 std::vector<Bytes> memory_of(const Plan& plan, Prices& prices);
 

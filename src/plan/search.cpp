@@ -6,6 +6,7 @@
 
 #include "plan/balance.hpp"
 #include "plan/exhausted.hpp"
+#include "plan/front.hpp"
 #include "plan/space.hpp"
 
 namespace tessera::plan {
@@ -66,20 +67,41 @@ class Search {
       // No cut makes the busiest stage cheaper than the mean.
       const double bound = total / point.pp * static_cast<double>(point.micro_batches);
       const auto known = best_.find(family);
-      if (known != best_.end() && bound > known->second.step * (1 + 1e-5)) continue;
+      if (known != best_.end() && bound > known->second.step * (1 + 1e-5)) {
+        if (options_.front) consider_for_front({point, variant, balance(seconds, point.pp), {}, bound});
+        continue;
+      }
       if (cuts.empty()) cuts = all_cuts(static_cast<int>(seconds.size()), point.pp, kMostCuts);
       if (cuts.empty()) cuts.push_back(balance(seconds, point.pp));
-      for (const auto& cut : cuts) consider(family, {point, variant, cut, plan_of(job_, cluster_, point, variant, cut), 0});
+      for (const auto& cut : cuts) consider(family, {point, variant, cut, plan_of(job_, cluster_, point, variant, cut), bound});
     }
+  }
+
+  // Too slow to be chosen; may still be the fastest in so little memory.
+  void consider_for_front(Found found) {
+    found.plan = plan_of(job_, cluster_, found.point, found.variant, found.cuts);
+    add_to_front(found, memory_of(found.plan, prices_));
+  }
+
+  // `found.step` is a lower bound where the plan has no prediction yet.
+  void add_to_front(const Found& found, const std::vector<Bytes>& memory) {
+    if (!options_.front) return;
+    const Usage usage = fullest(found.plan, memory, cluster_);
+    if (!front_.admits(found.step, usage.share())) return;
+    Found priced = found;
+    if (!priced.plan.predicted) price(priced);
+    front_.add(front_point(priced.plan, family_of(priced.point), usage));
   }
 
   void consider(const std::pair<int, std::string>& family, Found found) {
     const std::vector<Bytes> memory = memory_of(found.plan, prices_);
     if (shortfall(found.plan, memory, cluster_) > Bytes(0)) {
+      add_to_front(found, memory);
       keep_too_large(family, std::move(found), memory);
       return;
     }
     price(found);
+    add_to_front(found, memory);
     const auto known = best_.find(family);
     if (known == best_.end() || better(found, known->second)) best_.insert_or_assign(family, std::move(found));
   }
@@ -111,6 +133,7 @@ class Search {
           price(other);
           if (rounded(other.step) >= rounded(found.step)) continue;
           found = std::move(other);
+          add_to_front(found, found.plan.predicted->memory);
           improved = true;
         }
       }
@@ -134,6 +157,7 @@ class Search {
   SearchResult result() {
     SearchResult out;
     out.considered = considered_;
+    out.front = front_.points();
     std::vector<Found> fitting = sorted(best_);
     out.best = std::move(fitting.front().plan);
     out.best_family = family_of(fitting.front().point);
@@ -154,6 +178,7 @@ class Search {
   Prices prices_;
   Families best_;
   Families too_large_;
+  Front front_;
   std::int64_t considered_ = 0;
 };
 

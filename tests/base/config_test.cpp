@@ -153,6 +153,15 @@ TEST(Config, AnOverrideMayBeAList) {
   EXPECT_EQ(sample().with_override("train.betas", "[1, 2, 3]").at("train").at("betas").size(), 3u);
 }
 
+TEST(Config, AnOverrideNamesAnEntryOfAListByIndexOrByName) {
+  const ConfigNode root = ConfigNode::parse("groups: [{name: cpu, nodes: 1}, {name: gpu, nodes: 2}]\n", "f");
+  EXPECT_EQ(root.with_override("groups.1.nodes", "4").at("groups")[1].at("nodes").as_int(), 4);
+  const ConfigNode named = root.with_override("groups.cpu.nodes", "many");
+  EXPECT_EQ(named.at("groups")[1].at("nodes").as_int(), 2);
+  EXPECT_STREQ(error_of([&] { named.at("groups")[0].at("nodes").as_int(); }).what(), "--set groups.cpu.nodes=many: groups[0].nodes: found 'many'; expected a whole number");
+  EXPECT_THAT(error_of([&] { root.with_override("groups.gpus.nodes", "1"); }).what(), HasSubstr("did you mean 'gpu'?"));
+}
+
 TEST(Config, WritesJsonWithTypes) {
   EXPECT_EQ(ConfigNode::parse("a: 1\nb: 'x'\nc: [true, 2.5, null]\nd: '7'\n", "f").to_json(), R"({"a":1,"b":"x","c":[true,2.5,null],"d":"7"})");
 }

@@ -1,0 +1,80 @@
+#include "cli/plan_compare.hpp"
+
+#include <algorithm>
+#include <fmt/format.h>
+
+namespace tessera::cli {
+namespace {
+
+double rate_of(const PlanInput& input, const plan::Plan& plan) {
+  const std::int64_t each = input.job.model.dims.contains("seq") ? input.job.model.dim("seq") : 1;
+  return static_cast<double>(plan.global_batch * each) / plan.predicted->step.value;
+}
+
+double part_of(const plan::Plan& plan, const std::string& name) {
+  for (const auto& [part, seconds] : plan.predicted->parts)
+    if (part == name) return seconds.value;
+  return 0;
+}
+
+std::string memory_text(const PlanInput& input, const plan::Plan& plan) {
+  const auto& memory = plan.predicted->memory;
+  const int rank = static_cast<int>(std::max_element(memory.begin(), memory.end()) - memory.begin());
+  return text(to_text(memory[rank]), " of ", to_text(plan::memory_limit(plan, input.cluster, rank)));
+}
+
+std::string row(const std::string& name, const std::string& without, const std::string& with, const std::string& change = {}) {
+  const std::string line = fmt::format("{:>30}  {:>22}  {:>22}  {:>8}", name, without, with, change);
+  return line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+}
+
+std::string change_text(double from, double to) { return from > 0 ? fmt::format("{:+.1f} %", 100 * (to / from - 1)) : "new"; }
+
+// A term of no time has no place in either plan.
+std::string time_text(double seconds) { return seconds > 0 ? to_text(Seconds(seconds)) : "-"; }
+
+}  // namespace
+
+Baseline plan_baseline(const PlanSource& source, const plan::SearchOptions& options) {
+  if (source.overrides.empty())
+    throw Error(ErrorCode::invalid_config, "--compare: there is nothing to compare with", {}, "at least one --set", "such as --set cluster.nodes=x2 --compare");
+  PlanSource without = source;
+  without.overrides.clear();
+  Baseline out{read_plan_input(without), {}, {}};
+  try {
+    out.result = plan::search(out.input.job, out.input.cluster, out.input.profile, options);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::resource_exhausted) throw;
+    out.refusal = error.message();
+  }
+  return out;
+}
+
+std::string comparison(const PlanInput& input, const plan::SearchResult& result, const Baseline& baseline) {
+  if (!baseline.result) return "\nwithout --set " + baseline.refusal + "\n";
+  const plan::Plan& before = baseline.result->best;
+  const plan::Plan& after = result.best;
+  const auto step = [](const plan::Plan& plan) { return plan.predicted->step.value; };
+  std::string out = "\n" + row("compared", "without --set", "as set", "change");
+  out += row("step", to_text(before.predicted->step), to_text(after.predicted->step), change_text(step(before), step(after)));
+  out += row(input.job.model.dims.contains("seq") ? "tokens/s" : "samples/s", count_text(rate_of(baseline.input, before)), count_text(rate_of(input, after)),
+             change_text(rate_of(baseline.input, before), rate_of(input, after)));
+  out += row("plan", baseline.result->best_family, result.best_family);
+  out += row("workers", text(before.world_size()), text(after.world_size()));
+  out += row("fullest rank", memory_text(baseline.input, before), memory_text(input, after));
+  std::vector<std::string> names;
+  for (const plan::Plan* plan : {&before, &after})
+    for (const auto& [name, seconds] : plan->predicted->parts)
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  for (const std::string& name : names)
+    out += row(name, time_text(part_of(before, name)), time_text(part_of(after, name)), change_text(part_of(before, name), part_of(after, name)));
+  return out;
+}
+
+nlohmann::ordered_json to_json(const Baseline& baseline) {
+  if (!baseline.result) return {{"error", baseline.refusal}};
+  const plan::Plan& plan = baseline.result->best;
+  return {{"step_s", plan.predicted->step.value}, {"family", baseline.result->best_family}, {"workers", plan.world_size()}};
+}
+
+}  // namespace tessera::cli

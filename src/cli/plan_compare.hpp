@@ -1,0 +1,27 @@
+// A what-if beside what it departs from.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "cli/plan_input.hpp"
+#include "plan/plan.hpp"
+
+namespace tessera::cli {
+
+// The best plan of the same command without its --set, or why there is none.
+struct Baseline {
+  PlanInput input;
+  std::optional<plan::SearchResult> result;
+  std::string refusal;          // why no plan fits; empty with a result
+};
+// Throws invalid_config when the source has no --set, and what reading throws.
+Baseline plan_baseline(const PlanSource& source, const plan::SearchOptions& options);
+
+// Both steps and their terms, as a table for the terminal.
+std::string comparison(const PlanInput& input, const plan::SearchResult& result, const Baseline& baseline);
+// {"step_s", "family", "workers"}, or {"error"}.
+nlohmann::ordered_json to_json(const Baseline& baseline);
+
+}  // namespace tessera::cli

@@ -1,0 +1,47 @@
+#include "cli/plan_input.hpp"
+
+#include <algorithm>
+
+#include "cli/measured_profile.hpp"
+
+namespace tessera::cli {
+namespace {
+
+// With `local` and `lab` the YAML says how many workers there are, whatever the cluster holds.
+void refuse_without_effect(const model::ClusterChoice& choice, const cluster::ClusterSpec& before, const cluster::ClusterSpec& after) {
+  const bool local = choice.kind == model::ClusterChoice::Kind::local;
+  if (!local && choice.kind != model::ClusterChoice::Kind::lab) return;
+  for (std::size_t g = 0; g < std::min(before.groups.size(), after.groups.size()); ++g) {
+    const bool nodes = local && before.groups[g].nodes != after.groups[g].nodes;
+    if (nodes || before.groups[g].devices_per_node != after.groups[g].devices_per_node)
+      throw Error(ErrorCode::invalid_config, text("--set cluster.", nodes ? "nodes" : "devices_per_node", ": the YAML's cluster says how many workers there are"), choice.where,
+                  local ? "cluster.local.devices=N" : "cluster.lab.hosts=N");
+  }
+}
+
+bool same_speed(const cluster::Device& a, const cluster::Device& b) {
+  return a.name == b.name && a.vendor == b.vendor && a.peak == b.peak && a.memory_bandwidth == b.memory_bandwidth;
+}
+
+}  // namespace
+
+PlanInput read_plan_input(const PlanSource& source) {
+  std::vector<std::string> of_job;
+  std::vector<std::string> of_cluster;
+  for (const std::string& setting : source.overrides) (cluster::is_cluster_override(setting) ? of_cluster : of_job).push_back(setting);
+  PlanInput input{model::read_job(source.yaml, of_job), {}, {}};
+  if (!source.cluster.empty()) input.job.cluster = {model::ClusterChoice::Kind::file, source.cluster, 0, 0, 0, 0, input.job.cluster.where};
+  const cluster::ClusterSpec before = cluster::resolve(input.job.cluster);
+  input.cluster = cluster::with_overrides(before, of_cluster);
+  refuse_without_effect(input.job.cluster, before, input.cluster);
+  input.profile = profile_for(source.profile, !source.cluster.empty(), input.job, before);
+  const bool same = std::equal(before.groups.begin(), before.groups.end(), input.cluster.groups.begin(), input.cluster.groups.end(),
+                               [](const auto& a, const auto& b) { return same_speed(a.device, b.device); });
+  if (!same) {
+    input.profile.blocks.clear();
+    input.profile.optimizers.clear();
+  }
+  return input;
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,34 @@
+// Internal: what the report of a plan is put together from.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/plan_input.hpp"
+#include "plan/plan.hpp"
+
+namespace tessera::cli {
+
+// Ranks that the page shows as one: consecutive, on the same stages.
+struct RankFold {
+  std::vector<int> ranks;
+  std::string label;      // "rank 3", "ranks 0 to 7"
+  std::string place;      // "a100, node 0"
+};
+// At most `most` folds where the plan allows it: each rank alone, or those of a node, or those of a stage.
+std::vector<RankFold> fold_ranks(const plan::Plan& plan, const cluster::ClusterSpec& cluster, std::size_t most);
+// By rank, the stages that it holds.
+std::vector<std::vector<int>> stages_of_ranks(const plan::Plan& plan);
+
+// Spans of the ranks that the page shows, against the simulator's clock. Many micro-batches are cut short in the middle, where the
+// pipeline repeats itself; spans too short to be seen are joined.
+nlohmann::ordered_json timeline_of(const PlanInput& input, const plan::Plan& plan);
+
+// The page around the data: `data` as JSON, `text` as plain text for where no script runs.
+std::string report_page(const std::string& title, const std::string& text, const nlohmann::ordered_json& data);
+// JSON that cannot end the script element that it stands in, and the escaping of plain text.
+std::string script_safe(const nlohmann::ordered_json& data);
+std::string html_escaped(const std::string& text);
+
+}  // namespace tessera::cli

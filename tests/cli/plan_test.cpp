@@ -1,0 +1,89 @@
+// tessera plan: what-ifs and their comparison, the page
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/file_system.hpp"
+#include "cli/command_helper.hpp"
+#include "cli/plan_report_parts.hpp"
+
+namespace tessera::cli {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr const char* kJob = R"(name: job
+model: {arch: llama, hidden: 1024, layers: 8, heads: 8, kv_heads: 8, ffn: 4096, seq: 512, vocab: 8192}
+data: {source: synthetic}
+train: {global_batch: 32, precision: bf16}
+)";
+constexpr const char* kCluster = R"(name: gpus
+groups:
+  - {name: gpu, device: a100-80, nodes: 1, devices_per_node: 4, inside: nvlink3, network: rdma-100g}
+)";
+
+class PlanCommand : public testing::Test {
+ protected:
+  CommandResult plan(std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"plan", folder_.write("train.yaml", kJob).string(), "--cluster", folder_.write("cluster.yaml", kCluster).string()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_tessera(arguments);
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(PlanCommand, ComparesAWhatIfWithThePlanWithoutIt) {
+  const CommandResult text = plan({"--set", "cluster.nodes=x2", "--compare"});
+  ASSERT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("without --set"));
+  const CommandResult json = plan({"--set", "cluster.nodes=x2", "--compare", "--json"});
+  const CommandResult alone = plan({"--json"});
+  const auto what_if = nlohmann::json::parse(json.out);
+  EXPECT_EQ(what_if["without_set"]["step_s"], nlohmann::json::parse(alone.out)["plan"]["predicted"]["step_seconds"]);
+  EXPECT_EQ(what_if["plan"]["ranks"].size(), 8u);
+}
+
+TEST_F(PlanCommand, ComparesNothingWithoutSet) {
+  const CommandResult result = plan({"--compare"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("at least one --set"));
+}
+
+TEST_F(PlanCommand, SaysWhatWouldFitWhenNothingDoes) {
+  const CommandResult result = plan({"--set", "cluster.memory=2 GiB", "--set", "parallel={dp: 4, recompute: none}"});
+  EXPECT_EQ(result.exit_code, 5);
+  EXPECT_THAT(result.err, HasSubstr("its largest parts: "));
+  ASSERT_THAT(result.err, HasSubstr("devices with "));
+  // What it says is enough, is.
+  const std::size_t begin = result.err.find("devices with ") + 13;
+  const std::string memory = result.err.substr(begin, result.err.find_first_of(";\n", begin) - begin);
+  EXPECT_EQ(plan({"--set", "cluster.memory=" + memory, "--set", "parallel={dp: 4, recompute: none}"}).exit_code, 0) << memory;
+}
+
+TEST_F(PlanCommand, NamesAPageThatCannotBeWritten) {
+  const CommandResult result = plan({"--html", (folder_.path() / "absent" / "plan.html").string()});
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.err, HasSubstr("absent"));
+}
+
+TEST_F(PlanCommand, WritesTheSamePageTwice) {
+  const auto first = folder_.path() / "a.html";
+  const auto second = folder_.path() / "b.html";
+  ASSERT_EQ(plan({"--html", first.string()}).exit_code, 0);
+  ASSERT_EQ(plan({"--html", second.string()}).exit_code, 0);
+  EXPECT_EQ(read_whole(first), read_whole(second));
+}
+
+TEST(PlanReport, WhatIsNamedCannotEndTheScript) {
+  const std::string evil = "</script><script>alert(1)</script><!-- & @DATA@";
+  const std::string page = report_page(evil, evil, {{"name", evil}});
+  EXPECT_THAT(page, Not(HasSubstr("alert(1)</script>")));
+  const std::string mark = "id=\"plan\">";
+  const std::size_t begin = page.find(mark) + mark.size();
+  EXPECT_EQ(nlohmann::json::parse(page.substr(begin, page.find("</script>", begin) - begin))["name"], evil);
+}
+
+}  // namespace
+}  // namespace tessera::cli
