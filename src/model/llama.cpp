@@ -9,8 +9,15 @@ namespace {
 
 std::int64_t nearest_divisor(std::int64_t whole, std::int64_t wanted) {
   std::int64_t best = 1;
-  for (std::int64_t d = 1; d <= whole; ++d)
-    if (whole % d == 0 && std::abs(d - wanted) < std::abs(best - wanted)) best = d;
+  const auto consider = [&](std::int64_t d) {
+    const std::int64_t away = std::abs(d - wanted) - std::abs(best - wanted);
+    if (away < 0 || (away == 0 && d < best)) best = d;
+  };
+  for (std::int64_t d = 1; d <= whole / d; ++d) {
+    if (whole % d != 0) continue;
+    consider(d);
+    consider(whole / d);
+  }
   return best;
 }
 
