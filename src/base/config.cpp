@@ -43,12 +43,71 @@ std::string list_of(const std::vector<std::string>& words) {
   return out;
 }
 
+// Bytes of the UTF-8 sequence at the beginning of `rest`, which is not empty; 0 when it is none (The Unicode Standard, table 3-7).
+std::size_t utf8_step(std::string_view rest) {
+  const auto lead = static_cast<unsigned char>(rest[0]);
+  if (lead < 0x80) return 1;
+  const std::size_t length = lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
+  if (length > rest.size()) return 0;
+  for (std::size_t i = 1; i < length; ++i) {
+    const auto byte = static_cast<unsigned char>(rest[i]);
+    const unsigned least = i > 1 ? 0x80 : lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+    const unsigned most = i > 1 ? 0xBF : lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+    if (byte < least || byte > most) return 0;
+  }
+  return length;
+}
+
+// What is no text would be read, but could not be written again.
+void require_utf8(std::string_view source, const std::string& name) {
+  int line = 1;
+  for (std::size_t at = 0, step = 0; at < source.size(); at += step) {
+    step = utf8_step(source.substr(at));
+    if (step == 0) throw Error(ErrorCode::invalid_config, "not a text in UTF-8", {name, line, 0, -1, {}}, {}, "save it in that encoding");
+    if (source[at] == '\n') ++line;
+  }
+}
+
+bool is_utf8(std::string_view words) {
+  for (std::size_t step = 0; !words.empty(); words.remove_prefix(step))
+    if (step = utf8_step(words); step == 0) return false;
+  return true;
+}
+
 YAML::Node yaml_of(const std::string& source, const std::string& name) {
+  require_utf8(source, name);
   try {
     return YAML::Load(source);
   } catch (const YAML::Exception& problem) {
     throw Error(ErrorCode::invalid_config, "not valid YAML: " + problem.msg, {name, problem.mark.line + 1, problem.mark.column + 1, -1, {}});
   }
+}
+
+// Aliases let a short text stand for any number of values, even for itself; whatever walks over the values would not end.
+// Without them a text has as many values as it says, and the parser bounds how deep they are.
+constexpr std::int64_t kMostValues = 1'000'000;
+constexpr int kDeepest = 500;
+
+void require_countable(const YAML::Node& node, const std::string& name, std::int64_t& left, int depth) {
+  const auto refuse = [&](const std::string& message, const std::string& expected) {
+    const YAML::Mark mark = node.Mark();
+    throw Error(ErrorCode::invalid_config, message, {name, mark.line >= 0 ? mark.line + 1 : 0, mark.line >= 0 ? mark.column + 1 : 0, -1, {}}, expected);
+  };
+  if (--left < 0) refuse(tessera::text("its aliases stand for more than ", kMostValues, " values"), "fewer aliases ('*name') of aliases");
+  if (depth > kDeepest) refuse(tessera::text("values are nested more than ", kDeepest, " deep"), "no value that holds an alias ('*name') of itself");
+  for (const auto& entry : node) {
+    if (!node.IsMap()) {
+      require_countable(entry, name, left, depth + 1);
+      continue;
+    }
+    require_countable(entry.first, name, left, depth + 1);
+    require_countable(entry.second, name, left, depth + 1);
+  }
+}
+
+void require_countable(const YAML::Node& root, const std::string& name) {
+  std::int64_t left = kMostValues;
+  require_countable(root, name, left, 0);
 }
 
 // Whether "a.b[0].c" is at or below "a.b".
@@ -135,6 +194,7 @@ ConfigNode ConfigNode::parse(std::string_view text, const std::string& name) {
   document->name = name;
   document->source = text;
   document->root = yaml_of(document->source, name);
+  if (document->source.find('*') != std::string::npos) require_countable(document->root, name);
   auto value = std::make_shared<Value>(Value{document->root});
   return {std::move(document), std::move(value), {}};
 }
@@ -222,7 +282,10 @@ std::vector<ConfigNode> ConfigNode::items() const {
 
 std::string ConfigNode::as_string() const {
   if (!is_scalar()) throw error("found " + kind_of(value_->node), "a text");
-  return value_->node.Scalar();
+  const std::string& words = value_->node.Scalar();
+  // The parser makes single bytes of the escapes \N and \_.
+  if (!is_utf8(words)) throw error("found bytes that are not UTF-8", "a text", "write \\u0085 for \\N and \\u00a0 for \\_");
+  return words;
 }
 
 std::int64_t ConfigNode::as_int() const {
@@ -278,6 +341,12 @@ std::int64_t ConfigNode::as_int_at_least(std::int64_t least) const {
   return value;
 }
 
+std::int64_t ConfigNode::as_int_between(std::int64_t least, std::int64_t most) const {
+  const std::int64_t value = as_int_at_least(least);
+  if (value > most) throw error(tessera::text("found ", value), tessera::text("at most ", most));
+  return value;
+}
+
 std::string ConfigNode::get(std::string_view key, const std::string& fallback) const {
   const auto node = find(key);
   return node ? node->as_string() : fallback;
@@ -297,10 +366,12 @@ bool ConfigNode::get(std::string_view key, bool fallback) const {
 
 ConfigNode ConfigNode::with_override(std::string_view dotted_key, std::string_view value) const {
   auto document = std::make_shared<Document>(Document{document_->name, yaml_of(document_->source, document_->name), document_->source, document_->overrides});
+  require_utf8(dotted_key, "--set");
   document->overrides.push_back({std::string(dotted_key), std::string(value), {}});
   if (!document->root.IsMap() && !document->root.IsNull()) throw error("found " + kind_of(document->root), "a map, so that '" + std::string(dotted_key) + "' can be set");
   if (document->root.IsNull()) document->root = YAML::Node(YAML::NodeType::Map);
   for (auto& [key, setting, path] : document->overrides) path = set_value(document->root, key, yaml_of(setting, tessera::text("--set ", key, '=', setting)));
+  require_countable(document->root, tessera::text("--set ", dotted_key, '=', value));
   auto root = std::make_shared<Value>(Value{document->root});
   return {std::move(document), std::move(root), {}};
 }

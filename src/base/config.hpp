@@ -18,7 +18,8 @@ namespace tessera {
 // A view of one value in a parsed file. Copies share the document. Safe to read from several threads.
 class ConfigNode {
  public:
-  // Throws not_found, io or invalid_config (syntax error with line and column).
+  // Throws not_found, io or invalid_config (bytes that are not UTF-8, or a syntax error, with the line; aliases that stand for themselves, or for more than a
+  // million values).
   static ConfigNode load(const std::filesystem::path& path);
   // `name` stands for the file in messages.
   static ConfigNode parse(std::string_view text, const std::string& name);
@@ -58,6 +59,8 @@ class ConfigNode {
   std::string as_choice(std::initializer_list<std::string_view> valid) const;
   // An integer >= least.
   std::int64_t as_int_at_least(std::int64_t least) const;
+  // An integer >= least and <= most.
+  std::int64_t as_int_between(std::int64_t least, std::int64_t most) const;
 
   // Shorthands for optional scalars of a map.
   std::string get(std::string_view key, const std::string& fallback) const;

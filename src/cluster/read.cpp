@@ -9,13 +9,10 @@
 namespace tessera::cluster {
 namespace {
 
-constexpr std::int64_t kMostNodes = 1 << 20;
+// Of nodes, of cores, and of devices in all.
+constexpr std::int64_t kMost = 1 << 20;
 
-int count(const ConfigNode& node) {
-  const std::int64_t value = node.as_int_at_least(1);
-  if (value > kMostNodes) throw node.error(text("found ", value), text("at most ", kMostNodes));
-  return static_cast<int>(value);
-}
+int count(const ConfigNode& node) { return static_cast<int>(node.as_int_between(1, kMost)); }
 
 // A known name's error gains the file and line.
 template <typename Lookup>
@@ -116,7 +113,12 @@ ClusterSpec read_cluster(const ConfigNode& node) {
   node.allow_only({"name", "groups", "between"});
   ClusterSpec cluster;
   cluster.name = node.get("name", std::string("cluster"));
-  for (const ConfigNode& group : node.at("groups").items()) cluster.groups.push_back(read_group(group));
+  std::int64_t devices = 0;
+  for (const ConfigNode& group : node.at("groups").items()) {
+    const ResourceGroup& read = cluster.groups.emplace_back(read_group(group));
+    devices += std::int64_t{read.nodes} * read.devices_per_node;
+    if (devices > kMost) throw group.error(text("makes ", devices, " devices"), text("at most ", kMost, " in all"));
+  }
   if (cluster.groups.empty()) throw node.at("groups").error("a cluster needs at least one group");
   const auto between = node.find("between");
   if (!between && cluster.groups.size() > 1) throw node.error("the link between groups is missing", "between: a name from `tessera cluster list`, or {name, bandwidth, latency}");

@@ -1,14 +1,17 @@
 #include "model/job.hpp"
 
+#include <algorithm>
+
 namespace tessera::model {
 namespace {
 
 // As written, relative to the current folder; else beside the YAML, where that exists.
 std::filesystem::path resolve(const ConfigNode& node) {
   const std::filesystem::path path = node.as_string();
-  if (path.is_absolute() || std::filesystem::exists(path)) return path;
+  std::error_code ignored;  // a name that no file can have is a file that does not exist
+  if (path.is_absolute() || std::filesystem::exists(path, ignored)) return path;
   const std::filesystem::path beside = std::filesystem::path(node.file()).parent_path() / path;
-  return std::filesystem::exists(beside) ? beside : path;
+  return std::filesystem::exists(beside, ignored) ? beside : path;
 }
 
 double fraction(const ConfigNode& node) {
@@ -38,19 +41,63 @@ auto at_least(std::int64_t least) {
   return [least](const ConfigNode& node) { return node.as_int_at_least(least); };
 }
 
-// How many workers, ranks or threads: far above what anyone has, far below where an int ends.
-int number_of(const ConfigNode& node) {
-  constexpr std::int64_t kMost = 1 << 20;
-  const std::int64_t value = node.as_int_at_least(1);
-  if (value > kMost) throw node.error(text("found ", value), text("at most ", kMost));
-  return static_cast<int>(value);
+// Far above what anyone has, far below where products of them end: workers, ranks and threads; samples of a step; steps.
+constexpr std::int64_t kMostWorkers = 1 << 20;
+constexpr std::int64_t kMostSamples = 1 << 30;
+constexpr std::int64_t kMostSteps = std::int64_t{1} << 32;
+
+auto between(std::int64_t least, std::int64_t most) {
+  return [least, most](const ConfigNode& node) { return node.as_int_between(least, most); };
+}
+
+int number_of(const ConfigNode& node) { return static_cast<int>(node.as_int_between(1, kMostWorkers)); }
+
+// From here on products of extents are counted in 64 bits. The limits are far above any model: 2^31 for an extent, 2^16 blocks, 2^60
+// parameters, and 2^54 for the largest tensor of a step, of which a block may hold some dozens.
+constexpr std::int64_t kLargestExtent = (std::int64_t{1} << 31) - 1;
+constexpr double kMostBlocks = 1 << 16;
+constexpr double kMostParameters = 0x1p60;
+constexpr double kLargestTensor = 0x1p54;
+
+void require_extents(const ConfigNode& model) {
+  for (const std::string& key : model.keys()) {
+    const ConfigNode value = model.at(key);
+    const std::string words = value.is_scalar() ? value.as_string() : std::string();
+    if (!words.empty() && words.find_first_not_of("0123456789") == std::string::npos) value.as_int_between(0, kLargestExtent);
+  }
+}
+
+double product(const std::vector<std::int64_t>& shape) {
+  double out = 1;
+  for (const std::int64_t extent : shape) out *= static_cast<double>(extent);
+  return out;
+}
+
+void require_countable(const ConfigNode& node, const ModelSpec& model, std::int64_t global_batch) {
+  const auto seq = model.dims.find("seq");
+  const double rows = seq == model.dims.end() ? 1.0 : seq->second;
+  double blocks = 0;
+  double parameters = 0;
+  double largest = 0;
+  for (const Repeat& repeat : model.repeats) {
+    blocks += repeat.count;
+    for (const ParameterSpec& parameter : repeat.block.parameters) {
+      parameters += repeat.count * product(parameter.shape);
+      for (const std::int64_t extent : parameter.shape) largest = std::max(largest, rows * static_cast<double>(extent));
+    }
+    for (const TensorSpec& output : repeat.block.outputs) largest = std::max(largest, product(output.shape));
+  }
+  largest *= static_cast<double>(global_batch);
+  if (blocks > kMostBlocks) throw node.error(text("makes ", blocks, " blocks"), text("at most ", kMostBlocks));
+  if (parameters > kMostParameters) throw node.error(text("makes ", parameters, " parameters"), text("at most ", kMostParameters));
+  if (largest > kLargestTensor) throw node.error(text("makes a tensor of ", largest, " elements for a batch of ", global_batch), text("at most ", kLargestTensor));
 }
 
 TokenizerSpec read_tokenizer(const ConfigNode& node) {
   node.allow_only({"kind", "vocab", "file"});
   TokenizerSpec tokenizer;
   tokenizer.kind = node.at("kind").as_choice({"bpe", "hf", "sentencepiece", "bytes"});
-  read_into(node, "vocab", tokenizer.vocab, at_least(257));
+  read_into(node, "vocab", tokenizer.vocab, between(257, kMostSamples));
   read_into(node, "file", tokenizer.file, resolve);
   const bool needs_file = tokenizer.kind == "hf" || tokenizer.kind == "sentencepiece";
   if (needs_file && tokenizer.file.empty()) throw node.error("a tokenizer of kind '" + tokenizer.kind + "' needs its file", "file: PATH");
@@ -98,7 +145,7 @@ LrScheduleSpec read_schedule(const ConfigNode& node) {
     const std::string name = kind->as_choice({"cosine", "linear", "constant"});
     schedule.kind = name == "cosine" ? ScheduleKind::cosine : name == "linear" ? ScheduleKind::linear : ScheduleKind::constant;
   }
-  read_into(node, "warmup", schedule.warmup, at_least(0));
+  read_into(node, "warmup", schedule.warmup, between(0, kMostSteps));
   read_into(node, "min_ratio", schedule.min_ratio, not_negative);
   return schedule;
 }
@@ -106,8 +153,8 @@ LrScheduleSpec read_schedule(const ConfigNode& node) {
 TrainSpec read_train(const ConfigNode& node) {
   node.allow_only({"steps", "global_batch", "optimizer", "schedule", "precision", "seed", "init", "eval"});
   TrainSpec train;
-  read_into(node, "steps", train.steps, at_least(1));
-  read_into(node, "global_batch", train.global_batch, at_least(1));
+  read_into(node, "steps", train.steps, between(1, kMostSteps));
+  read_into(node, "global_batch", train.global_batch, between(1, kMostSamples));
   read_into(node, "optimizer", train.optimizer, read_optimizer);
   read_into(node, "schedule", train.schedule, read_schedule);
   if (const auto precision = node.find("precision")) train.precision = precision->as_choice({"fp32", "bf16"}) == "fp32" ? Precision::f32 : Precision::bf16;
@@ -115,8 +162,8 @@ TrainSpec read_train(const ConfigNode& node) {
   read_into(node, "init", train.init, resolve);
   if (const auto eval = node.find("eval")) {
     eval->allow_only({"every", "sequences"});
-    read_into(*eval, "every", train.eval_every, at_least(0));
-    read_into(*eval, "sequences", train.eval_sequences, at_least(1));
+    read_into(*eval, "every", train.eval_every, between(0, kMostSteps));
+    read_into(*eval, "sequences", train.eval_sequences, between(1, kMostSamples));
   }
   return train;
 }
@@ -164,7 +211,7 @@ ParallelChoice read_parallel(const ConfigNode& node) {
   read_into(node, "tp", choice.tp, number_of);
   if (const auto zero = node.find("zero")) choice.zero = zero->as_choice({"0", "1"}) == "1" ? 1 : 0;
   read_into(node, "threads", choice.threads, number_of);
-  read_into(node, "micro_batches", choice.micro_batches, at_least(1));
+  read_into(node, "micro_batches", choice.micro_batches, between(1, kMostSamples));
   if (const auto schedule = node.find("schedule")) choice.schedule = schedule->as_choice({"1f1b", "gpipe"});
   if (const auto recompute = node.find("recompute")) choice.recompute = recompute->as_choice({"none", "full"});
   return choice;
@@ -185,14 +232,16 @@ JobSpec read_job(const ConfigNode& root) {
   job.name = root.get("name", default_name(job.file));
   if (job.name.empty() || job.name.find('/') != std::string::npos || job.name.starts_with("."))
     throw (root.has("name") ? root.at("name") : root).error("'" + job.name + "' cannot name a folder of runs/", "letters, digits, '-', '_' and '.'");
+  require_extents(root.at("model"));
   job.model = read_model(root.at("model"));
   read_into(root, "data", job.data, read_data);
   read_into(root, "train", job.train, read_train);
+  require_countable(root.at("model"), job.model, job.train.global_batch);
   read_into(root, "cluster", job.cluster, read_cluster_choice);
   read_into(root, "parallel", job.parallel, read_parallel);
   if (const auto checkpoint = root.find("checkpoint")) {
     checkpoint->allow_only({"every", "keep"});
-    read_into(*checkpoint, "every", job.checkpoint.every, at_least(0));
+    read_into(*checkpoint, "every", job.checkpoint.every, between(0, kMostSteps));
     read_into(*checkpoint, "keep", job.checkpoint.keep, at_least(1));
   }
   job.resolved_yaml = root.to_yaml();

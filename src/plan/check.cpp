@@ -82,8 +82,9 @@ void check_stages(const Plan& plan, const model::ModelSpec& model) {
       if (strategy.zero != stage.runs.front().strategy.zero) refuse(run.where, text("stage ", s, " mixes zero ", stage.runs.front().strategy.zero, " and ", strategy.zero), "one zero a stage");
       next_block = run.last;
     }
-    if (static_cast<int>(stage.ranks.size()) != common.dp * common.tp)
-      refuse(stage.where, text("stage ", s, " has ", stage.ranks.size(), " ranks for dp ", common.dp, " x tp ", common.tp), text(common.dp * common.tp, " ranks"));
+    const std::int64_t wanted = std::int64_t{common.dp} * common.tp;
+    if (static_cast<std::int64_t>(stage.ranks.size()) != wanted)
+      refuse(stage.where, text("stage ", s, " has ", stage.ranks.size(), " ranks for dp ", common.dp, " x tp ", common.tp), text(wanted, " ranks"));
     for (int rank : stage.ranks)
       if (rank < 0 || rank >= plan.world_size()) refuse(stage.where, text("stage ", s, " names rank ", rank), text("a rank below ", plan.world_size()));
   }

@@ -11,6 +11,8 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kFormat = "tessera-plan";
 constexpr std::int64_t kVersion = 1;
 constexpr std::int64_t kMostRanks = 1 << 20;
+constexpr std::int64_t kMostSamples = 1 << 30;
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;
 
 // "[a, b, c]" with one value a line, or on one line for scalars.
 std::string list(const std::vector<std::string>& items, const std::string& indent) {
@@ -46,9 +48,7 @@ std::string json_of(const Prediction& prediction) {
 }
 
 int small_int(const ConfigNode& node, std::int64_t least) {
-  const std::int64_t value = node.as_int_at_least(least);
-  if (value > kMostRanks) throw node.error(text("found ", value), text("at most ", kMostRanks));
-  return static_cast<int>(value);
+  return static_cast<int>(node.as_int_between(least, kMostRanks));
 }
 
 RankPlace read_place(const ConfigNode& node) {
@@ -127,11 +127,11 @@ Plan read_plan(const ConfigNode& node) {
   plan.model_fingerprint = node.at("model").as_string();
   plan.cluster_fingerprint = node.at("cluster").as_string();
   plan.precision = node.at("precision").as_choice({"fp32", "bf16"}) == "fp32" ? model::Precision::f32 : model::Precision::bf16;
-  plan.global_batch = node.at("global_batch").as_int_at_least(1);
-  plan.micro_batches = node.at("micro_batches").as_int_at_least(1);
+  plan.global_batch = node.at("global_batch").as_int_between(1, kMostSamples);
+  plan.micro_batches = node.at("micro_batches").as_int_between(1, kMostSamples);
   plan.schedule = read_schedule_name(node.at("schedule"));
   if (const auto order = node.find("order")) plan.order = read_orders(*order);
-  plan.bucket = Bytes(node.at("bucket_bytes").as_int_at_least(1));
+  plan.bucket = Bytes(node.at("bucket_bytes").as_int_between(1, kMostBytes));
   for (const ConfigNode& place : node.at("ranks").items()) plan.ranks.push_back(read_place(place));
   for (const ConfigNode& stage : node.at("stages").items()) plan.stages.push_back(read_stage(stage));
   if (const auto predicted = node.find("predicted")) plan.predicted = read_prediction(*predicted);

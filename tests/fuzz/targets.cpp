@@ -1,0 +1,221 @@
+#include "fuzz/targets.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "base/config.hpp"
+#include "base/file_system.hpp"
+#include "checkpoint/safetensors.hpp"
+#include "cluster/cluster.hpp"
+#include "model/job.hpp"
+#include "plan/plan.hpp"
+#include "profile/profile.hpp"
+#include "program/program.hpp"
+
+namespace tessera::fuzz {
+namespace {
+
+void must_be_equal(const std::string& first, const std::string& again, const std::string& what) {
+  if (first != again) throw Defect(what + " is read back as something else:\n" + first + "\n--- again\n" + again);
+}
+
+// What our own writer wrote must be read, so that no refusal may leave `action`.
+template <typename Action>
+void must_pass(const std::string& what, const Action& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    throw Defect(what + ": " + error.what());
+  }
+}
+
+std::vector<std::string> files_of(const std::string& folder) {
+  std::vector<std::filesystem::path> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(TESSERA_SOURCE_DIR) + "/" + folder))
+    if (entry.path().extension() == ".yaml" || entry.path().extension() == ".json") paths.push_back(entry.path());
+  std::sort(paths.begin(), paths.end());
+  std::vector<std::string> out;
+  for (const auto& path : paths) out.push_back(read_whole(path));
+  return out;
+}
+
+// The first line is KEY=VALUE, as behind --set; the rest is the file.
+Target config_target() {
+  Target target;
+  target.seeds = {"train.optimizer.lr=0.5\ntrain: {steps: 4, optimizer: {kind: adamw, lr: 1e-3}}\nparallel: auto\n",
+                  "parallel.dp={a: [1, 2]}\nparallel: auto\ntext: \"quoted \\n \\u00e9\"\nlist:\n  - &x {a: 1}\n  - *x\n  - |\n    block\n    text\n"};
+  target.read = [](const std::string& input) {
+    const std::size_t end = std::min(input.find('\n'), input.size());
+    const std::string setting = input.substr(0, end);
+    ConfigNode root = ConfigNode::parse(std::string_view(input).substr(std::min(end + 1, input.size())), "any.yaml");
+    if (const std::size_t equals = setting.find('='); equals != std::string::npos)
+      root = root.with_override(setting.substr(0, equals), setting.substr(equals + 1));
+    const std::string json = root.to_json();
+    root.to_yaml();
+    const auto again = nlohmann::ordered_json::parse(json, nullptr, false);
+    if (again.is_discarded()) throw Defect("to_json wrote no JSON: " + json);
+  };
+  return target;
+}
+
+Target train_target() {
+  Target target;
+  target.seeds = files_of("tests/fuzz/seeds/train");
+  target.seeds.push_back(read_whole(std::string(TESSERA_SOURCE_DIR) + "/examples/shakespeare/train.yaml"));
+  target.read = [](const std::string& input) {
+    const model::JobSpec job = model::read_job(ConfigNode::parse(input, "train.yaml"));
+    if (job.model.parameter_count() < 0 || job.model.block_count() < 0) throw Defect("a model of negative size");
+    if (!(model::training_flops_per_sample(job.model).value >= 0)) throw Defect("a model of negative work");
+    for (const std::int64_t step : {std::int64_t{0}, job.train.steps / 2, job.train.steps - 1})
+      if (!(model::learning_rate(job.train, step) >= 0)) throw Defect(text("the learning rate of step ", step, " is ", model::learning_rate(job.train, step)));
+    must_pass("the resolved train.yaml", [&] {
+      const model::JobSpec again = model::read_job(ConfigNode::parse(job.resolved_yaml, "train.yaml"));
+      must_be_equal(job.model.fingerprint(), again.model.fingerprint(), "the model");
+      must_be_equal(job.resolved_yaml, again.resolved_yaml, "the job");
+    });
+  };
+  return target;
+}
+
+Target cluster_target() {
+  Target target;
+  target.seeds = files_of("tests/fuzz/seeds/cluster");
+  target.read = [](const std::string& input) {
+    const cluster::ClusterSpec cluster = cluster::read_cluster(ConfigNode::parse(input, "cluster.yaml"));
+    if (cluster.device_count() < 1) throw Defect(text("a cluster of ", cluster.device_count(), " devices"));
+    const int last = static_cast<int>(cluster.groups.size()) - 1;
+    cluster::link_between(cluster, 0, 0, last, cluster.groups.back().nodes - 1);
+    must_pass("what to_yaml wrote is refused", [&] {
+      const std::string yaml = cluster::to_yaml(cluster);
+      const cluster::ClusterSpec again = cluster::read_cluster(ConfigNode::parse(yaml, "again.yaml"));
+      must_be_equal(yaml, cluster::to_yaml(again), "the cluster");
+      must_be_equal(cluster.fingerprint(), again.fingerprint(), "the cluster's fingerprint");
+    });
+  };
+  return target;
+}
+
+// A job, devices, and the plan that was found for both.
+struct Planned {
+  model::JobSpec job;
+  cluster::ClusterSpec cluster;
+  plan::Plan plan;
+};
+
+Planned planned(const std::string& parallel, const std::string& cluster) {
+  Planned out;
+  out.job = model::read_job(ConfigNode::parse(
+      "name: fuzz\nmodel: {arch: llama, hidden: 64, layers: 6, heads: 4, kv_heads: 4, ffn: 128, seq: 32, vocab: 256}\n"
+      "data: {source: synthetic}\ntrain: {global_batch: 8}\nparallel: " + parallel + "\n", "train.yaml"));
+  out.cluster = cluster::read_cluster(ConfigNode::parse("name: devices\ngroups:\n  - " + cluster + "\n", "cluster.yaml"));
+  out.plan = plan::search(out.job, out.cluster, {}).best;
+  return out;
+}
+
+void read_plan(const std::vector<Planned>& known, const std::string& input) {
+  plan::Plan plan = plan::read_plan(ConfigNode::parse(input, "plan.json"));
+  const std::string json = plan::to_json(plan);
+  must_pass("what to_json wrote is refused", [&] { must_be_equal(json, plan::to_json(plan::read_plan(ConfigNode::parse(json, "again.json"))), "the plan"); });
+
+  const auto same = [&](const Planned& one) { return one.plan.cluster_fingerprint == plan.cluster_fingerprint; };
+  const auto found = std::find_if(known.begin(), known.end(), same);
+  const Planned& basis = found == known.end() ? known.front() : *found;
+  // Past the fingerprints, which would refuse almost everything else.
+  plan.model_fingerprint = basis.plan.model_fingerprint;
+  plan.cluster_fingerprint = basis.plan.cluster_fingerprint;
+  plan::check(plan, basis.job, basis.cluster);
+  must_pass("a plan that was checked cannot be run", [&] {
+    program::check(program::compile(plan, basis.job.model));
+    const plan::Prediction prediction = plan::predict(plan, basis.job.model, basis.job.train, basis.cluster, {});
+    if (!(prediction.step.value > 0)) throw Defect(text("a step of ", prediction.step.value, " s"));
+  });
+}
+
+Target plan_target() {
+  const auto known = std::make_shared<const std::vector<Planned>>(std::vector<Planned>{
+      planned("{dp: 2, pp: 2, tp: 2, micro_batches: 2}", "{name: gpu, device: a100-80, devices_per_node: 8, inside: nvlink3}"),
+      planned("{dp: 2, pp: 3, tp: 1, zero: 1, micro_batches: 4, schedule: gpipe}", "{name: gpu, device: a100-80, nodes: 3, devices_per_node: 2, inside: nvlink3, network: rdma-100g}"),
+      planned("{dp: 2, pp: 1, tp: 2, recompute: full}", "{name: cpu, device: 'cpu:zen4', cores: 4, memory: 64 GiB, inside: shm}")});
+  Target target;
+  for (const Planned& one : *known) target.seeds.push_back(plan::to_json(one.plan));
+  target.read = [known](const std::string& input) { read_plan(*known, input); };
+  return target;
+}
+
+Target profile_target() {
+  Target target;
+  target.seeds = files_of("tests/fuzz/seeds/profile");
+  target.read = [](const std::string& input) {
+    const profile::Profile profile = profile::read_profile(ConfigNode::parse(input, "profile.json"));
+    must_pass("what to_json wrote is refused", [&] {
+      const std::string json = profile::to_json(profile);
+      must_be_equal(json, profile::to_json(profile::read_profile(ConfigNode::parse(json, "again.json"))), "the profile");
+    });
+  };
+  return target;
+}
+
+Target safetensors_target() {
+  using checkpoint::ElementType;
+  const std::vector<checkpoint::StoredTensor> tensors = {{"a", ElementType::f32, {2, 3}, 0, 24}, {"b", ElementType::bf16, {4}, 24, 32}, {"c", ElementType::i64, {}, 32, 40}};
+  const std::size_t bytes = 40;
+  Target target;
+  target.refusal = ErrorCode::corrupt;
+  target.seeds = {checkpoint::safetensors_header(tensors, {{"format", "pt"}}) + std::string(bytes, 'x'), checkpoint::safetensors_header({}, {})};
+  target.inner = [](const std::string& file) { return file.size() < 8 ? file : file.substr(8, file.find_last_not_of('x') - 7); };
+  target.outer = [](const std::string& json) {
+    std::string length(8, '\0');
+    for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(json.size() >> (8 * i) & 0xff);
+    return length + json + std::string(bytes, 'x');
+  };
+  target.read = [](const std::string& input) {
+    const checkpoint::SafetensorsHeader header = checkpoint::read_safetensors_header(std::as_bytes(std::span(input)), "any.safetensors");
+    const std::string data = input.substr(static_cast<std::size_t>(header.size));
+    must_pass("what safetensors_header wrote is refused", [&] {
+      const std::string again = checkpoint::safetensors_header(header.tensors, header.metadata) + data;
+      const auto read = checkpoint::read_safetensors_header(std::as_bytes(std::span(again)), "again.safetensors");
+      must_be_equal(again, checkpoint::safetensors_header(read.tensors, read.metadata) + data, "the header");
+    });
+  };
+  return target;
+}
+
+constexpr std::pair<const char*, Target (*)()> kTargets[] = {{"config", config_target}, {"train", train_target},     {"cluster", cluster_target},
+                                                            {"plan", plan_target},     {"profile", profile_target}, {"safetensors", safetensors_target}};
+
+}  // namespace
+
+std::vector<std::string> target_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, make] : kTargets) names.emplace_back(name);
+  return names;
+}
+
+Target target_called(const std::string& name) {
+  for (const auto& [known, make] : kTargets) {
+    if (name != known) continue;
+    Target target = make();
+    target.name = name;
+    return target;
+  }
+  throw Error(ErrorCode::not_found, "there is no target '" + name + "'");
+}
+
+Judgement judge(const Target& target, const std::string& input) {
+  try {
+    target.read(input);
+    return {};
+  } catch (const Error& error) {
+    to_json(error);
+    if (error.code() == target.refusal) return {Verdict::refused, error.what()};
+    return {Verdict::defect, text("refused as ", name_of(error.code()), " and not as ", name_of(target.refusal), ": ", error.what())};
+  } catch (const Defect& defect) {
+    return {Verdict::defect, defect.what()};
+  } catch (const std::exception& other) {
+    return {Verdict::defect, text("an exception that is no tessera::Error (", typeid(other).name(), "): ", other.what())};
+  }
+}
+
+}  // namespace tessera::fuzz
