@@ -66,9 +66,9 @@ TEST(Limits, AnOverrideNestedWithoutEndIsRefused) {
 
 TEST(Limits, AModelThatCannotBeCountedIsRefused) {
   EXPECT_THAT(job_refusal("hidden: 9223372036854775807, layers: 2, heads: 2, ffn: 96, seq: 32, vocab: 512"), AllOf(HasSubstr("model.hidden"), HasSubstr("at most")));
-  EXPECT_THAT(job_refusal("hidden: 64, layers: 2147483647, heads: 2, ffn: 96, seq: 32, vocab: 512"), HasSubstr("blocks"));
+  EXPECT_THAT(job_refusal("hidden: 64, layers: 1048575, heads: 2, ffn: 96, seq: 32, vocab: 512"), HasSubstr("blocks"));
   EXPECT_THAT(job_refusal("hidden: 2147483646, layers: 2, heads: 1, ffn: 2147483647, seq: 32, vocab: 512"), HasSubstr("parameters"));
-  EXPECT_THAT(job_refusal("hidden: 64, layers: 2, heads: 2, ffn: 96, seq: 2147483647, vocab: 512", "train: {global_batch: 1073741824}\n"), HasSubstr("tensor"));
+  EXPECT_THAT(job_refusal("hidden: 64, layers: 2, heads: 2, ffn: 96, seq: 67108863, vocab: 512", "train: {global_batch: 1073741824}\n"), HasSubstr("tensor"));
 }
 
 TEST(Limits, ANameThatNoFileCanHaveIsAFileThatDoesNotExist) {
