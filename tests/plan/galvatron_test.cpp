@@ -88,7 +88,9 @@ TEST(GalvatronSearch, IsNoWorseThanGalvatronsRecordedAnswers) {
   const Folder folder;
   for (const char* other : {"1nodes_4gpus", "2nodes_8gpus"})
     fs::copy_file(folder.path() / "sp_time_1nodes_8gpus_per_node.json", folder.path() / text("sp_time_", other, "_per_node.json"));
-  for (const auto& answer : nlohmann::json::parse(in)["answers"]) {
+  const nlohmann::json recorded = nlohmann::json::parse(in);
+  EXPECT_EQ(recorded.at("answers").size(), 7U);
+  for (const auto& answer : recorded.at("answers")) {
     const Inputs inputs = read_inputs(folder.yaml(), {"SEQ_LENGTH=2048", "time_profile_mode=static", text("NUM_NODES=", answer["nodes"]), text("settle_bsz=", answer["batch"]),
                                                       text("NUM_GPUS_PER_NODE=", answer["devices_per_node"]), text("MEMORY_CONSTRAINT=", answer["memory_gb"])});
     const SearchResult found = search(inputs);
