@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "base/expect_error.hpp"
 #include "plan/plan.hpp"
 #include "plan/plan_helper.hpp"
 #include "plan/schedule.hpp"
@@ -10,6 +11,7 @@ namespace tessera::plan {
 namespace {
 
 using ::testing::HasSubstr;
+using tessera::testing::error_of;
 
 Plan read(const std::string& json) { return read_plan(ConfigNode::parse(json, "plan.json")); }
 
@@ -17,17 +19,6 @@ std::string replaced(std::string whole, const std::string& from, const std::stri
   const std::size_t at = whole.find(from);
   EXPECT_NE(at, std::string::npos) << from;
   return whole.replace(at, from.size(), to);
-}
-
-template <typename Action>
-Error error_of(const Action& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "nothing was refused";
-  return {ErrorCode::internal, "nothing"};
 }
 
 class EditedPlan : public ::testing::Test {

@@ -6,6 +6,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "plan/balance.hpp"
+#include "base/expect_error.hpp"
 #include "plan/plan.hpp"
 #include "plan/plan_helper.hpp"
 
@@ -13,17 +14,7 @@ namespace tessera::plan {
 namespace {
 
 using ::testing::HasSubstr;
-
-template <typename Action>
-Error error_of(const Action& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "nothing was refused";
-  return {ErrorCode::internal, "nothing"};
-}
+using tessera::testing::error_of;
 
 // Calls `visit` with every way to cut `blocks` blocks into `stages` stages.
 void for_all_cuts(int blocks, int stages, const std::function<void(const std::vector<int>&)>& visit) {
