@@ -78,6 +78,21 @@ std::string fish_values(const ValueKind& value) {
   return "";
 }
 
+// A case for each option that takes a value: what completes the value after it.
+template <typename Reply>
+std::string value_cases(const std::vector<CompletionCommand>& commands, const Reply& reply) {
+  std::ostringstream out;
+  for (const CompletionCommand& command : commands) {
+    for (const CompletionOption& option : command.options) {
+      if (!option.takes_value) continue;
+      std::vector<std::string> patterns;
+      for (const std::string& name : option.names) patterns.push_back(quoted(command.path + " " + name));
+      out << "    " << joined(patterns, "|") << ") " << reply(option.value) << "; return ;;\n";
+    }
+  }
+  return out.str();
+}
+
 }  // namespace
 
 std::string bash_completion(const std::vector<CompletionCommand>& commands) {
@@ -88,15 +103,7 @@ std::string bash_completion(const std::vector<CompletionCommand>& commands) {
       << "  for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
       << walk(commands) << "  done\n"
       << "  case \"$command $previous\" in\n";
-  for (const CompletionCommand& command : commands) {
-    for (const CompletionOption& option : command.options) {
-      if (!option.takes_value) continue;
-      std::vector<std::string> patterns;
-      for (const std::string& name : option.names) patterns.push_back(quoted(command.path + " " + name));
-      out << "    " << joined(patterns, "|") << ") " << bash_reply(option.value) << "; return ;;\n";
-    }
-  }
-  out << "  esac\n  case $command in\n";
+  out << value_cases(commands, bash_reply) << "  esac\n  case $command in\n";
   for (const CompletionCommand& command : commands) {
     out << "    " << quoted(command.path) << ")\n"
         << "      if [[ $current == -* ]]; then " << bash_words("compgen -W " + quoted(joined(all_names(command)))) << "\n"
@@ -118,15 +125,7 @@ std::string zsh_completion(const std::vector<CompletionCommand>& commands) {
       << "  for word in ${words[2,CURRENT-1]}; do\n"
       << walk(commands) << "  done\n"
       << "  case \"$command $previous\" in\n";
-  for (const CompletionCommand& command : commands) {
-    for (const CompletionOption& option : command.options) {
-      if (!option.takes_value) continue;
-      std::vector<std::string> patterns;
-      for (const std::string& name : option.names) patterns.push_back(quoted(command.path + " " + name));
-      out << "    " << joined(patterns, "|") << ") " << zsh_reply(option.value) << "; return ;;\n";
-    }
-  }
-  out << "  esac\n  case $command in\n";
+  out << value_cases(commands, zsh_reply) << "  esac\n  case $command in\n";
   for (const CompletionCommand& command : commands) {
     out << "    " << quoted(command.path) << ")\n      if [[ ${words[CURRENT]} == -* ]]; then\n        entries=(";
     for (const CompletionOption& option : command.options) {

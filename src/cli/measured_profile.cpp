@@ -7,7 +7,7 @@
 
 #include "base/file_system.hpp"
 #include "base/hash.hpp"
-#include "cli/temporary_folder.hpp"
+#include "base/temporary_folder.hpp"
 #include "cli/workers.hpp"
 #include "control/local_launcher.hpp"
 

@@ -8,7 +8,7 @@
 
 #include "base/file_system.hpp"
 #include "cli/commands.hpp"
-#include "cli/temporary_folder.hpp"
+#include "base/temporary_folder.hpp"
 #include "cli/train_command.hpp"
 #include "cli/workers.hpp"
 #include "observe/metrics.hpp"

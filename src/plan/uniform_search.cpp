@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "base/error.hpp"
+#include "plan/divisors.hpp"
 #include "plan/uniform_parts.hpp"
 
 namespace tessera::plan {
@@ -32,8 +33,8 @@ struct Order {
 
 std::vector<int> divisors(std::int64_t of, std::int64_t most) {
   std::vector<int> out;
-  for (std::int64_t d = 1; d <= std::min(of, most); ++d)
-    if (of % d == 0) out.push_back(static_cast<int>(d));
+  for (const std::int64_t d : divisors_of(of))
+    if (d <= most) out.push_back(static_cast<int>(d));
   return out;
 }
 

@@ -110,7 +110,7 @@ TEST(Config, SurvivesDeepNesting) {
 }
 
 TEST(Config, ReportsAFileThatIsNotThere) {
-  const testing::TemporaryFolder folder;
+  const TemporaryFolder folder;
   const Error error = error_of([&] { ConfigNode::load(folder / "absent.yaml"); });
   EXPECT_EQ(error.code(), ErrorCode::not_found);
   EXPECT_THAT(error.what(), HasSubstr("absent.yaml"));

@@ -13,7 +13,12 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::error_of;
-using testing::TemporaryFolder;
+
+int entry_count(const TemporaryFolder& folder) {
+  int count = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) count += entry.exists() ? 1 : 0;
+  return count;
+}
 
 // Passes everything on until the operation with number `fail_at`, which fails as a full disk does.
 class FullDisk final : public FileSystem {
@@ -76,7 +81,7 @@ TEST(WriteWhole, SyncsTheFileBeforeTheNameAndTheFolderAfterIt) {
   write_whole(disk, folder / "a.json", std::string("content"));
   EXPECT_THAT(disk.steps, ElementsAre("create", "append", "sync", "close", "rename", "sync_directory"));
   EXPECT_EQ(read_whole(folder / "a.json"), "content");
-  EXPECT_EQ(folder.entry_count(), 1);
+  EXPECT_EQ(entry_count(folder), 1);
 }
 
 TEST(WriteWhole, AFullDiskLeavesWhatWasThereAndNothingElse) {
@@ -89,7 +94,7 @@ TEST(WriteWhole, AFullDiskLeavesWhatWasThereAndNothingElse) {
     EXPECT_EQ(error.code(), ErrorCode::io);
     EXPECT_THAT(error.what(), HasSubstr("No space left on device"));
     EXPECT_EQ(read_whole(folder / "a.json"), "old") << "failing at " << disk.steps.back();
-    EXPECT_EQ(folder.entry_count(), 1) << "failing at " << disk.steps.back();
+    EXPECT_EQ(entry_count(folder), 1) << "failing at " << disk.steps.back();
   }
 }
 

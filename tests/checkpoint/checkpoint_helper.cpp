@@ -1,10 +1,8 @@
 #include "checkpoint/checkpoint_helper.hpp"
 
 #include <ATen/ops/empty.h>
-#include <unistd.h>
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 
@@ -28,19 +26,6 @@ at::Tensor part_of(const at::Tensor& tensor, int dim, int index, int size) {
 }
 
 }  // namespace
-
-TemporaryFolder::TemporaryFolder() {
-  // In memory where there is such a place: the tests sync files some ten thousand times.
-  const bool in_memory = std::getenv("TMPDIR") == nullptr && ::access("/dev/shm", W_OK) == 0;
-  const std::filesystem::path parent = in_memory ? "/dev/shm" : std::filesystem::temp_directory_path();
-  std::string name = (parent / "tessera-checkpoint-XXXXXX").string();
-  if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
-  path_ = name;
-}
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
 
 Tensors make_tensors(std::uint64_t seed) {
   Random random(seed);

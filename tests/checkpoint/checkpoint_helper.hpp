@@ -9,21 +9,10 @@
 #include <vector>
 
 #include "base/random.hpp"
+#include "base/temporary_folder.hpp"
 #include "checkpoint/checkpoint.hpp"
 
 namespace tessera::checkpoint {
-
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 using Tensors = std::map<std::string, at::Tensor>;
 

@@ -78,22 +78,9 @@ CommandResult run_tessera(std::vector<std::string> arguments, const CommandOptio
   return run_command(std::move(arguments), options);
 }
 
-TemporaryFolder::TemporaryFolder() {
-  std::string name = (std::filesystem::temp_directory_path() / "tessera-cli-XXXXXX").string();
-  if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
-  path_ = name;
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-std::filesystem::path TemporaryFolder::write(const std::string& name, const std::string& content, bool executable) const {
-  const std::filesystem::path path = path_ / name;
-  std::filesystem::create_directories(path.parent_path());
-  std::ofstream(path) << content;
-  if (executable) std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+std::filesystem::path write_program(const TemporaryFolder& folder, const std::string& name, const std::string& script) {
+  const std::filesystem::path path = folder.write(name, script);
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
   return path;
 }
 

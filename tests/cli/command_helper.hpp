@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/temporary_folder.hpp"
+
 namespace tessera::cli {
 
 struct CommandResult {
@@ -24,18 +26,7 @@ CommandResult run_command(std::vector<std::string> arguments, const CommandOptio
 CommandResult run_tessera(std::vector<std::string> arguments, const CommandOptions& options = {});
 std::string tessera_path();
 
-// A folder of its own, gone with the object.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-  // Writes a file into it and returns its path; `executable` for scripts.
-  std::filesystem::path write(const std::string& name, const std::string& content, bool executable = false) const;
-
- private:
-  std::filesystem::path path_;
-};
+// A script that can be run.
+std::filesystem::path write_program(const TemporaryFolder& folder, const std::string& name, const std::string& script);
 
 }  // namespace tessera::cli

@@ -48,7 +48,7 @@ TEST(Doctor, SharedMemoryThatIsNotThereIsNamed) {
 
 TEST(Doctor, FindsTheWorkersVersion) {
   const TemporaryFolder folder;
-  const auto worker = folder.write("tessera-worker", "#!/bin/sh\necho \"tessera-worker 9.9.9, torch 1.2.3\"\n", true);
+  const auto worker = write_program(folder, "tessera-worker", "#!/bin/sh\necho \"tessera-worker 9.9.9, torch 1.2.3\"\n");
   const Finding finding = check_worker(worker, Seconds(30));
   EXPECT_EQ(finding.status, Status::ok);
   EXPECT_THAT(finding.value, HasSubstr("torch 1.2.3"));
@@ -56,7 +56,7 @@ TEST(Doctor, FindsTheWorkersVersion) {
 
 TEST(Doctor, AWorkerThatFailsIsMissingAndItsWordsAreShown) {
   const TemporaryFolder folder;
-  const auto worker = folder.write("tessera-worker", "#!/bin/sh\necho 'libtorch.so: cannot open' >&2\nexit 127\n", true);
+  const auto worker = write_program(folder, "tessera-worker", "#!/bin/sh\necho 'libtorch.so: cannot open' >&2\nexit 127\n");
   const Finding finding = check_worker(worker, Seconds(30));
   EXPECT_EQ(finding.status, Status::missing);
   EXPECT_THAT(finding.value, HasSubstr("libtorch.so: cannot open"));
@@ -65,7 +65,7 @@ TEST(Doctor, AWorkerThatFailsIsMissingAndItsWordsAreShown) {
 
 TEST(Doctor, AWorkerThatHangsIsGivenUpAndEnded) {
   const TemporaryFolder folder;
-  const auto worker = folder.write("tessera-worker", "#!/bin/sh\necho $$ > " + (folder.path() / "pid").string() + "\nexec sleep 600\n", true);
+  const auto worker = write_program(folder, "tessera-worker", "#!/bin/sh\necho $$ > " + (folder.path() / "pid").string() + "\nexec sleep 600\n");
   const Finding finding = check_worker(worker, Seconds(2));
   EXPECT_EQ(finding.status, Status::missing);
   EXPECT_THAT(finding.value, HasSubstr("did not answer within"));

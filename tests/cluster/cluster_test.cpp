@@ -113,7 +113,7 @@ TEST(Cluster, KnowsWhatItsDevicesComputeIn) {
 TEST(Cluster, WritesWhatItReads) {
   const ClusterSpec cluster = cluster_of(kTwoGroups);
   EXPECT_TRUE(same(cluster, cluster_of(to_yaml(cluster)))) << to_yaml(cluster);
-  const testing::TemporaryFolder folder;
+  const TemporaryFolder folder;
   EXPECT_TRUE(same(cluster, load_cluster(folder.write("cluster.yaml", to_yaml(cluster)))));
 }
 

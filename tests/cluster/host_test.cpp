@@ -172,7 +172,7 @@ TEST(Resolve, LabHostsShareThisMachine) {
 }
 
 TEST(Resolve, AFileIsReadAndItsErrorsNameIt) {
-  const testing::TemporaryFolder folder;
+  const TemporaryFolder folder;
   ClusterChoice file = choice(ClusterChoice::Kind::file, 0);
   file.file = folder.write("c.yaml", "groups:\n  - {name: a, device: h200, devices_per_node: 8, inside: nvlink4}\n");
   EXPECT_EQ(resolve(file).device_count(), 8);

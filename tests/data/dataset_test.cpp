@@ -11,7 +11,7 @@
 #include "base/error.hpp"
 #include "base/random.hpp"
 #include "data/permutation.hpp"
-#include "data/temporary_folder.hpp"
+#include "base/temporary_folder.hpp"
 
 namespace tessera::data {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "base/error.hpp"
 #include "base/file_system.hpp"
-#include "data/temporary_folder.hpp"
+#include "base/temporary_folder.hpp"
 #include "data/tokenizer.hpp"
 
 namespace tessera::data {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/file_system.hpp"
-#include "data/temporary_folder.hpp"
+#include "base/temporary_folder.hpp"
 
 namespace tessera::data {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "base/error.hpp"
 #include "base/random.hpp"
-#include "data/temporary_folder.hpp"
+#include "base/temporary_folder.hpp"
 
 namespace tessera::data {
 namespace {

@@ -8,7 +8,7 @@
 #include "base/error.hpp"
 #include "data/byte_alphabet.hpp"
 #include "data/regex.hpp"
-#include "data/temporary_folder.hpp"
+#include "base/temporary_folder.hpp"
 
 namespace tessera::data {
 namespace {

@@ -14,7 +14,6 @@ namespace {
 
 using testing::error_of;
 using ::testing::HasSubstr;
-using testing::TemporaryFolder;
 
 ModelSpec model_of(const std::string& yaml) { return read_model(ConfigNode::parse(yaml, "m.yaml")); }
 ModelSpec preset(const std::string& name) { return model_of("{preset: " + name + "}"); }

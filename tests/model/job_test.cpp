@@ -10,7 +10,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using testing::error_of;
-using testing::TemporaryFolder;
 
 constexpr const char* kModel = "model: {arch: llama, hidden: 64, layers: 2, heads: 4, ffn: 96, seq: 32, vocab: 512}\n";
 

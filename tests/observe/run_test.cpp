@@ -9,7 +9,7 @@
 
 #include "base/error.hpp"
 #include "base/file_system.hpp"
-#include "observe/observe_helper.hpp"
+#include "base/temporary_folder.hpp"
 
 namespace tessera::observe {
 namespace {

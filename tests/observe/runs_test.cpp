@@ -6,7 +6,7 @@
 
 #include "base/error.hpp"
 #include "base/file_system.hpp"
-#include "observe/observe_helper.hpp"
+#include "base/temporary_folder.hpp"
 #include "observe/run.hpp"
 
 namespace tessera::observe {

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "base/file_system.hpp"
-#include "observe/observe_helper.hpp"
+#include "base/temporary_folder.hpp"
 
 namespace tessera::observe {
 namespace {

@@ -243,7 +243,7 @@ std::string with(const std::string& from, const std::string& to) {
 }
 
 TEST(ProfileFile, IsReadFromDisk) {
-  const testing::TemporaryFolder folder;
+  const TemporaryFolder folder;
   EXPECT_EQ(load_profile(folder.write("p.json", kProfile)).communication.size(), 1u);
   EXPECT_EQ(error_of([&] { load_profile(folder / "absent.json"); }).code(), ErrorCode::not_found);
 }

@@ -108,15 +108,4 @@ Curve train_curve(const model::JobSpec& job, const Degrees& degrees, std::int64_
   return curve;
 }
 
-ScratchFolder::ScratchFolder() {
-  std::string name = (std::filesystem::temp_directory_path() / "tessera-test-XXXXXX").string();
-  ensure(::mkdtemp(name.data()) != nullptr, "cannot make a scratch folder");
-  path_ = name;
-}
-
-ScratchFolder::~ScratchFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
 }  // namespace tessera::train

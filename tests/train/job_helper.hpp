@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/temporary_folder.hpp"
 #include "comm/comm.hpp"
 #include "data/data.hpp"
 #include "model/job.hpp"
@@ -39,16 +40,5 @@ struct Curve {
   std::vector<double> norms;
 };
 Curve train_curve(const model::JobSpec& job, const Degrees& degrees, std::int64_t steps);
-
-// A folder of the test's own, removed with the object.
-class ScratchFolder {
- public:
-  ScratchFolder();
-  ~ScratchFolder();
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 }  // namespace tessera::train

@@ -7,7 +7,7 @@ namespace tessera::train {
 namespace {
 
 std::vector<double> losses_after_resume(const model::JobSpec& job, const Degrees& before, const Degrees& after, std::int64_t split, std::int64_t steps) {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const auto dataset = data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
   const plan::Plan first = plan_of(job, before);
   on_ranks(first.world_size(), [&](comm::Communicator& comm) {
@@ -56,7 +56,7 @@ TEST(Resume, UnderAnotherPlanFollowsTheSameCurve) {
 }
 
 TEST(Resume, OfAnotherModelIsRefused) {
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch;
   const auto job = tiny_job();
   const auto other = tiny_job({}, ", tied: true");
   const auto dataset = data::Dataset::open(job.data, 32, 256, 1, data::default_cache_dir());
