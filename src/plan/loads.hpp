@@ -23,7 +23,7 @@ struct BlockLoad {
   double exchange = 0;         // once a step: gradients and, sharded, parameters; what is waited for
   double optimizer = 0;        // once a step
   double tied_exchange = 0;    // once a step, where a stage does not hold the block that owns a tied parameter
-  double weights = 0;          // bytes; what embeds ZeRO-3 keeps its share only
+  double weights = 0;          // bytes; under ZeRO-3 a rank's share
   double gradients = 0;
   double optimizer_state = 0;
   double tied_bytes = 0;       // of all three, where a stage does not hold the owner
@@ -73,9 +73,13 @@ class Loads {
 
  private:
   struct Group;
+  struct Pass;
   using Key = std::tuple<int, int, int, int, int, int, int, int, int, std::int64_t>;
 
-  BlockLoad priced(int repeat, int group, const Strategy& strategy, std::int64_t samples) const;
+  using PassKey = std::tuple<int, int, int, int, int, int, int, std::int64_t>;
+
+  const Pass& pass(int repeat, int group, const Strategy& strategy, std::int64_t micro_batch);
+  BlockLoad priced(int repeat, int group, const Strategy& strategy, std::int64_t samples);
 
   const model::ModelSpec& model_;
   const cluster::ClusterSpec& cluster_;
@@ -83,8 +87,11 @@ class Loads {
   std::vector<int> repeat_of_;
   std::vector<std::unique_ptr<Group>> groups_;
   std::map<Key, BlockLoad> blocks_;
+  std::map<PassKey, std::unique_ptr<Pass>> passes_;
 };
 
+// Two receive buffers in each direction at a stage's ends, in bytes of a rank.
+double boundary_buffers(const Loads& loads, const Plan& plan, int stage);
 // The step's price by the closed forms of the schedules (docs/rooms/plan.md): stages of any width and depth, blocks cut in any
 // way. parts add up to the step. Needs a plan whose schedule is 1f1b, zb-h1 or zb-h2 (others: their closed forms with equal stages).
 Prediction predict(const Plan& plan, Loads& loads);

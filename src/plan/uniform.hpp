@@ -26,6 +26,7 @@ struct UniformPlan {
   int dp = 1;
   int pp = 1;
   int ep = 1;
+  model::ContextKind context = model::ContextKind::ring;
   int chunks = 1;  // stages of a rank, with the interleaved schedule
   Schedule schedule = Schedule::one_f_one_b;
   std::int64_t micro_batch = 1;   // samples
@@ -67,6 +68,7 @@ struct LayerTime {
   PassTime forward;
   PassTime backward;  // without what is computed again
   PassTime again;
+  double weight_half = 0;  // of backward: what only makes gradients of weights
 };
 
 struct UniformPrice {

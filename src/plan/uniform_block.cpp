@@ -22,13 +22,13 @@ bool stays_wide(std::string_view name) { return is_core(name) || starts(name, "r
 
 class BlockClock {
  public:
-  explicit BlockClock(const Pricing& pricing)
-      : p_(pricing),
-        plan_(pricing.plan),
-        kernels_(pricing.kernels),
-        calibration_(pricing.kernels.calibration()),
-        loose_(pricing.plan.compiled ? 1.0 : calibration_.unfused),
-        exposed_(pricing.plan.hide_tensor ? calibration_.tensor_exposed : calibration_.tensor_exposed_plain) {}
+  BlockClock(const UniformPlan& plan, const profile::Kernels& kernels, const profile::Exchanges& exchanges)
+      : plan_(plan),
+        kernels_(kernels),
+        exchanges_(exchanges),
+        calibration_(kernels.calibration()),
+        loose_(plan.compiled ? 1.0 : calibration_.unfused),
+        exposed_(plan.hide_tensor ? calibration_.tensor_exposed : calibration_.tensor_exposed_plain) {}
 
   LayerTime time(const model::BlockSpec& block) const {
     const model::BlockCost cost = model::cost_of(block, shard_of(plan_));
@@ -37,10 +37,16 @@ class BlockClock {
       add(step, false, out.forward);
       cast(step, out.forward, out.backward);
     }
-    for (const Operator& step : cost.backward_operators)
-      if (!(plan_.frozen && step.weight_half)) add(step, true, out.backward);
-    exchange(cost.forward_exchanges, out.forward);
-    exchange(cost.backward_exchanges, out.backward);
+    for (const Operator& step : cost.backward_operators) {
+      if (step.weight_half && plan_.frozen) continue;
+      const double before = out.backward.total();
+      add(step, true, out.backward);
+      if (step.weight_half) out.weight_half += out.backward.total() - before;
+    }
+    const auto copies = block.dims.find("experts_per_token");
+    const int chosen = copies == block.dims.end() ? 1 : static_cast<int>(copies->second);
+    exchange(cost.forward_exchanges, chosen, out.forward);
+    exchange(cost.backward_exchanges, chosen, out.backward);
     if (block.kind == "moe_layer") {
       out.forward.host += calibration_.router_host;
       out.backward.host += calibration_.router_host;
@@ -101,7 +107,8 @@ class BlockClock {
     backward.elementwise += kernels_.move(4 * static_cast<double>(step.n) * traffic);
   }
 
-  void exchange(const std::vector<Exchange>& exchanges, PassTime& pass) const {
+  // `chosen`: experts of each token.
+  void exchange(const std::vector<Exchange>& exchanges, int chosen, PassTime& pass) const {
     double ring = 0;
     for (const Exchange& one : exchanges) {
       const auto bytes = static_cast<double>(one.bytes.value);
@@ -110,9 +117,14 @@ class BlockClock {
           pass.tensor_exchange += tensor(one) * exposed_ * (one.overlaps ? calibration_.tensor_beside : 1);
           break;
         case Exchange::Axis::expert:
-          pass.expert_exchange += p_.exchanges.all_to_all(bytes, p_.model.experts.chosen, {plan_.ep, 1}) * calibration_.expert_exposed;
+          pass.expert_exchange += exchanges_.all_to_all(bytes, chosen, {plan_.ep, 1}) * calibration_.expert_exposed;
           break;
-        case Exchange::Axis::context: ring += p_.exchanges.message(bytes, plan_.tp); break;
+        case Exchange::Axis::context:
+          if (one.operation == "all_to_all")
+            pass.context_exchange += exchanges_.all_to_all(bytes, 1, {plan_.cp, plan_.tp});
+          else
+            ring += exchanges_.message(bytes, plan_.tp);
+          break;
       }
     }
     // The ring's messages run beside attention; what is longer is waited for.
@@ -123,12 +135,12 @@ class BlockClock {
     const profile::Collective operation = one.operation == "all_reduce"   ? profile::Collective::all_reduce
                                           : one.operation == "all_gather" ? profile::Collective::all_gather
                                                                           : profile::Collective::reduce_scatter;
-    return p_.exchanges.collective(operation, static_cast<double>(one.bytes.value), {plan_.tp, 1});
+    return exchanges_.collective(operation, static_cast<double>(one.bytes.value), {plan_.tp, 1});
   }
 
-  const Pricing& p_;
   const UniformPlan& plan_;
   const profile::Kernels& kernels_;
+  const profile::Exchanges& exchanges_;
   const profile::Calibration& calibration_;
   const double loose_;    // factor on the traffic of elementwise work
   const double exposed_;  // share of tensor-parallel exchanges
@@ -136,7 +148,9 @@ class BlockClock {
 
 }  // namespace
 
-LayerTime block_time(const Pricing& pricing, const model::BlockSpec& block) { return BlockClock(pricing).time(block); }
+LayerTime block_time(const UniformPlan& plan, const profile::Kernels& kernels, const profile::Exchanges& exchanges, const model::BlockSpec& block) {
+  return BlockClock(plan, kernels, exchanges).time(block);
+}
 
 model::BlockShard shard_of(const UniformPlan& plan) {
   model::BlockShard shard;
@@ -148,6 +162,7 @@ model::BlockShard shard_of(const UniformPlan& plan) {
                                                      : model::Recompute::none;
   shard.sequence_parallel = plan.sequence_parallel && plan.tp > 1;
   shard.context_parallel = plan.cp;
+  shard.context = plan.context;
   shard.expert_parallel = plan.ep;
   return shard;
 }

@@ -36,8 +36,12 @@ struct Pricing {
   double tokens() const { return static_cast<double>(plan.micro_batch) * static_cast<double>(model.seq) / plan.cp; }
 };
 
-// A block's operators and exchanges against a clock.
-LayerTime block_time(const Pricing& pricing, const model::BlockSpec& block);
+// A block's operators and exchanges against a clock. Of the plan only what a block's rank does counts: tp, cp, ep, micro_batch,
+// format, again and the flags.
+LayerTime block_time(const UniformPlan& plan, const profile::Kernels& kernels, const profile::Exchanges& exchanges, const model::BlockSpec& block);
+inline LayerTime block_time(const Pricing& pricing, const model::BlockSpec& block) {
+  return block_time(pricing.plan, pricing.kernels, pricing.exchanges, block);
+}
 
 // One micro-batch on one stage.
 struct StageTime {

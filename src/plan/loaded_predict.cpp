@@ -1,0 +1,195 @@
+#include <algorithm>
+#include <numeric>
+
+#include "plan/closed_form.hpp"
+#include "plan/loads.hpp"
+#include "plan/schedule.hpp"
+
+namespace tessera::plan {
+namespace {
+
+// One micro-batch through a place of the pipeline, and a step of it.
+struct PlaceLoad {
+  BlockLoad sum;           // over its blocks
+  double resplit = 0;      // both passes
+  double messages = 0;     // both directions
+  double forward = 0;
+  double backward = 0;
+  double fill = 0;
+  double once = 0;         // a step
+  double passes() const { return forward + backward + messages; }
+};
+
+class LoadedPrediction {
+ public:
+  LoadedPrediction(const Plan& plan, Loads& loads) : plan_(plan), loads_(loads), pipeline_(pipeline_of(plan)), samples_(plan.global_batch / plan.micro_batches) {
+    for (int place = 0; place < pipeline_.places; ++place) places_.push_back(load_of(place));
+  }
+
+  Prediction predict() const {
+    const auto m = static_cast<double>(plan_.micro_batches);
+    const auto busy = [&](const PlaceLoad& place) { return m * place.passes() - place.fill + place.once; };
+    const PlaceLoad& slowest = *std::max_element(places_.begin(), places_.end(), [&](const auto& a, const auto& b) { return busy(a) < busy(b); });
+    double fill = 0;
+    for (const PlaceLoad& place : places_) fill += place.fill;
+    double host = 0;
+    for (const Stage& stage : plan_.stages) host = std::max(host, loads_.step_host(group_of(stage)));
+    Prediction out;
+    out.step = Seconds(busy(slowest) + fill + host);
+    const BlockLoad& sum = slowest.sum;
+    const std::pair<const char*, double> parts[] = {{"matrix products", m * sum.products},
+                                                    {"attention", m * sum.attention},
+                                                    {"elementwise", m * sum.elementwise},
+                                                    {"computed again", m * sum.again},
+                                                    {"tensor-parallel exchange", m * sum.tensor_exchange},
+                                                    {"context-parallel exchange", m * sum.context_exchange},
+                                                    {"expert exchange", m * sum.expert_exchange},
+                                                    {"parameter exchange", m * sum.parameter_exchange},
+                                                    {"re-splitting", m * slowest.resplit},
+                                                    {"host", m * sum.host + host},
+                                                    {"messages between stages", m * slowest.messages},
+                                                    {"bubble", fill - slowest.fill},
+                                                    {"gradient exchange", sum.exchange},
+                                                    {"optimizer", sum.optimizer}};
+    for (const auto& [name, seconds] : parts)
+      if (seconds != 0) out.parts.emplace_back(name, Seconds(seconds));
+    out.memory.resize(plan_.ranks.size());
+    double busy_ranks = 0;
+    for (int place = 0; place < pipeline_.places; ++place) {
+      double bytes = 0;
+      for (const auto& [name, term] : memory(place)) bytes += term;
+      for (const int rank : plan_.stages[static_cast<std::size_t>(place)].ranks) out.memory[static_cast<std::size_t>(rank)] = Bytes(static_cast<std::int64_t>(bytes));
+      const PlaceLoad& load = places_[static_cast<std::size_t>(place)];
+      busy_ranks += m * (load.forward + load.backward) * static_cast<double>(plan_.stages[static_cast<std::size_t>(place)].ranks.size());
+    }
+    out.bubble = std::max(0.0, 1 - busy_ranks / (out.step.value * static_cast<double>(plan_.ranks.size())));
+    return out;
+  }
+
+  std::vector<std::pair<std::string, double>> memory(int place) const {
+    const BlockLoad& sum = places_[static_cast<std::size_t>(place)].sum;
+    const int group = group_of(plan_.stages[static_cast<std::size_t>(place)]);
+    std::vector<ChunkBytes> saved;
+    double buffers = 0;
+    for (int chunk = 0; chunk < pipeline_.chunks; ++chunk) {
+      const int stage = stage_at(plan_.schedule, place, chunk, pipeline_.places);
+      double bytes = 0;
+      for_blocks(stage, [&](int, const BlockLoad& load, const Strategy&, const Strategy*) { bytes += load.saved; });
+      saved.push_back({static_cast<std::int64_t>(bytes), static_cast<std::int64_t>(bytes)});
+      buffers = std::max(buffers, boundary_buffers(loads_, plan_, stage));
+    }
+    const auto activations = static_cast<double>(most_bytes(order_of(plan_, place), saved));
+    return {{"process", loads_.process_bytes(group)},
+            {"weights", sum.weights},
+            {"gradients", sum.gradients},
+            {"optimizer state", sum.optimizer_state},
+            {"tied parameters", sum.tied_bytes},
+            {"activations", activations},
+            {"workspace", sum.workspace},
+            {"communication buffers", buffers}};
+  }
+
+ private:
+  int group_of(const Stage& stage) const { return plan_.ranks[static_cast<std::size_t>(stage.ranks.front())].group; }
+
+  // visit(block, load, strategy, strategy of the block before in the stage or nullptr)
+  template <typename Visit>
+  void for_blocks(int stage, const Visit& visit) const {
+    const Stage& of = plan_.stages[static_cast<std::size_t>(stage)];
+    const Strategy* before = nullptr;
+    for (const StrategyRun& run : of.runs)
+      for (int b = run.first; b < run.last; ++b) {
+        visit(b, loads_.block(loads_.repeat_of()[static_cast<std::size_t>(b)], group_of(of), run.strategy, samples_), run.strategy, before);
+        before = &run.strategy;
+      }
+  }
+
+  PlaceLoad load_of(int place) const {
+    PlaceLoad out;
+    for (int chunk = 0; chunk < pipeline_.chunks; ++chunk) add_stage(stage_at(plan_.schedule, place, chunk, pipeline_.places), place, out);
+    const int group = group_of(plan_.stages[static_cast<std::size_t>(place)]);
+    const Fill fill = fill_of(plan_.schedule, pipeline_.chunks, loads_.weight_pass_bubble(group));
+    out.fill = fill.forward * out.forward + fill.backward * (out.backward + out.messages);
+    out.once = out.sum.exchange + out.sum.optimizer;
+    return out;
+  }
+
+  void add_stage(int index, int place, PlaceLoad& out) const {
+    const Stage& stage = plan_.stages[static_cast<std::size_t>(index)];
+    const int group = group_of(stage);
+    const bool tied_elsewhere = !holds_first_block(place);
+    for_blocks(index, [&](int block, const BlockLoad& load, const Strategy& strategy, const Strategy* before) {
+      add(out.sum, load, tied_elsewhere);
+      out.forward += load.forward;
+      out.backward += load.backward();
+      if (before == nullptr) return;
+      const double resplit = loads_.resplit(loads_.repeat_of()[static_cast<std::size_t>(block)], group, *before, strategy, samples_);
+      out.resplit += 2 * resplit;
+      out.forward += resplit;
+      out.backward += resplit;
+    });
+    out.forward += loads_.micro_batch_host(group);
+    out.sum.host += loads_.micro_batch_host(group);
+    if (index + 1 == static_cast<int>(plan_.stages.size())) return;
+    const Stage& next = plan_.stages[static_cast<std::size_t>(index) + 1];
+    if (next.ranks == stage.ranks) return;
+    out.messages += 2 * loads_.message(loads_.input_bytes(loads_.repeat_of()[static_cast<std::size_t>(next.first_block())], samples_), group,
+                                       static_cast<int>(stage.ranks.size()), group_of(next), static_cast<int>(next.ranks.size()));
+  }
+
+  // The first block owns what others tie.
+  bool holds_first_block(int place) const {
+    for (int chunk = 0; chunk < pipeline_.chunks; ++chunk)
+      if (stage_at(plan_.schedule, place, chunk, pipeline_.places) == 0) return true;
+    return false;
+  }
+
+  static void add(BlockLoad& sum, const BlockLoad& load, bool tied_elsewhere) {
+    sum.exchange += load.exchange + (tied_elsewhere ? load.tied_exchange : 0);
+    sum.optimizer += load.optimizer;
+    sum.weights += load.weights;
+    sum.gradients += load.gradients;
+    sum.optimizer_state += load.optimizer_state;
+    sum.tied_bytes += tied_elsewhere ? load.tied_bytes : 0;
+    sum.workspace = std::max(sum.workspace, load.workspace);
+    sum.products += load.products;
+    sum.attention += load.attention;
+    sum.elementwise += load.elementwise;
+    sum.again += load.again;
+    sum.tensor_exchange += load.tensor_exchange;
+    sum.context_exchange += load.context_exchange;
+    sum.expert_exchange += load.expert_exchange;
+    sum.parameter_exchange += load.parameter_exchange;
+    sum.host += load.host;
+  }
+
+  const Plan& plan_;
+  Loads& loads_;
+  const Pipeline pipeline_;
+  const std::int64_t samples_;
+  std::vector<PlaceLoad> places_;
+};
+
+}  // namespace
+
+double boundary_buffers(const Loads& loads, const Plan& plan, int stage) {
+  const Stage& of = plan.stages[static_cast<std::size_t>(stage)];
+  const auto whole = [&](int block) { return loads.input_bytes(loads.repeat_of()[static_cast<std::size_t>(block)], plan.global_batch / plan.micro_batches); };
+  double bytes = 0;
+  if (stage > 0) bytes = whole(of.first_block());
+  if (stage + 1 < static_cast<int>(plan.stages.size())) bytes = std::max(bytes, whole(of.last_block()));
+  return 4 * bytes / static_cast<double>(of.ranks.size());
+}
+
+Prediction predict(const Plan& plan, Loads& loads) { return LoadedPrediction(plan, loads).predict(); }
+
+std::vector<std::pair<std::string, double>> memory_terms(const Plan& plan, int stage, Loads& loads) {
+  const Pipeline pipeline = pipeline_of(plan);
+  int place = stage % pipeline.places;
+  for (int p = 0; p < pipeline.places; ++p)
+    for (int chunk = 0; chunk < pipeline.chunks; ++chunk)
+      if (stage_at(plan.schedule, p, chunk, pipeline.places) == stage) place = p;
+  return LoadedPrediction(plan, loads).memory(place);
+}
+
+}  // namespace tessera::plan
