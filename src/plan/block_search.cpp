@@ -1,0 +1,397 @@
+#include "plan/block_search.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <thread>
+
+#include "base/error.hpp"
+#include "plan/divisors.hpp"
+#include "plan/stage_fronts.hpp"
+
+namespace tessera::plan {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+// Times that differ by less count as equal.
+constexpr double kEqual = 1e-9;
+// More groups than this are taken in the order of the cluster alone.
+constexpr std::size_t kMostOrdered = 4;
+
+struct GroupCut {
+  int group = 0;
+  int width = 1;
+  int stages = 1;
+};
+
+// What is fixed before stages are cut.
+struct Outer {
+  std::vector<GroupCut> groups;
+  std::int64_t micro_batches = 1;
+  Schedule schedule = Schedule::one_f_one_b;
+  double bound = 0;
+
+  int stages() const {
+    int out = 0;
+    for (const GroupCut& cut : groups) out += cut.stages;
+    return out;
+  }
+  StageKind kind(const GroupCut& cut) const { return {cut.group, cut.width, micro_batches, schedule}; }
+  // The simplest first among equally fast ones.
+  auto simplicity() const {
+    std::vector<std::pair<int, int>> cuts;
+    for (const GroupCut& cut : groups) cuts.emplace_back(cut.group, cut.width);
+    return std::tuple(groups.size(), stages(), schedule, micro_batches, cuts);
+  }
+};
+
+struct Found {
+  const Outer* outer = nullptr;
+  double step = kNever;
+  Plan plan;
+};
+
+// The last stages of a plan.
+struct Tail {
+  double busy = 0;               // of the busiest of them
+  double fill = 0;               // of all
+  const StageEntry* entry = nullptr;
+  int end = 0;                   // of the first of them
+  const Tail* next = nullptr;
+};
+
+// Everything that one thread remembers.
+class Solver {
+ public:
+  explicit Solver(const BlockProblem& problem) : problem_(problem), loads_(problem.model, problem.cluster, problem.precision) {}
+
+  StageFronts& fronts(const StageKind& kind) {
+    auto& known = fronts_[kind];
+    if (!known) known = std::make_unique<StageFronts>(problem_, loads_, kind);
+    return *known;
+  }
+  Loads& loads() { return loads_; }
+
+  // No plan of the outer choice is faster.
+  double bound(const Outer& outer) {
+    const std::vector<int>& repeat_of = loads_.repeat_of();
+    for (const GroupCut& cut : outer.groups)
+      if (!fronts(outer.kind(cut)).possible()) return kNever;
+    const StageFronts& base = fronts(outer.kind(outer.groups.front()));
+    double work = 0;
+    for (const int repeat : repeat_of) work += base.least_busy(repeat);
+    double capacity = 0;
+    double host = 0;
+    for (const GroupCut& cut : outer.groups) {
+      const StageFronts& kind = fronts(outer.kind(cut));
+      double slower = kNever;
+      for (int repeat = 0; repeat < static_cast<int>(problem_.model.repeats.size()); ++repeat)
+        slower = std::min(slower, base.least_busy(repeat) > 0 ? kind.least_busy(repeat) / base.least_busy(repeat) : 1.0);
+      capacity += slower > 0 ? cut.stages / slower : kNever;
+      host = std::max(host, loads_.step_host(cut.group));
+    }
+    double most = 0;
+    double fill = 0;
+    for (const int repeat : repeat_of) {
+      double busy = kNever;
+      double least = kNever;
+      for (const GroupCut& cut : outer.groups) {
+        busy = std::min(busy, fronts(outer.kind(cut)).least_busy(repeat));
+        least = std::min(least, fronts(outer.kind(cut)).least_fill(repeat));
+      }
+      most = std::max(most, busy);
+      fill += least;
+    }
+    return std::max(most, work / capacity) + fill + host;
+  }
+
+  // The best plan of the outer choice if it is not slower than `incumbent`.
+  std::optional<Found> solve(const Outer& outer, const std::atomic<double>& incumbent) {
+    const int stages = outer.stages();
+    const int blocks = static_cast<int>(loads_.repeat_of().size());
+    std::vector<StageFronts*> kinds;
+    std::vector<const GroupCut*> cuts;
+    double host = 0;
+    for (const GroupCut& cut : outer.groups) {
+      host = std::max(host, loads_.step_host(cut.group));
+      for (int s = 0; s < cut.stages; ++s) {
+        kinds.push_back(&fronts(outer.kind(cut)));
+        cuts.push_back(&cut);
+      }
+    }
+    const Prefix prefix(*this, kinds, cuts);
+    std::deque<Tail> tails;
+    const Tail end;
+    std::vector<std::vector<const Tail*>> behind(static_cast<std::size_t>(blocks) + 1);
+    behind[static_cast<std::size_t>(blocks)] = {&end};
+    for (int s = stages - 1; s >= 0; --s) {
+      std::vector<std::vector<const Tail*>> here(static_cast<std::size_t>(blocks) + 1);
+      const auto held = static_cast<double>(held_at_once(outer.schedule, s, stages, outer.micro_batches));
+      for (int first = s == 0 ? 0 : s; first <= (s == 0 ? 0 : blocks - (stages - s)); ++first) {
+        const double most = incumbent.load() * (1 + kEqual) - host;
+        if (prefix.busy(s, first) + prefix.fill(first) > most) continue;
+        std::vector<Tail> made;
+        for (int last = s + 1 == stages ? blocks : first + 1; last <= blocks - (stages - 1 - s); ++last) {
+          if (behind[static_cast<std::size_t>(last)].empty()) continue;
+          if (prefix.least(s, first, last) > most) break;
+          const double seconds = s + 1 == stages ? 0 : message(outer, *cuts[static_cast<std::size_t>(s)], *cuts[static_cast<std::size_t>(s) + 1], last);
+          StageFronts& kind = *kinds[static_cast<std::size_t>(s)];
+          for (const StageEntry* entry : kind.front(first, last, held, incumbent.load() * (1 + kEqual)))
+            for (const Tail* tail : behind[static_cast<std::size_t>(last)]) {
+              const Tail next{std::max(entry->busy + kind.busy_of(seconds), tail->busy), entry->fill + kind.fill_of(seconds) + tail->fill, entry, last, tail};
+              if (std::max(next.busy, prefix.busy(s, first)) + next.fill + prefix.fill(first) <= most) made.push_back(next);
+            }
+        }
+        std::stable_sort(made.begin(), made.end(), [](const Tail& a, const Tail& b) { return std::tuple(a.busy, a.fill) < std::tuple(b.busy, b.fill); });
+        double least = kNever;
+        for (const Tail& tail : made) {
+          if (tail.fill >= least) continue;
+          least = tail.fill;
+          tails.push_back(tail);
+          here[static_cast<std::size_t>(first)].push_back(&tails.back());
+        }
+      }
+      behind = std::move(here);
+    }
+    const Tail* best = nullptr;
+    for (const Tail* tail : behind.front())
+      if (best == nullptr || tail->busy + tail->fill < best->busy + best->fill) best = tail;
+    if (best == nullptr) return std::nullopt;
+    return Found{&outer, best->busy + best->fill + host, plan_of(outer, kinds, cuts, best)};
+  }
+
+ private:
+  // What the stages before a block take at least.
+  class Prefix {
+   public:
+    Prefix(Solver& solver, const std::vector<StageFronts*>& kinds, const std::vector<const GroupCut*>& cuts) {
+      const std::vector<int>& repeat_of = solver.loads_.repeat_of();
+      const std::size_t blocks = repeat_of.size();
+      fill_.assign(blocks + 1, 0);
+      by_kind_.resize(kinds.size());
+      for (std::size_t s = 0; s < kinds.size(); ++s) {
+        if (s > 0 && cuts[s] == cuts[s - 1]) {
+          by_kind_[s] = by_kind_[s - 1];
+          factors_.push_back(factors_.back());
+          continue;
+        }
+        auto sums = std::make_shared<std::vector<double>>(blocks + 1, 0.0);
+        for (std::size_t b = 0; b < blocks; ++b) (*sums)[b + 1] = (*sums)[b] + kinds[s]->least_busy(repeat_of[b]);
+        by_kind_[s] = std::move(sums);
+        factors_.push_back(s == 0 ? 1 : least_factor(s));
+      }
+      for (std::size_t b = 0; b < blocks; ++b) {
+        double least = kNever;
+        for (const StageFronts* kind : kinds) least = std::min(least, kind->least_fill(repeat_of[b]));
+        fill_[b + 1] = fill_[b] + least;
+      }
+    }
+    // Of the busiest of the stages before `stage`, which hold the blocks before `first`.
+    double busy(int stage, int first) const {
+      if (stage == 0) return 0;
+      double capacity = 0;
+      const double work = (*by_kind_[0])[static_cast<std::size_t>(first)];
+      for (int s = 0; s < stage; ++s) capacity += 1 / factors_[static_cast<std::size_t>(s)];
+      return capacity > 0 ? work / capacity : 0;
+    }
+    double fill(int first) const { return fill_[static_cast<std::size_t>(first)]; }
+    double least(int stage, int first, int last) const {
+      const std::vector<double>& sums = *by_kind_[static_cast<std::size_t>(stage)];
+      return sums[static_cast<std::size_t>(last)] - sums[static_cast<std::size_t>(first)];
+    }
+
+   private:
+    // How much longer than on the first stage's kind the blocks take at least.
+    double least_factor(std::size_t stage) const {
+      double factor = kNever;
+      const std::vector<double>& base = *by_kind_[0];
+      const std::vector<double>& sums = *by_kind_[stage];
+      for (std::size_t b = 0; b + 1 < sums.size(); ++b)
+        if (base[b + 1] > base[b]) factor = std::min(factor, (sums[b + 1] - sums[b]) / (base[b + 1] - base[b]));
+      return factor > 0 && factor < kNever ? factor : 1e-12;
+    }
+
+    std::vector<std::shared_ptr<std::vector<double>>> by_kind_;
+    std::vector<double> factors_;
+    std::vector<double> fill_;
+  };
+
+  double message(const Outer& outer, const GroupCut& from, const GroupCut& to, int block) {
+    const double bytes = loads_.input_bytes(loads_.repeat_of()[static_cast<std::size_t>(block)], problem_.global_batch / outer.micro_batches);
+    return 2 * loads_.message(bytes, from.group, from.width, to.group, to.width);
+  }
+
+  Plan plan_of(const Outer& outer, const std::vector<StageFronts*>& kinds, const std::vector<const GroupCut*>& cuts, const Tail* tail) {
+    Plan plan;
+    plan.model_fingerprint = problem_.model.fingerprint();
+    plan.cluster_fingerprint = problem_.cluster.fingerprint();
+    plan.precision = problem_.precision;
+    plan.global_batch = problem_.global_batch;
+    plan.micro_batches = outer.micro_batches;
+    plan.schedule = outer.schedule;
+    int first = 0;
+    int of_group = 0;
+    for (std::size_t s = 0; s < kinds.size(); ++s, tail = tail->next) {
+      const GroupCut& cut = *cuts[s];
+      if (s > 0 && cuts[s - 1] != &cut) of_group = 0;
+      Stage stage;
+      const int per_node = problem_.cluster.groups[static_cast<std::size_t>(cut.group)].devices_per_node;
+      for (int i = 0; i < cut.width; ++i, ++of_group) {
+        stage.ranks.push_back(static_cast<int>(plan.ranks.size()));
+        plan.ranks.push_back({cut.group, of_group / per_node, of_group % per_node});
+      }
+      const std::vector<Strategy> strategies = kinds[s]->strategies(*tail->entry, first, tail->end);
+      for (const Strategy& strategy : strategies) {
+        if (!stage.runs.empty() && stage.runs.back().strategy == strategy)
+          ++stage.runs.back().last;
+        else
+          stage.runs.push_back({first, first + 1, strategy});
+        ++first;
+      }
+      plan.stages.push_back(std::move(stage));
+    }
+    plan.predicted = predict(plan, loads_);
+    return plan;
+  }
+
+  const BlockProblem& problem_;
+  Loads loads_;
+  std::map<StageKind, std::unique_ptr<StageFronts>> fronts_;
+};
+
+class Search {
+ public:
+  explicit Search(const BlockProblem& problem) : problem_(problem), begin_(std::chrono::steady_clock::now()) {
+    list_orders();
+    if (outers_.empty())
+      throw Error(ErrorCode::invalid_config, text("no device of ", problem.cluster.name, " computes in ", model::name_of(problem.precision)), {},
+                  "a device that does, or another precision");
+  }
+
+  BlockAnswer run() {
+    const int wanted = problem_.threads > 0 ? problem_.threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+    for (int t = 0; t < wanted; ++t) solvers_.push_back(std::make_unique<Solver>(problem_));
+    in_parallel([&](Solver& solver, std::size_t i) { outers_[i].bound = solver.bound(outers_[i]); });
+    std::stable_sort(outers_.begin(), outers_.end(), [](const Outer& a, const Outer& b) { return a.bound < b.bound; });
+    std::erase_if(outers_, [](const Outer& outer) { return outer.bound == kNever; });
+    if (outers_.empty())
+      throw Error(ErrorCode::invalid_config, text("no parallel degrees divide the devices of ", problem_.cluster.name, ", the model and a global batch of ", problem_.global_batch), {},
+                  "for example a global batch that is a multiple of the devices");
+    in_parallel([&](Solver& solver, std::size_t i) { expand(solver, outers_[i]); });
+    return answer();
+  }
+
+ private:
+  void list_orders() {
+    std::vector<int> usable;
+    for (std::size_t g = 0; g < problem_.cluster.groups.size(); ++g)
+      if (problem_.cluster.groups[g].device.has(problem_.precision)) usable.push_back(static_cast<int>(g));
+    for (std::size_t set = 1; set < (std::size_t{1} << usable.size()); ++set) {
+      std::vector<int> order;
+      for (std::size_t i = 0; i < usable.size(); ++i)
+        if (set >> i & 1) order.push_back(usable[i]);
+      if (order.size() > 1 && !problem_.space.mixed_groups) continue;
+      do list_widths(order, {});
+      while (order.size() <= kMostOrdered && std::next_permutation(order.begin(), order.end()));
+    }
+  }
+
+  void list_widths(const std::vector<int>& order, std::vector<GroupCut> cuts) {
+    int stages = 0;
+    for (const GroupCut& cut : cuts) stages += cut.stages;
+    if (cuts.size() == order.size()) return list_schedules(cuts, stages);
+    const cluster::ResourceGroup& group = problem_.cluster.groups[static_cast<std::size_t>(order[cuts.size()])];
+    const int devices = group.nodes * group.devices_per_node;
+    const int most = std::min(problem_.space.most_stages, problem_.model.block_count()) - stages;
+    for (const std::int64_t count : divisors_of(devices)) {
+      if (count > most) continue;
+      cuts.push_back({order[cuts.size()], static_cast<int>(devices / count), static_cast<int>(count)});
+      list_widths(order, cuts);
+      cuts.pop_back();
+    }
+  }
+
+  void list_schedules(const std::vector<GroupCut>& cuts, int stages) {
+    for (const std::int64_t micro_batches : divisors_of(problem_.global_batch)) {
+      if (micro_batches > problem_.space.most_micro_batches) continue;
+      for (const Schedule schedule : problem_.space.schedules) {
+        if (stages == 1 && schedule != problem_.space.schedules.front()) continue;
+        outers_.push_back({cuts, micro_batches, schedule});
+      }
+    }
+  }
+
+  template <typename Work>
+  void in_parallel(const Work& work) {
+    std::atomic<std::size_t> next{0};
+    std::exception_ptr failure;
+    std::mutex mutex;
+    {
+      std::vector<std::jthread> threads;
+      for (auto& solver : solvers_)
+        threads.emplace_back([&, this] {
+          try {
+            for (std::size_t i = next++; i < outers_.size(); i = next++) work(*solver, i);
+          } catch (...) {
+            const std::lock_guard lock(mutex);
+            failure = std::current_exception();
+          }
+        });
+    }
+    if (failure) std::rethrow_exception(failure);
+  }
+
+  bool out_of_time() const {
+    return problem_.seconds > 0 && std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count() > problem_.seconds && incumbent_ < kNever;
+  }
+
+  void expand(Solver& solver, const Outer& outer) {
+    if (outer.bound > incumbent_ * (1 + kEqual)) return;
+    if (out_of_time()) {
+      const std::lock_guard lock(mutex_);
+      skipped_ = std::min(skipped_, outer.bound);
+      return;
+    }
+    ++expanded_;
+    std::optional<Found> found = solver.solve(outer, incumbent_);
+    if (!found) return;
+    const std::lock_guard lock(mutex_);
+    incumbent_ = std::min(incumbent_.load(), found->step);
+    found_.push_back(std::move(*found));
+  }
+
+  BlockAnswer answer() {
+    const auto rounded = [](double seconds) { return std::llround(std::log(seconds) * 1e6); };
+    std::sort(found_.begin(), found_.end(), [&](const Found& a, const Found& b) {
+      return std::tuple(rounded(a.step), a.outer->simplicity()) < std::tuple(rounded(b.step), b.outer->simplicity());
+    });
+    BlockAnswer out;
+    out.considered = static_cast<std::int64_t>(outers_.size());
+    out.expanded = expanded_;
+    out.complete = skipped_ == kNever;
+    out.bound = std::min(skipped_, incumbent_.load());
+    for (std::size_t i = 0; i < found_.size() && static_cast<int>(i) <= problem_.top; ++i) out.plans.push_back(std::move(found_[i].plan));
+    return out;
+  }
+
+  const BlockProblem& problem_;
+  const std::chrono::steady_clock::time_point begin_;
+  std::vector<Outer> outers_;
+  std::vector<std::unique_ptr<Solver>> solvers_;
+  std::atomic<double> incumbent_{kNever};
+  std::atomic<std::int64_t> expanded_{0};
+  std::mutex mutex_;
+  double skipped_ = kNever;
+  std::vector<Found> found_;
+};
+
+}  // namespace
+
+BlockAnswer search(const BlockProblem& problem) { return Search(problem).run(); }
+
+}  // namespace tessera::plan

@@ -1,0 +1,56 @@
+// The best plan of any model of blocks on accelerators of one or several kinds: every block its own strategy, stages of any depth,
+// each kind of device its own width of stages. Exact in its space: for each outer choice (the order and the stage width of the groups,
+// number of micro-batches, schedule) dynamic programming with Pareto fronts inside the stages (time against memory) and over them
+// (slowest stage against the time to fill the pipeline); outer choices are ruled out by a bound that leaves memory aside.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cluster/cluster.hpp"
+#include "model/model.hpp"
+#include "plan/plan.hpp"
+
+namespace tessera::plan {
+
+// What the search may use.
+struct BlockSpace {
+  std::vector<int> zero = {0, 1, 2, 3};
+  std::vector<model::Recompute> recompute = {model::Recompute::none, model::Recompute::selective, model::Recompute::full};
+  std::vector<Schedule> schedules = {Schedule::one_f_one_b, Schedule::zb_h1, Schedule::zb_h2};
+  int most_tensor = 1 << 30;
+  int most_context = 64;
+  int most_stages = 1 << 30;
+  std::int64_t most_micro_batches = std::int64_t{1} << 60;
+  bool offload = true;             // optimizer states may move to the host
+  // Blocks of one kind within a stage may have different degrees (tp, cp); otherwise only blocks of different kinds.
+  bool mixed_degrees = true;
+  bool mixed_groups = true;        // several groups in one plan
+};
+
+struct BlockProblem {
+  const model::ModelSpec& model;
+  const cluster::ClusterSpec& cluster;
+  model::Precision precision = model::Precision::bf16;
+  std::int64_t global_batch = 1;   // samples
+  BlockSpace space = {};
+  // Ways to run a stage that are less than this part apart in time count as equal: the answer is at most so much for each block of
+  // a stage above the optimum. 0: exact.
+  double tolerance = 0;
+  double seconds = 0;              // after so long the best so far is returned with its bound; 0: no limit
+  int threads = 0;                 // 0: one per core
+  int top = 0;                     // further plans: the best of other outer choices
+};
+
+struct BlockAnswer {
+  std::vector<Plan> plans;         // with predictions, fastest first; empty when nothing fits
+  double bound = 0;                // seconds; no plan of the space is faster (but for the tolerance)
+  std::int64_t considered = 0;     // outer choices
+  std::int64_t expanded = 0;       // of these, not ruled out by their bound
+  bool complete = true;            // false: the time ran out
+};
+
+// The same answer whatever the number of threads, unless the time runs out. Throws invalid_config when no width divides.
+BlockAnswer search(const BlockProblem& problem);
+
+}  // namespace tessera::plan

@@ -1,0 +1,232 @@
+#include "plan/block_search.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <numeric>
+
+#include "base/random.hpp"
+#include "plan/divisors.hpp"
+#include "plan/loads.hpp"
+#include "plan/plan_helper.hpp"
+#include "plan/schedule.hpp"
+
+namespace tessera::plan {
+namespace {
+
+// Every plan of a space, one after the other, without any of the search's parts but the price of a whole plan.
+class Enumeration {
+ public:
+  explicit Enumeration(const BlockProblem& problem) : problem_(problem), loads_(problem.model, problem.cluster, problem.precision) {}
+
+  // The step of the fastest plan that fits; infinity where none does. Stops after `most` plans: then it is negative.
+  double fastest(std::int64_t most) {
+    left_ = most;
+    best_ = std::numeric_limits<double>::infinity();
+    std::vector<int> groups(problem_.cluster.groups.size());
+    std::iota(groups.begin(), groups.end(), 0);
+    std::vector<int> order;
+    orders(groups, order);
+    return left_ < 0 ? -1 : best_;
+  }
+
+ private:
+  void orders(const std::vector<int>& groups, std::vector<int>& order) {
+    if (!order.empty()) widths(order, {});
+    for (const int group : groups) {
+      if (std::find(order.begin(), order.end(), group) != order.end()) continue;
+      order.push_back(group);
+      orders(groups, order);
+      order.pop_back();
+    }
+  }
+
+  // Each stage: group and width.
+  void widths(const std::vector<int>& order, const std::vector<std::pair<int, int>>& stages) {
+    const std::size_t done = stages.empty() ? 0 : 1 + static_cast<std::size_t>(std::find(order.begin(), order.end(), stages.back().first) - order.begin());
+    if (done == order.size()) {
+      for (const std::int64_t count : divisors_of(problem_.global_batch))
+        for (const Schedule schedule : problem_.space.schedules) cut(stages, count, schedule);
+      return;
+    }
+    const cluster::ResourceGroup& group = problem_.cluster.groups[static_cast<std::size_t>(order[done])];
+    const int devices = group.nodes * group.devices_per_node;
+    for (const std::int64_t count : divisors_of(devices)) {
+      auto more = stages;
+      for (int i = 0; i < count; ++i) more.emplace_back(order[done], static_cast<int>(devices / count));
+      if (static_cast<int>(more.size()) <= std::min(problem_.model.block_count(), problem_.space.most_stages)) widths(order, more);
+    }
+  }
+
+  void cut(const std::vector<std::pair<int, int>>& stages, std::int64_t count, Schedule schedule) {
+    if (stages.size() == 1 && schedule != problem_.space.schedules.front()) return;
+    Plan plan;
+    plan.precision = problem_.precision;
+    plan.global_batch = problem_.global_batch;
+    plan.micro_batches = count;
+    plan.schedule = schedule;
+    for (const auto& [group, width] : stages) {
+      Stage stage;
+      for (int i = 0; i < width; ++i) {
+        stage.ranks.push_back(plan.world_size());
+        plan.ranks.push_back({group, 0, 0});
+      }
+      plan.stages.push_back(stage);
+    }
+    strategies(plan, 0, 0, stages);
+  }
+
+  // Block `block` goes to stage `stage` or opens the next one.
+  void strategies(Plan& plan, int block, std::size_t stage, const std::vector<std::pair<int, int>>& widths) {
+    if (left_ < 0) return;
+    if (block == problem_.model.block_count()) {
+      if (stage + 1 == widths.size() && !plan.stages.back().runs.empty()) price(plan);
+      return;
+    }
+    for (const std::size_t here : {stage, stage + 1}) {
+      if (here == widths.size() || (here > stage && plan.stages[stage].runs.empty())) continue;
+      for (const Strategy& strategy : options(block, widths[here].first, widths[here].second, plan)) {
+        plan.stages[here].runs.push_back({block, block + 1, strategy});
+        strategies(plan, block + 1, here, widths);
+        plan.stages[here].runs.pop_back();
+      }
+    }
+  }
+
+  std::vector<Strategy> options(int block, int group, int width, const Plan& plan) const {
+    const bool end = block == 0 || block + 1 == problem_.model.block_count();
+    std::vector<Strategy> out;
+    const int domain = problem_.cluster.groups[static_cast<std::size_t>(group)].domain();
+    for (int tp = 1; tp <= std::min({width, domain, problem_.space.most_tensor}); ++tp)
+      for (int cp = 1; cp <= std::min(width, problem_.space.most_context); ++cp) {
+        if (width % (tp * cp) != 0 || problem_.model.dim("heads") % tp != 0 || problem_.model.dim("kv_heads") % tp != 0) continue;
+        const int dp = width / (tp * cp);
+        if (problem_.global_batch / plan.micro_batches % dp != 0) continue;
+        for (const int zero : dp * cp > 1 ? problem_.space.zero : std::vector<int>{0})
+          for (const model::Recompute recompute : end ? std::vector{model::Recompute::none} : problem_.space.recompute)
+            for (const model::ContextKind context : {model::ContextKind::ring, model::ContextKind::ulysses}) {
+              if (context == model::ContextKind::ulysses && (end || cp == 1 || problem_.model.dim("heads") / tp % cp != 0)) continue;
+              Strategy strategy;
+              strategy.dp = dp;
+              strategy.tp = tp;
+              strategy.cp = cp;
+              strategy.context = context;
+              strategy.zero = zero;
+              strategy.recompute = recompute;
+              strategy.sequence_parallel = tp > 1;
+              out.push_back(strategy);
+            }
+      }
+    return out;
+  }
+
+  void price(const Plan& plan) {
+    if (--left_ < 0) return;
+    const Prediction prediction = predict(plan, loads_);
+    for (const Stage& stage : plan.stages) {
+      const auto rank = static_cast<std::size_t>(stage.ranks.front());
+      if (static_cast<double>(prediction.memory[rank].value) > loads_.memory_limit(plan.ranks[rank].group)) return;
+    }
+    best_ = std::min(best_, prediction.step.value);
+  }
+
+  const BlockProblem& problem_;
+  Loads loads_;
+  std::int64_t left_ = 0;
+  double best_ = 0;
+};
+
+struct Instance {
+  model::ModelSpec model;
+  cluster::ClusterSpec cluster;
+  BlockSpace space;
+  std::int64_t global_batch = 1;
+};
+
+template <typename Item>
+Item one_of(Random& random, const std::vector<Item>& items) {
+  return items[static_cast<std::size_t>(random.below(items.size()))];
+}
+
+// Up to 6 blocks on up to 8 devices of one or two kinds; often so large that memory decides.
+Instance random_instance(Random& random) {
+  const int hidden = one_of<int>(random, {2048, 4096, 8192});
+  const int layers = 1 + static_cast<int>(random.below(4));
+  const bool tied = random.below(4) == 0;
+  Instance out;
+  out.model = model::read_model(ConfigNode::parse(text("{arch: llama, hidden: ", hidden, ", layers: ", layers, ", heads: 16, kv_heads: ", one_of<int>(random, {2, 16}),
+                                                       ", ffn: ", 2 * hidden, ", seq: ", one_of<int>(random, {512, 2048, 8192}), ", vocab: 32000, tied: ", tied ? "true" : "false", "}"),
+                                                  "model"));
+  const double state = 18.0 * static_cast<double>(out.model.parameter_count());
+  const int groups = 1 + static_cast<int>(random.below(2));
+  std::string yaml = "name: small\nbetween: rdma-100g\ngroups:\n";
+  std::vector<std::string> kinds = {"a100-80", "h100-sxm", "l40s", "rtx4090"};
+  for (int g = 0; g < groups; ++g) {
+    const std::size_t kind = static_cast<std::size_t>(random.below(kinds.size()));
+    const int nodes = 1 + static_cast<int>(random.below(2));
+    const int each = one_of<int>(random, groups == 1 ? std::vector<int>{1, 2, 3, 4} : std::vector<int>{1, 2});
+    const double memory = 1.2 * (1 << 30) + state * (0.08 + 1.2 * random.uniform());
+    yaml += text("  - {name: g", g, ", device: ", kinds[kind], ", nodes: ", nodes, ", devices_per_node: ", each, ", memory: ", static_cast<std::int64_t>(memory / (1 << 20)),
+                 " MiB, inside: ", one_of<std::string>(random, {"nvlink3", "pcie4"}), ", network: ", one_of<std::string>(random, {"rdma-100g", "tcp-10g"}), "}\n");
+    kinds.erase(kinds.begin() + static_cast<std::ptrdiff_t>(kind));
+  }
+  out.cluster = cluster::read_cluster(ConfigNode::parse(yaml, "cluster.yaml"));
+  out.space.zero = one_of<std::vector<int>>(random, {{0}, {0, 1}, {0, 3}, {1, 3}, {0, 2}, {0, 1, 2, 3}});
+  out.space.recompute = one_of<std::vector<model::Recompute>>(random, {{model::Recompute::none}, {model::Recompute::none, model::Recompute::full}});
+  out.space.schedules = one_of<std::vector<Schedule>>(random, {{Schedule::one_f_one_b}, {Schedule::zb_h1}, {Schedule::one_f_one_b, Schedule::zb_h2}});
+  out.space.most_tensor = one_of<int>(random, {1, 2, 8});
+  out.space.most_context = one_of<int>(random, {1, 1, 2});
+  out.space.offload = false;
+  out.global_batch = one_of<int>(random, {2, 4, 6, 8, 12});
+  return out;
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kInstances = 30;
+#else
+constexpr int kInstances = 500;
+#endif
+
+TEST(BlockSearch, EqualsEnumerationOnRandomSmallInstances) {
+  Random random(20261121);
+  int compared = 0;
+  int feasible = 0;
+  int mixed = 0;
+  int bound_by_memory = 0;
+  while (compared < kInstances) {
+    const Instance instance = random_instance(random);
+    const BlockProblem problem{.model = instance.model, .cluster = instance.cluster, .global_batch = instance.global_batch, .space = instance.space, .threads = 1};
+    const double fastest = Enumeration(problem).fastest(30000);
+    if (fastest < 0) continue;  // too many to enumerate
+    ++compared;
+    BlockAnswer answer;
+    try {
+      answer = search(problem);
+    } catch (const Error& error) {
+      ASSERT_EQ(fastest, std::numeric_limits<double>::infinity()) << error.what();
+      continue;
+    }
+    ASSERT_EQ(answer.plans.empty(), fastest == std::numeric_limits<double>::infinity()) << cluster::to_yaml(instance.cluster);
+    if (answer.plans.empty()) continue;
+    ++feasible;
+    const Plan& best = answer.plans.front();
+    ASSERT_NEAR(best.predicted->step.value / fastest, 1, 1e-9) << cluster::to_yaml(instance.cluster) << to_json(best);
+    Loads loads(instance.model, instance.cluster, problem.precision);
+    ASSERT_NEAR(answer.bound / predict(best, loads).step.value, 1, 1e-9);
+    mixed += best.ranks.front().group != best.ranks.back().group ? 1 : 0;
+    cluster::ClusterSpec roomy = instance.cluster;
+    for (cluster::ResourceGroup& group : roomy.groups) group.device.memory = group.device.memory * 1000;
+    BlockProblem free = {.model = instance.model, .cluster = roomy, .global_batch = instance.global_batch, .space = instance.space, .threads = 1};
+    bound_by_memory += search(free).bound < answer.bound * (1 - 1e-9) ? 1 : 0;
+  }
+  std::printf("%d instances: %d feasible, %d with both kinds of device in the best plan, %d in which memory decides\n", compared, feasible, mixed, bound_by_memory);
+  RecordProperty("feasible", feasible);
+  EXPECT_GT(feasible, kInstances / 2);
+  EXPECT_GT(mixed, kInstances / 50);
+  EXPECT_GT(bound_by_memory, kInstances / 20);
+}
+
+}  // namespace
+}  // namespace tessera::plan
