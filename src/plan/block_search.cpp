@@ -8,6 +8,7 @@
 #include <mutex>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "base/error.hpp"
@@ -41,7 +42,7 @@ struct Outer {
     for (const GroupCut& cut : groups) out += cut.stages;
     return out;
   }
-  StageKind kind(const GroupCut& cut) const { return {cut.group, cut.width, micro_batches, schedule}; }
+  StageRanks ranks(const GroupCut& cut) const { return {cut.group, cut.width, micro_batches}; }
   // The simplest first among equally fast ones.
   auto simplicity() const {
     std::vector<std::pair<int, int>> cuts;
@@ -65,30 +66,28 @@ struct Tail {
   const Tail* next = nullptr;
 };
 
+using AllOptions = std::map<StageRanks, StageOptions>;
+
 // Everything that one thread remembers.
 class Solver {
  public:
-  explicit Solver(const BlockProblem& problem) : problem_(problem), loads_(problem.model, problem.cluster, problem.precision) {}
+  Solver(const BlockProblem& problem, const AllOptions& options, const Deadline& deadline)
+      : problem_(problem), options_(options), deadline_(deadline), loads_(problem.model, problem.cluster, problem.precision) {}
 
-  StageFronts& fronts(const StageKind& kind) {
-    auto& known = fronts_[kind];
-    if (!known) known = std::make_unique<StageFronts>(problem_, loads_, kind);
-    return *known;
-  }
   Loads& loads() { return loads_; }
 
   // No plan of the outer choice is faster.
   double bound(const Outer& outer) {
     const std::vector<int>& repeat_of = loads_.repeat_of();
     for (const GroupCut& cut : outer.groups)
-      if (!fronts(outer.kind(cut)).possible()) return kNever;
-    const StageFronts& base = fronts(outer.kind(outer.groups.front()));
+      if (!options_.at(outer.ranks(cut)).possible) return kNever;
+    const StageFronts& base = fronts(outer, outer.groups.front());
     double work = 0;
     for (const int repeat : repeat_of) work += base.least_busy(repeat);
     double capacity = 0;
     double host = 0;
     for (const GroupCut& cut : outer.groups) {
-      const StageFronts& kind = fronts(outer.kind(cut));
+      const StageFronts& kind = fronts(outer, cut);
       double slower = kNever;
       for (int repeat = 0; repeat < static_cast<int>(problem_.model.repeats.size()); ++repeat)
         slower = std::min(slower, base.least_busy(repeat) > 0 ? kind.least_busy(repeat) / base.least_busy(repeat) : 1.0);
@@ -101,17 +100,17 @@ class Solver {
       double busy = kNever;
       double least = kNever;
       for (const GroupCut& cut : outer.groups) {
-        busy = std::min(busy, fronts(outer.kind(cut)).least_busy(repeat));
-        least = std::min(least, fronts(outer.kind(cut)).least_fill(repeat));
+        busy = std::min(busy, fronts(outer, cut).least_busy(repeat));
+        least = std::min(least, fronts(outer, cut).least_fill(repeat));
       }
       most = std::max(most, busy);
       fill += least;
     }
-    return std::max(most, work / capacity) + fill + host;
+    return std::max(std::max(most, work / capacity) + fill, with_memory(outer, fill)) + host;
   }
 
   // The best plan of the outer choice if it is not slower than `incumbent`.
-  std::optional<Found> solve(const Outer& outer, const std::atomic<double>& incumbent) {
+  std::optional<Found> solve(const Outer& outer, const std::atomic<double>& incumbent, bool rough) {
     const int stages = outer.stages();
     const int blocks = static_cast<int>(loads_.repeat_of().size());
     std::vector<StageFronts*> kinds;
@@ -120,10 +119,11 @@ class Solver {
     for (const GroupCut& cut : outer.groups) {
       host = std::max(host, loads_.step_host(cut.group));
       for (int s = 0; s < cut.stages; ++s) {
-        kinds.push_back(&fronts(outer.kind(cut)));
+        kinds.push_back(&fronts(outer, cut));
         cuts.push_back(&cut);
       }
     }
+    for (const GroupCut& cut : outer.groups) fronts(outer, cut).start(rough);
     const Prefix prefix(*this, kinds, cuts);
     std::deque<Tail> tails;
     const Tail end;
@@ -133,7 +133,7 @@ class Solver {
       std::vector<std::vector<const Tail*>> here(static_cast<std::size_t>(blocks) + 1);
       const auto held = static_cast<double>(held_at_once(outer.schedule, s, stages, outer.micro_batches));
       for (int first = s == 0 ? 0 : s; first <= (s == 0 ? 0 : blocks - (stages - s)); ++first) {
-        const double most = incumbent.load() * (1 + kEqual) - host;
+        const double most = incumbent * (rough ? 1 : 1 - problem_.tolerance) * (1 + kEqual) - host;
         if (prefix.busy(s, first) + prefix.fill(first) > most) continue;
         std::vector<Tail> made;
         for (int last = s + 1 == stages ? blocks : first + 1; last <= blocks - (stages - 1 - s); ++last) {
@@ -141,7 +141,7 @@ class Solver {
           if (prefix.least(s, first, last) > most) break;
           const double seconds = s + 1 == stages ? 0 : message(outer, *cuts[static_cast<std::size_t>(s)], *cuts[static_cast<std::size_t>(s) + 1], last);
           StageFronts& kind = *kinds[static_cast<std::size_t>(s)];
-          for (const StageEntry* entry : kind.front(first, last, held, incumbent.load() * (1 + kEqual)))
+          for (const StageEntry* entry : kind.front(first, last, held, most - prefix.fill(blocks) + prefix.fill(last) - prefix.fill(first)))
             for (const Tail* tail : behind[static_cast<std::size_t>(last)]) {
               const Tail next{std::max(entry->busy + kind.busy_of(seconds), tail->busy), entry->fill + kind.fill_of(seconds) + tail->fill, entry, last, tail};
               if (std::max(next.busy, prefix.busy(s, first)) + next.fill + prefix.fill(first) <= most) made.push_back(next);
@@ -166,6 +166,24 @@ class Solver {
   }
 
  private:
+  // Of p equal stages that hold at least so many micro-batches: p (busy + fill / p) is at least what all blocks together take, and
+  // the step is busy + fill. Nothing is said where groups differ.
+  double with_memory(const Outer& outer, double fill) {
+    if (outer.groups.size() > 1) return 0;
+    const GroupCut& cut = outer.groups.front();
+    const double stages = cut.stages;
+    const auto held = static_cast<double>(held_at_once(outer.schedule, cut.stages - 1, cut.stages, outer.micro_batches));
+    const double room = problem_.space.memory * loads_.memory_limit(cut.group) - loads_.process_bytes(cut.group);
+    return (fronts(outer, cut).least_work(held, stages * room) + (stages - 1) * fill) / stages;
+  }
+
+  StageFronts& fronts(const Outer& outer, const GroupCut& cut) {
+    const StageRanks ranks = outer.ranks(cut);
+    auto& known = fronts_[{ranks, outer.schedule}];
+    if (!known) known = std::make_unique<StageFronts>(problem_, loads_, ranks, outer.schedule, options_.at(ranks), deadline_);
+    return *known;
+  }
+
   // What the stages before a block take at least.
   class Prefix {
    public:
@@ -260,8 +278,10 @@ class Solver {
   }
 
   const BlockProblem& problem_;
+  const AllOptions& options_;
+  const Deadline& deadline_;
   Loads loads_;
-  std::map<StageKind, std::unique_ptr<StageFronts>> fronts_;
+  std::map<std::pair<StageRanks, Schedule>, std::unique_ptr<StageFronts>> fronts_;
 };
 
 class Search {
@@ -275,14 +295,19 @@ class Search {
 
   BlockAnswer run() {
     const int wanted = problem_.threads > 0 ? problem_.threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-    for (int t = 0; t < wanted; ++t) solvers_.push_back(std::make_unique<Solver>(problem_));
-    in_parallel([&](Solver& solver, std::size_t i) { outers_[i].bound = solver.bound(outers_[i]); });
+    for (int t = 0; t < wanted; ++t) solvers_.push_back(std::make_unique<Solver>(problem_, options_, deadline_));
+    list_options();
+    in_parallel(outers_.size(), [&](Solver& solver, std::size_t i) { outers_[i].bound = solver.bound(outers_[i]); });
     std::stable_sort(outers_.begin(), outers_.end(), [](const Outer& a, const Outer& b) { return a.bound < b.bound; });
     std::erase_if(outers_, [](const Outer& outer) { return outer.bound == kNever; });
     if (outers_.empty())
       throw Error(ErrorCode::invalid_config, text("no parallel degrees divide the devices of ", problem_.cluster.name, ", the model and a global batch of ", problem_.global_batch), {},
                   "for example a global batch that is a multiple of the devices");
-    in_parallel([&](Solver& solver, std::size_t i) { expand(solver, outers_[i]); });
+    // Roughly first: a good plan early rules out more.
+    in_parallel(outers_.size(), [&](Solver& solver, std::size_t i) { expand(solver, outers_[i], true); });
+    expanded_ = 0;
+    if (problem_.seconds > 0 && incumbent_ < kNever) deadline_ = begin_ + std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(problem_.seconds));
+    in_parallel(outers_.size(), [&](Solver& solver, std::size_t i) { expand(solver, outers_[i], false); });
     return answer();
   }
 
@@ -290,7 +315,7 @@ class Search {
   void list_orders() {
     std::vector<int> usable;
     for (std::size_t g = 0; g < problem_.cluster.groups.size(); ++g)
-      if (problem_.cluster.groups[g].device.has(problem_.precision)) usable.push_back(static_cast<int>(g));
+      if (problem_.cluster.groups[g].device.has(problem_.precision) && allowed(static_cast<int>(g))) usable.push_back(static_cast<int>(g));
     for (std::size_t set = 1; set < (std::size_t{1} << usable.size()); ++set) {
       std::vector<int> order;
       for (std::size_t i = 0; i < usable.size(); ++i)
@@ -299,6 +324,11 @@ class Search {
       do list_widths(order, {});
       while (order.size() <= kMostOrdered && std::next_permutation(order.begin(), order.end()));
     }
+  }
+
+  bool allowed(int group) const {
+    const std::vector<int>& groups = problem_.space.groups;
+    return groups.empty() || std::find(groups.begin(), groups.end(), group) != groups.end();
   }
 
   void list_widths(const std::vector<int>& order, std::vector<GroupCut> cuts) {
@@ -326,8 +356,17 @@ class Search {
     }
   }
 
+  // Of the stages of all outer choices.
+  void list_options() {
+    for (const Outer& outer : outers_)
+      for (const GroupCut& cut : outer.groups) options_.try_emplace(outer.ranks(cut));
+    std::vector<AllOptions::value_type*> all;
+    for (auto& each : options_) all.push_back(&each);
+    in_parallel(all.size(), [&](Solver& solver, std::size_t i) { all[i]->second = options_of(problem_, solver.loads(), all[i]->first); });
+  }
+
   template <typename Work>
-  void in_parallel(const Work& work) {
+  void in_parallel(std::size_t count, const Work& work) {
     std::atomic<std::size_t> next{0};
     std::exception_ptr failure;
     std::mutex mutex;
@@ -336,7 +375,7 @@ class Search {
       for (auto& solver : solvers_)
         threads.emplace_back([&, this] {
           try {
-            for (std::size_t i = next++; i < outers_.size(); i = next++) work(*solver, i);
+            for (std::size_t i = next++; i < count; i = next++) work(*solver, i);
           } catch (...) {
             const std::lock_guard lock(mutex);
             failure = std::current_exception();
@@ -346,19 +385,17 @@ class Search {
     if (failure) std::rethrow_exception(failure);
   }
 
-  bool out_of_time() const {
-    return problem_.seconds > 0 && std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count() > problem_.seconds && incumbent_ < kNever;
-  }
-
-  void expand(Solver& solver, const Outer& outer) {
-    if (outer.bound > incumbent_ * (1 + kEqual)) return;
-    if (out_of_time()) {
+  void expand(Solver& solver, const Outer& outer, bool rough) {
+    if (outer.bound > incumbent_ * (rough ? 1 : 1 - problem_.tolerance) * (1 + kEqual)) return;
+    ++expanded_;
+    std::optional<Found> found;
+    try {
+      found = solver.solve(outer, incumbent_, rough);
+    } catch (const OutOfTime&) {
       const std::lock_guard lock(mutex_);
       skipped_ = std::min(skipped_, outer.bound);
       return;
     }
-    ++expanded_;
-    std::optional<Found> found = solver.solve(outer, incumbent_);
     if (!found) return;
     const std::lock_guard lock(mutex_);
     incumbent_ = std::min(incumbent_.load(), found->step);
@@ -374,14 +411,18 @@ class Search {
     out.considered = static_cast<std::int64_t>(outers_.size());
     out.expanded = expanded_;
     out.complete = skipped_ == kNever;
-    out.bound = std::min(skipped_, incumbent_.load());
-    for (std::size_t i = 0; i < found_.size() && static_cast<int>(i) <= problem_.top; ++i) out.plans.push_back(std::move(found_[i].plan));
+    out.bound = std::min(skipped_, incumbent_ * (1 - problem_.tolerance));
+    std::set<const Outer*> taken;
+    for (Found& found : found_)
+      if (static_cast<int>(out.plans.size()) <= problem_.top && taken.insert(found.outer).second) out.plans.push_back(std::move(found.plan));
     return out;
   }
 
   const BlockProblem& problem_;
   const std::chrono::steady_clock::time_point begin_;
+  Deadline deadline_;
   std::vector<Outer> outers_;
+  AllOptions options_;
   std::vector<std::unique_ptr<Solver>> solvers_;
   std::atomic<double> incumbent_{kNever};
   std::atomic<std::int64_t> expanded_{0};

@@ -26,6 +26,8 @@ struct BlockSpace {
   // Blocks of one kind within a stage may have different degrees (tp, cp); otherwise only blocks of different kinds.
   bool mixed_degrees = true;
   bool mixed_groups = true;        // several groups in one plan
+  std::vector<int> groups = {};    // of the cluster, that may be used; empty: all
+  double memory = 1;               // share of what devices have for a plan
 };
 
 struct BlockProblem {
@@ -34,17 +36,15 @@ struct BlockProblem {
   model::Precision precision = model::Precision::bf16;
   std::int64_t global_batch = 1;   // samples
   BlockSpace space = {};
-  // Ways to run a stage that are less than this part apart in time count as equal: the answer is at most so much for each block of
-  // a stage above the optimum. 0: exact.
-  double tolerance = 0;
-  double seconds = 0;              // after so long the best so far is returned with its bound; 0: no limit
+  double tolerance = 0;            // no plan of the space is faster than the answer by more than this part; 0: the optimum
+  double seconds = 0;              // after so long (and a rough search in any case) the best so far is returned with its bound; 0: no limit
   int threads = 0;                 // 0: one per core
   int top = 0;                     // further plans: the best of other outer choices
 };
 
 struct BlockAnswer {
   std::vector<Plan> plans;         // with predictions, fastest first; empty when nothing fits
-  double bound = 0;                // seconds; no plan of the space is faster (but for the tolerance)
+  double bound = 0;                // seconds; no plan of the space is faster
   std::int64_t considered = 0;     // outer choices
   std::int64_t expanded = 0;       // of these, not ruled out by their bound
   bool complete = true;            // false: the time ran out

@@ -267,6 +267,9 @@ double Loads::message(double bytes, int from, int width_from, int to, int width_
 double Loads::micro_batch_host(int group) const { return groups_[static_cast<std::size_t>(group)]->kernels.calibration().micro_batch_host; }
 double Loads::step_host(int group) const { return groups_[static_cast<std::size_t>(group)]->kernels.calibration().step_host; }
 double Loads::weight_pass_bubble(int group) const { return groups_[static_cast<std::size_t>(group)]->kernels.calibration().weight_pass_bubble; }
+bool Loads::attention_is_fused(int group) const {
+  return groups_[static_cast<std::size_t>(group)]->kernels.calibration().attention == profile::AttentionKernel::fused;
+}
 double Loads::process_bytes(int) const { return kProcessBytes; }
 double Loads::memory_limit(int group) const { return static_cast<double>(plan::memory_limit(cluster_.groups[static_cast<std::size_t>(group)].device).value); }
 

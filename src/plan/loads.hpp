@@ -51,6 +51,8 @@ class Loads {
 
   // `repeat`: index into ModelSpec::repeats. `samples`: of a micro-batch over the whole stage; dp divides it.
   const BlockLoad& block(int repeat, int group, const Strategy& strategy, std::int64_t samples);
+  // The same, not remembered.
+  BlockLoad priced(int repeat, int group, const Strategy& strategy, std::int64_t samples);
   // Cutting the inputs of a block anew when the block before it in the stage is cut otherwise: seconds of one micro-batch and pass.
   double resplit(int repeat, int group, const Strategy& before, const Strategy& strategy, std::int64_t samples);
   // What a block takes in, for `samples` samples, whole.
@@ -62,6 +64,7 @@ class Loads {
   double micro_batch_host(int group) const;
   double step_host(int group) const;
   double weight_pass_bubble(int group) const;
+  bool attention_is_fused(int group) const;
   // Bytes of a process before it holds a tensor; what a device has for one.
   double process_bytes(int group) const;
   double memory_limit(int group) const;
@@ -79,7 +82,6 @@ class Loads {
   using PassKey = std::tuple<int, int, int, int, int, int, int, std::int64_t>;
 
   const Pass& pass(int repeat, int group, const Strategy& strategy, std::int64_t micro_batch);
-  BlockLoad priced(int repeat, int group, const Strategy& strategy, std::int64_t samples);
 
   const model::ModelSpec& model_;
   const cluster::ClusterSpec& cluster_;

@@ -1,6 +1,7 @@
 #include "plan/stage_fronts.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
@@ -9,7 +10,10 @@
 namespace tessera::plan {
 namespace {
 
-constexpr double kMemoryAside = -1;
+// Prices of a byte that bounds are computed with: so many powers of two around the least time over the memory, and 0.
+constexpr int kPrices = 16;
+// Of these, so many on each side of the one that bounds a range best are used within it.
+constexpr std::size_t kNeighbours = 2;
 
 double option_of(const model::BlockSpec& block, const char* key) {
   const auto found = block.dims.find(key);
@@ -25,12 +29,6 @@ bool tensor_divides(const model::BlockSpec& block, std::int64_t degree) {
   return true;
 }
 
-// Whether `a` is nowhere worse than `b`.
-bool covers(const BlockOption& a, const BlockOption& b) {
-  return a.busy <= b.busy && a.fill <= b.fill && a.fixed <= b.fixed && a.saved <= b.saved && a.workspace <= b.workspace && a.tied_busy <= b.tied_busy &&
-         a.tied_fixed <= b.tied_fixed;
-}
-
 template <typename Item, typename Covers>
 void drop_covered(std::vector<Item>& items, const Covers& covers) {
   std::vector<Item> kept;
@@ -39,177 +37,252 @@ void drop_covered(std::vector<Item>& items, const Covers& covers) {
   items = std::move(kept);
 }
 
+// Lists the options of the blocks of one stage.
+class Lister {
+ public:
+  Lister(const BlockProblem& problem, Loads& loads, const StageRanks& ranks)
+      : problem_(problem), loads_(loads), ranks_(ranks), samples_(problem.global_batch / ranks.micro_batches) {}
+
+  StageOptions list() {
+    for (std::size_t repeat = 0; repeat < problem_.model.repeats.size() && out_.possible; ++repeat) {
+      out_.blocks.emplace_back();
+      list(static_cast<int>(repeat));
+      out_.possible = !out_.blocks.back().empty();
+    }
+    return std::move(out_);
+  }
+
+ private:
+  void list(int repeat) {
+    const model::BlockSpec& block = problem_.model.repeats[static_cast<std::size_t>(repeat)].block;
+    const BlockSpace& space = problem_.space;
+    const int domain = problem_.cluster.groups[static_cast<std::size_t>(ranks_.group)].domain();
+    const auto sequence = static_cast<std::int64_t>(option_of(block, "seq"));
+    const auto experts = static_cast<std::int64_t>(option_of(block, "experts"));
+    const auto heads = static_cast<std::int64_t>(option_of(block, "heads"));
+    for (const std::int64_t tp : divisors_of(ranks_.width)) {
+      if (tp > std::min(domain, space.most_tensor) || !tensor_divides(block, tp)) continue;
+      for (const std::int64_t cp : divisors_of(ranks_.width / tp)) {
+        if (cp > space.most_context || (cp > 1 && (sequence == 0 || sequence % (2 * cp) != 0))) continue;
+        const std::int64_t dp = ranks_.width / (tp * cp);
+        if (samples_ % dp != 0) continue;
+        std::vector<BlockOption> here;
+        for (const std::int64_t ep : divisors_of(std::max<std::int64_t>(1, std::gcd(experts, dp * cp)))) {
+          Strategy strategy;
+          strategy.dp = static_cast<int>(dp);
+          strategy.tp = static_cast<int>(tp);
+          strategy.cp = static_cast<int>(cp);
+          strategy.ep = static_cast<int>(ep);
+          strategy.sequence_parallel = tp > 1;
+          add_states(repeat, strategy, here);
+          if (cp == 1 || heads == 0 || heads / tp % cp != 0) continue;
+          strategy.context = model::ContextKind::ulysses;
+          add_states(repeat, strategy, here);
+        }
+        std::stable_sort(here.begin(), here.end(), [](const BlockOption& a, const BlockOption& b) { return a.forward + a.backward < b.forward + b.backward; });
+        drop_covered(here, [](const BlockOption& a, const BlockOption& b) {
+          return a.forward <= b.forward && a.backward <= b.backward && a.once <= b.once && a.fixed <= b.fixed && a.saved <= b.saved && a.workspace <= b.workspace &&
+                 a.tied_once <= b.tied_once && a.tied_fixed <= b.tied_fixed;
+        });
+        out_.blocks.back().insert(out_.blocks.back().end(), here.begin(), here.end());
+      }
+    }
+  }
+
+  // Every way to keep the state and the activations.
+  void add_states(int repeat, Strategy strategy, std::vector<BlockOption>& out) {
+    const bool end = repeat == 0 || repeat + 1 == static_cast<int>(problem_.model.repeats.size());
+    const std::vector<model::Recompute>& recomputes = problem_.space.recompute;
+    for (const int zero : problem_.space.zero) {
+      strategy.zero = strategy.dp * strategy.cp > 1 ? zero : 0;
+      for (const model::Recompute recompute : recomputes) {
+        // Fused attention computes its scores again by itself.
+        if (recompute == model::Recompute::selective && recomputes.size() > 1 && (end || loads_.attention_is_fused(ranks_.group))) continue;
+        strategy.recompute = end ? model::Recompute::none : recompute;
+        for (const bool offload : {false, true}) {
+          if (offload && !problem_.space.offload) continue;
+          strategy.offload_optimizer = offload;
+          const BlockLoad load = loads_.priced(repeat, ranks_.group, strategy, samples_);
+          out.push_back({strategy, layout_of(strategy), load.forward, load.backward(), load.exchange + load.optimizer, load.state_bytes(), load.saved, load.workspace,
+                         load.tied_exchange, load.tied_bytes, 0, 0});
+        }
+        if (end) break;
+      }
+      if (strategy.dp * strategy.cp == 1) break;
+    }
+  }
+
+  int layout_of(const Strategy& strategy) {
+    const auto found = std::find_if(out_.layouts.begin(), out_.layouts.end(), [&](const Strategy& s) { return s.tp == strategy.tp && s.cp == strategy.cp; });
+    if (found != out_.layouts.end()) return static_cast<int>(found - out_.layouts.begin());
+    Strategy degrees;
+    degrees.dp = strategy.dp;
+    degrees.tp = strategy.tp;
+    degrees.cp = strategy.cp;
+    out_.layouts.push_back(degrees);
+    return static_cast<int>(out_.layouts.size()) - 1;
+  }
+
+  const BlockProblem& problem_;
+  Loads& loads_;
+  const StageRanks& ranks_;
+  const std::int64_t samples_;
+  StageOptions out_;
+};
+
 }  // namespace
 
-StageFronts::StageFronts(const BlockProblem& problem, Loads& loads, const StageKind& kind)
-    : problem_(problem), loads_(loads), kind_(kind), shares_(tessera::plan::fill_of(kind.schedule, 1, loads.weight_pass_bubble(kind.group))),
-      samples_(problem.global_batch / kind.micro_batches), limit_(loads.memory_limit(kind.group) - loads.process_bytes(kind.group)),
-      host_(loads.micro_batch_host(kind.group)), options_(problem.model.repeats.size()) {
-  for (std::size_t repeat = 0; repeat < options_.size() && possible_; ++repeat) {
-    list_options(static_cast<int>(repeat));
-    possible_ = !options_[repeat].empty();
-    const auto least = [&](double BlockOption::*part) {
-      double out = std::numeric_limits<double>::infinity();
-      for (const BlockOption& option : options_[repeat]) out = std::min(out, option.*part);
-      return out;
-    };
-    least_busy_.push_back(least(&BlockOption::busy));
-    least_fill_.push_back(least(&BlockOption::fill));
-  }
-}
+StageOptions options_of(const BlockProblem& problem, Loads& loads, const StageRanks& ranks) { return Lister(problem, loads, ranks).list(); }
 
-void StageFronts::list_options(int repeat) {
-  const model::BlockSpec& block = problem_.model.repeats[static_cast<std::size_t>(repeat)].block;
-  const BlockSpace& space = problem_.space;
-  const int domain = problem_.cluster.groups[static_cast<std::size_t>(kind_.group)].domain();
-  const auto sequence = static_cast<std::int64_t>(option_of(block, "seq"));
-  const auto experts = static_cast<std::int64_t>(option_of(block, "experts"));
-  std::vector<BlockOption>& out = options_[static_cast<std::size_t>(repeat)];
-  for (const std::int64_t tp : divisors_of(kind_.width)) {
-    if (tp > std::min(domain, space.most_tensor) || !tensor_divides(block, tp)) continue;
-    for (const std::int64_t cp : divisors_of(kind_.width / tp)) {
-      if (cp > space.most_context || (cp > 1 && (sequence == 0 || sequence % (2 * cp) != 0))) continue;
-      const std::int64_t dp = kind_.width / (tp * cp);
-      if (samples_ % dp != 0) continue;
-      std::vector<BlockOption> here;
-      for (const std::int64_t ep : divisors_of(std::max<std::int64_t>(1, std::gcd(experts, dp * cp)))) {
-        Strategy strategy;
-        strategy.dp = static_cast<int>(dp);
-        strategy.tp = static_cast<int>(tp);
-        strategy.cp = static_cast<int>(cp);
-        strategy.ep = static_cast<int>(ep);
-        strategy.sequence_parallel = tp > 1;
-        add_options(repeat, strategy, here);
-        const auto heads = static_cast<std::int64_t>(option_of(block, "heads"));
-        if (cp == 1 || heads == 0 || heads / tp % cp != 0) continue;
-        strategy.context = model::ContextKind::ulysses;
-        add_options(repeat, strategy, here);
-      }
-      drop_covered(here, covers);
-      std::stable_sort(here.begin(), here.end(), [](const BlockOption& a, const BlockOption& b) { return a.busy < b.busy; });
-      drop_covered(here, covers);
-      out.insert(out.end(), here.begin(), here.end());
+StageFronts::StageFronts(const BlockProblem& problem, Loads& loads, const StageRanks& ranks, Schedule schedule, const StageOptions& options, const Deadline& deadline)
+    : problem_(problem), loads_(loads), deadline_(deadline), ranks_(ranks), layouts_(options.layouts),
+      shares_(tessera::plan::fill_of(schedule, 1, loads.weight_pass_bubble(ranks.group))), samples_(problem.global_batch / ranks.micro_batches),
+      limit_(problem.space.memory * loads.memory_limit(ranks.group) - loads.process_bytes(ranks.group)), host_(loads.micro_batch_host(ranks.group)), options_(options.blocks), resplits_(options.blocks.size()) {
+  for (std::vector<BlockOption>& of_block : options_) {
+    double busy = std::numeric_limits<double>::infinity();
+    double fill = busy;
+    for (BlockOption& option : of_block) {
+      option.fill = shares_.forward * option.forward + shares_.backward * option.backward;
+      option.busy = static_cast<double>(ranks.micro_batches) * (option.forward + option.backward) - option.fill + option.once;
+      busy = std::min(busy, option.busy);
+      fill = std::min(fill, option.fill);
     }
+    least_busy_.push_back(busy);
+    least_fill_.push_back(fill);
   }
+  double work = 0;
+  for (const int repeat : loads.repeat_of()) work += least_busy(repeat) + least_fill(repeat);
+  prices_ = {0};
+  for (int power = -kPrices; power <= kPrices; ++power) prices_.push_back(std::ldexp(work / limit_, power));
 }
 
-// Every way to keep its state and its activations.
-void StageFronts::add_options(int repeat, Strategy strategy, std::vector<BlockOption>& out) {
-  const bool end = repeat == 0 || repeat + 1 == static_cast<int>(options_.size());
-  const auto count = static_cast<double>(kind_.micro_batches);
-  for (const int zero : problem_.space.zero) {
-    strategy.zero = strategy.dp * strategy.cp > 1 ? zero : 0;
-    for (const model::Recompute recompute : problem_.space.recompute) {
-      strategy.recompute = end ? model::Recompute::none : recompute;
-      for (const bool offload : {false, true}) {
-        if (offload && !problem_.space.offload) continue;
-        strategy.offload_optimizer = offload;
-        const BlockLoad& load = loads_.block(repeat, kind_.group, strategy, samples_);
-        BlockOption option;
-        option.strategy = strategy;
-        option.layout = layout_of(strategy);
-        option.fill = shares_.forward * load.forward + shares_.backward * load.backward();
-        option.busy = count * (load.forward + load.backward()) - option.fill + load.exchange + load.optimizer;
-        option.fixed = load.state_bytes();
-        option.saved = load.saved;
-        option.workspace = load.workspace;
-        option.tied_busy = load.tied_exchange;
-        option.tied_fixed = load.tied_bytes;
-        out.push_back(option);
-      }
-      if (end) break;
-    }
-    if (strategy.dp * strategy.cp == 1) break;
-  }
-}
-
-int StageFronts::layout_of(const Strategy& strategy) {
-  const auto found = std::find_if(layouts_.begin(), layouts_.end(), [&](const Strategy& s) { return s.tp == strategy.tp && s.cp == strategy.cp; });
-  if (found != layouts_.end()) return static_cast<int>(found - layouts_.begin());
-  Strategy degrees;
-  degrees.dp = strategy.dp;
-  degrees.tp = strategy.tp;
-  degrees.cp = strategy.cp;
-  layouts_.push_back(degrees);
-  return static_cast<int>(layouts_.size()) - 1;
+void StageFronts::start(bool rough) {
+  rough_ = rough;
+  fronts_.clear();
+  entries_.clear();
 }
 
 double StageFronts::resplit(int repeat, int before, int after) {
   if (before == after) return 0;
-  const auto [found, fresh] = resplits_.try_emplace({repeat, before, after});
-  if (fresh) found->second = loads_.resplit(repeat, kind_.group, layouts_[static_cast<std::size_t>(before)], layouts_[static_cast<std::size_t>(after)], samples_);
-  return found->second;
+  std::vector<double>& table = resplits_[static_cast<std::size_t>(repeat)];
+  if (table.empty()) table.assign(layouts_.size() * layouts_.size(), -1);
+  double& seconds = table[static_cast<std::size_t>(before) * layouts_.size() + static_cast<std::size_t>(after)];
+  if (seconds < 0) seconds = loads_.resplit(repeat, ranks_.group, layouts_[static_cast<std::size_t>(before)], layouts_[static_cast<std::size_t>(after)], samples_);
+  return seconds;
 }
 
-StageFronts::Key StageFronts::key_of(int first, int last, double held) const {
-  Key key{{}, held};
-  for (int b = first; b < last; ++b) {
-    const int repeat = loads_.repeat_of()[static_cast<std::size_t>(b)];
-    if (key.first.empty() || key.first.back().first != repeat) key.first.emplace_back(repeat, 0);
-    ++key.first.back().second;
+const StageFronts::Held& StageFronts::at(double held) {
+  const auto found = held_.find(held);
+  return found != held_.end() ? found->second : held_.emplace(held, made_at(held)).first->second;
+}
+
+StageFronts::Held StageFronts::made_at(double held) const {
+  Held out;
+  std::vector<std::vector<double>> least(options_.size());  // by repeat, by price
+  for (std::size_t repeat = 0; repeat < options_.size(); ++repeat) {
+    const std::vector<BlockOption>& options = options_[repeat];
+    const auto bytes = [&](int o) { return options[static_cast<std::size_t>(o)].fixed + held * options[static_cast<std::size_t>(o)].saved; };
+    std::vector<int> kept(options.size());
+    std::iota(kept.begin(), kept.end(), 0);
+    std::stable_sort(kept.begin(), kept.end(), [&](int a, int b) {
+      return std::tuple(options[static_cast<std::size_t>(a)].layout, options[static_cast<std::size_t>(a)].busy, bytes(a)) <
+             std::tuple(options[static_cast<std::size_t>(b)].layout, options[static_cast<std::size_t>(b)].busy, bytes(b));
+    });
+    drop_covered(kept, [&](int i, int j) {
+      const BlockOption& a = options[static_cast<std::size_t>(i)];
+      const BlockOption& b = options[static_cast<std::size_t>(j)];
+      return a.layout == b.layout && a.busy <= b.busy && a.fill <= b.fill && bytes(i) <= bytes(j) && a.workspace <= b.workspace && a.tied_once <= b.tied_once &&
+             a.tied_fixed <= b.tied_fixed;
+    });
+    double workspace = std::numeric_limits<double>::infinity();
+    for (const double price : prices_) {
+      double best = std::numeric_limits<double>::infinity();
+      for (const int o : kept) best = std::min(best, options[static_cast<std::size_t>(o)].busy + options[static_cast<std::size_t>(o)].fill + price * bytes(o));
+      least[repeat].push_back(best);
+    }
+    for (const int o : kept) workspace = std::min(workspace, options[static_cast<std::size_t>(o)].workspace);
+    out.options.push_back(std::move(kept));
+    out.workspaces.push_back(workspace);
   }
-  return key;
-}
-
-const StageFronts::Chain& StageFronts::chain(int first, int last, double held, double most) {
-  Key key = key_of(first, last, held);
-  const auto known = chains_.find(key);
-  if (known != chains_.end()) return known->second;
-  Chain made;
-  if (last - first == 1) {
-    StageEntry start;
-    start.fill = shares_.forward * host_;
-    start.busy = static_cast<double>(kind_.micro_batches) * host_ - start.fill;
-    entries_.push_back(start);
-    made = extended(Chain{{&entries_.back()}}, first, last, held, most);
-  } else {
-    made = extended(chain(first, last - 1, held, most), first, last, held, most);
+  const std::vector<int>& repeat_of = loads_.repeat_of();
+  for (std::size_t p = 0; p < prices_.size(); ++p) {
+    std::vector<double> sum(repeat_of.size() + 1, 0.0);
+    for (std::size_t b = 0; b < repeat_of.size(); ++b) sum[b + 1] = sum[b] + least[static_cast<std::size_t>(repeat_of[b])][p];
+    out.sums.push_back(std::move(sum));
   }
-  return chains_.emplace(std::move(key), std::move(made)).first->second;
+  return out;
 }
 
-// Every entry of `before`, the range without its last block, with every option of that block.
-StageFronts::Chain StageFronts::extended(const Chain& before, int first, int last, double held, double most) {
-  const int repeat = loads_.repeat_of()[static_cast<std::size_t>(last - 1)];
-  const bool start = last - first == 1;
-  const bool keep_degrees = !start && !problem_.space.mixed_degrees && loads_.repeat_of()[static_cast<std::size_t>(last - 2)] == repeat;
-  const bool tied = first > 0;
-  const bool aside = held == kMemoryAside;
-  const double counted = aside ? 0 : held;
-  const double tolerance = 1 + problem_.tolerance;
+double StageFronts::bound(const Held& held, const Target& target, int from, const StageEntry& entry, std::size_t price) const {
+  const std::vector<double>& sums = held.sums[price];
+  const double rest = sums[static_cast<std::size_t>(target.last)] - sums[static_cast<std::size_t>(from)];
+  return entry.busy + entry.fill + rest + prices_[price] * (entry.bytes(target.held) - target.limit);
+}
+
+double StageFronts::least_work(double held, double limit) {
+  const Held& tables = at(held);
+  double out = 0;
+  for (std::size_t price = 0; price < prices_.size(); ++price) out = std::max(out, tables.sums[price].back() - prices_[price] * limit);
+  return out;
+}
+
+StageEntry StageFronts::empty() const {
+  StageEntry out;
+  out.fill = shares_.forward * host_;
+  out.busy = static_cast<double>(ranks_.micro_batches) * host_ - out.fill;
+  return out;
+}
+
+StageEntry StageFronts::with(const StageEntry& entry, const Target& target, int block, int from, int o) {
+  const int repeat = loads_.repeat_of()[static_cast<std::size_t>(block)];
+  const BlockOption& option = options_[static_cast<std::size_t>(repeat)][static_cast<std::size_t>(o)];
+  const bool start = block == target.first;
+  const bool tied = target.first > 0;
+  const double again = start ? 0 : resplit(repeat, from, option.layout);
+  const double fill = (shares_.forward + shares_.backward) * again;
+  StageEntry out;
+  out.fill = entry.fill + option.fill + fill;
+  out.busy = entry.busy + option.busy + 2 * static_cast<double>(ranks_.micro_batches) * again - fill + (tied ? option.tied_once : 0);
+  out.fixed = entry.fixed + option.fixed + (tied ? option.tied_fixed : 0);
+  out.saved = entry.saved + option.saved;
+  out.workspace = std::max(entry.workspace, option.workspace);
+  out.option = o;
+  out.before = start ? nullptr : &entry;
+  return out;
+}
+
+// Every entry of `before`, the range up to `block`, with every option of that block.
+StageFronts::Chain StageFronts::extended(const Held& held, const Target& target, const Chain& before, int block) {
+  const std::vector<int>& repeat_of = loads_.repeat_of();
+  const int repeat = repeat_of[static_cast<std::size_t>(block)];
+  const std::vector<BlockOption>& options = options_[static_cast<std::size_t>(repeat)];
+  const bool keep_degrees = block > target.first && !problem_.space.mixed_degrees && repeat_of[static_cast<std::size_t>(block) - 1] == repeat;
   std::vector<std::vector<StageEntry>> made(layouts_.size());
   for (std::size_t from = 0; from < before.size(); ++from)
-    for (const StageEntry* entry : before[from])
-      for (std::size_t o = 0; o < options_[static_cast<std::size_t>(repeat)].size(); ++o) {
-        const BlockOption& option = options_[static_cast<std::size_t>(repeat)][o];
-        if (keep_degrees && option.layout != static_cast<int>(from)) continue;
-        const double again = start ? 0 : resplit(repeat, static_cast<int>(from), option.layout);
-        const double fill = (shares_.forward + shares_.backward) * again;
-        StageEntry next;
-        next.fill = entry->fill + option.fill + fill;
-        next.busy = entry->busy + option.busy + 2 * static_cast<double>(kind_.micro_batches) * again - fill + (tied ? option.tied_busy : 0);
-        if (next.busy + next.fill > most) continue;
-        next.fixed = entry->fixed + option.fixed + (tied ? option.tied_fixed : 0);
-        next.saved = entry->saved + option.saved;
-        next.workspace = std::max(entry->workspace, option.workspace);
-        if (!aside && next.bytes(counted) > limit_) continue;
-        next.option = static_cast<int>(o);
-        next.before = start ? nullptr : entry;
-        made[static_cast<std::size_t>(option.layout)].push_back(next);
+    for (const StageEntry* entry : before[from]) {
+      if (deadline_ && std::chrono::steady_clock::now() > *deadline_) throw OutOfTime{};
+      for (const int o : held.options[static_cast<std::size_t>(repeat)]) {
+        const int layout = options[static_cast<std::size_t>(o)].layout;
+        if (keep_degrees && layout != static_cast<int>(from)) continue;
+        const StageEntry next = with(*entry, target, block, static_cast<int>(from), o);
+        if (bound(held, target, block + 1, next, 0) > target.most) continue;
+        if (target.memory && (next.bytes(target.held) > target.limit ||
+                              std::any_of(target.prices.begin(), target.prices.end(), [&](std::size_t price) { return bound(held, target, block + 1, next, price) > target.most; })))
+          continue;
+        made[static_cast<std::size_t>(layout)].push_back(next);
       }
+    }
   Chain out(layouts_.size());
   for (std::size_t layout = 0; layout < made.size(); ++layout) {
     std::vector<StageEntry>& entries = made[layout];
     std::stable_sort(entries.begin(), entries.end(), [&](const StageEntry& a, const StageEntry& b) {
-      return std::tuple(a.busy, a.fill, a.bytes(counted)) < std::tuple(b.busy, b.fill, b.bytes(counted));
+      return std::tuple(a.busy, a.fill, a.bytes(target.held)) < std::tuple(b.busy, b.fill, b.bytes(target.held));
     });
-    // An entry that covers another is never above `most` where the other is not: what `most` was does not change the answer.
-    const auto covers = [&](const StageEntry& a, const StageEntry& b) {
-      if (a.busy > b.busy * tolerance || a.fill > b.fill * tolerance || a.busy + a.fill > b.busy + b.fill) return false;
-      return aside || (a.workspace <= b.workspace && a.fixed + counted * a.saved <= b.fixed + counted * b.saved);
-    };
-    drop_covered(entries, covers);
-    for (StageEntry& entry : entries) {
+    drop_covered(entries, [&](const StageEntry& a, const StageEntry& b) {
+      if (a.fill > b.fill) return false;
+      return !target.memory || (a.workspace <= b.workspace && a.fixed + target.held * a.saved <= b.fixed + target.held * b.saved);
+    });
+    for (const StageEntry& entry : entries) {
       entries_.push_back(entry);
       out[layout].push_back(&entries_.back());
     }
@@ -217,15 +290,69 @@ StageFronts::Chain StageFronts::extended(const Chain& before, int first, int las
   return out;
 }
 
-double StageFronts::least_bytes(int first, int last, double held) const {
-  double sum = 0;
-  for (int b = first; b < last; ++b) {
-    double least = std::numeric_limits<double>::infinity();
-    for (const BlockOption& option : options_[static_cast<std::size_t>(loads_.repeat_of()[static_cast<std::size_t>(b)])])
-      least = std::min(least, option.fixed + held * option.saved);
-    sum += least;
+// By block of the range: the option of the layout, where it has one, that costs least with bytes at a price.
+std::vector<int> StageFronts::cheapest(const Target& target, int layout, std::size_t price) {
+  std::vector<int> out;
+  for (int block = target.first; block < target.last; ++block) {
+    const auto repeat = static_cast<std::size_t>(loads_.repeat_of()[static_cast<std::size_t>(block)]);
+    if (block > target.first && loads_.repeat_of()[static_cast<std::size_t>(block) - 1] == static_cast<int>(repeat)) {
+      out.push_back(out.back());
+      continue;
+    }
+    const auto cost = [&](int o) {
+      const BlockOption& option = options_[repeat][static_cast<std::size_t>(o)];
+      return std::pair(option.layout != layout, option.busy + option.fill + prices_[price] * (option.fixed + target.held * option.saved));
+    };
+    const std::vector<int>& options = at(target.held).options[repeat];
+    out.push_back(*std::min_element(options.begin(), options.end(), [&](int a, int b) { return cost(a) < cost(b); }));
   }
-  return sum;
+  return out;
+}
+
+const StageEntry* StageFronts::built(const Target& target, const std::vector<int>& options) {
+  entries_.push_back(empty());
+  const StageEntry* at = &entries_.back();
+  int layout = 0;
+  for (int block = target.first; block < target.last; ++block) {
+    const int option = options[static_cast<std::size_t>(block - target.first)];
+    entries_.push_back(with(*at, target, block, layout, option));
+    at = &entries_.back();
+    layout = options_[static_cast<std::size_t>(loads_.repeat_of()[static_cast<std::size_t>(block)])][static_cast<std::size_t>(option)].layout;
+  }
+  return at;
+}
+
+// In every layout the lowest price of memory at which the blocks fit, with as many blocks as fit run as at the next lower one.
+std::vector<const StageEntry*> StageFronts::rough_entries(const Target& target) {
+  std::vector<const StageEntry*> out;
+  for (int layout = 0; layout < static_cast<int>(layouts_.size()); ++layout) {
+    std::vector<int> before;
+    for (std::size_t price = 0; price < prices_.size(); ++price) {
+      std::vector<int> options = cheapest(target, layout, price);
+      if (options == before) continue;
+      const StageEntry* entry = built(target, options);
+      if (entry->bytes(target.held) > target.limit) {
+        before = std::move(options);
+        continue;
+      }
+      out.push_back(entry);
+      if (before.empty()) break;
+      double bytes = entry->bytes(target.held);
+      for (std::size_t i = 0; i < options.size(); ++i) {
+        const auto& choices = options_[static_cast<std::size_t>(loads_.repeat_of()[static_cast<std::size_t>(target.first) + i])];
+        const BlockOption& from = choices[static_cast<std::size_t>(options[i])];
+        const BlockOption& to = choices[static_cast<std::size_t>(before[i])];
+        const double more = to.fixed - from.fixed + target.held * (to.saved - from.saved) + std::max(0.0, to.workspace - entry->workspace);
+        if (bytes + more > target.limit) continue;
+        bytes += more;
+        options[i] = before[i];
+      }
+      const StageEntry* mixed = built(target, options);
+      if (mixed->bytes(target.held) <= target.limit) out.push_back(mixed);
+      break;
+    }
+  }
+  return out;
 }
 
 // What the buffers at the ends of a stage leave.
@@ -233,28 +360,59 @@ double StageFronts::room(int first, int last) const {
   double bytes = 0;
   if (first > 0) bytes = loads_.input_bytes(loads_.repeat_of()[static_cast<std::size_t>(first)], samples_);
   if (last < static_cast<int>(loads_.repeat_of().size())) bytes = std::max(bytes, loads_.input_bytes(loads_.repeat_of()[static_cast<std::size_t>(last)], samples_));
-  return limit_ - 4 * bytes / kind_.width;
+  return limit_ - 4 * bytes / ranks_.width;
+}
+
+std::vector<const StageEntry*> StageFronts::entries(const Target& target) {
+  const Held& held = at(target.held);
+  const StageEntry start = empty();
+  Chain chain{{&start}};
+  for (int block = target.first; block < target.last; ++block) chain = extended(held, target, chain, block);
+  std::vector<const StageEntry*> out;
+  for (const auto& of_layout : chain) out.insert(out.end(), of_layout.begin(), of_layout.end());
+  return out;
 }
 
 const std::vector<const StageEntry*>& StageFronts::front(int first, int last, double held, double most) {
-  const auto [found, fresh] = fronts_.try_emplace({key_of(first, last, held), {first > 0, last < static_cast<int>(loads_.repeat_of().size())}});
+  const std::vector<int>& repeat_of = loads_.repeat_of();
+  std::vector<std::pair<int, int>> runs;
+  for (int b = first; b < last; ++b) {
+    if (runs.empty() || runs.back().first != repeat_of[static_cast<std::size_t>(b)]) runs.emplace_back(repeat_of[static_cast<std::size_t>(b)], 0);
+    ++runs.back().second;
+  }
+  const auto [found, fresh] = fronts_.try_emplace({std::move(runs), held, first > 0, last < static_cast<int>(repeat_of.size())});
   std::vector<const StageEntry*>& out = found->second;
   if (!fresh) return out;
-  const double limit = room(first, last);
-  if (least_bytes(first, last, held) > limit) return out;
-  const auto collect = [&](const Chain& chain) {
-    out.clear();
-    for (const auto& entries : chain) out.insert(out.end(), entries.begin(), entries.end());
+  const Held& tables = at(held);
+  Target target{first, last, held, most, room(first, last), false, {}};
+  double workspace = 0;
+  for (int b = first; b < last; ++b) workspace = std::max(workspace, tables.workspaces[static_cast<std::size_t>(repeat_of[static_cast<std::size_t>(b)])]);
+  target.limit -= workspace;
+  std::size_t best = 0;
+  for (std::size_t price = 1; price < prices_.size(); ++price)
+    if (bound(tables, target, first, {}, price) > bound(tables, target, first, {}, best)) best = price;
+  if (bound(tables, target, first, {}, best) > most) return out;
+  target.limit += workspace;
+  for (std::size_t price = std::max<std::size_t>(1, best < kNeighbours ? 1 : best - kNeighbours); price <= std::min(prices_.size() - 1, best + kNeighbours); ++price)
+    target.prices.push_back(price);
+  const auto thin = [&] {
     std::stable_sort(out.begin(), out.end(), [&](const StageEntry* a, const StageEntry* b) { return std::tuple(a->busy, a->fill) < std::tuple(b->busy, b->fill); });
+    drop_covered(out, [](const StageEntry* a, const StageEntry* b) { return a->fill <= b->fill; });
   };
-  const auto thin = [&] { drop_covered(out, [](const StageEntry* a, const StageEntry* b) { return a->busy <= b->busy && a->fill <= b->fill; }); };
-  const auto fits = [&](const StageEntry* entry) { return entry->bytes(held) <= limit; };
+  if (rough_) {
+    out = rough_entries(target);
+    thin();
+    return out;
+  }
   // Where the fastest fit, memory decides nothing.
-  collect(chain(first, last, kMemoryAside, most));
-  thin();
-  if (std::all_of(out.begin(), out.end(), fits)) return out;
-  collect(chain(first, last, held, most));
-  std::erase_if(out, [&](const StageEntry* entry) { return !fits(entry); });
+  target.memory = best > 0;
+  out = entries(target);
+  if (target.memory || std::all_of(out.begin(), out.end(), [&](const StageEntry* entry) { return entry->bytes(held) <= target.limit; })) {
+    thin();
+    return out;
+  }
+  target.memory = true;
+  out = entries(target);
   thin();
   return out;
 }
@@ -264,6 +422,17 @@ std::vector<Strategy> StageFronts::strategies(const StageEntry& entry, int first
   const StageEntry* at = &entry;
   for (int b = last - 1; b >= first; --b, at = at->before)
     out[static_cast<std::size_t>(b - first)] = options_[static_cast<std::size_t>(loads_.repeat_of()[static_cast<std::size_t>(b)])][static_cast<std::size_t>(at->option)].strategy;
+  // Equal blocks cut alike may stand in any order; like beside like reads best.
+  const std::vector<int>& repeat_of = loads_.repeat_of();
+  const auto alike = [&](std::size_t a, std::size_t b) {
+    return repeat_of[static_cast<std::size_t>(first) + a] == repeat_of[static_cast<std::size_t>(first) + b] && out[a].tp == out[b].tp && out[a].cp == out[b].cp;
+  };
+  for (std::size_t begin = 0, end = 0; begin < out.size(); begin = end) {
+    while (end < out.size() && alike(begin, end)) ++end;
+    const auto order = [](const Strategy& s) { return std::tuple(s.zero, s.recompute, s.offload_optimizer, s.ep, s.context); };
+    std::stable_sort(out.begin() + static_cast<std::ptrdiff_t>(begin), out.begin() + static_cast<std::ptrdiff_t>(end),
+                     [&](const Strategy& a, const Strategy& b) { return order(a) < order(b); });
+  }
   return out;
 }
 

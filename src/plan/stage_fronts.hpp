@@ -2,8 +2,10 @@
 // better than another in every respect.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -14,27 +16,40 @@
 
 namespace tessera::plan {
 
-// What decides the options of a stage's blocks.
-struct StageKind {
+// Ranks of one group, and how many micro-batches a step has.
+struct StageRanks {
   int group = 0;
-  int width = 1;                   // ranks
+  int width = 1;
   std::int64_t micro_batches = 1;
-  Schedule schedule = Schedule::one_f_one_b;
-  auto operator<=>(const StageKind&) const = default;
+  auto operator<=>(const StageRanks&) const = default;
 };
 
 // A way to run one block.
 struct BlockOption {
   Strategy strategy;
   int layout = 0;                  // equal for equal dp, cp and tp
-  double busy = 0;                 // m (f + b) - fill + once a step
-  double fill = 0;
+  double forward = 0;              // seconds of a micro-batch
+  double backward = 0;
+  double once = 0;                 // seconds of a step
   double fixed = 0;                // bytes
   double saved = 0;                // bytes of a micro-batch
   double workspace = 0;
-  double tied_busy = 0;            // where the stage does not hold the model's first block, which owns tied parameters
+  double tied_once = 0;            // where the stage does not hold the model's first block, which owns tied parameters
   double tied_fixed = 0;
+  double busy = 0;                 // under a schedule: m (f + b) - fill + once
+  double fill = 0;
 };
+
+struct OutOfTime {};
+using Deadline = std::optional<std::chrono::steady_clock::time_point>;
+
+// Those of every block that no other covers under any schedule.
+struct StageOptions {
+  std::vector<Strategy> layouts;   // dp, cp and tp of each
+  std::vector<std::vector<BlockOption>> blocks;  // by index into ModelSpec::repeats
+  bool possible = true;            // every block has one
+};
+StageOptions options_of(const BlockProblem& problem, Loads& loads, const StageRanks& ranks);
 
 // A way to run a range of blocks: sums over its blocks, the largest workspace.
 struct StageEntry {
@@ -51,55 +66,86 @@ struct StageEntry {
 // Not thread-safe. The problem and the loads must outlive it.
 class StageFronts {
  public:
-  StageFronts(const BlockProblem& problem, Loads& loads, const StageKind& kind);
+  // Throws OutOfTime from front once `deadline` has passed.
+  StageFronts(const BlockProblem& problem, Loads& loads, const StageRanks& ranks, Schedule schedule, const StageOptions& options, const Deadline& deadline);
 
-  bool possible() const { return possible_; }          // every block has an option
   // Over the options of a block (index into ModelSpec::repeats).
   double least_busy(int repeat) const { return least_busy_[static_cast<std::size_t>(repeat)]; }
   double least_fill(int repeat) const { return least_fill_[static_cast<std::size_t>(repeat)]; }
   // What a message of one micro-batch in both directions adds.
-  double busy_of(double seconds) const { return static_cast<double>(kind_.micro_batches) * seconds - fill_of(seconds); }
+  double busy_of(double seconds) const { return static_cast<double>(ranks_.micro_batches) * seconds - fill_of(seconds); }
   double fill_of(double seconds) const { return shares_.backward * seconds; }
 
+  // Forgets all fronts: another outer choice begins. `rough`: fronts are then a few good entries, found by pricing memory, most
+  // within one block's change of the best.
+  void start(bool rough);
+  // `busy + fill` of all blocks together, over any stages of this kind that have `limit` bytes together and hold at least `held`
+  // micro-batches: no choice of options has less.
+  double least_work(double held, double limit);
   // Blocks [first, last) with `held` micro-batches in flight: the entries that fit the device's memory of which none has both more
-  // busy and more fill than another. Those of more than `most` busy and fill together may be left out; `most` never rises from
-  // call to call.
+  // busy and more fill than another. Those of more than `most` busy and fill together may be left out; for equal ranges `most` never
+  // rises between two starts.
   const std::vector<const StageEntry*>& front(int first, int last, double held, double most);
   // The strategies of an entry's blocks, in order.
   std::vector<Strategy> strategies(const StageEntry& entry, int first, int last) const;
 
  private:
-  // Of a range, by the layout of its last block.
+  // Entries of a range, by the layout of its last block.
   using Chain = std::vector<std::vector<const StageEntry*>>;
-  // Runs of a repeat, and the micro-batches held (negative: memory is left aside).
-  using Key = std::pair<std::vector<std::pair<int, int>>, double>;
+  // Runs of a repeat, the micro-batches held, and whether stages stand before and behind.
+  using Key = std::tuple<std::vector<std::pair<int, int>>, double, bool, bool>;
 
-  void list_options(int repeat);
-  void add_options(int repeat, Strategy strategy, std::vector<BlockOption>& out);
-  int layout_of(const Strategy& strategy);
-  Key key_of(int first, int last, double held) const;
-  const Chain& chain(int first, int last, double held, double most);
-  Chain extended(const Chain& before, int first, int last, double held, double most);
+  // What holds for a number of micro-batches held; memory is then one figure.
+  struct Held {
+    std::vector<std::vector<int>> options;         // by repeat: indices of those that no other covers
+    std::vector<double> workspaces;                // by repeat: the least
+    // Least of busy + fill + price x bytes over a block's options, summed over the blocks before each: by price, by block.
+    std::vector<std::vector<double>> sums;
+  };
+  // A range and what it must keep to.
+  struct Target {
+    int first = 0;
+    int last = 0;
+    double held = 0;
+    double most = 0;
+    double limit = 0;
+    bool memory = true;                            // false: leave it aside
+    std::vector<std::size_t> prices;               // that bound best
+  };
+
+  const Held& at(double held);
+  Held made_at(double held) const;
+  // No way to run blocks [from, target.last) after `entry` has less busy and fill together.
+  double bound(const Held& held, const Target& target, int from, const StageEntry& entry, std::size_t price) const;
+  StageEntry empty() const;
+  // `entry` with one more block; `from`: the layout of the block before, in its stage.
+  StageEntry with(const StageEntry& entry, const Target& target, int block, int from, int option);
+  std::vector<const StageEntry*> entries(const Target& target);
+  std::vector<const StageEntry*> rough_entries(const Target& target);
+  std::vector<int> cheapest(const Target& target, int layout, std::size_t price);
+  const StageEntry* built(const Target& target, const std::vector<int>& options);
+  Chain extended(const Held& held, const Target& target, const Chain& before, int block);
   double resplit(int repeat, int before, int after);
-  double least_bytes(int first, int last, double held) const;
   double room(int first, int last) const;
 
   const BlockProblem& problem_;
   Loads& loads_;
-  StageKind kind_;
+  const Deadline& deadline_;
+  StageRanks ranks_;
+  const std::vector<Strategy>& layouts_;
   Fill shares_;
   std::int64_t samples_ = 1;
   double limit_ = 0;               // bytes for states, activations, workspace and buffers
   double host_ = 0;                // seconds of each micro-batch
-  bool possible_ = true;
-  std::vector<Strategy> layouts_;  // dp, cp and tp of each
   std::vector<std::vector<BlockOption>> options_;   // by repeat
   std::vector<double> least_busy_;
   std::vector<double> least_fill_;
-  std::map<std::tuple<int, int, int>, double> resplits_;
+  std::vector<std::vector<double>> resplits_;       // by repeat, by layouts before and after; negative: not known yet
   std::deque<StageEntry> entries_;
-  std::map<Key, Chain> chains_;
-  std::map<std::pair<Key, std::pair<bool, bool>>, std::vector<const StageEntry*>> fronts_;  // and whether stages stand before and behind
+  std::vector<double> prices_;     // of a byte, in seconds
+  std::map<double, Held> held_;
+  bool rough_ = false;
+  std::map<Key, std::vector<const StageEntry*>> fronts_;
 };
 
 }  // namespace tessera::plan

@@ -212,9 +212,10 @@ TEST(BlockSearch, EqualsEnumerationOnRandomSmallInstances) {
     if (answer.plans.empty()) continue;
     ++feasible;
     const Plan& best = answer.plans.front();
-    ASSERT_NEAR(best.predicted->step.value / fastest, 1, 1e-9) << cluster::to_yaml(instance.cluster) << to_json(best);
+    ASSERT_NEAR(answer.bound / fastest, 1, 1e-9) << cluster::to_yaml(instance.cluster) << to_json(best);
+    // Of plans that are equal to one part in a million the simplest is taken.
     Loads loads(instance.model, instance.cluster, problem.precision);
-    ASSERT_NEAR(answer.bound / predict(best, loads).step.value, 1, 1e-9);
+    ASSERT_NEAR(predict(best, loads).step.value / fastest, 1, 2e-6) << cluster::to_yaml(instance.cluster) << to_json(best);
     mixed += best.ranks.front().group != best.ranks.back().group ? 1 : 0;
     cluster::ClusterSpec roomy = instance.cluster;
     for (cluster::ResourceGroup& group : roomy.groups) group.device.memory = group.device.memory * 1000;
