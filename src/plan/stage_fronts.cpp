@@ -20,15 +20,6 @@ double option_of(const model::BlockSpec& block, const char* key) {
   return found == block.dims.end() ? 0 : found->second;
 }
 
-// Whether a block can be cut among so many tensor-parallel ranks.
-bool tensor_divides(const model::BlockSpec& block, std::int64_t degree) {
-  for (const model::ParameterSpec& parameter : block.parameters)
-    if (parameter.split_dim >= 0 && parameter.shape[static_cast<std::size_t>(parameter.split_dim)] % degree != 0) return false;
-  for (const char* key : {"heads", "kv_heads", "ffn", "expert_ffn"})
-    if (static_cast<std::int64_t>(option_of(block, key)) % degree != 0) return false;
-  return true;
-}
-
 template <typename Item, typename Covers>
 void drop_covered(std::vector<Item>& items, const Covers& covers) {
   std::vector<Item> kept;
@@ -57,13 +48,12 @@ class Lister {
     const model::BlockSpec& block = problem_.model.repeats[static_cast<std::size_t>(repeat)].block;
     const BlockSpace& space = problem_.space;
     const int domain = problem_.cluster.groups[static_cast<std::size_t>(ranks_.group)].domain();
-    const auto sequence = static_cast<std::int64_t>(option_of(block, "seq"));
     const auto experts = static_cast<std::int64_t>(option_of(block, "experts"));
     const auto heads = static_cast<std::int64_t>(option_of(block, "heads"));
     for (const std::int64_t tp : divisors_of(ranks_.width)) {
       if (tp > std::min(domain, space.most_tensor) || !tensor_divides(block, tp)) continue;
       for (const std::int64_t cp : divisors_of(ranks_.width / tp)) {
-        if (cp > space.most_context || (cp > 1 && (sequence == 0 || sequence % (2 * cp) != 0))) continue;
+        if (cp > space.most_context || !context_divides(block, cp)) continue;
         const std::int64_t dp = ranks_.width / (tp * cp);
         if (samples_ % dp != 0) continue;
         std::vector<BlockOption> here;
@@ -131,6 +121,21 @@ class Lister {
 };
 
 }  // namespace
+
+bool tensor_divides(const model::BlockSpec& block, std::int64_t degree) {
+  // A vocabulary is padded where it does not divide.
+  if (block.kind == "embedding" || block.kind == "lm_head" || block.kind == "language_head") return true;
+  for (const model::ParameterSpec& parameter : block.parameters)
+    if (parameter.split_dim >= 0 && parameter.shape[static_cast<std::size_t>(parameter.split_dim)] % degree != 0) return false;
+  for (const char* key : {"heads", "kv_heads", "ffn", "expert_ffn"})
+    if (static_cast<std::int64_t>(option_of(block, key)) % degree != 0) return false;
+  return true;
+}
+
+bool context_divides(const model::BlockSpec& block, std::int64_t degree) {
+  const auto sequence = static_cast<std::int64_t>(option_of(block, "seq"));
+  return degree == 1 || (sequence > 0 && sequence % (2 * degree) == 0);
+}
 
 StageOptions options_of(const BlockProblem& problem, Loads& loads, const StageRanks& ranks) { return Lister(problem, loads, ranks).list(); }
 

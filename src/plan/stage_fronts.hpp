@@ -49,6 +49,9 @@ struct StageOptions {
   std::vector<std::vector<BlockOption>> blocks;  // by index into ModelSpec::repeats
   bool possible = true;            // every block has one
 };
+// Whether a block can be cut among so many tensor-parallel, or context-parallel, ranks.
+bool tensor_divides(const model::BlockSpec& block, std::int64_t degree);
+bool context_divides(const model::BlockSpec& block, std::int64_t degree);
 StageOptions options_of(const BlockProblem& problem, Loads& loads, const StageRanks& ranks);
 
 // A way to run a range of blocks: sums over its blocks, the largest workspace.

@@ -1,0 +1,148 @@
+#include "plan/templates.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "plan/divisors.hpp"
+#include "plan/stage_fronts.hpp"
+
+namespace tessera::plan {
+namespace {
+
+// Interleaved stages of one rank are tried up to this number.
+constexpr int kMostChunks = 8;
+
+class Templates {
+ public:
+  Templates(const BlockProblem& problem, const TemplateSpace& space, Loads& loads)
+      : problem_(problem), space_(space), loads_(loads), group_(problem.cluster.groups[static_cast<std::size_t>(space.group)]), devices_(group_.nodes * group_.devices_per_node) {}
+
+  std::optional<Plan> best() {
+    const int blocks = problem_.model.block_count();
+    for (const std::int64_t stages : divisors_of(devices_))
+      for (const std::int64_t tp : divisors_of(devices_ / stages)) {
+        if (stages > std::min(blocks, space_.most_stages) || tp > std::min(group_.domain(), space_.most_tensor) || !all_divide(tp)) continue;
+        for (const std::int64_t cp : divisors_of(devices_ / stages / tp)) {
+          if (cp > space_.most_context || !all_cut(cp)) continue;
+          const std::int64_t dp = devices_ / stages / tp / cp;
+          for (const std::int64_t count : divisors_of(problem_.global_batch))
+            if (problem_.global_batch / count % dp == 0) consider(static_cast<int>(stages), static_cast<int>(tp), static_cast<int>(cp), static_cast<int>(dp), count);
+        }
+      }
+    return std::move(best_);
+  }
+
+ private:
+  bool all_divide(std::int64_t tp) const {
+    return std::all_of(problem_.model.repeats.begin(), problem_.model.repeats.end(), [&](const model::Repeat& repeat) { return tensor_divides(repeat.block, tp); });
+  }
+  bool all_cut(std::int64_t cp) const {
+    return std::all_of(problem_.model.repeats.begin(), problem_.model.repeats.end(), [&](const model::Repeat& repeat) { return context_divides(repeat.block, cp); });
+  }
+
+  // Experts are spread as far as the replicas go.
+  int experts_over(std::int64_t ranks) const {
+    std::int64_t out = ranks;
+    bool any = false;
+    for (const model::Repeat& repeat : problem_.model.repeats)
+      if (const auto found = repeat.block.dims.find("experts"); found != repeat.block.dims.end() && found->second > 0) {
+        out = std::gcd(out, static_cast<std::int64_t>(found->second));
+        any = true;
+      }
+    return any ? static_cast<int>(out) : 1;
+  }
+
+  void consider(int stages, int tp, int cp, int dp, std::int64_t count) {
+    const int layers = problem_.model.block_count() - 2;
+    for (const Schedule schedule : space_.schedules) {
+      if (stages == 1 && schedule != space_.schedules.front()) continue;
+      const bool interleaved = schedule == Schedule::interleaved;
+      if (interleaved && count % stages != 0) continue;
+      for (int chunks = interleaved ? 2 : 1; chunks <= (interleaved ? kMostChunks : 1); ++chunks) {
+        const int all = schedule == Schedule::zb_v ? 2 * stages : stages * chunks;
+        if (all > std::max(1, layers) || (interleaved && layers % all != 0)) continue;
+        for (const int zero : space_.zero) {
+          if (zero > 0 && dp * cp == 1) continue;
+          if (zero > 1 && stages > 1) continue;
+          for (const model::Recompute recompute : problem_.space.recompute) {
+            if (recompute == model::Recompute::selective && loads_.attention_is_fused(space_.group)) continue;
+            Strategy strategy;
+            strategy.dp = dp;
+            strategy.tp = tp;
+            strategy.cp = cp;
+            strategy.zero = zero;
+            strategy.recompute = recompute;
+            strategy.sequence_parallel = tp > 1;
+            price(strategy, stages, all, count, schedule);
+          }
+        }
+      }
+    }
+  }
+
+  // `all`: stages with those that share ranks counted apart.
+  void price(const Strategy& strategy, int places, int all, std::int64_t count, Schedule schedule) {
+    Plan plan;
+    plan.model_fingerprint = model_;
+    plan.cluster_fingerprint = cluster_;
+    plan.precision = problem_.precision;
+    plan.global_batch = problem_.global_batch;
+    plan.micro_batches = count;
+    plan.schedule = schedule;
+    plan.ranks = ranks();
+    const int blocks = problem_.model.block_count();
+    const int layers = blocks - 2;
+    const int width = devices_ / places;
+    int next = 0;
+    for (int s = 0; s < all; ++s) {
+      Stage stage;
+      const int place = schedule == Schedule::zb_v && s >= places ? 2 * places - 1 - s : s % places;
+      stage.ranks.resize(static_cast<std::size_t>(width));
+      std::iota(stage.ranks.begin(), stage.ranks.end(), place * width);
+      const int depth = layers / all + (s < layers % all ? 1 : 0);
+      const int last = s + 1 == all ? blocks : next + depth + (s == 0 ? 1 : 0);
+      for (int b = next; b < last; ++b) {
+        Strategy here = strategy;
+        if (b == 0 || b + 1 == blocks) here.recompute = model::Recompute::none;
+        const model::BlockSpec& block = problem_.model.repeats[static_cast<std::size_t>(loads_.repeat_of()[static_cast<std::size_t>(b)])].block;
+        if (block.dims.contains("experts")) here.ep = experts_over(strategy.dp * strategy.cp);
+        if (!stage.runs.empty() && stage.runs.back().strategy == here)
+          ++stage.runs.back().last;
+        else
+          stage.runs.push_back({b, b + 1, here});
+      }
+      next = last;
+      plan.stages.push_back(std::move(stage));
+    }
+    plan.predicted = predict(plan, loads_);
+    const double limit = problem_.space.memory * loads_.memory_limit(space_.group);
+    for (const Stage& stage : plan.stages)
+      if (static_cast<double>(plan.predicted->memory[static_cast<std::size_t>(stage.ranks.front())].value) > limit) return;
+    if (!best_ || plan.predicted->step < best_->predicted->step) best_ = std::move(plan);
+  }
+
+  const std::vector<RankPlace>& ranks() {
+    if (ranks_.empty())
+      for (int rank = 0; rank < devices_; ++rank) ranks_.push_back({space_.group, rank / group_.devices_per_node, rank % group_.devices_per_node});
+    return ranks_;
+  }
+
+  const BlockProblem& problem_;
+  const TemplateSpace& space_;
+  Loads& loads_;
+  const cluster::ResourceGroup& group_;
+  const int devices_;
+  const std::string model_ = problem_.model.fingerprint();
+  const std::string cluster_ = problem_.cluster.fingerprint();
+  std::vector<RankPlace> ranks_;
+  std::optional<Plan> best_;
+};
+
+}  // namespace
+
+std::optional<Plan> best_template(const BlockProblem& problem, const TemplateSpace& space, Loads& loads) {
+  if (!problem.cluster.groups[static_cast<std::size_t>(space.group)].device.has(problem.precision)) return std::nullopt;
+  return Templates(problem, space, loads).best();
+}
+
+}  // namespace tessera::plan
