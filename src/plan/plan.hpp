@@ -151,7 +151,7 @@ struct SearchResult {
 SearchResult search(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile,
                     const SearchOptions& options = {});
 
-// Prices one plan. Pure; microseconds to milliseconds.
+// Prices one plan whose stages are all cut alike; others throw invalid_config. Pure; microseconds to milliseconds.
 Prediction predict(const Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
                    const cluster::ClusterSpec& cluster, const profile::Profile& profile);
 
