@@ -118,16 +118,22 @@ std::vector<Row> rows_of(const plan::Plan& plan, const cluster::ClusterSpec& clu
 }  // namespace
 
 Json timeline_of(const PlanInput& input, const plan::Plan& plan) {
-  const auto programs = program::compile(plan, input.job.model);
-  const sim::Result result = sim::run(programs, plan, input.job.model, input.job.train, input.cluster, input.profile);
+  // Where the ranks of every stage do the same, one program stands for them.
+  const auto [programs, result] = sim::simulate(plan, input.job.model, input.job.train, input.cluster, input.profile);
+  const auto stages = stages_of_ranks(plan);
   std::vector<Row> rows = rows_of(plan, input.cluster);
-  std::map<int, Row*> shown;
-  for (Row& row : rows) shown[row.fold.ranks.front()] = &row;
+  std::map<int, std::vector<Row*>> shown;
+  std::map<int, const program::Program*> program_of;
+  for (const program::Program& program : programs) program_of[program.rank] = &program;
+  for (Row& row : rows) {
+    const int rank = row.fold.ranks.front();
+    const auto same = std::find_if(programs.begin(), programs.end(), [&](const program::Program& program) { return stages[program.rank] == stages[rank]; });
+    shown[program_of.contains(rank) ? rank : same->rank].push_back(&row);
+  }
   for (const sim::Span& span : result.spans) {
-    const auto row = shown.find(span.rank);
-    if (row == shown.end()) continue;
-    const program::Instruction& instruction = programs[span.rank].instructions[span.instruction];
-    row->second->pieces.push_back({span.begin.value, span.end.value, kind_of(instruction.op), instruction.micro_batch});
+    const program::Instruction& instruction = program_of.at(span.rank)->instructions[span.instruction];
+    if (const auto found = shown.find(span.rank); found != shown.end())
+      for (Row* row : found->second) row->pieces.push_back({span.begin.value, span.end.value, kind_of(instruction.op), instruction.micro_batch});
   }
   const double step = result.step.value;
   const auto [from, to] = steady(rows, plan.micro_batches, plan.stages.size());
@@ -139,7 +145,7 @@ Json timeline_of(const PlanInput& input, const plan::Plan& plan) {
     const sim::RankResult& of_rank = result.ranks[row.fold.ranks.front()];
     shown_row["busy"] = of_rank.busy.value;
     shown_row["waiting"] = of_rank.exposed.value;
-    shown_row["stages"] = stages_of_ranks(plan)[row.fold.ranks.front()];
+    shown_row["stages"] = stages[row.fold.ranks.front()];
     out["rows"].push_back(std::move(shown_row));
   }
   return out;

@@ -7,6 +7,7 @@
 #include "base/file_system.hpp"
 #include "cli/commands.hpp"
 #include "cli/plan_input.hpp"
+#include "plan/loads.hpp"
 #include "plan/schedule.hpp"
 #include "sim/sim.hpp"
 
@@ -51,6 +52,18 @@ nlohmann::ordered_json json_of(const sim::Result& result, const std::optional<pl
   return out;
 }
 
+// By the cost model, where it has a formula: that of profiles is for one stage a rank and whole backward passes.
+std::optional<plan::Prediction> predicted(const plan::Plan& plan, const PlanInput& input) {
+  const auto& [job, cluster, profile] = input;
+  if (!plan.order.empty()) return {};
+  if (plan::Loads::supports(cluster, plan.precision)) {
+    plan::Loads loads(job.model, cluster, plan.precision);
+    return plan::predict(plan, loads);
+  }
+  if (plan.schedule != plan::Schedule::one_f_one_b && plan.schedule != plan::Schedule::gpipe) return {};
+  return plan::predict(plan, job.model, job.train, cluster, profile);
+}
+
 void simulate(const SimulateOptions& options) {
   const PlanInput input = read_plan_input({options.yaml, options.cluster, options.profile, options.overrides});
   const auto& [job, cluster, profile] = input;
@@ -59,10 +72,7 @@ void simulate(const SimulateOptions& options) {
   plan::check(plan, job, cluster);
   const sim::Simulation simulation = sim::simulate(plan, job.model, job.train, cluster, profile);
   const sim::Result& result = simulation.result;
-  // The cost model's formulas are for one stage a rank and whole backward passes.
-  std::optional<plan::Prediction> prediction;
-  if (plan.order.empty() && (plan.schedule == plan::Schedule::one_f_one_b || plan.schedule == plan::Schedule::gpipe))
-    prediction = plan::predict(plan, job.model, job.train, cluster, profile);
+  const std::optional<plan::Prediction> prediction = predicted(plan, input);
   if (!options.trace.empty()) write_whole(real_file_system(), options.trace, sim::to_chrome_trace(result, simulation.programs));
   if (options.json) {
     std::printf("%s\n", json_of(result, prediction).dump().c_str());

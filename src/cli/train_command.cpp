@@ -124,6 +124,7 @@ ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vecto
   // The worker computes on CPUs; a host's accelerators are planned for, not yet trained on.
   chosen.search = plan::search(job, cluster, profile, {.top = 5, .vendors = {"cpu"}});
   chosen.plan = chosen.search->best;
+  plan::check_trainable(chosen.plan);
   return chosen;
 }
 

@@ -1,6 +1,7 @@
+#include <algorithm>
 #include <map>
 #include <numeric>
-#include <set>
+#include <string_view>
 #include <tuple>
 
 #include "plan/divisors.hpp"
@@ -44,27 +45,99 @@ void check_ranks(const Plan& plan, const cluster::ClusterSpec& cluster) {
   }
 }
 
-void check_strategy(const Plan& plan, const model::ModelSpec& model, const StrategyRun& run) {
-  const Strategy& s = run.strategy;
-  if (s.dp < 1 || s.tp < 1) refuse(run.where, text("dp ", s.dp, ", tp ", s.tp), "degrees of at least 1");
-  if (s.zero < 0 || s.zero > 1) refuse(run.where, text("zero ", s.zero), "0, or 1: optimizer state sharded over dp");
+// Whether tensor parallelism cuts this dimension, one of kTensorDimensions, in a block.
+bool cuts(const model::BlockSpec& block, std::string_view dimension) {
+  if (block.kind == "final_norm") return false;
+  const bool table = block.kind == "embedding" || block.kind == "position_embedding" || block.kind == "lm_head" || block.kind == "language_head";
+  return table == (dimension == "vocab");
+}
+
+using Blocks = std::vector<const model::BlockSpec*>;  // of a run, equal ones in a row once
+
+void check_tensor_parallel(const model::ModelSpec& model, const StrategyRun& run, const Blocks& blocks) {
+  std::vector<const char*> keys;
   for (const char* key : kTensorDimensions)
-    if (model.dim(key) % s.tp != 0)
-      refuse(run.where, text("tp ", s.tp, " does not divide ", key, " ", model.dim(key)), "a degree that divides heads, kv_heads, ffn and vocab",
-             text("nearest: ", nearest_of(tensor_degrees(model), s.tp)));
-  if (plan.global_batch % (static_cast<std::int64_t>(s.dp) * plan.micro_batches) != 0) {
-    std::vector<std::int64_t> valid;
-    for (std::int64_t count : divisors_of(plan.global_batch))
-      if (plan.global_batch % (count * s.dp) == 0) valid.push_back(count);
-    if (valid.empty()) refuse(run.where, text("dp ", s.dp, " does not divide global_batch ", plan.global_batch), {}, text("nearest: dp ", nearest_of(divisors_of(plan.global_batch), s.dp)));
-    refuse(run.where, text("dp ", s.dp, " x micro_batches ", plan.micro_batches, " does not divide global_batch ", plan.global_batch), {},
-           text("nearest: micro_batches ", nearest_of(valid, plan.micro_batches)));
+    if (std::any_of(blocks.begin(), blocks.end(), [&](const model::BlockSpec* block) { return cuts(*block, key); })) keys.push_back(key);
+  std::int64_t common = 0;
+  std::string names;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    common = std::gcd(common, model.dim(keys[i]));
+    names += text(i == 0 ? "" : i + 1 < keys.size() ? ", " : " and ", keys[i]);
   }
+  for (const char* key : keys)
+    if (model.dim(key) % run.strategy.tp != 0)
+      refuse(run.where, text("tp ", run.strategy.tp, " does not divide ", key, " ", model.dim(key)), "a degree that divides " + names,
+             text("nearest: ", nearest_of(divisors_of(common), run.strategy.tp)));
+  if (run.strategy.sequence_parallel && run.strategy.tp == 1) refuse(run.where, "sequence_parallel with tp 1", "tp of at least 2, or sequence_parallel: false");
+}
+
+void check_context_parallel(const StrategyRun& run, const Blocks& blocks) {
+  const Strategy& s = run.strategy;
+  if (s.cp == 1) return;
+  for (const model::BlockSpec* block : blocks) {
+    const auto seq = block->dims.find("seq");
+    if (seq == block->dims.end()) refuse(run.where, text("cp ", s.cp, " for blocks without a sequence (", block->kind, ")"), "cp 1");
+    const auto positions = static_cast<std::int64_t>(seq->second);
+    if (positions % (2 * s.cp) == 0) continue;
+    // Each rank takes one part of the first half and one of the second, so that a causal mask leaves all as much to do.
+    const std::int64_t nearest = positions % 2 == 0 ? nearest_of(divisors_of(positions / 2), s.cp) : 1;
+    refuse(run.where, text("cp ", s.cp, ": twice that does not divide seq ", positions), "a degree of which twice divides seq", text("nearest: ", nearest));
+  }
+}
+
+void check_expert_parallel(const model::ModelSpec& model, const StrategyRun& run, const Blocks& blocks) {
+  const Strategy& s = run.strategy;
+  if (s.ep == 1) return;
+  if (!model.dims.contains("experts")) refuse(run.where, text("ep ", s.ep, " for a model without experts"), "ep 1");
+  std::int64_t common = s.copies();
+  for (const model::BlockSpec* block : blocks)
+    if (block->dims.contains("experts")) common = std::gcd(common, block->dim("experts"));
+  if (common % s.ep != 0)
+    refuse(run.where, text("ep ", s.ep, " does not divide both the experts and dp x cp ", s.copies()), "a degree that divides both",
+           text("nearest: ", nearest_of(divisors_of(common), s.ep)));
+}
+
+void check_batch(const Plan& plan, const StrategyRun& run) {
+  const Strategy& s = run.strategy;
+  if (plan.global_batch % (static_cast<std::int64_t>(s.dp) * plan.micro_batches) == 0) return;
+  std::vector<std::int64_t> valid;
+  for (std::int64_t count : divisors_of(plan.global_batch))
+    if (plan.global_batch % (count * s.dp) == 0) valid.push_back(count);
+  if (valid.empty()) refuse(run.where, text("dp ", s.dp, " does not divide global_batch ", plan.global_batch), {}, text("nearest: dp ", nearest_of(divisors_of(plan.global_batch), s.dp)));
+  refuse(run.where, text("dp ", s.dp, " x micro_batches ", plan.micro_batches, " does not divide global_batch ", plan.global_batch), {},
+         text("nearest: micro_batches ", nearest_of(valid, plan.micro_batches)));
+}
+
+// Every run of a stage uses all of its ranks.
+void check_width(const Stage& stage, int index, const StrategyRun& run) {
+  const Strategy& s = run.strategy;
+  const std::int64_t wanted = std::int64_t{s.dp} * s.cp * s.tp;
+  if (wanted == stage.width()) return;
+  const std::string degrees = s.cp > 1 ? text("dp ", s.dp, " x cp ", s.cp, " x tp ", s.tp) : text("dp ", s.dp, " x tp ", s.tp);
+  const std::int64_t parts = std::int64_t{s.cp} * s.tp;
+  refuse(run.where, text("stage ", index, " has ", stage.width(), " ranks for ", degrees, " of blocks [", run.first, ", ", run.last, ")"),
+         text(wanted, wanted == 1 ? " rank" : " ranks", ", or degrees that make ", stage.width()),
+         stage.width() % parts == 0 && stage.width() > 0 ? text("nearest: dp ", stage.width() / parts) : std::string());
+}
+
+void check_run(const Plan& plan, const model::ModelSpec& model, int stage, const StrategyRun& run, const std::vector<model::BlockInstance>& all) {
+  const Strategy& s = run.strategy;
+  if (s.dp < 1 || s.tp < 1 || s.cp < 1 || s.ep < 1) refuse(run.where, text("dp ", s.dp, ", tp ", s.tp, ", cp ", s.cp, ", ep ", s.ep), "degrees of at least 1");
+  if (s.zero < 0 || s.zero > 3)
+    refuse(run.where, text("zero ", s.zero), "0, or what dp shards: 1 the optimizer's state, 2 the gradients too, 3 the parameters too", text("nearest: ", s.zero < 0 ? 0 : 3));
+  Blocks blocks;
+  for (int b = run.first; b < run.last; ++b)
+    if (blocks.empty() || blocks.back() != all[b].spec) blocks.push_back(all[b].spec);
+  check_tensor_parallel(model, run, blocks);
+  check_batch(plan, run);
+  check_width(plan.stages[stage], stage, run);
+  check_context_parallel(run, blocks);
+  check_expert_parallel(model, run, blocks);
 }
 
 void check_stages(const Plan& plan, const model::ModelSpec& model) {
   if (plan.stages.empty()) refuse(plan.where, "it has no stages", "at least one");
-  const Strategy& common = plan.stages.front().runs.empty() ? Strategy{} : plan.stages.front().runs.front().strategy;
+  const std::vector<model::BlockInstance> blocks = model.blocks();
   int next_block = 0;
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
@@ -75,16 +148,9 @@ void check_stages(const Plan& plan, const model::ModelSpec& model) {
                text("first: ", next_block));
       if (run.last <= run.first || run.last > model.block_count())
         refuse(run.where, text("blocks [", run.first, ", ", run.last, ") of stage ", s), text("last: above ", run.first, " and at most ", model.block_count()));
-      check_strategy(plan, model, run);
-      const Strategy& strategy = run.strategy;
-      if (strategy.dp != common.dp || strategy.tp != common.tp)
-        refuse(run.where, text("stage ", s, " has dp ", strategy.dp, " x tp ", strategy.tp, ", stage 0 has dp ", common.dp, " x tp ", common.tp), "the same degrees in all stages");
-      if (strategy.zero != stage.runs.front().strategy.zero) refuse(run.where, text("stage ", s, " mixes zero ", stage.runs.front().strategy.zero, " and ", strategy.zero), "one zero a stage");
+      check_run(plan, model, static_cast<int>(s), run, blocks);
       next_block = run.last;
     }
-    const std::int64_t wanted = std::int64_t{common.dp} * common.tp;
-    if (static_cast<std::int64_t>(stage.ranks.size()) != wanted)
-      refuse(stage.where, text("stage ", s, " has ", stage.ranks.size(), " ranks for dp ", common.dp, " x tp ", common.tp), text(wanted, " ranks"));
     for (int rank : stage.ranks)
       if (rank < 0 || rank >= plan.world_size()) refuse(stage.where, text("stage ", s, " names rank ", rank), text("a rank below ", plan.world_size()));
   }

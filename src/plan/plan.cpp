@@ -15,4 +15,10 @@ const char* name_of(Schedule schedule) {
   return "1f1b";
 }
 
+const Strategy& Stage::strategy_of(int block) const {
+  for (const StrategyRun& run : runs)
+    if (block < run.last) return run.strategy;
+  return runs.back().strategy;
+}
+
 }  // namespace tessera::plan

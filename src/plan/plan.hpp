@@ -27,6 +27,9 @@ struct Strategy {
   model::ContextKind context = model::ContextKind::ring;
   int ep = 1;
   bool offload_optimizer = false;   // the optimizer's state and step are on the host's CPU
+  int ranks() const { return dp * cp * tp; }
+  int copies() const { return dp * cp; }  // ranks that hold the same weights, unless zero cuts them
+  bool same_layout(const Strategy& other) const { return dp == other.dp && cp == other.cp && tp == other.tp; }
   bool operator==(const Strategy&) const = default;
 };
 
@@ -47,6 +50,8 @@ struct Stage {
   Where where = {};
   int first_block() const { return runs.front().first; }
   int last_block() const { return runs.back().last; }
+  int width() const { return static_cast<int>(ranks.size()); }
+  const Strategy& strategy_of(int block) const;  // of one of its blocks
 };
 
 // What a rank stands on.
@@ -76,7 +81,7 @@ struct Plan {
   std::string cluster_fingerprint;
   model::Precision precision = model::Precision::f32;
   std::int64_t global_batch = 1;    // samples
-  std::int64_t micro_batches = 1;   // per data-parallel replica and step
+  std::int64_t micro_batches = 1;   // of a step; each is cut among the replicas of a stage
   Schedule schedule = Schedule::one_f_one_b;
   Orders order;                     // a schedule of one's own, on the stages as `schedule` places them; empty: that of `schedule`
   std::vector<RankPlace> ranks;     // by rank
@@ -86,13 +91,14 @@ struct Plan {
   Where where = {};
 
   int world_size() const { return static_cast<int>(ranks.size()); }
+  std::int64_t samples() const { return global_batch / micro_batches; }  // of one micro-batch over a whole stage
   // Samples of one micro-batch on one rank of a stage of data-parallel width dp.
   std::int64_t micro_batch(int dp) const { return global_batch / (micro_batches * dp); }
 };
 
-// Throws invalid_config naming the field, its file and line, and what would be valid: degrees that do not divide, blocks left
-// out or doubled, ranks used twice, a fingerprint of another model or cluster. The degrees dp and tp must be those of the first
-// stage in all stages.
+// Throws invalid_config naming the field, its file and line, and what would be valid: degrees that do not divide or are not
+// those of the stage's ranks, blocks left out or doubled, ranks used twice, a fingerprint of another model or cluster. Stages may
+// have any width, and runs of blocks in a stage any strategies. Not all of it can be trained: check_trainable in schedule.hpp.
 void check(const Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster);
 // Also that the plan is for the job's global batch and precision.
 void check(const Plan& plan, const model::JobSpec& job, const cluster::ClusterSpec& cluster);
@@ -145,7 +151,7 @@ struct SearchResult {
 SearchResult search(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile,
                     const SearchOptions& options = {});
 
-// Prices one plan. Pure; microseconds to milliseconds.
+// Prices one plan whose stages are all cut alike; others throw invalid_config. Pure; microseconds to milliseconds.
 Prediction predict(const Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
                    const cluster::ClusterSpec& cluster, const profile::Profile& profile);
 

@@ -26,10 +26,17 @@ std::string json_of(const RankPlace& place) {
   return text("{\"group\": ", place.group, ", \"node\": ", place.node, ", \"device\": ", place.device, ", \"threads\": ", place.threads, "}");
 }
 
+// What is as by default is left out, but for what every reader wants to see.
 std::string json_of(const StrategyRun& run) {
   const Strategy& s = run.strategy;
-  return text("{\"first\": ", run.first, ", \"last\": ", run.last, ", \"dp\": ", s.dp, ", \"tp\": ", s.tp, ", \"zero\": ", s.zero,
-              ", \"recompute\": \"", model::name_of(s.recompute), "\"}");
+  std::string out = text("{\"first\": ", run.first, ", \"last\": ", run.last, ", \"dp\": ", s.dp, ", \"tp\": ", s.tp, ", \"zero\": ", s.zero,
+                         ", \"recompute\": \"", model::name_of(s.recompute), "\"");
+  if (s.sequence_parallel) out += ", \"sequence_parallel\": true";
+  if (s.cp != 1) out += text(", \"cp\": ", s.cp);
+  if (s.context == model::ContextKind::ulysses) out += ", \"context\": \"ulysses\"";
+  if (s.ep != 1) out += text(", \"ep\": ", s.ep);
+  if (s.offload_optimizer) out += ", \"offload_optimizer\": true";
+  return out + "}";
 }
 
 std::string json_of(const Stage& stage) {
@@ -51,20 +58,38 @@ int small_int(const ConfigNode& node, std::int64_t least) {
   return static_cast<int>(node.as_int_between(least, kMostRanks));
 }
 
+model::Recompute read_recompute(const ConfigNode& node) {
+  const std::string name = node.as_choice({"none", "selective", "full"});
+  return name == "none" ? model::Recompute::none : name == "full" ? model::Recompute::full : model::Recompute::selective;
+}
+
+model::Precision read_precision(const ConfigNode& node) {
+  const std::string name = node.as_choice({"fp32", "bf16", "fp16", "fp8"});
+  for (const model::Precision precision : {model::Precision::bf16, model::Precision::f16, model::Precision::f8})
+    if (name == model::name_of(precision)) return precision;
+  return model::Precision::f32;
+}
+
 RankPlace read_place(const ConfigNode& node) {
   node.allow_only({"group", "node", "device", "threads"});
   return {small_int(node.at("group"), 0), small_int(node.at("node"), 0), small_int(node.at("device"), 0), small_int(node.at("threads"), 1), node.where()};
 }
 
 StrategyRun read_run(const ConfigNode& node) {
-  node.allow_only({"first", "last", "dp", "tp", "zero", "recompute"});
+  node.allow_only({"first", "last", "dp", "tp", "zero", "recompute", "sequence_parallel", "cp", "context", "ep", "offload_optimizer"});
   StrategyRun run;
+  Strategy& s = run.strategy;
   run.first = small_int(node.at("first"), 0);
   run.last = small_int(node.at("last"), 1);
-  run.strategy.dp = small_int(node.at("dp"), 1);
-  run.strategy.tp = small_int(node.at("tp"), 1);
-  run.strategy.zero = small_int(node.at("zero"), 0);
-  run.strategy.recompute = node.at("recompute").as_choice({"none", "full"}) == "full" ? model::Recompute::full : model::Recompute::none;
+  s.dp = small_int(node.at("dp"), 1);
+  s.tp = small_int(node.at("tp"), 1);
+  s.zero = small_int(node.at("zero"), 0);
+  s.recompute = read_recompute(node.at("recompute"));
+  if (const auto sequence = node.find("sequence_parallel")) s.sequence_parallel = sequence->as_bool();
+  if (const auto degree = node.find("cp")) s.cp = small_int(*degree, 1);
+  if (const auto kind = node.find("context"); kind && kind->as_choice({"ring", "ulysses"}) == "ulysses") s.context = model::ContextKind::ulysses;
+  if (const auto degree = node.find("ep")) s.ep = small_int(*degree, 1);
+  if (const auto offload = node.find("offload_optimizer")) s.offload_optimizer = offload->as_bool();
   run.where = node.where();
   return run;
 }
@@ -126,7 +151,7 @@ Plan read_plan(const ConfigNode& node) {
   plan.where = node.where();
   plan.model_fingerprint = node.at("model").as_string();
   plan.cluster_fingerprint = node.at("cluster").as_string();
-  plan.precision = node.at("precision").as_choice({"fp32", "bf16"}) == "fp32" ? model::Precision::f32 : model::Precision::bf16;
+  plan.precision = read_precision(node.at("precision"));
   plan.global_batch = node.at("global_batch").as_int_between(1, kMostSamples);
   plan.micro_batches = node.at("micro_batches").as_int_between(1, kMostSamples);
   plan.schedule = read_schedule_name(node.at("schedule"));

@@ -456,6 +456,7 @@ Prediction predict(const Plan& plan, Prices& prices) { return Predictor(plan, pr
 
 Prediction predict(const Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train, const cluster::ClusterSpec& cluster,
                    const profile::Profile& profile) {
+  check_uniform(plan, "the plan cannot be priced from a profile");
   Prices prices(model, train, cluster, profile);
   return predict(plan, prices);
 }

@@ -63,8 +63,12 @@ std::int64_t most_bytes(std::span<const Slot> order, std::span<const ChunkBytes>
 // Throws invalid_config where the stages do not stand on the ranks as the schedule needs them, or where an order of the plan's
 // own leaves out or doubles a pass, or comes to one before it can be run.
 void check_schedule(const Plan& plan);
-// Throws invalid_config when the trainer cannot run the plan: several stages a rank, or a backward pass in halves.
+// Throws invalid_config when the trainer cannot run the plan: several stages a rank, a backward pass in halves, or what
+// check_uniform refuses.
 void check_trainable(const Plan& plan);
+// Throws invalid_config, its text beginning with `refusal`, unless every block of every stage has the same dp and tp and every
+// stage one zero, 0 or 1; no cp, ep, sequence parallelism, offload or selective recomputation; fp32 or bf16.
+void check_uniform(const Plan& plan, const std::string& refusal, const std::string& hint = {});
 
 // "F0.3": forward pass of chunk 0, micro-batch 3; B backward; W weight half. A B whose W stands in the same order is the input
 // half alone. A trailing "+" overlaps the slot with the next one.

@@ -164,19 +164,6 @@ void check_schedule(const Plan& plan) {
   }
 }
 
-void check_trainable(const Plan& plan) {
-  const char* const name = name_of(plan.schedule);
-  const auto refuse_to_train = [&](const std::string& why) {
-    throw Error(ErrorCode::invalid_config, text("the trainer cannot run ", plan.order.empty() ? text("schedule ", name) : std::string("the plan's order"), ": ", why), plan.where,
-                "schedule 1f1b or gpipe", "the plan can be simulated: tessera simulate TRAIN.yaml --plan PLAN");
-  };
-  const Pipeline pipeline = pipeline_of(plan);
-  if (pipeline.chunks > 1) refuse_to_train(text("it puts ", pipeline.chunks, " stages on each rank"));
-  for (int place = 0; place < pipeline.places; ++place)
-    for (const Slot& slot : plan.order.empty() ? order_of(plan.schedule, place, pipeline.places, 1) : plan.order[place])
-      if (slot.part != Backward::whole) refuse_to_train("it runs backward passes in two halves");
-}
-
 ScheduleFile read_schedule(const ConfigNode& node) {
   node.allow_only({"format", "version", "placement", "micro_batches", "ranks"});
   if (node.at("format").as_string() != kFormat) throw node.at("format").error("this is no schedule", kFormat);

@@ -26,6 +26,8 @@ struct Progress {
   int weight = 0;     // its weight half, down to
   int forward_end = -1;
   int input_end = -1;
+  std::vector<int> activations = {};  // receives of what the first pass reads, from one peer or several
+  std::vector<int> gradients = {};
 };
 
 class PassCheck {
@@ -33,7 +35,7 @@ class PassCheck {
   PassCheck(const Program& program, int block_count) : program_(program), block_count_(block_count) {
     for (const Chunk& chunk : program.chunks)
       progress_.emplace_back(static_cast<std::size_t>(std::max<std::int64_t>(0, program.micro_batches)),
-                             Progress{chunk.first_block, chunk.last_block, chunk.last_block, -1, -1});
+                             Progress{chunk.first_block, chunk.last_block, chunk.last_block});
   }
 
   void run() {
@@ -49,6 +51,8 @@ class PassCheck {
         case Op::backward_weight: backward(index, instruction, false, true); break;
         case Op::send_activation:
         case Op::send_gradient: send(index, instruction); break;
+        case Op::receive_activation:
+        case Op::receive_gradient: receive(index, instruction); break;
         case Op::optimizer_step:
           if (!stepped_.insert(instruction.bucket).second) refuse(program_, index, "steps its bucket a second time");
           break;
@@ -66,14 +70,23 @@ class PassCheck {
     return progress_[chunk][instruction.micro_batch];
   }
 
-  // The pass reads what a receive or the neighbouring stage on this rank has left, and waits for it.
+  void receive(int index, const Instruction& instruction) {
+    const bool activation = instruction.op == Op::receive_activation;
+    const int chunk = program_.chunk_of(activation ? instruction.first_block : instruction.first_block - 1);
+    Progress& now = progress(index, instruction, chunk);
+    const Chunk& held = program_.chunks[chunk];
+    if (activation ? now.forward > held.first_block : now.input < held.last_block) refuse(program_, index, "comes after the pass that reads it");
+    (activation ? now.activations : now.gradients).push_back(index);
+  }
+
+  // The pass reads what receives or the neighbouring stage on this rank have left, and waits for it.
   void reads(int index, const Instruction& instruction, Op receive, int block) {
-    for (const int dependency : instruction.after) {
-      const Instruction& source = program_.instructions[dependency];
-      if (source.op == receive && source.micro_batch == instruction.micro_batch && source.first_block == block) return;
-    }
+    const Progress& now = progress_[program_.chunk_of(receive == Op::receive_activation ? block : block - 1)][instruction.micro_batch];
+    const std::vector<int>& receives = receive == Op::receive_activation ? now.activations : now.gradients;
+    const auto waits = [&](int source) { return std::find(instruction.after.begin(), instruction.after.end(), source) != instruction.after.end(); };
+    if (!receives.empty() && std::all_of(receives.begin(), receives.end(), waits)) return;
     const bool forward = receive == Op::receive_activation;
-    if (const int chunk = program_.chunk_of(forward ? block - 1 : block); chunk >= 0) {
+    if (const int chunk = program_.chunk_of(forward ? block - 1 : block); chunk >= 0 && receives.empty()) {
       const Progress& source = progress_[chunk][instruction.micro_batch];
       if (forward ? source.forward_end >= 0 : source.input_end >= 0) return;
     }

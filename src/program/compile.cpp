@@ -1,9 +1,13 @@
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <numeric>
 
 #include "plan/schedule.hpp"
 #include "program/passes.hpp"
+#include "program/peers.hpp"
 #include "program/program.hpp"
+#include "program/ties.hpp"
 
 namespace tessera::program {
 namespace {
@@ -18,21 +22,28 @@ constexpr std::int64_t kScalarBytes = 32;
 
 std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + step - 1) / step * step; }
 
+// Where a rank stands.
+struct Seat {
+  int place = 0;
+  int index = 0;  // within the ranks of its stages
+};
+
 // Builds the program of one rank. Everything that peers must agree on (groups, buckets, order) is a function of the plan
 // and the place in the pipeline alone.
 class Compiler {
  public:
-  Compiler(const plan::Plan& plan, const std::vector<BlockInstance>& blocks, int place, int dp_index, int tp_index)
-      : plan_(plan), blocks_(blocks), pipeline_(plan::pipeline_of(plan)), place_(place), stage_(plan.stages[place]) {
+  Compiler(const plan::Plan& plan, const std::vector<BlockInstance>& blocks, const Ties& ties, const Seat& seat, bool for_all)
+      : plan_(plan), blocks_(blocks), ties_(ties), pipeline_(plan::pipeline_of(plan)), place_(seat.place), index_(seat.index), for_all_(for_all),
+        stage_(plan.stages[seat.place]), samples_(plan.samples()) {
     const plan::Strategy& strategy = stage_.runs.front().strategy;
-    program_.dp_index = dp_index;
+    program_.dp_index = index_ / (strategy.cp * strategy.tp);
     program_.dp_size = strategy.dp;
-    program_.tp_index = tp_index;
+    program_.tp_index = index_ % strategy.tp;
     program_.tp_size = strategy.tp;
-    program_.rank = rank_in(stage_);
+    program_.rank = stage_.ranks[index_];
     program_.micro_batches = plan.micro_batches;
-    program_.micro_batch = plan.micro_batch(strategy.dp);
-    for (int c = 0; c < pipeline_.chunks; ++c) program_.chunks.push_back(chunk_at(plan::stage_at(plan.schedule, place, c, pipeline_.places)));
+    program_.micro_batch = samples_ / strategy.dp;
+    for (int c = 0; c < pipeline_.chunks; ++c) program_.chunks.push_back(chunk_at(plan::stage_at(plan.schedule, place_, c, pipeline_.places)));
     const Chunk& first = program_.chunks.front();
     program_.stage = first.stage;
     program_.first_block = first.first_block;
@@ -52,7 +63,9 @@ class Compiler {
   Program evaluation(std::int64_t micro_batches, std::int64_t micro_batch) {
     program_.training = false;
     program_.micro_batches = micro_batches;
-    program_.micro_batch = micro_batch;
+    // Replicas are counted in the first stage.
+    samples_ = micro_batch * plan_.stages.front().runs.front().strategy.dp;
+    program_.micro_batch = samples_ / program_.dp_size;
     std::vector<Slot> forwards = plan::order_of(plan_.schedule, place_, pipeline_.places, static_cast<int>(micro_batches), pipeline_.chunks);
     std::erase_if(forwards, [](const Slot& slot) { return !slot.forward; });
     for (Slot& slot : forwards) slot.with_next = false;
@@ -78,24 +91,27 @@ class Compiler {
     return chunk;
   }
 
-  int rank_in(const plan::Stage& stage) const {
-    return stage.ranks[program_.dp_index * program_.tp_size + program_.tp_index];
-  }
-
   void add_groups() {
     const Program& p = program_;
     if (p.tp_size > 1) {
-      const auto first = stage_.ranks.begin() + p.dp_index * p.tp_size;
-      program_.tensor_group = add_group(text("tp.stage", p.stage, ".dp", p.dp_index), {first, first + p.tp_size});
+      const auto first = stage_.ranks.begin() + index_ / p.tp_size * p.tp_size;
+      program_.tensor_group = add_group(text("tp.stage", p.stage, ".dp", index_ / p.tp_size), {first, first + p.tp_size});
     }
-    if (p.dp_size > 1) {
-      std::vector<int> ranks;
-      for (int d = 0; d < p.dp_size; ++d) ranks.push_back(stage_.ranks[d * p.tp_size + p.tp_index]);
-      data_group_ = add_group(text("dp.stage", p.stage, ".tp", p.tp_index), std::move(ranks));
-    }
+    for (const Chunk& chunk : p.chunks)
+      for (const plan::StrategyRun& run : plan_.stages[chunk.stage].runs) add_data_group(run.strategy);
     std::vector<int> world(plan_.world_size());
     for (int rank = 0; rank < plan_.world_size(); ++rank) world[rank] = rank;
     if (world.size() > 1) world_group_ = add_group("world", std::move(world));
+  }
+
+  // The ranks that hold the same weights: one group for each way in which the rank's blocks cut them.
+  void add_data_group(const plan::Strategy& strategy) {
+    if (strategy.copies() < 2 || data_groups_.contains(strategy.tp)) return;
+    const int tp_index = index_ % strategy.tp;
+    std::vector<int> ranks;
+    for (int i = tp_index; i < stage_.width(); i += strategy.tp) ranks.push_back(stage_.ranks[i]);
+    const std::string cut = strategy.tp == program_.tp_size ? "" : text("of", strategy.tp);
+    data_groups_[strategy.tp] = add_group(text("dp.stage", program_.stage, ".tp", tp_index, cut), std::move(ranks));
   }
 
   int stage_of(int block) const {
@@ -104,43 +120,32 @@ class Compiler {
     throw Error(ErrorCode::internal, text("block ", block, " is in no stage"));
   }
 
-  bool holds(int stage) const {
-    return std::any_of(program_.chunks.begin(), program_.chunks.end(), [&](const Chunk& chunk) { return chunk.stage == stage; });
+  const plan::Strategy& strategy_of(int block) const { return plan_.stages[stage_of(block)].strategy_of(block); }
+
+  bool holds(int block) const { return program_.chunk_of(block) >= 0; }
+
+  // Of the blocks here that share a parameter, the one in whose bucket it stands.
+  int home_of(const Tie& tie) const {
+    return *std::find_if(tie.blocks.begin(), tie.blocks.end(), [&](int block) { return holds(block); });
   }
 
-  // The stage that owns the parameter that (block, parameter) is tied to.
-  int owner_stage(const std::string& name) const {
-    for (const auto& block : blocks_)
-      for (const auto& parameter : block.spec->parameters)
-        if (parameter.tied_to.empty() && block.parameter_name(parameter) == name) return stage_of(block.index);
-    throw Error(ErrorCode::internal, "no block owns the tied parameter " + name);
+  bool is_elsewhere_too(const Tie& tie) const {
+    return std::any_of(tie.blocks.begin(), tie.blocks.end(), [&](int block) { return !holds(block); });
   }
 
-  // The stage of another rank that holds a copy of this parameter, or -1.
-  int tied_stage(const BlockInstance& block, const model::ParameterSpec& parameter) const {
-    if (!parameter.tied_to.empty()) {
-      const int owner = owner_stage(parameter.tied_to);
-      return holds(owner) ? -1 : owner;
-    }
-    const std::string name = block.parameter_name(parameter);
-    for (const auto& other : blocks_)
-      for (const auto& candidate : other.spec->parameters)
-        if (candidate.tied_to == name && !holds(stage_of(other.index))) return stage_of(other.index);
-    return -1;
-  }
-
-  void close_bucket(Bucket& bucket, const Chunk& chunk) {
+  void close_bucket(Bucket& bucket) {
     if (bucket.entries.empty()) return;
-    bucket.group = data_group_;
-    bucket.sharded = program_.dp_size > 1 && plan_.stages[chunk.stage].runs.front().strategy.zero >= 1;
-    if (bucket.sharded) bucket.count = round_up(bucket.count, kShardAlignment * program_.dp_size);
+    const plan::Strategy& strategy = strategy_of(bucket.entries.front().block);
+    bucket.group = strategy.copies() > 1 ? data_groups_.at(strategy.tp) : -1;
+    bucket.sharded = strategy.copies() > 1 && strategy.zero >= 1;
+    if (bucket.sharded) bucket.count = round_up(bucket.count, kShardAlignment * strategy.copies());
     program_.buckets.push_back(std::move(bucket));
     bucket = {};
   }
 
   void append(Bucket& bucket, int block, int parameter) {
     const auto& spec = blocks_[block].spec->parameters[parameter];
-    const std::int64_t count = spec.split_dim >= 0 ? spec.count() / program_.tp_size : spec.count();
+    const std::int64_t count = spec.split_dim >= 0 ? spec.count() / strategy_of(block).tp : spec.count();
     bucket.entries.push_back({block, parameter, bucket.count, count});
     bucket.count += count;
   }
@@ -160,29 +165,34 @@ class Compiler {
   }
 
   // Backward order: the last blocks' gradients are complete first. A block is never cut between buckets, so that its
-  // parameters stay neighbours; a parameter that another rank's stage also holds gets a bucket of its own.
+  // parameters stay neighbours; blocks that are cut or sharded differently never share one; a parameter that another rank's
+  // stage also holds gets a bucket of its own.
   void add_buckets(const Chunk& chunk) {
     const std::int64_t target = plan_.bucket.value / 4;
     Bucket bucket;
     for (int b = chunk.last_block - 1; b >= chunk.first_block; --b) {
       const BlockInstance& block = blocks_[b];
+      const plan::Strategy& strategy = strategy_of(b);
       std::int64_t size = 0;
-      for (const auto& parameter : block.spec->parameters) size += parameter.count() / program_.tp_size;
-      if (bucket.count > 0 && bucket.count + size > target) close_bucket(bucket, chunk);
+      for (const auto& parameter : block.spec->parameters) size += parameter.count() / strategy.tp;
+      if (!bucket.entries.empty()) {
+        const plan::Strategy& open = strategy_of(bucket.entries.front().block);
+        if (bucket.count + size > target || !strategy.same_layout(open) || strategy.zero != open.zero) close_bucket(bucket);
+      }
       for (std::size_t i = 0; i < block.spec->parameters.size(); ++i) {
-        const auto& parameter = block.spec->parameters[i];
-        const int other = tied_stage(block, parameter);
-        if (other >= 0) {
+        const Tie* const tie = ties_.of(block, block.spec->parameters[i]);
+        if (tie != nullptr && home_of(*tie) != b) continue;
+        if (tie != nullptr && is_elsewhere_too(*tie)) {
           Bucket alone;
           append(alone, b, static_cast<int>(i));
-          close_bucket(alone, chunk);
-          tied_[static_cast<int>(program_.buckets.size()) - 1] = other;
-        } else if (parameter.tied_to.empty()) {
+          close_bucket(alone);
+          tied_[static_cast<int>(program_.buckets.size()) - 1] = tie;
+        } else {
           append(bucket, b, static_cast<int>(i));
         }
       }
     }
-    close_bucket(bucket, chunk);
+    close_bucket(bucket);
   }
 
   int emit(Instruction instruction) {
@@ -190,14 +200,16 @@ class Compiler {
     return static_cast<int>(program_.instructions.size()) - 1;
   }
 
-  Bytes boundary_bytes(int block) const {
-    Bytes total;
-    for (const auto& tensor : blocks_[block].spec->inputs) {
-      std::int64_t count = program_.micro_batch;
-      for (std::int64_t extent : tensor.shape) count *= extent;
-      total += count * model::element_size(plan_.precision);
-    }
-    return total;
+  // Whom a stage of this rank talks to about the inputs of `block`.
+  std::vector<Peer> peers(int stage, int other, int block) const {
+    if (other < 0 || other == static_cast<int>(plan_.stages.size())) return {};
+    if (plan_.stages[stage].ranks == plan_.stages[other].ranks) return {{program_.rank, {}}};
+    std::int64_t elements = 0;
+    for (const auto& tensor : blocks_[block].spec->inputs)
+      elements += std::accumulate(tensor.shape.begin(), tensor.shape.end(), samples_, std::multiplies<>());
+    const Bytes element = model::element_size(plan_.precision);
+    if (for_all_) return {peer_of_all(plan_, stage, other, elements, element)};
+    return peers_of(plan_, stage, other, index_, elements, element);
   }
 
   // Where the last micro-batch's backward is cut: below the lowest block of each bucket, so that the bucket's reduction
@@ -219,12 +231,10 @@ class Compiler {
 
   PassPlan pass_plan() const {
     PassPlan out;
-    const int last = static_cast<int>(plan_.stages.size()) - 1;
     for (const Chunk& chunk : program_.chunks) {
-      out.neighbours.push_back({chunk.stage == 0 ? -1 : rank_in(plan_.stages[chunk.stage - 1]), chunk.stage == last ? -1 : rank_in(plan_.stages[chunk.stage + 1])});
+      out.neighbours.push_back({peers(chunk.stage, chunk.stage - 1, chunk.first_block), peers(chunk.stage, chunk.stage + 1, chunk.last_block)});
       out.cuts.push_back(backward_cuts(chunk));
     }
-    out.boundary_bytes = [this](int block) { return boundary_bytes(block); };
     return out;
   }
 
@@ -233,19 +243,39 @@ class Compiler {
     return std::prev(passes_.completes[program_.chunk_of(block)].upper_bound(block))->second;
   }
 
-  // Those after which all gradients of a bucket are: of its blocks, and of blocks of other chunks that share its parameters.
+  // Those after which all gradients of a bucket are: of its blocks, and of others here that share its parameters.
   std::vector<int> gradients_complete(const Bucket& bucket) const {
     std::vector<int> out = {complete(lowest_block(bucket))};
     for (const BucketEntry& entry : bucket.entries) {
-      const std::string name = blocks_[entry.block].parameter_name(blocks_[entry.block].spec->parameters[entry.parameter]);
-      for (const Chunk& chunk : program_.chunks) {
-        if (chunk.stage == program_.chunks[program_.chunk_of(entry.block)].stage) continue;
-        for (int b = chunk.first_block; b < chunk.last_block; ++b)
-          for (const auto& candidate : blocks_[b].spec->parameters)
-            if (candidate.tied_to == name) out.push_back(complete(b));
-      }
+      const Tie* const tie = ties_.of(blocks_[entry.block], blocks_[entry.block].spec->parameters[entry.parameter]);
+      if (tie == nullptr) continue;
+      for (const int block : tie->blocks)
+        if (holds(block) && (program_.chunk_of(block) != program_.chunk_of(entry.block) || block < entry.block)) out.push_back(complete(block));
     }
     return out;
+  }
+
+  // All that hold a parameter add their gradients. Where they cut it alike, those of equal index do; elsewhere all of them do.
+  Instruction tied_reduction(int index, const Tie& tie, std::vector<int> ready) {
+    const Bucket& bucket = program_.buckets[index];
+    const plan::Strategy& own = strategy_of(bucket.entries.front().block);
+    bool alike = true;
+    bool same_padding = true;
+    for (const int block : tie.blocks) {
+      alike = alike && strategy_of(block).same_layout(own);
+      same_padding = same_padding && (strategy_of(block).zero >= 1) == (own.zero >= 1);
+    }
+    std::vector<int> ranks;
+    for (const int block : tie.blocks) {
+      const std::vector<int>& holders = plan_.stages[stage_of(block)].ranks;
+      ranks.insert(ranks.end(), alike ? holders.begin() + index_ : holders.begin(), alike ? holders.begin() + index_ + 1 : holders.end());
+    }
+    std::sort(ranks.begin(), ranks.end());
+    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+    const BucketEntry& entry = bucket.entries.front();
+    const std::int64_t count = !alike ? blocks_[entry.block].spec->parameters[entry.parameter].count() : same_padding ? bucket.count : entry.count;
+    const int group = add_group(text("tied.", tie.name, alike ? text(".", index_) : ""), std::move(ranks));
+    return {Op::reduce_tied, -1, -1, -1, -1, index, group, count * Bytes(4), std::move(ready)};
   }
 
   void add_reductions() {
@@ -255,12 +285,7 @@ class Compiler {
       const Bucket& bucket = program_.buckets[b];
       const int index = static_cast<int>(b);
       std::vector<int> ready = gradients_complete(bucket);
-      if (const auto tied = tied_.find(index); tied != tied_.end()) {
-        std::vector<int> pair = {program_.rank, rank_in(plan_.stages[tied->second])};
-        std::sort(pair.begin(), pair.end());
-        const int group = add_group(text("tied.dp", program_.dp_index, ".tp", program_.tp_index), std::move(pair));
-        ready = {emit({Op::reduce_tied, -1, -1, -1, -1, index, group, bucket.count * element, ready})};
-      }
+      if (const auto tied = tied_.find(index); tied != tied_.end()) ready = {emit(tied_reduction(index, *tied->second, ready))};
       if (bucket.group >= 0) ready = {emit({Op::reduce_gradients, -1, -1, -1, -1, index, bucket.group, bucket.count * element, ready})};
       reduced.insert(reduced.end(), ready.begin(), ready.end());
     }
@@ -276,41 +301,36 @@ class Compiler {
 
   const plan::Plan& plan_;
   const std::vector<BlockInstance>& blocks_;
+  const Ties& ties_;
   plan::Pipeline pipeline_;
   int place_;
+  int index_;                          // within the ranks of its stages
+  bool for_all_;                       // the program stands for those of all of them
   const plan::Stage& stage_;           // of the first chunk
+  std::int64_t samples_;               // of a micro-batch, over a whole stage
   Program program_;
   PassResult passes_;
-  int data_group_ = -1;
+  std::map<int, int> data_groups_;     // by tensor-parallel degree
   int world_group_ = -1;
-  std::map<int, int> tied_;            // bucket -> the other stage
-};
-
-// Where a rank stands.
-struct Seat {
-  int place = 0;
-  int dp_index = 0;
-  int tp_index = 0;
+  std::map<int, const Tie*> tied_;     // bucket -> the parameter in it that other ranks share
 };
 
 std::vector<Seat> seats_of(const plan::Plan& plan) {
   std::vector<Seat> seats(plan.world_size());
-  for (int place = 0; place < plan::pipeline_of(plan).places; ++place) {
-    const plan::Stage& stage = plan.stages[place];
-    const int tp = stage.runs.front().strategy.tp;
-    for (int i = 0; i < static_cast<int>(stage.ranks.size()); ++i) seats[stage.ranks[i]] = {place, i / tp, i % tp};
-  }
+  for (int place = 0; place < plan::pipeline_of(plan).places; ++place)
+    for (int i = 0; i < plan.stages[place].width(); ++i) seats[plan.stages[place].ranks[i]] = {place, i};
   return seats;
 }
 
 // The programs of `ranks`, made by `build` from each rank's compiler.
 template <typename Build>
-std::vector<Program> for_ranks(const plan::Plan& plan, const model::ModelSpec& model, const std::vector<int>& ranks, const Build& build) {
+std::vector<Program> for_ranks(const plan::Plan& plan, const model::ModelSpec& model, const std::vector<int>& ranks, bool for_all, const Build& build) {
   const std::vector<BlockInstance> blocks = model.blocks();
+  const Ties ties(blocks);
   const std::vector<Seat> seats = seats_of(plan);
   std::vector<Program> programs;
   for (const int rank : ranks) {
-    Compiler compiler(plan, blocks, seats[rank].place, seats[rank].dp_index, seats[rank].tp_index);
+    Compiler compiler(plan, blocks, ties, seats[rank], for_all);
     programs.push_back(build(compiler));
   }
   return programs;
@@ -325,14 +345,18 @@ std::vector<int> all_ranks(const plan::Plan& plan) {
 }  // namespace
 
 std::vector<Program> compile(const plan::Plan& plan, const model::ModelSpec& model, const std::vector<int>& ranks) {
-  return for_ranks(plan, model, ranks, [](Compiler& compiler) { return compiler.training(); });
+  return for_ranks(plan, model, ranks, false, [](Compiler& compiler) { return compiler.training(); });
 }
 
 std::vector<Program> compile(const plan::Plan& plan, const model::ModelSpec& model) { return compile(plan, model, all_ranks(plan)); }
 
+std::vector<Program> compile_folded(const plan::Plan& plan, const model::ModelSpec& model, const std::vector<int>& ranks) {
+  return for_ranks(plan, model, ranks, true, [](Compiler& compiler) { return compiler.training(); });
+}
+
 std::vector<Program> compile_evaluation(const plan::Plan& plan, const model::ModelSpec& model, std::int64_t micro_batches,
                                         std::int64_t micro_batch) {
-  return for_ranks(plan, model, all_ranks(plan), [&](Compiler& compiler) { return compiler.evaluation(micro_batches, micro_batch); });
+  return for_ranks(plan, model, all_ranks(plan), false, [&](Compiler& compiler) { return compiler.evaluation(micro_batches, micro_batch); });
 }
 
 }  // namespace tessera::program

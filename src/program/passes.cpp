@@ -37,8 +37,9 @@ class Writer {
 
   const Chunk& chunk(const Slot& slot) const { return program_.chunks[slot.chunk]; }
   const Neighbours& neighbours(const Slot& slot) const { return plan_.neighbours[slot.chunk]; }
-  int source(const Slot& slot) const { return slot.part == Backward::weight ? -1 : slot.forward ? neighbours(slot).before : neighbours(slot).behind; }
-  int target(const Slot& slot) const { return slot.part == Backward::weight ? -1 : slot.forward ? neighbours(slot).behind : neighbours(slot).before; }
+  // Whom the pass reads from and writes to.
+  const std::vector<Peer>& sources(const Slot& slot) const { return slot.part == Backward::weight ? none_ : slot.forward ? neighbours(slot).before : neighbours(slot).behind; }
+  const std::vector<Peer>& targets(const Slot& slot) const { return slot.part == Backward::weight ? none_ : slot.forward ? neighbours(slot).behind : neighbours(slot).before; }
 
   void alone(const Slot& slot) {
     const std::vector<int> needs = receive(slot);
@@ -54,28 +55,31 @@ class Writer {
     send(second, end);
   }
 
-  // What the pass reads: from a peer, or from the pass of the neighbouring stage on this rank.
+  // What the pass reads: from peers, or from the pass of the neighbouring stage on this rank.
   std::vector<int> receive(const Slot& slot) {
-    const int peer = source(slot);
-    if (peer < 0) return {};
     const int block = slot.forward ? chunk(slot).first_block : chunk(slot).last_block;
-    if (peer == program_.rank) {
-      const int neighbour = program_.chunk_of(slot.forward ? block - 1 : block);
-      return {(slot.forward ? forwards_ : inputs_).at({neighbour, slot.micro_batch})};
-    }
     const Op op = slot.forward ? Op::receive_activation : Op::receive_gradient;
-    // Two receive buffers: the one in use, and the one that fills meanwhile.
-    const std::vector<int>& readers = readers_[{peer, op}];
-    std::vector<int> free;
-    if (readers.size() >= 2) free.push_back(readers[readers.size() - 2]);
-    return {emit({op, slot.micro_batch, block, chunk(slot).last_block, peer, -1, -1, plan_.boundary_bytes(block), free})};
+    std::vector<int> out;
+    for (const auto& [peer, bytes] : sources(slot)) {
+      if (peer == program_.rank) {
+        const int neighbour = program_.chunk_of(slot.forward ? block - 1 : block);
+        return {(slot.forward ? forwards_ : inputs_).at({neighbour, slot.micro_batch})};
+      }
+      // Two receive buffers: the one in use, and the one that fills meanwhile.
+      const std::vector<int>& readers = readers_[{peer, op}];
+      std::vector<int> free;
+      if (readers.size() >= 2) free.push_back(readers[readers.size() - 2]);
+      out.push_back(emit({op, slot.micro_batch, block, chunk(slot).last_block, peer, -1, -1, bytes, free}));
+    }
+    return out;
   }
 
   int compute(const Slot& slot, std::vector<int> needs) {
     // Without backward passes nothing else keeps a stage from running ahead of the next one, with all that it sends.
-    if (slot.forward && !program_.training && sends_.size() >= 2) needs.push_back(sends_[sends_.size() - 2]);
+    if (slot.forward && !program_.training && sends_.size() >= 2) needs.insert(needs.end(), sends_[sends_.size() - 2].begin(), sends_[sends_.size() - 2].end());
     const int last = slot.forward ? forward(slot, needs) : backward(slot, needs);
-    if (const int peer = source(slot); peer >= 0 && peer != program_.rank) readers_[{peer, slot.forward ? Op::receive_activation : Op::receive_gradient}].push_back(last);
+    for (const Peer& peer : sources(slot))
+      if (peer.rank != program_.rank) readers_[{peer.rank, slot.forward ? Op::receive_activation : Op::receive_gradient}].push_back(last);
     return last;
   }
 
@@ -105,21 +109,22 @@ class Writer {
   }
 
   void send(const Slot& slot, int after) {
-    const int peer = target(slot);
-    if (peer < 0 || peer == program_.rank) return;
     const int block = slot.forward ? chunk(slot).last_block : chunk(slot).first_block;
-    const int index = emit({slot.forward ? Op::send_activation : Op::send_gradient, slot.micro_batch, block, chunk(slot).last_block, peer, -1, -1,
-                            plan_.boundary_bytes(block), {after}});
-    if (slot.forward) sends_.push_back(index);
+    std::vector<int> sent;
+    for (const auto& [peer, bytes] : targets(slot))
+      if (peer != program_.rank)
+        sent.push_back(emit({slot.forward ? Op::send_activation : Op::send_gradient, slot.micro_batch, block, chunk(slot).last_block, peer, -1, -1, bytes, {after}}));
+    if (slot.forward && !sent.empty()) sends_.push_back(std::move(sent));
   }
 
   const PassPlan& plan_;
+  const std::vector<Peer> none_;
   Program& program_;
   PassResult result_;
   std::map<Key, int> forwards_;
   std::map<Key, int> inputs_;                          // instructions that complete the gradient of a chunk's inputs
   std::map<std::pair<int, Op>, std::vector<int>> readers_;  // by peer and kind: the passes that have read what came from there
-  std::vector<int> sends_;                             // of activations, in order
+  std::vector<std::vector<int>> sends_;                // of activations, by pass in order
   std::vector<std::int64_t> complete_;                 // by chunk: micro-batches whose weight gradients are in
 };
 

@@ -1,25 +1,25 @@
 // Internal to the compiler: the forward and backward passes of a rank, with the messages that they wait for and send.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <vector>
 
 #include "plan/slot.hpp"
+#include "program/peers.hpp"
 #include "program/program.hpp"
 
 namespace tessera::program {
 
-// By chunk: the ranks that hold the stage before and behind; -1 at the model's ends, the rank itself at the turn of a V.
+// The ranks that hold the stage before and behind, with what a message between them weighs; none at the model's ends, the rank
+// itself at the turn of a V.
 struct Neighbours {
-  int before = -1;
-  int behind = -1;
+  std::vector<Peer> before;
+  std::vector<Peer> behind;
 };
 
 struct PassPlan {
   std::vector<Neighbours> neighbours;               // by chunk
   std::vector<std::vector<int>> cuts;               // by chunk: where the last micro-batch's backward pass is cut, downwards
-  std::function<Bytes(int block)> boundary_bytes;   // of the inputs of a block
 };
 
 struct PassResult {

@@ -55,12 +55,13 @@ struct BucketEntry {
   std::int64_t count = 0;      // elements of this rank's tensor-parallel shard
 };
 
-// Parameters whose gradients are reduced and stepped together. Data-parallel peers have the same bucket layout.
+// Parameters whose gradients are reduced and stepped together, of blocks that are cut and sharded alike. Data-parallel peers have
+// the same bucket layout.
 struct Bucket {
   std::vector<BucketEntry> entries;
   std::int64_t count = 0;      // elements, padded to a multiple of the shard count
   int group = -1;              // data-parallel group; -1 when alone
-  bool sharded = false;        // ZeRO-1: each member steps count / size elements
+  bool sharded = false;        // ZeRO: each member steps count / size elements
 };
 
 // A stage that the rank holds.
@@ -105,7 +106,11 @@ std::vector<Program> compile(const plan::Plan& plan, const model::ModelSpec& mod
 // Those of some ranks, in the order given.
 std::vector<Program> compile(const plan::Plan& plan, const model::ModelSpec& model, const std::vector<int>& ranks);
 
-// The same ranks, stages and groups, but forward passes only, `micro_batches` of `micro_batch` samples per replica: what
+// Where all ranks of every stage do the same, one program for each stage: those of the first ranks of each place, in the order
+// given. Between stages that are cut differently one message stands for all, and has their bytes.
+std::vector<Program> compile_folded(const plan::Plan& plan, const model::ModelSpec& model, const std::vector<int>& ranks);
+
+// The same ranks, stages and groups, but forward passes only, `micro_batches` of `micro_batch` samples per replica of the first stage: what
 // evaluation runs.
 std::vector<Program> compile_evaluation(const plan::Plan& plan, const model::ModelSpec& model, std::int64_t micro_batches,
                                         std::int64_t micro_batch);

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 
+#include "plan/loads.hpp"
+#include "plan/schedule.hpp"
 #include "sim/engine.hpp"
 #include "sim/fold.hpp"
+#include "sim/loaded.hpp"
 #include "sim/priced.hpp"
 #include "sim/stage_times.hpp"
 
@@ -40,8 +43,7 @@ std::vector<int> identity(std::size_t count) {
   return out;
 }
 
-Result run_folded(const std::vector<program::Program>& programs, const Fold& fold, const plan::Plan& plan, plan::Prices& prices) {
-  PricedCosts costs(programs, fold, plan, prices);
+Result run_folded(const std::vector<program::Program>& programs, const Fold& fold, Costs& costs) {
   Result result = run_programs(programs, [&](int rank) { return fold.program_of[rank]; }, costs);
   std::vector<RankResult> ranks;
   for (const int program : fold.program_of) ranks.push_back(result.ranks[program]);
@@ -50,12 +52,26 @@ Result run_folded(const std::vector<program::Program>& programs, const Fold& fol
   return result;
 }
 
+// The profile's prices, which know stages that are all cut alike.
+void check_priced(const plan::Plan& plan) {
+  plan::check_uniform(plan, "the plan cannot be simulated on these devices in " + std::string(model::name_of(plan.precision)),
+                      "accelerators in 16 or fewer bits simulate any plan");
+}
+
 }  // namespace
 
 Result run(const std::vector<program::Program>& programs, const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
            const cluster::ClusterSpec& cluster, const profile::Profile& profile) {
+  const Fold fold = no_fold(plan);
+  if (plan::Loads::supports(cluster, plan.precision)) {
+    plan::Loads loads(model, cluster, plan.precision);
+    LoadedCosts costs(programs, plan, loads);
+    return run_folded(programs, fold, costs);
+  }
+  check_priced(plan);
   plan::Prices prices(model, train, cluster, profile);
-  return run_folded(programs, no_fold(plan), plan, prices);
+  PricedCosts costs(programs, fold, plan, prices);
+  return run_folded(programs, fold, costs);
 }
 
 Result run(const std::vector<program::Program>& programs, const StageTimes& times) {
@@ -67,11 +83,20 @@ Result run(const std::vector<program::Program>& programs, const StageTimes& time
 
 Simulation simulate(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train, const cluster::ClusterSpec& cluster,
                     const profile::Profile& profile) {
-  plan::Prices prices(model, train, cluster, profile);
-  const Fold fold = fold_of(plan, cluster);
-  Simulation out{program::compile(plan, model, fold.ranks), {}};
+  const bool loaded = plan::Loads::supports(cluster, plan.precision);
+  if (!loaded) check_priced(plan);
+  const Fold fold = loaded ? fold_by_group(plan) : fold_of(plan, cluster);
+  Simulation out{fold.folded ? program::compile_folded(plan, model, fold.ranks) : program::compile(plan, model), {}};
   program::check(out.programs, fold.program_of);
-  out.result = run_folded(out.programs, fold, plan, prices);
+  if (loaded) {
+    plan::Loads loads(model, cluster, plan.precision);
+    LoadedCosts costs(out.programs, plan, loads);
+    out.result = run_folded(out.programs, fold, costs);
+  } else {
+    plan::Prices prices(model, train, cluster, profile);
+    PricedCosts costs(out.programs, fold, plan, prices);
+    out.result = run_folded(out.programs, fold, costs);
+  }
   return out;
 }
 

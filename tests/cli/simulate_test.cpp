@@ -73,5 +73,25 @@ TEST_F(SimulateCommand, TrainSaysWhatItCanRunInstead) {
   EXPECT_THAT(result.err, HasSubstr("1f1b or gpipe"));
 }
 
+TEST_F(SimulateCommand, StagesOfDifferentWidthsAreSimulatedButNotTrained) {
+  // The two middle stages become one of two ranks.
+  nlohmann::ordered_json plan = nlohmann::ordered_json::parse(json_);
+  auto& stages = plan["stages"];
+  stages[1]["ranks"] = {1, 2};
+  stages[1]["blocks"][0]["last"] = stages[2]["blocks"].back()["last"];
+  stages[1]["blocks"][0]["dp"] = 2;
+  stages.erase(2);
+  const std::string fp32 = plan.dump(2);
+  const CommandResult trained = run_tessera({"train", yaml_.string(), "--plan", folder_.write("fp32.json", fp32).string()}, {folder_.path(), {}});
+  EXPECT_EQ(trained.exit_code, 2);
+  EXPECT_THAT(trained.err, HasSubstr("the trainer cannot run the plan: stage 1 has dp 2 x tp 1, stage 0 has dp 1 x tp 1"));
+  plan["precision"] = "bf16";
+  const CommandResult simulated = simulate(folder_.write("bf16.json", plan.dump(2)), {"--set", "train.precision=bf16"});
+  ASSERT_EQ(simulated.exit_code, 0) << simulated.err;
+  const auto result = nlohmann::json::parse(simulated.out);
+  EXPECT_EQ(result.at("ranks").size(), 4u);
+  EXPECT_NEAR(result.at("predicted_seconds").get<double>() / result.at("step_seconds").get<double>(), 1, 0.25);
+}
+
 }  // namespace
 }  // namespace tessera::cli

@@ -39,7 +39,7 @@ Plan any_plan() {
   const auto number = [](int most) { return *rc::gen::inRange(0, most); };
   plan.model_fingerprint = text(*rc::gen::arbitrary<unsigned>());
   plan.cluster_fingerprint = "a \"quoted\" one\\";
-  plan.precision = *rc::gen::element(model::Precision::f32, model::Precision::bf16);
+  plan.precision = *rc::gen::element(model::Precision::f32, model::Precision::bf16, model::Precision::f16, model::Precision::f8);
   plan.schedule = *rc::gen::element(Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved, Schedule::zb_h1, Schedule::zb_h2, Schedule::zb_v,
                                     Schedule::dualpipe_v);
   if (*rc::gen::arbitrary<bool>()) plan.order = {order_of(plan.schedule, 0, 2, 1 + number(5), 2), order_of(plan.schedule, 1, 2, 1 + number(5), 2)};
@@ -51,7 +51,10 @@ Plan any_plan() {
     Stage stage;
     for (int j = number(9); j >= 0; --j) stage.ranks.push_back(number(1000));
     for (int j = number(3); j >= 0; --j)
-      stage.runs.push_back({number(100), 1 + number(100), {1 + number(8), 1 + number(8), number(2), *rc::gen::element(model::Recompute::none, model::Recompute::full)}});
+      stage.runs.push_back({number(100), 1 + number(100),
+                            {1 + number(8), 1 + number(8), number(4), *rc::gen::element(model::Recompute::none, model::Recompute::selective, model::Recompute::full),
+                             *rc::gen::arbitrary<bool>(), 1 + number(8), *rc::gen::element(model::ContextKind::ring, model::ContextKind::ulysses), 1 + number(8),
+                             *rc::gen::arbitrary<bool>()}});
     plan.stages.push_back(std::move(stage));
   }
   if (*rc::gen::arbitrary<bool>()) {
@@ -71,6 +74,7 @@ RC_GTEST_PROP(PlanFile, ReadsBackWhatWasWritten, ()) {
   const std::string written = to_json(plan);
   const Plan again = read(written);
   RC_ASSERT(to_json(again) == written);
+  RC_ASSERT(again.precision == plan.precision);
   RC_ASSERT(again.world_size() == plan.world_size());
   RC_ASSERT(again.stages.size() == plan.stages.size());
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <rapidcheck/gtest.h>
 
+#include "plan/loads.hpp"
 #include "plan/plan_helper.hpp"
 
 namespace tessera::sim {
@@ -54,12 +55,19 @@ Case any_case() {
     const int cut = *rc::gen::inRange(left.first + 1, right.last);
     left.last = right.first = cut;
   }
-  c.plan.predicted = plan::predict(c.plan, c.job.model, c.job.train, c.cluster, c.profile);
+  if (plan::Loads::supports(c.cluster, c.plan.precision)) {
+    plan::Loads loads(c.job.model, c.cluster, c.plan.precision);
+    c.plan.predicted = plan::predict(c.plan, loads);
+  } else {
+    c.plan.predicted = plan::predict(c.plan, c.job.model, c.job.train, c.cluster, c.profile);
+  }
   return c;
 }
 
 RC_GTEST_PROP(Sim, AgreesWithTheCostModelOnRandomPlans, ()) {
   const Case c = any_case();
+  // loaded_test.cpp has those.
+  RC_PRE(!plan::Loads::supports(c.cluster, c.plan.precision));
   const Result result = simulate(c);
   RC_LOG() << cluster::to_yaml(c.cluster) << plan::to_json(c.plan) << "simulated " << result.step.value << "\n";
   RC_ASSERT(std::abs(c.plan.predicted->step.value / result.step.value - 1) < 0.10);
@@ -68,7 +76,8 @@ RC_GTEST_PROP(Sim, AgreesWithTheCostModelOnRandomPlans, ()) {
 RC_GTEST_PROP(Sim, HoldsAsMuchMemoryAsThePlanSays, ()) {
   const Case c = any_case();
   const Result result = simulate(c);
-  for (int rank = 0; rank < c.plan.world_size(); ++rank) RC_ASSERT(result.ranks[rank].peak_memory == c.plan.predicted->memory[rank]);
+  // But for the rounding of terms to whole bytes.
+  for (int rank = 0; rank < c.plan.world_size(); ++rank) RC_ASSERT(std::abs((result.ranks[rank].peak_memory - c.plan.predicted->memory[rank]).value) <= 4);
 }
 
 RC_GTEST_PROP(Sim, RunsEachInstructionOnceAfterWhatItWaitsFor, ()) {

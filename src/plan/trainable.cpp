@@ -1,0 +1,62 @@
+// What the trainer, and prices that know nothing else, can do with a plan.
+#include "plan/schedule.hpp"
+
+namespace tessera::plan {
+namespace {
+
+struct Fault {
+  Where where;
+  std::string what;
+  std::string expected;
+};
+
+std::optional<Fault> fault_of(const Strategy& s, const Where& where) {
+  if (s.zero > 1) return Fault{where, text("zero ", s.zero), "zero 0 or 1"};
+  if (s.cp > 1) return Fault{where, text("cp ", s.cp), "cp 1"};
+  if (s.ep > 1) return Fault{where, text("ep ", s.ep), "ep 1"};
+  if (s.sequence_parallel) return Fault{where, "sequence_parallel", "sequence_parallel: false"};
+  if (s.offload_optimizer) return Fault{where, "offload_optimizer", "offload_optimizer: false"};
+  if (s.recompute == model::Recompute::selective) return Fault{where, "recompute selective", "recompute none or full"};
+  return {};
+}
+
+std::optional<Fault> fault_of(const Plan& plan) {
+  const Strategy& common = plan.stages.front().runs.front().strategy;
+  if (plan.precision != model::Precision::f32 && plan.precision != model::Precision::bf16)
+    return Fault{plan.where, text("precision ", model::name_of(plan.precision)), "fp32 or bf16"};
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const Stage& stage = plan.stages[s];
+    const int zero = stage.runs.front().strategy.zero;
+    for (const StrategyRun& run : stage.runs) {
+      if (auto fault = fault_of(run.strategy, run.where)) return fault;
+      if (run.strategy.dp != common.dp || run.strategy.tp != common.tp)
+        return Fault{run.where, text("stage ", s, " has dp ", run.strategy.dp, " x tp ", run.strategy.tp, ", stage 0 has dp ", common.dp, " x tp ", common.tp),
+                     "the same degrees in all stages"};
+      if (run.strategy.zero != zero) return Fault{run.where, text("stage ", s, " mixes zero ", zero, " and ", run.strategy.zero), "one zero a stage"};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+void check_uniform(const Plan& plan, const std::string& refusal, const std::string& hint) {
+  if (const auto fault = fault_of(plan)) throw Error(ErrorCode::invalid_config, text(refusal, ": ", fault->what), fault->where, fault->expected, hint);
+}
+
+void check_trainable(const Plan& plan) {
+  const std::string hint = "the plan can be simulated: tessera simulate TRAIN.yaml --plan PLAN";
+  check_uniform(plan, "the trainer cannot run the plan", hint);
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorCode::invalid_config,
+                text("the trainer cannot run ", plan.order.empty() ? text("schedule ", name_of(plan.schedule)) : std::string("the plan's order"), ": ", why), plan.where,
+                "schedule 1f1b or gpipe", hint);
+  };
+  const Pipeline pipeline = pipeline_of(plan);
+  if (pipeline.chunks > 1) refuse(text("it puts ", pipeline.chunks, " stages on each rank"));
+  for (int place = 0; place < pipeline.places; ++place)
+    for (const Slot& slot : plan.order.empty() ? order_of(plan.schedule, place, pipeline.places, 1) : plan.order[place])
+      if (slot.part != Backward::whole) refuse("it runs backward passes in two halves");
+}
+
+}  // namespace tessera::plan

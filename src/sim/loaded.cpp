@@ -1,0 +1,105 @@
+#include "sim/loaded.hpp"
+
+#include <algorithm>
+
+namespace tessera::sim {
+
+using program::Instruction;
+using program::Op;
+using program::Program;
+
+LoadedCosts::LoadedCosts(const std::vector<Program>& programs, const plan::Plan& plan, plan::Loads& loads) : programs_(programs), plan_(plan), loads_(loads) {
+  for (const plan::Stage& stage : plan.stages)
+    for (const plan::StrategyRun& run : stage.runs) strategies_.insert(strategies_.end(), static_cast<std::size_t>(run.last - run.first), &run.strategy);
+}
+
+const plan::BlockLoad& LoadedCosts::load_of(const Program& program, int block) {
+  return loads_.block(loads_.repeat_of()[block], plan_.ranks[program.rank].group, *strategies_[block], plan_.samples());
+}
+
+Compute LoadedCosts::compute(int index, const Instruction& instruction) {
+  const auto [found, fresh] = seconds_.try_emplace({index, instruction.op, instruction.first_block, instruction.last_block, instruction.bucket});
+  const Program& program = programs_[index];
+  if (fresh) found->second = instruction.op == Op::optimizer_step ? step(program, instruction.bucket) : pass(program, instruction);
+  return {found->second, {}, -1};
+}
+
+double LoadedCosts::pass(const Program& program, const Instruction& instruction) {
+  const int group = plan_.ranks[program.rank].group;
+  const bool forward = instruction.op == Op::forward;
+  const bool input = instruction.op == Op::backward || instruction.op == Op::backward_input;
+  const bool weight = instruction.op == Op::backward || instruction.op == Op::backward_weight;
+  double seconds = 0;
+  for (int b = instruction.first_block; b < instruction.last_block; ++b) {
+    const plan::BlockLoad& load = load_of(program, b);
+    if (forward) seconds += load.forward;
+    if (input) seconds += load.backward_input;
+    if (weight) seconds += load.backward_weight;
+    if ((forward || input) && b > 0 && program.chunk_of(b - 1) >= 0)
+      seconds += loads_.resplit(loads_.repeat_of()[b], group, *strategies_[b - 1], *strategies_[b], plan_.samples());
+  }
+  if (forward && instruction.first_block == program.chunks[program.chunk_of(instruction.first_block)].first_block) seconds += loads_.micro_batch_host(group);
+  return seconds;
+}
+
+double LoadedCosts::step(const Program& program, int bucket) {
+  // A block whose parameters stand in several buckets is stepped with the first of them, and what a step costs once likewise.
+  const auto first_with = [&](int block) {
+    const auto holds = [&](const program::Bucket& candidate) {
+      return std::any_of(candidate.entries.begin(), candidate.entries.end(), [&](const program::BucketEntry& entry) { return entry.block == block; });
+    };
+    return static_cast<int>(std::find_if(program.buckets.begin(), program.buckets.end(), holds) - program.buckets.begin());
+  };
+  double seconds = bucket == 0 ? loads_.step_host(plan_.ranks[program.rank].group) : 0;
+  int last = -1;
+  for (const program::BucketEntry& entry : program.buckets[bucket].entries) {
+    if (entry.block == last || first_with(entry.block) != bucket) continue;
+    last = entry.block;
+    const plan::BlockLoad& load = load_of(program, last);
+    seconds += load.exchange + load.optimizer;
+    // The model's first block owns what others share.
+    if (program.chunk_of(0) < 0) seconds += load.tied_exchange;
+  }
+  return seconds;
+}
+
+Transfer LoadedCosts::message(int index, const Instruction& send) {
+  const auto [found, fresh] = seconds_.try_emplace({index, send.op, send.first_block, -1, -1});
+  if (fresh) {
+    const Program& program = programs_[index];
+    const bool activation = send.op == Op::send_activation;
+    const int from = program.chunks[program.chunk_of(activation ? send.first_block - 1 : send.first_block)].stage;
+    const int to = activation ? from + 1 : from - 1;
+    found->second = loads_.message(loads_.input_bytes(loads_.repeat_of()[send.first_block], plan_.samples()), plan_.ranks[program.rank].group, plan_.stages[from].width(),
+                                   plan_.ranks[send.peer].group, plan_.stages[to].width());
+  }
+  return {found->second, {}};
+}
+
+program::MemoryBudget LoadedCosts::memory(int index) {
+  const Program& program = programs_[index];
+  const int group = plan_.ranks[program.rank].group;
+  program::MemoryBudget out;
+  double fixed = loads_.process_bytes(group);
+  double workspace = 0;
+  double buffers = 0;
+  for (const program::Chunk& chunk : program.chunks) {
+    double saved = 0;
+    for (int b = chunk.first_block; b < chunk.last_block; ++b) {
+      const plan::BlockLoad& load = load_of(program, b);
+      fixed += load.state_bytes() + (program.chunk_of(0) < 0 ? load.tied_bytes : 0);
+      workspace = std::max(workspace, load.workspace);
+      saved += load.saved;
+    }
+    buffers = std::max(buffers, plan::boundary_buffers(loads_, plan_, chunk.stage));
+    // Blocks keep all that they saved until the weight half has run.
+    const Bytes whole(static_cast<std::int64_t>(saved));
+    out.chunks.push_back({whole, whole});
+  }
+  out.fixed = Bytes(static_cast<std::int64_t>(fixed + buffers));
+  out.workspace = Bytes(static_cast<std::int64_t>(workspace));
+  out.limit = Bytes(static_cast<std::int64_t>(loads_.memory_limit(group)));
+  return out;
+}
+
+}  // namespace tessera::sim

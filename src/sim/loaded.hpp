@@ -1,0 +1,41 @@
+// Internal: costs on accelerators by block, from plan::Loads: what the closed form of plan::predict counts with, played through.
+#pragma once
+
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "plan/loads.hpp"
+#include "sim/costs.hpp"
+
+namespace tessera::sim {
+
+// A pass takes what its blocks do, with the exchanges in them and the cuts between them; an optimizer step also takes what is
+// waited for of its blocks' gradients and parameters. So collectives take no time of their own: how much of them computing hides
+// is in the calibrations, not left to the clock. All messages of one micro-batch between two stages take as long as all of them
+// together, and share no links: that they leave at once is in their price.
+//
+// The arguments must outlive it.
+class LoadedCosts final : public Costs {
+ public:
+  LoadedCosts(const std::vector<program::Program>& programs, const plan::Plan& plan, plan::Loads& loads);
+
+  Compute compute(int program, const program::Instruction& instruction) override;
+  Transfer message(int program, const program::Instruction& send) override;
+  Transfer collective(int, const program::Instruction&) override { return {}; }
+  program::MemoryBudget memory(int program) override;
+  double slowdown() const override { return 1; }
+
+ private:
+  const plan::BlockLoad& load_of(const program::Program& program, int block);
+  double pass(const program::Program& program, const program::Instruction& instruction);
+  double step(const program::Program& program, int bucket);
+
+  const std::vector<program::Program>& programs_;
+  const plan::Plan& plan_;
+  plan::Loads& loads_;
+  std::vector<const plan::Strategy*> strategies_;                         // by block
+  std::map<std::tuple<int, program::Op, int, int, int>, double> seconds_;  // program, kind, blocks, bucket
+};
+
+}  // namespace tessera::sim

@@ -1,0 +1,156 @@
+// Plans with stages of any width and blocks of any strategy: what passes, what is refused, and what cannot be trained.
+#include <functional>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/expect_error.hpp"
+#include "plan/plan_helper.hpp"
+#include "plan/schedule.hpp"
+
+namespace tessera::plan {
+namespace {
+
+using tessera::testing::error_of;
+using ::testing::HasSubstr;
+
+// Three stages of 4, 2 and 8 ranks.
+class UnequalPlan : public ::testing::Test {
+ protected:
+  UnequalPlan() {
+    plan.model_fingerprint = job.model.fingerprint();
+    plan.cluster_fingerprint = cluster.fingerprint();
+    plan.precision = model::Precision::bf16;
+    plan.global_batch = 16;
+    plan.micro_batches = 2;
+    for (int rank = 0; rank < 14; ++rank) plan.ranks.push_back({0, rank / 8, rank % 8});
+    plan.stages = {{{0, 1, 2, 3}, {{0, 3, {.dp = 4}}}},
+                   {{4, 5}, {{3, 6, {.dp = 1, .tp = 2}}}},
+                   {{6, 7, 8, 9, 10, 11, 12, 13}, {{6, 8, {.dp = 2, .tp = 2, .zero = 3, .sequence_parallel = true, .cp = 2}}, {8, 10, {.dp = 8, .zero = 1}}}}};
+  }
+
+  Strategy& strategy(int stage, int run = 0) { return plan.stages[stage].runs[run].strategy; }
+  Error refusal() {
+    return error_of([&] { check(plan, job, cluster); });
+  }
+  Error untrainable() {
+    return error_of([&] { check_trainable(plan); });
+  }
+
+  model::JobSpec job = job_of({.layers = 8, .heads = 4, .kv_heads = 2, .seq = 32, .global_batch = 16, .precision = "bf16"});
+  cluster::ClusterSpec cluster = gpu_cluster(2, 8);
+  Plan plan;
+};
+
+TEST_F(UnequalPlan, IsAccepted) { EXPECT_NO_THROW(check(plan, job, cluster)); }
+
+TEST_F(UnequalPlan, IsReadBackAsItIsWritten) {
+  strategy(2).recompute = model::Recompute::selective;
+  strategy(2).context = model::ContextKind::ulysses;
+  strategy(2).ep = 2;
+  strategy(2).offload_optimizer = true;
+  const Plan again = read_plan(ConfigNode::parse(to_json(plan), "plan.json"));
+  for (int s = 0; s < 3; ++s)
+    for (std::size_t r = 0; r < plan.stages[s].runs.size(); ++r) EXPECT_EQ(again.stages[s].runs[r].strategy, plan.stages[s].runs[r].strategy);
+}
+
+TEST_F(UnequalPlan, IsRefusedWhenDegreesDoNotMakeTheRanksOfAStage) {
+  strategy(2, 1).dp = 4;
+  EXPECT_THAT(refusal().what(), HasSubstr("stage 2 has 8 ranks for dp 4 x tp 1 of blocks [8, 10)"));
+  EXPECT_THAT(refusal().what(), HasSubstr("4 ranks, or degrees that make 8"));
+  EXPECT_THAT(refusal().what(), HasSubstr("nearest: dp 8"));
+  strategy(2, 1) = {.dp = 1, .tp = 2, .cp = 2};
+  EXPECT_THAT(refusal().what(), HasSubstr("stage 2 has 8 ranks for dp 1 x cp 2 x tp 2"));
+  EXPECT_THAT(refusal().what(), HasSubstr("nearest: dp 2"));
+}
+
+TEST_F(UnequalPlan, IsRefusedWhenADegreeDoesNotDivideWhatItsBlocksHave) {
+  // Layers have two key-value heads; the embedding has none.
+  strategy(0) = {.dp = 1, .tp = 4};
+  EXPECT_THAT(refusal().what(), HasSubstr("tp 4 does not divide kv_heads 2"));
+  EXPECT_THAT(refusal().what(), HasSubstr("nearest: 2"));
+  plan.stages[0].runs = {{0, 1, {.dp = 1, .tp = 4}}, {1, 3, {.dp = 2, .tp = 2}}};
+  EXPECT_NO_THROW(check(plan, job, cluster));
+  strategy(2, 1) = {.dp = 16};
+  plan.micro_batches = 1;
+  EXPECT_THAT(refusal().what(), HasSubstr("stage 2 has 8 ranks"));
+  plan.micro_batches = 4;
+  EXPECT_THAT(refusal().what(), HasSubstr("dp 16 x micro_batches 4 does not divide global_batch 16"));
+}
+
+TEST_F(UnequalPlan, IsRefusedWhenAContextDegreeDoesNotCutTheSequence) {
+  job = job_of({.layers = 8, .heads = 4, .kv_heads = 2, .seq = 36, .global_batch = 16, .precision = "bf16"});
+  plan.model_fingerprint = job.model.fingerprint();
+  strategy(2) = {.dp = 1, .cp = 8};
+  EXPECT_THAT(refusal().what(), HasSubstr("cp 8: twice that does not divide seq 36"));
+  EXPECT_THAT(refusal().what(), HasSubstr("nearest: 9"));
+}
+
+TEST_F(UnequalPlan, IsRefusedWhenExpertsOrZeroOrSequencesDoNotFit) {
+  strategy(2).ep = 2;
+  EXPECT_THAT(refusal().what(), HasSubstr("ep 2 for a model without experts"));
+  strategy(2).ep = 1;
+  strategy(0).sequence_parallel = true;
+  EXPECT_THAT(refusal().what(), HasSubstr("sequence_parallel with tp 1"));
+  strategy(0).sequence_parallel = false;
+  strategy(0).zero = 4;
+  EXPECT_THAT(refusal().what(), HasSubstr("zero 4"));
+  EXPECT_THAT(refusal().what(), HasSubstr("nearest: 3"));
+  strategy(0).zero = 0;
+  strategy(0).cp = 0;
+  EXPECT_THAT(refusal().what(), HasSubstr("degrees of at least 1"));
+}
+
+TEST(Check, SpreadsExpertsOverRanksThatDivideThem) {
+  const auto job = model::read_job(ConfigNode::parse("name: test\nmodel: {arch: mixtral, hidden: 64, layers: 2, heads: 4, kv_heads: 4, ffn: 128, seq: 32, vocab: 256, experts: 6, "
+                                                     "experts_per_token: 2}\ndata: {source: synthetic}\ntrain: {global_batch: 8, precision: bf16}\n",
+                                                     "train.yaml"));
+  const auto cluster = gpu_cluster(1, 4);
+  Plan plan;
+  plan.model_fingerprint = job.model.fingerprint();
+  plan.cluster_fingerprint = cluster.fingerprint();
+  plan.precision = model::Precision::bf16;
+  plan.global_batch = 8;
+  for (int rank = 0; rank < 4; ++rank) plan.ranks.push_back({0, 0, rank});
+  plan.stages = {{{0, 1, 2, 3}, {{0, 4, {.dp = 4, .ep = 2}}}}};
+  EXPECT_NO_THROW(check(plan, job, cluster));
+  plan.stages[0].runs[0].strategy.ep = 4;
+  const Error error = error_of([&] { check(plan, job, cluster); });
+  EXPECT_THAT(error.what(), HasSubstr("ep 4 does not divide both the experts and dp x cp 4"));
+  EXPECT_THAT(error.what(), HasSubstr("nearest: 2"));
+}
+
+// One plan that the trainer runs, and everything that it does not.
+TEST_F(UnequalPlan, IsNotTrained) {
+  EXPECT_THAT(untrainable().what(), HasSubstr("the trainer cannot run the plan: stage 1 has dp 1 x tp 2, stage 0 has dp 4 x tp 1"));
+  plan.ranks.resize(8);
+  plan.stages = {{{0, 1, 2, 3}, {{0, 3, {.dp = 2, .tp = 2}}, {3, 5, {.dp = 2, .tp = 2, .recompute = model::Recompute::full}}}},
+                 {{4, 5, 6, 7}, {{5, 10, {.dp = 2, .tp = 2, .zero = 1}}}}};
+  EXPECT_NO_THROW(check(plan, job, cluster));
+  EXPECT_NO_THROW(check_trainable(plan));
+  const Plan trainable = plan;
+  const auto refused = [&](const std::string& part, const std::function<void(Strategy&)>& change) {
+    plan = trainable;
+    change(strategy(0, 1));
+    EXPECT_THAT(untrainable().what(), HasSubstr("the trainer cannot run the plan: " + part));
+    EXPECT_THAT(untrainable().what(), HasSubstr("tessera simulate"));
+  };
+  refused("zero 2", [](Strategy& s) { s.zero = 2; });
+  refused("zero 3", [](Strategy& s) { s.zero = 3; });
+  refused("stage 0 mixes zero 0 and 1", [](Strategy& s) { s.zero = 1; });
+  refused("cp 2", [](Strategy& s) { s.cp = 2, s.dp = 1; });
+  refused("ep 2", [](Strategy& s) { s.ep = 2; });
+  refused("sequence_parallel", [](Strategy& s) { s.sequence_parallel = true; });
+  refused("offload_optimizer", [](Strategy& s) { s.offload_optimizer = true; });
+  refused("recompute selective", [](Strategy& s) { s.recompute = model::Recompute::selective; });
+  refused("stage 0 has dp 4 x tp 1, stage 0 has dp 2 x tp 2", [](Strategy& s) { s.dp = 4, s.tp = 1; });
+  plan = trainable;
+  plan.precision = model::Precision::f8;
+  EXPECT_THAT(untrainable().what(), HasSubstr("precision fp8"));
+}
+
+TEST_F(UnequalPlan, IsNotPricedFromAProfile) {
+  EXPECT_THAT(error_of([&] { predict(plan, job.model, job.train, cluster, {}); }).what(), HasSubstr("the plan cannot be priced from a profile: stage 1 has dp 1 x tp 2"));
+}
+
+}  // namespace
+}  // namespace tessera::plan

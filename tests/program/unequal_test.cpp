@@ -1,0 +1,230 @@
+// Programs of plans whose stages have widths of their own, and whose blocks are cut in several ways.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+#include <set>
+
+#include "program/program_helper.hpp"
+
+namespace tessera::program {
+namespace {
+
+using plan::Schedule;
+using plan::Strategy;
+
+struct Case {
+  model::ModelSpec model;
+  plan::Plan plan;
+};
+
+// Any way to cut a stage of `width` ranks.
+Strategy any_strategy(int width) {
+  Strategy out;
+  std::vector<int> degrees;
+  for (int tp = 1; tp <= 4; tp *= 2)
+    if (width % tp == 0) degrees.push_back(tp);
+  out.tp = *rc::gen::elementOf(degrees);
+  out.cp = width / out.tp % 2 == 0 ? *rc::gen::inRange(1, 3) : 1;
+  out.dp = width / out.tp / out.cp;
+  out.zero = *rc::gen::inRange(0, 4);
+  return out;
+}
+
+Case any_case() {
+  const Schedule schedule = *rc::gen::element(Schedule::one_f_one_b, Schedule::gpipe, Schedule::interleaved, Schedule::zb_h1, Schedule::zb_h2, Schedule::zb_v,
+                                              Schedule::dualpipe_v);
+  const int places = *rc::gen::inRange(1, 5);
+  const int chunks = plan::is_v_shaped(schedule) ? 2 : schedule == Schedule::interleaved ? *rc::gen::inRange(1, 4) : 1;
+  const int stages = places * chunks;
+  const int micro_batches = *rc::gen::inRange(1, 8);
+  Case out{small_model(*rc::gen::inRange(2 * stages, 2 * stages + 4), *rc::gen::arbitrary<bool>()), {}};
+  out.plan = make_plan(out.model, {.places = places, .micro_batches = micro_batches, .schedule = schedule, .chunks = chunks});
+  out.plan.global_batch = 24 * micro_batches;
+  out.plan.ranks.clear();
+  for (int place = 0; place < places; ++place) {
+    const int width = *rc::gen::element(1, 2, 3, 4, 6, 8);
+    std::vector<int> ranks;
+    for (int i = 0; i < width; ++i) ranks.push_back(out.plan.world_size() + i);
+    out.plan.ranks.resize(out.plan.ranks.size() + ranks.size());
+    for (int c = 0; c < chunks; ++c) {
+      plan::Stage& stage = out.plan.stages[plan::stage_at(schedule, place, c, places)];
+      stage.ranks = ranks;
+      const int first = stage.first_block();
+      const int last = stage.last_block();
+      const int cut = *rc::gen::inRange(first + 1, last);
+      stage.runs = {{first, cut, any_strategy(width)}, {cut, last, any_strategy(width)}};
+    }
+  }
+  return out;
+}
+
+std::vector<int> place_of_ranks(const plan::Plan& plan) {
+  std::vector<int> out(plan.world_size());
+  for (int place = 0; place < plan::pipeline_of(plan).places; ++place)
+    for (const int rank : plan.stages[place].ranks) out[rank] = place;
+  return out;
+}
+
+RC_GTEST_PROP(UnequalProgram, PassesTheCheck, ()) {
+  const Case c = any_case();
+  RC_LOG() << plan::to_json(c.plan);
+  plan::check_schedule(c.plan);
+  check(compile(c.plan, c.model));
+  check(compile_evaluation(c.plan, c.model, *rc::gen::inRange(1, 6), 24));
+}
+
+RC_GTEST_PROP(UnequalProgram, FoldedPassesTheCheck, ()) {
+  const Case c = any_case();
+  std::vector<int> ranks;
+  for (int place = 0; place < plan::pipeline_of(c.plan).places; ++place) ranks.push_back(c.plan.stages[place].ranks.front());
+  check(compile_folded(c.plan, c.model, ranks), place_of_ranks(c.plan));
+}
+
+// Over all ranks the messages of a micro-batch between two stages carry the whole boundary, where the two are cut differently.
+RC_GTEST_PROP(UnequalProgram, PassesTheWholeMicroBatchOn, ()) {
+  const Case c = any_case();
+  const auto programs = compile(c.plan, c.model);
+  for (std::size_t s = 0; s + 1 < c.plan.stages.size(); ++s) {
+    const plan::Stage& stage = c.plan.stages[s];
+    const plan::Stage& next = c.plan.stages[s + 1];
+    if (stage.ranks == next.ranks || stage.runs.back().strategy.same_layout(next.runs.front().strategy)) continue;
+    Bytes forward;
+    Bytes backward;
+    for (const Program& program : programs)
+      for (const Instruction& instruction : program.instructions) {
+        if (instruction.micro_batch != 0 || instruction.first_block != next.first_block()) continue;
+        if (instruction.op == Op::send_activation) forward += instruction.bytes;
+        if (instruction.op == Op::send_gradient) backward += instruction.bytes;
+      }
+    const Bytes whole(c.plan.samples() * 16 * 64 * 4);
+    RC_ASSERT(forward == whole && backward == whole);
+  }
+}
+
+RC_GTEST_PROP(UnequalProgram, StepsEveryParameterOnceInBucketsThatAreCutAlike, ()) {
+  const Case c = any_case();
+  const auto blocks = c.model.blocks();
+  for (const Program& program : compile(c.plan, c.model)) {
+    std::multiset<std::string> stepped;
+    for (const Bucket& bucket : program.buckets) {
+      const auto strategy_of = [&](const BucketEntry& entry) { return c.plan.stages[program.chunks[program.chunk_of(entry.block)].stage].strategy_of(entry.block); };
+      const Strategy first = strategy_of(bucket.entries.front());
+      RC_ASSERT((bucket.group >= 0) == (first.copies() > 1));
+      if (bucket.group >= 0) RC_ASSERT(static_cast<int>(program.groups[bucket.group].ranks.size()) == first.copies());
+      RC_ASSERT(bucket.sharded == (first.copies() > 1 && first.zero >= 1));
+      if (bucket.sharded) RC_ASSERT(bucket.count % first.copies() == 0);
+      for (const BucketEntry& entry : bucket.entries) {
+        RC_ASSERT(strategy_of(entry).same_layout(first) && strategy_of(entry).zero == first.zero);
+        const auto& spec = blocks[entry.block].spec->parameters[entry.parameter];
+        RC_ASSERT(entry.count * (spec.split_dim >= 0 ? first.tp : 1) == spec.count());
+        stepped.insert(spec.tied_to.empty() ? blocks[entry.block].parameter_name(spec) : spec.tied_to);
+      }
+    }
+    std::set<std::string> held;
+    for (const Chunk& chunk : program.chunks)
+      for (int b = chunk.first_block; b < chunk.last_block; ++b)
+        for (const auto& spec : blocks[b].spec->parameters) held.insert(spec.tied_to.empty() ? blocks[b].parameter_name(spec) : spec.tied_to);
+    RC_ASSERT(stepped == std::multiset<std::string>(held.begin(), held.end()));
+  }
+}
+
+// Stages of these widths, data-parallel alone, of two micro-batches of 24 samples.
+Case of_widths(const std::vector<int>& widths) {
+  Case out{small_model(2 * static_cast<int>(widths.size()), false), {}};
+  out.plan = make_plan(out.model, {.places = static_cast<int>(widths.size()), .micro_batches = 2});
+  out.plan.global_batch = 48;
+  out.plan.ranks.clear();
+  for (std::size_t s = 0; s < widths.size(); ++s) {
+    plan::Stage& stage = out.plan.stages[s];
+    stage.ranks.clear();
+    for (int i = 0; i < widths[s]; ++i) stage.ranks.push_back(out.plan.world_size() + i);
+    out.plan.ranks.resize(out.plan.ranks.size() + stage.ranks.size());
+    stage.runs.front().strategy.dp = widths[s];
+  }
+  return out;
+}
+
+// To whom a rank sends the activations of its first micro-batch, and how much.
+std::vector<std::pair<int, std::int64_t>> sent(const Program& program) {
+  std::vector<std::pair<int, std::int64_t>> out;
+  for (const Instruction& instruction : program.instructions)
+    if (instruction.op == Op::send_activation && instruction.micro_batch == 0) out.emplace_back(instruction.peer, instruction.bytes.value);
+  return out;
+}
+
+constexpr std::int64_t kSample = 16 * 64 * 4;  // bytes of a sample between two blocks
+
+TEST(UnequalProgram, WidthsThatDivideEachOtherSendWholeParts) {
+  const Case c = of_widths({4, 2, 8});
+  const auto programs = compile(c.plan, c.model);
+  EXPECT_THAT(sent(programs[3]), testing::ElementsAre(std::pair(5, 6 * kSample)));
+  EXPECT_THAT(sent(programs[4]), testing::ElementsAre(std::pair(6, 3 * kSample), std::pair(7, 3 * kSample), std::pair(8, 3 * kSample), std::pair(9, 3 * kSample)));
+}
+
+TEST(UnequalProgram, WidthsThatDoNotDivideCutThePartsWhereTheyMeet) {
+  const Case c = of_widths({2, 3});
+  const auto programs = compile(c.plan, c.model);
+  EXPECT_THAT(sent(programs[0]), testing::ElementsAre(std::pair(2, 8 * kSample), std::pair(3, 4 * kSample)));
+  EXPECT_THAT(sent(programs[1]), testing::ElementsAre(std::pair(3, 4 * kSample), std::pair(4, 8 * kSample)));
+}
+
+TEST(UnequalProgram, EqualWidthsCutDifferentlySendTheirPartsToEqualIndices) {
+  Case c = of_widths({4, 4});
+  c.plan.stages[1].runs.front().strategy.dp = 2;
+  c.plan.stages[1].runs.front().strategy.tp = 2;
+  EXPECT_THAT(sent(compile(c.plan, c.model)[1]), testing::ElementsAre(std::pair(5, 6 * kSample)));
+  // Cut alike, tensor-parallel ranks all pass on what they all hold.
+  c.plan.stages[0].runs.front().strategy = c.plan.stages[1].runs.front().strategy;
+  EXPECT_THAT(sent(compile(c.plan, c.model)[1]), testing::ElementsAre(std::pair(5, 12 * kSample)));
+}
+
+TEST(UnequalProgram, FoldedHasOneMessageForAllBetweenTwoStages) {
+  const Case c = of_widths({2, 3});
+  const auto programs = compile_folded(c.plan, c.model, {0, 2});
+  EXPECT_THAT(sent(programs[0]), testing::ElementsAre(std::pair(2, 24 * kSample)));
+}
+
+TEST(UnequalProgram, APassThatWaitsForOneOfItsTwoMessagesIsFound) {
+  const Case c = of_widths({4, 2});
+  auto programs = compile(c.plan, c.model);
+  for (Instruction& instruction : programs[4].instructions)
+    if (instruction.op == Op::forward && instruction.micro_batch == 1) {
+      ASSERT_EQ(instruction.after.size(), 2u);
+      instruction.after.pop_back();
+    }
+  try {
+    check(programs);
+    FAIL() << "the check passed";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("does not wait for what it reads"));
+  }
+}
+
+TEST(Program, AParameterMayStandInManyStages) {
+  // Both embeddings and the head share one table.
+  const auto model = model::read_model(ConfigNode::parse("{arch: t5, hidden: 64, layers: 2, heads: 4, ffn: 128, seq: 16, decoder_seq: 8, vocab: 256}", "model"));
+  for (int places = 1; places <= 4; ++places) check(compile(make_plan(model, {.dp = 2, .places = places, .tp = 2, .micro_batches = 3}), model));
+}
+
+TEST(UnequalProgram, BlocksOfOneStageReduceOverTheirOwnGroups) {
+  Case c = of_widths({8});
+  Strategy wide;
+  wide.dp = 2;
+  wide.tp = 4;
+  Strategy long_one;
+  long_one.dp = 2;
+  long_one.cp = 2;
+  long_one.tp = 2;
+  long_one.zero = 2;
+  c.plan.stages[0].runs = {{0, 2, wide}, {2, 4, long_one}};
+  const auto programs = compile(c.plan, c.model);
+  check(programs);
+  std::map<std::string, std::vector<int>> groups;
+  for (const CommGroup& group : programs[5].groups) groups[group.name] = group.ranks;
+  EXPECT_THAT(groups.at("dp.stage0.tp1"), testing::ElementsAre(1, 5));
+  EXPECT_THAT(groups.at("dp.stage0.tp1of2"), testing::ElementsAre(1, 3, 5, 7));
+  EXPECT_THAT(groups.at("tp.stage0.dp1"), testing::ElementsAre(4, 5, 6, 7));
+}
+
+}  // namespace
+}  // namespace tessera::program

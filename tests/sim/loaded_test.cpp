@@ -1,0 +1,213 @@
+// The simulator against the closed form of the same costs, on accelerators.
+#include "sim/loaded.hpp"
+
+#include <chrono>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "plan/plan_helper.hpp"
+#include "plan/schedule.hpp"
+#include "sim/sim.hpp"
+
+namespace tessera::sim {
+namespace {
+
+using plan::Strategy;
+
+// Two kinds of devices.
+cluster::ClusterSpec mixed_cluster(int nodes) {
+  return cluster::read_cluster(ConfigNode::parse(text("name: mixed\ngroups:\n  - {name: new, device: h100-sxm, nodes: ", nodes,
+                                                      ", devices_per_node: 8, inside: nvlink4, network: rdma-400g}\n  - {name: old, device: a100-80, nodes: ", nodes,
+                                                      ", devices_per_node: 8, inside: nvlink3, network: rdma-100g}\nbetween: rdma-100g\n"),
+                                                 "cluster.yaml"));
+}
+
+struct StageShape {
+  int group = 0;
+  int layers = 1;
+  std::vector<Strategy> strategies;   // of runs as equal as they divide
+};
+
+// The embedding and the head stand in the first and the last stage.
+plan::Plan make_plan(const model::ModelSpec& model, const cluster::ClusterSpec& cluster, const std::vector<StageShape>& shapes) {
+  plan::Plan plan;
+  plan.model_fingerprint = model.fingerprint();
+  plan.cluster_fingerprint = cluster.fingerprint();
+  plan.precision = model::Precision::bf16;
+  std::vector<int> used(cluster.groups.size(), 0);
+  int first = 0;
+  for (std::size_t s = 0; s < shapes.size(); ++s) {
+    const StageShape& shape = shapes[s];
+    plan::Stage stage;
+    const int per_node = cluster.groups[shape.group].devices_per_node;
+    for (int i = 0; i < shape.strategies.front().ranks(); ++i) {
+      stage.ranks.push_back(plan.world_size());
+      plan.ranks.push_back({shape.group, used[shape.group] / per_node, used[shape.group] % per_node});
+      ++used[shape.group];
+    }
+    const int blocks = shape.layers + (s == 0 ? 1 : 0) + (s + 1 == shapes.size() ? 1 : 0);
+    const int runs = static_cast<int>(shape.strategies.size());
+    for (int r = 0; r < runs; ++r) stage.runs.push_back({first + blocks * r / runs, first + blocks * (r + 1) / runs, shape.strategies[r]});
+    first += blocks;
+    plan.stages.push_back(std::move(stage));
+  }
+  return plan;
+}
+
+struct Case {
+  model::JobSpec job;
+  cluster::ClusterSpec cluster;
+  plan::Plan plan;
+};
+
+Strategy any_strategy(int width) {
+  Strategy out;
+  std::vector<int> degrees;
+  for (int tp = 1; tp <= 4; tp *= 2)
+    if (width % tp == 0) degrees.push_back(tp);
+  out.tp = *rc::gen::elementOf(degrees);
+  out.cp = width / out.tp % 2 == 0 ? *rc::gen::inRange(1, 3) : 1;
+  out.dp = width / out.tp / out.cp;
+  out.zero = *rc::gen::inRange(0, 4);
+  out.recompute = *rc::gen::element(model::Recompute::none, model::Recompute::selective, model::Recompute::full);
+  out.sequence_parallel = out.tp > 1 && *rc::gen::arbitrary<bool>();
+  return out;
+}
+
+Case any_case() {
+  const int stages = *rc::gen::inRange(1, 6);
+  const int micro_batches = *rc::gen::inRange(1, 24);
+  const std::vector<int> layers = *rc::gen::container<std::vector<int>>(static_cast<std::size_t>(stages), rc::gen::inRange(2, 9));
+  int all_layers = 0;
+  std::vector<StageShape> shapes;
+  for (int s = 0; s < stages; ++s) {
+    const int width = *rc::gen::element(1, 2, 3, 4, 6, 8);
+    StageShape shape{*rc::gen::inRange(0, 2), layers[s], {any_strategy(width)}};
+    if (*rc::gen::arbitrary<bool>()) shape.strategies.push_back(any_strategy(width));
+    all_layers += layers[s];
+    shapes.push_back(std::move(shape));
+  }
+  Case out{plan::job_of({.layers = all_layers, .hidden = 1024, .heads = 16, .kv_heads = 8, .ffn = 4096, .seq = 2048, .vocab = 32000, .tied = *rc::gen::arbitrary<bool>(),
+                         .global_batch = 24 * micro_batches, .precision = "bf16"}),
+           mixed_cluster(5), {}};
+  out.plan = make_plan(out.job.model, out.cluster, shapes);
+  out.plan.global_batch = out.job.train.global_batch;
+  out.plan.micro_batches = micro_batches;
+  out.plan.schedule = *rc::gen::element(plan::Schedule::one_f_one_b, plan::Schedule::gpipe, plan::Schedule::zb_h1, plan::Schedule::zb_h2);
+  plan::check(out.plan, out.job, out.cluster);
+  return out;
+}
+
+Result run_all(const Case& c) {
+  const auto programs = program::compile(c.plan, c.job.model);
+  program::check(programs);
+  return run(programs, c.plan, c.job.model, c.job.train, c.cluster, {});
+}
+
+double predicted_step(const Case& c) {
+  plan::Loads loads(c.job.model, c.cluster, c.plan.precision);
+  return plan::predict(c.plan, loads).step.value;
+}
+
+double simulated_step(const Case& c) { return simulate(c.plan, c.job.model, c.job.train, c.cluster, {}).result.step.value; }
+
+// Of few micro-batches the closed form is an upper bound: it fills and drains the pipeline one stage after the other, though a
+// stage that is slower than those behind it has work meanwhile.
+RC_GTEST_PROP(LoadedSim, AgreesWithTheClosedForm, ()) {
+  Case c = any_case();
+  c.plan.schedule = plan::Schedule::one_f_one_b;
+  c.plan.micro_batches = *rc::gen::inRange<std::int64_t>(4, 9) * static_cast<std::int64_t>(c.plan.stages.size());
+  c.plan.global_batch = 24 * c.plan.micro_batches;
+  c.cluster.between = {"fast", BytesPerSecond(1e15), Seconds(0)};
+  for (auto& group : c.cluster.groups) group.network.bandwidth = BytesPerSecond(1e15);
+  RC_LOG() << plan::to_json(c.plan);
+  const double ratio = predicted_step(c) / simulated_step(c);
+  RC_ASSERT(ratio > 0.98 && ratio < 1.08);
+}
+
+RC_GTEST_PROP(LoadedSim, HoldsAsMuchMemoryAsTheClosedFormSays, ()) {
+  const Case c = any_case();
+  plan::Loads loads(c.job.model, c.cluster, c.plan.precision);
+  const plan::Prediction predicted = plan::predict(c.plan, loads);
+  const Result result = simulate(c.plan, c.job.model, c.job.train, c.cluster, {}).result;
+  for (int rank = 0; rank < c.plan.world_size(); ++rank) RC_ASSERT(std::abs((result.ranks[rank].peak_memory - predicted.memory[rank]).value) <= 4);
+}
+
+RC_GTEST_PROP(LoadedSim, OneRankOfEachStageForAllGivesTheSame, ()) {
+  const Case c = any_case();
+  RC_LOG() << plan::to_json(c.plan);
+  const Result each = run_all(c);
+  const Simulation folded = simulate(c.plan, c.job.model, c.job.train, c.cluster, {});
+  RC_ASSERT(folded.programs.size() == c.plan.stages.size());
+  RC_ASSERT(std::abs(folded.result.step.value / each.step.value - 1) < 1e-9);
+  RC_ASSERT(std::abs(folded.result.bubble - each.bubble) < 1e-9);
+  for (std::size_t r = 0; r < each.ranks.size(); ++r) {
+    RC_ASSERT(std::abs(folded.result.ranks[r].busy.value - each.ranks[r].busy.value) <= 1e-9 * each.step.value);
+    RC_ASSERT(folded.result.ranks[r].peak_memory == each.ranks[r].peak_memory);
+  }
+}
+
+// 16 stages of two widths on two kinds of devices.
+TEST(LoadedSim, TenThousandRanksTakeAboutASecond) {
+  Case c{plan::job_of({.layers = 96, .hidden = 8192, .heads = 64, .kv_heads = 8, .ffn = 28672, .seq = 4096, .vocab = 128000, .tied = true, .global_batch = 4096, .precision = "bf16"}),
+         mixed_cluster(1024), {}};
+  std::vector<StageShape> shapes;
+  for (int s = 0; s < 16; ++s) shapes.push_back({s % 2, 6, {{.dp = s % 4 == 0 ? 128 : 64, .tp = 8, .zero = 1, .sequence_parallel = true}}});
+  for (int s = 1; s < 16; s += 4) shapes[s].strategies.push_back({.dp = 32, .tp = 8, .zero = 3, .recompute = model::Recompute::full, .cp = 2});
+  c.plan = make_plan(c.job.model, c.cluster, shapes);
+  c.plan.global_batch = 4096;
+  c.plan.micro_batches = 32;
+  plan::check(c.plan, c.job, c.cluster);
+  EXPECT_GT(c.plan.world_size(), 10000);
+  const auto begin = std::chrono::steady_clock::now();
+  const Simulation simulation = simulate(c.plan, c.job.model, c.job.train, c.cluster, {});
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), 5);
+  EXPECT_EQ(simulation.programs.size(), 16u);
+  EXPECT_EQ(simulation.result.ranks.size(), c.plan.ranks.size());
+}
+
+TEST(LoadedSim, MessagesTakeWhatTheWholeBoundaryDoes) {
+  Case c{plan::job_of({.layers = 4, .hidden = 1024, .global_batch = 12, .precision = "bf16"}), mixed_cluster(1), {}};
+  c.plan = make_plan(c.job.model, c.cluster, {{0, 2, {{.dp = 2}}}, {1, 2, {{.dp = 3}}}});
+  c.plan.global_batch = 12;
+  c.plan.micro_batches = 2;
+  plan::Loads loads(c.job.model, c.cluster, c.plan.precision);
+  const double bytes = 6 * 32 * 1024 * 2;
+  const auto programs = program::compile(c.plan, c.job.model);
+  int sends = 0;
+  for (const Span& span : run(programs, c.plan, c.job.model, c.job.train, c.cluster, {}).spans) {
+    const program::Op op = programs[span.rank].instructions[span.instruction].op;
+    if (op != program::Op::send_activation && op != program::Op::send_gradient) continue;
+    const bool activation = op == program::Op::send_activation;
+    EXPECT_NEAR((span.end - span.begin).value, activation ? loads.message(bytes, 0, 2, 1, 3) : loads.message(bytes, 1, 3, 0, 2), 1e-12);
+    ++sends;
+  }
+  EXPECT_EQ(sends, 16);
+}
+
+TEST(LoadedSim, AStageOfTwoKindsOfDevicesIsNotFolded) {
+  Case c{plan::job_of({.layers = 4, .global_batch = 8, .precision = "bf16"}), mixed_cluster(1), {}};
+  c.plan = make_plan(c.job.model, c.cluster, {{0, 2, {{.dp = 2}}}, {1, 2, {{.dp = 4}}}});
+  c.plan.global_batch = 8;
+  std::swap(c.plan.ranks[1], c.plan.ranks[2]);
+  EXPECT_EQ(simulate(c.plan, c.job.model, c.job.train, c.cluster, {}).programs.size(), 6u);
+}
+
+TEST(LoadedSim, UnequalStagesOnCpusAreRefused) {
+  const auto job = plan::job_of({.layers = 4, .global_batch = 8});
+  const auto cluster = plan::cpu_cluster(6);
+  plan::Plan plan = make_plan(job.model, cluster, {{0, 2, {{.dp = 2}}}, {0, 2, {{.dp = 4}}}});
+  plan.precision = model::Precision::f32;
+  plan.global_batch = 8;
+  EXPECT_NO_THROW(plan::check(plan, job, cluster));
+  try {
+    simulate(plan, job.model, job.train, cluster, {});
+    FAIL() << "it was simulated";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("the plan cannot be simulated on these devices in fp32: stage 1 has dp 4 x tp 1, stage 0 has dp 2 x tp 1"));
+  }
+}
+
+}  // namespace
+}  // namespace tessera::sim
