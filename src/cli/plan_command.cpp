@@ -9,6 +9,7 @@
 #include "cli/plan_galvatron.hpp"
 #include "cli/plan_input.hpp"
 #include "cli/plan_report.hpp"
+#include "plan/flags.hpp"
 #include "plan/plan.hpp"
 
 namespace tessera::cli {
@@ -21,6 +22,8 @@ struct PlanOptions {
   std::string profile;
   std::string output;
   std::string html;
+  std::string plan;
+  std::vector<std::pair<std::string, std::string>> write;  // system and file
   std::vector<std::string> overrides;
   int top = 5;
   bool explain = false;
@@ -32,6 +35,37 @@ nlohmann::ordered_json json_of(const plan::Candidate& candidate) {
   return {{"family", candidate.family}, {"workers", candidate.plan.world_size()}, {"step_s", candidate.plan.predicted->step.value}};
 }
 
+// In the words of other systems. All are made before the first is written.
+void write_for_others(const PlanOptions& options, const plan::Plan& plan, const model::JobSpec& job) {
+  std::vector<std::string> texts;
+  for (const auto& [system, file] : options.write) {
+    if (system != "megatron" && system != "torchtitan") throw Error(ErrorCode::invalid_config, text("--write ", system, ": no such system"), {}, "megatron or torchtitan");
+    texts.push_back((system == "megatron" ? plan::megatron_flags : plan::torchtitan_toml)(plan, job.model, job.train));
+  }
+  for (std::size_t i = 0; i < texts.size(); ++i) write_whole(real_file_system(), options.write[i].second, texts[i]);
+}
+
+nlohmann::ordered_json written(const PlanOptions& options) {
+  nlohmann::ordered_json out = nlohmann::ordered_json::object();
+  for (const auto& [system, file] : options.write) out[system] = file;
+  return out;
+}
+
+void print_written(const PlanOptions& options) {
+  for (const auto& [system, file] : options.write) std::printf("written for %s to %s\n", system.c_str(), file.c_str());
+}
+
+void write_given_plan(const PlanOptions& options) {
+  const auto& [job, cluster, profile] = read_plan_input({options.yaml, options.cluster, options.profile, options.overrides});
+  const plan::Plan plan = plan::load_plan(options.plan);
+  plan::check(plan, job, cluster);
+  write_for_others(options, plan, job);
+  if (options.json)
+    std::printf("%s\n", nlohmann::ordered_json{{"written", written(options)}}.dump().c_str());
+  else
+    print_written(options);
+}
+
 void make_plan(const PlanOptions& options) {
   const PlanSource source{options.yaml, options.cluster, options.profile, options.overrides};
   const PlanInput input = read_plan_input(source);
@@ -39,18 +73,21 @@ void make_plan(const PlanOptions& options) {
   const plan::SearchResult result = plan::search(job, cluster, profile, {.top = options.top, .vendors = {}, .front = !options.html.empty()});
   std::optional<Baseline> baseline;
   if (options.compare) baseline = plan_baseline(source, {.top = 0, .vendors = {}});
+  write_for_others(options, result.best, job);
   if (!options.output.empty()) write_whole(real_file_system(), options.output, plan::to_json(result.best));
   if (!options.html.empty()) write_whole(real_file_system(), options.html, plan_report(input, result));
   if (options.json) {
     nlohmann::ordered_json out = {{"plan", nlohmann::ordered_json::parse(plan::to_json(result.best))}, {"measured", !profile.blocks.empty()}};
     for (const auto& candidate : result.runners_up) out["runners_up"].push_back(json_of(candidate));
     if (baseline) out["without_set"] = to_json(*baseline);
+    if (!options.write.empty()) out["written"] = written(options);
     std::printf("%s\n", out.dump().c_str());
     return;
   }
   std::printf("%s", plan::explain(result, job.model, cluster).c_str());
   if (baseline) std::printf("%s", comparison(input, result, *baseline).c_str());
   std::printf("\nprices: %s\n", profile.blocks.empty() ? "the built-in cost model (tessera profile measures this host)" : "measured on this host");
+  print_written(options);
   if (!options.html.empty()) std::printf("page written to %s\n", options.html.c_str());
   if (!options.output.empty()) std::printf("written to %s; train with: tessera train %s --plan %s\n", options.output.c_str(), options.yaml.c_str(), options.output.c_str());
 }
@@ -91,20 +128,24 @@ void add_plan_command(CLI::App& app) {
   command->add_option("train_yaml", options->words, "What to train; with --galvatron, overrides of its YAML");
   command->add_option("--cluster", options->cluster, "Plan for this cluster file instead of the YAML's")->check(CLI::ExistingFile);
   command->add_option("--profile", options->profile, "Use these measured times")->check(CLI::ExistingFile);
-  command->add_option("-o,--output", options->output, "Write the plan to this file");
-  command->add_option("--html", options->html, "Write the plan as a web page to this file: blocks and devices, timeline, memory, step time against memory");
+  CLI::Option* output = command->add_option("-o,--output", options->output, "Write the plan to this file");
+  CLI::Option* html = command->add_option("--html", options->html, "Write the plan as a web page to this file: blocks and devices, timeline, memory, step time against memory");
+  CLI::Option* write = command->add_option("--write", options->write, "Write the plan for another trainer: megatron FILE (flags), torchtitan FILE (TOML); repeatable");
+  write->type_name("SYSTEM FILE");
+  command->add_option("--plan", options->plan, "With --write: this plan instead of the best one")->check(CLI::ExistingFile)->needs(write)->excludes(output)->excludes(html);
   command->add_option("--top", options->top, "How many runners-up to show (default: 5)")->check(CLI::NonNegativeNumber);
   command->add_option("--set", options->overrides, kSetHelp)->type_name("KEY=VALUE");
   command->add_flag("--compare", options->compare, "Beside the plan without any --set: step, memory, terms");
   command->add_flag("--explain", options->explain, "Show why (the default without --json)");
   command->add_flag("--json", options->json, "The plan and its runners-up as one JSON object");
   auto galvatron = add_galvatron_options(*command);
+  command->get_option("--galvatron")->excludes(write);
   command->callback([options, galvatron] {
     if (!galvatron->yaml.empty()) return plan_from_galvatron(*galvatron, options->words, options->output, options->json);
     if (options->words.size() != 1)
       throw Error(ErrorCode::invalid_config, text("tessera plan takes one train.yaml; found ", options->words.size(), " words"), {}, {}, "`tessera plan --help` shows what it takes");
     options->yaml = options->words.front();
-    make_plan(*options);
+    options->plan.empty() ? make_plan(*options) : write_given_plan(*options);
   });
 }
 

@@ -11,6 +11,7 @@
 #include "data/data.hpp"
 #include "observe/run.hpp"
 #include "plan/schedule.hpp"
+#include "program/program.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -110,6 +111,8 @@ ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vecto
     chosen.plan = plan::load_plan(plan_file ? *plan_file : job.parallel.file);
     plan::check(chosen.plan, job, cluster);
     plan::check_trainable(chosen.plan);
+    // Ranks whose orders do not fit together would wait for each other until the deadline.
+    if (!chosen.plan.order.empty()) program::check(program::compile(chosen.plan, job.model));
     return chosen;
   }
   profile::Profile profile;

@@ -31,10 +31,10 @@ class Import {
     throw config_.error(text("this config.json has no ", key), "a positive number",
                         guess && *guess != key ? "did you mean '" + *guess + "'?" : "");
   }
-  std::int64_t count(const char* key) const { return at(key).as_int_at_least(1); }
+  std::int64_t count(const char* key) const { return bounded(at(key), 1); }
   std::int64_t count(const char* key, std::int64_t fallback) const {
     const auto found = find(key);
-    return found ? found->as_int_at_least(0) : fallback;
+    return found ? bounded(*found, 0) : fallback;
   }
   double real(const char* key, double fallback) const {
     const auto found = find(key);

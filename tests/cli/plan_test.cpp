@@ -62,6 +62,31 @@ TEST_F(PlanCommand, SaysWhatWouldFitWhenNothingDoes) {
   EXPECT_EQ(plan({"--set", "cluster.memory=" + memory, "--set", "parallel={dp: 4, recompute: none}"}).exit_code, 0) << memory;
 }
 
+TEST_F(PlanCommand, WritesTheBestOrAGivenPlanForOtherTrainers) {
+  const std::string given = (folder_.path() / "plan.json").string();
+  const std::string flags = (folder_.path() / "megatron.flags").string();
+  const std::string toml = (folder_.path() / "torchtitan.toml").string();
+  const CommandResult best = plan({"--set", "parallel={dp: 4, zero: 1}", "-o", given, "--write", "megatron", flags});
+  ASSERT_EQ(best.exit_code, 0) << best.err;
+  EXPECT_THAT(best.out, HasSubstr("written for megatron to " + flags));
+  const std::string written = read_whole(flags);
+  EXPECT_THAT(written, HasSubstr("--use-distributed-optimizer\n"));
+  const CommandResult again = plan({"--plan", given, "--write", "megatron", flags, "--write", "torchtitan", toml, "--json"});
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(nlohmann::json::parse(again.out)["written"]["torchtitan"], toml);
+  EXPECT_EQ(read_whole(flags), written);
+  EXPECT_THAT(read_whole(toml), HasSubstr("data_parallel_shard_degree = 4\n"));
+}
+
+TEST_F(PlanCommand, WritesNothingWhenOneOfTheOthersCannotRunIt) {
+  const auto flags = folder_.path() / "megatron.flags";
+  const CommandResult result = plan({"--set", "parallel={tp: 4}", "--write", "megatron", flags.string(), "--write", "torchtitan", (folder_.path() / "a.toml").string()});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("torchtitan cannot run this plan"));
+  EXPECT_FALSE(std::filesystem::exists(flags));
+  EXPECT_THAT(plan({"--write", "deepspeed", "a.json"}).err, HasSubstr("megatron or torchtitan"));
+}
+
 TEST_F(PlanCommand, NamesAPageThatCannotBeWritten) {
   const CommandResult result = plan({"--html", (folder_.path() / "absent" / "plan.html").string()});
   EXPECT_NE(result.exit_code, 0);

@@ -2,33 +2,26 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
 
 #include "base/config.hpp"
 #include "base/file_system.hpp"
+#include "base/log.hpp"
+#include "base/temporary_folder.hpp"
 #include "checkpoint/safetensors.hpp"
 #include "cluster/cluster.hpp"
+#include "fuzz/checks.hpp"
 #include "model/job.hpp"
-#include "plan/plan.hpp"
+#include "plan/uniform.hpp"
+#include "profile/calibration.hpp"
 #include "profile/profile.hpp"
-#include "program/program.hpp"
 
 namespace tessera::fuzz {
-namespace {
 
 void must_be_equal(const std::string& first, const std::string& again, const std::string& what) {
   if (first != again) throw Defect(what + " is read back as something else:\n" + first + "\n--- again\n" + again);
-}
-
-// What our own writer wrote must be read, so that no refusal may leave `action`.
-template <typename Action>
-void must_pass(const std::string& what, const Action& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    throw Defect(what + ": " + error.what());
-  }
 }
 
 std::vector<std::string> files_of(const std::string& folder) {
@@ -40,6 +33,8 @@ std::vector<std::string> files_of(const std::string& folder) {
   for (const auto& path : paths) out.push_back(read_whole(path));
   return out;
 }
+
+namespace {
 
 // The first line is KEY=VALUE, as behind --set; the rest is the file.
 Target config_target() {
@@ -60,20 +55,43 @@ Target config_target() {
   return target;
 }
 
+void check_model(const model::ModelSpec& model) {
+  if (model.parameter_count() < 0 || model.block_count() < 0) throw Defect("a model of negative size");
+  if (!(model::training_flops_per_sample(model).value >= 0)) throw Defect("a model of negative work");
+}
+
 Target train_target() {
   Target target;
   target.seeds = files_of("tests/fuzz/seeds/train");
   target.seeds.push_back(read_whole(std::string(TESSERA_SOURCE_DIR) + "/examples/shakespeare/train.yaml"));
   target.read = [](const std::string& input) {
     const model::JobSpec job = model::read_job(ConfigNode::parse(input, "train.yaml"));
-    if (job.model.parameter_count() < 0 || job.model.block_count() < 0) throw Defect("a model of negative size");
-    if (!(model::training_flops_per_sample(job.model).value >= 0)) throw Defect("a model of negative work");
+    check_model(job.model);
     for (const std::int64_t step : {std::int64_t{0}, job.train.steps / 2, job.train.steps - 1})
       if (!(model::learning_rate(job.train, step) >= 0)) throw Defect(text("the learning rate of step ", step, " is ", model::learning_rate(job.train, step)));
     must_pass("the resolved train.yaml", [&] {
       const model::JobSpec again = model::read_job(ConfigNode::parse(job.resolved_yaml, "train.yaml"));
       must_be_equal(job.model.fingerprint(), again.model.fingerprint(), "the model");
       must_be_equal(job.resolved_yaml, again.resolved_yaml, "the job");
+    });
+  };
+  return target;
+}
+
+// A config.json of Hugging Face, read as a job and as the model of one.
+Target hugging_face_target() {
+  log::set_stderr_level(log::Level::error);
+  Target target;
+  target.seeds = files_of("tests/fuzz/seeds/hf");
+  target.read = [folder = std::make_shared<TemporaryFolder>()](const std::string& input) {
+    const std::string file = folder->write("config.json", input).string();
+    const auto config = ConfigNode::parse(input, file);
+    if (!config.is_map() || !config.has("model_type") || config.has("model")) throw config.error("no config.json");
+    const model::JobSpec job = model::read_job(file);
+    check_model(job.model);
+    must_pass("as the model of a job", [&] {
+      const model::ModelSpec again = model::read_model(ConfigNode::parse("hf: \"" + file + "\"", "train.yaml"));
+      must_be_equal(job.model.fingerprint(), again.fingerprint(), "the model");
     });
   };
   return target;
@@ -97,53 +115,6 @@ Target cluster_target() {
   return target;
 }
 
-// A job, devices, and the plan that was found for both.
-struct Planned {
-  model::JobSpec job;
-  cluster::ClusterSpec cluster;
-  plan::Plan plan;
-};
-
-Planned planned(const std::string& parallel, const std::string& cluster) {
-  Planned out;
-  out.job = model::read_job(ConfigNode::parse(
-      "name: fuzz\nmodel: {arch: llama, hidden: 64, layers: 6, heads: 4, kv_heads: 4, ffn: 128, seq: 32, vocab: 256}\n"
-      "data: {source: synthetic}\ntrain: {global_batch: 8}\nparallel: " + parallel + "\n", "train.yaml"));
-  out.cluster = cluster::read_cluster(ConfigNode::parse("name: devices\ngroups:\n  - " + cluster + "\n", "cluster.yaml"));
-  out.plan = plan::search(out.job, out.cluster, {}).best;
-  return out;
-}
-
-void read_plan(const std::vector<Planned>& known, const std::string& input) {
-  plan::Plan plan = plan::read_plan(ConfigNode::parse(input, "plan.json"));
-  const std::string json = plan::to_json(plan);
-  must_pass("what to_json wrote is refused", [&] { must_be_equal(json, plan::to_json(plan::read_plan(ConfigNode::parse(json, "again.json"))), "the plan"); });
-
-  const auto same = [&](const Planned& one) { return one.plan.cluster_fingerprint == plan.cluster_fingerprint; };
-  const auto found = std::find_if(known.begin(), known.end(), same);
-  const Planned& basis = found == known.end() ? known.front() : *found;
-  // Past the fingerprints, which would refuse almost everything else.
-  plan.model_fingerprint = basis.plan.model_fingerprint;
-  plan.cluster_fingerprint = basis.plan.cluster_fingerprint;
-  plan::check(plan, basis.job, basis.cluster);
-  must_pass("a plan that was checked cannot be run", [&] {
-    program::check(program::compile(plan, basis.job.model));
-    const plan::Prediction prediction = plan::predict(plan, basis.job.model, basis.job.train, basis.cluster, {});
-    if (!(prediction.step.value > 0)) throw Defect(text("a step of ", prediction.step.value, " s"));
-  });
-}
-
-Target plan_target() {
-  const auto known = std::make_shared<const std::vector<Planned>>(std::vector<Planned>{
-      planned("{dp: 2, pp: 2, tp: 2, micro_batches: 2}", "{name: gpu, device: a100-80, devices_per_node: 8, inside: nvlink3}"),
-      planned("{dp: 2, pp: 3, tp: 1, zero: 1, micro_batches: 4, schedule: gpipe}", "{name: gpu, device: a100-80, nodes: 3, devices_per_node: 2, inside: nvlink3, network: rdma-100g}"),
-      planned("{dp: 2, pp: 1, tp: 2, recompute: full}", "{name: cpu, device: 'cpu:zen4', cores: 4, memory: 64 GiB, inside: shm}")});
-  Target target;
-  for (const Planned& one : *known) target.seeds.push_back(plan::to_json(one.plan));
-  target.read = [known](const std::string& input) { read_plan(*known, input); };
-  return target;
-}
-
 Target profile_target() {
   Target target;
   target.seeds = files_of("tests/fuzz/seeds/profile");
@@ -152,6 +123,22 @@ Target profile_target() {
     must_pass("what to_json wrote is refused", [&] {
       const std::string json = profile::to_json(profile);
       must_be_equal(json, profile::to_json(profile::read_profile(ConfigNode::parse(json, "again.json"))), "the profile");
+    });
+  };
+  return target;
+}
+
+Target calibration_target() {
+  const model::ModelSpec model = model::read_model(ConfigNode::parse("{preset: llama-3-8b}", "model.yaml"));
+  const cluster::ClusterSpec cluster = cluster::read_cluster(
+      ConfigNode::parse("name: gpus\ngroups:\n  - {name: gpu, device: h100-sxm, nodes: 2, devices_per_node: 8, inside: nvlink4, network: rdma-400g}\n", "cluster.yaml"));
+  Target target;
+  target.seeds = files_of("src/profile/calibrations");
+  target.read = [=](const std::string& input) {
+    const profile::Calibration calibration = profile::read_calibration(ConfigNode::parse(input, "calibration.yaml"));
+    must_pass("a plan cannot be priced with it", [&] {
+      const plan::UniformPlan plan = {.tp = 2, .dp = 2, .pp = 4, .global_batch = 16, .sequence_parallel = true, .zero = 1, .stage_layers = {}};
+      if (plan::price(plan, model, cluster, calibration).step < 0) throw Defect("a negative step");
     });
   };
   return target;
@@ -182,8 +169,10 @@ Target safetensors_target() {
   return target;
 }
 
-constexpr std::pair<const char*, Target (*)()> kTargets[] = {{"config", config_target}, {"train", train_target},     {"cluster", cluster_target},
-                                                            {"plan", plan_target},     {"profile", profile_target}, {"safetensors", safetensors_target}};
+constexpr std::pair<const char*, Target (*)()> kTargets[] = {
+    {"config", config_target},           {"train", train_target}, {"hf", hugging_face_target},   {"cluster", cluster_target},
+    {"calibration", calibration_target}, {"plan", plan_target},   {"schedule", schedule_target}, {"profile", profile_target},
+    {"safetensors", safetensors_target}};
 
 }  // namespace
 

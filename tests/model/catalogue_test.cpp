@@ -321,6 +321,7 @@ TEST(Import, NamesTheKeyThatIsMissingOrCannotBeSaid) {
       AllOf(HasSubstr("has no hidden_size"), HasSubstr("did you mean 'hiden_size'?")));
   EXPECT_THAT(refused(R"({"model_type": "llama", "attention_bias": true})"), HasSubstr("attention_bias: false"));
   EXPECT_THAT(refused("{\"model_type\": \"llama\",\n\"intermediate_size\": -1}"), HasSubstr("config.json:2:"));
+  EXPECT_THAT(refused("{\"model_type\": \"deepseek_v3\",\n\"moe_intermediate_size\": 4611686018427387905}"), HasSubstr("config.json:2:"));
   EXPECT_EQ(error_of([&] { model_of("{hf: " + (folder / "absent.json").string() + "}"); }).code(), ErrorCode::not_found);
 }
 

@@ -1,0 +1,93 @@
+#include "plan/flags_shared.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+#include "plan/schedule.hpp"
+
+namespace tessera::plan {
+namespace {
+
+Strategy effective(Strategy strategy) {
+  strategy.recompute = model::Recompute::none;
+  if (strategy.tp == 1) strategy.sequence_parallel = false;
+  if (strategy.cp == 1) strategy.context = model::ContextKind::ring;
+  if (strategy.dp * strategy.cp == 1) strategy.zero = 0;
+  return strategy;
+}
+
+std::string words(const Strategy& s) {
+  std::string out = text("dp ", s.dp, " x tp ", s.tp);
+  if (s.cp > 1) out += text(" x cp ", s.cp, s.context == model::ContextKind::ring ? " (ring)" : " (ulysses)");
+  if (s.ep > 1) out += text(", ep ", s.ep);
+  out += text(", zero ", s.zero);
+  if (s.sequence_parallel) out += ", sequence parallel";
+  if (s.offload_optimizer) out += ", offloaded optimizer";
+  return out;
+}
+
+// Layers are the blocks between the first and the last.
+int first_layer(const StrategyRun& run) { return std::max(run.first, 1); }
+int last_layer(const StrategyRun& run, const model::ModelSpec& model) { return std::min(run.last, model.block_count() - 1); }
+
+const StrategyRun& run_of_first_layer(const Plan& plan) {
+  for (const Stage& stage : plan.stages)
+    for (const StrategyRun& run : stage.runs)
+      if (run.last > 1) return run;
+  throw Error(ErrorCode::internal, "a plan without layers");
+}
+
+void check_ranks(const Plan& plan, const SharedPlan& shared, const std::string& system) {
+  for (int rank = 1; rank < plan.world_size(); ++rank) {
+    const auto at = [&](int r) { return std::tuple(plan.ranks[r].group, plan.ranks[r].node, plan.ranks[r].device); };
+    if (at(rank) < at(rank - 1))
+      refuse_for(system, plan.ranks[rank].where, text("rank ", rank, " stands before rank ", rank - 1), "ranks numbered by group, node and device, as launchers number them");
+  }
+  int next = 0;
+  for (int place = 0; place < shared.places; ++place)
+    for (const int rank : plan.stages[place].ranks)
+      if (rank != next++)
+        refuse_for(system, plan.stages[place].where, text("stage ", place, " has rank ", rank, " where rank ", next - 1, " would be"), "ranks numbered stage by stage");
+}
+
+}  // namespace
+
+void refuse_for(const std::string& system, const Where& where, const std::string& message, const std::string& expected, const std::string& hint) {
+  throw Error(ErrorCode::invalid_config, system + " cannot run this plan: " + message, where, expected, hint);
+}
+
+bool SharedPlan::all_layers(model::Recompute recompute) const {
+  for (const auto& stage : layers)
+    for (const StrategyRun* run : stage)
+      if (run->strategy.recompute != recompute) return false;
+  return true;
+}
+
+SharedPlan shared_plan(const Plan& plan, const model::ModelSpec& model, const std::string& system) {
+  SharedPlan shared;
+  const Pipeline pipeline = pipeline_of(plan);
+  shared.places = pipeline.places;
+  shared.chunks = pipeline.chunks;
+  if (shared.places > 1 && !plan.order.empty()) refuse_for(system, plan.where, "it has an order of its own", "a schedule by name");
+  const StrategyRun& common = run_of_first_layer(plan);
+  shared.strategy = effective(common.strategy);
+  shared.micro_batch = plan.micro_batch(shared.strategy.dp);
+  for (const Stage& stage : plan.stages) {
+    if (shared.layers.empty() || shared.places > 1) shared.layers.emplace_back();
+    for (const StrategyRun& run : stage.runs) {
+      const int first = first_layer(run);
+      const int last = last_layer(run, model);
+      Strategy here = effective(run.strategy);
+      if (first >= last) here.ep = shared.strategy.ep;  // embedding and head have no experts
+      if (here != shared.strategy)
+        refuse_for(system, run.where,
+                   text("blocks [", run.first, ", ", run.last, ") have ", words(here), ", blocks [", common.first, ", ", common.last, ") have ", words(shared.strategy)),
+                   "one strategy for all blocks");
+      for (int layer = first; layer < last; ++layer) shared.layers.back().push_back(&run);
+    }
+  }
+  check_ranks(plan, shared, system);
+  return shared;
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,29 @@
+// What targets ask of a reader.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "fuzz/targets.hpp"
+
+namespace tessera::fuzz {
+
+void must_be_equal(const std::string& first, const std::string& again, const std::string& what);
+
+// What our own writer wrote must be read, so that no refusal may leave `action`.
+template <typename Action>
+void must_pass(const std::string& what, const Action& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    throw Defect(what + ": " + error.what());
+  }
+}
+
+// The .yaml and .json files of a folder of the repository, in the order of their names.
+std::vector<std::string> files_of(const std::string& folder);
+
+Target plan_target();
+Target schedule_target();
+
+}  // namespace tessera::fuzz
