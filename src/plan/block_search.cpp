@@ -241,7 +241,7 @@ class Solver {
 
   double message(const Outer& outer, const GroupCut& from, const GroupCut& to, int block) {
     const double bytes = loads_.input_bytes(loads_.repeat_of()[static_cast<std::size_t>(block)], problem_.global_batch / outer.micro_batches);
-    return 2 * loads_.message(bytes, from.group, from.width, to.group, to.width);
+    return loads_.messages(bytes, from.group, from.width, to.group, to.width);
   }
 
   Plan plan_of(const Outer& outer, const std::vector<StageFronts*>& kinds, const std::vector<const GroupCut*>& cuts, const Tail* tail) {

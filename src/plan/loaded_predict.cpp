@@ -133,7 +133,7 @@ class LoadedPrediction {
     if (index + 1 == static_cast<int>(plan_.stages.size())) return;
     const Stage& next = plan_.stages[static_cast<std::size_t>(index) + 1];
     if (next.ranks == stage.ranks) return;
-    out.messages += 2 * loads_.message(loads_.input_bytes(loads_.repeat_of()[static_cast<std::size_t>(next.first_block())], samples_), group,
+    out.messages += loads_.messages(loads_.input_bytes(loads_.repeat_of()[static_cast<std::size_t>(next.first_block())], samples_), group,
                                        static_cast<int>(stage.ranks.size()), group_of(next), static_cast<int>(next.ranks.size()));
   }
 

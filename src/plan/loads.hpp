@@ -60,6 +60,10 @@ class Loads {
   // Seconds of the messages of one micro-batch, in one direction, to a stage of another width or kind: every rank sends or
   // receives its even share of `bytes` at once.
   double message(double bytes, int group_from, int width_from, int group_to, int width_to);
+  // The same there and, of its gradients, back.
+  double messages(double bytes, int group_from, int width_from, int group_to, int width_to) {
+    return message(bytes, group_from, width_from, group_to, width_to) + message(bytes, group_to, width_to, group_from, width_from);
+  }
   // Of a stage and micro-batch, and of a step.
   double micro_batch_host(int group) const;
   double step_host(int group) const;

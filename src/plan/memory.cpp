@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "plan/loads.hpp"
 #include "plan/prices.hpp"
 
 namespace tessera::plan {
@@ -97,12 +98,19 @@ std::vector<Bytes> memory_of(const Plan& plan, Prices& prices) {
 
 std::vector<std::pair<std::string, Bytes>> memory_parts(const Plan& plan, int rank, const model::ModelSpec& model, const model::TrainSpec& train,
                                                         const cluster::ClusterSpec& cluster, const profile::Profile& profile) {
-  Prices prices(model, train, cluster, profile);
-  const Place place = places_of(plan, cluster)[rank];
   std::vector<std::pair<std::string, Bytes>> out;
-  const auto add = [&](const char* name, std::int64_t bytes) {
+  const auto add = [&](const std::string& name, std::int64_t bytes) {
     if (bytes > 0) out.emplace_back(name, Bytes(bytes));
   };
+  if (Loads::supports(cluster, plan.precision)) {
+    Loads loads(model, cluster, plan.precision);
+    const auto held = std::find_if(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) { return std::find(stage.ranks.begin(), stage.ranks.end(), rank) != stage.ranks.end(); });
+    if (held == plan.stages.end()) return out;
+    for (const auto& [name, bytes] : memory_terms(plan, static_cast<int>(held - plan.stages.begin()), loads)) add(name, static_cast<std::int64_t>(bytes));
+    return out;
+  }
+  Prices prices(model, train, cluster, profile);
+  const Place place = places_of(plan, cluster)[rank];
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
     if (std::find(stage.ranks.begin(), stage.ranks.end(), rank) == stage.ranks.end()) continue;

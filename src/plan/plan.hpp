@@ -121,6 +121,7 @@ struct SearchOptions {
   int top = 5;                      // runners-up to keep, the best of each family
   std::vector<std::string> vendors; // only devices of these vendors; empty: of all
   bool front = false;               // keep SearchResult::front; slower, as a bound on the time alone then rules out less
+  double seconds = 1;               // accelerators: of each search over blocks; then the best so far counts
 };
 // A considered plan in few words.
 struct FrontPoint {
@@ -143,15 +144,19 @@ struct SearchResult {
   // Step time against memory over the considered plans, those too large included: no other is both faster and lower in
   // memory / limit. Fastest first. Points within 1 % of memory of a faster one are left out.
   std::vector<FrontPoint> front;
+  // Accelerators: no plan of the space is faster, in seconds. 0: not known.
+  double bound = 0;
 };
 
-// Every plan in the space {worker count, threads, dp, pp, tp, zero, micro-batches, schedule, recompute} that divides,
+// CPU workers, and degrees that the job fixes: every plan in the space {worker count, threads, dp, pp, tp, zero, micro-batches, schedule, recompute} that divides,
 // priced by the cost model; honours what `job.parallel` fixes. Throws resource_exhausted when nothing fits: how much is
 // missing, what would fit; invalid_config when the fixed degrees cannot divide, with the nearest valid ones.
+// Accelerators and `parallel: auto`: the search over blocks (plan/block_search.hpp) beside hand-written templates; families are the
+// best plans of parts of its space.
 SearchResult search(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile,
                     const SearchOptions& options = {});
 
-// Prices one plan whose stages are all cut alike; others throw invalid_config. Pure; microseconds to milliseconds.
+// Prices one plan. On CPU workers its stages must be cut alike; others throw invalid_config. Pure; microseconds to milliseconds.
 Prediction predict(const Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
                    const cluster::ClusterSpec& cluster, const profile::Profile& profile);
 

@@ -5,6 +5,7 @@
 
 #include "plan/fluid.hpp"
 #include "plan/lanes.hpp"
+#include "plan/loads.hpp"
 #include "plan/prices.hpp"
 #include "plan/schedule.hpp"
 
@@ -456,6 +457,10 @@ Prediction predict(const Plan& plan, Prices& prices) { return Predictor(plan, pr
 
 Prediction predict(const Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train, const cluster::ClusterSpec& cluster,
                    const profile::Profile& profile) {
+  if (Loads::supports(cluster, plan.precision)) {
+    Loads loads(model, cluster, plan.precision);
+    return predict(plan, loads);
+  }
   check_uniform(plan, "the plan cannot be priced from a profile");
   Prices prices(model, train, cluster, profile);
   return predict(plan, prices);

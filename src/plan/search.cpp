@@ -4,9 +4,11 @@
 #include <map>
 #include <optional>
 
+#include "plan/accelerators.hpp"
 #include "plan/balance.hpp"
 #include "plan/exhausted.hpp"
 #include "plan/front.hpp"
+#include "plan/loads.hpp"
 #include "plan/space.hpp"
 
 namespace tessera::plan {
@@ -185,6 +187,8 @@ class Search {
 }  // namespace
 
 SearchResult search(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile, const SearchOptions& options) {
+  if (job.parallel.kind == model::ParallelChoice::Kind::automatic && options.vendors.empty() && Loads::supports(cluster, job.train.precision))
+    return search_accelerators(job, cluster, options);
   return Search(job, cluster, profile, options).run();
 }
 

@@ -101,7 +101,8 @@ class Enumeration {
     const int domain = problem_.cluster.groups[static_cast<std::size_t>(group)].domain();
     for (int tp = 1; tp <= std::min({width, domain, problem_.space.most_tensor}); ++tp)
       for (int cp = 1; cp <= std::min(width, problem_.space.most_context); ++cp) {
-        if (width % (tp * cp) != 0 || problem_.model.dim("heads") % tp != 0 || problem_.model.dim("kv_heads") % tp != 0) continue;
+        if (width % (tp * cp) != 0) continue;
+        if (!end && (problem_.model.dim("heads") % tp != 0 || problem_.model.dim("kv_heads") % tp != 0)) continue;
         const int dp = width / (tp * cp);
         if (problem_.global_batch / plan.micro_batches % dp != 0) continue;
         for (const int zero : dp * cp > 1 ? problem_.space.zero : std::vector<int>{0})

@@ -1,0 +1,186 @@
+#include "plan/accelerators.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "plan/exhausted.hpp"
+#include "plan/front.hpp"
+#include "plan/loads.hpp"
+#include "plan/templates.hpp"
+
+namespace tessera::plan {
+namespace {
+
+// A plan this close to the optimum is good enough.
+constexpr double kTolerance = 1e-3;
+// Shares of the memory at which the front is looked for.
+constexpr double kShares[] = {0.85, 0.7, 0.55, 0.45, 0.35, 0.25};
+// How much more memory a device would need is looked for up to this factor.
+constexpr double kMostMemory = 4096;
+
+// A part of the space under a name that people know.
+struct Family {
+  std::string name;
+  BlockSpace space;
+};
+
+class Accelerators {
+ public:
+  Accelerators(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const SearchOptions& options)
+      : job_(job), cluster_(cluster), options_(options), loads_(job.model, cluster, job.train.precision) {}
+
+  SearchResult run() {
+    SearchResult out;
+    BlockAnswer best = searched({}, options_.seconds, job_, cluster_);
+    out.considered = best.considered;
+    out.bound = best.bound;
+    if (best.plans.empty()) throw nothing_fits();
+    add("blocks cut one by one", std::move(best.plans.front()));
+    for (int group = 0; group < static_cast<int>(cluster_.groups.size()); ++group) add_templates(group);
+    if (options_.top > 0)
+      for (const Family& family : families()) {
+        BlockAnswer answer = searched(family.space, options_.seconds / 2, job_, cluster_);
+        if (!answer.plans.empty()) add(family.name, std::move(answer.plans.front()));
+      }
+    std::stable_sort(found_.begin(), found_.end(), [](const Candidate& a, const Candidate& b) { return a.plan.predicted->step < b.plan.predicted->step; });
+    if (options_.front) out.front = front();
+    out.best = std::move(found_.front().plan);
+    out.best_family = std::move(found_.front().family);
+    out.bound = std::min(out.bound, out.best.predicted->step.value);
+    for (std::size_t i = 1; i < found_.size() && static_cast<int>(i) <= options_.top; ++i) out.runners_up.push_back(std::move(found_[i]));
+    return out;
+  }
+
+ private:
+  static BlockProblem problem_of(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const BlockSpace& space, double seconds) {
+    return {.model = job.model, .cluster = cluster, .precision = job.train.precision, .global_batch = job.train.global_batch, .space = space, .tolerance = kTolerance, .seconds = seconds};
+  }
+
+  static BlockAnswer searched(const BlockSpace& space, double seconds, const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
+    const BlockProblem problem = problem_of(job, cluster, space, seconds);
+    return search(problem);
+  }
+
+  void add(const std::string& family, Plan plan) { found_.push_back({std::move(plan), family}); }
+
+  std::string on(int group) const { return cluster_.groups.size() > 1 ? " on " + cluster_.groups[static_cast<std::size_t>(group)].name : std::string(); }
+
+  void add_templates(int group) {
+    const BlockProblem problem = problem_of(job_, cluster_, {}, 0);
+    const std::pair<const char*, TemplateSpace> templates[] = {{"one dp x tp x pp for all", {.group = group}},
+                                                               {"one dp x tp x pp, zero bubble", {.group = group, .schedules = {Schedule::zb_v}, .zero = {1}}}};
+    for (const auto& [name, space] : templates)
+      if (std::optional<Plan> plan = best_template(problem, space, loads_)) add(name + on(group), std::move(*plan));
+  }
+
+  std::vector<Family> families() const {
+    BlockSpace data;
+    data.most_tensor = data.most_context = data.most_stages = 1;
+    data.offload = false;
+    data.mixed_groups = false;
+    BlockSpace sharded = data;
+    data.zero = {0, 1};
+    sharded.zero = {3};
+    BlockSpace flat;
+    flat.most_stages = 1;
+    std::vector<Family> out = {{"data parallel", data}, {"data parallel, ZeRO-3", sharded}, {"no pipeline", flat}};
+    if (cluster_.groups.size() > 1) {
+      BlockSpace alone;
+      alone.mixed_groups = false;
+      out.push_back({"one kind of device", alone});
+    }
+    return out;
+  }
+
+  // Plans for less memory than there is.
+  std::vector<FrontPoint> front() const {
+    Front front;
+    const auto add = [&](const Plan& plan, const std::string& family) {
+      const Usage usage = fullest(plan, plan.predicted->memory, cluster_);
+      if (front.admits(plan.predicted->step.value, usage.share())) front.add(front_point(plan, family, usage));
+    };
+    for (const Candidate& candidate : found_) add(candidate.plan, candidate.family);
+    for (const double share : kShares) {
+      BlockSpace space;
+      space.memory = share;
+      const BlockAnswer answer = searched(space, options_.seconds / 4, job_, cluster_);
+      if (answer.plans.empty()) break;
+      add(answer.plans.front(), "blocks cut one by one");
+    }
+    return front.points();
+  }
+
+  // The least multiple of the devices' memory with which some plan fits; 0 when none is found.
+  static double memory_needed(const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
+    const auto fits = [&](double factor) {
+      BlockSpace space;
+      space.memory = factor;
+      return !searched(space, 1e-3, job, cluster).plans.empty();
+    };
+    double high = 2;
+    while (!fits(high)) {
+      high *= 2;
+      if (high > kMostMemory) return 0;
+    }
+    double low = high / 2;
+    while (high / low > 1.02) {
+      const double middle = std::sqrt(low * high);
+      (fits(middle) ? high : low) = middle;
+    }
+    return high;
+  }
+
+  Error nothing_fits() const {
+    const cluster::ResourceGroup* largest = nullptr;
+    for (const cluster::ResourceGroup& group : cluster_.groups)
+      if (group.device.has(job_.train.precision) && (largest == nullptr || group.device.memory > largest->device.memory)) largest = &group;
+    const double factor = memory_needed(job_, cluster_);
+    const double state = 18 * static_cast<double>(job_.model.parameter_count());
+    const Bytes limit = plan::memory_limit(largest->device);
+    const auto gib = [](double bytes) { return text(static_cast<std::int64_t>(std::ceil(bytes / (1 << 30))), " GiB"); };
+    std::string what = text("no plan fits: weights, gradients and optimizer states of ", count_text(static_cast<double>(job_.model.parameter_count())), " parameters alone are ", gib(state),
+                            ", the devices of ", cluster_.name, " have ", gib(whole_memory()), " for them");
+    if (factor > 0) what += text("; the smallest plan needs ", gib(factor * static_cast<double>(limit.value)), " of each ", largest->device.name, ", which has ", gib(static_cast<double>(limit.value)));
+    std::string hint;
+    const auto idea = [&](const std::string& words) { hint += (hint.empty() ? "" : "; ") + words; };
+    if (const int nodes = factor_of_nodes(); nodes > 0) idea(text(nodes, " times the nodes"));
+    if (factor > 0) idea(text("devices with ", gib(factor * static_cast<double>(largest->device.memory.value))));
+    return {ErrorCode::resource_exhausted, what, job_.parallel.where, {}, hint.empty() ? hint : "what would fit: " + hint};
+  }
+
+  double whole_memory() const {
+    double out = 0;
+    for (const cluster::ResourceGroup& group : cluster_.groups)
+      if (group.device.has(job_.train.precision)) out += static_cast<double>(plan::memory_limit(group.device).value) * group.nodes * group.devices_per_node;
+    return out;
+  }
+
+  int factor_of_nodes() const {
+    constexpr int kMost = 64;
+    for (int factor = 2; factor <= kMost; factor *= 2) {
+      cluster::ClusterSpec larger = cluster_;
+      for (cluster::ResourceGroup& group : larger.groups) group.nodes *= factor;
+      try {
+        if (!searched({}, 1e-3, job_, larger).plans.empty()) return factor;
+      } catch (const Error&) {
+        return 0;
+      }
+    }
+    return 0;
+  }
+
+  const model::JobSpec& job_;
+  const cluster::ClusterSpec& cluster_;
+  const SearchOptions& options_;
+  Loads loads_;
+  std::vector<Candidate> found_;
+};
+
+}  // namespace
+
+SearchResult search_accelerators(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const SearchOptions& options) {
+  return Accelerators(job, cluster, options).run();
+}
+
+}  // namespace tessera::plan
