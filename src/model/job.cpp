@@ -157,7 +157,10 @@ TrainSpec read_train(const ConfigNode& node) {
   read_into(node, "global_batch", train.global_batch, between(1, kMostSamples));
   read_into(node, "optimizer", train.optimizer, read_optimizer);
   read_into(node, "schedule", train.schedule, read_schedule);
-  if (const auto precision = node.find("precision")) train.precision = precision->as_choice({"fp32", "bf16"}) == "fp32" ? Precision::f32 : Precision::bf16;
+  if (const auto precision = node.find("precision")) {
+    const std::string name = precision->as_choice({"fp32", "bf16", "fp16"});
+    train.precision = name == "fp32" ? Precision::f32 : name == "bf16" ? Precision::bf16 : Precision::f16;
+  }
   read_into(node, "seed", train.seed, at_least(0));
   read_into(node, "init", train.init, resolve);
   if (const auto eval = node.find("eval")) {

@@ -40,8 +40,13 @@ class Accelerators {
     for (int group = 0; group < static_cast<int>(cluster_.groups.size()); ++group) add_templates(group);
     if (options_.top > 0)
       for (const Family& family : families()) {
-        BlockAnswer answer = searched(family.space, options_.seconds / 2, job_, cluster_);
-        if (!answer.plans.empty()) add(family.name, std::move(answer.plans.front()));
+        try {
+          BlockAnswer answer = searched(family.space, options_.seconds / 2, job_, cluster_);
+          if (!answer.plans.empty()) add(family.name, std::move(answer.plans.front()));
+        } catch (const Error& error) {
+          // No degrees of this part of the space divide.
+          if (error.code() != ErrorCode::invalid_config) throw;
+        }
       }
     std::stable_sort(found_.begin(), found_.end(), [](const Candidate& a, const Candidate& b) { return a.plan.predicted->step < b.plan.predicted->step; });
     if (options_.front) out.front = front();

@@ -9,9 +9,22 @@ namespace {
 
 std::string strategy_text(const Strategy& strategy) {
   std::string out = fmt::format("dp {} x tp {}", strategy.dp, strategy.tp);
+  if (strategy.cp > 1) out += fmt::format(" x cp {}{}", strategy.cp, strategy.context == model::ContextKind::ulysses ? " (Ulysses)" : "");
+  if (strategy.ep > 1) out += fmt::format(", ep {}", strategy.ep);
   if (strategy.zero > 0) out += fmt::format(", zero {}", strategy.zero);
   if (strategy.recompute == model::Recompute::full) out += ", recompute";
+  if (strategy.recompute == model::Recompute::selective) out += ", recompute attention";
+  if (strategy.offload_optimizer) out += ", optimizer on the host";
   return out;
+}
+
+// Of all blocks, when one strategy holds for all of them.
+std::string strategies_text(const Plan& plan) {
+  const Strategy& first = plan.stages.front().runs.front().strategy;
+  for (const Stage& stage : plan.stages)
+    for (const StrategyRun& run : stage.runs)
+      if (run.strategy != first) return "strategies by block";
+  return strategy_text(first);
 }
 
 std::string block_range(const std::vector<model::BlockInstance>& blocks, int first, int last) {
@@ -23,15 +36,19 @@ std::string block_range(const std::vector<model::BlockInstance>& blocks, int fir
 std::string range_text(int first, int last) { return first == last ? text(first) : text(first, " .. ", last); }
 
 // Blocks down, ranks across: which rank works on which block, and as what. Many ranks are only named.
-std::string drawing(const Plan& plan, const std::vector<model::BlockInstance>& blocks) {
+std::string drawing(const Plan& plan, const std::vector<model::BlockInstance>& blocks, const cluster::ClusterSpec& cluster) {
   constexpr int most_ranks = 16;
   std::string out;
   if (plan.world_size() > most_ranks) {
-    out = fmt::format("{:>26}  {:>14}  {:>12}\n", "blocks", "ranks", "nodes");
+    out = fmt::format("{:>26}  {:>14}  {:>20}  strategy\n", "blocks", "ranks", "nodes");
     for (const Stage& stage : plan.stages)
-      for (const StrategyRun& run : stage.runs)
-        out += fmt::format("{:>26}  {:>14}  {:>12}\n", block_range(blocks, run.first, run.last), range_text(stage.ranks.front(), stage.ranks.back()),
-                           range_text(plan.ranks[static_cast<std::size_t>(stage.ranks.front())].node, plan.ranks[static_cast<std::size_t>(stage.ranks.back())].node));
+      for (const StrategyRun& run : stage.runs) {
+        const RankPlace& low = plan.ranks[static_cast<std::size_t>(stage.ranks.front())];
+        const RankPlace& high = plan.ranks[static_cast<std::size_t>(stage.ranks.back())];
+        const std::string group = cluster.groups.size() > 1 ? cluster.groups[static_cast<std::size_t>(low.group)].name + " " : "";
+        out += fmt::format("{:>26}  {:>14}  {:>20}  {}\n", block_range(blocks, run.first, run.last), range_text(stage.ranks.front(), stage.ranks.back()),
+                           group + range_text(low.node, high.node), strategy_text(run.strategy));
+      }
     return out;
   }
   out = fmt::format("{:>26} ", "");
@@ -47,11 +64,13 @@ std::string drawing(const Plan& plan, const std::vector<model::BlockInstance>& b
           continue;
         }
         const int index = static_cast<int>(place - stage.ranks.begin());
-        out += fmt::format(" {:>5}", fmt::format("d{}t{}", index / run.strategy.tp, index % run.strategy.tp));
+        const int tp = run.strategy.tp;
+        const int cp = run.strategy.cp;
+        out += fmt::format(" {:>5}", fmt::format("d{}{}t{}", index / (tp * cp), cp > 1 ? fmt::format("c{}", index / tp % cp) : "", index % tp));
       }
-      out += "\n";
+      out += "  " + strategy_text(run.strategy) + "\n";
     }
-  return out + fmt::format("{:>26}  d: data-parallel replica, t: tensor-parallel part\n", "");
+  return out + fmt::format("{:>26}  d: data-parallel replica, c: context-parallel part, t: tensor-parallel part\n", "");
 }
 
 std::string bar(double share) {
@@ -82,7 +101,8 @@ std::string largest_loss(const Prediction& loser, const Prediction& best) {
   return name;
 }
 
-std::string shape_text(const Plan& plan) {
+std::string shape_text(const Plan& plan, const cluster::ClusterSpec& cluster) {
+  if (!cluster.groups[static_cast<std::size_t>(plan.ranks.front().group)].device.is_cpu()) return fmt::format("{} devices", plan.world_size());
   const int threads = plan.ranks.front().threads;
   return fmt::format("{} x {} thread{}", plan.world_size(), threads, threads == 1 ? "" : "s");
 }
@@ -95,14 +115,15 @@ std::string explain(const SearchResult& result, const model::ModelSpec& model, c
   const auto blocks = model.blocks();
   const Strategy& first = plan.stages.front().runs.front().strategy;
   std::string out = fmt::format("{} parameters in {} blocks on {}\n", count_text(static_cast<double>(model.parameter_count())), model.block_count(), cluster.name);
-  out += fmt::format("plan: {} workers, {} stage{}, {}; {} micro-batch{} of {} sample{}, {}\n\n", shape_text(plan), plan.stages.size(), plan.stages.size() == 1 ? "" : "s",
-                     strategy_text(first), plan.micro_batches, plan.micro_batches == 1 ? "" : "es", plan.micro_batch(first.dp), plan.micro_batch(first.dp) == 1 ? "" : "s",
+  out += fmt::format("plan: {}{}, {} stage{}, {}; {} micro-batch{} of {} sample{}, {}\n\n", shape_text(plan, cluster), cluster.groups[static_cast<std::size_t>(plan.ranks.front().group)].device.is_cpu() ? " workers" : "", plan.stages.size(), plan.stages.size() == 1 ? "" : "s",
+                     strategies_text(plan), plan.micro_batches, plan.micro_batches == 1 ? "" : "es", plan.micro_batch(first.dp), plan.micro_batch(first.dp) == 1 ? "" : "s",
                      name_of(plan.schedule));
-  out += drawing(plan, blocks) + "\n";
+  out += drawing(plan, blocks, cluster) + "\n";
   out += fmt::format("step {}, {} tokens/s, bubble {:.1f} %\n", to_text(prediction.step),
                      count_text(static_cast<double>(plan.global_batch * model.dim("seq")) / prediction.step.value), 100 * prediction.bubble);
   for (const auto& [name, time] : prediction.parts)
     out += fmt::format("{:>30}  {:>10}  {:5.1f} %  {}\n", name, to_text(time), 100 * (time / prediction.step), bar(time / prediction.step));
+  if (result.bound > 0) out += fmt::format("no plan of the space is faster than {} ({:.1f} % less)\n", to_text(Seconds(result.bound)), 100 * (1 - result.bound / prediction.step.value));
   out += "\nmemory\n";
   for (const Stage& stage : plan.stages) {
     const int rank = stage.ranks.front();
@@ -113,11 +134,11 @@ std::string explain(const SearchResult& result, const model::ModelSpec& model, c
   }
   if (!result.runners_up.empty()) out += fmt::format("\n{:>30}  {:>12}  {:>10}  {:>8}  loses most in\n", "runners-up", "workers", "step", "");
   for (const Candidate& candidate : result.runners_up)
-    out += fmt::format("{:>30}  {:>12}  {:>10}  {:>+7.1f}%  {}\n", candidate.family, shape_text(candidate.plan), to_text(candidate.plan.predicted->step),
+    out += fmt::format("{:>30}  {:>12}  {:>10}  {:>+7.1f}%  {}\n", candidate.family, shape_text(candidate.plan, cluster), to_text(candidate.plan.predicted->step),
                        100 * (candidate.plan.predicted->step / prediction.step - 1), largest_loss(*candidate.plan.predicted, prediction));
   if (!result.too_large.empty()) out += fmt::format("\n{:>30}  {:>12}  needs\n", "do not fit", "workers");
   for (const Candidate& candidate : result.too_large)
-    out += fmt::format("{:>30}  {:>12}  {}\n", candidate.family, shape_text(candidate.plan),
+    out += fmt::format("{:>30}  {:>12}  {}\n", candidate.family, shape_text(candidate.plan, cluster),
                        to_text(*std::max_element(candidate.plan.predicted->memory.begin(), candidate.plan.predicted->memory.end())));
   return out;
 }

@@ -82,6 +82,10 @@ Bytes memory_limit(const Plan& plan, const cluster::ClusterSpec& cluster, int ra
 }
 
 std::vector<Bytes> memory_of(const Plan& plan, Prices& prices) {
+  if (Loads::supports(prices.cluster(), plan.precision)) {
+    Loads loads(prices.model(), prices.cluster(), plan.precision);
+    return predict(plan, loads).memory;
+  }
   const std::vector<Place> places = places_of(plan, prices.cluster());
   std::vector<Bytes> out(plan.ranks.size());
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {

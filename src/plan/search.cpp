@@ -44,7 +44,9 @@ using Families = std::map<std::pair<int, std::string>, Found>;
 class Search {
  public:
   Search(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile, const SearchOptions& options)
-      : job_(job), cluster_(cluster), options_(options), prices_(job.model, job.train, cluster, profile) {}
+      : job_(job), cluster_(cluster), options_(options), prices_(job.model, job.train, cluster, profile) {
+    if (Loads::supports(cluster, job.train.precision)) loads_.emplace(job.model, cluster, job.train.precision);
+  }
 
   SearchResult run() {
     const std::vector<WorkerLayout> all = layouts(job_, cluster_, options_.vendors);
@@ -67,7 +69,7 @@ class Search {
     for (const Variant& variant : variants(job_, point)) {
       ++considered_;
       // No cut makes the busiest stage cheaper than the mean.
-      const double bound = total / point.pp * static_cast<double>(point.micro_batches);
+      const double bound = loads_ ? 0 : total / point.pp * static_cast<double>(point.micro_batches);
       const auto known = best_.find(family);
       if (known != best_.end() && bound > known->second.step * (1 + 1e-5)) {
         if (options_.front) consider_for_front({point, variant, balance(seconds, point.pp), {}, bound});
@@ -82,7 +84,7 @@ class Search {
   // Too slow to be chosen; may still be the fastest in so little memory.
   void consider_for_front(Found found) {
     found.plan = plan_of(job_, cluster_, found.point, found.variant, found.cuts);
-    add_to_front(found, memory_of(found.plan, prices_));
+    add_to_front(found, memory_by_rank(found.plan));
   }
 
   // `found.step` is a lower bound where the plan has no prediction yet.
@@ -96,7 +98,7 @@ class Search {
   }
 
   void consider(const std::pair<int, std::string>& family, Found found) {
-    const std::vector<Bytes> memory = memory_of(found.plan, prices_);
+    const std::vector<Bytes> memory = memory_by_rank(found.plan);
     if (shortfall(found.plan, memory, cluster_) > Bytes(0)) {
       add_to_front(found, memory);
       keep_too_large(family, std::move(found), memory);
@@ -108,8 +110,11 @@ class Search {
     if (known == best_.end() || better(found, known->second)) best_.insert_or_assign(family, std::move(found));
   }
 
+  Prediction predicted(const Plan& plan) { return loads_ ? predict(plan, *loads_) : predict(plan, prices_); }
+  std::vector<Bytes> memory_by_rank(const Plan& plan) { return loads_ ? predict(plan, *loads_).memory : memory_of(plan, prices_); }
+
   void price(Found& found) {
-    found.plan.predicted = predict(found.plan, prices_);
+    found.plan.predicted = predicted(found.plan);
     found.step = found.plan.predicted->step.value;
   }
 
@@ -131,7 +136,7 @@ class Search {
           other.cuts[s] += move;
           if (other.cuts[s] <= other.cuts[s - 1] || other.cuts[s] >= other.cuts[s + 1]) continue;
           other.plan = plan_of(job_, cluster_, other.point, other.variant, other.cuts);
-          if (shortfall(other.plan, memory_of(other.plan, prices_), cluster_) > Bytes(0)) continue;
+          if (shortfall(other.plan, memory_by_rank(other.plan), cluster_) > Bytes(0)) continue;
           price(other);
           if (rounded(other.step) >= rounded(found.step)) continue;
           found = std::move(other);
@@ -168,7 +173,7 @@ class Search {
     for (Found& found : sorted(too_large_)) {
       if (static_cast<int>(out.too_large.size()) == options_.top) break;
       if (best_.contains({found.point.layout.group, family_of(found.point)})) continue;
-      found.plan.predicted = predict(found.plan, prices_);
+      found.plan.predicted = predicted(found.plan);
       out.too_large.push_back({std::move(found.plan), family_of(found.point)});
     }
     return out;
@@ -178,6 +183,7 @@ class Search {
   const cluster::ClusterSpec& cluster_;
   const SearchOptions& options_;
   Prices prices_;
+  std::optional<Loads> loads_;         // of accelerators
   Families best_;
   Families too_large_;
   Front front_;

@@ -165,15 +165,22 @@ TEST(Search, SaysWhichDegreeDoesNotDivideAndWhichNearestOneDoes) {
 }
 
 TEST(Search, SaysHowMuchMemoryIsMissingAndWhatWouldFit) {
-  const auto job = job_of({.layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 8, .ffn = 14336, .seq = 2048, .vocab = 32000, .global_batch = 8, .precision = "bf16"});
-  const Error error = error_of([&] { search(job, gpu_cluster(1, 1), {}); });
-  EXPECT_EQ(error.code(), ErrorCode::resource_exhausted);
-  EXPECT_THAT(error.what(), HasSubstr("no plan fits"));
-  EXPECT_THAT(error.what(), HasSubstr("GiB, "));
-  EXPECT_THAT(error.what(), HasSubstr("more than the 76.0 GiB of each a100-80"));
-  EXPECT_THAT(error.what(), HasSubstr("what would fit: 2 such devices"));
+  JobShape shape{.layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 8, .ffn = 14336, .seq = 2048, .vocab = 32000, .global_batch = 8, .precision = "bf16"};
+  const Error automatic = error_of([&] { search(job_of(shape), gpu_cluster(1, 1, "a100-40"), {}); });
+  EXPECT_EQ(automatic.code(), ErrorCode::resource_exhausted);
+  EXPECT_THAT(automatic.what(), HasSubstr("no plan fits"));
+  EXPECT_THAT(automatic.what(), HasSubstr("of each a100-40, which has 38 GiB"));
+  EXPECT_THAT(automatic.what(), HasSubstr("what would fit: 2 times the nodes; devices with"));
   // And it does.
-  EXPECT_NO_THROW(search(job, gpu_cluster(2, 1), {}));
+  EXPECT_NO_THROW(search(job_of(shape), gpu_cluster(2, 1, "a100-40"), {}));
+  // With the optimizer on the host one device of 80 GiB is enough.
+  const Plan alone = search(job_of(shape), gpu_cluster(1, 1), {}).best;
+  const auto& runs = alone.stages.front().runs;
+  EXPECT_TRUE(std::any_of(runs.begin(), runs.end(), [](const StrategyRun& run) { return run.strategy.offload_optimizer; }));
+  shape.parallel = "{dp: 1}";
+  const Error fixed = error_of([&] { search(job_of(shape), gpu_cluster(1, 1), {}); });
+  EXPECT_THAT(fixed.what(), HasSubstr("more than the 76.0 GiB of each a100-80"));
+  EXPECT_THAT(fixed.what(), HasSubstr("what would fit: parallel=auto"));
 }
 
 TEST(Search, CountsTheMemoryOfAllWorkersOfAHostTogether) {
