@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -76,37 +77,63 @@ class Solver {
 
   Loads& loads() { return loads_; }
 
-  // No plan of the outer choice is faster.
+  // No plan of the outer choice is faster, with memory left aside.
   double bound(const Outer& outer) {
-    const std::vector<int>& repeat_of = loads_.repeat_of();
-    for (const GroupCut& cut : outer.groups)
-      if (!options_.at(outer.ranks(cut)).possible) return kNever;
-    const StageFronts& base = fronts(outer, outer.groups.front());
+    const Kinds kinds = kinds_of(outer);
+    if (kinds.empty()) return kNever;
+    const std::vector<model::Repeat>& repeats = problem_.model.repeats;
+    const std::vector<double> shares = shares_of(kinds);
     double work = 0;
-    for (const int repeat : repeat_of) work += base.least_busy(repeat);
-    double capacity = 0;
-    double host = 0;
-    for (const GroupCut& cut : outer.groups) {
-      const StageFronts& kind = fronts(outer, cut);
-      double slower = kNever;
-      for (int repeat = 0; repeat < static_cast<int>(problem_.model.repeats.size()); ++repeat)
-        slower = std::min(slower, base.least_busy(repeat) > 0 ? kind.least_busy(repeat) / base.least_busy(repeat) : 1.0);
-      capacity += slower > 0 ? cut.stages / slower : kNever;
-      host = std::max(host, loads_.step_host(cut.group));
-    }
     double most = 0;
-    double fill = 0;
-    for (const int repeat : repeat_of) {
+    for (std::size_t r = 0; r < repeats.size(); ++r) {
+      const int repeat = static_cast<int>(r);
       double busy = kNever;
-      double least = kNever;
-      for (const GroupCut& cut : outer.groups) {
-        busy = std::min(busy, fronts(outer, cut).least_busy(repeat));
-        least = std::min(least, fronts(outer, cut).least_fill(repeat));
-      }
+      for (const StageFronts* kind : kinds) busy = std::min(busy, kind->least_busy(repeat));
       most = std::max(most, busy);
-      fill += least;
+      work += repeats[r].count * kinds.front()->least_busy(repeat);
     }
-    return std::max(std::max(most, work / capacity) + fill, with_memory(outer, fill)) + host;
+    double capacity = 0;
+    for (std::size_t g = 0; g < kinds.size(); ++g) capacity += outer.groups[g].stages * shares[g];
+    return std::max(most, work / capacity) + least_fill(kinds) + host(outer);
+  }
+
+  // Lagrange's bound on the same with memory. With a share a for each stage, however the blocks are dealt to stages that keep to
+  // their memory,
+  //   sum a (busy + fill + price (bytes - memory)) <= X sum a + max a F,  X the busiest stage, F the sum of fill,
+  // and the left side is at least what each block takes at its best.
+  double bound_with_memory(const Outer& outer) {
+    const Kinds kinds = kinds_of(outer);
+    const std::vector<double> shares = shares_of(kinds);
+    double all = 0;
+    double largest = 0;
+    std::vector<const std::vector<std::vector<double>>*> least;
+    int stage = 0;
+    for (std::size_t g = 0; g < kinds.size(); ++g) {
+      const GroupCut& cut = outer.groups[g];
+      if (shares[g] == kNever) return 0;
+      stage += cut.stages;
+      const auto held = static_cast<std::uint64_t>(held_at_once(outer.schedule, stage - 1, outer.stages(), outer.micro_batches));
+      // Fewer held is a bound too: powers of two make few tables.
+      least.push_back(&kinds[g]->priced(static_cast<double>(std::bit_floor(held))));
+      all += cut.stages * shares[g];
+      largest = std::max(largest, shares[g]);
+    }
+    double best = 0;
+    for (std::size_t price = 0; price < kinds.front()->prices().size(); ++price) {
+      double left = 0;
+      for (std::size_t r = 0; r < problem_.model.repeats.size(); ++r) {
+        double each = kNever;
+        for (std::size_t g = 0; g < kinds.size(); ++g) each = std::min(each, shares[g] * (*least[g])[r][price]);
+        left += problem_.model.repeats[r].count * each;
+      }
+      for (std::size_t g = 0; g < kinds.size(); ++g) {
+        const GroupCut& cut = outer.groups[g];
+        const double room = problem_.space.memory * loads_.memory_limit(cut.group) - loads_.process_bytes(cut.group);
+        left -= shares[g] * cut.stages * kinds[g]->prices()[price] * room;
+      }
+      best = std::max(best, left);
+    }
+    return best / all + least_fill(kinds) * (1 - largest / all) + host(outer);
   }
 
   // The best plan of the outer choice if it is not slower than `incumbent`.
@@ -115,9 +142,8 @@ class Solver {
     const int blocks = static_cast<int>(loads_.repeat_of().size());
     std::vector<StageFronts*> kinds;
     std::vector<const GroupCut*> cuts;
-    double host = 0;
+    const double host = this->host(outer);
     for (const GroupCut& cut : outer.groups) {
-      host = std::max(host, loads_.step_host(cut.group));
       for (int s = 0; s < cut.stages; ++s) {
         kinds.push_back(&fronts(outer, cut));
         cuts.push_back(&cut);
@@ -166,15 +192,46 @@ class Solver {
   }
 
  private:
-  // Of p equal stages that hold at least so many micro-batches: p (busy + fill / p) is at least what all blocks together take, and
-  // the step is busy + fill. Nothing is said where groups differ.
-  double with_memory(const Outer& outer, double fill) {
-    if (outer.groups.size() > 1) return 0;
-    const GroupCut& cut = outer.groups.front();
-    const double stages = cut.stages;
-    const auto held = static_cast<double>(held_at_once(outer.schedule, cut.stages - 1, cut.stages, outer.micro_batches));
-    const double room = problem_.space.memory * loads_.memory_limit(cut.group) - loads_.process_bytes(cut.group);
-    return (fronts(outer, cut).least_work(held, stages * room) + (stages - 1) * fill) / stages;
+  // Of the groups of an outer choice.
+  using Kinds = std::vector<StageFronts*>;
+
+  // None when a block has no option on one of them.
+  Kinds kinds_of(const Outer& outer) {
+    Kinds out;
+    for (const GroupCut& cut : outer.groups)
+      if (!options_.at(outer.ranks(cut)).possible) return {};
+    for (const GroupCut& cut : outer.groups) out.push_back(&fronts(outer, cut));
+    return out;
+  }
+
+  // How fast the stages of each group are at most, those of the first being 1.
+  std::vector<double> shares_of(const Kinds& kinds) const {
+    std::vector<double> out;
+    for (const StageFronts* kind : kinds) {
+      double slower = kNever;
+      for (int repeat = 0; repeat < static_cast<int>(problem_.model.repeats.size()); ++repeat) {
+        const double base = kinds.front()->least_busy(repeat);
+        slower = std::min(slower, base > 0 ? kind->least_busy(repeat) / base : 1.0);
+      }
+      out.push_back(slower > 0 ? 1 / slower : kNever);
+    }
+    return out;
+  }
+
+  double least_fill(const Kinds& kinds) const {
+    double out = 0;
+    for (std::size_t r = 0; r < problem_.model.repeats.size(); ++r) {
+      double least = kNever;
+      for (const StageFronts* kind : kinds) least = std::min(least, kind->least_fill(static_cast<int>(r)));
+      out += problem_.model.repeats[r].count * least;
+    }
+    return out;
+  }
+
+  double host(const Outer& outer) const {
+    double out = 0;
+    for (const GroupCut& cut : outer.groups) out = std::max(out, loads_.step_host(cut.group));
+    return out;
   }
 
   StageFronts& fronts(const Outer& outer, const GroupCut& cut) {
@@ -286,7 +343,7 @@ class Solver {
 
 class Search {
  public:
-  explicit Search(const BlockProblem& problem) : problem_(problem), begin_(std::chrono::steady_clock::now()) {
+  explicit Search(const BlockProblem& problem) : problem_(problem) {
     list_orders();
     if (outers_.empty())
       throw Error(ErrorCode::invalid_config, text("no device of ", problem.cluster.name, " computes in ", model::name_of(problem.precision)), {},
@@ -303,10 +360,10 @@ class Search {
     if (outers_.empty())
       throw Error(ErrorCode::invalid_config, text("no parallel degrees divide the devices of ", problem_.cluster.name, ", the model and a global batch of ", problem_.global_batch), {},
                   "for example a global batch that is a multiple of the devices");
+    if (problem_.seconds > 0) deadline_ = std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(problem_.seconds));
     // Roughly first: a good plan early rules out more.
     in_parallel(outers_.size(), [&](Solver& solver, std::size_t i) { expand(solver, outers_[i], true); });
     expanded_ = 0;
-    if (problem_.seconds > 0 && incumbent_ < kNever) deadline_ = begin_ + std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(problem_.seconds));
     in_parallel(outers_.size(), [&](Solver& solver, std::size_t i) { expand(solver, outers_[i], false); });
     return answer();
   }
@@ -385,8 +442,16 @@ class Search {
     if (failure) std::rethrow_exception(failure);
   }
 
-  void expand(Solver& solver, const Outer& outer, bool rough) {
-    if (outer.bound > incumbent_ * (rough ? 1 : 1 - problem_.tolerance) * (1 + kEqual)) return;
+  void expand(Solver& solver, Outer& outer, bool rough) {
+    const auto ruled_out = [&] { return outer.bound > incumbent_ * (rough ? 1 : 1 - problem_.tolerance) * (1 + kEqual); };
+    if (ruled_out()) return;
+    if (rough) outer.bound = std::max(outer.bound, solver.bound_with_memory(outer));
+    if (ruled_out()) return;
+    if (incumbent_ < kNever && deadline_ && std::chrono::steady_clock::now() > *deadline_) {
+      const std::lock_guard lock(mutex_);
+      skipped_ = std::min(skipped_, outer.bound);
+      return;
+    }
     ++expanded_;
     std::optional<Found> found;
     try {
@@ -419,7 +484,6 @@ class Search {
   }
 
   const BlockProblem& problem_;
-  const std::chrono::steady_clock::time_point begin_;
   Deadline deadline_;
   std::vector<Outer> outers_;
   AllOptions options_;

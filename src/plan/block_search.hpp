@@ -37,7 +37,7 @@ struct BlockProblem {
   std::int64_t global_batch = 1;   // samples
   BlockSpace space = {};
   double tolerance = 0;            // no plan of the space is faster than the answer by more than this part; 0: the optimum
-  double seconds = 0;              // after so long (and a rough search in any case) the best so far is returned with its bound; 0: no limit
+  double seconds = 0;              // after so long, and with a first plan, the best so far is returned with its bound; 0: no limit
   int threads = 0;                 // 0: one per core
   int top = 0;                     // further plans: the best of other outer choices
 };

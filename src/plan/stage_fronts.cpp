@@ -183,7 +183,7 @@ const StageFronts::Held& StageFronts::at(double held) {
 
 StageFronts::Held StageFronts::made_at(double held) const {
   Held out;
-  std::vector<std::vector<double>> least(options_.size());  // by repeat, by price
+  out.least.resize(options_.size());
   for (std::size_t repeat = 0; repeat < options_.size(); ++repeat) {
     const std::vector<BlockOption>& options = options_[repeat];
     const auto bytes = [&](int o) { return options[static_cast<std::size_t>(o)].fixed + held * options[static_cast<std::size_t>(o)].saved; };
@@ -203,7 +203,7 @@ StageFronts::Held StageFronts::made_at(double held) const {
     for (const double price : prices_) {
       double best = std::numeric_limits<double>::infinity();
       for (const int o : kept) best = std::min(best, options[static_cast<std::size_t>(o)].busy + options[static_cast<std::size_t>(o)].fill + price * bytes(o));
-      least[repeat].push_back(best);
+      out.least[repeat].push_back(best);
     }
     for (const int o : kept) workspace = std::min(workspace, options[static_cast<std::size_t>(o)].workspace);
     out.options.push_back(std::move(kept));
@@ -212,7 +212,7 @@ StageFronts::Held StageFronts::made_at(double held) const {
   const std::vector<int>& repeat_of = loads_.repeat_of();
   for (std::size_t p = 0; p < prices_.size(); ++p) {
     std::vector<double> sum(repeat_of.size() + 1, 0.0);
-    for (std::size_t b = 0; b < repeat_of.size(); ++b) sum[b + 1] = sum[b] + least[static_cast<std::size_t>(repeat_of[b])][p];
+    for (std::size_t b = 0; b < repeat_of.size(); ++b) sum[b + 1] = sum[b] + out.least[static_cast<std::size_t>(repeat_of[b])][p];
     out.sums.push_back(std::move(sum));
   }
   return out;
@@ -222,13 +222,6 @@ double StageFronts::bound(const Held& held, const Target& target, int from, cons
   const std::vector<double>& sums = held.sums[price];
   const double rest = sums[static_cast<std::size_t>(target.last)] - sums[static_cast<std::size_t>(from)];
   return entry.busy + entry.fill + rest + prices_[price] * (entry.bytes(target.held) - target.limit);
-}
-
-double StageFronts::least_work(double held, double limit) {
-  const Held& tables = at(held);
-  double out = 0;
-  for (std::size_t price = 0; price < prices_.size(); ++price) out = std::max(out, tables.sums[price].back() - prices_[price] * limit);
-  return out;
 }
 
 StageEntry StageFronts::empty() const {

@@ -82,9 +82,9 @@ class StageFronts {
   // Forgets all fronts: another outer choice begins. `rough`: fronts are then a few good entries, found by pricing memory, most
   // within one block's change of the best.
   void start(bool rough);
-  // `busy + fill` of all blocks together, over any stages of this kind that have `limit` bytes together and hold at least `held`
-  // micro-batches: no choice of options has less.
-  double least_work(double held, double limit);
+  // The least busy + fill + price x bytes over a block's options with `held` micro-batches in flight: by repeat, by price.
+  const std::vector<std::vector<double>>& priced(double held) { return at(held).least; }
+  const std::vector<double>& prices() const { return prices_; }  // of a byte, in seconds
   // Blocks [first, last) with `held` micro-batches in flight: the entries that fit the device's memory of which none has both more
   // busy and more fill than another. Those of more than `most` busy and fill together may be left out; for equal ranges `most` never
   // rises between two starts.
@@ -102,7 +102,8 @@ class StageFronts {
   struct Held {
     std::vector<std::vector<int>> options;         // by repeat: indices of those that no other covers
     std::vector<double> workspaces;                // by repeat: the least
-    // Least of busy + fill + price x bytes over a block's options, summed over the blocks before each: by price, by block.
+    std::vector<std::vector<double>> least;        // busy + fill + price x bytes over the options: by repeat, by price
+    // The same summed over the blocks before each: by price, by block.
     std::vector<std::vector<double>> sums;
   };
   // A range and what it must keep to.
