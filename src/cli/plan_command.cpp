@@ -11,6 +11,7 @@
 #include "cli/plan_report.hpp"
 #include "plan/flags.hpp"
 #include "plan/plan.hpp"
+#include "sim/rank.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -70,14 +71,17 @@ void make_plan(const PlanOptions& options) {
   const PlanSource source{options.yaml, options.cluster, options.profile, options.overrides};
   const PlanInput input = read_plan_input(source);
   const auto& [job, cluster, profile] = input;
-  const plan::SearchResult result = plan::search(job, cluster, profile, {.top = options.top, .vendors = {}, .front = !options.html.empty()});
+  plan::SearchResult result = plan::search(job, cluster, profile, {.top = options.top, .vendors = {}, .front = !options.html.empty()});
+  const Seconds simulated = sim::rank_by_simulation(result, job.model, job.train, cluster, profile);
   std::optional<Baseline> baseline;
   if (options.compare) baseline = plan_baseline(source, {.top = 0, .vendors = {}});
   write_for_others(options, result.best, job);
   if (!options.output.empty()) write_whole(real_file_system(), options.output, plan::to_json(result.best));
   if (!options.html.empty()) write_whole(real_file_system(), options.html, plan_report(input, result));
   if (options.json) {
-    nlohmann::ordered_json out = {{"plan", nlohmann::ordered_json::parse(plan::to_json(result.best))}, {"measured", !profile.blocks.empty()}};
+    nlohmann::ordered_json out = {
+        {"plan", nlohmann::ordered_json::parse(plan::to_json(result.best))}, {"family", result.best_family}, {"simulated_s", simulated.value}, {"measured", !profile.blocks.empty()}};
+    if (result.bound > 0) out["bound_s"] = result.bound;
     for (const auto& candidate : result.runners_up) out["runners_up"].push_back(json_of(candidate));
     if (baseline) out["without_set"] = to_json(*baseline);
     if (!options.write.empty()) out["written"] = written(options);
@@ -86,7 +90,7 @@ void make_plan(const PlanOptions& options) {
   }
   std::printf("%s", plan::explain(result, job.model, cluster).c_str());
   if (baseline) std::printf("%s", comparison(input, result, *baseline).c_str());
-  std::printf("\nprices: %s\n", profile.blocks.empty() ? "the built-in cost model (tessera profile measures this host)" : "measured on this host");
+  std::printf("\nsimulated: a step of %s\nprices: %s\n", to_text(simulated).c_str(), profile.blocks.empty() ? "the built-in cost model (tessera profile measures this host)" : "measured on this host");
   print_written(options);
   if (!options.html.empty()) std::printf("page written to %s\n", options.html.c_str());
   if (!options.output.empty()) std::printf("written to %s; train with: tessera train %s --plan %s\n", options.output.c_str(), options.yaml.c_str(), options.output.c_str());

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "plan/divisors.hpp"
+#include "plan/loads.hpp"
 #include "plan/plan.hpp"
 #include "plan/schedule.hpp"
 
@@ -54,10 +55,11 @@ bool cuts(const model::BlockSpec& block, std::string_view dimension) {
 
 using Blocks = std::vector<const model::BlockSpec*>;  // of a run, equal ones in a row once
 
-void check_tensor_parallel(const model::ModelSpec& model, const StrategyRun& run, const Blocks& blocks) {
+// `padded`: a vocabulary that tp does not divide is padded.
+void check_tensor_parallel(const model::ModelSpec& model, const StrategyRun& run, const Blocks& blocks, bool padded) {
   std::vector<const char*> keys;
   for (const char* key : kTensorDimensions)
-    if (std::any_of(blocks.begin(), blocks.end(), [&](const model::BlockSpec* block) { return cuts(*block, key); })) keys.push_back(key);
+    if (!(padded && std::string_view(key) == "vocab") && std::any_of(blocks.begin(), blocks.end(), [&](const model::BlockSpec* block) { return cuts(*block, key); })) keys.push_back(key);
   std::int64_t common = 0;
   std::string names;
   for (std::size_t i = 0; i < keys.size(); ++i) {
@@ -120,7 +122,7 @@ void check_width(const Stage& stage, int index, const StrategyRun& run) {
          stage.width() % parts == 0 && stage.width() > 0 ? text("nearest: dp ", stage.width() / parts) : std::string());
 }
 
-void check_run(const Plan& plan, const model::ModelSpec& model, int stage, const StrategyRun& run, const std::vector<model::BlockInstance>& all) {
+void check_run(const Plan& plan, const model::ModelSpec& model, int stage, const StrategyRun& run, const std::vector<model::BlockInstance>& all, bool padded) {
   const Strategy& s = run.strategy;
   if (s.dp < 1 || s.tp < 1 || s.cp < 1 || s.ep < 1) refuse(run.where, text("dp ", s.dp, ", tp ", s.tp, ", cp ", s.cp, ", ep ", s.ep), "degrees of at least 1");
   if (s.zero < 0 || s.zero > 3)
@@ -128,14 +130,14 @@ void check_run(const Plan& plan, const model::ModelSpec& model, int stage, const
   Blocks blocks;
   for (int b = run.first; b < run.last; ++b)
     if (blocks.empty() || blocks.back() != all[b].spec) blocks.push_back(all[b].spec);
-  check_tensor_parallel(model, run, blocks);
+  check_tensor_parallel(model, run, blocks, padded);
   check_batch(plan, run);
   check_width(plan.stages[stage], stage, run);
   check_context_parallel(run, blocks);
   check_expert_parallel(model, run, blocks);
 }
 
-void check_stages(const Plan& plan, const model::ModelSpec& model) {
+void check_stages(const Plan& plan, const model::ModelSpec& model, bool padded) {
   if (plan.stages.empty()) refuse(plan.where, "it has no stages", "at least one");
   const std::vector<model::BlockInstance> blocks = model.blocks();
   int next_block = 0;
@@ -148,7 +150,7 @@ void check_stages(const Plan& plan, const model::ModelSpec& model) {
                text("first: ", next_block));
       if (run.last <= run.first || run.last > model.block_count())
         refuse(run.where, text("blocks [", run.first, ", ", run.last, ") of stage ", s), text("last: above ", run.first, " and at most ", model.block_count()));
-      check_run(plan, model, static_cast<int>(s), run, blocks);
+      check_run(plan, model, static_cast<int>(s), run, blocks, padded);
       next_block = run.last;
     }
     for (int rank : stage.ranks)
@@ -164,7 +166,7 @@ void check(const Plan& plan, const model::ModelSpec& model, const cluster::Clust
   check_fingerprints(plan, model, cluster);
   if (plan.global_batch < 1 || plan.micro_batches < 1) refuse(plan.where, text("global_batch ", plan.global_batch, ", micro_batches ", plan.micro_batches), "at least 1");
   check_ranks(plan, cluster);
-  check_stages(plan, model);
+  check_stages(plan, model, Loads::supports(cluster, plan.precision));
   check_schedule(plan);
 }
 

@@ -1,0 +1,14 @@
+// The last word on a search: its best plans against the clock.
+#pragma once
+
+#include "plan/plan.hpp"
+#include "sim/sim.hpp"
+
+namespace tessera::sim {
+
+// Simulates the best plan and the runners-up that the cost model puts close behind it; the one with the shortest simulated step
+// becomes the best (`best_family` with it), the one that it replaces a runner-up. Returns that step.
+Seconds rank_by_simulation(plan::SearchResult& result, const model::ModelSpec& model, const model::TrainSpec& train, const cluster::ClusterSpec& cluster,
+                           const profile::Profile& profile);
+
+}  // namespace tessera::sim
