@@ -1,5 +1,6 @@
 #include "plan/block_search.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,14 +8,19 @@
 #include <limits>
 #include <numeric>
 
+#include "base/expect_error.hpp"
 #include "base/random.hpp"
 #include "plan/divisors.hpp"
 #include "plan/loads.hpp"
 #include "plan/plan_helper.hpp"
 #include "plan/schedule.hpp"
+#include "plan/templates.hpp"
+#include "plan/uniform.hpp"
 
 namespace tessera::plan {
 namespace {
+
+using tessera::testing::error_of;
 
 // Every plan of a space, one after the other, without any of the search's parts but the price of a whole plan.
 class Enumeration {
@@ -228,6 +234,143 @@ TEST(BlockSearch, EqualsEnumerationOnRandomSmallInstances) {
   EXPECT_GT(feasible, kInstances / 2);
   EXPECT_GT(mixed, kInstances / 50);
   EXPECT_GT(bound_by_memory, kInstances / 20);
+}
+
+model::JobSpec llama(const std::string& preset, int batch) {
+  return model::read_job(ConfigNode::parse(text("model: {preset: ", preset, "}\ndata: {source: synthetic}\ntrain: {global_batch: ", batch, ", precision: bf16}\n"), "train.yaml"));
+}
+
+TEST(BlockSearch, GivesTheSameAnswerWithAnyNumberOfThreads) {
+  const auto job = llama("llama-2-13b", 64);
+  const auto cluster = gpu_cluster(2, 8, "a100-40");
+  std::vector<std::string> answers;
+  for (const int threads : {1, 2, 5}) {
+    const BlockProblem problem{.model = job.model, .cluster = cluster, .global_batch = 64, .tolerance = 1e-3, .threads = threads};
+    const BlockAnswer answer = search(problem);
+    ASSERT_FALSE(answer.plans.empty());
+    EXPECT_TRUE(answer.complete);
+    answers.push_back(to_json(answer.plans.front()));
+  }
+  EXPECT_EQ(answers[0], answers[1]);
+  EXPECT_EQ(answers[0], answers[2]);
+}
+
+TEST(BlockSearch, MixesStrategiesWhereMemoryIsShort) {
+  const auto job = llama("llama-2-7b", 64);
+  const auto cluster = gpu_cluster(1, 8, "a100-40");
+  const BlockAnswer answer = search(BlockProblem{.model = job.model, .cluster = cluster, .global_batch = 64});
+  ASSERT_FALSE(answer.plans.empty());
+  const Plan& plan = answer.plans.front();
+  EXPECT_GT(plan.stages.front().runs.size(), 2u);  // not the same for all layers
+  EXPECT_NO_THROW(check(plan, job, cluster));
+  Loads loads(job.model, cluster, plan.precision);
+  EXPECT_LE(static_cast<double>(plan.predicted->memory.front().value), loads.memory_limit(0));
+  EXPECT_GT(static_cast<double>(plan.predicted->memory.front().value), 0.95 * loads.memory_limit(0));
+}
+
+TEST(BlockSearch, KeepsToItsTimeAndSaysWhatIsLeft) {
+  const auto job = llama("llama-3-70b", 256);
+  const auto cluster = gpu_cluster(16, 8);
+  const BlockAnswer answer = search(BlockProblem{.model = job.model, .cluster = cluster, .global_batch = 256, .seconds = 1e-6});
+  ASSERT_FALSE(answer.plans.empty());
+  EXPECT_FALSE(answer.complete);
+  EXPECT_LT(answer.bound, answer.plans.front().predicted->step.value);
+  EXPECT_GT(answer.bound, 0);
+}
+
+TEST(BlockSearch, RefusesWhatDoesNotDivide) {
+  const auto job = llama("llama-2-7b", 3);
+  const auto cluster = gpu_cluster(1, 8);
+  BlockProblem problem{.model = job.model, .cluster = cluster, .global_batch = 3};
+  problem.space.most_tensor = problem.space.most_context = problem.space.most_stages = 1;
+  EXPECT_EQ(error_of([&] { search(problem); }).code(), ErrorCode::invalid_config);
+  problem.precision = model::Precision::f8;
+  EXPECT_EQ(error_of([&] { search(problem); }).code(), ErrorCode::invalid_config);
+}
+
+// A template is a point of the space: the search is never slower, and on two kinds of device never slower than on one.
+TEST(BlockSearch, IsNeverSlowerThanTemplatesOrOneKindOfDevice) {
+  const auto job = llama("llama-3-8b", 32);
+  const auto cluster = cluster::read_cluster(ConfigNode::parse("name: two\nbetween: rdma-100g\ngroups:\n"
+                                                               "  - {name: h, device: h100-sxm, nodes: 1, devices_per_node: 4, inside: nvlink4, network: rdma-400g}\n"
+                                                               "  - {name: a, device: a100-40, nodes: 1, devices_per_node: 8, inside: nvlink3, network: rdma-100g}\n",
+                                                               "cluster.yaml"));
+  BlockProblem problem{.model = job.model, .cluster = cluster, .global_batch = 32, .tolerance = 1e-3};
+  const double step = search(problem).plans.front().predicted->step.value;
+  Loads loads(job.model, cluster, problem.precision);
+  for (const int group : {0, 1}) {
+    const auto fixed = best_template(problem, {.group = group, .schedules = {Schedule::one_f_one_b}}, loads);
+    if (fixed) {
+      EXPECT_NO_THROW(check(*fixed, job, cluster));
+      EXPECT_LE(step, fixed->predicted->step.value * (1 + 1e-3));
+    }
+    BlockProblem alone = problem;
+    alone.space.groups = {group};
+    for (const Plan& plan : search(alone).plans) {
+      EXPECT_EQ(plan.ranks.front().group, group);
+      EXPECT_LE(step, plan.predicted->step.value * (1 + 1e-3));
+    }
+  }
+}
+
+TEST(Accelerators, NameTheFamiliesAndTheFront) {
+  const auto job = llama("llama-2-7b", 64);
+  const auto cluster = gpu_cluster(1, 8, "a100-40");
+  const SearchResult result = search(job, cluster, {}, {.top = 9, .vendors = {}, .front = true});
+  std::vector<std::string> names = {result.best_family};
+  for (const Candidate& candidate : result.runners_up) {
+    names.push_back(candidate.family);
+    EXPECT_GE(candidate.plan.predicted->step, result.best.predicted->step);
+    EXPECT_NO_THROW(check(candidate.plan, job, cluster));
+  }
+  for (const char* name : {"blocks cut one by one", "data parallel, ZeRO-3", "no pipeline", "one dp x tp x pp for all"}) EXPECT_THAT(names, ::testing::Contains(name));
+  ASSERT_GT(result.front.size(), 2u);
+  for (std::size_t i = 1; i < result.front.size(); ++i) {
+    EXPECT_GT(result.front[i].step, result.front[i - 1].step);
+    EXPECT_LT(result.front[i].memory, result.front[i - 1].memory);
+  }
+  EXPECT_LE(result.bound, result.best.predicted->step.value);
+  EXPECT_GE(result.bound, 0.99 * result.best.predicted->step.value);
+}
+
+// What the search counts with is what published measurements were compared with (bench/truth), put together block by block.
+TEST(Loads, AgreeWithTheUniformPrice) {
+  const auto job = llama("llama-2-70b", 256);
+  const auto cluster = gpu_cluster(8, 8);
+  Loads loads(job.model, cluster, model::Precision::bf16);
+  const profile::Calibration calibration = profile::calibration_for("a100-80");
+  for (const int stages : {1, 2, 4, 8})
+    for (const int tp : {1, 2, 8})
+      for (const int zero : {0, 1}) {
+        UniformPlan uniform;
+        uniform.pp = stages;
+        uniform.tp = tp;
+        uniform.dp = 64 / stages / tp;
+        uniform.zero = zero;
+        uniform.global_batch = 256;
+        uniform.sequence_parallel = tp > 1;
+        Plan plan;
+        plan.precision = model::Precision::bf16;
+        plan.global_batch = 256;
+        plan.micro_batches = 256 / uniform.dp;
+        plan.ranks.resize(64);
+        Strategy strategy;
+        strategy.dp = uniform.dp;
+        strategy.tp = tp;
+        strategy.zero = zero;
+        strategy.sequence_parallel = tp > 1;
+        int next = 0;
+        for (int s = 0; s < stages; ++s) {
+          Stage stage;
+          for (int i = 0; i < 64 / stages; ++i) stage.ranks.push_back(s * (64 / stages) + i);
+          const int last = next + 80 / stages + (s == 0 ? 1 : 0) + (s + 1 == stages ? 1 : 0);
+          stage.runs.push_back({next, last, strategy});
+          next = last;
+          plan.stages.push_back(stage);
+        }
+        const double expected = price(uniform, job.model, cluster, calibration).step;
+        EXPECT_NEAR(predict(plan, loads).step.value / expected, 1, 0.03) << "pp " << stages << " tp " << tp << " zero " << zero;
+      }
 }
 
 }  // namespace

@@ -1,0 +1,37 @@
+#include "sim/rank.hpp"
+
+#include <gtest/gtest.h>
+
+#include "plan/plan_helper.hpp"
+
+namespace tessera::sim {
+namespace {
+
+model::JobSpec job() {
+  return model::read_job(ConfigNode::parse("model: {preset: llama-2-13b}\ndata: {source: synthetic}\ntrain: {global_batch: 128, precision: bf16}\n", "train.yaml"));
+}
+
+TEST(Rank, TakesThePlanWithTheShortestSimulatedStep) {
+  const model::JobSpec it = job();
+  const cluster::ClusterSpec cluster = plan::gpu_cluster(2, 8, "a100-40");
+  plan::SearchResult result = plan::search(it, cluster, {});
+  // As if the cost model had taken the slowest of them for the fastest.
+  ASSERT_FALSE(result.runners_up.empty());
+  std::swap(result.best, result.runners_up.back().plan);
+  for (plan::Candidate& candidate : result.runners_up) candidate.plan.predicted->step = result.best.predicted->step;
+  const Seconds best = rank_by_simulation(result, it.model, it.train, cluster, {});
+  EXPECT_EQ(simulate(result.best, it.model, it.train, cluster, {}).result.step, best);
+  for (const plan::Candidate& candidate : result.runners_up) EXPECT_GE(simulate(candidate.plan, it.model, it.train, cluster, {}).result.step, best) << candidate.family;
+}
+
+TEST(Rank, LeavesPlansFarBehindAlone) {
+  const model::JobSpec it = job();
+  const cluster::ClusterSpec cluster = plan::gpu_cluster(2, 8, "a100-40");
+  plan::SearchResult result = plan::search(it, cluster, {}, {.top = 0, .vendors = {}});
+  const std::string before = plan::to_json(result.best);
+  EXPECT_GT(rank_by_simulation(result, it.model, it.train, cluster, {}).value, 0);
+  EXPECT_EQ(plan::to_json(result.best), before);
+}
+
+}  // namespace
+}  // namespace tessera::sim
