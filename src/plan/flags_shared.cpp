@@ -82,7 +82,7 @@ SharedPlan shared_plan(const Plan& plan, const model::ModelSpec& model, const st
       if (here != shared.strategy)
         refuse_for(system, run.where,
                    text("blocks [", run.first, ", ", run.last, ") have ", words(here), ", blocks [", common.first, ", ", common.last, ") have ", words(shared.strategy)),
-                   "one strategy for all blocks");
+                   "one strategy for all blocks", "with degrees in `parallel:`, such as {dp: 4, tp: 2}, plans cut all blocks alike");
       for (int layer = first; layer < last; ++layer) shared.layers.back().push_back(&run);
     }
   }
