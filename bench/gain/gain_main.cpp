@@ -166,7 +166,7 @@ Json compared(const Pair& pair, bool mixed) {
     for (int group = 0; group < static_cast<int>(problem.cluster.groups.size()); ++group) {
       plan::BlockProblem one = blocks;
       one.space.groups = {group};
-      one.seconds = 2;
+      one.effort = 4'000'000;
       one.tolerance = 1e-3;
       plan::BlockAnswer answer = plan::search(one);
       if (!answer.plans.empty() && (!alone || answer.plans.front().predicted->step < alone->predicted->step)) alone = std::move(answer.plans.front());

@@ -32,7 +32,7 @@ class Accelerators {
 
   SearchResult run() {
     SearchResult out;
-    BlockAnswer best = searched({}, options_.seconds, job_, cluster_);
+    BlockAnswer best = searched({}, options_.effort, job_, cluster_);
     out.considered = best.considered;
     out.bound = best.bound;
     if (best.plans.empty()) throw nothing_fits();
@@ -41,7 +41,7 @@ class Accelerators {
     if (options_.top > 0)
       for (const Family& family : families()) {
         try {
-          BlockAnswer answer = searched(family.space, options_.seconds / 2, job_, cluster_);
+          BlockAnswer answer = searched(family.space, options_.effort / 2, job_, cluster_);
           if (!answer.plans.empty()) add(family.name, std::move(answer.plans.front()));
         } catch (const Error& error) {
           // No degrees of this part of the space divide.
@@ -58,12 +58,12 @@ class Accelerators {
   }
 
  private:
-  static BlockProblem problem_of(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const BlockSpace& space, double seconds) {
-    return {.model = job.model, .cluster = cluster, .precision = job.train.precision, .global_batch = job.train.global_batch, .space = space, .tolerance = kTolerance, .seconds = seconds};
+  static BlockProblem problem_of(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const BlockSpace& space, std::int64_t effort) {
+    return {.model = job.model, .cluster = cluster, .precision = job.train.precision, .global_batch = job.train.global_batch, .space = space, .tolerance = kTolerance, .effort = effort};
   }
 
-  static BlockAnswer searched(const BlockSpace& space, double seconds, const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
-    const BlockProblem problem = problem_of(job, cluster, space, seconds);
+  static BlockAnswer searched(const BlockSpace& space, std::int64_t effort, const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
+    const BlockProblem problem = problem_of(job, cluster, space, effort);
     return search(problem);
   }
 
@@ -109,7 +109,7 @@ class Accelerators {
     for (const double share : kShares) {
       BlockSpace space;
       space.memory = share;
-      const BlockAnswer answer = searched(space, options_.seconds / 4, job_, cluster_);
+      const BlockAnswer answer = searched(space, options_.effort / 4, job_, cluster_);
       if (answer.plans.empty()) break;
       add(answer.plans.front(), "blocks cut one by one");
     }
@@ -121,7 +121,7 @@ class Accelerators {
     const auto fits = [&](double factor) {
       BlockSpace space;
       space.memory = factor;
-      return !searched(space, 1e-3, job, cluster).plans.empty();
+      return !searched(space, 1, job, cluster).plans.empty();
     };
     double high = 2;
     while (!fits(high)) {
@@ -167,7 +167,7 @@ class Accelerators {
       cluster::ClusterSpec larger = cluster_;
       for (cluster::ResourceGroup& group : larger.groups) group.nodes *= factor;
       try {
-        if (!searched({}, 1e-3, job_, larger).plans.empty()) return factor;
+        if (!searched({}, 1, job_, larger).plans.empty()) return factor;
       } catch (const Error&) {
         return 0;
       }

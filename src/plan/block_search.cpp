@@ -22,6 +22,10 @@ namespace {
 constexpr double kNever = std::numeric_limits<double>::infinity();
 // Times that differ by less count as equal.
 constexpr double kEqual = 1e-9;
+// Outer choices that are looked at together.
+constexpr std::size_t kBatch = 8;
+// One outer choice may use this part of the effort.
+constexpr std::int64_t kEfforts = 8;
 // More groups than this are taken in the order of the cluster alone.
 constexpr std::size_t kMostOrdered = 4;
 
@@ -72,10 +76,11 @@ using AllOptions = std::map<StageRanks, StageOptions>;
 // Everything that one thread remembers.
 class Solver {
  public:
-  Solver(const BlockProblem& problem, const AllOptions& options, const Deadline& deadline)
-      : problem_(problem), options_(options), deadline_(deadline), loads_(problem.model, problem.cluster, problem.precision) {}
+  Solver(const BlockProblem& problem, const AllOptions& options)
+      : problem_(problem), options_(options), loads_(problem.model, problem.cluster, problem.precision) {}
 
   Loads& loads() { return loads_; }
+  Effort& effort() { return effort_; }
 
   // No plan of the outer choice is faster, with memory left aside.
   double bound(const Outer& outer) {
@@ -137,7 +142,7 @@ class Solver {
   }
 
   // The best plan of the outer choice if it is not slower than `incumbent`.
-  std::optional<Found> solve(const Outer& outer, const std::atomic<double>& incumbent, bool rough) {
+  std::optional<Found> solve(const Outer& outer, double incumbent, bool rough) {
     const int stages = outer.stages();
     const int blocks = static_cast<int>(loads_.repeat_of().size());
     std::vector<StageFronts*> kinds;
@@ -237,7 +242,7 @@ class Solver {
   StageFronts& fronts(const Outer& outer, const GroupCut& cut) {
     const StageRanks ranks = outer.ranks(cut);
     auto& known = fronts_[{ranks, outer.schedule}];
-    if (!known) known = std::make_unique<StageFronts>(problem_, loads_, ranks, outer.schedule, options_.at(ranks), deadline_);
+    if (!known) known = std::make_unique<StageFronts>(problem_, loads_, ranks, outer.schedule, options_.at(ranks), effort_);
     return *known;
   }
 
@@ -336,7 +341,7 @@ class Solver {
 
   const BlockProblem& problem_;
   const AllOptions& options_;
-  const Deadline& deadline_;
+  Effort effort_;
   Loads loads_;
   std::map<std::pair<StageRanks, Schedule>, std::unique_ptr<StageFronts>> fronts_;
 };
@@ -352,7 +357,7 @@ class Search {
 
   BlockAnswer run() {
     const int wanted = problem_.threads > 0 ? problem_.threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-    for (int t = 0; t < wanted; ++t) solvers_.push_back(std::make_unique<Solver>(problem_, options_, deadline_));
+    for (int t = 0; t < wanted; ++t) solvers_.push_back(std::make_unique<Solver>(problem_, options_));
     list_options();
     in_parallel(outers_.size(), [&](Solver& solver, std::size_t i) { outers_[i].bound = solver.bound(outers_[i]); });
     std::stable_sort(outers_.begin(), outers_.end(), [](const Outer& a, const Outer& b) { return a.bound < b.bound; });
@@ -362,9 +367,10 @@ class Search {
                   "for example a global batch that is a multiple of the devices");
     if (problem_.seconds > 0) deadline_ = std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(problem_.seconds));
     // Roughly first: a good plan early rules out more.
-    in_parallel(outers_.size(), [&](Solver& solver, std::size_t i) { expand(solver, outers_[i], true); });
+    expand_all(true);
     expanded_ = 0;
-    in_parallel(outers_.size(), [&](Solver& solver, std::size_t i) { expand(solver, outers_[i], false); });
+    skipped_ = kNever;
+    expand_all(false);
     return answer();
   }
 
@@ -442,29 +448,53 @@ class Search {
     if (failure) std::rethrow_exception(failure);
   }
 
-  void expand(Solver& solver, Outer& outer, bool rough) {
-    const auto ruled_out = [&] { return outer.bound > incumbent_ * (rough ? 1 : 1 - problem_.tolerance) * (1 + kEqual); };
-    if (ruled_out()) return;
-    if (rough) outer.bound = std::max(outer.bound, solver.bound_with_memory(outer));
-    if (ruled_out()) return;
-    if (incumbent_ < kNever && deadline_ && std::chrono::steady_clock::now() > *deadline_) {
-      const std::lock_guard lock(mutex_);
-      skipped_ = std::min(skipped_, outer.bound);
-      return;
+  bool ruled_out(const Outer& outer, bool rough) const { return outer.bound > incumbent_ * (rough ? 1 : 1 - problem_.tolerance) * (1 + kEqual); }
+
+  // Batch by batch: what a batch may know does not depend on who is faster.
+  void expand_all(bool rough) {
+    std::int64_t used = 0;
+    for (std::size_t begin = 0; begin < outers_.size(); begin += kBatch) {
+      const std::size_t count = std::min(kBatch, outers_.size() - begin);
+      const auto first = outers_.begin() + static_cast<std::ptrdiff_t>(begin);
+      if (std::all_of(first, first + static_cast<std::ptrdiff_t>(count), [&](const Outer& outer) { return ruled_out(outer, rough); })) continue;
+      const bool over = incumbent_ < kNever && ((problem_.effort > 0 && used > problem_.effort) || (deadline_ && std::chrono::steady_clock::now() > *deadline_));
+      std::vector<Outcome> outcomes(count);
+      in_parallel(count, [&](Solver& solver, std::size_t i) { outcomes[i] = expand(solver, outers_[begin + i], rough, over); });
+      for (std::size_t i = 0; i < count; ++i) {
+        Outcome& outcome = outcomes[i];
+        used += outcome.used;
+        expanded_ += outcome.used > 0 ? 1 : 0;
+        if (outcome.skipped) skipped_ = std::min(skipped_, outers_[begin + i].bound);
+        if (!outcome.found) continue;
+        incumbent_ = std::min(incumbent_, outcome.found->step);
+        found_.push_back(std::move(*outcome.found));
+      }
     }
-    ++expanded_;
+  }
+
+  struct Outcome {
     std::optional<Found> found;
+    std::int64_t used = 0;
+    bool skipped = false;
+  };
+
+  // `over`: only its bound is still of interest.
+  Outcome expand(Solver& solver, Outer& outer, bool rough, bool over) {
+    if (ruled_out(outer, rough)) return {};
+    if (rough) outer.bound = std::max(outer.bound, solver.bound_with_memory(outer));
+    if (ruled_out(outer, rough)) return {};
+    if (over) return {{}, 0, true};
+    // Before there is any plan, nothing ends the search.
+    solver.effort() = {};
+    if (incumbent_ < kNever) solver.effort() = {0, problem_.effort > 0 ? std::max<std::int64_t>(1, problem_.effort / kEfforts) : 0, deadline_};
+    Outcome out;
     try {
-      found = solver.solve(outer, incumbent_, rough);
-    } catch (const OutOfTime&) {
-      const std::lock_guard lock(mutex_);
-      skipped_ = std::min(skipped_, outer.bound);
-      return;
+      out.found = solver.solve(outer, incumbent_, rough);
+    } catch (const Effort::OutOfEffort&) {
+      out.skipped = true;
     }
-    if (!found) return;
-    const std::lock_guard lock(mutex_);
-    incumbent_ = std::min(incumbent_.load(), found->step);
-    found_.push_back(std::move(*found));
+    out.used = std::max<std::int64_t>(1, solver.effort().used);
+    return out;
   }
 
   BlockAnswer answer() {
@@ -484,13 +514,12 @@ class Search {
   }
 
   const BlockProblem& problem_;
-  Deadline deadline_;
+  std::optional<std::chrono::steady_clock::time_point> deadline_;
   std::vector<Outer> outers_;
   AllOptions options_;
   std::vector<std::unique_ptr<Solver>> solvers_;
-  std::atomic<double> incumbent_{kNever};
-  std::atomic<std::int64_t> expanded_{0};
-  std::mutex mutex_;
+  double incumbent_ = kNever;
+  std::int64_t expanded_ = 0;
   double skipped_ = kNever;
   std::vector<Found> found_;
 };

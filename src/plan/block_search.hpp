@@ -37,7 +37,10 @@ struct BlockProblem {
   std::int64_t global_batch = 1;   // samples
   BlockSpace space = {};
   double tolerance = 0;            // no plan of the space is faster than the answer by more than this part; 0: the optimum
-  double seconds = 0;              // after so long, and with a first plan, the best so far is returned with its bound; 0: no limit
+  // Blocks' options that a rough and then an exact search may try before the best so far is returned with its bound. The same answer
+  // on any machine. 0: no limit.
+  std::int64_t effort = 0;
+  double seconds = 0;              // the same by the clock, once there is a plan; 0: no limit
   int threads = 0;                 // 0: one per core
   int top = 0;                     // further plans: the best of other outer choices
 };
@@ -47,10 +50,10 @@ struct BlockAnswer {
   double bound = 0;                // seconds; no plan of the space is faster
   std::int64_t considered = 0;     // outer choices
   std::int64_t expanded = 0;       // of these, not ruled out by their bound
-  bool complete = true;            // false: the time ran out
+  bool complete = true;            // false: effort or time ran out
 };
 
-// The same answer whatever the number of threads, unless the time runs out. Throws invalid_config when no width divides.
+// The same answer whatever the number of threads, unless the clock ends it. Throws invalid_config when no width divides.
 BlockAnswer search(const BlockProblem& problem);
 
 }  // namespace tessera::plan

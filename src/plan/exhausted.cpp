@@ -27,7 +27,7 @@ std::map<std::tuple<int, int, int>, Bytes> occupancy(const Plan& plan, const std
 // Whether any plan of the space fits the memory. Tries the largest layouts first: they hold the least each.
 bool some_plan_fits(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile) {
   if (job.parallel.kind == model::ParallelChoice::Kind::automatic && Loads::supports(cluster, job.train.precision))
-    return !search(BlockProblem{.model = job.model, .cluster = cluster, .precision = job.train.precision, .global_batch = job.train.global_batch, .seconds = 1e-3}).plans.empty();
+    return !search(BlockProblem{.model = job.model, .cluster = cluster, .precision = job.train.precision, .global_batch = job.train.global_batch, .effort = 1}).plans.empty();
   Prices prices(job.model, job.train, cluster, profile);
   const std::vector<WorkerLayout> all = layouts(job, cluster, {});
   for (auto layout = all.rbegin(); layout != all.rend(); ++layout)

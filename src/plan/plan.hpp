@@ -121,7 +121,9 @@ struct SearchOptions {
   int top = 5;                      // runners-up to keep, the best of each family
   std::vector<std::string> vendors; // only devices of these vendors; empty: of all
   bool front = false;               // keep SearchResult::front; slower, as a bound on the time alone then rules out less
-  double seconds = 1;               // accelerators: of each search over blocks; then the best so far counts
+  // Accelerators: blocks' options that each search over blocks may try, about two to three million a second; then the best so far
+  // counts.
+  std::int64_t effort = 2'000'000;
 };
 // A considered plan in few words.
 struct FrontPoint {

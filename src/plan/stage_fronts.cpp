@@ -139,8 +139,8 @@ bool context_divides(const model::BlockSpec& block, std::int64_t degree) {
 
 StageOptions options_of(const BlockProblem& problem, Loads& loads, const StageRanks& ranks) { return Lister(problem, loads, ranks).list(); }
 
-StageFronts::StageFronts(const BlockProblem& problem, Loads& loads, const StageRanks& ranks, Schedule schedule, const StageOptions& options, const Deadline& deadline)
-    : problem_(problem), loads_(loads), deadline_(deadline), ranks_(ranks), layouts_(options.layouts),
+StageFronts::StageFronts(const BlockProblem& problem, Loads& loads, const StageRanks& ranks, Schedule schedule, const StageOptions& options, Effort& effort)
+    : problem_(problem), loads_(loads), effort_(effort), ranks_(ranks), layouts_(options.layouts),
       shares_(tessera::plan::fill_of(schedule, 1, loads.weight_pass_bubble(ranks.group))), samples_(problem.global_batch / ranks.micro_batches),
       limit_(problem.space.memory * loads.memory_limit(ranks.group) - loads.process_bytes(ranks.group)), host_(loads.micro_batch_host(ranks.group)), options_(options.blocks), resplits_(options.blocks.size()) {
   for (std::vector<BlockOption>& of_block : options_) {
@@ -232,6 +232,7 @@ StageEntry StageFronts::empty() const {
 }
 
 StageEntry StageFronts::with(const StageEntry& entry, const Target& target, int block, int from, int o) {
+  effort_.spend();
   const int repeat = loads_.repeat_of()[static_cast<std::size_t>(block)];
   const BlockOption& option = options_[static_cast<std::size_t>(repeat)][static_cast<std::size_t>(o)];
   const bool start = block == target.first;
@@ -258,7 +259,7 @@ StageFronts::Chain StageFronts::extended(const Held& held, const Target& target,
   std::vector<std::vector<StageEntry>> made(layouts_.size());
   for (std::size_t from = 0; from < before.size(); ++from)
     for (const StageEntry* entry : before[from]) {
-      if (deadline_ && std::chrono::steady_clock::now() > *deadline_) throw OutOfTime{};
+      effort_.watch();
       for (const int o : held.options[static_cast<std::size_t>(repeat)]) {
         const int layout = options[static_cast<std::size_t>(o)].layout;
         if (keep_degrees && layout != static_cast<int>(from)) continue;

@@ -40,8 +40,21 @@ struct BlockOption {
   double fill = 0;
 };
 
-struct OutOfTime {};
-using Deadline = std::optional<std::chrono::steady_clock::time_point>;
+// What one outer choice may cost.
+struct Effort {
+  struct OutOfEffort {};
+
+  std::int64_t used = 0;           // blocks' options tried
+  std::int64_t most = 0;           // 0: no limit
+  std::optional<std::chrono::steady_clock::time_point> deadline = {};
+  void spend() {
+    ++used;
+    if (most > 0 && used > most) throw OutOfEffort{};
+  }
+  void watch() const {
+    if (deadline && std::chrono::steady_clock::now() > *deadline) throw OutOfEffort{};
+  }
+};
 
 // Those of every block that no other covers under any schedule.
 struct StageOptions {
@@ -69,8 +82,8 @@ struct StageEntry {
 // Not thread-safe. The problem and the loads must outlive it.
 class StageFronts {
  public:
-  // Throws OutOfTime from front once `deadline` has passed.
-  StageFronts(const BlockProblem& problem, Loads& loads, const StageRanks& ranks, Schedule schedule, const StageOptions& options, const Deadline& deadline);
+  // `front` throws Effort::OutOfEffort when there is none left.
+  StageFronts(const BlockProblem& problem, Loads& loads, const StageRanks& ranks, Schedule schedule, const StageOptions& options, Effort& effort);
 
   // Over the options of a block (index into ModelSpec::repeats).
   double least_busy(int repeat) const { return least_busy_[static_cast<std::size_t>(repeat)]; }
@@ -134,7 +147,7 @@ class StageFronts {
 
   const BlockProblem& problem_;
   Loads& loads_;
-  const Deadline& deadline_;
+  Effort& effort_;
   StageRanks ranks_;
   const std::vector<Strategy>& layouts_;
   Fill shares_;
