@@ -18,7 +18,11 @@ Json json_of(const BlockSample& s) {
 }
 
 Json json_of(const CommSample& s) {
-  return {{"operation", s.operation}, {"link", s.link}, {"ranks", s.ranks}, {"latency", s.latency.value}, {"bandwidth", s.bandwidth.value}};
+  Json out = {{"operation", s.operation}, {"link", s.link}, {"ranks", s.ranks}, {"latency", s.latency.value}, {"bandwidth", s.bandwidth.value}};
+  for (const CommPoint& point : s.points) out["points"].push_back({point.size.value, point.seconds.median, point.seconds.low, point.seconds.high});
+  if (s.slows.median > 0) out["slows"] = {s.slows.median, s.slows.low, s.slows.high};
+  if (s.slowed.median > 0) out["slowed"] = {s.slowed.median, s.slowed.low, s.slowed.high};
+  return out;
 }
 
 Json json_of(const OptimizerSample& s) {
@@ -76,7 +80,7 @@ BlockSample read_block(const ConfigNode& node) {
 }
 
 CommSample read_comm(const ConfigNode& node) {
-  node.allow_only({"operation", "link", "ranks", "latency", "bandwidth"});
+  node.allow_only({"operation", "link", "ranks", "latency", "bandwidth", "points", "slows", "slowed"});
   CommSample s;
   s.operation = node.at("operation").as_choice({"all_reduce", "reduce_scatter", "all_gather", "send"});
   s.link = node.at("link").as_string();
@@ -84,6 +88,21 @@ CommSample read_comm(const ConfigNode& node) {
   if (s.ranks < 2) throw node.at("ranks").error("a collective needs two ranks");
   s.latency = Seconds(time_of(node.at("latency")));
   s.bandwidth = BytesPerSecond(positive(node.at("bandwidth")));
+  if (const auto points = node.find("points")) {
+    for (const ConfigNode& point : points->items()) {
+      if (point.size() != 4) throw point.error(text("has ", point.size(), " entries"), "[bytes, median, low, high]");
+      s.points.push_back({Bytes(point[0].as_int_at_least(1)), {positive(point[1]), time_of(point[2]), time_of(point[3])}});
+      if (s.points.size() > 1 && s.points.back().size <= s.points[s.points.size() - 2].size) throw point.error("the sizes do not grow");
+    }
+  }
+  const auto read_factor = [&](const char* key, Measured& factor) {
+    const auto found = node.find(key);
+    if (!found) return;
+    if (found->size() != 3) throw found->error(text("has ", found->size(), " entries"), "[median, low, high]");
+    factor = {positive((*found)[0]), time_of((*found)[1]), time_of((*found)[2])};
+  };
+  read_factor("slows", s.slows);
+  read_factor("slowed", s.slowed);
   return s;
 }
 
