@@ -46,9 +46,25 @@ const CommSample* sample_of(const Profile& profile, const std::string& operation
   return best;
 }
 
+// The same points with the times in turn; those that were not measured differ from the time alone as the nearest does.
+std::vector<CommPoint> in_turn(std::vector<CommPoint> points) {
+  const std::vector<CommPoint> alone = points;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const CommPoint* nearest = nullptr;
+    for (const CommPoint& point : alone) {
+      const auto distance = [&](const CommPoint& from) { return std::abs((from.size - points[i].size).value); };
+      if (point.in_turn.median > 0 && (nearest == nullptr || distance(point) < distance(*nearest))) nearest = &point;
+    }
+    if (nearest == nullptr) break;
+    points[i].seconds.median = std::max(1e-6, alone[i].seconds.median + nearest->in_turn.median - nearest->seconds.median);
+  }
+  return points;
+}
+
 // Linear between the measured sizes and on from the last two; below the smallest it costs what that one costs.
-double measured_at(const CommSample& sample, double bytes) {
-  const auto& points = sample.points;
+double measured_at(const CommSample& sample, double bytes, Pace pace) {
+  std::vector<CommPoint> points = sample.points;
+  if (pace == Pace::in_turn) points = in_turn(points);
   if (points.size() < 2) return sample.latency.value + bytes / sample.bandwidth.value;
   if (bytes <= static_cast<double>(points.front().size.value)) return points.front().seconds.median;
   std::size_t upper = 1;
@@ -61,12 +77,12 @@ double measured_at(const CommSample& sample, double bytes) {
 
 }  // namespace
 
-Seconds collective_time(const Profile& profile, const std::string& operation, Bytes bytes, int ranks, const cluster::Link& link) {
+Seconds collective_time(const Profile& profile, const std::string& operation, Bytes bytes, int ranks, const cluster::Link& link, Pace pace) {
   if (ranks < 2) return Seconds(0);
   const double size = static_cast<double>(bytes.value);
   const CommSample* sample = sample_of(profile, operation, ranks, link);
   if (sample == nullptr) return estimate(operation, size, ranks, link);
-  const double measured = measured_at(*sample, size);
+  const double measured = measured_at(*sample, size, pace);
   // A message concerns two ranks, however many were there when it was measured.
   if (sample->ranks == ranks || operation == "send") return Seconds(measured);
   return Seconds(measured * estimate(operation, size, ranks, link).value / estimate(operation, size, sample->ranks, link).value);

@@ -34,6 +34,7 @@ struct Measured {
 struct CommPoint {
   Bytes size;
   Measured seconds;
+  Measured in_turn{};               // of each, where computing and it take turns; 0: not measured
 };
 
 // Time of a collective of `bytes` among `ranks` ranks of one host or of several: fitted as latency + bytes / bandwidth.
@@ -43,9 +44,9 @@ struct CommSample {
   int ranks = 2;
   Seconds latency;
   BytesPerSecond bandwidth;         // of the buffer, not of the wire
-  std::vector<CommPoint> points;    // smallest first; with two or more the time is read between them instead
-  Measured slows;                   // computing beside it takes this many times as long; 0: not measured
-  Measured slowed;                  // it takes this many times as long beside computing; 0: not measured
+  std::vector<CommPoint> points{};  // smallest first; with two or more the time is read between them instead
+  Measured slows{};                 // computing beside it takes this many times as long; 0: not measured
+  Measured slowed{};                // it takes this many times as long beside computing; 0: not measured
 };
 
 struct OptimizerSample {
@@ -76,7 +77,10 @@ struct BlockTime {
 // max(FLOPs / (peak x efficiency), bytes / bandwidth).
 BlockTime block_time(const Profile& profile, const model::BlockSpec& block, const model::BlockShard& shard,
                      const cluster::Device& device, int threads, int neighbours);
-Seconds collective_time(const Profile& profile, const std::string& operation, Bytes bytes, int ranks, const cluster::Link& link);
+// `in_turn`: as it takes where it alternates with computing: the ranks then do not come at the same moment, and who has waited
+// may compute faster for a while.
+enum class Pace { alone, in_turn };
+Seconds collective_time(const Profile& profile, const std::string& operation, Bytes bytes, int ranks, const cluster::Link& link, Pace pace = Pace::alone);
 // How many times longer computing takes beside this communication, and the other way round.
 struct Overlap {
   double slows = 1;

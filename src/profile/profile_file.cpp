@@ -19,7 +19,11 @@ Json json_of(const BlockSample& s) {
 
 Json json_of(const CommSample& s) {
   Json out = {{"operation", s.operation}, {"link", s.link}, {"ranks", s.ranks}, {"latency", s.latency.value}, {"bandwidth", s.bandwidth.value}};
-  for (const CommPoint& point : s.points) out["points"].push_back({point.size.value, point.seconds.median, point.seconds.low, point.seconds.high});
+  for (const CommPoint& point : s.points) {
+    Json entry = {point.size.value, point.seconds.median, point.seconds.low, point.seconds.high};
+    if (point.in_turn.median > 0) entry.insert(entry.end(), {point.in_turn.median, point.in_turn.low, point.in_turn.high});
+    out["points"].push_back(std::move(entry));
+  }
   if (s.slows.median > 0) out["slows"] = {s.slows.median, s.slows.low, s.slows.high};
   if (s.slowed.median > 0) out["slowed"] = {s.slowed.median, s.slowed.low, s.slowed.high};
   return out;
@@ -90,8 +94,10 @@ CommSample read_comm(const ConfigNode& node) {
   s.bandwidth = BytesPerSecond(positive(node.at("bandwidth")));
   if (const auto points = node.find("points")) {
     for (const ConfigNode& point : points->items()) {
-      if (point.size() != 4) throw point.error(text("has ", point.size(), " entries"), "[bytes, median, low, high]");
-      s.points.push_back({Bytes(point[0].as_int_at_least(1)), {positive(point[1]), time_of(point[2]), time_of(point[3])}});
+      if (point.size() != 4 && point.size() != 7)
+        throw point.error(text("has ", point.size(), " entries"), "[bytes, median, low, high], and the last three again in turn with computing");
+      s.points.push_back({Bytes(point[0].as_int_at_least(1)), {positive(point[1]), time_of(point[2]), time_of(point[3])}, {}});
+      if (point.size() == 7) s.points.back().in_turn = {positive(point[4]), time_of(point[5]), time_of(point[6])};
       if (s.points.size() > 1 && s.points.back().size <= s.points[s.points.size() - 2].size) throw point.error("the sizes do not grow");
     }
   }

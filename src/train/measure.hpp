@@ -10,6 +10,7 @@ namespace tessera::train {
 struct MeasureOptions {
   int threads = 1;                // of this worker
   std::string link = "shm";       // the name that collective times are filed under
+  int per_host = 0;               // workers on each host; 0: all are on one
   Seconds budget = Seconds(6);    // roughly; small micro-batches come first and large ones are left out when it is spent
 };
 
