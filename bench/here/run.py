@@ -1,9 +1,9 @@
 """Compares predicted step time and memory with what the trainer takes, over plans of 1, 2 and 4 emulated hosts and two link rates.
 
-    python bench/here/run.py [--bin build/release/bin] [--rounds 2] [--steps 7] [--gbit 1,0.25] [--keep FOLDER] [--json]
+    python bench/here/run.py [--bin build/release/bin] [--rounds 2] [--steps 6] [--gbit 1,0.25] [--keep FOLDER] [--json]
 
-One `tessera profile` on four hosts for each link rate; every plan is priced with it, then trained in turn, so that other load
-on the machine meets all of them. Measured is the median over the steps of all rounds, without each run's first two, and the
+One `tessera profile` for each cluster (number of hosts and link rate); every plan is priced with its cluster's, then trained in
+turn, so that other load on the machine meets all of them. Measured is the median over the steps of all rounds, without each run's first two, and the
 largest peak resident size of the plan's workers. Needs root (tools/netlab); priority over other programs helps.
 """
 import argparse
@@ -19,7 +19,6 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = {"arch": "llama", "hidden": 256, "layers": 8, "heads": 4, "kv_heads": 4, "ffn": 768, "seq": 128, "vocab": 4096}
-HOSTS = 4
 CPU = 0.4
 PORT = 29500
 SKIPPED_STEPS = 2
@@ -68,20 +67,20 @@ class Bench:
         self.plans = [Plan(1, rates[0], degrees) for degrees in ONE]
         self.plans += [Plan(ranks, gbit, degrees) for gbit in rates for ranks in SEVERAL for degrees in SEVERAL[ranks]]
 
-    def profile(self, gbit):
-        path = self.folder / f"profile-{gbit}.json"
+    def profile(self, hosts, gbit):
+        path = self.folder / f"profile-{hosts}-{gbit}.json"
         if path.exists():
             return path
-        job = Plan(HOSTS, gbit, "").job()
+        job = Plan(hosts, gbit, "").job()
         del job["parallel"]
         yaml = self.folder / "job.yaml"
         yaml.write_text(json.dumps(job))
-        launcher = f"{sys.executable} {ROOT / 'tools' / 'netlab'} --hosts {HOSTS} --gbit {gbit} --cpu {CPU} --"
+        launcher = f"{sys.executable} {ROOT / 'tools' / 'netlab'} --hosts {hosts} --gbit {gbit} --cpu {CPU} --"
         print(checked([self.tessera, "profile", yaml, "--launcher", launcher, "-o", path], env=self.environment), file=sys.stderr)
         return path
 
     def predict(self, plan):
-        profile, yaml, out = self.profile(plan.gbit), self.folder / "job.yaml", self.folder / "plan.json"
+        profile, yaml, out = self.profile(plan.ranks, plan.gbit), self.folder / "job.yaml", self.folder / "plan.json"
         yaml.write_text(json.dumps(plan.job()))
         checked([self.tessera, "plan", yaml, "--profile", profile, "-o", out], env=self.environment)
         plan.predicted = json.loads(out.read_text())["predicted"]
@@ -146,7 +145,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", default=str(ROOT / "build" / "release" / "bin"))
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--gbit", type=lambda words: [float(word) for word in words.split(",")], default=[1.0, 0.25], help="the link rates")
     parser.add_argument("--keep", type=pathlib.Path, help="leave profiles and runs in this folder, and use the profiles that lie there")
     parser.add_argument("--json", action="store_true")
