@@ -18,9 +18,6 @@ namespace {
 
 constexpr int kRepeats = 5;
 
-// Seconds of passes that one sample of a block is taken over: many periods of a control group.
-constexpr double kSustained = 0.25;
-
 // With five samples the interval from the smallest to the largest covers the median with 94 %.
 profile::Measured median_of(std::vector<double> samples) {
   std::sort(samples.begin(), samples.end());
@@ -32,7 +29,10 @@ at::ScalarType type_of(model::Precision precision) { return precision == model::
 // Times pieces of work on all workers at once.
 class Meter {
  public:
-  Meter(comm::Communicator& comm, Seconds budget) : comm_(comm), deadline_(real_clock().now().value + budget.value) {}
+  Meter(comm::Communicator& comm, Seconds sample) : comm_(comm), sample_(sample.value) {}
+
+  // How often to repeat what takes `seconds`, so that a sample lasts long enough. Equal on all workers.
+  int repeats(double seconds) const { return static_cast<int>(slowest(std::clamp(std::ceil(sample_ / seconds), 1.0, 256.0))); }
 
   double once(const std::function<void()>& work) const {
     const double begin = real_clock().now().value;
@@ -50,12 +50,12 @@ class Meter {
     return {values[0], values[1], values[2]};
   }
   // Equal on all workers.
-  bool out_of_time() const { return slowest(real_clock().now().value - deadline_) > 0; }
+  bool past(double deadline) const { return slowest(real_clock().now().value - deadline) > 0; }
   void together() const { comm_.world().barrier().wait(); }
 
  private:
   comm::Communicator& comm_;
-  double deadline_;
+  double sample_;
 };
 
 nn::Batch random_batch(std::int64_t rows, std::int64_t seq, std::int64_t vocab) {
@@ -136,7 +136,7 @@ profile::BlockSample measure_block(const Meter& meter, const model::BlockInstanc
   forward = backward = 0;
   pass_once();
   // Without a rest between them, as in training: who has waited may compute ahead of its share of a core for a moment.
-  const int passes = static_cast<int>(meter.slowest(std::clamp(std::ceil(kSustained / (forward + backward)), 1.0, 64.0)));
+  const int passes = meter.repeats(forward + backward);
   std::vector<double> forwards;
   std::vector<double> backwards;
   meter.together();
@@ -173,7 +173,7 @@ std::vector<int> group_sizes(int ranks) {
   return out;
 }
 
-void measure_blocks(const model::JobSpec& job, const Meter& meter, int threads, int all, int workers, profile::Profile& profile) {
+void measure_blocks(const model::JobSpec& job, const Meter& meter, const MeasureOptions& options, int all, int workers, profile::Profile& profile) {
   std::vector<model::BlockInstance> kinds;
   std::set<std::string> seen;
   const auto blocks = job.model.blocks();
@@ -182,15 +182,16 @@ void measure_blocks(const model::JobSpec& job, const Meter& meter, int threads, 
   std::vector<int> tensor_degrees = {1};
   for (int degree : group_sizes(all))
     if (divides(job.model, degree)) tensor_degrees.push_back(degree);
+  const double deadline = real_clock().now().value + options.budget.value;
   for (std::int64_t micro_batch = 1; micro_batch <= job.train.global_batch; micro_batch *= 2)
     for (int tensor_parallel : tensor_degrees) {
-      if (micro_batch > 1 && meter.out_of_time()) return;
+      if (micro_batch > 1 && meter.past(deadline)) return;
       for (const auto& block : kinds) {
         profile::BlockSample shape;
         shape.kind = block.spec->kind;
         shape.micro_batch = micro_batch;
         shape.tensor_parallel = tensor_parallel;
-        shape.threads = threads;
+        shape.threads = options.threads;
         shape.neighbours = workers;
         shape.precision = job.train.precision;
         profile.blocks.push_back(measure_block(meter, block, shape, job.model.dim("seq"), job.model.dim("vocab")));
@@ -206,22 +207,24 @@ void measure_optimizer(const model::JobSpec& job, const Meter& meter, int thread
   at::Tensor first = at::zeros({count}, at::kFloat);
   at::Tensor second = at::zeros({count}, at::kFloat);
   at::Tensor compute = job.train.precision == model::Precision::f32 ? at::Tensor() : at::zeros({count}, at::kBFloat16);
+  const auto step = [&] {
+    // A step also clears the gradients and sums their squares.
+    grad.zero_();
+    nn::squared_norm(grad);
+    if (adamw)
+      nn::adamw_step(master, grad, first, second, compute, {1e-4, 0.9, 0.95, 1e-8, 0.1, 1, 1.0});
+    else
+      nn::sgd_step(master, grad, first, compute, {1e-4, 0.9, 0.1, false, 1.0});
+  };
+  step();
+  const int steps = meter.repeats(meter.once(step));
   std::vector<double> samples;
-  for (int i = -1; i < kRepeats; ++i) {
-    meter.together();
-    const double seconds = meter.once([&] {
-      // A step also clears the gradients and sums their squares.
-      grad.zero_();
-      nn::squared_norm(grad);
-      if (adamw)
-        nn::adamw_step(master, grad, first, second, compute, {1e-4, 0.9, 0.95, 1e-8, 0.1, i + 2, 1.0});
-      else
-        nn::sgd_step(master, grad, first, compute, {1e-4, 0.9, 0.1, false, 1.0});
-    });
-    const double slowest = meter.slowest(seconds);
-    if (i >= 0) samples.push_back(slowest);
-  }
-  profile.optimizers.push_back({adamw ? "adamw" : "sgd", threads, workers, job.train.precision, median_of(samples).median / static_cast<double>(count)});
+  meter.together();
+  for (int i = 0; i < kRepeats; ++i)
+    samples.push_back(meter.once([&] {
+      for (int k = 0; k < steps; ++k) step();
+    }) / steps);
+  profile.optimizers.push_back({adamw ? "adamw" : "sgd", threads, workers, job.train.precision, meter.slowest(median_of(samples)).median / static_cast<double>(count)});
 }
 
 // A block's passes, to compute with beside communication.
@@ -292,14 +295,16 @@ void fit(profile::CommSample& sample) {
   sample.latency = Seconds(std::max(1e-7, small.seconds.median - static_cast<double>(small.size.value) / bandwidth));
 }
 
-// What each exchange adds where it and computing take turns. `undisturbed`: seconds of one turn of computing without a rest.
-void measure_in_turn(const Meter& meter, comm::Communicator& comm, Work& work, double undisturbed, Exchange& exchange, const std::string& operation,
+// What each exchange adds where it and computing take turns. `unit`: about the seconds of one turn of computing.
+void measure_in_turn(const Meter& meter, comm::Communicator& comm, Work& work, double unit, Exchange& exchange, const std::string& operation,
                      profile::CommPoint& point) {
   const std::size_t bytes = static_cast<std::size_t>(point.size.value);
-  const int turns = static_cast<int>(std::clamp(std::ceil(kSustained / (undisturbed + point.seconds.median)), 4.0, 32.0));
+  const int turns = std::clamp(meter.repeats(unit + point.seconds.median), 4, 32);
   const bool message = operation == "send";
   std::vector<double> samples;
   for (int i = -1; i < kRepeats; ++i) {
+    meter.together();
+    const double undisturbed = meter.slowest(meter.once([&] { work.run(turns); }));
     meter.together();
     const double seconds = meter.slowest(meter.once([&] {
       for (int turn = 0; turn < turns; ++turn) {
@@ -308,7 +313,7 @@ void measure_in_turn(const Meter& meter, comm::Communicator& comm, Work& work, d
         exchange.start(operation, bytes, turn % 2 != 0).wait();
       }
     }));
-    if (i >= 0) samples.push_back(std::max(1e-6, seconds / turns - undisturbed));
+    if (i >= 0) samples.push_back(std::max(1e-6, (seconds - undisturbed) / turns));
   }
   point.in_turn = meter.slowest(median_of(samples));
 }
@@ -350,11 +355,7 @@ void measure_communication(const model::JobSpec& job, const Meter& meter, comm::
   });
   Work work(job, layer == blocks.end() ? blocks.back() : *layer);
   work.run(1);
-  const double once = meter.slowest(meter.once([&] { work.run(4); })) / 4;
-  const int times = static_cast<int>(meter.slowest(std::clamp(std::ceil(kSustained / once), 4.0, 256.0)));
-  std::vector<double> samples;
-  for (int i = 0; i < kRepeats; ++i) samples.push_back(meter.once([&] { work.run(times); }) / times);
-  const double unit = meter.slowest(median_of(samples)).median;
+  const double unit = meter.slowest(meter.once([&] { work.run(4); })) / 4;
   for (const int size : group_sizes(comm.world_size())) {
     Exchange exchange(comm, size);
     for (const char* operation : {"all_reduce", "reduce_scatter", "all_gather", "send"}) {
@@ -387,11 +388,11 @@ profile::Profile measure(const model::JobSpec& job, comm::Communicator& comm, co
   profile::Profile profile;
   profile.model_fingerprint = job.model.fingerprint();
   profile.process_baseline = peak_resident();
-  const Meter meter(comm, options.budget);
+  const Meter meter(comm, options.sample);
   const int workers = options.per_host > 0 ? options.per_host : comm.world_size();
   measure_optimizer(job, meter, options.threads, workers, profile);
   if (comm.world_size() > 1) measure_communication(job, meter, comm, options.link, profile);
-  measure_blocks(job, meter, options.threads, comm.world_size(), workers, profile);
+  measure_blocks(job, meter, options, comm.world_size(), workers, profile);
   return profile;
 }
 

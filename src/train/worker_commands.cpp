@@ -63,7 +63,6 @@ void add_measure(CLI::App& app) {
     std::vector<std::string> overrides;
     std::string output;
     MeasureOptions options;
-    double budget = 6;
     RankOptions rank;
   };
   CLI::App* command = app.add_subcommand("measure", "Measure blocks and collectives, all ranks at once");
@@ -73,12 +72,12 @@ void add_measure(CLI::App& app) {
   command->add_option("--threads", arguments->options.threads);
   command->add_option("--link", arguments->options.link, "What joins the workers");
   command->add_option("--per-host", arguments->options.per_host, "Workers on each host; 0: all are on one");
-  command->add_option("--budget", arguments->budget, "Seconds for blocks");
+  command->add_option("--budget", arguments->options.budget.value, "Seconds for blocks");
+  command->add_option("--sample", arguments->options.sample.value, "Seconds that a sample lasts at least");
   command->add_option("--set", arguments->overrides)->type_name("KEY=VALUE");
   arguments->rank.add_to(*command);
   command->callback([arguments] {
     const model::JobSpec job = model::read_job(arguments->yaml, arguments->overrides);
-    arguments->options.budget = Seconds(arguments->budget);
     const auto comm = arguments->rank.connect("measure");
     const profile::Profile profile = measure(job, *comm, arguments->options);
     if (arguments->rank.rank == 0) write_whole(real_file_system(), arguments->output, profile::to_json(profile));
