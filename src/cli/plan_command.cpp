@@ -87,9 +87,9 @@ void measure_profile(const ProfileOptions& options) {
   for (const profile::CommSample& sample : profile.communication) {
     std::printf("%s over %s among %d: %s + bytes / %s\n", sample.operation.c_str(), sample.link.c_str(), sample.ranks, to_text(sample.latency).c_str(),
                 to_text(sample.bandwidth).c_str());
-    for (const profile::CommPoint& point : sample.points)
-      std::printf("    %-10s %-34s%s\n", to_text(point.size).c_str(), with_interval(point.seconds).c_str(),
-                  point.in_turn.median > 0 ? ("  in turn with computing " + with_interval(point.in_turn)).c_str() : "");
+    for (const profile::CommPoint& point : sample.points) std::printf("    %-10s %s\n", to_text(point.size).c_str(), with_interval(point.seconds).c_str());
+    for (const profile::CommPoint& point : sample.in_turn)
+      std::printf("    %-10s %s in turn with computing\n", to_text(point.size).c_str(), with_interval(point.seconds).c_str());
     std::printf("    computing beside it takes %.2f (%.2f to %.2f) times as long, it %.2f (%.2f to %.2f) times beside computing\n", sample.slows.median, sample.slows.low,
                 sample.slows.high, sample.slowed.median, sample.slowed.low, sample.slowed.high);
   }

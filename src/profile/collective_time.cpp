@@ -46,33 +46,26 @@ const CommSample* sample_of(const Profile& profile, const std::string& operation
   return best;
 }
 
-// The same points with the times in turn; those that were not measured differ from the time alone as the nearest does.
-std::vector<CommPoint> in_turn(std::vector<CommPoint> points) {
-  const std::vector<CommPoint> alone = points;
-  for (std::size_t i = 0; i < points.size(); ++i) {
-    const CommPoint* nearest = nullptr;
-    for (const CommPoint& point : alone) {
-      const auto distance = [&](const CommPoint& from) { return std::abs((from.size - points[i].size).value); };
-      if (point.in_turn.median > 0 && (nearest == nullptr || distance(point) < distance(*nearest))) nearest = &point;
-    }
-    if (nearest == nullptr) break;
-    points[i].seconds.median = std::max(1e-6, alone[i].seconds.median + nearest->in_turn.median - nearest->seconds.median);
-  }
-  return points;
-}
-
 // Linear between the measured sizes and on from the last two; below the smallest it costs what that one costs.
-double measured_at(const CommSample& sample, double bytes, Pace pace) {
-  std::vector<CommPoint> points = sample.points;
-  if (pace == Pace::in_turn) points = in_turn(points);
-  if (points.size() < 2) return sample.latency.value + bytes / sample.bandwidth.value;
-  if (bytes <= static_cast<double>(points.front().size.value)) return points.front().seconds.median;
+double read_at(const std::vector<CommPoint>& points, double bytes) {
+  if (bytes <= static_cast<double>(points.front().size.value) || points.size() == 1) return points.front().seconds.median;
   std::size_t upper = 1;
   while (upper + 1 < points.size() && bytes > static_cast<double>(points[upper].size.value)) ++upper;
   const CommPoint& a = points[upper - 1];
   const CommPoint& b = points[upper];
   const double share = (bytes - static_cast<double>(a.size.value)) / static_cast<double>((b.size - a.size).value);
   return std::max(a.seconds.median + share * (b.seconds.median - a.seconds.median), a.seconds.median);
+}
+
+double alone_at(const CommSample& sample, double bytes) {
+  return sample.points.size() > 1 ? read_at(sample.points, bytes) : sample.latency.value + bytes / sample.bandwidth.value;
+}
+
+// Beyond the sizes measured in turn it differs from the time alone as at the nearest of them.
+double in_turn_at(const CommSample& sample, double bytes) {
+  if (sample.in_turn.empty()) return alone_at(sample, bytes);
+  const double within = std::clamp(bytes, static_cast<double>(sample.in_turn.front().size.value), static_cast<double>(sample.in_turn.back().size.value));
+  return std::max(1e-6, read_at(sample.in_turn, within) + alone_at(sample, bytes) - alone_at(sample, within));
 }
 
 }  // namespace
@@ -82,7 +75,7 @@ Seconds collective_time(const Profile& profile, const std::string& operation, By
   const double size = static_cast<double>(bytes.value);
   const CommSample* sample = sample_of(profile, operation, ranks, link);
   if (sample == nullptr) return estimate(operation, size, ranks, link);
-  const double measured = measured_at(*sample, size, pace);
+  const double measured = pace == Pace::alone ? alone_at(*sample, size) : in_turn_at(*sample, size);
   // A message concerns two ranks, however many were there when it was measured.
   if (sample->ranks == ranks || operation == "send") return Seconds(measured);
   return Seconds(measured * estimate(operation, size, ranks, link).value / estimate(operation, size, sample->ranks, link).value);

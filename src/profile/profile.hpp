@@ -34,7 +34,6 @@ struct Measured {
 struct CommPoint {
   Bytes size;
   Measured seconds;
-  Measured in_turn{};               // of each, where computing and it take turns; 0: not measured
 };
 
 // Time of a collective of `bytes` among `ranks` ranks of one host or of several: fitted as latency + bytes / bandwidth.
@@ -45,6 +44,7 @@ struct CommSample {
   Seconds latency;
   BytesPerSecond bandwidth;         // of the buffer, not of the wire
   std::vector<CommPoint> points{};  // smallest first; with two or more the time is read between them instead
+  std::vector<CommPoint> in_turn{}; // the same of each, where computing and it take turns
   Measured slows{};                 // computing beside it takes this many times as long; 0: not measured
   Measured slowed{};                // it takes this many times as long beside computing; 0: not measured
 };

@@ -230,16 +230,19 @@ void measure_optimizer(const model::JobSpec& job, const Meter& meter, int thread
 // A block's passes, to compute with beside communication.
 class Work {
  public:
-  Work(const model::JobSpec& job, const model::BlockInstance& instance) : bound_(instance, 1, job.train.precision) {
-    std::vector<std::int64_t> extents = {1};
+  Work(const model::JobSpec& job, const model::BlockInstance& instance, std::int64_t micro_batch = 1, int tensor_parallel = 1)
+      : bound_(instance, tensor_parallel, job.train.precision) {
+    std::vector<std::int64_t> extents = {micro_batch};
     const auto& shape = instance.spec->inputs.front().shape;
     extents.insert(extents.end(), shape.begin(), shape.end());
     inputs_ = {random_tensor(extents, type_of(job.train.precision))};
-    batch_ = random_batch(1, job.model.dim("seq"), job.model.dim("vocab"));
+    batch_ = random_batch(micro_batch, job.model.dim("seq"), job.model.dim("vocab"));
     pass_.batch = &batch_;
     pass_.precision = job.train.precision;
   }
-  void run(int times) {
+  // With the exchanges of a block that is cut over a group, where there is one.
+  void run(int times, const comm::Group& group = {}) {
+    pass_.tensor_group = group;
     for (int i = 0; i < times; ++i) {
       nn::Saved saved;
       bound_.block->forward(inputs_, saved, pass_);
@@ -276,6 +279,8 @@ class Exchange {
     return group_.receive(std::as_writable_bytes(std::span(other_.data(), count)), rank_ ^ 1, 7);
   }
 
+  const comm::Group& group() const { return group_; }
+
   static constexpr std::size_t kLargest = 8 << 20;
 
  private:
@@ -295,12 +300,10 @@ void fit(profile::CommSample& sample) {
   sample.latency = Seconds(std::max(1e-7, small.seconds.median - static_cast<double>(small.size.value) / bandwidth));
 }
 
-// What each exchange adds where it and computing take turns. `unit`: about the seconds of one turn of computing.
-void measure_in_turn(const Meter& meter, comm::Communicator& comm, Work& work, double unit, Exchange& exchange, const std::string& operation,
-                     profile::CommPoint& point) {
-  const std::size_t bytes = static_cast<std::size_t>(point.size.value);
-  const int turns = std::clamp(meter.repeats(unit + point.seconds.median), 4, 32);
-  const bool message = operation == "send";
+// What a message adds where it goes to a rank that waits for it, computes and answers, as in a pipeline. `unit`: about the seconds
+// of one turn of computing.
+profile::CommPoint message_in_turn(const Meter& meter, comm::Communicator& comm, Work& work, double unit, Exchange& exchange, const profile::CommPoint& alone) {
+  const int turns = std::clamp(meter.repeats(unit + alone.seconds.median), 4, 32);
   std::vector<double> samples;
   for (int i = -1; i < kRepeats; ++i) {
     meter.together();
@@ -308,14 +311,36 @@ void measure_in_turn(const Meter& meter, comm::Communicator& comm, Work& work, d
     meter.together();
     const double seconds = meter.slowest(meter.once([&] {
       for (int turn = 0; turn < turns; ++turn) {
-        // A message goes to a rank that waits for it and then computes and answers, as in a pipeline.
-        if (!message || turn % 2 == comm.rank() % 2) work.run(1);
-        exchange.start(operation, bytes, turn % 2 != 0).wait();
+        if (turn % 2 == comm.rank() % 2) work.run(1);
+        exchange.start("send", static_cast<std::size_t>(alone.size.value), turn % 2 != 0).wait();
       }
     }));
     if (i >= 0) samples.push_back(std::max(1e-6, (seconds - undisturbed) / turns));
   }
-  point.in_turn = meter.slowest(median_of(samples));
+  return {alone.size, meter.slowest(median_of(samples))};
+}
+
+// What each exchange adds to a layer that is cut over `group`, by micro-batch.
+std::vector<profile::CommPoint> all_reduces_in_turn(const model::JobSpec& job, const Meter& meter, const comm::Group& group, int size, const model::BlockInstance& layer) {
+  std::vector<profile::CommPoint> out;
+  for (std::int64_t micro_batch = 1; micro_batch <= job.train.global_batch; micro_batch *= 2) {
+    const model::BlockCost cost = model::cost_of(*layer.spec, {micro_batch, size, job.train.precision, model::Recompute::none});
+    const int exchanges = cost.forward_all_reduces + cost.backward_all_reduces;
+    if (exchanges == 0) continue;
+    Work work(job, layer, micro_batch, size);
+    work.run(1);
+    const int turns = meter.repeats(meter.once([&] { work.run(1); }));
+    std::vector<double> samples;
+    for (int i = -1; i < kRepeats; ++i) {
+      meter.together();
+      const double undisturbed = meter.slowest(meter.once([&] { work.run(turns); }));
+      meter.together();
+      const double seconds = meter.slowest(meter.once([&] { work.run(turns, group); }));
+      if (i >= 0) samples.push_back(std::max(1e-6, (seconds - undisturbed) / (turns * exchanges)));
+    }
+    out.push_back({cost.all_reduce_size, meter.slowest(median_of(samples))});
+  }
+  return out;
 }
 
 // How computing and this communication slow each other down. The computing lasts longer, so that it covers all of it.
@@ -353,7 +378,8 @@ void measure_communication(const model::JobSpec& job, const Meter& meter, comm::
   const auto layer = std::find_if(blocks.begin(), blocks.end(), [](const model::BlockInstance& block) {
     return !block.spec->inputs.empty() && block.spec->outputs.front().name != "loss";
   });
-  Work work(job, layer == blocks.end() ? blocks.back() : *layer);
+  const model::BlockInstance& instance = layer == blocks.end() ? blocks.back() : *layer;
+  Work work(job, instance);
   work.run(1);
   const double unit = meter.slowest(meter.once([&] { work.run(4); })) / 4;
   for (const int size : group_sizes(comm.world_size())) {
@@ -361,7 +387,7 @@ void measure_communication(const model::JobSpec& job, const Meter& meter, comm::
     for (const char* operation : {"all_reduce", "reduce_scatter", "all_gather", "send"}) {
       // A message concerns two ranks; of an odd number one would have no partner.
       if (operation == std::string("send") && size != 2) continue;
-      profile::CommSample sample{operation, link, size, {}, {}, {}, {}, {}};
+      profile::CommSample sample{operation, link, size, {}, {}};
       for (const std::size_t bytes : {std::size_t{16} << 10, std::size_t{128} << 10, std::size_t{1} << 20, Exchange::kLargest}) {
         std::vector<double> samples;
         for (int i = -1; i < kRepeats; ++i) {
@@ -369,11 +395,12 @@ void measure_communication(const model::JobSpec& job, const Meter& meter, comm::
           const double slowest = meter.slowest(meter.once([&] { exchange.start(operation, bytes).wait(); }));
           if (i >= 0) samples.push_back(slowest);
         }
-        sample.points.push_back({Bytes(static_cast<std::int64_t>(bytes)), median_of(samples), {}});
+        sample.points.push_back({Bytes(static_cast<std::int64_t>(bytes)), median_of(samples)});
         // Of the sizes that activations have.
-        const bool waited_for = operation == std::string("all_reduce") || operation == std::string("send");
-        if (waited_for && bytes >= kLeastActivations && bytes <= kMostActivations) measure_in_turn(meter, comm, work, unit, exchange, operation, sample.points.back());
+        if (operation == std::string("send") && bytes >= kLeastActivations && bytes <= kMostActivations)
+          sample.in_turn.push_back(message_in_turn(meter, comm, work, unit, exchange, sample.points.back()));
       }
+      if (operation == std::string("all_reduce") && divides(job.model, size)) sample.in_turn = all_reduces_in_turn(job, meter, exchange.group(), size, instance);
       fit(sample);
       measure_overlap(meter, work, unit, exchange, sample);
       profile.overlap_slowdown = std::max(profile.overlap_slowdown, sample.slows.median);
