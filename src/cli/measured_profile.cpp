@@ -19,6 +19,22 @@ void append(std::vector<Item>& to, const std::vector<Item>& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
+std::vector<std::string> measure_arguments(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides,
+                                           const std::filesystem::path& result, int threads) {
+  std::vector<std::string> arguments = {"measure", train_yaml.string(), "--output", result.string(), "--threads", std::to_string(threads)};
+  for (const auto& setting : overrides) arguments.insert(arguments.end(), {"--set", setting});
+  return arguments;
+}
+
+void merge(profile::Profile& merged, const profile::Profile& measured) {
+  append(merged.blocks, measured.blocks);
+  append(merged.communication, measured.communication);
+  append(merged.optimizers, measured.optimizers);
+  merged.model_fingerprint = measured.model_fingerprint;
+  merged.process_baseline = std::max(merged.process_baseline, measured.process_baseline);
+  merged.overlap_slowdown = std::max(merged.overlap_slowdown, measured.overlap_slowdown);
+}
+
 }  // namespace
 
 std::filesystem::path cached_profile_path(const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
@@ -40,16 +56,32 @@ profile::Profile measure_host(const std::filesystem::path& train_yaml, const std
     const auto result = scratch.path() / text("profile-", shape.workers, "x", shape.threads, ".json");
     std::vector<plan::RankPlace> places;
     for (int rank = 0; rank < shape.workers; ++rank) places.push_back({0, 0, rank, shape.threads});
-    std::vector<std::string> arguments = {"measure", train_yaml.string(), "--output", result.string(), "--threads", std::to_string(shape.threads)};
-    for (const auto& setting : overrides) arguments.insert(arguments.end(), {"--set", setting});
-    control::run_workers(worker_commands(arguments, places, cluster), {});
-    const profile::Profile measured = profile::load_profile(result);
-    append(merged.blocks, measured.blocks);
-    append(merged.communication, measured.communication);
-    append(merged.optimizers, measured.optimizers);
-    merged.model_fingerprint = measured.model_fingerprint;
-    merged.process_baseline = std::max(merged.process_baseline, measured.process_baseline);
-    merged.overlap_slowdown = std::max(merged.overlap_slowdown, measured.overlap_slowdown);
+    control::run_workers(worker_commands(measure_arguments(train_yaml, overrides, result, shape.threads), places, cluster), {});
+    merge(merged, profile::load_profile(result));
+  }
+  merged.host = cluster.name;
+  return merged;
+}
+
+profile::Profile measure_hosts(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
+                               const cluster::ClusterSpec& cluster, const std::string& launcher) {
+  const cluster::ResourceGroup& group = cluster.groups.front();
+  const TemporaryFolder scratch;
+  profile::Profile merged;
+  for (const plan::WorkerShape& shape : plan::worker_shapes(job, cluster)) {
+    std::fprintf(stderr, "measuring %d hosts with %d worker%s of %d thread%s\n", group.nodes, shape.workers, shape.workers == 1 ? "" : "s", shape.threads,
+                 shape.threads == 1 ? "" : "s");
+    const auto result = scratch.path() / text("profile-", shape.workers, "x", shape.threads, ".json");
+    std::vector<std::string> arguments = {control::sibling_program("tessera-worker").string()};
+    for (const std::string& argument : measure_arguments(train_yaml, overrides, result, shape.threads)) arguments.push_back(argument);
+    // There is no second chance to measure what a small budget leaves out; the hosts may be held to a share of a core.
+    arguments.insert(arguments.end(), {"--link", group.network.name, "--per-host", std::to_string(shape.workers), "--budget", "300", "--sample", "0.25"});
+    control::WorkerCommand command;
+    command.arguments = {"/bin/sh", "-c", "exec " + launcher + " \"$@\"", "launcher"};
+    command.arguments.insert(command.arguments.end(), arguments.begin(), arguments.end());
+    command.environment = {{"OMP_NUM_THREADS", std::to_string(shape.threads)}};
+    control::run_workers({command}, {});
+    merge(merged, profile::load_profile(result));
   }
   merged.host = cluster.name;
   return merged;

@@ -100,13 +100,19 @@ struct ProfileOptions {
   std::string yaml;
   std::string output;
   std::vector<std::string> overrides;
+  std::string launcher;
   bool json = false;
 };
+
+std::string with_interval(const profile::Measured& seconds) {
+  return text(to_text(Seconds(seconds.median)), " (", to_text(Seconds(seconds.low)), " to ", to_text(Seconds(seconds.high)), ")");
+}
 
 void measure_profile(const ProfileOptions& options) {
   const model::JobSpec job = model::read_job(options.yaml, options.overrides);
   const cluster::ClusterSpec cluster = cluster::resolve(job.cluster);
-  const profile::Profile profile = measure_host(options.yaml, options.overrides, job, cluster);
+  const profile::Profile profile = options.launcher.empty() ? measure_host(options.yaml, options.overrides, job, cluster)
+                                                            : measure_hosts(options.yaml, options.overrides, job, cluster, options.launcher);
   const std::filesystem::path path = options.output.empty() ? cached_profile_path(job, cluster) : std::filesystem::path(options.output);
   if (path.has_parent_path()) real_file_system().create_directories(path.parent_path());
   write_whole(real_file_system(), path, profile::to_json(profile));
@@ -114,14 +120,21 @@ void measure_profile(const ProfileOptions& options) {
     std::printf("%s", profile::to_json(profile).c_str());
     return;
   }
-  std::printf("%-20s %6s %4s %8s %11s %12s %12s\n", "block", "batch", "tp", "workers", "threads", "forward", "backward");
+  std::printf("medians with 95 %% confidence intervals\n%-20s %6s %4s %8s %8s  %-34s %s\n", "block", "batch", "tp", "workers", "threads", "forward", "backward");
   for (const profile::BlockSample& sample : profile.blocks)
-    std::printf("%-20s %6lld %4d %8d %11d %12s %12s\n", sample.kind.c_str(), static_cast<long long>(sample.micro_batch), sample.tensor_parallel, sample.neighbours,
-                sample.threads, to_text(sample.forward).c_str(), to_text(sample.backward).c_str());
-  for (const profile::CommSample& sample : profile.communication)
+    std::printf("%-20s %6lld %4d %8d %8d  %-34s %s\n", sample.kind.c_str(), static_cast<long long>(sample.micro_batch), sample.tensor_parallel, sample.neighbours,
+                sample.threads, with_interval({sample.forward.value, sample.forward_low.value, sample.forward_high.value}).c_str(),
+                with_interval({sample.backward.value, sample.backward_low.value, sample.backward_high.value}).c_str());
+  for (const profile::CommSample& sample : profile.communication) {
     std::printf("%s over %s among %d: %s + bytes / %s\n", sample.operation.c_str(), sample.link.c_str(), sample.ranks, to_text(sample.latency).c_str(),
                 to_text(sample.bandwidth).c_str());
-  std::printf("computation beside communication takes %.2f times as long\nwritten to %s\n", profile.overlap_slowdown, path.c_str());
+    for (const profile::CommPoint& point : sample.points) std::printf("    %-10s %s\n", to_text(point.size).c_str(), with_interval(point.seconds).c_str());
+    for (const profile::CommPoint& point : sample.in_turn)
+      std::printf("    %-10s %s in turn with computing\n", to_text(point.size).c_str(), with_interval(point.seconds).c_str());
+    std::printf("    computing beside it takes %.2f (%.2f to %.2f) times as long, it %.2f (%.2f to %.2f) times beside computing\n", sample.slows.median, sample.slows.low,
+                sample.slows.high, sample.slowed.median, sample.slowed.low, sample.slowed.high);
+  }
+  std::printf("written to %s\n", path.c_str());
 }
 
 }  // namespace
@@ -159,6 +172,9 @@ void add_profile_command(CLI::App& app) {
   command->add_option("train_yaml", options->yaml, "Whose model and batch to measure")->required();
   command->add_option("-o,--output", options->output, "Write here instead of the cache");
   command->add_option("--set", options->overrides, "Override a key of the YAML (repeatable)")->type_name("KEY=VALUE");
+  command->add_option("--launcher", options->launcher,
+                      "Measure on all hosts of the cluster: the command that starts the words after it once for every worker, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT")
+      ->type_name("COMMAND");
   command->add_flag("--json", options->json, "The profile as JSON");
   command->callback([options] { measure_profile(*options); });
 }

@@ -39,6 +39,10 @@ void run_fluid(std::vector<FluidQueue>& queues) {
       for (std::size_t other = 0; other < count; ++other)
         if (other != q && active[other] && meet(queues[q], queues[other])) users += queues[other].weight;
       rate[q] = queues[q].weight / users;
+      if (now < queues[q].beside_until) {
+        rate[q] /= queues[q].slowed;
+        step = std::min(step, queues[q].beside_until - now);
+      }
       step = std::min(step, left[q] / rate[q]);
     }
     now += step;

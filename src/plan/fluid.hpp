@@ -17,6 +17,8 @@ struct FluidItem {
 struct FluidQueue {
   std::vector<FluidItem> items;
   double weight = 1;                 // how many transfers are active at once for each item
+  double beside_until = 0;           // until then its ranks compute, and its items take `slowed` times as long
+  double slowed = 1;
   std::set<std::pair<int, int>> nodes;  // (group, node) whose shared link it uses; empty: a link of its own
 };
 

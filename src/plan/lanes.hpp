@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "profile/profile.hpp"
+
 namespace tessera::plan {
 
 struct LaneWork {
@@ -14,23 +16,24 @@ struct LaneWork {
 
 struct LaneEnd {
   double compute = 0;                  // when the last computation ended
-  double communication = 0;            // when the last communication ended; the start where there was none
+  double communication = 0;            // when the last communication ended; when computing did where it hid them
   std::vector<double> compute_ends;    // by work
 };
 
-inline LaneEnd run_lanes(double start, const std::vector<LaneWork>& works, double slowdown) {
+// While both run, computing takes `overlap.slows` times as long and communication `overlap.slowed` times.
+inline LaneEnd run_lanes(double start, const std::vector<LaneWork>& works, const profile::Overlap& overlap) {
   LaneEnd end{start, start, {}};
   double now = start;
-  double busy_until = start;           // of the communication lane
+  double left = 0;                     // of the communications under way, alone
   for (const LaneWork& work : works) {
-    const double covered = std::max(0.0, busy_until - now);
-    // Within `covered` seconds only covered / slowdown of work gets done.
-    now = work.compute * slowdown <= covered ? now + work.compute * slowdown : now + covered + (work.compute - covered / slowdown);
+    const double beside = std::min(work.compute * overlap.slows, left * overlap.slowed);
+    now += beside + (work.compute - beside / overlap.slows);
+    left -= beside / overlap.slowed;
     end.compute_ends.push_back(now);
-    for (double duration : work.released) busy_until = std::max(busy_until, now) + duration;
+    for (double duration : work.released) left += duration;
   }
   end.compute = now;
-  end.communication = busy_until;
+  end.communication = now + left;
   return end;
 }
 

@@ -47,7 +47,7 @@ class Predictor {
  public:
   Predictor(const Plan& plan, Prices& prices)
       : plan_(plan), prices_(prices), places_(places_of(plan, prices.cluster())), stage_count_(static_cast<int>(plan.stages.size())),
-        micro_batches_(static_cast<int>(plan.micro_batches)), slowdown_(std::max(1.0, prices.profile().overlap_slowdown)) {
+        micro_batches_(static_cast<int>(plan.micro_batches)) {
     for (int s = 0; s < stage_count_; ++s) times_.push_back(times_of(s));
     add_sends();
     share_sends();
@@ -93,7 +93,7 @@ class Predictor {
     const cluster::Link& link = link_among(plan_, prices_.cluster(), group);
     std::vector<std::vector<int>> replicas;
     for (int d = 0; d < strategy(s).dp; ++d) replicas.push_back(tensor_group(s, d));
-    return prices_.collective("all_reduce", bytes, strategy(s).tp, link) * sharing(replicas, link);
+    return prices_.collective("all_reduce", bytes, strategy(s).tp, link, profile::Pace::in_turn) * sharing(replicas, link);
   }
 
   // Ranks that compute equally fast are priced once.
@@ -196,7 +196,7 @@ class Predictor {
       std::vector<std::vector<int>> pairs;
       for (std::size_t i = 0; i < plan_.stages[s].ranks.size(); ++i) pairs.push_back({plan_.stages[s].ranks[i], plan_.stages[s + 1].ranks[i]});
       const cluster::Link& link = link_among(plan_, prices_.cluster(), pairs.front());
-      const double time = prices_.collective("send", elements * model::element_size(plan_.precision).value, 2, link) * sharing(pairs, link);
+      const double time = prices_.collective("send", elements * model::element_size(plan_.precision).value, 2, link, profile::Pace::in_turn) * sharing(pairs, link);
       times_[s].activation_send = times_[s].gradient_send = time;
     }
   }
@@ -253,6 +253,14 @@ class Predictor {
     }
   }
 
+  const char* reduction(int s) const { return strategy(s).zero > 0 ? "reduce_scatter" : "all_reduce"; }
+
+  // Between computing and a data-parallel collective of the stage.
+  profile::Overlap overlap(int s, const char* operation) const {
+    if (strategy(s).dp < 2) return {};
+    return prices_.overlap(operation, strategy(s).dp, link_among(plan_, prices_.cluster(), data_group(s, 0)));
+  }
+
   double reduce_time(int s, std::int64_t count) const {
     const Strategy& of = strategy(s);
     if (of.dp < 2) return 0;
@@ -260,7 +268,7 @@ class Predictor {
     const cluster::Link& link = link_among(plan_, prices_.cluster(), group);
     std::vector<std::vector<int>> groups;
     for (int t = 0; t < of.tp; ++t) groups.push_back(data_group(s, t));
-    return prices_.collective(of.zero > 0 ? "reduce_scatter" : "all_reduce", count * 4, of.dp, link) * sharing(groups, link);
+    return prices_.collective(reduction(s), count * 4, of.dp, link) * sharing(groups, link);
   }
 
   double gather_time(int s, std::int64_t count) const {
@@ -309,12 +317,12 @@ class Predictor {
     return out;
   }
 
-  LaneEnd final_backward(int s, double start) { return run_lanes(start, final_work(s).works, slowdown_); }
+  LaneEnd final_backward(int s, double start) { return run_lanes(start, final_work(s).works, overlap(s, reduction(s))); }
 
   StageEnd drain(int s) {
     StageEnd end;
     const FinalWork work = final_work(s);
-    const LaneEnd lanes = run_lanes(final_start_[s], work.works, slowdown_);
+    const LaneEnd lanes = run_lanes(final_start_[s], work.works, overlap(s, reduction(s)));
     end.backward = lanes.compute;
     const std::vector<BucketShape> buckets = prices_.buckets(plan_, s);
     for (std::size_t b = 0; b < buckets.size(); ++b) {
@@ -351,6 +359,8 @@ class Predictor {
     std::vector<FluidQueue> queues;
     for (int s = 0; s < stage_count_; ++s) {
       FluidQueue queue = data_queue(s);
+      queue.beside_until = ends_[s].backward;
+      queue.slowed = overlap(s, reduction(s)).slowed;
       for (const Reduction& reduction : ends_[s].reductions) {
         double ready = reduction.ready;
         if (reduction.tied_stage >= 0) {
@@ -389,8 +399,10 @@ class Predictor {
         if (sharded) work.released.push_back(gather_time(s, bucket.count));
         works.push_back(std::move(work));
       }
-      const LaneEnd lanes = run_lanes(norm_, works, slowdown_);
+      const LaneEnd lanes = run_lanes(norm_, works, overlap(s, "all_gather"));
       for (std::size_t b = 0; b < works.size() && sharded; ++b) gathers.items.push_back({lanes.compute_ends[b], works[b].released.front(), 0});
+      gathers.beside_until = lanes.compute;
+      gathers.slowed = overlap(s, "all_gather").slowed;
       queues.push_back(std::move(gathers));
       ends_[s].stepped = ends_[s].end = lanes.compute;
     }
@@ -441,7 +453,6 @@ class Predictor {
   std::vector<Place> places_;
   int stage_count_;
   int micro_batches_;
-  double slowdown_;
   std::vector<Place> slowest_place_;
   std::vector<StageTimes> times_;
   std::vector<std::vector<double>> forward_end_;

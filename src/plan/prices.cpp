@@ -43,8 +43,8 @@ double Prices::optimizer(std::int64_t parameters, const Place& place) const {
   return profile::optimizer_time(profile_, optimizer_kind_, parameters, train_.precision, cluster_.groups[place.group].device, place.threads, place.neighbours).value;
 }
 
-double Prices::collective(const std::string& operation, std::int64_t bytes, int ranks, const cluster::Link& link) const {
-  return profile::collective_time(profile_, operation, Bytes(bytes), ranks, link).value;
+double Prices::collective(const std::string& operation, std::int64_t bytes, int ranks, const cluster::Link& link, profile::Pace pace) const {
+  return profile::collective_time(profile_, operation, Bytes(bytes), ranks, link, pace).value;
 }
 
 std::vector<BlockSegment> Prices::segments(int first, int last, model::Recompute recompute) const {

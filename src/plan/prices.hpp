@@ -55,7 +55,8 @@ class Prices {
   const BlockPrice& block(int repeat, const model::BlockShard& shard, const Place& place);
   double optimizer(std::int64_t parameters, const Place& place) const;
   // Alone on its links.
-  double collective(const std::string& operation, std::int64_t bytes, int ranks, const cluster::Link& link) const;
+  double collective(const std::string& operation, std::int64_t bytes, int ranks, const cluster::Link& link, profile::Pace pace = profile::Pace::alone) const;
+  profile::Overlap overlap(const std::string& operation, int ranks, const cluster::Link& link) const { return profile::overlap_of(profile_, operation, ranks, link); }
 
   // Of a run of blocks [first, last) under one recomputation; the model's first and last block are never recomputed.
   std::vector<BlockSegment> segments(int first, int last, model::Recompute recompute) const;

@@ -24,6 +24,18 @@ struct BlockSample {
   Seconds backward, backward_low, backward_high;
 };
 
+// A median with its 95 % confidence interval.
+struct Measured {
+  double median = 0;
+  double low = 0;
+  double high = 0;
+};
+
+struct CommPoint {
+  Bytes size;
+  Measured seconds;
+};
+
 // Time of a collective of `bytes` among `ranks` ranks of one host or of several: fitted as latency + bytes / bandwidth.
 struct CommSample {
   std::string operation;            // "all_reduce", "reduce_scatter", "all_gather", "send"
@@ -31,6 +43,10 @@ struct CommSample {
   int ranks = 2;
   Seconds latency;
   BytesPerSecond bandwidth;         // of the buffer, not of the wire
+  std::vector<CommPoint> points{};  // smallest first; with two or more the time is read between them instead
+  std::vector<CommPoint> in_turn{}; // the same of each, where computing and it take turns
+  Measured slows{};                 // computing beside it takes this many times as long; 0: not measured
+  Measured slowed{};                // it takes this many times as long beside computing; 0: not measured
 };
 
 struct OptimizerSample {
@@ -48,7 +64,7 @@ struct Profile {
   std::vector<CommSample> communication;
   std::vector<OptimizerSample> optimizers;
   Bytes process_baseline;           // resident size of a worker before it holds any tensor
-  double overlap_slowdown = 1.0;    // computation beside communication takes this many times as long
+  double overlap_slowdown = 1.0;    // computation beside communication takes this many times as long, where its sample does not say
 };
 
 struct BlockTime {
@@ -61,7 +77,16 @@ struct BlockTime {
 // max(FLOPs / (peak x efficiency), bytes / bandwidth).
 BlockTime block_time(const Profile& profile, const model::BlockSpec& block, const model::BlockShard& shard,
                      const cluster::Device& device, int threads, int neighbours);
-Seconds collective_time(const Profile& profile, const std::string& operation, Bytes bytes, int ranks, const cluster::Link& link);
+// `in_turn`: as it takes where it alternates with computing: the ranks then do not come at the same moment, and who has waited
+// may compute faster for a while.
+enum class Pace { alone, in_turn };
+Seconds collective_time(const Profile& profile, const std::string& operation, Bytes bytes, int ranks, const cluster::Link& link, Pace pace = Pace::alone);
+// How many times longer computing takes beside this communication, and the other way round.
+struct Overlap {
+  double slows = 1;
+  double slowed = 1;
+};
+Overlap overlap_of(const Profile& profile, const std::string& operation, int ranks, const cluster::Link& link);
 Seconds optimizer_time(const Profile& profile, const std::string& kind, std::int64_t parameters, model::Precision precision,
                        const cluster::Device& device, int threads, int neighbours);
 

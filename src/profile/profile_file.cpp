@@ -18,7 +18,15 @@ Json json_of(const BlockSample& s) {
 }
 
 Json json_of(const CommSample& s) {
-  return {{"operation", s.operation}, {"link", s.link}, {"ranks", s.ranks}, {"latency", s.latency.value}, {"bandwidth", s.bandwidth.value}};
+  Json out = {{"operation", s.operation}, {"link", s.link}, {"ranks", s.ranks}, {"latency", s.latency.value}, {"bandwidth", s.bandwidth.value}};
+  const auto add = [&](const char* key, const std::vector<CommPoint>& points) {
+    for (const CommPoint& point : points) out[key].push_back({point.size.value, point.seconds.median, point.seconds.low, point.seconds.high});
+  };
+  add("points", s.points);
+  add("in_turn", s.in_turn);
+  if (s.slows.median > 0) out["slows"] = {s.slows.median, s.slows.low, s.slows.high};
+  if (s.slowed.median > 0) out["slowed"] = {s.slowed.median, s.slowed.low, s.slowed.high};
+  return out;
 }
 
 Json json_of(const OptimizerSample& s) {
@@ -76,7 +84,7 @@ BlockSample read_block(const ConfigNode& node) {
 }
 
 CommSample read_comm(const ConfigNode& node) {
-  node.allow_only({"operation", "link", "ranks", "latency", "bandwidth"});
+  node.allow_only({"operation", "link", "ranks", "latency", "bandwidth", "points", "in_turn", "slows", "slowed"});
   CommSample s;
   s.operation = node.at("operation").as_choice({"all_reduce", "reduce_scatter", "all_gather", "send"});
   s.link = node.at("link").as_string();
@@ -84,6 +92,25 @@ CommSample read_comm(const ConfigNode& node) {
   if (s.ranks < 2) throw node.at("ranks").error("a collective needs two ranks");
   s.latency = Seconds(time_of(node.at("latency")));
   s.bandwidth = BytesPerSecond(positive(node.at("bandwidth")));
+  const auto read_points = [&](const char* key, std::vector<CommPoint>& points) {
+    const auto found = node.find(key);
+    if (!found) return;
+    for (const ConfigNode& point : found->items()) {
+      if (point.size() != 4) throw point.error(text("has ", point.size(), " entries"), "[bytes, median, low, high]");
+      points.push_back({Bytes(point[0].as_int_at_least(1)), {positive(point[1]), time_of(point[2]), time_of(point[3])}});
+      if (points.size() > 1 && points.back().size <= points[points.size() - 2].size) throw point.error("the sizes do not grow");
+    }
+  };
+  read_points("points", s.points);
+  read_points("in_turn", s.in_turn);
+  const auto read_factor = [&](const char* key, Measured& factor) {
+    const auto found = node.find(key);
+    if (!found) return;
+    if (found->size() != 3) throw found->error(text("has ", found->size(), " entries"), "[median, low, high]");
+    factor = {positive((*found)[0]), time_of((*found)[1]), time_of((*found)[2])};
+  };
+  read_factor("slows", s.slows);
+  read_factor("slowed", s.slowed);
   return s;
 }
 

@@ -15,6 +15,8 @@ struct Use {
 
 struct Transfer {
   double seconds = 0;  // alone on its links
+  double slows = 1;    // computing beside it takes this many times as long
+  double slowed = 1;   // it takes this many times as long beside computing
   std::vector<Use> uses;
 };
 
@@ -32,8 +34,6 @@ class Costs {
   virtual Transfer message(int program, const program::Instruction& send) = 0;
   virtual Transfer collective(int program, const program::Instruction& instruction) = 0;
   virtual program::MemoryBudget memory(int program) = 0;
-  // How many times longer computing takes beside a collective.
-  virtual double slowdown() const = 0;
 };
 
 }  // namespace tessera::sim

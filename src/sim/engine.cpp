@@ -31,17 +31,20 @@ struct Task {
   std::optional<Transfer> then;  // computing: the exchange that follows
   int together = -1;             // of an exchange
   bool computing = false;
-  bool collective = false;       // slows the computation of its ranks down
+  bool collective = false;       // it and the computation of its ranks slow each other down
+  double slowed = 1;
 };
 
 class Engine {
  public:
   Engine(const std::vector<Program>& programs, const std::function<int(int)>& program_of, Costs& costs)
-      : programs_(programs), costs_(costs), slowdown_(std::max(1.0, costs.slowdown())), streams_(program::streams_of(programs, program_of)) {
+      : programs_(programs), costs_(costs), streams_(program::streams_of(programs, program_of)) {
     const std::size_t count = programs.size();
     head_.assign(streams_.streams.size(), 0);
     running_.assign(streams_.streams.size(), false);
     collectives_.assign(count, 0);
+    slows_.assign(count, 1);
+    computing_.assign(count, false);
     dirty_flag_.assign(count, false);
     result_.ranks.resize(count);
     first_pass_.assign(count, -1);
@@ -118,6 +121,9 @@ class Engine {
     if (task.collective) transfer = costs_.collective(program(first), at(first));
     task.streams = meeting.streams;
     task.uses = std::move(transfer.uses);
+    task.slowed = transfer.slowed;
+    if (task.collective)
+      for (const int stream : task.streams) slows_[program(stream)] = std::max(slows_[program(stream)], transfer.slows);
     begin(std::move(task), transfer.seconds);
   }
 
@@ -148,6 +154,7 @@ class Engine {
     for (const int stream : task.streams) {
       running_[stream] = true;
       if (task.collective) ++collectives_[program(stream)];
+      if (task.computing) computing_[program(stream)] = true;
     }
     load(task, 1);
     tasks_.push_back(std::move(task));
@@ -172,7 +179,9 @@ class Engine {
       int sharing = 1;
       if (!task.computing)
         for (const Use& use : task.uses) sharing = std::max(sharing, users_[use.resource]);
-      task.rate = task.computing && collectives_[program(task.streams.front())] > 0 ? 1.0 / slowdown_ : 1.0 / sharing;
+      task.rate = task.computing ? 1.0 / slows_[program(task.streams.front())] : 1.0 / sharing;
+      const auto computes = [&](int stream) { return computing_[program(stream)]; };
+      if (task.collective && task.slowed > 1 && std::any_of(task.streams.begin(), task.streams.end(), computes)) task.rate /= task.slowed;
     }
   }
 
@@ -198,6 +207,7 @@ class Engine {
 
   void end(Task task) {
     load(task, -1);
+    if (task.computing) computing_[program(task.streams.front())] = false;
     if (task.computing && task.then) {
       // The same instruction goes on as an exchange.
       task.total = task.left = task.then->seconds;
@@ -210,7 +220,7 @@ class Engine {
     }
     for (const int stream : task.streams) {
       const int p = program(stream);
-      if (task.collective) --collectives_[p];
+      if (task.collective && --collectives_[p] == 0) slows_[p] = 1;
       if (streams_.streams[stream].meeting < 0) end_compute(p, at(stream));
       result_.spans.push_back({programs_[p].rank, index(stream), Seconds(task.begin), Seconds(now_)});
       done_[p][index(stream)] = true;
@@ -249,7 +259,6 @@ class Engine {
 
   const std::vector<Program>& programs_;
   Costs& costs_;
-  double slowdown_;
   program::Streams streams_;
   double now_ = 0;
   std::vector<Task> tasks_;
@@ -257,6 +266,8 @@ class Engine {
   std::vector<bool> running_;                  // by stream: its head
   std::vector<std::vector<bool>> done_;        // by program, instruction
   std::vector<int> collectives_;               // by program: under way
+  std::vector<double> slows_;                  // by program: how many times longer computing takes beside them
+  std::vector<bool> computing_;                // by program
   std::vector<int> users_;                     // by resource
   std::map<std::pair<int, int>, int> members_; // of a shared exchange, by resource and number
   std::vector<int> dirty_;

@@ -115,7 +115,8 @@ Compute PricedCosts::price(int index, const Instruction& instruction) {
     if (program.tensor_group < 0 || reductions == 0) continue;
     const auto& members = program.groups[program.tensor_group].ranks;
     out.exchange.seconds +=
-        reductions * prices_.collective("all_reduce", price.cost.all_reduce_size.value, program.tp_size, plan::link_among(plan_, prices_.cluster(), members));
+        reductions * prices_.collective("all_reduce", price.cost.all_reduce_size.value, program.tp_size, plan::link_among(plan_, prices_.cluster(), members),
+                                         profile::Pace::in_turn);
   }
   if (out.exchange.seconds > 0) {
     out.exchange.uses = uses(peers(index, program.tensor_group, instruction.op), [&](const Group& group) { return of_collective(group); });
@@ -127,7 +128,7 @@ Compute PricedCosts::price(int index, const Instruction& instruction) {
 Transfer PricedCosts::message(int index, const Instruction& send) {
   const Program& program = programs_[index];
   Transfer out;
-  out.seconds = prices_.collective("send", send.bytes.value, 2, plan::link_among(plan_, prices_.cluster(), {program.rank, send.peer}));
+  out.seconds = prices_.collective("send", send.bytes.value, 2, plan::link_among(plan_, prices_.cluster(), {program.rank, send.peer}), profile::Pace::in_turn);
   const auto [found, fresh] = message_uses_.try_emplace({index, send.peer, send.op});
   if (fresh) {
     std::vector<Group> groups = {{program.rank, send.peer}};
@@ -156,7 +157,12 @@ Transfer PricedCosts::collective(int index, const Instruction& instruction) {
   const char* operation = instruction.op == Op::gather_parameters             ? "all_gather"
                           : instruction.op == Op::reduce_gradients && sharded ? "reduce_scatter"
                                                                               : "all_reduce";
-  out.seconds = prices_.collective(operation, instruction.bytes.value, static_cast<int>(members.size()), plan::link_among(plan_, prices_.cluster(), members));
+  const cluster::Link& link = plan::link_among(plan_, prices_.cluster(), members);
+  const int ranks = static_cast<int>(members.size());
+  const profile::Overlap overlap = prices_.overlap(operation, ranks, link);
+  out.seconds = prices_.collective(operation, instruction.bytes.value, ranks, link);
+  out.slows = overlap.slows;
+  out.slowed = overlap.slowed;
   return out;
 }
 

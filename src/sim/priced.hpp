@@ -30,7 +30,6 @@ class PricedCosts final : public Costs {
   Transfer message(int program, const program::Instruction& send) override;
   Transfer collective(int program, const program::Instruction& instruction) override;
   program::MemoryBudget memory(int program) override;
-  double slowdown() const override { return prices_.profile().overlap_slowdown; }
 
  private:
   // Ranks that transfer together, first those that send.

@@ -11,10 +11,9 @@ class GivenCosts final : public Costs {
   GivenCosts(const std::vector<program::Program>& programs, const StageTimes& times) : programs_(programs), times_(times) {}
 
   Compute compute(int program, const program::Instruction& instruction) override;
-  Transfer message(int, const program::Instruction&) override { return {times_.message.value, {}}; }
+  Transfer message(int, const program::Instruction&) override { return {.seconds = times_.message.value, .uses = {}}; }
   Transfer collective(int, const program::Instruction&) override { return {}; }
   program::MemoryBudget memory(int program) override;
-  double slowdown() const override { return 1; }
 
  private:
   const std::vector<program::Program>& programs_;

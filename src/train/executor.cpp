@@ -43,31 +43,29 @@ Scalars Executor::run(const std::vector<nn::Batch>& batches, double loss_scale, 
   started_.assign(count, false);
   executed_.assign(count, false);
   handles_.assign(count, {});
+  begins_.assign(count, 0);
   buffers_.assign(count, {});
   pending_.clear();
   spans_.clear();
   scalars_.assign(4, 0.0);
   wish_to_stop_ = wish_to_stop ? 1 : 0;
   step_start_ = real_clock().now().value;
+  // What can go beside computing starts as soon as it may, wherever it stands in the program.
+  for (std::size_t i = 0; i < count; ++i)
+    if (!program::is_compute(program_.instructions[i].op)) pending_.push_back(static_cast<int>(i));
+  start_ready();
   for (std::size_t i = 0; i < count; ++i) {
-    const int index = static_cast<int>(i);
-    if (program::is_compute(program_.instructions[i].op)) {
-      for (int dependency : program_.instructions[i].after) complete(dependency);
-      const double begin = real_clock().now().value - step_start_;
-      compute(index, batches, loss_scale, step);
-      executed_[i] = true;
-      spans_.push_back({index, begin, real_clock().now().value - step_start_});
-    } else {
-      pending_.push_back(index);
-    }
+    if (!program::is_compute(program_.instructions[i].op)) continue;
+    for (int dependency : program_.instructions[i].after) complete(dependency);
+    const double begin = real_clock().now().value - step_start_;
+    compute(static_cast<int>(i), batches, loss_scale, step);
+    executed_[i] = true;
+    spans_.push_back({static_cast<int>(i), begin, real_clock().now().value - step_start_});
     start_ready();
   }
   for (std::size_t i = 0; i < count; ++i) complete(static_cast<int>(i));
   for (std::size_t i = 0; i < count; ++i)
-    for (const auto& handle : handles_[i]) {
-      const double end = spans_.empty() ? 0 : real_clock().now().value - step_start_;
-      spans_.push_back({static_cast<int>(i), std::max(0.0, end - handle.elapsed().value), end});
-    }
+    for (const auto& handle : handles_[i]) spans_.push_back({static_cast<int>(i), begins_[i], begins_[i] + handle.elapsed().value});
   return {scalars_[0], scalars_[1], scalars_[2], scalars_[3]};
 }
 
@@ -169,12 +167,13 @@ void Executor::start_ready() {
 
 void Executor::start(int index) {
   handles_[index].clear();
+  begins_[index] = real_clock().now().value - step_start_;
   handles_[index].push_back(communicate(index));
   started_[index] = true;
 }
 
-// Everything pending before `index` has only dependencies that have started, so waiting for the first pending one's
-// dependencies always makes progress.
+// What computes before `index` has run, so that the first pending one, which is not after it, waits for communication alone, and
+// waiting for that always makes progress.
 void Executor::complete(int index) {
   if (program::is_compute(program_.instructions[index].op)) {
     ensure(executed_[index], "a compute instruction was waited for before its turn");

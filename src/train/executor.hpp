@@ -76,6 +76,7 @@ class Executor {
   std::vector<nn::Tensors> buffers_;                  // kept until their communication is complete
   std::vector<int> pending_;                          // communication not yet started, in order
   std::vector<double> scalars_;
+  std::vector<double> begins_;                        // of communication, seconds since the step began
   std::vector<InstructionSpan> spans_;
   double step_start_ = 0;
   double wish_to_stop_ = 0;

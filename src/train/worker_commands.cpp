@@ -62,20 +62,24 @@ void add_measure(CLI::App& app) {
     std::string yaml;
     std::vector<std::string> overrides;
     std::string output;
-    int threads = 1;
+    MeasureOptions options;
     RankOptions rank;
   };
   CLI::App* command = app.add_subcommand("measure", "Measure blocks and collectives, all ranks at once");
   auto arguments = std::make_shared<Arguments>();
   command->add_option("train_yaml", arguments->yaml)->required();
   command->add_option("--output", arguments->output)->required();
-  command->add_option("--threads", arguments->threads);
+  command->add_option("--threads", arguments->options.threads);
+  command->add_option("--link", arguments->options.link, "What joins the workers");
+  command->add_option("--per-host", arguments->options.per_host, "Workers on each host; 0: all are on one");
+  command->add_option("--budget", arguments->options.budget.value, "Seconds for blocks");
+  command->add_option("--sample", arguments->options.sample.value, "Seconds that a sample lasts at least");
   command->add_option("--set", arguments->overrides)->type_name("KEY=VALUE");
   arguments->rank.add_to(*command);
   command->callback([arguments] {
     const model::JobSpec job = model::read_job(arguments->yaml, arguments->overrides);
     const auto comm = arguments->rank.connect("measure");
-    const profile::Profile profile = measure(job, *comm, {arguments->threads});
+    const profile::Profile profile = measure(job, *comm, arguments->options);
     if (arguments->rank.rank == 0) write_whole(real_file_system(), arguments->output, profile::to_json(profile));
     comm->world().barrier().wait();
   });

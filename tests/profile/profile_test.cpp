@@ -162,6 +162,32 @@ TEST(CollectiveTime, UsesTheFitOfTheSameLinkAndOperation) {
   EXPECT_LT(eight, 1.3);
 }
 
+TEST(CollectiveTime, IsReadBetweenTheMeasuredSizes) {
+  Profile profile;
+  profile.communication = {{"send", "net", 2, Seconds(9), BytesPerSecond(1)}};
+  profile.communication[0].points = {{Bytes(1000), {0.1, 0.1, 0.1}}, {Bytes(3000), {0.3, 0.3, 0.3}}};
+  profile.communication[0].in_turn = {{Bytes(2000), {0.15, 0.15, 0.15}}, {Bytes(3000), {0.2, 0.2, 0.2}}};
+  EXPECT_DOUBLE_EQ(collective_time(profile, "send", Bytes(10), 2, wire(false)).value, 0.1);
+  EXPECT_DOUBLE_EQ(collective_time(profile, "send", Bytes(2000), 2, wire(false)).value, 0.2);
+  EXPECT_DOUBLE_EQ(collective_time(profile, "send", Bytes(5000), 2, wire(false)).value, 0.5);
+  // In turn with computing it is faster, beyond the sizes where that was measured by as much as there; never less than nothing.
+  EXPECT_NEAR(collective_time(profile, "send", Bytes(2500), 2, wire(false), Pace::in_turn).value, 0.175, 1e-9);
+  EXPECT_NEAR(collective_time(profile, "send", Bytes(5000), 2, wire(false), Pace::in_turn).value, 0.4, 1e-5);
+  EXPECT_GT(collective_time(profile, "send", Bytes(10), 2, wire(false), Pace::in_turn).value, 0);
+}
+
+TEST(CollectiveTime, AndComputingSlowEachOtherDownAsMeasured) {
+  Profile profile;
+  profile.overlap_slowdown = 1.5;
+  profile.communication = {{"all_reduce", "net", 4, Seconds(1e-3), BytesPerSecond(1e8)}};
+  EXPECT_EQ(overlap_of(profile, "all_reduce", 4, wire(false)).slows, 1.5);
+  EXPECT_EQ(overlap_of(profile, "all_reduce", 4, wire(false)).slowed, 1);
+  profile.communication[0].slows = {1.2, 1.1, 1.3};
+  profile.communication[0].slowed = {1.4, 1.3, 1.5};
+  EXPECT_EQ(overlap_of(profile, "all_reduce", 4, wire(false)).slows, 1.2);
+  EXPECT_EQ(overlap_of(profile, "all_reduce", 4, wire(false)).slowed, 1.4);
+}
+
 TEST(CollectiveTime, OfAnUnknownOperationIsADefect) {
   EXPECT_EQ(error_of([] { collective_time({}, "gossip", Bytes(1), 2, wire(false)); }).code(), ErrorCode::internal);
 }
@@ -202,6 +228,12 @@ Profile any_profile() {
                               seconds(), seconds(), seconds(), seconds(), seconds()});
   for (int i = *rc::gen::inRange(0, 5); i > 0; --i)
     profile.communication.push_back({*rc::gen::elementOf(std::vector<std::string>{"all_reduce", "send"}), "shm", small() + 1, seconds(), BytesPerSecond(small() * 1e9 / 7)});
+  for (CommSample& sample : profile.communication) {
+    const auto measured = [&] { return Measured{seconds().value, seconds().value, seconds().value}; };
+    for (auto* points : {&sample.points, &sample.in_turn})
+      for (int size = *rc::gen::inRange(0, 4); size > 0; --size) points->push_back({Bytes((static_cast<std::int64_t>(points->size()) + 1) << 10), measured()});
+    if (*rc::gen::arbitrary<bool>()) sample.slows = sample.slowed = measured();
+  }
   for (int i = *rc::gen::inRange(0, 3); i > 0; --i) profile.optimizers.push_back({"sgd", small(), small(), precision(), small() / 7e9});
   return profile;
 }

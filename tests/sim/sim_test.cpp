@@ -46,6 +46,17 @@ Case any_case() {
     default: c.cluster = plan::gpu_cluster(pp, dp * tp); break;
   }
   c.profile.overlap_slowdown = 1 + *rc::gen::inRange(0, 4) * 0.1;
+  // Or as measured for each operation: computing and communication slow each other down.
+  if (*rc::gen::arbitrary<bool>()) {
+    const double slows = 1 + *rc::gen::inRange(0, 5) * 0.1;
+    const double slowed = 1 + *rc::gen::inRange(0, 5) * 0.1;
+    for (const cluster::Link& link : {c.cluster.groups[0].inside, c.cluster.groups[0].network})
+      for (const char* operation : {"all_reduce", "reduce_scatter", "all_gather"}) {
+        c.profile.communication.push_back({operation, link.name, 2, link.latency, link.bandwidth});
+        c.profile.communication.back().slows = {slows, slows, slows};
+        c.profile.communication.back().slowed = {slowed, slowed, slowed};
+      }
+  }
   c.plan = plan::search(c.job, c.cluster, c.profile).best;
   // Any cut, not only the balanced one.
   if (pp > 1 && *rc::gen::arbitrary<bool>()) {

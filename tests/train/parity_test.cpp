@@ -1,5 +1,6 @@
 // Every plan trains the same model: the most important tests in the house.
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 #include <rapidcheck/gtest.h>
 
 #include "train/job_helper.hpp"
@@ -73,6 +74,28 @@ TEST(Trainer, TheSamePlanTwiceIsBitwiseTheSameRun) {
     EXPECT_EQ(first.losses, second.losses) << to_text(degrees);
     EXPECT_EQ(first.norms, second.norms) << to_text(degrees);
   }
+}
+
+TEST(Trainer, GradientsAreReducedBesideTheBackwardPass) {
+  const auto job = tiny_job();
+  plan::Plan plan = plan_of(job, {2, 1, 1});
+  plan.bucket = Bytes(64 << 10);
+  const auto dataset = data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  on_ranks(plan.world_size(), [&](comm::Communicator& comm) {
+    Trainer trainer(job, plan, *dataset, comm);
+    trainer.initialize();
+    trainer.step();
+    double reduced = 0;
+    double computed = 0;
+    const auto trace = nlohmann::json::parse(trainer.chrome_trace());
+    for (const auto& event : trace.at("traceEvents")) {
+      const std::string name = event.at("name");
+      if (name == "reduce_gradients bucket 0") reduced = event.at("ts");
+      if (name.starts_with("backward")) computed = std::max(computed, event.at("ts").get<double>());
+    }
+    EXPECT_GT(reduced, 0);
+    EXPECT_LT(reduced, computed);
+  });
 }
 
 TEST(Trainer, LossFallsOnRandomTokensItSeesAgain) {

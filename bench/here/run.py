@@ -1,0 +1,167 @@
+"""Compares predicted step time and memory with what the trainer takes, over plans of 1, 2 and 4 emulated hosts and two link rates.
+
+    python bench/here/run.py [--bin build/release/bin] [--rounds 2] [--steps 6] [--gbit 1,0.25] [--keep FOLDER] [--json]
+
+One `tessera profile` for each cluster (number of hosts and link rate); every plan is priced with its cluster's, then trained in
+turn, so that other load on the machine meets all of them. Measured is the median over the steps of all rounds, without each run's first two, and the
+largest peak resident size of the plan's workers. Needs root (tools/netlab); priority over other programs helps.
+"""
+import argparse
+import importlib.machinery
+import importlib.util
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MODEL = {"arch": "llama", "hidden": 256, "layers": 8, "heads": 4, "kv_heads": 4, "ffn": 768, "seq": 128, "vocab": 4096}
+CPU = 0.4
+PORT = 29500
+SKIPPED_STEPS = 2
+ONE = ["", "micro_batches: 4", "micro_batches: 2, recompute: full"]
+SEVERAL = {2: ["dp: 2", "dp: 2, zero: 1, micro_batches: 2", "tp: 2", "pp: 2, micro_batches: 4", "pp: 2, micro_batches: 2, schedule: gpipe"],
+           4: ["dp: 4", "dp: 4, zero: 1", "tp: 4", "pp: 4, micro_batches: 8", "pp: 4, micro_batches: 4, schedule: gpipe, recompute: full",
+               "dp: 2, pp: 2, micro_batches: 4", "dp: 2, tp: 2, zero: 1", "tp: 2, pp: 2, micro_batches: 4"]}
+
+
+def load_netlab():
+    loader = importlib.machinery.SourceFileLoader("netlab", str(ROOT / "tools" / "netlab"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("netlab", loader))
+    sys.dont_write_bytecode = True
+    loader.exec_module(module)
+    return module
+
+
+class Plan:
+    def __init__(self, ranks, gbit, degrees):
+        self.ranks, self.gbit = ranks, gbit
+        self.degrees = {"dp": 1, "pp": 1, "tp": 1, "zero": 0, "micro_batches": 1, "schedule": "1f1b", "recompute": "none"}
+        for word in filter(None, degrees.split(", ")):
+            key, value = word.split(": ")
+            self.degrees[key] = int(value) if value.isdigit() else value
+        self.label = degrees.replace(": ", " ") or "one worker"
+        self.seconds, self.memory = [], []
+
+    def job(self):
+        return {"name": "job", "model": MODEL, "data": {"source": "synthetic"},
+                "train": {"steps": 1, "global_batch": 8, "precision": "fp32", "optimizer": {"kind": "adamw", "lr": 3e-4}, "eval": {"sequences": 1}},
+                "cluster": {"lab": {"hosts": self.ranks, "gbit": self.gbit, "cpu": CPU}}, "parallel": self.degrees}
+
+
+def checked(words, **options):
+    done = subprocess.run(words, capture_output=True, text=True, **options)
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, words))}: {done.stderr}")
+    return done.stdout
+
+
+class Bench:
+    def __init__(self, arguments, folder, environment):
+        self.tessera = os.path.join(arguments.bin, "tessera")
+        self.steps, self.folder, self.environment = arguments.steps, folder, environment
+        rates = arguments.gbit
+        self.plans = [Plan(1, rates[0], degrees) for degrees in ONE]
+        self.plans += [Plan(ranks, gbit, degrees) for gbit in rates for ranks in SEVERAL for degrees in SEVERAL[ranks]]
+
+    def profile(self, hosts, gbit):
+        path = self.folder / f"profile-{hosts}-{gbit}.json"
+        if path.exists():
+            return path
+        job = Plan(hosts, gbit, "").job()
+        del job["parallel"]
+        yaml = self.folder / "job.yaml"
+        yaml.write_text(json.dumps(job))
+        launcher = f"{sys.executable} {ROOT / 'tools' / 'netlab'} --hosts {hosts} --gbit {gbit} --cpu {CPU} --"
+        print(checked([self.tessera, "profile", yaml, "--launcher", launcher, "-o", path], env=self.environment), file=sys.stderr)
+        return path
+
+    def predict(self, plan):
+        profile, yaml, out = self.profile(plan.ranks, plan.gbit), self.folder / "job.yaml", self.folder / "plan.json"
+        yaml.write_text(json.dumps(plan.job()))
+        checked([self.tessera, "plan", yaml, "--profile", profile, "-o", out], env=self.environment)
+        plan.predicted = json.loads(out.read_text())["predicted"]
+        return out
+
+    def train(self, plan, lab):
+        plan_file, run = self.predict(plan), self.folder / "run"
+        words = [self.tessera, "worker", str(self.folder / "job.yaml"), "--plan", str(plan_file), "--run", str(run), "--set", f"train.steps={self.steps}",
+                 "--world", str(plan.ranks), "--rendezvous", f"{lab.address(0)}:{PORT}"]
+        log = open(self.folder / "log.txt", "w+")
+        (run / "metrics.jsonl").unlink(missing_ok=True)
+        ranks = [lab.popen(rank, [*words, "--rank", str(rank)], {**self.environment, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log) for rank in range(plan.ranks)]
+        if any([rank.wait() for rank in ranks]):
+            log.seek(0)
+            sys.exit(f"{plan.label}: {log.read()}")
+        lines = (run / "metrics.jsonl").read_text().splitlines()
+        plan.seconds += [json.loads(line)["seconds"] for line in lines][SKIPPED_STEPS:]
+        plan.memory.append(max(json.loads((run / "memory" / f"rank-{rank}.json").read_text())["peak_resident"] for rank in range(plan.ranks)))
+
+    def run(self, rounds):
+        netlab = load_netlab()
+        problem = netlab.missing()
+        if problem:
+            sys.exit(f"emulated hosts are not possible here: {problem}")
+        for turn in range(rounds):
+            for number, plan in enumerate(self.plans):
+                with netlab.Lab(plan.ranks, [plan.gbit], [CPU]) as lab:
+                    self.train(plan, lab)
+                print(f"round {turn + 1} of {rounds}, plan {number + 1} of {len(self.plans)}: {plan.label}, {plan.seconds[-1]:.3f} s", file=sys.stderr)
+
+
+def kendall(pairs):
+    """Tau-b without ties: of all pairs of plans, those in the same order by both less those that are not."""
+    agree = [(a[0] - b[0]) * (a[1] - b[1]) > 0 for i, a in enumerate(pairs) for b in pairs[:i]]
+    return (2 * sum(agree) - len(agree)) / len(agree)
+
+
+def row_of(plan):
+    measured, memory = statistics.median(plan.seconds), statistics.median(plan.memory)
+    predicted, bytes_ = plan.predicted["step_seconds"], max(plan.predicted["memory_bytes"])
+    return {"ranks": plan.ranks, "gbit": plan.gbit if plan.ranks > 1 else None, "plan": plan.label, "predicted_s": predicted, "measured_s": measured,
+            "error": predicted / measured - 1, "predicted_bytes": bytes_, "measured_bytes": memory, "memory_error": bytes_ / memory - 1,
+            "steps_s": plan.seconds, "parts": plan.predicted["parts"]}
+
+
+def summary_of(rows):
+    errors, memory = [abs(row["error"]) for row in rows], [abs(row["memory_error"]) for row in rows]
+    return {"plans": len(rows), "mean": statistics.mean(errors), "worst": max(errors), "memory_mean": statistics.mean(memory), "memory_worst": max(memory),
+            "tau": kendall([(row["predicted_s"], row["measured_s"]) for row in rows])}
+
+
+def show(rows, summary):
+    print(f"{'ranks':>5}{'Gbit/s':>8}  {'plan':<52}{'predicted':>10}{'measured':>10}{'error':>8}{'memory':>10}{'measured':>10}{'error':>8}")
+    for row in rows:
+        print(f"{row['ranks']:>5}{row['gbit'] or '':>8}  {row['plan']:<52}{row['predicted_s']:>8.3f} s{row['measured_s']:>8.3f} s{row['error']:>8.1%}"
+              f"{row['predicted_bytes'] / 2**20:>6.0f} MiB{row['measured_bytes'] / 2**20:>6.0f} MiB{row['memory_error']:>8.1%}")
+    print(f"{summary['plans']} plans: step time {summary['mean']:.1%} off on average, {summary['worst']:.1%} at worst; peak memory {summary['memory_mean']:.1%} and "
+          f"{summary['memory_worst']:.1%}; Kendall's tau of the order by step time {summary['tau']:.3f}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", default=str(ROOT / "build" / "release" / "bin"))
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--gbit", type=lambda words: [float(word) for word in words.split(",")], default=[1.0, 0.25], help="the link rates")
+    parser.add_argument("--keep", type=pathlib.Path, help="leave profiles and runs in this folder, and use the profiles that lie there")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = (arguments.keep or pathlib.Path(scratch)).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        bench = Bench(arguments, folder, dict(os.environ, TESSERA_CACHE=os.path.join(scratch, "cache")))
+        bench.run(arguments.rounds)
+        rows = [row_of(plan) for plan in bench.plans]
+    summary = summary_of(rows)
+    if arguments.json:
+        print(json.dumps({**summary, "rows": rows}))
+    else:
+        show(rows, summary)
+
+
+if __name__ == "__main__":
+    main()
