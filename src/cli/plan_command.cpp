@@ -36,35 +36,63 @@ nlohmann::ordered_json json_of(const plan::Candidate& candidate) {
   return {{"family", candidate.family}, {"workers", candidate.plan.world_size()}, {"step_s", candidate.plan.predicted->step.value}};
 }
 
-// In the words of other systems. All are made before the first is written.
-void write_for_others(const PlanOptions& options, const plan::Plan& plan, const model::JobSpec& job) {
+// A plan in the words of another system.
+struct Written {
+  std::string system;
+  std::string file;
+  std::string family;              // of the plan; empty: the one that was asked for
+  double slower = 0;               // its step over the best plan's, less 1
+};
+
+// For each system the fastest of `plans` (the best one first, then the runners-up) that it can express. All texts are made before the first
+// is written. Throws what refuses the best plan when none can be expressed.
+std::vector<Written> write_for_others(const PlanOptions& options, const std::vector<std::pair<std::string, const plan::Plan*>>& plans, const model::JobSpec& job) {
   std::vector<std::string> texts;
+  std::vector<Written> out;
   for (const auto& [system, file] : options.write) {
     if (system != "megatron" && system != "torchtitan") throw Error(ErrorCode::invalid_config, text("--write ", system, ": no such system"), {}, "megatron or torchtitan");
-    texts.push_back((system == "megatron" ? plan::megatron_flags : plan::torchtitan_toml)(plan, job.model, job.train));
+    std::optional<Error> refusal;
+    bool expressed = false;
+    for (std::size_t i = 0; i < plans.size() && !expressed; ++i) {
+      try {
+        texts.push_back((system == "megatron" ? plan::megatron_flags : plan::torchtitan_toml)(*plans[i].second, job.model, job.train));
+        const bool first = i == 0;
+        out.push_back({system, file, first ? "" : plans[i].first, first ? 0 : plans[i].second->predicted->step / plans.front().second->predicted->step - 1});
+        expressed = true;
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::invalid_config) throw;
+        if (!refusal) refusal = error;
+      }
+    }
+    if (!expressed) throw *refusal;
   }
   for (std::size_t i = 0; i < texts.size(); ++i) write_whole(real_file_system(), options.write[i].second, texts[i]);
-}
-
-nlohmann::ordered_json written(const PlanOptions& options) {
-  nlohmann::ordered_json out = nlohmann::ordered_json::object();
-  for (const auto& [system, file] : options.write) out[system] = file;
   return out;
 }
 
-void print_written(const PlanOptions& options) {
-  for (const auto& [system, file] : options.write) std::printf("written for %s to %s\n", system.c_str(), file.c_str());
+nlohmann::ordered_json to_json(const std::vector<Written>& written) {
+  nlohmann::ordered_json out = nlohmann::ordered_json::object();
+  for (const Written& one : written) out[one.system] = one.file;
+  return out;
+}
+
+void print(const std::vector<Written>& written) {
+  for (const Written& one : written) {
+    std::printf("written for %s to %s", one.system.c_str(), one.file.c_str());
+    if (!one.family.empty()) std::printf(": the fastest of these plans that it can run (%s, %.1f %% slower)", one.family.c_str(), 100 * one.slower);
+    std::printf("\n");
+  }
 }
 
 void write_given_plan(const PlanOptions& options) {
   const auto& [job, cluster, profile] = read_plan_input({options.yaml, options.cluster, options.profile, options.overrides});
   const plan::Plan plan = plan::load_plan(options.plan);
   plan::check(plan, job, cluster);
-  write_for_others(options, plan, job);
+  const std::vector<Written> written = write_for_others(options, {{"", &plan}}, job);
   if (options.json)
-    std::printf("%s\n", nlohmann::ordered_json{{"written", written(options)}}.dump().c_str());
+    std::printf("%s\n", nlohmann::ordered_json{{"written", to_json(written)}}.dump().c_str());
   else
-    print_written(options);
+    print(written);
 }
 
 void make_plan(const PlanOptions& options) {
@@ -75,7 +103,9 @@ void make_plan(const PlanOptions& options) {
   const Seconds simulated = sim::rank_by_simulation(result, job.model, job.train, cluster, profile);
   std::optional<Baseline> baseline;
   if (options.compare) baseline = plan_baseline(source, {.top = 0, .vendors = {}});
-  write_for_others(options, result.best, job);
+  std::vector<std::pair<std::string, const plan::Plan*>> plans = {{result.best_family, &result.best}};
+  for (const plan::Candidate& candidate : result.runners_up) plans.emplace_back(candidate.family, &candidate.plan);
+  const std::vector<Written> written = write_for_others(options, plans, job);
   if (!options.output.empty()) write_whole(real_file_system(), options.output, plan::to_json(result.best));
   if (!options.html.empty()) write_whole(real_file_system(), options.html, plan_report(input, result));
   if (options.json) {
@@ -84,14 +114,14 @@ void make_plan(const PlanOptions& options) {
     if (result.bound > 0) out["bound_s"] = result.bound;
     for (const auto& candidate : result.runners_up) out["runners_up"].push_back(json_of(candidate));
     if (baseline) out["without_set"] = to_json(*baseline);
-    if (!options.write.empty()) out["written"] = written(options);
+    if (!options.write.empty()) out["written"] = to_json(written);
     std::printf("%s\n", out.dump().c_str());
     return;
   }
   std::printf("%s", plan::explain(result, job.model, cluster).c_str());
   if (baseline) std::printf("%s", comparison(input, result, *baseline).c_str());
   std::printf("\nsimulated: a step of %s\nprices: %s\n", to_text(simulated).c_str(), profile.blocks.empty() ? "the built-in cost model (tessera profile measures this host)" : "measured on this host");
-  print_written(options);
+  print(written);
   if (!options.html.empty()) std::printf("page written to %s\n", options.html.c_str());
   if (!options.output.empty()) std::printf("written to %s; train with: tessera train %s --plan %s\n", options.output.c_str(), options.yaml.c_str(), options.output.c_str());
 }

@@ -73,7 +73,9 @@ Transfer LoadedCosts::message(int index, const Instruction& send) {
     found->second = loads_.message(loads_.input_bytes(loads_.repeat_of()[send.first_block], plan_.samples()), plan_.ranks[program.rank].group, plan_.stages[from].width(),
                                    plan_.ranks[send.peer].group, plan_.stages[to].width());
   }
-  return {found->second, {}};
+  Transfer out;
+  out.seconds = found->second;
+  return out;
 }
 
 program::MemoryBudget LoadedCosts::memory(int index) {

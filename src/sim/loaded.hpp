@@ -24,7 +24,6 @@ class LoadedCosts final : public Costs {
   Transfer message(int program, const program::Instruction& send) override;
   Transfer collective(int, const program::Instruction&) override { return {}; }
   program::MemoryBudget memory(int program) override;
-  double slowdown() const override { return 1; }
 
  private:
   const plan::BlockLoad& load_of(const program::Program& program, int block);
