@@ -121,9 +121,9 @@ struct SearchOptions {
   int top = 5;                      // runners-up to keep, the best of each family
   std::vector<std::string> vendors; // only devices of these vendors; empty: of all
   bool front = false;               // keep SearchResult::front; slower, as a bound on the time alone then rules out less
-  // Accelerators: blocks' options that each search over blocks may try, about two to three million a second; then the best so far
+  // Accelerators: blocks' options that each search over blocks may try, about six million a second; then the best so far
   // counts.
-  std::int64_t effort = 2'000'000;
+  std::int64_t effort = 6'000'000;
 };
 // A considered plan in few words.
 struct FrontPoint {
