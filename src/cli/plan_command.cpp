@@ -11,6 +11,7 @@
 #include "cli/plan_report.hpp"
 #include "plan/flags.hpp"
 #include "plan/plan.hpp"
+#include "plan/schedule.hpp"
 #include "sim/rank.hpp"
 
 namespace tessera::cli {
@@ -27,6 +28,7 @@ struct PlanOptions {
   std::vector<std::pair<std::string, std::string>> write;  // system and file
   std::vector<std::string> overrides;
   int top = 5;
+  double seconds = 0;
   bool explain = false;
   bool compare = false;
   bool json = false;
@@ -95,11 +97,20 @@ void write_given_plan(const PlanOptions& options) {
     print(written);
 }
 
+bool trainable(const plan::Plan& plan) {
+  try {
+    plan::check_trainable(plan);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 void make_plan(const PlanOptions& options) {
   const PlanSource source{options.yaml, options.cluster, options.profile, options.overrides};
   const PlanInput input = read_plan_input(source);
   const auto& [job, cluster, profile] = input;
-  plan::SearchResult result = plan::search(job, cluster, profile, {.top = options.top, .vendors = {}, .front = !options.html.empty()});
+  plan::SearchResult result = plan::search(job, cluster, profile, {.top = options.top, .vendors = {}, .front = !options.html.empty(), .seconds = options.seconds});
   const Seconds simulated = sim::rank_by_simulation(result, job.model, job.train, cluster, profile);
   std::optional<Baseline> baseline;
   if (options.compare) baseline = plan_baseline(source, {.top = 0, .vendors = {}});
@@ -119,11 +130,16 @@ void make_plan(const PlanOptions& options) {
     return;
   }
   std::printf("%s", plan::explain(result, job.model, cluster).c_str());
+  if (options.seconds > 0 && result.bound > 0)
+    std::printf("\nsearched for %s: no plan of the space takes less than %s\n", to_text(Seconds(options.seconds)).c_str(), to_text(Seconds(result.bound)).c_str());
   if (baseline) std::printf("%s", comparison(input, result, *baseline).c_str());
   std::printf("\nsimulated: a step of %s\nprices: %s\n", to_text(simulated).c_str(), profile.blocks.empty() ? "the built-in cost model (tessera profile measures this host)" : "measured on this host");
   print(written);
   if (!options.html.empty()) std::printf("page written to %s\n", options.html.c_str());
-  if (!options.output.empty()) std::printf("written to %s; train with: tessera train %s --plan %s\n", options.output.c_str(), options.yaml.c_str(), options.output.c_str());
+  if (!options.output.empty()) {
+    const char* next = trainable(result.best) ? "train" : "simulate";
+    std::printf("written to %s; %s with: tessera %s %s --plan %s\n", options.output.c_str(), next, next, options.yaml.c_str(), options.output.c_str());
+  }
 }
 
 struct ProfileOptions {
@@ -181,6 +197,8 @@ void add_plan_command(CLI::App& app) {
   write->type_name("SYSTEM FILE");
   command->add_option("--plan", options->plan, "With --write: this plan instead of the best one")->check(CLI::ExistingFile)->needs(write)->excludes(output)->excludes(html);
   command->add_option("--top", options->top, "How many runners-up to show (default: 5)")->check(CLI::NonNegativeNumber);
+  command->add_option("--seconds", options->seconds, "On accelerators: search so long, and say how far from the best possible plan the answer can be (default: a fixed effort, seconds at most)")
+      ->check(CLI::PositiveNumber);
   command->add_option("--set", options->overrides, kSetHelp)->type_name("KEY=VALUE");
   command->add_flag("--compare", options->compare, "Beside the plan without any --set: step, memory, terms");
   command->add_flag("--explain", options->explain, "Show why (the default without --json)");

@@ -32,7 +32,12 @@ class Accelerators {
 
   SearchResult run() {
     SearchResult out;
-    BlockAnswer best = searched({}, options_.effort, job_, cluster_);
+    BlockProblem problem = problem_of(job_, cluster_, {}, options_.effort);
+    if (options_.seconds > 0) {
+      problem.effort = 0;
+      problem.seconds = options_.seconds;
+    }
+    BlockAnswer best = search(problem);
     out.considered = best.considered;
     out.bound = best.bound;
     if (best.plans.empty()) throw nothing_fits();

@@ -25,7 +25,7 @@ constexpr double kEqual = 1e-9;
 // Outer choices that are looked at together.
 constexpr std::size_t kBatch = 8;
 // One outer choice may use this part of the effort.
-constexpr std::int64_t kEfforts = 4;
+constexpr std::int64_t kEfforts = 3;
 // More groups than this are taken in the order of the cluster alone.
 constexpr std::size_t kMostOrdered = 4;
 

@@ -124,7 +124,8 @@ std::string explain(const SearchResult& result, const model::ModelSpec& model, c
   for (const auto& [name, time] : prediction.parts)
     out += fmt::format("{:>30}  {:>10}  {:5.1f} %  {}\n", name, to_text(time), 100 * (time / prediction.step), bar(time / prediction.step));
   // Further off the search has proved too little to say.
-  if (result.bound > 0.75 * prediction.step.value) out += fmt::format("no plan of the space is faster than {} ({:.1f} % less)\n", to_text(Seconds(result.bound)), 100 * (1 - result.bound / prediction.step.value));
+  if (result.bound > 0.75 * prediction.step.value)
+    out += fmt::format("no plan of the space is faster than {} ({:.1f} % less)\n", to_text(Seconds(result.bound)), 100 * (1 - result.bound / prediction.step.value));
   out += "\nmemory\n";
   for (const Stage& stage : plan.stages) {
     const int rank = stage.ranks.front();

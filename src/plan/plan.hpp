@@ -123,7 +123,8 @@ struct SearchOptions {
   bool front = false;               // keep SearchResult::front; slower, as a bound on the time alone then rules out less
   // Accelerators: blocks' options that each search over blocks may try, about six million a second; then the best so far
   // counts.
-  std::int64_t effort = 6'000'000;
+  std::int64_t effort = 12'000'000;
+  double seconds = 0;               // the same by the clock, in place of the effort; 0: no limit
 };
 // A considered plan in few words.
 struct FrontPoint {

@@ -325,31 +325,48 @@ const StageEntry* StageFronts::built(const Target& target, const std::vector<int
 std::vector<const StageEntry*> StageFronts::rough_entries(const Target& target) {
   std::vector<const StageEntry*> out;
   for (int layout = 0; layout < static_cast<int>(layouts_.size()); ++layout) {
-    std::vector<int> before;
-    for (std::size_t price = 0; price < prices_.size(); ++price) {
-      std::vector<int> options = cheapest(target, layout, price);
-      if (options == before) continue;
+    const auto fitting = [&](const std::vector<int>& options) {
       const StageEntry* entry = built(target, options);
-      if (entry->bytes(target.held) > target.limit) {
-        before = std::move(options);
-        continue;
-      }
+      return entry->bytes(target.held) <= target.limit ? entry : nullptr;
+    };
+    // The dearer memory is, the less the cheapest options take.
+    std::size_t low = 0;
+    std::size_t high = prices_.size() - 1;
+    std::vector<int> options = cheapest(target, layout, low);
+    if (const StageEntry* entry = fitting(options)) {
       out.push_back(entry);
-      if (before.empty()) break;
-      double bytes = entry->bytes(target.held);
-      for (std::size_t i = 0; i < options.size(); ++i) {
-        const auto& choices = options_[static_cast<std::size_t>(loads_.repeat_of()[static_cast<std::size_t>(target.first) + i])];
-        const BlockOption& from = choices[static_cast<std::size_t>(options[i])];
-        const BlockOption& to = choices[static_cast<std::size_t>(before[i])];
-        const double more = to.fixed - from.fixed + target.held * (to.saved - from.saved) + std::max(0.0, to.workspace - entry->workspace);
-        if (bytes + more > target.limit) continue;
-        bytes += more;
-        options[i] = before[i];
-      }
-      const StageEntry* mixed = built(target, options);
-      if (mixed->bytes(target.held) <= target.limit) out.push_back(mixed);
-      break;
+      continue;
     }
+    std::vector<int> before = options;
+    options = cheapest(target, layout, high);
+    const StageEntry* entry = fitting(options);
+    if (entry == nullptr) continue;
+    while (high - low > 1) {
+      const std::size_t middle = (low + high) / 2;
+      std::vector<int> tried = cheapest(target, layout, middle);
+      const bool known = tried == options || tried == before;
+      const StageEntry* made = known ? nullptr : fitting(tried);
+      if (tried == options || made != nullptr) {
+        high = middle;
+        options = std::move(tried);
+        if (made != nullptr) entry = made;
+      } else {
+        low = middle;
+        before = std::move(tried);
+      }
+    }
+    out.push_back(entry);
+    double bytes = entry->bytes(target.held);
+    for (std::size_t i = 0; i < options.size(); ++i) {
+      const auto& choices = options_[static_cast<std::size_t>(loads_.repeat_of()[static_cast<std::size_t>(target.first) + i])];
+      const BlockOption& from = choices[static_cast<std::size_t>(options[i])];
+      const BlockOption& to = choices[static_cast<std::size_t>(before[i])];
+      const double more = to.fixed - from.fixed + target.held * (to.saved - from.saved) + std::max(0.0, to.workspace - entry->workspace);
+      if (bytes + more > target.limit) continue;
+      bytes += more;
+      options[i] = before[i];
+    }
+    if (const StageEntry* mixed = fitting(options)) out.push_back(mixed);
   }
   return out;
 }

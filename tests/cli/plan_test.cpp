@@ -51,6 +51,14 @@ TEST_F(PlanCommand, ComparesNothingWithoutSet) {
   EXPECT_THAT(result.err, HasSubstr("at least one --set"));
 }
 
+TEST_F(PlanCommand, SearchesAsLongAsItMayAndSaysHowFarTheBestCanBe) {
+  const CommandResult result = plan({"--seconds", "0.2"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("searched for 200.0 ms: no plan of the space takes less than "));
+  EXPECT_THAT(result.out, HasSubstr("simulated: a step of "));
+  EXPECT_EQ(plan({"--seconds", "0"}).exit_code, 2);
+}
+
 TEST_F(PlanCommand, SaysWhatWouldFitWhenNothingDoes) {
   const CommandResult result = plan({"--set", "cluster.memory=2 GiB", "--set", "parallel={dp: 4, recompute: none}"});
   EXPECT_EQ(result.exit_code, 5);

@@ -102,7 +102,8 @@ TEST(Uniform, RecomputationTradesTimeForMemory) {
       plan.again = again;
       const double time = price(plan, gpt_22b(), selene(64), megatron()).step;
       const double bytes = memory_of(plan, gpt_22b(), megatron(), 0).activations;
-      RC_ASSERT(time >= last_time);
+      // Equal, to rounding, where an exchange takes longer than all computing beside it.
+      RC_ASSERT(time >= last_time * (1 - 1e-12));
       RC_ASSERT(bytes <= last_bytes);
       last_time = time;
       last_bytes = bytes;
