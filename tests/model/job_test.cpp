@@ -93,7 +93,7 @@ TEST(Job, NamesTheLineOfEachTypo) {
   EXPECT_THAT(refusal("train:\n  steps: 5\n  global_bach: 8\n"), AllOf(HasSubstr("t.yaml:4:3"), HasSubstr("did you mean 'global_batch'?")));
   EXPECT_THAT(refusal("train: {optimizer: {kind: adam}}\n"), AllOf(HasSubstr("t.yaml:2:27"), HasSubstr("did you mean 'adamw'?")));
   EXPECT_THAT(refusal("train: {schedule: {kind: cosin}}\n"), HasSubstr("did you mean 'cosine'?"));
-  EXPECT_THAT(refusal("train: {precision: fp16}\n"), AllOf(HasSubstr("t.yaml:2:20"), HasSubstr("one of: fp32, bf16")));
+  EXPECT_THAT(refusal("train: {precision: fp61}\n"), AllOf(HasSubstr("t.yaml:2:20"), HasSubstr("one of: fp32, bf16, fp16")));
   EXPECT_THAT(refusal("data: {source: a, tokenizer: {kind: bep}}\n"), HasSubstr("did you mean 'bpe'?"));
   EXPECT_THAT(refusal("parallel: {schedule: 1b1f}\n"), HasSubstr("did you mean '1f1b'?"));
   EXPECT_THAT(refusal("parallel: {micro_batch: 2}\n"), HasSubstr("did you mean 'micro_batches'?"));
