@@ -14,7 +14,7 @@ model::JobSpec job() {
 TEST(Rank, TakesThePlanWithTheShortestSimulatedStep) {
   const model::JobSpec it = job();
   const cluster::ClusterSpec cluster = plan::gpu_cluster(2, 8, "a100-40");
-  plan::SearchResult result = plan::search(it, cluster, {});
+  plan::SearchResult result = plan::search(it, cluster, {}, {.top = 5, .vendors = {}, .effort = 300'000});
   // As if the cost model had taken the slowest of them for the fastest.
   ASSERT_FALSE(result.runners_up.empty());
   std::swap(result.best, result.runners_up.back().plan);
@@ -27,7 +27,7 @@ TEST(Rank, TakesThePlanWithTheShortestSimulatedStep) {
 TEST(Rank, LeavesPlansFarBehindAlone) {
   const model::JobSpec it = job();
   const cluster::ClusterSpec cluster = plan::gpu_cluster(2, 8, "a100-40");
-  plan::SearchResult result = plan::search(it, cluster, {}, {.top = 0, .vendors = {}});
+  plan::SearchResult result = plan::search(it, cluster, {}, {.top = 0, .vendors = {}, .effort = 300'000});
   const std::string before = plan::to_json(result.best);
   EXPECT_GT(rank_by_simulation(result, it.model, it.train, cluster, {}).value, 0);
   EXPECT_EQ(plan::to_json(result.best), before);
