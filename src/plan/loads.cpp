@@ -39,11 +39,6 @@ Again again_of(model::Recompute recompute) {
   return recompute == model::Recompute::full ? Again::layer : recompute == model::Recompute::selective ? Again::attention : Again::nothing;
 }
 
-// At least a share is waited for, and all that the passes of one micro-batch cannot hide.
-double waited(double exchange, double beside, const profile::Calibration& calibration) {
-  return std::max(exchange * calibration.data_exposed, calibration.window > 0 ? exchange - calibration.window * beside : 0);
-}
-
 // Weights in 16 bits, gradients, master weights and two moments in 32: bytes of a parameter.
 constexpr double kWeight = 2;
 constexpr double kGradient = 4;

@@ -35,11 +35,6 @@ RankParameters rank_parameters(const Pricing& p, const std::vector<int>& layers)
 
 int shards_of(const UniformPlan& plan) { return plan.zero == 0 ? 1 : plan.shards > 0 ? plan.shards : plan.dp * plan.cp; }
 
-// At least a share is waited for, and all that the passes of one micro-batch cannot hide.
-double waited(double exchange, double beside, const profile::Calibration& calibration) {
-  return std::max(exchange * calibration.data_exposed, calibration.window > 0 ? exchange - calibration.window * beside : 0);
-}
-
 // Gradients summed and, with ZeRO, new parameters spread, after the backward passes.
 double gradient_exchange(const Pricing& p, const RankParameters& parameters, const StageTime& slowest) {
   const UniformPlan& plan = p.plan;

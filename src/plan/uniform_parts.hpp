@@ -1,6 +1,7 @@
 // Internal: what the parts of a uniform plan's price share.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "plan/uniform.hpp"
@@ -35,6 +36,12 @@ struct Pricing {
   // Of a micro-batch on one rank.
   double tokens() const { return static_cast<double>(plan.micro_batch) * static_cast<double>(model.seq) / plan.cp; }
 };
+
+// Of an exchange of gradients or parameters, with so much computing of one micro-batch beside it: at least a share, and all that the
+// computing cannot hide.
+inline double waited(double exchange, double beside, const profile::Calibration& calibration) {
+  return std::max(exchange * calibration.data_exposed, calibration.window > 0 ? exchange - calibration.window * beside : 0);
+}
 
 // A block's operators and exchanges against a clock. Of the plan only what a block's rank does counts: tp, cp, ep, micro_batch,
 // format, again and the flags.
