@@ -10,8 +10,6 @@ Bus bandwidth is what each link carries at least: all_reduce 2(n-1)/n S/t, reduc
 (n-1)/n S/t, broadcast and message S/t, with S the bytes of the whole buffer and t the median time of a call.
 """
 import argparse
-import importlib.machinery
-import importlib.util
 import json
 import os
 import pathlib
@@ -27,18 +25,12 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+from lab import load_netlab  # noqa: E402
 HERE = pathlib.Path(__file__).resolve().parent
 OPERATIONS = ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "message"]
 SIZES = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
 PATIENCE = 120
-
-
-def load_netlab():
-    loader = importlib.machinery.SourceFileLoader("netlab", str(ROOT / "tools" / "netlab"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("netlab", loader))
-    sys.dont_write_bytecode = True
-    loader.exec_module(module)
-    return module
 
 
 def free_port():

@@ -7,8 +7,6 @@ turn, so that other load on the machine meets all of them. Measured is the media
 largest peak resident size of the plan's workers. Needs root (tools/netlab); priority over other programs helps.
 """
 import argparse
-import importlib.machinery
-import importlib.util
 import json
 import os
 import pathlib
@@ -18,6 +16,8 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+from lab import load_netlab  # noqa: E402
 MODEL = {"arch": "llama", "hidden": 256, "layers": 8, "heads": 4, "kv_heads": 4, "ffn": 768, "seq": 128, "vocab": 4096}
 CPU = 0.4
 PORT = 29500
@@ -26,14 +26,6 @@ ONE = ["", "micro_batches: 4", "micro_batches: 2, recompute: full"]
 SEVERAL = {2: ["dp: 2", "dp: 2, zero: 1, micro_batches: 2", "tp: 2", "pp: 2, micro_batches: 4", "pp: 2, micro_batches: 2, schedule: gpipe"],
            4: ["dp: 4", "dp: 4, zero: 1", "tp: 4", "pp: 4, micro_batches: 8", "pp: 4, micro_batches: 4, schedule: gpipe, recompute: full",
                "dp: 2, pp: 2, micro_batches: 4", "dp: 2, tp: 2, zero: 1", "tp: 2, pp: 2, micro_batches: 4"]}
-
-
-def load_netlab():
-    loader = importlib.machinery.SourceFileLoader("netlab", str(ROOT / "tools" / "netlab"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("netlab", loader))
-    sys.dont_write_bytecode = True
-    loader.exec_module(module)
-    return module
 
 
 class Plan:

@@ -4,6 +4,7 @@
 #include <rapidcheck/gtest.h>
 #include <set>
 
+#include "plan/any_strategy.hpp"
 #include "program/program_helper.hpp"
 
 namespace tessera::program {
@@ -11,24 +12,12 @@ namespace {
 
 using plan::Schedule;
 using plan::Strategy;
+using plan::any_strategy;
 
 struct Case {
   model::ModelSpec model;
   plan::Plan plan;
 };
-
-// Any way to cut a stage of `width` ranks.
-Strategy any_strategy(int width) {
-  Strategy out;
-  std::vector<int> degrees;
-  for (int tp = 1; tp <= 4; tp *= 2)
-    if (width % tp == 0) degrees.push_back(tp);
-  out.tp = *rc::gen::elementOf(degrees);
-  out.cp = width / out.tp % 2 == 0 ? *rc::gen::inRange(1, 3) : 1;
-  out.dp = width / out.tp / out.cp;
-  out.zero = *rc::gen::inRange(0, 4);
-  return out;
-}
 
 Case any_case() {
   const Schedule schedule = *rc::gen::element(Schedule::one_f_one_b, Schedule::gpipe, Schedule::interleaved, Schedule::zb_h1, Schedule::zb_h2, Schedule::zb_v,

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "plan/any_strategy.hpp"
 #include "plan/plan_helper.hpp"
 #include "plan/schedule.hpp"
 #include "sim/sim.hpp"
@@ -61,15 +62,9 @@ struct Case {
   plan::Plan plan;
 };
 
-Strategy any_strategy(int width) {
-  Strategy out;
-  std::vector<int> degrees;
-  for (int tp = 1; tp <= 4; tp *= 2)
-    if (width % tp == 0) degrees.push_back(tp);
-  out.tp = *rc::gen::elementOf(degrees);
-  out.cp = width / out.tp % 2 == 0 ? *rc::gen::inRange(1, 3) : 1;
-  out.dp = width / out.tp / out.cp;
-  out.zero = *rc::gen::inRange(0, 4);
+// Also with what only the price depends on.
+Strategy any_priced_strategy(int width) {
+  Strategy out = plan::any_strategy(width);
   out.recompute = *rc::gen::element(model::Recompute::none, model::Recompute::selective, model::Recompute::full);
   out.sequence_parallel = out.tp > 1 && *rc::gen::arbitrary<bool>();
   return out;
@@ -83,8 +78,8 @@ Case any_case() {
   std::vector<StageShape> shapes;
   for (int s = 0; s < stages; ++s) {
     const int width = *rc::gen::element(1, 2, 3, 4, 6, 8);
-    StageShape shape{*rc::gen::inRange(0, 2), layers[s], {any_strategy(width)}};
-    if (*rc::gen::arbitrary<bool>()) shape.strategies.push_back(any_strategy(width));
+    StageShape shape{*rc::gen::inRange(0, 2), layers[s], {any_priced_strategy(width)}};
+    if (*rc::gen::arbitrary<bool>()) shape.strategies.push_back(any_priced_strategy(width));
     all_layers += layers[s];
     shapes.push_back(std::move(shape));
   }
