@@ -13,8 +13,7 @@
 #include <thread>
 
 #include "base/error.hpp"
-#include "plan/divisors.hpp"
-#include "plan/stage_fronts.hpp"
+#include "plan/outer_choices.hpp"
 
 namespace tessera::plan {
 namespace {
@@ -26,35 +25,6 @@ constexpr double kEqual = 1e-9;
 constexpr std::size_t kBatch = 8;
 // One outer choice may use this part of the effort.
 constexpr std::int64_t kEfforts = 3;
-// More groups than this are taken in the order of the cluster alone.
-constexpr std::size_t kMostOrdered = 4;
-
-struct GroupCut {
-  int group = 0;
-  int width = 1;
-  int stages = 1;
-};
-
-// What is fixed before stages are cut.
-struct Outer {
-  std::vector<GroupCut> groups;
-  std::int64_t micro_batches = 1;
-  Schedule schedule = Schedule::one_f_one_b;
-  double bound = 0;
-
-  int stages() const {
-    int out = 0;
-    for (const GroupCut& cut : groups) out += cut.stages;
-    return out;
-  }
-  StageRanks ranks(const GroupCut& cut) const { return {cut.group, cut.width, micro_batches}; }
-  // The simplest first among equally fast ones.
-  auto simplicity() const {
-    std::vector<std::pair<int, int>> cuts;
-    for (const GroupCut& cut : groups) cuts.emplace_back(cut.group, cut.width);
-    return std::tuple(groups.size(), stages(), schedule, micro_batches, cuts);
-  }
-};
 
 struct Found {
   const Outer* outer = nullptr;
@@ -76,8 +46,10 @@ using AllOptions = std::map<StageRanks, StageOptions>;
 // Everything that one thread remembers.
 class Solver {
  public:
-  Solver(const BlockProblem& problem, const AllOptions& options)
-      : problem_(problem), options_(options), loads_(problem.model, problem.cluster, problem.precision) {}
+  Solver(const BlockProblem& problem, const AllOptions& options, const std::vector<StageDevices>& devices)
+      : problem_(problem), options_(options), loads_(problem.model, problem.cluster, problem.precision) {
+    for (const StageDevices& each : devices) loads_.add(each);
+  }
 
   Loads& loads() { return loads_; }
   Effort& effort() { return effort_; }
@@ -133,7 +105,7 @@ class Solver {
       }
       for (std::size_t g = 0; g < kinds.size(); ++g) {
         const GroupCut& cut = outer.groups[g];
-        const double room = problem_.space.memory * loads_.memory_limit(cut.group) - loads_.process_bytes(cut.group);
+        const double room = problem_.space.memory * loads_.memory_limit(cut.devices) - loads_.process_bytes(cut.devices);
         left -= shares[g] * cut.stages * kinds[g]->prices()[price] * room;
       }
       best = std::max(best, left);
@@ -235,7 +207,7 @@ class Solver {
 
   double host(const Outer& outer) const {
     double out = 0;
-    for (const GroupCut& cut : outer.groups) out = std::max(out, loads_.step_host(cut.group));
+    for (const GroupCut& cut : outer.groups) out = std::max(out, loads_.step_host(cut.devices));
     return out;
   }
 
@@ -303,7 +275,7 @@ class Solver {
 
   double message(const Outer& outer, const GroupCut& from, const GroupCut& to, int block) {
     const double bytes = loads_.input_bytes(loads_.repeat_of()[static_cast<std::size_t>(block)], problem_.global_batch / outer.micro_batches);
-    return loads_.messages(bytes, from.group, from.width, to.group, to.width);
+    return loads_.messages(bytes, from.devices, from.width, to.devices, to.width);
   }
 
   Plan plan_of(const Outer& outer, const std::vector<StageFronts*>& kinds, const std::vector<const GroupCut*>& cuts, const Tail* tail) {
@@ -315,15 +287,22 @@ class Solver {
     plan.micro_batches = outer.micro_batches;
     plan.schedule = outer.schedule;
     int first = 0;
-    int of_group = 0;
+    int of_cut = 0;
+    std::map<int, int> next;  // device of each group
     for (std::size_t s = 0; s < kinds.size(); ++s, tail = tail->next) {
       const GroupCut& cut = *cuts[s];
-      if (s > 0 && cuts[s - 1] != &cut) of_group = 0;
+      of_cut = s > 0 && cuts[s - 1] == &cut ? of_cut + 1 : 0;
       Stage stage;
-      const int per_node = problem_.cluster.groups[static_cast<std::size_t>(cut.group)].devices_per_node;
-      for (int i = 0; i < cut.width; ++i, ++of_group) {
-        stage.ranks.push_back(static_cast<int>(plan.ranks.size()));
-        plan.ranks.push_back({cut.group, of_group / per_node, of_group % per_node});
+      const StageDevices& on = loads_.parts_of(cut.devices);
+      for (const StageDevices::Part& part : on.parts) {
+        const cluster::ResourceGroup& group = problem_.cluster.groups[static_cast<std::size_t>(part.group)];
+        const int ranks = on.parts.size() == 1 ? cut.width : part.ranks;
+        for (int i = 0; i < ranks; ++i) {
+          const int device = on.per_node > 0 ? i / on.per_node * group.domain() + of_cut * on.per_node + i % on.per_node : next[part.group]++;
+          stage.ranks.push_back(plan.world_size());
+          plan.ranks.push_back({part.group, device / group.devices_per_node, device % group.devices_per_node});
+        }
+        if (on.parts.size() > 1) stage.shares.push_back({part.ranks, part.samples});
       }
       const std::vector<Strategy> strategies = kinds[s]->strategies(*tail->entry, first, tail->end);
       for (const Strategy& strategy : strategies) {
@@ -348,8 +327,7 @@ class Solver {
 
 class Search {
  public:
-  explicit Search(const BlockProblem& problem) : problem_(problem) {
-    list_orders();
+  explicit Search(const BlockProblem& problem) : problem_(problem), choices_(outer_choices(problem)), outers_(choices_.outers) {
     if (outers_.empty())
       throw Error(ErrorCode::invalid_config, text("no device of ", problem.cluster.name, " computes in ", model::name_of(problem.precision)), {},
                   "a device that does, or another precision");
@@ -357,7 +335,7 @@ class Search {
 
   BlockAnswer run() {
     const int wanted = problem_.threads > 0 ? problem_.threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-    for (int t = 0; t < wanted; ++t) solvers_.push_back(std::make_unique<Solver>(problem_, options_));
+    for (int t = 0; t < wanted; ++t) solvers_.push_back(std::make_unique<Solver>(problem_, options_, choices_.devices));
     list_options();
     in_parallel(outers_.size(), [&](Solver& solver, std::size_t i) { outers_[i].bound = solver.bound(outers_[i]); });
     std::stable_sort(outers_.begin(), outers_.end(), [](const Outer& a, const Outer& b) { return a.bound < b.bound; });
@@ -375,50 +353,6 @@ class Search {
   }
 
  private:
-  void list_orders() {
-    std::vector<int> usable;
-    for (std::size_t g = 0; g < problem_.cluster.groups.size(); ++g)
-      if (problem_.cluster.groups[g].device.has(problem_.precision) && allowed(static_cast<int>(g))) usable.push_back(static_cast<int>(g));
-    for (std::size_t set = 1; set < (std::size_t{1} << usable.size()); ++set) {
-      std::vector<int> order;
-      for (std::size_t i = 0; i < usable.size(); ++i)
-        if (set >> i & 1) order.push_back(usable[i]);
-      if (order.size() > 1 && !problem_.space.mixed_groups) continue;
-      do list_widths(order, {});
-      while (order.size() <= kMostOrdered && std::next_permutation(order.begin(), order.end()));
-    }
-  }
-
-  bool allowed(int group) const {
-    const std::vector<int>& groups = problem_.space.groups;
-    return groups.empty() || std::find(groups.begin(), groups.end(), group) != groups.end();
-  }
-
-  void list_widths(const std::vector<int>& order, std::vector<GroupCut> cuts) {
-    int stages = 0;
-    for (const GroupCut& cut : cuts) stages += cut.stages;
-    if (cuts.size() == order.size()) return list_schedules(cuts, stages);
-    const cluster::ResourceGroup& group = problem_.cluster.groups[static_cast<std::size_t>(order[cuts.size()])];
-    const int devices = group.nodes * group.devices_per_node;
-    const int most = std::min(problem_.space.most_stages, problem_.model.block_count()) - stages;
-    for (const std::int64_t count : divisors_of(devices)) {
-      if (count > most) continue;
-      cuts.push_back({order[cuts.size()], static_cast<int>(devices / count), static_cast<int>(count)});
-      list_widths(order, cuts);
-      cuts.pop_back();
-    }
-  }
-
-  void list_schedules(const std::vector<GroupCut>& cuts, int stages) {
-    for (const std::int64_t micro_batches : divisors_of(problem_.global_batch)) {
-      if (micro_batches > problem_.space.most_micro_batches) continue;
-      for (const Schedule schedule : problem_.space.schedules) {
-        if (stages == 1 && schedule != problem_.space.schedules.front()) continue;
-        outers_.push_back({cuts, micro_batches, schedule});
-      }
-    }
-  }
-
   // Of the stages of all outer choices.
   void list_options() {
     for (const Outer& outer : outers_)
@@ -457,7 +391,7 @@ class Search {
       const std::size_t count = std::min(kBatch, outers_.size() - begin);
       const auto first = outers_.begin() + static_cast<std::ptrdiff_t>(begin);
       if (std::all_of(first, first + static_cast<std::ptrdiff_t>(count), [&](const Outer& outer) { return ruled_out(outer, rough); })) continue;
-      const bool over = incumbent_ < kNever && ((problem_.effort > 0 && used > problem_.effort) || (deadline_ && std::chrono::steady_clock::now() > *deadline_));
+      const bool over = incumbent_ < kNever && ((problem_.effort > 0 && used > problem_.effort / (rough ? 1 : 2)) || (deadline_ && std::chrono::steady_clock::now() > *deadline_));
       std::vector<Outcome> outcomes(count);
       in_parallel(count, [&](Solver& solver, std::size_t i) { outcomes[i] = expand(solver, outers_[begin + i], rough, over); });
       for (std::size_t i = 0; i < count; ++i) {
@@ -515,7 +449,8 @@ class Search {
 
   const BlockProblem& problem_;
   std::optional<std::chrono::steady_clock::time_point> deadline_;
-  std::vector<Outer> outers_;
+  OuterChoices choices_;
+  std::vector<Outer>& outers_;
   AllOptions options_;
   std::vector<std::unique_ptr<Solver>> solvers_;
   double incumbent_ = kNever;

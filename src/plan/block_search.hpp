@@ -1,6 +1,7 @@
 // The best plan of any model of blocks on accelerators of one or several kinds: every block its own strategy, stages of any depth,
-// each kind of device its own width of stages. Exact in its space: for each outer choice (the order and the stage width of the groups,
-// number of micro-batches, schedule) dynamic programming with Pareto fronts inside the stages (time against memory) and over them
+// each kind of device its own width of stages, or several kinds side by side in each stage with a share of the batch each. Exact in
+// its space: for each outer choice (the order, the stage width and the placement of the groups, which of them stand side by side
+// and their shares, number of micro-batches, schedule) dynamic programming with Pareto fronts inside the stages (time against memory) and over them
 // (slowest stage against the time to fill the pipeline); outer choices are ruled out by a bound that leaves memory aside.
 #pragma once
 
@@ -26,6 +27,8 @@ struct BlockSpace {
   // Blocks of one kind within a stage may have different degrees (tp, cp); otherwise only blocks of different kinds.
   bool mixed_degrees = true;
   bool mixed_groups = true;        // several groups in one plan
+  bool uneven_batch = true;        // several groups in one stage, each with its share of the batch
+  bool pipelines_in_nodes = true;  // all stages of a group on every one of its nodes, so that only replicas cross the network
   std::vector<int> groups = {};    // of the cluster, that may be used; empty: all
   double memory = 1;               // share of what devices have for a plan
 };
@@ -52,6 +55,15 @@ struct BlockAnswer {
   std::int64_t expanded = 0;       // of these, not ruled out by their bound
   bool complete = true;            // false: effort or time ran out
 };
+
+// So many ranks of a group, as a part of a stage.
+struct GroupRanks {
+  int group = 0;
+  int ranks = 0;
+};
+// The ways in which the search shares so many samples of a micro-batch among parts of a stage: around what their devices' peaks say,
+// the nearest first, in steps with which replicas divide. None where there are fewer samples than parts.
+std::vector<std::vector<std::int64_t>> batch_shares(const cluster::ClusterSpec& cluster, model::Precision precision, const std::vector<GroupRanks>& parts, std::int64_t samples);
 
 // The same answer whatever the number of threads, unless the clock ends it. Throws invalid_config when no width divides.
 BlockAnswer search(const BlockProblem& problem);

@@ -99,7 +99,39 @@ void check_expert_parallel(const model::ModelSpec& model, const StrategyRun& run
            text("nearest: ", nearest_of(divisors_of(common), s.ep)));
 }
 
-void check_batch(const Plan& plan, const StrategyRun& run) {
+// That the shares of a stage make up its ranks and a micro-batch.
+void check_shares(const Plan& plan, const Stage& stage, int index) {
+  if (stage.shares.empty()) return;
+  if (plan.global_batch % plan.micro_batches != 0)
+    refuse(plan.where, text("micro_batches ", plan.micro_batches, " does not divide global_batch ", plan.global_batch), {},
+           text("nearest: micro_batches ", nearest_of(divisors_of(plan.global_batch), plan.micro_batches)));
+  std::int64_t ranks = 0;
+  std::int64_t samples = 0;
+  for (const Share& share : stage.shares) {
+    ranks += share.ranks;
+    samples += share.samples;
+  }
+  if (ranks != stage.width()) refuse(stage.where, text("the shares of stage ", index, " are of ", ranks, " ranks, it has ", stage.width()), text(stage.width(), " ranks in all shares"));
+  if (samples != plan.samples())
+    refuse(stage.where, text("the shares of stage ", index, " are ", samples, " samples"), text(plan.samples(), " samples in all shares: global_batch / micro_batches"));
+}
+
+// That each share holds whole replicas, and whole groups of experts, which divide it.
+void check_shares(const Plan& plan, const Stage& stage, const StrategyRun& run) {
+  const Strategy& s = run.strategy;
+  for (const Share& share : stage.shares) {
+    const int replica = s.cp * s.tp;
+    if (share.ranks % replica != 0)
+      refuse(run.where, text("a share of ", share.ranks, " ranks does not hold whole replicas of cp ", s.cp, " x tp ", s.tp), text("a multiple of ", replica, " ranks"));
+    const int replicas = share.ranks / replica;
+    if (share.samples % replicas != 0)
+      refuse(run.where, text(replicas, " replicas do not divide their share of ", share.samples, " samples"), text("a multiple of ", replicas, " samples"));
+    if (replicas * s.cp % s.ep != 0) refuse(run.where, text("ep ", s.ep, " does not divide the dp x cp ", replicas * s.cp, " of a share"), text("a divisor of ", replicas * s.cp));
+  }
+}
+
+void check_batch(const Plan& plan, const Stage& stage, const StrategyRun& run) {
+  if (!stage.shares.empty()) return check_shares(plan, stage, run);
   const Strategy& s = run.strategy;
   if (plan.global_batch % (static_cast<std::int64_t>(s.dp) * plan.micro_batches) == 0) return;
   std::vector<std::int64_t> valid;
@@ -131,7 +163,7 @@ void check_run(const Plan& plan, const model::ModelSpec& model, int stage, const
   for (int b = run.first; b < run.last; ++b)
     if (blocks.empty() || blocks.back() != all[b].spec) blocks.push_back(all[b].spec);
   check_tensor_parallel(model, run, blocks, padded);
-  check_batch(plan, run);
+  check_batch(plan, plan.stages[stage], run);
   check_width(plan.stages[stage], stage, run);
   check_context_parallel(run, blocks);
   check_expert_parallel(model, run, blocks);
@@ -144,6 +176,7 @@ void check_stages(const Plan& plan, const model::ModelSpec& model, bool padded) 
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
     if (stage.runs.empty()) refuse(stage.where, text("stage ", s, " has no blocks"), "at least one");
+    check_shares(plan, stage, static_cast<int>(s));
     for (const StrategyRun& run : stage.runs) {
       if (run.first != next_block)
         refuse(run.where, text("blocks [", run.first, ", ", run.last, ") of stage ", s, run.first > next_block ? " leave out" : " repeat", " block ", std::min(run.first, next_block)),
@@ -156,6 +189,9 @@ void check_stages(const Plan& plan, const model::ModelSpec& model, bool padded) 
     for (int rank : stage.ranks)
       if (rank < 0 || rank >= plan.world_size()) refuse(stage.where, text("stage ", s, " names rank ", rank), text("a rank below ", plan.world_size()));
   }
+  if (pipeline_of(plan).chunks > 1)
+    for (const Stage& stage : plan.stages)
+      if (!stage.shares.empty()) refuse(stage.where, text("shares of the batch under schedule ", name_of(plan.schedule)), "a schedule with one stage a rank: 1f1b, gpipe, zb-h1 or zb-h2");
   const Where& end = plan.stages.back().where;
   if (next_block != model.block_count()) refuse(end, text("blocks ", next_block, " to ", model.block_count() - 1, " are in no stage"), text("stages that end at block ", model.block_count()));
 }

@@ -73,6 +73,7 @@ SharedPlan shared_plan(const Plan& plan, const model::ModelSpec& model, const st
   shared.strategy = effective(common.strategy);
   shared.micro_batch = plan.micro_batch(shared.strategy.dp);
   for (const Stage& stage : plan.stages) {
+    if (!stage.shares.empty()) refuse_for(system, stage.where, "its stages share a micro-batch unevenly", "the same samples for all replicas");
     if (shared.layers.empty() || shared.places > 1) shared.layers.emplace_back();
     for (const StrategyRun& run : stage.runs) {
       const int first = first_layer(run);

@@ -1,12 +1,15 @@
 #include <algorithm>
-#include <numeric>
 
+#include "base/error.hpp"
 #include "plan/closed_form.hpp"
 #include "plan/loads.hpp"
 #include "plan/schedule.hpp"
 
 namespace tessera::plan {
 namespace {
+
+// In place of a part: all of a stage's devices.
+constexpr int kWhole = -1;
 
 // One micro-batch through a place of the pipeline, and a step of it.
 struct PlaceLoad {
@@ -23,6 +26,7 @@ struct PlaceLoad {
 class LoadedPrediction {
  public:
   LoadedPrediction(const Plan& plan, Loads& loads) : plan_(plan), loads_(loads), pipeline_(pipeline_of(plan)), samples_(plan.global_batch / plan.micro_batches) {
+    for (const Stage& stage : plan.stages) devices_.push_back(loads.devices_of(plan, stage));
     for (int place = 0; place < pipeline_.places; ++place) places_.push_back(load_of(place));
   }
 
@@ -33,7 +37,7 @@ class LoadedPrediction {
     double fill = 0;
     for (const PlaceLoad& place : places_) fill += place.fill;
     double host = 0;
-    for (const Stage& stage : plan_.stages) host = std::max(host, loads_.step_host(group_of(stage)));
+    for (const int devices : devices_) host = std::max(host, loads_.step_host(devices));
     Prediction out;
     out.step = Seconds(busy(slowest) + fill + host);
     const BlockLoad& sum = slowest.sum;
@@ -56,9 +60,13 @@ class LoadedPrediction {
     out.memory.resize(plan_.ranks.size());
     double busy_ranks = 0;
     for (int place = 0; place < pipeline_.places; ++place) {
-      double bytes = 0;
-      for (const auto& [name, term] : memory(place)) bytes += term;
-      for (const int rank : plan_.stages[static_cast<std::size_t>(place)].ranks) out.memory[static_cast<std::size_t>(rank)] = Bytes(static_cast<std::int64_t>(bytes));
+      std::size_t rank = 0;
+      const Stage& stage = plan_.stages[static_cast<std::size_t>(place)];
+      for_parts(place, [&](int part, std::size_t last) {
+        double bytes = 0;
+        for (const auto& [name, term] : memory(place, part)) bytes += term;
+        for (; rank < last; ++rank) out.memory[static_cast<std::size_t>(stage.ranks[rank])] = Bytes(static_cast<std::int64_t>(bytes));
+      });
       const PlaceLoad& load = places_[static_cast<std::size_t>(place)];
       busy_ranks += m * (load.forward + load.backward) * static_cast<double>(plan_.stages[static_cast<std::size_t>(place)].ranks.size());
     }
@@ -66,20 +74,27 @@ class LoadedPrediction {
     return out;
   }
 
-  std::vector<std::pair<std::string, double>> memory(int place) const {
-    const BlockLoad& sum = places_[static_cast<std::size_t>(place)].sum;
-    const int group = group_of(plan_.stages[static_cast<std::size_t>(place)]);
+  // Of a rank of one part of the devices; kWhole: as blocks are priced.
+  std::vector<std::pair<std::string, double>> memory(int place, int part) const {
+    const int devices = devices_[static_cast<std::size_t>(place)];
+    const std::vector<StageDevices::Part>& parts = loads_.parts_of(devices).parts;
+    if (parts.size() == 1) part = kWhole;
+    const bool tied_elsewhere = !holds_first_block(place);
+    BlockLoad sum;
     std::vector<ChunkBytes> saved;
     double buffers = 0;
     for (int chunk = 0; chunk < pipeline_.chunks; ++chunk) {
       const int stage = stage_at(plan_.schedule, place, chunk, pipeline_.places);
       double bytes = 0;
-      for_blocks(stage, [&](int, const BlockLoad& load, const Strategy&, const Strategy*) { bytes += load.saved; });
+      for_blocks(stage, part, [&](int, const BlockLoad& load, const Strategy&, const Strategy*) {
+        bytes += load.saved;
+        add(sum, load, tied_elsewhere);
+      });
       saved.push_back({static_cast<std::int64_t>(bytes), static_cast<std::int64_t>(bytes)});
       buffers = std::max(buffers, boundary_buffers(loads_, plan_, stage));
     }
     const auto activations = static_cast<double>(most_bytes(order_of(plan_, place), saved));
-    return {{"process", loads_.process_bytes(group)},
+    return {{"process", loads_.process_bytes(part == kWhole ? devices : parts[static_cast<std::size_t>(part)].group)},
             {"weights", sum.weights},
             {"gradients", sum.gradients},
             {"optimizer state", sum.optimizer_state},
@@ -89,17 +104,52 @@ class LoadedPrediction {
             {"communication buffers", buffers}};
   }
 
+  // The place and the part of the devices on which a rank is.
+  std::pair<int, int> seat_of(int rank) const {
+    for (int place = 0; place < pipeline_.places; ++place) {
+      const std::vector<int>& ranks = plan_.stages[static_cast<std::size_t>(place)].ranks;
+      const auto found = std::find(ranks.begin(), ranks.end(), rank);
+      if (found == ranks.end()) continue;
+      int out = kWhole;
+      for_parts(place, [&](int part, std::size_t last) {
+        if (out == kWhole && static_cast<std::size_t>(found - ranks.begin()) < last) out = part;
+      });
+      return {place, out};
+    }
+    throw Error(ErrorCode::internal, text("rank ", rank, " is in no stage"));
+  }
+
+  int place_of(int stage) const {
+    for (int place = 0; place < pipeline_.places; ++place)
+      for (int chunk = 0; chunk < pipeline_.chunks; ++chunk)
+        if (stage_at(plan_.schedule, place, chunk, pipeline_.places) == stage) return place;
+    return stage % pipeline_.places;
+  }
+
  private:
-  int group_of(const Stage& stage) const { return plan_.ranks[static_cast<std::size_t>(stage.ranks.front())].group; }
+  // visit(part, index behind its last rank in the stage)
+  template <typename Visit>
+  void for_parts(int place, const Visit& visit) const {
+    const std::vector<StageDevices::Part>& parts = loads_.parts_of(devices_[static_cast<std::size_t>(place)]).parts;
+    const auto width = static_cast<std::size_t>(plan_.stages[static_cast<std::size_t>(place)].width());
+    if (parts.size() == 1) return visit(0, width);
+    std::size_t last = 0;
+    for (std::size_t part = 0; part < parts.size(); ++part) visit(static_cast<int>(part), last += static_cast<std::size_t>(parts[part].ranks));
+  }
 
   // visit(block, load, strategy, strategy of the block before in the stage or nullptr)
   template <typename Visit>
-  void for_blocks(int stage, const Visit& visit) const {
+  void for_blocks(int stage, int part, const Visit& visit) const {
     const Stage& of = plan_.stages[static_cast<std::size_t>(stage)];
+    const int devices = devices_[static_cast<std::size_t>(stage)];
     const Strategy* before = nullptr;
     for (const StrategyRun& run : of.runs)
       for (int b = run.first; b < run.last; ++b) {
-        visit(b, loads_.block(loads_.repeat_of()[static_cast<std::size_t>(b)], group_of(of), run.strategy, samples_), run.strategy, before);
+        const int repeat = loads_.repeat_of()[static_cast<std::size_t>(b)];
+        if (part != kWhole)
+          visit(b, loads_.priced_on(repeat, devices, static_cast<std::size_t>(part), run.strategy, samples_), run.strategy, before);
+        else
+          visit(b, loads_.block(repeat, devices, run.strategy, samples_), run.strategy, before);
         before = &run.strategy;
       }
   }
@@ -107,8 +157,7 @@ class LoadedPrediction {
   PlaceLoad load_of(int place) const {
     PlaceLoad out;
     for (int chunk = 0; chunk < pipeline_.chunks; ++chunk) add_stage(stage_at(plan_.schedule, place, chunk, pipeline_.places), place, out);
-    const int group = group_of(plan_.stages[static_cast<std::size_t>(place)]);
-    const Fill fill = fill_of(plan_.schedule, pipeline_.chunks, loads_.weight_pass_bubble(group));
+    const Fill fill = fill_of(plan_.schedule, pipeline_.chunks, loads_.weight_pass_bubble(devices_[static_cast<std::size_t>(place)]));
     out.fill = fill.forward * out.forward + fill.backward * (out.backward + out.messages);
     out.once = out.sum.exchange + out.sum.optimizer;
     return out;
@@ -116,25 +165,25 @@ class LoadedPrediction {
 
   void add_stage(int index, int place, PlaceLoad& out) const {
     const Stage& stage = plan_.stages[static_cast<std::size_t>(index)];
-    const int group = group_of(stage);
+    const int devices = devices_[static_cast<std::size_t>(index)];
     const bool tied_elsewhere = !holds_first_block(place);
-    for_blocks(index, [&](int block, const BlockLoad& load, const Strategy& strategy, const Strategy* before) {
+    for_blocks(index, kWhole, [&](int block, const BlockLoad& load, const Strategy& strategy, const Strategy* before) {
       add(out.sum, load, tied_elsewhere);
       out.forward += load.forward;
       out.backward += load.backward();
       if (before == nullptr) return;
-      const double resplit = loads_.resplit(loads_.repeat_of()[static_cast<std::size_t>(block)], group, *before, strategy, samples_);
+      const double resplit = loads_.resplit(loads_.repeat_of()[static_cast<std::size_t>(block)], devices, *before, strategy, samples_);
       out.resplit += 2 * resplit;
       out.forward += resplit;
       out.backward += resplit;
     });
-    out.forward += loads_.micro_batch_host(group);
-    out.sum.host += loads_.micro_batch_host(group);
+    out.forward += loads_.micro_batch_host(devices);
+    out.sum.host += loads_.micro_batch_host(devices);
     if (index + 1 == static_cast<int>(plan_.stages.size())) return;
     const Stage& next = plan_.stages[static_cast<std::size_t>(index) + 1];
     if (next.ranks == stage.ranks) return;
-    out.messages += loads_.messages(loads_.input_bytes(loads_.repeat_of()[static_cast<std::size_t>(next.first_block())], samples_), group,
-                                       static_cast<int>(stage.ranks.size()), group_of(next), static_cast<int>(next.ranks.size()));
+    out.messages += loads_.messages(loads_.input_bytes(loads_.repeat_of()[static_cast<std::size_t>(next.first_block())], samples_), devices, stage.width(),
+                                    devices_[static_cast<std::size_t>(index) + 1], next.width());
   }
 
   // The first block owns what others tie.
@@ -167,6 +216,7 @@ class LoadedPrediction {
   Loads& loads_;
   const Pipeline pipeline_;
   const std::int64_t samples_;
+  std::vector<int> devices_;  // by stage
   std::vector<PlaceLoad> places_;
 };
 
@@ -174,22 +224,28 @@ class LoadedPrediction {
 
 double boundary_buffers(const Loads& loads, const Plan& plan, int stage) {
   const Stage& of = plan.stages[static_cast<std::size_t>(stage)];
-  const auto whole = [&](int block) { return loads.input_bytes(loads.repeat_of()[static_cast<std::size_t>(block)], plan.global_batch / plan.micro_batches); };
+  double share = 0;
+  for (const Share& each : plan.shares_of(of)) share = std::max(share, static_cast<double>(each.samples) / each.ranks);
+  const auto whole = [&](int block) { return loads.input_bytes(loads.repeat_of()[static_cast<std::size_t>(block)], 1); };
   double bytes = 0;
   if (stage > 0) bytes = whole(of.first_block());
   if (stage + 1 < static_cast<int>(plan.stages.size())) bytes = std::max(bytes, whole(of.last_block()));
-  return 4 * bytes / static_cast<double>(of.ranks.size());
+  return 4 * bytes * share;
 }
 
 Prediction predict(const Plan& plan, Loads& loads) { return LoadedPrediction(plan, loads).predict(); }
 
-std::vector<std::pair<std::string, double>> memory_terms(const Plan& plan, int stage, Loads& loads) {
-  const Pipeline pipeline = pipeline_of(plan);
-  int place = stage % pipeline.places;
-  for (int p = 0; p < pipeline.places; ++p)
-    for (int chunk = 0; chunk < pipeline.chunks; ++chunk)
-      if (stage_at(plan.schedule, p, chunk, pipeline.places) == stage) place = p;
-  return LoadedPrediction(plan, loads).memory(place);
+std::vector<std::pair<std::string, double>> memory_terms(const Plan& plan, int rank, Loads& loads) {
+  const LoadedPrediction prediction(plan, loads);
+  const auto [place, part] = prediction.seat_of(rank);
+  return prediction.memory(place, part);
+}
+
+double bytes_held(const Plan& plan, int stage, Loads& loads) {
+  const LoadedPrediction prediction(plan, loads);
+  double out = 0;
+  for (const auto& [name, bytes] : prediction.memory(prediction.place_of(stage), kWhole)) out += bytes;
+  return out;
 }
 
 }  // namespace tessera::plan

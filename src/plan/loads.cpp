@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/error.hpp"
 #include "plan/prices.hpp"
@@ -65,6 +66,35 @@ Parameters parameters_of(const model::BlockSpec& block, const Strategy& strategy
   return out;
 }
 
+// A group of which each stage has only so many devices of each domain: their share of the links that all of them use.
+cluster::ResourceGroup thinned(cluster::ResourceGroup group, int per_domain) {
+  const double share = static_cast<double>(per_domain) / group.domain();
+  group.network.bandwidth = group.network.bandwidth * (share * group.nodes_per_domain);
+  if (group.inside.shared) group.inside.bandwidth = group.inside.bandwidth * (static_cast<double>(per_domain) / group.devices_per_node);
+  group.nodes = group.nodes / group.nodes_per_domain;
+  group.nodes_per_rack = group.nodes_per_rack / group.nodes_per_domain;
+  group.nodes_per_domain = 1;
+  group.devices_per_node = per_domain;
+  return group;
+}
+
+// How many devices of each domain a stage has, where it shares them with others; 0 where its devices stand side by side.
+int per_domain(const Plan& plan, const Stage& stage, const cluster::ResourceGroup& group) {
+  const auto position = [&](int rank) {
+    const RankPlace& place = plan.ranks[static_cast<std::size_t>(rank)];
+    return place.node * group.devices_per_node + place.device;
+  };
+  bool together = true;
+  std::map<int, int> counts;
+  for (std::size_t i = 0; i < stage.ranks.size(); ++i) {
+    together = together && (i == 0 || position(stage.ranks[i]) == position(stage.ranks[i - 1]) + 1);
+    ++counts[position(stage.ranks[i]) / group.domain()];
+  }
+  const int each = counts.begin()->second;
+  if (together || counts.size() < 2 || each >= group.domain()) return 0;
+  return std::all_of(counts.begin(), counts.end(), [&](const auto& count) { return count.second == each; }) ? each : 0;
+}
+
 }  // namespace
 
 struct Loads::Pass {
@@ -73,14 +103,27 @@ struct Loads::Pass {
   double saved_whole = 0;  // without recomputation
 };
 
+// What is asked of a block for every one of its strategies.
+struct Loads::Block {
+  explicit Block(model::BlockSpec of)
+      : spec(std::move(of)), layer(spec.dims.contains("heads") && spec.dims.contains("ffn")), head(spec.kind == "lm_head" || spec.kind == "language_head"),
+        seq(spec.dims.contains("seq") ? spec.real("seq") : 1), hidden(spec.dims.contains("hidden") ? spec.real("hidden") : 0), vocab(head ? spec.real("vocab") : 0) {}
+  model::BlockSpec spec;
+  bool layer = false;  // of a transformer
+  bool head = false;
+  double seq = 1;
+  double hidden = 0;
+  double vocab = 0;
+};
+
 struct Loads::Group {
   Group(const cluster::ResourceGroup& group, const profile::Calibration& calibration, const model::ModelSpec& model, profile::Format format)
       : kernels(group.device, calibration, format), exchanges(group, calibration) {
-    for (const model::Repeat& repeat : model.repeats) blocks.push_back(as_run(repeat.block, calibration));
+    for (const model::Repeat& repeat : model.repeats) blocks.emplace_back(as_run(repeat.block, calibration));
   }
   profile::Kernels kernels;
   profile::Exchanges exchanges;
-  std::vector<model::BlockSpec> blocks;  // by repeat
+  std::vector<Block> blocks;  // by repeat
 };
 
 bool Loads::supports(const cluster::ClusterSpec& cluster, model::Precision precision) {
@@ -94,16 +137,125 @@ Loads::Loads(const model::ModelSpec& model, const cluster::ClusterSpec& cluster,
     groups_.push_back(group.device.has(precision)
                           ? std::make_unique<Group>(group, profile::calibration_for(group.device.name), model, format_of(precision))
                           : nullptr);
+  stands_.resize(cluster.groups.size());
+  for (std::size_t g = 0; g < stands_.size(); ++g) {
+    const int group = static_cast<int>(g);
+    stands_[g].devices.parts.push_back({group, 0, 0});
+    stands_[g].priced_as.push_back(group);
+  }
 }
 
 Loads::~Loads() = default;
 
-const BlockLoad& Loads::block(int repeat, int group, const Strategy& s, std::int64_t samples) {
-  const int flags = (s.sequence_parallel ? 1 : 0) | (s.context == model::ContextKind::ulysses ? 2 : 0) | (s.offload_optimizer ? 4 : 0);
-  const Key key{repeat, group, s.dp, s.tp, s.cp, s.ep, s.zero, static_cast<int>(s.recompute), flags, samples};
-  const auto [found, fresh] = blocks_.try_emplace(key);
-  if (fresh) found->second = priced(repeat, group, s, samples);
+int Loads::add(const StageDevices& devices) {
+  if (devices.parts.size() == 1 && devices.per_node == 0) return devices.parts.front().group;
+  const auto [found, fresh] = known_.try_emplace(devices, static_cast<int>(stands_.size()));
+  if (!fresh) return found->second;
+  Stand stand{devices, {}};
+  for (const StageDevices::Part& part : devices.parts) {
+    require(part.group);
+    stand.priced_as.push_back(part.group);
+  }
+  if (devices.per_node > 0) {
+    const int group = devices.parts.front().group;
+    groups_.push_back(std::make_unique<Group>(thinned(cluster_.groups[static_cast<std::size_t>(group)], devices.per_node), group_of(group, 0).kernels.calibration(), model_, format_of(precision_)));
+    stand.priced_as.front() = static_cast<int>(groups_.size()) - 1;
+  }
+  stands_.push_back(std::move(stand));
   return found->second;
+}
+
+void Loads::require(int group) const {
+  if (groups_[static_cast<std::size_t>(group)]) return;
+  throw Error(ErrorCode::not_found, text("device ", cluster_.groups[static_cast<std::size_t>(group)].device.name, " does not compute in ", model::name_of(precision_)), {},
+              "a group whose device does");
+}
+
+int Loads::devices_of(const Plan& plan, const Stage& stage) {
+  StageDevices out;
+  std::size_t rank = 0;
+  for (const Share& share : plan.shares_of(stage)) {
+    const std::size_t first = rank;
+    for (int i = 0; i < share.ranks; ++i, ++rank) {
+      const int group = plan.ranks[static_cast<std::size_t>(stage.ranks[rank])].group;
+      if (rank == first || out.parts.back().group != group) out.parts.push_back({group, 0, 0});
+      ++out.parts.back().ranks;
+      out.parts.back().samples = share.samples * out.parts.back().ranks / share.ranks;
+    }
+  }
+  if (out.parts.size() > 1) return add(out);
+  out.parts.front().samples = 0;
+  out.per_node = per_domain(plan, stage, cluster_.groups[static_cast<std::size_t>(out.parts.front().group)]);
+  return add(out);
+}
+
+template <typename Value>
+auto Loads::most(int devices, const Value& value) const {
+  auto out = value(std::size_t{0});
+  for (std::size_t part = 1; part < stand(devices).devices.parts.size(); ++part) out = std::max(out, value(part));
+  return out;
+}
+
+bool Loads::divides(int devices, const Strategy& s, std::int64_t samples) const {
+  const std::vector<StageDevices::Part>& parts = stand(devices).devices.parts;
+  if (parts.size() == 1) return samples % s.dp == 0;
+  return std::all_of(parts.begin(), parts.end(), [&](const StageDevices::Part& part) {
+    const int replicas = part.ranks / (s.cp * s.tp);
+    return replicas * s.cp * s.tp == part.ranks && part.samples % replicas == 0 && replicas * s.cp % s.ep == 0;
+  });
+}
+
+double Loads::samples_per_rank(int devices, int width, std::int64_t samples) const {
+  const std::vector<StageDevices::Part>& parts = stand(devices).devices.parts;
+  if (parts.size() == 1) return static_cast<double>(samples) / width;
+  return most(devices, [&](std::size_t part) { return static_cast<double>(parts[part].samples) / parts[part].ranks; });
+}
+
+const BlockLoad& Loads::block(int repeat, int devices, const Strategy& s, std::int64_t samples) {
+  const int flags = (s.sequence_parallel ? 1 : 0) | (s.context == model::ContextKind::ulysses ? 2 : 0) | (s.offload_optimizer ? 4 : 0);
+  const Key key{repeat, devices, s.dp, s.tp, s.cp, s.ep, s.zero, static_cast<int>(s.recompute), flags, samples};
+  const auto [found, fresh] = blocks_.try_emplace(key);
+  if (fresh) found->second = priced(repeat, devices, s, samples);
+  return found->second;
+}
+
+BlockLoad Loads::priced(int repeat, int devices, const Strategy& s, std::int64_t samples) {
+  BlockLoad out = priced_on(repeat, devices, 0, s, samples);
+  for (std::size_t part = 1; part < stand(devices).devices.parts.size(); ++part) {
+    BlockLoad other = priced_on(repeat, devices, part, s, samples);
+    const double scale = limit_of(devices, 0) / limit_of(devices, part);
+    for (double BlockLoad::* bytes : {&BlockLoad::weights, &BlockLoad::gradients, &BlockLoad::optimizer_state, &BlockLoad::tied_bytes, &BlockLoad::saved, &BlockLoad::workspace}) other.*bytes *= scale;
+    // What the passes of the slower part are spent on.
+    const bool slower = other.forward + other.backward() > out.forward + out.backward();
+    for (double BlockLoad::* spent : {&BlockLoad::products, &BlockLoad::attention, &BlockLoad::elementwise, &BlockLoad::again, &BlockLoad::tensor_exchange, &BlockLoad::context_exchange,
+                                      &BlockLoad::expert_exchange, &BlockLoad::parameter_exchange, &BlockLoad::host})
+      if (slower) out.*spent = other.*spent;
+    for (double BlockLoad::* most : {&BlockLoad::forward, &BlockLoad::backward_input, &BlockLoad::backward_weight, &BlockLoad::exchange, &BlockLoad::optimizer, &BlockLoad::tied_exchange,
+                                     &BlockLoad::weights, &BlockLoad::gradients, &BlockLoad::optimizer_state, &BlockLoad::tied_bytes, &BlockLoad::saved, &BlockLoad::workspace})
+      out.*most = std::max(out.*most, other.*most);
+  }
+  return out;
+}
+
+// Of several parts, within each and then between them: what a part's ranks have put together leaves through its nodes' adapters.
+double Loads::collective(int devices, std::size_t part, Collective operation, double bytes, profile::Team team) const {
+  const std::vector<StageDevices::Part>& parts = stand(devices).devices.parts;
+  if (parts.size() == 1) return group_of(devices, part).exchanges.collective(operation, bytes, team);
+  double inside = 0;
+  double rate = std::numeric_limits<double>::infinity();
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    inside = std::max(inside, group_of(devices, p).exchanges.collective(operation, bytes, {std::max(1, parts[p].ranks / team.stride), team.stride}));
+    rate = std::min(rate, node_rate(devices, p, parts[p].ranks, true));
+  }
+  const auto count = static_cast<double>(parts.size());
+  const double ways = operation == Collective::all_reduce ? 2 : 1;
+  return inside + ways * bytes * team.stride * (count - 1) / count / rate + 2 * ways * group_of(devices, part).kernels.calibration().latency;
+}
+
+std::size_t Loads::PassHash::operator()(const PassKey& key) const {
+  std::uint64_t out = static_cast<std::uint64_t>(key.micro_batch);
+  for (const int part : {key.repeat, key.group, key.tp, key.cp, key.ep, key.recompute, key.flags}) out = (out ^ static_cast<std::uint64_t>(part)) * 0x9E3779B97F4A7C15ULL;
+  return out ^ out >> 32;
 }
 
 // What does not depend on how the state is sharded is computed once.
@@ -112,7 +264,7 @@ const Loads::Pass& Loads::pass(int repeat, int g, const Strategy& s, std::int64_
   const auto [found, fresh] = passes_.try_emplace(key);
   if (!fresh) return *found->second;
   const Group& group = *groups_[static_cast<std::size_t>(g)];
-  const model::BlockSpec& spec = group.blocks[static_cast<std::size_t>(repeat)];
+  const model::BlockSpec& spec = group.blocks[static_cast<std::size_t>(repeat)].spec;
   UniformPlan cut;
   cut.tp = s.tp;
   cut.cp = s.cp;
@@ -133,14 +285,16 @@ const Loads::Pass& Loads::pass(int repeat, int g, const Strategy& s, std::int64_
   return *found->second;
 }
 
-BlockLoad Loads::priced(int repeat, int g, const Strategy& s, std::int64_t samples) {
-  if (!groups_[static_cast<std::size_t>(g)])
-    throw Error(ErrorCode::not_found, text("device ", cluster_.groups[static_cast<std::size_t>(g)].device.name, " does not compute in ", model::name_of(precision_)), {},
-                "a group whose device does");
+BlockLoad Loads::priced_on(int repeat, int devices, std::size_t part, const Strategy& s, std::int64_t samples) {
+  const std::vector<StageDevices::Part>& parts = stand(devices).devices.parts;
+  const int g = stand(devices).priced_as[part];
+  require(parts[part].group);
   const Group& group = *groups_[static_cast<std::size_t>(g)];
   const profile::Calibration& calibration = group.kernels.calibration();
-  const model::BlockSpec& spec = group.blocks[static_cast<std::size_t>(repeat)];
-  const std::int64_t micro_batch = samples / s.dp;
+  const Block& block = group.blocks[static_cast<std::size_t>(repeat)];
+  const cluster::ResourceGroup& of = cluster_.groups[static_cast<std::size_t>(parts[part].group)];
+  const std::int64_t micro_batch = parts.size() == 1 ? samples / s.dp : parts[part].samples / std::max(1, parts[part].ranks / (s.cp * s.tp));
+  const auto exchanged = [&](Collective operation, double each, profile::Team team) { return collective(devices, part, operation, each, team); };
   const Pass& once = pass(repeat, g, s, micro_batch);
   const LayerTime& time = once.time;
 
@@ -152,14 +306,13 @@ BlockLoad Loads::priced(int repeat, int g, const Strategy& s, std::int64_t sampl
   out.tensor_exchange = time.forward.tensor_exchange + time.backward.tensor_exchange;
   out.context_exchange = time.forward.context_exchange + time.backward.context_exchange;
   out.expert_exchange = time.forward.expert_exchange + time.backward.expert_exchange;
-  const bool layer = spec.dims.contains("heads") && spec.dims.contains("ffn");
-  const double layer_host = layer ? calibration.layer_host : 0;
+  const double layer_host = block.layer ? calibration.layer_host : 0;
   out.host = time.forward.host + time.backward.host + layer_host;
   out.forward = time.forward.total() + layer_host;
   out.backward_weight = time.weight_half;
   out.backward_input = time.backward.total() - time.weight_half + time.again.total();
 
-  const Parameters held = parameters_of(spec, s);
+  const Parameters held = parameters_of(block.spec, s);
   const int team = s.dp * s.cp;
   const double shards = team;
   const double expert_shards = std::max(1.0, shards / s.ep);
@@ -172,8 +325,8 @@ BlockLoad Loads::priced(int repeat, int g, const Strategy& s, std::int64_t sampl
     double spread = 0;
     if (s.zero >= 2) {
       // Weights are gathered before a pass and gradients scattered after it, beside the neighbours' computing, which slows down.
-      const double gather = group.exchanges.collective(Collective::all_gather, bytes, peers);
-      const double scatter = group.exchanges.collective(Collective::reduce_scatter, bytes, peers);
+      const double gather = exchanged(Collective::all_gather, bytes, peers);
+      const double scatter = exchanged(Collective::reduce_scatter, bytes, peers);
       const auto longer = [&](double computing, double exchange) {
         return std::max(computing + calibration.overlap_slowdown * std::min(computing, exchange), exchange) - computing;
       };
@@ -183,22 +336,22 @@ BlockLoad Loads::priced(int repeat, int g, const Strategy& s, std::int64_t sampl
       out.backward_input += backward;
       out.parameter_exchange = forward + backward;
     } else if (s.zero == 1) {
-      reduce = group.exchanges.collective(Collective::reduce_scatter, bytes, peers);
-      spread = group.exchanges.collective(Collective::all_gather, bytes, peers);
+      reduce = exchanged(Collective::reduce_scatter, bytes, peers);
+      spread = exchanged(Collective::all_gather, bytes, peers);
     } else {
-      reduce = group.exchanges.collective(Collective::all_reduce, bytes, peers);
+      reduce = exchanged(Collective::all_reduce, bytes, peers);
     }
     if (held.experts > 0) {
       const profile::Team same{std::max(1, team / s.ep), s.tp * s.ep};
-      reduce += group.exchanges.collective(Collective::reduce_scatter, kWeight * held.experts, same);
-      spread += group.exchanges.collective(Collective::all_gather, kWeight * held.experts, same);
+      reduce += exchanged(Collective::reduce_scatter, kWeight * held.experts, same);
+      spread += exchanged(Collective::all_gather, kWeight * held.experts, same);
     }
     out.exchange = waited(reduce, out.backward(), calibration) + waited(spread, out.forward, calibration);
   }
-  if (held.tied > 0) out.tied_exchange = group.exchanges.collective(Collective::all_reduce, kWeight * held.tied, {2, cluster_.groups[static_cast<std::size_t>(g)].domain()});
+  if (held.tied > 0) out.tied_exchange = group.exchanges.collective(Collective::all_reduce, kWeight * held.tied, {2, of.domain()});
 
   const double stepped = held.plain / plain_share + held.experts / expert_share;
-  const double memory_rate = cluster_.groups[static_cast<std::size_t>(g)].device.memory_bandwidth.value * calibration.memory;
+  const double memory_rate = of.device.memory_bandwidth.value * calibration.memory;
   out.optimizer = s.offload_optimizer ? stepped * ((kGradient + kWeight) / kHostLink + kHostTraffic / kHostMemory) : stepped * calibration.optimizer_bytes / memory_rate;
 
   const auto share = [&](int from, double each) {
@@ -209,14 +362,13 @@ BlockLoad Loads::priced(int repeat, int g, const Strategy& s, std::int64_t sampl
   out.optimizer_state = s.offload_optimizer ? 0 : share(1, kState);
   out.tied_bytes = held.tied * (kWeight / (s.zero >= 3 ? shards : 1) + kGradient / (s.zero >= 2 ? shards : 1) + kState / plain_share);
 
-  const double tokens = static_cast<double>(micro_batch) * (spec.dims.contains("seq") ? spec.real("seq") : 1) / s.cp;
-  const bool head = spec.kind == "lm_head" || spec.kind == "language_head";
-  if (head) {
+  const double tokens = static_cast<double>(micro_batch) * block.seq / s.cp;
+  if (block.head) {
     // Logits in 16 and their gradient in 32 bits while the head runs.
-    out.workspace = 6 * tokens * spec.real("vocab") / s.tp;
+    out.workspace = 6 * tokens * block.vocab / s.tp;
   } else {
     out.saved = once.saved;
-    if (s.tp > 1 && spec.dims.contains("hidden")) out.workspace = 2 * tokens * spec.real("hidden");
+    if (s.tp > 1) out.workspace = 2 * tokens * block.hidden;
   }
   // The whole weights of this block and of the next one, which is on its way.
   if (s.zero == 3) out.workspace += 2 * kWeight * (held.plain + held.experts);
@@ -234,38 +386,77 @@ double Loads::input_bytes(int repeat, std::int64_t samples) const {
   return 2 * elements * static_cast<double>(samples);
 }
 
-double Loads::resplit(int repeat, int g, const Strategy& before, const Strategy& strategy, std::int64_t samples) {
-  if (before.tp == strategy.tp && before.cp == strategy.cp && before.dp == strategy.dp) return 0;
-  const Group& group = *groups_[static_cast<std::size_t>(g)];
-  // Each rank gathers the larger of its two shares from those that the coarser of the cuts puts together.
-  const int parts_before = before.dp * before.cp;
-  const int parts_after = strategy.dp * strategy.cp;
-  const int together = std::max(before.tp * before.cp, strategy.tp * strategy.cp);
-  const double bytes = input_bytes(repeat, samples) / std::min(parts_before, parts_after);
-  return group.exchanges.collective(Collective::all_gather, bytes, {together, 1});
+double Loads::resplit(int repeat, int devices, const Strategy& before, const Strategy& strategy, std::int64_t samples) {
+  if (before.same_layout(strategy)) return 0;
+  const std::vector<StageDevices::Part>& parts = stand(devices).devices.parts;
+  return most(devices, [&](std::size_t part) {
+    // Each rank gathers the larger of its two shares from those that the coarser of the cuts puts together.
+    const int width = parts.size() == 1 ? strategy.ranks() : parts[part].ranks;
+    const int together = std::max(before.tp * before.cp, strategy.tp * strategy.cp);
+    const int pieces = std::min(width / before.tp, width / strategy.tp);
+    const double bytes = input_bytes(repeat, parts.size() == 1 ? samples : parts[part].samples) / pieces;
+    return group_of(devices, part).exchanges.collective(Collective::all_gather, bytes, {together, 1});
+  });
+}
+
+// Of all adapters of a part's nodes, or of the links between groups.
+double Loads::node_rate(int devices, std::size_t part, int width, bool between) const {
+  const StageDevices& of = stand(devices).devices;
+  const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(of.parts[part].group)];
+  const double nodes = std::max(1.0, static_cast<double>(width) / (of.per_node > 0 ? of.per_node : group.devices_per_node));
+  const cluster::Link& link = between ? cluster_.between : group.network;
+  return nodes * link.bandwidth.value * (between ? 1 : group.adapters) * group_of(devices, part).kernels.calibration().network;
 }
 
 double Loads::message(double bytes, int from, int width_from, int to, int width_to) {
-  const Group& sender = *groups_[static_cast<std::size_t>(from)];
-  const profile::Calibration& calibration = sender.kernels.calibration();
-  if (from == to && width_from == width_to) return calibration.pipeline_exposed * sender.exchanges.message(bytes / width_from, width_from);
-  // Through the adapters of the smaller side's nodes.
-  const auto rate = [&](int index, int width) {
-    const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(index)];
-    const double nodes = std::max(1.0, static_cast<double>(width) / group.devices_per_node);
-    const cluster::Link& link = from == to ? group.network : cluster_.between;
-    return nodes * link.bandwidth.value * (from == to ? group.adapters : 1) * groups_[static_cast<std::size_t>(index)]->kernels.calibration().network;
+  const StageDevices& senders = stand(from).devices;
+  const StageDevices& receivers = stand(to).devices;
+  const profile::Calibration& calibration = group_of(from, 0).kernels.calibration();
+  const auto share_of = [](const StageDevices& devices, std::size_t part) {
+    double samples = 0;
+    for (const StageDevices::Part& each : devices.parts) samples += static_cast<double>(each.samples);
+    return devices.parts.size() == 1 ? 1 : static_cast<double>(devices.parts[part].samples) / samples;
   };
-  return calibration.pipeline_exposed * (bytes / std::min(rate(from, width_from), rate(to, width_to)) + 2 * calibration.latency);
+  if (from == to && width_from == width_to)
+    return most(from, [&](std::size_t part) {
+      const int width = senders.parts.size() == 1 ? width_from : senders.parts[part].ranks;
+      const int group = senders.parts[part].group;
+      // Stages that share nodes are neighbours there.
+      return group_of(from, part).kernels.calibration().pipeline_exposed *
+             groups_[static_cast<std::size_t>(group)]->exchanges.message(bytes * share_of(senders, part) / width, senders.per_node > 0 ? senders.per_node : width);
+    });
+  const bool between = senders.parts.size() > 1 || receivers.parts.size() > 1 || senders.parts.front().group != receivers.parts.front().group;
+  // Through the adapters of the nodes of the slower side.
+  const auto seconds = [&](int devices, const StageDevices& of, int width) {
+    return most(devices, [&](std::size_t part) { return bytes * share_of(of, part) / node_rate(devices, part, of.parts.size() == 1 ? width : of.parts[part].ranks, between); });
+  };
+  return calibration.pipeline_exposed * (std::max(seconds(from, senders, width_from), seconds(to, receivers, width_to)) + 2 * calibration.latency);
 }
 
-double Loads::micro_batch_host(int group) const { return groups_[static_cast<std::size_t>(group)]->kernels.calibration().micro_batch_host; }
-double Loads::step_host(int group) const { return groups_[static_cast<std::size_t>(group)]->kernels.calibration().step_host; }
-double Loads::weight_pass_bubble(int group) const { return groups_[static_cast<std::size_t>(group)]->kernels.calibration().weight_pass_bubble; }
-bool Loads::attention_is_fused(int group) const {
-  return groups_[static_cast<std::size_t>(group)]->kernels.calibration().attention == profile::AttentionKernel::fused;
+double Loads::micro_batch_host(int devices) const {
+  return most(devices, [&](std::size_t part) { return group_of(devices, part).kernels.calibration().micro_batch_host; });
 }
-double Loads::process_bytes(int) const { return kProcessBytes; }
-double Loads::memory_limit(int group) const { return static_cast<double>(plan::memory_limit(cluster_.groups[static_cast<std::size_t>(group)].device).value); }
+double Loads::step_host(int devices) const {
+  return most(devices, [&](std::size_t part) { return group_of(devices, part).kernels.calibration().step_host; });
+}
+double Loads::weight_pass_bubble(int devices) const {
+  return most(devices, [&](std::size_t part) { return group_of(devices, part).kernels.calibration().weight_pass_bubble; });
+}
+bool Loads::attention_is_fused(int devices) const {
+  return !most(devices, [&](std::size_t part) { return group_of(devices, part).kernels.calibration().attention != profile::AttentionKernel::fused; });
+}
+int Loads::domain(int devices) const {
+  return -most(devices, [&](std::size_t part) {
+    const StageDevices& of = stand(devices).devices;
+    return -(of.per_node > 0 ? of.per_node : cluster_.groups[static_cast<std::size_t>(of.parts[part].group)].domain());
+  });
+}
+double Loads::process_bytes(int devices) const {
+  return most(devices, [&](std::size_t part) { return kProcessBytes * limit_of(devices, 0) / limit_of(devices, part); });
+}
+double Loads::limit_of(int devices, std::size_t part) const {
+  return static_cast<double>(plan::memory_limit(cluster_.groups[static_cast<std::size_t>(stand(devices).devices.parts[part].group)].device).value);
+}
+double Loads::memory_limit(int devices) const { return limit_of(devices, 0); }
 
 }  // namespace tessera::plan

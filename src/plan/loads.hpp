@@ -7,11 +7,13 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "cluster/cluster.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
+#include "profile/exchange_time.hpp"
 
 namespace tessera::plan {
 
@@ -37,7 +39,24 @@ struct BlockLoad {
   double state_bytes() const { return weights + gradients + optimizer_state; }
 };
 
+// What the ranks of a stage stand on, in their order: devices of one group, or of several with a share of each micro-batch each.
+struct StageDevices {
+  struct Part {
+    int group = 0;               // index into ClusterSpec::groups
+    int ranks = 0;
+    std::int64_t samples = 0;    // of a micro-batch
+    auto operator<=>(const Part&) const = default;
+  };
+  std::vector<Part> parts;
+  // Of one group: so many on each node (or domain of the inside link), which stages share. 0: whole nodes, one stage after the other.
+  int per_node = 0;
+  auto operator<=>(const StageDevices&) const = default;
+};
+
 // Not thread-safe: remembers what it has priced. The model and the cluster must outlive it.
+//
+// `devices` below is what a stage stands on: the index of a group, or what devices_of or add have returned. Of several parts, the
+// slowest counts for times, and the one that fills its memory most for bytes, which are scaled to the memory of the first part.
 class Loads {
  public:
   // Throws not_found when a device has no units for the precision (ask supports first).
@@ -49,29 +68,44 @@ class Loads {
   // Whether it can price on this cluster: accelerators only, in 16 or fewer bits.
   static bool supports(const cluster::ClusterSpec& cluster, model::Precision precision);
 
-  // `repeat`: index into ModelSpec::repeats. `samples`: of a micro-batch over the whole stage; dp divides it.
-  const BlockLoad& block(int repeat, int group, const Strategy& strategy, std::int64_t samples);
+  // What stands for these devices in the functions below.
+  int add(const StageDevices& devices);
+  // Those of a stage of a plan.
+  int devices_of(const Plan& plan, const Stage& stage);
+  // One part where all ranks are alike; its samples are then 0: those of the micro-batch.
+  const StageDevices& parts_of(int devices) const { return stands_[static_cast<std::size_t>(devices)].devices; }
+
+  // `repeat`: index into ModelSpec::repeats. `samples`: of a micro-batch over the whole stage; dp divides it, or what it is of each
+  // part divides its samples.
+  const BlockLoad& block(int repeat, int devices, const Strategy& strategy, std::int64_t samples);
   // The same, not remembered.
-  BlockLoad priced(int repeat, int group, const Strategy& strategy, std::int64_t samples);
+  BlockLoad priced(int repeat, int devices, const Strategy& strategy, std::int64_t samples);
+  // On the ranks of one part, bytes as they are.
+  BlockLoad priced_on(int repeat, int devices, std::size_t part, const Strategy& strategy, std::int64_t samples);
+  // Whether replicas, groups of experts and samples divide as the degrees say.
+  bool divides(int devices, const Strategy& strategy, std::int64_t samples) const;
+  // The most of a micro-batch for a rank of a stage so wide.
+  double samples_per_rank(int devices, int width, std::int64_t samples) const;
   // Cutting the inputs of a block anew when the block before it in the stage is cut otherwise: seconds of one micro-batch and pass.
-  double resplit(int repeat, int group, const Strategy& before, const Strategy& strategy, std::int64_t samples);
+  double resplit(int repeat, int devices, const Strategy& before, const Strategy& strategy, std::int64_t samples);
   // What a block takes in, for `samples` samples, whole.
   double input_bytes(int repeat, std::int64_t samples) const;
   // Seconds of the messages of one micro-batch, in one direction, to a stage of another width or kind: every rank sends or
-  // receives its even share of `bytes` at once.
-  double message(double bytes, int group_from, int width_from, int group_to, int width_to);
+  // receives its share of `bytes` at once.
+  double message(double bytes, int from, int width_from, int to, int width_to);
   // The same there and, of its gradients, back.
-  double messages(double bytes, int group_from, int width_from, int group_to, int width_to) {
-    return message(bytes, group_from, width_from, group_to, width_to) + message(bytes, group_to, width_to, group_from, width_from);
+  double messages(double bytes, int from, int width_from, int to, int width_to) {
+    return message(bytes, from, width_from, to, width_to) + message(bytes, to, width_to, from, width_from);
   }
   // Of a stage and micro-batch, and of a step.
-  double micro_batch_host(int group) const;
-  double step_host(int group) const;
-  double weight_pass_bubble(int group) const;
-  bool attention_is_fused(int group) const;
-  // Bytes of a process before it holds a tensor; what a device has for one.
-  double process_bytes(int group) const;
-  double memory_limit(int group) const;
+  double micro_batch_host(int devices) const;
+  double step_host(int devices) const;
+  double weight_pass_bubble(int devices) const;
+  bool attention_is_fused(int devices) const;
+  int domain(int devices) const;  // the most devices that an inside link joins, in the part where it joins fewest
+  // Bytes of a process before it holds a tensor; what a device (of the first part) has for one.
+  double process_bytes(int devices) const;
+  double memory_limit(int devices) const;
 
   const model::ModelSpec& model() const { return model_; }
   const cluster::ClusterSpec& cluster() const { return cluster_; }
@@ -80,28 +114,54 @@ class Loads {
 
  private:
   struct Group;
+  struct Block;
   struct Pass;
+  // What devices stand for: the parts, and where each is priced.
+  struct Stand {
+    StageDevices devices;
+    std::vector<int> priced_as;   // by part: index into groups_
+  };
   using Key = std::tuple<int, int, int, int, int, int, int, int, int, std::int64_t>;
 
-  using PassKey = std::tuple<int, int, int, int, int, int, int, std::int64_t>;
+  struct PassKey {
+    int repeat, group, tp, cp, ep, recompute, flags;
+    std::int64_t micro_batch;
+    bool operator==(const PassKey&) const = default;
+  };
+  struct PassHash {
+    std::size_t operator()(const PassKey& key) const;
+  };
 
+  const Stand& stand(int devices) const { return stands_[static_cast<std::size_t>(devices)]; }
+  const Group& group_of(int devices, std::size_t part) const { return *groups_[static_cast<std::size_t>(stand(devices).priced_as[part])]; }
+  void require(int group) const;  // that its devices have the precision
+  // The most over the parts.
+  template <typename Value>
+  auto most(int devices, const Value& value) const;
+  double limit_of(int devices, std::size_t part) const;
   const Pass& pass(int repeat, int group, const Strategy& strategy, std::int64_t micro_batch);
+  double collective(int devices, std::size_t part, profile::Collective operation, double bytes, profile::Team team) const;
+  double node_rate(int devices, std::size_t part, int width, bool between) const;
 
   const model::ModelSpec& model_;
   const cluster::ClusterSpec& cluster_;
   model::Precision precision_;
   std::vector<int> repeat_of_;
-  std::vector<std::unique_ptr<Group>> groups_;
+  std::vector<std::unique_ptr<Group>> groups_;  // those of the cluster, then ones of which stages share the nodes
+  std::vector<Stand> stands_;                   // the first ones are the groups of the cluster
+  std::map<StageDevices, int> known_;
   std::map<Key, BlockLoad> blocks_;
-  std::map<PassKey, std::unique_ptr<Pass>> passes_;
+  std::unordered_map<PassKey, std::unique_ptr<Pass>, PassHash> passes_;
 };
 
-// Two receive buffers in each direction at a stage's ends, in bytes of a rank.
+// Two receive buffers in each direction at a stage's ends, in bytes of a rank of the part of the most samples for its ranks.
 double boundary_buffers(const Loads& loads, const Plan& plan, int stage);
 // The step's price by the closed forms of the schedules (docs/rooms/plan.md): stages of any width and depth, blocks cut in any
 // way. parts add up to the step. Needs a plan whose schedule is 1f1b, zb-h1 or zb-h2 (others: their closed forms with equal stages).
 Prediction predict(const Plan& plan, Loads& loads);
-// The terms of predicted.memory of a stage's ranks, in bytes; they add up to it.
-std::vector<std::pair<std::string, double>> memory_terms(const Plan& plan, int stage, Loads& loads);
+// The terms of predicted.memory of a rank, in bytes; they add up to it.
+std::vector<std::pair<std::string, double>> memory_terms(const Plan& plan, int rank, Loads& loads);
+// What a stage's ranks hold, as blocks are priced: bytes against memory_limit of its devices.
+double bytes_held(const Plan& plan, int stage, Loads& loads);
 
 }  // namespace tessera::plan

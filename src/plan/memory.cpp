@@ -65,10 +65,10 @@ StageBytes stage_bytes(const StageShape& shape, const std::vector<BlockSegment>&
   return bytes;
 }
 
-StageShape shape_of(const Plan& plan, int index, const Place& place) {
+StageShape shape_of(const Plan& plan, int index, const Place& place, std::int64_t micro_batch) {
   const Stage& stage = plan.stages[index];
   const Strategy& strategy = stage.runs.front().strategy;
-  return {stage.first_block(), stage.last_block(), index, static_cast<int>(plan.stages.size()), strategy, plan.micro_batch(strategy.dp), plan.micro_batches,
+  return {stage.first_block(), stage.last_block(), index, static_cast<int>(plan.stages.size()), strategy, micro_batch, plan.micro_batches,
           plan.schedule, plan.precision, plan.bucket, place};
 }
 
@@ -91,8 +91,9 @@ std::vector<Bytes> memory_of(const Plan& plan, Prices& prices) {
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
     const std::vector<BlockSegment> segments = prices.segments(stage);
-    for (int rank : stage.ranks) {
-      const StageShape shape = shape_of(plan, static_cast<int>(s), places[rank]);
+    for (int i = 0; i < stage.width(); ++i) {
+      const int rank = stage.ranks[i];
+      const StageShape shape = shape_of(plan, static_cast<int>(s), places[rank], plan.micro_batch_at(stage, i));
       const StageBytes bytes = stage_bytes(shape, segments, prices);
       out[rank] = Bytes(bytes.fixed + in_flight(shape.schedule, shape.stage, shape.stage_count, shape.micro_batches) * bytes.saved + bytes.workspace);
     }
@@ -108,17 +109,16 @@ std::vector<std::pair<std::string, Bytes>> memory_parts(const Plan& plan, int ra
   };
   if (Loads::supports(cluster, plan.precision)) {
     Loads loads(model, cluster, plan.precision);
-    const auto held = std::find_if(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) { return std::find(stage.ranks.begin(), stage.ranks.end(), rank) != stage.ranks.end(); });
-    if (held == plan.stages.end()) return out;
-    for (const auto& [name, bytes] : memory_terms(plan, static_cast<int>(held - plan.stages.begin()), loads)) add(name, static_cast<std::int64_t>(bytes));
+    for (const auto& [name, bytes] : memory_terms(plan, rank, loads)) add(name, static_cast<std::int64_t>(bytes));
     return out;
   }
   Prices prices(model, train, cluster, profile);
   const Place place = places_of(plan, cluster)[rank];
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
-    if (std::find(stage.ranks.begin(), stage.ranks.end(), rank) == stage.ranks.end()) continue;
-    const StageShape shape = shape_of(plan, static_cast<int>(s), place);
+    const auto held = std::find(stage.ranks.begin(), stage.ranks.end(), rank);
+    if (held == stage.ranks.end()) continue;
+    const StageShape shape = shape_of(plan, static_cast<int>(s), place, plan.micro_batch_at(stage, static_cast<int>(held - stage.ranks.begin())));
     const StageBytes bytes = stage_bytes(shape, prices.segments(stage), prices);
     out.clear();
     add("process", bytes.process);

@@ -21,4 +21,23 @@ const Strategy& Stage::strategy_of(int block) const {
   return runs.back().strategy;
 }
 
+std::int64_t Plan::micro_batch_at(const Stage& stage, int index) const {
+  const Strategy& strategy = stage.runs.front().strategy;
+  const int replica = strategy.cp * strategy.tp;
+  const int first = index / replica * replica;
+  return items_before(stage, first + replica, samples()) - items_before(stage, first, samples());
+}
+
+std::int64_t Plan::items_before(const Stage& stage, std::int64_t ranks, std::int64_t items) const {
+  if (stage.shares.empty()) return items * ranks / stage.width();
+  const std::int64_t each = items / samples();
+  std::int64_t before = 0;
+  for (const Share& share : stage.shares) {
+    if (ranks <= share.ranks) return each * before + each * share.samples * ranks / share.ranks;
+    ranks -= share.ranks;
+    before += share.samples;
+  }
+  return items;
+}
+
 }  // namespace tessera::plan

@@ -41,12 +41,20 @@ struct StrategyRun {
   Where where = {};                 // in the plan file, when it was read from one; so in the structs below
 };
 
+// The next `ranks` ranks of a stage take `samples` of each micro-batch, evenly among their replicas.
+struct Share {
+  int ranks = 0;
+  std::int64_t samples = 0;
+  bool operator==(const Share&) const = default;
+};
+
 // A pipeline stage: consecutive blocks on some ranks. Rank order within a stage: dp outer, then cp, tp inner
 // (ranks[(d * cp + c) * tp + t] is data-parallel index d, context-parallel index c, tensor-parallel index t). With interleaved
 // and V-shaped schedules the same ranks, in the same order, hold several stages.
 struct Stage {
   std::vector<int> ranks;
   std::vector<StrategyRun> runs;    // consecutive, covering the stage's blocks
+  std::vector<Share> shares = {};   // of the batch, where faster devices take more of it; empty: all replicas the same
   Where where = {};
   int first_block() const { return runs.front().first; }
   int last_block() const { return runs.back().last; }
@@ -92,8 +100,14 @@ struct Plan {
 
   int world_size() const { return static_cast<int>(ranks.size()); }
   std::int64_t samples() const { return global_batch / micro_batches; }  // of one micro-batch over a whole stage
-  // Samples of one micro-batch on one rank of a stage of data-parallel width dp.
+  // Samples of one micro-batch on one rank of a stage of data-parallel width dp, where all have the same.
   std::int64_t micro_batch(int dp) const { return global_batch / (micro_batches * dp); }
+  // Those of a stage, one for all ranks where it names none.
+  std::vector<Share> shares_of(const Stage& stage) const { return stage.shares.empty() ? std::vector<Share>{{stage.width(), samples()}} : stage.shares; }
+  // Samples of one micro-batch on a rank of a stage (index into Stage::ranks) whose runs are all cut alike.
+  std::int64_t micro_batch_at(const Stage& stage, int index) const;
+  // Of `items` of a micro-batch, the same number for each sample: those that the first `ranks` ranks of a stage take.
+  std::int64_t items_before(const Stage& stage, std::int64_t ranks, std::int64_t items) const;
 };
 
 // Throws invalid_config naming the field, its file and line, and what would be valid: degrees that do not divide or are not

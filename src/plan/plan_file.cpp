@@ -42,7 +42,10 @@ std::string json_of(const StrategyRun& run) {
 std::string json_of(const Stage& stage) {
   std::vector<std::string> runs;
   for (const StrategyRun& run : stage.runs) runs.push_back(json_of(run));
-  return text("{\"ranks\": ", Json(stage.ranks).dump(), ", \"blocks\": ", list(runs, "    "), "}");
+  std::string shares;
+  for (const Share& share : stage.shares) shares += text(shares.empty() ? "" : ", ", "{\"ranks\": ", share.ranks, ", \"samples\": ", share.samples, "}");
+  if (!shares.empty()) shares = text(", \"shares\": [", shares, "]");
+  return text("{\"ranks\": ", Json(stage.ranks).dump(), shares, ", \"blocks\": ", list(runs, "    "), "}");
 }
 
 std::string json_of(const Prediction& prediction) {
@@ -95,9 +98,14 @@ StrategyRun read_run(const ConfigNode& node) {
 }
 
 Stage read_stage(const ConfigNode& node) {
-  node.allow_only({"ranks", "blocks"});
+  node.allow_only({"ranks", "shares", "blocks"});
   Stage stage;
   for (const ConfigNode& rank : node.at("ranks").items()) stage.ranks.push_back(small_int(rank, 0));
+  if (const auto shares = node.find("shares"))
+    for (const ConfigNode& share : shares->items()) {
+      share.allow_only({"ranks", "samples"});
+      stage.shares.push_back({small_int(share.at("ranks"), 1), share.at("samples").as_int_between(1, kMostSamples)});
+    }
   for (const ConfigNode& run : node.at("blocks").items()) stage.runs.push_back(read_run(run));
   if (stage.runs.empty()) throw node.at("blocks").error("a stage without blocks has nothing to do");
   stage.where = node.where();

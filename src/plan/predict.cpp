@@ -62,8 +62,14 @@ class Predictor {
   }
 
  private:
+  // Ranks that compute equally fast and as much.
+  struct Seat {
+    Place place;
+    std::int64_t micro_batch = 1;
+    auto operator<=>(const Seat&) const = default;
+  };
+
   const Strategy& strategy(int s) const { return plan_.stages[s].runs.front().strategy; }
-  std::int64_t micro_batch(int s) const { return plan_.micro_batch(strategy(s).dp); }
 
   std::vector<int> tensor_group(int s, int d) const {
     const auto first = plan_.stages[s].ranks.begin() + d * strategy(s).tp;
@@ -96,33 +102,32 @@ class Predictor {
     return prices_.collective("all_reduce", bytes, strategy(s).tp, link, profile::Pace::in_turn) * sharing(replicas, link);
   }
 
-  // Ranks that compute equally fast are priced once.
-  std::set<Place> distinct_places(int s) const {
-    std::set<Place> out;
-    for (int rank : plan_.stages[s].ranks) out.insert(places_[rank]);
+  std::set<Seat> seats(int s) const {
+    const Stage& stage = plan_.stages[s];
+    std::set<Seat> out;
+    for (int i = 0; i < stage.width(); ++i) out.insert({places_[stage.ranks[i]], plan_.micro_batch_at(stage, i)});
     return out;
   }
 
   StageTimes times_of(int s) {
     StageTimes slowest;
-    for (const Place& place : distinct_places(s)) {
+    slowest_.push_back(*seats(s).begin());
+    for (const Seat& seat : seats(s)) {
       StageTimes times;
       for (const BlockSegment& segment : prices_.segments(plan_.stages[s])) {
-        const BlockPrice& price = block_price(s, segment, place);
+        const BlockPrice& price = block_price(s, segment, seat);
         times.forward += segment.count * price.forward;
         times.backward += segment.count * price.backward;
         times.recompute += segment.count * price.recompute;
       }
       if (times.forward + times.backward > slowest.forward + slowest.backward) {
         slowest = times;
-        slowest_place_.resize(std::max<std::size_t>(slowest_place_.size(), s + 1));
-        slowest_place_[s] = place;
+        slowest_[s] = seat;
       }
     }
-    slowest_place_.resize(std::max<std::size_t>(slowest_place_.size(), s + 1), *distinct_places(s).begin());
     if (strategy(s).tp > 1) {
       for (const BlockSegment& segment : prices_.segments(plan_.stages[s])) {
-        const BlockPrice& price = block_price(s, segment, slowest_place_[s]);
+        const BlockPrice& price = block_price(s, segment, slowest_[s]);
         const double once = segment.count * all_reduce_time(s, price.cost.all_reduce_size.value);
         slowest.forward_exchange += price.forward_all_reduces * once;
         slowest.backward_exchange += price.backward_all_reduces * once;
@@ -132,8 +137,8 @@ class Predictor {
     return slowest;
   }
 
-  const BlockPrice& block_price(int s, const BlockSegment& segment, const Place& place) {
-    return prices_.block(segment.repeat, {micro_batch(s), strategy(s).tp, plan_.precision, segment.recompute}, place);
+  const BlockPrice& block_price(int s, const BlockSegment& segment, const Seat& seat) {
+    return prices_.block(segment.repeat, {seat.micro_batch, strategy(s).tp, plan_.precision, segment.recompute}, seat.place);
   }
 
   // The tensor-parallel exchanges of other stages meet on a shared link as often as they run.
@@ -186,7 +191,8 @@ class Predictor {
   void add_sends() {
     for (int s = 0; s + 1 < stage_count_; ++s) {
       const auto& block = prices_.model().repeats[prices_.segments(plan_.stages[s + 1].first_block(), plan_.stages[s + 1].first_block() + 1, model::Recompute::none).front().repeat].block;
-      std::int64_t count = micro_batch(s);
+      std::int64_t count = 1;  // of the replica with the most
+      for (int i = 0; i < plan_.stages[s].width(); ++i) count = std::max(count, plan_.micro_batch_at(plan_.stages[s], i));
       std::int64_t elements = 0;
       for (const auto& tensor : block.inputs) {
         std::int64_t product = count;
@@ -301,7 +307,7 @@ class Predictor {
       LaneWork work;
       for (const BlockSegment& segment : segments) {
         const int count = std::min(upper, segment.first + segment.count) - std::max(lower, segment.first);
-        if (count > 0) work.compute += count * block_price(s, segment, slowest_place_[s]).backward * (1 + exchange);
+        if (count > 0) work.compute += count * block_price(s, segment, slowest_[s]).backward * (1 + exchange);
       }
       out.works.push_back(std::move(work));
       upper = lower;
@@ -395,7 +401,7 @@ class Predictor {
       FluidQueue gathers = data_queue(s);
       std::vector<LaneWork> works;
       for (const BucketShape& bucket : prices_.buckets(plan_, s)) {
-        LaneWork work{prices_.optimizer(sharded ? (bucket.count + of.dp - 1) / of.dp : bucket.count, slowest_place_[s]), {}};
+        LaneWork work{prices_.optimizer(sharded ? (bucket.count + of.dp - 1) / of.dp : bucket.count, slowest_[s].place), {}};
         if (sharded) work.released.push_back(gather_time(s, bucket.count));
         works.push_back(std::move(work));
       }
@@ -453,7 +459,7 @@ class Predictor {
   std::vector<Place> places_;
   int stage_count_;
   int micro_batches_;
-  std::vector<Place> slowest_place_;
+  std::vector<Seat> slowest_;     // by stage
   std::vector<StageTimes> times_;
   std::vector<std::vector<double>> forward_end_;
   std::vector<std::vector<double>> backward_end_;

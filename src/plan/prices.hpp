@@ -116,7 +116,7 @@ struct StageBytes {
 };
 std::int64_t in_flight(Schedule schedule, int stage, int stage_count, std::int64_t micro_batches);
 StageBytes stage_bytes(const StageShape& shape, const std::vector<BlockSegment>& segments, Prices& prices);
-StageShape shape_of(const Plan& plan, int stage, const Place& place);
+StageShape shape_of(const Plan& plan, int stage, const Place& place, std::int64_t micro_batch);
 // What is there for a whole rank (accelerator) or for all workers of a host together (CPU).
 Bytes memory_limit(const cluster::Device& device);
 // Peak bytes by rank.

@@ -47,7 +47,7 @@ class Lister {
   void list(int repeat) {
     const model::BlockSpec& block = problem_.model.repeats[static_cast<std::size_t>(repeat)].block;
     const BlockSpace& space = problem_.space;
-    const int domain = problem_.cluster.groups[static_cast<std::size_t>(ranks_.group)].domain();
+    const int domain = loads_.domain(ranks_.devices);
     const auto experts = static_cast<std::int64_t>(option_of(block, "experts"));
     const auto heads = static_cast<std::int64_t>(option_of(block, "heads"));
     for (const std::int64_t tp : divisors_of(ranks_.width)) {
@@ -55,7 +55,6 @@ class Lister {
       for (const std::int64_t cp : divisors_of(ranks_.width / tp)) {
         if (cp > space.most_context || !context_divides(block, cp)) continue;
         const std::int64_t dp = ranks_.width / (tp * cp);
-        if (samples_ % dp != 0) continue;
         std::vector<BlockOption> here;
         for (const std::int64_t ep : divisors_of(std::max<std::int64_t>(1, std::gcd(experts, dp * cp)))) {
           Strategy strategy;
@@ -64,6 +63,7 @@ class Lister {
           strategy.cp = static_cast<int>(cp);
           strategy.ep = static_cast<int>(ep);
           strategy.sequence_parallel = tp > 1;
+          if (!loads_.divides(ranks_.devices, strategy, samples_)) continue;
           add_states(repeat, strategy, here);
           if (cp == 1 || heads == 0 || heads / tp % cp != 0) continue;
           strategy.context = model::ContextKind::ulysses;
@@ -87,12 +87,12 @@ class Lister {
       strategy.zero = strategy.dp * strategy.cp > 1 ? zero : 0;
       for (const model::Recompute recompute : recomputes) {
         // Fused attention computes its scores again by itself.
-        if (recompute == model::Recompute::selective && recomputes.size() > 1 && (end || loads_.attention_is_fused(ranks_.group))) continue;
+        if (recompute == model::Recompute::selective && recomputes.size() > 1 && (end || loads_.attention_is_fused(ranks_.devices))) continue;
         strategy.recompute = end ? model::Recompute::none : recompute;
         for (const bool offload : {false, true}) {
           if (offload && !problem_.space.offload) continue;
           strategy.offload_optimizer = offload;
-          const BlockLoad load = loads_.priced(repeat, ranks_.group, strategy, samples_);
+          const BlockLoad load = loads_.priced(repeat, ranks_.devices, strategy, samples_);
           out.push_back({strategy, layout_of(strategy), load.forward, load.backward(), load.exchange + load.optimizer, load.state_bytes(), load.saved, load.workspace,
                          load.tied_exchange, load.tied_bytes, 0, 0});
         }
@@ -141,8 +141,8 @@ StageOptions options_of(const BlockProblem& problem, Loads& loads, const StageRa
 
 StageFronts::StageFronts(const BlockProblem& problem, Loads& loads, const StageRanks& ranks, Schedule schedule, const StageOptions& options, Effort& effort)
     : problem_(problem), loads_(loads), effort_(effort), ranks_(ranks), layouts_(options.layouts),
-      shares_(tessera::plan::fill_of(schedule, 1, loads.weight_pass_bubble(ranks.group))), samples_(problem.global_batch / ranks.micro_batches),
-      limit_(problem.space.memory * loads.memory_limit(ranks.group) - loads.process_bytes(ranks.group)), host_(loads.micro_batch_host(ranks.group)), options_(options.blocks), resplits_(options.blocks.size()) {
+      shares_(tessera::plan::fill_of(schedule, 1, loads.weight_pass_bubble(ranks.devices))), samples_(problem.global_batch / ranks.micro_batches),
+      limit_(problem.space.memory * loads.memory_limit(ranks.devices) - loads.process_bytes(ranks.devices)), host_(loads.micro_batch_host(ranks.devices)), options_(options.blocks), resplits_(options.blocks.size()) {
   for (std::vector<BlockOption>& of_block : options_) {
     double busy = std::numeric_limits<double>::infinity();
     double fill = busy;
@@ -172,7 +172,7 @@ double StageFronts::resplit(int repeat, int before, int after) {
   std::vector<double>& table = resplits_[static_cast<std::size_t>(repeat)];
   if (table.empty()) table.assign(layouts_.size() * layouts_.size(), -1);
   double& seconds = table[static_cast<std::size_t>(before) * layouts_.size() + static_cast<std::size_t>(after)];
-  if (seconds < 0) seconds = loads_.resplit(repeat, ranks_.group, layouts_[static_cast<std::size_t>(before)], layouts_[static_cast<std::size_t>(after)], samples_);
+  if (seconds < 0) seconds = loads_.resplit(repeat, ranks_.devices, layouts_[static_cast<std::size_t>(before)], layouts_[static_cast<std::size_t>(after)], samples_);
   return seconds;
 }
 
@@ -291,6 +291,7 @@ StageFronts::Chain StageFronts::extended(const Held& held, const Target& target,
 
 // By block of the range: the option of the layout, where it has one, that costs least with bytes at a price.
 std::vector<int> StageFronts::cheapest(const Target& target, int layout, std::size_t price) {
+  const Held& held = at(target.held);
   std::vector<int> out;
   for (int block = target.first; block < target.last; ++block) {
     const auto repeat = static_cast<std::size_t>(loads_.repeat_of()[static_cast<std::size_t>(block)]);
@@ -298,12 +299,17 @@ std::vector<int> StageFronts::cheapest(const Target& target, int layout, std::si
       out.push_back(out.back());
       continue;
     }
-    const auto cost = [&](int o) {
+    const std::vector<int>& options = held.options[repeat];
+    int best = options.front();
+    std::pair least(true, std::numeric_limits<double>::infinity());
+    for (const int o : options) {
       const BlockOption& option = options_[repeat][static_cast<std::size_t>(o)];
-      return std::pair(option.layout != layout, option.busy + option.fill + prices_[price] * (option.fixed + target.held * option.saved));
-    };
-    const std::vector<int>& options = at(target.held).options[repeat];
-    out.push_back(*std::min_element(options.begin(), options.end(), [&](int a, int b) { return cost(a) < cost(b); }));
+      const std::pair cost(option.layout != layout, option.busy + option.fill + prices_[price] * (option.fixed + target.held * option.saved));
+      if (cost >= least) continue;
+      least = cost;
+      best = o;
+    }
+    out.push_back(best);
   }
   return out;
 }
@@ -374,9 +380,9 @@ std::vector<const StageEntry*> StageFronts::rough_entries(const Target& target) 
 // What the buffers at the ends of a stage leave.
 double StageFronts::room(int first, int last) const {
   double bytes = 0;
-  if (first > 0) bytes = loads_.input_bytes(loads_.repeat_of()[static_cast<std::size_t>(first)], samples_);
-  if (last < static_cast<int>(loads_.repeat_of().size())) bytes = std::max(bytes, loads_.input_bytes(loads_.repeat_of()[static_cast<std::size_t>(last)], samples_));
-  return limit_ - 4 * bytes / ranks_.width;
+  if (first > 0) bytes = loads_.input_bytes(loads_.repeat_of()[static_cast<std::size_t>(first)], 1);
+  if (last < static_cast<int>(loads_.repeat_of().size())) bytes = std::max(bytes, loads_.input_bytes(loads_.repeat_of()[static_cast<std::size_t>(last)], 1));
+  return limit_ - 4 * bytes * loads_.samples_per_rank(ranks_.devices, ranks_.width, samples_);
 }
 
 std::vector<const StageEntry*> StageFronts::entries(const Target& target) {

@@ -16,9 +16,9 @@
 
 namespace tessera::plan {
 
-// Ranks of one group, and how many micro-batches a step has.
+// What a stage stands on, and how many micro-batches a step has.
 struct StageRanks {
-  int group = 0;
+  int devices = 0;                 // as Loads knows them
   int width = 1;
   std::int64_t micro_batches = 1;
   auto operator<=>(const StageRanks&) const = default;

@@ -42,7 +42,7 @@ class Compiler {
     program_.tp_size = strategy.tp;
     program_.rank = stage_.ranks[index_];
     program_.micro_batches = plan.micro_batches;
-    program_.micro_batch = samples_ / strategy.dp;
+    share_samples();
     for (int c = 0; c < pipeline_.chunks; ++c) program_.chunks.push_back(chunk_at(plan::stage_at(plan.schedule, place_, c, pipeline_.places)));
     const Chunk& first = program_.chunks.front();
     program_.stage = first.stage;
@@ -65,7 +65,7 @@ class Compiler {
     program_.micro_batches = micro_batches;
     // Replicas are counted in the first stage.
     samples_ = micro_batch * plan_.stages.front().runs.front().strategy.dp;
-    program_.micro_batch = samples_ / program_.dp_size;
+    share_samples();
     std::vector<Slot> forwards = plan::order_of(plan_.schedule, place_, pipeline_.places, static_cast<int>(micro_batches), pipeline_.chunks);
     std::erase_if(forwards, [](const Slot& slot) { return !slot.forward; });
     for (Slot& slot : forwards) slot.with_next = false;
@@ -77,6 +77,14 @@ class Compiler {
   }
 
  private:
+  // The rank's part of a micro-batch.
+  void share_samples() {
+    const std::int64_t replica = stage_.width() / program_.dp_size;
+    program_.samples = samples_;
+    program_.samples_before = plan_.items_before(stage_, program_.dp_index * replica, samples_);
+    program_.micro_batch = plan_.items_before(stage_, (program_.dp_index + 1) * replica, samples_) - program_.samples_before;
+  }
+
   int add_group(std::string name, std::vector<int> ranks) {
     program_.groups.push_back({std::move(name), std::move(ranks)});
     return static_cast<int>(program_.groups.size()) - 1;
@@ -356,7 +364,9 @@ std::vector<Program> compile_folded(const plan::Plan& plan, const model::ModelSp
 
 std::vector<Program> compile_evaluation(const plan::Plan& plan, const model::ModelSpec& model, std::int64_t micro_batches,
                                         std::int64_t micro_batch) {
-  return for_ranks(plan, model, all_ranks(plan), false, [&](Compiler& compiler) { return compiler.evaluation(micro_batches, micro_batch); });
+  plan::Plan even = plan;
+  for (plan::Stage& stage : even.stages) stage.shares.clear();
+  return for_ranks(even, model, all_ranks(plan), false, [&](Compiler& compiler) { return compiler.evaluation(micro_batches, micro_batch); });
 }
 
 }  // namespace tessera::program

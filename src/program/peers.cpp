@@ -19,23 +19,28 @@ std::pair<const Strategy&, const Strategy&> at_boundary(const plan::Plan& plan, 
 }  // namespace
 
 std::vector<Peer> peers_of(const plan::Plan& plan, int own, int other, int index, std::int64_t elements, Bytes element) {
+  const Stage& mine = plan.stages[own];
   const Stage& theirs = plan.stages[other];
   const auto [strategy, peers_strategy] = at_boundary(plan, own, other);
-  if (strategy.same_layout(peers_strategy)) return {{theirs.ranks[index], elements / strategy.copies() * element}};
-  const std::int64_t width = plan.stages[own].width();
-  const std::int64_t peers_width = theirs.width();
+  const auto begin_of = [&](const Stage& stage, int rank) { return plan.items_before(stage, rank, elements); };
+  if (strategy.same_layout(peers_strategy) && mine.shares == theirs.shares) {
+    // Of one of cp parts of a replica.
+    const int first = index / strategy.tp * strategy.tp;
+    return {{theirs.ranks[index], (begin_of(mine, first + strategy.tp) - begin_of(mine, first)) * element}};
+  }
   std::vector<Peer> out;
-  for (std::int64_t peer = index * peers_width / width; peer * width < (index + 1) * peers_width; ++peer) {
-    const std::int64_t begin = std::max(elements * index / width, elements * peer / peers_width);
-    const std::int64_t end = std::min(elements * (index + 1) / width, elements * (peer + 1) / peers_width);
-    out.push_back({theirs.ranks[peer], (end - begin) * element});
+  for (int peer = 0; peer < theirs.width(); ++peer) {
+    const std::int64_t begin = std::max(begin_of(mine, index), begin_of(theirs, peer));
+    const std::int64_t end = std::min(begin_of(mine, index + 1), begin_of(theirs, peer + 1));
+    if (end > begin) out.push_back({theirs.ranks[peer], (end - begin) * element});
   }
   return out;
 }
 
 Peer peer_of_all(const plan::Plan& plan, int own, int other, std::int64_t elements, Bytes element) {
   const auto [strategy, peers_strategy] = at_boundary(plan, own, other);
-  return {plan.stages[other].ranks.front(), strategy.same_layout(peers_strategy) ? elements / strategy.copies() * element : elements * element};
+  const bool alike = strategy.same_layout(peers_strategy) && plan.stages[own].shares == plan.stages[other].shares;
+  return {plan.stages[other].ranks.front(), alike ? elements / strategy.copies() * element : elements * element};
 }
 
 }  // namespace tessera::program

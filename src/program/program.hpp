@@ -86,7 +86,9 @@ struct Program {
   int tensor_group = -1;       // index into groups; -1 when tp_size is 1
   int first_block = 0;
   int last_block = 0;
-  std::int64_t micro_batch = 1;        // samples per micro-batch
+  std::int64_t micro_batch = 1;        // samples of each micro-batch on this rank
+  std::int64_t samples = 1;            // of each micro-batch on all replicas
+  std::int64_t samples_before = 0;     // of these, on the replicas before this one
   std::int64_t micro_batches = 1;
   std::vector<bool> recompute;         // by block - first_block
   std::vector<CommGroup> groups;
@@ -96,7 +98,7 @@ struct Program {
   std::vector<Instruction> instructions;
 
   // Which of the step's global_batch samples (indices into its ordered list) micro-batch m of this rank holds: consecutive.
-  std::int64_t first_sample(std::int64_t m) const { return (dp_index * micro_batches + m) * micro_batch; }
+  std::int64_t first_sample(std::int64_t m) const { return m * samples + samples_before; }
   // Index into chunks of the one that holds `block`; -1 when the rank does not.
   int chunk_of(int block) const;
 };

@@ -50,23 +50,6 @@ std::vector<int> node_kinds(const plan::Plan& plan, const std::vector<int>& plac
   return out;
 }
 
-// The first rank of each place stands for all.
-Fold first_ranks(const plan::Plan& plan) {
-  const int places = plan::pipeline_of(plan).places;
-  std::vector<int> place_of(plan.world_size(), 0);
-  Fold fold;
-  for (int place = 0; place < places; ++place) {
-    for (const int rank : plan.stages[place].ranks) place_of[rank] = place;
-    fold.ranks.push_back(plan.stages[place].ranks.front());
-  }
-  std::sort(fold.ranks.begin(), fold.ranks.end());
-  for (const int place : place_of)
-    fold.program_of.push_back(static_cast<int>(std::lower_bound(fold.ranks.begin(), fold.ranks.end(), plan.stages[place].ranks.front()) - fold.ranks.begin()));
-  fold.node_kind = node_kinds(plan, place_of);
-  fold.folded = true;
-  return fold;
-}
-
 }  // namespace
 
 std::vector<std::vector<int>> tensor_groups(const plan::Stage& stage) {
@@ -97,10 +80,11 @@ Fold no_fold(const plan::Plan& plan) {
 Fold fold_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
   const int places = plan::pipeline_of(plan).places;
   const std::vector<plan::Place> devices = plan::places_of(plan, cluster);
-  Fold fold = first_ranks(plan);
+  Fold fold = fold_by_place(plan);
   for (int place = 0; place < places; ++place) {
     const plan::Stage& stage = plan.stages[place];
     const int chosen = stage.ranks.front();
+    if (!stage.shares.empty()) return no_fold(plan);
     for (const int rank : stage.ranks)
       if (devices[rank] != devices[chosen] || fold.node_kind[rank] != fold.node_kind[chosen]) return no_fold(plan);
     if (!alike(plan, cluster, tensor_groups(stage)) || !alike(plan, cluster, data_groups(stage))) return no_fold(plan);
@@ -110,11 +94,20 @@ Fold fold_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
   return fold;
 }
 
-Fold fold_by_group(const plan::Plan& plan) {
-  for (const plan::Stage& stage : plan.stages)
-    for (const int rank : stage.ranks)
-      if (plan.ranks[rank].group != plan.ranks[stage.ranks.front()].group) return no_fold(plan);
-  return first_ranks(plan);
+Fold fold_by_place(const plan::Plan& plan) {
+  const int places = plan::pipeline_of(plan).places;
+  std::vector<int> place_of(plan.world_size(), 0);
+  Fold fold;
+  for (int place = 0; place < places; ++place) {
+    for (const int rank : plan.stages[place].ranks) place_of[rank] = place;
+    fold.ranks.push_back(plan.stages[place].ranks.front());
+  }
+  std::sort(fold.ranks.begin(), fold.ranks.end());
+  for (const int place : place_of)
+    fold.program_of.push_back(static_cast<int>(std::lower_bound(fold.ranks.begin(), fold.ranks.end(), plan.stages[place].ranks.front()) - fold.ranks.begin()));
+  fold.node_kind = node_kinds(plan, place_of);
+  fold.folded = true;
+  return fold;
 }
 
 }  // namespace tessera::sim

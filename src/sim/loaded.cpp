@@ -9,12 +9,14 @@ using program::Op;
 using program::Program;
 
 LoadedCosts::LoadedCosts(const std::vector<Program>& programs, const plan::Plan& plan, plan::Loads& loads) : programs_(programs), plan_(plan), loads_(loads) {
-  for (const plan::Stage& stage : plan.stages)
+  for (const plan::Stage& stage : plan.stages) {
+    devices_.push_back(loads.devices_of(plan, stage));
     for (const plan::StrategyRun& run : stage.runs) strategies_.insert(strategies_.end(), static_cast<std::size_t>(run.last - run.first), &run.strategy);
+  }
 }
 
 const plan::BlockLoad& LoadedCosts::load_of(const Program& program, int block) {
-  return loads_.block(loads_.repeat_of()[block], plan_.ranks[program.rank].group, *strategies_[block], plan_.samples());
+  return loads_.block(loads_.repeat_of()[block], devices_of(program), *strategies_[block], plan_.samples());
 }
 
 Compute LoadedCosts::compute(int index, const Instruction& instruction) {
@@ -25,7 +27,7 @@ Compute LoadedCosts::compute(int index, const Instruction& instruction) {
 }
 
 double LoadedCosts::pass(const Program& program, const Instruction& instruction) {
-  const int group = plan_.ranks[program.rank].group;
+  const int devices = devices_of(program);
   const bool forward = instruction.op == Op::forward;
   const bool input = instruction.op == Op::backward || instruction.op == Op::backward_input;
   const bool weight = instruction.op == Op::backward || instruction.op == Op::backward_weight;
@@ -36,9 +38,9 @@ double LoadedCosts::pass(const Program& program, const Instruction& instruction)
     if (input) seconds += load.backward_input;
     if (weight) seconds += load.backward_weight;
     if ((forward || input) && b > 0 && program.chunk_of(b - 1) >= 0)
-      seconds += loads_.resplit(loads_.repeat_of()[b], group, *strategies_[b - 1], *strategies_[b], plan_.samples());
+      seconds += loads_.resplit(loads_.repeat_of()[b], devices, *strategies_[b - 1], *strategies_[b], plan_.samples());
   }
-  if (forward && instruction.first_block == program.chunks[program.chunk_of(instruction.first_block)].first_block) seconds += loads_.micro_batch_host(group);
+  if (forward && instruction.first_block == program.chunks[program.chunk_of(instruction.first_block)].first_block) seconds += loads_.micro_batch_host(devices);
   return seconds;
 }
 
@@ -50,7 +52,7 @@ double LoadedCosts::step(const Program& program, int bucket) {
     };
     return static_cast<int>(std::find_if(program.buckets.begin(), program.buckets.end(), holds) - program.buckets.begin());
   };
-  double seconds = bucket == 0 ? loads_.step_host(plan_.ranks[program.rank].group) : 0;
+  double seconds = bucket == 0 ? loads_.step_host(devices_of(program)) : 0;
   int last = -1;
   for (const program::BucketEntry& entry : program.buckets[bucket].entries) {
     if (entry.block == last || first_with(entry.block) != bucket) continue;
@@ -70,8 +72,8 @@ Transfer LoadedCosts::message(int index, const Instruction& send) {
     const bool activation = send.op == Op::send_activation;
     const int from = program.chunks[program.chunk_of(activation ? send.first_block - 1 : send.first_block)].stage;
     const int to = activation ? from + 1 : from - 1;
-    found->second = loads_.message(loads_.input_bytes(loads_.repeat_of()[send.first_block], plan_.samples()), plan_.ranks[program.rank].group, plan_.stages[from].width(),
-                                   plan_.ranks[send.peer].group, plan_.stages[to].width());
+    found->second = loads_.message(loads_.input_bytes(loads_.repeat_of()[send.first_block], plan_.samples()), devices_[from], plan_.stages[from].width(), devices_[to],
+                                   plan_.stages[to].width());
   }
   Transfer out;
   out.seconds = found->second;
@@ -80,9 +82,9 @@ Transfer LoadedCosts::message(int index, const Instruction& send) {
 
 program::MemoryBudget LoadedCosts::memory(int index) {
   const Program& program = programs_[index];
-  const int group = plan_.ranks[program.rank].group;
+  const int devices = devices_of(program);
   program::MemoryBudget out;
-  double fixed = loads_.process_bytes(group);
+  double fixed = loads_.process_bytes(devices);
   double workspace = 0;
   double buffers = 0;
   for (const program::Chunk& chunk : program.chunks) {
@@ -100,7 +102,7 @@ program::MemoryBudget LoadedCosts::memory(int index) {
   }
   out.fixed = Bytes(static_cast<std::int64_t>(fixed + buffers));
   out.workspace = Bytes(static_cast<std::int64_t>(workspace));
-  out.limit = Bytes(static_cast<std::int64_t>(loads_.memory_limit(group)));
+  out.limit = Bytes(static_cast<std::int64_t>(loads_.memory_limit(devices)));
   return out;
 }
 

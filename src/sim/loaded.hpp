@@ -26,6 +26,7 @@ class LoadedCosts final : public Costs {
   program::MemoryBudget memory(int program) override;
 
  private:
+  int devices_of(const program::Program& program) const { return devices_[static_cast<std::size_t>(program.stage)]; }
   const plan::BlockLoad& load_of(const program::Program& program, int block);
   double pass(const program::Program& program, const program::Instruction& instruction);
   double step(const program::Program& program, int bucket);
@@ -33,6 +34,7 @@ class LoadedCosts final : public Costs {
   const std::vector<program::Program>& programs_;
   const plan::Plan& plan_;
   plan::Loads& loads_;
+  std::vector<int> devices_;                                               // by stage
   std::vector<const plan::Strategy*> strategies_;                         // by block
   std::map<std::tuple<int, program::Op, int, int, int>, double> seconds_;  // program, kind, blocks, bucket
 };

@@ -172,7 +172,7 @@ program::MemoryBudget PricedCosts::memory(int index) {
   program::MemoryBudget out;
   for (std::size_t c = 0; c < program.chunks.size(); ++c) {
     const int stage = program.chunks[c].stage;
-    plan::StageShape shape = plan::shape_of(plan_, stage, place);
+    plan::StageShape shape = plan::shape_of(plan_, stage, place, program.micro_batch);
     const plan::StageBytes bytes = plan::stage_bytes(shape, prices_.segments(plan_.stages[stage]), prices_);
     out.fixed += Bytes(bytes.fixed);
     out.workspace = std::max(out.workspace, Bytes(bytes.workspace));

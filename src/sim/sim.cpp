@@ -85,13 +85,19 @@ Simulation simulate(const plan::Plan& plan, const model::ModelSpec& model, const
                     const profile::Profile& profile) {
   const bool loaded = plan::Loads::supports(cluster, plan.precision);
   if (!loaded) check_priced(plan);
-  const Fold fold = loaded ? fold_by_group(plan) : fold_of(plan, cluster);
+  const Fold fold = loaded ? fold_by_place(plan) : fold_of(plan, cluster);
   Simulation out{fold.folded ? program::compile_folded(plan, model, fold.ranks) : program::compile(plan, model), {}};
   program::check(out.programs, fold.program_of);
   if (loaded) {
     plan::Loads loads(model, cluster, plan.precision);
     LoadedCosts costs(out.programs, plan, loads);
     out.result = run_folded(out.programs, fold, costs);
+    // Bytes are those of the stage's first rank, scaled to its memory.
+    for (const plan::Stage& stage : plan.stages)
+      for (const int rank : stage.ranks) {
+        const auto limit = [&](int of) { return plan::memory_limit(plan, cluster, of); };
+        if (plan.ranks[rank].group != plan.ranks[stage.ranks.front()].group) out.result.ranks[rank].peak_memory = Bytes(static_cast<std::int64_t>(static_cast<double>(out.result.ranks[rank].peak_memory.value) * (limit(rank) / limit(stage.ranks.front()))));
+      }
   } else {
     plan::Prices prices(model, train, cluster, profile);
     PricedCosts costs(out.programs, fold, plan, prices);

@@ -158,8 +158,8 @@ EvaluationReport Trainer::evaluate(std::int64_t sequences) {
   Impl& self = *impl_;
   const std::int64_t available = self.dataset.validation_samples();
   const std::int64_t wanted = sequences > 0 ? std::min(sequences, available) : available;
-  const std::int64_t rows = self.program.micro_batch;
   const std::int64_t replicas = self.program.dp_size;
+  const std::int64_t rows = std::max<std::int64_t>(1, self.program.samples / replicas);
   const std::int64_t micro_batches = std::max<std::int64_t>(1, (wanted + rows * replicas - 1) / (rows * replicas));
   Executor evaluator(program::compile_evaluation(self.plan, self.job.model, micro_batches, rows).at(self.comm.rank()), self.job.model,
                      self.plan.precision, self.store, self.comm);

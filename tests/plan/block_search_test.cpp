@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <map>
 #include <numeric>
 
 #include "base/expect_error.hpp"
@@ -33,51 +34,94 @@ class Enumeration {
     best_ = std::numeric_limits<double>::infinity();
     std::vector<int> groups(problem_.cluster.groups.size());
     std::iota(groups.begin(), groups.end(), 0);
-    std::vector<int> order;
-    orders(groups, order);
+    std::vector<std::vector<int>> teams;
+    orders(groups, teams);
     return left_ < 0 ? -1 : best_;
   }
 
  private:
-  void orders(const std::vector<int>& groups, std::vector<int>& order) {
-    if (!order.empty()) widths(order, {});
-    for (const int group : groups) {
-      if (std::find(order.begin(), order.end(), group) != order.end()) continue;
-      order.push_back(group);
-      orders(groups, order);
-      order.pop_back();
+  // What one stage stands on.
+  struct Stand {
+    std::vector<GroupRanks> parts;
+    int team = 0;
+    int of_team = 0;   // which of its stages
+    int per_node = 0;  // all stages of the team on every domain, with so many devices each
+  };
+
+  // Every sequence of sets of groups; those of one set stand side by side.
+  void orders(const std::vector<int>& left, std::vector<std::vector<int>>& teams) {
+    if (!teams.empty()) widths(teams, 0, {});
+    for (std::size_t set = 1; set < (std::size_t{1} << left.size()); ++set) {
+      std::vector<int> taken;
+      std::vector<int> rest;
+      for (std::size_t i = 0; i < left.size(); ++i) (set >> i & 1 ? taken : rest).push_back(left[i]);
+      teams.push_back(taken);
+      orders(rest, teams);
+      teams.pop_back();
     }
   }
 
-  // Each stage: group and width.
-  void widths(const std::vector<int>& order, const std::vector<std::pair<int, int>>& stages) {
-    const std::size_t done = stages.empty() ? 0 : 1 + static_cast<std::size_t>(std::find(order.begin(), order.end(), stages.back().first) - order.begin());
-    if (done == order.size()) {
+  int devices_of(int group) const {
+    const cluster::ResourceGroup& of = problem_.cluster.groups[static_cast<std::size_t>(group)];
+    return of.nodes * of.devices_per_node;
+  }
+
+  void widths(const std::vector<std::vector<int>>& teams, std::size_t team, const std::vector<Stand>& stages) {
+    if (team == teams.size()) {
       for (const std::int64_t count : divisors_of(problem_.global_batch))
-        for (const Schedule schedule : problem_.space.schedules) cut(stages, count, schedule);
+        for (const Schedule schedule : problem_.space.schedules) shares(teams, 0, stages, {}, count, schedule);
       return;
     }
-    const cluster::ResourceGroup& group = problem_.cluster.groups[static_cast<std::size_t>(order[done])];
-    const int devices = group.nodes * group.devices_per_node;
-    for (const std::int64_t count : divisors_of(devices)) {
-      auto more = stages;
-      for (int i = 0; i < count; ++i) more.emplace_back(order[done], static_cast<int>(devices / count));
-      if (static_cast<int>(more.size()) <= std::min(problem_.model.block_count(), problem_.space.most_stages)) widths(order, more);
+    for (int count = 1; count <= 8; ++count) {
+      std::vector<GroupRanks> parts;
+      bool divides = true;
+      for (const int group : teams[team]) {
+        divides = divides && devices_of(group) % count == 0;
+        parts.push_back({group, devices_of(group) / count});
+      }
+      if (!divides) continue;
+      const int domain = problem_.cluster.groups[static_cast<std::size_t>(teams[team].front())].domain();
+      const bool in_nodes = parts.size() == 1 && count > 1 && devices_of(teams[team].front()) > domain && domain % count == 0;
+      for (const int per_node : in_nodes ? std::vector<int>{0, domain / count} : std::vector<int>{0}) {
+        auto more = stages;
+        for (int i = 0; i < count; ++i) more.push_back({parts, static_cast<int>(team), i, per_node});
+        if (static_cast<int>(more.size()) <= std::min(problem_.model.block_count(), problem_.space.most_stages)) widths(teams, team + 1, more);
+      }
     }
   }
 
-  void cut(const std::vector<std::pair<int, int>>& stages, std::int64_t count, Schedule schedule) {
+  // Those of each team of several groups.
+  void shares(const std::vector<std::vector<int>>& teams, std::size_t team, const std::vector<Stand>& stages, std::vector<std::vector<std::int64_t>> chosen, std::int64_t count, Schedule schedule) {
+    if (team == teams.size()) return cut(stages, chosen, count, schedule);
+    chosen.emplace_back();
+    if (teams[team].size() == 1) return shares(teams, team + 1, stages, chosen, count, schedule);
+    const auto first = std::find_if(stages.begin(), stages.end(), [&](const Stand& stand) { return stand.team == static_cast<int>(team); });
+    for (const auto& each : batch_shares(problem_.cluster, problem_.precision, first->parts, problem_.global_batch / count)) {
+      chosen.back() = each;
+      shares(teams, team + 1, stages, chosen, count, schedule);
+    }
+  }
+
+  void cut(const std::vector<Stand>& stages, const std::vector<std::vector<std::int64_t>>& shares, std::int64_t count, Schedule schedule) {
     if (stages.size() == 1 && schedule != problem_.space.schedules.front()) return;
     Plan plan;
     plan.precision = problem_.precision;
     plan.global_batch = problem_.global_batch;
     plan.micro_batches = count;
     plan.schedule = schedule;
-    for (const auto& [group, width] : stages) {
+    std::map<int, int> next;
+    for (const Stand& stand : stages) {
       Stage stage;
-      for (int i = 0; i < width; ++i) {
-        stage.ranks.push_back(plan.world_size());
-        plan.ranks.push_back({group, 0, 0});
+      for (std::size_t p = 0; p < stand.parts.size(); ++p) {
+        const auto& [group, ranks] = stand.parts[p];
+        const cluster::ResourceGroup& of = problem_.cluster.groups[static_cast<std::size_t>(group)];
+        if (stand.parts.size() > 1) stage.shares.push_back({ranks, shares[static_cast<std::size_t>(stand.team)][p]});
+        for (int i = 0; i < ranks; ++i) {
+          int device = next[group]++;
+          if (stand.per_node > 0) device = i / stand.per_node * of.domain() + stand.of_team * stand.per_node + i % stand.per_node;
+          stage.ranks.push_back(plan.world_size());
+          plan.ranks.push_back({group, device / of.devices_per_node, device % of.devices_per_node});
+        }
       }
       plan.stages.push_back(stage);
     }
@@ -85,32 +129,36 @@ class Enumeration {
   }
 
   // Block `block` goes to stage `stage` or opens the next one.
-  void strategies(Plan& plan, int block, std::size_t stage, const std::vector<std::pair<int, int>>& widths) {
+  void strategies(Plan& plan, int block, std::size_t stage, const std::vector<Stand>& stands) {
     if (left_ < 0) return;
     if (block == problem_.model.block_count()) {
-      if (stage + 1 == widths.size() && !plan.stages.back().runs.empty()) price(plan);
+      if (stage + 1 == stands.size() && !plan.stages.back().runs.empty()) price(plan);
       return;
     }
     for (const std::size_t here : {stage, stage + 1}) {
-      if (here == widths.size() || (here > stage && plan.stages[stage].runs.empty())) continue;
-      for (const Strategy& strategy : options(block, widths[here].first, widths[here].second, plan)) {
+      if (here == stands.size() || (here > stage && plan.stages[stage].runs.empty())) continue;
+      for (const Strategy& strategy : options(block, stands[here], plan.stages[here], plan)) {
         plan.stages[here].runs.push_back({block, block + 1, strategy});
-        strategies(plan, block + 1, here, widths);
+        strategies(plan, block + 1, here, stands);
         plan.stages[here].runs.pop_back();
       }
     }
   }
 
-  std::vector<Strategy> options(int block, int group, int width, const Plan& plan) const {
+  std::vector<Strategy> options(int block, const Stand& stand, const Stage& stage, const Plan& plan) const {
+    const int width = stage.width();
     const bool end = block == 0 || block + 1 == problem_.model.block_count();
     std::vector<Strategy> out;
-    const int domain = problem_.cluster.groups[static_cast<std::size_t>(group)].domain();
+    int domain = stand.per_node;
+    for (const GroupRanks& part : stand.parts)
+      if (const int of = problem_.cluster.groups[static_cast<std::size_t>(part.group)].domain(); stand.per_node == 0 && (domain == 0 || of < domain)) domain = of;
     for (int tp = 1; tp <= std::min({width, domain, problem_.space.most_tensor}); ++tp)
       for (int cp = 1; cp <= std::min(width, problem_.space.most_context); ++cp) {
         if (width % (tp * cp) != 0) continue;
         if (!end && (problem_.model.dim("heads") % tp != 0 || problem_.model.dim("kv_heads") % tp != 0)) continue;
         const int dp = width / (tp * cp);
-        if (problem_.global_batch / plan.micro_batches % dp != 0) continue;
+        const std::vector<Share> shares = plan.shares_of(stage);
+        if (std::any_of(shares.begin(), shares.end(), [&](const Share& share) { return share.ranks % (tp * cp) != 0 || share.samples % (share.ranks / (tp * cp)) != 0; })) continue;
         for (const int zero : dp * cp > 1 ? problem_.space.zero : std::vector<int>{0})
           for (const model::Recompute recompute : end ? std::vector{model::Recompute::none} : problem_.space.recompute)
             for (const model::ContextKind context : {model::ContextKind::ring, model::ContextKind::ulysses}) {
@@ -132,9 +180,11 @@ class Enumeration {
   void price(const Plan& plan) {
     if (--left_ < 0) return;
     const Prediction prediction = predict(plan, loads_);
-    for (const Stage& stage : plan.stages) {
+    for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+      const Stage& stage = plan.stages[s];
       const auto rank = static_cast<std::size_t>(stage.ranks.front());
-      if (static_cast<double>(prediction.memory[rank].value) > loads_.memory_limit(plan.ranks[rank].group)) return;
+      const double bytes = stage.shares.empty() ? static_cast<double>(prediction.memory[rank].value) : bytes_held(plan, static_cast<int>(s), loads_);
+      if (bytes > loads_.memory_limit(plan.ranks[rank].group)) return;
     }
     best_ = std::min(best_, prediction.step.value);
   }
@@ -201,6 +251,7 @@ TEST(BlockSearch, EqualsEnumerationOnRandomSmallInstances) {
   int compared = 0;
   int feasible = 0;
   int mixed = 0;
+  int side_by_side = 0;
   int bound_by_memory = 0;
   while (compared < kInstances) {
     const Instance instance = random_instance(random);
@@ -223,13 +274,15 @@ TEST(BlockSearch, EqualsEnumerationOnRandomSmallInstances) {
     // Of plans that are equal to one part in a million the simplest is taken.
     Loads loads(instance.model, instance.cluster, problem.precision);
     ASSERT_NEAR(predict(best, loads).step.value / fastest, 1, 2e-6) << cluster::to_yaml(instance.cluster) << to_json(best);
+    side_by_side += best.stages.front().shares.empty() ? 0 : 1;
     mixed += best.ranks.front().group != best.ranks.back().group ? 1 : 0;
     cluster::ClusterSpec roomy = instance.cluster;
     for (cluster::ResourceGroup& group : roomy.groups) group.device.memory = group.device.memory * 1000;
     BlockProblem free = {.model = instance.model, .cluster = roomy, .global_batch = instance.global_batch, .space = instance.space, .threads = 1};
     bound_by_memory += search(free).bound < answer.bound * (1 - 1e-9) ? 1 : 0;
   }
-  std::printf("%d instances: %d feasible, %d with both kinds of device in the best plan, %d in which memory decides\n", compared, feasible, mixed, bound_by_memory);
+  std::printf("%d instances: %d feasible, %d with both kinds of device in the best plan, in %d of these side by side, %d in which memory decides\n", compared, feasible, mixed, side_by_side,
+              bound_by_memory);
   RecordProperty("feasible", feasible);
   EXPECT_GT(feasible, kInstances / 2);
   EXPECT_GT(mixed, kInstances / 50);

@@ -41,6 +41,26 @@ class UnequalPlan : public ::testing::Test {
   Plan plan;
 };
 
+TEST_F(UnequalPlan, SharesOfTheBatchMustBeWholeReplicasOfAllRanksAndSamples) {
+  plan.stages[0].shares = {{1, 5}, {3, 3}};
+  EXPECT_NO_THROW(check(plan, job, cluster));
+  EXPECT_NO_THROW(check_trainable([&] {
+    Plan one = plan;
+    one.stages = {plan.stages[0]};
+    return one;
+  }()));
+  plan.stages[0].shares = {{1, 5}, {2, 3}};
+  EXPECT_THAT(refusal().what(), HasSubstr("the shares of stage 0 are of 3 ranks, it has 4"));
+  plan.stages[0].shares = {{1, 5}, {3, 6}};
+  EXPECT_THAT(refusal().what(), HasSubstr("the shares of stage 0 are 11 samples"));
+  EXPECT_THAT(refusal().expected(), HasSubstr("8 samples in all shares"));
+  plan.stages[0].shares = {{1, 4}, {3, 4}};
+  EXPECT_THAT(refusal().what(), HasSubstr("3 replicas do not divide their share of 4 samples"));
+  plan.stages[0].shares = {};
+  plan.stages[2].shares = {{3, 4}, {5, 4}};
+  EXPECT_THAT(refusal().what(), HasSubstr("a share of 3 ranks does not hold whole replicas of cp 2 x tp 2"));
+}
+
 TEST_F(UnequalPlan, IsAccepted) { EXPECT_NO_THROW(check(plan, job, cluster)); }
 
 TEST_F(UnequalPlan, IsReadBackAsItIsWritten) {

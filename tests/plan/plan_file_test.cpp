@@ -55,6 +55,7 @@ Plan any_plan() {
                             {1 + number(8), 1 + number(8), number(4), *rc::gen::element(model::Recompute::none, model::Recompute::selective, model::Recompute::full),
                              *rc::gen::arbitrary<bool>(), 1 + number(8), *rc::gen::element(model::ContextKind::ring, model::ContextKind::ulysses), 1 + number(8),
                              *rc::gen::arbitrary<bool>()}});
+    for (int j = number(3); j > 0; --j) stage.shares.push_back({1 + number(100), 1 + number(1 << 20)});
     plan.stages.push_back(std::move(stage));
   }
   if (*rc::gen::arbitrary<bool>()) {

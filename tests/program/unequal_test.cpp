@@ -19,6 +19,23 @@ struct Case {
   plan::Plan plan;
 };
 
+// Shares of a micro-batch of 24 samples with which the stage's strategies divide, if there are any.
+std::vector<plan::Share> any_shares(const plan::Stage& stage) {
+  std::vector<std::vector<plan::Share>> all;
+  for (int first = 1; first < stage.width(); ++first)
+    for (std::int64_t samples = 1; samples < 24; ++samples) {
+      const std::vector<plan::Share> shares = {{first, samples}, {stage.width() - first, 24 - samples}};
+      const bool divide = std::all_of(shares.begin(), shares.end(), [&](const plan::Share& share) {
+        return std::all_of(stage.runs.begin(), stage.runs.end(), [&](const plan::StrategyRun& run) {
+          const int replica = run.strategy.cp * run.strategy.tp;
+          return share.ranks % replica == 0 && share.samples % (share.ranks / replica) == 0;
+        });
+      });
+      if (divide) all.push_back(shares);
+    }
+  return all.empty() ? std::vector<plan::Share>{} : *rc::gen::elementOf(all);
+}
+
 Case any_case() {
   const Schedule schedule = *rc::gen::element(Schedule::one_f_one_b, Schedule::gpipe, Schedule::interleaved, Schedule::zb_h1, Schedule::zb_h2, Schedule::zb_v,
                                               Schedule::dualpipe_v);
@@ -42,6 +59,7 @@ Case any_case() {
       const int last = stage.last_block();
       const int cut = *rc::gen::inRange(first + 1, last);
       stage.runs = {{first, cut, any_strategy(width)}, {cut, last, any_strategy(width)}};
+      if (chunks == 1 && *rc::gen::arbitrary<bool>()) stage.shares = any_shares(stage);
     }
   }
   return out;
@@ -76,7 +94,7 @@ RC_GTEST_PROP(UnequalProgram, PassesTheWholeMicroBatchOn, ()) {
   for (std::size_t s = 0; s + 1 < c.plan.stages.size(); ++s) {
     const plan::Stage& stage = c.plan.stages[s];
     const plan::Stage& next = c.plan.stages[s + 1];
-    if (stage.ranks == next.ranks || stage.runs.back().strategy.same_layout(next.runs.front().strategy)) continue;
+    if (stage.ranks == next.ranks || (stage.runs.back().strategy.same_layout(next.runs.front().strategy) && stage.shares == next.shares)) continue;
     Bytes forward;
     Bytes backward;
     for (const Program& program : programs)
@@ -114,6 +132,22 @@ RC_GTEST_PROP(UnequalProgram, StepsEveryParameterOnceInBucketsThatAreCutAlike, (
       for (int b = chunk.first_block; b < chunk.last_block; ++b)
         for (const auto& spec : blocks[b].spec->parameters) held.insert(spec.tied_to.empty() ? blocks[b].parameter_name(spec) : spec.tied_to);
     RC_ASSERT(stepped == std::multiset<std::string>(held.begin(), held.end()));
+  }
+}
+
+RC_GTEST_PROP(UnequalProgram, ReplicasShareTheSamplesOfAMicroBatch, ()) {
+  const Case c = any_case();
+  const auto programs = compile(c.plan, c.model);
+  for (const plan::Stage& stage : c.plan.stages) {
+    std::int64_t next = 0;
+    for (const int rank : stage.ranks) {
+      const Program& program = programs[rank];
+      if (program.stage != static_cast<int>(&stage - c.plan.stages.data()) || program.tp_index > 0 || stage.runs.front().strategy.cp > 1) continue;
+      RC_ASSERT(program.samples_before == next);
+      RC_ASSERT(program.first_sample(1) - program.first_sample(0) == c.plan.samples());
+      next += program.micro_batch;
+    }
+    RC_ASSERT(next == 0 || next == c.plan.samples());
   }
 }
 
@@ -155,6 +189,15 @@ TEST(UnequalProgram, WidthsThatDoNotDivideCutThePartsWhereTheyMeet) {
   const auto programs = compile(c.plan, c.model);
   EXPECT_THAT(sent(programs[0]), testing::ElementsAre(std::pair(2, 8 * kSample), std::pair(3, 4 * kSample)));
   EXPECT_THAT(sent(programs[1]), testing::ElementsAre(std::pair(3, 4 * kSample), std::pair(4, 8 * kSample)));
+}
+
+TEST(UnequalProgram, StagesThatShareTheBatchUnevenlyCutItWhereTheyMeet) {
+  Case c = of_widths({2, 2});
+  c.plan.stages[0].shares = {{1, 18}, {1, 6}};
+  EXPECT_THAT(sent(compile(c.plan, c.model)[0]), testing::ElementsAre(std::pair(2, 12 * kSample), std::pair(3, 6 * kSample)));
+  c.plan.stages[1].shares = c.plan.stages[0].shares;
+  EXPECT_THAT(sent(compile(c.plan, c.model)[0]), testing::ElementsAre(std::pair(2, 18 * kSample)));
+  EXPECT_THAT(sent(compile(c.plan, c.model)[1]), testing::ElementsAre(std::pair(3, 6 * kSample)));
 }
 
 TEST(UnequalProgram, EqualWidthsCutDifferentlySendTheirPartsToEqualIndices) {

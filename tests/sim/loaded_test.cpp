@@ -181,12 +181,67 @@ TEST(LoadedSim, MessagesTakeWhatTheWholeBoundaryDoes) {
   EXPECT_EQ(sends, 16);
 }
 
-TEST(LoadedSim, AStageOfTwoKindsOfDevicesIsNotFolded) {
-  Case c{plan::job_of({.layers = 4, .global_batch = 8, .precision = "bf16"}), mixed_cluster(1), {}};
-  c.plan = make_plan(c.job.model, c.cluster, {{0, 2, {{.dp = 2}}}, {1, 2, {{.dp = 4}}}});
-  c.plan.global_batch = 8;
-  std::swap(c.plan.ranks[1], c.plan.ranks[2]);
-  EXPECT_EQ(simulate(c.plan, c.job.model, c.job.train, c.cluster, {}).programs.size(), 6u);
+// 4 H100 beside 4 A100 in one stage.
+Case side_by_side(std::int64_t samples_of_new, std::int64_t samples_of_old) {
+  Case c{plan::job_of({.layers = 8, .hidden = 2048, .heads = 16, .kv_heads = 16, .ffn = 8192, .seq = 2048, .vocab = 32000, .global_batch = 32, .precision = "bf16"}), mixed_cluster(1), {}};
+  c.plan = make_plan(c.job.model, c.cluster, {{0, 8, {{.dp = 8}}}});
+  c.plan.global_batch = 32;
+  for (int rank = 4; rank < 8; ++rank) c.plan.ranks[rank] = {1, 0, rank - 4};
+  c.plan.stages[0].shares = {{4, samples_of_new}, {4, samples_of_old}};
+  return c;
+}
+
+TEST(LoadedSim, AStageOfTwoKindsTakesWhatTheSlowerOfThemDoes) {
+  const auto step = [](const Case& c) {
+    plan::check(c.plan, c.job, c.cluster);
+    const double predicted = plan::predict(c.plan, c.job.model, c.job.train, c.cluster, {}).step.value;
+    const Simulation simulation = simulate(c.plan, c.job.model, c.job.train, c.cluster, {});
+    EXPECT_EQ(simulation.programs.size(), 1u);
+    EXPECT_NEAR(simulation.result.step.value / predicted, 1, 1e-9);
+    return predicted;
+  };
+  const double even = step(side_by_side(16, 16));
+  EXPECT_LT(step(side_by_side(20, 12)), even);
+  EXPECT_GT(step(side_by_side(12, 20)), even);
+}
+
+TEST(LoadedSim, RanksOfAStageHoldWhatTheirShareOfTheBatchNeeds) {
+  const Case c = side_by_side(28, 4);
+  const plan::Prediction prediction = plan::predict(c.plan, c.job.model, c.job.train, c.cluster, {});
+  EXPECT_EQ(prediction.memory[0], prediction.memory[3]);
+  EXPECT_EQ(prediction.memory[4], prediction.memory[7]);
+  const auto activations = [&](int rank) {
+    for (const auto& [name, bytes] : plan::memory_parts(c.plan, rank, c.job.model, c.job.train, c.cluster, {}))
+      if (name == "activations") return bytes;
+    return Bytes(0);
+  };
+  EXPECT_NEAR(activations(0) / activations(4), 7, 1e-6);
+  // The simulator keeps to the memory that is fullest.
+  const Simulation simulation = simulate(c.plan, c.job.model, c.job.train, c.cluster, {});
+  EXPECT_GE(simulation.result.ranks[0].peak_memory, prediction.memory[0]);
+}
+
+TEST(LoadedSim, PipelinesInsideNodesPassMessagesInsideAndExchangeGradientsOutside) {
+  Case c{plan::job_of({.layers = 6, .hidden = 2048, .heads = 16, .kv_heads = 16, .ffn = 8192, .seq = 2048, .vocab = 32000, .global_batch = 32, .precision = "bf16"}), mixed_cluster(2), {}};
+  c.plan = make_plan(c.job.model, c.cluster, {{0, 3, {{.dp = 8}}}, {0, 3, {{.dp = 8}}}});
+  c.plan.global_batch = 32;
+  c.plan.micro_batches = 4;
+  const auto part = [&](const char* name) {
+    for (const auto& [part, seconds] : plan::predict(c.plan, c.job.model, c.job.train, c.cluster, {}).parts)
+      if (part == name) return seconds.value;
+    return 0.0;
+  };
+  const auto message = [&] {
+    plan::Loads loads(c.job.model, c.cluster, c.plan.precision);
+    return loads.message(1e9, loads.devices_of(c.plan, c.plan.stages[0]), 8, loads.devices_of(c.plan, c.plan.stages[1]), 8);
+  };
+  const double whole_nodes = message();
+  const double gradients = part("gradient exchange");
+  // Four devices of each of both nodes for either stage.
+  for (int rank = 0; rank < 16; ++rank) c.plan.ranks[rank] = {0, rank / 4 % 2, rank / 8 * 4 + rank % 4};
+  plan::check(c.plan, c.job, c.cluster);
+  EXPECT_LT(message(), whole_nodes / 4);
+  EXPECT_GT(part("gradient exchange"), 2 * gradients);
 }
 
 TEST(LoadedSim, UnequalStagesOnCpusAreRefused) {

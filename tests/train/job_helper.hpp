@@ -40,5 +40,6 @@ struct Curve {
   std::vector<double> norms;
 };
 Curve train_curve(const model::JobSpec& job, const Degrees& degrees, std::int64_t steps);
+Curve train_curve_of(const model::JobSpec& job, const plan::Plan& plan, std::int64_t steps);
 
 }  // namespace tessera::train

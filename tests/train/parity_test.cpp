@@ -57,6 +57,17 @@ RC_GTEST_PROP(Trainer, RandomPlansOverFourRanksTrainTheSameModel, ()) {
   RC_ASSERT(worst_difference(curve.losses, one_device().losses) < 1e-5);
 }
 
+TEST(Trainer, ReplicasThatTakeUnequalPartsOfTheBatchTrainTheSameModel) {
+  const auto job = tiny_job();
+  for (const Degrees& degrees : {Degrees{2, 1, 1}, Degrees{2, 1, 1, 1, 2}, Degrees{2, 2, 1, 0, 2}, Degrees{2, 1, 2, 0, 2}}) {
+    plan::Plan plan = plan_of(job, degrees);
+    for (plan::Stage& stage : plan.stages) stage.shares = {{degrees.tp, plan.samples() - 3}, {degrees.tp, 3}};
+    const Curve curve = train_curve_of(job, plan, kSteps);
+    EXPECT_LT(worst_difference(curve.losses, one_device().losses), 1e-5) << to_text(degrees);
+    EXPECT_LT(worst_difference(curve.norms, one_device().norms), 1e-4) << to_text(degrees);
+  }
+}
+
 TEST(Trainer, TiedEmbeddingsAgreeAcrossStages) {
   const auto job = tiny_job({}, ", tied: true");
   const Curve one = train_curve(job, {}, kSteps);
