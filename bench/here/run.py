@@ -1,6 +1,6 @@
 """Compares predicted step time and memory with what the trainer takes, over plans of 1, 2 and 4 emulated hosts and two link rates.
 
-    python bench/here/run.py [--bin build/release/bin] [--rounds 2] [--steps 6] [--gbit 1,0.25] [--keep FOLDER] [--json]
+    python bench/here/run.py [--bin build/release/bin] [--rounds 2] [--steps 12] [--gbit 1,0.25] [--keep FOLDER] [--json]
 
 One `tessera profile` for each cluster (number of hosts and link rate); every plan is priced with its cluster's, then trained in
 turn, so that other load on the machine meets all of them. Measured is the median over the steps of all rounds, without each run's first two, and the
@@ -137,7 +137,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", default=str(ROOT / "build" / "release" / "bin"))
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--gbit", type=lambda words: [float(word) for word in words.split(",")], default=[1.0, 0.25], help="the link rates")
     parser.add_argument("--keep", type=pathlib.Path, help="leave profiles and runs in this folder, and use the profiles that lie there")
     parser.add_argument("--json", action="store_true")

@@ -171,6 +171,12 @@ void measure_profile(const ProfileOptions& options) {
     std::printf("%-20s %6lld %4d %8d %8d  %-34s %s\n", sample.kind.c_str(), static_cast<long long>(sample.micro_batch), sample.tensor_parallel, sample.neighbours,
                 sample.threads, with_interval({sample.forward.value, sample.forward_low.value, sample.forward_high.value}).c_str(),
                 with_interval({sample.backward.value, sample.backward_low.value, sample.backward_high.value}).c_str());
+  constexpr double kMillion = 1e6;
+  for (const profile::OptimizerSample& sample : profile.optimizers) {
+    const profile::Measured& each = sample.seconds_per_parameter;
+    std::printf("%s of a million parameters, %d worker%s of %d thread%s: %s\n", sample.kind.c_str(), sample.neighbours, sample.neighbours == 1 ? "" : "s", sample.threads,
+                sample.threads == 1 ? "" : "s", with_interval({kMillion * each.median, kMillion * each.low, kMillion * each.high}).c_str());
+  }
   for (const profile::CommSample& sample : profile.communication) {
     std::printf("%s over %s among %d: %s + bytes / %s\n", sample.operation.c_str(), sample.link.c_str(), sample.ranks, to_text(sample.latency).c_str(),
                 to_text(sample.bandwidth).c_str());

@@ -163,7 +163,6 @@ Json facts_of(const PlanInput& input, const plan::SearchResult& result) {
   const plan::Plan& plan = result.best;
   const double step = plan.predicted->step.value;
   const double flops = model::training_flops_per_sample(input.job.model).value * static_cast<double>(plan.global_batch);
-  const auto samples = plan.micro_batch(plan.stages.front().runs.front().strategy.dp);
   std::int64_t tokens = plan.global_batch;
   if (input.job.model.dims.contains("seq")) tokens *= input.job.model.dim("seq");
   return {{"model", text(input.job.model.arch, ", ", count_text(static_cast<double>(input.job.model.parameter_count())), " parameters in ", input.job.model.block_count(), " blocks")},
@@ -175,7 +174,7 @@ Json facts_of(const PlanInput& input, const plan::SearchResult& result) {
           {"stages", plan.stages.size()},
           {"schedule", name_of(plan.schedule)},
           {"micro_batches", plan.micro_batches},
-          {"micro_batch", samples},
+          {"micro_batch", plan.micro_batch_text()},
           {"global_batch", plan.global_batch},
           {"precision", model::name_of(plan.precision)},
           {"step", step},

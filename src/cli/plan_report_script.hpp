@@ -70,7 +70,7 @@ function header() {
   const fullest = data.memory.reduce((a, b) => b.bytes / b.limit > a.bytes / a.limit ? b : a);
   const tiles = [['Step', seconds(f.step), f.tokens],
     ['Plan', f.family, f.strategy],
-    ['Pipeline', plural(f.stages, 'stage'), `${plural(f.micro_batches, 'micro-batch')} of ${plural(f.micro_batch, 'sample')}, ${f.schedule}`],
+    ['Pipeline', plural(f.stages, 'stage'), `${plural(f.micro_batches, 'micro-batch')} of ${f.micro_batch}, ${f.schedule}`],
     ['Fullest device', percent(fullest.bytes / fullest.limit), `${bytes(fullest.bytes)} of ${bytes(fullest.limit)}`],
     ['Utilization', percent(f.utilization), `of peak FLOP/s; idle ${percent(f.bubble)}`]];
   at('tiles').replaceChildren(...tiles.map(([name, value, note]) => tag('div', {}, [tag('dt', {}, name), tag('dd', {}, [value, tag('small', {}, note)])])));

@@ -14,6 +14,8 @@ namespace {
 
 // A plan this close to the optimum is good enough.
 constexpr double kTolerance = 1e-3;
+// So many further plans are kept for the simulator.
+constexpr int kClose = 7;
 // Shares of the memory at which the front is looked for.
 constexpr double kShares[] = {0.85, 0.7, 0.55, 0.45, 0.35, 0.25};
 // How much more memory a device would need is looked for up to this factor.
@@ -33,6 +35,7 @@ class Accelerators {
   SearchResult run() {
     SearchResult out;
     BlockProblem problem = problem_of(job_, cluster_, {}, options_.effort);
+    problem.top = kClose;
     if (options_.seconds > 0) {
       problem.effort = 0;
       problem.seconds = options_.seconds;
@@ -42,6 +45,7 @@ class Accelerators {
     out.bound = best.bound;
     if (best.plans.empty()) throw nothing_fits();
     add("blocks cut one by one", std::move(best.plans.front()));
+    for (std::size_t i = 1; i < best.plans.size(); ++i) out.close.push_back({std::move(best.plans[i]), found_.front().family});
     for (int group = 0; group < static_cast<int>(cluster_.groups.size()); ++group) add_templates(group);
     if (options_.top > 0)
       for (const Family& family : families()) {

@@ -56,15 +56,6 @@ struct BlockAnswer {
   bool complete = true;            // false: effort or time ran out
 };
 
-// So many ranks of a group, as a part of a stage.
-struct GroupRanks {
-  int group = 0;
-  int ranks = 0;
-};
-// The ways in which the search shares so many samples of a micro-batch among parts of a stage: around what their devices' peaks say,
-// the nearest first, in steps with which replicas divide. None where there are fewer samples than parts.
-std::vector<std::vector<std::int64_t>> batch_shares(const cluster::ClusterSpec& cluster, model::Precision precision, const std::vector<GroupRanks>& parts, std::int64_t samples);
-
 // The same answer whatever the number of threads, unless the clock ends it. Throws invalid_config when no width divides.
 BlockAnswer search(const BlockProblem& problem);
 

@@ -17,7 +17,18 @@ struct Fill {
   double backward = 1;
 };
 
-// `leftover`: of the forward passes of the warm-up that split backward passes leave idle (Calibration::weight_pass_bubble).
+// Micro-batches from which on a schedule has weight halves enough to fill its bubble with.
+inline std::int64_t least_micro_batches(Schedule schedule, int places) {
+  switch (schedule) {
+    case Schedule::zb_h1: return places;
+    case Schedule::zb_h2: return 2 * places - 1;
+    case Schedule::zb_v:
+    case Schedule::dualpipe_v: return 2 * places;
+    default: return 1;
+  }
+}
+
+// With at least least_micro_batches. `leftover`: of the forward passes of the warm-up that split backward passes leave idle (Calibration::weight_pass_bubble).
 inline Fill fill_of(Schedule schedule, int chunks, double leftover) {
   switch (schedule) {
     case Schedule::one_f_one_b:

@@ -31,7 +31,7 @@ bool some_plan_fits(const model::JobSpec& job, const cluster::ClusterSpec& clust
   Prices prices(job.model, job.train, cluster, profile);
   const std::vector<WorkerLayout> all = layouts(job, cluster, {});
   for (auto layout = all.rbegin(); layout != all.rend(); ++layout)
-    for (const Point& point : points(job, *layout)) {
+    for (const Point& point : points(job, cluster, *layout)) {
       const std::vector<int> cuts = balance(block_seconds(job, point, prices), point.pp);
       for (const Variant& variant : variants(job, point)) {
         const Plan plan = plan_of(job, cluster, point, variant, cuts);
@@ -144,7 +144,7 @@ Error nothing_divides(const model::JobSpec& job, const cluster::ClusterSpec& clu
   const int world = layouts.back().world();
   std::vector<std::int64_t> valid;
   for (int count = 1; count <= 2 * world; ++count)
-    if (!points(job, {layouts.back().group, 1, count, 1}).empty()) valid.push_back(count);
+    if (!points(job, cluster, {layouts.back().group, 1, count, 1, {}}).empty()) valid.push_back(count);
   const std::string what = text("no dp x pp x tp = ", world, " workers of ", cluster.name, " divides global_batch ", job.train.global_batch, ", ",
                                 job.model.block_count(), " blocks and ", job.model.dim("kv_heads"), " key-value heads");
   return {ErrorCode::invalid_config, what, job.parallel.where, "degrees that divide",
@@ -161,7 +161,7 @@ Error nothing_fits(const model::JobSpec& job, const cluster::ClusterSpec& cluste
   const std::string owner = device.is_cpu() ? text("the host's ", to_text(limit), " (of ", to_text(device.memory), ")")
                                             : text("the ", to_text(limit), " of each ", device.name, " (of ", to_text(device.memory), ")");
   const std::string what = text("no plan fits: the smallest (dp ", strategy.dp, " x pp ", smallest.stages.size(), " x tp ", strategy.tp, ", micro-batch ",
-                                smallest.micro_batch(strategy.dp), ", recompute ", model::name_of(strategy.recompute), ") needs ", to_text(limit + missing),
+                                smallest.micro_batch_text(), ", recompute ", model::name_of(strategy.recompute), ") needs ", to_text(limit + missing),
                                 ", ", to_text(missing), " more than ", owner, "; its largest parts",
                                 device.is_cpu() && smallest.world_size() > 1 ? " on one worker: " : ": ", largest_parts(smallest, memory, prices));
   std::vector<std::string> ideas;

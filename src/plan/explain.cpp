@@ -35,6 +35,25 @@ std::string block_range(const std::vector<model::BlockInstance>& blocks, int fir
 
 std::string range_text(int first, int last) { return first == last ? text(first) : text(first, " .. ", last); }
 
+// Of stages on several kinds of device, who takes how much of each micro-batch; stages alike in this said once.
+std::string shares_text(const Plan& plan, const cluster::ClusterSpec& cluster) {
+  std::string out;
+  std::string before;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const Stage& stage = plan.stages[s];
+    std::string line;
+    int first = 0;
+    for (const Share& share : stage.shares) {
+      const RankPlace& place = plan.ranks[static_cast<std::size_t>(stage.ranks[static_cast<std::size_t>(first)])];
+      line += fmt::format("{}{} x {} take {}", line.empty() ? "" : ", ", share.ranks, cluster.groups[static_cast<std::size_t>(place.group)].name, share.samples);
+      first += share.ranks;
+    }
+    if (!line.empty() && line != before) out += fmt::format("{}of each {} samples {}\n", plan.stages.size() > 1 ? fmt::format("from stage {} on, ", s) : "", plan.samples(), line);
+    before = line;
+  }
+  return out;
+}
+
 // Blocks down, ranks across: which rank works on which block, and as what. Many ranks are only named.
 std::string drawing(const Plan& plan, const std::vector<model::BlockInstance>& blocks, const cluster::ClusterSpec& cluster) {
   constexpr int most_ranks = 16;
@@ -113,11 +132,9 @@ std::string explain(const SearchResult& result, const model::ModelSpec& model, c
   const Plan& plan = result.best;
   const Prediction& prediction = *plan.predicted;
   const auto blocks = model.blocks();
-  const Strategy& first = plan.stages.front().runs.front().strategy;
   std::string out = fmt::format("{} parameters in {} blocks on {}\n", count_text(static_cast<double>(model.parameter_count())), model.block_count(), cluster.name);
-  out += fmt::format("plan: {}{}, {} stage{}, {}; {} micro-batch{} of {} sample{}, {}\n\n", shape_text(plan, cluster), cluster.groups[static_cast<std::size_t>(plan.ranks.front().group)].device.is_cpu() ? " workers" : "", plan.stages.size(), plan.stages.size() == 1 ? "" : "s",
-                     strategies_text(plan), plan.micro_batches, plan.micro_batches == 1 ? "" : "es", plan.micro_batch(first.dp), plan.micro_batch(first.dp) == 1 ? "" : "s",
-                     name_of(plan.schedule));
+  out += fmt::format("plan: {}{}, {} stage{}, {}; {} micro-batch{} of {}, {}\n{}\n", shape_text(plan, cluster), cluster.groups[static_cast<std::size_t>(plan.ranks.front().group)].device.is_cpu() ? " workers" : "", plan.stages.size(), plan.stages.size() == 1 ? "" : "s",
+                     strategies_text(plan), plan.micro_batches, plan.micro_batches == 1 ? "" : "es", plan.micro_batch_text(), name_of(plan.schedule), shares_text(plan, cluster));
   out += drawing(plan, blocks, cluster) + "\n";
   out += fmt::format("step {}, {} tokens/s, bubble {:.1f} %\n", to_text(prediction.step),
                      count_text(static_cast<double>(plan.global_batch * model.dim("seq")) / prediction.step.value), 100 * prediction.bubble);
@@ -128,11 +145,15 @@ std::string explain(const SearchResult& result, const model::ModelSpec& model, c
     out += fmt::format("no plan of the space is faster than {} ({:.1f} % less)\n", to_text(Seconds(result.bound)), 100 * (1 - result.bound / prediction.step.value));
   out += "\nmemory\n";
   for (const Stage& stage : plan.stages) {
-    const int rank = stage.ranks.front();
-    const Bytes needed = prediction.memory[static_cast<std::size_t>(rank)];
-    const Bytes limit = memory_limit(plan, cluster, rank);
-    out += fmt::format("{:>30}  {:>10} of {}  {}\n", stage.ranks.size() == 1 ? fmt::format("rank {}", rank) : fmt::format("ranks {} .. {}, each", rank, stage.ranks.back()),
-                       to_text(needed), to_text(limit), bar(needed / limit));
+    std::size_t first = 0;
+    for (const Share& share : plan.shares_of(stage)) {
+      const int rank = stage.ranks[first];
+      first += static_cast<std::size_t>(share.ranks);
+      const Bytes needed = prediction.memory[static_cast<std::size_t>(rank)];
+      const Bytes limit = memory_limit(plan, cluster, rank);
+      out += fmt::format("{:>30}  {:>10} of {}  {}\n", share.ranks == 1 ? fmt::format("rank {}", rank) : fmt::format("ranks {} .. {}, each", rank, stage.ranks[first - 1]),
+                         to_text(needed), to_text(limit), bar(needed / limit));
+    }
   }
   if (!result.runners_up.empty()) out += fmt::format("\n{:>30}  {:>12}  {:>10}  {:>8}  loses most in\n", "runners-up", "workers", "step", "");
   for (const Candidate& candidate : result.runners_up)

@@ -157,7 +157,9 @@ class LoadedPrediction {
   PlaceLoad load_of(int place) const {
     PlaceLoad out;
     for (int chunk = 0; chunk < pipeline_.chunks; ++chunk) add_stage(stage_at(plan_.schedule, place, chunk, pipeline_.places), place, out);
-    const Fill fill = fill_of(plan_.schedule, pipeline_.chunks, loads_.weight_pass_bubble(devices_[static_cast<std::size_t>(place)]));
+    // With fewer micro-batches as if backward passes were whole.
+    const bool enough = plan_.micro_batches >= least_micro_batches(plan_.schedule, pipeline_.places);
+    const Fill fill = fill_of(enough ? plan_.schedule : Schedule::interleaved, pipeline_.chunks, loads_.weight_pass_bubble(devices_[static_cast<std::size_t>(place)]));
     out.fill = fill.forward * out.forward + fill.backward * (out.backward + out.messages);
     out.once = out.sum.exchange + out.sum.optimizer;
     return out;

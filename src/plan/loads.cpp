@@ -78,6 +78,10 @@ cluster::ResourceGroup thinned(cluster::ResourceGroup group, int per_domain) {
   return group;
 }
 
+bool of_one_group(const std::vector<StageDevices::Part>& parts, int group) {
+  return std::all_of(parts.begin(), parts.end(), [&](const StageDevices::Part& part) { return part.group == group; });
+}
+
 // How many devices of each domain a stage has, where it shares them with others; 0 where its devices stand side by side.
 int per_domain(const Plan& plan, const Stage& stage, const cluster::ResourceGroup& group) {
   const auto position = [&](int rank) {
@@ -241,11 +245,12 @@ BlockLoad Loads::priced(int repeat, int devices, const Strategy& s, std::int64_t
 double Loads::collective(int devices, std::size_t part, Collective operation, double bytes, profile::Team team) const {
   const std::vector<StageDevices::Part>& parts = stand(devices).devices.parts;
   if (parts.size() == 1) return group_of(devices, part).exchanges.collective(operation, bytes, team);
+  const bool between = !of_one_group(parts, parts.front().group);
   double inside = 0;
   double rate = std::numeric_limits<double>::infinity();
   for (std::size_t p = 0; p < parts.size(); ++p) {
     inside = std::max(inside, group_of(devices, p).exchanges.collective(operation, bytes, {std::max(1, parts[p].ranks / team.stride), team.stride}));
-    rate = std::min(rate, node_rate(devices, p, parts[p].ranks, true));
+    rate = std::min(rate, node_rate(devices, p, parts[p].ranks, between));
   }
   const auto count = static_cast<double>(parts.size());
   const double ways = operation == Collective::all_reduce ? 2 : 1;
@@ -425,7 +430,8 @@ double Loads::message(double bytes, int from, int width_from, int to, int width_
       return group_of(from, part).kernels.calibration().pipeline_exposed *
              groups_[static_cast<std::size_t>(group)]->exchanges.message(bytes * share_of(senders, part) / width, senders.per_node > 0 ? senders.per_node : width);
     });
-  const bool between = senders.parts.size() > 1 || receivers.parts.size() > 1 || senders.parts.front().group != receivers.parts.front().group;
+  const int group = senders.parts.front().group;
+  const bool between = !of_one_group(senders.parts, group) || !of_one_group(receivers.parts, group);
   // Through the adapters of the nodes of the slower side.
   const auto seconds = [&](int devices, const StageDevices& of, int width) {
     return most(devices, [&](std::size_t part) { return bytes * share_of(of, part) / node_rate(devices, part, of.parts.size() == 1 ? width : of.parts[part].ranks, between); });

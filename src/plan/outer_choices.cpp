@@ -1,11 +1,11 @@
 #include "plan/outer_choices.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <numeric>
-#include <set>
 
+#include "plan/batch_shares.hpp"
+#include "plan/closed_form.hpp"
 #include "plan/divisors.hpp"
 
 namespace tessera::plan {
@@ -13,8 +13,7 @@ namespace {
 
 // More groups than this are taken in the order of the cluster alone.
 constexpr std::size_t kMostOrdered = 4;
-// A micro-batch is shared in steps of this part, or of whole replicas, in the so many ways that are nearest to the devices' peaks.
-constexpr std::int64_t kShareSteps = 16;
+// So many ways to share a micro-batch are tried.
 constexpr std::size_t kMostShares = 12;
 constexpr std::size_t kMostSharesOfMany = 4;  // in a cluster of more than two groups
 // More groups than this do not stand side by side.
@@ -88,7 +87,7 @@ class Choices {
   void list_cuts(const std::vector<Team>& teams, std::vector<GroupCut> cuts, int stages, std::int64_t micro_batches) {
     if (cuts.size() == teams.size()) {
       for (const Schedule schedule : problem_.space.schedules)
-        if (stages > 1 || schedule == problem_.space.schedules.front()) out_.outers.push_back({cuts, micro_batches, schedule});
+        if (stages > 1 ? micro_batches >= least_micro_batches(schedule, stages) : schedule == problem_.space.schedules.front()) out_.outers.push_back({cuts, micro_batches, schedule});
       return;
     }
     const Team& team = teams[cuts.size()];
@@ -104,12 +103,15 @@ class Choices {
   // What the stages of a team may stand on.
   std::vector<int> stands_of(const Team& team, std::int64_t samples) {
     if (team.groups.size() > 1) {
-      std::vector<GroupRanks> ranks;
-      for (const int group : team.groups) ranks.push_back({group, devices_in(group) / team.stages});
+      std::vector<SharePart> parts;
+      for (const int group : team.groups) {
+        const int ranks = devices_in(group) / team.stages;
+        parts.push_back({ranks, ranks * problem_.cluster.groups[static_cast<std::size_t>(group)].device.peak_of(problem_.precision).value});
+      }
       std::vector<int> out;
-      for (const std::vector<std::int64_t>& shares : batch_shares(problem_.cluster, problem_.precision, ranks, samples)) {
+      for (const std::vector<std::int64_t>& shares : batch_shares(parts, samples, problem_.cluster.groups.size() > 2 ? kMostSharesOfMany : kMostShares)) {
         StageDevices devices;
-        for (std::size_t p = 0; p < ranks.size(); ++p) devices.parts.push_back({ranks[p].group, ranks[p].ranks, shares[p]});
+        for (std::size_t p = 0; p < parts.size(); ++p) devices.parts.push_back({team.groups[p], parts[p].ranks, shares[p]});
         out.push_back(stand_for(devices));
       }
       return out;
@@ -135,40 +137,6 @@ class Choices {
 };
 
 }  // namespace
-
-std::vector<std::vector<std::int64_t>> batch_shares(const cluster::ClusterSpec& cluster, model::Precision precision, const std::vector<GroupRanks>& parts, std::int64_t samples) {
-  const auto count = static_cast<std::int64_t>(parts.size());
-  if (samples < count) return {};
-  std::vector<double> share;
-  for (const GroupRanks& part : parts) share.push_back(part.ranks * cluster.groups[static_cast<std::size_t>(part.group)].device.peak_of(precision).value);
-  const double all = std::accumulate(share.begin(), share.end(), 0.0);
-  for (double& each : share) each *= static_cast<double>(samples) / all;
-  const std::int64_t step = std::max<std::int64_t>(1, samples / kShareSteps);
-  if (count > 2) {
-    // Whole steps for each, the last one the rest.
-    std::vector<std::int64_t> out;
-    std::int64_t left = samples;
-    for (std::size_t p = 0; p + 1 < parts.size(); ++p) {
-      out.push_back(step * std::max<std::int64_t>(1, std::llround(share[p] / static_cast<double>(step))));
-      left -= out.back();
-    }
-    out.push_back(left);
-    if (left <= 0) return {};
-    return {out};
-  }
-  std::set<std::int64_t> firsts;
-  for (std::int64_t first = step; first < samples; first += step) firsts.insert(first);
-  for (std::int64_t first = parts[0].ranks; first < samples; first += parts[0].ranks) firsts.insert(first);
-  for (std::int64_t second = parts[1].ranks; second < samples; second += parts[1].ranks) firsts.insert(samples - second);
-  std::vector<std::int64_t> nearest(firsts.begin(), firsts.end());
-  const auto distance = [&](std::int64_t first) { return std::abs(static_cast<double>(first) - share.front()); };
-  std::stable_sort(nearest.begin(), nearest.end(), [&](std::int64_t a, std::int64_t b) { return distance(a) < distance(b); });
-  const std::size_t most = cluster.groups.size() > 2 ? kMostSharesOfMany : kMostShares;
-  std::vector<std::vector<std::int64_t>> out;
-  for (const std::int64_t first : nearest)
-    if (out.size() < most) out.push_back({first, samples - first});
-  return out;
-}
 
 OuterChoices outer_choices(const BlockProblem& problem) { return Choices(problem).list(); }
 

@@ -1,5 +1,8 @@
 #include "plan/plan.hpp"
 
+#include <functional>
+#include <set>
+
 namespace tessera::plan {
 
 const char* name_of(Schedule schedule) {
@@ -26,6 +29,15 @@ std::int64_t Plan::micro_batch_at(const Stage& stage, int index) const {
   const int replica = strategy.cp * strategy.tp;
   const int first = index / replica * replica;
   return items_before(stage, first + replica, samples()) - items_before(stage, first, samples());
+}
+
+std::string Plan::micro_batch_text() const {
+  const Stage& stage = stages.front();
+  std::set<std::int64_t, std::greater<>> counts;
+  for (int i = 0; i < stage.width(); ++i) counts.insert(micro_batch_at(stage, i));
+  std::string out;
+  for (const std::int64_t count : counts) out += text(out.empty() ? "" : " or ", count);
+  return out + (counts == std::set<std::int64_t, std::greater<>>{1} ? " sample" : " samples");
 }
 
 std::int64_t Plan::items_before(const Stage& stage, std::int64_t ranks, std::int64_t items) const {

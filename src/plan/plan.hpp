@@ -106,6 +106,8 @@ struct Plan {
   std::vector<Share> shares_of(const Stage& stage) const { return stage.shares.empty() ? std::vector<Share>{{stage.width(), samples()}} : stage.shares; }
   // Samples of one micro-batch on a rank of a stage (index into Stage::ranks) whose runs are all cut alike.
   std::int64_t micro_batch_at(const Stage& stage, int index) const;
+  // The same on the ranks of the first stage, in words: "4 samples", "6 or 2 samples".
+  std::string micro_batch_text() const;
   // Of `items` of a micro-batch, the same number for each sample: those that the first `ranks` ranks of a stage take.
   std::int64_t items_before(const Stage& stage, std::int64_t ranks, std::int64_t items) const;
 };
@@ -157,6 +159,7 @@ struct SearchResult {
   std::string best_family;
   std::vector<Candidate> runners_up;  // the best of every other family, by predicted step time
   std::int64_t considered = 0;        // plans that were priced or ruled out by a bound
+  std::vector<Candidate> close;       // accelerators: further good plans, of families that have a better one, for the simulator to choose among
   std::vector<Candidate> too_large;   // do not fit the memory; the smallest first
   // Step time against memory over the considered plans, those too large included: no other is both faster and lower in
   // memory / limit. Fastest first. Points within 1 % of memory of a faster one are left out.

@@ -52,7 +52,7 @@ class Search {
     const std::vector<WorkerLayout> all = layouts(job_, cluster_, options_.vendors);
     check_fixed(job_, cluster_, all);
     for (const WorkerLayout& layout : all)
-      for (const Point& point : points(job_, layout)) consider(point);
+      for (const Point& point : points(job_, cluster_, layout)) consider(point);
     if (best_.empty() && too_large_.empty()) throw nothing_divides(job_, cluster_, all);
     if (best_.empty()) throw nothing_fits(job_, cluster_, smallest(), prices_);
     for (auto& [family, found] : best_) refine(found);

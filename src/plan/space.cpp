@@ -2,10 +2,14 @@
 
 #include <algorithm>
 
+#include "plan/batch_shares.hpp"
 #include "plan/divisors.hpp"
 
 namespace tessera::plan {
 namespace {
+
+// So many ways to share a micro-batch among groups are tried.
+constexpr std::size_t kMostShares = 12;
 
 int fixed_product(const model::ParallelChoice& parallel) { return std::max(1, parallel.dp) * std::max(1, parallel.pp) * std::max(1, parallel.tp); }
 bool all_fixed(const model::ParallelChoice& parallel) { return parallel.dp > 0 && parallel.pp > 0 && parallel.tp > 0; }
@@ -39,6 +43,27 @@ void add_accelerator_layouts(const cluster::ResourceGroup& group, int index, std
     if (nodes > 1) out.push_back({index, nodes, group.devices_per_node, 1});
 }
 
+// All CPU hosts of several groups: one worker on each host, or one on each core.
+void add_joined_layouts(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const std::vector<std::string>& vendors, std::vector<WorkerLayout>& out) {
+  const int threads = job.parallel.threads;
+  for (const bool whole_hosts : {true, false}) {
+    std::vector<WorkerLayout> parts;
+    for (std::size_t g = 0; g < cluster.groups.size(); ++g) {
+      const cluster::ResourceGroup& group = cluster.groups[g];
+      if (!group.device.is_cpu() || !group.device.has(job.train.precision)) continue;
+      if (!vendors.empty() && std::find(vendors.begin(), vendors.end(), group.device.vendor) == vendors.end()) continue;
+      const int cores = std::max(1, group.device.cores);
+      const int workers = whole_hosts ? 1 : std::min(cores, group.devices_per_node);
+      parts.push_back({static_cast<int>(g), group.nodes, workers, threads > 0 ? threads : std::max(1, cores / workers), {}});
+    }
+    if (parts.size() < 2) return;
+    WorkerLayout joined = parts.front();
+    joined.beside.assign(parts.begin() + 1, parts.end());
+    out.push_back(joined);
+    if (std::all_of(parts.begin(), parts.end(), [](const WorkerLayout& part) { return part.per_node == 1 && part.threads == 1; })) return;
+  }
+}
+
 [[noreturn]] void refuse(const model::JobSpec& job, const std::string& message, const std::string& expected, const std::string& hint) {
   throw Error(ErrorCode::invalid_config, "parallel: " + message, job.parallel.where, expected, hint);
 }
@@ -64,6 +89,7 @@ std::vector<WorkerLayout> layouts(const model::JobSpec& job, const cluster::Clus
       add_accelerator_layouts(group, index, out);
     }
   }
+  if (job.cluster.kind != model::ClusterChoice::Kind::local && job.cluster.kind != model::ClusterChoice::Kind::lab) add_joined_layouts(job, cluster, vendors, out);
   std::stable_sort(out.begin(), out.end(), [](const WorkerLayout& a, const WorkerLayout& b) { return a.world() < b.world(); });
   return out;
 }
@@ -106,12 +132,47 @@ std::vector<WorkerShape> worker_shapes(const model::JobSpec& job, const cluster:
   std::vector<WorkerShape> out;
   for (const WorkerLayout& layout : layouts(job, cluster, {"cpu"})) {
     const WorkerShape shape{layout.per_node, layout.threads};
-    if (std::find(out.begin(), out.end(), shape) == out.end() && !points(job, layout).empty()) out.push_back(shape);
+    if (std::find(out.begin(), out.end(), shape) == out.end() && !points(job, cluster, layout).empty()) out.push_back(shape);
   }
   return out;
 }
 
-std::vector<Point> points(const model::JobSpec& job, const WorkerLayout& layout) {
+namespace {
+
+// Those of a layout over several groups: replicas that share each micro-batch by their speed, or one pipeline over all.
+std::vector<Point> joined_points(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const WorkerLayout& layout) {
+  const model::ParallelChoice& parallel = job.parallel;
+  const auto may = [](int fixed, int degree) { return fixed == 0 || fixed == degree; };
+  if (!may(parallel.tp, 1)) return {};
+  const int world = layout.world();
+  std::vector<Point> out;
+  std::vector<SharePart> parts;
+  for (const WorkerLayout& part : layout.parts())
+    parts.push_back({part.world(), part.world() * part.threads * cluster.groups[static_cast<std::size_t>(part.group)].device.peak_of(job.train.precision).value});
+  for (const std::int64_t micro_batches : divisors_of(job.train.global_batch)) {
+    if (parallel.micro_batches > 0 && micro_batches != parallel.micro_batches) continue;
+    for (const model::Recompute recompute : {model::Recompute::none, model::Recompute::full}) {
+      if (!parallel.recompute.empty() && parallel.recompute != model::name_of(recompute)) continue;
+      if (may(parallel.dp, world) && may(parallel.pp, 1))
+        for (const std::vector<std::int64_t>& shares : batch_shares(parts, job.train.global_batch / micro_batches, kMostShares)) {
+          Point point{layout, world, 1, 1, micro_batches, recompute, {}};
+          bool divides = true;
+          for (std::size_t p = 0; p < parts.size(); ++p) {
+            divides = divides && shares[p] % parts[p].ranks == 0;
+            point.shares.push_back({parts[p].ranks, shares[p]});
+          }
+          if (divides) out.push_back(point);
+        }
+      if (may(parallel.dp, 1) && may(parallel.pp, world) && world <= job.model.block_count()) out.push_back({layout, 1, 1, world, micro_batches, recompute, {}});
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<Point> points(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const WorkerLayout& layout) {
+  if (!layout.beside.empty()) return joined_points(job, cluster, layout);
   const model::ParallelChoice& parallel = job.parallel;
   const std::int64_t batch = job.train.global_batch;
   std::vector<Point> out;
@@ -125,7 +186,7 @@ std::vector<Point> points(const model::JobSpec& job, const WorkerLayout& layout)
         if (parallel.micro_batches > 0 && micro_batches != parallel.micro_batches) continue;
         for (const model::Recompute recompute : {model::Recompute::none, model::Recompute::full})
           if (parallel.recompute.empty() || parallel.recompute == model::name_of(recompute))
-            out.push_back({layout, static_cast<int>(dp), static_cast<int>(tp), static_cast<int>(pp), micro_batches, recompute});
+            out.push_back({layout, static_cast<int>(dp), static_cast<int>(tp), static_cast<int>(pp), micro_batches, recompute, {}});
       }
     }
   }
@@ -157,6 +218,7 @@ std::string family_of(const Point& point) {
   add("dp", point.dp);
   add("tp", point.tp);
   add("pp", point.pp);
+  if (!point.layout.beside.empty()) out += " on all kinds";
   return out.empty() ? "one worker" : out;
 }
 
@@ -168,23 +230,25 @@ Plan plan_of(const model::JobSpec& job, const cluster::ClusterSpec& cluster, con
   plan.global_batch = job.train.global_batch;
   plan.micro_batches = point.micro_batches;
   plan.schedule = variant.schedule;
-  for (int rank = 0; rank < point.layout.world(); ++rank)
-    plan.ranks.push_back({point.layout.group, rank / point.layout.per_node, rank % point.layout.per_node, point.layout.threads});
+  for (const WorkerLayout& part : point.layout.parts())
+    for (int rank = 0; rank < part.world(); ++rank) plan.ranks.push_back({part.group, rank / part.per_node, rank % part.per_node, part.threads});
   int next = 0;
   for (int s = 0; s < point.pp; ++s) {
     Stage stage;
     for (int i = 0; i < point.dp * point.tp; ++i) stage.ranks.push_back(next++);
     stage.runs.push_back({cuts[s], cuts[s + 1], {point.dp, point.tp, variant.zero, point.recompute}});
+    stage.shares = point.shares;
     plan.stages.push_back(std::move(stage));
   }
   return plan;
 }
 
-std::vector<double> block_seconds(const model::JobSpec& job, const Point& point, Prices& prices) {
-  const cluster::ResourceGroup& group = prices.cluster().groups[point.layout.group];
-  const Place place{point.layout.group, group.device.is_cpu() ? point.layout.threads : 1, group.device.is_cpu() ? point.layout.per_node : 1};
-  const std::int64_t micro_batch = job.train.global_batch / (point.micro_batches * point.dp);
-  const cluster::Link& link = point.tp <= point.layout.per_node ? group.inside : group.network;
+namespace {
+
+std::vector<double> block_seconds(const model::JobSpec& job, const Point& point, const WorkerLayout& layout, std::int64_t micro_batch, Prices& prices) {
+  const cluster::ResourceGroup& group = prices.cluster().groups[layout.group];
+  const Place place{layout.group, group.device.is_cpu() ? layout.threads : 1, group.device.is_cpu() ? layout.per_node : 1};
+  const cluster::Link& link = point.tp <= layout.per_node ? group.inside : group.network;
   std::vector<double> out;
   for (const BlockSegment& segment : prices.segments(0, prices.block_count(), point.recompute)) {
     const BlockPrice& price = prices.block(segment.repeat, {micro_batch, point.tp, job.train.precision, segment.recompute}, place);
@@ -192,6 +256,20 @@ std::vector<double> block_seconds(const model::JobSpec& job, const Point& point,
     if (const int exchanges = price.forward_all_reduces + price.backward_all_reduces; exchanges > 0)
       seconds += exchanges * prices.collective("all_reduce", price.cost.all_reduce_size.value, point.tp, link);
     out.insert(out.end(), segment.count, seconds);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<double> block_seconds(const model::JobSpec& job, const Point& point, Prices& prices) {
+  const std::vector<WorkerLayout> parts = point.layout.parts();
+  std::vector<double> out;
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    const std::int64_t micro_batch = point.shares.empty() ? job.train.global_batch / (point.micro_batches * point.dp) : point.shares[p].samples / point.shares[p].ranks;
+    const std::vector<double> here = block_seconds(job, point, parts[p], micro_batch, prices);
+    if (out.empty()) out = here;
+    for (std::size_t b = 0; b < out.size(); ++b) out[b] = std::min(out[b], here[b]);
   }
   return out;
 }

@@ -11,14 +11,24 @@
 
 namespace tessera::plan {
 
-// So many workers on so many nodes of one group.
+// So many workers on so many nodes of one group, and of others beside it.
 struct WorkerLayout {
   int group = 0;
   int nodes = 1;
   int per_node = 1;
   int threads = 1;
-  int world() const { return nodes * per_node; }
-  bool operator==(const WorkerLayout&) const = default;
+  std::vector<WorkerLayout> beside = {};
+  int world() const {
+    int out = nodes * per_node;
+    for (const WorkerLayout& other : beside) out += other.world();
+    return out;
+  }
+  // Those of one group each.
+  std::vector<WorkerLayout> parts() const {
+    std::vector<WorkerLayout> out = beside;
+    out.insert(out.begin(), {group, nodes, per_node, threads, {}});
+    return out;
+  }
 };
 
 // One point of the space, before its blocks are cut into stages.
@@ -29,6 +39,7 @@ struct Point {
   int pp = 1;
   std::int64_t micro_batches = 1;
   model::Recompute recompute = model::Recompute::none;
+  std::vector<Share> shares = {};  // of replicas on several groups
 };
 // What does not change how blocks are cut.
 struct Variant {
@@ -42,7 +53,7 @@ std::vector<WorkerLayout> layouts(const model::JobSpec& job, const cluster::Clus
 void check_fixed(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const std::vector<WorkerLayout>& layouts);
 
 // Simplest first.
-std::vector<Point> points(const model::JobSpec& job, const WorkerLayout& layout);
+std::vector<Point> points(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const WorkerLayout& layout);
 std::vector<Variant> variants(const model::JobSpec& job, const Point& point);
 
 // "dp2 x tp2 x pp4", "one worker".
@@ -50,7 +61,7 @@ std::string family_of(const Point& point);
 
 // The point's plan with the blocks cut at `cuts` (the first block of each stage, then the number of blocks).
 Plan plan_of(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const Point& point, const Variant& variant, const std::vector<int>& cuts);
-// What each block costs one rank per micro-batch: forward, backward and tensor-parallel exchange.
+// What each block costs one rank per micro-batch: forward, backward and tensor-parallel exchange. Of several groups, the fastest.
 std::vector<double> block_seconds(const model::JobSpec& job, const Point& point, Prices& prices);
 
 }  // namespace tessera::plan

@@ -93,7 +93,7 @@ Seconds optimizer_time(const Profile& profile, const std::string& kind, std::int
   }
   const Seconds estimate = optimizer_roofline(kind, parameters, precision, rates_of(device, precision, threads, neighbours));
   if (best == nullptr) return estimate;
-  const Seconds measured(best->seconds_per_parameter * static_cast<double>(parameters));
+  const Seconds measured(best->seconds_per_parameter.median * static_cast<double>(parameters));
   if (best_distance == 0) return measured;
   const Seconds reference = optimizer_roofline(kind, parameters, precision, rates_of(device, precision, best->threads, best->neighbours));
   return reference.value > 0 ? Seconds(measured.value * estimate.value / reference.value) : measured;

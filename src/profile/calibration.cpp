@@ -1,6 +1,7 @@
 #include "profile/calibration.hpp"
 
 #include <map>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 namespace tessera::profile {
@@ -98,15 +99,22 @@ Calibration read_calibration(const ConfigNode& node) {
   return calibration;
 }
 
+namespace {
+
+// In YAML's words, which are JSON's here.
+std::string quoted(const std::string& words) { return nlohmann::json(words).dump(); }
+
+}  // namespace
+
 std::string to_yaml(const Calibration& calibration) {
   const Calibration standard;
-  std::string out = text("name: ", calibration.name, "\naccelerator: ", calibration.accelerator, "\nstack: ", calibration.stack,
+  std::string out = text("name: ", quoted(calibration.name), "\naccelerator: ", quoted(calibration.accelerator), "\nstack: ", quoted(calibration.stack),
                          "\nattention: ", name_of(calibration.attention), "\ndropout: ", calibration.dropout ? "true" : "false",
                          "\nvector_fallback: ", calibration.vector_fallback ? "true" : "false", "\nparameters:\n");
   for (const Entry& entry : kParameters)
     if (calibration.*entry.value != standard.*entry.value) out += text("  ", entry.name, ": ", number(calibration.*entry.value), "\n");
   if (!calibration.fitted_on.empty()) out += "fitted_on:\n";
-  for (const std::string& rows : calibration.fitted_on) out += text("  - \"", rows, "\"\n");
+  for (const std::string& rows : calibration.fitted_on) out += text("  - ", quoted(rows), "\n");
   return out;
 }
 

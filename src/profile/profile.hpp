@@ -54,7 +54,7 @@ struct OptimizerSample {
   int threads = 1;
   int neighbours = 1;
   model::Precision precision = model::Precision::f32;
-  double seconds_per_parameter = 0;
+  Measured seconds_per_parameter = {};
 };
 
 struct Profile {

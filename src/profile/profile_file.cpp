@@ -31,7 +31,7 @@ Json json_of(const CommSample& s) {
 
 Json json_of(const OptimizerSample& s) {
   return {{"kind", s.kind}, {"threads", s.threads}, {"neighbours", s.neighbours}, {"precision", model::name_of(s.precision)},
-          {"seconds_per_parameter", s.seconds_per_parameter}};
+          {"seconds_per_parameter", {s.seconds_per_parameter.median, s.seconds_per_parameter.low, s.seconds_per_parameter.high}}};
 }
 
 // One sample a line.
@@ -83,6 +83,11 @@ BlockSample read_block(const ConfigNode& node) {
   return s;
 }
 
+Measured read_measured(const ConfigNode& node) {
+  if (node.size() != 3) throw node.error(text("has ", node.size(), " entries"), "[median, low, high]");
+  return {positive(node[0]), time_of(node[1]), time_of(node[2])};
+}
+
 CommSample read_comm(const ConfigNode& node) {
   node.allow_only({"operation", "link", "ranks", "latency", "bandwidth", "points", "in_turn", "slows", "slowed"});
   CommSample s;
@@ -104,10 +109,7 @@ CommSample read_comm(const ConfigNode& node) {
   read_points("points", s.points);
   read_points("in_turn", s.in_turn);
   const auto read_factor = [&](const char* key, Measured& factor) {
-    const auto found = node.find(key);
-    if (!found) return;
-    if (found->size() != 3) throw found->error(text("has ", found->size(), " entries"), "[median, low, high]");
-    factor = {positive((*found)[0]), time_of((*found)[1]), time_of((*found)[2])};
+    if (const auto found = node.find(key)) factor = read_measured(*found);
   };
   read_factor("slows", s.slows);
   read_factor("slowed", s.slowed);
@@ -116,8 +118,9 @@ CommSample read_comm(const ConfigNode& node) {
 
 OptimizerSample read_optimizer(const ConfigNode& node) {
   node.allow_only({"kind", "threads", "neighbours", "precision", "seconds_per_parameter"});
+  const ConfigNode each = node.at("seconds_per_parameter");  // profiles of earlier have the median alone
   return {node.at("kind").as_choice({"adamw", "sgd"}), count(node.at("threads")), count(node.at("neighbours")), precision_of(node.at("precision")),
-          positive(node.at("seconds_per_parameter"))};
+          each.is_scalar() ? Measured{positive(each), positive(each), positive(each)} : read_measured(each)};
 }
 
 }  // namespace

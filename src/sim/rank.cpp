@@ -5,27 +5,36 @@
 namespace tessera::sim {
 namespace {
 
-// How far behind the best prediction a plan may be to have a chance: closed form and clock are seldom further apart.
-constexpr double kClose = 1.1;
+// So much shorter than the closed form a step by the clock may be.
+constexpr double kClose = 1.05;
 
 }  // namespace
 
 Seconds rank_by_simulation(plan::SearchResult& result, const model::ModelSpec& model, const model::TrainSpec& train, const cluster::ClusterSpec& cluster,
                            const profile::Profile& profile) {
   const auto step_of = [&](const plan::Plan& plan) { return simulate(plan, model, train, cluster, profile).result.step; };
-  const Seconds predicted = result.best.predicted->step;
   Seconds shortest = step_of(result.best);
-  plan::Candidate* faster = nullptr;
-  for (plan::Candidate& candidate : result.runners_up) {
-    if (candidate.plan.predicted->step > kClose * predicted) continue;
-    const Seconds step = step_of(candidate.plan);
-    if (step >= shortest) continue;
+  // The clock finds more to wait for than the closed form, seldom less: what is predicted to take longer has no chance.
+  const auto shorter = [&](const plan::Plan& plan) {
+    if (plan.predicted->step > kClose * shortest) return false;
+    const Seconds step = step_of(plan);
+    if (step >= shortest) return false;
     shortest = step;
-    faster = &candidate;
-  }
+    return true;
+  };
+  plan::Candidate* faster = nullptr;
+  for (std::vector<plan::Candidate>* candidates : {&result.runners_up, &result.close})
+    for (plan::Candidate& candidate : *candidates)
+      if (shorter(candidate.plan)) faster = &candidate;
   if (faster == nullptr) return shortest;
   std::swap(result.best, faster->plan);
   std::swap(result.best_family, faster->family);
+  // Runners-up are of other families.
+  std::erase_if(result.close, [&](plan::Candidate& candidate) {
+    if (&candidate != faster || candidate.family == result.best_family) return false;
+    result.runners_up.push_back(std::move(candidate));
+    return true;
+  });
   std::stable_sort(result.runners_up.begin(), result.runners_up.end(),
                    [](const plan::Candidate& a, const plan::Candidate& b) { return a.plan.predicted->step < b.plan.predicted->step; });
   return shortest;

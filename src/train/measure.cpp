@@ -224,7 +224,9 @@ void measure_optimizer(const model::JobSpec& job, const Meter& meter, int thread
     samples.push_back(meter.once([&] {
       for (int k = 0; k < steps; ++k) step();
     }) / steps);
-  profile.optimizers.push_back({adamw ? "adamw" : "sgd", threads, workers, job.train.precision, meter.slowest(median_of(samples)).median / static_cast<double>(count)});
+  const profile::Measured all = meter.slowest(median_of(samples));
+  const auto each = static_cast<double>(count);
+  profile.optimizers.push_back({adamw ? "adamw" : "sgd", threads, workers, job.train.precision, {all.median / each, all.low / each, all.high / each}});
 }
 
 // A block's passes, to compute with beside communication.

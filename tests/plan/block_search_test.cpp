@@ -11,6 +11,7 @@
 
 #include "base/expect_error.hpp"
 #include "base/random.hpp"
+#include "plan/batch_shares.hpp"
 #include "plan/divisors.hpp"
 #include "plan/loads.hpp"
 #include "plan/plan_helper.hpp"
@@ -40,6 +41,10 @@ class Enumeration {
   }
 
  private:
+  struct GroupRanks {
+    int group = 0;
+    int ranks = 0;
+  };
   // What one stage stands on.
   struct Stand {
     std::vector<GroupRanks> parts;
@@ -96,7 +101,10 @@ class Enumeration {
     chosen.emplace_back();
     if (teams[team].size() == 1) return shares(teams, team + 1, stages, chosen, count, schedule);
     const auto first = std::find_if(stages.begin(), stages.end(), [&](const Stand& stand) { return stand.team == static_cast<int>(team); });
-    for (const auto& each : batch_shares(problem_.cluster, problem_.precision, first->parts, problem_.global_batch / count)) {
+    std::vector<SharePart> parts;
+    for (const GroupRanks& part : first->parts)
+      parts.push_back({part.ranks, part.ranks * problem_.cluster.groups[static_cast<std::size_t>(part.group)].device.peak_of(problem_.precision).value});
+    for (const auto& each : batch_shares(parts, problem_.global_batch / count, 12)) {
       chosen.back() = each;
       shares(teams, team + 1, stages, chosen, count, schedule);
     }
@@ -104,6 +112,8 @@ class Enumeration {
 
   void cut(const std::vector<Stand>& stages, const std::vector<std::vector<std::int64_t>>& shares, std::int64_t count, Schedule schedule) {
     if (stages.size() == 1 && schedule != problem_.space.schedules.front()) return;
+    const auto places = static_cast<std::int64_t>(stages.size());
+    if (places > 1 && ((schedule == Schedule::zb_h1 && count < places) || (schedule == Schedule::zb_h2 && count < 2 * places - 1))) return;
     Plan plan;
     plan.precision = problem_.precision;
     plan.global_batch = problem_.global_batch;

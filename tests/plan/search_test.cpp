@@ -211,6 +211,42 @@ TEST(Search, PrefersFewerWorkersAcrossASlowNetwork) {
   EXPECT_EQ(search(job, cluster, {}).best.world_size(), 1);
 }
 
+// One host of 8 cores and one of 4.
+cluster::ClusterSpec two_hosts(const std::string& between) {
+  return cluster::read_cluster(ConfigNode::parse("name: two hosts\nbetween: " + between + "\ngroups:\n"
+                                                 "  - {name: new, device: 'cpu:zen4', cores: 8, memory: 64 GiB, inside: shm, network: tcp-10g}\n"
+                                                 "  - {name: old, device: 'cpu:zen4', cores: 4, memory: 64 GiB, inside: shm, network: tcp-10g}\n",
+                                                 "cluster.yaml"));
+}
+
+TEST(Search, UnequalHostsShareTheBatchByTheirSpeed) {
+  const auto job = job_of({.hidden = 512, .heads = 8, .kv_heads = 8, .ffn = 2048, .seq = 512, .global_batch = 48});
+  const auto cluster = two_hosts("tcp-100g");
+  const SearchResult result = search(job, cluster, {});
+  check(result.best, job, cluster);
+  ASSERT_FALSE(result.best.stages.front().shares.empty()) << to_json(result.best);
+  const std::vector<Share>& shares = result.best.stages.front().shares;
+  EXPECT_EQ(shares[0].samples, 2 * shares[1].samples);
+  EXPECT_THAT(explain(result, job.model, cluster), AllOf(HasSubstr("on all kinds"), HasSubstr(text("x new take ", shares[0].samples, ", "))));
+  // Nothing on one host alone, and no even shares, are as fast.
+  for (const Candidate& candidate : result.runners_up) EXPECT_GE(candidate.plan.predicted->step, result.best.predicted->step);
+  Plan even = result.best;
+  even.stages.front().shares.clear();
+  if (even.global_batch % (even.micro_batches * even.world_size()) == 0) {
+    EXPECT_GT(predict(even, job.model, job.train, cluster, {}).step, result.best.predicted->step);
+  }
+}
+
+TEST(Search, UnequalHostsMakeOnePipelineWhereTheLinkIsSlow) {
+  const auto job = job_of({.layers = 12, .hidden = 1024, .heads = 8, .kv_heads = 8, .ffn = 4096, .seq = 128, .global_batch = 48});
+  const SearchResult result = search(job, two_hosts("tcp-1g"), {});
+  ASSERT_EQ(result.best.stages.size() % 2, 0u) << to_json(result.best);
+  EXPECT_EQ(result.best.ranks.back().group, 1);
+  EXPECT_THAT(result.best_family, HasSubstr("on all kinds"));
+  // The faster host takes more blocks.
+  EXPECT_GT(result.best.stages.front().last_block(), job.model.block_count() / 2);
+}
+
 TEST(Search, UsesOnlyTheVendorsItIsGiven) {
   auto cluster = cpu_cluster(2);
   cluster.groups.push_back(gpu_cluster(1, 2).groups[0]);

@@ -39,10 +39,11 @@ TEST(Calibration, NamesTheNearestParameter) {
   EXPECT_THAT(error.what(), HasSubstr("c.yaml:5"));
 }
 
-TEST(Calibration, RefusesNegativeParameters) {
-  const Error error =
-      error_of([] { read_calibration(ConfigNode::parse("name: x\naccelerator: y\nstack: z\nparameters: {memory: -1}\n", "c.yaml")); });
-  EXPECT_THAT(error.what(), HasSubstr("a number of 0 or more"));
+TEST(Calibration, RefusesParametersThatAreNoNumberOfZeroOrMore) {
+  for (const auto& [value, expected] : {std::pair("-1", "a number of 0 or more"), std::pair(".inf", "expected a number"), std::pair(".nan", "expected a number")}) {
+    const Error error = error_of([&] { read_calibration(ConfigNode::parse(text("name: x\naccelerator: y\nstack: z\nparameters: {memory: ", value, "}\n"), "c.yaml")); });
+    EXPECT_THAT(error.what(), HasSubstr(expected)) << value;
+  }
 }
 
 TEST(Calibration, IsFoundByFamilyAndStack) {
@@ -61,6 +62,15 @@ TEST(Calibration, EveryParameterCanBeReached) {
     EXPECT_THAT(to_yaml(calibration), HasSubstr(name + ": 0.125"));
   }
   EXPECT_EQ(parameter(calibration, "magic"), nullptr);
+}
+
+TEST(Calibration, NamesAreReadBackWhateverIsInThem) {
+  Calibration calibration;
+  calibration.name = "a \"quoted\" one: \\ # and so on";
+  calibration.fitted_on = {"row \"1\""};
+  const Calibration back = read_calibration(ConfigNode::parse(to_yaml(calibration), "calibration.yaml"));
+  EXPECT_EQ(back.name, calibration.name);
+  EXPECT_EQ(back.fitted_on, calibration.fitted_on);
 }
 
 }  // namespace

@@ -205,7 +205,7 @@ TEST(CollectiveTime, NeverFallsWithMoreBytes) {
 
 TEST(OptimizerTime, IsMeasuredPerParameterOrByBandwidth) {
   Profile profile;
-  profile.optimizers = {{"adamw", 2, 1, Precision::f32, 1e-9}};
+  profile.optimizers = {{"adamw", 2, 1, Precision::f32, {1e-9, 1e-9, 1e-9}}};
   EXPECT_DOUBLE_EQ(optimizer_time(profile, "adamw", 1'000'000, Precision::f32, four_cores(), 2, 1).value, 1e-3);
   EXPECT_GT(optimizer_time(profile, "adamw", 1'000'000, Precision::f32, four_cores(), 1, 4).value, 1e-3);
   const Seconds adam = optimizer_time({}, "adamw", 1'000'000, Precision::f32, four_cores(), 1, 1);
@@ -228,13 +228,13 @@ Profile any_profile() {
                               seconds(), seconds(), seconds(), seconds(), seconds()});
   for (int i = *rc::gen::inRange(0, 5); i > 0; --i)
     profile.communication.push_back({*rc::gen::elementOf(std::vector<std::string>{"all_reduce", "send"}), "shm", small() + 1, seconds(), BytesPerSecond(small() * 1e9 / 7)});
+  const auto measured = [&] { return Measured{seconds().value, seconds().value, seconds().value}; };
   for (CommSample& sample : profile.communication) {
-    const auto measured = [&] { return Measured{seconds().value, seconds().value, seconds().value}; };
     for (auto* points : {&sample.points, &sample.in_turn})
       for (int size = *rc::gen::inRange(0, 4); size > 0; --size) points->push_back({Bytes((static_cast<std::int64_t>(points->size()) + 1) << 10), measured()});
     if (*rc::gen::arbitrary<bool>()) sample.slows = sample.slowed = measured();
   }
-  for (int i = *rc::gen::inRange(0, 3); i > 0; --i) profile.optimizers.push_back({"sgd", small(), small(), precision(), small() / 7e9});
+  for (int i = *rc::gen::inRange(0, 3); i > 0; --i) profile.optimizers.push_back({"sgd", small(), small(), precision(), measured()});
   return profile;
 }
 
@@ -259,7 +259,7 @@ TEST(ProfileFile, AnyProfileReadsBackExactly) {
     for (std::size_t i = 0; i < back.communication.size(); ++i) RC_ASSERT(back.communication[i].bandwidth == profile.communication[i].bandwidth);
     RC_ASSERT(back.optimizers.size() == profile.optimizers.size());
     for (std::size_t i = 0; i < back.optimizers.size(); ++i)
-      RC_ASSERT(back.optimizers[i].seconds_per_parameter == profile.optimizers[i].seconds_per_parameter);
+      RC_ASSERT(to_json(back) == to_json(profile) && back.optimizers[i].seconds_per_parameter.median == profile.optimizers[i].seconds_per_parameter.median);
   }));
 }
 

@@ -181,6 +181,19 @@ TEST(LoadedSim, MessagesTakeWhatTheWholeBoundaryDoes) {
   EXPECT_EQ(sends, 16);
 }
 
+TEST(LoadedSim, TooFewMicroBatchesToFillABubbleWithAreNotPromisedToFillIt) {
+  Case c{plan::job_of({.layers = 6, .hidden = 2048, .heads = 16, .kv_heads = 16, .ffn = 8192, .seq = 2048, .vocab = 32000, .global_batch = 48, .precision = "bf16"}), mixed_cluster(1), {}};
+  c.plan = make_plan(c.job.model, c.cluster, {{0, 2, {{.dp = 2}}}, {0, 2, {{.dp = 2}}}, {0, 2, {{.dp = 2}}}, {0, 0, {{.dp = 2}}}});
+  c.plan.global_batch = 48;
+  for (const plan::Schedule schedule : {plan::Schedule::zb_h1, plan::Schedule::zb_h2})
+    for (const int micro_batches : {1, 2, 3}) {
+      c.plan.schedule = schedule;
+      c.plan.micro_batches = micro_batches;
+      const double predicted = plan::predict(c.plan, c.job.model, c.job.train, c.cluster, {}).step.value;
+      EXPECT_GT(predicted, 0.98 * simulate(c.plan, c.job.model, c.job.train, c.cluster, {}).result.step.value) << plan::name_of(schedule) << " " << micro_batches;
+    }
+}
+
 // 4 H100 beside 4 A100 in one stage.
 Case side_by_side(std::int64_t samples_of_new, std::int64_t samples_of_old) {
   Case c{plan::job_of({.layers = 8, .hidden = 2048, .heads = 16, .kv_heads = 16, .ffn = 8192, .seq = 2048, .vocab = 32000, .global_batch = 32, .precision = "bf16"}), mixed_cluster(1), {}};
