@@ -42,8 +42,8 @@ std::optional<std::filesystem::path> plan_file_of(const TrainOptions& options, c
 void print_choice(const ChosenPlan& chosen, const model::JobSpec& job) {
   const plan::Plan& plan = chosen.plan;
   const plan::Strategy& strategy = plan.stages.front().runs.front().strategy;
-  std::fprintf(stderr, "plan: %d worker%s of %d thread%s, dp %d x pp %zu x tp %d, %lld micro-batch%s of %s, %s, zero %d, recompute %s\n",
-               plan.world_size(), plan.world_size() == 1 ? "" : "s", plan.ranks.front().threads, plan.ranks.front().threads == 1 ? "" : "s", strategy.dp,
+  std::fprintf(stderr, "plan: %d worker%s of %s, dp %d x pp %zu x tp %d, %lld micro-batch%s of %s, %s, zero %d, recompute %s\n",
+               plan.world_size(), plan.world_size() == 1 ? "" : "s", plan.threads_text().c_str(), strategy.dp,
                plan.stages.size(), strategy.tp, static_cast<long long>(plan.micro_batches), plan.micro_batches == 1 ? "" : "es",
                plan.micro_batch_text().c_str(), plan::name_of(plan.schedule), strategy.zero, model::name_of(strategy.recompute));
   if (plan.predicted)

@@ -45,10 +45,10 @@ std::string shares_text(const Plan& plan, const cluster::ClusterSpec& cluster) {
     int first = 0;
     for (const Share& share : stage.shares) {
       const RankPlace& place = plan.ranks[static_cast<std::size_t>(stage.ranks[static_cast<std::size_t>(first)])];
-      line += fmt::format("{}{} x {} take {}", line.empty() ? "" : ", ", share.ranks, cluster.groups[static_cast<std::size_t>(place.group)].name, share.samples);
+      line += fmt::format("{}{} on {} of {}", line.empty() ? "" : ", ", share.samples, share.ranks, cluster.groups[static_cast<std::size_t>(place.group)].name);
       first += share.ranks;
     }
-    if (!line.empty() && line != before) out += fmt::format("{}of each {} samples {}\n", plan.stages.size() > 1 ? fmt::format("from stage {} on, ", s) : "", plan.samples(), line);
+    if (!line.empty() && line != before) out += fmt::format("{}of each {} samples: {}\n", plan.stages.size() > 1 ? fmt::format("from stage {} on, ", s) : "", plan.samples(), line);
     before = line;
   }
   return out;
@@ -122,8 +122,7 @@ std::string largest_loss(const Prediction& loser, const Prediction& best) {
 
 std::string shape_text(const Plan& plan, const cluster::ClusterSpec& cluster) {
   if (!cluster.groups[static_cast<std::size_t>(plan.ranks.front().group)].device.is_cpu()) return fmt::format("{} devices", plan.world_size());
-  const int threads = plan.ranks.front().threads;
-  return fmt::format("{} x {} thread{}", plan.world_size(), threads, threads == 1 ? "" : "s");
+  return fmt::format("{} x {}", plan.world_size(), plan.threads_text());
 }
 
 }  // namespace

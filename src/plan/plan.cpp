@@ -4,6 +4,16 @@
 #include <set>
 
 namespace tessera::plan {
+namespace {
+
+// "8 or 4 things"
+std::string either(const std::set<std::int64_t, std::greater<>>& counts, const char* what) {
+  std::string out;
+  for (const std::int64_t count : counts) out += text(out.empty() ? "" : " or ", count);
+  return text(out, ' ', what, *counts.begin() == 1 ? "" : "s");
+}
+
+}  // namespace
 
 const char* name_of(Schedule schedule) {
   switch (schedule) {
@@ -35,9 +45,13 @@ std::string Plan::micro_batch_text() const {
   const Stage& stage = stages.front();
   std::set<std::int64_t, std::greater<>> counts;
   for (int i = 0; i < stage.width(); ++i) counts.insert(micro_batch_at(stage, i));
-  std::string out;
-  for (const std::int64_t count : counts) out += text(out.empty() ? "" : " or ", count);
-  return out + (counts == std::set<std::int64_t, std::greater<>>{1} ? " sample" : " samples");
+  return either(counts, "sample");
+}
+
+std::string Plan::threads_text() const {
+  std::set<std::int64_t, std::greater<>> counts;
+  for (const RankPlace& rank : ranks) counts.insert(rank.threads);
+  return either(counts, "thread");
 }
 
 std::int64_t Plan::items_before(const Stage& stage, std::int64_t ranks, std::int64_t items) const {

@@ -108,6 +108,7 @@ struct Plan {
   std::int64_t micro_batch_at(const Stage& stage, int index) const;
   // The same on the ranks of the first stage, in words: "4 samples", "6 or 2 samples".
   std::string micro_batch_text() const;
+  std::string threads_text() const;      // of a CPU worker, over all: "4 threads", "8 or 4 threads"
   // Of `items` of a micro-batch, the same number for each sample: those that the first `ranks` ranks of a stage take.
   std::int64_t items_before(const Stage& stage, std::int64_t ranks, std::int64_t items) const;
 };

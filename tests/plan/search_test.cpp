@@ -227,7 +227,7 @@ TEST(Search, UnequalHostsShareTheBatchByTheirSpeed) {
   ASSERT_FALSE(result.best.stages.front().shares.empty()) << to_json(result.best);
   const std::vector<Share>& shares = result.best.stages.front().shares;
   EXPECT_EQ(shares[0].samples, 2 * shares[1].samples);
-  EXPECT_THAT(explain(result, job.model, cluster), AllOf(HasSubstr("on all kinds"), HasSubstr(text("x new take ", shares[0].samples, ", "))));
+  EXPECT_THAT(explain(result, job.model, cluster), AllOf(HasSubstr("on all kinds"), HasSubstr(text("of each ", result.best.samples(), " samples: ", shares[0].samples, " on 1 of new, "))));
   // Nothing on one host alone, and no even shares, are as fast.
   for (const Candidate& candidate : result.runners_up) EXPECT_GE(candidate.plan.predicted->step, result.best.predicted->step);
   Plan even = result.best;
