@@ -1,6 +1,7 @@
 """The emulated hosts of tools/netlab, for benchmarks that run over links."""
 import importlib.machinery
 import importlib.util
+import json
 import pathlib
 import sys
 
@@ -13,3 +14,19 @@ def load_netlab():
     sys.dont_write_bytecode = True
     loader.exec_module(module)
     return module
+
+
+PORT = 29500
+
+
+def train_on_hosts(lab, tessera, job, plan, run, steps, environment):
+    """Trains with one rank on each host of the lab, one thread each; `run` keeps the memory of its ranks. Seconds of each step."""
+    words = [tessera, "worker", str(job), "--plan", str(plan), "--run", str(run), "--set", f"train.steps={steps}",
+             "--world", str(lab.hosts), "--rendezvous", f"{lab.address(0)}:{PORT}"]
+    log = open(f"{run}.log", "w+")
+    (run / "metrics.jsonl").unlink(missing_ok=True)
+    ranks = [lab.popen(rank, [*words, "--rank", str(rank)], {**environment, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log) for rank in range(lab.hosts)]
+    if any([rank.wait() for rank in ranks]):
+        log.seek(0)
+        sys.exit(f"{plan}: {log.read()}")
+    return [json.loads(line)["seconds"] for line in (run / "metrics.jsonl").read_text().splitlines()]

@@ -17,10 +17,9 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
-from lab import load_netlab  # noqa: E402
+from lab import load_netlab, train_on_hosts  # noqa: E402
 MODEL = {"arch": "llama", "hidden": 256, "layers": 8, "heads": 4, "kv_heads": 4, "ffn": 768, "seq": 128, "vocab": 4096}
 CPU = 0.4
-PORT = 29500
 SKIPPED_STEPS = 2
 ONE = ["", "micro_batches: 4", "micro_batches: 2, recompute: full"]
 SEVERAL = {2: ["dp: 2", "dp: 2, zero: 1, micro_batches: 2", "tp: 2", "pp: 2, micro_batches: 4", "pp: 2, micro_batches: 2, schedule: gpipe"],
@@ -80,16 +79,7 @@ class Bench:
 
     def train(self, plan, lab):
         plan_file, run = self.predict(plan), self.folder / "run"
-        words = [self.tessera, "worker", str(self.folder / "job.yaml"), "--plan", str(plan_file), "--run", str(run), "--set", f"train.steps={self.steps}",
-                 "--world", str(plan.ranks), "--rendezvous", f"{lab.address(0)}:{PORT}"]
-        log = open(self.folder / "log.txt", "w+")
-        (run / "metrics.jsonl").unlink(missing_ok=True)
-        ranks = [lab.popen(rank, [*words, "--rank", str(rank)], {**self.environment, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log) for rank in range(plan.ranks)]
-        if any([rank.wait() for rank in ranks]):
-            log.seek(0)
-            sys.exit(f"{plan.label}: {log.read()}")
-        lines = (run / "metrics.jsonl").read_text().splitlines()
-        plan.seconds += [json.loads(line)["seconds"] for line in lines][SKIPPED_STEPS:]
+        plan.seconds += train_on_hosts(lab, self.tessera, self.folder / "job.yaml", plan_file, run, self.steps, self.environment)[SKIPPED_STEPS:]
         plan.memory.append(max(json.loads((run / "memory" / f"rank-{rank}.json").read_text())["peak_resident"] for rank in range(plan.ranks)))
 
     def run(self, rounds):

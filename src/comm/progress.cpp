@@ -18,6 +18,9 @@ constexpr milliseconds kSuspicion(500);
 // What a rank sent before it closed may still be on its way.
 constexpr milliseconds kStragglers(1000);
 constexpr milliseconds kLastWords(300);
+// Who ends the task leaves its connections so long, for the others to hear why first. UCX 1.13 also ends a process that connects to one
+// which closes at that moment (an assertion in uct_tcp_ep_destroy_progress).
+constexpr milliseconds kHeadStart(50);
 
 }  // namespace
 
@@ -38,6 +41,7 @@ void Engine::sleep() {
 void Engine::progress_loop() {
   auto last_look = SteadyClock::now();
   bool announced = false;
+  auto others_know = SteadyClock::time_point::min();
   while (true) {
     take_inbox();
     const bool moved = !network_ended_ && network_->progress();
@@ -61,16 +65,26 @@ void Engine::progress_loop() {
       stop = stop_;
       announce = announce_closing_ && !announced;
     }
-    if (news) control_->tell_failed(*news);
-    if (failed && !network_ended_) end_network_operations();
+    if (news) {
+      control_->tell_failed(*news);
+      others_know = now + kHeadStart;
+    }
+    if (failed && !network_ended_ && now >= others_know) end_network_operations();
     if (announce && !failed) control_->tell_closing(started_collectives());
     announced |= announce;
     if (stop) break;
     if (moved) continue;
+    if (failed && !network_ended_) {
+      std::this_thread::sleep_until(others_know);
+      continue;
+    }
     if (!network_ended_ && !network_->arm()) continue;
     sleep();
   }
-  if (!network_ended_) end_network_operations();
+  if (!network_ended_) {
+    std::this_thread::sleep_until(others_know);
+    end_network_operations();
+  }
   const auto give_up = SteadyClock::now() + kLastWords;
   while (!control_->flushed() && SteadyClock::now() < give_up) std::this_thread::sleep_for(milliseconds(5));
 }

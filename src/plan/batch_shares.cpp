@@ -11,6 +11,28 @@ namespace {
 // A micro-batch is shared in steps of this part, or of whole replicas.
 constexpr std::int64_t kShareSteps = 16;
 
+// In multiples of `unit`, or where it is 0 of each part's ranks: what the speeds say, rounded down, and the rest one by one to who is then
+// done first. Empty where something is left over.
+std::vector<std::int64_t> by_units(const std::vector<SharePart>& parts, const std::vector<double>& share, std::int64_t samples, std::int64_t unit) {
+  const auto unit_of = [&](std::size_t p) { return unit > 0 ? unit : std::int64_t{parts[p].ranks}; };
+  std::vector<std::int64_t> out;
+  std::int64_t left = samples;
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    out.push_back(unit_of(p) * std::max<std::int64_t>(1, static_cast<std::int64_t>(share[p] / static_cast<double>(unit_of(p)))));
+    left -= out.back();
+  }
+  while (left > 0) {
+    std::size_t next = parts.size();
+    const auto done = [&](std::size_t p) { return static_cast<double>(out[p] + unit_of(p)) / parts[p].speed; };
+    for (std::size_t p = 0; p < parts.size(); ++p)
+      if (unit_of(p) <= left && (next == parts.size() || done(p) < done(next))) next = p;
+    if (next == parts.size()) return {};
+    out[next] += unit_of(next);
+    left -= unit_of(next);
+  }
+  return left == 0 ? out : std::vector<std::int64_t>{};
+}
+
 }  // namespace
 
 std::vector<std::vector<std::int64_t>> batch_shares(const std::vector<SharePart>& parts, std::int64_t samples, std::size_t most) {
@@ -22,24 +44,24 @@ std::vector<std::vector<std::int64_t>> batch_shares(const std::vector<SharePart>
   for (double& each : share) each *= static_cast<double>(samples) / all;
   const std::int64_t step = std::max<std::int64_t>(1, samples / kShareSteps);
   if (count > 2) {
-    // Whole steps for each, the last one the rest.
-    std::vector<std::int64_t> out;
-    std::int64_t left = samples;
-    for (std::size_t p = 0; p + 1 < parts.size(); ++p) {
-      out.push_back(step * std::max<std::int64_t>(1, std::llround(share[p] / static_cast<double>(step))));
-      left -= out.back();
+    std::vector<std::vector<std::int64_t>> out;
+    for (const bool replicas : {true, false}) {
+      const std::vector<std::int64_t> shares = by_units(parts, share, samples, replicas ? 0 : step);
+      if (!shares.empty() && std::find(out.begin(), out.end(), shares) == out.end()) out.push_back(shares);
     }
-    out.push_back(left);
-    if (left <= 0) return {};
-    return {out};
+    return out;
   }
   std::set<std::int64_t> firsts;
   for (std::int64_t first = step; first < samples; first += step) firsts.insert(first);
   for (std::int64_t first = parts[0].ranks; first < samples; first += parts[0].ranks) firsts.insert(first);
   for (std::int64_t second = parts[1].ranks; second < samples; second += parts[1].ranks) firsts.insert(samples - second);
   std::vector<std::int64_t> nearest(firsts.begin(), firsts.end());
-  const auto distance = [&](std::int64_t first) { return std::abs(static_cast<double>(first) - share.front()); };
-  std::stable_sort(nearest.begin(), nearest.end(), [&](std::int64_t a, std::int64_t b) { return distance(a) < distance(b); });
+  // Those that every replica divides first.
+  const auto order = [&](std::int64_t first) {
+    const bool whole = first % parts[0].ranks == 0 && (samples - first) % parts[1].ranks == 0;
+    return std::pair(!whole, std::abs(static_cast<double>(first) - share.front()));
+  };
+  std::stable_sort(nearest.begin(), nearest.end(), [&](std::int64_t a, std::int64_t b) { return order(a) < order(b); });
   std::vector<std::vector<std::int64_t>> out;
   for (const std::int64_t first : nearest)
     if (out.size() < most) out.push_back({first, samples - first});

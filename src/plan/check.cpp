@@ -116,14 +116,24 @@ void check_shares(const Plan& plan, const Stage& stage, int index) {
     refuse(stage.where, text("the shares of stage ", index, " are ", samples, " samples"), text(plan.samples(), " samples in all shares: global_batch / micro_batches"));
 }
 
+// Accelerators: that the ranks of a replica are of one kind.
+void check_replicas(const Plan& plan, const Stage& stage, const StrategyRun& run) {
+  const std::size_t replica = static_cast<std::size_t>(run.strategy.cp) * static_cast<std::size_t>(run.strategy.tp);
+  for (std::size_t i = 0; i < stage.ranks.size(); ++i) {
+    const int first = stage.ranks[i / replica * replica];
+    if (plan.ranks[static_cast<std::size_t>(stage.ranks[i])].group != plan.ranks[static_cast<std::size_t>(first)].group)
+      refuse(run.where, text("ranks ", first, " and ", stage.ranks[i], " of one replica stand on different groups of devices"), "each replica (cp x tp ranks) on one group");
+  }
+}
+
 // That each share holds whole replicas, and whole groups of experts, which divide it.
 void check_shares(const Plan& plan, const Stage& stage, const StrategyRun& run) {
   const Strategy& s = run.strategy;
   for (const Share& share : stage.shares) {
-    const int replica = s.cp * s.tp;
+    const std::int64_t replica = std::int64_t{s.cp} * s.tp;
     if (share.ranks % replica != 0)
       refuse(run.where, text("a share of ", share.ranks, " ranks does not hold whole replicas of cp ", s.cp, " x tp ", s.tp), text("a multiple of ", replica, " ranks"));
-    const int replicas = share.ranks / replica;
+    const std::int64_t replicas = share.ranks / replica;
     if (share.samples % replicas != 0)
       refuse(run.where, text(replicas, " replicas do not divide their share of ", share.samples, " samples"), text("a multiple of ", replicas, " samples"));
     if (replicas * s.cp % s.ep != 0) refuse(run.where, text("ep ", s.ep, " does not divide the dp x cp ", replicas * s.cp, " of a share"), text("a divisor of ", replicas * s.cp));
@@ -165,6 +175,7 @@ void check_run(const Plan& plan, const model::ModelSpec& model, int stage, const
   check_tensor_parallel(model, run, blocks, padded);
   check_batch(plan, plan.stages[stage], run);
   check_width(plan.stages[stage], stage, run);
+  if (padded) check_replicas(plan, plan.stages[stage], run);
   check_context_parallel(run, blocks);
   check_expert_parallel(model, run, blocks);
 }
@@ -176,6 +187,8 @@ void check_stages(const Plan& plan, const model::ModelSpec& model, bool padded) 
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
     if (stage.runs.empty()) refuse(stage.where, text("stage ", s, " has no blocks"), "at least one");
+    for (int rank : stage.ranks)
+      if (rank < 0 || rank >= plan.world_size()) refuse(stage.where, text("stage ", s, " names rank ", rank), text("a rank below ", plan.world_size()));
     check_shares(plan, stage, static_cast<int>(s));
     for (const StrategyRun& run : stage.runs) {
       if (run.first != next_block)
@@ -186,8 +199,6 @@ void check_stages(const Plan& plan, const model::ModelSpec& model, bool padded) 
       check_run(plan, model, static_cast<int>(s), run, blocks, padded);
       next_block = run.last;
     }
-    for (int rank : stage.ranks)
-      if (rank < 0 || rank >= plan.world_size()) refuse(stage.where, text("stage ", s, " names rank ", rank), text("a rank below ", plan.world_size()));
   }
   if (pipeline_of(plan).chunks > 1)
     for (const Stage& stage : plan.stages)

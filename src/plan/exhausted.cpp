@@ -153,7 +153,15 @@ Error nothing_divides(const model::JobSpec& job, const cluster::ClusterSpec& clu
 
 Error nothing_fits(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const Plan& smallest, Prices& prices) {
   const std::vector<Bytes> memory = memory_of(smallest, prices);
-  const int group = smallest.ranks.front().group;
+  // Where most is missing.
+  int group = smallest.ranks.front().group;
+  Bytes most(0);
+  for (const auto& [where, bytes] : occupancy(smallest, memory, cluster)) {
+    const Bytes over = bytes - memory_limit(cluster.groups[std::get<0>(where)].device);
+    if (over <= most) continue;
+    most = over;
+    group = std::get<0>(where);
+  }
   const cluster::Device& device = cluster.groups[group].device;
   const Bytes limit = memory_limit(device);
   const Bytes missing = shortfall(smallest, memory, cluster);

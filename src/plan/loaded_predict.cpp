@@ -82,6 +82,8 @@ class LoadedPrediction {
     const bool tied_elsewhere = !holds_first_block(place);
     BlockLoad sum;
     std::vector<ChunkBytes> saved;
+    const double samples = part == kWhole ? loads_.samples_per_rank(devices, plan_.stages[static_cast<std::size_t>(place)].width(), samples_)
+                                          : static_cast<double>(parts[static_cast<std::size_t>(part)].samples) / parts[static_cast<std::size_t>(part)].ranks;
     double buffers = 0;
     for (int chunk = 0; chunk < pipeline_.chunks; ++chunk) {
       const int stage = stage_at(plan_.schedule, place, chunk, pipeline_.places);
@@ -91,7 +93,7 @@ class LoadedPrediction {
         add(sum, load, tied_elsewhere);
       });
       saved.push_back({static_cast<std::int64_t>(bytes), static_cast<std::int64_t>(bytes)});
-      buffers = std::max(buffers, boundary_buffers(loads_, plan_, stage));
+      buffers = std::max(buffers, samples * boundary_buffers(loads_, plan_, stage));
     }
     const auto activations = static_cast<double>(most_bytes(order_of(plan_, place), saved));
     return {{"process", loads_.process_bytes(part == kWhole ? devices : parts[static_cast<std::size_t>(part)].group)},
@@ -157,9 +159,9 @@ class LoadedPrediction {
   PlaceLoad load_of(int place) const {
     PlaceLoad out;
     for (int chunk = 0; chunk < pipeline_.chunks; ++chunk) add_stage(stage_at(plan_.schedule, place, chunk, pipeline_.places), place, out);
-    // With fewer micro-batches as if backward passes were whole.
+    // With fewer micro-batches as if backward passes were whole and stages not interleaved.
     const bool enough = plan_.micro_batches >= least_micro_batches(plan_.schedule, pipeline_.places);
-    const Fill fill = fill_of(enough ? plan_.schedule : Schedule::interleaved, pipeline_.chunks, loads_.weight_pass_bubble(devices_[static_cast<std::size_t>(place)]));
+    const Fill fill = fill_of(enough ? plan_.schedule : Schedule::one_f_one_b, pipeline_.chunks, loads_.weight_pass_bubble(devices_[static_cast<std::size_t>(place)]));
     out.fill = fill.forward * out.forward + fill.backward * (out.backward + out.messages);
     out.once = out.sum.exchange + out.sum.optimizer;
     return out;
@@ -226,13 +228,11 @@ class LoadedPrediction {
 
 double boundary_buffers(const Loads& loads, const Plan& plan, int stage) {
   const Stage& of = plan.stages[static_cast<std::size_t>(stage)];
-  double share = 0;
-  for (const Share& each : plan.shares_of(of)) share = std::max(share, static_cast<double>(each.samples) / each.ranks);
   const auto whole = [&](int block) { return loads.input_bytes(loads.repeat_of()[static_cast<std::size_t>(block)], 1); };
   double bytes = 0;
   if (stage > 0) bytes = whole(of.first_block());
   if (stage + 1 < static_cast<int>(plan.stages.size())) bytes = std::max(bytes, whole(of.last_block()));
-  return 4 * bytes * share;
+  return 4 * bytes;
 }
 
 Prediction predict(const Plan& plan, Loads& loads) { return LoadedPrediction(plan, loads).predict(); }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "base/error.hpp"
 #include "plan/prices.hpp"
@@ -82,8 +83,9 @@ bool of_one_group(const std::vector<StageDevices::Part>& parts, int group) {
   return std::all_of(parts.begin(), parts.end(), [&](const StageDevices::Part& part) { return part.group == group; });
 }
 
-// How many devices of each domain a stage has, where it shares them with others; 0 where its devices stand side by side.
-int per_domain(const Plan& plan, const Stage& stage, const cluster::ResourceGroup& group) {
+// Where a stage has the same number of devices of several consecutive domains, which it shares with others: that number, and the first
+// of them; 0 where its devices stand side by side.
+std::pair<int, int> per_domain(const Plan& plan, const Stage& stage, const cluster::ResourceGroup& group) {
   const auto position = [&](int rank) {
     const RankPlace& place = plan.ranks[static_cast<std::size_t>(rank)];
     return place.node * group.devices_per_node + place.device;
@@ -95,8 +97,10 @@ int per_domain(const Plan& plan, const Stage& stage, const cluster::ResourceGrou
     ++counts[position(stage.ranks[i]) / group.domain()];
   }
   const int each = counts.begin()->second;
-  if (together || counts.size() < 2 || each >= group.domain()) return 0;
-  return std::all_of(counts.begin(), counts.end(), [&](const auto& count) { return count.second == each; }) ? each : 0;
+  const int first = counts.begin()->first;
+  const bool consecutive = counts.rbegin()->first - first + 1 == static_cast<int>(counts.size());
+  if (together || !consecutive || counts.size() < 2 || each >= group.domain()) return {0, 0};
+  return std::all_of(counts.begin(), counts.end(), [&](const auto& count) { return count.second == each; }) ? std::pair(each, first) : std::pair(0, 0);
 }
 
 }  // namespace
@@ -189,7 +193,7 @@ int Loads::devices_of(const Plan& plan, const Stage& stage) {
   }
   if (out.parts.size() > 1) return add(out);
   out.parts.front().samples = 0;
-  out.per_node = per_domain(plan, stage, cluster_.groups[static_cast<std::size_t>(out.parts.front().group)]);
+  std::tie(out.per_node, out.first_domain) = per_domain(plan, stage, cluster_.groups[static_cast<std::size_t>(out.parts.front().group)]);
   return add(out);
 }
 
@@ -212,7 +216,7 @@ bool Loads::divides(int devices, const Strategy& s, std::int64_t samples) const 
 double Loads::samples_per_rank(int devices, int width, std::int64_t samples) const {
   const std::vector<StageDevices::Part>& parts = stand(devices).devices.parts;
   if (parts.size() == 1) return static_cast<double>(samples) / width;
-  return most(devices, [&](std::size_t part) { return static_cast<double>(parts[part].samples) / parts[part].ranks; });
+  return most(devices, [&](std::size_t part) { return static_cast<double>(parts[part].samples) / parts[part].ranks * (limit_of(devices, 0) / limit_of(devices, part)); });
 }
 
 const BlockLoad& Loads::block(int repeat, int devices, const Strategy& s, std::int64_t samples) {

@@ -50,6 +50,7 @@ struct StageDevices {
   std::vector<Part> parts;
   // Of one group: so many on each node (or domain of the inside link), which stages share. 0: whole nodes, one stage after the other.
   int per_node = 0;
+  int first_domain = 0;          // with per_node: the first domain where it stands
   auto operator<=>(const StageDevices&) const = default;
 };
 
@@ -84,7 +85,7 @@ class Loads {
   BlockLoad priced_on(int repeat, int devices, std::size_t part, const Strategy& strategy, std::int64_t samples);
   // Whether replicas, groups of experts and samples divide as the degrees say.
   bool divides(int devices, const Strategy& strategy, std::int64_t samples) const;
-  // The most of a micro-batch for a rank of a stage so wide.
+  // The most of a micro-batch for a rank of a stage so wide, scaled like bytes.
   double samples_per_rank(int devices, int width, std::int64_t samples) const;
   // Cutting the inputs of a block anew when the block before it in the stage is cut otherwise: seconds of one micro-batch and pass.
   double resplit(int repeat, int devices, const Strategy& before, const Strategy& strategy, std::int64_t samples);
@@ -154,10 +155,10 @@ class Loads {
   std::unordered_map<PassKey, std::unique_ptr<Pass>, PassHash> passes_;
 };
 
-// Two receive buffers in each direction at a stage's ends, in bytes of a rank of the part of the most samples for its ranks.
+// Two receive buffers in each direction at a stage's ends: bytes for each sample that a rank has of a micro-batch.
 double boundary_buffers(const Loads& loads, const Plan& plan, int stage);
 // The step's price by the closed forms of the schedules (docs/rooms/plan.md): stages of any width and depth, blocks cut in any
-// way. parts add up to the step. Needs a plan whose schedule is 1f1b, zb-h1 or zb-h2 (others: their closed forms with equal stages).
+// way. parts add up to the step where each stage stands on one kind of device. Needs a plan whose schedule is 1f1b, zb-h1 or zb-h2 (others: their closed forms with equal stages).
 Prediction predict(const Plan& plan, Loads& loads);
 // The terms of predicted.memory of a rank, in bytes; they add up to it.
 std::vector<std::pair<std::string, double>> memory_terms(const Plan& plan, int rank, Loads& loads);

@@ -401,7 +401,8 @@ class Predictor {
       FluidQueue gathers = data_queue(s);
       std::vector<LaneWork> works;
       for (const BucketShape& bucket : prices_.buckets(plan_, s)) {
-        LaneWork work{prices_.optimizer(sharded ? (bucket.count + of.dp - 1) / of.dp : bucket.count, slowest_[s].place), {}};
+        LaneWork work;
+        for (const Seat& seat : seats(s)) work.compute = std::max(work.compute, prices_.optimizer(sharded ? (bucket.count + of.dp - 1) / of.dp : bucket.count, seat.place));
         if (sharded) work.released.push_back(gather_time(s, bucket.count));
         works.push_back(std::move(work));
       }

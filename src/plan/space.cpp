@@ -46,6 +46,7 @@ void add_accelerator_layouts(const cluster::ResourceGroup& group, int index, std
 // All CPU hosts of several groups: one worker on each host, or one on each core.
 void add_joined_layouts(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const std::vector<std::string>& vendors, std::vector<WorkerLayout>& out) {
   const int threads = job.parallel.threads;
+  std::vector<WorkerLayout> before;
   for (const bool whole_hosts : {true, false}) {
     std::vector<WorkerLayout> parts;
     for (std::size_t g = 0; g < cluster.groups.size(); ++g) {
@@ -53,14 +54,15 @@ void add_joined_layouts(const model::JobSpec& job, const cluster::ClusterSpec& c
       if (!group.device.is_cpu() || !group.device.has(job.train.precision)) continue;
       if (!vendors.empty() && std::find(vendors.begin(), vendors.end(), group.device.vendor) == vendors.end()) continue;
       const int cores = std::max(1, group.device.cores);
-      const int workers = whole_hosts ? 1 : std::min(cores, group.devices_per_node);
+      const int workers = whole_hosts ? 1 : std::max(1, std::min(cores, group.devices_per_node));
       parts.push_back({static_cast<int>(g), group.nodes, workers, threads > 0 ? threads : std::max(1, cores / workers), {}});
     }
     if (parts.size() < 2) return;
+    if (std::equal(parts.begin(), parts.end(), before.begin(), before.end(), [](const WorkerLayout& a, const WorkerLayout& b) { return a.per_node == b.per_node; })) return;
+    before = parts;
     WorkerLayout joined = parts.front();
     joined.beside.assign(parts.begin() + 1, parts.end());
     out.push_back(joined);
-    if (std::all_of(parts.begin(), parts.end(), [](const WorkerLayout& part) { return part.per_node == 1 && part.threads == 1; })) return;
   }
 }
 
@@ -106,10 +108,12 @@ void check_fixed(const model::JobSpec& job, const cluster::ClusterSpec& cluster,
   if (parallel.pp > job.model.block_count())
     refuse(job, text("pp ", parallel.pp, " is more than the model's ", job.model.block_count(), " blocks"), {}, text("nearest: pp ", job.model.block_count()));
   const std::int64_t batch = job.train.global_batch;
-  if (parallel.dp > 0 && batch % parallel.dp != 0)
+  // Replicas on several kinds of hosts need not have equal shares.
+  const bool even = std::none_of(layouts.begin(), layouts.end(), [](const WorkerLayout& layout) { return !layout.beside.empty(); });
+  if (even && parallel.dp > 0 && batch % parallel.dp != 0)
     refuse(job, text("dp ", parallel.dp, " does not divide train.global_batch ", batch), {}, text("nearest: dp ", nearest_of(divisors_of(batch), parallel.dp)));
   const std::int64_t share = batch / std::max(1, parallel.dp);
-  if (parallel.micro_batches > 0 && share % parallel.micro_batches != 0)
+  if (even && parallel.micro_batches > 0 && share % parallel.micro_batches != 0)
     refuse(job, parallel.dp > 1 ? text("micro_batches ", parallel.micro_batches, " does not divide the ", share, " samples of each of ", parallel.dp, " replicas")
                                 : text("micro_batches ", parallel.micro_batches, " does not divide train.global_batch ", batch),
            {}, text("nearest: micro_batches ", nearest_of(divisors_of(share), parallel.micro_batches)));

@@ -27,6 +27,7 @@ std::optional<Fault> fault_of(const Plan& plan) {
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
     const int zero = stage.runs.front().strategy.zero;
+    if (stage.shares != plan.stages.front().shares) return Fault{stage.where, text("stage ", s, " shares a micro-batch otherwise than stage 0"), "the same shares in all stages"};
     for (const StrategyRun& run : stage.runs) {
       if (auto fault = fault_of(run.strategy, run.where)) return fault;
       if (run.strategy.dp != common.dp || run.strategy.tp != common.tp)

@@ -95,7 +95,7 @@ program::MemoryBudget LoadedCosts::memory(int index) {
       workspace = std::max(workspace, load.workspace);
       saved += load.saved;
     }
-    buffers = std::max(buffers, plan::boundary_buffers(loads_, plan_, chunk.stage));
+    buffers = std::max(buffers, loads_.samples_per_rank(devices, plan_.stages[chunk.stage].width(), plan_.samples()) * plan::boundary_buffers(loads_, plan_, chunk.stage));
     // Blocks keep all that they saved until the weight half has run.
     const Bytes whole(static_cast<std::int64_t>(saved));
     out.chunks.push_back({whole, whole});

@@ -30,11 +30,12 @@ Seconds rank_by_simulation(plan::SearchResult& result, const model::ModelSpec& m
   std::swap(result.best, faster->plan);
   std::swap(result.best_family, faster->family);
   // Runners-up are of other families.
-  std::erase_if(result.close, [&](plan::Candidate& candidate) {
-    if (&candidate != faster || candidate.family == result.best_family) return false;
-    result.runners_up.push_back(std::move(candidate));
-    return true;
-  });
+  const auto from_close = std::find_if(result.close.begin(), result.close.end(), [&](const plan::Candidate& candidate) { return &candidate == faster; });
+  if (from_close != result.close.end()) {
+    std::erase_if(result.runners_up, [&](const plan::Candidate& candidate) { return candidate.family == result.best_family; });
+    if (from_close->family != result.best_family) result.runners_up.push_back(std::move(*from_close));
+    result.close.erase(from_close);
+  }
   std::stable_sort(result.runners_up.begin(), result.runners_up.end(),
                    [](const plan::Candidate& a, const plan::Candidate& b) { return a.plan.predicted->step < b.plan.predicted->step; });
   return shortest;

@@ -93,11 +93,13 @@ Simulation simulate(const plan::Plan& plan, const model::ModelSpec& model, const
     LoadedCosts costs(out.programs, plan, loads);
     out.result = run_folded(out.programs, fold, costs);
     // Bytes are those of the stage's first rank, scaled to its memory.
-    for (const plan::Stage& stage : plan.stages)
-      for (const int rank : stage.ranks) {
-        const auto limit = [&](int of) { return plan::memory_limit(plan, cluster, of); };
-        if (plan.ranks[rank].group != plan.ranks[stage.ranks.front()].group) out.result.ranks[rank].peak_memory = Bytes(static_cast<std::int64_t>(static_cast<double>(out.result.ranks[rank].peak_memory.value) * (limit(rank) / limit(stage.ranks.front()))));
-      }
+    for (int place = 0; place < plan::pipeline_of(plan).places; ++place) {
+      const std::vector<int>& ranks = plan.stages[place].ranks;
+      const auto limit = [&](int rank) { return plan::memory_limit(cluster.groups[plan.ranks[rank].group].device); };
+      for (const int rank : ranks)
+        if (plan.ranks[rank].group != plan.ranks[ranks.front()].group)
+          out.result.ranks[rank].peak_memory = Bytes(static_cast<std::int64_t>(static_cast<double>(out.result.ranks[rank].peak_memory.value) * (limit(rank) / limit(ranks.front()))));
+    }
   } else {
     plan::Prices prices(model, train, cluster, profile);
     PricedCosts costs(out.programs, fold, plan, prices);

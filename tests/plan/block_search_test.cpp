@@ -284,6 +284,8 @@ TEST(BlockSearch, EqualsEnumerationOnRandomSmallInstances) {
     // Of plans that are equal to one part in a million the simplest is taken.
     Loads loads(instance.model, instance.cluster, problem.precision);
     ASSERT_NEAR(predict(best, loads).step.value / fastest, 1, 2e-6) << cluster::to_yaml(instance.cluster) << to_json(best);
+    for (std::size_t rank = 0; rank < best.ranks.size(); ++rank)
+      ASSERT_LE(static_cast<double>(best.predicted->memory[rank].value), loads.memory_limit(best.ranks[rank].group) + 1) << cluster::to_yaml(instance.cluster) << to_json(best);
     side_by_side += best.stages.front().shares.empty() ? 0 : 1;
     mixed += best.ranks.front().group != best.ranks.back().group ? 1 : 0;
     cluster::ClusterSpec roomy = instance.cluster;

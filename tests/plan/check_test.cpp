@@ -41,6 +41,20 @@ class UnequalPlan : public ::testing::Test {
   Plan plan;
 };
 
+TEST_F(UnequalPlan, AReplicaMustStandOnOneKindOfDevice) {
+  cluster = cluster::read_cluster(ConfigNode::parse("name: two\nbetween: rdma-100g\ngroups:\n"
+                                                    "  - {name: new, device: h100-sxm, nodes: 1, devices_per_node: 5, inside: nvlink4, network: rdma-100g}\n"
+                                                    "  - {name: old, device: a100-80, nodes: 2, devices_per_node: 8, inside: nvlink3, network: rdma-100g}\n",
+                                                    "cluster.yaml"));
+  plan.cluster_fingerprint = cluster.fingerprint();
+  for (int rank = 0; rank < 14; ++rank) plan.ranks[rank] = rank < 5 ? RankPlace{0, 0, rank} : RankPlace{1, (rank - 5) / 8, (rank - 5) % 8};
+  EXPECT_THAT(refusal().what(), HasSubstr("ranks 4 and 5 of one replica stand on different groups"));
+  // Replicas of one rank each may.
+  strategy(1).tp = 1;
+  strategy(1).dp = 2;
+  EXPECT_NO_THROW(check(plan, job, cluster));
+}
+
 TEST_F(UnequalPlan, SharesOfTheBatchMustBeWholeReplicasOfAllRanksAndSamples) {
   plan.stages[0].shares = {{1, 5}, {3, 3}};
   EXPECT_NO_THROW(check(plan, job, cluster));
@@ -56,6 +70,9 @@ TEST_F(UnequalPlan, SharesOfTheBatchMustBeWholeReplicasOfAllRanksAndSamples) {
   EXPECT_THAT(refusal().expected(), HasSubstr("8 samples in all shares"));
   plan.stages[0].shares = {{1, 4}, {3, 4}};
   EXPECT_THAT(refusal().what(), HasSubstr("3 replicas do not divide their share of 4 samples"));
+  strategy(0).tp = strategy(0).cp = 1 << 16;  // too many for an integer of 32 bits
+  EXPECT_NE(refusal().code(), ErrorCode::internal);
+  strategy(0).tp = strategy(0).cp = 1;
   plan.stages[0].shares = {};
   plan.stages[2].shares = {{3, 4}, {5, 4}};
   EXPECT_THAT(refusal().what(), HasSubstr("a share of 3 ranks does not hold whole replicas of cp 2 x tp 2"));

@@ -203,6 +203,7 @@ RC_GTEST_PROP(GalvatronSearch, EqualsEnumerationOnSmallInstances, ()) {
   try {
     const SearchResult found = search(inputs);
     RC_ASSERT(found.price.fits);
+    RC_LOG() << "found " << found.price.step.value << ", enumerated " << enumerated << "\n" << to_config(inputs, found.plan);
     RC_ASSERT(std::abs(found.price.step.value - enumerated) <= 1e-9 * enumerated);
   } catch (const Error& error) {
     // Nothing fits, or no micro-batch has a sample for every rank.

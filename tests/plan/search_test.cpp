@@ -237,6 +237,18 @@ TEST(Search, UnequalHostsShareTheBatchByTheirSpeed) {
   }
 }
 
+TEST(Search, ThreeKindsOfHostsShareTheBatchInWholeReplicas) {
+  const auto job = job_of({.hidden = 512, .heads = 8, .kv_heads = 8, .ffn = 2048, .seq = 512, .global_batch = 48, .parallel = "{dp: 14, threads: 1}"});
+  const auto cluster = cluster::read_cluster(ConfigNode::parse("name: three\nbetween: tcp-100g\ngroups:\n"
+                                                               "  - {name: a, device: 'cpu:zen4', cores: 8, memory: 64 GiB, inside: shm, network: tcp-10g}\n"
+                                                               "  - {name: b, device: 'cpu:zen4', cores: 4, memory: 64 GiB, inside: shm, network: tcp-10g}\n"
+                                                               "  - {name: c, device: 'cpu:zen4', cores: 2, memory: 64 GiB, inside: shm, network: tcp-10g}\n",
+                                                               "cluster.yaml"));
+  const Plan best = search(job, cluster, {}).best;
+  check(best, job, cluster);
+  EXPECT_THAT(best.stages.front().shares, ::testing::ElementsAre(Share{8, 24}, Share{4, 16}, Share{2, 8}));
+}
+
 TEST(Search, UnequalHostsMakeOnePipelineWhereTheLinkIsSlow) {
   const auto job = job_of({.layers = 12, .hidden = 1024, .heads = 8, .kv_heads = 8, .ffn = 4096, .seq = 128, .global_batch = 48});
   const SearchResult result = search(job, two_hosts("tcp-1g"), {});
