@@ -175,7 +175,14 @@ double by_enumeration(const Inputs& inputs) {
       std::vector<Strategy> strategies;
       for (const Strategy& strategy : all_strategies(inputs.settings, pp))
         if (strategy.dp <= batch / chunks) strategies.push_back(strategy);
-      for (const Strategy& embedding : strategies) {
+      std::vector<Strategy> embeddings = strategies;
+      // 2.4.0 has the flag to shard embeddings whether anything is left to shard over or not, and prices it.
+      if (inputs.settings.release == Release::v2_4_0)
+        for (Strategy strategy : strategies) {
+          strategy.sharding = Sharding::zero3;
+          if (strategy.dp == 1) embeddings.push_back(strategy);
+        }
+      for (const Strategy& embedding : embeddings) {
         if (embedding.checkpoint || embedding.apart) continue;
         std::vector<std::size_t> digits(layers, 0);
         for (bool more = !strategies.empty(); more;) {
