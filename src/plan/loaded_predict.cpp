@@ -57,6 +57,13 @@ class LoadedPrediction {
                                                     {"optimizer", sum.optimizer}};
     for (const auto& [name, seconds] : parts)
       if (seconds != 0) out.parts.emplace_back(name, Seconds(seconds));
+    // On several kinds of device passes take what the slowest does in each block, and the parts are of one kind.
+    const auto devices = static_cast<std::size_t>(&slowest - places_.data());
+    if (loads_.parts_of(devices_[devices]).parts.size() > 1) {
+      double rest = out.step.value;
+      for (const auto& [name, seconds] : out.parts) rest -= seconds.value;
+      if (rest > 0) out.parts.emplace_back("other devices", Seconds(rest));
+    }
     out.memory.resize(plan_.ranks.size());
     double busy_ranks = 0;
     for (int place = 0; place < pipeline_.places; ++place) {

@@ -158,7 +158,7 @@ class Loads {
 // Two receive buffers in each direction at a stage's ends: bytes for each sample that a rank has of a micro-batch.
 double boundary_buffers(const Loads& loads, const Plan& plan, int stage);
 // The step's price by the closed forms of the schedules (docs/rooms/plan.md): stages of any width and depth, blocks cut in any
-// way. parts add up to the step where each stage stands on one kind of device. Needs a plan whose schedule is 1f1b, zb-h1 or zb-h2 (others: their closed forms with equal stages).
+// way. parts add up to the step. Needs a plan whose schedule is 1f1b, zb-h1 or zb-h2 (others: their closed forms with equal stages).
 Prediction predict(const Plan& plan, Loads& loads);
 // The terms of predicted.memory of a rank, in bytes; they add up to it.
 std::vector<std::pair<std::string, double>> memory_terms(const Plan& plan, int rank, Loads& loads);

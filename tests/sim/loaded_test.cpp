@@ -207,7 +207,11 @@ Case side_by_side(std::int64_t samples_of_new, std::int64_t samples_of_old) {
 TEST(LoadedSim, AStageOfTwoKindsTakesWhatTheSlowerOfThemDoes) {
   const auto step = [](const Case& c) {
     plan::check(c.plan, c.job, c.cluster);
-    const double predicted = plan::predict(c.plan, c.job.model, c.job.train, c.cluster, {}).step.value;
+    const plan::Prediction prediction = plan::predict(c.plan, c.job.model, c.job.train, c.cluster, {});
+    const double predicted = prediction.step.value;
+    double parts = 0;
+    for (const auto& [name, seconds] : prediction.parts) parts += seconds.value;
+    EXPECT_NEAR(parts / predicted, 1, 1e-9);
     const Simulation simulation = simulate(c.plan, c.job.model, c.job.train, c.cluster, {});
     EXPECT_EQ(simulation.programs.size(), 1u);
     EXPECT_NEAR(simulation.result.step.value / predicted, 1, 1e-9);
