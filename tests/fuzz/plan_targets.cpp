@@ -20,13 +20,27 @@ struct Planned {
   plan::Plan plan;
 };
 
-Planned planned(const std::string& parallel, const std::string& cluster) {
+Planned planned(const std::string& parallel, const std::string& cluster, const std::string& precision = "fp32") {
   Planned out;
   out.job = model::read_job(ConfigNode::parse(
       "name: fuzz\nmodel: {arch: llama, hidden: 64, layers: 6, heads: 4, kv_heads: 4, ffn: 128, seq: 32, vocab: 256}\n"
-      "data: {source: synthetic}\ntrain: {global_batch: 8}\nparallel: " + parallel + "\n", "train.yaml"));
+      "data: {source: synthetic}\ntrain: {global_batch: 8, precision: " + precision + "}\nparallel: " + parallel + "\n", "train.yaml"));
   out.cluster = cluster::read_cluster(ConfigNode::parse("name: devices\ngroups:\n  - " + cluster + "\n", "cluster.yaml"));
   out.plan = plan::search(out.job, out.cluster, {}).best;
+  return out;
+}
+
+// Two kinds of device in one stage, the faster one with more of the batch.
+Planned side_by_side() {
+  Planned out = planned("{dp: 2, pp: 1, tp: 1, micro_batches: 1}",
+                        "{name: new, device: h100-sxm, devices_per_node: 2, inside: nvlink4, network: rdma-100g}\n"
+                        "  - {name: old, device: a100-80, devices_per_node: 2, inside: nvlink3, network: rdma-100g}\nbetween: rdma-100g", "bf16");
+  for (int device = 0; device < 2; ++device) out.plan.ranks.push_back({1, 0, device});
+  plan::Stage& stage = out.plan.stages.front();
+  stage.ranks = {0, 1, 2, 3};
+  for (plan::StrategyRun& run : stage.runs) run.strategy.dp = 4;
+  stage.shares = {{2, 6}, {2, 2}};
+  out.plan.predicted.reset();
   return out;
 }
 
@@ -47,6 +61,17 @@ plan::ScheduleFile schedule_of(const plan::Plan& plan, plan::Schedule order) {
   return file;
 }
 
+// Prices from a profile know stages that are all cut alike.
+bool can_be_priced(const plan::Plan& plan, const Planned& basis) {
+  if (plan.precision != model::Precision::f32 && !basis.cluster.groups.front().device.is_cpu()) return true;
+  try {
+    plan::check_uniform(plan, "no price");
+    return true;
+  } catch (const Error& error) {
+    return error.code() != ErrorCode::invalid_config;
+  }
+}
+
 // A plan that was checked is run, but for the tensors. Whether the orders of different ranks fit together only the programs show.
 void run(const plan::Plan& plan, const Planned& basis) {
   if (!plan.order.empty()) {
@@ -54,7 +79,7 @@ void run(const plan::Plan& plan, const Planned& basis) {
   } else {
     must_pass("a plan that was checked cannot be run", [&] {
       program::check(program::compile(plan, basis.job.model));
-      if (plan.stages.size() > plan.ranks.size()) return;
+      if (plan.stages.size() > plan.ranks.size() || !can_be_priced(plan, basis)) return;
       const plan::Prediction prediction = plan::predict(plan, basis.job.model, basis.job.train, basis.cluster, {});
       if (!(prediction.step.value > 0)) throw Defect(text("a step of ", prediction.step.value, " s"));
     });
@@ -108,7 +133,7 @@ Target plan_target() {
       planned("{dp: 2, pp: 2, tp: 2, micro_batches: 2}", "{name: gpu, device: a100-80, devices_per_node: 8, inside: nvlink3}"),
       planned("{dp: 2, pp: 3, tp: 1, zero: 1, micro_batches: 4, schedule: gpipe}", "{name: gpu, device: a100-80, nodes: 3, devices_per_node: 2, inside: nvlink3, network: rdma-100g}"),
       planned("{dp: 2, pp: 1, tp: 2, recompute: full}", "{name: cpu, device: 'cpu:zen4', cores: 4, memory: 64 GiB, inside: shm}"),
-      folded(plan::Schedule::zb_v), folded(plan::Schedule::interleaved)});
+      folded(plan::Schedule::zb_v), folded(plan::Schedule::interleaved), side_by_side()});
   Target target;
   for (const Planned& one : *known) target.seeds.push_back(plan::to_json(one.plan));
   for (Planned one : {known->at(0), known->at(3)}) {
