@@ -164,8 +164,10 @@ class Solver {
     const Tail* best = nullptr;
     for (const Tail* tail : behind.front())
       if (best == nullptr || tail->busy + tail->fill < best->busy + best->fill) best = tail;
-    if (best == nullptr) return std::nullopt;
-    return Found{&outer, best->busy + best->fill + host, plan_of(outer, kinds, cuts, best)};
+    std::optional<Found> found;
+    if (best != nullptr) found = Found{&outer, best->busy + best->fill + host, plan_of(outer, kinds, cuts, best)};
+    for (const GroupCut& cut : outer.groups) fronts(outer, cut).forget();
+    return found;
   }
 
  private:
@@ -214,7 +216,7 @@ class Solver {
   StageFronts& fronts(const Outer& outer, const GroupCut& cut) {
     const StageRanks ranks = outer.ranks(cut);
     auto& known = fronts_[{ranks, outer.schedule}];
-    if (!known) known = std::make_unique<StageFronts>(problem_, loads_, ranks, outer.schedule, options_.at(ranks), effort_);
+    if (!known) known = std::make_unique<StageFronts>(problem_, loads_, ranks, outer.schedule, options_.at(ranks), effort_, memory_);
     return *known;
   }
 
@@ -322,6 +324,7 @@ class Solver {
   const AllOptions& options_;
   Effort effort_;
   Loads loads_;
+  std::pmr::unsynchronized_pool_resource memory_;  // of the fronts' entries, which come and go with every outer choice
   std::map<std::pair<StageRanks, Schedule>, std::unique_ptr<StageFronts>> fronts_;
 };
 

@@ -94,7 +94,7 @@ class Lister {
           strategy.offload_optimizer = offload;
           const BlockLoad load = loads_.priced(repeat, ranks_.devices, strategy, samples_);
           out.push_back({strategy, layout_of(strategy), load.forward, load.backward(), load.exchange + load.optimizer, load.state_bytes(), load.saved, load.workspace,
-                         load.tied_exchange, load.tied_bytes, 0, 0});
+                         load.tied_exchange, load.tied_bytes});
         }
         if (end) break;
       }
@@ -139,18 +139,21 @@ bool context_divides(const model::BlockSpec& block, std::int64_t degree) {
 
 StageOptions options_of(const BlockProblem& problem, Loads& loads, const StageRanks& ranks) { return Lister(problem, loads, ranks).list(); }
 
-StageFronts::StageFronts(const BlockProblem& problem, Loads& loads, const StageRanks& ranks, Schedule schedule, const StageOptions& options, Effort& effort)
-    : problem_(problem), loads_(loads), effort_(effort), ranks_(ranks), layouts_(options.layouts),
+StageFronts::StageFronts(const BlockProblem& problem, Loads& loads, const StageRanks& ranks, Schedule schedule, const StageOptions& options, Effort& effort,
+                         std::pmr::memory_resource& memory)
+    : problem_(problem), loads_(loads), effort_(effort), ranks_(ranks), listed_(options),
       shares_(tessera::plan::fill_of(schedule, 1, loads.weight_pass_bubble(ranks.devices))), samples_(problem.global_batch / ranks.micro_batches),
-      limit_(problem.space.memory * loads.memory_limit(ranks.devices) - loads.process_bytes(ranks.devices)), host_(loads.micro_batch_host(ranks.devices)), options_(options.blocks), resplits_(options.blocks.size()) {
-  for (std::vector<BlockOption>& of_block : options_) {
+      limit_(problem.space.memory * loads.memory_limit(ranks.devices) - loads.process_bytes(ranks.devices)), host_(loads.micro_batch_host(ranks.devices)), resplits_(options.blocks.size()), entries_(&memory) {
+  for (const std::vector<BlockOption>& of_block : options.blocks) {
+    priced_.emplace_back();
     double busy = std::numeric_limits<double>::infinity();
     double fill = busy;
-    for (BlockOption& option : of_block) {
-      option.fill = shares_.forward * option.forward + shares_.backward * option.backward;
-      option.busy = static_cast<double>(ranks.micro_batches) * (option.forward + option.backward) - option.fill + option.once;
-      busy = std::min(busy, option.busy);
-      fill = std::min(fill, option.fill);
+    for (const BlockOption& option : of_block) {
+      Priced& priced = priced_.back().emplace_back();
+      priced.fill = shares_.forward * option.forward + shares_.backward * option.backward;
+      priced.busy = static_cast<double>(ranks.micro_batches) * (option.forward + option.backward) - priced.fill + option.once;
+      busy = std::min(busy, priced.busy);
+      fill = std::min(fill, priced.fill);
     }
     least_busy_.push_back(busy);
     least_fill_.push_back(fill);
@@ -163,6 +166,10 @@ StageFronts::StageFronts(const BlockProblem& problem, Loads& loads, const StageR
 
 void StageFronts::start(bool rough) {
   rough_ = rough;
+  forget();
+}
+
+void StageFronts::forget() {
   fronts_.clear();
   entries_.clear();
 }
@@ -170,52 +177,59 @@ void StageFronts::start(bool rough) {
 double StageFronts::resplit(int repeat, int before, int after) {
   if (before == after) return 0;
   std::vector<double>& table = resplits_[static_cast<std::size_t>(repeat)];
-  if (table.empty()) table.assign(layouts_.size() * layouts_.size(), -1);
-  double& seconds = table[static_cast<std::size_t>(before) * layouts_.size() + static_cast<std::size_t>(after)];
-  if (seconds < 0) seconds = loads_.resplit(repeat, ranks_.devices, layouts_[static_cast<std::size_t>(before)], layouts_[static_cast<std::size_t>(after)], samples_);
+  if (table.empty()) table.assign(listed_.layouts.size() * listed_.layouts.size(), -1);
+  double& seconds = table[static_cast<std::size_t>(before) * listed_.layouts.size() + static_cast<std::size_t>(after)];
+  if (seconds < 0) seconds = loads_.resplit(repeat, ranks_.devices, listed_.layouts[static_cast<std::size_t>(before)], listed_.layouts[static_cast<std::size_t>(after)], samples_);
   return seconds;
 }
 
-const StageFronts::Held& StageFronts::at(double held) {
+StageFronts::Held& StageFronts::at(double held) {
   const auto found = held_.find(held);
   return found != held_.end() ? found->second : held_.emplace(held, made_at(held)).first->second;
 }
 
 StageFronts::Held StageFronts::made_at(double held) const {
   Held out;
-  out.least.resize(options_.size());
-  for (std::size_t repeat = 0; repeat < options_.size(); ++repeat) {
-    const std::vector<BlockOption>& options = options_[repeat];
+  out.least.resize(listed_.blocks.size());
+  for (std::size_t repeat = 0; repeat < listed_.blocks.size(); ++repeat) {
+    const std::vector<BlockOption>& options = listed_.blocks[repeat];
+    const std::vector<Priced>& priced = priced_[repeat];
     const auto bytes = [&](int o) { return options[static_cast<std::size_t>(o)].fixed + held * options[static_cast<std::size_t>(o)].saved; };
     std::vector<int> kept(options.size());
     std::iota(kept.begin(), kept.end(), 0);
     std::stable_sort(kept.begin(), kept.end(), [&](int a, int b) {
-      return std::tuple(options[static_cast<std::size_t>(a)].layout, options[static_cast<std::size_t>(a)].busy, bytes(a)) <
-             std::tuple(options[static_cast<std::size_t>(b)].layout, options[static_cast<std::size_t>(b)].busy, bytes(b));
+      return std::tuple(options[static_cast<std::size_t>(a)].layout, priced[static_cast<std::size_t>(a)].busy, bytes(a)) <
+             std::tuple(options[static_cast<std::size_t>(b)].layout, priced[static_cast<std::size_t>(b)].busy, bytes(b));
     });
     drop_covered(kept, [&](int i, int j) {
       const BlockOption& a = options[static_cast<std::size_t>(i)];
       const BlockOption& b = options[static_cast<std::size_t>(j)];
-      return a.layout == b.layout && a.busy <= b.busy && a.fill <= b.fill && bytes(i) <= bytes(j) && a.workspace <= b.workspace && a.tied_once <= b.tied_once &&
+      return a.layout == b.layout && priced[static_cast<std::size_t>(i)].busy <= priced[static_cast<std::size_t>(j)].busy &&
+             priced[static_cast<std::size_t>(i)].fill <= priced[static_cast<std::size_t>(j)].fill && bytes(i) <= bytes(j) && a.workspace <= b.workspace && a.tied_once <= b.tied_once &&
              a.tied_fixed <= b.tied_fixed;
     });
     double workspace = std::numeric_limits<double>::infinity();
     for (const double price : prices_) {
       double best = std::numeric_limits<double>::infinity();
-      for (const int o : kept) best = std::min(best, options[static_cast<std::size_t>(o)].busy + options[static_cast<std::size_t>(o)].fill + price * bytes(o));
+      for (const int o : kept) best = std::min(best, priced[static_cast<std::size_t>(o)].busy + priced[static_cast<std::size_t>(o)].fill + price * bytes(o));
       out.least[repeat].push_back(best);
     }
     for (const int o : kept) workspace = std::min(workspace, options[static_cast<std::size_t>(o)].workspace);
     out.options.push_back(std::move(kept));
     out.workspaces.push_back(workspace);
   }
+  return out;
+}
+
+// Only those that are cut into fronts need it.
+void StageFronts::sum_up(Held& held) const {
+  if (!held.sums.empty()) return;
   const std::vector<int>& repeat_of = loads_.repeat_of();
   for (std::size_t p = 0; p < prices_.size(); ++p) {
     std::vector<double> sum(repeat_of.size() + 1, 0.0);
-    for (std::size_t b = 0; b < repeat_of.size(); ++b) sum[b + 1] = sum[b] + out.least[static_cast<std::size_t>(repeat_of[b])][p];
-    out.sums.push_back(std::move(sum));
+    for (std::size_t b = 0; b < repeat_of.size(); ++b) sum[b + 1] = sum[b] + held.least[static_cast<std::size_t>(repeat_of[b])][p];
+    held.sums.push_back(std::move(sum));
   }
-  return out;
 }
 
 double StageFronts::bound(const Held& held, const Target& target, int from, const StageEntry& entry, std::size_t price) const {
@@ -234,14 +248,15 @@ StageEntry StageFronts::empty() const {
 StageEntry StageFronts::with(const StageEntry& entry, const Target& target, int block, int from, int o) {
   effort_.spend();
   const int repeat = loads_.repeat_of()[static_cast<std::size_t>(block)];
-  const BlockOption& option = options_[static_cast<std::size_t>(repeat)][static_cast<std::size_t>(o)];
+  const BlockOption& option = listed_.blocks[static_cast<std::size_t>(repeat)][static_cast<std::size_t>(o)];
+  const Priced& priced = priced_[static_cast<std::size_t>(repeat)][static_cast<std::size_t>(o)];
   const bool start = block == target.first;
   const bool tied = target.first > 0;
   const double again = start ? 0 : resplit(repeat, from, option.layout);
   const double fill = (shares_.forward + shares_.backward) * again;
   StageEntry out;
-  out.fill = entry.fill + option.fill + fill;
-  out.busy = entry.busy + option.busy + 2 * static_cast<double>(ranks_.micro_batches) * again - fill + (tied ? option.tied_once : 0);
+  out.fill = entry.fill + priced.fill + fill;
+  out.busy = entry.busy + priced.busy + 2 * static_cast<double>(ranks_.micro_batches) * again - fill + (tied ? option.tied_once : 0);
   out.fixed = entry.fixed + option.fixed + (tied ? option.tied_fixed : 0);
   out.saved = entry.saved + option.saved;
   out.workspace = std::max(entry.workspace, option.workspace);
@@ -254,9 +269,9 @@ StageEntry StageFronts::with(const StageEntry& entry, const Target& target, int 
 StageFronts::Chain StageFronts::extended(const Held& held, const Target& target, const Chain& before, int block) {
   const std::vector<int>& repeat_of = loads_.repeat_of();
   const int repeat = repeat_of[static_cast<std::size_t>(block)];
-  const std::vector<BlockOption>& options = options_[static_cast<std::size_t>(repeat)];
+  const std::vector<BlockOption>& options = listed_.blocks[static_cast<std::size_t>(repeat)];
   const bool keep_degrees = block > target.first && !problem_.space.mixed_degrees && repeat_of[static_cast<std::size_t>(block) - 1] == repeat;
-  std::vector<std::vector<StageEntry>> made(layouts_.size());
+  std::vector<std::vector<StageEntry>> made(listed_.layouts.size());
   for (std::size_t from = 0; from < before.size(); ++from)
     for (const StageEntry* entry : before[from]) {
       effort_.watch();
@@ -271,7 +286,7 @@ StageFronts::Chain StageFronts::extended(const Held& held, const Target& target,
         made[static_cast<std::size_t>(layout)].push_back(next);
       }
     }
-  Chain out(layouts_.size());
+  Chain out(listed_.layouts.size());
   for (std::size_t layout = 0; layout < made.size(); ++layout) {
     std::vector<StageEntry>& entries = made[layout];
     std::stable_sort(entries.begin(), entries.end(), [&](const StageEntry& a, const StageEntry& b) {
@@ -289,28 +304,32 @@ StageFronts::Chain StageFronts::extended(const Held& held, const Target& target,
   return out;
 }
 
-// By block of the range: the option of the layout, where it has one, that costs least with bytes at a price.
-std::vector<int> StageFronts::cheapest(const Target& target, int layout, std::size_t price) {
-  const Held& held = at(target.held);
-  std::vector<int> out;
-  for (int block = target.first; block < target.last; ++block) {
-    const auto repeat = static_cast<std::size_t>(loads_.repeat_of()[static_cast<std::size_t>(block)]);
-    if (block > target.first && loads_.repeat_of()[static_cast<std::size_t>(block) - 1] == static_cast<int>(repeat)) {
-      out.push_back(out.back());
-      continue;
-    }
-    const std::vector<int>& options = held.options[repeat];
-    int best = options.front();
+// By repeat: the option of the layout, where it has one, that costs least with bytes at a price.
+const std::vector<int>& StageFronts::cheapest(double held, int layout, std::size_t price) {
+  Held& tables = at(held);
+  const auto [found, fresh] = tables.cheapest.try_emplace({layout, price});
+  std::vector<int>& out = found->second;
+  if (!fresh) return out;
+  for (std::size_t repeat = 0; repeat < listed_.blocks.size(); ++repeat) {
+    const std::vector<int>& options = tables.options[repeat];
+    out.push_back(options.front());
     std::pair least(true, std::numeric_limits<double>::infinity());
     for (const int o : options) {
-      const BlockOption& option = options_[repeat][static_cast<std::size_t>(o)];
-      const std::pair cost(option.layout != layout, option.busy + option.fill + prices_[price] * (option.fixed + target.held * option.saved));
+      const BlockOption& option = listed_.blocks[repeat][static_cast<std::size_t>(o)];
+      const Priced& priced = priced_[repeat][static_cast<std::size_t>(o)];
+      const std::pair cost(option.layout != layout, priced.busy + priced.fill + prices_[price] * (option.fixed + held * option.saved));
       if (cost >= least) continue;
       least = cost;
-      best = o;
+      out.back() = o;
     }
-    out.push_back(best);
   }
+  return out;
+}
+
+std::vector<int> StageFronts::cheapest(const Target& target, int layout, std::size_t price) {
+  const std::vector<int>& by_repeat = cheapest(target.held, layout, price);
+  std::vector<int> out;
+  for (int block = target.first; block < target.last; ++block) out.push_back(by_repeat[static_cast<std::size_t>(loads_.repeat_of()[static_cast<std::size_t>(block)])]);
   return out;
 }
 
@@ -322,7 +341,7 @@ const StageEntry* StageFronts::built(const Target& target, const std::vector<int
     const int option = options[static_cast<std::size_t>(block - target.first)];
     entries_.push_back(with(*at, target, block, layout, option));
     at = &entries_.back();
-    layout = options_[static_cast<std::size_t>(loads_.repeat_of()[static_cast<std::size_t>(block)])][static_cast<std::size_t>(option)].layout;
+    layout = listed_.blocks[static_cast<std::size_t>(loads_.repeat_of()[static_cast<std::size_t>(block)])][static_cast<std::size_t>(option)].layout;
   }
   return at;
 }
@@ -330,7 +349,7 @@ const StageEntry* StageFronts::built(const Target& target, const std::vector<int
 // In every layout the lowest price of memory at which the blocks fit, with as many blocks as fit run as at the next lower one.
 std::vector<const StageEntry*> StageFronts::rough_entries(const Target& target) {
   std::vector<const StageEntry*> out;
-  for (int layout = 0; layout < static_cast<int>(layouts_.size()); ++layout) {
+  for (int layout = 0; layout < static_cast<int>(listed_.layouts.size()); ++layout) {
     const auto fitting = [&](const std::vector<int>& options) {
       const StageEntry* entry = built(target, options);
       return entry->bytes(target.held) <= target.limit ? entry : nullptr;
@@ -364,7 +383,7 @@ std::vector<const StageEntry*> StageFronts::rough_entries(const Target& target) 
     out.push_back(entry);
     double bytes = entry->bytes(target.held);
     for (std::size_t i = 0; i < options.size(); ++i) {
-      const auto& choices = options_[static_cast<std::size_t>(loads_.repeat_of()[static_cast<std::size_t>(target.first) + i])];
+      const auto& choices = listed_.blocks[static_cast<std::size_t>(loads_.repeat_of()[static_cast<std::size_t>(target.first) + i])];
       const BlockOption& from = choices[static_cast<std::size_t>(options[i])];
       const BlockOption& to = choices[static_cast<std::size_t>(before[i])];
       const double more = to.fixed - from.fixed + target.held * (to.saved - from.saved) + std::max(0.0, to.workspace - entry->workspace);
@@ -405,7 +424,8 @@ const std::vector<const StageEntry*>& StageFronts::front(int first, int last, do
   const auto [found, fresh] = fronts_.try_emplace({std::move(runs), held, first > 0, last < static_cast<int>(repeat_of.size())});
   std::vector<const StageEntry*>& out = found->second;
   if (!fresh) return out;
-  const Held& tables = at(held);
+  Held& tables = at(held);
+  sum_up(tables);
   Target target{first, last, held, most, room(first, last), false, {}};
   double workspace = 0;
   for (int b = first; b < last; ++b) workspace = std::max(workspace, tables.workspaces[static_cast<std::size_t>(repeat_of[static_cast<std::size_t>(b)])]);
@@ -443,7 +463,7 @@ std::vector<Strategy> StageFronts::strategies(const StageEntry& entry, int first
   std::vector<Strategy> out(static_cast<std::size_t>(last - first));
   const StageEntry* at = &entry;
   for (int b = last - 1; b >= first; --b, at = at->before)
-    out[static_cast<std::size_t>(b - first)] = options_[static_cast<std::size_t>(loads_.repeat_of()[static_cast<std::size_t>(b)])][static_cast<std::size_t>(at->option)].strategy;
+    out[static_cast<std::size_t>(b - first)] = listed_.blocks[static_cast<std::size_t>(loads_.repeat_of()[static_cast<std::size_t>(b)])][static_cast<std::size_t>(at->option)].strategy;
   // Equal blocks cut alike may stand in any order; like beside like reads best.
   const std::vector<int>& repeat_of = loads_.repeat_of();
   const auto alike = [&](std::size_t a, std::size_t b) {

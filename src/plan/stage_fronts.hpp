@@ -5,6 +5,7 @@
 #include <chrono>
 #include <deque>
 #include <map>
+#include <memory_resource>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -36,8 +37,6 @@ struct BlockOption {
   double workspace = 0;
   double tied_once = 0;            // where the stage does not hold the model's first block, which owns tied parameters
   double tied_fixed = 0;
-  double busy = 0;                 // under a schedule: m (f + b) - fill + once
-  double fill = 0;
 };
 
 // What one outer choice may cost.
@@ -83,7 +82,8 @@ struct StageEntry {
 class StageFronts {
  public:
   // `front` throws Effort::OutOfEffort when there is none left.
-  StageFronts(const BlockProblem& problem, Loads& loads, const StageRanks& ranks, Schedule schedule, const StageOptions& options, Effort& effort);
+  StageFronts(const BlockProblem& problem, Loads& loads, const StageRanks& ranks, Schedule schedule, const StageOptions& options, Effort& effort,
+              std::pmr::memory_resource& memory);
 
   // Over the options of a block (index into ModelSpec::repeats).
   double least_busy(int repeat) const { return least_busy_[static_cast<std::size_t>(repeat)]; }
@@ -92,9 +92,11 @@ class StageFronts {
   double busy_of(double seconds) const { return static_cast<double>(ranks_.micro_batches) * seconds - fill_of(seconds); }
   double fill_of(double seconds) const { return shares_.backward * seconds; }
 
-  // Forgets all fronts: another outer choice begins. `rough`: fronts are then a few good entries, found by pricing memory, most
-  // within one block's change of the best.
+  // An outer choice begins. `rough`: its fronts are a few good entries, found by pricing memory, most within one block's change of
+  // the best.
   void start(bool rough);
+  // It has ended: no front or entry is valid any more.
+  void forget();
   // The least busy + fill + price x bytes over a block's options with `held` micro-batches in flight: by repeat, by price.
   const std::vector<std::vector<double>>& priced(double held) { return at(held).least; }
   const std::vector<double>& prices() const { return prices_; }  // of a byte, in seconds
@@ -111,13 +113,19 @@ class StageFronts {
   // Runs of a repeat, the micro-batches held, and whether stages stand before and behind.
   using Key = std::tuple<std::vector<std::pair<int, int>>, double, bool, bool>;
 
+  // An option under the schedule.
+  struct Priced {
+    double busy = 0;                               // m (f + b) - fill + once
+    double fill = 0;
+  };
   // What holds for a number of micro-batches held; memory is then one figure.
   struct Held {
     std::vector<std::vector<int>> options;         // by repeat: indices of those that no other covers
     std::vector<double> workspaces;                // by repeat: the least
     std::vector<std::vector<double>> least;        // busy + fill + price x bytes over the options: by repeat, by price
-    // The same summed over the blocks before each: by price, by block.
+    // The same summed over the blocks before each, by price and block, once a front is asked for.
     std::vector<std::vector<double>> sums;
+    std::map<std::pair<int, std::size_t>, std::vector<int>> cheapest;  // by layout and price: by repeat
   };
   // A range and what it must keep to.
   struct Target {
@@ -130,8 +138,9 @@ class StageFronts {
     std::vector<std::size_t> prices;               // that bound best
   };
 
-  const Held& at(double held);
+  Held& at(double held);
   Held made_at(double held) const;
+  void sum_up(Held& held) const;
   // No way to run blocks [from, target.last) after `entry` has less busy and fill together.
   double bound(const Held& held, const Target& target, int from, const StageEntry& entry, std::size_t price) const;
   StageEntry empty() const;
@@ -139,6 +148,8 @@ class StageFronts {
   StageEntry with(const StageEntry& entry, const Target& target, int block, int from, int option);
   std::vector<const StageEntry*> entries(const Target& target);
   std::vector<const StageEntry*> rough_entries(const Target& target);
+  const std::vector<int>& cheapest(double held, int layout, std::size_t price);
+  // By block of the range.
   std::vector<int> cheapest(const Target& target, int layout, std::size_t price);
   const StageEntry* built(const Target& target, const std::vector<int>& options);
   Chain extended(const Held& held, const Target& target, const Chain& before, int block);
@@ -149,16 +160,16 @@ class StageFronts {
   Loads& loads_;
   Effort& effort_;
   StageRanks ranks_;
-  const std::vector<Strategy>& layouts_;
+  const StageOptions& listed_;
   Fill shares_;
   std::int64_t samples_ = 1;
   double limit_ = 0;               // bytes for states, activations, workspace and buffers
   double host_ = 0;                // seconds of each micro-batch
-  std::vector<std::vector<BlockOption>> options_;   // by repeat
+  std::vector<std::vector<Priced>> priced_;         // by repeat and option
   std::vector<double> least_busy_;
   std::vector<double> least_fill_;
   std::vector<std::vector<double>> resplits_;       // by repeat, by layouts before and after; negative: not known yet
-  std::deque<StageEntry> entries_;
+  std::pmr::deque<StageEntry> entries_;
   std::vector<double> prices_;     // of a byte, in seconds
   std::map<double, Held> held_;
   bool rough_ = false;
