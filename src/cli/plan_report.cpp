@@ -117,7 +117,7 @@ Json candidate_json(const plan::Candidate& candidate, const cluster::ClusterSpec
   const int rank = static_cast<int>(std::max_element(memory.begin(), memory.end()) - memory.begin());
   return {{"family", candidate.family},
           {"workers", candidate.plan.world_size()},
-          {"detail", text(strategy_text(candidate.plan.stages.front().runs.front().strategy), "; ", candidate.plan.micro_batches, candidate.plan.micro_batches == 1 ? " micro-batch, " : " micro-batches, ", name_of(candidate.plan.schedule))},
+          {"detail", text(strategy_text(candidate.plan.stages.front().runs.front().strategy), "; ", candidate.plan.micro_batches, candidate.plan.micro_batches == 1 ? " micro-batch, " : " micro-batches, ", candidate.plan.schedule_text())},
           {"step", candidate.plan.predicted->step.value},
           {"bytes", memory[rank].value},
           {"limit", plan::memory_limit(candidate.plan, cluster, rank).value},
@@ -172,7 +172,7 @@ Json facts_of(const PlanInput& input, const plan::SearchResult& result) {
           {"family", result.best_family},
           {"strategy", strategy_text(plan.stages.front().runs.front().strategy)},
           {"stages", plan.stages.size()},
-          {"schedule", name_of(plan.schedule)},
+          {"schedule", plan.schedule_text()},
           {"micro_batches", plan.micro_batches},
           {"micro_batch", plan.micro_batch_text()},
           {"global_batch", plan.global_batch},

@@ -45,7 +45,7 @@ void print_choice(const ChosenPlan& chosen, const model::JobSpec& job) {
   std::fprintf(stderr, "plan: %d worker%s of %s, dp %d x pp %zu x tp %d, %lld micro-batch%s of %s, %s, zero %d, recompute %s\n",
                plan.world_size(), plan.world_size() == 1 ? "" : "s", plan.threads_text().c_str(), strategy.dp,
                plan.stages.size(), strategy.tp, static_cast<long long>(plan.micro_batches), plan.micro_batches == 1 ? "" : "es",
-               plan.micro_batch_text().c_str(), plan::name_of(plan.schedule), strategy.zero, model::name_of(strategy.recompute));
+               plan.micro_batch_text().c_str(), plan.schedule_text().c_str(), strategy.zero, model::name_of(strategy.recompute));
   if (plan.predicted)
     std::fprintf(stderr, "predicted: %s a step, %s tokens/s, %s in the largest worker\n", to_text(plan.predicted->step).c_str(),
                  count_text(static_cast<double>(plan.global_batch * job.model.dim("seq")) / plan.predicted->step.value).c_str(),

@@ -207,7 +207,7 @@ ParallelChoice read_parallel(const ConfigNode& node) {
     choice.file = resolve(node);
     return choice;
   }
-  node.allow_only({"dp", "pp", "tp", "zero", "threads", "micro_batches", "schedule", "recompute"});
+  node.allow_only({"dp", "pp", "tp", "zero", "threads", "micro_batches", "schedule", "recompute", "delayed_exchange"});
   choice.kind = ParallelChoice::Kind::degrees;
   read_into(node, "dp", choice.dp, number_of);
   read_into(node, "pp", choice.pp, number_of);
@@ -217,6 +217,7 @@ ParallelChoice read_parallel(const ConfigNode& node) {
   read_into(node, "micro_batches", choice.micro_batches, between(1, kMostSamples));
   if (const auto schedule = node.find("schedule")) choice.schedule = schedule->as_choice({"1f1b", "gpipe"});
   if (const auto recompute = node.find("recompute")) choice.recompute = recompute->as_choice({"none", "full"});
+  if (const auto delayed = node.find("delayed_exchange")) choice.delayed_exchange = delayed->as_bool();
   return choice;
 }
 

@@ -81,6 +81,7 @@ struct ParallelChoice {
   std::int64_t micro_batches = 0;
   std::string schedule;                // 1f1b, gpipe
   std::string recompute;               // none, full
+  bool delayed_exchange = false;       // gradients are exchanged while the next step begins
   Where where;
 };
 

@@ -48,7 +48,7 @@ std::vector<Field> fields_of(const StepMetrics& m, std::int64_t total_steps, std
       {0, "step", format("%*lld/%lld", digits, static_cast<long long>(m.step + 1), static_cast<long long>(total_steps))},
       {6, "", format("%3.0f %%", std::floor(share))},
       {1, "loss", format("%.4f", m.loss)},
-      {4, "grad", format("%.3g", m.grad_norm)},
+      {4, "grad", std::isnan(m.grad_norm) ? "-" : format("%.3g", m.grad_norm)},
       {5, "lr", format("%.2e", m.lr)},
       {7, "mem", to_text(Bytes(m.memory))},
       {2, "", count_text(m.tokens_per_s) + " tokens/s"},

@@ -45,7 +45,7 @@ class Accelerators {
     out.bound = best.bound;
     if (best.plans.empty()) throw nothing_fits();
     add("blocks cut one by one", std::move(best.plans.front()));
-    for (std::size_t i = 1; i < best.plans.size(); ++i) out.close.push_back({std::move(best.plans[i]), found_.front().family});
+    for (std::size_t i = 1; i < best.plans.size(); ++i) out.close.push_back({delayed_if_faster(std::move(best.plans[i])), found_.front().family});
     for (int group = 0; group < static_cast<int>(cluster_.groups.size()); ++group) add_templates(group);
     if (options_.top > 0)
       for (const Family& family : families()) {
@@ -76,7 +76,16 @@ class Accelerators {
     return search(problem);
   }
 
-  void add(const std::string& family, Plan plan) { found_.push_back({std::move(plan), family}); }
+  void add(const std::string& family, Plan plan) { found_.push_back({delayed_if_faster(std::move(plan)), family}); }
+
+  // Exchanging gradients while the next step begins never takes longer (docs/rooms/plan.md), but is worth it only where it saves time.
+  Plan delayed_if_faster(Plan plan) {
+    if (job_.train.optimizer.clip > 0) return plan;
+    Plan delayed = plan;
+    delayed.delayed_exchange = true;
+    delayed.predicted = predict(delayed, loads_);
+    return delayed.predicted->step.value < plan.predicted->step.value * (1 - kTolerance) ? delayed : plan;
+  }
 
   std::string on(int group) const { return cluster_.groups.size() > 1 ? " on " + cluster_.groups[static_cast<std::size_t>(group)].name : std::string(); }
 

@@ -224,6 +224,9 @@ void check(const Plan& plan, const model::JobSpec& job, const cluster::ClusterSp
   if (plan.precision != job.train.precision)
     refuse(plan.where, text("it computes in ", model::name_of(plan.precision)), text("train.precision ", model::name_of(job.train.precision)),
            "make a plan for it with `tessera plan`");
+  if (plan.delayed_exchange && job.train.optimizer.clip > 0)
+    refuse(plan.where, text("it delays the exchange of gradients into the next step, and train.optimizer.clip ", job.train.optimizer.clip, " needs their norm before any is used"),
+           "train.optimizer.clip: 0, or delayed_exchange: false");
 }
 
 }  // namespace tessera::plan

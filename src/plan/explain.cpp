@@ -133,7 +133,7 @@ std::string explain(const SearchResult& result, const model::ModelSpec& model, c
   const auto blocks = model.blocks();
   std::string out = fmt::format("{} parameters in {} blocks on {}\n", count_text(static_cast<double>(model.parameter_count())), model.block_count(), cluster.name);
   out += fmt::format("plan: {}{}, {} stage{}, {}; {} micro-batch{} of {}, {}\n{}\n", shape_text(plan, cluster), cluster.groups[static_cast<std::size_t>(plan.ranks.front().group)].device.is_cpu() ? " workers" : "", plan.stages.size(), plan.stages.size() == 1 ? "" : "s",
-                     strategies_text(plan), plan.micro_batches, plan.micro_batches == 1 ? "" : "es", plan.micro_batch_text(), name_of(plan.schedule), shares_text(plan, cluster));
+                     strategies_text(plan), plan.micro_batches, plan.micro_batches == 1 ? "" : "es", plan.micro_batch_text(), plan.schedule_text(), shares_text(plan, cluster));
   out += drawing(plan, blocks, cluster) + "\n";
   out += fmt::format("step {}, {} tokens/s, bubble {:.1f} %\n", to_text(prediction.step),
                      count_text(static_cast<double>(plan.global_batch * model.dim("seq")) / prediction.step.value), 100 * prediction.bubble);

@@ -68,6 +68,8 @@ SharedPlan shared_plan(const Plan& plan, const model::ModelSpec& model, const st
   const Pipeline pipeline = pipeline_of(plan);
   shared.places = pipeline.places;
   shared.chunks = pipeline.chunks;
+  if (plan.delayed_exchange)
+    refuse_for(system, plan.where, "it exchanges gradients while the next step begins", "delayed_exchange: false", "with train.optimizer.clip above 0 no plan delays the exchange");
   if (shared.places > 1 && !plan.order.empty()) refuse_for(system, plan.where, "it has an order of its own", "a schedule by name");
   const StrategyRun& common = run_of_first_layer(plan);
   shared.strategy = effective(common.strategy);

@@ -32,15 +32,23 @@ class LoadedPrediction {
 
   Prediction predict() const {
     const auto m = static_cast<double>(plan_.micro_batches);
-    const auto busy = [&](const PlaceLoad& place) { return m * place.passes() - place.fill + place.once; };
+    const auto busy = [&](const PlaceLoad& place) { return m * place.passes() - place.fill + (plan_.delayed_exchange ? 0 : place.once); };
     const PlaceLoad& slowest = *std::max_element(places_.begin(), places_.end(), [&](const auto& a, const auto& b) { return busy(a) < busy(b); });
     double fill = 0;
     for (const PlaceLoad& place : places_) fill += place.fill;
     double host = 0;
     for (const int devices : devices_) host = std::max(host, loads_.step_host(devices));
     Prediction out;
-    out.step = Seconds(busy(slowest) + fill + host);
+    out.step = Seconds((plan_.delayed_exchange ? delayed_passes() : busy(slowest) + fill) + host);
     const BlockLoad& sum = slowest.sum;
+    double bubble = fill - slowest.fill;
+    double exchange = sum.exchange;
+    if (plan_.delayed_exchange) {
+      // The exchange of the place, and of those that it waits for, stands in the bubble as far as there is one.
+      const double rest = out.step.value - host - m * slowest.passes() - sum.optimizer;
+      bubble = std::min(bubble, rest);
+      exchange = rest - bubble;
+    }
     const std::pair<const char*, double> parts[] = {{"matrix products", m * sum.products},
                                                     {"attention", m * sum.attention},
                                                     {"elementwise", m * sum.elementwise},
@@ -52,8 +60,8 @@ class LoadedPrediction {
                                                     {"re-splitting", m * slowest.resplit},
                                                     {"host", m * sum.host + host},
                                                     {"messages between stages", m * slowest.messages},
-                                                    {"bubble", fill - slowest.fill},
-                                                    {"gradient exchange", sum.exchange},
+                                                    {"bubble", bubble},
+                                                    {"gradient exchange", exchange},
                                                     {"optimizer", sum.optimizer}};
     for (const auto& [name, seconds] : parts)
       if (seconds != 0) out.parts.emplace_back(name, Seconds(seconds));
@@ -78,6 +86,21 @@ class LoadedPrediction {
       busy_ranks += m * (load.forward + load.backward) * static_cast<double>(plan_.stages[static_cast<std::size_t>(place)].ranks.size());
     }
     out.bubble = std::max(0.0, 1 - busy_ranks / (out.step.value * static_cast<double>(plan_.ranks.size())));
+    return out;
+  }
+
+  // With the exchanges of each place in the next step, before its first pass. From the first pass of place k on, the chain of a step
+  // goes over the busiest of the places behind it back to k, whose own exchange and optimizer then come before its next first pass:
+  //   T >= max over i >= k of (m (f + b)_i - fill_i)  +  sum over j >= k of fill_j  +  once_k   for every k.
+  double delayed_passes() const {
+    double out = 0;
+    double busiest = 0;
+    double fill = 0;
+    for (auto place = places_.rbegin(); place != places_.rend(); ++place) {
+      busiest = std::max(busiest, static_cast<double>(plan_.micro_batches) * place->passes() - place->fill);
+      fill += place->fill;
+      out = std::max(out, busiest + fill + place->once);
+    }
     return out;
   }
 

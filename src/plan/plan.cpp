@@ -48,6 +48,8 @@ std::string Plan::micro_batch_text() const {
   return either(counts, "sample");
 }
 
+std::string Plan::schedule_text() const { return text(name_of(schedule), delayed_exchange ? ", gradient exchange delayed" : ""); }
+
 std::string Plan::threads_text() const {
   std::set<std::int64_t, std::greater<>> counts;
   for (const RankPlace& rank : ranks) counts.insert(rank.threads);

@@ -95,6 +95,9 @@ struct Plan {
   std::vector<RankPlace> ranks;     // by rank
   std::vector<Stage> stages;        // in model order
   Bytes bucket = Bytes(25 << 20);   // gradients are reduced in buckets of about this size
+  // Gradients are exchanged, and parameters stepped, while the next step begins: each bucket up to the first use of its parameters
+  // there. The same numbers as without; but a norm over all gradients comes too late to clip them by.
+  bool delayed_exchange = false;
   std::optional<Prediction> predicted;
   Where where = {};
 
@@ -108,6 +111,7 @@ struct Plan {
   std::int64_t micro_batch_at(const Stage& stage, int index) const;
   // The same on the ranks of the first stage, in words: "4 samples", "6 or 2 samples".
   std::string micro_batch_text() const;
+  std::string schedule_text() const;     // "1f1b", "1f1b, gradient exchange delayed"
   std::string threads_text() const;      // of a CPU worker, over all: "4 threads", "8 or 4 threads"
   // Of `items` of a micro-batch, the same number for each sample: those that the first `ranks` ranks of a stage take.
   std::int64_t items_before(const Stage& stage, std::int64_t ranks, std::int64_t items) const;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
 #include <set>
@@ -43,6 +44,15 @@ struct StageEnd {
   double stepped = 0;
 };
 
+// What the first forward pass of a stage does with the step before it.
+struct FirstPass {
+  double waited = 0;             // for exchanges, and what they slow it down
+  double stepped = 0;
+};
+
+// Steps in a row after which one is like the next.
+constexpr int kSettled = 4;
+
 class Predictor {
  public:
   Predictor(const Plan& plan, Prices& prices)
@@ -54,9 +64,9 @@ class Predictor {
   }
 
   Prediction predict() {
-    run_pipeline();
-    for (int s = 0; s < stage_count_; ++s) ends_.push_back(drain(s));
-    finish_reductions();
+    free_.assign(stage_count_, 0);
+    step();
+    if (plan_.delayed_exchange) return settled();
     finish_steps();
     return prediction();
   }
@@ -68,6 +78,78 @@ class Predictor {
     std::int64_t micro_batch = 1;
     auto operator<=>(const Seat&) const = default;
   };
+
+  // Up to the end of its exchanges.
+  void step() {
+    run_pipeline();
+    ends_.clear();
+    for (int s = 0; s < stage_count_; ++s) ends_.push_back(drain(s));
+    finish_reductions();
+  }
+
+  // A step whose exchanges go on in the next one takes what one more adds to several in a row.
+  Prediction settled() {
+    double before = 0;
+    double after = 0;
+    for (int steps = 1; steps < kSettled; ++steps) {
+      before = passes_end();
+      for (int s = 0; s < stage_count_; ++s) free_[s] = ends_[s].backward;
+      finishing_ = true;
+      step();
+      after = passes_end();
+    }
+    return prediction(after - before);
+  }
+
+  double passes_end() const {
+    double out = 0;
+    for (const StageEnd& end : ends_) out = std::max(out, end.backward);
+    return out;
+  }
+
+  // The first micro-batch's pass through a stage, which begins with what the step before has left: bucket by bucket its step, as
+  // soon as the exchange is over.
+  double first_forward(int s, double start) {
+    const StageTimes& times = times_[s];
+    FirstPass& end = firsts_[s];
+    if (!finishing_) return start + times.whole_forward();
+    const std::vector<BucketShape> buckets = prices_.buckets(plan_, s);
+    const std::vector<int> cuts = cuts_of(s, buckets);
+    const double all = *std::max_element(exchanged_[s].begin(), exchanged_[s].end());
+    const double slows = overlap(s, reduction(s)).slows;
+    const double share = times.forward > 0 ? times.whole_forward() / times.forward : 1;
+    double now = start;
+    for (std::size_t c = cuts.size(); c-- > 0;) {
+      const int upper = c == 0 ? plan_.stages[s].last_block() : cuts[c - 1];
+      for (std::size_t b = 0; b < buckets.size(); ++b) {
+        if (buckets[b].lowest_block != cuts[c]) continue;
+        const double ready = exchanged_[s][b];
+        end.waited += std::max(0.0, ready - now);
+        const double stepped = step_time(s, buckets[b].count);
+        const double gathered = gather_time(s, buckets[b].count);
+        end.stepped += stepped;
+        end.waited += gathered;
+        now = std::max(now, ready) + stepped + gathered;
+      }
+      double forward = 0;
+      for (const BlockSegment& segment : prices_.segments(plan_.stages[s])) {
+        const int count = std::min(upper, segment.first + segment.count) - std::max(cuts[c], segment.first);
+        if (count > 0) forward += count * block_price(s, segment, slowest_[s]).forward * share;
+      }
+      const double beside = std::clamp((all - now) / slows, 0.0, forward);
+      end.waited += beside * (slows - 1);
+      now += forward + beside * (slows - 1);
+    }
+    return now;
+  }
+
+  double step_time(int s, std::int64_t count) {
+    const Strategy& of = strategy(s);
+    const bool sharded = of.zero > 0 && of.dp > 1;
+    double out = 0;
+    for (const Seat& seat : seats(s)) out = std::max(out, prices_.optimizer(sharded ? (count + of.dp - 1) / of.dp : count, seat.place));
+    return out;
+  }
 
   const Strategy& strategy(int s) const { return plan_.stages[s].runs.front().strategy; }
 
@@ -225,14 +307,15 @@ class Predictor {
     std::vector<std::vector<double>> gradients(stage_count_, none);
     std::vector<std::vector<Slot>> orders;
     std::vector<std::size_t> next(stage_count_, 0);
-    std::vector<double> free(stage_count_, 0);
+    std::vector<double> free = free_;
+    firsts_.assign(stage_count_, {});
     final_start_.assign(stage_count_, 0);
     for (int s = 0; s < stage_count_; ++s) orders.push_back(order_of(plan_.schedule, s, stage_count_, micro_batches_));
     const auto advance = [&](int s) {
       while (next[s] < orders[s].size()) {
         const bool forward = orders[s][next[s]].forward;
         const int m = orders[s][next[s]].micro_batch;
-        double ready = 0;
+        double ready = free_[s];
         if (forward && s > 0) {
           ready = activations[s][m] = arrival(forward_end_[s - 1][m], forward_end_[s], activations[s], m, times_[s - 1].activation_send);
         } else if (!forward && s + 1 < stage_count_) {
@@ -241,7 +324,7 @@ class Predictor {
         if (ready < 0) return;
         const double start = std::max(free[s], ready);
         if (forward) {
-          free[s] = forward_end_[s][m] = start + times_[s].whole_forward();
+          free[s] = forward_end_[s][m] = m == 0 ? first_forward(s, start) : start + times_[s].whole_forward();
         } else {
           const bool last = m + 1 == micro_batches_;
           if (last) final_start_[s] = start;
@@ -295,10 +378,7 @@ class Predictor {
   FinalWork final_work(int s) {
     FinalWork out;
     const std::vector<BucketShape> buckets = prices_.buckets(plan_, s);
-    std::vector<int> cuts = {plan_.stages[s].first_block()};
-    for (const BucketShape& bucket : buckets) cuts.push_back(bucket.lowest_block);
-    std::sort(cuts.begin(), cuts.end(), std::greater<>());
-    cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+    const std::vector<int> cuts = cuts_of(s, buckets);
     const double total = times_[s].backward;
     const double exchange = total > 0 ? times_[s].backward_exchange / total : 0;
     const auto segments = prices_.segments(plan_.stages[s]);
@@ -312,15 +392,30 @@ class Predictor {
       out.works.push_back(std::move(work));
       upper = lower;
     }
-    bool ordered = true;
-    for (const BucketShape& bucket : buckets) {
-      const int at = static_cast<int>(std::find(cuts.begin(), cuts.end(), bucket.lowest_block) - cuts.begin());
-      out.released_at.push_back(at);
+    for (const BucketShape& bucket : buckets) out.released_at.push_back(static_cast<int>(std::find(cuts.begin(), cuts.end(), bucket.lowest_block) - cuts.begin()));
+    int at = 0;
+    for (const int b : exchange_order(counts_of(buckets), plan_.delayed_exchange)) {
       // What waits for another stage is added after the pipeline has drained.
-      ordered = ordered && bucket.tied_stage < 0;
-      if (ordered && strategy(s).dp > 1) out.works[at].released.push_back(reduce_time(s, bucket.count));
+      if (buckets[b].tied_stage >= 0) break;
+      at = std::max(at, out.released_at[b]);
+      if (strategy(s).dp > 1) out.works[at].released.push_back(reduce_time(s, buckets[b].count));
     }
     return out;
+  }
+
+  static std::vector<std::int64_t> counts_of(const std::vector<BucketShape>& buckets) {
+    std::vector<std::int64_t> out;
+    for (const BucketShape& bucket : buckets) out.push_back(bucket.count);
+    return out;
+  }
+
+  // Where the last backward pass is cut, downwards.
+  std::vector<int> cuts_of(int s, const std::vector<BucketShape>& buckets) const {
+    std::vector<int> cuts = {plan_.stages[s].first_block()};
+    for (const BucketShape& bucket : buckets) cuts.push_back(bucket.lowest_block);
+    std::sort(cuts.begin(), cuts.end(), std::greater<>());
+    cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+    return cuts;
   }
 
   LaneEnd final_backward(int s, double start) { return run_lanes(start, final_work(s).works, overlap(s, reduction(s))); }
@@ -363,11 +458,14 @@ class Predictor {
 
   void finish_reductions() {
     std::vector<FluidQueue> queues;
+    std::vector<std::vector<int>> orders;
     for (int s = 0; s < stage_count_; ++s) {
       FluidQueue queue = data_queue(s);
+      orders.push_back(exchange_order(counts_of(prices_.buckets(plan_, s)), plan_.delayed_exchange));
       queue.beside_until = ends_[s].backward;
       queue.slowed = overlap(s, reduction(s)).slowed;
-      for (const Reduction& reduction : ends_[s].reductions) {
+      for (const int b : orders[s]) {
+        const Reduction& reduction = ends_[s].reductions[b];
         double ready = reduction.ready;
         if (reduction.tied_stage >= 0) {
           for (const Reduction& other : ends_[reduction.tied_stage].reductions)
@@ -379,9 +477,12 @@ class Predictor {
       queues.push_back(std::move(queue));
     }
     run_fluid(queues);
+    exchanged_.resize(stage_count_);
     for (int s = 0; s < stage_count_; ++s) {
       ends_[s].reduced = ends_[s].backward;
       for (const FluidItem& item : queues[s].items) ends_[s].reduced = std::max(ends_[s].reduced, item.end);
+      exchanged_[s].resize(orders[s].size());
+      for (std::size_t i = 0; i < orders[s].size(); ++i) exchanged_[s][orders[s][i]] = queues[s].items[i].end;
     }
   }
 
@@ -402,7 +503,7 @@ class Predictor {
       std::vector<LaneWork> works;
       for (const BucketShape& bucket : prices_.buckets(plan_, s)) {
         LaneWork work;
-        for (const Seat& seat : seats(s)) work.compute = std::max(work.compute, prices_.optimizer(sharded ? (bucket.count + of.dp - 1) / of.dp : bucket.count, seat.place));
+        work.compute = step_time(s, bucket.count);
         if (sharded) work.released.push_back(gather_time(s, bucket.count));
         works.push_back(std::move(work));
       }
@@ -418,21 +519,57 @@ class Predictor {
       for (const FluidItem& item : queues[s].items) ends_[s].end = std::max(ends_[s].end, item.end);
   }
 
+  // The stage with the most to compute.
+  int critical_stage() const {
+    const auto work = [&](const StageTimes& times) { return times.whole_forward() + times.whole_backward(); };
+    return static_cast<int>(std::max_element(times_.begin(), times_.end(), [&](const auto& a, const auto& b) { return work(a) < work(b); }) - times_.begin());
+  }
+
+  // `stepped`: by stage, seconds of its steps.
+  double idle_share(double step, const std::vector<double>& stepped) const {
+    double busy = 0;
+    for (int s = 0; s < stage_count_; ++s) busy += (micro_batches_ * (times_[s].forward + times_[s].backward) + stepped[s]) * static_cast<double>(plan_.stages[s].ranks.size());
+    return std::clamp(1 - busy / (step * plan_.world_size()), 0.0, 1.0);
+  }
+
+  // Of steps that begin with the end of the one before.
+  Prediction prediction(double period) {
+    Prediction out;
+    out.step = Seconds(period);
+    const int critical = critical_stage();
+    const StageTimes& times = times_[critical];
+    const double m = micro_batches_;
+    const double slowed = ends_[critical].backward - final_start_[critical] - times.whole_backward();
+    double rest = period;
+    const auto add = [&](const char* name, double seconds) {
+      seconds = std::min(seconds, rest);
+      rest -= seconds;
+      if (seconds > 0) out.parts.emplace_back(name, Seconds(seconds));
+    };
+    add("forward", m * times.forward);
+    add("backward", m * (times.backward - times.recompute));
+    add("recompute", m * times.recompute);
+    add("tensor exchange", m * (times.forward_exchange + times.backward_exchange));
+    add("gradient exchange", firsts_[critical].waited + slowed);
+    add("optimizer", firsts_[critical].stepped);
+    add("pipeline idle", rest);
+    out.memory = memory_of(plan_, prices_);
+    std::vector<double> stepped;
+    for (const FirstPass& first : firsts_) stepped.push_back(first.stepped);
+    out.bubble = idle_share(period, stepped);
+    return out;
+  }
+
   Prediction prediction() {
     Prediction out;
     double drained = 0;
+    std::vector<double> stepped;
     for (const StageEnd& end : ends_) {
       out.step = std::max(out.step, Seconds(end.end));
       drained = std::max(drained, end.backward);
+      stepped.push_back(end.stepped - norm_);
     }
-    int critical = 0;
-    double busy = 0;
-    for (int s = 0; s < stage_count_; ++s) {
-      const auto work = [&](int stage) { return times_[stage].whole_forward() + times_[stage].whole_backward(); };
-      if (work(s) > work(critical)) critical = s;
-      const double compute = micro_batches_ * (times_[s].forward + times_[s].backward) + (ends_[s].stepped - norm_);
-      busy += compute * static_cast<double>(plan_.stages[s].ranks.size());
-    }
+    const int critical = critical_stage();
     const StageTimes& times = times_[critical];
     const StageEnd& end = ends_[critical];
     const double m = micro_batches_;
@@ -451,7 +588,7 @@ class Predictor {
     add("optimizer", end.stepped - norm_);
     add("parameter gather", out.step.value - end.stepped);
     out.memory = memory_of(plan_, prices_);
-    out.bubble = std::clamp(1 - busy / (out.step.value * plan_.world_size()), 0.0, 1.0);
+    out.bubble = idle_share(out.step.value, stepped);
     return out;
   }
 
@@ -467,6 +604,11 @@ class Predictor {
   std::vector<double> final_start_;
   std::vector<StageEnd> ends_;
   double norm_ = 0;
+  // With a delayed exchange, of the step before: when each stage was done with its passes, and by stage and bucket the exchanges.
+  std::vector<double> free_;
+  std::vector<std::vector<double>> exchanged_;
+  bool finishing_ = false;        // whether there is one
+  std::vector<FirstPass> firsts_;  // by stage
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "plan/schedule.hpp"
 
+#include <numeric>
 #include <algorithm>
 #include <cmath>
 #include <deque>
@@ -259,6 +260,20 @@ std::int64_t most_bytes(std::span<const Slot> order, std::span<const ChunkBytes>
     held -= slot.part == Backward::whole ? chunk.saved : slot.part == Backward::input ? chunk.saved - chunk.saved_for_weight : chunk.saved_for_weight;
   }
   return most;
+}
+
+std::vector<int> exchange_order(const std::vector<std::int64_t>& buckets, bool delayed) {
+  const std::int64_t whole = std::accumulate(buckets.begin(), buckets.end(), std::int64_t{0});
+  std::vector<int> out;
+  std::int64_t before = 0;
+  std::size_t turn = buckets.size();
+  for (std::size_t b = 0; b < buckets.size(); ++b) {
+    if (delayed && 2 * before >= whole) turn = std::min(turn, b);
+    before += buckets[b];
+    out.push_back(static_cast<int>(b));
+  }
+  std::reverse(out.begin() + static_cast<std::ptrdiff_t>(turn), out.end());
+  return out;
 }
 
 }  // namespace tessera::plan

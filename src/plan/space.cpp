@@ -107,6 +107,9 @@ void check_fixed(const model::JobSpec& job, const cluster::ClusterSpec& cluster,
              text("nearest: tp ", nearest_of(tensor_degrees(job.model), parallel.tp)));
   if (parallel.pp > job.model.block_count())
     refuse(job, text("pp ", parallel.pp, " is more than the model's ", job.model.block_count(), " blocks"), {}, text("nearest: pp ", job.model.block_count()));
+  if (parallel.delayed_exchange && job.train.optimizer.clip > 0)
+    refuse(job, text("delayed_exchange leaves no time for the norm of all gradients, and train.optimizer.clip ", job.train.optimizer.clip, " needs it"),
+           "train.optimizer.clip: 0, or delayed_exchange: false", {});
   const std::int64_t batch = job.train.global_batch;
   // Replicas on several kinds of hosts need not have equal shares.
   const bool even = std::none_of(layouts.begin(), layouts.end(), [](const WorkerLayout& layout) { return !layout.beside.empty(); });
@@ -208,7 +211,11 @@ std::vector<Variant> variants(const model::JobSpec& job, const Point& point) {
       if (zero == 1 && point.dp == 1) continue;
       // Degrees that say nothing of `zero` mean no sharding.
       if (parallel.kind == model::ParallelChoice::Kind::degrees && point.dp > 1 && zero != parallel.zero) continue;
-      out.push_back({schedule, zero});
+      for (const bool delayed : {false, true}) {
+        // Delayed only where nothing asks for the norm of all gradients, and there is something to exchange.
+        if (parallel.kind == model::ParallelChoice::Kind::degrees ? delayed != parallel.delayed_exchange : delayed && (job.train.optimizer.clip > 0 || point.dp == 1)) continue;
+        out.push_back({schedule, zero, delayed});
+      }
     }
   }
   return out;
@@ -234,6 +241,7 @@ Plan plan_of(const model::JobSpec& job, const cluster::ClusterSpec& cluster, con
   plan.global_batch = job.train.global_batch;
   plan.micro_batches = point.micro_batches;
   plan.schedule = variant.schedule;
+  plan.delayed_exchange = variant.delayed_exchange;
   for (const WorkerLayout& part : point.layout.parts())
     for (int rank = 0; rank < part.world(); ++rank) plan.ranks.push_back({part.group, rank / part.per_node, rank % part.per_node, part.threads});
   int next = 0;

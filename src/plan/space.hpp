@@ -45,6 +45,7 @@ struct Point {
 struct Variant {
   Schedule schedule = Schedule::one_f_one_b;
   int zero = 0;
+  bool delayed_exchange = false;
 };
 
 // Worker layouts that the job's `cluster:` and `parallel:` leave open, fewest workers first.

@@ -55,6 +55,10 @@ class PassCheck {
         case Op::receive_gradient: receive(index, instruction); break;
         case Op::optimizer_step:
           if (!stepped_.insert(instruction.bucket).second) refuse(program_, index, "steps its bucket a second time");
+          if (program_.delayed) {
+            after_exchange(index, instruction);
+            if (!program_.buckets[instruction.bucket].sharded) ready_.insert(instruction.bucket);
+          }
           break;
         default: break;
       }
@@ -100,6 +104,7 @@ class PassCheck {
     if (instruction.first_block != now.forward) refuse(program_, index, text("starts at block ", instruction.first_block, "; expected ", now.forward));
     if (instruction.last_block <= instruction.first_block || instruction.last_block > held.last_block)
       refuse(program_, index, text("ends at block ", instruction.last_block, "; expected at most ", held.last_block));
+    if (program_.delayed) parameters(index, instruction);
     if (now.forward == held.first_block && held.first_block > 0) reads(index, instruction, Op::receive_activation, held.first_block);
     now.forward = instruction.last_block;
     if (now.forward == held.last_block) now.forward_end = index;
@@ -115,6 +120,7 @@ class PassCheck {
       refuse(program_, index, text("ends at block ", instruction.last_block, "; expected ", weight ? now.weight : now.input));
     if (instruction.first_block >= instruction.last_block || instruction.first_block < held.first_block)
       refuse(program_, index, text("starts at block ", instruction.first_block, "; expected at least ", held.first_block));
+    if (program_.delayed) parameters(index, instruction);
     if (!input && instruction.first_block < now.input) refuse(program_, index, "comes before the gradients of the inputs");
     if (input) {
       if (now.input == held.last_block && held.last_block < block_count_) reads(index, instruction, Op::receive_gradient, held.last_block);
@@ -122,6 +128,32 @@ class PassCheck {
       if (now.input == held.first_block) now.input_end = index;
     }
     if (weight) now.weight = instruction.first_block;
+  }
+
+  // A pass reads the parameters of its blocks. Computing runs in order, but what a gather brings must be waited for.
+  void parameters(int index, const Instruction& instruction) {
+    if (ready_.size() == program_.buckets.size()) return;
+    for (const int dependency : instruction.after)
+      if (program_.instructions[dependency].op == Op::gather_parameters) ready_.insert(program_.instructions[dependency].bucket);
+    for (std::size_t b = 0; b < program_.buckets.size(); ++b) {
+      if (ready_.contains(static_cast<int>(b))) continue;
+      for (const BucketEntry& entry : program_.buckets[b].entries)
+        if (entry.block >= instruction.first_block && entry.block < instruction.last_block)
+          refuse(program_, index, text("uses bucket ", b, " before the step before has stepped it"));
+    }
+  }
+
+  // A late step waits for all exchanges of its bucket.
+  void after_exchange(int index, const Instruction& step) {
+    for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
+      const Instruction& other = program_.instructions[i];
+      if ((other.op != Op::reduce_gradients && other.op != Op::reduce_tied) || other.bucket != step.bucket) continue;
+      const bool last = std::none_of(program_.instructions.begin(), program_.instructions.end(), [&](const Instruction& behind) {
+        return behind.bucket == step.bucket && std::find(behind.after.begin(), behind.after.end(), static_cast<int>(i)) != behind.after.end();
+      });
+      if (last && std::find(step.after_previous.begin(), step.after_previous.end(), static_cast<int>(i)) == step.after_previous.end())
+        refuse(program_, index, text("does not wait for instruction ", i, " of the step before, which exchanges its bucket"));
+    }
   }
 
   // A message leaves after the pass that made it.
@@ -152,6 +184,7 @@ class PassCheck {
   int block_count_;
   std::vector<std::vector<Progress>> progress_;  // by chunk, micro-batch
   std::set<int> stepped_;
+  std::set<int> ready_;                          // delayed: buckets whose parameters may be used
 };
 
 }  // namespace

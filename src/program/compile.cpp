@@ -55,7 +55,10 @@ class Compiler {
     const std::vector<Slot> order = plan::order_of(plan_, place_);
     add_groups();
     add_buckets(order);
-    passes_ = add_passes(order, pass_plan(), program_);
+    PassPlan passes = pass_plan();
+    program_.delayed = plan_.delayed_exchange;
+    if (program_.delayed) passes.before_first_use = [this](int first, int last) { return finish_previous(first, last); };
+    passes_ = add_passes(order, passes, program_);
     add_reductions();
     return std::move(program_);
   }
@@ -286,18 +289,35 @@ class Compiler {
     return {Op::reduce_tied, -1, -1, -1, -1, index, group, count * Bytes(4), std::move(ready)};
   }
 
+  // Steps the buckets that blocks [first, last) use first; what the blocks wait for.
+  std::vector<int> finish_previous(int first, int last) {
+    std::vector<int> out;
+    for (std::size_t b = 0; b < program_.buckets.size(); ++b) {
+      const Bucket& bucket = program_.buckets[b];
+      if (const int lowest = lowest_block(bucket); lowest < first || lowest >= last) continue;
+      const int index = static_cast<int>(b);
+      const int step = steps_[index] = emit({Op::optimizer_step, -1, -1, -1, -1, index, -1, {}, {}, {}, true});
+      if (bucket.sharded) out.push_back(emit({Op::gather_parameters, -1, -1, -1, -1, index, bucket.group, bucket.count * model::element_size(plan_.precision), {step}, {}, true}));
+    }
+    return out;
+  }
+
   void add_reductions() {
     const Bytes element(4);
     std::vector<int> reduced;
-    for (std::size_t b = 0; b < program_.buckets.size(); ++b) {
-      const Bucket& bucket = program_.buckets[b];
-      const int index = static_cast<int>(b);
+    std::vector<std::int64_t> counts;
+    for (const Bucket& bucket : program_.buckets) counts.push_back(bucket.count);
+    for (const int index : plan::exchange_order(counts, program_.delayed)) {
+      const Bucket& bucket = program_.buckets[index];
       std::vector<int> ready = gradients_complete(bucket);
       if (const auto tied = tied_.find(index); tied != tied_.end()) ready = {emit(tied_reduction(index, *tied->second, ready))};
       if (bucket.group >= 0) ready = {emit({Op::reduce_gradients, -1, -1, -1, -1, index, bucket.group, bucket.count * element, ready})};
+      // Computing of the step before is over anyway.
+      if (program_.delayed && !is_compute(program_.instructions[ready.front()].op)) program_.instructions[steps_.at(index)].after_previous = ready;
       reduced.insert(reduced.end(), ready.begin(), ready.end());
     }
-    const int norm = emit({Op::reduce_norm, -1, -1, -1, -1, -1, world_group_, Bytes(kScalarBytes), reduced});
+    const int norm = emit({Op::reduce_norm, -1, -1, -1, -1, -1, world_group_, Bytes(kScalarBytes), program_.delayed ? std::vector<int>{passes_.last_forward} : reduced});
+    if (program_.delayed) return;
     for (std::size_t b = 0; b < program_.buckets.size(); ++b) {
       const Bucket& bucket = program_.buckets[b];
       const int index = static_cast<int>(b);
@@ -321,6 +341,7 @@ class Compiler {
   std::map<int, int> data_groups_;     // by tensor-parallel degree
   int world_group_ = -1;
   std::map<int, const Tie*> tied_;     // bucket -> the parameter in it that other ranks share
+  std::map<int, int> steps_;           // delayed: bucket -> the instruction that steps it
 };
 
 std::vector<Seat> seats_of(const plan::Plan& plan) {

@@ -1,5 +1,7 @@
 #include "program/passes.hpp"
 
+#include <algorithm>
+#include <set>
 #include <utility>
 
 namespace tessera::program {
@@ -83,8 +85,24 @@ class Writer {
     return last;
   }
 
-  int forward(const Slot& slot, const std::vector<int>& needs) {
-    const int index = emit({Op::forward, slot.micro_batch, chunk(slot).first_block, chunk(slot).last_block, -1, -1, -1, {}, needs});
+  int forward(const Slot& slot, std::vector<int> needs) {
+    int index = -1;
+    const auto pass = [&](int first, int last) {
+      index = emit({Op::forward, slot.micro_batch, first, last, -1, -1, -1, {}, needs});
+      needs = {index};
+    };
+    if (plan_.before_first_use && opened_.insert(slot.chunk).second) {
+      std::vector<int> ends = plan_.cuts[slot.chunk];
+      std::reverse(ends.begin(), ends.end());
+      ends.push_back(chunk(slot).last_block);
+      for (std::size_t i = 0; i + 1 < ends.size(); ++i) {
+        const std::vector<int> more = plan_.before_first_use(ends[i], ends[i + 1]);
+        needs.insert(needs.end(), more.begin(), more.end());
+        pass(ends[i], ends[i + 1]);
+      }
+    } else {
+      pass(chunk(slot).first_block, chunk(slot).last_block);
+    }
     result_.last_forward = forwards_[{slot.chunk, slot.micro_batch}] = index;
     return index;
   }
@@ -125,6 +143,7 @@ class Writer {
   std::map<Key, int> inputs_;                          // instructions that complete the gradient of a chunk's inputs
   std::map<std::pair<int, Op>, std::vector<int>> readers_;  // by peer and kind: the passes that have read what came from there
   std::vector<std::vector<int>> sends_;                // of activations, by pass in order
+  std::set<int> opened_;                               // chunks that have passed forward
   std::vector<std::int64_t> complete_;                 // by chunk: micro-batches whose weight gradients are in
 };
 

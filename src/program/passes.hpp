@@ -1,6 +1,7 @@
 // Internal to the compiler: the forward and backward passes of a rank, with the messages that they wait for and send.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -20,6 +21,9 @@ struct Neighbours {
 struct PassPlan {
   std::vector<Neighbours> neighbours;               // by chunk
   std::vector<std::vector<int>> cuts;               // by chunk: where the last micro-batch's backward pass is cut, downwards
+  // With it, the first forward pass of a chunk is cut at the same blocks, and this appends what blocks [first, last) need before and
+  // returns what they wait for.
+  std::function<std::vector<int>(int first, int last)> before_first_use = {};
 };
 
 struct PassResult {

@@ -31,6 +31,21 @@ int Program::chunk_of(int block) const {
   return -1;
 }
 
+std::vector<Program> unrolled(std::vector<Program> programs, int steps) {
+  for (Program& program : programs) {
+    const std::vector<Instruction> once = program.instructions;
+    const auto count = static_cast<int>(once.size());
+    for (int step = 1; step < steps; ++step)
+      for (Instruction instruction : once) {
+        for (int& dependency : instruction.after) dependency += step * count;
+        for (const int dependency : instruction.after_previous) instruction.after.push_back((step - 1) * count + dependency);
+        program.instructions.push_back(std::move(instruction));
+      }
+    for (Instruction& instruction : program.instructions) instruction.after_previous.clear();
+  }
+  return programs;
+}
+
 std::string to_text(const Program& program) {
   std::string out = text("rank ", program.rank, ": ");
   for (const Chunk& chunk : program.chunks) out += text("stage ", chunk.stage, ", blocks [", chunk.first_block, ", ", chunk.last_block, "), ");
@@ -45,6 +60,7 @@ std::string to_text(const Program& program) {
     if (instruction.group >= 0) out += text(" ", program.groups[instruction.group].name);
     if (instruction.bytes.value > 0) out += " " + to_text(instruction.bytes);
     for (int dependency : instruction.after) out += text(" <", dependency);
+    for (int dependency : instruction.after_previous) out += text(" <<", dependency);
     out += "\n";
   }
   return out;

@@ -23,7 +23,7 @@ enum class Op {
   reduce_tied,        // gradients of a parameter that several stages hold, over `group`; `bucket` holds it
   reduce_gradients,   // of `bucket` over `group`: all-reduce, or reduce-scatter when the bucket is sharded
   reduce_norm,        // the step's scalars over all ranks: squared gradient norm, loss, tokens
-  optimizer_step,     // of `bucket`, or of this rank's shard of it
+  optimizer_step,     // of `bucket`, or of this rank's shard of it; of the step before where gradients are exchanged late
   gather_parameters   // of `bucket` over `group`, after a sharded step
 };
 const char* name_of(Op op);
@@ -40,6 +40,10 @@ struct Instruction {
   int group = -1;              // index into Program::groups
   Bytes bytes{};               // moved by this rank's communication
   std::vector<int> after;      // indices of instructions of this program that must be complete
+  // Where gradients are exchanged while the next step begins: those of the step before that must be complete, and whether this one
+  // finishes that step. In the first step there is nothing to finish.
+  std::vector<int> after_previous = {};
+  bool finishes_previous = false;
 };
 
 struct CommGroup {
@@ -99,6 +103,8 @@ struct Program {
 
   // Which of the step's global_batch samples (indices into its ordered list) micro-batch m of this rank holds: consecutive.
   std::int64_t first_sample(std::int64_t m) const { return m * samples + samples_before; }
+  // Whether exchanges of a step go on in the next one.
+  bool delayed = false;
   // Index into chunks of the one that holds `block`; -1 when the rank does not.
   int chunk_of(int block) const;
 };
@@ -117,10 +123,13 @@ std::vector<Program> compile_folded(const plan::Plan& plan, const model::ModelSp
 std::vector<Program> compile_evaluation(const plan::Plan& plan, const model::ModelSpec& model, std::int64_t micro_batches,
                                         std::int64_t micro_batch);
 
+// So many steps as one program each: what waits for the step before then waits in the same program.
+std::vector<Program> unrolled(std::vector<Program> programs, int steps);
+
 // Proves what must hold for any schedule: each micro-batch passes each block forward once and backward once, the input half
 // before the weight half, in order; each pass waits for what it needs; every send has its receive in the same order on its peer;
 // no set of ranks can wait for each other in a circle, however little the transport buffers; members of a group issue the same
-// collectives in the same order. Linear in the number of instructions. Throws invalid_config with rank and instruction.
+// collectives in the same order; a delayed step is finished before its parameters are used. Linear in the number of instructions. Throws invalid_config with rank and instruction.
 void check(const std::vector<Program>& programs);
 // Of programs that stand for others which do the same: `program_of` says by rank which.
 void check(const std::vector<Program>& programs, const std::vector<int>& program_of);

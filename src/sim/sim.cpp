@@ -1,6 +1,8 @@
 #include "sim/sim.hpp"
 
 #include <algorithm>
+#include <functional>
+#include <map>
 
 #include "plan/loads.hpp"
 #include "plan/schedule.hpp"
@@ -43,8 +45,36 @@ std::vector<int> identity(std::size_t count) {
   return out;
 }
 
+// Steps in a row after which one is like the next.
+constexpr int kSettled = 3;
+
+// The last of several steps in a row of programs whose exchanges go on in the next step: what it adds to those before it.
+Result run_settled(const std::vector<program::Program>& programs, const std::function<int(int)>& program_of, Costs& costs) {
+  const Result before = run_programs(program::unrolled(programs, kSettled - 1), program_of, costs);
+  Result out = run_programs(program::unrolled(programs, kSettled), program_of, costs);
+  std::map<int, int> counts;  // by rank: instructions of a step
+  for (const program::Program& program : programs) counts[program.rank] = static_cast<int>(program.instructions.size());
+  // The clock starts with the step's first pass.
+  for (Span& span : out.spans) span.instruction -= (kSettled - 1) * counts.at(span.rank);
+  std::erase_if(out.spans, [](const Span& span) { return span.instruction < 0; });
+  const Seconds begin = out.spans.empty() ? Seconds(0) : out.spans.front().begin;
+  for (Span& span : out.spans) span = {span.rank, span.instruction, span.begin - begin, span.end - begin};
+  std::erase_if(out.memory, [&](const MemoryPoint& point) { return point.time < begin; });
+  for (MemoryPoint& point : out.memory) point.time -= begin;
+  out.step -= before.step;
+  for (std::size_t r = 0; r < out.ranks.size(); ++r) {
+    RankResult& rank = out.ranks[r];
+    rank.busy -= before.ranks[r].busy;
+    rank.passes -= before.ranks[r].passes;
+    rank.exposed = out.step - rank.busy;
+  }
+  return out;
+}
+
 Result run_folded(const std::vector<program::Program>& programs, const Fold& fold, Costs& costs) {
-  Result result = run_programs(programs, [&](int rank) { return fold.program_of[rank]; }, costs);
+  const auto program_of = [&](int rank) { return fold.program_of[rank]; };
+  const bool delayed = std::any_of(programs.begin(), programs.end(), [](const program::Program& program) { return program.delayed; });
+  Result result = delayed ? run_settled(programs, program_of, costs) : run_programs(programs, program_of, costs);
   std::vector<RankResult> ranks;
   for (const int program : fold.program_of) ranks.push_back(result.ranks[program]);
   result.ranks = std::move(ranks);

@@ -34,28 +34,46 @@ Executor::Executor(program::Program program, const model::ModelSpec& model, mode
     groups_.push_back(comm.group(group.ranks, group.name + (program_.training ? "" : ".evaluation")));
 }
 
-Scalars Executor::run(const std::vector<nn::Batch>& batches, double loss_scale, bool wish_to_stop,
-                      const std::function<void(int bucket, const Scalars&)>& step) {
+Executor::~Executor() {
+  try {
+    if (unfinished_) wait_for_exchange();
+  } catch (const Error&) {  // who lost a peer has heard of it elsewhere
+  }
+}
+
+void Executor::begin() {
   const std::size_t count = program_.instructions.size();
   activations_.clear();
   gradients_.clear();
   saved_.clear();
   started_.assign(count, false);
   executed_.assign(count, false);
+  previous_ = std::move(handles_);
   handles_.assign(count, {});
   begins_.assign(count, 0);
   buffers_.assign(count, {});
   pending_.clear();
   spans_.clear();
   scalars_.assign(4, 0.0);
-  wish_to_stop_ = wish_to_stop ? 1 : 0;
   step_start_ = real_clock().now().value;
+}
+
+Scalars Executor::run(const std::vector<nn::Batch>& batches, double loss_scale, bool wish_to_stop, const Step& step) {
+  const std::size_t count = program_.instructions.size();
+  begin();
+  wish_to_stop_ = wish_to_stop ? 1 : 0;
+  const auto left_out = [&](const Instruction& instruction) { return instruction.finishes_previous && !unfinished_; };
   // What can go beside computing starts as soon as it may, wherever it stands in the program.
-  for (std::size_t i = 0; i < count; ++i)
-    if (!program::is_compute(program_.instructions[i].op)) pending_.push_back(static_cast<int>(i));
+  for (std::size_t i = 0; i < count; ++i) {
+    if (left_out(program_.instructions[i]))
+      executed_[i] = started_[i] = true;
+    else if (!program::is_compute(program_.instructions[i].op))
+      pending_.push_back(static_cast<int>(i));
+  }
   start_ready();
   for (std::size_t i = 0; i < count; ++i) {
-    if (!program::is_compute(program_.instructions[i].op)) continue;
+    if (!program::is_compute(program_.instructions[i].op) || executed_[i]) continue;
+    wait_for_previous(static_cast<int>(i));
     for (int dependency : program_.instructions[i].after) complete(dependency);
     const double begin = real_clock().now().value - step_start_;
     compute(static_cast<int>(i), batches, loss_scale, step);
@@ -63,19 +81,63 @@ Scalars Executor::run(const std::vector<nn::Batch>& batches, double loss_scale, 
     spans_.push_back({static_cast<int>(i), begin, real_clock().now().value - step_start_});
     start_ready();
   }
-  for (std::size_t i = 0; i < count; ++i) complete(static_cast<int>(i));
+  for (std::size_t i = 0; i < count; ++i) {
+    if (goes_on(static_cast<int>(i)))
+      ensure_started(static_cast<int>(i));
+    else
+      complete(static_cast<int>(i));
+  }
   for (std::size_t i = 0; i < count; ++i)
-    for (const auto& handle : handles_[i]) spans_.push_back({static_cast<int>(i), begins_[i], begins_[i] + handle.elapsed().value});
+    for (const auto& handle : handles_[i])
+      if (handle.done()) spans_.push_back({static_cast<int>(i), begins_[i], begins_[i] + handle.elapsed().value});
+  unfinished_ = program_.delayed;
   return {scalars_[0], scalars_[1], scalars_[2], scalars_[3]};
 }
 
-void Executor::compute(int index, const std::vector<nn::Batch>& batches, double loss_scale,
-                       const std::function<void(int, const Scalars&)>& step) {
-  const Instruction& instruction = program_.instructions[index];
-  if (instruction.op == Op::optimizer_step) {
-    step(instruction.bucket, {scalars_[0], scalars_[1], scalars_[2], scalars_[3]});
-    return;
+// Into the next run.
+bool Executor::goes_on(int index) const {
+  const Op op = program_.instructions[index].op;
+  return program_.delayed && (op == Op::reduce_tied || op == Op::reduce_gradients);
+}
+
+void Executor::wait_for_previous(int index) {
+  if (!unfinished_) return;
+  for (const int dependency : program_.instructions[index].after_previous)
+    for (const auto& handle : previous_[dependency]) handle.wait();
+}
+
+void Executor::wait_for_exchange() {
+  for (std::size_t i = 0; i < handles_.size(); ++i)
+    if (goes_on(static_cast<int>(i)))
+      for (const auto& handle : handles_[i]) handle.wait();
+}
+
+double Executor::finish(const Step& step) {
+  if (!unfinished_) return 0;
+  begin();
+  for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
+    const Instruction& instruction = program_.instructions[i];
+    if (!instruction.finishes_previous) continue;
+    wait_for_previous(static_cast<int>(i));
+    if (instruction.op == Op::optimizer_step)
+      step_bucket(instruction, step);
+    else
+      start(static_cast<int>(i));
   }
+  for (const auto& handles : handles_)
+    for (const auto& handle : handles) handle.wait();
+  unfinished_ = false;
+  return scalars_[0];
+}
+
+void Executor::step_bucket(const Instruction& instruction, const Step& step) {
+  if (instruction.finishes_previous) scalars_[0] += store_.squared_norm(instruction.bucket);
+  step(instruction.bucket, {scalars_[0], scalars_[1], scalars_[2], scalars_[3]});
+}
+
+void Executor::compute(int index, const std::vector<nn::Batch>& batches, double loss_scale, const Step& step) {
+  const Instruction& instruction = program_.instructions[index];
+  if (instruction.op == Op::optimizer_step) return step_bucket(instruction, step);
   nn::Pass pass;
   pass.batch = &batches.at(instruction.micro_batch);
   pass.precision = precision_;
@@ -179,14 +241,19 @@ void Executor::complete(int index) {
     ensure(executed_[index], "a compute instruction was waited for before its turn");
     return;
   }
+  ensure_started(index);
+  for (const auto& handle : handles_[index]) handle.wait();
+  buffers_[index].clear();
+}
+
+void Executor::ensure_started(int index) {
+  if (program::is_compute(program_.instructions[index].op)) return;
   start_ready();
   while (!started_[index]) {
     for (int dependency : program_.instructions[pending_.front()].after)
       for (const auto& handle : handles_[dependency]) handle.wait();
     start_ready();
   }
-  for (const auto& handle : handles_[index]) handle.wait();
-  buffers_[index].clear();
 }
 
 at::Tensor Executor::receive_buffer(const model::TensorSpec& tensor) const {
@@ -235,7 +302,7 @@ comm::Handle Executor::communicate(int index) {
     }
     case Op::receive_gradient: return receive(index, gradients_[key]);
     case Op::reduce_norm:
-      scalars_[0] = program_.training ? store_.squared_norm() : 0.0;
+      if (program_.training && !program_.delayed) scalars_[0] = store_.squared_norm();
       scalars_[3] = wish_to_stop_;
       if (instruction.group < 0) return {};
       return group(instruction.group).all_reduce(scalars_.data(), scalars_.size(), comm::DataType::f64);

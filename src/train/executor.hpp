@@ -32,11 +32,24 @@ struct InstructionSpan {
 class Executor {
  public:
   Executor(program::Program program, const model::ModelSpec& model, model::Precision precision, Store& store, comm::Communicator& comm);
+  ~Executor();  // waits for what goes on in the store's buffers
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
 
-  // One pass over the program. batches[m] are this rank's samples of micro-batch m. `step` is called for each
-  // optimizer_step instruction, after the scalars are known.
-  Scalars run(const std::vector<nn::Batch>& batches, double loss_scale, bool wish_to_stop,
-              const std::function<void(int bucket, const Scalars&)>& step);
+  // Called for each optimizer_step instruction. With a delayed exchange it steps with the gradients of the run before, and the
+  // scalars are not known yet.
+  using Step = std::function<void(int bucket, const Scalars&)>;
+
+  // One pass over the program. batches[m] are this rank's samples of micro-batch m. `step` is called after the scalars are known.
+  // With a delayed exchange the squared norm is that of the gradients of the run before, 0 in the first.
+  Scalars run(const std::vector<nn::Batch>& batches, double loss_scale, bool wish_to_stop, const Step& step);
+
+  // Whether exchanges of the last run go on.
+  bool unfinished() const { return unfinished_; }
+  // Waits for them, so that the buckets hold the gradients of the last run.
+  void wait_for_exchange();
+  // Then makes the steps that the next run would begin with. Returns this rank's part of the squared norm.
+  double finish(const Step& step);
 
   const program::Program& program() const { return program_; }
   // Of the last run.
@@ -45,7 +58,12 @@ class Executor {
  private:
   using Key = std::pair<int, int>;  // micro-batch, block
 
-  void compute(int index, const std::vector<nn::Batch>& batches, double loss_scale, const std::function<void(int, const Scalars&)>& step);
+  void begin();
+  void compute(int index, const std::vector<nn::Batch>& batches, double loss_scale, const Step& step);
+  void step_bucket(const program::Instruction& instruction, const Step& step);
+  bool goes_on(int index) const;
+  void wait_for_previous(int index);
+  void ensure_started(int index);
   void forward(const program::Instruction& instruction, nn::Pass& pass);
   void backward(const program::Instruction& instruction, nn::Pass& pass);
   void start(int index);
@@ -79,6 +97,8 @@ class Executor {
   std::vector<double> begins_;                        // of communication, seconds since the step began
   std::vector<InstructionSpan> spans_;
   double step_start_ = 0;
+  std::vector<std::vector<comm::Handle>> previous_;   // of the run before
+  bool unfinished_ = false;
   double wish_to_stop_ = 0;
 };
 

@@ -108,12 +108,16 @@ std::vector<Store::Segment> Store::segments(int bucket) const {
 
 double Store::squared_norm() const {
   double sum = 0;
-  for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    if (!program_.buckets[b].sharded && program_.dp_index > 0) continue;
-    for (const Segment& segment : segments(static_cast<int>(b))) {
-      if (!owns(segment.entry) || (spec_of(segment.entry).split_dim < 0 && program_.tp_index > 0)) continue;
-      sum += nn::squared_norm(buckets_[b].grads.narrow(0, segment.begin, segment.end - segment.begin));
-    }
+  for (std::size_t b = 0; b < buckets_.size(); ++b) sum += squared_norm(static_cast<int>(b));
+  return sum;
+}
+
+double Store::squared_norm(int bucket) const {
+  if (!program_.buckets[bucket].sharded && program_.dp_index > 0) return 0;
+  double sum = 0;
+  for (const Segment& segment : segments(bucket)) {
+    if (!owns(segment.entry) || (spec_of(segment.entry).split_dim < 0 && program_.tp_index > 0)) continue;
+    sum += nn::squared_norm(buckets_[bucket].grads.narrow(0, segment.begin, segment.end - segment.begin));
   }
   return sum;
 }

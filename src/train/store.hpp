@@ -33,9 +33,11 @@ class Store {
   // Initial values from the seed alone: equal under every plan.
   void initialize(std::uint64_t seed);
   void zero_grads();
+  void zero_grads(int bucket) { buckets_.at(bucket).grads.zero_(); }
 
   // This rank's part of the sum over all ranks: each element of the model counts on exactly one rank.
   double squared_norm() const;
+  double squared_norm(int bucket) const;
   // Steps `bucket`; grad_scale multiplies the gradients first. `step` is 1-based.
   void step(int bucket, const model::OptimizerSpec& optimizer, double lr, double grad_scale, std::int64_t step);
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -29,6 +30,12 @@ struct Trainer::Impl {
         store(job.model, program, plan.precision, job.train.optimizer),
         executor(program, job.model, plan.precision, store, comm) {}
 
+  // With the gradients of an earlier run, which nothing needs any more then.
+  void step_late(int bucket, std::int64_t of) {
+    store.step(bucket, job.train.optimizer, model::learning_rate(job.train, of), 1.0, of + 1);
+    store.zero_grads(bucket);
+  }
+
   // Rows of one micro-batch; `read` fills row i.
   nn::Batch batch(std::int64_t rows, const std::function<bool(std::int64_t row, std::span<std::int32_t>, std::span<std::int32_t>)>& read) const {
     nn::Batch batch{at::empty({rows, seq}, at::kLong), at::empty({rows, seq}, at::kLong)};
@@ -50,6 +57,15 @@ struct Trainer::Impl {
 Trainer::Trainer(const model::JobSpec& job, const plan::Plan& plan, const data::Dataset& dataset, comm::Communicator& comm)
     : impl_(std::make_unique<Impl>(job, plan, dataset, comm)) {}
 Trainer::~Trainer() = default;
+
+namespace {
+
+[[noreturn]] void refuse_infinite(std::int64_t step) {
+  throw Error(ErrorCode::corrupt, text("the gradient of step ", step, " is not finite, and parameters were stepped with it before that was known"), {},
+              "finite gradients, where plans delay their exchange", "go on from the last checkpoint with --resume, under a plan without delayed_exchange: it leaves such steps out");
+}
+
+}  // namespace
 
 void Trainer::initialize() {
   impl_->store.initialize(impl_->job.train.seed);
@@ -105,11 +121,13 @@ void Trainer::save(FileSystem& files, const std::filesystem::path& folder, std::
   state.train_yaml = self.job.resolved_yaml;
   state.model_fingerprint = self.job.model.fingerprint();
   state.seed = self.job.train.seed;
+  finish();
   write_checkpoint(files, folder, self.comm, self.store.pieces(), state);
   if (self.comm.rank() == 0) checkpoint::prune(files, folder, keep);
 }
 
 void Trainer::save_gradients(FileSystem& files, const std::filesystem::path& folder) {
+  impl_->executor.wait_for_exchange();
   checkpoint::State state;
   state.step = impl_->step;
   state.model_fingerprint = impl_->job.model.fingerprint();
@@ -136,15 +154,19 @@ StepReport Trainer::step(bool wish_to_stop) {
   report.step = self.step;
   report.tokens = self.plan.global_batch * self.seq;
   report.lr = model::learning_rate(self.job.train, self.step);
-  self.store.zero_grads();
+  const bool delayed = self.plan.delayed_exchange;
+  const bool first = !self.executor.unfinished();
+  if (first) self.store.zero_grads();
   const Scalars scalars = self.executor.run(batches, 1.0 / static_cast<double>(report.tokens), wish_to_stop, [&](int bucket, const Scalars& sums) {
+    if (delayed) return self.step_late(bucket, self.step - 1);
     if (!std::isfinite(sums.squared_norm)) return;
     const double norm = std::sqrt(sums.squared_norm);
     const double scale = optimizer.clip > 0 ? std::min(1.0, optimizer.clip / (norm + 1e-6)) : 1.0;
     self.store.step(bucket, optimizer, report.lr, scale, self.step + 1);
   });
   report.loss = scalars.loss / scalars.tokens;
-  report.grad_norm = std::sqrt(scalars.squared_norm);
+  if (delayed && !std::isfinite(scalars.squared_norm)) refuse_infinite(self.step - 1);
+  report.grad_norm = delayed && first ? std::numeric_limits<double>::quiet_NaN() : std::sqrt(scalars.squared_norm);
   report.skipped = !std::isfinite(scalars.squared_norm);
   report.stop = scalars.stop > 0;
   report.peak_memory = peak_resident();
@@ -154,7 +176,16 @@ StepReport Trainer::step(bool wish_to_stop) {
   return report;
 }
 
+void Trainer::finish() {
+  Impl& self = *impl_;
+  if (!self.executor.unfinished()) return;
+  double squared = self.executor.finish([&](int bucket, const Scalars&) { self.step_late(bucket, self.step - 1); });
+  self.comm.world().all_reduce(&squared, 1, comm::DataType::f64).wait();
+  if (!std::isfinite(squared)) refuse_infinite(self.step - 1);
+}
+
 EvaluationReport Trainer::evaluate(std::int64_t sequences) {
+  finish();
   Impl& self = *impl_;
   const std::int64_t available = self.dataset.validation_samples();
   const std::int64_t wanted = sequences > 0 ? std::min(sequences, available) : available;

@@ -21,7 +21,7 @@ struct StepReport {
   double loss = 0;             // mean over the global batch's tokens, in nats
   std::int64_t tokens = 0;     // of this step
   Seconds seconds;
-  double grad_norm = 0;        // before clipping
+  double grad_norm = 0;        // before clipping; with a delayed exchange that of the step before, NaN in the first
   double lr = 0;
   bool skipped = false;        // the gradient was not finite: no parameter was changed, on any rank
   bool stop = false;           // some rank was asked to stop
@@ -51,6 +51,8 @@ class Trainer {
   std::int64_t next_step() const;
   // wish_to_stop: this rank was asked to stop; every rank learns it in this step's report.
   StepReport step(bool wish_to_stop = false);
+  // Makes what a delayed exchange has left of the last step. Evaluating and saving begin with it; so must who ends without them.
+  void finish();
   // At most `sequences` validation sequences; 0: all.
   EvaluationReport evaluate(std::int64_t sequences);
 

@@ -179,6 +179,7 @@ void train_rank(const TrainArguments& arguments) {
       train::run_loop(job, trainer, real_file_system(), options, observer);
     }
     if (!arguments.gradients.empty()) trainer.save_gradients(real_file_system(), arguments.gradients);
+    trainer.finish();
     write_memory(run, arguments.rank.rank);
     comm->world().barrier().wait();
   } catch (const Error& error) {

@@ -20,6 +20,7 @@ struct PlanShape {
   std::int64_t micro_batches = 1;
   plan::Schedule schedule = plan::Schedule::one_f_one_b;
   int chunks = 1;                // of interleaved schedules
+  bool delayed_exchange = false;
 };
 
 // Blocks as even as they divide. The fingerprints and the places of the ranks are not set.
@@ -29,6 +30,7 @@ inline plan::Plan make_plan(const model::ModelSpec& model, const PlanShape& shap
   plan.micro_batches = shape.micro_batches;
   plan.schedule = shape.schedule;
   plan.bucket = Bytes(64 << 10);
+  plan.delayed_exchange = shape.delayed_exchange;
   plan.ranks.resize(static_cast<std::size_t>(shape.dp) * shape.places * shape.tp);
   const int chunks = plan::is_v_shaped(shape.schedule) ? 2 : shape.schedule == plan::Schedule::interleaved ? shape.chunks : 1;
   const int stages = shape.places * chunks;

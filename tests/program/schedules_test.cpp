@@ -29,6 +29,7 @@ Case any_case() {
   shape.tp = 1 << *rc::gen::inRange(0, 2);
   shape.zero = *rc::gen::inRange(0, 2);
   shape.micro_batches = *rc::gen::inRange(1, 14);
+  shape.delayed_exchange = *rc::gen::arbitrary<bool>();
   const int stages = shape.places * (plan::is_v_shaped(shape.schedule) ? 2 : shape.chunks);
   Case out{small_model(*rc::gen::inRange(stages, stages + 4), *rc::gen::arbitrary<bool>()), {}};
   out.plan = make_plan(out.model, shape);
@@ -161,6 +162,77 @@ TEST(ScheduledProgram, AFileWhoseRanksWaitForEachOtherIsRefused) {
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("waits for something else"));
   }
+}
+
+// Where gradients are exchanged late, a step's losses are still those of parameters that the step before has changed.
+RC_GTEST_PROP(DelayedProgram, FinishesTheStepBeforeBucketByBucket, ()) {
+  Case c = any_case();
+  c.plan.delayed_exchange = true;
+  for (const Program& program : compile(c.plan, c.model)) {
+    std::set<int> stepped;
+    for (const Instruction& instruction : program.instructions) {
+      RC_ASSERT(instruction.finishes_previous == (instruction.op == Op::optimizer_step || instruction.op == Op::gather_parameters));
+      if (instruction.op == Op::optimizer_step) stepped.insert(instruction.bucket);
+      if (instruction.op != Op::forward && instruction.op != Op::backward) continue;
+      for (std::size_t b = 0; b < program.buckets.size(); ++b)
+        for (const BucketEntry& entry : program.buckets[b].entries)
+          if (entry.block >= instruction.first_block && entry.block < instruction.last_block) RC_ASSERT(stepped.contains(static_cast<int>(b)));
+    }
+    RC_ASSERT(stepped.size() == program.buckets.size());
+  }
+}
+
+TEST(DelayedProgram, BeginsToComputeBeforeAllBucketsAreStepped) {
+  const auto model = small_model(6, false);
+  const Program program = compile(make_plan(model, {.dp = 2, .micro_batches = 2, .delayed_exchange = true}), model).front();
+  ASSERT_GT(program.buckets.size(), 2u);
+  std::vector<Op> computed;
+  for (const Instruction& instruction : program.instructions)
+    if (is_compute(instruction.op)) computed.push_back(instruction.op);
+  EXPECT_EQ(computed[0], Op::optimizer_step);
+  EXPECT_EQ(computed[1], Op::forward);
+  EXPECT_EQ(computed[2], Op::optimizer_step);
+}
+
+TEST(DelayedProgram, TwoStepsInOneProgramWaitForEachOther) {
+  const auto model = small_model(2, false);
+  const auto programs = compile(make_plan(model, {.dp = 2, .zero = 1, .delayed_exchange = true}), model);
+  const auto twice = unrolled(programs, 2);
+  const std::size_t count = programs[0].instructions.size();
+  ASSERT_EQ(twice[0].instructions.size(), 2 * count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const Instruction& once = programs[0].instructions[i];
+    std::vector<int> expected;
+    for (const int dependency : once.after) expected.push_back(dependency + static_cast<int>(count));
+    expected.insert(expected.end(), once.after_previous.begin(), once.after_previous.end());
+    EXPECT_EQ(twice[0].instructions[count + i].after, expected);
+  }
+}
+
+class BrokenDelay : public testing::Test {
+ protected:
+  void expect_refused(const std::string& part) {
+    try {
+      check(programs_);
+      FAIL() << "the check passed";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr(part));
+    }
+  }
+  model::ModelSpec model_ = small_model(4, false);
+  std::vector<Program> programs_ = compile(make_plan(model_, {.dp = 2, .places = 2, .zero = 1, .micro_batches = 2, .delayed_exchange = true}), model_);
+};
+
+TEST_F(BrokenDelay, AStepThatDoesNotWaitForItsExchangeIsFound) {
+  for (Instruction& instruction : programs_[0].instructions)
+    if (instruction.op == Op::optimizer_step) instruction.after_previous.clear();
+  expect_refused("of the step before, which exchanges its bucket");
+}
+
+TEST_F(BrokenDelay, APassThatDoesNotWaitForItsParametersIsFound) {
+  for (Instruction& instruction : programs_[0].instructions)
+    if (instruction.op == Op::forward) std::erase_if(instruction.after, [&](int d) { return programs_[0].instructions[d].op == Op::gather_parameters; });
+  expect_refused("before the step before has stepped it");
 }
 
 class BrokenSchedule : public testing::Test {

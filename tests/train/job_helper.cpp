@@ -33,7 +33,7 @@ model::JobSpec tiny_job(const std::string& extra, const std::string& model_extra
 }
 
 std::string to_text(const Degrees& d) {
-  return text("dp", d.dp, " pp", d.pp, " tp", d.tp, " zero", d.zero, " m", d.micro_batches, " ", plan::name_of(d.schedule), " recompute ", model::name_of(d.recompute));
+  return text("dp", d.dp, " pp", d.pp, " tp", d.tp, " zero", d.zero, " m", d.micro_batches, " ", plan::name_of(d.schedule), " recompute ", model::name_of(d.recompute), d.delayed_exchange ? " delayed" : "");
 }
 
 plan::Plan plan_of(const model::JobSpec& job, const Degrees& degrees) {
@@ -43,6 +43,7 @@ plan::Plan plan_of(const model::JobSpec& job, const Degrees& degrees) {
   plan.global_batch = job.train.global_batch;
   plan.micro_batches = degrees.micro_batches;
   plan.schedule = degrees.schedule;
+  plan.delayed_exchange = degrees.delayed_exchange;
   plan.bucket = Bytes(100 << 10);
   const int width = degrees.dp * degrees.tp;
   plan.ranks.resize(static_cast<std::size_t>(width * degrees.pp));

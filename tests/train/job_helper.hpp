@@ -25,6 +25,7 @@ struct Degrees {
   std::int64_t micro_batches = 1;
   plan::Schedule schedule = plan::Schedule::one_f_one_b;
   model::Recompute recompute = model::Recompute::none;
+  bool delayed_exchange = false;
 };
 std::string to_text(const Degrees& degrees);
 

@@ -38,6 +38,15 @@ TEST(Resume, UnderTheSamePlanIsBitwiseTheUninterruptedRun) {
     EXPECT_EQ(losses_after_resume(job, degrees, degrees, 3, 6), tail(train_curve(job, degrees, 6).losses, 3)) << to_text(degrees);
 }
 
+// A checkpoint begins with what the last step has left to do.
+TEST(Resume, OfAStepWhoseExchangeIsDelayedIsBitwiseToo) {
+  auto job = tiny_job();
+  job.train.optimizer.clip = 0;
+  for (const Degrees& degrees : {Degrees{2, 1, 1, 1, 2, plan::Schedule::one_f_one_b, model::Recompute::none, true},
+                                 Degrees{2, 2, 1, 0, 2, plan::Schedule::one_f_one_b, model::Recompute::none, true}})
+    EXPECT_EQ(losses_after_resume(job, degrees, degrees, 3, 6), tail(train_curve(job, degrees, 6).losses, 3)) << to_text(degrees);
+}
+
 TEST(Resume, InBf16IsBitwiseToo) {
   const auto job = tiny_job("precision: bf16");
   const Degrees degrees{2, 1, 1, 1, 2};
