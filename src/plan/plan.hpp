@@ -98,6 +98,9 @@ struct Plan {
   // Gradients are exchanged, and parameters stepped, while the next step begins: each bucket up to the first use of its parameters
   // there. The same numbers as without; but a norm over all gradients comes too late to clip them by.
   bool delayed_exchange = false;
+  // Of a delayed exchange, this share of the gradients leaves as they become complete, highest blocks first; the rest after the last
+  // of them, as the next step needs them, lowest blocks first. 0..1; less than 1 where the network is slow beside the backward pass.
+  double exchanged_early = 1;
   std::optional<Prediction> predicted;
   Where where = {};
 

@@ -144,14 +144,14 @@ std::string to_json(const Plan& plan) {
   std::string out = text("{\n  \"format\": \"", kFormat, "\",\n  \"version\": ", kVersion, ",\n  \"model\": ", Json(plan.model_fingerprint).dump(),
                          ",\n  \"cluster\": ", Json(plan.cluster_fingerprint).dump(), ",\n  \"precision\": \"", model::name_of(plan.precision),
                          "\",\n  \"global_batch\": ", plan.global_batch, ",\n  \"micro_batches\": ", plan.micro_batches, ",\n  \"schedule\": \"",
-                         name_of(plan.schedule), "\"", order, ",\n  \"bucket_bytes\": ", plan.bucket.value, plan.delayed_exchange ? ",\n  \"delayed_exchange\": true" : "", ",\n  \"ranks\": ", list(ranks, "  "),
+                         name_of(plan.schedule), "\"", order, ",\n  \"bucket_bytes\": ", plan.bucket.value, plan.delayed_exchange ? text(",\n  \"delayed_exchange\": true,\n  \"exchanged_early\": ", Json(plan.exchanged_early).dump()) : "", ",\n  \"ranks\": ", list(ranks, "  "),
                          ",\n  \"stages\": ", list(stages, "  "));
   if (plan.predicted) out += ",\n  \"predicted\": " + json_of(*plan.predicted);
   return out + "\n}\n";
 }
 
 Plan read_plan(const ConfigNode& node) {
-  node.allow_only({"format", "version", "model", "cluster", "precision", "global_batch", "micro_batches", "schedule", "order", "bucket_bytes", "delayed_exchange", "ranks", "stages", "predicted"});
+  node.allow_only({"format", "version", "model", "cluster", "precision", "global_batch", "micro_batches", "schedule", "order", "bucket_bytes", "delayed_exchange", "exchanged_early", "ranks", "stages", "predicted"});
   if (node.at("format").as_string() != kFormat) throw node.at("format").error("this is no plan", kFormat);
   if (const std::int64_t version = node.at("version").as_int(); version != kVersion)
     throw node.at("version").error(text("version ", version, " cannot be read"), text("version ", kVersion), "make the plan again with `tessera plan`");
@@ -166,6 +166,10 @@ Plan read_plan(const ConfigNode& node) {
   if (const auto order = node.find("order")) plan.order = read_orders(*order);
   plan.bucket = Bytes(node.at("bucket_bytes").as_int_between(1, kMostBytes));
   if (const auto delayed = node.find("delayed_exchange")) plan.delayed_exchange = delayed->as_bool();
+  if (const auto early = node.find("exchanged_early")) {
+    plan.exchanged_early = early->as_double();
+    if (!(plan.exchanged_early >= 0 && plan.exchanged_early <= 1)) throw early->error(text("found ", plan.exchanged_early), "a share from 0 to 1");
+  }
   for (const ConfigNode& place : node.at("ranks").items()) plan.ranks.push_back(read_place(place));
   for (const ConfigNode& stage : node.at("stages").items()) plan.stages.push_back(read_stage(stage));
   if (const auto predicted = node.find("predicted")) plan.predicted = read_prediction(*predicted);

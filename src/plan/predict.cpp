@@ -107,39 +107,40 @@ class Predictor {
     return out;
   }
 
-  // The first micro-batch's pass through a stage, which begins with what the step before has left: bucket by bucket its step, as
-  // soon as the exchange is over.
+  // The first micro-batch's pass through a stage, which begins with what the step before has left: in the first stage bucket by
+  // bucket, elsewhere all of it before the activations come.
   double first_forward(int s, double start) {
     const StageTimes& times = times_[s];
-    FirstPass& end = firsts_[s];
     if (!finishing_) return start + times.whole_forward();
+    FirstPass& pass = firsts_[s];
     const std::vector<BucketShape> buckets = prices_.buckets(plan_, s);
-    const std::vector<int> cuts = cuts_of(s, buckets);
+    const std::vector<int> order = exchange_order(plan_, counts_of(buckets));
+    const auto finish = [&](double now, int first, int last) {
+      for (const int b : order) {
+        if (buckets[b].lowest_block < first || buckets[b].lowest_block >= last) continue;
+        const double stepped = step_time(s, buckets[b].count);
+        pass.stepped += stepped;
+        now = std::max(now, exchanged_[s][b]) + stepped + gather_time(s, buckets[b].count);
+      }
+      return now;
+    };
+    const std::vector<int> cuts = s == 0 ? cuts_of(s, buckets) : std::vector<int>{plan_.stages[s].first_block()};
     const double all = *std::max_element(exchanged_[s].begin(), exchanged_[s].end());
     const double slows = overlap(s, reduction(s)).slows;
     const double share = times.forward > 0 ? times.whole_forward() / times.forward : 1;
     double now = start;
     for (std::size_t c = cuts.size(); c-- > 0;) {
       const int upper = c == 0 ? plan_.stages[s].last_block() : cuts[c - 1];
-      for (std::size_t b = 0; b < buckets.size(); ++b) {
-        if (buckets[b].lowest_block != cuts[c]) continue;
-        const double ready = exchanged_[s][b];
-        end.waited += std::max(0.0, ready - now);
-        const double stepped = step_time(s, buckets[b].count);
-        const double gathered = gather_time(s, buckets[b].count);
-        end.stepped += stepped;
-        end.waited += gathered;
-        now = std::max(now, ready) + stepped + gathered;
-      }
+      now = std::max(now, finish(s == 0 ? now : free_[s], cuts[c], upper));
       double forward = 0;
       for (const BlockSegment& segment : prices_.segments(plan_.stages[s])) {
         const int count = std::min(upper, segment.first + segment.count) - std::max(cuts[c], segment.first);
         if (count > 0) forward += count * block_price(s, segment, slowest_[s]).forward * share;
       }
       const double beside = std::clamp((all - now) / slows, 0.0, forward);
-      end.waited += beside * (slows - 1);
       now += forward + beside * (slows - 1);
     }
+    pass.waited = std::max(0.0, now - start - times.whole_forward() - pass.stepped);
     return now;
   }
 
@@ -394,7 +395,7 @@ class Predictor {
     }
     for (const BucketShape& bucket : buckets) out.released_at.push_back(static_cast<int>(std::find(cuts.begin(), cuts.end(), bucket.lowest_block) - cuts.begin()));
     int at = 0;
-    for (const int b : exchange_order(counts_of(buckets), plan_.delayed_exchange)) {
+    for (const int b : exchange_order(plan_, counts_of(buckets))) {
       // What waits for another stage is added after the pipeline has drained.
       if (buckets[b].tied_stage >= 0) break;
       at = std::max(at, out.released_at[b]);
@@ -461,7 +462,7 @@ class Predictor {
     std::vector<std::vector<int>> orders;
     for (int s = 0; s < stage_count_; ++s) {
       FluidQueue queue = data_queue(s);
-      orders.push_back(exchange_order(counts_of(prices_.buckets(plan_, s)), plan_.delayed_exchange));
+      orders.push_back(exchange_order(plan_, counts_of(prices_.buckets(plan_, s))));
       queue.beside_until = ends_[s].backward;
       queue.slowed = overlap(s, reduction(s)).slowed;
       for (const int b : orders[s]) {

@@ -262,13 +262,13 @@ std::int64_t most_bytes(std::span<const Slot> order, std::span<const ChunkBytes>
   return most;
 }
 
-std::vector<int> exchange_order(const std::vector<std::int64_t>& buckets, bool delayed) {
-  const std::int64_t whole = std::accumulate(buckets.begin(), buckets.end(), std::int64_t{0});
+std::vector<int> exchange_order(const Plan& plan, const std::vector<std::int64_t>& buckets) {
+  const double early = plan.delayed_exchange ? plan.exchanged_early * static_cast<double>(std::accumulate(buckets.begin(), buckets.end(), std::int64_t{0})) : 0;
   std::vector<int> out;
   std::int64_t before = 0;
   std::size_t turn = buckets.size();
   for (std::size_t b = 0; b < buckets.size(); ++b) {
-    if (delayed && 2 * before >= whole) turn = std::min(turn, b);
+    if (plan.delayed_exchange && static_cast<double>(before) >= early) turn = std::min(turn, b);
     before += buckets[b];
     out.push_back(static_cast<int>(b));
   }

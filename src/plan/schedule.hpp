@@ -92,8 +92,8 @@ std::string to_yaml(const ScheduleFile& file);
 // Reads the name of a schedule, as name_of writes it.
 Schedule read_schedule_name(const ConfigNode& node);
 
-// The order in which a rank exchanges its buckets of so many elements, which are listed as their gradients become complete. Delayed:
-// the first half so, the rest as the next step needs them, lowest blocks first.
-std::vector<int> exchange_order(const std::vector<std::int64_t>& buckets, bool delayed);
+// The order in which a rank exchanges its buckets of so many elements, which are listed as their gradients become complete
+// (Plan::exchanged_early).
+std::vector<int> exchange_order(const Plan& plan, const std::vector<std::int64_t>& buckets);
 
 }  // namespace tessera::plan

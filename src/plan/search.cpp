@@ -25,7 +25,7 @@ struct Found {
   double step = std::numeric_limits<double>::infinity();
 
   auto simplicity() const {
-    return std::tuple(point.layout.world(), point.pp, point.tp, variant.zero, variant.delayed_exchange, point.recompute, variant.schedule, point.micro_batches, point.layout.threads,
+    return std::tuple(point.layout.world(), point.pp, point.tp, variant.zero, variant.delayed_exchange, -variant.exchanged_early, point.recompute, variant.schedule, point.micro_batches, point.layout.threads,
                       point.layout.group, cuts);
   }
 };

@@ -10,6 +10,8 @@ namespace {
 
 // So many ways to share a micro-batch among groups are tried.
 constexpr std::size_t kMostShares = 12;
+// Shares of the gradients that a delayed exchange sends as they become complete, beside all of them.
+constexpr double kEarly[] = {0.75, 0.5, 0.25};
 
 int fixed_product(const model::ParallelChoice& parallel) { return std::max(1, parallel.dp) * std::max(1, parallel.pp) * std::max(1, parallel.tp); }
 bool all_fixed(const model::ParallelChoice& parallel) { return parallel.dp > 0 && parallel.pp > 0 && parallel.tp > 0; }
@@ -215,6 +217,8 @@ std::vector<Variant> variants(const model::JobSpec& job, const Point& point) {
         // Delayed only where nothing asks for the norm of all gradients, and there is something to exchange.
         if (parallel.kind == model::ParallelChoice::Kind::degrees ? delayed != parallel.delayed_exchange : delayed && (job.train.optimizer.clip > 0 || point.dp == 1)) continue;
         out.push_back({schedule, zero, delayed});
+        if (delayed && point.dp > 1)
+          for (const double early : kEarly) out.push_back({schedule, zero, delayed, early});
       }
     }
   }
@@ -242,6 +246,7 @@ Plan plan_of(const model::JobSpec& job, const cluster::ClusterSpec& cluster, con
   plan.micro_batches = point.micro_batches;
   plan.schedule = variant.schedule;
   plan.delayed_exchange = variant.delayed_exchange;
+  plan.exchanged_early = variant.exchanged_early;
   for (const WorkerLayout& part : point.layout.parts())
     for (int rank = 0; rank < part.world(); ++rank) plan.ranks.push_back({part.group, rank / part.per_node, rank % part.per_node, part.threads});
   int next = 0;

@@ -46,6 +46,7 @@ struct Variant {
   Schedule schedule = Schedule::one_f_one_b;
   int zero = 0;
   bool delayed_exchange = false;
+  double exchanged_early = 1;
 };
 
 // Worker layouts that the job's `cluster:` and `parallel:` leave open, fewest workers first.

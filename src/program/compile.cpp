@@ -58,6 +58,8 @@ class Compiler {
     PassPlan passes = pass_plan();
     program_.delayed = plan_.delayed_exchange;
     if (program_.delayed) passes.before_first_use = [this](int first, int last) { return finish_previous(first, last); };
+    // Where the pipeline begins, passes begin as soon as the first bucket is there; the others have time until the pipeline is filled.
+    passes.cut_first_use = place_ == 0;
     passes_ = add_passes(order, passes, program_);
     add_reductions();
     return std::move(program_);
@@ -292,22 +294,25 @@ class Compiler {
   // Steps the buckets that blocks [first, last) use first; what the blocks wait for.
   std::vector<int> finish_previous(int first, int last) {
     std::vector<int> out;
-    for (std::size_t b = 0; b < program_.buckets.size(); ++b) {
-      const Bucket& bucket = program_.buckets[b];
+    for (const int index : exchange_order()) {
+      const Bucket& bucket = program_.buckets[index];
       if (const int lowest = lowest_block(bucket); lowest < first || lowest >= last) continue;
-      const int index = static_cast<int>(b);
       const int step = steps_[index] = emit({Op::optimizer_step, -1, -1, -1, -1, index, -1, {}, {}, {}, true});
       if (bucket.sharded) out.push_back(emit({Op::gather_parameters, -1, -1, -1, -1, index, bucket.group, bucket.count * model::element_size(plan_.precision), {step}, {}, true}));
     }
     return out;
   }
 
+  std::vector<int> exchange_order() const {
+    std::vector<std::int64_t> counts;
+    for (const Bucket& bucket : program_.buckets) counts.push_back(bucket.count);
+    return plan::exchange_order(plan_, counts);
+  }
+
   void add_reductions() {
     const Bytes element(4);
     std::vector<int> reduced;
-    std::vector<std::int64_t> counts;
-    for (const Bucket& bucket : program_.buckets) counts.push_back(bucket.count);
-    for (const int index : plan::exchange_order(counts, program_.delayed)) {
+    for (const int index : exchange_order()) {
       const Bucket& bucket = program_.buckets[index];
       std::vector<int> ready = gradients_complete(bucket);
       if (const auto tied = tied_.find(index); tied != tied_.end()) ready = {emit(tied_reduction(index, *tied->second, ready))};

@@ -92,8 +92,8 @@ class Writer {
       needs = {index};
     };
     if (plan_.before_first_use && opened_.insert(slot.chunk).second) {
-      std::vector<int> ends = plan_.cuts[slot.chunk];
-      std::reverse(ends.begin(), ends.end());
+      std::vector<int> ends = {chunk(slot).first_block};
+      if (plan_.cut_first_use) ends.assign(plan_.cuts[slot.chunk].rbegin(), plan_.cuts[slot.chunk].rend());
       ends.push_back(chunk(slot).last_block);
       for (std::size_t i = 0; i + 1 < ends.size(); ++i) {
         const std::vector<int> more = plan_.before_first_use(ends[i], ends[i + 1]);

@@ -21,9 +21,9 @@ struct Neighbours {
 struct PassPlan {
   std::vector<Neighbours> neighbours;               // by chunk
   std::vector<std::vector<int>> cuts;               // by chunk: where the last micro-batch's backward pass is cut, downwards
-  // With it, the first forward pass of a chunk is cut at the same blocks, and this appends what blocks [first, last) need before and
-  // returns what they wait for.
+  // Appends what the first forward pass through blocks [first, last) needs before, and returns what it waits for.
   std::function<std::vector<int>(int first, int last)> before_first_use = {};
+  bool cut_first_use = false;                       // that pass is cut at the same blocks
 };
 
 struct PassResult {

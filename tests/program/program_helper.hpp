@@ -21,6 +21,7 @@ struct PlanShape {
   plan::Schedule schedule = plan::Schedule::one_f_one_b;
   int chunks = 1;                // of interleaved schedules
   bool delayed_exchange = false;
+  double exchanged_early = 1;
 };
 
 // Blocks as even as they divide. The fingerprints and the places of the ranks are not set.
@@ -31,6 +32,7 @@ inline plan::Plan make_plan(const model::ModelSpec& model, const PlanShape& shap
   plan.schedule = shape.schedule;
   plan.bucket = Bytes(64 << 10);
   plan.delayed_exchange = shape.delayed_exchange;
+  plan.exchanged_early = shape.exchanged_early;
   plan.ranks.resize(static_cast<std::size_t>(shape.dp) * shape.places * shape.tp);
   const int chunks = plan::is_v_shaped(shape.schedule) ? 2 : shape.schedule == plan::Schedule::interleaved ? shape.chunks : 1;
   const int stages = shape.places * chunks;

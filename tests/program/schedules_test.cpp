@@ -30,6 +30,7 @@ Case any_case() {
   shape.zero = *rc::gen::inRange(0, 2);
   shape.micro_batches = *rc::gen::inRange(1, 14);
   shape.delayed_exchange = *rc::gen::arbitrary<bool>();
+  shape.exchanged_early = *rc::gen::element(0.0, 0.5, 1.0);
   const int stages = shape.places * (plan::is_v_shaped(shape.schedule) ? 2 : shape.chunks);
   Case out{small_model(*rc::gen::inRange(stages, stages + 4), *rc::gen::arbitrary<bool>()), {}};
   out.plan = make_plan(out.model, shape);

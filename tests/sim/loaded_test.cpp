@@ -112,6 +112,7 @@ double simulated_step(const Case& c) { return simulate(c.plan, c.job.model, c.jo
 RC_GTEST_PROP(LoadedSim, AgreesWithTheClosedForm, ()) {
   Case c = any_case();
   c.plan.schedule = plan::Schedule::one_f_one_b;
+  c.plan.delayed_exchange = *rc::gen::arbitrary<bool>();
   c.plan.micro_batches = *rc::gen::inRange<std::int64_t>(4, 9) * static_cast<std::int64_t>(c.plan.stages.size());
   c.plan.global_batch = 24 * c.plan.micro_batches;
   c.cluster.between = {"fast", BytesPerSecond(1e15), Seconds(0)};
@@ -179,6 +180,17 @@ TEST(LoadedSim, MessagesTakeWhatTheWholeBoundaryDoes) {
     ++sends;
   }
   EXPECT_EQ(sends, 16);
+}
+
+// The first stage waits for what it uses first; the others have the time in which the pipeline fills.
+RC_GTEST_PROP(LoadedSim, ADelayedExchangeNeverTakesLonger, ()) {
+  Case c = any_case();
+  const double predicted = predicted_step(c);
+  const double simulated = simulated_step(c);
+  c.plan.delayed_exchange = true;
+  // Without a delay the closed form leaves the last stage to be done aside, so that the two differ a little.
+  RC_ASSERT(predicted_step(c) <= predicted * 1.02);
+  RC_ASSERT(simulated_step(c) <= simulated * (1 + 1e-12));
 }
 
 TEST(LoadedSim, TooFewMicroBatchesToFillABubbleWithAreNotPromisedToFillIt) {

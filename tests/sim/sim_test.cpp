@@ -59,6 +59,7 @@ Case any_case() {
   }
   c.plan = plan::search(c.job, c.cluster, c.profile).best;
   c.plan.delayed_exchange = *rc::gen::arbitrary<bool>();
+  c.plan.exchanged_early = *rc::gen::element(0.0, 0.5, 1.0);
   // Any cut, not only the balanced one.
   if (pp > 1 && *rc::gen::arbitrary<bool>()) {
     const int boundary = *rc::gen::inRange(1, pp);

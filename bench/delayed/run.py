@@ -1,0 +1,83 @@
+"""Trains on four emulated hosts with the exchange of gradients at the end of each step, and with it delayed into the next one.
+
+    python bench/delayed/run.py [--bin build/release/bin] [--rounds 3] [--steps 10] [--gbit 1] [--json]
+
+Each plan as two replicas of a pipeline of two stages, and as four replicas. The plans take turns; medians over the steps of all
+rounds, without each run's first two. The losses of both ways are compared digit by digit. Needs root (tools/netlab).
+"""
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+from lab import load_netlab, train_on_hosts  # noqa: E402
+MODEL = {"arch": "llama", "hidden": 384, "layers": 8, "heads": 6, "kv_heads": 6, "ffn": 1024, "seq": 128, "vocab": 2048}
+HOSTS = 4
+CPU = 0.45
+SKIPPED_STEPS = 2
+DEGREES = {"dp 2 x pp 2": {"dp": 2, "pp": 2, "micro_batches": 4}, "dp 4": {"dp": 4, "pp": 1, "micro_batches": 2}}
+WAYS = [(degrees, delayed) for degrees in DEGREES for delayed in (False, True)]
+
+
+def cluster(gbit):
+    link = {"name": "lab", "bandwidth": f"{gbit} Gbit/s", "latency": "100 us", "shared": True}
+    device = {"name": "host", "vendor": "cpu", "peak": {"fp32": f"{100 * CPU} GFLOP/s"}, "memory": "4 GiB", "memory_bandwidth": f"{20 * CPU} GB/s", "cores": 1}
+    return {"name": "four hosts", "groups": [{"name": "host", "nodes": HOSTS, "inside": "shm", "network": link, "device": device}], "between": link}
+
+
+def plan_for(tessera, way, folder, environment):
+    degrees, delayed = way
+    job, path = folder / f"{degrees}{delayed}.yaml", folder / f"{degrees}{delayed}.json"
+    job.write_text(json.dumps({"name": "delayed", "model": MODEL, "data": {"source": "synthetic"}, "cluster": "cluster.yaml",
+                               "parallel": {"tp": 1, **DEGREES[degrees], "delayed_exchange": delayed},
+                               "train": {"steps": 1, "global_batch": 16, "precision": "fp32", "optimizer": {"kind": "adamw", "clip": 0}, "eval": {"sequences": 1}}}))
+    done = subprocess.run([tessera, "plan", str(job), "-o", str(path)], capture_output=True, text=True, env=environment)
+    if done.returncode:
+        sys.exit(done.stderr)
+    return job, path
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="./dev bench delayed", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", default=str(ROOT / "build" / "release" / "bin"))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--gbit", type=float, default=1)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    netlab = load_netlab()
+    problem = netlab.missing()
+    if problem:
+        sys.exit(f"emulated hosts are not possible here: {problem}")
+    tessera = os.path.join(arguments.bin, "tessera")
+    seconds, losses = {way: [] for way in WAYS}, {}
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, environment = pathlib.Path(scratch), dict(os.environ, TESSERA_CACHE=os.path.join(scratch, "cache"))
+        (folder / "cluster.yaml").write_text(json.dumps(cluster(arguments.gbit)))
+        plans = {way: plan_for(tessera, way, folder, environment) for way in WAYS}
+        for turn in range(arguments.rounds):
+            for way in WAYS:
+                with netlab.Lab(HOSTS, [arguments.gbit], [CPU] * HOSTS) as lab:
+                    seconds[way] += train_on_hosts(lab, tessera, *plans[way], folder / "run", arguments.steps, environment)[SKIPPED_STEPS:]
+                losses[way] = [json.loads(line)["loss"] for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+                print(f"round {turn + 1} of {arguments.rounds}, {way[0]}{', delayed' if way[1] else ''}: {seconds[way][-1]:.3f} s", file=sys.stderr)
+    medians = {way: statistics.median(values) for way, values in seconds.items()}
+    rows = [{"plan": degrees, "at_the_end_s": medians[degrees, False], "delayed_s": medians[degrees, True], "ratio": medians[degrees, False] / medians[degrees, True],
+             "same_losses": losses[degrees, False] == losses[degrees, True]} for degrees in DEGREES]
+    if arguments.json:
+        print(json.dumps({"gbit": arguments.gbit, "rows": rows}))
+        return
+    print(f"{HOSTS} hosts of {CPU} cores, {arguments.gbit:g} Gbit/s; seconds of a step, gradients exchanged")
+    print(f"{'plan':<14}{'at its end':>12}{'delayed':>10}{'ratio':>8}   losses of both")
+    for row in rows:
+        print(f"{row['plan']:<14}{row['at_the_end_s']:12.3f}{row['delayed_s']:10.3f}{row['ratio']:8.2f}   {'equal to the last digit' if row['same_losses'] else 'DIFFERENT'}")
+
+
+if __name__ == "__main__":
+    main()
