@@ -47,7 +47,7 @@ void SharedMessages::submit(OperationPointer operation) {
   const Arrived message = std::move(found->second.front());
   found->second.pop_front();
   if (found->second.empty()) arrived_.erase(found);
-  meet(operation, message.number, message.bytes, message.in_slot ? message.data.data() : nullptr);
+  meet(operation, message.number, message.bytes, message.in_slot, message.data.data());
 }
 
 bool SharedMessages::step() {
@@ -156,15 +156,15 @@ bool SharedMessages::read_announcements() {
     const OperationPointer operation = std::move(found->second.front());
     found->second.pop_front();
     if (found->second.empty()) receives_.erase(found);
-    meet(operation, read_, slot.bytes, slot.in_slot ? slot.data : nullptr);
+    meet(operation, read_, slot.bytes, slot.in_slot != 0, slot.data);
   }
   in_.read.store(read_, std::memory_order_seq_cst);
   doorbell_.ring_if_asleep();
   return true;
 }
 
-// A receive and its message have met.
-void SharedMessages::meet(const OperationPointer& operation, std::uint64_t number, std::size_t bytes, const std::byte* in_slot) {
+// A receive and its message have met; `data` counts only for one that came in its slot, and may be null for an empty one.
+void SharedMessages::meet(const OperationPointer& operation, std::uint64_t number, std::size_t bytes, bool in_slot, const std::byte* data) {
   if (bytes != operation->count) {
     const std::vector<int>& ranks = operation->group->ranks;
     engine_.fail({ErrorCode::internal, -1,
@@ -179,7 +179,7 @@ void SharedMessages::meet(const OperationPointer& operation, std::uint64_t numbe
     incoming_.push_back({.number = number, .operation = operation});
     return;
   }
-  copy_bytes(operation->output, in_slot, bytes);
+  copy_bytes(operation->output, data, bytes);
   in_.delivered.fetch_add(1, std::memory_order_relaxed);
   engine_.finish(operation);
 }

@@ -70,7 +70,7 @@ class SharedMessages {
   void begin(std::uint64_t number, bool wanted);
   bool read_announcements();
   bool pull();
-  void meet(const OperationPointer& operation, std::uint64_t number, std::size_t bytes, const std::byte* in_slot);
+  void meet(const OperationPointer& operation, std::uint64_t number, std::size_t bytes, bool in_slot, const std::byte* data);
   void finish_send(Outgoing& outgoing);
   bool may_buffer(const Outgoing& outgoing) const;
 
