@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "comm/shared_engine.hpp"
+#include "comm/control.hpp"
 
 namespace tessera::comm {
 namespace {
@@ -19,12 +19,8 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 }  // namespace
 
-SharedMessages::SharedMessages(SharedEngine& engine, int own_rank, int peer, std::size_t& buffered)
-    : engine_(engine),
-      out_(engine.segment(own_rank).mail_to(peer)),
-      in_(engine.segment(peer).mail_to(own_rank)),
-      doorbell_(engine.segment(peer).header().doorbell),
-      buffered_(buffered) {}
+SharedMessages::SharedMessages(Driver& driver, Mail& out, Mail& in, Doorbell& doorbell, std::size_t& buffered)
+    : driver_(driver), out_(out), in_(in), doorbell_(doorbell), buffered_(buffered) {}
 
 void SharedMessages::submit(OperationPointer operation) {
   const Stream stream{operation->group->key, operation->tag};
@@ -167,7 +163,7 @@ bool SharedMessages::read_announcements() {
 void SharedMessages::meet(const OperationPointer& operation, std::uint64_t number, std::size_t bytes, bool in_slot, const std::byte* data) {
   if (bytes != operation->count) {
     const std::vector<int>& ranks = operation->group->ranks;
-    engine_.fail({ErrorCode::internal, -1,
+    driver_.fail({ErrorCode::internal, -1,
                   text("rank ", ranks[static_cast<std::size_t>(operation->peer)], " sent ", bytes, " bytes where rank ",
                        ranks[static_cast<std::size_t>(operation->group->rank)], " expected ", operation->count, " bytes in ",
                        operation->description())});
@@ -181,7 +177,7 @@ void SharedMessages::meet(const OperationPointer& operation, std::uint64_t numbe
   }
   copy_bytes(operation->output, data, bytes);
   in_.delivered.fetch_add(1, std::memory_order_relaxed);
-  engine_.finish(operation);
+  driver_.finish(operation, nullptr);
 }
 
 bool SharedMessages::pull() {
@@ -211,7 +207,7 @@ bool SharedMessages::pull() {
     if (message.done < operation.count) return moved;
     const OperationPointer finished = std::move(message.operation);
     incoming_.pop_front();
-    engine_.finish(finished);
+    driver_.finish(finished, nullptr);
   }
   return moved;
 }
@@ -219,9 +215,9 @@ bool SharedMessages::pull() {
 void SharedMessages::finish_send(Outgoing& outgoing) {
   if (outgoing.buffer) {
     buffered_ -= outgoing.bytes;
-    engine_.let_go();
+    driver_.let_go();
   } else {
-    engine_.finish(outgoing.operation);
+    driver_.finish(outgoing.operation, nullptr);
   }
 }
 
@@ -237,8 +233,8 @@ void SharedMessages::buffer_waiting(SteadyClock::time_point now) {
     copy_bytes(outgoing.buffer.get(), outgoing.data, outgoing.bytes);
     outgoing.data = outgoing.buffer.get();
     buffered_ += outgoing.bytes;
-    engine_.hold();
-    engine_.finish(std::exchange(outgoing.operation, nullptr));
+    driver_.hold();
+    driver_.finish(std::exchange(outgoing.operation, nullptr), nullptr);
   };
   for (Outgoing& outgoing : unannounced_) buffer(outgoing);
   for (auto& [number, outgoing] : announced_) buffer(outgoing);
@@ -269,7 +265,7 @@ OperationPointer SharedMessages::overdue(SteadyClock::time_point now) const {
 void SharedMessages::end(const std::shared_ptr<const Error>& reason) {
   const auto end_send = [&](Outgoing& outgoing) {
     if (outgoing.operation) {
-      engine_.finish(outgoing.operation, reason);
+      driver_.finish(outgoing.operation, reason);
     } else {
       finish_send(outgoing);
     }
@@ -279,9 +275,9 @@ void SharedMessages::end(const std::shared_ptr<const Error>& reason) {
   for (Outgoing& outgoing : std::exchange(unannounced_, {})) end_send(outgoing);
   for (auto& [number, outgoing] : std::exchange(announced_, {})) end_send(outgoing);
   for (const auto& [stream, queue] : std::exchange(receives_, {})) {
-    for (const OperationPointer& operation : queue) engine_.finish(operation, reason);
+    for (const OperationPointer& operation : queue) driver_.finish(operation, reason);
   }
-  for (const Incoming& message : std::exchange(incoming_, {})) engine_.finish(message.operation, reason);
+  for (const Incoming& message : std::exchange(incoming_, {})) driver_.finish(message.operation, reason);
 }
 
 }  // namespace tessera::comm
