@@ -111,6 +111,9 @@ bool SharedMessages::serve() {
   const std::uint64_t wanted = out_.wanted.load(std::memory_order_acquire);
   if (wanted != last_wanted_) {
     last_wanted_ = wanted;
+    // A message that was begun on trust may have been wanted and taken whole since the last look. Then only the next wish is seen, and
+    // that pieces were taken, which are taken of nothing but what is wanted.
+    if (serving_ && serving_number_ != wanted - 1 && out_.emptied.load(std::memory_order_acquire) != out_.begin) finish_serving();
     begin(wanted - 1, true);
   } else if (may_trust()) {
     begin(announced_.begin()->first, false);
@@ -128,12 +131,16 @@ bool SharedMessages::serve() {
     moved = true;
   }
   if (serving_wanted_ && served_ == serving_->bytes) {
-    finish_send(*serving_);
-    serving_ = nullptr;
-    announced_.erase(serving_number_);
+    finish_serving();
     moved = true;
   }
   return moved;
+}
+
+void SharedMessages::finish_serving() {
+  finish_send(*serving_);
+  serving_ = nullptr;
+  announced_.erase(serving_number_);
 }
 
 bool SharedMessages::read_announcements() {

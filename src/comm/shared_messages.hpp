@@ -86,6 +86,7 @@ class SharedMessages {
   bool serve();
   bool may_trust() const;
   void begin(std::uint64_t number, bool wanted);
+  void finish_serving();
   bool read_announcements();
   bool pull();
   void meet(const OperationPointer& operation, std::uint64_t number, std::size_t bytes, bool in_slot, const std::byte* data);
