@@ -201,6 +201,8 @@ bool SharedMessages::pull() {
       message.begun = moved = true;
       emptied_ = in_.begin;
       in_.emptied.store(emptied_, std::memory_order_seq_cst);
+      // Skipped pieces are room, which the sender may have found none of.
+      doorbell_.ring_if_asleep();
     }
     Operation& operation = *message.operation;
     while (message.done < operation.count && emptied_ != in_.filled.load(std::memory_order_acquire)) {

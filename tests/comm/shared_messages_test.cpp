@@ -128,6 +128,28 @@ TEST_F(TwoEnds, EndASendWhoseMessageIsTakenWholeBetweenTwoLooks) {
   EXPECT_TRUE(same(got[1], data[1]));
 }
 
+TEST_F(TwoEnds, KeepAMessageThatGivesWayToAnotherOne) {
+  const Bytes data[] = {message(0, kRing), message(1, kRing)};
+  Bytes got[] = {Bytes(kRing), Bytes(kRing)};
+  const OperationPointer first = sender.send(data[0], 0);
+  sender.look();
+  const OperationPointer second = sender.send(data[1], 1);
+  const OperationPointer later = receiver.receive(got[1], 1);
+  receiver.look();
+  // Finds no room, and sleeps, before the receiver skips what it does not want.
+  sender.look_until_asleep();
+  look_until_asleep();
+  EXPECT_FALSE(first->done());
+  EXPECT_TRUE(second->done());
+  EXPECT_TRUE(later->done());
+  const OperationPointer earlier = receiver.receive(got[0], 0);
+  look_until_asleep();
+  EXPECT_TRUE(first->done());
+  EXPECT_TRUE(earlier->done());
+  EXPECT_TRUE(same(got[0], data[0]));
+  EXPECT_TRUE(same(got[1], data[1]));
+}
+
 // What one end sends to the other: messages of equal tags keep their order.
 struct Flow {
   static constexpr std::size_t kTags = 4;
