@@ -70,7 +70,9 @@ bool SharedMessages::announce() {
   while (!unannounced_.empty() && announced_count_ - out_.read.load(std::memory_order_acquire) < kSlots) {
     Outgoing outgoing = std::move(unannounced_.front());
     unannounced_.pop_front();
-    const bool in_slot = outgoing.bytes <= kInSlot && in_slots_ - out_.delivered.load(std::memory_order_relaxed) < kUnreceived;
+    // An empty message always lies in its slot: it takes no room there, and that it was taken could not be seen by any piece.
+    const bool in_slot =
+        outgoing.bytes == 0 || (outgoing.bytes <= kInSlot && in_slots_ - out_.delivered.load(std::memory_order_relaxed) < kUnreceived);
     Slot& slot = out_.slots[announced_count_ % kSlots];
     slot.group = outgoing.stream.first;
     slot.tag = outgoing.stream.second;

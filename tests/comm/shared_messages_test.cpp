@@ -150,6 +150,19 @@ TEST_F(TwoEnds, KeepAMessageThatGivesWayToAnotherOne) {
   EXPECT_TRUE(same(got[1], data[1]));
 }
 
+TEST_F(TwoEnds, PassAnEmptyMessageWhereNoOtherSmallOneIsKeptAnyMore) {
+  const Bytes small(1);
+  Bytes empty;
+  while (sender.send(small, 0)->done()) look_until_asleep();
+  const OperationPointer send = sender.send(empty, 1);
+  const OperationPointer receive = receiver.receive(empty, 1);
+  receiver.look();
+  sender.look_until_asleep();
+  look_until_asleep();
+  EXPECT_TRUE(send->done());
+  EXPECT_TRUE(receive->done());
+}
+
 // What one end sends to the other: messages of equal tags keep their order.
 struct Flow {
   static constexpr std::size_t kTags = 4;
