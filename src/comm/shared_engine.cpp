@@ -192,7 +192,9 @@ Channel& SharedEngine::channel_of(const std::shared_ptr<Group::State>& group) {
 SharedMessages& SharedEngine::messages_with(const Operation& operation) {
   const int peer = operation.group->ranks[static_cast<std::size_t>(operation.peer)];
   const auto found = messages_.find(peer);
-  return found != messages_.end() ? found->second : messages_.try_emplace(peer, *this, own_rank_, peer, buffered_).first->second;
+  if (found != messages_.end()) return found->second;
+  const Segment& theirs = segment(peer);
+  return messages_.try_emplace(peer, *this, own_segment().mail_to(peer), theirs.mail_to(own_rank_), theirs.header().doorbell, buffered_).first->second;
 }
 
 void SharedEngine::start(const OperationPointer& operation) {

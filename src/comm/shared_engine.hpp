@@ -69,7 +69,7 @@ class Channel {
   std::vector<Member> members_;
 };
 
-class SharedEngine {
+class SharedEngine final : public SharedMessages::Driver {
  public:
   // `segments` by world rank; empty for ranks of other hosts.
   SharedEngine(Engine& engine, int own_rank, std::vector<Segment> segments);
@@ -81,12 +81,11 @@ class SharedEngine {
   // The task has failed: everything ends.
   void wake();
 
-  // For the messages, while they are driven. An operation has ended:
-  void finish(const OperationPointer& operation, std::shared_ptr<const Error> error = nullptr);
-  // Something is left to do although its operation has ended; until let_go().
-  void hold() { unfinished_.fetch_add(1); }
-  void let_go() { unfinished_.fetch_sub(1); }
-  void fail(const Failure& failure);
+  // For the messages, while they are driven.
+  void finish(const OperationPointer& operation, std::shared_ptr<const Error> error) override;
+  void hold() override { unfinished_.fetch_add(1); }
+  void let_go() override { unfinished_.fetch_sub(1); }
+  void fail(const Failure& failure) override;
 
   const Segment& segment(int world_rank) const { return segments_[static_cast<std::size_t>(world_rank)]; }
   Segment& own_segment() { return segments_[static_cast<std::size_t>(own_rank_)]; }

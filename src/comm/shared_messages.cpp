@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "comm/shared_engine.hpp"
+#include "comm/control.hpp"
 
 namespace tessera::comm {
 namespace {
@@ -19,12 +19,8 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 }  // namespace
 
-SharedMessages::SharedMessages(SharedEngine& engine, int own_rank, int peer, std::size_t& buffered)
-    : engine_(engine),
-      out_(engine.segment(own_rank).mail_to(peer)),
-      in_(engine.segment(peer).mail_to(own_rank)),
-      doorbell_(engine.segment(peer).header().doorbell),
-      buffered_(buffered) {}
+SharedMessages::SharedMessages(Driver& driver, Mail& out, Mail& in, Doorbell& doorbell, std::size_t& buffered)
+    : driver_(driver), out_(out), in_(in), doorbell_(doorbell), buffered_(buffered) {}
 
 void SharedMessages::submit(OperationPointer operation) {
   const Stream stream{operation->group->key, operation->tag};
@@ -47,7 +43,7 @@ void SharedMessages::submit(OperationPointer operation) {
   const Arrived message = std::move(found->second.front());
   found->second.pop_front();
   if (found->second.empty()) arrived_.erase(found);
-  meet(operation, message.number, message.bytes, message.in_slot ? message.data.data() : nullptr);
+  meet(operation, message.number, message.bytes, message.in_slot, message.data.data());
 }
 
 bool SharedMessages::step() {
@@ -74,7 +70,9 @@ bool SharedMessages::announce() {
   while (!unannounced_.empty() && announced_count_ - out_.read.load(std::memory_order_acquire) < kSlots) {
     Outgoing outgoing = std::move(unannounced_.front());
     unannounced_.pop_front();
-    const bool in_slot = outgoing.bytes <= kInSlot && in_slots_ - out_.delivered.load(std::memory_order_relaxed) < kUnreceived;
+    // An empty message always lies in its slot: it takes no room there, and that it was taken could not be seen by any piece.
+    const bool in_slot =
+        outgoing.bytes == 0 || (outgoing.bytes <= kInSlot && in_slots_ - out_.delivered.load(std::memory_order_relaxed) < kUnreceived);
     Slot& slot = out_.slots[announced_count_ % kSlots];
     slot.group = outgoing.stream.first;
     slot.tag = outgoing.stream.second;
@@ -115,6 +113,9 @@ bool SharedMessages::serve() {
   const std::uint64_t wanted = out_.wanted.load(std::memory_order_acquire);
   if (wanted != last_wanted_) {
     last_wanted_ = wanted;
+    // A message that was begun on trust may have been wanted and taken whole since the last look. Then only the next wish is seen, and
+    // that pieces were taken, which are taken of nothing but what is wanted.
+    if (serving_ && serving_number_ != wanted - 1 && out_.emptied.load(std::memory_order_acquire) != out_.begin) finish_serving();
     begin(wanted - 1, true);
   } else if (may_trust()) {
     begin(announced_.begin()->first, false);
@@ -132,12 +133,16 @@ bool SharedMessages::serve() {
     moved = true;
   }
   if (serving_wanted_ && served_ == serving_->bytes) {
-    finish_send(*serving_);
-    serving_ = nullptr;
-    announced_.erase(serving_number_);
+    finish_serving();
     moved = true;
   }
   return moved;
+}
+
+void SharedMessages::finish_serving() {
+  finish_send(*serving_);
+  serving_ = nullptr;
+  announced_.erase(serving_number_);
 }
 
 bool SharedMessages::read_announcements() {
@@ -156,18 +161,18 @@ bool SharedMessages::read_announcements() {
     const OperationPointer operation = std::move(found->second.front());
     found->second.pop_front();
     if (found->second.empty()) receives_.erase(found);
-    meet(operation, read_, slot.bytes, slot.in_slot ? slot.data : nullptr);
+    meet(operation, read_, slot.bytes, slot.in_slot != 0, slot.data);
   }
   in_.read.store(read_, std::memory_order_seq_cst);
   doorbell_.ring_if_asleep();
   return true;
 }
 
-// A receive and its message have met.
-void SharedMessages::meet(const OperationPointer& operation, std::uint64_t number, std::size_t bytes, const std::byte* in_slot) {
+// A receive and its message have met; `data` counts only for one that came in its slot, and may be null for an empty one.
+void SharedMessages::meet(const OperationPointer& operation, std::uint64_t number, std::size_t bytes, bool in_slot, const std::byte* data) {
   if (bytes != operation->count) {
     const std::vector<int>& ranks = operation->group->ranks;
-    engine_.fail({ErrorCode::internal, -1,
+    driver_.fail({ErrorCode::internal, -1,
                   text("rank ", ranks[static_cast<std::size_t>(operation->peer)], " sent ", bytes, " bytes where rank ",
                        ranks[static_cast<std::size_t>(operation->group->rank)], " expected ", operation->count, " bytes in ",
                        operation->description())});
@@ -179,9 +184,9 @@ void SharedMessages::meet(const OperationPointer& operation, std::uint64_t numbe
     incoming_.push_back({.number = number, .operation = operation});
     return;
   }
-  copy_bytes(operation->output, in_slot, bytes);
+  copy_bytes(operation->output, data, bytes);
   in_.delivered.fetch_add(1, std::memory_order_relaxed);
-  engine_.finish(operation);
+  driver_.finish(operation, nullptr);
 }
 
 bool SharedMessages::pull() {
@@ -198,6 +203,8 @@ bool SharedMessages::pull() {
       message.begun = moved = true;
       emptied_ = in_.begin;
       in_.emptied.store(emptied_, std::memory_order_seq_cst);
+      // Skipped pieces are room, which the sender may have found none of.
+      doorbell_.ring_if_asleep();
     }
     Operation& operation = *message.operation;
     while (message.done < operation.count && emptied_ != in_.filled.load(std::memory_order_acquire)) {
@@ -211,7 +218,7 @@ bool SharedMessages::pull() {
     if (message.done < operation.count) return moved;
     const OperationPointer finished = std::move(message.operation);
     incoming_.pop_front();
-    engine_.finish(finished);
+    driver_.finish(finished, nullptr);
   }
   return moved;
 }
@@ -219,9 +226,9 @@ bool SharedMessages::pull() {
 void SharedMessages::finish_send(Outgoing& outgoing) {
   if (outgoing.buffer) {
     buffered_ -= outgoing.bytes;
-    engine_.let_go();
+    driver_.let_go();
   } else {
-    engine_.finish(outgoing.operation);
+    driver_.finish(outgoing.operation, nullptr);
   }
 }
 
@@ -237,8 +244,8 @@ void SharedMessages::buffer_waiting(SteadyClock::time_point now) {
     copy_bytes(outgoing.buffer.get(), outgoing.data, outgoing.bytes);
     outgoing.data = outgoing.buffer.get();
     buffered_ += outgoing.bytes;
-    engine_.hold();
-    engine_.finish(std::exchange(outgoing.operation, nullptr));
+    driver_.hold();
+    driver_.finish(std::exchange(outgoing.operation, nullptr), nullptr);
   };
   for (Outgoing& outgoing : unannounced_) buffer(outgoing);
   for (auto& [number, outgoing] : announced_) buffer(outgoing);
@@ -269,7 +276,7 @@ OperationPointer SharedMessages::overdue(SteadyClock::time_point now) const {
 void SharedMessages::end(const std::shared_ptr<const Error>& reason) {
   const auto end_send = [&](Outgoing& outgoing) {
     if (outgoing.operation) {
-      engine_.finish(outgoing.operation, reason);
+      driver_.finish(outgoing.operation, reason);
     } else {
       finish_send(outgoing);
     }
@@ -279,9 +286,9 @@ void SharedMessages::end(const std::shared_ptr<const Error>& reason) {
   for (Outgoing& outgoing : std::exchange(unannounced_, {})) end_send(outgoing);
   for (auto& [number, outgoing] : std::exchange(announced_, {})) end_send(outgoing);
   for (const auto& [stream, queue] : std::exchange(receives_, {})) {
-    for (const OperationPointer& operation : queue) engine_.finish(operation, reason);
+    for (const OperationPointer& operation : queue) driver_.finish(operation, reason);
   }
-  for (const Incoming& message : std::exchange(incoming_, {})) engine_.finish(message.operation, reason);
+  for (const Incoming& message : std::exchange(incoming_, {})) driver_.finish(message.operation, reason);
 }
 
 }  // namespace tessera::comm

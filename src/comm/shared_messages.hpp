@@ -19,10 +19,28 @@
 
 namespace tessera::comm {
 
+struct Failure;
+
 class SharedMessages {
  public:
-  // `buffered` counts the bytes that all of a rank's sends keep in buffers.
-  SharedMessages(SharedEngine& engine, int own_rank, int peer, std::size_t& buffered);
+  // Who drives these messages; told from within the calls below.
+  class Driver {
+   public:
+    // An operation has ended.
+    virtual void finish(const OperationPointer& operation, std::shared_ptr<const Error> error) = 0;
+    // Something is left to do although its operation has ended; until let_go().
+    virtual void hold() = 0;
+    virtual void let_go() = 0;
+    // Everything has to end.
+    virtual void fail(const Failure& failure) = 0;
+
+   protected:
+    ~Driver() = default;
+  };
+
+  // `out` is the mail from this rank to the peer, `in` the mail from there; `doorbell` is the peer's; `buffered` counts the bytes
+  // that all of a rank's sends keep in buffers.
+  SharedMessages(Driver& driver, Mail& out, Mail& in, Doorbell& doorbell, std::size_t& buffered);
 
   void submit(OperationPointer operation);
   // Does what can be done now; true when anything was.
@@ -68,16 +86,17 @@ class SharedMessages {
   bool serve();
   bool may_trust() const;
   void begin(std::uint64_t number, bool wanted);
+  void finish_serving();
   bool read_announcements();
   bool pull();
-  void meet(const OperationPointer& operation, std::uint64_t number, std::size_t bytes, const std::byte* in_slot);
+  void meet(const OperationPointer& operation, std::uint64_t number, std::size_t bytes, bool in_slot, const std::byte* data);
   void finish_send(Outgoing& outgoing);
   bool may_buffer(const Outgoing& outgoing) const;
 
-  SharedEngine& engine_;
+  Driver& driver_;
   Mail& out_;
   Mail& in_;
-  Doorbell& doorbell_;  // the peer's
+  Doorbell& doorbell_;
   std::size_t& buffered_;
 
   std::deque<Outgoing> unannounced_;
