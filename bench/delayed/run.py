@@ -1,6 +1,6 @@
 """Trains on four emulated hosts with the exchange of gradients at the end of each step, and with it delayed into the next one.
 
-    python bench/delayed/run.py [--bin build/release/bin] [--rounds 3] [--steps 10] [--gbit 1] [--json]
+    python bench/delayed/run.py [--bin build/release/bin] [--rounds 3] [--steps 10] [--gbit 0.3] [--json]
 
 Each plan as two replicas of a pipeline of two stages, and as four replicas. The plans take turns; medians over the steps of all
 rounds, without each run's first two. The losses of both ways are compared digit by digit. Needs root (tools/netlab).
@@ -21,20 +21,14 @@ MODEL = {"arch": "llama", "hidden": 384, "layers": 8, "heads": 6, "kv_heads": 6,
 HOSTS = 4
 CPU = 0.45
 SKIPPED_STEPS = 2
-DEGREES = {"dp 2 x pp 2": {"dp": 2, "pp": 2, "micro_batches": 4}, "dp 4": {"dp": 4, "pp": 1, "micro_batches": 2}}
+DEGREES = {"dp 4": {"dp": 4, "pp": 1, "micro_batches": 1}, "dp 2 x pp 2": {"dp": 2, "pp": 2, "micro_batches": 2}}
 WAYS = [(degrees, delayed) for degrees in DEGREES for delayed in (False, True)]
 
 
-def cluster(gbit):
-    link = {"name": "lab", "bandwidth": f"{gbit} Gbit/s", "latency": "100 us", "shared": True}
-    device = {"name": "host", "vendor": "cpu", "peak": {"fp32": f"{100 * CPU} GFLOP/s"}, "memory": "4 GiB", "memory_bandwidth": f"{20 * CPU} GB/s", "cores": 1}
-    return {"name": "four hosts", "groups": [{"name": "host", "nodes": HOSTS, "inside": "shm", "network": link, "device": device}], "between": link}
-
-
-def plan_for(tessera, way, folder, environment):
+def plan_for(tessera, way, gbit, folder, environment):
     degrees, delayed = way
     job, path = folder / f"{degrees}{delayed}.yaml", folder / f"{degrees}{delayed}.json"
-    job.write_text(json.dumps({"name": "delayed", "model": MODEL, "data": {"source": "synthetic"}, "cluster": "cluster.yaml",
+    job.write_text(json.dumps({"name": "delayed", "model": MODEL, "data": {"source": "synthetic"}, "cluster": {"lab": {"hosts": HOSTS, "gbit": gbit, "cpu": CPU}},
                                "parallel": {"tp": 1, **DEGREES[degrees], "delayed_exchange": delayed},
                                "train": {"steps": 1, "global_batch": 16, "precision": "fp32", "optimizer": {"kind": "adamw", "clip": 0}, "eval": {"sequences": 1}}}))
     done = subprocess.run([tessera, "plan", str(job), "-o", str(path)], capture_output=True, text=True, env=environment)
@@ -48,7 +42,7 @@ def main():
     parser.add_argument("--bin", default=str(ROOT / "build" / "release" / "bin"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--gbit", type=float, default=1)
+    parser.add_argument("--gbit", type=float, default=0.3)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     netlab = load_netlab()
@@ -59,8 +53,7 @@ def main():
     seconds, losses = {way: [] for way in WAYS}, {}
     with tempfile.TemporaryDirectory() as scratch:
         folder, environment = pathlib.Path(scratch), dict(os.environ, TESSERA_CACHE=os.path.join(scratch, "cache"))
-        (folder / "cluster.yaml").write_text(json.dumps(cluster(arguments.gbit)))
-        plans = {way: plan_for(tessera, way, folder, environment) for way in WAYS}
+        plans = {way: plan_for(tessera, way, arguments.gbit, folder, environment) for way in WAYS}
         for turn in range(arguments.rounds):
             for way in WAYS:
                 with netlab.Lab(HOSTS, [arguments.gbit], [CPU] * HOSTS) as lab:

@@ -381,6 +381,11 @@ std::string ConfigNode::to_json() const { return json_of(value_->node).dump(-1, 
 
 std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates) {
   std::optional<std::string> best;
+  // The beginning of a name is meant as that, however long the rest.
+  constexpr std::size_t kBeginning = 3;
+  for (const auto& candidate : candidates)
+    if (word.size() >= kBeginning && candidate.starts_with(word) && (!best || candidate.size() < best->size())) best = candidate;
+  if (best) return best;
   std::size_t best_distance = std::numeric_limits<std::size_t>::max();
   for (const auto& candidate : candidates) {
     std::vector<std::size_t> row(candidate.size() + 1);

@@ -45,10 +45,10 @@ td.number, th.number { text-align: right; white-space: nowrap; }
 #others table { min-width: 860px; }
 #others td:first-child { min-width: 190px; }
 .mosaic { border-collapse: separate; border-spacing: 2px; font-size: 12px; width: 100%; }
-.mosaic th, .mosaic td { border: 0; padding: 2px 4px; text-align: center; vertical-align: middle; white-space: nowrap; }
+.mosaic th, .mosaic td { border: 0; padding: 2px; text-align: center; vertical-align: middle; white-space: nowrap; }
 .mosaic th[scope=row] { text-align: right; position: sticky; left: 0; background: var(--card); padding-right: 8px; font-weight: 400; }
 .mosaic th[scope=row] small { display: block; color: var(--soft); }
-.mosaic td { min-width: 38px; border-radius: 3px; background: var(--faint); color: var(--soft); }
+.mosaic td { min-width: 32px; border-radius: 3px; background: var(--faint); color: var(--soft); }
 .mosaic thead th, .mosaic td { white-space: normal; }
 .mosaic td.on { font-weight: 600; }
 .mosaic tr.first th, .mosaic tr.first td { border-top: 3px solid var(--card); }

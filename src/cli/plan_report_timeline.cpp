@@ -97,8 +97,9 @@ Json json_of(const Row& row, double from, double to, double step) {
   for (const Piece& piece : row.pieces) sums[piece.kind] += piece.end - piece.begin;
   Json spans = Json::array();
   for (const Piece& piece : joined(row.pieces, kShortest * (step - (to - from)))) {
-    if (piece.begin >= from && piece.end <= to) continue;
-    spans.push_back({piece.kind, rounded(piece.begin), rounded(piece.end), piece.micro_batch});
+    if ((piece.begin >= from && piece.end <= to) || piece.begin >= step) continue;
+    // What goes on in the next step ends at the border.
+    spans.push_back({piece.kind, rounded(piece.begin), rounded(std::min(piece.end, step)), piece.micro_batch});
   }
   return {{"label", row.fold.label}, {"place", row.fold.place}, {"spans", spans}, {"sums", sums}};
 }

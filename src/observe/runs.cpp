@@ -12,6 +12,7 @@
 #include "base/file_system.hpp"
 #include "base/log.hpp"
 #include "observe/metrics.hpp"
+#include "plan/plan.hpp"
 
 namespace tessera::observe {
 namespace {
@@ -48,26 +49,19 @@ std::vector<std::int64_t> committed_checkpoints(const std::filesystem::path& fol
   return steps;
 }
 
-// The degrees of the first stage; a plan of stages that differ says so.
+// The degrees of the first blocks; a plan of blocks that differ says so.
 std::string describe_plan(const std::filesystem::path& file) {
   try {
-    const Json plan = Json::parse(read_whole(file));
-    const Json& stages = plan.at("stages");
-    const auto strategy = [](const Json& stage) -> const Json& {
-      const Json& run = stage.at("runs").at(0);
-      return run.contains("strategy") ? run.at("strategy") : run;
-    };
-    const Json& first = strategy(stages.at(0));
-    const bool uniform = std::all_of(stages.begin(), stages.end(), [&](const Json& stage) {
-      return stage.at("runs").size() == 1 && strategy(stage).value("dp", 1) == first.value("dp", 1) &&
-             strategy(stage).value("tp", 1) == first.value("tp", 1);
-    });
-    std::string out =
-        text("dp ", first.value("dp", 1), " x pp ", stages.size(), " x tp ", first.value("tp", 1), uniform ? "" : " and others");
-    if (first.value("zero", 0) > 0) out += text(", zero ", first.value("zero", 0));
-    if (first.contains("recompute") && first.at("recompute") != "none") out += ", recompute " + first.at("recompute").get<std::string>();
-    if (plan.contains("micro_batches")) out += text(", ", plan.at("micro_batches").get<std::int64_t>(), " micro-batches");
-    if (plan.contains("schedule") && stages.size() > 1) out += ", " + plan.at("schedule").get<std::string>();
+    const plan::Plan plan = plan::load_plan(file);
+    const plan::Strategy& first = plan.stages.at(0).runs.front().strategy;
+    bool uniform = true;
+    for (const plan::Stage& stage : plan.stages)
+      for (const plan::StrategyRun& run : stage.runs) uniform = uniform && run.strategy.same_layout(first);
+    std::string out = text("dp ", first.dp, " x pp ", plan.stages.size(), " x tp ", first.tp, uniform ? "" : " and others");
+    if (first.zero > 0) out += text(", zero ", first.zero);
+    if (first.recompute != model::Recompute::none) out += text(", recompute ", model::name_of(first.recompute));
+    out += text(", ", plan.micro_batches, plan.micro_batches == 1 ? " micro-batch" : " micro-batches");
+    if (plan.stages.size() > 1 || plan.delayed_exchange) out += ", " + plan.schedule_text();
     return out;
   } catch (const std::exception&) {
     return {};

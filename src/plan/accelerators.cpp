@@ -61,7 +61,7 @@ class Accelerators {
     if (options_.front) out.front = front();
     out.best = std::move(found_.front().plan);
     out.best_family = std::move(found_.front().family);
-    out.bound = std::min(out.bound, out.best.predicted->step.value);
+    out.bound = may_delay() ? 0 : std::min(out.bound, out.best.predicted->step.value);
     for (std::size_t i = 1; i < found_.size() && static_cast<int>(i) <= options_.top; ++i) out.runners_up.push_back(std::move(found_[i]));
     return out;
   }
@@ -78,9 +78,11 @@ class Accelerators {
 
   void add(const std::string& family, Plan plan) { found_.push_back({delayed_if_faster(std::move(plan)), family}); }
 
-  // Exchanging gradients while the next step begins never takes longer (docs/rooms/plan.md), but is worth it only where it saves time.
+  // The search counts with exchanges at the end of each step, and its bound holds for those alone.
+  bool may_delay() const { return job_.train.optimizer.clip == 0; }
+
   Plan delayed_if_faster(Plan plan) {
-    if (job_.train.optimizer.clip > 0) return plan;
+    if (!may_delay()) return plan;
     Plan delayed = plan;
     delayed.delayed_exchange = true;
     delayed.predicted = predict(delayed, loads_);
@@ -117,7 +119,7 @@ class Accelerators {
   }
 
   // Plans for less memory than there is.
-  std::vector<FrontPoint> front() const {
+  std::vector<FrontPoint> front() {
     Front front;
     const auto add = [&](const Plan& plan, const std::string& family) {
       const Usage usage = fullest(plan, plan.predicted->memory, cluster_);
@@ -129,7 +131,7 @@ class Accelerators {
       space.memory = share;
       const BlockAnswer answer = searched(space, options_.effort / 4, job_, cluster_);
       if (answer.plans.empty()) break;
-      add(answer.plans.front(), "blocks cut one by one");
+      add(delayed_if_faster(answer.plans.front()), "blocks cut one by one");
     }
     return front.points();
   }

@@ -33,7 +33,7 @@ std::vector<FrontPoint> Front::points() const {
 FrontPoint front_point(const Plan& plan, const std::string& family, const Usage& usage) {
   const Strategy& strategy = plan.stages.front().runs.front().strategy;
   std::string detail = text(counted(plan.micro_batches, "micro-batch", "micro-batches"), " of ", plan.micro_batch_text(), ", ",
-                            name_of(plan.schedule));
+                            plan.schedule_text());
   if (strategy.zero > 0) detail += text(", zero ", strategy.zero);
   if (strategy.recompute != model::Recompute::none) detail += text(", recompute ", model::name_of(strategy.recompute));
   return {family, detail, plan.predicted->step, usage.memory, usage.limit};

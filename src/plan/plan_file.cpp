@@ -167,6 +167,7 @@ Plan read_plan(const ConfigNode& node) {
   plan.bucket = Bytes(node.at("bucket_bytes").as_int_between(1, kMostBytes));
   if (const auto delayed = node.find("delayed_exchange")) plan.delayed_exchange = delayed->as_bool();
   if (const auto early = node.find("exchanged_early")) {
+    if (!plan.delayed_exchange) throw early->error("an exchange that is not delayed has no early part", "delayed_exchange: true beside it");
     plan.exchanged_early = early->as_double();
     if (!(plan.exchanged_early >= 0 && plan.exchanged_early <= 1)) throw early->error(text("found ", plan.exchanged_early), "a share from 0 to 1");
   }

@@ -50,7 +50,7 @@ struct FirstPass {
   double stepped = 0;
 };
 
-// Steps in a row after which one is like the next.
+// Steps in a row after which one is like the next: the first has nothing to finish.
 constexpr int kSettled = 4;
 
 class Predictor {

@@ -44,7 +44,8 @@ double Prices::optimizer(std::int64_t parameters, const Place& place) const {
 }
 
 double Prices::collective(const std::string& operation, std::int64_t bytes, int ranks, const cluster::Link& link, profile::Pace pace) const {
-  return profile::collective_time(profile_, operation, Bytes(bytes), ranks, link, pace).value;
+  const bool inside = std::any_of(cluster_.groups.begin(), cluster_.groups.end(), [&](const cluster::ResourceGroup& group) { return &group.inside == &link; });
+  return profile::collective_time(profile_, operation, Bytes(bytes), ranks, link, inside ? profile::Medium::bus : profile::Medium::adapter, pace).value;
 }
 
 std::vector<BlockSegment> Prices::segments(int first, int last, model::Recompute recompute) const {

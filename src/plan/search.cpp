@@ -36,6 +36,8 @@ bool better(const Found& a, const Found& b) {
   return left != right ? left < right : a.simplicity() < b.simplicity();
 }
 
+// What a delayed exchange must save of a step: it costs a little that is not priced (./dev bench delayed).
+constexpr double kWorth = 0.04;
 // Up to so many ways to cut the blocks are all priced.
 constexpr int kMostCuts = 32;
 
@@ -55,7 +57,10 @@ class Search {
       for (const Point& point : points(job_, cluster_, layout)) consider(point);
     if (best_.empty() && too_large_.empty()) throw nothing_divides(job_, cluster_, all);
     if (best_.empty()) throw nothing_fits(job_, cluster_, smallest(), prices_);
-    for (auto& [family, found] : best_) refine(found);
+    for (auto& [family, found] : best_) {
+      refine(found);
+      delay_if_worth_it(found);
+    }
     return result();
   }
 
@@ -144,6 +149,21 @@ class Search {
           improved = true;
         }
       }
+    }
+  }
+
+  // Exchanging gradients in the next step, where nothing asks for the norm of all of them before.
+  void delay_if_worth_it(Found& found) {
+    if (found.point.dp == 1 || job_.train.optimizer.clip > 0 || job_.parallel.kind != model::ParallelChoice::Kind::automatic) return;
+    const double at_once = found.step;
+    for (const double early : kEarly) {
+      Found other = found;
+      other.variant.delayed_exchange = true;
+      other.variant.exchanged_early = early;
+      other.plan = plan_of(job_, cluster_, other.point, other.variant, other.cuts);
+      price(other);
+      add_to_front(other, other.plan.predicted->memory);
+      if (other.step < at_once * (1 - kWorth) && better(other, found)) found = std::move(other);
     }
   }
 

@@ -10,8 +10,6 @@ namespace {
 
 // So many ways to share a micro-batch among groups are tried.
 constexpr std::size_t kMostShares = 12;
-// Shares of the gradients that a delayed exchange sends as they become complete, beside all of them.
-constexpr double kEarly[] = {0.75, 0.5, 0.25};
 
 int fixed_product(const model::ParallelChoice& parallel) { return std::max(1, parallel.dp) * std::max(1, parallel.pp) * std::max(1, parallel.tp); }
 bool all_fixed(const model::ParallelChoice& parallel) { return parallel.dp > 0 && parallel.pp > 0 && parallel.tp > 0; }
@@ -213,12 +211,10 @@ std::vector<Variant> variants(const model::JobSpec& job, const Point& point) {
       if (zero == 1 && point.dp == 1) continue;
       // Degrees that say nothing of `zero` mean no sharding.
       if (parallel.kind == model::ParallelChoice::Kind::degrees && point.dp > 1 && zero != parallel.zero) continue;
-      for (const bool delayed : {false, true}) {
-        // Delayed only where nothing asks for the norm of all gradients, and there is something to exchange.
-        if (parallel.kind == model::ParallelChoice::Kind::degrees ? delayed != parallel.delayed_exchange : delayed && (job.train.optimizer.clip > 0 || point.dp == 1)) continue;
-        out.push_back({schedule, zero, delayed});
-        if (delayed && point.dp > 1)
-          for (const double early : kEarly) out.push_back({schedule, zero, delayed, early});
+      if (!parallel.delayed_exchange) {
+        out.push_back({schedule, zero});
+      } else {
+        for (const double early : kEarly) out.push_back({schedule, zero, true, early});
       }
     }
   }

@@ -49,6 +49,9 @@ struct Variant {
   double exchanged_early = 1;
 };
 
+// Shares of the gradients that a delayed exchange sends as they become complete.
+inline constexpr double kEarly[] = {1, 0.75, 0.5, 0.25};
+
 // Worker layouts that the job's `cluster:` and `parallel:` leave open, fewest workers first.
 std::vector<WorkerLayout> layouts(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const std::vector<std::string>& vendors);
 // Throws invalid_config at the line of `parallel` when what is fixed there cannot divide.

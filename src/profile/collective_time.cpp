@@ -20,19 +20,15 @@ Ring ring_of(const std::string& operation, int ranks) {
   throw Error(ErrorCode::internal, "no communication is called " + operation);
 }
 
-// What the wire carries of each byte of the buffer, one rank's or (behind a shared link) all ranks' together.
-double moved(const Ring& ring, int ranks, const cluster::Link& link, bool send) {
-  return ring.steps * ring.share * (link.shared && !send ? ranks : 1);
-}
-
-Seconds estimate(const std::string& operation, double bytes, int ranks, const cluster::Link& link) {
+Seconds estimate(const std::string& operation, double bytes, int ranks, const cluster::Link& link, Medium medium) {
   const Ring ring = ring_of(operation, ranks);
-  const double wire = bytes * moved(ring, ranks, link, operation == "send") / link.bandwidth.value;
+  const bool together = link.shared && medium == Medium::bus && operation != "send";
+  const double wire = bytes * ring.steps * ring.share * (together ? ranks : 1) / link.bandwidth.value;
   const double by_ring = ring.steps * link.latency.value + wire;
   if (operation != "all_reduce") return Seconds(by_ring);
   // Small buffers go up and down a binary tree.
   const double levels = std::ceil(std::log2(static_cast<double>(ranks)));
-  const double by_tree = 2 * levels * (link.latency.value + bytes * (link.shared ? ranks / 2.0 : 1.0) / link.bandwidth.value);
+  const double by_tree = 2 * levels * (link.latency.value + bytes * (together ? ranks / 2.0 : 1.0) / link.bandwidth.value);
   return Seconds(std::min(by_ring, by_tree));
 }
 
@@ -70,15 +66,15 @@ double in_turn_at(const CommSample& sample, double bytes) {
 
 }  // namespace
 
-Seconds collective_time(const Profile& profile, const std::string& operation, Bytes bytes, int ranks, const cluster::Link& link, Pace pace) {
+Seconds collective_time(const Profile& profile, const std::string& operation, Bytes bytes, int ranks, const cluster::Link& link, Medium medium, Pace pace) {
   if (ranks < 2) return Seconds(0);
   const double size = static_cast<double>(bytes.value);
   const CommSample* sample = sample_of(profile, operation, ranks, link);
-  if (sample == nullptr) return estimate(operation, size, ranks, link);
+  if (sample == nullptr) return estimate(operation, size, ranks, link, medium);
   const double measured = pace == Pace::alone ? alone_at(*sample, size) : in_turn_at(*sample, size);
   // A message concerns two ranks, however many were there when it was measured.
   if (sample->ranks == ranks || operation == "send") return Seconds(measured);
-  return Seconds(measured * estimate(operation, size, ranks, link).value / estimate(operation, size, sample->ranks, link).value);
+  return Seconds(measured * estimate(operation, size, ranks, link, medium).value / estimate(operation, size, sample->ranks, link, medium).value);
 }
 
 Overlap overlap_of(const Profile& profile, const std::string& operation, int ranks, const cluster::Link& link) {

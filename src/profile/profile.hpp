@@ -80,7 +80,10 @@ BlockTime block_time(const Profile& profile, const model::BlockSpec& block, cons
 // `in_turn`: as it takes where it alternates with computing: the ranks then do not come at the same moment, and who has waited
 // may compute faster for a while.
 enum class Pace { alone, in_turn };
-Seconds collective_time(const Profile& profile, const std::string& operation, Bytes bytes, int ranks, const cluster::Link& link, Pace pace = Pace::alone);
+// `medium`: what ranks share a shared link. A host's bus carries what all of them move. A host's network adapter carries what one
+// does: a ring that goes from host to host enters and leaves each once, and rings side by side are for the caller to count.
+enum class Medium { bus, adapter };
+Seconds collective_time(const Profile& profile, const std::string& operation, Bytes bytes, int ranks, const cluster::Link& link, Medium medium, Pace pace = Pace::alone);
 // How many times longer computing takes beside this communication, and the other way round.
 struct Overlap {
   double slows = 1;

@@ -93,10 +93,6 @@ class Runner {
   std::vector<bool> queued_;
 };
 
-}  // namespace
-
-namespace {
-
 // Of delayed programs two steps in a row, which is all that waits for each other.
 void check_run(const std::vector<Program>& programs, const std::function<int(int rank)>& program_of) {
   if (std::none_of(programs.begin(), programs.end(), [](const Program& program) { return program.delayed; })) return Runner(programs, program_of).run();

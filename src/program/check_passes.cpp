@@ -1,6 +1,7 @@
 #include "program/check_passes.hpp"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 namespace tessera::program {
@@ -39,11 +40,17 @@ class PassCheck {
   }
 
   void run() {
+    // A bucket's exchanges wait for each other in their order.
+    if (program_.delayed)
+      for (std::size_t i = 0; i < program_.instructions.size(); ++i)
+        if (const Instruction& each = program_.instructions[i]; each.op == Op::reduce_gradients || each.op == Op::reduce_tied) exchanges_[each.bucket] = static_cast<int>(i);
     for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
       const int index = static_cast<int>(i);
       const Instruction& instruction = program_.instructions[i];
       for (const int dependency : instruction.after)
         if (dependency < 0 || dependency >= index) refuse(program_, index, text("depends on instruction ", dependency, ", which does not come before it"));
+      for (const int dependency : instruction.after_previous)
+        if (dependency < 0 || dependency >= static_cast<int>(program_.instructions.size())) refuse(program_, index, text("depends on instruction ", dependency, " of the step before, which does not exist"));
       switch (instruction.op) {
         case Op::forward: forward(index, instruction); break;
         case Op::backward: backward(index, instruction, true, true); break;
@@ -55,10 +62,10 @@ class PassCheck {
         case Op::receive_gradient: receive(index, instruction); break;
         case Op::optimizer_step:
           if (!stepped_.insert(instruction.bucket).second) refuse(program_, index, "steps its bucket a second time");
-          if (program_.delayed) {
-            after_exchange(index, instruction);
-            if (!program_.buckets[instruction.bucket].sharded) ready_.insert(instruction.bucket);
-          }
+          if (program_.delayed) finishes(index, instruction);
+          break;
+        case Op::gather_parameters:
+          if (program_.delayed) finishes(index, instruction);
           break;
         default: break;
       }
@@ -143,17 +150,19 @@ class PassCheck {
     }
   }
 
-  // A late step waits for all exchanges of its bucket.
-  void after_exchange(int index, const Instruction& step) {
-    for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
-      const Instruction& other = program_.instructions[i];
-      if ((other.op != Op::reduce_gradients && other.op != Op::reduce_tied) || other.bucket != step.bucket) continue;
-      const bool last = std::none_of(program_.instructions.begin(), program_.instructions.end(), [&](const Instruction& behind) {
-        return behind.bucket == step.bucket && std::find(behind.after.begin(), behind.after.end(), static_cast<int>(i)) != behind.after.end();
-      });
-      if (last && std::find(step.after_previous.begin(), step.after_previous.end(), static_cast<int>(i)) == step.after_previous.end())
-        refuse(program_, index, text("does not wait for instruction ", i, " of the step before, which exchanges its bucket"));
+  // What a step and its gather wait for, where they finish the step before: the exchange that is the last of the bucket.
+  void finishes(int index, const Instruction& instruction) {
+    if (!instruction.finishes_previous) refuse(program_, index, "finishes the step before, but is not marked so");
+    if (instruction.op == Op::gather_parameters) {
+      const auto steps = [&](int before) { return program_.instructions[before].op == Op::optimizer_step && program_.instructions[before].bucket == instruction.bucket; };
+      if (std::none_of(instruction.after.begin(), instruction.after.end(), steps)) refuse(program_, index, "does not wait for the step of its bucket");
+      return;
     }
+    const auto last = exchanges_.find(instruction.bucket);
+    const std::vector<int>& waits = instruction.after_previous;
+    if (last != exchanges_.end() && std::find(waits.begin(), waits.end(), last->second) == waits.end())
+      refuse(program_, index, text("does not wait for instruction ", last->second, " of the step before, which exchanges its bucket"));
+    if (!program_.buckets[instruction.bucket].sharded) ready_.insert(instruction.bucket);
   }
 
   // A message leaves after the pass that made it.
@@ -184,6 +193,7 @@ class PassCheck {
   int block_count_;
   std::vector<std::vector<Progress>> progress_;  // by chunk, micro-batch
   std::set<int> stepped_;
+  std::map<int, int> exchanges_;                 // delayed: bucket -> the last instruction that exchanges it
   std::set<int> ready_;                          // delayed: buckets whose parameters may be used
 };
 

@@ -45,8 +45,8 @@ std::vector<int> identity(std::size_t count) {
   return out;
 }
 
-// Steps in a row after which one is like the next.
-constexpr int kSettled = 3;
+// Steps in a row after which one is like the next: the first has nothing to finish.
+constexpr int kSettled = 4;
 
 // The last of several steps in a row of programs whose exchanges go on in the next step: what it adds to those before it.
 Result run_settled(const std::vector<program::Program>& programs, const std::function<int(int)>& program_of, Costs& costs) {
@@ -65,8 +65,19 @@ Result run_settled(const std::vector<program::Program>& programs, const std::fun
   for (std::size_t r = 0; r < out.ranks.size(); ++r) {
     RankResult& rank = out.ranks[r];
     rank.busy -= before.ranks[r].busy;
-    rank.passes -= before.ranks[r].passes;
     rank.exposed = out.step - rank.busy;
+    Seconds first;
+    Seconds last;
+    bool passed = false;
+    for (const Span& span : out.spans) {
+      if (span.rank != programs[r].rank) continue;
+      const program::Op op = programs[r].instructions[span.instruction].op;
+      if (!program::is_compute(op) || op == program::Op::optimizer_step) continue;
+      if (!passed) first = span.begin;
+      passed = true;
+      last = std::max(last, span.end);
+    }
+    rank.passes = last - first;
   }
   return out;
 }

@@ -34,11 +34,15 @@ Executor::Executor(program::Program program, const model::ModelSpec& model, mode
     groups_.push_back(comm.group(group.ranks, group.name + (program_.training ? "" : ".evaluation")));
 }
 
-Executor::~Executor() {
-  try {
-    if (unfinished_) wait_for_exchange();
-  } catch (const Error&) {  // who lost a peer has heard of it elsewhere
-  }
+void Executor::settle() noexcept {
+  for (const auto* all : {&previous_, &handles_})
+    for (const auto& handles : *all)
+      for (const auto& handle : handles) {
+        try {
+          handle.wait();
+        } catch (const std::exception&) {  // who lost a peer hears of it elsewhere
+        }
+      }
 }
 
 void Executor::begin() {
@@ -53,7 +57,6 @@ void Executor::begin() {
   begins_.assign(count, 0);
   buffers_.assign(count, {});
   pending_.clear();
-  spans_.clear();
   scalars_.assign(4, 0.0);
   step_start_ = real_clock().now().value;
 }
@@ -61,6 +64,7 @@ void Executor::begin() {
 Scalars Executor::run(const std::vector<nn::Batch>& batches, double loss_scale, bool wish_to_stop, const Step& step) {
   const std::size_t count = program_.instructions.size();
   begin();
+  spans_.clear();
   wish_to_stop_ = wish_to_stop ? 1 : 0;
   const auto left_out = [&](const Instruction& instruction) { return instruction.finishes_previous && !unfinished_; };
   // What can go beside computing starts as soon as it may, wherever it stands in the program.
@@ -88,10 +92,14 @@ Scalars Executor::run(const std::vector<nn::Batch>& batches, double loss_scale, 
       complete(static_cast<int>(i));
   }
   for (std::size_t i = 0; i < count; ++i)
-    for (const auto& handle : handles_[i])
-      if (handle.done()) spans_.push_back({static_cast<int>(i), begins_[i], begins_[i] + handle.elapsed().value});
+    if (!goes_on(static_cast<int>(i))) add_spans(static_cast<int>(i));
   unfinished_ = program_.delayed;
   return {scalars_[0], scalars_[1], scalars_[2], scalars_[3]};
+}
+
+// Of communication that is over.
+void Executor::add_spans(int index) {
+  for (const auto& handle : handles_[index]) spans_.push_back({index, begins_[index], begins_[index] + handle.elapsed().value});
 }
 
 // Into the next run.
@@ -114,6 +122,9 @@ void Executor::wait_for_exchange() {
 
 double Executor::finish(const Step& step) {
   if (!unfinished_) return 0;
+  wait_for_exchange();
+  for (std::size_t i = 0; i < handles_.size(); ++i)
+    if (goes_on(static_cast<int>(i))) add_spans(static_cast<int>(i));
   begin();
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
     const Instruction& instruction = program_.instructions[i];
@@ -247,7 +258,6 @@ void Executor::complete(int index) {
 }
 
 void Executor::ensure_started(int index) {
-  if (program::is_compute(program_.instructions[index].op)) return;
   start_ready();
   while (!started_[index]) {
     for (int dependency : program_.instructions[pending_.front()].after)

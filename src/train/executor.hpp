@@ -32,9 +32,6 @@ struct InstructionSpan {
 class Executor {
  public:
   Executor(program::Program program, const model::ModelSpec& model, model::Precision precision, Store& store, comm::Communicator& comm);
-  ~Executor();  // waits for what goes on in the store's buffers
-  Executor(const Executor&) = delete;
-  Executor& operator=(const Executor&) = delete;
 
   // Called for each optimizer_step instruction. With a delayed exchange it steps with the gradients of the run before, and the
   // scalars are not known yet.
@@ -48,11 +45,13 @@ class Executor {
   bool unfinished() const { return unfinished_; }
   // Waits for them, so that the buckets hold the gradients of the last run.
   void wait_for_exchange();
+  // Waits until nothing of any run is under way in the store's buffers, whether it ended well or not.
+  void settle() noexcept;
   // Then makes the steps that the next run would begin with. Returns this rank's part of the squared norm.
   double finish(const Step& step);
 
   const program::Program& program() const { return program_; }
-  // Of the last run.
+  // Of the last run; its exchanges that go on in the next one are there once it is finished.
   const std::vector<InstructionSpan>& spans() const { return spans_; }
 
  private:
@@ -64,6 +63,7 @@ class Executor {
   bool goes_on(int index) const;
   void wait_for_previous(int index);
   void ensure_started(int index);
+  void add_spans(int index);
   void forward(const program::Instruction& instruction, nn::Pass& pass);
   void backward(const program::Instruction& instruction, nn::Pass& pass);
   void start(int index);

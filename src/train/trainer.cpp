@@ -23,6 +23,7 @@ struct Trainer::Impl {
   Executor executor;
   std::int64_t step = 0;
   std::int64_t tokens = 0;
+  std::optional<double> finished_norm;  // squared, of a step that finish() has made
 
   Impl(const model::JobSpec& job, const plan::Plan& plan, const data::Dataset& dataset, comm::Communicator& comm)
       : job(job), plan(plan), dataset(dataset), comm(comm), seq(job.model.dim("seq")),
@@ -56,7 +57,7 @@ struct Trainer::Impl {
 
 Trainer::Trainer(const model::JobSpec& job, const plan::Plan& plan, const data::Dataset& dataset, comm::Communicator& comm)
     : impl_(std::make_unique<Impl>(job, plan, dataset, comm)) {}
-Trainer::~Trainer() = default;
+Trainer::~Trainer() { impl_->executor.settle(); }
 
 namespace {
 
@@ -68,12 +69,14 @@ namespace {
 }  // namespace
 
 void Trainer::initialize() {
+  ensure(!impl_->executor.unfinished(), "parameters are set before the first step");
   impl_->store.initialize(impl_->job.train.seed);
   impl_->step = 0;
   impl_->tokens = 0;
 }
 
 void Trainer::load(const std::filesystem::path& checkpoint, bool whole) {
+  ensure(!impl_->executor.unfinished(), "parameters are set before the first step");
   const checkpoint::Reader reader(checkpoint);
   const std::string expected = impl_->job.model.fingerprint();
   if (reader.state().model_fingerprint != expected)
@@ -127,6 +130,7 @@ void Trainer::save(FileSystem& files, const std::filesystem::path& folder, std::
 }
 
 void Trainer::save_gradients(FileSystem& files, const std::filesystem::path& folder) {
+  ensure(impl_->executor.unfinished() || !impl_->plan.delayed_exchange, "late gradients are saved before the step that uses them is made");
   impl_->executor.wait_for_exchange();
   checkpoint::State state;
   state.step = impl_->step;
@@ -166,7 +170,7 @@ StepReport Trainer::step(bool wish_to_stop) {
   });
   report.loss = scalars.loss / scalars.tokens;
   if (delayed && !std::isfinite(scalars.squared_norm)) refuse_infinite(self.step - 1);
-  report.grad_norm = delayed && first ? std::numeric_limits<double>::quiet_NaN() : std::sqrt(scalars.squared_norm);
+  report.grad_norm = std::sqrt(delayed && first ? self.finished_norm.value_or(std::numeric_limits<double>::quiet_NaN()) : scalars.squared_norm);
   report.skipped = !std::isfinite(scalars.squared_norm);
   report.stop = scalars.stop > 0;
   report.peak_memory = peak_resident();
@@ -182,6 +186,7 @@ void Trainer::finish() {
   double squared = self.executor.finish([&](int bucket, const Scalars&) { self.step_late(bucket, self.step - 1); });
   self.comm.world().all_reduce(&squared, 1, comm::DataType::f64).wait();
   if (!std::isfinite(squared)) refuse_infinite(self.step - 1);
+  self.finished_norm = squared;
 }
 
 EvaluationReport Trainer::evaluate(std::int64_t sequences) {

@@ -21,7 +21,7 @@ struct StepReport {
   double loss = 0;             // mean over the global batch's tokens, in nats
   std::int64_t tokens = 0;     // of this step
   Seconds seconds;
-  double grad_norm = 0;        // before clipping; with a delayed exchange that of the step before, NaN in the first
+  double grad_norm = 0;        // before clipping; with a delayed exchange that of the step before, NaN in the first of a run
   double lr = 0;
   bool skipped = false;        // the gradient was not finite: no parameter was changed, on any rank
   bool stop = false;           // some rank was asked to stop
@@ -38,6 +38,7 @@ class Trainer {
  public:
   // The plan must have passed plan::check. The job, the dataset and the communicator must outlive the Trainer.
   Trainer(const model::JobSpec& job, const plan::Plan& plan, const data::Dataset& dataset, comm::Communicator& comm);
+  // Waits for what is under way in its buffers: after an error, abort the communicator first.
   ~Trainer();
 
   void initialize();                                   // weights from the seed, step 0
@@ -45,7 +46,7 @@ class Trainer {
   void load(const std::filesystem::path& checkpoint, bool whole = true);
   // A complete checkpoint under `folder`, of the steps made so far; all ranks return when it is committed.
   void save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep);
-  // The gradients of the last step as a checkpoint in `folder`.
+  // The gradients of the last step as a checkpoint in `folder`; with a delayed exchange only before finish().
   void save_gradients(FileSystem& files, const std::filesystem::path& folder);
 
   std::int64_t next_step() const;

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <memory>
+#include <optional>
 #include <torch/version.h>
 
 #include "base/config.hpp"
@@ -147,9 +149,12 @@ void train_rank(const TrainArguments& arguments) {
                 text("a plan for the ", arguments.rank.world, " ranks that were started"), "start as many workers as the plan has ranks, or make another plan");
   real_file_system().create_directories(run / "memory");
   const auto comm = arguments.rank.connect(job.name);
+  // Destroyed after an error has been told to the other ranks.
+  std::unique_ptr<data::Dataset> dataset;
+  std::optional<train::Trainer> held;
   try {
-    const auto dataset = data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
-    train::Trainer trainer(job, plan, *dataset, *comm);
+    dataset = data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+    train::Trainer& trainer = held.emplace(job, plan, *dataset, *comm);
     const std::filesystem::path checkpoints = run / "checkpoints";
     if (arguments.resume) {
       // Rank 0 looks, so that all ranks load the same one.

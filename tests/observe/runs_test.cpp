@@ -8,6 +8,7 @@
 #include "base/file_system.hpp"
 #include "base/temporary_folder.hpp"
 #include "observe/run.hpp"
+#include "plan/plan.hpp"
 
 namespace tessera::observe {
 namespace {
@@ -21,9 +22,12 @@ void write(const std::filesystem::path& path, const std::string& content) {
 void make_run(const std::filesystem::path& run, const std::string& lr, double loss, double seconds) {
   write(run / "train.yaml",
         "name: " + run.filename().string() + "\nmodel: {arch: llama, hidden: 64}\ntrain: {steps: 10, optimizer: {lr: " + lr + "}}\n");
-  write(run / "plan.json", R"({"format": "tessera-plan", "micro_batches": 4, "schedule": "1f1b", "stages": [)"
-                           R"({"ranks": [0, 1], "runs": [{"blocks": [0, 3], "dp": 2, "tp": 1, "zero": 1, "recompute": "none"}]},)"
-                           R"({"ranks": [2, 3], "runs": [{"blocks": [3, 6], "dp": 2, "tp": 1, "zero": 1, "recompute": "none"}]}]})");
+  plan::Plan plan;
+  plan.micro_batches = 4;
+  plan.global_batch = 8;
+  plan.ranks.resize(4);
+  plan.stages = {{{0, 1}, {{0, 3, {.dp = 2, .zero = 1}}}}, {{2, 3}, {{3, 6, {.dp = 2, .zero = 1}}}}};
+  write(run / "plan.json", plan::to_json(plan));
   RunWriter writer(run, 0);
   for (int step = 0; step < 5; ++step) {
     const double slow = step == 2 ? 10 : 1;

@@ -46,6 +46,8 @@ Plan any_plan() {
   plan.global_batch = 1 + number(1 << 20);
   plan.micro_batches = 1 + number(1 << 10);
   plan.bucket = Bytes(1 + number(1 << 30));
+  plan.delayed_exchange = *rc::gen::arbitrary<bool>();
+  if (plan.delayed_exchange) plan.exchanged_early = number(1000) / 999.0;
   for (int i = number(9); i >= 0; --i) plan.ranks.push_back({number(4), number(100), number(16), 1 + number(64)});
   for (int i = number(4); i >= 0; --i) {
     Stage stage;
@@ -84,6 +86,7 @@ RC_GTEST_PROP(PlanFile, ReadsBackWhatWasWritten, ()) {
   }
   RC_ASSERT(again.schedule == plan.schedule);
   RC_ASSERT(again.order == plan.order);
+  RC_ASSERT(again.delayed_exchange == plan.delayed_exchange && again.exchanged_early == plan.exchanged_early);
   RC_ASSERT(again.predicted.has_value() == plan.predicted.has_value());
   if (plan.predicted) RC_ASSERT(again.predicted->step == plan.predicted->step && again.predicted->memory == plan.predicted->memory);
 }
@@ -103,6 +106,14 @@ TEST_F(EditedPlan, IsRefusedWithTheLineWhenADegreeDoesNotDivide) {
 
 TEST_F(EditedPlan, IsRefusedWhenMicroBatchesDoNotDivide) {
   EXPECT_THAT(refusal("\"micro_batches\": 2", "\"micro_batches\": 3").what(), HasSubstr("nearest: micro_batches 2"));
+}
+
+TEST_F(EditedPlan, DelaysNoExchangeWhereGradientsAreClipped) {
+  const std::string delayed = "\"bucket_bytes\": 26214400, \"delayed_exchange\": true, \"exchanged_early\": ";
+  EXPECT_THAT(refusal("\"bucket_bytes\": 26214400", delayed + "0.5").expected(), HasSubstr("train.optimizer.clip: 0"));
+  EXPECT_THAT(refusal("\"bucket_bytes\": 26214400", delayed + "1.5").expected(), HasSubstr("a share from 0 to 1"));
+  job.train.optimizer.clip = 0;
+  EXPECT_NO_THROW(check(read(replaced(json, "\"bucket_bytes\": 26214400", delayed + "0.5")), job, cluster));
 }
 
 TEST_F(EditedPlan, IsRefusedWhenABlockIsLeftOutOrDoubled) {

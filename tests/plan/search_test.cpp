@@ -211,6 +211,29 @@ TEST(Search, PrefersFewerWorkersAcrossASlowNetwork) {
   EXPECT_EQ(search(job, cluster, {}).best.world_size(), 1);
 }
 
+TEST(Search, DelaysTheExchangeWhereTheLinkIsSlowAndNothingIsClipped) {
+  auto job = job_of({.layers = 4, .hidden = 512, .heads = 8, .kv_heads = 8, .ffn = 2048, .seq = 256, .global_batch = 8, .cluster = "{lab: {hosts: 2, gbit: 1, cpu: 1}}"});
+  auto cluster = cpu_cluster(1, 2);
+  cluster.groups[0].network.bandwidth = BytesPerSecond(60e6);
+  const Plan at_once = search(job, cluster, {}).best;
+  EXPECT_FALSE(at_once.delayed_exchange);
+  job.train.optimizer.clip = 0;
+  const Plan delayed = search(job, cluster, {}).best;
+  check(delayed, job, cluster);
+  ASSERT_TRUE(delayed.delayed_exchange) << to_json(delayed);
+  EXPECT_LT(delayed.predicted->step, at_once.predicted->step);
+  EXPECT_THAT(explain(search(job, cluster, {}), job.model, cluster), HasSubstr("gradient exchange delayed"));
+  cluster.groups[0].network.bandwidth = BytesPerSecond(1e12);
+  EXPECT_FALSE(search(job, cluster, {}).best.delayed_exchange);
+}
+
+TEST(Search, SaysThatNothingCanBeClippedByANormThatComesTooLate) {
+  const auto job = job_of({.parallel = "{dp: 2, delayed_exchange: true}"});
+  const Error error = tessera::testing::error_of([&] { search(job, cpu_cluster(2), {}); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_config);
+  EXPECT_THAT(error.expected(), HasSubstr("train.optimizer.clip: 0"));
+}
+
 // One host of 8 cores and one of 4.
 cluster::ClusterSpec two_hosts(const std::string& between) {
   return cluster::read_cluster(ConfigNode::parse("name: two hosts\nbetween: " + between + "\ngroups:\n"

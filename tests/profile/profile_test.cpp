@@ -135,29 +135,31 @@ cluster::Link wire(bool shared) { return {"net", BytesPerSecond(1e9), Seconds(1e
 TEST(CollectiveTime, FollowsTheRingForLargeBuffers) {
   const Bytes size(1 << 30);
   const double bytes = static_cast<double>(size.value);
-  EXPECT_NEAR(collective_time({}, "all_reduce", size, 4, wire(false)).value, 6 * 1e-5 + 1.5 * bytes / 1e9, 1e-6);
-  EXPECT_NEAR(collective_time({}, "reduce_scatter", size, 4, wire(false)).value, 3 * 1e-5 + 0.75 * bytes / 1e9, 1e-6);
-  EXPECT_NEAR(collective_time({}, "all_gather", size, 4, wire(false)).value, 3 * 1e-5 + 0.75 * bytes / 1e9, 1e-6);
-  EXPECT_NEAR(collective_time({}, "send", size, 2, wire(false)).value, 1e-5 + bytes / 1e9, 1e-6);
+  EXPECT_NEAR(collective_time({}, "all_reduce", size, 4, wire(false), Medium::bus).value, 6 * 1e-5 + 1.5 * bytes / 1e9, 1e-6);
+  EXPECT_NEAR(collective_time({}, "reduce_scatter", size, 4, wire(false), Medium::bus).value, 3 * 1e-5 + 0.75 * bytes / 1e9, 1e-6);
+  EXPECT_NEAR(collective_time({}, "all_gather", size, 4, wire(false), Medium::bus).value, 3 * 1e-5 + 0.75 * bytes / 1e9, 1e-6);
+  EXPECT_NEAR(collective_time({}, "send", size, 2, wire(false), Medium::bus).value, 1e-5 + bytes / 1e9, 1e-6);
 }
 
-TEST(CollectiveTime, OfOneRankIsNothing) { EXPECT_EQ(collective_time({}, "all_reduce", Bytes(1 << 20), 1, wire(false)).value, 0); }
+TEST(CollectiveTime, OfOneRankIsNothing) { EXPECT_EQ(collective_time({}, "all_reduce", Bytes(1 << 20), 1, wire(false), Medium::bus).value, 0); }
 
 TEST(CollectiveTime, OfSmallBuffersDependsOnLatencyByTheLogarithm) {
-  EXPECT_NEAR(collective_time({}, "all_reduce", Bytes(8), 16, wire(false)).value, 8 * 1e-5, 1e-6);
+  EXPECT_NEAR(collective_time({}, "all_reduce", Bytes(8), 16, wire(false), Medium::bus).value, 8 * 1e-5, 1e-6);
 }
 
 TEST(CollectiveTime, OnASharedLinkIsSlower) {
-  EXPECT_GT(collective_time({}, "all_reduce", Bytes(1 << 26), 4, wire(true)), collective_time({}, "all_reduce", Bytes(1 << 26), 4, wire(false)));
+  EXPECT_GT(collective_time({}, "all_reduce", Bytes(1 << 26), 4, wire(true), Medium::bus), collective_time({}, "all_reduce", Bytes(1 << 26), 4, wire(false), Medium::bus));
+  // An adapter carries what one host sends and receives.
+  EXPECT_EQ(collective_time({}, "all_reduce", Bytes(1 << 26), 4, wire(true), Medium::adapter), collective_time({}, "all_reduce", Bytes(1 << 26), 4, wire(false), Medium::adapter));
 }
 
 TEST(CollectiveTime, UsesTheFitOfTheSameLinkAndOperation) {
   Profile profile;
   profile.communication = {{"all_reduce", "net", 4, Seconds(1e-3), BytesPerSecond(1e8)}, {"all_reduce", "other", 4, Seconds(9), BytesPerSecond(1)}};
-  EXPECT_NEAR(collective_time(profile, "all_reduce", Bytes(100'000'000), 4, wire(false)).value, 1.001, 1e-9);
-  EXPECT_LT(collective_time(profile, "all_gather", Bytes(100'000'000), 4, wire(false)).value, 0.5);
+  EXPECT_NEAR(collective_time(profile, "all_reduce", Bytes(100'000'000), 4, wire(false), Medium::bus).value, 1.001, 1e-9);
+  EXPECT_LT(collective_time(profile, "all_gather", Bytes(100'000'000), 4, wire(false), Medium::bus).value, 0.5);
   // Other ranks: the fit, scaled as the ring says.
-  const double eight = collective_time(profile, "all_reduce", Bytes(100'000'000), 8, wire(false)).value;
+  const double eight = collective_time(profile, "all_reduce", Bytes(100'000'000), 8, wire(false), Medium::bus).value;
   EXPECT_GT(eight, 1.001);
   EXPECT_LT(eight, 1.3);
 }
@@ -167,13 +169,13 @@ TEST(CollectiveTime, IsReadBetweenTheMeasuredSizes) {
   profile.communication = {{"send", "net", 2, Seconds(9), BytesPerSecond(1)}};
   profile.communication[0].points = {{Bytes(1000), {0.1, 0.1, 0.1}}, {Bytes(3000), {0.3, 0.3, 0.3}}};
   profile.communication[0].in_turn = {{Bytes(2000), {0.15, 0.15, 0.15}}, {Bytes(3000), {0.2, 0.2, 0.2}}};
-  EXPECT_DOUBLE_EQ(collective_time(profile, "send", Bytes(10), 2, wire(false)).value, 0.1);
-  EXPECT_DOUBLE_EQ(collective_time(profile, "send", Bytes(2000), 2, wire(false)).value, 0.2);
-  EXPECT_DOUBLE_EQ(collective_time(profile, "send", Bytes(5000), 2, wire(false)).value, 0.5);
+  EXPECT_DOUBLE_EQ(collective_time(profile, "send", Bytes(10), 2, wire(false), Medium::bus).value, 0.1);
+  EXPECT_DOUBLE_EQ(collective_time(profile, "send", Bytes(2000), 2, wire(false), Medium::bus).value, 0.2);
+  EXPECT_DOUBLE_EQ(collective_time(profile, "send", Bytes(5000), 2, wire(false), Medium::bus).value, 0.5);
   // In turn with computing it is faster, beyond the sizes where that was measured by as much as there; never less than nothing.
-  EXPECT_NEAR(collective_time(profile, "send", Bytes(2500), 2, wire(false), Pace::in_turn).value, 0.175, 1e-9);
-  EXPECT_NEAR(collective_time(profile, "send", Bytes(5000), 2, wire(false), Pace::in_turn).value, 0.4, 1e-5);
-  EXPECT_GT(collective_time(profile, "send", Bytes(10), 2, wire(false), Pace::in_turn).value, 0);
+  EXPECT_NEAR(collective_time(profile, "send", Bytes(2500), 2, wire(false), Medium::bus, Pace::in_turn).value, 0.175, 1e-9);
+  EXPECT_NEAR(collective_time(profile, "send", Bytes(5000), 2, wire(false), Medium::bus, Pace::in_turn).value, 0.4, 1e-5);
+  EXPECT_GT(collective_time(profile, "send", Bytes(10), 2, wire(false), Medium::bus, Pace::in_turn).value, 0);
 }
 
 TEST(CollectiveTime, AndComputingSlowEachOtherDownAsMeasured) {
@@ -189,7 +191,7 @@ TEST(CollectiveTime, AndComputingSlowEachOtherDownAsMeasured) {
 }
 
 TEST(CollectiveTime, OfAnUnknownOperationIsADefect) {
-  EXPECT_EQ(error_of([] { collective_time({}, "gossip", Bytes(1), 2, wire(false)); }).code(), ErrorCode::internal);
+  EXPECT_EQ(error_of([] { collective_time({}, "gossip", Bytes(1), 2, wire(false), Medium::bus); }).code(), ErrorCode::internal);
 }
 
 TEST(CollectiveTime, NeverFallsWithMoreBytes) {
@@ -198,8 +200,9 @@ TEST(CollectiveTime, NeverFallsWithMoreBytes) {
     const int ranks = *rc::gen::inRange(2, 100);
     const std::int64_t bytes = *rc::gen::inRange<std::int64_t>(0, 1LL << 32);
     const cluster::Link link = wire(*rc::gen::arbitrary<bool>());
-    RC_ASSERT(collective_time({}, operation, Bytes(bytes), ranks, link).value > 0);
-    RC_ASSERT(collective_time({}, operation, Bytes(2 * bytes), ranks, link) >= collective_time({}, operation, Bytes(bytes), ranks, link));
+    const Medium medium = *rc::gen::element(Medium::bus, Medium::adapter);
+    RC_ASSERT(collective_time({}, operation, Bytes(bytes), ranks, link, medium).value > 0);
+    RC_ASSERT(collective_time({}, operation, Bytes(2 * bytes), ranks, link, medium) >= collective_time({}, operation, Bytes(bytes), ranks, link, medium));
   }));
 }
 

@@ -230,6 +230,23 @@ TEST_F(BrokenDelay, AStepThatDoesNotWaitForItsExchangeIsFound) {
   expect_refused("of the step before, which exchanges its bucket");
 }
 
+TEST_F(BrokenDelay, AGatherThatDoesNotWaitForItsStepIsFound) {
+  for (Instruction& instruction : programs_[0].instructions)
+    if (instruction.op == Op::gather_parameters) instruction.after.clear();
+  expect_refused("does not wait for the step of its bucket");
+}
+
+TEST_F(BrokenDelay, AStepThatTheFirstStepWouldMakeIsFound) {
+  for (Instruction& instruction : programs_[0].instructions) instruction.finishes_previous = false;
+  expect_refused("is not marked so");
+}
+
+TEST_F(BrokenDelay, AnExchangeThatDoesNotExistIsFound) {
+  for (Instruction& instruction : programs_[0].instructions)
+    if (instruction.op == Op::optimizer_step) instruction.after_previous.push_back(1000);
+  expect_refused("of the step before, which does not exist");
+}
+
 TEST_F(BrokenDelay, APassThatDoesNotWaitForItsParametersIsFound) {
   for (Instruction& instruction : programs_[0].instructions)
     if (instruction.op == Op::forward) std::erase_if(instruction.after, [&](int d) { return programs_[0].instructions[d].op == Op::gather_parameters; });

@@ -178,7 +178,7 @@ TEST(Sim, TransfersThatMeetOnASharedLinkShareItEvenly) {
   for (const Span& span : result.spans)
     if (programs[span.rank].instructions[span.instruction].op == program::Op::reduce_gradients) {
       const auto& instruction = programs[span.rank].instructions[span.instruction];
-      const double alone = profile::collective_time({}, "all_reduce", instruction.bytes, 2, shared.groups[0].inside).value;
+      const double alone = profile::collective_time({}, "all_reduce", instruction.bytes, 2, shared.groups[0].inside, profile::Medium::bus).value;
       longest = std::max(longest, (span.end - span.begin).value / alone);
     }
   EXPECT_NEAR(longest, 2.0, 1e-6);

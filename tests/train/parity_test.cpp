@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <rapidcheck/gtest.h>
+#include <set>
 
 #include "train/job_helper.hpp"
 
@@ -94,6 +95,28 @@ INSTANTIATE_TEST_SUITE_P(Trainer, DelayedExchange,
                            std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });
                            return name;
                          });
+
+TEST(Trainer, AStepThatAnEvaluationHasFinishedIsReportedAndTracedWhole) {
+  auto job = tiny_job();
+  job.train.optimizer.clip = 0;
+  plan::Plan plan = plan_of(job, {2, 1, 1});
+  const Curve at_once = train_curve_of(job, plan, 2);
+  plan.delayed_exchange = true;
+  const auto dataset = data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  on_ranks(plan.world_size(), [&](comm::Communicator& comm) {
+    Trainer trainer(job, plan, *dataset, comm);
+    trainer.initialize();
+    trainer.step();
+    trainer.finish();
+    EXPECT_NEAR(trainer.step().grad_norm, at_once.norms[0], 1e-9 * at_once.norms[0]);
+    trainer.finish();
+    std::set<std::string> names;
+    const auto trace = nlohmann::json::parse(trainer.chrome_trace());
+    for (const auto& event : trace.at("traceEvents")) names.insert(event.at("name"));
+    EXPECT_TRUE(names.contains("forward m0"));
+    EXPECT_TRUE(names.contains("reduce_gradients bucket 0"));
+  });
+}
 
 TEST(Trainer, AnInfiniteGradientThatWasSteppedWithIsAnError) {
   auto job = tiny_job("schedule: {kind: constant}");
