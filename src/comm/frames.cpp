@@ -163,19 +163,37 @@ Descriptor listen_at(const HostPort& place) {
 
 Descriptor accept_from(const Descriptor& listener) { return Descriptor(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)); }
 
+namespace {
+
+// While nobody listens at a port that the kernel also hands out by itself, it may give a connection this very port as its own end: it
+// then has both ends, and whoever wants to listen finds the port in use.
+bool meets_itself(int fd) {
+  sockaddr_storage own{};
+  sockaddr_storage other{};
+  socklen_t own_size = sizeof own;
+  socklen_t other_size = sizeof other;
+  return getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) == 0 && getpeername(fd, reinterpret_cast<sockaddr*>(&other), &other_size) == 0 &&
+         own_size == other_size && std::memcmp(&own, &other, own_size) == 0;
+}
+
+}  // namespace
+
 Descriptor connect_once(const HostPort& place, std::chrono::milliseconds patience) {
   const Addresses addresses = resolve(place, SOCK_STREAM);
   for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
     Descriptor socket_fd(socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket_fd) continue;
-    if (connect(socket_fd.get(), address->ai_addr, address->ai_addrlen) == 0) return socket_fd;
+    if (connect(socket_fd.get(), address->ai_addr, address->ai_addrlen) == 0) {
+      if (meets_itself(socket_fd.get())) continue;
+      return socket_fd;
+    }
     if (errno != EINPROGRESS) continue;
     pollfd waiting{socket_fd.get(), POLLOUT, 0};
     if (poll(&waiting, 1, static_cast<int>(patience.count())) <= 0) continue;
     int problem = 0;
     socklen_t size = sizeof problem;
     getsockopt(socket_fd.get(), SOL_SOCKET, SO_ERROR, &problem, &size);
-    if (problem == 0) return socket_fd;
+    if (problem == 0 && !meets_itself(socket_fd.get())) return socket_fd;
   }
   return {};
 }
