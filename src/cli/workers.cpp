@@ -5,12 +5,14 @@
 #include <numeric>
 #include <unistd.h>
 
+#include "base/free_port.hpp"
+
 namespace tessera::cli {
 
 std::vector<control::WorkerCommand> worker_commands(const std::vector<std::string>& arguments, const std::vector<plan::RankPlace>& places,
                                                     const cluster::ClusterSpec& cluster) {
   const std::string program = control::sibling_program("tessera-worker").string();
-  const std::string rendezvous = "127.0.0.1:" + std::to_string(control::free_port());
+  const std::string rendezvous = free_loopback_place();
   const int threads = std::accumulate(places.begin(), places.end(), 0, [](int sum, const plan::RankPlace& place) { return sum + place.threads; });
   const bool own_cores = threads <= cluster.groups.front().device.cores;
   std::vector<control::WorkerCommand> commands;

@@ -1,17 +1,14 @@
 #include "control/local_launcher.hpp"
 
 #include <algorithm>
-#include <arpa/inet.h>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <nlohmann/json.hpp>
 #include <sched.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -199,21 +196,6 @@ void report_error(const Error& error) {
   }
   const std::string message = text("error: ", error.what(), "\n");
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, message.data(), message.size());
-}
-
-int free_port() {
-  const int descriptor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (descriptor < 0) throw_errno("open", "a socket", errno);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  const bool bound = ::bind(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
-                     ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &length) == 0;
-  const int error_number = errno;
-  ::close(descriptor);
-  if (!bound) throw_errno("find", "a free port", error_number);
-  return ntohs(address.sin_port);
 }
 
 std::filesystem::path sibling_program(const std::string& name) {

@@ -37,8 +37,6 @@ bool run_workers(const std::vector<WorkerCommand>& workers, const LaunchOptions&
 // Called by a worker that fails: hands the error to the launcher, or prints it when there is none.
 void report_error(const Error& error);
 
-// A TCP port of the loopback interface that is free at the time of the call.
-int free_port();
 // The path of a program that lies beside the running one. Throws not_found with how to build it.
 std::filesystem::path sibling_program(const std::string& name);
 

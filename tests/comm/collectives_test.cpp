@@ -129,7 +129,7 @@ std::ostream& operator<<(std::ostream& out, const World& world) { return out << 
 class Collectives : public ::testing::TestWithParam<World> {
  protected:
   void on_every_rank(const std::function<void(Communicator&)>& body) {
-    const std::string place = testing::free_place();
+    const std::string place = free_loopback_place();
     Ranks ranks(GetParam().size, [&](int rank) {
       Options options = testing::options(rank, GetParam().size, place);
       options.shared_memory = GetParam().shared_memory;
@@ -237,7 +237,7 @@ TEST(Determinism, TheSameCallGivesTheSameBits) {
     for (const DataType type : {DataType::f32, DataType::bf16}) {
       std::vector<std::string> first;
       for (int run = 0; run < 2; ++run) {
-        const std::string place = testing::free_place();
+        const std::string place = free_loopback_place();
         Ranks ranks(4, [&](int rank) {
           Options options = testing::options(rank, 4, place);
           options.shared_memory = shared_memory;

@@ -63,7 +63,7 @@ double seconds_to_hear(int count, int victim, const std::function<void(int rank)
 void expect_heard_in_time(int count, int victim, const std::function<void(int rank, const std::string& place)>& body) {
   std::array<double, 3> seconds{};
   for (double& taken : seconds) {
-    const std::string place = testing::free_place();
+    const std::string place = free_loopback_place();
     taken = seconds_to_hear(count, victim, [&](int rank) { body(rank, place); });
   }
   std::sort(seconds.begin(), seconds.end());
@@ -102,7 +102,7 @@ TEST_P(Faults, ALossIsHeardByRanksThatDoNotTalkToTheLostOne) {
 }
 
 TEST_P(Faults, FutureOperationsFailToo) {
-  const std::string place = testing::free_place();
+  const std::string place = free_loopback_place();
   Ranks ranks(2, [&](int rank) -> std::string {
     const auto communicator = Communicator::connect(options(rank, 2, place));
     if (rank == 1) _exit(7);
@@ -118,7 +118,7 @@ TEST_P(Faults, FutureOperationsFailToo) {
 
 TEST_P(Faults, AStoppedRankIsNamedAtTheDeadline) {
   for (const int victim : {0, 2}) {
-    const std::string place = testing::free_place();
+    const std::string place = free_loopback_place();
     Ranks ranks(3, [&](int rank) -> std::string {
       const auto communicator = Communicator::connect(options(rank, 3, place, 2));
       std::vector<float> data(1 << 16);
@@ -143,7 +143,7 @@ TEST_P(Faults, AStoppedRankIsNamedAtTheDeadline) {
 
 // A rank that lives but never comes is named as well, also where the ranks wait for each other in turn.
 TEST_P(Faults, ARankThatDoesNotJoinIsNamedAtTheDeadline) {
-  const std::string place = testing::free_place();
+  const std::string place = free_loopback_place();
   Ranks ranks(3, [&](int rank) -> std::string {
     const auto communicator = Communicator::connect(options(rank, 3, place, 2));
     std::vector<float> data(100);
@@ -156,7 +156,7 @@ TEST_P(Faults, ARankThatDoesNotJoinIsNamedAtTheDeadline) {
 }
 
 TEST_P(Faults, AMessageThatNeverComesIsGivenUp) {
-  const std::string place = testing::free_place();
+  const std::string place = free_loopback_place();
   Ranks ranks(2, [&](int rank) -> std::string {
     const auto communicator = Communicator::connect(options(rank, 2, place, 1));
     std::vector<std::byte> data(100);
@@ -168,7 +168,7 @@ TEST_P(Faults, AMessageThatNeverComesIsGivenUp) {
 }
 
 TEST_P(Faults, DifferentCollectivesAreReportedWithBothSides) {
-  const std::string place = testing::free_place();
+  const std::string place = free_loopback_place();
   Ranks ranks(3, [&](int rank) -> std::string {
     const auto communicator = Communicator::connect(options(rank, 3, place, 20));
     const Group group = communicator->group({0, 1, 2}, "weights");
@@ -188,7 +188,7 @@ TEST_P(Faults, DifferentCollectivesAreReportedWithBothSides) {
 }
 
 TEST_P(Faults, DifferentSizesAreReported) {
-  const std::string place = testing::free_place();
+  const std::string place = free_loopback_place();
   Ranks ranks(2, [&](int rank) -> std::string {
     const auto communicator = Communicator::connect(options(rank, 2, place, 20));
     std::vector<float> data(100000);
@@ -199,7 +199,7 @@ TEST_P(Faults, DifferentSizesAreReported) {
 }
 
 TEST_P(Faults, AbortReachesAllRanksWithTheReason) {
-  const std::string place = testing::free_place();
+  const std::string place = free_loopback_place();
   Ranks ranks(3, [&](int rank) -> std::string {
     const auto communicator = Communicator::connect(options(rank, 3, place));
     if (rank == 1) {
@@ -215,7 +215,7 @@ TEST_P(Faults, AbortReachesAllRanksWithTheReason) {
 
 TEST_P(Faults, ClosingWhileOthersWaitIsALoss) {
   for (const int leaver : {0, 1}) {
-    const std::string place = testing::free_place();
+    const std::string place = free_loopback_place();
     Ranks ranks(3, [&](int rank) -> std::string {
       const auto communicator = Communicator::connect(options(rank, 3, place));
       std::vector<float> data(64, 1.0F);
@@ -239,7 +239,7 @@ TEST_P(Faults, ClosingWhileOthersWaitIsALoss) {
 // What a rank sent or joined before it closed still counts, however late the others are.
 TEST_P(Faults, ClosingEarlyDoesNotUndoWhatWasDone) {
   for (int repeat = 0; repeat < 5; ++repeat) {
-    const std::string place = testing::free_place();
+    const std::string place = free_loopback_place();
     Ranks ranks(3, [&](int rank) -> std::string {
       const auto communicator = Communicator::connect(options(rank, 3, place));
       const Group world = communicator->world();
@@ -260,7 +260,7 @@ TEST_P(Faults, ClosingEarlyDoesNotUndoWhatWasDone) {
 }
 
 TEST_P(Faults, FormingAgainAndAgainLeaksNothing) {
-  const std::string place = testing::free_place();
+  const std::string place = free_loopback_place();
   const auto count_of = [](const char* path) {
     std::size_t entries = 0;
     for (const auto& entry : std::filesystem::directory_iterator(path)) {
@@ -308,7 +308,7 @@ TEST_P(Faults, FormingAgainAndAgainLeaksNothing) {
 INSTANTIATE_TEST_SUITE_P(Transports, Faults, ::testing::Values(true, false), [](const auto& info) { return info.param ? "shared" : "network"; });
 
 TEST(Rendezvous, APortInUseIsExplained) {
-  const std::string place = testing::free_place();
+  const std::string place = free_loopback_place();
   const int holder = testing::listen_at(place);
   Ranks ranks(1, [&](int) -> std::string {
     Communicator::connect(testing::options(0, 2, place, 5));
@@ -320,7 +320,7 @@ TEST(Rendezvous, APortInUseIsExplained) {
 }
 
 TEST(Rendezvous, AnotherTaskIsRefusedAndTheRightOneStillMeets) {
-  const std::string place = testing::free_place();
+  const std::string place = free_loopback_place();
   Ranks ranks(3, [&](int process) -> std::string {
     Options options = testing::options(process == 2 ? 1 : process, 2, place);
     if (process == 2) options.task = "other";
@@ -336,7 +336,7 @@ TEST(Rendezvous, AnotherTaskIsRefusedAndTheRightOneStillMeets) {
 }
 
 TEST(Rendezvous, AnotherWorldSizeIsRefused) {
-  const std::string place = testing::free_place();
+  const std::string place = free_loopback_place();
   Ranks ranks(2, [&](int rank) -> std::string {
     Communicator::connect(testing::options(rank, rank == 0 ? 2 : 3, place, 2));
     return "ok";
@@ -345,7 +345,7 @@ TEST(Rendezvous, AnotherWorldSizeIsRefused) {
 }
 
 TEST(Rendezvous, NamesTheRanksThatDidNotCome) {
-  const std::string place = testing::free_place();
+  const std::string place = free_loopback_place();
   Ranks ranks(2, [&](int process) -> std::string {
     Communicator::connect(testing::options(process == 0 ? 0 : 2, 4, place, 2));
     return "met";
@@ -354,7 +354,7 @@ TEST(Rendezvous, NamesTheRanksThatDidNotCome) {
 }
 
 TEST(Rendezvous, WithoutRankZeroEndsAtTheDeadline) {
-  const std::string place = testing::free_place();
+  const std::string place = free_loopback_place();
   Ranks ranks(1, [&](int) -> std::string {
     Communicator::connect(testing::options(1, 2, place, 1));
     return "met";

@@ -39,7 +39,7 @@ class Messages : public ::testing::TestWithParam<bool> {
  protected:
   using Body = std::function<std::string(Communicator&)>;
   Ranks start(int count, const Body& body, double deadline = 60) {
-    const std::string place = testing::free_place();
+    const std::string place = free_loopback_place();
     return Ranks(count, [&, place](int rank) {
       Options options = testing::options(rank, count, place, deadline);
       options.shared_memory = GetParam();

@@ -8,14 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "base/free_port.hpp"
 #include "comm/comm.hpp"
 
 namespace tessera::comm::testing {
 
-// A port that nobody uses now.
-int free_port();
-std::string free_place();  // "127.0.0.1:PORT"
-// A socket that listens there; the caller closes it.
+// A socket that listens at "127.0.0.1:PORT"; the caller closes it.
 int listen_at(const std::string& place);
 
 // What a rank's process ended with: text that the rank's body returned, or how it died.

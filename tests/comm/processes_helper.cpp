@@ -27,20 +27,6 @@ void write_all(int fd, const std::string& bytes) {
 
 }  // namespace
 
-int free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  const bool good = bind(fd, reinterpret_cast<sockaddr*>(&address), length) == 0 && getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0;
-  ::close(fd);
-  if (!good) throw Error(ErrorCode::io, "no free port");
-  return ntohs(address.sin_port);
-}
-
-std::string free_place() { return "127.0.0.1:" + std::to_string(free_port()); }
-
 int listen_at(const std::string& place) {
   sockaddr_in address{};
   address.sin_family = AF_INET;

@@ -1,16 +1,15 @@
 // Tensor-parallel ranks as processes, against one rank that holds everything.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <arpa/inet.h>
 #include <cstdio>
 #include <functional>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/free_port.hpp"
 #include "comm/comm.hpp"
 #include "nn/llama_helper.hpp"
 
@@ -19,22 +18,9 @@ namespace {
 
 using model::Precision;
 
-std::string free_place() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  const bool good = bind(fd, reinterpret_cast<sockaddr*>(&address), length) == 0 &&
-                    getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0;
-  ::close(fd);
-  ensure(good, "no free port");
-  return "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
-}
-
 // Runs body(group) in `size` processes; their failed expectations and errors fail the test. No process outlives it.
 void in_ranks(int size, const std::function<void(const comm::Group&)>& body) {
-  const std::string place = free_place();
+  const std::string place = free_loopback_place();
   std::fflush(nullptr);
   std::vector<pid_t> children;
   for (int rank = 0; rank < size; ++rank) {

@@ -1,31 +1,12 @@
 #include "train/job_helper.hpp"
 
-#include <arpa/inet.h>
 #include <exception>
 #include <mutex>
-#include <netinet/in.h>
-#include <stdlib.h>
-#include <sys/socket.h>
 #include <thread>
-#include <unistd.h>
+
+#include "base/free_port.hpp"
 
 namespace tessera::train {
-namespace {
-
-int free_port() {
-  const int descriptor = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  ensure(::bind(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0, "bind");
-  ensure(::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &length) == 0, "getsockname");
-  ::close(descriptor);
-  return ntohs(address.sin_port);
-}
-
-}  // namespace
-
 model::JobSpec tiny_job(const std::string& extra, const std::string& model_extra) {
   const std::string yaml = text("name: tiny\nmodel: {arch: llama, hidden: 64, layers: 4, heads: 4, kv_heads: 4, ffn: 96, seq: 32, vocab: 256", model_extra,
                                 "}\ndata: {source: synthetic}\ntrain: {global_batch: 16, optimizer: {kind: adamw, lr: 1.0e-3}", extra.empty() ? "" : ", ", extra, "}\n");
@@ -63,7 +44,7 @@ plan::Plan plan_of(const model::JobSpec& job, const Degrees& degrees) {
 void on_ranks(int world_size, const std::function<void(comm::Communicator&)>& work) {
   comm::Options options;
   options.world_size = world_size;
-  options.rendezvous = text("127.0.0.1:", free_port());
+  options.rendezvous = free_loopback_place();
   options.deadline = Seconds(60);
   std::mutex mutex;  // guards failure
   std::exception_ptr failure;
