@@ -24,7 +24,7 @@ Planned planned(const std::string& parallel, const std::string& cluster, const s
   Planned out;
   out.job = model::read_job(ConfigNode::parse(
       "name: fuzz\nmodel: {arch: llama, hidden: 64, layers: 6, heads: 4, kv_heads: 4, ffn: 128, seq: 32, vocab: 256}\n"
-      "data: {source: synthetic}\ntrain: {global_batch: 8, precision: " + precision + "}\nparallel: " + parallel + "\n", "train.yaml"));
+      "data: {source: synthetic}\ntrain: {global_batch: 8, precision: " + precision + ", optimizer: {kind: adamw, clip: 0}}\nparallel: " + parallel + "\n", "train.yaml"));
   out.cluster = cluster::read_cluster(ConfigNode::parse("name: devices\ngroups:\n  - " + cluster + "\n", "cluster.yaml"));
   out.plan = plan::search(out.job, out.cluster, {}).best;
   return out;
@@ -133,10 +133,11 @@ Target plan_target() {
       planned("{dp: 2, pp: 2, tp: 2, micro_batches: 2}", "{name: gpu, device: a100-80, devices_per_node: 8, inside: nvlink3}"),
       planned("{dp: 2, pp: 3, tp: 1, zero: 1, micro_batches: 4, schedule: gpipe}", "{name: gpu, device: a100-80, nodes: 3, devices_per_node: 2, inside: nvlink3, network: rdma-100g}"),
       planned("{dp: 2, pp: 1, tp: 2, recompute: full}", "{name: cpu, device: 'cpu:zen4', cores: 4, memory: 64 GiB, inside: shm}"),
+      planned("{dp: 2, pp: 2, tp: 1, zero: 1, micro_batches: 2, delayed_exchange: true}", "{name: cpu, device: 'cpu:zen4', cores: 4, memory: 64 GiB, inside: shm}"),
       folded(plan::Schedule::zb_v), folded(plan::Schedule::interleaved), side_by_side()});
   Target target;
   for (const Planned& one : *known) target.seeds.push_back(plan::to_json(one.plan));
-  for (Planned one : {known->at(0), known->at(3)}) {
+  for (Planned one : {known->at(0), known->at(4)}) {
     plan::use_schedule(schedule_of(one.plan, one.plan.schedule == plan::Schedule::zb_v ? plan::Schedule::dualpipe_v : plan::Schedule::zb_h1), one.plan);
     target.seeds.push_back(plan::to_json(one.plan));
   }

@@ -197,6 +197,10 @@ TEST(MegatronFlags, AreRefusedForSchedulesItDoesNotHave) {
   Case own({.layers = {4, 4}});
   own.plan.order = {{}, {}};
   EXPECT_THAT(own.megatron_error().what(), HasSubstr("an order of its own"));
+  Case delayed({.layers = {4, 4}});
+  delayed.plan.delayed_exchange = true;
+  EXPECT_THAT(delayed.megatron_error().what(), HasSubstr("exchanges gradients while the next step begins"));
+  EXPECT_THAT(delayed.torchtitan_error().expected(), HasSubstr("delayed_exchange: false"));
 }
 
 TEST(MegatronFlags, AreRefusedForRanksThatNoLauncherNumbersSo) {
