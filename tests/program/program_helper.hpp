@@ -1,6 +1,9 @@
 // Models and plans for the tests of program/ and sim/.
 #pragma once
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include "plan/schedule.hpp"
 #include "program/program.hpp"
 
@@ -48,6 +51,16 @@ inline plan::Plan make_plan(const model::ModelSpec& model, const PlanShape& shap
       plan.stages[s].runs.push_back({model.block_count() * s / stages, model.block_count() * (s + 1) / stages, strategy});
     }
   return plan;
+}
+
+// That the check refuses the programs with these words.
+inline void expect_refused(const std::vector<Program>& programs, const std::string& part) {
+  try {
+    check(programs);
+    FAIL() << "the check passed";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr(part));
+  }
 }
 
 }  // namespace tessera::program
