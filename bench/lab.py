@@ -3,6 +3,7 @@ import importlib.machinery
 import importlib.util
 import json
 import pathlib
+import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -14,6 +15,25 @@ def load_netlab():
     sys.dont_write_bytecode = True
     loader.exec_module(module)
     return module
+
+
+def netlab_or_exit():
+    """The module, where hosts can be emulated."""
+    netlab = load_netlab()
+    problem = netlab.missing()
+    if problem:
+        sys.exit(f"emulated hosts are not possible here: {problem}")
+    return netlab
+
+
+def planned(tessera, folder, name, job, environment):
+    """Writes a job (a dictionary) into the folder and lets Tessera plan it: the paths of both files."""
+    path, plan = folder / f"{name}.yaml", folder / f"{name}.json"
+    path.write_text(json.dumps(job))
+    done = subprocess.run([tessera, "plan", str(path), "-o", str(plan)], capture_output=True, text=True, env=environment)
+    if done.returncode:
+        sys.exit(done.stderr)
+    return path, plan
 
 
 PORT = 29500

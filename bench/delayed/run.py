@@ -10,13 +10,12 @@ import json
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
-from lab import load_netlab, train_on_hosts  # noqa: E402
+from lab import netlab_or_exit, planned, train_on_hosts  # noqa: E402
 MODEL = {"arch": "llama", "hidden": 384, "layers": 8, "heads": 6, "kv_heads": 6, "ffn": 1024, "seq": 128, "vocab": 2048}
 HOSTS = 4
 CPU = 0.45
@@ -27,14 +26,10 @@ WAYS = [(degrees, delayed) for degrees in DEGREES for delayed in (False, True)]
 
 def plan_for(tessera, way, gbit, folder, environment):
     degrees, delayed = way
-    job, path = folder / f"{degrees}{delayed}.yaml", folder / f"{degrees}{delayed}.json"
-    job.write_text(json.dumps({"name": "delayed", "model": MODEL, "data": {"source": "synthetic"}, "cluster": {"lab": {"hosts": HOSTS, "gbit": gbit, "cpu": CPU}},
-                               "parallel": {"tp": 1, **DEGREES[degrees], "delayed_exchange": delayed},
-                               "train": {"steps": 1, "global_batch": 16, "precision": "fp32", "optimizer": {"kind": "adamw", "clip": 0}, "eval": {"sequences": 1}}}))
-    done = subprocess.run([tessera, "plan", str(job), "-o", str(path)], capture_output=True, text=True, env=environment)
-    if done.returncode:
-        sys.exit(done.stderr)
-    return job, path
+    job = {"name": "delayed", "model": MODEL, "data": {"source": "synthetic"}, "cluster": {"lab": {"hosts": HOSTS, "gbit": gbit, "cpu": CPU}},
+           "parallel": {"tp": 1, **DEGREES[degrees], "delayed_exchange": delayed},
+           "train": {"steps": 1, "global_batch": 16, "precision": "fp32", "optimizer": {"kind": "adamw", "clip": 0}, "eval": {"sequences": 1}}}
+    return planned(tessera, folder, f"{degrees}{delayed}", job, environment)
 
 
 def main():
@@ -45,10 +40,7 @@ def main():
     parser.add_argument("--gbit", type=float, default=0.3)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    netlab = load_netlab()
-    problem = netlab.missing()
-    if problem:
-        sys.exit(f"emulated hosts are not possible here: {problem}")
+    netlab = netlab_or_exit()
     tessera = os.path.join(arguments.bin, "tessera")
     seconds, losses = {way: [] for way in WAYS}, {}
     with tempfile.TemporaryDirectory() as scratch:

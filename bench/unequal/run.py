@@ -10,13 +10,12 @@ import json
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
-from lab import load_netlab, train_on_hosts  # noqa: E402
+from lab import netlab_or_exit, planned, train_on_hosts  # noqa: E402
 MODEL = {"arch": "llama", "hidden": 256, "layers": 8, "heads": 4, "kv_heads": 4, "ffn": 768, "seq": 128, "vocab": 4096}
 CPU = {"fast": 0.8, "slow": 0.4}
 CORE_GFLOPS = 100  # only the ratio of the two hosts matters
@@ -34,14 +33,11 @@ def cluster(gbit):
 
 def plan_for(tessera, way, folder, environment):
     degrees, _ = WAYS[way]
-    job, path = folder / f"{way}.yaml", folder / f"{way}.json"
-    job.write_text(json.dumps({"name": "unequal", "model": MODEL, "data": {"source": "synthetic"}, "cluster": "cluster.yaml", "parallel": degrees,
-                               "train": {"steps": 1, "global_batch": 12, "precision": "fp32", "eval": {"sequences": 1}}}))
-    done = subprocess.run([tessera, "plan", str(job), "-o", str(path)], capture_output=True, text=True, env=environment)
-    if done.returncode:
-        sys.exit(done.stderr)
-    plan = json.loads(path.read_text())
+    job, path = planned(tessera, folder, way,
+                        {"name": "unequal", "model": MODEL, "data": {"source": "synthetic"}, "cluster": "cluster.yaml", "parallel": degrees,
+                         "train": {"steps": 1, "global_batch": 12, "precision": "fp32", "eval": {"sequences": 1}}}, environment)
     if way == "equal shares":
+        plan = json.loads(path.read_text())
         for stage in plan["stages"]:
             del stage["shares"]
         path.write_text(json.dumps(plan))
@@ -56,10 +52,7 @@ def main():
     parser.add_argument("--gbit", type=float, default=1)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    netlab = load_netlab()
-    problem = netlab.missing()
-    if problem:
-        sys.exit(f"emulated hosts are not possible here: {problem}")
+    netlab = netlab_or_exit()
     tessera = os.path.join(arguments.bin, "tessera")
     seconds = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as scratch:

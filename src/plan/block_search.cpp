@@ -21,8 +21,9 @@ namespace {
 constexpr double kNever = std::numeric_limits<double>::infinity();
 // Times that differ by less count as equal.
 constexpr double kEqual = 1e-9;
-// Outer choices that are looked at together.
+// Outer choices that are expanded together, and whose bounds are found together.
 constexpr std::size_t kBatch = 8;
+constexpr std::size_t kBounds = 64 * kBatch;
 // One outer choice may use this part of the effort.
 constexpr std::int64_t kEfforts = 3;
 
@@ -299,9 +300,10 @@ class Solver {
       for (const StageDevices::Part& part : on.parts) {
         const cluster::ResourceGroup& group = problem_.cluster.groups[static_cast<std::size_t>(part.group)];
         const int ranks = on.parts.size() == 1 ? cut.width : part.ranks;
+        const int before = plan.world_size();
         for (int i = 0; i < ranks; ++i) {
           const int device = on.per_node > 0 ? i / on.per_node * group.domain() + of_cut * on.per_node + i % on.per_node : next[part.group]++;
-          stage.ranks.push_back(plan.world_size());
+          stage.ranks.push_back(before + (on.dealt_over > 0 ? i % on.dealt_over * group.domain() + i / on.dealt_over : i));
           plan.ranks.push_back({part.group, device / group.devices_per_node, device % group.devices_per_node});
         }
         if (on.parts.size() > 1) stage.shares.push_back({part.ranks, part.samples});
@@ -391,12 +393,19 @@ class Search {
   void expand_all(bool rough) {
     std::int64_t used = 0;
     for (std::size_t begin = 0; begin < outers_.size(); begin += kBatch) {
+      if (rough && begin % kBounds == 0) raise_bounds(begin);
       const std::size_t count = std::min(kBatch, outers_.size() - begin);
       const auto first = outers_.begin() + static_cast<std::ptrdiff_t>(begin);
-      if (std::all_of(first, first + static_cast<std::ptrdiff_t>(count), [&](const Outer& outer) { return ruled_out(outer, rough); })) continue;
-      const bool over = incumbent_ < kNever && ((problem_.effort > 0 && used > problem_.effort / (rough ? 1 : 2)) || (deadline_ && std::chrono::steady_clock::now() > *deadline_));
+      const auto last = first + static_cast<std::ptrdiff_t>(count);
+      if (std::all_of(first, last, [&](const Outer& outer) { return ruled_out(outer, rough); })) continue;
+      if (incumbent_ < kNever && ((problem_.effort > 0 && used > problem_.effort / (rough ? 1 : 2)) || (deadline_ && std::chrono::steady_clock::now() > *deadline_))) {
+        // Only their bounds are still of interest.
+        for (auto outer = first; outer != last; ++outer)
+          if (!ruled_out(*outer, rough)) skipped_ = std::min(skipped_, outer->bound);
+        continue;
+      }
       std::vector<Outcome> outcomes(count);
-      in_parallel(count, [&](Solver& solver, std::size_t i) { outcomes[i] = expand(solver, outers_[begin + i], rough, over); });
+      in_parallel(count, [&](Solver& solver, std::size_t i) { outcomes[i] = expand(solver, outers_[begin + i], rough); });
       for (std::size_t i = 0; i < count; ++i) {
         Outcome& outcome = outcomes[i];
         used += outcome.used;
@@ -415,12 +424,19 @@ class Search {
     bool skipped = false;
   };
 
-  // `over`: only its bound is still of interest.
-  Outcome expand(Solver& solver, Outer& outer, bool rough, bool over) {
+  // Of the next outer choices that are not ruled out yet.
+  void raise_bounds(std::size_t begin) {
+    const std::size_t count = std::min(kBounds, outers_.size() - begin);
+    const auto first = outers_.begin() + static_cast<std::ptrdiff_t>(begin);
+    if (std::all_of(first, first + static_cast<std::ptrdiff_t>(count), [&](const Outer& outer) { return ruled_out(outer, true); })) return;
+    in_parallel(count, [&](Solver& solver, std::size_t i) {
+      Outer& outer = outers_[begin + i];
+      if (!ruled_out(outer, true)) outer.bound = std::max(outer.bound, solver.bound_with_memory(outer));
+    });
+  }
+
+  Outcome expand(Solver& solver, const Outer& outer, bool rough) {
     if (ruled_out(outer, rough)) return {};
-    if (rough) outer.bound = std::max(outer.bound, solver.bound_with_memory(outer));
-    if (ruled_out(outer, rough)) return {};
-    if (over) return {{}, 0, true};
     // Before there is any plan, nothing ends the search.
     solver.effort() = {};
     if (incumbent_ < kNever) solver.effort() = {0, problem_.effort > 0 ? std::max<std::int64_t>(1, problem_.effort / kEfforts) : 0, deadline_};

@@ -27,6 +27,20 @@ std::string strategies_text(const Plan& plan) {
   return strategy_text(first);
 }
 
+// Whether neighbouring ranks of a stage, which hold parts of the same blocks, have no inside link to each other though others have.
+bool parts_across_nodes(const Plan& plan, const Stage& stage, const cluster::ClusterSpec& cluster) {
+  if (stage.width() < 2) return false;
+  const RankPlace& one = plan.ranks[static_cast<std::size_t>(stage.ranks[0])];
+  const RankPlace& next = plan.ranks[static_cast<std::size_t>(stage.ranks[1])];
+  const cluster::ResourceGroup& group = cluster.groups[static_cast<std::size_t>(one.group)];
+  return one.group == next.group && group.domain() > 1 && one.node / group.nodes_per_domain != next.node / group.nodes_per_domain;
+}
+
+std::string run_text(const Plan& plan, const Stage& stage, const StrategyRun& run, const cluster::ClusterSpec& cluster) {
+  const bool cut = run.strategy.tp * run.strategy.cp > 1;
+  return strategy_text(run.strategy) + (cut && parts_across_nodes(plan, stage, cluster) ? ", parts across nodes" : "");
+}
+
 std::string block_range(const std::vector<model::BlockInstance>& blocks, int first, int last) {
   const std::string begin = blocks[static_cast<std::size_t>(first)].name();
   const std::string end = blocks[static_cast<std::size_t>(last - 1)].name();
@@ -66,7 +80,7 @@ std::string drawing(const Plan& plan, const std::vector<model::BlockInstance>& b
         const RankPlace& high = plan.ranks[static_cast<std::size_t>(stage.ranks.back())];
         const std::string group = cluster.groups.size() > 1 ? cluster.groups[static_cast<std::size_t>(low.group)].name + " " : "";
         out += fmt::format("{:>26}  {:>14}  {:>20}  {}\n", block_range(blocks, run.first, run.last), range_text(stage.ranks.front(), stage.ranks.back()),
-                           group + range_text(low.node, high.node), strategy_text(run.strategy));
+                           group + range_text(low.node, high.node), run_text(plan, stage, run, cluster));
       }
     return out;
   }
@@ -87,7 +101,7 @@ std::string drawing(const Plan& plan, const std::vector<model::BlockInstance>& b
         const int cp = run.strategy.cp;
         out += fmt::format(" {:>5}", fmt::format("d{}{}t{}", index / (tp * cp), cp > 1 ? fmt::format("c{}", index / tp % cp) : "", index % tp));
       }
-      out += "  " + strategy_text(run.strategy) + "\n";
+      out += "  " + run_text(plan, stage, run, cluster) + "\n";
     }
   return out + fmt::format("{:>26}  d: data-parallel replica, c: context-parallel part, t: tensor-parallel part\n", "");
 }

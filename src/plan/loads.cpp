@@ -83,13 +83,29 @@ bool of_one_group(const std::vector<StageDevices::Part>& parts, int group) {
   return std::all_of(parts.begin(), parts.end(), [&](const StageDevices::Part& part) { return part.group == group; });
 }
 
-// Where a stage has the same number of devices of several consecutive domains, which it shares with others: that number, and the first
-// of them; 0 where its devices stand side by side.
-std::pair<int, int> per_domain(const Plan& plan, const Stage& stage, const cluster::ResourceGroup& group) {
-  const auto position = [&](int rank) {
+// Of a plan's ranks in the order of a group's devices.
+auto positions(const Plan& plan, const cluster::ResourceGroup& group) {
+  return [&](int rank) {
     const RankPlace& place = plan.ranks[static_cast<std::size_t>(rank)];
     return place.node * group.devices_per_node + place.device;
   };
+}
+
+// Over how many whole domains a stage's ranks are dealt in turn; 0 where they are not.
+int dealt_over(const Plan& plan, const Stage& stage, const cluster::ResourceGroup& group) {
+  const auto position = positions(plan, group);
+  const int domains = stage.width() / group.domain();
+  const int first = position(stage.ranks.front());
+  if (domains < 2 || group.domain() < 2 || stage.width() % group.domain() != 0 || first % group.domain() != 0) return 0;
+  for (int i = 0; i < stage.width(); ++i)
+    if (position(stage.ranks[static_cast<std::size_t>(i)]) != first + i % domains * group.domain() + i / domains) return 0;
+  return domains;
+}
+
+// Where a stage has the same number of devices of several consecutive domains, which it shares with others: that number, and the first
+// of them; 0 where its devices stand side by side.
+std::pair<int, int> per_domain(const Plan& plan, const Stage& stage, const cluster::ResourceGroup& group) {
+  const auto position = positions(plan, group);
   bool together = true;
   std::map<int, int> counts;
   for (std::size_t i = 0; i < stage.ranks.size(); ++i) {
@@ -125,8 +141,8 @@ struct Loads::Block {
 };
 
 struct Loads::Group {
-  Group(const cluster::ResourceGroup& group, const profile::Calibration& calibration, const model::ModelSpec& model, profile::Format format)
-      : kernels(group.device, calibration, format), exchanges(group, calibration) {
+  Group(const cluster::ResourceGroup& group, const profile::Calibration& calibration, const model::ModelSpec& model, profile::Format format, int dealt_over = 1)
+      : kernels(group.device, calibration, format), exchanges(group, calibration, dealt_over) {
     for (const model::Repeat& repeat : model.repeats) blocks.emplace_back(as_run(repeat.block, calibration));
   }
   profile::Kernels kernels;
@@ -156,7 +172,7 @@ Loads::Loads(const model::ModelSpec& model, const cluster::ClusterSpec& cluster,
 Loads::~Loads() = default;
 
 int Loads::add(const StageDevices& devices) {
-  if (devices.parts.size() == 1 && devices.per_node == 0) return devices.parts.front().group;
+  if (devices.parts.size() == 1 && devices.per_node == 0 && devices.dealt_over == 0) return devices.parts.front().group;
   const auto [found, fresh] = known_.try_emplace(devices, static_cast<int>(stands_.size()));
   if (!fresh) return found->second;
   Stand stand{devices, {}};
@@ -164,9 +180,12 @@ int Loads::add(const StageDevices& devices) {
     require(part.group);
     stand.priced_as.push_back(part.group);
   }
-  if (devices.per_node > 0) {
-    const int group = devices.parts.front().group;
-    groups_.push_back(std::make_unique<Group>(thinned(cluster_.groups[static_cast<std::size_t>(group)], devices.per_node), group_of(group, 0).kernels.calibration(), model_, format_of(precision_)));
+  if (devices.per_node > 0 || devices.dealt_over > 0) {
+    const int index = devices.parts.front().group;
+    const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(index)];
+    const profile::Calibration& calibration = group_of(index, 0).kernels.calibration();
+    groups_.push_back(devices.per_node > 0 ? std::make_unique<Group>(thinned(group, devices.per_node), calibration, model_, format_of(precision_))
+                                           : std::make_unique<Group>(group, calibration, model_, format_of(precision_), devices.dealt_over));
     stand.priced_as.front() = static_cast<int>(groups_.size()) - 1;
   }
   stands_.push_back(std::move(stand));
@@ -193,7 +212,9 @@ int Loads::devices_of(const Plan& plan, const Stage& stage) {
   }
   if (out.parts.size() > 1) return add(out);
   out.parts.front().samples = 0;
-  std::tie(out.per_node, out.first_domain) = per_domain(plan, stage, cluster_.groups[static_cast<std::size_t>(out.parts.front().group)]);
+  const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(out.parts.front().group)];
+  out.dealt_over = dealt_over(plan, stage, group);
+  if (out.dealt_over == 0) std::tie(out.per_node, out.first_domain) = per_domain(plan, stage, group);
   return add(out);
 }
 
@@ -206,6 +227,11 @@ auto Loads::most(int devices, const Value& value) const {
 
 bool Loads::divides(int devices, const Strategy& s, std::int64_t samples) const {
   const std::vector<StageDevices::Part>& parts = stand(devices).devices.parts;
+  if (const int domains = stand(devices).devices.dealt_over; domains > 0) {
+    // As many ranks of a team on each of its domains.
+    for (const int block : {s.tp, s.tp * s.cp, s.tp * s.ep})
+      if (domains % block != 0 && block % domains != 0) return false;
+  }
   if (parts.size() == 1) return samples % s.dp == 0;
   return std::all_of(parts.begin(), parts.end(), [&](const StageDevices::Part& part) {
     const int replicas = part.ranks / (s.cp * s.tp);

@@ -51,6 +51,9 @@ struct StageDevices {
   // Of one group: so many on each node (or domain of the inside link), which stages share. 0: whole nodes, one stage after the other.
   int per_node = 0;
   int first_domain = 0;          // with per_node: the first domain where it stands
+  // Of one group: consecutive ranks go to so many domains in turn, which they fill, so that replicas and not the parts of a block
+  // share a domain. 0: domain after domain.
+  int dealt_over = 0;
   auto operator<=>(const StageDevices&) const = default;
 };
 
@@ -83,7 +86,7 @@ class Loads {
   BlockLoad priced(int repeat, int devices, const Strategy& strategy, std::int64_t samples);
   // On the ranks of one part, bytes as they are.
   BlockLoad priced_on(int repeat, int devices, std::size_t part, const Strategy& strategy, std::int64_t samples);
-  // Whether replicas, groups of experts and samples divide as the degrees say.
+  // Whether replicas, groups of experts and samples divide as the degrees say, and teams over the domains that ranks are dealt to.
   bool divides(int devices, const Strategy& strategy, std::int64_t samples) const;
   // The most of a micro-batch for a rank of a stage so wide, scaled like bytes.
   double samples_per_rank(int devices, int width, std::int64_t samples) const;

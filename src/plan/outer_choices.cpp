@@ -19,6 +19,10 @@ constexpr std::size_t kMostSharesOfMany = 4;  // in a cluster of more than two g
 // More groups than this do not stand side by side.
 constexpr std::size_t kMostJoined = 3;
 
+// Ranks are dealt over no more nodes than these, and only in a cluster of one group: it pays where weights are many beside
+// the samples of a micro-batch, and doubles what is looked at.
+constexpr int kMostDealt = 16;
+
 // Groups side by side, or one alone, cut into equal stages.
 struct Team {
   std::vector<int> groups;
@@ -121,6 +125,13 @@ class Choices {
     const int domain = problem_.cluster.groups[static_cast<std::size_t>(group)].domain();
     const bool several_domains = devices_in(group) > domain && devices_in(group) % domain == 0;
     if (problem_.space.pipelines_in_nodes && team.stages > 1 && several_domains && domain % team.stages == 0) out.push_back(stand_for({{{group, 0, 0}}, domain / team.stages}));
+    const int width = devices_in(group) / team.stages;
+    const bool may_deal = problem_.space.replicas_in_nodes && usable_.size() == 1 && problem_.space.most_tensor > 1;
+    if (may_deal && domain > 1 && width > domain && width % domain == 0 && width / domain <= kMostDealt) {
+      StageDevices dealt{{{group, 0, 0}}};
+      dealt.dealt_over = width / domain;
+      out.push_back(stand_for(dealt));
+    }
     return out;
   }
 

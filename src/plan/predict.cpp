@@ -1,32 +1,18 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
-#include <map>
-#include <set>
 
 #include "plan/fluid.hpp"
 #include "plan/lanes.hpp"
 #include "plan/loads.hpp"
 #include "plan/prices.hpp"
 #include "plan/schedule.hpp"
+#include "plan/stage_costs.hpp"
 
 namespace tessera::plan {
 namespace {
 
 constexpr double kUnknown = -1;
-
-// Per micro-batch, of the slowest rank of a stage.
-struct StageTimes {
-  double forward = 0;            // computing
-  double backward = 0;           // with recomputation
-  double recompute = 0;
-  double forward_exchange = 0;   // tensor-parallel, on the critical path
-  double backward_exchange = 0;
-  double activation_send = 0;    // to the next stage
-  double gradient_send = 0;      // from the next stage
-  double whole_forward() const { return forward + forward_exchange; }
-  double whole_backward() const { return backward + backward_exchange; }
-};
 
 struct Reduction {
   double ready = 0;
@@ -56,12 +42,8 @@ constexpr int kSettled = 4;
 class Predictor {
  public:
   Predictor(const Plan& plan, Prices& prices)
-      : plan_(plan), prices_(prices), places_(places_of(plan, prices.cluster())), stage_count_(static_cast<int>(plan.stages.size())),
-        micro_batches_(static_cast<int>(plan.micro_batches)) {
-    for (int s = 0; s < stage_count_; ++s) times_.push_back(times_of(s));
-    add_sends();
-    share_sends();
-  }
+      : plan_(plan), prices_(prices), costs_(plan, prices), times_(costs_.times()), stage_count_(static_cast<int>(plan.stages.size())),
+        micro_batches_(static_cast<int>(plan.micro_batches)) {}
 
   Prediction predict() {
     free_.assign(stage_count_, 0);
@@ -72,13 +54,6 @@ class Predictor {
   }
 
  private:
-  // Ranks that compute equally fast and as much.
-  struct Seat {
-    Place place;
-    std::int64_t micro_batch = 1;
-    auto operator<=>(const Seat&) const = default;
-  };
-
   // Up to the end of its exchanges.
   void step() {
     run_pipeline();
@@ -118,15 +93,15 @@ class Predictor {
     const auto finish = [&](double now, int first, int last) {
       for (const int b : order) {
         if (buckets[b].lowest_block < first || buckets[b].lowest_block >= last) continue;
-        const double stepped = step_time(s, buckets[b].count);
+        const double stepped = costs_.step_time(s, buckets[b].count);
         pass.stepped += stepped;
-        now = std::max(now, exchanged_[s][b]) + stepped + gather_time(s, buckets[b].count);
+        now = std::max(now, exchanged_[s][b]) + stepped + costs_.gather_time(s, buckets[b].count);
       }
       return now;
     };
     const std::vector<int> cuts = s == 0 ? cuts_of(s, buckets) : std::vector<int>{plan_.stages[s].first_block()};
     const double all = *std::max_element(exchanged_[s].begin(), exchanged_[s].end());
-    const double slows = overlap(s, reduction(s)).slows;
+    const double slows = costs_.overlap(s, costs_.reduction(s)).slows;
     const double share = times.forward > 0 ? times.whole_forward() / times.forward : 1;
     double now = start;
     for (std::size_t c = cuts.size(); c-- > 0;) {
@@ -135,159 +110,13 @@ class Predictor {
       double forward = 0;
       for (const BlockSegment& segment : prices_.segments(plan_.stages[s])) {
         const int count = std::min(upper, segment.first + segment.count) - std::max(cuts[c], segment.first);
-        if (count > 0) forward += count * block_price(s, segment, slowest_[s]).forward * share;
+        if (count > 0) forward += count * costs_.block(s, segment).forward * share;
       }
       const double beside = std::clamp((all - now) / slows, 0.0, forward);
       now += forward + beside * (slows - 1);
     }
     pass.waited = std::max(0.0, now - start - times.whole_forward() - pass.stepped);
     return now;
-  }
-
-  double step_time(int s, std::int64_t count) {
-    const Strategy& of = strategy(s);
-    const bool sharded = of.zero > 0 && of.dp > 1;
-    double out = 0;
-    for (const Seat& seat : seats(s)) out = std::max(out, prices_.optimizer(sharded ? (count + of.dp - 1) / of.dp : count, seat.place));
-    return out;
-  }
-
-  const Strategy& strategy(int s) const { return plan_.stages[s].runs.front().strategy; }
-
-  std::vector<int> tensor_group(int s, int d) const {
-    const auto first = plan_.stages[s].ranks.begin() + d * strategy(s).tp;
-    return {first, first + strategy(s).tp};
-  }
-  std::vector<int> data_group(int s, int t) const {
-    std::vector<int> out;
-    for (int d = 0; d < strategy(s).dp; ++d) out.push_back(plan_.stages[s].ranks[d * strategy(s).tp + t]);
-    return out;
-  }
-
-  // How many of these groups, working at the same time, share the busiest part of `link`.
-  double sharing(const std::vector<std::vector<int>>& groups, const cluster::Link& link) const {
-    if (!link.shared) return 1;
-    std::map<std::pair<int, int>, int> users;
-    int most = 1;
-    for (const auto& group : groups) {
-      std::set<std::pair<int, int>> nodes;
-      for (int rank : group) nodes.insert({plan_.ranks[rank].group, plan_.ranks[rank].node});
-      for (const auto& node : nodes) most = std::max(most, ++users[node]);
-    }
-    return most;
-  }
-
-  double all_reduce_time(int s, std::int64_t bytes) const {
-    const auto group = tensor_group(s, 0);
-    const cluster::Link& link = link_among(plan_, prices_.cluster(), group);
-    std::vector<std::vector<int>> replicas;
-    for (int d = 0; d < strategy(s).dp; ++d) replicas.push_back(tensor_group(s, d));
-    return prices_.collective("all_reduce", bytes, strategy(s).tp, link, profile::Pace::in_turn) * sharing(replicas, link);
-  }
-
-  std::set<Seat> seats(int s) const {
-    const Stage& stage = plan_.stages[s];
-    std::set<Seat> out;
-    for (int i = 0; i < stage.width(); ++i) out.insert({places_[stage.ranks[i]], plan_.micro_batch_at(stage, i)});
-    return out;
-  }
-
-  StageTimes times_of(int s) {
-    StageTimes slowest;
-    slowest_.push_back(*seats(s).begin());
-    for (const Seat& seat : seats(s)) {
-      StageTimes times;
-      for (const BlockSegment& segment : prices_.segments(plan_.stages[s])) {
-        const BlockPrice& price = block_price(s, segment, seat);
-        times.forward += segment.count * price.forward;
-        times.backward += segment.count * price.backward;
-        times.recompute += segment.count * price.recompute;
-      }
-      if (times.forward + times.backward > slowest.forward + slowest.backward) {
-        slowest = times;
-        slowest_[s] = seat;
-      }
-    }
-    if (strategy(s).tp > 1) {
-      for (const BlockSegment& segment : prices_.segments(plan_.stages[s])) {
-        const BlockPrice& price = block_price(s, segment, slowest_[s]);
-        const double once = segment.count * all_reduce_time(s, price.cost.all_reduce_size.value);
-        slowest.forward_exchange += price.forward_all_reduces * once;
-        slowest.backward_exchange += price.backward_all_reduces * once;
-      }
-      share_exchanges(s, slowest);
-    }
-    return slowest;
-  }
-
-  const BlockPrice& block_price(int s, const BlockSegment& segment, const Seat& seat) {
-    return prices_.block(segment.repeat, {seat.micro_batch, strategy(s).tp, plan_.precision, segment.recompute}, seat.place);
-  }
-
-  // The tensor-parallel exchanges of other stages meet on a shared link as often as they run.
-  void share_exchanges(int s, StageTimes& times) const {
-    const cluster::Link& link = link_among(plan_, prices_.cluster(), tensor_group(s, 0));
-    if (!link.shared) return;
-    std::set<std::pair<int, int>> nodes;
-    for (int rank : tensor_group(s, 0)) nodes.insert({plan_.ranks[rank].group, plan_.ranks[rank].node});
-    int others = 0;
-    for (int other = 0; other < stage_count_; ++other) {
-      const RankPlace& place = plan_.ranks[plan_.stages[other].ranks.front()];
-      if (other != s && nodes.contains({place.group, place.node})) ++others;
-    }
-    if (others == 0) return;
-    const double exchange = times.forward_exchange + times.backward_exchange;
-    const double share = exchange / (exchange + times.forward + times.backward);
-    const double factor = 1 + others * share * concurrency();
-    times.forward_exchange *= factor;
-    times.backward_exchange *= factor;
-  }
-
-  // Of the other stages, the share that is at work while one is: the pipeline fills and drains.
-  double concurrency() const {
-    if (stage_count_ < 2) return 0;
-    double met = 0;
-    double active = 0;
-    for (int slot = 0; slot < micro_batches_ + stage_count_ - 1; ++slot) {
-      const double now = std::min({slot + 1, micro_batches_, stage_count_, micro_batches_ + stage_count_ - 1 - slot});
-      met += now * (now - 1);
-      active += now;
-    }
-    return met / active / (stage_count_ - 1);
-  }
-
-  // With one forward and one backward in turn, the activations of one boundary and the gradients of the next leave by the same
-  // way as often as they are on it.
-  void share_sends() {
-    if (plan_.schedule == Schedule::gpipe) return;
-    const std::vector<StageTimes> alone = times_;
-    for (int s = 0; s + 1 < stage_count_; ++s) {
-      const cluster::Link& link = link_among(plan_, prices_.cluster(), {plan_.stages[s].ranks.front(), plan_.stages[s + 1].ranks.front()});
-      const double slot = alone[s].whole_forward() + alone[s].whole_backward();
-      const double share = std::min(1.0, alone[s].activation_send / slot) * concurrency();
-      const bool middle = stage_count_ > 2;
-      times_[s].activation_send *= 1 + (link.shared && middle ? share : 0);
-      times_[s].gradient_send *= 1 + (link.shared && middle ? share : 0);
-    }
-  }
-
-  void add_sends() {
-    for (int s = 0; s + 1 < stage_count_; ++s) {
-      const auto& block = prices_.model().repeats[prices_.segments(plan_.stages[s + 1].first_block(), plan_.stages[s + 1].first_block() + 1, model::Recompute::none).front().repeat].block;
-      std::int64_t count = 1;  // of the replica with the most
-      for (int i = 0; i < plan_.stages[s].width(); ++i) count = std::max(count, plan_.micro_batch_at(plan_.stages[s], i));
-      std::int64_t elements = 0;
-      for (const auto& tensor : block.inputs) {
-        std::int64_t product = count;
-        for (std::int64_t extent : tensor.shape) product *= extent;
-        elements += product;
-      }
-      std::vector<std::vector<int>> pairs;
-      for (std::size_t i = 0; i < plan_.stages[s].ranks.size(); ++i) pairs.push_back({plan_.stages[s].ranks[i], plan_.stages[s + 1].ranks[i]});
-      const cluster::Link& link = link_among(plan_, prices_.cluster(), pairs.front());
-      const double time = prices_.collective("send", elements * model::element_size(plan_.precision).value, 2, link, profile::Pace::in_turn) * sharing(pairs, link);
-      times_[s].activation_send = times_[s].gradient_send = time;
-    }
   }
 
   // When the message of micro-batch m over the boundary is there: it starts when the sender has it, the receiver has a free
@@ -343,34 +172,6 @@ class Predictor {
     }
   }
 
-  const char* reduction(int s) const { return strategy(s).zero > 0 ? "reduce_scatter" : "all_reduce"; }
-
-  // Between computing and a data-parallel collective of the stage.
-  profile::Overlap overlap(int s, const char* operation) const {
-    if (strategy(s).dp < 2) return {};
-    return prices_.overlap(operation, strategy(s).dp, link_among(plan_, prices_.cluster(), data_group(s, 0)));
-  }
-
-  double reduce_time(int s, std::int64_t count) const {
-    const Strategy& of = strategy(s);
-    if (of.dp < 2) return 0;
-    const auto group = data_group(s, 0);
-    const cluster::Link& link = link_among(plan_, prices_.cluster(), group);
-    std::vector<std::vector<int>> groups;
-    for (int t = 0; t < of.tp; ++t) groups.push_back(data_group(s, t));
-    return prices_.collective(reduction(s), count * 4, of.dp, link) * sharing(groups, link);
-  }
-
-  double gather_time(int s, std::int64_t count) const {
-    const Strategy& of = strategy(s);
-    if (of.dp < 2 || of.zero == 0) return 0;
-    const auto group = data_group(s, 0);
-    const cluster::Link& link = link_among(plan_, prices_.cluster(), group);
-    std::vector<std::vector<int>> groups;
-    for (int t = 0; t < of.tp; ++t) groups.push_back(data_group(s, t));
-    return prices_.collective("all_gather", count * model::element_size(plan_.precision).value, of.dp, link) * sharing(groups, link);
-  }
-
   // The last micro-batch's backward pass is cut below each bucket, and the buckets are reduced behind it.
   struct FinalWork {
     std::vector<LaneWork> works;
@@ -388,7 +189,7 @@ class Predictor {
       LaneWork work;
       for (const BlockSegment& segment : segments) {
         const int count = std::min(upper, segment.first + segment.count) - std::max(lower, segment.first);
-        if (count > 0) work.compute += count * block_price(s, segment, slowest_[s]).backward * (1 + exchange);
+        if (count > 0) work.compute += count * costs_.block(s, segment).backward * (1 + exchange);
       }
       out.works.push_back(std::move(work));
       upper = lower;
@@ -399,7 +200,7 @@ class Predictor {
       // What waits for another stage is added after the pipeline has drained.
       if (buckets[b].tied_stage >= 0) break;
       at = std::max(at, out.released_at[b]);
-      if (strategy(s).dp > 1) out.works[at].released.push_back(reduce_time(s, buckets[b].count));
+      if (costs_.strategy(s).dp > 1) out.works[at].released.push_back(costs_.reduce_time(s, buckets[b].count));
     }
     return out;
   }
@@ -419,52 +220,33 @@ class Predictor {
     return cuts;
   }
 
-  LaneEnd final_backward(int s, double start) { return run_lanes(start, final_work(s).works, overlap(s, reduction(s))); }
+  LaneEnd final_backward(int s, double start) { return run_lanes(start, final_work(s).works, costs_.overlap(s, costs_.reduction(s))); }
 
   StageEnd drain(int s) {
     StageEnd end;
     const FinalWork work = final_work(s);
-    const LaneEnd lanes = run_lanes(final_start_[s], work.works, overlap(s, reduction(s)));
+    const LaneEnd lanes = run_lanes(final_start_[s], work.works, costs_.overlap(s, costs_.reduction(s)));
     end.backward = lanes.compute;
     const std::vector<BucketShape> buckets = prices_.buckets(plan_, s);
     for (std::size_t b = 0; b < buckets.size(); ++b) {
       Reduction reduction;
       reduction.ready = lanes.compute_ends[work.released_at[b]];
-      reduction.data_parallel = reduce_time(s, buckets[b].count);
+      reduction.data_parallel = costs_.reduce_time(s, buckets[b].count);
       reduction.tied_stage = buckets[b].tied_stage;
-      if (reduction.tied_stage >= 0) {
-        const std::vector<int> pair = {plan_.stages[s].ranks.front(), plan_.stages[reduction.tied_stage].ranks.front()};
-        std::vector<std::vector<int>> pairs;
-        for (std::size_t i = 0; i < plan_.stages[s].ranks.size(); ++i) pairs.push_back({plan_.stages[s].ranks[i], plan_.stages[reduction.tied_stage].ranks[i]});
-        const cluster::Link& link = link_among(plan_, prices_.cluster(), pair);
-        reduction.tied = prices_.collective("all_reduce", buckets[b].count * 4, 2, link) * sharing(pairs, link);
-      }
+      if (reduction.tied_stage >= 0) reduction.tied = costs_.tied_time(s, reduction.tied_stage, buckets[b].count);
       end.reductions.push_back(reduction);
     }
     return end;
-  }
-
-  // One queue a stage for its data-parallel collectives; stages that meet on a link share it.
-  FluidQueue data_queue(int s) const {
-    FluidQueue queue;
-    const auto group = data_group(s, 0);
-    const cluster::Link& link = link_among(plan_, prices_.cluster(), group);
-    std::vector<std::vector<int>> groups;
-    for (int t = 0; t < strategy(s).tp; ++t) groups.push_back(data_group(s, t));
-    queue.weight = sharing(groups, link);
-    if (link.shared)
-      for (int rank : plan_.stages[s].ranks) queue.nodes.insert({plan_.ranks[rank].group, plan_.ranks[rank].node});
-    return queue;
   }
 
   void finish_reductions() {
     std::vector<FluidQueue> queues;
     std::vector<std::vector<int>> orders;
     for (int s = 0; s < stage_count_; ++s) {
-      FluidQueue queue = data_queue(s);
+      FluidQueue queue = costs_.data_queue(s);
       orders.push_back(exchange_order(plan_, counts_of(prices_.buckets(plan_, s))));
       queue.beside_until = ends_[s].backward;
-      queue.slowed = overlap(s, reduction(s)).slowed;
+      queue.slowed = costs_.overlap(s, costs_.reduction(s)).slowed;
       for (const int b : orders[s]) {
         const Reduction& reduction = ends_[s].reductions[b];
         double ready = reduction.ready;
@@ -498,20 +280,20 @@ class Predictor {
     }
     std::vector<FluidQueue> queues;
     for (int s = 0; s < stage_count_; ++s) {
-      const Strategy& of = strategy(s);
+      const Strategy& of = costs_.strategy(s);
       const bool sharded = of.zero > 0 && of.dp > 1;
-      FluidQueue gathers = data_queue(s);
+      FluidQueue gathers = costs_.data_queue(s);
       std::vector<LaneWork> works;
       for (const BucketShape& bucket : prices_.buckets(plan_, s)) {
         LaneWork work;
-        work.compute = step_time(s, bucket.count);
-        if (sharded) work.released.push_back(gather_time(s, bucket.count));
+        work.compute = costs_.step_time(s, bucket.count);
+        if (sharded) work.released.push_back(costs_.gather_time(s, bucket.count));
         works.push_back(std::move(work));
       }
-      const LaneEnd lanes = run_lanes(norm_, works, overlap(s, "all_gather"));
+      const LaneEnd lanes = run_lanes(norm_, works, costs_.overlap(s, "all_gather"));
       for (std::size_t b = 0; b < works.size() && sharded; ++b) gathers.items.push_back({lanes.compute_ends[b], works[b].released.front(), 0});
       gathers.beside_until = lanes.compute;
-      gathers.slowed = overlap(s, "all_gather").slowed;
+      gathers.slowed = costs_.overlap(s, "all_gather").slowed;
       queues.push_back(std::move(gathers));
       ends_[s].stepped = ends_[s].end = lanes.compute;
     }
@@ -595,11 +377,10 @@ class Predictor {
 
   const Plan& plan_;
   Prices& prices_;
-  std::vector<Place> places_;
+  StageCosts costs_;
+  const std::vector<StageTimes>& times_;
   int stage_count_;
   int micro_batches_;
-  std::vector<Seat> slowest_;     // by stage
-  std::vector<StageTimes> times_;
   std::vector<std::vector<double>> forward_end_;
   std::vector<std::vector<double>> backward_end_;
   std::vector<double> final_start_;

@@ -52,6 +52,8 @@ class Lister {
     const auto heads = static_cast<std::int64_t>(option_of(block, "heads"));
     for (const std::int64_t tp : divisors_of(ranks_.width)) {
       if (tp > std::min(domain, space.most_tensor) || !tensor_divides(block, tp)) continue;
+      // What is not cut stands as well on nodes in order.
+      if (tp == 1 && loads_.parts_of(ranks_.devices).dealt_over > 0) continue;
       for (const std::int64_t cp : divisors_of(ranks_.width / tp)) {
         if (cp > space.most_context || !context_divides(block, cp)) continue;
         const std::int64_t dp = ranks_.width / (tp * cp);

@@ -5,8 +5,8 @@
 
 namespace tessera::profile {
 
-Exchanges::Exchanges(const cluster::ResourceGroup& group, const Calibration& calibration)
-    : calibration_(calibration), domain_(std::max(1, std::min(group.domain(), group.nodes * group.devices_per_node))) {
+Exchanges::Exchanges(const cluster::ResourceGroup& group, const Calibration& calibration, int dealt_over)
+    : calibration_(calibration), dealt_over_(dealt_over), domain_(std::max(1, std::min(group.domain(), group.nodes * group.devices_per_node))) {
   double inside = group.inside.bandwidth.value;
   if (group.inside.shared) inside /= group.devices_per_node;
   // Behind a PCIe switch the devices share one way to the others.
@@ -19,7 +19,15 @@ Exchanges::Exchanges(const cluster::ResourceGroup& group, const Calibration& cal
   rack_devices_ = group.nodes_per_rack * group.devices_per_node;
 }
 
-int Exchanges::together(Team team) const { return team.stride >= domain_ ? 1 : std::max(1, std::min(team.ranks, domain_ / team.stride)); }
+int Exchanges::together(Team team) const {
+  if (dealt_over_ > 1) return team.stride >= dealt_over_ ? team.ranks : std::max(1, team.ranks * team.stride / dealt_over_);
+  return team.stride >= domain_ ? 1 : std::max(1, std::min(team.ranks, domain_ / team.stride));
+}
+
+bool Exchanges::leaves_rack(Team team) const {
+  const int span = dealt_over_ > 1 ? std::min(team.ranks * team.stride, dealt_over_) * domain_ : team.ranks * team.stride;
+  return rack_devices_ > 0 && span > rack_devices_;
+}
 
 double Exchanges::collective(Collective operation, double bytes, Team team) const {
   if (team.ranks < 2 || bytes <= 0) return 0;
@@ -30,7 +38,7 @@ double Exchanges::collective(Collective operation, double bytes, Team team) cons
   if (joined >= team.ranks) return volume / inside_ + steps * calibration_.latency + calibration_.launch;
   // Each of the groups on a node has its members' share of the adapters.
   double rate = std::min(inside_, device_share() * joined);
-  if (rack_devices_ > 0 && team.ranks * team.stride > rack_devices_) rate /= rack_;
+  if (leaves_rack(team)) rate /= rack_;
   return volume / rate + 2 * steps * calibration_.latency + calibration_.launch;
 }
 
@@ -44,13 +52,14 @@ double Exchanges::all_to_all(double bytes, int copies, Team team) const {
   // Of one item's copies: the expected number of other nodes among those that want one.
   const double leaving = bytes / copies * (nodes - 1) * (1 - std::pow(1 - 1 / nodes, copies));
   double rate = device_share();
-  if (rack_devices_ > 0 && team.ranks * team.stride > rack_devices_) rate /= rack_;
+  if (leaves_rack(team)) rate /= rack_;
   return std::max(leaving / rate, bytes * (joined - 1) / n / inside_) + latency;
 }
 
 double Exchanges::message(double bytes, int stride) const {
-  double rate = stride >= domain_ ? device_share() : inside_;
-  if (rack_devices_ > 0 && stride >= rack_devices_) rate /= rack_;
+  const bool inside = dealt_over_ > 1 ? stride % dealt_over_ == 0 : stride < domain_;
+  double rate = inside ? inside_ : device_share();
+  if (rack_devices_ > 0 && (dealt_over_ > 1 ? dealt_over_ * domain_ > rack_devices_ : stride >= rack_devices_)) rate /= rack_;
   return bytes / rate + 2 * calibration_.latency;
 }
 

@@ -9,7 +9,7 @@ namespace tessera::profile {
 
 enum class Collective { all_reduce, all_gather, reduce_scatter };
 
-// `ranks` that stand `stride` devices apart in the order of the cluster.
+// `ranks`, each `stride` after the one before it.
 struct Team {
   int ranks = 1;
   int stride = 1;
@@ -17,7 +17,9 @@ struct Team {
 
 class Exchanges {
  public:
-  Exchanges(const cluster::ResourceGroup& group, const Calibration& calibration);
+  // Ranks stand on devices in the order of the cluster; or, with `dealt_over` n > 1, n consecutive ones on n nodes (domains of the
+  // inside link), the next n on the same nodes again, until those are full. The ranks of a team are then as many on each of its nodes.
+  Exchanges(const cluster::ResourceGroup& group, const Calibration& calibration, int dealt_over = 1);
 
   // Seconds of a collective over a buffer of `bytes`: what an all-gather ends with and a reduce-scatter begins with. By rings
   // (Patarasuk, Yuan 2009) that enter and leave each node once.
@@ -32,8 +34,10 @@ class Exchanges {
 
  private:
   double device_share() const { return network_ / domain_; }  // of the adapters, when all devices use them
+  bool leaves_rack(Team team) const;
 
   Calibration calibration_;
+  int dealt_over_ = 1;
   int domain_ = 1;
   double inside_ = 0;   // bytes per second of a device
   double network_ = 0;  // bytes per second of all adapters of a domain

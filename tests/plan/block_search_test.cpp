@@ -51,6 +51,7 @@ class Enumeration {
     int team = 0;
     int of_team = 0;   // which of its stages
     int per_node = 0;  // all stages of the team on every domain, with so many devices each
+    bool dealt = false;  // consecutive ranks on different domains
   };
 
   // Every sequence of sets of groups; those of one set stand side by side.
@@ -90,7 +91,11 @@ class Enumeration {
       for (const int per_node : in_nodes ? std::vector<int>{0, domain / count} : std::vector<int>{0}) {
         auto more = stages;
         for (int i = 0; i < count; ++i) more.push_back({parts, static_cast<int>(team), i, per_node});
-        if (static_cast<int>(more.size()) <= std::min(problem_.model.block_count(), problem_.space.most_stages)) widths(teams, team + 1, more);
+        if (static_cast<int>(more.size()) > std::min(problem_.model.block_count(), problem_.space.most_stages)) continue;
+        widths(teams, team + 1, more);
+        if (problem_.cluster.groups.size() > 1 || parts.size() > 1 || per_node > 0 || domain == 1 || parts.front().ranks <= domain || parts.front().ranks % domain != 0) continue;
+        for (std::size_t i = stages.size(); i < more.size(); ++i) more[i].dealt = true;
+        widths(teams, team + 1, more);
       }
     }
   }
@@ -127,7 +132,9 @@ class Enumeration {
         const cluster::ResourceGroup& of = problem_.cluster.groups[static_cast<std::size_t>(group)];
         if (stand.parts.size() > 1) stage.shares.push_back({ranks, shares[static_cast<std::size_t>(stand.team)][p]});
         for (int i = 0; i < ranks; ++i) {
+          const int first = next[group] - i;
           int device = next[group]++;
+          if (stand.dealt) device = first + i % (ranks / of.domain()) * of.domain() + i / (ranks / of.domain());
           if (stand.per_node > 0) device = i / stand.per_node * of.domain() + stand.of_team * stand.per_node + i % stand.per_node;
           stage.ranks.push_back(plan.world_size());
           plan.ranks.push_back({group, device / of.devices_per_node, device % of.devices_per_node});
@@ -162,9 +169,11 @@ class Enumeration {
     int domain = stand.per_node;
     for (const GroupRanks& part : stand.parts)
       if (const int of = problem_.cluster.groups[static_cast<std::size_t>(part.group)].domain(); stand.per_node == 0 && (domain == 0 || of < domain)) domain = of;
-    for (int tp = 1; tp <= std::min({width, domain, problem_.space.most_tensor}); ++tp)
+    for (int tp = stand.dealt ? 2 : 1; tp <= std::min({width, domain, problem_.space.most_tensor}); ++tp)
       for (int cp = 1; cp <= std::min(width, problem_.space.most_context); ++cp) {
         if (width % (tp * cp) != 0) continue;
+        const int domains = width / domain;
+        if (stand.dealt && ((domains % tp != 0 && tp % domains != 0) || (domains % (tp * cp) != 0 && tp * cp % domains != 0))) continue;
         if (!end && (problem_.model.dim("heads") % tp != 0 || problem_.model.dim("kv_heads") % tp != 0)) continue;
         const int dp = width / (tp * cp);
         const std::vector<Share> shares = plan.shares_of(stage);
@@ -263,6 +272,7 @@ TEST(BlockSearch, EqualsEnumerationOnRandomSmallInstances) {
   int mixed = 0;
   int side_by_side = 0;
   int bound_by_memory = 0;
+  int across_nodes = 0;
   while (compared < kInstances) {
     const Instance instance = random_instance(random);
     const BlockProblem problem{.model = instance.model, .cluster = instance.cluster, .global_batch = instance.global_batch, .space = instance.space, .threads = 1};
@@ -287,14 +297,15 @@ TEST(BlockSearch, EqualsEnumerationOnRandomSmallInstances) {
     for (std::size_t rank = 0; rank < best.ranks.size(); ++rank)
       ASSERT_LE(static_cast<double>(best.predicted->memory[rank].value), loads.memory_limit(best.ranks[rank].group) + 1) << cluster::to_yaml(instance.cluster) << to_json(best);
     side_by_side += best.stages.front().shares.empty() ? 0 : 1;
+    across_nodes += std::any_of(best.stages.begin(), best.stages.end(), [](const Stage& stage) { return !std::is_sorted(stage.ranks.begin(), stage.ranks.end()); }) ? 1 : 0;
     mixed += best.ranks.front().group != best.ranks.back().group ? 1 : 0;
     cluster::ClusterSpec roomy = instance.cluster;
     for (cluster::ResourceGroup& group : roomy.groups) group.device.memory = group.device.memory * 1000;
     BlockProblem free = {.model = instance.model, .cluster = roomy, .global_batch = instance.global_batch, .space = instance.space, .threads = 1};
     bound_by_memory += search(free).bound < answer.bound * (1 - 1e-9) ? 1 : 0;
   }
-  std::printf("%d instances: %d feasible, %d with both kinds of device in the best plan, in %d of these side by side, %d in which memory decides\n", compared, feasible, mixed, side_by_side,
-              bound_by_memory);
+  std::printf("%d instances: %d feasible, %d with both kinds of device in the best plan, in %d of these side by side, %d with a block's parts across nodes, %d in which memory decides\n", compared,
+              feasible, mixed, side_by_side, across_nodes, bound_by_memory);
   RecordProperty("feasible", feasible);
   EXPECT_GT(feasible, kInstances / 2);
   EXPECT_GT(mixed, kInstances / 50);

@@ -86,6 +86,23 @@ TEST(Exchanges, AnOversubscribedRackSlowsWhatLeavesIt) {
               Exchanges(nodes_of_eight(4), ideal()).collective(Collective::all_reduce, 1e9, {2, 8}), 1e-12);
 }
 
+// Thirty-two ranks of four nodes: rank i on node i % 4.
+TEST(Exchanges, RanksDealtOverNodesMeetOtherNeighbours) {
+  const Exchanges in_order(nodes_of_eight(4), ideal());
+  const Exchanges dealt(nodes_of_eight(4), ideal(), 4);
+  EXPECT_EQ(dealt.together({2, 1}), 1);
+  EXPECT_EQ(dealt.together({4, 1}), 1);
+  EXPECT_EQ(dealt.together({8, 1}), 2);
+  EXPECT_EQ(dealt.together({8, 4}), 8);
+  EXPECT_EQ(dealt.together({16, 2}), 8);
+  // Parts of a block on all nodes, each with one of a node's adapters; its replicas inside.
+  EXPECT_NEAR(dealt.collective(Collective::all_reduce, 8e9, {4, 1}), in_order.collective(Collective::all_reduce, 8e9, {4, 8}), 1e-9);
+  EXPECT_NEAR(dealt.collective(Collective::all_gather, 8e9, {8, 4}), in_order.collective(Collective::all_gather, 8e9, {8, 1}), 1e-9);
+  EXPECT_NEAR(dealt.collective(Collective::all_reduce, 8e9, {32, 1}), in_order.collective(Collective::all_reduce, 8e9, {32, 1}), 1e-9);
+  EXPECT_NEAR(dealt.message(1e9, 4), in_order.message(1e9, 1), 1e-12);
+  EXPECT_NEAR(dealt.message(1e9, 1), in_order.message(1e9, 8), 1e-12);
+}
+
 TEST(Exchanges, APcieSwitchIsShared) {
   cluster::ResourceGroup group = nodes_of_eight(1);
   group.devices_per_switch = 4;

@@ -273,6 +273,25 @@ TEST(LoadedSim, PipelinesInsideNodesPassMessagesInsideAndExchangeGradientsOutsid
   EXPECT_GT(part("gradient exchange"), 2 * gradients);
 }
 
+TEST(LoadedSim, PartsAcrossNodesLeaveTheInsideLinkToReplicas) {
+  Case c{plan::job_of({.layers = 6, .hidden = 2048, .heads = 16, .kv_heads = 16, .ffn = 8192, .seq = 2048, .vocab = 32000, .global_batch = 32, .precision = "bf16"}), mixed_cluster(2), {}};
+  c.plan = make_plan(c.job.model, c.cluster, {{0, 6, {{.dp = 8, .tp = 2}}}});
+  c.plan.global_batch = 32;
+  c.plan.micro_batches = 4;
+  const auto load = [&](double plan::BlockLoad::* seconds) {
+    plan::Loads loads(c.job.model, c.cluster, c.plan.precision);
+    return loads.block(1, loads.devices_of(c.plan, c.plan.stages[0]), c.plan.stages[0].runs[0].strategy, 8).*seconds;
+  };
+  const double parts = load(&plan::BlockLoad::tensor_exchange);
+  const double replicas = load(&plan::BlockLoad::exchange);
+  for (int i = 0; i < 16; ++i) c.plan.stages[0].ranks[i] = i % 2 * 8 + i / 2;
+  plan::check(c.plan, c.job, c.cluster);
+  EXPECT_GT(load(&plan::BlockLoad::tensor_exchange), 2 * parts);
+  EXPECT_LT(load(&plan::BlockLoad::exchange), replicas / 2);
+  const double predicted = plan::predict(c.plan, c.job.model, c.job.train, c.cluster, {}).step.value;
+  EXPECT_NEAR(simulate(c.plan, c.job.model, c.job.train, c.cluster, {}).result.step.value / predicted, 1, 1e-9);
+}
+
 TEST(LoadedSim, UnequalStagesOnCpusAreRefused) {
   const auto job = plan::job_of({.layers = 4, .global_batch = 8});
   const auto cluster = plan::cpu_cluster(6);
