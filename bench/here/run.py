@@ -17,7 +17,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
-from lab import load_netlab, train_on_hosts  # noqa: E402
+from lab import netlab_or_exit, train_on_hosts  # noqa: E402
 MODEL = {"arch": "llama", "hidden": 256, "layers": 8, "heads": 4, "kv_heads": 4, "ffn": 768, "seq": 128, "vocab": 4096}
 CPU = 0.4
 SKIPPED_STEPS = 2
@@ -83,10 +83,7 @@ class Bench:
         plan.memory.append(max(json.loads((run / "memory" / f"rank-{rank}.json").read_text())["peak_resident"] for rank in range(plan.ranks)))
 
     def run(self, rounds):
-        netlab = load_netlab()
-        problem = netlab.missing()
-        if problem:
-            sys.exit(f"emulated hosts are not possible here: {problem}")
+        netlab = netlab_or_exit()
         for turn in range(rounds):
             for number, plan in enumerate(self.plans):
                 with netlab.Lab(plan.ranks, [plan.gbit], [CPU]) as lab:

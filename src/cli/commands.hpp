@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <string>
 
 namespace tessera::cli {
 
@@ -12,6 +13,9 @@ inline constexpr const char* kPlanGroup = "Plan";
 inline constexpr const char* kTrainGroup = "Train";
 inline constexpr const char* kUseGroup = "Use what was trained";
 inline constexpr const char* kToolGroup = "Tools";
+
+// What to type before a subcommand that is suggested: "tessera", or what TESSERA_COMMAND says (`./dev run` sets it).
+std::string typed_command();
 
 void add_doctor_command(CLI::App& app);
 void add_init_command(CLI::App& app);

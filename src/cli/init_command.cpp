@@ -111,7 +111,7 @@ void init(Options& options) {
     size_preset(options.answers.size);
   }
   write_new(options.output, train_yaml(options.answers));
-  const std::string next = "tessera train " + options.output.string();
+  const std::string next = typed_command() + " train " + options.output.string();
   if (options.json) {
     std::cout << nlohmann::ordered_json{{"file", options.output.string()}, {"next", next}}.dump() << "\n";
   } else {

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "cli/plan_report_parts.hpp"
+#include "plan/stage_places.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -23,20 +25,28 @@ std::string strategy_text(const plan::Strategy& strategy) {
 
 std::string range_text(int first, int last) { return first == last ? text(first) : text(first, "–", last); }
 
+// "0–3", "0,4", "0…14": of numbers in order.
+std::string numbers_text(const std::set<int>& numbers) {
+  constexpr std::size_t kMostNamed = 4;
+  const int low = *numbers.begin();
+  const int high = *numbers.rbegin();
+  if (high - low + 1 == static_cast<int>(numbers.size())) return range_text(low, high);
+  if (numbers.size() > kMostNamed) return text(low, "…", high);
+  std::string out;
+  for (const int number : numbers) out += (out.empty() ? "" : ",") + text(number);
+  return out;
+}
+
 // The part of a stage that a fold of ranks holds: "d0–3 t0–1".
 std::string share_text(const plan::Stage& stage, const plan::Strategy& strategy, const std::vector<int>& ranks) {
-  int low_d = strategy.dp, high_d = -1, low_t = strategy.tp, high_t = -1;
+  std::set<int> replicas, parts;
   for (std::size_t i = 0; i < stage.ranks.size(); ++i) {
     if (std::find(ranks.begin(), ranks.end(), stage.ranks[i]) == ranks.end()) continue;
     const int index = static_cast<int>(i);
-    const int d = index / (strategy.cp * strategy.tp);
-    const int t = index % strategy.tp;
-    low_d = std::min(low_d, d);
-    high_d = std::max(high_d, d);
-    low_t = std::min(low_t, t);
-    high_t = std::max(high_t, t);
+    replicas.insert(index / (strategy.cp * strategy.tp));
+    parts.insert(index % strategy.tp);
   }
-  return high_d < 0 ? "" : text("d", range_text(low_d, high_d), " t", range_text(low_t, high_t));
+  return replicas.empty() ? "" : text("d", numbers_text(replicas), " t", numbers_text(parts));
 }
 
 // Runs of equal blocks under one strategy.
@@ -70,7 +80,8 @@ Json mosaic_of(const PlanInput& input, const plan::Plan& plan) {
   std::vector<std::string> strategies;
   Json rows = Json::array();
   for (const MosaicRow& row : mosaic_rows(plan, blocks)) {
-    const std::string strategy = strategy_text(*row.strategy);
+    std::string strategy = strategy_text(*row.strategy);
+    if (plan::parts_across_nodes(plan, plan.stages[row.stage], *row.strategy, input.cluster)) strategy += ", parts across nodes";
     auto known = std::find(strategies.begin(), strategies.end(), strategy);
     if (known == strategies.end()) known = strategies.insert(strategies.end(), strategy);
     Json cells = Json::array();

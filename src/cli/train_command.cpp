@@ -79,9 +79,9 @@ void train(const TrainOptions& options) {
   const bool stopped = control::run_workers(worker_commands(arguments, chosen.plan.ranks, cluster), launch);
   if (options.json) return;
   if (stopped) {
-    std::fprintf(stderr, "stopped; go on with: tessera train %s --resume\n", options.yaml.c_str());
+    std::fprintf(stderr, "stopped; go on with: %s train %s --resume\n", typed_command().c_str(), options.yaml.c_str());
   } else {
-    std::fprintf(stderr, "%s is complete. Let it write:\n  tessera generate %s --prompt \"...\"\n", run.c_str(), run.c_str());
+    std::fprintf(stderr, "%s is complete. Let it write:\n  %s generate %s --prompt \"...\"\n", run.c_str(), typed_command().c_str(), run.c_str());
   }
 }
 

@@ -393,7 +393,7 @@ class Search {
   void expand_all(bool rough) {
     std::int64_t used = 0;
     for (std::size_t begin = 0; begin < outers_.size(); begin += kBatch) {
-      if (rough && begin % kBounds == 0) raise_bounds(begin);
+      if (rough && begin >= raised_) raise_bounds(begin);
       const std::size_t count = std::min(kBatch, outers_.size() - begin);
       const auto first = outers_.begin() + static_cast<std::ptrdiff_t>(begin);
       const auto last = first + static_cast<std::ptrdiff_t>(count);
@@ -426,7 +426,8 @@ class Search {
 
   // Of the next outer choices that are not ruled out yet.
   void raise_bounds(std::size_t begin) {
-    const std::size_t count = std::min(kBounds, outers_.size() - begin);
+    const std::size_t count = std::min(incumbent_ < kNever ? kBounds : kBatch, outers_.size() - begin);
+    raised_ = begin + count;
     const auto first = outers_.begin() + static_cast<std::ptrdiff_t>(begin);
     if (std::all_of(first, first + static_cast<std::ptrdiff_t>(count), [&](const Outer& outer) { return ruled_out(outer, true); })) return;
     in_parallel(count, [&](Solver& solver, std::size_t i) {
@@ -473,6 +474,7 @@ class Search {
   AllOptions options_;
   std::vector<std::unique_ptr<Solver>> solvers_;
   double incumbent_ = kNever;
+  std::size_t raised_ = 0;       // outer choices before this one have bounds with memory
   std::int64_t expanded_ = 0;
   double skipped_ = kNever;
   std::vector<Found> found_;

@@ -3,6 +3,7 @@
 
 #include "plan/plan.hpp"
 #include "plan/prices.hpp"
+#include "plan/stage_places.hpp"
 
 namespace tessera::plan {
 namespace {
@@ -27,18 +28,8 @@ std::string strategies_text(const Plan& plan) {
   return strategy_text(first);
 }
 
-// Whether neighbouring ranks of a stage, which hold parts of the same blocks, have no inside link to each other though others have.
-bool parts_across_nodes(const Plan& plan, const Stage& stage, const cluster::ClusterSpec& cluster) {
-  if (stage.width() < 2) return false;
-  const RankPlace& one = plan.ranks[static_cast<std::size_t>(stage.ranks[0])];
-  const RankPlace& next = plan.ranks[static_cast<std::size_t>(stage.ranks[1])];
-  const cluster::ResourceGroup& group = cluster.groups[static_cast<std::size_t>(one.group)];
-  return one.group == next.group && group.domain() > 1 && one.node / group.nodes_per_domain != next.node / group.nodes_per_domain;
-}
-
 std::string run_text(const Plan& plan, const Stage& stage, const StrategyRun& run, const cluster::ClusterSpec& cluster) {
-  const bool cut = run.strategy.tp * run.strategy.cp > 1;
-  return strategy_text(run.strategy) + (cut && parts_across_nodes(plan, stage, cluster) ? ", parts across nodes" : "");
+  return strategy_text(run.strategy) + (parts_across_nodes(plan, stage, run.strategy, cluster) ? ", parts across nodes" : "");
 }
 
 std::string block_range(const std::vector<model::BlockInstance>& blocks, int first, int last) {

@@ -47,7 +47,8 @@ void check_ranks(const Plan& plan, const SharedPlan& shared, const std::string& 
   for (int place = 0; place < shared.places; ++place)
     for (const int rank : plan.stages[place].ranks)
       if (rank != next++)
-        refuse_for(system, plan.stages[place].where, text("stage ", place, " has rank ", rank, " where rank ", next - 1, " would be"), "ranks numbered stage by stage");
+        refuse_for(system, plan.stages[place].where, text("stage ", place, " has rank ", rank, " where rank ", next - 1, " would be"), "ranks numbered stage by stage, neighbours on the same node",
+                   "fix the degrees, parallel: {tp: ..., pp: ...}: such plans stand node after node");
 }
 
 }  // namespace

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <tuple>
 
 #include "base/error.hpp"
 #include "plan/prices.hpp"
+#include "plan/stage_places.hpp"
 #include "plan/uniform_parts.hpp"
 
 namespace tessera::plan {
@@ -81,42 +81,6 @@ cluster::ResourceGroup thinned(cluster::ResourceGroup group, int per_domain) {
 
 bool of_one_group(const std::vector<StageDevices::Part>& parts, int group) {
   return std::all_of(parts.begin(), parts.end(), [&](const StageDevices::Part& part) { return part.group == group; });
-}
-
-// Of a plan's ranks in the order of a group's devices.
-auto positions(const Plan& plan, const cluster::ResourceGroup& group) {
-  return [&](int rank) {
-    const RankPlace& place = plan.ranks[static_cast<std::size_t>(rank)];
-    return place.node * group.devices_per_node + place.device;
-  };
-}
-
-// Over how many whole domains a stage's ranks are dealt in turn; 0 where they are not.
-int dealt_over(const Plan& plan, const Stage& stage, const cluster::ResourceGroup& group) {
-  const auto position = positions(plan, group);
-  const int domains = stage.width() / group.domain();
-  const int first = position(stage.ranks.front());
-  if (domains < 2 || group.domain() < 2 || stage.width() % group.domain() != 0 || first % group.domain() != 0) return 0;
-  for (int i = 0; i < stage.width(); ++i)
-    if (position(stage.ranks[static_cast<std::size_t>(i)]) != first + i % domains * group.domain() + i / domains) return 0;
-  return domains;
-}
-
-// Where a stage has the same number of devices of several consecutive domains, which it shares with others: that number, and the first
-// of them; 0 where its devices stand side by side.
-std::pair<int, int> per_domain(const Plan& plan, const Stage& stage, const cluster::ResourceGroup& group) {
-  const auto position = positions(plan, group);
-  bool together = true;
-  std::map<int, int> counts;
-  for (std::size_t i = 0; i < stage.ranks.size(); ++i) {
-    together = together && (i == 0 || position(stage.ranks[i]) == position(stage.ranks[i - 1]) + 1);
-    ++counts[position(stage.ranks[i]) / group.domain()];
-  }
-  const int each = counts.begin()->second;
-  const int first = counts.begin()->first;
-  const bool consecutive = counts.rbegin()->first - first + 1 == static_cast<int>(counts.size());
-  if (together || !consecutive || counts.size() < 2 || each >= group.domain()) return {0, 0};
-  return std::all_of(counts.begin(), counts.end(), [&](const auto& count) { return count.second == each; }) ? std::pair(each, first) : std::pair(0, 0);
 }
 
 }  // namespace
@@ -214,7 +178,10 @@ int Loads::devices_of(const Plan& plan, const Stage& stage) {
   out.parts.front().samples = 0;
   const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(out.parts.front().group)];
   out.dealt_over = dealt_over(plan, stage, group);
-  if (out.dealt_over == 0) std::tie(out.per_node, out.first_domain) = per_domain(plan, stage, group);
+  if (out.dealt_over > 0) return add(out);
+  const DomainShare share = domain_share(plan, stage, group);
+  out.per_node = share.devices;
+  out.first_domain = share.first;
   return add(out);
 }
 
@@ -383,7 +350,12 @@ BlockLoad Loads::priced_on(int repeat, int devices, std::size_t part, const Stra
     }
     out.exchange = waited(reduce, out.backward(), calibration) + waited(spread, out.forward, calibration);
   }
-  if (held.tied > 0) out.tied_exchange = group.exchanges.collective(Collective::all_reduce, kWeight * held.tied, {2, of.domain()});
+  if (held.tied > 0) {
+    // Rank by rank with the same place of another stage: however ranks are dealt, that is another domain.
+    const bool dealt = stand(devices).devices.dealt_over > 0;
+    const Group& in_order = dealt ? *groups_[static_cast<std::size_t>(parts[part].group)] : group;
+    out.tied_exchange = in_order.exchanges.collective(Collective::all_reduce, kWeight * held.tied, {2, of.domain()});
+  }
 
   const double stepped = held.plain / plain_share + held.experts / expert_share;
   const double memory_rate = of.device.memory_bandwidth.value * calibration.memory;

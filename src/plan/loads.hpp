@@ -151,7 +151,7 @@ class Loads {
   const cluster::ClusterSpec& cluster_;
   model::Precision precision_;
   std::vector<int> repeat_of_;
-  std::vector<std::unique_ptr<Group>> groups_;  // those of the cluster, then ones of which stages share the nodes
+  std::vector<std::unique_ptr<Group>> groups_;  // those of the cluster, then ones of which stages share the nodes or are dealt over them
   std::vector<Stand> stands_;                   // the first ones are the groups of the cluster
   std::map<StageDevices, int> known_;
   std::map<Key, BlockLoad> blocks_;

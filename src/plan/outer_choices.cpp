@@ -126,7 +126,7 @@ class Choices {
     const bool several_domains = devices_in(group) > domain && devices_in(group) % domain == 0;
     if (problem_.space.pipelines_in_nodes && team.stages > 1 && several_domains && domain % team.stages == 0) out.push_back(stand_for({{{group, 0, 0}}, domain / team.stages}));
     const int width = devices_in(group) / team.stages;
-    const bool may_deal = problem_.space.replicas_in_nodes && usable_.size() == 1 && problem_.space.most_tensor > 1;
+    const bool may_deal = problem_.space.replicas_in_nodes && problem_.cluster.groups.size() == 1 && problem_.space.most_tensor > 1;
     if (may_deal && domain > 1 && width > domain && width % domain == 0 && width / domain <= kMostDealt) {
       StageDevices dealt{{{group, 0, 0}}};
       dealt.dealt_over = width / domain;

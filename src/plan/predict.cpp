@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <functional>
-#include <limits>
 
 #include "plan/fluid.hpp"
 #include "plan/lanes.hpp"

@@ -52,7 +52,7 @@ class Lister {
     const auto heads = static_cast<std::int64_t>(option_of(block, "heads"));
     for (const std::int64_t tp : divisors_of(ranks_.width)) {
       if (tp > std::min(domain, space.most_tensor) || !tensor_divides(block, tp)) continue;
-      // What is not cut stands as well on nodes in order.
+      // A limit of the space: without it each stage would be searched twice where nothing is cut.
       if (tp == 1 && loads_.parts_of(ranks_.devices).dealt_over > 0) continue;
       for (const std::int64_t cp : divisors_of(ranks_.width / tp)) {
         if (cp > space.most_context || !context_divides(block, cp)) continue;
@@ -290,16 +290,18 @@ StageFronts::Chain StageFronts::extended(const Held& held, const Target& target,
     }
   Chain out(listed_.layouts.size());
   for (std::size_t layout = 0; layout < made.size(); ++layout) {
-    std::vector<StageEntry>& entries = made[layout];
-    std::stable_sort(entries.begin(), entries.end(), [&](const StageEntry& a, const StageEntry& b) {
-      return std::tuple(a.busy, a.fill, a.bytes(target.held)) < std::tuple(b.busy, b.fill, b.bytes(target.held));
+    std::vector<const StageEntry*> entries;
+    entries.reserve(made[layout].size());
+    for (const StageEntry& entry : made[layout]) entries.push_back(&entry);
+    std::sort(entries.begin(), entries.end(), [&](const StageEntry* a, const StageEntry* b) {
+      return std::tuple(a->busy, a->fill, a->bytes(target.held), a) < std::tuple(b->busy, b->fill, b->bytes(target.held), b);
     });
-    drop_covered(entries, [&](const StageEntry& a, const StageEntry& b) {
-      if (a.fill > b.fill) return false;
-      return !target.memory || (a.workspace <= b.workspace && a.fixed + target.held * a.saved <= b.fixed + target.held * b.saved);
+    drop_covered(entries, [&](const StageEntry* a, const StageEntry* b) {
+      if (a->fill > b->fill) return false;
+      return !target.memory || (a->workspace <= b->workspace && a->fixed + target.held * a->saved <= b->fixed + target.held * b->saved);
     });
-    for (const StageEntry& entry : entries) {
-      entries_.push_back(entry);
+    for (const StageEntry* entry : entries) {
+      entries_.push_back(*entry);
       out[layout].push_back(&entries_.back());
     }
   }

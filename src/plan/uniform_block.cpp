@@ -117,7 +117,7 @@ class BlockClock {
           pass.tensor_exchange += tensor(one) * exposed_ * (one.overlaps ? calibration_.tensor_beside : 1);
           break;
         case Exchange::Axis::expert:
-          pass.expert_exchange += exchanges_.all_to_all(bytes, chosen, {plan_.ep, 1}) * calibration_.expert_exposed;
+          pass.expert_exchange += exchanges_.all_to_all(bytes, chosen, {plan_.ep, plan_.tp}) * calibration_.expert_exposed;
           break;
         case Exchange::Axis::context:
           if (one.operation == "all_to_all")

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace tessera::profile {
 
@@ -20,7 +21,10 @@ Exchanges::Exchanges(const cluster::ResourceGroup& group, const Calibration& cal
 }
 
 int Exchanges::together(Team team) const {
-  if (dealt_over_ > 1) return team.stride >= dealt_over_ ? team.ranks : std::max(1, team.ranks * team.stride / dealt_over_);
+  if (dealt_over_ > 1) {
+    const int nodes = std::min(team.ranks, dealt_over_ / std::gcd(team.stride, dealt_over_));
+    return std::max(1, team.ranks / nodes);
+  }
   return team.stride >= domain_ ? 1 : std::max(1, std::min(team.ranks, domain_ / team.stride));
 }
 
@@ -57,9 +61,9 @@ double Exchanges::all_to_all(double bytes, int copies, Team team) const {
 }
 
 double Exchanges::message(double bytes, int stride) const {
-  const bool inside = dealt_over_ > 1 ? stride % dealt_over_ == 0 : stride < domain_;
-  double rate = inside ? inside_ : device_share();
-  if (rack_devices_ > 0 && (dealt_over_ > 1 ? dealt_over_ * domain_ > rack_devices_ : stride >= rack_devices_)) rate /= rack_;
+  const int apart = dealt_over_ > 1 ? stride % dealt_over_ * domain_ : stride;  // in devices
+  double rate = apart < domain_ ? inside_ : device_share();
+  if (rack_devices_ > 0 && apart >= rack_devices_) rate /= rack_;
   return bytes / rate + 2 * calibration_.latency;
 }
 

@@ -19,6 +19,13 @@ namespace {
 
 using testing::HasSubstr;
 
+TEST(Init, NamesTheNextCommandAsItWasCalled) {
+  const TemporaryFolder folder;
+  folder.write("text.txt", "to be or not to be\n");
+  const CommandResult result = run_tessera({"init", "--yes", "--source", "text.txt"}, {folder.path(), {{"TESSERA_COMMAND", "./dev run"}}});
+  EXPECT_THAT(result.out, HasSubstr("\n  ./dev run train train.yaml\n"));
+}
+
 TEST(Init, WritesAFileThatTrainingAccepts) {
   for (const SizePreset& size : size_presets()) {
     for (const std::string precision : {"fp32", "bf16"}) {

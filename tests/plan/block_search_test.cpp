@@ -241,8 +241,8 @@ Instance random_instance(Random& random) {
   std::vector<std::string> kinds = {"a100-80", "h100-sxm", "l40s", "rtx4090"};
   for (int g = 0; g < groups; ++g) {
     const std::size_t kind = static_cast<std::size_t>(random.below(kinds.size()));
-    const int nodes = 1 + static_cast<int>(random.below(2));
-    const int each = one_of<int>(random, groups == 1 ? std::vector<int>{1, 2, 3, 4} : std::vector<int>{1, 2});
+    const int nodes = one_of<int>(random, groups == 1 ? std::vector<int>{1, 1, 2, 2, 4} : std::vector<int>{1, 2});
+    const int each = one_of<int>(random, nodes == 4 ? std::vector<int>{2} : groups == 1 ? std::vector<int>{1, 2, 3, 4} : std::vector<int>{1, 2});
     const double memory = 1.2 * (1 << 30) + state * (0.08 + 1.2 * random.uniform());
     yaml += text("  - {name: g", g, ", device: ", kinds[kind], ", nodes: ", nodes, ", devices_per_node: ", each, ", memory: ", static_cast<std::int64_t>(memory / (1 << 20)),
                  " MiB, inside: ", one_of<std::string>(random, {"nvlink3", "pcie4"}), ", network: ", one_of<std::string>(random, {"rdma-100g", "tcp-10g"}), "}\n");
@@ -310,6 +310,7 @@ TEST(BlockSearch, EqualsEnumerationOnRandomSmallInstances) {
   EXPECT_GT(feasible, kInstances / 2);
   EXPECT_GT(mixed, kInstances / 50);
   EXPECT_GT(bound_by_memory, kInstances / 20);
+  EXPECT_GE(across_nodes, kInstances / 500);
 }
 
 model::JobSpec llama(const std::string& preset, int batch) {

@@ -95,12 +95,22 @@ TEST(Exchanges, RanksDealtOverNodesMeetOtherNeighbours) {
   EXPECT_EQ(dealt.together({8, 1}), 2);
   EXPECT_EQ(dealt.together({8, 4}), 8);
   EXPECT_EQ(dealt.together({16, 2}), 8);
+  EXPECT_EQ(Exchanges(nodes_of_eight(3), ideal(), 3).together({12, 2}), 4);
   // Parts of a block on all nodes, each with one of a node's adapters; its replicas inside.
   EXPECT_NEAR(dealt.collective(Collective::all_reduce, 8e9, {4, 1}), in_order.collective(Collective::all_reduce, 8e9, {4, 8}), 1e-9);
   EXPECT_NEAR(dealt.collective(Collective::all_gather, 8e9, {8, 4}), in_order.collective(Collective::all_gather, 8e9, {8, 1}), 1e-9);
   EXPECT_NEAR(dealt.collective(Collective::all_reduce, 8e9, {32, 1}), in_order.collective(Collective::all_reduce, 8e9, {32, 1}), 1e-9);
   EXPECT_NEAR(dealt.message(1e9, 4), in_order.message(1e9, 1), 1e-12);
   EXPECT_NEAR(dealt.message(1e9, 1), in_order.message(1e9, 8), 1e-12);
+  // Only what leaves its rack is slowed.
+  cluster::ResourceGroup racks = nodes_of_eight(4);
+  racks.nodes_per_rack = 2;
+  racks.oversubscription = 3;
+  const Exchanges dealt_in_racks(racks, ideal(), 4);
+  EXPECT_NEAR(dealt_in_racks.message(1e9, 4), dealt.message(1e9, 4), 1e-12);
+  EXPECT_NEAR(dealt_in_racks.message(1e9, 1), dealt.message(1e9, 1), 1e-12);
+  EXPECT_NEAR(dealt_in_racks.message(1e9, 2), 3 * dealt.message(1e9, 2), 1e-9);
+  EXPECT_NEAR(dealt_in_racks.collective(Collective::all_reduce, 8e9, {8, 4}), dealt.collective(Collective::all_reduce, 8e9, {8, 4}), 1e-9);
 }
 
 TEST(Exchanges, APcieSwitchIsShared) {

@@ -1,0 +1,50 @@
+#include "plan/stage_places.hpp"
+
+#include <algorithm>
+#include <map>
+
+namespace tessera::plan {
+namespace {
+
+// Of a plan's ranks in the order of a group's devices.
+auto positions(const Plan& plan, const cluster::ResourceGroup& group) {
+  return [&](int rank) {
+    const RankPlace& place = plan.ranks[static_cast<std::size_t>(rank)];
+    return place.node * group.devices_per_node + place.device;
+  };
+}
+
+}  // namespace
+
+int dealt_over(const Plan& plan, const Stage& stage, const cluster::ResourceGroup& group) {
+  const auto position = positions(plan, group);
+  const int domains = stage.width() / group.domain();
+  if (domains < 2 || group.domain() < 2 || stage.width() % group.domain() != 0) return 0;
+  const int first = position(stage.ranks.front()) / group.domain();
+  for (int i = 0; i < stage.width(); ++i)
+    if (position(stage.ranks[static_cast<std::size_t>(i)]) / group.domain() != first + i % domains) return 0;
+  return domains;
+}
+
+DomainShare domain_share(const Plan& plan, const Stage& stage, const cluster::ResourceGroup& group) {
+  const auto position = positions(plan, group);
+  bool together = true;
+  std::map<int, int> counts;
+  for (std::size_t i = 0; i < stage.ranks.size(); ++i) {
+    together = together && (i == 0 || position(stage.ranks[i]) == position(stage.ranks[i - 1]) + 1);
+    ++counts[position(stage.ranks[i]) / group.domain()];
+  }
+  const int each = counts.begin()->second;
+  const int first = counts.begin()->first;
+  const bool consecutive = counts.rbegin()->first - first + 1 == static_cast<int>(counts.size());
+  if (together || !consecutive || counts.size() < 2 || each >= group.domain()) return {};
+  const bool even = std::all_of(counts.begin(), counts.end(), [&](const auto& count) { return count.second == each; });
+  return even ? DomainShare{each, first} : DomainShare{};
+}
+
+bool parts_across_nodes(const Plan& plan, const Stage& stage, const Strategy& strategy, const cluster::ClusterSpec& cluster) {
+  const cluster::ResourceGroup& group = cluster.groups[static_cast<std::size_t>(plan.ranks[static_cast<std::size_t>(stage.ranks.front())].group)];
+  return strategy.tp * strategy.cp > 1 && stage.shares.empty() && !group.device.is_cpu() && dealt_over(plan, stage, group) > 0;
+}
+
+}  // namespace tessera::plan
