@@ -55,9 +55,9 @@ void list(bool json) {
     std::printf("%s\n", Json({{"devices", devices}, {"links", links}}).dump().c_str());
     return;
   }
-  std::printf("%-22s %-8s %14s %14s %10s %12s\n", "device", "vendor", "fp32", "bf16", "memory", "bandwidth");
+  std::printf("%-22s %-8s %14s %14s %14s %10s %12s\n", "device", "vendor", "fp32", "fp16", "bf16", "memory", "bandwidth");
   for (const auto& device : cluster::known_devices())
-    std::printf("%-22s %-8s %14s %14s %10s %12s\n", device.name.c_str(), device.vendor.c_str(), peak_text(device, "fp32").c_str(), peak_text(device, "bf16").c_str(),
+    std::printf("%-22s %-8s %14s %14s %14s %10s %12s\n", device.name.c_str(), device.vendor.c_str(), peak_text(device, "fp32").c_str(), peak_text(device, "fp16").c_str(), peak_text(device, "bf16").c_str(),
                 to_text(device.memory).c_str(), to_text(device.memory_bandwidth).c_str());
   std::printf("a cpu's rates are those of one core\n\n%-22s %12s %10s\n", "link", "bandwidth", "latency");
   for (const auto& link : cluster::known_links())

@@ -9,7 +9,9 @@
 #include "cli/plan_galvatron.hpp"
 #include "cli/plan_input.hpp"
 #include "cli/plan_report.hpp"
+#include "plan/fits.hpp"
 #include "plan/flags.hpp"
+#include "plan/loads.hpp"
 #include "plan/plan.hpp"
 #include "plan/schedule.hpp"
 #include "sim/rank.hpp"
@@ -90,11 +92,40 @@ void write_given_plan(const PlanOptions& options) {
   const auto& [job, cluster, profile] = read_plan_input({options.yaml, options.cluster, options.profile, options.overrides});
   const plan::Plan plan = plan::load_plan(options.plan);
   plan::check(plan, job, cluster);
+  if (plan::Loads::supports(cluster, plan.precision)) {
+    plan::Loads loads(job.model, cluster, plan.precision);
+    plan::check_fits(plan, plan::predict(plan, loads).memory, cluster);
+  }
   const std::vector<Written> written = write_for_others(options, {{"", &plan}}, job);
   if (options.json)
     std::printf("%s\n", nlohmann::ordered_json{{"written", to_json(written)}}.dump().c_str());
   else
     print(written);
+}
+
+// What the fullest rank holds.
+std::vector<std::pair<std::string, Bytes>> memory_terms(const plan::Plan& plan, const PlanInput& input, int& rank) {
+  rank = 0;
+  const std::vector<Bytes>& memory = plan.predicted->memory;
+  for (int r = 1; r < plan.world_size(); ++r)
+    if (memory[r] / plan::memory_limit(plan, input.cluster, r) > memory[rank] / plan::memory_limit(plan, input.cluster, rank)) rank = r;
+  return plan::memory_parts(plan, rank, input.job.model, input.job.train, input.cluster, input.profile);
+}
+
+std::string memory_terms_text(const plan::Plan& plan, const PlanInput& input) {
+  int rank = 0;
+  std::string terms;
+  for (const auto& [name, bytes] : memory_terms(plan, input, rank)) terms += text(terms.empty() ? "" : ", ", name, " ", to_text(bytes));
+  const cluster::Device& device = input.cluster.groups[static_cast<std::size_t>(plan.ranks[static_cast<std::size_t>(rank)].group)].device;
+  const std::string rest = device.is_cpu() ? "" : text("; of the ", to_text(device.memory), " of a ", device.name, ", ", to_text(device.memory - plan::memory_limit(plan, input.cluster, rank)), " are left to fragmentation");
+  return text("\nrank ", rank, " holds ", terms, rest, "\n");
+}
+
+// Where the times come from. `given`: a profile was named.
+std::string prices_text(const plan::Plan& plan, const PlanInput& input, bool given) {
+  const bool accelerators = plan::Loads::supports(input.cluster, plan.precision);
+  if (!accelerators) return input.profile.blocks.empty() ? "the built-in cost model (tessera profile measures this host)" : "measured on this host";
+  return text("the built-in cost model of these devices, calibrated on published measurements where there are any", given ? "; the profile holds for CPU workers and was not used" : "");
 }
 
 bool trainable(const plan::Plan& plan) {
@@ -110,6 +141,7 @@ void make_plan(const PlanOptions& options) {
   const PlanSource source{options.yaml, options.cluster, options.profile, options.overrides};
   const PlanInput input = read_plan_input(source);
   const auto& [job, cluster, profile] = input;
+  std::fprintf(stderr, "%s", precision_note(input).c_str());
   plan::SearchResult result = plan::search(job, cluster, profile, {.top = options.top, .vendors = {}, .front = !options.html.empty(), .seconds = options.seconds});
   const Seconds simulated = sim::rank_by_simulation(result, job.model, job.train, cluster, profile);
   std::optional<Baseline> baseline;
@@ -121,8 +153,12 @@ void make_plan(const PlanOptions& options) {
   if (!options.html.empty()) write_whole(real_file_system(), options.html, plan_report(input, result));
   if (options.json) {
     nlohmann::ordered_json out = {
-        {"plan", nlohmann::ordered_json::parse(plan::to_json(result.best))}, {"family", result.best_family}, {"simulated_s", simulated.value}, {"measured", !profile.blocks.empty()}};
+        {"plan", nlohmann::ordered_json::parse(plan::to_json(result.best))}, {"family", result.best_family}, {"simulated_s", simulated.value}, {"measured", !profile.blocks.empty() && !plan::Loads::supports(cluster, result.best.precision)}};
     if (result.bound > 0) out["bound_s"] = result.bound;
+    int fullest = 0;
+    nlohmann::ordered_json terms = nlohmann::ordered_json::object();
+    for (const auto& [name, bytes] : memory_terms(result.best, input, fullest)) terms[name] = bytes.value;
+    out["memory"] = {{"rank", fullest}, {"terms_bytes", terms}, {"limit_bytes", plan::memory_limit(result.best, cluster, fullest).value}};
     for (const auto& candidate : result.runners_up) out["runners_up"].push_back(json_of(candidate));
     if (baseline) out["without_set"] = to_json(*baseline);
     if (!options.write.empty()) out["written"] = to_json(written);
@@ -133,12 +169,13 @@ void make_plan(const PlanOptions& options) {
   if (options.seconds > 0 && result.bound > 0)
     std::printf("\nsearched for %s: no plan of the space takes less than %s\n", to_text(Seconds(options.seconds)).c_str(), to_text(Seconds(result.bound)).c_str());
   if (baseline) std::printf("%s", comparison(input, result, *baseline).c_str());
-  std::printf("\nsimulated: a step of %s\nprices: %s\n", to_text(simulated).c_str(), profile.blocks.empty() ? "the built-in cost model (tessera profile measures this host)" : "measured on this host");
+  std::printf("%s\nsimulated: a step of %s\nprices: %s\n", memory_terms_text(result.best, input).c_str(), to_text(simulated).c_str(), prices_text(result.best, input, !options.profile.empty()).c_str());
   print(written);
   if (!options.html.empty()) std::printf("page written to %s\n", options.html.c_str());
   if (!options.output.empty()) {
-    const char* next = trainable(result.best) ? "train" : "simulate";
-    std::printf("written to %s; %s with: tessera %s %s --plan %s\n", options.output.c_str(), next, next, options.yaml.c_str(), options.output.c_str());
+    const bool here = trainable(result.best) && !plan::Loads::supports(cluster, result.best.precision);
+    const char* next = here ? "train" : "simulate";
+    std::printf("written to %s; %s with: %s %s %s --plan %s\n", options.output.c_str(), next, typed_command().c_str(), next, options.yaml.c_str(), options.output.c_str());
   }
 }
 
@@ -210,7 +247,7 @@ void add_plan_command(CLI::App& app) {
   command->add_flag("--explain", options->explain, "Show why (the default without --json)");
   command->add_flag("--json", options->json, "The plan and its runners-up as one JSON object");
   auto galvatron = add_galvatron_options(*command);
-  command->get_option("--galvatron")->excludes(write);
+  command->get_option("--galvatron")->excludes(write)->excludes(html);
   command->callback([options, galvatron] {
     if (!galvatron->yaml.empty()) return plan_from_galvatron(*galvatron, options->words, options->output, options->json);
     if (options->words.size() != 1)

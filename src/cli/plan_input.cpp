@@ -25,6 +25,15 @@ bool same_speed(const cluster::Device& a, const cluster::Device& b) {
 
 }  // namespace
 
+std::string precision_note(const PlanInput& input) {
+  const auto train = ConfigNode::parse(input.job.resolved_yaml, "train.yaml").find("train");
+  if (input.job.train.precision != model::Precision::f32 || (train && train->is_map() && train->has("precision"))) return {};
+  for (const model::Precision precision : {model::Precision::bf16, model::Precision::f16})
+    if (std::all_of(input.cluster.groups.begin(), input.cluster.groups.end(), [&](const auto& group) { return !group.device.is_cpu() && group.device.has(precision); }))
+      return text("note: planned in fp32, as train.precision says nothing; these devices are faster in ", model::name_of(precision), ": --set train.precision=", model::name_of(precision), "\n");
+  return {};
+}
+
 PlanInput read_plan_input(const PlanSource& source) {
   std::vector<std::string> of_job;
   std::vector<std::string> of_cluster;

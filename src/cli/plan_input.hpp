@@ -28,6 +28,9 @@ struct PlanInput {
 // Throws what reading each of them throws.
 PlanInput read_plan_input(const PlanSource& source);
 
+// A line for the user where accelerators are to compute in 32 bits because nothing else was said; else empty.
+std::string precision_note(const PlanInput& input);
+
 // Of --set in the help of both commands.
 inline constexpr const char* kSetHelp =
     "Override a key of the YAML, or with cluster.KEY=VALUE a what-if of the cluster: cluster.nodes=x2, cluster.memory=x0.5, cluster.link=tcp-10g, "

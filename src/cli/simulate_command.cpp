@@ -7,6 +7,7 @@
 #include "base/file_system.hpp"
 #include "cli/commands.hpp"
 #include "cli/plan_input.hpp"
+#include "plan/fits.hpp"
 #include "plan/loads.hpp"
 #include "plan/schedule.hpp"
 #include "sim/sim.hpp"
@@ -26,8 +27,9 @@ struct SimulateOptions {
 };
 
 void print_table(const sim::Result& result, const plan::Plan& plan, const model::JobSpec& job) {
-  const double tokens = static_cast<double>(plan.global_batch * job.model.dim("seq"));
-  std::printf("step %s, %s tokens/s, bubble %.1f %%\n\n", to_text(result.step).c_str(), count_text(tokens / result.step.value).c_str(), 100 * result.bubble);
+  const bool tokens = job.model.dim("vocab") > 0;
+  const double each = static_cast<double>(plan.global_batch * (tokens ? job.model.dim("seq") : 1));
+  std::printf("step %s, %s %s/s, ranks idle %.1f %%\n\n", to_text(result.step).c_str(), count_text(each / result.step.value).c_str(), tokens ? "tokens" : "samples", 100 * result.bubble);
   std::printf("%6s %6s %12s %12s %12s\n", "rank", "stage", "computing", "waiting", "memory");
   constexpr std::size_t kMostRows = 32;
   std::vector<int> stage_of(plan.ranks.size(), 0);
@@ -72,6 +74,9 @@ void simulate(const SimulateOptions& options) {
   plan::check(plan, job, cluster);
   const sim::Simulation simulation = sim::simulate(plan, job.model, job.train, cluster, profile);
   const sim::Result& result = simulation.result;
+  std::vector<Bytes> memory;
+  for (const sim::RankResult& rank : result.ranks) memory.push_back(rank.peak_memory);
+  plan::check_fits(plan, memory, cluster);
   const std::optional<plan::Prediction> prediction = predicted(plan, input);
   if (!options.trace.empty()) write_whole(real_file_system(), options.trace, sim::to_chrome_trace(result, simulation.programs));
   if (options.json) {
@@ -80,7 +85,7 @@ void simulate(const SimulateOptions& options) {
   }
   print_table(result, plan, job);
   if (simulation.programs.size() < result.ranks.size())
-    std::printf("\n%zu ranks stand for all %zu: the others do the same at the same time\n", simulation.programs.size(), result.ranks.size());
+    std::printf("\n%zu rank%s for all %zu: the others do the same at the same time\n", simulation.programs.size(), simulation.programs.size() == 1 ? " stands" : "s stand", result.ranks.size());
   if (prediction) std::printf("\nthe cost model predicts %s\n", to_text(prediction->step).c_str());
   if (!options.trace.empty()) std::printf("trace written to %s; open it in ui.perfetto.dev or chrome://tracing\n", options.trace.c_str());
 }

@@ -20,6 +20,10 @@ constexpr int kClose = 7;
 constexpr double kShares[] = {0.85, 0.7, 0.55, 0.45, 0.35, 0.25};
 // How much more memory a device would need is looked for up to this factor.
 constexpr double kMostMemory = 4096;
+// The effort after which nothing is taken to fit.
+constexpr std::int64_t kEnough = 300'000;
+// For a part of the space in which nothing fits, up to this.
+constexpr double kMostShown = 4;
 
 // A part of the space under a name that people know.
 struct Family {
@@ -51,13 +55,17 @@ class Accelerators {
       for (const Family& family : families()) {
         try {
           BlockAnswer answer = searched(family.space, options_.effort / 2, job_, cluster_);
-          if (!answer.plans.empty()) add(family.name, std::move(answer.plans.front()));
+          if (!answer.plans.empty())
+            add(family.name, std::move(answer.plans.front()));
+          else
+            add_too_large(family, out.too_large);
         } catch (const Error& error) {
           // No degrees of this part of the space divide.
           if (error.code() != ErrorCode::invalid_config) throw;
         }
       }
     std::stable_sort(found_.begin(), found_.end(), [](const Candidate& a, const Candidate& b) { return a.plan.predicted->step < b.plan.predicted->step; });
+    drop_repeated();
     if (options_.front) out.front = front();
     out.best = std::move(found_.front().plan);
     out.best_family = std::move(found_.front().family);
@@ -67,12 +75,36 @@ class Accelerators {
   }
 
  private:
+  // A family whose best plan is also that of a wider one says nothing new.
+  void drop_repeated() {
+    std::set<std::string> seen;
+    std::erase_if(found_, [&](const Candidate& candidate) { return !seen.insert(to_json(candidate.plan)).second; });
+  }
+
+  // The plan of a family that would fit with the least multiple of the memory.
+  void add_too_large(const Family& family, std::vector<Candidate>& out) const {
+    BlockSpace space = family.space;
+    for (space.memory = 2; space.memory <= kMostShown; space.memory *= 2) {
+      BlockAnswer answer = any_plan(space, job_, cluster_);
+      if (answer.plans.empty()) continue;
+      out.push_back({std::move(answer.plans.front()), family.name});
+      return;
+    }
+  }
+
   static BlockProblem problem_of(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const BlockSpace& space, std::int64_t effort) {
     return {.model = job.model, .cluster = cluster, .precision = job.train.precision, .global_batch = job.train.global_batch, .space = space, .tolerance = kTolerance, .effort = effort};
   }
 
   static BlockAnswer searched(const BlockSpace& space, std::int64_t effort, const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
     const BlockProblem problem = problem_of(job, cluster, space, effort);
+    return search(problem);
+  }
+
+  // For whether anything fits.
+  static BlockAnswer any_plan(const BlockSpace& space, const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
+    BlockProblem problem = problem_of(job, cluster, space, kEnough);
+    problem.give_up = true;
     return search(problem);
   }
 
@@ -141,7 +173,7 @@ class Accelerators {
     const auto fits = [&](double factor) {
       BlockSpace space;
       space.memory = factor;
-      return !searched(space, 1, job, cluster).plans.empty();
+      return !any_plan(space, job, cluster).plans.empty();
     };
     double high = 2;
     while (!fits(high)) {
@@ -187,7 +219,7 @@ class Accelerators {
       cluster::ClusterSpec larger = cluster_;
       for (cluster::ResourceGroup& group : larger.groups) group.nodes *= factor;
       try {
-        if (!searched({}, 1, job_, larger).plans.empty()) return factor;
+        if (!any_plan({}, job_, larger).plans.empty()) return factor;
       } catch (const Error&) {
         return 0;
       }

@@ -127,6 +127,7 @@ class Solver {
         cuts.push_back(&cut);
       }
     }
+    if (too_large(outer)) return {};
     for (const GroupCut& cut : outer.groups) fronts(outer, cut).start(rough);
     const Prefix prefix(*this, kinds, cuts);
     std::deque<Tail> tails;
@@ -196,6 +197,19 @@ class Solver {
       out.push_back(slower > 0 ? 1 / slower : kNever);
     }
     return out;
+  }
+
+  // Whether the blocks do not fit all stages' memory together, however they are dealt.
+  bool too_large(const Outer& outer) {
+    double room = 0;
+    for (const GroupCut& cut : outer.groups) room += cut.stages * (problem_.space.memory * loads_.memory_limit(cut.devices) - loads_.process_bytes(cut.devices));
+    double bytes = 0;
+    for (std::size_t r = 0; r < problem_.model.repeats.size(); ++r) {
+      double least = kNever;
+      for (const GroupCut& cut : outer.groups) least = std::min(least, fronts(outer, cut).least_bytes(static_cast<int>(r)));
+      bytes += problem_.model.repeats[r].count * least;
+    }
+    return bytes > room;
   }
 
   double least_fill(const Kinds& kinds) const {
@@ -398,7 +412,7 @@ class Search {
       const auto first = outers_.begin() + static_cast<std::ptrdiff_t>(begin);
       const auto last = first + static_cast<std::ptrdiff_t>(count);
       if (std::all_of(first, last, [&](const Outer& outer) { return ruled_out(outer, rough); })) continue;
-      if (incumbent_ < kNever && ((problem_.effort > 0 && used > problem_.effort / (rough ? 1 : 2)) || (deadline_ && std::chrono::steady_clock::now() > *deadline_))) {
+      if (may_end() && ((problem_.effort > 0 && used > problem_.effort / (rough ? 1 : 2)) || (deadline_ && std::chrono::steady_clock::now() > *deadline_))) {
         // Only their bounds are still of interest.
         for (auto outer = first; outer != last; ++outer)
           if (!ruled_out(*outer, rough)) skipped_ = std::min(skipped_, outer->bound);
@@ -436,11 +450,13 @@ class Search {
     });
   }
 
+  // Before there is any plan, nothing ends the search, unless it was told to.
+  bool may_end() const { return incumbent_ < kNever || problem_.give_up; }
+
   Outcome expand(Solver& solver, const Outer& outer, bool rough) {
     if (ruled_out(outer, rough)) return {};
-    // Before there is any plan, nothing ends the search.
     solver.effort() = {};
-    if (incumbent_ < kNever) solver.effort() = {0, problem_.effort > 0 ? std::max<std::int64_t>(1, problem_.effort / kEfforts) : 0, deadline_};
+    if (may_end()) solver.effort() = {0, problem_.effort > 0 ? std::max<std::int64_t>(1, problem_.effort / kEfforts) : 0, deadline_};
     Outcome out;
     try {
       out.found = solver.solve(outer, incumbent_, rough);

@@ -47,6 +47,7 @@ struct BlockProblem {
   // on any machine. 0: no limit.
   std::int64_t effort = 0;
   double seconds = 0;              // the same by the clock, once there is a plan; 0: no limit
+  bool give_up = false;            // the effort also ends a search that has found nothing
   int threads = 0;                 // 0: one per core
   int top = 0;                     // further plans: the best of other outer choices
 };

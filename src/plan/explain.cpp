@@ -10,8 +10,9 @@ namespace {
 
 std::string strategy_text(const Strategy& strategy) {
   std::string out = fmt::format("dp {} x tp {}", strategy.dp, strategy.tp);
-  if (strategy.cp > 1) out += fmt::format(" x cp {}{}", strategy.cp, strategy.context == model::ContextKind::ulysses ? " (Ulysses)" : "");
+  if (strategy.cp > 1) out += fmt::format(" x cp {}{}", strategy.cp, strategy.context == model::ContextKind::ulysses ? " (Ulysses)" : " (ring)");
   if (strategy.ep > 1) out += fmt::format(", ep {}", strategy.ep);
+  if (strategy.sequence_parallel) out += ", sequence parallel";
   if (strategy.zero > 0) out += fmt::format(", zero {}", strategy.zero);
   if (strategy.recompute == model::Recompute::full) out += ", recompute";
   if (strategy.recompute == model::Recompute::selective) out += ", recompute attention";
@@ -105,6 +106,19 @@ std::string bar(double share) {
   return out;
 }
 
+// Groups of which the plan uses no device, and why.
+std::string idle_groups_text(const Plan& plan, const cluster::ClusterSpec& cluster) {
+  std::string out;
+  for (std::size_t g = 0; g < cluster.groups.size(); ++g) {
+    const cluster::ResourceGroup& group = cluster.groups[g];
+    if (std::any_of(plan.ranks.begin(), plan.ranks.end(), [&](const RankPlace& place) { return place.group == static_cast<int>(g); })) continue;
+    const bool able = group.device.has(plan.precision);
+    out += fmt::format("unused: the {} of {}{}\n", group.nodes * group.devices_per_node, group.name,
+                       able ? ", with which no faster plan was found" : fmt::format(", as a {} does not compute in {}", group.device.name, model::name_of(plan.precision)));
+  }
+  return out;
+}
+
 double part_of(const Prediction& prediction, const std::string& name) {
   for (const auto& [part, time] : prediction.parts)
     if (part == name) return time.value;
@@ -126,7 +140,7 @@ std::string largest_loss(const Prediction& loser, const Prediction& best) {
 }
 
 std::string shape_text(const Plan& plan, const cluster::ClusterSpec& cluster) {
-  if (!cluster.groups[static_cast<std::size_t>(plan.ranks.front().group)].device.is_cpu()) return fmt::format("{} devices", plan.world_size());
+  if (!cluster.groups[static_cast<std::size_t>(plan.ranks.front().group)].device.is_cpu()) return fmt::format("{} device{}", plan.world_size(), plan.world_size() == 1 ? "" : "s");
   return fmt::format("{} x {}", plan.world_size(), plan.threads_text());
 }
 
@@ -140,13 +154,15 @@ std::string explain(const SearchResult& result, const model::ModelSpec& model, c
   out += fmt::format("plan: {}{}, {} stage{}, {}; {} micro-batch{} of {}, {}\n{}\n", shape_text(plan, cluster), cluster.groups[static_cast<std::size_t>(plan.ranks.front().group)].device.is_cpu() ? " workers" : "", plan.stages.size(), plan.stages.size() == 1 ? "" : "s",
                      strategies_text(plan), plan.micro_batches, plan.micro_batches == 1 ? "" : "es", plan.micro_batch_text(), plan.schedule_text(), shares_text(plan, cluster));
   out += drawing(plan, blocks, cluster) + "\n";
-  out += fmt::format("step {}, {} tokens/s, bubble {:.1f} %\n", to_text(prediction.step),
-                     count_text(static_cast<double>(plan.global_batch * model.dim("seq")) / prediction.step.value), 100 * prediction.bubble);
+  const bool tokens = model.dim("vocab") > 0;
+  out += fmt::format("step {}, {} {}/s, ranks idle {:.1f} %\n", to_text(prediction.step),
+                     count_text(static_cast<double>(plan.global_batch * (tokens ? model.dim("seq") : 1)) / prediction.step.value), tokens ? "tokens" : "samples", 100 * prediction.bubble);
   for (const auto& [name, time] : prediction.parts)
     out += fmt::format("{:>30}  {:>10}  {:5.1f} %  {}\n", name, to_text(time), 100 * (time / prediction.step), bar(time / prediction.step));
   // Further off the search has proved too little to say.
   if (result.bound > 0.75 * prediction.step.value)
     out += fmt::format("no plan of the space is faster than {} ({:.1f} % less)\n", to_text(Seconds(result.bound)), 100 * (1 - result.bound / prediction.step.value));
+  out += idle_groups_text(plan, cluster);
   out += "\nmemory\n";
   for (const Stage& stage : plan.stages) {
     std::size_t first = 0;

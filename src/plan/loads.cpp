@@ -251,7 +251,7 @@ double Loads::collective(int devices, std::size_t part, Collective operation, do
   }
   const auto count = static_cast<double>(parts.size());
   const double ways = operation == Collective::all_reduce ? 2 : 1;
-  return inside + ways * bytes * team.stride * (count - 1) / count / rate + 2 * ways * group_of(devices, part).kernels.calibration().latency;
+  return inside + ways * bytes * team.stride * (count - 1) / count / rate + 2 * ways * latency_of(devices, part, between);
 }
 
 std::size_t Loads::PassHash::operator()(const PassKey& key) const {
@@ -351,10 +351,10 @@ BlockLoad Loads::priced_on(int repeat, int devices, std::size_t part, const Stra
     out.exchange = waited(reduce, out.backward(), calibration) + waited(spread, out.forward, calibration);
   }
   if (held.tied > 0) {
-    // Rank by rank with the same place of another stage: however ranks are dealt, that is another domain.
+    // Rank by rank with the same place of another stage: in another domain if there are several, also where ranks are dealt.
     const bool dealt = stand(devices).devices.dealt_over > 0;
     const Group& in_order = dealt ? *groups_[static_cast<std::size_t>(parts[part].group)] : group;
-    out.tied_exchange = in_order.exchanges.collective(Collective::all_reduce, kWeight * held.tied, {2, of.domain()});
+    out.tied_exchange = in_order.exchanges.collective(Collective::all_reduce, kWeight * held.tied, {2, of.nodes * of.devices_per_node <= of.domain() ? 1 : of.domain()});
   }
 
   const double stepped = held.plain / plain_share + held.experts / expert_share;
@@ -415,6 +415,11 @@ double Loads::node_rate(int devices, std::size_t part, int width, bool between) 
   return nodes * link.bandwidth.value * (between ? 1 : group.adapters) * group_of(devices, part).kernels.calibration().network;
 }
 
+double Loads::latency_of(int devices, std::size_t part, bool between) const {
+  const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(stand(devices).devices.parts[part].group)];
+  return std::max(group_of(devices, part).kernels.calibration().latency, (between ? cluster_.between : group.network).latency.value);
+}
+
 double Loads::message(double bytes, int from, int width_from, int to, int width_to) {
   const StageDevices& senders = stand(from).devices;
   const StageDevices& receivers = stand(to).devices;
@@ -438,7 +443,7 @@ double Loads::message(double bytes, int from, int width_from, int to, int width_
   const auto seconds = [&](int devices, const StageDevices& of, int width) {
     return most(devices, [&](std::size_t part) { return bytes * share_of(of, part) / node_rate(devices, part, of.parts.size() == 1 ? width : of.parts[part].ranks, between); });
   };
-  return calibration.pipeline_exposed * (std::max(seconds(from, senders, width_from), seconds(to, receivers, width_to)) + 2 * calibration.latency);
+  return calibration.pipeline_exposed * (std::max(seconds(from, senders, width_from), seconds(to, receivers, width_to)) + 2 * std::max(latency_of(from, 0, between), latency_of(to, 0, between)));
 }
 
 double Loads::micro_batch_host(int devices) const {

@@ -146,6 +146,7 @@ class Loads {
   const Pass& pass(int repeat, int group, const Strategy& strategy, std::int64_t micro_batch);
   double collective(int devices, std::size_t part, profile::Collective operation, double bytes, profile::Team team) const;
   double node_rate(int devices, std::size_t part, int width, bool between) const;
+  double latency_of(int devices, std::size_t part, bool between) const;  // of messages between nodes, or between groups
 
   const model::ModelSpec& model_;
   const cluster::ClusterSpec& cluster_;

@@ -216,7 +216,12 @@ StageFronts::Held StageFronts::made_at(double held) const {
       for (const int o : kept) best = std::min(best, priced[static_cast<std::size_t>(o)].busy + priced[static_cast<std::size_t>(o)].fill + price * bytes(o));
       out.least[repeat].push_back(best);
     }
-    for (const int o : kept) workspace = std::min(workspace, options[static_cast<std::size_t>(o)].workspace);
+    double least_bytes = std::numeric_limits<double>::infinity();
+    for (const int o : kept) {
+      workspace = std::min(workspace, options[static_cast<std::size_t>(o)].workspace);
+      least_bytes = std::min(least_bytes, bytes(o));
+    }
+    out.least_bytes.push_back(least_bytes);
     out.options.push_back(std::move(kept));
     out.workspaces.push_back(workspace);
   }
@@ -232,6 +237,8 @@ void StageFronts::sum_up(Held& held) const {
     for (std::size_t b = 0; b < repeat_of.size(); ++b) sum[b + 1] = sum[b] + held.least[static_cast<std::size_t>(repeat_of[b])][p];
     held.sums.push_back(std::move(sum));
   }
+  held.bytes_before.push_back(0);
+  for (const int repeat : repeat_of) held.bytes_before.push_back(held.bytes_before.back() + held.least_bytes[static_cast<std::size_t>(repeat)]);
 }
 
 double StageFronts::bound(const Held& held, const Target& target, int from, const StageEntry& entry, std::size_t price) const {
@@ -273,6 +280,7 @@ StageFronts::Chain StageFronts::extended(const Held& held, const Target& target,
   const int repeat = repeat_of[static_cast<std::size_t>(block)];
   const std::vector<BlockOption>& options = listed_.blocks[static_cast<std::size_t>(repeat)];
   const bool keep_degrees = block > target.first && !problem_.space.mixed_degrees && repeat_of[static_cast<std::size_t>(block) - 1] == repeat;
+  const double rest = held.bytes_before[static_cast<std::size_t>(target.last)] - held.bytes_before[static_cast<std::size_t>(block) + 1];
   std::vector<std::vector<StageEntry>> made(listed_.layouts.size());
   for (std::size_t from = 0; from < before.size(); ++from)
     for (const StageEntry* entry : before[from]) {
@@ -282,7 +290,7 @@ StageFronts::Chain StageFronts::extended(const Held& held, const Target& target,
         if (keep_degrees && layout != static_cast<int>(from)) continue;
         const StageEntry next = with(*entry, target, block, static_cast<int>(from), o);
         if (bound(held, target, block + 1, next, 0) > target.most) continue;
-        if (target.memory && (next.bytes(target.held) > target.limit ||
+        if (target.memory && (next.bytes(target.held) + rest > target.limit ||
                               std::any_of(target.prices.begin(), target.prices.end(), [&](std::size_t price) { return bound(held, target, block + 1, next, price) > target.most; })))
           continue;
         made[static_cast<std::size_t>(layout)].push_back(next);

@@ -88,6 +88,8 @@ class StageFronts {
   // Over the options of a block (index into ModelSpec::repeats).
   double least_busy(int repeat) const { return least_busy_[static_cast<std::size_t>(repeat)]; }
   double least_fill(int repeat) const { return least_fill_[static_cast<std::size_t>(repeat)]; }
+  // Bytes, with one micro-batch in flight.
+  double least_bytes(int repeat) { return at(1).least_bytes[static_cast<std::size_t>(repeat)]; }
   // What a message of one micro-batch in both directions adds.
   double busy_of(double seconds) const { return static_cast<double>(ranks_.micro_batches) * seconds - fill_of(seconds); }
   double fill_of(double seconds) const { return shares_.backward * seconds; }
@@ -122,6 +124,8 @@ class StageFronts {
   struct Held {
     std::vector<std::vector<int>> options;         // by repeat: indices of those that no other covers
     std::vector<double> workspaces;                // by repeat: the least
+    std::vector<double> least_bytes;               // by repeat: of fixed and saved
+    std::vector<double> bytes_before;              // by block: the same summed over the blocks before it, once a front is asked for
     std::vector<std::vector<double>> least;        // busy + fill + price x bytes over the options: by repeat, by price
     // The same summed over the blocks before each, by price and block, once a front is asked for.
     std::vector<std::vector<double>> sums;

@@ -212,7 +212,7 @@ UniformPrice price_of(const Pricing& pricing, const cluster::ResourceGroup& grou
   out.gradients = plan.zero >= 2 ? layer_exchanges(pricing, blocks.plain) : gradient_exchange(pricing, parameters, slowest);
   if (plan.pp > 1 && model.tied) {
     const double bytes = plan.gradient_bytes * model.embedding_parameters() / plan.tp;
-    out.gradients += pricing.exchanges.collective(Collective::all_reduce, bytes, {2, group.domain()});
+    out.gradients += pricing.exchanges.collective(Collective::all_reduce, bytes, {2, group.nodes * group.devices_per_node <= group.domain() ? 1 : group.domain()});
   }
   const double stepped = (parameters.plain + parameters.experts) / shards_of(plan);
   out.optimizer = stepped * calibration.optimizer_bytes / (group.device.memory_bandwidth.value * calibration.memory);

@@ -16,6 +16,8 @@ Exchanges::Exchanges(const cluster::ResourceGroup& group, const Calibration& cal
   inside_ = inside * calibration.inside;
   const double nodes = static_cast<double>(domain_) / group.devices_per_node;
   network_ = group.network.bandwidth.value * group.adapters * nodes * calibration.network;
+  inside_latency_ = std::max(calibration.latency, group.inside.latency.value);
+  network_latency_ = std::max(calibration.latency, group.network.latency.value);
   rack_ = group.oversubscription;
   rack_devices_ = group.nodes_per_rack * group.devices_per_node;
 }
@@ -39,18 +41,18 @@ double Exchanges::collective(Collective operation, double bytes, Team team) cons
   const double volume = ways * bytes * (team.ranks - 1) / team.ranks;
   const double steps = ways * std::log2(static_cast<double>(team.ranks));
   const int joined = together(team);
-  if (joined >= team.ranks) return volume / inside_ + steps * calibration_.latency + calibration_.launch;
+  if (joined >= team.ranks) return volume / inside_ + steps * inside_latency_ + calibration_.launch;
   // Each of the groups on a node has its members' share of the adapters.
   double rate = std::min(inside_, device_share() * joined);
   if (leaves_rack(team)) rate /= rack_;
-  return volume / rate + 2 * steps * calibration_.latency + calibration_.launch;
+  return volume / rate + 2 * steps * network_latency_ + calibration_.launch;
 }
 
 double Exchanges::all_to_all(double bytes, int copies, Team team) const {
   if (team.ranks < 2 || bytes <= 0) return 0;
   const double n = team.ranks;
-  const double latency = calibration_.latency * std::log2(n) + calibration_.launch;
   const int joined = together(team);
+  const double latency = (joined >= team.ranks ? inside_latency_ : network_latency_) * std::log2(n) + calibration_.launch;
   if (joined >= team.ranks) return bytes * (n - 1) / n / inside_ + latency;
   const double nodes = n / joined;
   // Of one item's copies: the expected number of other nodes among those that want one.
@@ -64,7 +66,7 @@ double Exchanges::message(double bytes, int stride) const {
   const int apart = dealt_over_ > 1 ? stride % dealt_over_ * domain_ : stride;  // in devices
   double rate = apart < domain_ ? inside_ : device_share();
   if (rack_devices_ > 0 && apart >= rack_devices_) rate /= rack_;
-  return bytes / rate + 2 * calibration_.latency;
+  return bytes / rate + 2 * (apart < domain_ ? inside_latency_ : network_latency_);
 }
 
 }  // namespace tessera::profile

@@ -221,6 +221,8 @@ bool has_avx512() {
   return has;
 }
 
+bool computes_bf16() { return __builtin_cpu_supports("avx512bf16"); }
+
 bool has_avx512_bf16() {
   static const bool has = [] {
     unsigned a = 0, b = 0, c = 0, d = 0;
@@ -251,6 +253,7 @@ void gemm_bf16_bf16_avx512(const Product& p) {
 namespace tessera::nn::kernels {
 
 bool has_avx512() { return false; }
+bool computes_bf16() { return true; }
 bool has_avx512_bf16() { return false; }
 void gemm_f32_avx512(const Product&) {}
 void gemm_bf16_f32_avx512(const Product&) {}
