@@ -30,7 +30,7 @@ struct BlockSpace {
   bool uneven_batch = true;        // several groups in one stage, each with its share of the batch
   bool pipelines_in_nodes = true;  // all stages of a group on every one of its nodes, so that only replicas cross the network
   // The parts of a block on different nodes (domains of the inside link) and its replicas together, beside the other way round: in
-  // a cluster of one group, for stages of 2 to 16 domains in which all blocks are cut by tensor parallelism.
+  // a cluster of one group, for stages of 2 to 4 domains in which all blocks are cut by tensor parallelism.
   bool replicas_in_nodes = true;
   std::vector<int> groups = {};    // of the cluster, that may be used; empty: all
   double memory = 1;               // share of what devices have for a plan

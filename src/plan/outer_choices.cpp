@@ -21,7 +21,7 @@ constexpr std::size_t kMostJoined = 3;
 
 // Ranks are dealt over no more nodes than these, and only in a cluster of one group: it pays where weights are many beside
 // the samples of a micro-batch, and doubles what is looked at.
-constexpr int kMostDealt = 16;
+constexpr int kMostDealt = 4;
 
 // Groups side by side, or one alone, cut into equal stages.
 struct Team {

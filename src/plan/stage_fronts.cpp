@@ -150,15 +150,18 @@ StageFronts::StageFronts(const BlockProblem& problem, Loads& loads, const StageR
     priced_.emplace_back();
     double busy = std::numeric_limits<double>::infinity();
     double fill = busy;
+    double bytes = busy;
     for (const BlockOption& option : of_block) {
       Priced& priced = priced_.back().emplace_back();
       priced.fill = shares_.forward * option.forward + shares_.backward * option.backward;
       priced.busy = static_cast<double>(ranks.micro_batches) * (option.forward + option.backward) - priced.fill + option.once;
       busy = std::min(busy, priced.busy);
       fill = std::min(fill, priced.fill);
+      bytes = std::min(bytes, option.fixed + option.saved);
     }
     least_busy_.push_back(busy);
     least_fill_.push_back(fill);
+    least_bytes_.push_back(bytes);
   }
   double work = 0;
   for (const int repeat : loads.repeat_of()) work += least_busy(repeat) + least_fill(repeat);

@@ -89,7 +89,7 @@ class StageFronts {
   double least_busy(int repeat) const { return least_busy_[static_cast<std::size_t>(repeat)]; }
   double least_fill(int repeat) const { return least_fill_[static_cast<std::size_t>(repeat)]; }
   // Bytes, with one micro-batch in flight.
-  double least_bytes(int repeat) { return at(1).least_bytes[static_cast<std::size_t>(repeat)]; }
+  double least_bytes(int repeat) const { return least_bytes_[static_cast<std::size_t>(repeat)]; }
   // What a message of one micro-batch in both directions adds.
   double busy_of(double seconds) const { return static_cast<double>(ranks_.micro_batches) * seconds - fill_of(seconds); }
   double fill_of(double seconds) const { return shares_.backward * seconds; }
@@ -172,6 +172,7 @@ class StageFronts {
   std::vector<std::vector<Priced>> priced_;         // by repeat and option
   std::vector<double> least_busy_;
   std::vector<double> least_fill_;
+  std::vector<double> least_bytes_;
   std::vector<std::vector<double>> resplits_;       // by repeat, by layouts before and after; negative: not known yet
   std::pmr::deque<StageEntry> entries_;
   std::vector<double> prices_;     // of a byte, in seconds
