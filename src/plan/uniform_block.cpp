@@ -86,8 +86,12 @@ class BlockClock {
   double product(const Operator& step) const {
     const Format format = stays_wide(step.name) ? Format::bf16 : plan_.format;
     const bool grouped = of_experts(step.name);
-    const double time = kernels_.product(static_cast<double>(step.batch), static_cast<double>(step.m), static_cast<double>(step.n),
-                                         static_cast<double>(step.k), static_cast<double>(step.traffic.value), format, grouped);
+    // Tokens (or pixels) times weights: tokens are rows in memory, and how many rows there are aligns nothing.
+    const bool rows = !is_core(step.name);
+    const auto free = [](std::int64_t extent) { return static_cast<double>((extent + profile::kAlignment - 1) / profile::kAlignment * profile::kAlignment); };
+    const double m = rows && !step.weight_half ? free(step.m) : static_cast<double>(step.m);
+    const double k = rows && step.weight_half ? free(step.k) : static_cast<double>(step.k);
+    const double time = kernels_.product(static_cast<double>(step.batch), m, static_cast<double>(step.n), k, static_cast<double>(step.traffic.value), format, grouped);
     return grouped ? time / calibration_.grouped : time;
   }
 

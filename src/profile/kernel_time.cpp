@@ -14,8 +14,6 @@ struct Tile {
   double share;
 };
 constexpr Tile kTiles[] = {{256, 128, 1.0}, {128, 256, 1.0}, {128, 128, 0.94}, {128, 64, 0.85}, {64, 64, 0.7}};
-// Matrix units of NVIDIA's libraries want operands' rows in multiples of 16 bytes: 8 elements of 16 bits.
-constexpr std::int64_t kAlignment = 8;
 // Of the vector units' peak.
 constexpr double kVectorShare = 0.75;
 // Key sequence at which fused attention is at half its speed, and how its speed falls with narrower heads.

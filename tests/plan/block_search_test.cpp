@@ -413,6 +413,31 @@ TEST(Accelerators, NameTheFamiliesAndTheFront) {
   EXPECT_GE(result.bound, 0.99 * result.best.predicted->step.value);
 }
 
+// Images of 257 patches: the number of rows of a product aligns nothing.
+TEST(Loads, AnyNumberOfTokensIsAsFastForMatrixUnits) {
+  const model::ModelSpec vit = model::read_model(ConfigNode::parse("{preset: vit-h-14}", "model"));
+  const auto cluster = gpu_cluster(1, 8);
+  Loads loads(vit, cluster, model::Precision::bf16);
+  Strategy strategy;
+  strategy.dp = 8;
+  const auto passes = [&](std::int64_t samples) {
+    const BlockLoad& load = loads.block(1, 0, strategy, samples);
+    return (load.forward + load.backward()) / static_cast<double>(samples);
+  };
+  EXPECT_NEAR(passes(8 * 9) / passes(8 * 8), 1, 0.15);
+}
+
+TEST(Loads, TiedParametersStayInsideAClusterOfOneNode) {
+  const model::ModelSpec model = llama("llama-3.2-1b", 8).model;
+  Strategy strategy;
+  const auto tied = [&](const cluster::ClusterSpec& cluster) {
+    Loads loads(model, cluster, model::Precision::bf16);
+    return loads.block(static_cast<int>(model.repeats.size()) - 1, 0, strategy, 8).tied_exchange;
+  };
+  EXPECT_GT(tied(gpu_cluster(1, 4)), 0);
+  EXPECT_LT(tied(gpu_cluster(1, 4)), tied(gpu_cluster(2, 4)) / 4);
+}
+
 // What the search counts with is what published measurements were compared with (bench/truth), put together block by block.
 TEST(Loads, AgreeWithTheUniformPrice) {
   const auto job = llama("llama-2-70b", 256);
