@@ -20,7 +20,7 @@ constexpr milliseconds kStragglers(1000);
 constexpr milliseconds kLastWords(300);
 // Who ends the task leaves its connections so long, for the others to hear why first. UCX 1.13 also ends a process that connects to one
 // which closes at that moment (an assertion in uct_tcp_ep_destroy_progress).
-constexpr milliseconds kHeadStart(50);
+constexpr milliseconds kHeadStart(250);
 
 }  // namespace
 
