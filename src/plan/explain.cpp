@@ -175,13 +175,16 @@ std::string explain(const SearchResult& result, const model::ModelSpec& model, c
                          to_text(needed), to_text(limit), bar(needed / limit));
     }
   }
-  if (!result.runners_up.empty()) out += fmt::format("\n{:>30}  {:>12}  {:>10}  {:>8}  loses most in\n", "runners-up", "workers", "step", "");
+  std::size_t width = 30;
+  for (const std::vector<Candidate>* candidates : {&result.runners_up, &result.too_large})
+    for (const Candidate& candidate : *candidates) width = std::max(width, candidate.family.size());
+  if (!result.runners_up.empty()) out += fmt::format("\n{:>{}}  {:>12}  {:>10}  {:>8}  loses most in\n", "runners-up", width, "workers", "step", "");
   for (const Candidate& candidate : result.runners_up)
-    out += fmt::format("{:>30}  {:>12}  {:>10}  {:>+7.1f}%  {}\n", candidate.family, shape_text(candidate.plan, cluster), to_text(candidate.plan.predicted->step),
+    out += fmt::format("{:>{}}  {:>12}  {:>10}  {:>+7.1f}%  {}\n", candidate.family, width, shape_text(candidate.plan, cluster), to_text(candidate.plan.predicted->step),
                        100 * (candidate.plan.predicted->step / prediction.step - 1), largest_loss(*candidate.plan.predicted, prediction));
-  if (!result.too_large.empty()) out += fmt::format("\n{:>30}  {:>12}  needs\n", "do not fit", "workers");
+  if (!result.too_large.empty()) out += fmt::format("\n{:>{}}  {:>12}  needs\n", "do not fit", width, "workers");
   for (const Candidate& candidate : result.too_large)
-    out += fmt::format("{:>30}  {:>12}  {}\n", candidate.family, shape_text(candidate.plan, cluster),
+    out += fmt::format("{:>{}}  {:>12}  {}\n", candidate.family, width, shape_text(candidate.plan, cluster),
                        to_text(*std::max_element(candidate.plan.predicted->memory.begin(), candidate.plan.predicted->memory.end())));
   return out;
 }

@@ -93,5 +93,36 @@ TEST_F(SimulateCommand, StagesOfDifferentWidthsAreSimulatedButNotTrained) {
   EXPECT_NEAR(result.at("predicted_seconds").get<double>() / result.at("step_seconds").get<double>(), 1, 0.25);
 }
 
+// An edited plan that divides, but whose states no device can hold.
+TEST(PlanThatDoesNotFit, IsNeitherSimulatedNorWrittenForOthers) {
+  const TemporaryFolder folder;
+  folder.write("cluster.yaml", "name: g\ngroups:\n  - {name: gpu, device: h100-sxm, nodes: 1, devices_per_node: 8, inside: nvlink4, network: rdma-400g}\n");
+  folder.write("train.yaml", "model: {preset: llama-3-8b}\ndata: {source: synthetic}\ntrain: {global_batch: 64, precision: bf16}\ncluster: cluster.yaml\n");
+  ASSERT_EQ(run_tessera({"plan", "train.yaml", "-o", "plan.json", "--top", "0"}, {folder.path(), {}}).exit_code, 0);
+  std::ifstream in(folder.path() / "plan.json");
+  nlohmann::ordered_json plan = nlohmann::ordered_json::parse(in);
+  for (auto& stage : plan["stages"])
+    for (auto& run : stage["blocks"]) run["zero"] = 0;
+  folder.write("large.json", plan.dump(1));
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"simulate", "train.yaml", "--plan", "large.json"},
+                                                std::vector<std::string>{"plan", "train.yaml", "--plan", "large.json", "--write", "megatron", "flags.sh"}}) {
+    const CommandResult result = run_tessera(words, {folder.path(), {}});
+    EXPECT_NE(result.exit_code, 0) << words.front();
+    EXPECT_THAT(result.err, HasSubstr("the plan does not fit: rank "));
+    EXPECT_THAT(result.err, HasSubstr("and may use 76.0 GiB"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "flags.sh"));
+}
+
+TEST(PrecisionNote, SaysThatAcceleratorsWereToComputeIn32Bits) {
+  const TemporaryFolder folder;
+  folder.write("cluster.yaml", "name: g\ngroups:\n  - {name: gpu, device: h100-sxm, nodes: 1, devices_per_node: 8, inside: nvlink4, network: rdma-400g}\n");
+  folder.write("train.yaml", "model: {preset: gpt2}\ndata: {source: synthetic}\ntrain: {global_batch: 8}\ncluster: cluster.yaml\n");
+  const CommandResult silent = run_tessera({"plan", "train.yaml"}, {folder.path(), {}});
+  EXPECT_THAT(silent.err, HasSubstr("--set train.precision=bf16"));
+  const CommandResult said = run_tessera({"plan", "train.yaml", "--set", "train.precision=fp32"}, {folder.path(), {}});
+  EXPECT_THAT(said.err, testing::Not(HasSubstr("note:")));
+}
+
 }  // namespace
 }  // namespace tessera::cli
