@@ -139,9 +139,10 @@ bool trainable(const plan::Plan& plan) {
 
 void make_plan(const PlanOptions& options) {
   const PlanSource source{options.yaml, options.cluster, options.profile, options.overrides};
-  const PlanInput input = read_plan_input(source);
+  std::string said;
+  const PlanInput input = read_plan_input(source, &said);
   const auto& [job, cluster, profile] = input;
-  std::fprintf(stderr, "%s", precision_note(input).c_str());
+  std::fprintf(stderr, "%s", said.c_str());
   plan::SearchResult result = plan::search(job, cluster, profile, {.top = options.top, .vendors = {}, .front = !options.html.empty(), .seconds = options.seconds});
   const Seconds simulated = sim::rank_by_simulation(result, job.model, job.train, cluster, profile);
   std::optional<Baseline> baseline;

@@ -23,18 +23,35 @@ bool same_speed(const cluster::Device& a, const cluster::Device& b) {
   return a.name == b.name && a.vendor == b.vendor && a.peak == b.peak && a.memory_bandwidth == b.memory_bandwidth;
 }
 
-}  // namespace
-
+// Where accelerators are to compute in 32 bits because nothing else was said.
 std::string precision_note(const PlanInput& input) {
   const auto train = ConfigNode::parse(input.job.resolved_yaml, "train.yaml").find("train");
   if (input.job.train.precision != model::Precision::f32 || (train && train->is_map() && train->has("precision"))) return {};
   for (const model::Precision precision : {model::Precision::bf16, model::Precision::f16})
-    if (std::all_of(input.cluster.groups.begin(), input.cluster.groups.end(), [&](const auto& group) { return !group.device.is_cpu() && group.device.has(precision); }))
+    if (std::any_of(input.cluster.groups.begin(), input.cluster.groups.end(), [](const auto& group) { return !group.device.is_cpu(); }) &&
+        std::all_of(input.cluster.groups.begin(), input.cluster.groups.end(), [&](const auto& group) { return group.device.is_cpu() || group.device.has(precision); }))
       return text("note: planned in fp32, as train.precision says nothing; these devices are faster in ", model::name_of(precision), ": --set train.precision=", model::name_of(precision), "\n");
   return {};
 }
 
-PlanInput read_plan_input(const PlanSource& source) {
+// The CPUs of hosts whose accelerators compute in 16 bits: a stage on them would keep all others waiting, and the search over blocks knows
+// accelerators alone.
+bool left_out(const cluster::ClusterSpec& cluster, model::Precision precision, const cluster::ResourceGroup& group) {
+  return group.device.is_cpu() && precision != model::Precision::f32 &&
+         std::any_of(cluster.groups.begin(), cluster.groups.end(), [&](const auto& other) { return !other.device.is_cpu() && other.device.has(precision); });
+}
+
+std::string notes(const PlanInput& input, const cluster::ClusterSpec& whole) {
+  std::string out;
+  if (input.cluster.groups.size() < whole.groups.size())
+    for (const cluster::ResourceGroup& group : whole.groups)
+      if (left_out(whole, input.job.train.precision, group)) out += text("note: the CPUs of ", group.name, " are left out beside accelerators\n");
+  return out + precision_note(input);
+}
+
+}  // namespace
+
+PlanInput read_plan_input(const PlanSource& source, std::string* said) {
   std::vector<std::string> of_job;
   std::vector<std::string> of_cluster;
   for (const std::string& setting : source.overrides) (cluster::is_cluster_override(setting) ? of_cluster : of_job).push_back(setting);
@@ -50,6 +67,10 @@ PlanInput read_plan_input(const PlanSource& source) {
     input.profile.blocks.clear();
     input.profile.optimizers.clear();
   }
+  const cluster::ClusterSpec whole = input.cluster;
+  if (const auto kind = input.job.cluster.kind; kind == model::ClusterChoice::Kind::file || kind == model::ClusterChoice::Kind::automatic)
+    std::erase_if(input.cluster.groups, [&](const auto& group) { return left_out(whole, input.job.train.precision, group); });
+  if (said != nullptr) *said = notes(input, whole);
   return input;
 }
 

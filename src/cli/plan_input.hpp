@@ -25,11 +25,9 @@ struct PlanInput {
   profile::Profile profile;
 };
 
-// Throws what reading each of them throws.
-PlanInput read_plan_input(const PlanSource& source);
-
-// A line for the user where accelerators are to compute in 32 bits because nothing else was said; else empty.
-std::string precision_note(const PlanInput& input);
+// Throws what reading each of them throws. `said`: lines for the user about what was taken otherwise than one might think: CPUs beside
+// accelerators that compute in 16 bits are left out, and accelerators compute in 32 bits where nothing else was said.
+PlanInput read_plan_input(const PlanSource& source, std::string* said = nullptr);
 
 // Of --set in the help of both commands.
 inline constexpr const char* kSetHelp =

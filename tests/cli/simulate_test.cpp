@@ -114,6 +114,18 @@ TEST(PlanThatDoesNotFit, IsNeitherSimulatedNorWrittenForOthers) {
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "flags.sh"));
 }
 
+TEST(CpusBesideAccelerators, AreLeftOutSoThatBlocksAreCutOneByOne) {
+  const TemporaryFolder folder;
+  folder.write("cluster.yaml", "name: pc\nbetween: pcie4\ngroups:\n  - {name: host, device: \"cpu:zen4\", cores: 16, memory: 64 GiB, nodes: 1, inside: shm}\n"
+                               "  - {name: gpu, device: rtx4090, nodes: 1, devices_per_node: 2, inside: pcie4, network: tcp-10g}\n");
+  folder.write("train.yaml", "model: {preset: gpt2}\ndata: {source: synthetic}\ntrain: {global_batch: 8, precision: bf16}\ncluster: cluster.yaml\n");
+  const CommandResult planned = run_tessera({"plan", "train.yaml", "-o", "plan.json", "--json"}, {folder.path(), {}});
+  ASSERT_EQ(planned.exit_code, 0) << planned.err;
+  EXPECT_THAT(planned.err, HasSubstr("note: the CPUs of host are left out"));
+  EXPECT_GT(nlohmann::json::parse(planned.out).at("bound_s"), 0);
+  EXPECT_EQ(run_tessera({"simulate", "train.yaml", "--plan", "plan.json"}, {folder.path(), {}}).exit_code, 0);
+}
+
 TEST(PrecisionNote, SaysThatAcceleratorsWereToComputeIn32Bits) {
   const TemporaryFolder folder;
   folder.write("cluster.yaml", "name: g\ngroups:\n  - {name: gpu, device: h100-sxm, nodes: 1, devices_per_node: 8, inside: nvlink4, network: rdma-400g}\n");
