@@ -5,6 +5,7 @@
 #include "base/file_system.hpp"
 #include "cli/commands.hpp"
 #include "cluster/cluster.hpp"
+#include "profile/calibration.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -62,6 +63,12 @@ void list(bool json) {
   std::printf("a cpu's rates are those of one core\n\n%-22s %12s %10s\n", "link", "bandwidth", "latency");
   for (const auto& link : cluster::known_links())
     std::printf("%-22s %12s %10s\n", link.name.c_str(), to_text(link.bandwidth).c_str(), to_text(link.latency).c_str());
+  std::printf("\n%-22s calibrated on what these stacks reach (a group's `stack:`)\n", "device");
+  for (const auto& device : cluster::known_devices()) {
+    std::string stacks;
+    for (const std::string& stack : profile::stacks_of(device.name)) stacks += (stacks.empty() ? "" : ", ") + stack;
+    if (!stacks.empty()) std::printf("%-22s %s\n", device.name.c_str(), stacks.c_str());
+  }
 }
 
 }  // namespace
@@ -78,7 +85,7 @@ void add_cluster_command(CLI::App& app) {
   discover_command->add_option("-o,--output", options->output, "Write to this file instead of the terminal");
   discover_command->add_flag("--json", options->json, "As JSON");
   discover_command->callback([options] { discover(options->output, options->json); });
-  CLI::App* list_command = command->add_subcommand("list", "The devices and links that are known without measurement");
+  CLI::App* list_command = command->add_subcommand("list", "The devices, links and software stacks that are known without measurement");
   list_command->add_flag("--json", options->json, "As JSON");
   list_command->callback([options] { list(options->json); });
 }

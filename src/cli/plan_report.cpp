@@ -12,17 +12,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string strategy_text(const plan::Strategy& strategy) {
-  std::string out = text("dp ", strategy.dp, " × tp ", strategy.tp);
-  if (strategy.cp > 1) out += text(" × cp ", strategy.cp);
-  if (strategy.ep > 1) out += text(" × ep ", strategy.ep);
-  if (strategy.zero > 0) out += text(", ZeRO-", strategy.zero);
-  if (strategy.sequence_parallel) out += ", sequence parallel";
-  if (strategy.recompute != model::Recompute::none) out += text(", recompute ", model::name_of(strategy.recompute));
-  if (strategy.offload_optimizer) out += ", optimizer on the host";
-  return out;
-}
-
 std::string range_text(int first, int last) { return first == last ? text(first) : text(first, "–", last); }
 
 // "0–3", "0,4", "0…14": of numbers in order.
@@ -80,7 +69,7 @@ Json mosaic_of(const PlanInput& input, const plan::Plan& plan) {
   std::vector<std::string> strategies;
   Json rows = Json::array();
   for (const MosaicRow& row : mosaic_rows(plan, blocks)) {
-    std::string strategy = strategy_text(*row.strategy);
+    std::string strategy = to_text(*row.strategy);
     if (plan::parts_across_nodes(plan, plan.stages[row.stage], *row.strategy, input.cluster)) strategy += ", parts across nodes";
     auto known = std::find(strategies.begin(), strategies.end(), strategy);
     if (known == strategies.end()) known = strategies.insert(strategies.end(), strategy);
@@ -128,7 +117,7 @@ Json candidate_json(const plan::Candidate& candidate, const cluster::ClusterSpec
   const int rank = static_cast<int>(std::max_element(memory.begin(), memory.end()) - memory.begin());
   return {{"family", candidate.family},
           {"workers", candidate.plan.world_size()},
-          {"detail", text(strategy_text(candidate.plan.stages.front().runs.front().strategy), "; ", candidate.plan.micro_batches, candidate.plan.micro_batches == 1 ? " micro-batch, " : " micro-batches, ", candidate.plan.schedule_text())},
+          {"detail", text(to_text(candidate.plan.stages.front().runs.front().strategy), "; ", candidate.plan.micro_batches, candidate.plan.micro_batches == 1 ? " micro-batch, " : " micro-batches, ", candidate.plan.schedule_text())},
           {"step", candidate.plan.predicted->step.value},
           {"bytes", memory[rank].value},
           {"limit", plan::memory_limit(candidate.plan, cluster, rank).value},
@@ -150,15 +139,6 @@ Json front_of(const plan::SearchResult& result) {
   return out;
 }
 
-double peak_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
-  double sum = 0;
-  for (const plan::RankPlace& place : plan.ranks) {
-    const cluster::Device& device = cluster.groups[place.group].device;
-    sum += device.peak_of(plan.precision).value * (device.is_cpu() ? place.threads : 1);
-  }
-  return sum;
-}
-
 std::string devices_text(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
   std::map<int, int> counts;
   for (const plan::RankPlace& place : plan.ranks) ++counts[place.group];
@@ -173,7 +153,6 @@ std::string devices_text(const plan::Plan& plan, const cluster::ClusterSpec& clu
 Json facts_of(const PlanInput& input, const plan::SearchResult& result) {
   const plan::Plan& plan = result.best;
   const double step = plan.predicted->step.value;
-  const double flops = model::training_flops_per_sample(input.job.model).value * static_cast<double>(plan.global_batch);
   std::int64_t tokens = plan.global_batch;
   if (input.job.model.dims.contains("seq")) tokens *= input.job.model.dim("seq");
   return {{"model", text(input.job.model.arch, ", ", count_text(static_cast<double>(input.job.model.parameter_count())), " parameters in ", input.job.model.block_count(), " blocks")},
@@ -181,7 +160,7 @@ Json facts_of(const PlanInput& input, const plan::SearchResult& result) {
           {"devices", devices_text(plan, input.cluster)},
           {"workers", plan.world_size()},
           {"family", result.best_family},
-          {"strategy", strategy_text(plan.stages.front().runs.front().strategy)},
+          {"strategy", to_text(plan.stages.front().runs.front().strategy)},
           {"stages", plan.stages.size()},
           {"schedule", plan.schedule_text()},
           {"micro_batches", plan.micro_batches},
@@ -191,7 +170,7 @@ Json facts_of(const PlanInput& input, const plan::SearchResult& result) {
           {"step", step},
           {"tokens", text(count_text(static_cast<double>(tokens) / step), input.job.model.dims.contains("seq") ? " tokens/s" : " samples/s")},
           {"bubble", plan.predicted->bubble},
-          {"utilization", flops / step / peak_of(plan, input.cluster)},
+          {"utilization", plan::utilization(plan, input.job.model, input.cluster, plan.predicted->step)},
           {"considered", result.considered},
           {"measured", !input.profile.blocks.empty()}};
 }

@@ -106,7 +106,7 @@ const kindColours = ['#0072B2', '#E69F00', '#E69F00', '#F0E442', '#D55E00', '#56
 function timeline() {
   const t = data.timeline, [from, to] = t.cut, cut = to > from;
   const used = t.kinds.map((_, k) => t.rows.some(row => row.sums[k] > 0));
-  at('timeline-note').textContent = `The programs of the ranks against the simulator's clock: ${seconds(t.step)}, idle ${percent(t.bubble)}. ` +
+  at('timeline-note').textContent = `The programs of the ranks against the simulator's clock: ${seconds(t.step)}; of all ranks' time ${percent(t.exposed)} is exposed communication, ${percent(t.bubble)} idle. ` +
     'Of each rank: its computation with the numbers of the micro-batches; below it messages, then collectives.' +
     (cut ? ` ${percent(to - from)} of the step, in which the pipeline repeats itself, is left out.` : '');
   legend(at('timeline-legend'), t.kinds.map((kind, k) => [kind[0], kindColours[k]]).filter((_, k) => used[k]));
@@ -145,8 +145,8 @@ function timeline() {
     }
     return picture(width, height, `Timeline of ${plural(t.rows.length, 'row')} over ${seconds(t.step)}; the table below has the sums`, nodes);
   });
-  const columns = [['rank', false], ['stage', false], ['computing', true], ['waiting', true], ...t.kinds.filter((_, k) => used[k]).map(kind => [kind[0], true])];
-  at('timeline-table').replaceChildren(table(columns, t.rows.map(row => [row.label, row.stages.join(', '), seconds(row.busy), seconds(row.waiting),
+  const columns = [['rank', false], ['stage', false], ['computing', true], ['communicating', true], ['idle', true], ...t.kinds.filter((_, k) => used[k]).map(kind => [kind[0], true])];
+  at('timeline-table').replaceChildren(table(columns, t.rows.map(row => [row.label, row.stages.join(', '), seconds(row.busy), seconds(row.exposed), seconds(row.idle),
     ...row.sums.filter((_, k) => used[k]).map(seconds)])));
 }
 

@@ -140,12 +140,13 @@ Json timeline_of(const PlanInput& input, const plan::Plan& plan) {
   const auto [from, to] = steady(rows, plan.micro_batches, plan.stages.size());
   Json kinds = Json::array();
   for (const Kind& kind : kKinds) kinds.push_back({kind.name, kind.lane});
-  Json out = {{"step", step}, {"bubble", result.bubble}, {"kinds", kinds}, {"cut", {from / step, to / step}}, {"rows", Json::array()}};
+  Json out = {{"step", step}, {"bubble", result.bubble}, {"exposed", result.exposed}, {"kinds", kinds}, {"cut", {from / step, to / step}}, {"rows", Json::array()}};
   for (const Row& row : rows) {
     Json shown_row = json_of(row, from, to, step);
     const sim::RankResult& of_rank = result.ranks[row.fold.ranks.front()];
     shown_row["busy"] = of_rank.busy.value;
-    shown_row["waiting"] = of_rank.exposed.value;
+    shown_row["exposed"] = of_rank.exposed.value;
+    shown_row["idle"] = of_rank.idle.value;
     shown_row["stages"] = stages[row.fold.ranks.front()];
     out["rows"].push_back(std::move(shown_row));
   }

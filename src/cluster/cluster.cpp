@@ -34,6 +34,7 @@ std::string ClusterSpec::fingerprint() const {
     if (group.nodes_per_domain > 1) all += text(" domain ", group.nodes_per_domain);
     if (group.nodes_per_rack > 0) all += text(" rack ", group.nodes_per_rack, '/', group.oversubscription);
     if (group.devices_per_switch > 0) all += text(" switch ", group.devices_per_switch, ' ', describe(group.uplink));
+    if (!group.stack.empty()) all += text(" stack ", group.stack);
     all += '\n';
   }
   if (groups.size() > 1) all += describe(between);

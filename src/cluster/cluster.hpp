@@ -52,6 +52,7 @@ struct ResourceGroup {
   // Consecutive devices behind one PCIe switch, which share its way to the others; 0: none.
   int devices_per_switch = 0;
   Link uplink;
+  std::string stack;             // the software that trains on them, one that profile::calibration_for knows; empty: the usual one
 
   int domain() const { return devices_per_node * nodes_per_domain; }  // devices that the inside link joins
 };

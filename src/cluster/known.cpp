@@ -63,11 +63,15 @@ const std::vector<Device>& known_devices() {
       accelerator("b300", "nvidia", {80, 1125, 2250, 2250, 4500, 13500}, 268, 8000, 148),
       accelerator("b200", "nvidia", {80, 1125, 2250, 2250, 4500, 9000}, 180, 8000, 148),
       accelerator("h200", "nvidia", {67, 494, 989, 989, 1979, 0}, 141, 4800, 132),
+      accelerator("gh200", "nvidia", {67, 494, 989, 989, 1979, 0}, 96, 4000, 132),
       accelerator("h100-sxm", "nvidia", {67, 494, 989, 989, 1979, 0}, 80, 3350, 132),
       accelerator("h100-hbm2e", "nvidia", {67, 494, 989, 989, 1979, 0}, 96, 2450, 132),
       accelerator("h100-pcie", "nvidia", {51, 378, 756, 756, 1513, 0}, 80, 2000, 114),
+      accelerator("h800", "nvidia", {67, 494, 989, 989, 1979, 0}, 80, 3350, 132),
+      accelerator("h20", "nvidia", {44, 74, 148, 148, 296, 0}, 96, 4000, 78),
       accelerator("a100-80", "nvidia", {19.5, 156, 312, 312, 0, 0}, 80, 2039, 108),
       accelerator("a100-40", "nvidia", {19.5, 156, 312, 312, 0, 0}, 40, 1555, 108),
+      accelerator("a800", "nvidia", {19.5, 156, 312, 312, 0, 0}, 80, 2039, 108),
       accelerator("v100-32", "nvidia", {15.7, 0, 125, 0, 0, 0}, 32, 900, 80),
       accelerator("v100-16", "nvidia", {15.7, 0, 125, 0, 0, 0}, 16, 900, 80),
       accelerator("p40", "nvidia", {11.8, 0, 0, 0, 0, 0}, 24, 346, 30),
@@ -107,10 +111,11 @@ Device known_device(const std::string& name) { return find(known_devices(), name
 
 const std::vector<Link>& known_links() {
   // Per direction; for networks of one adapter, with what protocols leave of the line rate. hccs: a device's seven links of 28 GB/s
-  // to the others of its node together.
+  // to the others of its node together. nvlink-800: that of the A800 and H800.
   static const std::vector<Link> links = {
       {"nvlink5", BytesPerSecond(900e9), Seconds(4e-6), false}, {"nvlink4", BytesPerSecond(450e9), Seconds(4e-6), false},
       {"nvlink3", BytesPerSecond(300e9), Seconds(4e-6), false}, {"nvlink2", BytesPerSecond(150e9), Seconds(5e-6), false},
+      {"nvlink-800", BytesPerSecond(200e9), Seconds(4e-6), false},
       {"pcie5", BytesPerSecond(56e9), Seconds(8e-6), false},    {"pcie4", BytesPerSecond(26e9), Seconds(8e-6), false},
       {"pcie3", BytesPerSecond(12e9), Seconds(8e-6), false},    {"hccs", BytesPerSecond(196e9), Seconds(8e-6), false},
       {"hccs-910c", BytesPerSecond(196e9), Seconds(6e-6), false}, {"ici-v4", BytesPerSecond(150e9), Seconds(4e-6), false},

@@ -59,7 +59,7 @@ Device read_device(const ConfigNode& node) {
 
 ResourceGroup read_group(const ConfigNode& node) {
   node.allow_only({"name", "device", "cores", "memory", "nodes", "devices_per_node", "inside", "network", "adapters", "nodes_per_domain",
-                   "rack", "switch"});
+                   "rack", "switch", "stack"});
   ResourceGroup group;
   group.name = node.at("name").as_string();
   group.device = read_device(node.at("device"));
@@ -93,6 +93,10 @@ ResourceGroup read_group(const ConfigNode& node) {
     joint->allow_only({"devices", "uplink"});
     group.devices_per_switch = count(joint->at("devices"));
     group.uplink = read_link(joint->at("uplink"));
+  }
+  if (const auto stack = node.find("stack")) {
+    if (group.device.is_cpu()) throw stack->error("is of accelerators", "no stack; `tessera profile` measures CPU hosts");
+    group.stack = stack->as_string();
   }
   return group;
 }
@@ -153,6 +157,7 @@ std::string to_yaml(const ClusterSpec& cluster) {
       out += text("    rack: {nodes: ", group.nodes_per_rack, ", oversubscription: ", factor.str(), "}\n");
     }
     if (group.devices_per_switch > 0) out += text("    switch: {devices: ", group.devices_per_switch, ", uplink: ", yaml_of(group.uplink), "}\n");
+    if (!group.stack.empty()) out += text("    stack: ", yaml_string(group.stack), "\n");
   }
   return out + text("between: ", yaml_of(cluster.between), "\n");
 }

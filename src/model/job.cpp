@@ -207,16 +207,18 @@ ParallelChoice read_parallel(const ConfigNode& node) {
     choice.file = resolve(node);
     return choice;
   }
-  node.allow_only({"dp", "pp", "tp", "zero", "threads", "micro_batches", "schedule", "recompute", "delayed_exchange"});
+  node.allow_only({"dp", "pp", "tp", "cp", "ep", "zero", "threads", "micro_batches", "schedule", "recompute", "delayed_exchange"});
   choice.kind = ParallelChoice::Kind::degrees;
   read_into(node, "dp", choice.dp, number_of);
   read_into(node, "pp", choice.pp, number_of);
   read_into(node, "tp", choice.tp, number_of);
-  if (const auto zero = node.find("zero")) choice.zero = zero->as_choice({"0", "1"}) == "1" ? 1 : 0;
+  read_into(node, "cp", choice.cp, number_of);
+  read_into(node, "ep", choice.ep, number_of);
+  if (const auto zero = node.find("zero")) choice.zero = std::stoi(zero->as_choice({"0", "1", "2", "3"}));
   read_into(node, "threads", choice.threads, number_of);
   read_into(node, "micro_batches", choice.micro_batches, between(1, kMostSamples));
-  if (const auto schedule = node.find("schedule")) choice.schedule = schedule->as_choice({"1f1b", "gpipe"});
-  if (const auto recompute = node.find("recompute")) choice.recompute = recompute->as_choice({"none", "full"});
+  if (const auto schedule = node.find("schedule")) choice.schedule = schedule->as_choice({"1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"});
+  if (const auto recompute = node.find("recompute")) choice.recompute = recompute->as_choice({"none", "selective", "full"});
   if (const auto delayed = node.find("delayed_exchange")) choice.delayed_exchange = delayed->as_bool();
   return choice;
 }

@@ -69,18 +69,20 @@ struct ClusterChoice {
   Where where;
 };
 
-// `parallel:` as written: auto, a plan file, or degrees. Zero means "not said".
+// `parallel:` as written: auto, a plan file, or degrees. 0, nothing or an empty string mean "not said": the planner chooses.
 struct ParallelChoice {
   enum class Kind { automatic, plan_file, degrees } kind = Kind::automatic;
   std::filesystem::path file;
   int dp = 0;
   int pp = 0;
   int tp = 0;
-  int zero = 0;
+  int cp = 0;
+  int ep = 0;
+  std::optional<int> zero;
   int threads = 0;                     // per rank
   std::int64_t micro_batches = 0;
-  std::string schedule;                // 1f1b, gpipe
-  std::string recompute;               // none, full
+  std::string schedule;                // 1f1b, gpipe, interleaved, zb-h1, zb-h2, zb-v, dualpipe-v
+  std::string recompute;               // none, selective, full
   bool delayed_exchange = false;       // gradients are exchanged while the next step begins
   Where where;
 };

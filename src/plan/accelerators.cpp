@@ -6,6 +6,7 @@
 
 #include "plan/exhausted.hpp"
 #include "plan/front.hpp"
+#include "plan/given.hpp"
 #include "plan/loads.hpp"
 #include "plan/templates.hpp"
 
@@ -34,24 +35,14 @@ struct Family {
 class Accelerators {
  public:
   Accelerators(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const SearchOptions& options)
-      : job_(job), cluster_(cluster), options_(options), loads_(job.model, cluster, job.train.precision) {}
+      : job_(job), cluster_(cluster), options_(options), space_(space_of(job.parallel)), loads_(job.model, cluster, job.train.precision) {}
 
   SearchResult run() {
+    check_given(job_, cluster_);
     SearchResult out;
-    BlockProblem problem = problem_of(job_, cluster_, {}, options_.effort);
-    problem.top = kClose;
-    if (options_.seconds > 0) {
-      problem.effort = 0;
-      problem.seconds = options_.seconds;
-    }
-    BlockAnswer best = search(problem);
-    out.considered = best.considered;
-    out.bound = best.bound;
-    if (best.plans.empty()) throw nothing_fits();
-    add("blocks cut one by one", std::move(best.plans.front()));
-    for (std::size_t i = 1; i < best.plans.size(); ++i) out.close.push_back({delayed_if_faster(std::move(best.plans[i])), found_.front().family});
+    if (one_stage_a_rank()) search_blocks(out);
     for (int group = 0; group < static_cast<int>(cluster_.groups.size()); ++group) add_templates(group);
-    if (options_.top > 0)
+    if (options_.top > 0 && one_stage_a_rank())
       for (const Family& family : families()) {
         try {
           BlockAnswer answer = searched(family.space, options_.effort / 2, job_, cluster_);
@@ -67,6 +58,7 @@ class Accelerators {
     std::stable_sort(found_.begin(), found_.end(), [](const Candidate& a, const Candidate& b) { return a.plan.predicted->step < b.plan.predicted->step; });
     drop_repeated();
     if (options_.front) out.front = front();
+    if (found_.empty()) throw nothing_divides();
     out.best = std::move(found_.front().plan);
     out.best_family = std::move(found_.front().family);
     out.bound = may_delay() ? 0 : std::min(out.bound, out.best.predicted->step.value);
@@ -75,6 +67,42 @@ class Accelerators {
   }
 
  private:
+  void search_blocks(SearchResult& out) {
+    BlockProblem problem = problem_of(job_, cluster_, space_, options_.effort);
+    problem.top = kClose;
+    if (options_.seconds > 0) {
+      problem.effort = 0;
+      problem.seconds = options_.seconds;
+    }
+    BlockAnswer best;
+    try {
+      best = search(problem);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::invalid_config || !fixed()) throw;
+      throw nothing_divides();
+    }
+    out.considered = best.considered;
+    out.bound = best.bound;
+    if (best.plans.empty()) throw nothing_fits();
+    add("blocks cut one by one", std::move(best.plans.front()));
+    for (std::size_t i = 1; i < best.plans.size(); ++i) out.close.push_back({delayed_if_faster(std::move(best.plans[i])), found_.front().family});
+  }
+
+  bool fixed() const { return job_.parallel.kind == model::ParallelChoice::Kind::degrees; }
+
+  // Other schedules are templates alone.
+  bool one_stage_a_rank() const {
+    return std::none_of(space_.schedules.begin(), space_.schedules.end(),
+                        [](Schedule schedule) { return schedule == Schedule::interleaved || schedule == Schedule::zb_v || schedule == Schedule::dualpipe_v; });
+  }
+
+  Error nothing_divides() const {
+    return {ErrorCode::invalid_config, text("parallel: no plan with ", given_text(job_.parallel), " divides the devices of ", cluster_.name, " and a global batch of ", job_.train.global_batch,
+                                            one_stage_a_rank() ? "" : ", or none of these fits the memory"),
+            job_.parallel.where, one_stage_a_rank() ? "degrees that divide them" : "stages of equal depth on the devices of one kind, micro-batches that the stages divide",
+            "`parallel: auto`, or fewer of the degrees, leaves the choice to the planner"};
+  }
+
   // A family whose best plan is also that of a wider one says nothing new.
   void drop_repeated() {
     std::set<std::string> seen;
@@ -111,39 +139,45 @@ class Accelerators {
   void add(const std::string& family, Plan plan) { found_.push_back({delayed_if_faster(std::move(plan)), family}); }
 
   // The search counts with exchanges at the end of each step, and its bound holds for those alone.
-  bool may_delay() const { return job_.train.optimizer.clip == 0; }
+  bool may_delay() const { return job_.train.optimizer.clip == 0 && (!fixed() || job_.parallel.delayed_exchange); }
 
   Plan delayed_if_faster(Plan plan) {
     if (!may_delay()) return plan;
     Plan delayed = plan;
     delayed.delayed_exchange = true;
     delayed.predicted = predict(delayed, loads_);
-    return delayed.predicted->step.value < plan.predicted->step.value * (1 - kTolerance) ? delayed : plan;
+    return job_.parallel.delayed_exchange || delayed.predicted->step.value < plan.predicted->step.value * (1 - kTolerance) ? delayed : plan;
   }
 
   std::string on(int group) const { return cluster_.groups.size() > 1 ? " on " + cluster_.groups[static_cast<std::size_t>(group)].name : std::string(); }
 
   void add_templates(int group) {
-    const BlockProblem problem = problem_of(job_, cluster_, {}, 0);
-    const std::pair<const char*, TemplateSpace> templates[] = {{"one dp x tp x pp for all", {.group = group}},
-                                                               {"one dp x tp x pp, zero bubble", {.group = group, .schedules = {Schedule::zb_v}, .zero = {1}}}};
-    for (const auto& [name, space] : templates)
+    const BlockProblem problem = problem_of(job_, cluster_, space_, 0);
+    std::vector<std::pair<const char*, TemplateSpace>> templates = {{"one dp x tp x pp for all", {.group = group}}};
+    if (job_.parallel.schedule.empty())
+      templates.push_back({"one dp x tp x pp, zero bubble", {.group = group, .schedules = {Schedule::zb_v}, .zero = {1}}});
+    else
+      templates.front().second.schedules = space_.schedules;
+    for (auto& [name, space] : templates) {
+      if (job_.parallel.zero) space.zero = space_.zero;
       if (std::optional<Plan> plan = best_template(problem, space, loads_)) add(name + on(group), std::move(*plan));
+    }
   }
 
   std::vector<Family> families() const {
-    BlockSpace data;
+    BlockSpace data = space_;
     data.most_tensor = data.most_context = data.most_stages = 1;
     data.offload = false;
     data.mixed_groups = false;
     BlockSpace sharded = data;
-    data.zero = {0, 1};
-    sharded.zero = {3};
-    BlockSpace flat;
+    std::erase_if(data.zero, [](int zero) { return zero > 1; });
+    std::erase_if(sharded.zero, [](int zero) { return zero < 3; });
+    BlockSpace flat = space_;
     flat.most_stages = 1;
     std::vector<Family> out = {{"data parallel", data}, {"data parallel, ZeRO-3", sharded}, {"no pipeline", flat}};
+    std::erase_if(out, [](const Family& family) { return family.space.zero.empty(); });
     if (cluster_.groups.size() > 1) {
-      BlockSpace alone;
+      BlockSpace alone = space_;
       alone.mixed_groups = false;
       out.push_back({"one kind of device", alone});
     }
@@ -158,8 +192,9 @@ class Accelerators {
       if (front.admits(plan.predicted->step.value, usage.share())) front.add(front_point(plan, family, usage));
     };
     for (const Candidate& candidate : found_) add(candidate.plan, candidate.family);
+    if (!one_stage_a_rank()) return front.points();
     for (const double share : kShares) {
-      BlockSpace space;
+      BlockSpace space = space_;
       space.memory = share;
       const BlockAnswer answer = searched(space, options_.effort / 4, job_, cluster_);
       if (answer.plans.empty()) break;
@@ -168,42 +203,79 @@ class Accelerators {
     return front.points();
   }
 
-  // The least multiple of the devices' memory with which some plan fits; 0 when none is found.
-  static double memory_needed(const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
+  // The least multiple of the devices' memory with which some plan fits, and the plan; 0 when none is found.
+  std::pair<double, std::optional<Plan>> smallest_plan() const {
+    std::optional<Plan> plan;
+    BlockSpace space = space_;
     const auto fits = [&](double factor) {
-      BlockSpace space;
       space.memory = factor;
-      return !any_plan(space, job, cluster).plans.empty();
+      BlockAnswer answer = any_plan(space, job_, cluster_);
+      if (answer.plans.empty()) return false;
+      plan = std::move(answer.plans.front());
+      return true;
     };
     double high = 2;
     while (!fits(high)) {
       high *= 2;
-      if (high > kMostMemory) return 0;
+      if (high > kMostMemory) return {0, std::nullopt};
     }
     double low = high / 2;
     while (high / low > 1.02) {
       const double middle = std::sqrt(low * high);
       (fits(middle) ? high : low) = middle;
     }
-    return high;
+    return {high, std::move(plan)};
   }
 
-  Error nothing_fits() const {
+  // One thing that `parallel:` need not say for a plan to fit; the whole of it where one is not enough; empty where nothing helps.
+  std::string superfluous() const {
+    const auto fits = [&](const model::ParallelChoice& parallel) {
+      try {
+        return !any_plan(space_of(parallel), job_, cluster_).plans.empty();
+      } catch (const Error&) {
+        return false;
+      }
+    };
+    const model::ParallelChoice& all = job_.parallel;
+    const auto without = [&](auto model::ParallelChoice::* field) {
+      model::ParallelChoice rest = all;
+      rest.*field = {};
+      return rest;
+    };
+    for (const model::ParallelChoice& rest : {without(&model::ParallelChoice::recompute), without(&model::ParallelChoice::zero), without(&model::ParallelChoice::micro_batches),
+                                              without(&model::ParallelChoice::schedule), without(&model::ParallelChoice::ep), without(&model::ParallelChoice::cp),
+                                              without(&model::ParallelChoice::tp), without(&model::ParallelChoice::dp), without(&model::ParallelChoice::pp)})
+      if (given_text(rest) != given_text(all) && fits(rest)) return given_text(rest).empty() ? "parallel: auto" : "parallel with " + given_text(rest) + " alone";
+    return fits({}) ? "parallel: auto" : "";
+  }
+
+  Error nothing_fits() {
     const cluster::ResourceGroup* largest = nullptr;
     for (const cluster::ResourceGroup& group : cluster_.groups)
       if (group.device.has(job_.train.precision) && (largest == nullptr || group.device.memory > largest->device.memory)) largest = &group;
-    const double factor = memory_needed(job_, cluster_);
+    const auto [factor, smallest] = smallest_plan();
     const double state = 18 * static_cast<double>(job_.model.parameter_count());
     const Bytes limit = plan::memory_limit(largest->device);
-    const auto gib = [](double bytes) { return text(static_cast<std::int64_t>(std::ceil(bytes / (1 << 30))), " GiB"); };
-    std::string what = text("no plan fits: weights, gradients and optimizer states of ", count_text(static_cast<double>(job_.model.parameter_count())), " parameters alone are ", gib(state),
-                            ", the devices of ", cluster_.name, " have ", gib(whole_memory()), " for them");
-    if (factor > 0) what += text("; the smallest plan needs ", gib(factor * static_cast<double>(limit.value)), " of each ", largest->device.name, ", which has ", gib(static_cast<double>(limit.value)));
+    std::string what = text("no plan fits: weights, gradients and optimizer states of ", count_text(static_cast<double>(job_.model.parameter_count())), " parameters alone are ", rounded_up(state),
+                            ", the devices of ", cluster_.name, " have ", to_text(Bytes(static_cast<std::int64_t>(whole_memory()))), " for them");
+    if (factor > 0)
+      what += text("; the smallest plan needs ", rounded_up(factor * static_cast<double>(limit.value)), " of each ", largest->device.name, ", which has ", to_text(limit), "; its largest parts: ",
+                   largest_parts(*smallest));
     std::string hint;
     const auto idea = [&](const std::string& words) { hint += (hint.empty() ? "" : "; ") + words; };
+    if (const std::string less = fixed() ? superfluous() : ""; !less.empty()) idea(less);
     if (const int nodes = factor_of_nodes(); nodes > 0) idea(text(nodes, " times the nodes"));
-    if (factor > 0) idea(text("devices with ", gib(factor * static_cast<double>(largest->device.memory.value))));
+    if (factor > 0) idea(text("devices with ", rounded_up(factor * static_cast<double>(largest->device.memory.value))));
     return {ErrorCode::resource_exhausted, what, job_.parallel.where, {}, hint.empty() ? hint : "what would fit: " + hint};
+  }
+
+  // Of its fullest rank.
+  std::string largest_parts(const Plan& plan) {
+    const std::vector<Bytes>& memory = plan.predicted->memory;
+    std::vector<std::pair<std::string, Bytes>> parts;
+    for (const auto& [name, bytes] : memory_terms(plan, static_cast<int>(std::max_element(memory.begin(), memory.end()) - memory.begin()), loads_))
+      parts.emplace_back(name, Bytes(static_cast<std::int64_t>(bytes)));
+    return largest_text(std::move(parts));
   }
 
   double whole_memory() const {
@@ -219,7 +291,7 @@ class Accelerators {
       cluster::ClusterSpec larger = cluster_;
       for (cluster::ResourceGroup& group : larger.groups) group.nodes *= factor;
       try {
-        if (!any_plan({}, job_, larger).plans.empty()) return factor;
+        if (!any_plan(space_, job_, larger).plans.empty()) return factor;
       } catch (const Error&) {
         return 0;
       }
@@ -230,6 +302,7 @@ class Accelerators {
   const model::JobSpec& job_;
   const cluster::ClusterSpec& cluster_;
   const SearchOptions& options_;
+  const BlockSpace space_;  // what `parallel:` leaves open
   Loads loads_;
   std::vector<Candidate> found_;
 };

@@ -14,8 +14,20 @@
 
 namespace tessera::plan {
 
+// Degrees and counts that a user has given; 0: any. `experts` holds for blocks that have some.
+struct GivenDegrees {
+  int data = 0;
+  int tensor = 0;
+  int context = 0;
+  int experts = 0;
+  int stages = 0;
+  std::int64_t micro_batches = 0;
+  static bool allows(std::int64_t given, std::int64_t degree) { return given == 0 || given == degree; }
+};
+
 // What the search may use.
 struct BlockSpace {
+  GivenDegrees given = {};
   std::vector<int> zero = {0, 1, 2, 3};
   std::vector<model::Recompute> recompute = {model::Recompute::none, model::Recompute::selective, model::Recompute::full};
   std::vector<Schedule> schedules = {Schedule::one_f_one_b, Schedule::zb_h1, Schedule::zb_h2};

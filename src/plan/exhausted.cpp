@@ -89,7 +89,7 @@ std::vector<Change> changes(const model::JobSpec& job, const Strategy& smallest)
       if (count > parallel.micro_batches) more.values.push_back(text(count));
     out.push_back(more);
   }
-  if (parallel.kind == model::ParallelChoice::Kind::degrees && parallel.zero == 0 && smallest.dp > 1) out.push_back({"parallel.zero", {"1"}});
+  if (parallel.zero == 0 && smallest.dp > 1) out.push_back({"parallel.zero", {"1"}});
   if (parallel.kind == model::ParallelChoice::Kind::degrees) out.push_back({"parallel", {"auto"}});
   if (job.cluster.kind == model::ClusterChoice::Kind::local) {
     Change fewer{"cluster.local.devices", {}};
@@ -108,7 +108,12 @@ std::vector<Change> changes(const model::JobSpec& job, const Strategy& smallest)
 // The parts of the fullest rank, the largest first.
 std::string largest_parts(const Plan& plan, const std::vector<Bytes>& memory, Prices& prices) {
   const int rank = static_cast<int>(std::max_element(memory.begin(), memory.end()) - memory.begin());
-  auto parts = memory_parts(plan, rank, prices.model(), prices.train(), prices.cluster(), prices.profile());
+  return largest_text(memory_parts(plan, rank, prices.model(), prices.train(), prices.cluster(), prices.profile()));
+}
+
+}  // namespace
+
+std::string largest_text(std::vector<std::pair<std::string, Bytes>> parts) {
   std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
   constexpr std::size_t kShown = 3;
   std::string out;
@@ -116,13 +121,10 @@ std::string largest_parts(const Plan& plan, const std::vector<Bytes>& memory, Pr
   return out;
 }
 
-// In whole units, so that what is printed is enough.
 std::string rounded_up(double bytes) {
   const int shift = bytes > 16.0 * (1 << 30) ? 30 : 20;
   return text(static_cast<std::int64_t>(std::ceil(bytes / static_cast<double>(std::int64_t{1} << shift))), shift == 30 ? " GiB" : " MiB");
 }
-
-}  // namespace
 
 Bytes shortfall(const Plan& plan, const std::vector<Bytes>& memory, const cluster::ClusterSpec& cluster) {
   Bytes most(0);

@@ -1,6 +1,10 @@
 // Internal: what to say when no plan divides or none fits the memory.
 #pragma once
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "plan/prices.hpp"
 #include "plan/space.hpp"
 
@@ -16,6 +20,11 @@ struct Usage {
   double share() const { return memory / limit; }
 };
 Usage fullest(const Plan& plan, const std::vector<Bytes>& memory, const cluster::ClusterSpec& cluster);
+
+// The largest of the named parts: "optimizer state 13.4 GiB, weights 4.5 GiB".
+std::string largest_text(std::vector<std::pair<std::string, Bytes>> parts);
+// In whole units, so that what is printed is enough.
+std::string rounded_up(double bytes);
 
 Error nothing_divides(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const std::vector<WorkerLayout>& layouts);
 // `smallest`: the plan that lacks the least.

@@ -8,29 +8,17 @@
 namespace tessera::plan {
 namespace {
 
-std::string strategy_text(const Strategy& strategy) {
-  std::string out = fmt::format("dp {} x tp {}", strategy.dp, strategy.tp);
-  if (strategy.cp > 1) out += fmt::format(" x cp {}{}", strategy.cp, strategy.context == model::ContextKind::ulysses ? " (Ulysses)" : " (ring)");
-  if (strategy.ep > 1) out += fmt::format(", ep {}", strategy.ep);
-  if (strategy.sequence_parallel) out += ", sequence parallel";
-  if (strategy.zero > 0) out += fmt::format(", zero {}", strategy.zero);
-  if (strategy.recompute == model::Recompute::full) out += ", recompute";
-  if (strategy.recompute == model::Recompute::selective) out += ", recompute attention";
-  if (strategy.offload_optimizer) out += ", optimizer on the host";
-  return out;
-}
-
 // Of all blocks, when one strategy holds for all of them.
 std::string strategies_text(const Plan& plan) {
   const Strategy& first = plan.stages.front().runs.front().strategy;
   for (const Stage& stage : plan.stages)
     for (const StrategyRun& run : stage.runs)
       if (run.strategy != first) return "strategies by block";
-  return strategy_text(first);
+  return to_text(first);
 }
 
 std::string run_text(const Plan& plan, const Stage& stage, const StrategyRun& run, const cluster::ClusterSpec& cluster) {
-  return strategy_text(run.strategy) + (parts_across_nodes(plan, stage, run.strategy, cluster) ? ", parts across nodes" : "");
+  return to_text(run.strategy) + (parts_across_nodes(plan, stage, run.strategy, cluster) ? ", parts across nodes" : "");
 }
 
 std::string block_range(const std::vector<model::BlockInstance>& blocks, int first, int last) {
@@ -155,8 +143,9 @@ std::string explain(const SearchResult& result, const model::ModelSpec& model, c
                      strategies_text(plan), plan.micro_batches, plan.micro_batches == 1 ? "" : "es", plan.micro_batch_text(), plan.schedule_text(), shares_text(plan, cluster));
   out += drawing(plan, blocks, cluster) + "\n";
   const bool tokens = model.dim("vocab") > 0;
-  out += fmt::format("step {}, {} {}/s, ranks idle {:.1f} %\n", to_text(prediction.step),
-                     count_text(static_cast<double>(plan.global_batch * (tokens ? model.dim("seq") : 1)) / prediction.step.value), tokens ? "tokens" : "samples", 100 * prediction.bubble);
+  out += fmt::format("step {}, {} {}/s, model FLOPs utilization {:.1f} %, ranks idle {:.1f} %\n", to_text(prediction.step),
+                     count_text(static_cast<double>(plan.global_batch * (tokens ? model.dim("seq") : 1)) / prediction.step.value), tokens ? "tokens" : "samples",
+                     100 * utilization(plan, model, cluster, prediction.step), 100 * prediction.bubble);
   for (const auto& [name, time] : prediction.parts)
     out += fmt::format("{:>30}  {:>10}  {:5.1f} %  {}\n", name, to_text(time), 100 * (time / prediction.step), bar(time / prediction.step));
   // Further off the search has proved too little to say.

@@ -104,6 +104,20 @@ struct Loads::Block {
   double vocab = 0;
 };
 
+namespace {
+
+profile::Calibration calibration_of(const cluster::ResourceGroup& group) {
+  const std::vector<std::string> stacks = profile::stacks_of(group.device.name);
+  if (group.stack.empty() || std::find(stacks.begin(), stacks.end(), group.stack) != stacks.end()) return profile::calibration_for(group.device.name, group.stack);
+  std::string names;
+  for (const std::string& stack : stacks) names += (names.empty() ? "" : ", ") + stack;
+  const auto guess = nearest(group.stack, stacks);
+  throw Error(ErrorCode::not_found, text("group ", group.name, ": no calibration of ", group.device.name, " is for the stack '", group.stack, "'"), {},
+              names.empty() ? "no stack, as none has been calibrated" : "one of " + names, guess ? "did you mean '" + *guess + "'?" : std::string());
+}
+
+}  // namespace
+
 struct Loads::Group {
   Group(const cluster::ResourceGroup& group, const profile::Calibration& calibration, const model::ModelSpec& model, profile::Format format, int dealt_over = 1)
       : kernels(group.device, calibration, format), exchanges(group, calibration, dealt_over) {
@@ -123,7 +137,7 @@ Loads::Loads(const model::ModelSpec& model, const cluster::ClusterSpec& cluster,
   for (std::size_t r = 0; r < model.repeats.size(); ++r) repeat_of_.insert(repeat_of_.end(), static_cast<std::size_t>(model.repeats[r].count), static_cast<int>(r));
   for (const cluster::ResourceGroup& group : cluster.groups)
     groups_.push_back(group.device.has(precision)
-                          ? std::make_unique<Group>(group, profile::calibration_for(group.device.name), model, format_of(precision))
+                          ? std::make_unique<Group>(group, calibration_of(group), model, format_of(precision))
                           : nullptr);
   stands_.resize(cluster.groups.size());
   for (std::size_t g = 0; g < stands_.size(); ++g) {
@@ -229,7 +243,7 @@ BlockLoad Loads::priced(int repeat, int devices, const Strategy& s, std::int64_t
     // What the passes of the slower part are spent on.
     const bool slower = other.forward + other.backward() > out.forward + out.backward();
     for (double BlockLoad::* spent : {&BlockLoad::products, &BlockLoad::attention, &BlockLoad::elementwise, &BlockLoad::again, &BlockLoad::tensor_exchange, &BlockLoad::context_exchange,
-                                      &BlockLoad::expert_exchange, &BlockLoad::parameter_exchange, &BlockLoad::host})
+                                      &BlockLoad::expert_exchange, &BlockLoad::parameter_exchange, &BlockLoad::host, &BlockLoad::forward_exchange, &BlockLoad::backward_exchange})
       if (slower) out.*spent = other.*spent;
     for (double BlockLoad::* most : {&BlockLoad::forward, &BlockLoad::backward_input, &BlockLoad::backward_weight, &BlockLoad::exchange, &BlockLoad::optimizer, &BlockLoad::tied_exchange,
                                      &BlockLoad::weights, &BlockLoad::gradients, &BlockLoad::optimizer_state, &BlockLoad::tied_bytes, &BlockLoad::saved, &BlockLoad::workspace})
@@ -313,6 +327,8 @@ BlockLoad Loads::priced_on(int repeat, int devices, std::size_t part, const Stra
   out.forward = time.forward.total() + layer_host;
   out.backward_weight = time.weight_half;
   out.backward_input = time.backward.total() - time.weight_half + time.again.total();
+  out.forward_exchange = time.forward.exchange();
+  out.backward_exchange = time.backward.exchange() + time.again.exchange();
 
   const Parameters held = parameters_of(block.spec, s);
   const int team = s.dp * s.cp;
@@ -336,6 +352,8 @@ BlockLoad Loads::priced_on(int repeat, int devices, std::size_t part, const Stra
       const double backward = longer(out.backward(), scatter + (s.zero == 3 ? gather : 0));
       out.forward += forward;
       out.backward_input += backward;
+      out.forward_exchange += forward;
+      out.backward_exchange += backward;
       out.parameter_exchange = forward + backward;
     } else if (s.zero == 1) {
       reduce = exchanged(Collective::reduce_scatter, bytes, peers);

@@ -24,6 +24,8 @@ struct BlockLoad {
   double backward_weight = 0;
   double exchange = 0;         // once a step: gradients and, sharded, parameters; what is waited for
   double optimizer = 0;        // once a step
+  double forward_exchange = 0;   // of the forward pass: exchanges that computing does not hide
+  double backward_exchange = 0;  // of backward_input likewise
   double tied_exchange = 0;    // once a step, where a stage does not hold the block that owns a tied parameter
   double weights = 0;          // bytes; under ZeRO-3 a rank's share
   double gradients = 0;

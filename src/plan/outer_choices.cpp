@@ -72,7 +72,10 @@ class Choices {
   void list_widths(std::vector<Team>& teams, std::size_t at) {
     int stages = 0;
     for (std::size_t t = 0; t < at; ++t) stages += teams[t].stages;
-    if (at == teams.size()) return list_micro_batches(teams, stages);
+    if (at == teams.size()) {
+      if (GivenDegrees::allows(problem_.space.given.stages, stages)) list_micro_batches(teams, stages);
+      return;
+    }
     const int most = std::min(problem_.space.most_stages, problem_.model.block_count()) - stages;
     int common = 0;
     for (const int group : teams[at].groups) common = std::gcd(common, devices_in(group));
@@ -85,7 +88,7 @@ class Choices {
 
   void list_micro_batches(const std::vector<Team>& teams, int stages) {
     for (const std::int64_t micro_batches : divisors_of(problem_.global_batch))
-      if (micro_batches <= problem_.space.most_micro_batches) list_cuts(teams, {}, stages, micro_batches);
+      if (micro_batches <= problem_.space.most_micro_batches && GivenDegrees::allows(problem_.space.given.micro_batches, micro_batches)) list_cuts(teams, {}, stages, micro_batches);
   }
 
   void list_cuts(const std::vector<Team>& teams, std::vector<GroupCut> cuts, int stages, std::int64_t micro_batches) {

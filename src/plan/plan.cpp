@@ -28,6 +28,27 @@ const char* name_of(Schedule schedule) {
   return "1f1b";
 }
 
+std::string to_text(const Strategy& strategy) {
+  std::string out = text("dp ", strategy.dp, " x tp ", strategy.tp);
+  if (strategy.cp > 1) out += text(" x cp ", strategy.cp, strategy.context == model::ContextKind::ulysses ? " (Ulysses)" : " (ring)");
+  if (strategy.ep > 1) out += text(", ep ", strategy.ep);
+  if (strategy.sequence_parallel) out += ", sequence parallel";
+  if (strategy.zero > 0) out += text(", zero ", strategy.zero);
+  if (strategy.recompute == model::Recompute::full) out += ", recompute";
+  if (strategy.recompute == model::Recompute::selective) out += ", recompute attention";
+  if (strategy.offload_optimizer) out += ", optimizer on the host";
+  return out;
+}
+
+double utilization(const Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster, Seconds step) {
+  double peak = 0;
+  for (const RankPlace& place : plan.ranks) {
+    const cluster::Device& device = cluster.groups[static_cast<std::size_t>(place.group)].device;
+    peak += device.peak_of(plan.precision).value * (device.is_cpu() ? place.threads : 1);
+  }
+  return model::training_flops_per_sample(model).value * static_cast<double>(plan.global_batch) / step.value / peak;
+}
+
 const Strategy& Stage::strategy_of(int block) const {
   for (const StrategyRun& run : runs)
     if (block < run.last) return run.strategy;

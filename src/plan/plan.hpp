@@ -32,6 +32,7 @@ struct Strategy {
   bool same_layout(const Strategy& other) const { return dp == other.dp && cp == other.cp && tp == other.tp; }
   bool operator==(const Strategy&) const = default;
 };
+std::string to_text(const Strategy& strategy);  // "dp 2 x tp 4, sequence parallel, zero 1"
 
 // Blocks [first, last) of the flattened model with one strategy.
 struct StrategyRun {
@@ -193,6 +194,10 @@ std::vector<std::pair<std::string, Bytes>> memory_parts(const Plan& plan, int ra
                                                         const cluster::ClusterSpec& cluster, const profile::Profile& profile);
 // What a rank may use: most of its device's memory, or a CPU worker's even share of its host's.
 Bytes memory_limit(const Plan& plan, const cluster::ClusterSpec& cluster, int rank);
+
+// Model FLOPs utilization (Chowdhery et al. 2022, appendix B) of a step so long: the FLOPs that the model needs, without what is computed
+// again, over the peak of all devices of the plan in its precision. 0..1
+double utilization(const Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster, Seconds step);
 
 // The plan as a table and a drawing for the terminal: blocks x ranks, the predicted step by parts, memory against the
 // limit, the runners-up and what each loses where.

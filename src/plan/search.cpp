@@ -46,9 +46,7 @@ using Families = std::map<std::pair<int, std::string>, Found>;
 class Search {
  public:
   Search(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile, const SearchOptions& options)
-      : job_(job), cluster_(cluster), options_(options), prices_(job.model, job.train, cluster, profile) {
-    if (Loads::supports(cluster, job.train.precision)) loads_.emplace(job.model, cluster, job.train.precision);
-  }
+      : job_(job), cluster_(cluster), options_(options), prices_(job.model, job.train, cluster, profile) {}
 
   SearchResult run() {
     const std::vector<WorkerLayout> all = layouts(job_, cluster_, options_.vendors);
@@ -74,7 +72,7 @@ class Search {
     for (const Variant& variant : variants(job_, point)) {
       ++considered_;
       // No cut makes the busiest stage cheaper than the mean.
-      const double bound = loads_ ? 0 : total / point.pp * static_cast<double>(point.micro_batches);
+      const double bound = total / point.pp * static_cast<double>(point.micro_batches);
       const auto known = best_.find(family);
       if (known != best_.end() && bound > known->second.step * (1 + 1e-5)) {
         if (options_.front) consider_for_front({point, variant, balance(seconds, point.pp), {}, bound});
@@ -89,7 +87,7 @@ class Search {
   // Too slow to be chosen; may still be the fastest in so little memory.
   void consider_for_front(Found found) {
     found.plan = plan_of(job_, cluster_, found.point, found.variant, found.cuts);
-    add_to_front(found, memory_by_rank(found.plan));
+    add_to_front(found, memory_of(found.plan, prices_));
   }
 
   // `found.step` is a lower bound where the plan has no prediction yet.
@@ -103,7 +101,7 @@ class Search {
   }
 
   void consider(const std::pair<int, std::string>& family, Found found) {
-    const std::vector<Bytes> memory = memory_by_rank(found.plan);
+    const std::vector<Bytes> memory = memory_of(found.plan, prices_);
     if (shortfall(found.plan, memory, cluster_) > Bytes(0)) {
       add_to_front(found, memory);
       keep_too_large(family, std::move(found), memory);
@@ -115,11 +113,8 @@ class Search {
     if (known == best_.end() || better(found, known->second)) best_.insert_or_assign(family, std::move(found));
   }
 
-  Prediction predicted(const Plan& plan) { return loads_ ? predict(plan, *loads_) : predict(plan, prices_); }
-  std::vector<Bytes> memory_by_rank(const Plan& plan) { return loads_ ? predict(plan, *loads_).memory : memory_of(plan, prices_); }
-
   void price(Found& found) {
-    found.plan.predicted = predicted(found.plan);
+    found.plan.predicted = predict(found.plan, prices_);
     found.step = found.plan.predicted->step.value;
   }
 
@@ -141,7 +136,7 @@ class Search {
           other.cuts[s] += move;
           if (other.cuts[s] <= other.cuts[s - 1] || other.cuts[s] >= other.cuts[s + 1]) continue;
           other.plan = plan_of(job_, cluster_, other.point, other.variant, other.cuts);
-          if (shortfall(other.plan, memory_by_rank(other.plan), cluster_) > Bytes(0)) continue;
+          if (shortfall(other.plan, memory_of(other.plan, prices_), cluster_) > Bytes(0)) continue;
           price(other);
           if (rounded(other.step) >= rounded(found.step)) continue;
           found = std::move(other);
@@ -193,7 +188,7 @@ class Search {
     for (Found& found : sorted(too_large_)) {
       if (static_cast<int>(out.too_large.size()) == options_.top) break;
       if (best_.contains({found.point.layout.group, family_of(found.point)})) continue;
-      found.plan.predicted = predicted(found.plan);
+      found.plan.predicted = predict(found.plan, prices_);
       out.too_large.push_back({std::move(found.plan), family_of(found.point)});
     }
     return out;
@@ -203,7 +198,6 @@ class Search {
   const cluster::ClusterSpec& cluster_;
   const SearchOptions& options_;
   Prices prices_;
-  std::optional<Loads> loads_;         // of accelerators
   Families best_;
   Families too_large_;
   Front front_;
@@ -213,7 +207,7 @@ class Search {
 }  // namespace
 
 SearchResult search(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile, const SearchOptions& options) {
-  if (job.parallel.kind == model::ParallelChoice::Kind::automatic && options.vendors.empty() && Loads::supports(cluster, job.train.precision))
+  if (options.vendors.empty() && Loads::supports(cluster, job.train.precision))
     return search_accelerators(job, cluster, options);
   return Search(job, cluster, profile, options).run();
 }

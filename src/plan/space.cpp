@@ -101,6 +101,14 @@ void check_fixed(const model::JobSpec& job, const cluster::ClusterSpec& cluster,
   if (layouts.empty())
     throw Error(ErrorCode::invalid_config, text("no device of ", cluster.name, " computes in ", model::name_of(job.train.precision)), job.cluster.where,
                 "a device that does, or another train.precision");
+  const auto accelerators_only = [&](const std::string& what) {
+    refuse(job, what + " is planned for accelerators in 16 or fewer bits alone", "zero 0 or 1, cp 1, ep 1, schedule 1f1b or gpipe, recompute none or full", {});
+  };
+  if (parallel.cp > 1) accelerators_only(text("cp ", parallel.cp));
+  if (parallel.ep > 1) accelerators_only(text("ep ", parallel.ep));
+  if (parallel.zero.value_or(0) > 1) accelerators_only(text("zero ", *parallel.zero));
+  if (!parallel.schedule.empty() && parallel.schedule != "1f1b" && parallel.schedule != "gpipe") accelerators_only("schedule " + parallel.schedule);
+  if (parallel.recompute == "selective") accelerators_only("recompute selective");
   for (const char* key : kTensorDimensions)
     if (parallel.tp > 0 && job.model.dim(key) % parallel.tp != 0)
       refuse(job, text("tp ", parallel.tp, " does not divide ", key, " ", job.model.dim(key)), "a degree that divides heads, kv_heads, ffn and vocab",
@@ -209,8 +217,7 @@ std::vector<Variant> variants(const model::JobSpec& job, const Point& point) {
     if (parallel.schedule.empty() && schedule == Schedule::gpipe && point.pp == 1) continue;
     for (const int zero : {0, 1}) {
       if (zero == 1 && point.dp == 1) continue;
-      // Degrees that say nothing of `zero` mean no sharding.
-      if (parallel.kind == model::ParallelChoice::Kind::degrees && point.dp > 1 && zero != parallel.zero) continue;
+      if (parallel.zero && point.dp > 1 && zero != *parallel.zero) continue;
       if (!parallel.delayed_exchange) {
         out.push_back({schedule, zero});
       } else {

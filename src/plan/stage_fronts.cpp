@@ -51,14 +51,16 @@ class Lister {
     const auto experts = static_cast<std::int64_t>(option_of(block, "experts"));
     const auto heads = static_cast<std::int64_t>(option_of(block, "heads"));
     for (const std::int64_t tp : divisors_of(ranks_.width)) {
-      if (tp > std::min(domain, space.most_tensor) || !tensor_divides(block, tp)) continue;
+      if (tp > std::min(domain, space.most_tensor) || !GivenDegrees::allows(space.given.tensor, tp) || !tensor_divides(block, tp)) continue;
       // A limit of the space: without it each stage would be searched twice where nothing is cut.
       if (tp == 1 && loads_.parts_of(ranks_.devices).dealt_over > 0) continue;
       for (const std::int64_t cp : divisors_of(ranks_.width / tp)) {
-        if (cp > space.most_context || !context_divides(block, cp)) continue;
+        if (cp > space.most_context || !GivenDegrees::allows(space.given.context, cp) || !context_divides(block, cp)) continue;
         const std::int64_t dp = ranks_.width / (tp * cp);
+        if (!GivenDegrees::allows(space.given.data, dp)) continue;
         std::vector<BlockOption> here;
         for (const std::int64_t ep : divisors_of(std::max<std::int64_t>(1, std::gcd(experts, dp * cp)))) {
+          if (experts > 0 && !GivenDegrees::allows(space.given.experts, ep)) continue;
           Strategy strategy;
           strategy.dp = static_cast<int>(dp);
           strategy.tp = static_cast<int>(tp);

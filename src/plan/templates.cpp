@@ -12,6 +12,8 @@ namespace {
 // Interleaved stages of one rank are tried up to this number.
 constexpr int kMostChunks = 8;
 
+bool v_shaped(Schedule schedule) { return schedule == Schedule::zb_v || schedule == Schedule::dualpipe_v; }
+
 class Templates {
  public:
   Templates(const BlockProblem& problem, const TemplateSpace& space, Loads& loads)
@@ -19,14 +21,16 @@ class Templates {
 
   std::optional<Plan> best() {
     const int blocks = problem_.model.block_count();
+    const GivenDegrees& given = problem_.space.given;
     for (const std::int64_t stages : divisors_of(devices_))
       for (const std::int64_t tp : divisors_of(devices_ / stages)) {
+        if (!GivenDegrees::allows(given.stages, stages) || !GivenDegrees::allows(given.tensor, tp)) continue;
         if (stages > std::min(blocks, space_.most_stages) || tp > std::min(group_.domain(), space_.most_tensor) || !all_divide(tp)) continue;
         for (const std::int64_t cp : divisors_of(devices_ / stages / tp)) {
-          if (cp > space_.most_context || !all_cut(cp)) continue;
           const std::int64_t dp = devices_ / stages / tp / cp;
+          if (cp > std::max(given.context, space_.most_context) || !all_cut(cp) || !GivenDegrees::allows(given.context, cp) || !GivenDegrees::allows(given.data, dp)) continue;
           for (const std::int64_t count : divisors_of(problem_.global_batch))
-            if (problem_.global_batch / count % dp == 0) consider(static_cast<int>(stages), static_cast<int>(tp), static_cast<int>(cp), static_cast<int>(dp), count);
+            if (problem_.global_batch / count % dp == 0 && GivenDegrees::allows(given.micro_batches, count)) consider(static_cast<int>(stages), static_cast<int>(tp), static_cast<int>(cp), static_cast<int>(dp), count);
         }
       }
     return std::move(best_);
@@ -40,8 +44,9 @@ class Templates {
     return std::all_of(problem_.model.repeats.begin(), problem_.model.repeats.end(), [&](const model::Repeat& repeat) { return context_divides(repeat.block, cp); });
   }
 
-  // Experts are spread as far as the replicas go.
+  // Experts are spread as far as the replicas go, where nothing else is given.
   int experts_over(std::int64_t ranks) const {
+    if (const int given = problem_.space.given.experts; given > 0) return given;
     std::int64_t out = ranks;
     bool any = false;
     for (const model::Repeat& repeat : problem_.model.repeats)
@@ -54,18 +59,19 @@ class Templates {
 
   void consider(int stages, int tp, int cp, int dp, std::int64_t count) {
     const int layers = problem_.model.block_count() - 2;
+    if (const int experts = problem_.space.given.experts; experts > 0 && dp * cp % experts != 0) return;
     for (const Schedule schedule : space_.schedules) {
-      if (stages == 1 && schedule != space_.schedules.front()) continue;
       const bool interleaved = schedule == Schedule::interleaved;
+      if (stages == 1 && (schedule != space_.schedules.front() || interleaved || v_shaped(schedule))) continue;
       if (interleaved && count % stages != 0) continue;
       for (int chunks = interleaved ? 2 : 1; chunks <= (interleaved ? kMostChunks : 1); ++chunks) {
-        const int all = schedule == Schedule::zb_v ? 2 * stages : stages * chunks;
+        const int all = v_shaped(schedule) ? 2 * stages : stages * chunks;
         if (all > std::max(1, layers) || (interleaved && layers % all != 0)) continue;
         for (const int zero : space_.zero) {
           if (zero > 0 && dp * cp == 1) continue;
           if (zero > 1 && stages > 1) continue;
           for (const model::Recompute recompute : problem_.space.recompute) {
-            if (recompute == model::Recompute::selective && loads_.attention_is_fused(space_.group)) continue;
+            if (recompute == model::Recompute::selective && problem_.space.recompute.size() > 1 && loads_.attention_is_fused(space_.group)) continue;
             Strategy strategy;
             strategy.dp = dp;
             strategy.tp = tp;
@@ -96,7 +102,7 @@ class Templates {
     int next = 0;
     for (int s = 0; s < all; ++s) {
       Stage stage;
-      const int place = schedule == Schedule::zb_v && s >= places ? 2 * places - 1 - s : s % places;
+      const int place = v_shaped(schedule) && s >= places ? 2 * places - 1 - s : s % places;
       stage.ranks.resize(static_cast<std::size_t>(width));
       std::iota(stage.ranks.begin(), stage.ranks.end(), place * width);
       const int depth = layers / all + (s < layers % all ? 1 : 0);

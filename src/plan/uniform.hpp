@@ -58,7 +58,8 @@ struct PassTime {
   double expert_exchange = 0;
   double host = 0;
 
-  double total() const { return products + attention + elementwise + tensor_exchange + context_exchange + expert_exchange + host; }
+  double exchange() const { return tensor_exchange + context_exchange + expert_exchange; }
+  double total() const { return products + attention + elementwise + exchange() + host; }
   PassTime& operator+=(const PassTime& other);
   PassTime operator*(double factor) const;
 };

@@ -120,11 +120,18 @@ std::string to_yaml(const Calibration& calibration) {
 
 std::string family_of(const std::string& device) {
   const auto starts = [&](const char* prefix) { return device.rfind(prefix, 0) == 0; };
-  if (starts("a100")) return "a100";
-  if (starts("h100") || starts("h200")) return "h100";
+  if (starts("a100") || starts("a800")) return "a100";
+  if (starts("h100") || starts("h200") || starts("h800") || starts("h20") || starts("gh200")) return "h100";
   if (starts("b200") || starts("gb200")) return "b200";
   if (starts("b300") || starts("gb300")) return "b300";
   return device;
+}
+
+std::vector<std::string> stacks_of(const std::string& device) {
+  std::vector<std::string> out;
+  for (const Calibration& calibration : known_calibrations())
+    if (calibration.accelerator == family_of(device)) out.push_back(calibration.stack);
+  return out;
 }
 
 Calibration calibration_for(const std::string& device, const std::string& wanted) {

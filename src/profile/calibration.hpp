@@ -75,5 +75,7 @@ const std::vector<Calibration>& known_calibrations();
 // The calibration of a device under a stack; with an empty stack the family's usual one, with one that is not known there its first
 // by name. A device of no known family has the defaults above.
 Calibration calibration_for(const std::string& device, const std::string& stack = {});
+// The stacks that a device's family has been calibrated for.
+std::vector<std::string> stacks_of(const std::string& device);
 
 }  // namespace tessera::profile

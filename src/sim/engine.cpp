@@ -45,6 +45,7 @@ class Engine {
     collectives_.assign(count, 0);
     slows_.assign(count, 1);
     computing_.assign(count, false);
+    exchanging_.assign(count, 0);
     dirty_flag_.assign(count, false);
     result_.ranks.resize(count);
     first_pass_.assign(count, -1);
@@ -191,8 +192,9 @@ class Engine {
     now_ += step;
     std::vector<Task> ended;
     std::size_t kept = 0;
+    ++event_;
     for (Task& task : tasks_) {
-      if (task.computing) result_.ranks[program(task.streams.front())].busy += Seconds(step);
+      count(task, step);
       task.left -= step * task.rate;
       if (task.left <= kDone * task.total) {
         ended.push_back(std::move(task));
@@ -203,6 +205,18 @@ class Engine {
     }
     tasks_.resize(kept);
     for (Task& task : ended) end(std::move(task));
+  }
+
+  // Whose time it is.
+  void count(const Task& task, double step) {
+    if (task.computing) result_.ranks[program(task.streams.front())].busy += Seconds(step);
+    if (task.computing) return;
+    for (const int stream : task.streams) {
+      const int p = program(stream);
+      if (computing_[p] || exchanging_[p] == event_) continue;
+      exchanging_[p] = event_;
+      result_.ranks[p].exposed += Seconds(step);
+    }
   }
 
   void end(Task task) {
@@ -250,7 +264,7 @@ class Engine {
 
   Result finish() {
     result_.step = Seconds(now_);
-    for (RankResult& rank : result_.ranks) rank.exposed = result_.step - rank.busy;
+    for (RankResult& rank : result_.ranks) rank.idle = result_.step - rank.busy - rank.exposed;
     std::sort(result_.spans.begin(), result_.spans.end(), [](const Span& a, const Span& b) {
       return std::tuple(a.begin, a.rank, a.instruction) < std::tuple(b.begin, b.rank, b.instruction);
     });
@@ -268,6 +282,8 @@ class Engine {
   std::vector<int> collectives_;               // by program: under way
   std::vector<double> slows_;                  // by program: how many times longer computing takes beside them
   std::vector<bool> computing_;                // by program
+  std::int64_t event_ = 0;
+  std::vector<std::int64_t> exchanging_;       // by program: the last event before which it communicated and did not compute
   std::vector<int> users_;                     // by resource
   std::map<std::pair<int, int>, int> members_; // of a shared exchange, by resource and number
   std::vector<int> dirty_;

@@ -20,31 +20,33 @@ const plan::BlockLoad& LoadedCosts::load_of(const Program& program, int block) {
 }
 
 Compute LoadedCosts::compute(int index, const Instruction& instruction) {
-  const auto [found, fresh] = seconds_.try_emplace({index, instruction.op, instruction.first_block, instruction.last_block, instruction.bucket});
+  const auto [found, fresh] = computed_.try_emplace({index, instruction.op, instruction.first_block, instruction.last_block, instruction.bucket});
   const Program& program = programs_[index];
   if (fresh) found->second = instruction.op == Op::optimizer_step ? step(program, instruction.bucket) : pass(program, instruction);
-  return {found->second, {}, -1};
+  return found->second;
 }
 
-double LoadedCosts::pass(const Program& program, const Instruction& instruction) {
+Compute LoadedCosts::pass(const Program& program, const Instruction& instruction) {
   const int devices = devices_of(program);
   const bool forward = instruction.op == Op::forward;
   const bool input = instruction.op == Op::backward || instruction.op == Op::backward_input;
   const bool weight = instruction.op == Op::backward || instruction.op == Op::backward_weight;
-  double seconds = 0;
+  Compute out;
   for (int b = instruction.first_block; b < instruction.last_block; ++b) {
     const plan::BlockLoad& load = load_of(program, b);
-    if (forward) seconds += load.forward;
-    if (input) seconds += load.backward_input;
-    if (weight) seconds += load.backward_weight;
+    if (forward) out.seconds += std::max(0.0, load.forward - load.forward_exchange);
+    if (forward) out.exchange.seconds += load.forward_exchange;
+    if (input) out.seconds += std::max(0.0, load.backward_input - load.backward_exchange);
+    if (input) out.exchange.seconds += load.backward_exchange;
+    if (weight) out.seconds += load.backward_weight;
     if ((forward || input) && b > 0 && program.chunk_of(b - 1) >= 0)
-      seconds += loads_.resplit(loads_.repeat_of()[b], devices, *strategies_[b - 1], *strategies_[b], plan_.samples());
+      out.exchange.seconds += loads_.resplit(loads_.repeat_of()[b], devices, *strategies_[b - 1], *strategies_[b], plan_.samples());
   }
-  if (forward && instruction.first_block == program.chunks[program.chunk_of(instruction.first_block)].first_block) seconds += loads_.micro_batch_host(devices);
-  return seconds;
+  if (forward && instruction.first_block == program.chunks[program.chunk_of(instruction.first_block)].first_block) out.seconds += loads_.micro_batch_host(devices);
+  return out;
 }
 
-double LoadedCosts::step(const Program& program, int bucket) {
+Compute LoadedCosts::step(const Program& program, int bucket) {
   // A block whose parameters stand in several buckets is stepped with the first of them, and what a step costs once likewise.
   const auto first_with = [&](int block) {
     const auto holds = [&](const program::Bucket& candidate) {
@@ -52,21 +54,23 @@ double LoadedCosts::step(const Program& program, int bucket) {
     };
     return static_cast<int>(std::find_if(program.buckets.begin(), program.buckets.end(), holds) - program.buckets.begin());
   };
-  double seconds = bucket == 0 ? loads_.step_host(devices_of(program)) : 0;
+  Compute out;
+  if (bucket == 0) out.seconds = loads_.step_host(devices_of(program));
   int last = -1;
   for (const program::BucketEntry& entry : program.buckets[bucket].entries) {
     if (entry.block == last || first_with(entry.block) != bucket) continue;
     last = entry.block;
     const plan::BlockLoad& load = load_of(program, last);
-    seconds += load.exchange + load.optimizer;
+    out.seconds += load.optimizer;
+    out.exchange.seconds += load.exchange;
     // The model's first block owns what others share.
-    if (program.chunk_of(0) < 0) seconds += load.tied_exchange;
+    if (program.chunk_of(0) < 0) out.exchange.seconds += load.tied_exchange;
   }
-  return seconds;
+  return out;
 }
 
 Transfer LoadedCosts::message(int index, const Instruction& send) {
-  const auto [found, fresh] = seconds_.try_emplace({index, send.op, send.first_block, -1, -1});
+  const auto [found, fresh] = messages_.try_emplace({index, send.op, send.first_block});
   if (fresh) {
     const Program& program = programs_[index];
     const bool activation = send.op == Op::send_activation;

@@ -11,8 +11,8 @@
 namespace tessera::sim {
 
 // A pass takes what its blocks do, with the exchanges in them and the cuts between them; an optimizer step also takes what is
-// waited for of its blocks' gradients and parameters. So collectives take no time of their own: how much of them computing hides
-// is in the calibrations, not left to the clock. All messages of one micro-batch between two stages take as long as all of them
+// waited for of its blocks' gradients and parameters: what computing does not hide of these comes behind the computing, as its exchange. So
+// collectives take no time of their own: how much of them computing hides is in the calibrations, not left to the clock. All messages of one micro-batch between two stages take as long as all of them
 // together, and share no links: that they leave at once is in their price.
 //
 // The arguments must outlive it.
@@ -28,15 +28,16 @@ class LoadedCosts final : public Costs {
  private:
   int devices_of(const program::Program& program) const { return devices_[static_cast<std::size_t>(program.stage)]; }
   const plan::BlockLoad& load_of(const program::Program& program, int block);
-  double pass(const program::Program& program, const program::Instruction& instruction);
-  double step(const program::Program& program, int bucket);
+  Compute pass(const program::Program& program, const program::Instruction& instruction);
+  Compute step(const program::Program& program, int bucket);
 
   const std::vector<program::Program>& programs_;
   const plan::Plan& plan_;
   plan::Loads& loads_;
   std::vector<int> devices_;                                               // by stage
   std::vector<const plan::Strategy*> strategies_;                         // by block
-  std::map<std::tuple<int, program::Op, int, int, int>, double> seconds_;  // program, kind, blocks, bucket
+  std::map<std::tuple<int, program::Op, int, int, int>, Compute> computed_;  // program, kind, blocks, bucket
+  std::map<std::tuple<int, program::Op, int>, double> messages_;             // program, kind, block
 };
 
 }  // namespace tessera::sim

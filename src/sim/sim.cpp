@@ -15,12 +15,15 @@
 namespace tessera::sim {
 namespace {
 
-// The shares of the step that all ranks together, and the one with the longest passes, stand idle.
-void add_bubbles(Result& result, const std::vector<program::Program>& programs, const std::vector<int>& program_of) {
-  double busy = 0;
-  for (const RankResult& rank : result.ranks) busy += rank.busy.value;
+// The shares of the step that all ranks together compute and communicate, and that the one with the longest passes stands idle.
+void add_shares(Result& result, const std::vector<program::Program>& programs, const std::vector<int>& program_of) {
   const double whole = result.step.value * static_cast<double>(result.ranks.size());
-  result.bubble = whole > 0 ? std::clamp(1 - busy / whole, 0.0, 1.0) : 0;
+  for (const RankResult& rank : result.ranks) {
+    if (whole <= 0) break;
+    result.utilization += rank.busy.value / whole;
+    result.exposed += rank.exposed.value / whole;
+  }
+  result.bubble = whole > 0 ? std::clamp(1 - result.utilization - result.exposed, 0.0, 1.0) : 0;
   std::vector<double> passing(programs.size(), 0);
   std::vector<int> by_rank;
   for (std::size_t p = 0; p < programs.size(); ++p) {
@@ -65,7 +68,8 @@ Result run_settled(const std::vector<program::Program>& programs, const std::fun
   for (std::size_t r = 0; r < out.ranks.size(); ++r) {
     RankResult& rank = out.ranks[r];
     rank.busy -= before.ranks[r].busy;
-    rank.exposed = out.step - rank.busy;
+    rank.exposed -= before.ranks[r].exposed;
+    rank.idle = out.step - rank.busy - rank.exposed;
     Seconds first;
     Seconds last;
     bool passed = false;
@@ -89,7 +93,7 @@ Result run_folded(const std::vector<program::Program>& programs, const Fold& fol
   std::vector<RankResult> ranks;
   for (const int program : fold.program_of) ranks.push_back(result.ranks[program]);
   result.ranks = std::move(ranks);
-  add_bubbles(result, programs, fold.program_of);
+  add_shares(result, programs, fold.program_of);
   return result;
 }
 
@@ -118,7 +122,7 @@ Result run(const std::vector<program::Program>& programs, const plan::Plan& plan
 Result run(const std::vector<program::Program>& programs, const StageTimes& times) {
   GivenCosts costs(programs, times);
   Result result = run_programs(programs, [](int rank) { return rank; }, costs);
-  add_bubbles(result, programs, identity(programs.size()));
+  add_shares(result, programs, identity(programs.size()));
   return result;
 }
 

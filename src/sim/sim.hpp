@@ -24,7 +24,8 @@ struct Span {
 
 struct RankResult {
   Seconds busy;                  // computing
-  Seconds exposed;               // neither computing nor done with the step: waiting for data or for other ranks
+  Seconds exposed;               // communicating and not computing
+  Seconds idle;                  // neither: waiting for other ranks. The three add up to the step
   Seconds passes;                // from the begin of its first forward to the end of its last backward pass
   Bytes peak_memory;
 };
@@ -41,7 +42,10 @@ struct Result {
   std::vector<RankResult> ranks;
   std::vector<Span> spans;       // by begin time
   std::vector<MemoryPoint> memory;  // by time
-  double bubble = 0;             // 1 - busy / (step x ranks)
+  // Shares of all ranks' time; they add up to 1.
+  double utilization = 0;        // computing
+  double exposed = 0;            // exposed communication
+  double bubble = 0;             // idle
   // Idle share of the rank that takes longest over its passes, from its first to its last: what papers on schedules call the
   // bubble rate (Qi et al. 2023), for ranks that start and end one after the other lose nothing in a chain of steps.
   double pipeline_bubble = 0;

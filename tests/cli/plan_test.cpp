@@ -60,14 +60,14 @@ TEST_F(PlanCommand, SearchesAsLongAsItMayAndSaysHowFarTheBestCanBe) {
 }
 
 TEST_F(PlanCommand, SaysWhatWouldFitWhenNothingDoes) {
-  const CommandResult result = plan({"--set", "cluster.memory=2 GiB", "--set", "parallel={dp: 4, recompute: none}"});
+  const CommandResult result = plan({"--set", "cluster.memory=2 GiB", "--set", "parallel={dp: 4, zero: 0, recompute: none}"});
   EXPECT_EQ(result.exit_code, 5);
   EXPECT_THAT(result.err, HasSubstr("its largest parts: "));
   ASSERT_THAT(result.err, HasSubstr("devices with "));
   // What it says is enough, is.
   const std::size_t begin = result.err.find("devices with ") + 13;
   const std::string memory = result.err.substr(begin, result.err.find_first_of(";\n", begin) - begin);
-  EXPECT_EQ(plan({"--set", "cluster.memory=" + memory, "--set", "parallel={dp: 4, recompute: none}"}).exit_code, 0) << memory;
+  EXPECT_EQ(plan({"--set", "cluster.memory=" + memory, "--set", "parallel={dp: 4, zero: 0, recompute: none}"}).exit_code, 0) << memory;
 }
 
 TEST_F(PlanCommand, WritesTheBestOrAGivenPlanForOtherTrainers) {

@@ -97,6 +97,12 @@ TEST(Host, RecognizesWhatDriversCallTheirDevices) {
   EXPECT_EQ(recognized("NVIDIA H200"), "h200");
   EXPECT_EQ(recognized("NVIDIA B200"), "b200");
   EXPECT_EQ(recognized("NVIDIA GB200"), "gb200");
+  EXPECT_EQ(recognized("NVIDIA B300 SXM6 AC"), "b300");
+  EXPECT_EQ(recognized("NVIDIA GB300"), "gb300");
+  EXPECT_EQ(recognized("NVIDIA GH200 480GB"), "gh200");
+  EXPECT_EQ(recognized("NVIDIA H800"), "h800");
+  EXPECT_EQ(recognized("NVIDIA H20"), "h20");
+  EXPECT_EQ(recognized("NVIDIA A800-SXM4-80GB"), "a800");
   EXPECT_EQ(recognized("NVIDIA A100-SXM4-40GB"), "a100-40");
   EXPECT_EQ(recognized("NVIDIA A100-SXM4-80GB"), "a100-80");
   EXPECT_EQ(recognized("NVIDIA A100 80GB PCIe"), "a100-80");

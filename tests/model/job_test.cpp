@@ -122,7 +122,8 @@ TEST(Job, NamesTheLineOfEachValueOutOfRange) {
            {"cluster: {local: {devices: 1}, lab: {hosts: 1}}\n", "exclude each other"},
            {"parallel: {dp: 0}\n", "parallel.dp: found 0"},
            {"parallel: {tp: 4294967297}\n", "at most 1048576"},
-           {"parallel: {zero: 3}\n", "parallel.zero: found '3'"},
+           {"parallel: {zero: 4}\n", "parallel.zero: found '4'"},
+           {"parallel: {schedule: zb-h3}\n", "parallel.schedule: found 'zb-h3'"},
            {"checkpoint: {keep: 0}\n", "checkpoint.keep: found 0"},
            {"name: a/b\n", "cannot name a folder"},
            {"name: .hidden\n", "cannot name a folder"}}) {

@@ -413,6 +413,80 @@ TEST(Accelerators, NameTheFamiliesAndTheFront) {
   EXPECT_GE(result.bound, 0.99 * result.best.predicted->step.value);
 }
 
+model::JobSpec fixed_job(const std::string& model, const std::string& parallel) {
+  return model::read_job(ConfigNode::parse(text("name: t\nmodel: {preset: ", model, "}\ndata: {source: synthetic}\ntrain: {global_batch: 64, precision: bf16}\nparallel: ", parallel, "\n"), "train.yaml"));
+}
+
+TEST(Accelerators, KeepToWhatIsFixedAndChooseTheRest) {
+  const auto cluster = gpu_cluster(2, 8);
+  const double best = search(fixed_job("llama-2-7b", "auto"), cluster, {}, {.top = 0, .vendors = {}}).best.predicted->step.value;
+  const auto planned = [&](const std::string& parallel, const char* model = "llama-2-7b") {
+    const model::JobSpec job = fixed_job(model, parallel);
+    Plan plan = search(job, cluster, {}, {.top = 0, .vendors = {}}).best;
+    EXPECT_NO_THROW(check(plan, job, cluster)) << parallel;
+    return plan;
+  };
+  const auto all = [](const Plan& plan, const auto& holds) {
+    for (const Stage& stage : plan.stages)
+      for (const StrategyRun& run : stage.runs)
+        if (!holds(run.strategy)) return false;
+    return true;
+  };
+  const Plan tensor = planned("{tp: 4}");
+  EXPECT_TRUE(all(tensor, [](const Strategy& s) { return s.tp == 4; }));
+  EXPECT_GE(tensor.predicted->step.value, best * (1 - 1e-3));
+  EXPECT_TRUE(all(planned("{zero: 3, tp: 1}"), [](const Strategy& s) { return s.zero == 3 && s.tp == 1; }));
+  EXPECT_TRUE(all(planned("{cp: 2, dp: 4}"), [](const Strategy& s) { return s.cp == 2 && s.dp == 4; }));
+  const Plan stages = planned("{pp: 4, micro_batches: 16, schedule: zb-h1, recompute: none}");
+  EXPECT_EQ(stages.stages.size(), 4u);
+  EXPECT_EQ(stages.micro_batches, 16);
+  EXPECT_EQ(stages.schedule, Schedule::zb_h1);
+  EXPECT_TRUE(all(stages, [](const Strategy& s) { return s.recompute == model::Recompute::none; }));
+  EXPECT_EQ(planned("{schedule: gpipe, pp: 2}").schedule, Schedule::gpipe);
+  // Templates alone know these.
+  EXPECT_EQ(planned("{schedule: interleaved, pp: 4}").stages.size() % 4, 0u);
+  EXPECT_EQ(planned("{schedule: zb-v, pp: 4}").stages.size(), 8u);
+  EXPECT_EQ(planned("{schedule: dualpipe-v, pp: 2, tp: 2}").schedule, Schedule::dualpipe_v);
+  bool spread = false;
+  for (const Stage& stage : planned("{ep: 4}", "qwen3-30b-a3b").stages)
+    for (const StrategyRun& run : stage.runs) spread = spread || run.strategy.ep == 4;
+  EXPECT_TRUE(spread);
+}
+
+TEST(Accelerators, SayWhichFixedDegreeDoesNotDivide) {
+  const auto refusal = [](const std::string& parallel, const char* model = "llama-3-8b") {
+    const Error error = error_of([&] { search(fixed_job(model, parallel), gpu_cluster(2, 8), {}, {.top = 0, .vendors = {}}); });
+    EXPECT_EQ(error.code(), ErrorCode::invalid_config) << parallel;
+    EXPECT_EQ(error.where().line, 5) << parallel;
+    return std::string(error.what());
+  };
+  using ::testing::HasSubstr;
+  EXPECT_THAT(refusal("{tp: 3}"), AllOf(HasSubstr("tp 3 does not divide the blocks"), HasSubstr("nearest: tp 2")));
+  EXPECT_THAT(refusal("{tp: 16}"), AllOf(HasSubstr("tp 16 is more than the 8 devices"), HasSubstr("nearest: tp 8")));
+  EXPECT_THAT(refusal("{cp: 3}"), HasSubstr("nearest: cp 2"));
+  EXPECT_THAT(refusal("{pp: 40}"), HasSubstr("nearest: pp 34"));
+  EXPECT_THAT(refusal("{micro_batches: 7}"), HasSubstr("nearest: micro_batches 8"));
+  EXPECT_THAT(refusal("{dp: 2, tp: 2, pp: 3}"), AllOf(HasSubstr("dp 2 x tp 2 x pp 3 needs 12 devices"), HasSubstr("gpus has 16")));
+  EXPECT_THAT(refusal("{ep: 2}"), HasSubstr("the model has none"));
+  EXPECT_THAT(refusal("{ep: 3}", "qwen3-30b-a3b"), HasSubstr("nearest: ep 2"));
+  EXPECT_THAT(refusal("{threads: 2}"), HasSubstr("threads are of CPU workers"));
+  EXPECT_THAT(refusal("{schedule: interleaved, pp: 1}"), HasSubstr("no plan with pp 1, schedule interleaved"));
+  EXPECT_THAT(refusal("{dp: 16, pp: 1, micro_batches: 8}"), HasSubstr("nearest: micro_batches 4"));
+}
+
+// A group's devices are priced by what the software that runs on them reaches.
+TEST(Loads, TakeTheCalibrationOfTheGroupsStack) {
+  const model::ModelSpec model = llama("llama-2-7b", 8).model;
+  const auto forward = [&](const std::string& stack) {
+    auto cluster = gpu_cluster(1, 8);
+    cluster.groups[0].stack = stack;
+    return Loads(model, cluster, model::Precision::bf16).block(1, 0, {.dp = 8}, 8).forward;
+  };
+  EXPECT_DOUBLE_EQ(forward(""), forward("llm-foundry"));
+  EXPECT_NE(forward(""), forward("megatron-2022"));
+  EXPECT_THAT(error_of([&] { forward("megatron-2021a"); }).hint(), ::testing::HasSubstr("did you mean 'megatron-2021'?"));
+}
+
 // Images of 257 patches: the number of rows of a product aligns nothing.
 TEST(Loads, AnyNumberOfTokensIsAsFastForMatrixUnits) {
   const model::ModelSpec vit = model::read_model(ConfigNode::parse("{preset: vit-h-14}", "model"));

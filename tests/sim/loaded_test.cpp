@@ -140,8 +140,33 @@ RC_GTEST_PROP(LoadedSim, OneRankOfEachStageForAllGivesTheSame, ()) {
   RC_ASSERT(std::abs(folded.result.bubble - each.bubble) < 1e-9);
   for (std::size_t r = 0; r < each.ranks.size(); ++r) {
     RC_ASSERT(std::abs(folded.result.ranks[r].busy.value - each.ranks[r].busy.value) <= 1e-9 * each.step.value);
+    RC_ASSERT(std::abs(folded.result.ranks[r].exposed.value - each.ranks[r].exposed.value) <= 1e-9 * each.step.value);
     RC_ASSERT(folded.result.ranks[r].peak_memory == each.ranks[r].peak_memory);
   }
+}
+
+// Replicas that exchange more than their passes can hide: what is waited for is communication, not idleness.
+TEST(LoadedSim, TellsExposedCommunicationFromIdleness) {
+  const auto shares = [](const char* parallel, int nodes) {
+    const plan::JobShape shape{.layers = 8, .hidden = 4096, .heads = 32, .kv_heads = 32, .ffn = 11008, .seq = 1024, .vocab = 32000, .global_batch = 16, .precision = "bf16", .parallel = parallel};
+    const model::JobSpec job = plan::job_of(shape);
+    const cluster::ClusterSpec cluster = plan::gpu_cluster(nodes, 8);
+    const plan::Plan plan = plan::search(job, cluster, {}, {.top = 0, .vendors = {}}).best;
+    return simulate(plan, job.model, job.train, cluster, {}).result;
+  };
+  for (const Result& result : {shares("{dp: 16, tp: 1, zero: 1}", 2), shares("{pp: 8, tp: 1}", 1), shares("{tp: 8}", 2)}) {
+    EXPECT_NEAR(result.utilization + result.exposed + result.bubble, 1, 1e-9);
+    for (const RankResult& rank : result.ranks) {
+      EXPECT_NEAR(rank.busy.value + rank.exposed.value + rank.idle.value, result.step.value, 1e-9 * result.step.value);
+      EXPECT_GE(rank.idle.value, -1e-9 * result.step.value);
+    }
+  }
+  const Result replicas = shares("{dp: 16, tp: 1, zero: 1}", 2);
+  EXPECT_GT(replicas.exposed, 0.02);
+  EXPECT_NEAR(replicas.bubble, 0, 1e-9);
+  const Result pipeline = shares("{pp: 8, tp: 1}", 1);
+  EXPECT_GT(pipeline.bubble, 0.02);
+  EXPECT_GT(pipeline.bubble, pipeline.exposed);
 }
 
 // 16 stages of two widths on two kinds of devices.

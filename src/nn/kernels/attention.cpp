@@ -70,10 +70,13 @@ void attention(const at::Tensor& qkv, const AttentionShape& shape, at::Tensor& o
 
 void attention_plain(const at::Tensor& qkv, const AttentionShape& shape, at::Tensor& out, at::Tensor& lse) {
   const Heads heads = split(qkv, shape);
-  const auto [result, statistics] =
-      at::_scaled_dot_product_flash_attention_for_cpu(heads.queries, heads.keys, heads.values, 0.0, true);
-  as_heads(out, shape).copy_(result);
-  lse.copy_(statistics);
+  // Sample by sample: ATen's results are tensors of its own, and only those of one sample are held beside ours.
+  for (std::int64_t i = 0; i < shape.batch; ++i) {
+    const auto one = [i](const at::Tensor& whole) { return whole.narrow(0, i, 1); };
+    const auto [result, statistics] = at::_scaled_dot_product_flash_attention_for_cpu(one(heads.queries), one(heads.keys), one(heads.values), 0.0, true);
+    one(as_heads(out, shape)).copy_(result);
+    one(lse).copy_(statistics);
+  }
 }
 
 void attention_backward(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const AttentionShape& shape,
@@ -91,11 +94,14 @@ void attention_backward(const at::Tensor& out_grad, const at::Tensor& out, const
 void attention_backward_plain(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const AttentionShape& shape,
                               at::Tensor& qkv) {
   Heads heads = split(qkv, shape);
-  const auto [queries, keys, values] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-      as_heads(out_grad, shape), heads.queries, heads.keys, heads.values, as_heads(out, shape), lse, 0.0, true);
-  heads.queries.copy_(queries);
-  heads.keys.copy_(keys);
-  heads.values.copy_(values);
+  for (std::int64_t i = 0; i < shape.batch; ++i) {
+    const auto one = [i](const at::Tensor& whole) { return whole.narrow(0, i, 1); };
+    const auto [queries, keys, values] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+        one(as_heads(out_grad, shape)), one(heads.queries), one(heads.keys), one(heads.values), one(as_heads(out, shape)), one(lse), 0.0, true);
+    one(heads.queries).copy_(queries);
+    one(heads.keys).copy_(keys);
+    one(heads.values).copy_(values);
+  }
 }
 
 void attention_with_cache(const at::Tensor& qkv, const AttentionShape& shape, std::int64_t position, at::Tensor& keys,
