@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Rules that no compiler checks: the layers of rooms, shell and Python that parses, plain text that is tidy."""
+"""Rules that no compiler checks: the layers of rooms, C++ as clang-format writes it, shell and Python that parses, tidy plain text."""
 import pathlib
 import re
 import shutil
@@ -50,8 +50,16 @@ def shell_problems(path):
         yield (result.stdout + result.stderr).strip().replace(f"{ROOT}/", "")
 
 
+def format_problems():
+    """What `./dev format` would change."""
+    names = [str(path.relative_to(ROOT)) for path in files() if path.suffix in (".cpp", ".hpp", ".cu")]
+    result = subprocess.run(["clang-format", "--dry-run", "--Werror", *names], cwd=ROOT, capture_output=True, text=True)
+    changed = sorted({line.split(":")[0] for line in result.stderr.splitlines() if "error:" in line})
+    return [f"{name}: not as ./dev format writes it" for name in changed]
+
+
 def main():
-    found = []
+    found = format_problems()
     for path in files():
         name = str(path.relative_to(ROOT))
         if path.suffix not in TEXT or name.startswith(UNTIDY_BY_NATURE):

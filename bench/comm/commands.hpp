@@ -20,7 +20,8 @@ struct Call {
   std::vector<float>& out;
 };
 
-// Lines "OPERATION BYTES ITERATIONS"; rank 0 answers "SECONDS" per call, averaged over back-to-back calls after some that do not count and a barrier.
+// Lines "OPERATION BYTES ITERATIONS"; rank 0 answers "SECONDS" per call, averaged over back-to-back calls after some that do not count and
+// a barrier.
 inline void serve(int rank, const std::string& prefix, const std::function<void(const Call&)>& run, const std::function<void()>& barrier) {
   std::ifstream commands(prefix + "." + std::to_string(rank));
   std::ofstream answers;

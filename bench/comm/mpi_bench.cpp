@@ -37,7 +37,8 @@ int main(int argument_count, char** arguments) {
   int size = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  tessera::bench::serve(rank, arguments[1], [&](const tessera::bench::Call& call) { run(rank, size, call); }, [] { MPI_Barrier(MPI_COMM_WORLD); });
+  tessera::bench::serve(
+      rank, arguments[1], [&](const tessera::bench::Call& call) { run(rank, size, call); }, [] { MPI_Barrier(MPI_COMM_WORLD); });
   MPI_Finalize();
   return 0;
 }

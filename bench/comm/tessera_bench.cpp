@@ -48,7 +48,8 @@ int main(int argument_count, char** arguments) {
     options.task = "bench";
     const auto communicator = comm::Communicator::connect(options);
     const comm::Group world = communicator->world();
-    bench::serve(options.rank, arguments[1], [&](const bench::Call& call) { run(world, call); }, [&] { world.barrier().wait(); });
+    bench::serve(
+        options.rank, arguments[1], [&](const bench::Call& call) { run(world, call); }, [&] { world.barrier().wait(); });
     return 0;
   } catch (const Error& error) {
     std::cerr << "tessera_bench_comm: " << error.what() << "\n";

@@ -29,29 +29,46 @@ struct Pair {
 };
 
 constexpr Pair kPairs[] = {
-    {"Llama-2-7B, 8 A100-40", "llama-2-7b", 64, "bf16", "[{name: a100, device: a100-40, nodes: 1, devices_per_node: 8, inside: nvlink3, network: rdma-100g}]"},
-    {"Llama-3-8B, 16 H100", "llama-3-8b", 64, "bf16", "[{name: h100, device: h100-sxm, nodes: 2, devices_per_node: 8, inside: nvlink4, network: rdma-400g, adapters: 8}]"},
-    {"Llama-2-13B, 16 A100-40", "llama-2-13b", 128, "bf16", "[{name: a100, device: a100-40, nodes: 2, devices_per_node: 8, inside: nvlink3, network: rdma-100g}]"},
-    {"BERT-large, 32 V100-32", "bert-large", 1024, "fp16", "[{name: v100, device: v100-32, nodes: 4, devices_per_node: 8, inside: nvlink2, network: tcp-25g}]"},
-    {"Llama-2-70B, 64 A100-80", "llama-2-70b", 512, "bf16", "[{name: a100, device: a100-80, nodes: 8, devices_per_node: 8, inside: nvlink3, network: rdma-200g, adapters: 4}]"},
-    {"Mixtral-8x7B, 64 H100", "mixtral-8x7b", 512, "bf16", "[{name: h100, device: h100-sxm, nodes: 8, devices_per_node: 8, inside: nvlink4, network: rdma-400g, adapters: 8}]"},
-    {"T5-11B, 64 A100-40", "t5-11b", 512, "bf16", "[{name: a100, device: a100-40, nodes: 8, devices_per_node: 8, inside: nvlink3, network: rdma-100g}]"},
-    {"Llama-3-70B, 128 H100", "llama-3-70b", 512, "bf16", "[{name: h100, device: h100-sxm, nodes: 16, devices_per_node: 8, inside: nvlink4, network: rdma-400g, adapters: 8}]"},
-    {"Megatron-22B, 128 Ascend 910B", "megatron-22b", 512, "bf16", "[{name: ascend, device: ascend910b, nodes: 16, devices_per_node: 8, inside: hccs, network: rdma-200g, adapters: 8}]"},
-    {"GPT-3-175B, 512 A100-80", "gpt3-175b", 1536, "bf16", "[{name: a100, device: a100-80, nodes: 64, devices_per_node: 8, inside: nvlink3, network: rdma-200g, adapters: 8}]"},
-    {"Llama-3-405B, 1024 H100", "llama-3-405b", 1024, "bf16", "[{name: h100, device: h100-sxm, nodes: 128, devices_per_node: 8, inside: nvlink4, network: rdma-400g, adapters: 8}]"},
-    {"Pangu Ultra, 1024 Ascend 910B", "pangu-ultra", 1024, "bf16", "[{name: ascend, device: ascend910b, nodes: 128, devices_per_node: 8, inside: hccs, network: rdma-200g, adapters: 8}]"},
+    {"Llama-2-7B, 8 A100-40", "llama-2-7b", 64, "bf16",
+     "[{name: a100, device: a100-40, nodes: 1, devices_per_node: 8, inside: nvlink3, network: rdma-100g}]"},
+    {"Llama-3-8B, 16 H100", "llama-3-8b", 64, "bf16",
+     "[{name: h100, device: h100-sxm, nodes: 2, devices_per_node: 8, inside: nvlink4, network: rdma-400g, adapters: 8}]"},
+    {"Llama-2-13B, 16 A100-40", "llama-2-13b", 128, "bf16",
+     "[{name: a100, device: a100-40, nodes: 2, devices_per_node: 8, inside: nvlink3, network: rdma-100g}]"},
+    {"BERT-large, 32 V100-32", "bert-large", 1024, "fp16",
+     "[{name: v100, device: v100-32, nodes: 4, devices_per_node: 8, inside: nvlink2, network: tcp-25g}]"},
+    {"Llama-2-70B, 64 A100-80", "llama-2-70b", 512, "bf16",
+     "[{name: a100, device: a100-80, nodes: 8, devices_per_node: 8, inside: nvlink3, network: rdma-200g, adapters: 4}]"},
+    {"Mixtral-8x7B, 64 H100", "mixtral-8x7b", 512, "bf16",
+     "[{name: h100, device: h100-sxm, nodes: 8, devices_per_node: 8, inside: nvlink4, network: rdma-400g, adapters: 8}]"},
+    {"T5-11B, 64 A100-40", "t5-11b", 512, "bf16",
+     "[{name: a100, device: a100-40, nodes: 8, devices_per_node: 8, inside: nvlink3, network: rdma-100g}]"},
+    {"Llama-3-70B, 128 H100", "llama-3-70b", 512, "bf16",
+     "[{name: h100, device: h100-sxm, nodes: 16, devices_per_node: 8, inside: nvlink4, network: rdma-400g, adapters: 8}]"},
+    {"Megatron-22B, 128 Ascend 910B", "megatron-22b", 512, "bf16",
+     "[{name: ascend, device: ascend910b, nodes: 16, devices_per_node: 8, inside: hccs, network: rdma-200g, adapters: 8}]"},
+    {"GPT-3-175B, 512 A100-80", "gpt3-175b", 1536, "bf16",
+     "[{name: a100, device: a100-80, nodes: 64, devices_per_node: 8, inside: nvlink3, network: rdma-200g, adapters: 8}]"},
+    {"Llama-3-405B, 1024 H100", "llama-3-405b", 1024, "bf16",
+     "[{name: h100, device: h100-sxm, nodes: 128, devices_per_node: 8, inside: nvlink4, network: rdma-400g, adapters: 8}]"},
+    {"Pangu Ultra, 1024 Ascend 910B", "pangu-ultra", 1024, "bf16",
+     "[{name: ascend, device: ascend910b, nodes: 128, devices_per_node: 8, inside: hccs, network: rdma-200g, adapters: 8}]"},
 };
 
 constexpr Pair kMixed[] = {
     {"Llama-2-13B, 8 A100-40 + 8 V100-32", "llama-2-13b", 128, "fp16",
-     "[{name: a100, device: a100-40, nodes: 1, devices_per_node: 8, inside: nvlink3, network: rdma-100g}, {name: v100, device: v100-32, nodes: 1, devices_per_node: 8, inside: nvlink2, network: rdma-100g}]"},
+     "[{name: a100, device: a100-40, nodes: 1, devices_per_node: 8, inside: nvlink3, network: rdma-100g}, {name: v100, device: v100-32, "
+     "nodes: 1, devices_per_node: 8, inside: nvlink2, network: rdma-100g}]"},
     {"Llama-3-8B, 8 H100 + 16 L40S", "llama-3-8b", 64, "bf16",
-     "[{name: h100, device: h100-sxm, nodes: 1, devices_per_node: 8, inside: nvlink4, network: rdma-400g}, {name: l40s, device: l40s, nodes: 2, devices_per_node: 8, inside: pcie4, network: rdma-200g}]"},
+     "[{name: h100, device: h100-sxm, nodes: 1, devices_per_node: 8, inside: nvlink4, network: rdma-400g}, {name: l40s, device: l40s, "
+     "nodes: 2, devices_per_node: 8, inside: pcie4, network: rdma-200g}]"},
     {"Llama-2-70B, 64 H100 + 64 A100-80", "llama-2-70b", 512, "bf16",
-     "[{name: h100, device: h100-sxm, nodes: 8, devices_per_node: 8, inside: nvlink4, network: rdma-400g, adapters: 8}, {name: a100, device: a100-80, nodes: 8, devices_per_node: 8, inside: nvlink3, network: rdma-200g, adapters: 4}]", "rdma-200g"},
+     "[{name: h100, device: h100-sxm, nodes: 8, devices_per_node: 8, inside: nvlink4, network: rdma-400g, adapters: 8}, {name: a100, "
+     "device: a100-80, nodes: 8, devices_per_node: 8, inside: nvlink3, network: rdma-200g, adapters: 4}]",
+     "rdma-200g"},
     {"Llama-2-70B, 512 A100-80 + 256 V100-32 + 1024 Ascend 910B", "llama-2-70b", 2048, "fp16",
-     "[{name: a100, device: a100-80, nodes: 64, devices_per_node: 8, inside: nvlink3, network: rdma-200g, adapters: 4}, {name: v100, device: v100-32, nodes: 32, devices_per_node: 8, inside: nvlink2, network: rdma-100g}, "
+     "[{name: a100, device: a100-80, nodes: 64, devices_per_node: 8, inside: nvlink3, network: rdma-200g, adapters: 4}, {name: v100, "
+     "device: v100-32, nodes: 32, devices_per_node: 8, inside: nvlink2, network: rdma-100g}, "
      "{name: ascend, device: ascend910b, nodes: 128, devices_per_node: 8, inside: hccs, network: rdma-200g, adapters: 8}]"},
 };
 
@@ -61,8 +78,11 @@ struct Problem {
 };
 
 Problem problem_of(const Pair& pair) {
-  return {model::read_job(ConfigNode::parse(text("model: {preset: ", pair.model, "}\ndata: {source: synthetic}\ntrain: {global_batch: ", pair.batch, ", precision: ", pair.precision, "}\n"), pair.name)),
-          cluster::read_cluster(ConfigNode::parse(text("name: cluster\nbetween: ", pair.between, "\ngroups: ", pair.cluster, "\n"), pair.name))};
+  return {model::read_job(ConfigNode::parse(text("model: {preset: ", pair.model, "}\ndata: {source: synthetic}\ntrain: {global_batch: ",
+                                                 pair.batch, ", precision: ", pair.precision, "}\n"),
+                                            pair.name)),
+          cluster::read_cluster(
+              ConfigNode::parse(text("name: cluster\nbetween: ", pair.between, "\ngroups: ", pair.cluster, "\n"), pair.name))};
 }
 
 double simulated(const plan::Plan& plan, const Problem& problem) {
@@ -104,7 +124,8 @@ std::optional<plan::Plan> best_of_equals(const plan::BlockProblem& problem, plan
     if (stages > blocks - 2) continue;
     for (const std::int64_t tp : plan::divisors_of(width)) {
       const std::int64_t dp = width / tp;
-      const bool divides = std::all_of(problem.model.repeats.begin(), problem.model.repeats.end(), [&](const auto& repeat) { return plan::tensor_divides(repeat.block, tp); });
+      const bool divides = std::all_of(problem.model.repeats.begin(), problem.model.repeats.end(),
+                                       [&](const auto& repeat) { return plan::tensor_divides(repeat.block, tp); });
       if (tp > domain || !divides) continue;
       for (const std::int64_t count : plan::divisors_of(problem.global_batch))
         for (const int zero : {0, 1})
@@ -158,9 +179,16 @@ Json compared(const Pair& pair, bool mixed) {
   plan::SearchResult result = plan::search(problem.job, problem.cluster, {});
   sim::rank_by_simulation(result, problem.job.model, problem.job.train, problem.cluster, {});
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  const plan::BlockProblem blocks{.model = problem.job.model, .cluster = problem.cluster, .precision = problem.job.train.precision, .global_batch = problem.job.train.global_batch};
+  const plan::BlockProblem blocks{.model = problem.job.model,
+                                  .cluster = problem.cluster,
+                                  .precision = problem.job.train.precision,
+                                  .global_batch = problem.job.train.global_batch};
   plan::Loads loads(problem.job.model, problem.cluster, problem.job.train.precision);
-  Json out = {{"pair", pair.name}, {"mixed", mixed}, {"search_s", seconds.count()}, {"family", result.best_family}, {"tessera", entry(result.best, problem)}};
+  Json out = {{"pair", pair.name},
+              {"mixed", mixed},
+              {"search_s", seconds.count()},
+              {"family", result.best_family},
+              {"tessera", entry(result.best, problem)}};
   if (mixed) {
     std::optional<plan::Plan> alone;
     for (int group = 0; group < static_cast<int>(problem.cluster.groups.size()); ++group) {
@@ -169,12 +197,15 @@ Json compared(const Pair& pair, bool mixed) {
       one.effort = 4'000'000;
       one.tolerance = 1e-3;
       plan::BlockAnswer answer = plan::search(one);
-      if (!answer.plans.empty() && (!alone || answer.plans.front().predicted->step < alone->predicted->step)) alone = std::move(answer.plans.front());
+      if (!answer.plans.empty() && (!alone || answer.plans.front().predicted->step < alone->predicted->step))
+        alone = std::move(answer.plans.front());
     }
     out["one_kind"] = entry(alone, problem);
     out["as_equals"] = entry(best_of_equals(blocks, loads), problem);
   } else {
-    out["sharded"] = entry(plan::best_template(blocks, {.schedules = {plan::Schedule::one_f_one_b}, .zero = {3}, .most_tensor = 1, .most_stages = 1}, loads), problem);
+    out["sharded"] = entry(
+        plan::best_template(blocks, {.schedules = {plan::Schedule::one_f_one_b}, .zero = {3}, .most_tensor = 1, .most_stages = 1}, loads),
+        problem);
     out["template"] = entry(plan::best_template(blocks, {}, loads), problem);
   }
   return out;

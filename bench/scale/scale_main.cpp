@@ -17,17 +17,23 @@ namespace {
 using namespace tessera;
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kAscend = "name: ascend\ngroups:\n  - {name: ascend, device: ascend910b, nodes: 1024, devices_per_node: 8, inside: hccs, network: rdma-200g, adapters: 8}\n";
+constexpr const char* kAscend =
+    "name: ascend\ngroups:\n  - {name: ascend, device: ascend910b, nodes: 1024, devices_per_node: 8, inside: hccs, network: rdma-200g, "
+    "adapters: 8}\n";
 constexpr const char* kMixed =
     "name: mixed\nbetween: rdma-100g\ngroups:\n"
     "  - {name: a100, device: a100-80, nodes: 64, devices_per_node: 8, inside: nvlink3, network: rdma-200g, adapters: 4}\n"
     "  - {name: v100, device: v100-32, nodes: 32, devices_per_node: 8, inside: nvlink2, network: rdma-100g}\n"
     "  - {name: ascend, device: ascend910b, nodes: 128, devices_per_node: 8, inside: hccs, network: rdma-200g, adapters: 8}\n";
 
-double seconds_since(std::chrono::steady_clock::time_point begin) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); }
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
 
 model::JobSpec job_of(const std::string& model, int batch, const std::string& precision) {
-  return model::read_job(ConfigNode::parse(text("model: {preset: ", model, "}\ndata: {source: synthetic}\ntrain: {global_batch: ", batch, ", precision: ", precision, "}\n"), "train.yaml"));
+  return model::read_job(ConfigNode::parse(
+      text("model: {preset: ", model, "}\ndata: {source: synthetic}\ntrain: {global_batch: ", batch, ", precision: ", precision, "}\n"),
+      "train.yaml"));
 }
 
 // DP 128, TP 8 with sequence parallelism, PP 8, optimizer states sharded.
@@ -63,8 +69,16 @@ plan::Plan published(const model::JobSpec& job, const cluster::ClusterSpec& clus
 Json described(const plan::Plan& plan, double simulated) {
   const plan::Strategy& s = plan.stages.front().runs.front().strategy;
   const auto& memory = plan.predicted->memory;
-  return {{"stages", plan.stages.size()}, {"dp", s.dp}, {"tp", s.tp}, {"cp", s.cp}, {"zero", s.zero}, {"schedule", plan::name_of(plan.schedule)}, {"micro_batches", plan.micro_batches},
-          {"predicted_s", plan.predicted->step.value}, {"simulated_s", simulated}, {"memory_bytes", std::max_element(memory.begin(), memory.end())->value}};
+  return {{"stages", plan.stages.size()},
+          {"dp", s.dp},
+          {"tp", s.tp},
+          {"cp", s.cp},
+          {"zero", s.zero},
+          {"schedule", plan::name_of(plan.schedule)},
+          {"micro_batches", plan.micro_batches},
+          {"predicted_s", plan.predicted->step.value},
+          {"simulated_s", simulated},
+          {"memory_bytes", std::max_element(memory.begin(), memory.end())->value}};
 }
 
 // As `tessera plan` does.
@@ -73,7 +87,11 @@ Json planned(const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
   plan::SearchResult result = plan::search(job, cluster, {}, {.top = 0, .vendors = {}});
   const double seconds = seconds_since(begin);
   const Seconds simulated = sim::rank_by_simulation(result, job.model, job.train, cluster, {});
-  Json out = {{"devices", cluster.device_count()}, {"search_s", seconds}, {"considered", result.considered}, {"family", result.best_family}, {"bound_s", result.bound}};
+  Json out = {{"devices", cluster.device_count()},
+              {"search_s", seconds},
+              {"considered", result.considered},
+              {"family", result.best_family},
+              {"bound_s", result.bound}};
   out["plan"] = described(result.best, simulated.value);
   return out;
 }

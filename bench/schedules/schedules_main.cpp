@@ -25,15 +25,19 @@ void print_row(plan::Schedule schedule, int places, int micro_batches, int chunk
   const double checking = milliseconds([&] { program::check(programs); });
   sim::Result result;
   const double chunk = 1.0 * places / stages;
-  const double simulating = milliseconds([&] { result = sim::run(programs, {Seconds(chunk), Seconds(chunk), Seconds(chunk), Seconds(0)}); });
+  const double simulating = milliseconds([&] {
+    result = sim::run(programs, {Seconds(chunk), Seconds(chunk), Seconds(chunk), Seconds(0)});
+  });
   std::size_t instructions = 0;
   std::int64_t held = 0;
   for (const auto& program : programs) instructions += program.instructions.size();
   for (const auto& rank : result.ranks) held = std::max(held, rank.peak_memory.value);
-  std::printf("{\"schedule\": \"%s\", \"ranks\": %d, \"micro_batches\": %d, \"stages_a_rank\": %d, \"instructions\": %zu, \"compile_ms\": %.3f, \"check_ms\": %.3f, "
-              "\"simulate_ms\": %.3f, \"bubble\": %.9f, \"pipeline_bubble\": %.9f, \"held\": %.4f}\n",
-              plan::name_of(schedule), places, micro_batches, stages / places, instructions, compiling, checking, simulating, result.bubble, result.pipeline_bubble,
-              static_cast<double>(held) * chunk);
+  std::printf(
+      "{\"schedule\": \"%s\", \"ranks\": %d, \"micro_batches\": %d, \"stages_a_rank\": %d, \"instructions\": %zu, \"compile_ms\": %.3f, "
+      "\"check_ms\": %.3f, "
+      "\"simulate_ms\": %.3f, \"bubble\": %.9f, \"pipeline_bubble\": %.9f, \"held\": %.4f}\n",
+      plan::name_of(schedule), places, micro_batches, stages / places, instructions, compiling, checking, simulating, result.bubble,
+      result.pipeline_bubble, static_cast<double>(held) * chunk);
 }
 
 }  // namespace
@@ -42,6 +46,7 @@ void print_row(plan::Schedule schedule, int places, int micro_batches, int chunk
 int main(int argc, char** argv) {
   using tessera::plan::Schedule;
   if (argc != 4) return std::fprintf(stderr, "usage: tessera_bench_schedules RANKS MICRO_BATCHES INTERLEAVED_CHUNKS\n"), 2;
-  for (const Schedule schedule : {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved, Schedule::zb_h1, Schedule::zb_h2, Schedule::zb_v, Schedule::dualpipe_v})
+  for (const Schedule schedule : {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved, Schedule::zb_h1, Schedule::zb_h2,
+                                  Schedule::zb_v, Schedule::dualpipe_v})
     tessera::print_row(schedule, std::atoi(argv[1]), std::atoi(argv[2]), std::atoi(argv[3]));
 }

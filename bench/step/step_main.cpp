@@ -66,8 +66,7 @@ double train_step(std::vector<Bucket>& buckets, const nn::Pass& pass, std::int64
   for (Bucket& bucket : buckets) squares += nn::squared_norm(bucket.grad);
   const double clip = std::min(1.0, 1.0 / (std::sqrt(squares) + 1e-6));
   for (Bucket& bucket : buckets) {
-    nn::adamw_step(bucket.master, bucket.grad, bucket.exp_avg, bucket.exp_avg_sq, bucket.compute,
-                   {3e-4, 0.9, 0.95, 1e-8, 0.1, step, clip});
+    nn::adamw_step(bucket.master, bucket.grad, bucket.exp_avg, bucket.exp_avg_sq, bucket.compute, {3e-4, 0.9, 0.95, 1e-8, 0.1, step, clip});
   }
   return loss;
 }
@@ -91,7 +90,8 @@ Timing run_steps(std::int64_t count, std::int64_t& step, std::vector<Bucket>& bu
 void report(const Timing& timing, std::int64_t tokens) {
   std::vector<double> sorted = timing.seconds;
   std::sort(sorted.begin(), sorted.end());
-  std::printf("{\"tokens_per_s\": %.1f, \"loss\": %.6f, \"steps\": [", static_cast<double>(tokens) / sorted.at(sorted.size() / 2), timing.loss);
+  std::printf("{\"tokens_per_s\": %.1f, \"loss\": %.6f, \"steps\": [", static_cast<double>(tokens) / sorted.at(sorted.size() / 2),
+              timing.loss);
   for (std::size_t i = 0; i < sorted.size(); ++i) std::printf("%s%.4f", i == 0 ? "" : ", ", timing.seconds[i]);
   std::puts("]}");
   std::fflush(stdout);
@@ -113,17 +113,17 @@ std::string argument(int argc, char** argv, const char* flag, const char* otherw
 // tessera_bench_step [--precision fp32|bf16] [--threads N] [--batch N] [--steps N] [--warmup N] [--serve]
 // --serve runs --steps steps for each line read, until the input ends.
 int main(int argc, char** argv) {
-  const model::Precision precision =
-      argument(argc, argv, "--precision", "fp32") == "bf16" ? model::Precision::bf16 : model::Precision::f32;
+  const model::Precision precision = argument(argc, argv, "--precision", "fp32") == "bf16" ? model::Precision::bf16 : model::Precision::f32;
   const std::int64_t samples = std::atol(argument(argc, argv, "--batch", "8").c_str());
   const std::int64_t steps = std::atol(argument(argc, argv, "--steps", "10").c_str());
   const std::int64_t warmup = std::atol(argument(argc, argv, "--warmup", "2").c_str());
   nn::configure_memory();
   at::set_num_threads(std::atoi(argument(argc, argv, "--threads", "2").c_str()));
 
-  const model::ModelSpec spec = model::read_model(ConfigNode::parse(text(
-      "{arch: llama, hidden: ", kHidden, ", layers: ", kLayers, ", heads: ", kHeads, ", kv_heads: ", kKvHeads, ", ffn: ", kFfn,
-      ", vocab: ", kVocab, ", seq: ", kSeq, "}"), "bench"));
+  const model::ModelSpec spec =
+      model::read_model(ConfigNode::parse(text("{arch: llama, hidden: ", kHidden, ", layers: ", kLayers, ", heads: ", kHeads,
+                                               ", kv_heads: ", kKvHeads, ", ffn: ", kFfn, ", vocab: ", kVocab, ", seq: ", kSeq, "}"),
+                                          "bench"));
   std::vector<Bucket> buckets;
   for (const model::BlockInstance& instance : spec.blocks()) buckets.push_back(make_bucket(instance, precision));
 

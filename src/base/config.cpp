@@ -1,11 +1,11 @@
 #include "base/config.hpp"
 
+#include <yaml-cpp/yaml.h>
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <yaml-cpp/yaml.h>
 
 #include "base/file_system.hpp"
 
@@ -17,9 +17,9 @@ struct ConfigNode::Document {
   // What `root` was made of: a changed document is read again, because a copied tree has no lines.
   std::string source;
   struct Override {
-    std::string key;    // as it was written
+    std::string key;  // as it was written
     std::string value;
-    std::string path;   // of what it has set
+    std::string path;  // of what it has set
   };
   std::vector<Override> overrides;
 };
@@ -79,7 +79,8 @@ YAML::Node yaml_of(const std::string& source, const std::string& name) {
   try {
     return YAML::Load(source);
   } catch (const YAML::Exception& problem) {
-    throw Error(ErrorCode::invalid_config, "not valid YAML: " + problem.msg, {name, problem.mark.line + 1, problem.mark.column + 1, -1, {}});
+    throw Error(ErrorCode::invalid_config, "not valid YAML: " + problem.msg,
+                {name, problem.mark.line + 1, problem.mark.column + 1, -1, {}});
   }
 }
 
@@ -91,10 +92,12 @@ constexpr int kDeepest = 500;
 void require_countable(const YAML::Node& node, const std::string& name, std::int64_t& left, int depth) {
   const auto refuse = [&](const std::string& message, const std::string& expected) {
     const YAML::Mark mark = node.Mark();
-    throw Error(ErrorCode::invalid_config, message, {name, mark.line >= 0 ? mark.line + 1 : 0, mark.line >= 0 ? mark.column + 1 : 0, -1, {}}, expected);
+    throw Error(ErrorCode::invalid_config, message,
+                {name, mark.line >= 0 ? mark.line + 1 : 0, mark.line >= 0 ? mark.column + 1 : 0, -1, {}}, expected);
   };
   if (--left < 0) refuse(tessera::text("its aliases stand for more than ", kMostValues, " values"), "fewer aliases ('*name') of aliases");
-  if (depth > kDeepest) refuse(tessera::text("values are nested more than ", kDeepest, " deep"), "no value that holds an alias ('*name') of itself");
+  if (depth > kDeepest)
+    refuse(tessera::text("values are nested more than ", kDeepest, " deep"), "no value that holds an alias ('*name') of itself");
   for (const auto& entry : node) {
     if (!node.IsMap()) {
       require_countable(entry, name, left, depth + 1);
@@ -208,7 +211,8 @@ Where ConfigNode::where() const {
   const YAML::Mark mark = value_->node.Mark();
   const bool in_file = mark.line >= 0;
   for (auto set = document_->overrides.rbegin(); set != document_->overrides.rend() && !path_.empty(); ++set)
-    if (is_within(path_, set->path) || (!in_file && is_within(set->path, path_))) return {tessera::text("--set ", set->key, '=', set->value), 0, 0, -1, {}};
+    if (is_within(path_, set->path) || (!in_file && is_within(set->path, path_)))
+      return {tessera::text("--set ", set->key, '=', set->value), 0, 0, -1, {}};
   return {document_->name, in_file ? mark.line + 1 : 0, in_file ? mark.column + 1 : 0, -1, {}};
 }
 
@@ -225,7 +229,8 @@ std::optional<ConfigNode> ConfigNode::find(std::string_view key) const {
   if (!is_map()) throw error("found " + kind_of(value_->node), "a map with the key '" + std::string(key) + "'");
   for (const auto& entry : value_->node)
     if (entry.first.IsScalar() && entry.first.Scalar() == key)
-      return ConfigNode(document_, std::make_shared<Value>(Value{entry.second}), path_.empty() ? std::string(key) : path_ + "." + std::string(key));
+      return ConfigNode(document_, std::make_shared<Value>(Value{entry.second}),
+                        path_.empty() ? std::string(key) : path_ + "." + std::string(key));
   return std::nullopt;
 }
 
@@ -319,8 +324,9 @@ std::int64_t ConfigNode::as_bytes() const {
   const auto [end, problem] = std::from_chars(scalar.data(), scalar.data() + scalar.size(), number);
   std::string unit(end, scalar.data() + scalar.size());
   unit.erase(0, std::min(unit.find_first_not_of(' '), unit.size()));
-  constexpr std::pair<const char*, double> units[] = {{"", 1}, {"B", 1}, {"KiB", 1024.}, {"MiB", 1048576.}, {"GiB", 1073741824.},
-                                                      {"TiB", 1099511627776.}, {"KB", 1e3}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}};
+  constexpr std::pair<const char*, double> units[] = {
+      {"", 1},     {"B", 1},    {"KiB", 1024.}, {"MiB", 1048576.}, {"GiB", 1073741824.}, {"TiB", 1099511627776.},
+      {"KB", 1e3}, {"kB", 1e3}, {"MB", 1e6},    {"GB", 1e9},       {"TB", 1e12}};
   for (const auto& [name, factor] : units) {
     if (problem == std::errc() && unit == name && number >= 0 && number * factor < 9e18) return static_cast<std::int64_t>(number * factor);
   }
@@ -365,19 +371,24 @@ bool ConfigNode::get(std::string_view key, bool fallback) const {
 }
 
 ConfigNode ConfigNode::with_override(std::string_view dotted_key, std::string_view value) const {
-  auto document = std::make_shared<Document>(Document{document_->name, yaml_of(document_->source, document_->name), document_->source, document_->overrides});
+  auto document = std::make_shared<Document>(
+      Document{document_->name, yaml_of(document_->source, document_->name), document_->source, document_->overrides});
   require_utf8(dotted_key, "--set");
   document->overrides.push_back({std::string(dotted_key), std::string(value), {}});
-  if (!document->root.IsMap() && !document->root.IsNull()) throw error("found " + kind_of(document->root), "a map, so that '" + std::string(dotted_key) + "' can be set");
+  if (!document->root.IsMap() && !document->root.IsNull())
+    throw error("found " + kind_of(document->root), "a map, so that '" + std::string(dotted_key) + "' can be set");
   if (document->root.IsNull()) document->root = YAML::Node(YAML::NodeType::Map);
-  for (auto& [key, setting, path] : document->overrides) path = set_value(document->root, key, yaml_of(setting, tessera::text("--set ", key, '=', setting)));
+  for (auto& [key, setting, path] : document->overrides)
+    path = set_value(document->root, key, yaml_of(setting, tessera::text("--set ", key, '=', setting)));
   require_countable(document->root, tessera::text("--set ", dotted_key, '=', value));
   auto root = std::make_shared<Value>(Value{document->root});
   return {std::move(document), std::move(root), {}};
 }
 
 std::string ConfigNode::to_yaml() const { return YAML::Dump(value_->node) + "\n"; }
-std::string ConfigNode::to_json() const { return json_of(value_->node).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace); }
+std::string ConfigNode::to_json() const {
+  return json_of(value_->node).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
 
 std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates) {
   std::optional<std::string> best;

@@ -18,8 +18,8 @@ namespace tessera {
 // A view of one value in a parsed file. Copies share the document. Safe to read from several threads.
 class ConfigNode {
  public:
-  // Throws not_found, io or invalid_config (bytes that are not UTF-8, or a syntax error, with the line; aliases that stand for themselves, or for more than a
-  // million values).
+  // Throws not_found, io or invalid_config (bytes that are not UTF-8, or a syntax error, with the line; aliases that stand for themselves,
+  // or for more than a million values).
   static ConfigNode load(const std::filesystem::path& path);
   // `name` stands for the file in messages.
   static ConfigNode parse(std::string_view text, const std::string& name);

@@ -10,22 +10,22 @@ namespace tessera {
 
 // What kind of failure this is; decides the exit code and, later, the RPC status.
 enum class ErrorCode {
-  invalid_config,     // the user's file or flag is wrong
-  not_found,          // a file, run, tensor or host that should exist does not
-  corrupt,            // a file exists but its content fails a check
-  io,                 // the operating system refused: disk full, permission, port in use
-  resource_exhausted, // no plan fits, or memory ran out
-  peer_lost,          // another rank died or hung up
-  deadline_exceeded,  // a wait ran into its deadline
-  interrupted,        // the user asked to stop
-  internal            // a defect in Tessera
+  invalid_config,      // the user's file or flag is wrong
+  not_found,           // a file, run, tensor or host that should exist does not
+  corrupt,             // a file exists but its content fails a check
+  io,                  // the operating system refused: disk full, permission, port in use
+  resource_exhausted,  // no plan fits, or memory ran out
+  peer_lost,           // another rank died or hung up
+  deadline_exceeded,   // a wait ran into its deadline
+  interrupted,         // the user asked to stop
+  internal             // a defect in Tessera
 };
 
 // Where it happened. Empty or negative fields are unknown and are not printed.
 struct Where {
   std::string file;
-  int line = 0;   // 1-based
-  int column = 0; // 1-based
+  int line = 0;    // 1-based
+  int column = 0;  // 1-based
   int rank = -1;
   std::string block;
 };

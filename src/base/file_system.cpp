@@ -1,10 +1,10 @@
 #include "base/file_system.hpp"
 
-#include <cerrno>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <cerrno>
 
 #include "base/error.hpp"
 

@@ -1,7 +1,7 @@
 #include "base/hash.hpp"
 
-#include <cstdio>
 #include <xxhash.h>
+#include <cstdio>
 
 #include "base/random.hpp"
 

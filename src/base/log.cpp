@@ -1,11 +1,11 @@
 #include "base/log.hpp"
 
-#include <cstdlib>
-#include <memory>
-#include <mutex>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
 #include <string_view>
 
 namespace tessera::log {

@@ -1,8 +1,8 @@
 #include "base/units.hpp"
 
+#include <fmt/format.h>
 #include <array>
 #include <cmath>
-#include <fmt/format.h>
 
 namespace tessera {
 namespace {

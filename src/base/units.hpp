@@ -15,8 +15,14 @@ struct Quantity {
   constexpr explicit Quantity(Rep v) : value(v) {}
 
   constexpr auto operator<=>(const Quantity&) const = default;
-  constexpr Quantity& operator+=(Quantity other) { value += other.value; return *this; }
-  constexpr Quantity& operator-=(Quantity other) { value -= other.value; return *this; }
+  constexpr Quantity& operator+=(Quantity other) {
+    value += other.value;
+    return *this;
+  }
+  constexpr Quantity& operator-=(Quantity other) {
+    value -= other.value;
+    return *this;
+  }
   friend constexpr Quantity operator+(Quantity a, Quantity b) { return Quantity(a.value + b.value); }
   friend constexpr Quantity operator-(Quantity a, Quantity b) { return Quantity(a.value - b.value); }
   friend constexpr Quantity operator*(Quantity a, Rep b) { return Quantity(a.value * b); }
@@ -27,7 +33,7 @@ struct Quantity {
 
 using Bytes = Quantity<struct BytesTag, std::int64_t>;
 using Seconds = Quantity<struct SecondsTag, double>;
-using Flops = Quantity<struct FlopsTag, double>;             // a count of floating-point operations
+using Flops = Quantity<struct FlopsTag, double>;  // a count of floating-point operations
 using FlopsPerSecond = Quantity<struct FlopsRateTag, double>;
 using BytesPerSecond = Quantity<struct BytesRateTag, double>;
 

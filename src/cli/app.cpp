@@ -116,7 +116,8 @@ std::string typed_command() {
 }
 
 std::unique_ptr<CLI::App> make_app() {
-  auto app = std::make_unique<CLI::App>("Tessera plans, runs and watches the training of large models on the machines you have.", "tessera");
+  auto app =
+      std::make_unique<CLI::App>("Tessera plans, runs and watches the training of large models on the machines you have.", "tessera");
   app->set_version_flag("--version", std::string("tessera ") + TESSERA_VERSION);
   app->footer("A first run:  " + typed_command() + " train examples/shakespeare/train.yaml\nEvery command has --help and --json.");
   app->require_subcommand(0, 1);

@@ -15,7 +15,10 @@ using Json = nlohmann::ordered_json;
 Json json_of(const cluster::Device& device) {
   Json peak = Json::object();
   for (const auto& [precision, rate] : device.peak) peak[precision] = rate.value;
-  Json out = {{"name", device.name}, {"vendor", device.vendor}, {"peak_flops", peak}, {"memory_bytes", device.memory.value},
+  Json out = {{"name", device.name},
+              {"vendor", device.vendor},
+              {"peak_flops", peak},
+              {"memory_bytes", device.memory.value},
               {"memory_bandwidth", device.memory_bandwidth.value}};
   if (device.is_cpu()) out["cores"] = device.cores;
   return out;
@@ -37,8 +40,12 @@ void discover(const std::string& output, bool json) {
   if (json) {
     Json groups = Json::array();
     for (const auto& group : cluster.groups)
-      groups.push_back({{"name", group.name}, {"device", json_of(group.device)}, {"nodes", group.nodes}, {"devices_per_node", group.devices_per_node},
-                        {"inside", json_of(group.inside)}, {"network", json_of(group.network)}});
+      groups.push_back({{"name", group.name},
+                        {"device", json_of(group.device)},
+                        {"nodes", group.nodes},
+                        {"devices_per_node", group.devices_per_node},
+                        {"inside", json_of(group.inside)},
+                        {"network", json_of(group.network)}});
     std::printf("%s\n", Json({{"name", cluster.name}, {"fingerprint", cluster.fingerprint()}, {"groups", groups}}).dump().c_str());
   } else if (output.empty()) {
     std::printf("%s", yaml.c_str());
@@ -58,8 +65,9 @@ void list(bool json) {
   }
   std::printf("%-22s %-8s %14s %14s %14s %10s %12s\n", "device", "vendor", "fp32", "fp16", "bf16", "memory", "bandwidth");
   for (const auto& device : cluster::known_devices())
-    std::printf("%-22s %-8s %14s %14s %14s %10s %12s\n", device.name.c_str(), device.vendor.c_str(), peak_text(device, "fp32").c_str(), peak_text(device, "fp16").c_str(), peak_text(device, "bf16").c_str(),
-                to_text(device.memory).c_str(), to_text(device.memory_bandwidth).c_str());
+    std::printf("%-22s %-8s %14s %14s %14s %10s %12s\n", device.name.c_str(), device.vendor.c_str(), peak_text(device, "fp32").c_str(),
+                peak_text(device, "fp16").c_str(), peak_text(device, "bf16").c_str(), to_text(device.memory).c_str(),
+                to_text(device.memory_bandwidth).c_str());
   std::printf("a cpu's rates are those of one core\n\n%-22s %12s %10s\n", "link", "bandwidth", "latency");
   for (const auto& link : cluster::known_links())
     std::printf("%-22s %12s %10s\n", link.name.c_str(), to_text(link.bandwidth).c_str(), to_text(link.latency).c_str());

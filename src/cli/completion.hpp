@@ -14,14 +14,14 @@ struct ValueKind {
 };
 
 struct CompletionOption {
-  std::vector<std::string> names;   // "--output", "-o"
+  std::vector<std::string> names;  // "--output", "-o"
   std::string description;
   bool takes_value = false;
   ValueKind value;
 };
 
 struct CompletionCommand {
-  std::string path;                 // "tessera data pack"
+  std::string path;  // "tessera data pack"
   std::string description;
   std::vector<CompletionOption> options;
   std::vector<ValueKind> positionals;

@@ -15,9 +15,12 @@ std::string joined(const std::vector<std::string>& words, const std::string& sep
 std::string quoted(const std::string& text) {
   std::string out = "'";
   for (const char c : text) {
-    if (c == '\'') out += "'\\''";
-    else if (c == '\n') out += ' ';
-    else out += c;
+    if (c == '\'')
+      out += "'\\''";
+    else if (c == '\n')
+      out += ' ';
+    else
+      out += c;
   }
   return out + "'";
 }
@@ -108,8 +111,10 @@ std::string bash_completion(const std::vector<CompletionCommand>& commands) {
     out << "    " << quoted(command.path) << ")\n"
         << "      if [[ $current == -* ]]; then " << bash_words("compgen -W " + quoted(joined(all_names(command)))) << "\n"
         << "      else ";
-    if (!command.children.empty()) out << bash_words("compgen -W " + quoted(joined(command.children)));
-    else out << bash_reply(first_positional(command));
+    if (!command.children.empty())
+      out << bash_words("compgen -W " + quoted(joined(command.children)));
+    else
+      out << bash_reply(first_positional(command));
     out << "; fi ;;\n";
   }
   out << "  esac\n}\ncomplete -F _tessera tessera\n";

@@ -36,9 +36,12 @@ ValueKind kind_by_name(const CLI::Option& option) {
   const auto names = [&](std::initializer_list<const char*> words) {
     return std::any_of(words.begin(), words.end(), [&](const char* word) { return name.find(word) != std::string::npos; });
   };
-  if (names({"dir"})) value.kind = ValueKind::Kind::folder;
-  else if (names({"yaml", "json", "file", "--plan", "--cluster", "--profile", "--output", "--trace", "--html"})) value.kind = ValueKind::Kind::file;
-  else if (name == "run") value.kind = ValueKind::Kind::run;
+  if (names({"dir"}))
+    value.kind = ValueKind::Kind::folder;
+  else if (names({"yaml", "json", "file", "--plan", "--cluster", "--profile", "--output", "--trace", "--html"}))
+    value.kind = ValueKind::Kind::file;
+  else if (name == "run")
+    value.kind = ValueKind::Kind::run;
   return value;
 }
 

@@ -33,8 +33,9 @@ void print_batches(const BatchOptions& options) {
       out["targets"].push_back(targets);
       const data::Tokenizer* tokenizer = dataset->tokenizer();
       if (!options.json)
-        std::printf("step %lld, sample %lld: %s\n", static_cast<long long>(step), static_cast<long long>(id),
-                    tokenizer != nullptr ? tokenizer->decode(std::vector<std::uint32_t>(tokens.begin(), tokens.end())).c_str() : "(random tokens)");
+        std::printf(
+            "step %lld, sample %lld: %s\n", static_cast<long long>(step), static_cast<long long>(id),
+            tokenizer != nullptr ? tokenizer->decode(std::vector<std::uint32_t>(tokens.begin(), tokens.end())).c_str() : "(random tokens)");
     }
     if (options.json) std::printf("%s\n", out.dump().c_str());
   }

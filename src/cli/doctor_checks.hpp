@@ -12,15 +12,15 @@ namespace tessera::cli {
 
 enum class Status {
   ok,
-  absent,   // not there, and not needed for training on this host
-  missing   // needed, and not there or too small
+  absent,  // not there, and not needed for training on this host
+  missing  // needed, and not there or too small
 };
 
 struct Finding {
-  std::string name;     // "cpu", "shared memory"
+  std::string name;  // "cpu", "shared memory"
   Status status = Status::ok;
-  std::string value;    // what was found
-  std::string advice;   // how to get it; empty when ok
+  std::string value;   // what was found
+  std::string advice;  // how to get it; empty when ok
 };
 
 // The host: doctor_host.cpp.

@@ -18,7 +18,7 @@ const char* name_of(Status status) {
 }
 
 std::vector<Finding> examine() {
-  std::vector<Finding> findings = {check_cpu(),       check_instructions(),  check_memory(), check_shared_memory(),
+  std::vector<Finding> findings = {check_cpu(),        check_instructions(),  check_memory(), check_shared_memory(),
                                    check_open_files(), check_locked_memory(), check_disk(".")};
   for (Finding& finding : check_network()) findings.push_back(std::move(finding));
   findings.push_back(check_accelerators());

@@ -78,7 +78,8 @@ Finding check_instructions() {
   for (std::string flag; flags >> flag;) {
     if (std::find(wanted.begin(), wanted.end(), flag) != wanted.end()) found += (found.empty() ? "" : " ") + flag;
   }
-  if (found.empty()) return {"instructions", Status::absent, "no wide vector instructions", "training works, but slowly; AVX2 or better helps most"};
+  if (found.empty())
+    return {"instructions", Status::absent, "no wide vector instructions", "training works, but slowly; AVX2 or better helps most"};
   return {"instructions", Status::ok, found, ""};
 }
 
@@ -87,13 +88,16 @@ Finding check_memory() {
   const Bytes available = meminfo("MemAvailable");
   std::string value = text(to_text(total), ", ", to_text(available), " available");
   if (const auto limit = cgroup_limit(); limit && *limit < total) value += text(", limited to ", to_text(*limit), " by the cgroup");
-  if (available < Bytes(kGiB)) return {"memory", Status::missing, value, "a worker takes about 0.5 GiB before it holds a model; end other programs"};
+  if (available < Bytes(kGiB))
+    return {"memory", Status::missing, value, "a worker takes about 0.5 GiB before it holds a model; end other programs"};
   return {"memory", Status::ok, value, ""};
 }
 
 Finding check_shared_memory(const std::filesystem::path& mount) {
   const std::string name = "shared memory";
-  const std::string advice = "workers of one host share memory of their own, but libraries use it too: mount -o remount,size=1G /dev/shm, or --shm-size=1g for a container";
+  const std::string advice =
+      "workers of one host share memory of their own, but libraries use it too: mount -o remount,size=1G /dev/shm, or --shm-size=1g for a "
+      "container";
   const auto space = space_of(mount);
   if (!space) return {name, Status::absent, text(mount.string(), " is not there"), advice};
   const std::string value = text(mount.string(), " ", to_text(space->total), ", ", to_text(space->free), " free");
@@ -123,14 +127,16 @@ Finding check_disk(const std::filesystem::path& folder) {
   const auto space = space_of(folder);
   if (!space) return {"disk", Status::missing, text("cannot look at ", folder.string()), "change to a folder that exists"};
   const std::string value = text(to_text(space->free), " free of ", to_text(space->total), " here");
-  if (space->free < Bytes(kGiB)) return {"disk", Status::missing, value, "checkpoints of a small run need about 1 GiB; free some space or work elsewhere"};
+  if (space->free < Bytes(kGiB))
+    return {"disk", Status::missing, value, "checkpoints of a small run need about 1 GiB; free some space or work elsewhere"};
   return {"disk", Status::ok, value, ""};
 }
 
 std::vector<Finding> check_network() {
   std::map<std::string, std::string> interfaces;
   ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return {{"network", Status::missing, "interfaces cannot be listed", "workers meet over TCP at least on 127.0.0.1"}};
+  if (getifaddrs(&list) != 0)
+    return {{"network", Status::missing, "interfaces cannot be listed", "workers meet over TCP at least on 127.0.0.1"}};
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
     if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != AF_INET || (entry->ifa_flags & IFF_UP) == 0) continue;
     std::array<char, INET_ADDRSTRLEN> address{};

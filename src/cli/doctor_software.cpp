@@ -13,8 +13,8 @@
 
 #include "base/clock.hpp"
 #include "base/error.hpp"
-#include "cluster/cluster.hpp"
 #include "cli/doctor_checks.hpp"
+#include "cluster/cluster.hpp"
 
 extern char** environ;
 
@@ -92,7 +92,8 @@ Finding check_accelerators() {
     value += text(value.empty() ? "" : "; ", group.devices_per_node, " x ", group.device.name, ", ", to_text(group.device.memory));
   }
   if (!value.empty()) return {name, Status::ok, value, ""};
-  if (open_library("libnvidia-ml.so.1")) return {name, Status::absent, "an NVIDIA driver, but no device that it knows", "nvidia-smi shows what the driver sees"};
+  if (open_library("libnvidia-ml.so.1"))
+    return {name, Status::absent, "an NVIDIA driver, but no device that it knows", "nvidia-smi shows what the driver sees"};
   return {name, Status::absent, "none", "training runs on the CPU; with a GPU in this host, install its driver"};
 }
 
@@ -107,9 +108,11 @@ Finding check_worker(const std::filesystem::path& worker, Seconds deadline) {
   const std::string how = "build it with the torch wheel in .venv (./dev build), and keep it beside tessera or on PATH";
   if (worker.empty()) return {"tessera-worker", Status::missing, "not beside tessera and not on PATH", how};
   const Output output = output_of(worker, "--version", deadline);
-  if (!output.finished) return {"tessera-worker", Status::missing, text(worker.string(), " did not answer within ", to_text(deadline)), how};
+  if (!output.finished)
+    return {"tessera-worker", Status::missing, text(worker.string(), " did not answer within ", to_text(deadline)), how};
   if (output.exit_status != 0) {
-    return {"tessera-worker", Status::missing, text(worker.string(), " --version failed (", output.exit_status, "): ", first_line(output.text)), how};
+    return {"tessera-worker", Status::missing,
+            text(worker.string(), " --version failed (", output.exit_status, "): ", first_line(output.text)), how};
   }
   return {"tessera-worker", Status::ok, text(first_line(output.text), " (", worker.string(), ")"), ""};
 }

@@ -68,7 +68,8 @@ std::int64_t whole_number(const std::string& answer, std::int64_t least) {
 
 void check_source(const std::string& source) {
   if (source.empty()) {
-    throw Error(ErrorCode::invalid_config, "no text to train on was named", {}, "a text file, a JSONL file or a folder of them", "--source FILE");
+    throw Error(ErrorCode::invalid_config, "no text to train on was named", {}, "a text file, a JSONL file or a folder of them",
+                "--source FILE");
   }
   if (source != "synthetic" && !std::filesystem::exists(source)) {
     throw Error(ErrorCode::not_found, text("there is no ", source, " here"), {}, "a text file, a JSONL file or a folder of them");
@@ -82,13 +83,16 @@ void check_precision(const std::string& precision) {
 }
 
 void interview(InitAnswers& answers) {
-  ask_until("Text to train on (file or folder)?", answers.source, [&](const std::string& answer) { check_source(answer), answers.source = answer; });
+  ask_until("Text to train on (file or folder)?", answers.source,
+            [&](const std::string& answer) { check_source(answer), answers.source = answer; });
   std::cerr << "Model sizes:\n";
   for (const SizePreset& preset : size_presets()) std::cerr << "  " << preset.name << "\t" << preset.purpose << "\n";
   ask_until("Which size?", answers.size, [&](const std::string& answer) { answers.size = size_preset(answer).name; });
-  ask_until("Words in the vocabulary?", std::to_string(answers.vocab), [&](const std::string& answer) { answers.vocab = whole_number(answer, 257); });
+  ask_until("Words in the vocabulary?", std::to_string(answers.vocab),
+            [&](const std::string& answer) { answers.vocab = whole_number(answer, 257); });
   ask_until("Steps?", std::to_string(answers.steps), [&](const std::string& answer) { answers.steps = whole_number(answer, 1); });
-  ask_until("Precision (fp32 or bf16)?", answers.precision, [&](const std::string& answer) { check_precision(answer), answers.precision = answer; });
+  ask_until("Precision (fp32 or bf16)?", answers.precision,
+            [&](const std::string& answer) { check_precision(answer), answers.precision = answer; });
 }
 
 // O_EXCL decides, so that a file that appears meanwhile is not overwritten either.
@@ -126,10 +130,16 @@ void add_init_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
   command->add_option("-o,--output", options->output, "Where to write it")->capture_default_str()->type_name("FILE");
   command->add_option("--source", options->answers.source, "Text to train on")->type_name("PATH");
-  command->add_option("--size", options->answers.size, "Size of the model")->capture_default_str()->check(CLI::IsMember({"tiny", "small", "medium", "large"}));
-  command->add_option("--vocab", options->answers.vocab, "Tokens in the vocabulary")->capture_default_str()->check(CLI::Range(257, 1 << 20));
+  command->add_option("--size", options->answers.size, "Size of the model")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"tiny", "small", "medium", "large"}));
+  command->add_option("--vocab", options->answers.vocab, "Tokens in the vocabulary")
+      ->capture_default_str()
+      ->check(CLI::Range(257, 1 << 20));
   command->add_option("--steps", options->answers.steps, "Optimizer steps")->capture_default_str()->check(CLI::Range(1, 1 << 30));
-  command->add_option("--precision", options->answers.precision, "Precision of computation")->capture_default_str()->check(CLI::IsMember({"fp32", "bf16"}));
+  command->add_option("--precision", options->answers.precision, "Precision of computation")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"fp32", "bf16"}));
   command->add_flag("-y,--yes", options->yes, "Ask nothing; take the options and their defaults");
   command->add_flag("--json", options->json, "Ask nothing; print one JSON object");
   command->callback([options] { init(*options); });

@@ -48,31 +48,60 @@ std::string train_yaml(const InitAnswers& answers) {
       "# A training run. Every key is explained in docs/train-yaml.md; an unknown one is an error.\n"
       "model:\n"
       "  arch: llama\n"
-      "  hidden: ", size.hidden, "\n"
-      "  layers: ", size.layers, "\n"
-      "  heads: ", size.heads, "           # query heads; hidden must divide by it\n"
-      "  kv_heads: ", size.kv_heads, "        # key-value heads; must divide heads\n"
-      "  ffn: ", size.ffn, "\n"
-      "  seq: ", size.seq, "           # tokens of one sample\n"
-      "  vocab: ", answers.vocab, "\n"
+      "  hidden: ",
+      size.hidden,
+      "\n"
+      "  layers: ",
+      size.layers,
+      "\n"
+      "  heads: ",
+      size.heads,
+      "           # query heads; hidden must divide by it\n"
+      "  kv_heads: ",
+      size.kv_heads,
+      "        # key-value heads; must divide heads\n"
+      "  ffn: ",
+      size.ffn,
+      "\n"
+      "  seq: ",
+      size.seq,
+      "           # tokens of one sample\n"
+      "  vocab: ",
+      answers.vocab,
+      "\n"
       "\n"
       "data:\n"
-      "  source: ", yaml_string(answers.source), "   # a text file, a JSONL file, or a folder of them\n"
-      "  tokenizer: {kind: bpe, vocab: ", answers.vocab, "}   # trained on the source once, then cached\n"
+      "  source: ",
+      yaml_string(answers.source),
+      "   # a text file, a JSONL file, or a folder of them\n"
+      "  tokenizer: {kind: bpe, vocab: ",
+      answers.vocab,
+      "}   # trained on the source once, then cached\n"
       "  split: {train: 0.95}       # the rest, from the end, is for validation\n"
       "\n"
       "train:\n"
-      "  steps: ", answers.steps, "\n"
-      "  global_batch: ", size.global_batch, "           # samples of one step, over all workers\n"
-      "  optimizer: {kind: adamw, lr: ", size.lr, "}\n"
-      "  schedule: {kind: cosine, warmup: ", warmup, "}\n"
-      "  precision: ", answers.precision, "\n"
+      "  steps: ",
+      answers.steps,
+      "\n"
+      "  global_batch: ",
+      size.global_batch,
+      "           # samples of one step, over all workers\n"
+      "  optimizer: {kind: adamw, lr: ",
+      size.lr,
+      "}\n"
+      "  schedule: {kind: cosine, warmup: ",
+      warmup,
+      "}\n"
+      "  precision: ",
+      answers.precision,
+      "\n"
       "  seed: 1\n"
       "\n"
       "cluster: auto          # this host; or {local: {devices: 4}}, or a cluster.yaml\n"
       "parallel: auto         # the plan with the shortest step; or {dp: 2}, {pp: 2, micro_batches: 8}, a plan.json, ...\n"
       "\n"
-      "checkpoint: {every: ", checkpoint_every, ", keep: 2}\n");
+      "checkpoint: {every: ",
+      checkpoint_every, ", keep: 2}\n");
 }
 
 }  // namespace tessera::cli

@@ -1,9 +1,9 @@
 #include "cli/measured_profile.hpp"
 
+#include <unistd.h>
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <unistd.h>
 
 #include "base/file_system.hpp"
 #include "base/hash.hpp"
@@ -40,11 +40,12 @@ void merge(profile::Profile& merged, const profile::Profile& measured) {
 std::filesystem::path cached_profile_path(const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
   const char* folder = std::getenv("TESSERA_CACHE");
   const auto worker = control::sibling_program("tessera-worker");
-  std::string key = text(job.model.fingerprint(), ' ', cluster.fingerprint(), ' ', job.train.global_batch, ' ', model::name_of(job.train.precision), ' ',
-                         static_cast<int>(job.train.optimizer.kind), ' ', std::filesystem::file_size(worker), ' ',
-                         std::filesystem::last_write_time(worker).time_since_epoch().count());
+  std::string key = text(job.model.fingerprint(), ' ', cluster.fingerprint(), ' ', job.train.global_batch, ' ',
+                         model::name_of(job.train.precision), ' ', static_cast<int>(job.train.optimizer.kind), ' ',
+                         std::filesystem::file_size(worker), ' ', std::filesystem::last_write_time(worker).time_since_epoch().count());
   for (const plan::WorkerShape& shape : plan::worker_shapes(job, cluster)) key += text(' ', shape.workers, 'x', shape.threads);
-  return std::filesystem::path(folder != nullptr && *folder != '\0' ? folder : ".cache/tessera") / ("profile-" + hash128_hex(key) + ".json");
+  return std::filesystem::path(folder != nullptr && *folder != '\0' ? folder : ".cache/tessera") /
+         ("profile-" + hash128_hex(key) + ".json");
 }
 
 profile::Profile measure_host(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
@@ -52,7 +53,8 @@ profile::Profile measure_host(const std::filesystem::path& train_yaml, const std
   const TemporaryFolder scratch;
   profile::Profile merged;
   for (const plan::WorkerShape& shape : plan::worker_shapes(job, cluster)) {
-    std::fprintf(stderr, "measuring %d worker%s of %d thread%s\n", shape.workers, shape.workers == 1 ? "" : "s", shape.threads, shape.threads == 1 ? "" : "s");
+    std::fprintf(stderr, "measuring %d worker%s of %d thread%s\n", shape.workers, shape.workers == 1 ? "" : "s", shape.threads,
+                 shape.threads == 1 ? "" : "s");
     const auto result = scratch.path() / text("profile-", shape.workers, "x", shape.threads, ".json");
     std::vector<plan::RankPlace> places;
     for (int rank = 0; rank < shape.workers; ++rank) places.push_back({0, 0, rank, shape.threads});
@@ -63,19 +65,20 @@ profile::Profile measure_host(const std::filesystem::path& train_yaml, const std
   return merged;
 }
 
-profile::Profile measure_hosts(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
-                               const cluster::ClusterSpec& cluster, const std::string& launcher) {
+profile::Profile measure_hosts(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides,
+                               const model::JobSpec& job, const cluster::ClusterSpec& cluster, const std::string& launcher) {
   const cluster::ResourceGroup& group = cluster.groups.front();
   const TemporaryFolder scratch;
   profile::Profile merged;
   for (const plan::WorkerShape& shape : plan::worker_shapes(job, cluster)) {
-    std::fprintf(stderr, "measuring %d hosts with %d worker%s of %d thread%s\n", group.nodes, shape.workers, shape.workers == 1 ? "" : "s", shape.threads,
-                 shape.threads == 1 ? "" : "s");
+    std::fprintf(stderr, "measuring %d hosts with %d worker%s of %d thread%s\n", group.nodes, shape.workers, shape.workers == 1 ? "" : "s",
+                 shape.threads, shape.threads == 1 ? "" : "s");
     const auto result = scratch.path() / text("profile-", shape.workers, "x", shape.threads, ".json");
     std::vector<std::string> arguments = {control::sibling_program("tessera-worker").string()};
     for (const std::string& argument : measure_arguments(train_yaml, overrides, result, shape.threads)) arguments.push_back(argument);
     // There is no second chance to measure what a small budget leaves out; the hosts may be held to a share of a core.
-    arguments.insert(arguments.end(), {"--link", group.network.name, "--per-host", std::to_string(shape.workers), "--budget", "300", "--sample", "0.25"});
+    arguments.insert(arguments.end(),
+                     {"--link", group.network.name, "--per-host", std::to_string(shape.workers), "--budget", "300", "--sample", "0.25"});
     control::WorkerCommand command;
     command.arguments = {"/bin/sh", "-c", "exec " + launcher + " \"$@\"", "launcher"};
     command.arguments.insert(command.arguments.end(), arguments.begin(), arguments.end());
@@ -87,7 +90,8 @@ profile::Profile measure_hosts(const std::filesystem::path& train_yaml, const st
   return merged;
 }
 
-profile::Profile profile_for(const std::filesystem::path& file, bool foreign, const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
+profile::Profile profile_for(const std::filesystem::path& file, bool foreign, const model::JobSpec& job,
+                             const cluster::ClusterSpec& cluster) {
   if (!file.empty()) return profile::load_profile(file);
   if (foreign) return {};
   try {

@@ -17,8 +17,8 @@ profile::Profile measure_host(const std::filesystem::path& train_yaml, const std
 
 // The same on all hosts of the cluster's first group at once, with the link between them: `launcher` is the shell command that
 // starts the words after it once for every worker and gives each RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
-profile::Profile measure_hosts(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
-                               const cluster::ClusterSpec& cluster, const std::string& launcher);
+profile::Profile measure_hosts(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides,
+                               const model::JobSpec& job, const cluster::ClusterSpec& cluster, const std::string& launcher);
 
 // Where the profile of this job on this host is cached; changes with the model, the batch, the precision, the optimizer,
 // the worker's build and the host.
@@ -26,6 +26,7 @@ std::filesystem::path cached_profile_path(const model::JobSpec& job, const clust
 
 // The profile in `file`; else, unless the cluster is a foreign one, the one that this host has in its cache; else an empty one,
 // and the roofline prices the plans.
-profile::Profile profile_for(const std::filesystem::path& file, bool foreign, const model::JobSpec& job, const cluster::ClusterSpec& cluster);
+profile::Profile profile_for(const std::filesystem::path& file, bool foreign, const model::JobSpec& job,
+                             const cluster::ClusterSpec& cluster);
 
 }  // namespace tessera::cli

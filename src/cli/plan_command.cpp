@@ -44,24 +44,27 @@ nlohmann::ordered_json json_of(const plan::Candidate& candidate) {
 struct Written {
   std::string system;
   std::string file;
-  std::string family;              // of the plan; empty: the one that was asked for
-  double slower = 0;               // its step over the best plan's, less 1
+  std::string family;  // of the plan; empty: the one that was asked for
+  double slower = 0;   // its step over the best plan's, less 1
 };
 
 // For each system the fastest of `plans` (the best one first, then the runners-up) that it can express. All texts are made before the first
 // is written. Throws what refuses the best plan when none can be expressed.
-std::vector<Written> write_for_others(const PlanOptions& options, const std::vector<std::pair<std::string, const plan::Plan*>>& plans, const model::JobSpec& job) {
+std::vector<Written> write_for_others(const PlanOptions& options, const std::vector<std::pair<std::string, const plan::Plan*>>& plans,
+                                      const model::JobSpec& job) {
   std::vector<std::string> texts;
   std::vector<Written> out;
   for (const auto& [system, file] : options.write) {
-    if (system != "megatron" && system != "torchtitan") throw Error(ErrorCode::invalid_config, text("--write ", system, ": no such system"), {}, "megatron or torchtitan");
+    if (system != "megatron" && system != "torchtitan")
+      throw Error(ErrorCode::invalid_config, text("--write ", system, ": no such system"), {}, "megatron or torchtitan");
     std::optional<Error> refusal;
     bool expressed = false;
     for (std::size_t i = 0; i < plans.size() && !expressed; ++i) {
       try {
         texts.push_back((system == "megatron" ? plan::megatron_flags : plan::torchtitan_toml)(*plans[i].second, job.model, job.train));
         const bool first = i == 0;
-        out.push_back({system, file, first ? "" : plans[i].first, first ? 0 : plans[i].second->predicted->step / plans.front().second->predicted->step - 1});
+        out.push_back({system, file, first ? "" : plans[i].first,
+                       first ? 0 : plans[i].second->predicted->step / plans.front().second->predicted->step - 1});
         expressed = true;
       } catch (const Error& error) {
         if (error.code() != ErrorCode::invalid_config) throw;
@@ -83,7 +86,8 @@ nlohmann::ordered_json to_json(const std::vector<Written>& written) {
 void print(const std::vector<Written>& written) {
   for (const Written& one : written) {
     std::printf("written for %s to %s", one.system.c_str(), one.file.c_str());
-    if (!one.family.empty()) std::printf(": the fastest of these plans that it can run (%s, %.1f %% slower)", one.family.c_str(), 100 * one.slower);
+    if (!one.family.empty())
+      std::printf(": the fastest of these plans that it can run (%s, %.1f %% slower)", one.family.c_str(), 100 * one.slower);
     std::printf("\n");
   }
 }
@@ -117,15 +121,20 @@ std::string memory_terms_text(const plan::Plan& plan, const PlanInput& input) {
   std::string terms;
   for (const auto& [name, bytes] : memory_terms(plan, input, rank)) terms += text(terms.empty() ? "" : ", ", name, " ", to_text(bytes));
   const cluster::Device& device = input.cluster.groups[static_cast<std::size_t>(plan.ranks[static_cast<std::size_t>(rank)].group)].device;
-  const std::string rest = device.is_cpu() ? "" : text("; of the ", to_text(device.memory), " of each ", device.name, ", ", to_text(device.memory - plan::memory_limit(plan, input.cluster, rank)), " are left to fragmentation");
+  const std::string rest = device.is_cpu()
+                               ? ""
+                               : text("; of the ", to_text(device.memory), " of each ", device.name, ", ",
+                                      to_text(device.memory - plan::memory_limit(plan, input.cluster, rank)), " are left to fragmentation");
   return text("\nrank ", rank, " holds ", terms, rest, "\n");
 }
 
 // Where the times come from. `given`: a profile was named.
 std::string prices_text(const plan::Plan& plan, const PlanInput& input, bool given) {
   const bool accelerators = plan::Loads::supports(input.cluster, plan.precision);
-  if (!accelerators) return input.profile.blocks.empty() ? "the built-in cost model (tessera profile measures this host)" : "measured on this host";
-  return text("the built-in cost model of these devices, calibrated on published measurements where there are any", given ? "; the profile holds for CPU workers and was not used" : "");
+  if (!accelerators)
+    return input.profile.blocks.empty() ? "the built-in cost model (tessera profile measures this host)" : "measured on this host";
+  return text("the built-in cost model of these devices, calibrated on published measurements where there are any",
+              given ? "; the profile holds for CPU workers and was not used" : "");
 }
 
 bool trainable(const plan::Plan& plan) {
@@ -143,7 +152,8 @@ void make_plan(const PlanOptions& options) {
   const PlanInput input = read_plan_input(source, &said);
   const auto& [job, cluster, profile] = input;
   std::fprintf(stderr, "%s", said.c_str());
-  plan::SearchResult result = plan::search(job, cluster, profile, {.top = options.top, .vendors = {}, .front = !options.html.empty(), .seconds = options.seconds});
+  plan::SearchResult result =
+      plan::search(job, cluster, profile, {.top = options.top, .vendors = {}, .front = !options.html.empty(), .seconds = options.seconds});
   const Seconds simulated = sim::rank_by_simulation(result, job.model, job.train, cluster, profile);
   std::optional<Baseline> baseline;
   if (options.compare) baseline = plan_baseline(source, {.top = 0, .vendors = {}});
@@ -153,8 +163,10 @@ void make_plan(const PlanOptions& options) {
   if (!options.output.empty()) write_whole(real_file_system(), options.output, plan::to_json(result.best));
   if (!options.html.empty()) write_whole(real_file_system(), options.html, plan_report(input, result));
   if (options.json) {
-    nlohmann::ordered_json out = {
-        {"plan", nlohmann::ordered_json::parse(plan::to_json(result.best))}, {"family", result.best_family}, {"simulated_s", simulated.value}, {"measured", !profile.blocks.empty() && !plan::Loads::supports(cluster, result.best.precision)}};
+    nlohmann::ordered_json out = {{"plan", nlohmann::ordered_json::parse(plan::to_json(result.best))},
+                                  {"family", result.best_family},
+                                  {"simulated_s", simulated.value},
+                                  {"measured", !profile.blocks.empty() && !plan::Loads::supports(cluster, result.best.precision)}};
     if (result.bound > 0) out["bound_s"] = result.bound;
     int fullest = 0;
     nlohmann::ordered_json terms = nlohmann::ordered_json::object();
@@ -168,15 +180,18 @@ void make_plan(const PlanOptions& options) {
   }
   std::printf("%s", plan::explain(result, job.model, cluster).c_str());
   if (options.seconds > 0 && result.bound > 0)
-    std::printf("\nsearched for %s: no plan of the space takes less than %s\n", to_text(Seconds(options.seconds)).c_str(), to_text(Seconds(result.bound)).c_str());
+    std::printf("\nsearched for %s: no plan of the space takes less than %s\n", to_text(Seconds(options.seconds)).c_str(),
+                to_text(Seconds(result.bound)).c_str());
   if (baseline) std::printf("%s", comparison(input, result, *baseline).c_str());
-  std::printf("%s\nsimulated: a step of %s\nprices: %s\n", memory_terms_text(result.best, input).c_str(), to_text(simulated).c_str(), prices_text(result.best, input, !options.profile.empty()).c_str());
+  std::printf("%s\nsimulated: a step of %s\nprices: %s\n", memory_terms_text(result.best, input).c_str(), to_text(simulated).c_str(),
+              prices_text(result.best, input, !options.profile.empty()).c_str());
   print(written);
   if (!options.html.empty()) std::printf("page written to %s\n", options.html.c_str());
   if (!options.output.empty()) {
     const bool here = trainable(result.best) && !plan::Loads::supports(cluster, result.best.precision);
     const char* next = here ? "train" : "simulate";
-    std::printf("written to %s; %s with: %s %s %s --plan %s\n", options.output.c_str(), next, typed_command().c_str(), next, options.yaml.c_str(), options.output.c_str());
+    std::printf("written to %s; %s with: %s %s %s --plan %s\n", options.output.c_str(), next, typed_command().c_str(), next,
+                options.yaml.c_str(), options.output.c_str());
   }
 }
 
@@ -195,8 +210,9 @@ std::string with_interval(const profile::Measured& seconds) {
 void measure_profile(const ProfileOptions& options) {
   const model::JobSpec job = model::read_job(options.yaml, options.overrides);
   const cluster::ClusterSpec cluster = cluster::resolve(job.cluster);
-  const profile::Profile profile = options.launcher.empty() ? measure_host(options.yaml, options.overrides, job, cluster)
-                                                            : measure_hosts(options.yaml, options.overrides, job, cluster, options.launcher);
+  const profile::Profile profile = options.launcher.empty()
+                                       ? measure_host(options.yaml, options.overrides, job, cluster)
+                                       : measure_hosts(options.yaml, options.overrides, job, cluster, options.launcher);
   const std::filesystem::path path = options.output.empty() ? cached_profile_path(job, cluster) : std::filesystem::path(options.output);
   if (path.has_parent_path()) real_file_system().create_directories(path.parent_path());
   write_whole(real_file_system(), path, profile::to_json(profile));
@@ -204,25 +220,29 @@ void measure_profile(const ProfileOptions& options) {
     std::printf("%s", profile::to_json(profile).c_str());
     return;
   }
-  std::printf("medians with 95 %% confidence intervals\n%-20s %6s %4s %8s %8s  %-34s %s\n", "block", "batch", "tp", "workers", "threads", "forward", "backward");
+  std::printf("medians with 95 %% confidence intervals\n%-20s %6s %4s %8s %8s  %-34s %s\n", "block", "batch", "tp", "workers", "threads",
+              "forward", "backward");
   for (const profile::BlockSample& sample : profile.blocks)
-    std::printf("%-20s %6lld %4d %8d %8d  %-34s %s\n", sample.kind.c_str(), static_cast<long long>(sample.micro_batch), sample.tensor_parallel, sample.neighbours,
-                sample.threads, with_interval({sample.forward.value, sample.forward_low.value, sample.forward_high.value}).c_str(),
+    std::printf("%-20s %6lld %4d %8d %8d  %-34s %s\n", sample.kind.c_str(), static_cast<long long>(sample.micro_batch),
+                sample.tensor_parallel, sample.neighbours, sample.threads,
+                with_interval({sample.forward.value, sample.forward_low.value, sample.forward_high.value}).c_str(),
                 with_interval({sample.backward.value, sample.backward_low.value, sample.backward_high.value}).c_str());
   constexpr double kMillion = 1e6;
   for (const profile::OptimizerSample& sample : profile.optimizers) {
     const profile::Measured& each = sample.seconds_per_parameter;
-    std::printf("%s of a million parameters, %d worker%s of %d thread%s: %s\n", sample.kind.c_str(), sample.neighbours, sample.neighbours == 1 ? "" : "s", sample.threads,
-                sample.threads == 1 ? "" : "s", with_interval({kMillion * each.median, kMillion * each.low, kMillion * each.high}).c_str());
+    std::printf("%s of a million parameters, %d worker%s of %d thread%s: %s\n", sample.kind.c_str(), sample.neighbours,
+                sample.neighbours == 1 ? "" : "s", sample.threads, sample.threads == 1 ? "" : "s",
+                with_interval({kMillion * each.median, kMillion * each.low, kMillion * each.high}).c_str());
   }
   for (const profile::CommSample& sample : profile.communication) {
-    std::printf("%s over %s among %d: %s + bytes / %s\n", sample.operation.c_str(), sample.link.c_str(), sample.ranks, to_text(sample.latency).c_str(),
-                to_text(sample.bandwidth).c_str());
-    for (const profile::CommPoint& point : sample.points) std::printf("    %-10s %s\n", to_text(point.size).c_str(), with_interval(point.seconds).c_str());
+    std::printf("%s over %s among %d: %s + bytes / %s\n", sample.operation.c_str(), sample.link.c_str(), sample.ranks,
+                to_text(sample.latency).c_str(), to_text(sample.bandwidth).c_str());
+    for (const profile::CommPoint& point : sample.points)
+      std::printf("    %-10s %s\n", to_text(point.size).c_str(), with_interval(point.seconds).c_str());
     for (const profile::CommPoint& point : sample.in_turn)
       std::printf("    %-10s %s in turn with computing\n", to_text(point.size).c_str(), with_interval(point.seconds).c_str());
-    std::printf("    computing beside it takes %.2f (%.2f to %.2f) times as long, it %.2f (%.2f to %.2f) times beside computing\n", sample.slows.median, sample.slows.low,
-                sample.slows.high, sample.slowed.median, sample.slowed.low, sample.slowed.high);
+    std::printf("    computing beside it takes %.2f (%.2f to %.2f) times as long, it %.2f (%.2f to %.2f) times beside computing\n",
+                sample.slows.median, sample.slows.low, sample.slows.high, sample.slowed.median, sample.slowed.low, sample.slowed.high);
   }
   std::printf("written to %s\n", path.c_str());
 }
@@ -236,12 +256,21 @@ void add_plan_command(CLI::App& app) {
   command->add_option("--cluster", options->cluster, "Plan for this cluster file instead of the YAML's")->check(CLI::ExistingFile);
   command->add_option("--profile", options->profile, "Use these measured times")->check(CLI::ExistingFile);
   CLI::Option* output = command->add_option("-o,--output", options->output, "Write the plan to this file");
-  CLI::Option* html = command->add_option("--html", options->html, "Write the plan as a web page to this file: blocks and devices, timeline, memory, step time against memory");
-  CLI::Option* write = command->add_option("--write", options->write, "Write the plan for another trainer: megatron FILE (flags), torchtitan FILE (TOML); repeatable");
+  CLI::Option* html = command->add_option(
+      "--html", options->html, "Write the plan as a web page to this file: blocks and devices, timeline, memory, step time against memory");
+  CLI::Option* write = command->add_option("--write", options->write,
+                                           "Write the plan for another trainer: megatron FILE (flags), torchtitan FILE (TOML); repeatable");
   write->type_name("SYSTEM FILE");
-  command->add_option("--plan", options->plan, "With --write: this plan instead of the best one")->check(CLI::ExistingFile)->needs(write)->excludes(output)->excludes(html);
+  command->add_option("--plan", options->plan, "With --write: this plan instead of the best one")
+      ->check(CLI::ExistingFile)
+      ->needs(write)
+      ->excludes(output)
+      ->excludes(html);
   command->add_option("--top", options->top, "How many runners-up to show (default: 5)")->check(CLI::NonNegativeNumber);
-  command->add_option("--seconds", options->seconds, "On accelerators: search so long, and say how far from the best possible plan the answer can be (default: a fixed effort, seconds at most)")
+  command
+      ->add_option("--seconds", options->seconds,
+                   "On accelerators: search so long, and say how far from the best possible plan the answer can be (default: a fixed "
+                   "effort, seconds at most)")
       ->check(CLI::PositiveNumber);
   command->add_option("--set", options->overrides, kSetHelp)->type_name("KEY=VALUE");
   command->add_flag("--compare", options->compare, "Beside the plan without any --set: step, memory, terms");
@@ -252,7 +281,8 @@ void add_plan_command(CLI::App& app) {
   command->callback([options, galvatron] {
     if (!galvatron->yaml.empty()) return plan_from_galvatron(*galvatron, options->words, options->output, options->json);
     if (options->words.size() != 1)
-      throw Error(ErrorCode::invalid_config, text("tessera plan takes one train.yaml; found ", options->words.size(), " words"), {}, {}, "`tessera plan --help` shows what it takes");
+      throw Error(ErrorCode::invalid_config, text("tessera plan takes one train.yaml; found ", options->words.size(), " words"), {}, {},
+                  "`tessera plan --help` shows what it takes");
     options->yaml = options->words.front();
     options->plan.empty() ? make_plan(*options) : write_given_plan(*options);
   });
@@ -264,8 +294,10 @@ void add_profile_command(CLI::App& app) {
   command->add_option("train_yaml", options->yaml, "Whose model and batch to measure")->required();
   command->add_option("-o,--output", options->output, "Write here instead of the cache");
   command->add_option("--set", options->overrides, "Override a key of the YAML (repeatable)")->type_name("KEY=VALUE");
-  command->add_option("--launcher", options->launcher,
-                      "Measure on all hosts of the cluster: the command that starts the words after it once for every worker, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT")
+  command
+      ->add_option("--launcher", options->launcher,
+                   "Measure on all hosts of the cluster: the command that starts the words after it once for every worker, with RANK, "
+                   "WORLD_SIZE, MASTER_ADDR and MASTER_PORT")
       ->type_name("COMMAND");
   command->add_flag("--json", options->json, "The profile as JSON");
   command->callback([options] { measure_profile(*options); });

@@ -1,7 +1,7 @@
 #include "cli/plan_compare.hpp"
 
-#include <algorithm>
 #include <fmt/format.h>
+#include <algorithm>
 
 namespace tessera::cli {
 namespace {
@@ -37,7 +37,8 @@ std::string time_text(double seconds) { return seconds > 0 ? to_text(Seconds(sec
 
 Baseline plan_baseline(const PlanSource& source, const plan::SearchOptions& options) {
   if (source.overrides.empty())
-    throw Error(ErrorCode::invalid_config, "--compare: there is nothing to compare with", {}, "at least one --set", "such as --set cluster.nodes=x2 --compare");
+    throw Error(ErrorCode::invalid_config, "--compare: there is nothing to compare with", {}, "at least one --set",
+                "such as --set cluster.nodes=x2 --compare");
   PlanSource without = source;
   without.overrides.clear();
   Baseline out{read_plan_input(without), {}, {}};
@@ -57,8 +58,8 @@ std::string comparison(const PlanInput& input, const plan::SearchResult& result,
   const auto step = [](const plan::Plan& plan) { return plan.predicted->step.value; };
   std::string out = "\n" + row("compared", "without --set", "as set", "change");
   out += row("step", to_text(before.predicted->step), to_text(after.predicted->step), change_text(step(before), step(after)));
-  out += row(input.job.model.dims.contains("seq") ? "tokens/s" : "samples/s", count_text(rate_of(baseline.input, before)), count_text(rate_of(input, after)),
-             change_text(rate_of(baseline.input, before), rate_of(input, after)));
+  out += row(input.job.model.dims.contains("seq") ? "tokens/s" : "samples/s", count_text(rate_of(baseline.input, before)),
+             count_text(rate_of(input, after)), change_text(rate_of(baseline.input, before), rate_of(input, after)));
   out += row("plan", baseline.result->best_family, result.best_family);
   out += row("workers", text(before.world_size()), text(after.world_size()));
   out += row("fullest rank", memory_text(baseline.input, before), memory_text(input, after));
@@ -67,7 +68,8 @@ std::string comparison(const PlanInput& input, const plan::SearchResult& result,
     for (const auto& [name, seconds] : plan->predicted->parts)
       if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   for (const std::string& name : names)
-    out += row(name, time_text(part_of(before, name)), time_text(part_of(after, name)), change_text(part_of(before, name), part_of(after, name)));
+    out += row(name, time_text(part_of(before, name)), time_text(part_of(after, name)),
+               change_text(part_of(before, name), part_of(after, name)));
   return out;
 }
 

@@ -14,7 +14,7 @@ namespace tessera::cli {
 struct Baseline {
   PlanInput input;
   std::optional<plan::SearchResult> result;
-  std::string refusal;          // why no plan fits; empty with a result
+  std::string refusal;  // why no plan fits; empty with a result
 };
 // Throws invalid_config when the source has no --set, and what reading throws.
 Baseline plan_baseline(const PlanSource& source, const plan::SearchOptions& options);

@@ -52,7 +52,8 @@ std::vector<std::string> warnings_of(const galvatron::Plan& plan) {
   const int samples = plan.global_batch / plan.chunks;
   for (const galvatron::Strategy& layer : plan.layers)
     if (samples % layer.dp != 0)
-      return {text("micro-batches of ", samples, " samples do not divide by dp", layer.dp, ": Galvatron's formulas leave ", samples % layer.dp, " of them out")};
+      return {text("micro-batches of ", samples, " samples do not divide by dp", layer.dp, ": Galvatron's formulas leave ",
+                   samples % layer.dp, " of them out")};
   return {};
 }
 
@@ -68,7 +69,8 @@ nlohmann::ordered_json json_of(const galvatron::Inputs& inputs, const Answer& an
                                 {"choices", answer.result.choices},
                                 {"examined", answer.result.examined}};
   out["plan"] = nlohmann::ordered_json::parse(galvatron::to_config(inputs, plan));
-  for (const Run& run : runs_of(plan, 0, plan.layers.size())) out["layers"].push_back({{"first", run.first}, {"last", run.last}, {"strategy", to_text(run.strategy)}});
+  for (const Run& run : runs_of(plan, 0, plan.layers.size()))
+    out["layers"].push_back({{"first", run.first}, {"last", run.last}, {"strategy", to_text(run.strategy)}});
   out["embedding"] = to_text(plan.embedding);
   if (plan.counted_split > 0) out["counted_split"] = plan.counted_split;
   if (const auto warnings = warnings_of(plan); !warnings.empty()) out["warnings"] = warnings;
@@ -78,9 +80,10 @@ nlohmann::ordered_json json_of(const galvatron::Inputs& inputs, const Answer& an
 void print_table(const galvatron::Inputs& inputs, const Answer& answer) {
   const galvatron::Plan& plan = answer.result.plan;
   const galvatron::Settings& settings = inputs.settings;
-  std::printf("%s on %d devices of %d GB, sequence length %d, by Galvatron's cost model\n\n", settings.model.c_str(), settings.devices(), settings.memory_gb, settings.seq);
-  std::printf("step        %.4f s for a batch of %d in %d micro-batches (%.2f samples/s)\n", answer.result.price.step.value, plan.global_batch, plan.chunks,
-              plan.global_batch / answer.result.price.step.value);
+  std::printf("%s on %d devices of %d GB, sequence length %d, by Galvatron's cost model\n\n", settings.model.c_str(), settings.devices(),
+              settings.memory_gb, settings.seq);
+  std::printf("step        %.4f s for a batch of %d in %d micro-batches (%.2f samples/s)\n", answer.result.price.step.value,
+              plan.global_batch, plan.chunks, plan.global_batch / answer.result.price.step.value);
   std::printf("embedding   %s\n\n%5s  %-9s %-32s %12s\n", to_text(plan.embedding).c_str(), "stage", "layers", "strategy", "memory");
   std::size_t from = 0;
   for (std::size_t stage = 0; stage < plan.division.size(); ++stage) {
@@ -89,34 +92,42 @@ void print_table(const galvatron::Inputs& inputs, const Answer& answer) {
     for (const Run& run : runs_of(plan, from, to)) {
       const std::string layers = run.first == run.last ? std::to_string(run.first) : text(run.first, '-', run.last);
       const std::string memory = first ? text(answer.result.price.memory_mb[stage], " MB") : "";
-      std::printf("%5s  %-9s %-32s %12s\n", first ? std::to_string(stage).c_str() : "", layers.c_str(), to_text(run.strategy).c_str(), memory.c_str());
+      std::printf("%5s  %-9s %-32s %12s\n", first ? std::to_string(stage).c_str() : "", layers.c_str(), to_text(run.strategy).c_str(),
+                  memory.c_str());
       first = false;
     }
     from = to;
   }
   if (const Seconds relayout = galvatron::relayout_time(inputs, plan); relayout.value > 0)
-    std::printf("\nleft out of the step, as Galvatron does: %s for activations between layers of different splits\n", to_text(relayout).c_str());
+    std::printf("\nleft out of the step, as Galvatron does: %s for activations between layers of different splits\n",
+                to_text(relayout).c_str());
   for (const std::string& warning : warnings_of(plan)) std::printf("\nwarning: %s\n", warning.c_str());
   if (!answer.result.price.fits) std::printf("\nwarning: does not fit into %d MB\n", settings.memory_gb * 1024);
   if (answer.search.value > 0)
-    std::printf("\nfound in %s: %lld choices, of which the bound left %lld\n", to_text(answer.search).c_str(), static_cast<long long>(answer.result.choices),
-                static_cast<long long>(answer.result.examined));
+    std::printf("\nfound in %s: %lld choices, of which the bound left %lld\n", to_text(answer.search).c_str(),
+                static_cast<long long>(answer.result.choices), static_cast<long long>(answer.result.examined));
 }
 
 }  // namespace
 
 std::shared_ptr<GalvatronOptions> add_galvatron_options(CLI::App& command) {
   auto options = std::make_shared<GalvatronOptions>();
-  CLI::Option* yaml = command.add_option("--galvatron", options->yaml, "Plan Hetu-Galvatron's search problem instead; KEY=VALUE words override its YAML")->type_name("SEARCH_DIST.YAML");
-  command.add_option("--evaluate", options->evaluate, "With --galvatron: price this galvatron_config_*.json instead of searching")->needs(yaml);
-  command.add_option("--galvatron-release", options->release, "With --galvatron: whose formulas, 2.4.1 (the YAML's, default) or 2.4.0 (the package index's)")
+  CLI::Option* yaml =
+      command.add_option("--galvatron", options->yaml, "Plan Hetu-Galvatron's search problem instead; KEY=VALUE words override its YAML")
+          ->type_name("SEARCH_DIST.YAML");
+  command.add_option("--evaluate", options->evaluate, "With --galvatron: price this galvatron_config_*.json instead of searching")
+      ->needs(yaml);
+  command
+      .add_option("--galvatron-release", options->release,
+                  "With --galvatron: whose formulas, 2.4.1 (the YAML's, default) or 2.4.0 (the package index's)")
       ->check(CLI::IsMember({"2.4.0", "2.4.1"}))
       ->needs(yaml);
   return options;
 }
 
 void plan_from_galvatron(const GalvatronOptions& options, const std::vector<std::string>& overrides, const std::string& output, bool json) {
-  const galvatron::Inputs inputs = galvatron::read_inputs(options.yaml, overrides, options.release == "2.4.0" ? galvatron::Release::v2_4_0 : galvatron::Release::v2_4_1);
+  const galvatron::Inputs inputs =
+      galvatron::read_inputs(options.yaml, overrides, options.release == "2.4.0" ? galvatron::Release::v2_4_0 : galvatron::Release::v2_4_1);
   const Answer found = answer(options, inputs);
   std::filesystem::path written = output;
   if (!output.empty()) {

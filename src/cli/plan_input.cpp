@@ -14,8 +14,9 @@ void refuse_without_effect(const model::ClusterChoice& choice, const cluster::Cl
   for (std::size_t g = 0; g < std::min(before.groups.size(), after.groups.size()); ++g) {
     const bool nodes = local && before.groups[g].nodes != after.groups[g].nodes;
     if (nodes || before.groups[g].devices_per_node != after.groups[g].devices_per_node)
-      throw Error(ErrorCode::invalid_config, text("--set cluster.", nodes ? "nodes" : "devices_per_node", ": the YAML's cluster says how many workers there are"), choice.where,
-                  local ? "cluster.local.devices=N" : "cluster.lab.hosts=N");
+      throw Error(ErrorCode::invalid_config,
+                  text("--set cluster.", nodes ? "nodes" : "devices_per_node", ": the YAML's cluster says how many workers there are"),
+                  choice.where, local ? "cluster.local.devices=N" : "cluster.lab.hosts=N");
   }
 }
 
@@ -29,8 +30,10 @@ std::string precision_note(const PlanInput& input) {
   if (input.job.train.precision != model::Precision::f32 || (train && train->is_map() && train->has("precision"))) return {};
   for (const model::Precision precision : {model::Precision::bf16, model::Precision::f16})
     if (std::any_of(input.cluster.groups.begin(), input.cluster.groups.end(), [](const auto& group) { return !group.device.is_cpu(); }) &&
-        std::all_of(input.cluster.groups.begin(), input.cluster.groups.end(), [&](const auto& group) { return group.device.is_cpu() || group.device.has(precision); }))
-      return text("note: planned in fp32, as train.precision says nothing; these devices are faster in ", model::name_of(precision), ": --set train.precision=", model::name_of(precision), "\n");
+        std::all_of(input.cluster.groups.begin(), input.cluster.groups.end(),
+                    [&](const auto& group) { return group.device.is_cpu() || group.device.has(precision); }))
+      return text("note: planned in fp32, as train.precision says nothing; these devices are faster in ", model::name_of(precision),
+                  ": --set train.precision=", model::name_of(precision), "\n");
   return {};
 }
 
@@ -38,14 +41,16 @@ std::string precision_note(const PlanInput& input) {
 // accelerators alone.
 bool left_out(const cluster::ClusterSpec& cluster, model::Precision precision, const cluster::ResourceGroup& group) {
   return group.device.is_cpu() && precision != model::Precision::f32 &&
-         std::any_of(cluster.groups.begin(), cluster.groups.end(), [&](const auto& other) { return !other.device.is_cpu() && other.device.has(precision); });
+         std::any_of(cluster.groups.begin(), cluster.groups.end(),
+                     [&](const auto& other) { return !other.device.is_cpu() && other.device.has(precision); });
 }
 
 std::string notes(const PlanInput& input, const cluster::ClusterSpec& whole) {
   std::string out;
   if (input.cluster.groups.size() < whole.groups.size())
     for (const cluster::ResourceGroup& group : whole.groups)
-      if (left_out(whole, input.job.train.precision, group)) out += text("note: the CPUs of ", group.name, " are left out beside accelerators\n");
+      if (left_out(whole, input.job.train.precision, group))
+        out += text("note: the CPUs of ", group.name, " are left out beside accelerators\n");
   return out + precision_note(input);
 }
 

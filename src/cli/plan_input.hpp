@@ -14,9 +14,9 @@ namespace tessera::cli {
 // As the command line has it; empty where nothing was said.
 struct PlanSource {
   std::filesystem::path yaml;
-  std::filesystem::path cluster;          // takes the place of the YAML's cluster
+  std::filesystem::path cluster;  // takes the place of the YAML's cluster
   std::filesystem::path profile;
-  std::vector<std::string> overrides;     // of the YAML; "cluster.KEY=VALUE" of the cluster
+  std::vector<std::string> overrides;  // of the YAML; "cluster.KEY=VALUE" of the cluster
 };
 
 struct PlanInput {
@@ -31,7 +31,8 @@ PlanInput read_plan_input(const PlanSource& source, std::string* said = nullptr)
 
 // Of --set in the help of both commands.
 inline constexpr const char* kSetHelp =
-    "Override a key of the YAML, or with cluster.KEY=VALUE a what-if of the cluster: cluster.nodes=x2, cluster.memory=x0.5, cluster.link=tcp-10g, "
+    "Override a key of the YAML, or with cluster.KEY=VALUE a what-if of the cluster: cluster.nodes=x2, cluster.memory=x0.5, "
+    "cluster.link=tcp-10g, "
     "cluster.groups.0.network.bandwidth=100 Gbit/s (repeatable)";
 
 }  // namespace tessera::cli

@@ -77,7 +77,8 @@ Json mosaic_of(const PlanInput& input, const plan::Plan& plan) {
     for (const RankFold& fold : folds) cells.push_back(share_text(plan.stages[row.stage], *row.strategy, fold.ranks));
     std::int64_t parameters = 0;
     for (int b = row.first; b < row.last; ++b) parameters += blocks[b].spec->parameter_count();
-    rows.push_back({{"label", row.first + 1 == row.last ? blocks[row.first].name() : text(blocks[row.first].name(), " … ", blocks[row.last - 1].name())},
+    rows.push_back({{"label", row.first + 1 == row.last ? blocks[row.first].name()
+                                                        : text(blocks[row.first].name(), " … ", blocks[row.last - 1].name())},
                     {"blocks", row.last - row.first},
                     {"parameters", count_text(static_cast<double>(parameters))},
                     {"stage", row.stage},
@@ -100,7 +101,8 @@ Json memory_of(const PlanInput& input, const plan::Plan& plan) {
     const auto fuller = [&](int a, int b) { return plan.predicted->memory[a] < plan.predicted->memory[b]; };
     const int rank = *std::max_element(fold.ranks.begin(), fold.ranks.end(), fuller);
     Json parts = Json::array();
-    for (const auto& [name, bytes] : plan::memory_parts(plan, rank, input.job.model, input.job.train, input.cluster, input.profile)) parts.push_back({name, bytes.value});
+    for (const auto& [name, bytes] : plan::memory_parts(plan, rank, input.job.model, input.job.train, input.cluster, input.profile))
+      parts.push_back({name, bytes.value});
     rows.push_back({{"label", fold.label},
                     {"place", fold.place},
                     {"count", fold.ranks.size()},
@@ -117,7 +119,8 @@ Json candidate_json(const plan::Candidate& candidate, const cluster::ClusterSpec
   const int rank = static_cast<int>(std::max_element(memory.begin(), memory.end()) - memory.begin());
   return {{"family", candidate.family},
           {"workers", candidate.plan.world_size()},
-          {"detail", text(to_text(candidate.plan.stages.front().runs.front().strategy), "; ", candidate.plan.micro_batches, candidate.plan.micro_batches == 1 ? " micro-batch, " : " micro-batches, ", candidate.plan.schedule_text())},
+          {"detail", text(to_text(candidate.plan.stages.front().runs.front().strategy), "; ", candidate.plan.micro_batches,
+                          candidate.plan.micro_batches == 1 ? " micro-batch, " : " micro-batches, ", candidate.plan.schedule_text())},
           {"step", candidate.plan.predicted->step.value},
           {"bytes", memory[rank].value},
           {"limit", plan::memory_limit(candidate.plan, cluster, rank).value},
@@ -135,7 +138,11 @@ Json candidates_of(const plan::SearchResult& result, const cluster::ClusterSpec&
 Json front_of(const plan::SearchResult& result) {
   Json out = Json::array();
   for (const plan::FrontPoint& point : result.front)
-    out.push_back({{"family", point.family}, {"detail", point.detail}, {"step", point.step.value}, {"bytes", point.memory.value}, {"limit", point.limit.value}});
+    out.push_back({{"family", point.family},
+                   {"detail", point.detail},
+                   {"step", point.step.value},
+                   {"bytes", point.memory.value},
+                   {"limit", point.limit.value}});
   return out;
 }
 
@@ -155,37 +162,36 @@ Json facts_of(const PlanInput& input, const plan::SearchResult& result) {
   const double step = plan.predicted->step.value;
   std::int64_t tokens = plan.global_batch;
   if (input.job.model.dims.contains("seq")) tokens *= input.job.model.dim("seq");
-  return {{"model", text(input.job.model.arch, ", ", count_text(static_cast<double>(input.job.model.parameter_count())), " parameters in ", input.job.model.block_count(), " blocks")},
-          {"cluster", input.cluster.name},
-          {"devices", devices_text(plan, input.cluster)},
-          {"workers", plan.world_size()},
-          {"family", result.best_family},
-          {"strategy", to_text(plan.stages.front().runs.front().strategy)},
-          {"stages", plan.stages.size()},
-          {"schedule", plan.schedule_text()},
-          {"micro_batches", plan.micro_batches},
-          {"micro_batch", plan.micro_batch_text()},
-          {"global_batch", plan.global_batch},
-          {"precision", model::name_of(plan.precision)},
-          {"step", step},
-          {"tokens", text(count_text(static_cast<double>(tokens) / step), input.job.model.dims.contains("seq") ? " tokens/s" : " samples/s")},
-          {"bubble", plan.predicted->bubble},
-          {"utilization", plan::utilization(plan, input.job.model, input.cluster, plan.predicted->step)},
-          {"considered", result.considered},
-          {"measured", !input.profile.blocks.empty()}};
+  return {
+      {"model", text(input.job.model.arch, ", ", count_text(static_cast<double>(input.job.model.parameter_count())), " parameters in ",
+                     input.job.model.block_count(), " blocks")},
+      {"cluster", input.cluster.name},
+      {"devices", devices_text(plan, input.cluster)},
+      {"workers", plan.world_size()},
+      {"family", result.best_family},
+      {"strategy", to_text(plan.stages.front().runs.front().strategy)},
+      {"stages", plan.stages.size()},
+      {"schedule", plan.schedule_text()},
+      {"micro_batches", plan.micro_batches},
+      {"micro_batch", plan.micro_batch_text()},
+      {"global_batch", plan.global_batch},
+      {"precision", model::name_of(plan.precision)},
+      {"step", step},
+      {"tokens", text(count_text(static_cast<double>(tokens) / step), input.job.model.dims.contains("seq") ? " tokens/s" : " samples/s")},
+      {"bubble", plan.predicted->bubble},
+      {"utilization", plan::utilization(plan, input.job.model, input.cluster, plan.predicted->step)},
+      {"considered", result.considered},
+      {"measured", !input.profile.blocks.empty()}};
 }
 
 }  // namespace
 
 std::string plan_report(const PlanInput& input, const plan::SearchResult& result) {
   const plan::Plan& plan = result.best;
-  const Json data = {{"facts", facts_of(input, result)},
-                     {"mosaic", mosaic_of(input, plan)},
-                     {"timeline", timeline_of(input, plan)},
-                     {"parts", parts_of(*plan.predicted)},
-                     {"memory", memory_of(input, plan)},
-                     {"candidates", candidates_of(result, input.cluster)},
-                     {"front", front_of(result)}};
+  const Json data = {
+      {"facts", facts_of(input, result)},   {"mosaic", mosaic_of(input, plan)}, {"timeline", timeline_of(input, plan)},
+      {"parts", parts_of(*plan.predicted)}, {"memory", memory_of(input, plan)}, {"candidates", candidates_of(result, input.cluster)},
+      {"front", front_of(result)}};
   return report_page("Plan of " + input.job.name, plan::explain(result, input.job.model, input.cluster), data);
 }
 

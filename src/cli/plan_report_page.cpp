@@ -102,7 +102,8 @@ pre { overflow-x: auto; font: 12px/1.4 ui-monospace, "DejaVu Sans Mono", monospa
 )page";
 
 void replace_all(std::string& page, const std::string& mark, const std::string& content) {
-  for (std::size_t at = page.find(mark); at != std::string::npos; at = page.find(mark, at + content.size())) page.replace(at, mark.size(), content);
+  for (std::size_t at = page.find(mark); at != std::string::npos; at = page.find(mark, at + content.size()))
+    page.replace(at, mark.size(), content);
 }
 
 }  // namespace

@@ -13,8 +13,8 @@ namespace tessera::cli {
 // Ranks that the page shows as one: consecutive, on the same stages.
 struct RankFold {
   std::vector<int> ranks;
-  std::string label;      // "rank 3", "ranks 0 to 7"
-  std::string place;      // "a100, node 0"
+  std::string label;  // "rank 3", "ranks 0 to 7"
+  std::string place;  // "a100, node 0"
 };
 // At most `most` folds where the plan allows it: each rank alone, or those of a node, or those of a stage.
 std::vector<RankFold> fold_ranks(const plan::Plan& plan, const cluster::ClusterSpec& cluster, std::size_t most);

@@ -22,10 +22,11 @@ constexpr std::int64_t kSteady = 4;
 
 struct Kind {
   const char* name;
-  int lane;   // 0 computation, 1 messages, 2 collectives
+  int lane;  // 0 computation, 1 messages, 2 collectives
 };
-constexpr std::array<Kind, 9> kKinds = {Kind{"forward", 0}, {"backward", 0}, {"backward input", 0}, {"backward weight", 0}, {"optimizer step", 0},
-                                        {"send", 1}, {"receive", 1}, {"reduce", 2}, {"gather parameters", 2}};
+constexpr std::array<Kind, 9> kKinds = {Kind{"forward", 0},     {"backward", 0},       {"backward input", 0},
+                                        {"backward weight", 0}, {"optimizer step", 0}, {"send", 1},
+                                        {"receive", 1},         {"reduce", 2},         {"gather parameters", 2}};
 
 int kind_of(Op op) {
   switch (op) {
@@ -47,22 +48,23 @@ struct Piece {
   double begin;
   double end;
   int kind;
-  int micro_batch;   // -1 for none, and where several were joined
+  int micro_batch;  // -1 for none, and where several were joined
 };
 
 struct Row {
   RankFold fold;
-  std::vector<Piece> pieces;   // by begin
+  std::vector<Piece> pieces;  // by begin
 };
 
 // Neighbours of one kind that are too short to be seen become one.
 std::vector<Piece> joined(const std::vector<Piece>& pieces, double shortest) {
-  std::map<int, std::size_t> open;   // by lane, the last piece
+  std::map<int, std::size_t> open;  // by lane, the last piece
   std::vector<Piece> out;
   for (const Piece& piece : pieces) {
     const int lane = kKinds[piece.kind].lane;
     const auto last = open.find(lane);
-    if (last != open.end() && out[last->second].kind == piece.kind && piece.end - piece.begin < shortest && piece.begin - out[last->second].end < shortest) {
+    if (last != open.end() && out[last->second].kind == piece.kind && piece.end - piece.begin < shortest &&
+        piece.begin - out[last->second].end < shortest) {
       out[last->second].end = std::max(out[last->second].end, piece.end);
       out[last->second].micro_batch = -1;
       continue;
@@ -112,7 +114,8 @@ std::vector<Row> rows_of(const plan::Plan& plan, const cluster::ClusterSpec& clu
     return rows;
   }
   for (RankFold& fold : fold_ranks(plan, cluster, 1)) rows.push_back({std::move(fold), {}});
-  for (Row& row : rows) row.fold.label = text("rank ", row.fold.ranks.front(), row.fold.ranks.size() > 1 ? text(", one of ", row.fold.ranks.size()) : "");
+  for (Row& row : rows)
+    row.fold.label = text("rank ", row.fold.ranks.front(), row.fold.ranks.size() > 1 ? text(", one of ", row.fold.ranks.size()) : "");
   return rows;
 }
 
@@ -128,19 +131,22 @@ Json timeline_of(const PlanInput& input, const plan::Plan& plan) {
   for (const program::Program& program : programs) program_of[program.rank] = &program;
   for (Row& row : rows) {
     const int rank = row.fold.ranks.front();
-    const auto same = std::find_if(programs.begin(), programs.end(), [&](const program::Program& program) { return stages[program.rank] == stages[rank]; });
+    const auto same = std::find_if(programs.begin(), programs.end(),
+                                   [&](const program::Program& program) { return stages[program.rank] == stages[rank]; });
     shown[program_of.contains(rank) ? rank : same->rank].push_back(&row);
   }
   for (const sim::Span& span : result.spans) {
     const program::Instruction& instruction = program_of.at(span.rank)->instructions[span.instruction];
     if (const auto found = shown.find(span.rank); found != shown.end())
-      for (Row* row : found->second) row->pieces.push_back({span.begin.value, span.end.value, kind_of(instruction.op), instruction.micro_batch});
+      for (Row* row : found->second)
+        row->pieces.push_back({span.begin.value, span.end.value, kind_of(instruction.op), instruction.micro_batch});
   }
   const double step = result.step.value;
   const auto [from, to] = steady(rows, plan.micro_batches, plan.stages.size());
   Json kinds = Json::array();
   for (const Kind& kind : kKinds) kinds.push_back({kind.name, kind.lane});
-  Json out = {{"step", step}, {"bubble", result.bubble}, {"exposed", result.exposed}, {"kinds", kinds}, {"cut", {from / step, to / step}}, {"rows", Json::array()}};
+  Json out = {{"step", step},   {"bubble", result.bubble},         {"exposed", result.exposed},
+              {"kinds", kinds}, {"cut", {from / step, to / step}}, {"rows", Json::array()}};
   for (const Row& row : rows) {
     Json shown_row = json_of(row, from, to, step);
     const sim::RankResult& of_rank = result.ranks[row.fold.ranks.front()];
@@ -180,7 +186,8 @@ std::vector<RankFold> fold_ranks(const plan::Plan& plan, const cluster::ClusterS
     const plan::RankPlace& last = plan.ranks[fold.ranks.back()];
     fold.label = fold.ranks.size() == 1 ? text("rank ", fold.ranks.front()) : text("ranks ", fold.ranks.front(), "–", fold.ranks.back());
     fold.place = cluster.groups[first.group].name;
-    if (cluster.groups[first.group].nodes > 1) fold.place += first.node == last.node ? text(", node ", first.node) : text(", nodes ", first.node, "–", last.node);
+    if (cluster.groups[first.group].nodes > 1)
+      fold.place += first.node == last.node ? text(", node ", first.node) : text(", nodes ", first.node, "–", last.node);
   }
   return folds;
 }

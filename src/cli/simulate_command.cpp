@@ -30,9 +30,11 @@ void print_table(const sim::Result& result, const plan::Plan& plan, const PlanIn
   const model::JobSpec& job = input.job;
   const bool tokens = job.model.dim("vocab") > 0;
   const double each = static_cast<double>(plan.global_batch * (tokens ? job.model.dim("seq") : 1));
-  std::printf("step %s, %s %s/s, model FLOPs utilization %.1f %%\n", to_text(result.step).c_str(), count_text(each / result.step.value).c_str(), tokens ? "tokens" : "samples",
+  std::printf("step %s, %s %s/s, model FLOPs utilization %.1f %%\n", to_text(result.step).c_str(),
+              count_text(each / result.step.value).c_str(), tokens ? "tokens" : "samples",
               100 * plan::utilization(plan, job.model, input.cluster, result.step));
-  std::printf("of all ranks' time: computing %.1f %%, exposed communication %.1f %%, idle %.1f %%\n\n", 100 * result.utilization, 100 * result.exposed, 100 * result.bubble);
+  std::printf("of all ranks' time: computing %.1f %%, exposed communication %.1f %%, idle %.1f %%\n\n", 100 * result.utilization,
+              100 * result.exposed, 100 * result.bubble);
   std::printf("%6s %8s %12s %14s %12s %12s\n", "rank", "stage", "computing", "communicating", "idle", "memory");
   constexpr std::size_t kMostRows = 32;
   std::vector<std::string> stages_of(plan.ranks.size());
@@ -40,7 +42,8 @@ void print_table(const sim::Result& result, const plan::Plan& plan, const PlanIn
     for (int rank : plan.stages[s].ranks) stages_of[rank] += text(stages_of[rank].empty() ? "" : ",", s);
   for (std::size_t r = 0; r < std::min(kMostRows, result.ranks.size()); ++r) {
     const sim::RankResult& rank = result.ranks[r];
-    std::printf("%6zu %8s %12s %14s %12s %12s\n", r, stages_of[r].c_str(), to_text(rank.busy).c_str(), to_text(rank.exposed).c_str(), to_text(rank.idle).c_str(), to_text(rank.peak_memory).c_str());
+    std::printf("%6zu %8s %12s %14s %12s %12s\n", r, stages_of[r].c_str(), to_text(rank.busy).c_str(), to_text(rank.exposed).c_str(),
+                to_text(rank.idle).c_str(), to_text(rank.peak_memory).c_str());
   }
   if (result.ranks.size() > kMostRows) std::printf("... and %zu more ranks; --json has all\n", result.ranks.size() - kMostRows);
 }
@@ -48,7 +51,10 @@ void print_table(const sim::Result& result, const plan::Plan& plan, const PlanIn
 nlohmann::ordered_json json_of(const sim::Result& result, double utilization, const std::optional<plan::Prediction>& prediction) {
   nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
   for (const sim::RankResult& rank : result.ranks)
-    ranks.push_back({{"busy_seconds", rank.busy.value}, {"exposed_communication_seconds", rank.exposed.value}, {"idle_seconds", rank.idle.value}, {"memory_bytes", rank.peak_memory.value}});
+    ranks.push_back({{"busy_seconds", rank.busy.value},
+                     {"exposed_communication_seconds", rank.exposed.value},
+                     {"idle_seconds", rank.idle.value},
+                     {"memory_bytes", rank.peak_memory.value}});
   nlohmann::ordered_json out = {{"step_seconds", result.step.value}};
   if (prediction) out["predicted_seconds"] = prediction->step.value;
   out["model_flops_utilization"] = utilization;
@@ -91,7 +97,8 @@ void simulate(const SimulateOptions& options) {
   }
   print_table(result, plan, input);
   if (simulation.programs.size() < result.ranks.size())
-    std::printf("\n%zu rank%s for all %zu: the others do the same at the same time\n", simulation.programs.size(), simulation.programs.size() == 1 ? " stands" : "s stand", result.ranks.size());
+    std::printf("\n%zu rank%s for all %zu: the others do the same at the same time\n", simulation.programs.size(),
+                simulation.programs.size() == 1 ? " stands" : "s stand", result.ranks.size());
   if (prediction) std::printf("\nthe cost model predicts %s\n", to_text(prediction->step).c_str());
   if (!options.trace.empty()) std::printf("trace written to %s; open it in ui.perfetto.dev or chrome://tracing\n", options.trace.c_str());
 }

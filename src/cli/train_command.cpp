@@ -1,8 +1,8 @@
 #include "cli/train_command.hpp"
 
+#include <unistd.h>
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <unistd.h>
 
 #include "base/file_system.hpp"
 #include "cli/commands.hpp"
@@ -43,8 +43,8 @@ void print_choice(const ChosenPlan& chosen, const model::JobSpec& job) {
   const plan::Plan& plan = chosen.plan;
   const plan::Strategy& strategy = plan.stages.front().runs.front().strategy;
   std::fprintf(stderr, "plan: %d worker%s of %s, dp %d x pp %zu x tp %d, %lld micro-batch%s of %s, %s, zero %d, recompute %s\n",
-               plan.world_size(), plan.world_size() == 1 ? "" : "s", plan.threads_text().c_str(), strategy.dp,
-               plan.stages.size(), strategy.tp, static_cast<long long>(plan.micro_batches), plan.micro_batches == 1 ? "" : "es",
+               plan.world_size(), plan.world_size() == 1 ? "" : "s", plan.threads_text().c_str(), strategy.dp, plan.stages.size(),
+               strategy.tp, static_cast<long long>(plan.micro_batches), plan.micro_batches == 1 ? "" : "es",
                plan.micro_batch_text().c_str(), plan.schedule_text().c_str(), strategy.zero, model::name_of(strategy.recompute));
   if (plan.predicted)
     std::fprintf(stderr, "predicted: %s a step, %s tokens/s, %s in the largest worker\n", to_text(plan.predicted->step).c_str(),
@@ -56,22 +56,27 @@ void train(const TrainOptions& options) {
   model::JobSpec job = model::read_job(options.yaml, options.overrides);
   const std::filesystem::path run = run_folder(job.name);
   // Before anything is computed: a run that exists is not touched unless the user says so.
-  observe::prepare_run(run, options.resume ? observe::IfExists::resume : options.overwrite ? observe::IfExists::replace : observe::IfExists::refuse);
+  observe::prepare_run(run, options.resume      ? observe::IfExists::resume
+                            : options.overwrite ? observe::IfExists::replace
+                                                : observe::IfExists::refuse);
   const cluster::ClusterSpec cluster = cluster::resolve(job.cluster);
-  std::fprintf(stderr, "model: %s parameters in %d blocks\n", count_text(static_cast<double>(job.model.parameter_count())).c_str(), job.model.block_count());
+  std::fprintf(stderr, "model: %s parameters in %d blocks\n", count_text(static_cast<double>(job.model.parameter_count())).c_str(),
+               job.model.block_count());
   prepare_data(job, run);
   const ChosenPlan chosen = choose_plan(options.yaml, options.overrides, job, cluster, plan_file_of(options, run), options.measure);
   print_choice(chosen, job);
   write_whole(real_file_system(), run / "train.yaml", job.resolved_yaml);
   write_whole(real_file_system(), run / "plan.json", plan::to_json(chosen.plan));
   write_whole(real_file_system(), run / "cluster.yaml", cluster::to_yaml(cluster));
-  std::vector<std::string> arguments = {"train", (run / "train.yaml").string(), "--plan", (run / "plan.json").string(), "--cluster",
-                                        (run / "cluster.yaml").string(), "--run", run.string()};
+  std::vector<std::string> arguments = {"train",     (run / "train.yaml").string(),   "--plan", (run / "plan.json").string(),
+                                        "--cluster", (run / "cluster.yaml").string(), "--run",  run.string()};
   // The resolved file lies in the run's folder; a path relative to the user's file must still be found.
-  if (job.data.source != "synthetic") arguments.insert(arguments.end(), {"--set", "data.source=" + std::filesystem::absolute(job.data.source).string()});
+  if (job.data.source != "synthetic")
+    arguments.insert(arguments.end(), {"--set", "data.source=" + std::filesystem::absolute(job.data.source).string()});
   if (!job.data.tokenizer.file.empty())
     arguments.insert(arguments.end(), {"--set", "data.tokenizer.file=" + std::filesystem::absolute(job.data.tokenizer.file).string()});
-  if (!job.train.init.empty()) arguments.insert(arguments.end(), {"--set", "train.init=" + std::filesystem::absolute(job.train.init).string()});
+  if (!job.train.init.empty())
+    arguments.insert(arguments.end(), {"--set", "train.init=" + std::filesystem::absolute(job.train.init).string()});
   if (options.resume) arguments.push_back("--resume");
   if (options.json) arguments.push_back("--json");
   control::LaunchOptions launch;
@@ -81,7 +86,8 @@ void train(const TrainOptions& options) {
   if (stopped) {
     std::fprintf(stderr, "stopped; go on with: %s train %s --resume\n", typed_command().c_str(), options.yaml.c_str());
   } else {
-    std::fprintf(stderr, "%s is complete. Let it write:\n  %s generate %s --prompt \"...\"\n", run.c_str(), typed_command().c_str(), run.c_str());
+    std::fprintf(stderr, "%s is complete. Let it write:\n  %s generate %s --prompt \"...\"\n", run.c_str(), typed_command().c_str(),
+                 run.c_str());
   }
 }
 
@@ -136,7 +142,8 @@ void add_train_command(CLI::App& app) {
   auto options = std::make_shared<TrainOptions>();
   command->add_option("train_yaml", options->yaml, "What to train")->required();
   command->add_option("--plan", options->plan, "Use this plan file instead of choosing one");
-  command->add_flag("--resume", options->resume, "Go on from the run's newest checkpoint, under the same plan unless --plan or --set parallel... says otherwise");
+  command->add_flag("--resume", options->resume,
+                    "Go on from the run's newest checkpoint, under the same plan unless --plan or --set parallel... says otherwise");
   command->add_flag("--overwrite", options->overwrite, "Replace a run of the same name");
   command->add_option("--set", options->overrides, "Override a key: train.steps=50 (repeatable)")->type_name("KEY=VALUE");
   command->add_flag("!--no-measure", options->measure, "Choose the plan from the built-in cost model, without measuring this host first");

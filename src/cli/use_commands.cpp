@@ -33,7 +33,9 @@ void add_worker_command(CLI::App& app) {
   command->add_flag("--resume", options->resume, "Go on from the run's newest checkpoint");
   command->callback([options, command] {
     std::vector<std::string> arguments = {"train", options->yaml, "--plan", options->plan};
-    arguments.insert(arguments.end(), {"--run", options->run.empty() ? run_folder(model::read_job(options->yaml, options->overrides).name).string() : options->run});
+    arguments.insert(
+        arguments.end(),
+        {"--run", options->run.empty() ? run_folder(model::read_job(options->yaml, options->overrides).name).string() : options->run});
     append_option(arguments, *command, "--rank", options->rank);
     append_option(arguments, *command, "--world", options->world);
     append_option(arguments, *command, "--rendezvous", options->rendezvous);
@@ -100,7 +102,8 @@ void add_export_command(CLI::App& app) {
   command->add_option("--to", options->to, "The format and the folder: hf DIR")->required()->expected(2)->type_name("FORMAT DIR");
   command->callback([options] {
     if (options->to[0] != "hf")
-      throw Error(ErrorCode::invalid_config, "unknown export format '" + options->to[0] + "'", {}, "hf (a folder for Hugging Face transformers)");
+      throw Error(ErrorCode::invalid_config, "unknown export format '" + options->to[0] + "'", {},
+                  "hf (a folder for Hugging Face transformers)");
     become_worker({"export", options->run, "--to", options->to[1]});
   });
 }

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <limits>
 #include <cstdlib>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/file_system.hpp"
-#include "cli/commands.hpp"
 #include "base/temporary_folder.hpp"
+#include "cli/commands.hpp"
 #include "cli/train_command.hpp"
 #include "cli/workers.hpp"
 #include "observe/metrics.hpp"
@@ -32,13 +32,16 @@ struct Side {
 };
 
 // Trains a few steps under `plan` in a folder of its own.
-Side run_side(const VerifyOptions& options, const cluster::ClusterSpec& cluster, const plan::Plan& plan, const std::filesystem::path& folder) {
+Side run_side(const VerifyOptions& options, const cluster::ClusterSpec& cluster, const plan::Plan& plan,
+              const std::filesystem::path& folder) {
   real_file_system().create_directories(folder);
   const std::filesystem::path plan_file = folder / "plan.json";
   write_whole(real_file_system(), plan_file, plan::to_json(plan));
   write_whole(real_file_system(), folder / "cluster.yaml", cluster::to_yaml(cluster));
   const Side side{{}, folder / "gradients"};
-  std::vector<std::string> arguments = {"train", options.yaml, "--plan", plan_file.string(), "--cluster", (folder / "cluster.yaml").string(), "--run", folder.string(), "--json", "--quiet"};
+  std::vector<std::string> arguments = {
+      "train", options.yaml,    "--plan", plan_file.string(), "--cluster", (folder / "cluster.yaml").string(),
+      "--run", folder.string(), "--json", "--quiet"};
   for (const auto& setting : options.overrides) arguments.insert(arguments.end(), {"--set", setting});
   arguments.insert(arguments.end(), {"--stop-after", std::to_string(options.steps), "--gradients", side.gradients.string()});
   control::run_workers(worker_commands(arguments, plan.ranks, cluster), {});
@@ -64,14 +67,17 @@ double relative(double a, double b) { return std::abs(a - b) / std::max(1e-30, s
 void verify(const VerifyOptions& options) {
   const model::JobSpec job = model::read_job(options.yaml, options.overrides);
   const cluster::ClusterSpec cluster = cluster::resolve(job.cluster);
-  const std::optional<std::filesystem::path> file = options.plan.empty() ? std::nullopt : std::optional<std::filesystem::path>(options.plan);
+  const std::optional<std::filesystem::path> file =
+      options.plan.empty() ? std::nullopt : std::optional<std::filesystem::path>(options.plan);
   const plan::Plan plan = choose_plan(options.yaml, options.overrides, job, cluster, file, false).plan;
   const double tolerance = options.tolerance > 0 ? options.tolerance : plan.precision == model::Precision::f32 ? 1e-4 : 2e-2;
   const TemporaryFolder scratch;
   const Side ours = run_side(options, cluster, plan, scratch.path() / "plan");
   const Side one = run_side(options, cluster, one_device(plan, job), scratch.path() / "one");
   const std::filesystem::path report = scratch.path() / "gradients.json";
-  control::run_workers(worker_commands({"compare", ours.gradients.string(), one.gradients.string(), "--output", report.string()}, {plan.ranks.front()}, cluster), {});
+  control::run_workers(worker_commands({"compare", ours.gradients.string(), one.gradients.string(), "--output", report.string()},
+                                       {plan.ranks.front()}, cluster),
+                       {});
   const auto gradients = nlohmann::ordered_json::parse(read_whole(report));
   double worst_loss = 0;
   double worst_norm = 0;
@@ -86,13 +92,21 @@ void verify(const VerifyOptions& options) {
   const bool same_length = ours.metrics.size() == one.metrics.size() && !one.metrics.empty();
   const bool agrees = same_length && worst_loss <= tolerance && worst_norm <= 10 * tolerance;
   if (options.json) {
-    const nlohmann::ordered_json out = {{"agrees", agrees}, {"steps", one.metrics.size()}, {"worst_loss", worst_loss}, {"worst_grad_norm", std::isnan(norms.front()) ? nlohmann::ordered_json() : nlohmann::ordered_json(worst_norm)}, {"tolerance", tolerance}, {"gradients", gradients}};
+    const nlohmann::ordered_json out = {
+        {"agrees", agrees},
+        {"steps", one.metrics.size()},
+        {"worst_loss", worst_loss},
+        {"worst_grad_norm", std::isnan(norms.front()) ? nlohmann::ordered_json() : nlohmann::ordered_json(worst_norm)},
+        {"tolerance", tolerance},
+        {"gradients", gradients}};
     std::printf("%s\n", out.dump().c_str());
   } else {
-    std::printf("%5s %14s %14s %10s   %14s %14s %10s\n", "step", "loss, plan", "one device", "differ", "norm, plan", "one device", "differ");
+    std::printf("%5s %14s %14s %10s   %14s %14s %10s\n", "step", "loss, plan", "one device", "differ", "norm, plan", "one device",
+                "differ");
     for (std::size_t i = 0; i < std::min(ours.metrics.size(), one.metrics.size()); ++i)
-      std::printf("%5lld %14.6f %14.6f %10.1e   %14.6f %14.6f %10.1e\n", static_cast<long long>(one.metrics[i].step), ours.metrics[i].loss, one.metrics[i].loss,
-                  relative(ours.metrics[i].loss, one.metrics[i].loss), norms[i], one.metrics[i].grad_norm, relative(norms[i], one.metrics[i].grad_norm));
+      std::printf("%5lld %14.6f %14.6f %10.1e   %14.6f %14.6f %10.1e\n", static_cast<long long>(one.metrics[i].step), ours.metrics[i].loss,
+                  one.metrics[i].loss, relative(ours.metrics[i].loss, one.metrics[i].loss), norms[i], one.metrics[i].grad_norm,
+                  relative(norms[i], one.metrics[i].grad_norm));
     std::printf("gradients of the last step that differ most (relative to the tensor's norm):\n");
     for (std::size_t i = 0; i < std::min<std::size_t>(5, gradients.size()); ++i)
       std::printf("  %-56s %.1e\n", gradients[i]["name"].get<std::string>().c_str(), gradients[i]["difference"].get<double>());

@@ -1,9 +1,9 @@
 #include "cli/workers.hpp"
 
+#include <unistd.h>
 #include <algorithm>
 #include <cerrno>
 #include <numeric>
-#include <unistd.h>
 
 #include "base/free_port.hpp"
 
@@ -13,7 +13,8 @@ std::vector<control::WorkerCommand> worker_commands(const std::vector<std::strin
                                                     const cluster::ClusterSpec& cluster) {
   const std::string program = control::sibling_program("tessera-worker").string();
   const std::string rendezvous = free_loopback_place();
-  const int threads = std::accumulate(places.begin(), places.end(), 0, [](int sum, const plan::RankPlace& place) { return sum + place.threads; });
+  const int threads =
+      std::accumulate(places.begin(), places.end(), 0, [](int sum, const plan::RankPlace& place) { return sum + place.threads; });
   const bool own_cores = threads <= cluster.groups.front().device.cores;
   std::vector<control::WorkerCommand> commands;
   int next_core = 0;
@@ -22,7 +23,8 @@ std::vector<control::WorkerCommand> worker_commands(const std::vector<std::strin
     command.rank = static_cast<int>(rank);
     command.arguments = {program};
     command.arguments.insert(command.arguments.end(), arguments.begin(), arguments.end());
-    command.arguments.insert(command.arguments.end(), {"--rank", std::to_string(rank), "--world", std::to_string(places.size()), "--rendezvous", rendezvous});
+    command.arguments.insert(command.arguments.end(),
+                             {"--rank", std::to_string(rank), "--world", std::to_string(places.size()), "--rendezvous", rendezvous});
     command.environment = {{"OMP_NUM_THREADS", std::to_string(places[rank].threads)}};
     if (own_cores)
       for (int thread = 0; thread < places[rank].threads; ++thread) command.cores.push_back(next_core++);

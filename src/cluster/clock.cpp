@@ -17,7 +17,9 @@ double measure() {
     const auto begin = std::chrono::steady_clock::now();
     unsigned long sum = 0;
     for (int i = 0; i < adds / 10; ++i)
-      asm volatile("add $1, %0\n add $1, %0\n add $1, %0\n add $1, %0\n add $1, %0\n add $1, %0\n add $1, %0\n add $1, %0\n add $1, %0\n add $1, %0" : "+r"(sum));
+      asm volatile(
+          "add $1, %0\n add $1, %0\n add $1, %0\n add $1, %0\n add $1, %0\n add $1, %0\n add $1, %0\n add $1, %0\n add $1, %0\n add $1, %0"
+          : "+r"(sum));
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     best = std::max(best, adds / seconds.count());
   }

@@ -23,7 +23,9 @@ int ClusterSpec::device_count() const {
 }
 
 std::string ClusterSpec::fingerprint() const {
-  const auto describe = [](const Link& link) { return text(link.name, ',', std::llround(link.bandwidth.value), link.shared ? ",shared" : ""); };
+  const auto describe = [](const Link& link) {
+    return text(link.name, ',', std::llround(link.bandwidth.value), link.shared ? ",shared" : "");
+  };
   std::string all;
   for (const ResourceGroup& group : groups) {
     // A host reports some pages more or less after each boot.

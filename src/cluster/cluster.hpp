@@ -15,14 +15,14 @@ namespace tessera::cluster {
 
 // One kind of device: a GPU, or a CPU worker (a process with some cores of a host).
 struct Device {
-  std::string name;                                        // "h100-sxm", "cpu:zen4"
-  std::string vendor;                                      // "nvidia", "cpu", ...
-  std::map<std::string, FlopsPerSecond> peak;              // dense, by precision: "fp32", "tf32", "fp16", "bf16", "fp8", "fp4";
-                                                           // for a CPU: of one core
-  Bytes memory;                                            // for a CPU: of the whole host
-  BytesPerSecond memory_bandwidth;                         // for a CPU: of the whole host
-  int units = 0;                                           // processors of an accelerator among which a kernel's tiles are dealt; 0: not known
-  int cores = 0;                                           // CPU only: physical cores of the host that this process may use
+  std::string name;                            // "h100-sxm", "cpu:zen4"
+  std::string vendor;                          // "nvidia", "cpu", ...
+  std::map<std::string, FlopsPerSecond> peak;  // dense, by precision: "fp32", "tf32", "fp16", "bf16", "fp8", "fp4";
+                                               // for a CPU: of one core
+  Bytes memory;                                // for a CPU: of the whole host
+  BytesPerSecond memory_bandwidth;             // for a CPU: of the whole host
+  int units = 0;                               // processors of an accelerator among which a kernel's tiles are dealt; 0: not known
+  int cores = 0;                               // CPU only: physical cores of the host that this process may use
   bool is_cpu() const { return vendor == "cpu"; }
   bool has(model::Precision precision) const;
   FlopsPerSecond peak_of(model::Precision precision) const;  // throws not_found when the device lacks it
@@ -30,10 +30,10 @@ struct Device {
 
 // A path between devices: point to point bandwidth per direction and latency.
 struct Link {
-  std::string name;              // "nvlink4", "pcie4", "rdma-400g", "shm", "tcp-1g"
+  std::string name;  // "nvlink4", "pcie4", "rdma-400g", "shm", "tcp-1g"
   BytesPerSecond bandwidth;
   Seconds latency;
-  bool shared = false;           // all devices behind it share this bandwidth
+  bool shared = false;  // all devices behind it share this bandwidth
 };
 
 // Identical nodes, each with the same number of identical devices.
@@ -41,18 +41,18 @@ struct ResourceGroup {
   std::string name;
   Device device;
   int nodes = 1;
-  int devices_per_node = 1;      // GPUs; for CPU hosts the largest number of workers (the cores)
-  Link inside;                   // between devices of one node
-  Link network;                  // of each node to the others of the group; of one adapter when a node has several
-  int adapters = 1;              // network adapters of a node
-  int nodes_per_domain = 1;      // consecutive nodes that the inside link joins too (an NVL72 rack is 18 trays of 4)
+  int devices_per_node = 1;  // GPUs; for CPU hosts the largest number of workers (the cores)
+  Link inside;               // between devices of one node
+  Link network;              // of each node to the others of the group; of one adapter when a node has several
+  int adapters = 1;          // network adapters of a node
+  int nodes_per_domain = 1;  // consecutive nodes that the inside link joins too (an NVL72 rack is 18 trays of 4)
   // Consecutive nodes under one leaf switch, whose way up carries 1 / oversubscription of what they could send; 0: all alike.
   int nodes_per_rack = 0;
   double oversubscription = 1;
   // Consecutive devices behind one PCIe switch, which share its way to the others; 0: none.
   int devices_per_switch = 0;
   Link uplink;
-  std::string stack;             // the software that trains on them, one that profile::calibration_for knows; empty: the usual one
+  std::string stack;  // the software that trains on them, one that profile::calibration_for knows; empty: the usual one
 
   int domain() const { return devices_per_node * nodes_per_domain; }  // devices that the inside link joins
 };
@@ -60,7 +60,7 @@ struct ResourceGroup {
 struct ClusterSpec {
   std::string name;
   std::vector<ResourceGroup> groups;
-  Link between;                  // between nodes of different groups
+  Link between;  // between nodes of different groups
 
   int device_count() const;
   // 16 hex digits of what plans depend on: kinds, counts, memory and links of devices; not of estimates that change when

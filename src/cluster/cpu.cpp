@@ -54,18 +54,24 @@ Isa isa_of(const std::string& cpuinfo) {
   if (flags.empty()) return field(cpuinfo, "CPU architecture").empty() ? Isa{"cpu:generic", 8, 4} : Isa{"cpu:neoverse", 32, 64};
   Isa isa{"cpu:generic", 8, 4};
   if (field(cpuinfo, "vendor_id") == "AuthenticAMD") {
-    if (family >= 26) isa = {"cpu:zen5", 64, 128};
-    else if (family == 25 && avx512) isa = {"cpu:zen4", 32, 64};
-    else if (family == 25) isa = {"cpu:zen3", 32, 16};
-    else if (family == 23) isa = {"cpu:zen2", 32, 16};
-    else if (has("avx2")) isa = {"cpu:avx2", 32, 16};
+    if (family >= 26)
+      isa = {"cpu:zen5", 64, 128};
+    else if (family == 25 && avx512)
+      isa = {"cpu:zen4", 32, 64};
+    else if (family == 25)
+      isa = {"cpu:zen3", 32, 16};
+    else if (family == 23)
+      isa = {"cpu:zen2", 32, 16};
+    else if (has("avx2"))
+      isa = {"cpu:avx2", 32, 16};
   } else if (has("avx2")) {
     isa = intel(model, avx512);
   }
   // A hypervisor may hide what the core could do.
   if (!avx512 && has("avx2")) isa.fp32_per_cycle = std::min(isa.fp32_per_cycle, 32.0);
   if (!has("avx512_bf16") && !has("amx_bf16")) isa.bf16_per_cycle = std::min(isa.bf16_per_cycle, isa.fp32_per_cycle / 2);
-  if (!has("amx_bf16") && isa.bf16_per_cycle > 2 * isa.fp32_per_cycle) isa.bf16_per_cycle = has("avx512_bf16") ? 2 * isa.fp32_per_cycle : isa.fp32_per_cycle / 2;
+  if (!has("amx_bf16") && isa.bf16_per_cycle > 2 * isa.fp32_per_cycle)
+    isa.bf16_per_cycle = has("avx512_bf16") ? 2 * isa.fp32_per_cycle : isa.fp32_per_cycle / 2;
   return isa;
 }
 

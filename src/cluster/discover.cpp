@@ -1,10 +1,10 @@
+#include <hwloc.h>
+#include <unistd.h>
 #include <algorithm>
 #include <fstream>
-#include <hwloc.h>
 #include <memory>
 #include <sstream>
 #include <thread>
-#include <unistd.h>
 
 #include "base/log.hpp"
 #include "cluster/host.hpp"
@@ -48,7 +48,8 @@ Bytes allowed_memory() {
   const std::string meminfo = content("/proc/meminfo");
   Bytes memory = memory_from(meminfo, {});
   for (const std::string& folder : group_folders(content("/proc/self/cgroup"), "memory"))
-    for (const char* file : {"/memory.max", "/memory.limit_in_bytes"}) memory = std::min(memory, memory_from(meminfo, content(folder + file)));
+    for (const char* file : {"/memory.max", "/memory.limit_in_bytes"})
+      memory = std::min(memory, memory_from(meminfo, content(folder + file)));
   return memory;
 }
 

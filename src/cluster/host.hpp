@@ -29,9 +29,9 @@ int cores_from(int cores, const std::string& quota);
 
 // An accelerator as its driver reports it.
 struct FoundDevice {
-  std::string name;    // "NVIDIA H100 80GB HBM3"
+  std::string name;  // "NVIDIA H100 80GB HBM3"
   Bytes memory;
-  int nvlinks = 0;     // active ones
+  int nvlinks = 0;  // active ones
 };
 // NVIDIA devices by NVML, opened at run time; none where there is no driver.
 std::vector<FoundDevice> nvidia_devices();

@@ -1,6 +1,6 @@
+#include <dlfcn.h>
 #include <array>
 #include <cctype>
-#include <dlfcn.h>
 #include <memory>
 
 #include "cluster/host.hpp"
@@ -33,7 +33,8 @@ bool has_word(const std::string& name, const std::string& word) {
 
 std::vector<FoundDevice> nvidia_devices() {
   std::vector<FoundDevice> found;
-  const std::unique_ptr<void, int (*)(void*)> library(::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL), [](void* handle) { return handle ? ::dlclose(handle) : 0; });
+  const std::unique_ptr<void, int (*)(void*)> library(::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL),
+                                                      [](void* handle) { return handle ? ::dlclose(handle) : 0; });
   if (!library) return found;
   const auto init = symbol<int (*)()>(library.get(), "nvmlInit_v2");
   const auto shutdown = symbol<int (*)()>(library.get(), "nvmlShutdown");
@@ -62,10 +63,31 @@ std::vector<FoundDevice> nvidia_devices() {
 
 std::optional<Device> recognize(const FoundDevice& found) {
   // More particular names first.
-  static constexpr std::array<std::pair<const char*, const char*>, 25> kNames = {{
-      {"GB300", "gb300"}, {"GB200", "gb200"}, {"B300", "b300"}, {"B200", "b200"}, {"GH200", "gh200"}, {"H200", "h200"}, {"H100 PCIe", "h100-pcie"},
-      {"H100", "h100-sxm"}, {"H800", "h800"}, {"H20", "h20"}, {"A100-SXM4-40GB", "a100-40"}, {"A100-PCIE-40GB", "a100-40"}, {"A100", "a100-80"}, {"A800", "a800"}, {"V100-SXM2-16GB", "v100-16"}, {"V100-PCIE-16GB", "v100-16"}, {"V100", "v100-32"},
-      {"P40", "p40"}, {"T4", "t4"}, {"A10", "a10"}, {"L40S", "l40s"}, {"L4", "l4"}, {"RTX 3090", "rtx3090"}, {"RTX 4090", "rtx4090"}, {"RTX 5090", "rtx5090"}}};
+  static constexpr std::array<std::pair<const char*, const char*>, 25> kNames = {{{"GB300", "gb300"},
+                                                                                  {"GB200", "gb200"},
+                                                                                  {"B300", "b300"},
+                                                                                  {"B200", "b200"},
+                                                                                  {"GH200", "gh200"},
+                                                                                  {"H200", "h200"},
+                                                                                  {"H100 PCIe", "h100-pcie"},
+                                                                                  {"H100", "h100-sxm"},
+                                                                                  {"H800", "h800"},
+                                                                                  {"H20", "h20"},
+                                                                                  {"A100-SXM4-40GB", "a100-40"},
+                                                                                  {"A100-PCIE-40GB", "a100-40"},
+                                                                                  {"A100", "a100-80"},
+                                                                                  {"A800", "a800"},
+                                                                                  {"V100-SXM2-16GB", "v100-16"},
+                                                                                  {"V100-PCIE-16GB", "v100-16"},
+                                                                                  {"V100", "v100-32"},
+                                                                                  {"P40", "p40"},
+                                                                                  {"T4", "t4"},
+                                                                                  {"A10", "a10"},
+                                                                                  {"L40S", "l40s"},
+                                                                                  {"L4", "l4"},
+                                                                                  {"RTX 3090", "rtx3090"},
+                                                                                  {"RTX 4090", "rtx4090"},
+                                                                                  {"RTX 5090", "rtx5090"}}};
   for (const auto& [part, name] : kNames) {
     if (!has_word(found.name, part)) continue;
     Device device = known_device(name);
@@ -77,9 +99,18 @@ std::optional<Device> recognize(const FoundDevice& found) {
 
 Link link_inside(const FoundDevice& found, const Device& device) {
   if (found.nvlinks == 0) return known_link("pcie4");
-  static constexpr std::array<std::pair<const char*, const char*>, 12> kGenerations = {
-      {{"gb300", "nvlink5"}, {"gb200", "nvlink5"}, {"b300", "nvlink5"}, {"b200", "nvlink5"}, {"gh200", "nvlink4"}, {"h200", "nvlink4"}, {"h100", "nvlink4"},
-       {"h800", "nvlink-800"}, {"h20", "nvlink4"}, {"a100", "nvlink3"}, {"a800", "nvlink-800"}, {"v100", "nvlink2"}}};
+  static constexpr std::array<std::pair<const char*, const char*>, 12> kGenerations = {{{"gb300", "nvlink5"},
+                                                                                        {"gb200", "nvlink5"},
+                                                                                        {"b300", "nvlink5"},
+                                                                                        {"b200", "nvlink5"},
+                                                                                        {"gh200", "nvlink4"},
+                                                                                        {"h200", "nvlink4"},
+                                                                                        {"h100", "nvlink4"},
+                                                                                        {"h800", "nvlink-800"},
+                                                                                        {"h20", "nvlink4"},
+                                                                                        {"a100", "nvlink3"},
+                                                                                        {"a800", "nvlink-800"},
+                                                                                        {"v100", "nvlink2"}}};
   for (const auto& [prefix, link] : kGenerations)
     if (device.name.starts_with(prefix)) return known_link(link);
   return known_link("pcie4");

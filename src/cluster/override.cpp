@@ -10,7 +10,7 @@ namespace {
 constexpr std::string_view kPrefix = "cluster.";
 
 struct Setting {
-  std::string key;    // dotted, below "cluster."
+  std::string key;  // dotted, below "cluster."
   std::string value;
   std::string written;
 };
@@ -38,7 +38,8 @@ std::vector<std::string> full_keys(const Setting& setting, std::size_t groups) {
     return {setting.key.substr(0, group_end + 1) + in_full(setting.key.substr(group_end + 1))};
   }
   if (const auto guess = nearest(word, {"groups", "between", "link"}); guess && *guess != word)
-    refuse(setting, text("a cluster has no '", word, "'"), "groups.N.KEY, between, link, or a key of every group such as nodes, memory, network", text("did you mean '", *guess, "'?"));
+    refuse(setting, text("a cluster has no '", word, "'"),
+           "groups.N.KEY, between, link, or a key of every group such as nodes, memory, network", text("did you mean '", *guess, "'?"));
   const std::string of_group = word == "link" ? "network" + after_first_word(setting.key) : in_full(setting.key);
   std::vector<std::string> out;
   for (std::size_t g = 0; g < groups; ++g) out.push_back(text("groups.", g, '.', of_group));
@@ -94,7 +95,9 @@ ConfigNode apply(const ConfigNode& root, const Setting& setting, std::string key
       found = found->find("bandwidth");
     }
     const auto product = found && found->is_scalar() ? scaled(found->as_string(), *factor) : std::nullopt;
-    if (!product) refuse(setting, text("there is no number to multiply at ", key), "a key that holds a number, such as nodes, memory or network.bandwidth");
+    if (!product)
+      refuse(setting, text("there is no number to multiply at ", key),
+             "a key that holds a number, such as nodes, memory or network.bandwidth");
     value = *product;
   }
   return root.with_override(std::string(kPrefix) + key, value);
@@ -112,7 +115,8 @@ std::string indented(const std::string& yaml) {
 
 // What was measured is looked up by the link's name and holds no longer.
 void rename_changed(Link& link, const Link& before) {
-  if (link.name == before.name && (link.bandwidth != before.bandwidth || link.latency != before.latency || link.shared != before.shared)) link.name += " as set";
+  if (link.name == before.name && (link.bandwidth != before.bandwidth || link.latency != before.latency || link.shared != before.shared))
+    link.name += " as set";
 }
 
 }  // namespace
@@ -128,7 +132,8 @@ ClusterSpec with_overrides(const ClusterSpec& cluster, const std::vector<std::st
   ConfigNode root = ConfigNode::parse(indented(to_yaml(cluster)), cluster.name);
   for (const std::string& written : settings) {
     const std::size_t equals = written.find('=');
-    if (equals == std::string::npos) throw Error(ErrorCode::invalid_config, "--set " + written + ": no '='", {}, "cluster.KEY=VALUE, such as cluster.nodes=4");
+    if (equals == std::string::npos)
+      throw Error(ErrorCode::invalid_config, "--set " + written + ": no '='", {}, "cluster.KEY=VALUE, such as cluster.nodes=4");
     const Setting setting{written.substr(kPrefix.size(), equals - kPrefix.size()), written.substr(equals + 1), written};
     for (const std::string& key : full_keys(setting, cluster.groups.size())) root = apply(root, setting, key);
   }

@@ -12,7 +12,8 @@ struct Unit {
   double factor;
 };
 
-constexpr Unit kBandwidth[] = {{"TB/s", 1e12}, {"GB/s", 1e9}, {"MB/s", 1e6}, {"B/s", 1}, {"Tbit/s", 1.25e11}, {"Gbit/s", 1.25e8}, {"Mbit/s", 1.25e5}, {"", 1}};
+constexpr Unit kBandwidth[] = {{"TB/s", 1e12},      {"GB/s", 1e9},      {"MB/s", 1e6},      {"B/s", 1},
+                               {"Tbit/s", 1.25e11}, {"Gbit/s", 1.25e8}, {"Mbit/s", 1.25e5}, {"", 1}};
 constexpr Unit kRate[] = {{"PFLOP/s", 1e15}, {"TFLOP/s", 1e12}, {"GFLOP/s", 1e9}, {"FLOP/s", 1}, {"", 1}};
 constexpr Unit kTime[] = {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}, {"", 1}};
 
@@ -57,7 +58,9 @@ std::string write(double value, std::span<const Unit> units) {
 
 }  // namespace
 
-BytesPerSecond bandwidth_from(const ConfigNode& node) { return BytesPerSecond(read(node, kBandwidth, "a bandwidth such as 450 GB/s or 100 Gbit/s")); }
+BytesPerSecond bandwidth_from(const ConfigNode& node) {
+  return BytesPerSecond(read(node, kBandwidth, "a bandwidth such as 450 GB/s or 100 Gbit/s"));
+}
 FlopsPerSecond rate_from(const ConfigNode& node) { return FlopsPerSecond(read(node, kRate, "a rate such as 989 TFLOP/s")); }
 Seconds seconds_from(const ConfigNode& node) { return Seconds(read(node, kTime, "a time such as 5 us or 0.2 ms")); }
 

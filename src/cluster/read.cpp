@@ -51,7 +51,8 @@ Device read_device(const ConfigNode& node) {
   }
   device.memory = Bytes(node.at("memory").as_bytes());
   device.memory_bandwidth = bandwidth_from(node.at("memory_bandwidth"));
-  if (device.memory_bandwidth.value <= 0) throw node.at("memory_bandwidth").error("memory of no bandwidth holds nothing", "a bandwidth above 0");
+  if (device.memory_bandwidth.value <= 0)
+    throw node.at("memory_bandwidth").error("memory of no bandwidth holds nothing", "a bandwidth above 0");
   if (device.is_cpu()) device.cores = count(node.at("cores"));
   if (const auto units = node.find("units")) device.units = count(*units);
   return device;
@@ -76,10 +77,12 @@ ResourceGroup read_group(const ConfigNode& node) {
     group.devices_per_node = group.device.cores;
   }
   const auto inside = node.find("inside");
-  if (!inside && group.devices_per_node > 1) throw node.error("the link inside a node is missing", "inside: a name from `tessera cluster list`, or {name, bandwidth, latency}");
+  if (!inside && group.devices_per_node > 1)
+    throw node.error("the link inside a node is missing", "inside: a name from `tessera cluster list`, or {name, bandwidth, latency}");
   group.inside = inside ? read_link(*inside) : known_link("shm");
   const auto network = node.find("network");
-  if (!network && group.nodes > 1) throw node.error("the network between nodes is missing", "network: a name from `tessera cluster list`, or {name, bandwidth, latency}");
+  if (!network && group.nodes > 1)
+    throw node.error("the network between nodes is missing", "network: a name from `tessera cluster list`, or {name, bandwidth, latency}");
   group.network = network ? read_link(*network) : known_link("tcp-10g");
   if (const auto adapters = node.find("adapters")) group.adapters = count(*adapters);
   if (const auto nodes = node.find("nodes_per_domain")) group.nodes_per_domain = count(*nodes);
@@ -87,7 +90,8 @@ ResourceGroup read_group(const ConfigNode& node) {
     rack->allow_only({"nodes", "oversubscription"});
     group.nodes_per_rack = count(rack->at("nodes"));
     group.oversubscription = rack->at("oversubscription").as_double();
-    if (!(group.oversubscription >= 1)) throw rack->at("oversubscription").error(text("found ", group.oversubscription), "a factor of 1 or more");
+    if (!(group.oversubscription >= 1))
+      throw rack->at("oversubscription").error(text("found ", group.oversubscription), "a factor of 1 or more");
   }
   if (const auto joint = node.find("switch")) {
     joint->allow_only({"devices", "uplink"});
@@ -125,7 +129,8 @@ ClusterSpec read_cluster(const ConfigNode& node) {
   }
   if (cluster.groups.empty()) throw node.at("groups").error("a cluster needs at least one group");
   const auto between = node.find("between");
-  if (!between && cluster.groups.size() > 1) throw node.error("the link between groups is missing", "between: a name from `tessera cluster list`, or {name, bandwidth, latency}");
+  if (!between && cluster.groups.size() > 1)
+    throw node.error("the link between groups is missing", "between: a name from `tessera cluster list`, or {name, bandwidth, latency}");
   cluster.between = between ? read_link(*between) : known_link("tcp-10g");
   return cluster;
 }
@@ -136,19 +141,20 @@ std::string to_yaml(const ClusterSpec& cluster) {
   std::string out = text("name: ", yaml_string(cluster.name), "\ngroups:\n");
   for (const ResourceGroup& group : cluster.groups) {
     const Device& device = group.device;
-    out += text("  - name: ", yaml_string(group.name), "\n    device:\n      name: ", yaml_string(device.name), "\n      vendor: ", yaml_string(device.vendor),
-                "\n      peak: {");
+    out += text("  - name: ", yaml_string(group.name), "\n    device:\n      name: ", yaml_string(device.name),
+                "\n      vendor: ", yaml_string(device.vendor), "\n      peak: {");
     std::string separator;
     for (const auto& [precision, rate] : device.peak) {
       out += text(separator, precision, ": ", written(rate));
       separator = ", ";
     }
-    out += text("}", device.is_cpu() ? "   # of one core" : "", "\n      memory: ", written(device.memory), "\n      memory_bandwidth: ",
-                written(device.memory_bandwidth), "\n");
+    out += text("}", device.is_cpu() ? "   # of one core" : "", "\n      memory: ", written(device.memory),
+                "\n      memory_bandwidth: ", written(device.memory_bandwidth), "\n");
     if (device.units > 0) out += text("      units: ", device.units, "\n");
     if (device.is_cpu()) out += text("      cores: ", device.cores, "\n");
-    out += text("    nodes: ", group.nodes, "\n    devices_per_node: ", group.devices_per_node, device.is_cpu() ? "   # worker processes at most" : "",
-                "\n    inside: ", yaml_of(group.inside), "\n    network: ", yaml_of(group.network), "\n");
+    out += text("    nodes: ", group.nodes, "\n    devices_per_node: ", group.devices_per_node,
+                device.is_cpu() ? "   # worker processes at most" : "", "\n    inside: ", yaml_of(group.inside),
+                "\n    network: ", yaml_of(group.network), "\n");
     if (group.adapters > 1) out += text("    adapters: ", group.adapters, "\n");
     if (group.nodes_per_domain > 1) out += text("    nodes_per_domain: ", group.nodes_per_domain, "\n");
     if (group.nodes_per_rack > 0) {
@@ -156,7 +162,8 @@ std::string to_yaml(const ClusterSpec& cluster) {
       factor << std::setprecision(17) << group.oversubscription;
       out += text("    rack: {nodes: ", group.nodes_per_rack, ", oversubscription: ", factor.str(), "}\n");
     }
-    if (group.devices_per_switch > 0) out += text("    switch: {devices: ", group.devices_per_switch, ", uplink: ", yaml_of(group.uplink), "}\n");
+    if (group.devices_per_switch > 0)
+      out += text("    switch: {devices: ", group.devices_per_switch, ", uplink: ", yaml_of(group.uplink), "}\n");
     if (!group.stack.empty()) out += text("    stack: ", yaml_string(group.stack), "\n");
   }
   return out + text("between: ", yaml_of(cluster.between), "\n");

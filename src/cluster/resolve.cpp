@@ -20,8 +20,8 @@ ClusterSpec local(const model::ClusterChoice& choice) {
   constexpr int kMostPerCore = 32;
   const int most = kMostPerCore * group.device.cores;
   if (choice.devices > most)
-    throw Error(ErrorCode::invalid_config, text("cluster.local.devices: ", choice.devices, " workers on ", group.device.cores, " cores"), choice.where,
-                text("at most ", most), text("nearest: ", most));
+    throw Error(ErrorCode::invalid_config, text("cluster.local.devices: ", choice.devices, " workers on ", group.device.cores, " cores"),
+                choice.where, text("at most ", most), text("nearest: ", most));
   group.devices_per_node = choice.devices;
   return cluster;
 }
@@ -36,7 +36,8 @@ ClusterSpec lab(const model::ClusterChoice& choice) {
   group.devices_per_node = 1;
   const int cores = std::max(1, static_cast<int>(std::ceil(share)));
   for (auto& [precision, rate] : group.device.peak) rate = FlopsPerSecond(rate.value * share / cores);
-  group.device.memory_bandwidth = BytesPerSecond(std::max(1.0, group.device.memory_bandwidth.value * std::min(1.0, share / group.device.cores)));
+  group.device.memory_bandwidth =
+      BytesPerSecond(std::max(1.0, group.device.memory_bandwidth.value * std::min(1.0, share / group.device.cores)));
   group.device.memory = Bytes(group.device.memory.value / choice.devices);
   group.device.cores = cores;
   const double gbit = choice.gbit > 0 ? choice.gbit : 1;

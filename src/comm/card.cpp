@@ -5,7 +5,12 @@
 namespace tessera::comm {
 
 Card card_of(const Operation& op) {
-  return {op.sequence, op.count, static_cast<std::int32_t>(op.kind), static_cast<std::int32_t>(op.type), static_cast<std::int32_t>(op.reduction), op.peer};
+  return {op.sequence,
+          op.count,
+          static_cast<std::int32_t>(op.kind),
+          static_cast<std::int32_t>(op.type),
+          static_cast<std::int32_t>(op.reduction),
+          op.peer};
 }
 
 std::string to_text(const Card& card, const Group::State& group) {
@@ -26,8 +31,8 @@ bool check_card(const Operation& operation, const Card& theirs, int other) {
   const int low = group.ranks[static_cast<std::size_t>(first ? group.rank : other)];
   const int high = group.ranks[static_cast<std::size_t>(first ? other : group.rank)];
   group.engine->fail({ErrorCode::internal, -1,
-                      text("the ranks of group ", group.name(), " parted: rank ", low, " joined ", to_text(first ? own : theirs, group), ", rank ", high, " joined ",
-                           to_text(first ? theirs : own, group))});
+                      text("the ranks of group ", group.name(), " parted: rank ", low, " joined ", to_text(first ? own : theirs, group),
+                           ", rank ", high, " joined ", to_text(first ? theirs : own, group))});
   return false;
 }
 

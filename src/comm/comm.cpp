@@ -30,7 +30,8 @@ Group::State& checked(const std::shared_ptr<Group::State>& state) {
   return *state;
 }
 
-OperationPointer operation(const std::shared_ptr<Group::State>& state, Kind kind, const void* input, void* output, std::size_t count, DataType type) {
+OperationPointer operation(const std::shared_ptr<Group::State>& state, Kind kind, const void* input, void* output, std::size_t count,
+                           DataType type) {
   checked(state);
   auto result = std::make_shared<Operation>();
   result->group = state;

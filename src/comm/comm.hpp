@@ -71,7 +71,7 @@ class Group {
   explicit Group(std::shared_ptr<State> state) : state_(std::move(state)) {}
   explicit operator bool() const { return state_ != nullptr; }
 
-  int rank() const;                       // of this process within the group
+  int rank() const;  // of this process within the group
   int size() const;
   const std::vector<int>& ranks() const;  // world ranks
 

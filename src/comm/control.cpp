@@ -13,7 +13,8 @@ json to_json(const Failure& failure) {
 }
 
 Failure failure_from(const json& message) {
-  return {static_cast<ErrorCode>(message.value("code", static_cast<int>(ErrorCode::internal))), message.value("rank", -1), message.value("message", "")};
+  return {static_cast<ErrorCode>(message.value("code", static_cast<int>(ErrorCode::internal))), message.value("rank", -1),
+          message.value("message", "")};
 }
 
 }  // namespace
@@ -148,7 +149,8 @@ std::vector<std::pair<int, double>> Control::silent(SteadyClock::time_point now)
   std::vector<std::pair<int, double>> ranks;
   const auto judge = [&](int rank) {
     const auto quiet = now - heard_[static_cast<std::size_t>(rank)];
-    if (quiet > kSilence && !closed_[static_cast<std::size_t>(rank)]) ranks.emplace_back(rank, std::chrono::duration<double>(quiet).count());
+    if (quiet > kSilence && !closed_[static_cast<std::size_t>(rank)])
+      ranks.emplace_back(rank, std::chrono::duration<double>(quiet).count());
   };
   if (rank_ == 0) {
     for (int rank = 1; rank < world_size_; ++rank) judge(rank);

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <functional>
-#include <string>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "comm/frames.hpp"

@@ -28,7 +28,8 @@ std::string list_of(const std::vector<int>& ranks) {
 
 Error to_error(const Failure& failure) {
   std::string hint;
-  if (failure.code == ErrorCode::peer_lost && failure.rank >= 0) hint = text("see rank ", failure.rank, "'s log for the cause, then resume from the last checkpoint");
+  if (failure.code == ErrorCode::peer_lost && failure.rank >= 0)
+    hint = text("see rank ", failure.rank, "'s log for the cause, then resume from the last checkpoint");
   if (failure.code == ErrorCode::deadline_exceeded) hint = "see whether those ranks still run; raise the deadline if they are only slow";
   if (failure.code == ErrorCode::internal) hint = "every rank of a group must submit the same operations in the same order";
   return Error(failure.code, failure.message, {.file = {}, .rank = failure.rank, .block = {}}, {}, hint);
@@ -44,8 +45,8 @@ std::string interface_for(const Options& options) {
   if (!options.address.empty()) {
     const std::string interface = interface_of(options.address);
     if (interface.empty()) {
-      throw Error(ErrorCode::invalid_config, text("no network interface of this host has the address ", options.address), {.file = {}, .rank = options.rank, .block = {}},
-                  "an address of this host, in numbers", "see `ip -brief address`");
+      throw Error(ErrorCode::invalid_config, text("no network interface of this host has the address ", options.address),
+                  {.file = {}, .rank = options.rank, .block = {}}, "an address of this host, in numbers", "see `ip -brief address`");
     }
     return interface;
   }
@@ -54,8 +55,11 @@ std::string interface_for(const Options& options) {
 }
 
 void check(const Options& options) {
-  if (options.world_size >= 1 && options.world_size < 65536 && options.rank >= 0 && options.rank < options.world_size && options.deadline.value > 0) return;
-  throw Error(ErrorCode::invalid_config, text("rank ", options.rank, " of ", options.world_size, " with a deadline of ", options.deadline.value, " s cannot be"), {},
+  if (options.world_size >= 1 && options.world_size < 65536 && options.rank >= 0 && options.rank < options.world_size &&
+      options.deadline.value > 0)
+    return;
+  throw Error(ErrorCode::invalid_config,
+              text("rank ", options.rank, " of ", options.world_size, " with a deadline of ", options.deadline.value, " s cannot be"), {},
               "0 <= rank < world size < 65536 and a deadline above zero");
 }
 
@@ -142,7 +146,8 @@ std::vector<Segment> Engine::share_memory(Meeting& meeting, Segment own) {
 
 Engine::~Engine() {
   if (thread_.joinable()) {
-    const milliseconds others = std::min(kOthersClosing, milliseconds(static_cast<std::int64_t>(std::min(options_.deadline.value, 1e6) * 1000)));
+    const milliseconds others =
+        std::min(kOthersClosing, milliseconds(static_cast<std::int64_t>(std::min(options_.deadline.value, 1e6) * 1000)));
     std::unique_lock lock(mutex_);
     closing_ = true;
     if (std::uncaught_exceptions() == 0) changed_.wait_for(lock, kOwnOperations, [this] { return failure_ || pending_.empty(); });
@@ -157,7 +162,8 @@ Engine::~Engine() {
   // What is left after the second of patience above ends here, so that nobody waits for ever on a closed communicator.
   if (shared_) fail({ErrorCode::interrupted, -1, "the communicator was closed while the operation was under way"});
   shared_.reset();
-  const auto closed = std::make_shared<const Error>(ErrorCode::interrupted, "the communicator was closed while the operation was under way");
+  const auto closed =
+      std::make_shared<const Error>(ErrorCode::interrupted, "the communicator was closed while the operation was under way");
   for (const OperationPointer& operation : self_messages_.take_all()) complete(operation, closed);
 }
 
@@ -181,11 +187,13 @@ Group Engine::group(const std::vector<int>& ranks, std::string_view label) {
   const bool twice = std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end();
   if (own == ranks.end() || twice || sorted.front() < 0 || sorted.back() >= options_.world_size) {
     groups_.erase({ranks, std::string(label)});
-    throw Error(ErrorCode::internal, text("rank ", options_.rank, " cannot form group ", fresh->name()), {}, text("different ranks of 0 to ", options_.world_size - 1, ", this one among them"));
+    throw Error(ErrorCode::internal, text("rank ", options_.rank, " cannot form group ", fresh->name()), {},
+                text("different ranks of 0 to ", options_.world_size - 1, ", this one among them"));
   }
   fresh->rank = static_cast<int>(own - ranks.begin());
   const int host = host_of_.empty() ? -1 : host_of_[static_cast<std::size_t>(options_.rank)];
-  fresh->shared = shared_ && ranks.size() > 1 && std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return host_of_[static_cast<std::size_t>(rank)] == host; });
+  fresh->shared = shared_ && ranks.size() > 1 &&
+                  std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return host_of_[static_cast<std::size_t>(rank)] == host; });
   fresh->key = hash64(fresh->name()) | 1;
   state = fresh;
   return Group(fresh);
@@ -210,7 +218,8 @@ bool Engine::shares_memory(const Operation& operation) const {
 Handle Engine::submit(OperationPointer operation) {
   Group::State& group = *operation->group;
   operation->submitted = SteadyClock::now();
-  operation->deadline = operation->submitted + std::chrono::duration_cast<SteadyClock::duration>(std::chrono::duration<double>(std::min(options_.deadline.value, 1e8)));
+  operation->deadline = operation->submitted + std::chrono::duration_cast<SteadyClock::duration>(
+                                                   std::chrono::duration<double>(std::min(options_.deadline.value, 1e8)));
   const bool to_itself = !operation->collective() && operation->peer == group.rank;
   const bool alone = operation->collective() && group.ranks.size() == 1;
   std::shared_ptr<const Error> failed;
@@ -239,7 +248,8 @@ Handle Engine::submit(OperationPointer operation) {
       Operation& receiver = operation->kind == Kind::send ? *partner : *operation;
       std::shared_ptr<const Error> error;
       if (sender.count != receiver.count) {
-        error = std::make_shared<const Error>(ErrorCode::internal, text(sender.description(), " met ", receiver.description()), Where{}, "the same size on both sides");
+        error = std::make_shared<const Error>(ErrorCode::internal, text(sender.description(), " met ", receiver.description()), Where{},
+                                              "the same size on both sides");
       } else if (sender.count > 0) {
         std::memmove(receiver.output, sender.input, sender.count);
       }

@@ -82,7 +82,7 @@ class Engine final : public Communicator {
   std::vector<OperationPointer> inbox_;
   std::unordered_set<Operation*> pending_;
   std::shared_ptr<const Error> failure_;
-  std::optional<Failure> to_tell_;  // a failure that this rank found and the others must hear of
+  std::optional<Failure> to_tell_;                                            // a failure that this rank found and the others must hear of
   std::map<int, std::pair<SteadyClock::time_point, nlohmann::json>> closed_;  // peers that have closed: when, and what they had joined
   bool closing_ = false;
   bool announce_closing_ = false;

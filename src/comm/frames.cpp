@@ -137,7 +137,8 @@ HostPort parse_host_port(const std::string& where) {
     good = problem == std::errc() && stop == end && port > 0 && port < 65536;
   }
   if (!good) {
-    throw Error(ErrorCode::invalid_config, text("the rendezvous '", where, "' is not a place to meet"), {}, "HOST:PORT with a port of 1 to 65535, such as 127.0.0.1:29500");
+    throw Error(ErrorCode::invalid_config, text("the rendezvous '", where, "' is not a place to meet"), {},
+                "HOST:PORT with a port of 1 to 65535, such as 127.0.0.1:29500");
   }
   std::string host = where.substr(0, colon);
   if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
@@ -156,12 +157,15 @@ Descriptor listen_at(const HostPort& place) {
     const bool taken = problem == EADDRINUSE;
     throw Error(ErrorCode::io, text("rank 0 cannot listen at ", name, ": ", std::strerror(problem)), {.file = {}, .rank = 0, .block = {}},
                 taken ? "a port that no other program uses" : "an address of the host that rank 0 runs on",
-                taken ? text("choose another port, or stop the program that has it (ss -ltnp 'sport = :", place.port, "')") : "give the address of rank 0's host");
+                taken ? text("choose another port, or stop the program that has it (ss -ltnp 'sport = :", place.port, "')")
+                      : "give the address of rank 0's host");
   }
   return listener;
 }
 
-Descriptor accept_from(const Descriptor& listener) { return Descriptor(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)); }
+Descriptor accept_from(const Descriptor& listener) {
+  return Descriptor(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+}
 
 namespace {
 
@@ -172,8 +176,9 @@ bool meets_itself(int fd) {
   sockaddr_storage other{};
   socklen_t own_size = sizeof own;
   socklen_t other_size = sizeof other;
-  return getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) == 0 && getpeername(fd, reinterpret_cast<sockaddr*>(&other), &other_size) == 0 &&
-         own_size == other_size && std::memcmp(&own, &other, own_size) == 0;
+  return getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
+         getpeername(fd, reinterpret_cast<sockaddr*>(&other), &other_size) == 0 && own_size == other_size &&
+         std::memcmp(&own, &other, own_size) == 0;
 }
 
 }  // namespace
@@ -210,7 +215,8 @@ std::string local_address_towards(const HostPort& place) {
     if (!probe || connect(probe.get(), address->ai_addr, address->ai_addrlen) != 0) continue;
     sockaddr_storage own{};
     socklen_t length = sizeof own;
-    if (getsockname(probe.get(), reinterpret_cast<sockaddr*>(&own), &length) == 0) return numeric(reinterpret_cast<sockaddr*>(&own), length);
+    if (getsockname(probe.get(), reinterpret_cast<sockaddr*>(&own), &length) == 0)
+      return numeric(reinterpret_cast<sockaddr*>(&own), length);
   }
   return {};
 }

@@ -14,7 +14,8 @@ namespace tessera::comm {
 namespace {
 
 // A broken connection is an Error of ours; UCX's own lines about it would only confuse.
-ucs_log_func_rc_t quiet(const char*, unsigned, const char*, ucs_log_level_t level, const ucs_log_component_config_t*, const char* format, va_list arguments) {
+ucs_log_func_rc_t quiet(const char*, unsigned, const char*, ucs_log_level_t level, const ucs_log_component_config_t*, const char* format,
+                        va_list arguments) {
   if (level > UCS_LOG_LEVEL_WARN) return UCS_LOG_FUNC_RC_CONTINUE;
   char line[1024];
   std::vsnprintf(line, sizeof line, format, arguments);
@@ -24,7 +25,8 @@ ucs_log_func_rc_t quiet(const char*, unsigned, const char*, ucs_log_level_t leve
 
 void check(ucs_status_t status, const char* what) {
   if (status == UCS_OK) return;
-  throw Error(ErrorCode::io, text("UCX cannot ", what, ": ", ucs_status_string(status)), {}, {}, "see `ucx_info -d` for the transports of this host, and the variables UCX_TLS and UCX_NET_DEVICES");
+  throw Error(ErrorCode::io, text("UCX cannot ", what, ": ", ucs_status_string(status)), {}, {},
+              "see `ucx_info -d` for the transports of this host, and the variables UCX_TLS and UCX_NET_DEVICES");
 }
 
 // Streams are 47 bits of hash beside the sender's rank: a receive must not match another rank's message.
@@ -39,8 +41,8 @@ void Transfer::await_resume() const {
   throw Error(ErrorCode::internal,
               text("rank ", record.operation->group->ranks[static_cast<std::size_t>(record.peer)], " sent ",
                    record.status == UCS_ERR_MESSAGE_TRUNCATED ? "more" : text(record.info.length, " bytes"), " where rank ",
-                   record.operation->group->ranks[static_cast<std::size_t>(record.operation->group->rank)], " expected ", record.expected, " bytes in ",
-                   record.operation->description()),
+                   record.operation->group->ranks[static_cast<std::size_t>(record.operation->group->rank)], " expected ", record.expected,
+                   " bytes in ", record.operation->description()),
               {}, "the same size on both sides");
 }
 
@@ -142,7 +144,8 @@ Transfer Network::receive(Operation& operation, std::span<std::byte> data, int f
   record->receiving = true;
   record->expected = data.size();
   ucp_request_param_t parameters{};
-  parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  parameters.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   parameters.cb.recv = &Network::on_received;
   parameters.user_data = record.get();
   parameters.memory_type = UCS_MEMORY_TYPE_HOST;
@@ -165,7 +168,8 @@ void Network::launched(const std::shared_ptr<Transfer::Record>& record, ucs_stat
   const ucs_status_t status = UCS_PTR_STATUS(request);
   record->status = status;
   record->done = status == UCS_OK || status == UCS_ERR_MESSAGE_TRUNCATED;
-  if (!record->done) broken_.emplace_back(record->operation->group->ranks[static_cast<std::size_t>(record->peer)], ucs_status_string(status));
+  if (!record->done)
+    broken_.emplace_back(record->operation->group->ranks[static_cast<std::size_t>(record->peer)], ucs_status_string(status));
 }
 
 void Network::on_sent(void*, ucs_status_t status, void* record) {
@@ -245,7 +249,8 @@ void Network::abandon() {
   for (void* request : requests) ucp_request_cancel(worker_, request);
   const auto give_up = SteadyClock::now() + std::chrono::milliseconds(500);
   const auto still_closing = [&closing] {
-    return std::any_of(closing.begin(), closing.end(), [](ucs_status_ptr_t request) { return ucp_request_check_status(request) == UCS_INPROGRESS; });
+    return std::any_of(closing.begin(), closing.end(),
+                       [](ucs_status_ptr_t request) { return ucp_request_check_status(request) == UCS_INPROGRESS; });
   };
   while ((!outstanding_.empty() || still_closing()) && SteadyClock::now() < give_up) {
     if (ucp_worker_progress(worker_) == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));

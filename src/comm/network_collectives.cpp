@@ -13,13 +13,13 @@ namespace {
 using WritableBytes = std::span<std::byte>;
 
 // Below these sizes the number of steps matters, above them the number of bytes.
-constexpr std::size_t kDoublingPair = 64 << 10;   // all-reduce of two ranks: doubling moves no more bytes than a ring
-constexpr std::size_t kDoubling = 16 << 10;       // all-reduce of more ranks
-constexpr std::size_t kDirect = 8 << 10;          // bytes per rank
-constexpr std::size_t kTree = 64 << 10;           // broadcast
-constexpr std::size_t kLane = 128 << 10;          // smallest piece of a message that gets a lane of its own
+constexpr std::size_t kDoublingPair = 64 << 10;  // all-reduce of two ranks: doubling moves no more bytes than a ring
+constexpr std::size_t kDoubling = 16 << 10;      // all-reduce of more ranks
+constexpr std::size_t kDirect = 8 << 10;         // bytes per rank
+constexpr std::size_t kTree = 64 << 10;          // broadcast
+constexpr std::size_t kLane = 128 << 10;         // smallest piece of a message that gets a lane of its own
 constexpr std::size_t kMostLanes = 8;
-constexpr std::size_t kSegment = 512 << 10;       // of a pipelined chain
+constexpr std::size_t kSegment = 512 << 10;  // of a pipelined chain
 
 struct Ring {
   Network& network;
@@ -35,8 +35,12 @@ struct Ring {
   int left() const { return static_cast<int>(wrap(rank + size - 1)); }
   // Messages of one lane to one neighbour keep their order, so a lane is a stream.
   std::uint64_t stream(std::uint64_t purpose = 0) const { return seed_of(operation.group->key, operation.sequence, lane, purpose + 1); }
-  Transfer send(std::span<const std::byte> data, int to, std::uint64_t purpose = 0) const { return network.send(operation, data, to, stream(purpose)); }
-  Transfer receive(WritableBytes data, int from, std::uint64_t purpose = 0) const { return network.receive(operation, data, from, stream(purpose)); }
+  Transfer send(std::span<const std::byte> data, int to, std::uint64_t purpose = 0) const {
+    return network.send(operation, data, to, stream(purpose));
+  }
+  Transfer receive(WritableBytes data, int from, std::uint64_t purpose = 0) const {
+    return network.receive(operation, data, from, stream(purpose));
+  }
   // This lane's share of elements [0, count).
   std::pair<std::size_t, std::size_t> share(std::size_t count) const { return {count * lane / lanes, count * (lane + 1) / lanes}; }
 };
@@ -164,7 +168,9 @@ Task all_gather_lane(Ring ring) {
   Operation& op = ring.operation;
   const auto [first, last] = ring.share(op.count);
   const std::size_t bytes = (last - first) * ring.width;
-  const auto place = [&](std::size_t chunk) { return WritableBytes(op.output + (ring.wrap(chunk) * op.count + first) * ring.width, bytes); };
+  const auto place = [&](std::size_t chunk) {
+    return WritableBytes(op.output + (ring.wrap(chunk) * op.count + first) * ring.width, bytes);
+  };
   for (std::size_t step = 0; step + 1 < ring.size; ++step) {
     Transfer in = ring.receive(place(ring.rank + 2 * ring.size - step - 1), ring.left());
     Transfer out = ring.send(place(ring.rank + ring.size - step), ring.right());
@@ -214,7 +220,9 @@ Task broadcast_chain(Ring ring) {
   const std::size_t bytes = op.count * ring.width;
   const std::size_t place = ring.wrap(ring.rank + ring.size - static_cast<std::size_t>(op.peer));
   const std::size_t segments = (bytes + kSegment - 1) / kSegment;
-  const auto segment = [&](std::size_t index) { return WritableBytes(op.output + index * kSegment, std::min(kSegment, bytes - index * kSegment)); };
+  const auto segment = [&](std::size_t index) {
+    return WritableBytes(op.output + index * kSegment, std::min(kSegment, bytes - index * kSegment));
+  };
   std::vector<Transfer> arriving;
   std::vector<Transfer> leaving;
   constexpr std::size_t kAhead = 4;
@@ -298,7 +306,8 @@ Task body_of(Ring ring) {
 Task message(Network& network, Operation& op) {
   const std::uint64_t stream = seed_of(op.group->key, op.tag, 0, 0);
   const std::size_t bytes = op.count;
-  Transfer transfer = op.kind == Kind::send ? network.send(op, {op.input, bytes}, op.peer, stream) : network.receive(op, {op.output, bytes}, op.peer, stream);
+  Transfer transfer = op.kind == Kind::send ? network.send(op, {op.input, bytes}, op.peer, stream)
+                                            : network.receive(op, {op.output, bytes}, op.peer, stream);
   co_await transfer;
 }
 

@@ -37,8 +37,8 @@ std::string Group::State::name() const {
 
 std::string Handle::State::description() const {
   if (collective()) return text(to_text(card_of(*this), *group), " in group ", group->name());
-  return text(name_of(kind), " of ", count, " bytes ", kind == Kind::send ? "to" : "from", " rank ", group->ranks[static_cast<std::size_t>(peer)], " with tag ", tag,
-              " in group ", group->name());
+  return text(name_of(kind), " of ", count, " bytes ", kind == Kind::send ? "to" : "from", " rank ",
+              group->ranks[static_cast<std::size_t>(peer)], " with tag ", tag, " in group ", group->name());
 }
 
 void Handle::State::finish(std::shared_ptr<const Error> error) {
@@ -67,8 +67,6 @@ bool Handle::State::wait_for(std::chrono::microseconds patience) {
   return finished_signal_.wait_for(lock, patience, [this] { return done(); });
 }
 
-Seconds Handle::State::elapsed() const {
-  return Seconds(done() ? std::chrono::duration<double>(finished_ - submitted).count() : 0.0);
-}
+Seconds Handle::State::elapsed() const { return Seconds(done() ? std::chrono::duration<double>(finished_ - submitted).count() : 0.0); }
 
 }  // namespace tessera::comm

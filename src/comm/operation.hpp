@@ -28,11 +28,11 @@ struct Group::State {
   std::vector<int> ranks;  // world ranks
   int rank = 0;            // of this process, within the group
   std::string label;
-  std::uint64_t key = 0;   // hash of ranks and label, the same on every member
-  bool shared = false;     // all members exchange through shared memory
+  std::uint64_t key = 0;  // hash of ranks and label, the same on every member
+  bool shared = false;    // all members exchange through shared memory
 
-  std::mutex mutex;                  // guards next_sequence, and keeps submission order equal to sequence order
-  std::uint64_t next_sequence = 0;   // collectives only
+  std::mutex mutex;                 // guards next_sequence, and keeps submission order equal to sequence order
+  std::uint64_t next_sequence = 0;  // collectives only
   std::string name() const;
 };
 
@@ -45,15 +45,15 @@ struct Handle::State : std::enable_shared_from_this<Handle::State> {
   std::size_t count = 0;  // elements, per rank where the collective says so
   DataType type = DataType::u8;
   Reduction reduction = Reduction::sum;
-  int peer = -1;          // rank within the group: root of a broadcast, partner of a message
+  int peer = -1;  // rank within the group: root of a broadcast, partner of a message
   std::uint32_t tag = 0;
   std::uint64_t sequence = 0;
   SteadyClock::time_point submitted;
   SteadyClock::time_point deadline;
-  Task task;                         // the running collective
-  std::vector<int> waiting_for;      // group ranks; filled in by the engine before it gives up
-  bool running = false;              // the task was made
-  SharedEngine* helper = nullptr;    // a waiting thread may drive this engine instead of sleeping
+  Task task;                       // the running collective
+  std::vector<int> waiting_for;    // group ranks; filled in by the engine before it gives up
+  bool running = false;            // the task was made
+  SharedEngine* helper = nullptr;  // a waiting thread may drive this engine instead of sleeping
 
   bool collective() const { return kind != Kind::send && kind != Kind::receive; }
   // "all_reduce #5 of 1024 f32 (sum) in group 'world' [0 1 2 3]"

@@ -34,7 +34,8 @@ void Engine::sleep() {
   std::array<epoll_event, 16> events;
   epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), static_cast<int>(kTick.count()));
   std::uint64_t count = 0;
-  if (wake_pending_) [[maybe_unused]] const ssize_t got = ::read(wake_descriptor_.get(), &count, sizeof count);
+  if (wake_pending_) [[maybe_unused]]
+    const ssize_t got = ::read(wake_descriptor_.get(), &count, sizeof count);
   wake_pending_ = false;
 }
 
@@ -179,7 +180,8 @@ void Engine::check_time(SteadyClock::time_point now) {
     const std::lock_guard lock(mutex_);
     if (failure_) return;
     for (Operation* operation : pending_) {
-      if (!operation->helper && now > operation->deadline && (!overdue || operation->deadline < overdue->deadline)) overdue = operation->shared_from_this();
+      if (!operation->helper && now > operation->deadline && (!overdue || operation->deadline < overdue->deadline))
+        overdue = operation->shared_from_this();
       if (closed_.empty()) continue;
       for (const int rank : operation->group->ranks) {
         const auto found = closed_.find(rank);
@@ -187,9 +189,12 @@ void Engine::check_time(SteadyClock::time_point now) {
       }
     }
   }
-  if (left >= 0) return fail({ErrorCode::peer_lost, left, text("rank ", left, " is lost: it closed its communicator while this task was still at work")});
+  if (left >= 0)
+    return fail(
+        {ErrorCode::peer_lost, left, text("rank ", left, " is lost: it closed its communicator while this task was still at work")});
   if (!overdue) return;
-  overdue->waiting_for = overdue->collective() || overdue->peer != overdue->group->rank ? network_->awaited_by(*overdue) : std::vector<int>{overdue->peer};
+  overdue->waiting_for =
+      overdue->collective() || overdue->peer != overdue->group->rank ? network_->awaited_by(*overdue) : std::vector<int>{overdue->peer};
   give_up(*overdue);
 }
 
@@ -232,7 +237,8 @@ void Engine::end_network_operations() {
   network_ended_ = true;
   network_->abandon();
   std::shared_ptr<const Error> reason = failure();
-  if (!reason) reason = std::make_shared<const Error>(ErrorCode::interrupted, "the communicator was closed while the operation was under way");
+  if (!reason)
+    reason = std::make_shared<const Error>(ErrorCode::interrupted, "the communicator was closed while the operation was under way");
   std::vector<OperationPointer> ended = self_messages_.take_all();
   for (auto& [group, queue] : queues_) ended.insert(ended.end(), queue.begin(), queue.end());
   for (auto& [key, operation] : messages_) ended.push_back(operation);

@@ -29,22 +29,22 @@ std::uint16_t narrow(float value) {
   return static_cast<std::uint16_t>(is_nan ? ((bits >> 16) | 0x40U) : rounded);
 }
 
-#define TESSERA_LOOP(NAME, TYPE, EXPRESSION)                                                          \
-  TESSERA_VECTORISED void NAME(TYPE* out, const TYPE* a, const TYPE* b, std::size_t count) {          \
-    for (std::size_t i = 0; i < count; ++i) {                                                         \
-      const TYPE x = a[i];                                                                            \
-      const TYPE y = b[i];                                                                            \
-      out[i] = static_cast<TYPE>(EXPRESSION);                                                         \
-    }                                                                                                 \
+#define TESSERA_LOOP(NAME, TYPE, EXPRESSION)                                                 \
+  TESSERA_VECTORISED void NAME(TYPE* out, const TYPE* a, const TYPE* b, std::size_t count) { \
+    for (std::size_t i = 0; i < count; ++i) {                                                \
+      const TYPE x = a[i];                                                                   \
+      const TYPE y = b[i];                                                                   \
+      out[i] = static_cast<TYPE>(EXPRESSION);                                                \
+    }                                                                                        \
   }
 // A NaN in either operand must survive max and min, whichever side it is on.
-#define TESSERA_FLOAT_LOOPS(PREFIX, TYPE)                                      \
-  TESSERA_LOOP(PREFIX##_sum, TYPE, x + y)                                      \
-  TESSERA_LOOP(PREFIX##_max, TYPE, (x > y || x != x) ? x : y)                  \
+#define TESSERA_FLOAT_LOOPS(PREFIX, TYPE)                     \
+  TESSERA_LOOP(PREFIX##_sum, TYPE, x + y)                     \
+  TESSERA_LOOP(PREFIX##_max, TYPE, (x > y || x != x) ? x : y) \
   TESSERA_LOOP(PREFIX##_min, TYPE, (x < y || x != x) ? x : y)
-#define TESSERA_INTEGER_LOOPS(PREFIX, TYPE, WIDE)                                       \
-  TESSERA_LOOP(PREFIX##_sum, TYPE, static_cast<WIDE>(x) + static_cast<WIDE>(y))         \
-  TESSERA_LOOP(PREFIX##_max, TYPE, x > y ? x : y)                                       \
+#define TESSERA_INTEGER_LOOPS(PREFIX, TYPE, WIDE)                               \
+  TESSERA_LOOP(PREFIX##_sum, TYPE, static_cast<WIDE>(x) + static_cast<WIDE>(y)) \
+  TESSERA_LOOP(PREFIX##_max, TYPE, x > y ? x : y)                               \
   TESSERA_LOOP(PREFIX##_min, TYPE, x < y ? x : y)
 
 TESSERA_FLOAT_LOOPS(f32, float)

@@ -16,7 +16,8 @@ constexpr milliseconds kHearsay(1500);
 constexpr milliseconds kRetry(20);
 
 SteadyClock::time_point after(Seconds patience) {
-  return SteadyClock::now() + std::chrono::duration_cast<SteadyClock::duration>(std::chrono::duration<double>(std::min(patience.value, 1e8)));
+  return SteadyClock::now() +
+         std::chrono::duration_cast<SteadyClock::duration>(std::chrono::duration<double>(std::min(patience.value, 1e8)));
 }
 
 milliseconds left_until(SteadyClock::time_point deadline) {
@@ -40,7 +41,11 @@ std::string from_hex(const std::string& hex) {
 }
 
 json to_json(const Introduction& one) {
-  return {{"address", to_hex(one.network_address)}, {"host", one.host}, {"process", one.process}, {"segment", one.segment}, {"nonce", one.nonce}};
+  return {{"address", to_hex(one.network_address)},
+          {"host", one.host},
+          {"process", one.process},
+          {"segment", one.segment},
+          {"nonce", one.nonce}};
 }
 
 Introduction introduction_from(const json& message) {
@@ -55,15 +60,19 @@ std::string list_of(const std::vector<int>& ranks) {
 
 [[noreturn]] void throw_absent(const Options& options, const std::vector<int>& absent) {
   throw Error(ErrorCode::deadline_exceeded,
-              text(list_of(absent), " did not come to the rendezvous ", options.rendezvous, " of task '", options.task, "' within ", to_text(options.deadline)),
+              text(list_of(absent), " did not come to the rendezvous ", options.rendezvous, " of task '", options.task, "' within ",
+                   to_text(options.deadline)),
               {.file = {}, .rank = options.rank, .block = {}}, text("all ", options.world_size, " ranks"),
               "see in their logs whether they started, and whether their hosts reach this address");
 }
 
 // Why this newcomer cannot be let in; empty when it can.
 std::string objection(const Options& options, const json& hello, const Meeting& meeting) {
-  if (hello.value("task", "") != options.task) return text("rank 0 at ", options.rendezvous, " belongs to task '", options.task, "', this rank to task '", hello.value("task", ""), "'");
-  if (hello.value("world", 0) != options.world_size) return text("rank 0 was started for ", options.world_size, " ranks, this rank for ", hello.value("world", 0));
+  if (hello.value("task", "") != options.task)
+    return text("rank 0 at ", options.rendezvous, " belongs to task '", options.task, "', this rank to task '", hello.value("task", ""),
+                "'");
+  if (hello.value("world", 0) != options.world_size)
+    return text("rank 0 was started for ", options.world_size, " ranks, this rank for ", hello.value("world", 0));
   const int rank = hello.value("rank", -1);
   if (rank < 1 || rank >= options.world_size) return text("there is no rank ", rank, " among ", options.world_size, " ranks");
   if (meeting.sockets[static_cast<std::size_t>(rank)].open()) return text("rank ", rank, " is there already");
@@ -80,7 +89,8 @@ std::vector<int> absent_ranks(const Meeting& meeting) {
 
 // Waits until one of the sockets has something to read; false at the deadline.
 bool wait_any(std::vector<pollfd>& waiting, SteadyClock::time_point deadline) {
-  return poll(waiting.data(), waiting.size(), static_cast<int>(std::min<std::int64_t>(left_until(deadline).count(), 1000))) > 0 || SteadyClock::now() < deadline;
+  return poll(waiting.data(), waiting.size(), static_cast<int>(std::min<std::int64_t>(left_until(deadline).count(), 1000))) > 0 ||
+         SteadyClock::now() < deadline;
 }
 
 void admit(const Options& options, Meeting& meeting, FrameSocket& newcomer, const json& hello) {
@@ -144,7 +154,9 @@ json receive_one(const Options& options, FrameSocket& socket, int who, SteadyClo
     socket.flush();
     const bool open = socket.receive();
     if (auto message = socket.next()) return *message;
-    if (!open) throw Error(ErrorCode::peer_lost, text("rank ", who, " went away during the rendezvous"), {.file = {}, .rank = options.rank, .block = {}}, {}, text("see rank ", who, "'s log"));
+    if (!open)
+      throw Error(ErrorCode::peer_lost, text("rank ", who, " went away during the rendezvous"),
+                  {.file = {}, .rank = options.rank, .block = {}}, {}, text("see rank ", who, "'s log"));
     if (SteadyClock::now() > deadline) throw_absent(options, {who});
     wait_readable(socket.fd(), std::min(left_until(deadline), socket.has_unsent() ? kRetry : milliseconds(1000)));
   }
@@ -173,8 +185,9 @@ Meeting join(const Options& options, const Introduction& own) {
     }
     if (answer.contains("absent")) throw_absent(options, answer.at("absent").get<std::vector<int>>());
     if (answer.contains("refused")) {
-      throw Error(ErrorCode::invalid_config, text("refused at the rendezvous: ", answer.at("refused").get<std::string>()), {.file = {}, .rank = options.rank, .block = {}},
-                  "one task, one world size and one process per rank at each rendezvous", "give each task a port of its own");
+      throw Error(ErrorCode::invalid_config, text("refused at the rendezvous: ", answer.at("refused").get<std::string>()),
+                  {.file = {}, .rank = options.rank, .block = {}}, "one task, one world size and one process per rank at each rendezvous",
+                  "give each task a port of its own");
     }
     Meeting meeting;
     for (const json& one : answer.at("ranks")) meeting.ranks.push_back(introduction_from(one));

@@ -15,8 +15,8 @@ struct Introduction {
   std::string network_address;  // opaque bytes of the transport
   std::string host;             // equal for ranks that may share memory; empty: never
   int process = 0;
-  int segment = -1;             // descriptor number of its shared segment in that process
-  std::uint64_t nonce = 0;      // stands at the segment's start
+  int segment = -1;         // descriptor number of its shared segment in that process
+  std::uint64_t nonce = 0;  // stands at the segment's start
 };
 
 struct Meeting {

@@ -89,7 +89,8 @@ Task scatter(Channel& channel, Operation& op) {
     for (std::size_t rank = 0; rank < n; ++rank) sources[rank] = rank == me ? input(me) : channel.half(rank, block) + me * count * width;
     if (count > 0 && op.kind == Kind::reduce_scatter) reduce_all(op.output + done * width, sources, count, op.type, op.reduction);
     if (count > 0 && op.kind == Kind::all_to_all) {
-      for (std::size_t rank = 0; rank < n; ++rank) copy_bytes(op.output + (rank * op.count + done) * width, static_cast<const std::byte*>(sources[rank]), count * width);
+      for (std::size_t rank = 0; rank < n; ++rank)
+        copy_bytes(op.output + (rank * op.count + done) * width, static_cast<const std::byte*>(sources[rank]), count * width);
     }
     channel.publish(at(block, kFinished));
     if (op.count == 0) break;

@@ -38,7 +38,8 @@ void futex_wake(std::atomic<std::uint32_t>& word) {
 
 }  // namespace
 
-Channel::Channel(SharedEngine& engine, std::shared_ptr<Group::State> group) : engine_(engine), group_(std::move(group)), members_(group_->ranks.size()) {
+Channel::Channel(SharedEngine& engine, std::shared_ptr<Group::State> group)
+    : engine_(engine), group_(std::move(group)), members_(group_->ranks.size()) {
   engine_.own_segment().claim(group_->key);
   locate(rank());
   for (Member& member : members_) {
@@ -106,7 +107,8 @@ bool Channel::compare_cards(const Operation& operation, int rank) {
   return true;
 }
 
-SharedEngine::SharedEngine(Engine& engine, int own_rank, std::vector<Segment> segments) : engine_(engine), own_rank_(own_rank), segments_(std::move(segments)) {
+SharedEngine::SharedEngine(Engine& engine, int own_rank, std::vector<Segment> segments)
+    : engine_(engine), own_rank_(own_rank), segments_(std::move(segments)) {
   thread_ = std::thread([this] { background(); });
 }
 
@@ -194,7 +196,8 @@ SharedMessages& SharedEngine::messages_with(const Operation& operation) {
   const auto found = messages_.find(peer);
   if (found != messages_.end()) return found->second;
   const Segment& theirs = segment(peer);
-  return messages_.try_emplace(peer, *this, own_segment().mail_to(peer), theirs.mail_to(own_rank_), theirs.header().doorbell, buffered_).first->second;
+  return messages_.try_emplace(peer, *this, own_segment().mail_to(peer), theirs.mail_to(own_rank_), theirs.header().doorbell, buffered_)
+      .first->second;
 }
 
 void SharedEngine::start(const OperationPointer& operation) {

@@ -52,8 +52,8 @@ class Channel {
   bool reached(int rank, std::uint64_t progress);
   bool can_continue();
   std::vector<int> missing();
-  std::deque<OperationPointer> queue;       // the first one runs
-  std::coroutine_handle<> waiter;           // the running collective, while it waits
+  std::deque<OperationPointer> queue;  // the first one runs
+  std::coroutine_handle<> waiter;      // the running collective, while it waits
   int awaited_rank = -1;
   std::uint64_t awaited_progress = 0;
 
@@ -124,7 +124,7 @@ class SharedEngine final : public SharedMessages::Driver {
   std::atomic<std::size_t> helpers_{0};  // threads that want to drive; the background thread gives way to them
   std::atomic<std::uint32_t> inbox_size_{0};
 
-  std::atomic<std::uint32_t> work_{0};       // the background thread sleeps on it
+  std::atomic<std::uint32_t> work_{0};  // the background thread sleeps on it
   std::atomic<bool> background_asleep_{false};
   std::atomic<bool> stop_{false};
   std::thread thread_;

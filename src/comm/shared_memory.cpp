@@ -52,7 +52,8 @@ Segment Segment::create(int world_size) {
   segment.bytes_ = bytes_for(world_size);
   segment.file_ = Descriptor(memfd_create(kName, MFD_CLOEXEC));
   if (!segment.file_ || ftruncate(segment.file_.get(), static_cast<off_t>(segment.bytes_)) != 0) {
-    throw Error(ErrorCode::resource_exhausted, text("no shared memory for the ranks of this host: ", std::strerror(errno)), {}, {}, "set shared_memory to false to use the network");
+    throw Error(ErrorCode::resource_exhausted, text("no shared memory for the ranks of this host: ", std::strerror(errno)), {}, {},
+                "set shared_memory to false to use the network");
   }
   segment.map();
   std::random_device random;
@@ -68,7 +69,7 @@ Segment Segment::open(int process, int descriptor, std::uint64_t nonce, int worl
   Segment segment;
   segment.bytes_ = bytes_for(world_size);
   segment.file_ = Descriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  struct stat status{};
+  struct stat status {};
   if (!segment.file_ || fstat(segment.file_.get(), &status) != 0 || status.st_size != static_cast<off_t>(segment.bytes_)) return {};
   segment.map();
   if (segment.header_->nonce != nonce || segment.header_->size != segment.bytes_) return {};
@@ -96,7 +97,9 @@ Segment::~Segment() {
 
 std::byte* Segment::staging(std::size_t channel) const { return reinterpret_cast<std::byte*>(header_) + kHeaderBytes + channel * kStaging; }
 
-Mail& Segment::mail_to(int world_rank) const { return reinterpret_cast<Mail*>(reinterpret_cast<std::byte*>(header_) + kMailAt)[world_rank]; }
+Mail& Segment::mail_to(int world_rank) const {
+  return reinterpret_cast<Mail*>(reinterpret_cast<std::byte*>(header_) + kMailAt)[world_rank];
+}
 
 std::size_t Segment::claim(std::uint64_t key) {
   for (std::size_t probe = 0; probe < kChannels; ++probe) {
@@ -104,7 +107,8 @@ std::size_t Segment::claim(std::uint64_t key) {
     std::uint64_t free = 0;
     if (header_->channels[channel].key.compare_exchange_strong(free, key) || free == key) return channel;
   }
-  throw Error(ErrorCode::resource_exhausted, text("more than ", kChannels, " groups exchange through shared memory in one task"), {}, {}, "form groups once and keep them");
+  throw Error(ErrorCode::resource_exhausted, text("more than ", kChannels, " groups exchange through shared memory in one task"), {}, {},
+              "form groups once and keep them");
 }
 
 std::size_t Segment::find(std::uint64_t key) const {

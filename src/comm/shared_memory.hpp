@@ -12,10 +12,10 @@
 
 namespace tessera::comm {
 
-inline constexpr std::size_t kChannels = 1024;          // groups per rank
-inline constexpr std::size_t kBlock = 1 << 20;          // bytes that a rank shows to the others at once
+inline constexpr std::size_t kChannels = 1024;             // groups per rank
+inline constexpr std::size_t kBlock = 1 << 20;             // bytes that a rank shows to the others at once
 inline constexpr std::size_t kHalf = kBlock + kBlock / 2;  // a block and the reduced part of it
-inline constexpr std::size_t kStaging = 2 * kHalf;      // even and odd blocks
+inline constexpr std::size_t kStaging = 2 * kHalf;         // even and odd blocks
 
 // Messages between two ranks. A small one lies in its slot; a larger one is announced there and goes in pieces, one message
 // at a time, the one that the receiver wants; so a message that nobody receives holds up no other.

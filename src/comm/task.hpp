@@ -14,8 +14,8 @@ class [[nodiscard]] Task {
  public:
   struct promise_type {
     std::exception_ptr error;
-    std::coroutine_handle<> parent;           // resumed at the end
-    std::size_t* siblings_left = nullptr;     // when set, only the last sibling resumes the parent
+    std::coroutine_handle<> parent;        // resumed at the end
+    std::size_t* siblings_left = nullptr;  // when set, only the last sibling resumes the parent
 
     Task get_return_object() { return Task(std::coroutine_handle<promise_type>::from_promise(*this)); }
     std::suspend_always initial_suspend() noexcept { return {}; }

@@ -1,16 +1,16 @@
 #include "control/local_launcher.hpp"
 
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <fcntl.h>
 #include <nlohmann/json.hpp>
-#include <sched.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/clock.hpp"
 
@@ -97,14 +97,16 @@ Error error_of(const Running& worker) {
   const auto json = nlohmann::json::parse(report, nullptr, false);
   if (!json.is_discarded() && json.contains("error")) {
     const auto& body = json["error"];
-    Where where{body.value("file", ""), body.value("line", 0), body.value("column", 0), body.value("rank", worker.rank), body.value("block", "")};
+    Where where{body.value("file", ""), body.value("line", 0), body.value("column", 0), body.value("rank", worker.rank),
+                body.value("block", "")};
     return {code_of(body.value("code", "")), body.value("message", ""), where, body.value("expected", ""), body.value("hint", "")};
   }
   if (WIFSIGNALED(worker.status)) {
     const int signal = WTERMSIG(worker.status);
     const std::string hint = signal == SIGKILL ? "killed from outside, perhaps because the host ran out of memory; go on with --resume"
                                                : "go on with --resume; the run's log.txt has what came before";
-    return {ErrorCode::peer_lost, text("rank ", worker.rank, " was ended by signal ", signal, " (", ::strsignal(signal), ")"), {}, {}, hint};
+    return {
+        ErrorCode::peer_lost, text("rank ", worker.rank, " was ended by signal ", signal, " (", ::strsignal(signal), ")"), {}, {}, hint};
   }
   return {ErrorCode::internal, text("rank ", worker.rank, " ended with exit code ", WEXITSTATUS(worker.status), " and no error report")};
 }
@@ -184,7 +186,8 @@ bool run_workers(const std::vector<WorkerCommand>& workers, const LaunchOptions&
       if (stop_requests == 1 && options.on_stop_request) options.on_stop_request();
     }
   }
-  if (stop_requests > 1) throw Error(ErrorCode::interrupted, "ended at once, as asked twice", {}, {}, "go on from the last checkpoint with --resume");
+  if (stop_requests > 1)
+    throw Error(ErrorCode::interrupted, "ended at once, as asked twice", {}, {}, "go on from the last checkpoint with --resume");
   if (crew.failure()) throw *crew.failure();
   return stop_requests > 0;
 }

@@ -15,9 +15,9 @@ namespace tessera::control {
 // One process to start. It gets its own stderr and stdout from the launcher, no stdin, and is killed when the launcher dies.
 struct WorkerCommand {
   int rank = 0;
-  std::vector<std::string> arguments;                               // arguments[0] is the program
-  std::vector<std::pair<std::string, std::string>> environment;    // added to the launcher's
-  std::vector<int> cores;                                           // to run on; empty: all
+  std::vector<std::string> arguments;                            // arguments[0] is the program
+  std::vector<std::pair<std::string, std::string>> environment;  // added to the launcher's
+  std::vector<int> cores;                                        // to run on; empty: all
 };
 
 struct LaunchOptions {

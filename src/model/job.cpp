@@ -90,7 +90,8 @@ void require_countable(const ConfigNode& node, const ModelSpec& model, std::int6
   largest *= static_cast<double>(global_batch);
   if (blocks > kMostBlocks) throw node.error(text("makes ", blocks, " blocks"), text("at most ", kMostBlocks));
   if (parameters > kMostParameters) throw node.error(text("makes ", parameters, " parameters"), text("at most ", kMostParameters));
-  if (largest > kLargestTensor) throw node.error(text("makes a tensor of ", largest, " elements for a batch of ", global_batch), text("at most ", kLargestTensor));
+  if (largest > kLargestTensor)
+    throw node.error(text("makes a tensor of ", largest, " elements for a batch of ", global_batch), text("at most ", kLargestTensor));
 }
 
 TokenizerSpec read_tokenizer(const ConfigNode& node) {
@@ -101,7 +102,8 @@ TokenizerSpec read_tokenizer(const ConfigNode& node) {
   read_into(node, "file", tokenizer.file, resolve);
   const bool needs_file = tokenizer.kind == "hf" || tokenizer.kind == "sentencepiece";
   if (needs_file && tokenizer.file.empty()) throw node.error("a tokenizer of kind '" + tokenizer.kind + "' needs its file", "file: PATH");
-  if (!needs_file && !tokenizer.file.empty()) throw node.at("file").error("a tokenizer of kind '" + tokenizer.kind + "' has no file", "kind: hf or sentencepiece");
+  if (!needs_file && !tokenizer.file.empty())
+    throw node.at("file").error("a tokenizer of kind '" + tokenizer.kind + "' has no file", "kind: hf or sentencepiece");
   return tokenizer;
 }
 
@@ -122,7 +124,8 @@ DataSpec read_data(const ConfigNode& node) {
 OptimizerSpec read_optimizer(const ConfigNode& node) {
   node.allow_only({"kind", "lr", "betas", "beta1", "beta2", "epsilon", "weight_decay", "momentum", "clip"});
   OptimizerSpec optimizer;
-  if (const auto kind = node.find("kind")) optimizer.kind = kind->as_choice({"adamw", "sgd"}) == "adamw" ? OptimizerKind::adamw : OptimizerKind::sgd;
+  if (const auto kind = node.find("kind"))
+    optimizer.kind = kind->as_choice({"adamw", "sgd"}) == "adamw" ? OptimizerKind::adamw : OptimizerKind::sgd;
   read_into(node, "lr", optimizer.lr, not_negative);
   if (const auto betas = node.find("betas")) {
     if (betas->size() != 2) throw betas->error(text("has ", betas->size(), " entries"), "[beta1, beta2]");
@@ -217,7 +220,8 @@ ParallelChoice read_parallel(const ConfigNode& node) {
   if (const auto zero = node.find("zero")) choice.zero = std::stoi(zero->as_choice({"0", "1", "2", "3"}));
   read_into(node, "threads", choice.threads, number_of);
   read_into(node, "micro_batches", choice.micro_batches, between(1, kMostSamples));
-  if (const auto schedule = node.find("schedule")) choice.schedule = schedule->as_choice({"1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"});
+  if (const auto schedule = node.find("schedule"))
+    choice.schedule = schedule->as_choice({"1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"});
   if (const auto recompute = node.find("recompute")) choice.recompute = recompute->as_choice({"none", "selective", "full"});
   if (const auto delayed = node.find("delayed_exchange")) choice.delayed_exchange = delayed->as_bool();
   return choice;
@@ -237,7 +241,8 @@ JobSpec read_job(const ConfigNode& root) {
   job.file = root.file();
   job.name = root.get("name", default_name(job.file));
   if (job.name.empty() || job.name.find('/') != std::string::npos || job.name.starts_with("."))
-    throw (root.has("name") ? root.at("name") : root).error("'" + job.name + "' cannot name a folder of runs/", "letters, digits, '-', '_' and '.'");
+    throw(root.has("name") ? root.at("name") : root)
+        .error("'" + job.name + "' cannot name a folder of runs/", "letters, digits, '-', '_' and '.'");
   require_extents(root.at("model"));
   job.model = read_model(root.at("model"));
   read_into(root, "data", job.data, read_data);
@@ -261,7 +266,8 @@ JobSpec read_job(const std::filesystem::path& path, const std::vector<std::strin
     root = ConfigNode::parse("model: {}", path.string()).with_override("model.hf", "\"" + path.string() + "\"");
   for (const std::string& setting : overrides) {
     const std::size_t equals = setting.find('=');
-    if (equals == std::string::npos) throw Error(ErrorCode::invalid_config, "--set " + setting + ": no '='", {}, "SECTION.KEY=VALUE, such as train.steps=50");
+    if (equals == std::string::npos)
+      throw Error(ErrorCode::invalid_config, "--set " + setting + ": no '='", {}, "SECTION.KEY=VALUE, such as train.steps=50");
     root = root.with_override(setting.substr(0, equals), setting.substr(equals + 1));
   }
   return read_job(root);

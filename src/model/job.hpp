@@ -14,16 +14,16 @@
 namespace tessera::model {
 
 struct TokenizerSpec {
-  std::string kind = "bpe";            // bpe (trained here), hf (tokenizer.json), sentencepiece (.model), bytes
-  std::int64_t vocab = 8192;           // for bpe
-  std::filesystem::path file;          // for hf and sentencepiece
+  std::string kind = "bpe";    // bpe (trained here), hf (tokenizer.json), sentencepiece (.model), bytes
+  std::int64_t vocab = 8192;   // for bpe
+  std::filesystem::path file;  // for hf and sentencepiece
 };
 
 struct DataSpec {
-  std::filesystem::path source;        // a text file, a JSONL file or a folder of them; "synthetic" for seeded random tokens
-  std::string field = "text";          // the text's key in JSONL lines
+  std::filesystem::path source;  // a text file, a JSONL file or a folder of them; "synthetic" for seeded random tokens
+  std::string field = "text";    // the text's key in JSONL lines
   TokenizerSpec tokenizer;
-  double train_fraction = 0.95;        // the rest, from the end of the token stream, is for validation
+  double train_fraction = 0.95;  // the rest, from the end of the token stream, is for validation
   Where where;
 };
 
@@ -34,38 +34,38 @@ struct OptimizerSpec {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
-  double weight_decay = 0.1;           // decoupled; only for parameters whose spec says `decay`
-  double momentum = 0.0;               // sgd
-  double clip = 1.0;                   // global gradient norm; 0 switches it off
+  double weight_decay = 0.1;  // decoupled; only for parameters whose spec says `decay`
+  double momentum = 0.0;      // sgd
+  double clip = 1.0;          // global gradient norm; 0 switches it off
 };
 
 enum class ScheduleKind { cosine, linear, constant };
 struct LrScheduleSpec {
   ScheduleKind kind = ScheduleKind::cosine;
-  std::int64_t warmup = 0;             // steps
-  double min_ratio = 0.1;              // lr at the last step over the peak lr (cosine, linear)
+  std::int64_t warmup = 0;  // steps
+  double min_ratio = 0.1;   // lr at the last step over the peak lr (cosine, linear)
 };
 
 struct TrainSpec {
   std::int64_t steps = 200;
-  std::int64_t global_batch = 32;      // sequences per step
+  std::int64_t global_batch = 32;  // sequences per step
   OptimizerSpec optimizer;
   LrScheduleSpec schedule;
   Precision precision = Precision::f32;
   std::uint64_t seed = 1;
-  std::filesystem::path init;          // start from the weights of this run or checkpoint; empty: from the seed
-  std::int64_t eval_every = 0;         // steps; 0: only at the end
-  std::int64_t eval_sequences = 64;    // at most this many validation sequences each time
+  std::filesystem::path init;        // start from the weights of this run or checkpoint; empty: from the seed
+  std::int64_t eval_every = 0;       // steps; 0: only at the end
+  std::int64_t eval_sequences = 64;  // at most this many validation sequences each time
 };
 
 // `cluster:` as written: auto, a file, {local: {devices: N, threads: T}} or {lab: {...}}.
 struct ClusterChoice {
   enum class Kind { automatic, file, local, lab } kind = Kind::automatic;
   std::filesystem::path file;
-  int devices = 0;                     // local: worker processes; lab: hosts
-  int threads = 0;                     // local: threads of each; 0 shares the cores evenly
-  double gbit = 0;                     // lab
-  double cpu = 0;                      // lab: cores per host
+  int devices = 0;  // local: worker processes; lab: hosts
+  int threads = 0;  // local: threads of each; 0 shares the cores evenly
+  double gbit = 0;  // lab
+  double cpu = 0;   // lab: cores per host
   Where where;
 };
 
@@ -79,28 +79,28 @@ struct ParallelChoice {
   int cp = 0;
   int ep = 0;
   std::optional<int> zero;
-  int threads = 0;                     // per rank
+  int threads = 0;  // per rank
   std::int64_t micro_batches = 0;
-  std::string schedule;                // 1f1b, gpipe, interleaved, zb-h1, zb-h2, zb-v, dualpipe-v
-  std::string recompute;               // none, selective, full
-  bool delayed_exchange = false;       // gradients are exchanged while the next step begins
+  std::string schedule;           // 1f1b, gpipe, interleaved, zb-h1, zb-h2, zb-v, dualpipe-v
+  std::string recompute;          // none, selective, full
+  bool delayed_exchange = false;  // gradients are exchanged while the next step begins
   Where where;
 };
 
 struct CheckpointSpec {
-  std::int64_t every = 0;              // steps; 0: only at the end and on Ctrl-C
-  std::int64_t keep = 3;               // complete checkpoints kept
+  std::int64_t every = 0;  // steps; 0: only at the end and on Ctrl-C
+  std::int64_t keep = 3;   // complete checkpoints kept
 };
 
 struct JobSpec {
-  std::string name;                    // of the run; default: the YAML's folder or file stem
+  std::string name;  // of the run; default: the YAML's folder or file stem
   ModelSpec model;
   DataSpec data;
   TrainSpec train;
   ClusterChoice cluster;
   ParallelChoice parallel;
   CheckpointSpec checkpoint;
-  std::string resolved_yaml;           // the whole file with overrides applied
+  std::string resolved_yaml;  // the whole file with overrides applied
   std::filesystem::path file;
 };
 

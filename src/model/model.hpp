@@ -23,14 +23,14 @@ struct Initializer {
 };
 
 struct ParameterSpec {
-  std::string name;                  // as Hugging Face names it; "{}" stands for the block's repeat index
-  std::vector<std::int64_t> shape;   // whole, not per rank: [out, in] for a linear map
-  int split_dim = -1;                // which dimension tensor parallelism cuts; -1: every rank holds all of it
+  std::string name;                 // as Hugging Face names it; "{}" stands for the block's repeat index
+  std::vector<std::int64_t> shape;  // whole, not per rank: [out, in] for a linear map
+  int split_dim = -1;               // which dimension tensor parallelism cuts; -1: every rank holds all of it
   Initializer init;
-  bool decay = true;                 // weight decay applies
-  std::string tied_to;               // the name of the parameter that this one shares; empty: its own
-  int expert_dim = -1;               // which dimension counts experts, and expert parallelism cuts; -1: none
-  bool sparse = false;               // a table of which a step touches few rows: for a parameter server
+  bool decay = true;    // weight decay applies
+  std::string tied_to;  // the name of the parameter that this one shares; empty: its own
+  int expert_dim = -1;  // which dimension counts experts, and expert parallelism cuts; -1: none
+  bool sparse = false;  // a table of which a step touches few rows: for a parameter server
 
   std::int64_t count() const;
 };
@@ -43,34 +43,34 @@ struct TensorSpec {
 
 struct BlockSpec {
   // The registry's key: "embedding", "transformer_layer" and "lm_head" are Llama's. The others: "position_embedding",
-  // "encoder_layer", "decoder_layer", "moe_layer", "language_head", "final_norm", "projector", "patch_embedding", "classifier"; "conv_layer",
-  // "residual_block"; "mlp", "embedding_tables", "interaction".
+  // "encoder_layer", "decoder_layer", "moe_layer", "language_head", "final_norm", "projector", "patch_embedding", "classifier";
+  // "conv_layer", "residual_block"; "mlp", "embedding_tables", "interaction".
   std::string kind;
-  std::string name;                       // "embed", "layers.{}", "head"
-  std::map<std::string, double> dims;     // "hidden", "heads", "kv_heads", "head_dim", "ffn", "seq", "vocab", "rope_theta", "norm_eps"
+  std::string name;                    // "embed", "layers.{}", "head"
+  std::map<std::string, double> dims;  // "hidden", "heads", "kv_heads", "head_dim", "ffn", "seq", "vocab", "rope_theta", "norm_eps"
   std::vector<ParameterSpec> parameters;
   std::vector<TensorSpec> inputs;
   std::vector<TensorSpec> outputs;
 
-  std::int64_t dim(const std::string& key) const;      // throws internal when missing
+  std::int64_t dim(const std::string& key) const;  // throws internal when missing
   double real(const std::string& key) const;
-  std::int64_t parameter_count() const;                // tied parameters do not count again
-  std::int64_t active_parameter_count() const;         // of routed experts, those that one token meets
+  std::int64_t parameter_count() const;         // tied parameters do not count again
+  std::int64_t active_parameter_count() const;  // of routed experts, those that one token meets
 };
 
 // A block and how often it stands in a row.
 struct Repeat {
   BlockSpec block;
   int count = 1;
-  int first_index = 0;              // what "{}" becomes in the first of them
+  int first_index = 0;  // what "{}" becomes in the first of them
 };
 
 // Blocks in a row, of a model whose blocks do not all stand in one row: an encoder, a decoder, a trunk that encoders feed.
 struct Chain {
-  std::string name;                 // "encoder"
-  int first_repeat = 0;             // in ModelSpec::repeats
+  std::string name;      // "encoder"
+  int first_repeat = 0;  // in ModelSpec::repeats
   int repeat_count = 0;
-  std::vector<std::string> reads;   // the chains whose last outputs its blocks take, by name; these stand before it
+  std::vector<std::string> reads;  // the chains whose last outputs its blocks take, by name; these stand before it
 };
 
 // One block of the flattened model.
@@ -84,17 +84,17 @@ struct BlockInstance {
 };
 
 struct ModelSpec {
-  std::string arch;                         // "llama"
+  std::string arch;  // "llama"
   // As in BlockSpec, plus "layers". All models have "seq" (positions of a sample), "hidden", "heads", "kv_heads", "ffn" (the
   // greatest common divisor of all widths that tensor parallelism cuts; 0: none) and "vocab" (0: none). `heads` and `kv_heads`
   // are 1 where there is no attention to cut.
   std::map<std::string, double> dims;
   bool tied_embeddings = false;
-  std::vector<Repeat> repeats;              // in an order in which the blocks can run one after another
-  std::vector<Chain> chains;                // consecutive parts of `repeats`, together all of it; empty: one chain
+  std::vector<Repeat> repeats;  // in an order in which the blocks can run one after another
+  std::vector<Chain> chains;    // consecutive parts of `repeats`, together all of it; empty: one chain
 
   int block_count() const;
-  std::vector<BlockInstance> blocks() const;            // pointers into this object
+  std::vector<BlockInstance> blocks() const;  // pointers into this object
   std::int64_t parameter_count() const;
   std::int64_t active_parameter_count() const;
   std::int64_t dim(const std::string& key) const;
@@ -121,11 +121,11 @@ enum class ContextKind { ring, ulysses };
 
 // How one block runs on one rank.
 struct BlockShard {
-  std::int64_t micro_batch = 1;      // samples
+  std::int64_t micro_batch = 1;  // samples
   int tensor_parallel = 1;
   Precision precision = Precision::f32;
   Recompute recompute = Recompute::none;
-  bool sequence_parallel = false;    // what tensor parallelism leaves whole is cut along the sequence (Korthikanti et al. 2022)
+  bool sequence_parallel = false;  // what tensor parallelism leaves whole is cut along the sequence (Korthikanti et al. 2022)
   int context_parallel = 1;
   ContextKind context = ContextKind::ring;
   int expert_parallel = 1;
@@ -138,36 +138,36 @@ struct BlockShard {
 // is hidden, so they are about half of what BlockCost::forward counts.
 struct Operator {
   enum class Kind { matmul, attention, convolution, lookup, elementwise } kind = Kind::elementwise;
-  std::string name;                  // "qkv", "attention", "gate_up", "norm"
+  std::string name;  // "qkv", "attention", "gate_up", "norm"
   std::int64_t batch = 1;
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
   Flops flops;
-  Bytes traffic;                     // read and written when nothing stays in a cache
-  bool weight_half = false;          // of the backward pass: makes gradients of weights only, and so may be delayed
+  Bytes traffic;             // read and written when nothing stays in a cache
+  bool weight_half = false;  // of the backward pass: makes gradients of weights only, and so may be delayed
 };
 
 // A communication on a block's critical path, once per pass.
 struct Exchange {
   enum class Axis { tensor, context, expert } axis = Axis::tensor;
-  std::string operation;             // "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"
-  Bytes bytes;                       // the whole buffer: what an all-gather ends with and a reduce-scatter begins with; what a
-                                     // rank holds for an all-to-all; what a rank sends
-  bool overlaps = false;             // runs beside the block's own computation (the ring's passes)
-  int messages = 1;                  // one after another, that share `bytes`: steps of the ring, chunks of the head
+  std::string operation;  // "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"
+  Bytes bytes;            // the whole buffer: what an all-gather ends with and a reduce-scatter begins with; what a
+                          // rank holds for an all-to-all; what a rank sends
+  bool overlaps = false;  // runs beside the block's own computation (the ring's passes)
+  int messages = 1;       // one after another, that share `bytes`: steps of the ring, chunks of the head
 };
 
 // Per rank and micro-batch.
 struct BlockCost {
   Flops forward;
-  Flops backward;              // without recomputation
-  Bytes forward_traffic;       // read and written, for the roofline
+  Flops backward;         // without recomputation
+  Bytes forward_traffic;  // read and written, for the roofline
   Bytes backward_traffic;
-  Bytes saved;                 // held from the forward to the backward pass
-  Bytes forward_workspace;     // largest temporary beyond saved and passed-on tensors
+  Bytes saved;              // held from the forward to the backward pass
+  Bytes forward_workspace;  // largest temporary beyond saved and passed-on tensors
   Bytes backward_workspace;
-  Bytes output;                // passed on to the next block
+  Bytes output;  // passed on to the next block
   // Tensor-parallel all-reduces on the critical path: how many, and the size of each.
   int forward_all_reduces = 0;
   int backward_all_reduces = 0;

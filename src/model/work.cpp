@@ -52,7 +52,8 @@ void Work::linear(std::string_view name, std::int64_t m, std::int64_t n, std::in
   Operator& weight = backward(Kind::matmul, name, "_wgrad", batch, n, k, m);
   weight.traffic = Bytes(batch * (operand_ * (m * n + m * k) + 2 * kF32Bytes * n * k));
   weight.weight_half = true;
-  if (!data_) backward(Kind::matmul, name, "_dgrad", batch, m, k, n).traffic = Bytes(batch * (operand_ * (m * n + n * k) + element_ * m * k));
+  if (!data_)
+    backward(Kind::matmul, name, "_dgrad", batch, m, k, n).traffic = Bytes(batch * (operand_ * (m * n + n * k) + element_ * m * k));
   forward_flops_ += flops_of(batch, m, n, k);
   backward_flops_ += (data_ ? 1 : 2) * flops_of(batch, m, n, k);
   data_ = false;

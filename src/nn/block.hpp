@@ -22,9 +22,9 @@ using Tensors = std::vector<at::Tensor>;
 // One parameter of one block as this rank holds it (its tensor-parallel shard).
 struct Parameter {
   const model::ParameterSpec* spec = nullptr;
-  std::string name;   // global, as in the checkpoint
-  at::Tensor value;   // in the precision of computation, contiguous, shard's shape
-  at::Tensor grad;    // f32, contiguous, same shape; the backward pass adds to it
+  std::string name;  // global, as in the checkpoint
+  at::Tensor value;  // in the precision of computation, contiguous, shard's shape
+  at::Tensor grad;   // f32, contiguous, same shape; the backward pass adds to it
 };
 
 // Samples of one micro-batch. tokens and targets are int64 [batch, seq]; a target of -1 is not counted.

@@ -20,8 +20,7 @@ void StackedLinear::bind(std::span<const Parameter> parameters) {
   parts_.clear();
   out_width_ = 0;
   for (const Parameter& parameter : parameters) {
-    const bool joins = !parts_.empty() && adjacent(parts_.back().value, parameter.value) &&
-                       adjacent(parts_.back().grad, parameter.grad);
+    const bool joins = !parts_.empty() && adjacent(parts_.back().value, parameter.value) && adjacent(parts_.back().grad, parameter.grad);
     if (joins) {
       parts_.back().value = join(parts_.back().value, parameter.value);
       parts_.back().grad = join(parts_.back().grad, parameter.grad);

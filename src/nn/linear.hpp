@@ -23,8 +23,8 @@ class StackedLinear {
 
  private:
   struct Part {
-    at::Tensor value;   // [out, in]
-    at::Tensor grad;    // f32
+    at::Tensor value;         // [out, in]
+    at::Tensor grad;          // f32
     std::int64_t column = 0;  // where its output starts
   };
   std::vector<Part> parts_;

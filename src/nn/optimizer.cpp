@@ -34,8 +34,8 @@ struct SgdFactors {
   bool first_step;
 };
 
-TESSERA_MULTIVERSION void sgd_range(float* __restrict master, const float* __restrict grad, float* __restrict buffer,
-                                    std::int64_t count, const SgdFactors& f) {
+TESSERA_MULTIVERSION void sgd_range(float* __restrict master, const float* __restrict grad, float* __restrict buffer, std::int64_t count,
+                                    const SgdFactors& f) {
   const SgdFactors factors = f;
   if (buffer == nullptr) {
     for (std::int64_t i = 0; i < count; ++i) {
@@ -86,14 +86,10 @@ void adamw_step(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg,
                 const AdamW& options) {
   const double correction1 = 1.0 - std::pow(options.beta1, static_cast<double>(options.step));
   const double correction2 = 1.0 - std::pow(options.beta2, static_cast<double>(options.step));
-  const AdamWFactors factors{static_cast<float>(options.grad_scale),
-                             static_cast<float>(1.0 - options.lr * options.weight_decay),
-                             static_cast<float>(1.0 - options.beta1),
-                             static_cast<float>(options.beta2),
-                             static_cast<float>(1.0 - options.beta2),
-                             static_cast<float>(options.lr / correction1),
-                             static_cast<float>(1.0 / std::sqrt(correction2)),
-                             static_cast<float>(options.epsilon)};
+  const AdamWFactors factors{static_cast<float>(options.grad_scale),           static_cast<float>(1.0 - options.lr * options.weight_decay),
+                             static_cast<float>(1.0 - options.beta1),          static_cast<float>(options.beta2),
+                             static_cast<float>(1.0 - options.beta2),          static_cast<float>(options.lr / correction1),
+                             static_cast<float>(1.0 / std::sqrt(correction2)), static_cast<float>(options.epsilon)};
   float* value = kernels::data<float>(master);
   for_each_block(master.numel(), [&](std::int64_t, std::int64_t first, std::int64_t count) {
     adamw_range(value + first, kernels::data<float>(grad) + first, kernels::data<float>(exp_avg) + first,
@@ -108,7 +104,8 @@ void sgd_step(at::Tensor& master, const at::Tensor& grad, at::Tensor& momentum, 
   float* value = kernels::data<float>(master);
   const bool has_buffer = options.momentum != 0.0 && momentum.defined();
   for_each_block(master.numel(), [&](std::int64_t, std::int64_t first, std::int64_t count) {
-    sgd_range(value + first, kernels::data<float>(grad) + first, has_buffer ? kernels::data<float>(momentum) + first : nullptr, count, factors);
+    sgd_range(value + first, kernels::data<float>(grad) + first, has_buffer ? kernels::data<float>(momentum) + first : nullptr, count,
+              factors);
     if (compute.defined()) round_range(value + first, kernels::data<Bf16>(compute) + first, count);
   });
 }

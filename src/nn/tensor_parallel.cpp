@@ -5,9 +5,7 @@
 namespace tessera::nn {
 namespace {
 
-comm::DataType type_of(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kFloat ? comm::DataType::f32 : comm::DataType::bf16;
-}
+comm::DataType type_of(const at::Tensor& tensor) { return tensor.scalar_type() == at::kFloat ? comm::DataType::f32 : comm::DataType::bf16; }
 
 bool alone(const Pass& pass) { return !pass.tensor_group || pass.tensor_group.size() == 1; }
 

@@ -105,8 +105,7 @@ class TransformerLayer final : public Block {
     gate_up_.backward_input(kept[kGateUp], middle_grad);
     all_reduce(middle_grad, pass);
     kept[kMiddleNormGrad] = at::empty({hidden_}, at::kFloat);
-    kernels::rms_norm_backward(middle_grad, kept[kMiddle], middle_norm().value, kept[kMiddleRstd], dy, middle_grad,
-                               kept[kMiddleNormGrad]);
+    kernels::rms_norm_backward(middle_grad, kept[kMiddle], middle_norm().value, kept[kMiddleRstd], dy, middle_grad, kept[kMiddleNormGrad]);
     kept[kMiddleGrad] = middle_grad;
 
     at::Tensor attended_grad = rows.empty(heads_ * head_dim_);

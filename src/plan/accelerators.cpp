@@ -55,7 +55,8 @@ class Accelerators {
           if (error.code() != ErrorCode::invalid_config) throw;
         }
       }
-    std::stable_sort(found_.begin(), found_.end(), [](const Candidate& a, const Candidate& b) { return a.plan.predicted->step < b.plan.predicted->step; });
+    std::stable_sort(found_.begin(), found_.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.plan.predicted->step < b.plan.predicted->step; });
     drop_repeated();
     if (options_.front) out.front = front();
     if (found_.empty()) throw nothing_divides();
@@ -85,21 +86,26 @@ class Accelerators {
     out.bound = best.bound;
     if (best.plans.empty()) throw nothing_fits();
     add("blocks cut one by one", std::move(best.plans.front()));
-    for (std::size_t i = 1; i < best.plans.size(); ++i) out.close.push_back({delayed_if_faster(std::move(best.plans[i])), found_.front().family});
+    for (std::size_t i = 1; i < best.plans.size(); ++i)
+      out.close.push_back({delayed_if_faster(std::move(best.plans[i])), found_.front().family});
   }
 
   bool fixed() const { return job_.parallel.kind == model::ParallelChoice::Kind::degrees; }
 
   // Other schedules are templates alone.
   bool one_stage_a_rank() const {
-    return std::none_of(space_.schedules.begin(), space_.schedules.end(),
-                        [](Schedule schedule) { return schedule == Schedule::interleaved || schedule == Schedule::zb_v || schedule == Schedule::dualpipe_v; });
+    return std::none_of(space_.schedules.begin(), space_.schedules.end(), [](Schedule schedule) {
+      return schedule == Schedule::interleaved || schedule == Schedule::zb_v || schedule == Schedule::dualpipe_v;
+    });
   }
 
   Error nothing_divides() const {
-    return {ErrorCode::invalid_config, text("parallel: no plan with ", given_text(job_.parallel), " divides the devices of ", cluster_.name, " and a global batch of ", job_.train.global_batch,
-                                            one_stage_a_rank() ? "" : ", or none of these fits the memory"),
-            job_.parallel.where, one_stage_a_rank() ? "degrees that divide them" : "stages of equal depth on the devices of one kind, micro-batches that the stages divide",
+    return {ErrorCode::invalid_config,
+            text("parallel: no plan with ", given_text(job_.parallel), " divides the devices of ", cluster_.name, " and a global batch of ",
+                 job_.train.global_batch, one_stage_a_rank() ? "" : ", or none of these fits the memory"),
+            job_.parallel.where,
+            one_stage_a_rank() ? "degrees that divide them"
+                               : "stages of equal depth on the devices of one kind, micro-batches that the stages divide",
             "`parallel: auto`, or fewer of the degrees, leaves the choice to the planner"};
   }
 
@@ -120,11 +126,19 @@ class Accelerators {
     }
   }
 
-  static BlockProblem problem_of(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const BlockSpace& space, std::int64_t effort) {
-    return {.model = job.model, .cluster = cluster, .precision = job.train.precision, .global_batch = job.train.global_batch, .space = space, .tolerance = kTolerance, .effort = effort};
+  static BlockProblem problem_of(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const BlockSpace& space,
+                                 std::int64_t effort) {
+    return {.model = job.model,
+            .cluster = cluster,
+            .precision = job.train.precision,
+            .global_batch = job.train.global_batch,
+            .space = space,
+            .tolerance = kTolerance,
+            .effort = effort};
   }
 
-  static BlockAnswer searched(const BlockSpace& space, std::int64_t effort, const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
+  static BlockAnswer searched(const BlockSpace& space, std::int64_t effort, const model::JobSpec& job,
+                              const cluster::ClusterSpec& cluster) {
     const BlockProblem problem = problem_of(job, cluster, space, effort);
     return search(problem);
   }
@@ -149,7 +163,9 @@ class Accelerators {
     return job_.parallel.delayed_exchange || delayed.predicted->step.value < plan.predicted->step.value * (1 - kTolerance) ? delayed : plan;
   }
 
-  std::string on(int group) const { return cluster_.groups.size() > 1 ? " on " + cluster_.groups[static_cast<std::size_t>(group)].name : std::string(); }
+  std::string on(int group) const {
+    return cluster_.groups.size() > 1 ? " on " + cluster_.groups[static_cast<std::size_t>(group)].name : std::string();
+  }
 
   void add_templates(int group) {
     const BlockProblem problem = problem_of(job_, cluster_, space_, 0);
@@ -237,15 +253,17 @@ class Accelerators {
       }
     };
     const model::ParallelChoice& all = job_.parallel;
-    const auto without = [&](auto model::ParallelChoice::* field) {
+    const auto without = [&](auto model::ParallelChoice::*field) {
       model::ParallelChoice rest = all;
       rest.*field = {};
       return rest;
     };
-    for (const model::ParallelChoice& rest : {without(&model::ParallelChoice::recompute), without(&model::ParallelChoice::zero), without(&model::ParallelChoice::micro_batches),
-                                              without(&model::ParallelChoice::schedule), without(&model::ParallelChoice::ep), without(&model::ParallelChoice::cp),
-                                              without(&model::ParallelChoice::tp), without(&model::ParallelChoice::dp), without(&model::ParallelChoice::pp)})
-      if (given_text(rest) != given_text(all) && fits(rest)) return given_text(rest).empty() ? "parallel: auto" : "parallel with " + given_text(rest) + " alone";
+    for (const model::ParallelChoice& rest :
+         {without(&model::ParallelChoice::recompute), without(&model::ParallelChoice::zero), without(&model::ParallelChoice::micro_batches),
+          without(&model::ParallelChoice::schedule), without(&model::ParallelChoice::ep), without(&model::ParallelChoice::cp),
+          without(&model::ParallelChoice::tp), without(&model::ParallelChoice::dp), without(&model::ParallelChoice::pp)})
+      if (given_text(rest) != given_text(all) && fits(rest))
+        return given_text(rest).empty() ? "parallel: auto" : "parallel with " + given_text(rest) + " alone";
     return fits({}) ? "parallel: auto" : "";
   }
 
@@ -256,11 +274,13 @@ class Accelerators {
     const auto [factor, smallest] = smallest_plan();
     const double state = 18 * static_cast<double>(job_.model.parameter_count());
     const Bytes limit = plan::memory_limit(largest->device);
-    std::string what = text("no plan fits: weights, gradients and optimizer states of ", count_text(static_cast<double>(job_.model.parameter_count())), " parameters alone are ", rounded_up(state),
-                            ", the devices of ", cluster_.name, " have ", to_text(Bytes(static_cast<std::int64_t>(whole_memory()))), " for them");
+    std::string what =
+        text("no plan fits: weights, gradients and optimizer states of ", count_text(static_cast<double>(job_.model.parameter_count())),
+             " parameters alone are ", rounded_up(state), ", the devices of ", cluster_.name, " have ",
+             to_text(Bytes(static_cast<std::int64_t>(whole_memory()))), " for them");
     if (factor > 0)
-      what += text("; the smallest plan needs ", rounded_up(factor * static_cast<double>(limit.value)), " of each ", largest->device.name, ", which has ", to_text(limit), "; its largest parts: ",
-                   largest_parts(*smallest));
+      what += text("; the smallest plan needs ", rounded_up(factor * static_cast<double>(limit.value)), " of each ", largest->device.name,
+                   ", which has ", to_text(limit), "; its largest parts: ", largest_parts(*smallest));
     std::string hint;
     const auto idea = [&](const std::string& words) { hint += (hint.empty() ? "" : "; ") + words; };
     if (const std::string less = fixed() ? superfluous() : ""; !less.empty()) idea(less);
@@ -273,7 +293,8 @@ class Accelerators {
   std::string largest_parts(const Plan& plan) {
     const std::vector<Bytes>& memory = plan.predicted->memory;
     std::vector<std::pair<std::string, Bytes>> parts;
-    for (const auto& [name, bytes] : memory_terms(plan, static_cast<int>(std::max_element(memory.begin(), memory.end()) - memory.begin()), loads_))
+    for (const auto& [name, bytes] :
+         memory_terms(plan, static_cast<int>(std::max_element(memory.begin(), memory.end()) - memory.begin()), loads_))
       parts.emplace_back(name, Bytes(static_cast<std::int64_t>(bytes)));
     return largest_text(std::move(parts));
   }
@@ -281,7 +302,8 @@ class Accelerators {
   double whole_memory() const {
     double out = 0;
     for (const cluster::ResourceGroup& group : cluster_.groups)
-      if (group.device.has(job_.train.precision)) out += static_cast<double>(plan::memory_limit(group.device).value) * group.nodes * group.devices_per_node;
+      if (group.device.has(job_.train.precision))
+        out += static_cast<double>(plan::memory_limit(group.device).value) * group.nodes * group.devices_per_node;
     return out;
   }
 

@@ -13,7 +13,8 @@ constexpr std::int64_t kShareSteps = 16;
 
 // In multiples of `unit`, or where it is 0 of each part's ranks: what the speeds say, rounded down, and the rest one by one to who is then
 // done first. Empty where something is left over.
-std::vector<std::int64_t> by_units(const std::vector<SharePart>& parts, const std::vector<double>& share, std::int64_t samples, std::int64_t unit) {
+std::vector<std::int64_t> by_units(const std::vector<SharePart>& parts, const std::vector<double>& share, std::int64_t samples,
+                                   std::int64_t unit) {
   const auto unit_of = [&](std::size_t p) { return unit > 0 ? unit : std::int64_t{parts[p].ranks}; };
   std::vector<std::int64_t> out;
   std::int64_t left = samples;

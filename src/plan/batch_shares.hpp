@@ -9,7 +9,7 @@ namespace tessera::plan {
 // Ranks of one kind.
 struct SharePart {
   int ranks = 1;
-  double speed = 1;                // of all of them together, in any unit
+  double speed = 1;  // of all of them together, in any unit
 };
 
 // The ways that the searches try to share so many samples, in the order of the parts, at most `most` of them: around what the speeds

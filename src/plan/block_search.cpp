@@ -35,10 +35,10 @@ struct Found {
 
 // The last stages of a plan.
 struct Tail {
-  double busy = 0;               // of the busiest of them
-  double fill = 0;               // of all
+  double busy = 0;  // of the busiest of them
+  double fill = 0;  // of all
   const StageEntry* entry = nullptr;
-  int end = 0;                   // of the first of them
+  int end = 0;  // of the first of them
   const Tail* next = nullptr;
 };
 
@@ -144,15 +144,18 @@ class Solver {
         for (int last = s + 1 == stages ? blocks : first + 1; last <= blocks - (stages - 1 - s); ++last) {
           if (behind[static_cast<std::size_t>(last)].empty()) continue;
           if (prefix.least(s, first, last) > most) break;
-          const double seconds = s + 1 == stages ? 0 : message(outer, *cuts[static_cast<std::size_t>(s)], *cuts[static_cast<std::size_t>(s) + 1], last);
+          const double seconds =
+              s + 1 == stages ? 0 : message(outer, *cuts[static_cast<std::size_t>(s)], *cuts[static_cast<std::size_t>(s) + 1], last);
           StageFronts& kind = *kinds[static_cast<std::size_t>(s)];
           for (const StageEntry* entry : kind.front(first, last, held, most - prefix.fill(blocks) + prefix.fill(last) - prefix.fill(first)))
             for (const Tail* tail : behind[static_cast<std::size_t>(last)]) {
-              const Tail next{std::max(entry->busy + kind.busy_of(seconds), tail->busy), entry->fill + kind.fill_of(seconds) + tail->fill, entry, last, tail};
+              const Tail next{std::max(entry->busy + kind.busy_of(seconds), tail->busy), entry->fill + kind.fill_of(seconds) + tail->fill,
+                              entry, last, tail};
               if (std::max(next.busy, prefix.busy(s, first)) + next.fill + prefix.fill(first) <= most) made.push_back(next);
             }
         }
-        std::stable_sort(made.begin(), made.end(), [](const Tail& a, const Tail& b) { return std::tuple(a.busy, a.fill) < std::tuple(b.busy, b.fill); });
+        std::stable_sort(made.begin(), made.end(),
+                         [](const Tail& a, const Tail& b) { return std::tuple(a.busy, a.fill) < std::tuple(b.busy, b.fill); });
         double least = kNever;
         for (const Tail& tail : made) {
           if (tail.fill >= least) continue;
@@ -202,7 +205,8 @@ class Solver {
   // Whether the blocks do not fit all stages' memory together, however they are dealt.
   bool too_large(const Outer& outer) {
     double room = 0;
-    for (const GroupCut& cut : outer.groups) room += cut.stages * (problem_.space.memory * loads_.memory_limit(cut.devices) - loads_.process_bytes(cut.devices));
+    for (const GroupCut& cut : outer.groups)
+      room += cut.stages * (problem_.space.memory * loads_.memory_limit(cut.devices) - loads_.process_bytes(cut.devices));
     double bytes = 0;
     for (std::size_t r = 0; r < problem_.model.repeats.size(); ++r) {
       double least = kNever;
@@ -291,7 +295,8 @@ class Solver {
   };
 
   double message(const Outer& outer, const GroupCut& from, const GroupCut& to, int block) {
-    const double bytes = loads_.input_bytes(loads_.repeat_of()[static_cast<std::size_t>(block)], problem_.global_batch / outer.micro_batches);
+    const double bytes =
+        loads_.input_bytes(loads_.repeat_of()[static_cast<std::size_t>(block)], problem_.global_batch / outer.micro_batches);
     return loads_.messages(bytes, from.devices, from.width, to.devices, to.width);
   }
 
@@ -316,7 +321,8 @@ class Solver {
         const int ranks = on.parts.size() == 1 ? cut.width : part.ranks;
         const int before = plan.world_size();
         for (int i = 0; i < ranks; ++i) {
-          const int device = on.per_node > 0 ? i / on.per_node * group.domain() + of_cut * on.per_node + i % on.per_node : next[part.group]++;
+          const int device =
+              on.per_node > 0 ? i / on.per_node * group.domain() + of_cut * on.per_node + i % on.per_node : next[part.group]++;
           stage.ranks.push_back(before + (on.dealt_over > 0 ? i % on.dealt_over * group.domain() + i / on.dealt_over : i));
           plan.ranks.push_back({part.group, device / group.devices_per_node, device % group.devices_per_node});
         }
@@ -348,7 +354,8 @@ class Search {
  public:
   explicit Search(const BlockProblem& problem) : problem_(problem), choices_(outer_choices(problem)), outers_(choices_.outers) {
     if (outers_.empty())
-      throw Error(ErrorCode::invalid_config, text("no device of ", problem.cluster.name, " computes in ", model::name_of(problem.precision)), {},
+      throw Error(ErrorCode::invalid_config,
+                  text("no device of ", problem.cluster.name, " computes in ", model::name_of(problem.precision)), {},
                   "a device that does, or another precision");
   }
 
@@ -360,9 +367,13 @@ class Search {
     std::stable_sort(outers_.begin(), outers_.end(), [](const Outer& a, const Outer& b) { return a.bound < b.bound; });
     std::erase_if(outers_, [](const Outer& outer) { return outer.bound == kNever; });
     if (outers_.empty())
-      throw Error(ErrorCode::invalid_config, text("no parallel degrees divide the devices of ", problem_.cluster.name, ", the model and a global batch of ", problem_.global_batch), {},
-                  "for example a global batch that is a multiple of the devices");
-    if (problem_.seconds > 0) deadline_ = std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(problem_.seconds));
+      throw Error(ErrorCode::invalid_config,
+                  text("no parallel degrees divide the devices of ", problem_.cluster.name, ", the model and a global batch of ",
+                       problem_.global_batch),
+                  {}, "for example a global batch that is a multiple of the devices");
+    if (problem_.seconds > 0)
+      deadline_ = std::chrono::steady_clock::now() +
+                  std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(problem_.seconds));
     // Roughly first: a good plan early rules out more.
     expand_all(true);
     expanded_ = 0;
@@ -401,7 +412,9 @@ class Search {
     if (failure) std::rethrow_exception(failure);
   }
 
-  bool ruled_out(const Outer& outer, bool rough) const { return outer.bound > incumbent_ * (rough ? 1 : 1 - problem_.tolerance) * (1 + kEqual); }
+  bool ruled_out(const Outer& outer, bool rough) const {
+    return outer.bound > incumbent_ * (rough ? 1 : 1 - problem_.tolerance) * (1 + kEqual);
+  }
 
   // Batch by batch: what a batch may know does not depend on who is faster.
   void expand_all(bool rough) {
@@ -412,7 +425,8 @@ class Search {
       const auto first = outers_.begin() + static_cast<std::ptrdiff_t>(begin);
       const auto last = first + static_cast<std::ptrdiff_t>(count);
       if (std::all_of(first, last, [&](const Outer& outer) { return ruled_out(outer, rough); })) continue;
-      if (may_end() && ((problem_.effort > 0 && used > problem_.effort / (rough ? 1 : 2)) || (deadline_ && std::chrono::steady_clock::now() > *deadline_))) {
+      if (may_end() && ((problem_.effort > 0 && used > problem_.effort / (rough ? 1 : 2)) ||
+                        (deadline_ && std::chrono::steady_clock::now() > *deadline_))) {
         // Only their bounds are still of interest.
         for (auto outer = first; outer != last; ++outer)
           if (!ruled_out(*outer, rough)) skipped_ = std::min(skipped_, outer->bound);
@@ -479,7 +493,8 @@ class Search {
     out.bound = std::min(skipped_, incumbent_ * (1 - problem_.tolerance));
     std::set<const Outer*> taken;
     for (Found& found : found_)
-      if (static_cast<int>(out.plans.size()) <= problem_.top && taken.insert(found.outer).second) out.plans.push_back(std::move(found.plan));
+      if (static_cast<int>(out.plans.size()) <= problem_.top && taken.insert(found.outer).second)
+        out.plans.push_back(std::move(found.plan));
     return out;
   }
 
@@ -490,7 +505,7 @@ class Search {
   AllOptions options_;
   std::vector<std::unique_ptr<Solver>> solvers_;
   double incumbent_ = kNever;
-  std::size_t raised_ = 0;       // outer choices before this one have bounds with memory
+  std::size_t raised_ = 0;  // outer choices before this one have bounds with memory
   std::int64_t expanded_ = 0;
   double skipped_ = kNever;
   std::vector<Found> found_;

@@ -24,7 +24,8 @@ void check_fingerprints(const Plan& plan, const model::ModelSpec& model, const c
   if (plan.model_fingerprint != model.fingerprint())
     refuse(plan.where, "it was made for another model (" + plan.model_fingerprint + ")", "a plan for model " + model.fingerprint(), again);
   if (plan.cluster_fingerprint != cluster.fingerprint())
-    refuse(plan.where, "it was made for other devices (" + plan.cluster_fingerprint + ")", text("a plan for ", cluster.name, " (", cluster.fingerprint(), ")"), again);
+    refuse(plan.where, "it was made for other devices (" + plan.cluster_fingerprint + ")",
+           text("a plan for ", cluster.name, " (", cluster.fingerprint(), ")"), again);
 }
 
 void check_ranks(const Plan& plan, const cluster::ClusterSpec& cluster) {
@@ -36,8 +37,10 @@ void check_ranks(const Plan& plan, const cluster::ClusterSpec& cluster) {
     if (place.group < 0 || place.group >= static_cast<int>(cluster.groups.size()))
       refuse(place.where, of_rank("group ") + std::to_string(place.group), text("a group below ", cluster.groups.size()));
     const cluster::ResourceGroup& group = cluster.groups[place.group];
-    if (place.node < 0 || place.node >= group.nodes) refuse(place.where, of_rank("node ") + std::to_string(place.node), text("a node below ", group.nodes, " of group ", group.name));
-    const int devices = group.device.is_cpu() ? std::max(group.devices_per_node, kMostWorkersPerCore * group.device.cores) : group.devices_per_node;
+    if (place.node < 0 || place.node >= group.nodes)
+      refuse(place.where, of_rank("node ") + std::to_string(place.node), text("a node below ", group.nodes, " of group ", group.name));
+    const int devices =
+        group.device.is_cpu() ? std::max(group.devices_per_node, kMostWorkersPerCore * group.device.cores) : group.devices_per_node;
     if (place.device < 0 || place.device >= devices)
       refuse(place.where, of_rank("device ") + std::to_string(place.device), text("a device below ", devices, " of group ", group.name));
     if (place.threads < 1) refuse(place.where, text("rank ", rank, " has ", place.threads, " threads"), "at least 1");
@@ -49,7 +52,8 @@ void check_ranks(const Plan& plan, const cluster::ClusterSpec& cluster) {
 // Whether tensor parallelism cuts this dimension, one of kTensorDimensions, in a block.
 bool cuts(const model::BlockSpec& block, std::string_view dimension) {
   if (block.kind == "final_norm") return false;
-  const bool table = block.kind == "embedding" || block.kind == "position_embedding" || block.kind == "lm_head" || block.kind == "language_head";
+  const bool table =
+      block.kind == "embedding" || block.kind == "position_embedding" || block.kind == "lm_head" || block.kind == "language_head";
   return table == (dimension == "vocab");
 }
 
@@ -59,7 +63,9 @@ using Blocks = std::vector<const model::BlockSpec*>;  // of a run, equal ones in
 void check_tensor_parallel(const model::ModelSpec& model, const StrategyRun& run, const Blocks& blocks, bool padded) {
   std::vector<const char*> keys;
   for (const char* key : kTensorDimensions)
-    if (!(padded && std::string_view(key) == "vocab") && std::any_of(blocks.begin(), blocks.end(), [&](const model::BlockSpec* block) { return cuts(*block, key); })) keys.push_back(key);
+    if (!(padded && std::string_view(key) == "vocab") &&
+        std::any_of(blocks.begin(), blocks.end(), [&](const model::BlockSpec* block) { return cuts(*block, key); }))
+      keys.push_back(key);
   std::int64_t common = 0;
   std::string names;
   for (std::size_t i = 0; i < keys.size(); ++i) {
@@ -70,7 +76,8 @@ void check_tensor_parallel(const model::ModelSpec& model, const StrategyRun& run
     if (model.dim(key) % run.strategy.tp != 0)
       refuse(run.where, text("tp ", run.strategy.tp, " does not divide ", key, " ", model.dim(key)), "a degree that divides " + names,
              text("nearest: ", nearest_of(divisors_of(common), run.strategy.tp)));
-  if (run.strategy.sequence_parallel && run.strategy.tp == 1) refuse(run.where, "sequence_parallel with tp 1", "tp of at least 2, or sequence_parallel: false");
+  if (run.strategy.sequence_parallel && run.strategy.tp == 1)
+    refuse(run.where, "sequence_parallel with tp 1", "tp of at least 2, or sequence_parallel: false");
 }
 
 void check_context_parallel(const StrategyRun& run, const Blocks& blocks) {
@@ -83,7 +90,8 @@ void check_context_parallel(const StrategyRun& run, const Blocks& blocks) {
     if (positions % (2 * s.cp) == 0) continue;
     // Each rank takes one part of the first half and one of the second, so that a causal mask leaves all as much to do.
     const std::int64_t nearest = positions % 2 == 0 ? nearest_of(divisors_of(positions / 2), s.cp) : 1;
-    refuse(run.where, text("cp ", s.cp, ": twice that does not divide seq ", positions), "a degree of which twice divides seq", text("nearest: ", nearest));
+    refuse(run.where, text("cp ", s.cp, ": twice that does not divide seq ", positions), "a degree of which twice divides seq",
+           text("nearest: ", nearest));
   }
 }
 
@@ -111,9 +119,12 @@ void check_shares(const Plan& plan, const Stage& stage, int index) {
     ranks += share.ranks;
     samples += share.samples;
   }
-  if (ranks != stage.width()) refuse(stage.where, text("the shares of stage ", index, " are of ", ranks, " ranks, it has ", stage.width()), text(stage.width(), " ranks in all shares"));
+  if (ranks != stage.width())
+    refuse(stage.where, text("the shares of stage ", index, " are of ", ranks, " ranks, it has ", stage.width()),
+           text(stage.width(), " ranks in all shares"));
   if (samples != plan.samples())
-    refuse(stage.where, text("the shares of stage ", index, " are ", samples, " samples"), text(plan.samples(), " samples in all shares: global_batch / micro_batches"));
+    refuse(stage.where, text("the shares of stage ", index, " are ", samples, " samples"),
+           text(plan.samples(), " samples in all shares: global_batch / micro_batches"));
 }
 
 // Accelerators: that the ranks of a replica are of one kind.
@@ -122,7 +133,8 @@ void check_replicas(const Plan& plan, const Stage& stage, const StrategyRun& run
   for (std::size_t i = 0; i < stage.ranks.size(); ++i) {
     const int first = stage.ranks[i / replica * replica];
     if (plan.ranks[static_cast<std::size_t>(stage.ranks[i])].group != plan.ranks[static_cast<std::size_t>(first)].group)
-      refuse(run.where, text("ranks ", first, " and ", stage.ranks[i], " of one replica stand on different groups of devices"), "each replica (cp x tp ranks) on one group");
+      refuse(run.where, text("ranks ", first, " and ", stage.ranks[i], " of one replica stand on different groups of devices"),
+             "each replica (cp x tp ranks) on one group");
   }
 }
 
@@ -132,11 +144,15 @@ void check_shares(const Plan& plan, const Stage& stage, const StrategyRun& run) 
   for (const Share& share : stage.shares) {
     const std::int64_t replica = std::int64_t{s.cp} * s.tp;
     if (share.ranks % replica != 0)
-      refuse(run.where, text("a share of ", share.ranks, " ranks does not hold whole replicas of cp ", s.cp, " x tp ", s.tp), text("a multiple of ", replica, " ranks"));
+      refuse(run.where, text("a share of ", share.ranks, " ranks does not hold whole replicas of cp ", s.cp, " x tp ", s.tp),
+             text("a multiple of ", replica, " ranks"));
     const std::int64_t replicas = share.ranks / replica;
     if (share.samples % replicas != 0)
-      refuse(run.where, text(replicas, " replicas do not divide their share of ", share.samples, " samples"), text("a multiple of ", replicas, " samples"));
-    if (replicas * s.cp % s.ep != 0) refuse(run.where, text("ep ", s.ep, " does not divide the dp x cp ", replicas * s.cp, " of a share"), text("a divisor of ", replicas * s.cp));
+      refuse(run.where, text(replicas, " replicas do not divide their share of ", share.samples, " samples"),
+             text("a multiple of ", replicas, " samples"));
+    if (replicas * s.cp % s.ep != 0)
+      refuse(run.where, text("ep ", s.ep, " does not divide the dp x cp ", replicas * s.cp, " of a share"),
+             text("a divisor of ", replicas * s.cp));
   }
 }
 
@@ -147,7 +163,9 @@ void check_batch(const Plan& plan, const Stage& stage, const StrategyRun& run) {
   std::vector<std::int64_t> valid;
   for (std::int64_t count : divisors_of(plan.global_batch))
     if (plan.global_batch % (count * s.dp) == 0) valid.push_back(count);
-  if (valid.empty()) refuse(run.where, text("dp ", s.dp, " does not divide global_batch ", plan.global_batch), {}, text("nearest: dp ", nearest_of(divisors_of(plan.global_batch), s.dp)));
+  if (valid.empty())
+    refuse(run.where, text("dp ", s.dp, " does not divide global_batch ", plan.global_batch), {},
+           text("nearest: dp ", nearest_of(divisors_of(plan.global_batch), s.dp)));
   refuse(run.where, text("dp ", s.dp, " x micro_batches ", plan.micro_batches, " does not divide global_batch ", plan.global_batch), {},
          text("nearest: micro_batches ", nearest_of(valid, plan.micro_batches)));
 }
@@ -164,11 +182,14 @@ void check_width(const Stage& stage, int index, const StrategyRun& run) {
          stage.width() % parts == 0 && stage.width() > 0 ? text("nearest: dp ", stage.width() / parts) : std::string());
 }
 
-void check_run(const Plan& plan, const model::ModelSpec& model, int stage, const StrategyRun& run, const std::vector<model::BlockInstance>& all, bool padded) {
+void check_run(const Plan& plan, const model::ModelSpec& model, int stage, const StrategyRun& run,
+               const std::vector<model::BlockInstance>& all, bool padded) {
   const Strategy& s = run.strategy;
-  if (s.dp < 1 || s.tp < 1 || s.cp < 1 || s.ep < 1) refuse(run.where, text("dp ", s.dp, ", tp ", s.tp, ", cp ", s.cp, ", ep ", s.ep), "degrees of at least 1");
+  if (s.dp < 1 || s.tp < 1 || s.cp < 1 || s.ep < 1)
+    refuse(run.where, text("dp ", s.dp, ", tp ", s.tp, ", cp ", s.cp, ", ep ", s.ep), "degrees of at least 1");
   if (s.zero < 0 || s.zero > 3)
-    refuse(run.where, text("zero ", s.zero), "0, or what dp shards: 1 the optimizer's state, 2 the gradients too, 3 the parameters too", text("nearest: ", s.zero < 0 ? 0 : 3));
+    refuse(run.where, text("zero ", s.zero), "0, or what dp shards: 1 the optimizer's state, 2 the gradients too, 3 the parameters too",
+           text("nearest: ", s.zero < 0 ? 0 : 3));
   Blocks blocks;
   for (int b = run.first; b < run.last; ++b)
     if (blocks.empty() || blocks.back() != all[b].spec) blocks.push_back(all[b].spec);
@@ -188,30 +209,39 @@ void check_stages(const Plan& plan, const model::ModelSpec& model, bool padded) 
     const Stage& stage = plan.stages[s];
     if (stage.runs.empty()) refuse(stage.where, text("stage ", s, " has no blocks"), "at least one");
     for (int rank : stage.ranks)
-      if (rank < 0 || rank >= plan.world_size()) refuse(stage.where, text("stage ", s, " names rank ", rank), text("a rank below ", plan.world_size()));
+      if (rank < 0 || rank >= plan.world_size())
+        refuse(stage.where, text("stage ", s, " names rank ", rank), text("a rank below ", plan.world_size()));
     check_shares(plan, stage, static_cast<int>(s));
     for (const StrategyRun& run : stage.runs) {
       if (run.first != next_block)
-        refuse(run.where, text("blocks [", run.first, ", ", run.last, ") of stage ", s, run.first > next_block ? " leave out" : " repeat", " block ", std::min(run.first, next_block)),
+        refuse(run.where,
+               text("blocks [", run.first, ", ", run.last, ") of stage ", s, run.first > next_block ? " leave out" : " repeat", " block ",
+                    std::min(run.first, next_block)),
                text("first: ", next_block));
       if (run.last <= run.first || run.last > model.block_count())
-        refuse(run.where, text("blocks [", run.first, ", ", run.last, ") of stage ", s), text("last: above ", run.first, " and at most ", model.block_count()));
+        refuse(run.where, text("blocks [", run.first, ", ", run.last, ") of stage ", s),
+               text("last: above ", run.first, " and at most ", model.block_count()));
       check_run(plan, model, static_cast<int>(s), run, blocks, padded);
       next_block = run.last;
     }
   }
   if (pipeline_of(plan).chunks > 1)
     for (const Stage& stage : plan.stages)
-      if (!stage.shares.empty()) refuse(stage.where, text("shares of the batch under schedule ", name_of(plan.schedule)), "a schedule with one stage a rank: 1f1b, gpipe, zb-h1 or zb-h2");
+      if (!stage.shares.empty())
+        refuse(stage.where, text("shares of the batch under schedule ", name_of(plan.schedule)),
+               "a schedule with one stage a rank: 1f1b, gpipe, zb-h1 or zb-h2");
   const Where& end = plan.stages.back().where;
-  if (next_block != model.block_count()) refuse(end, text("blocks ", next_block, " to ", model.block_count() - 1, " are in no stage"), text("stages that end at block ", model.block_count()));
+  if (next_block != model.block_count())
+    refuse(end, text("blocks ", next_block, " to ", model.block_count() - 1, " are in no stage"),
+           text("stages that end at block ", model.block_count()));
 }
 
 }  // namespace
 
 void check(const Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster) {
   check_fingerprints(plan, model, cluster);
-  if (plan.global_batch < 1 || plan.micro_batches < 1) refuse(plan.where, text("global_batch ", plan.global_batch, ", micro_batches ", plan.micro_batches), "at least 1");
+  if (plan.global_batch < 1 || plan.micro_batches < 1)
+    refuse(plan.where, text("global_batch ", plan.global_batch, ", micro_batches ", plan.micro_batches), "at least 1");
   check_ranks(plan, cluster);
   check_stages(plan, model, Loads::supports(cluster, plan.precision));
   check_schedule(plan);
@@ -220,12 +250,15 @@ void check(const Plan& plan, const model::ModelSpec& model, const cluster::Clust
 void check(const Plan& plan, const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
   check(plan, job.model, cluster);
   if (plan.global_batch != job.train.global_batch)
-    refuse(plan.where, text("it is for a global batch of ", plan.global_batch), text("train.global_batch ", job.train.global_batch), "make a plan for it with `tessera plan`");
-  if (plan.precision != job.train.precision)
-    refuse(plan.where, text("it computes in ", model::name_of(plan.precision)), text("train.precision ", model::name_of(job.train.precision)),
+    refuse(plan.where, text("it is for a global batch of ", plan.global_batch), text("train.global_batch ", job.train.global_batch),
            "make a plan for it with `tessera plan`");
+  if (plan.precision != job.train.precision)
+    refuse(plan.where, text("it computes in ", model::name_of(plan.precision)),
+           text("train.precision ", model::name_of(job.train.precision)), "make a plan for it with `tessera plan`");
   if (plan.delayed_exchange && job.train.optimizer.clip > 0)
-    refuse(plan.where, text("it delays the exchange of gradients into the next step, and train.optimizer.clip ", job.train.optimizer.clip, " needs their norm before any is used"),
+    refuse(plan.where,
+           text("it delays the exchange of gradients into the next step, and train.optimizer.clip ", job.train.optimizer.clip,
+                " needs their norm before any is used"),
            "train.optimizer.clip: 0, or delayed_exchange: false");
 }
 

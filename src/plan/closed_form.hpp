@@ -28,7 +28,8 @@ inline std::int64_t least_micro_batches(Schedule schedule, int places) {
   }
 }
 
-// With at least least_micro_batches. `leftover`: of the forward passes of the warm-up that split backward passes leave idle (Calibration::weight_pass_bubble).
+// With at least least_micro_batches. `leftover`: of the forward passes of the warm-up that split backward passes leave idle
+// (Calibration::weight_pass_bubble).
 inline Fill fill_of(Schedule schedule, int chunks, double leftover) {
   switch (schedule) {
     case Schedule::one_f_one_b:

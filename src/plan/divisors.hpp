@@ -34,7 +34,8 @@ inline std::int64_t nearest_of(const std::vector<std::int64_t>& valid, std::int6
 inline constexpr const char* kTensorDimensions[] = {"heads", "kv_heads", "ffn", "vocab"};
 
 inline bool tensor_divides(const model::ModelSpec& model, std::int64_t degree) {
-  return std::all_of(std::begin(kTensorDimensions), std::end(kTensorDimensions), [&](const char* key) { return model.dim(key) % degree == 0; });
+  return std::all_of(std::begin(kTensorDimensions), std::end(kTensorDimensions),
+                     [&](const char* key) { return model.dim(key) % degree == 0; });
 }
 
 inline std::vector<std::int64_t> tensor_degrees(const model::ModelSpec& model) {

@@ -14,7 +14,8 @@ namespace tessera::plan {
 namespace {
 
 // Bytes on each device, or host of CPU workers.
-std::map<std::tuple<int, int, int>, Bytes> occupancy(const Plan& plan, const std::vector<Bytes>& memory, const cluster::ClusterSpec& cluster) {
+std::map<std::tuple<int, int, int>, Bytes> occupancy(const Plan& plan, const std::vector<Bytes>& memory,
+                                                     const cluster::ClusterSpec& cluster) {
   std::map<std::tuple<int, int, int>, Bytes> out;
   for (int rank = 0; rank < plan.world_size(); ++rank) {
     const RankPlace& place = plan.ranks[rank];
@@ -27,7 +28,12 @@ std::map<std::tuple<int, int, int>, Bytes> occupancy(const Plan& plan, const std
 // Whether any plan of the space fits the memory. Tries the largest layouts first: they hold the least each.
 bool some_plan_fits(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile) {
   if (job.parallel.kind == model::ParallelChoice::Kind::automatic && Loads::supports(cluster, job.train.precision))
-    return !search(BlockProblem{.model = job.model, .cluster = cluster, .precision = job.train.precision, .global_batch = job.train.global_batch, .effort = 1}).plans.empty();
+    return !search(BlockProblem{.model = job.model,
+                                .cluster = cluster,
+                                .precision = job.train.precision,
+                                .global_batch = job.train.global_batch,
+                                .effort = 1})
+                .plans.empty();
   Prices prices(job.model, job.train, cluster, profile);
   const std::vector<WorkerLayout> all = layouts(job, cluster, {});
   for (auto layout = all.rbegin(); layout != all.rend(); ++layout)
@@ -75,7 +81,7 @@ std::optional<model::JobSpec> changed(const model::JobSpec& job, const std::stri
 
 struct Change {
   std::string key;
-  std::vector<std::string> values;   // the smallest change first
+  std::vector<std::string> values;  // the smallest change first
 };
 
 // What the job says that costs memory.
@@ -117,7 +123,8 @@ std::string largest_text(std::vector<std::pair<std::string, Bytes>> parts) {
   std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
   constexpr std::size_t kShown = 3;
   std::string out;
-  for (std::size_t i = 0; i < std::min(kShown, parts.size()); ++i) out += text(i == 0 ? "" : ", ", parts[i].first, ' ', to_text(parts[i].second));
+  for (std::size_t i = 0; i < std::min(kShown, parts.size()); ++i)
+    out += text(i == 0 ? "" : ", ", parts[i].first, ' ', to_text(parts[i].second));
   return out;
 }
 
@@ -147,8 +154,8 @@ Error nothing_divides(const model::JobSpec& job, const cluster::ClusterSpec& clu
   std::vector<std::int64_t> valid;
   for (int count = 1; count <= 2 * world; ++count)
     if (!points(job, cluster, {layouts.back().group, 1, count, 1, {}}).empty()) valid.push_back(count);
-  const std::string what = text("no dp x pp x tp = ", world, " workers of ", cluster.name, " divides global_batch ", job.train.global_batch, ", ",
-                                job.model.block_count(), " blocks and ", job.model.dim("kv_heads"), " key-value heads");
+  const std::string what = text("no dp x pp x tp = ", world, " workers of ", cluster.name, " divides global_batch ", job.train.global_batch,
+                                ", ", job.model.block_count(), " blocks and ", job.model.dim("kv_heads"), " key-value heads");
   return {ErrorCode::invalid_config, what, job.parallel.where, "degrees that divide",
           valid.empty() ? "let more of them be chosen: parallel: auto" : text("nearest: ", nearest_of(valid, world), " workers")};
 }
@@ -170,10 +177,11 @@ Error nothing_fits(const model::JobSpec& job, const cluster::ClusterSpec& cluste
   const Strategy& strategy = smallest.stages.front().runs.front().strategy;
   const std::string owner = device.is_cpu() ? text("the host's ", to_text(limit), " (of ", to_text(device.memory), ")")
                                             : text("the ", to_text(limit), " of each ", device.name, " (of ", to_text(device.memory), ")");
-  const std::string what = text("no plan fits: the smallest (dp ", strategy.dp, " x pp ", smallest.stages.size(), " x tp ", strategy.tp, ", micro-batch ",
-                                smallest.micro_batch_text(), ", recompute ", model::name_of(strategy.recompute), ") needs ", to_text(limit + missing),
-                                ", ", to_text(missing), " more than ", owner, "; its largest parts",
-                                device.is_cpu() && smallest.world_size() > 1 ? " on one worker: " : ": ", largest_parts(smallest, memory, prices));
+  const std::string what =
+      text("no plan fits: the smallest (dp ", strategy.dp, " x pp ", smallest.stages.size(), " x tp ", strategy.tp, ", micro-batch ",
+           smallest.micro_batch_text(), ", recompute ", model::name_of(strategy.recompute), ") needs ", to_text(limit + missing), ", ",
+           to_text(missing), " more than ", owner, "; its largest parts",
+           device.is_cpu() && smallest.world_size() > 1 ? " on one worker: " : ": ", largest_parts(smallest, memory, prices));
   std::vector<std::string> ideas;
   for (const Change& change : changes(job, strategy))
     for (const std::string& value : change.values) {
@@ -184,7 +192,8 @@ Error nothing_fits(const model::JobSpec& job, const cluster::ClusterSpec& cluste
     }
   if (job.cluster.kind == model::ClusterChoice::Kind::automatic || job.cluster.kind == model::ClusterChoice::Kind::file)
     if (const int nodes = nodes_that_fit(job, cluster, group, prices.profile()); nodes > 0)
-      ideas.push_back(text(nodes * (device.is_cpu() ? 1 : cluster.groups[group].devices_per_node), device.is_cpu() ? " such hosts" : " such devices"));
+      ideas.push_back(
+          text(nodes * (device.is_cpu() ? 1 : cluster.groups[group].devices_per_node), device.is_cpu() ? " such hosts" : " such devices"));
   const double whole = static_cast<double>(device.memory.value) * ((limit + missing) / limit);
   ideas.push_back(text(device.is_cpu() ? "a host with " : "devices with ", rounded_up(whole)));
   std::string hint;

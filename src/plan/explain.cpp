@@ -1,5 +1,5 @@
-#include <algorithm>
 #include <fmt/format.h>
+#include <algorithm>
 
 #include "plan/plan.hpp"
 #include "plan/prices.hpp"
@@ -39,10 +39,13 @@ std::string shares_text(const Plan& plan, const cluster::ClusterSpec& cluster) {
     int first = 0;
     for (const Share& share : stage.shares) {
       const RankPlace& place = plan.ranks[static_cast<std::size_t>(stage.ranks[static_cast<std::size_t>(first)])];
-      line += fmt::format("{}{} on {} of {}", line.empty() ? "" : ", ", share.samples, share.ranks, cluster.groups[static_cast<std::size_t>(place.group)].name);
+      line += fmt::format("{}{} on {} of {}", line.empty() ? "" : ", ", share.samples, share.ranks,
+                          cluster.groups[static_cast<std::size_t>(place.group)].name);
       first += share.ranks;
     }
-    if (!line.empty() && line != before) out += fmt::format("{}of each {} samples: {}\n", plan.stages.size() > 1 ? fmt::format("from stage {} on, ", s) : "", plan.samples(), line);
+    if (!line.empty() && line != before)
+      out += fmt::format("{}of each {} samples: {}\n", plan.stages.size() > 1 ? fmt::format("from stage {} on, ", s) : "", plan.samples(),
+                         line);
     before = line;
   }
   return out;
@@ -59,8 +62,9 @@ std::string drawing(const Plan& plan, const std::vector<model::BlockInstance>& b
         const RankPlace& low = plan.ranks[static_cast<std::size_t>(stage.ranks.front())];
         const RankPlace& high = plan.ranks[static_cast<std::size_t>(stage.ranks.back())];
         const std::string group = cluster.groups.size() > 1 ? cluster.groups[static_cast<std::size_t>(low.group)].name + " " : "";
-        out += fmt::format("{:>26}  {:>14}  {:>20}  {}\n", block_range(blocks, run.first, run.last), range_text(stage.ranks.front(), stage.ranks.back()),
-                           group + range_text(low.node, high.node), run_text(plan, stage, run, cluster));
+        out += fmt::format("{:>26}  {:>14}  {:>20}  {}\n", block_range(blocks, run.first, run.last),
+                           range_text(stage.ranks.front(), stage.ranks.back()), group + range_text(low.node, high.node),
+                           run_text(plan, stage, run, cluster));
       }
     return out;
   }
@@ -79,7 +83,8 @@ std::string drawing(const Plan& plan, const std::vector<model::BlockInstance>& b
         const int index = static_cast<int>(place - stage.ranks.begin());
         const int tp = run.strategy.tp;
         const int cp = run.strategy.cp;
-        out += fmt::format(" {:>5}", fmt::format("d{}{}t{}", index / (tp * cp), cp > 1 ? fmt::format("c{}", index / tp % cp) : "", index % tp));
+        out += fmt::format(" {:>5}",
+                           fmt::format("d{}{}t{}", index / (tp * cp), cp > 1 ? fmt::format("c{}", index / tp % cp) : "", index % tp));
       }
       out += "  " + run_text(plan, stage, run, cluster) + "\n";
     }
@@ -99,10 +104,12 @@ std::string idle_groups_text(const Plan& plan, const cluster::ClusterSpec& clust
   std::string out;
   for (std::size_t g = 0; g < cluster.groups.size(); ++g) {
     const cluster::ResourceGroup& group = cluster.groups[g];
-    if (std::any_of(plan.ranks.begin(), plan.ranks.end(), [&](const RankPlace& place) { return place.group == static_cast<int>(g); })) continue;
+    if (std::any_of(plan.ranks.begin(), plan.ranks.end(), [&](const RankPlace& place) { return place.group == static_cast<int>(g); }))
+      continue;
     const bool able = group.device.has(plan.precision);
     out += fmt::format("unused: the {} of {}{}\n", group.nodes * group.devices_per_node, group.name,
-                       able ? ", with which no faster plan was found" : fmt::format(", as a {} does not compute in {}", group.device.name, model::name_of(plan.precision)));
+                       able ? ", with which no faster plan was found"
+                            : fmt::format(", as a {} does not compute in {}", group.device.name, model::name_of(plan.precision)));
   }
   return out;
 }
@@ -128,7 +135,8 @@ std::string largest_loss(const Prediction& loser, const Prediction& best) {
 }
 
 std::string shape_text(const Plan& plan, const cluster::ClusterSpec& cluster) {
-  if (!cluster.groups[static_cast<std::size_t>(plan.ranks.front().group)].device.is_cpu()) return fmt::format("{} device{}", plan.world_size(), plan.world_size() == 1 ? "" : "s");
+  if (!cluster.groups[static_cast<std::size_t>(plan.ranks.front().group)].device.is_cpu())
+    return fmt::format("{} device{}", plan.world_size(), plan.world_size() == 1 ? "" : "s");
   return fmt::format("{} x {}", plan.world_size(), plan.threads_text());
 }
 
@@ -138,19 +146,23 @@ std::string explain(const SearchResult& result, const model::ModelSpec& model, c
   const Plan& plan = result.best;
   const Prediction& prediction = *plan.predicted;
   const auto blocks = model.blocks();
-  std::string out = fmt::format("{} parameters in {} blocks on {}\n", count_text(static_cast<double>(model.parameter_count())), model.block_count(), cluster.name);
-  out += fmt::format("plan: {}{}, {} stage{}, {}; {} micro-batch{} of {}, {}\n{}\n", shape_text(plan, cluster), cluster.groups[static_cast<std::size_t>(plan.ranks.front().group)].device.is_cpu() ? " workers" : "", plan.stages.size(), plan.stages.size() == 1 ? "" : "s",
-                     strategies_text(plan), plan.micro_batches, plan.micro_batches == 1 ? "" : "es", plan.micro_batch_text(), plan.schedule_text(), shares_text(plan, cluster));
+  std::string out = fmt::format("{} parameters in {} blocks on {}\n", count_text(static_cast<double>(model.parameter_count())),
+                                model.block_count(), cluster.name);
+  out += fmt::format("plan: {}{}, {} stage{}, {}; {} micro-batch{} of {}, {}\n{}\n", shape_text(plan, cluster),
+                     cluster.groups[static_cast<std::size_t>(plan.ranks.front().group)].device.is_cpu() ? " workers" : "",
+                     plan.stages.size(), plan.stages.size() == 1 ? "" : "s", strategies_text(plan), plan.micro_batches,
+                     plan.micro_batches == 1 ? "" : "es", plan.micro_batch_text(), plan.schedule_text(), shares_text(plan, cluster));
   out += drawing(plan, blocks, cluster) + "\n";
   const bool tokens = model.dim("vocab") > 0;
   out += fmt::format("step {}, {} {}/s, model FLOPs utilization {:.1f} %, ranks idle {:.1f} %\n", to_text(prediction.step),
-                     count_text(static_cast<double>(plan.global_batch * (tokens ? model.dim("seq") : 1)) / prediction.step.value), tokens ? "tokens" : "samples",
-                     100 * utilization(plan, model, cluster, prediction.step), 100 * prediction.bubble);
+                     count_text(static_cast<double>(plan.global_batch * (tokens ? model.dim("seq") : 1)) / prediction.step.value),
+                     tokens ? "tokens" : "samples", 100 * utilization(plan, model, cluster, prediction.step), 100 * prediction.bubble);
   for (const auto& [name, time] : prediction.parts)
     out += fmt::format("{:>30}  {:>10}  {:5.1f} %  {}\n", name, to_text(time), 100 * (time / prediction.step), bar(time / prediction.step));
   // Further off the search has proved too little to say.
   if (result.bound > 0.75 * prediction.step.value)
-    out += fmt::format("no plan of the space is faster than {} ({:.1f} % less)\n", to_text(Seconds(result.bound)), 100 * (1 - result.bound / prediction.step.value));
+    out += fmt::format("no plan of the space is faster than {} ({:.1f} % less)\n", to_text(Seconds(result.bound)),
+                       100 * (1 - result.bound / prediction.step.value));
   out += idle_groups_text(plan, cluster);
   out += "\nmemory\n";
   for (const Stage& stage : plan.stages) {
@@ -160,17 +172,21 @@ std::string explain(const SearchResult& result, const model::ModelSpec& model, c
       first += static_cast<std::size_t>(share.ranks);
       const Bytes needed = prediction.memory[static_cast<std::size_t>(rank)];
       const Bytes limit = memory_limit(plan, cluster, rank);
-      out += fmt::format("{:>30}  {:>10} of {}  {}\n", share.ranks == 1 ? fmt::format("rank {}", rank) : fmt::format("ranks {} .. {}, each", rank, stage.ranks[first - 1]),
-                         to_text(needed), to_text(limit), bar(needed / limit));
+      out +=
+          fmt::format("{:>30}  {:>10} of {}  {}\n",
+                      share.ranks == 1 ? fmt::format("rank {}", rank) : fmt::format("ranks {} .. {}, each", rank, stage.ranks[first - 1]),
+                      to_text(needed), to_text(limit), bar(needed / limit));
     }
   }
   std::size_t width = 30;
   for (const std::vector<Candidate>* candidates : {&result.runners_up, &result.too_large})
     for (const Candidate& candidate : *candidates) width = std::max(width, candidate.family.size());
-  if (!result.runners_up.empty()) out += fmt::format("\n{:>{}}  {:>12}  {:>10}  {:>8}  loses most in\n", "runners-up", width, "workers", "step", "");
+  if (!result.runners_up.empty())
+    out += fmt::format("\n{:>{}}  {:>12}  {:>10}  {:>8}  loses most in\n", "runners-up", width, "workers", "step", "");
   for (const Candidate& candidate : result.runners_up)
-    out += fmt::format("{:>{}}  {:>12}  {:>10}  {:>+7.1f}%  {}\n", candidate.family, width, shape_text(candidate.plan, cluster), to_text(candidate.plan.predicted->step),
-                       100 * (candidate.plan.predicted->step / prediction.step - 1), largest_loss(*candidate.plan.predicted, prediction));
+    out += fmt::format("{:>{}}  {:>12}  {:>10}  {:>+7.1f}%  {}\n", candidate.family, width, shape_text(candidate.plan, cluster),
+                       to_text(candidate.plan.predicted->step), 100 * (candidate.plan.predicted->step / prediction.step - 1),
+                       largest_loss(*candidate.plan.predicted, prediction));
   if (!result.too_large.empty()) out += fmt::format("\n{:>{}}  {:>12}  needs\n", "do not fit", width, "workers");
   for (const Candidate& candidate : result.too_large)
     out += fmt::format("{:>{}}  {:>12}  {}\n", candidate.family, width, shape_text(candidate.plan, cluster),

@@ -15,8 +15,8 @@ void check_fits(const Plan& plan, const std::vector<Bytes>& memory, const cluste
   }
   if (worst < 0) return;
   throw Error(ErrorCode::resource_exhausted,
-              text("the plan does not fit: rank ", worst, " would hold ", to_text(memory[static_cast<std::size_t>(worst)]), " at its peak, and may use ",
-                   to_text(memory_limit(plan, cluster, worst))),
+              text("the plan does not fit: rank ", worst, " would hold ", to_text(memory[static_cast<std::size_t>(worst)]),
+                   " at its peak, and may use ", to_text(memory_limit(plan, cluster, worst))),
               {.file = plan.where.file, .rank = worst, .block = {}}, {},
               "more recomputation, a higher zero, more stages or smaller micro-batches need less; `tessera plan` finds a plan that fits");
 }

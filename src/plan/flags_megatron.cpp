@@ -20,7 +20,8 @@ double option(const model::BlockSpec& block, const std::string& key, double fall
 }
 
 bool has_biases(const model::BlockSpec& layer) {
-  return std::any_of(layer.parameters.begin(), layer.parameters.end(), [](const model::ParameterSpec& parameter) { return parameter.name.ends_with(".bias"); });
+  return std::any_of(layer.parameters.begin(), layer.parameters.end(),
+                     [](const model::ParameterSpec& parameter) { return parameter.name.ends_with(".bias"); });
 }
 
 void add_gpt(Flags& flags, const model::BlockSpec& layer) {
@@ -38,8 +39,9 @@ void add_gpt(Flags& flags, const model::BlockSpec& layer) {
 void add_llama(Flags& flags, const model::BlockSpec& layer) {
   const double base = layer.real("rope_theta");
   if (base != static_cast<double>(static_cast<std::int64_t>(base))) refuse({}, text("rope_theta ", base), "a whole number");
-  flags.insert(flags.end(), {"--normalization RMSNorm", "--swiglu", "--disable-bias-linear", "--position-embedding-type rope",
-                             text("--rotary-base ", static_cast<std::int64_t>(base)), text("--max-position-embeddings ", layer.dim("seq"))});
+  flags.insert(flags.end(),
+               {"--normalization RMSNorm", "--swiglu", "--disable-bias-linear", "--position-embedding-type rope",
+                text("--rotary-base ", static_cast<std::int64_t>(base)), text("--max-position-embeddings ", layer.dim("seq"))});
   if (option(layer, "qkv_bias") != 0) flags.push_back("--add-qkv-bias");
   if (option(layer, "qk_norm") != 0) flags.push_back("--qk-layernorm");
   // Tessera's window counts the position itself, Megatron's those before it.
@@ -49,9 +51,9 @@ void add_llama(Flags& flags, const model::BlockSpec& layer) {
 void add_attention(Flags& flags, const model::BlockSpec& layer) {
   flags.push_back(text("--num-attention-heads ", layer.dim("heads")));
   if (option(layer, "kv_lora") != 0) {
-    flags.insert(flags.end(), {"--multi-latent-attention", "--rope-type rope", "--no-rope-fusion", text("--kv-lora-rank ", layer.dim("kv_lora")),
-                               text("--qk-head-dim ", layer.dim("nope_dim")), text("--qk-pos-emb-head-dim ", layer.dim("rope_dim")),
-                               text("--v-head-dim ", layer.dim("v_dim"))});
+    flags.insert(flags.end(), {"--multi-latent-attention", "--rope-type rope", "--no-rope-fusion",
+                               text("--kv-lora-rank ", layer.dim("kv_lora")), text("--qk-head-dim ", layer.dim("nope_dim")),
+                               text("--qk-pos-emb-head-dim ", layer.dim("rope_dim")), text("--v-head-dim ", layer.dim("v_dim"))});
     if (layer.dim("q_lora") > 0) flags.push_back(text("--q-lora-rank ", layer.dim("q_lora")));
     return;
   }
@@ -110,7 +112,8 @@ void add_pipeline(Flags& flags, const Plan& plan, const SharedPlan& shared) {
   if (plan.schedule != Schedule::one_f_one_b && plan.schedule != Schedule::interleaved)
     refuse(plan.where, text("its schedule is ", name_of(plan.schedule)), "1f1b or interleaved", "plan with parallel: {schedule: 1f1b}");
   if (shared.chunks > 1 && plan.micro_batches % shared.places != 0)
-    refuse(plan.where, text(plan.micro_batches, " micro-batches in groups of ", shared.places, " stages"), text("with interleaved stages, a multiple of ", shared.places));
+    refuse(plan.where, text(plan.micro_batches, " micro-batches in groups of ", shared.places, " stages"),
+           text("with interleaved stages, a multiple of ", shared.places));
   const auto equal = [&](const auto& stage) { return stage.size() == shared.layers.front().size(); };
   if (!std::all_of(shared.layers.begin(), shared.layers.end(), equal))
     flags.push_back("--pipeline-model-parallel-layout " + layout(shared));
@@ -120,10 +123,12 @@ void add_pipeline(Flags& flags, const Plan& plan, const SharedPlan& shared) {
 
 void add_data_parallel(Flags& flags, const Plan& plan, const Strategy& strategy) {
   const bool several = strategy.dp * strategy.cp > 1;
-  if (several && strategy.zero < 2) flags.insert(flags.end(), {"--overlap-grad-reduce", text("--ddp-bucket-size ", std::max<std::int64_t>(1, plan.bucket.value / 4))});
+  if (several && strategy.zero < 2)
+    flags.insert(flags.end(), {"--overlap-grad-reduce", text("--ddp-bucket-size ", std::max<std::int64_t>(1, plan.bucket.value / 4))});
   if (strategy.zero == 1 || strategy.offload_optimizer) flags.push_back("--use-distributed-optimizer");
   if (strategy.zero >= 2)
-    flags.insert(flags.end(), {"--use-megatron-fsdp", text("--data-parallel-sharding-strategy ", strategy.zero == 2 ? "optim_grads" : "optim_grads_params"),
+    flags.insert(flags.end(), {"--use-megatron-fsdp",
+                               text("--data-parallel-sharding-strategy ", strategy.zero == 2 ? "optim_grads" : "optim_grads_params"),
                                "--ckpt-format fsdp_dtensor"});
   if (!strategy.offload_optimizer) return;
   if (several && strategy.zero == 0) refuse(plan.stages.front().where, "the optimizer is on the host and not sharded", "zero 1");
@@ -134,15 +139,18 @@ void add_parallel(Flags& flags, const Plan& plan, const model::ModelSpec& model,
   const Strategy& strategy = shared.strategy;
   const Where& where = plan.stages.front().where;
   const std::int64_t seq = model.dim("seq");
-  if (strategy.cp > 1 && seq % (2 * strategy.cp) != 0) refuse(where, text("sequences of ", seq, " for cp ", strategy.cp), text("a multiple of 2 x cp = ", 2 * strategy.cp));
+  if (strategy.cp > 1 && seq % (2 * strategy.cp) != 0)
+    refuse(where, text("sequences of ", seq, " for cp ", strategy.cp), text("a multiple of 2 x cp = ", 2 * strategy.cp));
   if (strategy.sequence_parallel && seq % (strategy.cp * strategy.tp) != 0)
-    refuse(where, text("sequences of ", seq, " for sequence parallelism of ", strategy.cp * strategy.tp), text("a multiple of ", strategy.cp * strategy.tp));
+    refuse(where, text("sequences of ", seq, " for sequence parallelism of ", strategy.cp * strategy.tp),
+           text("a multiple of ", strategy.cp * strategy.tp));
   if (strategy.tp > 1) flags.push_back(text("--tensor-model-parallel-size ", strategy.tp));
   if (strategy.sequence_parallel) flags.push_back("--sequence-parallel");
   if (strategy.tp > 1 && !strategy.sequence_parallel && option(model.repeats[model.repeats.size() - 2].block, "experts") != 0)
     refuse(where, text("experts with tp ", strategy.tp, " but no sequence parallelism"), "tp 1, or sequence parallelism");
   if (strategy.cp > 1)
-    flags.insert(flags.end(), {text("--context-parallel-size ", strategy.cp), text("--cp-comm-type ", strategy.context == model::ContextKind::ring ? "p2p" : "a2a")});
+    flags.insert(flags.end(), {text("--context-parallel-size ", strategy.cp),
+                               text("--cp-comm-type ", strategy.context == model::ContextKind::ring ? "p2p" : "a2a")});
   if (strategy.ep > 1) flags.push_back(text("--expert-model-parallel-size ", strategy.ep));
   add_pipeline(flags, plan, shared);
   add_data_parallel(flags, plan, strategy);
@@ -168,7 +176,8 @@ void add_recompute(Flags& flags, const SharedPlan& shared) {
     for (std::ptrdiff_t layer = 0; layer < std::ssize(stage); ++layer) {
       const StrategyRun& run = *stage[layer];
       if (run.strategy.recompute != (layer < first ? Recompute::full : Recompute::none))
-        refuse(run.where, text("blocks [", run.first, ", ", run.last, ") recompute ", model::name_of(run.strategy.recompute), ", and others do not"),
+        refuse(run.where,
+               text("blocks [", run.first, ", ", run.last, ") recompute ", model::name_of(run.strategy.recompute), ", and others do not"),
                "full recomputation of the first layers of each stage, as many in all stages, or one kind for all layers");
     }
   flags.insert(flags.end(), {"--recompute-method block", text("--recompute-num-layers ", first)});
@@ -180,7 +189,8 @@ std::string megatron_flags(const Plan& plan, const model::ModelSpec& model, cons
   Flags flags;
   add_model(flags, model);
   const SharedPlan shared = shared_plan(plan, model, kSystem);
-  flags.insert(flags.end(), {text("--micro-batch-size ", shared.micro_batch), text("--global-batch-size ", plan.global_batch), text("--train-iters ", train.steps)});
+  flags.insert(flags.end(), {text("--micro-batch-size ", shared.micro_batch), text("--global-batch-size ", plan.global_batch),
+                             text("--train-iters ", train.steps)});
   add_precision(flags, plan.precision);
   add_parallel(flags, plan, model, shared);
   add_recompute(flags, shared);

@@ -41,19 +41,22 @@ void check_ranks(const Plan& plan, const SharedPlan& shared, const std::string& 
   for (int rank = 1; rank < plan.world_size(); ++rank) {
     const auto at = [&](int r) { return std::tuple(plan.ranks[r].group, plan.ranks[r].node, plan.ranks[r].device); };
     if (at(rank) < at(rank - 1))
-      refuse_for(system, plan.ranks[rank].where, text("rank ", rank, " stands before rank ", rank - 1), "ranks numbered by group, node and device, as launchers number them");
+      refuse_for(system, plan.ranks[rank].where, text("rank ", rank, " stands before rank ", rank - 1),
+                 "ranks numbered by group, node and device, as launchers number them");
   }
   int next = 0;
   for (int place = 0; place < shared.places; ++place)
     for (const int rank : plan.stages[place].ranks)
       if (rank != next++)
-        refuse_for(system, plan.stages[place].where, text("stage ", place, " has rank ", rank, " where rank ", next - 1, " would be"), "ranks numbered stage by stage, neighbours on the same node",
+        refuse_for(system, plan.stages[place].where, text("stage ", place, " has rank ", rank, " where rank ", next - 1, " would be"),
+                   "ranks numbered stage by stage, neighbours on the same node",
                    "fix the degrees, parallel: {tp: ..., pp: ...}: such plans stand node after node");
 }
 
 }  // namespace
 
-void refuse_for(const std::string& system, const Where& where, const std::string& message, const std::string& expected, const std::string& hint) {
+void refuse_for(const std::string& system, const Where& where, const std::string& message, const std::string& expected,
+                const std::string& hint) {
   throw Error(ErrorCode::invalid_config, system + " cannot run this plan: " + message, where, expected, hint);
 }
 
@@ -70,13 +73,15 @@ SharedPlan shared_plan(const Plan& plan, const model::ModelSpec& model, const st
   shared.places = pipeline.places;
   shared.chunks = pipeline.chunks;
   if (plan.delayed_exchange)
-    refuse_for(system, plan.where, "it exchanges gradients while the next step begins", "delayed_exchange: false", "with train.optimizer.clip above 0 no plan delays the exchange");
+    refuse_for(system, plan.where, "it exchanges gradients while the next step begins", "delayed_exchange: false",
+               "with train.optimizer.clip above 0 no plan delays the exchange");
   if (shared.places > 1 && !plan.order.empty()) refuse_for(system, plan.where, "it has an order of its own", "a schedule by name");
   const StrategyRun& common = run_of_first_layer(plan);
   shared.strategy = effective(common.strategy);
   shared.micro_batch = plan.micro_batch(shared.strategy.dp);
   for (const Stage& stage : plan.stages) {
-    if (!stage.shares.empty()) refuse_for(system, stage.where, "its stages share a micro-batch unevenly", "the same samples for all replicas");
+    if (!stage.shares.empty())
+      refuse_for(system, stage.where, "its stages share a micro-batch unevenly", "the same samples for all replicas");
     if (shared.layers.empty() || shared.places > 1) shared.layers.emplace_back();
     for (const StrategyRun& run : stage.runs) {
       const int first = first_layer(run);
@@ -85,7 +90,8 @@ SharedPlan shared_plan(const Plan& plan, const model::ModelSpec& model, const st
       if (first >= last) here.ep = shared.strategy.ep;  // embedding and head have no experts
       if (here != shared.strategy)
         refuse_for(system, run.where,
-                   text("blocks [", run.first, ", ", run.last, ") have ", words(here), ", blocks [", common.first, ", ", common.last, ") have ", words(shared.strategy)),
+                   text("blocks [", run.first, ", ", run.last, ") have ", words(here), ", blocks [", common.first, ", ", common.last,
+                        ") have ", words(shared.strategy)),
                    "one strategy for all blocks", "with degrees in `parallel:`, such as {dp: 4, tp: 2}, plans cut all blocks alike");
       for (int layer = first; layer < last; ++layer) shared.layers.back().push_back(&run);
     }

@@ -9,10 +9,10 @@
 namespace tessera::plan {
 
 struct SharedPlan {
-  Strategy strategy;                // of all blocks; recompute aside, and what has no effect at these degrees is as by default
+  Strategy strategy;  // of all blocks; recompute aside, and what has no effect at these degrees is as by default
   int places = 1;
-  int chunks = 1;                   // stages a place
-  std::int64_t micro_batch = 1;     // samples
+  int chunks = 1;                // stages a place
+  std::int64_t micro_batch = 1;  // samples
   // By stage in model order, which run each of its layers is in. One stage where there is one place.
   std::vector<std::vector<const StrategyRun*>> layers;
 

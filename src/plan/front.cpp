@@ -5,7 +5,9 @@ namespace {
 
 double share_of(const FrontPoint& point) { return point.memory / point.limit; }
 
-std::string counted(std::int64_t count, const char* singular, const char* plural) { return text(count, ' ', count == 1 ? singular : plural); }
+std::string counted(std::int64_t count, const char* singular, const char* plural) {
+  return text(count, ' ', count == 1 ? singular : plural);
+}
 
 }  // namespace
 
@@ -32,8 +34,8 @@ std::vector<FrontPoint> Front::points() const {
 
 FrontPoint front_point(const Plan& plan, const std::string& family, const Usage& usage) {
   const Strategy& strategy = plan.stages.front().runs.front().strategy;
-  std::string detail = text(counted(plan.micro_batches, "micro-batch", "micro-batches"), " of ", plan.micro_batch_text(), ", ",
-                            plan.schedule_text());
+  std::string detail =
+      text(counted(plan.micro_batches, "micro-batch", "micro-batches"), " of ", plan.micro_batch_text(), ", ", plan.schedule_text());
   if (strategy.zero > 0) detail += text(", zero ", strategy.zero);
   if (strategy.recompute != model::Recompute::none) detail += text(", recompute ", model::name_of(strategy.recompute));
   return {family, detail, plan.predicted->step, usage.memory, usage.limit};

@@ -10,21 +10,21 @@
 namespace tessera::plan {
 
 struct LaneWork {
-  double compute = 0;                  // seconds when alone
-  std::vector<double> released;        // durations of the communications that may start once this is done, in order
+  double compute = 0;            // seconds when alone
+  std::vector<double> released;  // durations of the communications that may start once this is done, in order
 };
 
 struct LaneEnd {
-  double compute = 0;                  // when the last computation ended
-  double communication = 0;            // when the last communication ended; when computing did where it hid them
-  std::vector<double> compute_ends;    // by work
+  double compute = 0;                // when the last computation ended
+  double communication = 0;          // when the last communication ended; when computing did where it hid them
+  std::vector<double> compute_ends;  // by work
 };
 
 // While both run, computing takes `overlap.slows` times as long and communication `overlap.slowed` times.
 inline LaneEnd run_lanes(double start, const std::vector<LaneWork>& works, const profile::Overlap& overlap) {
   LaneEnd end{start, start, {}};
   double now = start;
-  double left = 0;                     // of the communications under way, alone
+  double left = 0;  // of the communications under way, alone
   for (const LaneWork& work : works) {
     const double beside = std::min(work.compute * overlap.slows, left * overlap.slowed);
     now += beside + (work.compute - beside / overlap.slows);

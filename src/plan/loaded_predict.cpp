@@ -13,19 +13,20 @@ constexpr int kWhole = -1;
 
 // One micro-batch through a place of the pipeline, and a step of it.
 struct PlaceLoad {
-  BlockLoad sum;           // over its blocks
-  double resplit = 0;      // both passes
-  double messages = 0;     // both directions
+  BlockLoad sum;        // over its blocks
+  double resplit = 0;   // both passes
+  double messages = 0;  // both directions
   double forward = 0;
   double backward = 0;
   double fill = 0;
-  double once = 0;         // a step
+  double once = 0;  // a step
   double passes() const { return forward + backward + messages; }
 };
 
 class LoadedPrediction {
  public:
-  LoadedPrediction(const Plan& plan, Loads& loads) : plan_(plan), loads_(loads), pipeline_(pipeline_of(plan)), samples_(plan.global_batch / plan.micro_batches) {
+  LoadedPrediction(const Plan& plan, Loads& loads)
+      : plan_(plan), loads_(loads), pipeline_(pipeline_of(plan)), samples_(plan.global_batch / plan.micro_batches) {
     for (const Stage& stage : plan.stages) devices_.push_back(loads.devices_of(plan, stage));
     for (int place = 0; place < pipeline_.places; ++place) places_.push_back(load_of(place));
   }
@@ -33,7 +34,8 @@ class LoadedPrediction {
   Prediction predict() const {
     const auto m = static_cast<double>(plan_.micro_batches);
     const auto busy = [&](const PlaceLoad& place) { return m * place.passes() - place.fill + (plan_.delayed_exchange ? 0 : place.once); };
-    const PlaceLoad& slowest = *std::max_element(places_.begin(), places_.end(), [&](const auto& a, const auto& b) { return busy(a) < busy(b); });
+    const PlaceLoad& slowest =
+        *std::max_element(places_.begin(), places_.end(), [&](const auto& a, const auto& b) { return busy(a) < busy(b); });
     double fill = 0;
     for (const PlaceLoad& place : places_) fill += place.fill;
     double host = 0;
@@ -112,8 +114,9 @@ class LoadedPrediction {
     const bool tied_elsewhere = !holds_first_block(place);
     BlockLoad sum;
     std::vector<ChunkBytes> saved;
-    const double samples = part == kWhole ? loads_.samples_per_rank(devices, plan_.stages[static_cast<std::size_t>(place)].width(), samples_)
-                                          : static_cast<double>(parts[static_cast<std::size_t>(part)].samples) / parts[static_cast<std::size_t>(part)].ranks;
+    const double samples =
+        part == kWhole ? loads_.samples_per_rank(devices, plan_.stages[static_cast<std::size_t>(place)].width(), samples_)
+                       : static_cast<double>(parts[static_cast<std::size_t>(part)].samples) / parts[static_cast<std::size_t>(part)].ranks;
     double buffers = 0;
     for (int chunk = 0; chunk < pipeline_.chunks; ++chunk) {
       const int stage = stage_at(plan_.schedule, place, chunk, pipeline_.places);
@@ -166,7 +169,8 @@ class LoadedPrediction {
     const auto width = static_cast<std::size_t>(plan_.stages[static_cast<std::size_t>(place)].width());
     if (parts.size() == 1) return visit(0, width);
     std::size_t last = 0;
-    for (std::size_t part = 0; part < parts.size(); ++part) visit(static_cast<int>(part), last += static_cast<std::size_t>(parts[part].ranks));
+    for (std::size_t part = 0; part < parts.size(); ++part)
+      visit(static_cast<int>(part), last += static_cast<std::size_t>(parts[part].ranks));
   }
 
   // visit(block, load, strategy, strategy of the block before in the stage or nullptr)
@@ -191,7 +195,8 @@ class LoadedPrediction {
     for (int chunk = 0; chunk < pipeline_.chunks; ++chunk) add_stage(stage_at(plan_.schedule, place, chunk, pipeline_.places), place, out);
     // With fewer micro-batches as if backward passes were whole and stages not interleaved.
     const bool enough = plan_.micro_batches >= least_micro_batches(plan_.schedule, pipeline_.places);
-    const Fill fill = fill_of(enough ? plan_.schedule : Schedule::one_f_one_b, pipeline_.chunks, loads_.weight_pass_bubble(devices_[static_cast<std::size_t>(place)]));
+    const Fill fill = fill_of(enough ? plan_.schedule : Schedule::one_f_one_b, pipeline_.chunks,
+                              loads_.weight_pass_bubble(devices_[static_cast<std::size_t>(place)]));
     out.fill = fill.forward * out.forward + fill.backward * (out.backward + out.messages);
     out.once = out.sum.exchange + out.sum.optimizer;
     return out;
@@ -216,8 +221,8 @@ class LoadedPrediction {
     if (index + 1 == static_cast<int>(plan_.stages.size())) return;
     const Stage& next = plan_.stages[static_cast<std::size_t>(index) + 1];
     if (next.ranks == stage.ranks) return;
-    out.messages += loads_.messages(loads_.input_bytes(loads_.repeat_of()[static_cast<std::size_t>(next.first_block())], samples_), devices, stage.width(),
-                                    devices_[static_cast<std::size_t>(index) + 1], next.width());
+    out.messages += loads_.messages(loads_.input_bytes(loads_.repeat_of()[static_cast<std::size_t>(next.first_block())], samples_), devices,
+                                    stage.width(), devices_[static_cast<std::size_t>(index) + 1], next.width());
   }
 
   // The first block owns what others tie.

@@ -47,9 +47,9 @@ constexpr double kGradient = 4;
 constexpr double kState = 12;
 
 struct Parameters {
-  double plain = 0;    // that a rank holds, without sharding
+  double plain = 0;  // that a rank holds, without sharding
   double experts = 0;
-  double tied = 0;     // of these, plain ones that another block owns
+  double tied = 0;  // of these, plain ones that another block owns
 };
 
 Parameters parameters_of(const model::BlockSpec& block, const Strategy& strategy) {
@@ -94,8 +94,12 @@ struct Loads::Pass {
 // What is asked of a block for every one of its strategies.
 struct Loads::Block {
   explicit Block(model::BlockSpec of)
-      : spec(std::move(of)), layer(spec.dims.contains("heads") && spec.dims.contains("ffn")), head(spec.kind == "lm_head" || spec.kind == "language_head"),
-        seq(spec.dims.contains("seq") ? spec.real("seq") : 1), hidden(spec.dims.contains("hidden") ? spec.real("hidden") : 0), vocab(head ? spec.real("vocab") : 0) {}
+      : spec(std::move(of)),
+        layer(spec.dims.contains("heads") && spec.dims.contains("ffn")),
+        head(spec.kind == "lm_head" || spec.kind == "language_head"),
+        seq(spec.dims.contains("seq") ? spec.real("seq") : 1),
+        hidden(spec.dims.contains("hidden") ? spec.real("hidden") : 0),
+        vocab(head ? spec.real("vocab") : 0) {}
   model::BlockSpec spec;
   bool layer = false;  // of a transformer
   bool head = false;
@@ -108,18 +112,22 @@ namespace {
 
 profile::Calibration calibration_of(const cluster::ResourceGroup& group) {
   const std::vector<std::string> stacks = profile::stacks_of(group.device.name);
-  if (group.stack.empty() || std::find(stacks.begin(), stacks.end(), group.stack) != stacks.end()) return profile::calibration_for(group.device.name, group.stack);
+  if (group.stack.empty() || std::find(stacks.begin(), stacks.end(), group.stack) != stacks.end())
+    return profile::calibration_for(group.device.name, group.stack);
   std::string names;
   for (const std::string& stack : stacks) names += (names.empty() ? "" : ", ") + stack;
   const auto guess = nearest(group.stack, stacks);
-  throw Error(ErrorCode::not_found, text("group ", group.name, ": no calibration of ", group.device.name, " is for the stack '", group.stack, "'"), {},
-              names.empty() ? "no stack, as none has been calibrated" : "one of " + names, guess ? "did you mean '" + *guess + "'?" : std::string());
+  throw Error(ErrorCode::not_found,
+              text("group ", group.name, ": no calibration of ", group.device.name, " is for the stack '", group.stack, "'"), {},
+              names.empty() ? "no stack, as none has been calibrated" : "one of " + names,
+              guess ? "did you mean '" + *guess + "'?" : std::string());
 }
 
 }  // namespace
 
 struct Loads::Group {
-  Group(const cluster::ResourceGroup& group, const profile::Calibration& calibration, const model::ModelSpec& model, profile::Format format, int dealt_over = 1)
+  Group(const cluster::ResourceGroup& group, const profile::Calibration& calibration, const model::ModelSpec& model, profile::Format format,
+        int dealt_over = 1)
       : kernels(group.device, calibration, format), exchanges(group, calibration, dealt_over) {
     for (const model::Repeat& repeat : model.repeats) blocks.emplace_back(as_run(repeat.block, calibration));
   }
@@ -129,16 +137,17 @@ struct Loads::Group {
 };
 
 bool Loads::supports(const cluster::ClusterSpec& cluster, model::Precision precision) {
-  return precision != model::Precision::f32 && std::none_of(cluster.groups.begin(), cluster.groups.end(), [](const auto& group) { return group.device.is_cpu(); });
+  return precision != model::Precision::f32 &&
+         std::none_of(cluster.groups.begin(), cluster.groups.end(), [](const auto& group) { return group.device.is_cpu(); });
 }
 
 Loads::Loads(const model::ModelSpec& model, const cluster::ClusterSpec& cluster, model::Precision precision)
     : model_(model), cluster_(cluster), precision_(precision) {
-  for (std::size_t r = 0; r < model.repeats.size(); ++r) repeat_of_.insert(repeat_of_.end(), static_cast<std::size_t>(model.repeats[r].count), static_cast<int>(r));
+  for (std::size_t r = 0; r < model.repeats.size(); ++r)
+    repeat_of_.insert(repeat_of_.end(), static_cast<std::size_t>(model.repeats[r].count), static_cast<int>(r));
   for (const cluster::ResourceGroup& group : cluster.groups)
-    groups_.push_back(group.device.has(precision)
-                          ? std::make_unique<Group>(group, calibration_of(group), model, format_of(precision))
-                          : nullptr);
+    groups_.push_back(group.device.has(precision) ? std::make_unique<Group>(group, calibration_of(group), model, format_of(precision))
+                                                  : nullptr);
   stands_.resize(cluster.groups.size());
   for (std::size_t g = 0; g < stands_.size(); ++g) {
     const int group = static_cast<int>(g);
@@ -162,8 +171,9 @@ int Loads::add(const StageDevices& devices) {
     const int index = devices.parts.front().group;
     const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(index)];
     const profile::Calibration& calibration = group_of(index, 0).kernels.calibration();
-    groups_.push_back(devices.per_node > 0 ? std::make_unique<Group>(thinned(group, devices.per_node), calibration, model_, format_of(precision_))
-                                           : std::make_unique<Group>(group, calibration, model_, format_of(precision_), devices.dealt_over));
+    groups_.push_back(devices.per_node > 0
+                          ? std::make_unique<Group>(thinned(group, devices.per_node), calibration, model_, format_of(precision_))
+                          : std::make_unique<Group>(group, calibration, model_, format_of(precision_), devices.dealt_over));
     stand.priced_as.front() = static_cast<int>(groups_.size()) - 1;
   }
   stands_.push_back(std::move(stand));
@@ -172,8 +182,10 @@ int Loads::add(const StageDevices& devices) {
 
 void Loads::require(int group) const {
   if (groups_[static_cast<std::size_t>(group)]) return;
-  throw Error(ErrorCode::not_found, text("device ", cluster_.groups[static_cast<std::size_t>(group)].device.name, " does not compute in ", model::name_of(precision_)), {},
-              "a group whose device does");
+  throw Error(
+      ErrorCode::not_found,
+      text("device ", cluster_.groups[static_cast<std::size_t>(group)].device.name, " does not compute in ", model::name_of(precision_)),
+      {}, "a group whose device does");
 }
 
 int Loads::devices_of(const Plan& plan, const Stage& stage) {
@@ -223,7 +235,9 @@ bool Loads::divides(int devices, const Strategy& s, std::int64_t samples) const 
 double Loads::samples_per_rank(int devices, int width, std::int64_t samples) const {
   const std::vector<StageDevices::Part>& parts = stand(devices).devices.parts;
   if (parts.size() == 1) return static_cast<double>(samples) / width;
-  return most(devices, [&](std::size_t part) { return static_cast<double>(parts[part].samples) / parts[part].ranks * (limit_of(devices, 0) / limit_of(devices, part)); });
+  return most(devices, [&](std::size_t part) {
+    return static_cast<double>(parts[part].samples) / parts[part].ranks * (limit_of(devices, 0) / limit_of(devices, part));
+  });
 }
 
 const BlockLoad& Loads::block(int repeat, int devices, const Strategy& s, std::int64_t samples) {
@@ -239,14 +253,19 @@ BlockLoad Loads::priced(int repeat, int devices, const Strategy& s, std::int64_t
   for (std::size_t part = 1; part < stand(devices).devices.parts.size(); ++part) {
     BlockLoad other = priced_on(repeat, devices, part, s, samples);
     const double scale = limit_of(devices, 0) / limit_of(devices, part);
-    for (double BlockLoad::* bytes : {&BlockLoad::weights, &BlockLoad::gradients, &BlockLoad::optimizer_state, &BlockLoad::tied_bytes, &BlockLoad::saved, &BlockLoad::workspace}) other.*bytes *= scale;
+    for (double BlockLoad::*bytes : {&BlockLoad::weights, &BlockLoad::gradients, &BlockLoad::optimizer_state, &BlockLoad::tied_bytes,
+                                     &BlockLoad::saved, &BlockLoad::workspace})
+      other.*bytes *= scale;
     // What the passes of the slower part are spent on.
     const bool slower = other.forward + other.backward() > out.forward + out.backward();
-    for (double BlockLoad::* spent : {&BlockLoad::products, &BlockLoad::attention, &BlockLoad::elementwise, &BlockLoad::again, &BlockLoad::tensor_exchange, &BlockLoad::context_exchange,
-                                      &BlockLoad::expert_exchange, &BlockLoad::parameter_exchange, &BlockLoad::host, &BlockLoad::forward_exchange, &BlockLoad::backward_exchange})
+    for (double BlockLoad::*spent :
+         {&BlockLoad::products, &BlockLoad::attention, &BlockLoad::elementwise, &BlockLoad::again, &BlockLoad::tensor_exchange,
+          &BlockLoad::context_exchange, &BlockLoad::expert_exchange, &BlockLoad::parameter_exchange, &BlockLoad::host,
+          &BlockLoad::forward_exchange, &BlockLoad::backward_exchange})
       if (slower) out.*spent = other.*spent;
-    for (double BlockLoad::* most : {&BlockLoad::forward, &BlockLoad::backward_input, &BlockLoad::backward_weight, &BlockLoad::exchange, &BlockLoad::optimizer, &BlockLoad::tied_exchange,
-                                     &BlockLoad::weights, &BlockLoad::gradients, &BlockLoad::optimizer_state, &BlockLoad::tied_bytes, &BlockLoad::saved, &BlockLoad::workspace})
+    for (double BlockLoad::*most : {&BlockLoad::forward, &BlockLoad::backward_input, &BlockLoad::backward_weight, &BlockLoad::exchange,
+                                    &BlockLoad::optimizer, &BlockLoad::tied_exchange, &BlockLoad::weights, &BlockLoad::gradients,
+                                    &BlockLoad::optimizer_state, &BlockLoad::tied_bytes, &BlockLoad::saved, &BlockLoad::workspace})
       out.*most = std::max(out.*most, other.*most);
   }
   return out;
@@ -260,7 +279,8 @@ double Loads::collective(int devices, std::size_t part, Collective operation, do
   double inside = 0;
   double rate = std::numeric_limits<double>::infinity();
   for (std::size_t p = 0; p < parts.size(); ++p) {
-    inside = std::max(inside, group_of(devices, p).exchanges.collective(operation, bytes, {std::max(1, parts[p].ranks / team.stride), team.stride}));
+    inside = std::max(
+        inside, group_of(devices, p).exchanges.collective(operation, bytes, {std::max(1, parts[p].ranks / team.stride), team.stride}));
     rate = std::min(rate, node_rate(devices, p, parts[p].ranks, between));
   }
   const auto count = static_cast<double>(parts.size());
@@ -270,13 +290,21 @@ double Loads::collective(int devices, std::size_t part, Collective operation, do
 
 std::size_t Loads::PassHash::operator()(const PassKey& key) const {
   std::uint64_t out = static_cast<std::uint64_t>(key.micro_batch);
-  for (const int part : {key.repeat, key.group, key.tp, key.cp, key.ep, key.recompute, key.flags}) out = (out ^ static_cast<std::uint64_t>(part)) * 0x9E3779B97F4A7C15ULL;
+  for (const int part : {key.repeat, key.group, key.tp, key.cp, key.ep, key.recompute, key.flags})
+    out = (out ^ static_cast<std::uint64_t>(part)) * 0x9E3779B97F4A7C15ULL;
   return out ^ out >> 32;
 }
 
 // What does not depend on how the state is sharded is computed once.
 const Loads::Pass& Loads::pass(int repeat, int g, const Strategy& s, std::int64_t micro_batch) {
-  const PassKey key{repeat, g, s.tp, s.cp, s.ep, static_cast<int>(s.recompute), (s.sequence_parallel ? 1 : 0) | (s.context == model::ContextKind::ulysses ? 2 : 0), micro_batch};
+  const PassKey key{repeat,
+                    g,
+                    s.tp,
+                    s.cp,
+                    s.ep,
+                    static_cast<int>(s.recompute),
+                    (s.sequence_parallel ? 1 : 0) | (s.context == model::ContextKind::ulysses ? 2 : 0),
+                    micro_batch};
   const auto [found, fresh] = passes_.try_emplace(key);
   if (!fresh) return *found->second;
   const Group& group = *groups_[static_cast<std::size_t>(g)];
@@ -309,8 +337,11 @@ BlockLoad Loads::priced_on(int repeat, int devices, std::size_t part, const Stra
   const profile::Calibration& calibration = group.kernels.calibration();
   const Block& block = group.blocks[static_cast<std::size_t>(repeat)];
   const cluster::ResourceGroup& of = cluster_.groups[static_cast<std::size_t>(parts[part].group)];
-  const std::int64_t micro_batch = parts.size() == 1 ? samples / s.dp : parts[part].samples / std::max(1, parts[part].ranks / (s.cp * s.tp));
-  const auto exchanged = [&](Collective operation, double each, profile::Team team) { return collective(devices, part, operation, each, team); };
+  const std::int64_t micro_batch =
+      parts.size() == 1 ? samples / s.dp : parts[part].samples / std::max(1, parts[part].ranks / (s.cp * s.tp));
+  const auto exchanged = [&](Collective operation, double each, profile::Team team) {
+    return collective(devices, part, operation, each, team);
+  };
   const Pass& once = pass(repeat, g, s, micro_batch);
   const LayerTime& time = once.time;
 
@@ -372,12 +403,14 @@ BlockLoad Loads::priced_on(int repeat, int devices, std::size_t part, const Stra
     // Rank by rank with the same place of another stage: in another domain if there are several, also where ranks are dealt.
     const bool dealt = stand(devices).devices.dealt_over > 0;
     const Group& in_order = dealt ? *groups_[static_cast<std::size_t>(parts[part].group)] : group;
-    out.tied_exchange = in_order.exchanges.collective(Collective::all_reduce, kWeight * held.tied, {2, of.nodes * of.devices_per_node <= of.domain() ? 1 : of.domain()});
+    out.tied_exchange = in_order.exchanges.collective(Collective::all_reduce, kWeight * held.tied,
+                                                      {2, of.nodes * of.devices_per_node <= of.domain() ? 1 : of.domain()});
   }
 
   const double stepped = held.plain / plain_share + held.experts / expert_share;
   const double memory_rate = of.device.memory_bandwidth.value * calibration.memory;
-  out.optimizer = s.offload_optimizer ? stepped * ((kGradient + kWeight) / kHostLink + kHostTraffic / kHostMemory) : stepped * calibration.optimizer_bytes / memory_rate;
+  out.optimizer = s.offload_optimizer ? stepped * ((kGradient + kWeight) / kHostLink + kHostTraffic / kHostMemory)
+                                      : stepped * calibration.optimizer_bytes / memory_rate;
 
   const auto share = [&](int from, double each) {
     return each * (held.plain / (s.zero >= from ? shards : 1) + held.experts / (s.zero >= from ? expert_shards : 1));
@@ -453,15 +486,19 @@ double Loads::message(double bytes, int from, int width_from, int to, int width_
       const int group = senders.parts[part].group;
       // Stages that share nodes are neighbours there.
       return group_of(from, part).kernels.calibration().pipeline_exposed *
-             groups_[static_cast<std::size_t>(group)]->exchanges.message(bytes * share_of(senders, part) / width, senders.per_node > 0 ? senders.per_node : width);
+             groups_[static_cast<std::size_t>(group)]->exchanges.message(bytes * share_of(senders, part) / width,
+                                                                         senders.per_node > 0 ? senders.per_node : width);
     });
   const int group = senders.parts.front().group;
   const bool between = !of_one_group(senders.parts, group) || !of_one_group(receivers.parts, group);
   // Through the adapters of the nodes of the slower side.
   const auto seconds = [&](int devices, const StageDevices& of, int width) {
-    return most(devices, [&](std::size_t part) { return bytes * share_of(of, part) / node_rate(devices, part, of.parts.size() == 1 ? width : of.parts[part].ranks, between); });
+    return most(devices, [&](std::size_t part) {
+      return bytes * share_of(of, part) / node_rate(devices, part, of.parts.size() == 1 ? width : of.parts[part].ranks, between);
+    });
   };
-  return calibration.pipeline_exposed * (std::max(seconds(from, senders, width_from), seconds(to, receivers, width_to)) + 2 * std::max(latency_of(from, 0, between), latency_of(to, 0, between)));
+  return calibration.pipeline_exposed * (std::max(seconds(from, senders, width_from), seconds(to, receivers, width_to)) +
+                                         2 * std::max(latency_of(from, 0, between), latency_of(to, 0, between)));
 }
 
 double Loads::micro_batch_host(int devices) const {
@@ -474,7 +511,9 @@ double Loads::weight_pass_bubble(int devices) const {
   return most(devices, [&](std::size_t part) { return group_of(devices, part).kernels.calibration().weight_pass_bubble; });
 }
 bool Loads::attention_is_fused(int devices) const {
-  return !most(devices, [&](std::size_t part) { return group_of(devices, part).kernels.calibration().attention != profile::AttentionKernel::fused; });
+  return !most(devices, [&](std::size_t part) {
+    return group_of(devices, part).kernels.calibration().attention != profile::AttentionKernel::fused;
+  });
 }
 int Loads::domain(int devices) const {
   return -most(devices, [&](std::size_t part) {
@@ -486,7 +525,8 @@ double Loads::process_bytes(int devices) const {
   return most(devices, [&](std::size_t part) { return kProcessBytes * limit_of(devices, 0) / limit_of(devices, part); });
 }
 double Loads::limit_of(int devices, std::size_t part) const {
-  return static_cast<double>(plan::memory_limit(cluster_.groups[static_cast<std::size_t>(stand(devices).devices.parts[part].group)].device).value);
+  return static_cast<double>(
+      plan::memory_limit(cluster_.groups[static_cast<std::size_t>(stand(devices).devices.parts[part].group)].device).value);
 }
 double Loads::memory_limit(int devices) const { return limit_of(devices, 0); }
 

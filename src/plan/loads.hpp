@@ -19,20 +19,20 @@ namespace tessera::plan {
 
 // One block on one rank under one strategy. Seconds include the exchanges that computing does not hide.
 struct BlockLoad {
-  double forward = 0;          // of one micro-batch
-  double backward_input = 0;   // with what recomputation repeats
+  double forward = 0;         // of one micro-batch
+  double backward_input = 0;  // with what recomputation repeats
   double backward_weight = 0;
-  double exchange = 0;         // once a step: gradients and, sharded, parameters; what is waited for
-  double optimizer = 0;        // once a step
+  double exchange = 0;           // once a step: gradients and, sharded, parameters; what is waited for
+  double optimizer = 0;          // once a step
   double forward_exchange = 0;   // of the forward pass: exchanges that computing does not hide
   double backward_exchange = 0;  // of backward_input likewise
-  double tied_exchange = 0;    // once a step, where a stage does not hold the block that owns a tied parameter
-  double weights = 0;          // bytes; under ZeRO-3 a rank's share
+  double tied_exchange = 0;      // once a step, where a stage does not hold the block that owns a tied parameter
+  double weights = 0;            // bytes; under ZeRO-3 a rank's share
   double gradients = 0;
   double optimizer_state = 0;
-  double tied_bytes = 0;       // of all three, where a stage does not hold the owner
-  double saved = 0;            // bytes of one micro-batch from its forward to its backward pass
-  double workspace = 0;        // bytes while it runs
+  double tied_bytes = 0;  // of all three, where a stage does not hold the owner
+  double saved = 0;       // bytes of one micro-batch from its forward to its backward pass
+  double workspace = 0;   // bytes while it runs
   // By what they are spent on, seconds of one micro-batch, both passes.
   double products = 0, attention = 0, elementwise = 0, again = 0, tensor_exchange = 0, context_exchange = 0, expert_exchange = 0,
          parameter_exchange = 0, host = 0;
@@ -44,15 +44,15 @@ struct BlockLoad {
 // What the ranks of a stage stand on, in their order: devices of one group, or of several with a share of each micro-batch each.
 struct StageDevices {
   struct Part {
-    int group = 0;               // index into ClusterSpec::groups
+    int group = 0;  // index into ClusterSpec::groups
     int ranks = 0;
-    std::int64_t samples = 0;    // of a micro-batch
+    std::int64_t samples = 0;  // of a micro-batch
     auto operator<=>(const Part&) const = default;
   };
   std::vector<Part> parts;
   // Of one group: so many on each node (or domain of the inside link), which stages share. 0: whole nodes, one stage after the other.
   int per_node = 0;
-  int first_domain = 0;          // with per_node: the first domain where it stands
+  int first_domain = 0;  // with per_node: the first domain where it stands
   // Of one group: consecutive ranks go to so many domains in turn, which they fill, so that replicas and not the parts of a block
   // share a domain. 0: domain after domain.
   int dealt_over = 0;
@@ -125,7 +125,7 @@ class Loads {
   // What devices stand for: the parts, and where each is priced.
   struct Stand {
     StageDevices devices;
-    std::vector<int> priced_as;   // by part: index into groups_
+    std::vector<int> priced_as;  // by part: index into groups_
   };
   using Key = std::tuple<int, int, int, int, int, int, int, int, int, std::int64_t>;
 

@@ -43,7 +43,8 @@ StageBytes stage_bytes(const StageShape& shape, const std::vector<BlockSegment>&
   std::int64_t workspace = 0;
   std::int64_t boundary = 0;
   for (const BlockSegment& segment : segments) {
-    const BlockPrice& price = prices.block(segment.repeat, {shape.micro_batch, strategy.tp, shape.precision, segment.recompute}, shape.place);
+    const BlockPrice& price =
+        prices.block(segment.repeat, {shape.micro_batch, strategy.tp, shape.precision, segment.recompute}, shape.place);
     saved += segment.count * price.cost.saved.value;
     const std::int64_t again = price.saved_whole.value - price.cost.saved.value;
     const std::int64_t scratch = strategy.tp > 1 ? price.cost.all_reduce_size.value : 0;
@@ -59,7 +60,13 @@ StageBytes stage_bytes(const StageShape& shape, const std::vector<BlockSegment>&
   const cluster::Device& device = prices.cluster().groups[shape.place.group].device;
   const std::int64_t measured = prices.profile().process_baseline.value;
   const std::int64_t baseline = !device.is_cpu() ? kAcceleratorBaseline : measured > 0 ? measured + kWorking : kCpuBaseline;
-  StageBytes bytes{0, saved, workspace, baseline, parameters * state.weight, parameters * state.gradient, parameters * state.optimizer / shards,
+  StageBytes bytes{0,
+                   saved,
+                   workspace,
+                   baseline,
+                   parameters * state.weight,
+                   parameters * state.gradient,
+                   parameters * state.optimizer / shards,
                    transfers + reductions + batches};
   bytes.fixed = bytes.process + bytes.weights + bytes.gradients + bytes.optimizer + bytes.buffers;
   return bytes;
@@ -68,8 +75,17 @@ StageBytes stage_bytes(const StageShape& shape, const std::vector<BlockSegment>&
 StageShape shape_of(const Plan& plan, int index, const Place& place, std::int64_t micro_batch) {
   const Stage& stage = plan.stages[index];
   const Strategy& strategy = stage.runs.front().strategy;
-  return {stage.first_block(), stage.last_block(), index, static_cast<int>(plan.stages.size()), strategy, micro_batch, plan.micro_batches,
-          plan.schedule, plan.precision, plan.bucket, place};
+  return {stage.first_block(),
+          stage.last_block(),
+          index,
+          static_cast<int>(plan.stages.size()),
+          strategy,
+          micro_batch,
+          plan.micro_batches,
+          plan.schedule,
+          plan.precision,
+          plan.bucket,
+          place};
 }
 
 Bytes memory_limit(const cluster::Device& device) {
@@ -95,14 +111,16 @@ std::vector<Bytes> memory_of(const Plan& plan, Prices& prices) {
       const int rank = stage.ranks[i];
       const StageShape shape = shape_of(plan, static_cast<int>(s), places[rank], plan.micro_batch_at(stage, i));
       const StageBytes bytes = stage_bytes(shape, segments, prices);
-      out[rank] = Bytes(bytes.fixed + in_flight(shape.schedule, shape.stage, shape.stage_count, shape.micro_batches) * bytes.saved + bytes.workspace);
+      out[rank] = Bytes(bytes.fixed + in_flight(shape.schedule, shape.stage, shape.stage_count, shape.micro_batches) * bytes.saved +
+                        bytes.workspace);
     }
   }
   return out;
 }
 
-std::vector<std::pair<std::string, Bytes>> memory_parts(const Plan& plan, int rank, const model::ModelSpec& model, const model::TrainSpec& train,
-                                                        const cluster::ClusterSpec& cluster, const profile::Profile& profile) {
+std::vector<std::pair<std::string, Bytes>> memory_parts(const Plan& plan, int rank, const model::ModelSpec& model,
+                                                        const model::TrainSpec& train, const cluster::ClusterSpec& cluster,
+                                                        const profile::Profile& profile) {
   std::vector<std::pair<std::string, Bytes>> out;
   const auto add = [&](const std::string& name, std::int64_t bytes) {
     if (bytes > 0) out.emplace_back(name, Bytes(bytes));
@@ -118,7 +136,8 @@ std::vector<std::pair<std::string, Bytes>> memory_parts(const Plan& plan, int ra
     const Stage& stage = plan.stages[s];
     const auto held = std::find(stage.ranks.begin(), stage.ranks.end(), rank);
     if (held == stage.ranks.end()) continue;
-    const StageShape shape = shape_of(plan, static_cast<int>(s), place, plan.micro_batch_at(stage, static_cast<int>(held - stage.ranks.begin())));
+    const StageShape shape =
+        shape_of(plan, static_cast<int>(s), place, plan.micro_batch_at(stage, static_cast<int>(held - stage.ranks.begin())));
     const StageBytes bytes = stage_bytes(shape, prices.segments(stage), prices);
     out.clear();
     add("process", bytes.process);

@@ -88,13 +88,15 @@ class Choices {
 
   void list_micro_batches(const std::vector<Team>& teams, int stages) {
     for (const std::int64_t micro_batches : divisors_of(problem_.global_batch))
-      if (micro_batches <= problem_.space.most_micro_batches && GivenDegrees::allows(problem_.space.given.micro_batches, micro_batches)) list_cuts(teams, {}, stages, micro_batches);
+      if (micro_batches <= problem_.space.most_micro_batches && GivenDegrees::allows(problem_.space.given.micro_batches, micro_batches))
+        list_cuts(teams, {}, stages, micro_batches);
   }
 
   void list_cuts(const std::vector<Team>& teams, std::vector<GroupCut> cuts, int stages, std::int64_t micro_batches) {
     if (cuts.size() == teams.size()) {
       for (const Schedule schedule : problem_.space.schedules)
-        if (stages > 1 ? micro_batches >= least_micro_batches(schedule, stages) : schedule == problem_.space.schedules.front()) out_.outers.push_back({cuts, micro_batches, schedule});
+        if (stages > 1 ? micro_batches >= least_micro_batches(schedule, stages) : schedule == problem_.space.schedules.front())
+          out_.outers.push_back({cuts, micro_batches, schedule});
       return;
     }
     const Team& team = teams[cuts.size()];
@@ -116,7 +118,8 @@ class Choices {
         parts.push_back({ranks, ranks * problem_.cluster.groups[static_cast<std::size_t>(group)].device.peak_of(problem_.precision).value});
       }
       std::vector<int> out;
-      for (const std::vector<std::int64_t>& shares : batch_shares(parts, samples, problem_.cluster.groups.size() > 2 ? kMostSharesOfMany : kMostShares)) {
+      for (const std::vector<std::int64_t>& shares :
+           batch_shares(parts, samples, problem_.cluster.groups.size() > 2 ? kMostSharesOfMany : kMostShares)) {
         StageDevices devices;
         for (std::size_t p = 0; p < parts.size(); ++p) devices.parts.push_back({team.groups[p], parts[p].ranks, shares[p]});
         out.push_back(stand_for(devices));
@@ -127,7 +130,8 @@ class Choices {
     std::vector<int> out = {group};
     const int domain = problem_.cluster.groups[static_cast<std::size_t>(group)].domain();
     const bool several_domains = devices_in(group) > domain && devices_in(group) % domain == 0;
-    if (problem_.space.pipelines_in_nodes && team.stages > 1 && several_domains && domain % team.stages == 0) out.push_back(stand_for({{{group, 0, 0}}, domain / team.stages}));
+    if (problem_.space.pipelines_in_nodes && team.stages > 1 && several_domains && domain % team.stages == 0)
+      out.push_back(stand_for({{{group, 0, 0}}, domain / team.stages}));
     const int width = devices_in(group) / team.stages;
     const bool may_deal = problem_.space.replicas_in_nodes && problem_.cluster.groups.size() == 1 && problem_.space.most_tensor > 1;
     if (may_deal && domain > 1 && width > domain && width % domain == 0 && width / domain <= kMostDealt) {
@@ -145,7 +149,7 @@ class Choices {
   }
 
   const BlockProblem& problem_;
-  std::vector<int> usable_;                 // groups
+  std::vector<int> usable_;  // groups
   std::map<StageDevices, int> stands_;
   OuterChoices out_;
 };

@@ -13,7 +13,7 @@ namespace tessera::plan {
 
 // Stages of equal width on equal devices, one after the other.
 struct GroupCut {
-  int devices = 0;               // of a stage, as Loads knows them
+  int devices = 0;  // of a stage, as Loads knows them
   int width = 1;
   int stages = 1;
 };

@@ -22,11 +22,11 @@ struct Strategy {
   // ZeRO (Rajbhandari et al. 2020): 1 shards the optimizer state over dp × cp, 2 the gradients too, 3 the parameters too.
   int zero = 0;
   model::Recompute recompute = model::Recompute::none;
-  bool sequence_parallel = false;   // with tp > 1
+  bool sequence_parallel = false;  // with tp > 1
   int cp = 1;
   model::ContextKind context = model::ContextKind::ring;
   int ep = 1;
-  bool offload_optimizer = false;   // the optimizer's state and step are on the host's CPU
+  bool offload_optimizer = false;  // the optimizer's state and step are on the host's CPU
   int ranks() const { return dp * cp * tp; }
   int copies() const { return dp * cp; }  // ranks that hold the same weights, unless zero cuts them
   bool same_layout(const Strategy& other) const { return dp == other.dp && cp == other.cp && tp == other.tp; }
@@ -39,7 +39,7 @@ struct StrategyRun {
   int first = 0;
   int last = 0;
   Strategy strategy;
-  Where where = {};                 // in the plan file, when it was read from one; so in the structs below
+  Where where = {};  // in the plan file, when it was read from one; so in the structs below
 };
 
 // The next `ranks` ranks of a stage take `samples` of each micro-batch, evenly among their replicas.
@@ -54,8 +54,8 @@ struct Share {
 // and V-shaped schedules the same ranks, in the same order, hold several stages.
 struct Stage {
   std::vector<int> ranks;
-  std::vector<StrategyRun> runs;    // consecutive, covering the stage's blocks
-  std::vector<Share> shares = {};   // of the batch, where faster devices take more of it; empty: all replicas the same
+  std::vector<StrategyRun> runs;   // consecutive, covering the stage's blocks
+  std::vector<Share> shares = {};  // of the batch, where faster devices take more of it; empty: all replicas the same
   Where where = {};
   int first_block() const { return runs.front().first; }
   int last_block() const { return runs.back().last; }
@@ -65,10 +65,10 @@ struct Stage {
 
 // What a rank stands on.
 struct RankPlace {
-  int group = 0;                    // index into ClusterSpec::groups
-  int node = 0;                     // within the group
-  int device = 0;                   // within the node
-  int threads = 1;                  // CPU workers: compute threads
+  int group = 0;    // index into ClusterSpec::groups
+  int node = 0;     // within the group
+  int device = 0;   // within the node
+  int threads = 1;  // CPU workers: compute threads
   Where where = {};
 };
 
@@ -89,13 +89,13 @@ struct Plan {
   std::string model_fingerprint;
   std::string cluster_fingerprint;
   model::Precision precision = model::Precision::f32;
-  std::int64_t global_batch = 1;    // samples
-  std::int64_t micro_batches = 1;   // of a step; each is cut among the replicas of a stage
+  std::int64_t global_batch = 1;   // samples
+  std::int64_t micro_batches = 1;  // of a step; each is cut among the replicas of a stage
   Schedule schedule = Schedule::one_f_one_b;
-  Orders order;                     // a schedule of one's own, on the stages as `schedule` places them; empty: that of `schedule`
-  std::vector<RankPlace> ranks;     // by rank
-  std::vector<Stage> stages;        // in model order
-  Bytes bucket = Bytes(25 << 20);   // gradients are reduced in buckets of about this size
+  Orders order;                    // a schedule of one's own, on the stages as `schedule` places them; empty: that of `schedule`
+  std::vector<RankPlace> ranks;    // by rank
+  std::vector<Stage> stages;       // in model order
+  Bytes bucket = Bytes(25 << 20);  // gradients are reduced in buckets of about this size
   // Gradients are exchanged, and parameters stepped, while the next step begins: each bucket up to the first use of its parameters
   // there. The same numbers as without; but a norm over all gradients comes too late to clip them by.
   bool delayed_exchange = false;
@@ -110,13 +110,15 @@ struct Plan {
   // Samples of one micro-batch on one rank of a stage of data-parallel width dp, where all have the same.
   std::int64_t micro_batch(int dp) const { return global_batch / (micro_batches * dp); }
   // Those of a stage, one for all ranks where it names none.
-  std::vector<Share> shares_of(const Stage& stage) const { return stage.shares.empty() ? std::vector<Share>{{stage.width(), samples()}} : stage.shares; }
+  std::vector<Share> shares_of(const Stage& stage) const {
+    return stage.shares.empty() ? std::vector<Share>{{stage.width(), samples()}} : stage.shares;
+  }
   // Samples of one micro-batch on a rank of a stage (index into Stage::ranks) whose runs are all cut alike.
   std::int64_t micro_batch_at(const Stage& stage, int index) const;
   // The same on the ranks of the first stage, in words: "4 samples", "6 or 2 samples".
   std::string micro_batch_text() const;
-  std::string schedule_text() const;     // "1f1b", "1f1b, gradient exchange delayed"
-  std::string threads_text() const;      // of a CPU worker, over all: "4 threads", "8 or 4 threads"
+  std::string schedule_text() const;  // "1f1b", "1f1b, gradient exchange delayed"
+  std::string threads_text() const;   // of a CPU worker, over all: "4 threads", "8 or 4 threads"
   // Of `items` of a micro-batch, the same number for each sample: those that the first `ranks` ranks of a stage take.
   std::int64_t items_before(const Stage& stage, std::int64_t ranks, std::int64_t items) const;
 };
@@ -143,33 +145,33 @@ struct WorkerShape {
 std::vector<WorkerShape> worker_shapes(const model::JobSpec& job, const cluster::ClusterSpec& cluster);
 
 struct SearchOptions {
-  int top = 5;                      // runners-up to keep, the best of each family
-  std::vector<std::string> vendors; // only devices of these vendors; empty: of all
-  bool front = false;               // keep SearchResult::front; slower, as a bound on the time alone then rules out less
+  int top = 5;                       // runners-up to keep, the best of each family
+  std::vector<std::string> vendors;  // only devices of these vendors; empty: of all
+  bool front = false;                // keep SearchResult::front; slower, as a bound on the time alone then rules out less
   // Accelerators: blocks' options that each search over blocks may try, about six million a second; then the best so far
   // counts.
   std::int64_t effort = 12'000'000;
-  double seconds = 0;               // the same by the clock, in place of the effort; 0: no limit
+  double seconds = 0;  // the same by the clock, in place of the effort; 0: no limit
 };
 // A considered plan in few words.
 struct FrontPoint {
-  std::string family;               // as Candidate's
-  std::string detail;               // what else sets it apart: "zero 1, 8 micro-batches of 2 samples, recompute full"
+  std::string family;  // as Candidate's
+  std::string detail;  // what else sets it apart: "zero 1, 8 micro-batches of 2 samples, recompute full"
   Seconds step;
-  Bytes memory;                     // on the fullest device (accelerators) or host (CPU workers)
-  Bytes limit;                      // what there is for workers
+  Bytes memory;  // on the fullest device (accelerators) or host (CPU workers)
+  Bytes limit;   // what there is for workers
 };
 struct Candidate {
-  Plan plan;                        // with prediction
-  std::string family;               // "dp2", "pp2", "tp2 x pp2", ...
+  Plan plan;           // with prediction
+  std::string family;  // "dp2", "pp2", "tp2 x pp2", ...
 };
 struct SearchResult {
   Plan best;
   std::string best_family;
   std::vector<Candidate> runners_up;  // the best of every other family, by predicted step time
   std::int64_t considered = 0;        // plans that were priced or ruled out by a bound
-  std::vector<Candidate> close;       // accelerators: further good plans, of families that have a better one, for the simulator to choose among
-  std::vector<Candidate> too_large;   // do not fit the memory; the smallest first
+  std::vector<Candidate> close;  // accelerators: further good plans, of families that have a better one, for the simulator to choose among
+  std::vector<Candidate> too_large;  // do not fit the memory; the smallest first
   // Step time against memory over the considered plans, those too large included: no other is both faster and lower in
   // memory / limit. Fastest first. Points within 1 % of memory of a faster one are left out.
   std::vector<FrontPoint> front;
@@ -177,21 +179,21 @@ struct SearchResult {
   double bound = 0;
 };
 
-// CPU workers, and degrees that the job fixes: every plan in the space {worker count, threads, dp, pp, tp, zero, micro-batches, schedule, recompute} that divides,
-// priced by the cost model; honours what `job.parallel` fixes. Throws resource_exhausted when nothing fits: how much is
-// missing, what would fit; invalid_config when the fixed degrees cannot divide, with the nearest valid ones.
-// Accelerators and `parallel: auto`: the search over blocks (plan/block_search.hpp) beside hand-written templates; families are the
-// best plans of parts of its space.
+// CPU workers: every plan in the space {worker count, threads, dp, pp, tp, zero, micro-batches, schedule, recompute} that divides, priced
+// by the cost model. Accelerators in 16 or fewer bits: the search over blocks (plan/block_search.hpp) beside hand-written templates;
+// families are the best plans of parts of its space. Honours what `job.parallel` fixes. Throws resource_exhausted when nothing fits: how
+// much is missing, what would fit; invalid_config when the fixed degrees cannot divide, with the nearest valid ones.
 SearchResult search(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile,
                     const SearchOptions& options = {});
 
 // Prices one plan. On CPU workers its stages must be cut alike; others throw invalid_config. Pure; microseconds to milliseconds.
-Prediction predict(const Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
-                   const cluster::ClusterSpec& cluster, const profile::Profile& profile);
+Prediction predict(const Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train, const cluster::ClusterSpec& cluster,
+                   const profile::Profile& profile);
 
 // The terms of predicted.memory[rank] by name; they add up to it. Zero ones are left out.
-std::vector<std::pair<std::string, Bytes>> memory_parts(const Plan& plan, int rank, const model::ModelSpec& model, const model::TrainSpec& train,
-                                                        const cluster::ClusterSpec& cluster, const profile::Profile& profile);
+std::vector<std::pair<std::string, Bytes>> memory_parts(const Plan& plan, int rank, const model::ModelSpec& model,
+                                                        const model::TrainSpec& train, const cluster::ClusterSpec& cluster,
+                                                        const profile::Profile& profile);
 // What a rank may use: most of its device's memory, or a CPU worker's even share of its host's.
 Bytes memory_limit(const Plan& plan, const cluster::ClusterSpec& cluster, int rank);
 

@@ -23,14 +23,15 @@ std::string list(const std::vector<std::string>& items, const std::string& inden
 }
 
 std::string json_of(const RankPlace& place) {
-  return text("{\"group\": ", place.group, ", \"node\": ", place.node, ", \"device\": ", place.device, ", \"threads\": ", place.threads, "}");
+  return text("{\"group\": ", place.group, ", \"node\": ", place.node, ", \"device\": ", place.device, ", \"threads\": ", place.threads,
+              "}");
 }
 
 // What is as by default is left out, but for what every reader wants to see.
 std::string json_of(const StrategyRun& run) {
   const Strategy& s = run.strategy;
-  std::string out = text("{\"first\": ", run.first, ", \"last\": ", run.last, ", \"dp\": ", s.dp, ", \"tp\": ", s.tp, ", \"zero\": ", s.zero,
-                         ", \"recompute\": \"", model::name_of(s.recompute), "\"");
+  std::string out = text("{\"first\": ", run.first, ", \"last\": ", run.last, ", \"dp\": ", s.dp, ", \"tp\": ", s.tp,
+                         ", \"zero\": ", s.zero, ", \"recompute\": \"", model::name_of(s.recompute), "\"");
   if (s.sequence_parallel) out += ", \"sequence_parallel\": true";
   if (s.cp != 1) out += text(", \"cp\": ", s.cp);
   if (s.context == model::ContextKind::ulysses) out += ", \"context\": \"ulysses\"";
@@ -43,23 +44,23 @@ std::string json_of(const Stage& stage) {
   std::vector<std::string> runs;
   for (const StrategyRun& run : stage.runs) runs.push_back(json_of(run));
   std::string shares;
-  for (const Share& share : stage.shares) shares += text(shares.empty() ? "" : ", ", "{\"ranks\": ", share.ranks, ", \"samples\": ", share.samples, "}");
+  for (const Share& share : stage.shares)
+    shares += text(shares.empty() ? "" : ", ", "{\"ranks\": ", share.ranks, ", \"samples\": ", share.samples, "}");
   if (!shares.empty()) shares = text(", \"shares\": [", shares, "]");
   return text("{\"ranks\": ", Json(stage.ranks).dump(), shares, ", \"blocks\": ", list(runs, "    "), "}");
 }
 
 std::string json_of(const Prediction& prediction) {
   std::vector<std::string> parts;
-  for (const auto& [name, seconds] : prediction.parts) parts.push_back(text("{\"name\": ", Json(name).dump(), ", \"seconds\": ", Json(seconds.value).dump(), "}"));
+  for (const auto& [name, seconds] : prediction.parts)
+    parts.push_back(text("{\"name\": ", Json(name).dump(), ", \"seconds\": ", Json(seconds.value).dump(), "}"));
   std::vector<std::int64_t> memory;
   for (Bytes bytes : prediction.memory) memory.push_back(bytes.value);
   return text("{\n    \"step_seconds\": ", Json(prediction.step.value).dump(), ",\n    \"bubble\": ", Json(prediction.bubble).dump(),
               ",\n    \"memory_bytes\": ", Json(memory).dump(), ",\n    \"parts\": ", list(parts, "    "), "\n  }");
 }
 
-int small_int(const ConfigNode& node, std::int64_t least) {
-  return static_cast<int>(node.as_int_between(least, kMostRanks));
-}
+int small_int(const ConfigNode& node, std::int64_t least) { return static_cast<int>(node.as_int_between(least, kMostRanks)); }
 
 model::Recompute read_recompute(const ConfigNode& node) {
   const std::string name = node.as_choice({"none", "selective", "full"});
@@ -75,7 +76,8 @@ model::Precision read_precision(const ConfigNode& node) {
 
 RankPlace read_place(const ConfigNode& node) {
   node.allow_only({"group", "node", "device", "threads"});
-  return {small_int(node.at("group"), 0), small_int(node.at("node"), 0), small_int(node.at("device"), 0), small_int(node.at("threads"), 1), node.where()};
+  return {small_int(node.at("group"), 0), small_int(node.at("node"), 0), small_int(node.at("device"), 0), small_int(node.at("threads"), 1),
+          node.where()};
 }
 
 StrategyRun read_run(const ConfigNode& node) {
@@ -90,7 +92,8 @@ StrategyRun read_run(const ConfigNode& node) {
   s.recompute = read_recompute(node.at("recompute"));
   if (const auto sequence = node.find("sequence_parallel")) s.sequence_parallel = sequence->as_bool();
   if (const auto degree = node.find("cp")) s.cp = small_int(*degree, 1);
-  if (const auto kind = node.find("context"); kind && kind->as_choice({"ring", "ulysses"}) == "ulysses") s.context = model::ContextKind::ulysses;
+  if (const auto kind = node.find("context"); kind && kind->as_choice({"ring", "ulysses"}) == "ulysses")
+    s.context = model::ContextKind::ulysses;
   if (const auto degree = node.find("ep")) s.ep = small_int(*degree, 1);
   if (const auto offload = node.find("offload_optimizer")) s.offload_optimizer = offload->as_bool();
   run.where = node.where();
@@ -141,20 +144,24 @@ std::string to_json(const Plan& plan) {
   std::vector<std::string> orders;
   for (const auto& order : plan.order) orders.push_back(json_of(order));
   const std::string order = orders.empty() ? "" : ",\n  \"order\": " + list(orders, "  ");
-  std::string out = text("{\n  \"format\": \"", kFormat, "\",\n  \"version\": ", kVersion, ",\n  \"model\": ", Json(plan.model_fingerprint).dump(),
-                         ",\n  \"cluster\": ", Json(plan.cluster_fingerprint).dump(), ",\n  \"precision\": \"", model::name_of(plan.precision),
-                         "\",\n  \"global_batch\": ", plan.global_batch, ",\n  \"micro_batches\": ", plan.micro_batches, ",\n  \"schedule\": \"",
-                         name_of(plan.schedule), "\"", order, ",\n  \"bucket_bytes\": ", plan.bucket.value, plan.delayed_exchange ? text(",\n  \"delayed_exchange\": true,\n  \"exchanged_early\": ", Json(plan.exchanged_early).dump()) : "", ",\n  \"ranks\": ", list(ranks, "  "),
-                         ",\n  \"stages\": ", list(stages, "  "));
+  std::string out = text(
+      "{\n  \"format\": \"", kFormat, "\",\n  \"version\": ", kVersion, ",\n  \"model\": ", Json(plan.model_fingerprint).dump(),
+      ",\n  \"cluster\": ", Json(plan.cluster_fingerprint).dump(), ",\n  \"precision\": \"", model::name_of(plan.precision),
+      "\",\n  \"global_batch\": ", plan.global_batch, ",\n  \"micro_batches\": ", plan.micro_batches, ",\n  \"schedule\": \"",
+      name_of(plan.schedule), "\"", order, ",\n  \"bucket_bytes\": ", plan.bucket.value,
+      plan.delayed_exchange ? text(",\n  \"delayed_exchange\": true,\n  \"exchanged_early\": ", Json(plan.exchanged_early).dump()) : "",
+      ",\n  \"ranks\": ", list(ranks, "  "), ",\n  \"stages\": ", list(stages, "  "));
   if (plan.predicted) out += ",\n  \"predicted\": " + json_of(*plan.predicted);
   return out + "\n}\n";
 }
 
 Plan read_plan(const ConfigNode& node) {
-  node.allow_only({"format", "version", "model", "cluster", "precision", "global_batch", "micro_batches", "schedule", "order", "bucket_bytes", "delayed_exchange", "exchanged_early", "ranks", "stages", "predicted"});
+  node.allow_only({"format", "version", "model", "cluster", "precision", "global_batch", "micro_batches", "schedule", "order",
+                   "bucket_bytes", "delayed_exchange", "exchanged_early", "ranks", "stages", "predicted"});
   if (node.at("format").as_string() != kFormat) throw node.at("format").error("this is no plan", kFormat);
   if (const std::int64_t version = node.at("version").as_int(); version != kVersion)
-    throw node.at("version").error(text("version ", version, " cannot be read"), text("version ", kVersion), "make the plan again with `tessera plan`");
+    throw node.at("version").error(text("version ", version, " cannot be read"), text("version ", kVersion),
+                                   "make the plan again with `tessera plan`");
   Plan plan;
   plan.where = node.where();
   plan.model_fingerprint = node.at("model").as_string();
@@ -169,7 +176,8 @@ Plan read_plan(const ConfigNode& node) {
   if (const auto early = node.find("exchanged_early")) {
     if (!plan.delayed_exchange) throw early->error("an exchange that is not delayed has no early part", "delayed_exchange: true beside it");
     plan.exchanged_early = early->as_double();
-    if (!(plan.exchanged_early >= 0 && plan.exchanged_early <= 1)) throw early->error(text("found ", plan.exchanged_early), "a share from 0 to 1");
+    if (!(plan.exchanged_early >= 0 && plan.exchanged_early <= 1))
+      throw early->error(text("found ", plan.exchanged_early), "a share from 0 to 1");
   }
   for (const ConfigNode& place : node.at("ranks").items()) plan.ranks.push_back(read_place(place));
   for (const ConfigNode& stage : node.at("stages").items()) plan.stages.push_back(read_stage(stage));

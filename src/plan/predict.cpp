@@ -15,7 +15,7 @@ constexpr double kUnknown = -1;
 
 struct Reduction {
   double ready = 0;
-  double tied = 0;               // duration of the exchange between the tied stages
+  double tied = 0;  // duration of the exchange between the tied stages
   double data_parallel = 0;
   int tied_stage = -1;
 };
@@ -31,7 +31,7 @@ struct StageEnd {
 
 // What the first forward pass of a stage does with the step before it.
 struct FirstPass {
-  double waited = 0;             // for exchanges, and what they slow it down
+  double waited = 0;  // for exchanges, and what they slow it down
   double stepped = 0;
 };
 
@@ -41,7 +41,11 @@ constexpr int kSettled = 4;
 class Predictor {
  public:
   Predictor(const Plan& plan, Prices& prices)
-      : plan_(plan), prices_(prices), costs_(plan, prices), times_(costs_.times()), stage_count_(static_cast<int>(plan.stages.size())),
+      : plan_(plan),
+        prices_(prices),
+        costs_(plan, prices),
+        times_(costs_.times()),
+        stage_count_(static_cast<int>(plan.stages.size())),
         micro_batches_(static_cast<int>(plan.micro_batches)) {}
 
   Prediction predict() {
@@ -193,7 +197,8 @@ class Predictor {
       out.works.push_back(std::move(work));
       upper = lower;
     }
-    for (const BucketShape& bucket : buckets) out.released_at.push_back(static_cast<int>(std::find(cuts.begin(), cuts.end(), bucket.lowest_block) - cuts.begin()));
+    for (const BucketShape& bucket : buckets)
+      out.released_at.push_back(static_cast<int>(std::find(cuts.begin(), cuts.end(), bucket.lowest_block) - cuts.begin()));
     int at = 0;
     for (const int b : exchange_order(plan_, counts_of(buckets))) {
       // What waits for another stage is added after the pipeline has drained.
@@ -290,7 +295,8 @@ class Predictor {
         works.push_back(std::move(work));
       }
       const LaneEnd lanes = run_lanes(norm_, works, costs_.overlap(s, "all_gather"));
-      for (std::size_t b = 0; b < works.size() && sharded; ++b) gathers.items.push_back({lanes.compute_ends[b], works[b].released.front(), 0});
+      for (std::size_t b = 0; b < works.size() && sharded; ++b)
+        gathers.items.push_back({lanes.compute_ends[b], works[b].released.front(), 0});
       gathers.beside_until = lanes.compute;
       gathers.slowed = costs_.overlap(s, "all_gather").slowed;
       queues.push_back(std::move(gathers));
@@ -304,13 +310,15 @@ class Predictor {
   // The stage with the most to compute.
   int critical_stage() const {
     const auto work = [&](const StageTimes& times) { return times.whole_forward() + times.whole_backward(); };
-    return static_cast<int>(std::max_element(times_.begin(), times_.end(), [&](const auto& a, const auto& b) { return work(a) < work(b); }) - times_.begin());
+    return static_cast<int>(
+        std::max_element(times_.begin(), times_.end(), [&](const auto& a, const auto& b) { return work(a) < work(b); }) - times_.begin());
   }
 
   // `stepped`: by stage, seconds of its steps.
   double idle_share(double step, const std::vector<double>& stepped) const {
     double busy = 0;
-    for (int s = 0; s < stage_count_; ++s) busy += (micro_batches_ * (times_[s].forward + times_[s].backward) + stepped[s]) * static_cast<double>(plan_.stages[s].ranks.size());
+    for (int s = 0; s < stage_count_; ++s)
+      busy += (micro_batches_ * (times_[s].forward + times_[s].backward) + stepped[s]) * static_cast<double>(plan_.stages[s].ranks.size());
     return std::clamp(1 - busy / (step * plan_.world_size()), 0.0, 1.0);
   }
 
@@ -388,7 +396,7 @@ class Predictor {
   // With a delayed exchange, of the step before: when each stage was done with its passes, and by stage and bucket the exchanges.
   std::vector<double> free_;
   std::vector<std::vector<double>> exchanged_;
-  bool finishing_ = false;        // whether there is one
+  bool finishing_ = false;         // whether there is one
   std::vector<FirstPass> firsts_;  // by stage
 };
 

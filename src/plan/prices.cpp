@@ -4,8 +4,12 @@
 
 namespace tessera::plan {
 
-Prices::Prices(const model::ModelSpec& model, const model::TrainSpec& train, const cluster::ClusterSpec& cluster, const profile::Profile& profile)
-    : model_(model), train_(train), cluster_(cluster), profile_(profile),
+Prices::Prices(const model::ModelSpec& model, const model::TrainSpec& train, const cluster::ClusterSpec& cluster,
+               const profile::Profile& profile)
+    : model_(model),
+      train_(train),
+      cluster_(cluster),
+      profile_(profile),
       optimizer_kind_(train.optimizer.kind == model::OptimizerKind::adamw ? "adamw" : "sgd") {
   for (std::size_t r = 0; r < model.repeats.size(); ++r) repeat_of_.insert(repeat_of_.end(), model.repeats[r].count, static_cast<int>(r));
   for (const auto& block : model.blocks())
@@ -14,11 +18,13 @@ Prices::Prices(const model::ModelSpec& model, const model::TrainSpec& train, con
   if (tied_.empty()) return;
   for (const auto& block : model.blocks())
     for (const auto& parameter : block.spec->parameters)
-      if (const std::string name = block.parameter_name(parameter); parameter.tied_to.empty() && tied_.contains(name)) owner_[name] = block.index;
+      if (const std::string name = block.parameter_name(parameter); parameter.tied_to.empty() && tied_.contains(name))
+        owner_[name] = block.index;
 }
 
 const BlockPrice& Prices::block(int repeat, const model::BlockShard& shard, const Place& place) {
-  const Key key{repeat, shard.micro_batch, shard.tensor_parallel, static_cast<int>(shard.precision), static_cast<int>(shard.recompute), place};
+  const Key key{repeat, shard.micro_batch, shard.tensor_parallel, static_cast<int>(shard.precision), static_cast<int>(shard.recompute),
+                place};
   const auto found = blocks_.find(key);
   if (found != blocks_.end()) return found->second;
   const model::BlockSpec& spec = model_.repeats[repeat].block;
@@ -40,12 +46,18 @@ const BlockPrice& Prices::block(int repeat, const model::BlockShard& shard, cons
 }
 
 double Prices::optimizer(std::int64_t parameters, const Place& place) const {
-  return profile::optimizer_time(profile_, optimizer_kind_, parameters, train_.precision, cluster_.groups[place.group].device, place.threads, place.neighbours).value;
+  return profile::optimizer_time(profile_, optimizer_kind_, parameters, train_.precision, cluster_.groups[place.group].device,
+                                 place.threads, place.neighbours)
+      .value;
 }
 
-double Prices::collective(const std::string& operation, std::int64_t bytes, int ranks, const cluster::Link& link, profile::Pace pace) const {
-  const bool inside = std::any_of(cluster_.groups.begin(), cluster_.groups.end(), [&](const cluster::ResourceGroup& group) { return &group.inside == &link; });
-  return profile::collective_time(profile_, operation, Bytes(bytes), ranks, link, inside ? profile::Medium::bus : profile::Medium::adapter, pace).value;
+double Prices::collective(const std::string& operation, std::int64_t bytes, int ranks, const cluster::Link& link,
+                          profile::Pace pace) const {
+  const bool inside = std::any_of(cluster_.groups.begin(), cluster_.groups.end(),
+                                  [&](const cluster::ResourceGroup& group) { return &group.inside == &link; });
+  return profile::collective_time(profile_, operation, Bytes(bytes), ranks, link, inside ? profile::Medium::bus : profile::Medium::adapter,
+                                  pace)
+      .value;
 }
 
 std::vector<BlockSegment> Prices::segments(int first, int last, model::Recompute recompute) const {

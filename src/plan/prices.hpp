@@ -15,18 +15,18 @@ namespace tessera::plan {
 
 // One block on one rank for one micro-batch.
 struct BlockPrice {
-  model::BlockCost cost;             // of the shard as it runs (with its recomputation)
-  Bytes saved_whole;                 // what a recomputed block saves while it runs backward
-  double forward = 0;                // seconds of computing
-  double backward = 0;               // with the forward pass that recomputation repeats
-  double recompute = 0;              // the part of `backward` that is this repeated pass
-  int forward_all_reduces = 0;       // tensor-parallel, on the critical path, each of cost.all_reduce_size
+  model::BlockCost cost;        // of the shard as it runs (with its recomputation)
+  Bytes saved_whole;            // what a recomputed block saves while it runs backward
+  double forward = 0;           // seconds of computing
+  double backward = 0;          // with the forward pass that recomputation repeats
+  double recompute = 0;         // the part of `backward` that is this repeated pass
+  int forward_all_reduces = 0;  // tensor-parallel, on the critical path, each of cost.all_reduce_size
   int backward_all_reduces = 0;
 };
 
 // Consecutive equal blocks of a stage.
 struct BlockSegment {
-  int repeat = 0;                    // index into ModelSpec::repeats
+  int repeat = 0;  // index into ModelSpec::repeats
   int first = 0;
   int count = 0;
   model::Recompute recompute = model::Recompute::none;
@@ -35,28 +35,32 @@ struct BlockSegment {
 // A bucket of gradients as the compiler makes them.
 struct BucketShape {
   int lowest_block = 0;
-  std::int64_t count = 0;            // elements
-  int tied_stage = -1;               // the other stage that holds the same parameter
+  std::int64_t count = 0;  // elements
+  int tied_stage = -1;     // the other stage that holds the same parameter
 };
 
 // Where a rank computes.
 struct Place {
   int group = 0;
   int threads = 1;
-  int neighbours = 1;                // workers on the same host; 1 for accelerators
+  int neighbours = 1;  // workers on the same host; 1 for accelerators
   auto operator<=>(const Place&) const = default;
 };
 
 // Remembers what it has priced. Not thread-safe. The arguments must outlive it.
 class Prices {
  public:
-  Prices(const model::ModelSpec& model, const model::TrainSpec& train, const cluster::ClusterSpec& cluster, const profile::Profile& profile);
+  Prices(const model::ModelSpec& model, const model::TrainSpec& train, const cluster::ClusterSpec& cluster,
+         const profile::Profile& profile);
 
   const BlockPrice& block(int repeat, const model::BlockShard& shard, const Place& place);
   double optimizer(std::int64_t parameters, const Place& place) const;
   // Alone on its links.
-  double collective(const std::string& operation, std::int64_t bytes, int ranks, const cluster::Link& link, profile::Pace pace = profile::Pace::alone) const;
-  profile::Overlap overlap(const std::string& operation, int ranks, const cluster::Link& link) const { return profile::overlap_of(profile_, operation, ranks, link); }
+  double collective(const std::string& operation, std::int64_t bytes, int ranks, const cluster::Link& link,
+                    profile::Pace pace = profile::Pace::alone) const;
+  profile::Overlap overlap(const std::string& operation, int ranks, const cluster::Link& link) const {
+    return profile::overlap_of(profile_, operation, ranks, link);
+  }
 
   // Of a run of blocks [first, last) under one recomputation; the model's first and last block are never recomputed.
   std::vector<BlockSegment> segments(int first, int last, model::Recompute recompute) const;
@@ -78,9 +82,9 @@ class Prices {
   const model::TrainSpec& train_;
   const cluster::ClusterSpec& cluster_;
   const profile::Profile& profile_;
-  std::vector<int> repeat_of_;               // by block
-  std::map<std::string, int> owner_;         // block of each parameter that others are tied to
-  std::map<std::string, int> tied_;          // block that is tied to the parameter of this name
+  std::vector<int> repeat_of_;        // by block
+  std::map<std::string, int> owner_;  // block of each parameter that others are tied to
+  std::map<std::string, int> tied_;   // block that is tied to the parameter of this name
   std::map<Key, BlockPrice> blocks_;
   std::string optimizer_kind_;
 };
@@ -105,14 +109,14 @@ struct StageShape {
 };
 // `in_flight`: micro-batches whose activations are held at once. The peak is fixed + in_flight x saved + workspace.
 struct StageBytes {
-  std::int64_t fixed = 0;            // the five below together
-  std::int64_t saved = 0;            // activations of one micro-batch
-  std::int64_t workspace = 0;        // while a block computes
-  std::int64_t process = 0;          // before it holds a tensor
+  std::int64_t fixed = 0;      // the five below together
+  std::int64_t saved = 0;      // activations of one micro-batch
+  std::int64_t workspace = 0;  // while a block computes
+  std::int64_t process = 0;    // before it holds a tensor
   std::int64_t weights = 0;
   std::int64_t gradients = 0;
-  std::int64_t optimizer = 0;        // its state; master weights where the computation has others
-  std::int64_t buffers = 0;          // of messages, reductions and samples
+  std::int64_t optimizer = 0;  // its state; master weights where the computation has others
+  std::int64_t buffers = 0;    // of messages, reductions and samples
 };
 std::int64_t in_flight(Schedule schedule, int stage, int stage_count, std::int64_t micro_batches);
 StageBytes stage_bytes(const StageShape& shape, const std::vector<BlockSegment>& segments, Prices& prices);

@@ -1,9 +1,9 @@
 #include "plan/schedule.hpp"
 
-#include <numeric>
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <numeric>
 
 namespace tessera::plan {
 namespace {
@@ -208,7 +208,8 @@ Pipeline pipeline_of(const Plan& plan) {
   int chunks = 1;
   if (is_v_shaped(plan.schedule)) chunks = 2;
   if (plan.schedule == Schedule::interleaved)
-    chunks = static_cast<int>(std::count_if(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) { return stage.ranks == plan.stages.front().ranks; }));
+    chunks = static_cast<int>(std::count_if(plan.stages.begin(), plan.stages.end(),
+                                            [&](const Stage& stage) { return stage.ranks == plan.stages.front().ranks; }));
   return {stages / std::max(1, chunks), chunks};
 }
 
@@ -257,13 +258,17 @@ std::int64_t most_bytes(std::span<const Slot> order, std::span<const ChunkBytes>
     const ChunkBytes& chunk = bytes[slot.chunk];
     if (slot.forward) most = std::max(most, held += chunk.saved);
     if (slot.forward) continue;
-    held -= slot.part == Backward::whole ? chunk.saved : slot.part == Backward::input ? chunk.saved - chunk.saved_for_weight : chunk.saved_for_weight;
+    held -= slot.part == Backward::whole   ? chunk.saved
+            : slot.part == Backward::input ? chunk.saved - chunk.saved_for_weight
+                                           : chunk.saved_for_weight;
   }
   return most;
 }
 
 std::vector<int> exchange_order(const Plan& plan, const std::vector<std::int64_t>& buckets) {
-  const double early = plan.delayed_exchange ? plan.exchanged_early * static_cast<double>(std::accumulate(buckets.begin(), buckets.end(), std::int64_t{0})) : 0;
+  const double early = plan.delayed_exchange
+                           ? plan.exchanged_early * static_cast<double>(std::accumulate(buckets.begin(), buckets.end(), std::int64_t{0}))
+                           : 0;
   std::vector<int> out;
   std::int64_t before = 0;
   std::size_t turn = buckets.size();

@@ -43,8 +43,8 @@ struct PassTimes {
   double message = 0;
 };
 // ZB-H2 fitted to unequal times, all positive (Qi et al. 2023, section 3, there found by search as ZB-2p): every place runs
-// ahead and puts its weight halves off so far that none waits for another, but for what whole passes leave over. Holds up to 2 x places micro-batches whole, and
-// beside them what the weight halves need.
+// ahead and puts its weight halves off so far that none waits for another, but for what whole passes leave over. Holds up to 2 x places
+// micro-batches whole, and beside them what the weight halves need.
 std::vector<Slot> fitted_order(int place, int places, int micro_batches, const PassTimes& times);
 // What the plan says: its own order, or that of its schedule.
 std::vector<Slot> order_of(const Plan& plan, int place);
@@ -54,8 +54,8 @@ std::vector<Slot> order_of(const Plan& plan, int place);
 int most_in_flight(std::span<const Slot> order);
 // Activations of one micro-batch in one chunk.
 struct ChunkBytes {
-  std::int64_t saved = 0;              // from the forward pass on
-  std::int64_t saved_for_weight = 0;   // of these, what the weight half still needs after the input half
+  std::int64_t saved = 0;             // from the forward pass on
+  std::int64_t saved_for_weight = 0;  // of these, what the weight half still needs after the input half
 };
 // Most bytes held at once; `bytes` by chunk.
 std::int64_t most_bytes(std::span<const Slot> order, std::span<const ChunkBytes> bytes);

@@ -81,7 +81,8 @@ std::string fault_of(const std::vector<Slot>& order, int place, const Pipeline& 
   for (std::size_t i = 0; i < order.size(); ++i) {
     const Slot& slot = order[i];
     if (slot.chunk >= pipeline.chunks) return text(to_text(slot), " is of a chunk that the rank does not have: it has ", pipeline.chunks);
-    if (slot.micro_batch >= micro_batches) return text(to_text(slot), " is of a micro-batch that the step does not have: it has ", micro_batches);
+    if (slot.micro_batch >= micro_batches)
+      return text(to_text(slot), " is of a micro-batch that the step does not have: it has ", micro_batches);
     if (slot.with_next && (!slot.forward || i + 1 == order.size() || order[i + 1].forward || order[i + 1].part == Backward::weight))
       return text(to_text(slot), " can only overlap with a backward pass that follows it");
     State& state = at(slot.chunk, slot.micro_batch);
@@ -90,7 +91,8 @@ std::string fault_of(const std::vector<Slot>& order, int place, const Pipeline& 
     if (state < needed) return text(to_text(slot), " comes before what it needs");
     // The stage before (behind) it on the same rank hands over directly.
     const int source = slot.part == Backward::weight ? -1 : adjacent(slot.chunk, slot.forward ? -1 : 1);
-    if (source >= 0 && at(source, slot.micro_batch) < (slot.forward ? State::forwarded : State::halfway)) return text(to_text(slot), " comes before what it needs");
+    if (source >= 0 && at(source, slot.micro_batch) < (slot.forward ? State::forwarded : State::halfway))
+      return text(to_text(slot), " comes before what it needs");
     state = slot.forward ? State::forwarded : slot.part == Backward::input ? State::halfway : State::done;
   }
   for (int c = 0; c < pipeline.chunks; ++c)
@@ -116,12 +118,14 @@ void check_placement(const Plan& plan) {
   const int stages = static_cast<int>(plan.stages.size());
   const std::string name = name_of(plan.schedule);
   if (pipeline.places * pipeline.chunks != stages)
-    refuse(plan.where, text("schedule ", name, " has ", stages, " stages"), is_v_shaped(plan.schedule) ? "an even number: two on each rank" : "as many on every rank");
+    refuse(plan.where, text("schedule ", name, " has ", stages, " stages"),
+           is_v_shaped(plan.schedule) ? "an even number: two on each rank" : "as many on every rank");
   for (int c = 1; c < pipeline.chunks; ++c)
     for (int place = 0; place < pipeline.places; ++place) {
       const int stage = stage_at(plan.schedule, place, c, pipeline.places);
       if (plan.stages[stage].ranks != plan.stages[place].ranks)
-        refuse(plan.stages[stage].where, text("stage ", stage, " does not stand on the ranks of stage ", place, " as schedule ", name, " needs it"),
+        refuse(plan.stages[stage].where,
+               text("stage ", stage, " does not stand on the ranks of stage ", place, " as schedule ", name, " needs it"),
                text("the same ranks in the same order"));
     }
   std::vector<int> stage_of(plan.world_size(), -1);
@@ -157,9 +161,11 @@ void check_schedule(const Plan& plan) {
   for (int place = 0; place < pipeline.places; ++place) {
     // Each order names every chunk and micro-batch at least twice; so it bounds what the check has to hold.
     if (static_cast<std::int64_t>(plan.order[place].size()) / 2 / pipeline.chunks < plan.micro_batches)
-      refuse(plan.where, text("its order has ", plan.order[place].size(), " slots for rank ", place, " of the pipeline"),
-             text("a forward and a backward pass for each of ", plan.micro_batches, " micro-batches in each of ", pipeline.chunks, " stages"));
-    if (const std::string fault = fault_of(plan.order[place], place, pipeline, plan.schedule, static_cast<int>(plan.micro_batches)); !fault.empty())
+      refuse(
+          plan.where, text("its order has ", plan.order[place].size(), " slots for rank ", place, " of the pipeline"),
+          text("a forward and a backward pass for each of ", plan.micro_batches, " micro-batches in each of ", pipeline.chunks, " stages"));
+    if (const std::string fault = fault_of(plan.order[place], place, pipeline, plan.schedule, static_cast<int>(plan.micro_batches));
+        !fault.empty())
       refuse(plan.where, text("its order, rank ", place, " of the pipeline: ", fault), "every pass of every micro-batch once, in order");
   }
 }
@@ -175,7 +181,8 @@ ScheduleFile read_schedule(const ConfigNode& node) {
   for (const Placement& known : kPlacements)
     if (placement == known.name) file.placement = known.schedule;
   const std::int64_t micro_batches = node.at("micro_batches").as_int_at_least(1);
-  if (micro_batches > kMostMicroBatches) throw node.at("micro_batches").error(text("found ", micro_batches), text("at most ", kMostMicroBatches));
+  if (micro_batches > kMostMicroBatches)
+    throw node.at("micro_batches").error(text("found ", micro_batches), text("at most ", kMostMicroBatches));
   file.micro_batches = static_cast<int>(micro_batches);
   const std::vector<ConfigNode> ranks = node.at("ranks").items();
   if (ranks.empty()) throw node.at("ranks").error("a pipeline without ranks has nothing to do");
@@ -184,8 +191,11 @@ ScheduleFile read_schedule(const ConfigNode& node) {
   // Each rank names every chunk and micro-batch at least twice, which bounds what a reader has to hold.
   for (std::size_t place = 0; place < ranks.size(); ++place) {
     if (file.orders[place].size() / 2 < static_cast<std::size_t>(chunks) * file.micro_batches)
-      throw ranks[place].error(text("it has ", file.orders[place].size(), " slots"), text("a forward and a backward pass for each of ", file.micro_batches, " micro-batches in each of ", chunks, " chunks"));
-    const std::string fault = fault_of(file.orders[place], static_cast<int>(place), {static_cast<int>(ranks.size()), chunks}, file.placement, file.micro_batches);
+      throw ranks[place].error(
+          text("it has ", file.orders[place].size(), " slots"),
+          text("a forward and a backward pass for each of ", file.micro_batches, " micro-batches in each of ", chunks, " chunks"));
+    const std::string fault =
+        fault_of(file.orders[place], static_cast<int>(place), {static_cast<int>(ranks.size()), chunks}, file.placement, file.micro_batches);
     if (!fault.empty()) throw ranks[place].error(fault, "every pass of every micro-batch once, in order");
   }
   return file;
@@ -200,7 +210,8 @@ void use_schedule(const ScheduleFile& file, Plan& plan) {
     throw Error(ErrorCode::invalid_config, "the schedule does not fit the plan: " + found, file.where, expected);
   };
   if (std::string_view(placement_name(file.placement)) != placement_name(plan.schedule))
-    wrong(text("its placement is ", placement_name(file.placement)), text(placement_name(plan.schedule), ", as the plan's schedule ", name_of(plan.schedule), " has it"));
+    wrong(text("its placement is ", placement_name(file.placement)),
+          text(placement_name(plan.schedule), ", as the plan's schedule ", name_of(plan.schedule), " has it"));
   if (static_cast<int>(file.orders.size()) != pipeline.places || chunks != pipeline.chunks)
     wrong(text("it is for ", file.orders.size(), " ranks of ", chunks, " chunks"), text(pipeline.places, " ranks of ", pipeline.chunks));
   if (file.micro_batches != plan.micro_batches) wrong(text("it has ", file.micro_batches, " micro-batches"), text(plan.micro_batches));
@@ -208,7 +219,8 @@ void use_schedule(const ScheduleFile& file, Plan& plan) {
 }
 
 std::string to_yaml(const ScheduleFile& file) {
-  std::string out = text("format: ", kFormat, "\nversion: ", kVersion, "\nplacement: ", placement_name(file.placement), "\nmicro_batches: ", file.micro_batches, "\nranks:\n");
+  std::string out = text("format: ", kFormat, "\nversion: ", kVersion, "\nplacement: ", placement_name(file.placement),
+                         "\nmicro_batches: ", file.micro_batches, "\nranks:\n");
   for (const auto& order : file.orders) {
     out += "  - [";
     for (std::size_t i = 0; i < order.size(); ++i) out += (i == 0 ? "" : ", ") + to_text(order[i]);
@@ -219,7 +231,8 @@ std::string to_yaml(const ScheduleFile& file) {
 
 Schedule read_schedule_name(const ConfigNode& node) {
   const std::string name = node.as_choice({"1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"});
-  for (const Schedule schedule : {Schedule::one_f_one_b, Schedule::gpipe, Schedule::interleaved, Schedule::zb_h1, Schedule::zb_h2, Schedule::zb_v, Schedule::dualpipe_v})
+  for (const Schedule schedule : {Schedule::one_f_one_b, Schedule::gpipe, Schedule::interleaved, Schedule::zb_h1, Schedule::zb_h2,
+                                  Schedule::zb_v, Schedule::dualpipe_v})
     if (name == name_of(schedule)) return schedule;
   throw node.error("found " + name);
 }

@@ -25,8 +25,8 @@ struct Found {
   double step = std::numeric_limits<double>::infinity();
 
   auto simplicity() const {
-    return std::tuple(point.layout.world(), point.pp, point.tp, variant.zero, variant.delayed_exchange, -variant.exchanged_early, point.recompute, variant.schedule, point.micro_batches, point.layout.threads,
-                      point.layout.group, cuts);
+    return std::tuple(point.layout.world(), point.pp, point.tp, variant.zero, variant.delayed_exchange, -variant.exchanged_early,
+                      point.recompute, variant.schedule, point.micro_batches, point.layout.threads, point.layout.group, cuts);
   }
 };
 
@@ -206,9 +206,9 @@ class Search {
 
 }  // namespace
 
-SearchResult search(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile, const SearchOptions& options) {
-  if (options.vendors.empty() && Loads::supports(cluster, job.train.precision))
-    return search_accelerators(job, cluster, options);
+SearchResult search(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile,
+                    const SearchOptions& options) {
+  if (options.vendors.empty() && Loads::supports(cluster, job.train.precision)) return search_accelerators(job, cluster, options);
   return Search(job, cluster, profile, options).run();
 }
 

@@ -12,8 +12,8 @@ enum class Backward { whole, input, weight };
 struct Slot {
   bool forward = true;
   int micro_batch = 0;
-  int chunk = 0;                         // which of the rank's stages, in model order
-  Backward part = Backward::whole;       // of a backward pass
+  int chunk = 0;                    // which of the rank's stages, in model order
+  Backward part = Backward::whole;  // of a backward pass
   // Runs overlapped with the slot that follows it (a forward with a backward pass): both begin when both can, and what they
   // send leaves when both have ended.
   bool with_next = false;

@@ -11,7 +11,9 @@ namespace {
 // So many ways to share a micro-batch among groups are tried.
 constexpr std::size_t kMostShares = 12;
 
-int fixed_product(const model::ParallelChoice& parallel) { return std::max(1, parallel.dp) * std::max(1, parallel.pp) * std::max(1, parallel.tp); }
+int fixed_product(const model::ParallelChoice& parallel) {
+  return std::max(1, parallel.dp) * std::max(1, parallel.pp) * std::max(1, parallel.tp);
+}
 bool all_fixed(const model::ParallelChoice& parallel) { return parallel.dp > 0 && parallel.pp > 0 && parallel.tp > 0; }
 
 std::vector<int> node_counts(int nodes) {
@@ -32,7 +34,8 @@ void add_cpu_layouts(const model::JobSpec& job, const cluster::ResourceGroup& gr
     for (int count : workers) out.push_back({index, nodes, count, threads_for(count)});
     // Degrees that the user fixes may ask for more workers than there are cores, or for a number that does not divide them.
     const int product = fixed_product(parallel);
-    if (nodes == 1 && product > 1 && std::find(workers.begin(), workers.end(), product) == workers.end() && (all_fixed(parallel) || product > workers.back()))
+    if (nodes == 1 && product > 1 && std::find(workers.begin(), workers.end(), product) == workers.end() &&
+        (all_fixed(parallel) || product > workers.back()))
       out.push_back({index, 1, product, threads_for(product)});
   }
 }
@@ -44,7 +47,8 @@ void add_accelerator_layouts(const cluster::ResourceGroup& group, int index, std
 }
 
 // All CPU hosts of several groups: one worker on each host, or one on each core.
-void add_joined_layouts(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const std::vector<std::string>& vendors, std::vector<WorkerLayout>& out) {
+void add_joined_layouts(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const std::vector<std::string>& vendors,
+                        std::vector<WorkerLayout>& out) {
   const int threads = job.parallel.threads;
   std::vector<WorkerLayout> before;
   for (const bool whole_hosts : {true, false}) {
@@ -58,7 +62,9 @@ void add_joined_layouts(const model::JobSpec& job, const cluster::ClusterSpec& c
       parts.push_back({static_cast<int>(g), group.nodes, workers, threads > 0 ? threads : std::max(1, cores / workers), {}});
     }
     if (parts.size() < 2) return;
-    if (std::equal(parts.begin(), parts.end(), before.begin(), before.end(), [](const WorkerLayout& a, const WorkerLayout& b) { return a.per_node == b.per_node; })) return;
+    if (std::equal(parts.begin(), parts.end(), before.begin(), before.end(),
+                   [](const WorkerLayout& a, const WorkerLayout& b) { return a.per_node == b.per_node; }))
+      return;
     before = parts;
     WorkerLayout joined = parts.front();
     joined.beside.assign(parts.begin() + 1, parts.end());
@@ -91,7 +97,8 @@ std::vector<WorkerLayout> layouts(const model::JobSpec& job, const cluster::Clus
       add_accelerator_layouts(group, index, out);
     }
   }
-  if (job.cluster.kind != model::ClusterChoice::Kind::local && job.cluster.kind != model::ClusterChoice::Kind::lab) add_joined_layouts(job, cluster, vendors, out);
+  if (job.cluster.kind != model::ClusterChoice::Kind::local && job.cluster.kind != model::ClusterChoice::Kind::lab)
+    add_joined_layouts(job, cluster, vendors, out);
   std::stable_sort(out.begin(), out.end(), [](const WorkerLayout& a, const WorkerLayout& b) { return a.world() < b.world(); });
   return out;
 }
@@ -99,34 +106,43 @@ std::vector<WorkerLayout> layouts(const model::JobSpec& job, const cluster::Clus
 void check_fixed(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const std::vector<WorkerLayout>& layouts) {
   const model::ParallelChoice& parallel = job.parallel;
   if (layouts.empty())
-    throw Error(ErrorCode::invalid_config, text("no device of ", cluster.name, " computes in ", model::name_of(job.train.precision)), job.cluster.where,
-                "a device that does, or another train.precision");
+    throw Error(ErrorCode::invalid_config, text("no device of ", cluster.name, " computes in ", model::name_of(job.train.precision)),
+                job.cluster.where, "a device that does, or another train.precision");
   const auto accelerators_only = [&](const std::string& what) {
-    refuse(job, what + " is planned for accelerators in 16 or fewer bits alone", "zero 0 or 1, cp 1, ep 1, schedule 1f1b or gpipe, recompute none or full", {});
+    refuse(job, what + " is planned for accelerators in 16 or fewer bits alone",
+           "zero 0 or 1, cp 1, ep 1, schedule 1f1b or gpipe, recompute none or full", {});
   };
   if (parallel.cp > 1) accelerators_only(text("cp ", parallel.cp));
   if (parallel.ep > 1) accelerators_only(text("ep ", parallel.ep));
   if (parallel.zero.value_or(0) > 1) accelerators_only(text("zero ", *parallel.zero));
-  if (!parallel.schedule.empty() && parallel.schedule != "1f1b" && parallel.schedule != "gpipe") accelerators_only("schedule " + parallel.schedule);
+  if (!parallel.schedule.empty() && parallel.schedule != "1f1b" && parallel.schedule != "gpipe")
+    accelerators_only("schedule " + parallel.schedule);
   if (parallel.recompute == "selective") accelerators_only("recompute selective");
   for (const char* key : kTensorDimensions)
     if (parallel.tp > 0 && job.model.dim(key) % parallel.tp != 0)
-      refuse(job, text("tp ", parallel.tp, " does not divide ", key, " ", job.model.dim(key)), "a degree that divides heads, kv_heads, ffn and vocab",
+      refuse(job, text("tp ", parallel.tp, " does not divide ", key, " ", job.model.dim(key)),
+             "a degree that divides heads, kv_heads, ffn and vocab",
              text("nearest: tp ", nearest_of(tensor_degrees(job.model), parallel.tp)));
   if (parallel.pp > job.model.block_count())
-    refuse(job, text("pp ", parallel.pp, " is more than the model's ", job.model.block_count(), " blocks"), {}, text("nearest: pp ", job.model.block_count()));
+    refuse(job, text("pp ", parallel.pp, " is more than the model's ", job.model.block_count(), " blocks"), {},
+           text("nearest: pp ", job.model.block_count()));
   if (parallel.delayed_exchange && job.train.optimizer.clip > 0)
-    refuse(job, text("delayed_exchange leaves no time for the norm of all gradients, and train.optimizer.clip ", job.train.optimizer.clip, " needs it"),
+    refuse(job,
+           text("delayed_exchange leaves no time for the norm of all gradients, and train.optimizer.clip ", job.train.optimizer.clip,
+                " needs it"),
            "train.optimizer.clip: 0, or delayed_exchange: false", {});
   const std::int64_t batch = job.train.global_batch;
   // Replicas on several kinds of hosts need not have equal shares.
   const bool even = std::none_of(layouts.begin(), layouts.end(), [](const WorkerLayout& layout) { return !layout.beside.empty(); });
   if (even && parallel.dp > 0 && batch % parallel.dp != 0)
-    refuse(job, text("dp ", parallel.dp, " does not divide train.global_batch ", batch), {}, text("nearest: dp ", nearest_of(divisors_of(batch), parallel.dp)));
+    refuse(job, text("dp ", parallel.dp, " does not divide train.global_batch ", batch), {},
+           text("nearest: dp ", nearest_of(divisors_of(batch), parallel.dp)));
   const std::int64_t share = batch / std::max(1, parallel.dp);
   if (even && parallel.micro_batches > 0 && share % parallel.micro_batches != 0)
-    refuse(job, parallel.dp > 1 ? text("micro_batches ", parallel.micro_batches, " does not divide the ", share, " samples of each of ", parallel.dp, " replicas")
-                                : text("micro_batches ", parallel.micro_batches, " does not divide train.global_batch ", batch),
+    refuse(job,
+           parallel.dp > 1 ? text("micro_batches ", parallel.micro_batches, " does not divide the ", share, " samples of each of ",
+                                  parallel.dp, " replicas")
+                           : text("micro_batches ", parallel.micro_batches, " does not divide train.global_batch ", batch),
            {}, text("nearest: micro_batches ", nearest_of(divisors_of(share), parallel.micro_batches)));
   const int product = fixed_product(parallel);
   const bool reachable = std::any_of(layouts.begin(), layouts.end(), [&](const WorkerLayout& layout) {
@@ -140,7 +156,8 @@ void check_fixed(const model::JobSpec& job, const cluster::ClusterSpec& cluster,
   if (job.cluster.kind == model::ClusterChoice::Kind::local)
     refuse(job, text(needs, "; cluster.local.devices is ", job.cluster.devices), text("degrees whose product is ", job.cluster.devices),
            text("or cluster: {local: {devices: ", product, "}}"));
-  refuse(job, text(needs, "; ", cluster.name, " offers ", worlds.back()), text("degrees whose product is ", nearest_world), text("nearest: ", nearest_world, " workers"));
+  refuse(job, text(needs, "; ", cluster.name, " offers ", worlds.back()), text("degrees whose product is ", nearest_world),
+         text("nearest: ", nearest_world, " workers"));
 }
 
 std::vector<WorkerShape> worker_shapes(const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
@@ -163,7 +180,8 @@ std::vector<Point> joined_points(const model::JobSpec& job, const cluster::Clust
   std::vector<Point> out;
   std::vector<SharePart> parts;
   for (const WorkerLayout& part : layout.parts())
-    parts.push_back({part.world(), part.world() * part.threads * cluster.groups[static_cast<std::size_t>(part.group)].device.peak_of(job.train.precision).value});
+    parts.push_back({part.world(), part.world() * part.threads *
+                                       cluster.groups[static_cast<std::size_t>(part.group)].device.peak_of(job.train.precision).value});
   for (const std::int64_t micro_batches : divisors_of(job.train.global_batch)) {
     if (parallel.micro_batches > 0 && micro_batches != parallel.micro_batches) continue;
     for (const model::Recompute recompute : {model::Recompute::none, model::Recompute::full}) {
@@ -178,7 +196,8 @@ std::vector<Point> joined_points(const model::JobSpec& job, const cluster::Clust
           }
           if (divides) out.push_back(point);
         }
-      if (may(parallel.dp, 1) && may(parallel.pp, world) && world <= job.model.block_count()) out.push_back({layout, 1, 1, world, micro_batches, recompute, {}});
+      if (may(parallel.dp, 1) && may(parallel.pp, world) && world <= job.model.block_count())
+        out.push_back({layout, 1, 1, world, micro_batches, recompute, {}});
     }
   }
   return out;
@@ -240,7 +259,8 @@ std::string family_of(const Point& point) {
   return out.empty() ? "one worker" : out;
 }
 
-Plan plan_of(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const Point& point, const Variant& variant, const std::vector<int>& cuts) {
+Plan plan_of(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const Point& point, const Variant& variant,
+             const std::vector<int>& cuts) {
   Plan plan;
   plan.model_fingerprint = job.model.fingerprint();
   plan.cluster_fingerprint = cluster.fingerprint();
@@ -251,7 +271,8 @@ Plan plan_of(const model::JobSpec& job, const cluster::ClusterSpec& cluster, con
   plan.delayed_exchange = variant.delayed_exchange;
   plan.exchanged_early = variant.exchanged_early;
   for (const WorkerLayout& part : point.layout.parts())
-    for (int rank = 0; rank < part.world(); ++rank) plan.ranks.push_back({part.group, rank / part.per_node, rank % part.per_node, part.threads});
+    for (int rank = 0; rank < part.world(); ++rank)
+      plan.ranks.push_back({part.group, rank / part.per_node, rank % part.per_node, part.threads});
   int next = 0;
   for (int s = 0; s < point.pp; ++s) {
     Stage stage;
@@ -265,7 +286,8 @@ Plan plan_of(const model::JobSpec& job, const cluster::ClusterSpec& cluster, con
 
 namespace {
 
-std::vector<double> block_seconds(const model::JobSpec& job, const Point& point, const WorkerLayout& layout, std::int64_t micro_batch, Prices& prices) {
+std::vector<double> block_seconds(const model::JobSpec& job, const Point& point, const WorkerLayout& layout, std::int64_t micro_batch,
+                                  Prices& prices) {
   const cluster::ResourceGroup& group = prices.cluster().groups[layout.group];
   const Place place{layout.group, group.device.is_cpu() ? layout.threads : 1, group.device.is_cpu() ? layout.per_node : 1};
   const cluster::Link& link = point.tp <= layout.per_node ? group.inside : group.network;
@@ -286,7 +308,8 @@ std::vector<double> block_seconds(const model::JobSpec& job, const Point& point,
   const std::vector<WorkerLayout> parts = point.layout.parts();
   std::vector<double> out;
   for (std::size_t p = 0; p < parts.size(); ++p) {
-    const std::int64_t micro_batch = point.shares.empty() ? job.train.global_batch / (point.micro_batches * point.dp) : point.shares[p].samples / point.shares[p].ranks;
+    const std::int64_t micro_batch =
+        point.shares.empty() ? job.train.global_batch / (point.micro_batches * point.dp) : point.shares[p].samples / point.shares[p].ranks;
     const std::vector<double> here = block_seconds(job, point, parts[p], micro_batch, prices);
     if (out.empty()) out = here;
     for (std::size_t b = 0; b < out.size(); ++b) out[b] = std::min(out[b], here[b]);

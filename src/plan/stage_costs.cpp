@@ -7,7 +7,10 @@
 namespace tessera::plan {
 
 StageCosts::StageCosts(const Plan& plan, Prices& prices)
-    : plan_(plan), prices_(prices), places_(places_of(plan, prices.cluster())), stage_count_(static_cast<int>(plan.stages.size())),
+    : plan_(plan),
+      prices_(prices),
+      places_(places_of(plan, prices.cluster())),
+      stage_count_(static_cast<int>(plan.stages.size())),
       micro_batches_(static_cast<int>(plan.micro_batches)) {
   for (int s = 0; s < stage_count_; ++s) times_.push_back(times_of(s));
   add_sends();
@@ -152,7 +155,12 @@ void StageCosts::share_sends() {
 
 void StageCosts::add_sends() {
   for (int s = 0; s + 1 < stage_count_; ++s) {
-    const auto& block = prices_.model().repeats[prices_.segments(plan_.stages[s + 1].first_block(), plan_.stages[s + 1].first_block() + 1, model::Recompute::none).front().repeat].block;
+    const auto& block =
+        prices_.model()
+            .repeats[prices_.segments(plan_.stages[s + 1].first_block(), plan_.stages[s + 1].first_block() + 1, model::Recompute::none)
+                         .front()
+                         .repeat]
+            .block;
     std::int64_t count = 1;  // of the replica with the most
     for (int i = 0; i < plan_.stages[s].width(); ++i) count = std::max(count, plan_.micro_batch_at(plan_.stages[s], i));
     std::int64_t elements = 0;
@@ -163,7 +171,8 @@ void StageCosts::add_sends() {
     }
     const std::vector<std::vector<int>> pairs = this->pairs(s, s + 1);
     const cluster::Link& link = link_among(plan_, prices_.cluster(), pairs.front());
-    const double time = prices_.collective("send", elements * model::element_size(plan_.precision).value, 2, link, profile::Pace::in_turn) * sharing(pairs, link);
+    const double time = prices_.collective("send", elements * model::element_size(plan_.precision).value, 2, link, profile::Pace::in_turn) *
+                        sharing(pairs, link);
     times_[s].activation_send = times_[s].gradient_send = time;
   }
 }

@@ -13,13 +13,13 @@ namespace tessera::plan {
 
 // Seconds of a micro-batch, of the slowest rank of a stage.
 struct StageTimes {
-  double forward = 0;            // computing
-  double backward = 0;           // with recomputation
+  double forward = 0;   // computing
+  double backward = 0;  // with recomputation
   double recompute = 0;
-  double forward_exchange = 0;   // tensor-parallel, on the critical path
+  double forward_exchange = 0;  // tensor-parallel, on the critical path
   double backward_exchange = 0;
-  double activation_send = 0;    // to the next stage
-  double gradient_send = 0;      // from the next stage
+  double activation_send = 0;  // to the next stage
+  double gradient_send = 0;    // from the next stage
   double whole_forward() const { return forward + forward_exchange; }
   double whole_backward() const { return backward + backward_exchange; }
 };
@@ -74,7 +74,7 @@ class StageCosts {
   std::vector<Place> places_;
   int stage_count_;
   int micro_batches_;
-  std::vector<Seat> slowest_;      // by stage
+  std::vector<Seat> slowest_;  // by stage
   std::vector<StageTimes> times_;
 };
 

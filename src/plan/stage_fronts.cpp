@@ -73,10 +73,11 @@ class Lister {
           strategy.context = model::ContextKind::ulysses;
           add_states(repeat, strategy, here);
         }
-        std::stable_sort(here.begin(), here.end(), [](const BlockOption& a, const BlockOption& b) { return a.forward + a.backward < b.forward + b.backward; });
+        std::stable_sort(here.begin(), here.end(),
+                         [](const BlockOption& a, const BlockOption& b) { return a.forward + a.backward < b.forward + b.backward; });
         drop_covered(here, [](const BlockOption& a, const BlockOption& b) {
-          return a.forward <= b.forward && a.backward <= b.backward && a.once <= b.once && a.fixed <= b.fixed && a.saved <= b.saved && a.workspace <= b.workspace &&
-                 a.tied_once <= b.tied_once && a.tied_fixed <= b.tied_fixed;
+          return a.forward <= b.forward && a.backward <= b.backward && a.once <= b.once && a.fixed <= b.fixed && a.saved <= b.saved &&
+                 a.workspace <= b.workspace && a.tied_once <= b.tied_once && a.tied_fixed <= b.tied_fixed;
         });
         out_.blocks.back().insert(out_.blocks.back().end(), here.begin(), here.end());
       }
@@ -91,14 +92,15 @@ class Lister {
       strategy.zero = strategy.dp * strategy.cp > 1 ? zero : 0;
       for (const model::Recompute recompute : recomputes) {
         // Fused attention computes its scores again by itself.
-        if (recompute == model::Recompute::selective && recomputes.size() > 1 && (end || loads_.attention_is_fused(ranks_.devices))) continue;
+        if (recompute == model::Recompute::selective && recomputes.size() > 1 && (end || loads_.attention_is_fused(ranks_.devices)))
+          continue;
         strategy.recompute = end ? model::Recompute::none : recompute;
         for (const bool offload : {false, true}) {
           if (offload && !problem_.space.offload) continue;
           strategy.offload_optimizer = offload;
           const BlockLoad load = loads_.priced(repeat, ranks_.devices, strategy, samples_);
-          out.push_back({strategy, layout_of(strategy), load.forward, load.backward(), load.exchange + load.optimizer, load.state_bytes(), load.saved, load.workspace,
-                         load.tied_exchange, load.tied_bytes});
+          out.push_back({strategy, layout_of(strategy), load.forward, load.backward(), load.exchange + load.optimizer, load.state_bytes(),
+                         load.saved, load.workspace, load.tied_exchange, load.tied_bytes});
         }
         if (end) break;
       }
@@ -107,7 +109,8 @@ class Lister {
   }
 
   int layout_of(const Strategy& strategy) {
-    const auto found = std::find_if(out_.layouts.begin(), out_.layouts.end(), [&](const Strategy& s) { return s.tp == strategy.tp && s.cp == strategy.cp; });
+    const auto found = std::find_if(out_.layouts.begin(), out_.layouts.end(),
+                                    [&](const Strategy& s) { return s.tp == strategy.tp && s.cp == strategy.cp; });
     if (found != out_.layouts.end()) return static_cast<int>(found - out_.layouts.begin());
     Strategy degrees;
     degrees.dp = strategy.dp;
@@ -143,11 +146,19 @@ bool context_divides(const model::BlockSpec& block, std::int64_t degree) {
 
 StageOptions options_of(const BlockProblem& problem, Loads& loads, const StageRanks& ranks) { return Lister(problem, loads, ranks).list(); }
 
-StageFronts::StageFronts(const BlockProblem& problem, Loads& loads, const StageRanks& ranks, Schedule schedule, const StageOptions& options, Effort& effort,
-                         std::pmr::memory_resource& memory)
-    : problem_(problem), loads_(loads), effort_(effort), ranks_(ranks), listed_(options),
-      shares_(tessera::plan::fill_of(schedule, 1, loads.weight_pass_bubble(ranks.devices))), samples_(problem.global_batch / ranks.micro_batches),
-      limit_(problem.space.memory * loads.memory_limit(ranks.devices) - loads.process_bytes(ranks.devices)), host_(loads.micro_batch_host(ranks.devices)), resplits_(options.blocks.size()), entries_(&memory) {
+StageFronts::StageFronts(const BlockProblem& problem, Loads& loads, const StageRanks& ranks, Schedule schedule, const StageOptions& options,
+                         Effort& effort, std::pmr::memory_resource& memory)
+    : problem_(problem),
+      loads_(loads),
+      effort_(effort),
+      ranks_(ranks),
+      listed_(options),
+      shares_(tessera::plan::fill_of(schedule, 1, loads.weight_pass_bubble(ranks.devices))),
+      samples_(problem.global_batch / ranks.micro_batches),
+      limit_(problem.space.memory * loads.memory_limit(ranks.devices) - loads.process_bytes(ranks.devices)),
+      host_(loads.micro_batch_host(ranks.devices)),
+      resplits_(options.blocks.size()),
+      entries_(&memory) {
   for (const std::vector<BlockOption>& of_block : options.blocks) {
     priced_.emplace_back();
     double busy = std::numeric_limits<double>::infinity();
@@ -186,7 +197,9 @@ double StageFronts::resplit(int repeat, int before, int after) {
   std::vector<double>& table = resplits_[static_cast<std::size_t>(repeat)];
   if (table.empty()) table.assign(listed_.layouts.size() * listed_.layouts.size(), -1);
   double& seconds = table[static_cast<std::size_t>(before) * listed_.layouts.size() + static_cast<std::size_t>(after)];
-  if (seconds < 0) seconds = loads_.resplit(repeat, ranks_.devices, listed_.layouts[static_cast<std::size_t>(before)], listed_.layouts[static_cast<std::size_t>(after)], samples_);
+  if (seconds < 0)
+    seconds = loads_.resplit(repeat, ranks_.devices, listed_.layouts[static_cast<std::size_t>(before)],
+                             listed_.layouts[static_cast<std::size_t>(after)], samples_);
   return seconds;
 }
 
@@ -201,7 +214,9 @@ StageFronts::Held StageFronts::made_at(double held) const {
   for (std::size_t repeat = 0; repeat < listed_.blocks.size(); ++repeat) {
     const std::vector<BlockOption>& options = listed_.blocks[repeat];
     const std::vector<Priced>& priced = priced_[repeat];
-    const auto bytes = [&](int o) { return options[static_cast<std::size_t>(o)].fixed + held * options[static_cast<std::size_t>(o)].saved; };
+    const auto bytes = [&](int o) {
+      return options[static_cast<std::size_t>(o)].fixed + held * options[static_cast<std::size_t>(o)].saved;
+    };
     std::vector<int> kept(options.size());
     std::iota(kept.begin(), kept.end(), 0);
     std::stable_sort(kept.begin(), kept.end(), [&](int a, int b) {
@@ -212,13 +227,14 @@ StageFronts::Held StageFronts::made_at(double held) const {
       const BlockOption& a = options[static_cast<std::size_t>(i)];
       const BlockOption& b = options[static_cast<std::size_t>(j)];
       return a.layout == b.layout && priced[static_cast<std::size_t>(i)].busy <= priced[static_cast<std::size_t>(j)].busy &&
-             priced[static_cast<std::size_t>(i)].fill <= priced[static_cast<std::size_t>(j)].fill && bytes(i) <= bytes(j) && a.workspace <= b.workspace && a.tied_once <= b.tied_once &&
-             a.tied_fixed <= b.tied_fixed;
+             priced[static_cast<std::size_t>(i)].fill <= priced[static_cast<std::size_t>(j)].fill && bytes(i) <= bytes(j) &&
+             a.workspace <= b.workspace && a.tied_once <= b.tied_once && a.tied_fixed <= b.tied_fixed;
     });
     double workspace = std::numeric_limits<double>::infinity();
     for (const double price : prices_) {
       double best = std::numeric_limits<double>::infinity();
-      for (const int o : kept) best = std::min(best, priced[static_cast<std::size_t>(o)].busy + priced[static_cast<std::size_t>(o)].fill + price * bytes(o));
+      for (const int o : kept)
+        best = std::min(best, priced[static_cast<std::size_t>(o)].busy + priced[static_cast<std::size_t>(o)].fill + price * bytes(o));
       out.least[repeat].push_back(best);
     }
     double least_bytes = std::numeric_limits<double>::infinity();
@@ -243,7 +259,8 @@ void StageFronts::sum_up(Held& held) const {
     held.sums.push_back(std::move(sum));
   }
   held.bytes_before.push_back(0);
-  for (const int repeat : repeat_of) held.bytes_before.push_back(held.bytes_before.back() + held.least_bytes[static_cast<std::size_t>(repeat)]);
+  for (const int repeat : repeat_of)
+    held.bytes_before.push_back(held.bytes_before.back() + held.least_bytes[static_cast<std::size_t>(repeat)]);
 }
 
 double StageFronts::bound(const Held& held, const Target& target, int from, const StageEntry& entry, std::size_t price) const {
@@ -284,7 +301,8 @@ StageFronts::Chain StageFronts::extended(const Held& held, const Target& target,
   const std::vector<int>& repeat_of = loads_.repeat_of();
   const int repeat = repeat_of[static_cast<std::size_t>(block)];
   const std::vector<BlockOption>& options = listed_.blocks[static_cast<std::size_t>(repeat)];
-  const bool keep_degrees = block > target.first && !problem_.space.mixed_degrees && repeat_of[static_cast<std::size_t>(block) - 1] == repeat;
+  const bool keep_degrees =
+      block > target.first && !problem_.space.mixed_degrees && repeat_of[static_cast<std::size_t>(block) - 1] == repeat;
   const double rest = held.bytes_before[static_cast<std::size_t>(target.last)] - held.bytes_before[static_cast<std::size_t>(block) + 1];
   std::vector<std::vector<StageEntry>> made(listed_.layouts.size());
   for (std::size_t from = 0; from < before.size(); ++from)
@@ -296,7 +314,8 @@ StageFronts::Chain StageFronts::extended(const Held& held, const Target& target,
         const StageEntry next = with(*entry, target, block, static_cast<int>(from), o);
         if (bound(held, target, block + 1, next, 0) > target.most) continue;
         if (target.memory && (next.bytes(target.held) + rest > target.limit ||
-                              std::any_of(target.prices.begin(), target.prices.end(), [&](std::size_t price) { return bound(held, target, block + 1, next, price) > target.most; })))
+                              std::any_of(target.prices.begin(), target.prices.end(),
+                                          [&](std::size_t price) { return bound(held, target, block + 1, next, price) > target.most; })))
           continue;
         made[static_cast<std::size_t>(layout)].push_back(next);
       }
@@ -346,7 +365,8 @@ const std::vector<int>& StageFronts::cheapest(double held, int layout, std::size
 std::vector<int> StageFronts::cheapest(const Target& target, int layout, std::size_t price) {
   const std::vector<int>& by_repeat = cheapest(target.held, layout, price);
   std::vector<int> out;
-  for (int block = target.first; block < target.last; ++block) out.push_back(by_repeat[static_cast<std::size_t>(loads_.repeat_of()[static_cast<std::size_t>(block)])]);
+  for (int block = target.first; block < target.last; ++block)
+    out.push_back(by_repeat[static_cast<std::size_t>(loads_.repeat_of()[static_cast<std::size_t>(block)])]);
   return out;
 }
 
@@ -358,7 +378,8 @@ const StageEntry* StageFronts::built(const Target& target, const std::vector<int
     const int option = options[static_cast<std::size_t>(block - target.first)];
     entries_.push_back(with(*at, target, block, layout, option));
     at = &entries_.back();
-    layout = listed_.blocks[static_cast<std::size_t>(loads_.repeat_of()[static_cast<std::size_t>(block)])][static_cast<std::size_t>(option)].layout;
+    layout = listed_.blocks[static_cast<std::size_t>(loads_.repeat_of()[static_cast<std::size_t>(block)])][static_cast<std::size_t>(option)]
+                 .layout;
   }
   return at;
 }
@@ -417,7 +438,8 @@ std::vector<const StageEntry*> StageFronts::rough_entries(const Target& target) 
 double StageFronts::room(int first, int last) const {
   double bytes = 0;
   if (first > 0) bytes = loads_.input_bytes(loads_.repeat_of()[static_cast<std::size_t>(first)], 1);
-  if (last < static_cast<int>(loads_.repeat_of().size())) bytes = std::max(bytes, loads_.input_bytes(loads_.repeat_of()[static_cast<std::size_t>(last)], 1));
+  if (last < static_cast<int>(loads_.repeat_of().size()))
+    bytes = std::max(bytes, loads_.input_bytes(loads_.repeat_of()[static_cast<std::size_t>(last)], 1));
   return limit_ - 4 * bytes * loads_.samples_per_rank(ranks_.devices, ranks_.width, samples_);
 }
 
@@ -435,7 +457,8 @@ const std::vector<const StageEntry*>& StageFronts::front(int first, int last, do
   const std::vector<int>& repeat_of = loads_.repeat_of();
   std::vector<std::pair<int, int>> runs;
   for (int b = first; b < last; ++b) {
-    if (runs.empty() || runs.back().first != repeat_of[static_cast<std::size_t>(b)]) runs.emplace_back(repeat_of[static_cast<std::size_t>(b)], 0);
+    if (runs.empty() || runs.back().first != repeat_of[static_cast<std::size_t>(b)])
+      runs.emplace_back(repeat_of[static_cast<std::size_t>(b)], 0);
     ++runs.back().second;
   }
   const auto [found, fresh] = fronts_.try_emplace({std::move(runs), held, first > 0, last < static_cast<int>(repeat_of.size())});
@@ -445,17 +468,20 @@ const std::vector<const StageEntry*>& StageFronts::front(int first, int last, do
   sum_up(tables);
   Target target{first, last, held, most, room(first, last), false, {}};
   double workspace = 0;
-  for (int b = first; b < last; ++b) workspace = std::max(workspace, tables.workspaces[static_cast<std::size_t>(repeat_of[static_cast<std::size_t>(b)])]);
+  for (int b = first; b < last; ++b)
+    workspace = std::max(workspace, tables.workspaces[static_cast<std::size_t>(repeat_of[static_cast<std::size_t>(b)])]);
   target.limit -= workspace;
   std::size_t best = 0;
   for (std::size_t price = 1; price < prices_.size(); ++price)
     if (bound(tables, target, first, {}, price) > bound(tables, target, first, {}, best)) best = price;
   if (bound(tables, target, first, {}, best) > most) return out;
   target.limit += workspace;
-  for (std::size_t price = std::max<std::size_t>(1, best < kNeighbours ? 1 : best - kNeighbours); price <= std::min(prices_.size() - 1, best + kNeighbours); ++price)
+  for (std::size_t price = std::max<std::size_t>(1, best < kNeighbours ? 1 : best - kNeighbours);
+       price <= std::min(prices_.size() - 1, best + kNeighbours); ++price)
     target.prices.push_back(price);
   const auto thin = [&] {
-    std::stable_sort(out.begin(), out.end(), [&](const StageEntry* a, const StageEntry* b) { return std::tuple(a->busy, a->fill) < std::tuple(b->busy, b->fill); });
+    std::stable_sort(out.begin(), out.end(),
+                     [&](const StageEntry* a, const StageEntry* b) { return std::tuple(a->busy, a->fill) < std::tuple(b->busy, b->fill); });
     drop_covered(out, [](const StageEntry* a, const StageEntry* b) { return a->fill <= b->fill; });
   };
   if (rough_) {
@@ -480,11 +506,14 @@ std::vector<Strategy> StageFronts::strategies(const StageEntry& entry, int first
   std::vector<Strategy> out(static_cast<std::size_t>(last - first));
   const StageEntry* at = &entry;
   for (int b = last - 1; b >= first; --b, at = at->before)
-    out[static_cast<std::size_t>(b - first)] = listed_.blocks[static_cast<std::size_t>(loads_.repeat_of()[static_cast<std::size_t>(b)])][static_cast<std::size_t>(at->option)].strategy;
+    out[static_cast<std::size_t>(b - first)] =
+        listed_.blocks[static_cast<std::size_t>(loads_.repeat_of()[static_cast<std::size_t>(b)])][static_cast<std::size_t>(at->option)]
+            .strategy;
   // Equal blocks cut alike may stand in any order; like beside like reads best.
   const std::vector<int>& repeat_of = loads_.repeat_of();
   const auto alike = [&](std::size_t a, std::size_t b) {
-    return repeat_of[static_cast<std::size_t>(first) + a] == repeat_of[static_cast<std::size_t>(first) + b] && out[a].tp == out[b].tp && out[a].cp == out[b].cp;
+    return repeat_of[static_cast<std::size_t>(first) + a] == repeat_of[static_cast<std::size_t>(first) + b] && out[a].tp == out[b].tp &&
+           out[a].cp == out[b].cp;
   };
   for (std::size_t begin = 0, end = 0; begin < out.size(); begin = end) {
     while (end < out.size() && alike(begin, end)) ++end;

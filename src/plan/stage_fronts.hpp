@@ -19,7 +19,7 @@ namespace tessera::plan {
 
 // What a stage stands on, and how many micro-batches a step has.
 struct StageRanks {
-  int devices = 0;                 // as Loads knows them
+  int devices = 0;  // as Loads knows them
   int width = 1;
   std::int64_t micro_batches = 1;
   auto operator<=>(const StageRanks&) const = default;
@@ -28,14 +28,14 @@ struct StageRanks {
 // A way to run one block.
 struct BlockOption {
   Strategy strategy;
-  int layout = 0;                  // equal for equal dp, cp and tp
-  double forward = 0;              // seconds of a micro-batch
+  int layout = 0;      // equal for equal dp, cp and tp
+  double forward = 0;  // seconds of a micro-batch
   double backward = 0;
-  double once = 0;                 // seconds of a step
-  double fixed = 0;                // bytes
-  double saved = 0;                // bytes of a micro-batch
+  double once = 0;   // seconds of a step
+  double fixed = 0;  // bytes
+  double saved = 0;  // bytes of a micro-batch
   double workspace = 0;
-  double tied_once = 0;            // where the stage does not hold the model's first block, which owns tied parameters
+  double tied_once = 0;  // where the stage does not hold the model's first block, which owns tied parameters
   double tied_fixed = 0;
 };
 
@@ -43,8 +43,8 @@ struct BlockOption {
 struct Effort {
   struct OutOfEffort {};
 
-  std::int64_t used = 0;           // blocks' options tried
-  std::int64_t most = 0;           // 0: no limit
+  std::int64_t used = 0;  // blocks' options tried
+  std::int64_t most = 0;  // 0: no limit
   std::optional<std::chrono::steady_clock::time_point> deadline = {};
   void spend() {
     ++used;
@@ -57,9 +57,9 @@ struct Effort {
 
 // Those of every block that no other covers under any schedule.
 struct StageOptions {
-  std::vector<Strategy> layouts;   // dp, cp and tp of each
+  std::vector<Strategy> layouts;                 // dp, cp and tp of each
   std::vector<std::vector<BlockOption>> blocks;  // by index into ModelSpec::repeats
-  bool possible = true;            // every block has one
+  bool possible = true;                          // every block has one
 };
 // Whether a block can be cut among so many tensor-parallel, or context-parallel, ranks.
 bool tensor_divides(const model::BlockSpec& block, std::int64_t degree);
@@ -73,7 +73,7 @@ struct StageEntry {
   double fixed = 0;
   double saved = 0;
   double workspace = 0;
-  int option = 0;                  // of the last block
+  int option = 0;                      // of the last block
   const StageEntry* before = nullptr;  // without it; owned by the fronts
   double bytes(double held) const { return fixed + held * saved + workspace; }
 };
@@ -82,8 +82,8 @@ struct StageEntry {
 class StageFronts {
  public:
   // `front` throws Effort::OutOfEffort when there is none left.
-  StageFronts(const BlockProblem& problem, Loads& loads, const StageRanks& ranks, Schedule schedule, const StageOptions& options, Effort& effort,
-              std::pmr::memory_resource& memory);
+  StageFronts(const BlockProblem& problem, Loads& loads, const StageRanks& ranks, Schedule schedule, const StageOptions& options,
+              Effort& effort, std::pmr::memory_resource& memory);
 
   // Over the options of a block (index into ModelSpec::repeats).
   double least_busy(int repeat) const { return least_busy_[static_cast<std::size_t>(repeat)]; }
@@ -117,16 +117,16 @@ class StageFronts {
 
   // An option under the schedule.
   struct Priced {
-    double busy = 0;                               // m (f + b) - fill + once
+    double busy = 0;  // m (f + b) - fill + once
     double fill = 0;
   };
   // What holds for a number of micro-batches held; memory is then one figure.
   struct Held {
-    std::vector<std::vector<int>> options;         // by repeat: indices of those that no other covers
-    std::vector<double> workspaces;                // by repeat: the least
-    std::vector<double> least_bytes;               // by repeat: of fixed and saved
-    std::vector<double> bytes_before;              // by block: the same summed over the blocks before it, once a front is asked for
-    std::vector<std::vector<double>> least;        // busy + fill + price x bytes over the options: by repeat, by price
+    std::vector<std::vector<int>> options;   // by repeat: indices of those that no other covers
+    std::vector<double> workspaces;          // by repeat: the least
+    std::vector<double> least_bytes;         // by repeat: of fixed and saved
+    std::vector<double> bytes_before;        // by block: the same summed over the blocks before it, once a front is asked for
+    std::vector<std::vector<double>> least;  // busy + fill + price x bytes over the options: by repeat, by price
     // The same summed over the blocks before each, by price and block, once a front is asked for.
     std::vector<std::vector<double>> sums;
     std::map<std::pair<int, std::size_t>, std::vector<int>> cheapest;  // by layout and price: by repeat
@@ -138,8 +138,8 @@ class StageFronts {
     double held = 0;
     double most = 0;
     double limit = 0;
-    bool memory = true;                            // false: leave it aside
-    std::vector<std::size_t> prices;               // that bound best
+    bool memory = true;               // false: leave it aside
+    std::vector<std::size_t> prices;  // that bound best
   };
 
   Held& at(double held);
@@ -167,15 +167,15 @@ class StageFronts {
   const StageOptions& listed_;
   Fill shares_;
   std::int64_t samples_ = 1;
-  double limit_ = 0;               // bytes for states, activations, workspace and buffers
-  double host_ = 0;                // seconds of each micro-batch
-  std::vector<std::vector<Priced>> priced_;         // by repeat and option
+  double limit_ = 0;                         // bytes for states, activations, workspace and buffers
+  double host_ = 0;                          // seconds of each micro-batch
+  std::vector<std::vector<Priced>> priced_;  // by repeat and option
   std::vector<double> least_busy_;
   std::vector<double> least_fill_;
   std::vector<double> least_bytes_;
-  std::vector<std::vector<double>> resplits_;       // by repeat, by layouts before and after; negative: not known yet
+  std::vector<std::vector<double>> resplits_;  // by repeat, by layouts before and after; negative: not known yet
   std::pmr::deque<StageEntry> entries_;
-  std::vector<double> prices_;     // of a byte, in seconds
+  std::vector<double> prices_;  // of a byte, in seconds
   std::map<double, Held> held_;
   bool rough_ = false;
   std::map<Key, std::vector<const StageEntry*>> fronts_;

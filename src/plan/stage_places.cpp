@@ -43,7 +43,8 @@ DomainShare domain_share(const Plan& plan, const Stage& stage, const cluster::Re
 }
 
 bool parts_across_nodes(const Plan& plan, const Stage& stage, const Strategy& strategy, const cluster::ClusterSpec& cluster) {
-  const cluster::ResourceGroup& group = cluster.groups[static_cast<std::size_t>(plan.ranks[static_cast<std::size_t>(stage.ranks.front())].group)];
+  const cluster::ResourceGroup& group =
+      cluster.groups[static_cast<std::size_t>(plan.ranks[static_cast<std::size_t>(stage.ranks.front())].group)];
   return strategy.tp * strategy.cp > 1 && stage.shares.empty() && !group.device.is_cpu() && dealt_over(plan, stage, group) > 0;
 }
 

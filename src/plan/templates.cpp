@@ -17,7 +17,11 @@ bool v_shaped(Schedule schedule) { return schedule == Schedule::zb_v || schedule
 class Templates {
  public:
   Templates(const BlockProblem& problem, const TemplateSpace& space, Loads& loads)
-      : problem_(problem), space_(space), loads_(loads), group_(problem.cluster.groups[static_cast<std::size_t>(space.group)]), devices_(group_.nodes * group_.devices_per_node) {}
+      : problem_(problem),
+        space_(space),
+        loads_(loads),
+        group_(problem.cluster.groups[static_cast<std::size_t>(space.group)]),
+        devices_(group_.nodes * group_.devices_per_node) {}
 
   std::optional<Plan> best() {
     const int blocks = problem_.model.block_count();
@@ -25,12 +29,16 @@ class Templates {
     for (const std::int64_t stages : divisors_of(devices_))
       for (const std::int64_t tp : divisors_of(devices_ / stages)) {
         if (!GivenDegrees::allows(given.stages, stages) || !GivenDegrees::allows(given.tensor, tp)) continue;
-        if (stages > std::min(blocks, space_.most_stages) || tp > std::min(group_.domain(), space_.most_tensor) || !all_divide(tp)) continue;
+        if (stages > std::min(blocks, space_.most_stages) || tp > std::min(group_.domain(), space_.most_tensor) || !all_divide(tp))
+          continue;
         for (const std::int64_t cp : divisors_of(devices_ / stages / tp)) {
           const std::int64_t dp = devices_ / stages / tp / cp;
-          if (cp > std::max(given.context, space_.most_context) || !all_cut(cp) || !GivenDegrees::allows(given.context, cp) || !GivenDegrees::allows(given.data, dp)) continue;
+          if (cp > std::max(given.context, space_.most_context) || !all_cut(cp) || !GivenDegrees::allows(given.context, cp) ||
+              !GivenDegrees::allows(given.data, dp))
+            continue;
           for (const std::int64_t count : divisors_of(problem_.global_batch))
-            if (problem_.global_batch / count % dp == 0 && GivenDegrees::allows(given.micro_batches, count)) consider(static_cast<int>(stages), static_cast<int>(tp), static_cast<int>(cp), static_cast<int>(dp), count);
+            if (problem_.global_batch / count % dp == 0 && GivenDegrees::allows(given.micro_batches, count))
+              consider(static_cast<int>(stages), static_cast<int>(tp), static_cast<int>(cp), static_cast<int>(dp), count);
         }
       }
     return std::move(best_);
@@ -38,10 +46,12 @@ class Templates {
 
  private:
   bool all_divide(std::int64_t tp) const {
-    return std::all_of(problem_.model.repeats.begin(), problem_.model.repeats.end(), [&](const model::Repeat& repeat) { return tensor_divides(repeat.block, tp); });
+    return std::all_of(problem_.model.repeats.begin(), problem_.model.repeats.end(),
+                       [&](const model::Repeat& repeat) { return tensor_divides(repeat.block, tp); });
   }
   bool all_cut(std::int64_t cp) const {
-    return std::all_of(problem_.model.repeats.begin(), problem_.model.repeats.end(), [&](const model::Repeat& repeat) { return context_divides(repeat.block, cp); });
+    return std::all_of(problem_.model.repeats.begin(), problem_.model.repeats.end(),
+                       [&](const model::Repeat& repeat) { return context_divides(repeat.block, cp); });
   }
 
   // Experts are spread as far as the replicas go, where nothing else is given.
@@ -71,7 +81,8 @@ class Templates {
           if (zero > 0 && dp * cp == 1) continue;
           if (zero > 1 && stages > 1) continue;
           for (const model::Recompute recompute : problem_.space.recompute) {
-            if (recompute == model::Recompute::selective && problem_.space.recompute.size() > 1 && loads_.attention_is_fused(space_.group)) continue;
+            if (recompute == model::Recompute::selective && problem_.space.recompute.size() > 1 && loads_.attention_is_fused(space_.group))
+              continue;
             Strategy strategy;
             strategy.dp = dp;
             strategy.tp = tp;
@@ -110,7 +121,8 @@ class Templates {
       for (int b = next; b < last; ++b) {
         Strategy here = strategy;
         if (b == 0 || b + 1 == blocks) here.recompute = model::Recompute::none;
-        const model::BlockSpec& block = problem_.model.repeats[static_cast<std::size_t>(loads_.repeat_of()[static_cast<std::size_t>(b)])].block;
+        const model::BlockSpec& block =
+            problem_.model.repeats[static_cast<std::size_t>(loads_.repeat_of()[static_cast<std::size_t>(b)])].block;
         if (block.dims.contains("experts")) here.ep = experts_over(strategy.dp * strategy.cp);
         if (!stage.runs.empty() && stage.runs.back().strategy == here)
           ++stage.runs.back().last;
@@ -129,7 +141,8 @@ class Templates {
 
   const std::vector<RankPlace>& ranks() {
     if (ranks_.empty())
-      for (int rank = 0; rank < devices_; ++rank) ranks_.push_back({space_.group, rank / group_.devices_per_node, rank % group_.devices_per_node});
+      for (int rank = 0; rank < devices_; ++rank)
+        ranks_.push_back({space_.group, rank / group_.devices_per_node, rank % group_.devices_per_node});
     return ranks_;
   }
 

@@ -27,13 +27,17 @@ std::optional<Fault> fault_of(const Plan& plan) {
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
     const int zero = stage.runs.front().strategy.zero;
-    if (stage.shares != plan.stages.front().shares) return Fault{stage.where, text("stage ", s, " shares a micro-batch otherwise than stage 0"), "the same shares in all stages"};
+    if (stage.shares != plan.stages.front().shares)
+      return Fault{stage.where, text("stage ", s, " shares a micro-batch otherwise than stage 0"), "the same shares in all stages"};
     for (const StrategyRun& run : stage.runs) {
       if (auto fault = fault_of(run.strategy, run.where)) return fault;
       if (run.strategy.dp != common.dp || run.strategy.tp != common.tp)
-        return Fault{run.where, text("stage ", s, " has dp ", run.strategy.dp, " x tp ", run.strategy.tp, ", stage 0 has dp ", common.dp, " x tp ", common.tp),
-                     "the same degrees in all stages"};
-      if (run.strategy.zero != zero) return Fault{run.where, text("stage ", s, " mixes zero ", zero, " and ", run.strategy.zero), "one zero a stage"};
+        return Fault{
+            run.where,
+            text("stage ", s, " has dp ", run.strategy.dp, " x tp ", run.strategy.tp, ", stage 0 has dp ", common.dp, " x tp ", common.tp),
+            "the same degrees in all stages"};
+      if (run.strategy.zero != zero)
+        return Fault{run.where, text("stage ", s, " mixes zero ", zero, " and ", run.strategy.zero), "one zero a stage"};
     }
   }
   return {};
@@ -42,7 +46,8 @@ std::optional<Fault> fault_of(const Plan& plan) {
 }  // namespace
 
 void check_uniform(const Plan& plan, const std::string& refusal, const std::string& hint) {
-  if (const auto fault = fault_of(plan)) throw Error(ErrorCode::invalid_config, text(refusal, ": ", fault->what), fault->where, fault->expected, hint);
+  if (const auto fault = fault_of(plan))
+    throw Error(ErrorCode::invalid_config, text(refusal, ": ", fault->what), fault->where, fault->expected, hint);
 }
 
 void check_trainable(const Plan& plan) {
@@ -50,8 +55,9 @@ void check_trainable(const Plan& plan) {
   check_uniform(plan, "the trainer cannot run the plan", hint);
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorCode::invalid_config,
-                text("the trainer cannot run ", plan.order.empty() ? text("schedule ", name_of(plan.schedule)) : std::string("the plan's order"), ": ", why), plan.where,
-                "schedule 1f1b or gpipe", hint);
+                text("the trainer cannot run ",
+                     plan.order.empty() ? text("schedule ", name_of(plan.schedule)) : std::string("the plan's order"), ": ", why),
+                plan.where, "schedule 1f1b or gpipe", hint);
   };
   const Pipeline pipeline = pipeline_of(plan);
   if (pipeline.chunks > 1) refuse(text("it puts ", pipeline.chunks, " stages on each rank"));

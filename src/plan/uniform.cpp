@@ -194,12 +194,14 @@ UniformPrice price(const UniformPlan& plan, const Transformer& model, const clus
   return price_of(pricing, group, block_times(pricing), stage_layers(plan, model));
 }
 
-UniformPrice price_of(const Pricing& pricing, const cluster::ResourceGroup& group, const BlockTimes& blocks, const std::vector<int>& layers) {
+UniformPrice price_of(const Pricing& pricing, const cluster::ResourceGroup& group, const BlockTimes& blocks,
+                      const std::vector<int>& layers) {
   const UniformPlan& plan = pricing.plan;
   const Transformer& model = pricing.model;
   const profile::Calibration& calibration = pricing.kernels.calibration();
   const std::vector<StageTime> stages = stage_times(pricing, blocks, layers);
-  const StageTime& slowest = *std::max_element(stages.begin(), stages.end(), [](const StageTime& a, const StageTime& b) { return a.total() < b.total(); });
+  const StageTime& slowest =
+      *std::max_element(stages.begin(), stages.end(), [](const StageTime& a, const StageTime& b) { return a.total() < b.total(); });
   const double count = plan.micro_batches();
   UniformPrice out;
   out.forward = slowest.forward * count;
@@ -212,7 +214,8 @@ UniformPrice price_of(const Pricing& pricing, const cluster::ResourceGroup& grou
   out.gradients = plan.zero >= 2 ? layer_exchanges(pricing, blocks.plain) : gradient_exchange(pricing, parameters, slowest);
   if (plan.pp > 1 && model.tied) {
     const double bytes = plan.gradient_bytes * model.embedding_parameters() / plan.tp;
-    out.gradients += pricing.exchanges.collective(Collective::all_reduce, bytes, {2, group.nodes * group.devices_per_node <= group.domain() ? 1 : group.domain()});
+    out.gradients += pricing.exchanges.collective(Collective::all_reduce, bytes,
+                                                  {2, group.nodes * group.devices_per_node <= group.domain() ? 1 : group.domain()});
   }
   const double stepped = (parameters.plain + parameters.experts) / shards_of(plan);
   out.optimizer = stepped * calibration.optimizer_bytes / (group.device.memory_bandwidth.value * calibration.memory);

@@ -88,10 +88,13 @@ class BlockClock {
     const bool grouped = of_experts(step.name);
     // Tokens (or pixels) times weights: tokens are rows in memory, and how many rows there are aligns nothing.
     const bool rows = !is_core(step.name);
-    const auto free = [](std::int64_t extent) { return static_cast<double>((extent + profile::kAlignment - 1) / profile::kAlignment * profile::kAlignment); };
+    const auto free = [](std::int64_t extent) {
+      return static_cast<double>((extent + profile::kAlignment - 1) / profile::kAlignment * profile::kAlignment);
+    };
     const double m = rows && !step.weight_half ? free(step.m) : static_cast<double>(step.m);
     const double k = rows && step.weight_half ? free(step.k) : static_cast<double>(step.k);
-    const double time = kernels_.product(static_cast<double>(step.batch), m, static_cast<double>(step.n), k, static_cast<double>(step.traffic.value), format, grouped);
+    const double time = kernels_.product(static_cast<double>(step.batch), m, static_cast<double>(step.n), k,
+                                         static_cast<double>(step.traffic.value), format, grouped);
     return grouped ? time / calibration_.grouped : time;
   }
 
@@ -152,7 +155,8 @@ class BlockClock {
 
 }  // namespace
 
-LayerTime block_time(const UniformPlan& plan, const profile::Kernels& kernels, const profile::Exchanges& exchanges, const model::BlockSpec& block) {
+LayerTime block_time(const UniformPlan& plan, const profile::Kernels& kernels, const profile::Exchanges& exchanges,
+                     const model::BlockSpec& block) {
   return BlockClock(plan, kernels, exchanges).time(block);
 }
 

@@ -57,7 +57,8 @@ UniformMemory memory_of(const UniformPlan& plan, const Transformer& model, const
   return memory_of(plan, model, saved_of(blocks_of(model, calibration), model, plan), stage_layers(plan, model), stage);
 }
 
-UniformMemory memory_of(const UniformPlan& plan, const Transformer& model, const SavedBytes& kept, const std::vector<int>& layers, int stage) {
+UniformMemory memory_of(const UniformPlan& plan, const Transformer& model, const SavedBytes& kept, const std::vector<int>& layers,
+                        int stage) {
   const int count = layers.at(static_cast<std::size_t>(stage));
   const double shards = plan.zero == 0 ? 1 : plan.shards > 0 ? plan.shards : plan.dp * plan.cp;
   double parameters = 0;

@@ -45,7 +45,8 @@ inline double waited(double exchange, double beside, const profile::Calibration&
 
 // A block's operators and exchanges against a clock. Of the plan only what a block's rank does counts: tp, cp, ep, micro_batch,
 // format, again and the flags.
-LayerTime block_time(const UniformPlan& plan, const profile::Kernels& kernels, const profile::Exchanges& exchanges, const model::BlockSpec& block);
+LayerTime block_time(const UniformPlan& plan, const profile::Kernels& kernels, const profile::Exchanges& exchanges,
+                     const model::BlockSpec& block);
 inline LayerTime block_time(const Pricing& pricing, const model::BlockSpec& block) {
   return block_time(pricing.plan, pricing.kernels, pricing.exchanges, block);
 }
@@ -71,8 +72,8 @@ struct BlockTimes {
 BlockTimes block_times(const Pricing& pricing);
 std::vector<StageTime> stage_times(const Pricing& pricing, const BlockTimes& blocks, const std::vector<int>& layers);
 // The price once its stages' times are known.
-UniformPrice price_of(const Pricing& pricing, const cluster::ResourceGroup& group, const BlockTimes& blocks, const std::vector<int>& layers);
-
+UniformPrice price_of(const Pricing& pricing, const cluster::ResourceGroup& group, const BlockTimes& blocks,
+                      const std::vector<int>& layers);
 
 // What one layer holds from its forward to its backward pass, in bytes.
 struct SavedBytes {
@@ -80,6 +81,7 @@ struct SavedBytes {
   double routed = 0;
 };
 SavedBytes saved_of(const Blocks& blocks, const Transformer& model, const UniformPlan& plan);
-UniformMemory memory_of(const UniformPlan& plan, const Transformer& model, const SavedBytes& saved, const std::vector<int>& layers, int stage);
+UniformMemory memory_of(const UniformPlan& plan, const Transformer& model, const SavedBytes& saved, const std::vector<int>& layers,
+                        int stage);
 
 }  // namespace tessera::plan

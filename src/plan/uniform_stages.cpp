@@ -31,7 +31,9 @@ BlockTimes block_times(const Pricing& pricing) {
   return out;
 }
 
-std::vector<StageTime> stage_times(const Pricing& pricing, const std::vector<int>& layers) { return stage_times(pricing, block_times(pricing), layers); }
+std::vector<StageTime> stage_times(const Pricing& pricing, const std::vector<int>& layers) {
+  return stage_times(pricing, block_times(pricing), layers);
+}
 
 std::vector<StageTime> stage_times(const Pricing& pricing, const BlockTimes& blocks, const std::vector<int>& layers) {
   const Transformer& model = pricing.model;

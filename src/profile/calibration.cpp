@@ -108,9 +108,10 @@ std::string quoted(const std::string& words) { return nlohmann::json(words).dump
 
 std::string to_yaml(const Calibration& calibration) {
   const Calibration standard;
-  std::string out = text("name: ", quoted(calibration.name), "\naccelerator: ", quoted(calibration.accelerator), "\nstack: ", quoted(calibration.stack),
-                         "\nattention: ", name_of(calibration.attention), "\ndropout: ", calibration.dropout ? "true" : "false",
-                         "\nvector_fallback: ", calibration.vector_fallback ? "true" : "false", "\nparameters:\n");
+  std::string out =
+      text("name: ", quoted(calibration.name), "\naccelerator: ", quoted(calibration.accelerator), "\nstack: ", quoted(calibration.stack),
+           "\nattention: ", name_of(calibration.attention), "\ndropout: ", calibration.dropout ? "true" : "false",
+           "\nvector_fallback: ", calibration.vector_fallback ? "true" : "false", "\nparameters:\n");
   for (const Entry& entry : kParameters)
     if (calibration.*entry.value != standard.*entry.value) out += text("  ", entry.name, ": ", number(calibration.*entry.value), "\n");
   if (!calibration.fitted_on.empty()) out += "fitted_on:\n";

@@ -60,13 +60,15 @@ double alone_at(const CommSample& sample, double bytes) {
 // Beyond the sizes measured in turn it differs from the time alone as at the nearest of them.
 double in_turn_at(const CommSample& sample, double bytes) {
   if (sample.in_turn.empty()) return alone_at(sample, bytes);
-  const double within = std::clamp(bytes, static_cast<double>(sample.in_turn.front().size.value), static_cast<double>(sample.in_turn.back().size.value));
+  const double within =
+      std::clamp(bytes, static_cast<double>(sample.in_turn.front().size.value), static_cast<double>(sample.in_turn.back().size.value));
   return std::max(1e-6, read_at(sample.in_turn, within) + alone_at(sample, bytes) - alone_at(sample, within));
 }
 
 }  // namespace
 
-Seconds collective_time(const Profile& profile, const std::string& operation, Bytes bytes, int ranks, const cluster::Link& link, Medium medium, Pace pace) {
+Seconds collective_time(const Profile& profile, const std::string& operation, Bytes bytes, int ranks, const cluster::Link& link,
+                        Medium medium, Pace pace) {
   if (ranks < 2) return Seconds(0);
   const double size = static_cast<double>(bytes.value);
   const CommSample* sample = sample_of(profile, operation, ranks, link);
@@ -74,7 +76,8 @@ Seconds collective_time(const Profile& profile, const std::string& operation, By
   const double measured = pace == Pace::alone ? alone_at(*sample, size) : in_turn_at(*sample, size);
   // A message concerns two ranks, however many were there when it was measured.
   if (sample->ranks == ranks || operation == "send") return Seconds(measured);
-  return Seconds(measured * estimate(operation, size, ranks, link, medium).value / estimate(operation, size, sample->ranks, link, medium).value);
+  return Seconds(measured * estimate(operation, size, ranks, link, medium).value /
+                 estimate(operation, size, sample->ranks, link, medium).value);
 }
 
 Overlap overlap_of(const Profile& profile, const std::string& operation, int ranks, const cluster::Link& link) {

@@ -7,7 +7,9 @@
 namespace tessera::profile {
 
 Exchanges::Exchanges(const cluster::ResourceGroup& group, const Calibration& calibration, int dealt_over)
-    : calibration_(calibration), dealt_over_(dealt_over), domain_(std::max(1, std::min(group.domain(), group.nodes * group.devices_per_node))) {
+    : calibration_(calibration),
+      dealt_over_(dealt_over),
+      domain_(std::max(1, std::min(group.domain(), group.nodes * group.devices_per_node))) {
   double inside = group.inside.bandwidth.value;
   if (group.inside.shared) inside /= group.devices_per_node;
   // Behind a PCIe switch the devices share one way to the others.

@@ -39,11 +39,11 @@ class Exchanges {
   Calibration calibration_;
   int dealt_over_ = 1;
   int domain_ = 1;
-  double inside_ = 0;   // bytes per second of a device
-  double network_ = 0;  // bytes per second of all adapters of a domain
-  double inside_latency_ = 0;   // seconds of a step: the calibration's, or the link's where that is longer
+  double inside_ = 0;          // bytes per second of a device
+  double network_ = 0;         // bytes per second of all adapters of a domain
+  double inside_latency_ = 0;  // seconds of a step: the calibration's, or the link's where that is longer
   double network_latency_ = 0;
-  double rack_ = 1;     // factor on messages that leave a rack
+  double rack_ = 1;  // factor on messages that leave a rack
   int rack_devices_ = 0;
 };
 

@@ -11,16 +11,22 @@ constexpr const char* kFormat = "tessera-profile";
 constexpr std::int64_t kVersion = 1;
 
 Json json_of(const BlockSample& s) {
-  return {{"kind", s.kind}, {"micro_batch", s.micro_batch}, {"tensor_parallel", s.tensor_parallel}, {"threads", s.threads}, {"neighbours", s.neighbours},
+  return {{"kind", s.kind},
+          {"micro_batch", s.micro_batch},
+          {"tensor_parallel", s.tensor_parallel},
+          {"threads", s.threads},
+          {"neighbours", s.neighbours},
           {"precision", model::name_of(s.precision)},
           {"forward", {s.forward.value, s.forward_low.value, s.forward_high.value}},
           {"backward", {s.backward.value, s.backward_low.value, s.backward_high.value}}};
 }
 
 Json json_of(const CommSample& s) {
-  Json out = {{"operation", s.operation}, {"link", s.link}, {"ranks", s.ranks}, {"latency", s.latency.value}, {"bandwidth", s.bandwidth.value}};
+  Json out = {
+      {"operation", s.operation}, {"link", s.link}, {"ranks", s.ranks}, {"latency", s.latency.value}, {"bandwidth", s.bandwidth.value}};
   const auto add = [&](const char* key, const std::vector<CommPoint>& points) {
-    for (const CommPoint& point : points) out[key].push_back({point.size.value, point.seconds.median, point.seconds.low, point.seconds.high});
+    for (const CommPoint& point : points)
+      out[key].push_back({point.size.value, point.seconds.median, point.seconds.low, point.seconds.high});
   };
   add("points", s.points);
   add("in_turn", s.in_turn);
@@ -30,7 +36,10 @@ Json json_of(const CommSample& s) {
 }
 
 Json json_of(const OptimizerSample& s) {
-  return {{"kind", s.kind}, {"threads", s.threads}, {"neighbours", s.neighbours}, {"precision", model::name_of(s.precision)},
+  return {{"kind", s.kind},
+          {"threads", s.threads},
+          {"neighbours", s.neighbours},
+          {"precision", model::name_of(s.precision)},
           {"seconds_per_parameter", {s.seconds_per_parameter.median, s.seconds_per_parameter.low, s.seconds_per_parameter.high}}};
 }
 
@@ -60,7 +69,9 @@ int count(const ConfigNode& node) {
   return static_cast<int>(value);
 }
 
-model::Precision precision_of(const ConfigNode& node) { return node.as_choice({"fp32", "bf16"}) == "fp32" ? model::Precision::f32 : model::Precision::bf16; }
+model::Precision precision_of(const ConfigNode& node) {
+  return node.as_choice({"fp32", "bf16"}) == "fp32" ? model::Precision::f32 : model::Precision::bf16;
+}
 
 void read_times(const ConfigNode& node, Seconds& median, Seconds& low, Seconds& high) {
   if (node.size() != 3) throw node.error(text("has ", node.size(), " entries"), "[median, low, high] in seconds");
@@ -119,7 +130,8 @@ CommSample read_comm(const ConfigNode& node) {
 OptimizerSample read_optimizer(const ConfigNode& node) {
   node.allow_only({"kind", "threads", "neighbours", "precision", "seconds_per_parameter"});
   const ConfigNode each = node.at("seconds_per_parameter");  // profiles of earlier have the median alone
-  return {node.at("kind").as_choice({"adamw", "sgd"}), count(node.at("threads")), count(node.at("neighbours")), precision_of(node.at("precision")),
+  return {node.at("kind").as_choice({"adamw", "sgd"}), count(node.at("threads")), count(node.at("neighbours")),
+          precision_of(node.at("precision")),
           each.is_scalar() ? Measured{positive(each), positive(each), positive(each)} : read_measured(each)};
 }
 
@@ -137,13 +149,15 @@ Profile read_profile(const ConfigNode& node) {
   node.allow_only({"format", "version", "model", "host", "process_baseline", "overlap_slowdown", "blocks", "communication", "optimizers"});
   if (node.at("format").as_string() != kFormat) throw node.at("format").error("this is no profile", kFormat);
   if (node.at("version").as_int() != kVersion)
-    throw node.at("version").error(text("version ", node.at("version").as_int(), " cannot be read"), text("version ", kVersion), "measure again with `tessera profile`");
+    throw node.at("version").error(text("version ", node.at("version").as_int(), " cannot be read"), text("version ", kVersion),
+                                   "measure again with `tessera profile`");
   Profile profile;
   profile.model_fingerprint = node.at("model").as_string();
   profile.host = node.at("host").as_string();
   profile.process_baseline = Bytes(node.at("process_baseline").as_int_at_least(0));
   profile.overlap_slowdown = node.at("overlap_slowdown").as_double();
-  if (profile.overlap_slowdown < 1) throw node.at("overlap_slowdown").error("found " + node.at("overlap_slowdown").as_string(), "a factor of at least 1");
+  if (profile.overlap_slowdown < 1)
+    throw node.at("overlap_slowdown").error("found " + node.at("overlap_slowdown").as_string(), "a factor of at least 1");
   for (const ConfigNode& item : node.at("blocks").items()) profile.blocks.push_back(read_block(item));
   for (const ConfigNode& item : node.at("communication").items()) profile.communication.push_back(read_comm(item));
   for (const ConfigNode& item : node.at("optimizers").items()) profile.optimizers.push_back(read_optimizer(item));

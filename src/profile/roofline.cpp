@@ -17,7 +17,8 @@ constexpr double kSgdPasses = 5;
 }  // namespace
 
 Rates rates_of(const cluster::Device& device, model::Precision precision, int threads, int neighbours) {
-  if (!device.is_cpu()) return {FlopsPerSecond(device.peak_of(precision).value * kAcceleratorCompute), BytesPerSecond(device.memory_bandwidth.value * kMemory)};
+  if (!device.is_cpu())
+    return {FlopsPerSecond(device.peak_of(precision).value * kAcceleratorCompute), BytesPerSecond(device.memory_bandwidth.value * kMemory)};
   const double cores = std::max(1, device.cores);
   const double busy = static_cast<double>(threads) * neighbours;
   const double share = std::min(1.0, cores / busy);

@@ -11,7 +11,8 @@ namespace {
 // cannot deadlock on any transport.
 class Runner {
  public:
-  Runner(const std::vector<Program>& programs, const std::function<int(int rank)>& program_of) : programs_(programs), streams_(streams_of(programs, program_of)) {
+  Runner(const std::vector<Program>& programs, const std::function<int(int rank)>& program_of)
+      : programs_(programs), streams_(streams_of(programs, program_of)) {
     head_.assign(streams_.streams.size(), 0);
     for (const Program& program : programs) done_.emplace_back(program.instructions.size(), false);
   }
@@ -27,7 +28,8 @@ class Runner {
     }
     for (std::size_t p = 0; p < programs_.size(); ++p)
       for (std::size_t i = 0; i < done_[p].size(); ++i)
-        if (!done_[p][i]) refuse(programs_[p], static_cast<int>(i), "never completes: the ranks wait for each other, or a peer never sends or joins");
+        if (!done_[p][i])
+          refuse(programs_[p], static_cast<int>(i), "never completes: the ranks wait for each other, or a peer never sends or joins");
   }
 
  private:
@@ -81,21 +83,24 @@ class Runner {
     const int first = meeting.streams.front();
     const CommGroup& group = program(first).groups[at(first).group];
     for (const int stream : meeting.streams)
-      if (at(stream).op != at(first).op || at(stream).bytes != at(first).bytes || program(stream).groups[at(stream).group].ranks != group.ranks)
-        refuse(program(stream), index(stream), text("joins group ", group.name, " while ", label(program(first), index(first)), " is under way there"));
+      if (at(stream).op != at(first).op || at(stream).bytes != at(first).bytes ||
+          program(stream).groups[at(stream).group].ranks != group.ranks)
+        refuse(program(stream), index(stream),
+               text("joins group ", group.name, " while ", label(program(first), index(first)), " is under way there"));
   }
 
   const std::vector<Program>& programs_;
   Streams streams_;
-  std::vector<std::size_t> head_;            // by stream
-  std::vector<std::vector<bool>> done_;      // by program, instruction
-  std::vector<int> waiting_;                 // programs to look at again
+  std::vector<std::size_t> head_;        // by stream
+  std::vector<std::vector<bool>> done_;  // by program, instruction
+  std::vector<int> waiting_;             // programs to look at again
   std::vector<bool> queued_;
 };
 
 // Of delayed programs two steps in a row, which is all that waits for each other.
 void check_run(const std::vector<Program>& programs, const std::function<int(int rank)>& program_of) {
-  if (std::none_of(programs.begin(), programs.end(), [](const Program& program) { return program.delayed; })) return Runner(programs, program_of).run();
+  if (std::none_of(programs.begin(), programs.end(), [](const Program& program) { return program.delayed; }))
+    return Runner(programs, program_of).run();
   const std::vector<Program> twice = unrolled(programs, 2);
   Runner(twice, program_of).run();
 }
@@ -130,7 +135,9 @@ Bytes peak_memory(const Program& program, const MemoryBudget& budget) {
     if (instruction.op == Op::forward) {
       if (instruction.first_block == program.chunks[c].first_block) most = std::max(most, held += bytes.saved);
     } else if (instruction.first_block == program.chunks[c].first_block) {
-      held -= instruction.op == Op::backward ? bytes.saved : instruction.op == Op::backward_input ? bytes.saved - bytes.saved_for_weight : bytes.saved_for_weight;
+      held -= instruction.op == Op::backward         ? bytes.saved
+              : instruction.op == Op::backward_input ? bytes.saved - bytes.saved_for_weight
+                                                     : bytes.saved_for_weight;
     }
   }
   return budget.fixed + budget.workspace + most;
@@ -140,8 +147,8 @@ void check(const std::vector<Program>& programs, const std::vector<MemoryBudget>
   check(programs);
   for (std::size_t p = 0; p < programs.size(); ++p)
     if (const Bytes peak = peak_memory(programs[p], budgets.at(p)); peak > budgets[p].limit)
-      throw Error(ErrorCode::resource_exhausted, text("rank ", programs[p].rank, " holds up to ", to_text(peak)), {{}, 0, 0, programs[p].rank, {}},
-                  "at most " + to_text(budgets[p].limit));
+      throw Error(ErrorCode::resource_exhausted, text("rank ", programs[p].rank, " holds up to ", to_text(peak)),
+                  {{}, 0, 0, programs[p].rank, {}}, "at most " + to_text(budgets[p].limit));
 }
 
 }  // namespace tessera::program

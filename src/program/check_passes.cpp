@@ -22,9 +22,9 @@ namespace {
 
 // How far one micro-batch has come in one chunk, and by which instructions.
 struct Progress {
-  int forward = 0;    // blocks forwarded, up to
-  int input = 0;      // the backward pass's input half, down to
-  int weight = 0;     // its weight half, down to
+  int forward = 0;  // blocks forwarded, up to
+  int input = 0;    // the backward pass's input half, down to
+  int weight = 0;   // its weight half, down to
   int forward_end = -1;
   int input_end = -1;
   std::vector<int> activations = {};  // receives of what the first pass reads, from one peer or several
@@ -43,14 +43,17 @@ class PassCheck {
     // A bucket's exchanges wait for each other in their order.
     if (program_.delayed)
       for (std::size_t i = 0; i < program_.instructions.size(); ++i)
-        if (const Instruction& each = program_.instructions[i]; each.op == Op::reduce_gradients || each.op == Op::reduce_tied) exchanges_[each.bucket] = static_cast<int>(i);
+        if (const Instruction& each = program_.instructions[i]; each.op == Op::reduce_gradients || each.op == Op::reduce_tied)
+          exchanges_[each.bucket] = static_cast<int>(i);
     for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
       const int index = static_cast<int>(i);
       const Instruction& instruction = program_.instructions[i];
       for (const int dependency : instruction.after)
-        if (dependency < 0 || dependency >= index) refuse(program_, index, text("depends on instruction ", dependency, ", which does not come before it"));
+        if (dependency < 0 || dependency >= index)
+          refuse(program_, index, text("depends on instruction ", dependency, ", which does not come before it"));
       for (const int dependency : instruction.after_previous)
-        if (dependency < 0 || dependency >= static_cast<int>(program_.instructions.size())) refuse(program_, index, text("depends on instruction ", dependency, " of the step before, which does not exist"));
+        if (dependency < 0 || dependency >= static_cast<int>(program_.instructions.size()))
+          refuse(program_, index, text("depends on instruction ", dependency, " of the step before, which does not exist"));
       switch (instruction.op) {
         case Op::forward: forward(index, instruction); break;
         case Op::backward: backward(index, instruction, true, true); break;
@@ -75,7 +78,9 @@ class PassCheck {
 
  private:
   Progress& progress(int index, const Instruction& instruction, int chunk) {
-    if (chunk < 0) refuse(program_, index, text("works on blocks [", instruction.first_block, ", ", instruction.last_block, "), which are not the rank's"));
+    if (chunk < 0)
+      refuse(program_, index,
+             text("works on blocks [", instruction.first_block, ", ", instruction.last_block, "), which are not the rank's"));
     if (instruction.micro_batch < 0 || instruction.micro_batch >= program_.micro_batches)
       refuse(program_, index, text("works on micro-batch ", instruction.micro_batch, "; the step has ", program_.micro_batches));
     return progress_[chunk][instruction.micro_batch];
@@ -86,7 +91,8 @@ class PassCheck {
     const int chunk = program_.chunk_of(activation ? instruction.first_block : instruction.first_block - 1);
     Progress& now = progress(index, instruction, chunk);
     const Chunk& held = program_.chunks[chunk];
-    if (activation ? now.forward > held.first_block : now.input < held.last_block) refuse(program_, index, "comes after the pass that reads it");
+    if (activation ? now.forward > held.first_block : now.input < held.last_block)
+      refuse(program_, index, "comes after the pass that reads it");
     (activation ? now.activations : now.gradients).push_back(index);
   }
 
@@ -94,7 +100,9 @@ class PassCheck {
   void reads(int index, const Instruction& instruction, Op receive, int block) {
     const Progress& now = progress_[program_.chunk_of(receive == Op::receive_activation ? block : block - 1)][instruction.micro_batch];
     const std::vector<int>& receives = receive == Op::receive_activation ? now.activations : now.gradients;
-    const auto waits = [&](int source) { return std::find(instruction.after.begin(), instruction.after.end(), source) != instruction.after.end(); };
+    const auto waits = [&](int source) {
+      return std::find(instruction.after.begin(), instruction.after.end(), source) != instruction.after.end();
+    };
     if (!receives.empty() && std::all_of(receives.begin(), receives.end(), waits)) return;
     const bool forward = receive == Op::receive_activation;
     if (const int chunk = program_.chunk_of(forward ? block - 1 : block); chunk >= 0 && receives.empty()) {
@@ -108,7 +116,8 @@ class PassCheck {
     const int chunk = program_.chunk_of(instruction.first_block);
     Progress& now = progress(index, instruction, chunk);
     const Chunk& held = program_.chunks[chunk];
-    if (instruction.first_block != now.forward) refuse(program_, index, text("starts at block ", instruction.first_block, "; expected ", now.forward));
+    if (instruction.first_block != now.forward)
+      refuse(program_, index, text("starts at block ", instruction.first_block, "; expected ", now.forward));
     if (instruction.last_block <= instruction.first_block || instruction.last_block > held.last_block)
       refuse(program_, index, text("ends at block ", instruction.last_block, "; expected at most ", held.last_block));
     if (program_.delayed) parameters(index, instruction);
@@ -154,8 +163,11 @@ class PassCheck {
   void finishes(int index, const Instruction& instruction) {
     if (!instruction.finishes_previous) refuse(program_, index, "finishes the step before, but is not marked so");
     if (instruction.op == Op::gather_parameters) {
-      const auto steps = [&](int before) { return program_.instructions[before].op == Op::optimizer_step && program_.instructions[before].bucket == instruction.bucket; };
-      if (std::none_of(instruction.after.begin(), instruction.after.end(), steps)) refuse(program_, index, "does not wait for the step of its bucket");
+      const auto steps = [&](int before) {
+        return program_.instructions[before].op == Op::optimizer_step && program_.instructions[before].bucket == instruction.bucket;
+      };
+      if (std::none_of(instruction.after.begin(), instruction.after.end(), steps))
+        refuse(program_, index, "does not wait for the step of its bucket");
       return;
     }
     const auto last = exchanges_.find(instruction.bucket);
@@ -184,7 +196,8 @@ class PassCheck {
         const Progress& now = progress_[c][m];
         const Chunk& held = program_.chunks[c];
         const bool backward = now.input == held.first_block && now.weight == held.first_block;
-        if (now.forward != held.last_block || (program_.training && !backward)) refuse(program_, last, text("micro-batch ", m, " does not pass all blocks"));
+        if (now.forward != held.last_block || (program_.training && !backward))
+          refuse(program_, last, text("micro-batch ", m, " does not pass all blocks"));
       }
     if (program_.training && stepped_.size() != program_.buckets.size()) refuse(program_, last, "does not step every bucket");
   }
@@ -193,8 +206,8 @@ class PassCheck {
   int block_count_;
   std::vector<std::vector<Progress>> progress_;  // by chunk, micro-batch
   std::set<int> stepped_;
-  std::map<int, int> exchanges_;                 // delayed: bucket -> the last instruction that exchanges it
-  std::set<int> ready_;                          // delayed: buckets whose parameters may be used
+  std::map<int, int> exchanges_;  // delayed: bucket -> the last instruction that exchanges it
+  std::set<int> ready_;           // delayed: buckets whose parameters may be used
 };
 
 }  // namespace
@@ -204,7 +217,8 @@ void check_passes(const std::vector<Program>& programs) {
   for (const Program& program : programs)
     for (const Chunk& chunk : program.chunks) block_count = std::max(block_count, chunk.last_block);
   for (const Program& program : programs) {
-    if (program.instructions.empty()) throw Error(ErrorCode::invalid_config, text("rank ", program.rank, " has nothing to do"), {{}, 0, 0, program.rank, {}});
+    if (program.instructions.empty())
+      throw Error(ErrorCode::invalid_config, text("rank ", program.rank, " has nothing to do"), {{}, 0, 0, program.rank, {}});
     PassCheck(program, block_count).run();
   }
 }

@@ -33,8 +33,15 @@ struct Seat {
 class Compiler {
  public:
   Compiler(const plan::Plan& plan, const std::vector<BlockInstance>& blocks, const Ties& ties, const Seat& seat, bool for_all)
-      : plan_(plan), blocks_(blocks), ties_(ties), pipeline_(plan::pipeline_of(plan)), place_(seat.place), index_(seat.index), for_all_(for_all),
-        stage_(plan.stages[seat.place]), samples_(plan.samples()) {
+      : plan_(plan),
+        blocks_(blocks),
+        ties_(ties),
+        pipeline_(plan::pipeline_of(plan)),
+        place_(seat.place),
+        index_(seat.index),
+        for_all_(for_all),
+        stage_(plan.stages[seat.place]),
+        samples_(plan.samples()) {
     const plan::Strategy& strategy = stage_.runs.front().strategy;
     program_.dp_index = index_ / (strategy.cp * strategy.tp);
     program_.dp_size = strategy.dp;
@@ -43,7 +50,8 @@ class Compiler {
     program_.rank = stage_.ranks[index_];
     program_.micro_batches = plan.micro_batches;
     share_samples();
-    for (int c = 0; c < pipeline_.chunks; ++c) program_.chunks.push_back(chunk_at(plan::stage_at(plan.schedule, place_, c, pipeline_.places)));
+    for (int c = 0; c < pipeline_.chunks; ++c)
+      program_.chunks.push_back(chunk_at(plan::stage_at(plan.schedule, place_, c, pipeline_.places)));
     const Chunk& first = program_.chunks.front();
     program_.stage = first.stage;
     program_.first_block = first.first_block;
@@ -71,7 +79,8 @@ class Compiler {
     // Replicas are counted in the first stage.
     samples_ = micro_batch * plan_.stages.front().runs.front().strategy.dp;
     share_samples();
-    std::vector<Slot> forwards = plan::order_of(plan_.schedule, place_, pipeline_.places, static_cast<int>(micro_batches), pipeline_.chunks);
+    std::vector<Slot> forwards =
+        plan::order_of(plan_.schedule, place_, pipeline_.places, static_cast<int>(micro_batches), pipeline_.chunks);
     std::erase_if(forwards, [](const Slot& slot) { return !slot.forward; });
     for (Slot& slot : forwards) slot.with_next = false;
     add_groups();
@@ -245,16 +254,15 @@ class Compiler {
   PassPlan pass_plan() const {
     PassPlan out;
     for (const Chunk& chunk : program_.chunks) {
-      out.neighbours.push_back({peers(chunk.stage, chunk.stage - 1, chunk.first_block), peers(chunk.stage, chunk.stage + 1, chunk.last_block)});
+      out.neighbours.push_back(
+          {peers(chunk.stage, chunk.stage - 1, chunk.first_block), peers(chunk.stage, chunk.stage + 1, chunk.last_block)});
       out.cuts.push_back(backward_cuts(chunk));
     }
     return out;
   }
 
   // The instruction after which the gradients of a block are complete.
-  int complete(int block) const {
-    return std::prev(passes_.completes[program_.chunk_of(block)].upper_bound(block))->second;
-  }
+  int complete(int block) const { return std::prev(passes_.completes[program_.chunk_of(block)].upper_bound(block))->second; }
 
   // Those after which all gradients of a bucket are: of its blocks, and of others here that share its parameters.
   std::vector<int> gradients_complete(const Bucket& bucket) const {
@@ -263,7 +271,8 @@ class Compiler {
       const Tie* const tie = ties_.of(blocks_[entry.block], blocks_[entry.block].spec->parameters[entry.parameter]);
       if (tie == nullptr) continue;
       for (const int block : tie->blocks)
-        if (holds(block) && (program_.chunk_of(block) != program_.chunk_of(entry.block) || block < entry.block)) out.push_back(complete(block));
+        if (holds(block) && (program_.chunk_of(block) != program_.chunk_of(entry.block) || block < entry.block))
+          out.push_back(complete(block));
     }
     return out;
   }
@@ -286,7 +295,9 @@ class Compiler {
     std::sort(ranks.begin(), ranks.end());
     ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
     const BucketEntry& entry = bucket.entries.front();
-    const std::int64_t count = !alike ? blocks_[entry.block].spec->parameters[entry.parameter].count() : same_padding ? bucket.count : entry.count;
+    const std::int64_t count = !alike         ? blocks_[entry.block].spec->parameters[entry.parameter].count()
+                               : same_padding ? bucket.count
+                                              : entry.count;
     const int group = add_group(text("tied.", tie.name, alike ? text(".", index_) : ""), std::move(ranks));
     return {Op::reduce_tied, -1, -1, -1, -1, index, group, count * Bytes(4), std::move(ready)};
   }
@@ -298,7 +309,18 @@ class Compiler {
       const Bucket& bucket = program_.buckets[index];
       if (const int lowest = lowest_block(bucket); lowest < first || lowest >= last) continue;
       const int step = steps_[index] = emit({Op::optimizer_step, -1, -1, -1, -1, index, -1, {}, {}, {}, true});
-      if (bucket.sharded) out.push_back(emit({Op::gather_parameters, -1, -1, -1, -1, index, bucket.group, bucket.count * model::element_size(plan_.precision), {step}, {}, true}));
+      if (bucket.sharded)
+        out.push_back(emit({Op::gather_parameters,
+                            -1,
+                            -1,
+                            -1,
+                            -1,
+                            index,
+                            bucket.group,
+                            bucket.count * model::element_size(plan_.precision),
+                            {step},
+                            {},
+                            true}));
     }
     return out;
   }
@@ -318,10 +340,12 @@ class Compiler {
       if (const auto tied = tied_.find(index); tied != tied_.end()) ready = {emit(tied_reduction(index, *tied->second, ready))};
       if (bucket.group >= 0) ready = {emit({Op::reduce_gradients, -1, -1, -1, -1, index, bucket.group, bucket.count * element, ready})};
       // Computing of the step before is over anyway.
-      if (program_.delayed && !is_compute(program_.instructions[ready.front()].op)) program_.instructions[steps_.at(index)].after_previous = ready;
+      if (program_.delayed && !is_compute(program_.instructions[ready.front()].op))
+        program_.instructions[steps_.at(index)].after_previous = ready;
       reduced.insert(reduced.end(), ready.begin(), ready.end());
     }
-    const int norm = emit({Op::reduce_norm, -1, -1, -1, -1, -1, world_group_, Bytes(kScalarBytes), program_.delayed ? std::vector<int>{passes_.last_forward} : reduced});
+    const int norm = emit({Op::reduce_norm, -1, -1, -1, -1, -1, world_group_, Bytes(kScalarBytes),
+                           program_.delayed ? std::vector<int>{passes_.last_forward} : reduced});
     if (program_.delayed) return;
     for (std::size_t b = 0; b < program_.buckets.size(); ++b) {
       const Bucket& bucket = program_.buckets[b];
@@ -337,16 +361,16 @@ class Compiler {
   const Ties& ties_;
   plan::Pipeline pipeline_;
   int place_;
-  int index_;                          // within the ranks of its stages
-  bool for_all_;                       // the program stands for those of all of them
-  const plan::Stage& stage_;           // of the first chunk
-  std::int64_t samples_;               // of a micro-batch, over a whole stage
+  int index_;                 // within the ranks of its stages
+  bool for_all_;              // the program stands for those of all of them
+  const plan::Stage& stage_;  // of the first chunk
+  std::int64_t samples_;      // of a micro-batch, over a whole stage
   Program program_;
   PassResult passes_;
-  std::map<int, int> data_groups_;     // by tensor-parallel degree
+  std::map<int, int> data_groups_;  // by tensor-parallel degree
   int world_group_ = -1;
-  std::map<int, const Tie*> tied_;     // bucket -> the parameter in it that other ranks share
-  std::map<int, int> steps_;           // delayed: bucket -> the instruction that steps it
+  std::map<int, const Tie*> tied_;  // bucket -> the parameter in it that other ranks share
+  std::map<int, int> steps_;        // delayed: bucket -> the instruction that steps it
 };
 
 std::vector<Seat> seats_of(const plan::Plan& plan) {
@@ -358,7 +382,8 @@ std::vector<Seat> seats_of(const plan::Plan& plan) {
 
 // The programs of `ranks`, made by `build` from each rank's compiler.
 template <typename Build>
-std::vector<Program> for_ranks(const plan::Plan& plan, const model::ModelSpec& model, const std::vector<int>& ranks, bool for_all, const Build& build) {
+std::vector<Program> for_ranks(const plan::Plan& plan, const model::ModelSpec& model, const std::vector<int>& ranks, bool for_all,
+                               const Build& build) {
   const std::vector<BlockInstance> blocks = model.blocks();
   const Ties ties(blocks);
   const std::vector<Seat> seats = seats_of(plan);
@@ -392,7 +417,8 @@ std::vector<Program> compile_evaluation(const plan::Plan& plan, const model::Mod
                                         std::int64_t micro_batch) {
   plan::Plan even = plan;
   for (plan::Stage& stage : even.stages) stage.shares.clear();
-  return for_ranks(even, model, all_ranks(plan), false, [&](Compiler& compiler) { return compiler.evaluation(micro_batches, micro_batch); });
+  return for_ranks(even, model, all_ranks(plan), false,
+                   [&](Compiler& compiler) { return compiler.evaluation(micro_batches, micro_batch); });
 }
 
 }  // namespace tessera::program

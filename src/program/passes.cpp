@@ -12,8 +12,7 @@ using plan::Slot;
 
 class Writer {
  public:
-  Writer(const PassPlan& plan, Program& program)
-      : plan_(plan), program_(program), complete_(program.chunks.size(), 0) {
+  Writer(const PassPlan& plan, Program& program) : plan_(plan), program_(program), complete_(program.chunks.size(), 0) {
     result_.completes.resize(program.chunks.size());
   }
 
@@ -40,8 +39,12 @@ class Writer {
   const Chunk& chunk(const Slot& slot) const { return program_.chunks[slot.chunk]; }
   const Neighbours& neighbours(const Slot& slot) const { return plan_.neighbours[slot.chunk]; }
   // Whom the pass reads from and writes to.
-  const std::vector<Peer>& sources(const Slot& slot) const { return slot.part == Backward::weight ? none_ : slot.forward ? neighbours(slot).before : neighbours(slot).behind; }
-  const std::vector<Peer>& targets(const Slot& slot) const { return slot.part == Backward::weight ? none_ : slot.forward ? neighbours(slot).behind : neighbours(slot).before; }
+  const std::vector<Peer>& sources(const Slot& slot) const {
+    return slot.part == Backward::weight ? none_ : slot.forward ? neighbours(slot).before : neighbours(slot).behind;
+  }
+  const std::vector<Peer>& targets(const Slot& slot) const {
+    return slot.part == Backward::weight ? none_ : slot.forward ? neighbours(slot).behind : neighbours(slot).before;
+  }
 
   void alone(const Slot& slot) {
     const std::vector<int> needs = receive(slot);
@@ -78,7 +81,8 @@ class Writer {
 
   int compute(const Slot& slot, std::vector<int> needs) {
     // Without backward passes nothing else keeps a stage from running ahead of the next one, with all that it sends.
-    if (slot.forward && !program_.training && sends_.size() >= 2) needs.insert(needs.end(), sends_[sends_.size() - 2].begin(), sends_[sends_.size() - 2].end());
+    if (slot.forward && !program_.training && sends_.size() >= 2)
+      needs.insert(needs.end(), sends_[sends_.size() - 2].begin(), sends_[sends_.size() - 2].end());
     const int last = slot.forward ? forward(slot, needs) : backward(slot, needs);
     for (const Peer& peer : sources(slot))
       if (peer.rank != program_.rank) readers_[{peer.rank, slot.forward ? Op::receive_activation : Op::receive_gradient}].push_back(last);
@@ -131,7 +135,15 @@ class Writer {
     std::vector<int> sent;
     for (const auto& [peer, bytes] : targets(slot))
       if (peer != program_.rank)
-        sent.push_back(emit({slot.forward ? Op::send_activation : Op::send_gradient, slot.micro_batch, block, chunk(slot).last_block, peer, -1, -1, bytes, {after}}));
+        sent.push_back(emit({slot.forward ? Op::send_activation : Op::send_gradient,
+                             slot.micro_batch,
+                             block,
+                             chunk(slot).last_block,
+                             peer,
+                             -1,
+                             -1,
+                             bytes,
+                             {after}}));
     if (slot.forward && !sent.empty()) sends_.push_back(std::move(sent));
   }
 
@@ -140,15 +152,17 @@ class Writer {
   Program& program_;
   PassResult result_;
   std::map<Key, int> forwards_;
-  std::map<Key, int> inputs_;                          // instructions that complete the gradient of a chunk's inputs
+  std::map<Key, int> inputs_;                               // instructions that complete the gradient of a chunk's inputs
   std::map<std::pair<int, Op>, std::vector<int>> readers_;  // by peer and kind: the passes that have read what came from there
-  std::vector<std::vector<int>> sends_;                // of activations, by pass in order
-  std::set<int> opened_;                               // chunks that have passed forward
-  std::vector<std::int64_t> complete_;                 // by chunk: micro-batches whose weight gradients are in
+  std::vector<std::vector<int>> sends_;                     // of activations, by pass in order
+  std::set<int> opened_;                                    // chunks that have passed forward
+  std::vector<std::int64_t> complete_;                      // by chunk: micro-batches whose weight gradients are in
 };
 
 }  // namespace
 
-PassResult add_passes(const std::vector<plan::Slot>& order, const PassPlan& plan, Program& program) { return Writer(plan, program).write(order); }
+PassResult add_passes(const std::vector<plan::Slot>& order, const PassPlan& plan, Program& program) {
+  return Writer(plan, program).write(order);
+}
 
 }  // namespace tessera::program

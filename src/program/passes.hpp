@@ -19,11 +19,11 @@ struct Neighbours {
 };
 
 struct PassPlan {
-  std::vector<Neighbours> neighbours;               // by chunk
-  std::vector<std::vector<int>> cuts;               // by chunk: where the last micro-batch's backward pass is cut, downwards
+  std::vector<Neighbours> neighbours;  // by chunk
+  std::vector<std::vector<int>> cuts;  // by chunk: where the last micro-batch's backward pass is cut, downwards
   // Appends what the first forward pass through blocks [first, last) needs before, and returns what it waits for.
   std::function<std::vector<int>(int first, int last)> before_first_use = {};
-  bool cut_first_use = false;                       // that pass is cut at the same blocks
+  bool cut_first_use = false;  // that pass is cut at the same blocks
 };
 
 struct PassResult {

@@ -48,7 +48,8 @@ std::vector<Program> unrolled(std::vector<Program> programs, int steps) {
 
 std::string to_text(const Program& program) {
   std::string out = text("rank ", program.rank, ": ");
-  for (const Chunk& chunk : program.chunks) out += text("stage ", chunk.stage, ", blocks [", chunk.first_block, ", ", chunk.last_block, "), ");
+  for (const Chunk& chunk : program.chunks)
+    out += text("stage ", chunk.stage, ", blocks [", chunk.first_block, ", ", chunk.last_block, "), ");
   out += text("dp ", program.dp_index, "/", program.dp_size, ", tp ", program.tp_index, "/", program.tp_size, "\n");
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];

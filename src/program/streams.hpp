@@ -12,9 +12,9 @@ namespace tessera::program {
 // Instructions of one program that run in order: its computing, its messages to or from one peer of one kind, its
 // collectives of one group.
 struct Stream {
-  int program = 0;                 // index into the programs
-  int meeting = -1;                // index into Streams::meetings; -1 for computing
-  bool sends = false;              // of messages
+  int program = 0;     // index into the programs
+  int meeting = -1;    // index into Streams::meetings; -1 for computing
+  bool sends = false;  // of messages
   std::vector<int> instructions;
 };
 
@@ -22,7 +22,7 @@ struct Stream {
 struct Meeting {
   enum class Kind { message, collective, alone } kind = Kind::alone;
   std::vector<int> streams;
-  int expected = 1;                // programs that must come; fewer streams mean that one never does
+  int expected = 1;  // programs that must come; fewer streams mean that one never does
 };
 
 struct Streams {

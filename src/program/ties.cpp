@@ -7,11 +7,13 @@ namespace tessera::program {
 Ties::Ties(const std::vector<model::BlockInstance>& blocks) {
   for (const auto& block : blocks)
     for (const auto& parameter : block.spec->parameters)
-      if (!parameter.tied_to.empty()) ties_.try_emplace(parameter.tied_to, Tie{parameter.tied_to, {-1}}).first->second.blocks.push_back(block.index);
+      if (!parameter.tied_to.empty())
+        ties_.try_emplace(parameter.tied_to, Tie{parameter.tied_to, {-1}}).first->second.blocks.push_back(block.index);
   if (ties_.empty()) return;
   for (const auto& block : blocks)
     for (const auto& parameter : block.spec->parameters)
-      if (const auto tie = ties_.find(block.parameter_name(parameter)); tie != ties_.end() && parameter.tied_to.empty()) tie->second.blocks.front() = block.index;
+      if (const auto tie = ties_.find(block.parameter_name(parameter)); tie != ties_.end() && parameter.tied_to.empty())
+        tie->second.blocks.front() = block.index;
   for (const auto& [name, tie] : ties_)
     if (tie.blocks.front() < 0) throw Error(ErrorCode::internal, "no block owns the tied parameter " + name);
 }

@@ -31,7 +31,7 @@ struct Task {
   std::optional<Transfer> then;  // computing: the exchange that follows
   int together = -1;             // of an exchange
   bool computing = false;
-  bool collective = false;       // it and the computation of its ranks slow each other down
+  bool collective = false;  // it and the computation of its ranks slow each other down
   double slowed = 1;
 };
 
@@ -68,7 +68,9 @@ class Engine {
     for (std::size_t p = 0; p < programs_.size(); ++p)
       for (std::size_t i = 0; i < done_[p].size(); ++i)
         if (!done_[p][i])
-          throw Error(ErrorCode::internal, text("the programs wait for each other: instruction ", i, " (", program::name_of(programs_[p].instructions[i].op), ") never starts"),
+          throw Error(ErrorCode::internal,
+                      text("the programs wait for each other: instruction ", i, " (", program::name_of(programs_[p].instructions[i].op),
+                           ") never starts"),
                       {{}, 0, 0, programs_[p].rank, {}});
     return finish();
   }
@@ -108,7 +110,8 @@ class Engine {
     if (meeting < 0) return start_compute(stream);
     const Meeting& of = streams_.meetings[meeting];
     if (static_cast<int>(of.streams.size()) < of.expected) return;
-    if (of.streams.size() == 1 || std::all_of(of.streams.begin(), of.streams.end(), [&](int other) { return ready(other); })) start_transfer(of);
+    if (of.streams.size() == 1 || std::all_of(of.streams.begin(), of.streams.end(), [&](int other) { return ready(other); }))
+      start_transfer(of);
   }
 
   void start_transfer(const Meeting& meeting) {
@@ -251,7 +254,9 @@ class Engine {
     const int chunk = programs_[p].chunk_of(instruction.first_block);
     if (instruction.first_block != programs_[p].chunks[chunk].first_block) return;
     const program::ActivationBytes& bytes = budgets_[p].chunks[chunk];
-    held_[p] -= instruction.op == Op::backward ? bytes.saved : instruction.op == Op::backward_input ? bytes.saved - bytes.saved_for_weight : bytes.saved_for_weight;
+    held_[p] -= instruction.op == Op::backward         ? bytes.saved
+                : instruction.op == Op::backward_input ? bytes.saved - bytes.saved_for_weight
+                                                       : bytes.saved_for_weight;
     if (instruction.op != Op::backward_input) --in_flight_[p];
     remember(p);
   }
@@ -276,21 +281,21 @@ class Engine {
   program::Streams streams_;
   double now_ = 0;
   std::vector<Task> tasks_;
-  std::vector<std::size_t> head_;              // by stream
-  std::vector<bool> running_;                  // by stream: its head
-  std::vector<std::vector<bool>> done_;        // by program, instruction
-  std::vector<int> collectives_;               // by program: under way
-  std::vector<double> slows_;                  // by program: how many times longer computing takes beside them
-  std::vector<bool> computing_;                // by program
+  std::vector<std::size_t> head_;        // by stream
+  std::vector<bool> running_;            // by stream: its head
+  std::vector<std::vector<bool>> done_;  // by program, instruction
+  std::vector<int> collectives_;         // by program: under way
+  std::vector<double> slows_;            // by program: how many times longer computing takes beside them
+  std::vector<bool> computing_;          // by program
   std::int64_t event_ = 0;
-  std::vector<std::int64_t> exchanging_;       // by program: the last event before which it communicated and did not compute
-  std::vector<int> users_;                     // by resource
-  std::map<std::pair<int, int>, int> members_; // of a shared exchange, by resource and number
+  std::vector<std::int64_t> exchanging_;        // by program: the last event before which it communicated and did not compute
+  std::vector<int> users_;                      // by resource
+  std::map<std::pair<int, int>, int> members_;  // of a shared exchange, by resource and number
   std::vector<int> dirty_;
   std::vector<bool> dirty_flag_;
-  std::vector<double> first_pass_;             // by program; -1 before it
-  std::vector<Bytes> held_;                    // by program: activations
-  std::vector<int> in_flight_;                 // by program: micro-batches times chunks
+  std::vector<double> first_pass_;  // by program; -1 before it
+  std::vector<Bytes> held_;         // by program: activations
+  std::vector<int> in_flight_;      // by program: micro-batches times chunks
   std::vector<program::MemoryBudget> budgets_;
   Result result_;
 };

@@ -104,7 +104,8 @@ Fold fold_by_place(const plan::Plan& plan) {
   }
   std::sort(fold.ranks.begin(), fold.ranks.end());
   for (const int place : place_of)
-    fold.program_of.push_back(static_cast<int>(std::lower_bound(fold.ranks.begin(), fold.ranks.end(), plan.stages[place].ranks.front()) - fold.ranks.begin()));
+    fold.program_of.push_back(
+        static_cast<int>(std::lower_bound(fold.ranks.begin(), fold.ranks.end(), plan.stages[place].ranks.front()) - fold.ranks.begin()));
   fold.node_kind = node_kinds(plan, place_of);
   fold.folded = true;
   return fold;

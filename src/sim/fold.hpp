@@ -10,9 +10,9 @@ namespace tessera::sim {
 
 // One rank of every place in the pipeline that stands for all of its stage, or every rank for itself.
 struct Fold {
-  std::vector<int> ranks;        // that are simulated, ascending
-  std::vector<int> program_of;   // by rank: index into `ranks`
-  std::vector<int> node_kind;    // by rank: nodes on which equal numbers of ranks of each place stand have one kind; unfolded, each its own
+  std::vector<int> ranks;       // that are simulated, ascending
+  std::vector<int> program_of;  // by rank: index into `ranks`
+  std::vector<int> node_kind;   // by rank: nodes on which equal numbers of ranks of each place stand have one kind; unfolded, each its own
   bool folded = false;
 };
 

@@ -8,10 +8,12 @@ using program::Instruction;
 using program::Op;
 using program::Program;
 
-LoadedCosts::LoadedCosts(const std::vector<Program>& programs, const plan::Plan& plan, plan::Loads& loads) : programs_(programs), plan_(plan), loads_(loads) {
+LoadedCosts::LoadedCosts(const std::vector<Program>& programs, const plan::Plan& plan, plan::Loads& loads)
+    : programs_(programs), plan_(plan), loads_(loads) {
   for (const plan::Stage& stage : plan.stages) {
     devices_.push_back(loads.devices_of(plan, stage));
-    for (const plan::StrategyRun& run : stage.runs) strategies_.insert(strategies_.end(), static_cast<std::size_t>(run.last - run.first), &run.strategy);
+    for (const plan::StrategyRun& run : stage.runs)
+      strategies_.insert(strategies_.end(), static_cast<std::size_t>(run.last - run.first), &run.strategy);
   }
 }
 
@@ -20,7 +22,8 @@ const plan::BlockLoad& LoadedCosts::load_of(const Program& program, int block) {
 }
 
 Compute LoadedCosts::compute(int index, const Instruction& instruction) {
-  const auto [found, fresh] = computed_.try_emplace({index, instruction.op, instruction.first_block, instruction.last_block, instruction.bucket});
+  const auto [found, fresh] =
+      computed_.try_emplace({index, instruction.op, instruction.first_block, instruction.last_block, instruction.bucket});
   const Program& program = programs_[index];
   if (fresh) found->second = instruction.op == Op::optimizer_step ? step(program, instruction.bucket) : pass(program, instruction);
   return found->second;
@@ -42,7 +45,8 @@ Compute LoadedCosts::pass(const Program& program, const Instruction& instruction
     if ((forward || input) && b > 0 && program.chunk_of(b - 1) >= 0)
       out.exchange.seconds += loads_.resplit(loads_.repeat_of()[b], devices, *strategies_[b - 1], *strategies_[b], plan_.samples());
   }
-  if (forward && instruction.first_block == program.chunks[program.chunk_of(instruction.first_block)].first_block) out.seconds += loads_.micro_batch_host(devices);
+  if (forward && instruction.first_block == program.chunks[program.chunk_of(instruction.first_block)].first_block)
+    out.seconds += loads_.micro_batch_host(devices);
   return out;
 }
 
@@ -50,7 +54,8 @@ Compute LoadedCosts::step(const Program& program, int bucket) {
   // A block whose parameters stand in several buckets is stepped with the first of them, and what a step costs once likewise.
   const auto first_with = [&](int block) {
     const auto holds = [&](const program::Bucket& candidate) {
-      return std::any_of(candidate.entries.begin(), candidate.entries.end(), [&](const program::BucketEntry& entry) { return entry.block == block; });
+      return std::any_of(candidate.entries.begin(), candidate.entries.end(),
+                         [&](const program::BucketEntry& entry) { return entry.block == block; });
     };
     return static_cast<int>(std::find_if(program.buckets.begin(), program.buckets.end(), holds) - program.buckets.begin());
   };
@@ -76,8 +81,8 @@ Transfer LoadedCosts::message(int index, const Instruction& send) {
     const bool activation = send.op == Op::send_activation;
     const int from = program.chunks[program.chunk_of(activation ? send.first_block - 1 : send.first_block)].stage;
     const int to = activation ? from + 1 : from - 1;
-    found->second = loads_.message(loads_.input_bytes(loads_.repeat_of()[send.first_block], plan_.samples()), devices_[from], plan_.stages[from].width(), devices_[to],
-                                   plan_.stages[to].width());
+    found->second = loads_.message(loads_.input_bytes(loads_.repeat_of()[send.first_block], plan_.samples()), devices_[from],
+                                   plan_.stages[from].width(), devices_[to], plan_.stages[to].width());
   }
   Transfer out;
   out.seconds = found->second;
@@ -99,7 +104,8 @@ program::MemoryBudget LoadedCosts::memory(int index) {
       workspace = std::max(workspace, load.workspace);
       saved += load.saved;
     }
-    buffers = std::max(buffers, loads_.samples_per_rank(devices, plan_.stages[chunk.stage].width(), plan_.samples()) * plan::boundary_buffers(loads_, plan_, chunk.stage));
+    buffers = std::max(buffers, loads_.samples_per_rank(devices, plan_.stages[chunk.stage].width(), plan_.samples()) *
+                                    plan::boundary_buffers(loads_, plan_, chunk.stage));
     // Blocks keep all that they saved until the weight half has run.
     const Bytes whole(static_cast<std::int64_t>(saved));
     out.chunks.push_back({whole, whole});

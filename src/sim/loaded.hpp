@@ -12,8 +12,8 @@ namespace tessera::sim {
 
 // A pass takes what its blocks do, with the exchanges in them and the cuts between them; an optimizer step also takes what is
 // waited for of its blocks' gradients and parameters: what computing does not hide of these comes behind the computing, as its exchange. So
-// collectives take no time of their own: how much of them computing hides is in the calibrations, not left to the clock. All messages of one micro-batch between two stages take as long as all of them
-// together, and share no links: that they leave at once is in their price.
+// collectives take no time of their own: how much of them computing hides is in the calibrations, not left to the clock. All messages of
+// one micro-batch between two stages take as long as all of them together, and share no links: that they leave at once is in their price.
 //
 // The arguments must outlive it.
 class LoadedCosts final : public Costs {
@@ -34,8 +34,8 @@ class LoadedCosts final : public Costs {
   const std::vector<program::Program>& programs_;
   const plan::Plan& plan_;
   plan::Loads& loads_;
-  std::vector<int> devices_;                                               // by stage
-  std::vector<const plan::Strategy*> strategies_;                         // by block
+  std::vector<int> devices_;                                                 // by stage
+  std::vector<const plan::Strategy*> strategies_;                            // by block
   std::map<std::tuple<int, program::Op, int, int, int>, Compute> computed_;  // program, kind, blocks, bucket
   std::map<std::tuple<int, program::Op, int>, double> messages_;             // program, kind, block
 };

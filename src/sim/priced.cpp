@@ -11,12 +11,14 @@ using program::Program;
 PricedCosts::PricedCosts(const std::vector<Program>& programs, const Fold& fold, const plan::Plan& plan, plan::Prices& prices)
     : programs_(programs), fold_(fold), plan_(plan), prices_(prices), places_(plan::places_of(plan, prices.cluster())) {}
 
-int PricedCosts::number_of(const Resource& resource) { return numbers_.try_emplace(resource, static_cast<int>(numbers_.size())).first->second; }
+int PricedCosts::number_of(const Resource& resource) {
+  return numbers_.try_emplace(resource, static_cast<int>(numbers_.size())).first->second;
+}
 
 std::vector<PricedCosts::Physical> PricedCosts::of_collective(const Group& ranks) const {
   const plan::RankPlace& first = plan_.ranks[ranks.front()];
-  const bool one_node =
-      std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return plan_.ranks[rank].group == first.group && plan_.ranks[rank].node == first.node; });
+  const bool one_node = std::all_of(
+      ranks.begin(), ranks.end(), [&](int rank) { return plan_.ranks[rank].group == first.group && plan_.ranks[rank].node == first.node; });
   std::vector<Physical> out;
   for (const int rank : ranks) {
     const plan::RankPlace& place = plan_.ranks[rank];
@@ -26,7 +28,8 @@ std::vector<PricedCosts::Physical> PricedCosts::of_collective(const Group& ranks
       out.push_back({Resource::Kind::bus, place.group, place.node, -1, true});
       continue;
     }
-    for (const bool outward : {true, false}) out.push_back({shared ? Resource::Kind::adapter : Resource::Kind::port, place.group, place.node, shared ? -1 : rank, outward});
+    for (const bool outward : {true, false})
+      out.push_back({shared ? Resource::Kind::adapter : Resource::Kind::port, place.group, place.node, shared ? -1 : rank, outward});
   }
   std::sort(out.begin(), out.end());
   out.erase(std::unique(out.begin(), out.end()), out.end());
@@ -60,7 +63,8 @@ std::vector<Use> PricedCosts::uses(const std::vector<Group>& groups, const Physi
   for (const int rank : groups.front()) kind_of_node[{plan_.ranks[rank].group, plan_.ranks[rank].node}] = fold_.node_kind[rank];
   std::map<int, int> loads;
   for (const Physical& resource : own) {
-    const int number = number_of({resource.kind, kind_of_node.at({resource.group, resource.node}), resource.rank < 0 ? -1 : fold_.program_of[resource.rank], resource.outward});
+    const int number = number_of({resource.kind, kind_of_node.at({resource.group, resource.node}),
+                                  resource.rank < 0 ? -1 : fold_.program_of[resource.rank], resource.outward});
     loads[number] = std::max(loads[number], users.at(resource));
   }
   std::vector<Use> out;
@@ -88,7 +92,8 @@ std::vector<PricedCosts::Group> PricedCosts::peers(int program, int group, Op op
 }
 
 Compute PricedCosts::compute(int program, const Instruction& instruction) {
-  const auto [found, fresh] = computed_.try_emplace({program, instruction.op, instruction.first_block, instruction.last_block, instruction.bucket});
+  const auto [found, fresh] =
+      computed_.try_emplace({program, instruction.op, instruction.first_block, instruction.last_block, instruction.bucket});
   if (fresh) found->second = price(program, instruction);
   return found->second;
 }
@@ -110,13 +115,13 @@ Compute PricedCosts::price(int index, const Instruction& instruction) {
     const model::Recompute recompute = chunk.recompute[b - chunk.first_block] ? model::Recompute::full : model::Recompute::none;
     const int repeat = prices_.segments(b, b + 1, model::Recompute::none).front().repeat;
     const plan::BlockPrice& price = prices_.block(repeat, {program.micro_batch, program.tp_size, plan_.precision, recompute}, place);
-    out.seconds += forward ? price.forward : share * (price.backward - price.recompute) + (instruction.op == Op::backward_weight ? 0 : price.recompute);
+    out.seconds += forward ? price.forward
+                           : share * (price.backward - price.recompute) + (instruction.op == Op::backward_weight ? 0 : price.recompute);
     const int reductions = instruction.op == Op::backward_weight ? 0 : forward ? price.forward_all_reduces : price.backward_all_reduces;
     if (program.tensor_group < 0 || reductions == 0) continue;
     const auto& members = program.groups[program.tensor_group].ranks;
-    out.exchange.seconds +=
-        reductions * prices_.collective("all_reduce", price.cost.all_reduce_size.value, program.tp_size, plan::link_among(plan_, prices_.cluster(), members),
-                                         profile::Pace::in_turn);
+    out.exchange.seconds += reductions * prices_.collective("all_reduce", price.cost.all_reduce_size.value, program.tp_size,
+                                                            plan::link_among(plan_, prices_.cluster(), members), profile::Pace::in_turn);
   }
   if (out.exchange.seconds > 0) {
     out.exchange.uses = uses(peers(index, program.tensor_group, instruction.op), [&](const Group& group) { return of_collective(group); });
@@ -128,7 +133,8 @@ Compute PricedCosts::price(int index, const Instruction& instruction) {
 Transfer PricedCosts::message(int index, const Instruction& send) {
   const Program& program = programs_[index];
   Transfer out;
-  out.seconds = prices_.collective("send", send.bytes.value, 2, plan::link_among(plan_, prices_.cluster(), {program.rank, send.peer}), profile::Pace::in_turn);
+  out.seconds = prices_.collective("send", send.bytes.value, 2, plan::link_among(plan_, prices_.cluster(), {program.rank, send.peer}),
+                                   profile::Pace::in_turn);
   const auto [found, fresh] = message_uses_.try_emplace({index, send.peer, send.op});
   if (fresh) {
     std::vector<Group> groups = {{program.rank, send.peer}};
@@ -151,7 +157,8 @@ Transfer PricedCosts::collective(int index, const Instruction& instruction) {
   Transfer out;
   if (members.size() < 2) return out;
   const auto [found, fresh] = collective_uses_.try_emplace({index, instruction.group, instruction.op});
-  if (fresh) found->second = uses(peers(index, instruction.group, instruction.op), [&](const Group& group) { return of_collective(group); });
+  if (fresh)
+    found->second = uses(peers(index, instruction.group, instruction.op), [&](const Group& group) { return of_collective(group); });
   out.uses = found->second;
   const bool sharded = instruction.bucket >= 0 && program.buckets[instruction.bucket].sharded;
   const char* operation = instruction.op == Op::gather_parameters             ? "all_gather"

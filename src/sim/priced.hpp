@@ -15,9 +15,9 @@ namespace tessera::sim {
 // device's port in one direction.
 struct Resource {
   enum class Kind { bus, adapter, port } kind = Kind::bus;
-  int node = 0;        // or kind of node, when ranks are folded
-  int rank = -1;       // ports: the rank or the program that stands for it
-  bool outward = true; // adapters and ports
+  int node = 0;         // or kind of node, when ranks are folded
+  int rank = -1;        // ports: the rank or the program that stands for it
+  bool outward = true;  // adapters and ports
   auto operator<=>(const Resource&) const = default;
 };
 
@@ -58,8 +58,8 @@ class PricedCosts final : public Costs {
   std::vector<plan::Place> places_;
   std::map<Resource, int> numbers_;
   std::map<std::tuple<int, program::Op, int, int, int>, Compute> computed_;
-  std::map<std::tuple<int, int, program::Op>, std::vector<Use>> message_uses_;    // program, peer, kind
-  std::map<std::tuple<int, int, program::Op>, std::vector<Use>> collective_uses_; // program, group, kind
+  std::map<std::tuple<int, int, program::Op>, std::vector<Use>> message_uses_;     // program, peer, kind
+  std::map<std::tuple<int, int, program::Op>, std::vector<Use>> collective_uses_;  // program, group, kind
 };
 
 }  // namespace tessera::sim

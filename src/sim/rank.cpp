@@ -10,8 +10,8 @@ constexpr double kClose = 1.05;
 
 }  // namespace
 
-Seconds rank_by_simulation(plan::SearchResult& result, const model::ModelSpec& model, const model::TrainSpec& train, const cluster::ClusterSpec& cluster,
-                           const profile::Profile& profile) {
+Seconds rank_by_simulation(plan::SearchResult& result, const model::ModelSpec& model, const model::TrainSpec& train,
+                           const cluster::ClusterSpec& cluster, const profile::Profile& profile) {
   const auto step_of = [&](const plan::Plan& plan) { return simulate(plan, model, train, cluster, profile).result.step; };
   Seconds shortest = step_of(result.best);
   // The clock finds more to wait for than the closed form, seldom less: what is predicted to take longer has no chance.
@@ -30,7 +30,8 @@ Seconds rank_by_simulation(plan::SearchResult& result, const model::ModelSpec& m
   std::swap(result.best, faster->plan);
   std::swap(result.best_family, faster->family);
   // Runners-up are of other families.
-  const auto from_close = std::find_if(result.close.begin(), result.close.end(), [&](const plan::Candidate& candidate) { return &candidate == faster; });
+  const auto from_close =
+      std::find_if(result.close.begin(), result.close.end(), [&](const plan::Candidate& candidate) { return &candidate == faster; });
   if (from_close != result.close.end()) {
     std::erase_if(result.runners_up, [&](const plan::Candidate& candidate) { return candidate.family == result.best_family; });
     if (from_close->family != result.best_family) result.runners_up.push_back(std::move(*from_close));

@@ -8,7 +8,7 @@ namespace tessera::sim {
 
 // Simulates the best plan, the runners-up and SearchResult::close, as far as the cost model gives them a chance; the one with the
 // shortest simulated step becomes the best (`best_family` with it), the one that it replaces a runner-up. Returns that step.
-Seconds rank_by_simulation(plan::SearchResult& result, const model::ModelSpec& model, const model::TrainSpec& train, const cluster::ClusterSpec& cluster,
-                           const profile::Profile& profile);
+Seconds rank_by_simulation(plan::SearchResult& result, const model::ModelSpec& model, const model::TrainSpec& train,
+                           const cluster::ClusterSpec& cluster, const profile::Profile& profile);
 
 }  // namespace tessera::sim

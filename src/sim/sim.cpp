@@ -32,7 +32,8 @@ void add_shares(Result& result, const std::vector<program::Program>& programs, c
   }
   for (const Span& span : result.spans) {
     const auto& instruction = programs[by_rank[span.rank]].instructions[span.instruction];
-    if (program::is_compute(instruction.op) && instruction.op != program::Op::optimizer_step) passing[by_rank[span.rank]] += span.end.value - span.begin.value;
+    if (program::is_compute(instruction.op) && instruction.op != program::Op::optimizer_step)
+      passing[by_rank[span.rank]] += span.end.value - span.begin.value;
   }
   double longest = 0;
   for (std::size_t r = 0; r < result.ranks.size(); ++r) {
@@ -105,8 +106,8 @@ void check_priced(const plan::Plan& plan) {
 
 }  // namespace
 
-Result run(const std::vector<program::Program>& programs, const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
-           const cluster::ClusterSpec& cluster, const profile::Profile& profile) {
+Result run(const std::vector<program::Program>& programs, const plan::Plan& plan, const model::ModelSpec& model,
+           const model::TrainSpec& train, const cluster::ClusterSpec& cluster, const profile::Profile& profile) {
   const Fold fold = no_fold(plan);
   if (plan::Loads::supports(cluster, plan.precision)) {
     plan::Loads loads(model, cluster, plan.precision);
@@ -121,13 +122,14 @@ Result run(const std::vector<program::Program>& programs, const plan::Plan& plan
 
 Result run(const std::vector<program::Program>& programs, const StageTimes& times) {
   GivenCosts costs(programs, times);
-  Result result = run_programs(programs, [](int rank) { return rank; }, costs);
+  Result result = run_programs(
+      programs, [](int rank) { return rank; }, costs);
   add_shares(result, programs, identity(programs.size()));
   return result;
 }
 
-Simulation simulate(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train, const cluster::ClusterSpec& cluster,
-                    const profile::Profile& profile) {
+Simulation simulate(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
+                    const cluster::ClusterSpec& cluster, const profile::Profile& profile) {
   const bool loaded = plan::Loads::supports(cluster, plan.precision);
   if (!loaded) check_priced(plan);
   const Fold fold = loaded ? fold_by_place(plan) : fold_of(plan, cluster);
@@ -143,7 +145,8 @@ Simulation simulate(const plan::Plan& plan, const model::ModelSpec& model, const
       const auto limit = [&](int rank) { return plan::memory_limit(cluster.groups[plan.ranks[rank].group].device); };
       for (const int rank : ranks)
         if (plan.ranks[rank].group != plan.ranks[ranks.front()].group)
-          out.result.ranks[rank].peak_memory = Bytes(static_cast<std::int64_t>(static_cast<double>(out.result.ranks[rank].peak_memory.value) * (limit(rank) / limit(ranks.front()))));
+          out.result.ranks[rank].peak_memory = Bytes(static_cast<std::int64_t>(
+              static_cast<double>(out.result.ranks[rank].peak_memory.value) * (limit(rank) / limit(ranks.front()))));
     }
   } else {
     plan::Prices prices(model, train, cluster, profile);

@@ -23,10 +23,10 @@ struct Span {
 };
 
 struct RankResult {
-  Seconds busy;                  // computing
-  Seconds exposed;               // communicating and not computing
-  Seconds idle;                  // neither: waiting for other ranks. The three add up to the step
-  Seconds passes;                // from the begin of its first forward to the end of its last backward pass
+  Seconds busy;     // computing
+  Seconds exposed;  // communicating and not computing
+  Seconds idle;     // neither: waiting for other ranks. The three add up to the step
+  Seconds passes;   // from the begin of its first forward to the end of its last backward pass
   Bytes peak_memory;
 };
 
@@ -40,12 +40,12 @@ struct MemoryPoint {
 struct Result {
   Seconds step;
   std::vector<RankResult> ranks;
-  std::vector<Span> spans;       // by begin time
+  std::vector<Span> spans;          // by begin time
   std::vector<MemoryPoint> memory;  // by time
   // Shares of all ranks' time; they add up to 1.
-  double utilization = 0;        // computing
-  double exposed = 0;            // exposed communication
-  double bubble = 0;             // idle
+  double utilization = 0;  // computing
+  double exposed = 0;      // exposed communication
+  double bubble = 0;       // idle
   // Idle share of the rank that takes longest over its passes, from its first to its last: what papers on schedules call the
   // bubble rate (Qi et al. 2023), for ranks that start and end one after the other lose nothing in a chain of steps.
   double pipeline_bubble = 0;
@@ -60,23 +60,23 @@ Result run(const std::vector<program::Program>& programs, const plan::Plan& plan
 
 // Times given directly, the same for every stage, to study schedules with.
 struct StageTimes {
-  Seconds forward;               // of one micro-batch through one stage
+  Seconds forward;  // of one micro-batch through one stage
   Seconds backward_input;
-  Seconds backward_weight;       // a whole backward pass takes both halves
-  Seconds message;               // to another rank
+  Seconds backward_weight;  // a whole backward pass takes both halves
+  Seconds message;          // to another rank
 };
 // Collectives and optimizer steps take no time; memory is counted in stages of one byte.
 Result run(const std::vector<program::Program>& programs, const StageTimes& times);
 
-// A plan from beginning to end: compiles, checks and runs its programs. Where the replicas and the tensor-parallel peers of every stage do the same on equal devices
-// and links, one rank of each stage is simulated for all of them: `programs`, `spans` and `memory` are then those of these
-// ranks, `result.ranks` is of all. So thousands of ranks take as long as a few. `plan` must have passed plan::check.
+// A plan from beginning to end: compiles, checks and runs its programs. Where the replicas and the tensor-parallel peers of every stage do
+// the same on equal devices and links, one rank of each stage is simulated for all of them: `programs`, `spans` and `memory` are then those
+// of these ranks, `result.ranks` is of all. So thousands of ranks take as long as a few. `plan` must have passed plan::check.
 struct Simulation {
   std::vector<program::Program> programs;
   Result result;
 };
-Simulation simulate(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train, const cluster::ClusterSpec& cluster,
-                    const profile::Profile& profile);
+Simulation simulate(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
+                    const cluster::ClusterSpec& cluster, const profile::Profile& profile);
 
 // Chrome / Perfetto trace of the spans and the memory: a process per rank, a row per stream.
 std::string to_chrome_trace(const Result& result, const std::vector<program::Program>& programs);

@@ -24,7 +24,8 @@ int row_of(const Instruction& instruction) {
 }
 
 std::string row_name(const program::Program& program, int row) {
-  static const char* const names[kFirstGroupRow] = {"compute", "receive activation", "send activation", "receive gradient", "send gradient"};
+  static const char* const names[kFirstGroupRow] = {"compute", "receive activation", "send activation", "receive gradient",
+                                                    "send gradient"};
   if (row < kFirstGroupRow) return names[row];
   const int group = row - kFirstGroupRow - 1;
   return group < 0 ? "alone" : program.groups[group].name;
@@ -60,16 +61,26 @@ std::string to_chrome_trace(const Result& result, const std::vector<program::Pro
     const Instruction& instruction = program_of.at(span.rank)->instructions[span.instruction];
     std::string name = program::name_of(instruction.op);
     if (instruction.micro_batch >= 0) name += text(' ', instruction.micro_batch);
-    if (const int chunk = program_of.at(span.rank)->chunk_of(instruction.first_block); chunk > 0 && program::is_compute(instruction.op)) name += text(" of chunk ", chunk);
+    if (const int chunk = program_of.at(span.rank)->chunk_of(instruction.first_block); chunk > 0 && program::is_compute(instruction.op))
+      name += text(" of chunk ", chunk);
     Json args = {{"instruction", span.instruction}};
     if (instruction.first_block >= 0) args["blocks"] = text('[', instruction.first_block, ", ", instruction.last_block, ')');
     if (instruction.bucket >= 0) args["bucket"] = instruction.bucket;
     if (instruction.bytes.value > 0) args["bytes"] = instruction.bytes.value;
-    add({{"ph", "X"}, {"name", name}, {"pid", span.rank}, {"tid", row_of(instruction)}, {"ts", span.begin.value * kMicroseconds},
-         {"dur", (span.end - span.begin).value * kMicroseconds}, {"args", args}});
+    add({{"ph", "X"},
+         {"name", name},
+         {"pid", span.rank},
+         {"tid", row_of(instruction)},
+         {"ts", span.begin.value * kMicroseconds},
+         {"dur", (span.end - span.begin).value * kMicroseconds},
+         {"args", args}});
   }
   for (const MemoryPoint& point : result.memory)
-    add({{"ph", "C"}, {"name", "memory"}, {"pid", point.rank}, {"ts", point.time.value * kMicroseconds}, {"args", {{"bytes", point.bytes.value}}}});
+    add({{"ph", "C"},
+         {"name", "memory"},
+         {"pid", point.rank},
+         {"ts", point.time.value * kMicroseconds},
+         {"args", {{"bytes", point.bytes.value}}}});
   return out + "\n]}\n";
 }
 

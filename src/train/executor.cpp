@@ -24,11 +24,14 @@ std::uint32_t tag_of(const Instruction& instruction, std::size_t tensor) {
   return static_cast<std::uint32_t>(tensor * 2 + (gradient ? 1 : 0));
 }
 
-comm::DataType type_of(model::Precision precision) { return precision == model::Precision::f32 ? comm::DataType::f32 : comm::DataType::bf16; }
+comm::DataType type_of(model::Precision precision) {
+  return precision == model::Precision::f32 ? comm::DataType::f32 : comm::DataType::bf16;
+}
 
 }  // namespace
 
-Executor::Executor(program::Program program, const model::ModelSpec& model, model::Precision precision, Store& store, comm::Communicator& comm)
+Executor::Executor(program::Program program, const model::ModelSpec& model, model::Precision precision, Store& store,
+                   comm::Communicator& comm)
     : program_(std::move(program)), model_(model), precision_(precision), instances_(model_.blocks()), store_(store), world_(comm.world()) {
   for (const auto& group : program_.groups)
     groups_.push_back(comm.group(group.ranks, group.name + (program_.training ? "" : ".evaluation")));
@@ -227,8 +230,10 @@ void Executor::start_ready() {
   std::set<std::pair<int, Op>> blocked;  // a channel whose earlier communication has not started
   std::erase_if(pending_, [&](int index) {
     const Instruction& instruction = program_.instructions[index];
-    const std::pair<int, Op> channel = instruction.group >= 0 ? std::pair(-1 - instruction.group, Op::forward) : std::pair(instruction.peer, instruction.op);
-    const bool ready = !blocked.contains(channel) && std::all_of(instruction.after.begin(), instruction.after.end(), [&](int d) { return done(d); });
+    const std::pair<int, Op> channel =
+        instruction.group >= 0 ? std::pair(-1 - instruction.group, Op::forward) : std::pair(instruction.peer, instruction.op);
+    const bool ready =
+        !blocked.contains(channel) && std::all_of(instruction.after.begin(), instruction.after.end(), [&](int d) { return done(d); });
     if (!ready) {
       blocked.insert(channel);
       return false;
@@ -324,7 +329,8 @@ comm::Handle Executor::communicate(int index) {
   switch (instruction.op) {
     case Op::reduce_tied: return peers.all_reduce(state.grads.data_ptr(), state.grads.numel(), comm::DataType::f32);
     case Op::reduce_gradients:
-      if (!program_.buckets[instruction.bucket].sharded) return peers.all_reduce(state.grads.data_ptr(), state.grads.numel(), comm::DataType::f32);
+      if (!program_.buckets[instruction.bucket].sharded)
+        return peers.all_reduce(state.grads.data_ptr(), state.grads.numel(), comm::DataType::f32);
       return peers.reduce_scatter(state.grads.data_ptr(), state.grads.data_ptr<float>() + state.shard_begin, shard, comm::DataType::f32);
     case Op::gather_parameters: {
       auto* values = static_cast<std::byte*>(state.values.data_ptr());

@@ -18,7 +18,7 @@ struct Scalars {
   double squared_norm = 0;  // of the gradient; 0 in evaluation
   double loss = 0;          // summed over tokens
   double tokens = 0;
-  double stop = 0;          // how many ranks were asked to stop
+  double stop = 0;  // how many ranks were asked to stop
 };
 
 // When an instruction ran, in seconds from the step's start.
@@ -85,19 +85,19 @@ class Executor {
   comm::Group world_;
 
   // Of the step under way.
-  std::map<Key, nn::Tensors> activations_;            // the inputs of a block
-  std::map<Key, nn::Tensors> gradients_;              // of the inputs of a block
+  std::map<Key, nn::Tensors> activations_;  // the inputs of a block
+  std::map<Key, nn::Tensors> gradients_;    // of the inputs of a block
   std::map<Key, nn::Saved> saved_;
   std::vector<bool> started_;
-  std::vector<bool> executed_;                        // compute instructions
-  std::vector<std::vector<comm::Handle>> handles_;    // communication instructions
-  std::vector<nn::Tensors> buffers_;                  // kept until their communication is complete
-  std::vector<int> pending_;                          // communication not yet started, in order
+  std::vector<bool> executed_;                      // compute instructions
+  std::vector<std::vector<comm::Handle>> handles_;  // communication instructions
+  std::vector<nn::Tensors> buffers_;                // kept until their communication is complete
+  std::vector<int> pending_;                        // communication not yet started, in order
   std::vector<double> scalars_;
-  std::vector<double> begins_;                        // of communication, seconds since the step began
+  std::vector<double> begins_;  // of communication, seconds since the step began
   std::vector<InstructionSpan> spans_;
   double step_start_ = 0;
-  std::vector<std::vector<comm::Handle>> previous_;   // of the run before
+  std::vector<std::vector<comm::Handle>> previous_;  // of the run before
   bool unfinished_ = false;
   double wish_to_stop_ = 0;
 };

@@ -70,8 +70,8 @@ struct Predictor::Impl {
 Predictor::Predictor(const model::ModelSpec& model, const std::filesystem::path& checkpoint) : impl_(std::make_unique<Impl>(model)) {
   const checkpoint::Reader reader(checkpoint);
   if (reader.state().model_fingerprint != model.fingerprint())
-    throw Error(ErrorCode::invalid_config, "the checkpoint is of another model", {checkpoint.string(), 0, 0, -1, {}}, "model " + model.fingerprint(),
-                "use the train.yaml that lies in the run's folder");
+    throw Error(ErrorCode::invalid_config, "the checkpoint is of another model", {checkpoint.string(), 0, 0, -1, {}},
+                "model " + model.fingerprint(), "use the train.yaml that lies in the run's folder");
   impl_->store.load(reader, false);
 }
 Predictor::~Predictor() = default;

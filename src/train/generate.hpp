@@ -14,9 +14,9 @@
 namespace tessera::train {
 
 struct Sampling {
-  double temperature = 1.0;    // 0: always the most likely token
-  std::int64_t top_k = 0;      // 0: all
-  double top_p = 1.0;          // the smallest set of tokens with at least this probability
+  double temperature = 1.0;  // 0: always the most likely token
+  std::int64_t top_k = 0;    // 0: all
+  double top_p = 1.0;        // the smallest set of tokens with at least this probability
   std::uint64_t seed = 1;
 };
 

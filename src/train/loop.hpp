@@ -19,15 +19,15 @@ class LoopObserver {
 };
 
 struct LoopOptions {
-  std::filesystem::path checkpoints;          // the folder that they go to
-  std::int64_t stop_after = 0;                // make at most this many steps now; 0: up to the job's
-  bool keep = true;                           // save and evaluate; false: only the steps
-  const std::atomic<bool>* stop = nullptr;    // set when this process was asked to stop
+  std::filesystem::path checkpoints;        // the folder that they go to
+  std::int64_t stop_after = 0;              // make at most this many steps now; 0: up to the job's
+  bool keep = true;                         // save and evaluate; false: only the steps
+  const std::atomic<bool>* stop = nullptr;  // set when this process was asked to stop
 };
 
 struct LoopOutcome {
-  bool stopped = false;                       // before the job's last step, because some rank was asked to
-  std::optional<EvaluationReport> evaluation; // the last one
+  bool stopped = false;                        // before the job's last step, because some rank was asked to
+  std::optional<EvaluationReport> evaluation;  // the last one
 };
 
 // From the trainer's next step to the job's last. A failing save (disk full) is reported as a warning and tried again at

@@ -93,7 +93,8 @@ struct BoundBlock {
       const std::int64_t count = spec.count() / (spec.split_dim >= 0 ? tensor_size : 1);
       at::Tensor value = values.narrow(0, offset, count).view(shape);
       nn::initialize(spec, instance.parameter_name(spec), 1, placement, value);
-      parameters.push_back({&spec, instance.parameter_name(spec), compute.narrow(0, offset, count).view(shape), grads.narrow(0, offset, count).view(shape)});
+      parameters.push_back(
+          {&spec, instance.parameter_name(spec), compute.narrow(0, offset, count).view(shape), grads.narrow(0, offset, count).view(shape)});
       offset += count;
     }
     if (precision != model::Precision::f32) compute.copy_(values);
@@ -101,8 +102,8 @@ struct BoundBlock {
   }
 };
 
-profile::BlockSample measure_block(const Meter& meter, const model::BlockInstance& instance, const profile::BlockSample& shape, std::int64_t seq,
-                                   std::int64_t vocab) {
+profile::BlockSample measure_block(const Meter& meter, const model::BlockInstance& instance, const profile::BlockSample& shape,
+                                   std::int64_t seq, std::int64_t vocab) {
   BoundBlock bound(instance, shape.tensor_parallel, shape.precision);
   const nn::Batch batch = random_batch(shape.micro_batch, seq, vocab);
   nn::Pass pass;
@@ -173,7 +174,8 @@ std::vector<int> group_sizes(int ranks) {
   return out;
 }
 
-void measure_blocks(const model::JobSpec& job, const Meter& meter, const MeasureOptions& options, int all, int workers, profile::Profile& profile) {
+void measure_blocks(const model::JobSpec& job, const Meter& meter, const MeasureOptions& options, int all, int workers,
+                    profile::Profile& profile) {
   std::vector<model::BlockInstance> kinds;
   std::set<std::string> seen;
   const auto blocks = job.model.blocks();
@@ -226,7 +228,8 @@ void measure_optimizer(const model::JobSpec& job, const Meter& meter, int thread
     }) / steps);
   const profile::Measured all = meter.slowest(median_of(samples));
   const auto each = static_cast<double>(count);
-  profile.optimizers.push_back({adamw ? "adamw" : "sgd", threads, workers, job.train.precision, {all.median / each, all.low / each, all.high / each}});
+  profile.optimizers.push_back(
+      {adamw ? "adamw" : "sgd", threads, workers, job.train.precision, {all.median / each, all.low / each, all.high / each}});
 }
 
 // A block's passes, to compute with beside communication.
@@ -297,14 +300,16 @@ class Exchange {
 void fit(profile::CommSample& sample) {
   const profile::CommPoint& small = sample.points.front();
   const profile::CommPoint& large = sample.points.back();
-  const double bandwidth = static_cast<double>((large.size - small.size).value) / std::max(1e-9, large.seconds.median - small.seconds.median);
+  const double bandwidth =
+      static_cast<double>((large.size - small.size).value) / std::max(1e-9, large.seconds.median - small.seconds.median);
   sample.bandwidth = BytesPerSecond(bandwidth);
   sample.latency = Seconds(std::max(1e-7, small.seconds.median - static_cast<double>(small.size.value) / bandwidth));
 }
 
 // What a message adds where it goes to a rank that waits for it, computes and answers, as in a pipeline. `unit`: about the seconds
 // of one turn of computing.
-profile::CommPoint message_in_turn(const Meter& meter, comm::Communicator& comm, Work& work, double unit, Exchange& exchange, const profile::CommPoint& alone) {
+profile::CommPoint message_in_turn(const Meter& meter, comm::Communicator& comm, Work& work, double unit, Exchange& exchange,
+                                   const profile::CommPoint& alone) {
   const int turns = std::clamp(meter.repeats(unit + alone.seconds.median), 4, 32);
   std::vector<double> samples;
   for (int i = -1; i < kRepeats; ++i) {
@@ -323,7 +328,8 @@ profile::CommPoint message_in_turn(const Meter& meter, comm::Communicator& comm,
 }
 
 // What each exchange adds to a layer that is cut over `group`, by micro-batch.
-std::vector<profile::CommPoint> all_reduces_in_turn(const model::JobSpec& job, const Meter& meter, const comm::Group& group, int size, const model::BlockInstance& layer) {
+std::vector<profile::CommPoint> all_reduces_in_turn(const model::JobSpec& job, const Meter& meter, const comm::Group& group, int size,
+                                                    const model::BlockInstance& layer) {
   std::vector<profile::CommPoint> out;
   for (std::int64_t micro_batch = 1; micro_batch <= job.train.global_batch; micro_batch *= 2) {
     const model::BlockCost cost = model::cost_of(*layer.spec, {micro_batch, size, job.train.precision, model::Recompute::none});
@@ -375,7 +381,8 @@ void measure_overlap(const Meter& meter, Work& work, double unit, Exchange& exch
 constexpr std::size_t kLeastActivations = 128 << 10;
 constexpr std::size_t kMostActivations = 1 << 20;
 
-void measure_communication(const model::JobSpec& job, const Meter& meter, comm::Communicator& comm, const std::string& link, profile::Profile& profile) {
+void measure_communication(const model::JobSpec& job, const Meter& meter, comm::Communicator& comm, const std::string& link,
+                           profile::Profile& profile) {
   const auto blocks = job.model.blocks();
   const auto layer = std::find_if(blocks.begin(), blocks.end(), [](const model::BlockInstance& block) {
     return !block.spec->inputs.empty() && block.spec->outputs.front().name != "loss";
@@ -402,7 +409,8 @@ void measure_communication(const model::JobSpec& job, const Meter& meter, comm::
         if (operation == std::string("send") && bytes >= kLeastActivations && bytes <= kMostActivations)
           sample.in_turn.push_back(message_in_turn(meter, comm, work, unit, exchange, sample.points.back()));
       }
-      if (operation == std::string("all_reduce") && divides(job.model, size)) sample.in_turn = all_reduces_in_turn(job, meter, exchange.group(), size, instance);
+      if (operation == std::string("all_reduce") && divides(job.model, size))
+        sample.in_turn = all_reduces_in_turn(job, meter, exchange.group(), size, instance);
       fit(sample);
       measure_overlap(meter, work, unit, exchange, sample);
       profile.overlap_slowdown = std::max(profile.overlap_slowdown, sample.slows.median);

@@ -8,11 +8,12 @@
 namespace tessera::train {
 
 struct MeasureOptions {
-  int threads = 1;                // of this worker
-  std::string link = "shm";       // the name that collective times are filed under
-  int per_host = 0;               // workers on each host; 0: all are on one
-  Seconds budget = Seconds(6);    // for blocks, roughly; small micro-batches come first and large ones are left out when it is spent
-  Seconds sample = Seconds(0.02); // that one sample lasts at least; many periods of a control group where workers are held to a share of a core
+  int threads = 1;              // of this worker
+  std::string link = "shm";     // the name that collective times are filed under
+  int per_host = 0;             // workers on each host; 0: all are on one
+  Seconds budget = Seconds(6);  // for blocks, roughly; small micro-batches come first and large ones are left out when it is spent
+  Seconds sample =
+      Seconds(0.02);  // that one sample lasts at least; many periods of a control group where workers are held to a share of a core
 };
 
 // All workers of the communicator call it together and compute at the same time, as they will in training; every number is

@@ -15,7 +15,8 @@ std::uint32_t sample(std::vector<float> logits, const Sampling& sampling, std::u
   std::vector<std::uint32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0u);
   // Ties are broken by the token's number, so that the result does not depend on the sort.
-  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
+  std::sort(order.begin(), order.end(),
+            [&](std::uint32_t a, std::uint32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
   if (sampling.top_k > 0) order.resize(std::min<std::size_t>(order.size(), static_cast<std::size_t>(sampling.top_k)));
   std::vector<double> weights;
   double total = 0;

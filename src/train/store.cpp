@@ -18,7 +18,8 @@ struct Store::Segment {
   std::int64_t end;
 };
 
-Store::Store(const model::ModelSpec& model, const program::Program& program, model::Precision precision, const model::OptimizerSpec& optimizer)
+Store::Store(const model::ModelSpec& model, const program::Program& program, model::Precision precision,
+             const model::OptimizerSpec& optimizer)
     : model_(model), program_(program), precision_(precision), instances_(model_.blocks()) {
   const auto f32 = at::TensorOptions().dtype(at::kFloat);
   for (const Bucket& bucket : program_.buckets) {
@@ -47,7 +48,9 @@ Store::Store(const model::ModelSpec& model, const program::Program& program, mod
   bind_blocks();
 }
 
-const model::ParameterSpec& Store::spec_of(const BucketEntry& entry) const { return instances_[entry.block].spec->parameters[entry.parameter]; }
+const model::ParameterSpec& Store::spec_of(const BucketEntry& entry) const {
+  return instances_[entry.block].spec->parameters[entry.parameter];
+}
 
 std::string Store::name_of(const BucketEntry& entry) const {
   const auto& spec = spec_of(entry);
@@ -80,7 +83,8 @@ void Store::initialize(std::uint64_t seed) {
   const nn::BlockPlacement placement{program_.tp_index, program_.tp_size};
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     BucketState& state = buckets_[b];
-    at::Tensor whole = precision_ == model::Precision::f32 ? state.values : at::zeros({program_.buckets[b].count}, at::TensorOptions().dtype(at::kFloat));
+    at::Tensor whole =
+        precision_ == model::Precision::f32 ? state.values : at::zeros({program_.buckets[b].count}, at::TensorOptions().dtype(at::kFloat));
     for (const BucketEntry& entry : program_.buckets[b].entries) {
       at::Tensor value = whole.narrow(0, entry.offset, entry.count).view(nn::shard_shape(spec_of(entry), placement));
       nn::initialize(spec_of(entry), name_of(entry), seed, placement, value);
@@ -139,7 +143,8 @@ void Store::step(int bucket, const model::OptimizerSpec& optimizer, double lr, d
     at::Tensor first = state.exp_avg.defined() ? state.exp_avg.narrow(0, offset, count) : at::Tensor();
     if (optimizer.kind == model::OptimizerKind::adamw) {
       at::Tensor second = state.exp_avg_sq.narrow(0, offset, count);
-      nn::adamw_step(master, grad, first, second, compute, {lr, optimizer.beta1, optimizer.beta2, optimizer.epsilon, decay, step, grad_scale});
+      nn::adamw_step(master, grad, first, second, compute,
+                     {lr, optimizer.beta1, optimizer.beta2, optimizer.epsilon, decay, step, grad_scale});
     } else {
       nn::sgd_step(master, grad, first, compute, {lr, optimizer.momentum, decay, step == 1, grad_scale});
     }
@@ -195,7 +200,8 @@ void Store::load(const checkpoint::Reader& reader, bool with_optimizer) {
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     BucketState& state = buckets_[b];
     // The values of computation need every element, the optimizer state only this rank's shard.
-    at::Tensor whole = precision_ == model::Precision::f32 ? state.values : at::zeros({program_.buckets[b].count}, at::TensorOptions().dtype(at::kFloat));
+    at::Tensor whole =
+        precision_ == model::Precision::f32 ? state.values : at::zeros({program_.buckets[b].count}, at::TensorOptions().dtype(at::kFloat));
     for (const BucketEntry& entry : program_.buckets[b].entries) {
       Piece target = piece({static_cast<int>(b), entry, entry.offset, entry.offset + entry.count}, "", whole, 0);
       reader.read_piece(target);

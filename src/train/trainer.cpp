@@ -26,7 +26,11 @@ struct Trainer::Impl {
   std::optional<double> finished_norm;  // squared, of a step that finish() has made
 
   Impl(const model::JobSpec& job, const plan::Plan& plan, const data::Dataset& dataset, comm::Communicator& comm)
-      : job(job), plan(plan), dataset(dataset), comm(comm), seq(job.model.dim("seq")),
+      : job(job),
+        plan(plan),
+        dataset(dataset),
+        comm(comm),
+        seq(job.model.dim("seq")),
         program(program::compile(plan, job.model).at(comm.rank())),
         store(job.model, program, plan.precision, job.train.optimizer),
         executor(program, job.model, plan.precision, store, comm) {}
@@ -38,7 +42,8 @@ struct Trainer::Impl {
   }
 
   // Rows of one micro-batch; `read` fills row i.
-  nn::Batch batch(std::int64_t rows, const std::function<bool(std::int64_t row, std::span<std::int32_t>, std::span<std::int32_t>)>& read) const {
+  nn::Batch batch(std::int64_t rows,
+                  const std::function<bool(std::int64_t row, std::span<std::int32_t>, std::span<std::int32_t>)>& read) const {
     nn::Batch batch{at::empty({rows, seq}, at::kLong), at::empty({rows, seq}, at::kLong)};
     std::vector<std::int32_t> tokens(seq);
     std::vector<std::int32_t> targets(seq);
@@ -62,8 +67,10 @@ Trainer::~Trainer() { impl_->executor.settle(); }
 namespace {
 
 [[noreturn]] void refuse_infinite(std::int64_t step) {
-  throw Error(ErrorCode::corrupt, text("the gradient of step ", step, " is not finite, and parameters were stepped with it before that was known"), {},
-              "finite gradients, where plans delay their exchange", "go on from the last checkpoint with --resume, under a plan without delayed_exchange: it leaves such steps out");
+  throw Error(ErrorCode::corrupt,
+              text("the gradient of step ", step, " is not finite, and parameters were stepped with it before that was known"), {},
+              "finite gradients, where plans delay their exchange",
+              "go on from the last checkpoint with --resume, under a plan without delayed_exchange: it leaves such steps out");
 }
 
 }  // namespace
@@ -104,8 +111,8 @@ void agree(comm::Communicator& comm, const std::function<void()>& work) {
   if (failed > 0) throw Error(ErrorCode::io, text("rank ", failed - 1, " could not write its part of the checkpoint"));
 }
 
-void write_checkpoint(FileSystem& files, const std::filesystem::path& folder, comm::Communicator& comm, const std::vector<checkpoint::Piece>& pieces,
-                      const checkpoint::State& state) {
+void write_checkpoint(FileSystem& files, const std::filesystem::path& folder, comm::Communicator& comm,
+                      const std::vector<checkpoint::Piece>& pieces, const checkpoint::State& state) {
   checkpoint::Writer writer(files, folder, state.step, comm.rank(), comm.world_size());
   agree(comm, [&] { writer.write(pieces); });
   agree(comm, [&] {
@@ -161,16 +168,18 @@ StepReport Trainer::step(bool wish_to_stop) {
   const bool delayed = self.plan.delayed_exchange;
   const bool first = !self.executor.unfinished();
   if (first) self.store.zero_grads();
-  const Scalars scalars = self.executor.run(batches, 1.0 / static_cast<double>(report.tokens), wish_to_stop, [&](int bucket, const Scalars& sums) {
-    if (delayed) return self.step_late(bucket, self.step - 1);
-    if (!std::isfinite(sums.squared_norm)) return;
-    const double norm = std::sqrt(sums.squared_norm);
-    const double scale = optimizer.clip > 0 ? std::min(1.0, optimizer.clip / (norm + 1e-6)) : 1.0;
-    self.store.step(bucket, optimizer, report.lr, scale, self.step + 1);
-  });
+  const Scalars scalars =
+      self.executor.run(batches, 1.0 / static_cast<double>(report.tokens), wish_to_stop, [&](int bucket, const Scalars& sums) {
+        if (delayed) return self.step_late(bucket, self.step - 1);
+        if (!std::isfinite(sums.squared_norm)) return;
+        const double norm = std::sqrt(sums.squared_norm);
+        const double scale = optimizer.clip > 0 ? std::min(1.0, optimizer.clip / (norm + 1e-6)) : 1.0;
+        self.store.step(bucket, optimizer, report.lr, scale, self.step + 1);
+      });
   report.loss = scalars.loss / scalars.tokens;
   if (delayed && !std::isfinite(scalars.squared_norm)) refuse_infinite(self.step - 1);
-  report.grad_norm = std::sqrt(delayed && first ? self.finished_norm.value_or(std::numeric_limits<double>::quiet_NaN()) : scalars.squared_norm);
+  report.grad_norm =
+      std::sqrt(delayed && first ? self.finished_norm.value_or(std::numeric_limits<double>::quiet_NaN()) : scalars.squared_norm);
   report.skipped = !std::isfinite(scalars.squared_norm);
   report.stop = scalars.stop > 0;
   report.peak_memory = peak_resident();
@@ -220,8 +229,12 @@ std::string Trainer::chrome_trace() const {
     std::string name = program::name_of(instruction.op);
     if (instruction.micro_batch >= 0) name += text(" m", instruction.micro_batch);
     if (instruction.bucket >= 0) name += text(" bucket ", instruction.bucket);
-    events.push_back({{"name", name}, {"ph", "X"}, {"pid", program.rank}, {"tid", program::is_compute(instruction.op) ? "compute" : "communication"},
-                      {"ts", span.begin * 1e6}, {"dur", (span.end - span.begin) * 1e6}});
+    events.push_back({{"name", name},
+                      {"ph", "X"},
+                      {"pid", program.rank},
+                      {"tid", program::is_compute(instruction.op) ? "compute" : "communication"},
+                      {"ts", span.begin * 1e6},
+                      {"dur", (span.end - span.begin) * 1e6}});
   }
   return nlohmann::json{{"traceEvents", events}, {"displayTimeUnit", "ms"}}.dump();
 }

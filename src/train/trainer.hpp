@@ -17,19 +17,19 @@ namespace tessera::train {
 
 // One step, equal on all ranks except for memory.
 struct StepReport {
-  std::int64_t step = 0;       // 0-based, of the step just made
-  double loss = 0;             // mean over the global batch's tokens, in nats
-  std::int64_t tokens = 0;     // of this step
+  std::int64_t step = 0;    // 0-based, of the step just made
+  double loss = 0;          // mean over the global batch's tokens, in nats
+  std::int64_t tokens = 0;  // of this step
   Seconds seconds;
-  double grad_norm = 0;        // before clipping; with a delayed exchange that of the step before, NaN in the first of a run
+  double grad_norm = 0;  // before clipping; with a delayed exchange that of the step before, NaN in the first of a run
   double lr = 0;
-  bool skipped = false;        // the gradient was not finite: no parameter was changed, on any rank
-  bool stop = false;           // some rank was asked to stop
-  Bytes peak_memory;           // of this process since its start
+  bool skipped = false;  // the gradient was not finite: no parameter was changed, on any rank
+  bool stop = false;     // some rank was asked to stop
+  Bytes peak_memory;     // of this process since its start
 };
 
 struct EvaluationReport {
-  double loss = 0;             // mean per token, in nats
+  double loss = 0;  // mean per token, in nats
   std::int64_t tokens = 0;
 };
 
@@ -41,7 +41,7 @@ class Trainer {
   // Waits for what is under way in its buffers: after an error, abort the communicator first.
   ~Trainer();
 
-  void initialize();                                   // weights from the seed, step 0
+  void initialize();  // weights from the seed, step 0
   // Weights and, with `whole`, optimizer state and step. Throws corrupt or invalid_config (another model).
   void load(const std::filesystem::path& checkpoint, bool whole = true);
   // A complete checkpoint under `folder`, of the steps made so far; all ranks return when it is committed.

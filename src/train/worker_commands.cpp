@@ -92,9 +92,11 @@ struct LoadedRun {
   std::filesystem::path checkpoint;
 
   explicit LoadedRun(const std::string& name) {
-    folder = std::filesystem::exists(std::filesystem::path(name) / "train.yaml") ? std::filesystem::path(name) : std::filesystem::path("runs") / name;
+    folder = std::filesystem::exists(std::filesystem::path(name) / "train.yaml") ? std::filesystem::path(name)
+                                                                                 : std::filesystem::path("runs") / name;
     if (!std::filesystem::exists(folder / "train.yaml"))
-      throw Error(ErrorCode::not_found, "no run at " + folder.string(), {}, "a folder with a train.yaml and checkpoints", "tessera runs lists what there is");
+      throw Error(ErrorCode::not_found, "no run at " + folder.string(), {}, "a folder with a train.yaml and checkpoints",
+                  "tessera runs lists what there is");
     job = model::read_job(folder / "train.yaml");
     const auto newest = checkpoint::latest(folder / "checkpoints");
     if (!newest) throw Error(ErrorCode::not_found, "the run has no usable checkpoint", {(folder / "checkpoints").string(), 0, 0, -1, {}});
@@ -103,7 +105,8 @@ struct LoadedRun {
   std::filesystem::path tokenizer_file() const {
     for (const char* name : {"tokenizer.json", "tokenizer.model"})
       if (std::filesystem::exists(folder / name)) return folder / name;
-    throw Error(ErrorCode::not_found, "the run has no tokenizer", {folder.string(), 0, 0, -1, {}}, "tokenizer.json or tokenizer.model", "copy the tokenizer that the model was trained with there");
+    throw Error(ErrorCode::not_found, "the run has no tokenizer", {folder.string(), 0, 0, -1, {}}, "tokenizer.json or tokenizer.model",
+                "copy the tokenizer that the model was trained with there");
   }
 };
 
@@ -169,7 +172,8 @@ void add_eval(CLI::App& app) {
     plan.global_batch = 4;
     plan.ranks.push_back({});
     plan.stages.push_back({{0}, {{0, run.job.model.block_count(), {}}}});
-    const auto dataset = data::Dataset::open(run.job.data, run.job.model.dim("seq"), run.job.model.dim("vocab"), run.job.train.seed, data::default_cache_dir());
+    const auto dataset = data::Dataset::open(run.job.data, run.job.model.dim("seq"), run.job.model.dim("vocab"), run.job.train.seed,
+                                             data::default_cache_dir());
     const auto comm = comm::Communicator::connect({});
     model::JobSpec job = run.job;
     job.train.optimizer.kind = model::OptimizerKind::sgd;  // no optimizer state is needed
@@ -179,11 +183,11 @@ void add_eval(CLI::App& app) {
     const EvaluationReport report = trainer.evaluate(arguments->sequences);
     const double entropy = dataset->tokenizer() != nullptr ? dataset->unigram_entropy_of_validation() : 0;
     if (arguments->json)
-      std::printf("{\"loss\": %.9g, \"perplexity\": %.9g, \"tokens\": %lld, \"unigram_entropy\": %.9g, \"checkpoint\": \"%s\"}\n", report.loss, std::exp(report.loss),
-                  static_cast<long long>(report.tokens), entropy, run.checkpoint.filename().c_str());
+      std::printf("{\"loss\": %.9g, \"perplexity\": %.9g, \"tokens\": %lld, \"unigram_entropy\": %.9g, \"checkpoint\": \"%s\"}\n",
+                  report.loss, std::exp(report.loss), static_cast<long long>(report.tokens), entropy, run.checkpoint.filename().c_str());
     else
-      std::printf("%s, %s: loss %.4f nats a token, perplexity %.2f, over %lld tokens (unigram entropy %.4f)\n", run.folder.c_str(), run.checkpoint.filename().c_str(),
-                  report.loss, std::exp(report.loss), static_cast<long long>(report.tokens), entropy);
+      std::printf("%s, %s: loss %.4f nats a token, perplexity %.2f, over %lld tokens (unigram entropy %.4f)\n", run.folder.c_str(),
+                  run.checkpoint.filename().c_str(), report.loss, std::exp(report.loss), static_cast<long long>(report.tokens), entropy);
   });
 }
 
@@ -200,11 +204,13 @@ void add_logits(CLI::App& app) {
     const LoadedRun run(arguments->run);
     for (std::uint32_t token : arguments->tokens)
       if (token >= static_cast<std::uint64_t>(run.job.model.dim("vocab")))
-        throw Error(ErrorCode::invalid_config, text("token ", token, " is outside the vocabulary"), {}, text("ids below ", run.job.model.dim("vocab")));
+        throw Error(ErrorCode::invalid_config, text("token ", token, " is outside the vocabulary"), {},
+                    text("ids below ", run.job.model.dim("vocab")));
     Predictor predictor(run.job.model, run.checkpoint);
     const std::vector<float> logits = predictor.logits(arguments->tokens);
     const std::size_t vocab = logits.size() / arguments->tokens.size();
-    for (std::size_t i = 0; i < logits.size(); ++i) std::printf("%.9g%c", static_cast<double>(logits[i]), (i + 1) % vocab == 0 ? '\n' : ' ');
+    for (std::size_t i = 0; i < logits.size(); ++i)
+      std::printf("%.9g%c", static_cast<double>(logits[i]), (i + 1) % vocab == 0 ? '\n' : ' ');
   });
 }
 
@@ -255,7 +261,8 @@ std::unique_ptr<comm::Communicator> RankOptions::connect(const std::string& task
   const char* port = std::getenv("MASTER_PORT");
   if (rendezvous.empty() && address != nullptr && port != nullptr) options.rendezvous = text(address, ":", port);
   if (options.rendezvous.empty() && world > 1)
-    throw Error(ErrorCode::invalid_config, "no place to meet the other ranks was given", {}, "--rendezvous HOST:PORT, or MASTER_ADDR and MASTER_PORT");
+    throw Error(ErrorCode::invalid_config, "no place to meet the other ranks was given", {},
+                "--rendezvous HOST:PORT, or MASTER_ADDR and MASTER_PORT");
   return comm::Communicator::connect(options);
 }
 
@@ -263,7 +270,9 @@ std::unique_ptr<comm::Communicator> RankOptions::connect(const std::string& task
 std::filesystem::path checkpoint_of(const std::filesystem::path& path) {
   if (std::filesystem::exists(path / "manifest.json")) return path;
   const auto newest = checkpoint::latest(path / "checkpoints");
-  if (!newest) throw Error(ErrorCode::not_found, "no usable checkpoint", {path.string(), 0, 0, -1, {}}, "a run's folder or a checkpoint's", "tessera runs lists what there is");
+  if (!newest)
+    throw Error(ErrorCode::not_found, "no usable checkpoint", {path.string(), 0, 0, -1, {}}, "a run's folder or a checkpoint's",
+                "tessera runs lists what there is");
   return *newest;
 }
 

@@ -1,13 +1,13 @@
 // tessera-worker: one rank of a job, started by launchers and by the `tessera` command; the one place that joins the torch
 // rooms with the observing ones.
 
+#include <torch/version.h>
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <memory>
 #include <optional>
-#include <torch/version.h>
 
 #include "base/config.hpp"
 #include "base/log.hpp"
@@ -50,7 +50,11 @@ class RunObserver final : public train::LoopObserver {
  public:
   RunObserver(const TrainArguments& arguments, const model::JobSpec& job, const plan::Plan& plan, const cluster::ClusterSpec& cluster,
               const train::Trainer& trainer, double unigram_entropy)
-      : job_(job), trainer_(trainer), json_(arguments.json && !arguments.quiet), unigram_entropy_(unigram_entropy), writer_(arguments.run, trainer.next_step()),
+      : job_(job),
+        trainer_(trainer),
+        json_(arguments.json && !arguments.quiet),
+        unigram_entropy_(unigram_entropy),
+        writer_(arguments.run, trainer.next_step()),
         flops_per_sample_(model::training_flops_per_sample(job.model).value) {
     for (const plan::RankPlace& place : plan.ranks) {
       const cluster::Device& device = cluster.groups.at(static_cast<std::size_t>(place.group)).device;
@@ -145,8 +149,9 @@ void train_rank(const TrainArguments& arguments) {
   plan::check(plan, job, cluster);
   plan::check_trainable(plan);
   if (plan.world_size() != arguments.rank.world)
-    throw Error(ErrorCode::invalid_config, text("the plan is for ", plan.world_size(), " ranks"), {arguments.plan, 0, 0, arguments.rank.rank, {}},
-                text("a plan for the ", arguments.rank.world, " ranks that were started"), "start as many workers as the plan has ranks, or make another plan");
+    throw Error(ErrorCode::invalid_config, text("the plan is for ", plan.world_size(), " ranks"),
+                {arguments.plan, 0, 0, arguments.rank.rank, {}}, text("a plan for the ", arguments.rank.world, " ranks that were started"),
+                "start as many workers as the plan has ranks, or make another plan");
   real_file_system().create_directories(run / "memory");
   const auto comm = arguments.rank.connect(job.name);
   // Destroyed after an error has been told to the other ranks.
@@ -176,7 +181,8 @@ void train_rank(const TrainArguments& arguments) {
     train::LoopOptions options{checkpoints, arguments.stop_after, arguments.gradients.empty(), &stop_requested};
     if (arguments.rank.rank == 0) {
       log::set_file(run / "log.txt");
-      RunObserver observer(arguments, job, plan, cluster, trainer, dataset->tokenizer() != nullptr ? dataset->unigram_entropy_of_validation() : 0);
+      RunObserver observer(arguments, job, plan, cluster, trainer,
+                           dataset->tokenizer() != nullptr ? dataset->unigram_entropy_of_validation() : 0);
       train::run_loop(job, trainer, real_file_system(), options, observer);
       observer.finish();
     } else {

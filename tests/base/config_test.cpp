@@ -10,8 +10,8 @@ namespace tessera {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using testing::error_of;
+using ::testing::HasSubstr;
 
 constexpr const char* kText =
     "model:\n"
@@ -137,7 +137,8 @@ TEST(Config, OverridesLeaveTheOriginalAndAllLinesAlone) {
 
 TEST(Config, NamesTheOverrideThatIsWrong) {
   const ConfigNode changed = sample().with_override("train.lr", "fast").with_override("model.hiden", "4");
-  EXPECT_STREQ(error_of([&] { changed.at("train").at("lr").as_double(); }).what(), "--set train.lr=fast: train.lr: found 'fast'; expected a number");
+  EXPECT_STREQ(error_of([&] { changed.at("train").at("lr").as_double(); }).what(),
+               "--set train.lr=fast: train.lr: found 'fast'; expected a number");
   const Error typo = error_of([&] { changed.at("model").allow_only({"hidden", "tied"}); });
   EXPECT_STREQ(typo.what(), "--set model.hiden=4: model: unknown key 'hiden'; expected one of: hidden, tied\n  did you mean 'hidden'?");
   EXPECT_THAT(error_of([&] { sample().with_override("a..b", "1"); }).what(), HasSubstr("empty key"));
@@ -149,21 +150,21 @@ TEST(Config, AnOverriddenScalarBecomesAMap) {
   EXPECT_EQ(root.at("parallel").at("dp").as_int(), 2);
 }
 
-TEST(Config, AnOverrideMayBeAList) {
-  EXPECT_EQ(sample().with_override("train.betas", "[1, 2, 3]").at("train").at("betas").size(), 3u);
-}
+TEST(Config, AnOverrideMayBeAList) { EXPECT_EQ(sample().with_override("train.betas", "[1, 2, 3]").at("train").at("betas").size(), 3u); }
 
 TEST(Config, AnOverrideNamesAnEntryOfAListByIndexOrByName) {
   const ConfigNode root = ConfigNode::parse("groups: [{name: cpu, nodes: 1}, {name: gpu, nodes: 2}]\n", "f");
   EXPECT_EQ(root.with_override("groups.1.nodes", "4").at("groups")[1].at("nodes").as_int(), 4);
   const ConfigNode named = root.with_override("groups.cpu.nodes", "many");
   EXPECT_EQ(named.at("groups")[1].at("nodes").as_int(), 2);
-  EXPECT_STREQ(error_of([&] { named.at("groups")[0].at("nodes").as_int(); }).what(), "--set groups.cpu.nodes=many: groups[0].nodes: found 'many'; expected a whole number");
+  EXPECT_STREQ(error_of([&] { named.at("groups")[0].at("nodes").as_int(); }).what(),
+               "--set groups.cpu.nodes=many: groups[0].nodes: found 'many'; expected a whole number");
   EXPECT_THAT(error_of([&] { root.with_override("groups.gpus.nodes", "1"); }).what(), HasSubstr("did you mean 'gpu'?"));
 }
 
 TEST(Config, WritesJsonWithTypes) {
-  EXPECT_EQ(ConfigNode::parse("a: 1\nb: 'x'\nc: [true, 2.5, null]\nd: '7'\n", "f").to_json(), R"({"a":1,"b":"x","c":[true,2.5,null],"d":"7"})");
+  EXPECT_EQ(ConfigNode::parse("a: 1\nb: 'x'\nc: [true, 2.5, null]\nd: '7'\n", "f").to_json(),
+            R"({"a":1,"b":"x","c":[true,2.5,null],"d":"7"})");
 }
 
 TEST(Config, ReadsJson) {

@@ -1,7 +1,7 @@
 #include "base/error.hpp"
 
-#include <cerrno>
 #include <gmock/gmock.h>
+#include <cerrno>
 #include <set>
 
 #include "base/expect_error.hpp"
@@ -9,11 +9,12 @@
 namespace tessera {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::error_of;
+using ::testing::HasSubstr;
 
-constexpr ErrorCode kAll[] = {ErrorCode::invalid_config, ErrorCode::not_found,         ErrorCode::corrupt,     ErrorCode::io,      ErrorCode::resource_exhausted,
-                              ErrorCode::peer_lost,      ErrorCode::deadline_exceeded, ErrorCode::interrupted, ErrorCode::internal};
+constexpr ErrorCode kAll[] = {
+    ErrorCode::invalid_config, ErrorCode::not_found,         ErrorCode::corrupt,     ErrorCode::io,      ErrorCode::resource_exhausted,
+    ErrorCode::peer_lost,      ErrorCode::deadline_exceeded, ErrorCode::interrupted, ErrorCode::internal};
 
 TEST(Error, SaysWhatWhereExpectedAndWhatToDo) {
   const Error error(ErrorCode::invalid_config, "lr: found 'x'", {"t.yaml", 3, 7, -1, {}}, "a number", "write 0.1");
@@ -27,7 +28,9 @@ TEST(Error, LeavesOutWhatIsNotKnown) {
 
 TEST(Error, BecomesJsonOnOneLine) {
   const Error error(ErrorCode::corrupt, "bad \"sum\"\n", {"a.bin", 2, 0, 1, "head"}, "x", "y");
-  EXPECT_EQ(to_json(error), R"({"error":{"block":"head","code":"corrupt","expected":"x","file":"a.bin","hint":"y","line":2,"message":"bad \"sum\"\n","rank":1}})");
+  EXPECT_EQ(
+      to_json(error),
+      R"({"error":{"block":"head","code":"corrupt","expected":"x","file":"a.bin","hint":"y","line":2,"message":"bad \"sum\"\n","rank":1}})");
 }
 
 TEST(Error, BecomesJsonEvenWithBytesThatAreNoText) { EXPECT_THAT(to_json(Error(ErrorCode::io, "\xff\xfe")), HasSubstr("\"code\":\"io\"")); }

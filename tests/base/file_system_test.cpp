@@ -1,7 +1,7 @@
 #include "base/file_system.hpp"
 
-#include <cerrno>
 #include <gmock/gmock.h>
+#include <cerrno>
 
 #include "base/expect_error.hpp"
 #include "base/random.hpp"
@@ -11,8 +11,8 @@ namespace tessera {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using testing::error_of;
+using ::testing::HasSubstr;
 
 int entry_count(const TemporaryFolder& folder) {
   int count = 0;
@@ -45,7 +45,8 @@ class FullDisk final : public FileSystem {
  private:
   class File final : public WritableFile {
    public:
-    File(FullDisk& disk, std::unique_ptr<WritableFile> file, std::filesystem::path path) : disk_(disk), file_(std::move(file)), path_(std::move(path)) {}
+    File(FullDisk& disk, std::unique_ptr<WritableFile> file, std::filesystem::path path)
+        : disk_(disk), file_(std::move(file)), path_(std::move(path)) {}
     void append(std::span<const std::byte> data) override {
       // A full disk takes the first part.
       file_->append(data.first(data.size() / 2));

@@ -1,7 +1,7 @@
 #include "base/free_port.hpp"
 
-#include <fstream>
 #include <gtest/gtest.h>
+#include <fstream>
 #include <set>
 
 namespace tessera {

@@ -78,9 +78,7 @@ TEST(App, ErrorsAreOneJsonObjectOnStdoutWhenJsonIsWanted) {
   }
 }
 
-TEST(App, WritesNoColourToAFile) {
-  EXPECT_THAT(run_tessera({"doctr"}).err, testing::Not(HasSubstr("\033[")));
-}
+TEST(App, WritesNoColourToAFile) { EXPECT_THAT(run_tessera({"doctr"}).err, testing::Not(HasSubstr("\033["))); }
 
 TEST(App, EveryCommandExplainsItself) {
   const auto app = make_app();

@@ -17,8 +17,8 @@ struct CommandResult {
 };
 
 struct CommandOptions {
-  std::filesystem::path folder;                                     // to run in; empty: here
-  std::vector<std::pair<std::string, std::string>> environment;     // added to this process's
+  std::filesystem::path folder;                                  // to run in; empty: here
+  std::vector<std::pair<std::string, std::string>> environment;  // added to this process's
 };
 
 // Waits for its end, at most a minute; then it is killed and the test fails. No stdin.

@@ -40,7 +40,8 @@ std::vector<std::string> in_bash(const std::vector<std::string>& words, const Co
 }
 
 std::vector<std::string> in_fish(const std::string& line, const CommandOptions& options = {}) {
-  const CommandResult result = run_command({"fish", "-c", "'" + tessera_path() + "' completion fish | source; complete -C '" + line + "'"}, options);
+  const CommandResult result =
+      run_command({"fish", "-c", "'" + tessera_path() + "' completion fish | source; complete -C '" + line + "'"}, options);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   return lines_of(result.out);
 }
@@ -82,10 +83,13 @@ TEST(Completion, FishOffersCommandsThenOptionsThenChoices) {
 TEST(Completion, ZshReadsItsScript) {
   if (!has("zsh")) GTEST_SKIP() << "zsh is not installed";
   // The stubs stand in for zsh's completion system, which wants a terminal.
-  const std::string script = "compdef() { }\n_describe() { shift; print -l ${(P)1} }\n_files() { print files }\n_message() { print message }\n"
-                             "source <('" + tessera_path() + "' completion zsh)\n"
-                             "words=(tessera init --precision ''); CURRENT=4; compadd() { shift; print -l -- $@ }; _tessera\n"
-                             "words=(tessera d); CURRENT=2; _tessera\n";
+  const std::string script =
+      "compdef() { }\n_describe() { shift; print -l ${(P)1} }\n_files() { print files }\n_message() { print message }\n"
+      "source <('" +
+      tessera_path() +
+      "' completion zsh)\n"
+      "words=(tessera init --precision ''); CURRENT=4; compadd() { shift; print -l -- $@ }; _tessera\n"
+      "words=(tessera d); CURRENT=2; _tessera\n";
   const CommandResult result = run_command({"zsh", "-f", "-c", script});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.err, "");

@@ -28,8 +28,8 @@ TEST(Doctor, ReportsEverySubjectAndItsExitCodeSaysWhetherThisHostIsReady) {
     EXPECT_EQ(check.at("status") == "ok", !check.contains("advice")) << check;
   }
   EXPECT_EQ(report.at("ready").get<bool>(), !missing);
-  EXPECT_THAT(names, testing::IsSupersetOf({"cpu", "instructions", "memory", "shared memory", "open files", "disk", "network lo", "accelerators",
-                                            "ucx", "tessera-worker", "slurm", "etcd"}));
+  EXPECT_THAT(names, testing::IsSupersetOf({"cpu", "instructions", "memory", "shared memory", "open files", "disk", "network lo",
+                                            "accelerators", "ucx", "tessera-worker", "slurm", "etcd"}));
 }
 
 TEST(Doctor, TableSaysTheSameAsJson) {
@@ -65,7 +65,8 @@ TEST(Doctor, AWorkerThatFailsIsMissingAndItsWordsAreShown) {
 
 TEST(Doctor, AWorkerThatHangsIsGivenUpAndEnded) {
   const TemporaryFolder folder;
-  const auto worker = write_program(folder, "tessera-worker", "#!/bin/sh\necho $$ > " + (folder.path() / "pid").string() + "\nexec sleep 600\n");
+  const auto worker =
+      write_program(folder, "tessera-worker", "#!/bin/sh\necho $$ > " + (folder.path() / "pid").string() + "\nexec sleep 600\n");
   const Finding finding = check_worker(worker, Seconds(2));
   EXPECT_EQ(finding.status, Status::missing);
   EXPECT_THAT(finding.value, HasSubstr("did not answer within"));

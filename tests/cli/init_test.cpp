@@ -32,7 +32,8 @@ TEST(Init, WritesAFileThatTrainingAccepts) {
       const TemporaryFolder folder;
       folder.write("text.txt", "to be or not to be\n");
       const CommandResult result = run_tessera(
-          {"init", "--yes", "--source", "text.txt", "--size", size.name, "--vocab", "2048", "--steps", "77", "--precision", precision}, {folder.path(), {}});
+          {"init", "--yes", "--source", "text.txt", "--size", size.name, "--vocab", "2048", "--steps", "77", "--precision", precision},
+          {folder.path(), {}});
       ASSERT_EQ(result.exit_code, 0) << result.err;
       EXPECT_THAT(result.out, HasSubstr("tessera train train.yaml"));
       const model::JobSpec job = model::read_job(folder.path() / "train.yaml");

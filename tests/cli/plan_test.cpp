@@ -27,7 +27,8 @@ groups:
 class PlanCommand : public testing::Test {
  protected:
   CommandResult plan(std::vector<std::string> more) {
-    std::vector<std::string> arguments = {"plan", folder_.write("train.yaml", kJob).string(), "--cluster", folder_.write("cluster.yaml", kCluster).string()};
+    std::vector<std::string> arguments = {"plan", folder_.write("train.yaml", kJob).string(), "--cluster",
+                                          folder_.write("cluster.yaml", kCluster).string()};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return run_tessera(arguments);
   }
@@ -88,7 +89,8 @@ TEST_F(PlanCommand, WritesTheBestOrAGivenPlanForOtherTrainers) {
 
 TEST_F(PlanCommand, WritesNothingWhenOneOfTheOthersCannotRunIt) {
   const auto flags = folder_.path() / "megatron.flags";
-  const CommandResult result = plan({"--set", "parallel={tp: 4}", "--write", "megatron", flags.string(), "--write", "torchtitan", (folder_.path() / "a.toml").string()});
+  const CommandResult result = plan(
+      {"--set", "parallel={tp: 4}", "--write", "megatron", flags.string(), "--write", "torchtitan", (folder_.path() / "a.toml").string()});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("torchtitan cannot run this plan"));
   EXPECT_FALSE(std::filesystem::exists(flags));

@@ -36,10 +36,15 @@ class SimulateCommand : public testing::Test {
   }
 
   TemporaryFolder folder_;
-  std::filesystem::path cluster_ = folder_.write("cluster.yaml", "name: g\ngroups:\n  - {name: gpu, device: a100-80, nodes: 1, devices_per_node: 4, inside: nvlink3, network: rdma-100g}\n");
+  std::filesystem::path cluster_ = folder_.write(
+      "cluster.yaml",
+      "name: g\ngroups:\n  - {name: gpu, device: a100-80, nodes: 1, devices_per_node: 4, inside: nvlink3, network: rdma-100g}\n");
   std::filesystem::path yaml_ =
-      folder_.write("train.yaml", "name: t\nmodel: {arch: llama, hidden: 1024, layers: 6, heads: 8, kv_heads: 8, ffn: 2816, seq: 512, vocab: 4096}\ndata: {source: synthetic}\n"
-                                  "train: {global_batch: 12}\ncluster: " + cluster_.string() + "\nparallel: {pp: 4, tp: 1, dp: 1, micro_batches: 3, schedule: 1f1b}\n");
+      folder_.write("train.yaml",
+                    "name: t\nmodel: {arch: llama, hidden: 1024, layers: 6, heads: 8, kv_heads: 8, ffn: 2816, seq: 512, vocab: "
+                    "4096}\ndata: {source: synthetic}\n"
+                    "train: {global_batch: 12}\ncluster: " +
+                        cluster_.string() + "\nparallel: {pp: 4, tp: 1, dp: 1, micro_batches: 3, schedule: 1f1b}\n");
   std::filesystem::path plan_ = folder_.path() / "plan.json";
   std::string json_;
 };
@@ -55,12 +60,14 @@ TEST_F(SimulateCommand, RunsAPlanWithItsBackwardPassesInHalves) {
 TEST_F(SimulateCommand, RunsTheOrderOfAScheduleFile) {
   std::string ranks;
   for (int i = 0; i < 4; ++i) ranks += "  - [F0.0, B0.0, F0.1, B0.1, F0.2, B0.2]\n";
-  const auto file = folder_.write("one-by-one.yaml", "format: tessera-schedule\nversion: 1\nplacement: plain\nmicro_batches: 3\nranks:\n" + ranks);
+  const auto file =
+      folder_.write("one-by-one.yaml", "format: tessera-schedule\nversion: 1\nplacement: plain\nmicro_batches: 3\nranks:\n" + ranks);
   const CommandResult result = simulate(plan_, {"--schedule", file.string()});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   // One micro-batch after the other: of four ranks three always wait.
   EXPECT_GT(nlohmann::json::parse(result.out).at("bubble"), 0.7);
-  const auto wrong = folder_.write("wrong.yaml", "format: tessera-schedule\nversion: 1\nplacement: plain\nmicro_batches: 3\nranks:\n  - [F0.0, G0.0]\n" + ranks);
+  const auto wrong = folder_.write(
+      "wrong.yaml", "format: tessera-schedule\nversion: 1\nplacement: plain\nmicro_batches: 3\nranks:\n  - [F0.0, G0.0]\n" + ranks);
   const CommandResult refused = simulate(plan_, {"--schedule", wrong.string()});
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_EQ(nlohmann::json::parse(refused.out + refused.err).at("error").at("line"), 6);
@@ -82,7 +89,8 @@ TEST_F(SimulateCommand, StagesOfDifferentWidthsAreSimulatedButNotTrained) {
   stages[1]["blocks"][0]["dp"] = 2;
   stages.erase(2);
   const std::string fp32 = plan.dump(2);
-  const CommandResult trained = run_tessera({"train", yaml_.string(), "--plan", folder_.write("fp32.json", fp32).string()}, {folder_.path(), {}});
+  const CommandResult trained =
+      run_tessera({"train", yaml_.string(), "--plan", folder_.write("fp32.json", fp32).string()}, {folder_.path(), {}});
   EXPECT_EQ(trained.exit_code, 2);
   EXPECT_THAT(trained.err, HasSubstr("the trainer cannot run the plan: stage 1 has dp 2 x tp 1, stage 0 has dp 1 x tp 1"));
   plan["precision"] = "bf16";
@@ -96,16 +104,20 @@ TEST_F(SimulateCommand, StagesOfDifferentWidthsAreSimulatedButNotTrained) {
 // An edited plan that divides, but whose states no device can hold.
 TEST(PlanThatDoesNotFit, IsNeitherSimulatedNorWrittenForOthers) {
   const TemporaryFolder folder;
-  folder.write("cluster.yaml", "name: g\ngroups:\n  - {name: gpu, device: h100-sxm, nodes: 1, devices_per_node: 8, inside: nvlink4, network: rdma-400g}\n");
-  folder.write("train.yaml", "model: {preset: llama-3-8b}\ndata: {source: synthetic}\ntrain: {global_batch: 64, precision: bf16}\ncluster: cluster.yaml\n");
+  folder.write("cluster.yaml",
+               "name: g\ngroups:\n  - {name: gpu, device: h100-sxm, nodes: 1, devices_per_node: 8, inside: nvlink4, network: rdma-400g}\n");
+  folder.write(
+      "train.yaml",
+      "model: {preset: llama-3-8b}\ndata: {source: synthetic}\ntrain: {global_batch: 64, precision: bf16}\ncluster: cluster.yaml\n");
   ASSERT_EQ(run_tessera({"plan", "train.yaml", "-o", "plan.json", "--top", "0"}, {folder.path(), {}}).exit_code, 0);
   std::ifstream in(folder.path() / "plan.json");
   nlohmann::ordered_json plan = nlohmann::ordered_json::parse(in);
   for (auto& stage : plan["stages"])
     for (auto& run : stage["blocks"]) run["zero"] = 0;
   folder.write("large.json", plan.dump(1));
-  for (const std::vector<std::string>& words : {std::vector<std::string>{"simulate", "train.yaml", "--plan", "large.json"},
-                                                std::vector<std::string>{"plan", "train.yaml", "--plan", "large.json", "--write", "megatron", "flags.sh"}}) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"simulate", "train.yaml", "--plan", "large.json"},
+        std::vector<std::string>{"plan", "train.yaml", "--plan", "large.json", "--write", "megatron", "flags.sh"}}) {
     const CommandResult result = run_tessera(words, {folder.path(), {}});
     EXPECT_NE(result.exit_code, 0) << words.front();
     EXPECT_THAT(result.err, HasSubstr("the plan does not fit: rank "));
@@ -116,9 +128,12 @@ TEST(PlanThatDoesNotFit, IsNeitherSimulatedNorWrittenForOthers) {
 
 TEST(CpusBesideAccelerators, AreLeftOutSoThatBlocksAreCutOneByOne) {
   const TemporaryFolder folder;
-  folder.write("cluster.yaml", "name: pc\nbetween: pcie4\ngroups:\n  - {name: host, device: \"cpu:zen4\", cores: 16, memory: 64 GiB, nodes: 1, inside: shm}\n"
-                               "  - {name: gpu, device: rtx4090, nodes: 1, devices_per_node: 2, inside: pcie4, network: tcp-10g}\n");
-  folder.write("train.yaml", "model: {preset: gpt2}\ndata: {source: synthetic}\ntrain: {global_batch: 8, precision: bf16}\ncluster: cluster.yaml\n");
+  folder.write(
+      "cluster.yaml",
+      "name: pc\nbetween: pcie4\ngroups:\n  - {name: host, device: \"cpu:zen4\", cores: 16, memory: 64 GiB, nodes: 1, inside: shm}\n"
+      "  - {name: gpu, device: rtx4090, nodes: 1, devices_per_node: 2, inside: pcie4, network: tcp-10g}\n");
+  folder.write("train.yaml",
+               "model: {preset: gpt2}\ndata: {source: synthetic}\ntrain: {global_batch: 8, precision: bf16}\ncluster: cluster.yaml\n");
   const CommandResult planned = run_tessera({"plan", "train.yaml", "-o", "plan.json", "--json"}, {folder.path(), {}});
   ASSERT_EQ(planned.exit_code, 0) << planned.err;
   EXPECT_THAT(planned.err, HasSubstr("note: the CPUs of host are left out"));
@@ -128,7 +143,8 @@ TEST(CpusBesideAccelerators, AreLeftOutSoThatBlocksAreCutOneByOne) {
 
 TEST(PrecisionNote, SaysThatAcceleratorsWereToComputeIn32Bits) {
   const TemporaryFolder folder;
-  folder.write("cluster.yaml", "name: g\ngroups:\n  - {name: gpu, device: h100-sxm, nodes: 1, devices_per_node: 8, inside: nvlink4, network: rdma-400g}\n");
+  folder.write("cluster.yaml",
+               "name: g\ngroups:\n  - {name: gpu, device: h100-sxm, nodes: 1, devices_per_node: 8, inside: nvlink4, network: rdma-400g}\n");
   folder.write("train.yaml", "model: {preset: gpt2}\ndata: {source: synthetic}\ntrain: {global_batch: 8}\ncluster: cluster.yaml\n");
   const CommandResult silent = run_tessera({"plan", "train.yaml"}, {folder.path(), {}});
   EXPECT_THAT(silent.err, HasSubstr("--set train.precision=bf16"));

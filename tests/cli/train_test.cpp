@@ -13,13 +13,16 @@ using testing::HasSubstr;
 TEST(TrainCommand, RefusesAPlanWhoseRanksWouldWaitForEachOther) {
   const TemporaryFolder folder;
   folder.write("train.yaml",
-               "name: job\nmodel: {arch: llama, hidden: 64, layers: 6, heads: 4, kv_heads: 4, ffn: 128, seq: 32, vocab: 256}\ndata: {source: synthetic}\n"
-               "train: {steps: 1, global_batch: 2}\ncluster: {local: {devices: 2}}\nparallel: {dp: 1, tp: 1, pp: 2, micro_batches: 2, schedule: 1f1b}\n");
+               "name: job\nmodel: {arch: llama, hidden: 64, layers: 6, heads: 4, kv_heads: 4, ffn: 128, seq: 32, vocab: 256}\ndata: "
+               "{source: synthetic}\n"
+               "train: {steps: 1, global_batch: 2}\ncluster: {local: {devices: 2}}\nparallel: {dp: 1, tp: 1, pp: 2, micro_batches: 2, "
+               "schedule: 1f1b}\n");
   const CommandOptions inside{folder.path(), {}};
   ASSERT_EQ(run_tessera({"plan", "train.yaml", "-o", "plan.json"}, inside).exit_code, 0);
   std::string plan = read_whole(folder / "plan.json");
   // The first rank wants a gradient that the second will not make before it has the second micro-batch.
-  plan.insert(plan.find("\"bucket_bytes\""), "\"order\": [[\"F0.0\", \"B0.0\", \"F0.1\", \"B0.1\"], [\"F0.0\", \"F0.1\", \"B0.0\", \"B0.1\"]], ");
+  plan.insert(plan.find("\"bucket_bytes\""),
+              "\"order\": [[\"F0.0\", \"B0.0\", \"F0.1\", \"B0.1\"], [\"F0.0\", \"F0.1\", \"B0.0\", \"B0.1\"]], ");
   folder.write("plan.json", plan);
   const CommandResult result = run_tessera({"train", "train.yaml", "--plan", "plan.json"}, inside);
   EXPECT_EQ(result.exit_code, 2);

@@ -1,8 +1,8 @@
 #include "cluster/cluster.hpp"
 
-#include <algorithm>
 #include <gmock/gmock.h>
 #include <rapidcheck.h>
+#include <algorithm>
 #include <set>
 
 #include "base/expect_error.hpp"
@@ -11,8 +11,8 @@
 namespace tessera::cluster {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::error_of;
+using ::testing::HasSubstr;
 
 constexpr const char* kTwoGroups =
     "name: mixed\n"
@@ -33,19 +33,24 @@ std::string refusal(const std::string& yaml) {
   return error.what();
 }
 
-bool same(const Link& a, const Link& b) { return a.name == b.name && a.bandwidth == b.bandwidth && a.latency == b.latency && a.shared == b.shared; }
+bool same(const Link& a, const Link& b) {
+  return a.name == b.name && a.bandwidth == b.bandwidth && a.latency == b.latency && a.shared == b.shared;
+}
 
 bool same(const Device& a, const Device& b) {
-  return a.name == b.name && a.vendor == b.vendor && a.peak == b.peak && a.memory == b.memory && a.memory_bandwidth == b.memory_bandwidth && a.units == b.units && a.cores == b.cores;
+  return a.name == b.name && a.vendor == b.vendor && a.peak == b.peak && a.memory == b.memory && a.memory_bandwidth == b.memory_bandwidth &&
+         a.units == b.units && a.cores == b.cores;
 }
 
 bool same(const ClusterSpec& a, const ClusterSpec& b) {
   const auto same_group = [](const ResourceGroup& x, const ResourceGroup& y) {
-    return x.name == y.name && same(x.device, y.device) && x.nodes == y.nodes && x.devices_per_node == y.devices_per_node && same(x.inside, y.inside) &&
-           same(x.network, y.network) && x.adapters == y.adapters && x.nodes_per_domain == y.nodes_per_domain && x.nodes_per_rack == y.nodes_per_rack &&
-           x.oversubscription == y.oversubscription && x.devices_per_switch == y.devices_per_switch && same(x.uplink, y.uplink);
+    return x.name == y.name && same(x.device, y.device) && x.nodes == y.nodes && x.devices_per_node == y.devices_per_node &&
+           same(x.inside, y.inside) && same(x.network, y.network) && x.adapters == y.adapters && x.nodes_per_domain == y.nodes_per_domain &&
+           x.nodes_per_rack == y.nodes_per_rack && x.oversubscription == y.oversubscription &&
+           x.devices_per_switch == y.devices_per_switch && same(x.uplink, y.uplink);
   };
-  return a.name == b.name && same(a.between, b.between) && std::equal(a.groups.begin(), a.groups.end(), b.groups.begin(), b.groups.end(), same_group);
+  return a.name == b.name && same(a.between, b.between) &&
+         std::equal(a.groups.begin(), a.groups.end(), b.groups.begin(), b.groups.end(), same_group);
 }
 
 TEST(Cluster, ReadsNamedAndDescribedDevices) {
@@ -71,7 +76,8 @@ TEST(Cluster, FindsTheLinkBetweenTwoPlaces) {
 TEST(Cluster, JoinsTheNodesOfADomainByTheInsideLink) {
   const ClusterSpec cluster = cluster_of(
       "groups:\n"
-      "  - {name: nvl72, device: gb200, nodes: 36, devices_per_node: 4, inside: nvlink5, network: rdma-400g, adapters: 4, nodes_per_domain: 18,\n"
+      "  - {name: nvl72, device: gb200, nodes: 36, devices_per_node: 4, inside: nvlink5, network: rdma-400g, adapters: 4, "
+      "nodes_per_domain: 18,\n"
       "     rack: {nodes: 18, oversubscription: 2}, switch: {devices: 2, uplink: pcie5}}\n");
   const ResourceGroup& group = cluster.groups[0];
   EXPECT_EQ(group.domain(), 72);
@@ -90,8 +96,9 @@ TEST(Cluster, RefusesARackThatGivesMoreThanItHas) {
 }
 
 TEST(Cluster, KnowsWhatItsDevicesComputeIn) {
-  for (const char* name : {"a100-40", "a100-80", "h100-sxm", "h100-pcie", "h100-hbm2e", "h200", "b200", "b300", "gb200", "gb300", "v100-16", "p40", "t4", "l40s", "rtx4090",
-                           "ascend910a", "ascend910b", "ascend910c", "kunlun-r200", "tpu-v4", "tpu-v5p", "cpu:zen4"})
+  for (const char* name : {"a100-40",    "a100-80",    "h100-sxm",    "h100-pcie", "h100-hbm2e", "h200",    "b200",    "b300",
+                           "gb200",      "gb300",      "v100-16",     "p40",       "t4",         "l40s",    "rtx4090", "ascend910a",
+                           "ascend910b", "ascend910c", "kunlun-r200", "tpu-v4",    "tpu-v5p",    "cpu:zen4"})
     EXPECT_NO_THROW(known_device(name)) << name;
   const auto peak = [](const char* device, const char* precision) { return known_device(device).peak.at(precision).value; };
   EXPECT_DOUBLE_EQ(peak("v100-32", "fp16"), 125e12);
@@ -117,7 +124,9 @@ TEST(Cluster, WritesWhatItReads) {
   EXPECT_TRUE(same(cluster, load_cluster(folder.write("cluster.yaml", to_yaml(cluster)))));
 }
 
-rc::Gen<std::string> any_name() { return rc::gen::nonEmpty(rc::gen::container<std::string>(rc::gen::elementOf(std::string("ab\"\\'#: {}[],&*!|>%@`\t\n-?~0.")))); }
+rc::Gen<std::string> any_name() {
+  return rc::gen::nonEmpty(rc::gen::container<std::string>(rc::gen::elementOf(std::string("ab\"\\'#: {}[],&*!|>%@`\t\n-?~0."))));
+}
 
 Link any_link() {
   return {*any_name(), BytesPerSecond(1 + 1e12 * *rc::gen::map(rc::gen::inRange(0, 1'000'000), [](int n) { return n / 999'983.0; })),
@@ -193,7 +202,8 @@ TEST(Cluster, FingerprintsIgnoreEstimatesAndNames) {
 
 TEST(Cluster, NamesTheLineOfWhatIsWrong) {
   EXPECT_THAT(refusal("groups: []\n"), HasSubstr("c.yaml:1:9: groups: a cluster needs at least one group"));
-  EXPECT_THAT(refusal("groups:\n  - {name: a, device: h100-smx}\n"), AllOf(HasSubstr("c.yaml:2:23"), HasSubstr("did you mean 'h100-sxm'?")));
+  EXPECT_THAT(refusal("groups:\n  - {name: a, device: h100-smx}\n"),
+              AllOf(HasSubstr("c.yaml:2:23"), HasSubstr("did you mean 'h100-sxm'?")));
   EXPECT_THAT(refusal("groups:\n  - {name: a, device: t4, inside: nvlnk4, devices_per_node: 2}\n"), HasSubstr("did you mean 'nvlink4'?"));
   EXPECT_THAT(refusal("groups:\n  - {name: a, device: t4, nods: 2}\n"), HasSubstr("did you mean 'nodes'?"));
   EXPECT_THAT(refusal("groups:\n  - {name: a, device: t4, nodes: 0}\n"), HasSubstr("groups[0].nodes: found 0"));
@@ -202,9 +212,12 @@ TEST(Cluster, NamesTheLineOfWhatIsWrong) {
   EXPECT_THAT(refusal("groups:\n  - {name: a, device: t4, devices_per_node: 2}\n"), HasSubstr("the link inside a node is missing"));
   EXPECT_THAT(refusal("groups:\n  - {name: a, device: t4}\n  - {name: b, device: t4}\n"), HasSubstr("the link between groups is missing"));
   EXPECT_THAT(refusal("groups:\n  - {name: a, device: t4, cores: 2}\n"), HasSubstr("only CPU devices have cores"));
-  EXPECT_THAT(refusal("groups:\n  - {name: a, device: t4, network: {name: n, bandwidth: 0, latency: 1 us}}\n"), HasSubstr("a bandwidth above 0"));
-  EXPECT_THAT(refusal("groups:\n  - {name: a, device: t4, network: {name: n, bandwidth: 5 furlongs, latency: 1 us}}\n"), HasSubstr("expected a bandwidth such as 450 GB/s"));
-  EXPECT_THAT(refusal("groups:\n  - {name: a, device: {name: d, vendor: v, peak: {fp64: 1}, memory: 1, memory_bandwidth: 1}}\n"), HasSubstr("unknown key 'fp64'"));
+  EXPECT_THAT(refusal("groups:\n  - {name: a, device: t4, network: {name: n, bandwidth: 0, latency: 1 us}}\n"),
+              HasSubstr("a bandwidth above 0"));
+  EXPECT_THAT(refusal("groups:\n  - {name: a, device: t4, network: {name: n, bandwidth: 5 furlongs, latency: 1 us}}\n"),
+              HasSubstr("expected a bandwidth such as 450 GB/s"));
+  EXPECT_THAT(refusal("groups:\n  - {name: a, device: {name: d, vendor: v, peak: {fp64: 1}, memory: 1, memory_bandwidth: 1}}\n"),
+              HasSubstr("unknown key 'fp64'"));
 }
 
 TEST(Device, WithoutAPrecisionSaysWhichItHas) {
@@ -225,7 +238,8 @@ TEST(KnownDevices, HaveDistinctNamesAndSensibleFigures) {
     EXPECT_GT(device.memory_bandwidth.value, 1e9) << device.name;
     EXPECT_EQ(device.cores > 0, device.is_cpu()) << device.name;
   }
-  for (const char* name : {"a100-40", "a100-80", "h100-sxm", "h200", "b200", "gb200", "v100-32", "p40", "t4", "l40s", "rtx4090", "ascend910a", "ascend910b"})
+  for (const char* name :
+       {"a100-40", "a100-80", "h100-sxm", "h200", "b200", "gb200", "v100-32", "p40", "t4", "l40s", "rtx4090", "ascend910a", "ascend910b"})
     EXPECT_TRUE(names.contains(name)) << name;
   std::set<std::string> links;
   for (const Link& link : known_links()) {

@@ -8,11 +8,11 @@
 namespace tessera::cluster {
 namespace {
 
+using model::ClusterChoice;
 using ::testing::ElementsAre;
+using testing::error_of;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using model::ClusterChoice;
-using testing::error_of;
 
 std::string cpuinfo(const std::string& vendor, int family, int model, const std::string& flags, const std::string& name = "CPU @ 2.00GHz") {
   return text("processor\t: 0\nvendor_id\t: ", vendor, "\ncpu family\t: ", family, "\nmodel\t\t: ", model, "\nmodel name\t: ", name,
@@ -36,8 +36,9 @@ TEST(Host, TellsCpuClassesByFamilyAndInstructionSet) {
 }
 
 TEST(Host, EachCpuClassIsAKnownDevice) {
-  for (const auto& info : {cpuinfo("AuthenticAMD", 26, 2, "avx2 avx512f"), cpuinfo("AuthenticAMD", 25, 1, "avx2"), cpuinfo("GenuineIntel", 6, 85, "avx2 avx512f"),
-                           cpuinfo("GenuineIntel", 6, 173, "avx2 avx512f amx_bf16"), cpuinfo("Other", 6, 1, "avx2 avx512f"), std::string()})
+  for (const auto& info : {cpuinfo("AuthenticAMD", 26, 2, "avx2 avx512f"), cpuinfo("AuthenticAMD", 25, 1, "avx2"),
+                           cpuinfo("GenuineIntel", 6, 85, "avx2 avx512f"), cpuinfo("GenuineIntel", 6, 173, "avx2 avx512f amx_bf16"),
+                           cpuinfo("Other", 6, 1, "avx2 avx512f"), std::string()})
     EXPECT_NO_THROW(known_device(cpu_from(info, 4, Bytes(1)).name));
 }
 
@@ -82,7 +83,8 @@ TEST(Host, CoresAreTheSmallerOfHostAndQuota) {
 TEST(Host, FindsTheFoldersOfItsControlGroups) {
   EXPECT_THAT(group_folders("0::/a/b\n", "cpu"), ElementsAre("/sys/fs/cgroup/a/b", "/sys/fs/cgroup/a", "/sys/fs/cgroup"));
   EXPECT_THAT(group_folders("0::/\n", "memory"), ElementsAre("/sys/fs/cgroup"));
-  EXPECT_THAT(group_folders("4:memory:/x\n3:cpu,cpuacct:/y\n1:name=systemd:/z\n", "memory"), ElementsAre("/sys/fs/cgroup/memory/x", "/sys/fs/cgroup/memory"));
+  EXPECT_THAT(group_folders("4:memory:/x\n3:cpu,cpuacct:/y\n1:name=systemd:/z\n", "memory"),
+              ElementsAre("/sys/fs/cgroup/memory/x", "/sys/fs/cgroup/memory"));
   EXPECT_THAT(group_folders("3:cpu,cpuacct:/\n2:cpuset:/s\n", "cpu"), ElementsAre("/sys/fs/cgroup/cpu,cpuacct"));
   EXPECT_THAT(group_folders("nonsense\n\n", "cpu"), IsEmpty());
 }

@@ -63,7 +63,9 @@ TEST(Override, ALinkThatChangesTakesAnotherName) {
   EXPECT_EQ(with_overrides(two_groups(), {"cluster.link=rdma-400g"}).between.name, "rdma-400g");
 }
 
-TEST(Override, MoreCoresHoldMoreWorkers) { EXPECT_EQ(with_overrides(two_groups(), {"cluster.groups.cpu.cores=x2"}).groups[1].devices_per_node, 16); }
+TEST(Override, MoreCoresHoldMoreWorkers) {
+  EXPECT_EQ(with_overrides(two_groups(), {"cluster.groups.cpu.cores=x2"}).groups[1].devices_per_node, 16);
+}
 
 TEST(Override, WhatIsWrongIsAnsweredWithTheNearestName) {
   EXPECT_THAT(refusal("cluster.grups.0.nodes=4"), HasSubstr("did you mean 'groups'?"));

@@ -23,10 +23,14 @@ struct Bf16 {
 };
 template <>
 struct As<Bf16> {
-  static Bf16 from(std::int64_t value) { return {static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(value)) >> 16)}; }
+  static Bf16 from(std::int64_t value) {
+    return {static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(value)) >> 16)};
+  }
 };
 
-std::int64_t value_of(int rank, std::size_t index, int salt) { return static_cast<std::int64_t>((index * 7 + static_cast<std::size_t>(rank) * 3 + static_cast<std::size_t>(salt)) % 11); }
+std::int64_t value_of(int rank, std::size_t index, int salt) {
+  return static_cast<std::int64_t>((index * 7 + static_cast<std::size_t>(rank) * 3 + static_cast<std::size_t>(salt)) % 11);
+}
 
 std::int64_t reduced(int ranks, std::size_t index, int salt, Reduction reduction) {
   std::int64_t result = value_of(0, index, salt);
@@ -66,7 +70,8 @@ void check_all(const Group& group, DataType type, std::size_t count, int salt) {
     std::vector<T> output(count);
     group.reduce_scatter(input.data(), output.data(), count, type).wait();
     check(input == filled<T>(me, all, salt), "reduce_scatter changed its input: " + what);
-    for (std::size_t i = 0; i < count; ++i) check(output[i] == As<T>::from(reduced(n, own + i, salt, Reduction::sum)), "reduce_scatter ", what, " at ", i);
+    for (std::size_t i = 0; i < count; ++i)
+      check(output[i] == As<T>::from(reduced(n, own + i, salt, Reduction::sum)), "reduce_scatter ", what, " at ", i);
     group.reduce_scatter(input.data(), input.data() + own, count, type).wait();
     check(std::equal(output.begin(), output.end(), input.begin() + static_cast<std::ptrdiff_t>(own)), "reduce_scatter in place: " + what);
   }
@@ -117,14 +122,17 @@ void check_type(const Group& group, DataType type, std::size_t count, int salt) 
 
 void expect_all_ok(Ranks& ranks) {
   const auto outcomes = ranks.wait();
-  for (std::size_t rank = 0; rank < outcomes.size(); ++rank) EXPECT_EQ(outcomes[rank].text, "ok") << "rank " << rank << " signal " << outcomes[rank].signal;
+  for (std::size_t rank = 0; rank < outcomes.size(); ++rank)
+    EXPECT_EQ(outcomes[rank].text, "ok") << "rank " << rank << " signal " << outcomes[rank].signal;
 }
 
 struct World {
   int size;
   bool shared_memory;
 };
-std::ostream& operator<<(std::ostream& out, const World& world) { return out << world.size << (world.shared_memory ? "_shared" : "_network"); }
+std::ostream& operator<<(std::ostream& out, const World& world) {
+  return out << world.size << (world.shared_memory ? "_shared" : "_network");
+}
 
 class Collectives : public ::testing::TestWithParam<World> {
  protected:
@@ -188,7 +196,8 @@ TEST_P(Collectives, RunSideBySideInSeveralGroups) {
         const std::size_t which = (i + static_cast<std::size_t>(me)) % groups.size();
         std::int64_t expected = 0;
         for (const int rank : groups[which].ranks()) expected += static_cast<std::int64_t>(which * 100 + round) + rank;
-        check(std::all_of(buffers[at].begin(), buffers[at].end(), [&](std::int64_t value) { return value == expected; }), "group ", which, " round ", round);
+        check(std::all_of(buffers[at].begin(), buffers[at].end(), [&](std::int64_t value) { return value == expected; }), "group ", which,
+              " round ", round);
         check(handles[at].done() && handles[at].elapsed().value >= 0, "elapsed");
       }
     }
@@ -221,14 +230,17 @@ TEST_P(Collectives, MessagesWithEqualTagsArriveInOrder) {
     for (int peer = 0; peer < n; ++peer) {
       for (std::size_t i = 0; i < kMessages; ++i) {
         const auto& message = in[static_cast<std::size_t>(peer) * kMessages + i];
-        check(std::all_of(message.begin(), message.end(), [&](std::byte byte) { return byte == static_cast<std::byte>(peer * 16 + static_cast<int>(i)); }), "message ", i, " from ", peer);
+        check(std::all_of(message.begin(), message.end(),
+                          [&](std::byte byte) { return byte == static_cast<std::byte>(peer * 16 + static_cast<int>(i)); }),
+              "message ", i, " from ", peer);
       }
     }
   });
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Collectives,
-                         ::testing::Values(World{1, true}, World{2, true}, World{3, true}, World{4, true}, World{2, false}, World{3, false}, World{4, false}, World{5, false}),
+                         ::testing::Values(World{1, true}, World{2, true}, World{3, true}, World{4, true}, World{2, false}, World{3, false},
+                                           World{4, false}, World{5, false}),
                          [](const auto& info) { return text(info.param); });
 
 // Sums that depend on the order of additions must still have the same bits on every rank and in every run.
@@ -246,7 +258,8 @@ TEST(Determinism, TheSameCallGivesTheSameBits) {
           for (const std::size_t count : {7UL, 3001UL, 20011UL, 900001UL}) {
             std::vector<std::uint32_t> data(count);
             for (std::size_t i = 0; i < count; ++i) {
-              const float value = static_cast<float>(seed_of(i, static_cast<std::uint64_t>(rank)) >> 40) * (i % 3 == 0 ? 1e-6F : 1.0F) - 1e6F;
+              const float value =
+                  static_cast<float>(seed_of(i, static_cast<std::uint64_t>(rank)) >> 40) * (i % 3 == 0 ? 1e-6F : 1.0F) - 1e6F;
               data[i] = std::bit_cast<std::uint32_t>(value);
               if (type == DataType::bf16) data[i] = (data[i] & 0xffff0000U) | (data[i] >> 16);
             }

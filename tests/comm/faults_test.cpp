@@ -15,12 +15,14 @@
 namespace tessera::comm {
 namespace {
 
-using testing::Ranks;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::Ranks;
 using ::testing::StartsWith;
 
-double seconds_since(std::chrono::steady_clock::time_point start) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
 
 class Faults : public ::testing::TestWithParam<bool> {
  protected:
@@ -54,7 +56,9 @@ double seconds_to_hear(int count, int victim, const std::function<void(int rank)
   const auto outcomes = ranks.wait();
   for (int rank = 0; rank < count; ++rank) {
     if (rank == victim) continue;
-    EXPECT_THAT(outcomes[static_cast<std::size_t>(rank)].text, AllOf(StartsWith("error peer_lost"), HasSubstr(text("rank ", victim, " is lost")))) << "rank " << rank;
+    EXPECT_THAT(outcomes[static_cast<std::size_t>(rank)].text,
+                AllOf(StartsWith("error peer_lost"), HasSubstr(text("rank ", victim, " is lost"))))
+        << "rank " << rank;
   }
   return seconds;
 }
@@ -108,8 +112,7 @@ TEST_P(Faults, FutureOperationsFailToo) {
     if (rank == 1) _exit(7);
     try {
       communicator->world().barrier().wait();
-    } catch (const Error&) {
-    }
+    } catch (const Error&) {}
     communicator->world().barrier().wait();
     return "no error";
   });
@@ -136,7 +139,8 @@ TEST_P(Faults, AStoppedRankIsNamedAtTheDeadline) {
     const auto outcomes = ranks.wait();
     for (int rank = 0; rank < 3; ++rank) {
       if (rank == victim) continue;
-      EXPECT_THAT(outcomes[static_cast<std::size_t>(rank)].text, AllOf(StartsWith("error deadline_exceeded"), HasSubstr("all_reduce #"), HasSubstr(text("rank ", victim))));
+      EXPECT_THAT(outcomes[static_cast<std::size_t>(rank)].text,
+                  AllOf(StartsWith("error deadline_exceeded"), HasSubstr("all_reduce #"), HasSubstr(text("rank ", victim))));
     }
   }
 }
@@ -152,7 +156,8 @@ TEST_P(Faults, ARankThatDoesNotJoinIsNamedAtTheDeadline) {
     return "no error";
   });
   const auto outcomes = ranks.wait();
-  for (const std::size_t rank : {0UL, 2UL}) EXPECT_THAT(outcomes[rank].text, AllOf(StartsWith("error deadline_exceeded"), HasSubstr("waited for rank 1")));
+  for (const std::size_t rank : {0UL, 2UL})
+    EXPECT_THAT(outcomes[rank].text, AllOf(StartsWith("error deadline_exceeded"), HasSubstr("waited for rank 1")));
 }
 
 TEST_P(Faults, AMessageThatNeverComesIsGivenUp) {
@@ -164,7 +169,8 @@ TEST_P(Faults, AMessageThatNeverComesIsGivenUp) {
     std::this_thread::sleep_for(std::chrono::seconds(3));
     return "slept";
   });
-  EXPECT_THAT(ranks.wait()[0].text, AllOf(StartsWith("error deadline_exceeded"), HasSubstr("receive of 100 bytes from rank 1 with tag 77"), HasSubstr("waited for rank 1")));
+  EXPECT_THAT(ranks.wait()[0].text, AllOf(StartsWith("error deadline_exceeded"), HasSubstr("receive of 100 bytes from rank 1 with tag 77"),
+                                          HasSubstr("waited for rank 1")));
 }
 
 TEST_P(Faults, DifferentCollectivesAreReportedWithBothSides) {
@@ -183,7 +189,9 @@ TEST_P(Faults, DifferentCollectivesAreReportedWithBothSides) {
     return "no error";
   });
   for (const auto& outcome : ranks.wait()) {
-    EXPECT_THAT(outcome.text, AllOf(StartsWith("error internal"), HasSubstr("'weights'"), HasSubstr("rank 1 joined broadcast #1 of 64 f32 from rank 0"), HasSubstr("joined all_reduce #1 of 64 f32 (sum)")));
+    EXPECT_THAT(outcome.text,
+                AllOf(StartsWith("error internal"), HasSubstr("'weights'"), HasSubstr("rank 1 joined broadcast #1 of 64 f32 from rank 0"),
+                      HasSubstr("joined all_reduce #1 of 64 f32 (sum)")));
   }
 }
 
@@ -195,7 +203,8 @@ TEST_P(Faults, DifferentSizesAreReported) {
     communicator->world().all_reduce(data.data(), rank == 0 ? 100000 : 99999, DataType::f32).wait();
     return "no error";
   });
-  for (const auto& outcome : ranks.wait()) EXPECT_THAT(outcome.text, AllOf(StartsWith("error internal"), HasSubstr("rank 0"), HasSubstr("rank 1")));
+  for (const auto& outcome : ranks.wait())
+    EXPECT_THAT(outcome.text, AllOf(StartsWith("error internal"), HasSubstr("rank 0"), HasSubstr("rank 1")));
 }
 
 TEST_P(Faults, AbortReachesAllRanksWithTheReason) {
@@ -210,7 +219,8 @@ TEST_P(Faults, AbortReachesAllRanksWithTheReason) {
     return "no error";
   });
   const auto outcomes = ranks.wait();
-  for (const std::size_t rank : {0UL, 2UL}) EXPECT_THAT(outcomes[rank].text, AllOf(StartsWith("error peer_lost"), HasSubstr("rank 1 ended the task: the loss is not a number")));
+  for (const std::size_t rank : {0UL, 2UL})
+    EXPECT_THAT(outcomes[rank].text, AllOf(StartsWith("error peer_lost"), HasSubstr("rank 1 ended the task: the loss is not a number")));
 }
 
 TEST_P(Faults, ClosingWhileOthersWaitIsALoss) {
@@ -290,7 +300,8 @@ TEST_P(Faults, FormingAgainAndAgainLeaksNothing) {
       }
     }
     const std::size_t now = count_of("/proc/self/fd");
-    if (now > descriptors || count_of("/proc/self/task") > threads) return text("leaked: ", descriptors, " descriptors became ", now, ", ", threads, " threads ", count_of("/proc/self/task"));
+    if (now > descriptors || count_of("/proc/self/task") > threads)
+      return text("leaked: ", descriptors, " descriptors became ", now, ", ", threads, " threads ", count_of("/proc/self/task"));
     return "ok";
   });
   for (const auto& outcome : ranks.wait(std::chrono::seconds(200))) EXPECT_EQ(outcome.text, "ok");
@@ -305,7 +316,8 @@ TEST_P(Faults, FormingAgainAndAgainLeaksNothing) {
   EXPECT_THAT(left, ::testing::IsEmpty());
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Faults, ::testing::Values(true, false), [](const auto& info) { return info.param ? "shared" : "network"; });
+INSTANTIATE_TEST_SUITE_P(Transports, Faults, ::testing::Values(true, false),
+                         [](const auto& info) { return info.param ? "shared" : "network"; });
 
 TEST(Rendezvous, APortInUseIsExplained) {
   const std::string place = free_loopback_place();
@@ -350,7 +362,8 @@ TEST(Rendezvous, NamesTheRanksThatDidNotCome) {
     Communicator::connect(testing::options(process == 0 ? 0 : 2, 4, place, 2));
     return "met";
   });
-  for (const auto& outcome : ranks.wait()) EXPECT_THAT(outcome.text, AllOf(StartsWith("error deadline_exceeded"), HasSubstr("ranks 1, 3 did not come")));
+  for (const auto& outcome : ranks.wait())
+    EXPECT_THAT(outcome.text, AllOf(StartsWith("error deadline_exceeded"), HasSubstr("ranks 1, 3 did not come")));
 }
 
 TEST(Rendezvous, WithoutRankZeroEndsAtTheDeadline) {

@@ -21,7 +21,7 @@ struct Outcome {
   std::string text;
   bool exited = false;  // by itself; otherwise killed by `signal`
   int signal = 0;
-  double seconds = 0;   // from the processes' start to the report
+  double seconds = 0;  // from the processes' start to the report
 };
 
 // Forks one process per rank, before the caller has threads. The body's return value comes back as text; an Error of

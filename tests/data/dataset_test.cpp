@@ -10,8 +10,8 @@
 
 #include "base/error.hpp"
 #include "base/random.hpp"
-#include "data/permutation.hpp"
 #include "base/temporary_folder.hpp"
+#include "data/permutation.hpp"
 
 namespace tessera::data {
 namespace {

@@ -6,9 +6,9 @@
 #include <thread>
 
 #include "base/error.hpp"
+#include "base/temporary_folder.hpp"
 #include "data/byte_alphabet.hpp"
 #include "data/regex.hpp"
-#include "base/temporary_folder.hpp"
 
 namespace tessera::data {
 namespace {

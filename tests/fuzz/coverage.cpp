@@ -17,7 +17,8 @@ bool called = false;
 
 // Called by instrumented code. Positions are taken relative to this function, which makes them the same in every run.
 extern "C" void __sanitizer_cov_trace_pc() {
-  const std::uintptr_t here = reinterpret_cast<std::uintptr_t>(__builtin_return_address(0)) - reinterpret_cast<std::uintptr_t>(&__sanitizer_cov_trace_pc);
+  const std::uintptr_t here =
+      reinterpret_cast<std::uintptr_t>(__builtin_return_address(0)) - reinterpret_cast<std::uintptr_t>(&__sanitizer_cov_trace_pc);
   const std::uintptr_t mixed = here * 0x9E3779B97F4A7C15ull >> 40;
   std::uint8_t& count = counts[(mixed ^ previous) % kSlots];
   if (count < 255) ++count;

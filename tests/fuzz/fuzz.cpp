@@ -65,7 +65,8 @@ Report fuzz(const Target& target, const Limits& limits) {
     read.push_back(seed);
   }
   const auto over = [&] {
-    return (limits.seconds > 0 && seconds_since(start) >= limits.seconds) || (limits.executions > 0 && report.executions >= limits.executions);
+    return (limits.seconds > 0 && seconds_since(start) >= limits.seconds) ||
+           (limits.executions > 0 && report.executions >= limits.executions);
   };
   while (!over()) {
     const std::vector<std::string>& pool = refused.empty() || !mutator.once_in(4) ? read : refused;

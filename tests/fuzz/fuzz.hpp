@@ -10,8 +10,8 @@
 namespace tessera::fuzz {
 
 struct Limits {
-  double seconds = 0;            // 0: no limit
-  std::int64_t executions = 0;   // 0: no limit
+  double seconds = 0;           // 0: no limit
+  std::int64_t executions = 0;  // 0: no limit
   std::uint64_t seed = 1;
   // Told of each input before it is read, so that one that ends the process can be found.
   std::function<void(const std::string&)> before = {};

@@ -69,17 +69,19 @@ int replay(const Target& target, const std::string& file) {
 int run(const Target& target, double seconds, std::uint64_t seed, const std::string& folder) {
   CurrentInput current(folder + "/current");
   const Report report = fuzz(target, {.seconds = seconds, .seed = seed, .before = [&](const std::string& input) {
-                               current.set(input);
-                               restart_watch();
-                             }});
+                                        current.set(input);
+                                        restart_watch();
+                                      }});
   nlohmann::ordered_json defects = nlohmann::ordered_json::array();
   for (const auto& [what, input] : report.defects) {
     const std::string file = folder + "/" + target.name + "-" + hash128_hex(input).substr(0, 12);
     write_whole(real_file_system(), file, input);
     defects.push_back({{"what", what}, {"file", file}});
   }
-  std::cout << nlohmann::ordered_json{{"target", target.name}, {"executions", report.executions}, {"read", report.read}, {"refused", report.refused},
-                                      {"edges", report.edges}, {"corpus", report.corpus}, {"slowest_s", report.slowest}, {"defects", defects}}
+  std::cout << nlohmann::ordered_json{{"target", target.name},       {"executions", report.executions},
+                                      {"read", report.read},         {"refused", report.refused},
+                                      {"edges", report.edges},       {"corpus", report.corpus},
+                                      {"slowest_s", report.slowest}, {"defects", defects}}
                    .dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
             << '\n';
   return 0;

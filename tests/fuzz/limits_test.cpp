@@ -12,8 +12,8 @@ namespace tessera {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::HasSubstr;
 using testing::error_of;
+using ::testing::HasSubstr;
 
 std::string refusal(const std::string& yaml) {
   const Error error = error_of([&] { ConfigNode::parse(yaml, "a.yaml"); });
@@ -22,12 +22,15 @@ std::string refusal(const std::string& yaml) {
 }
 
 std::string job_refusal(const std::string& model, const std::string& rest = {}) {
-  const Error error = error_of([&] { model::read_job(ConfigNode::parse("model: {arch: llama, " + model + "}\ndata: {source: synthetic}\n" + rest, "t.yaml")); });
+  const Error error = error_of(
+      [&] { model::read_job(ConfigNode::parse("model: {arch: llama, " + model + "}\ndata: {source: synthetic}\n" + rest, "t.yaml")); });
   EXPECT_EQ(error.code(), ErrorCode::invalid_config);
   return error.what();
 }
 
-TEST(Limits, AValueThatHoldsItselfIsRefused) { EXPECT_THAT(refusal("a:\n  b: &x {c: *x}\n"), AllOf(HasSubstr("a.yaml:2"), HasSubstr("nested more than"))); }
+TEST(Limits, AValueThatHoldsItselfIsRefused) {
+  EXPECT_THAT(refusal("a:\n  b: &x {c: *x}\n"), AllOf(HasSubstr("a.yaml:2"), HasSubstr("nested more than")));
+}
 
 TEST(Limits, AFewAliasesThatStandForBillionsAreRefused) {
   std::string yaml = "- &a0 [x, x, x, x, x, x, x, x, x, x]\n";
@@ -65,28 +68,35 @@ TEST(Limits, AnOverrideNestedWithoutEndIsRefused) {
 }
 
 TEST(Limits, AModelThatCannotBeCountedIsRefused) {
-  EXPECT_THAT(job_refusal("hidden: 9223372036854775807, layers: 2, heads: 2, ffn: 96, seq: 32, vocab: 512"), AllOf(HasSubstr("model.hidden"), HasSubstr("at most")));
+  EXPECT_THAT(job_refusal("hidden: 9223372036854775807, layers: 2, heads: 2, ffn: 96, seq: 32, vocab: 512"),
+              AllOf(HasSubstr("model.hidden"), HasSubstr("at most")));
   EXPECT_THAT(job_refusal("hidden: 64, layers: 1048575, heads: 2, ffn: 96, seq: 32, vocab: 512"), HasSubstr("blocks"));
   EXPECT_THAT(job_refusal("hidden: 2147483646, layers: 2, heads: 1, ffn: 2147483647, seq: 32, vocab: 512"), HasSubstr("parameters"));
-  EXPECT_THAT(job_refusal("hidden: 64, layers: 2, heads: 2, ffn: 96, seq: 67108863, vocab: 512", "train: {global_batch: 1073741824}\n"), HasSubstr("tensor"));
+  EXPECT_THAT(job_refusal("hidden: 64, layers: 2, heads: 2, ffn: 96, seq: 67108863, vocab: 512", "train: {global_batch: 1073741824}\n"),
+              HasSubstr("tensor"));
 }
 
 TEST(Limits, ANameThatNoFileCanHaveIsAFileThatDoesNotExist) {
   const model::JobSpec job = model::read_job(ConfigNode::parse(
-      "model: {arch: llama, hidden: 64, layers: 2, heads: 2, ffn: 96, seq: 32, vocab: 512}\nparallel: " + std::string(300, 'a') + "\n", "t.yaml"));
+      "model: {arch: llama, hidden: 64, layers: 2, heads: 2, ffn: 96, seq: 32, vocab: 512}\nparallel: " + std::string(300, 'a') + "\n",
+      "t.yaml"));
   EXPECT_EQ(job.parallel.file, std::string(300, 'a'));
 }
 
 TEST(Limits, MoreDevicesThanCanBeNumberedAreRefused) {
   const Error error = error_of([] {
-    cluster::read_cluster(ConfigNode::parse("groups:\n  - {name: g, device: a100-80, nodes: 1048576, devices_per_node: 1048576, inside: nvlink3, network: rdma-100g}\n", "c.yaml"));
+    cluster::read_cluster(ConfigNode::parse(
+        "groups:\n  - {name: g, device: a100-80, nodes: 1048576, devices_per_node: 1048576, inside: nvlink3, network: rdma-100g}\n",
+        "c.yaml"));
   });
   EXPECT_THAT(error.what(), AllOf(HasSubstr("c.yaml:2"), HasSubstr("devices"), HasSubstr("at most 1048576")));
 }
 
 TEST(Limits, DegreesWhoseProductIsBeyondAnIntAreRefused) {
-  const model::JobSpec job = model::read_job(ConfigNode::parse(
-      "model: {arch: llama, hidden: 64, layers: 1, heads: 1048576, head_dim: 2, ffn: 1048576, seq: 8, vocab: 1048576}\ntrain: {global_batch: 1048576}\n", "t.yaml"));
+  const model::JobSpec job =
+      model::read_job(ConfigNode::parse("model: {arch: llama, hidden: 64, layers: 1, heads: 1048576, head_dim: 2, ffn: 1048576, seq: 8, "
+                                        "vocab: 1048576}\ntrain: {global_batch: 1048576}\n",
+                                        "t.yaml"));
   const cluster::ClusterSpec cluster = cluster::read_cluster(ConfigNode::parse("groups:\n  - {name: g, device: a100-80}\n", "c.yaml"));
   plan::Plan plan;
   plan.model_fingerprint = job.model.fingerprint();

@@ -10,13 +10,86 @@ namespace tessera::fuzz {
 namespace {
 
 // Where numbers, types, encodings and parsers end.
-const std::string kWords[] = {
-    "0", "-0", "1", "-1", "2", "3", "1.5", "1048576", "1048577", "2147483647", "2147483648", "-2147483648", "4294967296", "9007199254740993",
-    "4611686018427387904", "9223372036854775807", "-9223372036854775808", "9223372036854775808", "18446744073709551615", "1e308", "-1e308", "1e309",
-    "1e-320", "1e18", "1e19", ".inf", "-.inf", ".nan", "nan", "0x7fffffff", "0o17", "1_000", "+1", "1e6", "", "~", "null", "true", "false", "yes",
-    "auto", "8 EiB", "9e18 B", "7999999 TiB", "-1 GiB", "1e300 TB/s", "0 GB/s", "1e-300 GB/s", "1 fortnight", "../../../../etc/passwd", "/dev/zero", ".", "..", "/",
-    "\xff\xfe", "\xc3\x28", "\xf0\x9f\xa6\x91", "\xe2\x80\xae", std::string(1, '\0'), "a\nb", "%", "@", "`", "|", ">", "- -", "? :", "!!binary x", "!!int 1", "---", "...",
-    "&a [*a]", "&a {x: *a}", "*a", "<<", "{<<: *a}", "[]", "{}", "[[]]", "[{}, [], 1]"};
+const std::string kWords[] = {"0",
+                              "-0",
+                              "1",
+                              "-1",
+                              "2",
+                              "3",
+                              "1.5",
+                              "1048576",
+                              "1048577",
+                              "2147483647",
+                              "2147483648",
+                              "-2147483648",
+                              "4294967296",
+                              "9007199254740993",
+                              "4611686018427387904",
+                              "9223372036854775807",
+                              "-9223372036854775808",
+                              "9223372036854775808",
+                              "18446744073709551615",
+                              "1e308",
+                              "-1e308",
+                              "1e309",
+                              "1e-320",
+                              "1e18",
+                              "1e19",
+                              ".inf",
+                              "-.inf",
+                              ".nan",
+                              "nan",
+                              "0x7fffffff",
+                              "0o17",
+                              "1_000",
+                              "+1",
+                              "1e6",
+                              "",
+                              "~",
+                              "null",
+                              "true",
+                              "false",
+                              "yes",
+                              "auto",
+                              "8 EiB",
+                              "9e18 B",
+                              "7999999 TiB",
+                              "-1 GiB",
+                              "1e300 TB/s",
+                              "0 GB/s",
+                              "1e-300 GB/s",
+                              "1 fortnight",
+                              "../../../../etc/passwd",
+                              "/dev/zero",
+                              ".",
+                              "..",
+                              "/",
+                              "\xff\xfe",
+                              "\xc3\x28",
+                              "\xf0\x9f\xa6\x91",
+                              "\xe2\x80\xae",
+                              std::string(1, '\0'),
+                              "a\nb",
+                              "%",
+                              "@",
+                              "`",
+                              "|",
+                              ">",
+                              "- -",
+                              "? :",
+                              "!!binary x",
+                              "!!int 1",
+                              "---",
+                              "...",
+                              "&a [*a]",
+                              "&a {x: *a}",
+                              "*a",
+                              "<<",
+                              "{<<: *a}",
+                              "[]",
+                              "{}",
+                              "[[]]",
+                              "[{}, [], 1]"};
 
 std::string alias_bomb(std::size_t levels) {
   std::string out = "[&a0 [x, x, x, x, x, x, x, x, x]";
@@ -78,7 +151,12 @@ void Mutator::change_value(Tree& value, const std::vector<Tree*>& all) {
     case 3:
       if (once_in(6)) {
         const std::size_t depth = 1 + below(once_in(4) ? 4000 : 40);
-        value = {Tree::Kind::scalar, once_in(2) ? std::string(depth, '[') + "1" + std::string(depth, ']') : repeated("{a: ", depth) + "1" + std::string(depth, '}'), false, {}, {}};
+        value = {
+            Tree::Kind::scalar,
+            once_in(2) ? std::string(depth, '[') + "1" + std::string(depth, ']') : repeated("{a: ", depth) + "1" + std::string(depth, '}'),
+            false,
+            {},
+            {}};
         break;
       }
       [[fallthrough]];
@@ -103,7 +181,8 @@ void Mutator::change_children(Tree& parent) {
     case 2: insert(at, map ? parent.keys[at] : std::string(), Tree(parent.children[at])); break;
     case 3: {
       const Tree child = parent.children[at];
-      for (std::size_t more = once_in(8) ? below(400) : below(9); more > 0; --more) insert(at, map ? parent.keys[at] : std::string(), child);
+      for (std::size_t more = once_in(8) ? below(400) : below(9); more > 0; --more)
+        insert(at, map ? parent.keys[at] : std::string(), child);
       break;
     }
     case 4:

@@ -22,9 +22,11 @@ struct Planned {
 
 Planned planned(const std::string& parallel, const std::string& cluster, const std::string& precision = "fp32") {
   Planned out;
-  out.job = model::read_job(ConfigNode::parse(
-      "name: fuzz\nmodel: {arch: llama, hidden: 64, layers: 6, heads: 4, kv_heads: 4, ffn: 128, seq: 32, vocab: 256}\n"
-      "data: {source: synthetic}\ntrain: {global_batch: 8, precision: " + precision + ", optimizer: {kind: adamw, clip: 0}}\nparallel: " + parallel + "\n", "train.yaml"));
+  out.job = model::read_job(
+      ConfigNode::parse("name: fuzz\nmodel: {arch: llama, hidden: 64, layers: 6, heads: 4, kv_heads: 4, ffn: 128, seq: 32, vocab: 256}\n"
+                        "data: {source: synthetic}\ntrain: {global_batch: 8, precision: " +
+                            precision + ", optimizer: {kind: adamw, clip: 0}}\nparallel: " + parallel + "\n",
+                        "train.yaml"));
   out.cluster = cluster::read_cluster(ConfigNode::parse("name: devices\ngroups:\n  - " + cluster + "\n", "cluster.yaml"));
   out.plan = plan::search(out.job, out.cluster, {}).best;
   return out;
@@ -34,7 +36,8 @@ Planned planned(const std::string& parallel, const std::string& cluster, const s
 Planned side_by_side() {
   Planned out = planned("{dp: 2, pp: 1, tp: 1, micro_batches: 1}",
                         "{name: new, device: h100-sxm, devices_per_node: 2, inside: nvlink4, network: rdma-100g}\n"
-                        "  - {name: old, device: a100-80, devices_per_node: 2, inside: nvlink3, network: rdma-100g}\nbetween: rdma-100g", "bf16");
+                        "  - {name: old, device: a100-80, devices_per_node: 2, inside: nvlink3, network: rdma-100g}\nbetween: rdma-100g",
+                        "bf16");
   for (int device = 0; device < 2; ++device) out.plan.ranks.push_back({1, 0, device});
   plan::Stage& stage = out.plan.stages.front();
   stage.ranks = {0, 1, 2, 3};
@@ -57,7 +60,8 @@ Planned folded(plan::Schedule schedule) {
 plan::ScheduleFile schedule_of(const plan::Plan& plan, plan::Schedule order) {
   const plan::Pipeline pipeline = plan::pipeline_of(plan);
   plan::ScheduleFile file{plan.schedule, static_cast<int>(plan.micro_batches), {}};
-  for (int place = 0; place < pipeline.places; ++place) file.orders.push_back(plan::order_of(order, place, pipeline.places, file.micro_batches, pipeline.chunks));
+  for (int place = 0; place < pipeline.places; ++place)
+    file.orders.push_back(plan::order_of(order, place, pipeline.places, file.micro_batches, pipeline.chunks));
   return file;
 }
 
@@ -96,7 +100,8 @@ void run(const plan::Plan& plan, const Planned& basis) {
 void read_plan(const std::vector<Planned>& known, const std::string& input) {
   plan::Plan plan = plan::read_plan(ConfigNode::parse(input, "plan.json"));
   const std::string json = plan::to_json(plan);
-  must_pass("what to_json wrote is refused", [&] { must_be_equal(json, plan::to_json(plan::read_plan(ConfigNode::parse(json, "again.json"))), "the plan"); });
+  must_pass("what to_json wrote is refused",
+            [&] { must_be_equal(json, plan::to_json(plan::read_plan(ConfigNode::parse(json, "again.json"))), "the plan"); });
 
   const auto same = [&](const Planned& one) { return one.plan.cluster_fingerprint == plan.cluster_fingerprint; };
   const auto found = std::find_if(known.begin(), known.end(), same);
@@ -131,14 +136,17 @@ void read_schedule(const std::vector<Planned>& known, const std::string& input) 
 Target plan_target() {
   const auto known = std::make_shared<std::vector<Planned>>(std::vector<Planned>{
       planned("{dp: 2, pp: 2, tp: 2, micro_batches: 2}", "{name: gpu, device: a100-80, devices_per_node: 8, inside: nvlink3}"),
-      planned("{dp: 2, pp: 3, tp: 1, zero: 1, micro_batches: 4, schedule: gpipe}", "{name: gpu, device: a100-80, nodes: 3, devices_per_node: 2, inside: nvlink3, network: rdma-100g}"),
+      planned("{dp: 2, pp: 3, tp: 1, zero: 1, micro_batches: 4, schedule: gpipe}",
+              "{name: gpu, device: a100-80, nodes: 3, devices_per_node: 2, inside: nvlink3, network: rdma-100g}"),
       planned("{dp: 2, pp: 1, tp: 2, recompute: full}", "{name: cpu, device: 'cpu:zen4', cores: 4, memory: 64 GiB, inside: shm}"),
-      planned("{dp: 2, pp: 2, tp: 1, zero: 1, micro_batches: 2, delayed_exchange: true}", "{name: cpu, device: 'cpu:zen4', cores: 4, memory: 64 GiB, inside: shm}"),
+      planned("{dp: 2, pp: 2, tp: 1, zero: 1, micro_batches: 2, delayed_exchange: true}",
+              "{name: cpu, device: 'cpu:zen4', cores: 4, memory: 64 GiB, inside: shm}"),
       folded(plan::Schedule::zb_v), folded(plan::Schedule::interleaved), side_by_side()});
   Target target;
   for (const Planned& one : *known) target.seeds.push_back(plan::to_json(one.plan));
   for (Planned one : {known->at(0), known->at(4)}) {
-    plan::use_schedule(schedule_of(one.plan, one.plan.schedule == plan::Schedule::zb_v ? plan::Schedule::dualpipe_v : plan::Schedule::zb_h1), one.plan);
+    plan::use_schedule(
+        schedule_of(one.plan, one.plan.schedule == plan::Schedule::zb_v ? plan::Schedule::dualpipe_v : plan::Schedule::zb_h1), one.plan);
     target.seeds.push_back(plan::to_json(one.plan));
   }
   target.read = [known](const std::string& input) { read_plan(*known, input); };
@@ -146,13 +154,15 @@ Target plan_target() {
 }
 
 Target schedule_target() {
-  auto known = std::make_shared<std::vector<Planned>>(std::vector<Planned>{
-      planned("{dp: 1, pp: 2, tp: 1, micro_batches: 4, schedule: 1f1b}", "{name: gpu, device: a100-80, devices_per_node: 2, inside: nvlink3}"),
-      folded(plan::Schedule::zb_v), folded(plan::Schedule::interleaved)});
+  auto known = std::make_shared<std::vector<Planned>>(
+      std::vector<Planned>{planned("{dp: 1, pp: 2, tp: 1, micro_batches: 4, schedule: 1f1b}",
+                                   "{name: gpu, device: a100-80, devices_per_node: 2, inside: nvlink3}"),
+                           folded(plan::Schedule::zb_v), folded(plan::Schedule::interleaved)});
   Target target;
   for (const plan::Schedule order : {plan::Schedule::gpipe, plan::Schedule::one_f_one_b, plan::Schedule::zb_h2})
     target.seeds.push_back(plan::to_yaml(schedule_of(known->at(0).plan, order)));
-  for (const plan::Schedule order : {plan::Schedule::zb_v, plan::Schedule::dualpipe_v}) target.seeds.push_back(plan::to_yaml(schedule_of(known->at(1).plan, order)));
+  for (const plan::Schedule order : {plan::Schedule::zb_v, plan::Schedule::dualpipe_v})
+    target.seeds.push_back(plan::to_yaml(schedule_of(known->at(1).plan, order)));
   target.seeds.push_back(plan::to_yaml(schedule_of(known->at(2).plan, plan::Schedule::interleaved)));
   target.read = [known](const std::string& input) { read_schedule(*known, input); };
   return target;

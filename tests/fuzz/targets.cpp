@@ -39,8 +39,9 @@ namespace {
 // The first line is KEY=VALUE, as behind --set; the rest is the file.
 Target config_target() {
   Target target;
-  target.seeds = {"train.optimizer.lr=0.5\ntrain: {steps: 4, optimizer: {kind: adamw, lr: 1e-3}}\nparallel: auto\n",
-                  "parallel.dp={a: [1, 2]}\nparallel: auto\ntext: \"quoted \\n \\u00e9\"\nlist:\n  - &x {a: 1}\n  - *x\n  - |\n    block\n    text\n"};
+  target.seeds = {
+      "train.optimizer.lr=0.5\ntrain: {steps: 4, optimizer: {kind: adamw, lr: 1e-3}}\nparallel: auto\n",
+      "parallel.dp={a: [1, 2]}\nparallel: auto\ntext: \"quoted \\n \\u00e9\"\nlist:\n  - &x {a: 1}\n  - *x\n  - |\n    block\n    text\n"};
   target.read = [](const std::string& input) {
     const std::size_t end = std::min(input.find('\n'), input.size());
     const std::string setting = input.substr(0, end);
@@ -68,7 +69,8 @@ Target train_target() {
     const model::JobSpec job = model::read_job(ConfigNode::parse(input, "train.yaml"));
     check_model(job.model);
     for (const std::int64_t step : {std::int64_t{0}, job.train.steps / 2, job.train.steps - 1})
-      if (!(model::learning_rate(job.train, step) >= 0)) throw Defect(text("the learning rate of step ", step, " is ", model::learning_rate(job.train, step)));
+      if (!(model::learning_rate(job.train, step) >= 0))
+        throw Defect(text("the learning rate of step ", step, " is ", model::learning_rate(job.train, step)));
     must_pass("the resolved train.yaml", [&] {
       const model::JobSpec again = model::read_job(ConfigNode::parse(job.resolved_yaml, "train.yaml"));
       must_be_equal(job.model.fingerprint(), again.model.fingerprint(), "the model");
@@ -130,14 +132,16 @@ Target profile_target() {
 
 Target calibration_target() {
   const model::ModelSpec model = model::read_model(ConfigNode::parse("{preset: llama-3-8b}", "model.yaml"));
-  const cluster::ClusterSpec cluster = cluster::read_cluster(
-      ConfigNode::parse("name: gpus\ngroups:\n  - {name: gpu, device: h100-sxm, nodes: 2, devices_per_node: 8, inside: nvlink4, network: rdma-400g}\n", "cluster.yaml"));
+  const cluster::ClusterSpec cluster = cluster::read_cluster(ConfigNode::parse(
+      "name: gpus\ngroups:\n  - {name: gpu, device: h100-sxm, nodes: 2, devices_per_node: 8, inside: nvlink4, network: rdma-400g}\n",
+      "cluster.yaml"));
   Target target;
   target.seeds = files_of("src/profile/calibrations");
   target.read = [=](const std::string& input) {
     const profile::Calibration calibration = profile::read_calibration(ConfigNode::parse(input, "calibration.yaml"));
     must_pass("a plan cannot be priced with it", [&] {
-      const plan::UniformPlan plan = {.tp = 2, .dp = 2, .pp = 4, .global_batch = 16, .sequence_parallel = true, .zero = 1, .stage_layers = {}};
+      const plan::UniformPlan plan = {
+          .tp = 2, .dp = 2, .pp = 4, .global_batch = 16, .sequence_parallel = true, .zero = 1, .stage_layers = {}};
       if (plan::price(plan, model, cluster, calibration).step < 0) throw Defect("a negative step");
     });
   };
@@ -146,11 +150,13 @@ Target calibration_target() {
 
 Target safetensors_target() {
   using checkpoint::ElementType;
-  const std::vector<checkpoint::StoredTensor> tensors = {{"a", ElementType::f32, {2, 3}, 0, 24}, {"b", ElementType::bf16, {4}, 24, 32}, {"c", ElementType::i64, {}, 32, 40}};
+  const std::vector<checkpoint::StoredTensor> tensors = {
+      {"a", ElementType::f32, {2, 3}, 0, 24}, {"b", ElementType::bf16, {4}, 24, 32}, {"c", ElementType::i64, {}, 32, 40}};
   const std::size_t bytes = 40;
   Target target;
   target.refusal = ErrorCode::corrupt;
-  target.seeds = {checkpoint::safetensors_header(tensors, {{"format", "pt"}}) + std::string(bytes, 'x'), checkpoint::safetensors_header({}, {})};
+  target.seeds = {checkpoint::safetensors_header(tensors, {{"format", "pt"}}) + std::string(bytes, 'x'),
+                  checkpoint::safetensors_header({}, {})};
   target.inner = [](const std::string& file) { return file.size() < 8 ? file : file.substr(8, file.find_last_not_of('x') - 7); };
   target.outer = [](const std::string& json) {
     std::string length(8, '\0');

@@ -18,8 +18,8 @@ class Defect : public std::runtime_error {
 
 struct Target {
   std::string name;
-  std::vector<std::string> seeds;                // right files
-  ErrorCode refusal = ErrorCode::invalid_config; // the only code with which the reader may refuse
+  std::vector<std::string> seeds;                 // right files
+  ErrorCode refusal = ErrorCode::invalid_config;  // the only code with which the reader may refuse
   // Reads; asks of what was read all that later rooms ask before anything runs; writes and reads it again. Throws Error when the
   // input is refused, Defect when what was read is not what is written.
   std::function<void(const std::string&)> read;

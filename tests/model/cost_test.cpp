@@ -10,7 +10,8 @@ namespace {
 using testing::error_of;
 
 ModelSpec small() {
-  return read_model(ConfigNode::parse("{arch: llama, hidden: 64, layers: 3, heads: 8, kv_heads: 4, ffn: 96, seq: 32, vocab: 512}", "m.yaml"));
+  return read_model(
+      ConfigNode::parse("{arch: llama, hidden: 64, layers: 3, heads: 8, kv_heads: 4, ffn: 96, seq: 32, vocab: 512}", "m.yaml"));
 }
 
 TEST(Cost, ForwardFlopsAreTwiceTheProductsOfALayer) {
@@ -65,7 +66,8 @@ TEST(Cost, RecomputationSavesOnlyTheInput) {
 
 TEST(Cost, HalfPrecisionHalvesWhatIsPassedOn) {
   const BlockSpec layer = small().repeats[1].block;
-  EXPECT_EQ(2 * cost_of(layer, {1, 1, Precision::bf16, Recompute::none}).output.value, cost_of(layer, {1, 1, Precision::f32, Recompute::none}).output.value);
+  EXPECT_EQ(2 * cost_of(layer, {1, 1, Precision::bf16, Recompute::none}).output.value,
+            cost_of(layer, {1, 1, Precision::f32, Recompute::none}).output.value);
 }
 
 TEST(Cost, AnUnknownBlockIsNamed) {
@@ -77,7 +79,9 @@ TEST(Cost, AnUnknownBlockIsNamed) {
   EXPECT_THAT(error.what(), ::testing::HasSubstr("block stem"));
 }
 
-TEST(Block, AMissingDimensionIsNamed) { EXPECT_THAT(error_of([] { small().dim("width"); }).what(), ::testing::HasSubstr("no dimension 'width'")); }
+TEST(Block, AMissingDimensionIsNamed) {
+  EXPECT_THAT(error_of([] { small().dim("width"); }).what(), ::testing::HasSubstr("no dimension 'width'"));
+}
 
 }  // namespace
 }  // namespace tessera::model

@@ -8,8 +8,8 @@
 namespace tessera::model {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::error_of;
+using ::testing::HasSubstr;
 
 constexpr const char* kModel = "model: {arch: llama, hidden: 64, layers: 2, heads: 4, ffn: 96, seq: 32, vocab: 512}\n";
 
@@ -153,7 +153,8 @@ TEST(Job, AppliesOverridesInOrderAndKeepsThemInItsYaml) {
 TEST(Job, NamesTheOverrideThatIsWrong) {
   const TemporaryFolder folder;
   const auto path = folder.write("train.yaml", std::string(kModel) + "train: {steps: 5}\n");
-  EXPECT_THAT(error_of([&] { read_job(path, {"train.stepz=7"}); }).what(), AllOf(HasSubstr("--set train.stepz=7"), HasSubstr("did you mean 'steps'?")));
+  EXPECT_THAT(error_of([&] { read_job(path, {"train.stepz=7"}); }).what(),
+              AllOf(HasSubstr("--set train.stepz=7"), HasSubstr("did you mean 'steps'?")));
   EXPECT_THAT(error_of([&] { read_job(path, {"train.steps"}); }).what(), AllOf(HasSubstr("no '='"), HasSubstr("SECTION.KEY=VALUE")));
   EXPECT_THAT(error_of([&] { read_job(path, {"train.steps=x"}); }).what(), HasSubstr("--set train.steps=x: train.steps: found 'x'"));
 }
@@ -175,7 +176,8 @@ TEST(Job, FindsFilesBesideTheYaml) {
 
 TEST(Job, AConfigJsonStandsForAJob) {
   const TemporaryFolder folder;
-  const auto path = folder.write("tiny/config.json", R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 8,
+  const auto path =
+      folder.write("tiny/config.json", R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 8,
     "num_hidden_layers": 2, "vocab_size": 320})");
   const JobSpec job = read_job(path, {"model.seq=128", "train.global_batch=64"});
   EXPECT_EQ(job.model.dim("hidden"), 64);

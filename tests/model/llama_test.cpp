@@ -8,8 +8,8 @@
 namespace tessera::model {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::error_of;
+using ::testing::HasSubstr;
 
 ModelSpec model_of(const std::string& yaml) { return read_model(ConfigNode::parse(yaml, "m.yaml")); }
 Error refused(const std::string& yaml) {
@@ -18,11 +18,19 @@ Error refused(const std::string& yaml) {
 
 // Parameter counts as published with the weights.
 TEST(Llama, CountsTheParametersOfKnownModels) {
-  EXPECT_EQ(model_of("{arch: llama, hidden: 4096, layers: 32, heads: 32, ffn: 11008, seq: 4096, vocab: 32000}").parameter_count(), 6'738'415'616);
-  EXPECT_EQ(model_of("{arch: llama, hidden: 5120, layers: 40, heads: 40, ffn: 13824, seq: 4096, vocab: 32000}").parameter_count(), 13'015'864'320);
-  EXPECT_EQ(model_of("{arch: llama, hidden: 8192, layers: 80, heads: 64, kv_heads: 8, ffn: 28672, seq: 4096, vocab: 32000}").parameter_count(), 68'976'648'192);
-  EXPECT_EQ(model_of("{arch: llama, hidden: 4096, layers: 32, heads: 32, kv_heads: 8, ffn: 14336, seq: 8192, vocab: 128256}").parameter_count(), 8'030'261'248);
-  EXPECT_EQ(model_of("{arch: llama, hidden: 2048, layers: 22, heads: 32, kv_heads: 4, ffn: 5632, seq: 2048, vocab: 32000}").parameter_count(), 1'100'048'384);
+  EXPECT_EQ(model_of("{arch: llama, hidden: 4096, layers: 32, heads: 32, ffn: 11008, seq: 4096, vocab: 32000}").parameter_count(),
+            6'738'415'616);
+  EXPECT_EQ(model_of("{arch: llama, hidden: 5120, layers: 40, heads: 40, ffn: 13824, seq: 4096, vocab: 32000}").parameter_count(),
+            13'015'864'320);
+  EXPECT_EQ(
+      model_of("{arch: llama, hidden: 8192, layers: 80, heads: 64, kv_heads: 8, ffn: 28672, seq: 4096, vocab: 32000}").parameter_count(),
+      68'976'648'192);
+  EXPECT_EQ(
+      model_of("{arch: llama, hidden: 4096, layers: 32, heads: 32, kv_heads: 8, ffn: 14336, seq: 8192, vocab: 128256}").parameter_count(),
+      8'030'261'248);
+  EXPECT_EQ(
+      model_of("{arch: llama, hidden: 2048, layers: 22, heads: 32, kv_heads: 4, ffn: 5632, seq: 2048, vocab: 32000}").parameter_count(),
+      1'100'048'384);
 }
 
 TEST(Llama, CountsTiedEmbeddingsOnce) {
@@ -76,10 +84,13 @@ TEST(Llama, RefusesWhatCannotBeBuilt) {
   EXPECT_THAT(refused("hidden: 8").what(), HasSubstr("the key 'arch' is missing"));
   EXPECT_THAT(refused("{arch: llama, hidden: 8}").what(), HasSubstr("the key 'layers' is missing"));
   EXPECT_THAT(refused("{arch: llama, hiden: 8}").what(), HasSubstr("did you mean 'hidden'?"));
-  EXPECT_THAT(refused("{arch: llama, hidden: 6, layers: 1, heads: 2, ffn: 8, seq: 4, vocab: 300}").what(), HasSubstr("expected an even head_dim"));
+  EXPECT_THAT(refused("{arch: llama, hidden: 6, layers: 1, heads: 2, ffn: 8, seq: 4, vocab: 300}").what(),
+              HasSubstr("expected an even head_dim"));
   EXPECT_THAT(refused("{arch: llama, hidden: 8, layers: 0, heads: 2, ffn: 8, seq: 4, vocab: 300}").what(), HasSubstr("layers: found 0"));
-  EXPECT_THAT(refused("{arch: llama, hidden: 8, layers: 1, heads: 2, ffn: 8, seq: 4, vocab: 300, rope_theta: 0}").what(), HasSubstr("must be positive"));
-  EXPECT_THAT(refused("{arch: llama, hidden: 8, layers: 1, heads: 2, ffn: 8, seq: 4, vocab: 300, norm_eps: -1}").what(), HasSubstr("norm_eps"));
+  EXPECT_THAT(refused("{arch: llama, hidden: 8, layers: 1, heads: 2, ffn: 8, seq: 4, vocab: 300, rope_theta: 0}").what(),
+              HasSubstr("must be positive"));
+  EXPECT_THAT(refused("{arch: llama, hidden: 8, layers: 1, heads: 2, ffn: 8, seq: 4, vocab: 300, norm_eps: -1}").what(),
+              HasSubstr("norm_eps"));
 }
 
 TEST(Llama, FingerprintsChangeWithWhatShapesTheModel) {
@@ -101,8 +112,9 @@ TEST(Llama, CountsAgreeWithTheFormulaForAnyShape) {
     const std::int64_t layers = *rc::gen::inRange(1, 100);
     const std::int64_t vocab = *rc::gen::inRange(1, 100'000);
     const bool tied = *rc::gen::arbitrary<bool>();
-    const ModelSpec model = model_of(text("{arch: llama, hidden: ", hidden, ", layers: ", layers, ", heads: ", heads, ", kv_heads: ", kv_heads, ", head_dim: ", head_dim,
-                                          ", ffn: ", ffn, ", seq: 8, vocab: ", vocab, ", tied: ", tied ? "true" : "false", "}"));
+    const ModelSpec model =
+        model_of(text("{arch: llama, hidden: ", hidden, ", layers: ", layers, ", heads: ", heads, ", kv_heads: ", kv_heads,
+                      ", head_dim: ", head_dim, ", ffn: ", ffn, ", seq: 8, vocab: ", vocab, ", tied: ", tied ? "true" : "false", "}"));
     const std::int64_t layer = hidden * head_dim * (2 * heads + 2 * kv_heads) + 3 * hidden * ffn + 2 * hidden;
     RC_ASSERT(model.parameter_count() == layers * layer + (tied ? 1 : 2) * vocab * hidden + hidden);
   }));

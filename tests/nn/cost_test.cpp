@@ -1,9 +1,9 @@
 // What the planner believes of a block against what torch counts and what the allocator sees.
 #include <ATen/ATen.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 #include <c10/core/Allocator.h>
-#include <cstdio>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "nn/kernels/gemm_avx512.hpp"
@@ -47,8 +47,8 @@ std::int64_t expected_peak(const model::ModelSpec& spec, model::BlockShard shard
   std::int64_t workspace = 0;
   for (const model::BlockInstance& instance : spec.blocks()) {
     const model::BlockCost cost = model::cost_of(*instance.spec, shard);
-    const std::int64_t input = instance.index == 0 ? 0
-        : shard.micro_batch * spec.dim("seq") * spec.dim("hidden") * model::element_size(shard.precision).value;
+    const std::int64_t input =
+        instance.index == 0 ? 0 : shard.micro_batch * spec.dim("seq") * spec.dim("hidden") * model::element_size(shard.precision).value;
     saved += cost.saved.value;
     workspace = std::max({workspace, cost.forward_workspace.value + cost.output.value, cost.backward_workspace.value + input});
   }
@@ -126,9 +126,9 @@ TEST(Costs, ARankOfFourKeepsItsShareOfHeadsAndColumns) {
 }
 
 nlohmann::json count_with_torch(const Dims& d, std::int64_t samples) {
-  const std::string command = text(TESSERA_SOURCE_DIR, "/.venv/bin/python ", TESSERA_SOURCE_DIR, "/tests/nn/count_with_torch.py ", d.hidden,
-                                   " ", d.layers, " ", d.heads, " ", d.kv_heads, " ", d.ffn, " ", d.vocab, " ", d.seq, " ", samples, " ",
-                                   d.tied ? 1 : 0);
+  const std::string command =
+      text(TESSERA_SOURCE_DIR, "/.venv/bin/python ", TESSERA_SOURCE_DIR, "/tests/nn/count_with_torch.py ", d.hidden, " ", d.layers, " ",
+           d.heads, " ", d.kv_heads, " ", d.ffn, " ", d.vocab, " ", d.seq, " ", samples, " ", d.tied ? 1 : 0);
   FILE* pipe = popen(command.c_str(), "r");
   std::string output;
   char buffer[256];

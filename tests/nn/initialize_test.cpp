@@ -59,9 +59,7 @@ TEST(Initialize, FillsOnesAndZeros) {
   EXPECT_TRUE(at::equal(values(spec, "a", 1), at::zeros({4, 4})));
 }
 
-TEST(Initialize, RefusesShardsThatDoNotDivide) {
-  EXPECT_THROW(shard_shape(matrix({9, 4}, 0), {0, 2}), Error);
-}
+TEST(Initialize, RefusesShardsThatDoNotDivide) { EXPECT_THROW(shard_shape(matrix({9, 4}, 0), {0, 2}), Error); }
 
 }  // namespace
 }  // namespace tessera::nn::test

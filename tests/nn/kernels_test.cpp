@@ -1,7 +1,7 @@
 // The vectorised kernels against their plain versions, on the shapes that tiles and panels get wrong first.
 #include <ATen/ATen.h>
-#include <cmath>
 #include <gtest/gtest.h>
+#include <cmath>
 
 #include "base/random.hpp"
 #include "nn/kernels/attention.hpp"
@@ -69,8 +69,8 @@ TEST(Attention, IsThePlainAttentionForAnyShape) {
   Random random(2);
   for (int round = 0; round < 60; ++round) {
     const std::int64_t kv_heads = pick(random, {1, 2, 3});
-    const AttentionShape shape{pick(random, {1, 2}), pick(random, {1, 2, 13, 14, 15, 32, 33, 57, 100, 300}), kv_heads * pick(random, {1, 2, 4}),
-                               kv_heads, pick(random, {2, 8, 16, 32, 40, 64, 80, 128})};
+    const AttentionShape shape{pick(random, {1, 2}), pick(random, {1, 2, 13, 14, 15, 32, 33, 57, 100, 300}),
+                               kv_heads * pick(random, {1, 2, 4}), kv_heads, pick(random, {2, 8, 16, 32, 40, 64, 80, 128})};
     const at::ScalarType type = random.below(2) == 1 ? at::kBFloat16 : at::kFloat;
     const double tolerance = type == at::kFloat ? 2e-5 : 4e-2;
     const std::int64_t rows = shape.batch * shape.seq;

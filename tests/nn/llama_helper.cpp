@@ -9,10 +9,16 @@ namespace tessera::nn::test {
 
 model::ModelSpec llama(const Dims& d) {
   const std::int64_t head_dim = d.hidden / d.heads;
-  const std::map<std::string, double> dims = {
-      {"hidden", static_cast<double>(d.hidden)}, {"layers", static_cast<double>(d.layers)}, {"heads", static_cast<double>(d.heads)},
-      {"kv_heads", static_cast<double>(d.kv_heads)}, {"head_dim", static_cast<double>(head_dim)}, {"ffn", static_cast<double>(d.ffn)},
-      {"seq", static_cast<double>(d.seq)}, {"vocab", static_cast<double>(d.vocab)}, {"rope_theta", 10000.0}, {"norm_eps", 1e-5}};
+  const std::map<std::string, double> dims = {{"hidden", static_cast<double>(d.hidden)},
+                                              {"layers", static_cast<double>(d.layers)},
+                                              {"heads", static_cast<double>(d.heads)},
+                                              {"kv_heads", static_cast<double>(d.kv_heads)},
+                                              {"head_dim", static_cast<double>(head_dim)},
+                                              {"ffn", static_cast<double>(d.ffn)},
+                                              {"seq", static_cast<double>(d.seq)},
+                                              {"vocab", static_cast<double>(d.vocab)},
+                                              {"rope_theta", 10000.0},
+                                              {"norm_eps", 1e-5}};
   const auto matrix = [](const std::string& name, std::int64_t out, std::int64_t in, int split) {
     model::ParameterSpec p;
     p.name = name;
@@ -31,18 +37,20 @@ model::ModelSpec llama(const Dims& d) {
   const model::TensorSpec hidden{"hidden", {d.seq, d.hidden}};
   model::BlockSpec embed{"embedding", "embed", dims, {matrix("model.embed_tokens.weight", d.vocab, d.hidden, 0)}, {}, {hidden}};
   const std::string layer = "model.layers.{}.";
-  model::BlockSpec body{"transformer_layer", "layers.{}", dims, {
-      norm(layer + "input_layernorm.weight"),
-      matrix(layer + "self_attn.q_proj.weight", d.heads * head_dim, d.hidden, 0),
-      matrix(layer + "self_attn.k_proj.weight", d.kv_heads * head_dim, d.hidden, 0),
-      matrix(layer + "self_attn.v_proj.weight", d.kv_heads * head_dim, d.hidden, 0),
-      matrix(layer + "self_attn.o_proj.weight", d.hidden, d.heads * head_dim, 1),
-      norm(layer + "post_attention_layernorm.weight"),
-      matrix(layer + "mlp.gate_proj.weight", d.ffn, d.hidden, 0),
-      matrix(layer + "mlp.up_proj.weight", d.ffn, d.hidden, 0),
-      matrix(layer + "mlp.down_proj.weight", d.hidden, d.ffn, 1)}, {hidden}, {hidden}};
-  model::BlockSpec head{"lm_head", "head", dims, {norm("model.norm.weight"), matrix("lm_head.weight", d.vocab, d.hidden, 0)},
-                        {hidden}, {{"loss", {}}}};
+  model::BlockSpec body{
+      "transformer_layer",
+      "layers.{}",
+      dims,
+      {norm(layer + "input_layernorm.weight"), matrix(layer + "self_attn.q_proj.weight", d.heads * head_dim, d.hidden, 0),
+       matrix(layer + "self_attn.k_proj.weight", d.kv_heads * head_dim, d.hidden, 0),
+       matrix(layer + "self_attn.v_proj.weight", d.kv_heads * head_dim, d.hidden, 0),
+       matrix(layer + "self_attn.o_proj.weight", d.hidden, d.heads * head_dim, 1), norm(layer + "post_attention_layernorm.weight"),
+       matrix(layer + "mlp.gate_proj.weight", d.ffn, d.hidden, 0), matrix(layer + "mlp.up_proj.weight", d.ffn, d.hidden, 0),
+       matrix(layer + "mlp.down_proj.weight", d.hidden, d.ffn, 1)},
+      {hidden},
+      {hidden}};
+  model::BlockSpec head{"lm_head", "head",        dims, {norm("model.norm.weight"), matrix("lm_head.weight", d.vocab, d.hidden, 0)},
+                        {hidden},  {{"loss", {}}}};
   if (d.tied) head.parameters[1].tied_to = "model.embed_tokens.weight";
   model::ModelSpec spec;
   spec.arch = "llama";
@@ -89,10 +97,10 @@ Model::Model(const model::ModelSpec& spec, const std::map<std::string, at::Tenso
       const std::string name = instance.parameter_name(p);
       const bool tied = !p.tied_to.empty();
       const at::Tensor initial = shard_of(whole.at(tied ? p.tied_to : name), p, placement);
-      at::Tensor value = layout == Layout::flat ? values.narrow(0, offset, initial.numel()).view(initial.sizes())
-                                                : at::empty(initial.sizes(), dtype);
-      at::Tensor grad = layout == Layout::flat ? grads.narrow(0, offset, initial.numel()).view(initial.sizes())
-                                               : at::zeros(initial.sizes(), at::kFloat);
+      at::Tensor value =
+          layout == Layout::flat ? values.narrow(0, offset, initial.numel()).view(initial.sizes()) : at::empty(initial.sizes(), dtype);
+      at::Tensor grad =
+          layout == Layout::flat ? grads.narrow(0, offset, initial.numel()).view(initial.sizes()) : at::zeros(initial.sizes(), at::kFloat);
       if (tied) grad = grads_.at(p.tied_to);
       value.copy_(initial);
       offset += initial.numel();
@@ -144,9 +152,7 @@ at::Tensor Model::logits(Pass pass, std::vector<KeyValueCache>* caches) {
 
 namespace {
 
-at::Tensor norm(const at::Tensor& x, const at::Tensor& weight) {
-  return x * at::rsqrt(x.pow(2).mean(-1, true) + 1e-5) * weight;
-}
+at::Tensor norm(const at::Tensor& x, const at::Tensor& weight) { return x * at::rsqrt(x.pow(2).mean(-1, true) + 1e-5) * weight; }
 
 at::Tensor rotate(const at::Tensor& x) {  // [batch, heads, seq, head_dim]
   const std::int64_t half = x.size(3) / 2;
@@ -197,8 +203,7 @@ Batch random_batch(const Dims& d, std::int64_t samples, std::uint64_t seed) {
   for (std::int64_t i = 0; i < samples * d.seq; ++i) {
     batch.tokens.data_ptr<std::int64_t>()[i] = static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(d.vocab)));
     const bool counted = random.below(10) != 0;
-    batch.targets.data_ptr<std::int64_t>()[i] =
-        counted ? static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(d.vocab))) : -1;
+    batch.targets.data_ptr<std::int64_t>()[i] = counted ? static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(d.vocab))) : -1;
   }
   return batch;
 }

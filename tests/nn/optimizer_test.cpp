@@ -1,8 +1,8 @@
 #include "nn/optimizer.hpp"
 
 #include <ATen/ATen.h>
-#include <cmath>
 #include <gtest/gtest.h>
+#include <cmath>
 #include <limits>
 
 namespace tessera::nn {

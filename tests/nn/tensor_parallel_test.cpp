@@ -1,13 +1,13 @@
 // Tensor-parallel ranks as processes, against one rank that holds everything.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <cstdio>
-#include <functional>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <cstdio>
+#include <functional>
 
 #include "base/free_port.hpp"
 #include "comm/comm.hpp"

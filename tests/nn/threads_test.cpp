@@ -1,9 +1,9 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <mutex>
 #include <set>
 #include <thread>
-#include <mutex>
 
 #include "nn/llama_helper.hpp"
 

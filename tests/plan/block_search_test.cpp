@@ -49,8 +49,8 @@ class Enumeration {
   struct Stand {
     std::vector<GroupRanks> parts;
     int team = 0;
-    int of_team = 0;   // which of its stages
-    int per_node = 0;  // all stages of the team on every domain, with so many devices each
+    int of_team = 0;     // which of its stages
+    int per_node = 0;    // all stages of the team on every domain, with so many devices each
     bool dealt = false;  // consecutive ranks on different domains
   };
 
@@ -93,7 +93,9 @@ class Enumeration {
         for (int i = 0; i < count; ++i) more.push_back({parts, static_cast<int>(team), i, per_node});
         if (static_cast<int>(more.size()) > std::min(problem_.model.block_count(), problem_.space.most_stages)) continue;
         widths(teams, team + 1, more);
-        if (problem_.cluster.groups.size() > 1 || parts.size() > 1 || per_node > 0 || domain == 1 || parts.front().ranks <= domain || parts.front().ranks % domain != 0) continue;
+        if (problem_.cluster.groups.size() > 1 || parts.size() > 1 || per_node > 0 || domain == 1 || parts.front().ranks <= domain ||
+            parts.front().ranks % domain != 0)
+          continue;
         for (std::size_t i = stages.size(); i < more.size(); ++i) more[i].dealt = true;
         widths(teams, team + 1, more);
       }
@@ -101,14 +103,17 @@ class Enumeration {
   }
 
   // Those of each team of several groups.
-  void shares(const std::vector<std::vector<int>>& teams, std::size_t team, const std::vector<Stand>& stages, std::vector<std::vector<std::int64_t>> chosen, std::int64_t count, Schedule schedule) {
+  void shares(const std::vector<std::vector<int>>& teams, std::size_t team, const std::vector<Stand>& stages,
+              std::vector<std::vector<std::int64_t>> chosen, std::int64_t count, Schedule schedule) {
     if (team == teams.size()) return cut(stages, chosen, count, schedule);
     chosen.emplace_back();
     if (teams[team].size() == 1) return shares(teams, team + 1, stages, chosen, count, schedule);
     const auto first = std::find_if(stages.begin(), stages.end(), [&](const Stand& stand) { return stand.team == static_cast<int>(team); });
     std::vector<SharePart> parts;
     for (const GroupRanks& part : first->parts)
-      parts.push_back({part.ranks, part.ranks * problem_.cluster.groups[static_cast<std::size_t>(part.group)].device.peak_of(problem_.precision).value});
+      parts.push_back(
+          {part.ranks,
+           part.ranks * problem_.cluster.groups[static_cast<std::size_t>(part.group)].device.peak_of(problem_.precision).value});
     for (const auto& each : batch_shares(parts, problem_.global_batch / count, 12)) {
       chosen.back() = each;
       shares(teams, team + 1, stages, chosen, count, schedule);
@@ -168,7 +173,9 @@ class Enumeration {
     std::vector<Strategy> out;
     int domain = stand.per_node;
     for (const GroupRanks& part : stand.parts)
-      if (const int of = problem_.cluster.groups[static_cast<std::size_t>(part.group)].domain(); stand.per_node == 0 && (domain == 0 || of < domain)) domain = of;
+      if (const int of = problem_.cluster.groups[static_cast<std::size_t>(part.group)].domain();
+          stand.per_node == 0 && (domain == 0 || of < domain))
+        domain = of;
     for (int tp = stand.dealt ? 2 : 1; tp <= std::min({width, domain, problem_.space.most_tensor}); ++tp)
       for (int cp = 1; cp <= std::min(width, problem_.space.most_context); ++cp) {
         if (width % (tp * cp) != 0) continue;
@@ -177,8 +184,10 @@ class Enumeration {
         if (!end && (problem_.model.dim("heads") % tp != 0 || problem_.model.dim("kv_heads") % tp != 0)) continue;
         const int dp = width / (tp * cp);
         const std::vector<Share> shares = plan.shares_of(stage);
-        if (std::any_of(shares.begin(), shares.end(), [&](const Share& share) { return share.ranks % (tp * cp) != 0 || share.samples % (share.ranks / (tp * cp)) != 0; })) continue;
-        for (const int zero : dp * cp > 1 ? problem_.space.zero : std::vector<int>{0})
+        if (std::any_of(shares.begin(), shares.end(),
+                        [&](const Share& share) { return share.ranks % (tp * cp) != 0 || share.samples % (share.ranks / (tp * cp)) != 0; }))
+          continue;
+        for (const int zero : dp* cp > 1 ? problem_.space.zero : std::vector<int>{0})
           for (const model::Recompute recompute : end ? std::vector{model::Recompute::none} : problem_.space.recompute)
             for (const model::ContextKind context : {model::ContextKind::ring, model::ContextKind::ulysses}) {
               if (context == model::ContextKind::ulysses && (end || cp == 1 || problem_.model.dim("heads") / tp % cp != 0)) continue;
@@ -202,7 +211,8 @@ class Enumeration {
     for (std::size_t s = 0; s < plan.stages.size(); ++s) {
       const Stage& stage = plan.stages[s];
       const auto rank = static_cast<std::size_t>(stage.ranks.front());
-      const double bytes = stage.shares.empty() ? static_cast<double>(prediction.memory[rank].value) : bytes_held(plan, static_cast<int>(s), loads_);
+      const double bytes =
+          stage.shares.empty() ? static_cast<double>(prediction.memory[rank].value) : bytes_held(plan, static_cast<int>(s), loads_);
       if (bytes > loads_.memory_limit(plan.ranks[rank].group)) return;
     }
     best_ = std::min(best_, prediction.step.value);
@@ -232,9 +242,10 @@ Instance random_instance(Random& random) {
   const int layers = 1 + static_cast<int>(random.below(4));
   const bool tied = random.below(4) == 0;
   Instance out;
-  out.model = model::read_model(ConfigNode::parse(text("{arch: llama, hidden: ", hidden, ", layers: ", layers, ", heads: 16, kv_heads: ", one_of<int>(random, {2, 16}),
-                                                       ", ffn: ", 2 * hidden, ", seq: ", one_of<int>(random, {512, 2048, 8192}), ", vocab: 32000, tied: ", tied ? "true" : "false", "}"),
-                                                  "model"));
+  out.model = model::read_model(ConfigNode::parse(
+      text("{arch: llama, hidden: ", hidden, ", layers: ", layers, ", heads: 16, kv_heads: ", one_of<int>(random, {2, 16}), ", ffn: ",
+           2 * hidden, ", seq: ", one_of<int>(random, {512, 2048, 8192}), ", vocab: 32000, tied: ", tied ? "true" : "false", "}"),
+      "model"));
   const double state = 18.0 * static_cast<double>(out.model.parameter_count());
   const int groups = 1 + static_cast<int>(random.below(2));
   std::string yaml = "name: small\nbetween: rdma-100g\ngroups:\n";
@@ -242,16 +253,22 @@ Instance random_instance(Random& random) {
   for (int g = 0; g < groups; ++g) {
     const std::size_t kind = static_cast<std::size_t>(random.below(kinds.size()));
     const int nodes = one_of<int>(random, groups == 1 ? std::vector<int>{1, 1, 2, 2, 4} : std::vector<int>{1, 2});
-    const int each = one_of<int>(random, nodes == 4 ? std::vector<int>{2} : groups == 1 ? std::vector<int>{1, 2, 3, 4} : std::vector<int>{1, 2});
+    const int each = one_of<int>(random, nodes == 4    ? std::vector<int>{2}
+                                         : groups == 1 ? std::vector<int>{1, 2, 3, 4}
+                                                       : std::vector<int>{1, 2});
     const double memory = 1.2 * (1 << 30) + state * (0.08 + 1.2 * random.uniform());
-    yaml += text("  - {name: g", g, ", device: ", kinds[kind], ", nodes: ", nodes, ", devices_per_node: ", each, ", memory: ", static_cast<std::int64_t>(memory / (1 << 20)),
-                 " MiB, inside: ", one_of<std::string>(random, {"nvlink3", "pcie4"}), ", network: ", one_of<std::string>(random, {"rdma-100g", "tcp-10g"}), "}\n");
+    yaml += text("  - {name: g", g, ", device: ", kinds[kind], ", nodes: ", nodes, ", devices_per_node: ", each,
+                 ", memory: ", static_cast<std::int64_t>(memory / (1 << 20)),
+                 " MiB, inside: ", one_of<std::string>(random, {"nvlink3", "pcie4"}),
+                 ", network: ", one_of<std::string>(random, {"rdma-100g", "tcp-10g"}), "}\n");
     kinds.erase(kinds.begin() + static_cast<std::ptrdiff_t>(kind));
   }
   out.cluster = cluster::read_cluster(ConfigNode::parse(yaml, "cluster.yaml"));
   out.space.zero = one_of<std::vector<int>>(random, {{0}, {0, 1}, {0, 3}, {1, 3}, {0, 2}, {0, 1, 2, 3}});
-  out.space.recompute = one_of<std::vector<model::Recompute>>(random, {{model::Recompute::none}, {model::Recompute::none, model::Recompute::full}});
-  out.space.schedules = one_of<std::vector<Schedule>>(random, {{Schedule::one_f_one_b}, {Schedule::zb_h1}, {Schedule::one_f_one_b, Schedule::zb_h2}});
+  out.space.recompute =
+      one_of<std::vector<model::Recompute>>(random, {{model::Recompute::none}, {model::Recompute::none, model::Recompute::full}});
+  out.space.schedules =
+      one_of<std::vector<Schedule>>(random, {{Schedule::one_f_one_b}, {Schedule::zb_h1}, {Schedule::one_f_one_b, Schedule::zb_h2}});
   out.space.most_tensor = one_of<int>(random, {1, 2, 8});
   out.space.most_context = one_of<int>(random, {1, 1, 2});
   out.space.offload = false;
@@ -275,7 +292,8 @@ TEST(BlockSearch, EqualsEnumerationOnRandomSmallInstances) {
   int across_nodes = 0;
   while (compared < kInstances) {
     const Instance instance = random_instance(random);
-    const BlockProblem problem{.model = instance.model, .cluster = instance.cluster, .global_batch = instance.global_batch, .space = instance.space, .threads = 1};
+    const BlockProblem problem{
+        .model = instance.model, .cluster = instance.cluster, .global_batch = instance.global_batch, .space = instance.space, .threads = 1};
     const double fastest = Enumeration(problem).fastest(30000);
     if (fastest < 0) continue;  // too many to enumerate
     ++compared;
@@ -295,17 +313,24 @@ TEST(BlockSearch, EqualsEnumerationOnRandomSmallInstances) {
     Loads loads(instance.model, instance.cluster, problem.precision);
     ASSERT_NEAR(predict(best, loads).step.value / fastest, 1, 2e-6) << cluster::to_yaml(instance.cluster) << to_json(best);
     for (std::size_t rank = 0; rank < best.ranks.size(); ++rank)
-      ASSERT_LE(static_cast<double>(best.predicted->memory[rank].value), loads.memory_limit(best.ranks[rank].group) + 1) << cluster::to_yaml(instance.cluster) << to_json(best);
+      ASSERT_LE(static_cast<double>(best.predicted->memory[rank].value), loads.memory_limit(best.ranks[rank].group) + 1)
+          << cluster::to_yaml(instance.cluster) << to_json(best);
     side_by_side += best.stages.front().shares.empty() ? 0 : 1;
-    across_nodes += std::any_of(best.stages.begin(), best.stages.end(), [](const Stage& stage) { return !std::is_sorted(stage.ranks.begin(), stage.ranks.end()); }) ? 1 : 0;
+    across_nodes += std::any_of(best.stages.begin(), best.stages.end(),
+                                [](const Stage& stage) { return !std::is_sorted(stage.ranks.begin(), stage.ranks.end()); })
+                        ? 1
+                        : 0;
     mixed += best.ranks.front().group != best.ranks.back().group ? 1 : 0;
     cluster::ClusterSpec roomy = instance.cluster;
     for (cluster::ResourceGroup& group : roomy.groups) group.device.memory = group.device.memory * 1000;
-    BlockProblem free = {.model = instance.model, .cluster = roomy, .global_batch = instance.global_batch, .space = instance.space, .threads = 1};
+    BlockProblem free = {
+        .model = instance.model, .cluster = roomy, .global_batch = instance.global_batch, .space = instance.space, .threads = 1};
     bound_by_memory += search(free).bound < answer.bound * (1 - 1e-9) ? 1 : 0;
   }
-  std::printf("%d instances: %d feasible, %d with both kinds of device in the best plan, in %d of these side by side, %d with a block's parts across nodes, %d in which memory decides\n", compared,
-              feasible, mixed, side_by_side, across_nodes, bound_by_memory);
+  std::printf(
+      "%d instances: %d feasible, %d with both kinds of device in the best plan, in %d of these side by side, %d with a block's parts "
+      "across nodes, %d in which memory decides\n",
+      compared, feasible, mixed, side_by_side, across_nodes, bound_by_memory);
   RecordProperty("feasible", feasible);
   EXPECT_GT(feasible, kInstances / 2);
   EXPECT_GT(mixed, kInstances / 50);
@@ -314,7 +339,9 @@ TEST(BlockSearch, EqualsEnumerationOnRandomSmallInstances) {
 }
 
 model::JobSpec llama(const std::string& preset, int batch) {
-  return model::read_job(ConfigNode::parse(text("model: {preset: ", preset, "}\ndata: {source: synthetic}\ntrain: {global_batch: ", batch, ", precision: bf16}\n"), "train.yaml"));
+  return model::read_job(ConfigNode::parse(
+      text("model: {preset: ", preset, "}\ndata: {source: synthetic}\ntrain: {global_batch: ", batch, ", precision: bf16}\n"),
+      "train.yaml"));
 }
 
 TEST(BlockSearch, GivesTheSameAnswerWithAnyNumberOfThreads) {
@@ -322,7 +349,8 @@ TEST(BlockSearch, GivesTheSameAnswerWithAnyNumberOfThreads) {
   const auto cluster = gpu_cluster(2, 8, "a100-40");
   std::vector<std::string> answers;
   for (const int threads : {1, 2, 5}) {
-    const BlockProblem problem{.model = job.model, .cluster = cluster, .global_batch = 64, .tolerance = 1e-3, .effort = 100'000, .threads = threads};
+    const BlockProblem problem{
+        .model = job.model, .cluster = cluster, .global_batch = 64, .tolerance = 1e-3, .effort = 100'000, .threads = threads};
     const BlockAnswer answer = search(problem);
     ASSERT_FALSE(answer.plans.empty());
     answers.push_back(to_json(answer.plans.front()));
@@ -367,10 +395,11 @@ TEST(BlockSearch, RefusesWhatDoesNotDivide) {
 // A template is a point of the space: the search is never slower, and on two kinds of device never slower than on one.
 TEST(BlockSearch, IsNeverSlowerThanTemplatesOrOneKindOfDevice) {
   const auto job = llama("llama-3-8b", 32);
-  const auto cluster = cluster::read_cluster(ConfigNode::parse("name: two\nbetween: rdma-100g\ngroups:\n"
-                                                               "  - {name: h, device: h100-sxm, nodes: 1, devices_per_node: 4, inside: nvlink4, network: rdma-400g}\n"
-                                                               "  - {name: a, device: a100-40, nodes: 1, devices_per_node: 8, inside: nvlink3, network: rdma-100g}\n",
-                                                               "cluster.yaml"));
+  const auto cluster = cluster::read_cluster(
+      ConfigNode::parse("name: two\nbetween: rdma-100g\ngroups:\n"
+                        "  - {name: h, device: h100-sxm, nodes: 1, devices_per_node: 4, inside: nvlink4, network: rdma-400g}\n"
+                        "  - {name: a, device: a100-40, nodes: 1, devices_per_node: 8, inside: nvlink3, network: rdma-100g}\n",
+                        "cluster.yaml"));
   BlockProblem problem{.model = job.model, .cluster = cluster, .global_batch = 32, .tolerance = 1e-3, .effort = 200'000};
   const double step = search(problem).plans.front().predicted->step.value;
   Loads loads(job.model, cluster, problem.precision);
@@ -400,7 +429,8 @@ TEST(Accelerators, NameTheFamiliesAndTheFront) {
     EXPECT_NO_THROW(check(candidate.plan, job, cluster));
   }
   // The best plan has no pipeline and is not said again under that name; without sharding nothing fits.
-  for (const char* name : {"blocks cut one by one", "data parallel, ZeRO-3", "one dp x tp x pp for all"}) EXPECT_THAT(names, ::testing::Contains(name));
+  for (const char* name : {"blocks cut one by one", "data parallel, ZeRO-3", "one dp x tp x pp for all"})
+    EXPECT_THAT(names, ::testing::Contains(name));
   EXPECT_THAT(names, ::testing::Not(::testing::Contains("no pipeline")));
   ASSERT_FALSE(result.too_large.empty());
   EXPECT_EQ(result.too_large.front().family, "data parallel");
@@ -414,7 +444,10 @@ TEST(Accelerators, NameTheFamiliesAndTheFront) {
 }
 
 model::JobSpec fixed_job(const std::string& model, const std::string& parallel) {
-  return model::read_job(ConfigNode::parse(text("name: t\nmodel: {preset: ", model, "}\ndata: {source: synthetic}\ntrain: {global_batch: 64, precision: bf16}\nparallel: ", parallel, "\n"), "train.yaml"));
+  return model::read_job(
+      ConfigNode::parse(text("name: t\nmodel: {preset: ", model,
+                             "}\ndata: {source: synthetic}\ntrain: {global_batch: 64, precision: bf16}\nparallel: ", parallel, "\n"),
+                        "train.yaml"));
 }
 
 TEST(Accelerators, KeepToWhatIsFixedAndChooseTheRest) {

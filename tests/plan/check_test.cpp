@@ -1,7 +1,7 @@
 // Plans with stages of any width and blocks of any strategy: what passes, what is refused, and what cannot be trained.
-#include <functional>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <functional>
 
 #include "base/expect_error.hpp"
 #include "plan/plan_helper.hpp"
@@ -25,7 +25,8 @@ class UnequalPlan : public ::testing::Test {
     for (int rank = 0; rank < 14; ++rank) plan.ranks.push_back({0, rank / 8, rank % 8});
     plan.stages = {{{0, 1, 2, 3}, {{0, 3, {.dp = 4}}}},
                    {{4, 5}, {{3, 6, {.dp = 1, .tp = 2}}}},
-                   {{6, 7, 8, 9, 10, 11, 12, 13}, {{6, 8, {.dp = 2, .tp = 2, .zero = 3, .sequence_parallel = true, .cp = 2}}, {8, 10, {.dp = 8, .zero = 1}}}}};
+                   {{6, 7, 8, 9, 10, 11, 12, 13},
+                    {{6, 8, {.dp = 2, .tp = 2, .zero = 3, .sequence_parallel = true, .cp = 2}}, {8, 10, {.dp = 8, .zero = 1}}}}};
   }
 
   Strategy& strategy(int stage, int run = 0) { return plan.stages[stage].runs[run].strategy; }
@@ -42,10 +43,11 @@ class UnequalPlan : public ::testing::Test {
 };
 
 TEST_F(UnequalPlan, AReplicaMustStandOnOneKindOfDevice) {
-  cluster = cluster::read_cluster(ConfigNode::parse("name: two\nbetween: rdma-100g\ngroups:\n"
-                                                    "  - {name: new, device: h100-sxm, nodes: 1, devices_per_node: 5, inside: nvlink4, network: rdma-100g}\n"
-                                                    "  - {name: old, device: a100-80, nodes: 2, devices_per_node: 8, inside: nvlink3, network: rdma-100g}\n",
-                                                    "cluster.yaml"));
+  cluster = cluster::read_cluster(
+      ConfigNode::parse("name: two\nbetween: rdma-100g\ngroups:\n"
+                        "  - {name: new, device: h100-sxm, nodes: 1, devices_per_node: 5, inside: nvlink4, network: rdma-100g}\n"
+                        "  - {name: old, device: a100-80, nodes: 2, devices_per_node: 8, inside: nvlink3, network: rdma-100g}\n",
+                        "cluster.yaml"));
   plan.cluster_fingerprint = cluster.fingerprint();
   for (int rank = 0; rank < 14; ++rank) plan.ranks[rank] = rank < 5 ? RankPlace{0, 0, rank} : RankPlace{1, (rank - 5) / 8, (rank - 5) % 8};
   EXPECT_THAT(refusal().what(), HasSubstr("ranks 4 and 5 of one replica stand on different groups"));
@@ -87,7 +89,8 @@ TEST_F(UnequalPlan, IsReadBackAsItIsWritten) {
   strategy(2).offload_optimizer = true;
   const Plan again = read_plan(ConfigNode::parse(to_json(plan), "plan.json"));
   for (int s = 0; s < 3; ++s)
-    for (std::size_t r = 0; r < plan.stages[s].runs.size(); ++r) EXPECT_EQ(again.stages[s].runs[r].strategy, plan.stages[s].runs[r].strategy);
+    for (std::size_t r = 0; r < plan.stages[s].runs.size(); ++r)
+      EXPECT_EQ(again.stages[s].runs[r].strategy, plan.stages[s].runs[r].strategy);
 }
 
 TEST_F(UnequalPlan, IsRefusedWhenDegreesDoNotMakeTheRanksOfAStage) {
@@ -138,9 +141,10 @@ TEST_F(UnequalPlan, IsRefusedWhenExpertsOrZeroOrSequencesDoNotFit) {
 }
 
 TEST(Check, SpreadsExpertsOverRanksThatDivideThem) {
-  const auto job = model::read_job(ConfigNode::parse("name: test\nmodel: {arch: mixtral, hidden: 64, layers: 2, heads: 4, kv_heads: 4, ffn: 128, seq: 32, vocab: 256, experts: 6, "
-                                                     "experts_per_token: 2}\ndata: {source: synthetic}\ntrain: {global_batch: 8, precision: bf16}\n",
-                                                     "train.yaml"));
+  const auto job = model::read_job(ConfigNode::parse(
+      "name: test\nmodel: {arch: mixtral, hidden: 64, layers: 2, heads: 4, kv_heads: 4, ffn: 128, seq: 32, vocab: 256, experts: 6, "
+      "experts_per_token: 2}\ndata: {source: synthetic}\ntrain: {global_batch: 8, precision: bf16}\n",
+      "train.yaml"));
   const auto cluster = gpu_cluster(1, 4);
   Plan plan;
   plan.model_fingerprint = job.model.fingerprint();
@@ -187,7 +191,8 @@ TEST_F(UnequalPlan, IsNotTrained) {
 
 TEST_F(UnequalPlan, IsNotPricedFromAProfile) {
   plan.precision = model::Precision::f32;  // in which accelerators have no calibration
-  EXPECT_THAT(error_of([&] { predict(plan, job.model, job.train, cluster, {}); }).what(), HasSubstr("the plan cannot be priced from a profile: stage 1 has dp 1 x tp 2"));
+  EXPECT_THAT(error_of([&] { predict(plan, job.model, job.train, cluster, {}); }).what(),
+              HasSubstr("the plan cannot be priced from a profile: stage 1 has dp 1 x tp 2"));
 }
 
 }  // namespace

@@ -13,23 +13,25 @@
 namespace tessera::plan {
 namespace {
 
+using model::Recompute;
+using tessera::testing::error_of;
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
-using tessera::testing::error_of;
-using model::Recompute;
 
-constexpr const char* kLlama = "{arch: llama, hidden: 64, layers: 8, heads: 4, kv_heads: 2, ffn: 160, seq: 64, vocab: 256, rope_theta: 500000}";
+constexpr const char* kLlama =
+    "{arch: llama, hidden: 64, layers: 8, heads: 4, kv_heads: 2, ffn: 160, seq: 64, vocab: 256, rope_theta: 500000}";
 constexpr const char* kDeepseek =
-    "{arch: deepseek, hidden: 64, layers: 8, heads: 4, ffn: 160, seq: 64, vocab: 256, q_lora: 24, kv_lora: 16, nope_dim: 16, rope_dim: 8, v_dim: 16, experts: 8, "
+    "{arch: deepseek, hidden: 64, layers: 8, heads: 4, ffn: 160, seq: 64, vocab: 256, q_lora: 24, kv_lora: 16, nope_dim: 16, rope_dim: 8, "
+    "v_dim: 16, experts: 8, "
     "experts_per_token: 2, expert_ffn: 32, shared_ffn: 32, dense_layers: 2}";
 
 struct Shape {
   Strategy strategy = {};
-  std::vector<int> layers = {8};    // of each stage
-  int places = 0;                   // 0: a stage each
+  std::vector<int> layers = {8};  // of each stage
+  int places = 0;                 // 0: a stage each
   Schedule schedule = Schedule::one_f_one_b;
   std::int64_t micro_batches = 4;
   const char* model = kLlama;
@@ -38,7 +40,9 @@ struct Shape {
 // A plan of a model with embedding, layers and head, the same for all blocks.
 struct Case {
   explicit Case(const Shape& shape)
-      : job(model::read_job(ConfigNode::parse(text("model: ", shape.model, "\ndata: {source: synthetic}\ntrain: {steps: 300, global_batch: 32, precision: bf16}\n"), "train.yaml"))) {
+      : job(model::read_job(ConfigNode::parse(
+            text("model: ", shape.model, "\ndata: {source: synthetic}\ntrain: {steps: 300, global_batch: 32, precision: bf16}\n"),
+            "train.yaml"))) {
     const int places = shape.places == 0 ? static_cast<int>(shape.layers.size()) : shape.places;
     const int width = shape.strategy.dp * shape.strategy.cp * shape.strategy.tp;
     plan.precision = model::Precision::bf16;
@@ -123,10 +127,12 @@ TEST(MegatronFlags, SayTheModelTheBatchAndTheCut) {
 
 TEST(MegatronFlags, SayHowTheSequenceAndTheParametersAreCut) {
   const Case ring({.strategy = {.dp = 2, .zero = 3, .cp = 2}});
-  EXPECT_THAT(ring.megatron(), AllOf(Contains("--context-parallel-size 2"), Contains("--cp-comm-type p2p"), Contains("--use-megatron-fsdp"),
-                                     Contains("--data-parallel-sharding-strategy optim_grads_params"), Contains("--ckpt-format fsdp_dtensor")));
+  EXPECT_THAT(ring.megatron(),
+              AllOf(Contains("--context-parallel-size 2"), Contains("--cp-comm-type p2p"), Contains("--use-megatron-fsdp"),
+                    Contains("--data-parallel-sharding-strategy optim_grads_params"), Contains("--ckpt-format fsdp_dtensor")));
   const Case ulysses({.strategy = {.dp = 2, .zero = 2, .cp = 2, .context = model::ContextKind::ulysses}});
-  EXPECT_THAT(ulysses.megatron(), AllOf(Contains("--cp-comm-type a2a"), Contains("--data-parallel-sharding-strategy optim_grads"), Not(Contains("--use-distributed-optimizer"))));
+  EXPECT_THAT(ulysses.megatron(), AllOf(Contains("--cp-comm-type a2a"), Contains("--data-parallel-sharding-strategy optim_grads"),
+                                        Not(Contains("--use-distributed-optimizer"))));
   const Case offloaded({.strategy = {.dp = 2, .zero = 1, .offload_optimizer = true}});
   EXPECT_THAT(offloaded.megatron(), AllOf(Contains("--optimizer-cpu-offload"), Contains("--use-precision-aware-optimizer")));
 }
@@ -138,34 +144,47 @@ TEST(MegatronFlags, SayNothingOfZeroWithoutRanksToShardOver) {
 TEST(MegatronFlags, SayUnequalAndInterleavedStages) {
   EXPECT_THAT(Case({.layers = {3, 2, 2, 1}}).megatron(), Contains("--pipeline-model-parallel-layout Ettt|tt|tt|tL"));
   const Shape interleaved{.layers = {2, 2, 2, 2}, .places = 2, .schedule = Schedule::interleaved};
-  EXPECT_THAT(Case(interleaved).megatron(), AllOf(Contains("--pipeline-model-parallel-size 2"), Contains("--num-virtual-stages-per-pipeline-rank 2")));
+  EXPECT_THAT(Case(interleaved).megatron(),
+              AllOf(Contains("--pipeline-model-parallel-size 2"), Contains("--num-virtual-stages-per-pipeline-rank 2")));
 }
 
 TEST(MegatronFlags, SayExpertsAndLatentAttention) {
   const Case made({.strategy = {.dp = 4, .zero = 1, .ep = 4}, .model = kDeepseek});
-  EXPECT_THAT(made.megatron(), AllOf(Contains("--expert-model-parallel-size 4"), Contains("--num-experts 8"), Contains("--moe-router-topk 2"), Contains("--moe-ffn-hidden-size 32"),
-                                     Contains("--moe-layer-freq ([0]*2+[1]*6)"), Contains("--moe-shared-expert-intermediate-size 32"), Contains("--ffn-hidden-size 160")));
-  EXPECT_THAT(made.megatron(), AllOf(Contains("--multi-latent-attention"), Contains("--q-lora-rank 24"), Contains("--kv-lora-rank 16"), Contains("--qk-head-dim 16"),
-                                     Contains("--qk-pos-emb-head-dim 8"), Contains("--v-head-dim 16"), Contains("--rope-type rope"), Contains("--no-rope-fusion")));
+  EXPECT_THAT(made.megatron(),
+              AllOf(Contains("--expert-model-parallel-size 4"), Contains("--num-experts 8"), Contains("--moe-router-topk 2"),
+                    Contains("--moe-ffn-hidden-size 32"), Contains("--moe-layer-freq ([0]*2+[1]*6)"),
+                    Contains("--moe-shared-expert-intermediate-size 32"), Contains("--ffn-hidden-size 160")));
+  EXPECT_THAT(made.megatron(), AllOf(Contains("--multi-latent-attention"), Contains("--q-lora-rank 24"), Contains("--kv-lora-rank 16"),
+                                     Contains("--qk-head-dim 16"), Contains("--qk-pos-emb-head-dim 8"), Contains("--v-head-dim 16"),
+                                     Contains("--rope-type rope"), Contains("--no-rope-fusion")));
 }
 
 TEST(MegatronFlags, SayGptsPositionsBiasesAndDropout) {
   const Case gpt({.model = "{arch: gpt, hidden: 64, layers: 8, heads: 4, seq: 64, max_positions: 128, vocab: 256}"});
-  EXPECT_THAT(gpt.megatron(), AllOf(Contains("--max-position-embeddings 128"), Contains("--ffn-hidden-size 256"), Contains("--hidden-dropout 0.1"), Not(Contains("--swiglu")),
-                                    Not(Contains("--disable-bias-linear")), Not(Contains("--untie-embeddings-and-output-weights")), Not(Contains(StartsWith("--position-embedding-type")))));
-  EXPECT_THAT(Case({.model = "{arch: gpt, hidden: 64, layers: 8, heads: 4, seq: 64, vocab: 256, positions: rotary}"}).megatron(), Contains("--position-embedding-type rope"));
-  EXPECT_THAT(Case({.model = "{arch: gpt, hidden: 64, layers: 8, heads: 4, seq: 64, vocab: 256, positions: alibi}"}).megatron_error().what(), HasSubstr("alibi"));
-  EXPECT_THAT(Case({.model = "{arch: pangu, hidden: 64, layers: 8, heads: 4, ffn: 160, seq: 64, vocab: 256}"}).megatron_error().what(), HasSubstr("arch pangu"));
+  EXPECT_THAT(gpt.megatron(),
+              AllOf(Contains("--max-position-embeddings 128"), Contains("--ffn-hidden-size 256"), Contains("--hidden-dropout 0.1"),
+                    Not(Contains("--swiglu")), Not(Contains("--disable-bias-linear")),
+                    Not(Contains("--untie-embeddings-and-output-weights")), Not(Contains(StartsWith("--position-embedding-type")))));
+  EXPECT_THAT(Case({.model = "{arch: gpt, hidden: 64, layers: 8, heads: 4, seq: 64, vocab: 256, positions: rotary}"}).megatron(),
+              Contains("--position-embedding-type rope"));
+  EXPECT_THAT(
+      Case({.model = "{arch: gpt, hidden: 64, layers: 8, heads: 4, seq: 64, vocab: 256, positions: alibi}"}).megatron_error().what(),
+      HasSubstr("alibi"));
+  EXPECT_THAT(Case({.model = "{arch: pangu, hidden: 64, layers: 8, heads: 4, ffn: 160, seq: 64, vocab: 256}"}).megatron_error().what(),
+              HasSubstr("arch pangu"));
 }
 
 TEST(MegatronFlags, CountTheWindowWithoutThePositionItself) {
-  EXPECT_THAT(Case({.model = "{arch: llama, hidden: 64, layers: 8, heads: 4, ffn: 160, seq: 64, vocab: 256, window: 16}"}).megatron(), Contains("--window-size 15,0"));
+  EXPECT_THAT(Case({.model = "{arch: llama, hidden: 64, layers: 8, heads: 4, ffn: 160, seq: 64, vocab: 256, window: 16}"}).megatron(),
+              Contains("--window-size 15,0"));
 }
 
 TEST(MegatronFlags, SayWhichLayersAreRecomputed) {
-  EXPECT_THAT(Case({.strategy = {.recompute = Recompute::full}}).megatron(),
-              AllOf(Contains("--recompute-granularity full"), Contains("--recompute-method uniform"), Contains("--recompute-num-layers 1")));
-  EXPECT_THAT(Case({.strategy = {.recompute = Recompute::selective}}).megatron(), AllOf(Contains("--recompute-granularity selective"), Contains("--recompute-modules core_attn")));
+  EXPECT_THAT(
+      Case({.strategy = {.recompute = Recompute::full}}).megatron(),
+      AllOf(Contains("--recompute-granularity full"), Contains("--recompute-method uniform"), Contains("--recompute-num-layers 1")));
+  EXPECT_THAT(Case({.strategy = {.recompute = Recompute::selective}}).megatron(),
+              AllOf(Contains("--recompute-granularity selective"), Contains("--recompute-modules core_attn")));
   Case first({.layers = {4, 4}});
   first.recompute_first(0, 3, Recompute::full);  // embedding and two layers
   first.recompute_first(1, 7, Recompute::full);
@@ -183,14 +202,19 @@ TEST(MegatronFlags, AreRefusedWhereBlocksDiffer) {
   const Error error = mixed.megatron_error();
   EXPECT_EQ(error.code(), ErrorCode::invalid_config);
   EXPECT_EQ(error.where().line, 7);
-  EXPECT_THAT(error.what(), HasSubstr("Megatron-LM cannot run this plan: blocks [4, 10) have dp 2 x tp 2, zero 0, blocks [0, 4) have dp 4 x tp 1, zero 0"));
+  EXPECT_THAT(
+      error.what(),
+      HasSubstr("Megatron-LM cannot run this plan: blocks [4, 10) have dp 2 x tp 2, zero 0, blocks [0, 4) have dp 4 x tp 1, zero 0"));
   EXPECT_THAT(mixed.torchtitan_error().what(), HasSubstr("torchtitan cannot run this plan: blocks [4, 10)"));
 }
 
 TEST(MegatronFlags, AreRefusedForSchedulesItDoesNotHave) {
   for (const Schedule schedule : {Schedule::gpipe, Schedule::zb_h1, Schedule::zb_h2})
-    EXPECT_THAT(Case({.layers = {4, 4}, .schedule = schedule}).megatron_error().what(), HasSubstr(text("its schedule is ", name_of(schedule)))) << name_of(schedule);
-  EXPECT_THAT(Case({.layers = {2, 2, 2, 2}, .places = 2, .schedule = Schedule::dualpipe_v}).megatron_error().what(), HasSubstr("dualpipe-v"));
+    EXPECT_THAT(Case({.layers = {4, 4}, .schedule = schedule}).megatron_error().what(),
+                HasSubstr(text("its schedule is ", name_of(schedule))))
+        << name_of(schedule);
+  EXPECT_THAT(Case({.layers = {2, 2, 2, 2}, .places = 2, .schedule = Schedule::dualpipe_v}).megatron_error().what(),
+              HasSubstr("dualpipe-v"));
   EXPECT_NO_THROW(Case({.schedule = Schedule::gpipe}).megatron());  // one stage
   const Shape odd{.layers = {2, 1, 1, 1, 1, 2}, .places = 3, .schedule = Schedule::interleaved};
   EXPECT_THAT(Case(odd).megatron_error().what(), HasSubstr("4 micro-batches in groups of 3"));
@@ -213,13 +237,15 @@ TEST(MegatronFlags, AreRefusedForRanksThatNoLauncherNumbersSo) {
 }
 
 TEST(MegatronFlags, AreRefusedWhereMegatronRefusesThem) {
-  EXPECT_THAT(Case({.strategy = {.dp = 2, .tp = 2, .zero = 1, .ep = 2}, .model = kDeepseek}).megatron_error().what(), HasSubstr("no sequence parallelism"));
+  EXPECT_THAT(Case({.strategy = {.dp = 2, .tp = 2, .zero = 1, .ep = 2}, .model = kDeepseek}).megatron_error().what(),
+              HasSubstr("no sequence parallelism"));
   EXPECT_THAT(Case({.strategy = {.dp = 2, .offload_optimizer = true}}).megatron_error().what(), HasSubstr("expected zero 1"));
   EXPECT_THAT(Case({.strategy = {.cp = 3}}).megatron_error().what(), HasSubstr("a multiple of 2 x cp = 6"));
 }
 
 TEST(TorchtitanToml, SaysBatchDegreesAndStages) {
-  EXPECT_EQ(Case({.strategy = {.dp = 2, .tp = 2, .zero = 1, .recompute = Recompute::full, .sequence_parallel = true}, .layers = {3, 5}}).torchtitan(),
+  EXPECT_EQ(Case({.strategy = {.dp = 2, .tp = 2, .zero = 1, .recompute = Recompute::full, .sequence_parallel = true}, .layers = {3, 5}})
+                .torchtitan(),
             R"(# For torchtitan 0.2 on 8 processes. [model] must name a flavor of 8 layers, hidden size 64, 4 heads and a vocabulary of 256.
 
 [training]
@@ -250,22 +276,27 @@ mode = "full"
 
 TEST(TorchtitanToml, SaysReplicasShardsSequenceAndExperts) {
   const std::string replicated = Case({.strategy = {.dp = 4}, .micro_batches = 1}).torchtitan();
-  EXPECT_THAT(replicated, AllOf(HasSubstr("data_parallel_replicate_degree = 4\ndata_parallel_shard_degree = 1\n"), HasSubstr("local_batch_size = 8\n"), Not(HasSubstr("fsdp"))));
+  EXPECT_THAT(replicated, AllOf(HasSubstr("data_parallel_replicate_degree = 4\ndata_parallel_shard_degree = 1\n"),
+                                HasSubstr("local_batch_size = 8\n"), Not(HasSubstr("fsdp"))));
   const std::string ring = Case({.strategy = {.dp = 2, .zero = 3, .cp = 2}}).torchtitan();
-  EXPECT_THAT(ring, AllOf(HasSubstr("fsdp_reshard_after_forward = \"always\""), HasSubstr("context_parallel_degree = 2\ncontext_parallel_rotate_method = \"alltoall\"")));
+  EXPECT_THAT(ring, AllOf(HasSubstr("fsdp_reshard_after_forward = \"always\""),
+                          HasSubstr("context_parallel_degree = 2\ncontext_parallel_rotate_method = \"alltoall\"")));
   const std::string experts = Case({.strategy = {.dp = 2, .tp = 2, .zero = 2, .ep = 2}, .model = kDeepseek}).torchtitan();
   EXPECT_THAT(experts, HasSubstr("expert_parallel_degree = 2\nexpert_tensor_parallel_degree = 2\n"));
 }
 
 TEST(TorchtitanToml, SaysWhatDiffersFromThePlan) {
-  EXPECT_THAT(Case({.strategy = {.dp = 2, .tp = 2, .zero = 1}}).torchtitan(),
-              AllOf(HasSubstr("# Tensor parallelism cuts"), HasSubstr("# FSDP shards gradients too"), HasSubstr("after each of 4 micro-batches")));
-  EXPECT_THAT(Case({.strategy = {.dp = 2, .zero = 3}, .layers = {4, 4}}).torchtitan(), HasSubstr("# In a pipeline FSDP keeps whole gradients"));
+  EXPECT_THAT(
+      Case({.strategy = {.dp = 2, .tp = 2, .zero = 1}}).torchtitan(),
+      AllOf(HasSubstr("# Tensor parallelism cuts"), HasSubstr("# FSDP shards gradients too"), HasSubstr("after each of 4 micro-batches")));
+  EXPECT_THAT(Case({.strategy = {.dp = 2, .zero = 3}, .layers = {4, 4}}).torchtitan(),
+              HasSubstr("# In a pipeline FSDP keeps whole gradients"));
 }
 
 TEST(TorchtitanToml, NamesTheSchedules) {
   const Shape v{.strategy = {.dp = 2, .zero = 1}, .layers = {2, 2, 2, 2}, .places = 2, .schedule = Schedule::zb_v};
-  EXPECT_THAT(Case(v).torchtitan(), AllOf(HasSubstr("pipeline_parallel_schedule = \"ZBVZeroBubble\""), HasSubstr("pipeline_parallel_degree = 2\n")));
+  EXPECT_THAT(Case(v).torchtitan(),
+              AllOf(HasSubstr("pipeline_parallel_schedule = \"ZBVZeroBubble\""), HasSubstr("pipeline_parallel_degree = 2\n")));
   Shape other = v;
   other.schedule = Schedule::dualpipe_v;
   EXPECT_THAT(Case(other).torchtitan(), HasSubstr("\"DualPipeV\""));
@@ -279,12 +310,15 @@ TEST(TorchtitanToml, NamesTheSchedules) {
 
 TEST(TorchtitanToml, IsRefusedForWhatTorchtitanCannotDo) {
   EXPECT_THAT(Case({.strategy = {.dp = 2, .tp = 2}}).torchtitan_error().what(), HasSubstr("zero 0 with dp 2"));
-  EXPECT_THAT(Case({.strategy = {.dp = 2, .zero = 3, .cp = 2, .context = model::ContextKind::ulysses}}).torchtitan_error().what(), HasSubstr("by ulysses"));
+  EXPECT_THAT(Case({.strategy = {.dp = 2, .zero = 3, .cp = 2, .context = model::ContextKind::ulysses}}).torchtitan_error().what(),
+              HasSubstr("by ulysses"));
   EXPECT_THAT(Case({.strategy = {.dp = 2, .zero = 1, .offload_optimizer = true}}).torchtitan_error().what(), HasSubstr("on the host"));
   EXPECT_THAT(Case({.strategy = {.tp = 2}}).torchtitan_error().what(), HasSubstr("bf16 with fp32 master weights"));
   EXPECT_THAT(Case({.strategy = {.recompute = Recompute::selective}}).torchtitan_error().what(), HasSubstr("recompute selective"));
   EXPECT_THAT(Case({.model = "{preset: gpt2}"}).torchtitan_error().what(), HasSubstr("arch gpt"));
-  const Shape tied{.strategy = {.dp = 2, .zero = 1}, .layers = {4, 4}, .model = "{arch: llama, hidden: 64, layers: 8, heads: 4, ffn: 160, seq: 64, vocab: 256, tied: true}"};
+  const Shape tied{.strategy = {.dp = 2, .zero = 1},
+                   .layers = {4, 4},
+                   .model = "{arch: llama, hidden: 64, layers: 8, heads: 4, ffn: 160, seq: 64, vocab: 256, tied: true}"};
   EXPECT_THAT(Case(tied).torchtitan_error().what(), HasSubstr("share their weights"));
 }
 

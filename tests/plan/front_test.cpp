@@ -10,7 +10,8 @@ namespace {
 FrontPoint point(double step, int memory) { return {"f", "d", Seconds(step), Bytes(memory), Bytes(1000)}; }
 
 RC_GTEST_PROP(Front, KeepsExactlyWhatNothingBeats, ()) {
-  const auto given = *rc::gen::container<std::vector<std::pair<int, int>>>(rc::gen::pair(rc::gen::inRange(1, 40), rc::gen::element(100, 200, 300, 400, 500, 900, 1200)));
+  const auto given = *rc::gen::container<std::vector<std::pair<int, int>>>(
+      rc::gen::pair(rc::gen::inRange(1, 40), rc::gen::element(100, 200, 300, 400, 500, 900, 1200)));
   Front front;
   for (const auto& [step, memory] : given) front.add(point(step, memory));
   const auto kept = front.points();
@@ -18,13 +19,22 @@ RC_GTEST_PROP(Front, KeepsExactlyWhatNothingBeats, ()) {
     const bool beaten = std::any_of(given.begin(), given.end(), [&, s = step, m = memory](const auto& other) {
       return other.first <= s && other.second <= m && (other.first < s || other.second < m);
     });
-    const bool is_kept = std::any_of(kept.begin(), kept.end(), [&, s = step, m = memory](const FrontPoint& p) { return p.step.value == s && p.memory.value == m; });
+    const bool is_kept = std::any_of(kept.begin(), kept.end(),
+                                     [&, s = step, m = memory](const FrontPoint& p) { return p.step.value == s && p.memory.value == m; });
     RC_ASSERT(is_kept == !beaten);
   }
 }
 
 TEST(Front, OfASearchHoldsTheBestPlanAndIsOrdered) {
-  const auto job = job_of({.layers = 8, .hidden = 1024, .heads = 8, .kv_heads = 8, .ffn = 4096, .seq = 512, .vocab = 8192, .global_batch = 32, .precision = "bf16"});
+  const auto job = job_of({.layers = 8,
+                           .hidden = 1024,
+                           .heads = 8,
+                           .kv_heads = 8,
+                           .ffn = 4096,
+                           .seq = 512,
+                           .vocab = 8192,
+                           .global_batch = 32,
+                           .precision = "bf16"});
   const auto cluster = gpu_cluster(1, 4);
   const SearchResult with = search(job, cluster, {}, {.top = 5, .vendors = {}, .front = true});
   const SearchResult without = search(job, cluster, {});
@@ -42,7 +52,8 @@ TEST(Front, OfASearchHoldsTheBestPlanAndIsOrdered) {
 }
 
 TEST(MemoryParts, AddUpToThePrediction) {
-  const auto job = job_of({.layers = 8, .hidden = 512, .seq = 256, .global_batch = 16, .precision = "bf16", .parallel = "{dp: 2, pp: 2, tp: 2, zero: 1}"});
+  const auto job = job_of(
+      {.layers = 8, .hidden = 512, .seq = 256, .global_batch = 16, .precision = "bf16", .parallel = "{dp: 2, pp: 2, tp: 2, zero: 1}"});
   const auto cluster = gpu_cluster(1, 8);
   const Plan plan = search(job, cluster, {}).best;
   for (int rank = 0; rank < plan.world_size(); ++rank) {

@@ -1,17 +1,17 @@
 #include "plan/galvatron/galvatron.hpp"
 
-#include <cmath>
-#include <functional>
-#include <fstream>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <rapidcheck/gtest.h>
 #include <unistd.h>
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
-#include "plan/galvatron/front.hpp"
 #include "plan/galvatron/fit.hpp"
+#include "plan/galvatron/front.hpp"
 
 namespace tessera::plan::galvatron {
 namespace {
@@ -65,7 +65,8 @@ TEST(GalvatronCost, EqualsGalvatronsOwnCode) {
   std::ifstream in(fs::path(TESSERA_SOURCE_DIR) / "tests" / "plan" / "data" / "galvatron_prices.json");
   const Folder folder;
   for (const char* kind : {"computation", "memory"})
-    fs::copy_file(folder.path() / text(kind, "_profiling_bf16_llama2-7b_all.json"), folder.path() / text(kind, "_profiling_fp32_llama2-7b_all.json"));
+    fs::copy_file(folder.path() / text(kind, "_profiling_bf16_llama2-7b_all.json"),
+                  folder.path() / text(kind, "_profiling_fp32_llama2-7b_all.json"));
   int compared = 0;
   for (const auto& sample : nlohmann::json::parse(in)) {
     SCOPED_TRACE(sample.dump());
@@ -91,8 +92,10 @@ TEST(GalvatronSearch, IsNoWorseThanGalvatronsRecordedAnswers) {
   const nlohmann::json recorded = nlohmann::json::parse(in);
   EXPECT_EQ(recorded.at("answers").size(), 7U);
   for (const auto& answer : recorded.at("answers")) {
-    const Inputs inputs = read_inputs(folder.yaml(), {"SEQ_LENGTH=2048", "time_profile_mode=static", text("NUM_NODES=", answer["nodes"]), text("settle_bsz=", answer["batch"]),
-                                                      text("NUM_GPUS_PER_NODE=", answer["devices_per_node"]), text("MEMORY_CONSTRAINT=", answer["memory_gb"])});
+    const Inputs inputs =
+        read_inputs(folder.yaml(), {"SEQ_LENGTH=2048", "time_profile_mode=static", text("NUM_NODES=", answer["nodes"]),
+                                    text("settle_bsz=", answer["batch"]), text("NUM_GPUS_PER_NODE=", answer["devices_per_node"]),
+                                    text("MEMORY_CONSTRAINT=", answer["memory_gb"])});
     const SearchResult found = search(inputs);
     EXPECT_LE(found.price.step.value, answer["cost_s"].get<double>() * (1 + 1e-9)) << answer.dump();
     EXPECT_TRUE(found.price.fits);
@@ -245,7 +248,9 @@ RC_GTEST_PROP(GalvatronFront, HoldsEveryMixThatNothingBeats, ()) {
   place(0, layers);
   std::vector<std::pair<double, double>> front;
   for (const auto& one : possible)
-    if (std::none_of(possible.begin(), possible.end(), [&](const auto& other) { return other != one && other.first <= one.first && other.second <= one.second; })) front.push_back(one);
+    if (std::none_of(possible.begin(), possible.end(),
+                     [&](const auto& other) { return other != one && other.first <= one.first && other.second <= one.second; }))
+      front.push_back(one);
   std::sort(front.begin(), front.end());
   front.erase(std::unique(front.begin(), front.end()), front.end());
   std::vector<std::pair<double, double>> found;
@@ -286,8 +291,9 @@ TEST(GalvatronConfig, HasTheKeysAndTheNameThatGalvatronGives) {
   const auto config = nlohmann::ordered_json::parse(to_config(inputs, search(inputs).plan));
   std::vector<std::string> keys;
   for (const auto& [key, value] : config.items()) keys.push_back(key);
-  EXPECT_THAT(keys, testing::ElementsAre("pp_deg", "tp_sizes_enc", "tp_consecutive_flags", "dp_types_enc", "use_sp", "checkpoint", "world_size", "global_bsz", "chunks",
-                                         "pp_division", "pipeline_type", "default_dp_type", "vtp", "vsp", "embed_sdp"));
+  EXPECT_THAT(keys,
+              testing::ElementsAre("pp_deg", "tp_sizes_enc", "tp_consecutive_flags", "dp_types_enc", "use_sp", "checkpoint", "world_size",
+                                   "global_bsz", "chunks", "pp_division", "pipeline_type", "default_dp_type", "vtp", "vsp", "embed_sdp"));
   EXPECT_EQ(config_name(inputs.settings), "galvatron_config_llama2-7b_1nodes_8gpus_per_node_38GB_bf16.json");
   EXPECT_EQ(config_name(llama({"time_profile_mode=static", "settle_bsz=32", "disable_tp=1", "disable_ckpt=1"}).settings),
             "galvatron_config_llama2-7b_1nodes_8gpus_per_node_38GB_bf16_bsz32_[tp_ckpt_off].json");
@@ -308,7 +314,8 @@ TEST(GalvatronConfig, SaysWhatIsWrongWithAPlan) {
 }
 
 TEST(GalvatronInputs, OverridesReachEveryUseOfAVariable) {
-  const Inputs inputs = llama({"NUM_GPUS_PER_NODE=8", "MEMORY_CONSTRAINT=24", "search_engine.profiling_info.time_profile_mode=static", "++search_engine.search_space_info.max_tp_deg=4"});
+  const Inputs inputs = llama({"NUM_GPUS_PER_NODE=8", "MEMORY_CONSTRAINT=24", "search_engine.profiling_info.time_profile_mode=static",
+                               "++search_engine.search_space_info.max_tp_deg=4"});
   EXPECT_EQ(inputs.settings.seq, 2048);
   EXPECT_EQ(inputs.settings.memory_gb, 24);
   EXPECT_EQ(inputs.settings.max_tp, 4);
@@ -329,17 +336,29 @@ TEST(GalvatronInputs, NamesWhatWasMistyped) {
 
 TEST(GalvatronInputs, SaysWhatIsMissing) {
   EXPECT_THAT(refusal([] { read_inputs(inputs_folder() / "nothing.yaml", {}); }), HasSubstr("nothing.yaml"));
-  EXPECT_THAT(refusal([] { llama({"time_profile_mode=static", "NUM_NODES=4"}); }), HasSubstr("allreduce_bandwidth_4nodes_8gpus_per_node.json"));
-  EXPECT_THAT(refusal([] { llama({"time_profile_mode=static", "model_size=llama3"}); }), HasSubstr("computation_profiling_bf16_llama3_all.json"));
+  EXPECT_THAT(refusal([] {
+                llama({"time_profile_mode=static", "NUM_NODES=4"});
+              }),
+              HasSubstr("allreduce_bandwidth_4nodes_8gpus_per_node.json"));
+  EXPECT_THAT(refusal([] {
+                llama({"time_profile_mode=static", "model_size=llama3"});
+              }),
+              HasSubstr("computation_profiling_bf16_llama3_all.json"));
   EXPECT_THAT(refusal([] { llama({"time_profile_mode=sequence"}); }), HasSubstr("needs 3 sequence lengths"));
   EXPECT_THAT(refusal([] { llama({"time_profile_mode=static", "SEQ_LENGTH=4096"}); }), HasSubstr("sequence length 4096 was not profiled"));
   const Folder folder;
   folder.replace("allreduce_bandwidth_1nodes_8gpus_per_node.json", "allreduce_size_4_consec_0", "allreduce_size_4_consec_9");
-  EXPECT_THAT(refusal([&] { read_inputs(folder.yaml(), {"SEQ_LENGTH=2048", "time_profile_mode=static"}); }), HasSubstr("allreduce_size_4_consec_0"));
+  EXPECT_THAT(refusal([&] {
+                read_inputs(folder.yaml(), {"SEQ_LENGTH=2048", "time_profile_mode=static"});
+              }),
+              HasSubstr("allreduce_size_4_consec_0"));
 }
 
 TEST(GalvatronSearch, NamesTheSmallestMemoryThatWouldDo) {
-  EXPECT_THAT(refusal([] { search(llama({"time_profile_mode=static", "MEMORY_CONSTRAINT=10"})); }), HasSubstr("memory_constraint of at least "));
+  EXPECT_THAT(refusal([] {
+                search(llama({"time_profile_mode=static", "MEMORY_CONSTRAINT=10"}));
+              }),
+              HasSubstr("memory_constraint of at least "));
   const std::string text = refusal([] { search(llama({"time_profile_mode=static", "MEMORY_CONSTRAINT=10"})); });
   const int enough = std::stoi(text.substr(text.find("at least ") + 9));
   EXPECT_NO_THROW(search(llama({"time_profile_mode=static", tessera::text("MEMORY_CONSTRAINT=", enough)})));

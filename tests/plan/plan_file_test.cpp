@@ -10,8 +10,8 @@
 namespace tessera::plan {
 namespace {
 
-using ::testing::HasSubstr;
 using tessera::testing::error_of;
+using ::testing::HasSubstr;
 
 Plan read(const std::string& json) { return read_plan(ConfigNode::parse(json, "plan.json")); }
 
@@ -40,9 +40,10 @@ Plan any_plan() {
   plan.model_fingerprint = text(*rc::gen::arbitrary<unsigned>());
   plan.cluster_fingerprint = "a \"quoted\" one\\";
   plan.precision = *rc::gen::element(model::Precision::f32, model::Precision::bf16, model::Precision::f16, model::Precision::f8);
-  plan.schedule = *rc::gen::element(Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved, Schedule::zb_h1, Schedule::zb_h2, Schedule::zb_v,
-                                    Schedule::dualpipe_v);
-  if (*rc::gen::arbitrary<bool>()) plan.order = {order_of(plan.schedule, 0, 2, 1 + number(5), 2), order_of(plan.schedule, 1, 2, 1 + number(5), 2)};
+  plan.schedule = *rc::gen::element(Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved, Schedule::zb_h1, Schedule::zb_h2,
+                                    Schedule::zb_v, Schedule::dualpipe_v);
+  if (*rc::gen::arbitrary<bool>())
+    plan.order = {order_of(plan.schedule, 0, 2, 1 + number(5), 2), order_of(plan.schedule, 1, 2, 1 + number(5), 2)};
   plan.global_batch = 1 + number(1 << 20);
   plan.micro_batches = 1 + number(1 << 10);
   plan.bucket = Bytes(1 + number(1 << 30));
@@ -53,10 +54,13 @@ Plan any_plan() {
     Stage stage;
     for (int j = number(9); j >= 0; --j) stage.ranks.push_back(number(1000));
     for (int j = number(3); j >= 0; --j)
-      stage.runs.push_back({number(100), 1 + number(100),
-                            {1 + number(8), 1 + number(8), number(4), *rc::gen::element(model::Recompute::none, model::Recompute::selective, model::Recompute::full),
-                             *rc::gen::arbitrary<bool>(), 1 + number(8), *rc::gen::element(model::ContextKind::ring, model::ContextKind::ulysses), 1 + number(8),
-                             *rc::gen::arbitrary<bool>()}});
+      stage.runs.push_back(
+          {number(100),
+           1 + number(100),
+           {1 + number(8), 1 + number(8), number(4),
+            *rc::gen::element(model::Recompute::none, model::Recompute::selective, model::Recompute::full), *rc::gen::arbitrary<bool>(),
+            1 + number(8), *rc::gen::element(model::ContextKind::ring, model::ContextKind::ulysses), 1 + number(8),
+            *rc::gen::arbitrary<bool>()}});
     for (int j = number(3); j > 0; --j) stage.shares.push_back({1 + number(100), 1 + number(1 << 20)});
     plan.stages.push_back(std::move(stage));
   }
@@ -82,7 +86,8 @@ RC_GTEST_PROP(PlanFile, ReadsBackWhatWasWritten, ()) {
   RC_ASSERT(again.stages.size() == plan.stages.size());
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     RC_ASSERT(again.stages[s].ranks == plan.stages[s].ranks);
-    for (std::size_t r = 0; r < plan.stages[s].runs.size(); ++r) RC_ASSERT(again.stages[s].runs[r].strategy == plan.stages[s].runs[r].strategy);
+    for (std::size_t r = 0; r < plan.stages[s].runs.size(); ++r)
+      RC_ASSERT(again.stages[s].runs[r].strategy == plan.stages[s].runs[r].strategy);
   }
   RC_ASSERT(again.schedule == plan.schedule);
   RC_ASSERT(again.order == plan.order);
@@ -159,8 +164,10 @@ TEST_F(EditedPlan, IsRefusedWhenItsOrderCannotRun) {
     return text("\"order\": [", first, ", [\"F0.0\", \"B0.0\", \"F0.1\", \"B0.1\"]],\n  \"bucket_bytes\"");
   };
   EXPECT_NO_THROW(check(read(replaced(json, "\"bucket_bytes\"", with_order("[\"F0.0\", \"F0.1\", \"B0.1\", \"B0.0\"]"))), job, cluster));
-  EXPECT_THAT(refusal("\"bucket_bytes\"", with_order("[\"F0.0\", \"B0.1\", \"F0.1\", \"B0.0\"]")).what(), HasSubstr("B0.1 comes before what it needs"));
-  EXPECT_THAT(refusal("\"bucket_bytes\"", "\"order\": [[\"F0.0\"]],\n  \"bucket_bytes\"").what(), HasSubstr("its order is for 1 ranks of a pipeline"));
+  EXPECT_THAT(refusal("\"bucket_bytes\"", with_order("[\"F0.0\", \"B0.1\", \"F0.1\", \"B0.0\"]")).what(),
+              HasSubstr("B0.1 comes before what it needs"));
+  EXPECT_THAT(refusal("\"bucket_bytes\"", "\"order\": [[\"F0.0\"]],\n  \"bucket_bytes\"").what(),
+              HasSubstr("its order is for 1 ranks of a pipeline"));
   EXPECT_THAT(refusal("\"bucket_bytes\"", with_order("[\"F0.0\", \"B0.0\"]")).what(), HasSubstr("its order has 2 slots for rank 0"));
 }
 
@@ -174,7 +181,9 @@ TEST_F(EditedPlan, ThatTheTrainerCannotRunIsNamed) {
   EXPECT_THAT(error_of([&] { check_trainable(plan); }).what(), HasSubstr("puts 2 stages on each rank"));
 }
 
-TEST_F(EditedPlan, OfAnotherVersionIsRefused) { EXPECT_THAT(refusal("\"version\": 1", "\"version\": 2").what(), HasSubstr("version 2 cannot be read")); }
+TEST_F(EditedPlan, OfAnotherVersionIsRefused) {
+  EXPECT_THAT(refusal("\"version\": 1", "\"version\": 2").what(), HasSubstr("version 2 cannot be read"));
+}
 
 }  // namespace
 }  // namespace tessera::plan

@@ -7,7 +7,6 @@
 namespace tessera::plan {
 namespace {
 
-
 // Every layer takes `forward` and `backward` seconds, everything else next to nothing.
 profile::Profile layer_times(const model::JobSpec& job, double forward, double backward) {
   profile::Profile profile;
@@ -41,8 +40,10 @@ RC_GTEST_PROP(Predict, EqualStagesTakeWhatTheFormulaSays, ()) {
   // CPU devices take measured times; as many hosts as there are stages.
   auto cluster = cpu_cluster(1, stages);
   cluster.groups[0].network = {"ideal", BytesPerSecond(1e18), Seconds(0), false};
-  const auto job = job_of({.layers = stages, .global_batch = micro_batches,
-                           .parallel = text("{dp: 1, tp: 1, pp: ", stages, ", micro_batches: ", micro_batches, ", schedule: ", schedule, ", recompute: none}")});
+  const auto job = job_of({.layers = stages,
+                           .global_batch = micro_batches,
+                           .parallel = text("{dp: 1, tp: 1, pp: ", stages, ", micro_batches: ", micro_batches, ", schedule: ", schedule,
+                                            ", recompute: none}")});
   const Prediction prediction = *search(job, cluster, layer_times(job, forward, backward)).best.predicted;
   const double expected = (micro_batches + stages - 1) * (forward + backward);
   RC_LOG() << prediction.step.value << " expected " << expected << "\n";
@@ -68,8 +69,14 @@ RC_GTEST_PROP(Predict, PartsAddUpToTheStep, ()) {
   const int tp = 1 << *rc::gen::inRange(0, 2);
   const int pp = *rc::gen::inRange(1, 4);
   const bool delayed = *rc::gen::arbitrary<bool>();
-  auto job = job_of({.layers = 5, .hidden = 256, .seq = 128, .tied = *rc::gen::arbitrary<bool>(), .global_batch = 16, .precision = *rc::gen::element("fp32", "bf16"),
-                     .parallel = text("{dp: ", dp, ", pp: ", pp, ", tp: ", tp, ", zero: ", *rc::gen::inRange(0, 2), ", delayed_exchange: ", delayed ? "true" : "false", "}")});
+  auto job = job_of({.layers = 5,
+                     .hidden = 256,
+                     .seq = 128,
+                     .tied = *rc::gen::arbitrary<bool>(),
+                     .global_batch = 16,
+                     .precision = *rc::gen::element("fp32", "bf16"),
+                     .parallel = text("{dp: ", dp, ", pp: ", pp, ", tp: ", tp, ", zero: ", *rc::gen::inRange(0, 2),
+                                      ", delayed_exchange: ", delayed ? "true" : "false", "}")});
   job.train.optimizer.clip = 0;
   const Plan plan = search(job, gpu_cluster(2, dp * tp * pp), {}).best;
   RC_ASSERT(plan.delayed_exchange == delayed);
@@ -81,7 +88,11 @@ RC_GTEST_PROP(Predict, PartsAddUpToTheStep, ()) {
 }
 
 TEST(Predict, GpipeHoldsAllMicroBatchesAndOneForwardOneBackwardOnlyThoseInFlight) {
-  const JobShape shape{.layers = 8, .hidden = 512, .seq = 512, .global_batch = 16, .parallel = "{dp: 1, tp: 1, pp: 2, micro_batches: 16, schedule: 1f1b, recompute: none}"};
+  const JobShape shape{.layers = 8,
+                       .hidden = 512,
+                       .seq = 512,
+                       .global_batch = 16,
+                       .parallel = "{dp: 1, tp: 1, pp: 2, micro_batches: 16, schedule: 1f1b, recompute: none}"};
   JobShape gpipe = shape;
   gpipe.parallel = "{dp: 1, tp: 1, pp: 2, micro_batches: 16, schedule: gpipe, recompute: none}";
   const auto cluster = gpu_cluster(1, 2);
@@ -100,7 +111,8 @@ TEST(Predict, GpipeHoldsAllMicroBatchesAndOneForwardOneBackwardOnlyThoseInFlight
 }
 
 TEST(Predict, ShardingTheOptimizerStateSavesItsShareOfTheMemory) {
-  const JobShape shape{.layers = 4, .hidden = 512, .global_batch = 4, .parallel = "{dp: 4, pp: 1, tp: 1, zero: 0, micro_batches: 1, recompute: none}"};
+  const JobShape shape{
+      .layers = 4, .hidden = 512, .global_batch = 4, .parallel = "{dp: 4, pp: 1, tp: 1, zero: 0, micro_batches: 1, recompute: none}"};
   JobShape sharded = shape;
   sharded.parallel = "{dp: 4, pp: 1, tp: 1, zero: 1, micro_batches: 1, recompute: none}";
   const auto cluster = gpu_cluster(1, 4);
@@ -111,7 +123,8 @@ TEST(Predict, ShardingTheOptimizerStateSavesItsShareOfTheMemory) {
 }
 
 TEST(Predict, OverlapHidesReductionBehindTheBackwardPass) {
-  JobShape shape{.layers = 8, .hidden = 512, .seq = 512, .global_batch = 2, .parallel = "{dp: 2, pp: 1, tp: 1, micro_batches: 1, recompute: none}"};
+  JobShape shape{
+      .layers = 8, .hidden = 512, .seq = 512, .global_batch = 2, .parallel = "{dp: 2, pp: 1, tp: 1, micro_batches: 1, recompute: none}"};
   const auto job = job_of(shape);
   const auto cluster = gpu_cluster(1, 2, "p40");
   Plan buckets = plan_with(job, cluster);

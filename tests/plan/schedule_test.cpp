@@ -1,17 +1,20 @@
 #include "plan/schedule.hpp"
 
-#include <algorithm>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <map>
 #include <rapidcheck/gtest.h>
+#include <algorithm>
+#include <map>
 
 namespace tessera::plan {
 namespace {
 
-constexpr Schedule kAll[] = {Schedule::one_f_one_b, Schedule::gpipe, Schedule::interleaved, Schedule::zb_h1, Schedule::zb_h2, Schedule::zb_v, Schedule::dualpipe_v};
+constexpr Schedule kAll[] = {Schedule::one_f_one_b, Schedule::gpipe, Schedule::interleaved, Schedule::zb_h1,
+                             Schedule::zb_h2,       Schedule::zb_v,  Schedule::dualpipe_v};
 
-int chunks_under(Schedule schedule, int interleaved) { return is_v_shaped(schedule) ? 2 : schedule == Schedule::interleaved ? interleaved : 1; }
+int chunks_under(Schedule schedule, int interleaved) {
+  return is_v_shaped(schedule) ? 2 : schedule == Schedule::interleaved ? interleaved : 1;
+}
 
 int most(Schedule schedule, int place, int places, int micro_batches, int chunks = 1) {
   return most_in_flight(order_of(schedule, place, places, micro_batches, chunks));

@@ -1,20 +1,20 @@
-#include <cmath>
-#include <functional>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <numeric>
 #include <rapidcheck/gtest.h>
+#include <cmath>
+#include <functional>
+#include <numeric>
 
-#include "plan/balance.hpp"
 #include "base/expect_error.hpp"
+#include "plan/balance.hpp"
 #include "plan/plan.hpp"
 #include "plan/plan_helper.hpp"
 
 namespace tessera::plan {
 namespace {
 
-using ::testing::HasSubstr;
 using tessera::testing::error_of;
+using ::testing::HasSubstr;
 
 // Calls `visit` with every way to cut `blocks` blocks into `stages` stages.
 void for_all_cuts(int blocks, int stages, const std::function<void(const std::vector<int>&)>& visit) {
@@ -39,7 +39,8 @@ void for_all_cuts(int blocks, int stages, const std::function<void(const std::ve
 bool fits(const Plan& plan, const cluster::ClusterSpec& cluster) {
   const cluster::Device& device = cluster.groups[0].device;
   if (!device.is_cpu())
-    return std::all_of(plan.predicted->memory.begin(), plan.predicted->memory.end(), [&](Bytes bytes) { return bytes.value <= 0.95 * static_cast<double>(device.memory.value); });
+    return std::all_of(plan.predicted->memory.begin(), plan.predicted->memory.end(),
+                       [&](Bytes bytes) { return bytes.value <= 0.95 * static_cast<double>(device.memory.value); });
   Bytes sum;
   for (Bytes bytes : plan.predicted->memory) sum += bytes;
   return sum.value <= 0.9 * static_cast<double>(device.memory.value);
@@ -55,7 +56,9 @@ double by_enumeration(const model::JobSpec& job, const cluster::ClusterSpec& clu
     if (group.device.is_cpu() && most % world != 0) continue;
     for (int pp = 1; pp <= std::min(world, blocks); ++pp)
       for (int tp = 1; tp * pp <= world; ++tp) {
-        if (world % (pp * tp) != 0 || job.model.dim("kv_heads") % tp != 0 || job.model.dim("ffn") % tp != 0 || job.model.dim("vocab") % tp != 0) continue;
+        if (world % (pp * tp) != 0 || job.model.dim("kv_heads") % tp != 0 || job.model.dim("ffn") % tp != 0 ||
+            job.model.dim("vocab") % tp != 0)
+          continue;
         const int dp = world / pp / tp;
         for (int micro_batches = 1; micro_batches * dp <= job.train.global_batch; ++micro_batches) {
           if (job.train.global_batch % (dp * micro_batches) != 0) continue;
@@ -85,8 +88,12 @@ double by_enumeration(const model::JobSpec& job, const cluster::ClusterSpec& clu
 }
 
 RC_GTEST_PROP(Search, EqualsEnumerationOnSmallInstances, ()) {
-  const JobShape shape{.layers = *rc::gen::inRange(1, 6), .hidden = 64 * *rc::gen::inRange(1, 8), .kv_heads = *rc::gen::element(1, 2, 4),
-                       .seq = 32 << *rc::gen::inRange(0, 4), .vocab = 256 << *rc::gen::inRange(0, 6), .tied = *rc::gen::arbitrary<bool>(),
+  const JobShape shape{.layers = *rc::gen::inRange(1, 6),
+                       .hidden = 64 * *rc::gen::inRange(1, 8),
+                       .kv_heads = *rc::gen::element(1, 2, 4),
+                       .seq = 32 << *rc::gen::inRange(0, 4),
+                       .vocab = 256 << *rc::gen::inRange(0, 6),
+                       .tied = *rc::gen::arbitrary<bool>(),
                        .global_batch = *rc::gen::element(1, 2, 4, 6)};
   const auto job = job_of(shape);
   const auto cluster = *rc::gen::arbitrary<bool>() ? cpu_cluster(*rc::gen::element(1, 2, 4)) : gpu_cluster(1, *rc::gen::inRange(1, 5));
@@ -150,18 +157,23 @@ TEST(Search, FixedDegreesMayAskForMoreWorkersThanCores) {
 
 TEST(Search, SaysWhatIsOfAcceleratorsAlone) {
   for (const char* parallel : {"{cp: 2}", "{ep: 2}", "{zero: 3}", "{schedule: zb-v}", "{recompute: selective}"})
-    EXPECT_THAT(error_of([&] { search(job_of({.parallel = parallel}), cpu_cluster(4), {}); }).what(), HasSubstr("is planned for accelerators")) << parallel;
+    EXPECT_THAT(error_of([&] { search(job_of({.parallel = parallel}), cpu_cluster(4), {}); }).what(),
+                HasSubstr("is planned for accelerators"))
+        << parallel;
 }
 
 TEST(Search, ShardsFixedReplicasOnlyWhereItPays) {
-  const auto zero_of = [](const std::string& parallel) { return search(job_of({.parallel = parallel}), cpu_cluster(4), {}).best.stages.front().runs.front().strategy.zero; };
+  const auto zero_of = [](const std::string& parallel) {
+    return search(job_of({.parallel = parallel}), cpu_cluster(4), {}).best.stages.front().runs.front().strategy.zero;
+  };
   EXPECT_EQ(zero_of("{dp: 2, zero: 1}"), 1);
   EXPECT_EQ(zero_of("{dp: 2, zero: 0}"), 0);
 }
 
 TEST(Search, SaysWhichDegreeDoesNotDivideAndWhichNearestOneDoes) {
   const auto refusal = [](const std::string& parallel, int kv_heads) {
-    return error_of([&] { search(job_of({.heads = 8, .kv_heads = kv_heads, .global_batch = 8, .parallel = parallel}), gpu_cluster(1, 8), {}); });
+    return error_of(
+        [&] { search(job_of({.heads = 8, .kv_heads = kv_heads, .global_batch = 8, .parallel = parallel}), gpu_cluster(1, 8), {}); });
   };
   const Error tensor = refusal("{tp: 3}", 4);
   EXPECT_EQ(tensor.code(), ErrorCode::invalid_config);
@@ -176,7 +188,15 @@ TEST(Search, SaysWhichDegreeDoesNotDivideAndWhichNearestOneDoes) {
 }
 
 TEST(Search, SaysHowMuchMemoryIsMissingAndWhatWouldFit) {
-  JobShape shape{.layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 8, .ffn = 14336, .seq = 2048, .vocab = 32000, .global_batch = 8, .precision = "bf16"};
+  JobShape shape{.layers = 32,
+                 .hidden = 4096,
+                 .heads = 32,
+                 .kv_heads = 8,
+                 .ffn = 14336,
+                 .seq = 2048,
+                 .vocab = 32000,
+                 .global_batch = 8,
+                 .precision = "bf16"};
   const Error automatic = error_of([&] { search(job_of(shape), gpu_cluster(1, 1, "a100-40"), {}); });
   EXPECT_EQ(automatic.code(), ErrorCode::resource_exhausted);
   EXPECT_THAT(automatic.what(), HasSubstr("no plan fits"));
@@ -196,7 +216,14 @@ TEST(Search, SaysHowMuchMemoryIsMissingAndWhatWouldFit) {
 }
 
 TEST(Search, CountsTheMemoryOfAllWorkersOfAHostTogether) {
-  const JobShape shape{.layers = 4, .hidden = 1024, .heads = 8, .kv_heads = 8, .ffn = 4096, .vocab = 8192, .cluster = "{local: {devices: 4}}", .parallel = "{dp: 4}"};
+  const JobShape shape{.layers = 4,
+                       .hidden = 1024,
+                       .heads = 8,
+                       .kv_heads = 8,
+                       .ffn = 4096,
+                       .vocab = 8192,
+                       .cluster = "{local: {devices: 4}}",
+                       .parallel = "{dp: 4}"};
   const auto job = job_of(shape);
   const Plan plan = search(job, cpu_cluster(4), {}).best;
   Bytes sum;
@@ -207,7 +234,15 @@ TEST(Search, CountsTheMemoryOfAllWorkersOfAHostTogether) {
 }
 
 TEST(Search, RecomputesOrShardsOnlyWhenMemoryAsksForIt) {
-  const JobShape shape{.layers = 16, .hidden = 2048, .heads = 16, .kv_heads = 16, .ffn = 8192, .seq = 2048, .vocab = 32000, .global_batch = 64, .precision = "bf16"};
+  const JobShape shape{.layers = 16,
+                       .hidden = 2048,
+                       .heads = 16,
+                       .kv_heads = 16,
+                       .ffn = 8192,
+                       .seq = 2048,
+                       .vocab = 32000,
+                       .global_batch = 64,
+                       .precision = "bf16"};
   const auto roomy = search(job_of(shape), gpu_cluster(1, 1, "a100-80"), {}).best;
   const auto computes_again = [](const Plan& plan) {
     const std::vector<StrategyRun>& runs = plan.stages[0].runs;
@@ -229,7 +264,14 @@ TEST(Search, PrefersFewerWorkersAcrossASlowNetwork) {
 
 // Between links that hide an exchange behind the backward pass and links so slow that other plans are better.
 TEST(Search, DelaysTheExchangeWhereTheLinkIsSlowAndNothingIsClipped) {
-  auto job = job_of({.layers = 6, .hidden = 512, .heads = 8, .kv_heads = 8, .ffn = 4096, .seq = 1024, .global_batch = 2, .cluster = "{lab: {hosts: 2, gbit: 1, cpu: 1}}"});
+  auto job = job_of({.layers = 6,
+                     .hidden = 512,
+                     .heads = 8,
+                     .kv_heads = 8,
+                     .ffn = 4096,
+                     .seq = 1024,
+                     .global_batch = 2,
+                     .cluster = "{lab: {hosts: 2, gbit: 1, cpu: 1}}"});
   auto cluster = cpu_cluster(1, 2);
   int delayed = 0;
   for (double bandwidth = 1e7; bandwidth < 1e9; bandwidth *= 1.3) {
@@ -258,10 +300,12 @@ TEST(Search, SaysThatNothingCanBeClippedByANormThatComesTooLate) {
 
 // One host of 8 cores and one of 4.
 cluster::ClusterSpec two_hosts(const std::string& between) {
-  return cluster::read_cluster(ConfigNode::parse("name: two hosts\nbetween: " + between + "\ngroups:\n"
-                                                 "  - {name: new, device: 'cpu:zen4', cores: 8, memory: 64 GiB, inside: shm, network: tcp-10g}\n"
-                                                 "  - {name: old, device: 'cpu:zen4', cores: 4, memory: 64 GiB, inside: shm, network: tcp-10g}\n",
-                                                 "cluster.yaml"));
+  return cluster::read_cluster(
+      ConfigNode::parse("name: two hosts\nbetween: " + between +
+                            "\ngroups:\n"
+                            "  - {name: new, device: 'cpu:zen4', cores: 8, memory: 64 GiB, inside: shm, network: tcp-10g}\n"
+                            "  - {name: old, device: 'cpu:zen4', cores: 4, memory: 64 GiB, inside: shm, network: tcp-10g}\n",
+                        "cluster.yaml"));
 }
 
 TEST(Search, UnequalHostsShareTheBatchByTheirSpeed) {
@@ -272,7 +316,9 @@ TEST(Search, UnequalHostsShareTheBatchByTheirSpeed) {
   ASSERT_FALSE(result.best.stages.front().shares.empty()) << to_json(result.best);
   const std::vector<Share>& shares = result.best.stages.front().shares;
   EXPECT_EQ(shares[0].samples, 2 * shares[1].samples);
-  EXPECT_THAT(explain(result, job.model, cluster), AllOf(HasSubstr("on all kinds"), HasSubstr(text("of each ", result.best.samples(), " samples: ", shares[0].samples, " on 1 of new, "))));
+  EXPECT_THAT(explain(result, job.model, cluster),
+              AllOf(HasSubstr("on all kinds"),
+                    HasSubstr(text("of each ", result.best.samples(), " samples: ", shares[0].samples, " on 1 of new, "))));
   // Nothing on one host alone, and no even shares, are as fast.
   for (const Candidate& candidate : result.runners_up) EXPECT_GE(candidate.plan.predicted->step, result.best.predicted->step);
   Plan even = result.best;
@@ -283,12 +329,14 @@ TEST(Search, UnequalHostsShareTheBatchByTheirSpeed) {
 }
 
 TEST(Search, ThreeKindsOfHostsShareTheBatchInWholeReplicas) {
-  const auto job = job_of({.hidden = 512, .heads = 8, .kv_heads = 8, .ffn = 2048, .seq = 512, .global_batch = 48, .parallel = "{dp: 14, threads: 1}"});
-  const auto cluster = cluster::read_cluster(ConfigNode::parse("name: three\nbetween: tcp-100g\ngroups:\n"
-                                                               "  - {name: a, device: 'cpu:zen4', cores: 8, memory: 64 GiB, inside: shm, network: tcp-10g}\n"
-                                                               "  - {name: b, device: 'cpu:zen4', cores: 4, memory: 64 GiB, inside: shm, network: tcp-10g}\n"
-                                                               "  - {name: c, device: 'cpu:zen4', cores: 2, memory: 64 GiB, inside: shm, network: tcp-10g}\n",
-                                                               "cluster.yaml"));
+  const auto job =
+      job_of({.hidden = 512, .heads = 8, .kv_heads = 8, .ffn = 2048, .seq = 512, .global_batch = 48, .parallel = "{dp: 14, threads: 1}"});
+  const auto cluster = cluster::read_cluster(
+      ConfigNode::parse("name: three\nbetween: tcp-100g\ngroups:\n"
+                        "  - {name: a, device: 'cpu:zen4', cores: 8, memory: 64 GiB, inside: shm, network: tcp-10g}\n"
+                        "  - {name: b, device: 'cpu:zen4', cores: 4, memory: 64 GiB, inside: shm, network: tcp-10g}\n"
+                        "  - {name: c, device: 'cpu:zen4', cores: 2, memory: 64 GiB, inside: shm, network: tcp-10g}\n",
+                        "cluster.yaml"));
   const Plan best = search(job, cluster, {}).best;
   check(best, job, cluster);
   EXPECT_THAT(best.stages.front().shares, ::testing::ElementsAre(Share{8, 24}, Share{4, 16}, Share{2, 8}));

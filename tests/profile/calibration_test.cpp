@@ -40,8 +40,11 @@ TEST(Calibration, NamesTheNearestParameter) {
 }
 
 TEST(Calibration, RefusesParametersThatAreNoNumberOfZeroOrMore) {
-  for (const auto& [value, expected] : {std::pair("-1", "a number of 0 or more"), std::pair(".inf", "expected a number"), std::pair(".nan", "expected a number")}) {
-    const Error error = error_of([&] { read_calibration(ConfigNode::parse(text("name: x\naccelerator: y\nstack: z\nparameters: {memory: ", value, "}\n"), "c.yaml")); });
+  for (const auto& [value, expected] :
+       {std::pair("-1", "a number of 0 or more"), std::pair(".inf", "expected a number"), std::pair(".nan", "expected a number")}) {
+    const Error error = error_of([&] {
+      read_calibration(ConfigNode::parse(text("name: x\naccelerator: y\nstack: z\nparameters: {memory: ", value, "}\n"), "c.yaml"));
+    });
     EXPECT_THAT(error.what(), HasSubstr(expected)) << value;
   }
 }

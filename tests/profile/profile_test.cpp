@@ -9,13 +9,13 @@
 namespace tessera::profile {
 namespace {
 
-using ::testing::HasSubstr;
 using model::Precision;
 using testing::error_of;
+using ::testing::HasSubstr;
 
 const model::ModelSpec& a_model() {
-  static const model::ModelSpec model =
-      model::read_model(ConfigNode::parse("{arch: llama, hidden: 64, layers: 2, heads: 8, kv_heads: 4, ffn: 96, seq: 32, vocab: 512}", "m.yaml"));
+  static const model::ModelSpec model = model::read_model(
+      ConfigNode::parse("{arch: llama, hidden: 64, layers: 2, heads: 8, kv_heads: 4, ffn: 96, seq: 32, vocab: 512}", "m.yaml"));
   return model;
 }
 const model::BlockSpec& layer() { return a_model().repeats[1].block; }
@@ -44,7 +44,8 @@ BlockSample sample(std::int64_t micro_batch, double forward, int threads = 1, in
   return s;
 }
 
-BlockTime time_at(const Profile& profile, std::int64_t micro_batch, int threads = 1, int neighbours = 1, int tensor_parallel = 1, Precision precision = Precision::f32) {
+BlockTime time_at(const Profile& profile, std::int64_t micro_batch, int threads = 1, int neighbours = 1, int tensor_parallel = 1,
+                  Precision precision = Precision::f32) {
   return block_time(profile, layer(), {micro_batch, tensor_parallel, precision, model::Recompute::none}, four_cores(), threads, neighbours);
 }
 
@@ -113,7 +114,8 @@ TEST(BlockTime, WithoutMeasurementIsTheRoofline) {
 TEST(BlockTime, IgnoresCpuMeasurementsOnAccelerators) {
   Profile profile;
   profile.blocks = {sample(8, 100)};
-  const BlockTime time = block_time(profile, layer(), {8, 1, Precision::f32, model::Recompute::none}, cluster::known_device("h100-sxm"), 1, 1);
+  const BlockTime time =
+      block_time(profile, layer(), {8, 1, Precision::f32, model::Recompute::none}, cluster::known_device("h100-sxm"), 1, 1);
   EXPECT_FALSE(time.measured);
   EXPECT_LT(time.forward.value, 1e-2);
 }
@@ -141,21 +143,26 @@ TEST(CollectiveTime, FollowsTheRingForLargeBuffers) {
   EXPECT_NEAR(collective_time({}, "send", size, 2, wire(false), Medium::bus).value, 1e-5 + bytes / 1e9, 1e-6);
 }
 
-TEST(CollectiveTime, OfOneRankIsNothing) { EXPECT_EQ(collective_time({}, "all_reduce", Bytes(1 << 20), 1, wire(false), Medium::bus).value, 0); }
+TEST(CollectiveTime, OfOneRankIsNothing) {
+  EXPECT_EQ(collective_time({}, "all_reduce", Bytes(1 << 20), 1, wire(false), Medium::bus).value, 0);
+}
 
 TEST(CollectiveTime, OfSmallBuffersDependsOnLatencyByTheLogarithm) {
   EXPECT_NEAR(collective_time({}, "all_reduce", Bytes(8), 16, wire(false), Medium::bus).value, 8 * 1e-5, 1e-6);
 }
 
 TEST(CollectiveTime, OnASharedLinkIsSlower) {
-  EXPECT_GT(collective_time({}, "all_reduce", Bytes(1 << 26), 4, wire(true), Medium::bus), collective_time({}, "all_reduce", Bytes(1 << 26), 4, wire(false), Medium::bus));
+  EXPECT_GT(collective_time({}, "all_reduce", Bytes(1 << 26), 4, wire(true), Medium::bus),
+            collective_time({}, "all_reduce", Bytes(1 << 26), 4, wire(false), Medium::bus));
   // An adapter carries what one host sends and receives.
-  EXPECT_EQ(collective_time({}, "all_reduce", Bytes(1 << 26), 4, wire(true), Medium::adapter), collective_time({}, "all_reduce", Bytes(1 << 26), 4, wire(false), Medium::adapter));
+  EXPECT_EQ(collective_time({}, "all_reduce", Bytes(1 << 26), 4, wire(true), Medium::adapter),
+            collective_time({}, "all_reduce", Bytes(1 << 26), 4, wire(false), Medium::adapter));
 }
 
 TEST(CollectiveTime, UsesTheFitOfTheSameLinkAndOperation) {
   Profile profile;
-  profile.communication = {{"all_reduce", "net", 4, Seconds(1e-3), BytesPerSecond(1e8)}, {"all_reduce", "other", 4, Seconds(9), BytesPerSecond(1)}};
+  profile.communication = {{"all_reduce", "net", 4, Seconds(1e-3), BytesPerSecond(1e8)},
+                           {"all_reduce", "other", 4, Seconds(9), BytesPerSecond(1)}};
   EXPECT_NEAR(collective_time(profile, "all_reduce", Bytes(100'000'000), 4, wire(false), Medium::bus).value, 1.001, 1e-9);
   EXPECT_LT(collective_time(profile, "all_gather", Bytes(100'000'000), 4, wire(false), Medium::bus).value, 0.5);
   // Other ranks: the fit, scaled as the ring says.
@@ -202,7 +209,8 @@ TEST(CollectiveTime, NeverFallsWithMoreBytes) {
     const cluster::Link link = wire(*rc::gen::arbitrary<bool>());
     const Medium medium = *rc::gen::element(Medium::bus, Medium::adapter);
     RC_ASSERT(collective_time({}, operation, Bytes(bytes), ranks, link, medium).value > 0);
-    RC_ASSERT(collective_time({}, operation, Bytes(2 * bytes), ranks, link, medium) >= collective_time({}, operation, Bytes(bytes), ranks, link, medium));
+    RC_ASSERT(collective_time({}, operation, Bytes(2 * bytes), ranks, link, medium) >=
+              collective_time({}, operation, Bytes(bytes), ranks, link, medium));
   }));
 }
 
@@ -227,14 +235,16 @@ Profile any_profile() {
   const auto small = [] { return *rc::gen::inRange(1, 65); };
   const auto precision = [] { return *rc::gen::element(Precision::f32, Precision::bf16); };
   for (int i = *rc::gen::inRange(0, 5); i > 0; --i)
-    profile.blocks.push_back({*rc::gen::elementOf(std::vector<std::string>{"embedding", "transformer_layer"}), small(), small(), small(), small(), precision(), seconds(),
-                              seconds(), seconds(), seconds(), seconds(), seconds()});
+    profile.blocks.push_back({*rc::gen::elementOf(std::vector<std::string>{"embedding", "transformer_layer"}), small(), small(), small(),
+                              small(), precision(), seconds(), seconds(), seconds(), seconds(), seconds(), seconds()});
   for (int i = *rc::gen::inRange(0, 5); i > 0; --i)
-    profile.communication.push_back({*rc::gen::elementOf(std::vector<std::string>{"all_reduce", "send"}), "shm", small() + 1, seconds(), BytesPerSecond(small() * 1e9 / 7)});
+    profile.communication.push_back({*rc::gen::elementOf(std::vector<std::string>{"all_reduce", "send"}), "shm", small() + 1, seconds(),
+                                     BytesPerSecond(small() * 1e9 / 7)});
   const auto measured = [&] { return Measured{seconds().value, seconds().value, seconds().value}; };
   for (CommSample& sample : profile.communication) {
     for (auto* points : {&sample.points, &sample.in_turn})
-      for (int size = *rc::gen::inRange(0, 4); size > 0; --size) points->push_back({Bytes((static_cast<std::int64_t>(points->size()) + 1) << 10), measured()});
+      for (int size = *rc::gen::inRange(0, 4); size > 0; --size)
+        points->push_back({Bytes((static_cast<std::int64_t>(points->size()) + 1) << 10), measured()});
     if (*rc::gen::arbitrary<bool>()) sample.slows = sample.slowed = measured();
   }
   for (int i = *rc::gen::inRange(0, 3); i > 0; --i) profile.optimizers.push_back({"sgd", small(), small(), precision(), measured()});
@@ -259,15 +269,18 @@ TEST(ProfileFile, AnyProfileReadsBackExactly) {
       RC_ASSERT(back.blocks[i].backward_high == profile.blocks[i].backward_high);
     }
     RC_ASSERT(back.communication.size() == profile.communication.size());
-    for (std::size_t i = 0; i < back.communication.size(); ++i) RC_ASSERT(back.communication[i].bandwidth == profile.communication[i].bandwidth);
+    for (std::size_t i = 0; i < back.communication.size(); ++i)
+      RC_ASSERT(back.communication[i].bandwidth == profile.communication[i].bandwidth);
     RC_ASSERT(back.optimizers.size() == profile.optimizers.size());
     for (std::size_t i = 0; i < back.optimizers.size(); ++i)
-      RC_ASSERT(to_json(back) == to_json(profile) && back.optimizers[i].seconds_per_parameter.median == profile.optimizers[i].seconds_per_parameter.median);
+      RC_ASSERT(to_json(back) == to_json(profile) &&
+                back.optimizers[i].seconds_per_parameter.median == profile.optimizers[i].seconds_per_parameter.median);
   }));
 }
 
 constexpr const char* kProfile =
-    "{\"format\": \"tessera-profile\", \"version\": 1, \"model\": \"\", \"host\": \"h\", \"process_baseline\": 0, \"overlap_slowdown\": 1.5,\n"
+    "{\"format\": \"tessera-profile\", \"version\": 1, \"model\": \"\", \"host\": \"h\", \"process_baseline\": 0, \"overlap_slowdown\": "
+    "1.5,\n"
     " \"blocks\": [],\n"
     " \"communication\": [{\"operation\": \"send\", \"link\": \"shm\", \"ranks\": 2, \"latency\": 1e-5, \"bandwidth\": 5e9}],\n"
     " \"optimizers\": []}\n";
@@ -288,7 +301,8 @@ TEST(ProfileFile, NamesTheLineOfWhatIsWrong) {
     return std::string(error_of([&] { read_profile(ConfigNode::parse(content, "p.json")); }).what());
   };
   EXPECT_THAT(refusal(with("tessera-profile", "tessera-plan")), AllOf(HasSubstr("p.json:1:"), HasSubstr("this is no profile")));
-  EXPECT_THAT(refusal(with("\"version\": 1", "\"version\": 2")), AllOf(HasSubstr("version 2 cannot be read"), HasSubstr("tessera profile")));
+  EXPECT_THAT(refusal(with("\"version\": 1", "\"version\": 2")),
+              AllOf(HasSubstr("version 2 cannot be read"), HasSubstr("tessera profile")));
   EXPECT_THAT(refusal(with("\"send\"", "\"sent\"")), AllOf(HasSubstr("p.json:3:"), HasSubstr("did you mean 'send'?")));
   EXPECT_THAT(refusal(with("\"ranks\": 2", "\"ranks\": 1")), HasSubstr("needs two ranks"));
   EXPECT_THAT(refusal(with("5e9", "0")), HasSubstr("a number above 0"));

@@ -10,19 +10,20 @@
 namespace tessera::program {
 
 inline model::ModelSpec small_model(int layers, bool tied) {
-  return model::read_model(ConfigNode::parse(text("{arch: llama, hidden: 64, layers: ", layers, ", heads: 4, kv_heads: 4, ffn: 128, seq: 16, vocab: 256, tied: ",
-                                                  tied ? "true" : "false", "}"),
-                                             "model"));
+  return model::read_model(
+      ConfigNode::parse(text("{arch: llama, hidden: 64, layers: ", layers,
+                             ", heads: 4, kv_heads: 4, ffn: 128, seq: 16, vocab: 256, tied: ", tied ? "true" : "false", "}"),
+                        "model"));
 }
 
 struct PlanShape {
   int dp = 1;
-  int places = 1;                // of the pipeline
+  int places = 1;  // of the pipeline
   int tp = 1;
   int zero = 0;
   std::int64_t micro_batches = 1;
   plan::Schedule schedule = plan::Schedule::one_f_one_b;
-  int chunks = 1;                // of interleaved schedules
+  int chunks = 1;  // of interleaved schedules
   bool delayed_exchange = false;
   double exchanged_early = 1;
 };

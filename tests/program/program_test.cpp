@@ -1,11 +1,11 @@
 #include "program/program.hpp"
 
-#include <algorithm>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+#include <algorithm>
 #include <map>
 #include <numeric>
-#include <rapidcheck/gtest.h>
 #include <set>
 
 #include "program/program_helper.hpp"
@@ -13,8 +13,8 @@
 namespace tessera::program {
 namespace {
 
-using plan::Slot;
 using plan::order_of;
+using plan::Slot;
 
 plan::Plan make_plan(const model::ModelSpec& model, int dp, int pp, int tp, int zero, std::int64_t micro_batches, plan::Schedule schedule) {
   return make_plan(model, PlanShape{dp, pp, tp, zero, micro_batches, schedule, 1});
@@ -44,8 +44,8 @@ TEST(Schedule, GpipeRunsAllForwardsFirst) {
 RC_GTEST_PROP(Program, EveryPlanCompilesToProgramsThatPassTheCheck, ()) {
   const int pp = *rc::gen::inRange(1, 5);
   const auto model = small_model(*rc::gen::inRange(pp, 9), *rc::gen::arbitrary<bool>());
-  const auto plan = make_plan(model, 1 << *rc::gen::inRange(0, 3), pp, 1 << *rc::gen::inRange(0, 3), *rc::gen::inRange(0, 2), *rc::gen::inRange(1, 9),
-                              *rc::gen::element(plan::Schedule::gpipe, plan::Schedule::one_f_one_b));
+  const auto plan = make_plan(model, 1 << *rc::gen::inRange(0, 3), pp, 1 << *rc::gen::inRange(0, 3), *rc::gen::inRange(0, 2),
+                              *rc::gen::inRange(1, 9), *rc::gen::element(plan::Schedule::gpipe, plan::Schedule::one_f_one_b));
   check(compile(plan, model));
   check(compile_evaluation(plan, model, 3, 2));
 }
@@ -92,7 +92,8 @@ TEST(Program, TheFirstReductionStartsBeforeTheBackwardPassEnds) {
   const auto model = small_model(6, false);
   const auto program = compile(make_plan(model, 2, 1, 1, 0, 2, plan::Schedule::one_f_one_b), model).front();
   ASSERT_GT(program.buckets.size(), 1u);
-  const auto first = std::find_if(program.instructions.begin(), program.instructions.end(), [](const Instruction& i) { return i.op == Op::reduce_gradients; });
+  const auto first = std::find_if(program.instructions.begin(), program.instructions.end(),
+                                  [](const Instruction& i) { return i.op == Op::reduce_gradients; });
   const Instruction& waited_for = program.instructions[first->after.front()];
   EXPECT_EQ(waited_for.op, Op::backward);
   EXPECT_GT(waited_for.first_block, 0);
@@ -138,14 +139,18 @@ TEST_F(BrokenProgram, ADependencyOnTheFutureIsNamed) {
 TEST_F(BrokenProgram, ACircleOfWaitsIsADeadlock) {
   // Rank 0 now waits for a gradient before it sends the activation that the gradient depends on.
   auto& instructions = programs_[0].instructions;
-  const auto receive = std::find_if(instructions.begin(), instructions.end(), [](const Instruction& i) { return i.op == Op::receive_gradient; });
-  const auto send = std::find_if(instructions.begin(), instructions.end(), [](const Instruction& i) { return i.op == Op::send_activation && i.micro_batch == 1; });
+  const auto receive =
+      std::find_if(instructions.begin(), instructions.end(), [](const Instruction& i) { return i.op == Op::receive_gradient; });
+  const auto send = std::find_if(instructions.begin(), instructions.end(),
+                                 [](const Instruction& i) { return i.op == Op::send_activation && i.micro_batch == 1; });
   ASSERT_LT(send, receive);
   std::swap(*send, *receive);
   // Everything that came to depend on a later index is dropped; the circle is through the other rank.
-  for (std::size_t i = 0; i < instructions.size(); ++i) std::erase_if(instructions[i].after, [&](int d) { return d >= static_cast<int>(i); });
+  for (std::size_t i = 0; i < instructions.size(); ++i)
+    std::erase_if(instructions[i].after, [&](int d) { return d >= static_cast<int>(i); });
   for (auto& instruction : instructions)
-    if (instruction.op == Op::forward && instruction.micro_batch == 1) instruction.after.push_back(static_cast<int>(&*send - instructions.data()));
+    if (instruction.op == Op::forward && instruction.micro_batch == 1)
+      instruction.after.push_back(static_cast<int>(&*send - instructions.data()));
   EXPECT_THROW(check(programs_), Error);
 }
 

@@ -1,8 +1,8 @@
 // Programs of plans that put several stages on a rank or run backward passes in halves.
-#include <algorithm>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
+#include <algorithm>
 #include <set>
 
 #include "program/program_helper.hpp"
@@ -116,11 +116,15 @@ TEST(ScheduledProgram, HandsOverOnTheSpotWhereTheVTurns) {
   const Program& turn = programs[3];
   EXPECT_EQ(turn.chunks[0].last_block, turn.chunks[1].first_block);
   for (const Instruction& instruction : turn.instructions) {
-    if (instruction.peer >= 0) { EXPECT_EQ(instruction.peer, 2); }
+    if (instruction.peer >= 0) {
+      EXPECT_EQ(instruction.peer, 2);
+    }
   }
   // The ends of the model are on the first rank, which then talks to its one neighbour alone.
   for (const Instruction& instruction : programs[0].instructions) {
-    if (instruction.peer >= 0) { EXPECT_EQ(instruction.peer, 1); }
+    if (instruction.peer >= 0) {
+      EXPECT_EQ(instruction.peer, 1);
+    }
   }
 }
 
@@ -128,35 +132,40 @@ TEST(ScheduledProgram, TheWeightHalfHoldsNoGradientUp) {
   const auto model = small_model(6, false);
   const auto program = compile(make_plan(model, {.places = 4, .micro_batches = 8, .schedule = Schedule::zb_h1}), model)[2];
   for (const Instruction& instruction : program.instructions) {
-    if (instruction.op == Op::send_gradient) { EXPECT_EQ(program.instructions[instruction.after.front()].op, Op::backward_input); }
+    if (instruction.op == Op::send_gradient) {
+      EXPECT_EQ(program.instructions[instruction.after.front()].op, Op::backward_input);
+    }
   }
 }
 
 TEST(ScheduledProgram, RunsTheOrderOfAFile) {
   const auto model = small_model(2, false);
   auto plan = make_plan(model, {.places = 2, .micro_batches = 3});
-  plan::use_schedule(plan::read_schedule(ConfigNode::parse("format: tessera-schedule\nversion: 1\nplacement: plain\nmicro_batches: 3\nranks:\n"
-                                                           "  - [F0.0, F0.1, F0.2, B0.0, B0.1, W0.0, B0.2, W0.2, W0.1]\n"
-                                                           "  - [F0.0, B0.0, F0.1, B0.1, F0.2, B0.2]\n",
-                                                           "mine.yaml")),
-                     plan);
+  plan::use_schedule(
+      plan::read_schedule(ConfigNode::parse("format: tessera-schedule\nversion: 1\nplacement: plain\nmicro_batches: 3\nranks:\n"
+                                            "  - [F0.0, F0.1, F0.2, B0.0, B0.1, W0.0, B0.2, W0.2, W0.1]\n"
+                                            "  - [F0.0, B0.0, F0.1, B0.1, F0.2, B0.2]\n",
+                                            "mine.yaml")),
+      plan);
   const auto programs = compile(plan, model);
   check(programs);
   std::vector<std::string> passes;
   for (const Instruction& instruction : programs[0].instructions)
-    if (instruction.first_block == 0 && is_compute(instruction.op)) passes.push_back(text(name_of(instruction.op), ' ', instruction.micro_batch));
-  EXPECT_THAT(passes, testing::ElementsAre("forward 0", "forward 1", "forward 2", "backward_input 0", "backward_input 1", "backward_weight 0", "backward_input 2",
-                                           "backward_weight 2", "backward_weight 1"));
+    if (instruction.first_block == 0 && is_compute(instruction.op))
+      passes.push_back(text(name_of(instruction.op), ' ', instruction.micro_batch));
+  EXPECT_THAT(passes, testing::ElementsAre("forward 0", "forward 1", "forward 2", "backward_input 0", "backward_input 1",
+                                           "backward_weight 0", "backward_input 2", "backward_weight 2", "backward_weight 1"));
 }
 
 TEST(ScheduledProgram, AFileWhoseRanksWaitForEachOtherIsRefused) {
   const auto model = small_model(2, false);
   auto plan = make_plan(model, {.places = 2, .micro_batches = 2});
   // Each rank's own order is sound; together the second wants micro-batch 1 first.
-  plan::use_schedule(plan::read_schedule(ConfigNode::parse("format: tessera-schedule\nversion: 1\nplacement: plain\nmicro_batches: 2\nranks:\n"
-                                                           "  - [F0.0, B0.0, F0.1, B0.1]\n  - [F0.1, B0.1, F0.0, B0.0]\n",
-                                                           "mine.yaml")),
-                     plan);
+  plan::use_schedule(
+      plan::read_schedule(ConfigNode::parse("format: tessera-schedule\nversion: 1\nplacement: plain\nmicro_batches: 2\nranks:\n"
+                                            "  - [F0.0, B0.0, F0.1, B0.1]\n  - [F0.1, B0.1, F0.0, B0.0]\n",
+                                            "mine.yaml")),
+      plan);
   try {
     check(compile(plan, model));
     FAIL() << "the check passed";
@@ -177,7 +186,8 @@ RC_GTEST_PROP(DelayedProgram, FinishesTheStepBeforeBucketByBucket, ()) {
       if (instruction.op != Op::forward && instruction.op != Op::backward) continue;
       for (std::size_t b = 0; b < program.buckets.size(); ++b)
         for (const BucketEntry& entry : program.buckets[b].entries)
-          if (entry.block >= instruction.first_block && entry.block < instruction.last_block) RC_ASSERT(stepped.contains(static_cast<int>(b)));
+          if (entry.block >= instruction.first_block && entry.block < instruction.last_block)
+            RC_ASSERT(stepped.contains(static_cast<int>(b)));
     }
     RC_ASSERT(stepped.size() == program.buckets.size());
   }
@@ -213,7 +223,8 @@ TEST(DelayedProgram, TwoStepsInOneProgramWaitForEachOther) {
 class BrokenDelay : public testing::Test {
  protected:
   model::ModelSpec model_ = small_model(4, false);
-  std::vector<Program> programs_ = compile(make_plan(model_, {.dp = 2, .places = 2, .zero = 1, .micro_batches = 2, .delayed_exchange = true}), model_);
+  std::vector<Program> programs_ =
+      compile(make_plan(model_, {.dp = 2, .places = 2, .zero = 1, .micro_batches = 2, .delayed_exchange = true}), model_);
 };
 
 TEST_F(BrokenDelay, AStepThatDoesNotWaitForItsExchangeIsFound) {
@@ -241,7 +252,8 @@ TEST_F(BrokenDelay, AnExchangeThatDoesNotExistIsFound) {
 
 TEST_F(BrokenDelay, APassThatDoesNotWaitForItsParametersIsFound) {
   for (Instruction& instruction : programs_[0].instructions)
-    if (instruction.op == Op::forward) std::erase_if(instruction.after, [&](int d) { return programs_[0].instructions[d].op == Op::gather_parameters; });
+    if (instruction.op == Op::forward)
+      std::erase_if(instruction.after, [&](int d) { return programs_[0].instructions[d].op == Op::gather_parameters; });
   expect_refused(programs_, "before the step before has stepped it");
 }
 
@@ -278,7 +290,8 @@ TEST_F(BrokenSchedule, AMessageThatDoesNotWaitForItsPassIsFound) {
 }
 
 TEST_F(BrokenSchedule, ARankAboveItsMemoryIsNamed) {
-  std::vector<MemoryBudget> budgets(programs_.size(), {Bytes(100), Bytes(10), {{Bytes(10), Bytes(10)}, {Bytes(10), Bytes(10)}}, Bytes(190)});
+  std::vector<MemoryBudget> budgets(programs_.size(),
+                                    {Bytes(100), Bytes(10), {{Bytes(10), Bytes(10)}, {Bytes(10), Bytes(10)}}, Bytes(190)});
   EXPECT_NO_THROW(check(programs_, budgets));  // eight chunks of 10
   budgets[2].limit = Bytes(189);
   try {

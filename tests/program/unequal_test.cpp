@@ -10,9 +10,9 @@
 namespace tessera::program {
 namespace {
 
+using plan::any_strategy;
 using plan::Schedule;
 using plan::Strategy;
-using plan::any_strategy;
 
 struct Case {
   model::ModelSpec model;
@@ -37,8 +37,8 @@ std::vector<plan::Share> any_shares(const plan::Stage& stage) {
 }
 
 Case any_case() {
-  const Schedule schedule = *rc::gen::element(Schedule::one_f_one_b, Schedule::gpipe, Schedule::interleaved, Schedule::zb_h1, Schedule::zb_h2, Schedule::zb_v,
-                                              Schedule::dualpipe_v);
+  const Schedule schedule = *rc::gen::element(Schedule::one_f_one_b, Schedule::gpipe, Schedule::interleaved, Schedule::zb_h1,
+                                              Schedule::zb_h2, Schedule::zb_v, Schedule::dualpipe_v);
   const int places = *rc::gen::inRange(1, 5);
   const int chunks = plan::is_v_shaped(schedule) ? 2 : schedule == Schedule::interleaved ? *rc::gen::inRange(1, 4) : 1;
   const int stages = places * chunks;
@@ -94,7 +94,8 @@ RC_GTEST_PROP(UnequalProgram, PassesTheWholeMicroBatchOn, ()) {
   for (std::size_t s = 0; s + 1 < c.plan.stages.size(); ++s) {
     const plan::Stage& stage = c.plan.stages[s];
     const plan::Stage& next = c.plan.stages[s + 1];
-    if (stage.ranks == next.ranks || (stage.runs.back().strategy.same_layout(next.runs.front().strategy) && stage.shares == next.shares)) continue;
+    if (stage.ranks == next.ranks || (stage.runs.back().strategy.same_layout(next.runs.front().strategy) && stage.shares == next.shares))
+      continue;
     Bytes forward;
     Bytes backward;
     for (const Program& program : programs)
@@ -114,7 +115,9 @@ RC_GTEST_PROP(UnequalProgram, StepsEveryParameterOnceInBucketsThatAreCutAlike, (
   for (const Program& program : compile(c.plan, c.model)) {
     std::multiset<std::string> stepped;
     for (const Bucket& bucket : program.buckets) {
-      const auto strategy_of = [&](const BucketEntry& entry) { return c.plan.stages[program.chunks[program.chunk_of(entry.block)].stage].strategy_of(entry.block); };
+      const auto strategy_of = [&](const BucketEntry& entry) {
+        return c.plan.stages[program.chunks[program.chunk_of(entry.block)].stage].strategy_of(entry.block);
+      };
       const Strategy first = strategy_of(bucket.entries.front());
       RC_ASSERT((bucket.group >= 0) == (first.copies() > 1));
       if (bucket.group >= 0) RC_ASSERT(static_cast<int>(program.groups[bucket.group].ranks.size()) == first.copies());
@@ -130,7 +133,8 @@ RC_GTEST_PROP(UnequalProgram, StepsEveryParameterOnceInBucketsThatAreCutAlike, (
     std::set<std::string> held;
     for (const Chunk& chunk : program.chunks)
       for (int b = chunk.first_block; b < chunk.last_block; ++b)
-        for (const auto& spec : blocks[b].spec->parameters) held.insert(spec.tied_to.empty() ? blocks[b].parameter_name(spec) : spec.tied_to);
+        for (const auto& spec : blocks[b].spec->parameters)
+          held.insert(spec.tied_to.empty() ? blocks[b].parameter_name(spec) : spec.tied_to);
     RC_ASSERT(stepped == std::multiset<std::string>(held.begin(), held.end()));
   }
 }
@@ -142,7 +146,8 @@ RC_GTEST_PROP(UnequalProgram, ReplicasShareTheSamplesOfAMicroBatch, ()) {
     std::int64_t next = 0;
     for (const int rank : stage.ranks) {
       const Program& program = programs[rank];
-      if (program.stage != static_cast<int>(&stage - c.plan.stages.data()) || program.tp_index > 0 || stage.runs.front().strategy.cp > 1) continue;
+      if (program.stage != static_cast<int>(&stage - c.plan.stages.data()) || program.tp_index > 0 || stage.runs.front().strategy.cp > 1)
+        continue;
       RC_ASSERT(program.samples_before == next);
       RC_ASSERT(program.first_sample(1) - program.first_sample(0) == c.plan.samples());
       next += program.micro_batch;
@@ -181,7 +186,8 @@ TEST(UnequalProgram, WidthsThatDivideEachOtherSendWholeParts) {
   const Case c = of_widths({4, 2, 8});
   const auto programs = compile(c.plan, c.model);
   EXPECT_THAT(sent(programs[3]), testing::ElementsAre(std::pair(5, 6 * kSample)));
-  EXPECT_THAT(sent(programs[4]), testing::ElementsAre(std::pair(6, 3 * kSample), std::pair(7, 3 * kSample), std::pair(8, 3 * kSample), std::pair(9, 3 * kSample)));
+  EXPECT_THAT(sent(programs[4]), testing::ElementsAre(std::pair(6, 3 * kSample), std::pair(7, 3 * kSample), std::pair(8, 3 * kSample),
+                                                      std::pair(9, 3 * kSample)));
 }
 
 TEST(UnequalProgram, WidthsThatDoNotDivideCutThePartsWhereTheyMeet) {
@@ -234,8 +240,10 @@ TEST(UnequalProgram, APassThatWaitsForOneOfItsTwoMessagesIsFound) {
 
 TEST(Program, AParameterMayStandInManyStages) {
   // Both embeddings and the head share one table.
-  const auto model = model::read_model(ConfigNode::parse("{arch: t5, hidden: 64, layers: 2, heads: 4, ffn: 128, seq: 16, decoder_seq: 8, vocab: 256}", "model"));
-  for (int places = 1; places <= 4; ++places) check(compile(make_plan(model, {.dp = 2, .places = places, .tp = 2, .micro_batches = 3}), model));
+  const auto model = model::read_model(
+      ConfigNode::parse("{arch: t5, hidden: 64, layers: 2, heads: 4, ffn: 128, seq: 16, decoder_seq: 8, vocab: 256}", "model"));
+  for (int places = 1; places <= 4; ++places)
+    check(compile(make_plan(model, {.dp = 2, .places = places, .tp = 2, .micro_batches = 3}), model));
 }
 
 TEST(UnequalProgram, BlocksOfOneStageReduceOverTheirOwnGroups) {

@@ -1,8 +1,8 @@
 // Bubbles of the schedules against the closed forms of the papers that describe them, and against published tables.
+#include <gtest/gtest.h>
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <gtest/gtest.h>
 #include <map>
 #include <sstream>
 
@@ -38,7 +38,8 @@ Result result_of(const model::ModelSpec& model, const plan::Plan& plan, const Ti
 Result result_of(Schedule schedule, const Shape& shape, const Times& times) {
   const int chunks = plan::is_v_shaped(schedule) ? 2 : shape.chunks;
   const auto model = program::small_model(std::max(1, shape.places * chunks - 2), false);
-  const auto plan = program::make_plan(model, {.places = shape.places, .micro_batches = shape.micro_batches, .schedule = schedule, .chunks = shape.chunks});
+  const auto plan = program::make_plan(
+      model, {.places = shape.places, .micro_batches = shape.micro_batches, .schedule = schedule, .chunks = shape.chunks});
   return result_of(model, plan, times);
 }
 
@@ -47,7 +48,8 @@ Result result_of_fitted(const Shape& shape, const Times& times) {
   const auto model = program::small_model(std::max(1, shape.places - 2), false);
   auto plan = program::make_plan(model, {.places = shape.places, .micro_batches = shape.micro_batches});
   for (int place = 0; place < shape.places; ++place)
-    plan.order.push_back(plan::fitted_order(place, shape.places, shape.micro_batches, {times.forward, times.input, times.weight, times.message}));
+    plan.order.push_back(
+        plan::fitted_order(place, shape.places, shape.micro_batches, {times.forward, times.input, times.weight, times.message}));
   plan::check_schedule(plan);
   return result_of(model, plan, times);
 }
@@ -77,7 +79,8 @@ TEST(Bubble, OfInterleavedIsItsClosedForm) {
       for (const Times& times : kTimes) {
         const double idle = (shape.places - 1.0) / chunks;
         const Result result = result_of(Schedule::interleaved, {shape.places, shape.micro_batches, chunks}, times);
-        EXPECT_NEAR(result.bubble, idle / (shape.micro_batches + idle), kExact) << shape.places << ' ' << shape.micro_batches << " x" << chunks;
+        EXPECT_NEAR(result.bubble, idle / (shape.micro_batches + idle), kExact)
+            << shape.places << ' ' << shape.micro_batches << " x" << chunks;
       }
   EXPECT_NEAR(result_of(Schedule::interleaved, {8, 16, 6}, {}).bubble, (7.0 / 6) / (16 + 7.0 / 6), kExact);
 }
@@ -94,8 +97,10 @@ TEST(Bubble, OfZeroBubbleSchedulesIsTheirClosedForm) {
       const double work = shape.micro_batches * times.work();
       const double behind = shape.places - 1.0;
       // Qi et al. 2023 (arXiv 2401.10241), section 2: (p - 1)(TF + TB - TW) and (p - 1)(TF + TB - 2 TW).
-      EXPECT_NEAR(idle(result_of(Schedule::zb_h1, shape, times), work), behind * (times.forward + times.input - times.weight), work * kExact);
-      EXPECT_NEAR(idle(result_of(Schedule::zb_h2, shape, times), work), behind * (times.forward + times.input - 2 * times.weight), work * kExact);
+      EXPECT_NEAR(idle(result_of(Schedule::zb_h1, shape, times), work), behind * (times.forward + times.input - times.weight),
+                  work * kExact);
+      EXPECT_NEAR(idle(result_of(Schedule::zb_h2, shape, times), work), behind * (times.forward + times.input - 2 * times.weight),
+                  work * kExact);
     }
 }
 
@@ -154,8 +159,9 @@ struct TableTimes {
   Times times;
 };
 const std::map<std::pair<std::string, std::string>, TableTimes> kTables = {
-    {{"5", "1.5B"}, {3, {18.5, 18.1, 9.0, 0.3}}},   {{"5", "6.2B"}, {4, {29.7, 29.4, 19.9, 0.5}}},  {{"5", "14.6B"}, {3, {11.3, 11.2, 8.1, 0.4}}},
-    {{"5", "28.3B"}, {2, {10.4, 10.2, 7.7, 0.4}}},  {{"8", "6.2B"}, {2, {31.0, 31.0, 19.0, 1.6}}},  {{"8", "14.6B"}, {2, {15.0, 15.0, 12.0, 0.8}}},
+    {{"5", "1.5B"}, {3, {18.5, 18.1, 9.0, 0.3}}},  {{"5", "6.2B"}, {4, {29.7, 29.4, 19.9, 0.5}}},
+    {{"5", "14.6B"}, {3, {11.3, 11.2, 8.1, 0.4}}}, {{"5", "28.3B"}, {2, {10.4, 10.2, 7.7, 0.4}}},
+    {{"8", "6.2B"}, {2, {31.0, 31.0, 19.0, 1.6}}}, {{"8", "14.6B"}, {2, {15.0, 15.0, 12.0, 0.8}}},
     {{"8", "28.3B"}, {2, {20.8, 20.4, 15.4, 0.8}}}};
 
 struct Row {
@@ -179,8 +185,9 @@ std::map<std::tuple<std::string, std::string, int, int>, std::vector<Row>> publi
 }
 
 TEST(Bubble, RanksSchedulesAsThePublishedTables) {
-  const std::map<std::string, Schedule> schedules = {{"1F1B", Schedule::one_f_one_b}, {"1F1B-I", Schedule::interleaved}, {"ZB-H1", Schedule::zb_h1},
-                                                     {"ZB-1p", Schedule::zb_h1},      {"ZB-H2", Schedule::zb_h2},        {"ZB-V", Schedule::zb_v}};
+  const std::map<std::string, Schedule> schedules = {{"1F1B", Schedule::one_f_one_b}, {"1F1B-I", Schedule::interleaved},
+                                                     {"ZB-H1", Schedule::zb_h1},      {"ZB-1p", Schedule::zb_h1},
+                                                     {"ZB-H2", Schedule::zb_h2},      {"ZB-V", Schedule::zb_v}};
   const auto rates = published_rates();
   ASSERT_EQ(rates.size(), 21u);
   for (const auto& [setting, rows] : rates) {
@@ -205,7 +212,9 @@ TEST(Bubble, RanksSchedulesAsThePublishedTables) {
     std::sort(pairs.begin(), pairs.end());
     EXPECT_GE(pairs.size(), 5u);
     for (std::size_t i = 0; i + 1 < pairs.size(); ++i)
-      EXPECT_EQ(pairs[i].first < pairs[i + 1].first, pairs[i].second < pairs[i + 1].second) << "table " << table << ", " << model << ", " << stages << " stages, " << micro_batches << " micro-batches\n" << listing;
+      EXPECT_EQ(pairs[i].first < pairs[i + 1].first, pairs[i].second < pairs[i + 1].second)
+          << "table " << table << ", " << model << ", " << stages << " stages, " << micro_batches << " micro-batches\n"
+          << listing;
   }
 }
 

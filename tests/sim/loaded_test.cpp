@@ -1,10 +1,10 @@
 // The simulator against the closed form of the same costs, on accelerators.
 #include "sim/loaded.hpp"
 
-#include <chrono>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
+#include <chrono>
 
 #include "plan/any_strategy.hpp"
 #include "plan/plan_helper.hpp"
@@ -18,16 +18,17 @@ using plan::Strategy;
 
 // Two kinds of devices.
 cluster::ClusterSpec mixed_cluster(int nodes) {
-  return cluster::read_cluster(ConfigNode::parse(text("name: mixed\ngroups:\n  - {name: new, device: h100-sxm, nodes: ", nodes,
-                                                      ", devices_per_node: 8, inside: nvlink4, network: rdma-400g}\n  - {name: old, device: a100-80, nodes: ", nodes,
-                                                      ", devices_per_node: 8, inside: nvlink3, network: rdma-100g}\nbetween: rdma-100g\n"),
-                                                 "cluster.yaml"));
+  return cluster::read_cluster(
+      ConfigNode::parse(text("name: mixed\ngroups:\n  - {name: new, device: h100-sxm, nodes: ", nodes,
+                             ", devices_per_node: 8, inside: nvlink4, network: rdma-400g}\n  - {name: old, device: a100-80, nodes: ", nodes,
+                             ", devices_per_node: 8, inside: nvlink3, network: rdma-100g}\nbetween: rdma-100g\n"),
+                        "cluster.yaml"));
 }
 
 struct StageShape {
   int group = 0;
   int layers = 1;
-  std::vector<Strategy> strategies;   // of runs as equal as they divide
+  std::vector<Strategy> strategies;  // of runs as equal as they divide
 };
 
 // The embedding and the head stand in the first and the last stage.
@@ -83,9 +84,18 @@ Case any_case() {
     all_layers += layers[s];
     shapes.push_back(std::move(shape));
   }
-  Case out{plan::job_of({.layers = all_layers, .hidden = 1024, .heads = 16, .kv_heads = 8, .ffn = 4096, .seq = 2048, .vocab = 32000, .tied = *rc::gen::arbitrary<bool>(),
-                         .global_batch = 24 * micro_batches, .precision = "bf16"}),
-           mixed_cluster(5), {}};
+  Case out{plan::job_of({.layers = all_layers,
+                         .hidden = 1024,
+                         .heads = 16,
+                         .kv_heads = 8,
+                         .ffn = 4096,
+                         .seq = 2048,
+                         .vocab = 32000,
+                         .tied = *rc::gen::arbitrary<bool>(),
+                         .global_batch = 24 * micro_batches,
+                         .precision = "bf16"}),
+           mixed_cluster(5),
+           {}};
   out.plan = make_plan(out.job.model, out.cluster, shapes);
   out.plan.global_batch = out.job.train.global_batch;
   out.plan.micro_batches = micro_batches;
@@ -127,7 +137,8 @@ RC_GTEST_PROP(LoadedSim, HoldsAsMuchMemoryAsTheClosedFormSays, ()) {
   plan::Loads loads(c.job.model, c.cluster, c.plan.precision);
   const plan::Prediction predicted = plan::predict(c.plan, loads);
   const Result result = simulate(c.plan, c.job.model, c.job.train, c.cluster, {}).result;
-  for (int rank = 0; rank < c.plan.world_size(); ++rank) RC_ASSERT(std::abs((result.ranks[rank].peak_memory - predicted.memory[rank]).value) <= 4);
+  for (int rank = 0; rank < c.plan.world_size(); ++rank)
+    RC_ASSERT(std::abs((result.ranks[rank].peak_memory - predicted.memory[rank]).value) <= 4);
 }
 
 RC_GTEST_PROP(LoadedSim, OneRankOfEachStageForAllGivesTheSame, ()) {
@@ -148,7 +159,16 @@ RC_GTEST_PROP(LoadedSim, OneRankOfEachStageForAllGivesTheSame, ()) {
 // Replicas that exchange more than their passes can hide: what is waited for is communication, not idleness.
 TEST(LoadedSim, TellsExposedCommunicationFromIdleness) {
   const auto shares = [](const char* parallel, int nodes) {
-    const plan::JobShape shape{.layers = 8, .hidden = 4096, .heads = 32, .kv_heads = 32, .ffn = 11008, .seq = 1024, .vocab = 32000, .global_batch = 16, .precision = "bf16", .parallel = parallel};
+    const plan::JobShape shape{.layers = 8,
+                               .hidden = 4096,
+                               .heads = 32,
+                               .kv_heads = 32,
+                               .ffn = 11008,
+                               .seq = 1024,
+                               .vocab = 32000,
+                               .global_batch = 16,
+                               .precision = "bf16",
+                               .parallel = parallel};
     const model::JobSpec job = plan::job_of(shape);
     const cluster::ClusterSpec cluster = plan::gpu_cluster(nodes, 8);
     const plan::Plan plan = plan::search(job, cluster, {}, {.top = 0, .vendors = {}}).best;
@@ -171,11 +191,22 @@ TEST(LoadedSim, TellsExposedCommunicationFromIdleness) {
 
 // 16 stages of two widths on two kinds of devices.
 TEST(LoadedSim, TenThousandRanksTakeAboutASecond) {
-  Case c{plan::job_of({.layers = 96, .hidden = 8192, .heads = 64, .kv_heads = 8, .ffn = 28672, .seq = 4096, .vocab = 128000, .tied = true, .global_batch = 4096, .precision = "bf16"}),
-         mixed_cluster(1024), {}};
+  Case c{plan::job_of({.layers = 96,
+                       .hidden = 8192,
+                       .heads = 64,
+                       .kv_heads = 8,
+                       .ffn = 28672,
+                       .seq = 4096,
+                       .vocab = 128000,
+                       .tied = true,
+                       .global_batch = 4096,
+                       .precision = "bf16"}),
+         mixed_cluster(1024),
+         {}};
   std::vector<StageShape> shapes;
   for (int s = 0; s < 16; ++s) shapes.push_back({s % 2, 6, {{.dp = s % 4 == 0 ? 128 : 64, .tp = 8, .zero = 1, .sequence_parallel = true}}});
-  for (int s = 1; s < 16; s += 4) shapes[s].strategies.push_back({.dp = 32, .tp = 8, .zero = 3, .recompute = model::Recompute::full, .cp = 2});
+  for (int s = 1; s < 16; s += 4)
+    shapes[s].strategies.push_back({.dp = 32, .tp = 8, .zero = 3, .recompute = model::Recompute::full, .cp = 2});
   c.plan = make_plan(c.job.model, c.cluster, shapes);
   c.plan.global_batch = 4096;
   c.plan.micro_batches = 32;
@@ -219,7 +250,17 @@ RC_GTEST_PROP(LoadedSim, ADelayedExchangeNeverTakesLonger, ()) {
 }
 
 TEST(LoadedSim, TooFewMicroBatchesToFillABubbleWithAreNotPromisedToFillIt) {
-  Case c{plan::job_of({.layers = 6, .hidden = 2048, .heads = 16, .kv_heads = 16, .ffn = 8192, .seq = 2048, .vocab = 32000, .global_batch = 48, .precision = "bf16"}), mixed_cluster(1), {}};
+  Case c{plan::job_of({.layers = 6,
+                       .hidden = 2048,
+                       .heads = 16,
+                       .kv_heads = 16,
+                       .ffn = 8192,
+                       .seq = 2048,
+                       .vocab = 32000,
+                       .global_batch = 48,
+                       .precision = "bf16"}),
+         mixed_cluster(1),
+         {}};
   c.plan = make_plan(c.job.model, c.cluster, {{0, 2, {{.dp = 2}}}, {0, 2, {{.dp = 2}}}, {0, 2, {{.dp = 2}}}, {0, 0, {{.dp = 2}}}});
   c.plan.global_batch = 48;
   for (const plan::Schedule schedule : {plan::Schedule::zb_h1, plan::Schedule::zb_h2})
@@ -227,13 +268,24 @@ TEST(LoadedSim, TooFewMicroBatchesToFillABubbleWithAreNotPromisedToFillIt) {
       c.plan.schedule = schedule;
       c.plan.micro_batches = micro_batches;
       const double predicted = plan::predict(c.plan, c.job.model, c.job.train, c.cluster, {}).step.value;
-      EXPECT_GT(predicted, 0.98 * simulate(c.plan, c.job.model, c.job.train, c.cluster, {}).result.step.value) << plan::name_of(schedule) << " " << micro_batches;
+      EXPECT_GT(predicted, 0.98 * simulate(c.plan, c.job.model, c.job.train, c.cluster, {}).result.step.value)
+          << plan::name_of(schedule) << " " << micro_batches;
     }
 }
 
 // 4 H100 beside 4 A100 in one stage.
 Case side_by_side(std::int64_t samples_of_new, std::int64_t samples_of_old) {
-  Case c{plan::job_of({.layers = 8, .hidden = 2048, .heads = 16, .kv_heads = 16, .ffn = 8192, .seq = 2048, .vocab = 32000, .global_batch = 32, .precision = "bf16"}), mixed_cluster(1), {}};
+  Case c{plan::job_of({.layers = 8,
+                       .hidden = 2048,
+                       .heads = 16,
+                       .kv_heads = 16,
+                       .ffn = 8192,
+                       .seq = 2048,
+                       .vocab = 32000,
+                       .global_batch = 32,
+                       .precision = "bf16"}),
+         mixed_cluster(1),
+         {}};
   c.plan = make_plan(c.job.model, c.cluster, {{0, 8, {{.dp = 8}}}});
   c.plan.global_batch = 32;
   for (int rank = 4; rank < 8; ++rank) c.plan.ranks[rank] = {1, 0, rank - 4};
@@ -276,7 +328,17 @@ TEST(LoadedSim, RanksOfAStageHoldWhatTheirShareOfTheBatchNeeds) {
 }
 
 TEST(LoadedSim, PipelinesInsideNodesPassMessagesInsideAndExchangeGradientsOutside) {
-  Case c{plan::job_of({.layers = 6, .hidden = 2048, .heads = 16, .kv_heads = 16, .ffn = 8192, .seq = 2048, .vocab = 32000, .global_batch = 32, .precision = "bf16"}), mixed_cluster(2), {}};
+  Case c{plan::job_of({.layers = 6,
+                       .hidden = 2048,
+                       .heads = 16,
+                       .kv_heads = 16,
+                       .ffn = 8192,
+                       .seq = 2048,
+                       .vocab = 32000,
+                       .global_batch = 32,
+                       .precision = "bf16"}),
+         mixed_cluster(2),
+         {}};
   c.plan = make_plan(c.job.model, c.cluster, {{0, 3, {{.dp = 8}}}, {0, 3, {{.dp = 8}}}});
   c.plan.global_batch = 32;
   c.plan.micro_batches = 4;
@@ -299,11 +361,21 @@ TEST(LoadedSim, PipelinesInsideNodesPassMessagesInsideAndExchangeGradientsOutsid
 }
 
 TEST(LoadedSim, PartsAcrossNodesLeaveTheInsideLinkToReplicas) {
-  Case c{plan::job_of({.layers = 6, .hidden = 2048, .heads = 16, .kv_heads = 16, .ffn = 8192, .seq = 2048, .vocab = 32000, .global_batch = 32, .precision = "bf16"}), mixed_cluster(2), {}};
+  Case c{plan::job_of({.layers = 6,
+                       .hidden = 2048,
+                       .heads = 16,
+                       .kv_heads = 16,
+                       .ffn = 8192,
+                       .seq = 2048,
+                       .vocab = 32000,
+                       .global_batch = 32,
+                       .precision = "bf16"}),
+         mixed_cluster(2),
+         {}};
   c.plan = make_plan(c.job.model, c.cluster, {{0, 6, {{.dp = 8, .tp = 2}}}});
   c.plan.global_batch = 32;
   c.plan.micro_batches = 4;
-  const auto load = [&](double plan::BlockLoad::* seconds) {
+  const auto load = [&](double plan::BlockLoad::*seconds) {
     plan::Loads loads(c.job.model, c.cluster, c.plan.precision);
     return loads.block(1, loads.devices_of(c.plan, c.plan.stages[0]), c.plan.stages[0].runs[0].strategy, 8).*seconds;
   };
@@ -328,7 +400,9 @@ TEST(LoadedSim, UnequalStagesOnCpusAreRefused) {
     simulate(plan, job.model, job.train, cluster, {});
     FAIL() << "it was simulated";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("the plan cannot be simulated on these devices in fp32: stage 1 has dp 4 x tp 1, stage 0 has dp 2 x tp 1"));
+    EXPECT_THAT(
+        error.what(),
+        testing::HasSubstr("the plan cannot be simulated on these devices in fp32: stage 1 has dp 4 x tp 1, stage 0 has dp 2 x tp 1"));
   }
 }
 

@@ -8,7 +8,8 @@ namespace tessera::sim {
 namespace {
 
 model::JobSpec job() {
-  return model::read_job(ConfigNode::parse("model: {preset: llama-2-13b}\ndata: {source: synthetic}\ntrain: {global_batch: 128, precision: bf16}\n", "train.yaml"));
+  return model::read_job(ConfigNode::parse(
+      "model: {preset: llama-2-13b}\ndata: {source: synthetic}\ntrain: {global_batch: 128, precision: bf16}\n", "train.yaml"));
 }
 
 TEST(Rank, TakesThePlanWithTheShortestSimulatedStep) {
@@ -23,7 +24,8 @@ TEST(Rank, TakesThePlanWithTheShortestSimulatedStep) {
   for (plan::Candidate& candidate : result.runners_up) candidate.plan.predicted->step = fastest;
   const Seconds best = rank_by_simulation(result, it.model, it.train, cluster, {});
   EXPECT_EQ(simulate(result.best, it.model, it.train, cluster, {}).result.step, best);
-  for (const plan::Candidate& candidate : result.runners_up) EXPECT_GE(simulate(candidate.plan, it.model, it.train, cluster, {}).result.step, best) << candidate.family;
+  for (const plan::Candidate& candidate : result.runners_up)
+    EXPECT_GE(simulate(candidate.plan, it.model, it.train, cluster, {}).result.step, best) << candidate.family;
 }
 
 TEST(Rank, TakesAFurtherPlanOfTheSameFamilyWhereTheClockPrefersIt) {

@@ -2,8 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <rapidcheck/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "plan/loads.hpp"
 #include "plan/plan_helper.hpp"
@@ -30,16 +30,22 @@ Result simulate(const Case& c, std::vector<program::Program>* keep = nullptr) {
 // A model and batch of a size at which nothing vanishes, on CPU workers, GPUs of one node or of several nodes.
 Case any_case() {
   // Sixteen ranks of a stage on one host's bus do little but wait for it; there the two part by up to 15 %.
-  const auto [dp, tp] = *rc::gen::element(std::pair(1, 1), std::pair(1, 2), std::pair(1, 4), std::pair(2, 1), std::pair(2, 2), std::pair(2, 4),
-                                          std::pair(4, 1), std::pair(4, 2));
+  const auto [dp, tp] = *rc::gen::element(std::pair(1, 1), std::pair(1, 2), std::pair(1, 4), std::pair(2, 1), std::pair(2, 2),
+                                          std::pair(2, 4), std::pair(4, 1), std::pair(4, 2));
   const int pp = *rc::gen::inRange(1, 5);
   const int micro_batches = *rc::gen::inRange(1, 9);
   const int size = *rc::gen::inRange(1, 5);
   Case c;
-  c.job = job_of({.layers = *rc::gen::inRange(pp, 10), .hidden = 256 * size, .ffn = 768 * size, .seq = 128 << *rc::gen::inRange(0, 3), .vocab = 4096,
-                  .tied = *rc::gen::arbitrary<bool>(), .global_batch = dp * micro_batches * *rc::gen::inRange(1, 4), .precision = *rc::gen::element("fp32", "bf16"),
-                  .parallel = text("{dp: ", dp, ", tp: ", tp, ", pp: ", pp, ", micro_batches: ", micro_batches, ", zero: ", *rc::gen::inRange(0, 2), ", schedule: ",
-                                   *rc::gen::element("1f1b", "gpipe"), "}")});
+  c.job = job_of({.layers = *rc::gen::inRange(pp, 10),
+                  .hidden = 256 * size,
+                  .ffn = 768 * size,
+                  .seq = 128 << *rc::gen::inRange(0, 3),
+                  .vocab = 4096,
+                  .tied = *rc::gen::arbitrary<bool>(),
+                  .global_batch = dp * micro_batches * *rc::gen::inRange(1, 4),
+                  .precision = *rc::gen::element("fp32", "bf16"),
+                  .parallel = text("{dp: ", dp, ", tp: ", tp, ", pp: ", pp, ", micro_batches: ", micro_batches,
+                                   ", zero: ", *rc::gen::inRange(0, 2), ", schedule: ", *rc::gen::element("1f1b", "gpipe"), "}")});
   const int world = dp * tp * pp;
   switch (*rc::gen::inRange(0, 3)) {
     case 0: c.cluster = plan::cpu_cluster(world); break;
@@ -95,7 +101,8 @@ RC_GTEST_PROP(Sim, HoldsAsMuchMemoryAsThePlanSays, ()) {
   const Case c = any_case();
   const Result result = simulate(c);
   // But for the rounding of terms to whole bytes.
-  for (int rank = 0; rank < c.plan.world_size(); ++rank) RC_ASSERT(std::abs((result.ranks[rank].peak_memory - c.plan.predicted->memory[rank]).value) <= 4);
+  for (int rank = 0; rank < c.plan.world_size(); ++rank)
+    RC_ASSERT(std::abs((result.ranks[rank].peak_memory - c.plan.predicted->memory[rank]).value) <= 4);
 }
 
 RC_GTEST_PROP(Sim, RunsEachInstructionOnceAfterWhatItWaitsFor, ()) {
@@ -128,7 +135,8 @@ RC_GTEST_PROP(Sim, OneRankForAllThatDoTheSameGivesTheSameTimes, ()) {
   const auto& strategy = c.plan.stages.front().runs.front().strategy;
   // Whole replicas on a node, or every stage spread over several, on accelerators with one shared adapter a node.
   const int per_node = c.plan.world_size() / nodes;
-  if (!c.cluster.groups[0].device.is_cpu() && c.plan.world_size() % nodes == 0 && (per_node % strategy.tp == 0 || strategy.tp % per_node == 0)) {
+  if (!c.cluster.groups[0].device.is_cpu() && c.plan.world_size() % nodes == 0 &&
+      (per_node % strategy.tp == 0 || strategy.tp % per_node == 0)) {
     c.cluster = plan::gpu_cluster(nodes, per_node);
     c.cluster.groups[0].network.shared = *rc::gen::arbitrary<bool>();
     c.cluster.groups[0].inside.shared = *rc::gen::arbitrary<bool>();
@@ -137,7 +145,8 @@ RC_GTEST_PROP(Sim, OneRankForAllThatDoTheSameGivesTheSameTimes, ()) {
   const Result each = simulate(c);
   const Simulation folded = sim::simulate(c.plan, c.job.model, c.job.train, c.cluster, c.profile);
   RC_CLASSIFY(folded.programs.size() < each.ranks.size());
-  RC_LOG() << cluster::to_yaml(c.cluster) << plan::to_json(c.plan) << "folded " << folded.result.step.value << " each " << each.step.value << "\n";
+  RC_LOG() << cluster::to_yaml(c.cluster) << plan::to_json(c.plan) << "folded " << folded.result.step.value << " each " << each.step.value
+           << "\n";
   RC_ASSERT(std::abs(folded.result.step.value / each.step.value - 1) < 1e-9);
   RC_ASSERT(std::abs(folded.result.bubble - each.bubble) < 1e-9);
   RC_ASSERT(folded.result.ranks.size() == each.ranks.size());
@@ -158,13 +167,15 @@ RC_GTEST_PROP(Sim, MessagesBeginAndEndTogetherOnBothSides, ()) {
     if (instruction.peer < 0) continue;
     const bool sends = instruction.op == program::Op::send_activation || instruction.op == program::Op::send_gradient;
     const bool forward = instruction.op == program::Op::send_activation || instruction.op == program::Op::receive_activation;
-    messages[{sends ? span.rank : instruction.peer, sends ? instruction.peer : span.rank, forward, instruction.micro_batch}].push_back({span.begin.value, span.end.value});
+    messages[{sends ? span.rank : instruction.peer, sends ? instruction.peer : span.rank, forward, instruction.micro_batch}].push_back(
+        {span.begin.value, span.end.value});
   }
   for (const auto& [key, sides] : messages) RC_ASSERT(sides.size() == 2u && sides[0] == sides[1]);
 }
 
 TEST(Sim, GivesTheSameResultTwice) {
-  const auto job = job_of({.layers = 6, .hidden = 256, .tied = true, .global_batch = 16, .parallel = "{dp: 2, tp: 2, pp: 2, zero: 1, micro_batches: 4}"});
+  const auto job = job_of(
+      {.layers = 6, .hidden = 256, .tied = true, .global_batch = 16, .parallel = "{dp: 2, tp: 2, pp: 2, zero: 1, micro_batches: 4}"});
   const auto cluster = plan::gpu_cluster(2, 4);
   const Case c{job, cluster, {}, plan::search(job, cluster, {}).best};
   std::vector<program::Program> programs;
@@ -174,7 +185,11 @@ TEST(Sim, GivesTheSameResultTwice) {
 
 TEST(Sim, TransfersThatMeetOnASharedLinkShareItEvenly) {
   // Two tensor-parallel halves reduce their gradients over one bus: together as long as one after the other.
-  const auto job = job_of({.layers = 2, .hidden = 512, .ffn = 1536, .global_batch = 2, .parallel = "{dp: 2, tp: 2, pp: 1, zero: 0, micro_batches: 1, recompute: none}"});
+  const auto job = job_of({.layers = 2,
+                           .hidden = 512,
+                           .ffn = 1536,
+                           .global_batch = 2,
+                           .parallel = "{dp: 2, tp: 2, pp: 1, zero: 0, micro_batches: 1, recompute: none}"});
   auto shared = plan::cpu_cluster(4);
   shared.groups[0].inside = {"bus", BytesPerSecond(1e8), Seconds(0), true};
   const Case c{job, shared, {}, plan::search(job, shared, {}).best};
@@ -184,7 +199,8 @@ TEST(Sim, TransfersThatMeetOnASharedLinkShareItEvenly) {
   for (const Span& span : result.spans)
     if (programs[span.rank].instructions[span.instruction].op == program::Op::reduce_gradients) {
       const auto& instruction = programs[span.rank].instructions[span.instruction];
-      const double alone = profile::collective_time({}, "all_reduce", instruction.bytes, 2, shared.groups[0].inside, profile::Medium::bus).value;
+      const double alone =
+          profile::collective_time({}, "all_reduce", instruction.bytes, 2, shared.groups[0].inside, profile::Medium::bus).value;
       longest = std::max(longest, (span.end - span.begin).value / alone);
     }
   EXPECT_NEAR(longest, 2.0, 1e-6);

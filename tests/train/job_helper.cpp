@@ -8,13 +8,16 @@
 
 namespace tessera::train {
 model::JobSpec tiny_job(const std::string& extra, const std::string& model_extra) {
-  const std::string yaml = text("name: tiny\nmodel: {arch: llama, hidden: 64, layers: 4, heads: 4, kv_heads: 4, ffn: 96, seq: 32, vocab: 256", model_extra,
-                                "}\ndata: {source: synthetic}\ntrain: {global_batch: 16, optimizer: {kind: adamw, lr: 1.0e-3}", extra.empty() ? "" : ", ", extra, "}\n");
+  const std::string yaml =
+      text("name: tiny\nmodel: {arch: llama, hidden: 64, layers: 4, heads: 4, kv_heads: 4, ffn: 96, seq: 32, vocab: 256", model_extra,
+           "}\ndata: {source: synthetic}\ntrain: {global_batch: 16, optimizer: {kind: adamw, lr: 1.0e-3}", extra.empty() ? "" : ", ", extra,
+           "}\n");
   return model::read_job(ConfigNode::parse(yaml, "tiny.yaml"));
 }
 
 std::string to_text(const Degrees& d) {
-  return text("dp", d.dp, " pp", d.pp, " tp", d.tp, " zero", d.zero, " m", d.micro_batches, " ", plan::name_of(d.schedule), " recompute ", model::name_of(d.recompute), d.delayed_exchange ? " delayed" : "");
+  return text("dp", d.dp, " pp", d.pp, " tp", d.tp, " zero", d.zero, " m", d.micro_batches, " ", plan::name_of(d.schedule), " recompute ",
+              model::name_of(d.recompute), d.delayed_exchange ? " delayed" : "");
 }
 
 plan::Plan plan_of(const model::JobSpec& job, const Degrees& degrees) {
@@ -74,10 +77,13 @@ void on_ranks(int world_size, const std::function<void(comm::Communicator&)>& wo
   if (failure) std::rethrow_exception(failure);
 }
 
-Curve train_curve(const model::JobSpec& job, const Degrees& degrees, std::int64_t steps) { return train_curve_of(job, plan_of(job, degrees), steps); }
+Curve train_curve(const model::JobSpec& job, const Degrees& degrees, std::int64_t steps) {
+  return train_curve_of(job, plan_of(job, degrees), steps);
+}
 
 Curve train_curve_of(const model::JobSpec& job, const plan::Plan& plan, std::int64_t steps) {
-  const auto dataset = data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto dataset =
+      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
   Curve curve;
   on_ranks(plan.world_size(), [&](comm::Communicator& comm) {
     Trainer trainer(job, plan, *dataset, comm);

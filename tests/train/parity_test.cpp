@@ -1,7 +1,7 @@
 // Every plan trains the same model: the most important tests in the house.
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <rapidcheck/gtest.h>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "train/job_helper.hpp"
@@ -30,11 +30,12 @@ TEST_P(EveryPlan, TrainsTheSameModelAsOneDevice) {
   EXPECT_LT(worst_difference(curve.norms, one_device().norms), 1e-4);
 }
 
-using plan::Schedule;
 using model::Recompute;
+using plan::Schedule;
 INSTANTIATE_TEST_SUITE_P(Trainer, EveryPlan,
-                         testing::Values(Degrees{1, 1, 1, 0, 4}, Degrees{2, 1, 1}, Degrees{1, 2, 1, 0, 4}, Degrees{1, 1, 2}, Degrees{2, 2, 1, 0, 2},
-                                         Degrees{1, 2, 2, 0, 4}, Degrees{2, 1, 1, 1, 2}, Degrees{4, 1, 1, 1}, Degrees{1, 4, 1, 0, 8, Schedule::gpipe},
+                         testing::Values(Degrees{1, 1, 1, 0, 4}, Degrees{2, 1, 1}, Degrees{1, 2, 1, 0, 4}, Degrees{1, 1, 2},
+                                         Degrees{2, 2, 1, 0, 2}, Degrees{1, 2, 2, 0, 4}, Degrees{2, 1, 1, 1, 2}, Degrees{4, 1, 1, 1},
+                                         Degrees{1, 4, 1, 0, 8, Schedule::gpipe},
                                          Degrees{1, 1, 1, 0, 2, Schedule::one_f_one_b, Recompute::full},
                                          Degrees{2, 2, 2, 1, 4, Schedule::one_f_one_b, Recompute::full}),
                          [](const auto& info) {
@@ -88,8 +89,9 @@ TEST_P(DelayedExchange, TrainsBitForBitAsWithout) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Trainer, DelayedExchange,
-                         testing::Values(Degrees{2, 1, 1}, Degrees{2, 1, 1, 1, 2}, Degrees{1, 2, 1, 0, 4}, Degrees{2, 2, 1, 0, 2}, Degrees{2, 2, 1, 1, 4, Schedule::gpipe},
-                                         Degrees{2, 1, 2, 1, 2}, Degrees{2, 2, 1, 0, 4, Schedule::one_f_one_b, Recompute::full}),
+                         testing::Values(Degrees{2, 1, 1}, Degrees{2, 1, 1, 1, 2}, Degrees{1, 2, 1, 0, 4}, Degrees{2, 2, 1, 0, 2},
+                                         Degrees{2, 2, 1, 1, 4, Schedule::gpipe}, Degrees{2, 1, 2, 1, 2},
+                                         Degrees{2, 2, 1, 0, 4, Schedule::one_f_one_b, Recompute::full}),
                          [](const auto& info) {
                            std::string name = to_text(info.param);
                            std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });
@@ -102,7 +104,8 @@ TEST(Trainer, AStepThatAnEvaluationHasFinishedIsReportedAndTracedWhole) {
   plan::Plan plan = plan_of(job, {2, 1, 1});
   const Curve at_once = train_curve_of(job, plan, 2);
   plan.delayed_exchange = true;
-  const auto dataset = data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto dataset =
+      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
   on_ranks(plan.world_size(), [&](comm::Communicator& comm) {
     Trainer trainer(job, plan, *dataset, comm);
     trainer.initialize();
@@ -150,7 +153,8 @@ TEST(Trainer, GradientsAreReducedBesideTheBackwardPass) {
   const auto job = tiny_job();
   plan::Plan plan = plan_of(job, {2, 1, 1});
   plan.bucket = Bytes(64 << 10);
-  const auto dataset = data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto dataset =
+      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
   on_ranks(plan.world_size(), [&](comm::Communicator& comm) {
     Trainer trainer(job, plan, *dataset, comm);
     trainer.initialize();
@@ -176,7 +180,8 @@ TEST(Trainer, LossFallsOnRandomTokensItSeesAgain) {
 TEST(Trainer, SgdWithMomentumAgreesToo) {
   const auto job = model::read_job(ConfigNode::parse(
       "name: tiny\nmodel: {arch: llama, hidden: 64, layers: 4, heads: 4, ffn: 96, seq: 32, vocab: 256}\ndata: {source: synthetic}\n"
-      "train: {global_batch: 16, optimizer: {kind: sgd, lr: 0.1, momentum: 0.9}}\n", "sgd.yaml"));
+      "train: {global_batch: 16, optimizer: {kind: sgd, lr: 0.1, momentum: 0.9}}\n",
+      "sgd.yaml"));
   EXPECT_LT(worst_difference(train_curve(job, {2, 2, 1, 1, 2}, kSteps).losses, train_curve(job, {}, kSteps).losses), 1e-5);
 }
 

@@ -6,9 +6,11 @@
 namespace tessera::train {
 namespace {
 
-std::vector<double> losses_after_resume(const model::JobSpec& job, const Degrees& before, const Degrees& after, std::int64_t split, std::int64_t steps) {
+std::vector<double> losses_after_resume(const model::JobSpec& job, const Degrees& before, const Degrees& after, std::int64_t split,
+                                        std::int64_t steps) {
   const TemporaryFolder scratch;
-  const auto dataset = data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto dataset =
+      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
   const plan::Plan first = plan_of(job, before);
   on_ranks(first.world_size(), [&](comm::Communicator& comm) {
     Trainer trainer(job, first, *dataset, comm);
@@ -56,11 +58,12 @@ TEST(Resume, InBf16IsBitwiseToo) {
 TEST(Resume, UnderAnotherPlanFollowsTheSameCurve) {
   const auto job = tiny_job();
   const auto expected = tail(train_curve(job, {}, 6).losses, 3);
-  for (const auto& [before, after] : {std::pair{Degrees{2, 1, 2, 1}, Degrees{1, 4, 1, 0, 4}}, std::pair{Degrees{1, 2, 1, 0, 2}, Degrees{2, 1, 2, 1}},
-                                      std::pair{Degrees{4, 1, 1, 1}, Degrees{}}}) {
+  for (const auto& [before, after] : {std::pair{Degrees{2, 1, 2, 1}, Degrees{1, 4, 1, 0, 4}},
+                                      std::pair{Degrees{1, 2, 1, 0, 2}, Degrees{2, 1, 2, 1}}, std::pair{Degrees{4, 1, 1, 1}, Degrees{}}}) {
     const auto losses = losses_after_resume(job, before, after, 3, 6);
     ASSERT_EQ(losses.size(), expected.size());
-    for (std::size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 1e-4 * expected[i]) << to_text(before) << " -> " << to_text(after);
+    for (std::size_t i = 0; i < losses.size(); ++i)
+      EXPECT_NEAR(losses[i], expected[i], 1e-4 * expected[i]) << to_text(before) << " -> " << to_text(after);
   }
 }
 

@@ -73,7 +73,8 @@ void attention_plain(const at::Tensor& qkv, const AttentionShape& shape, at::Ten
   // Sample by sample: ATen's results are tensors of its own, and only those of one sample are held beside ours.
   for (std::int64_t i = 0; i < shape.batch; ++i) {
     const auto one = [i](const at::Tensor& whole) { return whole.narrow(0, i, 1); };
-    const auto [result, statistics] = at::_scaled_dot_product_flash_attention_for_cpu(one(heads.queries), one(heads.keys), one(heads.values), 0.0, true);
+    const auto [result, statistics] =
+        at::_scaled_dot_product_flash_attention_for_cpu(one(heads.queries), one(heads.keys), one(heads.values), 0.0, true);
     one(as_heads(out, shape)).copy_(result);
     one(lse).copy_(statistics);
   }
@@ -96,16 +97,17 @@ void attention_backward_plain(const at::Tensor& out_grad, const at::Tensor& out,
   Heads heads = split(qkv, shape);
   for (std::int64_t i = 0; i < shape.batch; ++i) {
     const auto one = [i](const at::Tensor& whole) { return whole.narrow(0, i, 1); };
-    const auto [queries, keys, values] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        one(as_heads(out_grad, shape)), one(heads.queries), one(heads.keys), one(heads.values), one(as_heads(out, shape)), one(lse), 0.0, true);
+    const auto [queries, keys, values] =
+        at::_scaled_dot_product_flash_attention_for_cpu_backward(one(as_heads(out_grad, shape)), one(heads.queries), one(heads.keys),
+                                                                 one(heads.values), one(as_heads(out, shape)), one(lse), 0.0, true);
     one(heads.queries).copy_(queries);
     one(heads.keys).copy_(keys);
     one(heads.values).copy_(values);
   }
 }
 
-void attention_with_cache(const at::Tensor& qkv, const AttentionShape& shape, std::int64_t position, at::Tensor& keys,
-                          at::Tensor& values, at::Tensor& out) {
+void attention_with_cache(const at::Tensor& qkv, const AttentionShape& shape, std::int64_t position, at::Tensor& keys, at::Tensor& values,
+                          at::Tensor& out) {
   const std::int64_t seen = position + shape.seq;
   ensure(seen <= keys.size(2), text("the key-value cache holds ", keys.size(2), " positions and ", seen, " are needed"));
   const Heads heads = split(qkv, shape);

@@ -10,7 +10,7 @@ struct AttentionShape {
   std::int64_t batch;
   std::int64_t seq;
   std::int64_t heads;
-  std::int64_t kv_heads;   // divides heads
+  std::int64_t kv_heads;  // divides heads
   std::int64_t head_dim;
 };
 
@@ -28,7 +28,7 @@ void attention_backward_plain(const at::Tensor& out_grad, const at::Tensor& out,
 
 // Appends this call's keys and values to the cache ([batch, kv_heads, capacity, head_dim]) at `position` and lets its
 // queries see all positions up to their own.
-void attention_with_cache(const at::Tensor& qkv, const AttentionShape& shape, std::int64_t position, at::Tensor& keys,
-                          at::Tensor& values, at::Tensor& out);
+void attention_with_cache(const at::Tensor& qkv, const AttentionShape& shape, std::int64_t position, at::Tensor& keys, at::Tensor& values,
+                          at::Tensor& out);
 
 }  // namespace tessera::nn::kernels

@@ -65,8 +65,7 @@ struct Panels {
   Panels(Arena& arena, const T* from, std::int64_t line_stride, std::int64_t depth_stride, std::int64_t line_count, std::int64_t depth)
       : data(arena.take(floats(depth, line_count))), units((depth + kPerUnit<T> - 1) / kPerUnit<T>), lines(line_count) {
     for (std::int64_t line = 0; line < lines; line += kTileColumns) {
-      pack_panel(from + line * line_stride, line_stride, depth_stride, std::min(kTileColumns, lines - line), depth,
-                 data + line * units);
+      pack_panel(from + line * line_stride, line_stride, depth_stride, std::min(kTileColumns, lines - line), depth, data + line * units);
     }
   }
   // c [rows, columns] = a * these panels, over the first `depth` of k.
@@ -168,8 +167,8 @@ template <typename T>
 void attend_backward(const HeadGroup<T>& g) {
   const std::int64_t d = g.head_dim;
   const std::int64_t row_stride = round_up(g.seq, kTileColumns) + 16;
-  Arena arena(2 * Panels<T>::floats(d, g.seq) + Panels<T>::floats(g.seq, d) + 2 * (kTileRows + kBlockRows) * row_stride +
-              2 * g.seq * d + kBlockRows * d + 256);
+  Arena arena(2 * Panels<T>::floats(d, g.seq) + Panels<T>::floats(g.seq, d) + 2 * (kTileRows + kBlockRows) * row_stride + 2 * g.seq * d +
+              kBlockRows * d + 256);
   const Panels<T> keys_across(arena, g.keys, g.stride, 1, g.seq, d);      // for scores
   const Panels<T> values_across(arena, g.values, g.stride, 1, g.seq, d);  // for the probabilities' gradients
   const Panels<T> keys(arena, g.keys, 1, g.stride, d, g.seq);             // for the queries' gradients

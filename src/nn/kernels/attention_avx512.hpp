@@ -11,16 +11,16 @@ namespace tessera::nn::kernels {
 template <typename T>
 struct HeadGroup {
   std::int64_t seq;
-  std::int64_t heads;     // query heads that share these keys and values
+  std::int64_t heads;  // query heads that share these keys and values
   std::int64_t head_dim;
-  std::int64_t stride;    // of queries, keys and values
+  std::int64_t stride;  // of queries, keys and values
   T* queries;
   T* keys;
   T* values;
   std::int64_t out_stride;
-  const T* out_grad;      // backward only
-  T* out;                 // read by the backward pass
-  float* lse;             // [heads, seq]
+  const T* out_grad;  // backward only
+  T* out;             // read by the backward pass
+  float* lse;         // [heads, seq]
 };
 
 template <typename T>

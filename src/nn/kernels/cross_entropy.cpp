@@ -73,8 +73,8 @@ void cross_entropy_exponentials(at::Tensor& logits, const at::Tensor& maximum, a
   });
 }
 
-void cross_entropy_gradient(const at::Tensor& exponentials, const at::Tensor& targets, std::int64_t first_column,
-                            const at::Tensor& sum, double scale, at::Tensor& gradient) {
+void cross_entropy_gradient(const at::Tensor& exponentials, const at::Tensor& targets, std::int64_t first_column, const at::Tensor& sum,
+                            double scale, at::Tensor& gradient) {
   const std::int64_t width = exponentials.size(1);
   const std::int64_t* wanted = data<std::int64_t>(targets);
   dispatch(gradient, [&](auto tag) {

@@ -14,8 +14,8 @@ void cross_entropy_maximum(const at::Tensor& logits, const at::Tensor& targets, 
 // logits become exp(logit - maximum); sum is each row's sum of them.
 void cross_entropy_exponentials(at::Tensor& logits, const at::Tensor& maximum, at::Tensor& sum);
 // gradient [rows, width] (f32, may be the exponentials; or bf16) = scale * (softmax - one_hot(target)), 0 for rows not counted.
-void cross_entropy_gradient(const at::Tensor& exponentials, const at::Tensor& targets, std::int64_t first_column,
-                            const at::Tensor& sum, double scale, at::Tensor& gradient);
+void cross_entropy_gradient(const at::Tensor& exponentials, const at::Tensor& targets, std::int64_t first_column, const at::Tensor& sum,
+                            double scale, at::Tensor& gradient);
 
 struct LossSum {
   double loss = 0;

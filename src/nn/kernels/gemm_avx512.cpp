@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::int64_t kTileRows = kGemmTileRows;  // 28 accumulators, 2 registers of b, 1 of a: 31 of 32
 constexpr std::int64_t kTileColumns = kGemmTileColumns;
-constexpr std::int64_t kCopyColumns = 128;     // from here on a's rows are copied: strides of 4 KiB would share cache sets
-constexpr std::int64_t kBlockUnits = 512;      // along k: a's rows of a tile stay in the first-level cache
+constexpr std::int64_t kCopyColumns = 128;       // from here on a's rows are copied: strides of 4 KiB would share cache sets
+constexpr std::int64_t kBlockUnits = 512;        // along k: a's rows of a tile stay in the first-level cache
 constexpr std::int64_t kBlockBytes = 640 << 10;  // of packed b: most of the second-level cache
 
 // Grows and is never given back: one per thread and use.
@@ -115,7 +115,7 @@ TESSERA_AVX512 void tile(std::int64_t units, const float* a, std::int64_t a_stri
 
 template <typename T, typename C, bool kPacked, int kRows = static_cast<int>(kTileRows)>
 TESSERA_AVX512 inline void tile_of(int rows, std::int64_t units, const float* a, std::int64_t a_stride, const float* b, C* c,
-                            std::int64_t c_stride, std::int64_t columns, bool accumulate) {
+                                   std::int64_t c_stride, std::int64_t columns, bool accumulate) {
   if constexpr (kRows == 1) {
     tile<T, C, 1, kPacked>(units, a, a_stride, b, c, c_stride, columns, accumulate);
   } else if (rows == kRows) {
@@ -143,8 +143,7 @@ TESSERA_AVX512 void product_of(const Product& p, C* c, std::int64_t c_stride, bo
     if (!direct) {
       for (std::int64_t i = 0; i < p.m; i += kTileRows) {
         const std::int64_t rows = std::min(kTileRows, p.m - i);
-        pack(a + i * p.a.row_stride + k0 * p.a.column_stride, p.a.row_stride, p.a.column_stride, rows, depth, rows,
-             packed_a + i * units);
+        pack(a + i * p.a.row_stride + k0 * p.a.column_stride, p.a.row_stride, p.a.column_stride, rows, depth, rows, packed_a + i * units);
       }
     }
     const std::int64_t row_units = (units + 15) / 16 * 16 + 16;
@@ -154,8 +153,8 @@ TESSERA_AVX512 void product_of(const Product& p, C* c, std::int64_t c_stride, bo
       const std::int64_t columns = std::min(column_block, p.n - j0);
       float* packed_b = scratch(1, (columns + kTileColumns) * units);
       for (std::int64_t j = 0; j < columns; j += kTileColumns) {
-        pack(b + k0 * p.b.row_stride + (j0 + j) * p.b.column_stride, p.b.column_stride, p.b.row_stride,
-             std::min(kTileColumns, columns - j), depth, kTileColumns, packed_b + j * units);
+        pack(b + k0 * p.b.row_stride + (j0 + j) * p.b.column_stride, p.b.column_stride, p.b.row_stride, std::min(kTileColumns, columns - j),
+             depth, kTileColumns, packed_b + j * units);
       }
       for (std::int64_t i = 0; i < p.m; i += kTileRows) {
         const int rows = static_cast<int>(std::min(kTileRows, p.m - i));
@@ -196,28 +195,27 @@ TESSERA_AVX512 void round_to_bf16(const float* sums, const Product& p) {
 }  // namespace
 
 template <typename T, typename C>
-void multiply_tile(int rows, std::int64_t units, const float* a, std::int64_t a_stride, const float* panel, C* c,
-                   std::int64_t c_stride, std::int64_t columns, bool accumulate) {
+void multiply_tile(int rows, std::int64_t units, const float* a, std::int64_t a_stride, const float* panel, C* c, std::int64_t c_stride,
+                   std::int64_t columns, bool accumulate) {
   tile_of<T, C, false>(rows, units, a, a_stride, panel, c, c_stride, columns, accumulate);
 }
-template void multiply_tile<float, float>(int, std::int64_t, const float*, std::int64_t, const float*, float*, std::int64_t,
-                                          std::int64_t, bool);
-template void multiply_tile<Bf16, float>(int, std::int64_t, const float*, std::int64_t, const float*, float*, std::int64_t,
-                                         std::int64_t, bool);
-template void multiply_tile<Bf16, Bf16>(int, std::int64_t, const float*, std::int64_t, const float*, Bf16*, std::int64_t,
-                                        std::int64_t, bool);
+template void multiply_tile<float, float>(int, std::int64_t, const float*, std::int64_t, const float*, float*, std::int64_t, std::int64_t,
+                                          bool);
+template void multiply_tile<Bf16, float>(int, std::int64_t, const float*, std::int64_t, const float*, float*, std::int64_t, std::int64_t,
+                                         bool);
+template void multiply_tile<Bf16, Bf16>(int, std::int64_t, const float*, std::int64_t, const float*, Bf16*, std::int64_t, std::int64_t,
+                                        bool);
 
 template <typename T>
-void pack_panel(const T* data, std::int64_t line_stride, std::int64_t depth_stride, std::int64_t lines, std::int64_t depth,
-                float* panel) {
+void pack_panel(const T* data, std::int64_t line_stride, std::int64_t depth_stride, std::int64_t lines, std::int64_t depth, float* panel) {
   pack(data, line_stride, depth_stride, lines, depth, kTileColumns, panel);
 }
 template void pack_panel<float>(const float*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, float*);
 template void pack_panel<Bf16>(const Bf16*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, float*);
 
 bool has_avx512() {
-  static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                          __builtin_cpu_supports("avx512dq");
   return has;
 }
 
@@ -260,12 +258,12 @@ void gemm_bf16_f32_avx512(const Product&) {}
 void gemm_bf16_bf16_avx512(const Product&) {}
 template <typename T, typename C>
 void multiply_tile(int, std::int64_t, const float*, std::int64_t, const float*, C*, std::int64_t, std::int64_t, bool) {}
-template void multiply_tile<float, float>(int, std::int64_t, const float*, std::int64_t, const float*, float*, std::int64_t,
-                                          std::int64_t, bool);
-template void multiply_tile<Bf16, float>(int, std::int64_t, const float*, std::int64_t, const float*, float*, std::int64_t,
-                                         std::int64_t, bool);
-template void multiply_tile<Bf16, Bf16>(int, std::int64_t, const float*, std::int64_t, const float*, Bf16*, std::int64_t,
-                                        std::int64_t, bool);
+template void multiply_tile<float, float>(int, std::int64_t, const float*, std::int64_t, const float*, float*, std::int64_t, std::int64_t,
+                                          bool);
+template void multiply_tile<Bf16, float>(int, std::int64_t, const float*, std::int64_t, const float*, float*, std::int64_t, std::int64_t,
+                                         bool);
+template void multiply_tile<Bf16, Bf16>(int, std::int64_t, const float*, std::int64_t, const float*, Bf16*, std::int64_t, std::int64_t,
+                                        bool);
 template <typename T>
 void pack_panel(const T*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, float*) {}
 template void pack_panel<float>(const float*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, float*);

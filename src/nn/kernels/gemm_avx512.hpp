@@ -38,12 +38,11 @@ bool has_avx512_bf16();
 //
 // c [rows <= 14, columns <= 32] = a * panel, or += : a's rows are contiguous along k, `a_stride` units apart.
 template <typename T, typename C>
-void multiply_tile(int rows, std::int64_t units, const float* a, std::int64_t a_stride, const float* panel, C* c,
-                   std::int64_t c_stride, std::int64_t columns, bool accumulate);
+void multiply_tile(int rows, std::int64_t units, const float* a, std::int64_t a_stride, const float* panel, C* c, std::int64_t c_stride,
+                   std::int64_t columns, bool accumulate);
 // A panel [unit][32] of b: element (line, depth), with depth along k, lies at data + line * line_stride + depth * depth_stride.
 template <typename T>
-void pack_panel(const T* data, std::int64_t line_stride, std::int64_t depth_stride, std::int64_t lines, std::int64_t depth,
-                float* panel);
+void pack_panel(const T* data, std::int64_t line_stride, std::int64_t depth_stride, std::int64_t lines, std::int64_t depth, float* panel);
 
 // c's element: sums do not depend on how a product was cut into shares along m and n.
 void gemm_f32_avx512(const Product& product);

@@ -45,8 +45,8 @@ TESSERA_INLINE void forward_rows(T* sum, const T* x, const T* weight, float epsi
 
 // dx = rstd * (dy*w - xhat * mean(dy*w*xhat)) with xhat = x * rstd; partial[i] += dy[i] * xhat[i].
 template <typename T>
-TESSERA_INLINE void backward_rows(const T* dy, const T* x, const T* weight, const float* rstd, const T* residual, T* dx,
-                                  float* partial, std::int64_t rows, std::int64_t width) {
+TESSERA_INLINE void backward_rows(const T* dy, const T* x, const T* weight, const float* rstd, const T* residual, T* dx, float* partial,
+                                  std::int64_t rows, std::int64_t width) {
   for (std::int64_t r = 0; r < rows; ++r) {
     const T* g = dy + r * width;
     const T* v = x + r * width;
@@ -80,18 +80,17 @@ TESSERA_INLINE void backward_rows(const T* dy, const T* x, const T* weight, cons
   }
 }
 
-#define TESSERA_NORM_ROWS(T)                                                                                            \
-  TESSERA_MULTIVERSION void forward(T* sum, const T* x, const T* weight, float epsilon, T* y, float* rstd,              \
-                                    std::int64_t rows, std::int64_t width) {                                            \
-    forward_rows(sum, x, weight, epsilon, y, rstd, rows, width);                                                        \
-  }                                                                                                                     \
-  TESSERA_MULTIVERSION void again(const T* x, const T* weight, const float* rstd, T* y, std::int64_t rows,              \
-                                  std::int64_t width) {                                                                 \
-    for (std::int64_t r = 0; r < rows; ++r) scale_row(x + r * width, weight, rstd[r], y + r * width, width);            \
-  }                                                                                                                     \
-  TESSERA_MULTIVERSION void backward(const T* dy, const T* x, const T* weight, const float* rstd, const T* residual,    \
-                                     T* dx, float* partial, std::int64_t rows, std::int64_t width) {                    \
-    backward_rows(dy, x, weight, rstd, residual, dx, partial, rows, width);                                             \
+#define TESSERA_NORM_ROWS(T)                                                                                                     \
+  TESSERA_MULTIVERSION void forward(T* sum, const T* x, const T* weight, float epsilon, T* y, float* rstd, std::int64_t rows,    \
+                                    std::int64_t width) {                                                                        \
+    forward_rows(sum, x, weight, epsilon, y, rstd, rows, width);                                                                 \
+  }                                                                                                                              \
+  TESSERA_MULTIVERSION void again(const T* x, const T* weight, const float* rstd, T* y, std::int64_t rows, std::int64_t width) { \
+    for (std::int64_t r = 0; r < rows; ++r) scale_row(x + r * width, weight, rstd[r], y + r * width, width);                     \
+  }                                                                                                                              \
+  TESSERA_MULTIVERSION void backward(const T* dy, const T* x, const T* weight, const float* rstd, const T* residual, T* dx,      \
+                                     float* partial, std::int64_t rows, std::int64_t width) {                                    \
+    backward_rows(dy, x, weight, rstd, residual, dx, partial, rows, width);                                                      \
   }
 TESSERA_NORM_ROWS(float)
 TESSERA_NORM_ROWS(Bf16)

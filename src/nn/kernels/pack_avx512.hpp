@@ -72,8 +72,8 @@ TESSERA_AVX512_INLINE Unit unit_of(const Bf16* data, std::int64_t depth_stride, 
 // Element (line, depth) lies at data + line * line_stride + depth * depth_stride, where depth runs along k. Packs `lines`
 // (<= width) lines into [unit][width], zeros for what is missing.
 template <typename T>
-TESSERA_AVX512 void pack(const T* data, std::int64_t line_stride, std::int64_t depth_stride, std::int64_t lines,
-                         std::int64_t depth, std::int64_t width, float* out) {
+TESSERA_AVX512 void pack(const T* data, std::int64_t line_stride, std::int64_t depth_stride, std::int64_t lines, std::int64_t depth,
+                         std::int64_t width, float* out) {
   const std::int64_t units = (depth + kPerUnit<T> - 1) / kPerUnit<T>;
   const std::int64_t whole = depth / kPerUnit<T>;
   std::int64_t u = 0;
@@ -102,8 +102,7 @@ TESSERA_AVX512 void pack(const T* data, std::int64_t line_stride, std::int64_t d
     for (std::int64_t line = 0; line < width; ++line) {
       for (std::int64_t p = 0; p < kPerUnit<T>; ++p) {
         const std::int64_t d = u * kPerUnit<T> + p;
-        elements[(u * width + line) * kPerUnit<T> + p] =
-            line < lines && d < depth ? data[line * line_stride + d * depth_stride] : T{};
+        elements[(u * width + line) * kPerUnit<T> + p] = line < lines && d < depth ? data[line * line_stride + d * depth_stride] : T{};
       }
     }
   }

@@ -51,8 +51,8 @@ at::Tensor rope_table(std::int64_t positions, std::int64_t head_dim, double thet
   return table;
 }
 
-void rope(at::Tensor& x, std::int64_t heads, std::int64_t head_dim, std::int64_t seq, std::int64_t position,
-          const at::Tensor& table, bool inverse) {
+void rope(at::Tensor& x, std::int64_t heads, std::int64_t head_dim, std::int64_t seq, std::int64_t position, const at::Tensor& table,
+          bool inverse) {
   const std::int64_t rows = x.size(0);
   const std::int64_t stride = x.stride(0);
   const std::int64_t half = head_dim / 2;

@@ -29,16 +29,16 @@ TESSERA_INLINE void backward_row(T* __restrict gate, T* __restrict up, T* __rest
   }
 }
 
-#define TESSERA_SWIGLU_ROWS(T)                                                                                \
-  TESSERA_MULTIVERSION void forward(const T* gate_up, T* hidden, std::int64_t rows, std::int64_t width) {     \
-    for (std::int64_t r = 0; r < rows; ++r) {                                                                 \
-      forward_row(gate_up + 2 * r * width, gate_up + (2 * r + 1) * width, hidden + r * width, width);         \
-    }                                                                                                         \
-  }                                                                                                           \
-  TESSERA_MULTIVERSION void backward(T* gate_up, T* hidden, std::int64_t rows, std::int64_t width) {          \
-    for (std::int64_t r = 0; r < rows; ++r) {                                                                 \
-      backward_row(gate_up + 2 * r * width, gate_up + (2 * r + 1) * width, hidden + r * width, width);        \
-    }                                                                                                         \
+#define TESSERA_SWIGLU_ROWS(T)                                                                            \
+  TESSERA_MULTIVERSION void forward(const T* gate_up, T* hidden, std::int64_t rows, std::int64_t width) { \
+    for (std::int64_t r = 0; r < rows; ++r) {                                                             \
+      forward_row(gate_up + 2 * r * width, gate_up + (2 * r + 1) * width, hidden + r * width, width);     \
+    }                                                                                                     \
+  }                                                                                                       \
+  TESSERA_MULTIVERSION void backward(T* gate_up, T* hidden, std::int64_t rows, std::int64_t width) {      \
+    for (std::int64_t r = 0; r < rows; ++r) {                                                             \
+      backward_row(gate_up + 2 * r * width, gate_up + (2 * r + 1) * width, hidden + r * width, width);    \
+    }                                                                                                     \
   }
 TESSERA_SWIGLU_ROWS(float)
 TESSERA_SWIGLU_ROWS(Bf16)

@@ -75,8 +75,9 @@ std::string config_name(const Settings& settings) {
   add(settings.no_pp, "pp");
   add(settings.no_zero3, "fsdp");
   add(settings.no_checkpoint, "ckpt");
-  return text("galvatron_config_", settings.model, "_", settings.nodes, "nodes_", settings.devices_per_node, "gpus_per_node_", settings.memory_gb, "GB_",
-              settings.mixed_precision, settings.settled_batch ? text("_bsz", *settings.settled_batch) : "", off.empty() ? "" : "_[" + off + "_off]", ".json");
+  return text("galvatron_config_", settings.model, "_", settings.nodes, "nodes_", settings.devices_per_node, "gpus_per_node_",
+              settings.memory_gb, "GB_", settings.mixed_precision, settings.settled_batch ? text("_bsz", *settings.settled_batch) : "",
+              off.empty() ? "" : "_[" + off + "_off]", ".json");
 }
 
 Plan read_config(const std::filesystem::path& path, int devices) {
@@ -85,18 +86,22 @@ Plan read_config(const std::filesystem::path& path, int devices) {
   const int pp = read_int(root, "pp_deg", 1), world = root.has("world_size") ? read_int(root, "world_size", 1) : devices;
   const std::string by_default = root.at("default_dp_type").as_choice({"ddp", "zero2", "zero3"});
   Plan plan{read_int(root, "global_bsz", 1), read_int(root, "chunks", 1), read_list(root.at("pp_division")), {}, {}, 0};
-  if (static_cast<int>(plan.division.size()) != pp) throw root.at("pp_division").error(text("divides into ", plan.division.size(), " stages"), text(pp, " numbers, as pp_deg says"));
+  if (static_cast<int>(plan.division.size()) != pp)
+    throw root.at("pp_division").error(text("divides into ", plan.division.size(), " stages"), text(pp, " numbers, as pp_deg says"));
   const std::vector<int> splits = read_list(root.at("tp_sizes_enc"));
   const auto same_length = [&](const char* key, bool optional, int fallback) {
     if (optional && !root.has(key)) return std::vector<int>(splits.size(), fallback);
     std::vector<int> values = read_list(root.at(key));
-    if (values.size() != splits.size()) throw root.at(key).error(text("holds ", values.size(), " layers"), text(splits.size(), " as tp_sizes_enc does"));
+    if (values.size() != splits.size())
+      throw root.at(key).error(text("holds ", values.size(), " layers"), text(splits.size(), " as tp_sizes_enc does"));
     return values;
   };
-  const std::vector<int> ulysses = same_length("use_sp", true, 0), zero3 = same_length("dp_types_enc", false, 0), contexts = same_length("cp_sizes_enc", true, 1),
-                         checkpoints = same_length("checkpoint", false, 0), adjacent = same_length("tp_consecutive_flags", true, 1);
+  const std::vector<int> ulysses = same_length("use_sp", true, 0), zero3 = same_length("dp_types_enc", false, 0),
+                         contexts = same_length("cp_sizes_enc", true, 1), checkpoints = same_length("checkpoint", false, 0),
+                         adjacent = same_length("tp_consecutive_flags", true, 1);
   const auto make = [&](const ConfigNode& where, int split, bool sp, int cp, bool sharded, bool checkpoint) {
-    if (split < 1 || cp < 1 || world % (pp * split * cp) != 0) throw where.error(text(pp, " x ", split, " x ", cp, " does not divide ", world, " devices"), "degrees that divide world_size");
+    if (split < 1 || cp < 1 || world % (pp * split * cp) != 0)
+      throw where.error(text(pp, " x ", split, " x ", cp, " does not divide ", world, " devices"), "degrees that divide world_size");
     const int dp = world / pp / split / cp;
     return Strategy{pp, sp ? 1 : split, sp ? split : 1, cp, dp, sharding_of(by_default, sharded, dp), checkpoint, false};
   };
@@ -104,8 +109,8 @@ Plan read_config(const std::filesystem::path& path, int devices) {
     plan.layers.push_back(make(root.at("tp_sizes_enc"), splits[i], ulysses[i] == 1, contexts[i], zero3[i] == 1, checkpoints[i] == 1));
     plan.layers.back().apart = adjacent[i] == 0;
   }
-  plan.embedding = make(root.at("vtp"), read_int(root, "vtp", 1), read_int(root, "vsp", 0) == 1, root.has("vcp") ? read_int(root, "vcp", 1) : 1,
-                        read_int(root, "embed_sdp", 0) == 1, false);
+  plan.embedding = make(root.at("vtp"), read_int(root, "vtp", 1), read_int(root, "vsp", 0) == 1,
+                        root.has("vcp") ? read_int(root, "vcp", 1) : 1, read_int(root, "embed_sdp", 0) == 1, false);
   return plan;
 }
 

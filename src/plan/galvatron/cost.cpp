@@ -103,7 +103,8 @@ double layer_memory(const Inputs& inputs, const Strategy& strategy, int global_b
   const Settings& settings = inputs.settings;
   const Profile& profile = inputs.profile;
   const double held = samples_per_rank(strategy, global_batch, chunks) * micro_batches_in_flight(settings, strategy.pp, stage, chunks);
-  const double states = kStatesOverParameters * profile.layer_parameters / strategy.tp * zero_share(settings, strategy.sharding, strategy.shards(), chunks);
+  const double states =
+      kStatesOverParameters * profile.layer_parameters / strategy.tp * zero_share(settings, strategy.sharding, strategy.shards(), chunks);
   if (!strategy.checkpoint) return states + profile.layer_activation.at(strategy.split()) * held;
   const bool split = strategy.sp > 1 || (strategy.tp > 1 && settings.sequence_parallel);
   return states + *profile.checkpoint_activation * held / (split ? strategy.split() : 1);
@@ -162,7 +163,8 @@ int usable_memory(const Settings& settings) { return settings.memory_gb * 1024 -
 double pipeline_time(const std::vector<StageTime>& stages, int chunks) {
   const int depth = static_cast<int>(stages.size());
   const double first = stages.front().compute;
-  const double all = std::accumulate(stages.begin(), stages.end(), 0.0, [](double sum, const StageTime& stage) { return sum + stage.compute; });
+  const double all =
+      std::accumulate(stages.begin(), stages.end(), 0.0, [](double sum, const StageTime& stage) { return sum + stage.compute; });
   const double by_last = all + stages.back().compute * (chunks - 1);
   const double warm_up = std::max(std::min(depth - 1, chunks - 1) * first, all - first);
   const double by_first = warm_up + first * std::max(0, chunks + 1 - depth);
@@ -191,7 +193,9 @@ bool has_layer(const Inputs& inputs, const Strategy& strategy) {
 
 bool has_embedding(const Inputs& inputs, const Strategy& strategy) {
   const Profile& profile = inputs.profile;
-  const auto knows = [&](const OtherMemory& memory) { return memory.states.contains(strategy.tp) && memory.activation.contains(strategy.split()); };
+  const auto knows = [&](const OtherMemory& memory) {
+    return memory.states.contains(strategy.tp) && memory.activation.contains(strategy.split());
+  };
   const bool memory = strategy.pp == 1 ? knows(profile.alone) : knows(profile.first) && knows(profile.last);
   return memory && (strategy.tp == 1 || profile.all_gather.contains(strategy.tp)) &&
          (strategy.tp != 1 ? profile.strided : profile.adjacent).contains(strategy.shards());

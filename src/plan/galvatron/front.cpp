@@ -16,7 +16,7 @@ struct Point {
   double exposed = 0;
   int before = -1;  // the point without its last layer, in the trail
   int item = -1;
-  int id = -1;      // where the trail keeps this point
+  int id = -1;  // where the trail keeps this point
 };
 
 // Keeps (compute, exposed) pairs that are not worse in both; says whether a new one is worth having.
@@ -101,7 +101,9 @@ class Bound {
   bool allows(const Point& point, int rest) const { return value(point.compute, point.exposed, point.memory) + rest * per_layer_ <= most_; }
 
  private:
-  double value(double compute, double exposed, int memory) const { return cut_.compute * compute + cut_.exposed * exposed + price_ * memory; }
+  double value(double compute, double exposed, int memory) const {
+    return cut_.compute * compute + cut_.exposed * exposed + price_ * memory;
+  }
   Cut cut_;
   double price_ = 0, per_layer_ = kInfinity, most_ = 0;
 };
@@ -128,7 +130,8 @@ std::vector<Mix> pareto_mixes(const std::vector<Item>& items, int layers, int ro
       std::vector<Point> points = fronts[count];
       const int rest = layers - count;
       for (const Point& point : fronts[count - 1]) {
-        const Point next{point.memory + items[item].memory, point.compute + items[item].compute, point.exposed + items[item].exposed, point.id, item};
+        const Point next{point.memory + items[item].memory, point.compute + items[item].compute, point.exposed + items[item].exposed,
+                         point.id, item};
         if (next.memory + static_cast<long long>(rest) * lightest > room) continue;
         if (std::all_of(bounds.begin(), bounds.end(), [&](const Bound& bound) { return bound.allows(next, rest); })) points.push_back(next);
       }

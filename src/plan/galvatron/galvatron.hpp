@@ -71,12 +71,12 @@ struct OtherMemory {
 struct Profile {
   ComputeTime layer;
   ComputeTime other;
-  double layer_parameters = 0;               // MB of fp32 parameters of one layer
-  std::map<int, double> layer_activation;    // MB per sample, by degree
+  double layer_parameters = 0;             // MB of fp32 parameters of one layer
+  std::map<int, double> layer_activation;  // MB per sample, by degree
   std::optional<double> checkpoint_activation;
-  OtherMemory alone, first, last;            // embedding and head without a pipeline; at its first and last stage
-  std::map<int, double> adjacent, strided;   // ms per MB of an all-reduce over neighbouring ranks, over ranks apart; by group size
-  std::map<int, double> point_to_point;      // ms per MB, by pipeline depth
+  OtherMemory alone, first, last;           // embedding and head without a pipeline; at its first and last stage
+  std::map<int, double> adjacent, strided;  // ms per MB of an all-reduce over neighbouring ranks, over ranks apart; by group size
+  std::map<int, double> point_to_point;     // ms per MB, by pipeline depth
   double overlap_slowdown = 1;
   std::map<int, MessageTime> all_gather, all_to_all;  // by group size
 };
@@ -128,8 +128,8 @@ Inputs read_inputs(const std::filesystem::path& yaml, const std::vector<std::str
 
 struct Plan {
   int global_batch = 0;
-  int chunks = 1;  // micro-batches of a step
-  std::vector<int> division;      // layers of each stage
+  int chunks = 1;             // micro-batches of a step
+  std::vector<int> division;  // layers of each stage
   std::vector<Strategy> layers;
   Strategy embedding;
   // 2.4.0 counts samples per rank as if every layer were split by this degree, at most the least in use, and its answer file

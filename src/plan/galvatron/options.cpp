@@ -25,8 +25,8 @@ const std::map<std::string, Section>& sections() {
       {"hardware_info", {{"num_nodes", "num_gpus_per_node", "memory_constraint"}}},
       {"batch_size_info", {{"min_bsz", "max_bsz", "bsz_scale", "settle_bsz", "settle_chunk", "recommend_min_bsz"}}},
       {"search_space_info",
-       {{"disable_dp", "disable_tp", "disable_cp", "disable_sp", "disable_pp", "disable_ckpt", "disable_fsdp", "disable_embedding_lmhead_tp",
-         "disable_embedding_lmhead_sp", "max_tp_deg", "max_pp_deg", "max_sp_deg", "max_cp_deg"}}},
+       {{"disable_dp", "disable_tp", "disable_cp", "disable_sp", "disable_pp", "disable_ckpt", "disable_fsdp",
+         "disable_embedding_lmhead_tp", "disable_embedding_lmhead_sp", "max_tp_deg", "max_pp_deg", "max_sp_deg", "max_cp_deg"}}},
       {"options_info", {{"parallel_search", "worker", "log_dir", "output_config_path", "fine_grained_mode"}}},
       {"debug_info", {{"debug_costmodel_coe"}}}};
   return all;
@@ -59,18 +59,20 @@ std::string full_key(const ConfigNode& root, const std::string& key) {
     known = section_names();
     known.push_back(kRoot);
   }
-  throw Error(ErrorCode::invalid_config, text("the override ", key, "=... names nothing in ", root.file()), {}, "KEY=VALUE with a key of that file",
-              did_you_mean(dot == std::string::npos ? key : head, known));
+  throw Error(ErrorCode::invalid_config, text("the override ", key, "=... names nothing in ", root.file()), {},
+              "KEY=VALUE with a key of that file", did_you_mean(dot == std::string::npos ? key : head, known));
 }
 
 ConfigNode with_overrides(ConfigNode root, const std::vector<std::string>& overrides) {
   for (const std::string& word : overrides) {
     const std::size_t equals = word.find('=');
     if (equals == std::string::npos || equals == 0)
-      throw Error(ErrorCode::invalid_config, text("not an override: ", word), {}, "KEY=VALUE, for example search_engine.hardware_info.memory_constraint=24");
+      throw Error(ErrorCode::invalid_config, text("not an override: ", word), {},
+                  "KEY=VALUE, for example search_engine.hardware_info.memory_constraint=24");
     const std::string key = word.substr(word.find_first_not_of('+'), equals - word.find_first_not_of('+'));
     if (key.starts_with('~'))
-      throw Error(ErrorCode::invalid_config, text("cannot remove a key: ", word), {}, "KEY=VALUE", "a key that is missing keeps its default");
+      throw Error(ErrorCode::invalid_config, text("cannot remove a key: ", word), {}, "KEY=VALUE",
+                  "a key that is missing keeps its default");
     root = root.with_override(full_key(root, key), word.substr(equals + 1));
   }
   return root;
@@ -87,7 +89,8 @@ void check_names(const ConfigNode& root) {
       const auto near = nearest(key, known);
       // Of a shared section only what looks like a slip of the pen is refused.
       const bool other_option = key == "ffn_hidden_size" || key == "num_moe_layers";
-      if (!section->second.shared || (near && !other_option)) throw engine.at(name).at(key).error("is not known here", {}, did_you_mean(key, known));
+      if (!section->second.shared || (near && !other_option))
+        throw engine.at(name).at(key).error("is not known here", {}, did_you_mean(key, known));
     }
   }
 }
@@ -127,9 +130,9 @@ class Options {
     int value = 0;
     try {
       value = std::stoi(word, &used);
-    } catch (const std::exception&) {
-    }
-    if (used == 0 || used != word.size() || value < least) throw node->error("found '" + word + "'", text("an integer of at least ", least));
+    } catch (const std::exception&) {}
+    if (used == 0 || used != word.size() || value < least)
+      throw node->error("found '" + word + "'", text("an integer of at least ", least));
     return value;
   }
   bool flag(const char* section, const char* key, bool fallback) const {
@@ -155,7 +158,8 @@ class Options {
     for (std::size_t from = 0; from <= path.size();) {
       const std::size_t dot = std::min(path.find('.', from), path.size());
       const std::string part = path.substr(from, dot - from);
-      if (!node.is_map() || !node.has(part)) throw user.error("${" + path + "} names nothing in this file", {}, node.is_map() ? did_you_mean(part, node.keys()) : "");
+      if (!node.is_map() || !node.has(part))
+        throw user.error("${" + path + "} names nothing in this file", {}, node.is_map() ? did_you_mean(part, node.keys()) : "");
       node = node.at(part);
       from = dot + 1;
     }
@@ -176,16 +180,20 @@ int model_number(const Options& options, const std::optional<ConfigNode>& model,
   const auto node = model ? model->find(key) : std::nullopt;
   if (node && !node->is_null()) return static_cast<int>(node->as_int_at_least(1));
   const std::string hint = text("give it there, or as search_engine.model_info.", key);
-  if (model) throw Error(ErrorCode::invalid_config, text("the key '", key, "' is missing"), {model->file(), 0, 0, -1, {}}, "an integer", hint);
-  throw Error(ErrorCode::invalid_config, text("neither search_engine.model_info.", key, " nor search_engine.model_info.model_config_path is given"),
+  if (model)
+    throw Error(ErrorCode::invalid_config, text("the key '", key, "' is missing"), {model->file(), 0, 0, -1, {}}, "an integer", hint);
+  throw Error(ErrorCode::invalid_config,
+              text("neither search_engine.model_info.", key, " nor search_engine.model_info.model_config_path is given"),
               {options.root().file(), 0, 0, -1, {}}, "one of them");
 }
 
 void read_model(const Options& options, Settings& settings) {
   if (options.flag("model_info", "is_moe_model", false))
-    throw options.find("model_info", "is_moe_model")->error("experts are not part of this search", "false", "tessera plan TRAIN.yaml plans mixtures of experts");
+    throw options.find("model_info", "is_moe_model")
+        ->error("experts are not part of this search", "false", "tessera plan TRAIN.yaml plans mixtures of experts");
   std::optional<ConfigNode> model;
-  if (const auto path = options.find("model_info", "model_config_path")) model = ConfigNode::load(model_yaml(settings, options.text_of(*path)));
+  if (const auto path = options.find("model_info", "model_config_path"))
+    model = ConfigNode::load(model_yaml(settings, options.text_of(*path)));
   settings.model = options.get("model_info", "model_size", model ? model->get("model_size", std::string("unknown")) : "unknown");
   settings.layers = model_number(options, model, "num_layers");
   settings.hidden = model_number(options, model, "hidden_size");
@@ -261,7 +269,8 @@ Settings read_settings(const std::filesystem::path& yaml, const std::vector<std:
   settings.sequence_parallel = options.flag("common_train_info", "sequence_parallel", true);
   settings.global_memory_buffer = options.flag("common_train_info", "global_memory_buffer", true);
   settings.default_dp_type = options.choice("parallelism_info", "default_dp_type", "ddp", {"ddp", "zero2", "zero3"});
-  settings.pipedream_flush = options.choice("parallelism_info", "pipeline_type", "gpipe", {"gpipe", "pipedream_flush"}) == "pipedream_flush";
+  settings.pipedream_flush =
+      options.choice("parallelism_info", "pipeline_type", "gpipe", {"gpipe", "pipedream_flush"}) == "pipedream_flush";
   settings.async_grad_reduce = options.flag("parallelism_info", "async_grad_reduce", true);
   settings.mixed_precision = options.choice("parallelism_info", "mixed_precision", "bf16", {"fp32", "fp16", "bf16"});
   read_batches(options, settings);

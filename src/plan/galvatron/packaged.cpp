@@ -21,7 +21,8 @@ struct Frame {
   int samples() const { return global_batch / ranks(); }
   int micro_batch() const { return (samples() + chunks - 1) / chunks; }
   bool divides() const {
-    return least_split <= width() && global_batch % ranks() == 0 && chunks <= samples() && chunks == (samples() + micro_batch() - 1) / micro_batch();
+    return least_split <= width() && global_batch % ranks() == 0 && chunks <= samples() &&
+           chunks == (samples() + micro_batch() - 1) / micro_batch();
   }
   // Galvatron cuts like torch.chunk: so many equal pieces and a smaller one, perhaps fewer than asked for.
   int real_chunks() const {
@@ -48,7 +49,8 @@ double split_communication(const Inputs& inputs, const Strategy& strategy, doubl
   if (split == 1) return 0;
   const double collectives = 4 * (strategy.checkpoint ? 1.5 : 1);
   const double mb = hidden_state_mb(inputs.settings, samples);
-  if (!inputs.settings.no_sp) return collectives * (strategy.sp > 1 ? inputs.profile.all_to_all : inputs.profile.all_gather).at(split).at(mb);
+  if (!inputs.settings.no_sp)
+    return collectives * (strategy.sp > 1 ? inputs.profile.all_to_all : inputs.profile.all_gather).at(split).at(mb);
   const auto& rates = strategy.dp > 1 && strategy.apart ? inputs.profile.strided : inputs.profile.adjacent;
   return collectives * 2 * (split - 1) / split * mb * rate(rates, inputs.profile, inputs.settings.devices(), split);
 }
@@ -64,7 +66,8 @@ LayerTime layer_time(const Frame& frame, const Strategy& strategy) {
   const double per_mb = reduction_rate(frame.inputs, strategy);
   double rest = forward + split_communication(frame.inputs, strategy, samples);
   if (strategy.sharding == Sharding::zero3) rest += message / 2 * per_mb;
-  if (strategy.pp > 1) rest += strategy.pp * 2.0 * hidden_state_mb(settings, samples) * profile.point_to_point.at(strategy.pp) / settings.layers;
+  if (strategy.pp > 1)
+    rest += strategy.pp * 2.0 * hidden_state_mb(settings, samples) * profile.point_to_point.at(strategy.pp) / settings.layers;
   const auto with = [&](double reduced) {
     if (strategy.dp == 1) return backward;
     // With wide splits only half of the backward pass runs beside the reduction.
@@ -93,7 +96,8 @@ double layer_memory(const Frame& frame, const Strategy& strategy, int stage) {
     const int in_flight = std::min(strategy.pp - stage, chunks);
     held = static_cast<double>(std::min(in_flight * each, samples)) / samples * frame.global_batch / strategy.dp;
   }
-  const double states = kStatesOverParameters * profile.layer_parameters / strategy.tp * zero_share(settings, strategy.sharding, strategy.shards(), chunks);
+  const double states =
+      kStatesOverParameters * profile.layer_parameters / strategy.tp * zero_share(settings, strategy.sharding, strategy.shards(), chunks);
   if (!strategy.checkpoint) return states + profile.layer_activation.at(strategy.split()) * held;
   return states + *profile.checkpoint_activation * held / (settings.sequence_parallel ? strategy.split() : 1);
 }
@@ -114,7 +118,8 @@ std::vector<double> embedding_time(const Frame& frame, const Strategy& strategy)
     const double mb = hidden_state_mb(settings, frame.micro_batch());
     // The line even where the size was measured: Galvatron looks the size up among the group sizes.
     const auto& rates = strategy.dp == 1 ? profile.adjacent : profile.strided;
-    gather = !settings.no_sp ? profile.all_gather.at(strategy.tp).line.at(mb) : (strategy.tp - 1.0) / strategy.tp * mb * rate(rates, profile, devices, strategy.tp);
+    gather = !settings.no_sp ? profile.all_gather.at(strategy.tp).line.at(mb)
+                             : (strategy.tp - 1.0) / strategy.tp * mb * rate(rates, profile, devices, strategy.tp);
   }
   const int shards = strategy.shards();
   const auto& rates = strategy.tp > 1 ? profile.strided : profile.adjacent;
@@ -139,7 +144,9 @@ std::vector<double> embedding_memory(const Frame& frame, const Strategy& strateg
   const int chunks = layer_chunks(frame, narrowest);
   const double samples = static_cast<double>(frame.global_batch) * strategy.split() / frame.width() / chunks;
   const double share = zero_share(settings, strategy.sharding, strategy.shards(), chunks);
-  const auto mb = [&](const OtherMemory& memory, double held) { return memory.states.at(strategy.tp) * share + memory.activation.at(strategy.split()) * held; };
+  const auto mb = [&](const OtherMemory& memory, double held) {
+    return memory.states.at(strategy.tp) * share + memory.activation.at(strategy.split()) * held;
+  };
   std::vector<double> out(strategy.pp, kContextMb);
   if (strategy.pp == 1) {
     out.front() += mb(profile.alone, samples);
@@ -153,7 +160,8 @@ std::vector<double> embedding_memory(const Frame& frame, const Strategy& strateg
 int buffer_mb(const Frame& frame, int most_split) {
   const Settings& settings = frame.inputs.settings;
   if (!settings.sequence_parallel || !settings.global_memory_buffer) return 0;
-  return static_cast<int>(static_cast<double>(frame.micro_batch()) / frame.least_split * most_split * settings.hidden * settings.seq * 2 / kMegabyte);
+  return static_cast<int>(static_cast<double>(frame.micro_batch()) / frame.least_split * most_split * settings.hidden * settings.seq * 2 /
+                          kMegabyte);
 }
 
 std::vector<Strategy> strategies_of(const Settings& settings, int pp) {
@@ -165,10 +173,14 @@ std::vector<Strategy> strategies_of(const Settings& settings, int pp) {
       for (const bool apart : {false, true})
         for (const bool zero3 : {false, true})
           for (const bool checkpoint : {false, true}) {
-            const bool off = (ulysses && (split == 1 || settings.no_sp)) || (apart && (split == 1 || dp == 1)) || (zero3 && (dp == 1 || settings.no_zero3)) ||
-                             (!zero3 && dp > 1 && settings.no_dp) || (checkpoint && settings.no_checkpoint);
+            const bool off = (ulysses && (split == 1 || settings.no_sp)) || (apart && (split == 1 || dp == 1)) ||
+                             (zero3 && (dp == 1 || settings.no_zero3)) || (!zero3 && dp > 1 && settings.no_dp) ||
+                             (checkpoint && settings.no_checkpoint);
             if (off) continue;
-            const Sharding sharding = dp == 1 ? Sharding::none : zero3 ? Sharding::zero3 : settings.zero2_by_default() ? Sharding::zero2 : Sharding::none;
+            const Sharding sharding = dp == 1                       ? Sharding::none
+                                      : zero3                       ? Sharding::zero3
+                                      : settings.zero2_by_default() ? Sharding::zero2
+                                                                    : Sharding::none;
             out.push_back({pp, ulysses ? 1 : split, ulysses ? split : 1, 1, dp, sharding, checkpoint, apart});
           }
   }
@@ -183,10 +195,13 @@ void add_menu(const Frame& frame, int most_split, Mode mode, int usable_mb, Spac
   Menu menu{{}, {}, std::vector<std::vector<int>>(frame.pp)};
   for (const Strategy& strategy : strategies_of(settings, frame.pp)) {
     const bool in_range = strategy.split() >= frame.least_split && strategy.split() <= most_split;
-    if (!in_range || (mode == Mode::tensor && strategy.sp > 1) || (mode == Mode::ulysses && strategy.tp > 1) || !has_layer(frame.inputs, strategy)) continue;
+    if (!in_range || (mode == Mode::tensor && strategy.sp > 1) || (mode == Mode::ulysses && strategy.tp > 1) ||
+        !has_layer(frame.inputs, strategy))
+      continue;
     menu.strategies.push_back(strategy);
     menu.times.push_back(layer_time(frame, strategy));
-    for (int stage = 0; stage < frame.pp; ++stage) menu.memory[stage].push_back(static_cast<int>(std::ceil(layer_memory(frame, strategy, stage))));
+    for (int stage = 0; stage < frame.pp; ++stage)
+      menu.memory[stage].push_back(static_cast<int>(std::ceil(layer_memory(frame, strategy, stage))));
   }
   if (menu.strategies.empty()) return;
   space.menus.push_back(std::move(menu));
@@ -197,7 +212,13 @@ void add_menu(const Frame& frame, int most_split, Mode mode, int usable_mb, Spac
         if ((ulysses && mode == Mode::tensor) || (!ulysses && mode == Mode::ulysses) || (zero3 && settings.no_zero3)) continue;
         Strategy embedding = as_embedding(frame, split, ulysses, zero3);
         if (!has_embedding(frame.inputs, embedding)) continue;
-        Choice choice{frame.global_batch, frame.real_chunks(), even_division(settings.layers, frame.pp), embedding, embedding_time(frame, embedding), {}, space.menus.size() - 1,
+        Choice choice{frame.global_batch,
+                      frame.real_chunks(),
+                      even_division(settings.layers, frame.pp),
+                      embedding,
+                      embedding_time(frame, embedding),
+                      {},
+                      space.menus.size() - 1,
                       frame.least_split};
         for (double mb : embedding_memory(frame, embedding)) choice.room.push_back(usable_mb - static_cast<int>(std::ceil(mb)) - buffer);
         space.choices.push_back(std::move(choice));
@@ -230,14 +251,17 @@ Price price_by(const Frame& frame, const Plan& plan, int most, bool buffered) {
 
 void check(const Inputs& inputs, const Plan& plan) {
   const auto refuse = [&](const std::string& message, const std::string& expected) {
-    throw Error(ErrorCode::invalid_config, "the plan cannot be priced: " + message, {inputs.settings.file.string(), 0, 0, -1, {}}, expected);
+    throw Error(ErrorCode::invalid_config, "the plan cannot be priced: " + message, {inputs.settings.file.string(), 0, 0, -1, {}},
+                expected);
   };
   const int pp = static_cast<int>(plan.division.size()), layers = inputs.settings.layers;
   if (static_cast<int>(plan.layers.size()) != layers || std::accumulate(plan.division.begin(), plan.division.end(), 0) != layers)
     refuse(text(plan.layers.size(), " layers in ", pp, " stages"), text("the model's ", layers, " layers"));
   for (std::size_t i = 0; i < plan.layers.size(); ++i)
-    if (plan.layers[i].pp != pp || !has_layer(inputs, plan.layers[i])) refuse(text("the profile lacks layer ", i, ": ", to_text(plan.layers[i])), "degrees that were profiled");
-  if (!has_embedding(inputs, plan.embedding)) refuse("the profile lacks the embedding: " + to_text(plan.embedding), "degrees that were profiled");
+    if (plan.layers[i].pp != pp || !has_layer(inputs, plan.layers[i]))
+      refuse(text("the profile lacks layer ", i, ": ", to_text(plan.layers[i])), "degrees that were profiled");
+  if (!has_embedding(inputs, plan.embedding))
+    refuse("the profile lacks the embedding: " + to_text(plan.embedding), "degrees that were profiled");
 }
 
 }  // namespace
@@ -281,8 +305,9 @@ Price price(const Inputs& inputs, const Plan& plan) {
     if (!best || (price.fits && !best->fits) || (price.fits == best->fits && price.step < best->step)) best = price;
   }
   if (!best)
-    throw Error(ErrorCode::invalid_config, text("the plan cannot be priced: ", plan.chunks, " micro-batches of a batch of ", plan.global_batch), {inputs.settings.file.string(), 0, 0, -1, {}},
-                "a batch that its ranks and chunks divide");
+    throw Error(ErrorCode::invalid_config,
+                text("the plan cannot be priced: ", plan.chunks, " micro-batches of a batch of ", plan.global_batch),
+                {inputs.settings.file.string(), 0, 0, -1, {}}, "a batch that its ranks and chunks divide");
   return *best;
 }
 

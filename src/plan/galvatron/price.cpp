@@ -16,15 +16,19 @@ Error impossible(const Settings& settings, const std::string& message, const std
 void check(const Inputs& inputs, const Plan& plan) {
   const Settings& settings = inputs.settings;
   const int pp = static_cast<int>(plan.division.size());
-  if (plan.global_batch < 1 || plan.chunks < 1 || plan.global_batch / plan.chunks < 1) throw impossible(settings, text(plan.chunks, " micro-batches of a batch of ", plan.global_batch), "chunks <= global_bsz");
+  if (plan.global_batch < 1 || plan.chunks < 1 || plan.global_batch / plan.chunks < 1)
+    throw impossible(settings, text(plan.chunks, " micro-batches of a batch of ", plan.global_batch), "chunks <= global_bsz");
   if (pp < 1 || std::accumulate(plan.division.begin(), plan.division.end(), 0) != static_cast<int>(plan.layers.size()) ||
       static_cast<int>(plan.layers.size()) != settings.layers)
-    throw impossible(settings, text(plan.layers.size(), " layers in ", pp, " stages"), text("the model's ", settings.layers, " layers, divided by pp_division"));
+    throw impossible(settings, text(plan.layers.size(), " layers in ", pp, " stages"),
+                     text("the model's ", settings.layers, " layers, divided by pp_division"));
   if (plan.chunks < pp) throw impossible(settings, text(plan.chunks, " micro-batches for ", pp, " stages"), "chunks >= pp_deg");
   const auto check_strategy = [&](const Strategy& strategy, const std::string& whose, bool known) {
     if (strategy.pp != pp || strategy.pp * strategy.tp * strategy.sp * strategy.cp * strategy.dp != settings.devices())
-      throw impossible(settings, text(whose, " on ", strategy.pp * strategy.tp * strategy.sp * strategy.cp * strategy.dp, " devices"), text(settings.devices(), " devices"));
-    if (plan.global_batch / plan.chunks < strategy.dp) throw impossible(settings, text(whose, " with dp", strategy.dp, " has less than a sample per rank"), "fewer chunks or a smaller dp");
+      throw impossible(settings, text(whose, " on ", strategy.pp * strategy.tp * strategy.sp * strategy.cp * strategy.dp, " devices"),
+                       text(settings.devices(), " devices"));
+    if (plan.global_batch / plan.chunks < strategy.dp)
+      throw impossible(settings, text(whose, " with dp", strategy.dp, " has less than a sample per rank"), "fewer chunks or a smaller dp");
     if (!known) throw impossible(settings, text("the profile lacks ", whose, ": ", to_text(strategy)), "degrees that were profiled");
   };
   for (std::size_t i = 0; i < plan.layers.size(); ++i) check_strategy(plan.layers[i], text("layer ", i), has_layer(inputs, plan.layers[i]));
@@ -64,7 +68,8 @@ Price price(const Inputs& inputs, const Plan& plan) {
     out.memory_mb.push_back(memory + reserved_memory(inputs.settings));
   }
   out.step = Seconds(pipeline_time(stages, plan.chunks));
-  out.fits = std::all_of(out.memory_mb.begin(), out.memory_mb.end(), [&](std::int64_t mb) { return mb <= inputs.settings.memory_gb * 1024; });
+  out.fits =
+      std::all_of(out.memory_mb.begin(), out.memory_mb.end(), [&](std::int64_t mb) { return mb <= inputs.settings.memory_gb * 1024; });
   return out;
 }
 

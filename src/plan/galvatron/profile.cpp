@@ -61,10 +61,14 @@ ComputeTime read_compute(const ConfigNode& file, const std::string& prefix, cons
     if (*seq == settings.seq) by_batch.emplace_back(*batch, time * *batch);
     if (*batch == 1) by_seq.emplace_back(*seq, time);
   }
-  if (!first) throw Error(ErrorCode::invalid_config, text("no time of '", prefix, "...' is in the profile"), {file.file(), 0, 0, -1, {}}, prefix + "bszN_seqN");
+  if (!first)
+    throw Error(ErrorCode::invalid_config, text("no time of '", prefix, "...' is in the profile"), {file.file(), 0, 0, -1, {}},
+                prefix + "bszN_seqN");
   const auto need = [&](const Samples& samples, std::size_t least, const std::string& of) {
     if (distinct(samples) < least)
-      throw Error(ErrorCode::invalid_config, text("time_profile_mode ", settings.time_profile_mode, " needs ", least, " ", of, " of '", prefix, "...'; found ", distinct(samples)),
+      throw Error(ErrorCode::invalid_config,
+                  text("time_profile_mode ", settings.time_profile_mode, " needs ", least, " ", of, " of '", prefix, "...'; found ",
+                       distinct(samples)),
                   {file.file(), 0, 0, -1, {}}, "a profile with more of them", "time_profile_mode=static takes the first time as it is");
   };
   if (settings.time_profile_mode == "static") return {*first, std::nullopt};
@@ -104,7 +108,8 @@ ConfigNode of_sequence(const ConfigNode& group, const Settings& settings, double
     if (group.has(key)) return group.at(key);
     std::string list;
     for (const std::string& one : keys) list += (list.empty() ? "" : ", ") + one;
-    throw group.error(text("sequence length ", key, " was not profiled"), "seq_length of " + list, "or memory_profile_mode=sequence, which scales");
+    throw group.error(text("sequence length ", key, " was not profiled"), "seq_length of " + list,
+                      "or memory_profile_mode=sequence, which scales");
   }
   int longest = 0;
   for (const std::string& key : keys) longest = std::max(longest, number_behind("_" + key, "_").value_or(0));
@@ -144,7 +149,8 @@ void read_links(const Settings& settings, Profile& profile) {
   const ConfigNode p2p = load_hardware(settings, "the point-to-point bandwidth", settings.p2p_folder, "p2p_bandwidth");
   for (const std::string& key : p2p.keys())
     if (const auto size = number_behind(key, "pp_size_")) profile.point_to_point[*size] = 1 / positive(p2p.at(key));
-  const ConfigNode overlap = ConfigNode::load(find_file(settings, "the overlap coefficient", settings.overlap_folder, "overlap_coefficient.json", true));
+  const ConfigNode overlap =
+      ConfigNode::load(find_file(settings, "the overlap coefficient", settings.overlap_folder, "overlap_coefficient.json", true));
   profile.overlap_slowdown = positive(overlap.at("overlap_coe"));
 }
 
@@ -163,7 +169,8 @@ std::map<int, MessageTime> read_messages(const ConfigNode& file, const std::stri
   }
   for (auto& [size, points] : samples) {
     if (distinct(points) < 8)
-      throw Error(ErrorCode::invalid_config, text(operation, " among ", size, " was measured at ", distinct(points), " sizes"), {file.file(), 0, 0, -1, {}}, "at least 8");
+      throw Error(ErrorCode::invalid_config, text(operation, " among ", size, " was measured at ", distinct(points), " sizes"),
+                  {file.file(), 0, 0, -1, {}}, "at least 8");
     times[size].line = fit_line(points);
   }
   return times;

@@ -26,7 +26,8 @@ StageTime stage_time(const Mix& mix, double other) { return {mix.compute + other
 std::vector<double> stage_bounds(const Choice& choice, const Menu& menu) {
   std::vector<double> bounds;
   for (std::size_t stage = 0; stage < choice.division.size(); ++stage)
-    bounds.push_back(choice.other_time[stage] + least(items_of(menu, static_cast<int>(stage)), choice.division[stage], choice.room[stage], 1, 0));
+    bounds.push_back(choice.other_time[stage] +
+                     least(items_of(menu, static_cast<int>(stage)), choice.division[stage], choice.room[stage], 1, 0));
   return bounds;
 }
 
@@ -155,8 +156,11 @@ Plan assemble(const Choice& choice, const Menu& menu, const Solution& solution) 
 Error nothing_fits(const Inputs& inputs) {
   const Space space = enumerate(inputs, 0);
   if (space.choices.empty())
-    return Error(ErrorCode::invalid_config, text("nothing divides: ", inputs.settings.devices(), " devices, ", inputs.settings.layers, " layers, and what the YAML leaves on"),
-                 {inputs.settings.file.string(), 0, 0, -1, {}}, "a strategy that is not disabled, with profiles of its degrees, and a batch with a sample for every rank of each micro-batch");
+    return Error(
+        ErrorCode::invalid_config,
+        text("nothing divides: ", inputs.settings.devices(), " devices, ", inputs.settings.layers, " layers, and what the YAML leaves on"),
+        {inputs.settings.file.string(), 0, 0, -1, {}},
+        "a strategy that is not disabled, with profiles of its degrees, and a batch with a sample for every rank of each micro-batch");
   long long least = std::numeric_limits<long long>::max();
   for (const Choice& choice : space.choices) {
     long long most = 0;
@@ -169,9 +173,11 @@ Error nothing_fits(const Inputs& inputs) {
   }
   Settings settings = inputs.settings;
   while (usable_memory(settings) < least) ++settings.memory_gb;
-  return Error(ErrorCode::resource_exhausted, text("no plan fits into ", inputs.settings.memory_gb, " GB (", usable_memory(inputs.settings), " MB after Galvatron's reserve)"),
-               {inputs.settings.file.string(), 0, 0, -1, {}}, text("search_engine.hardware_info.memory_constraint of at least ", settings.memory_gb),
-               text("the leanest plan needs ", least, " MB"));
+  return Error(
+      ErrorCode::resource_exhausted,
+      text("no plan fits into ", inputs.settings.memory_gb, " GB (", usable_memory(inputs.settings), " MB after Galvatron's reserve)"),
+      {inputs.settings.file.string(), 0, 0, -1, {}}, text("search_engine.hardware_info.memory_constraint of at least ", settings.memory_gb),
+      text("the leanest plan needs ", least, " MB"));
 }
 
 bool power_of_two(int n) { return n > 0 && (n & (n - 1)) == 0; }
@@ -180,8 +186,8 @@ bool power_of_two(int n) { return n > 0 && (n & (n - 1)) == 0; }
 
 SearchResult search(const Inputs& inputs) {
   if (!power_of_two(inputs.settings.devices()))
-    throw Error(ErrorCode::invalid_config, text(inputs.settings.devices(), " devices cannot be halved down to one"), {inputs.settings.file.string(), 0, 0, -1, {}},
-                "a power of two for num_nodes x num_gpus_per_node");
+    throw Error(ErrorCode::invalid_config, text(inputs.settings.devices(), " devices cannot be halved down to one"),
+                {inputs.settings.file.string(), 0, 0, -1, {}}, "a power of two for num_nodes x num_gpus_per_node");
   const Space space = enumerate(inputs, usable_memory(inputs.settings));
   // Seconds per sample: what batches of different sizes are compared by.
   struct Candidate {
@@ -196,7 +202,8 @@ SearchResult search(const Inputs& inputs) {
     const double bound = std::max(step_bound(bounds, choice.chunks), exposed_bound(choice, space.menus[choice.menu]));
     if (bound < kInfinity) candidates.push_back({bound / choice.global_batch, i, std::move(bounds)});
   }
-  std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.per_sample < b.per_sample; });
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.per_sample < b.per_sample; });
   SearchResult result{{}, {}, static_cast<std::int64_t>(space.choices.size()), 0};
   double best = kInfinity;  // seconds per sample
   for (const Candidate& candidate : candidates) {

@@ -21,7 +21,8 @@ Menu make_menu(const Frame& frame, const std::vector<Strategy>& strategies) {
   for (const Strategy& strategy : strategies) {
     menu.times.push_back(layer_time(frame.inputs, strategy, frame.global_batch, frame.chunks));
     for (int stage = 0; stage < frame.pp; ++stage)
-      menu.memory[stage].push_back(static_cast<int>(std::ceil(layer_memory(frame.inputs, strategy, frame.global_batch, frame.chunks, stage))));
+      menu.memory[stage].push_back(
+          static_cast<int>(std::ceil(layer_memory(frame.inputs, strategy, frame.global_batch, frame.chunks, stage))));
   }
   return menu;
 }
@@ -62,7 +63,8 @@ void add_mixes(const Frame& frame, const std::vector<Strategy>& strategies, cons
     if (layers.empty()) return;
     space.menus.push_back(make_menu(frame, layers));
     const int buffer = only_ulysses ? 0 : buffer_memory(settings, frame.pp, degree, frame.global_batch, frame.chunks);
-    for (const Strategy& embedding : keep(embeddings, wanted)) space.choices.push_back(make_choice(frame, embedding, buffer, space.menus.size() - 1));
+    for (const Strategy& embedding : keep(embeddings, wanted))
+      space.choices.push_back(make_choice(frame, embedding, buffer, space.menus.size() - 1));
   };
   add(most, true);
   for (int degree : powers_of_two(std::max(1, width / frame.most_dp()), most)) add(degree, false);
@@ -85,7 +87,8 @@ void add_frame(const Frame& frame, Space& space) {
   const std::vector<Strategy> all = keep(layer_strategies(frame.inputs.settings, frame.pp), divides);
   const std::vector<Strategy> layers = keep(all, [&](const Strategy& strategy) { return has_layer(frame.inputs, strategy); });
   if (!frame.inputs.settings.fine_grained) return add_uniform(frame, layers, space);
-  const auto embeddings = keep(embedding_strategies(frame.inputs.settings, all), [&](const Strategy& strategy) { return has_embedding(frame.inputs, strategy); });
+  const auto embeddings = keep(embedding_strategies(frame.inputs.settings, all),
+                               [&](const Strategy& strategy) { return has_embedding(frame.inputs, strategy); });
   add_mixes(frame, layers, embeddings, space);
 }
 
@@ -125,7 +128,8 @@ std::vector<Strategy> layer_strategies(const Settings& settings, int pp) {
 std::vector<int> batch_sizes(const Settings& settings) {
   if (settings.settled_batch) return {*settings.settled_batch};
   std::vector<int> sizes;
-  for (int size = std::max(settings.min_batch, settings.batch_step); size <= settings.max_batch; size += settings.batch_step) sizes.push_back(size);
+  for (int size = std::max(settings.min_batch, settings.batch_step); size <= settings.max_batch; size += settings.batch_step)
+    sizes.push_back(size);
   return sizes;
 }
 

@@ -8,8 +8,8 @@ namespace tessera::plan::galvatron {
 // Strategies that layers may take under one batch, micro-batch count and depth, with their costs.
 struct Menu {
   std::vector<Strategy> strategies;
-  std::vector<LayerTime> times;            // by strategy
-  std::vector<std::vector<int>> memory;    // [stage][strategy], MB of a layer, rounded up as Galvatron's search does
+  std::vector<LayerTime> times;          // by strategy
+  std::vector<std::vector<int>> memory;  // [stage][strategy], MB of a layer, rounded up as Galvatron's search does
 };
 
 struct Choice {
@@ -17,8 +17,8 @@ struct Choice {
   int chunks = 1;
   std::vector<int> division;
   Strategy embedding;
-  std::vector<double> other_time;   // seconds per micro-batch, by stage
-  std::vector<int> room;            // MB left for the layers, by stage; negative when not even the embedding fits
+  std::vector<double> other_time;  // seconds per micro-batch, by stage
+  std::vector<int> room;           // MB left for the layers, by stage; negative when not even the embedding fits
   std::size_t menu = 0;
   int counted_split = 0;  // see Plan
 };
