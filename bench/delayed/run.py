@@ -27,7 +27,7 @@ WAYS = [(degrees, delayed) for degrees in DEGREES for delayed in (False, True)]
 def plan_for(tessera, way, gbit, folder, environment):
     degrees, delayed = way
     job = {"name": "delayed", "model": MODEL, "data": {"source": "synthetic"}, "cluster": {"lab": {"hosts": HOSTS, "gbit": gbit, "cpu": CPU}},
-           "parallel": {"tp": 1, **DEGREES[degrees], "delayed_exchange": delayed},
+           "parallel": {"tp": 1, "zero": 0, **DEGREES[degrees], "delayed_exchange": delayed},
            "train": {"steps": 1, "global_batch": 16, "precision": "fp32", "optimizer": {"kind": "adamw", "clip": 0}, "eval": {"sequences": 1}}}
     return planned(tessera, folder, f"{degrees}{delayed}", job, environment)
 

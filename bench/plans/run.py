@@ -21,7 +21,7 @@ MODEL = {"arch": "llama", "hidden": 384, "layers": 6, "heads": 6, "kv_heads": 2,
 def job(name, precision, steps, parallel):
     return {"name": name, "model": MODEL, "data": {"source": "synthetic"},
             "train": {"steps": steps, "global_batch": 8, "precision": precision, "optimizer": {"kind": "adamw", "lr": 3e-4}, "eval": {"sequences": 1}},
-            "parallel": parallel}
+            "parallel": parallel if isinstance(parallel, str) else {"zero": 0, **parallel}}
 
 
 def sweep(cores):

@@ -20,7 +20,7 @@ MODEL = {"arch": "llama", "hidden": 256, "layers": 8, "heads": 4, "kv_heads": 4,
 CPU = {"fast": 0.8, "slow": 0.4}
 CORE_GFLOPS = 100  # only the ratio of the two hosts matters
 SKIPPED_STEPS = 2
-WAYS = {"fast host alone": ({"dp": 1, "pp": 1, "tp": 1}, 1), "equal shares": ({"dp": 2}, 2), "shares by speed": ({"dp": 2}, 2), "one pipeline": ({"pp": 2}, 2)}
+WAYS = {"fast host alone": ({"dp": 1, "pp": 1, "tp": 1}, 1), "equal shares": ({"dp": 2, "zero": 0}, 2), "shares by speed": ({"dp": 2, "zero": 0}, 2), "one pipeline": ({"pp": 2}, 2)}
 
 
 def cluster(gbit):
