@@ -75,7 +75,6 @@ std::vector<ResourceGroup> accelerator_groups() {
     group.name = device->name;
     group.device = *device;
     group.inside = link_inside(found, *device);
-    group.network = known_link("tcp-10g");
     groups.push_back(group);
   }
   return groups;
@@ -92,9 +91,13 @@ ClusterSpec discover_host() {
   cpu.device = cpu_from(content("/proc/cpuinfo"), cores, allowed_memory(), measured_hertz());
   cpu.devices_per_node = cores;
   cpu.inside = known_link("shm");
-  cpu.network = known_link("tcp-10g");
   cluster.groups.push_back(std::move(cpu));
   for (ResourceGroup& group : accelerator_groups()) cluster.groups.push_back(std::move(group));
+  const NetworkOfHost network = network_of(network_adapters("/sys/class"));
+  for (ResourceGroup& group : cluster.groups) {
+    group.network = network.link;
+    group.adapters = network.adapters;
+  }
   cluster.between = known_link("pcie4");
   return cluster;
 }

@@ -1,6 +1,7 @@
 // Internal: what the files of /proc and /sys say about this host. Given as text so that tests can hold other hosts up.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -39,5 +40,20 @@ std::vector<FoundDevice> nvidia_devices();
 std::optional<Device> recognize(const FoundDevice& found);
 // Between devices of this kind in one host: NVLink of its generation where links are active, else PCIe.
 Link link_inside(const FoundDevice& found, const Device& device);
+
+// A network adapter's port that is up.
+struct FoundAdapter {
+  std::string name;     // "mlx5_0", "eth0"
+  double gigabits = 0;  // a second, of the line
+  bool rdma = false;
+};
+// Those under /sys/class.
+std::vector<FoundAdapter> network_adapters(const std::filesystem::path& class_folder);
+// What they make of the host's way to others: the fastest kind, RDMA before TCP; 10 Gbit/s Ethernet where none says its rate.
+struct NetworkOfHost {
+  Link link;  // of one adapter
+  int adapters = 1;
+};
+NetworkOfHost network_of(const std::vector<FoundAdapter>& adapters);
 
 }  // namespace tessera::cluster

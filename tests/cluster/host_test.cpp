@@ -89,6 +89,36 @@ TEST(Host, FindsTheFoldersOfItsControlGroups) {
   EXPECT_THAT(group_folders("nonsense\n\n", "cpu"), IsEmpty());
 }
 
+TEST(Host, FindsTheAdaptersThatAreUp) {
+  const TemporaryFolder folder;
+  const auto port = [&](const std::string& device, const std::string& state, const std::string& rate) {
+    folder.write("infiniband/" + device + "/ports/1/state", state + "\n");
+    folder.write("infiniband/" + device + "/ports/1/rate", rate + "\n");
+  };
+  const auto interface = [&](const std::string& name, const std::string& state, const std::string& speed, bool physical) {
+    folder.write("net/" + name + "/operstate", state + "\n");
+    folder.write("net/" + name + "/speed", speed + "\n");
+    if (physical) folder.write("net/" + name + "/device/vendor", "0x15b3\n");
+  };
+  const auto network = [&] { return network_of(network_adapters(folder.path())); };
+  // Nothing there, or nothing that says its rate.
+  interface("eth0", "up", "-1", true);
+  interface("docker0", "up", "100000", false);
+  EXPECT_EQ(network().link.name, "tcp-10g");
+  interface("eth1", "up", "25000", true);
+  interface("eth2", "down", "100000", true);
+  EXPECT_EQ(network().link.name, "tcp-25g");
+  interface("eth3", "up", "40000", true);
+  EXPECT_EQ(network().link.name, "tcp-40g");
+  EXPECT_NEAR(network().link.bandwidth.value, 40e9 / 8 * 0.93, 1);
+  port("mlx5_0", "4: ACTIVE", "400 Gb/sec (4X NDR)");
+  port("mlx5_1", "4: ACTIVE", "400 Gb/sec (4X NDR)");
+  port("mlx5_2", "1: DOWN", "800 Gb/sec (4X XDR)");
+  port("mlx5_3", "4: ACTIVE", "100 Gb/sec (4X EDR)");
+  EXPECT_EQ(network().link.name, "rdma-400g");
+  EXPECT_EQ(network().adapters, 2);
+}
+
 TEST(Host, RecognizesWhatDriversCallTheirDevices) {
   const auto recognized = [](const std::string& name) {
     const auto device = recognize({name, Bytes(7), 0});
