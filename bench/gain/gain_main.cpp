@@ -204,9 +204,10 @@ Json compared(const Pair& pair, bool mixed) {
     out["as_equals"] = entry(best_of_equals(blocks, loads), problem);
   } else {
     out["sharded"] = entry(
-        plan::best_template(blocks, {.schedules = {plan::Schedule::one_f_one_b}, .zero = {3}, .most_tensor = 1, .most_stages = 1}, loads),
+        plan::best_template(blocks, {.schedules = {plan::Schedule::one_f_one_b}, .zero = {3}, .most_tensor = 1, .most_stages = 1}, loads)
+            .best,
         problem);
-    out["template"] = entry(plan::best_template(blocks, {}, loads), problem);
+    out["template"] = entry(plan::best_template(blocks, {}, loads).best, problem);
   }
   return out;
 }

@@ -101,7 +101,7 @@ function mosaic() {
   legend(at('mosaic-legend'), m.strategies.map((name, i) => [(many ? letter(i) + ': ' : '') + name, palette[i % palette.length]]));
 }
 
-const kindColours = ['#0072B2', '#E69F00', '#E69F00', '#F0E442', '#D55E00', '#56B4E9', '#999999', '#009E73', '#CC79A7'];
+const kindColours = ['#0072B2', '#E69F00', '#E69F00', '#F0E442', '#D55E00', '#56B4E9', '#999999', '#009E73', '#CC79A7', '#8c6bb1'];
 
 function timeline() {
   const t = data.timeline, [from, to] = t.cut, cut = to > from;

@@ -24,9 +24,10 @@ struct Kind {
   const char* name;
   int lane;  // 0 computation, 1 messages, 2 collectives
 };
-constexpr std::array<Kind, 9> kKinds = {Kind{"forward", 0},     {"backward", 0},       {"backward input", 0},
-                                        {"backward weight", 0}, {"optimizer step", 0}, {"send", 1},
-                                        {"receive", 1},         {"reduce", 2},         {"gather parameters", 2}};
+constexpr std::array<Kind, 10> kKinds = {
+    Kind{"forward", 0}, {"backward", 0}, {"backward input", 0}, {"backward weight", 0},   {"optimizer step", 0},
+    {"send", 1},        {"receive", 1},  {"reduce", 2},         {"gather parameters", 2}, {"exposed exchange", 0}};
+constexpr int kExchange = 9;  // of a pass or a step, behind its computing
 
 int kind_of(Op op) {
   switch (op) {
@@ -138,8 +139,10 @@ Json timeline_of(const PlanInput& input, const plan::Plan& plan) {
   for (const sim::Span& span : result.spans) {
     const program::Instruction& instruction = program_of.at(span.rank)->instructions[span.instruction];
     if (const auto found = shown.find(span.rank); found != shown.end())
-      for (Row* row : found->second)
-        row->pieces.push_back({span.begin.value, span.end.value, kind_of(instruction.op), instruction.micro_batch});
+      for (Row* row : found->second) {
+        row->pieces.push_back({span.begin.value, (span.end - span.exchange).value, kind_of(instruction.op), instruction.micro_batch});
+        if (span.exchange > Seconds(0)) row->pieces.push_back({(span.end - span.exchange).value, span.end.value, kExchange, -1});
+      }
   }
   const double step = result.step.value;
   const auto [from, to] = steady(rows, plan.micro_batches, plan.stages.size());

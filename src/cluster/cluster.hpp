@@ -52,7 +52,8 @@ struct ResourceGroup {
   // Consecutive devices behind one PCIe switch, which share its way to the others; 0: none.
   int devices_per_switch = 0;
   Link uplink;
-  std::string stack;  // the software that trains on them, one that profile::calibration_for knows; empty: the usual one
+  std::string stack;       // the software that trains on them, one that profile::calibration_for knows; empty: the usual one
+  Where stack_where = {};  // in the cluster file
 
   int domain() const { return devices_per_node * nodes_per_domain; }  // devices that the inside link joins
 };

@@ -101,6 +101,7 @@ ResourceGroup read_group(const ConfigNode& node) {
   if (const auto stack = node.find("stack")) {
     if (group.device.is_cpu()) throw stack->error("is of accelerators", "no stack; `tessera profile` measures CPU hosts");
     group.stack = stack->as_string();
+    group.stack_where = stack->where();
   }
   return group;
 }

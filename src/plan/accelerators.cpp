@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "plan/closed_form.hpp"
 #include "plan/exhausted.hpp"
 #include "plan/front.hpp"
 #include "plan/given.hpp"
@@ -40,9 +41,16 @@ class Accelerators {
   SearchResult run() {
     check_given(job_, cluster_);
     SearchResult out;
-    if (one_stage_a_rank()) search_blocks(out);
-    for (int group = 0; group < static_cast<int>(cluster_.groups.size()); ++group) add_templates(group);
-    if (options_.top > 0 && one_stage_a_rank())
+    if (cuts_blocks(space_)) search_blocks(out);
+    std::optional<Plan> smallest;  // of the templates
+    for (int group = 0; group < static_cast<int>(cluster_.groups.size()); ++group) {
+      TemplateAnswer answer = add_templates(group);
+      if (!cuts_blocks(space_)) out.considered += answer.considered;
+      if (answer.smallest) smallest = std::move(answer.smallest);
+    }
+    if (found_.empty() && smallest) throw nothing_fits(excess_of(*smallest), *smallest);
+    if (found_.empty()) throw nothing_divides();
+    if (options_.top > 0 && cuts_blocks(space_))
       for (const Family& family : families()) {
         try {
           BlockAnswer answer = searched(family.space, options_.effort / 2, job_, cluster_);
@@ -59,7 +67,6 @@ class Accelerators {
                      [](const Candidate& a, const Candidate& b) { return a.plan.predicted->step < b.plan.predicted->step; });
     drop_repeated();
     if (options_.front) out.front = front();
-    if (found_.empty()) throw nothing_divides();
     out.best = std::move(found_.front().plan);
     out.best_family = std::move(found_.front().family);
     out.bound = may_delay() ? 0 : std::min(out.bound, out.best.predicted->step.value);
@@ -84,7 +91,10 @@ class Accelerators {
     }
     out.considered = best.considered;
     out.bound = best.bound;
-    if (best.plans.empty()) throw nothing_fits();
+    if (best.plans.empty()) {
+      const auto [factor, smallest] = smallest_plan();
+      throw nothing_fits(factor, smallest);
+    }
     add("blocks cut one by one", std::move(best.plans.front()));
     for (std::size_t i = 1; i < best.plans.size(); ++i)
       out.close.push_back({delayed_if_faster(std::move(best.plans[i])), found_.front().family});
@@ -92,20 +102,18 @@ class Accelerators {
 
   bool fixed() const { return job_.parallel.kind == model::ParallelChoice::Kind::degrees; }
 
-  // Other schedules are templates alone.
-  bool one_stage_a_rank() const {
-    return std::none_of(space_.schedules.begin(), space_.schedules.end(), [](Schedule schedule) {
-      return schedule == Schedule::interleaved || schedule == Schedule::zb_v || schedule == Schedule::dualpipe_v;
-    });
+  // Otherwise templates alone know the schedule.
+  static bool cuts_blocks(const BlockSpace& space) {
+    return std::none_of(space.schedules.begin(), space.schedules.end(), several_stages_a_rank);
   }
 
   Error nothing_divides() const {
     return {ErrorCode::invalid_config,
             text("parallel: no plan with ", given_text(job_.parallel), " divides the devices of ", cluster_.name, " and a global batch of ",
-                 job_.train.global_batch, one_stage_a_rank() ? "" : ", or none of these fits the memory"),
+                 job_.train.global_batch),
             job_.parallel.where,
-            one_stage_a_rank() ? "degrees that divide them"
-                               : "stages of equal depth on the devices of one kind, micro-batches that the stages divide",
+            cuts_blocks(space_) ? "degrees that divide them"
+                                : "stages of equal depth on the devices of one kind, micro-batches enough to fill them",
             "`parallel: auto`, or fewer of the degrees, leaves the choice to the planner"};
   }
 
@@ -167,17 +175,22 @@ class Accelerators {
     return cluster_.groups.size() > 1 ? " on " + cluster_.groups[static_cast<std::size_t>(group)].name : std::string();
   }
 
-  void add_templates(int group) {
+  TemplateAnswer add_templates(int group) {
     const BlockProblem problem = problem_of(job_, cluster_, space_, 0);
     std::vector<std::pair<const char*, TemplateSpace>> templates = {{"one dp x tp x pp for all", {.group = group}}};
     if (job_.parallel.schedule.empty())
       templates.push_back({"one dp x tp x pp, zero bubble", {.group = group, .schedules = {Schedule::zb_v}, .zero = {1}}});
     else
       templates.front().second.schedules = space_.schedules;
+    TemplateAnswer first;
     for (auto& [name, space] : templates) {
       if (job_.parallel.zero) space.zero = space_.zero;
-      if (std::optional<Plan> plan = best_template(problem, space, loads_)) add(name + on(group), std::move(*plan));
+      if (!cuts_blocks(space_)) space.most_context = space_.most_context;
+      TemplateAnswer answer = best_template(problem, space, loads_);
+      if (answer.best) add(name + on(group), std::move(*answer.best));
+      if (&space == &templates.front().second) first = std::move(answer);
     }
+    return first;
   }
 
   std::vector<Family> families() const {
@@ -208,7 +221,7 @@ class Accelerators {
       if (front.admits(plan.predicted->step.value, usage.share())) front.add(front_point(plan, family, usage));
     };
     for (const Candidate& candidate : found_) add(candidate.plan, candidate.family);
-    if (!one_stage_a_rank()) return front.points();
+    if (!cuts_blocks(space_)) return front.points();
     for (const double share : kShares) {
       BlockSpace space = space_;
       space.memory = share;
@@ -246,8 +259,9 @@ class Accelerators {
   // One thing that `parallel:` need not say for a plan to fit; the whole of it where one is not enough; empty where nothing helps.
   std::string superfluous() const {
     const auto fits = [&](const model::ParallelChoice& parallel) {
+      const BlockSpace space = space_of(parallel);
       try {
-        return !any_plan(space_of(parallel), job_, cluster_).plans.empty();
+        return cuts_blocks(space) && !any_plan(space, job_, cluster_).plans.empty();
       } catch (const Error&) {
         return false;
       }
@@ -267,20 +281,29 @@ class Accelerators {
     return fits({}) ? "parallel: auto" : "";
   }
 
-  Error nothing_fits() {
+  // How many times the memory of its fullest device a plan needs.
+  double excess_of(const Plan& plan) const {
+    double out = 0;
+    for (int rank = 0; rank < plan.world_size(); ++rank)
+      out = std::max(out, plan.predicted->memory[static_cast<std::size_t>(rank)] / plan::memory_limit(plan, cluster_, rank));
+    return out;
+  }
+
+  // `smallest` needs `factor` times the memory; 0 and nothing where no plan is known at all.
+  Error nothing_fits(double factor, const std::optional<Plan>& smallest) {
     const cluster::ResourceGroup* largest = nullptr;
     for (const cluster::ResourceGroup& group : cluster_.groups)
       if (group.device.has(job_.train.precision) && (largest == nullptr || group.device.memory > largest->device.memory)) largest = &group;
-    const auto [factor, smallest] = smallest_plan();
     const double state = 18 * static_cast<double>(job_.model.parameter_count());
     const Bytes limit = plan::memory_limit(largest->device);
-    std::string what =
-        text("no plan fits: weights, gradients and optimizer states of ", count_text(static_cast<double>(job_.model.parameter_count())),
-             " parameters alone are ", rounded_up(state), ", the devices of ", cluster_.name, " have ",
-             to_text(Bytes(static_cast<std::int64_t>(whole_memory()))), " for them");
-    if (factor > 0)
-      what += text("; the smallest plan needs ", rounded_up(factor * static_cast<double>(limit.value)), " of each ", largest->device.name,
-                   ", which has ", to_text(limit), "; its largest parts: ", largest_parts(*smallest));
+    std::string what = "no plan fits";
+    if (state > whole_memory())
+      what += text(": weights, gradients and optimizer states of ", count_text(static_cast<double>(job_.model.parameter_count())),
+                   " parameters alone are ", rounded_up(state), ", the devices of ", cluster_.name, " have ",
+                   to_text(Bytes(static_cast<std::int64_t>(whole_memory()))), " for them");
+    if (smallest)
+      what += text(state > whole_memory() ? "; " : ": ", "the smallest plan needs ", rounded_up(factor * static_cast<double>(limit.value)),
+                   " of each ", largest->device.name, ", which has ", to_text(limit), "; its largest parts: ", largest_parts(*smallest));
     std::string hint;
     const auto idea = [&](const std::string& words) { hint += (hint.empty() ? "" : "; ") + words; };
     if (const std::string less = fixed() ? superfluous() : ""; !less.empty()) idea(less);
@@ -309,6 +332,7 @@ class Accelerators {
 
   int factor_of_nodes() const {
     constexpr int kMost = 64;
+    if (!cuts_blocks(space_)) return 0;
     for (int factor = 2; factor <= kMost; factor *= 2) {
       cluster::ClusterSpec larger = cluster_;
       for (cluster::ResourceGroup& group : larger.groups) group.nodes *= factor;

@@ -52,9 +52,7 @@ void check_ranks(const Plan& plan, const cluster::ClusterSpec& cluster) {
 // Whether tensor parallelism cuts this dimension, one of kTensorDimensions, in a block.
 bool cuts(const model::BlockSpec& block, std::string_view dimension) {
   if (block.kind == "final_norm") return false;
-  const bool table =
-      block.kind == "embedding" || block.kind == "position_embedding" || block.kind == "lm_head" || block.kind == "language_head";
-  return table == (dimension == "vocab");
+  return holds_vocabulary(block) == (dimension == "vocab");
 }
 
 using Blocks = std::vector<const model::BlockSpec*>;  // of a run, equal ones in a row once

@@ -17,6 +17,11 @@ struct Fill {
   double backward = 1;
 };
 
+// Stages of equal depth alone, which the search over blocks does not cut.
+inline bool several_stages_a_rank(Schedule schedule) {
+  return schedule == Schedule::interleaved || schedule == Schedule::zb_v || schedule == Schedule::dualpipe_v;
+}
+
 // Micro-batches from which on a schedule has weight halves enough to fill its bubble with.
 inline std::int64_t least_micro_batches(Schedule schedule, int places) {
   switch (schedule) {

@@ -30,6 +30,11 @@ inline std::int64_t nearest_of(const std::vector<std::int64_t>& valid, std::int6
   });
 }
 
+// A block that holds a vocabulary, which is padded where a tensor-parallel degree does not divide it.
+inline bool holds_vocabulary(const model::BlockSpec& block) {
+  return block.kind == "embedding" || block.kind == "position_embedding" || block.kind == "lm_head" || block.kind == "language_head";
+}
+
 // What a tensor-parallel degree cuts: query and key-value heads, the feed-forward width, the vocabulary.
 inline constexpr const char* kTensorDimensions[] = {"heads", "kv_heads", "ffn", "vocab"};
 

@@ -6,9 +6,7 @@
 #include <optional>
 
 #include "plan/balance.hpp"
-#include "plan/block_search.hpp"
 #include "plan/divisors.hpp"
-#include "plan/loads.hpp"
 
 namespace tessera::plan {
 namespace {
@@ -27,13 +25,6 @@ std::map<std::tuple<int, int, int>, Bytes> occupancy(const Plan& plan, const std
 
 // Whether any plan of the space fits the memory. Tries the largest layouts first: they hold the least each.
 bool some_plan_fits(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile) {
-  if (job.parallel.kind == model::ParallelChoice::Kind::automatic && Loads::supports(cluster, job.train.precision))
-    return !search(BlockProblem{.model = job.model,
-                                .cluster = cluster,
-                                .precision = job.train.precision,
-                                .global_batch = job.train.global_batch,
-                                .effort = 1})
-                .plans.empty();
   Prices prices(job.model, job.train, cluster, profile);
   const std::vector<WorkerLayout> all = layouts(job, cluster, {});
   for (auto layout = all.rbegin(); layout != all.rend(); ++layout)

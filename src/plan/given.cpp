@@ -1,7 +1,9 @@
 #include "plan/given.hpp"
 
 #include <algorithm>
+#include <numeric>
 
+#include "plan/closed_form.hpp"
 #include "plan/divisors.hpp"
 #include "plan/stage_fronts.hpp"
 
@@ -11,29 +13,52 @@ namespace {
 constexpr Schedule kSchedules[] = {Schedule::one_f_one_b, Schedule::gpipe, Schedule::interleaved, Schedule::zb_h1,
                                    Schedule::zb_h2,       Schedule::zb_v,  Schedule::dualpipe_v};
 
+Schedule schedule_named(const std::string& name) {
+  return *std::find_if(std::begin(kSchedules), std::end(kSchedules), [&](Schedule schedule) { return name == name_of(schedule); });
+}
+
+double option_of(const model::BlockSpec& block, const char* key) {
+  const auto found = block.dims.find(key);
+  return found == block.dims.end() ? 0 : found->second;
+}
+
+std::string counted(std::int64_t count, const std::string& what) { return text(count, " ", what, count == 1 ? "" : "s"); }
+
 class Check {
  public:
-  Check(const model::JobSpec& job, const cluster::ClusterSpec& cluster) : job_(job), parallel_(job.parallel), cluster_(cluster) {}
+  Check(const model::JobSpec& job, const cluster::ClusterSpec& cluster) : job_(job), parallel_(job.parallel), cluster_(cluster) {
+    for (const cluster::ResourceGroup& group : cluster.groups) {
+      if (!group.device.has(job.train.precision)) continue;
+      ++groups_;
+      devices_ += static_cast<std::int64_t>(group.nodes) * group.devices_per_node;
+      domain_ = std::max(domain_, group.domain());
+    }
+  }
 
   void run() const {
+    if (groups_ == 0) return;
     if (parallel_.threads > 0) refuse("threads are of CPU workers; the devices are accelerators", "degrees alone", {});
-    if (parallel_.pp > job_.model.block_count())
-      refuse(text("pp ", parallel_.pp, " is more than the model's ", job_.model.block_count(), " blocks"), {},
-             text("nearest: pp ", job_.model.block_count()));
     if (parallel_.delayed_exchange && job_.train.optimizer.clip > 0)
       refuse(text("delayed_exchange leaves no time for the norm of all gradients, and train.optimizer.clip ", job_.train.optimizer.clip,
                   " needs it"),
              "train.optimizer.clip: 0, or delayed_exchange: false", {});
-    check_batch();
-    int domain = 1;
-    for (const cluster::ResourceGroup& group : cluster_.groups) domain = std::max(domain, group.domain());
-    if (parallel_.tp > domain)
-      refuse(text("tp ", parallel_.tp, " is more than the ", domain, domain == 1 ? " device" : " devices", " that the fastest link joins"),
-             {}, text("nearest: tp ", domain));
-    check_blocks("tp", parallel_.tp, tensor_divides);
-    check_blocks("cp", parallel_.cp, context_divides);
-    check_experts();
+    if (parallel_.recompute == "selective" && none([](const model::BlockSpec& block) { return option_of(block, "heads") > 0; }))
+      refuse("recompute selective is of attention, and the model has none", "none or full", {});
+    check("tp", parallel_.tp, [&](std::int64_t degree) { return tensor_obstacle(degree); });
+    check("cp", parallel_.cp, [&](std::int64_t degree) { return context_obstacle(degree); });
+    check("pp", parallel_.pp, [&](std::int64_t degree) {
+      const int blocks = job_.model.block_count();
+      return degree > blocks ? text("is more than the model's ", blocks, " blocks") : std::string();
+    });
+    // Where devices of several kinds share a batch unevenly, replicas need not divide it.
+    const std::int64_t batch = job_.train.global_batch;
+    check("dp", parallel_.dp, [&](std::int64_t degree) {
+      return groups_ == 1 && batch % degree != 0 ? text("does not divide train.global_batch ", batch) : std::string();
+    });
     check_devices();
+    check_micro_batches();
+    check_schedule();
+    check_experts();
   }
 
  private:
@@ -41,55 +66,54 @@ class Check {
     throw Error(ErrorCode::invalid_config, "parallel: " + message, parallel_.where, expected, hint);
   }
 
-  // Where devices of several kinds share a batch unevenly, replicas need not divide it.
-  void check_batch() const {
-    const std::int64_t batch = job_.train.global_batch;
-    if (parallel_.micro_batches > 0 && batch % parallel_.micro_batches != 0)
-      refuse(text("micro_batches ", parallel_.micro_batches, " does not divide train.global_batch ", batch), {},
-             text("nearest: micro_batches ", nearest_of(divisors_of(batch), parallel_.micro_batches)));
-    if (cluster_.groups.size() > 1 || parallel_.dp == 0) return;
-    if (batch % parallel_.dp != 0)
-      refuse(text("dp ", parallel_.dp, " does not divide train.global_batch ", batch), {},
-             text("nearest: dp ", nearest_of(divisors_of(batch), parallel_.dp)));
-    const std::int64_t share = batch / parallel_.dp;
-    if (parallel_.micro_batches > 0 && share % parallel_.micro_batches != 0)
-      refuse(text("micro_batches ", parallel_.micro_batches, " does not divide the ", share, " samples of each of ", parallel_.dp,
-                  " replicas"),
-             {}, text("nearest: micro_batches ", nearest_of(divisors_of(share), parallel_.micro_batches)));
+  template <typename Holds>
+  bool none(const Holds& holds) const {
+    return std::none_of(job_.model.repeats.begin(), job_.model.repeats.end(),
+                        [&](const model::Repeat& repeat) { return holds(repeat.block); });
   }
 
-  void check_blocks(const char* name, int degree, bool (*divides)(const model::BlockSpec&, std::int64_t)) const {
+  // `obstacle(degree)`: why it cannot be, or nothing.
+  template <typename Obstacle>
+  void check(const char* name, std::int64_t degree, const Obstacle& obstacle) const {
+    const auto all = [&](std::int64_t wish) {
+      const std::string own = obstacle(wish);
+      const bool uses_all = groups_ == 1 ? devices_ % wish == 0 : wish <= devices_;
+      return own.empty() && !uses_all
+                 ? text(groups_ == 1 ? "does not divide the " : "is more than the ", devices_, " devices of ", cluster_.name)
+                 : own;
+    };
+    if (degree == 0) return;
+    const std::string reason = all(degree);
+    if (reason.empty()) return;
+    std::vector<std::int64_t> valid;
+    for (std::int64_t other = 1; other <= std::min<std::int64_t>(devices_, 2 * degree); ++other)
+      if (all(other).empty()) valid.push_back(other);
+    refuse(text(name, " ", degree, " ", reason), {}, text("nearest: ", name, " ", nearest_of(valid, degree)));
+  }
+
+  std::string tensor_obstacle(std::int64_t degree) const {
+    if (degree > domain_) return text("is more than the ", counted(domain_, "device"), " that the fastest link joins");
     for (const model::Repeat& repeat : job_.model.repeats) {
-      if (degree == 0 || divides(repeat.block, degree)) continue;
-      std::int64_t nearest = degree;
-      while (nearest > 1 && !std::all_of(job_.model.repeats.begin(), job_.model.repeats.end(),
-                                         [&](const model::Repeat& each) { return divides(each.block, nearest); }))
-        --nearest;
-      refuse(text(name, " ", degree, " does not divide the blocks '", repeat.block.name, "' of the model"), {},
-             text("nearest: ", name, " ", nearest));
+      if (tensor_divides(repeat.block, degree)) continue;
+      for (const char* key : {"heads", "kv_heads", "ffn", "expert_ffn"})
+        if (const auto extent = static_cast<std::int64_t>(option_of(repeat.block, key)); extent % degree != 0)
+          return text("does not divide ", key, " ", extent);
+      return text("does not divide the ", repeat.block.kind, " blocks of the model");
     }
+    return {};
   }
 
-  void check_experts() const {
-    if (parallel_.ep == 0) return;
-    std::int64_t experts = 0;
-    for (const model::Repeat& repeat : job_.model.repeats)
-      if (const auto found = repeat.block.dims.find("experts"); found != repeat.block.dims.end())
-        experts = std::max(experts, static_cast<std::int64_t>(found->second));
-    if (experts == 0 && parallel_.ep > 1)
-      refuse(text("ep ", parallel_.ep, " spreads experts, and the model has none"), "ep 1, or a mixture of experts", {});
-    if (experts > 0 && experts % parallel_.ep != 0)
-      refuse(text("ep ", parallel_.ep, " does not divide the ", experts, " experts"), {},
-             text("nearest: ep ", nearest_of(divisors_of(experts), parallel_.ep)));
-    if (const int ranks = std::max(1, parallel_.dp) * std::max(1, parallel_.cp);
-        parallel_.dp > 0 && parallel_.cp > 0 && ranks % parallel_.ep != 0)
-      refuse(text("ep ", parallel_.ep, " does not divide dp x cp ", ranks), {},
-             text("nearest: ep ", nearest_of(divisors_of(ranks), parallel_.ep)));
+  std::string context_obstacle(std::int64_t degree) const {
+    for (const model::Repeat& repeat : job_.model.repeats) {
+      if (context_divides(repeat.block, degree)) continue;
+      const auto sequence = static_cast<std::int64_t>(option_of(repeat.block, "seq"));
+      return sequence > 0 ? text("does not cut a sequence of ", sequence, " into twice as many parts")
+                          : text("cuts sequences, and the ", repeat.block.kind, " blocks of the model have none");
+    }
+    return {};
   }
 
   void check_devices() const {
-    std::int64_t devices = 0;
-    for (const cluster::ResourceGroup& group : cluster_.groups) devices += static_cast<std::int64_t>(group.nodes) * group.devices_per_node;
     std::int64_t product = 1;
     std::string names;
     for (const auto& [name, degree] : {std::pair{"dp", parallel_.dp}, {"tp", parallel_.tp}, {"cp", parallel_.cp}, {"pp", parallel_.pp}}) {
@@ -97,15 +121,73 @@ class Check {
       product *= degree;
       names += (names.empty() ? "" : " x ") + text(name, " ", degree);
     }
-    const bool fits = cluster_.groups.size() > 1 ? product <= devices : devices % product == 0;
-    if (!fits)
-      refuse(text(names, " needs ", product, " devices, or a multiple; ", cluster_.name, " has ", devices),
-             text("degrees whose product divides ", devices), text("nearest product: ", nearest_of(divisors_of(devices), product)));
+    const bool may_cut = parallel_.cp == 0 && context_obstacle(2).empty();
+    const bool all_given = parallel_.dp > 0 && parallel_.tp > 0 && parallel_.pp > 0 && !may_cut;
+    if (groups_ > 1 && product > devices_)
+      refuse(text(names, " needs ", counted(product, "device"), "; ", cluster_.name, " has ", devices_), {}, {});
+    if (groups_ == 1 && all_given && product != devices_)
+      refuse(text(names, " makes ", counted(product, "device"), "; ", cluster_.name, " has ", devices_, ", and all of them are used"),
+             text("degrees whose product is ", devices_), "a cluster file may describe a part of the devices");
+    if (groups_ == 1 && devices_ % product != 0)
+      refuse(text(names, " needs ", counted(product, "device"), ", or a multiple; ", cluster_.name, " has ", devices_),
+             text("degrees whose product divides ", devices_), text("nearest product: ", nearest_of(divisors_of(devices_), product)));
+  }
+
+  void check_micro_batches() const {
+    if (parallel_.micro_batches == 0) return;
+    const std::int64_t share = groups_ == 1 && parallel_.dp > 0 ? job_.train.global_batch / parallel_.dp : job_.train.global_batch;
+    if (share % parallel_.micro_batches == 0) return;
+    refuse(text("micro_batches ", parallel_.micro_batches, " does not divide ",
+                parallel_.dp > 1 ? text("the ", counted(share, "sample"), " of each of ", parallel_.dp, " replicas")
+                                 : text("train.global_batch ", share)),
+           {}, text("nearest: micro_batches ", nearest_of(divisors_of(share), parallel_.micro_batches)));
+  }
+
+  void check_schedule() const {
+    if (parallel_.schedule.empty()) return;
+    const Schedule schedule = schedule_named(parallel_.schedule);
+    const bool several = several_stages_a_rank(schedule);
+    if (several && parallel_.pp == 1) refuse(text("schedule ", parallel_.schedule, " runs a pipeline, and pp is 1"), "pp 2 or more", {});
+    if (several && parallel_.zero.value_or(0) > 1)
+      refuse(text("schedule ", parallel_.schedule, " is planned with zero 0 or 1 alone"), "zero 0 or 1, or schedule 1f1b, zb-h1 or zb-h2",
+             {});
+    if (parallel_.pp < 2 || parallel_.micro_batches == 0) return;
+    const std::int64_t least = least_micro_batches(schedule, parallel_.pp);
+    if (parallel_.micro_batches < least)
+      refuse(text("schedule ", parallel_.schedule, " over ", parallel_.pp, " stages has work enough from ", least,
+                  " micro-batches on, and there are ", parallel_.micro_batches),
+             text("micro_batches ", least, " or more"), {});
+    if (schedule == Schedule::interleaved && parallel_.micro_batches % parallel_.pp != 0)
+      refuse(text("schedule interleaved over ", parallel_.pp, " stages takes micro-batches in turns of ", parallel_.pp, ", and there are ",
+                  parallel_.micro_batches),
+             text("a multiple of ", parallel_.pp), {});
+  }
+
+  void check_experts() const {
+    if (parallel_.ep == 0) return;
+    std::int64_t experts = 0;
+    for (const model::Repeat& repeat : job_.model.repeats)
+      experts = std::max(experts, static_cast<std::int64_t>(option_of(repeat.block, "experts")));
+    if (experts == 0 && parallel_.ep > 1)
+      refuse(text("ep ", parallel_.ep, " spreads experts, and the model has none"), "ep 1, or a mixture of experts", {});
+    if (experts == 0) return;
+    const bool given = parallel_.dp > 0 && parallel_.cp > 0;
+    const std::int64_t ranks =
+        given ? std::int64_t{parallel_.dp} * parallel_.cp : devices_ / (std::max(1, parallel_.tp) * std::max(1, parallel_.pp));
+    const bool spreads = groups_ == 1 || given ? ranks % parallel_.ep == 0 : parallel_.ep <= ranks;
+    if (experts % parallel_.ep == 0 && spreads) return;
+    refuse(experts % parallel_.ep != 0 ? text("ep ", parallel_.ep, " does not divide the ", counted(experts, "expert"))
+                                       : text("ep ", parallel_.ep, " does not divide the ", counted(ranks, "rank"), " of dp x cp"),
+           {}, text("nearest: ep ", nearest_of(divisors_of(std::gcd(experts, ranks)), parallel_.ep)));
   }
 
   const model::JobSpec& job_;
   const model::ParallelChoice& parallel_;
   const cluster::ClusterSpec& cluster_;
+  // Of the devices that compute in the job's precision.
+  int groups_ = 0;
+  std::int64_t devices_ = 0;
+  int domain_ = 1;
 };
 
 }  // namespace
@@ -116,9 +198,8 @@ BlockSpace space_of(const model::ParallelChoice& parallel) {
   if (parallel.zero) out.zero = {*parallel.zero};
   if (!parallel.recompute.empty())
     std::erase_if(out.recompute, [&](model::Recompute recompute) { return parallel.recompute != model::name_of(recompute); });
-  if (!parallel.schedule.empty())
-    out.schedules = {*std::find_if(std::begin(kSchedules), std::end(kSchedules),
-                                   [&](Schedule schedule) { return parallel.schedule == name_of(schedule); })};
+  if (!parallel.schedule.empty()) out.schedules = {schedule_named(parallel.schedule)};
+  out.most_context = std::max(out.most_context, parallel.cp);
   return out;
 }
 

@@ -85,7 +85,8 @@ class LoadedPrediction {
         for (; rank < last; ++rank) out.memory[static_cast<std::size_t>(stage.ranks[rank])] = Bytes(static_cast<std::int64_t>(bytes));
       });
       const PlaceLoad& load = places_[static_cast<std::size_t>(place)];
-      busy_ranks += m * (load.forward + load.backward) * static_cast<double>(plan_.stages[static_cast<std::size_t>(place)].ranks.size());
+      const double stepped = plan_.delayed_exchange ? load.sum.optimizer : load.once;
+      busy_ranks += (m * load.passes() + stepped + host) * static_cast<double>(plan_.stages[static_cast<std::size_t>(place)].ranks.size());
     }
     out.bubble = std::max(0.0, 1 - busy_ranks / (out.step.value * static_cast<double>(plan_.ranks.size())));
     return out;

@@ -117,10 +117,9 @@ profile::Calibration calibration_of(const cluster::ResourceGroup& group) {
   std::string names;
   for (const std::string& stack : stacks) names += (names.empty() ? "" : ", ") + stack;
   const auto guess = nearest(group.stack, stacks);
-  throw Error(ErrorCode::not_found,
-              text("group ", group.name, ": no calibration of ", group.device.name, " is for the stack '", group.stack, "'"), {},
-              names.empty() ? "no stack, as none has been calibrated" : "one of " + names,
-              guess ? "did you mean '" + *guess + "'?" : std::string());
+  throw Error(ErrorCode::invalid_config,
+              text("group ", group.name, ": nothing has been calibrated for ", group.device.name, " under the stack '", group.stack, "'"),
+              group.stack_where, names.empty() ? "no stack" : "one of " + names, guess ? "did you mean '" + *guess + "'?" : std::string());
 }
 
 }  // namespace

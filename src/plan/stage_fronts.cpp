@@ -130,8 +130,7 @@ class Lister {
 }  // namespace
 
 bool tensor_divides(const model::BlockSpec& block, std::int64_t degree) {
-  // A vocabulary is padded where it does not divide.
-  if (block.kind == "embedding" || block.kind == "lm_head" || block.kind == "language_head") return true;
+  if (holds_vocabulary(block)) return true;
   for (const model::ParameterSpec& parameter : block.parameters)
     if (parameter.split_dim >= 0 && parameter.shape[static_cast<std::size_t>(parameter.split_dim)] % degree != 0) return false;
   for (const char* key : {"heads", "kv_heads", "ffn", "expert_ffn"})

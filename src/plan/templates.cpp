@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "plan/closed_form.hpp"
 #include "plan/divisors.hpp"
 #include "plan/stage_fronts.hpp"
 
@@ -23,7 +24,7 @@ class Templates {
         group_(problem.cluster.groups[static_cast<std::size_t>(space.group)]),
         devices_(group_.nodes * group_.devices_per_node) {}
 
-  std::optional<Plan> best() {
+  TemplateAnswer best() {
     const int blocks = problem_.model.block_count();
     const GivenDegrees& given = problem_.space.given;
     for (const std::int64_t stages : divisors_of(devices_))
@@ -41,7 +42,8 @@ class Templates {
               consider(static_cast<int>(stages), static_cast<int>(tp), static_cast<int>(cp), static_cast<int>(dp), count);
         }
       }
-    return std::move(best_);
+    if (out_.best) out_.smallest.reset();
+    return std::move(out_);
   }
 
  private:
@@ -73,12 +75,15 @@ class Templates {
     for (const Schedule schedule : space_.schedules) {
       const bool interleaved = schedule == Schedule::interleaved;
       if (stages == 1 && (schedule != space_.schedules.front() || interleaved || v_shaped(schedule))) continue;
-      if (interleaved && count % stages != 0) continue;
+      if ((interleaved && count % stages != 0) || (stages > 1 && count < least_micro_batches(schedule, stages))) continue;
       for (int chunks = interleaved ? 2 : 1; chunks <= (interleaved ? kMostChunks : 1); ++chunks) {
         const int all = v_shaped(schedule) ? 2 * stages : stages * chunks;
         if (all > std::max(1, layers) || (interleaved && layers % all != 0)) continue;
-        for (const int zero : space_.zero) {
-          if (zero > 0 && dp * cp == 1) continue;
+        for (int zero : space_.zero) {
+          if (dp * cp == 1 && zero > 0) {
+            if (space_.zero.size() > 1) continue;
+            zero = 0;
+          }
           if (zero > 1 && stages > 1) continue;
           for (const model::Recompute recompute : problem_.space.recompute) {
             if (recompute == model::Recompute::selective && problem_.space.recompute.size() > 1 && loads_.attention_is_fused(space_.group))
@@ -133,11 +138,18 @@ class Templates {
       plan.stages.push_back(std::move(stage));
     }
     plan.predicted = predict(plan, loads_);
+    ++out_.considered;
     const double limit = problem_.space.memory * loads_.memory_limit(space_.group);
-    for (const Stage& stage : plan.stages)
-      if (static_cast<double>(plan.predicted->memory[static_cast<std::size_t>(stage.ranks.front())].value) > limit) return;
-    if (!best_ || plan.predicted->step < best_->predicted->step) best_ = std::move(plan);
+    const Bytes most = most_of(plan);
+    if (static_cast<double>(most.value) > limit) {
+      if (!out_.smallest || most < most_of(*out_.smallest)) out_.smallest = std::move(plan);
+      return;
+    }
+    if (!out_.best || plan.predicted->step < out_.best->predicted->step) out_.best = std::move(plan);
   }
+
+  // Of its fullest rank.
+  static Bytes most_of(const Plan& plan) { return *std::max_element(plan.predicted->memory.begin(), plan.predicted->memory.end()); }
 
   const std::vector<RankPlace>& ranks() {
     if (ranks_.empty())
@@ -154,13 +166,13 @@ class Templates {
   const std::string model_ = problem_.model.fingerprint();
   const std::string cluster_ = problem_.cluster.fingerprint();
   std::vector<RankPlace> ranks_;
-  std::optional<Plan> best_;
+  TemplateAnswer out_;
 };
 
 }  // namespace
 
-std::optional<Plan> best_template(const BlockProblem& problem, const TemplateSpace& space, Loads& loads) {
-  if (!problem.cluster.groups[static_cast<std::size_t>(space.group)].device.has(problem.precision)) return std::nullopt;
+TemplateAnswer best_template(const BlockProblem& problem, const TemplateSpace& space, Loads& loads) {
+  if (!problem.cluster.groups[static_cast<std::size_t>(space.group)].device.has(problem.precision)) return {};
   return Templates(problem, space, loads).best();
 }
 

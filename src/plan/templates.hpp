@@ -2,7 +2,8 @@
 // one way to recompute and one ZeRO stage for all blocks.
 #pragma once
 
-#include <functional>
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "plan/block_search.hpp"
@@ -19,8 +20,12 @@ struct TemplateSpace {
   int most_stages = 1 << 30;
 };
 
-// Prices every template that divides, and returns the fastest that fits; among equals the first, which is the simplest. Nothing
-// where none fits.
-std::optional<Plan> best_template(const BlockProblem& problem, const TemplateSpace& space, Loads& loads);
+struct TemplateAnswer {
+  std::optional<Plan> best;      // the fastest that fits; among equals the first, which is the simplest
+  std::optional<Plan> smallest;  // where none fits
+  std::int64_t considered = 0;
+};
+// Prices every template that divides.
+TemplateAnswer best_template(const BlockProblem& problem, const TemplateSpace& space, Loads& loads);
 
 }  // namespace tessera::plan

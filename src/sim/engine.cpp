@@ -29,6 +29,7 @@ struct Task {
   std::vector<Use> uses;
   std::vector<int> streams;
   std::optional<Transfer> then;  // computing: the exchange that follows
+  double exchanges_from = -1;    // when that began
   int together = -1;             // of an exchange
   bool computing = false;
   bool collective = false;  // it and the computation of its ranks slow each other down
@@ -231,6 +232,7 @@ class Engine {
       task.uses = std::move(task.then->uses);
       task.then.reset();
       task.computing = false;
+      task.exchanges_from = now_;
       load(task, 1);
       tasks_.push_back(std::move(task));
       return;
@@ -239,7 +241,8 @@ class Engine {
       const int p = program(stream);
       if (task.collective && --collectives_[p] == 0) slows_[p] = 1;
       if (streams_.streams[stream].meeting < 0) end_compute(p, at(stream));
-      result_.spans.push_back({programs_[p].rank, index(stream), Seconds(task.begin), Seconds(now_)});
+      result_.spans.push_back({programs_[p].rank, index(stream), Seconds(task.begin), Seconds(now_),
+                               Seconds(task.exchanges_from < 0 ? 0 : now_ - task.exchanges_from)});
       done_[p][index(stream)] = true;
       running_[stream] = false;
       ++head_[stream];
@@ -269,7 +272,7 @@ class Engine {
 
   Result finish() {
     result_.step = Seconds(now_);
-    for (RankResult& rank : result_.ranks) rank.idle = result_.step - rank.busy - rank.exposed;
+    for (RankResult& rank : result_.ranks) rank.idle = std::max(Seconds(0), result_.step - rank.busy - rank.exposed);
     std::sort(result_.spans.begin(), result_.spans.end(), [](const Span& a, const Span& b) {
       return std::tuple(a.begin, a.rank, a.instruction) < std::tuple(b.begin, b.rank, b.instruction);
     });

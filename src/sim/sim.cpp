@@ -62,7 +62,7 @@ Result run_settled(const std::vector<program::Program>& programs, const std::fun
   for (Span& span : out.spans) span.instruction -= (kSettled - 1) * counts.at(span.rank);
   std::erase_if(out.spans, [](const Span& span) { return span.instruction < 0; });
   const Seconds begin = out.spans.empty() ? Seconds(0) : out.spans.front().begin;
-  for (Span& span : out.spans) span = {span.rank, span.instruction, span.begin - begin, span.end - begin};
+  for (Span& span : out.spans) span = {span.rank, span.instruction, span.begin - begin, span.end - begin, span.exchange};
   std::erase_if(out.memory, [&](const MemoryPoint& point) { return point.time < begin; });
   for (MemoryPoint& point : out.memory) point.time -= begin;
   out.step -= before.step;
@@ -70,7 +70,7 @@ Result run_settled(const std::vector<program::Program>& programs, const std::fun
     RankResult& rank = out.ranks[r];
     rank.busy -= before.ranks[r].busy;
     rank.exposed -= before.ranks[r].exposed;
-    rank.idle = out.step - rank.busy - rank.exposed;
+    rank.idle = std::max(Seconds(0), out.step - rank.busy - rank.exposed);
     Seconds first;
     Seconds last;
     bool passed = false;

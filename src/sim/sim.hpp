@@ -20,6 +20,7 @@ struct Span {
   int instruction = 0;
   Seconds begin;
   Seconds end;
+  Seconds exchange = {};  // of a pass or a step, how long it communicates behind its computing: up to `end`
 };
 
 struct RankResult {

@@ -74,6 +74,13 @@ std::string to_chrome_trace(const Result& result, const std::vector<program::Pro
          {"ts", span.begin.value * kMicroseconds},
          {"dur", (span.end - span.begin).value * kMicroseconds},
          {"args", args}});
+    if (span.exchange > Seconds(0))
+      add({{"ph", "X"},
+           {"name", "exchange"},
+           {"pid", span.rank},
+           {"tid", row_of(instruction)},
+           {"ts", (span.end - span.exchange).value * kMicroseconds},
+           {"dur", span.exchange.value * kMicroseconds}});
   }
   for (const MemoryPoint& point : result.memory)
     add({{"ph", "C"},

@@ -404,7 +404,7 @@ TEST(BlockSearch, IsNeverSlowerThanTemplatesOrOneKindOfDevice) {
   const double step = search(problem).plans.front().predicted->step.value;
   Loads loads(job.model, cluster, problem.precision);
   for (const int group : {0, 1}) {
-    const auto fixed = best_template(problem, {.group = group, .schedules = {Schedule::one_f_one_b}}, loads);
+    const auto fixed = best_template(problem, {.group = group, .schedules = {Schedule::one_f_one_b}}, loads).best;
     if (fixed) {
       EXPECT_NO_THROW(check(*fixed, job, cluster));
       EXPECT_LE(step, fixed->predicted->step.value * (1 + 1e-3));
@@ -477,34 +477,87 @@ TEST(Accelerators, KeepToWhatIsFixedAndChooseTheRest) {
   EXPECT_TRUE(all(stages, [](const Strategy& s) { return s.recompute == model::Recompute::none; }));
   EXPECT_EQ(planned("{schedule: gpipe, pp: 2}").schedule, Schedule::gpipe);
   // Templates alone know these.
-  EXPECT_EQ(planned("{schedule: interleaved, pp: 4}").stages.size() % 4, 0u);
+  const Plan interleaved = planned("{schedule: interleaved, pp: 4}");
+  EXPECT_EQ(interleaved.schedule, Schedule::interleaved);
+  EXPECT_GE(interleaved.stages.size(), 8u);
   EXPECT_EQ(planned("{schedule: zb-v, pp: 4}").stages.size(), 8u);
   EXPECT_EQ(planned("{schedule: dualpipe-v, pp: 2, tp: 2}").schedule, Schedule::dualpipe_v);
+  EXPECT_TRUE(all(planned("{schedule: zb-v, pp: 2, dp: 2, tp: 2}"), [](const Strategy& s) { return s.cp == 2; }));
+  EXPECT_TRUE(all(planned("{schedule: zb-v, pp: 2, tp: 8, zero: 1}"), [](const Strategy& s) { return s.zero == 0; }));
+  // Vocabularies are padded.
+  EXPECT_TRUE(all(planned("{tp: 8, pp: 1}", "gpt3-6.7b"), [](const Strategy& s) { return s.tp == 8; }));
   bool spread = false;
   for (const Stage& stage : planned("{ep: 4}", "qwen3-30b-a3b").stages)
     for (const StrategyRun& run : stage.runs) spread = spread || run.strategy.ep == 4;
   EXPECT_TRUE(spread);
 }
 
+TEST(Accelerators, AllThatIsShownKeepsToWhatIsFixed) {
+  const auto cluster = gpu_cluster(2, 8);
+  const SearchResult result =
+      search(fixed_job("llama-2-7b", "{tp: 2, recompute: full, micro_batches: 8}"), cluster, {}, {.top = 9, .vendors = {}, .front = true});
+  std::vector<Plan> plans = {result.best};
+  for (const auto& candidates : {result.runners_up, result.close})
+    for (const Candidate& candidate : candidates) plans.push_back(candidate.plan);
+  EXPECT_GT(plans.size(), 2u);
+  for (const Plan& plan : plans) {
+    EXPECT_EQ(plan.micro_batches, 8);
+    for (const Stage& stage : plan.stages)
+      for (const StrategyRun& run : stage.runs) {
+        EXPECT_EQ(run.strategy.tp, 2);
+        const bool end = run.first == 0 || run.last == 34;
+        EXPECT_TRUE(end || run.strategy.recompute == model::Recompute::full);
+      }
+  }
+  EXPECT_FALSE(result.front.empty());
+}
+
 TEST(Accelerators, SayWhichFixedDegreeDoesNotDivide) {
-  const auto refusal = [](const std::string& parallel, const char* model = "llama-3-8b") {
-    const Error error = error_of([&] { search(fixed_job(model, parallel), gpu_cluster(2, 8), {}, {.top = 0, .vendors = {}}); });
+  const auto refusal_on = [](const cluster::ClusterSpec& cluster, const std::string& parallel, const char* model) {
+    const Error error = error_of([&] { search(fixed_job(model, parallel), cluster, {}, {.top = 0, .vendors = {}}); });
     EXPECT_EQ(error.code(), ErrorCode::invalid_config) << parallel;
     EXPECT_EQ(error.where().line, 5) << parallel;
     return std::string(error.what());
   };
+  const auto refusal = [&](const std::string& parallel, const char* model = "llama-3-8b") {
+    return refusal_on(gpu_cluster(2, 8), parallel, model);
+  };
   using ::testing::HasSubstr;
-  EXPECT_THAT(refusal("{tp: 3}"), AllOf(HasSubstr("tp 3 does not divide the blocks"), HasSubstr("nearest: tp 2")));
+  EXPECT_THAT(refusal("{tp: 3}"), AllOf(HasSubstr("tp 3 does not divide heads 32"), HasSubstr("nearest: tp 2")));
   EXPECT_THAT(refusal("{tp: 16}"), AllOf(HasSubstr("tp 16 is more than the 8 devices"), HasSubstr("nearest: tp 8")));
+  // Six would divide its twelve heads, but not the devices.
+  EXPECT_THAT(refusal("{tp: 8}", "vit-b-16"), AllOf(HasSubstr("tp 8 does not divide heads 12"), HasSubstr("nearest: tp 4")));
   EXPECT_THAT(refusal("{cp: 3}"), HasSubstr("nearest: cp 2"));
-  EXPECT_THAT(refusal("{pp: 40}"), HasSubstr("nearest: pp 34"));
+  EXPECT_THAT(refusal("{cp: 2}", "resnet50"), HasSubstr("blocks of the model have none"));
+  EXPECT_THAT(refusal("{pp: 40}"), AllOf(HasSubstr("pp 40 is more than the model's 34 blocks"), HasSubstr("nearest: pp 16")));
+  EXPECT_THAT(refusal("{dp: 128}"), AllOf(HasSubstr("dp 128 does not divide train.global_batch 64"), HasSubstr("nearest: dp 16")));
+  EXPECT_THAT(refusal("{dp: 32}"), AllOf(HasSubstr("dp 32 does not divide the 16 devices of gpus"), HasSubstr("nearest: dp 16")));
   EXPECT_THAT(refusal("{micro_batches: 7}"), HasSubstr("nearest: micro_batches 8"));
-  EXPECT_THAT(refusal("{dp: 2, tp: 2, pp: 3}"), AllOf(HasSubstr("dp 2 x tp 2 x pp 3 needs 12 devices"), HasSubstr("gpus has 16")));
+  EXPECT_THAT(refusal("{dp: 16, pp: 1, micro_batches: 8}"), HasSubstr("nearest: micro_batches 4"));
+  EXPECT_THAT(refusal("{dp: 4, tp: 4, pp: 2}"), AllOf(HasSubstr("dp 4 x tp 4 x pp 2 needs 32 devices"), HasSubstr("gpus has 16")));
+  EXPECT_THAT(refusal("{dp: 4, tp: 1, pp: 1}", "resnet50"), HasSubstr("makes 4 devices; gpus has 16, and all of them are used"));
   EXPECT_THAT(refusal("{ep: 2}"), HasSubstr("the model has none"));
   EXPECT_THAT(refusal("{ep: 3}", "qwen3-30b-a3b"), HasSubstr("nearest: ep 2"));
+  EXPECT_THAT(refusal("{ep: 16, tp: 2}", "qwen3-30b-a3b"), AllOf(HasSubstr("the 8 ranks of dp x cp"), HasSubstr("nearest: ep 8")));
   EXPECT_THAT(refusal("{threads: 2}"), HasSubstr("threads are of CPU workers"));
-  EXPECT_THAT(refusal("{schedule: interleaved, pp: 1}"), HasSubstr("no plan with pp 1, schedule interleaved"));
-  EXPECT_THAT(refusal("{dp: 16, pp: 1, micro_batches: 8}"), HasSubstr("nearest: micro_batches 4"));
+  EXPECT_THAT(refusal("{recompute: selective}", "resnet50"), HasSubstr("recompute selective is of attention"));
+  EXPECT_THAT(refusal("{schedule: interleaved, pp: 1}"), HasSubstr("schedule interleaved runs a pipeline, and pp is 1"));
+  EXPECT_THAT(refusal("{schedule: zb-v, zero: 2}"), HasSubstr("zero 0 or 1 alone"));
+  EXPECT_THAT(refusal("{schedule: zb-h2, pp: 8, micro_batches: 4}"), HasSubstr("from 15 micro-batches on"));
+  // Devices that do not compute in the job's precision do not count.
+  const auto mixed = cluster::read_cluster(ConfigNode::parse(
+      "name: two\nbetween: rdma-100g\ngroups:\n  - {name: new, device: h100-sxm, nodes: 1, devices_per_node: 8, inside: nvlink4}\n"
+      "  - {name: old, device: v100-32, nodes: 1, devices_per_node: 16, inside: nvlink2}\n",
+      "cluster.yaml"));
+  EXPECT_THAT(refusal_on(mixed, "{dp: 16}", "llama-3-8b"), HasSubstr("nearest: dp 8"));
+  EXPECT_THAT(refusal_on(mixed, "{tp: 16}", "llama-3-8b"), HasSubstr("nearest: tp 8"));
+}
+
+TEST(Accelerators, SayWhatATemplateLacks) {
+  const Error error =
+      error_of([] { search(fixed_job("llama-3-70b", "{schedule: zb-v}"), gpu_cluster(1, 8), {}, {.top = 0, .vendors = {}}); });
+  EXPECT_EQ(error.code(), ErrorCode::resource_exhausted);
+  EXPECT_THAT(error.what(), AllOf(::testing::HasSubstr("the smallest plan needs "), ::testing::HasSubstr("its largest parts: ")));
 }
 
 // A group's devices are priced by what the software that runs on them reaches.
@@ -517,7 +570,13 @@ TEST(Loads, TakeTheCalibrationOfTheGroupsStack) {
   };
   EXPECT_DOUBLE_EQ(forward(""), forward("llm-foundry"));
   EXPECT_NE(forward(""), forward("megatron-2022"));
-  EXPECT_THAT(error_of([&] { forward("megatron-2021a"); }).hint(), ::testing::HasSubstr("did you mean 'megatron-2021'?"));
+  // In a cluster file, with its line.
+  const auto written = cluster::read_cluster(ConfigNode::parse(
+      "name: g\ngroups:\n  - {name: gpu, device: a100-80, devices_per_node: 8, inside: nvlink3, stack: megatron-2021a}\n", "cluster.yaml"));
+  const Error error = error_of([&] { Loads(model, written, model::Precision::bf16); });
+  EXPECT_THAT(error.what(), ::testing::HasSubstr("cluster.yaml:3"));
+  EXPECT_THAT(error.hint(), ::testing::HasSubstr("did you mean 'megatron-2021'?"));
+  EXPECT_EQ(cluster::read_cluster(ConfigNode::parse(cluster::to_yaml(written), "cluster.yaml")).groups[0].stack, "megatron-2021a");
 }
 
 // Images of 257 patches: the number of rows of a product aligns nothing.

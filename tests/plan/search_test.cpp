@@ -168,6 +168,25 @@ TEST(Search, ShardsFixedReplicasOnlyWhereItPays) {
   };
   EXPECT_EQ(zero_of("{dp: 2, zero: 1}"), 1);
   EXPECT_EQ(zero_of("{dp: 2, zero: 0}"), 0);
+  // Left out, it is chosen: where the replicas do not fit otherwise.
+  const JobShape shape{.layers = 4,
+                       .hidden = 1024,
+                       .heads = 8,
+                       .kv_heads = 8,
+                       .ffn = 4096,
+                       .vocab = 8192,
+                       .cluster = "{local: {devices: 4}}",
+                       .parallel = "{dp: 4}"};
+  JobShape whole = shape;
+  whole.parallel = "{dp: 4, zero: 0}";
+  const auto held = [](const Plan& plan) {
+    Bytes sum;
+    for (const Bytes bytes : plan.predicted->memory) sum += bytes;
+    return sum.value >> 20;
+  };
+  const std::int64_t all = held(search(job_of(whole), cpu_cluster(4), {}).best);
+  const Plan chosen = search(job_of(shape), cpu_cluster(4, 1, all), {}).best;
+  EXPECT_EQ(chosen.stages.front().runs.front().strategy.zero, 1);
 }
 
 TEST(Search, SaysWhichDegreeDoesNotDivideAndWhichNearestOneDoes) {
