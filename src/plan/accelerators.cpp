@@ -48,7 +48,7 @@ class Accelerators {
       if (!cuts_blocks(space_)) out.considered += answer.considered;
       if (answer.smallest) smallest = std::move(answer.smallest);
     }
-    if (found_.empty() && smallest) throw nothing_fits(excess_of(*smallest), *smallest);
+    if (found_.empty() && smallest) throw nothing_fits(fullest(*smallest, smallest->predicted->memory, cluster_).share(), *smallest);
     if (found_.empty()) throw nothing_divides();
     if (options_.top > 0 && cuts_blocks(space_))
       for (const Family& family : families()) {
@@ -279,14 +279,6 @@ class Accelerators {
       if (given_text(rest) != given_text(all) && fits(rest))
         return given_text(rest).empty() ? "parallel: auto" : "parallel with " + given_text(rest) + " alone";
     return fits({}) ? "parallel: auto" : "";
-  }
-
-  // How many times the memory of its fullest device a plan needs.
-  double excess_of(const Plan& plan) const {
-    double out = 0;
-    for (int rank = 0; rank < plan.world_size(); ++rank)
-      out = std::max(out, plan.predicted->memory[static_cast<std::size_t>(rank)] / plan::memory_limit(plan, cluster_, rank));
-    return out;
   }
 
   // `smallest` needs `factor` times the memory; 0 and nothing where no plan is known at all.
