@@ -30,6 +30,12 @@ inline std::int64_t nearest_of(const std::vector<std::int64_t>& valid, std::int6
   });
 }
 
+// One of a block's dims; 0 where it has none of the name.
+inline double option_of(const model::BlockSpec& block, const char* key) {
+  const auto found = block.dims.find(key);
+  return found == block.dims.end() ? 0 : found->second;
+}
+
 // A block that holds a vocabulary, which is padded where a tensor-parallel degree does not divide it.
 inline bool holds_vocabulary(const model::BlockSpec& block) {
   return block.kind == "embedding" || block.kind == "position_embedding" || block.kind == "lm_head" || block.kind == "language_head";

@@ -17,11 +17,6 @@ Schedule schedule_named(const std::string& name) {
   return *std::find_if(std::begin(kSchedules), std::end(kSchedules), [&](Schedule schedule) { return name == name_of(schedule); });
 }
 
-double option_of(const model::BlockSpec& block, const char* key) {
-  const auto found = block.dims.find(key);
-  return found == block.dims.end() ? 0 : found->second;
-}
-
 std::string counted(std::int64_t count, const std::string& what) { return text(count, " ", what, count == 1 ? "" : "s"); }
 
 class Check {

@@ -15,11 +15,6 @@ constexpr int kPrices = 16;
 // Of these, so many on each side of the one that bounds a range best are used within it.
 constexpr std::size_t kNeighbours = 2;
 
-double option_of(const model::BlockSpec& block, const char* key) {
-  const auto found = block.dims.find(key);
-  return found == block.dims.end() ? 0 : found->second;
-}
-
 template <typename Item, typename Covers>
 void drop_covered(std::vector<Item>& items, const Covers& covers) {
   std::vector<Item> kept;

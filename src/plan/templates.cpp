@@ -5,6 +5,7 @@
 
 #include "plan/closed_form.hpp"
 #include "plan/divisors.hpp"
+#include "plan/schedule.hpp"
 #include "plan/stage_fronts.hpp"
 
 namespace tessera::plan {
@@ -12,8 +13,6 @@ namespace {
 
 // Interleaved stages of one rank are tried up to this number.
 constexpr int kMostChunks = 8;
-
-bool v_shaped(Schedule schedule) { return schedule == Schedule::zb_v || schedule == Schedule::dualpipe_v; }
 
 class Templates {
  public:
@@ -74,10 +73,10 @@ class Templates {
     if (const int experts = problem_.space.given.experts; experts > 0 && dp * cp % experts != 0) return;
     for (const Schedule schedule : space_.schedules) {
       const bool interleaved = schedule == Schedule::interleaved;
-      if (stages == 1 && (schedule != space_.schedules.front() || interleaved || v_shaped(schedule))) continue;
+      if (stages == 1 && (schedule != space_.schedules.front() || interleaved || is_v_shaped(schedule))) continue;
       if ((interleaved && count % stages != 0) || (stages > 1 && count < least_micro_batches(schedule, stages))) continue;
       for (int chunks = interleaved ? 2 : 1; chunks <= (interleaved ? kMostChunks : 1); ++chunks) {
-        const int all = v_shaped(schedule) ? 2 * stages : stages * chunks;
+        const int all = is_v_shaped(schedule) ? 2 * stages : stages * chunks;
         if (all > std::max(1, layers) || (interleaved && layers % all != 0)) continue;
         for (int zero : space_.zero) {
           if (dp * cp == 1 && zero > 0) {
@@ -118,7 +117,7 @@ class Templates {
     int next = 0;
     for (int s = 0; s < all; ++s) {
       Stage stage;
-      const int place = v_shaped(schedule) && s >= places ? 2 * places - 1 - s : s % places;
+      const int place = is_v_shaped(schedule) && s >= places ? 2 * places - 1 - s : s % places;
       stage.ranks.resize(static_cast<std::size_t>(width));
       std::iota(stage.ranks.begin(), stage.ranks.end(), place * width);
       const int depth = layers / all + (s < layers % all ? 1 : 0);
