@@ -2,9 +2,10 @@
 
     python bench/here/run.py [--bin build/release/bin] [--rounds 2] [--steps 12] [--gbit 1,0.25] [--keep FOLDER] [--json]
 
-One `tessera profile` for each cluster (number of hosts and link rate); every plan is priced with its cluster's, then trained in
-turn, so that other load on the machine meets all of them. Measured is the median over the steps of all rounds, without each run's first two, and the
-largest peak resident size of the plan's workers. Needs root (tools/netlab); priority over other programs helps.
+One cluster (number of hosts and link rate) after the other: a `tessera profile`, its plans trained in turn, so that other load on the machine meets all
+of them, and a second profile. Such a machine's speed drifts over minutes; a plan's prediction is the mean of its predictions with the profile before and
+the one after, and how far the two lie apart is said. Measured is the median over the steps of all rounds, without each run's first two, and the largest
+peak resident size of the plan's workers. Needs root (tools/netlab); priority over other programs helps.
 """
 import argparse
 import json
@@ -21,6 +22,7 @@ from lab import netlab_or_exit, train_on_hosts  # noqa: E402
 MODEL = {"arch": "llama", "hidden": 256, "layers": 8, "heads": 4, "kv_heads": 4, "ffn": 768, "seq": 128, "vocab": 4096}
 CPU = 0.4
 SKIPPED_STEPS = 2
+PROFILE_SECONDS = 80
 ONE = ["", "micro_batches: 4", "micro_batches: 2, recompute: full"]
 SEVERAL = {2: ["dp: 2", "dp: 2, zero: 1, micro_batches: 2", "tp: 2", "pp: 2, micro_batches: 4", "pp: 2, micro_batches: 2, schedule: gpipe"],
            4: ["dp: 4", "dp: 4, zero: 1", "tp: 4", "pp: 4, micro_batches: 8", "pp: 4, micro_batches: 4, schedule: gpipe, recompute: full",
@@ -35,7 +37,7 @@ class Plan:
             key, value = word.split(": ")
             self.degrees[key] = int(value) if value.isdigit() else value
         self.label = degrees.replace(": ", " ") or "one worker"
-        self.seconds, self.memory = [], []
+        self.seconds, self.memory, self.predicted = [], [], {}
 
     def job(self):
         return {"name": "job", "model": MODEL, "data": {"source": "synthetic"},
@@ -55,11 +57,12 @@ class Bench:
         self.tessera = os.path.join(arguments.bin, "tessera")
         self.steps, self.folder, self.environment = arguments.steps, folder, environment
         rates = arguments.gbit
-        self.plans = [Plan(1, rates[0], degrees) for degrees in ONE]
-        self.plans += [Plan(ranks, gbit, degrees) for gbit in rates for ranks in SEVERAL for degrees in SEVERAL[ranks]]
+        self.clusters = [[Plan(1, rates[0], degrees) for degrees in ONE]]
+        self.clusters += [[Plan(ranks, gbit, degrees) for degrees in SEVERAL[ranks]] for gbit in rates for ranks in SEVERAL]
+        self.plans = [plan for plans in self.clusters for plan in plans]
 
-    def profile(self, hosts, gbit):
-        path = self.folder / f"profile-{hosts}-{gbit}.json"
+    def profile(self, hosts, gbit, when):
+        path = self.folder / f"profile-{hosts}-{gbit}-{when}.json"
         if path.exists():
             return path
         job = Plan(hosts, gbit, "").job()
@@ -67,28 +70,32 @@ class Bench:
         yaml = self.folder / "job.yaml"
         yaml.write_text(json.dumps(job))
         launcher = f"{sys.executable} {ROOT / 'tools' / 'netlab'} --hosts {hosts} --gbit {gbit} --cpu {CPU} --"
-        print(checked([self.tessera, "profile", yaml, "--launcher", launcher, "-o", path], env=self.environment), file=sys.stderr)
+        print(checked([self.tessera, "profile", yaml, "--seconds", str(PROFILE_SECONDS), "--launcher", launcher, "-o", path], env=self.environment), file=sys.stderr)
         return path
 
-    def predict(self, plan):
-        profile, yaml, out = self.profile(plan.ranks, plan.gbit), self.folder / "job.yaml", self.folder / "plan.json"
+    def predict(self, plan, when):
+        profile, yaml, out = self.profile(plan.ranks, plan.gbit, when), self.folder / "job.yaml", self.folder / "plan.json"
         yaml.write_text(json.dumps(plan.job()))
         checked([self.tessera, "plan", yaml, "--profile", profile, "-o", out], env=self.environment)
-        plan.predicted = json.loads(out.read_text())["predicted"]
+        plan.predicted[when] = json.loads(out.read_text())["predicted"]
         return out
 
     def train(self, plan, lab):
-        plan_file, run = self.predict(plan), self.folder / "run"
+        plan_file, run = self.predict(plan, "before"), self.folder / "run"
         plan.seconds += train_on_hosts(lab, self.tessera, self.folder / "job.yaml", plan_file, run, self.steps, self.environment)[SKIPPED_STEPS:]
         plan.memory.append(max(json.loads((run / "memory" / f"rank-{rank}.json").read_text())["peak_resident"] for rank in range(plan.ranks)))
 
     def run(self, rounds):
         netlab = netlab_or_exit()
-        for turn in range(rounds):
-            for number, plan in enumerate(self.plans):
-                with netlab.Lab(plan.ranks, [plan.gbit], [CPU]) as lab:
-                    self.train(plan, lab)
-                print(f"round {turn + 1} of {rounds}, plan {number + 1} of {len(self.plans)}: {plan.label}, {plan.seconds[-1]:.3f} s", file=sys.stderr)
+        for plans in self.clusters:
+            for turn in range(rounds):
+                for plan in plans:
+                    with netlab.Lab(plan.ranks, [plan.gbit], [CPU]) as lab:
+                        self.train(plan, lab)
+                    print(f"{plan.ranks} hosts, {plan.gbit} Gbit/s, round {turn + 1} of {rounds}: {plan.label}, predicted "
+                          f"{plan.predicted['before']['step_seconds']:.3f} s, measured {statistics.median(plan.seconds):.3f} s", file=sys.stderr)
+            for plan in plans:
+                self.predict(plan, "after")
 
 
 def kendall(pairs):
@@ -99,16 +106,18 @@ def kendall(pairs):
 
 def row_of(plan):
     measured, memory = statistics.median(plan.seconds), statistics.median(plan.memory)
-    predicted, bytes_ = plan.predicted["step_seconds"], max(plan.predicted["memory_bytes"])
+    before, after = plan.predicted["before"], plan.predicted["after"]
+    predicted = (before["step_seconds"] + after["step_seconds"]) / 2
+    bytes_ = (max(before["memory_bytes"]) + max(after["memory_bytes"])) / 2
     return {"ranks": plan.ranks, "gbit": plan.gbit if plan.ranks > 1 else None, "plan": plan.label, "predicted_s": predicted, "measured_s": measured,
-            "error": predicted / measured - 1, "predicted_bytes": bytes_, "measured_bytes": memory, "memory_error": bytes_ / memory - 1,
-            "steps_s": plan.seconds, "parts": plan.predicted["parts"]}
+            "error": predicted / measured - 1, "drift": after["step_seconds"] / before["step_seconds"] - 1, "predicted_bytes": bytes_, "measured_bytes": memory, "memory_error": bytes_ / memory - 1,
+            "steps_s": plan.seconds, "parts": after["parts"]}
 
 
 def summary_of(rows):
-    errors, memory = [abs(row["error"]) for row in rows], [abs(row["memory_error"]) for row in rows]
+    errors, memory, drift = ([abs(row[key]) for row in rows] for key in ("error", "memory_error", "drift"))
     return {"plans": len(rows), "mean": statistics.mean(errors), "worst": max(errors), "memory_mean": statistics.mean(memory), "memory_worst": max(memory),
-            "tau": kendall([(row["predicted_s"], row["measured_s"]) for row in rows])}
+            "drift_mean": statistics.mean(drift), "drift_worst": max(drift), "tau": kendall([(row["predicted_s"], row["measured_s"]) for row in rows])}
 
 
 def show(rows, summary):
@@ -117,7 +126,7 @@ def show(rows, summary):
         print(f"{row['ranks']:>5}{row['gbit'] or '':>8}  {row['plan']:<52}{row['predicted_s']:>8.3f} s{row['measured_s']:>8.3f} s{row['error']:>8.1%}"
               f"{row['predicted_bytes'] / 2**20:>6.0f} MiB{row['measured_bytes'] / 2**20:>6.0f} MiB{row['memory_error']:>8.1%}")
     print(f"{summary['plans']} plans: step time {summary['mean']:.1%} off on average, {summary['worst']:.1%} at worst; peak memory {summary['memory_mean']:.1%} and "
-          f"{summary['memory_worst']:.1%}; Kendall's tau of the order by step time {summary['tau']:.3f}")
+          f"{summary['memory_worst']:.1%}; the profiles before and after differ by {summary['drift_mean']:.1%} and {summary['drift_worst']:.1%} in it; Kendall's tau of the order by step time {summary['tau']:.3f}")
 
 
 def main():

@@ -49,7 +49,7 @@ std::filesystem::path cached_profile_path(const model::JobSpec& job, const clust
 }
 
 profile::Profile measure_host(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
-                              const cluster::ClusterSpec& cluster) {
+                              const cluster::ClusterSpec& cluster, std::optional<Seconds> budget) {
   const TemporaryFolder scratch;
   profile::Profile merged;
   for (const plan::WorkerShape& shape : plan::worker_shapes(job, cluster)) {
@@ -58,7 +58,9 @@ profile::Profile measure_host(const std::filesystem::path& train_yaml, const std
     const auto result = scratch.path() / text("profile-", shape.workers, "x", shape.threads, ".json");
     std::vector<plan::RankPlace> places;
     for (int rank = 0; rank < shape.workers; ++rank) places.push_back({0, 0, rank, shape.threads});
-    control::run_workers(worker_commands(measure_arguments(train_yaml, overrides, result, shape.threads), places, cluster), {});
+    std::vector<std::string> arguments = measure_arguments(train_yaml, overrides, result, shape.threads);
+    if (budget) arguments.insert(arguments.end(), {"--budget", std::to_string(budget->value)});
+    control::run_workers(worker_commands(arguments, places, cluster), {});
     merge(merged, profile::load_profile(result));
   }
   merged.host = cluster.name;
@@ -66,7 +68,8 @@ profile::Profile measure_host(const std::filesystem::path& train_yaml, const std
 }
 
 profile::Profile measure_hosts(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides,
-                               const model::JobSpec& job, const cluster::ClusterSpec& cluster, const std::string& launcher) {
+                               const model::JobSpec& job, const cluster::ClusterSpec& cluster, const std::string& launcher,
+                               std::optional<Seconds> budget) {
   const cluster::ResourceGroup& group = cluster.groups.front();
   const TemporaryFolder scratch;
   profile::Profile merged;
@@ -77,8 +80,8 @@ profile::Profile measure_hosts(const std::filesystem::path& train_yaml, const st
     std::vector<std::string> arguments = {control::sibling_program("tessera-worker").string()};
     for (const std::string& argument : measure_arguments(train_yaml, overrides, result, shape.threads)) arguments.push_back(argument);
     // There is no second chance to measure what a small budget leaves out; the hosts may be held to a share of a core.
-    arguments.insert(arguments.end(),
-                     {"--link", group.network.name, "--per-host", std::to_string(shape.workers), "--budget", "300", "--sample", "0.25"});
+    arguments.insert(arguments.end(), {"--link", group.network.name, "--per-host", std::to_string(shape.workers), "--budget",
+                                       std::to_string(budget.value_or(Seconds(300)).value), "--sample", "0.25"});
     control::WorkerCommand command;
     command.arguments = {"/bin/sh", "-c", "exec " + launcher + " \"$@\"", "launcher"};
     command.arguments.insert(command.arguments.end(), arguments.begin(), arguments.end());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "cluster/cluster.hpp"
@@ -10,15 +11,17 @@
 
 namespace tessera::cli {
 
-// Measures each shape with real workers (some seconds each) and merges the results. `train_yaml` is a file the workers can
-// read. Progress goes to stderr.
+// Measures each shape with real workers and merges the results. `train_yaml` is a file the workers can read. `budget`: for the blocks
+// of each shape, and again for its communication, roughly; left out, some seconds. Progress goes to stderr.
 profile::Profile measure_host(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
-                              const cluster::ClusterSpec& cluster);
+                              const cluster::ClusterSpec& cluster, std::optional<Seconds> budget = {});
 
 // The same on all hosts of the cluster's first group at once, with the link between them: `launcher` is the shell command that
-// starts the words after it once for every worker and gives each RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+// starts the words after it once for every worker and gives each RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. `budget` left out:
+// some minutes.
 profile::Profile measure_hosts(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides,
-                               const model::JobSpec& job, const cluster::ClusterSpec& cluster, const std::string& launcher);
+                               const model::JobSpec& job, const cluster::ClusterSpec& cluster, const std::string& launcher,
+                               std::optional<Seconds> budget = {});
 
 // Where the profile of this job on this host is cached; changes with the model, the batch, the precision, the optimizer,
 // the worker's build and the host.

@@ -200,6 +200,7 @@ struct ProfileOptions {
   std::string output;
   std::vector<std::string> overrides;
   std::string launcher;
+  double seconds = 0;
   bool json = false;
 };
 
@@ -210,9 +211,10 @@ std::string with_interval(const profile::Measured& seconds) {
 void measure_profile(const ProfileOptions& options) {
   const model::JobSpec job = model::read_job(options.yaml, options.overrides);
   const cluster::ClusterSpec cluster = cluster::resolve(job.cluster);
+  const std::optional<Seconds> budget = options.seconds > 0 ? std::optional(Seconds(options.seconds)) : std::nullopt;
   const profile::Profile profile = options.launcher.empty()
-                                       ? measure_host(options.yaml, options.overrides, job, cluster)
-                                       : measure_hosts(options.yaml, options.overrides, job, cluster, options.launcher);
+                                       ? measure_host(options.yaml, options.overrides, job, cluster, budget)
+                                       : measure_hosts(options.yaml, options.overrides, job, cluster, options.launcher, budget);
   const std::filesystem::path path = options.output.empty() ? cached_profile_path(job, cluster) : std::filesystem::path(options.output);
   if (path.has_parent_path()) real_file_system().create_directories(path.parent_path());
   write_whole(real_file_system(), path, profile::to_json(profile));
@@ -220,8 +222,8 @@ void measure_profile(const ProfileOptions& options) {
     std::printf("%s", profile::to_json(profile).c_str());
     return;
   }
-  std::printf("medians with 95 %% confidence intervals\n%-20s %6s %4s %8s %8s  %-34s %s\n", "block", "batch", "tp", "workers", "threads",
-              "forward", "backward");
+  std::printf("medians with confidence intervals (92 %% or more)\n%-20s %6s %4s %8s %8s  %-34s %s\n", "block", "batch", "tp", "workers",
+              "threads", "forward", "backward");
   for (const profile::BlockSample& sample : profile.blocks)
     std::printf("%-20s %6lld %4d %8d %8d  %-34s %s\n", sample.kind.c_str(), static_cast<long long>(sample.micro_batch),
                 sample.tensor_parallel, sample.neighbours, sample.threads,
@@ -299,6 +301,11 @@ void add_profile_command(CLI::App& app) {
                    "Measure on all hosts of the cluster: the command that starts the words after it once for every worker, with RANK, "
                    "WORLD_SIZE, MASTER_ADDR and MASTER_PORT")
       ->type_name("COMMAND");
+  command
+      ->add_option("--seconds", options->seconds,
+                   "About how long to measure the blocks for each number of workers, and again their communication; large micro-batches "
+                   "are left out and what scatters is repeated less where it is short (default: 6, with --launcher 300)")
+      ->check(CLI::PositiveNumber);
   command->add_flag("--json", options->json, "The profile as JSON");
   command->callback([options] { measure_profile(*options); });
 }

@@ -12,7 +12,7 @@
 
 namespace tessera::profile {
 
-// One measured block on one rank. Times are medians; *_low and *_high the 95 % confidence interval of the median.
+// One measured block on one rank. Times are medians; *_low and *_high a confidence interval of the median (92 % or more).
 struct BlockSample {
   std::string kind;  // BlockSpec::kind; dims are those of the profile's model
   std::int64_t micro_batch = 1;
@@ -24,7 +24,7 @@ struct BlockSample {
   Seconds backward, backward_low, backward_high;
 };
 
-// A median with its 95 % confidence interval.
+// A median with a confidence interval (92 % or more).
 struct Measured {
   double median = 0;
   double low = 0;

@@ -8,15 +8,18 @@
 namespace tessera::train {
 
 struct MeasureOptions {
-  int threads = 1;              // of this worker
-  std::string link = "shm";     // the name that collective times are filed under
-  int per_host = 0;             // workers on each host; 0: all are on one
-  Seconds budget = Seconds(6);  // for blocks, roughly; small micro-batches come first and large ones are left out when it is spent
-  Seconds sample =
-      Seconds(0.02);  // that one sample lasts at least; many periods of a control group where workers are held to a share of a core
+  int threads = 1;           // of this worker
+  std::string link = "shm";  // the name that collective times are filed under
+  int per_host = 0;          // workers on each host; 0: all are on one
+  // For blocks and the optimizer, roughly, and again for communication: small micro-batches come first, and blocks of large ones are
+  // left out where five samples of each would not fit. Five samples are taken of the rest and of communication, and more of what
+  // scatters while there is time.
+  Seconds budget = Seconds(6);
+  // That one sample lasts at least; many periods of a control group where workers are held to a share of a core.
+  Seconds sample = Seconds(0.02);
 };
 
-// All workers of the communicator call it together and compute at the same time, as they will in training; every number is
+// All workers of the communicator call it together and compute at the same time, as they will in training; every sample is
 // the slowest worker's. The profile holds what this number of workers and threads can tell.
 profile::Profile measure(const model::JobSpec& job, comm::Communicator& comm, const MeasureOptions& options);
 

@@ -1,0 +1,76 @@
+#include "train/meter.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/clock.hpp"
+
+namespace tessera::train {
+namespace {
+
+constexpr int kLeastRounds = 5;
+constexpr int kMostRounds = 10;
+constexpr double kCoverage = 0.92;
+constexpr double kNarrow = 0.05;
+constexpr double kMostRepeats = 256;
+constexpr double kWarmUp = 0.1;  // of a sample
+
+// How many of `count` sorted samples may be left out at each end for the rest to cover the median with kCoverage.
+std::size_t left_out(std::size_t count) {
+  double term = std::pow(0.5, static_cast<double>(count));
+  double below = term;  // the chance that the median lies outside of what is left, on one side
+  std::size_t out = 0;
+  for (;;) {
+    term *= static_cast<double>(count - out) / static_cast<double>(out + 1);
+    if (1 - 2 * (below + term) < kCoverage) return out;
+    below += term;
+    ++out;
+  }
+}
+
+}  // namespace
+
+profile::Measured Samples::median() const {
+  std::vector<double> sorted = values_;
+  std::sort(sorted.begin(), sorted.end());
+  const std::size_t half = sorted.size() / 2;
+  const std::size_t out = left_out(sorted.size());
+  return {sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2, sorted[out], sorted[sorted.size() - 1 - out]};
+}
+
+bool Samples::settled(double scale) const {
+  const profile::Measured measured = median();
+  return measured.high - measured.low <= kNarrow * std::max(std::abs(measured.median), scale);
+}
+
+double Meter::time(const std::function<void()>& work) const {
+  together();
+  const double begin = real_clock().now().value;
+  work();
+  return slowest(real_clock().now().value - begin);
+}
+
+double Meter::slowest(double seconds) const {
+  comm_.world().all_reduce(&seconds, 1, comm::DataType::f64, comm::Reduction::max).wait();
+  return seconds;
+}
+
+int Meter::repeats(double seconds) const { return static_cast<int>(slowest(std::clamp(std::ceil(sample_ / seconds), 1.0, kMostRepeats))); }
+
+void Meter::warm(const std::function<void()>& work) const {
+  together();
+  const double begin = real_clock().now().value;
+  do work();
+  while (real_clock().now().value - begin < kWarmUp * sample_);
+}
+
+bool Meter::past(Seconds deadline) const { return slowest(real_clock().now().value - deadline.value) > 0; }
+
+void Meter::rounds(Seconds deadline, const std::function<void(int)>& round, const std::function<bool()>& settled) const {
+  for (int i = 0; i < kMostRounds; ++i) {
+    if (i >= kLeastRounds && (settled() || past(deadline))) return;
+    round(i);
+  }
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,54 @@
+// Internal: times pieces of work on all workers of a communicator at once, in rounds.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "base/units.hpp"
+#include "comm/comm.hpp"
+#include "profile/profile.hpp"
+
+namespace tessera::train {
+
+// What was measured of one thing, a value a round.
+class Samples {
+ public:
+  void add(double value) { values_.push_back(value); }
+  bool empty() const { return values_.empty(); }
+  // With the narrowest interval between two of the samples that covers the median with at least 92 % (of five the smallest and the
+  // largest, of ten the second and the ninth; the order statistics of the sign test), or all of them where there are fewer than five.
+  // At least one sample.
+  profile::Measured median() const;
+  // Whether that interval is narrow beside the larger of the median and `scale`.
+  bool settled(double scale = 0) const;
+
+ private:
+  std::vector<double> values_;
+};
+
+// Called by all workers alike; what it returns is equal on all of them.
+class Meter {
+ public:
+  // `sample`: how long a sample lasts at least.
+  Meter(comm::Communicator& comm, Seconds sample) : comm_(comm), sample_(sample.value) {}
+
+  // The slowest worker's seconds for `work`, which all begin together.
+  double time(const std::function<void()>& work) const;
+  double slowest(double seconds) const;
+  void together() const { comm_.world().barrier().wait(); }
+  // How often to repeat what takes so long, so that a sample lasts long enough.
+  int repeats(double seconds) const;
+  // Repeats what comes before a sample for a while: who has waited may compute ahead of its share of a core for a moment.
+  void warm(const std::function<void()>& work) const;
+  bool past(Seconds deadline) const;
+
+  // A machine's speed drifts over seconds and minutes: `round` takes one sample of everything, so that the drift meets all of it
+  // alike. Five rounds (numbered from 0), and up to ten in all until `settled` or the deadline.
+  void rounds(Seconds deadline, const std::function<void(int)>& round, const std::function<bool()>& settled) const;
+
+ private:
+  comm::Communicator& comm_;
+  double sample_;
+};
+
+}  // namespace tessera::train

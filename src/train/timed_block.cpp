@@ -1,0 +1,100 @@
+#include "train/timed_block.hpp"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/zeros.h>
+#include <algorithm>
+
+#include "base/random.hpp"
+
+namespace tessera::train {
+namespace {
+
+nn::Batch random_batch(std::int64_t rows, std::int64_t seq, std::int64_t vocab) {
+  nn::Batch batch{at::empty({rows, seq}, at::kLong), at::empty({rows, seq}, at::kLong)};
+  Random random(1);
+  for (at::Tensor* tensor : {&batch.tokens, &batch.targets})
+    for (std::int64_t i = 0; i < tensor->numel(); ++i)
+      tensor->data_ptr<std::int64_t>()[i] = static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(vocab)));
+  return batch;
+}
+
+nn::Tensors random_tensors(const std::vector<model::TensorSpec>& specs, std::int64_t micro_batch, at::ScalarType type) {
+  at::Generator random = at::make_generator<at::CPUGeneratorImpl>(1);
+  nn::Tensors out;
+  for (const auto& spec : specs) {
+    std::vector<std::int64_t> extents = {micro_batch};
+    extents.insert(extents.end(), spec.shape.begin(), spec.shape.end());
+    out.push_back(random_tensor(extents, type, random));
+  }
+  return out;
+}
+
+}  // namespace
+
+at::ScalarType type_of(model::Precision precision) { return precision == model::Precision::f32 ? at::kFloat : at::kBFloat16; }
+
+at::Tensor random_tensor(const std::vector<std::int64_t>& shape, at::ScalarType type, at::Generator& random) {
+  return at::rand(shape, random, at::kFloat).sub_(0.5).to(type);
+}
+
+Weights::Weights(const model::JobSpec& job) {
+  std::int64_t most = 0;
+  for (const model::Repeat& repeat : job.model.repeats) {
+    std::int64_t count = 0;
+    for (const auto& spec : repeat.block.parameters) count += spec.count();
+    most = std::max(most, count);
+  }
+  at::Generator random = at::make_generator<at::CPUGeneratorImpl>(2);
+  constexpr double kScale = 0.1;
+  values_ = random_tensor({most}, at::kFloat, random).mul_(kScale).to(type_of(job.train.precision));
+  grads_ = at::zeros({most}, at::kFloat);
+}
+
+std::vector<nn::Parameter> Weights::of(const model::BlockInstance& instance, int tensor_parallel) const {
+  std::vector<nn::Parameter> out;
+  std::int64_t offset = 0;
+  for (const auto& spec : instance.spec->parameters) {
+    const auto shape = nn::shard_shape(spec, {0, tensor_parallel});
+    const std::int64_t count = spec.count() / (spec.split_dim >= 0 ? tensor_parallel : 1);
+    const auto shard = [&](const at::Tensor& flat) { return flat.narrow(0, offset, count).view(shape); };
+    out.push_back({&spec, instance.parameter_name(spec), shard(values_), shard(grads_)});
+    offset += count;
+  }
+  return out;
+}
+
+TimedBlock::TimedBlock(const model::JobSpec& job, const model::BlockInstance& instance, std::int64_t micro_batch, int tensor_parallel,
+                       const Weights& weights)
+    : block_(nn::make_block(*instance.spec, {0, tensor_parallel})),
+      batch_(random_batch(micro_batch, job.model.dim("seq"), job.model.dim("vocab"))),
+      inputs_(random_tensors(instance.spec->inputs, micro_batch, type_of(job.train.precision))) {
+  if (instance.spec->outputs.front().name != "loss")
+    output_grads_ = random_tensors(instance.spec->outputs, micro_batch, type_of(job.train.precision));
+  block_->bind(weights.of(instance, tensor_parallel));
+  pass_.batch = &batch_;
+  pass_.precision = job.train.precision;
+  pass_.loss_scale = 1e-4;
+}
+
+void TimedBlock::forward(const comm::Group& group) {
+  pass_.tensor_group = group;
+  outputs_ = block_->forward(inputs_, saved_, pass_);
+}
+
+void TimedBlock::backward() {
+  block_->backward_input(output_grads_, saved_, pass_);
+  block_->backward_weight(saved_, pass_);
+  saved_ = {};
+  outputs_.clear();
+}
+
+void TimedBlock::passes(int times, const comm::Group& group) {
+  for (int i = 0; i < times; ++i) {
+    forward(group);
+    backward();
+  }
+}
+
+}  // namespace tessera::train

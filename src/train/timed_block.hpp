@@ -1,0 +1,53 @@
+// Internal: one block of a model with inputs and gradients of its own, to time its passes.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "model/job.hpp"
+#include "nn/block.hpp"
+
+namespace tessera::train {
+
+at::ScalarType type_of(model::Precision precision);
+// Uniform in [-0.5, 0.5).
+at::Tensor random_tensor(const std::vector<std::int64_t>& shape, at::ScalarType type, at::Generator& random);
+
+// Random parameters, as many as the model's largest block has. Every block is timed with the first of them: to make new ones would
+// take longer than a pass of a small one.
+class Weights {
+ public:
+  explicit Weights(const model::JobSpec& job);
+  // Back to back, as the trainer binds them.
+  std::vector<nn::Parameter> of(const model::BlockInstance& instance, int tensor_parallel) const;
+
+ private:
+  at::Tensor values_;  // in the precision of computation
+  at::Tensor grads_;
+};
+
+class TimedBlock {
+ public:
+  TimedBlock(const model::JobSpec& job, const model::BlockInstance& instance, std::int64_t micro_batch, int tensor_parallel,
+             const Weights& weights);
+  TimedBlock(const TimedBlock&) = delete;
+  TimedBlock& operator=(const TimedBlock&) = delete;
+
+  // With the exchanges of a block that is cut over a group, where there is one.
+  void forward(const comm::Group& group = {});
+  void backward();
+  void passes(int times, const comm::Group& group = {});
+
+ private:
+  std::unique_ptr<nn::Block> block_;
+  nn::Batch batch_;
+  nn::Tensors inputs_;
+  nn::Tensors output_grads_;  // none for a loss
+  nn::Tensors outputs_;       // until the backward pass ends, as in training
+  nn::Saved saved_;
+  nn::Pass pass_;
+};
+
+}  // namespace tessera::train

@@ -1,0 +1,70 @@
+#include "train/measure.hpp"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <set>
+
+#include "train/job_helper.hpp"
+
+namespace tessera::train {
+namespace {
+
+void expect_ordered(const profile::Measured& measured) {
+  EXPECT_GT(measured.low, 0);
+  EXPECT_LE(measured.low, measured.median);
+  EXPECT_LE(measured.median, measured.high);
+}
+
+// All ranks of the job measure; what each found, as JSON.
+std::vector<std::string> measured_by(int ranks, const model::JobSpec& job, const MeasureOptions& options, profile::Profile& first) {
+  std::vector<std::string> out(static_cast<std::size_t>(ranks));
+  std::mutex mutex;  // guards out and first
+  on_ranks(ranks, [&](comm::Communicator& comm) {
+    profile::Profile profile = measure(job, comm, options);
+    profile.process_baseline = Bytes(0);  // the one thing that is each rank's own
+    const std::lock_guard lock(mutex);
+    out[static_cast<std::size_t>(comm.rank())] = profile::to_json(profile);
+    if (comm.rank() == 0) first = std::move(profile);
+  });
+  return out;
+}
+
+TEST(Measure, FindsTheSameOnAllRanks) {
+  const model::JobSpec job = tiny_job("precision: bf16");
+  profile::Profile profile;
+  const auto found = measured_by(2, job, {.budget = Seconds(5), .sample = Seconds(0.001)}, profile);
+  EXPECT_EQ(found[0], found[1]);
+  std::set<std::tuple<std::string, std::int64_t, int>> cells;
+  for (const profile::BlockSample& block : profile.blocks) {
+    cells.insert({block.kind, block.micro_batch, block.tensor_parallel});
+    expect_ordered({block.forward.value, block.forward_low.value, block.forward_high.value});
+    expect_ordered({block.backward.value, block.backward_low.value, block.backward_high.value});
+    EXPECT_EQ(block.neighbours, 2);
+  }
+  for (const char* kind : {"embedding", "transformer_layer", "lm_head"})
+    for (const std::int64_t micro_batch : {1, 2, 4, 8, 16})
+      for (const int tensor_parallel : {1, 2}) EXPECT_TRUE(cells.contains({kind, micro_batch, tensor_parallel})) << kind << micro_batch;
+  std::set<std::string> operations;
+  for (const profile::CommSample& sample : profile.communication) {
+    operations.insert(sample.operation);
+    EXPECT_EQ(sample.ranks, 2);
+    EXPECT_EQ(sample.points.size(), 4u);
+    for (const profile::CommPoint& point : sample.points) expect_ordered(point.seconds);
+    expect_ordered(sample.slows);
+    expect_ordered(sample.slowed);
+  }
+  EXPECT_EQ(operations, (std::set<std::string>{"all_gather", "all_reduce", "reduce_scatter", "send"}));
+  ASSERT_EQ(profile.optimizers.size(), 1u);
+  expect_ordered(profile.optimizers.front().seconds_per_parameter);
+}
+
+TEST(Measure, LeavesLargeMicroBatchesOutWhereTimeIsShort) {
+  profile::Profile profile;
+  measured_by(1, tiny_job(), {.budget = Seconds(0), .sample = Seconds(0.001)}, profile);
+  EXPECT_EQ(profile.blocks.size(), 3u);
+  for (const profile::BlockSample& block : profile.blocks) EXPECT_EQ(block.micro_batch, 1);
+}
+
+}  // namespace
+}  // namespace tessera::train
