@@ -250,6 +250,12 @@ JobSpec read_job(const ConfigNode& root) {
   require_countable(root.at("model"), job.model, job.train.global_batch);
   read_into(root, "cluster", job.cluster, read_cluster_choice);
   read_into(root, "parallel", job.parallel, read_parallel);
+  if (job.parallel.delayed_exchange && job.train.optimizer.clip > 0)
+    throw root.at("parallel")
+        .at("delayed_exchange")
+        .error(text("delayed_exchange leaves no time for the norm of all gradients, and train.optimizer.clip ", job.train.optimizer.clip,
+                    " needs it"),
+               "train.optimizer.clip: 0, or delayed_exchange: false");
   if (const auto checkpoint = root.find("checkpoint")) {
     checkpoint->allow_only({"every", "keep"});
     read_into(*checkpoint, "every", job.checkpoint.every, between(0, kMostSteps));

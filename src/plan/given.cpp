@@ -33,10 +33,6 @@ class Check {
   void run() const {
     if (groups_ == 0) return;
     if (parallel_.threads > 0) refuse("threads are of CPU workers; the devices are accelerators", "degrees alone", {});
-    if (parallel_.delayed_exchange && job_.train.optimizer.clip > 0)
-      refuse(text("delayed_exchange leaves no time for the norm of all gradients, and train.optimizer.clip ", job_.train.optimizer.clip,
-                  " needs it"),
-             "train.optimizer.clip: 0, or delayed_exchange: false", {});
     if (parallel_.recompute == "selective" && none([](const model::BlockSpec& block) { return option_of(block, "heads") > 0; }))
       refuse("recompute selective is of attention, and the model has none", "none or full", {});
     check("tp", parallel_.tp, [&](std::int64_t degree) { return tensor_obstacle(degree); });

@@ -126,11 +126,6 @@ void check_fixed(const model::JobSpec& job, const cluster::ClusterSpec& cluster,
   if (parallel.pp > job.model.block_count())
     refuse(job, text("pp ", parallel.pp, " is more than the model's ", job.model.block_count(), " blocks"), {},
            text("nearest: pp ", job.model.block_count()));
-  if (parallel.delayed_exchange && job.train.optimizer.clip > 0)
-    refuse(job,
-           text("delayed_exchange leaves no time for the norm of all gradients, and train.optimizer.clip ", job.train.optimizer.clip,
-                " needs it"),
-           "train.optimizer.clip: 0, or delayed_exchange: false", {});
   const std::int64_t batch = job.train.global_batch;
   // Replicas on several kinds of hosts need not have equal shares.
   const bool even = std::none_of(layouts.begin(), layouts.end(), [](const WorkerLayout& layout) { return !layout.beside.empty(); });

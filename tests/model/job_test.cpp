@@ -110,6 +110,7 @@ TEST(Job, NamesTheLineOfEachValueOutOfRange) {
            {"train: {optimizer: {betas: [0.9]}}\n", "expected [beta1, beta2]"},
            {"train: {optimizer: {betas: [0.9, 1.0]}}\n", "train.optimizer.betas[1]: found 1"},
            {"train: {schedule: {warmup: -1}}\n", "train.schedule.warmup: found -1"},
+           {"parallel: {dp: 2, delayed_exchange: true}\n", "expected train.optimizer.clip: 0"},
            {"data: {source: a, split: {train: 1.5}}\n", "data.split.train: found 1.5"},
            {"data: {source: a, tokenizer: {kind: bpe, vocab: 10}}\n", "at least 257"},
            {"data: {source: a, tokenizer: {kind: hf}}\n", "needs its file"},

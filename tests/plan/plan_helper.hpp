@@ -20,6 +20,7 @@ struct JobShape {
   bool tied = false;
   int global_batch = 8;
   const char* precision = "fp32";
+  double clip = 1;
   std::string cluster = "auto";
   std::string parallel = "auto";
 };
@@ -28,10 +29,17 @@ inline std::string yaml_of(const JobShape& shape) {
   return text("name: test\nmodel: {arch: llama, hidden: ", shape.hidden, ", layers: ", shape.layers, ", heads: ", shape.heads,
               ", kv_heads: ", shape.kv_heads, ", ffn: ", shape.ffn, ", seq: ", shape.seq, ", vocab: ", shape.vocab,
               ", tied: ", shape.tied ? "true" : "false", "}\ndata: {source: synthetic}\ntrain: {global_batch: ", shape.global_batch,
-              ", precision: ", shape.precision, "}\ncluster: ", shape.cluster, "\nparallel: ", shape.parallel, "\n");
+              ", precision: ", shape.precision, ", optimizer: {clip: ", shape.clip, "}}\ncluster: ", shape.cluster,
+              "\nparallel: ", shape.parallel, "\n");
 }
 
 inline model::JobSpec job_of(const JobShape& shape) { return model::read_job(ConfigNode::parse(yaml_of(shape), "train.yaml")); }
+
+inline model::JobSpec preset_job(const std::string& preset, int batch, const std::string& parallel = "auto") {
+  return model::read_job(ConfigNode::parse(text("name: t\nmodel: {preset: ", preset, "}\ndata: {source: synthetic}\ntrain: {global_batch: ",
+                                                batch, ", precision: bf16}\nparallel: ", parallel, "\n"),
+                                           "train.yaml"));
+}
 
 inline cluster::ClusterSpec cpu_cluster(int cores, int nodes = 1, std::int64_t memory_mib = 64 << 10) {
   return cluster::read_cluster(

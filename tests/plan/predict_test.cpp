@@ -69,15 +69,15 @@ RC_GTEST_PROP(Predict, PartsAddUpToTheStep, ()) {
   const int tp = 1 << *rc::gen::inRange(0, 2);
   const int pp = *rc::gen::inRange(1, 4);
   const bool delayed = *rc::gen::arbitrary<bool>();
-  auto job = job_of({.layers = 5,
-                     .hidden = 256,
-                     .seq = 128,
-                     .tied = *rc::gen::arbitrary<bool>(),
-                     .global_batch = 16,
-                     .precision = *rc::gen::element("fp32", "bf16"),
-                     .parallel = text("{dp: ", dp, ", pp: ", pp, ", tp: ", tp, ", zero: ", *rc::gen::inRange(0, 2),
-                                      ", delayed_exchange: ", delayed ? "true" : "false", "}")});
-  job.train.optimizer.clip = 0;
+  const auto job = job_of({.layers = 5,
+                           .hidden = 256,
+                           .seq = 128,
+                           .tied = *rc::gen::arbitrary<bool>(),
+                           .global_batch = 16,
+                           .precision = *rc::gen::element("fp32", "bf16"),
+                           .clip = 0,
+                           .parallel = text("{dp: ", dp, ", pp: ", pp, ", tp: ", tp, ", zero: ", *rc::gen::inRange(0, 2),
+                                            ", delayed_exchange: ", delayed ? "true" : "false", "}")});
   const Plan plan = search(job, gpu_cluster(2, dp * tp * pp), {}).best;
   RC_ASSERT(plan.delayed_exchange == delayed);
   const Prediction& prediction = *plan.predicted;

@@ -310,13 +310,6 @@ TEST(Search, DelaysTheExchangeWhereTheLinkIsSlowAndNothingIsClipped) {
   EXPECT_LT(delayed, 15);
 }
 
-TEST(Search, SaysThatNothingCanBeClippedByANormThatComesTooLate) {
-  const auto job = job_of({.parallel = "{dp: 2, delayed_exchange: true}"});
-  const Error error = tessera::testing::error_of([&] { search(job, cpu_cluster(2), {}); });
-  EXPECT_EQ(error.code(), ErrorCode::invalid_config);
-  EXPECT_THAT(error.expected(), HasSubstr("train.optimizer.clip: 0"));
-}
-
 // One host of 8 cores and one of 4.
 cluster::ClusterSpec two_hosts(const std::string& between) {
   return cluster::read_cluster(
