@@ -119,7 +119,8 @@ std::unique_ptr<CLI::App> make_app() {
   auto app =
       std::make_unique<CLI::App>("Tessera plans, runs and watches the training of large models on the machines you have.", "tessera");
   app->set_version_flag("--version", std::string("tessera ") + TESSERA_VERSION);
-  app->footer("A first run:  " + typed_command() + " train examples/shakespeare/train.yaml\nEvery command has --help and --json.");
+  app->footer("A first run:  " + typed_command() +
+              " train examples/shakespeare/train.yaml\nEvery command has --help, and every one that answers --json.");
   app->require_subcommand(0, 1);
   app->get_formatter()->column_width(28);
   add_doctor_command(*app);

@@ -10,6 +10,7 @@
 #include "cli/workers.hpp"
 #include "data/data.hpp"
 #include "observe/run.hpp"
+#include "plan/fits.hpp"
 #include "plan/schedule.hpp"
 #include "program/program.hpp"
 
@@ -52,31 +53,57 @@ void print_choice(const ChosenPlan& chosen, const model::JobSpec& job) {
                  to_text(*std::max_element(plan.predicted->memory.begin(), plan.predicted->memory.end())).c_str());
 }
 
+// The job as the run keeps it: it is read again from another folder, and perhaps by another user.
+std::string yaml_of_run(const TrainOptions& options, const model::JobSpec& job) {
+  std::vector<std::string> overrides = options.overrides;
+  const auto absolute = [&](const std::string& key, const std::filesystem::path& path) {
+    overrides.push_back(key + "=" + std::filesystem::absolute(path).string());
+  };
+  if (job.data.source != "synthetic") absolute("data.source", job.data.source);
+  if (!job.data.tokenizer.file.empty()) absolute("data.tokenizer.file", job.data.tokenizer.file);
+  if (!job.train.init.empty()) absolute("train.init", job.train.init);
+  return model::read_job(options.yaml, overrides).resolved_yaml;
+}
+
+// What is resumed goes on with the same model and the same tokens.
+void check_resumed(const model::JobSpec& job, const data::Tokenizer* tokenizer, const std::filesystem::path& run) {
+  if (std::filesystem::exists(run / "train.yaml")) {
+    const std::string before = model::read_job(run / "train.yaml").model.fingerprint();
+    if (before != job.model.fingerprint())
+      throw Error(ErrorCode::invalid_config, "the run is of another model (" + before + ")", {.file = job.file.string(), .block = {}},
+                  "the model section of " + (run / "train.yaml").string(), "train the other model under another name, --set name=...");
+  }
+  if (tokenizer == nullptr || !std::filesystem::exists(run / tokenizer->file_name())) return;
+  const std::filesystem::path file = run / tokenizer->file_name();
+  if (data::load_tokenizer(file)->fingerprint() != tokenizer->fingerprint())
+    throw Error(ErrorCode::invalid_config, "the tokenizer is not the one that the run was trained with: the text or data.tokenizer changed",
+                job.data.where, "the tokens that the model knows", "go on with them: --set data.tokenizer.file=" + file.string());
+}
+
 void train(const TrainOptions& options) {
-  model::JobSpec job = model::read_job(options.yaml, options.overrides);
+  const model::JobSpec job = model::read_job(options.yaml, options.overrides);
   const std::filesystem::path run = run_folder(job.name);
-  // Before anything is computed: a run that exists is not touched unless the user says so.
-  observe::prepare_run(run, options.resume      ? observe::IfExists::resume
-                            : options.overwrite ? observe::IfExists::replace
-                                                : observe::IfExists::refuse);
+  const observe::IfExists if_exists = options.resume      ? observe::IfExists::resume
+                                      : options.overwrite ? observe::IfExists::replace
+                                                          : observe::IfExists::refuse;
+  observe::check_run(run, if_exists);
   const cluster::ClusterSpec cluster = cluster::resolve(job.cluster);
   std::fprintf(stderr, "model: %s parameters in %d blocks\n", count_text(static_cast<double>(job.model.parameter_count())).c_str(),
                job.model.block_count());
-  prepare_data(job, run);
+  const auto dataset = prepare_data(job);
+  const data::Tokenizer* tokenizer = dataset->tokenizer();
+  if (options.resume) check_resumed(job, tokenizer, run);
   const ChosenPlan chosen = choose_plan(options.yaml, options.overrides, job, cluster, plan_file_of(options, run), options.measure);
   print_choice(chosen, job);
-  write_whole(real_file_system(), run / "train.yaml", job.resolved_yaml);
+  // A run that exists is touched when there is nothing left to refuse.
+  const std::string yaml = yaml_of_run(options, job);
+  observe::prepare_run(run, if_exists);
+  if (tokenizer != nullptr) tokenizer->save(run / tokenizer->file_name());
+  write_whole(real_file_system(), run / "train.yaml", yaml);
   write_whole(real_file_system(), run / "plan.json", plan::to_json(chosen.plan));
   write_whole(real_file_system(), run / "cluster.yaml", cluster::to_yaml(cluster));
   std::vector<std::string> arguments = {"train",     (run / "train.yaml").string(),   "--plan", (run / "plan.json").string(),
                                         "--cluster", (run / "cluster.yaml").string(), "--run",  run.string()};
-  // The resolved file lies in the run's folder; a path relative to the user's file must still be found.
-  if (job.data.source != "synthetic")
-    arguments.insert(arguments.end(), {"--set", "data.source=" + std::filesystem::absolute(job.data.source).string()});
-  if (!job.data.tokenizer.file.empty())
-    arguments.insert(arguments.end(), {"--set", "data.tokenizer.file=" + std::filesystem::absolute(job.data.tokenizer.file).string()});
-  if (!job.train.init.empty())
-    arguments.insert(arguments.end(), {"--set", "train.init=" + std::filesystem::absolute(job.train.init).string()});
   if (options.resume) arguments.push_back("--resume");
   if (options.json) arguments.push_back("--json");
   control::LaunchOptions launch;
@@ -95,7 +122,7 @@ void train(const TrainOptions& options) {
 
 std::filesystem::path run_folder(const std::string& name) { return std::filesystem::path("runs") / name; }
 
-void prepare_data(const model::JobSpec& job, const std::filesystem::path& run) {
+std::unique_ptr<data::Dataset> prepare_data(const model::JobSpec& job) {
   const bool live = ::isatty(STDERR_FILENO) != 0;
   std::string shown;
   const auto progress = [&](const data::Progress& now) {
@@ -103,10 +130,11 @@ void prepare_data(const model::JobSpec& job, const std::filesystem::path& run) {
     if (!live && shown != now.stage) std::fprintf(stderr, "%s\n", now.stage.c_str());
     shown = now.stage;
   };
-  const auto dataset =
+  auto dataset =
       data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir(), progress);
   if (live && !shown.empty()) std::fprintf(stderr, "\r\033[K");
-  if (const data::Tokenizer* tokenizer = dataset->tokenizer()) tokenizer->save(run / tokenizer->file_name());
+  dataset->sample_ids(0, job.train.global_batch);
+  return dataset;
 }
 
 ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
@@ -119,6 +147,9 @@ ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vecto
     plan::check_trainable(chosen.plan);
     // Ranks whose orders do not fit together would wait for each other until the deadline.
     if (!chosen.plan.order.empty()) program::check(program::compile(chosen.plan, job.model));
+    const bool priced =
+        chosen.plan.order.empty() && (chosen.plan.schedule == plan::Schedule::one_f_one_b || chosen.plan.schedule == plan::Schedule::gpipe);
+    if (priced) plan::check_fits(chosen.plan, plan::predict(chosen.plan, job.model, job.train, cluster, {}).memory, cluster);
     return chosen;
   }
   profile::Profile profile;

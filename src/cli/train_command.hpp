@@ -2,11 +2,13 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "cluster/cluster.hpp"
+#include "data/data.hpp"
 #include "model/job.hpp"
 #include "plan/plan.hpp"
 
@@ -24,7 +26,7 @@ ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vecto
 // runs/NAME, and in it the newest usable checkpoint's step, if there is one.
 std::filesystem::path run_folder(const std::string& name);
 
-// Builds the token cache (with progress on stderr) and copies the tokenizer into the run.
-void prepare_data(const model::JobSpec& job, const std::filesystem::path& run);
+// The job's samples; builds the token cache, with progress on stderr. Throws invalid_config where they do not make one batch.
+std::unique_ptr<data::Dataset> prepare_data(const model::JobSpec& job);
 
 }  // namespace tessera::cli

@@ -41,6 +41,7 @@ void add_worker_command(CLI::App& app) {
     append_option(arguments, *command, "--rendezvous", options->rendezvous);
     for (const auto& setting : options->overrides) arguments.insert(arguments.end(), {"--set", setting});
     if (options->resume) arguments.push_back("--resume");
+    arguments.push_back("--prepare");
     become_worker(arguments);
   });
 }
@@ -53,13 +54,13 @@ void add_eval_command(CLI::App& app) {
   };
   auto options = std::make_shared<Options>();
   command->add_option("run", options->run, "runs/NAME or NAME")->required();
-  command->add_option("--sequences", options->sequences, "At most this many sequences (default: all)");
+  command->add_option("--sequences", options->sequences, "At most this many sequences (default: all)")->check(CLI::NonNegativeNumber);
   command->add_flag("--json", options->json, "One JSON object");
   command->callback([options, command] {
     std::vector<std::string> arguments = {"eval", options->run};
     append_option(arguments, *command, "--sequences", options->sequences);
     if (options->json) arguments.push_back("--json");
-    become_worker(arguments);
+    become_worker(arguments, options->json);
   });
 }
 
@@ -72,11 +73,14 @@ void add_generate_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
   command->add_option("run", options->run, "runs/NAME or NAME")->required();
   command->add_option("--prompt", options->prompt, "The text to go on from");
-  command->add_option("--max-tokens", options->max_tokens, "How many tokens to write (default: 200)");
-  command->add_option("--temperature", options->temperature, "0: always the most likely token (default: 0.8)");
-  command->add_option("--top-k", options->top_k, "Choose among the K most likely tokens; 0: all (default: 40)");
-  command->add_option("--top-p", options->top_p, "Choose among the likeliest tokens that make up this probability (default: 1)");
-  command->add_option("--seed", options->seed, "The same seed writes the same text (default: 1)");
+  command->add_option("--max-tokens", options->max_tokens, "How many tokens to write (default: 200)")->check(CLI::NonNegativeNumber);
+  command->add_option("--temperature", options->temperature, "0: always the most likely token (default: 0.8)")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--top-k", options->top_k, "Choose among the K most likely tokens; 0: all (default: 40)")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--top-p", options->top_p, "Choose among the likeliest tokens that make up this probability (default: 1)")
+      ->check(CLI::Range(0.0, 1.0));
+  command->add_option("--seed", options->seed, "The same seed writes the same text (default: 1)")->check(CLI::NonNegativeNumber);
   command->add_flag("--json", options->json, "One JSON object instead of a stream");
   command->callback([options, command] {
     std::vector<std::string> arguments = {"generate", options->run};
@@ -87,7 +91,7 @@ void add_generate_command(CLI::App& app) {
     append_option(arguments, *command, "--top-p", options->top_p);
     append_option(arguments, *command, "--seed", options->seed);
     if (options->json) arguments.push_back("--json");
-    become_worker(arguments);
+    become_worker(arguments, options->json);
   });
 }
 

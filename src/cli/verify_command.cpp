@@ -44,7 +44,7 @@ Side run_side(const VerifyOptions& options, const cluster::ClusterSpec& cluster,
       "--run", folder.string(), "--json", "--quiet"};
   for (const auto& setting : options.overrides) arguments.insert(arguments.end(), {"--set", setting});
   arguments.insert(arguments.end(), {"--stop-after", std::to_string(options.steps), "--gradients", side.gradients.string()});
-  control::run_workers(worker_commands(arguments, plan.ranks, cluster), {});
+  if (control::run_workers(worker_commands(arguments, plan.ranks, cluster), {})) throw Error(ErrorCode::interrupted, "stopped, as asked");
   return {observe::read_metrics(folder / "metrics.jsonl"), side.gradients};
 }
 
@@ -62,7 +62,11 @@ plan::Plan one_device(const plan::Plan& plan, const model::JobSpec& job) {
   return single;
 }
 
-double relative(double a, double b) { return std::abs(a - b) / std::max(1e-30, std::abs(b)); }
+// What is not a number differs from everything.
+double relative(double a, double b) {
+  const double difference = std::abs(a - b) / std::max(1e-30, std::abs(b));
+  return std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference;
+}
 
 void verify(const VerifyOptions& options) {
   const model::JobSpec job = model::read_job(options.yaml, options.overrides);
@@ -85,20 +89,18 @@ void verify(const VerifyOptions& options) {
   std::vector<double> norms;
   for (std::size_t i = plan.delayed_exchange ? 1 : 0; i < ours.metrics.size(); ++i) norms.push_back(ours.metrics[i].grad_norm);
   norms.resize(ours.metrics.size(), std::numeric_limits<double>::quiet_NaN());
+  const std::size_t known = ours.metrics.size() - (plan.delayed_exchange && !ours.metrics.empty() ? 1 : 0);
   for (std::size_t i = 0; i < std::min(ours.metrics.size(), one.metrics.size()); ++i) {
     worst_loss = std::max(worst_loss, relative(ours.metrics[i].loss, one.metrics[i].loss));
-    if (!std::isnan(norms[i])) worst_norm = std::max(worst_norm, relative(norms[i], one.metrics[i].grad_norm));
+    if (i < known) worst_norm = std::max(worst_norm, relative(norms[i], one.metrics[i].grad_norm));
   }
   const bool same_length = ours.metrics.size() == one.metrics.size() && !one.metrics.empty();
   const bool agrees = same_length && worst_loss <= tolerance && worst_norm <= 10 * tolerance;
   if (options.json) {
     const nlohmann::ordered_json out = {
-        {"agrees", agrees},
-        {"steps", one.metrics.size()},
-        {"worst_loss", worst_loss},
-        {"worst_grad_norm", std::isnan(norms.front()) ? nlohmann::ordered_json() : nlohmann::ordered_json(worst_norm)},
-        {"tolerance", tolerance},
-        {"gradients", gradients}};
+        {"agrees", agrees},         {"steps", one.metrics.size()},
+        {"worst_loss", worst_loss}, {"worst_grad_norm", known == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(worst_norm)},
+        {"tolerance", tolerance},   {"gradients", gradients}};
     std::printf("%s\n", out.dump().c_str());
   } else {
     std::printf("%5s %14s %14s %10s   %14s %14s %10s\n", "step", "loss, plan", "one device", "differ", "norm, plan", "one device",
@@ -106,7 +108,7 @@ void verify(const VerifyOptions& options) {
     for (std::size_t i = 0; i < std::min(ours.metrics.size(), one.metrics.size()); ++i)
       std::printf("%5lld %14.6f %14.6f %10.1e   %14.6f %14.6f %10.1e\n", static_cast<long long>(one.metrics[i].step), ours.metrics[i].loss,
                   one.metrics[i].loss, relative(ours.metrics[i].loss, one.metrics[i].loss), norms[i], one.metrics[i].grad_norm,
-                  relative(norms[i], one.metrics[i].grad_norm));
+                  i < known ? relative(norms[i], one.metrics[i].grad_norm) : std::numeric_limits<double>::quiet_NaN());
     std::printf("gradients of the last step that differ most (relative to the tensor's norm):\n");
     for (std::size_t i = 0; i < std::min<std::size_t>(5, gradients.size()); ++i)
       std::printf("  %-56s %.1e\n", gradients[i]["name"].get<std::string>().c_str(), gradients[i]["difference"].get<double>());

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/free_port.hpp"
+#include "cluster/processors.hpp"
 
 namespace tessera::cli {
 
@@ -15,9 +16,10 @@ std::vector<control::WorkerCommand> worker_commands(const std::vector<std::strin
   const std::string rendezvous = free_loopback_place();
   const int threads =
       std::accumulate(places.begin(), places.end(), 0, [](int sum, const plan::RankPlace& place) { return sum + place.threads; });
-  const bool own_cores = threads <= cluster.groups.front().device.cores;
+  const std::vector<int> processors = cluster::usable_processors();
+  const bool own_cores = threads <= cluster.groups.front().device.cores && threads <= static_cast<int>(processors.size());
   std::vector<control::WorkerCommand> commands;
-  int next_core = 0;
+  std::size_t next = 0;
   for (std::size_t rank = 0; rank < places.size(); ++rank) {
     control::WorkerCommand command;
     command.rank = static_cast<int>(rank);
@@ -27,13 +29,14 @@ std::vector<control::WorkerCommand> worker_commands(const std::vector<std::strin
                              {"--rank", std::to_string(rank), "--world", std::to_string(places.size()), "--rendezvous", rendezvous});
     command.environment = {{"OMP_NUM_THREADS", std::to_string(places[rank].threads)}};
     if (own_cores)
-      for (int thread = 0; thread < places[rank].threads; ++thread) command.cores.push_back(next_core++);
+      for (int thread = 0; thread < places[rank].threads; ++thread) command.processors.push_back(processors[next++]);
     commands.push_back(std::move(command));
   }
   return commands;
 }
 
-void become_worker(const std::vector<std::string>& arguments) {
+void become_worker(const std::vector<std::string>& arguments, bool json) {
+  if (json) control::report_errors_to(STDOUT_FILENO);
   const std::string program = control::sibling_program("tessera-worker").string();
   std::vector<char*> pointers = {const_cast<char*>(program.c_str())};
   for (const auto& argument : arguments) pointers.push_back(const_cast<char*>(argument.c_str()));

@@ -15,7 +15,8 @@ namespace tessera::cli {
 std::vector<control::WorkerCommand> worker_commands(const std::vector<std::string>& arguments, const std::vector<plan::RankPlace>& places,
                                                     const cluster::ClusterSpec& cluster);
 
-// Becomes the worker: replaces this process, keeping the terminal. Throws when it cannot.
-[[noreturn]] void become_worker(const std::vector<std::string>& arguments);
+// Becomes the worker: replaces this process, keeping the terminal. `json`: an error then stands on stdout as an object. Throws when it
+// cannot.
+[[noreturn]] void become_worker(const std::vector<std::string>& arguments, bool json = false);
 
 }  // namespace tessera::cli

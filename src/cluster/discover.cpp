@@ -1,13 +1,12 @@
-#include <hwloc.h>
 #include <unistd.h>
 #include <algorithm>
 #include <fstream>
-#include <memory>
 #include <sstream>
 #include <thread>
 
 #include "base/log.hpp"
 #include "cluster/host.hpp"
+#include "cluster/processors.hpp"
 
 namespace tessera::cluster {
 namespace {
@@ -20,20 +19,10 @@ std::string content(const std::string& path) {
   return out.str();
 }
 
-// Physical cores among those that this process may run on: two threads of one core share its vector units.
 int usable_cores() {
-  hwloc_topology_t topology = nullptr;
-  const int fallback = std::max(1u, std::thread::hardware_concurrency());
-  if (hwloc_topology_init(&topology) != 0) return fallback;
-  const std::unique_ptr<hwloc_topology, void (*)(hwloc_topology_t)> owner(topology, hwloc_topology_destroy);
-  if (hwloc_topology_load(topology) != 0) return fallback;
-  const std::unique_ptr<hwloc_bitmap_s, void (*)(hwloc_bitmap_t)> bound(hwloc_bitmap_alloc(), hwloc_bitmap_free);
-  if (hwloc_get_cpubind(topology, bound.get(), HWLOC_CPUBIND_PROCESS) == 0 && !hwloc_bitmap_iszero(bound.get()))
-    hwloc_topology_restrict(topology, bound.get(), 0);
-  const int cores = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE);
-  return cores > 0 ? cores : fallback;
+  const auto found = static_cast<int>(usable_processors().size());
+  return found > 0 ? found : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
-
 // What control groups of either version leave of the host.
 int allowed_cores() {
   int cores = usable_cores();

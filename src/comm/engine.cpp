@@ -30,7 +30,7 @@ Error to_error(const Failure& failure) {
   std::string hint;
   if (failure.code == ErrorCode::peer_lost && failure.rank >= 0)
     hint = text("see rank ", failure.rank, "'s log for the cause, then resume from the last checkpoint");
-  if (failure.code == ErrorCode::deadline_exceeded) hint = "see whether those ranks still run; raise the deadline if they are only slow";
+  if (failure.code == ErrorCode::deadline_exceeded) hint = "see whether those ranks still run: their logs say what they did last";
   if (failure.code == ErrorCode::internal) hint = "every rank of a group must submit the same operations in the same order";
   return Error(failure.code, failure.message, {.file = {}, .rank = failure.rank, .block = {}}, {}, hint);
 }

@@ -43,11 +43,11 @@ sigset_t watched_signals() {
   if (nothing >= 0) ::dup2(nothing, STDIN_FILENO);
   for (const auto& [name, value] : worker.environment) ::setenv(name.c_str(), value.c_str(), 1);
   ::setenv(kErrorDescriptor, std::to_string(error_pipe).c_str(), 1);
-  if (!worker.cores.empty()) {
-    cpu_set_t cores;
-    CPU_ZERO(&cores);
-    for (int core : worker.cores) CPU_SET(static_cast<std::size_t>(core), &cores);
-    ::sched_setaffinity(0, sizeof cores, &cores);
+  if (!worker.processors.empty()) {
+    cpu_set_t processors;
+    CPU_ZERO(&processors);
+    for (int processor : worker.processors) CPU_SET(static_cast<std::size_t>(processor), &processors);
+    ::sched_setaffinity(0, sizeof processors, &processors);
   }
   sigset_t none;
   sigemptyset(&none);
@@ -140,15 +140,19 @@ class Crew {
       if (!failure_ || (own && !failure_is_own_)) {
         failure_ = std::move(error);
         failure_is_own_ = own;
+        ended_by_ = WIFSIGNALED(worker.status) ? WTERMSIG(worker.status) : 0;
       }
     }
   }
   const std::optional<Error>& failure() const { return failure_; }
+  // The signal that the worker whose failure this is was ended by, or 0.
+  int ended_by() const { return ended_by_; }
 
  private:
   std::vector<Running> workers_;
   std::optional<Error> failure_;
   bool failure_is_own_ = false;
+  int ended_by_ = 0;
 };
 
 class BlockedSignals {
@@ -188,13 +192,17 @@ bool run_workers(const std::vector<WorkerCommand>& workers, const LaunchOptions&
   }
   if (stop_requests > 1)
     throw Error(ErrorCode::interrupted, "ended at once, as asked twice", {}, {}, "go on from the last checkpoint with --resume");
+  // A worker that handles no signal yet, or never does, has nothing to save.
+  if (stop_requests > 0 && crew.ended_by() == SIGTERM) throw Error(ErrorCode::interrupted, "stopped, as asked; there was nothing to save");
   if (crew.failure()) throw *crew.failure();
   return stop_requests > 0;
 }
 
+void report_errors_to(int descriptor) { ::setenv(kErrorDescriptor, std::to_string(descriptor).c_str(), 1); }
+
 void report_error(const Error& error) {
   if (const char* descriptor = std::getenv(kErrorDescriptor)) {
-    const std::string message = to_json(error);
+    const std::string message = to_json(error) + "\n";
     if (::write(std::atoi(descriptor), message.data(), message.size()) == static_cast<ssize_t>(message.size())) return;
   }
   const std::string message = text("error: ", error.what(), "\n");

@@ -17,7 +17,7 @@ struct WorkerCommand {
   int rank = 0;
   std::vector<std::string> arguments;                            // arguments[0] is the program
   std::vector<std::pair<std::string, std::string>> environment;  // added to the launcher's
-  std::vector<int> cores;                                        // to run on; empty: all
+  std::vector<int> processors;                                   // to run on, as the operating system counts; empty: all
 };
 
 struct LaunchOptions {
@@ -30,9 +30,12 @@ struct LaunchOptions {
 
 // Returns when all workers have ended well; true when the user asked to stop. Otherwise throws the Error of the worker
 // that failed first: its own error where it reported one through the descriptor in TESSERA_ERROR_FD, or peer_lost naming
-// the rank and the signal. While it runs SIGINT, SIGTERM and SIGCHLD are handled here; call it from a thread that may
-// block them, before other threads are started.
+// the rank and the signal, or interrupted where the user asked to stop a worker that has nothing to save. While it runs SIGINT, SIGTERM and
+// SIGCHLD are handled here; call it from a thread that may block them, before other threads are started.
 bool run_workers(const std::vector<WorkerCommand>& workers, const LaunchOptions& options);
+
+// From now on an error of this process, or of the program that it becomes, goes to this descriptor as a JSON object and a newline.
+void report_errors_to(int descriptor);
 
 // Called by a worker that fails: hands the error to the launcher, or prints it when there is none.
 void report_error(const Error& error);

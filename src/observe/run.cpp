@@ -17,10 +17,14 @@ bool is_run(const std::filesystem::path& folder) {
   return std::filesystem::exists(folder / "train.yaml") || std::filesystem::exists(folder / "checkpoints");
 }
 
+bool holds_something(const std::filesystem::path& path) {
+  return std::filesystem::exists(path) && (!std::filesystem::is_directory(path) || !std::filesystem::is_empty(path));
+}
+
 // Something that would be lost: steps or checkpoints. A start that failed before its first step leaves none.
 bool has_results(const std::filesystem::path& run) {
-  const auto holds = [](const std::filesystem::path& path) { return std::filesystem::exists(path) && !std::filesystem::is_empty(path); };
-  return holds(run / "checkpoints") || holds(run / "metrics.jsonl");
+  const auto metrics = run / "metrics.jsonl";
+  return holds_something(run / "checkpoints") || (std::filesystem::exists(metrics) && !std::filesystem::is_empty(metrics));
 }
 
 template <typename Lines>
@@ -48,9 +52,9 @@ std::filesystem::path cut_back(std::filesystem::path metrics, std::int64_t next_
 
 }  // namespace
 
-void prepare_run(const std::filesystem::path& run, IfExists if_exists) {
+void check_run(const std::filesystem::path& run, IfExists if_exists) {
   const Where where{run.string(), 0, 0, -1, {}};
-  const bool exists = std::filesystem::exists(run) && (!std::filesystem::is_directory(run) || !std::filesystem::is_empty(run));
+  const bool exists = holds_something(run);
   if (if_exists == IfExists::refuse && exists && (has_results(run) || !is_run(run)))
     throw Error(ErrorCode::invalid_config, "a run of this name exists", where, "a name that is not taken",
                 "go on with it: --resume; start over: --overwrite; keep it: give this one another name, --set name=" +
@@ -58,9 +62,13 @@ void prepare_run(const std::filesystem::path& run, IfExists if_exists) {
   if (if_exists == IfExists::resume && !is_run(run))
     throw Error(ErrorCode::not_found, "there is no run to resume", where, "the folder of an earlier run",
                 "leave --resume away to start one");
-  if (if_exists == IfExists::replace && exists) {
-    if (!is_run(run))
-      throw Error(ErrorCode::invalid_config, "this is not a run's folder; it will not be replaced", where, "a folder with a train.yaml");
+  if (if_exists == IfExists::replace && exists && !is_run(run))
+    throw Error(ErrorCode::invalid_config, "this is not a run's folder; it will not be replaced", where, "a folder with a train.yaml");
+}
+
+void prepare_run(const std::filesystem::path& run, IfExists if_exists) {
+  check_run(run, if_exists);
+  if (if_exists == IfExists::replace && holds_something(run)) {
     // Under another name first: an interruption does not leave half a run that looks like one.
     auto removed = run;
     removed += ".removed";

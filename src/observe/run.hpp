@@ -19,8 +19,11 @@ enum class IfExists {
   replace  // it is removed first
 };
 
-// Makes the folder and checkpoints/ in it. Throws invalid_config when a run of that name exists and may not be touched,
-// not_found when there is none to resume, io when the disk refuses. With `replace`, a folder that is no run's is refused.
+// Throws invalid_config when a run of that name exists and may not be touched, not_found when there is none to resume. With `replace`,
+// a folder that is no run's is refused. Touches nothing.
+void check_run(const std::filesystem::path& run, IfExists if_exists);
+
+// Checks, and makes the folder and checkpoints/ in it; a run that is replaced goes here. Also throws io when the disk refuses.
 void prepare_run(const std::filesystem::path& run, IfExists if_exists);
 
 // Appends to a run's files. One process per run; not thread-safe. A disk that is full does not end the training: the line is

@@ -17,7 +17,7 @@ LoopOutcome run_loop(const model::JobSpec& job, Trainer& trainer, FileSystem& fi
     outcome.stopped = report.stop && made < end;
     const bool last = made == end || outcome.stopped;
     if (!options.keep) continue;
-    if (!last && job.train.eval_every > 0 && made % job.train.eval_every == 0) {
+    if (!last && trainer.validates() && job.train.eval_every > 0 && made % job.train.eval_every == 0) {
       outcome.evaluation = trainer.evaluate(job.train.eval_sequences);
       observer.on_evaluation(made, *outcome.evaluation);
     }
@@ -38,7 +38,7 @@ LoopOutcome run_loop(const model::JobSpec& job, Trainer& trainer, FileSystem& fi
     trainer.save(files, options.checkpoints, job.checkpoint.keep);
     observer.on_saved(trainer.next_step());
   }
-  if (!outcome.stopped) {
+  if (!outcome.stopped && trainer.validates()) {
     outcome.evaluation = trainer.evaluate(job.train.eval_sequences);
     observer.on_evaluation(trainer.next_step(), *outcome.evaluation);
   }

@@ -198,7 +198,10 @@ void Trainer::finish() {
   self.finished_norm = squared;
 }
 
+bool Trainer::validates() const { return impl_->dataset.validation_samples() > 0; }
+
 EvaluationReport Trainer::evaluate(std::int64_t sequences) {
+  ensure(validates(), "an evaluation needs validation sequences");
   finish();
   Impl& self = *impl_;
   const std::int64_t available = self.dataset.validation_samples();

@@ -54,7 +54,8 @@ class Trainer {
   StepReport step(bool wish_to_stop = false);
   // Makes what a delayed exchange has left of the last step. Evaluating and saving begin with it; so must who ends without them.
   void finish();
-  // At most `sequences` validation sequences; 0: all.
+  bool validates() const;  // there are validation sequences
+  // At most `sequences` of them; 0: all.
   EvaluationReport evaluate(std::int64_t sequences);
 
   // The last step's instructions as a Chrome trace of this rank.

@@ -72,7 +72,7 @@ void add_measure(CLI::App& app) {
   command->add_option("--threads", arguments->options.threads);
   command->add_option("--link", arguments->options.link, "What joins the workers");
   command->add_option("--per-host", arguments->options.per_host, "Workers on each host; 0: all are on one");
-  command->add_option("--budget", arguments->options.budget.value, "Seconds for blocks");
+  command->add_option("--budget", arguments->options.budget.value, "Seconds for blocks, and again for communication");
   command->add_option("--sample", arguments->options.sample.value, "Seconds that a sample lasts at least");
   command->add_option("--set", arguments->overrides)->type_name("KEY=VALUE");
   arguments->rank.add_to(*command);
@@ -179,12 +179,18 @@ void add_eval(CLI::App& app) {
     job.train.optimizer.kind = model::OptimizerKind::sgd;  // no optimizer state is needed
     job.train.optimizer.momentum = 0;
     Trainer trainer(job, plan, *dataset, *comm);
+    if (!trainer.validates())
+      throw Error(ErrorCode::invalid_config, "the run has no validation text", run.job.data.where, "data.split.train below 1");
     trainer.load(run.checkpoint, false);
     const EvaluationReport report = trainer.evaluate(arguments->sequences);
     const double entropy = dataset->tokenizer() != nullptr ? dataset->unigram_entropy_of_validation() : 0;
+    const nlohmann::ordered_json out = {{"loss", report.loss},
+                                        {"perplexity", std::exp(report.loss)},
+                                        {"tokens", report.tokens},
+                                        {"unigram_entropy", entropy},
+                                        {"checkpoint", run.checkpoint.filename().string()}};
     if (arguments->json)
-      std::printf("{\"loss\": %.9g, \"perplexity\": %.9g, \"tokens\": %lld, \"unigram_entropy\": %.9g, \"checkpoint\": \"%s\"}\n",
-                  report.loss, std::exp(report.loss), static_cast<long long>(report.tokens), entropy, run.checkpoint.filename().c_str());
+      std::printf("%s\n", out.dump().c_str());
     else
       std::printf("%s, %s: loss %.4f nats a token, perplexity %.2f, over %lld tokens (unigram entropy %.4f)\n", run.folder.c_str(),
                   run.checkpoint.filename().c_str(), report.loss, std::exp(report.loss), static_cast<long long>(report.tokens), entropy);
@@ -251,8 +257,9 @@ void RankOptions::add_to(CLI::App& app) {
   app.add_option("--rendezvous", rendezvous, "HOST:PORT where rank 0 listens (else MASTER_ADDR and MASTER_PORT)");
 }
 
-std::unique_ptr<comm::Communicator> RankOptions::connect(const std::string& task) const {
+std::unique_ptr<comm::Communicator> RankOptions::connect(const std::string& task, std::optional<Seconds> deadline) const {
   comm::Options options;
+  options.deadline = deadline.value_or(options.deadline);
   options.rank = rank;
   options.world_size = world;
   options.task = task;

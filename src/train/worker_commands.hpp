@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "comm/comm.hpp"
@@ -17,7 +18,7 @@ struct RankOptions {
   std::string rendezvous;
 
   void add_to(CLI::App& app);
-  std::unique_ptr<comm::Communicator> connect(const std::string& task) const;
+  std::unique_ptr<comm::Communicator> connect(const std::string& task, std::optional<Seconds> deadline = {}) const;
 };
 
 // A checkpoint's folder, or the newest usable one of a run. Throws not_found.

@@ -40,6 +40,7 @@ struct TrainArguments {
   bool resume = false;
   bool json = false;
   bool quiet = false;
+  bool prepare = false;
   std::int64_t stop_after = 0;
   std::string gradients;
   train::RankOptions rank;
@@ -86,7 +87,7 @@ class RunObserver final : public train::LoopObserver {
   void on_evaluation(std::int64_t steps, const train::EvaluationReport& report) override {
     writer_.evaluation(steps, report.loss);
     if (json_) {
-      std::printf("{\"step\": %lld, \"validation_loss\": %.9g}\n", static_cast<long long>(steps), report.loss);
+      std::printf("%s\n", observe::to_json(observe::EvaluationMetrics{steps, report.loss}).c_str());
       std::fflush(stdout);
       return;
     }
@@ -138,6 +139,21 @@ void write_memory(const std::filesystem::path& run, int rank) {
               text("{\"rank\": ", rank, ", \"peak_resident\": ", train::peak_resident().value, "}\n"));
 }
 
+// What `tessera train` does for the ranks that it starts.
+void prepare(const TrainArguments& arguments, const model::JobSpec& job, const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
+  const std::filesystem::path run = arguments.run;
+  observe::prepare_run(run, arguments.resume ? observe::IfExists::resume : observe::IfExists::refuse);
+  write_whole(real_file_system(), run / "train.yaml", job.resolved_yaml);
+  write_whole(real_file_system(), run / "plan.json", plan::to_json(plan));
+  write_whole(real_file_system(), run / "cluster.yaml", cluster::to_yaml(cluster));
+}
+
+// A rank may have to wait for another's whole share of a step.
+Seconds deadline_of(const plan::Plan& plan) {
+  constexpr Seconds kLeast(300);
+  return plan.predicted ? std::max(kLeast, plan.predicted->step * 20) : kLeast;
+}
+
 void train_rank(const TrainArguments& arguments) {
   std::signal(SIGTERM, request_stop);
   std::signal(SIGINT, request_stop);
@@ -152,13 +168,16 @@ void train_rank(const TrainArguments& arguments) {
     throw Error(ErrorCode::invalid_config, text("the plan is for ", plan.world_size(), " ranks"),
                 {arguments.plan, 0, 0, arguments.rank.rank, {}}, text("a plan for the ", arguments.rank.world, " ranks that were started"),
                 "start as many workers as the plan has ranks, or make another plan");
+  if (arguments.prepare && arguments.rank.rank == 0) prepare(arguments, job, plan, cluster);
+  const auto comm = arguments.rank.connect(job.name, deadline_of(plan));
   real_file_system().create_directories(run / "memory");
-  const auto comm = arguments.rank.connect(job.name);
   // Destroyed after an error has been told to the other ranks.
   std::unique_ptr<data::Dataset> dataset;
   std::optional<train::Trainer> held;
   try {
     dataset = data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+    const data::Tokenizer* tokenizer = dataset->tokenizer();
+    if (arguments.prepare && arguments.rank.rank == 0 && tokenizer != nullptr) tokenizer->save(run / tokenizer->file_name());
     train::Trainer& trainer = held.emplace(job, plan, *dataset, *comm);
     const std::filesystem::path checkpoints = run / "checkpoints";
     if (arguments.resume) {
@@ -182,7 +201,7 @@ void train_rank(const TrainArguments& arguments) {
     if (arguments.rank.rank == 0) {
       log::set_file(run / "log.txt");
       RunObserver observer(arguments, job, plan, cluster, trainer,
-                           dataset->tokenizer() != nullptr ? dataset->unigram_entropy_of_validation() : 0);
+                           tokenizer != nullptr && trainer.validates() ? dataset->unigram_entropy_of_validation() : 0);
       train::run_loop(job, trainer, real_file_system(), options, observer);
       observer.finish();
     } else {
@@ -195,6 +214,9 @@ void train_rank(const TrainArguments& arguments) {
     comm->world().barrier().wait();
   } catch (const Error& error) {
     comm->abort(text("rank ", arguments.rank.rank, ": ", error.message()));
+    throw;
+  } catch (const std::exception& error) {  // libtorch's, or no memory
+    comm->abort(text("rank ", arguments.rank.rank, ": ", error.what()));
     throw;
   }
 }
@@ -210,6 +232,7 @@ void add_train(CLI::App& app) {
   command->add_flag("--resume", arguments->resume);
   command->add_flag("--json", arguments->json);
   command->add_flag("--quiet", arguments->quiet);
+  command->add_flag("--prepare", arguments->prepare, "Make the run's folder first, which must not exist, or must with --resume");
   command->add_option("--stop-after", arguments->stop_after, "Make at most this many steps");
   command->add_option("--gradients", arguments->gradients, "Write the last step's gradients to this folder, and no checkpoint");
   arguments->rank.add_to(*command);
@@ -231,12 +254,13 @@ int run(int argc, char** argv) {
   } catch (const Error& error) {
     control::report_error(error);
     return exit_code(error.code());
-  } catch (const std::bad_alloc&) {
-    const Error error(ErrorCode::resource_exhausted, "out of memory", {}, {}, "use a smaller micro-batch, recomputation or more ranks");
-    control::report_error(error);
-    return exit_code(error.code());
   } catch (const std::exception& error) {
-    const Error wrapped(ErrorCode::internal, error.what());
+    // libtorch has no type of its own for what its allocator of CPU memory is refused.
+    const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+                        std::string_view(error.what()).find("allocate memory") != std::string_view::npos;
+    const Error wrapped =
+        memory ? Error(ErrorCode::resource_exhausted, "out of memory", {}, {}, "use a smaller micro-batch, recomputation or more ranks")
+               : Error(ErrorCode::internal, error.what());
     control::report_error(wrapped);
     return exit_code(wrapped.code());
   }

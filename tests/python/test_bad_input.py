@@ -21,6 +21,10 @@ parallel: {dp: 1, pp: 1, tp: 1}
 """.replace("SOURCE", str(SHAKESPEARE))
 
 
+def files_of(run):
+    return {path: path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()}
+
+
 def refused(tessera, yaml, *words, arguments=()):
     path = tessera.write("job.yaml", yaml)
     result = tessera("train", path, "--no-measure", *arguments, check=False)
@@ -70,13 +74,79 @@ def test_a_plan_for_other_devices_is_refused(tessera):
     refused(tessera, GOOD, "broken.json", "3", arguments=["--plan", "broken.json"])
 
 
+def test_a_plan_that_does_not_fit_is_refused(tessera):
+    tessera.write("small.yaml", "name: small\ngroups:\n  - {name: host, device: 'cpu:zen4', cores: 1, memory: 700 MiB, inside: shm}\n")
+    large = GOOD.replace("global_batch: 8", "global_batch: 8192").replace("tp: 1", "tp: 1, micro_batches: 64") + "cluster: small.yaml\n"
+    yaml = tessera.write("job.yaml", large)
+    tessera("plan", yaml, "-o", "plan.json")
+    plan = json.loads((Path(tessera.folder) / "plan.json").read_text())
+    tessera.write("whole.json", {**plan, "micro_batches": 1})
+    refused(tessera, large, "whole.json", "does not fit", "630 MiB", arguments=["--plan", "whole.json"])
+    assert not (Path(tessera.folder) / "runs" / "job" / "plan.json").exists()
+
+
+def test_a_text_without_validation_trains(tessera):
+    yaml = tessera.write("job.yaml", GOOD.replace("tokenizer:", "split: {train: 1.0}, tokenizer:"))
+    tessera("train", yaml, "--no-measure")
+    assert len(tessera.metrics("job")) == 4 and not tessera.evaluations("job")
+    result = tessera("eval", "job", check=False)
+    assert result.returncode == 2 and "no validation text" in result.stderr, result.stderr
+    result = tessera("eval", "job", "--json", check=False)
+    assert "no validation text" in json.loads(result.stdout)["error"]["message"]
+
+
+def test_a_run_keeps_where_its_text_lies(tessera):
+    folder = Path(tessera.folder) / "elsewhere"
+    yaml = tessera.write("elsewhere/job.yaml", GOOD.replace(str(SHAKESPEARE), "text.txt"))
+    (folder / "text.txt").write_bytes(SHAKESPEARE.read_bytes()[:200_000])
+    tessera("train", yaml, "--no-measure")
+    assert "loss" in tessera("eval", "job", "--sequences", 4).stdout
+
+
+def test_what_cannot_be_sampled_with_is_refused(tessera):
+    for option, value in [("--temperature", -1), ("--top-p", 1.5), ("--top-k", -1), ("--max-tokens", -1)]:
+        result = tessera("generate", "job", option, value, check=False)
+        assert result.returncode == 2 and option in result.stderr, result.stderr
+
+
+def test_a_worker_does_not_touch_a_run_unasked(tessera):
+    yaml = tessera.write("job.yaml", GOOD)
+    tessera("plan", yaml, "-o", "plan.json")
+    start = ("worker", yaml, "--plan", "plan.json", "--rank", 0, "--world", 1)
+    tessera(*start)
+    assert "loss" in tessera("eval", "job", "--sequences", 4).stdout
+    before = files_of(Path(tessera.folder) / "runs" / "job")
+    result = tessera(*start, check=False)
+    assert result.returncode != 0 and "--resume" in result.stderr, result.stderr
+    assert files_of(Path(tessera.folder) / "runs" / "job") == before
+    tessera(*start, "--resume", "--set", "train.steps=6")
+    assert len(tessera.metrics("job")) == 6
+
+
 def test_a_run_that_exists_is_not_touched_unasked(tessera):
     yaml = tessera.write("job.yaml", GOOD)
     tessera("train", yaml, "--no-measure")
-    before = {path: path.read_bytes() for path in (Path(tessera.folder) / "runs").rglob("*") if path.is_file()}
+    before = files_of(Path(tessera.folder) / "runs")
     result = tessera("train", yaml, "--no-measure", check=False)
     assert result.returncode != 0 and "--resume" in result.stderr
-    assert before == {path: path.read_bytes() for path in (Path(tessera.folder) / "runs").rglob("*") if path.is_file()}
+    assert before == files_of(Path(tessera.folder) / "runs")
+
+
+@pytest.mark.parametrize("words, said", [
+    (["--overwrite", "--set", "parallel={tp: 3}"], "tp 3"),
+    (["--overwrite", "--set", "data.source=nowhere.txt"], "nowhere.txt"),
+    (["--overwrite", "--set", "train.global_batch=1000000"], "train.global_batch of at most"),
+    (["--resume", "--set", "model.layers=3"], "another model"),
+    (["--resume", "--set", "data.tokenizer={kind: bpe, vocab: 300}"], "tokenizer"),
+])
+def test_a_run_outlives_a_start_that_is_refused(tessera, words, said):
+    yaml = tessera.write("job.yaml", GOOD)
+    tessera("train", yaml, "--no-measure")
+    run = Path(tessera.folder) / "runs" / "job"
+    before = files_of(run)
+    result = tessera("train", yaml, "--no-measure", *words, check=False)
+    assert result.returncode != 0 and said in result.stderr, result.stderr
+    assert files_of(run) == before
 
 
 def test_a_flipped_bit_in_a_checkpoint_is_named(tessera):
@@ -95,15 +165,13 @@ def test_a_truncated_token_cache_is_not_used(tessera):
     yaml = tessera.write("job.yaml", GOOD)
     tessera("data", "pack", yaml)
     (cache,) = (Path(tessera.folder) / "own-cache").glob("tokens-*.bin")
-    cache.write_bytes(cache.read_bytes()[:-100])
-    result = tessera("train", yaml, "--no-measure", check=False)
-    # Either it says so, or it builds the cache again; it never trains on what is left of it.
-    if result.returncode == 0:
-        whole = json.loads(tessera("data", "pack", yaml, "--json").stdout)
-        assert whole
-        assert len(tessera.metrics("job")) == 4
-    else:
-        assert cache.name in result.stderr
+    whole = cache.read_bytes()
+    cache.write_bytes(whole[:-100])
+    tessera("train", yaml, "--no-measure")
+    assert cache.read_bytes() == whole  # built again
+    losses = [line["loss"] for line in tessera.metrics("job")]
+    tessera("train", yaml, "--no-measure", "--overwrite")
+    assert losses == [line["loss"] for line in tessera.metrics("job")]
 
 
 def test_a_port_in_use_is_said_at_once(tessera):

@@ -1,0 +1,131 @@
+#include "control/local_launcher.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <thread>
+
+#include "base/clock.hpp"
+#include "base/expect_error.hpp"
+#include "base/file_system.hpp"
+#include "base/temporary_folder.hpp"
+
+namespace tessera::control {
+namespace {
+
+using tessera::testing::error_of;
+using ::testing::HasSubstr;
+
+WorkerCommand shell(int rank, const std::string& script) {
+  WorkerCommand command;
+  command.rank = rank;
+  command.arguments = {"/bin/sh", "-c", script};
+  return command;
+}
+
+std::string report(const std::string& code, const std::string& message) {
+  return "printf '{\"error\": {\"code\": \"" + code + "\", \"message\": \"" + message + "\"}}' >&$TESSERA_ERROR_FD; exit 9";
+}
+
+// Sends the signal to this process, which run_workers watches, once the file is there.
+std::thread ask_to_stop(const std::filesystem::path& file) {
+  return std::thread([file] {
+    sigset_t stop;
+    sigemptyset(&stop);
+    sigaddset(&stop, SIGTERM);
+    ::pthread_sigmask(SIG_BLOCK, &stop, nullptr);  // it is for run_workers to take
+    while (!std::filesystem::exists(file)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    ::kill(::getpid(), SIGTERM);
+  });
+}
+
+TEST(LocalLauncher, ReturnsWhenAllHaveEndedWell) {
+  const TemporaryFolder folder;
+  const std::string mine = (folder.path() / "rank").string();
+  WorkerCommand first = shell(0, "echo $WORD > " + mine + "-0");
+  first.environment = {{"WORD", "said"}};
+  EXPECT_FALSE(run_workers({first, shell(1, "true")}, {}));
+  EXPECT_EQ(read_whole(mine + "-0"), "said\n");
+}
+
+TEST(LocalLauncher, ThrowsTheErrorThatAWorkerReports) {
+  const Error error = error_of([] { run_workers({shell(0, "true"), shell(1, report("io", "the disk is full"))}, {}); });
+  EXPECT_EQ(error.code(), ErrorCode::io);
+  EXPECT_EQ(error.message(), "the disk is full");
+  EXPECT_EQ(error.where().rank, 1);
+}
+
+TEST(LocalLauncher, PrefersTheFailureThatOthersOnlySuffer) {
+  const TemporaryFolder folder;
+  const std::string first = (folder.path() / "first").string();
+  // Rank 0 is the first to end, of what befell rank 1.
+  const Error error = error_of([&] {
+    run_workers({shell(0, "touch " + first + "; " + report("peer_lost", "rank 1 is gone")),
+                 shell(1, "while [ ! -e " + first + " ]; do sleep 0.01; done; sleep 0.3; " + report("corrupt", "a flipped bit"))},
+                {});
+  });
+  EXPECT_EQ(error.code(), ErrorCode::corrupt);
+}
+
+TEST(LocalLauncher, NamesTheRankAndTheSignalOfOneThatWasKilled) {
+  const Error error = error_of([] { run_workers({shell(3, "kill -9 $$")}, {}); });
+  EXPECT_EQ(error.code(), ErrorCode::peer_lost);
+  EXPECT_THAT(error.message(), HasSubstr("rank 3 was ended by signal 9"));
+}
+
+TEST(LocalLauncher, SaysWhatCannotBeStarted) {
+  WorkerCommand command;
+  command.arguments = {"/nowhere/tessera-worker"};
+  const Error error = error_of([&] { run_workers({command}, {}); });
+  EXPECT_EQ(error.code(), ErrorCode::not_found);
+  EXPECT_THAT(error.message(), HasSubstr("/nowhere/tessera-worker"));
+}
+
+TEST(LocalLauncher, KillsThoseThatDoNotEndAfterAFailure) {
+  const Seconds begin = real_clock().now();
+  const Error error = error_of([] {
+    run_workers({shell(0, "trap '' TERM; sleep 60"), shell(1, "exit 7")}, {.grace = Seconds(0.2), .on_stop_request = {}});
+  });
+  EXPECT_THAT(error.message(), HasSubstr("exit code 7"));
+  EXPECT_LT((real_clock().now() - begin).value, 30);
+}
+
+TEST(LocalLauncher, AsksWorkersToStopAndSaysThatTheyDid) {
+  const TemporaryFolder folder;
+  const auto ready = folder.path() / "ready";
+  int asked = 0;
+  std::thread user = ask_to_stop(ready);
+  const std::string script = "trap 'exit 0' TERM; touch " + ready.string() + "; while true; do sleep 0.01; done";
+  EXPECT_TRUE(run_workers({shell(0, script)}, {.grace = Seconds(10), .on_stop_request = [&] { ++asked; }}));
+  user.join();
+  EXPECT_EQ(asked, 1);
+}
+
+TEST(LocalLauncher, AWorkerThatHandlesNoSignalIsStoppedAndNotLost) {
+  const TemporaryFolder folder;
+  const auto ready = folder.path() / "ready";
+  std::thread user = ask_to_stop(ready);
+  const Error error = error_of([&] { run_workers({shell(0, "touch " + ready.string() + "; exec sleep 60")}, {}); });
+  user.join();
+  EXPECT_EQ(error.code(), ErrorCode::interrupted);
+}
+
+TEST(LocalLauncher, HoldsAWorkerToItsProcessors) {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "allowed";
+  cpu_set_t all;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof all, &all), 0);
+  int last = 0;
+  for (int processor = 0; processor < CPU_SETSIZE; ++processor)
+    if (CPU_ISSET(static_cast<std::size_t>(processor), &all)) last = processor;
+  WorkerCommand command = shell(0, "grep Cpus_allowed_list /proc/self/status > " + file.string());
+  command.processors = {last};
+  run_workers({command}, {});
+  EXPECT_EQ(read_whole(file), "Cpus_allowed_list:\t" + std::to_string(last) + "\n");
+}
+
+}  // namespace
+}  // namespace tessera::control
