@@ -3,6 +3,7 @@ import importlib.machinery
 import importlib.util
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -40,11 +41,11 @@ PORT = 29500
 
 
 def train_on_hosts(lab, tessera, job, plan, run, steps, environment):
-    """Trains with one rank on each host of the lab, one thread each; `run` keeps the memory of its ranks. Seconds of each step."""
+    """Trains with one rank on each host of the lab, one thread each; `run` is made anew and keeps the memory of its ranks. Seconds of each step."""
     words = [tessera, "worker", str(job), "--plan", str(plan), "--run", str(run), "--set", f"train.steps={steps}",
              "--world", str(lab.hosts), "--rendezvous", f"{lab.address(0)}:{PORT}"]
     log = open(f"{run}.log", "w+")
-    (run / "metrics.jsonl").unlink(missing_ok=True)
+    shutil.rmtree(run, ignore_errors=True)
     ranks = [lab.popen(rank, [*words, "--rank", str(rank)], {**environment, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log) for rank in range(lab.hosts)]
     if any([rank.wait() for rank in ranks]):
         log.seek(0)

@@ -3,8 +3,8 @@
     python bench/here/run.py [--bin build/release/bin] [--rounds 2] [--steps 12] [--gbit 1,0.25] [--keep FOLDER] [--json]
 
 One cluster (number of hosts and link rate) after the other: a `tessera profile`, its plans trained in turn, so that other load on the machine meets all
-of them, and a second profile. Such a machine's speed drifts over minutes; a plan's prediction is the mean of its predictions with the profile before and
-the one after, and how far the two lie apart is said. Measured is the median over the steps of all rounds, without each run's first two, and the largest
+of them, and a second profile. Predicted is with the first. A machine's speed drifts over minutes: how far the second profile's predictions are from the
+first's is shown too, and how far the mean of both is from what was measured. Measured is the median over the steps of all rounds, without each run's first two, and the largest
 peak resident size of the plan's workers. Needs root (tools/netlab); priority over other programs helps.
 """
 import argparse
@@ -107,26 +107,33 @@ def kendall(pairs):
 def row_of(plan):
     measured, memory = statistics.median(plan.seconds), statistics.median(plan.memory)
     before, after = plan.predicted["before"], plan.predicted["after"]
-    predicted = (before["step_seconds"] + after["step_seconds"]) / 2
-    bytes_ = (max(before["memory_bytes"]) + max(after["memory_bytes"])) / 2
+    predicted, later, bytes_ = before["step_seconds"], after["step_seconds"], max(before["memory_bytes"])
     return {"ranks": plan.ranks, "gbit": plan.gbit if plan.ranks > 1 else None, "plan": plan.label, "predicted_s": predicted, "measured_s": measured,
-            "error": predicted / measured - 1, "drift": after["step_seconds"] / before["step_seconds"] - 1, "predicted_bytes": bytes_, "measured_bytes": memory, "memory_error": bytes_ / memory - 1,
-            "steps_s": plan.seconds, "parts": after["parts"]}
+            "error": predicted / measured - 1, "later_s": later, "drift": later / predicted - 1, "predicted_bytes": bytes_, "measured_bytes": memory, "memory_error": bytes_ / memory - 1,
+            "steps_s": plan.seconds, "parts": before["parts"]}
+
+
+def error_of_means(row):
+    return abs((row["predicted_s"] + row["later_s"]) / 2 / row["measured_s"] - 1)
 
 
 def summary_of(rows):
     errors, memory, drift = ([abs(row[key]) for row in rows] for key in ("error", "memory_error", "drift"))
     return {"plans": len(rows), "mean": statistics.mean(errors), "worst": max(errors), "memory_mean": statistics.mean(memory), "memory_worst": max(memory),
-            "drift_mean": statistics.mean(drift), "drift_worst": max(drift), "tau": kendall([(row["predicted_s"], row["measured_s"]) for row in rows])}
+            "tau": kendall([(row["predicted_s"], row["measured_s"]) for row in rows]), "drift_mean": statistics.mean(drift), "drift_worst": max(drift),
+            "mean_of_means": statistics.mean(map(error_of_means, rows)), "worst_of_means": max(map(error_of_means, rows)),
+            "tau_of_means": kendall([(row["predicted_s"] + row["later_s"], row["measured_s"]) for row in rows])}
 
 
 def show(rows, summary):
-    print(f"{'ranks':>5}{'Gbit/s':>8}  {'plan':<52}{'predicted':>10}{'measured':>10}{'error':>8}{'memory':>10}{'measured':>10}{'error':>8}")
+    print(f"{'ranks':>5}{'Gbit/s':>8}  {'plan':<52}{'predicted':>10}{'measured':>10}{'error':>8}{'memory':>10}{'measured':>10}{'error':>8}{'later':>8}")
     for row in rows:
         print(f"{row['ranks']:>5}{row['gbit'] or '':>8}  {row['plan']:<52}{row['predicted_s']:>8.3f} s{row['measured_s']:>8.3f} s{row['error']:>8.1%}"
-              f"{row['predicted_bytes'] / 2**20:>6.0f} MiB{row['measured_bytes'] / 2**20:>6.0f} MiB{row['memory_error']:>8.1%}")
+              f"{row['predicted_bytes'] / 2**20:>6.0f} MiB{row['measured_bytes'] / 2**20:>6.0f} MiB{row['memory_error']:>8.1%}{row['drift']:>+8.1%}")
     print(f"{summary['plans']} plans: step time {summary['mean']:.1%} off on average, {summary['worst']:.1%} at worst; peak memory {summary['memory_mean']:.1%} and "
-          f"{summary['memory_worst']:.1%}; the profiles before and after differ by {summary['drift_mean']:.1%} and {summary['drift_worst']:.1%} in it; Kendall's tau of the order by step time {summary['tau']:.3f}")
+          f"{summary['memory_worst']:.1%}; Kendall's tau of the order by step time {summary['tau']:.3f}")
+    print(f"predictions with a profile taken after the plans ran are {summary['drift_mean']:.1%} and at most {summary['drift_worst']:.1%} from those; the mean of both is "
+          f"{summary['mean_of_means']:.1%} off on average, {summary['worst_of_means']:.1%} at worst, with tau {summary['tau_of_means']:.3f}")
 
 
 def main():

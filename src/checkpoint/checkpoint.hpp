@@ -70,10 +70,12 @@ class Writer {
   // folder is removed, and the earlier checkpoints are untouched.
   void commit(const State& state);
 
+  // Removes the .tmp folder: where some rank failed, once all of them have ended, as one that began late has made it again.
+  void abandon() noexcept;
+
  private:
   void write_shard(const std::vector<Piece>& pieces);
   void publish(const State& state);
-  void abandon() noexcept;
   std::filesystem::path shard(const char* extension) const;
 
   FileSystem& files_;

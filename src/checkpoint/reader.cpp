@@ -14,7 +14,7 @@ namespace {
 
 [[noreturn]] void refuse(const std::filesystem::path& file, const std::string& problem) {
   throw Error(ErrorCode::corrupt, problem, {file.string(), 0, 0, -1, {}}, {},
-              "the file was changed or damaged; move the folder of this step away to go on from the checkpoint before it");
+              "the file was changed or damaged; move the folder of this step away to take the checkpoint before it");
 }
 
 }  // namespace

@@ -57,13 +57,14 @@ void Writer::write(const std::vector<Piece>& pieces) {
   try {
     write_shard(pieces);
   } catch (const Error& problem) {
+    // Another rank gave up, and what this one meets is what that left.
     const bool gone = !std::filesystem::exists(temporary_);
+    const ErrorCode code = gone && problem.code() == ErrorCode::not_found ? ErrorCode::io : problem.code();
     abandon();
-    throw Error(problem.code(),
-                text("the checkpoint of step ", step_, " was not written: ", gone ? "another rank gave up; here " : "", problem.message()),
-                {problem.where().file.empty() ? temporary_.string() : problem.where().file, 0, 0, rank_, {}}, problem.expected(),
-                problem.code() == ErrorCode::io ? "make room there or point the run elsewhere; earlier checkpoints are as they were"
-                                                : problem.hint());
+    throw Error(
+        code, text("the checkpoint of step ", step_, " was not written: ", gone ? "another rank gave up; here " : "", problem.message()),
+        {problem.where().file.empty() ? temporary_.string() : problem.where().file, 0, 0, rank_, {}}, problem.expected(),
+        code == ErrorCode::io ? "make room there or point the run elsewhere; earlier checkpoints are as they were" : problem.hint());
   }
 }
 

@@ -25,7 +25,6 @@ std::vector<Finding> examine() {
   findings.push_back(check_ucx());
   findings.push_back(check_worker(find_worker(), Seconds(30)));
   findings.push_back(check_program("slurm", "srun", "only to start workers by Slurm"));
-  findings.push_back(check_program("etcd", "etcd", "only for several managers of one cluster"));
   return findings;
 }
 

@@ -94,7 +94,7 @@ Finding check_accelerators() {
   if (!value.empty()) return {name, Status::ok, value, ""};
   if (open_library("libnvidia-ml.so.1"))
     return {name, Status::absent, "an NVIDIA driver, but no device that it knows", "nvidia-smi shows what the driver sees"};
-  return {name, Status::absent, "none", "training runs on the CPU; with a GPU in this host, install its driver"};
+  return {name, Status::absent, "none", "training runs on the CPU"};
 }
 
 Finding check_ucx() {

@@ -24,8 +24,8 @@ const std::vector<SizePreset>& size_presets() {
   static const std::vector<SizePreset> presets = {
       {"tiny", "1 M parameters beside the vocabulary's: tries everything out within a minute", 128, 4, 4, 2, 384, 128, 16, 1.0e-3},
       {"small", "10 M: a few minutes on a laptop", 384, 6, 6, 2, 1024, 256, 16, 1.0e-3},
-      {"medium", "75 M: hours on a workstation, minutes on a GPU", 768, 12, 12, 4, 2048, 512, 32, 6.0e-4},
-      {"large", "1 B: several GPUs or hosts", 2048, 20, 16, 4, 5632, 2048, 64, 3.0e-4}};
+      {"medium", "75 M: hours on a workstation", 768, 12, 12, 4, 2048, 512, 32, 6.0e-4},
+      {"large", "1 B: several hosts", 2048, 20, 16, 4, 5632, 2048, 64, 3.0e-4}};
   return presets;
 }
 

@@ -2,14 +2,16 @@
 
 #include <unistd.h>
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
+#include <set>
 
 #include "base/file_system.hpp"
 #include "cli/commands.hpp"
 #include "cli/measured_profile.hpp"
 #include "cli/workers.hpp"
 #include "data/data.hpp"
-#include "observe/run.hpp"
+#include "observe/run_files.hpp"
 #include "plan/fits.hpp"
 #include "plan/schedule.hpp"
 #include "program/program.hpp"
@@ -47,37 +49,17 @@ void print_choice(const ChosenPlan& chosen, const model::JobSpec& job) {
                plan.world_size(), plan.world_size() == 1 ? "" : "s", plan.threads_text().c_str(), strategy.dp, plan.stages.size(),
                strategy.tp, static_cast<long long>(plan.micro_batches), plan.micro_batches == 1 ? "" : "es",
                plan.micro_batch_text().c_str(), plan.schedule_text().c_str(), strategy.zero, model::name_of(strategy.recompute));
+  std::set<std::pair<int, int>> hosts;
+  for (const plan::RankPlace& place : plan.ranks) hosts.insert({place.group, place.node});
+  if (hosts.size() > 1)
+    std::fprintf(
+        stderr,
+        "note: the plan is for %zu hosts, and `train` runs all its workers on this one; to train on several, start `%s worker` on each\n",
+        hosts.size(), typed_command().c_str());
   if (plan.predicted)
     std::fprintf(stderr, "predicted: %s a step, %s tokens/s, %s in the largest worker\n", to_text(plan.predicted->step).c_str(),
                  count_text(static_cast<double>(plan.global_batch * job.model.dim("seq")) / plan.predicted->step.value).c_str(),
                  to_text(*std::max_element(plan.predicted->memory.begin(), plan.predicted->memory.end())).c_str());
-}
-
-// The job as the run keeps it: it is read again from another folder, and perhaps by another user.
-std::string yaml_of_run(const TrainOptions& options, const model::JobSpec& job) {
-  std::vector<std::string> overrides = options.overrides;
-  const auto absolute = [&](const std::string& key, const std::filesystem::path& path) {
-    overrides.push_back(key + "=" + std::filesystem::absolute(path).string());
-  };
-  if (job.data.source != "synthetic") absolute("data.source", job.data.source);
-  if (!job.data.tokenizer.file.empty()) absolute("data.tokenizer.file", job.data.tokenizer.file);
-  if (!job.train.init.empty()) absolute("train.init", job.train.init);
-  return model::read_job(options.yaml, overrides).resolved_yaml;
-}
-
-// What is resumed goes on with the same model and the same tokens.
-void check_resumed(const model::JobSpec& job, const data::Tokenizer* tokenizer, const std::filesystem::path& run) {
-  if (std::filesystem::exists(run / "train.yaml")) {
-    const std::string before = model::read_job(run / "train.yaml").model.fingerprint();
-    if (before != job.model.fingerprint())
-      throw Error(ErrorCode::invalid_config, "the run is of another model (" + before + ")", {.file = job.file.string(), .block = {}},
-                  "the model section of " + (run / "train.yaml").string(), "train the other model under another name, --set name=...");
-  }
-  if (tokenizer == nullptr || !std::filesystem::exists(run / tokenizer->file_name())) return;
-  const std::filesystem::path file = run / tokenizer->file_name();
-  if (data::load_tokenizer(file)->fingerprint() != tokenizer->fingerprint())
-    throw Error(ErrorCode::invalid_config, "the tokenizer is not the one that the run was trained with: the text or data.tokenizer changed",
-                job.data.where, "the tokens that the model knows", "go on with them: --set data.tokenizer.file=" + file.string());
 }
 
 void train(const TrainOptions& options) {
@@ -92,22 +74,18 @@ void train(const TrainOptions& options) {
                job.model.block_count());
   const auto dataset = prepare_data(job);
   const data::Tokenizer* tokenizer = dataset->tokenizer();
-  if (options.resume) check_resumed(job, tokenizer, run);
+  if (options.resume) observe::check_resumed(job, tokenizer, run);
   const ChosenPlan chosen = choose_plan(options.yaml, options.overrides, job, cluster, plan_file_of(options, run), options.measure);
   print_choice(chosen, job);
   // A run that exists is touched when there is nothing left to refuse.
-  const std::string yaml = yaml_of_run(options, job);
-  observe::prepare_run(run, if_exists);
-  if (tokenizer != nullptr) tokenizer->save(run / tokenizer->file_name());
-  write_whole(real_file_system(), run / "train.yaml", yaml);
-  write_whole(real_file_system(), run / "plan.json", plan::to_json(chosen.plan));
-  write_whole(real_file_system(), run / "cluster.yaml", cluster::to_yaml(cluster));
+  const observe::RunLock lock = observe::make_run(run, if_exists, options.yaml, options.overrides, chosen.plan, cluster, tokenizer);
   std::vector<std::string> arguments = {"train",     (run / "train.yaml").string(),   "--plan", (run / "plan.json").string(),
                                         "--cluster", (run / "cluster.yaml").string(), "--run",  run.string()};
   if (options.resume) arguments.push_back("--resume");
   if (options.json) arguments.push_back("--json");
   control::LaunchOptions launch;
   launch.on_stop_request = [] { std::fprintf(stderr, "\nstopping after this step with a checkpoint; Ctrl-C again ends at once\n"); };
+  launch.way_on = "go on from the last checkpoint with --resume; the run's log.txt has what came before";
   const bool stopped = control::run_workers(worker_commands(arguments, chosen.plan.ranks, cluster), launch);
   if (options.json) return;
   if (stopped) {
@@ -137,14 +115,50 @@ std::unique_ptr<data::Dataset> prepare_data(const model::JobSpec& job) {
   return dataset;
 }
 
+namespace {
+
+[[noreturn]] void refuse_here(const std::string& what, const Where& where, const std::string& expected) {
+  throw Error(ErrorCode::invalid_config, what, where, expected,
+              "`" + typed_command() + " plan` plans and simulates it, and with --write hands the plan to other trainers");
+}
+
+// What only planning knows is refused before anything is measured or started.
+void check_computed_here(const model::JobSpec& job) {
+  for (const model::Repeat& repeat : job.model.repeats) {
+    const std::string& kind = repeat.block.kind;
+    if (kind != "embedding" && kind != "transformer_layer" && kind != "lm_head")
+      refuse_here("the trainer cannot compute blocks of kind '" + kind + "' yet", {.file = job.file.string(), .block = {}},
+                  "arch llama without qkv_bias, qk_norm, window and dropout");
+  }
+}
+
+void check_on_cpus(const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
+  const auto computes = [](const cluster::ResourceGroup& group) { return group.device.is_cpu(); };
+  if (std::none_of(cluster.groups.begin(), cluster.groups.end(), computes))
+    refuse_here("the trainer computes on CPUs, and cluster '" + cluster.name + "' has none", {.file = job.file.string(), .block = {}},
+                "a cluster with a group of CPUs");
+}
+
+void check_on_cpus(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
+  for (const plan::RankPlace& place : plan.ranks) {
+    const cluster::ResourceGroup& group = cluster.groups.at(static_cast<std::size_t>(place.group));
+    if (!group.device.is_cpu())
+      refuse_here("the plan computes on " + group.device.name + ", and the trainer on CPUs", plan.where, "a plan for CPUs");
+  }
+}
+
+}  // namespace
+
 ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
                        const cluster::ClusterSpec& cluster, const std::optional<std::filesystem::path>& plan_file, bool measure) {
   ChosenPlan chosen;
+  check_computed_here(job);
   const bool named = job.parallel.kind == model::ParallelChoice::Kind::plan_file;
   if (plan_file || named) {
     chosen.plan = plan::load_plan(plan_file ? *plan_file : job.parallel.file);
     plan::check(chosen.plan, job, cluster);
     plan::check_trainable(chosen.plan);
+    check_on_cpus(chosen.plan, cluster);
     // Ranks whose orders do not fit together would wait for each other until the deadline.
     if (!chosen.plan.order.empty()) program::check(program::compile(chosen.plan, job.model));
     const bool priced =
@@ -152,6 +166,7 @@ ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vecto
     if (priced) plan::check_fits(chosen.plan, plan::predict(chosen.plan, job.model, job.train, cluster, {}).memory, cluster);
     return chosen;
   }
+  check_on_cpus(job, cluster);
   profile::Profile profile;
   const std::filesystem::path cached = cached_profile_path(job, cluster);
   if (std::filesystem::exists(cached)) {

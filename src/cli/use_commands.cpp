@@ -16,11 +16,14 @@ void append_option(std::vector<std::string>& arguments, const CLI::App& command,
 
 void add_worker_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("worker", "Be one rank of a job, for any launcher")->group(kTrainGroup);
-  command->footer("The rank, the number of ranks and the meeting place also come from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.");
+  command->footer(
+      "The rank and the number of ranks also come from RANK and WORLD_SIZE, Slurm or MPI, the meeting place from MASTER_ADDR and "
+      "MASTER_PORT.");
   struct Options {
     std::string yaml, plan, run, rank, world, rendezvous;
     std::vector<std::string> overrides;
     bool resume = false;
+    bool overwrite = false;
   };
   auto options = std::make_shared<Options>();
   command->add_option("train_yaml", options->yaml, "What to train")->required();
@@ -31,6 +34,7 @@ void add_worker_command(CLI::App& app) {
   command->add_option("--run", options->run, "The run's folder (default: runs/NAME)");
   command->add_option("--set", options->overrides, "Override a key")->type_name("KEY=VALUE");
   command->add_flag("--resume", options->resume, "Go on from the run's newest checkpoint");
+  command->add_flag("--overwrite", options->overwrite, "Replace a run of the same name");
   command->callback([options, command] {
     std::vector<std::string> arguments = {"train", options->yaml, "--plan", options->plan};
     arguments.insert(
@@ -42,6 +46,7 @@ void add_worker_command(CLI::App& app) {
     for (const auto& setting : options->overrides) arguments.insert(arguments.end(), {"--set", setting});
     if (options->resume) arguments.push_back("--resume");
     arguments.push_back("--prepare");
+    if (options->overwrite) arguments.push_back("--overwrite");
     become_worker(arguments);
   });
 }

@@ -19,9 +19,10 @@ Failure failure_from(const json& message) {
 
 }  // namespace
 
-Control::Control(int rank, int world_size, std::vector<FrameSocket> sockets, Events events)
+Control::Control(int rank, int world_size, Seconds patience, std::vector<FrameSocket> sockets, Events events)
     : rank_(rank),
       world_size_(world_size),
+      patience_(patience.value),
       sockets_(std::move(sockets)),
       events_(std::move(events)),
       closed_(static_cast<std::size_t>(world_size), false),
@@ -107,6 +108,11 @@ void Control::tick(SteadyClock::time_point now) {
     if (socket.open() && socket.has_unsent()) socket.flush();
   }
   if (now - last_beat_ < kBeat) return;
+  // Who was stopped itself has not heard the others, and cannot blame them.
+  if (now - last_beat_ > kSilence) {
+    const std::lock_guard lock(silence_mutex_);
+    std::fill(heard_.begin(), heard_.end(), now);
+  }
   last_beat_ = now;
   json beat{{"kind", "beat"}};
   if (rank_ == 0) {
@@ -118,6 +124,15 @@ void Control::tick(SteadyClock::time_point now) {
     // A stopped process does not read; its beats need not pile up.
     if (socket.open() && !socket.has_unsent()) socket.send(beat);
   }
+  for (const auto& [rank, seconds] : silent(now))
+    if (seconds > patience_ && !ended_ && !gave_up_) {
+      gave_up_ = true;
+      const Failure failure{
+          ErrorCode::peer_lost, rank,
+          text("rank ", rank, " is lost: it has not answered for ", to_text(Seconds(seconds)), "; its process or host is stopped")};
+      pass_on(to_json(failure), rank);
+      events_.failed(failure);
+    }
 }
 
 bool Control::flushed() {

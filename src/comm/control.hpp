@@ -27,7 +27,8 @@ class Control {
     std::function<void(int rank, const nlohmann::json& started)> closing;
     std::function<void()> all_closed;
   };
-  Control(int rank, int world_size, std::vector<FrameSocket> sockets, Events events);
+  // `patience`: how long a rank may be silent before it is given up.
+  Control(int rank, int world_size, Seconds patience, std::vector<FrameSocket> sockets, Events events);
 
   // Descriptors to sleep on; a dead one is -1.
   std::vector<int> descriptors() const;
@@ -53,6 +54,8 @@ class Control {
 
   int rank_;
   int world_size_;
+  double patience_;
+  bool gave_up_ = false;
   std::vector<FrameSocket> sockets_;  // rank 0: by rank; others: place 0
   Events events_;
   // The progress thread alone writes the next three; any thread may ask silent(), so writes and that read are guarded.

@@ -87,7 +87,7 @@ Engine::Engine(const Options& options) : options_(options) {
   std::vector<std::string> addresses;
   for (const Introduction& peer : meeting.ranks) addresses.push_back(peer.network_address);
   network_->set_peers(std::move(addresses), options.rank);
-  control_ = std::make_unique<Control>(options.rank, options.world_size, std::move(meeting.sockets),
+  control_ = std::make_unique<Control>(options.rank, options.world_size, options.silence, std::move(meeting.sockets),
                                        Control::Events{[this](const Failure& failure) { on_failed(failure); },
                                                        [this](int rank, const nlohmann::json& started) { on_closing(rank, started); },
                                                        [this] {

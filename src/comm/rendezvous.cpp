@@ -125,19 +125,23 @@ Meeting host(const Options& options, const Introduction& own) {
       throw_absent(options, absent);
     }
     while (Descriptor arrived = accept_from(listener)) strangers.emplace_back(std::move(arrived));
-    for (FrameSocket& stranger : strangers) {
-      const bool alive = stranger.receive();
-      if (const auto hello = stranger.next()) {
-        admit(options, meeting, stranger, *hello);
-      } else if (!alive) {
-        stranger.close();
-      }
-    }
-    std::erase_if(strangers, [](const FrameSocket& stranger) { return !stranger.open(); });
-    // A rank that died while it waited may come again.
+    // A rank that died while it waited may come again: perhaps it is among the strangers.
     for (FrameSocket& socket : meeting.sockets) {
       if (socket.open() && !socket.receive()) socket.close();
     }
+    for (FrameSocket& stranger : strangers) {
+      try {
+        const bool alive = stranger.receive();
+        if (const auto hello = stranger.next()) {
+          admit(options, meeting, stranger, *hello);
+        } else if (!alive) {
+          stranger.close();
+        }
+      } catch (const std::exception&) {
+        stranger.close();  // no rank speaks like this
+      }
+    }
+    std::erase_if(strangers, [](const FrameSocket& stranger) { return !stranger.open(); });
   }
   json all = json::array();
   for (const Introduction& one : meeting.ranks) all.push_back(to_json(one));
@@ -187,7 +191,7 @@ Meeting join(const Options& options, const Introduction& own) {
     if (answer.contains("refused")) {
       throw Error(ErrorCode::invalid_config, text("refused at the rendezvous: ", answer.at("refused").get<std::string>()),
                   {.file = {}, .rank = options.rank, .block = {}}, "one task, one world size and one process per rank at each rendezvous",
-                  "give each task a port of its own");
+                  "start all ranks with the same files and the same version, and give each task a port of its own");
     }
     Meeting meeting;
     for (const json& one : answer.at("ranks")) meeting.ranks.push_back(introduction_from(one));

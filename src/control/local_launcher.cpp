@@ -30,7 +30,12 @@ struct Running {
 sigset_t watched_signals() {
   sigset_t set;
   sigemptyset(&set);
-  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&set, signal);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) {
+    // What is ignored (by nohup, or for jobs in the background of a script) stays so: blocked, it would still arrive.
+    struct sigaction before;
+    const bool ignored = ::sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_IGN;
+    if (!ignored || signal == SIGCHLD) sigaddset(&set, signal);
+  }
   return set;
 }
 
@@ -103,8 +108,7 @@ Error error_of(const Running& worker) {
   }
   if (WIFSIGNALED(worker.status)) {
     const int signal = WTERMSIG(worker.status);
-    const std::string hint = signal == SIGKILL ? "killed from outside, perhaps because the host ran out of memory; go on with --resume"
-                                               : "go on with --resume; the run's log.txt has what came before";
+    const std::string hint = signal == SIGKILL ? "killed from outside, perhaps because the host ran out of memory" : std::string();
     return {
         ErrorCode::peer_lost, text("rank ", worker.rank, " was ended by signal ", signal, " (", ::strsignal(signal), ")"), {}, {}, hint};
   }
@@ -190,11 +194,14 @@ bool run_workers(const std::vector<WorkerCommand>& workers, const LaunchOptions&
       if (stop_requests == 1 && options.on_stop_request) options.on_stop_request();
     }
   }
-  if (stop_requests > 1)
-    throw Error(ErrorCode::interrupted, "ended at once, as asked twice", {}, {}, "go on from the last checkpoint with --resume");
+  if (stop_requests > 1) throw Error(ErrorCode::interrupted, "ended at once, as asked twice", {}, {}, options.way_on);
   // A worker that handles no signal yet, or never does, has nothing to save.
   if (stop_requests > 0 && crew.ended_by() == SIGTERM) throw Error(ErrorCode::interrupted, "stopped, as asked; there was nothing to save");
-  if (crew.failure()) throw *crew.failure();
+  if (const auto& failure = crew.failure()) {
+    if (crew.ended_by() == 0 || options.way_on.empty()) throw *failure;
+    throw Error(failure->code(), failure->message(), failure->where(), failure->expected(),
+                failure->hint().empty() ? options.way_on : failure->hint() + "; " + options.way_on);
+  }
   return stop_requests > 0;
 }
 

@@ -26,6 +26,8 @@ struct LaunchOptions {
   // Called once when the user first asks to stop (Ctrl-C, SIGTERM); the workers have been told then. A second request
   // kills them.
   std::function<void()> on_stop_request;
+  // The hint of an error that is not of a worker's own making: it was killed, or the user asked twice to stop.
+  std::string way_on = {};
 };
 
 // Returns when all workers have ended well; true when the user asked to stop. Otherwise throws the Error of the worker

@@ -113,6 +113,10 @@ std::int64_t Dataset::token_count() const {
 }
 std::int64_t Dataset::document_count() const { return state_->tokens ? state_->tokens->document_count() : 0; }
 std::int64_t Dataset::sequence_length() const { return state_->seq; }
+std::uint64_t Dataset::content_hash() const {
+  return seed_of(state_->tokens ? state_->tokens->content_hash() : state_->seed, static_cast<std::uint64_t>(state_->train),
+                 static_cast<std::uint64_t>(state_->validation), static_cast<std::uint64_t>(state_->seq));
+}
 const Tokenizer* Dataset::tokenizer() const { return state_->tokenizer.get(); }
 
 std::vector<std::int64_t> Dataset::sample_ids(std::int64_t step, std::int64_t global_batch) const {

@@ -235,6 +235,7 @@ std::int64_t TokenCache::size() const { return static_cast<std::int64_t>(state_-
 std::int64_t TokenCache::vocab() const { return static_cast<std::int64_t>(state_->header.vocab); }
 std::int64_t TokenCache::document_count() const { return static_cast<std::int64_t>(state_->footer.documents); }
 const std::string& TokenCache::fingerprint() const { return state_->fingerprint; }
+std::uint64_t TokenCache::content_hash() const { return state_->footer.index_checksum; }
 const std::filesystem::path& TokenCache::path() const { return state_->path; }
 
 std::int64_t TokenCache::document_begin(std::int64_t index) const {

@@ -97,7 +97,7 @@ void require_countable(const ConfigNode& node, const ModelSpec& model, std::int6
 TokenizerSpec read_tokenizer(const ConfigNode& node) {
   node.allow_only({"kind", "vocab", "file"});
   TokenizerSpec tokenizer;
-  tokenizer.kind = node.at("kind").as_choice({"bpe", "hf", "sentencepiece", "bytes"});
+  if (const auto kind = node.find("kind")) tokenizer.kind = kind->as_choice({"bpe", "hf", "sentencepiece", "bytes"});
   read_into(node, "vocab", tokenizer.vocab, between(257, kMostSamples));
   read_into(node, "file", tokenizer.file, resolve);
   const bool needs_file = tokenizer.kind == "hf" || tokenizer.kind == "sentencepiece";

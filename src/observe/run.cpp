@@ -1,6 +1,10 @@
 #include "observe/run.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
 #include <algorithm>
+#include <cerrno>
 #include <string_view>
 #include <utility>
 
@@ -16,6 +20,8 @@ namespace {
 bool is_run(const std::filesystem::path& folder) {
   return std::filesystem::exists(folder / "train.yaml") || std::filesystem::exists(folder / "checkpoints");
 }
+
+constexpr const char* kLock = "lock";
 
 bool holds_something(const std::filesystem::path& path) {
   return std::filesystem::exists(path) && (!std::filesystem::is_directory(path) || !std::filesystem::is_empty(path));
@@ -64,20 +70,39 @@ void check_run(const std::filesystem::path& run, IfExists if_exists) {
                 "leave --resume away to start one");
   if (if_exists == IfExists::replace && exists && !is_run(run))
     throw Error(ErrorCode::invalid_config, "this is not a run's folder; it will not be replaced", where, "a folder with a train.yaml");
+  if (std::filesystem::exists(run / kLock)) RunLock{run};
 }
 
-void prepare_run(const std::filesystem::path& run, IfExists if_exists) {
+RunLock prepare_run(const std::filesystem::path& run, IfExists if_exists) {
   check_run(run, if_exists);
   if (if_exists == IfExists::replace && holds_something(run)) {
     // Under another name first: an interruption does not leave half a run that looks like one.
     auto removed = run;
     removed += ".removed";
     real_file_system().remove_all(removed);
-    real_file_system().rename(run, removed);
+    {
+      const RunLock of_what_goes(run);
+      real_file_system().rename(run, removed);
+    }
     real_file_system().remove_all(removed);
   }
   real_file_system().create_directories(run / "checkpoints");
+  return RunLock(run);
 }
+
+RunLock::RunLock(const std::filesystem::path& run) {
+  const std::filesystem::path file = run / kLock;
+  descriptor_ = ::open(file.c_str(), O_RDWR | O_CLOEXEC | O_CREAT, 0644);
+  if (descriptor_ < 0) throw_errno("open", file, errno);
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  ::close(descriptor_);
+  throw Error(ErrorCode::invalid_config, "another process is training this run", {run.string(), 0, 0, -1, {}}, {},
+              "wait for it to end, or stop it first");
+}
+RunLock::~RunLock() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+RunLock::RunLock(RunLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
 
 struct RunWriter::Impl {
   const std::filesystem::path folder;

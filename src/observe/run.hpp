@@ -4,6 +4,7 @@
 //   metrics.jsonl       one line a step                 evaluations.jsonl   one line an evaluation
 //   tensorboard/        the same for TensorBoard        trace.json      the last step's instructions
 //   checkpoints/        see checkpoint/checkpoint.hpp   log.txt
+//   lock                held while a process writes the run
 #pragma once
 
 #include <filesystem>
@@ -19,12 +20,25 @@ enum class IfExists {
   replace  // it is removed first
 };
 
-// Throws invalid_config when a run of that name exists and may not be touched, not_found when there is none to resume. With `replace`,
-// a folder that is no run's is refused. Touches nothing.
+// Throws invalid_config when a run of that name exists and may not be touched or another process writes it, not_found when there is none
+// to resume. With `replace`, a folder that is no run's is refused. Touches nothing.
 void check_run(const std::filesystem::path& run, IfExists if_exists);
 
+// Held by the process that started a run, for as long as it is trained. Where a file system has no locks (flock), it holds nothing.
+class RunLock {
+ public:
+  // Throws invalid_config when another process holds it, io.
+  explicit RunLock(const std::filesystem::path& run);
+  ~RunLock();
+  RunLock(RunLock&& other) noexcept;
+  RunLock& operator=(RunLock&&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
+
 // Checks, and makes the folder and checkpoints/ in it; a run that is replaced goes here. Also throws io when the disk refuses.
-void prepare_run(const std::filesystem::path& run, IfExists if_exists);
+[[nodiscard]] RunLock prepare_run(const std::filesystem::path& run, IfExists if_exists);
 
 // Appends to a run's files. One process per run; not thread-safe. A disk that is full does not end the training: the line is
 // left out whole, and the log has one warning.

@@ -4,15 +4,33 @@
 
 namespace tessera::train {
 
+namespace {
+
+// One bad batch is left out; weights that make every batch bad are not to replace good checkpoints.
+constexpr int kMostSkipped = 3;
+
+}  // namespace
+
 LoopOutcome run_loop(const model::JobSpec& job, Trainer& trainer, FileSystem& files, const LoopOptions& options, LoopObserver& observer) {
   LoopOutcome outcome;
   const std::int64_t begin = trainer.next_step();
   const std::int64_t end = options.stop_after > 0 ? std::min(job.train.steps, begin + options.stop_after) : job.train.steps;
   std::int64_t saved_at = begin;
+  int skipped = 0;  // steps in a row
   while (trainer.next_step() < end && !outcome.stopped) {
     const StepReport report = trainer.step(options.stop != nullptr && options.stop->load());
     observer.on_step(report);
     if (report.skipped) log::warning(text("step ", report.step, ": the gradient is not finite; the step was skipped on all ranks"));
+    skipped = report.skipped ? skipped + 1 : 0;
+    if (skipped == kMostSkipped) {
+      // Weights that a checkpoint holds and no step has computed with since may be the ones that were ruined.
+      const bool saved_ruined = saved_at > 0 && saved_at == trainer.next_step() - skipped;
+      throw Error(ErrorCode::corrupt, text("the gradients of ", skipped, " steps in a row are not finite; the last was step ", report.step),
+                  {}, "finite gradients",
+                  saved_ruined ? text("move the checkpoint of step ", saved_at,
+                                      " away, and go on from the one before it with --resume and a ", "smaller train.optimizer.lr")
+                               : "go on from the last checkpoint with --resume and a smaller train.optimizer.lr");
+    }
     const std::int64_t made = trainer.next_step();
     outcome.stopped = report.stop && made < end;
     const bool last = made == end || outcome.stopped;
@@ -21,7 +39,7 @@ LoopOutcome run_loop(const model::JobSpec& job, Trainer& trainer, FileSystem& fi
       outcome.evaluation = trainer.evaluate(job.train.eval_sequences);
       observer.on_evaluation(made, *outcome.evaluation);
     }
-    if (!last && job.checkpoint.every > 0 && made % job.checkpoint.every == 0) {
+    if (!last && skipped == 0 && job.checkpoint.every > 0 && made % job.checkpoint.every == 0) {
       // A full disk must not end the run: earlier checkpoints are intact, and the next turn tries again.
       try {
         trainer.save(files, options.checkpoints, job.checkpoint.keep);

@@ -3,6 +3,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/zeros.h>
 #include <algorithm>
+#include <cmath>
+#include <list>
 #include <set>
 
 #include "base/clock.hpp"
@@ -13,6 +15,8 @@
 
 namespace tessera::train {
 namespace {
+
+constexpr double kMostCopies = 8;
 
 // A block cut in one way, at one micro-batch.
 struct BlockCell {
@@ -87,17 +91,40 @@ class Blocks {
   }
 
  private:
+  // How many copies of a block a step would find outside of the caches; no more than a step has, or as many weights of a block that it has
+  // once.
+  int copies_of(const BlockCell& cell) const {
+    const model::BlockCost cost = model::cost_of(
+        *cell.instance->spec, {cell.shape.micro_batch, cell.shape.tensor_parallel, job_.train.precision, model::Recompute::none});
+    double bytes = static_cast<double>((cost.saved + cost.output).value);
+    for (const auto& spec : cell.instance->spec->parameters)
+      bytes += 8.0 * static_cast<double>(spec.count()) / (spec.split_dim >= 0 ? cell.shape.tensor_parallel : 1);
+    return static_cast<int>(std::clamp(std::ceil(kBeyondCaches / bytes), 1.0, kMostCopies));
+  }
+
+  // Blocks that a model has several times are passed one after the other, forward and then back, as in a step; others alone, each time
+  // with other weights.
   void round(BlockCell& cell) {
-    TimedBlock block(job_, *cell.instance, cell.shape.micro_batch, cell.shape.tensor_parallel, weights_);
+    const int copies = copies_of(cell);
+    const int in_a_row = std::min(copies, count_of(cell.instance->spec->kind));
+    std::list<TimedBlock> blocks;
+    for (int copy = 0; copy < copies; ++copy)
+      blocks.emplace_back(job_, *cell.instance, cell.shape.micro_batch, cell.shape.tensor_parallel, weights_, copy);
     double forward = 0;
     double backward = 0;
+    int passed = 0;
     const auto pass = [&] {
-      const double begin = real_clock().now().value;
-      block.forward();
-      const double middle = real_clock().now().value;
-      block.backward();
-      forward += middle - begin;
-      backward += real_clock().now().value - middle;
+      for (auto first = blocks.begin(); first != blocks.end();) {
+        const auto last = std::next(first, std::min<std::ptrdiff_t>(in_a_row, std::distance(first, blocks.end())));
+        const double begin = real_clock().now().value;
+        for (auto block = first; block != last; ++block) block->forward();
+        const double middle = real_clock().now().value;
+        for (auto block = last; block != first;) (--block)->backward();
+        forward += middle - begin;
+        backward += real_clock().now().value - middle;
+        first = last;
+      }
+      passed += copies;
     };
     if (cell.passes == 0) {
       pass();  // pays for page faults and kernel choice
@@ -107,9 +134,17 @@ class Blocks {
     }
     meter_.warm(pass);
     forward = backward = 0;
+    passed = 0;
     for (int i = 0; i < cell.passes; ++i) pass();
-    cell.forward.add(meter_.slowest(forward / cell.passes));
-    cell.backward.add(meter_.slowest(backward / cell.passes));
+    cell.forward.add(meter_.slowest(forward / passed));
+    cell.backward.add(meter_.slowest(backward / passed));
+  }
+
+  int count_of(const std::string& kind) const {
+    int count = 0;
+    for (const model::Repeat& repeat : job_.model.repeats)
+      if (repeat.block.kind == kind) count += repeat.count;
+    return count;
   }
 
   const model::JobSpec& job_;

@@ -40,7 +40,7 @@ at::Tensor random_tensor(const std::vector<std::int64_t>& shape, at::ScalarType 
 }
 
 Weights::Weights(const model::JobSpec& job) {
-  std::int64_t most = 0;
+  std::int64_t most = std::min(job.model.parameter_count(), static_cast<std::int64_t>(kBeyondCaches) / 4);
   for (const model::Repeat& repeat : job.model.repeats) {
     std::int64_t count = 0;
     for (const auto& spec : repeat.block.parameters) count += spec.count();
@@ -52,9 +52,11 @@ Weights::Weights(const model::JobSpec& job) {
   grads_ = at::zeros({most}, at::kFloat);
 }
 
-std::vector<nn::Parameter> Weights::of(const model::BlockInstance& instance, int tensor_parallel) const {
+std::vector<nn::Parameter> Weights::of(const model::BlockInstance& instance, int tensor_parallel, int copy) const {
+  std::int64_t all = 0;
+  for (const auto& spec : instance.spec->parameters) all += spec.count() / (spec.split_dim >= 0 ? tensor_parallel : 1);
   std::vector<nn::Parameter> out;
-  std::int64_t offset = 0;
+  std::int64_t offset = copy % std::max<std::int64_t>(1, values_.numel() / std::max<std::int64_t>(1, all)) * all;
   for (const auto& spec : instance.spec->parameters) {
     const auto shape = nn::shard_shape(spec, {0, tensor_parallel});
     const std::int64_t count = spec.count() / (spec.split_dim >= 0 ? tensor_parallel : 1);
@@ -66,13 +68,13 @@ std::vector<nn::Parameter> Weights::of(const model::BlockInstance& instance, int
 }
 
 TimedBlock::TimedBlock(const model::JobSpec& job, const model::BlockInstance& instance, std::int64_t micro_batch, int tensor_parallel,
-                       const Weights& weights)
+                       const Weights& weights, int copy)
     : block_(nn::make_block(*instance.spec, {0, tensor_parallel})),
       batch_(random_batch(micro_batch, job.model.dim("seq"), job.model.dim("vocab"))),
       inputs_(random_tensors(instance.spec->inputs, micro_batch, type_of(job.train.precision))) {
   if (instance.spec->outputs.front().name != "loss")
     output_grads_ = random_tensors(instance.spec->outputs, micro_batch, type_of(job.train.precision));
-  block_->bind(weights.of(instance, tensor_parallel));
+  block_->bind(weights.of(instance, tensor_parallel, copy));
   pass_.batch = &batch_;
   pass_.precision = job.train.precision;
   pass_.loss_scale = 1e-4;

@@ -15,13 +15,15 @@ at::ScalarType type_of(model::Precision precision);
 // Uniform in [-0.5, 0.5).
 at::Tensor random_tensor(const std::vector<std::int64_t>& shape, at::ScalarType type, at::Generator& random);
 
-// Random parameters, as many as the model's largest block has. Every block is timed with the first of them: to make new ones would
-// take longer than a pass of a small one.
+// So many bytes of weights, gradients and activations are not in the caches any more when a step comes back to them.
+constexpr double kBeyondCaches = 64 << 20;
+
+// Random parameters for all blocks that are timed: to make new ones would take longer than a pass of a small one.
 class Weights {
  public:
   explicit Weights(const model::JobSpec& job);
-  // Back to back, as the trainer binds them.
-  std::vector<nn::Parameter> of(const model::BlockInstance& instance, int tensor_parallel) const;
+  // Back to back, as the trainer binds them. Other `copy`s are other parameters, as far as there are as many.
+  std::vector<nn::Parameter> of(const model::BlockInstance& instance, int tensor_parallel, int copy = 0) const;
 
  private:
   at::Tensor values_;  // in the precision of computation
@@ -31,7 +33,7 @@ class Weights {
 class TimedBlock {
  public:
   TimedBlock(const model::JobSpec& job, const model::BlockInstance& instance, std::int64_t micro_batch, int tensor_parallel,
-             const Weights& weights);
+             const Weights& weights, int copy = 0);
   TimedBlock(const TimedBlock&) = delete;
   TimedBlock& operator=(const TimedBlock&) = delete;
 

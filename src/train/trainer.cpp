@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "base/clock.hpp"
+#include "base/log.hpp"
 
 namespace tessera::train {
 
@@ -21,6 +22,7 @@ struct Trainer::Impl {
   program::Program program;
   Store store;
   Executor executor;
+  std::optional<Executor> evaluator;  // while evaluating
   std::int64_t step = 0;
   std::int64_t tokens = 0;
   std::optional<double> finished_norm;  // squared, of a step that finish() has made
@@ -62,7 +64,10 @@ struct Trainer::Impl {
 
 Trainer::Trainer(const model::JobSpec& job, const plan::Plan& plan, const data::Dataset& dataset, comm::Communicator& comm)
     : impl_(std::make_unique<Impl>(job, plan, dataset, comm)) {}
-Trainer::~Trainer() { impl_->executor.settle(); }
+Trainer::~Trainer() {
+  impl_->executor.settle();
+  if (impl_->evaluator) impl_->evaluator->settle();
+}
 
 namespace {
 
@@ -114,7 +119,12 @@ void agree(comm::Communicator& comm, const std::function<void()>& work) {
 void write_checkpoint(FileSystem& files, const std::filesystem::path& folder, comm::Communicator& comm,
                       const std::vector<checkpoint::Piece>& pieces, const checkpoint::State& state) {
   checkpoint::Writer writer(files, folder, state.step, comm.rank(), comm.world_size());
-  agree(comm, [&] { writer.write(pieces); });
+  try {
+    agree(comm, [&] { writer.write(pieces); });
+  } catch (const Error&) {
+    if (comm.rank() == 0) writer.abandon();
+    throw;
+  }
   agree(comm, [&] {
     if (comm.rank() == 0) writer.commit(state);
   });
@@ -133,7 +143,14 @@ void Trainer::save(FileSystem& files, const std::filesystem::path& folder, std::
   state.seed = self.job.train.seed;
   finish();
   write_checkpoint(files, folder, self.comm, self.store.pieces(), state);
-  if (self.comm.rank() == 0) checkpoint::prune(files, folder, keep);
+  if (self.comm.rank() != 0) return;
+  try {
+    checkpoint::prune(files, folder, keep);
+  } catch (const Error& error) {
+    // The checkpoint is there; superfluous ones go at the next save.
+    if (error.code() != ErrorCode::io) throw;
+    log::warning(text("an earlier checkpoint was not removed: ", error.what()));
+  }
 }
 
 void Trainer::save_gradients(FileSystem& files, const std::filesystem::path& folder) {
@@ -209,8 +226,9 @@ EvaluationReport Trainer::evaluate(std::int64_t sequences) {
   const std::int64_t replicas = self.program.dp_size;
   const std::int64_t rows = std::max<std::int64_t>(1, self.program.samples / replicas);
   const std::int64_t micro_batches = std::max<std::int64_t>(1, (wanted + rows * replicas - 1) / (rows * replicas));
-  Executor evaluator(program::compile_evaluation(self.plan, self.job.model, micro_batches, rows).at(self.comm.rank()), self.job.model,
-                     self.plan.precision, self.store, self.comm);
+  const program::Program program = program::compile_evaluation(self.plan, self.job.model, micro_batches, rows).at(self.comm.rank());
+  // Where it throws it must outlive the error: its buffers may still be received into.
+  Executor& evaluator = self.evaluator.emplace(program, self.job.model, self.plan.precision, self.store, self.comm);
   std::vector<nn::Batch> batches;
   for (std::int64_t m = 0; m < micro_batches; ++m) {
     const std::int64_t first = evaluator.program().first_sample(m);
@@ -221,6 +239,7 @@ EvaluationReport Trainer::evaluate(std::int64_t sequences) {
     }));
   }
   const Scalars scalars = evaluator.run(batches, 1.0, false, {});
+  self.evaluator.reset();
   return {scalars.loss / scalars.tokens, static_cast<std::int64_t>(scalars.tokens)};
 }
 

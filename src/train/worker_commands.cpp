@@ -251,9 +251,22 @@ void add_import(CLI::App& app) {
 
 }  // namespace
 
+namespace {
+
+// The first of these environment variables that is set, or the first of all.
+std::string set_one(std::initializer_list<const char*> names) {
+  for (const char* name : names)
+    if (std::getenv(name) != nullptr) return name;
+  return *names.begin();
+}
+
+}  // namespace
+
 void RankOptions::add_to(CLI::App& app) {
-  app.add_option("--rank", rank, "This process's rank")->envname("RANK");
-  app.add_option("--world", world, "How many ranks there are")->envname("WORLD_SIZE");
+  // torchrun's, Slurm's, Open MPI's and those of MPICH and Intel MPI.
+  app.add_option("--rank", rank, "This process's rank")->envname(set_one({"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}));
+  app.add_option("--world", world, "How many ranks there are")
+      ->envname(set_one({"WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}));
   app.add_option("--rendezvous", rendezvous, "HOST:PORT where rank 0 listens (else MASTER_ADDR and MASTER_PORT)");
 }
 

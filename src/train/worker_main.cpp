@@ -1,15 +1,18 @@
 // tessera-worker: one rank of a job, started by launchers and by the `tessera` command; the one place that joins the torch
 // rooms with the observing ones.
 
+#include <ATen/Parallel.h>
 #include <torch/version.h>
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 
 #include "base/config.hpp"
+#include "base/hash.hpp"
 #include "base/log.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "cluster/cluster.hpp"
@@ -17,7 +20,7 @@
 #include "model/job.hpp"
 #include "nn/memory.hpp"
 #include "observe/progress.hpp"
-#include "observe/run.hpp"
+#include "observe/run_files.hpp"
 #include "plan/plan.hpp"
 #include "plan/schedule.hpp"
 #include "train/loop.hpp"
@@ -41,6 +44,7 @@ struct TrainArguments {
   bool json = false;
   bool quiet = false;
   bool prepare = false;
+  bool overwrite = false;
   std::int64_t stop_after = 0;
   std::string gradients;
   train::RankOptions rank;
@@ -139,19 +143,33 @@ void write_memory(const std::filesystem::path& run, int rank) {
               text("{\"rank\": ", rank, ", \"peak_resident\": ", train::peak_resident().value, "}\n"));
 }
 
-// What `tessera train` does for the ranks that it starts.
-void prepare(const TrainArguments& arguments, const model::JobSpec& job, const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
-  const std::filesystem::path run = arguments.run;
-  observe::prepare_run(run, arguments.resume ? observe::IfExists::resume : observe::IfExists::refuse);
-  write_whole(real_file_system(), run / "train.yaml", job.resolved_yaml);
-  write_whole(real_file_system(), run / "plan.json", plan::to_json(plan));
-  write_whole(real_file_system(), run / "cluster.yaml", cluster::to_yaml(cluster));
+// Ranks that were started with other files would compute something else together, and not notice.
+std::string task_of(const TrainArguments& arguments, const model::JobSpec& job, const plan::Plan& plan) {
+  const ConfigNode root = ConfigNode::parse(job.resolved_yaml, "train.yaml");
+  std::string all = text(TESSERA_VERSION, plan::to_json(plan), job.model.fingerprint(), arguments.resume, arguments.stop_after);
+  for (const char* section : {"train", "checkpoint"})
+    if (root.has(section)) all += root.at(section).to_yaml();
+  return text(job.name, " ", hash128_hex(all).substr(0, 8));
 }
 
-// A rank may have to wait for another's whole share of a step.
-Seconds deadline_of(const plan::Plan& plan) {
+void check_same_text(const data::Dataset& dataset, comm::Communicator& comm) {
+  const std::string own = text(dataset.tokenizer() != nullptr ? dataset.tokenizer()->fingerprint() : "", " ", dataset.content_hash());
+  std::int64_t least = static_cast<std::int64_t>(hash64(own) >> 1);
+  std::int64_t most = least;
+  comm.world().all_reduce(&least, 1, comm::DataType::i64, comm::Reduction::min).wait();
+  comm.world().all_reduce(&most, 1, comm::DataType::i64, comm::Reduction::max).wait();
+  if (least != most)
+    throw Error(ErrorCode::invalid_config, "the ranks do not read the same text, or not with the same tokenizer",
+                {{}, 0, 0, comm.rank(), {}}, "the same data section, and the same text behind it, on all hosts");
+}
+
+// A rank may have to wait for another's whole share of a step, or of a checkpoint on a slow disk.
+Seconds deadline_of(const plan::Plan& plan, const model::ModelSpec& model) {
   constexpr Seconds kLeast(300);
-  return plan.predicted ? std::max(kLeast, plan.predicted->step * 20) : kLeast;
+  constexpr double kStateBytes = 12;  // of a parameter: weight and two moments
+  constexpr double kSlowDisk = 20e6;  // bytes a second
+  const Seconds disk(static_cast<double>(model.parameter_count()) * kStateBytes / kSlowDisk);
+  return std::max({kLeast, disk, plan.predicted ? plan.predicted->step * 20 : kLeast});
 }
 
 void train_rank(const TrainArguments& arguments) {
@@ -168,16 +186,29 @@ void train_rank(const TrainArguments& arguments) {
     throw Error(ErrorCode::invalid_config, text("the plan is for ", plan.world_size(), " ranks"),
                 {arguments.plan, 0, 0, arguments.rank.rank, {}}, text("a plan for the ", arguments.rank.world, " ranks that were started"),
                 "start as many workers as the plan has ranks, or make another plan");
-  if (arguments.prepare && arguments.rank.rank == 0) prepare(arguments, job, plan, cluster);
-  const auto comm = arguments.rank.connect(job.name, deadline_of(plan));
-  real_file_system().create_directories(run / "memory");
+  const bool prepares = arguments.prepare && arguments.rank.rank == 0;
+  const observe::IfExists if_exists = arguments.resume      ? observe::IfExists::resume
+                                      : arguments.overwrite ? observe::IfExists::replace
+                                                            : observe::IfExists::refuse;
+  if (prepares) observe::check_run(run, if_exists);
+  const int threads = plan.ranks.at(static_cast<std::size_t>(arguments.rank.rank)).threads;
+  if (std::getenv("OMP_NUM_THREADS") == nullptr && threads > 0) at::set_num_threads(threads);
+  const auto comm = arguments.rank.connect(task_of(arguments, job, plan), deadline_of(plan, job.model));
+  std::optional<observe::RunLock> lock;
   // Destroyed after an error has been told to the other ranks.
   std::unique_ptr<data::Dataset> dataset;
   std::optional<train::Trainer> held;
   try {
     dataset = data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
     const data::Tokenizer* tokenizer = dataset->tokenizer();
-    if (arguments.prepare && arguments.rank.rank == 0 && tokenizer != nullptr) tokenizer->save(run / tokenizer->file_name());
+    check_same_text(*dataset, *comm);
+    if (prepares) {
+      // As `tessera train` does for the ranks that it starts: a run that exists is touched when there is nothing left to refuse.
+      if (arguments.resume) observe::check_resumed(job, tokenizer, run);
+      lock.emplace(observe::make_run(run, if_exists, arguments.yaml, arguments.overrides, plan, cluster, tokenizer));
+    }
+    comm->world().barrier().wait();
+    real_file_system().create_directories(run / "memory");
     train::Trainer& trainer = held.emplace(job, plan, *dataset, *comm);
     const std::filesystem::path checkpoints = run / "checkpoints";
     if (arguments.resume) {
@@ -185,7 +216,11 @@ void train_rank(const TrainArguments& arguments) {
       std::int64_t step = -1;
       if (arguments.rank.rank == 0) {
         checkpoint::clean(real_file_system(), checkpoints);
-        if (const auto newest = checkpoint::latest(checkpoints)) step = checkpoint::Reader(*newest).state().step;
+        const auto all = checkpoint::list(checkpoints);
+        if (const auto newest = checkpoint::latest(checkpoints, checkpoint::Check::everything))
+          step = checkpoint::Reader(*newest).state().step;
+        else if (!all.empty())
+          checkpoint::Reader(checkpoint::step_folder(checkpoints, all.back())).verify();  // says what is wrong with it
       }
       comm->world().broadcast(&step, 1, comm::DataType::i64, 0).wait();
       if (step < 0)
@@ -233,6 +268,7 @@ void add_train(CLI::App& app) {
   command->add_flag("--json", arguments->json);
   command->add_flag("--quiet", arguments->quiet);
   command->add_flag("--prepare", arguments->prepare, "Make the run's folder first, which must not exist, or must with --resume");
+  command->add_flag("--overwrite", arguments->overwrite, "With --prepare: replace it");
   command->add_option("--stop-after", arguments->stop_after, "Make at most this many steps");
   command->add_option("--gradients", arguments->gradients, "Write the last step's gradients to this folder, and no checkpoint");
   arguments->rank.add_to(*command);

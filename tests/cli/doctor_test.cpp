@@ -29,7 +29,7 @@ TEST(Doctor, ReportsEverySubjectAndItsExitCodeSaysWhetherThisHostIsReady) {
   }
   EXPECT_EQ(report.at("ready").get<bool>(), !missing);
   EXPECT_THAT(names, testing::IsSupersetOf({"cpu", "instructions", "memory", "shared memory", "open files", "disk", "network lo",
-                                            "accelerators", "ucx", "tessera-worker", "slurm", "etcd"}));
+                                            "accelerators", "ucx", "tessera-worker", "slurm"}));
 }
 
 TEST(Doctor, TableSaysTheSameAsJson) {

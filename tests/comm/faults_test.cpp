@@ -145,6 +145,35 @@ TEST_P(Faults, AStoppedRankIsNamedAtTheDeadline) {
   }
 }
 
+// Long before the deadline, as nobody hears of it any more; also where the ranks wait for others than it.
+TEST_P(Faults, AStoppedRankIsGivenUp) {
+  for (const int victim : {0, 2}) {
+    const std::string place = free_loopback_place();
+    Ranks ranks(3, [&](int rank) -> std::string {
+      Options mine = options(rank, 3, place, 300);
+      mine.silence = Seconds(3);
+      const auto communicator = Communicator::connect(mine);
+      std::vector<float> data(1 << 16);
+      communicator->world().all_reduce(data.data(), data.size(), DataType::f32).wait();
+      testing::report("running");
+      while (true) communicator->world().all_reduce(data.data(), data.size(), DataType::f32).wait();
+    });
+    for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(ranks.wait_for_line(rank, "running"));
+    ranks.signal(victim, SIGSTOP);
+    for (int rank = 0; rank < 3; ++rank)
+      if (rank != victim) {
+        EXPECT_TRUE(ranks.wait_for_end(rank));
+      }
+    ranks.signal(victim, SIGKILL);
+    const auto outcomes = ranks.wait();
+    for (int rank = 0; rank < 3; ++rank)
+      if (rank != victim) {
+        EXPECT_THAT(outcomes[static_cast<std::size_t>(rank)].text,
+                    AllOf(StartsWith("error peer_lost"), HasSubstr(text("rank ", victim, " is lost: it has not answered"))));
+      }
+  }
+}
+
 // A rank that lives but never comes is named as well, also where the ranks wait for each other in turn.
 TEST_P(Faults, ARankThatDoesNotJoinIsNamedAtTheDeadline) {
   const std::string place = free_loopback_place();

@@ -24,7 +24,7 @@ void write_steps(RunWriter& writer, std::int64_t first, std::int64_t last) {
 
 std::string error_of(const std::filesystem::path& run, IfExists if_exists) {
   try {
-    prepare_run(run, if_exists);
+    const RunLock lock = prepare_run(run, if_exists);
   } catch (const Error& error) {
     return error.what();
   }

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -28,9 +29,15 @@ class Tessera:
             raise AssertionError(f"tessera {' '.join(map(str, arguments))}: exit {result.returncode}\n{result.stdout}\n{result.stderr}")
         return result
 
-    def start(self, *arguments, **options):
+    def start(self, *arguments, ignored=(), **options):
+        def signals():
+            # What a script runs in the background ignores Ctrl-C, and so does what that starts.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            for one in ignored:
+                signal.signal(one, signal.SIG_IGN)
         return subprocess.Popen([str(BINARIES / "tessera"), *map(str, arguments)], cwd=self.folder, env=self.environment,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                preexec_fn=signals, **options)
 
     def write(self, name, content):
         path = Path(self.folder) / name

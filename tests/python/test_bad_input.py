@@ -2,13 +2,17 @@
 
 import json
 import os
+import re
+import shutil
+import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from conftest import SHAKESPEARE
+from conftest import BINARIES, SHAKESPEARE
 
 GOOD = """name: job
 model: {arch: llama, hidden: 64, layers: 2, heads: 4, kv_heads: 2, ffn: 128, seq: 32, vocab: 512}
@@ -95,6 +99,20 @@ def test_a_text_without_validation_trains(tessera):
     assert "no validation text" in json.loads(result.stdout)["error"]["message"]
 
 
+def test_a_run_goes_on_with_its_own_tokenizer_when_the_text_grows(tessera):
+    text = Path(tessera.folder) / "text.txt"
+    text.write_bytes(SHAKESPEARE.read_bytes()[:200_000])
+    yaml = tessera.write("job.yaml", GOOD.replace(str(SHAKESPEARE), "text.txt"))
+    tessera("train", yaml, "--no-measure")
+    text.write_text(text.read_text(errors="ignore") + "zyx wvu " * 20_000)
+    more = ("train", yaml, "--no-measure", "--resume", "--set", "train.steps=6")
+    result = tessera(*more, check=False)
+    hint = "data.tokenizer={kind: hf, file: runs/job/tokenizer.json}"
+    assert result.returncode == 2 and hint in result.stderr, result.stderr
+    tessera(*more, "--set", hint)
+    assert len(tessera.metrics("job")) == 6
+
+
 def test_a_run_keeps_where_its_text_lies(tessera):
     folder = Path(tessera.folder) / "elsewhere"
     yaml = tessera.write("elsewhere/job.yaml", GOOD.replace(str(SHAKESPEARE), "text.txt"))
@@ -160,6 +178,119 @@ def test_a_flipped_bit_in_a_checkpoint_is_named(tessera):
     assert result.returncode == 3 and "rank-00000.safetensors" in result.stderr and "model." in result.stderr, result.stderr
 
 
+def test_resuming_passes_over_a_flipped_bit(tessera):
+    yaml = tessera.write("job.yaml", GOOD + "checkpoint: {every: 2, keep: 3}\n")
+    tessera("train", yaml, "--no-measure")
+    losses = [line["loss"] for line in tessera.metrics("job")]
+    shard = Path(tessera.folder) / "runs" / "job" / "checkpoints" / "step-000004" / "rank-00000.safetensors"
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 4
+    shard.write_bytes(content)
+    result = tessera("train", yaml, "--no-measure", "--resume")
+    assert "passing over a checkpoint" in result.stderr and "rank-00000.safetensors" in result.stderr, result.stderr
+    assert [line["loss"] for line in tessera.metrics("job")] == losses
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_weights_that_blow_up_end_the_run_and_not_its_checkpoints(tessera, every):
+    yaml = tessera.write("job.yaml", GOOD.replace("steps: 4", "steps: 20") + f"checkpoint: {{every: {every}, keep: 20}}\n")
+    tessera("train", yaml, "--no-measure", "--set", "train.steps=4")
+    result = tessera("train", yaml, "--no-measure", "--resume", "--set", "train.optimizer.lr=1e38", check=False)
+    assert result.returncode == 3 and "not finite" in result.stderr, result.stderr
+    assert len(tessera.metrics("job")) < 10
+    # The step that ruined the weights had finite gradients, and its checkpoint was written.
+    ruined = re.search(r"move the checkpoint of step (\d+) away", result.stderr)
+    assert bool(ruined) == (every == 1), result.stderr
+    if ruined:
+        shutil.rmtree(Path(tessera.folder) / "runs" / "job" / "checkpoints" / f"step-{int(ruined[1]):06d}")
+    tessera("train", yaml, "--no-measure", "--resume", "--set", "train.steps=6")
+
+
+def test_a_run_has_one_writer(tessera):
+    yaml = tessera.write("job.yaml", GOOD.replace("steps: 4", "steps: 100000"))
+    first = tessera.start("train", yaml, "--no-measure")
+    try:
+        metrics = Path(tessera.folder) / "runs" / "job" / "metrics.jsonl"
+        while not metrics.exists() or not metrics.read_bytes():
+            assert first.poll() is None, first.communicate()
+            time.sleep(0.02)
+        for word in ("--resume", "--overwrite"):
+            result = tessera("train", yaml, "--no-measure", word, check=False)
+            assert result.returncode == 2 and "another process is training this run" in result.stderr, result.stderr
+    finally:
+        first.send_signal(signal.SIGINT)
+        first.communicate(timeout=60)
+    assert first.returncode == 0
+    tessera("eval", "job", "--sequences", 4)
+
+
+def test_a_run_survives_a_hangup_that_is_ignored(tessera):
+    yaml = tessera.write("job.yaml", GOOD.replace("steps: 4", "steps: 60"))
+    run = tessera.start("train", yaml, "--no-measure", ignored=[signal.SIGHUP])
+    metrics = Path(tessera.folder) / "runs" / "job" / "metrics.jsonl"
+    while not metrics.exists() or not metrics.read_bytes():
+        assert run.poll() is None, run.communicate()
+        time.sleep(0.02)
+    run.send_signal(signal.SIGHUP)
+    run.communicate(timeout=60)
+    assert run.returncode == 0 and len(tessera.metrics("job")) == 60
+
+
+def free_place():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+def test_what_mpirun_starts_is_a_run_that_refused_ranks_leave_alone(tessera):
+    two_hosts = ("--set", "cluster={local: {devices: 2}}")
+    yaml = tessera.write("job.yaml", GOOD.replace("dp: 1", "dp: 2"))
+    tessera("plan", yaml, "-o", "plan.json", *two_hosts)
+    address, port = free_place().split(":")
+    mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2", BINARIES / "tessera", "worker", yaml]
+    subprocess.run([*mpirun, "--plan", "plan.json", *two_hosts], cwd=tessera.folder, check=True, timeout=120,
+                   env=dict(tessera.environment, MASTER_ADDR=address, MASTER_PORT=port))
+    run = Path(tessera.folder) / "runs" / "job"
+    assert len(tessera.metrics("job")) == 4
+    tessera("eval", "job", "--sequences", 4)
+    before = files_of(run)
+    text = tessera.write("other.txt", SHAKESPEARE.read_text()[:200_000])
+    for words in ("--overwrite", "--resume"):
+        place = free_place()
+        ranks = [tessera.start("worker", yaml, "--plan", "plan.json", *two_hosts, "--world", 2, "--rank", rank, "--rendezvous", place, words,
+                               "--set", f"data.source={text if rank else SHAKESPEARE}") for rank in (0, 1)]
+        said = [rank.communicate(timeout=120)[1] for rank in ranks]
+        assert all(rank.returncode for rank in ranks) and any("do not read the same text" in one for one in said), said
+        assert files_of(run) == before
+    result = tessera("worker", yaml, "--plan", "plan.json", *two_hosts, "--world", 2, "--rank", 0, "--rendezvous", free_place(), check=False)
+    assert result.returncode == 2 and "a run of this name exists" in result.stderr, result.stderr
+
+
+def test_ranks_of_different_files_do_not_meet(tessera):
+    yaml = tessera.write("job.yaml", GOOD.replace("dp: 1", "dp: 2"))
+    other = tessera.write("other/job.yaml", GOOD.replace("dp: 1", "dp: 2").replace("1.0e-3", "2.0e-3"))
+    tessera("plan", yaml, "-o", "plan.json", "--set", "cluster={local: {devices: 2}}")
+    words = ("--plan", "plan.json", "--world", 2, "--rendezvous", free_place(), "--set", "cluster={local: {devices: 2}}")
+    first = tessera.start("worker", yaml, *words, "--rank", 0)
+    try:
+        result = tessera("worker", other, *words, "--rank", 1, "--run", "runs/other", check=False, timeout=60)
+        assert result.returncode == 2 and "refused at the rendezvous" in result.stderr, result.stderr
+    finally:
+        first.kill()
+        first.communicate()
+
+
+def test_what_only_planning_knows_is_refused_before_a_run_is_touched(tessera):
+    yaml = tessera.write("job.yaml", GOOD)
+    tessera("train", yaml, "--no-measure")
+    before = files_of(Path(tessera.folder) / "runs" / "job")
+    tessera.write("gpus.yaml", "name: gpus\ngroups:\n  - {name: a, device: a100-80, devices_per_node: 8, inside: nvlink3}\n")
+    for setting, said in [("model.qk_norm=true", "decoder_layer"), ("cluster=gpus.yaml", "the trainer computes on CPUs")]:
+        result = tessera("train", yaml, "--no-measure", "--overwrite", "--set", setting, "--set", "parallel=auto", check=False)
+        assert result.returncode == 2 and said in result.stderr, result.stderr
+    assert files_of(Path(tessera.folder) / "runs" / "job") == before
+
+
 def test_a_truncated_token_cache_is_not_used(tessera):
     tessera.environment["TESSERA_CACHE"] = str(Path(tessera.folder) / "own-cache")
     yaml = tessera.write("job.yaml", GOOD)
@@ -187,14 +318,16 @@ def test_a_port_in_use_is_said_at_once(tessera):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small file system needs root")
-def test_a_full_disk_ends_clearly_and_leaves_what_was_there(tessera):
+@pytest.mark.parametrize("degrees", ["dp: 1", "dp: 2, zero: 1"])
+def test_a_full_disk_ends_clearly_and_leaves_what_was_there(tessera, degrees):
     small = Path(tessera.folder) / "runs"
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", small], check=True)
     try:
-        yaml = tessera.write("job.yaml", GOOD.replace("steps: 4", "steps: 40") + "checkpoint: {every: 4, keep: 100}\n")
+        yaml = tessera.write("job.yaml", GOOD.replace("steps: 4", "steps: 40").replace("dp: 1", degrees) + "checkpoint: {every: 4, keep: 100}\n")
         result = tessera("train", yaml, "--no-measure", check=False)
         assert result.returncode == 4 and "space" in result.stderr, result.stderr
+        assert len(tessera.metrics("job")) == 40
         complete = sorted(small.glob("job/checkpoints/step-*"))
         assert complete and not list(small.glob("job/checkpoints/*.tmp"))
         tessera("eval", "job", "--sequences", 4)
