@@ -80,8 +80,9 @@ profile::Profile measure_hosts(const std::filesystem::path& train_yaml, const st
     std::vector<std::string> arguments = {control::sibling_program("tessera-worker").string()};
     for (const std::string& argument : measure_arguments(train_yaml, overrides, result, shape.threads)) arguments.push_back(argument);
     // There is no second chance to measure what a small budget leaves out; the hosts may be held to a share of a core.
-    arguments.insert(arguments.end(), {"--link", group.network.name, "--per-host", std::to_string(shape.workers), "--budget",
-                                       std::to_string(budget.value_or(Seconds(300)).value), "--sample", "0.25"});
+    arguments.insert(arguments.end(),
+                     {"--link", group.network.name, "--per-host", std::to_string(shape.workers), "--hosts", std::to_string(group.nodes),
+                      "--budget", std::to_string(budget.value_or(Seconds(300)).value), "--sample", "0.25"});
     control::WorkerCommand command;
     command.arguments = {"/bin/sh", "-c", "exec " + launcher + " \"$@\"", "launcher"};
     command.arguments.insert(command.arguments.end(), arguments.begin(), arguments.end());

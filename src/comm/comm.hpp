@@ -41,7 +41,7 @@ struct Options {
   Seconds deadline = Seconds(300);
   // How long a rank may give no sign of life (its process is stopped, or its host is frozen) before it counts as lost. Beats do not
   // depend on what a rank computes.
-  Seconds silence = Seconds(10);
+  Seconds silence = Seconds(30);
   // Same-host ranks (one network and process namespace) exchange through shared memory; off forces the network.
   bool shared_memory = true;
 };

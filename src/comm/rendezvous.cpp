@@ -58,10 +58,13 @@ std::string list_of(const std::vector<int>& ranks) {
   return list;
 }
 
+// All ranks are started together, however long their collectives may take.
+Seconds patience_of(const Options& options) { return std::min(options.deadline, Seconds(300)); }
+
 [[noreturn]] void throw_absent(const Options& options, const std::vector<int>& absent) {
   throw Error(ErrorCode::deadline_exceeded,
               text(list_of(absent), " did not come to the rendezvous ", options.rendezvous, " of task '", options.task, "' within ",
-                   to_text(options.deadline)),
+                   to_text(patience_of(options))),
               {.file = {}, .rank = options.rank, .block = {}}, text("all ", options.world_size, " ranks"),
               "see in their logs whether they started, and whether their hosts reach this address");
 }
@@ -107,7 +110,7 @@ void admit(const Options& options, Meeting& meeting, FrameSocket& newcomer, cons
 
 Meeting host(const Options& options, const Introduction& own) {
   const Descriptor listener = listen_at(parse_host_port(options.rendezvous));
-  const auto deadline = after(options.deadline);
+  const auto deadline = after(patience_of(options));
   Meeting meeting;
   meeting.ranks.resize(static_cast<std::size_t>(options.world_size));
   meeting.sockets.resize(static_cast<std::size_t>(options.world_size));
@@ -168,7 +171,7 @@ json receive_one(const Options& options, FrameSocket& socket, int who, SteadyClo
 
 Meeting join(const Options& options, const Introduction& own) {
   const HostPort place = parse_host_port(options.rendezvous);
-  const auto deadline = after(options.deadline);
+  const auto deadline = after(patience_of(options));
   while (true) {
     Descriptor connection = connect_once(place, std::min(left_until(deadline), milliseconds(2000)));
     if (!connection) {
@@ -206,7 +209,7 @@ Meeting join(const Options& options, const Introduction& own) {
 Meeting meet(const Options& options, const Introduction& own) { return options.rank == 0 ? host(options, own) : join(options, own); }
 
 std::vector<json> exchange(const Options& options, Meeting& meeting, const json& own) {
-  const auto deadline = after(options.deadline);
+  const auto deadline = after(patience_of(options));
   if (options.rank != 0) {
     meeting.sockets[0].send({{"own", own}});
     return receive_one(options, meeting.sockets[0], 0, deadline).at("all").get<std::vector<json>>();

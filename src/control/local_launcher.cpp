@@ -127,6 +127,7 @@ class Crew {
   }
   void add(Running worker) { workers_.push_back(worker); }
   void signal_all(int signal) {
+    killing_ = killing_ || signal == SIGKILL;
     for (const Running& worker : workers_)
       if (!worker.ended) ::kill(worker.process, signal);
   }
@@ -140,7 +141,8 @@ class Crew {
       worker.ended = true;
       if (worker.status == 0) continue;
       Error error = error_of(worker);
-      const bool own = WIFSIGNALED(worker.status) || error.code() != ErrorCode::peer_lost;
+      const bool by_us = killing_ && WIFSIGNALED(worker.status) && WTERMSIG(worker.status) == SIGKILL;
+      const bool own = !by_us && (WIFSIGNALED(worker.status) || error.code() != ErrorCode::peer_lost);
       if (!failure_ || (own && !failure_is_own_)) {
         failure_ = std::move(error);
         failure_is_own_ = own;
@@ -157,6 +159,7 @@ class Crew {
   std::optional<Error> failure_;
   bool failure_is_own_ = false;
   int ended_by_ = 0;
+  bool killing_ = false;
 };
 
 class BlockedSignals {

@@ -64,6 +64,7 @@ void add_measure(CLI::App& app) {
     std::string output;
     MeasureOptions options;
     RankOptions rank;
+    int hosts = 0;
   };
   CLI::App* command = app.add_subcommand("measure", "Measure blocks and collectives, all ranks at once");
   auto arguments = std::make_shared<Arguments>();
@@ -72,12 +73,18 @@ void add_measure(CLI::App& app) {
   command->add_option("--threads", arguments->options.threads);
   command->add_option("--link", arguments->options.link, "What joins the workers");
   command->add_option("--per-host", arguments->options.per_host, "Workers on each host; 0: all are on one");
+  command->add_option("--hosts", arguments->hosts, "With --per-host: how many hosts there must be");
   command->add_option("--budget", arguments->options.budget.value, "Seconds for blocks, and again for communication");
   command->add_option("--sample", arguments->options.sample.value, "Seconds that a sample lasts at least");
   command->add_option("--set", arguments->overrides)->type_name("KEY=VALUE");
   arguments->rank.add_to(*command);
   command->callback([arguments] {
     const model::JobSpec job = model::read_job(arguments->yaml, arguments->overrides);
+    const int wanted = arguments->hosts * arguments->options.per_host;
+    if (wanted > 0 && arguments->rank.world != wanted)
+      throw Error(ErrorCode::invalid_config, text("the launcher started ", arguments->rank.world, " workers"), {},
+                  text(wanted, ": ", arguments->options.per_host, " on each of ", arguments->hosts, " hosts"),
+                  "where it starts one on each host, give each one device in the cluster file (devices_per_node: 1)");
     const auto comm = arguments->rank.connect("measure");
     const profile::Profile profile = measure(job, *comm, arguments->options);
     if (arguments->rank.rank == 0) write_whole(real_file_system(), arguments->output, profile::to_json(profile));
@@ -263,10 +270,10 @@ std::string set_one(std::initializer_list<const char*> names) {
 }  // namespace
 
 void RankOptions::add_to(CLI::App& app) {
-  // torchrun's, Slurm's, Open MPI's and those of MPICH and Intel MPI.
-  app.add_option("--rank", rank, "This process's rank")->envname(set_one({"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}));
+  // torchrun's, Open MPI's, those of MPICH and Intel MPI, and Slurm's, which also stand in what mpirun starts within a Slurm job.
+  app.add_option("--rank", rank, "This process's rank")->envname(set_one({"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}));
   app.add_option("--world", world, "How many ranks there are")
-      ->envname(set_one({"WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}));
+      ->envname(set_one({"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"}));
   app.add_option("--rendezvous", rendezvous, "HOST:PORT where rank 0 listens (else MASTER_ADDR and MASTER_PORT)");
 }
 

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <random>
 
 #include "base/config.hpp"
 #include "base/hash.hpp"
@@ -163,6 +164,21 @@ void check_same_text(const data::Dataset& dataset, comm::Communicator& comm) {
                 {{}, 0, 0, comm.rank(), {}}, "the same data section, and the same text behind it, on all hosts");
 }
 
+// Each rank writes its part of a checkpoint into the run's folder.
+void check_shared(const std::filesystem::path& run, comm::Communicator& comm) {
+  std::int64_t mark = comm.rank() == 0 ? static_cast<std::int64_t>(std::random_device()()) : 0;
+  comm.world().broadcast(&mark, 1, comm::DataType::i64, 0).wait();
+  const std::filesystem::path file = run / "memory" / text("seen-", mark);
+  if (comm.rank() == 0) write_whole(real_file_system(), file, "");
+  comm.world().barrier().wait();
+  std::int64_t seen = std::filesystem::exists(file) ? 1 : 0;
+  comm.world().all_reduce(&seen, 1, comm::DataType::i64, comm::Reduction::min).wait();
+  if (comm.rank() == 0) real_file_system().remove_all(file);
+  if (seen == 0)
+    throw Error(ErrorCode::invalid_config, "not every rank sees the run's folder, where each writes its part of a checkpoint",
+                {run.string(), 0, 0, comm.rank(), {}}, "a folder on a file system that all hosts share", "name one with --run");
+}
+
 // A rank may have to wait for another's whole share of a step, or of a checkpoint on a slow disk.
 Seconds deadline_of(const plan::Plan& plan, const model::ModelSpec& model) {
   constexpr Seconds kLeast(300);
@@ -186,6 +202,9 @@ void train_rank(const TrainArguments& arguments) {
     throw Error(ErrorCode::invalid_config, text("the plan is for ", plan.world_size(), " ranks"),
                 {arguments.plan, 0, 0, arguments.rank.rank, {}}, text("a plan for the ", arguments.rank.world, " ranks that were started"),
                 "start as many workers as the plan has ranks, or make another plan");
+  if (arguments.rank.rank < 0 || arguments.rank.rank >= plan.world_size())
+    throw Error(ErrorCode::invalid_config, text("there is no rank ", arguments.rank.rank), {arguments.plan, 0, 0, -1, {}},
+                text("0 to ", plan.world_size() - 1));
   const bool prepares = arguments.prepare && arguments.rank.rank == 0;
   const observe::IfExists if_exists = arguments.resume      ? observe::IfExists::resume
                                       : arguments.overwrite ? observe::IfExists::replace
@@ -207,8 +226,8 @@ void train_rank(const TrainArguments& arguments) {
       if (arguments.resume) observe::check_resumed(job, tokenizer, run);
       lock.emplace(observe::make_run(run, if_exists, arguments.yaml, arguments.overrides, plan, cluster, tokenizer));
     }
-    comm->world().barrier().wait();
-    real_file_system().create_directories(run / "memory");
+    if (arguments.rank.rank == 0) real_file_system().create_directories(run / "memory");
+    check_shared(run, *comm);
     train::Trainer& trainer = held.emplace(job, plan, *dataset, *comm);
     const std::filesystem::path checkpoints = run / "checkpoints";
     if (arguments.resume) {

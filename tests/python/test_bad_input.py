@@ -242,6 +242,14 @@ def free_place():
         return f"127.0.0.1:{free.getsockname()[1]}"
 
 
+def refusals_of_two(tessera, words, of_the_second):
+    place = free_place()
+    ranks = [tessera.start(*words, "--world", 2, "--rank", rank, "--rendezvous", place, *(of_the_second if rank else [])) for rank in (0, 1)]
+    said = [rank.communicate(timeout=120)[1] for rank in ranks]
+    assert all(rank.returncode for rank in ranks), said
+    return said
+
+
 def test_what_mpirun_starts_is_a_run_that_refused_ranks_leave_alone(tessera):
     two_hosts = ("--set", "cluster={local: {devices: 2}}")
     yaml = tessera.write("job.yaml", GOOD.replace("dp: 1", "dp: 2"))
@@ -255,13 +263,12 @@ def test_what_mpirun_starts_is_a_run_that_refused_ranks_leave_alone(tessera):
     tessera("eval", "job", "--sequences", 4)
     before = files_of(run)
     text = tessera.write("other.txt", SHAKESPEARE.read_text()[:200_000])
-    for words in ("--overwrite", "--resume"):
-        place = free_place()
-        ranks = [tessera.start("worker", yaml, "--plan", "plan.json", *two_hosts, "--world", 2, "--rank", rank, "--rendezvous", place, words,
-                               "--set", f"data.source={text if rank else SHAKESPEARE}") for rank in (0, 1)]
-        said = [rank.communicate(timeout=120)[1] for rank in ranks]
-        assert all(rank.returncode for rank in ranks) and any("do not read the same text" in one for one in said), said
+    for word in ("--overwrite", "--resume"):
+        said = refusals_of_two(tessera, ["worker", yaml, "--plan", "plan.json", *two_hosts, word], ["--set", f"data.source={text}"])
+        assert any("do not read the same text" in one for one in said), said
         assert files_of(run) == before
+    said = refusals_of_two(tessera, ["worker", yaml, "--plan", "plan.json", *two_hosts, "--resume"], ["--run", "elsewhere"])
+    assert any("not every rank sees the run's folder" in one for one in said), said
     result = tessera("worker", yaml, "--plan", "plan.json", *two_hosts, "--world", 2, "--rank", 0, "--rendezvous", free_place(), check=False)
     assert result.returncode == 2 and "a run of this name exists" in result.stderr, result.stderr
 

@@ -33,7 +33,7 @@ std::vector<std::string> measured_by(int ranks, const model::JobSpec& job, const
 TEST(Measure, FindsTheSameOnAllRanks) {
   const model::JobSpec job = tiny_job("precision: bf16");
   profile::Profile profile;
-  const auto found = measured_by(2, job, {.budget = Seconds(5), .sample = Seconds(0.001)}, profile);
+  const auto found = measured_by(2, job, {.budget = Seconds(120), .sample = Seconds(0.001)}, profile);
   EXPECT_EQ(found[0], found[1]);
   std::set<std::tuple<std::string, std::int64_t, int>> cells;
   for (const profile::BlockSample& block : profile.blocks) {
