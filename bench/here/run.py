@@ -1,11 +1,11 @@
 """Compares predicted step time and memory with what the trainer takes, over plans of 1, 2 and 4 emulated hosts and two link rates.
 
-    python bench/here/run.py [--bin build/release/bin] [--rounds 2] [--steps 12] [--gbit 1,0.25] [--keep FOLDER] [--json]
+    python bench/here/run.py [--bin build/release/bin] [--rounds 2] [--steps 12] [--gbit 1,0.25] [--drift] [--keep FOLDER] [--json]
 
-One cluster (number of hosts and link rate) after the other: a `tessera profile`, its plans trained in turn, so that other load on the machine meets all
-of them, and a second profile. Predicted is with the first. A machine's speed drifts over minutes: how far the second profile's predictions are from the
-first's is shown too, and how far the mean of both is from what was measured. Measured is the median over the steps of all rounds, without each run's first two, and the largest
-peak resident size of the plan's workers. Needs root (tools/netlab); priority over other programs helps.
+One cluster (number of hosts and link rate) after the other: a `tessera profile`, and its plans trained in turn, so that other load on the machine meets
+all of them. Measured is the median over the steps of all rounds, without each run's first two, and the largest peak resident size of the plan's workers.
+A machine's speed drifts over minutes: with --drift a second profile follows, and shown is how far its predictions are from the first's, and how far the
+mean of both is from what was measured. Needs root (tools/netlab); priority over other programs helps.
 """
 import argparse
 import json
@@ -55,7 +55,7 @@ def checked(words, **options):
 class Bench:
     def __init__(self, arguments, folder, environment):
         self.tessera = os.path.join(arguments.bin, "tessera")
-        self.steps, self.folder, self.environment = arguments.steps, folder, environment
+        self.steps, self.drift, self.folder, self.environment = arguments.steps, arguments.drift, folder, environment
         rates = arguments.gbit
         self.clusters = [[Plan(1, rates[0], degrees) for degrees in ONE]]
         self.clusters += [[Plan(ranks, gbit, degrees) for degrees in SEVERAL[ranks]] for gbit in rates for ranks in SEVERAL]
@@ -94,7 +94,7 @@ class Bench:
                         self.train(plan, lab)
                     print(f"{plan.ranks} hosts, {plan.gbit} Gbit/s, round {turn + 1} of {rounds}: {plan.label}, predicted "
                           f"{plan.predicted['before']['step_seconds']:.3f} s, measured {statistics.median(plan.seconds):.3f} s", file=sys.stderr)
-            for plan in plans:
+            for plan in plans if self.drift else []:
                 self.predict(plan, "after")
 
 
@@ -106,34 +106,37 @@ def kendall(pairs):
 
 def row_of(plan):
     measured, memory = statistics.median(plan.seconds), statistics.median(plan.memory)
-    before, after = plan.predicted["before"], plan.predicted["after"]
-    predicted, later, bytes_ = before["step_seconds"], after["step_seconds"], max(before["memory_bytes"])
+    before, after = plan.predicted["before"], plan.predicted.get("after")
+    predicted, bytes_ = before["step_seconds"], max(before["memory_bytes"])
     return {"ranks": plan.ranks, "gbit": plan.gbit if plan.ranks > 1 else None, "plan": plan.label, "predicted_s": predicted, "measured_s": measured,
-            "error": predicted / measured - 1, "later_s": later, "drift": later / predicted - 1, "predicted_bytes": bytes_, "measured_bytes": memory, "memory_error": bytes_ / memory - 1,
-            "steps_s": plan.seconds, "parts": before["parts"]}
-
-
-def error_of_means(row):
-    return abs((row["predicted_s"] + row["later_s"]) / 2 / row["measured_s"] - 1)
+            "error": predicted / measured - 1, "predicted_bytes": bytes_, "measured_bytes": memory, "memory_error": bytes_ / memory - 1,
+            "later_s": after["step_seconds"] if after else None, "steps_s": plan.seconds, "parts": before["parts"]}
 
 
 def summary_of(rows):
-    errors, memory, drift = ([abs(row[key]) for row in rows] for key in ("error", "memory_error", "drift"))
-    return {"plans": len(rows), "mean": statistics.mean(errors), "worst": max(errors), "memory_mean": statistics.mean(memory), "memory_worst": max(memory),
-            "tau": kendall([(row["predicted_s"], row["measured_s"]) for row in rows]), "drift_mean": statistics.mean(drift), "drift_worst": max(drift),
-            "mean_of_means": statistics.mean(map(error_of_means, rows)), "worst_of_means": max(map(error_of_means, rows)),
-            "tau_of_means": kendall([(row["predicted_s"] + row["later_s"], row["measured_s"]) for row in rows])}
+    def errors_of(pairs):
+        errors = [abs(predicted / measured - 1) for predicted, measured in pairs]
+        return {"mean": statistics.mean(errors), "worst": max(errors), "tau": kendall(pairs)}
+
+    memory = [abs(row["memory_error"]) for row in rows]
+    summary = {"plans": len(rows), **errors_of([(row["predicted_s"], row["measured_s"]) for row in rows]), "memory_mean": statistics.mean(memory),
+               "memory_worst": max(memory)}
+    if all(row["later_s"] for row in rows):
+        summary["later"] = errors_of([(row["later_s"], row["predicted_s"]) for row in rows])
+        summary["of_both"] = errors_of([((row["predicted_s"] + row["later_s"]) / 2, row["measured_s"]) for row in rows])
+    return summary
 
 
 def show(rows, summary):
-    print(f"{'ranks':>5}{'Gbit/s':>8}  {'plan':<52}{'predicted':>10}{'measured':>10}{'error':>8}{'memory':>10}{'measured':>10}{'error':>8}{'later':>8}")
+    print(f"{'ranks':>5}{'Gbit/s':>8}  {'plan':<52}{'predicted':>10}{'measured':>10}{'error':>8}{'memory':>10}{'measured':>10}{'error':>8}")
     for row in rows:
         print(f"{row['ranks']:>5}{row['gbit'] or '':>8}  {row['plan']:<52}{row['predicted_s']:>8.3f} s{row['measured_s']:>8.3f} s{row['error']:>8.1%}"
-              f"{row['predicted_bytes'] / 2**20:>6.0f} MiB{row['measured_bytes'] / 2**20:>6.0f} MiB{row['memory_error']:>8.1%}{row['drift']:>+8.1%}")
+              f"{row['predicted_bytes'] / 2**20:>6.0f} MiB{row['measured_bytes'] / 2**20:>6.0f} MiB{row['memory_error']:>8.1%}")
     print(f"{summary['plans']} plans: step time {summary['mean']:.1%} off on average, {summary['worst']:.1%} at worst; peak memory {summary['memory_mean']:.1%} and "
           f"{summary['memory_worst']:.1%}; Kendall's tau of the order by step time {summary['tau']:.3f}")
-    print(f"predictions with a profile taken after the plans ran are {summary['drift_mean']:.1%} and at most {summary['drift_worst']:.1%} from those; the mean of both is "
-          f"{summary['mean_of_means']:.1%} off on average, {summary['worst_of_means']:.1%} at worst, with tau {summary['tau_of_means']:.3f}")
+    if "later" in summary:
+        print(f"predictions with a profile taken after the plans ran are {summary['later']['mean']:.1%} and at most {summary['later']['worst']:.1%} from those; the mean of "
+              f"both is {summary['of_both']['mean']:.1%} off on average, {summary['of_both']['worst']:.1%} at worst, with tau {summary['of_both']['tau']:.3f}")
 
 
 def main():
@@ -142,6 +145,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--gbit", type=lambda words: [float(word) for word in words.split(",")], default=[1.0, 0.25], help="the link rates")
+    parser.add_argument("--drift", action="store_true", help="a second profile of each cluster after its plans")
     parser.add_argument("--keep", type=pathlib.Path, help="leave profiles and runs in this folder, and use the profiles that lie there")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()

@@ -87,7 +87,7 @@ TEST(LocalLauncher, SaysWhatCannotBeStarted) {
 TEST(LocalLauncher, KillsThoseThatDoNotEndAfterAFailure) {
   const Seconds begin = real_clock().now();
   const Error error = error_of([] {
-    run_workers({shell(0, "trap '' TERM; sleep 60"), shell(1, "exit 7")}, {.grace = Seconds(0.2), .on_stop_request = {}});
+    run_workers({shell(0, "trap '' TERM; exec sleep 60"), shell(1, "exit 7")}, {.grace = Seconds(0.2), .on_stop_request = {}});
   });
   EXPECT_THAT(error.message(), HasSubstr("exit code 7"));
   EXPECT_LT((real_clock().now() - begin).value, 30);
