@@ -65,9 +65,7 @@ void print_choice(const ChosenPlan& chosen, const model::JobSpec& job) {
 void train(const TrainOptions& options) {
   const model::JobSpec job = model::read_job(options.yaml, options.overrides);
   const std::filesystem::path run = run_folder(job.name);
-  const observe::IfExists if_exists = options.resume      ? observe::IfExists::resume
-                                      : options.overwrite ? observe::IfExists::replace
-                                                          : observe::IfExists::refuse;
+  const observe::IfExists if_exists = observe::if_exists_of(options.resume, options.overwrite);
   observe::check_run(run, if_exists);
   const cluster::ClusterSpec cluster = cluster::resolve(job.cluster);
   std::fprintf(stderr, "model: %s parameters in %d blocks\n", count_text(static_cast<double>(job.model.parameter_count())).c_str(),

@@ -58,6 +58,8 @@ std::filesystem::path cut_back(std::filesystem::path metrics, std::int64_t next_
 
 }  // namespace
 
+IfExists if_exists_of(bool resume, bool overwrite) { return resume ? IfExists::resume : overwrite ? IfExists::replace : IfExists::refuse; }
+
 void check_run(const std::filesystem::path& run, IfExists if_exists) {
   const Where where{run.string(), 0, 0, -1, {}};
   const bool exists = holds_something(run);

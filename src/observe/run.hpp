@@ -24,6 +24,9 @@ enum class IfExists {
 // to resume. With `replace`, a folder that is no run's is refused. Touches nothing.
 void check_run(const std::filesystem::path& run, IfExists if_exists);
 
+// What --resume and --overwrite mean; --resume wins.
+IfExists if_exists_of(bool resume, bool overwrite);
+
 // Held by the process that started a run, for as long as it is trained. Where a file system has no locks (flock), it holds nothing.
 class RunLock {
  public:

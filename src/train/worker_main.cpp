@@ -206,9 +206,7 @@ void train_rank(const TrainArguments& arguments) {
     throw Error(ErrorCode::invalid_config, text("there is no rank ", arguments.rank.rank), {arguments.plan, 0, 0, -1, {}},
                 text("0 to ", plan.world_size() - 1));
   const bool prepares = arguments.prepare && arguments.rank.rank == 0;
-  const observe::IfExists if_exists = arguments.resume      ? observe::IfExists::resume
-                                      : arguments.overwrite ? observe::IfExists::replace
-                                                            : observe::IfExists::refuse;
+  const observe::IfExists if_exists = observe::if_exists_of(arguments.resume, arguments.overwrite);
   if (prepares) observe::check_run(run, if_exists);
   const int threads = plan.ranks.at(static_cast<std::size_t>(arguments.rank.rank)).threads;
   if (std::getenv("OMP_NUM_THREADS") == nullptr && threads > 0) at::set_num_threads(threads);
