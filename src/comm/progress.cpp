@@ -18,8 +18,7 @@ constexpr milliseconds kSuspicion(500);
 // What a rank sent before it closed may still be on its way.
 constexpr milliseconds kStragglers(1000);
 constexpr milliseconds kLastWords(300);
-// Who ends the task leaves its connections so long, for the others to hear why first. UCX 1.13 also ends a process that connects to one
-// which closes at that moment (an assertion in uct_tcp_ep_destroy_progress).
+// Who ends the task leaves its connections so long, for the others to hear why first.
 constexpr milliseconds kHeadStart(250);
 
 }  // namespace

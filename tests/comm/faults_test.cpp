@@ -121,6 +121,26 @@ TEST_P(Faults, FutureOperationsFailToo) {
   EXPECT_THAT(ranks.wait()[0].text, AllOf(StartsWith("error peer_lost"), HasSubstr("rank 1")));
 }
 
+// The first words to a rank may meet its end at any point of connecting, also on the connection that it made itself.
+TEST_P(Faults, FirstWordsToARankThatEnds) {
+  for (const bool it_spoke : {false, true}) {
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      const std::string place = free_loopback_place();
+      Ranks ranks(2, [&](int rank) -> std::string {
+        const auto communicator = Communicator::connect(options(rank, 2, place));
+        std::vector<std::byte> word(64);
+        if (rank == 1) {
+          if (it_spoke) communicator->world().send(word, 0, 1).wait();
+          _exit(7);
+        }
+        if (it_spoke) communicator->world().receive(word, 1, 1).wait();
+        while (true) communicator->world().send(word, 1, 2).wait();
+      });
+      EXPECT_THAT(ranks.wait()[0].text, AllOf(StartsWith("error peer_lost"), HasSubstr("rank 1 is lost")));
+    }
+  }
+}
+
 // One of three ranks is stopped in the midst of collectives: what it leaves, the others say.
 void expect_stopped_rank_is_named(const std::function<Options(int rank, const std::string& place)>& options_of,
                                   const std::function<std::string(int victim)>& error_of) {
