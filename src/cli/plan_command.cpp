@@ -163,6 +163,7 @@ void make_plan(const PlanOptions& options) {
   if (!options.output.empty()) write_whole(real_file_system(), options.output, plan::to_json(result.best));
   if (!options.html.empty()) write_whole(real_file_system(), options.html, plan_report(input, result));
   if (options.json) {
+    if (options.explain) std::fprintf(stderr, "%s", plan::explain(result, job.model, cluster).c_str());
     nlohmann::ordered_json out = {{"plan", nlohmann::ordered_json::parse(plan::to_json(result.best))},
                                   {"family", result.best_family},
                                   {"simulated_s", simulated.value},
@@ -276,7 +277,7 @@ void add_plan_command(CLI::App& app) {
       ->check(CLI::PositiveNumber);
   command->add_option("--set", options->overrides, kSetHelp)->type_name("KEY=VALUE");
   command->add_flag("--compare", options->compare, "Beside the plan without any --set: step, memory, terms");
-  command->add_flag("--explain", options->explain, "Show why (the default without --json)");
+  command->add_flag("--explain", options->explain, "Say why; with --json on standard error");
   command->add_flag("--json", options->json, "The plan and its runners-up as one JSON object");
   auto galvatron = add_galvatron_options(*command);
   command->get_option("--galvatron")->excludes(write)->excludes(html);

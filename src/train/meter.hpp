@@ -35,6 +35,9 @@ class Meter {
   // The slowest worker's seconds for `work`, which all begin together.
   double time(const std::function<void()>& work) const;
   double slowest(double seconds) const;
+  // The median and each end of the interval.
+  profile::Measured slowest(const profile::Measured& own) const { return {slowest(own.median), slowest(own.low), slowest(own.high)}; }
+  bool all(bool holds) const { return slowest(holds ? 0 : 1) == 0; }
   void together() const { comm_.world().barrier().wait(); }
   // How often to repeat what takes so long, so that a sample lasts long enough.
   int repeats(double seconds) const;

@@ -33,7 +33,12 @@ namespace {
 std::atomic<bool> stop_requested = false;
 static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler sets it");
 
-void request_stop(int) { stop_requested.store(true); }
+// Ctrl-C reaches a worker that was started by hand; a launcher's gets SIGTERM from it.
+void request_stop(int signal) {
+  if (!stop_requested.exchange(true) || signal != SIGINT) return;
+  std::signal(SIGINT, SIG_DFL);
+  std::raise(SIGINT);
+}
 
 struct TrainArguments {
   std::string yaml;

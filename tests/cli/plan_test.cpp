@@ -46,6 +46,13 @@ TEST_F(PlanCommand, ComparesAWhatIfWithThePlanWithoutIt) {
   EXPECT_EQ(what_if["plan"]["ranks"].size(), 8u);
 }
 
+TEST_F(PlanCommand, ExplainsBesideJson) {
+  const std::string text = plan({}).out;
+  const CommandResult both = plan({"--json", "--explain"});
+  EXPECT_EQ(both.out, plan({"--json"}).out);
+  EXPECT_THAT(both.err, HasSubstr(text.substr(0, text.find('\n'))));
+}
+
 TEST_F(PlanCommand, ComparesNothingWithoutSet) {
   const CommandResult result = plan({"--compare"});
   EXPECT_EQ(result.exit_code, 2);

@@ -287,6 +287,26 @@ def test_ranks_of_different_files_do_not_meet(tessera):
         first.communicate()
 
 
+def test_a_second_ctrl_c_ends_a_worker_that_waits_for_others(tessera):
+    yaml = tessera.write("job.yaml", GOOD.replace("dp: 1", "dp: 2"))
+    two_hosts = ("--set", "cluster={local: {devices: 2}}")
+    tessera("plan", yaml, "-o", "plan.json", *two_hosts)
+    first = tessera.start("worker", yaml, "--plan", "plan.json", "--world", 2, "--rank", 0, "--rendezvous", free_place(), *two_hosts)
+    try:
+        status = Path(f"/proc/{first.pid}/status")
+        while not int(re.search(r"SigCgt:\s*(\w+)", status.read_text())[1], 16) & 1 << (signal.SIGINT - 1):
+            assert first.poll() is None
+            time.sleep(0.01)
+        first.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        assert first.poll() is None
+        first.send_signal(signal.SIGINT)
+        assert first.wait(timeout=10) == -signal.SIGINT
+    finally:
+        first.kill()
+        first.communicate()
+
+
 def test_what_only_planning_knows_is_refused_before_a_run_is_touched(tessera):
     yaml = tessera.write("job.yaml", GOOD)
     tessera("train", yaml, "--no-measure")
