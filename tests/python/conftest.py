@@ -20,7 +20,7 @@ class Tessera:
         self.folder = folder
         self.environment = dict(os.environ, TESSERA_CACHE=str(cache), NO_COLOR="1")
 
-    def __call__(self, *arguments, program="tessera", check=True, timeout=300, text=None):
+    def __call__(self, *arguments, program="tessera", check=True, timeout=900, text=None):
         result = subprocess.run(
             [str(BINARIES / program), *map(str, arguments)],
             cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=timeout, input=text,
