@@ -5,7 +5,8 @@
 One cluster (number of hosts and link rate) after the other: a `tessera profile`, and its plans trained in turn, so that other load on the machine meets
 all of them. Measured is the median over the steps of all rounds, without each run's first two, and the largest peak resident size of the plan's workers.
 A machine's speed drifts over minutes: with --drift a second profile follows, and shown is how far its predictions are from the first's, and how far the
-mean of both is from what was measured. Needs root (tools/netlab); priority over other programs helps.
+mean of both is from what was measured. How far the first round's measurements are from the last's shows the machine's own noise. Needs root
+(tools/netlab); priority over other programs helps.
 """
 import argparse
 import json
@@ -37,7 +38,7 @@ class Plan:
             key, value = word.split(": ")
             self.degrees[key] = int(value) if value.isdigit() else value
         self.label = degrees.replace(": ", " ") or "one worker"
-        self.seconds, self.memory, self.predicted = [], [], {}
+        self.seconds, self.rounds, self.memory, self.predicted = [], [], [], {}
 
     def job(self):
         return {"name": "job", "model": MODEL, "data": {"source": "synthetic"},
@@ -82,7 +83,9 @@ class Bench:
 
     def train(self, plan, lab):
         plan_file, run = self.predict(plan, "before"), self.folder / "run"
-        plan.seconds += train_on_hosts(lab, self.tessera, self.folder / "job.yaml", plan_file, run, self.steps, self.environment)[SKIPPED_STEPS:]
+        seconds = train_on_hosts(lab, self.tessera, self.folder / "job.yaml", plan_file, run, self.steps, self.environment)[SKIPPED_STEPS:]
+        plan.seconds += seconds
+        plan.rounds.append(statistics.median(seconds))
         plan.memory.append(max(json.loads((run / "memory" / f"rank-{rank}.json").read_text())["peak_resident"] for rank in range(plan.ranks)))
 
     def run(self, rounds):
@@ -110,7 +113,7 @@ def row_of(plan):
     predicted, bytes_ = before["step_seconds"], max(before["memory_bytes"])
     return {"ranks": plan.ranks, "gbit": plan.gbit if plan.ranks > 1 else None, "plan": plan.label, "predicted_s": predicted, "measured_s": measured,
             "error": predicted / measured - 1, "predicted_bytes": bytes_, "measured_bytes": memory, "memory_error": bytes_ / memory - 1,
-            "later_s": after["step_seconds"] if after else None, "steps_s": plan.seconds, "parts": before["parts"]}
+            "later_s": after["step_seconds"] if after else None, "steps_s": plan.seconds, "rounds_s": plan.rounds, "parts": before["parts"]}
 
 
 def summary_of(rows):
@@ -121,6 +124,8 @@ def summary_of(rows):
     memory = [abs(row["memory_error"]) for row in rows]
     summary = {"plans": len(rows), **errors_of([(row["predicted_s"], row["measured_s"]) for row in rows]), "memory_mean": statistics.mean(memory),
                "memory_worst": max(memory)}
+    if len(rows[0]["rounds_s"]) > 1:
+        summary["repeated"] = errors_of([(row["rounds_s"][0], row["rounds_s"][-1]) for row in rows])
     if all(row["later_s"] for row in rows):
         summary["later"] = errors_of([(row["later_s"], row["predicted_s"]) for row in rows])
         summary["of_both"] = errors_of([((row["predicted_s"] + row["later_s"]) / 2, row["measured_s"]) for row in rows])
@@ -134,6 +139,9 @@ def show(rows, summary):
               f"{row['predicted_bytes'] / 2**20:>6.0f} MiB{row['measured_bytes'] / 2**20:>6.0f} MiB{row['memory_error']:>8.1%}")
     print(f"{summary['plans']} plans: step time {summary['mean']:.1%} off on average, {summary['worst']:.1%} at worst; peak memory {summary['memory_mean']:.1%} and "
           f"{summary['memory_worst']:.1%}; Kendall's tau of the order by step time {summary['tau']:.3f}")
+    if "repeated" in summary:
+        print(f"the same between the first round's measurements and the last's: {summary['repeated']['mean']:.1%}, {summary['repeated']['worst']:.1%}, tau "
+              f"{summary['repeated']['tau']:.3f}")
     if "later" in summary:
         print(f"predictions with a profile taken after the plans ran are {summary['later']['mean']:.1%} and at most {summary['later']['worst']:.1%} from those; the mean of "
               f"both is {summary['of_both']['mean']:.1%} off on average, {summary['of_both']['worst']:.1%} at worst, with tau {summary['of_both']['tau']:.3f}")

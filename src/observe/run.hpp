@@ -16,11 +16,11 @@ namespace tessera::observe {
 
 enum class IfExists {
   refuse,  // an error that names the ways on
-  resume,  // it must exist
+  resume,  // it must exist and have a checkpoint
   replace  // it is removed first
 };
 
-// Throws invalid_config when a run of that name exists and may not be touched or another process writes it, not_found when there is none
+// Throws invalid_config when a run of that name exists and may not be touched or another process writes it, not_found when there is nothing
 // to resume. With `replace`, a folder that is no run's is refused. Touches nothing.
 void check_run(const std::filesystem::path& run, IfExists if_exists);
 
