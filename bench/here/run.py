@@ -1,14 +1,14 @@
 """Compares predicted step time and memory with what the trainer takes, over plans of 1, 2 and 4 emulated hosts and two link rates.
 
-    python bench/here/run.py [--bin build/release/bin] [--rounds 2] [--steps 12] [--gbit 1,0.25] [--drift] [--keep FOLDER] [--json]
+    python bench/here/run.py [--bin build/release/bin] [--rounds 2] [--steps 12] [--gbit 1,0.25] [--keep FOLDER] [--json]
 
-One cluster (number of hosts and link rate) after the other: a `tessera profile`, and its plans trained in turn, so that other load on the machine meets
-all of them. Measured is the median over the steps of all rounds, without each run's first two, and the largest peak resident size of the plan's workers.
-A machine's speed drifts over minutes: with --drift a second profile follows, and shown is how far its predictions are from the first's, and how far the
-mean of both is from what was measured. How far the first round's measurements are from the last's shows the machine's own noise. Needs root
-(tools/netlab); priority over other programs helps.
+A round goes through one cluster (number of hosts and link rate) after the other: a `tessera profile`, and then its plans, predicted from it and trained. A
+machine's speed drifts over minutes, so that both figures of a plan are means over the rounds: of the predictions, and of the medians over the steps without each
+run's first two. Memory is the largest peak resident size of the plan's workers. How far the first round's measurements are from the last's shows the machine's own
+noise. Needs root (tools/netlab); priority over other programs helps.
 """
 import argparse
+import itertools
 import json
 import os
 import pathlib
@@ -23,7 +23,7 @@ from lab import netlab_or_exit, train_on_hosts  # noqa: E402
 MODEL = {"arch": "llama", "hidden": 256, "layers": 8, "heads": 4, "kv_heads": 4, "ffn": 768, "seq": 128, "vocab": 4096}
 CPU = 0.4
 SKIPPED_STEPS = 2
-PROFILE_SECONDS = 80
+PROFILE_SECONDS = 40
 ONE = ["", "micro_batches: 4", "micro_batches: 2, recompute: full"]
 SEVERAL = {2: ["dp: 2", "dp: 2, zero: 1, micro_batches: 2", "tp: 2", "pp: 2, micro_batches: 4", "pp: 2, micro_batches: 2, schedule: gpipe"],
            4: ["dp: 4", "dp: 4, zero: 1", "tp: 4", "pp: 4, micro_batches: 8", "pp: 4, micro_batches: 4, schedule: gpipe, recompute: full",
@@ -38,7 +38,7 @@ class Plan:
             key, value = word.split(": ")
             self.degrees[key] = int(value) if value.isdigit() else value
         self.label = degrees.replace(": ", " ") or "one worker"
-        self.seconds, self.rounds, self.memory, self.predicted = [], [], [], {}
+        self.predicted, self.measured, self.memory, self.steps = [], [], [], []  # of each round
 
     def job(self):
         return {"name": "job", "model": MODEL, "data": {"source": "synthetic"},
@@ -56,14 +56,14 @@ def checked(words, **options):
 class Bench:
     def __init__(self, arguments, folder, environment):
         self.tessera = os.path.join(arguments.bin, "tessera")
-        self.steps, self.drift, self.folder, self.environment = arguments.steps, arguments.drift, folder, environment
+        self.steps, self.folder, self.environment = arguments.steps, folder, environment
         rates = arguments.gbit
         self.clusters = [[Plan(1, rates[0], degrees) for degrees in ONE]]
         self.clusters += [[Plan(ranks, gbit, degrees) for degrees in SEVERAL[ranks]] for gbit in rates for ranks in SEVERAL]
         self.plans = [plan for plans in self.clusters for plan in plans]
 
-    def profile(self, hosts, gbit, when):
-        path = self.folder / f"profile-{hosts}-{gbit}-{when}.json"
+    def profile(self, hosts, gbit, turn):
+        path = self.folder / f"profile-{hosts}-{gbit}-{turn}.json"
         if path.exists():
             return path
         job = Plan(hosts, gbit, "").job()
@@ -74,31 +74,29 @@ class Bench:
         print(checked([self.tessera, "profile", yaml, "--seconds", str(PROFILE_SECONDS), "--launcher", launcher, "-o", path], env=self.environment), file=sys.stderr)
         return path
 
-    def predict(self, plan, when):
-        profile, yaml, out = self.profile(plan.ranks, plan.gbit, when), self.folder / "job.yaml", self.folder / "plan.json"
+    def predict(self, plan, profile):
+        yaml, out = self.folder / "job.yaml", self.folder / "plan.json"
         yaml.write_text(json.dumps(plan.job()))
         checked([self.tessera, "plan", yaml, "--profile", profile, "-o", out], env=self.environment)
-        plan.predicted[when] = json.loads(out.read_text())["predicted"]
+        plan.predicted.append(json.loads(out.read_text())["predicted"])
         return out
 
-    def train(self, plan, lab):
-        plan_file, run = self.predict(plan, "before"), self.folder / "run"
+    def train(self, plan, lab, profile):
+        plan_file, run = self.predict(plan, profile), self.folder / "run"
         seconds = train_on_hosts(lab, self.tessera, self.folder / "job.yaml", plan_file, run, self.steps, self.environment)[SKIPPED_STEPS:]
-        plan.seconds += seconds
-        plan.rounds.append(statistics.median(seconds))
+        plan.steps.append(seconds)
+        plan.measured.append(statistics.median(seconds))
         plan.memory.append(max(json.loads((run / "memory" / f"rank-{rank}.json").read_text())["peak_resident"] for rank in range(plan.ranks)))
 
     def run(self, rounds):
         netlab = netlab_or_exit()
-        for plans in self.clusters:
-            for turn in range(rounds):
-                for plan in plans:
-                    with netlab.Lab(plan.ranks, [plan.gbit], [CPU]) as lab:
-                        self.train(plan, lab)
-                    print(f"{plan.ranks} hosts, {plan.gbit} Gbit/s, round {turn + 1} of {rounds}: {plan.label}, predicted "
-                          f"{plan.predicted['before']['step_seconds']:.3f} s, measured {statistics.median(plan.seconds):.3f} s", file=sys.stderr)
-            for plan in plans if self.drift else []:
-                self.predict(plan, "after")
+        for turn, plans in itertools.product(range(rounds), self.clusters):
+            profile = self.profile(plans[0].ranks, plans[0].gbit, turn + 1)
+            for plan in plans:
+                with netlab.Lab(plan.ranks, [plan.gbit], [CPU]) as lab:
+                    self.train(plan, lab, profile)
+                print(f"round {turn + 1} of {rounds}, {plan.ranks} hosts, {plan.gbit} Gbit/s: {plan.label}, predicted "
+                      f"{plan.predicted[-1]['step_seconds']:.3f} s, measured {plan.measured[-1]:.3f} s", file=sys.stderr)
 
 
 def kendall(pairs):
@@ -108,12 +106,12 @@ def kendall(pairs):
 
 
 def row_of(plan):
-    measured, memory = statistics.median(plan.seconds), statistics.median(plan.memory)
-    before, after = plan.predicted["before"], plan.predicted.get("after")
-    predicted, bytes_ = before["step_seconds"], max(before["memory_bytes"])
+    predictions = [predicted["step_seconds"] for predicted in plan.predicted]
+    predicted, measured, memory = statistics.mean(predictions), statistics.mean(plan.measured), statistics.median(plan.memory)
+    bytes_ = max(plan.predicted[0]["memory_bytes"])
     return {"ranks": plan.ranks, "gbit": plan.gbit if plan.ranks > 1 else None, "plan": plan.label, "predicted_s": predicted, "measured_s": measured,
             "error": predicted / measured - 1, "predicted_bytes": bytes_, "measured_bytes": memory, "memory_error": bytes_ / memory - 1,
-            "later_s": after["step_seconds"] if after else None, "steps_s": plan.seconds, "rounds_s": plan.rounds, "parts": before["parts"]}
+            "rounds": {"predicted_s": predictions, "measured_s": plan.measured, "steps_s": plan.steps}, "parts": plan.predicted[0]["parts"]}
 
 
 def summary_of(rows):
@@ -124,11 +122,9 @@ def summary_of(rows):
     memory = [abs(row["memory_error"]) for row in rows]
     summary = {"plans": len(rows), **errors_of([(row["predicted_s"], row["measured_s"]) for row in rows]), "memory_mean": statistics.mean(memory),
                "memory_worst": max(memory)}
-    if len(rows[0]["rounds_s"]) > 1:
-        summary["repeated"] = errors_of([(row["rounds_s"][0], row["rounds_s"][-1]) for row in rows])
-    if all(row["later_s"] for row in rows):
-        summary["later"] = errors_of([(row["later_s"], row["predicted_s"]) for row in rows])
-        summary["of_both"] = errors_of([((row["predicted_s"] + row["later_s"]) / 2, row["measured_s"]) for row in rows])
+    if len(rows[0]["rounds"]["measured_s"]) > 1:
+        for key in ("measured", "predicted"):
+            summary[f"{key}_again"] = errors_of([(row["rounds"][f"{key}_s"][0], row["rounds"][f"{key}_s"][-1]) for row in rows])
     return summary
 
 
@@ -139,12 +135,9 @@ def show(rows, summary):
               f"{row['predicted_bytes'] / 2**20:>6.0f} MiB{row['measured_bytes'] / 2**20:>6.0f} MiB{row['memory_error']:>8.1%}")
     print(f"{summary['plans']} plans: step time {summary['mean']:.1%} off on average, {summary['worst']:.1%} at worst; peak memory {summary['memory_mean']:.1%} and "
           f"{summary['memory_worst']:.1%}; Kendall's tau of the order by step time {summary['tau']:.3f}")
-    if "repeated" in summary:
-        print(f"the same between the first round's measurements and the last's: {summary['repeated']['mean']:.1%}, {summary['repeated']['worst']:.1%}, tau "
-              f"{summary['repeated']['tau']:.3f}")
-    if "later" in summary:
-        print(f"predictions with a profile taken after the plans ran are {summary['later']['mean']:.1%} and at most {summary['later']['worst']:.1%} from those; the mean of "
-              f"both is {summary['of_both']['mean']:.1%} off on average, {summary['of_both']['worst']:.1%} at worst, with tau {summary['of_both']['tau']:.3f}")
+    for key in ("measured", "predicted"):
+        if again := summary.get(f"{key}_again"):
+            print(f"the same between what the first round {key} and what the last did: {again['mean']:.1%}, {again['worst']:.1%}, tau {again['tau']:.3f}")
 
 
 def main():
@@ -153,7 +146,6 @@ def main():
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--gbit", type=lambda words: [float(word) for word in words.split(",")], default=[1.0, 0.25], help="the link rates")
-    parser.add_argument("--drift", action="store_true", help="a second profile of each cluster after its plans")
     parser.add_argument("--keep", type=pathlib.Path, help="leave profiles and runs in this folder, and use the profiles that lie there")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
