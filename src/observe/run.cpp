@@ -70,11 +70,11 @@ void check_run(const std::filesystem::path& run, IfExists if_exists) {
   if (if_exists == IfExists::resume && !is_run(run))
     throw Error(ErrorCode::not_found, "there is no run to resume", where, "the folder of an earlier run",
                 "leave --resume away to start one");
-  if (if_exists == IfExists::resume && !holds_something(run / "checkpoints"))
-    throw Error(ErrorCode::not_found, "the run has no checkpoint to go on from", where, "a run that wrote one", "start over: --overwrite");
   if (if_exists == IfExists::replace && exists && !is_run(run))
     throw Error(ErrorCode::invalid_config, "this is not a run's folder; it will not be replaced", where, "a folder with a train.yaml");
   if (std::filesystem::exists(run / kLock)) RunLock{run};
+  if (if_exists == IfExists::resume && !holds_something(run / "checkpoints"))
+    throw Error(ErrorCode::not_found, "the run has no checkpoint to go on from", where, "a run that wrote one", "start over: --overwrite");
 }
 
 RunLock prepare_run(const std::filesystem::path& run, IfExists if_exists) {
