@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file_system.hpp"
+#include "base/problems.hpp"
 
 namespace tessera {
 
@@ -255,18 +256,22 @@ void ConfigNode::allow_only(const std::vector<std::string>& names) const {
   if (value_->node.IsNull()) return;
   if (!is_map()) throw error("found " + kind_of(value_->node), "a map");
   std::vector<std::string> seen;
+  Problems problems;
   for (const auto& entry : value_->node) {
     const std::string key = entry.first.IsScalar() ? entry.first.Scalar() : std::string("?");
     const Where place = ConfigNode(document_, std::make_shared<Value>(Value{entry.first}), path_.empty() ? key : path_ + "." + key).where();
-    const auto problem = [&](const std::string& message, const std::string& expected, const std::string& hint) {
-      return Error(ErrorCode::invalid_config, path_.empty() ? message : path_ + ": " + message, place, expected, hint);
+    const auto keep = [&](const std::string& message, const std::string& expected, const std::string& hint) {
+      problems.keep({ErrorCode::invalid_config, path_.empty() ? message : path_ + ": " + message, place, expected, hint});
     };
-    if (std::find(seen.begin(), seen.end(), key) != seen.end()) throw problem("the key '" + key + "' stands twice", {}, {});
+    if (std::find(seen.begin(), seen.end(), key) != seen.end()) {
+      keep("the key '" + key + "' stands twice", {}, {});
+    } else if (std::find(names.begin(), names.end(), key) == names.end()) {
+      const auto guess = nearest(key, names);
+      keep("unknown key '" + key + "'", "one of: " + list_of(names), guess ? "did you mean '" + *guess + "'?" : std::string());
+    }
     seen.push_back(key);
-    if (std::find(names.begin(), names.end(), key) != names.end()) continue;
-    const auto guess = nearest(key, names);
-    throw problem("unknown key '" + key + "'", "one of: " + list_of(names), guess ? "did you mean '" + *guess + "'?" : std::string());
   }
+  problems.raise();
 }
 
 std::size_t ConfigNode::size() const {

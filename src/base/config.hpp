@@ -40,7 +40,7 @@ class ConfigNode {
   ConfigNode at(std::string_view key) const;
   std::optional<ConfigNode> find(std::string_view key) const;
   std::vector<std::string> keys() const;
-  // Throws for the first key that is not in `valid`, naming the nearest valid one. Also throws when this is no map.
+  // Throws for all keys that are not in `valid`, naming the nearest valid one of each. Also throws when this is no map.
   void allow_only(std::initializer_list<std::string_view> valid) const;
   void allow_only(const std::vector<std::string>& valid) const;
 

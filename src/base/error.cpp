@@ -25,6 +25,17 @@ Error::Error(ErrorCode code, std::string message, Where where, std::string expec
   if (!hint_.empty()) text_ += "\n  " + hint_;
 }
 
+Error::Error(std::vector<Error> several) : Error(several.at(0)) {
+  others_.assign(several.begin() + 1, several.end());
+  for (const Error& other : others_) text_ += "\n" + other.text_;
+}
+
+std::vector<Error> Error::each() const {
+  std::vector<Error> out = {Error(code_, message_, where_, expected_, hint_)};
+  out.insert(out.end(), others_.begin(), others_.end());
+  return out;
+}
+
 const char* name_of(ErrorCode code) {
   switch (code) {
     case ErrorCode::invalid_config: return "invalid_config";
@@ -55,7 +66,9 @@ int exit_code(ErrorCode code) {
   return 70;
 }
 
-std::string to_json(const Error& error) {
+namespace {
+
+nlohmann::json json_of(const Error& error) {
   nlohmann::json body = {{"code", name_of(error.code())}, {"message", error.message()}};
   const Where& where = error.where();
   if (!where.file.empty()) body["file"] = where.file;
@@ -65,7 +78,16 @@ std::string to_json(const Error& error) {
   if (!where.block.empty()) body["block"] = where.block;
   if (!error.expected().empty()) body["expected"] = error.expected();
   if (!error.hint().empty()) body["hint"] = error.hint();
-  return nlohmann::json{{"error", body}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return body;
+}
+
+}  // namespace
+
+std::string to_json(const Error& error) {
+  nlohmann::json out = {{"error", json_of(error)}};
+  if (const std::vector<Error> all = error.each(); all.size() > 1)
+    for (const Error& one : all) out["errors"].push_back(json_of(one));
+  return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 void ensure(bool condition, const std::string& message) {

@@ -5,6 +5,7 @@
 #include <sstream>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace tessera {
 
@@ -31,17 +32,22 @@ struct Where {
 };
 
 // Four parts: what happened, where, what was expected, what to do. what() is all of them on one or two lines.
-// Immutable after construction, hence safe to share between threads.
+// What was wrong beside it, in the same file, may stand behind it. Immutable after construction, hence safe to share between threads.
 class Error : public std::exception {
  public:
   Error(ErrorCode code, std::string message, Where where = {}, std::string expected = {}, std::string hint = {});
+  // The first of `several` (at least one, none with others behind it) with the others behind it.
+  explicit Error(std::vector<Error> several);
 
   ErrorCode code() const noexcept { return code_; }
   const std::string& message() const noexcept { return message_; }
   const Where& where() const noexcept { return where_; }
   const std::string& expected() const noexcept { return expected_; }
   const std::string& hint() const noexcept { return hint_; }
+  // Of several: the text of each on lines of its own.
   const char* what() const noexcept override { return text_.c_str(); }
+  // This error alone, then those behind it.
+  std::vector<Error> each() const;
 
  private:
   ErrorCode code_;
@@ -50,6 +56,7 @@ class Error : public std::exception {
   std::string expected_;
   std::string hint_;
   std::string text_;
+  std::vector<Error> others_;
 };
 
 // "invalid_config", "peer_lost", ... as they stand in JSON.
@@ -57,7 +64,8 @@ const char* name_of(ErrorCode code);
 // Process exit code: 2 for what the user typed, 3 not found or corrupt, 4 io, 5 resources, 6 peers and deadlines,
 // 130 interrupted, 70 internal. Never 0.
 int exit_code(ErrorCode code);
-// {"error": {"code", "message", "file", "line", "rank", "block", "expected", "hint"}} on one line.
+// {"error": {"code", "message", "file", "line", "rank", "block", "expected", "hint"}} on one line; of several errors also
+// "errors", all of them in a list.
 std::string to_json(const Error& error);
 
 // Joins anything streamable into one string: text("rank ", 3, " left").

@@ -76,7 +76,7 @@ int report(const Error& error, bool json) {
     std::cout << to_json(error) << std::endl;
   } else {
     const bool colour = isatty(STDERR_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
-    std::cerr << (colour ? "\033[1;31merror:\033[0m " : "error: ") << error.what() << std::endl;
+    for (const Error& one : error.each()) std::cerr << (colour ? "\033[1;31merror:\033[0m " : "error: ") << one.what() << std::endl;
   }
   return exit_code(error.code());
 }

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/problems.hpp"
 #include "cluster/cluster.hpp"
 #include "cluster/quantity.hpp"
 
@@ -25,85 +26,122 @@ auto look_up(const ConfigNode& node, const Lookup& lookup) {
   }
 }
 
+std::string word(const ConfigNode& node) { return node.as_string(); }
+Bytes bytes(const ConfigNode& node) { return Bytes(node.as_bytes()); }
+
+BytesPerSecond some_bandwidth(const ConfigNode& node) {
+  const BytesPerSecond bandwidth = bandwidth_from(node);
+  if (bandwidth.value <= 0) throw node.error("what has no bandwidth carries nothing", "a bandwidth above 0");
+  return bandwidth;
+}
+
 Link read_link(const ConfigNode& node) {
   if (node.is_scalar()) return look_up(node, known_link);
-  node.allow_only({"name", "bandwidth", "latency", "shared"});
   Link link;
-  link.name = node.at("name").as_string();
-  link.bandwidth = bandwidth_from(node.at("bandwidth"));
-  if (link.bandwidth.value <= 0) throw node.at("bandwidth").error("a link of no bandwidth carries nothing", "a bandwidth above 0");
-  link.latency = seconds_from(node.at("latency"));
-  link.shared = node.get("shared", false);
+  Section section(node, {"name", "bandwidth", "latency", "shared"});
+  section.need("name", link.name, word);
+  section.need("bandwidth", link.bandwidth, some_bandwidth);
+  section.need("latency", link.latency, seconds_from);
+  section.read("shared", link.shared, [](const ConfigNode& flag) { return flag.as_bool(); });
+  section.finish();
   return link;
+}
+
+std::map<std::string, FlopsPerSecond> read_peak(const ConfigNode& node) {
+  std::map<std::string, FlopsPerSecond> peak;
+  node.allow_only({"fp32", "tf32", "fp16", "bf16", "fp8", "fp4"});
+  for (const std::string& key : node.keys()) {
+    peak[key] = rate_from(node.at(key));
+    if (peak[key].value <= 0) throw node.at(key).error("a device of no speed computes nothing", "a rate above 0");
+  }
+  return peak;
 }
 
 Device read_device(const ConfigNode& node) {
   if (node.is_scalar()) return look_up(node, known_device);
-  node.allow_only({"name", "vendor", "peak", "memory", "memory_bandwidth", "units", "cores"});
   Device device;
-  device.name = node.at("name").as_string();
-  device.vendor = node.at("vendor").as_string();
-  const ConfigNode peak = node.at("peak");
-  peak.allow_only({"fp32", "tf32", "fp16", "bf16", "fp8", "fp4"});
-  for (const std::string& key : peak.keys()) {
-    device.peak[key] = rate_from(peak.at(key));
-    if (device.peak[key].value <= 0) throw peak.at(key).error("a device of no speed computes nothing", "a rate above 0");
-  }
-  device.memory = Bytes(node.at("memory").as_bytes());
-  device.memory_bandwidth = bandwidth_from(node.at("memory_bandwidth"));
-  if (device.memory_bandwidth.value <= 0)
-    throw node.at("memory_bandwidth").error("memory of no bandwidth holds nothing", "a bandwidth above 0");
-  if (device.is_cpu()) device.cores = count(node.at("cores"));
-  if (const auto units = node.find("units")) device.units = count(*units);
+  Section section(node, {"name", "vendor", "peak", "memory", "memory_bandwidth", "units", "cores"});
+  section.need("name", device.name, word);
+  section.need("vendor", device.vendor, word);
+  section.need("peak", device.peak, read_peak);
+  section.need("memory", device.memory, bytes);
+  section.need("memory_bandwidth", device.memory_bandwidth, some_bandwidth);
+  section.read("units", device.units, count);
+  if (device.is_cpu()) section.need("cores", device.cores, count);
+  section.finish();
   return device;
 }
 
+void read_rack(const ConfigNode& node, ResourceGroup& group) {
+  Section section(node, {"nodes", "oversubscription"});
+  section.need("nodes", group.nodes_per_rack, count);
+  section.need("oversubscription", group.oversubscription, [](const ConfigNode& factor) {
+    const double value = factor.as_double();
+    if (!(value >= 1)) throw factor.error(text("found ", value), "a factor of 1 or more");
+    return value;
+  });
+  section.finish();
+}
+
+void read_switch(const ConfigNode& node, ResourceGroup& group) {
+  Section section(node, {"devices", "uplink"});
+  section.need("devices", group.devices_per_switch, count);
+  section.need("uplink", group.uplink, read_link);
+  section.finish();
+}
+
 ResourceGroup read_group(const ConfigNode& node) {
-  node.allow_only({"name", "device", "cores", "memory", "nodes", "devices_per_node", "inside", "network", "adapters", "nodes_per_domain",
-                   "rack", "switch", "stack"});
   ResourceGroup group;
-  group.name = node.at("name").as_string();
-  group.device = read_device(node.at("device"));
+  group.inside = known_link("shm");
+  group.network = known_link("tcp-10g");
+  Section section(node, {"name", "device", "cores", "memory", "nodes", "devices_per_node", "inside", "network", "adapters",
+                         "nodes_per_domain", "rack", "switch", "stack"});
+  section.need("name", group.name, word);
+  section.need("device", group.device, read_device);
   // What differs from host to host of a known class.
-  if (const auto cores = node.find("cores")) {
-    if (!group.device.is_cpu()) throw cores->error("only CPU devices have cores");
-    group.device.cores = count(*cores);
-  }
-  if (const auto memory = node.find("memory")) group.device.memory = Bytes(memory->as_bytes());
-  if (const auto nodes = node.find("nodes")) group.nodes = count(*nodes);
-  if (const auto devices = node.find("devices_per_node")) {
-    group.devices_per_node = count(*devices);
-  } else if (group.device.is_cpu()) {
-    group.devices_per_node = group.device.cores;
-  }
-  const auto inside = node.find("inside");
-  if (!inside && group.devices_per_node > 1)
+  section.read("cores", group.device.cores, count);
+  section.read("memory", group.device.memory, bytes);
+  section.read("nodes", group.nodes, count);
+  if (group.device.is_cpu()) group.devices_per_node = group.device.cores;
+  section.read("devices_per_node", group.devices_per_node, count);
+  section.read("inside", group.inside, read_link);
+  section.read("network", group.network, read_link);
+  section.read("adapters", group.adapters, count);
+  section.read("nodes_per_domain", group.nodes_per_domain, count);
+  section.attempt([&] {
+    if (const auto rack = node.find("rack")) read_rack(*rack, group);
+  });
+  section.attempt([&] {
+    if (const auto joint = node.find("switch")) read_switch(*joint, group);
+  });
+  section.read("stack", group.stack, word);
+  section.finish();
+  if (node.has("cores") && !group.device.is_cpu()) throw node.at("cores").error("only CPU devices have cores");
+  if (!node.has("inside") && group.devices_per_node > 1)
     throw node.error("the link inside a node is missing", "inside: a name from `tessera cluster list`, or {name, bandwidth, latency}");
-  group.inside = inside ? read_link(*inside) : known_link("shm");
-  const auto network = node.find("network");
-  if (!network && group.nodes > 1)
+  if (!node.has("network") && group.nodes > 1)
     throw node.error("the network between nodes is missing", "network: a name from `tessera cluster list`, or {name, bandwidth, latency}");
-  group.network = network ? read_link(*network) : known_link("tcp-10g");
-  if (const auto adapters = node.find("adapters")) group.adapters = count(*adapters);
-  if (const auto nodes = node.find("nodes_per_domain")) group.nodes_per_domain = count(*nodes);
-  if (const auto rack = node.find("rack")) {
-    rack->allow_only({"nodes", "oversubscription"});
-    group.nodes_per_rack = count(rack->at("nodes"));
-    group.oversubscription = rack->at("oversubscription").as_double();
-    if (!(group.oversubscription >= 1))
-      throw rack->at("oversubscription").error(text("found ", group.oversubscription), "a factor of 1 or more");
-  }
-  if (const auto joint = node.find("switch")) {
-    joint->allow_only({"devices", "uplink"});
-    group.devices_per_switch = count(joint->at("devices"));
-    group.uplink = read_link(joint->at("uplink"));
-  }
   if (const auto stack = node.find("stack")) {
     if (group.device.is_cpu()) throw stack->error("is of accelerators", "no stack; `tessera profile` measures CPU hosts");
-    group.stack = stack->as_string();
     group.stack_where = stack->where();
   }
   return group;
+}
+
+std::vector<ResourceGroup> read_groups(const ConfigNode& node) {
+  std::vector<ResourceGroup> groups;
+  Problems problems;
+  std::int64_t devices = 0;
+  for (const ConfigNode& item : node.items()) {
+    problems.attempt([&] {
+      const ResourceGroup& read = groups.emplace_back(read_group(item));
+      devices += std::int64_t{read.nodes} * read.devices_per_node;
+      if (devices > kMost) throw item.error(text("makes ", devices, " devices"), text("at most ", kMost, " in all"));
+    });
+  }
+  problems.raise();
+  if (groups.empty()) throw node.error("a cluster needs at least one group");
+  return groups;
 }
 
 // JSON's strings are YAML's double-quoted ones.
@@ -119,20 +157,16 @@ std::string yaml_of(const Link& link) {
 }  // namespace
 
 ClusterSpec read_cluster(const ConfigNode& node) {
-  node.allow_only({"name", "groups", "between"});
   ClusterSpec cluster;
-  cluster.name = node.get("name", std::string("cluster"));
-  std::int64_t devices = 0;
-  for (const ConfigNode& group : node.at("groups").items()) {
-    const ResourceGroup& read = cluster.groups.emplace_back(read_group(group));
-    devices += std::int64_t{read.nodes} * read.devices_per_node;
-    if (devices > kMost) throw group.error(text("makes ", devices, " devices"), text("at most ", kMost, " in all"));
-  }
-  if (cluster.groups.empty()) throw node.at("groups").error("a cluster needs at least one group");
-  const auto between = node.find("between");
-  if (!between && cluster.groups.size() > 1)
+  cluster.name = "cluster";
+  cluster.between = known_link("tcp-10g");
+  Section section(node, {"name", "groups", "between"});
+  section.read("name", cluster.name, word);
+  section.need("groups", cluster.groups, read_groups);
+  section.read("between", cluster.between, read_link);
+  section.finish();
+  if (!node.has("between") && cluster.groups.size() > 1)
     throw node.error("the link between groups is missing", "between: a name from `tessera cluster list`, or {name, bandwidth, latency}");
-  cluster.between = between ? read_link(*between) : known_link("tcp-10g");
   return cluster;
 }
 

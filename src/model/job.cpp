@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/problems.hpp"
+
 namespace tessera::model {
 namespace {
 
@@ -30,11 +32,6 @@ double moment(const ConfigNode& node) {
   const double value = node.as_double();
   if (value < 0 || value >= 1) throw node.error(text("found ", value), "a number of at least 0 and below 1");
   return value;
-}
-
-template <typename Read, typename Value>
-void read_into(const ConfigNode& node, const char* key, Value& value, const Read& read) {
-  if (const auto found = node.find(key)) value = static_cast<Value>(read(*found));
 }
 
 auto at_least(std::int64_t least) {
@@ -94,12 +91,20 @@ void require_countable(const ConfigNode& node, const ModelSpec& model, std::int6
     throw node.error(text("makes a tensor of ", largest, " elements for a batch of ", global_batch), text("at most ", kLargestTensor));
 }
 
+template <typename... Words>
+auto choice(Words... valid) {
+  return [=](const ConfigNode& node) { return node.as_choice({valid...}); };
+}
+
+std::string word(const ConfigNode& node) { return node.as_string(); }
+
 TokenizerSpec read_tokenizer(const ConfigNode& node) {
-  node.allow_only({"kind", "vocab", "file"});
   TokenizerSpec tokenizer;
-  if (const auto kind = node.find("kind")) tokenizer.kind = kind->as_choice({"bpe", "hf", "sentencepiece", "bytes"});
-  read_into(node, "vocab", tokenizer.vocab, between(257, kMostSamples));
-  read_into(node, "file", tokenizer.file, resolve);
+  Section section(node, {"kind", "vocab", "file"});
+  section.read("kind", tokenizer.kind, choice("bpe", "hf", "sentencepiece", "bytes"));
+  section.read("vocab", tokenizer.vocab, between(257, kMostSamples));
+  section.read("file", tokenizer.file, resolve);
+  section.finish();
   const bool needs_file = tokenizer.kind == "hf" || tokenizer.kind == "sentencepiece";
   if (needs_file && tokenizer.file.empty()) throw node.error("a tokenizer of kind '" + tokenizer.kind + "' needs its file", "file: PATH");
   if (!needs_file && !tokenizer.file.empty())
@@ -107,124 +112,172 @@ TokenizerSpec read_tokenizer(const ConfigNode& node) {
   return tokenizer;
 }
 
-DataSpec read_data(const ConfigNode& node) {
-  node.allow_only({"source", "field", "tokenizer", "split"});
-  DataSpec data;
-  data.where = node.at("source").where();
-  data.source = resolve(node.at("source"));
-  data.field = node.get("field", data.field);
-  read_into(node, "tokenizer", data.tokenizer, read_tokenizer);
-  if (const auto split = node.find("split")) {
-    split->allow_only({"train"});
-    read_into(*split, "train", data.train_fraction, fraction);
-  }
-  return data;
-}
-
-OptimizerSpec read_optimizer(const ConfigNode& node) {
-  node.allow_only({"kind", "lr", "betas", "beta1", "beta2", "epsilon", "weight_decay", "momentum", "clip"});
-  OptimizerSpec optimizer;
-  if (const auto kind = node.find("kind"))
-    optimizer.kind = kind->as_choice({"adamw", "sgd"}) == "adamw" ? OptimizerKind::adamw : OptimizerKind::sgd;
-  read_into(node, "lr", optimizer.lr, not_negative);
-  if (const auto betas = node.find("betas")) {
-    if (betas->size() != 2) throw betas->error(text("has ", betas->size(), " entries"), "[beta1, beta2]");
-    optimizer.beta1 = moment((*betas)[0]);
-    optimizer.beta2 = moment((*betas)[1]);
-  }
-  read_into(node, "beta1", optimizer.beta1, moment);
-  read_into(node, "beta2", optimizer.beta2, moment);
-  read_into(node, "epsilon", optimizer.epsilon, not_negative);
-  read_into(node, "weight_decay", optimizer.weight_decay, not_negative);
-  read_into(node, "momentum", optimizer.momentum, moment);
-  read_into(node, "clip", optimizer.clip, not_negative);
-  return optimizer;
-}
-
-LrScheduleSpec read_schedule(const ConfigNode& node) {
-  node.allow_only({"kind", "warmup", "min_ratio"});
-  LrScheduleSpec schedule;
-  if (const auto kind = node.find("kind")) {
-    const std::string name = kind->as_choice({"cosine", "linear", "constant"});
-    schedule.kind = name == "cosine" ? ScheduleKind::cosine : name == "linear" ? ScheduleKind::linear : ScheduleKind::constant;
-  }
-  read_into(node, "warmup", schedule.warmup, between(0, kMostSteps));
-  read_into(node, "min_ratio", schedule.min_ratio, not_negative);
-  return schedule;
-}
-
-TrainSpec read_train(const ConfigNode& node) {
-  node.allow_only({"steps", "global_batch", "optimizer", "schedule", "precision", "seed", "init", "eval"});
-  TrainSpec train;
-  read_into(node, "steps", train.steps, between(1, kMostSteps));
-  read_into(node, "global_batch", train.global_batch, between(1, kMostSamples));
-  read_into(node, "optimizer", train.optimizer, read_optimizer);
-  read_into(node, "schedule", train.schedule, read_schedule);
-  if (const auto precision = node.find("precision")) {
-    const std::string name = precision->as_choice({"fp32", "bf16", "fp16"});
-    train.precision = name == "fp32" ? Precision::f32 : name == "bf16" ? Precision::bf16 : Precision::f16;
-  }
-  read_into(node, "seed", train.seed, at_least(0));
-  read_into(node, "init", train.init, resolve);
-  if (const auto eval = node.find("eval")) {
-    eval->allow_only({"every", "sequences"});
-    read_into(*eval, "every", train.eval_every, between(0, kMostSteps));
-    read_into(*eval, "sequences", train.eval_sequences, between(1, kMostSamples));
-  }
+double read_split(const ConfigNode& node) {
+  double train = DataSpec().train_fraction;
+  Section section(node, {"train"});
+  section.read("train", train, fraction);
+  section.finish();
   return train;
 }
 
-ClusterChoice read_cluster_choice(const ConfigNode& node) {
-  ClusterChoice choice;
-  choice.where = node.where();
-  if (node.is_scalar()) {
-    if (node.as_string() == "auto") return choice;
-    choice.kind = ClusterChoice::Kind::file;
-    choice.file = resolve(node);
-    return choice;
-  }
-  node.allow_only({"local", "lab"});
-  if (node.has("local") && node.has("lab")) throw node.error("'local' and 'lab' exclude each other", "one of them");
-  if (const auto local = node.find("local")) {
-    local->allow_only({"devices", "threads"});
-    choice.kind = ClusterChoice::Kind::local;
-    choice.devices = number_of(local->at("devices"));
-    read_into(*local, "threads", choice.threads, number_of);
-  } else {
-    const ConfigNode lab = node.at("lab");
-    lab.allow_only({"hosts", "gbit", "cpu"});
-    choice.kind = ClusterChoice::Kind::lab;
-    choice.devices = number_of(lab.at("hosts"));
-    read_into(lab, "gbit", choice.gbit, not_negative);
-    read_into(lab, "cpu", choice.cpu, not_negative);
-  }
-  return choice;
+DataSpec read_data(const ConfigNode& node) {
+  DataSpec data;
+  Section section(node, {"source", "field", "tokenizer", "split"});
+  section.need("source", data.source, resolve);
+  section.read("field", data.field, word);
+  section.read("tokenizer", data.tokenizer, read_tokenizer);
+  section.read("split", data.train_fraction, read_split);
+  section.finish();
+  data.where = node.at("source").where();
+  return data;
 }
 
-ParallelChoice read_parallel(const ConfigNode& node) {
-  ParallelChoice choice;
-  choice.where = node.where();
+OptimizerKind read_optimizer_kind(const ConfigNode& node) {
+  return node.as_choice({"adamw", "sgd"}) == "adamw" ? OptimizerKind::adamw : OptimizerKind::sgd;
+}
+
+std::pair<double, double> read_betas(const ConfigNode& node) {
+  if (node.size() != 2) throw node.error(text("has ", node.size(), " entries"), "[beta1, beta2]");
+  return {moment(node[0]), moment(node[1])};
+}
+
+OptimizerSpec read_optimizer(const ConfigNode& node) {
+  OptimizerSpec optimizer;
+  Section section(node, {"kind", "lr", "betas", "beta1", "beta2", "epsilon", "weight_decay", "momentum", "clip"});
+  section.read("kind", optimizer.kind, read_optimizer_kind);
+  section.read("lr", optimizer.lr, not_negative);
+  std::pair betas(optimizer.beta1, optimizer.beta2);
+  section.read("betas", betas, read_betas);
+  std::tie(optimizer.beta1, optimizer.beta2) = betas;
+  section.read("beta1", optimizer.beta1, moment);
+  section.read("beta2", optimizer.beta2, moment);
+  section.read("epsilon", optimizer.epsilon, not_negative);
+  section.read("weight_decay", optimizer.weight_decay, not_negative);
+  section.read("momentum", optimizer.momentum, moment);
+  section.read("clip", optimizer.clip, not_negative);
+  section.finish();
+  return optimizer;
+}
+
+ScheduleKind read_schedule_kind(const ConfigNode& node) {
+  const std::string name = node.as_choice({"cosine", "linear", "constant"});
+  return name == "cosine" ? ScheduleKind::cosine : name == "linear" ? ScheduleKind::linear : ScheduleKind::constant;
+}
+
+LrScheduleSpec read_schedule(const ConfigNode& node) {
+  LrScheduleSpec schedule;
+  Section section(node, {"kind", "warmup", "min_ratio"});
+  section.read("kind", schedule.kind, read_schedule_kind);
+  section.read("warmup", schedule.warmup, between(0, kMostSteps));
+  section.read("min_ratio", schedule.min_ratio, not_negative);
+  section.finish();
+  return schedule;
+}
+
+Precision read_precision(const ConfigNode& node) {
+  const std::string name = node.as_choice({"fp32", "bf16", "fp16"});
+  return name == "fp32" ? Precision::f32 : name == "bf16" ? Precision::bf16 : Precision::f16;
+}
+
+TrainSpec read_train(const ConfigNode& node) {
+  TrainSpec train;
+  Section section(node, {"steps", "global_batch", "optimizer", "schedule", "precision", "seed", "init", "eval"});
+  section.read("steps", train.steps, between(1, kMostSteps));
+  section.read("global_batch", train.global_batch, between(1, kMostSamples));
+  section.read("optimizer", train.optimizer, read_optimizer);
+  section.read("schedule", train.schedule, read_schedule);
+  section.read("precision", train.precision, read_precision);
+  section.read("seed", train.seed, at_least(0));
+  section.read("init", train.init, resolve);
+  section.attempt([&] {
+    const auto eval = node.find("eval");
+    if (!eval) return;
+    Section inner(*eval, {"every", "sequences"});
+    inner.read("every", train.eval_every, between(0, kMostSteps));
+    inner.read("sequences", train.eval_sequences, between(1, kMostSamples));
+    inner.finish();
+  });
+  section.finish();
+  return train;
+}
+
+ClusterChoice read_local(const ConfigNode& node) {
+  ClusterChoice out;
+  out.kind = ClusterChoice::Kind::local;
+  Section section(node, {"devices", "threads"});
+  section.need("devices", out.devices, number_of);
+  section.read("threads", out.threads, number_of);
+  section.finish();
+  return out;
+}
+
+ClusterChoice read_lab(const ConfigNode& node) {
+  ClusterChoice out;
+  out.kind = ClusterChoice::Kind::lab;
+  Section section(node, {"hosts", "gbit", "cpu"});
+  section.need("hosts", out.devices, number_of);
+  section.read("gbit", out.gbit, not_negative);
+  section.read("cpu", out.cpu, not_negative);
+  section.finish();
+  return out;
+}
+
+ClusterChoice read_cluster_choice(const ConfigNode& node) {
+  ClusterChoice out;
   if (node.is_scalar()) {
-    if (node.as_string() == "auto") return choice;
-    choice.kind = ParallelChoice::Kind::plan_file;
-    choice.file = resolve(node);
-    return choice;
+    if (node.as_string() != "auto") {
+      out.kind = ClusterChoice::Kind::file;
+      out.file = resolve(node);
+    }
+  } else {
+    node.allow_only({"local", "lab"});
+    if (node.has("local") && node.has("lab")) throw node.error("'local' and 'lab' exclude each other", "one of them");
+    out = node.has("local") ? read_local(node.at("local")) : read_lab(node.at("lab"));
   }
-  node.allow_only({"dp", "pp", "tp", "cp", "ep", "zero", "threads", "micro_batches", "schedule", "recompute", "delayed_exchange"});
-  choice.kind = ParallelChoice::Kind::degrees;
-  read_into(node, "dp", choice.dp, number_of);
-  read_into(node, "pp", choice.pp, number_of);
-  read_into(node, "tp", choice.tp, number_of);
-  read_into(node, "cp", choice.cp, number_of);
-  read_into(node, "ep", choice.ep, number_of);
-  if (const auto zero = node.find("zero")) choice.zero = std::stoi(zero->as_choice({"0", "1", "2", "3"}));
-  read_into(node, "threads", choice.threads, number_of);
-  read_into(node, "micro_batches", choice.micro_batches, between(1, kMostSamples));
-  if (const auto schedule = node.find("schedule"))
-    choice.schedule = schedule->as_choice({"1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"});
-  if (const auto recompute = node.find("recompute")) choice.recompute = recompute->as_choice({"none", "selective", "full"});
-  if (const auto delayed = node.find("delayed_exchange")) choice.delayed_exchange = delayed->as_bool();
-  return choice;
+  out.where = node.where();
+  return out;
+}
+
+int read_zero(const ConfigNode& node) { return std::stoi(node.as_choice({"0", "1", "2", "3"})); }
+
+ParallelChoice read_parallel(const ConfigNode& node) {
+  ParallelChoice out;
+  out.where = node.where();
+  if (node.is_scalar()) {
+    if (node.as_string() == "auto") return out;
+    out.kind = ParallelChoice::Kind::plan_file;
+    out.file = resolve(node);
+    return out;
+  }
+  out.kind = ParallelChoice::Kind::degrees;
+  Section section(node, {"dp", "pp", "tp", "cp", "ep", "zero", "threads", "micro_batches", "schedule", "recompute", "delayed_exchange"});
+  section.read("dp", out.dp, number_of);
+  section.read("pp", out.pp, number_of);
+  section.read("tp", out.tp, number_of);
+  section.read("cp", out.cp, number_of);
+  section.read("ep", out.ep, number_of);
+  section.read("zero", out.zero, read_zero);
+  section.read("threads", out.threads, number_of);
+  section.read("micro_batches", out.micro_batches, between(1, kMostSamples));
+  section.read("schedule", out.schedule, choice("1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"));
+  section.read("recompute", out.recompute, choice("none", "selective", "full"));
+  section.read("delayed_exchange", out.delayed_exchange, [](const ConfigNode& flag) { return flag.as_bool(); });
+  section.finish();
+  return out;
+}
+
+CheckpointSpec read_checkpoint(const ConfigNode& node) {
+  CheckpointSpec checkpoint;
+  Section section(node, {"every", "keep"});
+  section.read("every", checkpoint.every, between(0, kMostSteps));
+  section.read("keep", checkpoint.keep, at_least(1));
+  section.finish();
+  return checkpoint;
+}
+
+ModelSpec read_countable_model(const ConfigNode& node) {
+  require_extents(node);
+  return read_model(node);
 }
 
 std::string default_name(const std::filesystem::path& file) {
@@ -236,31 +289,28 @@ std::string default_name(const std::filesystem::path& file) {
 }  // namespace
 
 JobSpec read_job(const ConfigNode& root) {
-  root.allow_only({"name", "model", "data", "train", "cluster", "parallel", "checkpoint"});
   JobSpec job;
   job.file = root.file();
-  job.name = root.get("name", default_name(job.file));
+  job.name = default_name(job.file);
+  Section section(root, {"name", "model", "data", "train", "cluster", "parallel", "checkpoint"});
+  section.read("name", job.name, word);
+  section.need("model", job.model, read_countable_model);
+  section.read("data", job.data, read_data);
+  section.read("train", job.train, read_train);
+  section.read("cluster", job.cluster, read_cluster_choice);
+  section.read("parallel", job.parallel, read_parallel);
+  section.read("checkpoint", job.checkpoint, read_checkpoint);
+  section.finish();
   if (job.name.empty() || job.name.find('/') != std::string::npos || job.name.starts_with("."))
     throw(root.has("name") ? root.at("name") : root)
         .error("'" + job.name + "' cannot name a folder of runs/", "letters, digits, '-', '_' and '.'");
-  require_extents(root.at("model"));
-  job.model = read_model(root.at("model"));
-  read_into(root, "data", job.data, read_data);
-  read_into(root, "train", job.train, read_train);
   require_countable(root.at("model"), job.model, job.train.global_batch);
-  read_into(root, "cluster", job.cluster, read_cluster_choice);
-  read_into(root, "parallel", job.parallel, read_parallel);
   if (job.parallel.delayed_exchange && job.train.optimizer.clip > 0)
     throw root.at("parallel")
         .at("delayed_exchange")
         .error(text("delayed_exchange leaves no time for the norm of all gradients, and train.optimizer.clip ", job.train.optimizer.clip,
                     " needs it"),
                "train.optimizer.clip: 0, or delayed_exchange: false");
-  if (const auto checkpoint = root.find("checkpoint")) {
-    checkpoint->allow_only({"every", "keep"});
-    read_into(*checkpoint, "every", job.checkpoint.every, between(0, kMostSteps));
-    read_into(*checkpoint, "keep", job.checkpoint.keep, at_least(1));
-  }
   job.resolved_yaml = root.to_yaml();
   return job;
 }

@@ -4,7 +4,7 @@ namespace tessera::model {
 namespace {
 
 // "arch" may stand in the section, or behind a preset or an imported file.
-ModelSpec read_family(const Settings& settings) {
+ModelSpec build_family(const Settings& settings) {
   const std::string arch = settings.at("arch").as_choice(
       {"llama",    "gpt",       "pangu",     "bert", "t5",    "mixtral", "qwen_moe", "deepseek", "vit",  "resnet", "resnet18", "resnet34",
        "resnet50", "resnet101", "resnet152", "vgg",  "vgg11", "vgg13",   "vgg16",    "vgg19",    "dlrm", "deepfm", "branches"});
@@ -17,6 +17,19 @@ ModelSpec read_family(const Settings& settings) {
   if (arch == "dlrm") return read_dlrm(settings);
   if (arch == "deepfm") return read_deepfm(settings);
   return read_decoder(settings, arch);
+}
+
+// What a family throws may come of what stands in place of a bad value: the bad values are said first.
+ModelSpec read_family(const Settings& settings) {
+  std::optional<ModelSpec> model;
+  try {
+    model = build_family(settings);
+  } catch (const Error&) {
+    settings.finish();
+    throw;
+  }
+  settings.finish();
+  return *std::move(model);
 }
 
 // What no machine could hold or no 64-bit count of bytes could say is a slip of the hand.

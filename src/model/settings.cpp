@@ -23,7 +23,7 @@ std::int64_t nearest_divisor(std::int64_t whole, std::int64_t wanted) {
 
 void Settings::allow_only(std::vector<std::string> valid) const {
   for (const char* key : {"arch", "preset", "hf"}) valid.emplace_back(key);
-  said_.allow_only(valid);
+  problems_.attempt([&] { said_.allow_only(valid); });
 }
 
 std::optional<ConfigNode> Settings::find(const std::string& key) const {
@@ -42,31 +42,39 @@ std::int64_t bounded(const ConfigNode& node, std::int64_t least, std::int64_t mo
   return value;
 }
 
-std::int64_t Settings::count(const std::string& key) const { return bounded(at(key), 1); }
-
-std::int64_t Settings::count(const std::string& key, std::int64_t fallback) const {
-  const auto found = find(key);
-  return found ? bounded(*found, 1) : fallback;
+std::int64_t Settings::counted(const std::string& key, std::int64_t least, std::optional<std::int64_t> fallback) const {
+  std::int64_t value = fallback.value_or(1);
+  problems_.attempt([&] {
+    const auto found = find(key);
+    if (found || !fallback) value = bounded(found ? *found : said_.at(key), least);
+  });
+  return value;
 }
 
-std::int64_t Settings::count_or_zero(const std::string& key, std::int64_t fallback) const {
-  const auto found = find(key);
-  return found ? bounded(*found, 0) : fallback;
-}
+std::int64_t Settings::count(const std::string& key) const { return counted(key, 1, std::nullopt); }
+std::int64_t Settings::count(const std::string& key, std::int64_t fallback) const { return counted(key, 1, fallback); }
+std::int64_t Settings::count_or_zero(const std::string& key, std::int64_t fallback) const { return counted(key, 0, fallback); }
 
 double Settings::real(const std::string& key, double fallback) const {
-  const auto found = find(key);
-  return found ? found->as_double() : fallback;
+  problems_.attempt([&] {
+    if (const auto found = find(key)) fallback = found->as_double();
+  });
+  return fallback;
 }
 
 bool Settings::flag(const std::string& key, bool fallback) const {
-  const auto found = find(key);
-  return found ? found->as_bool() : fallback;
+  problems_.attempt([&] {
+    if (const auto found = find(key)) fallback = found->as_bool();
+  });
+  return fallback;
 }
 
 std::string Settings::choice(const std::string& key, std::initializer_list<std::string_view> valid, const std::string& fallback) const {
-  const auto found = find(key);
-  return found ? found->as_choice(valid) : fallback;
+  std::string word = fallback;
+  problems_.attempt([&] {
+    if (const auto found = find(key)) word = found->as_choice(valid);
+  });
+  return word;
 }
 
 void Settings::require_divides(const std::string& key, std::int64_t value, const std::string& whole, std::int64_t of) const {

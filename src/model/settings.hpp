@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "base/problems.hpp"
 #include "model/model.hpp"
 
 namespace tessera::model {
@@ -11,12 +12,14 @@ namespace tessera::model {
 // Throws for numbers below `least` or above `most`.
 std::int64_t bounded(const ConfigNode& node, std::int64_t least, std::int64_t most = (1LL << 31) - 1);
 
+// Unknown keys and bad values are gathered, so that all of a section are said at once: in place of a bad value stands its fallback,
+// or 1, until `finish`. What is found wrong beside them may come of that.
 class Settings {
  public:
   // `base` answers for the keys that `said` leaves out.
   explicit Settings(ConfigNode said, std::optional<ConfigNode> base = std::nullopt) : said_(std::move(said)), base_(std::move(base)) {}
 
-  // Throws for other keys than these, "arch", "preset" and "hf".
+  // Gathers other keys than these, "arch", "preset" and "hf".
   void allow_only(std::vector<std::string> valid) const;
 
   bool has(const std::string& key) const { return find(key).has_value(); }
@@ -31,10 +34,15 @@ class Settings {
   std::string choice(const std::string& key, std::initializer_list<std::string_view> valid, const std::string& fallback) const;
   // Throws when `value` (of the key) does not divide `whole`, naming the nearest that does.
   void require_divides(const std::string& key, std::int64_t value, const std::string& whole, std::int64_t of) const;
+  // Throws what was gathered.
+  void finish() const { problems_.raise(); }
 
  private:
+  std::int64_t counted(const std::string& key, std::int64_t least, std::optional<std::int64_t> fallback) const;
+
   ConfigNode said_;
   std::optional<ConfigNode> base_;
+  mutable Problems problems_;
 };
 
 // Keys of all transformers that say how a framework runs them, and are not part of the model: `attention` (fused, unfused),

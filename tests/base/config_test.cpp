@@ -50,6 +50,16 @@ TEST(Config, NamesLineAndNearestKeyOfATypo) {
   EXPECT_STREQ(error.what(), "train.yaml:2:1: unknown key 'hiden'; expected one of: a, hidden, layers\n  did you mean 'hidden'?");
 }
 
+TEST(Config, NamesAllUnknownKeysAtOnce) {
+  const Error error = error_of([] {
+    ConfigNode::parse("hiden: 1\nlayers: 2\nwombat: 3\nlayers: 4\n", "f").allow_only({"hidden", "layers"});
+  });
+  ASSERT_EQ(error.each().size(), 3U) << error.what();
+  EXPECT_STREQ(error.each()[0].what(), "f:1:1: unknown key 'hiden'; expected one of: hidden, layers\n  did you mean 'hidden'?");
+  EXPECT_STREQ(error.each()[1].what(), "f:3:1: unknown key 'wombat'; expected one of: hidden, layers");
+  EXPECT_STREQ(error.each()[2].what(), "f:4:1: the key 'layers' stands twice");
+}
+
 TEST(Config, GuessesNoKeyThatIsFarAway) {
   const Error error = error_of([] { ConfigNode::parse("wombat: 1\n", "f").allow_only({"hidden", "layers"}); });
   EXPECT_TRUE(error.hint().empty()) << error.hint();

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <cerrno>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/expect_error.hpp"
@@ -34,6 +35,22 @@ TEST(Error, BecomesJsonOnOneLine) {
 }
 
 TEST(Error, BecomesJsonEvenWithBytesThatAreNoText) { EXPECT_THAT(to_json(Error(ErrorCode::io, "\xff\xfe")), HasSubstr("\"code\":\"io\"")); }
+
+TEST(Error, OfSeveralSaysAllOfThem) {
+  const Error first(ErrorCode::invalid_config, "lr: found 'x'", {"t.yaml", 3, 7, -1, {}}, "a number");
+  const Error second(ErrorCode::invalid_config, "unknown key 'stps'", {"t.yaml", 5, 1, -1, {}}, {}, "did you mean 'steps'?");
+  const Error both(std::vector{first, second});
+  EXPECT_EQ(both.code(), ErrorCode::invalid_config);
+  EXPECT_STREQ(both.what(), "t.yaml:3:7: lr: found 'x'; expected a number\nt.yaml:5:1: unknown key 'stps'\n  did you mean 'steps'?");
+  ASSERT_EQ(both.each().size(), 2U);
+  EXPECT_STREQ(both.each()[0].what(), first.what());
+  EXPECT_STREQ(both.each()[1].what(), second.what());
+  const auto json = nlohmann::json::parse(to_json(both));
+  EXPECT_EQ(json.at("error").at("line"), 3);
+  ASSERT_EQ(json.at("errors").size(), 2U);
+  EXPECT_EQ(json.at("errors")[1].at("line"), 5);
+  EXPECT_FALSE(nlohmann::json::parse(to_json(first)).contains("errors"));
+}
 
 TEST(Error, EachCodeHasItsOwnNameAndFailsTheProcess) {
   std::set<std::string> names;

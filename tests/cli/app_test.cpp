@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/temporary_folder.hpp"
 #include "cli/command_helper.hpp"
 
 namespace tessera::cli {
@@ -76,6 +77,18 @@ TEST(App, ErrorsAreOneJsonObjectOnStdoutWhenJsonIsWanted) {
     EXPECT_TRUE(error.at("code") == "invalid_config" || error.at("code") == "not_found") << error;
     EXPECT_FALSE(error.at("message").get<std::string>().empty());
   }
+}
+
+TEST(App, SaysAllErrorsOfAFileAtOnce) {
+  const TemporaryFolder folder;
+  const std::string file = folder.write("train.yaml", "model: {preset: llama-2-7b, hiden: 3}\ntrain: {steps: 0}\n").string();
+  const CommandResult spoken = run_tessera({"plan", file});
+  EXPECT_EQ(spoken.exit_code, 2);
+  EXPECT_THAT(spoken.err, testing::MatchesRegex("error: [^\n]*train.yaml:1:29: model: unknown key 'hiden'[^\n]*\n[^\n]*'hidden'[^\n]*\n"
+                                                "error: [^\n]*train.yaml:2:16: train.steps: found 0[^\n]*\n"));
+  const nlohmann::json written = nlohmann::json::parse(run_tessera({"plan", file, "--json"}).out);
+  EXPECT_EQ(written.at("errors").size(), 2U);
+  EXPECT_EQ(written.at("error"), written.at("errors")[0]);
 }
 
 TEST(App, WritesNoColourToAFile) { EXPECT_THAT(run_tessera({"doctr"}).err, testing::Not(HasSubstr("\033["))); }

@@ -220,6 +220,17 @@ TEST(Cluster, NamesTheLineOfWhatIsWrong) {
               HasSubstr("unknown key 'fp64'"));
 }
 
+TEST(Cluster, SaysAllThatIsWrongAtOnce) {
+  const std::string all = refusal(
+      "groups:\n"
+      "  - {name: a, device: h100-smx, nodes: 0}\n"
+      "  - {nam: b, device: t4, inside: {name: l, bandwidth: 0}}\n"
+      "betwen: tcp-1g\n");
+  for (const char* one : {"c.yaml:2:23", "c.yaml:2:40", "c.yaml:3:6", "the key 'name' is missing", "c.yaml:3:54",
+                          "the key 'latency' is missing", "c.yaml:4:1"})
+    EXPECT_THAT(all, HasSubstr(one));
+}
+
 TEST(Device, WithoutAPrecisionSaysWhichItHas) {
   const Error error = error_of([] { known_device("t4").peak_of(model::Precision::bf16); });
   EXPECT_EQ(error.code(), ErrorCode::not_found);

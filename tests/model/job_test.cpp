@@ -88,6 +88,34 @@ TEST(Job, ReadsTheOtherFormsOfClusterAndParallel) {
   EXPECT_DOUBLE_EQ(lab.cpu, 0.5);
 }
 
+TEST(Job, SaysAllThatIsWrongAtOnce) {
+  const Error error = error_of([] {
+    read_job(
+        ConfigNode::parse("model: {arch: llama, hidden: wide, layers: 2, heads: 0, fnn: 96, ffn: 96, seq: 32, vocab: 512}\n"
+                          "data: {sorce: a, split: {train: 2}}\n"
+                          "train:\n"
+                          "  steps: many\n"
+                          "  optimizer: {kind: adam, betas: [0.9], lr: -1}\n"
+                          "  eval: {evry: 3}\n"
+                          "cluster: {local: {devices: 0, threads: x}}\n"
+                          "parallel: {dp: 0, schedule: 1b1f}\n"
+                          "checkpoints: {}\n",
+                          "t.yaml"));
+  });
+  std::string places;
+  for (const Error& one : error.each()) places += text(one.where().line, ':', one.where().column, ' ');
+  EXPECT_EQ(places, "1:30 1:54 1:57 2:7 2:8 2:33 4:10 5:21 5:34 5:45 6:10 7:28 7:40 8:16 8:29 9:1 ") << error.what();
+}
+
+TEST(Job, LeavesOutWhatFollowsFromABadValue) {
+  // Without its width, whether the heads divide it cannot be told.
+  const Error error = error_of([] {
+    read_job(ConfigNode::parse("model: {arch: llama, hidden: wide, layers: 2, heads: 4, ffn: 96, seq: 32, vocab: 512}\n", "t.yaml"));
+  });
+  ASSERT_EQ(error.each().size(), 1U) << error.what();
+  EXPECT_THAT(error.what(), HasSubstr("model.hidden: found 'wide'; expected a whole number"));
+}
+
 TEST(Job, NamesTheLineOfEachTypo) {
   EXPECT_THAT(refusal("trian: {}\n"), AllOf(HasSubstr("t.yaml:2:1"), HasSubstr("did you mean 'train'?")));
   EXPECT_THAT(refusal("train:\n  steps: 5\n  global_bach: 8\n"), AllOf(HasSubstr("t.yaml:4:3"), HasSubstr("did you mean 'global_batch'?")));
