@@ -27,6 +27,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 from lab import load_netlab  # noqa: E402
+from machine import processor  # noqa: E402
 HERE = pathlib.Path(__file__).resolve().parent
 OPERATIONS = ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "message"]
 SIZES = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
@@ -138,8 +139,7 @@ def version_of(words):
 
 
 def machine():
-    model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
-    return {"cpu": model, "cores": os.cpu_count(), "kernel": platform.release()}
+    return {"cpu": processor(), "cores": os.cpu_count(), "kernel": platform.release()}
 
 
 def measure_all(peers, operation, size, rounds, seconds, at_least):

@@ -8,7 +8,6 @@ import argparse
 import json
 import os
 import pathlib
-import platform
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,9 @@ import tokenizers  # noqa: E402
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+from machine import processor  # noqa: E402
+
 TEXT = ROOT / "examples" / "shakespeare" / "shakespeare.txt"
 VOCAB = 8192
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
@@ -66,13 +68,6 @@ def timed(work):
     return {"seconds": time.perf_counter() - begin, "count": count}
 
 
-def processor_name():
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.machine()
-
-
 def main():
     parser = argparse.ArgumentParser(prog="./dev bench data", description=__doc__.splitlines()[0])
     parser.add_argument("--binary", default=ROOT / "build" / "release" / "bin" / "tessera_bench_data")
@@ -104,10 +99,10 @@ def main():
         ours.stdin.close()
         ours.wait(timeout=20)
     if arguments.json:
-        print(json.dumps({"machine": processor_name(), "tokenizers": tokenizers.__version__, "sentencepiece": sentencepiece.__version__, "megabytes": megabytes,
+        print(json.dumps({"machine": processor(), "tokenizers": tokenizers.__version__, "sentencepiece": sentencepiece.__version__, "megabytes": megabytes,
                           "rounds": arguments.rounds, "rows": rows}, indent=2))
     else:
-        print(f"{processor_name()}, one thread, {megabytes:.2f} MB of text, medians of {arguments.rounds} rounds in turns")
+        print(f"{processor()}, one thread, {megabytes:.2f} MB of text, medians of {arguments.rounds} rounds in turns")
         print(f"tokenizers {tokenizers.__version__}, sentencepiece {sentencepiece.__version__}")
         print(f"{'':<34}{'tessera':>10}{'reference':>11}{'ratio':>7}")
         for row in rows:

@@ -3,23 +3,19 @@
 import argparse
 import json
 import pathlib
-import platform
 import subprocess
+import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+from machine import processor  # noqa: E402
+
 BINARY = ROOT / "build" / "release" / "bin" / "tessera_bench_schedules"
 
 # Idle time of a pipeline of p ranks in units of a micro-batch's forward pass, where all three passes take as long; by Huang et
 # al. 2019, Narayanan et al. 2021, Qi et al. 2023 and DeepSeek 2025. A micro-batch takes 3.
 IDLE = {"gpipe": lambda p, v: 3 * (p - 1), "1f1b": lambda p, v: 3 * (p - 1), "interleaved": lambda p, v: 3 * (p - 1) / v, "zb-h1": lambda p, v: p - 1,
         "zb-h2": lambda p, v: 0, "zb-v": lambda p, v: 0, "dualpipe-v": lambda p, v: p - 1}
-
-
-def processor():
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.machine()
 
 
 def main():

@@ -3,22 +3,17 @@
 import argparse
 import json
 import pathlib
-import platform
 import statistics
 import subprocess
 import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+from machine import processor  # noqa: E402
+
 TESSERA = ROOT / "build" / "release" / "bin" / "tessera"
 LIMIT_MS = 50.0
-
-
-def processor():
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.machine()
 
 
 def milliseconds(command):

@@ -15,6 +15,9 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+from machine import processor  # noqa: E402
+
 PEER = ROOT / "bench" / "step" / "peer.py"
 
 
@@ -43,13 +46,6 @@ class Program:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-
-
-def cpu_name():
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()
 
 
 def main():
@@ -107,7 +103,7 @@ def main():
     compare("tessera bf16", "torch fp32", "torch fp32 compiled")
     compare("tessera bf16", "torch bf16 autocast compiled", "torch bf16 weights compiled")
     import torch
-    machine = {"cpu": cpu_name(), "threads": options.threads, "torch": torch.__version__, "python": platform.python_version()}
+    machine = {"cpu": processor(), "threads": options.threads, "torch": torch.__version__, "python": platform.python_version()}
     if options.json:
         print(json.dumps({"machine": machine, "tokens_per_s": rate, "tokens_per_s_best_step": best, "ratios": ratios,
                           "steps_each": options.rounds * options.steps}))

@@ -27,6 +27,15 @@ bool holds_something(const std::filesystem::path& path) {
   return std::filesystem::exists(path) && (!std::filesystem::is_directory(path) || !std::filesystem::is_empty(path));
 }
 
+// One that was written to its end; whether it is whole, only reading it can say.
+bool has_checkpoint(const std::filesystem::path& run) {
+  const auto folder = run / "checkpoints";
+  if (!std::filesystem::is_directory(folder)) return false;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    if (entry.path().extension() != ".tmp") return true;
+  return false;
+}
+
 // Something that would be lost: steps or checkpoints. A start that failed before its first step leaves none.
 bool has_results(const std::filesystem::path& run) {
   const auto metrics = run / "metrics.jsonl";
@@ -73,7 +82,7 @@ void check_run(const std::filesystem::path& run, IfExists if_exists) {
   if (if_exists == IfExists::replace && exists && !is_run(run))
     throw Error(ErrorCode::invalid_config, "this is not a run's folder; it will not be replaced", where, "a folder with a train.yaml");
   if (std::filesystem::exists(run / kLock)) RunLock{run};
-  if (if_exists == IfExists::resume && !holds_something(run / "checkpoints"))
+  if (if_exists == IfExists::resume && !has_checkpoint(run))
     throw Error(ErrorCode::not_found, "the run has no checkpoint to go on from", where, "a run that wrote one", "start over: --overwrite");
 }
 

@@ -145,6 +145,8 @@ TEST(PrepareRun, TouchesNoRunUnlessAskedTo) {
   const std::string message = error_of(run, IfExists::refuse);
   EXPECT_THAT(message, testing::AllOf(HasSubstr("a run of this name exists"), HasSubstr("--resume"), HasSubstr("--overwrite"),
                                       HasSubstr("name=first-2")));
+  // Nor is a save that was interrupted a checkpoint.
+  std::filesystem::create_directory(run / "checkpoints" / "step-000001.tmp");
   EXPECT_THAT(error_of(run, IfExists::resume), testing::AllOf(HasSubstr("no checkpoint"), HasSubstr("--overwrite")));
   std::filesystem::create_directory(run / "checkpoints" / "step-000001");
   EXPECT_EQ(error_of(run, IfExists::resume), "");
