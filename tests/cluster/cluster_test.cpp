@@ -226,7 +226,7 @@ TEST(Cluster, SaysAllThatIsWrongAtOnce) {
       "  - {name: a, device: h100-smx, nodes: 0}\n"
       "  - {nam: b, device: t4, inside: {name: l, bandwidth: 0}}\n"
       "betwen: tcp-1g\n");
-  for (const char* one : {"c.yaml:2:23", "c.yaml:2:40", "c.yaml:3:6", "the key 'name' is missing", "c.yaml:3:54",
+  for (const char* one : {"c.yaml:2:23", "c.yaml:2:40", "c.yaml:3:6", "the key 'name' is missing", "c.yaml:3:55",
                           "the key 'latency' is missing", "c.yaml:4:1"})
     EXPECT_THAT(all, HasSubstr(one));
 }
