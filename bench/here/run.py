@@ -1,6 +1,6 @@
 """Compares predicted step time and memory with what the trainer takes, over plans of 1, 2 and 4 emulated hosts and two link rates.
 
-    python bench/here/run.py [--bin build/release/bin] [--rounds 2] [--steps 12] [--gbit 1,0.25] [--keep FOLDER] [--json]
+    python bench/here/run.py [--bin build/release/bin] [--rounds 4] [--steps 7] [--gbit 1,0.25] [--keep FOLDER] [--json]
 
 A round goes through one cluster (number of hosts and link rate) after the other: a `tessera profile`, and then its plans, predicted from it and trained. A
 machine's speed drifts over minutes, so that both figures of a plan are means over the rounds: of the predictions, and of the medians over the steps without each
@@ -147,8 +147,8 @@ def show(rows, summary):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", default=str(ROOT / "build" / "release" / "bin"))
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=7)
     parser.add_argument("--gbit", type=lambda words: [float(word) for word in words.split(",")], default=[1.0, 0.25], help="the link rates")
     parser.add_argument("--keep", type=pathlib.Path, help="leave profiles and runs in this folder, and use the profiles that lie there")
     parser.add_argument("--json", action="store_true")
