@@ -12,7 +12,7 @@ function(tessera_add_room name)
     target_compile_options(tessera_${name}_tests PRIVATE ${TESSERA_WARNINGS})
     target_include_directories(tessera_${name}_tests PRIVATE ${CMAKE_SOURCE_DIR}/tests)
     target_compile_definitions(tessera_${name}_tests PRIVATE TESSERA_SOURCE_DIR="${CMAKE_SOURCE_DIR}" TESSERA_BINARY_DIR="${CMAKE_BINARY_DIR}")
-    target_link_libraries(tessera_${name}_tests PRIVATE tessera::${name} ${RAPIDCHECK_LIBRARY} GTest::gmock GTest::gtest_main)
+    target_link_libraries(tessera_${name}_tests PRIVATE tessera::${name} ${TESSERA_${name}_TESTS_USE} ${RAPIDCHECK_LIBRARY} GTest::gmock GTest::gtest_main)
     include(GoogleTest)
     gtest_discover_tests(tessera_${name}_tests DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${name} TIMEOUT 600
                          # The same random cases in every run; another RC_PARAMS by hand draws others.

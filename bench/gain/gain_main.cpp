@@ -7,12 +7,14 @@
 
 #include "base/config.hpp"
 #include "base/error.hpp"
+#include "cost/cost.hpp"
+#include "cost/cost_model.hpp"
 #include "model/job.hpp"
 #include "plan/divisors.hpp"
-#include "plan/loads.hpp"
-#include "plan/stage_fronts.hpp"
-#include "plan/templates.hpp"
-#include "sim/rank.hpp"
+#include "search/rank.hpp"
+#include "search/search.hpp"
+#include "search/stage_fronts.hpp"
+#include "search/templates.hpp"
 
 namespace {
 
@@ -107,7 +109,7 @@ Json entry(const std::optional<plan::Plan>& plan, const Problem& problem) {
 }
 
 // Stages of equal depth and width over all devices, in the order of the groups, one strategy for all: as if the devices were alike.
-std::optional<plan::Plan> best_of_equals(const plan::BlockProblem& problem, plan::Loads& loads) {
+std::optional<plan::Plan> best_of_equals(const search::BlockProblem& problem, cost::CostModel& cost_model) {
   const cluster::ClusterSpec& cluster = problem.cluster;
   std::int64_t common = 0;
   int devices = 0;
@@ -125,7 +127,7 @@ std::optional<plan::Plan> best_of_equals(const plan::BlockProblem& problem, plan
     for (const std::int64_t tp : plan::divisors_of(width)) {
       const std::int64_t dp = width / tp;
       const bool divides = std::all_of(problem.model.repeats.begin(), problem.model.repeats.end(),
-                                       [&](const auto& repeat) { return plan::tensor_divides(repeat.block, tp); });
+                                       [&](const auto& repeat) { return search::tensor_divides(repeat.block, tp); });
       if (tp > domain || !divides) continue;
       for (const std::int64_t count : plan::divisors_of(problem.global_batch))
         for (const int zero : {0, 1})
@@ -162,10 +164,10 @@ std::optional<plan::Plan> best_of_equals(const plan::BlockProblem& problem, plan
               next = last;
               plan.stages.push_back(std::move(stage));
             }
-            plan.predicted = plan::predict(plan, loads);
+            plan.predicted = cost::predict(plan, cost_model);
             bool fits = true;
             for (std::size_t r = 0; r < plan.ranks.size(); r += static_cast<std::size_t>(width))
-              fits = fits && static_cast<double>(plan.predicted->memory[r].value) <= loads.memory_limit(plan.ranks[r].group);
+              fits = fits && static_cast<double>(plan.predicted->memory[r].value) <= cost_model.memory_limit(plan.ranks[r].group);
             if (fits && (!best || plan.predicted->step < best->predicted->step)) best = std::move(plan);
           }
     }
@@ -176,14 +178,14 @@ std::optional<plan::Plan> best_of_equals(const plan::BlockProblem& problem, plan
 Json compared(const Pair& pair, bool mixed) {
   const Problem problem = problem_of(pair);
   const auto begin = std::chrono::steady_clock::now();
-  plan::SearchResult result = plan::search(problem.job, problem.cluster, {});
-  sim::rank_by_simulation(result, problem.job.model, problem.job.train, problem.cluster, {});
+  search::SearchResult result = search::search(problem.job, problem.cluster, {});
+  search::rank_by_simulation(result, problem.job.model, problem.job.train, problem.cluster, {});
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  const plan::BlockProblem blocks{.model = problem.job.model,
-                                  .cluster = problem.cluster,
-                                  .precision = problem.job.train.precision,
-                                  .global_batch = problem.job.train.global_batch};
-  plan::Loads loads(problem.job.model, problem.cluster, problem.job.train.precision);
+  const search::BlockProblem blocks{.model = problem.job.model,
+                                    .cluster = problem.cluster,
+                                    .precision = problem.job.train.precision,
+                                    .global_batch = problem.job.train.global_batch};
+  cost::CostModel cost_model(problem.job.model, problem.cluster, problem.job.train.precision);
   Json out = {{"pair", pair.name},
               {"mixed", mixed},
               {"search_s", seconds.count()},
@@ -192,22 +194,23 @@ Json compared(const Pair& pair, bool mixed) {
   if (mixed) {
     std::optional<plan::Plan> alone;
     for (int group = 0; group < static_cast<int>(problem.cluster.groups.size()); ++group) {
-      plan::BlockProblem one = blocks;
+      search::BlockProblem one = blocks;
       one.space.groups = {group};
       one.effort = 4'000'000;
       one.tolerance = 1e-3;
-      plan::BlockAnswer answer = plan::search(one);
+      search::BlockAnswer answer = search::search(one);
       if (!answer.plans.empty() && (!alone || answer.plans.front().predicted->step < alone->predicted->step))
         alone = std::move(answer.plans.front());
     }
     out["one_kind"] = entry(alone, problem);
-    out["as_equals"] = entry(best_of_equals(blocks, loads), problem);
+    out["as_equals"] = entry(best_of_equals(blocks, cost_model), problem);
   } else {
-    out["sharded"] = entry(
-        plan::best_template(blocks, {.schedules = {plan::Schedule::one_f_one_b}, .zero = {3}, .most_tensor = 1, .most_stages = 1}, loads)
-            .best,
-        problem);
-    out["template"] = entry(plan::best_template(blocks, {}, loads).best, problem);
+    out["sharded"] =
+        entry(search::best_template(blocks, {.schedules = {plan::Schedule::one_f_one_b}, .zero = {3}, .most_tensor = 1, .most_stages = 1},
+                                    cost_model)
+                  .best,
+              problem);
+    out["template"] = entry(search::best_template(blocks, {}, cost_model).best, problem);
   }
   return out;
 }

@@ -9,8 +9,10 @@
 
 #include "base/config.hpp"
 #include "base/error.hpp"
+#include "cost/cost.hpp"
 #include "model/job.hpp"
-#include "sim/rank.hpp"
+#include "search/rank.hpp"
+#include "search/search.hpp"
 
 namespace {
 
@@ -84,9 +86,9 @@ Json described(const plan::Plan& plan, double simulated) {
 // As `tessera plan` does.
 Json planned(const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
   const auto begin = std::chrono::steady_clock::now();
-  plan::SearchResult result = plan::search(job, cluster, {}, {.top = 0, .vendors = {}});
+  search::SearchResult result = search::search(job, cluster, {}, {.top = 0, .vendors = {}});
   const double seconds = seconds_since(begin);
-  const Seconds simulated = sim::rank_by_simulation(result, job.model, job.train, cluster, {});
+  const Seconds simulated = search::rank_by_simulation(result, job.model, job.train, cluster, {});
   Json out = {{"devices", cluster.device_count()},
               {"search_s", seconds},
               {"considered", result.considered},
@@ -108,7 +110,7 @@ int main() {
     out["peak_resident_bytes"] = usage.ru_maxrss * 1024L;
     plan::Plan theirs = published(pangu, ascend);
     plan::check(theirs, pangu, ascend);
-    theirs.predicted = plan::predict(theirs, pangu.model, pangu.train, ascend, {});
+    theirs.predicted = cost::predict(theirs, pangu.model, pangu.train, ascend, {});
     const auto begin = std::chrono::steady_clock::now();
     const double simulated = sim::simulate(theirs, pangu.model, pangu.train, ascend, {}).result.step.value;
     out["simulate_s"] = seconds_since(begin);

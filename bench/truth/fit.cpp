@@ -104,7 +104,7 @@ profile::Calibration scaled(const profile::Calibration& start, const std::vector
 }
 
 double predicted(const Row& row, const profile::Calibration& calibration) {
-  return plan::price(row.plan, row.shape, row.group, calibration).step;
+  return cost::price(row.plan, row.shape, row.group, calibration).step;
 }
 
 profile::Calibration fitted(const Task& task) {

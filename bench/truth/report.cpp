@@ -33,7 +33,7 @@ const std::vector<std::string>& common_parameters() {
 
 struct PublishedModel {
   const char* name;
-  plan::Transformer shape;
+  cost::Transformer shape;
   int pp;
   int chunks;
   std::int64_t micro_batch;
@@ -102,8 +102,8 @@ const PublishedModel* published_model(const std::string& name) {
   return nullptr;
 }
 
-plan::UniformMemory memory_in_mode(const PublishedModel& model, const std::string& mode) {
-  plan::UniformPlan plan;
+cost::UniformMemory memory_in_mode(const PublishedModel& model, const std::string& mode) {
+  cost::UniformPlan plan;
   plan.tp = 8;
   plan.pp = model.pp;
   plan.chunks = model.chunks;
@@ -111,7 +111,7 @@ plan::UniformMemory memory_in_mode(const PublishedModel& model, const std::strin
   plan.micro_batch = model.micro_batch;
   plan.global_batch = model.micro_batch * 8 * model.pp;
   plan.sequence_parallel = mode == "seq" || mode == "seqsel";
-  plan.again = mode == "full" ? plan::Again::layer : mode == "sel" || mode == "seqsel" ? plan::Again::attention : plan::Again::nothing;
+  plan.again = mode == "full" ? cost::Again::layer : mode == "sel" || mode == "seqsel" ? cost::Again::attention : cost::Again::nothing;
   return memory_of(plan, model.shape, profile::calibration_for("a100-80", "megatron-2022"), 0);
 }
 
@@ -125,7 +125,7 @@ Score score_of(const std::vector<Priced>& rows) {
     const double error = 100 * std::abs(priced.seconds / priced.row->measured - 1);
     out.mape += error;
     out.worst = std::max(out.worst, error);
-    const plan::UniformPlan& plan = priced.row->plan;
+    const cost::UniformPlan& plan = priced.row->plan;
     const double tokens = static_cast<double>(plan.global_batch) * static_cast<double>(priced.row->shape.seq);
     steps.emplace_back(priced.row->measured, priced.seconds);
     tokens_each.emplace_back(priced.row->measured * plan.ranks() / tokens, priced.seconds * plan.ranks() / tokens);
@@ -195,7 +195,7 @@ std::vector<Value> price_memory(const std::filesystem::path& folder) {
     const PublishedModel* model = published_model(cell(cells, "model"));
     if (model == nullptr) continue;
     const std::string metric = cell(cells, "metric");
-    const plan::UniformMemory memory = memory_in_mode(*model, cell(cells, "mode"));
+    const cost::UniformMemory memory = memory_in_mode(*model, cell(cells, "mode"));
     Value value;
     value.name = text(model->name, " ", cell(cells, "mode"), " ", metric);
     value.published = number(cells, "value", 0);
@@ -221,20 +221,20 @@ std::vector<Value> price_layers(const std::filesystem::path& folder) {
   group.device = cluster::known_device("a100-80");
   group.devices_per_node = 8;
   group.inside = {"nvlink", BytesPerSecond(300e9), Seconds(0), false};
-  plan::Transformer shape = published_model("megatron-22B")->shape;
+  cost::Transformer shape = published_model("megatron-22B")->shape;
   for (const Cells& cells : read_table(path)) {
     const std::string experiment = cell(cells, "experiment");
-    plan::UniformPlan plan;
+    cost::UniformPlan plan;
     plan.tp = 8;
     plan.micro_batch = plan.global_batch = 4;
     plan.sequence_parallel = contains(experiment, "sequence");
-    plan.again = contains(experiment, "full")        ? plan::Again::layer
-                 : contains(experiment, "selective") ? plan::Again::attention
-                                                     : plan::Again::nothing;
+    plan.again = contains(experiment, "full")        ? cost::Again::layer
+                 : contains(experiment, "selective") ? cost::Again::attention
+                                                     : cost::Again::nothing;
     // A layer is what two layers take beyond one.
     const auto passes = [&](int layers) {
       shape.layers = layers;
-      const plan::UniformPrice priced = price(plan, shape, group, profile::calibration_for("a100-80", "megatron-2022"));
+      const cost::UniformPrice priced = price(plan, shape, group, profile::calibration_for("a100-80", "megatron-2022"));
       return std::pair(priced.forward.total(), priced.backward.total() + priced.again.total());
     };
     const auto one = passes(1);

@@ -58,8 +58,8 @@ cluster::ResourceGroup group_of(const Cells& row) {
   return group;
 }
 
-plan::Transformer columns_of(const Cells& row) {
-  plan::Transformer out;
+cost::Transformer columns_of(const Cells& row) {
+  cost::Transformer out;
   const auto whole = [&](const char* key) { return static_cast<std::int64_t>(std::max(0.0, number(row, key, 0))); };
   constexpr std::int64_t kMostLayers = 100000;
   out.layers = static_cast<int>(std::min(kMostLayers, whole("layers")));
@@ -73,7 +73,7 @@ plan::Transformer columns_of(const Cells& row) {
 }
 
 // What a table leaves out and a transformer needs.
-void complete(plan::Transformer& shape, int tp) {
+void complete(cost::Transformer& shape, int tp) {
   if (shape.heads == 0) shape.heads = std::max<std::int64_t>(1, shape.hidden / 128);
   if (shape.kv_heads == 0) shape.kv_heads = shape.heads;
   if (shape.head_dim == 0) shape.head_dim = shape.hidden / shape.heads;
@@ -117,7 +117,7 @@ Row row_of(const std::string& source, const Cells& cells, int line) {
   row.model = cell(cells, "model");
   row.group = group_of(cells);
   row.shape = columns_of(cells);
-  plan::UniformPlan& plan = row.plan;
+  cost::UniformPlan& plan = row.plan;
   plan.tp = degree(cells, "tp");
   plan.pp = degree(cells, "pp");
   plan.dp = degree(cells, "dp");
@@ -132,9 +132,9 @@ Row row_of(const std::string& source, const Cells& cells, int line) {
                                                                               : profile::Format::bf16;
   plan.row_scales = contains(precision, "rowwise");
   const std::string recompute = cell(cells, "recompute");
-  plan.again = contains(recompute, "full")        ? plan::Again::layer
-               : contains(recompute, "selective") ? plan::Again::attention
-                                                  : plan::Again::nothing;
+  plan.again = contains(recompute, "full")        ? cost::Again::layer
+               : contains(recompute, "selective") ? cost::Again::attention
+                                                  : cost::Again::nothing;
   plan.sequence_parallel = contains(recompute, "SP");
   constexpr double kMostRanks = 1 << 24;
   if (static_cast<double>(plan.tp) * plan.pp * plan.dp * plan.cp > kMostRanks) {
@@ -162,7 +162,7 @@ Row read_row(const std::string& source, const Cells& cells, int line) {
   Row row;
   try {
     row = row_of(source, cells, line);
-    if (row.skipped.empty()) plan::price(row.plan, row.shape, row.group, profile::calibration_for(row.group.device.name, row.stack));
+    if (row.skipped.empty()) cost::price(row.plan, row.shape, row.group, profile::calibration_for(row.group.device.name, row.stack));
   } catch (const Error& problem) {
     row.source = source;
     row.number = line;
@@ -210,7 +210,7 @@ std::vector<Row> read_rows(const std::filesystem::path& folder) {
 }
 
 std::string label(const Row& row) {
-  const plan::UniformPlan& plan = row.plan;
+  const cost::UniformPlan& plan = row.plan;
   std::string out = text(row.model, ", ", plan.ranks(), " ", row.group.name);
   const auto add = [&](const char* name, std::int64_t degree, std::int64_t plain) {
     if (degree != plain) out += text(" ", name, degree);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cluster/cluster.hpp"
-#include "plan/uniform.hpp"
+#include "cost/uniform.hpp"
 
 namespace tessera::truth {
 
@@ -21,8 +21,8 @@ struct Row {
   std::string source;  // the file's stem
   int number = 0;      // line of the file after its head, from 1
   std::string model;
-  plan::UniformPlan plan;
-  plan::Transformer shape;
+  cost::UniformPlan plan;
+  cost::Transformer shape;
   cluster::ResourceGroup group;
   std::string stack;
   double measured = 0;  // seconds of a step

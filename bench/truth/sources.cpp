@@ -6,9 +6,9 @@
 namespace tessera::truth {
 namespace {
 
-using plan::Again;
+using cost::Again;
+using cost::Transformer;
 using plan::Schedule;
-using plan::Transformer;
 
 bool starts(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
 
@@ -60,7 +60,7 @@ void zero_bubble(const Cells& cells, Row& row) {
   row.shape.tied = false;
   row.stack = "zero-bubble";
   const std::string schedule = cell(cells, "schedule");
-  plan::UniformPlan& plan = row.plan;
+  cost::UniformPlan& plan = row.plan;
   // Embedding and head stand for a layer each.
   plan.stage_layers.assign(static_cast<std::size_t>(plan.pp), (row.shape.layers + 2) / plan.pp);
   --plan.stage_layers.front();
@@ -106,7 +106,7 @@ void nemo(Row& row) {
 }
 
 void torchtitan(const Cells& cells, Row& row) {
-  plan::UniformPlan& plan = row.plan;
+  cost::UniformPlan& plan = row.plan;
   const std::string schedule = cell(cells, "schedule");
   const bool plain = contains(schedule, "no compile");
   row.stack = "torchtitan";
@@ -126,7 +126,7 @@ void torchtitan(const Cells& cells, Row& row) {
 // Architectures that the tables of mixture-of-experts models name: from their published configurations.
 void architecture(Row& row) {
   Transformer& shape = row.shape;
-  const plan::Latent latent{1536, 512, 64, 128, 128};
+  const cost::Latent latent{1536, 512, 64, 128, 128};
   if (starts(row.model, "DeepSeekV3")) {
     shape.experts = {256, 8, 2048, 2048, 3};
     shape.latent = latent;
@@ -166,7 +166,7 @@ std::string generation(const std::string& notes) {
 void megatron_bridge(const Cells& cells, Row& row) {
   architecture(row);
   if (!row.skipped.empty()) return;
-  plan::UniformPlan& plan = row.plan;
+  cost::UniformPlan& plan = row.plan;
   plan.sequence_parallel = plan.tp > 1;
   plan.zero = contains(cell(cells, "schedule"), "FSDP") ? 3 : 1;
   row.stack = row.shape.experts.count == 0  ? "megatron-bridge"
@@ -220,7 +220,7 @@ void describe(const std::string& source, const Cells& cells, Row& row) {
     megatron_bridge(cells, row);
   }
   // Context parallelism that a table leaves out of its columns is what is missing to the number of devices.
-  plan::UniformPlan& plan = row.plan;
+  cost::UniformPlan& plan = row.plan;
   const int devices = row.group.nodes * row.group.devices_per_node;
   if (plan.cp == 1 && plan.ranks() < devices && devices % plan.ranks() == 0) plan.cp = devices / plan.ranks();
 }

@@ -1,4 +1,5 @@
 #include "cli/measured_profile.hpp"
+#include "search/search.hpp"
 
 #include <unistd.h>
 #include <algorithm>
@@ -43,7 +44,7 @@ std::filesystem::path cached_profile_path(const model::JobSpec& job, const clust
   std::string key = text(job.model.fingerprint(), ' ', cluster.fingerprint(), ' ', job.train.global_batch, ' ',
                          model::name_of(job.train.precision), ' ', static_cast<int>(job.train.optimizer.kind), ' ',
                          std::filesystem::file_size(worker), ' ', std::filesystem::last_write_time(worker).time_since_epoch().count());
-  for (const plan::WorkerShape& shape : plan::worker_shapes(job, cluster)) key += text(' ', shape.workers, 'x', shape.threads);
+  for (const search::WorkerShape& shape : search::worker_shapes(job, cluster)) key += text(' ', shape.workers, 'x', shape.threads);
   return std::filesystem::path(folder != nullptr && *folder != '\0' ? folder : ".cache/tessera") /
          ("profile-" + hash128_hex(key) + ".json");
 }
@@ -52,7 +53,7 @@ profile::Profile measure_host(const std::filesystem::path& train_yaml, const std
                               const cluster::ClusterSpec& cluster, std::optional<Seconds> budget) {
   const TemporaryFolder scratch;
   profile::Profile merged;
-  for (const plan::WorkerShape& shape : plan::worker_shapes(job, cluster)) {
+  for (const search::WorkerShape& shape : search::worker_shapes(job, cluster)) {
     std::fprintf(stderr, "measuring %d worker%s of %d thread%s\n", shape.workers, shape.workers == 1 ? "" : "s", shape.threads,
                  shape.threads == 1 ? "" : "s");
     const auto result = scratch.path() / text("profile-", shape.workers, "x", shape.threads, ".json");
@@ -73,7 +74,7 @@ profile::Profile measure_hosts(const std::filesystem::path& train_yaml, const st
   const cluster::ResourceGroup& group = cluster.groups.front();
   const TemporaryFolder scratch;
   profile::Profile merged;
-  for (const plan::WorkerShape& shape : plan::worker_shapes(job, cluster)) {
+  for (const search::WorkerShape& shape : search::worker_shapes(job, cluster)) {
     std::fprintf(stderr, "measuring %d hosts with %d worker%s of %d thread%s\n", group.nodes, shape.workers, shape.workers == 1 ? "" : "s",
                  shape.threads, shape.threads == 1 ? "" : "s");
     const auto result = scratch.path() / text("profile-", shape.workers, "x", shape.threads, ".json");

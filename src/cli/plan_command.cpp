@@ -9,12 +9,14 @@
 #include "cli/plan_galvatron.hpp"
 #include "cli/plan_input.hpp"
 #include "cli/plan_report.hpp"
-#include "plan/fits.hpp"
-#include "plan/flags.hpp"
-#include "plan/loads.hpp"
+#include "cost/cost.hpp"
+#include "cost/cost_model.hpp"
+#include "interop/flags.hpp"
 #include "plan/plan.hpp"
-#include "plan/schedule.hpp"
-#include "sim/rank.hpp"
+#include "plan/schedule/schedule.hpp"
+#include "plan/trainable.hpp"
+#include "search/rank.hpp"
+#include "search/search.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -36,7 +38,7 @@ struct PlanOptions {
   bool json = false;
 };
 
-nlohmann::ordered_json json_of(const plan::Candidate& candidate) {
+nlohmann::ordered_json json_of(const search::Candidate& candidate) {
   return {{"family", candidate.family}, {"workers", candidate.plan.world_size()}, {"step_s", candidate.plan.predicted->step.value}};
 }
 
@@ -61,7 +63,8 @@ std::vector<Written> write_for_others(const PlanOptions& options, const std::vec
     bool expressed = false;
     for (std::size_t i = 0; i < plans.size() && !expressed; ++i) {
       try {
-        texts.push_back((system == "megatron" ? plan::megatron_flags : plan::torchtitan_toml)(*plans[i].second, job.model, job.train));
+        texts.push_back(
+            (system == "megatron" ? interop::megatron_flags : interop::torchtitan_toml)(*plans[i].second, job.model, job.train));
         const bool first = i == 0;
         out.push_back({system, file, first ? "" : plans[i].first,
                        first ? 0 : plans[i].second->predicted->step / plans.front().second->predicted->step - 1});
@@ -96,9 +99,9 @@ void write_given_plan(const PlanOptions& options) {
   const auto& [job, cluster, profile] = read_plan_input({options.yaml, options.cluster, options.profile, options.overrides});
   const plan::Plan plan = plan::load_plan(options.plan);
   plan::check(plan, job, cluster);
-  if (plan::Loads::supports(cluster, plan.precision)) {
-    plan::Loads loads(job.model, cluster, plan.precision);
-    plan::check_fits(plan, plan::predict(plan, loads).memory, cluster);
+  if (cost::CostModel::supports(cluster, plan.precision)) {
+    cost::CostModel cost_model(job.model, cluster, plan.precision);
+    cost::check_fits(plan, cost::predict(plan, cost_model).memory, cluster);
   }
   const std::vector<Written> written = write_for_others(options, {{"", &plan}}, job);
   if (options.json)
@@ -112,8 +115,8 @@ std::vector<std::pair<std::string, Bytes>> memory_terms(const plan::Plan& plan, 
   rank = 0;
   const std::vector<Bytes>& memory = plan.predicted->memory;
   for (int r = 1; r < plan.world_size(); ++r)
-    if (memory[r] / plan::memory_limit(plan, input.cluster, r) > memory[rank] / plan::memory_limit(plan, input.cluster, rank)) rank = r;
-  return plan::memory_parts(plan, rank, input.job.model, input.job.train, input.cluster, input.profile);
+    if (memory[r] / cost::memory_limit(plan, input.cluster, r) > memory[rank] / cost::memory_limit(plan, input.cluster, rank)) rank = r;
+  return cost::memory_parts(plan, rank, input.job.model, input.job.train, input.cluster, input.profile);
 }
 
 std::string memory_terms_text(const plan::Plan& plan, const PlanInput& input) {
@@ -124,13 +127,13 @@ std::string memory_terms_text(const plan::Plan& plan, const PlanInput& input) {
   const std::string rest = device.is_cpu()
                                ? ""
                                : text("; of the ", to_text(device.memory), " of each ", device.name, ", ",
-                                      to_text(device.memory - plan::memory_limit(plan, input.cluster, rank)), " are left to fragmentation");
+                                      to_text(device.memory - cost::memory_limit(plan, input.cluster, rank)), " are left to fragmentation");
   return text("\nrank ", rank, " holds ", terms, rest, "\n");
 }
 
 // Where the times come from. `given`: a profile was named.
 std::string prices_text(const plan::Plan& plan, const PlanInput& input, bool given) {
-  const bool accelerators = plan::Loads::supports(input.cluster, plan.precision);
+  const bool accelerators = cost::CostModel::supports(input.cluster, plan.precision);
   if (!accelerators)
     return input.profile.blocks.empty() ? "the built-in cost model (tessera profile measures this host)" : "measured on this host";
   return text("the built-in cost model of these devices, calibrated on published measurements where there are any",
@@ -152,34 +155,34 @@ void make_plan(const PlanOptions& options) {
   const PlanInput input = read_plan_input(source, &said);
   const auto& [job, cluster, profile] = input;
   std::fprintf(stderr, "%s", said.c_str());
-  plan::SearchResult result =
-      plan::search(job, cluster, profile, {.top = options.top, .vendors = {}, .front = !options.html.empty(), .seconds = options.seconds});
-  const Seconds simulated = sim::rank_by_simulation(result, job.model, job.train, cluster, profile);
+  search::SearchResult result = search::search(
+      job, cluster, profile, {.top = options.top, .vendors = {}, .front = !options.html.empty(), .seconds = options.seconds});
+  const Seconds simulated = search::rank_by_simulation(result, job.model, job.train, cluster, profile);
   std::optional<Baseline> baseline;
   if (options.compare) baseline = plan_baseline(source, {.top = 0, .vendors = {}});
   std::vector<std::pair<std::string, const plan::Plan*>> plans = {{result.best_family, &result.best}};
-  for (const plan::Candidate& candidate : result.runners_up) plans.emplace_back(candidate.family, &candidate.plan);
+  for (const search::Candidate& candidate : result.runners_up) plans.emplace_back(candidate.family, &candidate.plan);
   const std::vector<Written> written = write_for_others(options, plans, job);
   if (!options.output.empty()) write_whole(real_file_system(), options.output, plan::to_json(result.best));
   if (!options.html.empty()) write_whole(real_file_system(), options.html, plan_report(input, result));
   if (options.json) {
-    if (options.explain) std::fprintf(stderr, "%s", plan::explain(result, job.model, cluster).c_str());
+    if (options.explain) std::fprintf(stderr, "%s", search::explain(result, job.model, cluster).c_str());
     nlohmann::ordered_json out = {{"plan", nlohmann::ordered_json::parse(plan::to_json(result.best))},
                                   {"family", result.best_family},
                                   {"simulated_s", simulated.value},
-                                  {"measured", !profile.blocks.empty() && !plan::Loads::supports(cluster, result.best.precision)}};
+                                  {"measured", !profile.blocks.empty() && !cost::CostModel::supports(cluster, result.best.precision)}};
     if (result.bound > 0) out["bound_s"] = result.bound;
     int fullest = 0;
     nlohmann::ordered_json terms = nlohmann::ordered_json::object();
     for (const auto& [name, bytes] : memory_terms(result.best, input, fullest)) terms[name] = bytes.value;
-    out["memory"] = {{"rank", fullest}, {"terms_bytes", terms}, {"limit_bytes", plan::memory_limit(result.best, cluster, fullest).value}};
+    out["memory"] = {{"rank", fullest}, {"terms_bytes", terms}, {"limit_bytes", cost::memory_limit(result.best, cluster, fullest).value}};
     for (const auto& candidate : result.runners_up) out["runners_up"].push_back(json_of(candidate));
     if (baseline) out["without_set"] = to_json(*baseline);
     if (!options.write.empty()) out["written"] = to_json(written);
     std::printf("%s\n", out.dump().c_str());
     return;
   }
-  std::printf("%s", plan::explain(result, job.model, cluster).c_str());
+  std::printf("%s", search::explain(result, job.model, cluster).c_str());
   if (options.seconds > 0 && result.bound > 0)
     std::printf("\nsearched for %s: no plan of the space takes less than %s\n", to_text(Seconds(options.seconds)).c_str(),
                 to_text(Seconds(result.bound)).c_str());
@@ -189,7 +192,7 @@ void make_plan(const PlanOptions& options) {
   print(written);
   if (!options.html.empty()) std::printf("page written to %s\n", options.html.c_str());
   if (!options.output.empty()) {
-    const bool here = trainable(result.best) && !plan::Loads::supports(cluster, result.best.precision);
+    const bool here = trainable(result.best) && !cost::CostModel::supports(cluster, result.best.precision);
     const char* next = here ? "train" : "simulate";
     std::printf("written to %s; %s with: %s %s %s --plan %s\n", options.output.c_str(), next, typed_command().c_str(), next,
                 options.yaml.c_str(), options.output.c_str());

@@ -1,4 +1,6 @@
 #include "cli/plan_compare.hpp"
+#include "cost/cost.hpp"
+#include "search/search.hpp"
 
 #include <fmt/format.h>
 #include <algorithm>
@@ -20,7 +22,7 @@ double part_of(const plan::Plan& plan, const std::string& name) {
 std::string memory_text(const PlanInput& input, const plan::Plan& plan) {
   const auto& memory = plan.predicted->memory;
   const int rank = static_cast<int>(std::max_element(memory.begin(), memory.end()) - memory.begin());
-  return text(to_text(memory[rank]), " of ", to_text(plan::memory_limit(plan, input.cluster, rank)));
+  return text(to_text(memory[rank]), " of ", to_text(cost::memory_limit(plan, input.cluster, rank)));
 }
 
 std::string row(const std::string& name, const std::string& without, const std::string& with, const std::string& change = {}) {
@@ -35,7 +37,7 @@ std::string time_text(double seconds) { return seconds > 0 ? to_text(Seconds(sec
 
 }  // namespace
 
-Baseline plan_baseline(const PlanSource& source, const plan::SearchOptions& options) {
+Baseline plan_baseline(const PlanSource& source, const search::SearchOptions& options) {
   if (source.overrides.empty())
     throw Error(ErrorCode::invalid_config, "--compare: there is nothing to compare with", {}, "at least one --set",
                 "such as --set cluster.nodes=x2 --compare");
@@ -43,7 +45,7 @@ Baseline plan_baseline(const PlanSource& source, const plan::SearchOptions& opti
   without.overrides.clear();
   Baseline out{read_plan_input(without), {}, {}};
   try {
-    out.result = plan::search(out.input.job, out.input.cluster, out.input.profile, options);
+    out.result = search::search(out.input.job, out.input.cluster, out.input.profile, options);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::resource_exhausted) throw;
     out.refusal = error.message();
@@ -51,7 +53,7 @@ Baseline plan_baseline(const PlanSource& source, const plan::SearchOptions& opti
   return out;
 }
 
-std::string comparison(const PlanInput& input, const plan::SearchResult& result, const Baseline& baseline) {
+std::string comparison(const PlanInput& input, const search::SearchResult& result, const Baseline& baseline) {
   if (!baseline.result) return "\nwithout --set " + baseline.refusal + "\n";
   const plan::Plan& before = baseline.result->best;
   const plan::Plan& after = result.best;

@@ -8,12 +8,12 @@
 
 #include "base/error.hpp"
 #include "base/file_system.hpp"
-#include "plan/galvatron/galvatron.hpp"
+#include "interop/galvatron/galvatron.hpp"
 
 namespace tessera::cli {
 namespace {
 
-namespace galvatron = plan::galvatron;
+namespace galvatron = interop::galvatron;
 
 struct Answer {
   galvatron::SearchResult result;

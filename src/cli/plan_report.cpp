@@ -1,4 +1,6 @@
 #include "cli/plan_report.hpp"
+#include "cost/cost.hpp"
+#include "search/search.hpp"
 
 #include <algorithm>
 #include <map>
@@ -101,20 +103,20 @@ Json memory_of(const PlanInput& input, const plan::Plan& plan) {
     const auto fuller = [&](int a, int b) { return plan.predicted->memory[a] < plan.predicted->memory[b]; };
     const int rank = *std::max_element(fold.ranks.begin(), fold.ranks.end(), fuller);
     Json parts = Json::array();
-    for (const auto& [name, bytes] : plan::memory_parts(plan, rank, input.job.model, input.job.train, input.cluster, input.profile))
+    for (const auto& [name, bytes] : cost::memory_parts(plan, rank, input.job.model, input.job.train, input.cluster, input.profile))
       parts.push_back({name, bytes.value});
     rows.push_back({{"label", fold.label},
                     {"place", fold.place},
                     {"count", fold.ranks.size()},
                     {"stages", stages_of_ranks(plan)[rank]},
                     {"bytes", plan.predicted->memory[rank].value},
-                    {"limit", plan::memory_limit(plan, input.cluster, rank).value},
+                    {"limit", cost::memory_limit(plan, input.cluster, rank).value},
                     {"parts", parts}});
   }
   return rows;
 }
 
-Json candidate_json(const plan::Candidate& candidate, const cluster::ClusterSpec& cluster, bool fits) {
+Json candidate_json(const search::Candidate& candidate, const cluster::ClusterSpec& cluster, bool fits) {
   const auto& memory = candidate.plan.predicted->memory;
   const int rank = static_cast<int>(std::max_element(memory.begin(), memory.end()) - memory.begin());
   return {{"family", candidate.family},
@@ -123,21 +125,21 @@ Json candidate_json(const plan::Candidate& candidate, const cluster::ClusterSpec
                           candidate.plan.micro_batches == 1 ? " micro-batch, " : " micro-batches, ", candidate.plan.schedule_text())},
           {"step", candidate.plan.predicted->step.value},
           {"bytes", memory[rank].value},
-          {"limit", plan::memory_limit(candidate.plan, cluster, rank).value},
+          {"limit", cost::memory_limit(candidate.plan, cluster, rank).value},
           {"parts", parts_of(*candidate.plan.predicted)},
           {"fits", fits}};
 }
 
-Json candidates_of(const plan::SearchResult& result, const cluster::ClusterSpec& cluster) {
+Json candidates_of(const search::SearchResult& result, const cluster::ClusterSpec& cluster) {
   Json out = Json::array();
   for (const auto& candidate : result.runners_up) out.push_back(candidate_json(candidate, cluster, true));
   for (const auto& candidate : result.too_large) out.push_back(candidate_json(candidate, cluster, false));
   return out;
 }
 
-Json front_of(const plan::SearchResult& result) {
+Json front_of(const search::SearchResult& result) {
   Json out = Json::array();
-  for (const plan::FrontPoint& point : result.front)
+  for (const search::FrontPoint& point : result.front)
     out.push_back({{"family", point.family},
                    {"detail", point.detail},
                    {"step", point.step.value},
@@ -157,7 +159,7 @@ std::string devices_text(const plan::Plan& plan, const cluster::ClusterSpec& clu
   return out;
 }
 
-Json facts_of(const PlanInput& input, const plan::SearchResult& result) {
+Json facts_of(const PlanInput& input, const search::SearchResult& result) {
   const plan::Plan& plan = result.best;
   const double step = plan.predicted->step.value;
   std::int64_t tokens = plan.global_batch;
@@ -179,20 +181,20 @@ Json facts_of(const PlanInput& input, const plan::SearchResult& result) {
       {"step", step},
       {"tokens", text(count_text(static_cast<double>(tokens) / step), input.job.model.dims.contains("seq") ? " tokens/s" : " samples/s")},
       {"bubble", plan.predicted->bubble},
-      {"utilization", plan::utilization(plan, input.job.model, input.cluster, plan.predicted->step)},
+      {"utilization", cost::utilization(plan, input.job.model, input.cluster, plan.predicted->step)},
       {"considered", result.considered},
       {"measured", !input.profile.blocks.empty()}};
 }
 
 }  // namespace
 
-std::string plan_report(const PlanInput& input, const plan::SearchResult& result) {
+std::string plan_report(const PlanInput& input, const search::SearchResult& result) {
   const plan::Plan& plan = result.best;
   const Json data = {
       {"facts", facts_of(input, result)},   {"mosaic", mosaic_of(input, plan)}, {"timeline", timeline_of(input, plan)},
       {"parts", parts_of(*plan.predicted)}, {"memory", memory_of(input, plan)}, {"candidates", candidates_of(result, input.cluster)},
       {"front", front_of(result)}};
-  return report_page("Plan of " + input.job.name, plan::explain(result, input.job.model, input.cluster), data);
+  return report_page("Plan of " + input.job.name, search::explain(result, input.job.model, input.cluster), data);
 }
 
 }  // namespace tessera::cli

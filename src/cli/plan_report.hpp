@@ -6,11 +6,12 @@
 
 #include "cli/plan_input.hpp"
 #include "plan/plan.hpp"
+#include "search/search.hpp"
 
 namespace tessera::cli {
 
 // `result` is of a search with SearchOptions::front. Simulates the plan for its timeline. The same inputs give the same page. It
 // refers to nothing outside itself.
-std::string plan_report(const PlanInput& input, const plan::SearchResult& result);
+std::string plan_report(const PlanInput& input, const search::SearchResult& result);
 
 }  // namespace tessera::cli

@@ -7,9 +7,9 @@
 #include "base/file_system.hpp"
 #include "cli/commands.hpp"
 #include "cli/plan_input.hpp"
-#include "plan/fits.hpp"
-#include "plan/loads.hpp"
-#include "plan/schedule.hpp"
+#include "cost/cost.hpp"
+#include "cost/cost_model.hpp"
+#include "plan/schedule/schedule.hpp"
 #include "sim/sim.hpp"
 
 namespace tessera::cli {
@@ -32,7 +32,7 @@ void print_table(const sim::Result& result, const plan::Plan& plan, const PlanIn
   const double each = static_cast<double>(plan.global_batch * (tokens ? job.model.dim("seq") : 1));
   std::printf("step %s, %s %s/s, model FLOPs utilization %.1f %%\n", to_text(result.step).c_str(),
               count_text(each / result.step.value).c_str(), tokens ? "tokens" : "samples",
-              100 * plan::utilization(plan, job.model, input.cluster, result.step));
+              100 * cost::utilization(plan, job.model, input.cluster, result.step));
   std::printf("of all ranks' time: computing %.1f %%, exposed communication %.1f %%, idle %.1f %%\n\n", 100 * result.utilization,
               100 * result.exposed, 100 * result.bubble);
   std::printf("%6s %8s %12s %14s %12s %12s\n", "rank", "stage", "computing", "communicating", "idle", "memory");
@@ -70,12 +70,12 @@ nlohmann::ordered_json json_of(const sim::Result& result, double utilization, co
 std::optional<plan::Prediction> predicted(const plan::Plan& plan, const PlanInput& input) {
   const auto& [job, cluster, profile] = input;
   if (!plan.order.empty()) return {};
-  if (plan::Loads::supports(cluster, plan.precision)) {
-    plan::Loads loads(job.model, cluster, plan.precision);
-    return plan::predict(plan, loads);
+  if (cost::CostModel::supports(cluster, plan.precision)) {
+    cost::CostModel cost_model(job.model, cluster, plan.precision);
+    return cost::predict(plan, cost_model);
   }
   if (plan.schedule != plan::Schedule::one_f_one_b && plan.schedule != plan::Schedule::gpipe) return {};
-  return plan::predict(plan, job.model, job.train, cluster, profile);
+  return cost::predict(plan, job.model, job.train, cluster, profile);
 }
 
 void simulate(const SimulateOptions& options) {
@@ -88,11 +88,11 @@ void simulate(const SimulateOptions& options) {
   const sim::Result& result = simulation.result;
   std::vector<Bytes> memory;
   for (const sim::RankResult& rank : result.ranks) memory.push_back(rank.peak_memory);
-  plan::check_fits(plan, memory, cluster);
+  cost::check_fits(plan, memory, cluster);
   const std::optional<plan::Prediction> prediction = predicted(plan, input);
   if (!options.trace.empty()) write_whole(real_file_system(), options.trace, sim::to_chrome_trace(result, simulation.programs));
   if (options.json) {
-    std::printf("%s\n", json_of(result, plan::utilization(plan, job.model, cluster, result.step), prediction).dump().c_str());
+    std::printf("%s\n", json_of(result, cost::utilization(plan, job.model, cluster, result.step), prediction).dump().c_str());
     return;
   }
   print_table(result, plan, input);

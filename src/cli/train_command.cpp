@@ -1,4 +1,5 @@
 #include "cli/train_command.hpp"
+#include "search/search.hpp"
 
 #include <unistd.h>
 #include <CLI/CLI.hpp>
@@ -10,10 +11,11 @@
 #include "cli/commands.hpp"
 #include "cli/measured_profile.hpp"
 #include "cli/workers.hpp"
+#include "cost/cost.hpp"
 #include "data/data.hpp"
 #include "observe/run_files.hpp"
-#include "plan/fits.hpp"
-#include "plan/schedule.hpp"
+#include "plan/schedule/schedule.hpp"
+#include "plan/trainable.hpp"
 #include "program/program.hpp"
 
 namespace tessera::cli {
@@ -161,7 +163,7 @@ ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vecto
     if (!chosen.plan.order.empty()) program::check(program::compile(chosen.plan, job.model));
     const bool priced =
         chosen.plan.order.empty() && (chosen.plan.schedule == plan::Schedule::one_f_one_b || chosen.plan.schedule == plan::Schedule::gpipe);
-    if (priced) plan::check_fits(chosen.plan, plan::predict(chosen.plan, job.model, job.train, cluster, {}).memory, cluster);
+    if (priced) cost::check_fits(chosen.plan, cost::predict(chosen.plan, job.model, job.train, cluster, {}).memory, cluster);
     return chosen;
   }
   check_on_cpus(job, cluster);
@@ -175,7 +177,7 @@ ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vecto
     write_whole(real_file_system(), cached, profile::to_json(profile));
   }
   // The worker computes on CPUs; a host's accelerators are planned for, not yet trained on.
-  chosen.search = plan::search(job, cluster, profile, {.top = 5, .vendors = {"cpu"}});
+  chosen.search = search::search(job, cluster, profile, {.top = 5, .vendors = {"cpu"}});
   chosen.plan = chosen.search->best;
   plan::check_trainable(chosen.plan);
   return chosen;

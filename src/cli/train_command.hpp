@@ -11,6 +11,7 @@
 #include "data/data.hpp"
 #include "model/job.hpp"
 #include "plan/plan.hpp"
+#include "search/search.hpp"
 
 namespace tessera::cli {
 
@@ -18,7 +19,7 @@ namespace tessera::cli {
 // profile of this host, which is measured first when it is not in the cache (and `measure` allows it).
 struct ChosenPlan {
   plan::Plan plan;
-  std::optional<plan::SearchResult> search;  // when it was searched
+  std::optional<search::SearchResult> search;  // when it was searched
 };
 ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
                        const cluster::ClusterSpec& cluster, const std::optional<std::filesystem::path>& plan_file, bool measure);

@@ -5,9 +5,8 @@
 #include <tuple>
 
 #include "plan/divisors.hpp"
-#include "plan/loads.hpp"
 #include "plan/plan.hpp"
-#include "plan/schedule.hpp"
+#include "plan/schedule/schedule.hpp"
 
 namespace tessera::plan {
 namespace {
@@ -234,6 +233,12 @@ void check_stages(const Plan& plan, const model::ModelSpec& model, bool padded) 
            text("stages that end at block ", model.block_count()));
 }
 
+// The trainer, which runs on CPUs, pads nothing yet.
+bool pads(const Plan& plan, const cluster::ClusterSpec& cluster) {
+  return plan.precision != model::Precision::f32 &&
+         std::none_of(cluster.groups.begin(), cluster.groups.end(), [](const auto& group) { return group.device.is_cpu(); });
+}
+
 }  // namespace
 
 void check(const Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster) {
@@ -241,7 +246,7 @@ void check(const Plan& plan, const model::ModelSpec& model, const cluster::Clust
   if (plan.global_batch < 1 || plan.micro_batches < 1)
     refuse(plan.where, text("global_batch ", plan.global_batch, ", micro_batches ", plan.micro_batches), "at least 1");
   check_ranks(plan, cluster);
-  check_stages(plan, model, Loads::supports(cluster, plan.precision));
+  check_stages(plan, model, pads(plan, cluster));
   check_schedule(plan);
 }
 

@@ -40,15 +40,6 @@ std::string to_text(const Strategy& strategy) {
   return out;
 }
 
-double utilization(const Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster, Seconds step) {
-  double peak = 0;
-  for (const RankPlace& place : plan.ranks) {
-    const cluster::Device& device = cluster.groups[static_cast<std::size_t>(place.group)].device;
-    peak += device.peak_of(plan.precision).value * (device.is_cpu() ? place.threads : 1);
-  }
-  return model::training_flops_per_sample(model).value * static_cast<double>(plan.global_batch) / step.value / peak;
-}
-
 const Strategy& Stage::strategy_of(int block) const {
   for (const StrategyRun& run : runs)
     if (block < run.last) return run.strategy;

@@ -1,7 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "plan/plan.hpp"
-#include "plan/schedule.hpp"
+#include "plan/schedule/schedule.hpp"
 
 namespace tessera::plan {
 namespace {

@@ -1,5 +1,6 @@
-// What the trainer, and prices that know nothing else, can do with a plan.
-#include "plan/schedule.hpp"
+#include "plan/trainable.hpp"
+
+#include "plan/schedule/schedule.hpp"
 
 namespace tessera::plan {
 namespace {
@@ -61,8 +62,8 @@ void check_trainable(const Plan& plan) {
   };
   const Pipeline pipeline = pipeline_of(plan);
   if (pipeline.chunks > 1) refuse(text("it puts ", pipeline.chunks, " stages on each rank"));
-  for (int place = 0; place < pipeline.places; ++place)
-    for (const Slot& slot : plan.order.empty() ? order_of(plan.schedule, place, pipeline.places, 1) : plan.order[place])
+  for (int pipeline_rank = 0; pipeline_rank < pipeline.size; ++pipeline_rank)
+    for (const Slot& slot : plan.order.empty() ? order_of(plan.schedule, pipeline_rank, pipeline.size, 1) : plan.order[pipeline_rank])
       if (slot.part != Backward::whole) refuse("it runs backward passes in two halves");
 }
 

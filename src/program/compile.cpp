@@ -3,7 +3,7 @@
 #include <map>
 #include <numeric>
 
-#include "plan/schedule.hpp"
+#include "plan/schedule/schedule.hpp"
 #include "program/passes.hpp"
 #include "program/peers.hpp"
 #include "program/program.hpp"
@@ -24,12 +24,12 @@ std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + s
 
 // Where a rank stands.
 struct Seat {
-  int place = 0;
+  int pipeline_rank = 0;
   int index = 0;  // within the ranks of its stages
 };
 
 // Builds the program of one rank. Everything that peers must agree on (groups, buckets, order) is a function of the plan
-// and the place in the pipeline alone.
+// and the pipeline rank alone.
 class Compiler {
  public:
   Compiler(const plan::Plan& plan, const std::vector<BlockInstance>& blocks, const Ties& ties, const Seat& seat, bool for_all)
@@ -37,10 +37,10 @@ class Compiler {
         blocks_(blocks),
         ties_(ties),
         pipeline_(plan::pipeline_of(plan)),
-        place_(seat.place),
+        pipeline_rank_(seat.pipeline_rank),
         index_(seat.index),
         for_all_(for_all),
-        stage_(plan.stages[seat.place]),
+        stage_(plan.stages[seat.pipeline_rank]),
         samples_(plan.samples()) {
     const plan::Strategy& strategy = stage_.runs.front().strategy;
     program_.dp_index = index_ / (strategy.cp * strategy.tp);
@@ -51,7 +51,7 @@ class Compiler {
     program_.micro_batches = plan.micro_batches;
     share_samples();
     for (int c = 0; c < pipeline_.chunks; ++c)
-      program_.chunks.push_back(chunk_at(plan::stage_at(plan.schedule, place_, c, pipeline_.places)));
+      program_.chunks.push_back(chunk_at(plan::stage_at(plan.schedule, pipeline_rank_, c, pipeline_.size)));
     const Chunk& first = program_.chunks.front();
     program_.stage = first.stage;
     program_.first_block = first.first_block;
@@ -60,14 +60,14 @@ class Compiler {
   }
 
   Program training() {
-    const std::vector<Slot> order = plan::order_of(plan_, place_);
+    const std::vector<Slot> order = plan::order_of(plan_, pipeline_rank_);
     add_groups();
     add_buckets(order);
     PassPlan passes = pass_plan();
     program_.delayed = plan_.delayed_exchange;
     if (program_.delayed) passes.before_first_use = [this](int first, int last) { return finish_previous(first, last); };
     // Where the pipeline begins, passes begin as soon as the first bucket is there; the others have time until the pipeline is filled.
-    passes.cut_first_use = place_ == 0;
+    passes.cut_first_use = pipeline_rank_ == 0;
     passes_ = add_passes(order, passes, program_);
     add_reductions();
     return std::move(program_);
@@ -80,7 +80,7 @@ class Compiler {
     samples_ = micro_batch * plan_.stages.front().runs.front().strategy.dp;
     share_samples();
     std::vector<Slot> forwards =
-        plan::order_of(plan_.schedule, place_, pipeline_.places, static_cast<int>(micro_batches), pipeline_.chunks);
+        plan::order_of(plan_.schedule, pipeline_rank_, pipeline_.size, static_cast<int>(micro_batches), pipeline_.chunks);
     std::erase_if(forwards, [](const Slot& slot) { return !slot.forward; });
     for (Slot& slot : forwards) slot.with_next = false;
     add_groups();
@@ -360,7 +360,7 @@ class Compiler {
   const std::vector<BlockInstance>& blocks_;
   const Ties& ties_;
   plan::Pipeline pipeline_;
-  int place_;
+  int pipeline_rank_;
   int index_;                 // within the ranks of its stages
   bool for_all_;              // the program stands for those of all of them
   const plan::Stage& stage_;  // of the first chunk
@@ -375,8 +375,8 @@ class Compiler {
 
 std::vector<Seat> seats_of(const plan::Plan& plan) {
   std::vector<Seat> seats(plan.world_size());
-  for (int place = 0; place < plan::pipeline_of(plan).places; ++place)
-    for (int i = 0; i < plan.stages[place].width(); ++i) seats[plan.stages[place].ranks[i]] = {place, i};
+  for (int pipeline_rank = 0; pipeline_rank < plan::pipeline_of(plan).size; ++pipeline_rank)
+    for (int i = 0; i < plan.stages[pipeline_rank].width(); ++i) seats[plan.stages[pipeline_rank].ranks[i]] = {pipeline_rank, i};
   return seats;
 }
 

@@ -5,7 +5,7 @@
 #include <map>
 #include <vector>
 
-#include "plan/slot.hpp"
+#include "plan/schedule/slot.hpp"
 #include "program/peers.hpp"
 #include "program/program.hpp"
 

@@ -8,17 +8,17 @@ using program::Instruction;
 using program::Op;
 using program::Program;
 
-LoadedCosts::LoadedCosts(const std::vector<Program>& programs, const plan::Plan& plan, plan::Loads& loads)
-    : programs_(programs), plan_(plan), loads_(loads) {
+LoadedCosts::LoadedCosts(const std::vector<Program>& programs, const plan::Plan& plan, cost::CostModel& cost_model)
+    : programs_(programs), plan_(plan), cost_model_(cost_model) {
   for (const plan::Stage& stage : plan.stages) {
-    devices_.push_back(loads.devices_of(plan, stage));
+    devices_.push_back(cost_model.devices_of(plan, stage));
     for (const plan::StrategyRun& run : stage.runs)
       strategies_.insert(strategies_.end(), static_cast<std::size_t>(run.last - run.first), &run.strategy);
   }
 }
 
-const plan::BlockLoad& LoadedCosts::load_of(const Program& program, int block) {
-  return loads_.block(loads_.repeat_of()[block], devices_of(program), *strategies_[block], plan_.samples());
+const cost::BlockLoad& LoadedCosts::load_of(const Program& program, int block) {
+  return cost_model_.block(cost_model_.repeat_of()[block], devices_of(program), *strategies_[block], plan_.samples());
 }
 
 Compute LoadedCosts::compute(int index, const Instruction& instruction) {
@@ -36,17 +36,18 @@ Compute LoadedCosts::pass(const Program& program, const Instruction& instruction
   const bool weight = instruction.op == Op::backward || instruction.op == Op::backward_weight;
   Compute out;
   for (int b = instruction.first_block; b < instruction.last_block; ++b) {
-    const plan::BlockLoad& load = load_of(program, b);
+    const cost::BlockLoad& load = load_of(program, b);
     if (forward) out.seconds += std::max(0.0, load.forward - load.forward_exchange);
     if (forward) out.exchange.seconds += load.forward_exchange;
     if (input) out.seconds += std::max(0.0, load.backward_input - load.backward_exchange);
     if (input) out.exchange.seconds += load.backward_exchange;
     if (weight) out.seconds += load.backward_weight;
     if ((forward || input) && b > 0 && program.chunk_of(b - 1) >= 0)
-      out.exchange.seconds += loads_.resplit(loads_.repeat_of()[b], devices, *strategies_[b - 1], *strategies_[b], plan_.samples());
+      out.exchange.seconds +=
+          cost_model_.reshard(cost_model_.repeat_of()[b], devices, *strategies_[b - 1], *strategies_[b], plan_.samples());
   }
   if (forward && instruction.first_block == program.chunks[program.chunk_of(instruction.first_block)].first_block)
-    out.seconds += loads_.micro_batch_host(devices);
+    out.seconds += cost_model_.micro_batch_host(devices);
   return out;
 }
 
@@ -60,12 +61,12 @@ Compute LoadedCosts::step(const Program& program, int bucket) {
     return static_cast<int>(std::find_if(program.buckets.begin(), program.buckets.end(), holds) - program.buckets.begin());
   };
   Compute out;
-  if (bucket == 0) out.seconds = loads_.step_host(devices_of(program));
+  if (bucket == 0) out.seconds = cost_model_.step_host(devices_of(program));
   int last = -1;
   for (const program::BucketEntry& entry : program.buckets[bucket].entries) {
     if (entry.block == last || first_with(entry.block) != bucket) continue;
     last = entry.block;
-    const plan::BlockLoad& load = load_of(program, last);
+    const cost::BlockLoad& load = load_of(program, last);
     out.seconds += load.optimizer;
     out.exchange.seconds += load.exchange;
     // The model's first block owns what others share.
@@ -81,8 +82,8 @@ Transfer LoadedCosts::message(int index, const Instruction& send) {
     const bool activation = send.op == Op::send_activation;
     const int from = program.chunks[program.chunk_of(activation ? send.first_block - 1 : send.first_block)].stage;
     const int to = activation ? from + 1 : from - 1;
-    found->second = loads_.message(loads_.input_bytes(loads_.repeat_of()[send.first_block], plan_.samples()), devices_[from],
-                                   plan_.stages[from].width(), devices_[to], plan_.stages[to].width());
+    found->second = cost_model_.message(cost_model_.input_bytes(cost_model_.repeat_of()[send.first_block], plan_.samples()), devices_[from],
+                                        plan_.stages[from].width(), devices_[to], plan_.stages[to].width());
   }
   Transfer out;
   out.seconds = found->second;
@@ -93,26 +94,26 @@ program::MemoryBudget LoadedCosts::memory(int index) {
   const Program& program = programs_[index];
   const int devices = devices_of(program);
   program::MemoryBudget out;
-  double fixed = loads_.process_bytes(devices);
+  double fixed = cost_model_.process_bytes(devices);
   double workspace = 0;
   double buffers = 0;
   for (const program::Chunk& chunk : program.chunks) {
     double saved = 0;
     for (int b = chunk.first_block; b < chunk.last_block; ++b) {
-      const plan::BlockLoad& load = load_of(program, b);
+      const cost::BlockLoad& load = load_of(program, b);
       fixed += load.state_bytes() + (program.chunk_of(0) < 0 ? load.tied_bytes : 0);
       workspace = std::max(workspace, load.workspace);
       saved += load.saved;
     }
-    buffers = std::max(buffers, loads_.samples_per_rank(devices, plan_.stages[chunk.stage].width(), plan_.samples()) *
-                                    plan::boundary_buffers(loads_, plan_, chunk.stage));
+    buffers = std::max(buffers, cost_model_.samples_per_rank(devices, plan_.stages[chunk.stage].width(), plan_.samples()) *
+                                    cost::boundary_buffers(cost_model_, plan_, chunk.stage));
     // Blocks keep all that they saved until the weight half has run.
     const Bytes whole(static_cast<std::int64_t>(saved));
     out.chunks.push_back({whole, whole});
   }
   out.fixed = Bytes(static_cast<std::int64_t>(fixed + buffers));
   out.workspace = Bytes(static_cast<std::int64_t>(workspace));
-  out.limit = Bytes(static_cast<std::int64_t>(loads_.memory_limit(devices)));
+  out.limit = Bytes(static_cast<std::int64_t>(cost_model_.memory_limit(devices)));
   return out;
 }
 

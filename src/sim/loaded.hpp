@@ -1,11 +1,12 @@
-// Internal: costs on accelerators by block, from plan::Loads: what the closed form of plan::predict counts with, played through.
+// Internal: costs on accelerators by block, from plan::CostModel: what the closed form of cost::predict counts with, played through.
 #pragma once
 
 #include <map>
 #include <tuple>
 #include <vector>
 
-#include "plan/loads.hpp"
+#include "cost/cost.hpp"
+#include "cost/cost_model.hpp"
 #include "sim/costs.hpp"
 
 namespace tessera::sim {
@@ -18,7 +19,7 @@ namespace tessera::sim {
 // The arguments must outlive it.
 class LoadedCosts final : public Costs {
  public:
-  LoadedCosts(const std::vector<program::Program>& programs, const plan::Plan& plan, plan::Loads& loads);
+  LoadedCosts(const std::vector<program::Program>& programs, const plan::Plan& plan, cost::CostModel& cost_model);
 
   Compute compute(int program, const program::Instruction& instruction) override;
   Transfer message(int program, const program::Instruction& send) override;
@@ -27,13 +28,13 @@ class LoadedCosts final : public Costs {
 
  private:
   int devices_of(const program::Program& program) const { return devices_[static_cast<std::size_t>(program.stage)]; }
-  const plan::BlockLoad& load_of(const program::Program& program, int block);
+  const cost::BlockLoad& load_of(const program::Program& program, int block);
   Compute pass(const program::Program& program, const program::Instruction& instruction);
   Compute step(const program::Program& program, int bucket);
 
   const std::vector<program::Program>& programs_;
   const plan::Plan& plan_;
-  plan::Loads& loads_;
+  cost::CostModel& cost_model_;
   std::vector<int> devices_;                                                 // by stage
   std::vector<const plan::Strategy*> strategies_;                            // by block
   std::map<std::tuple<int, program::Op, int, int, int>, Compute> computed_;  // program, kind, blocks, bucket

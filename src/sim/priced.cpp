@@ -8,8 +8,8 @@ using program::Instruction;
 using program::Op;
 using program::Program;
 
-PricedCosts::PricedCosts(const std::vector<Program>& programs, const Fold& fold, const plan::Plan& plan, plan::Prices& prices)
-    : programs_(programs), fold_(fold), plan_(plan), prices_(prices), places_(plan::places_of(plan, prices.cluster())) {}
+PricedCosts::PricedCosts(const std::vector<Program>& programs, const Fold& fold, const plan::Plan& plan, cost::Prices& prices)
+    : programs_(programs), fold_(fold), plan_(plan), prices_(prices), places_(cost::places_of(plan, prices.cluster())) {}
 
 int PricedCosts::number_of(const Resource& resource) {
   return numbers_.try_emplace(resource, static_cast<int>(numbers_.size())).first->second;
@@ -100,7 +100,7 @@ Compute PricedCosts::compute(int program, const Instruction& instruction) {
 
 Compute PricedCosts::price(int index, const Instruction& instruction) {
   const Program& program = programs_[index];
-  const plan::Place& place = places_[program.rank];
+  const cost::Place& place = places_[program.rank];
   Compute out;
   if (instruction.op == Op::optimizer_step) {
     const program::Bucket& bucket = program.buckets[instruction.bucket];
@@ -114,14 +114,14 @@ Compute PricedCosts::price(int index, const Instruction& instruction) {
   for (int b = instruction.first_block; b < instruction.last_block; ++b) {
     const model::Recompute recompute = chunk.recompute[b - chunk.first_block] ? model::Recompute::full : model::Recompute::none;
     const int repeat = prices_.segments(b, b + 1, model::Recompute::none).front().repeat;
-    const plan::BlockPrice& price = prices_.block(repeat, {program.micro_batch, program.tp_size, plan_.precision, recompute}, place);
+    const cost::BlockPrice& price = prices_.block(repeat, {program.micro_batch, program.tp_size, plan_.precision, recompute}, place);
     out.seconds += forward ? price.forward
                            : share * (price.backward - price.recompute) + (instruction.op == Op::backward_weight ? 0 : price.recompute);
     const int reductions = instruction.op == Op::backward_weight ? 0 : forward ? price.forward_all_reduces : price.backward_all_reduces;
     if (program.tensor_group < 0 || reductions == 0) continue;
     const auto& members = program.groups[program.tensor_group].ranks;
     out.exchange.seconds += reductions * prices_.collective("all_reduce", price.cost.all_reduce_size.value, program.tp_size,
-                                                            plan::link_among(plan_, prices_.cluster(), members), profile::Pace::in_turn);
+                                                            cost::link_among(plan_, prices_.cluster(), members), profile::Pace::in_turn);
   }
   if (out.exchange.seconds > 0) {
     out.exchange.uses = uses(peers(index, program.tensor_group, instruction.op), [&](const Group& group) { return of_collective(group); });
@@ -133,7 +133,7 @@ Compute PricedCosts::price(int index, const Instruction& instruction) {
 Transfer PricedCosts::message(int index, const Instruction& send) {
   const Program& program = programs_[index];
   Transfer out;
-  out.seconds = prices_.collective("send", send.bytes.value, 2, plan::link_among(plan_, prices_.cluster(), {program.rank, send.peer}),
+  out.seconds = prices_.collective("send", send.bytes.value, 2, cost::link_among(plan_, prices_.cluster(), {program.rank, send.peer}),
                                    profile::Pace::in_turn);
   const auto [found, fresh] = message_uses_.try_emplace({index, send.peer, send.op});
   if (fresh) {
@@ -164,7 +164,7 @@ Transfer PricedCosts::collective(int index, const Instruction& instruction) {
   const char* operation = instruction.op == Op::gather_parameters             ? "all_gather"
                           : instruction.op == Op::reduce_gradients && sharded ? "reduce_scatter"
                                                                               : "all_reduce";
-  const cluster::Link& link = plan::link_among(plan_, prices_.cluster(), members);
+  const cluster::Link& link = cost::link_among(plan_, prices_.cluster(), members);
   const int ranks = static_cast<int>(members.size());
   const profile::Overlap overlap = prices_.overlap(operation, ranks, link);
   out.seconds = prices_.collective(operation, instruction.bytes.value, ranks, link);
@@ -175,12 +175,12 @@ Transfer PricedCosts::collective(int index, const Instruction& instruction) {
 
 program::MemoryBudget PricedCosts::memory(int index) {
   const Program& program = programs_[index];
-  const plan::Place& place = places_[program.rank];
+  const cost::Place& place = places_[program.rank];
   program::MemoryBudget out;
   for (std::size_t c = 0; c < program.chunks.size(); ++c) {
     const int stage = program.chunks[c].stage;
-    plan::StageShape shape = plan::shape_of(plan_, stage, place, program.micro_batch);
-    const plan::StageBytes bytes = plan::stage_bytes(shape, prices_.segments(plan_.stages[stage]), prices_);
+    cost::StageShape shape = cost::shape_of(plan_, stage, place, program.micro_batch);
+    const cost::StageBytes bytes = cost::stage_bytes(shape, prices_.segments(plan_.stages[stage]), prices_);
     out.fixed += Bytes(bytes.fixed);
     out.workspace = std::max(out.workspace, Bytes(bytes.workspace));
     // Blocks keep all that they saved until the weight half has run.
@@ -188,7 +188,7 @@ program::MemoryBudget PricedCosts::memory(int index) {
     if (c == 0) continue;
     // The process itself counts once: take away what a stage without blocks would hold.
     shape.last = shape.first;
-    out.fixed -= Bytes(plan::stage_bytes(shape, {}, prices_).fixed);
+    out.fixed -= Bytes(cost::stage_bytes(shape, {}, prices_).fixed);
   }
   return out;
 }

@@ -5,7 +5,7 @@
 #include <tuple>
 #include <vector>
 
-#include "plan/prices.hpp"
+#include "cost/prices.hpp"
 #include "sim/costs.hpp"
 #include "sim/fold.hpp"
 
@@ -24,7 +24,7 @@ struct Resource {
 // The arguments must outlive it.
 class PricedCosts final : public Costs {
  public:
-  PricedCosts(const std::vector<program::Program>& programs, const Fold& fold, const plan::Plan& plan, plan::Prices& prices);
+  PricedCosts(const std::vector<program::Program>& programs, const Fold& fold, const plan::Plan& plan, cost::Prices& prices);
 
   Compute compute(int program, const program::Instruction& instruction) override;
   Transfer message(int program, const program::Instruction& send) override;
@@ -54,8 +54,8 @@ class PricedCosts final : public Costs {
   const std::vector<program::Program>& programs_;
   const Fold& fold_;
   const plan::Plan& plan_;
-  plan::Prices& prices_;
-  std::vector<plan::Place> places_;
+  cost::Prices& prices_;
+  std::vector<cost::Place> places_;
   std::map<Resource, int> numbers_;
   std::map<std::tuple<int, program::Op, int, int, int>, Compute> computed_;
   std::map<std::tuple<int, int, program::Op>, std::vector<Use>> message_uses_;     // program, peer, kind

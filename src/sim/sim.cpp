@@ -1,11 +1,13 @@
 #include "sim/sim.hpp"
+#include "cost/cost.hpp"
 
 #include <algorithm>
 #include <functional>
 #include <map>
 
-#include "plan/loads.hpp"
-#include "plan/schedule.hpp"
+#include "cost/cost_model.hpp"
+#include "plan/schedule/schedule.hpp"
+#include "plan/trainable.hpp"
 #include "sim/engine.hpp"
 #include "sim/fold.hpp"
 #include "sim/loaded.hpp"
@@ -109,13 +111,13 @@ void check_priced(const plan::Plan& plan) {
 Result run(const std::vector<program::Program>& programs, const plan::Plan& plan, const model::ModelSpec& model,
            const model::TrainSpec& train, const cluster::ClusterSpec& cluster, const profile::Profile& profile) {
   const Fold fold = no_fold(plan);
-  if (plan::Loads::supports(cluster, plan.precision)) {
-    plan::Loads loads(model, cluster, plan.precision);
-    LoadedCosts costs(programs, plan, loads);
+  if (cost::CostModel::supports(cluster, plan.precision)) {
+    cost::CostModel cost_model(model, cluster, plan.precision);
+    LoadedCosts costs(programs, plan, cost_model);
     return run_folded(programs, fold, costs);
   }
   check_priced(plan);
-  plan::Prices prices(model, train, cluster, profile);
+  cost::Prices prices(model, train, cluster, profile);
   PricedCosts costs(programs, fold, plan, prices);
   return run_folded(programs, fold, costs);
 }
@@ -130,26 +132,26 @@ Result run(const std::vector<program::Program>& programs, const StageTimes& time
 
 Simulation simulate(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
                     const cluster::ClusterSpec& cluster, const profile::Profile& profile) {
-  const bool loaded = plan::Loads::supports(cluster, plan.precision);
+  const bool loaded = cost::CostModel::supports(cluster, plan.precision);
   if (!loaded) check_priced(plan);
   const Fold fold = loaded ? fold_by_place(plan) : fold_of(plan, cluster);
   Simulation out{fold.folded ? program::compile_folded(plan, model, fold.ranks) : program::compile(plan, model), {}};
   program::check(out.programs, fold.program_of);
   if (loaded) {
-    plan::Loads loads(model, cluster, plan.precision);
-    LoadedCosts costs(out.programs, plan, loads);
+    cost::CostModel cost_model(model, cluster, plan.precision);
+    LoadedCosts costs(out.programs, plan, cost_model);
     out.result = run_folded(out.programs, fold, costs);
     // Bytes are those of the stage's first rank, scaled to its memory.
-    for (int place = 0; place < plan::pipeline_of(plan).places; ++place) {
+    for (int place = 0; place < plan::pipeline_of(plan).size; ++place) {
       const std::vector<int>& ranks = plan.stages[place].ranks;
-      const auto limit = [&](int rank) { return plan::memory_limit(cluster.groups[plan.ranks[rank].group].device); };
+      const auto limit = [&](int rank) { return cost::memory_limit(cluster.groups[plan.ranks[rank].group].device); };
       for (const int rank : ranks)
         if (plan.ranks[rank].group != plan.ranks[ranks.front()].group)
           out.result.ranks[rank].peak_memory = Bytes(static_cast<std::int64_t>(
               static_cast<double>(out.result.ranks[rank].peak_memory.value) * (limit(rank) / limit(ranks.front()))));
     }
   } else {
-    plan::Prices prices(model, train, cluster, profile);
+    cost::Prices prices(model, train, cluster, profile);
     PricedCosts costs(out.programs, fold, plan, prices);
     out.result = run_folded(out.programs, fold, costs);
   }

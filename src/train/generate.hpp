@@ -23,7 +23,7 @@ struct Sampling {
 // A model on one device, for evaluation and generation. Not thread-safe.
 class Predictor {
  public:
-  // Loads the weights of a checkpoint; throws corrupt, or invalid_config when it is of another model.
+  // CostModel the weights of a checkpoint; throws corrupt, or invalid_config when it is of another model.
   Predictor(const model::ModelSpec& model, const std::filesystem::path& checkpoint);
   ~Predictor();
 

@@ -23,7 +23,8 @@
 #include "observe/progress.hpp"
 #include "observe/run_files.hpp"
 #include "plan/plan.hpp"
-#include "plan/schedule.hpp"
+#include "plan/schedule/schedule.hpp"
+#include "plan/trainable.hpp"
 #include "train/loop.hpp"
 #include "train/worker_commands.hpp"
 

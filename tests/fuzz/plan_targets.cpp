@@ -3,12 +3,15 @@
 #include <memory>
 
 #include "base/config.hpp"
+#include "cost/cost.hpp"
 #include "fuzz/checks.hpp"
+#include "interop/flags.hpp"
 #include "model/job.hpp"
-#include "plan/flags.hpp"
 #include "plan/plan.hpp"
-#include "plan/schedule.hpp"
+#include "plan/schedule/schedule.hpp"
+#include "plan/trainable.hpp"
 #include "program/program.hpp"
+#include "search/search.hpp"
 
 namespace tessera::fuzz {
 namespace {
@@ -28,7 +31,7 @@ Planned planned(const std::string& parallel, const std::string& cluster, const s
                             precision + ", optimizer: {kind: adamw, clip: 0}}\nparallel: " + parallel + "\n",
                         "train.yaml"));
   out.cluster = cluster::read_cluster(ConfigNode::parse("name: devices\ngroups:\n  - " + cluster + "\n", "cluster.yaml"));
-  out.plan = plan::search(out.job, out.cluster, {}).best;
+  out.plan = search::search(out.job, out.cluster, {}).best;
   return out;
 }
 
@@ -60,8 +63,8 @@ Planned folded(plan::Schedule schedule) {
 plan::ScheduleFile schedule_of(const plan::Plan& plan, plan::Schedule order) {
   const plan::Pipeline pipeline = plan::pipeline_of(plan);
   plan::ScheduleFile file{plan.schedule, static_cast<int>(plan.micro_batches), {}};
-  for (int place = 0; place < pipeline.places; ++place)
-    file.orders.push_back(plan::order_of(order, place, pipeline.places, file.micro_batches, pipeline.chunks));
+  for (int place = 0; place < pipeline.size; ++place)
+    file.orders.push_back(plan::order_of(order, place, pipeline.size, file.micro_batches, pipeline.chunks));
   return file;
 }
 
@@ -84,11 +87,11 @@ void run(const plan::Plan& plan, const Planned& basis) {
     must_pass("a plan that was checked cannot be run", [&] {
       program::check(program::compile(plan, basis.job.model));
       if (plan.stages.size() > plan.ranks.size() || !can_be_priced(plan, basis)) return;
-      const plan::Prediction prediction = plan::predict(plan, basis.job.model, basis.job.train, basis.cluster, {});
+      const plan::Prediction prediction = cost::predict(plan, basis.job.model, basis.job.train, basis.cluster, {});
       if (!(prediction.step.value > 0)) throw Defect(text("a step of ", prediction.step.value, " s"));
     });
   }
-  for (const auto write : {plan::megatron_flags, plan::torchtitan_toml}) {
+  for (const auto write : {interop::megatron_flags, interop::torchtitan_toml}) {
     try {
       write(plan, basis.job.model, basis.job.train);
     } catch (const Error& error) {
@@ -124,7 +127,7 @@ void read_schedule(const std::vector<Planned>& known, const std::string& input) 
   for (const auto& order : file.orders)
     if (plan::most_in_flight(order) < 1) throw Defect("an order that holds no micro-batch");
   for (Planned basis : known) {
-    if (basis.plan.schedule != file.placement || static_cast<int>(file.orders.size()) != plan::pipeline_of(basis.plan).places) continue;
+    if (basis.plan.schedule != file.placement || static_cast<int>(file.orders.size()) != plan::pipeline_of(basis.plan).size) continue;
     plan::use_schedule(file, basis.plan);
     plan::check(basis.plan, basis.job, basis.cluster);
     run(basis.plan, basis);

@@ -12,9 +12,9 @@
 #include "base/temporary_folder.hpp"
 #include "checkpoint/safetensors.hpp"
 #include "cluster/cluster.hpp"
+#include "cost/uniform.hpp"
 #include "fuzz/checks.hpp"
 #include "model/job.hpp"
-#include "plan/uniform.hpp"
 #include "profile/calibration.hpp"
 #include "profile/profile.hpp"
 
@@ -140,9 +140,9 @@ Target calibration_target() {
   target.read = [=](const std::string& input) {
     const profile::Calibration calibration = profile::read_calibration(ConfigNode::parse(input, "calibration.yaml"));
     must_pass("a plan cannot be priced with it", [&] {
-      const plan::UniformPlan plan = {
+      const cost::UniformPlan plan = {
           .tp = 2, .dp = 2, .pp = 4, .global_batch = 16, .sequence_parallel = true, .zero = 1, .stage_layers = {}};
-      if (plan::price(plan, model, cluster, calibration).step < 0) throw Defect("a negative step");
+      if (cost::price(plan, model, cluster, calibration).step < 0) throw Defect("a negative step");
     });
   };
   return target;

@@ -4,8 +4,10 @@
 #include <functional>
 
 #include "base/expect_error.hpp"
+#include "cost/cost.hpp"
 #include "plan/plan_helper.hpp"
-#include "plan/schedule.hpp"
+#include "plan/schedule/schedule.hpp"
+#include "plan/trainable.hpp"
 
 namespace tessera::plan {
 namespace {
@@ -191,7 +193,7 @@ TEST_F(UnequalPlan, IsNotTrained) {
 
 TEST_F(UnequalPlan, IsNotPricedFromAProfile) {
   plan.precision = model::Precision::f32;  // in which accelerators have no calibration
-  EXPECT_THAT(error_of([&] { predict(plan, job.model, job.train, cluster, {}); }).what(),
+  EXPECT_THAT(error_of([&] { cost::predict(plan, job.model, job.train, cluster, {}); }).what(),
               HasSubstr("the plan cannot be priced from a profile: stage 1 has dp 1 x tp 2"));
 }
 

@@ -5,7 +5,9 @@
 #include "base/expect_error.hpp"
 #include "plan/plan.hpp"
 #include "plan/plan_helper.hpp"
-#include "plan/schedule.hpp"
+#include "plan/schedule/schedule.hpp"
+#include "plan/trainable.hpp"
+#include "search/search.hpp"
 
 namespace tessera::plan {
 namespace {
@@ -25,7 +27,7 @@ class EditedPlan : public ::testing::Test {
  protected:
   model::JobSpec job = job_of({.layers = 6, .parallel = "{dp: 2, pp: 2, tp: 2, micro_batches: 2}"});
   cluster::ClusterSpec cluster = gpu_cluster(1, 8);
-  Plan plan = search(job, cluster, {}).best;
+  Plan plan = search::search(job, cluster, {}).best;
   std::string json = to_json(plan);
 
   Error refusal(const std::string& from, const std::string& to) {

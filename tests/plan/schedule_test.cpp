@@ -1,4 +1,4 @@
-#include "plan/schedule.hpp"
+#include "plan/schedule/schedule.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -176,6 +176,15 @@ TEST(ScheduleFile, IsReadStrictly) {
   expect_refused(file_of("  []\n"), 6, "nothing to do");
   expect_refused("format: tessera-plan\nversion: 1\nplacement: plain\nmicro_batches: 1\nranks: [[F0.0, B0.0]]\n", 1, "no schedule");
   expect_refused(file_of("  - [F0.0, B0.0]\n", "plain", 1) + "rank: 1\n", 7, "rank");
+}
+
+TEST(Schedule, CountsInFlightMicroBatchesWithoutWritingTheOrderDown) {
+  for (const Schedule schedule : {Schedule::one_f_one_b, Schedule::gpipe, Schedule::zb_h1, Schedule::zb_h2})
+    for (int size = 1; size <= 6; ++size)
+      for (int rank = 0; rank < size; ++rank)
+        for (int micro_batches = 1; micro_batches <= 16; ++micro_batches)
+          EXPECT_EQ(in_flight(schedule, rank, size, micro_batches), most_in_flight(order_of(schedule, rank, size, micro_batches)))
+              << name_of(schedule) << ", rank " << rank << " of " << size << ", " << micro_batches << " micro-batches";
 }
 
 }  // namespace

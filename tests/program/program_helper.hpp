@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "plan/schedule.hpp"
+#include "plan/schedule/schedule.hpp"
 #include "program/program.hpp"
 
 namespace tessera::program {

@@ -67,7 +67,7 @@ Case any_case() {
 
 std::vector<int> place_of_ranks(const plan::Plan& plan) {
   std::vector<int> out(plan.world_size());
-  for (int place = 0; place < plan::pipeline_of(plan).places; ++place)
+  for (int place = 0; place < plan::pipeline_of(plan).size; ++place)
     for (const int rank : plan.stages[place].ranks) out[rank] = place;
   return out;
 }
@@ -83,7 +83,7 @@ RC_GTEST_PROP(UnequalProgram, PassesTheCheck, ()) {
 RC_GTEST_PROP(UnequalProgram, FoldedPassesTheCheck, ()) {
   const Case c = any_case();
   std::vector<int> ranks;
-  for (int place = 0; place < plan::pipeline_of(c.plan).places; ++place) ranks.push_back(c.plan.stages[place].ranks.front());
+  for (int place = 0; place < plan::pipeline_of(c.plan).size; ++place) ranks.push_back(c.plan.stages[place].ranks.front());
   check(compile_folded(c.plan, c.model, ranks), place_of_ranks(c.plan));
 }
 

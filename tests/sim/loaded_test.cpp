@@ -1,5 +1,7 @@
 // The simulator against the closed form of the same costs, on accelerators.
 #include "sim/loaded.hpp"
+#include "cost/cost.hpp"
+#include "search/search.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +10,7 @@
 
 #include "plan/any_strategy.hpp"
 #include "plan/plan_helper.hpp"
-#include "plan/schedule.hpp"
+#include "plan/schedule/schedule.hpp"
 #include "sim/sim.hpp"
 
 namespace tessera::sim {
@@ -111,8 +113,8 @@ Result run_all(const Case& c) {
 }
 
 double predicted_step(const Case& c) {
-  plan::Loads loads(c.job.model, c.cluster, c.plan.precision);
-  return plan::predict(c.plan, loads).step.value;
+  cost::CostModel cost_model(c.job.model, c.cluster, c.plan.precision);
+  return cost::predict(c.plan, cost_model).step.value;
 }
 
 double simulated_step(const Case& c) { return simulate(c.plan, c.job.model, c.job.train, c.cluster, {}).result.step.value; }
@@ -134,8 +136,8 @@ RC_GTEST_PROP(LoadedSim, AgreesWithTheClosedForm, ()) {
 
 RC_GTEST_PROP(LoadedSim, HoldsAsMuchMemoryAsTheClosedFormSays, ()) {
   const Case c = any_case();
-  plan::Loads loads(c.job.model, c.cluster, c.plan.precision);
-  const plan::Prediction predicted = plan::predict(c.plan, loads);
+  cost::CostModel cost_model(c.job.model, c.cluster, c.plan.precision);
+  const plan::Prediction predicted = cost::predict(c.plan, cost_model);
   const Result result = simulate(c.plan, c.job.model, c.job.train, c.cluster, {}).result;
   for (int rank = 0; rank < c.plan.world_size(); ++rank)
     RC_ASSERT(std::abs((result.ranks[rank].peak_memory - predicted.memory[rank]).value) <= 4);
@@ -171,7 +173,7 @@ TEST(LoadedSim, TellsExposedCommunicationFromIdleness) {
                                .parallel = parallel};
     const model::JobSpec job = plan::job_of(shape);
     const cluster::ClusterSpec cluster = plan::gpu_cluster(nodes, 8);
-    const plan::Plan plan = plan::search(job, cluster, {}, {.top = 0, .vendors = {}}).best;
+    const plan::Plan plan = search::search(job, cluster, {}, {.top = 0, .vendors = {}}).best;
     return simulate(plan, job.model, job.train, cluster, {}).result;
   };
   for (const Result& result : {shares("{dp: 16, tp: 1, zero: 1}", 2), shares("{pp: 8, tp: 1}", 1), shares("{tp: 8}", 2)}) {
@@ -224,7 +226,7 @@ TEST(LoadedSim, MessagesTakeWhatTheWholeBoundaryDoes) {
   c.plan = make_plan(c.job.model, c.cluster, {{0, 2, {{.dp = 2}}}, {1, 2, {{.dp = 3}}}});
   c.plan.global_batch = 12;
   c.plan.micro_batches = 2;
-  plan::Loads loads(c.job.model, c.cluster, c.plan.precision);
+  cost::CostModel cost_model(c.job.model, c.cluster, c.plan.precision);
   const double bytes = 6 * 32 * 1024 * 2;
   const auto programs = program::compile(c.plan, c.job.model);
   int sends = 0;
@@ -232,7 +234,8 @@ TEST(LoadedSim, MessagesTakeWhatTheWholeBoundaryDoes) {
     const program::Op op = programs[span.rank].instructions[span.instruction].op;
     if (op != program::Op::send_activation && op != program::Op::send_gradient) continue;
     const bool activation = op == program::Op::send_activation;
-    EXPECT_NEAR((span.end - span.begin).value, activation ? loads.message(bytes, 0, 2, 1, 3) : loads.message(bytes, 1, 3, 0, 2), 1e-12);
+    EXPECT_NEAR((span.end - span.begin).value, activation ? cost_model.message(bytes, 0, 2, 1, 3) : cost_model.message(bytes, 1, 3, 0, 2),
+                1e-12);
     ++sends;
   }
   EXPECT_EQ(sends, 16);
@@ -267,7 +270,7 @@ TEST(LoadedSim, TooFewMicroBatchesToFillABubbleWithAreNotPromisedToFillIt) {
     for (const int micro_batches : {1, 2, 3}) {
       c.plan.schedule = schedule;
       c.plan.micro_batches = micro_batches;
-      const double predicted = plan::predict(c.plan, c.job.model, c.job.train, c.cluster, {}).step.value;
+      const double predicted = cost::predict(c.plan, c.job.model, c.job.train, c.cluster, {}).step.value;
       EXPECT_GT(predicted, 0.98 * simulate(c.plan, c.job.model, c.job.train, c.cluster, {}).result.step.value)
           << plan::name_of(schedule) << " " << micro_batches;
     }
@@ -296,7 +299,7 @@ Case side_by_side(std::int64_t samples_of_new, std::int64_t samples_of_old) {
 TEST(LoadedSim, AStageOfTwoKindsTakesWhatTheSlowerOfThemDoes) {
   const auto step = [](const Case& c) {
     plan::check(c.plan, c.job, c.cluster);
-    const plan::Prediction prediction = plan::predict(c.plan, c.job.model, c.job.train, c.cluster, {});
+    const plan::Prediction prediction = cost::predict(c.plan, c.job.model, c.job.train, c.cluster, {});
     const double predicted = prediction.step.value;
     double parts = 0;
     for (const auto& [name, seconds] : prediction.parts) parts += seconds.value;
@@ -313,11 +316,11 @@ TEST(LoadedSim, AStageOfTwoKindsTakesWhatTheSlowerOfThemDoes) {
 
 TEST(LoadedSim, RanksOfAStageHoldWhatTheirShareOfTheBatchNeeds) {
   const Case c = side_by_side(28, 4);
-  const plan::Prediction prediction = plan::predict(c.plan, c.job.model, c.job.train, c.cluster, {});
+  const plan::Prediction prediction = cost::predict(c.plan, c.job.model, c.job.train, c.cluster, {});
   EXPECT_EQ(prediction.memory[0], prediction.memory[3]);
   EXPECT_EQ(prediction.memory[4], prediction.memory[7]);
   const auto activations = [&](int rank) {
-    for (const auto& [name, bytes] : plan::memory_parts(c.plan, rank, c.job.model, c.job.train, c.cluster, {}))
+    for (const auto& [name, bytes] : cost::memory_parts(c.plan, rank, c.job.model, c.job.train, c.cluster, {}))
       if (name == "activations") return bytes;
     return Bytes(0);
   };
@@ -343,13 +346,13 @@ TEST(LoadedSim, PipelinesInsideNodesPassMessagesInsideAndExchangeGradientsOutsid
   c.plan.global_batch = 32;
   c.plan.micro_batches = 4;
   const auto part = [&](const char* name) {
-    for (const auto& [part, seconds] : plan::predict(c.plan, c.job.model, c.job.train, c.cluster, {}).parts)
+    for (const auto& [part, seconds] : cost::predict(c.plan, c.job.model, c.job.train, c.cluster, {}).parts)
       if (part == name) return seconds.value;
     return 0.0;
   };
   const auto message = [&] {
-    plan::Loads loads(c.job.model, c.cluster, c.plan.precision);
-    return loads.message(1e9, loads.devices_of(c.plan, c.plan.stages[0]), 8, loads.devices_of(c.plan, c.plan.stages[1]), 8);
+    cost::CostModel cost_model(c.job.model, c.cluster, c.plan.precision);
+    return cost_model.message(1e9, cost_model.devices_of(c.plan, c.plan.stages[0]), 8, cost_model.devices_of(c.plan, c.plan.stages[1]), 8);
   };
   const double whole_nodes = message();
   const double gradients = part("gradient exchange");
@@ -375,17 +378,17 @@ TEST(LoadedSim, PartsAcrossNodesLeaveTheInsideLinkToReplicas) {
   c.plan = make_plan(c.job.model, c.cluster, {{0, 6, {{.dp = 8, .tp = 2}}}});
   c.plan.global_batch = 32;
   c.plan.micro_batches = 4;
-  const auto load = [&](double plan::BlockLoad::*seconds) {
-    plan::Loads loads(c.job.model, c.cluster, c.plan.precision);
-    return loads.block(1, loads.devices_of(c.plan, c.plan.stages[0]), c.plan.stages[0].runs[0].strategy, 8).*seconds;
+  const auto load = [&](double cost::BlockLoad::*seconds) {
+    cost::CostModel cost_model(c.job.model, c.cluster, c.plan.precision);
+    return cost_model.block(1, cost_model.devices_of(c.plan, c.plan.stages[0]), c.plan.stages[0].runs[0].strategy, 8).*seconds;
   };
-  const double parts = load(&plan::BlockLoad::tensor_exchange);
-  const double replicas = load(&plan::BlockLoad::exchange);
+  const double parts = load(&cost::BlockLoad::tensor_exchange);
+  const double replicas = load(&cost::BlockLoad::exchange);
   for (int i = 0; i < 16; ++i) c.plan.stages[0].ranks[i] = i % 2 * 8 + i / 2;
   plan::check(c.plan, c.job, c.cluster);
-  EXPECT_GT(load(&plan::BlockLoad::tensor_exchange), 2 * parts);
-  EXPECT_LT(load(&plan::BlockLoad::exchange), replicas / 2);
-  const double predicted = plan::predict(c.plan, c.job.model, c.job.train, c.cluster, {}).step.value;
+  EXPECT_GT(load(&cost::BlockLoad::tensor_exchange), 2 * parts);
+  EXPECT_LT(load(&cost::BlockLoad::exchange), replicas / 2);
+  const double predicted = cost::predict(c.plan, c.job.model, c.job.train, c.cluster, {}).step.value;
   EXPECT_NEAR(simulate(c.plan, c.job.model, c.job.train, c.cluster, {}).result.step.value / predicted, 1, 1e-9);
 }
 

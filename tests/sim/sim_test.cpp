@@ -1,11 +1,13 @@
 #include "sim/sim.hpp"
+#include "cost/cost.hpp"
+#include "search/search.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "plan/loads.hpp"
+#include "cost/cost_model.hpp"
 #include "plan/plan_helper.hpp"
 
 namespace tessera::sim {
@@ -64,7 +66,7 @@ Case any_case() {
         c.profile.communication.back().slowed = {slowed, slowed, slowed};
       }
   }
-  c.plan = plan::search(c.job, c.cluster, c.profile).best;
+  c.plan = search::search(c.job, c.cluster, c.profile).best;
   c.plan.delayed_exchange = *rc::gen::arbitrary<bool>();
   c.plan.exchanged_early = *rc::gen::element(0.0, 0.5, 1.0);
   // Any cut, not only the balanced one.
@@ -75,11 +77,11 @@ Case any_case() {
     const int cut = *rc::gen::inRange(left.first + 1, right.last);
     left.last = right.first = cut;
   }
-  if (plan::Loads::supports(c.cluster, c.plan.precision)) {
-    plan::Loads loads(c.job.model, c.cluster, c.plan.precision);
-    c.plan.predicted = plan::predict(c.plan, loads);
+  if (cost::CostModel::supports(c.cluster, c.plan.precision)) {
+    cost::CostModel cost_model(c.job.model, c.cluster, c.plan.precision);
+    c.plan.predicted = cost::predict(c.plan, cost_model);
   } else {
-    c.plan.predicted = plan::predict(c.plan, c.job.model, c.job.train, c.cluster, c.profile);
+    c.plan.predicted = cost::predict(c.plan, c.job.model, c.job.train, c.cluster, c.profile);
   }
   return c;
 }
@@ -87,7 +89,7 @@ Case any_case() {
 RC_GTEST_PROP(Sim, AgreesWithTheCostModelOnRandomPlans, ()) {
   const Case c = any_case();
   // loaded_test.cpp has those.
-  RC_PRE(!plan::Loads::supports(c.cluster, c.plan.precision));
+  RC_PRE(!cost::CostModel::supports(c.cluster, c.plan.precision));
   const Result result = simulate(c);
   RC_LOG() << cluster::to_yaml(c.cluster) << plan::to_json(c.plan) << "simulated " << result.step.value << "\n";
   const double error = std::abs(c.plan.predicted->step.value / result.step.value - 1);
@@ -178,7 +180,7 @@ TEST(Sim, GivesTheSameResultTwice) {
   const auto job = job_of(
       {.layers = 6, .hidden = 256, .tied = true, .global_batch = 16, .parallel = "{dp: 2, tp: 2, pp: 2, zero: 1, micro_batches: 4}"});
   const auto cluster = plan::gpu_cluster(2, 4);
-  const Case c{job, cluster, {}, plan::search(job, cluster, {}).best};
+  const Case c{job, cluster, {}, search::search(job, cluster, {}).best};
   std::vector<program::Program> programs;
   const Result once = simulate(c, &programs);
   EXPECT_EQ(to_chrome_trace(once, programs), to_chrome_trace(simulate(c), programs));
@@ -193,7 +195,7 @@ TEST(Sim, TransfersThatMeetOnASharedLinkShareItEvenly) {
                            .parallel = "{dp: 2, tp: 2, pp: 1, zero: 0, micro_batches: 1, recompute: none}"});
   auto shared = plan::cpu_cluster(4);
   shared.groups[0].inside = {"bus", BytesPerSecond(1e8), Seconds(0), true};
-  const Case c{job, shared, {}, plan::search(job, shared, {}).best};
+  const Case c{job, shared, {}, search::search(job, shared, {}).best};
   std::vector<program::Program> programs;
   const Result result = simulate(c, &programs);
   double longest = 0;
@@ -210,7 +212,7 @@ TEST(Sim, TransfersThatMeetOnASharedLinkShareItEvenly) {
 TEST(Sim, ProgramsThatWaitForEachOtherAreNamed) {
   const auto job = job_of({.layers = 2, .global_batch = 4, .parallel = "{dp: 1, tp: 1, pp: 2, micro_batches: 2}"});
   const auto cluster = plan::gpu_cluster(1, 2);
-  const plan::Plan plan = plan::search(job, cluster, {}).best;
+  const plan::Plan plan = search::search(job, cluster, {}).best;
   auto programs = program::compile(plan, job.model);
   for (auto& instruction : programs[0].instructions)
     if (instruction.op == program::Op::receive_gradient) instruction.peer = 0;
@@ -226,7 +228,7 @@ TEST(Sim, ProgramsThatWaitForEachOtherAreNamed) {
 TEST(Trace, HasOneEventForEachInstructionAndNamedRows) {
   const auto job = job_of({.layers = 4, .global_batch = 8, .parallel = "{dp: 1, tp: 2, pp: 2, micro_batches: 2}"});
   const auto cluster = plan::gpu_cluster(1, 4);
-  const Case c{job, cluster, {}, plan::search(job, cluster, {}).best};
+  const Case c{job, cluster, {}, search::search(job, cluster, {}).best};
   std::vector<program::Program> programs;
   const Result result = simulate(c, &programs);
   const auto trace = nlohmann::json::parse(to_chrome_trace(result, programs));

@@ -1,0 +1,34 @@
+// The cost model's front door: seconds and bytes of a whole plan.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cluster/cluster.hpp"
+#include "model/job.hpp"
+#include "plan/plan.hpp"
+#include "profile/profile.hpp"
+
+namespace tessera::cost {
+
+// Prices one plan. On CPU workers its stages must be cut alike; others throw invalid_config. Pure; microseconds to milliseconds.
+plan::Prediction predict(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
+                         const cluster::ClusterSpec& cluster, const profile::Profile& profile);
+
+// The terms of predicted.memory[rank] by name; they add up to it. Zero ones are left out.
+std::vector<std::pair<std::string, Bytes>> memory_parts(const plan::Plan& plan, int rank, const model::ModelSpec& model,
+                                                        const model::TrainSpec& train, const cluster::ClusterSpec& cluster,
+                                                        const profile::Profile& profile);
+// What a rank may use: most of its device's memory, or a CPU worker's even share of its host's.
+Bytes memory_limit(const plan::Plan& plan, const cluster::ClusterSpec& cluster, int rank);
+// What is there for a whole rank (accelerator) or for all workers of a host together (CPU).
+Bytes memory_limit(const cluster::Device& device);
+// `memory`: peak bytes by rank. Throws resource_exhausted that names the rank which exceeds its limit most, and by how much.
+void check_fits(const plan::Plan& plan, const std::vector<Bytes>& memory, const cluster::ClusterSpec& cluster);
+
+// Model FLOPs utilization (Chowdhery et al. 2022, appendix B) of a step so long: the FLOPs that the model needs, without what is computed
+// again, over the peak of all devices of the plan in its precision. 0..1
+double utilization(const plan::Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster, Seconds step);
+
+}  // namespace tessera::cost

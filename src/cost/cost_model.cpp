@@ -1,0 +1,532 @@
+#include "cost/cost_model.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/error.hpp"
+#include "cost/prices.hpp"
+#include "cost/uniform_parts.hpp"
+#include "plan/stage_places.hpp"
+
+namespace tessera::cost {
+namespace {
+
+using profile::Collective;
+
+// Of a process with its libraries and kernels loaded, and the allocator's fragments.
+constexpr double kProcessBytes = 900.0 * (1 << 20);
+// An optimizer step on the host: the device's way to it (PCIe 4 x16) carries 32-bit gradients out and 16-bit weights back, and a
+// core group's share of the host's memory reads and writes 28 bytes for each parameter.
+constexpr double kHostLink = 20e9;
+constexpr double kHostMemory = 25e9;
+constexpr double kHostTraffic = 28;
+
+profile::Format format_of(model::Precision precision) {
+  return precision == model::Precision::f8 ? profile::Format::fp8 : profile::Format::bf16;
+}
+
+// As the software stack of the calibration runs it.
+model::BlockSpec as_run(model::BlockSpec block, const profile::Calibration& calibration) {
+  if (block.dims.contains("heads")) block.dims["attention_fused"] = calibration.attention == profile::AttentionKernel::fused ? 1 : 0;
+  block.dims["autograd"] = 1;
+  if (calibration.dropout)
+    block.dims["dropout"] = 1;
+  else
+    block.dims.erase("dropout");
+  return block;
+}
+
+Again again_of(model::Recompute recompute) {
+  return recompute == model::Recompute::full ? Again::layer : recompute == model::Recompute::selective ? Again::attention : Again::nothing;
+}
+
+// Weights in 16 bits, gradients, master weights and two moments in 32: bytes of a parameter.
+constexpr double kWeight = 2;
+constexpr double kGradient = 4;
+constexpr double kState = 12;
+
+struct Parameters {
+  double plain = 0;  // that a rank holds, without sharding
+  double experts = 0;
+  double tied = 0;  // of these, plain ones that another block owns
+};
+
+Parameters parameters_of(const model::BlockSpec& block, const plan::Strategy& strategy) {
+  Parameters out;
+  for (const model::ParameterSpec& parameter : block.parameters) {
+    double count = static_cast<double>(parameter.count());
+    if (parameter.split_dim >= 0) count /= strategy.tp;
+    if (!parameter.tied_to.empty())
+      out.tied += count;
+    else if (parameter.expert_dim >= 0)
+      out.experts += count / strategy.ep;
+    else
+      out.plain += count;
+  }
+  return out;
+}
+
+// A group of which each stage has only so many devices of each domain: their share of the links that all of them use.
+cluster::ResourceGroup thinned(cluster::ResourceGroup group, int per_domain) {
+  const double share = static_cast<double>(per_domain) / group.domain();
+  group.network.bandwidth = group.network.bandwidth * (share * group.nodes_per_domain);
+  if (group.inside.shared) group.inside.bandwidth = group.inside.bandwidth * (static_cast<double>(per_domain) / group.devices_per_node);
+  group.nodes = group.nodes / group.nodes_per_domain;
+  group.nodes_per_rack = group.nodes_per_rack / group.nodes_per_domain;
+  group.nodes_per_domain = 1;
+  group.devices_per_node = per_domain;
+  return group;
+}
+
+bool of_one_group(const std::vector<StageDevices::Part>& parts, int group) {
+  return std::all_of(parts.begin(), parts.end(), [&](const StageDevices::Part& part) { return part.group == group; });
+}
+
+}  // namespace
+
+struct CostModel::Pass {
+  LayerTime time;
+  double saved = 0;
+  double saved_whole = 0;  // without recomputation
+};
+
+// What is asked of a block for every one of its strategies.
+struct CostModel::Block {
+  explicit Block(model::BlockSpec of)
+      : spec(std::move(of)),
+        layer(spec.dims.contains("heads") && spec.dims.contains("ffn")),
+        head(spec.kind == "lm_head" || spec.kind == "language_head"),
+        seq(spec.dims.contains("seq") ? spec.real("seq") : 1),
+        hidden(spec.dims.contains("hidden") ? spec.real("hidden") : 0),
+        vocab(head ? spec.real("vocab") : 0) {}
+  model::BlockSpec spec;
+  bool layer = false;  // of a transformer
+  bool head = false;
+  double seq = 1;
+  double hidden = 0;
+  double vocab = 0;
+};
+
+namespace {
+
+profile::Calibration calibration_of(const cluster::ResourceGroup& group) {
+  const std::vector<std::string> stacks = profile::stacks_of(group.device.name);
+  if (group.stack.empty() || std::find(stacks.begin(), stacks.end(), group.stack) != stacks.end())
+    return profile::calibration_for(group.device.name, group.stack);
+  std::string names;
+  for (const std::string& stack : stacks) names += (names.empty() ? "" : ", ") + stack;
+  const auto guess = nearest(group.stack, stacks);
+  throw Error(ErrorCode::invalid_config,
+              text("group ", group.name, ": nothing has been calibrated for ", group.device.name, " under the stack '", group.stack, "'"),
+              group.stack_where, names.empty() ? "no stack" : "one of " + names, guess ? "did you mean '" + *guess + "'?" : std::string());
+}
+
+}  // namespace
+
+struct CostModel::Group {
+  Group(const cluster::ResourceGroup& group, const profile::Calibration& calibration, const model::ModelSpec& model, profile::Format format,
+        int dealt_over = 1)
+      : kernels(group.device, calibration, format), exchanges(group, calibration, dealt_over) {
+    for (const model::Repeat& repeat : model.repeats) blocks.emplace_back(as_run(repeat.block, calibration));
+  }
+  profile::Kernels kernels;
+  profile::Exchanges exchanges;
+  std::vector<Block> blocks;  // by repeat
+};
+
+bool CostModel::supports(const cluster::ClusterSpec& cluster, model::Precision precision) {
+  return precision != model::Precision::f32 &&
+         std::none_of(cluster.groups.begin(), cluster.groups.end(), [](const auto& group) { return group.device.is_cpu(); });
+}
+
+CostModel::CostModel(const model::ModelSpec& model, const cluster::ClusterSpec& cluster, model::Precision precision)
+    : model_(model), cluster_(cluster), precision_(precision) {
+  for (std::size_t r = 0; r < model.repeats.size(); ++r)
+    repeat_of_.insert(repeat_of_.end(), static_cast<std::size_t>(model.repeats[r].count), static_cast<int>(r));
+  for (const cluster::ResourceGroup& group : cluster.groups)
+    groups_.push_back(group.device.has(precision) ? std::make_unique<Group>(group, calibration_of(group), model, format_of(precision))
+                                                  : nullptr);
+  stands_.resize(cluster.groups.size());
+  for (std::size_t g = 0; g < stands_.size(); ++g) {
+    const int group = static_cast<int>(g);
+    stands_[g].devices.parts.push_back({group, 0, 0});
+    stands_[g].priced_as.push_back(group);
+  }
+}
+
+CostModel::~CostModel() = default;
+
+int CostModel::add(const StageDevices& devices) {
+  if (devices.parts.size() == 1 && devices.per_node == 0 && devices.dealt_over == 0) return devices.parts.front().group;
+  const auto [found, fresh] = known_.try_emplace(devices, static_cast<int>(stands_.size()));
+  if (!fresh) return found->second;
+  Stand stand{devices, {}};
+  for (const StageDevices::Part& part : devices.parts) {
+    require(part.group);
+    stand.priced_as.push_back(part.group);
+  }
+  if (devices.per_node > 0 || devices.dealt_over > 0) {
+    const int index = devices.parts.front().group;
+    const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(index)];
+    const profile::Calibration& calibration = group_of(index, 0).kernels.calibration();
+    groups_.push_back(devices.per_node > 0
+                          ? std::make_unique<Group>(thinned(group, devices.per_node), calibration, model_, format_of(precision_))
+                          : std::make_unique<Group>(group, calibration, model_, format_of(precision_), devices.dealt_over));
+    stand.priced_as.front() = static_cast<int>(groups_.size()) - 1;
+  }
+  stands_.push_back(std::move(stand));
+  return found->second;
+}
+
+void CostModel::require(int group) const {
+  if (groups_[static_cast<std::size_t>(group)]) return;
+  throw Error(
+      ErrorCode::not_found,
+      text("device ", cluster_.groups[static_cast<std::size_t>(group)].device.name, " does not compute in ", model::name_of(precision_)),
+      {}, "a group whose device does");
+}
+
+int CostModel::devices_of(const plan::Plan& plan, const plan::Stage& stage) {
+  StageDevices out;
+  std::size_t rank = 0;
+  for (const plan::Share& share : plan.shares_of(stage)) {
+    const std::size_t first = rank;
+    for (int i = 0; i < share.ranks; ++i, ++rank) {
+      const int group = plan.ranks[static_cast<std::size_t>(stage.ranks[rank])].group;
+      if (rank == first || out.parts.back().group != group) out.parts.push_back({group, 0, 0});
+      ++out.parts.back().ranks;
+      out.parts.back().samples = share.samples * out.parts.back().ranks / share.ranks;
+    }
+  }
+  if (out.parts.size() > 1) return add(out);
+  out.parts.front().samples = 0;
+  const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(out.parts.front().group)];
+  out.dealt_over = dealt_over(plan, stage, group);
+  if (out.dealt_over > 0) return add(out);
+  const plan::DomainShare share = domain_share(plan, stage, group);
+  out.per_node = share.devices;
+  out.first_domain = share.first;
+  return add(out);
+}
+
+template <typename Value>
+auto CostModel::most(int devices, const Value& value) const {
+  auto out = value(std::size_t{0});
+  for (std::size_t part = 1; part < stand(devices).devices.parts.size(); ++part) out = std::max(out, value(part));
+  return out;
+}
+
+bool CostModel::divides(int devices, const plan::Strategy& s, std::int64_t samples) const {
+  const std::vector<StageDevices::Part>& parts = stand(devices).devices.parts;
+  if (const int domains = stand(devices).devices.dealt_over; domains > 0) {
+    // As many ranks of a team on each of its domains.
+    for (const int block : {s.tp, s.tp * s.cp, s.tp * s.ep})
+      if (domains % block != 0 && block % domains != 0) return false;
+  }
+  if (parts.size() == 1) return samples % s.dp == 0;
+  return std::all_of(parts.begin(), parts.end(), [&](const StageDevices::Part& part) {
+    const int replicas = part.ranks / (s.cp * s.tp);
+    return replicas * s.cp * s.tp == part.ranks && part.samples % replicas == 0 && replicas * s.cp % s.ep == 0;
+  });
+}
+
+double CostModel::samples_per_rank(int devices, int width, std::int64_t samples) const {
+  const std::vector<StageDevices::Part>& parts = stand(devices).devices.parts;
+  if (parts.size() == 1) return static_cast<double>(samples) / width;
+  return most(devices, [&](std::size_t part) {
+    return static_cast<double>(parts[part].samples) / parts[part].ranks * (limit_of(devices, 0) / limit_of(devices, part));
+  });
+}
+
+const BlockLoad& CostModel::block(int repeat, int devices, const plan::Strategy& s, std::int64_t samples) {
+  const int flags = (s.sequence_parallel ? 1 : 0) | (s.context == model::ContextKind::ulysses ? 2 : 0) | (s.offload_optimizer ? 4 : 0);
+  const Key key{repeat, devices, s.dp, s.tp, s.cp, s.ep, s.zero, static_cast<int>(s.recompute), flags, samples};
+  const auto [found, fresh] = blocks_.try_emplace(key);
+  if (fresh) found->second = priced(repeat, devices, s, samples);
+  return found->second;
+}
+
+BlockLoad CostModel::priced(int repeat, int devices, const plan::Strategy& s, std::int64_t samples) {
+  BlockLoad out = priced_on(repeat, devices, 0, s, samples);
+  for (std::size_t part = 1; part < stand(devices).devices.parts.size(); ++part) {
+    BlockLoad other = priced_on(repeat, devices, part, s, samples);
+    const double scale = limit_of(devices, 0) / limit_of(devices, part);
+    for (double BlockLoad::*bytes : {&BlockLoad::weights, &BlockLoad::gradients, &BlockLoad::optimizer_state, &BlockLoad::tied_bytes,
+                                     &BlockLoad::saved, &BlockLoad::workspace})
+      other.*bytes *= scale;
+    // What the passes of the slower part are spent on.
+    const bool slower = other.forward + other.backward() > out.forward + out.backward();
+    for (double BlockLoad::*spent :
+         {&BlockLoad::products, &BlockLoad::attention, &BlockLoad::elementwise, &BlockLoad::again, &BlockLoad::tensor_exchange,
+          &BlockLoad::context_exchange, &BlockLoad::expert_exchange, &BlockLoad::parameter_exchange, &BlockLoad::host,
+          &BlockLoad::forward_exchange, &BlockLoad::backward_exchange})
+      if (slower) out.*spent = other.*spent;
+    for (double BlockLoad::*most : {&BlockLoad::forward, &BlockLoad::backward_input, &BlockLoad::backward_weight, &BlockLoad::exchange,
+                                    &BlockLoad::optimizer, &BlockLoad::tied_exchange, &BlockLoad::weights, &BlockLoad::gradients,
+                                    &BlockLoad::optimizer_state, &BlockLoad::tied_bytes, &BlockLoad::saved, &BlockLoad::workspace})
+      out.*most = std::max(out.*most, other.*most);
+  }
+  return out;
+}
+
+// Of several parts, within each and then between them: what a part's ranks have put together leaves through its nodes' adapters.
+double CostModel::collective(int devices, std::size_t part, Collective operation, double bytes, profile::Team team) const {
+  const std::vector<StageDevices::Part>& parts = stand(devices).devices.parts;
+  if (parts.size() == 1) return group_of(devices, part).exchanges.collective(operation, bytes, team);
+  const bool between = !of_one_group(parts, parts.front().group);
+  double inside = 0;
+  double rate = std::numeric_limits<double>::infinity();
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    inside = std::max(
+        inside, group_of(devices, p).exchanges.collective(operation, bytes, {std::max(1, parts[p].ranks / team.stride), team.stride}));
+    rate = std::min(rate, node_rate(devices, p, parts[p].ranks, between));
+  }
+  const auto count = static_cast<double>(parts.size());
+  const double ways = operation == Collective::all_reduce ? 2 : 1;
+  return inside + ways * bytes * team.stride * (count - 1) / count / rate + 2 * ways * latency_of(devices, part, between);
+}
+
+std::size_t CostModel::PassHash::operator()(const PassKey& key) const {
+  std::uint64_t out = static_cast<std::uint64_t>(key.micro_batch);
+  for (const int part : {key.repeat, key.group, key.tp, key.cp, key.ep, key.recompute, key.flags})
+    out = (out ^ static_cast<std::uint64_t>(part)) * 0x9E3779B97F4A7C15ULL;
+  return out ^ out >> 32;
+}
+
+// What does not depend on how the state is sharded is computed once.
+const CostModel::Pass& CostModel::pass(int repeat, int g, const plan::Strategy& s, std::int64_t micro_batch) {
+  const PassKey key{repeat,
+                    g,
+                    s.tp,
+                    s.cp,
+                    s.ep,
+                    static_cast<int>(s.recompute),
+                    (s.sequence_parallel ? 1 : 0) | (s.context == model::ContextKind::ulysses ? 2 : 0),
+                    micro_batch};
+  const auto [found, fresh] = passes_.try_emplace(key);
+  if (!fresh) return *found->second;
+  const Group& group = *groups_[static_cast<std::size_t>(g)];
+  const model::BlockSpec& spec = group.blocks[static_cast<std::size_t>(repeat)].spec;
+  UniformPlan cut;
+  cut.tp = s.tp;
+  cut.cp = s.cp;
+  cut.ep = s.ep;
+  cut.context = s.context;
+  cut.micro_batch = micro_batch;
+  cut.format = format_of(precision_);
+  cut.again = again_of(s.recompute);
+  cut.sequence_parallel = s.sequence_parallel;
+  model::BlockShard shard = shard_of(cut);
+  Pass pass{block_time(cut, group.kernels, group.exchanges, spec), static_cast<double>(model::cost_of(spec, shard).saved.value), 0};
+  pass.saved_whole = pass.saved;
+  if (s.recompute == model::Recompute::full) {
+    shard.recompute = model::Recompute::none;
+    pass.saved_whole = static_cast<double>(model::cost_of(spec, shard).saved.value);
+  }
+  found->second = std::make_unique<Pass>(pass);
+  return *found->second;
+}
+
+BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const plan::Strategy& s, std::int64_t samples) {
+  const std::vector<StageDevices::Part>& parts = stand(devices).devices.parts;
+  const int g = stand(devices).priced_as[part];
+  require(parts[part].group);
+  const Group& group = *groups_[static_cast<std::size_t>(g)];
+  const profile::Calibration& calibration = group.kernels.calibration();
+  const Block& block = group.blocks[static_cast<std::size_t>(repeat)];
+  const cluster::ResourceGroup& of = cluster_.groups[static_cast<std::size_t>(parts[part].group)];
+  const std::int64_t micro_batch =
+      parts.size() == 1 ? samples / s.dp : parts[part].samples / std::max(1, parts[part].ranks / (s.cp * s.tp));
+  const auto exchanged = [&](Collective operation, double each, profile::Team team) {
+    return collective(devices, part, operation, each, team);
+  };
+  const Pass& once = pass(repeat, g, s, micro_batch);
+  const LayerTime& time = once.time;
+
+  BlockLoad out;
+  out.products = time.forward.products + time.backward.products;
+  out.attention = time.forward.attention + time.backward.attention;
+  out.elementwise = time.forward.elementwise + time.backward.elementwise;
+  out.again = time.again.total();
+  out.tensor_exchange = time.forward.tensor_exchange + time.backward.tensor_exchange;
+  out.context_exchange = time.forward.context_exchange + time.backward.context_exchange;
+  out.expert_exchange = time.forward.expert_exchange + time.backward.expert_exchange;
+  const double layer_host = block.layer ? calibration.layer_host : 0;
+  out.host = time.forward.host + time.backward.host + layer_host;
+  out.forward = time.forward.total() + layer_host;
+  out.backward_weight = time.weight_half;
+  out.backward_input = time.backward.total() - time.weight_half + time.again.total();
+  out.forward_exchange = time.forward.exchange();
+  out.backward_exchange = time.backward.exchange() + time.again.exchange();
+
+  const Parameters held = parameters_of(block.spec, s);
+  const int team = s.dp * s.cp;
+  const double shards = team;
+  const double expert_shards = std::max(1.0, shards / s.ep);
+  const double bytes = kWeight * held.plain;
+  const double plain_share = s.zero >= 1 ? shards : 1;
+  const double expert_share = s.zero >= 1 ? expert_shards : 1;
+  if (team > 1) {
+    const profile::Team peers{team, s.tp};
+    double reduce = 0;
+    double spread = 0;
+    if (s.zero >= 2) {
+      // Weights are gathered before a pass and gradients scattered after it, beside the neighbours' computing, which slows down.
+      const double gather = exchanged(Collective::all_gather, bytes, peers);
+      const double scatter = exchanged(Collective::reduce_scatter, bytes, peers);
+      const auto longer = [&](double computing, double exchange) {
+        return std::max(computing + calibration.overlap_slowdown * std::min(computing, exchange), exchange) - computing;
+      };
+      const double forward = longer(out.forward, gather);
+      const double backward = longer(out.backward(), scatter + (s.zero == 3 ? gather : 0));
+      out.forward += forward;
+      out.backward_input += backward;
+      out.forward_exchange += forward;
+      out.backward_exchange += backward;
+      out.parameter_exchange = forward + backward;
+    } else if (s.zero == 1) {
+      reduce = exchanged(Collective::reduce_scatter, bytes, peers);
+      spread = exchanged(Collective::all_gather, bytes, peers);
+    } else {
+      reduce = exchanged(Collective::all_reduce, bytes, peers);
+    }
+    if (held.experts > 0) {
+      const profile::Team same{std::max(1, team / s.ep), s.tp * s.ep};
+      reduce += exchanged(Collective::reduce_scatter, kWeight * held.experts, same);
+      spread += exchanged(Collective::all_gather, kWeight * held.experts, same);
+    }
+    out.exchange = waited(reduce, out.backward(), calibration) + waited(spread, out.forward, calibration);
+  }
+  if (held.tied > 0) {
+    // Rank by rank with the same place of another stage: in another domain if there are several, also where ranks are dealt.
+    const bool dealt = stand(devices).devices.dealt_over > 0;
+    const Group& in_order = dealt ? *groups_[static_cast<std::size_t>(parts[part].group)] : group;
+    out.tied_exchange = in_order.exchanges.collective(Collective::all_reduce, kWeight * held.tied,
+                                                      {2, of.nodes * of.devices_per_node <= of.domain() ? 1 : of.domain()});
+  }
+
+  const double stepped = held.plain / plain_share + held.experts / expert_share;
+  const double memory_rate = of.device.memory_bandwidth.value * calibration.memory;
+  out.optimizer = s.offload_optimizer ? stepped * ((kGradient + kWeight) / kHostLink + kHostTraffic / kHostMemory)
+                                      : stepped * calibration.optimizer_bytes / memory_rate;
+
+  const auto share = [&](int from, double each) {
+    return each * (held.plain / (s.zero >= from ? shards : 1) + held.experts / (s.zero >= from ? expert_shards : 1));
+  };
+  out.weights = share(3, kWeight);
+  out.gradients = share(2, kGradient);
+  out.optimizer_state = s.offload_optimizer ? 0 : share(1, kState);
+  out.tied_bytes = held.tied * (kWeight / (s.zero >= 3 ? shards : 1) + kGradient / (s.zero >= 2 ? shards : 1) + kState / plain_share);
+
+  const double tokens = static_cast<double>(micro_batch) * block.seq / s.cp;
+  if (block.head) {
+    // Logits in 16 and their gradient in 32 bits while the head runs.
+    out.workspace = 6 * tokens * block.vocab / s.tp;
+  } else {
+    out.saved = once.saved;
+    if (s.tp > 1) out.workspace = 2 * tokens * block.hidden;
+  }
+  // The whole weights of this block and of the next one, which is on its way.
+  if (s.zero == 3) out.workspace += 2 * kWeight * (held.plain + held.experts);
+  out.workspace += once.saved_whole - once.saved;
+  return out;
+}
+
+double CostModel::input_bytes(int repeat, std::int64_t samples) const {
+  double elements = 0;
+  for (const model::TensorSpec& tensor : model_.repeats[static_cast<std::size_t>(repeat)].block.inputs) {
+    double product = 1;
+    for (const std::int64_t extent : tensor.shape) product *= static_cast<double>(extent);
+    elements += product;
+  }
+  return 2 * elements * static_cast<double>(samples);
+}
+
+double CostModel::reshard(int repeat, int devices, const plan::Strategy& before, const plan::Strategy& strategy, std::int64_t samples) {
+  if (before.same_layout(strategy)) return 0;
+  const std::vector<StageDevices::Part>& parts = stand(devices).devices.parts;
+  return most(devices, [&](std::size_t part) {
+    // Each rank gathers the larger of its two shares from those that the coarser of the cuts puts together.
+    const int width = parts.size() == 1 ? strategy.ranks() : parts[part].ranks;
+    const int together = std::max(before.tp * before.cp, strategy.tp * strategy.cp);
+    const int pieces = std::min(width / before.tp, width / strategy.tp);
+    const double bytes = input_bytes(repeat, parts.size() == 1 ? samples : parts[part].samples) / pieces;
+    return group_of(devices, part).exchanges.collective(Collective::all_gather, bytes, {together, 1});
+  });
+}
+
+// Of all adapters of a part's nodes, or of the links between groups.
+double CostModel::node_rate(int devices, std::size_t part, int width, bool between) const {
+  const StageDevices& of = stand(devices).devices;
+  const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(of.parts[part].group)];
+  const double nodes = std::max(1.0, static_cast<double>(width) / (of.per_node > 0 ? of.per_node : group.devices_per_node));
+  const cluster::Link& link = between ? cluster_.between : group.network;
+  return nodes * link.bandwidth.value * (between ? 1 : group.adapters) * group_of(devices, part).kernels.calibration().network;
+}
+
+double CostModel::latency_of(int devices, std::size_t part, bool between) const {
+  const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(stand(devices).devices.parts[part].group)];
+  return std::max(group_of(devices, part).kernels.calibration().latency, (between ? cluster_.between : group.network).latency.value);
+}
+
+double CostModel::message(double bytes, int from, int width_from, int to, int width_to) {
+  const StageDevices& senders = stand(from).devices;
+  const StageDevices& receivers = stand(to).devices;
+  const profile::Calibration& calibration = group_of(from, 0).kernels.calibration();
+  const auto share_of = [](const StageDevices& devices, std::size_t part) {
+    double samples = 0;
+    for (const StageDevices::Part& each : devices.parts) samples += static_cast<double>(each.samples);
+    return devices.parts.size() == 1 ? 1 : static_cast<double>(devices.parts[part].samples) / samples;
+  };
+  if (from == to && width_from == width_to)
+    return most(from, [&](std::size_t part) {
+      const int width = senders.parts.size() == 1 ? width_from : senders.parts[part].ranks;
+      const int group = senders.parts[part].group;
+      // Stages that share nodes are neighbours there.
+      return group_of(from, part).kernels.calibration().pipeline_exposed *
+             groups_[static_cast<std::size_t>(group)]->exchanges.message(bytes * share_of(senders, part) / width,
+                                                                         senders.per_node > 0 ? senders.per_node : width);
+    });
+  const int group = senders.parts.front().group;
+  const bool between = !of_one_group(senders.parts, group) || !of_one_group(receivers.parts, group);
+  // Through the adapters of the nodes of the slower side.
+  const auto seconds = [&](int devices, const StageDevices& of, int width) {
+    return most(devices, [&](std::size_t part) {
+      return bytes * share_of(of, part) / node_rate(devices, part, of.parts.size() == 1 ? width : of.parts[part].ranks, between);
+    });
+  };
+  return calibration.pipeline_exposed * (std::max(seconds(from, senders, width_from), seconds(to, receivers, width_to)) +
+                                         2 * std::max(latency_of(from, 0, between), latency_of(to, 0, between)));
+}
+
+double CostModel::micro_batch_host(int devices) const {
+  return most(devices, [&](std::size_t part) { return group_of(devices, part).kernels.calibration().micro_batch_host; });
+}
+double CostModel::step_host(int devices) const {
+  return most(devices, [&](std::size_t part) { return group_of(devices, part).kernels.calibration().step_host; });
+}
+double CostModel::weight_pass_bubble(int devices) const {
+  return most(devices, [&](std::size_t part) { return group_of(devices, part).kernels.calibration().weight_pass_bubble; });
+}
+bool CostModel::attention_is_fused(int devices) const {
+  return !most(devices, [&](std::size_t part) {
+    return group_of(devices, part).kernels.calibration().attention != profile::AttentionKernel::fused;
+  });
+}
+int CostModel::domain(int devices) const {
+  return -most(devices, [&](std::size_t part) {
+    const StageDevices& of = stand(devices).devices;
+    return -(of.per_node > 0 ? of.per_node : cluster_.groups[static_cast<std::size_t>(of.parts[part].group)].domain());
+  });
+}
+double CostModel::process_bytes(int devices) const {
+  return most(devices, [&](std::size_t part) { return kProcessBytes * limit_of(devices, 0) / limit_of(devices, part); });
+}
+double CostModel::limit_of(int devices, std::size_t part) const {
+  return static_cast<double>(
+      cost::memory_limit(cluster_.groups[static_cast<std::size_t>(stand(devices).devices.parts[part].group)].device).value);
+}
+double CostModel::memory_limit(int devices) const { return limit_of(devices, 0); }
+
+}  // namespace tessera::cost

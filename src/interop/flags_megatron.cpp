@@ -1,0 +1,202 @@
+// Flags as megatron/training/arguments.py of Megatron-LM has them (main branch, August 2026).
+#include <algorithm>
+
+#include "interop/flags.hpp"
+#include "interop/flags_shared.hpp"
+
+namespace tessera::interop {
+namespace {
+
+using Flags = std::vector<std::string>;
+const std::string kSystem = "Megatron-LM";
+
+[[noreturn]] void refuse(const Where& where, const std::string& message, const std::string& expected = {}, const std::string& hint = {}) {
+  refuse_for(kSystem, where, message, expected, hint);
+}
+
+double option(const model::BlockSpec& block, const std::string& key, double fallback = 0) {
+  const auto found = block.dims.find(key);
+  return found == block.dims.end() ? fallback : found->second;
+}
+
+bool has_biases(const model::BlockSpec& layer) {
+  return std::any_of(layer.parameters.begin(), layer.parameters.end(),
+                     [](const model::ParameterSpec& parameter) { return parameter.name.ends_with(".bias"); });
+}
+
+void add_gpt(Flags& flags, const model::BlockSpec& layer) {
+  if (option(layer, "gated") != 0) refuse({}, "the model's feed-forward network is a gated GELU", "gated: false, or arch: llama");
+  if (option(layer, "relative_bias") != 0) refuse({}, "the model's positions are alibi", "positions: learned, rotary or none");
+  if (option(layer, "embedding_norm") != 0) refuse({}, "the model has a norm after its embedding", "embedding_norm: false");
+  if (!has_biases(layer)) refuse({}, "the model's LayerNorm has no biases", "biases: true");
+  if (option(layer, "rotary") != 0)
+    flags.push_back("--position-embedding-type rope");
+  else if (option(layer, "positions") == 0)
+    flags.push_back("--position-embedding-type none");
+  flags.push_back(text("--max-position-embeddings ", layer.dim(option(layer, "positions") == 0 ? "seq" : "positions")));
+}
+
+void add_llama(Flags& flags, const model::BlockSpec& layer) {
+  const double base = layer.real("rope_theta");
+  if (base != static_cast<double>(static_cast<std::int64_t>(base))) refuse({}, text("rope_theta ", base), "a whole number");
+  flags.insert(flags.end(),
+               {"--normalization RMSNorm", "--swiglu", "--disable-bias-linear", "--position-embedding-type rope",
+                text("--rotary-base ", static_cast<std::int64_t>(base)), text("--max-position-embeddings ", layer.dim("seq"))});
+  if (option(layer, "qkv_bias") != 0) flags.push_back("--add-qkv-bias");
+  if (option(layer, "qk_norm") != 0) flags.push_back("--qk-layernorm");
+  // Tessera's window counts the position itself, Megatron's those before it.
+  if (option(layer, "window") != 0) flags.push_back(text("--window-size ", layer.dim("window") - 1, ",0"));
+}
+
+void add_attention(Flags& flags, const model::BlockSpec& layer) {
+  flags.push_back(text("--num-attention-heads ", layer.dim("heads")));
+  if (option(layer, "kv_lora") != 0) {
+    flags.insert(flags.end(), {"--multi-latent-attention", "--rope-type rope", "--no-rope-fusion",
+                               text("--kv-lora-rank ", layer.dim("kv_lora")), text("--qk-head-dim ", layer.dim("nope_dim")),
+                               text("--qk-pos-emb-head-dim ", layer.dim("rope_dim")), text("--v-head-dim ", layer.dim("v_dim"))});
+    if (layer.dim("q_lora") > 0) flags.push_back(text("--q-lora-rank ", layer.dim("q_lora")));
+    return;
+  }
+  flags.push_back(text("--kv-channels ", layer.dim("head_dim")));
+  if (layer.dim("kv_heads") == layer.dim("heads")) return;
+  flags.insert(flags.end(), {"--group-query-attention", text("--num-query-groups ", layer.dim("kv_heads"))});
+}
+
+// `dense` layers without experts stand before those like `layer`.
+void add_experts(Flags& flags, const model::BlockSpec& layer, int dense, int routed) {
+  flags.insert(flags.end(), {text("--num-experts ", layer.dim("experts")), text("--moe-router-topk ", layer.dim("experts_per_token")),
+                             text("--moe-ffn-hidden-size ", layer.dim("expert_ffn")), "--moe-token-dispatcher-type alltoall"});
+  if (dense > 0) flags.push_back(text("--moe-layer-freq ([0]*", dense, "+[1]*", routed, ")"));
+  if (option(layer, "shared_ffn") != 0) flags.push_back(text("--moe-shared-expert-intermediate-size ", layer.dim("shared_ffn")));
+  if (option(layer, "shared_gate") != 0) flags.push_back("--moe-shared-expert-gate");
+}
+
+void add_model(Flags& flags, const model::ModelSpec& model) {
+  const std::vector<std::string> known = {"gpt", "llama", "mixtral", "qwen_moe", "deepseek"};
+  if (std::find(known.begin(), known.end(), model.arch) == known.end())
+    refuse({}, "its pretrain_gpt.py has no models of arch " + model.arch, "gpt, llama, mixtral, qwen_moe or deepseek");
+  const model::Repeat& first = model.repeats[1];
+  const model::Repeat& last = model.repeats[model.repeats.size() - 2];
+  const model::BlockSpec& layer = first.block;
+  const bool dense = option(layer, "experts") == 0;
+  flags.insert(flags.end(), {text("--num-layers ", model.dim("layers")), text("--hidden-size ", layer.dim("hidden")),
+                             text("--ffn-hidden-size ", layer.dim(dense ? "ffn" : "expert_ffn")), text("--seq-length ", layer.dim("seq")),
+                             text("--norm-epsilon ", layer.real("norm_eps"))});
+  add_attention(flags, layer);
+  (model.arch == "gpt" ? add_gpt : add_llama)(flags, layer);
+  if (option(last.block, "experts") != 0) add_experts(flags, last.block, dense ? first.count : 0, last.count);
+  for (const char* flag : {"--hidden-dropout ", "--attention-dropout "}) flags.push_back(text(flag, option(layer, "dropout")));
+  if (option(layer, "attention_fused", 1) == 0) flags.push_back("--attention-backend unfused");
+  if (!model.tied_embeddings) flags.push_back("--untie-embeddings-and-output-weights");
+}
+
+void add_precision(Flags& flags, model::Precision precision) {
+  switch (precision) {
+    case model::Precision::f32: return;
+    case model::Precision::f16: flags.push_back("--fp16"); return;
+    case model::Precision::f8: flags.push_back("--fp8-format hybrid"); [[fallthrough]];
+    case model::Precision::bf16: flags.push_back("--bf16");
+  }
+}
+
+// "Ettt|ttttL": embedding, layers, loss.
+std::string layout(const SharedPlan& shared) {
+  std::string out = "E";
+  for (std::size_t s = 0; s < shared.layers.size(); ++s) out += (s > 0 ? "|" : "") + std::string(shared.layers[s].size(), 't');
+  return out + "L";
+}
+
+void add_pipeline(Flags& flags, const plan::Plan& plan, const SharedPlan& shared) {
+  if (shared.places == 1) return;
+  flags.push_back(text("--pipeline-model-parallel-size ", shared.places));
+  if (plan.schedule != plan::Schedule::one_f_one_b && plan.schedule != plan::Schedule::interleaved)
+    refuse(plan.where, text("its schedule is ", name_of(plan.schedule)), "1f1b or interleaved", "plan with parallel: {schedule: 1f1b}");
+  if (shared.chunks > 1 && plan.micro_batches % shared.places != 0)
+    refuse(plan.where, text(plan.micro_batches, " micro-batches in groups of ", shared.places, " stages"),
+           text("with interleaved stages, a multiple of ", shared.places));
+  const auto equal = [&](const auto& stage) { return stage.size() == shared.layers.front().size(); };
+  if (!std::all_of(shared.layers.begin(), shared.layers.end(), equal))
+    flags.push_back("--pipeline-model-parallel-layout " + layout(shared));
+  else if (shared.chunks > 1)
+    flags.push_back(text("--num-virtual-stages-per-pipeline-rank ", shared.chunks));
+}
+
+void add_data_parallel(Flags& flags, const plan::Plan& plan, const plan::Strategy& strategy) {
+  const bool several = strategy.dp * strategy.cp > 1;
+  if (several && strategy.zero < 2)
+    flags.insert(flags.end(), {"--overlap-grad-reduce", text("--ddp-bucket-size ", std::max<std::int64_t>(1, plan.bucket.value / 4))});
+  if (strategy.zero == 1 || strategy.offload_optimizer) flags.push_back("--use-distributed-optimizer");
+  if (strategy.zero >= 2)
+    flags.insert(flags.end(), {"--use-megatron-fsdp",
+                               text("--data-parallel-sharding-strategy ", strategy.zero == 2 ? "optim_grads" : "optim_grads_params"),
+                               "--ckpt-format fsdp_dtensor"});
+  if (!strategy.offload_optimizer) return;
+  if (several && strategy.zero == 0) refuse(plan.stages.front().where, "the optimizer is on the host and not sharded", "zero 1");
+  flags.insert(flags.end(), {"--optimizer-cpu-offload", "--use-precision-aware-optimizer"});
+}
+
+void add_parallel(Flags& flags, const plan::Plan& plan, const model::ModelSpec& model, const SharedPlan& shared) {
+  const plan::Strategy& strategy = shared.strategy;
+  const Where& where = plan.stages.front().where;
+  const std::int64_t seq = model.dim("seq");
+  if (strategy.cp > 1 && seq % (2 * strategy.cp) != 0)
+    refuse(where, text("sequences of ", seq, " for cp ", strategy.cp), text("a multiple of 2 x cp = ", 2 * strategy.cp));
+  if (strategy.sequence_parallel && seq % (strategy.cp * strategy.tp) != 0)
+    refuse(where, text("sequences of ", seq, " for sequence parallelism of ", strategy.cp * strategy.tp),
+           text("a multiple of ", strategy.cp * strategy.tp));
+  if (strategy.tp > 1) flags.push_back(text("--tensor-model-parallel-size ", strategy.tp));
+  if (strategy.sequence_parallel) flags.push_back("--sequence-parallel");
+  if (strategy.tp > 1 && !strategy.sequence_parallel && option(model.repeats[model.repeats.size() - 2].block, "experts") != 0)
+    refuse(where, text("experts with tp ", strategy.tp, " but no sequence parallelism"), "tp 1, or sequence parallelism");
+  if (strategy.cp > 1)
+    flags.insert(flags.end(), {text("--context-parallel-size ", strategy.cp),
+                               text("--cp-comm-type ", strategy.context == model::ContextKind::ring ? "p2p" : "a2a")});
+  if (strategy.ep > 1) flags.push_back(text("--expert-model-parallel-size ", strategy.ep));
+  add_pipeline(flags, plan, shared);
+  add_data_parallel(flags, plan, strategy);
+}
+
+// Megatron recomputes all layers, or the first so many of each stage.
+void add_recompute(Flags& flags, const SharedPlan& shared) {
+  using model::Recompute;
+  if (shared.all_layers(Recompute::none)) return;
+  if (shared.all_layers(Recompute::selective)) {
+    flags.insert(flags.end(), {"--recompute-granularity selective", "--recompute-modules core_attn"});
+    return;
+  }
+  flags.push_back("--recompute-granularity full");
+  if (shared.all_layers(Recompute::full)) {
+    flags.insert(flags.end(), {"--recompute-method uniform", "--recompute-num-layers 1"});
+    return;
+  }
+  const auto is_full = [](const plan::StrategyRun* run) { return run->strategy.recompute == Recompute::full; };
+  std::ptrdiff_t first = 0;
+  for (const auto& stage : shared.layers) first = std::max(first, std::find_if_not(stage.begin(), stage.end(), is_full) - stage.begin());
+  for (const auto& stage : shared.layers)
+    for (std::ptrdiff_t layer = 0; layer < std::ssize(stage); ++layer) {
+      const plan::StrategyRun& run = *stage[layer];
+      if (run.strategy.recompute != (layer < first ? Recompute::full : Recompute::none))
+        refuse(run.where,
+               text("blocks [", run.first, ", ", run.last, ") recompute ", model::name_of(run.strategy.recompute), ", and others do not"),
+               "full recomputation of the first layers of each stage, as many in all stages, or one kind for all layers");
+    }
+  flags.insert(flags.end(), {"--recompute-method block", text("--recompute-num-layers ", first)});
+}
+
+}  // namespace
+
+std::string megatron_flags(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train) {
+  Flags flags;
+  add_model(flags, model);
+  const SharedPlan shared = shared_plan(plan, model, kSystem);
+  flags.insert(flags.end(), {text("--micro-batch-size ", shared.micro_batch), text("--global-batch-size ", plan.global_batch),
+                             text("--train-iters ", train.steps)});
+  add_precision(flags, plan.precision);
+  add_parallel(flags, plan, model, shared);
+  add_recompute(flags, shared);
+  std::string out;
+  for (const std::string& flag : flags) out += flag + "\n";
+  return out;
+}
+
+}  // namespace tessera::interop

@@ -1,0 +1,138 @@
+// Keys as torchtitan/config/job_config.py of torchtitan 0.2.2 has them.
+#include <set>
+
+#include "interop/flags.hpp"
+#include "interop/flags_shared.hpp"
+
+namespace tessera::interop {
+namespace {
+
+const std::string kSystem = "torchtitan";
+
+[[noreturn]] void refuse(const Where& where, const std::string& message, const std::string& expected = {}, const std::string& hint = {}) {
+  refuse_for(kSystem, where, message, expected, hint);
+}
+
+// torchtitan's own conditions on how many micro-batches each schedule of torch.distributed.pipelining takes are checked too.
+std::string schedule_name(const plan::Plan& plan, int places) {
+  const auto needs = [&](bool met, const std::string& expected) {
+    if (!met) refuse(plan.where, text(plan.micro_batches, " micro-batches for ", plan.stages.size(), " stages"), expected);
+  };
+  const std::int64_t stages = static_cast<std::int64_t>(plan.stages.size());
+  switch (plan.schedule) {
+    case plan::Schedule::one_f_one_b: needs(plan.micro_batches >= stages, text("at least ", stages, " under 1f1b")); return "1F1B";
+    case plan::Schedule::gpipe: return "GPipe";
+    case plan::Schedule::interleaved:
+      needs(plan.micro_batches % std::max<std::int64_t>(1, plan.micro_batches / places) == 0,
+            "a number that groups of the pipeline's length or evenly more divide");
+      return "Interleaved1F1B";
+    case plan::Schedule::zb_v: return "ZBVZeroBubble";
+    case plan::Schedule::dualpipe_v:
+      needs(plan.micro_batches >= stages, text("at least ", stages, " under dualpipe-v"));
+      return "DualPipeV";
+    case plan::Schedule::zb_h1:
+    case plan::Schedule::zb_h2: break;
+  }
+  refuse(plan.where, text("its schedule is ", name_of(plan.schedule)), "1f1b, gpipe, interleaved, zb-v or dualpipe-v");
+}
+
+// The names of the modules of each stage.
+std::string modules(const SharedPlan& shared) {
+  std::string out = "[\n";
+  int layer = 0;
+  for (std::size_t s = 0; s < shared.layers.size(); ++s) {
+    std::string names = s == 0 ? ", \"tok_embeddings\"" : "";
+    for (std::size_t i = 0; i < shared.layers[s].size(); ++i) names += text(", \"layers.", layer++, "\"");
+    if (s + 1 == shared.layers.size()) names += ", \"norm\", \"output\"";
+    out += "  [" + names.substr(2) + "],\n";
+  }
+  return out + "]";
+}
+
+// By FSDP; else parameters are replicated, which torchtitan does under data parallelism alone.
+bool is_sharded(const plan::Plan& plan, const SharedPlan& shared) {
+  const plan::Strategy& strategy = shared.strategy;
+  if (strategy.dp * strategy.cp == 1) return false;
+  if (strategy.zero == 0 && (strategy.cp > 1 || strategy.tp > 1 || shared.places > 1))
+    refuse(plan.stages.front().where,
+           text("zero 0 with dp ", strategy.dp, " beside cp ", strategy.cp, ", tp ", strategy.tp, " and ", shared.places,
+                shared.places == 1 ? " stage" : " stages"),
+           "zero 1, 2 or 3");
+  return strategy.zero > 0;
+}
+
+// What torchtitan does otherwise than the plan says, with the same result.
+std::string notes(const plan::Plan& plan, const SharedPlan& shared) {
+  const plan::Strategy& strategy = shared.strategy;
+  const bool piped = shared.places > 1;
+  const bool accumulates = !piped && plan.micro_batches > 1 && strategy.dp * strategy.cp > 1;
+  std::string out;
+  if (strategy.tp > 1 && !strategy.sequence_parallel)
+    out += "# Tensor parallelism cuts along the sequence too, unlike in the plan: less memory.\n";
+  if (strategy.zero == 1 && !piped) out += "# FSDP shards gradients too, unlike zero 1: less memory.\n";
+  if (strategy.zero >= 2 && piped)
+    out += text("# In a pipeline FSDP keeps whole gradients until the step ends, unlike zero ", strategy.zero, ": more memory.\n");
+  if (accumulates && strategy.zero < 2)
+    out += text("# Gradients are reduced after each of ", plan.micro_batches, " micro-batches, not once: more traffic.\n");
+  return out;
+}
+
+void check_expressible(const plan::Plan& plan, const model::ModelSpec& model, const SharedPlan& shared) {
+  const plan::Strategy& strategy = shared.strategy;
+  const Where& where = plan.stages.front().where;
+  const std::int64_t pieces = 2 * strategy.cp * strategy.tp;
+  if (model.dim("seq") % pieces != 0) refuse(where, text("sequences of ", model.dim("seq")), text("a multiple of 2 x cp x tp = ", pieces));
+  if (strategy.cp > 1 && strategy.context == model::ContextKind::ulysses)
+    refuse(where, text("cp ", strategy.cp, " by ulysses"), "cp by ring");
+  if (strategy.offload_optimizer) refuse(where, "the optimizer is on the host", "an optimizer on the device");
+  if (model.tied_embeddings && shared.places > 1)
+    refuse(plan.where, "embedding and head share their weights across stages", "one stage, or tied: false");
+  if (plan.precision != model::Precision::f32 && plan.precision != model::Precision::bf16)
+    refuse(plan.where, text("it computes in ", model::name_of(plan.precision)), "fp32 or bf16");
+  if (plan.precision == model::Precision::bf16 && !is_sharded(plan, shared) && (strategy.tp > 1 || shared.places > 1))
+    refuse(where, "bf16 with fp32 master weights, but no ranks to shard over", "dp or cp with zero 1, 2 or 3, or fp32");
+}
+
+const char* checkpoint_mode(const SharedPlan& shared) {
+  if (shared.all_layers(model::Recompute::none)) return "none";
+  if (shared.all_layers(model::Recompute::full)) return "full";
+  const plan::StrategyRun* odd = shared.layers.front().front();
+  for (const auto& stage : shared.layers)
+    for (const plan::StrategyRun* run : stage)
+      if (run->strategy.recompute != model::Recompute::none) odd = run;
+  refuse(odd->where,
+         text("blocks [", odd->first, ", ", odd->last, ") recompute ", model::name_of(odd->strategy.recompute), " beside others"),
+         "none or full for all layers");
+}
+
+}  // namespace
+
+std::string torchtitan_toml(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train) {
+  if (!std::set<std::string>{"llama", "qwen_moe", "deepseek"}.contains(model.arch))
+    refuse({}, "it has no models of arch " + model.arch, "llama, qwen_moe or deepseek");
+  const SharedPlan shared = shared_plan(plan, model, kSystem);
+  check_expressible(plan, model, shared);
+  const plan::Strategy& strategy = shared.strategy;
+  const bool sharded = is_sharded(plan, shared);
+  const bool piped = shared.places > 1;
+  std::string out = text("# For torchtitan 0.2 on ", plan.world_size(), " processes. [model] must name a flavor of ", model.dim("layers"),
+                         " layers, hidden size ", model.dim("hidden"), ", ", model.dim("heads"), " heads and a vocabulary of ",
+                         model.dim("vocab"), ".\n");
+  out += notes(plan, shared);
+  out += text("\n[training]\nlocal_batch_size = ", shared.micro_batch * (piped ? plan.micro_batches : 1),
+              "\nglobal_batch_size = ", plan.global_batch, "\nseq_len = ", model.dim("seq"), "\nsteps = ", train.steps,
+              "\nmixed_precision_param = \"", plan.precision == model::Precision::bf16 ? "bfloat16" : "float32", "\"\n");
+  out += text("\n[parallelism]\ndata_parallel_replicate_degree = ", sharded ? 1 : strategy.dp,
+              "\ndata_parallel_shard_degree = ", sharded ? strategy.dp : 1, "\n");
+  if (sharded) out += text("fsdp_reshard_after_forward = \"", strategy.zero == 3 ? "always" : "never", "\"\n");
+  out += text("tensor_parallel_degree = ", strategy.tp, "\ncontext_parallel_degree = ", strategy.cp, "\n");
+  if (strategy.cp > 1) out += "context_parallel_rotate_method = \"alltoall\"\n";
+  if (strategy.ep > 1) out += text("expert_parallel_degree = ", strategy.ep, "\nexpert_tensor_parallel_degree = ", strategy.tp, "\n");
+  out += text("pipeline_parallel_degree = ", shared.places, "\n");
+  if (piped)
+    out += text("pipeline_parallel_schedule = \"", schedule_name(plan, shared.places),
+                "\"\npipeline_parallel_microbatch_size = ", shared.micro_batch, "\nmodule_fqns_per_model_part = ", modules(shared), "\n");
+  return out + text("\n[activation_checkpoint]\nmode = \"", checkpoint_mode(shared), "\"\n");
+}
+
+}  // namespace tessera::interop

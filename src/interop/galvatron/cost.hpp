@@ -1,0 +1,58 @@
+// Internal: the terms of Galvatron's cost model. Milliseconds inside, seconds out.
+#pragma once
+
+#include <vector>
+
+#include "interop/galvatron/galvatron.hpp"
+
+namespace tessera::interop::galvatron {
+
+// What one layer costs per micro-batch.
+struct LayerTime {
+  double compute = 0;       // seconds without the reduction of gradients
+  double synchronised = 0;  // seconds of the micro-batch that also reduces them
+};
+LayerTime layer_time(const Inputs& inputs, const Strategy& strategy, int global_batch, int chunks);
+// MB that one layer keeps on a device of `stage`.
+double layer_memory(const Inputs& inputs, const Strategy& strategy, int global_batch, int chunks, int stage);
+
+// Seconds per micro-batch without the reduction of gradients, and MB including the context of the framework; by stage.
+std::vector<double> embedding_time(const Inputs& inputs, const Strategy& strategy, int global_batch, int chunks);
+std::vector<double> embedding_memory(const Inputs& inputs, const Strategy& strategy, int global_batch, int chunks);
+
+// MB of the buffer that sequence parallelism gathers into, shared by all layers whose degree is at most `degree`.
+int buffer_memory(const Settings& settings, int pp, int degree, int global_batch, int chunks);
+// MB that a plan may use on each device: a fifth is set aside above 20 GB.
+int usable_memory(const Settings& settings);
+int reserved_memory(const Settings& settings);
+
+// A stage's layers, embedding and head.
+struct StageTime {
+  double compute = 0;       // seconds per micro-batch without the reduction of gradients
+  double synchronised = 0;  // the layers alone, with it
+};
+// Seconds of a step: the slower of what the first and the last stage see, plus what of the gradient reduction outlasts it.
+double pipeline_time(const std::vector<StageTime>& stages, int chunks);
+
+// All but the last stage get the same number of layers.
+std::vector<int> even_division(int layers, int stages);
+
+// Terms that both releases share.
+constexpr double kMegabyte = 1024.0 * 1024.0;
+constexpr double kBackwardOverForward = 2;
+constexpr double kContextMb = 1024;  // the framework's own, on every device
+// fp32 weights, gradients and two Adam moments.
+constexpr double kStatesOverParameters = 4;
+double hidden_state_mb(const Settings& settings, double samples);
+// The share of the model states that stays on a rank when `shards` ranks divide them.
+double zero_share(const Settings& settings, Sharding sharding, int shards, int chunks);
+// The backward pass beside `message` MB of gradient reduction at `rate` ms per MB: each slows the other while both run.
+double overlapped(double message, double backward, double rate, double slowdown);
+// Embedding or head: one pass beside communication.
+double embedding_overlap(double communication, double compute, double slowdown);
+
+// Whether the profile knows all degrees of a strategy for a layer, or for the embedding.
+bool has_layer(const Inputs& inputs, const Strategy& strategy);
+bool has_embedding(const Inputs& inputs, const Strategy& strategy);
+
+}  // namespace tessera::interop::galvatron

@@ -1,0 +1,149 @@
+#include "interop/galvatron/space.hpp"
+
+#include "interop/galvatron/packaged.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tessera::interop::galvatron {
+namespace {
+
+// What is the same for all choices of one batch size, micro-batch count and depth.
+struct Frame {
+  const Inputs& inputs;
+  int usable_mb;
+  int global_batch, chunks, pp;
+  int most_dp() const { return std::max(1, std::min(global_batch / chunks, inputs.settings.devices() / pp)); }
+};
+
+Menu make_menu(const Frame& frame, const std::vector<Strategy>& strategies) {
+  Menu menu{strategies, {}, std::vector<std::vector<int>>(frame.pp)};
+  for (const Strategy& strategy : strategies) {
+    menu.times.push_back(layer_time(frame.inputs, strategy, frame.global_batch, frame.chunks));
+    for (int stage = 0; stage < frame.pp; ++stage)
+      menu.memory[stage].push_back(
+          static_cast<int>(std::ceil(layer_memory(frame.inputs, strategy, frame.global_batch, frame.chunks, stage))));
+  }
+  return menu;
+}
+
+Choice make_choice(const Frame& frame, const Strategy& embedding, int buffer_mb, std::size_t menu) {
+  Choice choice{frame.global_batch, frame.chunks, even_division(frame.inputs.settings.layers, frame.pp), embedding, {}, {}, menu, 0};
+  choice.other_time = embedding_time(frame.inputs, embedding, frame.global_batch, frame.chunks);
+  for (double mb : embedding_memory(frame.inputs, embedding, frame.global_batch, frame.chunks))
+    choice.room.push_back(frame.usable_mb - static_cast<int>(std::ceil(mb)) - buffer_mb);
+  return choice;
+}
+
+std::vector<Strategy> embedding_strategies(const Settings& settings, std::vector<Strategy> layers) {
+  std::vector<Strategy> out;
+  for (Strategy strategy : layers) {
+    strategy.checkpoint = false;
+    const bool off = (settings.no_embedding_tp && strategy.tp > 1) || (settings.no_embedding_sp && strategy.sp > 1);
+    // Vocabulary-parallel embeddings exist with sequence parallelism only.
+    const bool impossible = strategy.tp > 1 && !settings.sequence_parallel;
+    if (!off && !impossible && std::find(out.begin(), out.end(), strategy) == out.end()) out.push_back(strategy);
+  }
+  return out;
+}
+
+std::vector<Strategy> keep(const std::vector<Strategy>& strategies, const auto& wanted) {
+  std::vector<Strategy> out;
+  std::copy_if(strategies.begin(), strategies.end(), std::back_inserter(out), wanted);
+  return out;
+}
+
+// A mix of tensor parallelism and Ulysses up to `degree`, with the buffer that degree needs. Tensor parallelism alone is part of it.
+void add_mixes(const Frame& frame, const std::vector<Strategy>& strategies, const std::vector<Strategy>& embeddings, Space& space) {
+  const Settings& settings = frame.inputs.settings;
+  const int width = settings.devices() / frame.pp, most = std::min(width, settings.max_tp);
+  const auto add = [&](int degree, bool only_ulysses) {
+    const auto wanted = [&](const Strategy& strategy) { return strategy.split() <= degree && (!only_ulysses || strategy.tp == 1); };
+    const std::vector<Strategy> layers = keep(strategies, wanted);
+    if (layers.empty()) return;
+    space.menus.push_back(make_menu(frame, layers));
+    const int buffer = only_ulysses ? 0 : buffer_memory(settings, frame.pp, degree, frame.global_batch, frame.chunks);
+    for (const Strategy& embedding : keep(embeddings, wanted))
+      space.choices.push_back(make_choice(frame, embedding, buffer, space.menus.size() - 1));
+  };
+  add(most, true);
+  for (int degree : powers_of_two(std::max(1, width / frame.most_dp()), most)) add(degree, false);
+}
+
+// Without the fine-grained mode every layer, the embedding and the head do the same.
+void add_uniform(const Frame& frame, const std::vector<Strategy>& strategies, Space& space) {
+  for (Strategy strategy : strategies) {
+    space.menus.push_back(make_menu(frame, {strategy}));
+    strategy.checkpoint = false;
+    if (!has_embedding(frame.inputs, strategy)) continue;
+    const bool ulysses = strategy.tp == 1;
+    const int buffer = ulysses ? 0 : buffer_memory(frame.inputs.settings, frame.pp, strategy.split(), frame.global_batch, frame.chunks);
+    space.choices.push_back(make_choice(frame, strategy, buffer, space.menus.size() - 1));
+  }
+}
+
+void add_frame(const Frame& frame, Space& space) {
+  const auto divides = [&](const Strategy& strategy) { return strategy.dp <= frame.most_dp(); };
+  const std::vector<Strategy> all = keep(layer_strategies(frame.inputs.settings, frame.pp), divides);
+  const std::vector<Strategy> layers = keep(all, [&](const Strategy& strategy) { return has_layer(frame.inputs, strategy); });
+  if (!frame.inputs.settings.fine_grained) return add_uniform(frame, layers, space);
+  const auto embeddings = keep(embedding_strategies(frame.inputs.settings, all),
+                               [&](const Strategy& strategy) { return has_embedding(frame.inputs, strategy); });
+  add_mixes(frame, layers, embeddings, space);
+}
+
+}  // namespace
+
+std::vector<int> powers_of_two(int least, int most) {
+  std::vector<int> powers;
+  for (int power = 1; power <= most; power *= 2)
+    if (power >= least) powers.push_back(power);
+  return powers;
+}
+
+std::vector<Strategy> layer_strategies(const Settings& settings, int pp) {
+  std::vector<Strategy> out;
+  const int width = settings.devices() / pp;
+  const auto add = [&](Strategy strategy) {
+    if (settings.no_dp && strategy.dp > 1) return;
+    for (const Sharding sharding : {settings.zero2_by_default() ? Sharding::zero2 : Sharding::none, Sharding::zero3}) {
+      if (sharding == Sharding::zero3 && (settings.no_zero3 || strategy.dp == 1)) continue;
+      strategy.sharding = strategy.dp == 1 ? Sharding::none : sharding;
+      for (const bool checkpoint : {false, true}) {
+        if (checkpoint && settings.no_checkpoint) continue;
+        strategy.checkpoint = checkpoint;
+        out.push_back(strategy);
+      }
+    }
+  };
+  for (int cp : powers_of_two(1, settings.no_cp ? 1 : std::min(width, settings.max_cp)))
+    for (int split : powers_of_two(1, width / cp)) {
+      const int dp = width / cp / split;
+      if (split == 1 || (!settings.no_tp && split <= settings.max_tp)) add({pp, split, 1, cp, dp, Sharding::none, false, false});
+      if (split > 1 && !settings.no_sp && split <= settings.max_sp) add({pp, 1, split, cp, dp, Sharding::none, false, false});
+    }
+  return out;
+}
+
+std::vector<int> batch_sizes(const Settings& settings) {
+  if (settings.settled_batch) return {*settings.settled_batch};
+  std::vector<int> sizes;
+  for (int size = std::max(settings.min_batch, settings.batch_step); size <= settings.max_batch; size += settings.batch_step)
+    sizes.push_back(size);
+  return sizes;
+}
+
+Space enumerate(const Inputs& inputs, int usable_mb) {
+  const Settings& settings = inputs.settings;
+  if (settings.release == Release::v2_4_0) return packaged::enumerate(inputs, usable_mb);
+  Space space;
+  for (int global_batch : batch_sizes(settings))
+    for (int chunks = 1; chunks <= global_batch; ++chunks) {
+      if (global_batch % chunks != 0 || (settings.settled_chunks && chunks != *settings.settled_chunks)) continue;
+      for (int pp : powers_of_two(1, settings.no_pp ? 1 : std::min({settings.devices(), settings.max_pp, settings.layers, chunks})))
+        add_frame({inputs, usable_mb, global_batch, chunks, pp}, space);
+    }
+  return space;
+}
+
+}  // namespace tessera::interop::galvatron

@@ -1,0 +1,37 @@
+// Internal: Galvatron's search space as a flat list of choices, each with the strategies that its layers may mix.
+#pragma once
+
+#include "interop/galvatron/cost.hpp"
+
+namespace tessera::interop::galvatron {
+
+// Strategies that layers may take under one batch, micro-batch count and depth, with their costs.
+struct Menu {
+  std::vector<Strategy> strategies;
+  std::vector<LayerTime> times;          // by strategy
+  std::vector<std::vector<int>> memory;  // [stage][strategy], MB of a layer, rounded up as Galvatron's search does
+};
+
+struct Choice {
+  int global_batch = 0;
+  int chunks = 1;
+  std::vector<int> division;
+  Strategy embedding;
+  std::vector<double> other_time;  // seconds per micro-batch, by stage
+  std::vector<int> room;           // MB left for the layers, by stage; negative when not even the embedding fits
+  std::size_t menu = 0;
+  int counted_split = 0;  // see Plan
+};
+
+struct Space {
+  std::vector<Menu> menus;
+  std::vector<Choice> choices;
+};
+
+std::vector<Strategy> layer_strategies(const Settings& settings, int pp);
+std::vector<int> batch_sizes(const Settings& settings);
+std::vector<int> powers_of_two(int least, int most);
+// Everything, in a fixed order.
+Space enumerate(const Inputs& inputs, int usable_mb);
+
+}  // namespace tessera::interop::galvatron

@@ -1,0 +1,97 @@
+// The order in which a rank works through its micro-batches, and what it holds meanwhile.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "plan/plan.hpp"
+#include "plan/schedule/slot.hpp"
+
+namespace tessera::plan {
+
+// A pipeline of `size` pipeline ranks, each of which holds `chunks` stages. A pipeline rank is a position in the pipeline: with data
+// and tensor parallelism several world ranks share one.
+struct Pipeline {
+  int size = 1;
+  int chunks = 1;
+};
+// Of a plan that has passed check.
+Pipeline pipeline_of(const Plan& plan);
+bool is_v_shaped(Schedule schedule);
+// The stage that is chunk `chunk` of a pipeline rank: pipeline_rank + chunk x pipeline_size, or
+// 2 x pipeline_size - 1 - pipeline_rank for the way back of a V.
+int stage_at(Schedule schedule, int pipeline_rank, int chunk, int pipeline_size);
+
+// What a pipeline rank does in a step, in order. Only the interleaved schedule reads `chunks`; V-shaped schedules have two. Valid for every
+// number of micro-batches from 1 on.
+//   gpipe        Huang et al. 2019: all forwards, then all backwards.
+//   one_f_one_b  Narayanan et al. 2019 (PipeDream-Flush): pipeline_size - pipeline_rank - 1 forwards ahead, then one of each in turn.
+//   interleaved  Narayanan et al. 2021 (arXiv 2104.04473, section 2.2): groups of micro-batches pass the chunks in turn. Groups
+//                are of `pipeline_size` micro-batches, or evenly larger where that does not divide.
+//   zb_h1, zb_h2 Qi et al. 2023 (arXiv 2401.10241, section 2): 1F1B with the weight halves put off so that every pipeline rank holds as
+//                many micro-batches as the first one does: pipeline_size under H1; 2 x pipeline_size - 1 under H2, which also
+//                runs that far ahead.
+//   zb_v         Qi et al. 2023 (section 6) and 2024 (arXiv 2405.15362): two chunks a pipeline rank, placed as a V; holds what 1F1B holds.
+//   dualpipe_v   DeepSeek 2025 (github.com/deepseek-ai/DualPipe): one arm of DualPipe, folded; in the middle each forward pass
+//                runs overlapped with a backward pass of the other chunk.
+std::vector<Slot> order_of(Schedule schedule, int pipeline_rank, int pipeline_size, int micro_batches, int chunks = 1);
+// Seconds of one micro-batch through one stage, and of a message to the next pipeline rank.
+struct PassTimes {
+  double forward = 1;
+  double input = 1;
+  double weight = 1;
+  double message = 0;
+};
+// ZB-H2 fitted to unequal times, all positive (Qi et al. 2023, section 3, there found by search as ZB-2p): every pipeline rank runs
+// ahead and puts its weight halves off so far that none waits for another, but for what whole passes leave over. Holds up to
+// 2 x pipeline_size micro-batches whole, and beside them what the weight halves need.
+std::vector<Slot> fitted_order(int pipeline_rank, int pipeline_size, int micro_batches, const PassTimes& times);
+// What the plan says: its own order, or that of its schedule.
+std::vector<Slot> order_of(const Plan& plan, int pipeline_rank);
+
+// Most micro-batches held at once, each counted once per chunk, from its forward pass to the end of its backward pass (both
+// halves). Under a schedule of c chunks, c of them hold as much as one micro-batch of the whole rank.
+int most_in_flight(std::span<const Slot> order);
+// most_in_flight of a pipeline rank under a schedule of one stage a rank, without writing the order down.
+std::int64_t in_flight(Schedule schedule, int pipeline_rank, int pipeline_size, std::int64_t micro_batches);
+// Activations of one micro-batch in one chunk.
+struct ChunkBytes {
+  std::int64_t saved = 0;             // from the forward pass on
+  std::int64_t saved_for_weight = 0;  // of these, what the weight half still needs after the input half
+};
+// Most bytes held at once; `bytes` by chunk.
+std::int64_t most_bytes(std::span<const Slot> order, std::span<const ChunkBytes> bytes);
+
+// Throws invalid_config where the stages do not stand on the ranks as the schedule needs them, or where an order of the plan's
+// own leaves out or doubles a pass, or comes to one before it can be run.
+void check_schedule(const Plan& plan);
+// "F0.3": forward pass of chunk 0, micro-batch 3; B backward; W weight half. A B whose W stands in the same order is the input
+// half alone. A trailing "+" overlaps the slot with the next one.
+std::string to_text(const Slot& slot);
+Orders read_orders(const ConfigNode& node);
+
+// A schedule of one's own (docs/file-formats.md#schedule).
+struct ScheduleFile {
+  Schedule placement = Schedule::one_f_one_b;  // how stages stand on pipeline ranks
+  int micro_batches = 1;
+  Orders orders;
+  Where where = {};
+};
+// Throws invalid_config with file and line.
+ScheduleFile read_schedule(const ConfigNode& node);
+ScheduleFile load_schedule(const std::filesystem::path& path);
+// Makes it the plan's. Throws invalid_config when the plan has another number of pipeline ranks, chunks or micro-batches.
+void use_schedule(const ScheduleFile& file, Plan& plan);
+std::string to_yaml(const ScheduleFile& file);
+
+// Reads the name of a schedule, as name_of writes it.
+Schedule read_schedule_name(const ConfigNode& node);
+
+// The order in which a rank exchanges its buckets of so many elements, which are listed as their gradients become complete
+// (Plan::exchanged_early).
+std::vector<int> exchange_order(const Plan& plan, const std::vector<std::int64_t>& buckets);
+
+}  // namespace tessera::plan

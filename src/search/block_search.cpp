@@ -1,0 +1,522 @@
+#include "search/block_search.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <thread>
+
+#include "base/error.hpp"
+#include "plan/schedule/schedule.hpp"
+#include "search/outer_choices.hpp"
+
+namespace tessera::search {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+// Times that differ by less count as equal.
+constexpr double kEqual = 1e-9;
+// Outer choices that are expanded together, and whose bounds are found together.
+constexpr std::size_t kBatch = 8;
+constexpr std::size_t kBounds = 64 * kBatch;
+// One outer choice may use this part of the effort.
+constexpr std::int64_t kEfforts = 3;
+
+struct Found {
+  const Outer* outer = nullptr;
+  double step = kNever;
+  plan::Plan plan;
+};
+
+// The last stages of a plan.
+struct Tail {
+  double busy = 0;     // of the busiest of them
+  double warm_up = 0;  // of all
+  const StageEntry* entry = nullptr;
+  int end = 0;  // of the first of them
+  const Tail* next = nullptr;
+};
+
+using AllOptions = std::map<StageRanks, StageOptions>;
+
+// Everything that one thread remembers.
+class Solver {
+ public:
+  Solver(const BlockProblem& problem, const AllOptions& options, const std::vector<cost::StageDevices>& devices)
+      : problem_(problem), options_(options), cost_model_(problem.model, problem.cluster, problem.precision) {
+    for (const cost::StageDevices& each : devices) cost_model_.add(each);
+  }
+
+  cost::CostModel& cost_model() { return cost_model_; }
+  Effort& effort() { return effort_; }
+
+  // No plan of the outer choice is faster, with memory left aside.
+  double bound(const Outer& outer) {
+    const Kinds kinds = kinds_of(outer);
+    if (kinds.empty()) return kNever;
+    const std::vector<model::Repeat>& repeats = problem_.model.repeats;
+    const std::vector<double> shares = shares_of(kinds);
+    double work = 0;
+    double most = 0;
+    for (std::size_t r = 0; r < repeats.size(); ++r) {
+      const int repeat = static_cast<int>(r);
+      double busy = kNever;
+      for (const StageFronts* kind : kinds) busy = std::min(busy, kind->least_busy(repeat));
+      most = std::max(most, busy);
+      work += repeats[r].count * kinds.front()->least_busy(repeat);
+    }
+    double capacity = 0;
+    for (std::size_t g = 0; g < kinds.size(); ++g) capacity += outer.groups[g].stages * shares[g];
+    return std::max(most, work / capacity) + least_warm_up(kinds) + host(outer);
+  }
+
+  // Lagrange's bound on the same with memory. With a share a for each stage, however the blocks are dealt to stages that keep to
+  // their memory,
+  //   sum a (busy + fill + price (bytes - memory)) <= X sum a + max a F,  X the busiest stage, F the sum of fill,
+  // and the left side is at least what each block takes at its best.
+  double bound_with_memory(const Outer& outer) {
+    const Kinds kinds = kinds_of(outer);
+    const std::vector<double> shares = shares_of(kinds);
+    double all = 0;
+    double largest = 0;
+    std::vector<const std::vector<std::vector<double>>*> least;
+    int stage = 0;
+    for (std::size_t g = 0; g < kinds.size(); ++g) {
+      const GroupCut& cut = outer.groups[g];
+      if (shares[g] == kNever) return 0;
+      stage += cut.stages;
+      const auto held = static_cast<std::uint64_t>(plan::in_flight(outer.schedule, stage - 1, outer.stages(), outer.micro_batches));
+      // Fewer held is a bound too: powers of two make few tables.
+      least.push_back(&kinds[g]->priced(static_cast<double>(std::bit_floor(held))));
+      all += cut.stages * shares[g];
+      largest = std::max(largest, shares[g]);
+    }
+    double best = 0;
+    for (std::size_t price = 0; price < kinds.front()->prices().size(); ++price) {
+      double left = 0;
+      for (std::size_t r = 0; r < problem_.model.repeats.size(); ++r) {
+        double each = kNever;
+        for (std::size_t g = 0; g < kinds.size(); ++g) each = std::min(each, shares[g] * (*least[g])[r][price]);
+        left += problem_.model.repeats[r].count * each;
+      }
+      for (std::size_t g = 0; g < kinds.size(); ++g) {
+        const GroupCut& cut = outer.groups[g];
+        const double room = problem_.space.memory * cost_model_.memory_limit(cut.devices) - cost_model_.process_bytes(cut.devices);
+        left -= shares[g] * cut.stages * kinds[g]->prices()[price] * room;
+      }
+      best = std::max(best, left);
+    }
+    return best / all + least_warm_up(kinds) * (1 - largest / all) + host(outer);
+  }
+
+  // The best plan of the outer choice if it is not slower than `incumbent`.
+  std::optional<Found> solve(const Outer& outer, double incumbent, bool rough) {
+    const int stages = outer.stages();
+    const int blocks = static_cast<int>(cost_model_.repeat_of().size());
+    std::vector<StageFronts*> kinds;
+    std::vector<const GroupCut*> cuts;
+    const double host = this->host(outer);
+    for (const GroupCut& cut : outer.groups) {
+      for (int s = 0; s < cut.stages; ++s) {
+        kinds.push_back(&fronts(outer, cut));
+        cuts.push_back(&cut);
+      }
+    }
+    if (too_large(outer)) return {};
+    for (const GroupCut& cut : outer.groups) fronts(outer, cut).start(rough);
+    const Prefix prefix(*this, kinds, cuts);
+    std::deque<Tail> tails;
+    const Tail end;
+    std::vector<std::vector<const Tail*>> behind(static_cast<std::size_t>(blocks) + 1);
+    behind[static_cast<std::size_t>(blocks)] = {&end};
+    for (int s = stages - 1; s >= 0; --s) {
+      std::vector<std::vector<const Tail*>> here(static_cast<std::size_t>(blocks) + 1);
+      const auto held = static_cast<double>(plan::in_flight(outer.schedule, s, stages, outer.micro_batches));
+      for (int first = s == 0 ? 0 : s; first <= (s == 0 ? 0 : blocks - (stages - s)); ++first) {
+        const double most = incumbent * (rough ? 1 : 1 - problem_.tolerance) * (1 + kEqual) - host;
+        if (prefix.busy(s, first) + prefix.warm_up(first) > most) continue;
+        std::vector<Tail> made;
+        for (int last = s + 1 == stages ? blocks : first + 1; last <= blocks - (stages - 1 - s); ++last) {
+          if (behind[static_cast<std::size_t>(last)].empty()) continue;
+          if (prefix.least(s, first, last) > most) break;
+          const double seconds =
+              s + 1 == stages ? 0 : message(outer, *cuts[static_cast<std::size_t>(s)], *cuts[static_cast<std::size_t>(s) + 1], last);
+          StageFronts& kind = *kinds[static_cast<std::size_t>(s)];
+          for (const StageEntry* entry :
+               kind.front(first, last, held, most - prefix.warm_up(blocks) + prefix.warm_up(last) - prefix.warm_up(first)))
+            for (const Tail* tail : behind[static_cast<std::size_t>(last)]) {
+              const Tail next{std::max(entry->busy + kind.busy_of(seconds), tail->busy),
+                              entry->warm_up + kind.warm_up_of(seconds) + tail->warm_up, entry, last, tail};
+              if (std::max(next.busy, prefix.busy(s, first)) + next.warm_up + prefix.warm_up(first) <= most) made.push_back(next);
+            }
+        }
+        std::stable_sort(made.begin(), made.end(),
+                         [](const Tail& a, const Tail& b) { return std::tuple(a.busy, a.warm_up) < std::tuple(b.busy, b.warm_up); });
+        double least = kNever;
+        for (const Tail& tail : made) {
+          if (tail.warm_up >= least) continue;
+          least = tail.warm_up;
+          tails.push_back(tail);
+          here[static_cast<std::size_t>(first)].push_back(&tails.back());
+        }
+      }
+      behind = std::move(here);
+    }
+    const Tail* best = nullptr;
+    for (const Tail* tail : behind.front())
+      if (best == nullptr || tail->busy + tail->warm_up < best->busy + best->warm_up) best = tail;
+    std::optional<Found> found;
+    if (best != nullptr) found = Found{&outer, best->busy + best->warm_up + host, plan_of(outer, kinds, cuts, best)};
+    for (const GroupCut& cut : outer.groups) fronts(outer, cut).forget();
+    return found;
+  }
+
+ private:
+  // Of the groups of an outer choice.
+  using Kinds = std::vector<StageFronts*>;
+
+  // None when a block has no option on one of them.
+  Kinds kinds_of(const Outer& outer) {
+    Kinds out;
+    for (const GroupCut& cut : outer.groups)
+      if (!options_.at(outer.ranks(cut)).possible) return {};
+    for (const GroupCut& cut : outer.groups) out.push_back(&fronts(outer, cut));
+    return out;
+  }
+
+  // How fast the stages of each group are at most, those of the first being 1.
+  std::vector<double> shares_of(const Kinds& kinds) const {
+    std::vector<double> out;
+    for (const StageFronts* kind : kinds) {
+      double slower = kNever;
+      for (int repeat = 0; repeat < static_cast<int>(problem_.model.repeats.size()); ++repeat) {
+        const double base = kinds.front()->least_busy(repeat);
+        slower = std::min(slower, base > 0 ? kind->least_busy(repeat) / base : 1.0);
+      }
+      out.push_back(slower > 0 ? 1 / slower : kNever);
+    }
+    return out;
+  }
+
+  // Whether the blocks do not fit all stages' memory together, however they are dealt.
+  bool too_large(const Outer& outer) {
+    double room = 0;
+    for (const GroupCut& cut : outer.groups)
+      room += cut.stages * (problem_.space.memory * cost_model_.memory_limit(cut.devices) - cost_model_.process_bytes(cut.devices));
+    double bytes = 0;
+    for (std::size_t r = 0; r < problem_.model.repeats.size(); ++r) {
+      double least = kNever;
+      for (const GroupCut& cut : outer.groups) least = std::min(least, fronts(outer, cut).least_bytes(static_cast<int>(r)));
+      bytes += problem_.model.repeats[r].count * least;
+    }
+    return bytes > room;
+  }
+
+  double least_warm_up(const Kinds& kinds) const {
+    double out = 0;
+    for (std::size_t r = 0; r < problem_.model.repeats.size(); ++r) {
+      double least = kNever;
+      for (const StageFronts* kind : kinds) least = std::min(least, kind->least_warm_up(static_cast<int>(r)));
+      out += problem_.model.repeats[r].count * least;
+    }
+    return out;
+  }
+
+  double host(const Outer& outer) const {
+    double out = 0;
+    for (const GroupCut& cut : outer.groups) out = std::max(out, cost_model_.step_host(cut.devices));
+    return out;
+  }
+
+  StageFronts& fronts(const Outer& outer, const GroupCut& cut) {
+    const StageRanks ranks = outer.ranks(cut);
+    auto& known = fronts_[{ranks, outer.schedule}];
+    if (!known) known = std::make_unique<StageFronts>(problem_, cost_model_, ranks, outer.schedule, options_.at(ranks), effort_, memory_);
+    return *known;
+  }
+
+  // What the stages before a block take at least.
+  class Prefix {
+   public:
+    Prefix(Solver& solver, const std::vector<StageFronts*>& kinds, const std::vector<const GroupCut*>& cuts) {
+      const std::vector<int>& repeat_of = solver.cost_model_.repeat_of();
+      const std::size_t blocks = repeat_of.size();
+      warm_up_.assign(blocks + 1, 0);
+      by_kind_.resize(kinds.size());
+      for (std::size_t s = 0; s < kinds.size(); ++s) {
+        if (s > 0 && cuts[s] == cuts[s - 1]) {
+          by_kind_[s] = by_kind_[s - 1];
+          factors_.push_back(factors_.back());
+          continue;
+        }
+        auto sums = std::make_shared<std::vector<double>>(blocks + 1, 0.0);
+        for (std::size_t b = 0; b < blocks; ++b) (*sums)[b + 1] = (*sums)[b] + kinds[s]->least_busy(repeat_of[b]);
+        by_kind_[s] = std::move(sums);
+        factors_.push_back(s == 0 ? 1 : least_factor(s));
+      }
+      for (std::size_t b = 0; b < blocks; ++b) {
+        double least = kNever;
+        for (const StageFronts* kind : kinds) least = std::min(least, kind->least_warm_up(repeat_of[b]));
+        warm_up_[b + 1] = warm_up_[b] + least;
+      }
+    }
+    // Of the busiest of the stages before `stage`, which hold the blocks before `first`.
+    double busy(int stage, int first) const {
+      if (stage == 0) return 0;
+      double capacity = 0;
+      const double work = (*by_kind_[0])[static_cast<std::size_t>(first)];
+      for (int s = 0; s < stage; ++s) capacity += 1 / factors_[static_cast<std::size_t>(s)];
+      return capacity > 0 ? work / capacity : 0;
+    }
+    double warm_up(int first) const { return warm_up_[static_cast<std::size_t>(first)]; }
+    double least(int stage, int first, int last) const {
+      const std::vector<double>& sums = *by_kind_[static_cast<std::size_t>(stage)];
+      return sums[static_cast<std::size_t>(last)] - sums[static_cast<std::size_t>(first)];
+    }
+
+   private:
+    // How much longer than on the first stage's kind the blocks take at least.
+    double least_factor(std::size_t stage) const {
+      double factor = kNever;
+      const std::vector<double>& base = *by_kind_[0];
+      const std::vector<double>& sums = *by_kind_[stage];
+      for (std::size_t b = 0; b + 1 < sums.size(); ++b)
+        if (base[b + 1] > base[b]) factor = std::min(factor, (sums[b + 1] - sums[b]) / (base[b + 1] - base[b]));
+      return factor > 0 && factor < kNever ? factor : 1e-12;
+    }
+
+    std::vector<std::shared_ptr<std::vector<double>>> by_kind_;
+    std::vector<double> factors_;
+    std::vector<double> warm_up_;
+  };
+
+  double message(const Outer& outer, const GroupCut& from, const GroupCut& to, int block) {
+    const double bytes =
+        cost_model_.input_bytes(cost_model_.repeat_of()[static_cast<std::size_t>(block)], problem_.global_batch / outer.micro_batches);
+    return cost_model_.messages(bytes, from.devices, from.width, to.devices, to.width);
+  }
+
+  plan::Plan plan_of(const Outer& outer, const std::vector<StageFronts*>& kinds, const std::vector<const GroupCut*>& cuts,
+                     const Tail* tail) {
+    plan::Plan plan;
+    plan.model_fingerprint = problem_.model.fingerprint();
+    plan.cluster_fingerprint = problem_.cluster.fingerprint();
+    plan.precision = problem_.precision;
+    plan.global_batch = problem_.global_batch;
+    plan.micro_batches = outer.micro_batches;
+    plan.schedule = outer.schedule;
+    int first = 0;
+    int of_cut = 0;
+    std::map<int, int> next;  // device of each group
+    for (std::size_t s = 0; s < kinds.size(); ++s, tail = tail->next) {
+      const GroupCut& cut = *cuts[s];
+      of_cut = s > 0 && cuts[s - 1] == &cut ? of_cut + 1 : 0;
+      plan::Stage stage;
+      const cost::StageDevices& on = cost_model_.parts_of(cut.devices);
+      for (const cost::StageDevices::Part& part : on.parts) {
+        const cluster::ResourceGroup& group = problem_.cluster.groups[static_cast<std::size_t>(part.group)];
+        const int ranks = on.parts.size() == 1 ? cut.width : part.ranks;
+        const int before = plan.world_size();
+        for (int i = 0; i < ranks; ++i) {
+          const int device =
+              on.per_node > 0 ? i / on.per_node * group.domain() + of_cut * on.per_node + i % on.per_node : next[part.group]++;
+          stage.ranks.push_back(before + (on.dealt_over > 0 ? i % on.dealt_over * group.domain() + i / on.dealt_over : i));
+          plan.ranks.push_back({part.group, device / group.devices_per_node, device % group.devices_per_node});
+        }
+        if (on.parts.size() > 1) stage.shares.push_back({part.ranks, part.samples});
+      }
+      const std::vector<plan::Strategy> strategies = kinds[s]->strategies(*tail->entry, first, tail->end);
+      for (const plan::Strategy& strategy : strategies) {
+        if (!stage.runs.empty() && stage.runs.back().strategy == strategy)
+          ++stage.runs.back().last;
+        else
+          stage.runs.push_back({first, first + 1, strategy});
+        ++first;
+      }
+      plan.stages.push_back(std::move(stage));
+    }
+    plan.predicted = predict(plan, cost_model_);
+    return plan;
+  }
+
+  const BlockProblem& problem_;
+  const AllOptions& options_;
+  Effort effort_;
+  cost::CostModel cost_model_;
+  std::pmr::unsynchronized_pool_resource memory_;  // of the fronts' entries, which come and go with every outer choice
+  std::map<std::pair<StageRanks, plan::Schedule>, std::unique_ptr<StageFronts>> fronts_;
+};
+
+class Search {
+ public:
+  explicit Search(const BlockProblem& problem) : problem_(problem), choices_(outer_choices(problem)), outers_(choices_.outers) {
+    if (outers_.empty())
+      throw Error(ErrorCode::invalid_config,
+                  text("no device of ", problem.cluster.name, " computes in ", model::name_of(problem.precision)), {},
+                  "a device that does, or another precision");
+  }
+
+  BlockAnswer run() {
+    const int wanted = problem_.threads > 0 ? problem_.threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+    for (int t = 0; t < wanted; ++t) solvers_.push_back(std::make_unique<Solver>(problem_, options_, choices_.devices));
+    list_options();
+    in_parallel(outers_.size(), [&](Solver& solver, std::size_t i) { outers_[i].bound = solver.bound(outers_[i]); });
+    std::stable_sort(outers_.begin(), outers_.end(), [](const Outer& a, const Outer& b) { return a.bound < b.bound; });
+    std::erase_if(outers_, [](const Outer& outer) { return outer.bound == kNever; });
+    if (outers_.empty())
+      throw Error(ErrorCode::invalid_config,
+                  text("no parallel degrees divide the devices of ", problem_.cluster.name, ", the model and a global batch of ",
+                       problem_.global_batch),
+                  {}, "for example a global batch that is a multiple of the devices");
+    if (problem_.seconds > 0)
+      deadline_ = std::chrono::steady_clock::now() +
+                  std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(problem_.seconds));
+    // Roughly first: a good plan early rules out more.
+    expand_all(true);
+    expanded_ = 0;
+    skipped_ = kNever;
+    expand_all(false);
+    return answer();
+  }
+
+ private:
+  // Of the stages of all outer choices.
+  void list_options() {
+    for (const Outer& outer : outers_)
+      for (const GroupCut& cut : outer.groups) options_.try_emplace(outer.ranks(cut));
+    std::vector<AllOptions::value_type*> all;
+    for (auto& each : options_) all.push_back(&each);
+    in_parallel(all.size(),
+                [&](Solver& solver, std::size_t i) { all[i]->second = options_of(problem_, solver.cost_model(), all[i]->first); });
+  }
+
+  template <typename Work>
+  void in_parallel(std::size_t count, const Work& work) {
+    std::atomic<std::size_t> next{0};
+    std::exception_ptr failure;
+    std::mutex mutex;
+    {
+      std::vector<std::jthread> threads;
+      for (auto& solver : solvers_)
+        threads.emplace_back([&, this] {
+          try {
+            for (std::size_t i = next++; i < count; i = next++) work(*solver, i);
+          } catch (...) {
+            const std::lock_guard lock(mutex);
+            failure = std::current_exception();
+          }
+        });
+    }
+    if (failure) std::rethrow_exception(failure);
+  }
+
+  bool ruled_out(const Outer& outer, bool rough) const {
+    return outer.bound > incumbent_ * (rough ? 1 : 1 - problem_.tolerance) * (1 + kEqual);
+  }
+
+  // Batch by batch: what a batch may know does not depend on who is faster.
+  void expand_all(bool rough) {
+    std::int64_t used = 0;
+    for (std::size_t begin = 0; begin < outers_.size(); begin += kBatch) {
+      if (rough && begin >= raised_) raise_bounds(begin);
+      const std::size_t count = std::min(kBatch, outers_.size() - begin);
+      const auto first = outers_.begin() + static_cast<std::ptrdiff_t>(begin);
+      const auto last = first + static_cast<std::ptrdiff_t>(count);
+      if (std::all_of(first, last, [&](const Outer& outer) { return ruled_out(outer, rough); })) continue;
+      if (may_end() && ((problem_.effort > 0 && used > problem_.effort / (rough ? 1 : 2)) ||
+                        (deadline_ && std::chrono::steady_clock::now() > *deadline_))) {
+        // Only their bounds are still of interest.
+        for (auto outer = first; outer != last; ++outer)
+          if (!ruled_out(*outer, rough)) skipped_ = std::min(skipped_, outer->bound);
+        continue;
+      }
+      std::vector<Outcome> outcomes(count);
+      in_parallel(count, [&](Solver& solver, std::size_t i) { outcomes[i] = expand(solver, outers_[begin + i], rough); });
+      for (std::size_t i = 0; i < count; ++i) {
+        Outcome& outcome = outcomes[i];
+        used += outcome.used;
+        expanded_ += outcome.used > 0 ? 1 : 0;
+        if (outcome.skipped) skipped_ = std::min(skipped_, outers_[begin + i].bound);
+        if (!outcome.found) continue;
+        incumbent_ = std::min(incumbent_, outcome.found->step);
+        found_.push_back(std::move(*outcome.found));
+      }
+    }
+  }
+
+  struct Outcome {
+    std::optional<Found> found;
+    std::int64_t used = 0;
+    bool skipped = false;
+  };
+
+  // Of the next outer choices that are not ruled out yet.
+  void raise_bounds(std::size_t begin) {
+    const std::size_t count = std::min(incumbent_ < kNever ? kBounds : kBatch, outers_.size() - begin);
+    raised_ = begin + count;
+    const auto first = outers_.begin() + static_cast<std::ptrdiff_t>(begin);
+    if (std::all_of(first, first + static_cast<std::ptrdiff_t>(count), [&](const Outer& outer) { return ruled_out(outer, true); })) return;
+    in_parallel(count, [&](Solver& solver, std::size_t i) {
+      Outer& outer = outers_[begin + i];
+      if (!ruled_out(outer, true)) outer.bound = std::max(outer.bound, solver.bound_with_memory(outer));
+    });
+  }
+
+  // Before there is any plan, nothing ends the search, unless it was told to.
+  bool may_end() const { return incumbent_ < kNever || problem_.give_up; }
+
+  Outcome expand(Solver& solver, const Outer& outer, bool rough) {
+    if (ruled_out(outer, rough)) return {};
+    solver.effort() = {};
+    if (may_end()) solver.effort() = {0, problem_.effort > 0 ? std::max<std::int64_t>(1, problem_.effort / kEfforts) : 0, deadline_};
+    Outcome out;
+    try {
+      out.found = solver.solve(outer, incumbent_, rough);
+    } catch (const Effort::OutOfEffort&) {
+      out.skipped = true;
+    }
+    out.used = std::max<std::int64_t>(1, solver.effort().used);
+    return out;
+  }
+
+  BlockAnswer answer() {
+    const auto rounded = [](double seconds) { return std::llround(std::log(seconds) * 1e6); };
+    std::sort(found_.begin(), found_.end(), [&](const Found& a, const Found& b) {
+      return std::tuple(rounded(a.step), a.outer->simplicity()) < std::tuple(rounded(b.step), b.outer->simplicity());
+    });
+    BlockAnswer out;
+    out.considered = static_cast<std::int64_t>(outers_.size());
+    out.expanded = expanded_;
+    out.complete = skipped_ == kNever;
+    out.bound = std::min(skipped_, incumbent_ * (1 - problem_.tolerance));
+    std::set<const Outer*> taken;
+    for (Found& found : found_)
+      if (static_cast<int>(out.plans.size()) <= problem_.top && taken.insert(found.outer).second)
+        out.plans.push_back(std::move(found.plan));
+    return out;
+  }
+
+  const BlockProblem& problem_;
+  std::optional<std::chrono::steady_clock::time_point> deadline_;
+  OuterChoices choices_;
+  std::vector<Outer>& outers_;
+  AllOptions options_;
+  std::vector<std::unique_ptr<Solver>> solvers_;
+  double incumbent_ = kNever;
+  std::size_t raised_ = 0;  // outer choices before this one have bounds with memory
+  std::int64_t expanded_ = 0;
+  double skipped_ = kNever;
+  std::vector<Found> found_;
+};
+
+}  // namespace
+
+BlockAnswer search(const BlockProblem& problem) { return Search(problem).run(); }
+
+}  // namespace tessera::search

@@ -1,0 +1,78 @@
+// The best plan of any model of blocks on accelerators of one or several kinds: every block its own strategy, stages of any depth,
+// each kind of device its own width of stages, or several kinds side by side in each stage with a share of the batch each. Exact in
+// its space: for each outer choice (the order, the stage width and the placement of the groups, which of them stand side by side
+// and their shares, number of micro-batches, schedule) dynamic programming with Pareto fronts inside the stages (time against memory) and
+// over them (slowest stage against the time to fill the pipeline); outer choices are ruled out by a bound that leaves memory aside.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cluster/cluster.hpp"
+#include "model/model.hpp"
+#include "plan/plan.hpp"
+
+namespace tessera::search {
+
+// Degrees and counts that a user has given; 0: any. `experts` holds for blocks that have some.
+struct GivenDegrees {
+  int data = 0;
+  int tensor = 0;
+  int context = 0;
+  int experts = 0;
+  int stages = 0;
+  std::int64_t micro_batches = 0;
+  static bool allows(std::int64_t given, std::int64_t degree) { return given == 0 || given == degree; }
+};
+
+// What the search may use.
+struct BlockSpace {
+  GivenDegrees given = {};
+  std::vector<int> zero = {0, 1, 2, 3};
+  std::vector<model::Recompute> recompute = {model::Recompute::none, model::Recompute::selective, model::Recompute::full};
+  std::vector<plan::Schedule> schedules = {plan::Schedule::one_f_one_b, plan::Schedule::zb_h1, plan::Schedule::zb_h2};
+  int most_tensor = 1 << 30;
+  int most_context = 64;
+  int most_stages = 1 << 30;
+  std::int64_t most_micro_batches = std::int64_t{1} << 60;
+  bool offload = true;  // optimizer states may move to the host
+  // Blocks of one kind within a stage may have different degrees (tp, cp); otherwise only blocks of different kinds.
+  bool mixed_degrees = true;
+  bool mixed_groups = true;        // several groups in one plan
+  bool uneven_batch = true;        // several groups in one stage, each with its share of the batch
+  bool pipelines_in_nodes = true;  // all stages of a group on every one of its nodes, so that only replicas cross the network
+  // The parts of a block on different nodes (domains of the inside link) and its replicas together, beside the other way round: in
+  // a cluster of one group, for stages of 2 to 4 domains in which all blocks are cut by tensor parallelism.
+  bool replicas_in_nodes = true;
+  std::vector<int> groups = {};  // of the cluster, that may be used; empty: all
+  double memory = 1;             // share of what devices have for a plan
+};
+
+struct BlockProblem {
+  const model::ModelSpec& model;
+  const cluster::ClusterSpec& cluster;
+  model::Precision precision = model::Precision::bf16;
+  std::int64_t global_batch = 1;  // samples
+  BlockSpace space = {};
+  double tolerance = 0;  // no plan of the space is faster than the answer by more than this part; 0: the optimum
+  // Blocks' options that a rough and then an exact search may try before the best so far is returned with its bound. The same answer
+  // on any machine. 0: no limit.
+  std::int64_t effort = 0;
+  double seconds = 0;    // the same by the clock, once there is a plan; 0: no limit
+  bool give_up = false;  // the effort also ends a search that has found nothing
+  int threads = 0;       // 0: one per core
+  int top = 0;           // further plans: the best of other outer choices
+};
+
+struct BlockAnswer {
+  std::vector<plan::Plan> plans;  // with predictions, fastest first; empty when nothing fits
+  double bound = 0;               // seconds; no plan of the space is faster
+  std::int64_t considered = 0;    // outer choices
+  std::int64_t expanded = 0;      // of these, not ruled out by their bound
+  bool complete = true;           // false: effort or time ran out
+};
+
+// The same answer whatever the number of threads, unless the clock ends it. Throws invalid_config when no width divides.
+BlockAnswer search(const BlockProblem& problem);
+
+}  // namespace tessera::search

@@ -1,0 +1,200 @@
+#include <fmt/format.h>
+#include <algorithm>
+
+#include "cost/cost.hpp"
+#include "cost/prices.hpp"
+#include "plan/plan.hpp"
+#include "plan/stage_places.hpp"
+#include "search/search.hpp"
+
+namespace tessera::search {
+namespace {
+
+// Of all blocks, when one strategy holds for all of them.
+std::string strategies_text(const plan::Plan& plan) {
+  const plan::Strategy& first = plan.stages.front().runs.front().strategy;
+  for (const plan::Stage& stage : plan.stages)
+    for (const plan::StrategyRun& run : stage.runs)
+      if (run.strategy != first) return "strategies by block";
+  return to_text(first);
+}
+
+std::string run_text(const plan::Plan& plan, const plan::Stage& stage, const plan::StrategyRun& run, const cluster::ClusterSpec& cluster) {
+  return to_text(run.strategy) + (parts_across_nodes(plan, stage, run.strategy, cluster) ? ", parts across nodes" : "");
+}
+
+std::string block_range(const std::vector<model::BlockInstance>& blocks, int first, int last) {
+  const std::string begin = blocks[static_cast<std::size_t>(first)].name();
+  const std::string end = blocks[static_cast<std::size_t>(last - 1)].name();
+  return first + 1 == last ? begin : begin + " .. " + end;
+}
+
+std::string range_text(int first, int last) { return first == last ? text(first) : text(first, " .. ", last); }
+
+// Of stages on several kinds of device, who takes how much of each micro-batch; stages alike in this said once.
+std::string shares_text(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
+  std::string out;
+  std::string before;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const plan::Stage& stage = plan.stages[s];
+    std::string line;
+    int first = 0;
+    for (const plan::Share& share : stage.shares) {
+      const plan::RankPlace& place = plan.ranks[static_cast<std::size_t>(stage.ranks[static_cast<std::size_t>(first)])];
+      line += fmt::format("{}{} on {} of {}", line.empty() ? "" : ", ", share.samples, share.ranks,
+                          cluster.groups[static_cast<std::size_t>(place.group)].name);
+      first += share.ranks;
+    }
+    if (!line.empty() && line != before)
+      out += fmt::format("{}of each {} samples: {}\n", plan.stages.size() > 1 ? fmt::format("from stage {} on, ", s) : "", plan.samples(),
+                         line);
+    before = line;
+  }
+  return out;
+}
+
+// Blocks down, ranks across: which rank works on which block, and as what. Many ranks are only named.
+std::string drawing(const plan::Plan& plan, const std::vector<model::BlockInstance>& blocks, const cluster::ClusterSpec& cluster) {
+  constexpr int most_ranks = 16;
+  std::string out;
+  if (plan.world_size() > most_ranks) {
+    out = fmt::format("{:>26}  {:>14}  {:>20}  strategy\n", "blocks", "ranks", "nodes");
+    for (const plan::Stage& stage : plan.stages)
+      for (const plan::StrategyRun& run : stage.runs) {
+        const plan::RankPlace& low = plan.ranks[static_cast<std::size_t>(stage.ranks.front())];
+        const plan::RankPlace& high = plan.ranks[static_cast<std::size_t>(stage.ranks.back())];
+        const std::string group = cluster.groups.size() > 1 ? cluster.groups[static_cast<std::size_t>(low.group)].name + " " : "";
+        out += fmt::format("{:>26}  {:>14}  {:>20}  {}\n", block_range(blocks, run.first, run.last),
+                           range_text(stage.ranks.front(), stage.ranks.back()), group + range_text(low.node, high.node),
+                           run_text(plan, stage, run, cluster));
+      }
+    return out;
+  }
+  out = fmt::format("{:>26} ", "");
+  for (int rank = 0; rank < plan.world_size(); ++rank) out += fmt::format(" {:>5}", fmt::format("r{}", rank));
+  out += "\n";
+  for (const plan::Stage& stage : plan.stages)
+    for (const plan::StrategyRun& run : stage.runs) {
+      out += fmt::format("{:>26} ", block_range(blocks, run.first, run.last));
+      for (int rank = 0; rank < plan.world_size(); ++rank) {
+        const auto place = std::find(stage.ranks.begin(), stage.ranks.end(), rank);
+        if (place == stage.ranks.end()) {
+          out += "     .";
+          continue;
+        }
+        const int index = static_cast<int>(place - stage.ranks.begin());
+        const int tp = run.strategy.tp;
+        const int cp = run.strategy.cp;
+        out += fmt::format(" {:>5}",
+                           fmt::format("d{}{}t{}", index / (tp * cp), cp > 1 ? fmt::format("c{}", index / tp % cp) : "", index % tp));
+      }
+      out += "  " + run_text(plan, stage, run, cluster) + "\n";
+    }
+  return out + fmt::format("{:>26}  d: data-parallel replica, c: context-parallel part, t: tensor-parallel part\n", "");
+}
+
+std::string bar(double share) {
+  constexpr int width = 24;
+  const int filled = std::clamp(static_cast<int>(share * width + 0.5), 0, width);
+  std::string out;
+  for (int i = 0; i < width; ++i) out += i < filled ? "█" : "░";
+  return out;
+}
+
+// Groups of which the plan uses no device, and why.
+std::string idle_groups_text(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
+  std::string out;
+  for (std::size_t g = 0; g < cluster.groups.size(); ++g) {
+    const cluster::ResourceGroup& group = cluster.groups[g];
+    if (std::any_of(plan.ranks.begin(), plan.ranks.end(), [&](const plan::RankPlace& place) { return place.group == static_cast<int>(g); }))
+      continue;
+    const bool able = group.device.has(plan.precision);
+    out += fmt::format("unused: the {} of {}{}\n", group.nodes * group.devices_per_node, group.name,
+                       able ? ", with which no faster plan was found"
+                            : fmt::format(", as a {} does not compute in {}", group.device.name, model::name_of(plan.precision)));
+  }
+  return out;
+}
+
+double part_of(const plan::Prediction& prediction, const std::string& name) {
+  for (const auto& [part, time] : prediction.parts)
+    if (part == name) return time.value;
+  return 0;
+}
+
+// Where a runner-up loses most against the best plan.
+std::string largest_loss(const plan::Prediction& loser, const plan::Prediction& best) {
+  std::string name = "-";
+  double most = 0;
+  for (const auto& [part, time] : loser.parts) {
+    const double loss = time.value - part_of(best, part);
+    if (loss > most) {
+      most = loss;
+      name = fmt::format("{} +{}", part, to_text(Seconds(loss)));
+    }
+  }
+  return name;
+}
+
+std::string shape_text(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
+  if (!cluster.groups[static_cast<std::size_t>(plan.ranks.front().group)].device.is_cpu())
+    return fmt::format("{} device{}", plan.world_size(), plan.world_size() == 1 ? "" : "s");
+  return fmt::format("{} x {}", plan.world_size(), plan.threads_text());
+}
+
+}  // namespace
+
+std::string explain(const SearchResult& result, const model::ModelSpec& model, const cluster::ClusterSpec& cluster) {
+  const plan::Plan& plan = result.best;
+  const plan::Prediction& prediction = *plan.predicted;
+  const auto blocks = model.blocks();
+  std::string out = fmt::format("{} parameters in {} blocks on {}\n", count_text(static_cast<double>(model.parameter_count())),
+                                model.block_count(), cluster.name);
+  out += fmt::format("plan: {}{}, {} stage{}, {}; {} micro-batch{} of {}, {}\n{}\n", shape_text(plan, cluster),
+                     cluster.groups[static_cast<std::size_t>(plan.ranks.front().group)].device.is_cpu() ? " workers" : "",
+                     plan.stages.size(), plan.stages.size() == 1 ? "" : "s", strategies_text(plan), plan.micro_batches,
+                     plan.micro_batches == 1 ? "" : "es", plan.micro_batch_text(), plan.schedule_text(), shares_text(plan, cluster));
+  out += drawing(plan, blocks, cluster) + "\n";
+  const bool tokens = model.dim("vocab") > 0;
+  out +=
+      fmt::format("step {}, {} {}/s, model FLOPs utilization {:.1f} %, ranks idle {:.1f} %\n", to_text(prediction.step),
+                  count_text(static_cast<double>(plan.global_batch * (tokens ? model.dim("seq") : 1)) / prediction.step.value),
+                  tokens ? "tokens" : "samples", 100 * cost::utilization(plan, model, cluster, prediction.step), 100 * prediction.bubble);
+  for (const auto& [name, time] : prediction.parts)
+    out += fmt::format("{:>30}  {:>10}  {:5.1f} %  {}\n", name, to_text(time), 100 * (time / prediction.step), bar(time / prediction.step));
+  // Further off the search has proved too little to say.
+  if (result.bound > 0.75 * prediction.step.value)
+    out += fmt::format("no plan of the space is faster than {} ({:.1f} % less)\n", to_text(Seconds(result.bound)),
+                       100 * (1 - result.bound / prediction.step.value));
+  out += idle_groups_text(plan, cluster);
+  out += "\nmemory\n";
+  for (const plan::Stage& stage : plan.stages) {
+    std::size_t first = 0;
+    for (const plan::Share& share : plan.shares_of(stage)) {
+      const int rank = stage.ranks[first];
+      first += static_cast<std::size_t>(share.ranks);
+      const Bytes needed = prediction.memory[static_cast<std::size_t>(rank)];
+      const Bytes limit = cost::memory_limit(plan, cluster, rank);
+      out +=
+          fmt::format("{:>30}  {:>10} of {}  {}\n",
+                      share.ranks == 1 ? fmt::format("rank {}", rank) : fmt::format("ranks {} .. {}, each", rank, stage.ranks[first - 1]),
+                      to_text(needed), to_text(limit), bar(needed / limit));
+    }
+  }
+  std::size_t width = 30;
+  for (const std::vector<Candidate>* candidates : {&result.runners_up, &result.too_large})
+    for (const Candidate& candidate : *candidates) width = std::max(width, candidate.family.size());
+  if (!result.runners_up.empty())
+    out += fmt::format("\n{:>{}}  {:>12}  {:>10}  {:>8}  loses most in\n", "runners-up", width, "workers", "step", "");
+  for (const Candidate& candidate : result.runners_up)
+    out += fmt::format("{:>{}}  {:>12}  {:>10}  {:>+7.1f}%  {}\n", candidate.family, width, shape_text(candidate.plan, cluster),
+                       to_text(candidate.plan.predicted->step), 100 * (candidate.plan.predicted->step / prediction.step - 1),
+                       largest_loss(*candidate.plan.predicted, prediction));
+  if (!result.too_large.empty()) out += fmt::format("\n{:>{}}  {:>12}  needs\n", "do not fit", width, "workers");
+  for (const Candidate& candidate : result.too_large)
+    out += fmt::format("{:>{}}  {:>12}  {}\n", candidate.family, width, shape_text(candidate.plan, cluster),
+                       to_text(*std::max_element(candidate.plan.predicted->memory.begin(), candidate.plan.predicted->memory.end())));
+  return out;
+}
+
+}  // namespace tessera::search

@@ -1,0 +1,214 @@
+#include "search/given.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "cost/warm_up.hpp"
+#include "plan/divisors.hpp"
+#include "search/stage_fronts.hpp"
+
+namespace tessera::search {
+namespace {
+
+constexpr plan::Schedule kSchedules[] = {plan::Schedule::one_f_one_b, plan::Schedule::gpipe, plan::Schedule::interleaved,
+                                         plan::Schedule::zb_h1,       plan::Schedule::zb_h2, plan::Schedule::zb_v,
+                                         plan::Schedule::dualpipe_v};
+
+plan::Schedule schedule_named(const std::string& name) {
+  return *std::find_if(std::begin(kSchedules), std::end(kSchedules), [&](plan::Schedule schedule) { return name == name_of(schedule); });
+}
+
+std::string counted(std::int64_t count, const std::string& what) { return text(count, " ", what, count == 1 ? "" : "s"); }
+
+class Check {
+ public:
+  Check(const model::JobSpec& job, const cluster::ClusterSpec& cluster) : job_(job), parallel_(job.parallel), cluster_(cluster) {
+    for (const cluster::ResourceGroup& group : cluster.groups) {
+      if (!group.device.has(job.train.precision)) continue;
+      ++groups_;
+      devices_ += static_cast<std::int64_t>(group.nodes) * group.devices_per_node;
+      domain_ = std::max(domain_, group.domain());
+    }
+  }
+
+  void run() const {
+    if (groups_ == 0) return;
+    if (parallel_.threads > 0) refuse("threads are of CPU workers; the devices are accelerators", "degrees alone", {});
+    if (parallel_.recompute == "selective" && none([](const model::BlockSpec& block) { return plan::option_of(block, "heads") > 0; }))
+      refuse("recompute selective is of attention, and the model has none", "none or full", {});
+    check("tp", parallel_.tp, [&](std::int64_t degree) { return tensor_obstacle(degree); });
+    check("cp", parallel_.cp, [&](std::int64_t degree) { return context_obstacle(degree); });
+    check("pp", parallel_.pp, [&](std::int64_t degree) {
+      const int blocks = job_.model.block_count();
+      return degree > blocks ? text("is more than the model's ", blocks, " blocks") : std::string();
+    });
+    // Where devices of several kinds share a batch unevenly, replicas need not divide it.
+    const std::int64_t batch = job_.train.global_batch;
+    check("dp", parallel_.dp, [&](std::int64_t degree) {
+      return groups_ == 1 && batch % degree != 0 ? text("does not divide train.global_batch ", batch) : std::string();
+    });
+    check_devices();
+    check_micro_batches();
+    check_schedule();
+    check_experts();
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& message, const std::string& expected, const std::string& hint) const {
+    throw Error(ErrorCode::invalid_config, "parallel: " + message, parallel_.where, expected, hint);
+  }
+
+  template <typename Holds>
+  bool none(const Holds& holds) const {
+    return std::none_of(job_.model.repeats.begin(), job_.model.repeats.end(),
+                        [&](const model::Repeat& repeat) { return holds(repeat.block); });
+  }
+
+  // `obstacle(degree)`: why it cannot be, or nothing.
+  template <typename Obstacle>
+  void check(const char* name, std::int64_t degree, const Obstacle& obstacle) const {
+    const auto all = [&](std::int64_t wish) {
+      const std::string own = obstacle(wish);
+      const bool uses_all = groups_ == 1 ? devices_ % wish == 0 : wish <= devices_;
+      return own.empty() && !uses_all
+                 ? text(groups_ == 1 ? "does not divide the " : "is more than the ", devices_, " devices of ", cluster_.name)
+                 : own;
+    };
+    if (degree == 0) return;
+    const std::string reason = all(degree);
+    if (reason.empty()) return;
+    std::vector<std::int64_t> valid;
+    for (std::int64_t other = 1; other <= std::min<std::int64_t>(devices_, 2 * degree); ++other)
+      if (all(other).empty()) valid.push_back(other);
+    refuse(text(name, " ", degree, " ", reason), {}, text("nearest: ", name, " ", plan::nearest_of(valid, degree)));
+  }
+
+  std::string tensor_obstacle(std::int64_t degree) const {
+    if (degree > domain_) return text("is more than the ", counted(domain_, "device"), " that the fastest link joins");
+    for (const model::Repeat& repeat : job_.model.repeats) {
+      if (tensor_divides(repeat.block, degree)) continue;
+      for (const char* key : {"heads", "kv_heads", "ffn", "expert_ffn"})
+        if (const auto extent = static_cast<std::int64_t>(plan::option_of(repeat.block, key)); extent % degree != 0)
+          return text("does not divide ", key, " ", extent);
+      return text("does not divide the ", repeat.block.kind, " blocks of the model");
+    }
+    return {};
+  }
+
+  std::string context_obstacle(std::int64_t degree) const {
+    for (const model::Repeat& repeat : job_.model.repeats) {
+      if (context_divides(repeat.block, degree)) continue;
+      const auto sequence = static_cast<std::int64_t>(plan::option_of(repeat.block, "seq"));
+      return sequence > 0 ? text("does not cut a sequence of ", sequence, " into twice as many parts")
+                          : text("cuts sequences, and the ", repeat.block.kind, " blocks of the model have none");
+    }
+    return {};
+  }
+
+  void check_devices() const {
+    std::int64_t product = 1;
+    std::string names;
+    for (const auto& [name, degree] : {std::pair{"dp", parallel_.dp}, {"tp", parallel_.tp}, {"cp", parallel_.cp}, {"pp", parallel_.pp}}) {
+      if (degree == 0) continue;
+      product *= degree;
+      names += (names.empty() ? "" : " x ") + text(name, " ", degree);
+    }
+    const bool may_cut = parallel_.cp == 0 && context_obstacle(2).empty();
+    const bool all_given = parallel_.dp > 0 && parallel_.tp > 0 && parallel_.pp > 0 && !may_cut;
+    if (groups_ > 1 && product > devices_)
+      refuse(text(names, " needs ", counted(product, "device"), "; ", cluster_.name, " has ", devices_), {}, {});
+    if (groups_ == 1 && all_given && product != devices_)
+      refuse(text(names, " makes ", counted(product, "device"), "; ", cluster_.name, " has ", devices_, ", and all of them are used"),
+             text("degrees whose product is ", devices_), "a cluster file may describe a part of the devices");
+    if (groups_ == 1 && devices_ % product != 0)
+      refuse(text(names, " needs ", counted(product, "device"), ", or a multiple; ", cluster_.name, " has ", devices_),
+             text("degrees whose product divides ", devices_),
+             text("nearest product: ", plan::nearest_of(plan::divisors_of(devices_), product)));
+  }
+
+  void check_micro_batches() const {
+    if (parallel_.micro_batches == 0) return;
+    const std::int64_t share = groups_ == 1 && parallel_.dp > 0 ? job_.train.global_batch / parallel_.dp : job_.train.global_batch;
+    if (share % parallel_.micro_batches == 0) return;
+    refuse(text("micro_batches ", parallel_.micro_batches, " does not divide ",
+                parallel_.dp > 1 ? text("the ", counted(share, "sample"), " of each of ", parallel_.dp, " replicas")
+                                 : text("train.global_batch ", share)),
+           {}, text("nearest: micro_batches ", plan::nearest_of(plan::divisors_of(share), parallel_.micro_batches)));
+  }
+
+  void check_schedule() const {
+    if (parallel_.schedule.empty()) return;
+    const plan::Schedule schedule = schedule_named(parallel_.schedule);
+    const bool several = cost::several_stages_a_rank(schedule);
+    if (several && parallel_.pp == 1) refuse(text("schedule ", parallel_.schedule, " runs a pipeline, and pp is 1"), "pp 2 or more", {});
+    if (several && parallel_.zero.value_or(0) > 1)
+      refuse(text("schedule ", parallel_.schedule, " is planned with zero 0 or 1 alone"), "zero 0 or 1, or schedule 1f1b, zb-h1 or zb-h2",
+             {});
+    if (parallel_.pp < 2 || parallel_.micro_batches == 0) return;
+    const std::int64_t least = cost::least_micro_batches(schedule, parallel_.pp);
+    if (parallel_.micro_batches < least)
+      refuse(text("schedule ", parallel_.schedule, " over ", parallel_.pp, " stages has work enough from ", least,
+                  " micro-batches on, and there are ", parallel_.micro_batches),
+             text("micro_batches ", least, " or more"), {});
+    if (schedule == plan::Schedule::interleaved && parallel_.micro_batches % parallel_.pp != 0)
+      refuse(text("schedule interleaved over ", parallel_.pp, " stages takes micro-batches in turns of ", parallel_.pp, ", and there are ",
+                  parallel_.micro_batches),
+             text("a multiple of ", parallel_.pp), {});
+  }
+
+  void check_experts() const {
+    if (parallel_.ep == 0) return;
+    std::int64_t experts = 0;
+    for (const model::Repeat& repeat : job_.model.repeats)
+      experts = std::max(experts, static_cast<std::int64_t>(plan::option_of(repeat.block, "experts")));
+    if (experts == 0 && parallel_.ep > 1)
+      refuse(text("ep ", parallel_.ep, " spreads experts, and the model has none"), "ep 1, or a mixture of experts", {});
+    if (experts == 0) return;
+    const bool given = parallel_.dp > 0 && parallel_.cp > 0;
+    const std::int64_t ranks =
+        given ? std::int64_t{parallel_.dp} * parallel_.cp : devices_ / (std::max(1, parallel_.tp) * std::max(1, parallel_.pp));
+    const bool spreads = groups_ == 1 || given ? ranks % parallel_.ep == 0 : parallel_.ep <= ranks;
+    if (experts % parallel_.ep == 0 && spreads) return;
+    refuse(experts % parallel_.ep != 0 ? text("ep ", parallel_.ep, " does not divide the ", counted(experts, "expert"))
+                                       : text("ep ", parallel_.ep, " does not divide the ", counted(ranks, "rank"), " of dp x cp"),
+           {}, text("nearest: ep ", plan::nearest_of(plan::divisors_of(std::gcd(experts, ranks)), parallel_.ep)));
+  }
+
+  const model::JobSpec& job_;
+  const model::ParallelChoice& parallel_;
+  const cluster::ClusterSpec& cluster_;
+  // Of the devices that compute in the job's precision.
+  int groups_ = 0;
+  std::int64_t devices_ = 0;
+  int domain_ = 1;
+};
+
+}  // namespace
+
+BlockSpace space_of(const model::ParallelChoice& parallel) {
+  BlockSpace out;
+  out.given = {parallel.dp, parallel.tp, parallel.cp, parallel.ep, parallel.pp, parallel.micro_batches};
+  if (parallel.zero) out.zero = {*parallel.zero};
+  if (!parallel.recompute.empty())
+    std::erase_if(out.recompute, [&](model::Recompute recompute) { return parallel.recompute != model::name_of(recompute); });
+  if (!parallel.schedule.empty()) out.schedules = {schedule_named(parallel.schedule)};
+  out.most_context = std::max(out.most_context, parallel.cp);
+  return out;
+}
+
+void check_given(const model::JobSpec& job, const cluster::ClusterSpec& cluster) { Check(job, cluster).run(); }
+
+std::string given_text(const model::ParallelChoice& parallel) {
+  std::string out;
+  const auto add = [&](const char* name, const std::string& value) { out += (out.empty() ? "" : ", ") + text(name, " ", value); };
+  for (const auto& [name, degree] :
+       {std::pair{"dp", parallel.dp}, {"tp", parallel.tp}, {"cp", parallel.cp}, {"ep", parallel.ep}, {"pp", parallel.pp}})
+    if (degree > 0) add(name, text(degree));
+  if (parallel.zero) add("zero", text(*parallel.zero));
+  if (parallel.micro_batches > 0) add("micro_batches", text(parallel.micro_batches));
+  if (!parallel.schedule.empty()) add("schedule", parallel.schedule);
+  if (!parallel.recompute.empty()) add("recompute", parallel.recompute);
+  return out;
+}
+
+}  // namespace tessera::search

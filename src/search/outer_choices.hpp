@@ -1,0 +1,47 @@
+// Internal to the search over blocks: what is fixed before stages are cut.
+#pragma once
+
+#include <cstdint>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "search/block_search.hpp"
+#include "search/stage_fronts.hpp"
+
+namespace tessera::search {
+
+// Stages of equal width on equal devices, one after the other.
+struct GroupCut {
+  int devices = 0;  // of a stage, as CostModel knows them
+  int width = 1;
+  int stages = 1;
+};
+
+struct Outer {
+  std::vector<GroupCut> groups;
+  std::int64_t micro_batches = 1;
+  plan::Schedule schedule = plan::Schedule::one_f_one_b;
+  double bound = 0;
+
+  int stages() const {
+    int out = 0;
+    for (const GroupCut& cut : groups) out += cut.stages;
+    return out;
+  }
+  StageRanks ranks(const GroupCut& cut) const { return {cut.devices, cut.width, micro_batches}; }
+  // The simplest first among equally fast ones.
+  auto simplicity() const {
+    std::vector<std::pair<int, int>> cuts;
+    for (const GroupCut& cut : groups) cuts.emplace_back(cut.devices, cut.width);
+    return std::tuple(groups.size(), stages(), schedule, micro_batches, cuts);
+  }
+};
+
+struct OuterChoices {
+  std::vector<Outer> outers;
+  std::vector<cost::StageDevices> devices;  // that are no group alone; an index into them counts on from the groups of the cluster
+};
+OuterChoices outer_choices(const BlockProblem& problem);
+
+}  // namespace tessera::search

@@ -1,0 +1,15 @@
+// The last word on a search: its best plans against the clock.
+#pragma once
+
+#include "plan/plan.hpp"
+#include "search/search.hpp"
+#include "sim/sim.hpp"
+
+namespace tessera::search {
+
+// Simulates the best plan, the runners-up and SearchResult::close, as far as the cost model gives them a chance; the one with the
+// shortest simulated step becomes the best (`best_family` with it), the one that it replaces a runner-up. Returns that step.
+Seconds rank_by_simulation(SearchResult& result, const model::ModelSpec& model, const model::TrainSpec& train,
+                           const cluster::ClusterSpec& cluster, const profile::Profile& profile);
+
+}  // namespace tessera::search

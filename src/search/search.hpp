@@ -1,0 +1,71 @@
+// The one search: the best plan for a job on a cluster, its runners-up, and what each of them would cost.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cluster/cluster.hpp"
+#include "model/job.hpp"
+#include "plan/plan.hpp"
+#include "profile/profile.hpp"
+
+namespace tessera::search {
+
+// How many workers of how many threads a plan may use.
+struct WorkerShape {
+  int workers = 1;
+  int threads = 1;
+  bool operator==(const WorkerShape&) const = default;
+};
+// Those of one CPU host that the job and the cluster leave open, fewest workers first: what is worth measuring. With
+// `cluster: auto` every way to share the cores evenly.
+std::vector<WorkerShape> worker_shapes(const model::JobSpec& job, const cluster::ClusterSpec& cluster);
+
+struct SearchOptions {
+  int top = 5;                       // runners-up to keep, the best of each family
+  std::vector<std::string> vendors;  // only devices of these vendors; empty: of all
+  bool front = false;                // keep SearchResult::front; slower, as a bound on the time alone then rules out less
+  // Accelerators: blocks' options that each search over blocks may try, about six million a second; then the best so far
+  // counts.
+  std::int64_t effort = 12'000'000;
+  double seconds = 0;  // the same by the clock, in place of the effort; 0: no limit
+};
+// A considered plan in few words.
+struct FrontPoint {
+  std::string family;  // as Candidate's
+  std::string detail;  // what else sets it apart: "zero 1, 8 micro-batches of 2 samples, recompute full"
+  Seconds step;
+  Bytes memory;  // on the fullest device (accelerators) or host (CPU workers)
+  Bytes limit;   // what there is for workers
+};
+struct Candidate {
+  plan::Plan plan;     // with prediction
+  std::string family;  // "dp2", "pp2", "tp2 x pp2", ...
+};
+struct SearchResult {
+  plan::Plan best;
+  std::string best_family;
+  std::vector<Candidate> runners_up;  // the best of every other family, by predicted step time
+  std::int64_t considered = 0;        // plans that were priced or ruled out by a bound
+  std::vector<Candidate> close;  // accelerators: further good plans, of families that have a better one, for the simulator to choose among
+  std::vector<Candidate> too_large;  // do not fit the memory; the smallest first
+  // Step time against memory over the considered plans, those too large included: no other is both faster and lower in
+  // memory / limit. Fastest first. Points within 1 % of memory of a faster one are left out.
+  std::vector<FrontPoint> front;
+  // Accelerators: no plan of the space is faster, in seconds. 0: not known.
+  double bound = 0;
+};
+
+// CPU workers: every plan in the space {worker count, threads, dp, pp, tp, zero, micro-batches, schedule, recompute} that divides, priced
+// by the cost model. Accelerators in 16 or fewer bits: the search over blocks (search/block_search.hpp) beside hand-written templates;
+// families are the best plans of parts of its space. Honours what `job.parallel` fixes. Throws resource_exhausted when nothing fits: how
+// much is missing, what would fit; invalid_config when the fixed degrees cannot divide, with the nearest valid ones.
+SearchResult search(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile,
+                    const SearchOptions& options = {});
+
+// The plan as a table and a drawing for the terminal: blocks x ranks, the predicted step by parts, memory against the
+// limit, the runners-up and what each loses where.
+std::string explain(const SearchResult& result, const model::ModelSpec& model, const cluster::ClusterSpec& cluster);
+
+}  // namespace tessera::search

@@ -1,0 +1,101 @@
+#include "cost/cost_model.hpp"
+#include "cost/cost.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/expect_error.hpp"
+#include "cost/uniform.hpp"
+#include "plan/plan_helper.hpp"
+
+namespace tessera::cost {
+namespace {
+
+using tessera::testing::error_of;
+
+// A group's devices are priced by what the software that runs on them reaches.
+TEST(CostModel, TakeTheCalibrationOfTheGroupsStack) {
+  const model::ModelSpec model = plan::preset_job("llama-2-7b", 8).model;
+  const auto forward = [&](const std::string& stack) {
+    auto cluster = plan::gpu_cluster(1, 8);
+    cluster.groups[0].stack = stack;
+    return CostModel(model, cluster, model::Precision::bf16).block(1, 0, {.dp = 8}, 8).forward;
+  };
+  EXPECT_DOUBLE_EQ(forward(""), forward("llm-foundry"));
+  EXPECT_NE(forward(""), forward("megatron-2022"));
+  // In a cluster file, with its line.
+  const auto written = cluster::read_cluster(ConfigNode::parse(
+      "name: g\ngroups:\n  - {name: gpu, device: a100-80, devices_per_node: 8, inside: nvlink3, stack: megatron-2021a}\n", "cluster.yaml"));
+  const Error error = error_of([&] { CostModel(model, written, model::Precision::bf16); });
+  EXPECT_THAT(error.what(), ::testing::HasSubstr("cluster.yaml:3"));
+  EXPECT_THAT(error.hint(), ::testing::HasSubstr("did you mean 'megatron-2021'?"));
+  EXPECT_EQ(cluster::read_cluster(ConfigNode::parse(cluster::to_yaml(written), "cluster.yaml")).groups[0].stack, "megatron-2021a");
+}
+
+// Images of 257 patches: the number of rows of a product aligns nothing.
+TEST(CostModel, AnyNumberOfTokensIsAsFastForMatrixUnits) {
+  const model::ModelSpec vit = model::read_model(ConfigNode::parse("{preset: vit-h-14}", "model"));
+  const auto cluster = plan::gpu_cluster(1, 8);
+  CostModel cost_model(vit, cluster, model::Precision::bf16);
+  plan::Strategy strategy;
+  strategy.dp = 8;
+  const auto passes = [&](std::int64_t samples) {
+    const BlockLoad& load = cost_model.block(1, 0, strategy, samples);
+    return (load.forward + load.backward()) / static_cast<double>(samples);
+  };
+  EXPECT_NEAR(passes(8 * 9) / passes(8 * 8), 1, 0.15);
+}
+
+TEST(CostModel, TiedParametersStayInsideAClusterOfOneNode) {
+  const model::ModelSpec model = plan::preset_job("llama-3.2-1b", 8).model;
+  plan::Strategy strategy;
+  const auto tied = [&](const cluster::ClusterSpec& cluster) {
+    CostModel cost_model(model, cluster, model::Precision::bf16);
+    return cost_model.block(static_cast<int>(model.repeats.size()) - 1, 0, strategy, 8).tied_exchange;
+  };
+  EXPECT_GT(tied(plan::gpu_cluster(1, 4)), 0);
+  EXPECT_LT(tied(plan::gpu_cluster(1, 4)), tied(plan::gpu_cluster(2, 4)) / 4);
+}
+
+// What the search counts with is what published measurements were compared with (bench/truth), put together block by block.
+TEST(CostModel, AgreeWithTheUniformPrice) {
+  const auto job = plan::preset_job("llama-2-70b", 256);
+  const auto cluster = plan::gpu_cluster(8, 8);
+  CostModel cost_model(job.model, cluster, model::Precision::bf16);
+  const profile::Calibration calibration = profile::calibration_for("a100-80");
+  for (const int stages : {1, 2, 4, 8})
+    for (const int tp : {1, 2, 8})
+      for (const int zero : {0, 1}) {
+        UniformPlan uniform;
+        uniform.pp = stages;
+        uniform.tp = tp;
+        uniform.dp = 64 / stages / tp;
+        uniform.zero = zero;
+        uniform.global_batch = 256;
+        uniform.sequence_parallel = tp > 1;
+        plan::Plan plan;
+        plan.precision = model::Precision::bf16;
+        plan.global_batch = 256;
+        plan.micro_batches = 256 / uniform.dp;
+        plan.ranks.resize(64);
+        plan::Strategy strategy;
+        strategy.dp = uniform.dp;
+        strategy.tp = tp;
+        strategy.zero = zero;
+        strategy.sequence_parallel = tp > 1;
+        int next = 0;
+        for (int s = 0; s < stages; ++s) {
+          plan::Stage stage;
+          for (int i = 0; i < 64 / stages; ++i) stage.ranks.push_back(s * (64 / stages) + i);
+          const int last = next + 80 / stages + (s == 0 ? 1 : 0) + (s + 1 == stages ? 1 : 0);
+          stage.runs.push_back({next, last, strategy});
+          next = last;
+          plan.stages.push_back(stage);
+        }
+        const double expected = price(uniform, job.model, cluster, calibration).step;
+        EXPECT_NEAR(predict(plan, cost_model).step.value / expected, 1, 0.03) << "pp " << stages << " tp " << tp << " zero " << zero;
+      }
+}
+
+}  // namespace
+}  // namespace tessera::cost

@@ -1,0 +1,397 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+#include <cmath>
+#include <functional>
+#include <numeric>
+
+#include "base/expect_error.hpp"
+#include "cost/cost.hpp"
+#include "plan/plan.hpp"
+#include "plan/plan_helper.hpp"
+#include "search/balance.hpp"
+#include "search/search.hpp"
+
+namespace tessera::search {
+namespace {
+
+using tessera::testing::error_of;
+using ::testing::HasSubstr;
+
+// Calls `visit` with every way to cut `blocks` blocks into `stages` stages.
+void for_all_cuts(int blocks, int stages, const std::function<void(const std::vector<int>&)>& visit) {
+  std::vector<int> cuts = {0};
+  const std::function<void()> extend = [&] {
+    const int done = static_cast<int>(cuts.size());
+    if (done == stages) {
+      cuts.push_back(blocks);
+      visit(cuts);
+      cuts.pop_back();
+      return;
+    }
+    for (int next = cuts.back() + 1; next <= blocks - (stages - done); ++next) {
+      cuts.push_back(next);
+      extend();
+      cuts.pop_back();
+    }
+  };
+  extend();
+}
+
+bool fits(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
+  const cluster::Device& device = cluster.groups[0].device;
+  if (!device.is_cpu())
+    return std::all_of(plan.predicted->memory.begin(), plan.predicted->memory.end(),
+                       [&](Bytes bytes) { return bytes.value <= 0.95 * static_cast<double>(device.memory.value); });
+  Bytes sum;
+  for (Bytes bytes : plan.predicted->memory) sum += bytes;
+  return sum.value <= 0.9 * static_cast<double>(device.memory.value);
+}
+
+// The shortest step over everything, written as plainly as possible: one node, no pruning, every cut of the blocks.
+double by_enumeration(const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
+  const cluster::ResourceGroup& group = cluster.groups[0];
+  const int most = group.device.is_cpu() ? group.device.cores : group.devices_per_node;
+  const int blocks = job.model.block_count();
+  double best = INFINITY;
+  for (int world = 1; world <= most; ++world) {
+    if (group.device.is_cpu() && most % world != 0) continue;
+    for (int pp = 1; pp <= std::min(world, blocks); ++pp)
+      for (int tp = 1; tp * pp <= world; ++tp) {
+        if (world % (pp * tp) != 0 || job.model.dim("kv_heads") % tp != 0 || job.model.dim("ffn") % tp != 0 ||
+            job.model.dim("vocab") % tp != 0)
+          continue;
+        const int dp = world / pp / tp;
+        for (int micro_batches = 1; micro_batches * dp <= job.train.global_batch; ++micro_batches) {
+          if (job.train.global_batch % (dp * micro_batches) != 0) continue;
+          for (plan::Schedule schedule : {plan::Schedule::one_f_one_b, plan::Schedule::gpipe})
+            for (int zero = 0; zero <= (dp > 1 ? 1 : 0); ++zero)
+              for (model::Recompute recompute : {model::Recompute::none, model::Recompute::full})
+                for_all_cuts(blocks, pp, [&](const std::vector<int>& cuts) {
+                  plan::Plan plan;
+                  plan.precision = job.train.precision;
+                  plan.global_batch = job.train.global_batch;
+                  plan.micro_batches = micro_batches;
+                  plan.schedule = schedule;
+                  for (int rank = 0; rank < world; ++rank) plan.ranks.push_back({0, 0, rank, group.device.is_cpu() ? most / world : 1});
+                  for (int s = 0; s < pp; ++s) {
+                    plan::Stage stage;
+                    for (int i = 0; i < dp * tp; ++i) stage.ranks.push_back(s * dp * tp + i);
+                    stage.runs.push_back({cuts[s], cuts[s + 1], {dp, tp, zero, recompute}});
+                    plan.stages.push_back(stage);
+                  }
+                  plan.predicted = cost::predict(plan, job.model, job.train, cluster, {});
+                  if (fits(plan, cluster)) best = std::min(best, plan.predicted->step.value);
+                });
+        }
+      }
+  }
+  return best;
+}
+
+RC_GTEST_PROP(Search, EqualsEnumerationOnSmallInstances, ()) {
+  const plan::JobShape shape{.layers = *rc::gen::inRange(1, 6),
+                             .hidden = 64 * *rc::gen::inRange(1, 8),
+                             .kv_heads = *rc::gen::element(1, 2, 4),
+                             .seq = 32 << *rc::gen::inRange(0, 4),
+                             .vocab = 256 << *rc::gen::inRange(0, 6),
+                             .tied = *rc::gen::arbitrary<bool>(),
+                             .global_batch = *rc::gen::element(1, 2, 4, 6)};
+  const auto job = plan::job_of(shape);
+  const auto cluster =
+      *rc::gen::arbitrary<bool>() ? plan::cpu_cluster(*rc::gen::element(1, 2, 4)) : plan::gpu_cluster(1, *rc::gen::inRange(1, 5));
+  const double enumerated = by_enumeration(job, cluster);
+  const SearchResult result = search(job, cluster, {});
+  RC_CLASSIFY(result.best.world_size() > 1, "several workers");
+  RC_CLASSIFY(result.best.stages.size() > 1, "a pipeline");
+  RC_LOG() << plan::yaml_of(shape) << cluster::to_yaml(cluster) << to_json(result.best) << enumerated << "\n";
+  RC_ASSERT(std::abs(result.best.predicted->step.value / enumerated - 1) < 1e-4);
+  check(result.best, job, cluster);
+}
+
+RC_GTEST_PROP(Balance, MakesTheMostExpensiveStageAsCheapAsItCanBe, ()) {
+  const auto whole = *rc::gen::nonEmpty(rc::gen::container<std::vector<int>>(rc::gen::inRange(0, 50)));
+  const std::vector<double> costs(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(whole.size(), 9)));
+  const int stages = *rc::gen::inRange<int>(1, static_cast<int>(costs.size()) + 1);
+  const auto most_expensive = [&](const std::vector<int>& cuts) {
+    double most = 0;
+    for (int s = 0; s < stages; ++s) most = std::max(most, std::accumulate(costs.begin() + cuts[s], costs.begin() + cuts[s + 1], 0.0));
+    return most;
+  };
+  double best = INFINITY;
+  for_all_cuts(static_cast<int>(costs.size()), stages, [&](const std::vector<int>& cuts) { best = std::min(best, most_expensive(cuts)); });
+  const std::vector<int> cuts = balance(costs, stages);
+  RC_ASSERT(cuts.size() == static_cast<std::size_t>(stages) + 1);
+  for (int s = 0; s < stages; ++s) RC_ASSERT(cuts[s] < cuts[s + 1]);
+  RC_ASSERT(most_expensive(cuts) == best);
+}
+
+TEST(Search, GivesTheSameAnswerTwice) {
+  const auto job = plan::job_of({.layers = 6, .hidden = 256, .global_batch = 32});
+  const auto cluster = plan::gpu_cluster(2, 4);
+  EXPECT_EQ(to_json(search(job, cluster, {}).best), to_json(search(job, cluster, {}).best));
+}
+
+TEST(Search, HonoursEveryFixedDegree) {
+  const auto job =
+      plan::job_of({.layers = 6, .parallel = "{dp: 2, pp: 2, tp: 2, zero: 1, micro_batches: 4, schedule: gpipe, recompute: full}"});
+  const auto cluster = plan::gpu_cluster(1, 8);
+  const plan::Plan plan = search(job, cluster, {}).best;
+  EXPECT_EQ(plan.world_size(), 8);
+  EXPECT_EQ(plan.stages.size(), 2u);
+  EXPECT_EQ(plan.micro_batches, 4);
+  EXPECT_EQ(plan.schedule, plan::Schedule::gpipe);
+  EXPECT_EQ(plan.stages[0].runs[0].strategy, (plan::Strategy{2, 2, 1, model::Recompute::full}));
+}
+
+TEST(Search, UsesTheNumberOfWorkersThatLocalSays) {
+  const auto job = plan::job_of({.cluster = "{local: {devices: 2, threads: 1}}"});
+  const auto cluster = plan::cpu_cluster(8);
+  const plan::Plan plan = search(job, cluster, {}).best;
+  EXPECT_EQ(plan.world_size(), 2);
+  EXPECT_EQ(plan.ranks[1].threads, 1);
+}
+
+TEST(Search, FixedDegreesMayAskForMoreWorkersThanCores) {
+  const auto job = plan::job_of({.parallel = "{dp: 2, pp: 2, tp: 1}"});
+  const plan::Plan plan = search(job, plan::cpu_cluster(2), {}).best;
+  EXPECT_EQ(plan.world_size(), 4);
+  EXPECT_EQ(plan.ranks[3].threads, 1);
+}
+
+TEST(Search, SaysWhatIsOfAcceleratorsAlone) {
+  for (const char* parallel : {"{cp: 2}", "{ep: 2}", "{zero: 3}", "{schedule: zb-v}", "{recompute: selective}"})
+    EXPECT_THAT(error_of([&] { search(plan::job_of({.parallel = parallel}), plan::cpu_cluster(4), {}); }).what(),
+                HasSubstr("is planned for accelerators"))
+        << parallel;
+}
+
+TEST(Search, ShardsFixedReplicasOnlyWhereItPays) {
+  const auto zero_of = [](const std::string& parallel) {
+    return search(plan::job_of({.parallel = parallel}), plan::cpu_cluster(4), {}).best.stages.front().runs.front().strategy.zero;
+  };
+  EXPECT_EQ(zero_of("{dp: 2, zero: 1}"), 1);
+  EXPECT_EQ(zero_of("{dp: 2, zero: 0}"), 0);
+  // Left out, it is chosen: where the replicas do not fit otherwise.
+  const plan::JobShape shape{.layers = 4,
+                             .hidden = 1024,
+                             .heads = 8,
+                             .kv_heads = 8,
+                             .ffn = 4096,
+                             .vocab = 8192,
+                             .cluster = "{local: {devices: 4}}",
+                             .parallel = "{dp: 4}"};
+  plan::JobShape whole = shape;
+  whole.parallel = "{dp: 4, zero: 0}";
+  const auto held = [](const plan::Plan& plan) {
+    Bytes sum;
+    for (const Bytes bytes : plan.predicted->memory) sum += bytes;
+    return sum.value >> 20;
+  };
+  const std::int64_t all = held(search(plan::job_of(whole), plan::cpu_cluster(4), {}).best);
+  const plan::Plan chosen = search(plan::job_of(shape), plan::cpu_cluster(4, 1, all), {}).best;
+  EXPECT_EQ(chosen.stages.front().runs.front().strategy.zero, 1);
+}
+
+TEST(Search, SaysWhichDegreeDoesNotDivideAndWhichNearestOneDoes) {
+  const auto refusal = [](const std::string& parallel, int kv_heads) {
+    return error_of([&] {
+      search(plan::job_of({.heads = 8, .kv_heads = kv_heads, .global_batch = 8, .parallel = parallel}), plan::gpu_cluster(1, 8), {});
+    });
+  };
+  const Error tensor = refusal("{tp: 3}", 4);
+  EXPECT_EQ(tensor.code(), ErrorCode::invalid_config);
+  EXPECT_THAT(tensor.what(), HasSubstr("train.yaml:6"));
+  EXPECT_THAT(tensor.what(), HasSubstr("tp 3 does not divide heads 8"));
+  EXPECT_THAT(tensor.what(), HasSubstr("nearest: tp 2"));
+  EXPECT_THAT(refusal("{tp: 8}", 2).what(), HasSubstr("nearest: tp 2"));
+  EXPECT_THAT(refusal("{dp: 3}", 4).what(), HasSubstr("dp 3 does not divide train.global_batch 8"));
+  EXPECT_THAT(refusal("{pp: 9}", 4).what(), HasSubstr("nearest: pp 6"));
+  EXPECT_THAT(refusal("{dp: 2, micro_batches: 3}", 4).what(), HasSubstr("nearest: micro_batches 2"));
+  EXPECT_THAT(refusal("{dp: 4, tp: 4}", 4).what(), HasSubstr("the degrees need 16 workers"));
+}
+
+TEST(Search, SaysHowMuchMemoryIsMissingAndWhatWouldFit) {
+  plan::JobShape shape{.layers = 32,
+                       .hidden = 4096,
+                       .heads = 32,
+                       .kv_heads = 8,
+                       .ffn = 14336,
+                       .seq = 2048,
+                       .vocab = 32000,
+                       .global_batch = 8,
+                       .precision = "bf16"};
+  const Error automatic = error_of([&] { search(plan::job_of(shape), plan::gpu_cluster(1, 1, "a100-40"), {}); });
+  EXPECT_EQ(automatic.code(), ErrorCode::resource_exhausted);
+  EXPECT_THAT(automatic.what(), HasSubstr("no plan fits"));
+  EXPECT_THAT(automatic.what(), HasSubstr("of each a100-40, which has 38.0 GiB"));
+  EXPECT_THAT(automatic.what(), HasSubstr("what would fit: 2 times the nodes; devices with"));
+  // And it does.
+  EXPECT_NO_THROW(search(plan::job_of(shape), plan::gpu_cluster(2, 1, "a100-40"), {}));
+  // With the optimizer on the host one device of 80 GiB is enough.
+  const plan::Plan alone = search(plan::job_of(shape), plan::gpu_cluster(1, 1), {}).best;
+  const auto& runs = alone.stages.front().runs;
+  EXPECT_TRUE(std::any_of(runs.begin(), runs.end(), [](const plan::StrategyRun& run) { return run.strategy.offload_optimizer; }));
+  shape.parallel = "{dp: 2, zero: 0}";
+  const Error fixed = error_of([&] { search(plan::job_of(shape), plan::gpu_cluster(2, 1, "a100-40"), {}); });
+  EXPECT_THAT(fixed.what(), HasSubstr("of each a100-40, which has 38.0 GiB"));
+  EXPECT_THAT(fixed.what(), HasSubstr("what would fit: parallel with dp 2 alone"));
+  EXPECT_THAT(fixed.what(), HasSubstr("its largest parts: gradients "));
+}
+
+TEST(Search, CountsTheMemoryOfAllWorkersOfAHostTogether) {
+  const plan::JobShape shape{.layers = 4,
+                             .hidden = 1024,
+                             .heads = 8,
+                             .kv_heads = 8,
+                             .ffn = 4096,
+                             .vocab = 8192,
+                             .cluster = "{local: {devices: 4}}",
+                             .parallel = "{dp: 4}"};
+  const auto job = plan::job_of(shape);
+  const plan::Plan plan = search(job, plan::cpu_cluster(4), {}).best;
+  Bytes sum;
+  for (Bytes bytes : plan.predicted->memory) sum += bytes;
+  const std::int64_t mebibytes = sum.value >> 20;
+  EXPECT_NO_THROW(search(job, plan::cpu_cluster(4, 1, mebibytes * 12 / 10), {}));
+  EXPECT_THROW(search(job, plan::cpu_cluster(4, 1, plan.predicted->memory[0].value >> 20), {}), Error);
+}
+
+TEST(Search, RecomputesOrShardsOnlyWhenMemoryAsksForIt) {
+  const plan::JobShape shape{.layers = 16,
+                             .hidden = 2048,
+                             .heads = 16,
+                             .kv_heads = 16,
+                             .ffn = 8192,
+                             .seq = 2048,
+                             .vocab = 32000,
+                             .global_batch = 64,
+                             .precision = "bf16"};
+  const auto roomy = search(plan::job_of(shape), plan::gpu_cluster(1, 1, "a100-80"), {}).best;
+  const auto computes_again = [](const plan::Plan& plan) {
+    const std::vector<plan::StrategyRun>& runs = plan.stages[0].runs;
+    return std::any_of(runs.begin(), runs.end(),
+                       [](const plan::StrategyRun& run) { return run.strategy.recompute == model::Recompute::full; });
+  };
+  EXPECT_FALSE(computes_again(roomy));
+  plan::JobShape fixed = shape;
+  fixed.parallel = "{micro_batches: 1}";
+  const auto cramped = search(plan::job_of(fixed), plan::gpu_cluster(1, 1, "a100-80"), {}).best;
+  EXPECT_TRUE(computes_again(cramped));
+}
+
+TEST(Search, PrefersFewerWorkersAcrossASlowNetwork) {
+  const auto job = plan::job_of({.layers = 2, .global_batch = 4});
+  auto cluster = plan::cpu_cluster(1, 4);
+  cluster.groups[0].network.bandwidth = BytesPerSecond(1e5);
+  EXPECT_EQ(search(job, cluster, {}).best.world_size(), 1);
+}
+
+// Between links that hide an exchange behind the backward pass and links so slow that other plans are better.
+TEST(Search, DelaysTheExchangeWhereTheLinkIsSlowAndNothingIsClipped) {
+  auto job = plan::job_of({.layers = 6,
+                           .hidden = 512,
+                           .heads = 8,
+                           .kv_heads = 8,
+                           .ffn = 4096,
+                           .seq = 1024,
+                           .global_batch = 2,
+                           .cluster = "{lab: {hosts: 2, gbit: 1, cpu: 1}}"});
+  auto cluster = plan::cpu_cluster(1, 2);
+  int delayed = 0;
+  for (double bandwidth = 1e7; bandwidth < 1e9; bandwidth *= 1.3) {
+    cluster.groups[0].network.bandwidth = BytesPerSecond(bandwidth);
+    job.train.optimizer.clip = 1;
+    const plan::Plan at_once = search(job, cluster, {}).best;
+    EXPECT_FALSE(at_once.delayed_exchange);
+    job.train.optimizer.clip = 0;
+    const SearchResult result = search(job, cluster, {});
+    check(result.best, job, cluster);
+    if (!result.best.delayed_exchange) continue;
+    ++delayed;
+    EXPECT_LT(result.best.predicted->step, at_once.predicted->step);
+    EXPECT_THAT(explain(result, job.model, cluster), HasSubstr("gradient exchange delayed"));
+  }
+  EXPECT_GT(delayed, 0);
+  EXPECT_LT(delayed, 15);
+}
+
+// One host of 8 cores and one of 4.
+cluster::ClusterSpec two_hosts(const std::string& between) {
+  return cluster::read_cluster(
+      ConfigNode::parse("name: two hosts\nbetween: " + between +
+                            "\ngroups:\n"
+                            "  - {name: new, device: 'cpu:zen4', cores: 8, memory: 64 GiB, inside: shm, network: tcp-10g}\n"
+                            "  - {name: old, device: 'cpu:zen4', cores: 4, memory: 64 GiB, inside: shm, network: tcp-10g}\n",
+                        "cluster.yaml"));
+}
+
+TEST(Search, UnequalHostsShareTheBatchByTheirSpeed) {
+  const auto job = plan::job_of({.hidden = 512, .heads = 8, .kv_heads = 8, .ffn = 2048, .seq = 512, .global_batch = 48});
+  const auto cluster = two_hosts("tcp-100g");
+  const SearchResult result = search(job, cluster, {});
+  check(result.best, job, cluster);
+  ASSERT_FALSE(result.best.stages.front().shares.empty()) << to_json(result.best);
+  const std::vector<plan::Share>& shares = result.best.stages.front().shares;
+  EXPECT_EQ(shares[0].samples, 2 * shares[1].samples);
+  EXPECT_THAT(explain(result, job.model, cluster),
+              AllOf(HasSubstr("on all kinds"),
+                    HasSubstr(text("of each ", result.best.samples(), " samples: ", shares[0].samples, " on 1 of new, "))));
+  // Nothing on one host alone, and no even shares, are as fast.
+  for (const Candidate& candidate : result.runners_up) EXPECT_GE(candidate.plan.predicted->step, result.best.predicted->step);
+  plan::Plan even = result.best;
+  even.stages.front().shares.clear();
+  if (even.global_batch % (even.micro_batches * even.world_size()) == 0) {
+    EXPECT_GT(cost::predict(even, job.model, job.train, cluster, {}).step, result.best.predicted->step);
+  }
+}
+
+TEST(Search, ThreeKindsOfHostsShareTheBatchInWholeReplicas) {
+  const auto job = plan::job_of(
+      {.hidden = 512, .heads = 8, .kv_heads = 8, .ffn = 2048, .seq = 512, .global_batch = 48, .parallel = "{dp: 14, threads: 1}"});
+  const auto cluster = cluster::read_cluster(
+      ConfigNode::parse("name: three\nbetween: tcp-100g\ngroups:\n"
+                        "  - {name: a, device: 'cpu:zen4', cores: 8, memory: 64 GiB, inside: shm, network: tcp-10g}\n"
+                        "  - {name: b, device: 'cpu:zen4', cores: 4, memory: 64 GiB, inside: shm, network: tcp-10g}\n"
+                        "  - {name: c, device: 'cpu:zen4', cores: 2, memory: 64 GiB, inside: shm, network: tcp-10g}\n",
+                        "cluster.yaml"));
+  const plan::Plan best = search(job, cluster, {}).best;
+  check(best, job, cluster);
+  EXPECT_THAT(best.stages.front().shares, ::testing::ElementsAre(plan::Share{8, 24}, plan::Share{4, 16}, plan::Share{2, 8}));
+}
+
+TEST(Search, UnequalHostsMakeOnePipelineWhereTheLinkIsSlow) {
+  const auto job = plan::job_of({.layers = 12, .hidden = 1024, .heads = 8, .kv_heads = 8, .ffn = 4096, .seq = 128, .global_batch = 48});
+  const SearchResult result = search(job, two_hosts("tcp-1g"), {});
+  ASSERT_EQ(result.best.stages.size() % 2, 0u) << to_json(result.best);
+  EXPECT_EQ(result.best.ranks.back().group, 1);
+  EXPECT_THAT(result.best_family, HasSubstr("on all kinds"));
+  // The faster host takes more blocks.
+  EXPECT_GT(result.best.stages.front().last_block(), job.model.block_count() / 2);
+}
+
+TEST(Search, UsesOnlyTheVendorsItIsGiven) {
+  auto cluster = plan::cpu_cluster(2);
+  cluster.groups.push_back(plan::gpu_cluster(1, 2).groups[0]);
+  cluster.between = cluster::known_link("pcie4");
+  const auto job = plan::job_of({.hidden = 512});
+  EXPECT_EQ(search(job, cluster, {}).best.ranks[0].group, 1);
+  EXPECT_EQ(search(job, cluster, {}, {.top = 5, .vendors = {"cpu"}}).best.ranks[0].group, 0);
+}
+
+TEST(Explain, ShowsStagesPartsMemoryAndWhatRunnersUpLose) {
+  const auto job = plan::job_of({.layers = 6, .hidden = 512, .seq = 256, .global_batch = 8});
+  const auto cluster = plan::cpu_cluster(4);
+  const SearchResult result = search(job, cluster, {});
+  const std::string shown = explain(result, job.model, cluster);
+  EXPECT_THAT(shown, HasSubstr("embed"));
+  EXPECT_THAT(shown, HasSubstr("forward"));
+  EXPECT_THAT(shown, HasSubstr("optimizer"));
+  EXPECT_THAT(shown, HasSubstr("memory"));
+  ASSERT_FALSE(result.runners_up.empty());
+  EXPECT_THAT(shown, HasSubstr(result.runners_up.front().family));
+  EXPECT_THAT(shown, HasSubstr(to_text(result.best.predicted->step)));
+}
+
+}  // namespace
+}  // namespace tessera::search
