@@ -110,7 +110,8 @@ int main() {
     out["peak_resident_bytes"] = usage.ru_maxrss * 1024L;
     plan::Plan theirs = published(pangu, ascend);
     plan::check(theirs, pangu, ascend);
-    theirs.predicted = cost::predict(theirs, pangu.model, pangu.train, ascend, {});
+    cost::CostModel cost_model(pangu.model, ascend, theirs.precision);
+    theirs.predicted = cost::predict(theirs, cost_model);
     const auto begin = std::chrono::steady_clock::now();
     const double simulated = sim::simulate(theirs, pangu.model, pangu.train, ascend, {}).result.step.value;
     out["simulate_s"] = seconds_since(begin);

@@ -66,16 +66,12 @@ nlohmann::ordered_json json_of(const sim::Result& result, double utilization, co
   return out;
 }
 
-// By the cost model, where it has a formula: that of profiles is for one stage a rank and whole backward passes.
+// By the cost model's closed form, on accelerators; on CPU workers the simulator is what prices plans.
 std::optional<plan::Prediction> predicted(const plan::Plan& plan, const PlanInput& input) {
   const auto& [job, cluster, profile] = input;
-  if (!plan.order.empty()) return {};
-  if (cost::CostModel::supports(cluster, plan.precision)) {
-    cost::CostModel cost_model(job.model, cluster, plan.precision);
-    return cost::predict(plan, cost_model);
-  }
-  if (plan.schedule != plan::Schedule::one_f_one_b && plan.schedule != plan::Schedule::gpipe) return {};
-  return cost::predict(plan, job.model, job.train, cluster, profile);
+  if (!plan.order.empty() || !cost::CostModel::supports(cluster, plan.precision)) return {};
+  cost::CostModel cost_model(job.model, cluster, plan.precision);
+  return cost::predict(plan, cost_model);
 }
 
 void simulate(const SimulateOptions& options) {

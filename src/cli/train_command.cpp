@@ -163,7 +163,7 @@ ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vecto
     if (!chosen.plan.order.empty()) program::check(program::compile(chosen.plan, job.model));
     const bool priced =
         chosen.plan.order.empty() && (chosen.plan.schedule == plan::Schedule::one_f_one_b || chosen.plan.schedule == plan::Schedule::gpipe);
-    if (priced) cost::check_fits(chosen.plan, cost::predict(chosen.plan, job.model, job.train, cluster, {}).memory, cluster);
+    if (priced) cost::check_fits(chosen.plan, cost::memory_of(chosen.plan, job.model, job.train, cluster, {}), cluster);
     return chosen;
   }
   check_on_cpus(job, cluster);

@@ -1,4 +1,4 @@
-// The cost model's front door: seconds and bytes of a whole plan.
+// The cost model's front door: bytes and utilization of a whole plan. Its seconds are for the simulator to say (sim/sim.hpp).
 #pragma once
 
 #include <string>
@@ -12,10 +12,9 @@
 
 namespace tessera::cost {
 
-// Prices one plan. On CPU workers its stages must be cut alike; others throw invalid_config. Pure; microseconds to milliseconds.
-plan::Prediction predict(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
-                         const cluster::ClusterSpec& cluster, const profile::Profile& profile);
-
+// Peak resident bytes by rank, everything counted in. On CPU workers the plan's stages must be cut alike; others throw invalid_config.
+std::vector<Bytes> memory_of(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
+                             const cluster::ClusterSpec& cluster, const profile::Profile& profile);
 // The terms of predicted.memory[rank] by name; they add up to it. Zero ones are left out.
 std::vector<std::pair<std::string, Bytes>> memory_parts(const plan::Plan& plan, int rank, const model::ModelSpec& model,
                                                         const model::TrainSpec& train, const cluster::ClusterSpec& cluster,

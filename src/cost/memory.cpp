@@ -94,6 +94,12 @@ Bytes memory_limit(const plan::Plan& plan, const cluster::ClusterSpec& cluster, 
   return Bytes(memory_limit(cluster.groups[place.group].device).value / place.neighbours);
 }
 
+std::vector<Bytes> memory_of(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
+                             const cluster::ClusterSpec& cluster, const profile::Profile& profile) {
+  Prices prices(model, train, cluster, profile);
+  return memory_of(plan, prices);
+}
+
 std::vector<Bytes> memory_of(const plan::Plan& plan, Prices& prices) {
   if (CostModel::supports(prices.cluster(), plan.precision)) {
     CostModel cost_model(prices.model(), prices.cluster(), plan.precision);

@@ -1,6 +1,7 @@
 #include "cost/prices.hpp"
 
 #include <algorithm>
+#include <set>
 
 namespace tessera::cost {
 
@@ -12,13 +13,13 @@ Prices::Prices(const model::ModelSpec& model, const model::TrainSpec& train, con
       profile_(profile),
       optimizer_kind_(train.optimizer.kind == model::OptimizerKind::adamw ? "adamw" : "sgd") {
   for (std::size_t r = 0; r < model.repeats.size(); ++r) repeat_of_.insert(repeat_of_.end(), model.repeats[r].count, static_cast<int>(r));
+  std::set<std::string> shared;
   for (const auto& block : model.blocks())
     for (const auto& parameter : block.spec->parameters)
-      if (!parameter.tied_to.empty()) tied_[parameter.tied_to] = block.index;
-  if (tied_.empty()) return;
+      if (!parameter.tied_to.empty()) shared.insert(parameter.tied_to);
   for (const auto& block : model.blocks())
     for (const auto& parameter : block.spec->parameters)
-      if (const std::string name = block.parameter_name(parameter); parameter.tied_to.empty() && tied_.contains(name))
+      if (const std::string name = block.parameter_name(parameter); parameter.tied_to.empty() && shared.contains(name))
         owner_[name] = block.index;
 }
 
@@ -93,48 +94,6 @@ std::int64_t Prices::parameters(int first, int last, int tensor_parallel) const 
     }
   }
   return total;
-}
-
-std::vector<BucketShape> Prices::buckets(const plan::Plan& plan, int index) const {
-  const plan::Stage& stage = plan.stages[index];
-  const int tensor_parallel = stage.runs.front().strategy.tp;
-  const std::int64_t target = plan.bucket.value / 4;
-  const auto stage_of = [&](int block) {
-    for (std::size_t s = 0; s < plan.stages.size(); ++s)
-      if (block < plan.stages[s].last_block()) return static_cast<int>(s);
-    return static_cast<int>(plan.stages.size()) - 1;
-  };
-  std::vector<BucketShape> out;
-  BucketShape open{};
-  const auto close = [&] {
-    if (open.count > 0) out.push_back(open);
-    open = {};
-  };
-  for (int b = stage.last_block() - 1; b >= stage.first_block(); --b) {
-    const model::Repeat& repeat = model_.repeats[repeat_of_[b]];
-    std::int64_t size = 0;
-    for (const auto& parameter : repeat.block.parameters) size += parameter.count() / tensor_parallel;
-    if (open.count > 0 && open.count + size > target) close();
-    for (const auto& parameter : repeat.block.parameters) {
-      const std::int64_t count = parameter.split_dim >= 0 ? parameter.count() / tensor_parallel : parameter.count();
-      int other = -1;
-      if (!tied_.empty()) {
-        if (!parameter.tied_to.empty()) {
-          other = stage_of(owner_.at(parameter.tied_to));
-        } else if (const auto tied = tied_.find(parameter.name); tied != tied_.end()) {
-          other = stage_of(tied->second);
-        }
-      }
-      if (other >= 0 && other != index) {
-        out.push_back({b, count, other});
-      } else if (parameter.tied_to.empty()) {
-        open.lowest_block = b;
-        open.count += count;
-      }
-    }
-  }
-  close();
-  return out;
 }
 
 std::vector<Place> places_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {

@@ -33,13 +33,6 @@ struct BlockSegment {
   model::Recompute recompute = model::Recompute::none;
 };
 
-// A bucket of gradients as the compiler makes them.
-struct BucketShape {
-  int lowest_block = 0;
-  std::int64_t count = 0;  // elements
-  int tied_stage = -1;     // the other stage that holds the same parameter
-};
-
 // Where a rank computes.
 struct Place {
   int group = 0;
@@ -68,7 +61,6 @@ class Prices {
   std::vector<BlockSegment> segments(const plan::Stage& stage) const;
   // Parameters that a rank of a stage with blocks [first, last) holds, a tied one once.
   std::int64_t parameters(int first, int last, int tensor_parallel) const;
-  std::vector<BucketShape> buckets(const plan::Plan& plan, int stage) const;
 
   const model::ModelSpec& model() const { return model_; }
   const model::TrainSpec& train() const { return train_; }
@@ -85,7 +77,6 @@ class Prices {
   const profile::Profile& profile_;
   std::vector<int> repeat_of_;        // by block
   std::map<std::string, int> owner_;  // block of each parameter that others are tied to
-  std::map<std::string, int> tied_;   // block that is tied to the parameter of this name
   std::map<Key, BlockPrice> blocks_;
   std::string optimizer_kind_;
 };
@@ -123,7 +114,5 @@ StageBytes stage_bytes(const StageShape& shape, const std::vector<BlockSegment>&
 StageShape shape_of(const plan::Plan& plan, int stage, const Place& place, std::int64_t micro_batch);
 // Peak bytes by rank.
 std::vector<Bytes> memory_of(const plan::Plan& plan, Prices& prices);
-
-plan::Prediction predict(const plan::Plan& plan, Prices& prices);
 
 }  // namespace tessera::cost

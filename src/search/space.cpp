@@ -292,7 +292,9 @@ std::vector<double> block_seconds(const model::JobSpec& job, const Point& point,
     const cost::BlockPrice& price = prices.block(segment.repeat, {micro_batch, point.tp, job.train.precision, segment.recompute}, place);
     double seconds = price.forward + price.backward;
     if (const int exchanges = price.forward_all_reduces + price.backward_all_reduces; exchanges > 0)
-      seconds += exchanges * prices.collective("all_reduce", price.cost.all_reduce_size.value, point.tp, link);
+      seconds +=
+          exchanges * std::min(prices.collective("all_reduce", price.cost.all_reduce_size.value, point.tp, link),
+                               prices.collective("all_reduce", price.cost.all_reduce_size.value, point.tp, link, profile::Pace::in_turn));
     out.insert(out.end(), segment.count, seconds);
   }
   return out;

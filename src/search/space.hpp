@@ -67,7 +67,8 @@ std::string family_of(const Point& point);
 // The point's plan with the blocks cut at `cuts` (the first block of each stage, then the number of blocks).
 plan::Plan plan_of(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const Point& point, const Variant& variant,
                    const std::vector<int>& cuts);
-// What each block costs one rank per micro-batch: forward, backward and tensor-parallel exchange. Of several groups, the fastest.
+// What each block costs one rank per micro-batch at least: forward, backward and tensor-parallel exchange, the shorter of exchanges alone
+// and in turn with computing. Of several groups, the fastest.
 std::vector<double> block_seconds(const model::JobSpec& job, const Point& point, cost::Prices& prices);
 
 }  // namespace tessera::search

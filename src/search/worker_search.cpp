@@ -11,6 +11,7 @@
 #include "search/front.hpp"
 #include "search/search.hpp"
 #include "search/space.hpp"
+#include "sim/sim.hpp"
 
 namespace tessera::search {
 namespace {
@@ -115,7 +116,7 @@ class Search {
   }
 
   void price(Found& found) {
-    found.plan.predicted = predict(found.plan, prices_);
+    found.plan.predicted = sim::predict(found.plan, prices_);
     found.step = found.plan.predicted->step.value;
   }
 
@@ -189,7 +190,7 @@ class Search {
     for (Found& found : sorted(too_large_)) {
       if (static_cast<int>(out.too_large.size()) == options_.top) break;
       if (best_.contains({found.point.layout.group, family_of(found.point)})) continue;
-      found.plan.predicted = predict(found.plan, prices_);
+      found.plan.predicted = sim::predict(found.plan, prices_);
       out.too_large.push_back({std::move(found.plan), family_of(found.point)});
     }
     return out;

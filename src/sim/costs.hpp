@@ -21,9 +21,10 @@ struct Transfer {
 };
 
 struct Compute {
-  double seconds = 0;  // undisturbed
-  Transfer exchange;   // tensor-parallel, on the critical path
-  int together = -1;   // exchanges of equal number are one transfer, seen by each of its members
+  double seconds = 0;    // undisturbed
+  double recompute = 0;  // of these, the forward pass that a backward pass repeats
+  Transfer exchange;     // tensor-parallel, on the critical path
+  int together = -1;     // exchanges of equal number are one transfer, seen by each of its members
 };
 
 // Programs are named by their index.

@@ -32,6 +32,7 @@ struct Task {
   double exchanges_from = -1;    // when that began
   int together = -1;             // of an exchange
   bool computing = false;
+  double recompute = 0;     // computing: the share that is a repeated forward pass
   bool collective = false;  // it and the computation of its ranks slow each other down
   double slowed = 1;
 };
@@ -140,6 +141,7 @@ class Engine {
     task.streams = {stream};
     task.computing = true;
     task.together = compute.together;
+    if (compute.seconds > 0) task.recompute = compute.recompute / compute.seconds;
     if (compute.exchange.seconds > 0) task.then = std::move(compute.exchange);
     if (instruction.op != Op::optimizer_step && first_pass_[p] < 0) first_pass_[p] = now_;
     if (instruction.op == Op::forward && programs_[p].training) {
@@ -211,15 +213,34 @@ class Engine {
     for (Task& task : ended) end(std::move(task));
   }
 
-  // Whose time it is.
+  // Whose time it is, and what it is spent on.
   void count(const Task& task, double step) {
-    if (task.computing) result_.ranks[program(task.streams.front())].busy += Seconds(step);
-    if (task.computing) return;
+    if (task.computing) return count_computing(task, step);
     for (const int stream : task.streams) {
       const int p = program(stream);
       if (computing_[p] || exchanging_[p] == event_) continue;
       exchanging_[p] = event_;
-      result_.ranks[p].exposed += Seconds(step);
+      RankResult& rank = result_.ranks[p];
+      rank.exposed += Seconds(step);
+      const Op op = at(stream).op;
+      (program::is_compute(op)       ? rank.spent.in_passes
+       : program::is_message(op)     ? rank.spent.messages
+       : op == Op::gather_parameters ? rank.spent.parameters
+                                     : rank.spent.gradients) += Seconds(step);
+    }
+  }
+
+  void count_computing(const Task& task, double step) {
+    RankResult& rank = result_.ranks[program(task.streams.front())];
+    rank.busy += Seconds(step);
+    const Op op = at(task.streams.front()).op;
+    if (op == Op::optimizer_step) {
+      rank.spent.optimizer += Seconds(step);
+    } else if (op == Op::forward) {
+      rank.spent.forward += Seconds(step);
+    } else {
+      rank.spent.recompute += Seconds(step * task.recompute);
+      rank.spent.backward += Seconds(step * (1 - task.recompute));
     }
   }
 

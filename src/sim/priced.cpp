@@ -117,6 +117,7 @@ Compute PricedCosts::price(int index, const Instruction& instruction) {
     const cost::BlockPrice& price = prices_.block(repeat, {program.micro_batch, program.tp_size, plan_.precision, recompute}, place);
     out.seconds += forward ? price.forward
                            : share * (price.backward - price.recompute) + (instruction.op == Op::backward_weight ? 0 : price.recompute);
+    if (!forward && instruction.op != Op::backward_weight) out.recompute += price.recompute;
     const int reductions = instruction.op == Op::backward_weight ? 0 : forward ? price.forward_all_reduces : price.backward_all_reduces;
     if (program.tensor_group < 0 || reductions == 0) continue;
     const auto& members = program.groups[program.tensor_group].ranks;

@@ -51,6 +51,9 @@ std::vector<int> identity(std::size_t count) {
   return out;
 }
 
+constexpr Seconds Spent::*kSpent[] = {&Spent::forward,   &Spent::backward, &Spent::recompute, &Spent::optimizer,
+                                      &Spent::in_passes, &Spent::messages, &Spent::gradients, &Spent::parameters};
+
 // Steps in a row after which one is like the next: the first has nothing to finish.
 constexpr int kSettled = 4;
 
@@ -72,6 +75,7 @@ Result run_settled(const std::vector<program::Program>& programs, const std::fun
     RankResult& rank = out.ranks[r];
     rank.busy -= before.ranks[r].busy;
     rank.exposed -= before.ranks[r].exposed;
+    for (Seconds Spent::*part : kSpent) rank.spent.*part -= before.ranks[r].spent.*part;
     rank.idle = std::max(Seconds(0), out.step - rank.busy - rank.exposed);
     Seconds first;
     Seconds last;
@@ -156,6 +160,41 @@ Simulation simulate(const plan::Plan& plan, const model::ModelSpec& model, const
     out.result = run_folded(out.programs, fold, costs);
   }
   return out;
+}
+
+namespace {
+
+plan::Prediction prediction_of(const Result& result) {
+  const RankResult& busiest =
+      *std::max_element(result.ranks.begin(), result.ranks.end(), [](const RankResult& a, const RankResult& b) { return a.busy < b.busy; });
+  const Spent& spent = busiest.spent;
+  plan::Prediction out;
+  out.step = result.step;
+  out.bubble = result.bubble;
+  const std::pair<const char*, Seconds> parts[] = {{"forward", spent.forward},
+                                                   {"backward", spent.backward},
+                                                   {"recompute", spent.recompute},
+                                                   {"exchange in passes", spent.in_passes},
+                                                   {"messages between stages", spent.messages},
+                                                   {"gradient exchange", spent.gradients},
+                                                   {"optimizer", spent.optimizer},
+                                                   {"parameter gather", spent.parameters},
+                                                   {"idle", busiest.idle}};
+  for (const auto& [name, seconds] : parts)
+    if (seconds > Seconds(0)) out.parts.emplace_back(name, seconds);
+  for (const RankResult& rank : result.ranks) out.memory.push_back(rank.peak_memory);
+  return out;
+}
+
+}  // namespace
+
+plan::Prediction predict(const plan::Plan& plan, cost::Prices& prices) {
+  check_priced(plan);
+  const Fold fold = fold_of(plan, prices.cluster());
+  const std::vector<program::Program> programs =
+      fold.folded ? program::compile_folded(plan, prices.model(), fold.ranks) : program::compile(plan, prices.model());
+  PricedCosts costs(programs, fold, plan, prices);
+  return prediction_of(run_folded(programs, fold, costs));
 }
 
 }  // namespace tessera::sim

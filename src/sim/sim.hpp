@@ -7,6 +7,7 @@
 
 #include "base/units.hpp"
 #include "cluster/cluster.hpp"
+#include "cost/prices.hpp"
 #include "model/job.hpp"
 #include "plan/plan.hpp"
 #include "profile/profile.hpp"
@@ -23,12 +24,22 @@ struct Span {
   Seconds exchange = {};  // of a pass or a step, how long it communicates behind its computing: up to `end`
 };
 
+// What a rank spends its time on.
+struct Spent {
+  // Computing. `backward` is without the forward passes that recomputation repeats.
+  Seconds forward, backward, recompute, optimizer;
+  // Exposed communication: exchanges inside of passes, messages between stages, gradients with the step's scalars, and parameters
+  // that are gathered after a sharded step.
+  Seconds in_passes, messages, gradients, parameters;
+};
+
 struct RankResult {
   Seconds busy;     // computing
   Seconds exposed;  // communicating and not computing
   Seconds idle;     // neither: waiting for other ranks. The three add up to the step
   Seconds passes;   // from the begin of its first forward to the end of its last backward pass
   Bytes peak_memory;
+  Spent spent = {};  // its first four members add up to `busy`, the others to `exposed`
 };
 
 // From `time` on, the rank holds so much.
@@ -78,6 +89,10 @@ struct Simulation {
 };
 Simulation simulate(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
                     const cluster::ClusterSpec& cluster, const profile::Profile& profile);
+
+// The simulated step of a plan on CPU workers, or on accelerators in 32 bits. `parts` are those of the rank that computes longest, and add
+// up to the step. Takes a fraction of a millisecond to milliseconds. Throws invalid_config where stages are not cut alike.
+plan::Prediction predict(const plan::Plan& plan, cost::Prices& prices);
 
 // Chrome / Perfetto trace of the spans and the memory: a process per rank, a row per stream.
 std::string to_chrome_trace(const Result& result, const std::vector<program::Program>& programs);

@@ -3,7 +3,6 @@
 #include <memory>
 
 #include "base/config.hpp"
-#include "cost/cost.hpp"
 #include "fuzz/checks.hpp"
 #include "interop/flags.hpp"
 #include "model/job.hpp"
@@ -12,6 +11,7 @@
 #include "plan/trainable.hpp"
 #include "program/program.hpp"
 #include "search/search.hpp"
+#include "sim/sim.hpp"
 
 namespace tessera::fuzz {
 namespace {
@@ -87,8 +87,8 @@ void run(const plan::Plan& plan, const Planned& basis) {
     must_pass("a plan that was checked cannot be run", [&] {
       program::check(program::compile(plan, basis.job.model));
       if (plan.stages.size() > plan.ranks.size() || !can_be_priced(plan, basis)) return;
-      const plan::Prediction prediction = cost::predict(plan, basis.job.model, basis.job.train, basis.cluster, {});
-      if (!(prediction.step.value > 0)) throw Defect(text("a step of ", prediction.step.value, " s"));
+      const Seconds step = sim::simulate(plan, basis.job.model, basis.job.train, basis.cluster, {}).result.step;
+      if (!(step.value > 0)) throw Defect(text("a step of ", step.value, " s"));
     });
   }
   for (const auto write : {interop::megatron_flags, interop::torchtitan_toml}) {

@@ -4,7 +4,6 @@
 #include <functional>
 
 #include "base/expect_error.hpp"
-#include "cost/cost.hpp"
 #include "plan/plan_helper.hpp"
 #include "plan/schedule/schedule.hpp"
 #include "plan/trainable.hpp"
@@ -189,12 +188,6 @@ TEST_F(UnequalPlan, IsNotTrained) {
   plan = trainable;
   plan.precision = model::Precision::f8;
   EXPECT_THAT(untrainable().what(), HasSubstr("precision fp8"));
-}
-
-TEST_F(UnequalPlan, IsNotPricedFromAProfile) {
-  plan.precision = model::Precision::f32;  // in which accelerators have no calibration
-  EXPECT_THAT(error_of([&] { cost::predict(plan, job.model, job.train, cluster, {}); }).what(),
-              HasSubstr("the plan cannot be priced from a profile: stage 1 has dp 1 x tp 2"));
 }
 
 }  // namespace

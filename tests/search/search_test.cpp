@@ -11,6 +11,7 @@
 #include "plan/plan_helper.hpp"
 #include "search/balance.hpp"
 #include "search/search.hpp"
+#include "sim/sim.hpp"
 
 namespace tessera::search {
 namespace {
@@ -53,6 +54,8 @@ double by_enumeration(const model::JobSpec& job, const cluster::ClusterSpec& clu
   const cluster::ResourceGroup& group = cluster.groups[0];
   const int most = group.device.is_cpu() ? group.device.cores : group.devices_per_node;
   const int blocks = job.model.block_count();
+  const profile::Profile none;
+  cost::Prices prices(job.model, job.train, cluster, none);
   double best = INFINITY;
   for (int world = 1; world <= most; ++world) {
     if (group.device.is_cpu() && most % world != 0) continue;
@@ -80,7 +83,7 @@ double by_enumeration(const model::JobSpec& job, const cluster::ClusterSpec& clu
                     stage.runs.push_back({cuts[s], cuts[s + 1], {dp, tp, zero, recompute}});
                     plan.stages.push_back(stage);
                   }
-                  plan.predicted = cost::predict(plan, job.model, job.train, cluster, {});
+                  plan.predicted = sim::predict(plan, prices);
                   if (fits(plan, cluster)) best = std::min(best, plan.predicted->step.value);
                 });
         }
@@ -342,7 +345,9 @@ TEST(Search, UnequalHostsShareTheBatchByTheirSpeed) {
   plan::Plan even = result.best;
   even.stages.front().shares.clear();
   if (even.global_batch % (even.micro_batches * even.world_size()) == 0) {
-    EXPECT_GT(cost::predict(even, job.model, job.train, cluster, {}).step, result.best.predicted->step);
+    const profile::Profile none;
+    cost::Prices prices(job.model, job.train, cluster, none);
+    EXPECT_GT(sim::predict(even, prices).step, result.best.predicted->step);
   }
 }
 

@@ -112,10 +112,12 @@ Result run_all(const Case& c) {
   return run(programs, c.plan, c.job.model, c.job.train, c.cluster, {});
 }
 
-double predicted_step(const Case& c) {
+plan::Prediction priced(const Case& c) {
   cost::CostModel cost_model(c.job.model, c.cluster, c.plan.precision);
-  return cost::predict(c.plan, cost_model).step.value;
+  return cost::predict(c.plan, cost_model);
 }
+
+double predicted_step(const Case& c) { return priced(c).step.value; }
 
 double simulated_step(const Case& c) { return simulate(c.plan, c.job.model, c.job.train, c.cluster, {}).result.step.value; }
 
@@ -270,7 +272,7 @@ TEST(LoadedSim, TooFewMicroBatchesToFillABubbleWithAreNotPromisedToFillIt) {
     for (const int micro_batches : {1, 2, 3}) {
       c.plan.schedule = schedule;
       c.plan.micro_batches = micro_batches;
-      const double predicted = cost::predict(c.plan, c.job.model, c.job.train, c.cluster, {}).step.value;
+      const double predicted = priced(c).step.value;
       EXPECT_GT(predicted, 0.98 * simulate(c.plan, c.job.model, c.job.train, c.cluster, {}).result.step.value)
           << plan::name_of(schedule) << " " << micro_batches;
     }
@@ -299,7 +301,7 @@ Case side_by_side(std::int64_t samples_of_new, std::int64_t samples_of_old) {
 TEST(LoadedSim, AStageOfTwoKindsTakesWhatTheSlowerOfThemDoes) {
   const auto step = [](const Case& c) {
     plan::check(c.plan, c.job, c.cluster);
-    const plan::Prediction prediction = cost::predict(c.plan, c.job.model, c.job.train, c.cluster, {});
+    const plan::Prediction prediction = priced(c);
     const double predicted = prediction.step.value;
     double parts = 0;
     for (const auto& [name, seconds] : prediction.parts) parts += seconds.value;
@@ -316,7 +318,7 @@ TEST(LoadedSim, AStageOfTwoKindsTakesWhatTheSlowerOfThemDoes) {
 
 TEST(LoadedSim, RanksOfAStageHoldWhatTheirShareOfTheBatchNeeds) {
   const Case c = side_by_side(28, 4);
-  const plan::Prediction prediction = cost::predict(c.plan, c.job.model, c.job.train, c.cluster, {});
+  const plan::Prediction prediction = priced(c);
   EXPECT_EQ(prediction.memory[0], prediction.memory[3]);
   EXPECT_EQ(prediction.memory[4], prediction.memory[7]);
   const auto activations = [&](int rank) {
@@ -346,7 +348,7 @@ TEST(LoadedSim, PipelinesInsideNodesPassMessagesInsideAndExchangeGradientsOutsid
   c.plan.global_batch = 32;
   c.plan.micro_batches = 4;
   const auto part = [&](const char* name) {
-    for (const auto& [part, seconds] : cost::predict(c.plan, c.job.model, c.job.train, c.cluster, {}).parts)
+    for (const auto& [part, seconds] : priced(c).parts)
       if (part == name) return seconds.value;
     return 0.0;
   };
@@ -388,7 +390,7 @@ TEST(LoadedSim, PartsAcrossNodesLeaveTheInsideLinkToReplicas) {
   plan::check(c.plan, c.job, c.cluster);
   EXPECT_GT(load(&cost::BlockLoad::tensor_exchange), 2 * parts);
   EXPECT_LT(load(&cost::BlockLoad::exchange), replicas / 2);
-  const double predicted = cost::predict(c.plan, c.job.model, c.job.train, c.cluster, {}).step.value;
+  const double predicted = priced(c).step.value;
   EXPECT_NEAR(simulate(c.plan, c.job.model, c.job.train, c.cluster, {}).result.step.value / predicted, 1, 1e-9);
 }
 

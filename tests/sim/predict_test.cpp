@@ -1,12 +1,12 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include "cost/cost.hpp"
 #include "plan/plan.hpp"
 #include "plan/plan_helper.hpp"
 #include "search/search.hpp"
+#include "sim/sim.hpp"
 
-namespace tessera::cost {
+namespace tessera::sim {
 namespace {
 
 // Every layer takes `forward` and `backward` seconds, everything else next to nothing.
@@ -102,7 +102,9 @@ TEST(Predict, GpipeHoldsAllMicroBatchesAndOneForwardOneBackwardOnlyThoseInFlight
   auto all_first = in_turn;
   all_first.schedule = plan::Schedule::gpipe;
   const auto job = plan::job_of(gpipe);
-  all_first.predicted = predict(all_first, job.model, job.train, cluster, {});
+  const profile::Profile profile;
+  cost::Prices prices(job.model, job.train, cluster, profile);
+  all_first.predicted = predict(all_first, prices);
   for (int rank = 0; rank < 2; ++rank) {
     const model::BlockShard shard;
     std::int64_t saved = 0;
@@ -133,8 +135,10 @@ TEST(Predict, OverlapHidesReductionBehindTheBackwardPass) {
   buckets.bucket = Bytes(1 << 20);
   plan::Plan one = buckets;
   one.bucket = Bytes(std::int64_t{1} << 40);
-  EXPECT_LT(predict(buckets, job.model, job.train, cluster, {}).step, predict(one, job.model, job.train, cluster, {}).step);
+  const profile::Profile profile;
+  cost::Prices prices(job.model, job.train, cluster, profile);
+  EXPECT_LT(predict(buckets, prices).step, predict(one, prices).step);
 }
 
 }  // namespace
-}  // namespace tessera::cost
+}  // namespace tessera::sim
