@@ -39,9 +39,9 @@ struct Options {
   std::string address;
   // How long one operation, or the rendezvous, may take before it is given up.
   Seconds deadline = Seconds(300);
-  // How long a rank may give no sign of life (its process is stopped, or its host is frozen) before it counts as lost. Beats do not
-  // depend on what a rank computes.
-  Seconds silence = Seconds(30);
+  // A rank that sends no heartbeat for this long (its process is stopped, or its host is frozen) counts as lost. Every rank sends four
+  // a second, whatever it computes.
+  Seconds heartbeat_timeout = Seconds(30);
   // Same-host ranks (one network and process namespace) exchange through shared memory; off forces the network.
   bool shared_memory = true;
 };

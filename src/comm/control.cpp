@@ -6,7 +6,7 @@ namespace tessera::comm {
 namespace {
 
 using nlohmann::json;
-constexpr std::chrono::milliseconds kSilence(1000);
+constexpr std::chrono::milliseconds kMissedHeartbeats(1000);
 
 json to_json(const Failure& failure) {
   return {{"kind", "failed"}, {"code", static_cast<int>(failure.code)}, {"rank", failure.rank}, {"message", failure.message}};
@@ -19,10 +19,10 @@ Failure failure_from(const json& message) {
 
 }  // namespace
 
-Control::Control(int rank, int world_size, Seconds patience, std::vector<FrameSocket> sockets, Events events)
+Control::Control(int rank, int world_size, Seconds heartbeat_timeout, std::vector<FrameSocket> sockets, Events events)
     : rank_(rank),
       world_size_(world_size),
-      patience_(patience.value),
+      heartbeat_timeout_(heartbeat_timeout.value),
       sockets_(std::move(sockets)),
       events_(std::move(events)),
       closed_(static_cast<std::size_t>(world_size), false),
@@ -63,14 +63,14 @@ void Control::gone(int rank) {
 
 void Control::act(int from, const json& message) {
   {
-    const std::lock_guard lock(silence_mutex_);
+    const std::lock_guard lock(heartbeat_mutex_);
     heard_[static_cast<std::size_t>(from)] = SteadyClock::now();
   }
   const std::string kind = message.value("kind", "");
   if (kind == "beat") {
     if (rank_ == 0) return;
-    const std::lock_guard lock(silence_mutex_);
-    silent_by_hearsay_ = message.value("silent", std::vector<int>{});
+    const std::lock_guard lock(heartbeat_mutex_);
+    without_by_hearsay_ = message.value("without_heartbeat", std::vector<int>{});
   } else if (kind == "failed") {
     pass_on(message, from);
     events_.failed(failure_from(message));
@@ -93,7 +93,7 @@ void Control::pass_on(const json& message, int except) {
 void Control::note_closing(int rank, const json& started) {
   if (rank < 0 || rank >= world_size_) return;
   {
-    const std::lock_guard lock(silence_mutex_);
+    const std::lock_guard lock(heartbeat_mutex_);
     closed_[static_cast<std::size_t>(rank)] = true;
   }
   if (rank != rank_) events_.closing(rank, started);
@@ -109,23 +109,23 @@ void Control::tick(SteadyClock::time_point now) {
   }
   if (now - last_beat_ < kBeat) return;
   // Who was stopped itself has not heard the others, and cannot blame them.
-  if (now - last_beat_ > kSilence) {
-    const std::lock_guard lock(silence_mutex_);
+  if (now - last_beat_ > kMissedHeartbeats) {
+    const std::lock_guard lock(heartbeat_mutex_);
     std::fill(heard_.begin(), heard_.end(), now);
   }
   last_beat_ = now;
   json beat{{"kind", "beat"}};
   if (rank_ == 0) {
     std::vector<int> ranks;
-    for (const auto& [rank, seconds] : silent(now)) ranks.push_back(rank);
-    beat["silent"] = ranks;
+    for (const auto& [rank, seconds] : without_heartbeat(now)) ranks.push_back(rank);
+    beat["without_heartbeat"] = ranks;
   }
   for (FrameSocket& socket : sockets_) {
     // A stopped process does not read; its beats need not pile up.
     if (socket.open() && !socket.has_unsent()) socket.send(beat);
   }
-  for (const auto& [rank, seconds] : silent(now))
-    if (seconds > patience_ && !ended_ && !gave_up_) {
+  for (const auto& [rank, seconds] : without_heartbeat(now))
+    if (seconds > heartbeat_timeout_ && !ended_ && !gave_up_) {
       gave_up_ = true;
       const Failure failure{
           ErrorCode::peer_lost, rank,
@@ -159,19 +159,19 @@ void Control::tell_closing(const json& started) {
   note_closing(rank_, started);
 }
 
-std::vector<std::pair<int, double>> Control::silent(SteadyClock::time_point now) const {
-  const std::lock_guard lock(silence_mutex_);
+std::vector<std::pair<int, double>> Control::without_heartbeat(SteadyClock::time_point now) const {
+  const std::lock_guard lock(heartbeat_mutex_);
   std::vector<std::pair<int, double>> ranks;
   const auto judge = [&](int rank) {
     const auto quiet = now - heard_[static_cast<std::size_t>(rank)];
-    if (quiet > kSilence && !closed_[static_cast<std::size_t>(rank)])
+    if (quiet > kMissedHeartbeats && !closed_[static_cast<std::size_t>(rank)])
       ranks.emplace_back(rank, std::chrono::duration<double>(quiet).count());
   };
   if (rank_ == 0) {
     for (int rank = 1; rank < world_size_; ++rank) judge(rank);
   } else {
     judge(0);
-    for (const int rank : silent_by_hearsay_) {
+    for (const int rank : without_by_hearsay_) {
       if (rank != rank_) ranks.emplace_back(rank, 0.0);
     }
   }

@@ -27,8 +27,8 @@ class Control {
     std::function<void(int rank, const nlohmann::json& started)> closing;
     std::function<void()> all_closed;
   };
-  // `patience`: how long a rank may be silent before it is given up.
-  Control(int rank, int world_size, Seconds patience, std::vector<FrameSocket> sockets, Events events);
+  // A rank that sends no heartbeat for `heartbeat_timeout` is given up.
+  Control(int rank, int world_size, Seconds heartbeat_timeout, std::vector<FrameSocket> sockets, Events events);
 
   // Descriptors to sleep on; a dead one is -1.
   std::vector<int> descriptors() const;
@@ -41,8 +41,8 @@ class Control {
   bool has_closed(int rank) const { return closed_[static_cast<std::size_t>(rank)]; }
   // Sends what is still queued; true when nothing is left.
   bool flushed();
-  // World ranks whose progress threads have been silent for more than a second, with the seconds.
-  std::vector<std::pair<int, double>> silent(SteadyClock::time_point now) const;
+  // World ranks whose last heartbeat is more than a second old, with the seconds since.
+  std::vector<std::pair<int, double>> without_heartbeat(SteadyClock::time_point now) const;
 
   static constexpr std::chrono::milliseconds kBeat{250};
 
@@ -54,15 +54,15 @@ class Control {
 
   int rank_;
   int world_size_;
-  double patience_;
+  double heartbeat_timeout_;
   bool gave_up_ = false;
   std::vector<FrameSocket> sockets_;  // rank 0: by rank; others: place 0
   Events events_;
-  // The progress thread alone writes the next three; any thread may ask silent(), so writes and that read are guarded.
-  mutable std::mutex silence_mutex_;
+  // The progress thread alone writes the next three; any thread may ask without_heartbeat(), so writes and that read are guarded.
+  mutable std::mutex heartbeat_mutex_;
   std::vector<bool> closed_;
   std::vector<SteadyClock::time_point> heard_;
-  std::vector<int> silent_by_hearsay_;
+  std::vector<int> without_by_hearsay_;
   SteadyClock::time_point last_beat_;
   bool ended_ = false;
 };

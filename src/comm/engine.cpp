@@ -87,7 +87,7 @@ Engine::Engine(const Options& options) : options_(options) {
   std::vector<std::string> addresses;
   for (const Introduction& peer : meeting.ranks) addresses.push_back(peer.network_address);
   network_->set_peers(std::move(addresses), options.rank);
-  control_ = std::make_unique<Control>(options.rank, options.world_size, options.silence, std::move(meeting.sockets),
+  control_ = std::make_unique<Control>(options.rank, options.world_size, options.heartbeat_timeout, std::move(meeting.sockets),
                                        Control::Events{[this](const Failure& failure) { on_failed(failure); },
                                                        [this](int rank, const nlohmann::json& started) { on_closing(rank, started); },
                                                        [this] {
@@ -305,15 +305,15 @@ void Engine::give_up(const Operation& operation) {
   for (const int rank : operation.waiting_for) waited.push_back(operation.group->ranks[static_cast<std::size_t>(rank)]);
   std::string what = text(operation.description(), " was given up after ", to_text(options_.deadline));
   if (!waited.empty()) what += text("; rank ", options_.rank, " waited for ", list_of(waited));
-  what += silence_text();
+  what += missed_heartbeats();
   fail({ErrorCode::deadline_exceeded, waited.size() == 1 ? waited.front() : -1, what});
 }
 
-std::string Engine::silence_text() {
+std::string Engine::missed_heartbeats() {
   if (!control_) return {};
-  std::string silence;
-  for (const auto& [rank, seconds] : control_->silent(SteadyClock::now())) silence += text("; rank ", rank, " does not answer at all");
-  return silence;
+  std::string missed;
+  for (const auto& [rank, seconds] : control_->without_heartbeat(SteadyClock::now())) missed += text("; rank ", rank, " does not answer at all");
+  return missed;
 }
 
 }  // namespace tessera::comm

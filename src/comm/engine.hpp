@@ -60,7 +60,7 @@ class Engine final : public Communicator {
   void on_closing(int rank, const nlohmann::json& started);
   bool out_of_reach(const Operation& operation) const;
   bool shares_memory(const Operation& operation) const;
-  std::string silence_text();
+  std::string missed_heartbeats();
   void copy_alone(Operation& operation);
   nlohmann::json started_collectives();
   std::vector<Segment> share_memory(Meeting& meeting, Segment own);

@@ -178,7 +178,7 @@ TEST_P(Faults, AStoppedRankIsGivenUp) {
   expect_stopped_rank_is_named(
       [&](int rank, const std::string& place) {
         Options mine = options(rank, 3, place, 300);
-        mine.silence = Seconds(3);
+        mine.heartbeat_timeout = Seconds(3);
         return mine;
       },
       [](int victim) { return text("^error peer_lost.*rank ", victim, " is lost: it has not answered"); });
