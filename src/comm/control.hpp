@@ -7,24 +7,17 @@
 #include <string>
 #include <vector>
 
+#include "base/units.hpp"
+#include "comm/control_messages.hpp"
 #include "comm/frames.hpp"
-#include "comm/rendezvous.hpp"
 
 namespace tessera::comm {
-
-// Why no operation can succeed any more.
-struct Failure {
-  ErrorCode code = ErrorCode::internal;
-  int rank = -1;  // whose fault it is, if one's
-  std::string message;
-};
 
 class Control {
  public:
   struct Events {
     std::function<void(const Failure&)> failed;
-    // `started`: group key -> collectives that this rank has joined.
-    std::function<void(int rank, const nlohmann::json& started)> closing;
+    std::function<void(const Closing& closing)> closing;
     std::function<void()> all_closed;
   };
   // A rank that sends no heartbeat for `heartbeat_timeout` is given up.
@@ -32,12 +25,12 @@ class Control {
 
   // Descriptors to sleep on; a dead one is -1.
   std::vector<int> descriptors() const;
-  // Reads and acts on everything that has arrived.
+  // Reads and acts on everything that has arrived. What cannot be read is the failure of the rank that sent it.
   void read();
   // Sends the heartbeat and what is still queued; call it every kBeat or more often.
   void tick(SteadyClock::time_point now);
   void tell_failed(const Failure& failure);
-  void tell_closing(const nlohmann::json& started);
+  void tell_closing(const Joined& joined);
   bool has_closed(int rank) const { return closed_[static_cast<std::size_t>(rank)]; }
   // Sends what is still queued; true when nothing is left.
   bool flushed();
@@ -47,10 +40,12 @@ class Control {
   static constexpr std::chrono::milliseconds kBeat{250};
 
  private:
-  void act(int from, const nlohmann::json& message);
+  void act(int from, const ControlMessage& message);
   void gone(int rank);
-  void pass_on(const nlohmann::json& message, int except);
-  void note_closing(int rank, const nlohmann::json& started);
+  void refuse(int from, const Error& error);
+  void tell_rank_0_or_all(const ControlMessage& message);
+  void pass_on(const ControlMessage& message, int except);
+  void note_closing(const Closing& closing);
 
   int rank_;
   int world_size_;

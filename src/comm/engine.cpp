@@ -87,14 +87,14 @@ Engine::Engine(const Options& options) : options_(options) {
   std::vector<std::string> addresses;
   for (const Introduction& peer : meeting.ranks) addresses.push_back(peer.network_address);
   network_->set_peers(std::move(addresses), options.rank);
-  control_ = std::make_unique<Control>(options.rank, options.world_size, options.heartbeat_timeout, std::move(meeting.sockets),
-                                       Control::Events{[this](const Failure& failure) { on_failed(failure); },
-                                                       [this](int rank, const nlohmann::json& started) { on_closing(rank, started); },
-                                                       [this] {
-                                                         const std::lock_guard lock(mutex_);
-                                                         all_closed_ = true;
-                                                         changed_.notify_all();
-                                                       }});
+  control_ = std::make_unique<Control>(
+      options.rank, options.world_size, options.heartbeat_timeout, std::move(meeting.sockets),
+      Control::Events{[this](const Failure& failure) { on_failed(failure); }, [this](const Closing& closing) { on_closing(closing); },
+                      [this] {
+                        const std::lock_guard lock(mutex_);
+                        all_closed_ = true;
+                        changed_.notify_all();
+                      }});
   wake_descriptor_ = Descriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   epoll_ = Descriptor(epoll_create1(EPOLL_CLOEXEC));
   std::vector<int> watched = control_->descriptors();
@@ -122,7 +122,7 @@ std::vector<Segment> Engine::share_memory(Meeting& meeting, Segment own) {
     segments[rank] = Segment::open(peer.process, peer.segment, peer.nonce, options_.world_size);
     if (segments[rank]) reached.push_back(static_cast<int>(rank));
   }
-  const std::vector<nlohmann::json> all = exchange(options_, meeting, reached);
+  const std::vector<std::vector<int>> all = exchange_reached(options_, meeting, reached);
   host_of_.assign(world, -1);
   for (std::size_t rank = 0; rank < world; ++rank) {
     std::size_t on_this_host = 0;
@@ -312,7 +312,8 @@ void Engine::give_up(const Operation& operation) {
 std::string Engine::missed_heartbeats() {
   if (!control_) return {};
   std::string missed;
-  for (const auto& [rank, seconds] : control_->without_heartbeat(SteadyClock::now())) missed += text("; rank ", rank, " does not answer at all");
+  for (const auto& [rank, seconds] : control_->without_heartbeat(SteadyClock::now()))
+    missed += text("; rank ", rank, " does not answer at all");
   return missed;
 }
 

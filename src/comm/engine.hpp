@@ -57,12 +57,12 @@ class Engine final : public Communicator {
   void check_time(SteadyClock::time_point now);
   void end_network_operations();
   void on_failed(const Failure& failure);
-  void on_closing(int rank, const nlohmann::json& started);
+  void on_closing(const Closing& closing);
   bool out_of_reach(const Operation& operation) const;
   bool shares_memory(const Operation& operation) const;
   std::string missed_heartbeats();
   void copy_alone(Operation& operation);
-  nlohmann::json started_collectives();
+  Joined joined_collectives();
   std::vector<Segment> share_memory(Meeting& meeting, Segment own);
 
   const Options options_;
@@ -82,8 +82,8 @@ class Engine final : public Communicator {
   std::vector<OperationPointer> inbox_;
   std::unordered_set<Operation*> pending_;
   std::shared_ptr<const Error> failure_;
-  std::optional<Failure> to_tell_;                                            // a failure that this rank found and the others must hear of
-  std::map<int, std::pair<SteadyClock::time_point, nlohmann::json>> closed_;  // peers that have closed: when, and what they had joined
+  std::optional<Failure> to_tell_;                                    // a failure that this rank found and the others must hear of
+  std::map<int, std::pair<SteadyClock::time_point, Joined>> closed_;  // peers that have closed: when, and what they had joined
   bool closing_ = false;
   bool announce_closing_ = false;
   bool all_closed_ = false;

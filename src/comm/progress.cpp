@@ -70,7 +70,7 @@ void Engine::progress_loop() {
       others_know = now + kHeadStart;
     }
     if (failed && !network_ended_ && now >= others_know) end_network_operations();
-    if (announce && !failed) control_->tell_closing(started_collectives());
+    if (announce && !failed) control_->tell_closing(joined_collectives());
     announced |= announce;
     if (stop) break;
     if (moved) continue;
@@ -203,9 +203,10 @@ bool Engine::out_of_reach(const Operation& operation) const {
   for (std::size_t i = 0; i < operation.group->ranks.size(); ++i) {
     const auto found = closed_.find(operation.group->ranks[i]);
     if (found == closed_.end()) continue;
-    const auto& [when, started] = found->second;
+    const auto& [when, joined] = found->second;
     if (operation.collective()) {
-      if (operation.sequence >= started.value(std::to_string(operation.group->key), std::uint64_t{0})) return true;
+      const auto count = joined.find(operation.group->key);
+      if (operation.sequence >= (count == joined.end() ? 0 : count->second)) return true;
     } else if (static_cast<int>(i) == operation.peer && now - when > kStragglers) {
       return true;
     }
@@ -213,23 +214,23 @@ bool Engine::out_of_reach(const Operation& operation) const {
   return false;
 }
 
-void Engine::on_closing(int rank, const nlohmann::json& started) {
+void Engine::on_closing(const Closing& closing) {
   const std::lock_guard lock(mutex_);
-  closed_[rank] = {SteadyClock::now(), started};
+  closed_[closing.rank] = {SteadyClock::now(), closing.joined};
 }
 
-nlohmann::json Engine::started_collectives() {
+Joined Engine::joined_collectives() {
   std::vector<std::shared_ptr<Group::State>> groups;
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [name, group] : groups_) groups.push_back(group);
   }
-  nlohmann::json started = nlohmann::json::object();
+  Joined joined;
   for (const auto& group : groups) {
     const std::lock_guard order(group->mutex);
-    if (group->next_sequence > 0) started[std::to_string(group->key)] = group->next_sequence;
+    if (group->next_sequence > 0) joined[group->key] = group->next_sequence;
   }
-  return started;
+  return joined;
 }
 
 void Engine::end_network_operations() {
