@@ -186,6 +186,7 @@ TEST(Corruption, OfACardIsNamed) {
   EXPECT_EQ(to_text(card, group), "unknown #3 of 9 unknown");
 }
 
+#if !defined(__SANITIZE_THREAD__)  // it reports the scribbling, which is a race
 // Whatever stands there, no rank touches what is not its own: it goes on, or ends with an error.
 TEST(Corruption, OfAnythingInASegmentEndsNoRankByASignal) {
   for (unsigned seed = 0; seed < 10; ++seed) {
@@ -208,6 +209,7 @@ TEST(Corruption, OfAnythingInASegmentEndsNoRankByASignal) {
     }
   }
 }
+#endif
 
 TEST(Corruption, ASegmentStaysAsLargeAsItIs) {
   const Segment segment = Segment::create(2);
