@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "base/secret.hpp"
 #include "comm/comm.hpp"
 #include "commands.hpp"
 
@@ -46,6 +47,7 @@ int main(int argument_count, char** arguments) {
     options.world_size = std::stoi(variable("WORLD_SIZE"));
     options.rendezvous = variable("RENDEZVOUS");
     options.task = "bench";
+    options.secret = secret_from_environment().value_or(std::string());
     const auto communicator = comm::Communicator::connect(options);
     const comm::Group world = communicator->world();
     bench::serve(

@@ -8,6 +8,7 @@
 
 #include "base/file_system.hpp"
 #include "base/hash.hpp"
+#include "base/secret.hpp"
 #include "base/temporary_folder.hpp"
 #include "cli/workers.hpp"
 #include "control/local_launcher.hpp"
@@ -88,6 +89,8 @@ profile::Profile measure_hosts(const std::filesystem::path& train_yaml, const st
     command.arguments = {"/bin/sh", "-c", "exec " + launcher + " \"$@\"", "launcher"};
     command.arguments.insert(command.arguments.end(), arguments.begin(), arguments.end());
     command.environment = {{"OMP_NUM_THREADS", std::to_string(shape.threads)}};
+    // The user's own, where there is one: other hosts may have it from elsewhere than from this launcher.
+    if (const auto secret = secret_from_environment()) command.environment.emplace_back(kSecretVariable, *secret);
     control::run_workers({command}, {});
     merge(merged, profile::load_profile(result));
   }

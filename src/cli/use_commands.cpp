@@ -18,7 +18,8 @@ void add_worker_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("worker", "Be one rank of a job, for any launcher")->group(kTrainGroup);
   command->footer(
       "The rank and the number of ranks also come from RANK and WORLD_SIZE, Slurm or MPI, the meeting place from MASTER_ADDR and "
-      "MASTER_PORT.");
+      "MASTER_PORT. Ranks of several hosts need the same secret, in TESSERA_SECRET or in the file that TESSERA_SECRET_FILE names: "
+      "export TESSERA_SECRET=$(openssl rand -hex 32)");
   struct Options {
     std::string yaml, plan, run, rank, world, rendezvous;
     std::vector<std::string> overrides;

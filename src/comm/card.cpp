@@ -18,7 +18,10 @@ std::string to_text(const Card& card, const Group::State& group) {
   std::string what = text(name_of(kind), " #", card.sequence);
   if (kind != Kind::barrier) what += text(" of ", card.count, " ", name_of(static_cast<DataType>(card.type)));
   if (kind == Kind::all_reduce || kind == Kind::reduce_scatter) what += text(" (", name_of(static_cast<Reduction>(card.reduction)), ")");
-  if (kind == Kind::broadcast) what += text(" from rank ", group.ranks[static_cast<std::size_t>(card.peer)]);
+  if (kind != Kind::broadcast) return what;
+  // Another process wrote it.
+  const bool known = card.peer >= 0 && static_cast<std::size_t>(card.peer) < group.ranks.size();
+  what += known ? text(" from rank ", group.ranks[static_cast<std::size_t>(card.peer)]) : std::string(" from no rank of the group");
   return what;
 }
 

@@ -33,15 +33,18 @@ struct Options {
   int world_size = 1;
   // Rank 0 listens here ("127.0.0.1:29500"); the others connect. Port 0 is not allowed across processes.
   std::string rendezvous;
+  // What all ranks of the run know and nobody else does (base/secret.hpp): each proves at the rendezvous that it does, and rank 0 to it.
+  // Without one the rendezvous must be on the loopback, and every user of this host may join.
+  std::string secret = {};
   // Ranks of different tasks that meet by mistake at one port refuse each other.
   std::string task = "tessera";
   // The local address that peers reach this rank at; empty: the one that reaches the rendezvous.
   std::string address;
   // How long one operation, or the rendezvous, may take before it is given up.
   Seconds deadline = Seconds(300);
-  // How long a rank may give no sign of life (its process is stopped, or its host is frozen) before it counts as lost. Beats do not
-  // depend on what a rank computes.
-  Seconds silence = Seconds(30);
+  // A rank that sends no heartbeat for this long (its process is stopped, or its host is frozen) counts as lost. Every rank sends four
+  // a second, whatever it computes.
+  Seconds heartbeat_timeout = Seconds(30);
   // Same-host ranks (one network and process namespace) exchange through shared memory; off forces the network.
   bool shared_memory = true;
 };
@@ -103,7 +106,8 @@ class Group {
 // closed. Thread-safe.
 class Communicator {
  public:
-  // Meets the other ranks. Throws deadline_exceeded naming the ranks that did not come, io when the port is in use.
+  // Meets the other ranks. Throws deadline_exceeded naming the ranks that did not come, invalid_config when the ranks do not have the same
+  // secret, task and world size, or no secret at a rendezvous that other hosts can reach, io when the port is in use.
   static std::unique_ptr<Communicator> connect(const Options& options);
   virtual ~Communicator() = default;
 

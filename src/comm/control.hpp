@@ -7,62 +7,57 @@
 #include <string>
 #include <vector>
 
+#include "base/units.hpp"
+#include "comm/control_messages.hpp"
 #include "comm/frames.hpp"
-#include "comm/rendezvous.hpp"
 
 namespace tessera::comm {
-
-// Why no operation can succeed any more.
-struct Failure {
-  ErrorCode code = ErrorCode::internal;
-  int rank = -1;  // whose fault it is, if one's
-  std::string message;
-};
 
 class Control {
  public:
   struct Events {
     std::function<void(const Failure&)> failed;
-    // `started`: group key -> collectives that this rank has joined.
-    std::function<void(int rank, const nlohmann::json& started)> closing;
+    std::function<void(const Closing& closing)> closing;
     std::function<void()> all_closed;
   };
-  // `patience`: how long a rank may be silent before it is given up.
-  Control(int rank, int world_size, Seconds patience, std::vector<FrameSocket> sockets, Events events);
+  // A rank that sends no heartbeat for `heartbeat_timeout` is given up.
+  Control(int rank, int world_size, Seconds heartbeat_timeout, std::vector<FrameSocket> sockets, Events events);
 
   // Descriptors to sleep on; a dead one is -1.
   std::vector<int> descriptors() const;
-  // Reads and acts on everything that has arrived.
+  // Reads and acts on everything that has arrived. What cannot be read is the failure of the rank that sent it.
   void read();
   // Sends the heartbeat and what is still queued; call it every kBeat or more often.
   void tick(SteadyClock::time_point now);
   void tell_failed(const Failure& failure);
-  void tell_closing(const nlohmann::json& started);
+  void tell_closing(const Joined& joined);
   bool has_closed(int rank) const { return closed_[static_cast<std::size_t>(rank)]; }
   // Sends what is still queued; true when nothing is left.
   bool flushed();
-  // World ranks whose progress threads have been silent for more than a second, with the seconds.
-  std::vector<std::pair<int, double>> silent(SteadyClock::time_point now) const;
+  // World ranks whose last heartbeat is more than a second old, with the seconds since.
+  std::vector<std::pair<int, double>> without_heartbeat(SteadyClock::time_point now) const;
 
   static constexpr std::chrono::milliseconds kBeat{250};
 
  private:
-  void act(int from, const nlohmann::json& message);
+  void act(int from, const ControlMessage& message);
   void gone(int rank);
-  void pass_on(const nlohmann::json& message, int except);
-  void note_closing(int rank, const nlohmann::json& started);
+  void refuse(int from, const Error& error);
+  void tell_rank_0_or_all(const ControlMessage& message);
+  void pass_on(const ControlMessage& message, int except);
+  void note_closing(const Closing& closing);
 
   int rank_;
   int world_size_;
-  double patience_;
+  double heartbeat_timeout_;
   bool gave_up_ = false;
   std::vector<FrameSocket> sockets_;  // rank 0: by rank; others: place 0
   Events events_;
-  // The progress thread alone writes the next three; any thread may ask silent(), so writes and that read are guarded.
-  mutable std::mutex silence_mutex_;
+  // The progress thread alone writes the next three; any thread may ask without_heartbeat(), so writes and that read are guarded.
+  mutable std::mutex heartbeat_mutex_;
   std::vector<bool> closed_;
   std::vector<SteadyClock::time_point> heard_;
-  std::vector<int> silent_by_hearsay_;
+  std::vector<int> without_by_hearsay_;
   SteadyClock::time_point last_beat_;
   bool ended_ = false;
 };

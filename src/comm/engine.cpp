@@ -20,21 +20,6 @@ using std::chrono::milliseconds;
 constexpr milliseconds kOwnOperations(1000);
 constexpr milliseconds kOthersClosing(5000);
 
-std::string list_of(const std::vector<int>& ranks) {
-  std::string list = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) list += text(i ? ", " : "", ranks[i]);
-  return list;
-}
-
-Error to_error(const Failure& failure) {
-  std::string hint;
-  if (failure.code == ErrorCode::peer_lost && failure.rank >= 0)
-    hint = text("see rank ", failure.rank, "'s log for the cause, then resume from the last checkpoint");
-  if (failure.code == ErrorCode::deadline_exceeded) hint = "see whether those ranks still run: their logs say what they did last";
-  if (failure.code == ErrorCode::internal) hint = "every rank of a group must submit the same operations in the same order";
-  return Error(failure.code, failure.message, {.file = {}, .rank = failure.rank, .block = {}}, {}, hint);
-}
-
 bool has_rdma() {
   std::error_code ignored;
   return std::filesystem::exists("/sys/class/infiniband", ignored) && !std::filesystem::is_empty("/sys/class/infiniband", ignored);
@@ -67,7 +52,10 @@ void check(const Options& options) {
 
 std::unique_ptr<Communicator> Communicator::connect(const Options& options) { return std::make_unique<Engine>(options); }
 
-Engine::Engine(const Options& options) : options_(options) {
+Engine::Engine(const Options& options)
+    : options_(options),
+      last_words_(std::make_shared<const Failure>(out_of_memory(options.rank))),
+      last_error_(std::make_shared<const Error>(to_error(*last_words_))) {
   check(options);
   if (options.world_size == 1) return;
   parse_host_port(options.rendezvous);
@@ -87,14 +75,14 @@ Engine::Engine(const Options& options) : options_(options) {
   std::vector<std::string> addresses;
   for (const Introduction& peer : meeting.ranks) addresses.push_back(peer.network_address);
   network_->set_peers(std::move(addresses), options.rank);
-  control_ = std::make_unique<Control>(options.rank, options.world_size, options.silence, std::move(meeting.sockets),
-                                       Control::Events{[this](const Failure& failure) { on_failed(failure); },
-                                                       [this](int rank, const nlohmann::json& started) { on_closing(rank, started); },
-                                                       [this] {
-                                                         const std::lock_guard lock(mutex_);
-                                                         all_closed_ = true;
-                                                         changed_.notify_all();
-                                                       }});
+  control_ = std::make_unique<Control>(
+      options.rank, options.world_size, options.heartbeat_timeout, std::move(meeting.sockets),
+      Control::Events{[this](const Failure& failure) { on_failed(failure); }, [this](const Closing& closing) { on_closing(closing); },
+                      [this] {
+                        const std::lock_guard lock(mutex_);
+                        all_closed_ = true;
+                        changed_.notify_all();
+                      }});
   wake_descriptor_ = Descriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   epoll_ = Descriptor(epoll_create1(EPOLL_CLOEXEC));
   std::vector<int> watched = control_->descriptors();
@@ -122,7 +110,7 @@ std::vector<Segment> Engine::share_memory(Meeting& meeting, Segment own) {
     segments[rank] = Segment::open(peer.process, peer.segment, peer.nonce, options_.world_size);
     if (segments[rank]) reached.push_back(static_cast<int>(rank));
   }
-  const std::vector<nlohmann::json> all = exchange(options_, meeting, reached);
+  const std::vector<std::vector<int>> all = exchange_reached(options_, meeting, reached);
   host_of_.assign(world, -1);
   for (std::size_t rank = 0; rank < world; ++rank) {
     std::size_t on_this_host = 0;
@@ -160,11 +148,13 @@ Engine::~Engine() {
     thread_.join();
   }
   // What is left after the second of patience above ends here, so that nobody waits for ever on a closed communicator.
-  if (shared_) fail({ErrorCode::interrupted, -1, "the communicator was closed while the operation was under way"});
+  try {
+    if (shared_) fail({ErrorCode::interrupted, -1, "the communicator was closed while the operation was under way"});
+  } catch (...) {
+    fail_with_current_exception();
+  }
   shared_.reset();
-  const auto closed =
-      std::make_shared<const Error>(ErrorCode::interrupted, "the communicator was closed while the operation was under way");
-  for (const OperationPointer& operation : self_messages_.take_all()) complete(operation, closed);
+  while (const OperationPointer operation = self_messages_.take_one()) complete(operation, closed_error_);
 }
 
 Group Engine::world() {
@@ -199,10 +189,6 @@ Group Engine::group(const std::vector<int>& ranks, std::string_view label) {
   return Group(fresh);
 }
 
-void Engine::abort(const std::string& reason) {
-  fail({ErrorCode::peer_lost, options_.rank, text("rank ", options_.rank, " ended the task: ", reason)});
-}
-
 void Engine::copy_alone(Operation& operation) {
   const std::size_t bytes = operation.count * size_of(operation.type);
   if (bytes > 0 && operation.input != operation.output) std::memmove(operation.output, operation.input, bytes);
@@ -227,15 +213,21 @@ Handle Engine::submit(OperationPointer operation) {
   const bool in_shared_memory = !to_itself && !alone && shares_memory(*operation);
   {
     const std::lock_guard order(group.mutex);
-    if (operation->collective()) operation->sequence = group.next_sequence++;
+    if (operation->collective()) operation->sequence = group.next_sequence;
     const std::lock_guard lock(mutex_);
     failed = failure_;
     if (!failed) {
       pending_.insert(operation.get());
-      unreachable = !closed_.empty() && out_of_reach(*operation);
-      if (!to_itself && !alone && !in_shared_memory) inbox_.push_back(operation);
+      try {
+        unreachable = !closed_.empty() && out_of_reach(*operation);
+        if (in_shared_memory) shared_->submit(operation);
+        if (!to_itself && !alone && !in_shared_memory) inbox_.push_back(operation);
+      } catch (...) {
+        pending_.erase(operation.get());
+        throw;
+      }
     }
-    if (!failed && in_shared_memory) shared_->submit(operation);
+    if (operation->collective()) ++group.next_sequence;
   }
   if (failed) {
     operation->finish(failed);
@@ -269,51 +261,6 @@ void Engine::complete(const OperationPointer& operation, std::shared_ptr<const E
     if (closing_ && pending_.empty()) changed_.notify_all();
   }
   operation->finish(std::move(error));
-}
-
-void Engine::fail(const Failure& failure) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (failure_) return;
-    failure_ = std::make_shared<const Error>(to_error(failure));
-    failed_ = true;
-    to_tell_ = failure;
-    changed_.notify_all();
-  }
-  if (shared_) shared_->wake();
-  if (thread_.joinable()) wake();
-}
-
-void Engine::on_failed(const Failure& failure) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (failure_) return;
-    failure_ = std::make_shared<const Error>(to_error(failure));
-    failed_ = true;
-    changed_.notify_all();
-  }
-  if (shared_) shared_->wake();
-}
-
-std::shared_ptr<const Error> Engine::failure() const {
-  const std::lock_guard lock(mutex_);
-  return failure_;
-}
-
-void Engine::give_up(const Operation& operation) {
-  std::vector<int> waited;
-  for (const int rank : operation.waiting_for) waited.push_back(operation.group->ranks[static_cast<std::size_t>(rank)]);
-  std::string what = text(operation.description(), " was given up after ", to_text(options_.deadline));
-  if (!waited.empty()) what += text("; rank ", options_.rank, " waited for ", list_of(waited));
-  what += silence_text();
-  fail({ErrorCode::deadline_exceeded, waited.size() == 1 ? waited.front() : -1, what});
-}
-
-std::string Engine::silence_text() {
-  if (!control_) return {};
-  std::string silence;
-  for (const auto& [rank, seconds] : control_->silent(SteadyClock::now())) silence += text("; rank ", rank, " does not answer at all");
-  return silence;
 }
 
 }  // namespace tessera::comm

@@ -22,6 +22,10 @@
 
 namespace tessera::comm {
 
+// As waiting ranks get it.
+Error to_error(const Failure& failure);
+Failure out_of_memory(int rank);
+
 class Engine final : public Communicator {
  public:
   explicit Engine(const Options& options);
@@ -36,6 +40,8 @@ class Engine final : public Communicator {
   Handle submit(OperationPointer operation);
   // Ends every pending and future operation of every rank; the first call wins. From any thread.
   void fail(const Failure& failure);
+  // For a catch block in a thread of this room, whatever was thrown: as fail(), naming this rank where the exception names none.
+  void fail_with_current_exception() noexcept;
   // What fail() was called with, or none.
   std::shared_ptr<const Error> failure() const;
   bool has_failed() const { return failed_.load(std::memory_order_acquire); }
@@ -45,7 +51,10 @@ class Engine final : public Communicator {
   void give_up(const Operation& operation);
 
  private:
+  struct Turns;
   void progress_loop();
+  bool turn(Turns& turns);
+  void begin_to_fail(std::shared_ptr<const Error> error, std::shared_ptr<const Failure> told);
   void wake();
   void sleep();
   void take_inbox();
@@ -55,22 +64,29 @@ class Engine final : public Communicator {
   void resume_ready();
   void check_broken(SteadyClock::time_point now);
   void check_time(SteadyClock::time_point now);
-  void end_network_operations();
+  void end_network_operations() noexcept;
   void on_failed(const Failure& failure);
-  void on_closing(int rank, const nlohmann::json& started);
+  void on_closing(const Closing& closing);
   bool out_of_reach(const Operation& operation) const;
   bool shares_memory(const Operation& operation) const;
-  std::string silence_text();
+  std::string missed_heartbeats();
   void copy_alone(Operation& operation);
-  nlohmann::json started_collectives();
+  Joined joined_collectives();
   std::vector<Segment> share_memory(Meeting& meeting, Segment own);
 
   const Options options_;
   std::vector<Introduction> peers_;
 
+  // Made while there was memory, for when there is none.
+  const std::shared_ptr<const Failure> last_words_;
+  const std::shared_ptr<const Error> last_error_;
+  const std::shared_ptr<const Error> closed_error_ =
+      std::make_shared<const Error>(ErrorCode::interrupted, "the communicator was closed while the operation was under way");
+
   // Owned by the progress thread once it runs.
   std::unique_ptr<Network> network_;
   std::unique_ptr<Control> control_;
+  std::deque<OperationPointer> arriving_;                                         // from the inbox; not yet in one of the next two
   std::unordered_map<const Group::State*, std::deque<OperationPointer>> queues_;  // collectives; the first one runs
   std::unordered_map<Operation*, OperationPointer> messages_;
   std::map<int, SteadyClock::time_point> suspects_;  // world rank -> when its connection broke
@@ -82,8 +98,8 @@ class Engine final : public Communicator {
   std::vector<OperationPointer> inbox_;
   std::unordered_set<Operation*> pending_;
   std::shared_ptr<const Error> failure_;
-  std::optional<Failure> to_tell_;                                            // a failure that this rank found and the others must hear of
-  std::map<int, std::pair<SteadyClock::time_point, nlohmann::json>> closed_;  // peers that have closed: when, and what they had joined
+  std::shared_ptr<const Failure> to_tell_;                            // a failure that this rank found and the others must hear of
+  std::map<int, std::pair<SteadyClock::time_point, Joined>> closed_;  // peers that have closed: when, and what they had joined
   bool closing_ = false;
   bool announce_closing_ = false;
   bool all_closed_ = false;

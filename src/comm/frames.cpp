@@ -1,78 +1,76 @@
 #include "comm/frames.hpp"
 
-#include <arpa/inet.h>
-#include <fcntl.h>
-#include <ifaddrs.h>
-#include <netdb.h>
-#include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
-#include <cstring>
-#include <memory>
 
 #include "base/error.hpp"
 
 namespace tessera::comm {
 namespace {
 
-constexpr std::size_t kLongestMessage = 64U << 20;
+// Ours have four levels. A reader that recurses would run out of stack over some thousand.
+constexpr int kDeepest = 16;
 
-struct AddressesDeleter {
-  void operator()(addrinfo* list) const { freeaddrinfo(list); }
-};
-using Addresses = std::unique_ptr<addrinfo, AddressesDeleter>;
-
-Addresses resolve(const HostPort& place, int socket_type) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = socket_type;
-  addrinfo* list = nullptr;
-  const int failed = getaddrinfo(place.host.c_str(), std::to_string(place.port).c_str(), &hints, &list);
-  if (failed != 0) {
-    throw Error(ErrorCode::invalid_config, text("the rendezvous host '", place.host, "' cannot be resolved: ", gai_strerror(failed)), {},
-                "a host name or an address that every rank can reach", "check the spelling, or give the address of rank 0's host");
+bool too_deep(std::string_view bytes) {
+  int depth = 0;
+  bool quoted = false;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    const char c = bytes[i];
+    if (quoted && c == '\\') {
+      ++i;
+    } else if (c == '"') {
+      quoted = !quoted;
+    } else if (!quoted && (c == '[' || c == '{')) {
+      if (++depth > kDeepest) return true;
+    } else if (!quoted && (c == ']' || c == '}')) {
+      --depth;
+    }
   }
-  return Addresses(list);
-}
-
-// A dead host (no FIN) is noticed by the kernels after about 15 s, even while the peer's process is stopped.
-void configure(int fd) {
-  const auto set = [fd](int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof value); };
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 5);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 5);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 15000);
-}
-
-std::string numeric(const sockaddr* address, socklen_t length) {
-  std::array<char, NI_MAXHOST> host{};
-  if (getnameinfo(address, length, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) != 0) return {};
-  return host.data();
+  return false;
 }
 
 }  // namespace
 
-Descriptor::~Descriptor() {
-  if (fd_ >= 0) ::close(fd_);
+nlohmann::json parse_object(std::string_view bytes) {
+  if (too_deep(bytes)) throw Error(ErrorCode::corrupt, "a message is nested too deeply", {}, text("at most ", kDeepest, " levels"));
+  nlohmann::json message = nlohmann::json::parse(bytes, nullptr, false);
+  if (message.is_discarded() || !message.is_object()) throw Error(ErrorCode::corrupt, "a message is no JSON object");
+  return message;
 }
 
-FrameSocket::FrameSocket(Descriptor socket) : socket_(std::move(socket)) {
-  fcntl(socket_.get(), F_SETFL, fcntl(socket_.get(), F_GETFL) | O_NONBLOCK);
-  configure(socket_.get());
+std::string frame_of(const nlohmann::json& message) {
+  // A path in the text of an error need not be UTF-8.
+  const std::string body = message.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  ensure(body.size() <= kLongestProven, text("a message of ", body.size(), " bytes between ranks"));
+  std::string frame;
+  frame.reserve(4 + body.size());
+  for (int shift = 0; shift < 32; shift += 8) frame.push_back(static_cast<char>(body.size() >> shift & 0xff));
+  return frame + body;
 }
+
+std::optional<nlohmann::json> FrameBuffer::next() {
+  const std::string_view waiting = std::string_view(bytes_).substr(begin_);
+  std::size_t length = 0;
+  for (std::size_t i = 0; i < 4 && i < waiting.size(); ++i)
+    length |= static_cast<std::size_t>(static_cast<unsigned char>(waiting[i])) << (8 * i);
+  if (waiting.size() >= 4 && length > longest_)
+    throw Error(ErrorCode::corrupt, text("a message of ", length, " bytes"), {}, text("at most ", longest_, " bytes"));
+  if (waiting.size() < 4 || waiting.size() < 4 + length) {
+    bytes_.erase(0, begin_);
+    begin_ = 0;
+    return std::nullopt;
+  }
+  begin_ += 4 + length;
+  return parse_object(waiting.substr(4, length));
+}
+
+FrameSocket::FrameSocket(Descriptor socket) : socket_(std::move(socket)) { configure_connection(socket_.get()); }
 
 void FrameSocket::send(const nlohmann::json& message) {
-  const std::string body = message.dump();
-  const auto length = static_cast<std::uint32_t>(body.size());
-  for (int shift = 0; shift < 32; shift += 8) out_.push_back(static_cast<char>(length >> shift));
-  out_ += body;
+  out_ += frame_of(message);
   flush();
 }
 
@@ -92,10 +90,10 @@ bool FrameSocket::flush() {
 
 bool FrameSocket::receive() {
   std::array<char, 65536> buffer;
-  while (!broken_) {
-    const ssize_t got = ::recv(fd(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+  while (!broken_ && in_.room() > 0) {
+    const ssize_t got = ::recv(fd(), buffer.data(), std::min(buffer.size(), in_.room()), MSG_DONTWAIT);
     if (got > 0) {
-      in_.append(buffer.data(), static_cast<std::size_t>(got));
+      in_.append({buffer.data(), static_cast<std::size_t>(got)});
     } else if (got < 0 && errno == EINTR) {
       continue;
     } else if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
@@ -104,135 +102,7 @@ bool FrameSocket::receive() {
       broken_ = true;
     }
   }
-  return false;
-}
-
-std::optional<nlohmann::json> FrameSocket::next() {
-  if (in_.size() < 4) return std::nullopt;
-  std::uint32_t length = 0;
-  for (int i = 0; i < 4; ++i) length |= static_cast<std::uint32_t>(static_cast<unsigned char>(in_[static_cast<std::size_t>(i)])) << (8 * i);
-  if (length > kLongestMessage) {
-    broken_ = true;
-    in_.clear();
-    return std::nullopt;
-  }
-  if (in_.size() < 4 + length) return std::nullopt;
-  nlohmann::json message = nlohmann::json::parse(in_.substr(4, length), nullptr, false);
-  in_.erase(0, 4 + length);
-  if (message.is_discarded() || !message.is_object()) {
-    broken_ = true;
-    in_.clear();
-    return std::nullopt;
-  }
-  return message;
-}
-
-HostPort parse_host_port(const std::string& where) {
-  const std::size_t colon = where.rfind(':');
-  unsigned port = 0;
-  bool good = colon != std::string::npos && colon > 0;
-  if (good) {
-    const char* end = where.data() + where.size();
-    const auto [stop, problem] = std::from_chars(where.data() + colon + 1, end, port);
-    good = problem == std::errc() && stop == end && port > 0 && port < 65536;
-  }
-  if (!good) {
-    throw Error(ErrorCode::invalid_config, text("the rendezvous '", where, "' is not a place to meet"), {},
-                "HOST:PORT with a port of 1 to 65535, such as 127.0.0.1:29500");
-  }
-  std::string host = where.substr(0, colon);
-  if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  return {host, static_cast<std::uint16_t>(port)};
-}
-
-Descriptor listen_at(const HostPort& place) {
-  const Addresses addresses = resolve(place, SOCK_STREAM);
-  Descriptor listener(socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const std::string name = text(place.host, ":", place.port);
-  if (!listener) throw_errno("cannot open a socket for", name, errno);
-  const int yes = 1;
-  setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  if (bind(listener.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 || listen(listener.get(), 1024) != 0) {
-    const int problem = errno;
-    const bool taken = problem == EADDRINUSE;
-    throw Error(ErrorCode::io, text("rank 0 cannot listen at ", name, ": ", std::strerror(problem)), {.file = {}, .rank = 0, .block = {}},
-                taken ? "a port that no other program uses" : "an address of the host that rank 0 runs on",
-                taken ? text("choose another port, or stop the program that has it (ss -ltnp 'sport = :", place.port, "')")
-                      : "give the address of rank 0's host");
-  }
-  return listener;
-}
-
-Descriptor accept_from(const Descriptor& listener) {
-  return Descriptor(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-}
-
-namespace {
-
-// While nobody listens at a port that the kernel also hands out by itself, it may give a connection this very port as its own end: it
-// then has both ends, and whoever wants to listen finds the port in use.
-bool meets_itself(int fd) {
-  sockaddr_storage own{};
-  sockaddr_storage other{};
-  socklen_t own_size = sizeof own;
-  socklen_t other_size = sizeof other;
-  return getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
-         getpeername(fd, reinterpret_cast<sockaddr*>(&other), &other_size) == 0 && own_size == other_size &&
-         std::memcmp(&own, &other, own_size) == 0;
-}
-
-}  // namespace
-
-Descriptor connect_once(const HostPort& place, std::chrono::milliseconds patience) {
-  const Addresses addresses = resolve(place, SOCK_STREAM);
-  for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
-    Descriptor socket_fd(socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!socket_fd) continue;
-    if (connect(socket_fd.get(), address->ai_addr, address->ai_addrlen) == 0) {
-      if (meets_itself(socket_fd.get())) continue;
-      return socket_fd;
-    }
-    if (errno != EINPROGRESS) continue;
-    pollfd waiting{socket_fd.get(), POLLOUT, 0};
-    if (poll(&waiting, 1, static_cast<int>(patience.count())) <= 0) continue;
-    int problem = 0;
-    socklen_t size = sizeof problem;
-    getsockopt(socket_fd.get(), SOL_SOCKET, SO_ERROR, &problem, &size);
-    if (problem == 0 && !meets_itself(socket_fd.get())) return socket_fd;
-  }
-  return {};
-}
-
-bool wait_readable(int fd, std::chrono::milliseconds patience) {
-  pollfd waiting{fd, POLLIN, 0};
-  return poll(&waiting, 1, static_cast<int>(std::max<std::int64_t>(0, patience.count()))) > 0;
-}
-
-std::string local_address_towards(const HostPort& place) {
-  const Addresses addresses = resolve(place, SOCK_DGRAM);
-  for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
-    const Descriptor probe(socket(address->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    if (!probe || connect(probe.get(), address->ai_addr, address->ai_addrlen) != 0) continue;
-    sockaddr_storage own{};
-    socklen_t length = sizeof own;
-    if (getsockname(probe.get(), reinterpret_cast<sockaddr*>(&own), &length) == 0)
-      return numeric(reinterpret_cast<sockaddr*>(&own), length);
-  }
-  return {};
-}
-
-std::string interface_of(const std::string& address) {
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return {};
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, freeifaddrs);
-  for (const ifaddrs* entry = list; entry; entry = entry->ifa_next) {
-    if (!entry->ifa_addr) continue;
-    const int family = entry->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    if (numeric(entry->ifa_addr, length) == address) return entry->ifa_name;
-  }
-  return {};
+  return !broken_;
 }
 
 }  // namespace tessera::comm

@@ -1,35 +1,44 @@
-// Internal. JSON messages over non-blocking TCP: rendezvous and the control channel. Not thread-safe.
+// Internal. JSON messages over non-blocking TCP: rendezvous and the control channel. A message is a 4-byte length (little endian) and
+// that much JSON, an object. Not thread-safe.
 #pragma once
 
-#include <chrono>
-#include <cstdint>
+#include <cstddef>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
+
+#include "comm/sockets.hpp"
 
 namespace tessera::comm {
 
-using SteadyClock = std::chrono::steady_clock;
+// From a process that has not proved yet that it belongs to the run, and from one that has.
+inline constexpr std::size_t kLongestUnproven = 64 << 10;
+inline constexpr std::size_t kLongestProven = 64 << 20;
 
-// Owns a file descriptor.
-class Descriptor {
+// JSON, an object, from another process. Throws corrupt for anything else, and for one that is nested deeper than any of ours.
+nlohmann::json parse_object(std::string_view bytes);
+// The message as it goes over the connection.
+std::string frame_of(const nlohmann::json& message);
+
+// What has arrived and is not read yet: never more than one longest message.
+class FrameBuffer {
  public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor();
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
+  // How many bytes may be appended now. At 0, next() returns a message or throws.
+  std::size_t room() const { return 4 + longest_ - (bytes_.size() - begin_); }
+  void append(std::string_view bytes) { bytes_.append(bytes); }
+  // The next message, none while it is not whole. Throws corrupt for a frame that is too long or no message; the buffer is then of no
+  // more use.
+  std::optional<nlohmann::json> next();
+  void set_longest(std::size_t longest) { longest_ = longest; }
 
  private:
-  int fd_ = -1;
+  std::size_t longest_ = kLongestUnproven;
+  std::string bytes_;
+  std::size_t begin_ = 0;  // what lies before it was returned
 };
 
-// One connection. A message is a 4-byte length (little endian) and that much JSON.
+// One connection.
 class FrameSocket {
  public:
   FrameSocket() = default;
@@ -37,42 +46,24 @@ class FrameSocket {
 
   int fd() const { return socket_.get(); }
   bool open() const { return static_cast<bool>(socket_); }
+  // The other end has proved that it belongs to the run: its messages may be long from now on.
+  void trust() { in_.set_longest(kLongestProven); }
   // Queues the message and sends as much as the kernel takes; a broken connection shows at the next receive.
   void send(const nlohmann::json& message);
   // Sends what is still queued; true when nothing is left.
   bool flush();
   bool has_unsent() const { return !out_.empty(); }
-  // Reads what has arrived. False once the peer has closed or the bytes are not ours; what came before is still returned by next().
+  // Reads what has arrived, as far as the buffer has room. False once the peer has closed; what came before is still returned by next().
   bool receive();
-  // The next complete message, if any.
-  std::optional<nlohmann::json> next();
+  // The next complete message, if any. Throws corrupt for what is none.
+  std::optional<nlohmann::json> next() { return in_.next(); }
   void close() { socket_ = Descriptor(); }
 
  private:
   Descriptor socket_;
-  std::string in_;
+  FrameBuffer in_;
   std::string out_;
   bool broken_ = false;
 };
-
-struct HostPort {
-  std::string host;
-  std::uint16_t port = 0;
-};
-// "host:port" or "[v6]:port"; throws invalid_config.
-HostPort parse_host_port(const std::string& text);
-
-// Listens there; throws io with what to do when the port is in use.
-Descriptor listen_at(const HostPort& place);
-// The next waiting connection, or none.
-Descriptor accept_from(const Descriptor& listener);
-// Tries once, for at most `patience`; none when nobody answers (yet). Throws invalid_config when the name cannot be resolved.
-Descriptor connect_once(const HostPort& place, std::chrono::milliseconds patience);
-// Waits until the descriptor can be read, at most that long.
-bool wait_readable(int fd, std::chrono::milliseconds patience);
-// The local address of a connected socket, or the one a socket to `place` would have; empty when there is no route.
-std::string local_address_towards(const HostPort& place);
-// The network interface that has this address; empty when none has.
-std::string interface_of(const std::string& address);
 
 }  // namespace tessera::comm

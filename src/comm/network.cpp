@@ -145,6 +145,7 @@ Transfer Network::send(Operation& operation, std::span<const std::byte> data, in
     launched(record, UCS_STATUS_PTR(status));
     return Transfer(std::move(record));
   }
+  outstanding_[record.get()] = record;
   launched(record, ucp_tag_send_nbx(endpoint, data.data(), data.size(), tag_of(stream, own_rank_), &parameters));
   return Transfer(std::move(record));
 }
@@ -162,6 +163,7 @@ Transfer Network::receive(Operation& operation, std::span<std::byte> data, int f
   parameters.cb.recv = &Network::on_received;
   parameters.user_data = record.get();
   parameters.memory_type = UCS_MEMORY_TYPE_HOST;
+  outstanding_[record.get()] = record;
   const int sender = operation.group->ranks[static_cast<std::size_t>(from)];
   launched(record, ucp_tag_recv_nbx(worker_, data.data(), data.size(), tag_of(stream, sender), ~std::uint64_t{0}, &parameters));
   return Transfer(std::move(record));
@@ -173,11 +175,11 @@ void Network::launched(const std::shared_ptr<Transfer::Record>& record, ucs_stat
     // UCX may have completed it, and called back, before it returned.
     if (record->called_back) {
       ucp_request_free(request);
-      return;
+      outstanding_.erase(record.get());
     }
-    outstanding_[record.get()] = record;
     return;
   }
+  outstanding_.erase(record.get());
   const ucs_status_t status = UCS_PTR_STATUS(request);
   record->status = status;
   record->done = status == UCS_OK || status == UCS_ERR_MESSAGE_TRUNCATED;
@@ -185,15 +187,27 @@ void Network::launched(const std::shared_ptr<Transfer::Record>& record, ucs_stat
     broken_.emplace_back(record->operation->group->ranks[static_cast<std::size_t>(record->peer)], ucs_status_string(status));
 }
 
+// UCX is C: an exception waits until it has returned.
+template <typename Action>
+void Network::guarded(const Action& action) noexcept {
+  try {
+    action();
+  } catch (...) {
+    thrown_ = std::current_exception();
+  }
+}
+
 void Network::on_sent(void*, ucs_status_t status, void* record) {
   auto* self = static_cast<Transfer::Record*>(record);
-  self->network->complete(*self, status);
+  Network& network = *self->network;
+  network.guarded([&] { network.complete(*self, status); });
 }
 
 void Network::on_received(void*, ucs_status_t status, const ucp_tag_recv_info_t* info, void* record) {
   auto* self = static_cast<Transfer::Record*>(record);
   if (info) self->info = *info;
-  self->network->complete(*self, status);
+  Network& network = *self->network;
+  network.guarded([&] { network.complete(*self, status); });
 }
 
 void Network::complete(Transfer::Record& record, ucs_status_t status) {
@@ -217,12 +231,14 @@ void Network::complete(Transfer::Record& record, ucs_status_t status) {
 void Network::on_broken(void* self, ucp_ep_h endpoint, ucs_status_t status) {
   auto* network = static_cast<Network*>(self);
   const auto found = network->rank_of_endpoint_.find(endpoint);
-  if (found != network->rank_of_endpoint_.end()) network->broken_.emplace_back(found->second, ucs_status_string(status));
+  if (found == network->rank_of_endpoint_.end()) return;
+  network->guarded([&] { network->broken_.emplace_back(found->second, ucs_status_string(status)); });
 }
 
 bool Network::progress() {
   bool any = false;
   for (int round = 0; round < 64 && ucp_worker_progress(worker_) != 0; ++round) any = true;
+  if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
   return any || !ready_.empty();
 }
 

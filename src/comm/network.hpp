@@ -65,7 +65,7 @@ class Network {
   Transfer receive(Operation& operation, std::span<std::byte> data, int from_group_rank, std::uint64_t stream);
 
   int event_descriptor() const { return event_descriptor_; }
-  // Moves data; true when anything happened.
+  // Moves data; true when anything happened. Throws what a callback has thrown.
   bool progress();
   // True when sleeping on event_descriptor() is safe.
   bool arm();
@@ -88,6 +88,8 @@ class Network {
   static void on_sent(void* request, ucs_status_t status, void* record);
   static void on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info, void* record);
   static void on_broken(void* self, ucp_ep_h endpoint, ucs_status_t status);
+  template <typename Action>
+  void guarded(const Action& action) noexcept;
   void complete(Transfer::Record& record, ucs_status_t status);
   // Null, with the reason in `status`, when the peer cannot be reached.
   ucp_ep_h endpoint_to(int world_rank, ucs_status_t& status);
@@ -101,6 +103,7 @@ class Network {
   std::vector<ucp_ep_h> endpoints_;
   std::unordered_map<ucp_ep_h, int> rank_of_endpoint_;
   std::unordered_map<Transfer::Record*, std::shared_ptr<Transfer::Record>> outstanding_;
+  std::exception_ptr thrown_;  // in a callback since the last progress()
   bool abandoned_ = false;
   bool stuck_closing_ = false;
   std::vector<Ready> ready_;

@@ -5,6 +5,7 @@
 
 #include "base/hash.hpp"
 #include "comm/card.hpp"
+#include "comm/engine.hpp"
 #include "comm/reduce.hpp"
 
 namespace tessera::comm {
@@ -263,17 +264,30 @@ Task compare_cards(Ring ring) {
   check_card(ring.operation, theirs, ring.left());
 }
 
+// One of several tasks side by side, which wait for messages: that it ran out of memory must be known before they end, as they may never.
+// Ranks that parted are named best by the comparison of cards.
+Task watched(Operation& operation, Task task) {
+  try {
+    co_await task;
+  } catch (const Error&) {
+    throw;
+  } catch (...) {
+    operation.group->engine->fail_with_current_exception();
+    throw;
+  }
+}
+
 Task in_lanes(Ring ring, Task (*lane_task)(Ring), std::size_t bytes) {
   ring.lanes = std::clamp<std::size_t>(bytes / kLane, 1, kMostLanes);
   std::vector<Task> lanes;
-  for (ring.lane = 0; ring.lane < ring.lanes; ++ring.lane) lanes.push_back(lane_task(ring));
+  for (ring.lane = 0; ring.lane < ring.lanes; ++ring.lane) lanes.push_back(watched(ring.operation, lane_task(ring)));
   co_await AllOf(lanes);
 }
 
 Task in_partners(Ring ring, bool same_to_all) {
   ring.lanes = std::min<std::size_t>(4, ring.size - 1);
   std::vector<Task> tasks;
-  for (ring.lane = 0; ring.lane < ring.lanes; ++ring.lane) tasks.push_back(exchange_directly(ring, same_to_all));
+  for (ring.lane = 0; ring.lane < ring.lanes; ++ring.lane) tasks.push_back(watched(ring.operation, exchange_directly(ring, same_to_all)));
   co_await AllOf(tasks);
 }
 
@@ -315,7 +329,7 @@ Task collective(Network& network, Operation& op) {
   const Ring ring = ring_of(network, op);
   std::vector<Task> tasks;
   tasks.push_back(compare_cards(ring));
-  if (op.count > 0 || op.kind == Kind::barrier) tasks.push_back(body_of(ring));
+  if (op.count > 0 || op.kind == Kind::barrier) tasks.push_back(watched(op, body_of(ring)));
   co_await AllOf(tasks);
 }
 

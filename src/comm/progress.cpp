@@ -20,6 +20,8 @@ constexpr milliseconds kStragglers(1000);
 constexpr milliseconds kLastWords(300);
 // Who ends the task leaves its connections so long, for the others to hear why first.
 constexpr milliseconds kHeadStart(250);
+// After a second exception.
+constexpr milliseconds kAgain(10);
 
 }  // namespace
 
@@ -38,76 +40,100 @@ void Engine::sleep() {
   wake_pending_ = false;
 }
 
-void Engine::progress_loop() {
-  auto last_look = SteadyClock::now();
+// What the progress thread remembers from turn to turn.
+struct Engine::Turns {
+  SteadyClock::time_point last_look = SteadyClock::now();
   bool announced = false;
-  auto others_know = SteadyClock::time_point::min();
-  while (true) {
-    take_inbox();
-    const bool moved = !network_ended_ && network_->progress();
-    resume_ready();
-    const auto now = SteadyClock::now();
-    if (!moved || now - last_look > milliseconds(20)) {
-      last_look = now;
-      control_->read();
-      control_->tick(now);
-      check_broken(now);
-      check_time(now);
-    }
-    bool failed = false;
-    bool stop = false;
-    bool announce = false;
-    std::optional<Failure> news;
-    {
+  SteadyClock::time_point others_know = SteadyClock::time_point::min();
+};
+
+void Engine::progress_loop() {
+  Turns turns;
+  bool more = true;
+  while (more) {
+    const bool failed = has_failed();
+    try {
+      more = turn(turns);
+    } catch (...) {
+      fail_with_current_exception();
+      // Not for the first time: whoever waits must not wait for a turn that goes well.
+      if (failed && !network_ended_) end_network_operations();
+      if (failed) std::this_thread::sleep_for(kAgain);
       const std::lock_guard lock(mutex_);
-      failed = failure_ != nullptr;
-      news = std::exchange(to_tell_, std::nullopt);
-      stop = stop_;
-      announce = announce_closing_ && !announced;
+      more = !stop_;
     }
-    if (news) {
-      control_->tell_failed(*news);
-      others_know = now + kHeadStart;
-    }
-    if (failed && !network_ended_ && now >= others_know) end_network_operations();
-    if (announce && !failed) control_->tell_closing(started_collectives());
-    announced |= announce;
-    if (stop) break;
-    if (moved) continue;
-    if (failed && !network_ended_) {
-      std::this_thread::sleep_until(others_know);
-      continue;
-    }
-    if (!network_ended_ && !network_->arm()) continue;
-    sleep();
   }
   if (!network_ended_) {
-    std::this_thread::sleep_until(others_know);
+    std::this_thread::sleep_until(turns.others_know);
     end_network_operations();
   }
   const auto give_up = SteadyClock::now() + kLastWords;
   while (!control_->flushed() && SteadyClock::now() < give_up) std::this_thread::sleep_for(milliseconds(5));
 }
 
-void Engine::take_inbox() {
-  std::vector<OperationPointer> arrived;
+// False once it is to end.
+bool Engine::turn(Turns& turns) {
+  take_inbox();
+  const bool moved = !network_ended_ && network_->progress();
+  resume_ready();
+  const auto now = SteadyClock::now();
+  if (!moved || now - turns.last_look > milliseconds(20)) {
+    turns.last_look = now;
+    control_->read();
+    control_->tick(now);
+    check_broken(now);
+    check_time(now);
+  }
+  bool failed = false;
+  bool stop = false;
+  bool announce = false;
+  std::shared_ptr<const Failure> news;
   {
     const std::lock_guard lock(mutex_);
-    arrived.swap(inbox_);
+    failed = failure_ != nullptr;
+    news = std::exchange(to_tell_, nullptr);
+    stop = stop_;
+    announce = announce_closing_ && !turns.announced;
   }
-  for (OperationPointer& operation : arrived) {
+  if (news) {
+    control_->tell_failed(*news);
+    turns.others_know = now + kHeadStart;
+  }
+  if (failed && !network_ended_ && now >= turns.others_know) end_network_operations();
+  if (announce && !failed) control_->tell_closing(joined_collectives());
+  turns.announced |= announce;
+  if (stop) return false;
+  if (moved) return true;
+  if (failed && !network_ended_) {
+    std::this_thread::sleep_until(turns.others_know);
+    return true;
+  }
+  if (network_ended_ || network_->arm()) sleep();
+  return true;
+}
+
+// An operation leaves a queue only once it is in the next one, so that whatever is thrown on the way, all of them are ended.
+void Engine::take_inbox() {
+  {
+    const std::lock_guard lock(mutex_);
+    arriving_.insert(arriving_.end(), inbox_.begin(), inbox_.end());
+    inbox_.clear();
+  }
+  while (!arriving_.empty()) {
+    const OperationPointer operation = arriving_.front();
     if (network_ended_) {
+      arriving_.pop_front();
       complete(operation, failure());
-      continue;
-    }
-    if (!operation->collective()) {
+    } else if (!operation->collective()) {
       messages_[operation.get()] = operation;
+      arriving_.pop_front();
       start_network(operation);
-      continue;
+    } else {
+      auto& queue = queues_[operation->group.get()];
+      queue.push_back(operation);
+      arriving_.pop_front();
+      if (queue.size() == 1) start_network(operation);
     }
-    auto& queue = queues_[operation->group.get()];
-    queue.push_back(operation);
-    if (queue.size() == 1) start_network(operation);
   }
 }
 
@@ -121,9 +147,8 @@ void Engine::after_resume(Operation* operation) {
   if (!operation->task.done()) return;
   try {
     operation->task.result();
-  } catch (const Error& error) {
-    fail({error.code(), error.where().rank, error.message()});
-    return;
+  } catch (...) {
+    return fail_with_current_exception();
   }
   if (!operation->collective()) {
     const OperationPointer message = std::move(messages_.at(operation));
@@ -203,9 +228,10 @@ bool Engine::out_of_reach(const Operation& operation) const {
   for (std::size_t i = 0; i < operation.group->ranks.size(); ++i) {
     const auto found = closed_.find(operation.group->ranks[i]);
     if (found == closed_.end()) continue;
-    const auto& [when, started] = found->second;
+    const auto& [when, joined] = found->second;
     if (operation.collective()) {
-      if (operation.sequence >= started.value(std::to_string(operation.group->key), std::uint64_t{0})) return true;
+      const auto count = joined.find(operation.group->key);
+      if (operation.sequence >= (count == joined.end() ? 0 : count->second)) return true;
     } else if (static_cast<int>(i) == operation.peer && now - when > kStragglers) {
       return true;
     }
@@ -213,45 +239,52 @@ bool Engine::out_of_reach(const Operation& operation) const {
   return false;
 }
 
-void Engine::on_closing(int rank, const nlohmann::json& started) {
+void Engine::on_closing(const Closing& closing) {
   const std::lock_guard lock(mutex_);
-  closed_[rank] = {SteadyClock::now(), started};
+  closed_[closing.rank] = {SteadyClock::now(), closing.joined};
 }
 
-nlohmann::json Engine::started_collectives() {
+Joined Engine::joined_collectives() {
   std::vector<std::shared_ptr<Group::State>> groups;
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [name, group] : groups_) groups.push_back(group);
   }
-  nlohmann::json started = nlohmann::json::object();
+  Joined joined;
   for (const auto& group : groups) {
     const std::lock_guard order(group->mutex);
-    if (group->next_sequence > 0) started[std::to_string(group->key)] = group->next_sequence;
+    if (group->next_sequence > 0) joined[group->key] = group->next_sequence;
   }
-  return started;
+  return joined;
 }
 
-void Engine::end_network_operations() {
+void Engine::end_network_operations() noexcept {
   network_ended_ = true;
-  network_->abandon();
-  std::shared_ptr<const Error> reason = failure();
-  if (!reason)
-    reason = std::make_shared<const Error>(ErrorCode::interrupted, "the communicator was closed while the operation was under way");
-  std::vector<OperationPointer> ended = self_messages_.take_all();
-  for (auto& [group, queue] : queues_) ended.insert(ended.end(), queue.begin(), queue.end());
-  for (auto& [key, operation] : messages_) ended.push_back(operation);
-  queues_.clear();
-  messages_.clear();
-  {
-    const std::lock_guard lock(mutex_);
-    ended.insert(ended.end(), inbox_.begin(), inbox_.end());
-    inbox_.clear();
+  try {
+    network_->abandon();
+  } catch (...) {
+    // No memory to cancel what is under way; it ends with the process.
   }
-  for (const OperationPointer& operation : ended) {
+  std::shared_ptr<const Error> reason = failure();
+  if (!reason) reason = closed_error_;
+  const auto end = [&](const OperationPointer& operation) {
+    if (operation->done()) return;
     operation->task = Task();
     complete(operation, reason);
+  };
+  while (const OperationPointer operation = self_messages_.take_one()) end(operation);
+  for (auto& [group, queue] : queues_) std::for_each(queue.begin(), queue.end(), end);
+  for (auto& [key, operation] : messages_) end(operation);
+  std::for_each(arriving_.begin(), arriving_.end(), end);
+  queues_.clear();
+  messages_.clear();
+  arriving_.clear();
+  std::vector<OperationPointer> never_begun;
+  {
+    const std::lock_guard lock(mutex_);
+    never_begun.swap(inbox_);
   }
+  std::for_each(never_begun.begin(), never_begun.end(), end);
 }
 
 }  // namespace tessera::comm

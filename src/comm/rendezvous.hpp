@@ -1,23 +1,15 @@
-// Internal. How the ranks of a task find each other.
+// Internal. How the ranks of a task find each other: rank 0 listens at the rendezvous, and lets in whoever proves that it knows the
+// secret of the run; the others let no rank 0 lead them that does not.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "comm/comm.hpp"
 #include "comm/frames.hpp"
+#include "comm/rendezvous_messages.hpp"
 
 namespace tessera::comm {
-
-// What a rank tells the others about itself.
-struct Introduction {
-  std::string network_address;  // opaque bytes of the transport
-  std::string host;             // equal for ranks that may share memory; empty: never
-  int process = 0;
-  int segment = -1;         // descriptor number of its shared segment in that process
-  std::uint64_t nonce = 0;  // stands at the segment's start
-};
 
 struct Meeting {
   std::vector<Introduction> ranks;
@@ -26,10 +18,30 @@ struct Meeting {
 };
 
 // Blocks until all ranks are there. Throws deadline_exceeded naming who did not come, invalid_config when refused (another
-// task, another world size, a rank that is there already), io when rank 0 cannot listen.
+// secret or none, another task, another world size, a rank that is there already) and for a rendezvous that other hosts can reach
+// where there is no secret, io when rank 0 cannot listen.
 Meeting meet(const Options& options, const Introduction& own);
 
-// Every rank gives one message and receives all, in rank order.
-std::vector<nlohmann::json> exchange(const Options& options, Meeting& meeting, const nlohmann::json& own);
+// Every rank says which world ranks it reaches, and learns what all ranks said, in rank order. Throws like meet().
+std::vector<std::vector<int>> exchange_reached(const Options& options, Meeting& meeting, const std::vector<int>& own);
+
+// Processes that are connected to rank 0 and have not proved who they are: at most so many, and for so long. One that has said nothing
+// makes room for the next one after the shorter time.
+inline constexpr std::size_t kMostStrangers = 128;
+inline constexpr std::chrono::milliseconds kProofPatience{10'000};
+inline constexpr std::chrono::milliseconds kGrace{250};
+
+// The two sides of meet().
+Meeting host_rendezvous(const Options& options, const Introduction& own);
+Meeting join_rendezvous(const Options& options, const Introduction& own);
+
+// What both sides use.
+// All ranks are started together, however long their collectives may take.
+SteadyClock::time_point rendezvous_deadline(const Options& options);
+// `also`: what else is known about it.
+[[noreturn]] void throw_absent(const Options& options, const std::vector<int>& absent, const std::string& also = {});
+// One message from this socket; `who` is the rank at the other end. Throws peer_lost, deadline_exceeded, corrupt.
+nlohmann::json receive_one(const Options& options, FrameSocket& socket, int who, SteadyClock::time_point deadline);
+std::chrono::milliseconds left_until(SteadyClock::time_point deadline);
 
 }  // namespace tessera::comm

@@ -15,19 +15,14 @@ OperationPointer SelfMessages::match(const OperationPointer& operation) {
   return partner;
 }
 
-std::vector<OperationPointer> SelfMessages::take_all() {
+OperationPointer SelfMessages::take_one() {
   const std::lock_guard lock(mutex_);
-  std::vector<OperationPointer> all;
-  for (auto& [key, queue] : waiting_) all.insert(all.end(), queue.begin(), queue.end());
-  waiting_.clear();
-  return all;
-}
-
-std::vector<OperationPointer> SelfMessages::list() {
-  const std::lock_guard lock(mutex_);
-  std::vector<OperationPointer> all;
-  for (auto& [key, queue] : waiting_) all.insert(all.end(), queue.begin(), queue.end());
-  return all;
+  if (waiting_.empty()) return nullptr;
+  const auto first = waiting_.begin();
+  OperationPointer operation = std::move(first->second.front());
+  first->second.pop_front();
+  if (first->second.empty()) waiting_.erase(first);
+  return operation;
 }
 
 }  // namespace tessera::comm

@@ -6,7 +6,6 @@
 #include <mutex>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "comm/operation.hpp"
 
@@ -16,9 +15,8 @@ class SelfMessages {
  public:
   // The partner of this send or receive, if it was here already; otherwise keeps the operation.
   OperationPointer match(const OperationPointer& operation);
-  // Everything still unmatched, forgotten here.
-  std::vector<OperationPointer> take_all();
-  std::vector<OperationPointer> list();
+  // One that is still unmatched, forgotten here; none when there is none.
+  OperationPointer take_one();
 
  private:
   std::mutex mutex_;  // guards waiting_

@@ -38,75 +38,6 @@ void futex_wake(std::atomic<std::uint32_t>& word) {
 
 }  // namespace
 
-Channel::Channel(SharedEngine& engine, std::shared_ptr<Group::State> group)
-    : engine_(engine), group_(std::move(group)), members_(group_->ranks.size()) {
-  engine_.own_segment().claim(group_->key);
-  locate(rank());
-  for (Member& member : members_) {
-    const std::size_t index = static_cast<std::size_t>(&member - members_.data());
-    member.doorbell = &engine_.segment(group_->ranks[index]).header().doorbell;
-  }
-}
-
-bool Channel::locate(std::size_t index) {
-  Member& member = members_[index];
-  if (member.header) return true;
-  const Segment& segment = engine_.segment(group_->ranks[index]);
-  const std::size_t place = segment.find(group_->key);
-  if (place == kChannels) return false;
-  member.header = &segment.header().channels[place];
-  member.staging = segment.staging(place);
-  return true;
-}
-
-bool Channel::reached(int rank, std::uint64_t progress) {
-  if (progress == 0) return true;
-  const std::size_t first = rank < 0 ? 0 : static_cast<std::size_t>(rank);
-  const std::size_t last = rank < 0 ? members_.size() : first + 1;
-  for (std::size_t index = first; index < last; ++index) {
-    if (!locate(index) || members_[index].header->progress.load(std::memory_order_seq_cst) < progress) {
-      if (rank < 0 && index == this->rank()) continue;
-      return false;
-    }
-  }
-  return true;
-}
-
-void Channel::Wait::await_suspend(std::coroutine_handle<> waiting) {
-  channel.waiter = waiting;
-  channel.awaited_rank = rank;
-  channel.awaited_progress = progress;
-}
-
-bool Channel::can_continue() { return waiter && reached(awaited_rank, awaited_progress); }
-
-std::vector<int> Channel::missing() {
-  std::vector<int> ranks;
-  for (std::size_t index = 0; index < members_.size(); ++index) {
-    const bool awaited = index != rank() && (awaited_rank < 0 || static_cast<std::size_t>(awaited_rank) == index);
-    if (awaited && !reached(static_cast<int>(index), awaited_progress)) ranks.push_back(static_cast<int>(index));
-  }
-  return ranks;
-}
-
-void Channel::publish(std::uint64_t progress) {
-  // Sequentially consistent with the sleeper's asleep flag and its last look: either it sees this, or it is rung.
-  members_[rank()].header->progress.store(progress, std::memory_order_seq_cst);
-  for (std::size_t index = 0; index < members_.size(); ++index) {
-    if (index != rank()) members_[index].doorbell->ring_if_asleep();
-  }
-}
-
-void Channel::show_card(const Operation& operation) { members_[rank()].header->cards[operation.sequence % 2] = card_of(operation); }
-
-bool Channel::compare_cards(const Operation& operation, int rank) {
-  for (std::size_t index = 0; index < members_.size(); ++index) {
-    if (index == this->rank() || (rank >= 0 && static_cast<std::size_t>(rank) != index)) continue;
-    if (!check_card(operation, members_[index].header->cards[operation.sequence % 2], static_cast<int>(index))) return false;
-  }
-  return true;
-}
-
 SharedEngine::SharedEngine(Engine& engine, int own_rank, std::vector<Segment> segments)
     : engine_(engine), own_rank_(own_rank), segments_(std::move(segments)) {
   thread_ = std::thread([this] { background(); });
@@ -156,7 +87,11 @@ void SharedEngine::help(Operation& operation) {
 template <typename Predicate>
 void SharedEngine::drive_until(const Predicate& enough) {
   while (!enough()) {
-    if (!step()) idle(enough);
+    try {
+      if (!step()) idle(enough);
+    } catch (...) {
+      engine_.fail_with_current_exception();
+    }
   }
 }
 
@@ -196,7 +131,8 @@ SharedMessages& SharedEngine::messages_with(const Operation& operation) {
   const auto found = messages_.find(peer);
   if (found != messages_.end()) return found->second;
   const Segment& theirs = segment(peer);
-  return messages_.try_emplace(peer, *this, own_segment().mail_to(peer), theirs.mail_to(own_rank_), theirs.header().doorbell, buffered_)
+  return messages_
+      .try_emplace(peer, *this, peer, own_segment().mail_to(peer), theirs.mail_to(own_rank_), theirs.header().doorbell, buffered_)
       .first->second;
 }
 
@@ -210,22 +146,17 @@ void SharedEngine::start(const OperationPointer& operation) {
   if (channel.queue.empty()) std::erase(active_, &channel);
 }
 
+// An operation stays until it has been started, so that it is ended with the others when that throws.
 bool SharedEngine::take_inbox() {
-  std::vector<OperationPointer> arrived;
   {
     const std::lock_guard lock(inbox_mutex_);
-    arrived.swap(inbox_);
+    arriving_.insert(arriving_.end(), inbox_.begin(), inbox_.end());
+    inbox_.clear();
     inbox_size_.store(0);
   }
-  for (OperationPointer& operation : arrived) {
-    try {
-      start(operation);
-    } catch (const Error& error) {
-      engine_.fail({error.code(), error.where().rank, error.message()});
-      finish(operation, engine_.failure());
-    }
-  }
-  return !arrived.empty();
+  const bool any = !arriving_.empty();
+  for (; !arriving_.empty(); arriving_.pop_front()) start(arriving_.front());
+  return any;
 }
 
 // Runs the channel's operations until one has to wait.
@@ -238,24 +169,19 @@ void SharedEngine::run(Channel& channel) {
       operation->task.start();
     }
     if (!operation->task.done()) return;
-    std::shared_ptr<const Error> error;
-    try {
-      operation->task.result();
-    } catch (const Error& problem) {
-      error = std::make_shared<const Error>(problem);
-    }
+    operation->task.result();
     operation->task = Task();
     channel.queue.pop_front();
-    finish(operation, error);
+    finish(operation, nullptr);
   }
 }
 
 void SharedEngine::finish(const OperationPointer& operation, std::shared_ptr<const Error> error) {
+  // One that failed while it was started may stand in two places.
+  if (operation->done()) return;
   unfinished_.fetch_sub(1);
   engine_.complete(operation, std::move(error));
 }
-
-void SharedEngine::fail(const Failure& failure) { engine_.fail(failure); }
 
 bool SharedEngine::anything_to_do() {
   if (engine_.has_failed() || inbox_size_.load() > 0 || stop_) return true;
@@ -303,18 +229,30 @@ void SharedEngine::look_at_clock(SteadyClock::time_point now) {
   }
 }
 
-void SharedEngine::end_all() {
-  take_inbox();
+// Takes no memory, which may be what has run out.
+void SharedEngine::end_all() noexcept {
   const std::shared_ptr<const Error> reason = engine_.failure();
   for (Channel* channel : active_) {
     channel->waiter = nullptr;
-    for (const OperationPointer& operation : std::exchange(channel->queue, {})) {
+    for (const OperationPointer& operation : channel->queue) {
       operation->task = Task();
       finish(operation, reason);
     }
+    channel->queue.clear();
   }
   active_.clear();
   for (auto& [peer, messages] : messages_) messages.end(reason);
+  for (; !arriving_.empty(); arriving_.pop_front()) finish(arriving_.front(), reason);
+  while (const OperationPointer operation = take_one()) finish(operation, reason);
+}
+
+OperationPointer SharedEngine::take_one() {
+  const std::lock_guard lock(inbox_mutex_);
+  if (inbox_.empty()) return nullptr;
+  OperationPointer operation = std::move(inbox_.back());
+  inbox_.pop_back();
+  inbox_size_.store(static_cast<std::uint32_t>(inbox_.size()));
+  return operation;
 }
 
 void SharedEngine::background() {

@@ -1,5 +1,6 @@
 // Internal. Runs the collectives of groups whose members share a host, and the messages between two such ranks. Whoever
 // waits for one of these drives the engine, so that a plain call switches no threads; its own thread drives it while nobody waits.
+// Whatever is thrown while it is driven ends the task.
 #pragma once
 
 #include <atomic>
@@ -10,64 +11,13 @@
 #include <thread>
 #include <vector>
 
+#include "comm/channel.hpp"
 #include "comm/control.hpp"
 #include "comm/operation.hpp"
 #include "comm/shared_memory.hpp"
 #include "comm/shared_messages.hpp"
 
 namespace tessera::comm {
-
-class SharedEngine;
-
-// One group as seen by its driver: where each member stands.
-class Channel {
- public:
-  Channel(SharedEngine& engine, std::shared_ptr<Group::State> group);
-
-  // co_await wait: continues once `rank` (all members when negative) has come to `progress`.
-  struct Wait {
-    Channel& channel;
-    int rank;
-    std::uint64_t progress;
-    bool await_ready() const { return channel.reached(rank, progress); }
-    void await_suspend(std::coroutine_handle<> waiter);
-    void await_resume() const {}
-  };
-  Wait all_at(std::uint64_t progress) { return {*this, -1, progress}; }
-  Wait one_at(int rank, std::uint64_t progress) { return {*this, rank, progress}; }
-  // Tells the members that this rank has come to `progress`, and that what it wrote before can be read.
-  void publish(std::uint64_t progress);
-
-  std::size_t size() const { return members_.size(); }
-  std::size_t rank() const { return static_cast<std::size_t>(group_->rank); }
-  // The half of this member's staging that block `block` uses: kBlock bytes to show, then the reduced part.
-  std::byte* half(std::size_t member, std::uint64_t block) const { return members_[member].staging + (block % 2) * kHalf; }
-  // Only once everybody has finished the block before the last: a slower member may still read the card there.
-  void show_card(const Operation& operation);
-  // False (and the task ends) when the members' cards differ from ours; `rank` negative: all members.
-  bool compare_cards(const Operation& operation, int rank);
-  std::uint64_t next_block = 0;
-
-  // For the driver.
-  bool reached(int rank, std::uint64_t progress);
-  bool can_continue();
-  std::vector<int> missing();
-  std::deque<OperationPointer> queue;  // the first one runs
-  std::coroutine_handle<> waiter;      // the running collective, while it waits
-  int awaited_rank = -1;
-  std::uint64_t awaited_progress = 0;
-
- private:
-  struct Member {
-    ChannelHeader* header = nullptr;
-    std::byte* staging = nullptr;
-    Doorbell* doorbell = nullptr;
-  };
-  bool locate(std::size_t member);
-  SharedEngine& engine_;
-  std::shared_ptr<Group::State> group_;
-  std::vector<Member> members_;
-};
 
 class SharedEngine final : public SharedMessages::Driver {
  public:
@@ -85,7 +35,6 @@ class SharedEngine final : public SharedMessages::Driver {
   void finish(const OperationPointer& operation, std::shared_ptr<const Error> error) override;
   void hold() override { unfinished_.fetch_add(1); }
   void let_go() override { unfinished_.fetch_sub(1); }
-  void fail(const Failure& failure) override;
 
   const Segment& segment(int world_rank) const { return segments_[static_cast<std::size_t>(world_rank)]; }
   Segment& own_segment() { return segments_[static_cast<std::size_t>(own_rank_)]; }
@@ -95,6 +44,7 @@ class SharedEngine final : public SharedMessages::Driver {
   void drive_until(const Predicate& enough);
   bool step();
   bool take_inbox();
+  OperationPointer take_one();
   bool anything_to_do();
   template <typename Predicate>
   void idle(const Predicate& enough);
@@ -103,7 +53,7 @@ class SharedEngine final : public SharedMessages::Driver {
   void run(Channel& channel);
   SharedMessages& messages_with(const Operation& operation);
   void start(const OperationPointer& operation);
-  void end_all();
+  void end_all() noexcept;
   void background();
   Channel& channel_of(const std::shared_ptr<Group::State>& group);
 
@@ -111,7 +61,8 @@ class SharedEngine final : public SharedMessages::Driver {
   const int own_rank_;
   std::vector<Segment> segments_;
 
-  std::mutex driver_;  // held by the one thread that drives; guards what follows
+  std::mutex driver_;                      // held by the one thread that drives; guards what follows
+  std::deque<OperationPointer> arriving_;  // from the inbox; not started yet
   std::map<const Group::State*, std::unique_ptr<Channel>> channels_;
   std::vector<Channel*> active_;
   std::map<int, SharedMessages> messages_;  // by the peer's world rank

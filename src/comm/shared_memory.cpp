@@ -18,6 +18,8 @@ namespace tessera::comm {
 namespace {
 
 constexpr char kName[] = "tessera-comm";
+// Whoever maps a file that another process makes smaller is ended by SIGBUS.
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr std::size_t kHeaderBytes = (sizeof(SegmentHeader) + 4095) / 4096 * 4096;
 constexpr std::size_t kMailAt = kHeaderBytes + kChannels * kStaging;
 
@@ -50,8 +52,9 @@ void Doorbell::sleep(std::uint32_t seen, std::chrono::microseconds patience) {
 Segment Segment::create(int world_size) {
   Segment segment;
   segment.bytes_ = bytes_for(world_size);
-  segment.file_ = Descriptor(memfd_create(kName, MFD_CLOEXEC));
-  if (!segment.file_ || ftruncate(segment.file_.get(), static_cast<off_t>(segment.bytes_)) != 0) {
+  segment.file_ = Descriptor(memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!segment.file_ || ftruncate(segment.file_.get(), static_cast<off_t>(segment.bytes_)) != 0 ||
+      fcntl(segment.file_.get(), F_ADD_SEALS, kSeals) != 0) {
     throw Error(ErrorCode::resource_exhausted, text("no shared memory for the ranks of this host: ", std::strerror(errno)), {}, {},
                 "set shared_memory to false to use the network");
   }
@@ -70,7 +73,9 @@ Segment Segment::open(int process, int descriptor, std::uint64_t nonce, int worl
   segment.bytes_ = bytes_for(world_size);
   segment.file_ = Descriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   struct stat status {};
-  if (!segment.file_ || fstat(segment.file_.get(), &status) != 0 || status.st_size != static_cast<off_t>(segment.bytes_)) return {};
+  if (!segment.file_ || fstat(segment.file_.get(), &status) != 0 || status.st_size != static_cast<off_t>(segment.bytes_) ||
+      fcntl(segment.file_.get(), F_GET_SEALS) != kSeals)
+    return {};
   segment.map();
   if (segment.header_->nonce != nonce || segment.header_->size != segment.bytes_) return {};
   // The mapping keeps the file alive.
@@ -119,6 +124,11 @@ std::size_t Segment::find(std::uint64_t key) const {
     if (there == 0) break;
   }
   return kChannels;
+}
+
+void throw_corrupt_segment(int world_rank, const std::string& what) {
+  throw Error(ErrorCode::corrupt, text("the shared memory of rank ", world_rank, " is corrupt: ", what),
+              {.file = {}, .rank = world_rank, .block = {}});
 }
 
 std::string host_identity() {

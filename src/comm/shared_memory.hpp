@@ -74,7 +74,7 @@ struct SegmentHeader {
 
 class Segment {
  public:
-  // This rank's own; pages take memory only once they are used. Throws resource_exhausted.
+  // This rank's own; pages take memory only once they are used, and its size stays as it is. Throws resource_exhausted.
   static Segment create(int world_size);
   // Another process's, or an empty one when it cannot be reached or is not what was announced.
   static Segment open(int process, int descriptor, std::uint64_t nonce, int world_size);
@@ -101,6 +101,9 @@ class Segment {
   std::size_t bytes_ = 0;
   SegmentHeader* header_ = nullptr;
 };
+
+// For what a rank can only have written in an error, or another process over it. Throws corrupt.
+[[noreturn]] void throw_corrupt_segment(int world_rank, const std::string& what);
 
 // Equal for processes that may share memory; different network namespaces count as different hosts.
 std::string host_identity();

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "comm/control.hpp"
-
 namespace tessera::comm {
 namespace {
 
@@ -19,8 +17,30 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 }  // namespace
 
-SharedMessages::SharedMessages(Driver& driver, Mail& out, Mail& in, Doorbell& doorbell, std::size_t& buffered)
-    : driver_(driver), out_(out), in_(in), doorbell_(doorbell), buffered_(buffered) {}
+SharedMessages::SharedMessages(Driver& driver, int peer, Mail& out, Mail& in, Doorbell& doorbell, std::size_t& buffered)
+    : driver_(driver), peer_(peer), out_(out), in_(in), doorbell_(doorbell), buffered_(buffered) {}
+
+// Of two counters that only grow, at least one of them the peer's.
+std::uint64_t SharedMessages::distance(std::uint64_t ahead, std::uint64_t behind, std::uint64_t most, const char* what) const {
+  if (ahead - behind <= most) return ahead - behind;
+  throw_corrupt_segment(peer_, text(what, ": ", behind, " of ", ahead, " with room for ", most));
+}
+
+std::uint64_t SharedMessages::slots_in_use() const {
+  return distance(announced_count_, out_.read.load(std::memory_order_seq_cst), kSlots, "announcements that it has read");
+}
+
+std::uint64_t SharedMessages::pieces_in_use() const {
+  return distance(filled_, out_.emptied.load(std::memory_order_seq_cst), kPieces, "pieces that it has taken");
+}
+
+std::uint64_t SharedMessages::pieces_to_take() const {
+  return distance(in_.filled.load(std::memory_order_seq_cst), emptied_, kPieces, "pieces that it has filled");
+}
+
+std::uint64_t SharedMessages::unread() const {
+  return distance(in_.announced.load(std::memory_order_seq_cst), read_, kSlots, "announcements that it has made");
+}
 
 void SharedMessages::submit(OperationPointer operation) {
   const Stream stream{operation->group->key, operation->tag};
@@ -55,24 +75,22 @@ bool SharedMessages::step() {
 }
 
 bool SharedMessages::can_step() const {
-  if (!unannounced_.empty() && announced_count_ - out_.read.load(std::memory_order_seq_cst) < kSlots) return true;
+  if (!unannounced_.empty() && slots_in_use() < kSlots) return true;
   if (out_.wanted.load(std::memory_order_seq_cst) != last_wanted_ || may_trust()) return true;
-  if (serving_ && served_ < serving_->bytes && filled_ - out_.emptied.load(std::memory_order_seq_cst) < kPieces) return true;
-  if (in_.announced.load(std::memory_order_seq_cst) != read_) return true;
+  if (serving_ && served_ < serving_->bytes && pieces_in_use() < kPieces) return true;
+  if (unread() > 0) return true;
   if (incoming_.empty()) return false;
   const Incoming& message = incoming_.front();
   if (!message.begun) return !message.asked || in_.serving.load(std::memory_order_seq_cst) == message.number + 1;
-  return in_.filled.load(std::memory_order_seq_cst) != emptied_;
+  return pieces_to_take() > 0;
 }
 
 bool SharedMessages::announce() {
   bool moved = false;
-  while (!unannounced_.empty() && announced_count_ - out_.read.load(std::memory_order_acquire) < kSlots) {
-    Outgoing outgoing = std::move(unannounced_.front());
-    unannounced_.pop_front();
+  while (!unannounced_.empty() && slots_in_use() < kSlots) {
+    Outgoing& outgoing = unannounced_.front();
     // An empty message always lies in its slot: it takes no room there, and that it was taken could not be seen by any piece.
-    const bool in_slot =
-        outgoing.bytes == 0 || (outgoing.bytes <= kInSlot && in_slots_ - out_.delivered.load(std::memory_order_relaxed) < kUnreceived);
+    const bool in_slot = outgoing.bytes == 0 || (outgoing.bytes <= kInSlot && unreceived() < kUnreceived);
     Slot& slot = out_.slots[announced_count_ % kSlots];
     slot.group = outgoing.stream.first;
     slot.tag = outgoing.stream.second;
@@ -85,6 +103,7 @@ bool SharedMessages::announce() {
     } else {
       announced_.emplace(announced_count_, std::move(outgoing));
     }
+    unannounced_.pop_front();
     out_.announced.store(++announced_count_, std::memory_order_seq_cst);
     moved = true;
   }
@@ -92,10 +111,12 @@ bool SharedMessages::announce() {
   return moved;
 }
 
-// The receiver has taken all pieces, so it knows where those of the next message begin.
-bool SharedMessages::may_trust() const {
-  return !serving_ && announced_.size() == 1 && out_.emptied.load(std::memory_order_seq_cst) == filled_;
+std::uint64_t SharedMessages::unreceived() const {
+  return distance(in_slots_, out_.delivered.load(std::memory_order_relaxed), in_slots_, "messages in slots that it has received");
 }
+
+// The receiver has taken all pieces, so it knows where those of the next message begin.
+bool SharedMessages::may_trust() const { return !serving_ && announced_.size() == 1 && pieces_in_use() == 0; }
 
 void SharedMessages::begin(std::uint64_t number, bool wanted) {
   serving_wanted_ = wanted;
@@ -116,6 +137,7 @@ bool SharedMessages::serve() {
     // A message that was begun on trust may have been wanted and taken whole since the last look. Then only the next wish is seen, and
     // that pieces were taken, which are taken of nothing but what is wanted.
     if (serving_ && serving_number_ != wanted - 1 && out_.emptied.load(std::memory_order_acquire) != out_.begin) finish_serving();
+    if (!announced_.contains(wanted - 1)) throw_corrupt_segment(peer_, text("it wants message ", wanted - 1, ", which is none that waits"));
     begin(wanted - 1, true);
   } else if (may_trust()) {
     begin(announced_.begin()->first, false);
@@ -124,7 +146,7 @@ bool SharedMessages::serve() {
   } else {
     return false;
   }
-  while (served_ < serving_->bytes && filled_ - out_.emptied.load(std::memory_order_acquire) < kPieces) {
+  while (served_ < serving_->bytes && pieces_in_use() < kPieces) {
     const std::size_t bytes = std::min(kPiece, serving_->bytes - served_);
     copy_bytes(out_.pieces[filled_ % kPieces], serving_->data + served_, bytes);
     served_ += bytes;
@@ -146,22 +168,25 @@ void SharedMessages::finish_serving() {
 }
 
 bool SharedMessages::read_announcements() {
-  const std::uint64_t announced = in_.announced.load(std::memory_order_acquire);
-  if (announced == read_) return false;
-  for (; read_ != announced; ++read_) {
+  std::uint64_t count = unread();
+  if (count == 0) return false;
+  for (; count > 0; --count, ++read_) {
+    // Read once, as the other rank may still write over what has been checked.
     const Slot& slot = in_.slots[read_ % kSlots];
     const Stream stream{slot.group, slot.tag};
+    const std::uint64_t bytes = slot.bytes;
+    const bool in_slot = slot.in_slot != 0;
+    if (in_slot && bytes > kInSlot) throw_corrupt_segment(peer_, text("a message of ", bytes, " bytes in a slot of ", kInSlot));
     const auto found = receives_.find(stream);
     if (found == receives_.end()) {
-      Arrived message{read_, slot.bytes, {}, slot.in_slot != 0};
-      if (message.in_slot) message.data.assign(slot.data, slot.data + slot.bytes);
+      Arrived message{read_, bytes, {}, in_slot};
+      if (in_slot) message.data.assign(slot.data, slot.data + bytes);
       arrived_[stream].push_back(std::move(message));
       continue;
     }
-    const OperationPointer operation = std::move(found->second.front());
+    meet(found->second.front(), read_, bytes, in_slot, slot.data);
     found->second.pop_front();
     if (found->second.empty()) receives_.erase(found);
-    meet(operation, read_, slot.bytes, slot.in_slot != 0, slot.data);
   }
   in_.read.store(read_, std::memory_order_seq_cst);
   doorbell_.ring_if_asleep();
@@ -172,13 +197,9 @@ bool SharedMessages::read_announcements() {
 void SharedMessages::meet(const OperationPointer& operation, std::uint64_t number, std::size_t bytes, bool in_slot, const std::byte* data) {
   if (bytes != operation->count) {
     const std::vector<int>& ranks = operation->group->ranks;
-    driver_.fail({ErrorCode::internal, -1,
-                  text("rank ", ranks[static_cast<std::size_t>(operation->peer)], " sent ", bytes, " bytes where rank ",
-                       ranks[static_cast<std::size_t>(operation->group->rank)], " expected ", operation->count, " bytes in ",
-                       operation->description())});
-    // Ends with the others.
-    receives_[{operation->group->key, operation->tag}].push_front(operation);
-    return;
+    throw Error(ErrorCode::internal, text("rank ", ranks[static_cast<std::size_t>(operation->peer)], " sent ", bytes, " bytes where rank ",
+                                          ranks[static_cast<std::size_t>(operation->group->rank)], " expected ", operation->count,
+                                          " bytes in ", operation->description()));
   }
   if (!in_slot) {
     incoming_.push_back({.number = number, .operation = operation});
@@ -201,13 +222,13 @@ bool SharedMessages::pull() {
     if (!message.begun) {
       if (in_.serving.load(std::memory_order_acquire) != message.number + 1) return moved;
       message.begun = moved = true;
-      emptied_ = in_.begin;
+      emptied_ += distance(in_.begin, emptied_, kPieces, "pieces before the message that it sends");
       in_.emptied.store(emptied_, std::memory_order_seq_cst);
       // Skipped pieces are room, which the sender may have found none of.
       doorbell_.ring_if_asleep();
     }
     Operation& operation = *message.operation;
-    while (message.done < operation.count && emptied_ != in_.filled.load(std::memory_order_acquire)) {
+    while (message.done < operation.count && pieces_to_take() > 0) {
       const std::size_t bytes = std::min(kPiece, operation.count - message.done);
       copy_bytes(operation.output + message.done, in_.pieces[emptied_ % kPieces], bytes);
       message.done += bytes;
@@ -273,7 +294,7 @@ OperationPointer SharedMessages::overdue(SteadyClock::time_point now) const {
   return nullptr;
 }
 
-void SharedMessages::end(const std::shared_ptr<const Error>& reason) {
+void SharedMessages::end(const std::shared_ptr<const Error>& reason) noexcept {
   const auto end_send = [&](Outgoing& outgoing) {
     if (outgoing.operation) {
       driver_.finish(outgoing.operation, reason);
@@ -283,12 +304,16 @@ void SharedMessages::end(const std::shared_ptr<const Error>& reason) {
   };
   serving_ = nullptr;
   arrived_.clear();
-  for (Outgoing& outgoing : std::exchange(unannounced_, {})) end_send(outgoing);
-  for (auto& [number, outgoing] : std::exchange(announced_, {})) end_send(outgoing);
-  for (const auto& [stream, queue] : std::exchange(receives_, {})) {
+  for (Outgoing& outgoing : unannounced_) end_send(outgoing);
+  unannounced_.clear();
+  for (auto& [number, outgoing] : announced_) end_send(outgoing);
+  announced_.clear();
+  for (const auto& [stream, queue] : receives_) {
     for (const OperationPointer& operation : queue) driver_.finish(operation, reason);
   }
-  for (const Incoming& message : std::exchange(incoming_, {})) driver_.finish(message.operation, reason);
+  receives_.clear();
+  for (const Incoming& message : incoming_) driver_.finish(message.operation, reason);
+  incoming_.clear();
 }
 
 }  // namespace tessera::comm

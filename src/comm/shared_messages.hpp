@@ -19,8 +19,6 @@
 
 namespace tessera::comm {
 
-struct Failure;
-
 class SharedMessages {
  public:
   // Who drives these messages; told from within the calls below.
@@ -31,17 +29,17 @@ class SharedMessages {
     // Something is left to do although its operation has ended; until let_go().
     virtual void hold() = 0;
     virtual void let_go() = 0;
-    // Everything has to end.
-    virtual void fail(const Failure& failure) = 0;
 
    protected:
     ~Driver() = default;
   };
 
-  // `out` is the mail from this rank to the peer, `in` the mail from there; `doorbell` is the peer's; `buffered` counts the bytes
-  // that all of a rank's sends keep in buffers.
-  SharedMessages(Driver& driver, Mail& out, Mail& in, Doorbell& doorbell, std::size_t& buffered);
+  // `peer` is a world rank; `out` is the mail from this rank to it, `in` the mail from there; `doorbell` is the peer's; `buffered` counts
+  // the bytes that all of a rank's sends keep in buffers.
+  SharedMessages(Driver& driver, int peer, Mail& out, Mail& in, Doorbell& doorbell, std::size_t& buffered);
 
+  // These three throw corrupt, naming the peer, for what it cannot have written in order, and internal for a message of another size than
+  // its receive's. Then everything has to end.
   void submit(OperationPointer operation);
   // Does what can be done now; true when anything was.
   bool step();
@@ -53,8 +51,8 @@ class SharedMessages {
   bool impatient() const;
   // The operation that is overdue, or none.
   OperationPointer overdue(SteadyClock::time_point now) const;
-  // Everything ends with this error.
-  void end(const std::shared_ptr<const Error>& reason);
+  // Everything ends with this error. Takes no memory.
+  void end(const std::shared_ptr<const Error>& reason) noexcept;
 
   static constexpr std::chrono::milliseconds kPatience{1};
 
@@ -82,6 +80,12 @@ class SharedMessages {
     bool begun = false;
   };
 
+  std::uint64_t distance(std::uint64_t ahead, std::uint64_t behind, std::uint64_t most, const char* what) const;
+  std::uint64_t slots_in_use() const;
+  std::uint64_t pieces_in_use() const;
+  std::uint64_t unreceived() const;
+  std::uint64_t unread() const;
+  std::uint64_t pieces_to_take() const;
   bool announce();
   bool serve();
   bool may_trust() const;
@@ -94,6 +98,7 @@ class SharedMessages {
   bool may_buffer(const Outgoing& outgoing) const;
 
   Driver& driver_;
+  const int peer_;
   Mail& out_;
   Mail& in_;
   Doorbell& doorbell_;

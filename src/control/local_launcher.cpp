@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.hpp"
+#include "base/secret.hpp"
 
 namespace tessera::control {
 namespace {
@@ -39,13 +40,14 @@ sigset_t watched_signals() {
   return set;
 }
 
-[[noreturn]] void become(const WorkerCommand& worker, int error_pipe, pid_t launcher) {
+[[noreturn]] void become(const WorkerCommand& worker, const std::string& secret, int error_pipe, pid_t launcher) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != launcher) ::_exit(1);
   // Its own process group: Ctrl-C reaches the launcher alone, which then tells the workers.
   ::setpgid(0, 0);
   const int nothing = ::open("/dev/null", O_RDONLY);
   if (nothing >= 0) ::dup2(nothing, STDIN_FILENO);
+  ::setenv(kSecretVariable, secret.c_str(), 1);
   for (const auto& [name, value] : worker.environment) ::setenv(name.c_str(), value.c_str(), 1);
   ::setenv(kErrorDescriptor, std::to_string(error_pipe).c_str(), 1);
   if (!worker.processors.empty()) {
@@ -66,14 +68,14 @@ sigset_t watched_signals() {
   ::_exit(127);
 }
 
-Running start(const WorkerCommand& worker) {
+Running start(const WorkerCommand& worker, const std::string& secret) {
   int ends[2];
   if (::pipe(ends) != 0) throw_errno("make a pipe for", text("rank ", worker.rank), errno);
   ::fcntl(ends[0], F_SETFD, FD_CLOEXEC);
   const pid_t launcher = ::getpid();
   const pid_t process = ::fork();
   if (process < 0) throw_errno("start", worker.arguments[0], errno);
-  if (process == 0) become(worker, ends[1], launcher);
+  if (process == 0) become(worker, secret, ends[1], launcher);
   ::close(ends[1]);
   return {worker.rank, process, ends[0], false, 0};
 }
@@ -180,7 +182,8 @@ bool run_workers(const std::vector<WorkerCommand>& workers, const LaunchOptions&
   const BlockedSignals blocked;
   const sigset_t watched = watched_signals();
   Crew crew;
-  for (const WorkerCommand& worker : workers) crew.add(start(worker));
+  const std::string secret = make_secret();
+  for (const WorkerCommand& worker : workers) crew.add(start(worker, secret));
   int stop_requests = 0;
   std::optional<double> kill_at;
   for (;;) {

@@ -34,6 +34,7 @@ struct LaunchOptions {
 // that failed first: its own error where it reported one through the descriptor in TESSERA_ERROR_FD, or peer_lost naming
 // the rank and the signal, or interrupted where the user asked to stop a worker that has nothing to save. While it runs SIGINT, SIGTERM and
 // SIGCHLD are handled here; call it from a thread that may block them, before other threads are started.
+// The workers get a new secret (base/secret.hpp) in TESSERA_SECRET, the same for all, unless their own environment brings one.
 bool run_workers(const std::vector<WorkerCommand>& workers, const LaunchOptions& options);
 
 // From now on an error of this process, or of the program that it becomes, goes to this descriptor as a JSON object and a newline.

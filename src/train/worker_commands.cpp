@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file_system.hpp"
+#include "base/secret.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/hugging_face.hpp"
 #include "data/data.hpp"
@@ -284,6 +285,7 @@ std::unique_ptr<comm::Communicator> RankOptions::connect(const std::string& task
   options.world_size = world;
   options.task = task;
   options.rendezvous = rendezvous;
+  if (world > 1) options.secret = secret_from_environment().value_or(std::string());
   const char* address = std::getenv("MASTER_ADDR");
   const char* port = std::getenv("MASTER_PORT");
   if (rendezvous.empty() && address != nullptr && port != nullptr) options.rendezvous = text(address, ":", port);

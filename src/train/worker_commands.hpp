@@ -11,7 +11,7 @@
 
 namespace tessera::train {
 
-// --rank and friends, or what torchrun, Slurm and MPI put into the environment.
+// --rank and friends, or what torchrun, Slurm and MPI put into the environment; the secret of the run comes from there alone.
 struct RankOptions {
   int rank = 0;
   int world = 1;

@@ -178,7 +178,7 @@ TEST_P(Faults, AStoppedRankIsGivenUp) {
   expect_stopped_rank_is_named(
       [&](int rank, const std::string& place) {
         Options mine = options(rank, 3, place, 300);
-        mine.silence = Seconds(3);
+        mine.heartbeat_timeout = Seconds(3);
         return mine;
       },
       [](int victim) { return text("^error peer_lost.*rank ", victim, " is lost: it has not answered"); });
@@ -357,72 +357,6 @@ TEST_P(Faults, FormingAgainAndAgainLeaksNothing) {
 
 INSTANTIATE_TEST_SUITE_P(Transports, Faults, ::testing::Values(true, false),
                          [](const auto& info) { return info.param ? "shared" : "network"; });
-
-TEST(Rendezvous, APortInUseIsExplained) {
-  const std::string place = free_loopback_place();
-  const int holder = testing::listen_at(place);
-  Ranks ranks(1, [&](int) -> std::string {
-    Communicator::connect(testing::options(0, 2, place, 5));
-    return "met";
-  });
-  const std::string message = ranks.wait()[0].text;
-  close(holder);
-  EXPECT_THAT(message, AllOf(StartsWith("error io"), HasSubstr(place), HasSubstr("in use"), HasSubstr("choose another port")));
-}
-
-TEST(Rendezvous, AnotherTaskIsRefusedAndTheRightOneStillMeets) {
-  const std::string place = free_loopback_place();
-  Ranks ranks(3, [&](int process) -> std::string {
-    Options options = testing::options(process == 2 ? 1 : process, 2, place);
-    if (process == 2) options.task = "other";
-    if (process == 1) std::this_thread::sleep_for(std::chrono::milliseconds(500));
-    const auto communicator = Communicator::connect(options);
-    communicator->world().barrier().wait();
-    return "ok";
-  });
-  const auto outcomes = ranks.wait();
-  EXPECT_EQ(outcomes[0].text, "ok");
-  EXPECT_EQ(outcomes[1].text, "ok");
-  EXPECT_THAT(outcomes[2].text, AllOf(StartsWith("error invalid_config"), HasSubstr("'tessera'"), HasSubstr("'other'")));
-}
-
-TEST(Rendezvous, AnotherWorldSizeIsRefused) {
-  const std::string place = free_loopback_place();
-  Ranks ranks(2, [&](int rank) -> std::string {
-    Communicator::connect(testing::options(rank, rank == 0 ? 2 : 3, place, 2));
-    return "ok";
-  });
-  EXPECT_THAT(ranks.wait()[1].text, AllOf(StartsWith("error invalid_config"), HasSubstr("2 ranks"), HasSubstr("3")));
-}
-
-TEST(Rendezvous, NamesTheRanksThatDidNotCome) {
-  const std::string place = free_loopback_place();
-  Ranks ranks(2, [&](int process) -> std::string {
-    Communicator::connect(testing::options(process == 0 ? 0 : 2, 4, place, 2));
-    return "met";
-  });
-  for (const auto& outcome : ranks.wait())
-    EXPECT_THAT(outcome.text, AllOf(StartsWith("error deadline_exceeded"), HasSubstr("ranks 1, 3 did not come")));
-}
-
-TEST(Rendezvous, WithoutRankZeroEndsAtTheDeadline) {
-  const std::string place = free_loopback_place();
-  Ranks ranks(1, [&](int) -> std::string {
-    Communicator::connect(testing::options(1, 2, place, 1));
-    return "met";
-  });
-  EXPECT_THAT(ranks.wait()[0].text, AllOf(StartsWith("error deadline_exceeded"), HasSubstr("rank 0 did not come")));
-}
-
-TEST(Rendezvous, AWrongPlaceIsExplained) {
-  for (const char* place : {"", "localhost", "localhost:", ":1", "localhost:70000", "localhost:x"}) {
-    Ranks ranks(1, [&](int) -> std::string {
-      Communicator::connect(testing::options(1, 2, place, 1));
-      return "met";
-    });
-    EXPECT_THAT(ranks.wait()[0].text, AllOf(StartsWith("error invalid_config"), HasSubstr("HOST:PORT"))) << place;
-  }
-}
 
 TEST(WorldOfOne, NeedsNoPlaceToMeet) {
   Options options;

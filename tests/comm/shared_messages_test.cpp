@@ -37,7 +37,8 @@ bool same(const Bytes& a, const Bytes& b) { return a.size() == b.size() && (a.em
 // One end and who drives it. It sleeps when there is nothing to do, and then does nothing until the other end rings.
 class End final : public SharedMessages::Driver {
  public:
-  End(int rank, Mail& out, Mail& in, Doorbell& own, Doorbell& theirs) : messages_(*this, out, in, theirs, buffered_), doorbell_(own) {
+  End(int rank, Mail& out, Mail& in, Doorbell& own, Doorbell& theirs)
+      : messages_(*this, 1 - rank, out, in, theirs, buffered_), doorbell_(own) {
     group_->ranks = {0, 1};
     group_->rank = rank;
     group_->key = 1;
@@ -68,7 +69,6 @@ class End final : public SharedMessages::Driver {
   void finish(const OperationPointer& operation, std::shared_ptr<const Error> error) override { operation->finish(std::move(error)); }
   void hold() override { ++held_; }
   void let_go() override { --held_; }
-  void fail(const Failure& failure) override { ADD_FAILURE() << failure.message; }
 
  private:
   OperationPointer submit(Kind kind, std::uint32_t tag, const std::byte* input, std::byte* output, std::size_t bytes) {

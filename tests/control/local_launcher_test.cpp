@@ -51,6 +51,23 @@ TEST(LocalLauncher, ReturnsWhenAllHaveEndedWell) {
   EXPECT_EQ(read_whole(mine + "-0"), "said\n");
 }
 
+// All workers of a launch have one secret, another one than those of the next; the command lines do not show it.
+TEST(LocalLauncher, GivesTheWorkersOfALaunchASecret) {
+  const TemporaryFolder folder;
+  const std::string file = (folder.path() / "secret").string();
+  const auto said_by = [&](int rank) { return shell(rank, text("echo $TESSERA_SECRET > ", file, "-", rank)); };
+  run_workers({said_by(0), said_by(1)}, {});
+  const std::string secret = read_whole(file + "-0");
+  EXPECT_EQ(secret.size(), 65U);
+  EXPECT_EQ(read_whole(file + "-1"), secret);
+  run_workers({said_by(0)}, {});
+  EXPECT_NE(read_whole(file + "-0"), secret);
+  WorkerCommand given = said_by(0);
+  given.environment = {{"TESSERA_SECRET", "the user's own"}};
+  run_workers({given}, {});
+  EXPECT_EQ(read_whole(file + "-0"), "the user's own\n");
+}
+
 TEST(LocalLauncher, ThrowsTheErrorThatAWorkerReports) {
   const Error error = error_of([] { run_workers({shell(0, "true"), shell(1, report("io", "the disk is full"))}, {}); });
   EXPECT_EQ(error.code(), ErrorCode::io);

@@ -25,5 +25,8 @@ std::vector<std::string> files_of(const std::string& folder);
 
 Target plan_target();
 Target schedule_target();
+Target control_target();
+Target rendezvous_target();
+Target claim_target();
 
 }  // namespace tessera::fuzz

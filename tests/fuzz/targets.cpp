@@ -176,9 +176,9 @@ Target safetensors_target() {
 }
 
 constexpr std::pair<const char*, Target (*)()> kTargets[] = {
-    {"config", config_target},           {"train", train_target}, {"hf", hugging_face_target},   {"cluster", cluster_target},
-    {"calibration", calibration_target}, {"plan", plan_target},   {"schedule", schedule_target}, {"profile", profile_target},
-    {"safetensors", safetensors_target}};
+    {"config", config_target},           {"train", train_target},     {"hf", hugging_face_target},       {"cluster", cluster_target},
+    {"calibration", calibration_target}, {"plan", plan_target},       {"schedule", schedule_target},     {"profile", profile_target},
+    {"safetensors", safetensors_target}, {"control", control_target}, {"rendezvous", rendezvous_target}, {"claim", claim_target}};
 
 }  // namespace
 

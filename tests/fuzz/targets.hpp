@@ -1,4 +1,4 @@
-// The readers of files that others write, each with what must hold for any content of such a file.
+// The readers of files that others write and of messages that other processes send, each with what must hold for any content.
 #pragma once
 
 #include <functional>

@@ -273,6 +273,29 @@ def test_what_mpirun_starts_is_a_run_that_refused_ranks_leave_alone(tessera):
     assert result.returncode == 2 and "a run of this name exists" in result.stderr, result.stderr
 
 
+def test_other_hosts_reach_no_run_without_its_secret(tessera):
+    yaml = tessera.write("job.yaml", GOOD.replace("dp: 1", "dp: 2"))
+    two_hosts = ("--set", "cluster={local: {devices: 2}}")
+    tessera("plan", yaml, "-o", "plan.json", *two_hosts)
+    words = ["worker", yaml, "--plan", "plan.json", "--world", 2, *two_hosts]
+    open_place = free_place().replace("127.0.0.1", "0.0.0.0")
+    tessera.environment.pop("TESSERA_SECRET", None)
+    refused = tessera(*words, "--rank", 0, "--rendezvous", open_place, check=False)
+    assert refused.returncode == 2, refused.stderr
+    for part in ("has no secret of the run", open_place, "TESSERA_SECRET_FILE", "openssl rand -hex 32"):
+        assert part in refused.stderr, refused.stderr
+    secret = tessera.write("secret", "5" * 64)
+    tessera.environment["TESSERA_SECRET_FILE"] = str(secret)
+    secret.chmod(0o644)
+    refused = tessera(*words, "--rank", 0, "--rendezvous", open_place, check=False)
+    assert refused.returncode == 2 and "chmod 600" in refused.stderr, refused.stderr
+    secret.chmod(0o600)
+    ranks = [tessera.start(*words, "--rank", rank, "--rendezvous", open_place) for rank in (0, 1)]
+    said = [rank.communicate(timeout=120)[1] for rank in ranks]
+    assert not any(rank.returncode for rank in ranks), said
+    assert len(tessera.metrics("job")) == 4
+
+
 def test_ranks_of_different_files_do_not_meet(tessera):
     yaml = tessera.write("job.yaml", GOOD.replace("dp: 1", "dp: 2"))
     other = tessera.write("other/job.yaml", GOOD.replace("dp: 1", "dp: 2").replace("1.0e-3", "2.0e-3"))

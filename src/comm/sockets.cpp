@@ -1,0 +1,194 @@
+#include "comm/sockets.hpp"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <memory>
+
+#include "base/error.hpp"
+
+namespace tessera::comm {
+namespace {
+
+struct AddressesDeleter {
+  void operator()(addrinfo* list) const { freeaddrinfo(list); }
+};
+using Addresses = std::unique_ptr<addrinfo, AddressesDeleter>;
+
+Addresses resolve(const HostPort& place, int socket_type) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = socket_type;
+  addrinfo* list = nullptr;
+  const int failed = getaddrinfo(place.host.c_str(), std::to_string(place.port).c_str(), &hints, &list);
+  if (failed != 0) {
+    throw Error(ErrorCode::invalid_config, text("the rendezvous host '", place.host, "' cannot be resolved: ", gai_strerror(failed)), {},
+                "a host name or an address that every rank can reach", "check the spelling, or give the address of rank 0's host");
+  }
+  return Addresses(list);
+}
+
+std::string numeric(const sockaddr* address, socklen_t length) {
+  std::array<char, NI_MAXHOST> host{};
+  if (getnameinfo(address, length, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) != 0) return {};
+  return host.data();
+}
+
+}  // namespace
+
+Descriptor::~Descriptor() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+// A dead host (no FIN) is noticed by the kernels after about 15 s, even while the peer's process is stopped.
+void configure_connection(int fd) {
+  fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+  const auto set = [fd](int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof value); };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 5);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 5);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 15000);
+}
+
+HostPort parse_host_port(const std::string& where) {
+  const std::size_t colon = where.rfind(':');
+  unsigned port = 0;
+  bool good = colon != std::string::npos && colon > 0;
+  if (good) {
+    const char* end = where.data() + where.size();
+    const auto [stop, problem] = std::from_chars(where.data() + colon + 1, end, port);
+    good = problem == std::errc() && stop == end && port > 0 && port < 65536;
+  }
+  if (!good) {
+    throw Error(ErrorCode::invalid_config, text("the rendezvous '", where, "' is not a place to meet"), {},
+                "HOST:PORT with a port of 1 to 65535, such as 127.0.0.1:29500");
+  }
+  std::string host = where.substr(0, colon);
+  if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  return {host, static_cast<std::uint16_t>(port)};
+}
+
+Descriptor listen_at(const HostPort& place) {
+  const Addresses addresses = resolve(place, SOCK_STREAM);
+  Descriptor listener(socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const std::string name = text(place.host, ":", place.port);
+  if (!listener) throw_errno("cannot open a socket for", name, errno);
+  const int yes = 1;
+  setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  if (bind(listener.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 || listen(listener.get(), 1024) != 0) {
+    const int problem = errno;
+    const bool taken = problem == EADDRINUSE;
+    throw Error(ErrorCode::io, text("rank 0 cannot listen at ", name, ": ", std::strerror(problem)), {.file = {}, .rank = 0, .block = {}},
+                taken ? "a port that no other program uses" : "an address of the host that rank 0 runs on",
+                taken ? text("choose another port, or stop the program that has it (ss -ltnp 'sport = :", place.port, "')")
+                      : "give the address of rank 0's host");
+  }
+  return listener;
+}
+
+Descriptor accept_from(const Descriptor& listener) {
+  return Descriptor(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+}
+
+namespace {
+
+// While nobody listens at a port that the kernel also hands out by itself, it may give a connection this very port as its own end: it
+// then has both ends, and whoever wants to listen finds the port in use.
+bool meets_itself(int fd) {
+  sockaddr_storage own{};
+  sockaddr_storage other{};
+  socklen_t own_size = sizeof own;
+  socklen_t other_size = sizeof other;
+  return getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
+         getpeername(fd, reinterpret_cast<sockaddr*>(&other), &other_size) == 0 && own_size == other_size &&
+         std::memcmp(&own, &other, own_size) == 0;
+}
+
+}  // namespace
+
+Descriptor connect_once(const HostPort& place, std::chrono::milliseconds patience) {
+  const Addresses addresses = resolve(place, SOCK_STREAM);
+  for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
+    Descriptor socket_fd(socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!socket_fd) continue;
+    if (connect(socket_fd.get(), address->ai_addr, address->ai_addrlen) == 0) {
+      if (meets_itself(socket_fd.get())) continue;
+      return socket_fd;
+    }
+    if (errno != EINPROGRESS) continue;
+    pollfd waiting{socket_fd.get(), POLLOUT, 0};
+    if (poll(&waiting, 1, static_cast<int>(patience.count())) <= 0) continue;
+    int problem = 0;
+    socklen_t size = sizeof problem;
+    getsockopt(socket_fd.get(), SOL_SOCKET, SO_ERROR, &problem, &size);
+    if (problem == 0 && !meets_itself(socket_fd.get())) return socket_fd;
+  }
+  return {};
+}
+
+bool wait_readable(int fd, std::chrono::milliseconds patience) {
+  pollfd waiting{fd, POLLIN, 0};
+  return poll(&waiting, 1, static_cast<int>(std::max<std::int64_t>(0, patience.count()))) > 0;
+}
+
+std::string local_address_towards(const HostPort& place) {
+  const Addresses addresses = resolve(place, SOCK_DGRAM);
+  for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
+    const Descriptor probe(socket(address->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (!probe || connect(probe.get(), address->ai_addr, address->ai_addrlen) != 0) continue;
+    sockaddr_storage own{};
+    socklen_t length = sizeof own;
+    if (getsockname(probe.get(), reinterpret_cast<sockaddr*>(&own), &length) == 0)
+      return numeric(reinterpret_cast<sockaddr*>(&own), length);
+  }
+  return {};
+}
+
+bool is_loopback(const HostPort& place) {
+  const auto local = [](const sockaddr* address) {
+    if (address->sa_family == AF_INET) return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 24 == 127;
+    if (address->sa_family != AF_INET6) return false;
+    const in6_addr& six = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(&six) || (IN6_IS_ADDR_V4MAPPED(&six) && six.s6_addr[12] == 127);
+  };
+  const Addresses addresses = resolve(place, SOCK_STREAM);
+  for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
+    if (!local(address->ai_addr)) return false;
+  }
+  return true;
+}
+
+std::string address_of_peer(int fd) {
+  sockaddr_storage other{};
+  socklen_t length = sizeof other;
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&other), &length) != 0) return {};
+  return numeric(reinterpret_cast<sockaddr*>(&other), length);
+}
+
+std::string interface_of(const std::string& address) {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return {};
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, freeifaddrs);
+  for (const ifaddrs* entry = list; entry; entry = entry->ifa_next) {
+    if (!entry->ifa_addr) continue;
+    const int family = entry->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    if (numeric(entry->ifa_addr, length) == address) return entry->ifa_name;
+  }
+  return {};
+}
+
+}  // namespace tessera::comm
