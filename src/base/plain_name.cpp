@@ -8,7 +8,9 @@ namespace {
 constexpr std::size_t kLongest = 200;
 
 // Not std::isalnum, whose answer depends on the locale.
-bool is_plain(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.'; }
+bool is_plain(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
+}
 
 bool may_begin(char c) { return is_plain(c) && c != '.' && c != '-'; }
 

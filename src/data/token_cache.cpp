@@ -222,8 +222,8 @@ struct TokenCache::State {
       largest = std::max(largest, token);
     }
     if (largest >= header.vocab)
-      corrupt(text("bytes ", sizeof(Header) + begin, " to ", sizeof(Header) + begin + part.size(), " hold token ", largest, " of a vocabulary of ",
-                   header.vocab));
+      corrupt(text("bytes ", sizeof(Header) + begin, " to ", sizeof(Header) + begin + part.size(), " hold token ", largest,
+                   " of a vocabulary of ", header.vocab));
   }
 
   static std::uint64_t number(std::span<const std::byte> list, std::uint64_t index) {

@@ -294,7 +294,8 @@ TEST_F(HuggingFaceImport, PassesOverSpecialTokensThatAreNone) {
     return special_tokens(folder_.write("t/tokenizer.json", tokenizer));
   };
   EXPECT_EQ(tokens_of(R"({"added_tokens": [{"content": "</s>", "id": 2}]})", R"({"eos_token": {"content": "</s>"}})").eos, 2);
-  EXPECT_EQ(tokens_of(R"({"added_tokens": [7, {"content": 1, "id": 1}, {"content": "</s>", "id": "2"}]})", R"({"eos_token": "</s>"})").eos, -1);
+  EXPECT_EQ(tokens_of(R"({"added_tokens": [7, {"content": 1, "id": 1}, {"content": "</s>", "id": "2"}]})", R"({"eos_token": "</s>"})").eos,
+            -1);
   EXPECT_EQ(tokens_of(R"({"added_tokens": [{"content": "</s>", "id": 2}]})", R"({"eos_token": {"content": [1]}})").eos, 2);
   EXPECT_THAT(error_of([&] { tokens_of(std::string(200, '['), "{}"); }), testing::HasSubstr("nested more than 100 deep"));
 }

@@ -108,7 +108,9 @@ TEST(Manifest, HoldsEachElementOnceAndEachByteOnce) {
   EXPECT_THAT(refusal_with([](Manifest& manifest, StoredPiece&) { manifest.tensors["w"].pieces.pop_back(); }),
               HasSubstr("the pieces of tensor 'w' do not make up the tensor exactly once"));
   // As many elements as there should be, but some twice and some never.
-  EXPECT_THAT(refusal_with([](Manifest& manifest, StoredPiece&) { manifest.tensors["w"].pieces[1].cut = {-1, 0, 1, 4, 6}; }),
+  EXPECT_THAT(refusal_with([](Manifest& manifest, StoredPiece&) {
+                manifest.tensors["w"].pieces[1].cut = {-1, 0, 1, 4, 6};
+              }),
               HasSubstr("exactly once"));
   EXPECT_THAT(refusal_with([](Manifest& manifest, StoredPiece&) {
                 manifest.tensors["twin"] = {{1}, ElementType::f32, {{{-1, 0, 1, 0, 1}, 0, 100, 4, "d"}}};
