@@ -24,7 +24,7 @@ void adamw_step(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg,
 struct Sgd {
   double lr;
   double momentum;
-  double weight_decay;
+  double weight_decay;  // times the weight, added to the scaled gradient: so it enters the momentum, as in torch.optim.SGD
   bool first_step;  // the momentum buffer starts as the gradient
   double grad_scale;
 };
