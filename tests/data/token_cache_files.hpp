@@ -15,7 +15,7 @@ namespace tessera::data {
 inline std::string resealed(std::string file) {
   constexpr std::size_t kPart = 64, kNumber = 8, kBlock = 1 << 20;
   if (file.size() < 2 * kPart) return file;
-  const auto get = [&](std::size_t at, std::size_t size = kNumber) {
+  const auto get = [&](std::size_t at, std::size_t size = 8) {
     std::uint64_t value = 0;
     std::memcpy(&value, file.data() + at, size);
     return value;

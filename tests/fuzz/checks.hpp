@@ -25,5 +25,15 @@ std::vector<std::string> files_of(const std::string& folder);
 
 Target plan_target();
 Target schedule_target();
+Target galvatron_target();
+Target galvatron_plan_target();
+Target safetensors_target();
+Target manifest_target();
+Target weight_map_target();
+Target special_tokens_target();
+Target tokenizer_target();
+Target sentencepiece_target();
+Target token_cache_target();
+Target documents_target();
 
 }  // namespace tessera::fuzz
