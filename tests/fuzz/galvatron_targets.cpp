@@ -49,7 +49,8 @@ Target galvatron_target() {
   target.short_run = 400;
   target.open_defect =
       "a model name, or a folder, that is longer than a file's name may be leaves first_existing() of galvatron/options.cpp as a "
-      "std::filesystem::filesystem_error: is_regular_file(path) throws where the one with an error_code says no";
+      "std::filesystem::filesystem_error (is_regular_file(path) throws where the one with an error_code says no); and Options::text_of() "
+      "follows ${NAME}s that each stand for several others without a limit on what comes out";
   target.read = [folder = std::make_shared<TemporaryFolder>()](const std::string& input) {
     const ConfigNode files = ConfigNode::parse(input, "bundle.json");
     for (const char* name : kFiles) folder->write(name, files.at(name).to_json());
