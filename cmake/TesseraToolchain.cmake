@@ -18,4 +18,13 @@ endif()
 add_compile_definitions(_GLIBCXX_USE_CXX11_ABI=1)
 # g++ 12 reports string concatenations as overlapping copies (GCC bug 105651): no -Wrestrict.
 set(TESSERA_WARNINGS -Wall -Wextra -Wpedantic -Werror -Wno-unused-parameter -Wno-restrict)
+if(TESSERA_SANITIZE)
+  # With the sanitizers' checks between them g++ loses sight of assignments, and warns of values that are set.
+  list(APPEND TESSERA_WARNINGS -Wno-maybe-uninitialized)
+  if(CMAKE_BUILD_TYPE STREQUAL "Debug")
+    # The rooms do the work of their tests: those of data take 15 s of CPU time so under the address sanitizer, 33 s with -O0. Their
+    # compilation, which the cache keeps, takes 236 s in place of 153 s (with the tests optimized, too, 267 s, for 9 s of running).
+    set(TESSERA_ROOM_OPTIMIZATION -O1)
+  endif()
+endif()
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Rules that no compiler checks: the layers of rooms, C++ as clang-format writes it, shell and Python that parses, tidy plain text."""
+"""Rules that no compiler checks: the layers of rooms, threads under the thread sanitizer, C++ as clang-format writes it, shell and Python
+that parses, tidy plain text."""
 import pathlib
 import re
 import shutil
@@ -7,6 +8,9 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools" / "sanitizers"))
+import rooms as sanitizer_rooms  # noqa: E402
+
 TEXT = {".hpp", ".cpp", ".cu", ".py", ".sh", ".md", ".yaml", ".json", ".cmake", ".txt", ".proto", ".svg", ""}
 UNTIDY_BY_NATURE = ("examples/", "LICENSE")  # texts that come from elsewhere
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
@@ -59,7 +63,7 @@ def format_problems():
 
 
 def main():
-    found = format_problems()
+    found = format_problems() + list(sanitizer_rooms.problems(ROOT))
     for path in files():
         name = str(path.relative_to(ROOT))
         if path.suffix not in TEXT or name.startswith(UNTIDY_BY_NATURE):

@@ -5,7 +5,9 @@ lint     layers, shell, Python and plain-text rules
 release  every C++ test of the release build
 python   tests that drive the commands from Python, and tests of ./dev's own tools
 asan     the torch-free rooms' C++ tests under the address and undefined-behaviour sanitizers
-tsan     the same under the thread sanitizer
+tsan     the tests of rooms with threads under the thread sanitizer (tools/sanitizers/rooms.py lists them)
+
+After each stage stand its slowest tests.
 """
 import argparse
 import dataclasses
@@ -18,6 +20,10 @@ import time
 import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+SHOWN = 10
+sys.path.insert(0, str(ROOT / "tools" / "sanitizers"))
+import rooms as sanitizer_rooms  # noqa: E402
+
 STAGES = ["lint", "release", "python", "asan", "tsan"]
 SANITIZER_ENVIRONMENT = {
     "asan": {"ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0", "UBSAN_OPTIONS": "print_stacktrace=1",
@@ -36,6 +42,7 @@ class Outcome:
     skipped: int = 0
     seconds: float = 0.0
     note: str = ""
+    cases: list = dataclasses.field(default_factory=list)  # (seconds, name)
 
 
 def run(command, environment=None):
@@ -49,6 +56,9 @@ def add_up(outcome, report):
     except (OSError, xml.etree.ElementTree.ParseError):
         return False
     for case in cases:
+        # ctest writes the same into both names.
+        names = [case.get("classname"), case.get("name")]
+        outcome.cases.append((float(case.get("time") or 0), ".".join(dict.fromkeys(name for name in names if name))))
         if case.find("failure") is not None or case.find("error") is not None or case.get("status") == "fail":
             outcome.failed += 1
         elif case.find("skipped") is not None or case.get("status") in ("notrun", "disabled"):
@@ -76,13 +86,22 @@ def lint(outcome, names):
         outcome.failed = 1
 
 
+def slowest(outcome):
+    """The lines that show where the time of a stage went; a test that ran in no time is none of them."""
+    return [f"{seconds:>9.1f} s  {name}" for seconds, name in sorted(outcome.cases, reverse=True)[:SHOWN] if seconds >= 0.1]
+
+
 def ctest(outcome, names):
-    if run(["./dev", "build", outcome.stage]) != 0:
+    rooms = sanitizer_rooms.rooms_for(outcome.stage) if outcome.stage in SANITIZER_ENVIRONMENT else []
+    # What no test of the stage runs is not compiled.
+    if run(["./dev", "build", outcome.stage, *(f"tessera_{room}_tests" for room in rooms)]) != 0:
         outcome.failed, outcome.note = 1, "does not build"
         return
     report = ROOT / "build" / outcome.stage / "tests.xml"
     report.unlink(missing_ok=True)
     command = ["ctest", "--test-dir", f"build/{outcome.stage}", "--output-on-failure", "--output-junit", report, "-j", os.cpu_count() or 1]
+    if rooms:
+        command += ["-L", f"^({'|'.join(rooms)})$"]
     if names:
         command += ["-R", "|".join(names)]
     finish(outcome, run(command, SANITIZER_ENVIRONMENT.get(outcome.stage)), report, "ctest")
@@ -123,6 +142,8 @@ def main():
         runners[stage](outcome, arguments.names)
         outcome.seconds = time.monotonic() - started
         outcomes.append(outcome)
+        if lines := slowest(outcome):
+            print(f"slowest of {stage}:", *lines, sep="\n", flush=True)
     print(f"\n{'stage':<10}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}")
     for outcome in outcomes:
         print(f"{outcome.stage:<10}{outcome.passed:>8}{outcome.failed:>8}{outcome.skipped:>9}{outcome.seconds:>9.0f}  {outcome.note}".rstrip())

@@ -80,14 +80,14 @@ def main():
     arguments.out.mkdir(parents=True, exist_ok=True)
     reports = []
     if not arguments.json:
-        print(f"{'reader':<13}{'executions':>11}{'a second':>10}{'read':>10}{'refused':>10}{'edges':>8}{'corpus':>8}{'slowest':>10}{'finds':>7}", flush=True)
+        print(f"{'reader':<16}{'executions':>11}{'a second':>10}{'read':>10}{'refused':>10}{'edges':>8}{'corpus':>8}{'slowest':>10}{'finds':>7}", flush=True)
     for target in targets:
         start = time.monotonic()
         report = fuzz(target, arguments.seconds / len(targets), arguments.seed, arguments.out)
         seconds = time.monotonic() - start
         reports.append(report)
         if not arguments.json:
-            print(f"{target:<13}{report['executions']:>11}{report['executions'] / seconds:>10.0f}{report['read']:>10}{report['refused']:>10}"
+            print(f"{target:<16}{report['executions']:>11}{report['executions'] / seconds:>10.0f}{report['read']:>10}{report['refused']:>10}"
                   f"{report['edges']:>8}{report['corpus']:>8}{report['slowest_s']:>8.2f} s{len(report['finds']):>7}", flush=True)
     finds = [find for report in reports for find in report["finds"]]
     if arguments.json:

@@ -2,10 +2,10 @@
 
     python bench/planner/run.py [--bin build/release/bin] [--full] [--only N ...] [--json]
 
-Galvatron 2.4.0 comes from the package index into .cache/galvatron-2.4.0 (its search only: no torch, no accelerator) and runs
-one setting at a time, with nice. Its plan is priced by Tessera's formulas and Tessera's by Galvatron's code: both differences
+Galvatron 2.4.0 comes from the package index into .cache/galvatron-2.4.0 (its search only: no torch, no accelerator). Both run one
+setting at a time and at the same priority. Its plan is priced by Tessera's formulas and Tessera's by Galvatron's code: both differences
 are printed. --full adds the settings that take Galvatron ten minutes and more. A second table holds recorded answers of
-Galvatron's YAML-configured release, which the package index does not have (answers_2.4.1.json says how they came about).
+Galvatron's YAML-configured release, which the package index does not have, and says how they came about (answers_2.4.1.json).
 """
 import argparse
 import json
@@ -24,6 +24,7 @@ COMMON = ["SEQ_LENGTH=2048", "search_engine.profiling_info.time_profile_mode=sta
 # nodes, devices per node, GB, batch, micro-batches (None: searched), Ulysses beside tensor parallelism
 SETTINGS = [(1, 4, 38, 16, 8, True), (1, 8, 16, 32, 16, True), (1, 8, 20, 16, 4, True), (1, 8, 24, 64, 32, False), (2, 8, 24, 64, 16, False),
             (1, 8, 38, 64, 16, False), (1, 8, 38, 128, 32, False)]
+RECORDED = json.loads((HERE / "answers_2.4.1.json").read_text())
 FULL = [(1, 8, 38, 64, None, False), (1, 8, 38, 64, None, True)]
 
 
@@ -55,7 +56,7 @@ def galvatron(python, folder, setting, **more):
                     "settle_chunk": chunks or -1, "sp_space": "tp+sp" if ulysses else "tp"}
         job = pathlib.Path(log) / "job.json"
         job.write_text(json.dumps({"folder": f"{folder}/", "log": f"{log}/out", "settings": settings, **more}))
-        result = subprocess.run(["nice", "-n", "10", str(python), str(HERE / "peer.py"), str(job)], capture_output=True, text=True)
+        result = subprocess.run([str(python), str(HERE / "peer.py"), str(job)], capture_output=True, text=True)
     if result.returncode != 0:
         sys.exit(f"Galvatron failed on {setting}:\n{result.stderr}")
     return json.loads(result.stdout)
@@ -101,7 +102,7 @@ def compare(python, binary, folder, setting):
 
 def recorded(binary, folder):
     rows = []
-    for answer in json.loads((HERE / "answers_2.4.1.json").read_text())["answers"]:
+    for answer in RECORDED["answers"]:
         setting = (answer["nodes"], answer["devices_per_node"], answer["memory_gb"], answer["batch"], None, True)
         ours = searched(binary, folder, setting, "2.4.1")
         rows.append({"setting": name_of(setting), "galvatron_s": answer["cost_s"], "galvatron_search_s": answer["search_s"], "tessera_s": ours["cost_s"],
@@ -135,7 +136,8 @@ def main():
         for setting in settings:
             print(f"{name_of(setting)} ...", file=sys.stderr)
             rows.append(compare(python, binary, folder, setting))
-        out = {"cores": os.cpu_count(), "galvatron_2_4_0": rows, "galvatron_2_4_1_recorded": recorded(binary, folder)}
+        out = {"cores": os.cpu_count(), "galvatron_2_4_0": rows, "galvatron_2_4_1_recorded": recorded(binary, folder),
+               "recorded_source": RECORDED["source"]}
     if arguments.json:
         print(json.dumps(out))
         return
@@ -143,7 +145,8 @@ def main():
     print_rows("Galvatron 2.4.0, run now", rows)
     worst = max(row.get(key, 0) for row in rows for key in ("difference_on_tessera_plan", "difference_on_galvatron_plan"))
     print(f"the two implementations of the cost model differ by at most {worst:.1e} on these {len(rows)} plans of each")
-    print_rows("Galvatron 2.4.1, recorded answers", out["galvatron_2_4_1_recorded"])
+    print_rows("Galvatron 2.4.1: recorded answers, beside Tessera's search run now", out["galvatron_2_4_1_recorded"])
+    print(f"recorded: {out['recorded_source']}")
 
 
 if __name__ == "__main__":

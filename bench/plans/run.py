@@ -3,7 +3,8 @@
     python bench/plans/run.py [--bin build/release/bin] [--rounds 3] [--steps 8] [--precision fp32] [--json]
 
 Each round trains every plan for a few steps, in turn, so that other load on the machine meets all of them; a plan's figure
-is the median over the steps of all rounds, without each run's first two. Prints the step time that was predicted, too.
+is the median over the steps of all rounds, without each run's first two. Prints the step time that was predicted, too. The first run
+measures the profile; all that follow find it in the cache.
 """
 import argparse
 import json

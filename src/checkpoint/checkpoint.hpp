@@ -13,13 +13,13 @@
 #include <ATen/core/Tensor.h>
 #include <cstdint>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/file_system.hpp"
+#include "checkpoint/state.hpp"
 
 namespace tessera::checkpoint {
 
@@ -36,21 +36,6 @@ struct Piece {
   std::int64_t flat_end = 0;
   at::Tensor data;  // 1-d, contiguous, on the CPU, f32, bf16 or i64; flat_end - flat_begin elements
 };
-
-// What a run must know to go on, beside its tensors.
-struct State {
-  std::int64_t step = 0;    // steps made
-  std::int64_t tokens = 0;  // trained on
-  std::string plan_json;    // the plan that saved it; any other may load it
-  std::string train_yaml;
-  std::string model_fingerprint;
-  std::uint64_t seed = 0;
-  std::map<std::string, double> extra;
-};
-
-// A key of State::extra. Where it is not 0, the checkpoint holds weights alone (an imported model), and an optimizer that
-// reads its state from there ("<parameter>.exp_avg", ".exp_avg_sq", ".momentum") finds zeros: it begins anew.
-inline constexpr const char* kWeightsOnly = "weights_only";
 
 // One save of one rank, in two phases: every rank calls write(), then, after a barrier, rank 0 calls commit().
 // Not thread-safe. FileSystem must outlive the Writer.

@@ -40,10 +40,14 @@ struct Runs {
 }  // namespace
 
 std::int64_t element_count(const std::vector<std::int64_t>& shape) {
+  // Of a tensor without elements, too, the strides must be numbers.
   std::int64_t count = 1;
-  for (const std::int64_t extent : shape)
-    if (extent < 0 || __builtin_mul_overflow(count, extent, &count)) return -1;
-  return count;
+  bool empty = false;
+  for (const std::int64_t extent : shape) {
+    if (extent < 0 || __builtin_mul_overflow(count, std::max<std::int64_t>(1, extent), &count)) return -1;
+    empty |= extent == 0;
+  }
+  return empty ? 0 : count;
 }
 
 std::int64_t part_count(const std::vector<std::int64_t>& shape, const Cut& cut) { return element_count(shape) / cut.split_size; }

@@ -20,7 +20,7 @@ struct Cut {
   bool operator==(const Cut&) const = default;
 };
 
-// Product of the dimensions; -1 when one is negative or the product overflows.
+// Product of the dimensions; -1 when one is negative or the product of those that are not 0 overflows.
 std::int64_t element_count(const std::vector<std::int64_t>& shape);
 // Elements of the part that `cut` is a range of. The cut must be valid.
 std::int64_t part_count(const std::vector<std::int64_t>& shape, const Cut& cut);

@@ -12,9 +12,16 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr int kDeepest = 100;
+
 Json parse_file(const std::filesystem::path& path) {
+  const auto shallow = [&](int depth, Json::parse_event_t, Json&) {
+    // What is refused is shown, and nlohmann shows a value by recursion.
+    if (depth > kDeepest) throw Error(ErrorCode::corrupt, text("nested more than ", kDeepest, " deep"), {path.string(), 0, 0, -1, {}});
+    return true;
+  };
   try {
-    Json json = Json::parse(read_whole(path));
+    Json json = Json::parse(read_whole(path), shallow);
     if (json.is_object()) return json;
     throw Error(ErrorCode::corrupt, "not a JSON object", {path.string(), 0, 0, -1, {}});
   } catch (const nlohmann::json::exception& problem) {
@@ -26,8 +33,8 @@ Json parse_file(const std::filesystem::path& path) {
 std::string token_text(const Json& json, const char* key) {
   const auto found = json.find(key);
   if (found == json.end()) return {};
-  if (found->is_string()) return found->get<std::string>();
-  return found->is_object() ? found->value("content", std::string()) : std::string();
+  if (found->is_object()) return token_text(*found, "content");
+  return found->is_string() ? found->get<std::string>() : std::string();
 }
 
 void name_ids(const Json& tokenizer, SpecialTokens& tokens) {
@@ -38,9 +45,9 @@ void name_ids(const Json& tokenizer, SpecialTokens& tokens) {
     if (!wanted.empty()) names = {wanted};
     for (const std::string& name : names)
       for (const Json& token : *added)
-        if (token.value("content", std::string()) == name) {
+        if (token.is_object() && token_text(token, "content") == name && token.contains("id") && token.at("id").is_number_integer()) {
           wanted = name;
-          return token.value("id", std::int64_t{-1});
+          return token.at("id").get<std::int64_t>();
         }
     return -1;
   };

@@ -4,8 +4,24 @@
 #include <set>
 
 #include "base/error.hpp"
+#include "base/plain_name.hpp"
 
 namespace tessera::checkpoint {
+
+std::map<std::string, std::string> parse_weight_map(const std::string& content, const std::filesystem::path& path) {
+  const Where where{path.string(), 0, 0, -1, {}};
+  std::map<std::string, std::string> map;
+  try {
+    map = nlohmann::json::parse(content).at("weight_map").get<std::map<std::string, std::string>>();
+  } catch (const nlohmann::json::exception& problem) {
+    throw Error(ErrorCode::corrupt, text("not an index of weights: ", problem.what()), where);
+  }
+  for (const auto& [tensor, file] : map)
+    if (!is_plain_name(file))
+      throw Error(ErrorCode::corrupt, text("tensor '", tensor, "' cannot lie in '", file, "'"), where,
+                  "the name of a file in the folder of the index, such as model-00001-of-00002.safetensors");
+  return map;
+}
 
 HfWeights::HfWeights(const std::filesystem::path& dir) {
   const auto index = dir / "model.safetensors.index.json";
@@ -23,20 +39,13 @@ HfWeights::HfWeights(const std::filesystem::path& dir) {
     return;
   }
   const Where where{index.string(), 0, 0, -1, {}};
-  std::map<std::string, std::string> map;
-  try {
-    map = nlohmann::json::parse(read_whole(index)).at("weight_map").get<std::map<std::string, std::string>>();
-  } catch (const nlohmann::json::exception& problem) {
-    throw Error(ErrorCode::corrupt, text("not an index of weights: ", problem.what()), where);
-  }
+  const std::map<std::string, std::string> map = parse_weight_map(read_whole(index), index);
   std::set<std::string> names;
-  for (const auto& [tensor, file] : map) {
-    if (file.find('/') != std::string::npos || file.starts_with("."))
-      throw Error(ErrorCode::corrupt, "the index points out of its folder: " + file, where);
-    names.insert(file);
-  }
+  for (const auto& [tensor, file] : map) names.insert(file);
   for (const std::string& name : names) {
+    // May be a link: in the cache of huggingface_hub every file is one.
     if (!std::filesystem::exists(dir / name)) throw Error(ErrorCode::not_found, "a file of the index is missing: " + name, where);
+    if (!std::filesystem::is_regular_file(dir / name)) throw Error(ErrorCode::corrupt, "a file of the index is none: " + name, where);
     open(dir / name);
   }
   for (const auto& [tensor, file] : map)

@@ -13,6 +13,10 @@
 
 namespace tessera::checkpoint {
 
+// What a model.safetensors.index.json says: the file of each tensor, by a plain name (no way out of the folder). Throws corrupt, naming
+// `path`.
+std::map<std::string, std::string> parse_weight_map(const std::string& content, const std::filesystem::path& path);
+
 class HfWeights {
  public:
   // Maps the files. Throws not_found (naming what is there instead), corrupt.

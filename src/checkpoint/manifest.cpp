@@ -1,11 +1,14 @@
 #include "checkpoint/manifest.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
 #include "base/hash.hpp"
+#include "base/plain_name.hpp"
+#include "checkpoint/json_integer.hpp"
 
 namespace tessera::checkpoint {
 namespace {
@@ -31,15 +34,15 @@ Json json_of(const StoredPiece& piece) {
 
 StoredPiece piece_of(const Json& json) {
   StoredPiece piece;
-  piece.file = json.at("file");
-  piece.offset = json.at("offset");
-  piece.bytes = json.at("bytes");
-  piece.cut.flat_begin = json.at("range").at(0);
-  piece.cut.flat_end = json.at("range").at(1);
+  piece.file = integer_of<int>(json.at("file"));
+  piece.offset = integer_of(json.at("offset"));
+  piece.bytes = integer_of(json.at("bytes"));
+  piece.cut.flat_begin = integer_of(json.at("range").at(0));
+  piece.cut.flat_end = integer_of(json.at("range").at(1));
   if (json.contains("split")) {
-    piece.cut.split_dim = json.at("split").at(0);
-    piece.cut.split_index = json.at("split").at(1);
-    piece.cut.split_size = json.at("split").at(2);
+    piece.cut.split_dim = integer_of<int>(json.at("split").at(0));
+    piece.cut.split_index = integer_of<int>(json.at("split").at(1));
+    piece.cut.split_size = integer_of<int>(json.at("split").at(2));
   }
   piece.digest = json.at("xxh3_128");
   return piece;
@@ -59,9 +62,9 @@ Json json_of(const State& state) {
 
 State state_of(const Json& json) {
   State state;
-  state.step = json.at("step");
-  state.tokens = json.at("tokens");
-  state.seed = json.at("seed");
+  state.step = integer_of(json.at("step"));
+  state.tokens = integer_of(json.at("tokens"));
+  state.seed = integer_of<std::uint64_t>(json.at("seed"));
   state.model_fingerprint = json.at("model_fingerprint");
   state.plan_json = json.at("plan");
   state.train_yaml = json.at("train_yaml");
@@ -76,14 +79,62 @@ Manifest manifest_of(const Json& json, const std::filesystem::path& path) {
                 text(kFormat, " version ", kVersion), "load it with the version of Tessera that wrote it");
   manifest.state = state_of(json.at("state"));
   for (const Json& file : json.at("files"))
-    manifest.files.push_back({file.at("name"), file.at("bytes"), file.at("header_bytes"), file.at("header_xxh3_128")});
+    manifest.files.push_back(
+        {file.at("name"), integer_of(file.at("bytes")), integer_of(file.at("header_bytes")), file.at("header_xxh3_128")});
   for (const auto& [name, entry] : json.at("tensors").items()) {
     StoredPieces& tensor = manifest.tensors[name];
-    tensor.shape = entry.at("shape").get<std::vector<std::int64_t>>();
+    tensor.shape = integers_of(entry.at("shape"));
     tensor.type = element_type_of(entry.at("dtype"), path);
     for (const Json& piece : entry.at("pieces")) tensor.pieces.push_back(piece_of(piece));
   }
   return manifest;
+}
+
+[[noreturn]] void refuse(const std::filesystem::path& path, const std::string& problem, const std::string& expected = {}) {
+  throw Error(ErrorCode::corrupt, problem, {path.string(), 0, 0, -1, {}}, expected,
+              "the file was changed or damaged; move the folder of this step away to take the checkpoint before it");
+}
+
+void check_files(const Manifest& manifest, const std::filesystem::path& path) {
+  for (const ShardFile& file : manifest.files) {
+    if (!is_plain_name(file.name)) refuse(path, "'" + file.name + "' cannot be a file of the checkpoint", "a file of this folder");
+    if (file.header_bytes < 0 || file.header_bytes > file.bytes)
+      refuse(path, text("the header of ", file.name, " has ", file.header_bytes, " of the file's ", file.bytes, " bytes"));
+  }
+}
+
+void check_piece(const Manifest& manifest, const StoredPieces& tensor, const StoredPiece& piece, const std::string& which,
+                 const std::filesystem::path& path) {
+  if (piece.file < 0 || piece.file >= static_cast<int>(manifest.files.size()))
+    refuse(path, text(which, " lies in file ", piece.file, " of ", manifest.files.size()));
+  if (const std::string problem = problem_of(tensor.shape, piece.cut); !problem.empty()) refuse(path, which + " is not one: " + problem);
+  std::int64_t bytes = 0;
+  if (__builtin_mul_overflow(piece.cut.count(), size_of(tensor.type), &bytes) || piece.bytes != bytes)
+    refuse(path, text(which, " has ", piece.bytes, " bytes"), text(piece.cut.count(), " elements of type ", name_of(tensor.type)));
+  const ShardFile& file = manifest.files[static_cast<std::size_t>(piece.file)];
+  if (piece.offset < file.header_bytes || piece.offset > file.bytes - piece.bytes)
+    refuse(path, text(which, " has ", piece.bytes, " bytes from offset ", piece.offset),
+           text("data of ", file.name, ", bytes ", file.header_bytes, " to ", file.bytes));
+}
+
+// Pieces that shared bytes would let a small file stand for tensors that no memory holds.
+void check_pieces(const Manifest& manifest, const std::filesystem::path& path) {
+  struct Extent {
+    int file;
+    std::int64_t begin, end;
+    const std::string* tensor;
+  };
+  std::vector<Extent> extents;
+  for (const auto& [name, tensor] : manifest.tensors)
+    for (const StoredPiece& piece : tensor.pieces) {
+      check_piece(manifest, tensor, piece, "a piece of tensor '" + name + "'", path);
+      if (piece.bytes > 0) extents.push_back({piece.file, piece.offset, piece.offset + piece.bytes, &name});
+    }
+  std::sort(extents.begin(), extents.end(),
+            [](const Extent& a, const Extent& b) { return std::pair(a.file, a.begin) < std::pair(b.file, b.begin); });
+  for (std::size_t i = 1; i < extents.size(); ++i)
+    if (extents[i].file == extents[i - 1].file && extents[i].begin < extents[i - 1].end)
+      refuse(path, text("pieces of tensors '", *extents[i - 1].tensor, "' and '", *extents[i].tensor, "' lie in the same bytes"));
 }
 
 }  // namespace
@@ -119,10 +170,23 @@ Manifest parse_manifest(const std::string& text, const std::filesystem::path& pa
     throw Error(ErrorCode::corrupt, "the file does not match the digest at its end", {path.string(), 0, 0, -1, {}}, {},
                 "it was changed or damaged; take an earlier checkpoint");
   try {
-    return manifest_of(Json::parse(text), path);
+    Manifest manifest = manifest_of(Json::parse(text), path);
+    check_files(manifest, path);
+    check_pieces(manifest, path);
+    return manifest;
   } catch (const std::exception& problem) {
     if (dynamic_cast<const Error*>(&problem) != nullptr) throw;
     throw Error(ErrorCode::corrupt, tessera::text("the file is not as it should be: ", problem.what()), {path.string(), 0, 0, -1, {}});
+  }
+}
+
+void require_whole(const Manifest& manifest, const std::filesystem::path& path) {
+  for (const auto& [name, tensor] : manifest.tensors) {
+    std::vector<Cut> cuts;
+    for (const StoredPiece& piece : tensor.pieces) cuts.push_back(piece.cut);
+    if (element_count(tensor.shape) < 0) refuse(path, "the shape of tensor '" + name + "' is not one");
+    if (!covers_once(tensor.shape, std::move(cuts)))
+      refuse(path, "the pieces of tensor '" + name + "' do not make up the tensor exactly once");
   }
 }
 

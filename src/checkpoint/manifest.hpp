@@ -7,15 +7,15 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/checkpoint.hpp"
 #include "checkpoint/cut.hpp"
 #include "checkpoint/safetensors.hpp"
+#include "checkpoint/state.hpp"
 
 namespace tessera::checkpoint {
 
 // A safetensors file of one rank.
 struct ShardFile {
-  std::string name;  // "rank-00003.safetensors"
+  std::string name;  // "rank-00003.safetensors"; in the folder of the manifest
   std::int64_t bytes = 0;
   std::int64_t header_bytes = 0;
   std::string header_digest;
@@ -43,8 +43,12 @@ struct Manifest {
 };
 
 std::string to_text(const Manifest& manifest);
-// Throws corrupt, naming `path`, when the digest or the content is not right.
+// Throws corrupt, naming `path`, when the digest or the content is not right. Of what it returns, every file's name is plain (no way out
+// of the folder), every piece is a valid cut of its tensor, as long as that cut says, and lies in its file behind the header, where no
+// other piece lies.
 Manifest parse_manifest(const std::string& text, const std::filesystem::path& path);
+// Throws corrupt unless the pieces make up every tensor exactly once. What one rank says of its file need not pass.
+void require_whole(const Manifest& manifest, const std::filesystem::path& path);
 
 inline constexpr const char* kManifestName = "manifest.json";
 std::string shard_name(int rank, const char* extension);

@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "checkpoint/cut.hpp"
+#include "checkpoint/json_integer.hpp"
 
 namespace tessera::checkpoint {
 namespace {
@@ -32,11 +33,11 @@ StoredTensor tensor_of(const std::string& name, const nlohmann::json& entry, con
   StoredTensor tensor;
   tensor.name = name;
   tensor.type = element_type_of(entry.at("dtype").get<std::string>(), path);
-  tensor.shape = entry.at("shape").get<std::vector<std::int64_t>>();
+  tensor.shape = integers_of(entry.at("shape"));
   const auto& offsets = entry.at("data_offsets");
   if (offsets.size() != 2) refuse(path, "tensor '" + name + "' has no begin and end");
-  tensor.begin = offsets.at(0).get<std::int64_t>();
-  tensor.end = offsets.at(1).get<std::int64_t>();
+  tensor.begin = integer_of(offsets.at(0));
+  tensor.end = integer_of(offsets.at(1));
   std::int64_t bytes = 0;
   const std::int64_t count = element_count(tensor.shape);
   if (count < 0 || __builtin_mul_overflow(count, size_of(tensor.type), &bytes) || tensor.begin < 0 || tensor.end < tensor.begin ||
@@ -98,7 +99,9 @@ SafetensorsHeader read_safetensors_header(std::span<const std::byte> file, const
         header.tensors.push_back(tensor_of(name, entry, path));
       }
     }
-  } catch (const nlohmann::json::exception& problem) {
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& problem) {
     refuse(path, problem.what());
   }
   std::sort(header.tensors.begin(), header.tensors.end(),

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/file_system.hpp"
+#include "base/plain_name.hpp"
 #include "cli/commands.hpp"
 #include "cli/measured_profile.hpp"
 #include "cli/workers.hpp"
@@ -98,7 +99,10 @@ void train(const TrainOptions& options) {
 
 }  // namespace
 
-std::filesystem::path run_folder(const std::string& name) { return std::filesystem::path("runs") / name; }
+std::filesystem::path run_folder(const std::string& name) {
+  if (!is_plain_name(name)) throw Error(ErrorCode::invalid_config, "'" + name + "' cannot name a folder of runs/", {}, kPlainName);
+  return std::filesystem::path("runs") / name;
+}
 
 std::unique_ptr<data::Dataset> prepare_data(const model::JobSpec& job) {
   const bool live = ::isatty(STDERR_FILENO) != 0;

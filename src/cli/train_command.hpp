@@ -24,7 +24,7 @@ struct ChosenPlan {
 ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
                        const cluster::ClusterSpec& cluster, const std::optional<std::filesystem::path>& plan_file, bool measure);
 
-// runs/NAME, and in it the newest usable checkpoint's step, if there is one.
+// runs/NAME. Throws invalid_config when `name` is not plain (base/plain_name.hpp).
 std::filesystem::path run_folder(const std::string& name);
 
 // The job's samples; builds the token cache, with progress on stderr. Throws invalid_config where they do not make one batch.

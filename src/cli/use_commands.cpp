@@ -1,6 +1,7 @@
 // The commands that tessera-worker carries out on this host: the arguments go to it as they are.
 #include <CLI/CLI.hpp>
 
+#include "base/plain_name.hpp"
 #include "cli/commands.hpp"
 #include "cli/train_command.hpp"
 #include "cli/workers.hpp"
@@ -126,10 +127,10 @@ void add_import_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
   command->add_option("directory", options->directory, "With config.json and model.safetensors")->required();
   command->add_option("--name", options->name, "The run's name (default: the folder's)");
-  command->callback([options] {
+  command->callback([options, command] {
     const std::filesystem::path directory = std::filesystem::path(options->directory).lexically_normal();
-    std::string name = options->name;
-    if (name.empty()) name = directory.filename().empty() ? directory.parent_path().filename().string() : directory.filename().string();
+    const std::filesystem::path folder = directory.filename().empty() ? directory.parent_path() : directory;
+    const std::string name = command->count("--name") > 0 ? options->name : plain_name_of(folder.filename().string());
     become_worker({"import", options->directory, "--run", run_folder(name).string()});
   });
 }

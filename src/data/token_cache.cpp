@@ -21,6 +21,8 @@ static_assert(std::atomic<std::uint8_t>::is_always_lock_free);
 constexpr std::size_t kBlockBytes = 1 << 20;
 constexpr std::uint32_t kVersion = 1;
 constexpr std::int64_t kNarrowVocab = 1 << 16;
+// Tokens are handed out as 32-bit integers.
+constexpr std::uint64_t kLargestVocab = std::uint64_t{1} << 31;
 
 struct Header {
   char magic[8];
@@ -180,7 +182,8 @@ struct TokenCache::State {
       corrupt("it is truncated or its end is damaged");
     }
     if (footer.header_checksum != header.checksum) corrupt("its beginning and its end belong to different files");
-    // The footer's checksum holds, so these cannot be wild; still no sum below may wrap around.
+    if (header.vocab < 1 || header.vocab > kLargestVocab) corrupt(text("its vocabulary has ", header.vocab, " tokens"));
+    // A checksum does not say who computed it: no sum below may wrap around.
     const std::uint64_t most = bytes.size() / 2;
     if (footer.tokens > most || footer.documents > most || footer.blocks > most) corrupt("its counts do not fit its size");
     const std::uint64_t token_bytes = footer.tokens * header.width;
@@ -194,9 +197,33 @@ struct TokenCache::State {
     if (hash64(index) != footer.index_checksum) corrupt("the checksum of its index does not fit");
     documents = index.first(footer.documents * sizeof(std::uint64_t));
     sums = index.subspan(documents.size());
+    check_documents();
     fingerprint.assign(header.fingerprint, sizeof header.fingerprint);
     if (!expected.empty() && expected != fingerprint) corrupt("it was made of another source or with another tokenizer");
     checked = std::make_unique<std::atomic<std::uint8_t>[]>(footer.blocks);
+  }
+
+  void check_documents() const {
+    std::uint64_t begin = 0;
+    for (std::uint64_t i = 0; i < footer.documents; ++i) {
+      const std::uint64_t end = number(documents, i);
+      if (end < begin || end > footer.tokens) corrupt(text("document ", i, " ends behind token ", end, " and begins behind token ", begin));
+      begin = end;
+    }
+  }
+
+  // The model looks tokens up in a table of as many rows.
+  template <typename Token>
+  void check_tokens(std::span<const std::byte> part, std::size_t begin) const {
+    Token largest = 0;
+    for (std::size_t at = 0; at + sizeof(Token) <= part.size(); at += sizeof(Token)) {
+      Token token;
+      std::memcpy(&token, part.data() + at, sizeof token);
+      largest = std::max(largest, token);
+    }
+    if (largest >= header.vocab)
+      corrupt(text("bytes ", sizeof(Header) + begin, " to ", sizeof(Header) + begin + part.size(), " hold token ", largest,
+                   " of a vocabulary of ", header.vocab));
   }
 
   static std::uint64_t number(std::span<const std::byte> list, std::uint64_t index) {
@@ -212,6 +239,7 @@ struct TokenCache::State {
     if (hash64(part) != number(sums, block)) {
       corrupt(text("the checksum of its bytes ", sizeof(Header) + begin, " to ", sizeof(Header) + begin + part.size(), " does not fit"));
     }
+    header.width == 2 ? check_tokens<std::uint16_t>(part, begin) : check_tokens<std::uint32_t>(part, begin);
     checked[block].store(1, std::memory_order_relaxed);
   }
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/plain_name.hpp"
 #include "base/problems.hpp"
 
 namespace tessera::model {
@@ -275,6 +276,12 @@ CheckpointSpec read_checkpoint(const ConfigNode& node) {
   return checkpoint;
 }
 
+std::string read_name(const ConfigNode& node) {
+  const std::string name = node.as_string();
+  if (!is_plain_name(name)) throw node.error("'" + name + "' cannot name a folder of runs/", kPlainName);
+  return name;
+}
+
 ModelSpec read_countable_model(const ConfigNode& node) {
   require_extents(node);
   return read_model(node);
@@ -283,7 +290,7 @@ ModelSpec read_countable_model(const ConfigNode& node) {
 std::string default_name(const std::filesystem::path& file) {
   const std::string stem = file.stem().string();
   const std::string folder = std::filesystem::absolute(file).parent_path().filename().string();
-  return (stem == "train" || file.filename() == "config.json") && !folder.empty() ? folder : stem;
+  return plain_name_of((stem == "train" || file.filename() == "config.json") && !folder.empty() ? folder : stem);
 }
 
 }  // namespace
@@ -293,7 +300,7 @@ JobSpec read_job(const ConfigNode& root) {
   job.file = root.file();
   job.name = default_name(job.file);
   Section section(root, {"name", "model", "data", "train", "cluster", "parallel", "checkpoint"});
-  section.read("name", job.name, word);
+  section.read("name", job.name, read_name);
   section.need("model", job.model, read_countable_model);
   section.read("data", job.data, read_data);
   section.read("train", job.train, read_train);
@@ -301,9 +308,6 @@ JobSpec read_job(const ConfigNode& root) {
   section.read("parallel", job.parallel, read_parallel);
   section.read("checkpoint", job.checkpoint, read_checkpoint);
   section.finish();
-  if (job.name.empty() || job.name.find('/') != std::string::npos || job.name.starts_with("."))
-    throw(root.has("name") ? root.at("name") : root)
-        .error("'" + job.name + "' cannot name a folder of runs/", "letters, digits, '-', '_' and '.'");
   require_countable(root.at("model"), job.model, job.train.global_batch);
   if (job.parallel.delayed_exchange && job.train.optimizer.clip > 0)
     throw root.at("parallel")

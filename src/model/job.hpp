@@ -34,7 +34,7 @@ struct OptimizerSpec {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
-  double weight_decay = 0.1;  // decoupled; only for parameters whose spec says `decay`
+  double weight_decay = 0.1;  // only for parameters whose spec says `decay`; adamw: decoupled, sgd: added to the gradient
   double momentum = 0.0;      // sgd
   double clip = 1.0;          // global gradient norm; 0 switches it off
 };

@@ -10,6 +10,7 @@
 #include "base/error.hpp"
 #include "checkpoint/checkpoint_helper.hpp"
 #include "checkpoint/cut.hpp"
+#include "checkpoint/hf_config.hpp"
 #include "model/job.hpp"
 
 namespace tessera::checkpoint {
@@ -261,6 +262,42 @@ TEST_F(HuggingFaceImport, NamesWhatIsMissing) {
   EXPECT_THAT(error_of([&] { import_hf(dir_, folder_.path() / "r"); }), testing::HasSubstr("pickle"));
   std::filesystem::remove(dir_ / "config.json");
   EXPECT_THAT(error_of([&] { import_hf(dir_, folder_.path() / "r"); }), testing::HasSubstr("no config.json"));
+}
+
+TEST_F(HuggingFaceImport, FollowsAnIndexToFilesOfItsFolderOnly) {
+  using testing::HasSubstr;
+  const auto import_from = [&](const std::string& file) {
+    write_whole(real_file_system(), dir_ / "model.safetensors.index.json", "{\"weight_map\": {\"lm_head.weight\": \"" + file + "\"}}");
+    return error_of([&] { import_hf(dir_, folder_.path() / "r"); });
+  };
+  for (const char* file : {"../run/checkpoints/step-000020/rank-00000.safetensors", "/etc/passwd", "..", ".", "", "a/b", ".hidden"})
+    EXPECT_THAT(import_from(file), testing::AllOf(HasSubstr(text("tensor 'lm_head.weight' cannot lie in '", file, "'")),
+                                                  HasSubstr("model.safetensors.index.json"), HasSubstr("in the folder of the index")));
+  EXPECT_THAT(import_from("absent.safetensors"), HasSubstr("a file of the index is missing: absent.safetensors"));
+  std::filesystem::create_directory(dir_ / "folder.safetensors");
+  EXPECT_THAT(import_from("folder.safetensors"), HasSubstr("a file of the index is none: folder.safetensors"));
+  EXPECT_EQ(import_from("model.safetensors"), "");
+}
+
+// huggingface_hub keeps a model's files elsewhere and its folder full of links.
+TEST_F(HuggingFaceImport, ReadsAFolderOfLinks) {
+  const auto links = folder_.path() / "links";
+  std::filesystem::create_directory(links);
+  for (const char* name : {"config.json", "model.safetensors"}) std::filesystem::create_symlink(dir_ / name, links / name);
+  import_hf(links, folder_.path() / "r");
+  EXPECT_TRUE(latest(folder_.path() / "r/checkpoints", Check::everything).has_value());
+}
+
+TEST_F(HuggingFaceImport, PassesOverSpecialTokensThatAreNone) {
+  const auto tokens_of = [&](const std::string& tokenizer, const std::string& config) {
+    folder_.write("t/tokenizer_config.json", config);
+    return special_tokens(folder_.write("t/tokenizer.json", tokenizer));
+  };
+  EXPECT_EQ(tokens_of(R"({"added_tokens": [{"content": "</s>", "id": 2}]})", R"({"eos_token": {"content": "</s>"}})").eos, 2);
+  EXPECT_EQ(tokens_of(R"({"added_tokens": [7, {"content": 1, "id": 1}, {"content": "</s>", "id": "2"}]})", R"({"eos_token": "</s>"})").eos,
+            -1);
+  EXPECT_EQ(tokens_of(R"({"added_tokens": [{"content": "</s>", "id": 2}]})", R"({"eos_token": {"content": [1]}})").eos, 2);
+  EXPECT_THAT(error_of([&] { tokens_of(std::string(200, '['), "{}"); }), testing::HasSubstr("nested more than 100 deep"));
 }
 
 TEST_F(HuggingFaceImport, TheOptimizerBeginsAnew) {

@@ -41,6 +41,9 @@ TEST(Safetensors, RefusesWhatDoesNotFollowTheFormat) {
   EXPECT_THAT(complaint(file_of(entry("[2,2]", "[0,12]"), 12)), testing::HasSubstr("does not fit its shape"));
   EXPECT_THAT(complaint(file_of(entry("[-2,2]", "[0,16]"), 16)), testing::HasSubstr("does not fit its shape"));
   EXPECT_THAT(complaint(file_of(entry("[4611686018427387904,4]", "[0,0]"), 0)), testing::HasSubstr("does not fit its shape"));
+  EXPECT_THAT(complaint(file_of(entry("[0,4611686018427387904,4]", "[0,0]"), 0)), testing::HasSubstr("does not fit its shape"));
+  EXPECT_THAT(complaint(file_of(entry("[2,2.5]", "[0,16]"), 16)), testing::HasSubstr("2.5 in place of a whole number"));
+  EXPECT_THAT(complaint(file_of(entry("[2,2]", "[0,18446744073709551632]"), 16)), testing::HasSubstr("in place of a whole number"));
   EXPECT_THAT(complaint(file_of(entry("[2,2]", "[4,20]"), 20)), testing::HasSubstr("does not begin"));
   EXPECT_THAT(complaint(file_of(entry("[2,2]", "[0,16]"), 15)), testing::HasSubstr("15 bytes of data"));
   EXPECT_THAT(complaint(file_of(entry("[2,2]", "[0,16]"), 17)), testing::HasSubstr("17 bytes of data"));

@@ -3,8 +3,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <chrono>
 #include <filesystem>
 #include <functional>
@@ -22,9 +20,8 @@ using ::testing::HasSubstr;
 using testing::Ranks;
 using ::testing::StartsWith;
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
+// Neither the deadline nor silence may be what tells of a loss: both are longer than the patience of Ranks::wait_for_line.
+constexpr double kFarAway = 600;
 
 class Faults : public ::testing::TestWithParam<bool> {
  protected:
@@ -33,11 +30,15 @@ class Faults : public ::testing::TestWithParam<bool> {
     result.shared_memory = GetParam();
     return result;
   }
+  Options without_timeout(int rank, int world, const std::string& place) {
+    Options result = options(rank, world, place, kFarAway);
+    result.silence = Seconds(kFarAway);
+    return result;
+  }
 };
 
-// Runs the ranks until all of them say "running", kills one, and returns how long it took until all others had its loss as
-// an Error. Their errors are checked each time.
-double seconds_to_hear(int count, int victim, const std::function<void(int rank)>& body) {
+// Runs the ranks until all of them say "running" and kills one: all others must hear of it.
+void expect_heard(int count, int victim, const std::function<void(int rank)>& body) {
   Ranks ranks(count, [&](int rank) -> std::string {
     try {
       body(rank);
@@ -48,13 +49,12 @@ double seconds_to_hear(int count, int victim, const std::function<void(int rank)
     return "no error";
   });
   for (int rank = 0; rank < count; ++rank) EXPECT_TRUE(ranks.wait_for_line(rank, "running"));
-  const auto killed = std::chrono::steady_clock::now();
   ranks.signal(victim, SIGKILL);
   for (int rank = 0; rank < count; ++rank) {
     if (rank == victim) continue;
-    EXPECT_TRUE(ranks.wait_for_line(rank, "heard"));
+    EXPECT_TRUE(ranks.wait_for_line(rank, "heard"))
+        << "rank " << rank << " was not told that rank " << victim << " of " << count << " died";
   }
-  const double seconds = seconds_since(killed);
   const auto outcomes = ranks.wait();
   for (int rank = 0; rank < count; ++rank) {
     if (rank == victim) continue;
@@ -62,24 +62,13 @@ double seconds_to_hear(int count, int victim, const std::function<void(int rank)
                 AllOf(StartsWith("error peer_lost"), HasSubstr(text("rank ", victim, " is lost"))))
         << "rank " << rank;
   }
-  return seconds;
 }
 
-// The promise is ours, the processor is not: others may take it away once in three times.
-void expect_heard_in_time(int count, int victim, const std::function<void(int rank, const std::string& place)>& body) {
-  std::array<double, 3> seconds{};
-  for (double& taken : seconds) {
-    const std::string place = free_loopback_place();
-    taken = seconds_to_hear(count, victim, [&](int rank) { body(rank, place); });
-  }
-  std::sort(seconds.begin(), seconds.end());
-  EXPECT_LT(seconds[1], 2.0) << "rank " << victim << " of " << count;
-}
-
-TEST_P(Faults, AKilledRankIsNamedByAllOthersWithinTwoSeconds) {
+TEST_P(Faults, AKilledRankIsNamedByAllOthersWithoutATimeout) {
   for (const int victim : {0, 2, 3}) {
-    expect_heard_in_time(4, victim, [&](int rank, const std::string& place) {
-      const auto communicator = Communicator::connect(options(rank, 4, place));
+    const std::string place = free_loopback_place();
+    expect_heard(4, victim, [&](int rank) {
+      const auto communicator = Communicator::connect(without_timeout(rank, 4, place));
       std::vector<float> data(1 << 18);
       communicator->world().all_reduce(data.data(), data.size(), DataType::f32).wait();
       testing::report("running");
@@ -90,8 +79,9 @@ TEST_P(Faults, AKilledRankIsNamedByAllOthersWithinTwoSeconds) {
 
 // Ranks 0 and 1 wait for each other, and have nothing to do with rank 2.
 TEST_P(Faults, ALossIsHeardByRanksThatDoNotTalkToTheLostOne) {
-  expect_heard_in_time(3, 2, [&](int rank, const std::string& place) {
-    const auto communicator = Communicator::connect(options(rank, 3, place));
+  const std::string place = free_loopback_place();
+  expect_heard(3, 2, [&](int rank) {
+    const auto communicator = Communicator::connect(without_timeout(rank, 3, place));
     if (rank == 2) {
       testing::report("running");
       while (true) std::this_thread::sleep_for(std::chrono::seconds(1));

@@ -6,6 +6,7 @@
 #include "base/error.hpp"
 #include "base/random.hpp"
 #include "base/temporary_folder.hpp"
+#include "data/token_cache_files.hpp"
 
 namespace tessera::data {
 namespace {
@@ -45,6 +46,36 @@ ErrorCode code_of_reading(const std::filesystem::path& path) {
     return error.code();
   }
   return ErrorCode::internal;
+}
+
+// A cache of 12 tokens of 300 in two documents, with another number at `at`, and checksums that fit.
+std::string refusal_with(std::int64_t at, std::uint64_t value, std::size_t size) {
+  const TemporaryFolder folder;
+  write_cache(folder / "tokens.bin", some_tokens(12, 300), 300);
+  std::string file = read_whole(folder / "tokens.bin");
+  std::memcpy(file.data() + (at < 0 ? static_cast<std::int64_t>(file.size()) + at : at), &value, size);
+  folder.write("tokens.bin", resealed(file));
+  try {
+    const TokenCache cache(folder / "tokens.bin");
+    cache.verify();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::corrupt);
+    EXPECT_THAT(error.what(), HasSubstr("tokens.bin"));
+    return error.message();
+  }
+  return {};
+}
+
+TEST(TokenCache, IsNotBelievedForItsChecksums) {
+  constexpr std::int64_t kFooter = -64, kDocuments = kFooter - 24;  // two document ends, one block
+  EXPECT_EQ(refusal_with(64, 299, 2), "");
+  EXPECT_THAT(refusal_with(64, 300, 2), HasSubstr("hold token 300 of a vocabulary of 300"));
+  EXPECT_THAT(refusal_with(16, 0, 8), HasSubstr("its vocabulary has 0 tokens"));
+  EXPECT_THAT(refusal_with(16, std::uint64_t{1} << 40, 8), HasSubstr("its vocabulary has 1099511627776 tokens"));
+  EXPECT_THAT(refusal_with(kDocuments, 13, 8), HasSubstr("document 0 ends behind token 13"));
+  EXPECT_THAT(refusal_with(kDocuments + 8, 3, 8), HasSubstr("document 1 ends behind token 3 and begins behind token 4"));
+  EXPECT_THAT(refusal_with(kDocuments + 8, ~std::uint64_t{0}, 8), HasSubstr("document 1 ends behind token"));
+  EXPECT_THAT(refusal_with(kFooter + 8, std::uint64_t{1} << 63, 8), HasSubstr("its counts do not fit its size"));
 }
 
 TEST(TokenCache, GivesBackWhatWasWrittenInTwoAndFourBytes) {

@@ -4,6 +4,8 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -17,6 +19,7 @@ def load(path):
 
 run_tests = load(ROOT / "tools" / "run_tests.py")
 lint = load(ROOT / "tools" / "lint.py")
+rooms = load(ROOT / "tools" / "sanitizers" / "rooms.py")
 
 
 def test_unmet_wheels_lists_only_pins_that_do_not_hold(tmp_path):
@@ -53,6 +56,63 @@ def test_a_runner_that_crashes_counts_as_a_failure(tmp_path):
     outcome = run_tests.Outcome("release")
     run_tests.finish(outcome, 0, tmp_path / "missing.xml", "ctest")
     assert outcome.failed == 1 and "no report" in outcome.note
+
+
+def test_the_slowest_tests_of_a_stage_are_named(tmp_path):
+    report = tmp_path / "tests.xml"
+    report.write_text('<testsuite><testcase name="A.quick" classname="A.quick" time="0.01"/><testcase name="A.slow" classname="A.slow" time="7.25"/>'
+                      + "".join(f'<testcase name="b{i}" classname="tests.b" time="{i}"/>' for i in range(1, 20)) + "</testsuite>")
+    outcome = run_tests.Outcome("release")
+    run_tests.finish(outcome, 0, report, "ctest")
+    lines = run_tests.slowest(outcome)
+    assert len(lines) == 10
+    assert lines[0].split() == ["19.0", "s", "tests.b.b19"]
+    assert [line.split()[0] for line in lines] == sorted((line.split()[0] for line in lines), key=float, reverse=True)
+
+    few = run_tests.Outcome("release", cases=[(0.01, "A.quick"), (7.25, "A.slow")])
+    assert run_tests.slowest(few) == ["      7.2 s  A.slow"]
+
+
+@pytest.fixture
+def rooms_with(tmp_path):
+    def write(name, text):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return tmp_path
+    write("src/base/log.cpp", "std::mutex mutex;\n")
+    write("tests/base/log_test.cpp", "std::thread other(work);\n")
+    write("tests/model/model_test.cpp", "int a;\n")
+    write("src/nn/kernel.cpp", "at::parallel_for(0, 1, 1, work);\n")
+    write("tests/nn/kernel_test.cpp", "std::thread other(work);\n")
+    return write
+
+
+@pytest.mark.parametrize("line", ["std::thread a(work);", "std::vector<std::jthread> all;", "std::mutex mutex;", "std::atomic<int> next{0};",
+                                  "std::atomic_flag flag;", "thread_local int depth;", "auto later = std::async(work);",
+                                  "std::condition_variable_any change;"])
+def test_threads_of_a_room_that_the_thread_sanitizer_passes_over_are_named(rooms_with, line):
+    root = rooms_with("src/base/error.cpp", "int b;\n")
+    assert list(rooms.problems(root)) == []
+    for name in ("src/model/cost.cpp", "tests/model/cost_test.cpp"):
+        rooms_with(name, f"// one\n{line}\n")
+        found = list(rooms.problems(root))
+        assert len(found) == 1
+        assert found[0].startswith(f"{name}:2: uses threads, and the room is not in THREADED")
+        (root / name).unlink()
+
+
+@pytest.mark.parametrize("line", ["unsigned n = std::thread::hardware_concurrency();", "// a std::mutex would do, too", "int mutex;"])
+def test_what_starts_no_thread_needs_no_thread_sanitizer(rooms_with, line):
+    assert list(rooms.problems(rooms_with("src/model/cost.cpp", f"{line}\n"))) == []
+
+
+def test_each_sanitizer_runs_where_it_can_find_something(rooms_with):
+    root = rooms_with("tests/comm/comm_test.cpp", "int a;\n")
+    rooms_with("tests/python/test_a.py", "a = 1\n")
+    assert rooms.rooms_for("asan", root) == ["base", "comm", "model"]
+    assert rooms.rooms_for("tsan", root) == ["base", "comm"]
+    assert list(rooms.problems(ROOT)) == []
 
 
 def test_lint_names_file_and_line():

@@ -28,5 +28,15 @@ Target schedule_target();
 Target control_target();
 Target rendezvous_target();
 Target claim_target();
+Target galvatron_target();
+Target galvatron_plan_target();
+Target safetensors_target();
+Target manifest_target();
+Target weight_map_target();
+Target special_tokens_target();
+Target tokenizer_target();
+Target sentencepiece_target();
+Target token_cache_target();
+Target documents_target();
 
 }  // namespace tessera::fuzz

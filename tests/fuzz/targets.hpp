@@ -18,11 +18,12 @@ class Defect : public std::runtime_error {
 
 struct Target {
   std::string name;
-  std::vector<std::string> seeds;                 // right files
-  ErrorCode refusal = ErrorCode::invalid_config;  // the only code with which the reader may refuse
+  std::vector<std::string> seeds;                                 // right files
+  std::vector<ErrorCode> refusals = {ErrorCode::invalid_config};  // the only codes with which the reader may refuse
   // Reads; asks of what was read all that later rooms ask before anything runs; writes and reads it again. Throws Error when the
   // input is refused, Defect when what was read is not what is written.
   std::function<void(const std::string&)> read;
+  std::int64_t short_run = 1500;  // inputs among the tests
   // A mutation works on `inner(file)`, which `outer` makes a file again: the JSON inside a binary frame. Empty: the file itself.
   std::function<std::string(const std::string&)> inner = {};
   std::function<std::string(const std::string&)> outer = {};

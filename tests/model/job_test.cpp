@@ -155,7 +155,10 @@ TEST(Job, NamesTheLineOfEachValueOutOfRange) {
            {"parallel: {schedule: zb-h3}\n", "parallel.schedule: found 'zb-h3'"},
            {"checkpoint: {keep: 0}\n", "checkpoint.keep: found 0"},
            {"name: a/b\n", "cannot name a folder"},
-           {"name: .hidden\n", "cannot name a folder"}}) {
+           {"name: .hidden\n", "cannot name a folder"},
+           {"name: ..\n", "cannot name a folder"},
+           {"name: a b\n", "expected a-z, A-Z, 0-9, '-', '_' and '.'"},
+           {"name: ''\n", "'' cannot name a folder"}}) {
     const std::string what = refusal(rest);
     EXPECT_THAT(what, HasSubstr("t.yaml:2:")) << rest;
     EXPECT_THAT(what, HasSubstr(part)) << rest;
@@ -192,6 +195,7 @@ TEST(Job, IsNamedByItsFolderOrItsFile) {
   const TemporaryFolder folder;
   EXPECT_EQ(read_job(folder.write("plays/train.yaml", kModel)).name, "plays");
   EXPECT_EQ(read_job(folder.write("plays/small.yaml", kModel)).name, "small");
+  EXPECT_EQ(read_job(folder.write("my plays/train.yaml", kModel)).name, "my-plays") << "a folder may be called what a run may not";
 }
 
 TEST(Job, FindsFilesBesideTheYaml) {

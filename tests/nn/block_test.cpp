@@ -80,6 +80,7 @@ TEST(Blocks, GradientsAddUpOverMicroBatches) {
     const Batch half{all.tokens.narrow(0, s, 2).contiguous(), all.targets.narrow(0, s, 2).contiguous()};
     apart.step(pass_of(half, Precision::f32));
   }
+  EXPECT_EQ(together.grads().size(), whole.size());
   for (const auto& [name, grad] : together.grads()) EXPECT_LT(relative_error(apart.grads().at(name), grad), 1e-5) << name;
 }
 
@@ -92,6 +93,7 @@ TEST(Blocks, RecomputationChangesNoBit) {
     Model kept(spec, whole, precision);
     Model again(spec, whole, precision);
     EXPECT_EQ(kept.step(pass_of(batch, precision)).loss, again.step(pass_of(batch, precision), true).loss);
+    EXPECT_EQ(kept.grads().size(), whole.size());
     for (const auto& [name, grad] : kept.grads()) EXPECT_TRUE(at::equal(grad, again.grads().at(name))) << name;
   }
 }
@@ -128,6 +130,7 @@ TEST(Blocks, EvaluationGivesTheTrainingLossAndTouchesNoGradient) {
   const Batch batch = random_batch(dims, 2, 3);
   Model model(spec, whole, Precision::f32);
   const double loss = model.evaluate(pass_of(batch, Precision::f32));
+  EXPECT_EQ(model.grads().size(), whole.size());
   for (const auto& [name, grad] : model.grads()) EXPECT_EQ(grad.abs().max().item<float>(), 0.0f) << name;
   EXPECT_EQ(loss, model.step(pass_of(batch, Precision::f32)).loss);
 }

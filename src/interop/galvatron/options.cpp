@@ -107,14 +107,11 @@ class Options {
     return value && !value->is_null() ? value : std::nullopt;
   }
 
-  std::string text_of(const ConfigNode& node, int depth = 0) const {
-    std::string value = node.as_string();
-    for (std::size_t open; (open = value.find("${")) != std::string::npos;) {
-      const std::size_t close = value.find('}', open);
-      if (close == std::string::npos || depth > 16) throw node.error("'" + value + "' does not end", "${NAME} of a value in this file");
-      value.replace(open, close - open + 1, text_of(named(node, value.substr(open + 2, close - open - 2)), depth + 1));
-    }
-    return value;
+  // Values may refer to values that refer to others. Limits on depth and on what all of them together put in keep a few short ones from
+  // standing for gigabytes.
+  std::string text_of(const ConfigNode& node) const {
+    std::size_t replaced = 0;
+    return text_of(node, 0, replaced);
   }
 
   std::string get(const char* section, const char* key, const std::string& fallback) const {
@@ -153,6 +150,18 @@ class Options {
   const ConfigNode& root() const { return root_; }
 
  private:
+  std::string text_of(const ConfigNode& node, int depth, std::size_t& replaced) const {
+    constexpr int kDeepest = 16;
+    constexpr std::size_t kMostReplaced = 1000;
+    std::string value = node.as_string();
+    for (std::size_t open; (open = value.find("${")) != std::string::npos;) {
+      const std::size_t close = value.find('}', open);
+      if (close == std::string::npos || depth > kDeepest || ++replaced > kMostReplaced)
+        throw node.error("'" + value + "' does not end", "${NAME} of a value in this file");
+      value.replace(open, close - open + 1, text_of(named(node, value.substr(open + 2, close - open - 2)), depth + 1, replaced));
+    }
+    return value;
+  }
   ConfigNode named(const ConfigNode& user, const std::string& path) const {
     ConfigNode node = root_;
     for (std::size_t from = 0; from <= path.size();) {
@@ -249,7 +258,9 @@ std::filesystem::path first_existing(const std::string& what, const std::vector<
   std::vector<std::string> tried;
   for (const auto& candidate : candidates) {
     const auto path = candidate.lexically_normal();
-    if (std::filesystem::is_regular_file(path)) return path;
+    // A name that no file can have is not there either.
+    std::error_code none;
+    if (std::filesystem::is_regular_file(path, none)) return path;
     if (std::find(tried.begin(), tried.end(), path.string()) == tried.end()) tried.push_back(path.string());
   }
   std::string list;

@@ -1,0 +1,125 @@
+// Files of checkpoints and of Hugging Face folders, as far as they are read without torch.
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "base/hash.hpp"
+#include "base/plain_name.hpp"
+#include "base/temporary_folder.hpp"
+#include "checkpoint/hf_config.hpp"
+#include "checkpoint/hf_weights.hpp"
+#include "checkpoint/manifest.hpp"
+#include "checkpoint/safetensors.hpp"
+#include "fuzz/checks.hpp"
+
+namespace tessera::fuzz {
+
+using checkpoint::ElementType;
+
+Target safetensors_target() {
+  const std::vector<checkpoint::StoredTensor> tensors = {
+      {"a", ElementType::f32, {2, 3}, 0, 24}, {"b", ElementType::bf16, {4}, 24, 32}, {"c", ElementType::i64, {}, 32, 40}};
+  const std::size_t bytes = 40;
+  Target target;
+  target.refusals = {ErrorCode::corrupt};
+  target.seeds = {checkpoint::safetensors_header(tensors, {{"format", "pt"}}) + std::string(bytes, 'x'),
+                  checkpoint::safetensors_header({}, {})};
+  target.inner = [](const std::string& file) { return file.size() < 8 ? file : file.substr(8, file.find_last_not_of('x') - 7); };
+  target.outer = [](const std::string& json) {
+    std::string length(8, '\0');
+    for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(json.size() >> (8 * i) & 0xff);
+    return length + json + std::string(bytes, 'x');
+  };
+  target.read = [](const std::string& input) {
+    const checkpoint::SafetensorsHeader header = checkpoint::read_safetensors_header(std::as_bytes(std::span(input)), "any.safetensors");
+    const std::string data = input.substr(static_cast<std::size_t>(header.size));
+    must_pass("what safetensors_header wrote is refused", [&] {
+      const std::string again = checkpoint::safetensors_header(header.tensors, header.metadata) + data;
+      const auto read = checkpoint::read_safetensors_header(std::as_bytes(std::span(again)), "again.safetensors");
+      must_be_equal(again, checkpoint::safetensors_header(read.tensors, read.metadata) + data, "the header");
+    });
+  };
+  return target;
+}
+
+namespace {
+
+// Two ranks, a tensor cut by tensor parallelism, one cut into ranges, one without elements.
+checkpoint::Manifest some_manifest() {
+  checkpoint::Manifest manifest;
+  manifest.state.plan_json = "{\"version\": 1}";
+  manifest.state.train_yaml = "name: x\n";
+  manifest.state.extra = {{"loss", 1.25}, {"worst", std::numeric_limits<double>::infinity()}};
+  manifest.files = {{checkpoint::shard_name(0, "safetensors"), 200, 80, "d0"}, {checkpoint::shard_name(1, "safetensors"), 160, 80, "d1"}};
+  manifest.tensors["split"] = {{2, 4}, ElementType::f32, {{{1, 0, 2, 0, 4}, 0, 80, 16, "d2"}, {{1, 1, 2, 0, 4}, 1, 80, 16, "d3"}}};
+  manifest.tensors["ranges"] = {{5}, ElementType::bf16, {{{-1, 0, 1, 0, 3}, 0, 96, 6, "d4"}, {{-1, 0, 1, 3, 5}, 1, 96, 4, "d5"}}};
+  manifest.tensors["none"] = {{0, 3}, ElementType::i64, {}};
+  return manifest;
+}
+
+constexpr const char* kDigest = "\"xxh3_128\": \"";
+
+}  // namespace
+
+Target manifest_target() {
+  Target target;
+  target.refusals = {ErrorCode::corrupt};
+  target.seeds = {checkpoint::to_text(some_manifest()), checkpoint::to_text({})};
+  // The JSON without the digest at its end: what a writer of such files puts the right digest behind.
+  target.inner = [](const std::string& file) {
+    const std::string body = file.substr(0, file.rfind(kDigest));
+    return body.substr(0, body.find_last_not_of(",\n ") + 1) + "}";
+  };
+  target.outer = [](const std::string& json) {
+    const std::string body = json.substr(0, json.find_last_not_of("}\n ") + 1) + "},\n";
+    return body + kDigest + hash128_hex(body) + "\"\n}\n";
+  };
+  target.read = [](const std::string& input) {
+    const checkpoint::Manifest manifest = checkpoint::parse_manifest(input, "manifest.json");
+    for (const checkpoint::ShardFile& file : manifest.files)
+      if (!is_plain_name(file.name)) throw Defect("a file outside of the folder: " + file.name);
+    must_pass("what to_text wrote is refused", [&] {
+      const std::string again = checkpoint::to_text(manifest);
+      must_be_equal(again, checkpoint::to_text(checkpoint::parse_manifest(again, "again.json")), "the manifest");
+    });
+    checkpoint::require_whole(manifest, "manifest.json");
+    std::int64_t bytes = 0;
+    for (const checkpoint::ShardFile& file : manifest.files) bytes += file.bytes - file.header_bytes;
+    for (const auto& [name, tensor] : manifest.tensors) bytes -= checkpoint::element_count(tensor.shape) * size_of(tensor.type);
+    if (bytes < 0) throw Defect("tensors that are larger than their files");
+  };
+  return target;
+}
+
+Target weight_map_target() {
+  Target target;
+  target.refusals = {ErrorCode::corrupt};
+  target.seeds = {
+      R"({"metadata": {"total_size": 16}, "weight_map": {"lm_head.weight": "model-00001-of-00002.safetensors", "model.norm.weight": "model-00002-of-00002.safetensors"}})",
+      R"({"weight_map": {}})"};
+  target.read = [](const std::string& input) {
+    for (const auto& [tensor, file] : checkpoint::parse_weight_map(input, "model.safetensors.index.json"))
+      if (!is_plain_name(file)) throw Defect("a file outside of the folder: " + file);
+  };
+  return target;
+}
+
+// A tokenizer's two files as one map.
+Target special_tokens_target() {
+  Target target;
+  target.refusals = {ErrorCode::corrupt};
+  target.seeds = {
+      R"({"tokenizer_config.json": {"eos_token": "</s>", "bos_token": {"content": "<s>"}}, "tokenizer.json": {"added_tokens": [{"content": "</s>", "id": 2}, {"content": "<s>", "id": 1}]}})",
+      R"({"tokenizer_config.json": {}, "tokenizer.json": {"added_tokens": [{"content": "<|endoftext|>", "id": 0}]}})"};
+  target.read = [folder = std::make_shared<TemporaryFolder>()](const std::string& input) {
+    const auto files = nlohmann::ordered_json::parse(input, nullptr, false);
+    for (const char* name : {"tokenizer_config.json", "tokenizer.json"}) {
+      const bool there = files.is_object() && files.contains(name);
+      folder->write(name, there ? files.at(name).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) : input);
+    }
+    checkpoint::special_tokens(*folder / "tokenizer.json");
+  };
+  return target;
+}
+
+}  // namespace tessera::fuzz

@@ -1,0 +1,55 @@
+"""Which rooms' tests run under which sanitizer: where it can find something. A room that is new, split or renamed is entered here.
+
+The address and undefined-behaviour sanitizers run over every room without torch: any code can run past a buffer. The thread
+sanitizer finds what two threads do to each other, and costs as much, so that it runs over THREADED alone.
+"""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import check_layers  # noqa: E402
+
+# Room: what its threads share. A room that is named before it exists does no harm.
+THREADED = {
+    "base": "the log, which any thread writes to",
+    "comm": "the engine's thread and those that wait for it; memory that processes share",
+    "control": "its tests stop a launcher from another thread",
+    "data": "tokenizers that are used by several threads at once, and blocks of the token cache that any of them checks",
+    "search": "the search over blocks, whose threads share a best price",
+}
+
+# std::thread::hardware_concurrency() starts none.
+THREADS = re.compile(r"\bstd::(?:thread\b(?!::)|(?:jthread|async|mutex|shared_mutex|recursive_mutex|timed_mutex|atomic\w*|condition_variable\w*|"
+                     r"call_once|counting_semaphore|binary_semaphore|barrier|latch)\b)|\bthread_local\b|\bpthread_create\b|\bat::parallel_for\b")
+COMMENT = re.compile(r"//[^\n]*")
+SOURCES = {".hpp", ".cpp"}
+
+
+def uses_of_threads(root):
+    """(room, file, line) for each place in src and tests; both are compiled into the room's test program."""
+    for folder in ("src", "tests"):
+        for path in sorted((root / folder).rglob("*")):
+            parts = path.relative_to(root).parts
+            if path.suffix not in SOURCES or len(parts) < 3:
+                continue
+            text = COMMENT.sub("", path.read_text(encoding="utf-8"))
+            for match in THREADS.finditer(text):
+                yield parts[1], path.relative_to(root), text.count("\n", 0, match.start()) + 1
+
+
+def problems(root):
+    """Threads in rooms that the thread sanitizer passes over. Rooms of torch have none of the sanitizers: torch is not built with them."""
+    named = set()
+    for room, path, line in uses_of_threads(root):
+        if room in THREADED or room in check_layers.TORCH_ROOMS or room in named:
+            continue
+        named.add(room)
+        yield f"{path}:{line}: uses threads, and the room is not in THREADED of tools/sanitizers/rooms.py; enter it, with what its threads share"
+
+
+def rooms_for(stage, root=ROOT):
+    """Labels of the tests that a stage runs, of those that there are; `fuzz` has the readers of all rooms."""
+    there = {path.name for path in (root / "tests").iterdir() if list(path.glob("*_test.cpp"))} - check_layers.TORCH_ROOMS
+    return sorted(there & set(THREADED) if stage == "tsan" else there)
