@@ -133,6 +133,16 @@ void check_computed_here(const model::JobSpec& job) {
     if (kind != "embedding" && kind != "transformer_layer" && kind != "lm_head")
       refuse_here("the trainer cannot compute blocks of kind '" + kind + "' yet", {.file = job.file.string(), .block = {}},
                   "arch llama without qkv_bias, qk_norm, window and dropout");
+    const auto said = [&](const char* key, double value) {
+      const auto found = repeat.block.dims.find(key);
+      return found != repeat.block.dims.end() && found->second == value;
+    };
+    if (said("attention_fused", 0))
+      refuse_here("the trainer computes attention in one kernel, and the model says attention: unfused",
+                  {.file = job.file.string(), .block = {}}, "attention: fused");
+    if (kind == "transformer_layer" && said("autograd", 1))
+      refuse_here("the trainer's blocks keep what they need themselves, and the model says keeps: autograd",
+                  {.file = job.file.string(), .block = {}}, "keeps: tessera");
   }
 }
 

@@ -26,14 +26,19 @@ profile::Format format_of(model::Precision precision) {
   return precision == model::Precision::f8 ? profile::Format::fp8 : profile::Format::bf16;
 }
 
-// As the software stack of the calibration runs it.
-model::BlockSpec as_run(model::BlockSpec block, const profile::Calibration& calibration) {
-  if (block.dims.contains("heads")) block.dims["attention_fused"] = calibration.attention == profile::AttentionKernel::fused ? 1 : 0;
-  block.dims["autograd"] = 1;
-  if (calibration.dropout)
-    block.dims["dropout"] = 1;
-  else
-    block.dims.erase("dropout");
+// As the software stack of the calibration runs it. What the model says (`attention`, `dropout`, `keeps`) holds; what it leaves open the
+// stack decides. Throws where the stack cannot do what the model says.
+model::BlockSpec as_run(model::BlockSpec block, const profile::Calibration& calibration, const std::string& group) {
+  const bool fused = calibration.attention == profile::AttentionKernel::fused;
+  if (block.dims.contains("heads")) {
+    const auto said = block.dims.try_emplace("attention_fused", fused ? 1 : 0).first;
+    if (said->second != 0 && !fused)
+      throw Error(ErrorCode::invalid_config,
+                  text("the model says attention: fused, and the stack '", calibration.stack, "' that group ", group,
+                       " is priced by has no fused kernel"),
+                  {}, "attention: unfused, or no word of it", "or another `stack:` for the group in the cluster file");
+  }
+  block.dims.try_emplace("autograd", 1);
   return block;
 }
 
@@ -128,7 +133,7 @@ struct CostModel::Group {
   Group(const cluster::ResourceGroup& group, const profile::Calibration& calibration, const model::ModelSpec& model, profile::Format format,
         int dealt_over = 1)
       : kernels(group.device, calibration, format), exchanges(group, calibration, dealt_over) {
-    for (const model::Repeat& repeat : model.repeats) blocks.emplace_back(as_run(repeat.block, calibration));
+    for (const model::Repeat& repeat : model.repeats) blocks.emplace_back(as_run(repeat.block, calibration, group.name));
   }
   profile::Kernels kernels;
   profile::Exchanges exchanges;

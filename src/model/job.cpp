@@ -110,6 +110,8 @@ TokenizerSpec read_tokenizer(const ConfigNode& node) {
   if (needs_file && tokenizer.file.empty()) throw node.error("a tokenizer of kind '" + tokenizer.kind + "' needs its file", "file: PATH");
   if (!needs_file && !tokenizer.file.empty())
     throw node.at("file").error("a tokenizer of kind '" + tokenizer.kind + "' has no file", "kind: hf or sentencepiece");
+  if (needs_file && node.has("vocab"))
+    throw node.at("vocab").error("a tokenizer of kind '" + tokenizer.kind + "' has the vocabulary of its file", "no vocab");
   return tokenizer;
 }
 
@@ -156,6 +158,14 @@ OptimizerSpec read_optimizer(const ConfigNode& node) {
   section.read("weight_decay", optimizer.weight_decay, not_negative);
   section.read("momentum", optimizer.momentum, moment);
   section.read("clip", optimizer.clip, not_negative);
+  const bool adamw = optimizer.kind == OptimizerKind::adamw;
+  for (const char* key : {"betas", "beta1", "beta2", "epsilon", "momentum"})
+    section.attempt([&] {
+      const auto said = node.find(key);
+      if (!said || (std::string_view(key) == "momentum") != adamw) return;
+      throw said->error(text(key, " means nothing to ", adamw ? "adamw" : "sgd"), text("no ", key),
+                        text("kind: ", adamw ? "sgd" : "adamw", " reads it"));
+    });
   section.finish();
   return optimizer;
 }

@@ -92,8 +92,10 @@ void read_run_keys(const Settings& settings, std::map<std::string, double>& dims
   dropout = settings.real("dropout", dropout);
   if (dropout < 0 || dropout >= 1) throw settings.at("dropout").error(text("found ", dropout), "a probability of at least 0 and below 1");
   if (dropout > 0) dims["dropout"] = dropout;
-  if (settings.choice("attention", {"fused", "unfused"}, "fused") == "unfused") dims["attention_fused"] = 0;
-  if (settings.choice("keeps", {"tessera", "autograd"}, keeps) == "autograd") dims["autograd"] = 1;
+  // Only what was said: where nothing was, the software that runs the model decides.
+  if (settings.has("attention")) dims["attention_fused"] = settings.choice("attention", {"fused", "unfused"}, {}) == "fused" ? 1 : 0;
+  if (settings.choice("keeps", {"tessera", "autograd"}, keeps) == "autograd" || settings.has("keeps"))
+    dims["autograd"] = settings.choice("keeps", {"tessera", "autograd"}, keeps) == "autograd" ? 1 : 0;
 }
 
 Initializer normal(double deviation) { return {Initializer::Kind::normal, deviation}; }

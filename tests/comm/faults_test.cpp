@@ -32,7 +32,7 @@ class Faults : public ::testing::TestWithParam<bool> {
   }
   Options without_timeout(int rank, int world, const std::string& place) {
     Options result = options(rank, world, place, kFarAway);
-    result.silence = Seconds(kFarAway);
+    result.heartbeat_timeout = Seconds(kFarAway);
     return result;
   }
 };

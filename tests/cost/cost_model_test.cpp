@@ -97,5 +97,29 @@ TEST(CostModel, AgreeWithTheUniformPrice) {
       }
 }
 
+// What the model says of attention, dropout and what is kept counts; the stack decides only what it leaves open.
+TEST(CostModel, HonoursWhatTheModelSaysOfHowItRuns) {
+  const auto layer = [](const std::string& more, const std::string& stack) {
+    const model::ModelSpec model = model::read_model(ConfigNode::parse("{preset: llama-2-7b" + more + "}", "model.yaml"));
+    auto cluster = plan::gpu_cluster(1, 8);
+    cluster.groups[0].stack = stack;
+    return CostModel(model, cluster, model::Precision::bf16).block(1, 0, {.dp = 8}, 8);
+  };
+  const BlockLoad plain = layer("", "llm-foundry");
+  EXPECT_EQ(layer(", attention: fused", "llm-foundry").saved, plain.saved);
+  const BlockLoad unfused = layer(", attention: unfused", "llm-foundry");
+  EXPECT_GT(unfused.saved, plain.saved);
+  EXPECT_GT(unfused.forward, plain.forward);
+  const BlockLoad dropout = layer(", dropout: 0.1", "llm-foundry");
+  EXPECT_GT(dropout.saved, plain.saved);
+  EXPECT_GT(dropout.forward, plain.forward);
+  EXPECT_LT(layer(", keeps: tessera", "llm-foundry").saved, plain.saved);
+  // A stack without a fused kernel.
+  EXPECT_GT(layer("", "megatron-2021").saved, plain.saved);
+  const Error error = error_of([&] { layer(", attention: fused", "megatron-2021"); });
+  EXPECT_THAT(error.what(), ::testing::HasSubstr("the stack 'megatron-2021'"));
+  EXPECT_THAT(error.what(), ::testing::HasSubstr("has no fused kernel"));
+}
+
 }  // namespace
 }  // namespace tessera::cost

@@ -263,5 +263,22 @@ TEST(LearningRate, IsFiniteWhenTheWarmUpIsTheWholeRun) {
   }
 }
 
+TEST(Job, KeysThatMeanNothingBesideOthersAreTold) {
+  const auto refused = [](const std::string& section) {
+    return error_of([&] {
+      read_job(
+          ConfigNode::parse("model: {arch: llama, hidden: 64, layers: 2, heads: 4, ffn: 96, seq: 32, vocab: 512}\n" + section, "t.yaml"));
+    });
+  };
+  const Error momentum = refused("data: {source: synthetic}\ntrain: {global_batch: 8, optimizer: {kind: adamw, momentum: 0.9}}\n");
+  EXPECT_THAT(momentum.what(), HasSubstr("t.yaml:3"));
+  EXPECT_THAT(momentum.what(), HasSubstr("momentum means nothing to adamw"));
+  EXPECT_THAT(momentum.hint(), HasSubstr("kind: sgd reads it"));
+  EXPECT_THAT(refused("data: {source: synthetic}\ntrain: {global_batch: 8, optimizer: {kind: sgd, betas: [0.9, 0.99]}}\n").what(),
+              HasSubstr("betas means nothing to sgd"));
+  EXPECT_THAT(refused("data: {source: a, tokenizer: {kind: hf, file: t.json, vocab: 512}}\ntrain: {global_batch: 8}\n").what(),
+              HasSubstr("has the vocabulary of its file"));
+}
+
 }  // namespace
 }  // namespace tessera::model
