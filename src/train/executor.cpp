@@ -199,7 +199,8 @@ void Executor::backward(const Instruction& instruction, nn::Pass& pass) {
   for (int b = instruction.last_block - 1; b >= instruction.first_block; --b) {
     nn::Block& block = store_.block(b);
     nn::Saved saved;
-    if (program_.recompute[b - program_.first_block]) {
+    // A weight half takes what the input half, which ran before, has computed again and left.
+    if (program_.recompute[b - program_.first_block] && instruction.op != Op::backward_weight) {
       pass.training = true;
       block.forward(activations_.at({m, b}), saved, pass);
       activations_.erase({m, b});

@@ -39,7 +39,9 @@ INSTANTIATE_TEST_SUITE_P(Trainer, EveryPlan,
                                          Degrees{2, 2, 1, 0, 2}, Degrees{1, 2, 2, 0, 4}, Degrees{2, 1, 1, 1, 2}, Degrees{4, 1, 1, 1},
                                          Degrees{1, 4, 1, 0, 8, Schedule::gpipe},
                                          Degrees{1, 1, 1, 0, 2, Schedule::one_f_one_b, Recompute::full},
-                                         Degrees{2, 2, 2, 1, 4, Schedule::one_f_one_b, Recompute::full}),
+                                         Degrees{2, 2, 2, 1, 4, Schedule::one_f_one_b, Recompute::full},
+                                         Degrees{1, 2, 1, 0, 4, Schedule::zb_h1}, Degrees{1, 4, 1, 0, 8, Schedule::zb_h2},
+                                         Degrees{2, 2, 1, 1, 4, Schedule::zb_h1, Recompute::full}),
                          [](const auto& info) {
                            std::string name = to_text(info.param);
                            std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });
