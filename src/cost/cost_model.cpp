@@ -364,17 +364,23 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
   const int team = s.dp * s.cp;
   const double shards = team;
   const double expert_shards = std::max(1.0, shards / s.ep);
-  const double bytes = kWeight * held.plain;
   const double plain_share = s.zero >= 1 ? shards : 1;
   const double expert_share = s.zero >= 1 ? expert_shards : 1;
   if (team > 1) {
     const profile::Team peers{team, s.tp};
+    const profile::Team same_experts{std::max(1, team / s.ep), s.tp * s.ep};
+    const auto exchanged_experts = [&](Collective operation) {
+      return held.experts > 0 ? exchanged(operation, kWeight * held.experts, same_experts) : 0;
+    };
+    const auto exchanged_all = [&](Collective operation) {
+      return exchanged(operation, kWeight * held.plain, peers) + exchanged_experts(operation);
+    };
     double reduce = 0;
     double spread = 0;
     if (s.zero >= 2) {
       // Weights are gathered before a pass and gradients scattered after it, beside the neighbours' computing, which slows down.
-      const double gather = exchanged(Collective::all_gather, bytes, peers);
-      const double scatter = exchanged(Collective::reduce_scatter, bytes, peers);
+      const double gather = exchanged_all(Collective::all_gather);
+      const double scatter = exchanged_all(Collective::reduce_scatter);
       const auto longer = [&](double computing, double exchange) {
         return std::max(computing + calibration.overlap_slowdown * std::min(computing, exchange), exchange) - computing;
       };
@@ -386,15 +392,11 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
       out.backward_exchange += backward;
       out.parameter_exchange = forward + backward;
     } else if (s.zero == 1) {
-      reduce = exchanged(Collective::reduce_scatter, bytes, peers);
-      spread = exchanged(Collective::all_gather, bytes, peers);
+      reduce = exchanged_all(Collective::reduce_scatter);
+      spread = exchanged_all(Collective::all_gather);
     } else {
-      reduce = exchanged(Collective::all_reduce, bytes, peers);
-    }
-    if (held.experts > 0) {
-      const profile::Team same{std::max(1, team / s.ep), s.tp * s.ep};
-      reduce += exchanged(Collective::reduce_scatter, kWeight * held.experts, same);
-      spread += exchanged(Collective::all_gather, kWeight * held.experts, same);
+      reduce = exchanged(Collective::all_reduce, kWeight * held.plain, peers) + exchanged_experts(Collective::reduce_scatter);
+      spread = exchanged_experts(Collective::all_gather);
     }
     out.exchange = waited(reduce, out.backward(), calibration) + waited(spread, out.forward, calibration);
   }

@@ -97,5 +97,28 @@ TEST(CostModel, AgreeWithTheUniformPrice) {
       }
 }
 
+// A block of Mixtral-8x7B on 4 nodes of 4 devices, each with its share of the experts, so that those with the same experts are on
+// different nodes.
+BlockLoad block_with_experts(int zero, double bits_per_second) {
+  const model::ModelSpec model = plan::preset_job("mixtral-8x7b", 16).model;
+  auto cluster = plan::gpu_cluster(4, 4);
+  cluster.groups[0].network.bandwidth = BytesPerSecond(bits_per_second / 8);
+  CostModel cost_model(model, cluster, model::Precision::bf16);
+  plan::Strategy strategy{.dp = 16, .zero = zero};
+  strategy.ep = 4;
+  return cost_model.block(1, 0, strategy, 16);
+}
+
+// Of two experts of three matrices of 4096 x 14336 in 16 bits, through adapters that four devices share.
+constexpr double kGatherOfExperts = 4 * (2.0 * 3 * 4096 * 14336 * 2) * 3 / 4 / (1e6 / 8);
+
+TEST(CostModel, GathersTheExpertsWeightsOfZero3BeforeEveryPass) {
+  const BlockLoad fast = block_with_experts(3, 1e15);
+  const BlockLoad slow = block_with_experts(3, 1e6);
+  EXPECT_GT(slow.forward - fast.forward, kGatherOfExperts);
+  EXPECT_GT(slow.backward() - fast.backward(), 2 * kGatherOfExperts);
+  EXPECT_EQ(slow.exchange, 0);
+}
+
 }  // namespace
 }  // namespace tessera::cost
