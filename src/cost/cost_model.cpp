@@ -378,19 +378,21 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
     double reduce = 0;
     double spread = 0;
     if (s.zero >= 2) {
-      // Weights are gathered before a pass and gradients scattered after it, beside the neighbours' computing, which slows down.
+      // Gradients are scattered after a pass and, with ZeRO-3, weights gathered before it, beside the neighbours' computing, which slows
+      // down. ZeRO-2 gathers the new weights once a step.
       const double gather = exchanged_all(Collective::all_gather);
       const double scatter = exchanged_all(Collective::reduce_scatter);
       const auto longer = [&](double computing, double exchange) {
         return std::max(computing + calibration.overlap_slowdown * std::min(computing, exchange), exchange) - computing;
       };
-      const double forward = longer(out.forward, gather);
+      const double forward = s.zero == 3 ? longer(out.forward, gather) : 0;
       const double backward = longer(out.backward(), scatter + (s.zero == 3 ? gather : 0));
       out.forward += forward;
       out.backward_input += backward;
       out.forward_exchange += forward;
       out.backward_exchange += backward;
       out.parameter_exchange = forward + backward;
+      if (s.zero == 2) spread = gather;
     } else if (s.zero == 1) {
       reduce = exchanged_all(Collective::reduce_scatter);
       spread = exchanged_all(Collective::all_gather);

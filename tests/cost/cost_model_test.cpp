@@ -120,5 +120,15 @@ TEST(CostModel, GathersTheExpertsWeightsOfZero3BeforeEveryPass) {
   EXPECT_EQ(slow.exchange, 0);
 }
 
+// ZeRO-2 cuts gradients and the optimizer's state: weights are whole when a pass begins.
+TEST(CostModel, GathersTheWeightsOfZero2OnceAStep) {
+  const BlockLoad fast = block_with_experts(2, 1e15);
+  const BlockLoad slow = block_with_experts(2, 1e6);
+  EXPECT_EQ(slow.forward, block_with_experts(1, 1e6).forward);
+  EXPECT_GT(slow.backward() - fast.backward(), kGatherOfExperts);
+  EXPECT_LT(slow.backward(), block_with_experts(3, 1e6).backward());
+  EXPECT_GT(slow.exchange - fast.exchange, kGatherOfExperts);
+}
+
 }  // namespace
 }  // namespace tessera::cost
