@@ -487,10 +487,11 @@ double CostModel::message(double bytes, int from, int width_from, int to, int wi
     return most(from, [&](std::size_t part) {
       const int width = senders.parts.size() == 1 ? width_from : senders.parts[part].ranks;
       const int group = senders.parts[part].group;
+      const profile::Exchanges& exchanges = groups_[static_cast<std::size_t>(group)]->exchanges;
+      const double each = bytes * share_of(senders, part) / width;
       // Stages that share nodes are neighbours there.
       return group_of(from, part).kernels.calibration().pipeline_exposed *
-             groups_[static_cast<std::size_t>(group)]->exchanges.message(bytes * share_of(senders, part) / width,
-                                                                         senders.per_node > 0 ? senders.per_node : width);
+             (senders.per_node > 0 ? exchanges.message(each, senders.per_node) : exchanges.stage_message(each, width));
     });
   const int group = senders.parts.front().group;
   const bool between = !of_one_group(senders.parts, group) || !of_one_group(receivers.parts, group);

@@ -130,5 +130,32 @@ TEST(CostModel, GathersTheWeightsOfZero2OnceAStep) {
   EXPECT_GT(slow.exchange - fast.exchange, kGatherOfExperts);
 }
 
+// Two stages of each node are neighbours there, but the pipeline goes on to the next node.
+TEST(CostModel, AMessageOfANarrowStageMayLeaveItsNode) {
+  const model::ModelSpec model = plan::preset_job("llama-3-8b", 16).model;
+  const auto seconds = [&](int nodes, double bits_per_second) {
+    auto cluster = plan::gpu_cluster(nodes, 8);
+    cluster.groups[0].network.bandwidth = BytesPerSecond(bits_per_second / 8);
+    return CostModel(model, cluster, model::Precision::bf16).message(1e6, 0, 4, 0, 4);
+  };
+  EXPECT_GT(seconds(2, 1e6), 1e6 / (1e6 / 8));
+  EXPECT_GT(seconds(2, 1e6), 1e3 * seconds(2, 4e11));
+  EXPECT_EQ(seconds(1, 1e6), seconds(1, 4e11));
+}
+
+// A ring of 8 ranks with a stride of 2 over nodes of 8 devices.
+TEST(CostModel, RingAttentionOverSeveralNodesTakesTheNetwork) {
+  const model::ModelSpec model = plan::preset_job("llama-3-8b", 16).model;
+  const auto forward = [&](int cp, double bits_per_second) {
+    auto cluster = plan::gpu_cluster(2, 8);
+    cluster.groups[0].network.bandwidth = BytesPerSecond(bits_per_second / 8);
+    plan::Strategy strategy{.dp = 8 / cp, .tp = 2};
+    strategy.cp = cp;
+    return CostModel(model, cluster, model::Precision::bf16).block(1, 0, strategy, 8).forward;
+  };
+  EXPECT_GT(forward(8, 1e6), 100 * forward(8, 4e11));
+  EXPECT_EQ(forward(4, 1e6), forward(4, 4e11));
+}
+
 }  // namespace
 }  // namespace tessera::cost
