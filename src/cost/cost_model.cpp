@@ -369,37 +369,41 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
   const int team = s.dp * s.cp;
   const double shards = team;
   const double expert_shards = std::max(1.0, shards / s.ep);
-  const double bytes = kWeight * held.plain;
   const double plain_share = s.zero >= 1 ? shards : 1;
   const double expert_share = s.zero >= 1 ? expert_shards : 1;
   if (team > 1) {
     const profile::Team peers{team, s.tp};
+    const profile::Team same_experts{std::max(1, team / s.ep), s.tp * s.ep};
+    const auto exchanged_experts = [&](Collective operation) {
+      return held.experts > 0 ? exchanged(operation, kWeight * held.experts, same_experts) : 0;
+    };
+    const auto exchanged_all = [&](Collective operation) {
+      return exchanged(operation, kWeight * held.plain, peers) + exchanged_experts(operation);
+    };
     double reduce = 0;
     double spread = 0;
     if (s.zero >= 2) {
-      // Weights are gathered before a pass and gradients scattered after it, beside the neighbours' computing, which slows down.
-      const double gather = exchanged(Collective::all_gather, bytes, peers);
-      const double scatter = exchanged(Collective::reduce_scatter, bytes, peers);
+      // Gradients are scattered after a pass and, with ZeRO-3, weights gathered before it, beside the neighbours' computing, which slows
+      // down. ZeRO-2 gathers the new weights once a step.
+      const double gather = exchanged_all(Collective::all_gather);
+      const double scatter = exchanged_all(Collective::reduce_scatter);
       const auto longer = [&](double computing, double exchange) {
         return std::max(computing + calibration.overlap_slowdown * std::min(computing, exchange), exchange) - computing;
       };
-      const double forward = longer(out.forward, gather);
+      const double forward = s.zero == 3 ? longer(out.forward, gather) : 0;
       const double backward = longer(out.backward(), scatter + (s.zero == 3 ? gather : 0));
       out.forward += forward;
       out.backward_input += backward;
       out.forward_exchange += forward;
       out.backward_exchange += backward;
       out.parameter_exchange = forward + backward;
+      if (s.zero == 2) spread = gather;
     } else if (s.zero == 1) {
-      reduce = exchanged(Collective::reduce_scatter, bytes, peers);
-      spread = exchanged(Collective::all_gather, bytes, peers);
+      reduce = exchanged_all(Collective::reduce_scatter);
+      spread = exchanged_all(Collective::all_gather);
     } else {
-      reduce = exchanged(Collective::all_reduce, bytes, peers);
-    }
-    if (held.experts > 0) {
-      const profile::Team same{std::max(1, team / s.ep), s.tp * s.ep};
-      reduce += exchanged(Collective::reduce_scatter, kWeight * held.experts, same);
-      spread += exchanged(Collective::all_gather, kWeight * held.experts, same);
+      reduce = exchanged(Collective::all_reduce, kWeight * held.plain, peers) + exchanged_experts(Collective::reduce_scatter);
+      spread = exchanged_experts(Collective::all_gather);
     }
     out.exchange = waited(reduce, out.backward(), calibration) + waited(spread, out.forward, calibration);
   }
@@ -488,10 +492,11 @@ double CostModel::message(double bytes, int from, int width_from, int to, int wi
     return most(from, [&](std::size_t part) {
       const int width = senders.parts.size() == 1 ? width_from : senders.parts[part].ranks;
       const int group = senders.parts[part].group;
+      const profile::Exchanges& exchanges = groups_[static_cast<std::size_t>(group)]->exchanges;
+      const double each = bytes * share_of(senders, part) / width;
       // Stages that share nodes are neighbours there.
       return group_of(from, part).kernels.calibration().pipeline_exposed *
-             groups_[static_cast<std::size_t>(group)]->exchanges.message(bytes * share_of(senders, part) / width,
-                                                                         senders.per_node > 0 ? senders.per_node : width);
+             (senders.per_node > 0 ? exchanges.message(each, senders.per_node) : exchanges.stage_message(each, width));
     });
   const int group = senders.parts.front().group;
   const bool between = !of_one_group(senders.parts, group) || !of_one_group(receivers.parts, group);

@@ -98,7 +98,7 @@ Pipeline pipeline(const Pricing& p, const std::vector<StageTime>& stages, double
   }
   const double bytes =
       2 * p.tokens() * static_cast<double>(p.model.hidden) / (plan.tp > 1 && (plan.sequence_parallel || plan.cut_messages) ? plan.tp : 1);
-  const double message = p.exchanges.message(bytes, plan.tp * plan.cp * plan.dp) * calibration.pipeline_exposed;
+  const double message = p.exchanges.stage_message(bytes, plan.tp * plan.cp * plan.dp) * calibration.pipeline_exposed;
   const double mean_forward = forward / depth;
   switch (plan.schedule) {
     case plan::Schedule::zb_h2: return {calibration.weight_pass_bubble * (depth - 1) * mean_forward, 2 * message * count};

@@ -34,7 +34,7 @@ struct UniformPlan {
   profile::Format format = profile::Format::bf16;
   Again again = Again::nothing;
   bool sequence_parallel = false;
-  int zero = 0;                   // 0..3, as in Strategy
+  int zero = 0;                   // 0..3, as in Strategy; but 2 gathers weights for each forward pass, as FSDP's SHARD_GRAD_OP does
   int shards = 0;                 // ranks over which ZeRO shards; 0: all dp x cp
   double gradient_bytes = 2;      // of an element when gradients are exchanged
   bool cut_messages = true;       // with tp, each rank sends its share of a message between stages

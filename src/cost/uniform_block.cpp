@@ -130,7 +130,7 @@ class BlockClock {
           if (one.operation == "all_to_all")
             pass.context_exchange += exchanges_.all_to_all(bytes, 1, {plan_.cp, plan_.tp});
           else
-            ring += exchanges_.message(bytes, plan_.tp);
+            ring += exchanges_.ring_step(bytes, {plan_.cp, plan_.tp});
           break;
       }
     }

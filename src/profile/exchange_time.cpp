@@ -9,7 +9,8 @@ namespace tessera::profile {
 Exchanges::Exchanges(const cluster::ResourceGroup& group, const Calibration& calibration, int dealt_over)
     : calibration_(calibration),
       dealt_over_(dealt_over),
-      domain_(std::max(1, std::min(group.domain(), group.nodes * group.devices_per_node))) {
+      domain_(std::max(1, std::min(group.domain(), group.nodes * group.devices_per_node))),
+      domains_(group.nodes * group.devices_per_node / domain_) {
   double inside = group.inside.bandwidth.value;
   if (group.inside.shared) inside /= group.devices_per_node;
   // Behind a PCIe switch the devices share one way to the others.
@@ -69,6 +70,21 @@ double Exchanges::message(double bytes, int stride) const {
   double rate = apart < domain_ ? inside_ : device_share();
   if (rack_devices_ > 0 && apart >= rack_devices_) rate /= rack_;
   return bytes / rate + 2 * (apart < domain_ ? inside_latency_ : network_latency_);
+}
+
+double Exchanges::stage_message(double bytes, int width) const {
+  const double out = message(bytes, width);
+  if (domains_ < 2 || width >= domain_) return out;
+  return std::max(out, bytes * width / network_ + 2 * network_latency_);
+}
+
+double Exchanges::ring_step(double bytes, Team team) const {
+  if (team.ranks < 2) return 0;
+  const int joined = together(team);
+  if (joined >= team.ranks) return bytes / inside_ + 2 * inside_latency_;
+  double rate = std::min(inside_, device_share() * (dealt_over_ > 1 ? 1 : joined));
+  if (leaves_rack(team)) rate /= rack_;
+  return bytes / rate + 2 * network_latency_;
 }
 
 }  // namespace tessera::profile

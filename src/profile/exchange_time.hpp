@@ -29,6 +29,12 @@ class Exchanges {
   double all_to_all(double bytes, int copies, Team team) const;
   // A message of every rank to the one `stride` devices further.
   double message(double bytes, int stride) const;
+  // The same between pipeline stages of `width` devices each, which stand side by side on the whole group: the slowest of these
+  // messages. Where a domain holds several stages, the last of them sends through the domain's adapters.
+  double stage_message(double bytes, int width) const;
+  // A message of every rank of a ring to the next one, in all rings at once: the slowest hop of the ring. A ring over several domains
+  // leaves each of them once, and the rings of a domain share its adapters; where ranks are dealt over domains, every hop leaves one.
+  double ring_step(double bytes, Team team) const;
   // How many ranks of a team the inside link joins.
   int together(Team team) const;
 
@@ -39,6 +45,7 @@ class Exchanges {
   Calibration calibration_;
   int dealt_over_ = 1;
   int domain_ = 1;
+  int domains_ = 1;
   double inside_ = 0;          // bytes per second of a device
   double network_ = 0;         // bytes per second of all adapters of a domain
   double inside_latency_ = 0;  // seconds of a step: the calibration's, or the link's where that is longer

@@ -121,5 +121,65 @@ TEST(CostModel, HonoursWhatTheModelSaysOfHowItRuns) {
   EXPECT_THAT(error.what(), ::testing::HasSubstr("has no fused kernel"));
 }
 
+// A block of Mixtral-8x7B on 4 nodes of 4 devices, each with its share of the experts, so that those with the same experts are on
+// different nodes.
+BlockLoad block_with_experts(int zero, double bits_per_second) {
+  const model::ModelSpec model = plan::preset_job("mixtral-8x7b", 16).model;
+  auto cluster = plan::gpu_cluster(4, 4);
+  cluster.groups[0].network.bandwidth = BytesPerSecond(bits_per_second / 8);
+  CostModel cost_model(model, cluster, model::Precision::bf16);
+  plan::Strategy strategy{.dp = 16, .zero = zero};
+  strategy.ep = 4;
+  return cost_model.block(1, 0, strategy, 16);
+}
+
+// Of two experts of three matrices of 4096 x 14336 in 16 bits, through adapters that four devices share.
+constexpr double kGatherOfExperts = 4 * (2.0 * 3 * 4096 * 14336 * 2) * 3 / 4 / (1e6 / 8);
+
+TEST(CostModel, GathersTheExpertsWeightsOfZero3BeforeEveryPass) {
+  const BlockLoad fast = block_with_experts(3, 1e15);
+  const BlockLoad slow = block_with_experts(3, 1e6);
+  EXPECT_GT(slow.forward - fast.forward, kGatherOfExperts);
+  EXPECT_GT(slow.backward() - fast.backward(), 2 * kGatherOfExperts);
+  EXPECT_EQ(slow.exchange, 0);
+}
+
+// ZeRO-2 cuts gradients and the optimizer's state: weights are whole when a pass begins.
+TEST(CostModel, GathersTheWeightsOfZero2OnceAStep) {
+  const BlockLoad fast = block_with_experts(2, 1e15);
+  const BlockLoad slow = block_with_experts(2, 1e6);
+  EXPECT_EQ(slow.forward, block_with_experts(1, 1e6).forward);
+  EXPECT_GT(slow.backward() - fast.backward(), kGatherOfExperts);
+  EXPECT_LT(slow.backward(), block_with_experts(3, 1e6).backward());
+  EXPECT_GT(slow.exchange - fast.exchange, kGatherOfExperts);
+}
+
+// Two stages of each node are neighbours there, but the pipeline goes on to the next node.
+TEST(CostModel, AMessageOfANarrowStageMayLeaveItsNode) {
+  const model::ModelSpec model = plan::preset_job("llama-3-8b", 16).model;
+  const auto seconds = [&](int nodes, double bits_per_second) {
+    auto cluster = plan::gpu_cluster(nodes, 8);
+    cluster.groups[0].network.bandwidth = BytesPerSecond(bits_per_second / 8);
+    return CostModel(model, cluster, model::Precision::bf16).message(1e6, 0, 4, 0, 4);
+  };
+  EXPECT_GT(seconds(2, 1e6), 1e6 / (1e6 / 8));
+  EXPECT_GT(seconds(2, 1e6), 1e3 * seconds(2, 4e11));
+  EXPECT_EQ(seconds(1, 1e6), seconds(1, 4e11));
+}
+
+// A ring of 8 ranks with a stride of 2 over nodes of 8 devices.
+TEST(CostModel, RingAttentionOverSeveralNodesTakesTheNetwork) {
+  const model::ModelSpec model = plan::preset_job("llama-3-8b", 16).model;
+  const auto forward = [&](int cp, double bits_per_second) {
+    auto cluster = plan::gpu_cluster(2, 8);
+    cluster.groups[0].network.bandwidth = BytesPerSecond(bits_per_second / 8);
+    plan::Strategy strategy{.dp = 8 / cp, .tp = 2};
+    strategy.cp = cp;
+    return CostModel(model, cluster, model::Precision::bf16).block(1, 0, strategy, 8).forward;
+  };
+  EXPECT_GT(forward(8, 1e6), 100 * forward(8, 4e11));
+  EXPECT_EQ(forward(4, 1e6), forward(4, 4e11));
+}
+
 }  // namespace
 }  // namespace tessera::cost
