@@ -9,7 +9,7 @@
 
 #include "base/config.hpp"
 #include "base/error.hpp"
-#include "cost/cost.hpp"
+#include "cost/cost_model.hpp"
 #include "model/job.hpp"
 #include "search/rank.hpp"
 #include "search/search.hpp"

@@ -26,7 +26,7 @@ std::string framed(const std::string& body) {
 
 Target target_of_frames(const std::vector<json>& seeds, const std::function<void(const json&)>& read) {
   Target target;
-  target.refusal = ErrorCode::corrupt;
+  target.refusals = {ErrorCode::corrupt};
   for (const json& seed : seeds) target.seeds.push_back(frame_of(seed));
   target.inner = body_of;
   target.outer = framed;
@@ -114,7 +114,7 @@ Target rendezvous_target() {
 // The bodies of sealed messages: who a rank is, and who all are.
 Target claim_target() {
   Target target;
-  target.refusal = ErrorCode::corrupt;
+  target.refusals = {ErrorCode::corrupt};
   target.seeds = {to_body(Claim{"task", 1, kWorld, kSomebody}), to_body(Answer(Roll{{kSomebody, {}, kSomebody, {}}})),
                   to_body(Answer(Absence{{1, 3}})), to_body(Answer(Refusal{"rank 1 is there already"}))};
   target.read = [](const std::string& input) {
