@@ -168,13 +168,14 @@ std::string explain(const SearchResult& result, const model::ModelSpec& model, c
                        100 * (1 - result.bound / prediction.step.value));
   out += idle_groups_text(plan, cluster);
   out += "\nmemory\n";
+  const std::vector<Bytes> limits = cost::memory_limits(plan, cluster);
   for (const plan::Stage& stage : plan.stages) {
     std::size_t first = 0;
     for (const plan::Share& share : plan.shares_of(stage)) {
       const int rank = stage.ranks[first];
       first += static_cast<std::size_t>(share.ranks);
       const Bytes needed = prediction.memory[static_cast<std::size_t>(rank)];
-      const Bytes limit = cost::memory_limit(plan, cluster, rank);
+      const Bytes limit = limits[static_cast<std::size_t>(rank)];
       out +=
           fmt::format("{:>30}  {:>10} of {}  {}\n",
                       share.ranks == 1 ? fmt::format("rank {}", rank) : fmt::format("ranks {} .. {}, each", rank, stage.ranks[first - 1]),
