@@ -68,7 +68,9 @@ class Solver {
       const int repeat = static_cast<int>(r);
       double busy = kNever;
       for (const StageFronts* kind : kinds) busy = std::min(busy, kind->least_busy(repeat));
-      most = std::max(most, busy);
+      // Some stage holds at least an even share of the blocks, in whole blocks.
+      const bool alike = kinds.size() == 1;
+      most = std::max(most, (alike ? std::ceil(static_cast<double>(repeats[r].count) / outer.stages()) : 1) * busy);
       work += repeats[r].count * kinds.front()->least_busy(repeat);
     }
     double capacity = 0;
@@ -356,7 +358,7 @@ class Solver {
 class Search {
  public:
   explicit Search(const BlockProblem& problem) : problem_(problem), choices_(outer_choices(problem)), outers_(choices_.outers) {
-    if (outers_.empty())
+    if (!choices_.able)
       throw Error(ErrorCode::invalid_config,
                   text("no device of ", problem.cluster.name, " computes in ", model::name_of(problem.precision)), {},
                   "a device that does, or another precision");

@@ -44,6 +44,9 @@ struct BlockSpace {
   // The parts of a block on different nodes (domains of the inside link) and its replicas together, beside the other way round: in
   // a cluster of one group, for stages of 2 to 4 domains in which all blocks are cut by tensor parallelism.
   bool replicas_in_nodes = true;
+  // Nodes of a group may be left out, its last ones: of a group alone any number; beside other groups any, or all but a round number, as
+  // there is room for in a list. Otherwise every group of a plan works as a whole.
+  bool idle_nodes = true;
   std::vector<int> groups = {};  // of the cluster, that may be used; empty: all
   double memory = 1;             // share of what devices have for a plan
 };
