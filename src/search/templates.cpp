@@ -40,6 +40,8 @@ class Templates {
   // No plan on so many devices is faster than they compute at their peak.
   double least_step() const { return flops_ / (devices_ * group_.device.peak_of(problem_.precision).value); }
   double best_step() const { return out_.best ? out_.best->predicted->step.value : std::numeric_limits<double>::infinity(); }
+  // With nothing to show yet, the search goes on.
+  bool out_of_time() const { return space_.deadline && (out_.best || !space_.needed) && problem_.clock->now() > *space_.deadline; }
 
   void of_devices() {
     ranks_.clear();
@@ -56,7 +58,7 @@ class Templates {
               !GivenDegrees::allows(given.data, dp))
             continue;
           for (const std::int64_t count : plan::divisors_of(problem_.global_batch))
-            if (problem_.global_batch / count % dp == 0 && GivenDegrees::allows(given.micro_batches, count))
+            if (!out_of_time() && problem_.global_batch / count % dp == 0 && GivenDegrees::allows(given.micro_batches, count))
               consider(static_cast<int>(stages), static_cast<int>(tp), static_cast<int>(cp), static_cast<int>(dp), count);
         }
       }

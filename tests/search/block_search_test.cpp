@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <limits>
 #include <map>
@@ -391,6 +392,45 @@ TEST(BlockSearch, KeepsToItsEffortAndSaysWhatIsLeft) {
   EXPECT_FALSE(answer.complete);
   EXPECT_LT(answer.bound, answer.plans.front().predicted->step.value);
   EXPECT_GT(answer.bound, 0);
+}
+
+// A second passes whenever somebody looks.
+class Ticking : public Clock {
+ public:
+  Seconds now() const override { return Seconds(static_cast<double>(++looks_)); }
+  void sleep(Seconds) override {}
+
+ private:
+  mutable std::atomic<std::int64_t> looks_ = 0;
+};
+
+TEST(BlockSearch, TimeCountsFromTheBeginningAndEndsListingToo) {
+  const auto job = plan::preset_job("llama-3-70b", 256);
+  const auto cluster = plan::gpu_cluster(16, 8);
+  const std::int64_t all = search(BlockProblem{.model = job.model, .cluster = cluster, .global_batch = 256, .effort = 1}).considered;
+  const auto after = [&](double seconds) {
+    const Ticking clock;
+    return search(
+        BlockProblem{.model = job.model, .cluster = cluster, .global_batch = 256, .effort = 1, .seconds = seconds, .clock = &clock});
+  };
+  const BlockAnswer answer = after(3);
+  ASSERT_FALSE(answer.plans.empty());
+  EXPECT_NO_THROW(check(answer.plans.front(), job, cluster));
+  EXPECT_FALSE(answer.complete);
+  EXPECT_LT(answer.considered, all);
+  EXPECT_LT(answer.bound, answer.plans.front().predicted->step.value);
+  // With time enough, all are considered as without a clock.
+  EXPECT_EQ(after(1e12).considered, all);
+}
+
+// The time is over at the first look at the clock.
+TEST(BlockSearch, GoesOnAfterItsTimeUntilThereIsAPlan) {
+  const auto job = plan::preset_job("llama-3-8b", 64);
+  const auto cluster = plan::gpu_cluster(2, 8);
+  const Ticking clock;
+  const BlockAnswer answer =
+      search(BlockProblem{.model = job.model, .cluster = cluster, .global_batch = 64, .seconds = 0.5, .clock = &clock});
+  EXPECT_FALSE(answer.plans.empty());
 }
 
 TEST(BlockSearch, RefusesWhatDoesNotDivide) {
