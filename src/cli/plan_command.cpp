@@ -114,8 +114,9 @@ void write_given_plan(const PlanOptions& options) {
 std::vector<std::pair<std::string, Bytes>> memory_terms(const plan::Plan& plan, const PlanInput& input, int& rank) {
   rank = 0;
   const std::vector<Bytes>& memory = plan.predicted->memory;
+  const std::vector<Bytes> limits = cost::memory_limits(plan, input.cluster);
   for (int r = 1; r < plan.world_size(); ++r)
-    if (memory[r] / cost::memory_limit(plan, input.cluster, r) > memory[rank] / cost::memory_limit(plan, input.cluster, rank)) rank = r;
+    if (memory[r] / limits[r] > memory[rank] / limits[rank]) rank = r;
   return cost::memory_parts(plan, rank, input.job.model, input.job.train, input.cluster, input.profile);
 }
 
@@ -124,10 +125,10 @@ std::string memory_terms_text(const plan::Plan& plan, const PlanInput& input) {
   std::string terms;
   for (const auto& [name, bytes] : memory_terms(plan, input, rank)) terms += text(terms.empty() ? "" : ", ", name, " ", to_text(bytes));
   const cluster::Device& device = input.cluster.groups[static_cast<std::size_t>(plan.ranks[static_cast<std::size_t>(rank)].group)].device;
-  const std::string rest = device.is_cpu()
-                               ? ""
-                               : text("; of the ", to_text(device.memory), " of each ", device.name, ", ",
-                                      to_text(device.memory - cost::memory_limit(plan, input.cluster, rank)), " are left to fragmentation");
+  const std::string rest =
+      device.is_cpu() ? ""
+                      : text("; of the ", to_text(device.memory), " of each ", device.name, ", ",
+                             to_text(device.memory - cost::memory_limits(plan, input.cluster)[rank]), " are left to fragmentation");
   return text("\nrank ", rank, " holds ", terms, rest, "\n");
 }
 
@@ -175,7 +176,7 @@ void make_plan(const PlanOptions& options) {
     int fullest = 0;
     nlohmann::ordered_json terms = nlohmann::ordered_json::object();
     for (const auto& [name, bytes] : memory_terms(result.best, input, fullest)) terms[name] = bytes.value;
-    out["memory"] = {{"rank", fullest}, {"terms_bytes", terms}, {"limit_bytes", cost::memory_limit(result.best, cluster, fullest).value}};
+    out["memory"] = {{"rank", fullest}, {"terms_bytes", terms}, {"limit_bytes", cost::memory_limits(result.best, cluster)[fullest].value}};
     for (const auto& candidate : result.runners_up) out["runners_up"].push_back(json_of(candidate));
     if (baseline) out["without_set"] = to_json(*baseline);
     if (!options.write.empty()) out["written"] = to_json(written);

@@ -22,7 +22,7 @@ double part_of(const plan::Plan& plan, const std::string& name) {
 std::string memory_text(const PlanInput& input, const plan::Plan& plan) {
   const auto& memory = plan.predicted->memory;
   const int rank = static_cast<int>(std::max_element(memory.begin(), memory.end()) - memory.begin());
-  return text(to_text(memory[rank]), " of ", to_text(cost::memory_limit(plan, input.cluster, rank)));
+  return text(to_text(memory[rank]), " of ", to_text(cost::memory_limits(plan, input.cluster)[rank]));
 }
 
 std::string row(const std::string& name, const std::string& without, const std::string& with, const std::string& change = {}) {

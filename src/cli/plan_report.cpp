@@ -99,6 +99,7 @@ Json parts_of(const plan::Prediction& prediction) {
 Json memory_of(const PlanInput& input, const plan::Plan& plan) {
   constexpr std::size_t kMostRows = 8;
   Json rows = Json::array();
+  const std::vector<Bytes> limits = cost::memory_limits(plan, input.cluster);
   for (const RankFold& fold : fold_ranks(plan, input.cluster, kMostRows)) {
     const auto fuller = [&](int a, int b) { return plan.predicted->memory[a] < plan.predicted->memory[b]; };
     const int rank = *std::max_element(fold.ranks.begin(), fold.ranks.end(), fuller);
@@ -110,7 +111,7 @@ Json memory_of(const PlanInput& input, const plan::Plan& plan) {
                     {"count", fold.ranks.size()},
                     {"stages", stages_of_ranks(plan)[rank]},
                     {"bytes", plan.predicted->memory[rank].value},
-                    {"limit", cost::memory_limit(plan, input.cluster, rank).value},
+                    {"limit", limits[rank].value},
                     {"parts", parts}});
   }
   return rows;
@@ -125,7 +126,7 @@ Json candidate_json(const search::Candidate& candidate, const cluster::ClusterSp
                           candidate.plan.micro_batches == 1 ? " micro-batch, " : " micro-batches, ", candidate.plan.schedule_text())},
           {"step", candidate.plan.predicted->step.value},
           {"bytes", memory[rank].value},
-          {"limit", cost::memory_limit(candidate.plan, cluster, rank).value},
+          {"limit", cost::memory_limits(candidate.plan, cluster)[rank].value},
           {"parts", parts_of(*candidate.plan.predicted)},
           {"fits", fits}};
 }

@@ -19,8 +19,8 @@ std::vector<Bytes> memory_of(const plan::Plan& plan, const model::ModelSpec& mod
 std::vector<std::pair<std::string, Bytes>> memory_parts(const plan::Plan& plan, int rank, const model::ModelSpec& model,
                                                         const model::TrainSpec& train, const cluster::ClusterSpec& cluster,
                                                         const profile::Profile& profile);
-// What a rank may use: most of its device's memory, or a CPU worker's even share of its host's.
-Bytes memory_limit(const plan::Plan& plan, const cluster::ClusterSpec& cluster, int rank);
+// What each rank may use: most of its device's memory, or a CPU worker's even share of its host's.
+std::vector<Bytes> memory_limits(const plan::Plan& plan, const cluster::ClusterSpec& cluster);
 // What is there for a whole rank (accelerator) or for all workers of a host together (CPU).
 Bytes memory_limit(const cluster::Device& device);
 // `memory`: peak bytes by rank. Throws resource_exhausted that names the rank which exceeds its limit most, and by how much.

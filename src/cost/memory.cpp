@@ -89,9 +89,12 @@ Bytes memory_limit(const cluster::Device& device) {
   return Bytes(static_cast<std::int64_t>(static_cast<double>(device.memory.value) * (device.is_cpu() ? kCpuUsable : kAcceleratorUsable)));
 }
 
-Bytes memory_limit(const plan::Plan& plan, const cluster::ClusterSpec& cluster, int rank) {
-  const Place place = places_of(plan, cluster)[rank];
-  return Bytes(memory_limit(cluster.groups[place.group].device).value / place.neighbours);
+std::vector<Bytes> memory_limits(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
+  std::vector<Bytes> out;
+  out.reserve(plan.ranks.size());
+  for (const Place& place : places_of(plan, cluster))
+    out.push_back(Bytes(memory_limit(cluster.groups[place.group].device).value / place.neighbours));
+  return out;
 }
 
 std::vector<Bytes> memory_of(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,

@@ -20,6 +20,8 @@ namespace {
 constexpr double kTolerance = 1e-3;
 // So many further plans are kept for the simulator.
 constexpr int kClose = 7;
+// The part of the time, where it is limited, that the search over all blocks may take; families and the front share the rest.
+constexpr double kOfBlocks = 0.7;
 // Shares of the memory at which the front is looked for.
 constexpr double kShares[] = {0.85, 0.7, 0.55, 0.45, 0.35, 0.25};
 // How much more memory a device would need is looked for up to this factor.
@@ -41,6 +43,7 @@ class Accelerators {
       : job_(job),
         cluster_(cluster),
         options_(options),
+        begin_(options.clock->now()),
         space_(space_of(job.parallel)),
         cost_model_(job.model, cluster, job.train.precision) {}
 
@@ -59,10 +62,11 @@ class Accelerators {
     if (options_.top > 0 && cuts_blocks(space_))
       for (const Family& family : families()) {
         try {
-          BlockAnswer answer = searched(family.space, options_.effort / 2, job_, cluster_);
+          if (out_of_time()) break;
+          BlockAnswer answer = searched(family.space, options_.effort / 2);
           if (!answer.plans.empty())
             add(family.name, std::move(answer.plans.front()));
-          else
+          else if (!out_of_time())
             add_too_large(family, out.too_large);
         } catch (const Error& error) {
           // No degrees of this part of the space divide.
@@ -86,7 +90,7 @@ class Accelerators {
     problem.top = kClose;
     if (options_.seconds > 0) {
       problem.effort = 0;
-      problem.seconds = options_.seconds;
+      problem.seconds = kOfBlocks * options_.seconds;
     }
     BlockAnswer best;
     try {
@@ -105,6 +109,9 @@ class Accelerators {
     for (std::size_t i = 1; i < best.plans.size(); ++i)
       out.close.push_back({delayed_if_faster(std::move(best.plans[i])), found_.front().family});
   }
+
+  double seconds_left() const { return options_.seconds - (options_.clock->now() - begin_).value; }
+  bool out_of_time() const { return options_.seconds > 0 && seconds_left() <= 0; }
 
   bool fixed() const { return job_.parallel.kind == model::ParallelChoice::Kind::degrees; }
 
@@ -140,25 +147,30 @@ class Accelerators {
     }
   }
 
-  static BlockProblem problem_of(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const BlockSpace& space,
-                                 std::int64_t effort) {
+  BlockProblem problem_of(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const BlockSpace& space,
+                          std::int64_t effort) const {
     return {.model = job.model,
             .cluster = cluster,
             .precision = job.train.precision,
             .global_batch = job.train.global_batch,
             .space = space,
             .tolerance = kTolerance,
-            .effort = effort};
+            .effort = effort,
+            .clock = options_.clock};
   }
 
-  static BlockAnswer searched(const BlockSpace& space, std::int64_t effort, const model::JobSpec& job,
-                              const cluster::ClusterSpec& cluster) {
-    const BlockProblem problem = problem_of(job, cluster, space, effort);
+  // Beside the search of the whole space. Of the time that is left it may take half.
+  BlockAnswer searched(const BlockSpace& space, std::int64_t effort) const {
+    BlockProblem problem = problem_of(job_, cluster_, space, effort);
+    if (options_.seconds > 0) {
+      problem.seconds = seconds_left() / 2;
+      problem.give_up = true;
+    }
     return search(problem);
   }
 
   // For whether anything fits.
-  static BlockAnswer any_plan(const BlockSpace& space, const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
+  BlockAnswer any_plan(const BlockSpace& space, const model::JobSpec& job, const cluster::ClusterSpec& cluster) const {
     BlockProblem problem = problem_of(job, cluster, space, kEnough);
     problem.give_up = true;
     return search(problem);
@@ -192,6 +204,8 @@ class Accelerators {
     for (auto& [name, space] : templates) {
       if (job_.parallel.zero) space.zero = space_.zero;
       if (!cuts_blocks(space_)) space.most_context = space_.most_context;
+      if (options_.seconds > 0) space.deadline = begin_ + Seconds(options_.seconds);
+      space.needed = found_.empty();
       TemplateAnswer answer = best_template(problem, space, cost_model_);
       if (answer.best) add(name + on(group), std::move(*answer.best));
       if (&space == &templates.front().second) first = std::move(answer);
@@ -231,7 +245,8 @@ class Accelerators {
     for (const double share : kShares) {
       BlockSpace space = space_;
       space.memory = share;
-      const BlockAnswer answer = searched(space, options_.effort / 4, job_, cluster_);
+      if (out_of_time()) break;
+      const BlockAnswer answer = searched(space, options_.effort / 4);
       if (answer.plans.empty()) break;
       add(delayed_if_faster(answer.plans.front()), "blocks cut one by one");
     }
@@ -346,6 +361,7 @@ class Accelerators {
   const model::JobSpec& job_;
   const cluster::ClusterSpec& cluster_;
   const SearchOptions& options_;
+  const Seconds begin_;
   const BlockSpace space_;  // what `parallel:` leaves open
   cost::CostModel cost_model_;
   std::vector<Candidate> found_;

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <chrono>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <mutex>
 #include <numeric>
@@ -25,6 +25,8 @@ constexpr double kEqual = 1e-9;
 // Outer choices that are expanded together, and whose bounds are found together.
 constexpr std::size_t kBatch = 8;
 constexpr std::size_t kBounds = 64 * kBatch;
+// Outer choices whose options are listed between two looks at the clock.
+constexpr std::size_t kPrepared = 512;
 // One outer choice may use this part of the effort.
 constexpr std::int64_t kEfforts = 3;
 
@@ -68,7 +70,9 @@ class Solver {
       const int repeat = static_cast<int>(r);
       double busy = kNever;
       for (const StageFronts* kind : kinds) busy = std::min(busy, kind->least_busy(repeat));
-      most = std::max(most, busy);
+      // Some stage holds at least an even share of the blocks, in whole blocks.
+      const bool alike = kinds.size() == 1;
+      most = std::max(most, (alike ? std::ceil(static_cast<double>(repeats[r].count) / outer.stages()) : 1) * busy);
       work += repeats[r].count * kinds.front()->least_busy(repeat);
     }
     double capacity = 0;
@@ -355,8 +359,9 @@ class Solver {
 
 class Search {
  public:
-  explicit Search(const BlockProblem& problem) : problem_(problem), choices_(outer_choices(problem)), outers_(choices_.outers) {
-    if (outers_.empty())
+  explicit Search(const BlockProblem& problem) : problem_(problem), begin_(problem.clock->now()), choices_(outer_choices(problem)) {
+    if (problem.seconds > 0) deadline_ = begin_ + Seconds(problem.seconds);
+    if (!choices_.able)
       throw Error(ErrorCode::invalid_config,
                   text("no device of ", problem.cluster.name, " computes in ", model::name_of(problem.precision)), {},
                   "a device that does, or another precision");
@@ -365,35 +370,68 @@ class Search {
   BlockAnswer run() {
     const int wanted = problem_.threads > 0 ? problem_.threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
     for (int t = 0; t < wanted; ++t) solvers_.push_back(std::make_unique<Solver>(problem_, options_, choices_.devices));
-    list_options();
-    in_parallel(outers_.size(), [&](Solver& solver, std::size_t i) { outers_[i].bound = solver.bound(outers_[i]); });
-    std::stable_sort(outers_.begin(), outers_.end(), [](const Outer& a, const Outer& b) { return a.bound < b.bound; });
-    std::erase_if(outers_, [](const Outer& outer) { return outer.bound == kNever; });
+    order_waiting();
+    do {
+      const std::size_t from = outers_.size();
+      prepare();
+      if (outers_.empty()) break;
+      // Roughly first: a good plan early rules out more.
+      expand_all(true, from);
+    } while (deadline_ && may_go_on());
     if (outers_.empty())
       throw Error(ErrorCode::invalid_config,
                   text("no parallel degrees divide the devices of ", problem_.cluster.name, ", the model and a global batch of ",
                        problem_.global_batch),
                   {}, "for example a global batch that is a multiple of the devices");
-    if (problem_.seconds > 0)
-      deadline_ = std::chrono::steady_clock::now() +
-                  std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(problem_.seconds));
-    // Roughly first: a good plan early rules out more.
-    expand_all(true);
     expanded_ = 0;
-    skipped_ = kNever;
-    expand_all(false);
+    skipped_ = waiting_.empty() ? kNever : 0;
+    expand_all(false, 0);
     return answer();
   }
 
  private:
-  // Of the stages of all outer choices.
-  void list_options() {
-    for (const Outer& outer : outers_)
-      for (const GroupCut& cut : outer.groups) options_.try_emplace(outer.ranks(cut));
-    std::vector<AllOptions::value_type*> all;
-    for (auto& each : options_) all.push_back(&each);
-    in_parallel(all.size(),
-                [&](Solver& solver, std::size_t i) { all[i]->second = options_of(problem_, solver.cost_model(), all[i]->first); });
+  bool out_of_time() const { return deadline_ && problem_.clock->now() > *deadline_; }
+  // With the clock, where the outer choices so far have no plan.
+  bool may_go_on() const { return incumbent_ == kNever && !waiting_.empty() && !problem_.give_up; }
+
+  // The most devices last, so that they are prepared first. Without a clock all are, and the order does not matter.
+  void order_waiting() {
+    waiting_ = std::move(choices_.outers);
+    if (!deadline_) return;
+    const auto ranks = [](const Outer& outer) {
+      std::int64_t out = 0;
+      for (const GroupCut& cut : outer.groups) out += std::int64_t{cut.width} * cut.stages;
+      return out;
+    };
+    std::stable_sort(waiting_.begin(), waiting_.end(), [&](const Outer& a, const Outer& b) { return ranks(a) < ranks(b); });
+  }
+
+  // Options and bounds of the next outer choices: of all of them, or until half of the time is gone.
+  void prepare() {
+    const std::size_t before = outers_.size();
+    do {
+      const std::size_t count = deadline_ ? std::min(kPrepared, waiting_.size()) : waiting_.size();
+      std::vector<Outer> next(std::make_move_iterator(waiting_.end() - static_cast<std::ptrdiff_t>(count)),
+                              std::make_move_iterator(waiting_.end()));
+      waiting_.resize(waiting_.size() - count);
+      considered_ += static_cast<std::int64_t>(count);
+      list_options(next);
+      in_parallel(next.size(), [&](Solver& solver, std::size_t i) { next[i].bound = solver.bound(next[i]); });
+      for (Outer& outer : next)
+        if (outer.bound < kNever) outers_.push_back(std::move(outer));
+    } while (!waiting_.empty() && (outers_.size() == before || problem_.clock->now() < begin_ + Seconds(problem_.seconds / 2)));
+    std::stable_sort(outers_.begin() + static_cast<std::ptrdiff_t>(before), outers_.end(),
+                     [](const Outer& a, const Outer& b) { return a.bound < b.bound; });
+  }
+
+  // Of the stages of all these outer choices.
+  void list_options(const std::vector<Outer>& outers) {
+    std::vector<AllOptions::value_type*> fresh;
+    for (const Outer& outer : outers)
+      for (const GroupCut& cut : outer.groups)
+        if (const auto [found, is_new] = options_.try_emplace(outer.ranks(cut)); is_new) fresh.push_back(&*found);
+    in_parallel(fresh.size(),
+                [&](Solver& solver, std::size_t i) { fresh[i]->second = options_of(problem_, solver.cost_model(), fresh[i]->first); });
   }
 
   template <typename Work>
@@ -421,16 +459,15 @@ class Search {
   }
 
   // Batch by batch: what a batch may know does not depend on who is faster.
-  void expand_all(bool rough) {
+  void expand_all(bool rough, std::size_t from) {
     std::int64_t used = 0;
-    for (std::size_t begin = 0; begin < outers_.size(); begin += kBatch) {
+    for (std::size_t begin = from; begin < outers_.size(); begin += kBatch) {
       if (rough && begin >= raised_) raise_bounds(begin);
       const std::size_t count = std::min(kBatch, outers_.size() - begin);
       const auto first = outers_.begin() + static_cast<std::ptrdiff_t>(begin);
       const auto last = first + static_cast<std::ptrdiff_t>(count);
       if (std::all_of(first, last, [&](const Outer& outer) { return ruled_out(outer, rough); })) continue;
-      if (may_end() && ((problem_.effort > 0 && used > problem_.effort / (rough ? 1 : 2)) ||
-                        (deadline_ && std::chrono::steady_clock::now() > *deadline_))) {
+      if (may_end() && ((problem_.effort > 0 && used > problem_.effort / (rough ? 1 : 2)) || out_of_time())) {
         // Only their bounds are still of interest.
         for (auto outer = first; outer != last; ++outer)
           if (!ruled_out(*outer, rough)) skipped_ = std::min(skipped_, outer->bound);
@@ -474,7 +511,10 @@ class Search {
   Outcome expand(Solver& solver, const Outer& outer, bool rough) {
     if (ruled_out(outer, rough)) return {};
     solver.effort() = {};
-    if (may_end()) solver.effort() = {0, problem_.effort > 0 ? std::max<std::int64_t>(1, problem_.effort / kEfforts) : 0, deadline_};
+    if (may_end())
+      solver.effort() = {.most = problem_.effort > 0 ? std::max<std::int64_t>(1, problem_.effort / kEfforts) : 0,
+                         .clock = problem_.clock,
+                         .deadline = deadline_};
     Outcome out;
     try {
       out.found = solver.solve(outer, incumbent_, rough);
@@ -491,7 +531,7 @@ class Search {
       return std::tuple(rounded(a.step), a.outer->simplicity()) < std::tuple(rounded(b.step), b.outer->simplicity());
     });
     BlockAnswer out;
-    out.considered = static_cast<std::int64_t>(outers_.size());
+    out.considered = considered_;
     out.expanded = expanded_;
     out.complete = skipped_ == kNever;
     out.bound = std::min(skipped_, incumbent_ * (1 - problem_.tolerance));
@@ -503,9 +543,12 @@ class Search {
   }
 
   const BlockProblem& problem_;
-  std::optional<std::chrono::steady_clock::time_point> deadline_;
+  const Seconds begin_;
+  std::optional<Seconds> deadline_;
   OuterChoices choices_;
-  std::vector<Outer>& outers_;
+  std::vector<Outer> waiting_;  // without options and bounds yet
+  std::vector<Outer> outers_;   // none is added once there is a plan: `found_` points into it
+  std::int64_t considered_ = 0;
   AllOptions options_;
   std::vector<std::unique_ptr<Solver>> solvers_;
   double incumbent_ = kNever;

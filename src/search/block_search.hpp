@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "cluster/cluster.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
@@ -44,6 +45,9 @@ struct BlockSpace {
   // The parts of a block on different nodes (domains of the inside link) and its replicas together, beside the other way round: in
   // a cluster of one group, for stages of 2 to 4 domains in which all blocks are cut by tensor parallelism.
   bool replicas_in_nodes = true;
+  // Nodes of a group may be left out, its last ones: of a group alone any number; beside other groups any, or all but a round number, as
+  // there is room for in a list. Otherwise every group of a plan works as a whole.
+  bool idle_nodes = true;
   std::vector<int> groups = {};  // of the cluster, that may be used; empty: all
   double memory = 1;             // share of what devices have for a plan
 };
@@ -58,16 +62,18 @@ struct BlockProblem {
   // Blocks' options that a rough and then an exact search may try before the best so far is returned with its bound. The same answer
   // on any machine. 0: no limit.
   std::int64_t effort = 0;
-  double seconds = 0;    // the same by the clock, once there is a plan; 0: no limit
-  bool give_up = false;  // the effort also ends a search that has found nothing
+  // The same by the clock, from the call on; a search without any plan by then goes on until it has one. 0: no limit.
+  double seconds = 0;
+  bool give_up = false;  // the effort, and the clock, also end a search that has found nothing
   int threads = 0;       // 0: one per core
   int top = 0;           // further plans: the best of other outer choices
+  const Clock* clock = &real_clock();
 };
 
 struct BlockAnswer {
   std::vector<plan::Plan> plans;  // with predictions, fastest first; empty when nothing fits
-  double bound = 0;               // seconds; no plan of the space is faster
-  std::int64_t considered = 0;    // outer choices
+  double bound = 0;               // seconds; no plan of the space is faster; 0 where time ran out early
+  std::int64_t considered = 0;    // outer choices that there was time for
   std::int64_t expanded = 0;      // of these, not ruled out by their bound
   bool complete = true;           // false: effort or time ran out
 };

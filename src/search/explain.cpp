@@ -101,15 +101,18 @@ std::string bar(double share) {
   return out;
 }
 
-// Groups of which the plan uses no device, and why.
-std::string idle_groups_text(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
+// The devices of each group that the plan does not use, and why.
+std::string idle_text(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
   std::string out;
   for (std::size_t g = 0; g < cluster.groups.size(); ++g) {
     const cluster::ResourceGroup& group = cluster.groups[g];
-    if (std::any_of(plan.ranks.begin(), plan.ranks.end(), [&](const plan::RankPlace& place) { return place.group == static_cast<int>(g); }))
-      continue;
+    const auto used = std::count_if(plan.ranks.begin(), plan.ranks.end(),
+                                    [&](const plan::RankPlace& place) { return place.group == static_cast<int>(g); });
+    const int all = group.nodes * group.devices_per_node;
+    // Several workers may share a host, or one its cores.
+    if (used >= all || (used > 0 && group.device.is_cpu())) continue;
     const bool able = group.device.has(plan.precision);
-    out += fmt::format("unused: the {} of {}{}\n", group.nodes * group.devices_per_node, group.name,
+    out += fmt::format("unused: {}{} of {}{}\n", used > 0 ? fmt::format("{} of ", all - used) : "", fmt::format("the {}", all), group.name,
                        able ? ", with which no faster plan was found"
                             : fmt::format(", as a {} does not compute in {}", group.device.name, model::name_of(plan.precision)));
   }
@@ -166,15 +169,16 @@ std::string explain(const SearchResult& result, const model::ModelSpec& model, c
   if (result.bound > 0.75 * prediction.step.value)
     out += fmt::format("no plan of the space is faster than {} ({:.1f} % less)\n", to_text(Seconds(result.bound)),
                        100 * (1 - result.bound / prediction.step.value));
-  out += idle_groups_text(plan, cluster);
+  out += idle_text(plan, cluster);
   out += "\nmemory\n";
+  const std::vector<Bytes> limits = cost::memory_limits(plan, cluster);
   for (const plan::Stage& stage : plan.stages) {
     std::size_t first = 0;
     for (const plan::Share& share : plan.shares_of(stage)) {
       const int rank = stage.ranks[first];
       first += static_cast<std::size_t>(share.ranks);
       const Bytes needed = prediction.memory[static_cast<std::size_t>(rank)];
-      const Bytes limit = cost::memory_limit(plan, cluster, rank);
+      const Bytes limit = limits[static_cast<std::size_t>(rank)];
       out +=
           fmt::format("{:>30}  {:>10} of {}  {}\n",
                       share.ranks == 1 ? fmt::format("rank {}", rank) : fmt::format("ranks {} .. {}, each", rank, stage.ranks[first - 1]),

@@ -192,6 +192,8 @@ BlockSpace space_of(const model::ParallelChoice& parallel) {
   if (!parallel.recompute.empty())
     std::erase_if(out.recompute, [&](model::Recompute recompute) { return parallel.recompute != model::name_of(recompute); });
   if (!parallel.schedule.empty()) out.schedules = {schedule_named(parallel.schedule)};
+  // Degrees name the devices of the whole cluster.
+  out.idle_nodes = parallel.dp == 0 && parallel.tp == 0 && parallel.cp == 0 && parallel.pp == 0;
   out.most_context = std::max(out.most_context, parallel.cp);
   return out;
 }

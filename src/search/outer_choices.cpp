@@ -1,8 +1,10 @@
 #include "search/outer_choices.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "cost/warm_up.hpp"
 #include "plan/divisors.hpp"
@@ -23,9 +25,16 @@ constexpr std::size_t kMostJoined = 3;
 // the samples of a micro-batch, and doubles what is looked at.
 constexpr int kMostDealt = 4;
 
+// Outer choices of several groups, with which further numbers of nodes are left out.
+constexpr std::size_t kMostOuters = 200'000;
+
+// How many nodes of each group may work beside other groups: any number, round numbers or all, or the largest round number or all.
+enum class Nodes { any, round, most };
+
 // Groups side by side, or one alone, cut into equal stages.
 struct Team {
   std::vector<int> groups;
+  std::vector<int> nodes = {};  // of each group, that work: its first ones
   int stages = 1;
 };
 
@@ -36,20 +45,32 @@ class Choices {
   OuterChoices list() {
     for (std::size_t g = 0; g < problem_.cluster.groups.size(); ++g)
       if (problem_.cluster.groups[g].device.has(problem_.precision) && allowed(static_cast<int>(g))) usable_.push_back(static_cast<int>(g));
-    list_teams({}, 0);
-    return std::move(out_);
+    out_.able = !usable_.empty();
+    for (const int group : usable_) {
+      std::vector<Team> teams = {{{group}}};
+      problem_.space.idle_nodes ? list_alone(teams) : list_widths(teams, 0);
+    }
+    if (!problem_.space.mixed_groups || usable_.size() < 2) return std::move(out_);
+    // As many numbers of nodes as there is room for.
+    const OuterChoices alone = out_;
+    for (nodes_ = problem_.space.idle_nodes ? Nodes::any : Nodes::most;; nodes_ = nodes_ == Nodes::any ? Nodes::round : Nodes::most) {
+      list_teams({}, 0);
+      if (!full() || nodes_ == Nodes::most) return std::move(out_);
+      out_ = alone;
+      stands_.clear();
+      for (std::size_t i = 0; i < out_.devices.size(); ++i) stands_[out_.devices[i]] = static_cast<int>(problem_.cluster.groups.size() + i);
+    }
   }
 
  private:
   // `taken`: a bit for each usable group that stands in a team already.
   void list_teams(std::vector<Team> teams, std::size_t taken) {
-    if (!teams.empty()) list_widths(teams, 0);
-    if (!teams.empty() && !problem_.space.mixed_groups) return;
+    if (teams.size() > 1 || (!teams.empty() && teams.front().groups.size() > 1)) list_widths(teams, 0);
     const std::size_t sets = std::size_t{1} << usable_.size();
     for (std::size_t set = 1; set < sets; ++set) {
       if ((set & taken) != 0) continue;
       const bool several = (set & (set - 1)) != 0;
-      if (several && (!problem_.space.uneven_batch || !problem_.space.mixed_groups || usable_.size() > kMostJoined)) continue;
+      if (several && (!problem_.space.uneven_batch || usable_.size() > kMostJoined)) continue;
       if (usable_.size() > kMostOrdered && set < taken) continue;
       teams.emplace_back();
       for (std::size_t i = 0; i < usable_.size(); ++i)
@@ -64,25 +85,91 @@ class Choices {
     return groups.empty() || std::find(groups.begin(), groups.end(), group) != groups.end();
   }
 
-  int devices_in(int group) const {
-    const cluster::ResourceGroup& of = problem_.cluster.groups[static_cast<std::size_t>(group)];
-    return of.nodes * of.devices_per_node;
+  const cluster::ResourceGroup& group_at(int group) const { return problem_.cluster.groups[static_cast<std::size_t>(group)]; }
+  int devices_in(int group) const { return group_at(group).nodes * group_at(group).devices_per_node; }
+  // Of a team's group, those that work.
+  int devices_in(const Team& team, std::size_t index) const { return team.nodes[index] * group_at(team.groups[index]).devices_per_node; }
+
+  int most_stages() const { return std::min(problem_.space.most_stages, problem_.model.block_count()); }
+
+  // Any whole number of the group's nodes. What is listed does not depend on how many nodes there are, beyond that they suffice: so a
+  // larger group has every choice of a smaller one, and is never planned slower.
+  void list_alone(std::vector<Team>& teams) {
+    Team& team = teams.front();
+    const int per_node = group_at(team.groups.front()).devices_per_node;
+    for (const std::int64_t width : widths_of(team.groups.front(), problem_.global_batch))
+      for (std::int64_t stages = 1; stages <= most_stages() && stages * width <= devices_in(team.groups.front()); ++stages) {
+        if (stages * width % per_node != 0 || !GivenDegrees::allows(problem_.space.given.stages, stages)) continue;
+        team.nodes = {static_cast<int>(stages * width / per_node)};
+        team.stages = static_cast<int>(stages);
+        list_micro_batches(teams, team.stages);
+      }
   }
 
+  // How wide a stage of one group can be: tp x cp x dp that divide every block and the samples of a micro-batch.
+  const std::set<std::int64_t>& widths_of(int group, std::int64_t samples) {
+    const auto [found, fresh] = widths_.try_emplace({group, samples});
+    if (!fresh) return found->second;
+    const GivenDegrees& given = problem_.space.given;
+    const std::int64_t most = devices_in(group);
+    for (std::size_t repeat = 0; repeat < problem_.model.repeats.size(); ++repeat) {
+      const model::BlockSpec& block = problem_.model.repeats[repeat].block;
+      std::set<std::int64_t> here;
+      for (std::int64_t tp = 1; tp <= std::min(group_at(group).domain(), problem_.space.most_tensor); ++tp) {
+        if (!GivenDegrees::allows(given.tensor, tp) || !tensor_divides(block, tp)) continue;
+        for (std::int64_t cp = 1; cp <= problem_.space.most_context && tp * cp <= most; ++cp) {
+          if (!GivenDegrees::allows(given.context, cp) || !context_divides(block, cp)) continue;
+          for (const std::int64_t dp : plan::divisors_of(samples))
+            if (GivenDegrees::allows(given.data, dp) && tp * cp * dp <= most && (repeat == 0 || found->second.contains(tp * cp * dp)))
+              here.insert(tp * cp * dp);
+        }
+      }
+      found->second = std::move(here);
+    }
+    return found->second;
+  }
+
+  // How many nodes of a group may work beside other groups.
+  std::vector<int> node_counts(int group) const {
+    const int all = group_at(group).nodes;
+    std::vector<int> out = {all};
+    if (!problem_.space.idle_nodes) return out;
+    for (int nodes = all - 1; nodes > 0; --nodes)
+      if (nodes_ == Nodes::any || (nodes_ == Nodes::round && round_number(nodes) == nodes)) out.push_back(nodes);
+    if (nodes_ == Nodes::most && round_number(all) < all) out.push_back(round_number(all));
+    return out;
+  }
+
+  bool full() const { return nodes_ != Nodes::most && out_.outers.size() > kMostOuters; }
+
   void list_widths(std::vector<Team>& teams, std::size_t at) {
+    if (full()) return;
     int stages = 0;
     for (std::size_t t = 0; t < at; ++t) stages += teams[t].stages;
     if (at == teams.size()) {
       if (GivenDegrees::allows(problem_.space.given.stages, stages)) list_micro_batches(teams, stages);
       return;
     }
-    const int most = std::min(problem_.space.most_stages, problem_.model.block_count()) - stages;
-    int common = 0;
-    for (const int group : teams[at].groups) common = std::gcd(common, devices_in(group));
-    for (const std::int64_t count : plan::divisors_of(common)) {
-      if (count > most) continue;
-      teams[at].stages = static_cast<int>(count);
-      list_widths(teams, at + 1);
+    teams[at].nodes.clear();
+    list_nodes(teams, at, 0, most_stages() - stages);
+  }
+
+  // `common`: what divides the working devices of all groups of the team so far.
+  void list_nodes(std::vector<Team>& teams, std::size_t at, int common, int most) {
+    Team& team = teams[at];
+    if (team.nodes.size() == team.groups.size()) {
+      for (const std::int64_t count : plan::divisors_of(common)) {
+        if (count > most) continue;
+        team.stages = static_cast<int>(count);
+        list_widths(teams, at + 1);
+      }
+      return;
+    }
+    const int group = team.groups[team.nodes.size()];
+    for (const int nodes : node_counts(group)) {
+      team.nodes.push_back(nodes);
+      list_nodes(teams, at, std::gcd(common, nodes * group_at(group).devices_per_node), most);
+      team.nodes.pop_back();
     }
   }
 
@@ -100,9 +187,11 @@ class Choices {
       return;
     }
     const Team& team = teams[cuts.size()];
+    const std::int64_t samples = problem_.global_batch / micro_batches;
     int width = 0;
-    for (const int group : team.groups) width += devices_in(group) / team.stages;
-    for (const int devices : stands_of(team, problem_.global_batch / micro_batches)) {
+    for (std::size_t i = 0; i < team.groups.size(); ++i) width += devices_in(team, i) / team.stages;
+    if (team.groups.size() == 1 && !widths_of(team.groups.front(), samples).contains(width)) return;
+    for (const int devices : stands_of(team, samples)) {
       cuts.push_back({devices, width, team.stages});
       list_cuts(teams, cuts, stages, micro_batches);
       cuts.pop_back();
@@ -113,9 +202,9 @@ class Choices {
   std::vector<int> stands_of(const Team& team, std::int64_t samples) {
     if (team.groups.size() > 1) {
       std::vector<SharePart> parts;
-      for (const int group : team.groups) {
-        const int ranks = devices_in(group) / team.stages;
-        parts.push_back({ranks, ranks * problem_.cluster.groups[static_cast<std::size_t>(group)].device.peak_of(problem_.precision).value});
+      for (std::size_t i = 0; i < team.groups.size(); ++i) {
+        const int ranks = devices_in(team, i) / team.stages;
+        parts.push_back({ranks, ranks * group_at(team.groups[i]).device.peak_of(problem_.precision).value});
       }
       std::vector<int> out;
       for (const std::vector<std::int64_t>& shares :
@@ -128,11 +217,12 @@ class Choices {
     }
     const int group = team.groups.front();
     std::vector<int> out = {group};
-    const int domain = problem_.cluster.groups[static_cast<std::size_t>(group)].domain();
-    const bool several_domains = devices_in(group) > domain && devices_in(group) % domain == 0;
+    const int domain = group_at(group).domain();
+    const int working = devices_in(team, 0);
+    const bool several_domains = working > domain && working % domain == 0;
     if (problem_.space.pipelines_in_nodes && team.stages > 1 && several_domains && domain % team.stages == 0)
       out.push_back(stand_for({{{group, 0, 0}}, domain / team.stages}));
-    const int width = devices_in(group) / team.stages;
+    const int width = working / team.stages;
     const bool may_deal = problem_.space.replicas_in_nodes && problem_.cluster.groups.size() == 1 && problem_.space.most_tensor > 1;
     if (may_deal && domain > 1 && width > domain && width % domain == 0 && width / domain <= kMostDealt) {
       cost::StageDevices dealt{{{group, 0, 0}}};
@@ -150,11 +240,18 @@ class Choices {
 
   const BlockProblem& problem_;
   std::vector<int> usable_;  // groups
+  Nodes nodes_ = Nodes::most;
   std::map<cost::StageDevices, int> stands_;
+  std::map<std::pair<int, std::int64_t>, std::set<std::int64_t>> widths_;  // by group and samples of a micro-batch
   OuterChoices out_;
 };
 
 }  // namespace
+
+int round_number(int nodes) {
+  const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(nodes)));
+  return power > 1 && power / 2 * 3 <= nodes ? power / 2 * 3 : power;
+}
 
 OuterChoices outer_choices(const BlockProblem& problem) { return Choices(problem).list(); }
 

@@ -39,9 +39,12 @@ struct Outer {
 };
 
 struct OuterChoices {
+  bool able = false;  // some group that may be used computes in the precision
   std::vector<Outer> outers;
   std::vector<cost::StageDevices> devices;  // that are no group alone; an index into them counts on from the groups of the cluster
 };
+// The largest power of two, or three times one, up to `nodes`: what degrees that divide batches and models make up.
+int round_number(int nodes);
 OuterChoices outer_choices(const BlockProblem& problem);
 
 }  // namespace tessera::search

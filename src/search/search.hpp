@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "cluster/cluster.hpp"
 #include "model/job.hpp"
 #include "plan/plan.hpp"
@@ -29,7 +30,9 @@ struct SearchOptions {
   // Accelerators: blocks' options that each search over blocks may try, about six million a second; then the best so far
   // counts.
   std::int64_t effort = 12'000'000;
-  double seconds = 0;  // the same by the clock, in place of the effort; 0: no limit
+  // The same by the clock, in place of the effort, for everything that search does; it goes on until there is some plan. 0: no limit.
+  double seconds = 0;
+  const Clock* clock = &real_clock();
 };
 // A considered plan in few words.
 struct FrontPoint {

@@ -2,7 +2,6 @@
 // better than another in every respect.
 #pragma once
 
-#include <chrono>
 #include <deque>
 #include <map>
 #include <memory_resource>
@@ -11,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "cost/cost_model.hpp"
 #include "cost/warm_up.hpp"
 #include "search/block_search.hpp"
@@ -45,13 +45,14 @@ struct Effort {
 
   std::int64_t used = 0;  // blocks' options tried
   std::int64_t most = 0;  // 0: no limit
-  std::optional<std::chrono::steady_clock::time_point> deadline = {};
+  const Clock* clock = nullptr;
+  std::optional<Seconds> deadline = {};
   void spend() {
     ++used;
     if (most > 0 && used > most) throw OutOfEffort{};
   }
   void watch() const {
-    if (deadline && std::chrono::steady_clock::now() > *deadline) throw OutOfEffort{};
+    if (deadline && clock->now() > *deadline) throw OutOfEffort{};
   }
 };
 

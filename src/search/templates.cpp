@@ -1,11 +1,13 @@
 #include "search/templates.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "cost/warm_up.hpp"
 #include "plan/divisors.hpp"
 #include "plan/schedule/schedule.hpp"
+#include "search/outer_choices.hpp"
 #include "search/stage_fronts.hpp"
 
 namespace tessera::search {
@@ -13,17 +15,36 @@ namespace {
 
 // Interleaved stages of one rank are tried up to this number.
 constexpr int kMostChunks = 8;
+// Numbers of working nodes up to this are all tried: each of them can be the largest that degrees make up.
+constexpr int kMostCounted = 1024;
 
 class Templates {
  public:
   Templates(const BlockProblem& problem, const TemplateSpace& space, cost::CostModel& cost_model)
-      : problem_(problem),
-        space_(space),
-        cost_model_(cost_model),
-        group_(problem.cluster.groups[static_cast<std::size_t>(space.group)]),
-        devices_(group_.nodes * group_.devices_per_node) {}
+      : problem_(problem), space_(space), cost_model_(cost_model), group_(problem.cluster.groups[static_cast<std::size_t>(space.group)]) {}
 
   TemplateAnswer best() {
+    for (int nodes = group_.nodes; nodes > 0; --nodes) {
+      if (nodes < group_.nodes && !(problem_.space.idle_nodes && may_work_alone(nodes))) continue;
+      devices_ = nodes * group_.devices_per_node;
+      if (least_step() < best_step()) of_devices();
+    }
+    if (out_.best) out_.smallest.reset();
+    return std::move(out_);
+  }
+
+ private:
+  // The others of the group are then left out. Of many only round numbers.
+  static bool may_work_alone(int nodes) { return nodes <= kMostCounted || nodes == round_number(nodes); }
+
+  // No plan on so many devices is faster than they compute at their peak.
+  double least_step() const { return flops_ / (devices_ * group_.device.peak_of(problem_.precision).value); }
+  double best_step() const { return out_.best ? out_.best->predicted->step.value : std::numeric_limits<double>::infinity(); }
+  // With nothing to show yet, the search goes on.
+  bool out_of_time() const { return space_.deadline && (out_.best || !space_.needed) && problem_.clock->now() > *space_.deadline; }
+
+  void of_devices() {
+    ranks_.clear();
     const int blocks = problem_.model.block_count();
     const GivenDegrees& given = problem_.space.given;
     for (const std::int64_t stages : plan::divisors_of(devices_))
@@ -37,15 +58,12 @@ class Templates {
               !GivenDegrees::allows(given.data, dp))
             continue;
           for (const std::int64_t count : plan::divisors_of(problem_.global_batch))
-            if (problem_.global_batch / count % dp == 0 && GivenDegrees::allows(given.micro_batches, count))
+            if (!out_of_time() && problem_.global_batch / count % dp == 0 && GivenDegrees::allows(given.micro_batches, count))
               consider(static_cast<int>(stages), static_cast<int>(tp), static_cast<int>(cp), static_cast<int>(dp), count);
         }
       }
-    if (out_.best) out_.smallest.reset();
-    return std::move(out_);
   }
 
- private:
   bool all_divide(std::int64_t tp) const {
     return std::all_of(problem_.model.repeats.begin(), problem_.model.repeats.end(),
                        [&](const model::Repeat& repeat) { return tensor_divides(repeat.block, tp); });
@@ -162,7 +180,8 @@ class Templates {
   const TemplateSpace& space_;
   cost::CostModel& cost_model_;
   const cluster::ResourceGroup& group_;
-  const int devices_;
+  const double flops_ = model::training_flops_per_sample(problem_.model).value * static_cast<double>(problem_.global_batch);
+  int devices_ = 0;  // that work
   const std::string model_ = problem_.model.fingerprint();
   const std::string cluster_ = problem_.cluster.fingerprint();
   std::vector<plan::RankPlace> ranks_;

@@ -18,6 +18,8 @@ struct TemplateSpace {
   int most_tensor = 1 << 30;
   int most_context = 1;
   int most_stages = 1 << 30;
+  std::optional<Seconds> deadline = {};  // by the problem's clock
+  bool needed = true;                    // the deadline does not end it before it has any plan
 };
 
 struct TemplateAnswer {

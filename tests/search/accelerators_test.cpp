@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "base/expect_error.hpp"
 #include "plan/plan_helper.hpp"
 
@@ -35,6 +37,26 @@ TEST(Accelerators, NameTheFamiliesAndTheFront) {
   }
   EXPECT_LE(result.bound, result.best.predicted->step.value);
   EXPECT_GE(result.bound, 0.99 * result.best.predicted->step.value);
+}
+
+// Time stands still until the search over all blocks has begun, and is then over.
+TEST(Accelerators, NothingBeginsAfterTheTimeIsOver) {
+  class Jumping : public Clock {
+   public:
+    Seconds now() const override { return Seconds(++looks_ > 3 ? 1e6 : 0); }
+    void sleep(Seconds) override {}
+
+   private:
+    mutable std::atomic<int> looks_ = 0;
+  };
+  const auto job = plan::preset_job("llama-2-7b", 64);
+  const auto cluster = plan::gpu_cluster(1, 8, "a100-40");
+  const Jumping clock;
+  const SearchResult result = search(job, cluster, {}, {.top = 9, .vendors = {}, .front = true, .seconds = 10, .clock = &clock});
+  EXPECT_NO_THROW(check(result.best, job, cluster));
+  EXPECT_TRUE(result.runners_up.empty());
+  EXPECT_TRUE(result.too_large.empty());
+  EXPECT_EQ(result.front.size(), 1u);
 }
 
 TEST(Accelerators, KeepToWhatIsFixedAndChooseTheRest) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <limits>
 #include <map>
@@ -67,27 +68,40 @@ class Enumeration {
     }
   }
 
-  int devices_of(int group) const {
-    const cluster::ResourceGroup& of = problem_.cluster.groups[static_cast<std::size_t>(group)];
-    return of.nodes * of.devices_per_node;
-  }
-
   void widths(const std::vector<std::vector<int>>& teams, std::size_t team, const std::vector<Stand>& stages) {
     if (team == teams.size()) {
       for (const std::int64_t count : plan::divisors_of(problem_.global_batch))
         for (const plan::Schedule schedule : problem_.space.schedules) shares(teams, 0, stages, {}, count, schedule);
       return;
     }
+    working_nodes(teams, team, stages, {});
+  }
+
+  // `working`: devices of the team's first groups.
+  void working_nodes(const std::vector<std::vector<int>>& teams, std::size_t team, const std::vector<Stand>& stages,
+                     const std::vector<int>& working) {
+    if (working.size() == teams[team].size()) return widths(teams, team, stages, working);
+    const cluster::ResourceGroup& of = problem_.cluster.groups[static_cast<std::size_t>(teams[team][working.size()])];
+    for (int nodes = 1; nodes <= of.nodes; ++nodes) {
+      std::vector<int> more = working;
+      more.push_back(nodes * of.devices_per_node);
+      working_nodes(teams, team, stages, more);
+    }
+  }
+
+  void widths(const std::vector<std::vector<int>>& teams, std::size_t team, const std::vector<Stand>& stages,
+              const std::vector<int>& working) {
     for (int count = 1; count <= 8; ++count) {
       std::vector<GroupRanks> parts;
       bool divides = true;
       for (const int group : teams[team]) {
-        divides = divides && devices_of(group) % count == 0;
-        parts.push_back({group, devices_of(group) / count});
+        const int devices = working[parts.size()];
+        divides = divides && devices % count == 0;
+        parts.push_back({group, devices / count});
       }
       if (!divides) continue;
       const int domain = problem_.cluster.groups[static_cast<std::size_t>(teams[team].front())].domain();
-      const bool in_nodes = parts.size() == 1 && count > 1 && devices_of(teams[team].front()) > domain && domain % count == 0;
+      const bool in_nodes = parts.size() == 1 && count > 1 && working.front() > domain && domain % count == 0;
       for (const int per_node : in_nodes ? std::vector<int>{0, domain / count} : std::vector<int>{0}) {
         auto more = stages;
         for (int i = 0; i < count; ++i) more.push_back({parts, static_cast<int>(team), i, per_node});
@@ -256,7 +270,7 @@ Instance random_instance(Random& random) {
   std::vector<std::string> kinds = {"a100-80", "h100-sxm", "l40s", "rtx4090"};
   for (int g = 0; g < groups; ++g) {
     const std::size_t kind = static_cast<std::size_t>(random.below(kinds.size()));
-    const int nodes = one_of<int>(random, groups == 1 ? std::vector<int>{1, 1, 2, 2, 4} : std::vector<int>{1, 2});
+    const int nodes = one_of<int>(random, groups == 1 ? std::vector<int>{1, 1, 2, 2, 3, 4} : std::vector<int>{1, 2});
     const int each = one_of<int>(random, nodes == 4    ? std::vector<int>{2}
                                          : groups == 1 ? std::vector<int>{1, 2, 3, 4}
                                                        : std::vector<int>{1, 2});
@@ -378,6 +392,45 @@ TEST(BlockSearch, KeepsToItsEffortAndSaysWhatIsLeft) {
   EXPECT_FALSE(answer.complete);
   EXPECT_LT(answer.bound, answer.plans.front().predicted->step.value);
   EXPECT_GT(answer.bound, 0);
+}
+
+// A second passes whenever somebody looks.
+class Ticking : public Clock {
+ public:
+  Seconds now() const override { return Seconds(static_cast<double>(++looks_)); }
+  void sleep(Seconds) override {}
+
+ private:
+  mutable std::atomic<std::int64_t> looks_ = 0;
+};
+
+TEST(BlockSearch, TimeCountsFromTheBeginningAndEndsListingToo) {
+  const auto job = plan::preset_job("llama-3-70b", 256);
+  const auto cluster = plan::gpu_cluster(16, 8);
+  const std::int64_t all = search(BlockProblem{.model = job.model, .cluster = cluster, .global_batch = 256, .effort = 1}).considered;
+  const auto after = [&](double seconds) {
+    const Ticking clock;
+    return search(
+        BlockProblem{.model = job.model, .cluster = cluster, .global_batch = 256, .effort = 1, .seconds = seconds, .clock = &clock});
+  };
+  const BlockAnswer answer = after(3);
+  ASSERT_FALSE(answer.plans.empty());
+  EXPECT_NO_THROW(check(answer.plans.front(), job, cluster));
+  EXPECT_FALSE(answer.complete);
+  EXPECT_LT(answer.considered, all);
+  EXPECT_LT(answer.bound, answer.plans.front().predicted->step.value);
+  // With time enough, all are considered as without a clock.
+  EXPECT_EQ(after(1e12).considered, all);
+}
+
+// The time is over at the first look at the clock.
+TEST(BlockSearch, GoesOnAfterItsTimeUntilThereIsAPlan) {
+  const auto job = plan::preset_job("llama-3-8b", 64);
+  const auto cluster = plan::gpu_cluster(2, 8);
+  const Ticking clock;
+  const BlockAnswer answer =
+      search(BlockProblem{.model = job.model, .cluster = cluster, .global_batch = 64, .seconds = 0.5, .clock = &clock});
+  EXPECT_FALSE(answer.plans.empty());
 }
 
 TEST(BlockSearch, RefusesWhatDoesNotDivide) {

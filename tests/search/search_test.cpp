@@ -255,6 +255,8 @@ TEST(Search, CountsTheMemoryOfAllWorkersOfAHostTogether) {
   const plan::Plan plan = search(job, plan::cpu_cluster(4), {}).best;
   Bytes sum;
   for (Bytes bytes : plan.predicted->memory) sum += bytes;
+  const std::vector<Bytes> limits = cost::memory_limits(plan, plan::cpu_cluster(4));
+  EXPECT_EQ(limits, std::vector<Bytes>(4, Bytes(cost::memory_limit(plan::cpu_cluster(4).groups.front().device).value / 4)));
   const std::int64_t mebibytes = sum.value >> 20;
   EXPECT_NO_THROW(search(job, plan::cpu_cluster(4, 1, mebibytes * 12 / 10), {}));
   EXPECT_THROW(search(job, plan::cpu_cluster(4, 1, plan.predicted->memory[0].value >> 20), {}), Error);
