@@ -31,7 +31,8 @@ TEST(Rank, TakesThePlanWithTheShortestSimulatedStep) {
 
 TEST(Rank, TakesAFurtherPlanOfTheSameFamilyWhereTheClockPrefersIt) {
   const model::JobSpec it = job();
-  const cluster::ClusterSpec cluster = plan::gpu_cluster(2, 8, "a100-40");
+  cluster::ClusterSpec cluster = plan::gpu_cluster(2, 8, "a100-40");
+  cluster.groups[0].adapters = 8;
   SearchResult result = search(it, cluster, {}, {.top = 1, .vendors = {}, .effort = 300'000});
   const std::string best = plan::to_json(result.best);
   const std::string family = result.best_family;
