@@ -33,7 +33,8 @@ struct Link {
   std::string name;  // "nvlink4", "pcie4", "rdma-400g", "shm", "tcp-1g"
   BytesPerSecond bandwidth;
   Seconds latency;
-  bool shared = false;  // all devices behind it share this bandwidth
+  // The devices of a node share this bandwidth. Accelerators share their node's adapters, and its link to other groups, in any case.
+  bool shared = false;
 };
 
 // Identical nodes, each with the same number of identical devices.

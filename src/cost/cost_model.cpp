@@ -72,6 +72,8 @@ Parameters parameters_of(const model::BlockSpec& block, const plan::Strategy& st
   return out;
 }
 
+bool leaves_domain(const profile::Exchanges& exchanges, profile::Team team) { return exchanges.together(team) < team.ranks; }
+
 // A group of which each stage has only so many devices of each domain: their share of the links that all of them use.
 cluster::ResourceGroup thinned(cluster::ResourceGroup group, int per_domain) {
   const double share = static_cast<double>(per_domain) / group.domain();
@@ -152,6 +154,10 @@ CostModel::CostModel(const model::ModelSpec& model, const cluster::ClusterSpec& 
   for (const cluster::ResourceGroup& group : cluster.groups)
     groups_.push_back(group.device.has(precision) ? std::make_unique<Group>(group, calibration_of(group), model, format_of(precision))
                                                   : nullptr);
+  const model::Repeat& most = *std::max_element(model.repeats.begin(), model.repeats.end(),
+                                                [](const model::Repeat& a, const model::Repeat& b) { return a.count < b.count; });
+  for (const model::Operator& step : model::cost_of(most.block, {}).forward_operators)
+    layer_flops_ += step.flops.value / input_bytes(static_cast<int>(&most - model.repeats.data()), 1);
   stands_.resize(cluster.groups.size());
   for (std::size_t g = 0; g < stands_.size(); ++g) {
     const int group = static_cast<int>(g);
@@ -364,7 +370,6 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
   out.backward_input = time.backward.total() - time.weight_half + time.again.total();
   out.forward_exchange = time.forward.exchange();
   out.backward_exchange = time.backward.exchange() + time.again.exchange();
-
   const Parameters held = parameters_of(block.spec, s);
   const int team = s.dp * s.cp;
   const double shards = team;
@@ -380,6 +385,24 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
     const auto exchanged_all = [&](Collective operation) {
       return exchanged(operation, kWeight * held.plain, peers) + exchanged_experts(operation);
     };
+    // What is left of a pass once the block's own exchanges have had the links that weights and gradients take.
+    const bool leaving = parts.size() > 1 || leaves_domain(group.exchanges, peers);
+    const auto beside = [&](double seconds, const PassTime& pass) {
+      const std::pair<profile::Team, double> own[] = {{{s.tp, 1}, pass.tensor_exchange},
+                                                      {{s.cp, s.tp}, pass.context_exchange},
+                                                      {{held.experts > 0 ? s.ep : 1, s.tp}, pass.expert_exchange}};
+      bool meets = false;
+      for (const auto& [team_of, exchange] : own) {
+        if (team_of.ranks < 2 || leaves_domain(group.exchanges, team_of) != leaving) continue;
+        seconds -= exchange;
+        meets = true;
+      }
+      return std::max(0.0, meets ? seconds - pass.hidden : seconds);
+    };
+    PassTime backward_pass = time.backward;
+    backward_pass += time.again;
+    const double beside_forward = beside(out.forward, time.forward);
+    const double beside_backward = beside(out.backward(), backward_pass);
     double reduce = 0;
     double spread = 0;
     if (s.zero >= 2) {
@@ -390,8 +413,8 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
       const auto longer = [&](double computing, double exchange) {
         return std::max(computing + calibration.overlap_slowdown * std::min(computing, exchange), exchange) - computing;
       };
-      const double forward = s.zero == 3 ? longer(out.forward, gather) : 0;
-      const double backward = longer(out.backward(), scatter + (s.zero == 3 ? gather : 0));
+      const double forward = s.zero == 3 ? longer(beside_forward, gather) : 0;
+      const double backward = longer(beside_backward, scatter + (s.zero == 3 ? gather : 0));
       out.forward += forward;
       out.backward_input += backward;
       out.forward_exchange += forward;
@@ -405,7 +428,9 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
       reduce = exchanged(Collective::all_reduce, kWeight * held.plain, peers) + exchanged_experts(Collective::reduce_scatter);
       spread = exchanged_experts(Collective::all_gather);
     }
-    out.exchange = waited(reduce, out.backward(), calibration) + waited(spread, out.forward, calibration);
+    // On a slow network no pass is long enough to hide what the calibration hides on those that it was fitted on.
+    out.exchange = std::max(waited(reduce, beside_backward, calibration), reduce - beside_backward) +
+                   std::max(waited(spread, beside_forward, calibration), spread - beside_forward);
   }
   if (held.tied > 0) {
     // Rank by rank with the same place of another stage: in another domain if there are several, also where ranks are dealt.
@@ -479,10 +504,16 @@ double CostModel::latency_of(int devices, std::size_t part, bool between) const 
   return std::max(group_of(devices, part).kernels.calibration().latency, (between ? cluster_.between : group.network).latency.value);
 }
 
+// Of a message between all ranks of a stage so wide.
+double CostModel::waited_message(int devices, std::size_t part, double seconds, double bytes, int width) const {
+  const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(stand(devices).devices.parts[part].group)];
+  const double beside = layer_flops_ * bytes / (width * group.device.peak_of(precision_).value);
+  return std::max(seconds * group_of(devices, part).kernels.calibration().pipeline_exposed, seconds - beside);
+}
+
 double CostModel::message(double bytes, int from, int width_from, int to, int width_to) {
   const StageDevices& senders = stand(from).devices;
   const StageDevices& receivers = stand(to).devices;
-  const profile::Calibration& calibration = group_of(from, 0).kernels.calibration();
   const auto share_of = [](const StageDevices& devices, std::size_t part) {
     double samples = 0;
     for (const StageDevices::Part& each : devices.parts) samples += static_cast<double>(each.samples);
@@ -493,10 +524,11 @@ double CostModel::message(double bytes, int from, int width_from, int to, int wi
       const int width = senders.parts.size() == 1 ? width_from : senders.parts[part].ranks;
       const int group = senders.parts[part].group;
       const profile::Exchanges& exchanges = groups_[static_cast<std::size_t>(group)]->exchanges;
-      const double each = bytes * share_of(senders, part) / width;
+      const double share = bytes * share_of(senders, part);
       // Stages that share nodes are neighbours there.
-      return group_of(from, part).kernels.calibration().pipeline_exposed *
-             (senders.per_node > 0 ? exchanges.message(each, senders.per_node) : exchanges.stage_message(each, width));
+      const double seconds =
+          senders.per_node > 0 ? exchanges.message(share / width, senders.per_node) : exchanges.stage_message(share / width, width);
+      return waited_message(from, part, seconds, share, width);
     });
   const int group = senders.parts.front().group;
   const bool between = !of_one_group(senders.parts, group) || !of_one_group(receivers.parts, group);
@@ -506,8 +538,10 @@ double CostModel::message(double bytes, int from, int width_from, int to, int wi
       return bytes * share_of(of, part) / node_rate(devices, part, of.parts.size() == 1 ? width : of.parts[part].ranks, between);
     });
   };
-  return calibration.pipeline_exposed * (std::max(seconds(from, senders, width_from), seconds(to, receivers, width_to)) +
-                                         2 * std::max(latency_of(from, 0, between), latency_of(to, 0, between)));
+  const double all = std::max(seconds(from, senders, width_from), seconds(to, receivers, width_to)) +
+                     2 * std::max(latency_of(from, 0, between), latency_of(to, 0, between));
+  const int width = senders.parts.size() == 1 ? width_from : senders.parts.front().ranks;
+  return waited_message(from, 0, all, bytes * share_of(senders, 0), width);
 }
 
 double CostModel::micro_batch_host(int devices) const {

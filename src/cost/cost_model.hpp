@@ -97,7 +97,8 @@ class CostModel {
   // What a block takes in, for `samples` samples, whole.
   double input_bytes(int repeat, std::int64_t samples) const;
   // Seconds of the messages of one micro-batch, in one direction, to a stage of another width or kind: every rank sends or
-  // receives its share of `bytes` at once.
+  // receives its share of `bytes` at once. Of these, what computing does not hide: the calibration's share of them, and all that the
+  // forward pass of one layer at the device's peak is too short to hide, which every stage has to run beside them.
   double message(double bytes, int from, int width_from, int to, int width_to);
   // The same there and, of its gradients, back.
   double messages(double bytes, int from, int width_from, int to, int width_to) {
@@ -148,12 +149,14 @@ class CostModel {
   const Pass& pass(int repeat, int group, const plan::Strategy& strategy, std::int64_t micro_batch);
   double collective(int devices, std::size_t part, profile::Collective operation, double bytes, profile::Team team) const;
   double node_rate(int devices, std::size_t part, int width, bool between) const;
+  double waited_message(int devices, std::size_t part, double seconds, double bytes, int width) const;
   double latency_of(int devices, std::size_t part, bool between) const;  // of messages between nodes, or between groups
 
   const model::ModelSpec& model_;
   const cluster::ClusterSpec& cluster_;
   model::Precision precision_;
   std::vector<int> repeat_of_;
+  double layer_flops_ = 0;  // of the forward pass of the layer that the model has most of, for each byte that goes into it
   std::vector<std::unique_ptr<Group>> groups_;  // those of the cluster, then ones of which stages share the nodes or are dealt over them
   std::vector<Stand> stands_;                   // the first ones are the groups of the cluster
   std::map<StageDevices, int> known_;

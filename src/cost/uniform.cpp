@@ -145,12 +145,13 @@ PassTime& PassTime::operator+=(const PassTime& other) {
   context_exchange += other.context_exchange;
   expert_exchange += other.expert_exchange;
   host += other.host;
+  hidden += other.hidden;
   return *this;
 }
 
 PassTime PassTime::operator*(double factor) const {
   return {products * factor,         attention * factor,       elementwise * factor, tensor_exchange * factor,
-          context_exchange * factor, expert_exchange * factor, host * factor};
+          context_exchange * factor, expert_exchange * factor, host * factor,        hidden * factor};
 }
 
 std::vector<std::pair<std::string, double>> UniformPrice::terms() const {

@@ -57,6 +57,7 @@ struct PassTime {
   double context_exchange = 0;
   double expert_exchange = 0;
   double host = 0;
+  double hidden = 0;  // exchanges that run beside computing; not part of the total
 
   double exchange() const { return tensor_exchange + context_exchange + expert_exchange; }
   double total() const { return products + attention + elementwise + exchange() + host; }

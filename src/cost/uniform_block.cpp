@@ -117,15 +117,24 @@ class BlockClock {
   // `chosen`: experts of each token.
   void exchange(const std::vector<Exchange>& exchanges, int chosen, PassTime& pass) const {
     double ring = 0;
+    double tensor_hidden = 0;
+    double expert_hidden = 0;
     for (const Exchange& one : exchanges) {
       const auto bytes = static_cast<double>(one.bytes.value);
       switch (one.axis) {
-        case Exchange::Axis::tensor:
-          pass.tensor_exchange += tensor(one) * exposed_ * (one.overlaps ? calibration_.tensor_beside : 1);
+        case Exchange::Axis::tensor: {
+          const double seconds = tensor(one);
+          const double exposed = seconds * exposed_ * (one.overlaps ? calibration_.tensor_beside : 1);
+          pass.tensor_exchange += exposed;
+          tensor_hidden += std::max(0.0, seconds - exposed);
           break;
-        case Exchange::Axis::expert:
-          pass.expert_exchange += exchanges_.all_to_all(bytes, chosen, {plan_.ep, plan_.tp}) * calibration_.expert_exposed;
+        }
+        case Exchange::Axis::expert: {
+          const double seconds = exchanges_.all_to_all(bytes, chosen, {plan_.ep, plan_.tp});
+          pass.expert_exchange += seconds * calibration_.expert_exposed;
+          expert_hidden += std::max(0.0, seconds * (1 - calibration_.expert_exposed));
           break;
+        }
         case Exchange::Axis::context:
           if (one.operation == "all_to_all")
             pass.context_exchange += exchanges_.all_to_all(bytes, 1, {plan_.cp, plan_.tp});
@@ -135,7 +144,17 @@ class BlockClock {
       }
     }
     // The ring's messages run beside attention; what is longer is waited for.
-    pass.context_exchange += std::max(0.0, ring - pass.attention);
+    const double ring_hidden = std::min(ring, pass.attention);
+    pass.context_exchange += ring - ring_hidden;
+    // However small the shares that a calibration exposes: the block's computing hides no more than it takes.
+    const double computing = pass.products + pass.attention + pass.elementwise;
+    const double hidden = tensor_hidden + expert_hidden + ring_hidden;
+    pass.hidden = std::min(hidden, computing);
+    if (hidden <= computing) return;
+    const double exposed = 1 - computing / hidden;
+    pass.tensor_exchange += tensor_hidden * exposed;
+    pass.expert_exchange += expert_hidden * exposed;
+    pass.context_exchange += ring_hidden * exposed;
   }
 
   double tensor(const Exchange& one) const {

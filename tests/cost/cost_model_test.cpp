@@ -181,5 +181,28 @@ TEST(CostModel, RingAttentionOverSeveralNodesTakesTheNetwork) {
   EXPECT_EQ(forward(4, 1e6), forward(4, 4e11));
 }
 
+// What is shared: adapters by the devices of a node, whatever `shared` says of the network; the inside link where it says so.
+TEST(CostModel, DevicesShareTheAdaptersOfTheirNode) {
+  const model::ModelSpec model = plan::preset_job("llama-3-8b", 16).model;
+  auto cluster = plan::gpu_cluster(2, 8);
+  cluster.groups.push_back(plan::gpu_cluster(2, 8, "h100-sxm").groups[0]);
+  cluster.groups[1].name = "second";
+  cluster.between = cluster::known_link("rdma-100g");
+  const auto message = [&](int width) { return CostModel(model, cluster, model::Precision::bf16).message(1e12, 0, width, 1, width); };
+  const auto exchange = [&](int dp, int tp) {
+    return CostModel(model, cluster, model::Precision::bf16).block(1, 0, {.dp = dp, .tp = tp}, 16).exchange;
+  };
+  const double by_one_node = message(8);
+  EXPECT_DOUBLE_EQ(message(4), by_one_node);
+  EXPECT_NEAR(message(16), by_one_node / 2, 1e-3);
+  const double over_nodes = exchange(2, 8);
+  const double inside = exchange(8, 1);
+  cluster.between.shared = cluster.groups[0].network.shared = true;
+  EXPECT_EQ(message(8), by_one_node);
+  EXPECT_EQ(exchange(2, 8), over_nodes);
+  cluster.groups[0].inside.shared = true;
+  EXPECT_GT(exchange(8, 1), 4 * inside);
+}
+
 }  // namespace
 }  // namespace tessera::cost

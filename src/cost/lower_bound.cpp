@@ -1,0 +1,292 @@
+#include "cost/lower_bound.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "profile/exchange_time.hpp"
+
+namespace tessera::cost {
+namespace {
+
+using model::Exchange;
+using profile::Team;
+
+// Bytes of a parameter: on the wire and in memory, as computing reads it; master weight and two moments of the optimizer.
+constexpr double kWeight = 2;
+constexpr double kState = 12;
+
+struct RankWork {
+  double flops = 0;
+  double state = 0;   // bytes of memory
+  double inside = 0;  // bytes over the inside link, in one direction
+};
+
+// Bytes that enter and leave the devices that an inside link joins.
+struct Traffic {
+  double in = 0;
+  double out = 0;
+  double most() const { return std::max(in, out); }
+  void both(double bytes) {
+    in += bytes;
+    out += bytes;
+  }
+};
+
+struct Domain {
+  int group = 0;
+  Traffic network;
+  Traffic between;
+  double inside = 0;  // of all its devices
+};
+
+// Bytes of a step that each rank or team exchanges within blocks.
+struct BlockBytes {
+  double tensor = 0;  // through a ring: all-reduces twice
+  double ring = 0;    // sent by a rank around its ring
+  double context = 0;
+  double experts = 0;
+  int copies = 1;  // experts that a token is sent to
+};
+
+double flops_of(const std::vector<model::Operator>& operators) {
+  double out = 0;
+  for (const model::Operator& step : operators)
+    if (step.kind != model::Operator::Kind::lookup && step.kind != model::Operator::Kind::elementwise) out += step.flops.value;
+  return out;
+}
+
+class LeastTimes {
+ public:
+  LeastTimes(const plan::Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster)
+      : plan_(plan), model_(model), cluster_(cluster), micro_batches_(static_cast<double>(plan.micro_batches)), ranks_(plan.ranks.size()) {
+    for (std::size_t r = 0; r < model.repeats.size(); ++r)
+      repeat_of_.insert(repeat_of_.end(), static_cast<std::size_t>(model.repeats[r].count), static_cast<int>(r));
+    std::map<std::pair<int, int>, int> numbers;
+    for (const plan::RankPlace& place : plan.ranks) {
+      const int domain = place.node / cluster.groups[static_cast<std::size_t>(place.group)].nodes_per_domain;
+      const auto [found, fresh] = numbers.try_emplace({place.group, domain}, static_cast<int>(domains_.size()));
+      if (fresh) domains_.push_back({place.group, {}, {}, 0});
+      domain_of_.push_back(found->second);
+    }
+    for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+      for (const plan::StrategyRun& run : plan.stages[s].runs) add_run(plan.stages[s], run);
+      if (s > 0) add_messages(plan.stages[s - 1], plan.stages[s]);
+    }
+  }
+
+  std::vector<std::pair<std::string, Seconds>> seconds() const {
+    double computing = 0;
+    double memory = 0;
+    double network = 0;
+    double between = 0;
+    double inside = 0;
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(plan_.ranks[rank].group)];
+      computing = std::max(computing, ranks_[rank].flops / group.device.peak_of(plan_.precision).value);
+      memory = std::max(memory, ranks_[rank].state / group.device.memory_bandwidth.value);
+      if (ranks_[rank].inside > 0) inside = std::max(inside, ranks_[rank].inside / group.inside.bandwidth.value);
+    }
+    for (const Domain& domain : domains_) {
+      const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(domain.group)];
+      const double nodes = group.nodes_per_domain;
+      if (domain.network.most() > 0)
+        network = std::max(network, domain.network.most() / (nodes * group.adapters * group.network.bandwidth.value));
+      if (domain.between.most() > 0) between = std::max(between, domain.between.most() / (nodes * cluster_.between.bandwidth.value));
+      if (group.inside.shared && domain.inside > 0) inside = std::max(inside, domain.inside / (nodes * group.inside.bandwidth.value));
+    }
+    return {{"computing", Seconds(computing)},
+            {"memory", Seconds(memory)},
+            {"network", Seconds(network)},
+            {"between groups", Seconds(between)},
+            {"inside", Seconds(inside)}};
+  }
+
+ private:
+  // A team's ranks, and how many of them stand on each domain.
+  struct Members {
+    std::vector<int> ranks;
+    std::map<int, int> domains;
+    double count() const { return static_cast<double>(ranks.size()); }
+    double domain_count() const { return static_cast<double>(domains.size()); }
+  };
+
+  // visit(members) for each team of the stage's ranks [first, last), of one group each.
+  template <typename Visit>
+  void for_teams(const plan::Stage& stage, int first, int last, Team team, const Visit& visit) const {
+    if (team.ranks < 2) return;
+    for (int base = first; base < last; base += team.ranks * team.stride)
+      for (int offset = 0; offset < team.stride; ++offset) {
+        std::map<int, Members> by_group;
+        for (int i = 0; i < team.ranks; ++i) {
+          const int rank = stage.ranks[static_cast<std::size_t>(base + offset + i * team.stride)];
+          Members& members = by_group[plan_.ranks[static_cast<std::size_t>(rank)].group];
+          members.ranks.push_back(rank);
+          ++members.domains[domain_of_[static_cast<std::size_t>(rank)]];
+        }
+        for (const auto& [group, members] : by_group)
+          if (members.ranks.size() > 1) visit(members);
+      }
+  }
+
+  Domain& domain(int number) { return domains_[static_cast<std::size_t>(number)]; }
+
+  // Bytes over the inside link of each member of a team that stands on one domain.
+  void add_inside(const Members& members, double bytes) {
+    for (const int rank : members.ranks) ranks_[static_cast<std::size_t>(rank)].inside += bytes;
+    domain(members.domains.begin()->first).inside += bytes * members.count();
+  }
+
+  // A ring's all-gather or reduce-scatter of a buffer of `bytes`.
+  void add_ring(const Members& members, double bytes) {
+    if (members.domains.size() == 1) return add_inside(members, bytes * (members.count() - 1) / members.count());
+    for (const auto& [number, here] : members.domains)
+      domain(number).network.both(bytes * (members.domain_count() - 1) / members.domain_count());
+  }
+
+  void add_run(const plan::Stage& stage, const plan::StrategyRun& run) {
+    const plan::Strategy& s = run.strategy;
+    std::map<int, int> counts;
+    for (int b = run.first; b < run.last; ++b) ++counts[repeat_of_[static_cast<std::size_t>(b)]];
+    int first = 0;
+    for (const plan::Share& share : plan_.shares_of(stage)) {
+      const std::int64_t micro_batch = share.samples / std::max(1, share.ranks / (s.cp * s.tp));
+      BlockBytes bytes;
+      double flops = 0;
+      for (const auto& [repeat, count] : counts) flops += add_block(repeat, count * micro_batches_, s, micro_batch, bytes);
+      for (int i = first; i < first + share.ranks; ++i)
+        ranks_[static_cast<std::size_t>(stage.ranks[static_cast<std::size_t>(i)])].flops += flops;
+      add_exchanges(stage, first, first + share.ranks, s, bytes);
+      first += share.ranks;
+    }
+    for (const auto& [repeat, count] : counts) add_parameters(stage, model_.repeats[static_cast<std::size_t>(repeat)].block, count, s);
+  }
+
+  // FLOPs of a rank, `times` the block's; adds what the block exchanges so often.
+  double add_block(int repeat, double times, const plan::Strategy& s, std::int64_t micro_batch, BlockBytes& bytes) const {
+    const model::BlockSpec& spec = model_.repeats[static_cast<std::size_t>(repeat)].block;
+    model::BlockShard shard;
+    shard.micro_batch = micro_batch;
+    shard.tensor_parallel = s.tp;
+    shard.precision = plan_.precision == model::Precision::f8 ? model::Precision::f8 : model::Precision::bf16;
+    shard.recompute = s.recompute;
+    shard.sequence_parallel = s.sequence_parallel && s.tp > 1;
+    shard.context_parallel = s.cp;
+    shard.context = s.context;
+    shard.expert_parallel = s.ep;
+    const model::BlockCost cost = model::cost_of(spec, shard);
+    for (const auto* exchanges : {&cost.forward_exchanges, &cost.backward_exchanges})
+      for (const Exchange& one : *exchanges) {
+        const double all = times * static_cast<double>(one.bytes.value);
+        if (one.axis == Exchange::Axis::tensor)
+          bytes.tensor += (one.operation == "all_reduce" ? 2 : 1) * all;
+        else if (one.axis == Exchange::Axis::expert)
+          bytes.experts += all;
+        else
+          (one.operation == "all_to_all" ? bytes.context : bytes.ring) += all;
+      }
+    if (const auto chosen = spec.dims.find("experts_per_token"); chosen != spec.dims.end()) bytes.copies = static_cast<int>(chosen->second);
+    const double again = s.recompute == model::Recompute::full ? flops_of(cost.recomputed_operators) : 0;
+    return times * (flops_of(cost.forward_operators) + flops_of(cost.backward_operators) + again);
+  }
+
+  void add_exchanges(const plan::Stage& stage, int first, int last, const plan::Strategy& s, const BlockBytes& bytes) {
+    if (bytes.tensor > 0) for_teams(stage, first, last, {s.tp, 1}, [&](const Members& members) { add_ring(members, bytes.tensor); });
+    if (bytes.context > 0 || bytes.ring > 0)
+      for_teams(stage, first, last, {s.cp, s.tp}, [&](const Members& members) {
+        const double n = members.count();
+        if (members.domains.size() == 1) return add_inside(members, bytes.context * (n - 1) / n + bytes.ring);
+        for (const auto& [number, here] : members.domains) {
+          domain(number).network.both(bytes.context * here * (n - here) / n);
+          // A domain takes in, once, the keys and values of all other ranks of the ring.
+          domain(number).network.in += bytes.ring * (n - here) / (n - 1);
+        }
+      });
+    if (bytes.experts > 0)
+      for_teams(stage, first, last, {s.ep, s.tp}, [&](const Members& members) {
+        const double n = members.count();
+        const double k = members.domain_count();
+        if (members.domains.size() == 1) return add_inside(members, bytes.experts * (n - 1) / n);
+        // The other domains, expected, that want a token: to each of them it goes once.
+        const double wanted = (k - 1) * (1 - std::pow(1 - 1 / k, bytes.copies));
+        for (const auto& [number, here] : members.domains) domain(number).network.both(bytes.experts / bytes.copies * here * wanted);
+      });
+  }
+
+  void add_parameters(const plan::Stage& stage, const model::BlockSpec& block, int count, const plan::Strategy& s) {
+    double plain = 0;
+    double experts = 0;
+    for (const model::ParameterSpec& parameter : block.parameters) {
+      if (!parameter.tied_to.empty()) continue;
+      const double held = count * static_cast<double>(parameter.count()) / (parameter.split_dim >= 0 ? s.tp : 1);
+      (parameter.expert_dim >= 0 ? experts : plain) += parameter.expert_dim >= 0 ? held / s.ep : held;
+    }
+    const int copies = s.copies();
+    const int same_experts = std::max(1, copies / s.ep);
+    const double stepped = s.zero >= 1 ? plain / copies + experts / same_experts : plain + experts;
+    if (!s.offload_optimizer)
+      for (const int rank : stage.ranks) ranks_[static_cast<std::size_t>(rank)].state += stepped * (kWeight + kState);
+    // Reduced once; gathered as often as a rank needs what it does not keep.
+    const double ways = 1 + (s.zero == 3 ? micro_batches_ : 1);
+    for_teams(stage, 0, stage.width(), {copies, s.tp}, [&](const Members& members) { add_ring(members, ways * kWeight * plain); });
+    if (experts > 0)
+      for_teams(stage, 0, stage.width(), {same_experts, s.tp * s.ep},
+                [&](const Members& members) { add_ring(members, ways * kWeight * experts); });
+  }
+
+  // Activations there and gradients back: what a domain's devices have of them beyond what stays there.
+  void add_messages(const plan::Stage& from, const plan::Stage& to) {
+    if (from.ranks == to.ranks) return;
+    double elements = 0;
+    for (const model::TensorSpec& tensor :
+         model_.repeats[static_cast<std::size_t>(repeat_of_[static_cast<std::size_t>(to.first_block())])].block.inputs) {
+      double product = 1;
+      for (const std::int64_t extent : tensor.shape) product *= static_cast<double>(extent);
+      elements += product;
+    }
+    const double bytes = kWeight * elements * static_cast<double>(plan_.samples()) * micro_batches_;
+    std::map<int, double> held;  // by domain: share before less share behind
+    std::map<int, int> groups;   // 1: senders stand there, 2: receivers, 3: both
+    const auto add = [&](const plan::Stage& stage, double sign, int side) {
+      std::size_t next = 0;
+      for (const plan::Share& share : plan_.shares_of(stage))
+        for (int i = 0; i < share.ranks; ++i, ++next) {
+          const auto rank = static_cast<std::size_t>(stage.ranks[next]);
+          held[domain_of_[rank]] += sign * static_cast<double>(share.samples) / static_cast<double>(plan_.samples()) / share.ranks;
+          groups[plan_.ranks[rank].group] |= side;
+        }
+    };
+    add(from, 1, 1);
+    add(to, -1, 2);
+    const bool apart = std::none_of(groups.begin(), groups.end(), [](const auto& group) { return group.second == 3; });
+    if (groups.size() > 1 && !apart) return;
+    for (const auto& [number, share] : held) {
+      Traffic& link = apart ? domain(number).between : domain(number).network;
+      link.both(std::abs(share) * bytes);
+    }
+  }
+
+  const plan::Plan& plan_;
+  const model::ModelSpec& model_;
+  const cluster::ClusterSpec& cluster_;
+  const double micro_batches_;
+  std::vector<int> repeat_of_;
+  std::vector<int> domain_of_;  // by rank
+  std::vector<RankWork> ranks_;
+  std::vector<Domain> domains_;
+};
+
+}  // namespace
+
+std::vector<std::pair<std::string, Seconds>> least_times(const plan::Plan& plan, const model::ModelSpec& model,
+                                                         const cluster::ClusterSpec& cluster) {
+  return LeastTimes(plan, model, cluster).seconds();
+}
+
+Seconds lower_bound(const plan::Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster) {
+  Seconds out(0);
+  for (const auto& [name, seconds] : least_times(plan, model, cluster)) out = std::max(out, seconds);
+  return out;
+}
+
+}  // namespace tessera::cost
