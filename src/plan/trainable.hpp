@@ -7,8 +7,7 @@
 
 namespace tessera::plan {
 
-// Throws invalid_config when the trainer cannot run the plan: several stages a rank, a backward pass in halves, or what
-// check_uniform refuses.
+// Throws invalid_config when the trainer cannot run the plan: several stages a rank, or what check_uniform refuses.
 void check_trainable(const Plan& plan);
 // Throws invalid_config, its text beginning with `refusal`, unless every block of every stage has the same dp and tp and every
 // stage one zero, 0 or 1; no cp, ep, sequence parallelism, offload or selective recomputation; fp32 or bf16.

@@ -111,12 +111,13 @@ void check_fixed(const model::JobSpec& job, const cluster::ClusterSpec& cluster,
                 job.cluster.where, "a device that does, or another train.precision");
   const auto accelerators_only = [&](const std::string& what) {
     refuse(job, what + " is planned for accelerators in 16 or fewer bits alone",
-           "zero 0 or 1, cp 1, ep 1, schedule 1f1b or gpipe, recompute none or full", {});
+           "zero 0 or 1, cp 1, ep 1, schedule 1f1b, gpipe, zb-h1 or zb-h2, recompute none or full", {});
   };
   if (parallel.cp > 1) accelerators_only(text("cp ", parallel.cp));
   if (parallel.ep > 1) accelerators_only(text("ep ", parallel.ep));
   if (parallel.zero.value_or(0) > 1) accelerators_only(text("zero ", *parallel.zero));
-  if (!parallel.schedule.empty() && parallel.schedule != "1f1b" && parallel.schedule != "gpipe")
+  constexpr std::string_view kSchedules[] = {"", "1f1b", "gpipe", "zb-h1", "zb-h2"};
+  if (std::find(std::begin(kSchedules), std::end(kSchedules), parallel.schedule) == std::end(kSchedules))
     accelerators_only("schedule " + parallel.schedule);
   if (parallel.recompute == "selective") accelerators_only("recompute selective");
   for (const char* key : plan::kTensorDimensions)
@@ -226,8 +227,11 @@ std::vector<Point> points(const model::JobSpec& job, const cluster::ClusterSpec&
 std::vector<Variant> variants(const model::JobSpec& job, const Point& point) {
   const model::ParallelChoice& parallel = job.parallel;
   std::vector<Variant> out;
-  for (const plan::Schedule schedule : {plan::Schedule::one_f_one_b, plan::Schedule::gpipe}) {
+  using plan::Schedule;
+  for (const Schedule schedule : {Schedule::one_f_one_b, Schedule::gpipe, Schedule::zb_h1, Schedule::zb_h2}) {
     if (!parallel.schedule.empty() && parallel.schedule != name_of(schedule)) continue;
+    // A profile times whole backward passes: how long their halves take is not known well enough to choose by.
+    if (parallel.schedule.empty() && (schedule == Schedule::zb_h1 || schedule == Schedule::zb_h2)) continue;
     // Without a pipeline GPipe only holds more activations.
     if (parallel.schedule.empty() && schedule == plan::Schedule::gpipe && point.pp == 1) continue;
     for (const int zero : {0, 1}) {

@@ -74,10 +74,15 @@ TEST_F(SimulateCommand, RunsTheOrderOfAScheduleFile) {
 }
 
 TEST_F(SimulateCommand, TrainSaysWhatItCanRunInstead) {
-  const CommandResult result = run_tessera({"train", yaml_.string(), "--plan", with_schedule("zb-h1").string()}, {folder_.path(), {}});
+  std::string edited = json_;
+  const std::string recompute = "\"recompute\": \"";
+  const std::size_t at = edited.find(recompute) + recompute.size();
+  edited.replace(at, edited.find('"', at) - at, "selective");
+  const auto selective = folder_.write("selective.json", edited);
+  const CommandResult result = run_tessera({"train", yaml_.string(), "--plan", selective.string()}, {folder_.path(), {}});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("the trainer cannot run schedule zb-h1"));
-  EXPECT_THAT(result.err, HasSubstr("1f1b or gpipe"));
+  EXPECT_THAT(result.err, HasSubstr("the trainer cannot run the plan: recompute selective"));
+  EXPECT_THAT(result.err, HasSubstr("recompute none or full"));
 }
 
 TEST_F(SimulateCommand, StagesOfDifferentWidthsAreSimulatedButNotTrained) {

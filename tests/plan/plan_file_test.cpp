@@ -176,11 +176,11 @@ TEST_F(EditedPlan, IsRefusedWhenItsOrderCannotRun) {
 TEST_F(EditedPlan, ThatTheTrainerCannotRunIsNamed) {
   EXPECT_NO_THROW(check_trainable(plan));
   plan.schedule = Schedule::zb_h1;
-  const Error halves = error_of([&] { check_trainable(plan); });
-  EXPECT_THAT(halves.what(), HasSubstr("cannot run schedule zb-h1: it runs backward passes in two halves"));
-  EXPECT_THAT(halves.what(), HasSubstr("1f1b or gpipe"));
+  EXPECT_NO_THROW(check_trainable(plan));
   plan.schedule = Schedule::dualpipe_v;
-  EXPECT_THAT(error_of([&] { check_trainable(plan); }).what(), HasSubstr("puts 2 stages on each rank"));
+  const Error chunks = error_of([&] { check_trainable(plan); });
+  EXPECT_THAT(chunks.what(), HasSubstr("cannot run schedule dualpipe-v: it puts 2 stages on each rank"));
+  EXPECT_THAT(chunks.what(), HasSubstr("1f1b, gpipe, zb-h1 or zb-h2"));
 }
 
 TEST_F(EditedPlan, OfAnotherVersionIsRefused) {
