@@ -42,10 +42,6 @@ model::BlockSpec as_run(model::BlockSpec block, const profile::Calibration& cali
   return block;
 }
 
-Again again_of(model::Recompute recompute) {
-  return recompute == model::Recompute::full ? Again::layer : recompute == model::Recompute::selective ? Again::attention : Again::nothing;
-}
-
 // Weights in 16 bits, gradients, master weights and two moments in 32: bytes of a parameter.
 constexpr double kWeight = 2;
 constexpr double kGradient = 4;
@@ -147,13 +143,15 @@ bool CostModel::supports(const cluster::ClusterSpec& cluster, model::Precision p
          std::none_of(cluster.groups.begin(), cluster.groups.end(), [](const auto& group) { return group.device.is_cpu(); });
 }
 
-CostModel::CostModel(const model::ModelSpec& model, const cluster::ClusterSpec& cluster, model::Precision precision)
-    : model_(model), cluster_(cluster), precision_(precision) {
+CostModel::CostModel(const model::ModelSpec& model, const cluster::ClusterSpec& cluster, model::Precision precision, Stack stack)
+    : model_(model), cluster_(cluster), precision_(precision), stack_(std::move(stack)) {
   for (std::size_t r = 0; r < model.repeats.size(); ++r)
     repeat_of_.insert(repeat_of_.end(), static_cast<std::size_t>(model.repeats[r].count), static_cast<int>(r));
   for (const cluster::ResourceGroup& group : cluster.groups)
-    groups_.push_back(group.device.has(precision) ? std::make_unique<Group>(group, calibration_of(group), model, format_of(precision))
-                                                  : nullptr);
+    groups_.push_back(group.device.has(precision)
+                          ? std::make_unique<Group>(group, stack_.calibration ? *stack_.calibration : calibration_of(group), model,
+                                                    stack_.format.value_or(format_of(precision)))
+                          : nullptr);
   const model::Repeat& most = *std::max_element(model.repeats.begin(), model.repeats.end(),
                                                 [](const model::Repeat& a, const model::Repeat& b) { return a.count < b.count; });
   for (const model::Operator& step : model::cost_of(most.block, {}).forward_operators)
@@ -181,9 +179,10 @@ int CostModel::add(const StageDevices& devices) {
     const int index = devices.parts.front().group;
     const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(index)];
     const profile::Calibration& calibration = group_of(index, 0).kernels.calibration();
-    groups_.push_back(devices.per_node > 0
-                          ? std::make_unique<Group>(thinned(group, devices.per_node), calibration, model_, format_of(precision_))
-                          : std::make_unique<Group>(group, calibration, model_, format_of(precision_), devices.dealt_over));
+    groups_.push_back(
+        devices.per_node > 0
+            ? std::make_unique<Group>(thinned(group, devices.per_node), calibration, model_, stack_.format.value_or(format_of(precision_)))
+            : std::make_unique<Group>(group, calibration, model_, stack_.format.value_or(format_of(precision_)), devices.dealt_over));
     stand.priced_as.front() = static_cast<int>(groups_.size()) - 1;
   }
   stands_.push_back(std::move(stand));
@@ -319,17 +318,9 @@ const CostModel::Pass& CostModel::pass(int repeat, int g, const plan::Strategy& 
   if (!fresh) return *found->second;
   const Group& group = *groups_[static_cast<std::size_t>(g)];
   const model::BlockSpec& spec = group.blocks[static_cast<std::size_t>(repeat)].spec;
-  UniformPlan cut;
-  cut.tp = s.tp;
-  cut.cp = s.cp;
-  cut.ep = s.ep;
-  cut.context = s.context;
-  cut.micro_batch = micro_batch;
-  cut.format = format_of(precision_);
-  cut.again = again_of(s.recompute);
-  cut.sequence_parallel = s.sequence_parallel;
-  model::BlockShard shard = shard_of(cut);
-  Pass pass{block_time(cut, group.kernels, group.exchanges, spec), static_cast<double>(model::cost_of(spec, shard).saved.value), 0};
+  model::BlockShard shard = shard_of(s, micro_batch, precision_);
+  Pass pass{block_time(shard, stack_, group.kernels, group.exchanges, spec), static_cast<double>(model::cost_of(spec, shard).saved.value),
+            0};
   pass.saved_whole = pass.saved;
   if (s.recompute == model::Recompute::full) {
     shard.recompute = model::Recompute::none;

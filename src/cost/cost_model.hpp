@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cluster/cluster.hpp"
+#include "cost/stack.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
 #include "profile/exchange_time.hpp"
@@ -66,7 +67,7 @@ struct StageDevices {
 class CostModel {
  public:
   // Throws not_found when a device has no units for the precision (ask supports first).
-  CostModel(const model::ModelSpec& model, const cluster::ClusterSpec& cluster, model::Precision precision);
+  CostModel(const model::ModelSpec& model, const cluster::ClusterSpec& cluster, model::Precision precision, Stack stack = {});
   ~CostModel();
   CostModel(const CostModel&) = delete;
   CostModel& operator=(const CostModel&) = delete;
@@ -155,6 +156,7 @@ class CostModel {
   const model::ModelSpec& model_;
   const cluster::ClusterSpec& cluster_;
   model::Precision precision_;
+  Stack stack_;
   std::vector<int> repeat_of_;
   double layer_flops_ = 0;  // of the forward pass of the layer that the model has most of, for each byte that goes into it
   std::vector<std::unique_ptr<Group>> groups_;  // those of the cluster, then ones of which stages share the nodes or are dealt over them

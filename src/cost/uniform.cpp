@@ -137,23 +137,6 @@ void refuse_nothing(const UniformPlan& plan, const Transformer& model) {
 
 }  // namespace
 
-PassTime& PassTime::operator+=(const PassTime& other) {
-  products += other.products;
-  attention += other.attention;
-  elementwise += other.elementwise;
-  tensor_exchange += other.tensor_exchange;
-  context_exchange += other.context_exchange;
-  expert_exchange += other.expert_exchange;
-  host += other.host;
-  hidden += other.hidden;
-  return *this;
-}
-
-PassTime PassTime::operator*(double factor) const {
-  return {products * factor,         attention * factor,       elementwise * factor, tensor_exchange * factor,
-          context_exchange * factor, expert_exchange * factor, host * factor,        hidden * factor};
-}
-
 std::vector<std::pair<std::string, double>> UniformPrice::terms() const {
   PassTime passes = forward;
   passes += backward;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cluster/cluster.hpp"
+#include "cost/block_time.hpp"
 #include "cost/transformer.hpp"
 #include "plan/plan.hpp"
 #include "profile/calibration.hpp"
@@ -46,31 +47,6 @@ struct UniformPlan {
 
   int ranks() const { return tp * cp * dp * pp; }
   double micro_batches() const { return static_cast<double>(global_batch) / static_cast<double>(micro_batch * dp); }
-};
-
-// Seconds of a pass by what they are spent on.
-struct PassTime {
-  double products = 0;
-  double attention = 0;
-  double elementwise = 0;
-  double tensor_exchange = 0;
-  double context_exchange = 0;
-  double expert_exchange = 0;
-  double host = 0;
-  double hidden = 0;  // exchanges that run beside computing; not part of the total
-
-  double exchange() const { return tensor_exchange + context_exchange + expert_exchange; }
-  double total() const { return products + attention + elementwise + exchange() + host; }
-  PassTime& operator+=(const PassTime& other);
-  PassTime operator*(double factor) const;
-};
-
-// One layer on one rank for one micro-batch.
-struct LayerTime {
-  PassTime forward;
-  PassTime backward;  // without what is computed again
-  PassTime again;
-  double weight_half = 0;  // of backward: what only makes gradients of weights
 };
 
 struct UniformPrice {

@@ -43,13 +43,7 @@ inline double waited(double exchange, double beside, const profile::Calibration&
   return std::max(exchange * calibration.data_exposed, calibration.window > 0 ? exchange - calibration.window * beside : 0);
 }
 
-// A block's operators and exchanges against a clock. Of the plan only what a block's rank does counts: tp, cp, ep, micro_batch,
-// format, again and the flags.
-LayerTime block_time(const UniformPlan& plan, const profile::Kernels& kernels, const profile::Exchanges& exchanges,
-                     const model::BlockSpec& block);
-inline LayerTime block_time(const Pricing& pricing, const model::BlockSpec& block) {
-  return block_time(pricing.plan, pricing.kernels, pricing.exchanges, block);
-}
+LayerTime block_time(const Pricing& pricing, const model::BlockSpec& block);
 
 // One micro-batch on one stage.
 struct StageTime {

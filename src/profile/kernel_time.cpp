@@ -46,7 +46,7 @@ double tile_share(double batch, double m, double n, int units) {
 }
 
 Kernels::Kernels(const cluster::Device& device, const Calibration& calibration, Format format)
-    : calibration_(calibration), memory_(device.memory_bandwidth.value * calibration.memory), units_(device.units) {
+    : calibration_(calibration), format_(format), memory_(device.memory_bandwidth.value * calibration.memory), units_(device.units) {
   const auto rate = [&](const char* key) {
     const auto found = device.peak.find(key);
     return found == device.peak.end() ? 0.0 : found->second.value;

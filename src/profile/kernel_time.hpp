@@ -28,6 +28,7 @@ class Kernels {
   // Fused attention's computing: `flops` over key sequences of length `keys` in heads of `head_dim`.
   double attention(double flops, double keys, double head_dim) const;
 
+  Format format() const { return format_; }  // of matrix products
   double launch() const { return calibration_.launch; }
   const Calibration& calibration() const { return calibration_; }
 
@@ -35,6 +36,7 @@ class Kernels {
   double peak(Format format) const { return peak_[static_cast<int>(format)]; }
 
   Calibration calibration_;
+  Format format_;
   double peak_[3] = {};
   double vector_ = 0;  // of the units without matrix instructions; 0: not known
   double memory_ = 0;

@@ -1,0 +1,23 @@
+// What the software that runs a plan does and the plan does not say.
+#pragma once
+
+#include <optional>
+
+#include "profile/calibration.hpp"
+#include "profile/kernel_time.hpp"
+
+namespace tessera::cost {
+
+struct Stack {
+  // Of every device, in place of the calibration of its group's stack.
+  std::optional<profile::Calibration> calibration;
+  std::optional<profile::Format> format;  // of matrix products, in place of that of the plan's precision
+  bool compiled = true;                   // elementwise work runs as fused kernels
+  bool hides_tensor = true;               // tensor-parallel exchanges run beside products, as far as the calibration says
+  bool row_scales = false;                // 8-bit operands have a scale for each row
+  bool selective_is_half = false;         // selective recomputation repeats every other product and all that is elementwise (torchtitan)
+  bool frozen = false;                    // weights are not trained; adapters of negligible size are
+  double gradient_bytes = 2;              // of an element when gradients are exchanged
+};
+
+}  // namespace tessera::cost
