@@ -26,8 +26,8 @@ bool less(const Unevenness& a, const Unevenness& b) {
 
 class Balance {
  public:
-  Balance(const std::vector<double>& seconds, const Placement& placement)
-      : placement_(placement), sums_(1, 0.0), cuts_(even_cuts(static_cast<int>(seconds.size()), placement.stages())) {
+  Balance(const std::vector<double>& seconds, double message, const Placement& placement)
+      : placement_(placement), message_(message), sums_(1, 0.0), cuts_(even_cuts(static_cast<int>(seconds.size()), placement.stages())) {
     for (const double each : seconds) sums_.push_back(sums_.back() + each);
   }
 
@@ -44,7 +44,10 @@ class Balance {
 
   std::vector<double> by_rank(const std::vector<int>& cuts) const {
     std::vector<double> out(static_cast<std::size_t>(placement_.ranks), 0.0);
-    for (int s = 0; s < placement_.stages(); ++s) out[static_cast<std::size_t>(placement_.rank_of(s))] += of_stage(cuts, s);
+    for (int s = 0; s < placement_.stages(); ++s) {
+      const bool sends = s + 1 < placement_.stages() && placement_.rank_of(s) != placement_.rank_of(s + 1);
+      out[static_cast<std::size_t>(placement_.rank_of(s))] += of_stage(cuts, s) + (sends ? message_ : 0);
+    }
     return out;
   }
 
@@ -81,6 +84,7 @@ class Balance {
   }
 
   const Placement& placement_;
+  const double message_;
   std::vector<double> sums_;  // of the blocks before each
   std::vector<int> cuts_;
 };
@@ -102,6 +106,8 @@ std::vector<int> even_inner_cuts(int blocks, int stages) {
   return out;
 }
 
-std::vector<int> balanced_cuts(const std::vector<double>& seconds, const Placement& placement) { return Balance(seconds, placement).run(); }
+std::vector<int> balanced_cuts(const std::vector<double>& seconds, double message, const Placement& placement) {
+  return Balance(seconds, message, placement).run();
+}
 
 }  // namespace tessera::search

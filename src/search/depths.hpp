@@ -24,8 +24,8 @@ std::vector<int> even_cuts(int blocks, int stages);
 // The same of the blocks between the first and the last one, which their stages take besides.
 std::vector<int> even_inner_cuts(int blocks, int stages);
 // Moves single blocks from stage to stage, beginning with even_cuts, as long as the busiest pipeline rank becomes less busy or, failing
-// that, the pipeline ranks or the stages more even. `seconds`: by block. With blocks that are all alike but the first and the last one, no
-// cut has a less busy busiest rank.
-std::vector<int> balanced_cuts(const std::vector<double>& seconds, const Placement& placement);
+// that, the pipeline ranks or the stages more even. `seconds`: by block; `message`: of a stage whose next one is on other ranks. With
+// blocks that are all alike but the first and the last one, no cut has a less busy busiest rank.
+std::vector<int> balanced_cuts(const std::vector<double>& seconds, double message, const Placement& placement);
 
 }  // namespace tessera::search

@@ -139,7 +139,7 @@ class Templates {
 
   void consider(const Pipeline& pipeline, const plan::Strategy& strategy) {
     const std::vector<BlockShare> blocks = blocks_under(strategy, pipeline);
-    for (const std::vector<int>& cuts : cuts_of(pipeline.placement, blocks)) {
+    for (const std::vector<int>& cuts : cuts_of(pipeline, blocks)) {
       ++out_.considered;
       const auto [step, bytes] = least(pipeline, blocks, cuts);
       // Of what does not fit the smallest is of interest, as long as nothing does.
@@ -183,7 +183,8 @@ class Templates {
   }
 
   // Stages alone on their ranks are of equal depth; of others, three ways to cut them.
-  static std::vector<std::vector<int>> cuts_of(const Placement& placement, const std::vector<BlockShare>& blocks) {
+  std::vector<std::vector<int>> cuts_of(const Pipeline& pipeline, const std::vector<BlockShare>& blocks) {
+    const Placement& placement = pipeline.placement;
     const int count = static_cast<int>(blocks.size());
     std::vector<std::vector<int>> out;
     if (count - 2 >= placement.stages()) out.push_back(even_inner_cuts(count, placement.stages()));
@@ -191,7 +192,12 @@ class Templates {
     if (placement.chunks > 1) {
       std::vector<double> busy;
       for (const BlockShare& block : blocks) busy.push_back(block.busy);
-      out.push_back(balanced_cuts(busy, placement));
+      // Of what most stages pass on.
+      const double bytes =
+          cost_model_.input_bytes(cost_model_.repeat_of()[blocks.size() / 2], problem_.global_batch / pipeline.micro_batches);
+      const int width = devices_ / placement.ranks;
+      const double message = cost_model_.messages(bytes, space_.group, width, space_.group, width);
+      out.push_back(balanced_cuts(busy, (static_cast<double>(pipeline.micro_batches) - pipeline.fill.backward) * message, placement));
     }
     for (auto cuts = out.begin(); cuts != out.end();) cuts = std::find(out.begin(), cuts, *cuts) == cuts ? cuts + 1 : out.erase(cuts);
     return out;
