@@ -27,7 +27,8 @@ constexpr double kEqual = 1e-9;
 // Outer choices that are expanded together, and whose bounds are found together.
 constexpr std::size_t kBatch = 8;
 constexpr std::size_t kBounds = 64 * kBatch;
-// Outer choices whose options are listed together, between two looks at the clock.
+// Outer choices whose options are listed together, between two looks at the clock: at first few, as the first plan rules out most.
+constexpr std::size_t kPreparedFirst = 8;
 constexpr std::size_t kPrepared = 64;
 // One outer choice may use this part of the effort.
 constexpr std::int64_t kEfforts = 3;
@@ -429,7 +430,8 @@ class Search {
   // Options and bounds of the next outer choices.
   void prepare_next() {
     std::vector<std::unique_ptr<Outer>> next;
-    for (; next.size() < kPrepared && !waiting_.empty(); waiting_.pop_front())
+    const std::size_t count = std::clamp(outers_.size(), kPreparedFirst, kPrepared);
+    for (; next.size() < count && !waiting_.empty(); waiting_.pop_front())
       next.push_back(std::make_unique<Outer>(std::move(waiting_.front())));
     list_options(next);
     in_parallel(next.size(), [&](Solver& solver, std::size_t i) { next[i]->bound = std::max(next[i]->bound, solver.bound(*next[i])); });
