@@ -10,8 +10,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def line(plan):
-    return (f"{plan['stages']} stages, dp{plan['dp']} tp{plan['tp']} cp{plan['cp']} zero {plan['zero']}, {plan['micro_batches']} micro-batches, {plan['schedule']}: "
-            f"predicted {plan['predicted_s']:.2f} s, simulated {plan['simulated_s']:.2f} s, {plan['memory_bytes'] / 2**30:.1f} GiB")
+    several = f" ({plan['stages_a_rank']} a rank)" if plan["stages_a_rank"] > 1 else ""
+    return (f"{plan['stages']} stages{several}, dp{plan['dp']} tp{plan['tp']} cp{plan['cp']} zero {plan['zero']}, {plan['micro_batches']} micro-batches, {plan['schedule']}: "
+            f"predicted {plan['predicted_s']:.2f} s with ranks idle {100 * plan['predicted_bubble']:.1f} %, "
+            f"simulated {plan['simulated_s']:.2f} s with {100 * plan['simulated_bubble']:.1f} %, {plan['memory_bytes'] / 2**30:.1f} GiB")
 
 
 def main():

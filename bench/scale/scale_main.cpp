@@ -2,15 +2,15 @@
 // ran, and plans for a mixed cluster of 1792 devices. Prints one JSON object.
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "base/config.hpp"
 #include "base/error.hpp"
-#include "cost/cost_model.hpp"
 #include "model/job.hpp"
+#include "plan/schedule/schedule.hpp"
 #include "search/rank.hpp"
 #include "search/search.hpp"
 
@@ -32,46 +32,20 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-model::JobSpec job_of(const std::string& model, int batch, const std::string& precision) {
-  return model::read_job(ConfigNode::parse(
-      text("model: {preset: ", model, "}\ndata: {source: synthetic}\ntrain: {global_batch: ", batch, ", precision: ", precision, "}\n"),
-      "train.yaml"));
+// DP 128, TP 8 with sequence parallelism, PP 8 of 6 interleaved stages a rank, optimizer states sharded.
+constexpr const char* kPublished = "{dp: 128, tp: 8, pp: 8, schedule: interleaved, chunks: 6, micro_batches: 16, zero: 1, recompute: none}";
+
+model::JobSpec job_of(const std::string& model, int batch, const std::string& precision, const std::string& parallel = "auto") {
+  return model::read_job(ConfigNode::parse(text("model: {preset: ", model, "}\ndata: {source: synthetic}\ntrain: {global_batch: ", batch,
+                                                ", precision: ", precision, "}\nparallel: ", parallel, "\n"),
+                                           "train.yaml"));
 }
 
-// DP 128, TP 8 with sequence parallelism, PP 8, optimizer states sharded.
-plan::Plan published(const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
-  constexpr int kStages = 8;
-  constexpr int kWidth = 1024;
-  plan::Plan plan;
-  plan.model_fingerprint = job.model.fingerprint();
-  plan.cluster_fingerprint = cluster.fingerprint();
-  plan.precision = job.train.precision;
-  plan.global_batch = job.train.global_batch;
-  plan.micro_batches = plan.global_batch / 128;
-  for (int rank = 0; rank < kStages * kWidth; ++rank) plan.ranks.push_back({0, rank / 8, rank % 8});
-  plan::Strategy strategy;
-  strategy.dp = 128;
-  strategy.tp = 8;
-  strategy.zero = 1;
-  strategy.sequence_parallel = true;
-  const int layers = job.model.block_count() - 2;
-  int next = 0;
-  for (int s = 0; s < kStages; ++s) {
-    plan::Stage stage;
-    stage.ranks.resize(kWidth);
-    std::iota(stage.ranks.begin(), stage.ranks.end(), s * kWidth);
-    const int last = next + layers / kStages + (s < layers % kStages ? 1 : 0) + (s == 0 ? 1 : 0) + (s + 1 == kStages ? 1 : 0);
-    stage.runs.push_back({next, last, strategy});
-    next = last;
-    plan.stages.push_back(std::move(stage));
-  }
-  return plan;
-}
-
-Json described(const plan::Plan& plan, double simulated) {
+Json described(const plan::Plan& plan, const sim::Result& simulated) {
   const plan::Strategy& s = plan.stages.front().runs.front().strategy;
   const auto& memory = plan.predicted->memory;
   return {{"stages", plan.stages.size()},
+          {"stages_a_rank", plan::pipeline_of(plan).chunks},
           {"dp", s.dp},
           {"tp", s.tp},
           {"cp", s.cp},
@@ -79,7 +53,9 @@ Json described(const plan::Plan& plan, double simulated) {
           {"schedule", plan::name_of(plan.schedule)},
           {"micro_batches", plan.micro_batches},
           {"predicted_s", plan.predicted->step.value},
-          {"simulated_s", simulated},
+          {"simulated_s", simulated.step.value},
+          {"predicted_bubble", plan.predicted->bubble},
+          {"simulated_bubble", simulated.bubble},
           {"memory_bytes", std::max_element(memory.begin(), memory.end())->value}};
 }
 
@@ -88,13 +64,13 @@ Json planned(const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
   const auto begin = std::chrono::steady_clock::now();
   search::SearchResult result = search::search(job, cluster, {}, {.top = 0, .vendors = {}});
   const double seconds = seconds_since(begin);
-  const Seconds simulated = search::rank_by_simulation(result, job.model, job.train, cluster, {});
+  search::rank_by_simulation(result, job.model, job.train, cluster, {});
   Json out = {{"devices", cluster.device_count()},
               {"search_s", seconds},
               {"considered", result.considered},
               {"family", result.best_family},
               {"bound_s", result.bound}};
-  out["plan"] = described(result.best, simulated.value);
+  out["plan"] = described(result.best, sim::simulate(result.best, job.model, job.train, cluster, {}).result);
   return out;
 }
 
@@ -108,14 +84,13 @@ int main() {
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
     out["peak_resident_bytes"] = usage.ru_maxrss * 1024L;
-    plan::Plan theirs = published(pangu, ascend);
-    plan::check(theirs, pangu, ascend);
-    cost::CostModel cost_model(pangu.model, ascend, theirs.precision);
-    theirs.predicted = cost::predict(theirs, cost_model);
+    const model::JobSpec theirs = job_of("pangu-ultra", 2048, "bf16", kPublished);
+    search::SearchResult planned_theirs = search::search(theirs, ascend, {}, {.top = 0, .vendors = {}});
+    search::rank_by_simulation(planned_theirs, theirs.model, theirs.train, ascend, {});
     const auto begin = std::chrono::steady_clock::now();
-    const double simulated = sim::simulate(theirs, pangu.model, pangu.train, ascend, {}).result.step.value;
+    const sim::Result simulated = sim::simulate(planned_theirs.best, theirs.model, theirs.train, ascend, {}).result;
     out["simulate_s"] = seconds_since(begin);
-    out["published"] = described(theirs, simulated);
+    out["published"] = described(planned_theirs.best, simulated);
     out["mixed"] = planned(job_of("llama-2-70b", 2048, "fp16"), cluster::read_cluster(ConfigNode::parse(kMixed, "mixed.yaml")));
     std::cout << out.dump() << "\n";
     return 0;

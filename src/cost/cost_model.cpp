@@ -304,6 +304,27 @@ std::size_t CostModel::PassHash::operator()(const PassKey& key) const {
   return out ^ out >> 32;
 }
 
+std::pair<double, double> CostModel::least_passes(int repeat, int group) const {
+  const Group& of = group_of(group, 0);
+  const profile::Calibration& calibration = of.kernels.calibration();
+  double product_rate = 0;
+  for (const auto& [format, rate] : cluster_.groups[static_cast<std::size_t>(group)].device.peak)
+    if (format == "fp8")
+      product_rate = std::max(product_rate, precision_ == model::Precision::f8 ? rate.value * calibration.matmul_fp8 : 0);
+    else if (format != "fp4")
+      product_rate = std::max(product_rate, rate.value * calibration.matmul);
+  const auto seconds = [&](const std::vector<model::Operator>& operators) {
+    double out = 0;
+    for (const model::Operator& step : operators)
+      out += step.kind == model::Operator::Kind::attention
+                 ? of.kernels.attention(step.flops.value, static_cast<double>(step.n), static_cast<double>(step.k))
+                 : step.flops.value / product_rate;
+    return out;
+  };
+  const model::BlockCost cost = model::cost_of(of.blocks[static_cast<std::size_t>(repeat)].spec, {});
+  return {seconds(cost.forward_operators), seconds(cost.backward_operators)};
+}
+
 // What does not depend on how the state is sharded is computed once.
 const CostModel::Pass& CostModel::pass(int repeat, int g, const plan::Strategy& s, std::int64_t micro_batch) {
   const PassKey key{repeat,

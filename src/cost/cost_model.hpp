@@ -89,6 +89,9 @@ class CostModel {
   BlockLoad priced(int repeat, int devices, const plan::Strategy& strategy, std::int64_t samples);
   // On the ranks of one part, bytes as they are.
   BlockLoad priced_on(int repeat, int devices, std::size_t part, const plan::Strategy& strategy, std::int64_t samples);
+  // Seconds of one sample's passes through a whole block if one device of a group did its products and attention at the best rates of the
+  // calibration: the ranks of a replica take no less of them together, however they cut the block.
+  std::pair<double, double> least_passes(int repeat, int group) const;
   // Whether replicas, groups of experts and samples divide as the degrees say, and teams over the domains that ranks are dealt to.
   bool divides(int devices, const plan::Strategy& strategy, std::int64_t samples) const;
   // The most of a micro-batch for a rank of a stage so wide, scaled like bytes.

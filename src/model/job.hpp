@@ -81,6 +81,7 @@ struct ParallelChoice {
   std::optional<int> zero;
   int threads = 0;  // per rank
   std::int64_t micro_batches = 0;
+  int chunks = 0;                 // stages of a rank, under the interleaved schedule
   std::string schedule;           // 1f1b, gpipe, interleaved, zb-h1, zb-h2, zb-v, dualpipe-v
   std::string recompute;          // none, selective, full
   bool delayed_exchange = false;  // gradients are exchanged while the next step begins

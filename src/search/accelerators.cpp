@@ -53,7 +53,7 @@ class Accelerators {
     if (cuts_blocks(space_)) search_blocks(out);
     std::optional<plan::Plan> smallest;  // of the templates
     for (int group = 0; group < static_cast<int>(cluster_.groups.size()); ++group) {
-      TemplateAnswer answer = add_templates(group);
+      TemplateAnswer answer = add_templates(group, out.close);
       if (!cuts_blocks(space_)) out.considered += answer.considered;
       if (answer.smallest) smallest = std::move(answer.smallest);
     }
@@ -126,7 +126,7 @@ class Accelerators {
                  job_.train.global_batch),
             job_.parallel.where,
             cuts_blocks(space_) ? "degrees that divide them"
-                                : "stages of equal depth on the devices of one kind, micro-batches enough to warm_up them",
+                                : "a block for each stage, on the devices of one kind, and micro-batches enough to fill the pipeline",
             "`parallel: auto`, or fewer of the degrees, leaves the choice to the planner"};
   }
 
@@ -193,7 +193,7 @@ class Accelerators {
     return cluster_.groups.size() > 1 ? " on " + cluster_.groups[static_cast<std::size_t>(group)].name : std::string();
   }
 
-  TemplateAnswer add_templates(int group) {
+  TemplateAnswer add_templates(int group, std::vector<Candidate>& close) {
     const BlockProblem problem = problem_of(job_, cluster_, space_, 0);
     std::vector<std::pair<const char*, TemplateSpace>> templates = {{"one dp x tp x pp for all", {.group = group}}};
     if (job_.parallel.schedule.empty())
@@ -206,8 +206,11 @@ class Accelerators {
       if (!cuts_blocks(space_)) space.most_context = space_.most_context;
       if (options_.seconds > 0) space.deadline = begin_ + Seconds(options_.seconds);
       space.needed = found_.empty();
+      // Otherwise the search over blocks has them.
+      if (!cuts_blocks(space_)) space.further = kClose;
       TemplateAnswer answer = best_template(problem, space, cost_model_);
       if (answer.best) add(name + on(group), std::move(*answer.best));
+      for (plan::Plan& plan : answer.further) close.push_back({delayed_if_faster(std::move(plan)), name + on(group)});
       if (&space == &templates.front().second) first = std::move(answer);
     }
     return first;

@@ -4,16 +4,18 @@
 #include <atomic>
 #include <bit>
 #include <cmath>
-#include <iterator>
+#include <deque>
 #include <limits>
 #include <mutex>
 #include <numeric>
 #include <optional>
 #include <set>
+#include <span>
 #include <thread>
 
 #include "base/error.hpp"
 #include "plan/schedule/schedule.hpp"
+#include "search/least_work.hpp"
 #include "search/outer_choices.hpp"
 
 namespace tessera::search {
@@ -25,8 +27,9 @@ constexpr double kEqual = 1e-9;
 // Outer choices that are expanded together, and whose bounds are found together.
 constexpr std::size_t kBatch = 8;
 constexpr std::size_t kBounds = 64 * kBatch;
-// Outer choices whose options are listed between two looks at the clock.
-constexpr std::size_t kPrepared = 512;
+// Outer choices whose options are listed together, between two looks at the clock: at first few, as the first plan rules out most.
+constexpr std::size_t kPreparedFirst = 8;
+constexpr std::size_t kPrepared = 64;
 // One outer choice may use this part of the effort.
 constexpr std::int64_t kEfforts = 3;
 
@@ -69,11 +72,15 @@ class Solver {
     for (std::size_t r = 0; r < repeats.size(); ++r) {
       const int repeat = static_cast<int>(r);
       double busy = kNever;
-      for (const StageFronts* kind : kinds) busy = std::min(busy, kind->least_busy(repeat));
+      double share = kNever;
+      for (std::size_t g = 0; g < kinds.size(); ++g) {
+        busy = std::min(busy, kinds[g]->least_busy(repeat));
+        share = std::min(share, shares[g] * kinds[g]->least_busy(repeat));
+      }
       // Some stage holds at least an even share of the blocks, in whole blocks.
       const bool alike = kinds.size() == 1;
       most = std::max(most, (alike ? std::ceil(static_cast<double>(repeats[r].count) / outer.stages()) : 1) * busy);
-      work += repeats[r].count * kinds.front()->least_busy(repeat);
+      work += repeats[r].count * share;
     }
     double capacity = 0;
     for (std::size_t g = 0; g < kinds.size(); ++g) capacity += outer.groups[g].stages * shares[g];
@@ -83,21 +90,27 @@ class Solver {
   // Lagrange's bound on the same with memory. With a share a for each stage, however the blocks are dealt to stages that keep to
   // their memory,
   //   sum a (busy + fill + price (bytes - memory)) <= X sum a + max a F,  X the busiest stage, F the sum of fill,
-  // and the left side is at least what each block takes at its best.
+  // and the left side is at least what each block takes at its best. A stage's workspace is at least the least of all blocks, and of one
+  // stage that of the block which needs most.
   double bound_with_memory(const Outer& outer) {
     const Kinds kinds = kinds_of(outer);
     const std::vector<double> shares = shares_of(kinds);
     double all = 0;
     double largest = 0;
+    double largest_workspace = 0;
     std::vector<const std::vector<std::vector<double>>*> least;
+    std::vector<double> workspace;  // of a stage at least
     int stage = 0;
     for (std::size_t g = 0; g < kinds.size(); ++g) {
       const GroupCut& cut = outer.groups[g];
-      if (shares[g] == kNever) return 0;
       stage += cut.stages;
       const auto held = static_cast<std::uint64_t>(plan::in_flight(outer.schedule, stage - 1, outer.stages(), outer.micro_batches));
       // Fewer held is a bound too: powers of two make few tables.
       least.push_back(&kinds[g]->priced(static_cast<double>(std::bit_floor(held))));
+      const std::vector<double>& workspaces = kinds[g]->workspaces(static_cast<double>(std::bit_floor(held)));
+      workspace.push_back(*std::min_element(workspaces.begin(), workspaces.end()));
+      // Stages alike: one of them holds the block that needs most.
+      if (kinds.size() == 1) largest_workspace = *std::max_element(workspaces.begin(), workspaces.end()) - workspace.back();
       all += cut.stages * shares[g];
       largest = std::max(largest, shares[g]);
     }
@@ -112,7 +125,7 @@ class Solver {
       for (std::size_t g = 0; g < kinds.size(); ++g) {
         const GroupCut& cut = outer.groups[g];
         const double room = problem_.space.memory * cost_model_.memory_limit(cut.devices) - cost_model_.process_bytes(cut.devices);
-        left -= shares[g] * cut.stages * kinds[g]->prices()[price] * room;
+        left -= shares[g] * kinds[g]->prices()[price] * (cut.stages * (room - workspace[g]) - largest_workspace);
       }
       best = std::max(best, left);
     }
@@ -194,16 +207,16 @@ class Solver {
     return out;
   }
 
-  // How fast the stages of each group are at most, those of the first being 1.
+  // How fast the stages of each group run the model, those of the first being 1. Bounds hold with any shares; these are near the best.
   std::vector<double> shares_of(const Kinds& kinds) const {
     std::vector<double> out;
+    double base = 0;
     for (const StageFronts* kind : kinds) {
-      double slower = kNever;
-      for (int repeat = 0; repeat < static_cast<int>(problem_.model.repeats.size()); ++repeat) {
-        const double base = kinds.front()->least_busy(repeat);
-        slower = std::min(slower, base > 0 ? kind->least_busy(repeat) / base : 1.0);
-      }
-      out.push_back(slower > 0 ? 1 / slower : kNever);
+      double work = 0;
+      for (std::size_t r = 0; r < problem_.model.repeats.size(); ++r)
+        work += problem_.model.repeats[r].count * kind->least_busy(static_cast<int>(r));
+      if (out.empty()) base = work;
+      out.push_back(work > 0 && base > 0 ? base / work : 1);
     }
     return out;
   }
@@ -371,21 +384,19 @@ class Search {
     const int wanted = problem_.threads > 0 ? problem_.threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
     for (int t = 0; t < wanted; ++t) solvers_.push_back(std::make_unique<Solver>(problem_, options_, choices_.devices));
     order_waiting();
-    do {
-      const std::size_t from = outers_.size();
-      prepare();
-      if (outers_.empty()) break;
-      // Roughly first: a good plan early rules out more.
-      expand_all(true, from);
-    } while (deadline_ && may_go_on());
+    // Roughly first: a good plan early rules out more.
+    expand_roughly();
     if (outers_.empty())
       throw Error(ErrorCode::invalid_config,
                   text("no parallel degrees divide the devices of ", problem_.cluster.name, ", the model and a global batch of ",
                        problem_.global_batch),
                   {}, "for example a global batch that is a multiple of the devices");
     expanded_ = 0;
-    skipped_ = waiting_.empty() ? kNever : 0;
-    expand_all(false, 0);
+    skipped_ = kNever;
+    const bool all = waiting_.empty() || ruled_out(waiting_.front(), false);
+    if (!all) skipped_ = waiting_.front().bound;
+    considered_ = all ? all_ : all_ - static_cast<std::int64_t>(waiting_.size());
+    expand_exactly();
     return answer();
   }
 
@@ -394,42 +405,51 @@ class Search {
   // With the clock, where the outer choices so far have no plan.
   bool may_go_on() const { return incumbent_ == kNever && !waiting_.empty() && !problem_.give_up; }
 
-  // The most devices last, so that they are prepared first. Without a clock all are, and the order does not matter.
+  // By bounds that cost next to nothing.
   void order_waiting() {
-    waiting_ = std::move(choices_.outers);
-    if (!deadline_) return;
-    const auto ranks = [](const Outer& outer) {
-      std::int64_t out = 0;
-      for (const GroupCut& cut : outer.groups) out += std::int64_t{cut.width} * cut.stages;
-      return out;
-    };
-    std::stable_sort(waiting_.begin(), waiting_.end(), [&](const Outer& a, const Outer& b) { return ranks(a) < ranks(b); });
+    const LeastWork work(problem_, solvers_.front()->cost_model());
+    all_ = static_cast<std::int64_t>(choices_.outers.size());
+    for (Outer& outer : choices_.outers) outer.bound = work.step(outer);
+    std::stable_sort(choices_.outers.begin(), choices_.outers.end(), [](const Outer& a, const Outer& b) { return a.bound < b.bound; });
+    waiting_.assign(std::make_move_iterator(choices_.outers.begin()), std::make_move_iterator(choices_.outers.end()));
+    choices_.outers.clear();
   }
 
-  // Options and bounds of the next outer choices: of all of them, or until half of the time is gone.
-  void prepare() {
-    const std::size_t before = outers_.size();
-    do {
-      const std::size_t count = deadline_ ? std::min(kPrepared, waiting_.size()) : waiting_.size();
-      std::vector<Outer> next(std::make_move_iterator(waiting_.end() - static_cast<std::ptrdiff_t>(count)),
-                              std::make_move_iterator(waiting_.end()));
-      waiting_.resize(waiting_.size() - count);
-      considered_ += static_cast<std::int64_t>(count);
-      list_options(next);
-      in_parallel(next.size(), [&](Solver& solver, std::size_t i) { next[i].bound = solver.bound(next[i]); });
-      for (Outer& outer : next)
-        if (outer.bound < kNever) outers_.push_back(std::move(outer));
-    } while (!waiting_.empty() && (outers_.size() == before || problem_.clock->now() < begin_ + Seconds(problem_.seconds / 2)));
-    std::stable_sort(outers_.begin() + static_cast<std::ptrdiff_t>(before), outers_.end(),
-                     [](const Outer& a, const Outer& b) { return a.bound < b.bound; });
+  // Makes the next outer choices, from `begin` on, those with the least bounds of all. By the clock, half of the time may go into it.
+  void prepare(std::size_t begin) {
+    while (!waiting_.empty() && !ruled_out(waiting_.front(), true)) {
+      if (begin + kBatch <= outers_.size() && outers_[begin + kBatch - 1]->bound <= waiting_.front().bound) return;
+      if (deadline_ && !outers_.empty() && (begin < outers_.size() || !may_go_on()) &&
+          problem_.clock->now() >= begin_ + Seconds(problem_.seconds / 2))
+        return;
+      prepare_next();
+      sort_by_bound(begin);
+    }
+  }
+
+  // Options and bounds of the next outer choices.
+  void prepare_next() {
+    std::vector<std::unique_ptr<Outer>> next;
+    const std::size_t count = std::clamp(outers_.size(), kPreparedFirst, kPrepared);
+    for (; next.size() < count && !waiting_.empty(); waiting_.pop_front())
+      next.push_back(std::make_unique<Outer>(std::move(waiting_.front())));
+    list_options(next);
+    in_parallel(next.size(), [&](Solver& solver, std::size_t i) { next[i]->bound = std::max(next[i]->bound, solver.bound(*next[i])); });
+    for (std::unique_ptr<Outer>& outer : next)
+      if (outer->bound < kNever) outers_.push_back(std::move(outer));
+  }
+
+  void sort_by_bound(std::size_t begin) {
+    std::stable_sort(outers_.begin() + static_cast<std::ptrdiff_t>(begin), outers_.end(),
+                     [](const auto& a, const auto& b) { return a->bound < b->bound; });
   }
 
   // Of the stages of all these outer choices.
-  void list_options(const std::vector<Outer>& outers) {
+  void list_options(const std::vector<std::unique_ptr<Outer>>& outers) {
     std::vector<AllOptions::value_type*> fresh;
-    for (const Outer& outer : outers)
-      for (const GroupCut& cut : outer.groups)
-        if (const auto [found, is_new] = options_.try_emplace(outer.ranks(cut)); is_new) fresh.push_back(&*found);
+    for (const std::unique_ptr<Outer>& outer : outers)
+      for (const GroupCut& cut : outer->groups)
+        if (const auto [found, is_new] = options_.try_emplace(outer->ranks(cut)); is_new) fresh.push_back(&*found);
     in_parallel(fresh.size(),
                 [&](Solver& solver, std::size_t i) { fresh[i]->second = options_of(problem_, solver.cost_model(), fresh[i]->first); });
   }
@@ -459,31 +479,45 @@ class Search {
   }
 
   // Batch by batch: what a batch may know does not depend on who is faster.
-  void expand_all(bool rough, std::size_t from) {
+  void expand_roughly() {
     std::int64_t used = 0;
-    for (std::size_t begin = from; begin < outers_.size(); begin += kBatch) {
-      if (rough && begin >= raised_) raise_bounds(begin);
-      const std::size_t count = std::min(kBatch, outers_.size() - begin);
-      const auto first = outers_.begin() + static_cast<std::ptrdiff_t>(begin);
-      const auto last = first + static_cast<std::ptrdiff_t>(count);
-      if (std::all_of(first, last, [&](const Outer& outer) { return ruled_out(outer, rough); })) continue;
-      if (may_end() && ((problem_.effort > 0 && used > problem_.effort / (rough ? 1 : 2)) || out_of_time())) {
-        // Only their bounds are still of interest.
-        for (auto outer = first; outer != last; ++outer)
-          if (!ruled_out(*outer, rough)) skipped_ = std::min(skipped_, outer->bound);
-        continue;
-      }
-      std::vector<Outcome> outcomes(count);
-      in_parallel(count, [&](Solver& solver, std::size_t i) { outcomes[i] = expand(solver, outers_[begin + i], rough); });
-      for (std::size_t i = 0; i < count; ++i) {
-        Outcome& outcome = outcomes[i];
-        used += outcome.used;
-        expanded_ += outcome.used > 0 ? 1 : 0;
-        if (outcome.skipped) skipped_ = std::min(skipped_, outers_[begin + i].bound);
-        if (!outcome.found) continue;
-        incumbent_ = std::min(incumbent_, outcome.found->step);
-        found_.push_back(std::move(*outcome.found));
-      }
+    for (std::size_t begin = 0;; begin = std::min(begin + kBatch, outers_.size())) {
+      do prepare(begin);
+      while (raise_bounds(begin));
+      if (begin == outers_.size()) return;
+      expand_batch(begin, true, used);
+    }
+  }
+
+  void expand_exactly() {
+    std::int64_t used = 0;
+    for (std::size_t begin = 0; begin < outers_.size(); begin += kBatch) expand_batch(begin, false, used);
+  }
+
+  void expand_batch(std::size_t begin, bool rough, std::int64_t& used) {
+    const std::size_t count = std::min(kBatch, outers_.size() - begin);
+    const std::span<const std::unique_ptr<Outer>> batch(outers_.data() + begin, count);
+    if (std::all_of(batch.begin(), batch.end(), [&](const auto& outer) { return ruled_out(*outer, rough); })) return;
+    if (may_end() && ((problem_.effort > 0 && used > problem_.effort / (rough ? 1 : 2)) || out_of_time())) {
+      // Only their bounds are still of interest.
+      for (const std::unique_ptr<Outer>& outer : batch)
+        if (!ruled_out(*outer, rough)) skipped_ = std::min(skipped_, outer->bound);
+      return;
+    }
+    // What an exact search has left is shared among the batch.
+    const auto open = std::count_if(batch.begin(), batch.end(), [&](const auto& outer) { return !ruled_out(*outer, rough); });
+    const std::int64_t left =
+        rough ? problem_.effort / kEfforts : std::min(problem_.effort / kEfforts, (problem_.effort / 2 - used) / open);
+    std::vector<Outcome> outcomes(count);
+    in_parallel(count, [&](Solver& solver, std::size_t i) { outcomes[i] = expand(solver, *batch[i], rough, left); });
+    for (std::size_t i = 0; i < count; ++i) {
+      Outcome& outcome = outcomes[i];
+      used += outcome.used;
+      expanded_ += outcome.used > 0 ? 1 : 0;
+      if (outcome.skipped) skipped_ = std::min(skipped_, batch[i]->bound);
+      if (!outcome.found) continue;
+      incumbent_ = std::min(incumbent_, outcome.found->step);
+      found_.push_back(std::move(*outcome.found));
     }
   }
 
@@ -493,28 +527,30 @@ class Search {
     bool skipped = false;
   };
 
-  // Of the next outer choices that are not ruled out yet.
-  void raise_bounds(std::size_t begin) {
+  // Counts with memory in the bounds of the next outer choices. False: they do already.
+  bool raise_bounds(std::size_t begin) {
+    const auto low = [&](const std::unique_ptr<Outer>& outer) { return !outer->with_memory && !ruled_out(*outer, true); };
     const std::size_t count = std::min(incumbent_ < kNever ? kBounds : kBatch, outers_.size() - begin);
-    raised_ = begin + count;
-    const auto first = outers_.begin() + static_cast<std::ptrdiff_t>(begin);
-    if (std::all_of(first, first + static_cast<std::ptrdiff_t>(count), [&](const Outer& outer) { return ruled_out(outer, true); })) return;
+    const std::span<const std::unique_ptr<Outer>> next(outers_.data() + begin, count);
+    if (std::none_of(next.begin(), next.begin() + static_cast<std::ptrdiff_t>(std::min(kBatch, count)), low)) return false;
     in_parallel(count, [&](Solver& solver, std::size_t i) {
-      Outer& outer = outers_[begin + i];
-      if (!ruled_out(outer, true)) outer.bound = std::max(outer.bound, solver.bound_with_memory(outer));
+      if (!low(next[i])) return;
+      next[i]->bound = std::max(next[i]->bound, solver.bound_with_memory(*next[i]));
+      next[i]->with_memory = true;
     });
+    sort_by_bound(begin);
+    return true;
   }
 
   // Before there is any plan, nothing ends the search, unless it was told to.
   bool may_end() const { return incumbent_ < kNever || problem_.give_up; }
 
-  Outcome expand(Solver& solver, const Outer& outer, bool rough) {
+  // `most`: effort.
+  Outcome expand(Solver& solver, const Outer& outer, bool rough, std::int64_t most) {
     if (ruled_out(outer, rough)) return {};
     solver.effort() = {};
     if (may_end())
-      solver.effort() = {.most = problem_.effort > 0 ? std::max<std::int64_t>(1, problem_.effort / kEfforts) : 0,
-                         .clock = problem_.clock,
-                         .deadline = deadline_};
+      solver.effort() = {.most = problem_.effort > 0 ? std::max<std::int64_t>(1, most) : 0, .clock = problem_.clock, .deadline = deadline_};
     Outcome out;
     try {
       out.found = solver.solve(outer, incumbent_, rough);
@@ -546,13 +582,13 @@ class Search {
   const Seconds begin_;
   std::optional<Seconds> deadline_;
   OuterChoices choices_;
-  std::vector<Outer> waiting_;  // without options and bounds yet
-  std::vector<Outer> outers_;   // none is added once there is a plan: `found_` points into it
+  std::deque<Outer> waiting_;  // without options yet, by their bounds
+  std::vector<std::unique_ptr<Outer>> outers_;
+  std::int64_t all_ = 0;  // outer choices
   std::int64_t considered_ = 0;
   AllOptions options_;
   std::vector<std::unique_ptr<Solver>> solvers_;
   double incumbent_ = kNever;
-  std::size_t raised_ = 0;  // outer choices before this one have bounds with memory
   std::int64_t expanded_ = 0;
   double skipped_ = kNever;
   std::vector<Found> found_;

@@ -21,8 +21,9 @@ struct GivenDegrees {
   int tensor = 0;
   int context = 0;
   int experts = 0;
-  int stages = 0;
+  int stages = 0;  // under schedules of several stages a rank: pipeline ranks
   std::int64_t micro_batches = 0;
+  int chunks = 0;  // stages of a rank under the interleaved schedule
   static bool allows(std::int64_t given, std::int64_t degree) { return given == 0 || given == degree; }
 };
 

@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 #include <algorithm>
+#include <span>
 
 #include "cost/cost.hpp"
 #include "cost/prices.hpp"
 #include "plan/plan.hpp"
+#include "plan/schedule/schedule.hpp"
 #include "plan/stage_places.hpp"
 #include "search/search.hpp"
 
@@ -53,10 +55,81 @@ std::string shares_text(const plan::Plan& plan, const cluster::ClusterSpec& clus
   return out;
 }
 
+// "0, 8, 16, .. 40"; all of them up to four.
+std::string series(const std::vector<int>& numbers) {
+  std::string out;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const bool left_out = numbers.size() > 4 && i > 2 && i + 1 < numbers.size();
+    if (!left_out) out += text(i == 0 ? "" : numbers.size() > 4 && i + 1 == numbers.size() ? ", .. " : ", ", numbers[i]);
+  }
+  return out;
+}
+
+// Of pipeline rank i and 2 of the same ranks: "i, i + 8"; of a V: "i, 15 - i".
+std::string placement_text(const plan::Plan& plan, const plan::Pipeline& pipeline) {
+  if (is_v_shaped(plan.schedule)) return text("i and ", 2 * pipeline.size - 1, " - i");
+  std::string out = text("i, i + ", pipeline.size);
+  if (pipeline.chunks > 3) out += text(", i + ", 2 * pipeline.size);
+  if (pipeline.chunks > 2) out += text(pipeline.chunks > 4 ? ", .. i + " : ", i + ", (pipeline.chunks - 1) * pipeline.size);
+  return out;
+}
+
+// "2 blocks", "5 or 6 blocks".
+std::string depth_text(const plan::Plan& plan) {
+  int least = plan.stages.front().last_block() - plan.stages.front().first_block();
+  int most = least;
+  for (const plan::Stage& stage : plan.stages) {
+    least = std::min(least, stage.last_block() - stage.first_block());
+    most = std::max(most, stage.last_block() - stage.first_block());
+  }
+  const std::string range = least == most ? text(least) : text(least, most == least + 1 ? " or " : " to ", most);
+  return text(range, " block", most == 1 ? "" : "s");
+}
+
+// Where ranks hold several stages: a line for each pipeline rank and strategy.
+std::string folded_drawing(const plan::Plan& plan, const plan::Pipeline& pipeline, const std::vector<model::BlockInstance>& blocks,
+                           const cluster::ClusterSpec& cluster) {
+  std::string out = fmt::format("{} stages of {}: {} on the same ranks, for i from 0 to {}\n", plan.stages.size(), depth_text(plan),
+                                placement_text(plan, pipeline), pipeline.size - 1);
+  out += fmt::format("{:>26}  {:>14}  {:>20}  {:>26}  strategy\n", "stages", "ranks", "nodes", "blocks");
+  for (int pipeline_rank = 0; pipeline_rank < pipeline.size; ++pipeline_rank) {
+    std::vector<int> stages;
+    // By strategy, in order of appearance: how many blocks, and the range where it is one.
+    struct Run {
+      const plan::StrategyRun* first = nullptr;
+      int last = 0;
+      int count = 0;
+      bool one_range = true;
+    };
+    std::vector<Run> runs;
+    for (int chunk = 0; chunk < pipeline.chunks; ++chunk) {
+      stages.push_back(stage_at(plan.schedule, pipeline_rank, chunk, pipeline.size));
+      for (const plan::StrategyRun& run : plan.stages[static_cast<std::size_t>(stages.back())].runs) {
+        auto found = std::find_if(runs.begin(), runs.end(), [&](const Run& known) { return known.first->strategy == run.strategy; });
+        if (found == runs.end()) found = runs.insert(runs.end(), Run{&run, run.first});
+        found->one_range = found->one_range && found->last == run.first;
+        found->last = run.last;
+        found->count += run.last - run.first;
+      }
+    }
+    const plan::Stage& stage = plan.stages[static_cast<std::size_t>(stages.front())];
+    const plan::RankPlace& low = plan.ranks[static_cast<std::size_t>(stage.ranks.front())];
+    const plan::RankPlace& high = plan.ranks[static_cast<std::size_t>(stage.ranks.back())];
+    const std::string group = cluster.groups.size() > 1 ? cluster.groups[static_cast<std::size_t>(low.group)].name + " " : "";
+    for (const Run& run : runs)
+      out += fmt::format("{:>26}  {:>14}  {:>20}  {:>26}  {}\n", series(stages), range_text(stage.ranks.front(), stage.ranks.back()),
+                         group + range_text(low.node, high.node),
+                         run.one_range ? block_range(blocks, run.first->first, run.last) : text(run.count, " of them"),
+                         run_text(plan, stage, *run.first, cluster));
+  }
+  return out;
+}
+
 // Blocks down, ranks across: which rank works on which block, and as what. Many ranks are only named.
 std::string drawing(const plan::Plan& plan, const std::vector<model::BlockInstance>& blocks, const cluster::ClusterSpec& cluster) {
   constexpr int most_ranks = 16;
   std::string out;
+  if (const plan::Pipeline pipeline = pipeline_of(plan); pipeline.chunks > 1) return folded_drawing(plan, pipeline, blocks, cluster);
   if (plan.world_size() > most_ranks) {
     out = fmt::format("{:>26}  {:>14}  {:>20}  strategy\n", "blocks", "ranks", "nodes");
     for (const plan::Stage& stage : plan.stages)
@@ -172,7 +245,9 @@ std::string explain(const SearchResult& result, const model::ModelSpec& model, c
   out += idle_text(plan, cluster);
   out += "\nmemory\n";
   const std::vector<Bytes> limits = cost::memory_limits(plan, cluster);
-  for (const plan::Stage& stage : plan.stages) {
+  // Ranks with several stages are listed with their first one.
+  const std::span<const plan::Stage> listed(plan.stages.data(), static_cast<std::size_t>(pipeline_of(plan).size));
+  for (const plan::Stage& stage : listed) {
     std::size_t first = 0;
     for (const plan::Share& share : plan.shares_of(stage)) {
       const int rank = stage.ranks[first];

@@ -137,6 +137,10 @@ class Check {
   }
 
   void check_schedule() const {
+    if (parallel_.chunks > 0 && parallel_.schedule != "interleaved")
+      refuse(text("chunks ", parallel_.chunks, " is the number of stages that a rank has in turn under schedule interleaved, and ",
+                  parallel_.schedule.empty() ? "no schedule is given" : "the schedule is " + parallel_.schedule),
+             {}, "add `schedule: interleaved`, or leave chunks out");
     if (parallel_.schedule.empty()) return;
     const plan::Schedule schedule = schedule_named(parallel_.schedule);
     const bool several = cost::several_stages_a_rank(schedule);
@@ -144,6 +148,7 @@ class Check {
     if (several && parallel_.zero.value_or(0) > 1)
       refuse(text("schedule ", parallel_.schedule, " is planned with zero 0 or 1 alone"), "zero 0 or 1, or schedule 1f1b, zb-h1 or zb-h2",
              {});
+    check_chunks(schedule);
     if (parallel_.pp < 2 || parallel_.micro_batches == 0) return;
     const std::int64_t least = cost::least_micro_batches(schedule, parallel_.pp);
     if (parallel_.micro_batches < least)
@@ -154,6 +159,18 @@ class Check {
       refuse(text("schedule interleaved over ", parallel_.pp, " stages takes micro-batches in turns of ", parallel_.pp, ", and there are ",
                   parallel_.micro_batches),
              text("a multiple of ", parallel_.pp), {});
+  }
+
+  // A block for each stage.
+  void check_chunks(plan::Schedule schedule) const {
+    if (parallel_.chunks == 1)
+      refuse("chunks 1 puts one stage on each rank, which schedule 1f1b runs", "chunks 2 or more, or schedule 1f1b", {});
+    const int chunks = schedule == plan::Schedule::interleaved ? parallel_.chunks : cost::several_stages_a_rank(schedule) ? 2 : 1;
+    const int blocks = job_.model.block_count();
+    if (chunks < 2 || std::max(2, parallel_.pp) * chunks <= blocks) return;
+    refuse(text(std::max(2, parallel_.pp), " ranks of a pipeline with ", chunks, " stages each are more stages than the model's ", blocks,
+                " blocks"),
+           text("at most ", blocks, " stages"), {});
   }
 
   void check_experts() const {
@@ -187,7 +204,7 @@ class Check {
 
 BlockSpace space_of(const model::ParallelChoice& parallel) {
   BlockSpace out;
-  out.given = {parallel.dp, parallel.tp, parallel.cp, parallel.ep, parallel.pp, parallel.micro_batches};
+  out.given = {parallel.dp, parallel.tp, parallel.cp, parallel.ep, parallel.pp, parallel.micro_batches, parallel.chunks};
   if (parallel.zero) out.zero = {*parallel.zero};
   if (!parallel.recompute.empty())
     std::erase_if(out.recompute, [&](model::Recompute recompute) { return parallel.recompute != model::name_of(recompute); });
@@ -209,6 +226,7 @@ std::string given_text(const model::ParallelChoice& parallel) {
   if (parallel.zero) add("zero", text(*parallel.zero));
   if (parallel.micro_batches > 0) add("micro_batches", text(parallel.micro_batches));
   if (!parallel.schedule.empty()) add("schedule", parallel.schedule);
+  if (parallel.chunks > 0) add("chunks", text(parallel.chunks));
   if (!parallel.recompute.empty()) add("recompute", parallel.recompute);
   return out;
 }

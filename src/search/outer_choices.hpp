@@ -23,6 +23,7 @@ struct Outer {
   std::int64_t micro_batches = 1;
   plan::Schedule schedule = plan::Schedule::one_f_one_b;
   double bound = 0;
+  bool with_memory = false;  // the bound counts with memory
 
   int stages() const {
     int out = 0;

@@ -262,7 +262,7 @@ void StageFronts::sum_up(Held& held) const {
 double StageFronts::bound(const Held& held, const Target& target, int from, const StageEntry& entry, std::size_t price) const {
   const std::vector<double>& sums = held.sums[price];
   const double rest = sums[static_cast<std::size_t>(target.last)] - sums[static_cast<std::size_t>(from)];
-  return entry.busy + entry.warm_up + rest + prices_[price] * (entry.bytes(target.held) - target.limit);
+  return entry.busy + entry.warm_up + rest + prices_[price] * (bytes(entry, target) - target.limit);
 }
 
 StageEntry StageFronts::empty() const {
@@ -309,7 +309,7 @@ StageFronts::Chain StageFronts::extended(const Held& held, const Target& target,
         if (keep_degrees && layout != static_cast<int>(from)) continue;
         const StageEntry next = with(*entry, target, block, static_cast<int>(from), o);
         if (bound(held, target, block + 1, next, 0) > target.most) continue;
-        if (target.memory && (next.bytes(target.held) + rest > target.limit ||
+        if (target.memory && (bytes(next, target) + rest > target.limit ||
                               std::any_of(target.prices.begin(), target.prices.end(),
                                           [&](std::size_t price) { return bound(held, target, block + 1, next, price) > target.most; })))
           continue;
@@ -322,11 +322,12 @@ StageFronts::Chain StageFronts::extended(const Held& held, const Target& target,
     entries.reserve(made[layout].size());
     for (const StageEntry& entry : made[layout]) entries.push_back(&entry);
     std::sort(entries.begin(), entries.end(), [&](const StageEntry* a, const StageEntry* b) {
-      return std::tuple(a->busy, a->warm_up, a->bytes(target.held), a) < std::tuple(b->busy, b->warm_up, b->bytes(target.held), b);
+      return std::tuple(a->busy, a->warm_up, bytes(*a, target), a) < std::tuple(b->busy, b->warm_up, bytes(*b, target), b);
     });
     drop_covered(entries, [&](const StageEntry* a, const StageEntry* b) {
       if (a->warm_up > b->warm_up) return false;
-      return !target.memory || (a->workspace <= b->workspace && a->fixed + target.held * a->saved <= b->fixed + target.held * b->saved);
+      return !target.memory || (std::max(a->workspace, target.workspace) <= std::max(b->workspace, target.workspace) &&
+                                a->fixed + target.held * a->saved <= b->fixed + target.held * b->saved);
     });
     for (const StageEntry* entry : entries) {
       entries_.push_back(*entry);
@@ -463,16 +464,13 @@ const std::vector<const StageEntry*>& StageFronts::front(int first, int last, do
   if (!fresh) return out;
   Held& tables = at(held);
   sum_up(tables);
-  Target target{first, last, held, most, room(first, last), false, {}};
-  double workspace = 0;
+  Target target{first, last, held, most, room(first, last), 0, false, {}};
   for (int b = first; b < last; ++b)
-    workspace = std::max(workspace, tables.workspaces[static_cast<std::size_t>(repeat_of[static_cast<std::size_t>(b)])]);
-  target.limit -= workspace;
+    target.workspace = std::max(target.workspace, tables.workspaces[static_cast<std::size_t>(repeat_of[static_cast<std::size_t>(b)])]);
   std::size_t best = 0;
   for (std::size_t price = 1; price < prices_.size(); ++price)
     if (bound(tables, target, first, {}, price) > bound(tables, target, first, {}, best)) best = price;
   if (bound(tables, target, first, {}, best) > most) return out;
-  target.limit += workspace;
   for (std::size_t price = std::max<std::size_t>(1, best < kNeighbours ? 1 : best - kNeighbours);
        price <= std::min(prices_.size() - 1, best + kNeighbours); ++price)
     target.prices.push_back(price);

@@ -2,6 +2,7 @@
 // better than another in every respect.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <memory_resource>
@@ -102,6 +103,8 @@ class StageFronts {
   void forget();
   // The least busy + fill + price x bytes over a block's options with `held` micro-batches in flight: by repeat, by price.
   const std::vector<std::vector<double>>& priced(double held) { return at(held).least; }
+  // The least workspace over a block's options: by repeat.
+  const std::vector<double>& workspaces(double held) { return at(held).workspaces; }
   const std::vector<double>& prices() const { return prices_; }  // of a byte, in seconds
   // Blocks [first, last) with `held` micro-batches in flight: the entries that fit the device's memory of which none has both more
   // busy and more fill than another. Those of more than `most` busy and fill together may be left out; for equal ranges `most` never
@@ -139,10 +142,15 @@ class StageFronts {
     double held = 0;
     double most = 0;
     double limit = 0;
+    double workspace = 0;             // that some block of the range needs however it is run
     bool memory = true;               // false: leave it aside
     std::vector<std::size_t> prices;  // that bound best
   };
 
+  // At least, once all blocks of the range are in.
+  static double bytes(const StageEntry& entry, const Target& target) {
+    return entry.fixed + target.held * entry.saved + std::max(entry.workspace, target.workspace);
+  }
   Held& at(double held);
   Held made_at(double held) const;
   void sum_up(Held& held) const;

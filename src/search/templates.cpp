@@ -1,19 +1,21 @@
 #include "search/templates.hpp"
 
 #include <algorithm>
-#include <limits>
+#include <iterator>
 #include <numeric>
 
 #include "cost/warm_up.hpp"
 #include "plan/divisors.hpp"
 #include "plan/schedule/schedule.hpp"
+#include "search/depths.hpp"
+#include "search/least_work.hpp"
 #include "search/outer_choices.hpp"
 #include "search/stage_fronts.hpp"
 
 namespace tessera::search {
 namespace {
 
-// Interleaved stages of one rank are tried up to this number.
+// Interleaved stages of one rank are tried up to this number, where none is given.
 constexpr int kMostChunks = 8;
 // Numbers of working nodes up to this are all tried: each of them can be the largest that degrees make up.
 constexpr int kMostCounted = 1024;
@@ -27,9 +29,13 @@ class Templates {
     for (int nodes = group_.nodes; nodes > 0; --nodes) {
       if (nodes < group_.nodes && !(problem_.space.idle_nodes && may_work_alone(nodes))) continue;
       devices_ = nodes * group_.devices_per_node;
-      if (least_step() < best_step()) of_devices();
+      if (worth(work_.step(space_.group, devices_, 1, 1, {}))) of_devices();
     }
-    if (out_.best) out_.smallest.reset();
+    if (!kept_.empty()) {
+      out_.smallest.reset();
+      out_.best = std::move(kept_.front());
+      out_.further.assign(std::make_move_iterator(kept_.begin() + 1), std::make_move_iterator(kept_.end()));
+    }
     return std::move(out_);
   }
 
@@ -37,11 +43,10 @@ class Templates {
   // The others of the group are then left out. Of many only round numbers.
   static bool may_work_alone(int nodes) { return nodes <= kMostCounted || nodes == round_number(nodes); }
 
-  // No plan on so many devices is faster than they compute at their peak.
-  double least_step() const { return flops_ / (devices_ * group_.device.peak_of(problem_.precision).value); }
-  double best_step() const { return out_.best ? out_.best->predicted->step.value : std::numeric_limits<double>::infinity(); }
+  // Whether a plan that takes so long at least may be one of those that are looked for.
+  bool worth(double least) const { return static_cast<int>(kept_.size()) <= space_.further || least < kept_.back().predicted->step.value; }
   // With nothing to show yet, the search goes on.
-  bool out_of_time() const { return space_.deadline && (out_.best || !space_.needed) && problem_.clock->now() > *space_.deadline; }
+  bool out_of_time() const { return space_.deadline && (!kept_.empty() || !space_.needed) && problem_.clock->now() > *space_.deadline; }
 
   void of_devices() {
     ranks_.clear();
@@ -86,84 +91,172 @@ class Templates {
     return any ? static_cast<int>(out) : 1;
   }
 
-  void consider(int stages, int tp, int cp, int dp, std::int64_t count) {
-    const int layers = problem_.model.block_count() - 2;
-    if (const int experts = problem_.space.given.experts; experts > 0 && dp * cp % experts != 0) return;
+  // What a pipeline is, but for the strategy.
+  struct Pipeline {
+    Placement placement;
+    std::int64_t micro_batches = 1;
+    cost::WarmUp fill;
+  };
+
+  void consider(int ranks, int tp, int cp, int dp, std::int64_t count) {
+    const GivenDegrees& given = problem_.space.given;
+    if (given.experts > 0 && dp * cp % given.experts != 0) return;
     for (const plan::Schedule schedule : space_.schedules) {
       const bool interleaved = schedule == plan::Schedule::interleaved;
-      if (stages == 1 && (schedule != space_.schedules.front() || interleaved || is_v_shaped(schedule))) continue;
-      if ((interleaved && count % stages != 0) || (stages > 1 && count < cost::least_micro_batches(schedule, stages))) continue;
-      for (int chunks = interleaved ? 2 : 1; chunks <= (interleaved ? kMostChunks : 1); ++chunks) {
-        const int all = is_v_shaped(schedule) ? 2 * stages : stages * chunks;
-        if (all > std::max(1, layers) || (interleaved && layers % all != 0)) continue;
-        for (int zero : space_.zero) {
-          if (dp * cp == 1 && zero > 0) {
-            if (space_.zero.size() > 1) continue;
-            zero = 0;
-          }
-          if (zero > 1 && stages > 1) continue;
-          for (const model::Recompute recompute : problem_.space.recompute) {
-            if (recompute == model::Recompute::selective && problem_.space.recompute.size() > 1 &&
-                cost_model_.attention_is_fused(space_.group))
-              continue;
-            plan::Strategy strategy;
-            strategy.dp = dp;
-            strategy.tp = tp;
-            strategy.cp = cp;
-            strategy.zero = zero;
-            strategy.recompute = recompute;
-            strategy.sequence_parallel = tp > 1;
-            price(strategy, stages, all, count, schedule);
-          }
-        }
+      if (ranks == 1 && (schedule != space_.schedules.front() || cost::several_stages_a_rank(schedule))) continue;
+      if ((interleaved && count % ranks != 0) || (ranks > 1 && count < cost::least_micro_batches(schedule, ranks))) continue;
+      const int fewest = is_v_shaped(schedule) ? 2 : !interleaved ? 1 : given.chunks > 0 ? given.chunks : 2;
+      const int most = interleaved && given.chunks == 0 ? kMostChunks : fewest;
+      for (int chunks = fewest; chunks <= most && ranks * chunks <= problem_.model.block_count(); ++chunks) {
+        const Pipeline pipeline{
+            {ranks, chunks, schedule}, count, cost::warm_up_of(schedule, chunks, cost_model_.weight_pass_bubble(space_.group))};
+        if (worth(work_.step(space_.group, devices_ / ranks, ranks, count, pipeline.fill))) consider(pipeline, tp, cp, dp);
       }
     }
   }
 
-  // `all`: stages with those that share ranks counted apart.
-  void price(const plan::Strategy& strategy, int places, int all, std::int64_t count, plan::Schedule schedule) {
+  void consider(const Pipeline& pipeline, int tp, int cp, int dp) {
+    for (int zero : space_.zero) {
+      if (dp * cp == 1 && zero > 0) {
+        if (space_.zero.size() > 1) continue;
+        zero = 0;
+      }
+      if (zero > 1 && pipeline.placement.ranks > 1) continue;
+      for (const model::Recompute recompute : problem_.space.recompute) {
+        if (recompute == model::Recompute::selective && problem_.space.recompute.size() > 1 && cost_model_.attention_is_fused(space_.group))
+          continue;
+        plan::Strategy strategy;
+        strategy.dp = dp;
+        strategy.tp = tp;
+        strategy.cp = cp;
+        strategy.zero = zero;
+        strategy.recompute = recompute;
+        strategy.sequence_parallel = tp > 1;
+        consider(pipeline, strategy);
+      }
+    }
+  }
+
+  void consider(const Pipeline& pipeline, const plan::Strategy& strategy) {
+    const std::vector<BlockShare> blocks = blocks_under(strategy, pipeline);
+    for (const std::vector<int>& cuts : cuts_of(pipeline, blocks)) {
+      ++out_.considered;
+      const auto [step, bytes] = least(pipeline, blocks, cuts);
+      // Of what does not fit the smallest is of interest, as long as nothing does.
+      const bool smaller = kept_.empty() && (!out_.smallest || bytes < static_cast<double>(most_of(*out_.smallest).value));
+      if (bytes > limit() ? smaller : worth(step)) price(strategy, pipeline, cuts);
+    }
+  }
+
+  plan::Strategy strategy_of(int block, plan::Strategy strategy) const {
+    if (block == 0 || block + 1 == problem_.model.block_count()) strategy.recompute = model::Recompute::none;
+    const model::BlockSpec& spec =
+        problem_.model.repeats[static_cast<std::size_t>(cost_model_.repeat_of()[static_cast<std::size_t>(block)])].block;
+    if (spec.dims.contains("experts")) strategy.ep = experts_over(strategy.dp * strategy.cp);
+    return strategy;
+  }
+
+  // What a block adds to a pipeline rank.
+  struct BlockShare {
+    double busy = 0;   // seconds of a step, less the fill
+    double fill = 0;   // seconds
+    double state = 0;  // bytes
+    double saved = 0;  // bytes of a micro-batch
+  };
+
+  std::vector<BlockShare> blocks_under(const plan::Strategy& strategy, const Pipeline& pipeline) {
+    const std::vector<int>& repeat_of = cost_model_.repeat_of();
+    const auto m = static_cast<double>(pipeline.micro_batches);
+    std::vector<BlockShare> out;
+    for (std::size_t b = 0; b < repeat_of.size(); ++b) {
+      // The first and the last block may be run otherwise than others of their kind.
+      if (b > 1 && b + 1 < repeat_of.size() && repeat_of[b] == repeat_of[b - 1]) {
+        out.push_back(out.back());
+        continue;
+      }
+      const cost::BlockLoad& load = cost_model_.block(repeat_of[b], space_.group, strategy_of(static_cast<int>(b), strategy),
+                                                      problem_.global_batch / pipeline.micro_batches);
+      const double fill = pipeline.fill.forward * load.forward + pipeline.fill.backward * load.backward();
+      out.push_back({m * (load.forward + load.backward()) - fill + load.exchange + load.optimizer, fill, load.state_bytes(), load.saved});
+    }
+    return out;
+  }
+
+  // Stages alone on their ranks are of equal depth; of others, three ways to cut them.
+  std::vector<std::vector<int>> cuts_of(const Pipeline& pipeline, const std::vector<BlockShare>& blocks) {
+    const Placement& placement = pipeline.placement;
+    const int count = static_cast<int>(blocks.size());
+    std::vector<std::vector<int>> out;
+    if (count - 2 >= placement.stages()) out.push_back(even_inner_cuts(count, placement.stages()));
+    if (placement.chunks > 1 || out.empty()) out.push_back(even_cuts(count, placement.stages()));
+    if (placement.chunks > 1) {
+      std::vector<double> busy;
+      for (const BlockShare& block : blocks) busy.push_back(block.busy);
+      // Of what most stages pass on.
+      const double bytes =
+          cost_model_.input_bytes(cost_model_.repeat_of()[blocks.size() / 2], problem_.global_batch / pipeline.micro_batches);
+      const int width = devices_ / placement.ranks;
+      const double message = cost_model_.messages(bytes, space_.group, width, space_.group, width);
+      out.push_back(balanced_cuts(busy, (static_cast<double>(pipeline.micro_batches) - pipeline.fill.backward) * message, placement));
+    }
+    for (auto cuts = out.begin(); cuts != out.end();) cuts = std::find(out.begin(), cuts, *cuts) == cuts ? cuts + 1 : out.erase(cuts);
+    return out;
+  }
+
+  // No less are the step, in seconds, and the bytes of the first pipeline rank.
+  std::pair<double, double> least(const Pipeline& pipeline, const std::vector<BlockShare>& blocks, const std::vector<int>& cuts) const {
+    const Placement& placement = pipeline.placement;
+    std::vector<double> busy(static_cast<std::size_t>(placement.ranks), 0.0);
+    // One with whole micro-batches in flight under a V, where chunks hold different numbers of them.
+    const auto held = static_cast<double>(
+        is_v_shaped(placement.schedule) ? 1 : plan::in_flight(placement.schedule, 0, placement.ranks, pipeline.micro_batches));
+    double fill = 0;
+    double bytes = cost_model_.process_bytes(space_.group);
+    for (int s = 0; s < placement.stages(); ++s)
+      for (int b = cuts[static_cast<std::size_t>(s)]; b < cuts[static_cast<std::size_t>(s) + 1]; ++b) {
+        const BlockShare& block = blocks[static_cast<std::size_t>(b)];
+        busy[static_cast<std::size_t>(placement.rank_of(s))] += block.busy;
+        fill += block.fill;
+        if (placement.rank_of(s) == 0) bytes += block.state + held * block.saved;
+      }
+    return {*std::max_element(busy.begin(), busy.end()) + fill + cost_model_.step_host(space_.group), bytes};
+  }
+
+  double limit() const { return problem_.space.memory * cost_model_.memory_limit(space_.group); }
+
+  void price(const plan::Strategy& strategy, const Pipeline& pipeline, const std::vector<int>& cuts) {
     plan::Plan plan;
     plan.model_fingerprint = model_;
     plan.cluster_fingerprint = cluster_;
     plan.precision = problem_.precision;
     plan.global_batch = problem_.global_batch;
-    plan.micro_batches = count;
-    plan.schedule = schedule;
+    plan.micro_batches = pipeline.micro_batches;
+    plan.schedule = pipeline.placement.schedule;
     plan.ranks = ranks();
-    const int blocks = problem_.model.block_count();
-    const int layers = blocks - 2;
-    const int width = devices_ / places;
-    int next = 0;
-    for (int s = 0; s < all; ++s) {
+    const int width = devices_ / pipeline.placement.ranks;
+    for (int s = 0; s < pipeline.placement.stages(); ++s) {
       plan::Stage stage;
-      const int place = is_v_shaped(schedule) && s >= places ? 2 * places - 1 - s : s % places;
       stage.ranks.resize(static_cast<std::size_t>(width));
-      std::iota(stage.ranks.begin(), stage.ranks.end(), place * width);
-      const int depth = layers / all + (s < layers % all ? 1 : 0);
-      const int last = s + 1 == all ? blocks : next + depth + (s == 0 ? 1 : 0);
-      for (int b = next; b < last; ++b) {
-        plan::Strategy here = strategy;
-        if (b == 0 || b + 1 == blocks) here.recompute = model::Recompute::none;
-        const model::BlockSpec& block =
-            problem_.model.repeats[static_cast<std::size_t>(cost_model_.repeat_of()[static_cast<std::size_t>(b)])].block;
-        if (block.dims.contains("experts")) here.ep = experts_over(strategy.dp * strategy.cp);
+      std::iota(stage.ranks.begin(), stage.ranks.end(), pipeline.placement.rank_of(s) * width);
+      for (int b = cuts[static_cast<std::size_t>(s)]; b < cuts[static_cast<std::size_t>(s) + 1]; ++b) {
+        const plan::Strategy here = strategy_of(b, strategy);
         if (!stage.runs.empty() && stage.runs.back().strategy == here)
           ++stage.runs.back().last;
         else
           stage.runs.push_back({b, b + 1, here});
       }
-      next = last;
       plan.stages.push_back(std::move(stage));
     }
     plan.predicted = predict(plan, cost_model_);
-    ++out_.considered;
-    const double limit = problem_.space.memory * cost_model_.memory_limit(space_.group);
     const Bytes most = most_of(plan);
-    if (static_cast<double>(most.value) > limit) {
+    if (static_cast<double>(most.value) > limit()) {
       if (!out_.smallest || most < most_of(*out_.smallest)) out_.smallest = std::move(plan);
       return;
     }
-    if (!out_.best || plan.predicted->step < out_.best->predicted->step) out_.best = std::move(plan);
+    const auto slower = std::upper_bound(kept_.begin(), kept_.end(), plan,
+                                         [](const plan::Plan& a, const plan::Plan& b) { return a.predicted->step < b.predicted->step; });
+    kept_.insert(slower, std::move(plan));
+    if (static_cast<int>(kept_.size()) > 1 + space_.further) kept_.pop_back();
   }
 
   // Of its fullest rank.
@@ -180,11 +273,12 @@ class Templates {
   const TemplateSpace& space_;
   cost::CostModel& cost_model_;
   const cluster::ResourceGroup& group_;
-  const double flops_ = model::training_flops_per_sample(problem_.model).value * static_cast<double>(problem_.global_batch);
+  const LeastWork work_{problem_, cost_model_};
   int devices_ = 0;  // that work
   const std::string model_ = problem_.model.fingerprint();
   const std::string cluster_ = problem_.cluster.fingerprint();
   std::vector<plan::RankPlace> ranks_;
+  std::vector<plan::Plan> kept_;  // fastest first
   TemplateAnswer out_;
 };
 

@@ -1,5 +1,6 @@
-// Plans as people write them by hand: one dp x cp x tp x pp for the whole model, stages of equal depth on the devices of one group,
-// one way to recompute and one ZeRO stage for all blocks.
+// Plans as people write them by hand: one dp x cp x tp x pp for the whole model on the devices of one group, one way to recompute and
+// one ZeRO stage for all blocks. Stages alone on their ranks are of equal depth; where a schedule puts several on a rank they are cut
+// evenly in blocks, in layers, or so that all ranks have as much to do.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +19,18 @@ struct TemplateSpace {
   int most_tensor = 1 << 30;
   int most_context = 1;
   int most_stages = 1 << 30;
+  int further = 0;                       // plans to keep beside the best
   std::optional<Seconds> deadline = {};  // by the problem's clock
   bool needed = true;                    // the deadline does not end it before it has any plan
 };
 
 struct TemplateAnswer {
   std::optional<plan::Plan> best;      // the fastest that fits; among equals the first, which is the simplest
+  std::vector<plan::Plan> further;     // the next ones, fastest first
   std::optional<plan::Plan> smallest;  // where none fits
   std::int64_t considered = 0;
 };
-// Prices every template that divides.
+// Every template that divides and may be among the fastest is priced.
 TemplateAnswer best_template(const BlockProblem& problem, const TemplateSpace& space, cost::CostModel& cost_model);
 
 }  // namespace tessera::search

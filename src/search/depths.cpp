@@ -1,0 +1,113 @@
+#include "search/depths.hpp"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "plan/schedule/schedule.hpp"
+
+namespace tessera::search {
+namespace {
+
+// Of the busiest pipeline rank; squares of all ranks, and of all stages, summed.
+using Unevenness = std::array<double, 3>;
+
+// Figures that differ by less are equal.
+constexpr double kEqual = 1e-12;
+
+bool less(const Unevenness& a, const Unevenness& b) {
+  for (std::size_t i = 0; i < a.size(); ++i)
+    if (a[i] < b[i] * (1 - kEqual))
+      return true;
+    else if (a[i] > b[i] * (1 + kEqual))
+      return false;
+  return false;
+}
+
+class Balance {
+ public:
+  Balance(const std::vector<double>& seconds, double message, const Placement& placement)
+      : placement_(placement), message_(message), sums_(1, 0.0), cuts_(even_cuts(static_cast<int>(seconds.size()), placement.stages())) {
+    for (const double each : seconds) sums_.push_back(sums_.back() + each);
+  }
+
+  std::vector<int> run() {
+    while (std::optional<std::vector<int>> better = best_move()) cuts_ = std::move(*better);
+    return cuts_;
+  }
+
+ private:
+  double of_stage(const std::vector<int>& cuts, int stage) const {
+    return sums_[static_cast<std::size_t>(cuts[static_cast<std::size_t>(stage) + 1])] -
+           sums_[static_cast<std::size_t>(cuts[static_cast<std::size_t>(stage)])];
+  }
+
+  std::vector<double> by_rank(const std::vector<int>& cuts) const {
+    std::vector<double> out(static_cast<std::size_t>(placement_.ranks), 0.0);
+    for (int s = 0; s < placement_.stages(); ++s) {
+      const bool sends = s + 1 < placement_.stages() && placement_.rank_of(s) != placement_.rank_of(s + 1);
+      out[static_cast<std::size_t>(placement_.rank_of(s))] += of_stage(cuts, s) + (sends ? message_ : 0);
+    }
+    return out;
+  }
+
+  Unevenness unevenness(const std::vector<int>& cuts) const {
+    Unevenness out{};
+    for (const double busy : by_rank(cuts)) {
+      out[0] = std::max(out[0], busy);
+      out[1] += busy * busy;
+    }
+    for (int s = 0; s < placement_.stages(); ++s) out[2] += of_stage(cuts, s) * of_stage(cuts, s);
+    return out;
+  }
+
+  // One block less in a stage of the busiest pipeline rank, one more in another; those between them move along.
+  std::optional<std::vector<int>> best_move() const {
+    const std::vector<double> busy = by_rank(cuts_);
+    const int busiest = static_cast<int>(std::max_element(busy.begin(), busy.end()) - busy.begin());
+    std::optional<std::vector<int>> out;
+    Unevenness least = unevenness(cuts_);
+    for (int from = 0; from < placement_.stages(); ++from) {
+      const auto at = static_cast<std::size_t>(from);
+      if (placement_.rank_of(from) != busiest || cuts_[at + 1] - cuts_[at] < 2) continue;
+      for (int to = 0; to < placement_.stages(); ++to) {
+        if (to == from) continue;
+        std::vector<int> moved = cuts_;
+        for (int s = std::min(from, to) + 1; s <= std::max(from, to); ++s) moved[static_cast<std::size_t>(s)] += from < to ? -1 : 1;
+        const Unevenness here = unevenness(moved);
+        if (!less(here, least)) continue;
+        least = here;
+        out = std::move(moved);
+      }
+    }
+    return out;
+  }
+
+  const Placement& placement_;
+  const double message_;
+  std::vector<double> sums_;  // of the blocks before each
+  std::vector<int> cuts_;
+};
+
+}  // namespace
+
+int Placement::rank_of(int stage) const { return plan::is_v_shaped(schedule) && stage >= ranks ? 2 * ranks - 1 - stage : stage % ranks; }
+
+std::vector<int> even_cuts(int blocks, int stages) {
+  std::vector<int> out = {0};
+  for (int s = 0; s < stages; ++s) out.push_back(out.back() + blocks / stages + (s < blocks % stages ? 1 : 0));
+  return out;
+}
+
+std::vector<int> even_inner_cuts(int blocks, int stages) {
+  std::vector<int> out = even_cuts(blocks - 2, stages);
+  for (std::size_t s = 1; s < out.size(); ++s) ++out[s];
+  ++out.back();
+  return out;
+}
+
+std::vector<int> balanced_cuts(const std::vector<double>& seconds, double message, const Placement& placement) {
+  return Balance(seconds, message, placement).run();
+}
+
+}  // namespace tessera::search
