@@ -117,6 +117,5 @@ def test_padded_plans_have_the_loss_of_pytorchs_unpadded_model(shared_tessera, t
         losses = [line["loss"] for line in shared_tessera.metrics(f"{start}{index}")]
         assert len(losses) == STEPS
         worst = max(abs(ours - theirs) / theirs for ours, theirs in zip(losses, expected))
-        print(f"{parallel}, tied {tied}: first {abs(losses[0] - expected[0]) / expected[0]:.2e}, worst relative difference {worst:.2e}")
-        assert abs(losses[0] - expected[0]) < 1e-6 * expected[0]
-        assert worst < TOLERANCE
+        print(f"{parallel}, tied {tied}: worst relative difference {worst:.2e} over {STEPS} steps")
+        assert worst < 1e-6
