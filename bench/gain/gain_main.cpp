@@ -11,6 +11,7 @@
 #include "cost/cost_model.hpp"
 #include "model/job.hpp"
 #include "plan/divisors.hpp"
+#include "plan/tensor_cut.hpp"
 #include "search/rank.hpp"
 #include "search/search.hpp"
 #include "search/stage_fronts.hpp"
@@ -127,7 +128,7 @@ std::optional<plan::Plan> best_of_equals(const search::BlockProblem& problem, co
     for (const std::int64_t tp : plan::divisors_of(width)) {
       const std::int64_t dp = width / tp;
       const bool divides = std::all_of(problem.model.repeats.begin(), problem.model.repeats.end(),
-                                       [&](const auto& repeat) { return search::tensor_divides(repeat.block, tp); });
+                                       [&](const auto& repeat) { return !plan::tensor_fault(repeat.block, tp); });
       if (tp > domain || !divides) continue;
       for (const std::int64_t count : plan::divisors_of(problem.global_batch))
         for (const int zero : {0, 1})

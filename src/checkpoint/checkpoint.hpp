@@ -24,8 +24,9 @@
 namespace tessera::checkpoint {
 
 // A piece of one named global tensor as one rank holds it: the tensor is first cut by tensor parallelism along split_dim
-// into split_size equal parts, of which this is split_index; of that part, flattened in row-major order, the elements
-// [flat_begin, flat_end) follow.
+// into split_size parts of ceil(extent / split_size) places, of which this is split_index; the last ones are smaller where
+// split_size does not divide the extent, for padding is not part of the tensor. Of that part, flattened in row-major order, the
+// elements [flat_begin, flat_end) follow.
 struct Piece {
   std::string name;
   std::vector<std::int64_t> shape;  // of the global tensor

@@ -4,9 +4,26 @@
 #include <tuple>
 
 #include "base/error.hpp"
+#include "model/model.hpp"
 
 namespace tessera::checkpoint {
 namespace {
+
+std::int64_t extent_of(const std::vector<std::int64_t>& shape, const Cut& cut) { return shape[static_cast<std::size_t>(cut.split_dim)]; }
+
+// Elements at one place along a dimension and those before it.
+std::int64_t elements_within(const std::vector<std::int64_t>& shape, int dimension) {
+  std::int64_t count = 1;
+  for (std::size_t d = static_cast<std::size_t>(dimension) + 1; d < shape.size(); ++d) count *= shape[d];
+  return count;
+}
+
+// Places along the cut dimension that the parts before this one hold.
+std::int64_t before(const std::vector<std::int64_t>& shape, const Cut& cut) {
+  const std::int64_t whole = extent_of(shape, cut);
+  const std::int64_t each = model::shard_extent(whole, cut.split_size);
+  return each == 0 || cut.split_index >= model::shard_extent(whole, each) ? whole : each * cut.split_index;
+}
 
 // Runs of a cut: run k stands at local [k * length, (k + 1) * length) of the part, and at global k * stride + offset.
 struct Runs {
@@ -22,10 +39,10 @@ struct Runs {
       offset = 0;
       return;
     }
-    stride = 1;
-    for (std::size_t d = static_cast<std::size_t>(cut.split_dim); d < shape.size(); ++d) stride *= shape[d];
-    length = std::max<std::int64_t>(1, stride / cut.split_size);
-    offset = length * cut.split_index;
+    const std::int64_t inner = std::max<std::int64_t>(1, elements_within(shape, cut.split_dim));
+    stride = std::max<std::int64_t>(1, inner * extent_of(shape, cut));
+    length = std::max<std::int64_t>(1, inner * model::real_extent(extent_of(shape, cut), cut.split_size, cut.split_index));
+    offset = inner * before(shape, cut);
   }
   std::int64_t global(std::int64_t local) const { return local / length * stride + offset + local % length; }
   // Where the run that holds `local` ends.
@@ -50,7 +67,12 @@ std::int64_t element_count(const std::vector<std::int64_t>& shape) {
   return empty ? 0 : count;
 }
 
-std::int64_t part_count(const std::vector<std::int64_t>& shape, const Cut& cut) { return element_count(shape) / cut.split_size; }
+std::int64_t part_count(const std::vector<std::int64_t>& shape, const Cut& cut) {
+  const std::int64_t all = element_count(shape);
+  if (cut.split_dim < 0 || all == 0) return all;
+  const std::int64_t whole = extent_of(shape, cut);
+  return all / whole * model::real_extent(whole, cut.split_size, cut.split_index);
+}
 
 std::string problem_of(const std::vector<std::int64_t>& shape, const Cut& cut) {
   if (element_count(shape) < 0) return "its shape is not one";
@@ -58,9 +80,6 @@ std::string problem_of(const std::vector<std::int64_t>& shape, const Cut& cut) {
     return text("it is part ", cut.split_index, " of ", cut.split_size);
   if (cut.split_dim < 0 && cut.split_size != 1) return "it is cut, but along no dimension";
   if (cut.split_dim >= static_cast<int>(shape.size())) return text("it is cut along dimension ", cut.split_dim, " of ", shape.size());
-  if (cut.split_dim >= 0 && shape[static_cast<std::size_t>(cut.split_dim)] % cut.split_size != 0)
-    return text("dimension ", cut.split_dim, " of ", shape[static_cast<std::size_t>(cut.split_dim)], " does not divide by ",
-                cut.split_size);
   if (cut.flat_begin < 0 || cut.flat_end < cut.flat_begin || cut.flat_end > part_count(shape, cut))
     return text("its range ", cut.flat_begin, " to ", cut.flat_end, " is not within ", part_count(shape, cut), " elements");
   return {};
@@ -100,7 +119,8 @@ bool covers_once(const std::vector<std::int64_t>& shape, std::vector<Cut> cuts) 
   for (const Cut& cut : cuts) {
     if (cut.split_dim != cuts.front().split_dim || cut.split_size != cuts.front().split_size) return false;
     // In this order, the elements of the parts before and of this one so far are all there exactly when the sum fits.
-    if (covered != cut.split_index * part_count(shape, cut) + cut.flat_begin) return false;
+    const std::int64_t others = cut.split_dim < 0 ? 0 : element_count(shape) / extent_of(shape, cut) * before(shape, cut);
+    if (covered != others + cut.flat_begin) return false;
     covered += cut.count();
   }
   return covered == element_count(shape);

@@ -1,5 +1,6 @@
-// Which elements of a global tensor a piece holds. A part of a tensor cut along one dimension is a row of equally long
-// runs in the global row-major order; two pieces overlap where their runs do.
+// Which elements of a global tensor a piece holds. A tensor is cut along one dimension into parts of ceil(extent / split_size)
+// places; the last ones have fewer, or none, where split_size does not divide. A part is a row of equally long runs in the global
+// row-major order; two pieces overlap where their runs do.
 #pragma once
 
 #include <cstdint>

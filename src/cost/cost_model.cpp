@@ -56,8 +56,7 @@ struct Parameters {
 Parameters parameters_of(const model::BlockSpec& block, const plan::Strategy& strategy) {
   Parameters out;
   for (const model::ParameterSpec& parameter : block.parameters) {
-    double count = static_cast<double>(parameter.count());
-    if (parameter.split_dim >= 0) count /= strategy.tp;
+    const double count = static_cast<double>(parameter.shard_count(strategy.tp));
     if (!parameter.tied_to.empty())
       out.tied += count;
     else if (parameter.expert_dim >= 0)

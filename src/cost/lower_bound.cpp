@@ -218,7 +218,7 @@ class LeastTimes {
     double experts = 0;
     for (const model::ParameterSpec& parameter : block.parameters) {
       if (!parameter.tied_to.empty()) continue;
-      const double held = count * static_cast<double>(parameter.count()) / (parameter.split_dim >= 0 ? s.tp : 1);
+      const double held = count * static_cast<double>(parameter.shard_count(s.tp));
       (parameter.expert_dim >= 0 ? experts : plain) += parameter.expert_dim >= 0 ? held / s.ep : held;
     }
     const int copies = s.copies();

@@ -90,7 +90,7 @@ std::int64_t Prices::parameters(int first, int last, int tensor_parallel) const 
         const int owner = owner_.at(parameter.tied_to);
         if (owner >= first && owner < last) continue;
       }
-      total += segment.count * (parameter.split_dim >= 0 ? parameter.count() / tensor_parallel : parameter.count());
+      total += segment.count * parameter.shard_count(tensor_parallel);
     }
   }
   return total;

@@ -3,6 +3,7 @@
 
 #include "interop/flags.hpp"
 #include "interop/flags_shared.hpp"
+#include "plan/tensor_cut.hpp"
 
 namespace tessera::interop {
 namespace {
@@ -144,6 +145,12 @@ void add_parallel(Flags& flags, const plan::Plan& plan, const model::ModelSpec& 
   if (strategy.sequence_parallel && seq % (strategy.cp * strategy.tp) != 0)
     refuse(where, text("sequences of ", seq, " for sequence parallelism of ", strategy.cp * strategy.tp),
            text("a multiple of ", strategy.cp * strategy.tp));
+  // It pads the vocabulary by itself, to a multiple of tp x --make-vocab-size-divisible-by.
+  for (const plan::Padding& padding : plan::paddings(plan, model))
+    if (padding.key != "vocab")
+      refuse(where, text("tp ", strategy.tp, " does not divide ", padding.key, " ", padding.extent),
+             text("a degree that divides it, or a width of ", strategy.tp * model::shard_extent(padding.extent, strategy.tp)),
+             "Tessera pads the width of a feed-forward network with zeros, Megatron-LM the vocabulary alone");
   if (strategy.tp > 1) flags.push_back(text("--tensor-model-parallel-size ", strategy.tp));
   if (strategy.sequence_parallel) flags.push_back("--sequence-parallel");
   if (strategy.tp > 1 && !strategy.sequence_parallel && option(model.repeats[model.repeats.size() - 2].block, "experts") != 0)

@@ -3,6 +3,7 @@
 
 #include "interop/flags.hpp"
 #include "interop/flags_shared.hpp"
+#include "plan/tensor_cut.hpp"
 
 namespace tessera::interop {
 namespace {
@@ -84,6 +85,10 @@ void check_expressible(const plan::Plan& plan, const model::ModelSpec& model, co
   if (model.dim("seq") % pieces != 0) refuse(where, text("sequences of ", model.dim("seq")), text("a multiple of 2 x cp x tp = ", pieces));
   if (strategy.cp > 1 && strategy.context == model::ContextKind::ulysses)
     refuse(where, text("cp ", strategy.cp, " by ulysses"), "cp by ring");
+  for (const plan::Padding& padding : plan::paddings(plan, model))
+    refuse(where, text("tp ", strategy.tp, " does not divide ", padding.key, " ", padding.extent),
+           text("a degree that divides it, or ", padding.key, " ", strategy.tp * model::shard_extent(padding.extent, strategy.tp)),
+           "Tessera pads it with zeros, torchtitan does not");
   if (strategy.offload_optimizer) refuse(where, "the optimizer is on the host", "an optimizer on the device");
   if (model.tied_embeddings && shared.places > 1)
     refuse(plan.where, "embedding and head share their weights across stages", "one stage, or tied: false");

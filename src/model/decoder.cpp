@@ -126,7 +126,7 @@ void add_experts(Parameters& parameters, const Dims& dims, const std::string& pr
   const std::int64_t experts = dim("experts");
   const std::int64_t ffn = dim("expert_ffn");
   add_linear(parameters, prefix + "gate", experts, hidden, -1, false);
-  parameters.push_back({prefix + "experts.gate_up_proj", {experts, 2 * ffn, hidden}, 1, normal(), true, {}, 0});
+  parameters.push_back({prefix + "experts.gate_up_proj", {experts, 2 * ffn, hidden}, 1, normal(), true, {}, 0, false, 2});
   parameters.push_back({prefix + "experts.down_proj", {experts, hidden, ffn}, 2, outer, true, {}, 0});
   if (!dims.contains("shared_ffn")) return;
   const bool gated = dims.contains("shared_gate");

@@ -1,5 +1,7 @@
 #include "model/model.hpp"
 
+#include <algorithm>
+
 #include "base/hash.hpp"
 
 namespace tessera::model {
@@ -42,6 +44,21 @@ std::int64_t ParameterSpec::count() const {
   std::int64_t count = 1;
   for (std::int64_t extent : shape) count *= extent;
   return count;
+}
+
+std::int64_t shard_extent(std::int64_t whole, std::int64_t parts) { return whole / parts + (whole % parts != 0 ? 1 : 0); }
+
+std::int64_t real_extent(std::int64_t whole, std::int64_t parts, std::int64_t index) {
+  const std::int64_t each = shard_extent(whole, parts);
+  return each == 0 || index >= shard_extent(whole, each) ? 0 : std::min(each, whole - index * each);
+}
+
+std::int64_t ParameterSpec::shard_extent(int tensor_parallel) const {
+  return stacked * model::shard_extent(shape[static_cast<std::size_t>(split_dim)] / stacked, tensor_parallel);
+}
+
+std::int64_t ParameterSpec::shard_count(int tensor_parallel) const {
+  return split_dim < 0 ? count() : count() / shape[static_cast<std::size_t>(split_dim)] * shard_extent(tensor_parallel);
 }
 
 double BlockSpec::real(const std::string& key) const { return value_of(dims, key, "block " + name); }

@@ -22,6 +22,12 @@ struct Initializer {
   double deviation = 0.02;
 };
 
+// What a tensor-parallel rank holds of a dimension that is cut into `parts`: ceil(whole / parts). Where `parts` does not divide
+// `whole`, the last rank's part is padded with zeros, which never enter a result.
+std::int64_t shard_extent(std::int64_t whole, std::int64_t parts);
+// How much of that is no padding on rank `index`.
+std::int64_t real_extent(std::int64_t whole, std::int64_t parts, std::int64_t index);
+
 struct ParameterSpec {
   std::string name;                 // as Hugging Face names it; "{}" stands for the block's repeat index
   std::vector<std::int64_t> shape;  // whole, not per rank: [out, in] for a linear map
@@ -31,8 +37,12 @@ struct ParameterSpec {
   std::string tied_to;  // the name of the parameter that this one shares; empty: its own
   int expert_dim = -1;  // which dimension counts experts, and expert parallelism cuts; -1: none
   bool sparse = false;  // a table of which a step touches few rows: for a parameter server
+  int stacked = 1;      // so many equal matrices stand one after another in the cut dimension, and each is cut by itself
 
   std::int64_t count() const;
+  // What one of `tensor_parallel` ranks holds, with padding: of the cut dimension, and in elements.
+  std::int64_t shard_extent(int tensor_parallel) const;
+  std::int64_t shard_count(int tensor_parallel) const;
 };
 
 // A tensor passed from block to block: shape per sample, without the batch dimension.

@@ -75,7 +75,7 @@ BlockCost transformer_layer_cost(const BlockSpec& block, const BlockShard& shard
   const std::int64_t heads = block.dim("heads") / degree;
   const std::int64_t attended = heads * block.dim("head_dim");
   const std::int64_t qkv = attended + 2 * (block.dim("kv_heads") / degree) * block.dim("head_dim");
-  const std::int64_t ffn = block.dim("ffn") / degree;
+  const std::int64_t ffn = shard_extent(block.dim("ffn"), degree);
 
   const std::int64_t weights = hidden * (qkv + attended + 3 * ffn);
   const std::int64_t width = qkv + attended + 2 * ffn;  // what each row keeps beside input and middle

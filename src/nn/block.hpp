@@ -23,8 +23,8 @@ using Tensors = std::vector<at::Tensor>;
 struct Parameter {
   const model::ParameterSpec* spec = nullptr;
   std::string name;  // global, as in the checkpoint
-  at::Tensor value;  // in the precision of computation, contiguous, shard's shape
-  at::Tensor grad;   // f32, contiguous, same shape; the backward pass adds to it
+  at::Tensor value;  // in the precision of computation, contiguous, shard's shape; padding is zeros
+  at::Tensor grad;   // f32, contiguous, same shape; the backward pass adds to it, and zeros to padding
 };
 
 // Samples of one micro-batch. tokens and targets are int64 [batch, seq]; a target of -1 is not counted.
@@ -92,7 +92,8 @@ struct BlockPlacement {
   int tensor_size = 1;
 };
 
-// The shape of this rank's shard of a parameter. Throws internal when it does not divide.
+// The shape of this rank's shard of a parameter, the same on all ranks: a dimension that does not divide is padded at the end
+// of the last rank's shard.
 std::vector<std::int64_t> shard_shape(const model::ParameterSpec& spec, const BlockPlacement& placement);
 
 // Factories by BlockSpec::kind. Registration happens before training starts; not thread-safe.
@@ -101,8 +102,8 @@ void register_block(const std::string& kind, BlockFactory factory);
 // Throws not_found, naming the known kinds.
 std::unique_ptr<Block> make_block(const model::BlockSpec& spec, const BlockPlacement& placement);
 
-// Fills `value` (a shard, f32) with the parameter's initial values. They depend on (seed, name) and the element's place in
-// the whole parameter alone, so every plan starts from the same weights.
+// Fills `value` (a shard, f32) with the parameter's initial values, and padding with zeros. They depend on (seed, name) and the
+// element's place in the whole parameter alone, so every plan starts from the same weights.
 void initialize(const model::ParameterSpec& spec, const std::string& name, std::uint64_t seed, const BlockPlacement& placement,
                 at::Tensor& value);
 

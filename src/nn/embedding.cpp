@@ -12,7 +12,7 @@ class Embedding final : public Block {
   Embedding(const model::BlockSpec& spec, const BlockPlacement& placement)
       : hidden_(spec.dim("hidden")),
         vocab_(spec.dim("vocab")),
-        first_row_(placement.tensor_rank * divided(spec, "vocab", placement.tensor_size)) {}
+        first_row_(placement.tensor_rank * model::shard_extent(vocab_, placement.tensor_size)) {}
 
   void bind(std::vector<Parameter> parameters) override {
     ensure(parameters.size() == 1, "an embedding has one parameter");

@@ -16,6 +16,13 @@ float normal_at(std::uint64_t stream, std::uint64_t index) {
   return static_cast<float>(radius * std::cos(2.0 * std::numbers::pi * random.uniform()));
 }
 
+void zero_padding(const model::ParameterSpec& spec, const BlockPlacement& placement, at::Tensor& value) {
+  const std::int64_t held = value.size(spec.split_dim);
+  const std::int64_t real =
+      model::real_extent(spec.shape[static_cast<std::size_t>(spec.split_dim)], placement.tensor_size, placement.tensor_rank);
+  if (real < held) value.narrow(spec.split_dim, real, held - real).zero_();
+}
+
 }  // namespace
 
 void initialize(const model::ParameterSpec& spec, const std::string& name, std::uint64_t seed, const BlockPlacement& placement,
@@ -23,15 +30,18 @@ void initialize(const model::ParameterSpec& spec, const std::string& name, std::
   const std::vector<std::int64_t> shape = shard_shape(spec, placement);
   ensure(value.sizes() == at::IntArrayRef(shape) && value.is_contiguous() && value.scalar_type() == at::kFloat,
          name + " is to be initialized in a contiguous f32 tensor of its shard's shape");
+  const bool cut = spec.split_dim >= 0;
   if (spec.init.kind != model::Initializer::Kind::normal) {
     value.fill_(spec.init.kind == model::Initializer::Kind::ones ? 1.0 : 0.0);
+    if (cut) zero_padding(spec, placement, value);
     return;
   }
-  // A shard is, for every combination of the dimensions before the cut one, one run of consecutive elements of the whole.
-  const bool cut = spec.split_dim >= 0;
-  std::int64_t run = 1;
-  for (std::size_t d = cut ? static_cast<std::size_t>(spec.split_dim) : 0; d < shape.size(); ++d) run *= shape[d];
-  const std::int64_t stride = cut ? run * placement.tensor_size : run;
+  // A shard is, for every combination of the dimensions before the cut one, one run of consecutive elements of the whole, and then
+  // padding.
+  std::int64_t inner = 1;  // elements of one place along the cut dimension
+  for (std::size_t d = cut ? static_cast<std::size_t>(spec.split_dim) + 1 : 0; d < shape.size(); ++d) inner *= shape[d];
+  const std::int64_t run = cut ? inner * shape[static_cast<std::size_t>(spec.split_dim)] : inner;
+  const std::int64_t stride = cut ? inner * spec.shape[static_cast<std::size_t>(spec.split_dim)] : inner;
   const std::int64_t offset = cut ? run * placement.tensor_rank : 0;
   const std::uint64_t stream = seed_of(seed, hash64(name));
   const float deviation = static_cast<float>(spec.init.deviation);
@@ -42,6 +52,7 @@ void initialize(const model::ParameterSpec& spec, const std::string& name, std::
       elements[i] = deviation * normal_at(stream, static_cast<std::uint64_t>(global));
     }
   });
+  if (cut) zero_padding(spec, placement, value);
 }
 
 }  // namespace tessera::nn

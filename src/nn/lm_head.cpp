@@ -21,14 +21,19 @@ class LmHead final : public Block {
   LmHead(const model::BlockSpec& spec, const BlockPlacement& placement)
       : hidden_(spec.dim("hidden")),
         vocab_(spec.dim("vocab")),
-        columns_(divided(spec, "vocab", placement.tensor_size)),
-        first_column_(placement.tensor_rank * columns_),
+        held_columns_(model::shard_extent(vocab_, placement.tensor_size)),
+        columns_(model::real_extent(vocab_, placement.tensor_size, placement.tensor_rank)),
+        first_column_(placement.tensor_rank * held_columns_),
         epsilon_(spec.real("norm_eps")) {}
 
   void bind(std::vector<Parameter> parameters) override {
     ensure(parameters.size() == 2, "a language-model head has two parameters");
     parameters_ = std::move(parameters);
-    projection_.bind(std::span<const Parameter>(parameters_).subspan(1, 1));
+    // Padding is left out of the product: there are no logits of it that a softmax would have to leave out.
+    Parameter real = parameters_[1];
+    real.value = real.value.narrow(0, 0, columns_);
+    real.grad = real.grad.narrow(0, 0, columns_);
+    projection_.bind(std::span<const Parameter>(&real, 1));
   }
   const std::vector<Parameter>& parameters() const override { return parameters_; }
 
@@ -42,9 +47,10 @@ class LmHead final : public Block {
     saved.tensors.clear();
 
     if (!pass.batch->targets.defined()) {
-      at::Tensor logits = at::empty({rows, columns_}, at::kFloat);
+      at::Tensor logits = at::empty({rows, held_columns_}, at::kFloat);
       projection_.forward(normed, logits);
-      return {all_gather_columns(logits, pass).view({input.size(0), input.size(1), -1})};
+      // Padding stands at the end, on the last rank.
+      return {all_gather_columns(logits, pass).narrow(1, 0, vocab_).reshape({input.size(0), input.size(1), vocab_})};
     }
     kernels::check_tokens(pass.batch->targets, -1, vocab_, "a target");
     at::Tensor normed_grad = pass.training ? at::empty_like(x) : at::Tensor();
@@ -77,7 +83,7 @@ class LmHead final : public Block {
   // When training, logits' gradients go on at once into normed_grad and the projection's gradient.
   kernels::LossSum losses(const at::Tensor& normed, at::Tensor& normed_grad, const Pass& pass) {
     const std::int64_t rows = normed.size(0);
-    const std::int64_t chunk = std::min(rows, model::lm_head_chunk_rows(columns_));
+    const std::int64_t chunk = std::min(rows, model::lm_head_chunk_rows(held_columns_));  // as on all ranks, which exchange by chunks
     const at::Tensor targets = pass.batch->targets.view({rows});
     at::Tensor logits_buffer = at::empty({chunk, columns_}, at::kFloat);
     const bool rounds = pass.training && normed.scalar_type() != at::kFloat;
@@ -110,7 +116,10 @@ class LmHead final : public Block {
     return total;
   }
 
-  std::int64_t hidden_, vocab_, columns_, first_column_;
+  std::int64_t hidden_, vocab_;
+  std::int64_t held_columns_;  // of the vocabulary, with padding
+  std::int64_t columns_;       // without
+  std::int64_t first_column_;
   double epsilon_;
   std::vector<Parameter> parameters_;
   StackedLinear projection_;

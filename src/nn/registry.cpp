@@ -17,10 +17,7 @@ std::map<std::string, BlockFactory>& factories() {
 std::vector<std::int64_t> shard_shape(const model::ParameterSpec& spec, const BlockPlacement& placement) {
   std::vector<std::int64_t> shape = spec.shape;
   if (spec.split_dim < 0) return shape;
-  std::int64_t& extent = shape.at(static_cast<std::size_t>(spec.split_dim));
-  ensure(extent % placement.tensor_size == 0, text(spec.name, ": dimension ", spec.split_dim, " of size ", extent,
-                                                   " does not divide by the tensor-parallel degree ", placement.tensor_size));
-  extent /= placement.tensor_size;
+  shape.at(static_cast<std::size_t>(spec.split_dim)) = spec.shard_extent(placement.tensor_size);
   return shape;
 }
 

@@ -5,7 +5,7 @@
 
 namespace tessera::nn {
 
-// A rank's part of the dimension `key`. Throws internal when the degree does not divide it.
+// A rank's part of the dimension `key`, which cannot be padded. Throws internal when the degree does not divide it.
 std::int64_t divided(const model::BlockSpec& spec, const std::string& key, int degree);
 
 // The exchanges do nothing when the pass has no group.

@@ -26,7 +26,8 @@ class TransformerLayer final : public Block {
         heads_(divided(spec, "heads", placement.tensor_size)),
         kv_heads_(divided(spec, "kv_heads", placement.tensor_size)),
         head_dim_(spec.dim("head_dim")),
-        ffn_(divided(spec, "ffn", placement.tensor_size)),
+        // Padding needs no care: zeros in the weights make zeros in the hidden vector and in every gradient of it.
+        ffn_(model::shard_extent(spec.dim("ffn"), placement.tensor_size)),
         theta_(spec.real("rope_theta")),
         epsilon_(spec.real("norm_eps")),
         rope_table_(kernels::rope_table(spec.dim("seq"), head_dim_, theta_)) {}

@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <string_view>
 #include <tuple>
 
 #include "plan/divisors.hpp"
 #include "plan/plan.hpp"
 #include "plan/schedule/schedule.hpp"
+#include "plan/tensor_cut.hpp"
 
 namespace tessera::plan {
 namespace {
@@ -48,31 +48,29 @@ void check_ranks(const Plan& plan, const cluster::ClusterSpec& cluster) {
   }
 }
 
-// Whether tensor parallelism cuts this dimension, one of kTensorDimensions, in a block.
-bool cuts(const model::BlockSpec& block, std::string_view dimension) {
-  if (block.kind == "final_norm") return false;
-  return holds_vocabulary(block) == (dimension == "vocab");
-}
-
 using Blocks = std::vector<const model::BlockSpec*>;  // of a run, equal ones in a row once
 
-// `padded`: a vocabulary that tp does not divide is padded.
-void check_tensor_parallel(const model::ModelSpec& model, const StrategyRun& run, const Blocks& blocks, bool padded) {
-  std::vector<const char*> keys;
-  for (const char* key : kTensorDimensions)
-    if (!(padded && std::string_view(key) == "vocab") &&
-        std::any_of(blocks.begin(), blocks.end(), [&](const model::BlockSpec* block) { return cuts(*block, key); }))
-      keys.push_back(key);
-  std::int64_t common = 0;
-  std::string names;
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    common = std::gcd(common, model.dim(keys[i]));
-    names += text(i == 0 ? "" : i + 1 < keys.size() ? ", " : " and ", keys[i]);
+// Why the blocks of a run cannot be cut into so many parts. All but those that hold a vocabulary have the model's heads, 1 where there
+// is no attention to cut.
+std::optional<TensorFault> fault_of(const model::ModelSpec& model, const Blocks& blocks, std::int64_t degree) {
+  for (const model::BlockSpec* block : blocks) {
+    if (block->kind == "final_norm") continue;
+    if (!holds_vocabulary(*block))
+      for (const char* key : {"heads", "kv_heads"})
+        if (model.dim(key) % degree != 0) return TensorFault{key, model.dim(key)};
+    if (const auto fault = tensor_fault(*block, degree)) return fault;
   }
-  for (const char* key : keys)
-    if (model.dim(key) % run.strategy.tp != 0)
-      refuse(run.where, text("tp ", run.strategy.tp, " does not divide ", key, " ", model.dim(key)), "a degree that divides " + names,
-             text("nearest: ", nearest_of(divisors_of(common), run.strategy.tp)));
+  return {};
+}
+
+void check_tensor_parallel(const model::ModelSpec& model, const StrategyRun& run, const Blocks& blocks) {
+  if (const auto fault = fault_of(model, blocks, run.strategy.tp)) {
+    std::int64_t nearest = run.strategy.tp - 1;
+    while (fault_of(model, blocks, nearest)) --nearest;
+    for (std::int64_t above = run.strategy.tp + 1; above - run.strategy.tp < run.strategy.tp - nearest; ++above)
+      if (!fault_of(model, blocks, above)) nearest = above;
+    refuse(run.where, text("tp ", run.strategy.tp, " ", fault->what()), fault->expected(), text("nearest: ", nearest));
+  }
   if (run.strategy.sequence_parallel && run.strategy.tp == 1)
     refuse(run.where, "sequence_parallel with tp 1", "tp of at least 2, or sequence_parallel: false");
 }
@@ -180,7 +178,7 @@ void check_width(const Stage& stage, int index, const StrategyRun& run) {
 }
 
 void check_run(const Plan& plan, const model::ModelSpec& model, int stage, const StrategyRun& run,
-               const std::vector<model::BlockInstance>& all, bool padded) {
+               const std::vector<model::BlockInstance>& all, bool accelerators) {
   const Strategy& s = run.strategy;
   if (s.dp < 1 || s.tp < 1 || s.cp < 1 || s.ep < 1)
     refuse(run.where, text("dp ", s.dp, ", tp ", s.tp, ", cp ", s.cp, ", ep ", s.ep), "degrees of at least 1");
@@ -190,15 +188,15 @@ void check_run(const Plan& plan, const model::ModelSpec& model, int stage, const
   Blocks blocks;
   for (int b = run.first; b < run.last; ++b)
     if (blocks.empty() || blocks.back() != all[b].spec) blocks.push_back(all[b].spec);
-  check_tensor_parallel(model, run, blocks, padded);
+  check_tensor_parallel(model, run, blocks);
   check_batch(plan, plan.stages[stage], run);
   check_width(plan.stages[stage], stage, run);
-  if (padded) check_replicas(plan, plan.stages[stage], run);
+  if (accelerators) check_replicas(plan, plan.stages[stage], run);
   check_context_parallel(run, blocks);
   check_expert_parallel(model, run, blocks);
 }
 
-void check_stages(const Plan& plan, const model::ModelSpec& model, bool padded) {
+void check_stages(const Plan& plan, const model::ModelSpec& model, bool accelerators) {
   if (plan.stages.empty()) refuse(plan.where, "it has no stages", "at least one");
   const std::vector<model::BlockInstance> blocks = model.blocks();
   int next_block = 0;
@@ -218,7 +216,7 @@ void check_stages(const Plan& plan, const model::ModelSpec& model, bool padded) 
       if (run.last <= run.first || run.last > model.block_count())
         refuse(run.where, text("blocks [", run.first, ", ", run.last, ") of stage ", s),
                text("last: above ", run.first, " and at most ", model.block_count()));
-      check_run(plan, model, static_cast<int>(s), run, blocks, padded);
+      check_run(plan, model, static_cast<int>(s), run, blocks, accelerators);
       next_block = run.last;
     }
   }
@@ -233,8 +231,7 @@ void check_stages(const Plan& plan, const model::ModelSpec& model, bool padded) 
            text("stages that end at block ", model.block_count()));
 }
 
-// The trainer, which runs on CPUs, pads nothing yet.
-bool pads(const Plan& plan, const cluster::ClusterSpec& cluster) {
+bool on_accelerators(const Plan& plan, const cluster::ClusterSpec& cluster) {
   return plan.precision != model::Precision::f32 &&
          std::none_of(cluster.groups.begin(), cluster.groups.end(), [](const auto& group) { return group.device.is_cpu(); });
 }
@@ -246,7 +243,7 @@ void check(const Plan& plan, const model::ModelSpec& model, const cluster::Clust
   if (plan.global_batch < 1 || plan.micro_batches < 1)
     refuse(plan.where, text("global_batch ", plan.global_batch, ", micro_batches ", plan.micro_batches), "at least 1");
   check_ranks(plan, cluster);
-  check_stages(plan, model, pads(plan, cluster));
+  check_stages(plan, model, on_accelerators(plan, cluster));
   check_schedule(plan);
 }
 

@@ -36,24 +36,4 @@ inline double option_of(const model::BlockSpec& block, const char* key) {
   return found == block.dims.end() ? 0 : found->second;
 }
 
-// A block that holds a vocabulary, which is padded where a tensor-parallel degree does not divide it.
-inline bool holds_vocabulary(const model::BlockSpec& block) {
-  return block.kind == "embedding" || block.kind == "position_embedding" || block.kind == "lm_head" || block.kind == "language_head";
-}
-
-// What a tensor-parallel degree cuts: query and key-value heads, the feed-forward width, the vocabulary.
-inline constexpr const char* kTensorDimensions[] = {"heads", "kv_heads", "ffn", "vocab"};
-
-inline bool tensor_divides(const model::ModelSpec& model, std::int64_t degree) {
-  return std::all_of(std::begin(kTensorDimensions), std::end(kTensorDimensions),
-                     [&](const char* key) { return model.dim(key) % degree == 0; });
-}
-
-inline std::vector<std::int64_t> tensor_degrees(const model::ModelSpec& model) {
-  std::vector<std::int64_t> out;
-  for (std::int64_t degree : divisors_of(model.dim("kv_heads")))
-    if (tensor_divides(model, degree)) out.push_back(degree);
-  return out;
-}
-
 }  // namespace tessera::plan

@@ -23,7 +23,7 @@ struct Calibration {
   // What the stack is known to do.
   AttentionKernel attention = AttentionKernel::fused;
   bool dropout = false;
-  bool vector_fallback = true;  // products whose extents are no multiple of 16 bytes run on the vector units
+  bool vector_fallback = true;  // extents that are no multiple of 16 bytes slow products down: kernel_time.hpp
 
   // Computing.
   double matmul = 0.7;  // share of the peak that a large, well-shaped product reaches; in 16 bits

@@ -12,7 +12,9 @@ namespace tessera::profile {
 enum class Format { bf16, fp8, fp4 };
 const char* name_of(Format format);
 
-// Matrix units of NVIDIA's libraries want rows in memory in multiples of 16 bytes: 8 elements of 16 bits.
+// Matrix units of NVIDIA's libraries want rows in memory in multiples of 16 bytes: 8 elements of 16 bits. Other products are slower
+// there, and those of which several run as one (attention's scores, head by head) leave them for the vector units, as published
+// steps with heads of such widths show (bench/truth: bloom_prequel_a100).
 inline constexpr std::int64_t kAlignment = 8;
 
 // A device as kernels see it. Throws not_found when it has no units for `format`.

@@ -167,7 +167,7 @@ class Compiler {
 
   void append(Bucket& bucket, int block, int parameter) {
     const auto& spec = blocks_[block].spec->parameters[parameter];
-    const std::int64_t count = spec.split_dim >= 0 ? spec.count() / strategy_of(block).tp : spec.count();
+    const std::int64_t count = spec.shard_count(strategy_of(block).tp);
     bucket.entries.push_back({block, parameter, bucket.count, count});
     bucket.count += count;
   }

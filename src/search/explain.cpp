@@ -7,6 +7,7 @@
 #include "plan/plan.hpp"
 #include "plan/schedule/schedule.hpp"
 #include "plan/stage_places.hpp"
+#include "plan/tensor_cut.hpp"
 #include "search/search.hpp"
 
 namespace tessera::search {
@@ -242,6 +243,7 @@ std::string explain(const SearchResult& result, const model::ModelSpec& model, c
   if (result.bound > 0.75 * prediction.step.value)
     out += fmt::format("no plan of the space is faster than {} ({:.1f} % less)\n", to_text(Seconds(result.bound)),
                        100 * (1 - result.bound / prediction.step.value));
+  for (const plan::Padding& padding : plan::paddings(plan, model)) out += padding.what() + "\n";
   out += idle_text(plan, cluster);
   out += "\nmemory\n";
   const std::vector<Bytes> limits = cost::memory_limits(plan, cluster);

@@ -5,6 +5,7 @@
 
 #include "cost/warm_up.hpp"
 #include "plan/divisors.hpp"
+#include "plan/tensor_cut.hpp"
 #include "search/stage_fronts.hpp"
 
 namespace tessera::search {
@@ -85,13 +86,8 @@ class Check {
 
   std::string tensor_obstacle(std::int64_t degree) const {
     if (degree > domain_) return text("is more than the ", counted(domain_, "device"), " that the fastest link joins");
-    for (const model::Repeat& repeat : job_.model.repeats) {
-      if (tensor_divides(repeat.block, degree)) continue;
-      for (const char* key : {"heads", "kv_heads", "ffn", "expert_ffn"})
-        if (const auto extent = static_cast<std::int64_t>(plan::option_of(repeat.block, key)); extent % degree != 0)
-          return text("does not divide ", key, " ", extent);
-      return text("does not divide the ", repeat.block.kind, " blocks of the model");
-    }
+    for (const model::Repeat& repeat : job_.model.repeats)
+      if (const auto fault = plan::tensor_fault(repeat.block, degree)) return fault->what();
     return {};
   }
 

@@ -8,6 +8,7 @@
 
 #include "cost/warm_up.hpp"
 #include "plan/divisors.hpp"
+#include "plan/tensor_cut.hpp"
 #include "search/batch_shares.hpp"
 
 namespace tessera::search {
@@ -116,7 +117,7 @@ class Choices {
       const model::BlockSpec& block = problem_.model.repeats[repeat].block;
       std::set<std::int64_t> here;
       for (std::int64_t tp = 1; tp <= std::min(group_at(group).domain(), problem_.space.most_tensor); ++tp) {
-        if (!GivenDegrees::allows(given.tensor, tp) || !tensor_divides(block, tp)) continue;
+        if (!GivenDegrees::allows(given.tensor, tp) || plan::tensor_fault(block, tp)) continue;
         for (std::int64_t cp = 1; cp <= problem_.space.most_context && tp * cp <= most; ++cp) {
           if (!GivenDegrees::allows(given.context, cp) || !context_divides(block, cp)) continue;
           for (const std::int64_t dp : plan::divisors_of(samples))

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "plan/divisors.hpp"
+#include "plan/tensor_cut.hpp"
 #include "search/batch_shares.hpp"
 
 namespace tessera::search {
@@ -120,11 +121,10 @@ void check_fixed(const model::JobSpec& job, const cluster::ClusterSpec& cluster,
   if (std::find(std::begin(kSchedules), std::end(kSchedules), parallel.schedule) == std::end(kSchedules))
     accelerators_only("schedule " + parallel.schedule);
   if (parallel.recompute == "selective") accelerators_only("recompute selective");
-  for (const char* key : plan::kTensorDimensions)
-    if (parallel.tp > 0 && job.model.dim(key) % parallel.tp != 0)
-      refuse(job, text("tp ", parallel.tp, " does not divide ", key, " ", job.model.dim(key)),
-             "a degree that divides heads, kv_heads, ffn and vocab",
-             text("nearest: tp ", plan::nearest_of(plan::tensor_degrees(job.model), parallel.tp)));
+  if (parallel.tp > 0)
+    if (const auto fault = plan::tensor_fault(job.model, parallel.tp))
+      refuse(job, text("tp ", parallel.tp, " ", fault->what()), fault->expected(),
+             text("nearest: tp ", plan::nearest_of(plan::tensor_degrees(job.model, 2 * std::int64_t{parallel.tp}), parallel.tp)));
   if (parallel.pp > job.model.block_count())
     refuse(job, text("pp ", parallel.pp, " is more than the model's ", job.model.block_count(), " blocks"), {},
            text("nearest: pp ", job.model.block_count()));
@@ -210,7 +210,7 @@ std::vector<Point> points(const model::JobSpec& job, const cluster::ClusterSpec&
   for (std::int64_t pp : plan::divisors_of(layout.world())) {
     if (pp > job.model.block_count() || (parallel.pp > 0 && pp != parallel.pp)) continue;
     for (std::int64_t tp : plan::divisors_of(layout.world() / pp)) {
-      if (!plan::tensor_divides(job.model, tp) || (parallel.tp > 0 && tp != parallel.tp)) continue;
+      if (plan::tensor_fault(job.model, tp) || (parallel.tp > 0 && tp != parallel.tp)) continue;
       const std::int64_t dp = layout.world() / pp / tp;
       if (batch % dp != 0 || (parallel.dp > 0 && dp != parallel.dp)) continue;
       for (std::int64_t micro_batches : plan::divisors_of(batch / dp)) {

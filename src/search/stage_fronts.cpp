@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "plan/divisors.hpp"
+#include "plan/tensor_cut.hpp"
 
 namespace tessera::search {
 namespace {
@@ -46,7 +47,8 @@ class Lister {
     const auto experts = static_cast<std::int64_t>(plan::option_of(block, "experts"));
     const auto heads = static_cast<std::int64_t>(plan::option_of(block, "heads"));
     for (const std::int64_t tp : plan::divisors_of(ranks_.width)) {
-      if (tp > std::min(domain, space.most_tensor) || !GivenDegrees::allows(space.given.tensor, tp) || !tensor_divides(block, tp)) continue;
+      if (tp > std::min(domain, space.most_tensor) || !GivenDegrees::allows(space.given.tensor, tp) || plan::tensor_fault(block, tp))
+        continue;
       // A limit of the space: without it each stage would be searched twice where nothing is cut.
       if (tp == 1 && cost_model_.parts_of(ranks_.devices).dealt_over > 0) continue;
       for (const std::int64_t cp : plan::divisors_of(ranks_.width / tp)) {
@@ -123,15 +125,6 @@ class Lister {
 };
 
 }  // namespace
-
-bool tensor_divides(const model::BlockSpec& block, std::int64_t degree) {
-  if (plan::holds_vocabulary(block)) return true;
-  for (const model::ParameterSpec& parameter : block.parameters)
-    if (parameter.split_dim >= 0 && parameter.shape[static_cast<std::size_t>(parameter.split_dim)] % degree != 0) return false;
-  for (const char* key : {"heads", "kv_heads", "ffn", "expert_ffn"})
-    if (static_cast<std::int64_t>(plan::option_of(block, key)) % degree != 0) return false;
-  return true;
-}
 
 bool context_divides(const model::BlockSpec& block, std::int64_t degree) {
   const auto sequence = static_cast<std::int64_t>(plan::option_of(block, "seq"));

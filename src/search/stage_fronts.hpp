@@ -63,8 +63,7 @@ struct StageOptions {
   std::vector<std::vector<BlockOption>> blocks;  // by index into ModelSpec::repeats
   bool possible = true;                          // every block has one
 };
-// Whether a block can be cut among so many tensor-parallel, or context-parallel, ranks.
-bool tensor_divides(const model::BlockSpec& block, std::int64_t degree);
+// Whether a block can be cut among so many context-parallel ranks.
 bool context_divides(const model::BlockSpec& block, std::int64_t degree);
 StageOptions options_of(const BlockProblem& problem, cost::CostModel& cost_model, const StageRanks& ranks);
 

@@ -7,6 +7,7 @@
 #include "cost/warm_up.hpp"
 #include "plan/divisors.hpp"
 #include "plan/schedule/schedule.hpp"
+#include "plan/tensor_cut.hpp"
 #include "search/depths.hpp"
 #include "search/least_work.hpp"
 #include "search/outer_choices.hpp"
@@ -71,7 +72,7 @@ class Templates {
 
   bool all_divide(std::int64_t tp) const {
     return std::all_of(problem_.model.repeats.begin(), problem_.model.repeats.end(),
-                       [&](const model::Repeat& repeat) { return tensor_divides(repeat.block, tp); });
+                       [&](const model::Repeat& repeat) { return !plan::tensor_fault(repeat.block, tp); });
   }
   bool all_cut(std::int64_t cp) const {
     return std::all_of(problem_.model.repeats.begin(), problem_.model.repeats.end(),

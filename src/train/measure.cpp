@@ -101,7 +101,7 @@ class Blocks {
         *cell.instance->spec, {cell.shape.micro_batch, cell.shape.tensor_parallel, job_.train.precision, model::Recompute::none});
     double bytes = static_cast<double>((cost.saved + cost.output).value);
     for (const auto& spec : cell.instance->spec->parameters)
-      bytes += 8.0 * static_cast<double>(spec.count()) / (spec.split_dim >= 0 ? cell.shape.tensor_parallel : 1);
+      bytes += 8.0 * static_cast<double>(spec.shard_count(cell.shape.tensor_parallel));
     return static_cast<int>(std::clamp(std::ceil(kBeyondCaches / bytes), 1.0, kMostCopies));
   }
 

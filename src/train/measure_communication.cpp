@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/clock.hpp"
+#include "plan/tensor_cut.hpp"
 
 namespace tessera::train {
 namespace {
@@ -220,11 +221,7 @@ std::vector<int> group_sizes(int ranks) {
   return out;
 }
 
-bool divides(const model::ModelSpec& model, int tensor_parallel) {
-  for (const char* key : {"heads", "kv_heads", "ffn", "vocab"})
-    if (model.dim(key) % tensor_parallel != 0) return false;
-  return true;
-}
+bool divides(const model::ModelSpec& model, int tensor_parallel) { return !plan::tensor_fault(model, tensor_parallel); }
 
 std::vector<profile::CommSample> measure_communication(const model::JobSpec& job, const Meter& meter, comm::Communicator& comm,
                                                        const Weights& weights, const MeasureOptions& options) {

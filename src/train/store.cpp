@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "nn/optimizer.hpp"
+#include "train/unpadded.hpp"
 
 namespace tessera::train {
 
@@ -160,10 +161,26 @@ Piece Store::piece(const Segment& segment, const std::string& suffix, const at::
   piece.split_dim = program_.tp_size > 1 ? spec.split_dim : -1;
   piece.split_index = piece.split_dim >= 0 ? program_.tp_index : 0;
   piece.split_size = piece.split_dim >= 0 ? program_.tp_size : 1;
-  piece.flat_begin = segment.begin - segment.entry.offset;
-  piece.flat_end = segment.end - segment.entry.offset;
-  piece.data = flat.narrow(0, segment.begin - flat_begin, segment.end - segment.begin);
+  const Unpadded shard(spec, {program_.tp_index, program_.tp_size});
+  const std::int64_t begin = segment.begin - segment.entry.offset;
+  piece.flat_begin = shard.before(begin);
+  piece.flat_end = shard.before(segment.end - segment.entry.offset);
+  piece.data = shard.pack(flat.narrow(0, segment.begin - flat_begin, segment.end - segment.begin), begin);
   return piece;
+}
+
+void Store::add_piece(std::vector<Piece>& out, const Segment& segment, const std::string& suffix, const at::Tensor& flat,
+                      std::int64_t flat_begin) const {
+  Piece one = piece(segment, suffix, flat, flat_begin);
+  if (one.flat_begin < one.flat_end) out.push_back(std::move(one));
+}
+
+void Store::read(const checkpoint::Reader& reader, const Segment& segment, const std::string& suffix, const at::Tensor& flat,
+                 std::int64_t flat_begin) const {
+  Piece target = piece(segment, suffix, flat, flat_begin);
+  reader.read_piece(target);
+  Unpadded(spec_of(segment.entry), {program_.tp_index, program_.tp_size})
+      .unpack(target.data, flat.narrow(0, segment.begin - flat_begin, segment.end - segment.begin), segment.begin - segment.entry.offset);
 }
 
 std::vector<Piece> Store::pieces() const {
@@ -173,12 +190,12 @@ std::vector<Piece> Store::pieces() const {
     const BucketState& state = buckets_[b];
     for (const Segment& segment : segments(static_cast<int>(b))) {
       if (!owns(segment.entry) || (spec_of(segment.entry).split_dim < 0 && program_.tp_index > 0)) continue;
-      out.push_back(piece(segment, "", state.master, state.shard_begin));
+      add_piece(out, segment, "", state.master, state.shard_begin);
       if (state.exp_avg_sq.defined()) {
-        out.push_back(piece(segment, ".exp_avg", state.exp_avg, state.shard_begin));
-        out.push_back(piece(segment, ".exp_avg_sq", state.exp_avg_sq, state.shard_begin));
+        add_piece(out, segment, ".exp_avg", state.exp_avg, state.shard_begin);
+        add_piece(out, segment, ".exp_avg_sq", state.exp_avg_sq, state.shard_begin);
       } else if (state.exp_avg.defined()) {
-        out.push_back(piece(segment, ".momentum", state.exp_avg, state.shard_begin));
+        add_piece(out, segment, ".momentum", state.exp_avg, state.shard_begin);
       }
     }
   }
@@ -191,7 +208,7 @@ std::vector<Piece> Store::gradient_pieces() const {
     if (!program_.buckets[b].sharded && program_.dp_index > 0) continue;
     for (const Segment& segment : segments(static_cast<int>(b)))
       if (owns(segment.entry) && (spec_of(segment.entry).split_dim >= 0 || program_.tp_index == 0))
-        out.push_back(piece(segment, ".grad", buckets_[b].grads, 0));
+        add_piece(out, segment, ".grad", buckets_[b].grads, 0);
   }
   return out;
 }
@@ -202,25 +219,19 @@ void Store::load(const checkpoint::Reader& reader, bool with_optimizer) {
     // The values of computation need every element, the optimizer state only this rank's shard.
     at::Tensor whole =
         precision_ == model::Precision::f32 ? state.values : at::zeros({program_.buckets[b].count}, at::TensorOptions().dtype(at::kFloat));
-    for (const BucketEntry& entry : program_.buckets[b].entries) {
-      Piece target = piece({static_cast<int>(b), entry, entry.offset, entry.offset + entry.count}, "", whole, 0);
-      reader.read_piece(target);
-    }
+    for (const BucketEntry& entry : program_.buckets[b].entries)
+      read(reader, {static_cast<int>(b), entry, entry.offset, entry.offset + entry.count}, "", whole, 0);
     if (precision_ != model::Precision::f32) {
       state.values.copy_(whole);
       state.master.copy_(whole.narrow(0, state.shard_begin, state.shard_end - state.shard_begin));
     }
     if (!with_optimizer) continue;
     for (const Segment& segment : segments(static_cast<int>(b))) {
-      const auto read = [&](const std::string& suffix, const at::Tensor& flat) {
-        Piece target = piece(segment, suffix, flat, state.shard_begin);
-        reader.read_piece(target);
-      };
       if (state.exp_avg_sq.defined()) {
-        read(".exp_avg", state.exp_avg);
-        read(".exp_avg_sq", state.exp_avg_sq);
+        read(reader, segment, ".exp_avg", state.exp_avg, state.shard_begin);
+        read(reader, segment, ".exp_avg_sq", state.exp_avg_sq, state.shard_begin);
       } else if (state.exp_avg.defined()) {
-        read(".momentum", state.exp_avg);
+        read(reader, segment, ".momentum", state.exp_avg, state.shard_begin);
       }
     }
   }

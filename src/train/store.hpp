@@ -44,7 +44,7 @@ class Store {
   nn::Block& block(int index) { return *blocks_.at(index - program_.first_block); }
   BucketState& bucket(int index) { return buckets_.at(index); }
 
-  // What this rank contributes to a checkpoint: each element of the whole job is in exactly one rank's pieces.
+  // What this rank contributes to a checkpoint: each element of the whole job is in exactly one rank's pieces, and no padding.
   std::vector<checkpoint::Piece> pieces() const;
   // The gradients likewise, named "<parameter>.grad".
   std::vector<checkpoint::Piece> gradient_pieces() const;
@@ -59,6 +59,11 @@ class Store {
   bool owns(const program::BucketEntry& entry) const;  // false for the copy of a parameter that another stage owns
   std::vector<Segment> segments(int bucket) const;
   checkpoint::Piece piece(const Segment& segment, const std::string& suffix, const at::Tensor& flat, std::int64_t flat_begin) const;
+  void add_piece(std::vector<checkpoint::Piece>& out, const Segment& segment, const std::string& suffix, const at::Tensor& flat,
+                 std::int64_t flat_begin) const;
+  // Fills the segment's part of `flat` from a checkpoint.
+  void read(const checkpoint::Reader& reader, const Segment& segment, const std::string& suffix, const at::Tensor& flat,
+            std::int64_t flat_begin) const;
   void refresh_values(BucketState& state);
   void bind_blocks();
 

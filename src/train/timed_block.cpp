@@ -54,12 +54,12 @@ Weights::Weights(const model::JobSpec& job) {
 
 std::vector<nn::Parameter> Weights::of(const model::BlockInstance& instance, int tensor_parallel, int copy) const {
   std::int64_t all = 0;
-  for (const auto& spec : instance.spec->parameters) all += spec.count() / (spec.split_dim >= 0 ? tensor_parallel : 1);
+  for (const auto& spec : instance.spec->parameters) all += spec.shard_count(tensor_parallel);
   std::vector<nn::Parameter> out;
   std::int64_t offset = copy % std::max<std::int64_t>(1, values_.numel() / std::max<std::int64_t>(1, all)) * all;
   for (const auto& spec : instance.spec->parameters) {
     const auto shape = nn::shard_shape(spec, {0, tensor_parallel});
-    const std::int64_t count = spec.count() / (spec.split_dim >= 0 ? tensor_parallel : 1);
+    const std::int64_t count = spec.shard_count(tensor_parallel);
     const auto shard = [&](const at::Tensor& flat) { return flat.narrow(0, offset, count).view(shape); };
     out.push_back({&spec, instance.parameter_name(spec), shard(values_), shard(grads_)});
     offset += count;

@@ -1,6 +1,7 @@
 #include "checkpoint/checkpoint_helper.hpp"
 
 #include <ATen/ops/empty.h>
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -21,8 +22,9 @@ at::Tensor random_tensor(const std::vector<std::int64_t>& shape, at::ScalarType 
 // The elements of part `index` of `size` along `dim`, flattened.
 at::Tensor part_of(const at::Tensor& tensor, int dim, int index, int size) {
   if (dim < 0) return tensor.contiguous().flatten();
-  const std::int64_t extent = tensor.size(dim) / size;
-  return tensor.narrow(dim, index * extent, extent).contiguous().flatten();
+  const std::int64_t each = (tensor.size(dim) + size - 1) / size;
+  const std::int64_t first = std::min(index * each, tensor.size(dim));
+  return tensor.narrow(dim, first, std::min(each, tensor.size(dim) - first)).contiguous().flatten();
 }
 
 }  // namespace
@@ -44,7 +46,7 @@ std::vector<std::vector<Piece>> cut(const Tensors& tensors, const World& world, 
   for (const auto& [name, tensor] : tensors) {
     std::vector<int> dims;
     for (int d = 0; d < tensor.dim(); ++d)
-      if (world.tp > 1 && tensor.size(d) % world.tp == 0) dims.push_back(d);
+      if (world.tp > 1) dims.push_back(d);
     const int dim = dims.empty() ? -1 : dims[random.below(dims.size())];
     for (int t = 0; t < (dim < 0 ? 1 : world.tp); ++t) {
       const at::Tensor part = part_of(tensor, dim, t, world.tp);

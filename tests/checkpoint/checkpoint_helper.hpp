@@ -19,8 +19,7 @@ using Tensors = std::map<std::string, at::Tensor>;
 // A few tensors of several types and ranks: f32 matrices, a vector, bf16 of odd size, i64, a scalar.
 Tensors make_tensors(std::uint64_t seed);
 
-// How the world is cut: tensor parallelism tp along the first dimension that divides (where `split` says so), and the flat part
-// over dp ranks in ranges.
+// How the world is cut: tensor parallelism tp along some dimension, which need not divide, and the flat part over dp ranks in ranges.
 struct World {
   int dp = 1;
   int tp = 1;

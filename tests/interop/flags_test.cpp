@@ -243,6 +243,24 @@ TEST(MegatronFlags, AreRefusedWhereMegatronRefusesThem) {
   EXPECT_THAT(Case({.strategy = {.cp = 3}}).megatron_error().what(), HasSubstr("a multiple of 2 x cp = 6"));
 }
 
+constexpr const char* kOdd = "{arch: llama, hidden: 48, layers: 8, heads: 6, ffn: 97, seq: 96, vocab: 258}";
+constexpr const char* kOddVocabulary = "{arch: llama, hidden: 48, layers: 8, heads: 6, ffn: 96, seq: 96, vocab: 259}";
+
+TEST(MegatronFlags, LeaveTheVocabularyToMegatronsOwnPaddingAndRefuseAPaddedWidth) {
+  EXPECT_THAT(Case({.strategy = {.tp = 3}, .model = kOddVocabulary}).megatron(), Contains("--tensor-model-parallel-size 3"));
+  const Error error = Case({.strategy = {.tp = 3}, .model = kOdd}).megatron_error();
+  EXPECT_THAT(error.what(), HasSubstr("tp 3 does not divide ffn 97"));
+  EXPECT_THAT(error.expected(), HasSubstr("a width of 99"));
+}
+
+TEST(TorchtitanToml, IsRefusedWhereSomethingIsPadded) {
+  const plan::Strategy strategy{.dp = 2, .tp = 3, .zero = 2, .sequence_parallel = true};
+  EXPECT_THAT(Case({.strategy = strategy, .model = kOdd}).torchtitan_error().what(), HasSubstr("tp 3 does not divide ffn 97"));
+  const Error error = Case({.strategy = strategy, .model = kOddVocabulary}).torchtitan_error();
+  EXPECT_THAT(error.what(), HasSubstr("tp 3 does not divide vocab 259"));
+  EXPECT_THAT(error.expected(), HasSubstr("vocab 261"));
+}
+
 TEST(TorchtitanToml, SaysBatchDegreesAndStages) {
   EXPECT_EQ(Case({.strategy = {.dp = 2, .tp = 2, .zero = 1, .recompute = Recompute::full, .sequence_parallel = true}, .layers = {3, 5}})
                 .torchtitan(),

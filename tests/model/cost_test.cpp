@@ -53,6 +53,33 @@ TEST(Cost, GrowsWithTheMicroBatchAndShrinksWithTensorParallelism) {
   }));
 }
 
+// A rank works on the padded extents: as a rank of the model that has them.
+TEST(Cost, OfAPaddedShardIsThatOfItsPaddedExtents) {
+  const auto model = [](int ffn, int vocab) {
+    return read_model(ConfigNode::parse(
+        "{arch: llama, hidden: 48, layers: 2, heads: 6, ffn: " + std::to_string(ffn) + ", seq: 32, vocab: " + std::to_string(vocab) + "}",
+        "m.yaml"));
+  };
+  const ModelSpec odd = model(97, 259);
+  const ModelSpec padded = model(99, 261);
+  for (std::size_t repeat = 0; repeat < odd.repeats.size(); ++repeat) {
+    const BlockSpec& block = odd.repeats[repeat].block;
+    const BlockSpec& wide = padded.repeats[repeat].block;
+    const BlockShard shard{4, 3, Precision::bf16};
+    EXPECT_EQ(cost_of(block, shard).forward.value, cost_of(wide, shard).forward.value) << block.kind;
+    EXPECT_EQ(cost_of(block, shard).backward.value, cost_of(wide, shard).backward.value) << block.kind;
+    EXPECT_EQ(cost_of(block, shard).saved, cost_of(wide, shard).saved) << block.kind;
+    EXPECT_EQ(cost_of(block, shard).forward_traffic, cost_of(wide, shard).forward_traffic) << block.kind;
+    EXPECT_EQ(cost_of(block, shard).backward_workspace, cost_of(wide, shard).backward_workspace) << block.kind;
+    for (std::size_t p = 0; p < block.parameters.size(); ++p)
+      EXPECT_EQ(block.parameters[p].shard_count(3), wide.parameters[p].shard_count(3)) << block.parameters[p].name;
+    EXPECT_GE(cost_of(wide, BlockShard{4}).forward.value, cost_of(block, BlockShard{4}).forward.value) << block.kind;
+  }
+  EXPECT_EQ(odd.repeats.front().block.parameters.front().shard_count(3), 87 * 48);
+  EXPECT_EQ(real_extent(259, 3, 2), 85);
+  EXPECT_EQ(real_extent(4, 3, 2), 0);
+}
+
 TEST(Cost, RecomputationSavesOnlyTheInput) {
   const ModelSpec model = small();
   const BlockSpec& layer = model.repeats[1].block;

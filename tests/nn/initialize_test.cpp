@@ -59,7 +59,22 @@ TEST(Initialize, FillsOnesAndZeros) {
   EXPECT_TRUE(at::equal(values(spec, "a", 1), at::zeros({4, 4})));
 }
 
-TEST(Initialize, RefusesShardsThatDoNotDivide) { EXPECT_THROW(shard_shape(matrix({9, 4}, 0), {0, 2}), Error); }
+TEST(Initialize, PadsTheLastShardWithZeros) {
+  for (const int split_dim : {0, 1}) {
+    model::ParameterSpec spec = matrix({10, 11, 3}, split_dim);
+    const at::Tensor whole = values(spec, "w", 5);
+    for (const int degree : {2, 3, 4}) {
+      for (int rank = 0; rank < degree; ++rank)
+        EXPECT_TRUE(at::equal(values(spec, "w", 5, {rank, degree}), shard_of(whole, spec, {rank, degree}))) << split_dim << " " << rank;
+    }
+    spec.init.kind = model::Initializer::Kind::ones;
+    const std::int64_t lacking = 12 - spec.shape[static_cast<std::size_t>(split_dim)];
+    const at::Tensor last = values(spec, "w", 5, {2, 3});
+    EXPECT_EQ(last.size(split_dim), 4);
+    EXPECT_EQ(last.narrow(split_dim, 0, 4 - lacking).min().item<float>(), 1.0f);
+    EXPECT_EQ(last.narrow(split_dim, 4 - lacking, lacking).max().item<float>(), 0.0f);
+  }
+}
 
 }  // namespace
 }  // namespace tessera::nn::test

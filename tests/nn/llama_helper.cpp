@@ -80,7 +80,14 @@ std::map<std::string, at::Tensor> whole_parameters(const model::ModelSpec& spec,
 
 at::Tensor shard_of(const at::Tensor& whole, const model::ParameterSpec& spec, const BlockPlacement& placement) {
   if (spec.split_dim < 0) return whole;
-  return whole.chunk(placement.tensor_size, spec.split_dim)[static_cast<std::size_t>(placement.tensor_rank)].contiguous();
+  const std::int64_t each = (whole.size(spec.split_dim) + placement.tensor_size - 1) / placement.tensor_size;
+  std::vector<std::int64_t> shape = whole.sizes().vec();
+  shape[static_cast<std::size_t>(spec.split_dim)] = each;
+  at::Tensor out = at::zeros(shape, whole.options());
+  const std::int64_t first = each * placement.tensor_rank;
+  const std::int64_t real = std::min(each, whole.size(spec.split_dim) - first);
+  out.narrow(spec.split_dim, 0, real).copy_(whole.narrow(spec.split_dim, first, real));
+  return out;
 }
 
 Model::Model(const model::ModelSpec& spec, const std::map<std::string, at::Tensor>& whole, model::Precision precision,

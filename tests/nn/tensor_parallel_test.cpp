@@ -127,6 +127,63 @@ TEST_P(TensorParallel, GivesWholeLogitsThroughTheCacheOnEveryRank) {
   });
 }
 
+// Neither the vocabulary nor the feed-forward network's width divides by 2 or by 3.
+class Padded : public testing::TestWithParam<std::tuple<int, bool>> {
+ protected:
+  const int degree_ = std::get<0>(GetParam());
+  const Dims dims_{
+      .hidden = 48, .layers = 2, .heads = 6, .kv_heads = 6, .ffn = 97, .vocab = 259, .seq = 40, .tied = std::get<1>(GetParam())};
+  const model::ModelSpec spec_ = llama(dims_);
+
+  at::Tensor padding_of(const at::Tensor& shard, const model::ParameterSpec& spec, const BlockPlacement& placement) const {
+    const std::int64_t held = shard.size(spec.split_dim);
+    const std::int64_t real = std::min(held, spec.shape[static_cast<std::size_t>(spec.split_dim)] - held * placement.tensor_rank);
+    return shard.narrow(spec.split_dim, real, held - real);
+  }
+};
+
+TEST_P(Padded, GivesPyTorchsUnpaddedLossAndGradientsAndNoneToPadding) {
+  in_ranks(degree_, [&](const comm::Group& group) {
+    const auto whole = whole_parameters(spec_, 7);
+    const Batch batch = random_batch(dims_, 3, 3);
+    Pass pass = pass_of(batch, Precision::f32, group);
+    const Reference expected = reference(dims_, whole, batch, pass.loss_scale);
+    const BlockPlacement placement{group.rank(), group.size()};
+    for (const bool recompute : {false, true}) {
+      Model model(spec_, whole, Precision::f32, placement);
+      const Model::Step step = model.step(pass, recompute);
+      EXPECT_NEAR(step.loss, expected.loss, 1e-6 * expected.loss);
+      std::int64_t padded = 0;
+      for (const auto& [name, grad] : model.grads()) {
+        const at::Tensor wanted = shard_of(expected.grads.at(name), spec_of(spec_, name), placement);
+        EXPECT_LT(((grad - wanted).norm() / wanted.norm()).item<double>(), 1e-5) << name;
+        if (spec_of(spec_, name).split_dim < 0) continue;
+        const at::Tensor padding = padding_of(grad, spec_of(spec_, name), placement);
+        padded += padding.numel();
+        EXPECT_EQ(padding.abs().sum().item<float>(), 0.0f) << name;
+      }
+      EXPECT_EQ(padded > 0, group.rank() + 1 == group.size());
+    }
+    EXPECT_NEAR(Model(spec_, whole, Precision::f32, placement).evaluate(pass), expected.loss, 1e-6 * expected.loss);
+  });
+}
+
+TEST_P(Padded, GivesTheLogitsOfRealTokensAlone) {
+  in_ranks(degree_, [&](const comm::Group& group) {
+    const auto whole = whole_parameters(spec_, 7);
+    const Batch all{random_batch(dims_, 2, 3).tokens, {}};
+    const at::Tensor expected = Model(spec_, whole, Precision::f32).logits(pass_of(all, Precision::f32));
+    const at::Tensor logits = Model(spec_, whole, Precision::f32, {group.rank(), group.size()}).logits(pass_of(all, Precision::f32, group));
+    ASSERT_EQ(logits.sizes(), at::IntArrayRef({2, dims_.seq, dims_.vocab}));
+    EXPECT_LT(relative_error(logits, expected), 1e-5);
+    EXPECT_TRUE(at::equal(logits.argmax(-1), expected.argmax(-1)));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Degrees, Padded, testing::Combine(testing::Values(2, 3, 6), testing::Bool()), [](const auto& info) {
+  return "tp" + std::to_string(std::get<0>(info.param)) + (std::get<1>(info.param) ? "tied" : "");
+});
+
 INSTANTIATE_TEST_SUITE_P(Degrees, TensorParallel, testing::Combine(testing::Values(2, 4), testing::Values(Precision::f32, Precision::bf16)),
                          [](const auto& info) {
                            return "tp" + std::to_string(std::get<0>(info.param)) + model::name_of(std::get<1>(info.param));

@@ -36,7 +36,19 @@ TEST(Kernels, AProductTakesItsFlopsOverThePeakWhenItFillsTheDevice) {
   EXPECT_NEAR(kernels.product(1, 256, 128, 64, 1e9, Format::bf16), 1e9 / 2039e9, 1e-9);
 }
 
-TEST(Kernels, ExtentsThatAreNoMultipleOf16BytesFallBackToVectorUnits) {
+TEST(Kernels, AVocabularyThatIsNoMultipleOf16BytesSlowsItsProductButStaysOnMatrixUnits) {
+  const Kernels kernels(cluster::known_device("a100-80"), ideal(), Format::bf16);
+  const double aligned = kernels.product(1, 12288, 50304, 768, 0, Format::bf16);
+  const double odd = kernels.product(1, 12288, 50257, 768, 0, Format::bf16);
+  EXPECT_GT(odd / aligned, 1.7);
+  EXPECT_LT(odd / aligned, 2.6);
+  EXPECT_NEAR(kernels.product(1, 12288, 50257, 768, 0, Format::bf16, true) / aligned, 1.0, 0.01);
+  // The gradient of its input, of which the vocabulary is the depth.
+  EXPECT_NEAR(kernels.product(1, 12288, 768, 50257, 0, Format::bf16) / kernels.product(1, 12288, 768, 50304, 0, Format::bf16),
+              odd / aligned, 0.01);
+}
+
+TEST(Kernels, BatchedExtentsThatAreNoMultipleOf16BytesFallBackToVectorUnits) {
   const Kernels kernels(cluster::known_device("a100-80"), ideal(), Format::bf16);
   EXPECT_GT(kernels.product(96, 2048, 2048, 108, 0, Format::bf16), 8 * kernels.product(96, 2048, 2048, 112, 0, Format::bf16));
   EXPECT_LT(kernels.product(96, 2048, 2048, 108, 0, Format::bf16, true), kernels.product(96, 2048, 2048, 112, 0, Format::bf16));

@@ -14,13 +14,13 @@ MODEL = dict(hidden=128, layers=4, heads=4, kv_heads=2, ffn=256, seq=64, vocab=5
 TOLERANCE = 1e-4
 
 
-def train_yaml(name, parallel, precision="fp32"):
+def train_yaml(name, parallel, model=MODEL, start="start"):
     return {
         "name": name,
-        "model": {"arch": "llama", **MODEL},
-        "data": {"source": str(SHAKESPEARE), "tokenizer": {"kind": "bpe", "vocab": MODEL["vocab"]}, "split": {"train": 0.95}},
+        "model": {"arch": "llama", **model},
+        "data": {"source": str(SHAKESPEARE), "tokenizer": {"kind": "bpe", "vocab": model["vocab"]}, "split": {"train": 0.95}},
         "train": {
-            "steps": STEPS, "global_batch": 8, "precision": precision, "seed": 3, "init": "runs/start",
+            "steps": STEPS, "global_batch": 8, "seed": 3, "init": f"runs/{start}",
             "optimizer": {"kind": "adamw", "lr": 1.0e-3, "weight_decay": 0.1, "clip": 1.0},
             "schedule": {"kind": "cosine", "warmup": 5},
             "eval": {"sequences": 8},
@@ -30,39 +30,43 @@ def train_yaml(name, parallel, precision="fp32"):
     }
 
 
-@pytest.fixture(scope="module")
-def reference(shared_tessera):
-    """The plain PyTorch loop's losses, over the batches that Tessera says it uses."""
+def losses_of_pytorch(tessera, model, start):
+    """The plain PyTorch loop's losses, over the batches that Tessera says it uses; its initial weights become the run `start`."""
     torch.manual_seed(0)
     torch.set_num_threads(2)
     config = LlamaConfig(
-        vocab_size=MODEL["vocab"], hidden_size=MODEL["hidden"], intermediate_size=MODEL["ffn"], num_hidden_layers=MODEL["layers"],
-        num_attention_heads=MODEL["heads"], num_key_value_heads=MODEL["kv_heads"], max_position_embeddings=MODEL["seq"],
-        rms_norm_eps=1e-5, tie_word_embeddings=False, attn_implementation="sdpa",
+        vocab_size=model["vocab"], hidden_size=model["hidden"], intermediate_size=model["ffn"], num_hidden_layers=model["layers"],
+        num_attention_heads=model["heads"], num_key_value_heads=model["kv_heads"], max_position_embeddings=model["seq"],
+        rms_norm_eps=1e-5, tie_word_embeddings=model.get("tied", False), attn_implementation="sdpa",
     )
-    model = LlamaForCausalLM(config).float()
-    model.save_pretrained(shared_tessera.folder / "start-hf")
-    shared_tessera("import", "start-hf", "--name", "start")
-    yaml = shared_tessera.write("reference.yaml", train_yaml("reference", {"dp": 1, "pp": 1, "tp": 1}))
-    shared_tessera("train", yaml, "--no-measure")
-    rates = [line["lr"] for line in shared_tessera.metrics("reference")]
-    decayed = [p for p in model.parameters() if p.dim() > 1]
-    plain = [p for p in model.parameters() if p.dim() <= 1]
-    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}], lr=1.0, betas=(0.9, 0.95), eps=1e-8)
+    plain = LlamaForCausalLM(config).float()
+    plain.save_pretrained(tessera.folder / f"{start}-hf")
+    tessera("import", f"{start}-hf", "--name", start)
+    yaml = tessera.write(f"{start}-one.yaml", train_yaml(f"{start}-one", {"dp": 1, "pp": 1, "tp": 1}, model, start))
+    tessera("train", yaml, "--no-measure")
+    rates = [line["lr"] for line in tessera.metrics(f"{start}-one")]
+    decayed = [p for p in plain.parameters() if p.dim() > 1]
+    norms = [p for p in plain.parameters() if p.dim() <= 1]
+    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": norms, "weight_decay": 0.0}], lr=1.0, betas=(0.9, 0.95), eps=1e-8)
     losses = []
-    lines = shared_tessera("data", "batch", yaml, "--count", STEPS, "--json").stdout.splitlines()
+    lines = tessera("data", "batch", yaml, "--count", STEPS, "--json").stdout.splitlines()
     for step, batch in enumerate(map(json.loads, lines)):
         tokens, targets = torch.tensor(batch["tokens"]), torch.tensor(batch["targets"])
         for group in optimizer.param_groups:
             group["lr"] = rates[step]
-        logits = model(tokens).logits
-        loss = torch.nn.functional.cross_entropy(logits.view(-1, MODEL["vocab"]), targets.view(-1))
+        logits = plain(tokens).logits
+        loss = torch.nn.functional.cross_entropy(logits.view(-1, model["vocab"]), targets.view(-1))
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
         optimizer.step()
         losses.append(loss.item())
     return losses
+
+
+@pytest.fixture(scope="module")
+def reference(shared_tessera):
+    return losses_of_pytorch(shared_tessera, MODEL, "start")
 
 
 def random_plans(count, ranks=4):
@@ -96,3 +100,22 @@ def test_every_step_of_every_plan_has_pytorchs_loss(shared_tessera, reference, i
     worst = max(abs(ours - theirs) / theirs for ours, theirs in zip(losses, reference))
     print(f"{parallel}: worst relative difference {worst:.2e} over {STEPS} steps")
     assert worst < TOLERANCE
+
+
+# Neither 2 nor 3 divides the vocabulary or the feed-forward width.
+ODD = dict(hidden=96, layers=2, heads=6, kv_heads=6, ffn=251, seq=64, vocab=259)
+PADDED = [{"dp": 1, "pp": 1, "tp": 2}, {"dp": 1, "pp": 1, "tp": 3}, {"dp": 1, "pp": 2, "tp": 3, "micro_batches": 2}, {"dp": 2, "pp": 1, "tp": 3, "zero": 1}]
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_padded_plans_have_the_loss_of_pytorchs_unpadded_model(shared_tessera, tied):
+    model, start = dict(ODD, tied=tied), f"odd-{tied}".lower()
+    expected = losses_of_pytorch(shared_tessera, model, start)
+    for index, parallel in enumerate(PADDED):
+        yaml = shared_tessera.write(f"{start}{index}.yaml", train_yaml(f"{start}{index}", parallel, model, start))
+        shared_tessera("train", yaml, "--no-measure")
+        losses = [line["loss"] for line in shared_tessera.metrics(f"{start}{index}")]
+        assert len(losses) == STEPS
+        worst = max(abs(ours - theirs) / theirs for ours, theirs in zip(losses, expected))
+        print(f"{parallel}, tied {tied}: worst relative difference {worst:.2e} over {STEPS} steps")
+        assert worst < 1e-6

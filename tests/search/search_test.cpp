@@ -196,6 +196,19 @@ TEST(Search, ShardsFixedReplicasOnlyWhereItPays) {
   EXPECT_EQ(chosen.stages.front().runs.front().strategy.zero, 1);
 }
 
+TEST(Search, PlansDegreesThatPadAndSaysByHowMuch) {
+  const model::JobSpec job = plan::job_of({.hidden = 48, .heads = 6, .kv_heads = 6, .ffn = 97, .vocab = 259, .parallel = "{tp: 3}"});
+  const auto cluster = plan::cpu_cluster(6);
+  const SearchResult result = search(job, cluster, {});
+  EXPECT_EQ(result.best.stages.front().runs.front().strategy.tp, 3);
+  EXPECT_NO_THROW(plan::check(result.best, job, cluster));
+  EXPECT_THAT(explain(result, job.model, cluster),
+              AllOf(HasSubstr("vocab 259 is padded to 261 for tp 3"), HasSubstr("ffn 97 is padded to 99 for tp 3")));
+  const model::JobSpec bf16 =
+      plan::job_of({.hidden = 48, .heads = 6, .kv_heads = 6, .ffn = 97, .vocab = 259, .precision = "bf16", .parallel = "{tp: 3}"});
+  EXPECT_EQ(search(bf16, plan::gpu_cluster(1, 6), {}).best.stages.front().runs.front().strategy.tp, 3);
+}
+
 TEST(Search, SaysWhichDegreeDoesNotDivideAndWhichNearestOneDoes) {
   const auto refusal = [](const std::string& parallel, int kv_heads) {
     return error_of([&] {

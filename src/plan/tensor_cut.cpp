@@ -1,0 +1,84 @@
+#include "plan/tensor_cut.hpp"
+
+#include <algorithm>
+
+#include "plan/divisors.hpp"
+
+namespace tessera::plan {
+namespace {
+
+constexpr const char* kHeads[] = {"heads", "kv_heads"};
+
+std::int64_t extent_of(const model::BlockSpec& block, const char* key) { return static_cast<std::int64_t>(option_of(block, key)); }
+
+// What the degree may pad in a block, with its extents; 0 where a block has none of a name.
+std::vector<std::pair<const char*, std::int64_t>> padded_extents(const model::BlockSpec& block) {
+  if (holds_vocabulary(block)) return {{"vocab", extent_of(block, "vocab")}};
+  // Of a layer with experts, `ffn` is the width of the dense layers beside it.
+  if (extent_of(block, "experts") > 0)
+    return {{"expert_ffn", extent_of(block, "expert_ffn")}, {"shared_ffn", extent_of(block, "shared_ffn")}};
+  return {{"ffn", extent_of(block, "ffn")}};
+}
+
+}  // namespace
+
+std::string TensorFault::what() const {
+  return padded ? text("leaves a rank nothing of ", key, " ", extent) : text("does not divide ", key, " ", extent);
+}
+
+std::string TensorFault::expected() const {
+  return padded ? text("a degree that leaves each rank a part of ", key) : "a degree that divides heads and kv_heads, which are not padded";
+}
+
+bool holds_vocabulary(const model::BlockSpec& block) {
+  return block.kind == "embedding" || block.kind == "position_embedding" || block.kind == "lm_head" || block.kind == "language_head";
+}
+
+std::optional<TensorFault> tensor_fault(const model::BlockSpec& block, std::int64_t degree) {
+  if (degree == 1) return {};
+  for (const auto& [key, extent] : padded_extents(block))
+    if (extent > 0 && model::real_extent(extent, degree, degree - 1) == 0) return TensorFault{key, extent, true};
+  if (holds_vocabulary(block)) return {};
+  for (const char* key : kHeads)
+    if (const std::int64_t extent = extent_of(block, key); extent % degree != 0) return TensorFault{key, extent};
+  if (extent_of(block, "heads") > 0) return {};
+  for (const model::ParameterSpec& parameter : block.parameters)
+    if (parameter.split_dim >= 0)
+      if (const std::int64_t extent = parameter.shape[static_cast<std::size_t>(parameter.split_dim)]; extent % degree != 0)
+        return TensorFault{parameter.name, extent};
+  return {};
+}
+
+std::optional<TensorFault> tensor_fault(const model::ModelSpec& model, std::int64_t degree) {
+  for (const char* key : kHeads)
+    if (const std::int64_t extent = model.dim(key); extent % degree != 0) return TensorFault{key, extent};
+  for (const model::Repeat& repeat : model.repeats)
+    if (const auto fault = tensor_fault(repeat.block, degree)) return fault;
+  return {};
+}
+
+std::vector<std::int64_t> tensor_degrees(const model::ModelSpec& model, std::int64_t most) {
+  std::vector<std::int64_t> out;
+  for (std::int64_t degree = 1; degree <= most; ++degree)
+    if (!tensor_fault(model, degree)) out.push_back(degree);
+  return out;
+}
+
+std::string Padding::what() const {
+  return text(key, " ", extent, " is padded to ", degree * model::shard_extent(extent, degree), " for tp ", degree);
+}
+
+std::vector<Padding> paddings(const Plan& plan, const model::ModelSpec& model) {
+  std::vector<Padding> out;
+  const std::vector<model::BlockInstance> blocks = model.blocks();
+  for (const Stage& stage : plan.stages)
+    for (const StrategyRun& run : stage.runs)
+      for (int b = run.first; b < run.last && run.strategy.tp > 1; ++b)
+        for (const auto& [key, extent] : padded_extents(*blocks[static_cast<std::size_t>(b)].spec)) {
+          const Padding padding{key, extent, run.strategy.tp};
+          if (extent % run.strategy.tp != 0 && std::find(out.begin(), out.end(), padding) == out.end()) out.push_back(padding);
+        }
+  return out;
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,45 @@
+// Which tensor-parallel degrees a block can be cut by, and what is padded then.
+//
+// A degree must divide query and key-value heads. The vocabulary and the widths of feed-forward networks are padded where it does
+// not divide them (model::shard_extent), as long as each rank holds a part that is no padding.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/plan.hpp"
+
+namespace tessera::plan {
+
+// A dimension that a degree cannot cut.
+struct TensorFault {
+  std::string key;  // "heads"
+  std::int64_t extent = 0;
+  bool padded = false;           // it is one that would be padded, and leaves a rank nothing but padding
+  std::string what() const;      // follows the degree: "does not divide heads 4", "leaves a rank nothing of vocab 4"
+  std::string expected() const;  // "a degree that divides heads and kv_heads, which are not padded"
+};
+
+// A block that holds a vocabulary.
+bool holds_vocabulary(const model::BlockSpec& block);
+// The first fault of a block, or of any block of a model; none where `degree` cuts it.
+std::optional<TensorFault> tensor_fault(const model::BlockSpec& block, std::int64_t degree);
+std::optional<TensorFault> tensor_fault(const model::ModelSpec& model, std::int64_t degree);
+// The degrees from 1 to `most` that cut all blocks of a model.
+std::vector<std::int64_t> tensor_degrees(const model::ModelSpec& model, std::int64_t most);
+
+// A dimension that a degree does not divide.
+struct Padding {
+  std::string key;
+  std::int64_t extent = 0;
+  int degree = 1;
+  bool operator==(const Padding&) const = default;
+  std::string what() const;  // "vocab 259 is padded to 261 for tp 3"
+};
+
+// What a plan pads, each once; nothing where all degrees divide.
+std::vector<Padding> paddings(const Plan& plan, const model::ModelSpec& model);
+
+}  // namespace tessera::plan

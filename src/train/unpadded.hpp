@@ -1,0 +1,31 @@
+// Internal: which elements of a parameter's shard are no padding. Checkpoints hold these alone.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <algorithm>
+#include <cstdint>
+
+#include "nn/block.hpp"
+
+namespace tessera::train {
+
+// A flattened shard is a row of equally long runs, each with its padding at the end.
+class Unpadded {
+ public:
+  Unpadded(const model::ParameterSpec& spec, const nn::BlockPlacement& placement);
+
+  // How many of the first `position` elements of the shard are real.
+  std::int64_t before(std::int64_t position) const { return position / held_ * real_ + std::min(position % held_, real_); }
+  // Of `part`, the shard's elements from `begin` on, 1-d: the real ones in their order. A view where they stand side by side.
+  at::Tensor pack(const at::Tensor& part, std::int64_t begin) const;
+  // The other way round: puts what pack() gave back to where it was taken from. Does nothing for a view.
+  void unpack(const at::Tensor& packed, at::Tensor part, std::int64_t begin) const;
+
+ private:
+  bool side_by_side(std::int64_t begin, std::int64_t count) const;
+
+  std::int64_t held_;  // elements of a run
+  std::int64_t real_;  // of these, before its padding
+};
+
+}  // namespace tessera::train
