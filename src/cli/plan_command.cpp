@@ -99,10 +99,7 @@ void write_given_plan(const PlanOptions& options) {
   const auto& [job, cluster, profile] = read_plan_input({options.yaml, options.cluster, options.profile, options.overrides});
   const plan::Plan plan = plan::load_plan(options.plan);
   plan::check(plan, job, cluster);
-  if (cost::CostModel::supports(cluster, plan.precision)) {
-    cost::CostModel cost_model(job.model, cluster, plan.precision);
-    cost::check_fits(plan, cost::predict(plan, cost_model).memory, cluster);
-  }
+  cost::check_fits(plan, cost::memory_of(plan, job.model, job.train, cluster, profile), cluster);
   const std::vector<Written> written = write_for_others(options, {{"", &plan}}, job);
   if (options.json)
     std::printf("%s\n", nlohmann::ordered_json{{"written", to_json(written)}}.dump().c_str());

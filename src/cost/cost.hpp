@@ -12,7 +12,7 @@
 
 namespace tessera::cost {
 
-// Peak resident bytes by rank, everything counted in. On CPU workers the plan's stages must be cut alike; others throw invalid_config.
+// Peak resident bytes by rank, everything counted in.
 std::vector<Bytes> memory_of(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
                              const cluster::ClusterSpec& cluster, const profile::Profile& profile);
 // The terms of predicted.memory[rank] by name; they add up to it. Zero ones are left out.

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "cost/cost.hpp"
-#include "cost/prices.hpp"
 #include "plan/plan.hpp"
 #include "plan/stage_places.hpp"
 #include "search/search.hpp"

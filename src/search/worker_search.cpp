@@ -48,7 +48,7 @@ using Families = std::map<std::pair<int, std::string>, Found>;
 class Search {
  public:
   Search(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile, const SearchOptions& options)
-      : job_(job), cluster_(cluster), options_(options), prices_(job.model, job.train, cluster, profile) {}
+      : job_(job), cluster_(cluster), options_(options), profile_(profile), cost_model_(job.model, job.train, cluster, profile) {}
 
   SearchResult run() {
     const std::vector<WorkerLayout> all = layouts(job_, cluster_, options_.vendors);
@@ -56,7 +56,7 @@ class Search {
     for (const WorkerLayout& layout : all)
       for (const Point& point : points(job_, cluster_, layout)) consider(point);
     if (best_.empty() && too_large_.empty()) throw nothing_divides(job_, cluster_, all);
-    if (best_.empty()) throw nothing_fits(job_, cluster_, smallest(), prices_);
+    if (best_.empty()) throw nothing_fits(job_, cluster_, smallest(), profile_);
     for (auto& [family, found] : best_) {
       refine(found);
       delay_if_worth_it(found);
@@ -66,7 +66,7 @@ class Search {
 
  private:
   void consider(const Point& point) {
-    const std::vector<double> seconds = block_seconds(job_, point, prices_);
+    const std::vector<double> seconds = block_seconds(job_, point, cost_model_);
     double total = 0;
     for (double block : seconds) total += block;
     const std::pair<int, std::string> family{point.layout.group, family_of(point)};
@@ -89,7 +89,7 @@ class Search {
   // Too slow to be chosen; may still be the fastest in so little memory.
   void consider_for_front(Found found) {
     found.plan = plan_of(job_, cluster_, found.point, found.variant, found.cuts);
-    add_to_front(found, memory_of(found.plan, prices_));
+    add_to_front(found, memory_of(found.plan, cost_model_));
   }
 
   // `found.step` is a lower bound where the plan has no prediction yet.
@@ -103,7 +103,7 @@ class Search {
   }
 
   void consider(const std::pair<int, std::string>& family, Found found) {
-    const std::vector<Bytes> memory = memory_of(found.plan, prices_);
+    const std::vector<Bytes> memory = memory_of(found.plan, cost_model_);
     if (shortfall(found.plan, memory, cluster_) > Bytes(0)) {
       add_to_front(found, memory);
       keep_too_large(family, std::move(found), memory);
@@ -116,7 +116,7 @@ class Search {
   }
 
   void price(Found& found) {
-    found.plan.predicted = sim::predict(found.plan, prices_);
+    found.plan.predicted = sim::predict(found.plan, cost_model_);
     found.step = found.plan.predicted->step.value;
   }
 
@@ -138,7 +138,7 @@ class Search {
           other.cuts[s] += move;
           if (other.cuts[s] <= other.cuts[s - 1] || other.cuts[s] >= other.cuts[s + 1]) continue;
           other.plan = plan_of(job_, cluster_, other.point, other.variant, other.cuts);
-          if (shortfall(other.plan, memory_of(other.plan, prices_), cluster_) > Bytes(0)) continue;
+          if (shortfall(other.plan, memory_of(other.plan, cost_model_), cluster_) > Bytes(0)) continue;
           price(other);
           if (rounded(other.step) >= rounded(found.step)) continue;
           found = std::move(other);
@@ -190,7 +190,7 @@ class Search {
     for (Found& found : sorted(too_large_)) {
       if (static_cast<int>(out.too_large.size()) == options_.top) break;
       if (best_.contains({found.point.layout.group, family_of(found.point)})) continue;
-      found.plan.predicted = sim::predict(found.plan, prices_);
+      found.plan.predicted = sim::predict(found.plan, cost_model_);
       out.too_large.push_back({std::move(found.plan), family_of(found.point)});
     }
     return out;
@@ -199,7 +199,8 @@ class Search {
   const model::JobSpec& job_;
   const cluster::ClusterSpec& cluster_;
   const SearchOptions& options_;
-  cost::Prices prices_;
+  const profile::Profile& profile_;
+  cost::CostModel cost_model_;
   Families best_;
   Families too_large_;
   Front front_;

@@ -103,8 +103,8 @@ TEST(Predict, GpipeHoldsAllMicroBatchesAndOneForwardOneBackwardOnlyThoseInFlight
   all_first.schedule = plan::Schedule::gpipe;
   const auto job = plan::job_of(gpipe);
   const profile::Profile profile;
-  cost::Prices prices(job.model, job.train, cluster, profile);
-  all_first.predicted = predict(all_first, prices);
+  cost::CostModel cost_model(job.model, job.train, cluster, profile);
+  all_first.predicted = sim::predict(all_first, cost_model);
   for (int rank = 0; rank < 2; ++rank) {
     const model::BlockShard shard;
     std::int64_t saved = 0;
@@ -136,8 +136,8 @@ TEST(Predict, OverlapHidesReductionBehindTheBackwardPass) {
   plan::Plan one = buckets;
   one.bucket = Bytes(std::int64_t{1} << 40);
   const profile::Profile profile;
-  cost::Prices prices(job.model, job.train, cluster, profile);
-  EXPECT_LT(predict(buckets, prices).step, predict(one, prices).step);
+  cost::CostModel cost_model(job.model, job.train, cluster, profile);
+  EXPECT_LT(sim::predict(buckets, cost_model).step, sim::predict(one, cost_model).step);
 }
 
 }  // namespace
