@@ -12,6 +12,10 @@
 
 namespace tessera::cost {
 
+// Whether times of some of the plan's devices are from a profile, or a roofline, and not from calibrations: there is then no closed form of
+// the step, and exchanges are for the simulator to play through (CostModel::plays_exchanges).
+bool plays_exchanges(const plan::Plan& plan, const cluster::ClusterSpec& cluster);
+
 // Peak resident bytes by rank, everything counted in.
 std::vector<Bytes> memory_of(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
                              const cluster::ClusterSpec& cluster, const profile::Profile& profile);

@@ -152,6 +152,12 @@ bool CostModel::supports(const cluster::ClusterSpec& cluster, model::Precision p
   return std::all_of(cluster.groups.begin(), cluster.groups.end(), [&](const auto& group) { return calibrated(group.device, precision); });
 }
 
+bool plays_exchanges(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
+  return std::any_of(plan.ranks.begin(), plan.ranks.end(), [&](const plan::RankPlace& place) {
+    return !CostModel::calibrated(cluster.groups[static_cast<std::size_t>(place.group)].device, plan.precision);
+  });
+}
+
 CostModel::CostModel(const model::ModelSpec& model, const model::TrainSpec& train, const cluster::ClusterSpec& cluster,
                      const profile::Profile& profile, Stack stack)
     : CostModel(model, cluster, train.precision, Source{train.optimizer, profile}, std::move(stack)) {}

@@ -96,7 +96,8 @@ class CostModel {
   CostModel(const CostModel&) = delete;
   CostModel& operator=(const CostModel&) = delete;
 
-  // Whether calibrations say the times of all its devices: accelerators only, in 16 or fewer bits.
+  // Whether calibrations say the times of a device, or of all devices of a cluster: accelerators only, in 16 or fewer bits.
+  static bool calibrated(const cluster::Device& device, model::Precision precision);
   static bool supports(const cluster::ClusterSpec& cluster, model::Precision precision);
 
   // What stands for these devices in the functions below.
@@ -184,8 +185,6 @@ class CostModel {
   const Group& group_of(int devices, std::size_t part) const { return *groups_[static_cast<std::size_t>(stand(devices).priced_as[part])]; }
   const cluster::ResourceGroup& cluster_group(int devices, std::size_t part) const;
   void require(int group) const;  // that its devices have the precision
-  // Whether calibrations say the times of a device in a precision.
-  static bool calibrated(const cluster::Device& device, model::Precision precision);
   plan::Worker worker(const StageDevices::Part& part) const;
   int devices_of(const plan::Plan& plan, const plan::Stage& stage, const std::vector<plan::Worker>& workers);
   // The most over the parts of what calibrations say, 0 where they say nothing.

@@ -102,13 +102,11 @@ Result run_folded(const std::vector<program::Program>& programs, const Fold& fol
   return result;
 }
 
-// Whether exchanges on some of the plan's devices are for the clock to play through, which knows stages that are all cut alike.
-bool plays_exchanges(const plan::Plan& plan, cost::CostModel& cost_model) {
-  const std::vector<int> devices = cost_model.devices_of(plan);
-  if (std::none_of(devices.begin(), devices.end(), [&](int on) { return cost_model.plays_exchanges(on); })) return false;
-  plan::check_uniform(plan, "the plan cannot be simulated on these devices in " + std::string(model::name_of(plan.precision)),
-                      "accelerators in 16 or fewer bits simulate any plan");
-  return true;
+// Exchanges are played through where stages are all cut alike.
+void check_played(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
+  if (cost::plays_exchanges(plan, cluster))
+    plan::check_uniform(plan, "the plan cannot be simulated on these devices in " + std::string(model::name_of(plan.precision)),
+                        "accelerators in 16 or fewer bits simulate any plan");
 }
 
 // Bytes are those of the stage's first rank, scaled to the memory of each.
@@ -123,8 +121,11 @@ void scale_memory(std::vector<RankResult>& ranks, const plan::Plan& plan, const 
   }
 }
 
+}  // namespace
+
 Simulation simulate(const plan::Plan& plan, cost::CostModel& cost_model) {
-  const Fold fold = plays_exchanges(plan, cost_model) ? fold_of(plan, cost_model.cluster()) : fold_by_place(plan);
+  check_played(plan, cost_model.cluster());
+  const Fold fold = cost::plays_exchanges(plan, cost_model.cluster()) ? fold_of(plan, cost_model.cluster()) : fold_by_place(plan);
   const model::ModelSpec& model = cost_model.model();
   Simulation out{fold.folded ? program::compile_folded(plan, model, fold.ranks) : program::compile(plan, model), {}};
   program::check(out.programs, fold.program_of);
@@ -134,12 +135,10 @@ Simulation simulate(const plan::Plan& plan, cost::CostModel& cost_model) {
   return out;
 }
 
-}  // namespace
-
 Result run(const std::vector<program::Program>& programs, const plan::Plan& plan, const model::ModelSpec& model,
            const model::TrainSpec& train, const cluster::ClusterSpec& cluster, const profile::Profile& profile) {
   cost::CostModel cost_model(model, train, cluster, profile);
-  plays_exchanges(plan, cost_model);
+  check_played(plan, cluster);
   const Fold fold = no_fold(plan);
   ModelCosts costs(programs, fold, plan, cost_model);
   return run_folded(programs, fold, costs);

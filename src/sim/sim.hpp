@@ -88,6 +88,7 @@ struct Simulation {
   std::vector<program::Program> programs;
   Result result;
 };
+Simulation simulate(const plan::Plan& plan, cost::CostModel& cost_model);
 Simulation simulate(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
                     const cluster::ClusterSpec& cluster, const profile::Profile& profile);
 
