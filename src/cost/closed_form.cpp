@@ -1,5 +1,7 @@
 #include <algorithm>
 
+#include "base/error.hpp"
+#include "cost/cost.hpp"
 #include "cost/priced_plan.hpp"
 #include "cost/warm_up.hpp"
 
@@ -159,6 +161,11 @@ class ClosedForm {
 
 }  // namespace
 
-plan::Prediction predict(const plan::Plan& plan, CostModel& cost_model) { return ClosedForm(plan, cost_model).predict(); }
+plan::Prediction predict(const plan::Plan& plan, CostModel& cost_model) {
+  if (plays_exchanges(plan, cost_model.cluster()))
+    throw Error(ErrorCode::internal, "the step of a plan whose exchanges are for a clock to play through has no closed form", plan.where,
+                "accelerators in 16 or fewer bits", "the simulator predicts it");
+  return ClosedForm(plan, cost_model).predict();
+}
 
 }  // namespace tessera::cost

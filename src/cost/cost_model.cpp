@@ -236,6 +236,14 @@ void CostModel::require(int group) const {
       {}, "a group whose device does");
 }
 
+const CostModel::Group& CostModel::group_of(int devices, std::size_t part) const {
+  const std::unique_ptr<Group>& group = groups_[static_cast<std::size_t>(stand(devices).priced_as[part])];
+  if (!group)
+    throw Error(ErrorCode::internal, text("no calibration says what exchanges of ", cluster_group(devices, part).device.name, " in ",
+                                          model::name_of(precision_), " take beside computing"));
+  return *group;
+}
+
 const cluster::ResourceGroup& CostModel::cluster_group(int devices, std::size_t part) const {
   return cluster_.groups[static_cast<std::size_t>(stand(devices).devices.parts[part].group)];
 }

@@ -182,7 +182,7 @@ class CostModel {
   };
 
   const Stand& stand(int devices) const { return stands_[static_cast<std::size_t>(devices)]; }
-  const Group& group_of(int devices, std::size_t part) const { return *groups_[static_cast<std::size_t>(stand(devices).priced_as[part])]; }
+  const Group& group_of(int devices, std::size_t part) const;  // throws internal where calibrations say nothing
   const cluster::ResourceGroup& cluster_group(int devices, std::size_t part) const;
   void require(int group) const;  // that its devices have the precision
   plan::Worker worker(const StageDevices::Part& part) const;
@@ -216,8 +216,8 @@ class CostModel {
 };
 
 // The step's price by the closed forms of the schedules (docs/rooms/plan.md): stages of any width and depth, blocks cut in any
-// way. parts add up to the step. Needs a plan whose schedule is 1f1b, zb-h1 or zb-h2 (others: their closed forms with equal stages), on
-// devices whose exchanges are not for a clock to play through.
+// way. parts add up to the step. Needs a plan whose schedule is 1f1b, zb-h1 or zb-h2 (others: their closed forms with equal stages).
+// Throws internal where exchanges are for a clock to play through.
 plan::Prediction predict(const plan::Plan& plan, CostModel& cost_model);
 // Peak bytes by rank, of any plan on any devices.
 std::vector<Bytes> memory_of(const plan::Plan& plan, CostModel& cost_model);

@@ -121,18 +121,35 @@ void scale_memory(std::vector<RankResult>& ranks, const plan::Plan& plan, const 
   }
 }
 
+// A plan's programs, one for all ranks that do the same.
+struct Folded {
+  Fold fold;
+  std::vector<program::Program> programs;
+};
+
+Folded fold(const plan::Plan& plan, const cost::CostModel& cost_model) {
+  const cluster::ClusterSpec& cluster = cost_model.cluster();
+  check_played(plan, cluster);
+  Folded out{cost::plays_exchanges(plan, cluster) ? fold_of(plan, cluster) : fold_by_place(plan), {}};
+  const model::ModelSpec& model = cost_model.model();
+  out.programs = out.fold.folded ? program::compile_folded(plan, model, out.fold.ranks) : program::compile(plan, model);
+  return out;
+}
+
+Result run_folded(const Folded& folded, const plan::Plan& plan, cost::CostModel& cost_model) {
+  ModelCosts costs(folded.programs, folded.fold, plan, cost_model);
+  Result out = run_folded(folded.programs, folded.fold, costs);
+  if (folded.fold.folded) scale_memory(out.ranks, plan, cost_model.cluster());
+  return out;
+}
+
 }  // namespace
 
 Simulation simulate(const plan::Plan& plan, cost::CostModel& cost_model) {
-  check_played(plan, cost_model.cluster());
-  const Fold fold = cost::plays_exchanges(plan, cost_model.cluster()) ? fold_of(plan, cost_model.cluster()) : fold_by_place(plan);
-  const model::ModelSpec& model = cost_model.model();
-  Simulation out{fold.folded ? program::compile_folded(plan, model, fold.ranks) : program::compile(plan, model), {}};
-  program::check(out.programs, fold.program_of);
-  ModelCosts costs(out.programs, fold, plan, cost_model);
-  out.result = run_folded(out.programs, fold, costs);
-  if (fold.folded) scale_memory(out.result.ranks, plan, cost_model.cluster());
-  return out;
+  Folded folded = fold(plan, cost_model);
+  program::check(folded.programs, folded.fold.program_of);
+  Result result = run_folded(folded, plan, cost_model);
+  return {std::move(folded.programs), std::move(result)};
 }
 
 Result run(const std::vector<program::Program>& programs, const plan::Plan& plan, const model::ModelSpec& model,
@@ -184,6 +201,8 @@ plan::Prediction prediction_of(const Result& result) {
 
 }  // namespace
 
-plan::Prediction predict(const plan::Plan& plan, cost::CostModel& cost_model) { return prediction_of(simulate(plan, cost_model).result); }
+plan::Prediction predict(const plan::Plan& plan, cost::CostModel& cost_model) {
+  return prediction_of(run_folded(fold(plan, cost_model), plan, cost_model));
+}
 
 }  // namespace tessera::sim

@@ -4,11 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include "base/expect_error.hpp"
 #include "plan/plan_helper.hpp"
 #include "plan/schedule/schedule.hpp"
 
 namespace tessera::cost {
 namespace {
+
+using tessera::testing::error_of;
 
 profile::BlockSample sample_of(const std::string& kind, int tensor_parallel, double forward, double backward) {
   profile::BlockSample sample;
@@ -115,6 +118,12 @@ TEST(Measured, WorkersOfUnequalHostsArePartsOfAStage) {
   const int even = cost_model.devices_of(plan, plan.stages[0]);
   EXPECT_EQ(cost_model.micro_batch(even, 0, {.dp = 2}, 8), 4);
   EXPECT_GT(cost_model.block(1, even, {.dp = 2}, 8, 1).forward, cost_model.block(1, even, {.dp = 2}, 8, 0).forward);
+}
+
+TEST(Measured, PlansHaveNoClosedForm) {
+  const Workers c;
+  CostModel cost_model(c.job.model, c.job.train, c.cluster, c.profile);
+  EXPECT_EQ(error_of([&] { predict(pipeline_of_two(c.job, 8), cost_model); }).code(), ErrorCode::internal);
 }
 
 // The bytes of a parameter do not depend on where the times come from.
