@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <optional>
 
 #include "cost/cost_model.hpp"
@@ -43,6 +44,15 @@ constexpr double kWorth = 0.04;
 // Up to so many ways to cut the blocks are all priced.
 constexpr int kMostCuts = 32;
 
+// No step is shorter than all micro-batches through a stage and one of them through those before it, forward and back: with the work p_s of
+// the stages before stage s, T >= p_s + m w_s. The cut with the least T has them all equal, so what is left of T, T - p_s, shrinks by a
+// factor of 1 - 1/m from stage to stage. Where the weight half of a backward pass may wait, no stage is shorter than the mean.
+double least_step(double total, const Point& point, const Variant& variant) {
+  const auto m = static_cast<double>(point.micro_batches);
+  const bool whole = variant.schedule == plan::Schedule::one_f_one_b || variant.schedule == plan::Schedule::gpipe;
+  return whole ? total / (1 - std::pow(1 - 1 / m, point.pp)) : total / point.pp * m;
+}
+
 using Families = std::map<std::pair<int, std::string>, Found>;
 
 class Search {
@@ -54,7 +64,10 @@ class Search {
     const std::vector<WorkerLayout> all = layouts(job_, cluster_, options_.vendors);
     check_fixed(job_, cluster_, all);
     for (const WorkerLayout& layout : all)
-      for (const Point& point : points(job_, cluster_, layout)) consider(point);
+      for (const Point& point : points(job_, cluster_, layout)) list(point);
+    // The most promising first, so that the bounds of others rule them out.
+    std::stable_sort(choices_.begin(), choices_.end(), [](const Choice& a, const Choice& b) { return a.bound < b.bound; });
+    for (const Choice& choice : choices_) consider(choice);
     if (best_.empty() && too_large_.empty()) throw nothing_divides(job_, cluster_, all);
     if (best_.empty()) throw nothing_fits(job_, cluster_, smallest(), profile_);
     for (auto& [family, found] : best_) {
@@ -65,25 +78,30 @@ class Search {
   }
 
  private:
-  void consider(const Point& point) {
+  struct Choice {
+    Point point;
+    Variant variant;
+    double bound = 0;
+  };
+
+  void list(const Point& point) {
     const std::vector<double> seconds = block_seconds(job_, point, cost_model_);
-    double total = 0;
-    for (double block : seconds) total += block;
+    const double total = std::accumulate(seconds.begin(), seconds.end(), 0.0);
+    for (const Variant& variant : variants(job_, point)) choices_.push_back({point, variant, least_step(total, point, variant)});
+  }
+
+  void consider(const Choice& choice) {
+    const Point& point = choice.point;
     const std::pair<int, std::string> family{point.layout.group, family_of(point)};
-    std::vector<std::vector<int>> cuts;
-    for (const Variant& variant : variants(job_, point)) {
-      ++considered_;
-      // No cut makes the busiest stage cheaper than the mean.
-      const double bound = total / point.pp * static_cast<double>(point.micro_batches);
-      const auto known = best_.find(family);
-      if (known != best_.end() && bound > known->second.step * (1 + 1e-5)) {
-        if (options_.front) consider_for_front({point, variant, balance(seconds, point.pp), {}, bound});
-        continue;
-      }
-      if (cuts.empty()) cuts = all_cuts(static_cast<int>(seconds.size()), point.pp, kMostCuts);
-      if (cuts.empty()) cuts.push_back(balance(seconds, point.pp));
-      for (const auto& cut : cuts) consider(family, {point, variant, cut, plan_of(job_, cluster_, point, variant, cut), bound});
-    }
+    const auto known = best_.find(family);
+    const bool behind = known != best_.end() && choice.bound > known->second.step * (1 + 1e-5);
+    if (behind && !options_.front) return;
+    const std::vector<double> seconds = block_seconds(job_, point, cost_model_);
+    if (behind) return consider_for_front({point, choice.variant, balance(seconds, point.pp), {}, choice.bound});
+    std::vector<std::vector<int>> cuts = all_cuts(static_cast<int>(seconds.size()), point.pp, kMostCuts);
+    if (cuts.empty()) cuts.push_back(balance(seconds, point.pp));
+    for (const auto& cut : cuts)
+      consider(family, {point, choice.variant, cut, plan_of(job_, cluster_, point, choice.variant, cut), choice.bound});
   }
 
   // Too slow to be chosen; may still be the fastest in so little memory.
@@ -180,7 +198,7 @@ class Search {
 
   SearchResult result() {
     SearchResult out;
-    out.considered = considered_;
+    out.considered = static_cast<std::int64_t>(choices_.size());
     out.front = front_.points();
     std::vector<Found> fitting = sorted(best_);
     out.best = std::move(fitting.front().plan);
@@ -204,7 +222,7 @@ class Search {
   Families best_;
   Families too_large_;
   Front front_;
-  std::int64_t considered_ = 0;
+  std::vector<Choice> choices_;
 };
 
 }  // namespace
