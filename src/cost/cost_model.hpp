@@ -3,6 +3,7 @@
 // accelerators in 32 bits. What the searches, the price of their plans and the simulator count with.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -193,7 +194,11 @@ class CostModel {
   BlockLoad priced_on(int repeat, int devices, std::size_t part, const plan::Strategy& strategy, std::int64_t samples);
   // The most over the parts.
   template <typename Value>
-  auto most(int devices, const Value& value) const;
+  auto most(int devices, const Value& value) const {
+    auto out = value(std::size_t{0});
+    for (std::size_t part = 1; part < stand(devices).devices.parts.size(); ++part) out = std::max(out, value(part));
+    return out;
+  }
   double limit_of(int devices, std::size_t part) const;
   const Pass& pass(int repeat, int group, const plan::Strategy& strategy, std::int64_t micro_batch);
   double collective(int devices, std::size_t part, profile::Collective operation, double bytes, profile::Team team) const;
