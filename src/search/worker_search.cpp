@@ -44,13 +44,35 @@ constexpr double kWorth = 0.04;
 // Up to so many ways to cut the blocks are all priced.
 constexpr int kMostCuts = 32;
 
+// A point with one of its variants, and what no step of it is shorter than.
+struct Choice {
+  Point point;
+  Variant variant;
+  double bound = 0;
+};
+
+bool whole_backward(const Variant& variant) {
+  return variant.schedule == plan::Schedule::one_f_one_b || variant.schedule == plan::Schedule::gpipe;
+}
+
 // No step is shorter than all micro-batches through a stage and one of them through those before it, forward and back: with the work p_s of
 // the stages before stage s, T >= p_s + m w_s. The cut with the least T has them all equal, so what is left of T, T - p_s, shrinks by a
 // factor of 1 - 1/m from stage to stage. Where the weight half of a backward pass may wait, no stage is shorter than the mean.
 double least_step(double total, const Point& point, const Variant& variant) {
   const auto m = static_cast<double>(point.micro_batches);
-  const bool whole = variant.schedule == plan::Schedule::one_f_one_b || variant.schedule == plan::Schedule::gpipe;
-  return whole ? total / (1 - std::pow(1 - 1 / m, point.pp)) : total / point.pp * m;
+  return whole_backward(variant) ? total / (1 - std::pow(1 - 1 / m, point.pp)) : total / point.pp * m;
+}
+
+// The same with the blocks cut so.
+double least_step(const std::vector<double>& seconds, const std::vector<int>& cuts, const Choice& choice) {
+  double out = 0;
+  double before = 0;
+  for (std::size_t s = 0; s + 1 < cuts.size(); ++s) {
+    const double stage = std::accumulate(seconds.begin() + cuts[s], seconds.begin() + cuts[s + 1], 0.0);
+    out = std::max(out, (whole_backward(choice.variant) ? before : 0) + static_cast<double>(choice.point.micro_batches) * stage);
+    before += stage;
+  }
+  return out;
 }
 
 using Families = std::map<std::pair<int, std::string>, Found>;
@@ -78,12 +100,6 @@ class Search {
   }
 
  private:
-  struct Choice {
-    Point point;
-    Variant variant;
-    double bound = 0;
-  };
-
   void list(const Point& point) {
     const std::vector<double> seconds = block_seconds(job_, point, cost_model_);
     const double total = std::accumulate(seconds.begin(), seconds.end(), 0.0);
@@ -93,15 +109,19 @@ class Search {
   void consider(const Choice& choice) {
     const Point& point = choice.point;
     const std::pair<int, std::string> family{point.layout.group, family_of(point)};
-    const auto known = best_.find(family);
-    const bool behind = known != best_.end() && choice.bound > known->second.step * (1 + 1e-5);
+    const auto is_behind = [&](double bound) {
+      const auto known = best_.find(family);
+      return known != best_.end() && bound > known->second.step * (1 + 1e-5);
+    };
+    const bool behind = is_behind(choice.bound);
     if (behind && !options_.front) return;
     const std::vector<double> seconds = block_seconds(job_, point, cost_model_);
     if (behind) return consider_for_front({point, choice.variant, balance(seconds, point.pp), {}, choice.bound});
     std::vector<std::vector<int>> cuts = all_cuts(static_cast<int>(seconds.size()), point.pp, kMostCuts);
     if (cuts.empty()) cuts.push_back(balance(seconds, point.pp));
     for (const auto& cut : cuts)
-      consider(family, {point, choice.variant, cut, plan_of(job_, cluster_, point, choice.variant, cut), choice.bound});
+      if (options_.front || !is_behind(least_step(seconds, cut, choice)))
+        consider(family, {point, choice.variant, cut, plan_of(job_, cluster_, point, choice.variant, cut), choice.bound});
   }
 
   // Too slow to be chosen; may still be the fastest in so little memory.
