@@ -10,7 +10,6 @@
 #include "cli/plan_input.hpp"
 #include "cli/plan_report.hpp"
 #include "cost/cost.hpp"
-#include "cost/cost_model.hpp"
 #include "interop/flags.hpp"
 #include "plan/plan.hpp"
 #include "plan/schedule/schedule.hpp"
@@ -99,10 +98,7 @@ void write_given_plan(const PlanOptions& options) {
   const auto& [job, cluster, profile] = read_plan_input({options.yaml, options.cluster, options.profile, options.overrides});
   const plan::Plan plan = plan::load_plan(options.plan);
   plan::check(plan, job, cluster);
-  if (cost::CostModel::supports(cluster, plan.precision)) {
-    cost::CostModel cost_model(job.model, cluster, plan.precision);
-    cost::check_fits(plan, cost::predict(plan, cost_model).memory, cluster);
-  }
+  cost::check_fits(plan, cost::memory_of(plan, job.model, job.train, cluster, profile), cluster);
   const std::vector<Written> written = write_for_others(options, {{"", &plan}}, job);
   if (options.json)
     std::printf("%s\n", nlohmann::ordered_json{{"written", to_json(written)}}.dump().c_str());
@@ -134,8 +130,7 @@ std::string memory_terms_text(const plan::Plan& plan, const PlanInput& input) {
 
 // Where the times come from. `given`: a profile was named.
 std::string prices_text(const plan::Plan& plan, const PlanInput& input, bool given) {
-  const bool accelerators = cost::CostModel::supports(input.cluster, plan.precision);
-  if (!accelerators)
+  if (cost::plays_exchanges(plan, input.cluster))
     return input.profile.blocks.empty() ? "the built-in cost model (tessera profile measures this host)" : "measured on this host";
   return text("the built-in cost model of these devices, calibrated on published measurements where there are any",
               given ? "; the profile holds for CPU workers and was not used" : "");
@@ -171,7 +166,7 @@ void make_plan(const PlanOptions& options) {
     nlohmann::ordered_json out = {{"plan", nlohmann::ordered_json::parse(plan::to_json(result.best))},
                                   {"family", result.best_family},
                                   {"simulated_s", simulated.value},
-                                  {"measured", !profile.blocks.empty() && !cost::CostModel::supports(cluster, result.best.precision)}};
+                                  {"measured", !profile.blocks.empty() && cost::plays_exchanges(result.best, cluster)}};
     if (result.bound > 0) out["bound_s"] = result.bound;
     int fullest = 0;
     nlohmann::ordered_json terms = nlohmann::ordered_json::object();
@@ -193,7 +188,7 @@ void make_plan(const PlanOptions& options) {
   print(written);
   if (!options.html.empty()) std::printf("page written to %s\n", options.html.c_str());
   if (!options.output.empty()) {
-    const bool here = trainable(result.best) && !cost::CostModel::supports(cluster, result.best.precision);
+    const bool here = trainable(result.best) && cost::plays_exchanges(result.best, cluster);
     const char* next = here ? "train" : "simulate";
     std::printf("written to %s; %s with: %s %s %s --plan %s\n", options.output.c_str(), next, typed_command().c_str(), next,
                 options.yaml.c_str(), options.output.c_str());

@@ -1,5 +1,6 @@
 #include "cli/plan_report.hpp"
 #include "cost/cost.hpp"
+#include "cost/cost_model.hpp"
 #include "search/search.hpp"
 
 #include <algorithm>
@@ -100,12 +101,13 @@ Json memory_of(const PlanInput& input, const plan::Plan& plan) {
   constexpr std::size_t kMostRows = 8;
   Json rows = Json::array();
   const std::vector<Bytes> limits = cost::memory_limits(plan, input.cluster);
+  cost::CostModel cost_model(input.job.model, input.job.train, input.cluster, input.profile);
   for (const RankFold& fold : fold_ranks(plan, input.cluster, kMostRows)) {
     const auto fuller = [&](int a, int b) { return plan.predicted->memory[a] < plan.predicted->memory[b]; };
     const int rank = *std::max_element(fold.ranks.begin(), fold.ranks.end(), fuller);
     Json parts = Json::array();
-    for (const auto& [name, bytes] : cost::memory_parts(plan, rank, input.job.model, input.job.train, input.cluster, input.profile))
-      parts.push_back({name, bytes.value});
+    for (const auto& [name, bytes] : cost::memory_terms(plan, rank, cost_model))
+      if (bytes > Bytes(0)) parts.push_back({name, bytes.value});
     rows.push_back({{"label", fold.label},
                     {"place", fold.place},
                     {"count", fold.ranks.size()},

@@ -66,10 +66,10 @@ nlohmann::ordered_json json_of(const sim::Result& result, double utilization, co
   return out;
 }
 
-// By the cost model's closed form, on accelerators; on CPU workers the simulator is what prices plans.
+// By the cost model's closed form, where there is one; elsewhere the simulator is what prices plans.
 std::optional<plan::Prediction> predicted(const plan::Plan& plan, const PlanInput& input) {
   const auto& [job, cluster, profile] = input;
-  if (!plan.order.empty() || !cost::CostModel::supports(cluster, plan.precision)) return {};
+  if (!plan.order.empty() || cost::plays_exchanges(plan, cluster)) return {};
   cost::CostModel cost_model(job.model, cluster, plan.precision);
   return cost::predict(plan, cost_model);
 }

@@ -175,7 +175,7 @@ ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vecto
     check_on_cpus(chosen.plan, cluster);
     // Ranks whose orders do not fit together would wait for each other until the deadline.
     if (!chosen.plan.order.empty()) program::check(program::compile(chosen.plan, job.model));
-    if (chosen.plan.order.empty()) cost::check_fits(chosen.plan, cost::memory_of(chosen.plan, job.model, job.train, cluster, {}), cluster);
+    cost::check_fits(chosen.plan, cost::memory_of(chosen.plan, job.model, job.train, cluster, {}), cluster);
     return chosen;
   }
   check_on_cpus(job, cluster);

@@ -12,7 +12,11 @@
 
 namespace tessera::cost {
 
-// Peak resident bytes by rank, everything counted in. On CPU workers the plan's stages must be cut alike; others throw invalid_config.
+// Whether times of some of the plan's devices are from a profile, or a roofline, and not from calibrations: there is then no closed form of
+// the step, and exchanges are for the simulator to play through (CostModel::plays_exchanges).
+bool plays_exchanges(const plan::Plan& plan, const cluster::ClusterSpec& cluster);
+
+// Peak resident bytes by rank, everything counted in.
 std::vector<Bytes> memory_of(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
                              const cluster::ClusterSpec& cluster, const profile::Profile& profile);
 // The terms of predicted.memory[rank] by name; they add up to it. Zero ones are left out.

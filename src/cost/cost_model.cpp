@@ -5,7 +5,8 @@
 #include <limits>
 
 #include "base/error.hpp"
-#include "cost/prices.hpp"
+#include "cost/cost.hpp"
+#include "cost/measured.hpp"
 #include "cost/uniform_parts.hpp"
 #include "plan/stage_places.hpp"
 
@@ -14,8 +15,6 @@ namespace {
 
 using profile::Collective;
 
-// Of a process with its libraries and kernels loaded, and the allocator's fragments.
-constexpr double kProcessBytes = 900.0 * (1 << 20);
 // An optimizer step on the host: the device's way to it (PCIe 4 x16) carries 32-bit gradients out and 16-bit weights back, and a
 // core group's share of the host's memory reads and writes 28 bytes for each parameter.
 constexpr double kHostLink = 20e9;
@@ -137,17 +136,38 @@ struct CostModel::Group {
   std::vector<Block> blocks;  // by repeat
 };
 
-bool CostModel::supports(const cluster::ClusterSpec& cluster, model::Precision precision) {
-  return precision != model::Precision::f32 &&
-         std::none_of(cluster.groups.begin(), cluster.groups.end(), [](const auto& group) { return group.device.is_cpu(); });
+struct CostModel::Source {
+  const model::OptimizerSpec& optimizer;
+  const profile::Profile& profile;
+};
+
+CostModel::CostModel(const model::ModelSpec& model, const model::TrainSpec& train, const cluster::ClusterSpec& cluster,
+                     const profile::Profile& profile, Stack stack)
+    : CostModel(model, cluster, train.precision, Source{train.optimizer, profile}, std::move(stack)) {}
+
+namespace {
+
+const profile::Profile& nothing_measured() {
+  static const profile::Profile nothing;
+  return nothing;
 }
 
+}  // namespace
+
 CostModel::CostModel(const model::ModelSpec& model, const cluster::ClusterSpec& cluster, model::Precision precision, Stack stack)
-    : model_(model), cluster_(cluster), precision_(precision), stack_(std::move(stack)) {
+    : CostModel(model, cluster, precision, Source{model::OptimizerSpec(), nothing_measured()}, std::move(stack)) {}
+
+CostModel::CostModel(const model::ModelSpec& model, const cluster::ClusterSpec& cluster, model::Precision precision, const Source& source,
+                     Stack stack)
+    : model_(model),
+      cluster_(cluster),
+      precision_(precision),
+      stack_(std::move(stack)),
+      measured_(std::make_unique<Measured>(model, cluster, precision, source.optimizer, source.profile)) {
   for (std::size_t r = 0; r < model.repeats.size(); ++r)
     repeat_of_.insert(repeat_of_.end(), static_cast<std::size_t>(model.repeats[r].count), static_cast<int>(r));
   for (const cluster::ResourceGroup& group : cluster.groups)
-    groups_.push_back(group.device.has(precision)
+    groups_.push_back(group.device.has(precision) && calibrated(group.device, precision)
                           ? std::make_unique<Group>(group, stack_.calibration ? *stack_.calibration : calibration_of(group), model,
                                                     stack_.format.value_or(format_of(precision)))
                           : nullptr);
@@ -165,8 +185,11 @@ CostModel::CostModel(const model::ModelSpec& model, const cluster::ClusterSpec& 
 
 CostModel::~CostModel() = default;
 
-int CostModel::add(const StageDevices& devices) {
-  if (devices.parts.size() == 1 && devices.per_node == 0 && devices.dealt_over == 0) return devices.parts.front().group;
+int CostModel::add(StageDevices devices) {
+  for (StageDevices::Part& part : devices.parts)
+    if (!cluster_.groups[static_cast<std::size_t>(part.group)].device.is_cpu()) part.threads = part.neighbours = 0;
+  const bool plain = devices.parts.size() == 1 && devices.per_node == 0 && devices.dealt_over == 0;
+  if (const StageDevices::Part& part = devices.parts.front(); plain && part.threads == 0 && part.neighbours == 0) return part.group;
   const auto [found, fresh] = known_.try_emplace(devices, static_cast<int>(stands_.size()));
   if (!fresh) return found->second;
   Stand stand{devices, {}};
@@ -189,41 +212,19 @@ int CostModel::add(const StageDevices& devices) {
 }
 
 void CostModel::require(int group) const {
-  if (groups_[static_cast<std::size_t>(group)]) return;
+  if (cluster_.groups[static_cast<std::size_t>(group)].device.has(precision_)) return;
   throw Error(
       ErrorCode::not_found,
       text("device ", cluster_.groups[static_cast<std::size_t>(group)].device.name, " does not compute in ", model::name_of(precision_)),
       {}, "a group whose device does");
 }
 
-int CostModel::devices_of(const plan::Plan& plan, const plan::Stage& stage) {
-  StageDevices out;
-  std::size_t rank = 0;
-  for (const plan::Share& share : plan.shares_of(stage)) {
-    const std::size_t first = rank;
-    for (int i = 0; i < share.ranks; ++i, ++rank) {
-      const int group = plan.ranks[static_cast<std::size_t>(stage.ranks[rank])].group;
-      if (rank == first || out.parts.back().group != group) out.parts.push_back({group, 0, 0});
-      ++out.parts.back().ranks;
-      out.parts.back().samples = share.samples * out.parts.back().ranks / share.ranks;
-    }
-  }
-  if (out.parts.size() > 1) return add(out);
-  out.parts.front().samples = 0;
-  const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(out.parts.front().group)];
-  out.dealt_over = dealt_over(plan, stage, group);
-  if (out.dealt_over > 0) return add(out);
-  const plan::DomainShare share = domain_share(plan, stage, group);
-  out.per_node = share.devices;
-  out.first_domain = share.first;
-  return add(out);
-}
-
-template <typename Value>
-auto CostModel::most(int devices, const Value& value) const {
-  auto out = value(std::size_t{0});
-  for (std::size_t part = 1; part < stand(devices).devices.parts.size(); ++part) out = std::max(out, value(part));
-  return out;
+const CostModel::Group& CostModel::group_of(int devices, std::size_t part) const {
+  const std::unique_ptr<Group>& group = groups_[static_cast<std::size_t>(stand(devices).priced_as[part])];
+  if (!group)
+    throw Error(ErrorCode::internal, text("no calibration says what exchanges of ", cluster_group(devices, part).device.name, " in ",
+                                          model::name_of(precision_), " take beside computing"));
+  return *group;
 }
 
 bool CostModel::divides(int devices, const plan::Strategy& s, std::int64_t samples) const {
@@ -240,19 +241,14 @@ bool CostModel::divides(int devices, const plan::Strategy& s, std::int64_t sampl
   });
 }
 
-double CostModel::samples_per_rank(int devices, int width, std::int64_t samples) const {
-  const std::vector<StageDevices::Part>& parts = stand(devices).devices.parts;
-  if (parts.size() == 1) return static_cast<double>(samples) / width;
-  return most(devices, [&](std::size_t part) {
-    return static_cast<double>(parts[part].samples) / parts[part].ranks * (limit_of(devices, 0) / limit_of(devices, part));
-  });
-}
-
-const BlockLoad& CostModel::block(int repeat, int devices, const plan::Strategy& s, std::int64_t samples) {
+const BlockLoad& CostModel::block(int repeat, int devices, const plan::Strategy& s, std::int64_t samples, int part) {
+  if (stand(devices).devices.parts.size() == 1) part = kAllParts;
   const int flags = (s.sequence_parallel ? 1 : 0) | (s.context == model::ContextKind::ulysses ? 2 : 0) | (s.offload_optimizer ? 4 : 0);
-  const Key key{repeat, devices, s.dp, s.tp, s.cp, s.ep, s.zero, static_cast<int>(s.recompute), flags, samples};
+  const Key key{repeat, devices, s.dp, s.tp, s.cp, s.ep, s.zero, static_cast<int>(s.recompute), flags, samples, part};
   const auto [found, fresh] = blocks_.try_emplace(key);
-  if (fresh) found->second = priced(repeat, devices, s, samples);
+  if (fresh)
+    found->second =
+        part == kAllParts ? priced(repeat, devices, s, samples) : priced_on(repeat, devices, static_cast<std::size_t>(part), s, samples);
   return found->second;
 }
 
@@ -262,18 +258,19 @@ BlockLoad CostModel::priced(int repeat, int devices, const plan::Strategy& s, st
     BlockLoad other = priced_on(repeat, devices, part, s, samples);
     const double scale = limit_of(devices, 0) / limit_of(devices, part);
     for (double BlockLoad::*bytes : {&BlockLoad::weights, &BlockLoad::gradients, &BlockLoad::optimizer_state, &BlockLoad::tied_bytes,
-                                     &BlockLoad::saved, &BlockLoad::workspace})
+                                     &BlockLoad::tied_gradients, &BlockLoad::saved, &BlockLoad::workspace, &BlockLoad::output})
       other.*bytes *= scale;
     // What the passes of the slower part are spent on.
     const bool slower = other.forward + other.backward() > out.forward + out.backward();
     for (double BlockLoad::*spent :
          {&BlockLoad::products, &BlockLoad::attention, &BlockLoad::elementwise, &BlockLoad::again, &BlockLoad::tensor_exchange,
           &BlockLoad::context_exchange, &BlockLoad::expert_exchange, &BlockLoad::parameter_exchange, &BlockLoad::host,
-          &BlockLoad::forward_exchange, &BlockLoad::backward_exchange})
+          &BlockLoad::forward_exchange, &BlockLoad::backward_exchange, &BlockLoad::again_exchange})
       if (slower) out.*spent = other.*spent;
-    for (double BlockLoad::*most : {&BlockLoad::forward, &BlockLoad::backward_input, &BlockLoad::backward_weight, &BlockLoad::exchange,
-                                    &BlockLoad::optimizer, &BlockLoad::tied_exchange, &BlockLoad::weights, &BlockLoad::gradients,
-                                    &BlockLoad::optimizer_state, &BlockLoad::tied_bytes, &BlockLoad::saved, &BlockLoad::workspace})
+    for (double BlockLoad::*most :
+         {&BlockLoad::forward, &BlockLoad::backward_input, &BlockLoad::backward_weight, &BlockLoad::exchange, &BlockLoad::optimizer,
+          &BlockLoad::tied_exchange, &BlockLoad::weights, &BlockLoad::gradients, &BlockLoad::optimizer_state, &BlockLoad::tied_bytes,
+          &BlockLoad::tied_gradients, &BlockLoad::saved, &BlockLoad::workspace, &BlockLoad::output})
       out.*most = std::max(out.*most, other.*most);
   }
   return out;
@@ -354,12 +351,12 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
   const std::vector<StageDevices::Part>& parts = stand(devices).devices.parts;
   const int g = stand(devices).priced_as[part];
   require(parts[part].group);
+  const std::int64_t micro_batch = this->micro_batch(devices, static_cast<int>(part), s, samples);
+  if (!groups_[static_cast<std::size_t>(g)]) return measured_->block(repeat, worker(parts[part]), s, micro_batch);
   const Group& group = *groups_[static_cast<std::size_t>(g)];
   const profile::Calibration& calibration = group.kernels.calibration();
   const Block& block = group.blocks[static_cast<std::size_t>(repeat)];
   const cluster::ResourceGroup& of = cluster_.groups[static_cast<std::size_t>(parts[part].group)];
-  const std::int64_t micro_batch =
-      parts.size() == 1 ? samples / s.dp : parts[part].samples / std::max(1, parts[part].ranks / (s.cp * s.tp));
   const auto exchanged = [&](Collective operation, double each, profile::Team team) {
     return collective(devices, part, operation, each, team);
   };
@@ -371,6 +368,7 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
   out.attention = time.forward.attention + time.backward.attention;
   out.elementwise = time.forward.elementwise + time.backward.elementwise;
   out.again = time.again.total();
+  out.again_exchange = time.again.exchange();
   out.tensor_exchange = time.forward.tensor_exchange + time.backward.tensor_exchange;
   out.context_exchange = time.forward.context_exchange + time.backward.context_exchange;
   out.expert_exchange = time.forward.expert_exchange + time.backward.expert_exchange;
@@ -511,13 +509,13 @@ double CostModel::node_rate(int devices, std::size_t part, int width, bool betwe
 }
 
 double CostModel::latency_of(int devices, std::size_t part, bool between) const {
-  const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(stand(devices).devices.parts[part].group)];
+  const cluster::ResourceGroup& group = cluster_group(devices, part);
   return std::max(group_of(devices, part).kernels.calibration().latency, (between ? cluster_.between : group.network).latency.value);
 }
 
 // Of a message between all ranks of a stage so wide.
 double CostModel::waited_message(int devices, std::size_t part, double seconds, double bytes, int width) const {
-  const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(stand(devices).devices.parts[part].group)];
+  const cluster::ResourceGroup& group = cluster_group(devices, part);
   const double beside = layer_flops_ * bytes / (width * group.device.peak_of(precision_).value);
   return std::max(seconds * group_of(devices, part).kernels.calibration().pipeline_exposed, seconds - beside);
 }
@@ -555,33 +553,26 @@ double CostModel::message(double bytes, int from, int width_from, int to, int wi
   return waited_message(from, 0, all, bytes * share_of(senders, 0), width);
 }
 
+template <typename Value>
+auto CostModel::most_calibrated(int devices, const Value& value) const {
+  return most(devices, [&](std::size_t part) {
+    const std::unique_ptr<Group>& group = groups_[static_cast<std::size_t>(stand(devices).priced_as[part])];
+    return group ? value(group->kernels.calibration()) : 0;
+  });
+}
 double CostModel::micro_batch_host(int devices) const {
-  return most(devices, [&](std::size_t part) { return group_of(devices, part).kernels.calibration().micro_batch_host; });
+  return most_calibrated(devices, [](const profile::Calibration& calibration) { return calibration.micro_batch_host; });
 }
 double CostModel::step_host(int devices) const {
-  return most(devices, [&](std::size_t part) { return group_of(devices, part).kernels.calibration().step_host; });
+  return most_calibrated(devices, [](const profile::Calibration& calibration) { return calibration.step_host; });
 }
 double CostModel::weight_pass_bubble(int devices) const {
-  return most(devices, [&](std::size_t part) { return group_of(devices, part).kernels.calibration().weight_pass_bubble; });
+  return most_calibrated(devices, [](const profile::Calibration& calibration) { return calibration.weight_pass_bubble; });
 }
 bool CostModel::attention_is_fused(int devices) const {
   return !most(devices, [&](std::size_t part) {
     return group_of(devices, part).kernels.calibration().attention != profile::AttentionKernel::fused;
   });
 }
-int CostModel::domain(int devices) const {
-  return -most(devices, [&](std::size_t part) {
-    const StageDevices& of = stand(devices).devices;
-    return -(of.per_node > 0 ? of.per_node : cluster_.groups[static_cast<std::size_t>(of.parts[part].group)].domain());
-  });
-}
-double CostModel::process_bytes(int devices) const {
-  return most(devices, [&](std::size_t part) { return kProcessBytes * limit_of(devices, 0) / limit_of(devices, part); });
-}
-double CostModel::limit_of(int devices, std::size_t part) const {
-  return static_cast<double>(
-      cost::memory_limit(cluster_.groups[static_cast<std::size_t>(stand(devices).devices.parts[part].group)].device).value);
-}
-double CostModel::memory_limit(int devices) const { return limit_of(devices, 0); }
 
 }  // namespace tessera::cost

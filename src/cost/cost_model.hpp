@@ -1,7 +1,9 @@
-// What blocks, exchanges and messages cost on accelerators under any strategy, from the calibrations of profile/: what the
-// search over blocks, the price of its plans and the simulator count with.
+// What blocks, exchanges and steps cost on any devices under any strategy, with two sources of times behind it: the calibrations of
+// profile/ for accelerators in 16 or fewer bits; a profile's measurements, or a roofline where it has none, for CPU workers and for
+// accelerators in 32 bits. What the searches, the price of their plans and the simulator count with.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -12,13 +14,17 @@
 
 #include "cluster/cluster.hpp"
 #include "cost/stack.hpp"
+#include "model/job.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
+#include "plan/stage_places.hpp"
 #include "profile/exchange_time.hpp"
+#include "profile/profile.hpp"
 
 namespace tessera::cost {
 
-// One block on one rank under one strategy. Seconds include the exchanges that computing does not hide.
+// One block on one rank under one strategy. Seconds include the exchanges that computing does not hide; where a clock plays exchanges
+// through (CostModel::plays_exchanges), those of a pass at their shortest and none of the step's.
 struct BlockLoad {
   double forward = 0;         // of one micro-batch
   double backward_input = 0;  // with what recomputation repeats
@@ -31,12 +37,20 @@ struct BlockLoad {
   double weights = 0;            // bytes; under ZeRO-3 a rank's share
   double gradients = 0;
   double optimizer_state = 0;
-  double tied_bytes = 0;  // of all three, where a stage does not hold the owner
-  double saved = 0;       // bytes of one micro-batch from its forward to its backward pass
-  double workspace = 0;   // bytes while it runs
+  double tied_bytes = 0;      // of all three, where a stage does not hold the owner
+  double tied_gradients = 0;  // of these, where a clock plays exchanges through
+  double saved = 0;           // bytes of one micro-batch from its forward to its backward pass
+  double workspace = 0;       // bytes while it runs
   // By what they are spent on, seconds of one micro-batch, both passes.
   double products = 0, attention = 0, elementwise = 0, again = 0, tensor_exchange = 0, context_exchange = 0, expert_exchange = 0,
          parameter_exchange = 0, host = 0;
+  double again_exchange = 0;  // of `again`
+  // For a clock that plays exchanges through: the all-reduces of a pass between tensor-parallel peers, one after the other and each of so
+  // many bytes; and the bytes that the block passes on.
+  int forward_reductions = 0;
+  int backward_reductions = 0;  // with those that recomputation repeats
+  std::int64_t reduced = 0;
+  double output = 0;
 
   double backward() const { return backward_input + backward_weight; }
   double state_bytes() const { return weights + gradients + optimizer_state; }
@@ -47,7 +61,10 @@ struct StageDevices {
   struct Part {
     int group = 0;  // index into ClusterSpec::groups
     int ranks = 0;
-    std::int64_t samples = 0;  // of a micro-batch
+    std::int64_t samples = 0;  // of a micro-batch; 0: replicas of all parts have the same
+    // Of CPU workers: threads of each, and how many share its host. 0: one worker with all cores. Accelerators have no say.
+    int threads = 0;
+    int neighbours = 0;
     auto operator<=>(const Part&) const = default;
   };
   std::vector<Part> parts;
@@ -60,42 +77,64 @@ struct StageDevices {
   auto operator<=>(const StageDevices&) const = default;
 };
 
-// Not thread-safe: remembers what it has priced. The model and the cluster must outlive it.
+class Measured;
+// In place of one part of a stage's devices.
+inline constexpr int kAllParts = -1;
+
+// Not thread-safe: remembers what it has priced. The model, the cluster and the profile must outlive it.
 //
 // `devices` below is what a stage stands on: the index of a group, or what devices_of or add have returned. Of several parts, the
 // slowest counts for times, and the one that fills its memory most for bytes, which are scaled to the memory of the first part.
 class CostModel {
  public:
-  // Throws not_found when a device has no units for the precision (ask supports first).
+  // As the job trains: its precision and optimizer, the profile's times. Devices without units for the precision are refused (not_found)
+  // when they are asked for.
+  CostModel(const model::ModelSpec& model, const model::TrainSpec& train, const cluster::ClusterSpec& cluster,
+            const profile::Profile& profile, Stack stack = {});
+  // With AdamW, and nothing measured.
   CostModel(const model::ModelSpec& model, const cluster::ClusterSpec& cluster, model::Precision precision, Stack stack = {});
   ~CostModel();
   CostModel(const CostModel&) = delete;
   CostModel& operator=(const CostModel&) = delete;
 
-  // Whether it can price on this cluster: accelerators only, in 16 or fewer bits.
+  // Whether calibrations say the times of a device, or of all devices of a cluster: accelerators only, in 16 or fewer bits.
+  static bool calibrated(const cluster::Device& device, model::Precision precision);
   static bool supports(const cluster::ClusterSpec& cluster, model::Precision precision);
 
   // What stands for these devices in the functions below.
-  int add(const StageDevices& devices);
+  int add(StageDevices devices);
   // Those of a stage of a plan.
   int devices_of(const plan::Plan& plan, const plan::Stage& stage);
+  std::vector<int> devices_of(const plan::Plan& plan);  // by stage
   // One part where all ranks are alike; its samples are then 0: those of the micro-batch.
   const StageDevices& parts_of(int devices) const { return stands_[static_cast<std::size_t>(devices)].devices; }
 
   // `repeat`: index into ModelSpec::repeats. `samples`: of a micro-batch over the whole stage; dp divides it, or what it is of each
-  // part divides its samples.
-  const BlockLoad& block(int repeat, int devices, const plan::Strategy& strategy, std::int64_t samples);
-  // The same, not remembered.
+  // part divides its samples. On the ranks of one part: bytes as they are.
+  const BlockLoad& block(int repeat, int devices, const plan::Strategy& strategy, std::int64_t samples, int part = kAllParts);
+  // The same on all parts, not remembered.
   BlockLoad priced(int repeat, int devices, const plan::Strategy& strategy, std::int64_t samples);
-  // On the ranks of one part, bytes as they are.
-  BlockLoad priced_on(int repeat, int devices, std::size_t part, const plan::Strategy& strategy, std::int64_t samples);
   // Seconds of one sample's passes through a whole block if one device of a group did its products and attention at the best rates of the
   // calibration: the ranks of a replica take no less of them together, however they cut the block.
   std::pair<double, double> least_passes(int repeat, int group) const;
+  // Samples of a micro-batch on one rank of a part.
+  std::int64_t micro_batch(int devices, int part, const plan::Strategy& strategy, std::int64_t samples) const;
+
+  // Whether exchanges of these devices stand beside the times of blocks, for a clock to play through on the links that they share: nothing
+  // says what computing hides of them. Otherwise passes and steps take what computing does not hide of their exchanges. Where exchanges
+  // are played through, the closed form of plans (predict) knows no price.
+  bool plays_exchanges(int devices) const;
+  // Seconds of an exchange ("all_reduce", "reduce_scatter", "all_gather", "send") alone on its links.
+  double exchange(const std::string& operation, std::int64_t bytes, int ranks, const cluster::Link& link,
+                  profile::Pace pace = profile::Pace::alone) const;
+  profile::Overlap overlap(const std::string& operation, int ranks, const cluster::Link& link) const;
+  // Seconds of the step of so many parameters on a rank of a part, where exchanges are played through.
+  double optimizer(int devices, int part, std::int64_t parameters) const;
+
   // Whether replicas, groups of experts and samples divide as the degrees say, and teams over the domains that ranks are dealt to.
   bool divides(int devices, const plan::Strategy& strategy, std::int64_t samples) const;
-  // The most of a micro-batch for a rank of a stage so wide, scaled like bytes.
-  double samples_per_rank(int devices, int width, std::int64_t samples) const;
+  // Of a micro-batch for a rank of a stage so wide; on all parts the most, scaled like bytes.
+  double samples_per_rank(int devices, int width, std::int64_t samples, int part = kAllParts) const;
   // Cutting the inputs of a block anew when the block before it in the stage is cut otherwise: seconds of one micro-batch and pass.
   double reshard(int repeat, int devices, const plan::Strategy& before, const plan::Strategy& strategy, std::int64_t samples);
   // What a block takes in, for `samples` samples, whole.
@@ -114,8 +153,8 @@ class CostModel {
   double weight_pass_bubble(int devices) const;
   bool attention_is_fused(int devices) const;
   int domain(int devices) const;  // the most devices that an inside link joins, in the part where it joins fewest
-  // Bytes of a process before it holds a tensor; what a device (of the first part) has for one.
-  double process_bytes(int devices) const;
+  // Bytes of a process before it holds a tensor; what a device (of the first part) has for one, or a host for a worker.
+  double process_bytes(int devices, int part = kAllParts) const;
   double memory_limit(int devices) const;
 
   const model::ModelSpec& model() const { return model_; }
@@ -127,12 +166,15 @@ class CostModel {
   struct Group;
   struct Block;
   struct Pass;
+  struct Source;
+  CostModel(const model::ModelSpec& model, const cluster::ClusterSpec& cluster, model::Precision precision, const Source& source,
+            Stack stack);
   // What devices stand for: the parts, and where each is priced.
   struct Stand {
     StageDevices devices;
-    std::vector<int> priced_as;  // by part: index into groups_
+    std::vector<int> priced_as;  // by part: index into groups_, where calibrations say its times
   };
-  using Key = std::tuple<int, int, int, int, int, int, int, int, int, std::int64_t>;
+  using Key = std::tuple<int, int, int, int, int, int, int, int, int, std::int64_t, int>;
 
   struct PassKey {
     int repeat, group, tp, cp, ep, recompute, flags;
@@ -144,11 +186,22 @@ class CostModel {
   };
 
   const Stand& stand(int devices) const { return stands_[static_cast<std::size_t>(devices)]; }
-  const Group& group_of(int devices, std::size_t part) const { return *groups_[static_cast<std::size_t>(stand(devices).priced_as[part])]; }
+  const Group& group_of(int devices, std::size_t part) const;  // throws internal where calibrations say nothing
+  const cluster::ResourceGroup& cluster_group(int devices, std::size_t part) const;
   void require(int group) const;  // that its devices have the precision
+  plan::Worker worker(const StageDevices::Part& part) const;
+  int devices_of(const plan::Plan& plan, const plan::Stage& stage, const std::vector<plan::Worker>& workers);
+  // The most over the parts of what calibrations say, 0 where they say nothing.
+  template <typename Value>
+  auto most_calibrated(int devices, const Value& value) const;
+  BlockLoad priced_on(int repeat, int devices, std::size_t part, const plan::Strategy& strategy, std::int64_t samples);
   // The most over the parts.
   template <typename Value>
-  auto most(int devices, const Value& value) const;
+  auto most(int devices, const Value& value) const {
+    auto out = value(std::size_t{0});
+    for (std::size_t part = 1; part < stand(devices).devices.parts.size(); ++part) out = std::max(out, value(part));
+    return out;
+  }
   double limit_of(int devices, std::size_t part) const;
   const Pass& pass(int repeat, int group, const plan::Strategy& strategy, std::int64_t micro_batch);
   double collective(int devices, std::size_t part, profile::Collective operation, double bytes, profile::Team team) const;
@@ -160,6 +213,7 @@ class CostModel {
   const cluster::ClusterSpec& cluster_;
   model::Precision precision_;
   Stack stack_;
+  std::unique_ptr<Measured> measured_;
   std::vector<int> repeat_of_;
   double layer_flops_ = 0;  // of the forward pass of the layer that the model has most of, for each byte that goes into it
   std::vector<std::unique_ptr<Group>> groups_;  // those of the cluster, then ones of which stages share the nodes or are dealt over them
@@ -169,13 +223,14 @@ class CostModel {
   std::unordered_map<PassKey, std::unique_ptr<Pass>, PassHash> passes_;
 };
 
-// Two receive buffers in each direction at a stage's ends: bytes for each sample that a rank has of a micro-batch.
-double boundary_buffers(const CostModel& cost_model, const plan::Plan& plan, int stage);
 // The step's price by the closed forms of the schedules (docs/rooms/plan.md): stages of any width and depth, blocks cut in any
 // way. parts add up to the step. Needs a plan whose schedule is 1f1b, zb-h1 or zb-h2 (others: their closed forms with equal stages).
+// Throws internal where exchanges are for a clock to play through.
 plan::Prediction predict(const plan::Plan& plan, CostModel& cost_model);
-// The terms of predicted.memory of a rank, in bytes; they add up to it.
-std::vector<std::pair<std::string, double>> memory_terms(const plan::Plan& plan, int rank, CostModel& cost_model);
+// Peak bytes by rank, of any plan on any devices.
+std::vector<Bytes> memory_of(const plan::Plan& plan, CostModel& cost_model);
+// The terms of these of a rank by name; they add up to it.
+std::vector<std::pair<std::string, Bytes>> memory_terms(const plan::Plan& plan, int rank, CostModel& cost_model);
 // What a stage's ranks hold, as blocks are priced: bytes against memory_limit of its devices.
 double bytes_held(const plan::Plan& plan, int stage, CostModel& cost_model);
 

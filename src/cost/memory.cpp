@@ -1,88 +1,156 @@
 #include <algorithm>
 
-#include "cost/cost_model.hpp"
-#include "cost/prices.hpp"
-#include "plan/schedule/schedule.hpp"
+#include "base/error.hpp"
+#include "cost/cost.hpp"
+#include "cost/priced_plan.hpp"
+#include "plan/stage_places.hpp"
 
 namespace tessera::cost {
 namespace {
 
-// A worker with its libraries loaded, before it holds a tensor.
-constexpr std::int64_t kCpuBaseline = std::int64_t{320} << 20;
-constexpr std::int64_t kAcceleratorBaseline = std::int64_t{900} << 20;
-// What a worker that computes holds beyond the tensors: packed operands of its matrix products, stacks, the token cache's
-// pages, the run's files. 26 to 32 MiB over the plans of one worker and of data-parallel ones.
-constexpr std::int64_t kWorking = std::int64_t{28} << 20;
 constexpr double kCpuUsable = 0.9;
 constexpr double kAcceleratorUsable = 0.95;
 
-struct StateBytes {
-  std::int64_t weight = 0;     // for every parameter that the rank holds
-  std::int64_t gradient = 0;   // likewise
-  std::int64_t optimizer = 0;  // for those that it steps
-};
+// Of a token of a step's samples and of its target.
+constexpr double kToken = 16;
 
-// f32 computes on its master weights; bf16 has a copy beside them. Gradients are f32 in both.
-StateBytes state_bytes(model::Precision precision, const model::OptimizerSpec& optimizer) {
-  const bool adamw = optimizer.kind == model::OptimizerKind::adamw;
-  const std::int64_t moments = adamw ? 8 : optimizer.momentum != 0 ? 4 : 0;
-  return precision == model::Precision::f32 ? StateBytes{4, 4, moments} : StateBytes{2, 4, 4 + moments};
-}
+Bytes whole(double bytes) { return Bytes(static_cast<std::int64_t>(bytes)); }
 
 }  // namespace
 
-StageBytes stage_bytes(const StageShape& shape, const std::vector<BlockSegment>& segments, Prices& prices) {
-  const plan::Strategy& strategy = shape.strategy;
-  const std::int64_t parameters = prices.parameters(shape.first, shape.last, strategy.tp);
-  const StateBytes state = state_bytes(shape.precision, prices.train().optimizer);
-  const std::int64_t shards = strategy.zero > 0 ? strategy.dp : 1;
-  std::int64_t saved = 0;
-  std::int64_t workspace = 0;
-  std::int64_t boundary = 0;
-  for (const BlockSegment& segment : segments) {
-    const BlockPrice& price =
-        prices.block(segment.repeat, {shape.micro_batch, strategy.tp, shape.precision, segment.recompute}, shape.place);
-    saved += segment.count * price.cost.saved.value;
-    const std::int64_t again = price.saved_whole.value - price.cost.saved.value;
-    const std::int64_t scratch = strategy.tp > 1 ? price.cost.all_reduce_size.value : 0;
-    workspace = std::max({workspace, price.cost.forward_workspace.value + price.cost.output.value + scratch,
-                          price.cost.backward_workspace.value + 2 * price.cost.output.value + std::max<std::int64_t>(0, again) + scratch});
-    boundary = std::max(boundary, price.cost.output.value);
-  }
-  // Two receive buffers in each direction, and what is being sent.
-  const int neighbours = (shape.stage > 0 ? 1 : 0) + (shape.stage + 1 < shape.stage_count ? 1 : 0);
-  const std::int64_t transfers = neighbours * 3 * boundary;
-  const std::int64_t reductions = strategy.dp > 1 ? std::min(shape.bucket.value, 4 * parameters) / strategy.dp : 0;
-  const std::int64_t batches = shape.micro_batches * shape.micro_batch * prices.model().dim("seq") * 16;
-  const cluster::Device& device = prices.cluster().groups[shape.place.group].device;
-  const std::int64_t measured = prices.profile().process_baseline.value;
-  const std::int64_t baseline = !device.is_cpu() ? kAcceleratorBaseline : measured > 0 ? measured + kWorking : kCpuBaseline;
-  StageBytes bytes{0,
-                   saved,
-                   workspace,
-                   baseline,
-                   parameters * state.weight,
-                   parameters * state.gradient,
-                   parameters * state.optimizer / shards,
-                   transfers + reductions + batches};
-  bytes.fixed = bytes.process + bytes.weights + bytes.gradients + bytes.optimizer + bytes.buffers;
-  return bytes;
+PricedPlan::PricedPlan(const plan::Plan& plan, CostModel& cost_model)
+    : plan_(plan), cost_model_(cost_model), pipeline_(pipeline_of(plan)), devices_(cost_model.devices_of(plan)) {
+  for (const plan::Stage& stage : plan.stages)
+    for (const plan::StrategyRun& run : stage.runs)
+      strategies_.insert(strategies_.end(), static_cast<std::size_t>(run.last - run.first), &run.strategy);
 }
 
-StageShape shape_of(const plan::Plan& plan, int index, const Place& place, std::int64_t micro_batch) {
-  const plan::Stage& stage = plan.stages[index];
-  const plan::Strategy& strategy = stage.runs.front().strategy;
-  return {stage.first_block(),
-          stage.last_block(),
-          index,
-          static_cast<int>(plan.stages.size()),
-          strategy,
-          micro_batch,
-          plan.micro_batches,
-          plan.schedule,
-          plan.precision,
-          plan.bucket,
-          place};
+bool PricedPlan::holds_first_block(int pipeline_rank) const {
+  for (int chunk = 0; chunk < pipeline_.chunks; ++chunk)
+    if (stage_at(plan_.schedule, pipeline_rank, chunk, pipeline_.size) == 0) return true;
+  return false;
+}
+
+int PricedPlan::part_of(int stage, int rank) const {
+  const std::vector<int>& ranks = plan_.stages[static_cast<std::size_t>(stage)].ranks;
+  const auto index = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+  int out = -1;
+  for_parts(stage, [&](int part, int last) {
+    if (out < 0 && index < last) out = part;
+  });
+  return out;
+}
+
+int PricedPlan::pipeline_rank_of(int stage) const {
+  for (int pipeline_rank = 0; pipeline_rank < pipeline_.size; ++pipeline_rank)
+    for (int chunk = 0; chunk < pipeline_.chunks; ++chunk)
+      if (stage_at(plan_.schedule, pipeline_rank, chunk, pipeline_.size) == stage) return pipeline_rank;
+  return stage % pipeline_.size;
+}
+
+double PricedPlan::buffers(int stage, int part, double gradients, double output) const {
+  const plan::Stage& of = plan_.stages[static_cast<std::size_t>(stage)];
+  const int on = devices(stage);
+  const bool first = stage == 0;
+  const bool last = stage + 1 == static_cast<int>(plan_.stages.size());
+  if (!cost_model_.plays_exchanges(on)) {
+    // Two receive buffers in each direction at the stage's ends: bytes for each sample that a rank has of a micro-batch.
+    double bytes = 0;
+    if (!first) bytes = cost_model_.input_bytes(repeat(of.first_block()), 1);
+    if (!last) bytes = std::max(bytes, cost_model_.input_bytes(repeat(of.last_block()), 1));
+    return 4 * bytes * cost_model_.samples_per_rank(on, of.width(), plan_.samples(), part);
+  }
+  // Two receive buffers in each direction and what is being sent, a bucket, and the tokens of the step.
+  const plan::Strategy& strategy = of.runs.front().strategy;
+  const double transfers = 3 * output * ((first ? 0 : 1) + (last ? 0 : 1));
+  const double reductions = strategy.dp > 1 ? std::min(static_cast<double>(plan_.bucket.value), gradients) / strategy.dp : 0;
+  const std::int64_t samples = plan_.micro_batches * cost_model_.micro_batch(on, std::max(0, part), strategy, plan_.samples());
+  return transfers + reductions + kToken * static_cast<double>(samples * cost_model_.model().dim("seq"));
+}
+
+RankBytes PricedPlan::bytes(int pipeline_rank, int part) const {
+  const bool tied_elsewhere = !holds_first_block(pipeline_rank);
+  RankBytes out;
+  BlockLoad sum;
+  double held_in_buffers = 0;
+  for (int chunk = 0; chunk < pipeline_.chunks; ++chunk) {
+    const int stage = stage_at(plan_.schedule, pipeline_rank, chunk, pipeline_.size);
+    const plan::Stage& of = plan_.stages[static_cast<std::size_t>(stage)];
+    double saved = 0;
+    double gradients = 0;
+    double output = 0;
+    for (int b = of.first_block(); b < of.last_block(); ++b) {
+      const BlockLoad& block = load(stage, b, part);
+      saved += block.saved;
+      gradients += block.gradients + (tied_elsewhere ? block.tied_gradients : 0);
+      output = std::max(output, block.output);
+      sum.weights += block.weights;
+      sum.gradients += block.gradients;
+      sum.optimizer_state += block.optimizer_state;
+      sum.tied_bytes += tied_elsewhere ? block.tied_bytes : 0;
+      sum.workspace = std::max(sum.workspace, block.workspace);
+    }
+    out.saved.push_back(whole(saved));
+    held_in_buffers = std::max(held_in_buffers, buffers(stage, part, gradients, output));
+  }
+  out.process = whole(cost_model_.process_bytes(devices(pipeline_rank), part));
+  out.weights = whole(sum.weights);
+  out.gradients = whole(sum.gradients);
+  out.optimizer_state = whole(sum.optimizer_state);
+  out.tied = whole(sum.tied_bytes);
+  out.workspace = whole(sum.workspace);
+  out.buffers = whole(held_in_buffers);
+  return out;
+}
+
+std::vector<std::pair<std::string, Bytes>> PricedPlan::terms(int pipeline_rank, int part) const {
+  const RankBytes held = bytes(pipeline_rank, part);
+  Bytes activations;
+  if (pipeline_.chunks == 1 && plan_.order.empty()) {
+    const std::int64_t micro_batches = plan::in_flight(plan_.schedule, pipeline_rank, pipeline_.size, plan_.micro_batches);
+    activations = Bytes(micro_batches * held.saved.front().value);
+  } else {
+    // Blocks keep all that they saved until the weight half has run.
+    std::vector<plan::ChunkBytes> chunks;
+    for (const Bytes saved : held.saved) chunks.push_back({saved.value, saved.value});
+    activations = Bytes(most_bytes(order_of(plan_, pipeline_rank), chunks));
+  }
+  return {{"process", held.process},      {"weights", held.weights},
+          {"gradients", held.gradients},  {"optimizer state", held.optimizer_state},
+          {"tied parameters", held.tied}, {"activations", activations},
+          {"workspace", held.workspace},  {"communication buffers", held.buffers}};
+}
+
+std::vector<Bytes> PricedPlan::memory() const {
+  std::vector<Bytes> out(plan_.ranks.size());
+  for (int pipeline_rank = 0; pipeline_rank < pipeline_.size; ++pipeline_rank) {
+    const std::vector<int>& ranks = plan_.stages[static_cast<std::size_t>(pipeline_rank)].ranks;
+    int rank = 0;
+    for_parts(pipeline_rank, [&](int part, int last) {
+      Bytes sum;
+      for (const auto& [name, bytes] : terms(pipeline_rank, part)) sum += bytes;
+      for (; rank < last; ++rank) out[static_cast<std::size_t>(ranks[static_cast<std::size_t>(rank)])] = sum;
+    });
+  }
+  return out;
+}
+
+std::vector<Bytes> memory_of(const plan::Plan& plan, CostModel& cost_model) { return PricedPlan(plan, cost_model).memory(); }
+
+std::vector<std::pair<std::string, Bytes>> memory_terms(const plan::Plan& plan, int rank, CostModel& cost_model) {
+  const PricedPlan priced(plan, cost_model);
+  for (int pipeline_rank = 0; pipeline_rank < priced.pipeline().size; ++pipeline_rank) {
+    const std::vector<int>& ranks = plan.stages[static_cast<std::size_t>(pipeline_rank)].ranks;
+    if (std::find(ranks.begin(), ranks.end(), rank) != ranks.end()) return priced.terms(pipeline_rank, priced.part_of(pipeline_rank, rank));
+  }
+  throw Error(ErrorCode::internal, text("rank ", rank, " is in no stage"));
+}
+
+double bytes_held(const plan::Plan& plan, int stage, CostModel& cost_model) {
+  const PricedPlan priced(plan, cost_model);
+  double out = 0;
+  for (const auto& [name, bytes] : priced.terms(priced.pipeline_rank_of(stage), kAllParts)) out += static_cast<double>(bytes.value);
+  return out;
 }
 
 Bytes memory_limit(const cluster::Device& device) {
@@ -92,68 +160,23 @@ Bytes memory_limit(const cluster::Device& device) {
 std::vector<Bytes> memory_limits(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
   std::vector<Bytes> out;
   out.reserve(plan.ranks.size());
-  for (const Place& place : places_of(plan, cluster))
-    out.push_back(Bytes(memory_limit(cluster.groups[place.group].device).value / place.neighbours));
+  for (const plan::Worker& worker : workers_of(plan, cluster))
+    out.push_back(Bytes(memory_limit(cluster.groups[static_cast<std::size_t>(worker.group)].device).value / worker.neighbours));
   return out;
 }
 
 std::vector<Bytes> memory_of(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
                              const cluster::ClusterSpec& cluster, const profile::Profile& profile) {
-  Prices prices(model, train, cluster, profile);
-  return memory_of(plan, prices);
-}
-
-std::vector<Bytes> memory_of(const plan::Plan& plan, Prices& prices) {
-  if (CostModel::supports(prices.cluster(), plan.precision)) {
-    CostModel cost_model(prices.model(), prices.cluster(), plan.precision);
-    return predict(plan, cost_model).memory;
-  }
-  const std::vector<Place> places = places_of(plan, prices.cluster());
-  std::vector<Bytes> out(plan.ranks.size());
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    const plan::Stage& stage = plan.stages[s];
-    const std::vector<BlockSegment> segments = prices.segments(stage);
-    for (int i = 0; i < stage.width(); ++i) {
-      const int rank = stage.ranks[i];
-      const StageShape shape = shape_of(plan, static_cast<int>(s), places[rank], plan.micro_batch_at(stage, i));
-      const StageBytes bytes = stage_bytes(shape, segments, prices);
-      out[rank] = Bytes(bytes.fixed + plan::in_flight(shape.schedule, shape.stage, shape.stage_count, shape.micro_batches) * bytes.saved +
-                        bytes.workspace);
-    }
-  }
-  return out;
+  CostModel cost_model(model, train, cluster, profile);
+  return memory_of(plan, cost_model);
 }
 
 std::vector<std::pair<std::string, Bytes>> memory_parts(const plan::Plan& plan, int rank, const model::ModelSpec& model,
                                                         const model::TrainSpec& train, const cluster::ClusterSpec& cluster,
                                                         const profile::Profile& profile) {
-  std::vector<std::pair<std::string, Bytes>> out;
-  const auto add = [&](const std::string& name, std::int64_t bytes) {
-    if (bytes > 0) out.emplace_back(name, Bytes(bytes));
-  };
-  if (CostModel::supports(cluster, plan.precision)) {
-    CostModel cost_model(model, cluster, plan.precision);
-    for (const auto& [name, bytes] : memory_terms(plan, rank, cost_model)) add(name, static_cast<std::int64_t>(bytes));
-    return out;
-  }
-  Prices prices(model, train, cluster, profile);
-  const Place place = places_of(plan, cluster)[rank];
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    const plan::Stage& stage = plan.stages[s];
-    const auto held = std::find(stage.ranks.begin(), stage.ranks.end(), rank);
-    if (held == stage.ranks.end()) continue;
-    const StageShape shape =
-        shape_of(plan, static_cast<int>(s), place, plan.micro_batch_at(stage, static_cast<int>(held - stage.ranks.begin())));
-    const StageBytes bytes = stage_bytes(shape, prices.segments(stage), prices);
-    out.clear();
-    add("process", bytes.process);
-    add("weights", bytes.weights);
-    add("gradients", bytes.gradients);
-    add("optimizer state", bytes.optimizer);
-    add("activations", plan::in_flight(shape.schedule, shape.stage, shape.stage_count, shape.micro_batches) * bytes.saved);
-    add("workspace", bytes.workspace);
-    add("communication buffers", bytes.buffers);
-  }
+  CostModel cost_model(model, train, cluster, profile);
+  std::vector<std::pair<std::string, Bytes>> out = memory_terms(plan, rank, cost_model);
+  std::erase_if(out, [](const auto& part) { return part.second <= Bytes(0); });
   return out;
 }
 

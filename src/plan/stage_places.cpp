@@ -16,6 +16,29 @@ auto positions(const Plan& plan, const cluster::ResourceGroup& group) {
 
 }  // namespace
 
+std::vector<Worker> workers_of(const Plan& plan, const cluster::ClusterSpec& cluster) {
+  const auto is_cpu = [&](const RankPlace& place) { return cluster.groups[static_cast<std::size_t>(place.group)].device.is_cpu(); };
+  std::map<std::pair<int, int>, int> on_host;
+  for (const RankPlace& place : plan.ranks)
+    if (is_cpu(place)) ++on_host[{place.group, place.node}];
+  std::vector<Worker> out;
+  out.reserve(plan.ranks.size());
+  for (const RankPlace& place : plan.ranks)
+    out.push_back(is_cpu(place) ? Worker{place.group, place.threads, on_host.at({place.group, place.node})} : Worker{place.group});
+  return out;
+}
+
+const cluster::Link& link_among(const Plan& plan, const cluster::ClusterSpec& cluster, const std::vector<int>& ranks) {
+  const cluster::Link* slowest = nullptr;
+  const RankPlace& first = plan.ranks[static_cast<std::size_t>(ranks.front())];
+  for (std::size_t i = 1; i < ranks.size(); ++i) {
+    const RankPlace& place = plan.ranks[static_cast<std::size_t>(ranks[i])];
+    const cluster::Link& link = cluster::link_between(cluster, first.group, first.node, place.group, place.node);
+    if (slowest == nullptr || link.bandwidth < slowest->bandwidth) slowest = &link;
+  }
+  return slowest == nullptr ? cluster.groups[static_cast<std::size_t>(first.group)].inside : *slowest;
+}
+
 int dealt_over(const Plan& plan, const Stage& stage, const cluster::ResourceGroup& group) {
   const auto position = positions(plan, group);
   const int domains = stage.width() / group.domain();

@@ -319,23 +319,14 @@ class Accelerators {
                    to_text(Bytes(static_cast<std::int64_t>(whole_memory()))), " for them");
     if (smallest)
       what += text(state > whole_memory() ? "; " : ": ", "the smallest plan needs ", rounded_up(factor * static_cast<double>(limit.value)),
-                   " of each ", largest->device.name, ", which has ", to_text(limit), "; its largest parts: ", largest_parts(*smallest));
+                   " of each ", largest->device.name, ", which has ", to_text(limit),
+                   "; its largest parts: ", largest_parts(*smallest, smallest->predicted->memory, cost_model_));
     std::string hint;
     const auto idea = [&](const std::string& words) { hint += (hint.empty() ? "" : "; ") + words; };
     if (const std::string less = fixed() ? superfluous() : ""; !less.empty()) idea(less);
     if (const int nodes = factor_of_nodes(); nodes > 0) idea(text(nodes, " times the nodes"));
     if (factor > 0) idea(text("devices with ", rounded_up(factor * static_cast<double>(largest->device.memory.value))));
     return {ErrorCode::resource_exhausted, what, job_.parallel.where, {}, hint.empty() ? hint : "what would fit: " + hint};
-  }
-
-  // Of its fullest rank.
-  std::string largest_parts(const plan::Plan& plan) {
-    const std::vector<Bytes>& memory = plan.predicted->memory;
-    std::vector<std::pair<std::string, Bytes>> parts;
-    for (const auto& [name, bytes] :
-         memory_terms(plan, static_cast<int>(std::max_element(memory.begin(), memory.end()) - memory.begin()), cost_model_))
-      parts.emplace_back(name, Bytes(static_cast<std::int64_t>(bytes)));
-    return largest_text(std::move(parts));
   }
 
   double whole_memory() const {

@@ -26,14 +26,14 @@ std::map<std::tuple<int, int, int>, Bytes> occupancy(const plan::Plan& plan, con
 
 // Whether any plan of the space fits the memory. Tries the largest layouts first: they hold the least each.
 bool some_plan_fits(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile) {
-  cost::Prices prices(job.model, job.train, cluster, profile);
+  cost::CostModel cost_model(job.model, job.train, cluster, profile);
   const std::vector<WorkerLayout> all = layouts(job, cluster, {});
   for (auto layout = all.rbegin(); layout != all.rend(); ++layout)
     for (const Point& point : points(job, cluster, *layout)) {
-      const std::vector<int> cuts = balance(block_seconds(job, point, prices), point.pp);
+      const std::vector<int> cuts = balance(block_seconds(job, point, cost_model), point.pp);
       for (const Variant& variant : variants(job, point)) {
         const plan::Plan plan = plan_of(job, cluster, point, variant, cuts);
-        if (shortfall(plan, memory_of(plan, prices), cluster) == Bytes(0)) return true;
+        if (shortfall(plan, memory_of(plan, cost_model), cluster) == Bytes(0)) return true;
       }
     }
   return false;
@@ -103,15 +103,11 @@ std::vector<Change> changes(const model::JobSpec& job, const plan::Strategy& sma
   return out;
 }
 
-// The parts of the fullest rank, the largest first.
-std::string largest_parts(const plan::Plan& plan, const std::vector<Bytes>& memory, cost::Prices& prices) {
-  const int rank = static_cast<int>(std::max_element(memory.begin(), memory.end()) - memory.begin());
-  return largest_text(cost::memory_parts(plan, rank, prices.model(), prices.train(), prices.cluster(), prices.profile()));
-}
-
 }  // namespace
 
-std::string largest_text(std::vector<std::pair<std::string, Bytes>> parts) {
+std::string largest_parts(const plan::Plan& plan, const std::vector<Bytes>& memory, cost::CostModel& cost_model) {
+  std::vector<std::pair<std::string, Bytes>> parts =
+      memory_terms(plan, static_cast<int>(std::max_element(memory.begin(), memory.end()) - memory.begin()), cost_model);
   std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
   constexpr std::size_t kShown = 3;
   std::string out;
@@ -152,8 +148,10 @@ Error nothing_divides(const model::JobSpec& job, const cluster::ClusterSpec& clu
           valid.empty() ? "let more of them be chosen: parallel: auto" : text("nearest: ", plan::nearest_of(valid, world), " workers")};
 }
 
-Error nothing_fits(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const plan::Plan& smallest, cost::Prices& prices) {
-  const std::vector<Bytes> memory = memory_of(smallest, prices);
+Error nothing_fits(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const plan::Plan& smallest,
+                   const profile::Profile& profile) {
+  cost::CostModel cost_model(job.model, job.train, cluster, profile);
+  const std::vector<Bytes> memory = memory_of(smallest, cost_model);
   // Where most is missing.
   int group = smallest.ranks.front().group;
   Bytes most(0);
@@ -173,17 +171,17 @@ Error nothing_fits(const model::JobSpec& job, const cluster::ClusterSpec& cluste
       text("no plan fits: the smallest (dp ", strategy.dp, " x pp ", smallest.stages.size(), " x tp ", strategy.tp, ", micro-batch ",
            smallest.micro_batch_text(), ", recompute ", model::name_of(strategy.recompute), ") needs ", to_text(limit + missing), ", ",
            to_text(missing), " more than ", owner, "; its largest parts",
-           device.is_cpu() && smallest.world_size() > 1 ? " on one worker: " : ": ", largest_parts(smallest, memory, prices));
+           device.is_cpu() && smallest.world_size() > 1 ? " on one worker: " : ": ", largest_parts(smallest, memory, cost_model));
   std::vector<std::string> ideas;
   for (const Change& change : changes(job, strategy))
     for (const std::string& value : change.values) {
       const auto other = changed(job, change.key, value);
-      if (!other || !some_plan_fits(*other, cluster, prices.profile())) continue;
+      if (!other || !some_plan_fits(*other, cluster, profile)) continue;
       ideas.push_back(text(change.key, '=', value));
       break;
     }
   if (job.cluster.kind == model::ClusterChoice::Kind::automatic || job.cluster.kind == model::ClusterChoice::Kind::file)
-    if (const int nodes = nodes_that_fit(job, cluster, group, prices.profile()); nodes > 0)
+    if (const int nodes = nodes_that_fit(job, cluster, group, profile); nodes > 0)
       ideas.push_back(
           text(nodes * (device.is_cpu() ? 1 : cluster.groups[group].devices_per_node), device.is_cpu() ? " such hosts" : " such devices"));
   const double whole = static_cast<double>(device.memory.value) * ((limit + missing) / limit);

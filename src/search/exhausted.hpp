@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "cost/prices.hpp"
 #include "search/space.hpp"
 
 namespace tessera::search {
@@ -21,13 +20,14 @@ struct Usage {
 };
 Usage fullest(const plan::Plan& plan, const std::vector<Bytes>& memory, const cluster::ClusterSpec& cluster);
 
-// The largest of the named parts: "optimizer state 13.4 GiB, weights 4.5 GiB".
-std::string largest_text(std::vector<std::pair<std::string, Bytes>> parts);
+// The largest parts of the fullest rank: "optimizer state 13.4 GiB, weights 4.5 GiB".
+std::string largest_parts(const plan::Plan& plan, const std::vector<Bytes>& memory, cost::CostModel& cost_model);
 // In whole units, so that what is printed is enough.
 std::string rounded_up(double bytes);
 
 Error nothing_divides(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const std::vector<WorkerLayout>& layouts);
 // `smallest`: the plan that lacks the least.
-Error nothing_fits(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const plan::Plan& smallest, cost::Prices& prices);
+Error nothing_fits(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const plan::Plan& smallest,
+                   const profile::Profile& profile);
 
 }  // namespace tessera::search

@@ -3,7 +3,6 @@
 #include <span>
 
 #include "cost/cost.hpp"
-#include "cost/prices.hpp"
 #include "plan/plan.hpp"
 #include "plan/schedule/schedule.hpp"
 #include "plan/stage_places.hpp"

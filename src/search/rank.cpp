@@ -13,7 +13,8 @@ constexpr double kClose = 1.05;
 
 Seconds rank_by_simulation(SearchResult& result, const model::ModelSpec& model, const model::TrainSpec& train,
                            const cluster::ClusterSpec& cluster, const profile::Profile& profile) {
-  const auto step_of = [&](const plan::Plan& plan) { return sim::simulate(plan, model, train, cluster, profile).result.step; };
+  cost::CostModel cost_model(model, train, cluster, profile);
+  const auto step_of = [&](const plan::Plan& plan) { return sim::simulate(plan, cost_model).result.step; };
   Seconds shortest = step_of(result.best);
   // The clock finds more to wait for than the closed form, seldom less: what is predicted to take longer has no chance.
   const auto shorter = [&](const plan::Plan& plan) {

@@ -284,36 +284,20 @@ plan::Plan plan_of(const model::JobSpec& job, const cluster::ClusterSpec& cluste
   return plan;
 }
 
-namespace {
-
-std::vector<double> block_seconds(const model::JobSpec& job, const Point& point, const WorkerLayout& layout, std::int64_t micro_batch,
-                                  cost::Prices& prices) {
-  const cluster::ResourceGroup& group = prices.cluster().groups[layout.group];
-  const cost::Place place{layout.group, group.device.is_cpu() ? layout.threads : 1, group.device.is_cpu() ? layout.per_node : 1};
-  const cluster::Link& link = point.tp <= layout.per_node ? group.inside : group.network;
+std::vector<double> block_seconds(const model::JobSpec& job, const Point& point, cost::CostModel& cost_model) {
+  const plan::Strategy strategy{.dp = point.dp, .tp = point.tp, .recompute = point.recompute};
   std::vector<double> out;
-  for (const cost::BlockSegment& segment : prices.segments(0, prices.block_count(), point.recompute)) {
-    const cost::BlockPrice& price = prices.block(segment.repeat, {micro_batch, point.tp, job.train.precision, segment.recompute}, place);
-    double seconds = price.forward + price.backward;
-    if (const int exchanges = price.forward_all_reduces + price.backward_all_reduces; exchanges > 0)
-      seconds +=
-          exchanges * std::min(prices.collective("all_reduce", price.cost.all_reduce_size.value, point.tp, link),
-                               prices.collective("all_reduce", price.cost.all_reduce_size.value, point.tp, link, profile::Pace::in_turn));
-    out.insert(out.end(), segment.count, seconds);
-  }
-  return out;
-}
-
-}  // namespace
-
-std::vector<double> block_seconds(const model::JobSpec& job, const Point& point, cost::Prices& prices) {
-  const std::vector<WorkerLayout> parts = point.layout.parts();
-  std::vector<double> out;
-  for (std::size_t p = 0; p < parts.size(); ++p) {
-    const std::int64_t micro_batch =
-        point.shares.empty() ? job.train.global_batch / (point.micro_batches * point.dp) : point.shares[p].samples / point.shares[p].ranks;
-    const std::vector<double> here = block_seconds(job, point, parts[p], micro_batch, prices);
-    if (out.empty()) out = here;
+  std::size_t at = 0;
+  for (const WorkerLayout& part : point.layout.parts()) {
+    const int devices = cost_model.add({{{part.group, 0, 0, part.threads, part.per_node}}});
+    const std::int64_t micro_batch = point.shares.empty() ? job.train.global_batch / (point.micro_batches * point.dp)
+                                                          : point.shares[at].samples / point.shares[at].ranks;
+    std::vector<double> here;
+    for (const int repeat : cost_model.repeat_of()) {
+      const cost::BlockLoad& load = cost_model.block(repeat, devices, strategy, micro_batch * point.dp);
+      here.push_back(load.forward + load.backward());
+    }
+    if (at++ == 0) out = here;
     for (std::size_t b = 0; b < out.size(); ++b) out[b] = std::min(out[b], here[b]);
   }
   return out;

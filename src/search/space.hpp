@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cluster/cluster.hpp"
-#include "cost/prices.hpp"
+#include "cost/cost_model.hpp"
 #include "model/job.hpp"
 #include "plan/plan.hpp"
 
@@ -69,6 +69,6 @@ plan::Plan plan_of(const model::JobSpec& job, const cluster::ClusterSpec& cluste
                    const std::vector<int>& cuts);
 // What each block costs one rank per micro-batch at least: forward, backward and tensor-parallel exchange, the shorter of exchanges alone
 // and in turn with computing. Of several groups, the fastest.
-std::vector<double> block_seconds(const model::JobSpec& job, const Point& point, cost::Prices& prices);
+std::vector<double> block_seconds(const model::JobSpec& job, const Point& point, cost::CostModel& cost_model);
 
 }  // namespace tessera::search

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <optional>
 
 #include "cost/cost_model.hpp"
@@ -43,20 +44,54 @@ constexpr double kWorth = 0.04;
 // Up to so many ways to cut the blocks are all priced.
 constexpr int kMostCuts = 32;
 
+// A point with one of its variants, and what no step of it is shorter than.
+struct Choice {
+  Point point;
+  Variant variant;
+  double bound = 0;
+};
+
+bool whole_backward(const Variant& variant) {
+  return variant.schedule == plan::Schedule::one_f_one_b || variant.schedule == plan::Schedule::gpipe;
+}
+
+// No step is shorter than all micro-batches through a stage and one of them through those before it, forward and back: with the work p_s of
+// the stages before stage s, T >= p_s + m w_s. The cut with the least T has them all equal, so what is left of T, T - p_s, shrinks by a
+// factor of 1 - 1/m from stage to stage. Where the weight half of a backward pass may wait, no stage is shorter than the mean.
+double least_step(double total, const Point& point, const Variant& variant) {
+  const auto m = static_cast<double>(point.micro_batches);
+  return whole_backward(variant) ? total / (1 - std::pow(1 - 1 / m, point.pp)) : total / point.pp * m;
+}
+
+// The same with the blocks cut so.
+double least_step(const std::vector<double>& seconds, const std::vector<int>& cuts, const Choice& choice) {
+  double out = 0;
+  double before = 0;
+  for (std::size_t s = 0; s + 1 < cuts.size(); ++s) {
+    const double stage = std::accumulate(seconds.begin() + cuts[s], seconds.begin() + cuts[s + 1], 0.0);
+    out = std::max(out, (whole_backward(choice.variant) ? before : 0) + static_cast<double>(choice.point.micro_batches) * stage);
+    before += stage;
+  }
+  return out;
+}
+
 using Families = std::map<std::pair<int, std::string>, Found>;
 
 class Search {
  public:
   Search(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile, const SearchOptions& options)
-      : job_(job), cluster_(cluster), options_(options), prices_(job.model, job.train, cluster, profile) {}
+      : job_(job), cluster_(cluster), options_(options), profile_(profile), cost_model_(job.model, job.train, cluster, profile) {}
 
   SearchResult run() {
     const std::vector<WorkerLayout> all = layouts(job_, cluster_, options_.vendors);
     check_fixed(job_, cluster_, all);
     for (const WorkerLayout& layout : all)
-      for (const Point& point : points(job_, cluster_, layout)) consider(point);
+      for (const Point& point : points(job_, cluster_, layout)) list(point);
+    // The most promising first, so that the bounds of others rule them out.
+    std::stable_sort(choices_.begin(), choices_.end(), [](const Choice& a, const Choice& b) { return a.bound < b.bound; });
+    for (const Choice& choice : choices_) consider(choice);
     if (best_.empty() && too_large_.empty()) throw nothing_divides(job_, cluster_, all);
-    if (best_.empty()) throw nothing_fits(job_, cluster_, smallest(), prices_);
+    if (best_.empty()) throw nothing_fits(job_, cluster_, smallest(), profile_);
     for (auto& [family, found] : best_) {
       refine(found);
       delay_if_worth_it(found);
@@ -65,31 +100,34 @@ class Search {
   }
 
  private:
-  void consider(const Point& point) {
-    const std::vector<double> seconds = block_seconds(job_, point, prices_);
-    double total = 0;
-    for (double block : seconds) total += block;
+  void list(const Point& point) {
+    const std::vector<double> seconds = block_seconds(job_, point, cost_model_);
+    const double total = std::accumulate(seconds.begin(), seconds.end(), 0.0);
+    for (const Variant& variant : variants(job_, point)) choices_.push_back({point, variant, least_step(total, point, variant)});
+  }
+
+  void consider(const Choice& choice) {
+    const Point& point = choice.point;
     const std::pair<int, std::string> family{point.layout.group, family_of(point)};
-    std::vector<std::vector<int>> cuts;
-    for (const Variant& variant : variants(job_, point)) {
-      ++considered_;
-      // No cut makes the busiest stage cheaper than the mean.
-      const double bound = total / point.pp * static_cast<double>(point.micro_batches);
+    const auto is_behind = [&](double bound) {
       const auto known = best_.find(family);
-      if (known != best_.end() && bound > known->second.step * (1 + 1e-5)) {
-        if (options_.front) consider_for_front({point, variant, balance(seconds, point.pp), {}, bound});
-        continue;
-      }
-      if (cuts.empty()) cuts = all_cuts(static_cast<int>(seconds.size()), point.pp, kMostCuts);
-      if (cuts.empty()) cuts.push_back(balance(seconds, point.pp));
-      for (const auto& cut : cuts) consider(family, {point, variant, cut, plan_of(job_, cluster_, point, variant, cut), bound});
-    }
+      return known != best_.end() && bound > known->second.step * (1 + 1e-5);
+    };
+    const bool behind = is_behind(choice.bound);
+    if (behind && !options_.front) return;
+    const std::vector<double> seconds = block_seconds(job_, point, cost_model_);
+    if (behind) return consider_for_front({point, choice.variant, balance(seconds, point.pp), {}, choice.bound});
+    std::vector<std::vector<int>> cuts = all_cuts(static_cast<int>(seconds.size()), point.pp, kMostCuts);
+    if (cuts.empty()) cuts.push_back(balance(seconds, point.pp));
+    for (const auto& cut : cuts)
+      if (options_.front || !is_behind(least_step(seconds, cut, choice)))
+        consider(family, {point, choice.variant, cut, plan_of(job_, cluster_, point, choice.variant, cut), choice.bound});
   }
 
   // Too slow to be chosen; may still be the fastest in so little memory.
   void consider_for_front(Found found) {
     found.plan = plan_of(job_, cluster_, found.point, found.variant, found.cuts);
-    add_to_front(found, memory_of(found.plan, prices_));
+    add_to_front(found, memory_of(found.plan, cost_model_));
   }
 
   // `found.step` is a lower bound where the plan has no prediction yet.
@@ -103,7 +141,7 @@ class Search {
   }
 
   void consider(const std::pair<int, std::string>& family, Found found) {
-    const std::vector<Bytes> memory = memory_of(found.plan, prices_);
+    const std::vector<Bytes> memory = memory_of(found.plan, cost_model_);
     if (shortfall(found.plan, memory, cluster_) > Bytes(0)) {
       add_to_front(found, memory);
       keep_too_large(family, std::move(found), memory);
@@ -116,7 +154,7 @@ class Search {
   }
 
   void price(Found& found) {
-    found.plan.predicted = sim::predict(found.plan, prices_);
+    found.plan.predicted = sim::predict(found.plan, cost_model_);
     found.step = found.plan.predicted->step.value;
   }
 
@@ -138,7 +176,7 @@ class Search {
           other.cuts[s] += move;
           if (other.cuts[s] <= other.cuts[s - 1] || other.cuts[s] >= other.cuts[s + 1]) continue;
           other.plan = plan_of(job_, cluster_, other.point, other.variant, other.cuts);
-          if (shortfall(other.plan, memory_of(other.plan, prices_), cluster_) > Bytes(0)) continue;
+          if (shortfall(other.plan, memory_of(other.plan, cost_model_), cluster_) > Bytes(0)) continue;
           price(other);
           if (rounded(other.step) >= rounded(found.step)) continue;
           found = std::move(other);
@@ -180,7 +218,7 @@ class Search {
 
   SearchResult result() {
     SearchResult out;
-    out.considered = considered_;
+    out.considered = static_cast<std::int64_t>(choices_.size());
     out.front = front_.points();
     std::vector<Found> fitting = sorted(best_);
     out.best = std::move(fitting.front().plan);
@@ -190,7 +228,7 @@ class Search {
     for (Found& found : sorted(too_large_)) {
       if (static_cast<int>(out.too_large.size()) == options_.top) break;
       if (best_.contains({found.point.layout.group, family_of(found.point)})) continue;
-      found.plan.predicted = sim::predict(found.plan, prices_);
+      found.plan.predicted = sim::predict(found.plan, cost_model_);
       out.too_large.push_back({std::move(found.plan), family_of(found.point)});
     }
     return out;
@@ -199,11 +237,12 @@ class Search {
   const model::JobSpec& job_;
   const cluster::ClusterSpec& cluster_;
   const SearchOptions& options_;
-  cost::Prices prices_;
+  const profile::Profile& profile_;
+  cost::CostModel cost_model_;
   Families best_;
   Families too_large_;
   Front front_;
-  std::int64_t considered_ = 0;
+  std::vector<Choice> choices_;
 };
 
 }  // namespace

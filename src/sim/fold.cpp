@@ -5,8 +5,8 @@
 #include <set>
 #include <tuple>
 
-#include "cost/prices.hpp"
 #include "plan/schedule/schedule.hpp"
+#include "plan/stage_places.hpp"
 
 namespace tessera::sim {
 namespace {
@@ -21,7 +21,7 @@ using Shape = std::pair<const cluster::Link*, std::multiset<int>>;
 Shape shape_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster, const std::vector<int>& ranks) {
   std::map<Node, int> members;
   for (const int rank : ranks) ++members[node_of(plan, rank)];
-  Shape shape{&cost::link_among(plan, cluster, ranks), {}};
+  Shape shape{&plan::link_among(plan, cluster, ranks), {}};
   for (const auto& [node, count] : members) shape.second.insert(count);
   return shape;
 }
@@ -79,7 +79,7 @@ Fold no_fold(const plan::Plan& plan) {
 
 Fold fold_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
   const int places = plan::pipeline_of(plan).size;
-  const std::vector<cost::Place> devices = cost::places_of(plan, cluster);
+  const std::vector<plan::Worker> devices = plan::workers_of(plan, cluster);
   Fold fold = fold_by_place(plan);
   for (int place = 0; place < places; ++place) {
     const plan::Stage& stage = plan.stages[place];

@@ -21,7 +21,7 @@ Fold no_fold(const plan::Plan& plan);
 // Folds when, in every stage, all ranks compute equally fast, stand on nodes of one kind and reach their tensor-parallel,
 // data-parallel and pipeline peers over equal links; otherwise no_fold. Needs equal stages (plan::check_uniform).
 Fold fold_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster);
-// For costs that know what a stage stands on and its width, and no links (plan::CostModel): the first rank of each stage stands for all.
+// For costs that know what a stage stands on and its width, and no links: the first rank of each stage stands for all.
 Fold fold_by_place(const plan::Plan& plan);
 
 // The tensor-parallel groups of a stage, one for each replica; its data-parallel groups, one for each tensor-parallel index.

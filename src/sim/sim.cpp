@@ -1,17 +1,15 @@
 #include "sim/sim.hpp"
-#include "cost/cost.hpp"
 
 #include <algorithm>
 #include <functional>
 #include <map>
 
-#include "cost/cost_model.hpp"
+#include "cost/cost.hpp"
 #include "plan/schedule/schedule.hpp"
 #include "plan/trainable.hpp"
 #include "sim/engine.hpp"
 #include "sim/fold.hpp"
-#include "sim/loaded.hpp"
-#include "sim/priced.hpp"
+#include "sim/model_costs.hpp"
 #include "sim/stage_times.hpp"
 
 namespace tessera::sim {
@@ -104,25 +102,62 @@ Result run_folded(const std::vector<program::Program>& programs, const Fold& fol
   return result;
 }
 
-// The profile's prices, which know stages that are all cut alike.
-void check_priced(const plan::Plan& plan) {
-  plan::check_uniform(plan, "the plan cannot be simulated on these devices in " + std::string(model::name_of(plan.precision)),
-                      "accelerators in 16 or fewer bits simulate any plan");
+// Exchanges are played through where stages are all cut alike.
+void check_played(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
+  if (cost::plays_exchanges(plan, cluster))
+    plan::check_uniform(plan, "the plan cannot be simulated on these devices in " + std::string(model::name_of(plan.precision)),
+                        "accelerators in 16 or fewer bits simulate any plan");
+}
+
+// Bytes are those of the stage's first rank, scaled to the memory of each.
+void scale_memory(std::vector<RankResult>& ranks, const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
+  const std::vector<Bytes> limits = cost::memory_limits(plan, cluster);
+  for (int place = 0; place < plan::pipeline_of(plan).size; ++place) {
+    const int first = plan.stages[place].ranks.front();
+    for (const int rank : plan.stages[place].ranks)
+      if (limits[rank] != limits[first])
+        ranks[rank].peak_memory =
+            Bytes(static_cast<std::int64_t>(static_cast<double>(ranks[rank].peak_memory.value) * (limits[rank] / limits[first])));
+  }
+}
+
+// A plan's programs, one for all ranks that do the same.
+struct Folded {
+  Fold fold;
+  std::vector<program::Program> programs;
+};
+
+Folded fold(const plan::Plan& plan, const cost::CostModel& cost_model) {
+  const cluster::ClusterSpec& cluster = cost_model.cluster();
+  check_played(plan, cluster);
+  Folded out{cost::plays_exchanges(plan, cluster) ? fold_of(plan, cluster) : fold_by_place(plan), {}};
+  const model::ModelSpec& model = cost_model.model();
+  out.programs = out.fold.folded ? program::compile_folded(plan, model, out.fold.ranks) : program::compile(plan, model);
+  return out;
+}
+
+Result run_folded(const Folded& folded, const plan::Plan& plan, cost::CostModel& cost_model) {
+  ModelCosts costs(folded.programs, folded.fold, plan, cost_model);
+  Result out = run_folded(folded.programs, folded.fold, costs);
+  if (folded.fold.folded) scale_memory(out.ranks, plan, cost_model.cluster());
+  return out;
 }
 
 }  // namespace
 
+Simulation simulate(const plan::Plan& plan, cost::CostModel& cost_model) {
+  Folded folded = fold(plan, cost_model);
+  program::check(folded.programs, folded.fold.program_of);
+  Result result = run_folded(folded, plan, cost_model);
+  return {std::move(folded.programs), std::move(result)};
+}
+
 Result run(const std::vector<program::Program>& programs, const plan::Plan& plan, const model::ModelSpec& model,
            const model::TrainSpec& train, const cluster::ClusterSpec& cluster, const profile::Profile& profile) {
+  cost::CostModel cost_model(model, train, cluster, profile);
+  check_played(plan, cluster);
   const Fold fold = no_fold(plan);
-  if (cost::CostModel::supports(cluster, plan.precision)) {
-    cost::CostModel cost_model(model, cluster, plan.precision);
-    LoadedCosts costs(programs, plan, cost_model);
-    return run_folded(programs, fold, costs);
-  }
-  check_priced(plan);
-  cost::Prices prices(model, train, cluster, profile);
-  PricedCosts costs(programs, fold, plan, prices);
+  ModelCosts costs(programs, fold, plan, cost_model);
   return run_folded(programs, fold, costs);
 }
 
@@ -136,30 +171,8 @@ Result run(const std::vector<program::Program>& programs, const StageTimes& time
 
 Simulation simulate(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
                     const cluster::ClusterSpec& cluster, const profile::Profile& profile) {
-  const bool loaded = cost::CostModel::supports(cluster, plan.precision);
-  if (!loaded) check_priced(plan);
-  const Fold fold = loaded ? fold_by_place(plan) : fold_of(plan, cluster);
-  Simulation out{fold.folded ? program::compile_folded(plan, model, fold.ranks) : program::compile(plan, model), {}};
-  program::check(out.programs, fold.program_of);
-  if (loaded) {
-    cost::CostModel cost_model(model, cluster, plan.precision);
-    LoadedCosts costs(out.programs, plan, cost_model);
-    out.result = run_folded(out.programs, fold, costs);
-    // Bytes are those of the stage's first rank, scaled to its memory.
-    for (int place = 0; place < plan::pipeline_of(plan).size; ++place) {
-      const std::vector<int>& ranks = plan.stages[place].ranks;
-      const auto limit = [&](int rank) { return cost::memory_limit(cluster.groups[plan.ranks[rank].group].device); };
-      for (const int rank : ranks)
-        if (plan.ranks[rank].group != plan.ranks[ranks.front()].group)
-          out.result.ranks[rank].peak_memory = Bytes(static_cast<std::int64_t>(
-              static_cast<double>(out.result.ranks[rank].peak_memory.value) * (limit(rank) / limit(ranks.front()))));
-    }
-  } else {
-    cost::Prices prices(model, train, cluster, profile);
-    PricedCosts costs(out.programs, fold, plan, prices);
-    out.result = run_folded(out.programs, fold, costs);
-  }
-  return out;
+  cost::CostModel cost_model(model, train, cluster, profile);
+  return simulate(plan, cost_model);
 }
 
 namespace {
@@ -188,13 +201,8 @@ plan::Prediction prediction_of(const Result& result) {
 
 }  // namespace
 
-plan::Prediction predict(const plan::Plan& plan, cost::Prices& prices) {
-  check_priced(plan);
-  const Fold fold = fold_of(plan, prices.cluster());
-  const std::vector<program::Program> programs =
-      fold.folded ? program::compile_folded(plan, prices.model(), fold.ranks) : program::compile(plan, prices.model());
-  PricedCosts costs(programs, fold, plan, prices);
-  return prediction_of(run_folded(programs, fold, costs));
+plan::Prediction predict(const plan::Plan& plan, cost::CostModel& cost_model) {
+  return prediction_of(run_folded(fold(plan, cost_model), plan, cost_model));
 }
 
 }  // namespace tessera::sim

@@ -7,7 +7,7 @@
 
 #include "base/units.hpp"
 #include "cluster/cluster.hpp"
-#include "cost/prices.hpp"
+#include "cost/cost_model.hpp"
 #include "model/job.hpp"
 #include "plan/plan.hpp"
 #include "profile/profile.hpp"
@@ -82,17 +82,19 @@ Result run(const std::vector<program::Program>& programs, const StageTimes& time
 
 // A plan from beginning to end: compiles, checks and runs its programs. Where the replicas and the tensor-parallel peers of every stage do
 // the same on equal devices and links, one rank of each stage is simulated for all of them: `programs`, `spans` and `memory` are then those
-// of these ranks, `result.ranks` is of all. So thousands of ranks take as long as a few. `plan` must have passed plan::check.
+// of these ranks, `result.ranks` is of all. So thousands of ranks take as long as a few. `plan` must have passed plan::check. Throws
+// invalid_config where exchanges are to be played through (cost::CostModel::plays_exchanges) and stages are not cut alike.
 struct Simulation {
   std::vector<program::Program> programs;
   Result result;
 };
+Simulation simulate(const plan::Plan& plan, cost::CostModel& cost_model);
 Simulation simulate(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
                     const cluster::ClusterSpec& cluster, const profile::Profile& profile);
 
-// The simulated step of a plan on CPU workers, or on accelerators in 32 bits. `parts` are those of the rank that computes longest, and add
-// up to the step. Takes a fraction of a millisecond to milliseconds. Throws invalid_config where stages are not cut alike.
-plan::Prediction predict(const plan::Plan& plan, cost::Prices& prices);
+// The simulated step of a plan. `parts` are those of the rank that computes longest, and add up to the step. Takes a fraction of a
+// millisecond to milliseconds.
+plan::Prediction predict(const plan::Plan& plan, cost::CostModel& cost_model);
 
 // Chrome / Perfetto trace of the spans and the memory: a process per rank, a row per stream.
 std::string to_chrome_trace(const Result& result, const std::vector<program::Program>& programs);

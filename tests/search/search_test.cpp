@@ -55,7 +55,7 @@ double by_enumeration(const model::JobSpec& job, const cluster::ClusterSpec& clu
   const int most = group.device.is_cpu() ? group.device.cores : group.devices_per_node;
   const int blocks = job.model.block_count();
   const profile::Profile none;
-  cost::Prices prices(job.model, job.train, cluster, none);
+  cost::CostModel cost_model(job.model, job.train, cluster, none);
   double best = INFINITY;
   for (int world = 1; world <= most; ++world) {
     if (group.device.is_cpu() && most % world != 0) continue;
@@ -83,7 +83,7 @@ double by_enumeration(const model::JobSpec& job, const cluster::ClusterSpec& clu
                     stage.runs.push_back({cuts[s], cuts[s + 1], {dp, tp, zero, recompute}});
                     plan.stages.push_back(stage);
                   }
-                  plan.predicted = sim::predict(plan, prices);
+                  plan.predicted = sim::predict(plan, cost_model);
                   if (fits(plan, cluster)) best = std::min(best, plan.predicted->step.value);
                 });
         }
@@ -361,8 +361,8 @@ TEST(Search, UnequalHostsShareTheBatchByTheirSpeed) {
   even.stages.front().shares.clear();
   if (even.global_batch % (even.micro_batches * even.world_size()) == 0) {
     const profile::Profile none;
-    cost::Prices prices(job.model, job.train, cluster, none);
-    EXPECT_GT(sim::predict(even, prices).step, result.best.predicted->step);
+    cost::CostModel cost_model(job.model, job.train, cluster, none);
+    EXPECT_GT(sim::predict(even, cost_model).step, result.best.predicted->step);
   }
 }
 

@@ -103,8 +103,8 @@ TEST(Predict, GpipeHoldsAllMicroBatchesAndOneForwardOneBackwardOnlyThoseInFlight
   all_first.schedule = plan::Schedule::gpipe;
   const auto job = plan::job_of(gpipe);
   const profile::Profile profile;
-  cost::Prices prices(job.model, job.train, cluster, profile);
-  all_first.predicted = predict(all_first, prices);
+  cost::CostModel cost_model(job.model, job.train, cluster, profile);
+  all_first.predicted = sim::predict(all_first, cost_model);
   for (int rank = 0; rank < 2; ++rank) {
     const model::BlockShard shard;
     std::int64_t saved = 0;
@@ -126,6 +126,30 @@ TEST(Predict, ShardingTheOptimizerStateSavesItsShareOfTheMemory) {
   EXPECT_EQ((whole - quarter).value, 8 * job.model.parameter_count() * 3 / 4);
 }
 
+TEST(Predict, IsTheSimulatedStepOnAnyDevices) {
+  const profile::Profile none;
+  for (const auto& cluster : {plan::cpu_cluster(4), plan::gpu_cluster(1, 4)})
+    for (const char* precision : {"fp32", "bf16"}) {
+      const auto job = plan::job_of({.layers = 6,
+                                     .hidden = 512,
+                                     .global_batch = 8,
+                                     .precision = precision,
+                                     .parallel = "{dp: 2, tp: 1, pp: 2, micro_batches: 2, recompute: full}"});
+      const plan::Plan plan = plan_with(job, cluster);
+      cost::CostModel cost_model(job.model, job.train, cluster, none);
+      const plan::Prediction prediction = sim::predict(plan, cost_model);
+      const Result result = simulate(plan, job.model, job.train, cluster, none).result;
+      EXPECT_EQ(prediction.step, result.step);
+      double sum = 0;
+      for (const auto& [name, seconds] : prediction.parts) sum += seconds.value;
+      EXPECT_NEAR(sum, prediction.step.value, 1e-9 * sum);
+      // What is repeated is told apart from the backward pass.
+      EXPECT_GT(part(prediction, "recompute"), 0);
+      EXPECT_GT(part(prediction, "backward"), part(prediction, "recompute"));
+      EXPECT_EQ(prediction.memory, memory_of(plan, cost_model));
+    }
+}
+
 TEST(Predict, OverlapHidesReductionBehindTheBackwardPass) {
   plan::JobShape shape{
       .layers = 8, .hidden = 512, .seq = 512, .global_batch = 2, .parallel = "{dp: 2, pp: 1, tp: 1, micro_batches: 1, recompute: none}"};
@@ -136,8 +160,8 @@ TEST(Predict, OverlapHidesReductionBehindTheBackwardPass) {
   plan::Plan one = buckets;
   one.bucket = Bytes(std::int64_t{1} << 40);
   const profile::Profile profile;
-  cost::Prices prices(job.model, job.train, cluster, profile);
-  EXPECT_LT(predict(buckets, prices).step, predict(one, prices).step);
+  cost::CostModel cost_model(job.model, job.train, cluster, profile);
+  EXPECT_LT(sim::predict(buckets, cost_model).step, sim::predict(one, cost_model).step);
 }
 
 }  // namespace

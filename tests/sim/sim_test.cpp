@@ -189,6 +189,28 @@ TEST(Sim, TransfersThatMeetOnASharedLinkShareItEvenly) {
   EXPECT_NEAR(longest, 2.0, 1e-6);
 }
 
+// Each stage by the source that knows its times: what a roofline says of the host, calibrations of the accelerator.
+TEST(Sim, HostsAndAcceleratorsMeetOnTheLinkBetweenThem) {
+  const auto job = job_of({.layers = 4, .hidden = 512, .seq = 512, .global_batch = 8, .precision = "bf16"});
+  auto cluster = plan::gpu_cluster(1, 2);
+  cluster.groups.push_back(plan::cpu_cluster(4).groups[0]);
+  const auto stages = [&](plan::RankPlace first, const char* between) {
+    cluster.between = cluster::known_link(between);
+    plan::Plan plan;
+    plan.precision = model::Precision::bf16;
+    plan.global_batch = 8;
+    plan.micro_batches = 4;
+    plan.ranks = {first, {0, 0, 1}};
+    plan.stages = {{{0}, {{0, 3, {}}}}, {{1}, {{3, job.model.block_count(), {}}}}};
+    return sim::simulate(plan, job.model, job.train, cluster, {}).result;
+  };
+  const Result accelerators = stages({0, 0, 0}, "tcp-10g");
+  const Result mixed = stages({1, 0, 0, 4}, "tcp-10g");
+  EXPECT_NEAR(mixed.ranks[1].busy.value, accelerators.ranks[1].busy.value, 1e-9 * mixed.ranks[1].busy.value);
+  EXPECT_GT(mixed.ranks[0].busy.value, 2 * accelerators.ranks[0].busy.value);
+  EXPECT_GT(stages({1, 0, 0, 4}, "tcp-1g").step, mixed.step);
+}
+
 TEST(Sim, ProgramsThatWaitForEachOtherAreNamed) {
   const auto job = job_of({.layers = 2, .global_batch = 4, .parallel = "{dp: 1, tp: 1, pp: 2, micro_batches: 2}"});
   const auto cluster = plan::gpu_cluster(1, 2);

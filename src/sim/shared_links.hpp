@@ -1,11 +1,11 @@
-// Internal: costs from the profile and the cluster's links.
+// Internal: which parts of the cluster transfers use, and how many equal ones stand behind each where ranks are folded.
 #pragma once
 
 #include <map>
 #include <tuple>
 #include <vector>
 
-#include "cost/prices.hpp"
+#include "cluster/cluster.hpp"
 #include "sim/costs.hpp"
 #include "sim/fold.hpp"
 
@@ -22,14 +22,14 @@ struct Resource {
 };
 
 // The arguments must outlive it.
-class PricedCosts final : public Costs {
+class SharedLinks {
  public:
-  PricedCosts(const std::vector<program::Program>& programs, const Fold& fold, const plan::Plan& plan, cost::Prices& prices);
+  SharedLinks(const std::vector<program::Program>& programs, const Fold& fold, const plan::Plan& plan, const cluster::ClusterSpec& cluster)
+      : programs_(programs), fold_(fold), plan_(plan), cluster_(cluster) {}
 
-  Compute compute(int program, const program::Instruction& instruction) override;
-  Transfer message(int program, const program::Instruction& send) override;
-  Transfer collective(int program, const program::Instruction& instruction) override;
-  program::MemoryBudget memory(int program) override;
+  const std::vector<Use>& of_message(int program, const program::Instruction& send);
+  // `group`: of the program.
+  const std::vector<Use>& of_collective(int program, int group, program::Op op);
 
  private:
   // Ranks that transfer together, first those that send.
@@ -43,9 +43,8 @@ class PricedCosts final : public Costs {
     auto operator<=>(const Physical&) const = default;
   };
 
-  Compute price(int program, const program::Instruction& instruction);
-  std::vector<Physical> of_message(const Group& pair) const;
-  std::vector<Physical> of_collective(const Group& ranks) const;
+  std::vector<Physical> physical_of_message(const Group& pair) const;
+  std::vector<Physical> physical_of_collective(const Group& ranks) const;
   template <typename PhysicalOf>
   std::vector<Use> uses(const std::vector<Group>& groups, const PhysicalOf& physical_of);
   int number_of(const Resource& resource);
@@ -54,12 +53,10 @@ class PricedCosts final : public Costs {
   const std::vector<program::Program>& programs_;
   const Fold& fold_;
   const plan::Plan& plan_;
-  cost::Prices& prices_;
-  std::vector<cost::Place> places_;
+  const cluster::ClusterSpec& cluster_;
   std::map<Resource, int> numbers_;
-  std::map<std::tuple<int, program::Op, int, int, int>, Compute> computed_;
-  std::map<std::tuple<int, int, program::Op>, std::vector<Use>> message_uses_;     // program, peer, kind
-  std::map<std::tuple<int, int, program::Op>, std::vector<Use>> collective_uses_;  // program, group, kind
+  std::map<std::tuple<int, int, program::Op>, std::vector<Use>> of_messages_;     // program, peer, kind
+  std::map<std::tuple<int, int, program::Op>, std::vector<Use>> of_collectives_;  // program, group, kind
 };
 
 }  // namespace tessera::sim

@@ -1,5 +1,4 @@
 // The simulator against the closed form of the same costs, on accelerators.
-#include "sim/loaded.hpp"
 #include "cost/cost.hpp"
 #include "search/search.hpp"
 

@@ -1,0 +1,123 @@
+#include "cost/measured.hpp"
+
+#include <algorithm>
+
+namespace tessera::cost {
+namespace {
+
+// A worker with its libraries loaded, before it holds a tensor, where no profile says.
+constexpr double kBaseline = 320.0 * (1 << 20);
+// What a worker that computes holds beyond the tensors: packed operands of its matrix products, stacks, the token cache's
+// pages, the run's files. 26 to 32 MiB over the plans of one worker and of data-parallel ones.
+constexpr double kWorking = 28.0 * (1 << 20);
+
+// Bytes of a parameter.
+struct StateBytes {
+  double weight = 0;
+  double gradient = 0;
+  double optimizer = 0;
+};
+
+// f32 computes on its master weights; bf16 has a copy beside them. Gradients are f32 in both.
+StateBytes state_bytes(model::Precision precision, const model::OptimizerSpec& optimizer) {
+  const bool adamw = optimizer.kind == model::OptimizerKind::adamw;
+  const double moments = adamw ? 8 : optimizer.momentum != 0 ? 4 : 0;
+  return precision == model::Precision::f32 ? StateBytes{4, 4, moments} : StateBytes{2, 4, 4 + moments};
+}
+
+}  // namespace
+
+Measured::Measured(const model::ModelSpec& model, const cluster::ClusterSpec& cluster, model::Precision precision,
+                   const model::OptimizerSpec& optimizer, const profile::Profile& profile)
+    : model_(model), cluster_(cluster), precision_(precision), optimizer_(optimizer), profile_(profile) {}
+
+bool Measured::recomputed(int repeat, const plan::Strategy& strategy) const {
+  const bool end = repeat == 0 || repeat + 1 == static_cast<int>(model_.repeats.size());
+  return strategy.recompute == model::Recompute::full && !(end && model_.repeats[static_cast<std::size_t>(repeat)].count == 1);
+}
+
+const Measured::Timed& Measured::timed(int repeat, const plan::Worker& worker, const model::BlockShard& shard) {
+  const auto [found, fresh] = timed_.try_emplace({repeat, worker, shard});
+  if (!fresh) return found->second;
+  const model::BlockSpec& spec = model_.repeats[static_cast<std::size_t>(repeat)].block;
+  model::BlockShard plain = shard;
+  plain.recompute = model::Recompute::none;
+  const profile::BlockTime time = profile::block_time(profile_, spec, plain, cluster_.groups[static_cast<std::size_t>(worker.group)].device,
+                                                      worker.threads, worker.neighbours);
+  Timed out{model::cost_of(spec, shard), 0, time.forward.value, time.backward.value};
+  const bool again = shard.recompute != model::Recompute::none;
+  out.saved_whole = static_cast<double>((again ? model::cost_of(spec, plain) : out.cost).saved.value);
+  return found->second = std::move(out);
+}
+
+BlockLoad Measured::block(int repeat, const plan::Worker& worker, const plan::Strategy& s, std::int64_t micro_batch) {
+  const bool again = recomputed(repeat, s);
+  const Timed& time = timed(repeat, worker, {micro_batch, s.tp, precision_, again ? model::Recompute::full : model::Recompute::none});
+  const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(worker.group)];
+  BlockLoad out;
+  if (s.tp > 1) {
+    out.reduced = time.cost.all_reduce_size.value;
+    out.forward_reductions = time.cost.forward_all_reduces;
+    out.backward_reductions = time.cost.backward_all_reduces + (again ? time.cost.forward_all_reduces : 0);
+    // The shorter of what exchanges take alone and in turn with computing: no less, wherever the peers stand.
+    const cluster::Link& link = s.tp <= (group.device.is_cpu() ? worker.neighbours : group.devices_per_node) ? group.inside : group.network;
+    const double each = std::min(exchange("all_reduce", out.reduced, s.tp, link, profile::Pace::alone),
+                                 exchange("all_reduce", out.reduced, s.tp, link, profile::Pace::in_turn));
+    out.forward_exchange = out.forward_reductions * each;
+    out.backward_exchange = out.backward_reductions * each;
+    out.again_exchange = again ? out.forward_exchange : 0;
+    out.tensor_exchange = out.forward_exchange + out.backward_exchange - out.again_exchange;
+  }
+  out.again = again ? time.forward + out.again_exchange : 0;
+  out.forward = time.forward + out.forward_exchange;
+  // Nobody has timed the halves of a backward pass.
+  out.backward_weight = time.backward / 2;
+  out.backward_input = time.backward / 2 + (again ? time.forward : 0) + out.backward_exchange;
+
+  double held = 0;
+  double tied = 0;
+  for (const model::ParameterSpec& parameter : model_.repeats[static_cast<std::size_t>(repeat)].block.parameters)
+    (parameter.tied_to.empty() ? held : tied) += static_cast<double>(parameter.shard_count(s.tp));
+  const double shards = s.zero > 0 ? s.dp : 1;
+  const StateBytes state = state_bytes(precision_, optimizer_);
+  out.optimizer = optimizer(static_cast<std::int64_t>(held / shards), worker);
+  out.weights = held * state.weight;
+  out.gradients = held * state.gradient;
+  out.optimizer_state = held * state.optimizer / shards;
+  out.tied_gradients = tied * state.gradient;
+  out.tied_bytes = tied * (state.weight + state.optimizer / shards) + out.tied_gradients;
+
+  out.saved = static_cast<double>(time.cost.saved.value);
+  out.output = static_cast<double>(time.cost.output.value);
+  const double scratch = s.tp > 1 ? static_cast<double>(time.cost.all_reduce_size.value) : 0;
+  out.workspace = scratch + std::max(static_cast<double>(time.cost.forward_workspace.value) + out.output,
+                                     static_cast<double>(time.cost.backward_workspace.value) + 2 * out.output +
+                                         std::max(0.0, time.saved_whole - out.saved));
+  return out;
+}
+
+double Measured::optimizer(std::int64_t parameters, const plan::Worker& worker) const {
+  return profile::optimizer_time(profile_, optimizer_.kind == model::OptimizerKind::adamw ? "adamw" : "sgd", parameters, precision_,
+                                 cluster_.groups[static_cast<std::size_t>(worker.group)].device, worker.threads, worker.neighbours)
+      .value;
+}
+
+double Measured::exchange(const std::string& operation, std::int64_t bytes, int ranks, const cluster::Link& link,
+                          profile::Pace pace) const {
+  const bool inside = std::any_of(cluster_.groups.begin(), cluster_.groups.end(),
+                                  [&](const cluster::ResourceGroup& group) { return &group.inside == &link; });
+  return profile::collective_time(profile_, operation, Bytes(bytes), ranks, link, inside ? profile::Medium::bus : profile::Medium::adapter,
+                                  pace)
+      .value;
+}
+
+profile::Overlap Measured::overlap(const std::string& operation, int ranks, const cluster::Link& link) const {
+  return profile::overlap_of(profile_, operation, ranks, link);
+}
+
+double Measured::process_bytes() const {
+  const auto measured = static_cast<double>(profile_.process_baseline.value);
+  return measured > 0 ? measured + kWorking : kBaseline;
+}
+
+}  // namespace tessera::cost

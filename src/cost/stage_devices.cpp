@@ -1,0 +1,131 @@
+// What stages stand on: whose times, whose memory.
+#include <algorithm>
+
+#include "cost/cost.hpp"
+#include "cost/cost_model.hpp"
+#include "cost/measured.hpp"
+#include "plan/stage_places.hpp"
+
+namespace tessera::cost {
+namespace {
+
+// Of a process with its libraries and kernels loaded, and the allocator's fragments.
+constexpr double kProcessBytes = 900.0 * (1 << 20);
+
+}  // namespace
+
+bool CostModel::calibrated(const cluster::Device& device, model::Precision precision) {
+  return precision != model::Precision::f32 && !device.is_cpu();
+}
+
+bool CostModel::supports(const cluster::ClusterSpec& cluster, model::Precision precision) {
+  return std::all_of(cluster.groups.begin(), cluster.groups.end(), [&](const auto& group) { return calibrated(group.device, precision); });
+}
+
+bool plays_exchanges(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
+  return std::any_of(plan.ranks.begin(), plan.ranks.end(), [&](const plan::RankPlace& place) {
+    return !CostModel::calibrated(cluster.groups[static_cast<std::size_t>(place.group)].device, plan.precision);
+  });
+}
+
+const cluster::ResourceGroup& CostModel::cluster_group(int devices, std::size_t part) const {
+  return cluster_.groups[static_cast<std::size_t>(stand(devices).devices.parts[part].group)];
+}
+
+plan::Worker CostModel::worker(const StageDevices::Part& part) const {
+  const cluster::Device& device = cluster_.groups[static_cast<std::size_t>(part.group)].device;
+  if (!device.is_cpu()) return {part.group};
+  return {part.group, part.threads > 0 ? part.threads : std::max(1, device.cores), std::max(1, part.neighbours)};
+}
+
+int CostModel::devices_of(const plan::Plan& plan, const plan::Stage& stage) { return devices_of(plan, stage, workers_of(plan, cluster_)); }
+
+std::vector<int> CostModel::devices_of(const plan::Plan& plan) {
+  const std::vector<plan::Worker> workers = workers_of(plan, cluster_);
+  std::vector<int> out;
+  for (const plan::Stage& stage : plan.stages) out.push_back(devices_of(plan, stage, workers));
+  return out;
+}
+
+int CostModel::devices_of(const plan::Plan& plan, const plan::Stage& stage, const std::vector<plan::Worker>& workers) {
+  StageDevices out;
+  std::size_t rank = 0;
+  for (const plan::Share& share : plan.shares_of(stage)) {
+    const std::size_t first = rank;
+    for (int i = 0; i < share.ranks; ++i, ++rank) {
+      const plan::Worker& on = workers[static_cast<std::size_t>(stage.ranks[rank])];
+      if (rank == first || worker(out.parts.back()) != on) out.parts.push_back({on.group, 0, 0, on.threads, on.neighbours});
+      ++out.parts.back().ranks;
+      out.parts.back().samples = share.samples * out.parts.back().ranks / share.ranks;
+    }
+  }
+  // Parts need not hold whole replicas, where all of these have the same.
+  if (stage.shares.empty() && !calibrated(cluster_.groups[static_cast<std::size_t>(out.parts.front().group)].device, precision_))
+    for (StageDevices::Part& part : out.parts) part.samples = 0;
+  if (out.parts.size() > 1) return add(out);
+  out.parts.front().samples = 0;
+  const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(out.parts.front().group)];
+  if (!calibrated(group.device, precision_)) {
+    out.parts.front().ranks = 0;
+    return add(out);
+  }
+  out.dealt_over = dealt_over(plan, stage, group);
+  if (out.dealt_over > 0) return add(out);
+  const plan::DomainShare share = domain_share(plan, stage, group);
+  out.per_node = share.devices;
+  out.first_domain = share.first;
+  return add(out);
+}
+
+double CostModel::samples_per_rank(int devices, int width, std::int64_t samples, int only) const {
+  const std::vector<StageDevices::Part>& parts = stand(devices).devices.parts;
+  if (parts.size() == 1) return static_cast<double>(samples) / width;
+  if (only != kAllParts)
+    return static_cast<double>(parts[static_cast<std::size_t>(only)].samples) / parts[static_cast<std::size_t>(only)].ranks;
+  return most(devices, [&](std::size_t part) {
+    return static_cast<double>(parts[part].samples) / parts[part].ranks * (limit_of(devices, 0) / limit_of(devices, part));
+  });
+}
+
+std::int64_t CostModel::micro_batch(int devices, int part, const plan::Strategy& s, std::int64_t samples) const {
+  const std::vector<StageDevices::Part>& parts = stand(devices).devices.parts;
+  const StageDevices::Part& on = parts[static_cast<std::size_t>(part)];
+  return parts.size() == 1 || on.samples == 0 ? samples / s.dp : on.samples / std::max(1, on.ranks / (s.cp * s.tp));
+}
+
+int CostModel::domain(int devices) const {
+  return -most(devices, [&](std::size_t part) {
+    const StageDevices& of = stand(devices).devices;
+    return -(of.per_node > 0 ? of.per_node : cluster_.groups[static_cast<std::size_t>(of.parts[part].group)].domain());
+  });
+}
+double CostModel::process_bytes(int devices, int only) const {
+  const auto bytes = [&](std::size_t part) {
+    return cluster_group(devices, part).device.is_cpu() ? measured_->process_bytes() : kProcessBytes;
+  };
+  if (only != kAllParts) return bytes(static_cast<std::size_t>(only));
+  return most(devices, [&](std::size_t part) { return bytes(part) * limit_of(devices, 0) / limit_of(devices, part); });
+}
+double CostModel::limit_of(int devices, std::size_t part) const {
+  const int neighbours = worker(stand(devices).devices.parts[part]).neighbours;
+  return static_cast<double>(cost::memory_limit(cluster_group(devices, part).device).value) / neighbours;
+}
+bool CostModel::plays_exchanges(int devices) const {
+  const std::vector<StageDevices::Part>& parts = stand(devices).devices.parts;
+  return std::any_of(parts.begin(), parts.end(), [&](const StageDevices::Part& part) {
+    return !calibrated(cluster_.groups[static_cast<std::size_t>(part.group)].device, precision_);
+  });
+}
+double CostModel::exchange(const std::string& operation, std::int64_t bytes, int ranks, const cluster::Link& link,
+                           profile::Pace pace) const {
+  return measured_->exchange(operation, bytes, ranks, link, pace);
+}
+profile::Overlap CostModel::overlap(const std::string& operation, int ranks, const cluster::Link& link) const {
+  return measured_->overlap(operation, ranks, link);
+}
+double CostModel::optimizer(int devices, int part, std::int64_t parameters) const {
+  return measured_->optimizer(parameters, worker(stand(devices).devices.parts[static_cast<std::size_t>(std::max(0, part))]));
+}
+double CostModel::memory_limit(int devices) const { return limit_of(devices, 0); }
+
+}  // namespace tessera::cost

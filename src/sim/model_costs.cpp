@@ -1,0 +1,148 @@
+#include "sim/model_costs.hpp"
+
+#include <algorithm>
+
+namespace tessera::sim {
+
+using program::Instruction;
+using program::Op;
+using program::Program;
+
+ModelCosts::ModelCosts(const std::vector<Program>& programs, const Fold& fold, const plan::Plan& plan, cost::CostModel& cost_model)
+    : programs_(programs),
+      fold_(fold),
+      plan_(plan),
+      cost_model_(cost_model),
+      priced_(plan, cost_model),
+      links_(programs, fold, plan, cost_model.cluster()) {}
+
+int ModelCosts::part_of(const Program& program) const {
+  return plays(program.stage) ? priced_.part_of(program.stage, program.rank) : cost::kAllParts;
+}
+
+Compute ModelCosts::compute(int index, const Instruction& instruction) {
+  const auto [found, fresh] =
+      computed_.try_emplace({index, instruction.op, instruction.first_block, instruction.last_block, instruction.bucket});
+  const Program& program = programs_[index];
+  if (fresh)
+    found->second = instruction.op != Op::optimizer_step ? pass(index, instruction)
+                    : plays(program.stage)               ? played_step(program, instruction.bucket)
+                                                         : step(program, instruction.bucket);
+  return found->second;
+}
+
+Compute ModelCosts::pass(int index, const Instruction& instruction) {
+  const Program& program = programs_[index];
+  const bool forward = instruction.op == Op::forward;
+  const bool input = instruction.op == Op::backward || instruction.op == Op::backward_input;
+  const bool weight = instruction.op == Op::backward || instruction.op == Op::backward_weight;
+  const bool played = plays(program.stage);
+  const int part = part_of(program);
+  Compute out;
+  for (int b = instruction.first_block; b < instruction.last_block; ++b) {
+    const cost::BlockLoad& load = priced_.load(program.stage, b, part);
+    if (forward) out.seconds += std::max(0.0, load.forward - load.forward_exchange);
+    if (input) out.seconds += std::max(0.0, load.backward_input - load.backward_exchange);
+    if (input) out.recompute += std::max(0.0, load.again - load.again_exchange);
+    if (weight) out.seconds += load.backward_weight;
+    if (!forward && !input) continue;
+    if (!played) {
+      out.exchange.seconds += forward ? load.forward_exchange : load.backward_exchange;
+    } else if (const int reductions = forward ? load.forward_reductions : load.backward_reductions; reductions > 0) {
+      out.exchange.seconds +=
+          reductions * cost_model_.exchange("all_reduce", load.reduced, program.tp_size,
+                                            link_among(program.groups[program.tensor_group].ranks), profile::Pace::in_turn);
+    }
+    if (b > 0 && program.chunk_of(b - 1) >= 0) out.exchange.seconds += priced_.reshard(program.stage, b);
+  }
+  if (forward && instruction.first_block == program.chunks[program.chunk_of(instruction.first_block)].first_block)
+    out.seconds += cost_model_.micro_batch_host(priced_.devices(program.stage));
+  if (played && out.exchange.seconds > 0) {
+    out.exchange.uses = links_.of_collective(index, program.tensor_group, instruction.op);
+    if (!fold_.folded) out.together = program.groups[program.tensor_group].ranks.front();
+  }
+  return out;
+}
+
+Compute ModelCosts::played_step(const Program& program, int index) const {
+  const program::Bucket& bucket = program.buckets[index];
+  Compute out;
+  out.seconds = cost_model_.optimizer(priced_.devices(program.stage), part_of(program),
+                                      bucket.sharded ? bucket.count / program.dp_size : bucket.count);
+  return out;
+}
+
+Compute ModelCosts::step(const Program& program, int bucket) const {
+  // A block whose parameters stand in several buckets is stepped with the first of them, and what a step costs once likewise.
+  const auto first_with = [&](int block) {
+    const auto holds = [&](const program::Bucket& candidate) {
+      return std::any_of(candidate.entries.begin(), candidate.entries.end(),
+                         [&](const program::BucketEntry& entry) { return entry.block == block; });
+    };
+    return static_cast<int>(std::find_if(program.buckets.begin(), program.buckets.end(), holds) - program.buckets.begin());
+  };
+  Compute out;
+  if (bucket == 0) out.seconds = cost_model_.step_host(priced_.devices(program.stage));
+  int last = -1;
+  for (const program::BucketEntry& entry : program.buckets[bucket].entries) {
+    if (entry.block == last || first_with(entry.block) != bucket) continue;
+    last = entry.block;
+    const cost::BlockLoad& load = priced_.load(program.stage, last);
+    out.seconds += load.optimizer;
+    out.exchange.seconds += load.exchange;
+    // The model's first block owns what others share.
+    if (program.chunk_of(0) < 0) out.exchange.seconds += load.tied_exchange;
+  }
+  return out;
+}
+
+Transfer ModelCosts::message(int index, const Instruction& send) {
+  const Program& program = programs_[index];
+  const bool activation = send.op == Op::send_activation;
+  const int from = program.chunks[program.chunk_of(activation ? send.first_block - 1 : send.first_block)].stage;
+  const int to = activation ? from + 1 : from - 1;
+  const bool played = plays(from) || plays(to);
+  const auto [found, fresh] = messages_.try_emplace({index, send.op, send.first_block});
+  if (fresh)
+    found->second =
+        played ? cost_model_.exchange("send", send.bytes.value, 2, link_among({program.rank, send.peer}), profile::Pace::in_turn)
+               : cost_model_.message(cost_model_.input_bytes(priced_.repeat(send.first_block), plan_.samples()), priced_.devices(from),
+                                     plan_.stages[from].width(), priced_.devices(to), plan_.stages[to].width());
+  Transfer out;
+  out.seconds = found->second;
+  if (played) out.uses = links_.of_message(index, send);
+  return out;
+}
+
+Transfer ModelCosts::collective(int index, const Instruction& instruction) {
+  const Program& program = programs_[index];
+  const std::vector<int>& members = program.groups[instruction.group].ranks;
+  Transfer out;
+  if (!plays(program.stage) || members.size() < 2) return out;
+  const bool sharded = instruction.bucket >= 0 && program.buckets[instruction.bucket].sharded;
+  const char* operation = instruction.op == Op::gather_parameters             ? "all_gather"
+                          : instruction.op == Op::reduce_gradients && sharded ? "reduce_scatter"
+                                                                              : "all_reduce";
+  const cluster::Link& link = link_among(members);
+  const int ranks = static_cast<int>(members.size());
+  const profile::Overlap overlap = cost_model_.overlap(operation, ranks, link);
+  out.seconds = cost_model_.exchange(operation, instruction.bytes.value, ranks, link);
+  out.slows = overlap.slows;
+  out.slowed = overlap.slowed;
+  out.uses = links_.of_collective(index, instruction.group, instruction.op);
+  return out;
+}
+
+program::MemoryBudget ModelCosts::memory(int index) {
+  const Program& program = programs_[index];
+  const cost::RankBytes bytes = priced_.bytes(program.stage, part_of(program));
+  program::MemoryBudget out;
+  out.fixed = bytes.fixed();
+  out.workspace = bytes.workspace;
+  // Blocks keep all that they saved until the weight half has run.
+  for (const Bytes saved : bytes.saved) out.chunks.push_back({saved, saved});
+  out.limit = Bytes(static_cast<std::int64_t>(cost_model_.memory_limit(priced_.devices(program.stage))));
+  return out;
+}
+
+}  // namespace tessera::sim
