@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "fit.hpp"
+#include "tasks.hpp"
 
 namespace tessera::truth {
 

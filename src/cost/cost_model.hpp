@@ -171,6 +171,8 @@ double boundary_buffers(const CostModel& cost_model, const plan::Plan& plan, int
 // The step's price by the closed forms of the schedules (docs/rooms/plan.md): stages of any width and depth, blocks cut in any
 // way. parts add up to the step. Needs a plan whose schedule is 1f1b, zb-h1 or zb-h2 (others: their closed forms with equal stages).
 plan::Prediction predict(const plan::Plan& plan, CostModel& cost_model);
+// Its step alone.
+Seconds step_of(const plan::Plan& plan, CostModel& cost_model);
 // The terms of predicted.memory of a rank, in bytes; they add up to it.
 std::vector<std::pair<std::string, double>> memory_terms(const plan::Plan& plan, int rank, CostModel& cost_model);
 // What a stage's ranks hold, as blocks are priced: bytes against memory_limit of its devices.

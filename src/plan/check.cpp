@@ -96,12 +96,13 @@ void check_expert_parallel(const model::ModelSpec& model, const StrategyRun& run
   const Strategy& s = run.strategy;
   if (s.ep == 1) return;
   if (!model.dims.contains("experts")) refuse(run.where, text("ep ", s.ep, " for a model without experts"), "ep 1");
-  std::int64_t common = s.copies();
+  const int spread = s.ranks() / s.expert_tp();
+  std::int64_t common = spread;
   for (const model::BlockSpec* block : blocks)
     if (block->dims.contains("experts")) common = std::gcd(common, block->dim("experts"));
   if (common % s.ep != 0)
-    refuse(run.where, text("ep ", s.ep, " does not divide both the experts and dp x cp ", s.copies()), "a degree that divides both",
-           text("nearest: ", nearest_of(divisors_of(common), s.ep)));
+    refuse(run.where, text("ep ", s.ep, " does not divide both the experts and dp x cp ", s.whole_experts ? "x tp " : "", spread),
+           "a degree that divides both", text("nearest: ", nearest_of(divisors_of(common), s.ep)));
 }
 
 // That the shares of a stage make up its ranks and a micro-batch.
@@ -179,6 +180,15 @@ void check_width(const Stage& stage, int index, const StrategyRun& run) {
          stage.width() % parts == 0 && stage.width() > 0 ? text("nearest: dp ", stage.width() / parts) : std::string());
 }
 
+void check_sharding(const StrategyRun& run) {
+  const Strategy& s = run.strategy;
+  if (s.shards == 0) return;
+  if (s.zero == 0) refuse(run.where, text("shards ", s.shards, " with zero 0, which shards nothing"), "zero of at least 1, or no shards");
+  if (s.shards < 1 || s.copies() % s.shards != 0)
+    refuse(run.where, text("shards ", s.shards, " does not divide dp x cp ", s.copies()), "a degree that divides it",
+           text("nearest: ", nearest_of(divisors_of(s.copies()), s.shards)));
+}
+
 void check_run(const Plan& plan, const model::ModelSpec& model, int stage, const StrategyRun& run,
                const std::vector<model::BlockInstance>& all, bool padded) {
   const Strategy& s = run.strategy;
@@ -194,6 +204,7 @@ void check_run(const Plan& plan, const model::ModelSpec& model, int stage, const
   check_batch(plan, plan.stages[stage], run);
   check_width(plan.stages[stage], stage, run);
   if (padded) check_replicas(plan, plan.stages[stage], run);
+  check_sharding(run);
   check_context_parallel(run, blocks);
   check_expert_parallel(model, run, blocks);
 }
