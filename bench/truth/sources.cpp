@@ -77,6 +77,14 @@ void zero_bubble(const Cells& cells, Row& row) {
   if (starts(schedule, "ZB-1p")) degrees.schedule = Schedule::zb_h1;
 }
 
+// Narayanan et al. 2021, table 2: Megatron-LM's tensor and pipeline parallelism beside DeepSpeed's ZeRO-3 of April 2021, which gathers
+// each tensor by itself and waits for it.
+void zero3_at_scale(const Cells& cells, Row& row) {
+  gpt(row);
+  const bool sharded = cell(cells, "schedule") == "ZeRO-3";
+  row.group.stack = sharded ? "deepspeed-2021" : "megatron-2021";
+}
+
 void internevo(const Cells& cells, Row& row) {
   row.group.stack = "internevo";
   row.degrees.strategy.zero = 1;
@@ -220,6 +228,8 @@ void describe(const std::string& source, const Cells& cells, Row& row) {
     bloom(cells, row);
   } else if (starts(source, "zero_bubble")) {
     zero_bubble(cells, row);
+  } else if (starts(source, "zero3_at_scale")) {
+    zero3_at_scale(cells, row);
   } else if (starts(source, "internevo")) {
     internevo(cells, row);
   } else if (starts(source, "llm_foundry")) {
