@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "base/error.hpp"
+#include "calibrate/calibrate.hpp"
 #include "calibrate/fit.hpp"
 #include "plan/schedule/schedule.hpp"
 
@@ -169,7 +171,7 @@ std::vector<Priced> price_left_out(const std::string& source, const std::vector<
       return profile::Calibration{};
     };
     const std::vector<std::string>& names = common_parameters();
-    const std::vector<double> factors = fit(others, names.size(), [&](const Row& row, const std::vector<double>& values) {
+    const std::vector<double> factors = fit(others, names, [&](const Row& row, const std::vector<double>& values) {
       return predicted(row, scaled(start_of(row), names, values));
     });
     for (const Row& row : rows)
@@ -177,6 +179,52 @@ std::vector<Priced> price_left_out(const std::string& source, const std::vector<
         out.push_back({&row, predicted(row, scaled(start_of(row), names, factors)), false});
   }
   return out;
+}
+
+std::vector<Priced> price_calibrated(const std::string& source, const std::vector<Row>& rows) {
+  std::map<std::string, std::vector<const Row*>> parts;  // by family and stack
+  for (const Row& row : rows)
+    if (row.source == source && row.skipped.empty()) parts[profile::family_of(row.group.device.name) + row.group.stack].push_back(&row);
+  std::vector<Priced> out;
+  for (const auto& [name, part] : parts) {
+    if (part.size() < 4) continue;
+    std::vector<const Row*> by_size = part;
+    const auto smaller = [](const Row* a, const Row* b) { return a->degrees.ranks() < b->degrees.ranks(); };
+    std::stable_sort(by_size.begin(), by_size.end(), smaller);
+    const std::vector<const Row*> three = {by_size.front(), by_size[by_size.size() / 2],
+                                           *std::max_element(by_size.begin(), by_size.end(), smaller)};
+    const profile::AttentionKernel attention =
+        profile::calibration_for(part.front()->group.device.name, part.front()->group.stack).attention;
+    const profile::Calibration calibration = calibrate::calibrated("own", attention, three);
+    for (const Row* row : part)
+      if (std::find(three.begin(), three.end(), row) == three.end()) out.push_back({row, predicted(*row, calibration), false});
+  }
+  return out;
+}
+
+double lost_at_scale() {
+  const auto tokens = [](int devices) {
+    const calibrate::Cells cells = {{"model", "Llama-2 7B"},
+                                    {"layers", "32"},
+                                    {"hidden", "4096"},
+                                    {"heads", "32"},
+                                    {"ffn", "11008"},
+                                    {"seq", "4096"},
+                                    {"vocab", "32000"},
+                                    {"gpu", "H100-80GB SXM"},
+                                    {"gpus", std::to_string(devices)},
+                                    {"gpus_per_node", "8"},
+                                    {"micro_batch", "2"},
+                                    {"dp", std::to_string(devices)},
+                                    {"global_batch", std::to_string(2 * devices)},
+                                    {"schedule", "FSDP FULL_SHARD"},
+                                    {"precision", "bf16"},
+                                    {"iteration_s", "1"}};
+    Row row = calibrate::read_row("scale", cells, 1);
+    calibrate::complete(row, cells);
+    return 1 / predicted(row, profile::calibration_for(row.group.device.name));
+  };
+  return 100 * (1 - tokens(2048) / tokens(128));
 }
 
 std::vector<Value> price_memory(const std::filesystem::path& folder) {

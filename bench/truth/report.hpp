@@ -29,6 +29,13 @@ std::vector<Priced> price_all(const std::vector<Row>& rows, const std::vector<Ta
 // Rows of accelerators on which there is no other source are left out.
 std::vector<Priced> price_left_out(const std::string& source, const std::vector<Row>& rows, const std::vector<Task>& tasks);
 
+// Rows of one source and family of devices beside the three that their stack was calibrated on, as `tessera calibrate` does it: those on
+// the fewest devices, on the most, and in the middle.
+std::vector<Priced> price_calibrated(const std::string& source, const std::vector<Row>& rows);
+
+// Sharded data parallelism of Llama-2-7B on 128 and 2,048 H100 (arXiv 2411.13055): what a device loses of its tokens per second, percent.
+double lost_at_scale();
+
 struct Value {
   std::string name;
   double published = 0;  // GiB, percent or milliseconds

@@ -10,6 +10,7 @@ namespace {
 
 constexpr double kErrorScale = 0.05;
 constexpr double kPrior = 0.3;
+constexpr double kWidePrior = 1.5;
 constexpr int kSteps = 40;
 
 // Like |x| far from 0 and like x^2 / 2 near it, when squared and halved.
@@ -17,6 +18,11 @@ double softened(double x) { return std::copysign(std::sqrt(2 * (std::sqrt(1 + x 
 
 using Vector = std::vector<double>;
 using Matrix = std::vector<Vector>;
+
+bool differs_widely(const std::string& parameter) {
+  constexpr const char* kNames[] = {"rank_latency", "overlap_slowdown"};
+  return std::find(std::begin(kNames), std::end(kNames), parameter) != std::end(kNames);
+}
 
 double square_sum(const Vector& values) {
   double sum = 0;
@@ -47,13 +53,14 @@ Vector solve(Matrix a, Vector b) {
 
 }  // namespace
 
-std::vector<double> fit(const std::vector<const Row*>& rows, std::size_t parameters, const Predict& predict) {
+std::vector<double> fit(const std::vector<const Row*>& rows, const std::vector<std::string>& names, const Predict& predict) {
+  const std::size_t parameters = names.size();
   const auto residuals = [&](const Vector& logarithms) {
     Vector factors;
     for (const double x : logarithms) factors.push_back(std::exp(x));
     Vector out;
     for (const Row* row : rows) out.push_back(softened(std::log(predict(*row, factors) / row->measured) / kErrorScale));
-    for (const double x : logarithms) out.push_back(x / kPrior);
+    for (std::size_t i = 0; i < logarithms.size(); ++i) out.push_back(logarithms[i] / (differs_widely(names[i]) ? kWidePrior : kPrior));
     return out;
   };
   Vector x(parameters, 0.0);
@@ -105,7 +112,7 @@ profile::Calibration scaled(const profile::Calibration& start, const std::vector
 
 profile::Calibration fitted(const profile::Calibration& start, const std::vector<std::string>& parameters,
                             const std::vector<const Row*>& rows) {
-  const std::vector<double> factors = fit(rows, parameters.size(), [&](const Row& row, const std::vector<double>& values) {
+  const std::vector<double> factors = fit(rows, parameters, [&](const Row& row, const std::vector<double>& values) {
     return predicted(row, scaled(start, parameters, values));
   });
   profile::Calibration out = scaled(start, parameters, factors);

@@ -43,7 +43,9 @@ struct Calibration {
   double inside = 0.75;
   double network = 0.75;
   double latency = 5e-6;            // seconds of each step of an exchange
-  double rank_latency = 3e-6;       // seconds that each further rank adds to an all-gather or reduce-scatter, around its ring
+  // Seconds that each further rank adds to an all-gather or reduce-scatter, around its ring: of NCCL's Simple protocol 3.4 us inside a node
+  // and 14 us between nodes, of which a ring over nodes of 8 has one in 8 (src/graph/tuning.cc there).
+  double rank_latency = 4.7e-6;
   double tensor_exposed = 1;        // share of tensor-parallel exchanges that computing does not hide
   double tensor_exposed_plain = 1;  // the same where a plan says that nothing hides them
   double tensor_beside = 0.5;       // further share of those that stand beside products of their own layer
