@@ -10,7 +10,7 @@ import re
 import sys
 
 # Highest first: a room may use those before it.
-ROOMS = ["base", "model", "cluster", "profile", "plan", "program", "cost", "sim", "search", "interop", "comm", "data", "ps", "nn", "checkpoint", "train",
+ROOMS = ["base", "model", "cluster", "profile", "plan", "program", "cost", "calibrate", "sim", "search", "interop", "comm", "data", "ps", "nn", "checkpoint", "train",
          "control", "observe", "cli"]
 TORCH_ROOMS = {"nn", "checkpoint", "train"}
 

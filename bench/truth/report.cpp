@@ -2,11 +2,23 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "base/error.hpp"
-#include "sources.hpp"
+#include "calibrate/calibrate.hpp"
+#include "calibrate/fit.hpp"
+#include "plan/schedule/schedule.hpp"
 
 namespace tessera::truth {
+
+using calibrate::cell;
+using calibrate::contains;
+using calibrate::fit;
+using calibrate::number;
+using calibrate::predicted;
+using calibrate::read_table;
+using calibrate::scaled;
+
 namespace {
 
 // Pairs that were measured alike tell nothing about order.
@@ -33,86 +45,69 @@ const std::vector<std::string>& common_parameters() {
 
 struct PublishedModel {
   const char* name;
-  cost::Transformer shape;
+  int layers;
+  std::int64_t hidden, heads;
   int pp;
   int chunks;
   std::int64_t micro_batch;
 };
-
 // Korthikanti et al. 2022, table 3; tensor-parallel over 8, micro-batches as many as fill the pipeline.
-const PublishedModel* published_model(const std::string& name) {
-  static const PublishedModel models[] = {{"megatron-22B",
-                                           {.layers = 48,
-                                            .hidden = 6144,
-                                            .heads = 64,
-                                            .kv_heads = 64,
-                                            .head_dim = 96,
-                                            .ffn = 24576,
-                                            .vocab = 51200,
-                                            .seq = 2048,
-                                            .gated = false,
-                                            .rotary = false},
-                                           1,
-                                           1,
-                                           4},
-                                          {"gpt3-175B",
-                                           {.layers = 96,
-                                            .hidden = 12288,
-                                            .heads = 96,
-                                            .kv_heads = 96,
-                                            .head_dim = 128,
-                                            .ffn = 49152,
-                                            .vocab = 51200,
-                                            .seq = 2048,
-                                            .gated = false,
-                                            .rotary = false},
-                                           8,
-                                           3,
-                                           1},
-                                          {"turing-530B",
-                                           {.layers = 105,
-                                            .hidden = 20480,
-                                            .heads = 128,
-                                            .kv_heads = 128,
-                                            .head_dim = 160,
-                                            .ffn = 81920,
-                                            .vocab = 51200,
-                                            .seq = 2048,
-                                            .gated = false,
-                                            .rotary = false},
-                                           35,
-                                           3,
-                                           1},
-                                          {"megatron-1T",
-                                           {.layers = 128,
-                                            .hidden = 25600,
-                                            .heads = 160,
-                                            .kv_heads = 160,
-                                            .head_dim = 160,
-                                            .ffn = 102400,
-                                            .vocab = 51200,
-                                            .seq = 2048,
-                                            .gated = false,
-                                            .rotary = false},
-                                           64,
-                                           1,
-                                           1}};
-  for (const PublishedModel& model : models)
-    if (name == model.name) return &model;
-  return nullptr;
+constexpr PublishedModel kPublished[] = {{"megatron-22B", 48, 6144, 64, 1, 1, 4},
+                                         {"gpt3-175B", 96, 12288, 96, 8, 3, 1},
+                                         {"turing-530B", 105, 20480, 128, 35, 3, 1},
+                                         {"megatron-1T", 128, 25600, 160, 64, 1, 1}};
+
+// Such a model on as many A100 as its plan needs, cut as the table says.
+Row published(const PublishedModel& model, bool sequence_parallel, model::Recompute recompute) {
+  Row row;
+  row.shape = {.layers = model.layers,
+               .hidden = model.hidden,
+               .heads = model.heads,
+               .vocab = 51200,
+               .seq = 2048,
+               .gated = false,
+               .rotary = false,
+               .dropout = true};
+  row.degrees.pp = model.pp;
+  row.degrees.chunks = model.chunks;
+  row.degrees.micro_batch = model.micro_batch;
+  row.degrees.global_batch = model.micro_batch * 8 * model.pp;
+  row.degrees.strategy.tp = 8;
+  row.degrees.strategy.sequence_parallel = sequence_parallel;
+  row.degrees.strategy.recompute = recompute;
+  row.group = calibrate::read_row("", {{"gpu", "A100"}, {"gpus", std::to_string(8 * model.pp)}, {"gpus_per_node", "8"}}, 1).group;
+  row.group.stack = "megatron-2022";
+  calibrate::complete(row, {{"iteration_s", "1"}});
+  if (!row.skipped.empty()) throw Error(ErrorCode::internal, row.skipped);
+  return row;
 }
 
-cost::UniformMemory memory_in_mode(const PublishedModel& model, const std::string& mode) {
-  cost::UniformPlan plan;
-  plan.tp = 8;
-  plan.pp = model.pp;
-  plan.chunks = model.chunks;
-  plan.schedule = model.chunks > 1 ? plan::Schedule::interleaved : plan::Schedule::one_f_one_b;
-  plan.micro_batch = model.micro_batch;
-  plan.global_batch = model.micro_batch * 8 * model.pp;
-  plan.sequence_parallel = mode == "seq" || mode == "seqsel";
-  plan.again = mode == "full" ? cost::Again::layer : mode == "sel" || mode == "seqsel" ? cost::Again::attention : cost::Again::nothing;
-  return memory_of(plan, model.shape, profile::calibration_for("a100-80", "megatron-2022"), 0);
+// Bytes of the layers of the first pipeline rank.
+struct LayerBytes {
+  double state = 0;
+  double activations = 0;
+};
+LayerBytes memory_in_mode(const PublishedModel& model, const std::string& mode) {
+  const Row row = published(model, mode == "seq" || mode == "seqsel",
+                            mode == "full"                      ? model::Recompute::full
+                            : mode == "sel" || mode == "seqsel" ? model::Recompute::selective
+                                                                : model::Recompute::none);
+  cost::CostModel cost_model(row.model, row.cluster, row.precision);
+  const int devices = cost_model.devices_of(row.plan, row.plan.stages.front());
+  const cost::BlockLoad& layer = cost_model.block(1, devices, row.degrees.strategy, row.plan.samples());
+  const plan::Pipeline pipeline = pipeline_of(row.plan);
+  std::vector<plan::ChunkBytes> chunks;
+  LayerBytes out;
+  for (int chunk = 0; chunk < pipeline.chunks; ++chunk) {
+    double layers = 0;
+    for (const plan::StrategyRun& run : row.plan.stages[static_cast<std::size_t>(chunk * pipeline.size)].runs)
+      for (int block = run.first; block < run.last; ++block) layers += cost_model.repeat_of()[static_cast<std::size_t>(block)] == 1;
+    out.state += layers * layer.state_bytes();
+    const auto saved = static_cast<std::int64_t>(layers * layer.saved);
+    chunks.push_back({saved, saved});
+  }
+  out.activations = static_cast<double>(most_bytes(order_of(row.plan, 0), chunks));
+  return out;
 }
 
 }  // namespace
@@ -125,10 +120,10 @@ Score score_of(const std::vector<Priced>& rows) {
     const double error = 100 * std::abs(priced.seconds / priced.row->measured - 1);
     out.mape += error;
     out.worst = std::max(out.worst, error);
-    const cost::UniformPlan& plan = priced.row->plan;
-    const double tokens = static_cast<double>(plan.global_batch) * static_cast<double>(priced.row->shape.seq);
+    const calibrate::Degrees& degrees = priced.row->degrees;
+    const double tokens = static_cast<double>(degrees.global_batch) * static_cast<double>(priced.row->shape.seq);
     steps.emplace_back(priced.row->measured, priced.seconds);
-    tokens_each.emplace_back(priced.row->measured * plan.ranks() / tokens, priced.seconds * plan.ranks() / tokens);
+    tokens_each.emplace_back(priced.row->measured * degrees.ranks() / tokens, priced.seconds * degrees.ranks() / tokens);
   }
   out.rows = static_cast<int>(rows.size());
   if (out.rows > 0) out.mape /= out.rows;
@@ -143,8 +138,8 @@ std::vector<Priced> price_all(const std::vector<Row>& rows, const std::vector<Ta
   if (fresh) std::transform(tasks.begin(), tasks.end(), std::back_inserter(fits), fitted);
   const auto calibration_of = [&](const Row& row) {
     for (const profile::Calibration& one : fits)
-      if (one.stack == row.stack && one.accelerator == profile::family_of(row.group.device.name)) return one;
-    return profile::calibration_for(row.group.device.name, row.stack);
+      if (one.stack == row.group.stack && one.accelerator == profile::family_of(row.group.device.name)) return one;
+    return profile::calibration_for(row.group.device.name, row.group.stack);
   };
   for (const Row& row : rows) {
     if (!row.skipped.empty()) continue;
@@ -172,11 +167,11 @@ std::vector<Priced> price_left_out(const std::string& source, const std::vector<
     if (others.empty()) continue;
     const auto start_of = [&](const Row& row) {
       for (const Task& task : tasks)
-        if (task.start.accelerator == family && task.start.stack == row.stack) return task.start;
+        if (task.start.accelerator == family && task.start.stack == row.group.stack) return task.start;
       return profile::Calibration{};
     };
     const std::vector<std::string>& names = common_parameters();
-    const std::vector<double> factors = fit(others, names.size(), [&](const Row& row, const std::vector<double>& values) {
+    const std::vector<double> factors = fit(others, names, [&](const Row& row, const std::vector<double>& values) {
       return predicted(row, scaled(start_of(row), names, values));
     });
     for (const Row& row : rows)
@@ -186,22 +181,69 @@ std::vector<Priced> price_left_out(const std::string& source, const std::vector<
   return out;
 }
 
+std::vector<Priced> price_calibrated(const std::string& source, const std::vector<Row>& rows) {
+  std::map<std::string, std::vector<const Row*>> parts;  // by family and stack
+  for (const Row& row : rows)
+    if (row.source == source && row.skipped.empty()) parts[profile::family_of(row.group.device.name) + row.group.stack].push_back(&row);
+  std::vector<Priced> out;
+  for (const auto& [name, part] : parts) {
+    if (part.size() < 4) continue;
+    std::vector<const Row*> by_size = part;
+    const auto smaller = [](const Row* a, const Row* b) { return a->degrees.ranks() < b->degrees.ranks(); };
+    std::stable_sort(by_size.begin(), by_size.end(), smaller);
+    const std::vector<const Row*> three = {by_size.front(), by_size[by_size.size() / 2],
+                                           *std::max_element(by_size.begin(), by_size.end(), smaller)};
+    const profile::AttentionKernel attention =
+        profile::calibration_for(part.front()->group.device.name, part.front()->group.stack).attention;
+    const profile::Calibration calibration = calibrate::calibrated("own", attention, three);
+    for (const Row* row : part)
+      if (std::find(three.begin(), three.end(), row) == three.end()) out.push_back({row, predicted(*row, calibration), false});
+  }
+  return out;
+}
+
+double lost_at_scale() {
+  const auto tokens = [](int devices) {
+    const calibrate::Cells cells = {{"model", "Llama-2 7B"},
+                                    {"layers", "32"},
+                                    {"hidden", "4096"},
+                                    {"heads", "32"},
+                                    {"ffn", "11008"},
+                                    {"seq", "4096"},
+                                    {"vocab", "32000"},
+                                    {"gpu", "H100-80GB SXM"},
+                                    {"gpus", std::to_string(devices)},
+                                    {"gpus_per_node", "8"},
+                                    {"micro_batch", "2"},
+                                    {"dp", std::to_string(devices)},
+                                    {"global_batch", std::to_string(2 * devices)},
+                                    {"schedule", "FSDP FULL_SHARD"},
+                                    {"precision", "bf16"},
+                                    {"iteration_s", "1"}};
+    Row row = calibrate::read_row("scale", cells, 1);
+    calibrate::complete(row, cells);
+    return 1 / predicted(row, profile::calibration_for(row.group.device.name));
+  };
+  return 100 * (1 - tokens(2048) / tokens(128));
+}
+
 std::vector<Value> price_memory(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "megatron_sp_memory.csv";
   std::vector<Value> out;
   if (!std::filesystem::exists(path)) return out;
   constexpr double kGibibyte = 1024.0 * 1024 * 1024;
   for (const Cells& cells : read_table(path)) {
-    const PublishedModel* model = published_model(cell(cells, "model"));
-    if (model == nullptr) continue;
+    const auto model = std::find_if(std::begin(kPublished), std::end(kPublished),
+                                    [&](const PublishedModel& one) { return cell(cells, "model") == one.name; });
+    if (model == std::end(kPublished)) continue;
     const std::string metric = cell(cells, "metric");
-    const cost::UniformMemory memory = memory_in_mode(*model, cell(cells, "mode"));
+    const LayerBytes memory = memory_in_mode(*model, cell(cells, "mode"));
     Value value;
     value.name = text(model->name, " ", cell(cells, "mode"), " ", metric);
     value.published = number(cells, "value", 0);
     value.state = contains(metric, "optimizer");
     if (value.state) {
-      value.priced = (memory.weights + memory.gradients + memory.optimizer) / kGibibyte;
+      value.priced = memory.state / kGibibyte;
     } else if (contains(metric, "relative")) {
       value.priced = 100 * memory.activations / memory_in_mode(*model, "none").activations;
     } else {
@@ -216,31 +258,16 @@ std::vector<Value> price_layers(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "megatron_sp_tab4_layer_times_22B.csv";
   std::vector<Value> out;
   if (!std::filesystem::exists(path)) return out;
-  cluster::ResourceGroup group;
-  group.name = "node";
-  group.device = cluster::known_device("a100-80");
-  group.devices_per_node = 8;
-  group.inside = {"nvlink", BytesPerSecond(300e9), Seconds(0), false};
-  cost::Transformer shape = published_model("megatron-22B")->shape;
-  for (const Cells& cells : read_table(path)) {
+  for (const Cells& cells : calibrate::read_table(path)) {
     const std::string experiment = cell(cells, "experiment");
-    cost::UniformPlan plan;
-    plan.tp = 8;
-    plan.micro_batch = plan.global_batch = 4;
-    plan.sequence_parallel = contains(experiment, "sequence");
-    plan.again = contains(experiment, "full")        ? cost::Again::layer
-                 : contains(experiment, "selective") ? cost::Again::attention
-                                                     : cost::Again::nothing;
-    // A layer is what two layers take beyond one.
-    const auto passes = [&](int layers) {
-      shape.layers = layers;
-      const cost::UniformPrice priced = price(plan, shape, group, profile::calibration_for("a100-80", "megatron-2022"));
-      return std::pair(priced.forward.total(), priced.backward.total() + priced.again.total());
-    };
-    const auto one = passes(1);
-    const auto two = passes(2);
-    out.push_back({experiment + ", forward", number(cells, "forward_ms", 0), 1e3 * (two.first - one.first)});
-    out.push_back({experiment + ", backward", number(cells, "backward_ms", 0), 1e3 * (two.second - one.second)});
+    const Row row = published(kPublished[0], contains(experiment, "sequence"),
+                              contains(experiment, "full")        ? model::Recompute::full
+                              : contains(experiment, "selective") ? model::Recompute::selective
+                                                                  : model::Recompute::none);
+    cost::CostModel cost_model(row.model, row.cluster, row.precision);
+    const cost::BlockLoad& layer = cost_model.block(1, 0, row.degrees.strategy, row.plan.samples());
+    out.push_back({experiment + ", forward", number(cells, "forward_ms", 0), 1e3 * layer.forward});
+    out.push_back({experiment + ", backward", number(cells, "backward_ms", 0), 1e3 * layer.backward()});
   }
   return out;
 }

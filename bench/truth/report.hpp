@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "fit.hpp"
+#include "tasks.hpp"
 
 namespace tessera::truth {
 
@@ -28,6 +28,13 @@ std::vector<Priced> price_all(const std::vector<Row>& rows, const std::vector<Ta
 // Rows of one source, with an accelerator's parameters fitted on the calibration rows of all other sources on that accelerator.
 // Rows of accelerators on which there is no other source are left out.
 std::vector<Priced> price_left_out(const std::string& source, const std::vector<Row>& rows, const std::vector<Task>& tasks);
+
+// Rows of one source and family of devices beside the three that their stack was calibrated on, as `tessera calibrate` does it: those on
+// the fewest devices, on the most, and in the middle.
+std::vector<Priced> price_calibrated(const std::string& source, const std::vector<Row>& rows);
+
+// Sharded data parallelism of Llama-2-7B on 128 and 2,048 H100 (arXiv 2411.13055): what a device loses of its tokens per second, percent.
+double lost_at_scale();
 
 struct Value {
   std::string name;

@@ -1,16 +1,17 @@
-// Internal: what is known about the sources of the published rows beyond their columns.
+// The published tables, and what is known about them beyond their columns.
 #pragma once
 
-#include "rows.hpp"
+#include <filesystem>
+#include <vector>
+
+#include "calibrate/row.hpp"
 
 namespace tessera::truth {
 
-std::string cell(const Cells& row, const std::string& column);  // empty when there is none
-double number(const Cells& row, const std::string& column, double otherwise);
-bool contains(const std::string& text, const std::string& part);
-std::string lower(std::string text);
+using calibrate::Cells;
+using calibrate::Row;
 
-// The software stack, what it does, and the architectures that a source names without describing them.
-void describe(const std::string& source, const Cells& cells, Row& row);
+// All rows of the tables of step times in a folder, by source. Tables of other things are left out.
+std::vector<Row> read_rows(const std::filesystem::path& folder);
 
 }  // namespace tessera::truth

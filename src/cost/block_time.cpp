@@ -132,7 +132,8 @@ class BlockClock {
           break;
         }
         case Exchange::Axis::expert: {
-          const double seconds = exchanges_.all_to_all(bytes, chosen, {shard_.expert_parallel, shard_.tensor_parallel});
+          const double seconds =
+              exchanges_.all_to_all(bytes, chosen, {shard_.expert_parallel, shard_.whole_experts ? 1 : shard_.tensor_parallel});
           pass.expert_exchange += seconds * calibration_.expert_exposed;
           expert_hidden += std::max(0.0, seconds * (1 - calibration_.expert_exposed));
           break;
@@ -204,6 +205,7 @@ model::BlockShard shard_of(const plan::Strategy& strategy, std::int64_t micro_ba
   shard.context_parallel = strategy.cp;
   shard.context = strategy.context;
   shard.expert_parallel = strategy.ep;
+  shard.whole_experts = strategy.whole_experts;
   return shard;
 }
 

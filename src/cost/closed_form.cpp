@@ -27,20 +27,34 @@ class ClosedForm {
     for (int pipeline_rank = 0; pipeline_rank < pipeline_.size; ++pipeline_rank) rank_loads_.push_back(load_of(pipeline_rank));
   }
 
+  // Passes and exchange of a pipeline rank, between its own warm-up and that of the others.
+  double busy(const PipelineRankLoad& pipeline_rank) const {
+    return static_cast<double>(plan_.micro_batches) * pipeline_rank.passes() - pipeline_rank.warm_up +
+           (plan_.delayed_exchange ? 0 : pipeline_rank.once);
+  }
+  const PipelineRankLoad& slowest_rank() const {
+    return *std::max_element(rank_loads_.begin(), rank_loads_.end(), [&](const auto& a, const auto& b) { return busy(a) < busy(b); });
+  }
+  double warm_ups() const {
+    double out = 0;
+    for (const PipelineRankLoad& pipeline_rank : rank_loads_) out += pipeline_rank.warm_up;
+    return out;
+  }
+  double step_host() const {
+    double out = 0;
+    for (int stage = 0; stage < static_cast<int>(plan_.stages.size()); ++stage)
+      out = std::max(out, cost_model_.step_host(priced_.devices(stage)));
+    return out;
+  }
+  Seconds step() const { return Seconds((plan_.delayed_exchange ? delayed_passes() : busy(slowest_rank()) + warm_ups()) + step_host()); }
+
   plan::Prediction predict() const {
     const auto m = static_cast<double>(plan_.micro_batches);
-    const auto busy = [&](const PipelineRankLoad& pipeline_rank) {
-      return m * pipeline_rank.passes() - pipeline_rank.warm_up + (plan_.delayed_exchange ? 0 : pipeline_rank.once);
-    };
-    const PipelineRankLoad& slowest =
-        *std::max_element(rank_loads_.begin(), rank_loads_.end(), [&](const auto& a, const auto& b) { return busy(a) < busy(b); });
-    double warm_up = 0;
-    for (const PipelineRankLoad& pipeline_rank : rank_loads_) warm_up += pipeline_rank.warm_up;
-    double host = 0;
-    for (int stage = 0; stage < static_cast<int>(plan_.stages.size()); ++stage)
-      host = std::max(host, cost_model_.step_host(priced_.devices(stage)));
+    const PipelineRankLoad& slowest = slowest_rank();
+    const double warm_up = warm_ups();
+    const double host = step_host();
     plan::Prediction out;
-    out.step = Seconds((plan_.delayed_exchange ? delayed_passes() : busy(slowest) + warm_up) + host);
+    out.step = step();
     const BlockLoad& sum = slowest.sum;
     double bubble = warm_up - slowest.warm_up;
     double exchange = sum.exchange;
@@ -159,13 +173,22 @@ class ClosedForm {
   std::vector<PipelineRankLoad> rank_loads_;
 };
 
-}  // namespace
-
-plan::Prediction predict(const plan::Plan& plan, CostModel& cost_model) {
+void require_closed_form(const plan::Plan& plan, const CostModel& cost_model) {
   if (plays_exchanges(plan, cost_model.cluster()))
     throw Error(ErrorCode::internal, "the step of a plan whose exchanges are for a clock to play through has no closed form", plan.where,
                 "accelerators in 16 or fewer bits", "the simulator predicts it");
+}
+
+}  // namespace
+
+plan::Prediction predict(const plan::Plan& plan, CostModel& cost_model) {
+  require_closed_form(plan, cost_model);
   return ClosedForm(plan, cost_model).predict();
+}
+
+Seconds step_of(const plan::Plan& plan, CostModel& cost_model) {
+  require_closed_form(plan, cost_model);
+  return ClosedForm(plan, cost_model).step();
 }
 
 }  // namespace tessera::cost

@@ -5,9 +5,9 @@
 #include <limits>
 
 #include "base/error.hpp"
+#include "cost/block_time.hpp"
 #include "cost/cost.hpp"
 #include "cost/measured.hpp"
-#include "cost/uniform_parts.hpp"
 #include "plan/stage_places.hpp"
 
 namespace tessera::cost {
@@ -45,6 +45,9 @@ model::BlockSpec as_run(model::BlockSpec block, const profile::Calibration& cali
 constexpr double kWeight = 2;
 constexpr double kGradient = 4;
 constexpr double kState = 12;
+// Adapters have about a hundredth of the weights that they adapt.
+constexpr double kAdapters = 0.01;
+constexpr int kMostShards = 1 << 24;
 
 struct Parameters {
   double plain = 0;  // that a rank holds, without sharding
@@ -55,7 +58,8 @@ struct Parameters {
 Parameters parameters_of(const model::BlockSpec& block, const plan::Strategy& strategy) {
   Parameters out;
   for (const model::ParameterSpec& parameter : block.parameters) {
-    const double count = static_cast<double>(parameter.shard_count(strategy.tp));
+    const int degree = parameter.expert_dim >= 0 ? strategy.expert_tp() : strategy.tp;
+    const double count = static_cast<double>(parameter.shard_count(degree));
     if (!parameter.tied_to.empty())
       out.tied += count;
     else if (parameter.expert_dim >= 0)
@@ -243,8 +247,10 @@ bool CostModel::divides(int devices, const plan::Strategy& s, std::int64_t sampl
 
 const BlockLoad& CostModel::block(int repeat, int devices, const plan::Strategy& s, std::int64_t samples, int part) {
   if (stand(devices).devices.parts.size() == 1) part = kAllParts;
-  const int flags = (s.sequence_parallel ? 1 : 0) | (s.context == model::ContextKind::ulysses ? 2 : 0) | (s.offload_optimizer ? 4 : 0);
-  const Key key{repeat, devices, s.dp, s.tp, s.cp, s.ep, s.zero, static_cast<int>(s.recompute), flags, samples, part};
+  const int flags = (s.sequence_parallel ? 1 : 0) | (s.context == model::ContextKind::ulysses ? 2 : 0) | (s.offload_optimizer ? 4 : 0) |
+                    (s.whole_experts ? 8 : 0);
+  const Key key{repeat, devices, s.dp, s.tp, s.cp, s.ep, s.zero * kMostShards + s.shards, static_cast<int>(s.recompute),
+                flags,  samples, part};
   const auto [found, fresh] = blocks_.try_emplace(key);
   if (fresh)
     found->second =
@@ -329,7 +335,7 @@ const CostModel::Pass& CostModel::pass(int repeat, int g, const plan::Strategy& 
                     s.cp,
                     s.ep,
                     static_cast<int>(s.recompute),
-                    (s.sequence_parallel ? 1 : 0) | (s.context == model::ContextKind::ulysses ? 2 : 0),
+                    (s.sequence_parallel ? 1 : 0) | (s.context == model::ContextKind::ulysses ? 2 : 0) | (s.whole_experts ? 4 : 0),
                     micro_batch};
   const auto [found, fresh] = passes_.try_emplace(key);
   if (!fresh) return *found->second;
@@ -339,6 +345,11 @@ const CostModel::Pass& CostModel::pass(int repeat, int g, const plan::Strategy& 
   Pass pass{block_time(shard, stack_, group.kernels, group.exchanges, spec), static_cast<double>(model::cost_of(spec, shard).saved.value),
             0};
   pass.saved_whole = pass.saved;
+  if (s.recompute == model::Recompute::selective && stack_.selective_is_half) {
+    shard.recompute = model::Recompute::none;
+    pass.saved = static_cast<double>(model::cost_of(spec, shard).saved.value) / 2;
+    pass.saved_whole = pass.saved;
+  }
   if (s.recompute == model::Recompute::full) {
     shard.recompute = model::Recompute::none;
     pass.saved_whole = static_cast<double>(model::cost_of(spec, shard).saved.value);
@@ -380,26 +391,50 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
   out.forward_exchange = time.forward.exchange();
   out.backward_exchange = time.backward.exchange() + time.again.exchange();
   const Parameters held = parameters_of(block.spec, s);
-  const int team = s.dp * s.cp;
-  const double shards = team;
-  const double expert_shards = std::max(1.0, shards / s.ep);
-  const double plain_share = s.zero >= 1 ? shards : 1;
-  const double expert_share = s.zero >= 1 ? expert_shards : 1;
-  if (team > 1) {
-    const profile::Team peers{team, s.tp};
-    const profile::Team same_experts{std::max(1, team / s.ep), s.tp * s.ep};
-    const auto exchanged_experts = [&](Collective operation) {
-      return held.experts > 0 ? exchanged(operation, kWeight * held.experts, same_experts) : 0;
+  const double shards = s.sharded_over();
+  const double expert_shards = s.experts_sharded_over();
+  const double trained = stack_.frozen ? kAdapters : 1;
+  if (s.copies() > 1) {
+    const profile::Team peers{s.copies(), s.tp};
+    // The ranks that shard a state among them, and those of other such groups that hold the same share.
+    struct Holders {
+      double parameters;
+      profile::Team sharing, copies;
     };
-    const auto exchanged_all = [&](Collective operation) {
-      return exchanged(operation, kWeight * held.plain, peers) + exchanged_experts(operation);
+    const auto holders = [&](double parameters, int ranks, int sharing, int stride) {
+      return Holders{parameters, {sharing, stride}, {ranks / sharing, stride * sharing}};
+    };
+    const Holders all[] = {
+        holders(held.plain, s.copies(), s.sharded_over(), s.tp),
+        holders(held.experts, s.expert_copies(), s.experts_sharded_over(), s.expert_tp() * s.ep),
+    };
+    const auto gathered = [&] {
+      double seconds = 0;
+      for (const Holders& of : all)
+        if (of.parameters > 0) seconds += exchanged(Collective::all_gather, kWeight * of.parameters, of.sharing);
+      return seconds;
+    };
+    const auto scattered = [&] {
+      double seconds = 0;
+      for (const Holders& of : all)
+        if (of.parameters > 0)
+          seconds += exchanged(Collective::reduce_scatter, stack_.gradient_bytes * trained * of.parameters, of.sharing);
+      return seconds;
+    };
+    // Between the copies, each with its share.
+    const auto summed = [&] {
+      double seconds = 0;
+      for (const Holders& of : all)
+        if (of.parameters > 0)
+          seconds += exchanged(Collective::all_reduce, stack_.gradient_bytes * trained * of.parameters / of.sharing.ranks, of.copies);
+      return seconds;
     };
     // What is left of a pass once the block's own exchanges have had the links that weights and gradients take.
     const bool leaving = parts.size() > 1 || leaves_domain(group.exchanges, peers);
     const auto beside = [&](double seconds, const PassTime& pass) {
       const std::pair<profile::Team, double> own[] = {{{s.tp, 1}, pass.tensor_exchange},
                                                       {{s.cp, s.tp}, pass.context_exchange},
-                                                      {{held.experts > 0 ? s.ep : 1, s.tp}, pass.expert_exchange}};
+                                                      {{held.experts > 0 ? s.ep : 1, s.expert_tp()}, pass.expert_exchange}};
       bool meets = false;
       for (const auto& [team_of, exchange] : own) {
         if (team_of.ranks < 2 || leaves_domain(group.exchanges, team_of) != leaving) continue;
@@ -417,8 +452,8 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
     if (s.zero >= 2) {
       // Gradients are scattered after a pass and, with ZeRO-3, weights gathered before it, beside the neighbours' computing, which slows
       // down. ZeRO-2 gathers the new weights once a step.
-      const double gather = exchanged_all(Collective::all_gather);
-      const double scatter = exchanged_all(Collective::reduce_scatter);
+      const double gather = gathered();
+      const double scatter = scattered();
       const auto longer = [&](double computing, double exchange) {
         return std::max(computing + calibration.overlap_slowdown * std::min(computing, exchange), exchange) - computing;
       };
@@ -429,27 +464,25 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
       out.forward_exchange += forward;
       out.backward_exchange += backward;
       out.parameter_exchange = forward + backward;
-      if (s.zero == 2) spread = gather;
-    } else if (s.zero == 1) {
-      reduce = exchanged_all(Collective::reduce_scatter);
-      spread = exchanged_all(Collective::all_gather);
+      if (s.zero == 2) spread = trained * gather;
+      reduce = summed();
     } else {
-      reduce = exchanged(Collective::all_reduce, kWeight * held.plain, peers) + exchanged_experts(Collective::reduce_scatter);
-      spread = exchanged_experts(Collective::all_gather);
+      reduce = scattered() + summed();
+      if (s.zero == 1) spread = trained * gathered();
     }
-    // On a slow network no pass is long enough to hide what the calibration hides on those that it was fitted on.
-    out.exchange = std::max(waited(reduce, beside_backward, calibration), reduce - beside_backward) +
-                   std::max(waited(spread, beside_forward, calibration), spread - beside_forward);
+    // At least the calibration's share is waited for, and all that one micro-batch's pass is too short to hide.
+    const auto waited = [&](double exchange, double pass) { return std::max(exchange * calibration.data_exposed, exchange - pass); };
+    out.exchange = waited(reduce, beside_backward) + waited(spread, beside_forward);
   }
   if (held.tied > 0) {
     // Rank by rank with the same place of another stage: in another domain if there are several, also where ranks are dealt.
     const bool dealt = stand(devices).devices.dealt_over > 0;
     const Group& in_order = dealt ? *groups_[static_cast<std::size_t>(parts[part].group)] : group;
-    out.tied_exchange = in_order.exchanges.collective(Collective::all_reduce, kWeight * held.tied,
+    out.tied_exchange = in_order.exchanges.collective(Collective::all_reduce, stack_.gradient_bytes * trained * held.tied,
                                                       {2, of.nodes * of.devices_per_node <= of.domain() ? 1 : of.domain()});
   }
 
-  const double stepped = held.plain / plain_share + held.experts / expert_share;
+  const double stepped = trained * (held.plain / shards + held.experts / expert_shards);
   const double memory_rate = of.device.memory_bandwidth.value * calibration.memory;
   out.optimizer = s.offload_optimizer ? stepped * ((kGradient + kWeight) / kHostLink + kHostTraffic / kHostMemory)
                                       : stepped * calibration.optimizer_bytes / memory_rate;
@@ -458,9 +491,10 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
     return each * (held.plain / (s.zero >= from ? shards : 1) + held.experts / (s.zero >= from ? expert_shards : 1));
   };
   out.weights = share(3, kWeight);
-  out.gradients = share(2, kGradient);
-  out.optimizer_state = s.offload_optimizer ? 0 : share(1, kState);
-  out.tied_bytes = held.tied * (kWeight / (s.zero >= 3 ? shards : 1) + kGradient / (s.zero >= 2 ? shards : 1) + kState / plain_share);
+  out.gradients = trained * share(2, kGradient);
+  out.optimizer_state = s.offload_optimizer ? 0 : trained * share(1, kState);
+  out.tied_bytes =
+      held.tied * (kWeight / (s.zero >= 3 ? shards : 1) + kGradient / (s.zero >= 2 ? shards : 1) + kState / (s.zero >= 1 ? shards : 1));
 
   const double tokens = static_cast<double>(micro_batch) * block.seq / s.cp;
   if (block.head) {

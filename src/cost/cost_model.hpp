@@ -227,6 +227,8 @@ class CostModel {
 // way. parts add up to the step. Needs a plan whose schedule is 1f1b, zb-h1 or zb-h2 (others: their closed forms with equal stages).
 // Throws internal where exchanges are for a clock to play through.
 plan::Prediction predict(const plan::Plan& plan, CostModel& cost_model);
+// Its step alone.
+Seconds step_of(const plan::Plan& plan, CostModel& cost_model);
 // Peak bytes by rank, of any plan on any devices.
 std::vector<Bytes> memory_of(const plan::Plan& plan, CostModel& cost_model);
 // The terms of these of a rank by name; they add up to it.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "cost/block_time.hpp"
 #include "profile/exchange_time.hpp"
 
 namespace tessera::cost {
@@ -165,16 +166,8 @@ class LeastTimes {
   // FLOPs of a rank, `times` the block's; adds what the block exchanges so often.
   double add_block(int repeat, double times, const plan::Strategy& s, std::int64_t micro_batch, BlockBytes& bytes) const {
     const model::BlockSpec& spec = model_.repeats[static_cast<std::size_t>(repeat)].block;
-    model::BlockShard shard;
-    shard.micro_batch = micro_batch;
-    shard.tensor_parallel = s.tp;
-    shard.precision = plan_.precision == model::Precision::f8 ? model::Precision::f8 : model::Precision::bf16;
-    shard.recompute = s.recompute;
-    shard.sequence_parallel = s.sequence_parallel && s.tp > 1;
-    shard.context_parallel = s.cp;
-    shard.context = s.context;
-    shard.expert_parallel = s.ep;
-    const model::BlockCost cost = model::cost_of(spec, shard);
+    const model::Precision precision = plan_.precision == model::Precision::f8 ? model::Precision::f8 : model::Precision::bf16;
+    const model::BlockCost cost = model::cost_of(spec, shard_of(s, micro_batch, precision));
     for (const auto* exchanges : {&cost.forward_exchanges, &cost.backward_exchanges})
       for (const Exchange& one : *exchanges) {
         const double all = times * static_cast<double>(one.bytes.value);
@@ -203,7 +196,7 @@ class LeastTimes {
         }
       });
     if (bytes.experts > 0)
-      for_teams(stage, first, last, {s.ep, s.tp}, [&](const Members& members) {
+      for_teams(stage, first, last, {s.ep, s.expert_tp()}, [&](const Members& members) {
         const double n = members.count();
         const double k = members.domain_count();
         if (members.domains.size() == 1) return add_inside(members, bytes.experts * (n - 1) / n);
@@ -218,20 +211,25 @@ class LeastTimes {
     double experts = 0;
     for (const model::ParameterSpec& parameter : block.parameters) {
       if (!parameter.tied_to.empty()) continue;
-      const double held = count * static_cast<double>(parameter.shard_count(s.tp));
-      (parameter.expert_dim >= 0 ? experts : plain) += parameter.expert_dim >= 0 ? held / s.ep : held;
+      const bool expert = parameter.expert_dim >= 0;
+      const double held = count * static_cast<double>(parameter.shard_count(expert ? s.expert_tp() : s.tp));
+      (expert ? experts : plain) += expert ? held / s.ep : held;
     }
     const int copies = s.copies();
-    const int same_experts = std::max(1, copies / s.ep);
-    const double stepped = s.zero >= 1 ? plain / copies + experts / same_experts : plain + experts;
+    const int same_experts = s.expert_copies();
+    const double stepped = plain / s.sharded_over() + experts / s.experts_sharded_over();
     if (!s.offload_optimizer)
       for (const int rank : stage.ranks) ranks_[static_cast<std::size_t>(rank)].state += stepped * (kWeight + kState);
     // Reduced once; gathered as often as a rank needs what it does not keep.
     const double ways = 1 + (s.zero == 3 ? micro_batches_ : 1);
-    for_teams(stage, 0, stage.width(), {copies, s.tp}, [&](const Members& members) { add_ring(members, ways * kWeight * plain); });
-    if (experts > 0)
-      for_teams(stage, 0, stage.width(), {same_experts, s.tp * s.ep},
-                [&](const Members& members) { add_ring(members, ways * kWeight * experts); });
+    const auto reduce = [&](int ranks, int shards, int stride, double bytes) {
+      if (s.zero == 0) shards = ranks;
+      for_teams(stage, 0, stage.width(), {shards, stride}, [&](const Members& members) { add_ring(members, ways * bytes); });
+      for_teams(stage, 0, stage.width(), {ranks / shards, stride * shards},
+                [&](const Members& members) { add_ring(members, 2 * bytes / shards); });
+    };
+    reduce(copies, s.sharded_over(), s.tp, kWeight * plain);
+    if (experts > 0) reduce(same_experts, s.experts_sharded_over(), s.expert_tp() * s.ep, kWeight * experts);
   }
 
   // Activations there and gradients back: what a domain's devices have of them beyond what stays there.

@@ -263,9 +263,10 @@ class Layer {
     const std::int64_t count = block_.dim("experts");
     const std::int64_t each = block_.dim("experts_per_token");
     const std::int64_t ep = shard_.expert_parallel;
-    const std::int64_t width = split(block_.dim("expert_ffn"), tp_);
+    const bool whole = shard_.whole_experts;
+    const std::int64_t width = whole ? block_.dim("expert_ffn") : split(block_.dim("expert_ffn"), tp_);
     const std::int64_t local = split(count, ep);
-    const std::int64_t sent = rows_ * each;
+    const std::int64_t sent = (whole ? split(rows_, tp_) : rows_) * each;
     const std::int64_t tokens = split(sent, local);  // of one expert: `ep` ranks send to it what this rank sends to all
     const std::int64_t moved = sent * hidden_ * element_;
     enter_columns();
@@ -274,7 +275,7 @@ class Layer {
     if (const std::int64_t shared = option("shared_ffn", 0); shared > 0) dense(shared, false);
     if (option("shared_gate", 0) != 0) work_.linear("shared_gate", rows_, 1, hidden_);
     work_.pointwise("dispatch", 2 * moved, 2 * moved);
-    const Bytes crossing(shard_.sequence_parallel ? split(moved, tp_) : moved);
+    const Bytes crossing(shard_.sequence_parallel && !whole ? split(moved, tp_) : moved);
     if (ep > 1) exchange_both({Axis::expert, "all_to_all", crossing, false});
     work_.keep(sent * hidden_ * work_.operand());
     work_.linear("experts_in", tokens, option("gated", 1) != 0 ? 2 * width : width, hidden_, local);

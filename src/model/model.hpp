@@ -139,6 +139,7 @@ struct BlockShard {
   int context_parallel = 1;
   ContextKind context = ContextKind::ring;
   int expert_parallel = 1;
+  bool whole_experts = false;  // tensor parallelism does not cut experts; its ranks take a part of the tokens each
   auto operator<=>(const BlockShard&) const = default;
 };
 

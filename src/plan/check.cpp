@@ -52,23 +52,24 @@ using Blocks = std::vector<const model::BlockSpec*>;  // of a run, equal ones in
 
 // Why the blocks of a run cannot be cut into so many parts. All but those that hold a vocabulary have the model's heads, 1 where there
 // is no attention to cut.
-std::optional<TensorFault> fault_of(const model::ModelSpec& model, const Blocks& blocks, std::int64_t degree) {
+std::optional<TensorFault> fault_of(const model::ModelSpec& model, const Blocks& blocks, std::int64_t degree, Experts experts) {
   for (const model::BlockSpec* block : blocks) {
     if (block->kind == "final_norm") continue;
     if (!holds_vocabulary(*block))
       for (const char* key : {"heads", "kv_heads"})
         if (model.dim(key) % degree != 0) return TensorFault{key, model.dim(key)};
-    if (const auto fault = tensor_fault(*block, degree)) return fault;
+    if (const auto fault = tensor_fault(*block, degree, experts)) return fault;
   }
   return {};
 }
 
 void check_tensor_parallel(const model::ModelSpec& model, const StrategyRun& run, const Blocks& blocks) {
-  if (const auto fault = fault_of(model, blocks, run.strategy.tp)) {
+  const auto fault_at = [&](std::int64_t degree) { return fault_of(model, blocks, degree, experts_of(run.strategy)); };
+  if (const auto fault = fault_at(run.strategy.tp)) {
     std::int64_t nearest = run.strategy.tp - 1;
-    while (fault_of(model, blocks, nearest)) --nearest;
+    while (fault_at(nearest)) --nearest;
     for (std::int64_t above = run.strategy.tp + 1; above - run.strategy.tp < run.strategy.tp - nearest; ++above)
-      if (!fault_of(model, blocks, above)) nearest = above;
+      if (!fault_at(above)) nearest = above;
     refuse(run.where, text("tp ", run.strategy.tp, " ", fault->what()), fault->expected(), text("nearest: ", nearest));
   }
   if (run.strategy.sequence_parallel && run.strategy.tp == 1)
@@ -94,12 +95,13 @@ void check_expert_parallel(const model::ModelSpec& model, const StrategyRun& run
   const Strategy& s = run.strategy;
   if (s.ep == 1) return;
   if (!model.dims.contains("experts")) refuse(run.where, text("ep ", s.ep, " for a model without experts"), "ep 1");
-  std::int64_t common = s.copies();
+  const int spread = s.ranks() / s.expert_tp();
+  std::int64_t common = spread;
   for (const model::BlockSpec* block : blocks)
     if (block->dims.contains("experts")) common = std::gcd(common, block->dim("experts"));
   if (common % s.ep != 0)
-    refuse(run.where, text("ep ", s.ep, " does not divide both the experts and dp x cp ", s.copies()), "a degree that divides both",
-           text("nearest: ", nearest_of(divisors_of(common), s.ep)));
+    refuse(run.where, text("ep ", s.ep, " does not divide both the experts and dp x cp ", s.whole_experts ? "x tp " : "", spread),
+           "a degree that divides both", text("nearest: ", nearest_of(divisors_of(common), s.ep)));
 }
 
 // That the shares of a stage make up its ranks and a micro-batch.
@@ -177,6 +179,15 @@ void check_width(const Stage& stage, int index, const StrategyRun& run) {
          stage.width() % parts == 0 && stage.width() > 0 ? text("nearest: dp ", stage.width() / parts) : std::string());
 }
 
+void check_sharding(const StrategyRun& run) {
+  const Strategy& s = run.strategy;
+  if (s.shards == 0) return;
+  if (s.zero == 0) refuse(run.where, text("shards ", s.shards, " with zero 0, which shards nothing"), "zero of at least 1, or no shards");
+  if (s.shards < 1 || s.copies() % s.shards != 0)
+    refuse(run.where, text("shards ", s.shards, " does not divide dp x cp ", s.copies()), "a degree that divides it",
+           text("nearest: ", nearest_of(divisors_of(s.copies()), s.shards)));
+}
+
 void check_run(const Plan& plan, const model::ModelSpec& model, int stage, const StrategyRun& run,
                const std::vector<model::BlockInstance>& all, bool accelerators) {
   const Strategy& s = run.strategy;
@@ -192,6 +203,7 @@ void check_run(const Plan& plan, const model::ModelSpec& model, int stage, const
   check_batch(plan, plan.stages[stage], run);
   check_width(plan.stages[stage], stage, run);
   if (accelerators) check_replicas(plan, plan.stages[stage], run);
+  check_sharding(run);
   check_context_parallel(run, blocks);
   check_expert_parallel(model, run, blocks);
 }

@@ -33,7 +33,9 @@ std::string to_text(const Strategy& strategy) {
   if (strategy.cp > 1) out += text(" x cp ", strategy.cp, strategy.context == model::ContextKind::ulysses ? " (Ulysses)" : " (ring)");
   if (strategy.ep > 1) out += text(", ep ", strategy.ep);
   if (strategy.sequence_parallel) out += ", sequence parallel";
+  if (strategy.whole_experts) out += ", whole experts";
   if (strategy.zero > 0) out += text(", zero ", strategy.zero);
+  if (strategy.shards > 0) out += text(" over ", strategy.shards);
   if (strategy.recompute == model::Recompute::full) out += ", recompute";
   if (strategy.recompute == model::Recompute::selective) out += ", recompute attention";
   if (strategy.offload_optimizer) out += ", optimizer on the host";

@@ -1,6 +1,7 @@
 // A plan: which block runs where and how. A versioned JSON file that people can read and edit.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -26,8 +27,19 @@ struct Strategy {
   model::ContextKind context = model::ContextKind::ring;
   int ep = 1;
   bool offload_optimizer = false;  // the optimizer's state and step are on the host's CPU
+  // ZeRO shards over so many consecutive ones of the dp × cp ranks, and groups of as many hold copies (hybrid sharding; MiCS, Zhang et
+  // al. 2022): with dp 32, tp 1 and shards 8 each node of 8 devices shards, and four nodes hold the same. 0: over all.
+  int shards = 0;
+  // With tp and experts: an expert stands whole on one rank, and experts are spread over ep of the dp × cp × tp ranks (expert tensor
+  // parallelism 1 of Megatron-LM). Otherwise tp cuts experts too.
+  bool whole_experts = false;
   int ranks() const { return dp * cp * tp; }
   int copies() const { return dp * cp; }  // ranks that hold the same weights, unless zero cuts them
+  int sharded_over() const { return zero == 0 ? 1 : shards > 0 ? shards : copies(); }
+  int expert_tp() const { return whole_experts ? 1 : tp; }
+  int expert_copies() const { return std::max(1, ranks() / (expert_tp() * ep)); }  // ranks that hold the same experts
+  // Of these, those over which ZeRO shards them.
+  int experts_sharded_over() const { return zero == 0 ? 1 : std::clamp(sharded_over() * tp / (expert_tp() * ep), 1, expert_copies()); }
   bool same_layout(const Strategy& other) const { return dp == other.dp && cp == other.cp && tp == other.tp; }
   bool operator==(const Strategy&) const = default;
 };

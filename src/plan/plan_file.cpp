@@ -36,6 +36,8 @@ std::string json_of(const StrategyRun& run) {
   if (s.cp != 1) out += text(", \"cp\": ", s.cp);
   if (s.context == model::ContextKind::ulysses) out += ", \"context\": \"ulysses\"";
   if (s.ep != 1) out += text(", \"ep\": ", s.ep);
+  if (s.shards != 0) out += text(", \"shards\": ", s.shards);
+  if (s.whole_experts) out += ", \"whole_experts\": true";
   if (s.offload_optimizer) out += ", \"offload_optimizer\": true";
   return out + "}";
 }
@@ -81,7 +83,8 @@ RankPlace read_place(const ConfigNode& node) {
 }
 
 StrategyRun read_run(const ConfigNode& node) {
-  node.allow_only({"first", "last", "dp", "tp", "zero", "recompute", "sequence_parallel", "cp", "context", "ep", "offload_optimizer"});
+  node.allow_only({"first", "last", "dp", "tp", "zero", "recompute", "sequence_parallel", "cp", "context", "ep", "shards", "whole_experts",
+                   "offload_optimizer"});
   StrategyRun run;
   Strategy& s = run.strategy;
   run.first = small_int(node.at("first"), 0);
@@ -95,6 +98,8 @@ StrategyRun read_run(const ConfigNode& node) {
   if (const auto kind = node.find("context"); kind && kind->as_choice({"ring", "ulysses"}) == "ulysses")
     s.context = model::ContextKind::ulysses;
   if (const auto degree = node.find("ep")) s.ep = small_int(*degree, 1);
+  if (const auto degree = node.find("shards")) s.shards = small_int(*degree, 1);
+  if (const auto whole = node.find("whole_experts")) s.whole_experts = whole->as_bool();
   if (const auto offload = node.find("offload_optimizer")) s.offload_optimizer = offload->as_bool();
   run.where = node.where();
   return run;

@@ -12,11 +12,11 @@ constexpr const char* kHeads[] = {"heads", "kv_heads"};
 std::int64_t extent_of(const model::BlockSpec& block, const char* key) { return static_cast<std::int64_t>(option_of(block, key)); }
 
 // What the degree may pad in a block, with its extents; 0 where a block has none of a name.
-std::vector<std::pair<const char*, std::int64_t>> padded_extents(const model::BlockSpec& block) {
+std::vector<std::pair<const char*, std::int64_t>> padded_extents(const model::BlockSpec& block, Experts experts) {
   if (holds_vocabulary(block)) return {{"vocab", extent_of(block, "vocab")}};
   // Of a layer with experts, `ffn` is the width of the dense layers beside it.
   if (extent_of(block, "experts") > 0)
-    return {{"expert_ffn", extent_of(block, "expert_ffn")}, {"shared_ffn", extent_of(block, "shared_ffn")}};
+    return {{"expert_ffn", experts == Experts::whole ? 0 : extent_of(block, "expert_ffn")}, {"shared_ffn", extent_of(block, "shared_ffn")}};
   return {{"ffn", extent_of(block, "ffn")}};
 }
 
@@ -34,16 +34,16 @@ bool holds_vocabulary(const model::BlockSpec& block) {
   return block.kind == "embedding" || block.kind == "position_embedding" || block.kind == "lm_head" || block.kind == "language_head";
 }
 
-std::optional<TensorFault> tensor_fault(const model::BlockSpec& block, std::int64_t degree) {
+std::optional<TensorFault> tensor_fault(const model::BlockSpec& block, std::int64_t degree, Experts experts) {
   if (degree == 1) return {};
-  for (const auto& [key, extent] : padded_extents(block))
+  for (const auto& [key, extent] : padded_extents(block, experts))
     if (extent > 0 && model::real_extent(extent, degree, degree - 1) == 0) return TensorFault{key, extent, true};
   if (holds_vocabulary(block)) return {};
   for (const char* key : kHeads)
     if (const std::int64_t extent = extent_of(block, key); extent % degree != 0) return TensorFault{key, extent};
   if (extent_of(block, "heads") > 0) return {};
   for (const model::ParameterSpec& parameter : block.parameters)
-    if (parameter.split_dim >= 0)
+    if (parameter.split_dim >= 0 && !(parameter.expert_dim >= 0 && experts == Experts::whole))
       if (const std::int64_t extent = parameter.shape[static_cast<std::size_t>(parameter.split_dim)]; extent % degree != 0)
         return TensorFault{parameter.name, extent};
   return {};
@@ -74,7 +74,7 @@ std::vector<Padding> paddings(const Plan& plan, const model::ModelSpec& model) {
   for (const Stage& stage : plan.stages)
     for (const StrategyRun& run : stage.runs)
       for (int b = run.first; b < run.last && run.strategy.tp > 1; ++b)
-        for (const auto& [key, extent] : padded_extents(*blocks[static_cast<std::size_t>(b)].spec)) {
+        for (const auto& [key, extent] : padded_extents(*blocks[static_cast<std::size_t>(b)].spec, experts_of(run.strategy))) {
           const Padding padding{key, extent, run.strategy.tp};
           if (extent % run.strategy.tp != 0 && std::find(out.begin(), out.end(), padding) == out.end()) out.push_back(padding);
         }

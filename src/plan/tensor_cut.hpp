@@ -24,8 +24,11 @@ struct TensorFault {
 
 // A block that holds a vocabulary.
 bool holds_vocabulary(const model::BlockSpec& block);
+// Whether tensor parallelism cuts experts too, or each stands whole on one rank, so that their width need not be divided.
+enum class Experts { cut, whole };
+inline Experts experts_of(const Strategy& strategy) { return strategy.whole_experts ? Experts::whole : Experts::cut; }
 // The first fault of a block, or of any block of a model; none where `degree` cuts it.
-std::optional<TensorFault> tensor_fault(const model::BlockSpec& block, std::int64_t degree);
+std::optional<TensorFault> tensor_fault(const model::BlockSpec& block, std::int64_t degree, Experts experts = Experts::cut);
 std::optional<TensorFault> tensor_fault(const model::ModelSpec& model, std::int64_t degree);
 // The degrees from 1 to `most` that cut all blocks of a model.
 std::vector<std::int64_t> tensor_degrees(const model::ModelSpec& model, std::int64_t most);

@@ -14,6 +14,8 @@ struct Fault {
 std::optional<Fault> fault_of(const Strategy& s, const Where& where) {
   if (s.zero > 1) return Fault{where, text("zero ", s.zero), "zero 0 or 1"};
   if (s.cp > 1) return Fault{where, text("cp ", s.cp), "cp 1"};
+  if (s.shards > 0 && s.shards != s.copies()) return Fault{where, text("shards ", s.shards), "no shards: over all replicas"};
+  if (s.whole_experts) return Fault{where, "whole_experts", "whole_experts: false"};
   if (s.ep > 1) return Fault{where, text("ep ", s.ep), "ep 1"};
   if (s.sequence_parallel) return Fault{where, "sequence_parallel", "sequence_parallel: false"};
   if (s.offload_optimizer) return Fault{where, "offload_optimizer", "offload_optimizer: false"};

@@ -29,14 +29,13 @@ constexpr Entry kParameters[] = {
     {"inside", &Calibration::inside},
     {"network", &Calibration::network},
     {"latency", &Calibration::latency},
-    {"member_wait", &Calibration::member_wait},
+    {"rank_latency", &Calibration::rank_latency},
     {"tensor_exposed", &Calibration::tensor_exposed},
     {"tensor_exposed_plain", &Calibration::tensor_exposed_plain},
     {"tensor_beside", &Calibration::tensor_beside},
     {"expert_exposed", &Calibration::expert_exposed},
     {"pipeline_exposed", &Calibration::pipeline_exposed},
     {"data_exposed", &Calibration::data_exposed},
-    {"window", &Calibration::window},
     {"overlap_slowdown", &Calibration::overlap_slowdown},
     {"weight_pass_bubble", &Calibration::weight_pass_bubble},
     {"layer_host", &Calibration::layer_host},
@@ -72,7 +71,7 @@ const std::vector<std::string>& parameter_names() {
 }
 
 Calibration read_calibration(const ConfigNode& node) {
-  node.allow_only({"name", "accelerator", "stack", "fitted_on", "attention", "dropout", "vector_fallback", "parameters"});
+  node.allow_only({"name", "accelerator", "stack", "fitted_on", "attention", "vector_fallback", "parameters"});
   Calibration calibration;
   calibration.name = node.at("name").as_string();
   calibration.accelerator = node.at("accelerator").as_string();
@@ -81,7 +80,6 @@ Calibration read_calibration(const ConfigNode& node) {
     for (const ConfigNode& row : rows->items()) calibration.fitted_on.push_back(row.as_string());
   if (const auto kernel = node.find("attention"))
     calibration.attention = kernel->as_choice({"unfused", "fused"}) == "unfused" ? AttentionKernel::unfused : AttentionKernel::fused;
-  calibration.dropout = node.get("dropout", false);
   calibration.vector_fallback = node.get("vector_fallback", true);
   if (const auto parameters = node.find("parameters")) {
     for (const std::string& key : parameters->keys()) {
@@ -108,10 +106,9 @@ std::string quoted(const std::string& words) { return nlohmann::json(words).dump
 
 std::string to_yaml(const Calibration& calibration) {
   const Calibration standard;
-  std::string out =
-      text("name: ", quoted(calibration.name), "\naccelerator: ", quoted(calibration.accelerator), "\nstack: ", quoted(calibration.stack),
-           "\nattention: ", name_of(calibration.attention), "\ndropout: ", calibration.dropout ? "true" : "false",
-           "\nvector_fallback: ", calibration.vector_fallback ? "true" : "false", "\nparameters:\n");
+  std::string out = text("name: ", quoted(calibration.name), "\naccelerator: ", quoted(calibration.accelerator),
+                         "\nstack: ", quoted(calibration.stack), "\nattention: ", name_of(calibration.attention),
+                         "\nvector_fallback: ", calibration.vector_fallback ? "true" : "false", "\nparameters:\n");
   for (const Entry& entry : kParameters)
     if (calibration.*entry.value != standard.*entry.value) out += text("  ", entry.name, ": ", number(calibration.*entry.value), "\n");
   if (!calibration.fitted_on.empty()) out += "fitted_on:\n";

@@ -22,7 +22,6 @@ struct Calibration {
 
   // What the stack is known to do.
   AttentionKernel attention = AttentionKernel::fused;
-  bool dropout = false;
   bool vector_fallback = true;  // extents that are no multiple of 16 bytes slow products down: kernel_time.hpp
 
   // Computing.
@@ -43,15 +42,16 @@ struct Calibration {
   // Communicating. Shares are of the link's rate.
   double inside = 0.75;
   double network = 0.75;
-  double latency = 5e-6;            // seconds of each step of an exchange
-  double member_wait = 0;           // seconds that each further member of a group adds to an exchange of gradients
+  double latency = 5e-6;  // seconds of each step of an exchange
+  // Seconds that each further rank adds to an all-gather or reduce-scatter, around its ring: of NCCL's Simple protocol 3.4 us inside a node
+  // and 14 us between nodes, of which a ring over nodes of 8 has one in 8 (src/graph/tuning.cc there).
+  double rank_latency = 4.7e-6;
   double tensor_exposed = 1;        // share of tensor-parallel exchanges that computing does not hide
   double tensor_exposed_plain = 1;  // the same where a plan says that nothing hides them
   double tensor_beside = 0.5;       // further share of those that stand beside products of their own layer
   double expert_exposed = 1;        // of the all-to-all exchanges between experts
   double pipeline_exposed = 1;      // of messages between stages
-  double data_exposed = 1;          // of the exchange of gradients and parameters, at least
-  double window = 0;                // and beyond what this share of one micro-batch's pass hides
+  double data_exposed = 1;          // of the exchange of gradients and parameters, at least; and what a micro-batch's pass does not hide
   double overlap_slowdown = 0.1;    // of computing while weights are gathered beside it
 
   // Waiting.

@@ -40,15 +40,18 @@ bool Exchanges::leaves_rack(Team team) const {
 
 double Exchanges::collective(Collective operation, double bytes, Team team) const {
   if (team.ranks < 2 || bytes <= 0) return 0;
-  const double ways = operation == Collective::all_reduce ? 2 : 1;
-  const double volume = ways * bytes * (team.ranks - 1) / team.ranks;
-  const double steps = ways * std::log2(static_cast<double>(team.ranks));
+  const double volume = (operation == Collective::all_reduce ? 2 : 1) * bytes * (team.ranks - 1) / team.ranks;
   const int joined = together(team);
-  if (joined >= team.ranks) return volume / inside_ + steps * inside_latency_ + calibration_.launch;
+  const bool inside = joined >= team.ranks;
+  // A sum goes up and down a tree; gathers and scatters hand on from rank to rank around a ring, whatever its length.
+  const double hop = inside ? inside_latency_ : network_latency_;
+  const double latency = operation == Collective::all_reduce ? (inside ? 2 : 4) * std::log2(static_cast<double>(team.ranks)) * hop
+                                                             : hop + (team.ranks - 1) * calibration_.rank_latency;
+  if (inside) return volume / inside_ + latency + calibration_.launch;
   // Each of the groups on a node has its members' share of the adapters.
   double rate = std::min(inside_, device_share() * joined);
   if (leaves_rack(team)) rate /= rack_;
-  return volume / rate + 2 * steps * network_latency_ + calibration_.launch;
+  return volume / rate + latency + calibration_.launch;
 }
 
 double Exchanges::all_to_all(double bytes, int copies, Team team) const {

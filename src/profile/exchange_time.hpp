@@ -22,7 +22,8 @@ class Exchanges {
   Exchanges(const cluster::ResourceGroup& group, const Calibration& calibration, int dealt_over = 1);
 
   // Seconds of a collective over a buffer of `bytes`: what an all-gather ends with and a reduce-scatter begins with. By rings
-  // (Patarasuk, Yuan 2009) that enter and leave each node once.
+  // (Patarasuk, Yuan 2009) that enter and leave each node once. All-reduces wait for 2 log2(ranks) steps of a tree; all-gathers and
+  // reduce-scatters for every rank of the ring, as NCCL has no trees for them (src/graph/tuning.cc there).
   double collective(Collective operation, double bytes, Team team) const;
   // Every rank holds `bytes` of copies, `copies` of each of its items, for ranks drawn evenly; an item goes once to each node that
   // wants it (DeepSeek-AI 2024, section 3.2.2).

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include "base/expect_error.hpp"
-#include "cost/uniform.hpp"
 #include "plan/plan_helper.hpp"
 
 namespace tessera::cost {
@@ -55,46 +54,6 @@ TEST(CostModel, TiedParametersStayInsideAClusterOfOneNode) {
   };
   EXPECT_GT(tied(plan::gpu_cluster(1, 4)), 0);
   EXPECT_LT(tied(plan::gpu_cluster(1, 4)), tied(plan::gpu_cluster(2, 4)) / 4);
-}
-
-// What the search counts with is what published measurements were compared with (bench/truth), put together block by block.
-TEST(CostModel, AgreeWithTheUniformPrice) {
-  const auto job = plan::preset_job("llama-2-70b", 256);
-  const auto cluster = plan::gpu_cluster(8, 8);
-  CostModel cost_model(job.model, cluster, model::Precision::bf16);
-  const profile::Calibration calibration = profile::calibration_for("a100-80");
-  for (const int stages : {1, 2, 4, 8})
-    for (const int tp : {1, 2, 8})
-      for (const int zero : {0, 1}) {
-        UniformPlan uniform;
-        uniform.pp = stages;
-        uniform.tp = tp;
-        uniform.dp = 64 / stages / tp;
-        uniform.zero = zero;
-        uniform.global_batch = 256;
-        uniform.sequence_parallel = tp > 1;
-        plan::Plan plan;
-        plan.precision = model::Precision::bf16;
-        plan.global_batch = 256;
-        plan.micro_batches = 256 / uniform.dp;
-        plan.ranks.resize(64);
-        plan::Strategy strategy;
-        strategy.dp = uniform.dp;
-        strategy.tp = tp;
-        strategy.zero = zero;
-        strategy.sequence_parallel = tp > 1;
-        int next = 0;
-        for (int s = 0; s < stages; ++s) {
-          plan::Stage stage;
-          for (int i = 0; i < 64 / stages; ++i) stage.ranks.push_back(s * (64 / stages) + i);
-          const int last = next + 80 / stages + (s == 0 ? 1 : 0) + (s + 1 == stages ? 1 : 0);
-          stage.runs.push_back({next, last, strategy});
-          next = last;
-          plan.stages.push_back(stage);
-        }
-        const double expected = price(uniform, job.model, cluster, calibration).step;
-        EXPECT_NEAR(predict(plan, cost_model).step.value / expected, 1, 0.03) << "pp " << stages << " tp " << tp << " zero " << zero;
-      }
 }
 
 // What the model says of attention, dropout and what is kept counts; the stack decides only what it leaves open.

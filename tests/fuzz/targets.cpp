@@ -10,7 +10,7 @@
 #include "base/log.hpp"
 #include "base/temporary_folder.hpp"
 #include "cluster/cluster.hpp"
-#include "cost/uniform.hpp"
+#include "cost/cost_model.hpp"
 #include "fuzz/checks.hpp"
 #include "model/job.hpp"
 #include "profile/calibration.hpp"
@@ -138,9 +138,12 @@ Target calibration_target() {
   target.read = [=](const std::string& input) {
     const profile::Calibration calibration = profile::read_calibration(ConfigNode::parse(input, "calibration.yaml"));
     must_pass("a plan cannot be priced with it", [&] {
-      const cost::UniformPlan plan = {
-          .tp = 2, .dp = 2, .pp = 4, .global_batch = 16, .sequence_parallel = true, .zero = 1, .stage_layers = {}};
-      if (cost::price(plan, model, cluster, calibration).step < 0) throw Defect("a negative step");
+      cost::Stack stack;
+      stack.calibration = calibration;
+      cost::CostModel cost_model(model, cluster, model::Precision::bf16, stack);
+      const cost::BlockLoad load =
+          cost_model.block(1, 0, {.dp = 4, .tp = 2, .zero = 1, .recompute = {}, .sequence_parallel = true, .context = {}}, 16);
+      if (!(load.forward >= 0 && load.backward() >= 0 && load.exchange >= 0)) throw Defect("a negative time");
     });
   };
   return target;

@@ -76,5 +76,20 @@ TEST(TensorCut, PadsEachKindOfLayerByItsOwnWidth) {
   EXPECT_EQ(lines[1].what(), "expert_ffn 31 is padded to 33 for tp 3");
 }
 
+// Of a width of 4, three ranks would have two, two and none.
+TEST(TensorCut, LeavesTheWidthOfWholeExpertsAlone) {
+  const auto job = model::read_job(ConfigNode::parse(
+      "name: test\nmodel: {arch: deepseek, hidden: 48, layers: 4, heads: 6, ffn: 99, seq: 32, vocab: 258, q_lora: 24, kv_lora: 16, "
+      "nope_dim: 8, rope_dim: 8, v_dim: 8, experts: 4, experts_per_token: 2, expert_ffn: 4, shared_ffn: 33, dense_layers: 2}\n"
+      "data: {source: synthetic}\ntrain: {global_batch: 8, precision: bf16}\n",
+      "train.yaml"));
+  const auto cluster = gpu_cluster(1, 8);
+  Plan plan = plan_for(job, cluster, 3);
+  EXPECT_THAT(error_of([&] { check(plan, job, cluster); }).what(), HasSubstr("tp 3 leaves a rank nothing of expert_ffn 4"));
+  plan.stages.front().runs.front().strategy.whole_experts = true;
+  EXPECT_NO_THROW(check(plan, job, cluster));
+  EXPECT_TRUE(paddings(plan, job.model).empty());
+}
+
 }  // namespace
 }  // namespace tessera::plan

@@ -13,7 +13,6 @@
 #include "base/expect_error.hpp"
 #include "base/random.hpp"
 #include "cost/cost_model.hpp"
-#include "cost/uniform.hpp"
 #include "plan/divisors.hpp"
 #include "plan/plan_helper.hpp"
 #include "plan/schedule/schedule.hpp"

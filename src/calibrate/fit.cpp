@@ -1,15 +1,16 @@
-#include "fit.hpp"
+#include "calibrate/fit.hpp"
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/error.hpp"
 
-namespace tessera::truth {
+namespace tessera::calibrate {
 namespace {
 
 constexpr double kErrorScale = 0.05;
 constexpr double kPrior = 0.3;
+constexpr double kWidePrior = 1.5;
 constexpr int kSteps = 40;
 
 // Like |x| far from 0 and like x^2 / 2 near it, when squared and halved.
@@ -17,6 +18,11 @@ double softened(double x) { return std::copysign(std::sqrt(2 * (std::sqrt(1 + x 
 
 using Vector = std::vector<double>;
 using Matrix = std::vector<Vector>;
+
+bool differs_widely(const std::string& parameter) {
+  constexpr const char* kNames[] = {"rank_latency", "overlap_slowdown"};
+  return std::find(std::begin(kNames), std::end(kNames), parameter) != std::end(kNames);
+}
 
 double square_sum(const Vector& values) {
   double sum = 0;
@@ -47,13 +53,14 @@ Vector solve(Matrix a, Vector b) {
 
 }  // namespace
 
-std::vector<double> fit(const std::vector<const Row*>& rows, std::size_t parameters, const Predict& predict) {
+std::vector<double> fit(const std::vector<const Row*>& rows, const std::vector<std::string>& names, const Predict& predict) {
+  const std::size_t parameters = names.size();
   const auto residuals = [&](const Vector& logarithms) {
     Vector factors;
     for (const double x : logarithms) factors.push_back(std::exp(x));
     Vector out;
     for (const Row* row : rows) out.push_back(softened(std::log(predict(*row, factors) / row->measured) / kErrorScale));
-    for (const double x : logarithms) out.push_back(x / kPrior);
+    for (std::size_t i = 0; i < logarithms.size(); ++i) out.push_back(logarithms[i] / (differs_widely(names[i]) ? kWidePrior : kPrior));
     return out;
   };
   Vector x(parameters, 0.0);
@@ -103,19 +110,16 @@ profile::Calibration scaled(const profile::Calibration& start, const std::vector
   return out;
 }
 
-double predicted(const Row& row, const profile::Calibration& calibration) {
-  return cost::price(row.plan, row.shape, row.group, calibration).step;
-}
-
-profile::Calibration fitted(const Task& task) {
-  const std::vector<double> factors = fit(task.rows, task.parameters.size(), [&](const Row& row, const std::vector<double>& values) {
-    return predicted(row, scaled(task.start, task.parameters, values));
+profile::Calibration fitted(const profile::Calibration& start, const std::vector<std::string>& parameters,
+                            const std::vector<const Row*>& rows) {
+  const std::vector<double> factors = fit(rows, parameters, [&](const Row& row, const std::vector<double>& values) {
+    return predicted(row, scaled(start, parameters, values));
   });
-  profile::Calibration out = scaled(task.start, task.parameters, factors);
+  profile::Calibration out = scaled(start, parameters, factors);
   out.fitted_on.clear();
-  for (std::size_t i = 0; i < task.rows.size(); ++i) {
-    const Row& row = *task.rows[i];
-    if (i == 0 || task.rows[i - 1]->source != row.source) {
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const Row& row = *rows[i];
+    if (i == 0 || rows[i - 1]->source != row.source) {
       out.fitted_on.push_back(text(row.source, ": ", row.number));
     } else {
       out.fitted_on.back() += text(", ", row.number);
@@ -124,30 +128,4 @@ profile::Calibration fitted(const Task& task) {
   return out;
 }
 
-std::vector<Task> read_tasks(const std::filesystem::path& path, const std::vector<Row>& rows) {
-  std::vector<Task> out;
-  for (const ConfigNode& node : ConfigNode::load(path).items()) {
-    node.allow_only({"start", "fit", "rows"});
-    Task& task = out.emplace_back();
-    task.start = profile::read_calibration(node.at("start"));
-    for (const ConfigNode& name : node.at("fit").items()) {
-      task.parameters.push_back(name.as_string());
-      const double* value = profile::parameter(task.start, name.as_string());
-      if (value == nullptr) throw name.error("no parameter of a calibration has this name");
-      if (*value == 0) throw name.error("a parameter that starts at 0 cannot be fitted by a factor");
-    }
-    const ConfigNode wanted = node.at("rows");
-    for (const std::string& source : wanted.keys()) {
-      for (const ConfigNode& item : wanted.at(source).items()) {
-        const std::int64_t line = item.as_int();
-        const auto found = std::find_if(rows.begin(), rows.end(),
-                                        [&](const Row& row) { return row.source == source && row.number == line && row.skipped.empty(); });
-        if (found == rows.end()) throw item.error(text("there is no row ", line, " that can be priced in ", source));
-        task.rows.push_back(&*found);
-      }
-    }
-  }
-  return out;
-}
-
-}  // namespace tessera::truth
+}  // namespace tessera::calibrate

@@ -1,10 +1,13 @@
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <cstdlib>
 #include <fstream>
-#include <sstream>
 
 #include "base/error.hpp"
-#include "rows.hpp"
+#include "calibrate/table.hpp"
 
-namespace tessera::truth {
+namespace tessera::calibrate {
 namespace {
 
 std::vector<std::string> cells_of(const std::string& line) {
@@ -46,4 +49,24 @@ std::vector<Cells> read_table(const std::filesystem::path& path) {
   return out;
 }
 
-}  // namespace tessera::truth
+std::string cell(const Cells& row, const std::string& column) {
+  const auto found = row.find(column);
+  return found == row.end() ? std::string() : found->second;
+}
+
+double number(const Cells& row, const std::string& column, double otherwise) {
+  const std::string value = cell(row, column);
+  char* end = nullptr;
+  const double out = std::strtod(value.c_str(), &end);
+  constexpr double kSenseless = 1e15;
+  return end == value.c_str() || !(std::abs(out) < kSenseless) ? otherwise : out;
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+}  // namespace tessera::calibrate

@@ -1,0 +1,59 @@
+#include "calibrate/calibrate.hpp"
+
+#include <algorithm>
+
+#include "base/error.hpp"
+#include "calibrate/fit.hpp"
+
+namespace tessera::calibrate {
+
+profile::Calibration start_of(const std::string& accelerator, profile::AttentionKernel attention) {
+  profile::Calibration out;
+  out.accelerator = accelerator;
+  out.attention = attention;
+  out.tensor_exposed = out.tensor_exposed_plain = 0.7;
+  out.data_exposed = 0.5;
+  out.pipeline_exposed = 0.7;
+  out.expert_exposed = 0.5;
+  out.layer_host = 5e-4;
+  out.router_host = 3e-4;
+  return out;
+}
+
+std::vector<std::string> parameters_for(const std::vector<const Row*>& rows) {
+  const auto any = [&](const auto& of) { return std::any_of(rows.begin(), rows.end(), [&](const Row* row) { return of(*row); }); };
+  std::vector<std::string> out = {"attention_share", "memory", "layer_host", "inside"};
+  const auto add = [&](bool wanted, const char* name) {
+    if (wanted) out.emplace_back(name);
+  };
+  add(any([](const Row& row) { return row.precision != model::Precision::f8; }), "matmul");
+  add(any([](const Row& row) { return row.precision == model::Precision::f8 && !row.stack.format; }), "matmul_fp8");
+  add(any([](const Row& row) { return row.stack.format.has_value(); }), "matmul_fp4");
+  add(any([](const Row& row) { return row.degrees.ranks() > row.group.domain(); }), "network");
+  add(any([](const Row& row) { return row.degrees.strategy.tp > 1; }), "tensor_exposed");
+  add(any([](const Row& row) { return row.degrees.strategy.copies() > 1; }), "data_exposed");
+  add(any([](const Row& row) { return row.degrees.strategy.zero > 0 && row.degrees.strategy.copies() > row.group.domain(); }),
+      "rank_latency");
+  add(any([](const Row& row) { return row.degrees.strategy.zero > 1; }), "overlap_slowdown");
+  add(any([](const Row& row) { return row.has_experts(); }), "grouped");
+  add(any([](const Row& row) { return row.has_experts(); }), "router_host");
+  add(any([](const Row& row) { return row.degrees.strategy.ep > 1; }), "expert_exposed");
+  return out;
+}
+
+profile::Calibration calibrated(const std::string& name, profile::AttentionKernel attention, const std::vector<const Row*>& rows) {
+  if (rows.empty()) throw Error(ErrorCode::invalid_config, "no row that can be priced", {}, "at least one, better three of unlike plans");
+  const std::string family = profile::family_of(rows.front()->group.device.name);
+  for (const Row* row : rows)
+    if (profile::family_of(row->group.device.name) != family)
+      throw Error(
+          ErrorCode::invalid_config,
+          text("row ", rows.front()->number, " is of ", family, ", row ", row->number, " of ", profile::family_of(row->group.device.name)),
+          {}, "rows of one accelerator: a stack is calibrated for each by itself");
+  profile::Calibration start = start_of(family, attention);
+  start.stack = name;
+  start.name = family + "/" + name;
+  return fitted(start, parameters_for(rows), rows);
+}
+
+}  // namespace tessera::calibrate
