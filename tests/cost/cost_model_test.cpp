@@ -103,6 +103,26 @@ TEST(CostModel, GathersTheExpertsWeightsOfZero3BeforeEveryPass) {
   EXPECT_EQ(slow.exchange, 0);
 }
 
+// Of an expert's width of 31, two ranks would hold 16 each with padding; a whole expert has none.
+TEST(CostModel, WholeExpertsAreNeitherCutNorPadded) {
+  const auto job = model::read_job(ConfigNode::parse(
+      "name: test\nmodel: {arch: deepseek, hidden: 48, layers: 4, heads: 6, ffn: 100, seq: 32, vocab: 258, q_lora: 24, kv_lora: 16, "
+      "nope_dim: 8, rope_dim: 8, v_dim: 8, experts: 4, experts_per_token: 2, expert_ffn: 31, shared_ffn: 34, dense_layers: 2}\n"
+      "data: {source: synthetic}\ntrain: {global_batch: 8, precision: bf16}\n",
+      "train.yaml"));
+  const auto cluster = plan::gpu_cluster(1, 8);
+  CostModel cost_model(job.model, cluster, model::Precision::bf16);
+  const auto weights = [&](const plan::Strategy& strategy) { return cost_model.block(2, 0, strategy, 2).weights; };
+  // A matrix of an expert's rows and columns has 48 x its width elements of 2 bytes; gate, up and down.
+  const double each = 3 * 48 * 2;
+  const plan::Strategy cut{.dp = 2, .tp = 2, .ep = 2};
+  plan::Strategy whole = cut;
+  whole.whole_experts = true;
+  EXPECT_DOUBLE_EQ(weights(whole) - weights(cut), 2 * each * (31 - 16));
+  whole.ep = 4;
+  EXPECT_DOUBLE_EQ(weights(whole) - weights(cut), each * (31 - 2 * 16));
+}
+
 // ZeRO-2 cuts gradients and the optimizer's state: weights are whole when a pass begins.
 TEST(CostModel, GathersTheWeightsOfZero2OnceAStep) {
   const BlockLoad fast = block_with_experts(2, 1e15);

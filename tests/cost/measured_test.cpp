@@ -83,6 +83,16 @@ TEST(Measured, ExchangesStandBesideThePassesForAClock) {
   EXPECT_TRUE(CostModel(c.job.model, accelerators, model::Precision::f32).plays_exchanges(0));
 }
 
+// Of 259 rows, three ranks hold 87 each, the last one two of padding.
+TEST(Measured, AWorkerHoldsThePaddingOfItsShard) {
+  const auto job = plan::job_of({.hidden = 48, .heads = 6, .kv_heads = 6, .vocab = 259});
+  const auto cluster = plan::cpu_cluster(4);
+  const profile::Profile nothing;
+  CostModel cost_model(job.model, job.train, cluster, nothing);
+  EXPECT_EQ(cost_model.block(0, 0, {.tp = 3}, 1).weights, 87 * 48 * 4);
+  EXPECT_EQ(cost_model.block(0, 0, {}, 1).weights, 259 * 48 * 4);
+}
+
 TEST(Measured, AWorkerHasItsShareOfTheHost) {
   const Workers c;
   CostModel cost_model(c.job.model, c.job.train, c.cluster, c.profile);
