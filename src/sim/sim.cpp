@@ -135,10 +135,10 @@ Result run(const std::vector<program::Program>& programs, const StageTimes& time
 }
 
 Simulation simulate(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
-                    const cluster::ClusterSpec& cluster, const profile::Profile& profile) {
+                    const cluster::ClusterSpec& cluster, const profile::Profile& profile, Simulated which) {
   const bool loaded = cost::CostModel::supports(cluster, plan.precision);
   if (!loaded) check_priced(plan);
-  const Fold fold = loaded ? fold_by_place(plan) : fold_of(plan, cluster);
+  const Fold fold = which == Simulated::every_rank ? no_fold(plan) : loaded ? fold_by_place(plan) : fold_of(plan, cluster);
   Simulation out{fold.folded ? program::compile_folded(plan, model, fold.ranks) : program::compile(plan, model), {}};
   program::check(out.programs, fold.program_of);
   if (loaded) {

@@ -87,14 +87,15 @@ struct Simulation {
   std::vector<program::Program> programs;
   Result result;
 };
+enum class Simulated { one_of_alike, every_rank };  // every_rank: also where ranks do the same, so that all of them have spans
 Simulation simulate(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
-                    const cluster::ClusterSpec& cluster, const profile::Profile& profile);
+                    const cluster::ClusterSpec& cluster, const profile::Profile& profile, Simulated which = Simulated::one_of_alike);
 
 // The simulated step of a plan on CPU workers, or on accelerators in 32 bits. `parts` are those of the rank that computes longest, and add
 // up to the step. Takes a fraction of a millisecond to milliseconds. Throws invalid_config where stages are not cut alike.
 plan::Prediction predict(const plan::Plan& plan, cost::Prices& prices);
 
-// Chrome / Perfetto trace of the spans and the memory: a process per rank, a row per stream.
+// Chrome / Perfetto trace of the spans and the memory (program/chrome_trace.hpp), as step 0.
 std::string to_chrome_trace(const Result& result, const std::vector<program::Program>& programs);
 
 }  // namespace tessera::sim
