@@ -26,6 +26,9 @@ struct SimulateOptions {
   bool json = false;
 };
 
+// A trace of so many ranks shows each of them; a larger one those that stand for all that do the same.
+constexpr int kMostTraced = 64;
+
 void print_table(const sim::Result& result, const plan::Plan& plan, const PlanInput& input) {
   const model::JobSpec& job = input.job;
   const bool tokens = job.model.dim("vocab") > 0;
@@ -80,7 +83,9 @@ void simulate(const SimulateOptions& options) {
   plan::Plan plan = plan::load_plan(options.plan);
   if (!options.schedule.empty()) plan::use_schedule(plan::load_schedule(options.schedule), plan);
   plan::check(plan, job, cluster);
-  const sim::Simulation simulation = sim::simulate(plan, job.model, job.train, cluster, profile);
+  const bool every = !options.trace.empty() && plan.world_size() <= kMostTraced;
+  const sim::Simulation simulation =
+      sim::simulate(plan, job.model, job.train, cluster, profile, every ? sim::Simulated::every_rank : sim::Simulated::one_of_alike);
   const sim::Result& result = simulation.result;
   std::vector<Bytes> memory;
   for (const sim::RankResult& rank : result.ranks) memory.push_back(rank.peak_memory);

@@ -131,6 +131,10 @@ void add_data_parallel(Flags& flags, const plan::Plan& plan, const plan::Strateg
     flags.insert(flags.end(), {"--use-megatron-fsdp",
                                text("--data-parallel-sharding-strategy ", strategy.zero == 2 ? "optim_grads" : "optim_grads_params"),
                                "--ckpt-format fsdp_dtensor"});
+  if (strategy.sharded_over() > 1 && strategy.sharded_over() < strategy.copies()) {
+    flags.push_back(text("--num-distributed-optimizer-instances ", strategy.copies() / strategy.shards));
+    if (strategy.zero >= 2) flags.push_back("--outer-dp-sharding-strategy no_shard");
+  }
   if (!strategy.offload_optimizer) return;
   if (several && strategy.zero == 0) refuse(plan.stages.front().where, "the optimizer is on the host and not sharded", "zero 1");
   flags.insert(flags.end(), {"--optimizer-cpu-offload", "--use-precision-aware-optimizer"});
@@ -159,6 +163,7 @@ void add_parallel(Flags& flags, const plan::Plan& plan, const model::ModelSpec& 
     flags.insert(flags.end(), {text("--context-parallel-size ", strategy.cp),
                                text("--cp-comm-type ", strategy.context == model::ContextKind::ring ? "p2p" : "a2a")});
   if (strategy.ep > 1) flags.push_back(text("--expert-model-parallel-size ", strategy.ep));
+  if (strategy.whole_experts) flags.push_back("--expert-tensor-parallel-size 1");
   add_pipeline(flags, plan, shared);
   add_data_parallel(flags, plan, strategy);
 }

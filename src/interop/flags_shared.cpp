@@ -13,6 +13,7 @@ plan::Strategy effective(plan::Strategy strategy) {
   if (strategy.tp == 1) strategy.sequence_parallel = false;
   if (strategy.cp == 1) strategy.context = model::ContextKind::ring;
   if (strategy.dp * strategy.cp == 1) strategy.zero = 0;
+  if (strategy.zero == 0 || strategy.shards == strategy.copies()) strategy.shards = 0;
   return strategy;
 }
 
@@ -20,7 +21,9 @@ std::string words(const plan::Strategy& s) {
   std::string out = text("dp ", s.dp, " x tp ", s.tp);
   if (s.cp > 1) out += text(" x cp ", s.cp, s.context == model::ContextKind::ring ? " (ring)" : " (ulysses)");
   if (s.ep > 1) out += text(", ep ", s.ep);
+  if (s.whole_experts) out += ", whole experts";
   out += text(", zero ", s.zero);
+  if (s.shards > 0) out += text(" over ", s.shards);
   if (s.sequence_parallel) out += ", sequence parallel";
   if (s.offload_optimizer) out += ", offloaded optimizer";
   return out;
@@ -87,7 +90,9 @@ SharedPlan shared_plan(const plan::Plan& plan, const model::ModelSpec& model, co
       const int first = first_layer(run);
       const int last = last_layer(run, model);
       plan::Strategy here = effective(run.strategy);
-      if (first >= last) here.ep = shared.strategy.ep;  // embedding and head have no experts
+      // Embedding and head have no experts.
+      if (first >= last) here.ep = shared.strategy.ep;
+      if (first >= last) here.whole_experts = shared.strategy.whole_experts;
       if (here != shared.strategy)
         refuse_for(system, run.where,
                    text("blocks [", run.first, ", ", run.last, ") have ", words(here), ", blocks [", common.first, ", ", common.last,

@@ -127,12 +127,16 @@ std::string torchtitan_toml(const plan::Plan& plan, const model::ModelSpec& mode
   out += text("\n[training]\nlocal_batch_size = ", shared.micro_batch * (piped ? plan.micro_batches : 1),
               "\nglobal_batch_size = ", plan.global_batch, "\nseq_len = ", model.dim("seq"), "\nsteps = ", train.steps,
               "\nmixed_precision_param = \"", plan.precision == model::Precision::bf16 ? "bfloat16" : "float32", "\"\n");
-  out += text("\n[parallelism]\ndata_parallel_replicate_degree = ", sharded ? 1 : strategy.dp,
-              "\ndata_parallel_shard_degree = ", sharded ? strategy.dp : 1, "\n");
+  const int copies = sharded ? strategy.copies() / strategy.sharded_over() : strategy.dp;
+  if (strategy.dp % copies != 0)
+    refuse(plan.stages.front().where, text("shards ", strategy.shards, " is no multiple of cp ", strategy.cp),
+           "whole context-parallel groups");
+  out += text("\n[parallelism]\ndata_parallel_replicate_degree = ", copies, "\ndata_parallel_shard_degree = ", strategy.dp / copies, "\n");
   if (sharded) out += text("fsdp_reshard_after_forward = \"", strategy.zero == 3 ? "always" : "never", "\"\n");
   out += text("tensor_parallel_degree = ", strategy.tp, "\ncontext_parallel_degree = ", strategy.cp, "\n");
   if (strategy.cp > 1) out += "context_parallel_rotate_method = \"alltoall\"\n";
-  if (strategy.ep > 1) out += text("expert_parallel_degree = ", strategy.ep, "\nexpert_tensor_parallel_degree = ", strategy.tp, "\n");
+  if (strategy.ep > 1)
+    out += text("expert_parallel_degree = ", strategy.ep, "\nexpert_tensor_parallel_degree = ", strategy.expert_tp(), "\n");
   out += text("pipeline_parallel_degree = ", shared.places, "\n");
   if (piped)
     out += text("pipeline_parallel_schedule = \"", schedule_name(plan, shared.places),

@@ -39,6 +39,12 @@ struct KeyValueCache {
   at::Tensor values;
 };
 
+// On the clock of this host.
+struct Interval {
+  Seconds begin;
+  Seconds end;
+};
+
 // What is common to one pass of one micro-batch through all blocks of a rank.
 struct Pass {
   const Batch* batch = nullptr;
@@ -49,6 +55,8 @@ struct Pass {
   double loss_scale = 1.0;
   // Tensor-parallel peers; empty when the degree is 1. All of them make the same calls in the same order.
   comm::Group tensor_group;
+  // Where the times of exchanges among them go, when it is not null.
+  std::vector<Interval>* exchanges = nullptr;
   // Generation: position of the first token, and this block's cache (nullptr otherwise).
   std::int64_t position = 0;
   KeyValueCache* cache = nullptr;

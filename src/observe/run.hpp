@@ -2,7 +2,7 @@
 //
 //   train.yaml          resolved, with overrides        plan.json       the plan it ran under
 //   metrics.jsonl       one line a step                 evaluations.jsonl   one line an evaluation
-//   tensorboard/        the same for TensorBoard        trace.json      the last step's instructions
+//   tensorboard/        the same for TensorBoard        trace.json      the last steps' instructions
 //   checkpoints/        see checkpoint/checkpoint.hpp   log.txt
 //   lock                held while a process writes the run
 #pragma once

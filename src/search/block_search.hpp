@@ -31,6 +31,7 @@ struct GivenDegrees {
 struct BlockSpace {
   GivenDegrees given = {};
   std::vector<int> zero = {0, 1, 2, 3};
+  bool sharding_groups = true;  // ZeRO may shard over the replicas that one domain of the inside link holds, with copies across
   std::vector<model::Recompute> recompute = {model::Recompute::none, model::Recompute::selective, model::Recompute::full};
   std::vector<plan::Schedule> schedules = {plan::Schedule::one_f_one_b, plan::Schedule::zb_h1, plan::Schedule::zb_h2};
   int most_tensor = 1 << 30;

@@ -85,8 +85,9 @@ class Lister {
   void add_states(int repeat, plan::Strategy strategy, std::vector<BlockOption>& out) {
     const bool end = repeat == 0 || repeat + 1 == static_cast<int>(problem_.model.repeats.size());
     const std::vector<model::Recompute>& recomputes = problem_.space.recompute;
-    for (const int zero : problem_.space.zero) {
-      strategy.zero = strategy.dp * strategy.cp > 1 ? zero : 0;
+    for (const auto& [zero, shards] : sharding_of(strategy)) {
+      strategy.zero = zero;
+      strategy.shards = shards;
       for (const model::Recompute recompute : recomputes) {
         // Fused attention computes its scores again by itself.
         if (recompute == model::Recompute::selective && recomputes.size() > 1 && (end || cost_model_.attention_is_fused(ranks_.devices)))
@@ -101,8 +102,19 @@ class Lister {
         }
         if (end) break;
       }
-      if (strategy.dp * strategy.cp == 1) break;
     }
+  }
+
+  // ZeRO's stages, each over all replicas and over those of one domain: {zero, shards}.
+  std::vector<std::pair<int, int>> sharding_of(const plan::Strategy& strategy) const {
+    if (strategy.copies() == 1) return {{0, 0}};
+    const int group = problem_.space.sharding_groups ? sharding_group(cost_model_, ranks_.devices, strategy) : 0;
+    std::vector<std::pair<int, int>> out;
+    for (const int zero : problem_.space.zero) {
+      out.emplace_back(zero, 0);
+      if (zero > 0 && group > 0) out.emplace_back(zero, group);
+    }
+    return out;
   }
 
   int layout_of(const plan::Strategy& strategy) {
@@ -125,6 +137,12 @@ class Lister {
 };
 
 }  // namespace
+
+int sharding_group(const cost::CostModel& cost_model, int devices, const plan::Strategy& strategy) {
+  const cost::StageDevices& on = cost_model.parts_of(devices);
+  const int inside = on.parts.size() > 1 || on.dealt_over > 0 ? 0 : cost_model.domain(devices) / strategy.tp;
+  return inside > 1 && inside < strategy.copies() && strategy.copies() % inside == 0 ? inside : 0;
+}
 
 bool context_divides(const model::BlockSpec& block, std::int64_t degree) {
   const auto sequence = static_cast<std::int64_t>(plan::option_of(block, "seq"));
@@ -506,7 +524,9 @@ std::vector<plan::Strategy> StageFronts::strategies(const StageEntry& entry, int
   };
   for (std::size_t begin = 0, end = 0; begin < out.size(); begin = end) {
     while (end < out.size() && alike(begin, end)) ++end;
-    const auto order = [](const plan::Strategy& s) { return std::tuple(s.zero, s.recompute, s.offload_optimizer, s.ep, s.context); };
+    const auto order = [](const plan::Strategy& s) {
+      return std::tuple(s.zero, s.shards, s.recompute, s.offload_optimizer, s.ep, s.context);
+    };
     std::stable_sort(out.begin() + static_cast<std::ptrdiff_t>(begin), out.begin() + static_cast<std::ptrdiff_t>(end),
                      [&](const plan::Strategy& a, const plan::Strategy& b) { return order(a) < order(b); });
   }

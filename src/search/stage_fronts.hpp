@@ -63,6 +63,8 @@ struct StageOptions {
   std::vector<std::vector<BlockOption>> blocks;  // by index into ModelSpec::repeats
   bool possible = true;                          // every block has one
 };
+// So many replicas as one domain of the inside link holds, over which ZeRO may shard with copies across; 0: those are all or do not divide.
+int sharding_group(const cost::CostModel& cost_model, int devices, const plan::Strategy& strategy);
 // Whether a block can be cut among so many context-parallel ranks.
 bool context_divides(const model::BlockSpec& block, std::int64_t degree);
 StageOptions options_of(const BlockProblem& problem, cost::CostModel& cost_model, const StageRanks& ranks);

@@ -134,6 +134,9 @@ class Templates {
         strategy.recompute = recompute;
         strategy.sequence_parallel = tp > 1;
         consider(pipeline, strategy);
+        if (!space_.sharding_groups || zero == 0) continue;
+        strategy.shards = sharding_group(cost_model_, space_.group, strategy);
+        if (strategy.shards > 0) consider(pipeline, strategy);
       }
     }
   }

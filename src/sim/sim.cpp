@@ -127,10 +127,13 @@ struct Folded {
   std::vector<program::Program> programs;
 };
 
-Folded fold(const plan::Plan& plan, const cost::CostModel& cost_model) {
+Folded fold(const plan::Plan& plan, const cost::CostModel& cost_model, Simulated which = Simulated::one_of_alike) {
   const cluster::ClusterSpec& cluster = cost_model.cluster();
   check_played(plan, cluster);
-  Folded out{cost::plays_exchanges(plan, cluster) ? fold_of(plan, cluster) : fold_by_place(plan), {}};
+  Folded out{which == Simulated::every_rank         ? no_fold(plan)
+             : cost::plays_exchanges(plan, cluster) ? fold_of(plan, cluster)
+                                                    : fold_by_place(plan),
+             {}};
   const model::ModelSpec& model = cost_model.model();
   out.programs = out.fold.folded ? program::compile_folded(plan, model, out.fold.ranks) : program::compile(plan, model);
   return out;
@@ -139,14 +142,14 @@ Folded fold(const plan::Plan& plan, const cost::CostModel& cost_model) {
 Result run_folded(const Folded& folded, const plan::Plan& plan, cost::CostModel& cost_model) {
   ModelCosts costs(folded.programs, folded.fold, plan, cost_model);
   Result out = run_folded(folded.programs, folded.fold, costs);
-  if (folded.fold.folded) scale_memory(out.ranks, plan, cost_model.cluster());
+  if (!cost::plays_exchanges(plan, cost_model.cluster())) scale_memory(out.ranks, plan, cost_model.cluster());
   return out;
 }
 
 }  // namespace
 
-Simulation simulate(const plan::Plan& plan, cost::CostModel& cost_model) {
-  Folded folded = fold(plan, cost_model);
+Simulation simulate(const plan::Plan& plan, cost::CostModel& cost_model, Simulated which) {
+  Folded folded = fold(plan, cost_model, which);
   program::check(folded.programs, folded.fold.program_of);
   Result result = run_folded(folded, plan, cost_model);
   return {std::move(folded.programs), std::move(result)};
@@ -170,9 +173,9 @@ Result run(const std::vector<program::Program>& programs, const StageTimes& time
 }
 
 Simulation simulate(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
-                    const cluster::ClusterSpec& cluster, const profile::Profile& profile) {
+                    const cluster::ClusterSpec& cluster, const profile::Profile& profile, Simulated which) {
   cost::CostModel cost_model(model, train, cluster, profile);
-  return simulate(plan, cost_model);
+  return simulate(plan, cost_model, which);
 }
 
 namespace {

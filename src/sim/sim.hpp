@@ -88,15 +88,16 @@ struct Simulation {
   std::vector<program::Program> programs;
   Result result;
 };
-Simulation simulate(const plan::Plan& plan, cost::CostModel& cost_model);
+enum class Simulated { one_of_alike, every_rank };  // every_rank: also where ranks do the same, so that all of them have spans
+Simulation simulate(const plan::Plan& plan, cost::CostModel& cost_model, Simulated which = Simulated::one_of_alike);
 Simulation simulate(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
-                    const cluster::ClusterSpec& cluster, const profile::Profile& profile);
+                    const cluster::ClusterSpec& cluster, const profile::Profile& profile, Simulated which = Simulated::one_of_alike);
 
 // The simulated step of a plan. `parts` are those of the rank that computes longest, and add up to the step. Takes a fraction of a
 // millisecond to milliseconds.
 plan::Prediction predict(const plan::Plan& plan, cost::CostModel& cost_model);
 
-// Chrome / Perfetto trace of the spans and the memory: a process per rank, a row per stream.
+// Chrome / Perfetto trace of the spans and the memory (program/chrome_trace.hpp), as step 0.
 std::string to_chrome_trace(const Result& result, const std::vector<program::Program>& programs);
 
 }  // namespace tessera::sim

@@ -19,6 +19,11 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor) {
 
 bool is_loss(const model::BlockSpec& spec) { return !spec.outputs.empty() && spec.outputs.front().name == "loss"; }
 
+// What communication waits in line with.
+std::pair<int, Op> stream_of(const Instruction& instruction) {
+  return instruction.group >= 0 ? std::pair(-1 - instruction.group, Op::forward) : std::pair(instruction.peer, instruction.op);
+}
+
 std::uint32_t tag_of(const Instruction& instruction, std::size_t tensor) {
   const bool gradient = instruction.op == Op::send_gradient || instruction.op == Op::receive_gradient;
   return static_cast<std::uint32_t>(tensor * 2 + (gradient ? 1 : 0));
@@ -56,18 +61,20 @@ void Executor::begin() {
   started_.assign(count, false);
   executed_.assign(count, false);
   previous_ = std::move(handles_);
+  previous_begins_ = std::move(begins_);
   handles_.assign(count, {});
-  begins_.assign(count, 0);
+  begins_.assign(count, Seconds(0));
   buffers_.assign(count, {});
   pending_.clear();
   scalars_.assign(4, 0.0);
-  step_start_ = real_clock().now().value;
+  norm_ = {};
 }
 
 Scalars Executor::run(const std::vector<nn::Batch>& batches, double loss_scale, bool wish_to_stop, const Step& step) {
   const std::size_t count = program_.instructions.size();
-  begin();
   spans_.clear();
+  late_spans_.clear();
+  begin();
   wish_to_stop_ = wish_to_stop ? 1 : 0;
   const auto left_out = [&](const Instruction& instruction) { return instruction.finishes_previous && !unfinished_; };
   // What can go beside computing starts as soon as it may, wherever it stands in the program.
@@ -82,10 +89,10 @@ Scalars Executor::run(const std::vector<nn::Batch>& batches, double loss_scale, 
     if (!program::is_compute(program_.instructions[i].op) || executed_[i]) continue;
     wait_for_previous(static_cast<int>(i));
     for (int dependency : program_.instructions[i].after) complete(dependency);
-    const double begin = real_clock().now().value - step_start_;
-    compute(static_cast<int>(i), batches, loss_scale, step);
+    const Seconds begin = real_clock().now();
+    std::vector<nn::Interval> exchanges = compute(static_cast<int>(i), batches, loss_scale, step);
     executed_[i] = true;
-    spans_.push_back({static_cast<int>(i), begin, real_clock().now().value - step_start_});
+    spans_.push_back({static_cast<int>(i), begin, real_clock().now(), std::move(exchanges)});
     start_ready();
   }
   for (std::size_t i = 0; i < count; ++i) {
@@ -94,15 +101,26 @@ Scalars Executor::run(const std::vector<nn::Batch>& batches, double loss_scale, 
     else
       complete(static_cast<int>(i));
   }
-  for (std::size_t i = 0; i < count; ++i)
-    if (!goes_on(static_cast<int>(i))) add_spans(static_cast<int>(i));
+  for (InstructionSpan& span : communication_spans(handles_, begins_, false)) spans_.push_back(std::move(span));
+  if (unfinished_) late_spans_ = communication_spans(previous_, previous_begins_, true);
   unfinished_ = program_.delayed;
   return {scalars_[0], scalars_[1], scalars_[2], scalars_[3]};
 }
 
-// Of communication that is over.
-void Executor::add_spans(int index) {
-  for (const auto& handle : handles_[index]) spans_.push_back({index, begins_[index], begins_[index] + handle.elapsed().value});
+// Of communication that is over: of the run's own, or of what went on beyond it.
+std::vector<InstructionSpan> Executor::communication_spans(const Handles& handles, const std::vector<Seconds>& begins, bool late) const {
+  std::vector<InstructionSpan> out;
+  std::map<std::pair<int, Op>, Seconds> free_from;  // by stream
+  for (std::size_t i = 0; i < handles.size(); ++i) {
+    if (goes_on(static_cast<int>(i)) != late || handles[i].empty()) continue;
+    InstructionSpan span{static_cast<int>(i), begins[i], begins[i]};
+    for (const auto& handle : handles[i]) span.end = std::max(span.end, begins[i] + handle.elapsed());
+    Seconds& free = free_from[stream_of(program_.instructions[i])];
+    span.begin = std::min(std::max(span.begin, free), span.end);
+    free = std::max(free, span.end);
+    out.push_back(std::move(span));
+  }
+  return out;
 }
 
 // Into the next run.
@@ -126,8 +144,7 @@ void Executor::wait_for_exchange() {
 double Executor::finish(const Step& step) {
   if (!unfinished_) return 0;
   wait_for_exchange();
-  for (std::size_t i = 0; i < handles_.size(); ++i)
-    if (goes_on(static_cast<int>(i))) add_spans(static_cast<int>(i));
+  late_spans_ = communication_spans(handles_, begins_, true);
   begin();
   for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
     const Instruction& instruction = program_.instructions[i];
@@ -149,10 +166,15 @@ void Executor::step_bucket(const Instruction& instruction, const Step& step) {
   step(instruction.bucket, {scalars_[0], scalars_[1], scalars_[2], scalars_[3]});
 }
 
-void Executor::compute(int index, const std::vector<nn::Batch>& batches, double loss_scale, const Step& step) {
+std::vector<nn::Interval> Executor::compute(int index, const std::vector<nn::Batch>& batches, double loss_scale, const Step& step) {
   const Instruction& instruction = program_.instructions[index];
-  if (instruction.op == Op::optimizer_step) return step_bucket(instruction, step);
+  if (instruction.op == Op::optimizer_step) {
+    step_bucket(instruction, step);
+    return {};
+  }
+  std::vector<nn::Interval> exchanges;
   nn::Pass pass;
+  pass.exchanges = &exchanges;
   pass.batch = &batches.at(instruction.micro_batch);
   pass.precision = precision_;
   pass.training = program_.training;
@@ -162,6 +184,7 @@ void Executor::compute(int index, const std::vector<nn::Batch>& batches, double 
     forward(instruction, pass);
   else
     backward(instruction, pass);
+  return exchanges;
 }
 
 void Executor::forward(const Instruction& instruction, nn::Pass& pass) {
@@ -231,8 +254,7 @@ void Executor::start_ready() {
   std::set<std::pair<int, Op>> blocked;  // a channel whose earlier communication has not started
   std::erase_if(pending_, [&](int index) {
     const Instruction& instruction = program_.instructions[index];
-    const std::pair<int, Op> channel =
-        instruction.group >= 0 ? std::pair(-1 - instruction.group, Op::forward) : std::pair(instruction.peer, instruction.op);
+    const std::pair<int, Op> channel = stream_of(instruction);
     const bool ready =
         !blocked.contains(channel) && std::all_of(instruction.after.begin(), instruction.after.end(), [&](int d) { return done(d); });
     if (!ready) {
@@ -246,8 +268,9 @@ void Executor::start_ready() {
 
 void Executor::start(int index) {
   handles_[index].clear();
-  begins_[index] = real_clock().now().value - step_start_;
   handles_[index].push_back(communicate(index));
+  // Handles count from here: what a message or a norm is made of has been computed.
+  begins_[index] = real_clock().now();
   started_[index] = true;
 }
 
@@ -318,7 +341,11 @@ comm::Handle Executor::communicate(int index) {
     }
     case Op::receive_gradient: return receive(index, gradients_[key]);
     case Op::reduce_norm:
-      if (program_.training && !program_.delayed) scalars_[0] = store_.squared_norm();
+      if (program_.training && !program_.delayed) {
+        norm_.begin = real_clock().now();
+        scalars_[0] = store_.squared_norm();
+        norm_.end = real_clock().now();
+      }
       scalars_[3] = wish_to_stop_;
       if (instruction.group < 0) return {};
       return group(instruction.group).all_reduce(scalars_.data(), scalars_.size(), comm::DataType::f64);

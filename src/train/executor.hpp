@@ -21,11 +21,13 @@ struct Scalars {
   double stop = 0;  // how many ranks were asked to stop
 };
 
-// When an instruction ran, in seconds from the step's start.
+// When an instruction ran, on the clock of this host. Communication begins when it is handed to the transport and nothing before it in its
+// stream is under way, which may be before the other ranks have come to it.
 struct InstructionSpan {
   int instruction = 0;
-  double begin = 0;
-  double end = 0;
+  Seconds begin;
+  Seconds end;
+  std::vector<nn::Interval> exchanges = {};  // of a pass: in which it communicates with tensor-parallel peers and does not compute
 };
 
 // Not thread-safe. Errors of communication and computation come out of run(); after one the Executor is not used again.
@@ -51,19 +53,25 @@ class Executor {
   double finish(const Step& step);
 
   const program::Program& program() const { return program_; }
-  // Of the last run; its exchanges that go on in the next one are there once it is finished.
+  // Of the last run, by end of computing, then communication in the program's order; without exchanges that go on in the next run.
   const std::vector<InstructionSpan>& spans() const { return spans_; }
+  // Of the run before the last, or of the last once it is finished: its exchanges that went on.
+  const std::vector<InstructionSpan>& late_spans() const { return late_spans_; }
+  // When the last run summed the squares of its gradients.
+  const nn::Interval& norm() const { return norm_; }
 
  private:
   using Key = std::pair<int, int>;  // micro-batch, block
 
   void begin();
-  void compute(int index, const std::vector<nn::Batch>& batches, double loss_scale, const Step& step);
+  // The exchanges of the pass, if it is one.
+  std::vector<nn::Interval> compute(int index, const std::vector<nn::Batch>& batches, double loss_scale, const Step& step);
   void step_bucket(const program::Instruction& instruction, const Step& step);
   bool goes_on(int index) const;
   void wait_for_previous(int index);
   void ensure_started(int index);
-  void add_spans(int index);
+  using Handles = std::vector<std::vector<comm::Handle>>;
+  std::vector<InstructionSpan> communication_spans(const Handles& handles, const std::vector<Seconds>& begins, bool late) const;
   void forward(const program::Instruction& instruction, nn::Pass& pass);
   void backward(const program::Instruction& instruction, nn::Pass& pass);
   void start(int index);
@@ -94,10 +102,12 @@ class Executor {
   std::vector<nn::Tensors> buffers_;                // kept until their communication is complete
   std::vector<int> pending_;                        // communication not yet started, in order
   std::vector<double> scalars_;
-  std::vector<double> begins_;  // of communication, seconds since the step began
+  std::vector<Seconds> begins_;  // of communication
   std::vector<InstructionSpan> spans_;
-  double step_start_ = 0;
-  std::vector<std::vector<comm::Handle>> previous_;  // of the run before
+  std::vector<InstructionSpan> late_spans_;
+  nn::Interval norm_;
+  Handles previous_;  // of the run before
+  std::vector<Seconds> previous_begins_;
   bool unfinished_ = false;
   double wish_to_stop_ = 0;
 };

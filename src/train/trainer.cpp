@@ -3,15 +3,33 @@
 #include <ATen/ops/empty.h>
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <fstream>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "base/clock.hpp"
+#include "base/hash.hpp"
 #include "base/log.hpp"
+#include "program/chrome_trace.hpp"
 
 namespace tessera::train {
+
+namespace {
+
+constexpr std::size_t kTracedSteps = 8;
+
+// When a step ran, on this host's clock.
+struct TracedStep {
+  std::int64_t step = 0;
+  nn::Interval whole;
+  nn::Interval samples;  // reading them
+  nn::Interval zeroing;  // the gradients
+  nn::Interval norm;
+  std::vector<InstructionSpan> spans;
+};
+
+}  // namespace
 
 struct Trainer::Impl {
   const model::JobSpec& job;
@@ -26,6 +44,7 @@ struct Trainer::Impl {
   std::int64_t step = 0;
   std::int64_t tokens = 0;
   std::optional<double> finished_norm;  // squared, of a step that finish() has made
+  std::deque<TracedStep> traced;        // the last kTracedSteps
 
   Impl(const model::JobSpec& job, const plan::Plan& plan, const data::Dataset& dataset, comm::Communicator& comm)
       : job(job),
@@ -36,6 +55,13 @@ struct Trainer::Impl {
         program(program::compile(plan, job.model).at(comm.rank())),
         store(job.model, program, plan.precision, job.train.optimizer),
         executor(program, job.model, plan.precision, store, comm) {}
+
+  // What the last run, or finish(), has ended of the step before it.
+  void keep_late_spans() {
+    if (traced.empty()) return;
+    const auto& late = executor.late_spans();
+    traced.back().spans.insert(traced.back().spans.end(), late.begin(), late.end());
+  }
 
   // With the gradients of an earlier run, which nothing needs any more then.
   void step_late(int bucket, std::int64_t of) {
@@ -166,7 +192,9 @@ std::int64_t Trainer::next_step() const { return impl_->step; }
 
 StepReport Trainer::step(bool wish_to_stop) {
   Impl& self = *impl_;
-  const double begin = real_clock().now().value;
+  TracedStep traced;
+  traced.step = self.step;
+  traced.whole.begin = traced.samples.begin = real_clock().now();
   const auto ids = self.dataset.sample_ids(self.step, self.plan.global_batch);
   std::vector<nn::Batch> batches;
   for (std::int64_t m = 0; m < self.program.micro_batches; ++m) {
@@ -184,7 +212,9 @@ StepReport Trainer::step(bool wish_to_stop) {
   report.lr = model::learning_rate(self.job.train, self.step);
   const bool delayed = self.plan.delayed_exchange;
   const bool first = !self.executor.unfinished();
+  traced.samples.end = traced.zeroing.begin = real_clock().now();
   if (first) self.store.zero_grads();
+  traced.zeroing.end = real_clock().now();
   const Scalars scalars =
       self.executor.run(batches, 1.0 / static_cast<double>(report.tokens), wish_to_stop, [&](int bucket, const Scalars& sums) {
         if (delayed) return self.step_late(bucket, self.step - 1);
@@ -202,7 +232,13 @@ StepReport Trainer::step(bool wish_to_stop) {
   report.peak_memory = peak_resident();
   ++self.step;
   self.tokens += report.tokens;
-  report.seconds = Seconds(real_clock().now().value - begin);
+  traced.whole.end = real_clock().now();
+  report.seconds = traced.whole.end - traced.whole.begin;
+  self.keep_late_spans();
+  traced.spans = self.executor.spans();
+  traced.norm = self.executor.norm();
+  self.traced.push_back(std::move(traced));
+  if (self.traced.size() > kTracedSteps) self.traced.pop_front();
   return report;
 }
 
@@ -210,6 +246,7 @@ void Trainer::finish() {
   Impl& self = *impl_;
   if (!self.executor.unfinished()) return;
   double squared = self.executor.finish([&](int bucket, const Scalars&) { self.step_late(bucket, self.step - 1); });
+  self.keep_late_spans();
   self.comm.world().all_reduce(&squared, 1, comm::DataType::f64).wait();
   if (!std::isfinite(squared)) refuse_infinite(self.step - 1);
   self.finished_norm = squared;
@@ -243,22 +280,70 @@ EvaluationReport Trainer::evaluate(std::int64_t sequences) {
   return {scalars.loss / scalars.tokens, static_cast<std::int64_t>(scalars.tokens)};
 }
 
-std::string Trainer::chrome_trace() const {
-  nlohmann::json events = nlohmann::json::array();
-  const program::Program& program = impl_->program;
-  for (const InstructionSpan& span : impl_->executor.spans()) {
-    const program::Instruction& instruction = program.instructions[span.instruction];
-    std::string name = program::name_of(instruction.op);
-    if (instruction.micro_batch >= 0) name += text(" m", instruction.micro_batch);
-    if (instruction.bucket >= 0) name += text(" bucket ", instruction.bucket);
-    events.push_back({{"name", name},
-                      {"ph", "X"},
-                      {"pid", program.rank},
-                      {"tid", program::is_compute(instruction.op) ? "compute" : "communication"},
-                      {"ts", span.begin * 1e6},
-                      {"dur", (span.end - span.begin) * 1e6}});
+namespace {
+
+std::string boot_of_host() {
+  std::string id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
+  return id;
+}
+
+// What rank 0's clock is ahead of this rank's: nothing on its host, elsewhere what the two show when all have met, which is within a
+// message's time.
+Seconds ahead(comm::Communicator& comm) {
+  const auto own = static_cast<std::int64_t>(hash64(boot_of_host()) >> 1);
+  std::int64_t first = own;
+  comm.world().broadcast(&first, 1, comm::DataType::i64, 0).wait();
+  comm.world().barrier().wait();
+  const double now = real_clock().now().value;
+  double there = now;
+  comm.world().broadcast(&there, 1, comm::DataType::f64, 0).wait();
+  return own == first ? Seconds(0) : Seconds(there - now);
+}
+
+// On rank 0, what all ranks have written; empty elsewhere.
+void gather(comm::Communicator& comm, program::ChromeTrace& trace) {
+  std::vector<std::int64_t> sizes(comm.world_size());
+  const auto own = static_cast<std::int64_t>(trace.events().size());
+  comm.world().all_gather(&own, sizes.data(), 1, comm::DataType::i64).wait();
+  constexpr std::uint32_t kTag = 0;
+  if (comm.rank() != 0) {
+    comm.world().send(std::as_bytes(std::span(trace.events())), 0, kTag).wait();
+    return;
   }
-  return nlohmann::json{{"traceEvents", events}, {"displayTimeUnit", "ms"}}.dump();
+  for (int rank = 1; rank < comm.world_size(); ++rank) {
+    std::string events(sizes[rank], ' ');
+    comm.world().receive(std::as_writable_bytes(std::span(events)), rank, kTag).wait();
+    trace.append(events);
+  }
+}
+
+}  // namespace
+
+std::string Trainer::chrome_trace() {
+  finish();
+  Impl& self = *impl_;
+  const program::Program& program = self.program;
+  const Seconds offset = ahead(self.comm);
+  double origin = self.traced.empty() ? std::numeric_limits<double>::max() : (self.traced.front().whole.begin + offset).value;
+  self.comm.world().all_reduce(&origin, 1, comm::DataType::f64, comm::Reduction::min).wait();
+  const Seconds shift = offset - Seconds(origin);
+  program::ChromeTrace trace;
+  trace.add_rank(program);
+  for (const TracedStep& step : self.traced) {
+    trace.add_step(program, step.step, step.whole.begin + shift, step.whole.end + shift);
+    const std::pair<const char*, const nn::Interval*> works[] = {
+        {"samples", &step.samples}, {"zero_gradients", &step.zeroing}, {"gradient_norm", &step.norm}};
+    for (const auto& [name, work] : works)
+      if (work->end > work->begin) trace.add_work(program, name, step.step, work->begin + shift, work->end + shift);
+    for (const InstructionSpan& span : step.spans) {
+      trace.add(program, span.instruction, step.step, span.begin + shift, span.end + shift);
+      for (const nn::Interval& exchange : span.exchanges)
+        trace.add_exchange(program, span.instruction, step.step, exchange.begin + shift, exchange.end + shift);
+    }
+  }
+  gather(self.comm, trace);
+  return self.comm.rank() == 0 ? trace.to_json() : std::string();
 }
 
 Bytes peak_resident() {

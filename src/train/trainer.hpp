@@ -58,8 +58,9 @@ class Trainer {
   // At most `sequences` of them; 0: all.
   EvaluationReport evaluate(std::int64_t sequences);
 
-  // The last step's instructions as a Chrome trace of this rank.
-  std::string chrome_trace() const;
+  // The instructions of the last steps (eight, or as many as were made) of all ranks as a Chrome trace (program/chrome_trace.hpp) on rank
+  // 0; empty on the others. Ends what a delayed exchange has left, as finish() does.
+  std::string chrome_trace();
 
  private:
   struct Impl;

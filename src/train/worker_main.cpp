@@ -63,7 +63,6 @@ class RunObserver final : public train::LoopObserver {
   RunObserver(const TrainArguments& arguments, const model::JobSpec& job, const plan::Plan& plan, const cluster::ClusterSpec& cluster,
               const train::Trainer& trainer, double unigram_entropy)
       : job_(job),
-        trainer_(trainer),
         json_(arguments.json && !arguments.quiet),
         unigram_entropy_(unigram_entropy),
         writer_(arguments.run, trainer.next_step()),
@@ -117,7 +116,6 @@ class RunObserver final : public train::LoopObserver {
   }
 
   void finish() {
-    write_whole(real_file_system(), writer_.folder() / "trace.json", trainer_.chrome_trace());
     if (progress_) progress_->finish();
   }
 
@@ -129,7 +127,6 @@ class RunObserver final : public train::LoopObserver {
   }
 
   const model::JobSpec& job_;
-  const train::Trainer& trainer_;
   const bool json_;
   const double unigram_entropy_;
   observe::RunWriter writer_;
@@ -267,7 +264,8 @@ void train_rank(const TrainArguments& arguments) {
       train::run_loop(job, trainer, real_file_system(), options, observer);
     }
     if (!arguments.gradients.empty()) trainer.save_gradients(real_file_system(), arguments.gradients);
-    trainer.finish();
+    const std::string trace = trainer.chrome_trace();
+    if (arguments.rank.rank == 0) write_whole(real_file_system(), run / "trace.json", trace);
     write_memory(run, arguments.rank.rank);
     comm->world().barrier().wait();
   } catch (const Error& error) {

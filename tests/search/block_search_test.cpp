@@ -17,6 +17,7 @@
 #include "plan/plan_helper.hpp"
 #include "plan/schedule/schedule.hpp"
 #include "search/batch_shares.hpp"
+#include "search/stage_fronts.hpp"
 #include "search/templates.hpp"
 
 namespace tessera::search {
@@ -217,6 +218,8 @@ class Enumeration {
               strategy.recompute = recompute;
               strategy.sequence_parallel = tp > 1;
               out.push_back(strategy);
+              strategy.shards = zero > 0 ? sharding_group(cost_model_, cost_model_.devices_of(plan, stage), strategy) : 0;
+              if (strategy.shards > 0) out.push_back(strategy);
             }
       }
     return out;
@@ -236,7 +239,7 @@ class Enumeration {
   }
 
   const BlockProblem& problem_;
-  cost::CostModel cost_model_;
+  mutable cost::CostModel cost_model_;  // remembers
   std::int64_t left_ = 0;
   double best_ = 0;
 };

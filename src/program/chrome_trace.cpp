@@ -1,0 +1,115 @@
+#include "program/chrome_trace.hpp"
+
+#include <nlohmann/json.hpp>
+
+namespace tessera::program {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Rows of a rank: its steps, computing, messages by kind, then each group.
+constexpr int kStepRow = 0;
+constexpr int kComputeRow = 1;
+constexpr int kAloneRow = 6;  // of collectives that have no group
+constexpr int kFirstGroupRow = kAloneRow + 1;
+
+int row_of(const Instruction& instruction) {
+  switch (instruction.op) {
+    case Op::receive_activation: return 2;
+    case Op::send_activation: return 3;
+    case Op::receive_gradient: return 4;
+    case Op::send_gradient: return 5;
+    default: return is_compute(instruction.op) ? kComputeRow : kFirstGroupRow + instruction.group;
+  }
+}
+
+std::string row_name(const Program& program, int row) {
+  static const char* const names[kFirstGroupRow] = {"step",          "compute", "receive activation", "send activation", "receive gradient",
+                                                    "send gradient", "alone"};
+  return row < kFirstGroupRow ? names[row] : program.groups[row - kFirstGroupRow].name;
+}
+
+Json meta(const char* what, int rank, int row, const std::string& name) {
+  return {{"ph", "M"}, {"name", what}, {"pid", rank}, {"tid", row}, {"args", {{"name", name}}}};
+}
+
+constexpr double kMicroseconds = 1e6;
+
+Json event(const std::string& name, int rank, int row, Seconds begin, Seconds end, Json args) {
+  return {{"ph", "X"},
+          {"name", name},
+          {"pid", rank},
+          {"tid", row},
+          {"ts", begin.value * kMicroseconds},
+          {"dur", (end - begin).value * kMicroseconds},
+          {"args", std::move(args)}};
+}
+
+Json args_of(const Program& program, int index, std::int64_t step) {
+  const Instruction& instruction = program.instructions[index];
+  Json args = {{"step", step}, {"instruction", index}, {"op", name_of(instruction.op)}};
+  if (instruction.micro_batch >= 0) args["micro_batch"] = instruction.micro_batch;
+  if (const int chunk = program.chunk_of(instruction.first_block); chunk >= 0) args["stage"] = program.chunks[chunk].stage;
+  if (instruction.first_block >= 0) args["blocks"] = text('[', instruction.first_block, ", ", instruction.last_block, ')');
+  if (instruction.peer >= 0) args["peer"] = instruction.peer;
+  if (instruction.bucket >= 0) args["bucket"] = instruction.bucket;
+  if (instruction.group >= 0) args["group"] = program.groups[instruction.group].name;
+  if (instruction.bytes.value > 0) args["bytes"] = instruction.bytes.value;
+  return args;
+}
+
+}  // namespace
+
+std::string label_of(const Program& program, const Instruction& instruction) {
+  std::string label = name_of(instruction.op);
+  if (instruction.micro_batch >= 0) label += text(" m", instruction.micro_batch);
+  if (const int chunk = program.chunk_of(instruction.first_block); chunk > 0 && is_compute(instruction.op))
+    label += text(" of chunk ", chunk);
+  if (instruction.bucket >= 0) label += text(" bucket ", instruction.bucket);
+  return label;
+}
+
+void ChromeTrace::append(const std::string& events) {
+  if (events.empty()) return;
+  if (!events_.empty()) events_ += ",\n";
+  events_ += events;
+}
+
+void ChromeTrace::add_rank(const Program& program) {
+  std::string stages;
+  for (const Chunk& chunk : program.chunks) stages += text(stages.empty() ? ", stage " : " and ", chunk.stage);
+  append(meta("process_name", program.rank, 0, text("rank ", program.rank, stages)).dump());
+  std::vector<bool> used(kFirstGroupRow + program.groups.size(), false);
+  used[kStepRow] = true;
+  for (const Instruction& instruction : program.instructions) used[row_of(instruction)] = true;
+  for (int row = 0; row < static_cast<int>(used.size()); ++row)
+    if (used[row]) append(meta("thread_name", program.rank, row, row_name(program, row)).dump());
+}
+
+void ChromeTrace::add(const Program& program, int instruction, std::int64_t step, Seconds begin, Seconds end) {
+  const Instruction& of = program.instructions[instruction];
+  append(event(label_of(program, of), program.rank, row_of(of), begin, end, args_of(program, instruction, step)).dump());
+}
+
+void ChromeTrace::add_exchange(const Program& program, int instruction, std::int64_t step, Seconds begin, Seconds end) {
+  Json args = args_of(program, instruction, step);
+  args["op"] = "exchange";
+  append(event("exchange", program.rank, kComputeRow, begin, end, std::move(args)).dump());
+}
+
+void ChromeTrace::add_work(const Program& program, const std::string& name, std::int64_t step, Seconds begin, Seconds end) {
+  append(event(name, program.rank, kComputeRow, begin, end, {{"step", step}}).dump());
+}
+
+void ChromeTrace::add_step(const Program& program, std::int64_t step, Seconds begin, Seconds end) {
+  append(event(text("step ", step), program.rank, kStepRow, begin, end, {{"step", step}}).dump());
+}
+
+void ChromeTrace::add_memory(int rank, Seconds time, Bytes bytes) {
+  append(Json({{"ph", "C"}, {"name", "memory"}, {"pid", rank}, {"ts", time.value * kMicroseconds}, {"args", {{"bytes", bytes.value}}}})
+             .dump());
+}
+
+std::string ChromeTrace::to_json() const { return "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n" + events_ + "\n]}\n"; }
+
+}  // namespace tessera::program
