@@ -68,6 +68,11 @@ Shape shape_of(const Cells& row) {
   out.ffn = whole("ffn");
   out.vocab = whole("vocab");
   out.seq = whole("seq");
+  if (lower(cell(row, "arch")) == "gpt") {
+    out.gated = out.rotary = false;
+    out.tied = true;
+  }
+  out.dropout = number(row, "dropout", 0) > 0;
   return out;
 }
 
@@ -104,6 +109,7 @@ Row row_of(const std::string& source, const Cells& cells, int line) {
     row.precision = model::Precision::f8;
     row.stack.format = profile::Format::fp4;
   }
+  row.stack.compiled = !contains(lower(cell(cells, "schedule")), "eager");
   row.stack.row_scales = contains(precision, "rowwise");
   const std::string recompute = cell(cells, "recompute");
   strategy.recompute = contains(recompute, "full")        ? model::Recompute::full

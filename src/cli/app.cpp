@@ -129,6 +129,7 @@ std::unique_ptr<CLI::App> make_app() {
   add_plan_command(*app);
   add_profile_command(*app);
   add_simulate_command(*app);
+  add_calibrate_command(*app);
   add_verify_command(*app);
   add_train_command(*app);
   add_worker_command(*app);

@@ -23,6 +23,7 @@ void add_completion_command(CLI::App& app);
 void add_cluster_command(CLI::App& app);
 void add_plan_command(CLI::App& app);
 void add_profile_command(CLI::App& app);
+void add_calibrate_command(CLI::App& app);
 void add_simulate_command(CLI::App& app);
 void add_verify_command(CLI::App& app);
 void add_train_command(CLI::App& app);

@@ -124,6 +124,9 @@ ResourceGroup read_group(const ConfigNode& node) {
   if (const auto stack = node.find("stack")) {
     if (group.device.is_cpu()) throw stack->error("is of accelerators", "no stack; `tessera profile` measures CPU hosts");
     group.stack_where = stack->where();
+    // A file of one's own calibration, beside the cluster file.
+    if (const std::filesystem::path path = group.stack; path.extension() == ".yaml" && path.is_relative())
+      group.stack = (std::filesystem::path(group.stack_where.file).parent_path() / path).string();
   }
   return group;
 }

@@ -56,6 +56,43 @@ TEST(CostModel, TiedParametersStayInsideAClusterOfOneNode) {
   EXPECT_LT(tied(plan::gpu_cluster(1, 4)), tied(plan::gpu_cluster(2, 4)) / 4);
 }
 
+// Weights gathered within a node cost the same on any number of nodes; over all ranks, each of them adds to the wait.
+TEST(CostModel, ShardingGroupsKeepGathersInsideTheNode) {
+  const model::ModelSpec model = plan::preset_job("llama-2-7b", 4096).model;
+  const auto layer = [&](int nodes, int shards) {
+    const auto cluster = plan::gpu_cluster(nodes, 8);
+    plan::Strategy strategy;
+    strategy.dp = 8 * nodes;
+    strategy.zero = 3;
+    strategy.shards = shards;
+    return CostModel(model, cluster, model::Precision::bf16).block(1, 0, strategy, 8 * nodes);
+  };
+  EXPECT_NEAR(layer(4, 8).forward, layer(64, 8).forward, 1e-12);
+  EXPECT_LT(layer(64, 8).forward, layer(64, 0).forward);
+  EXPECT_GT(layer(256, 0).forward, 1.1 * layer(16, 0).forward);
+  // Copies across nodes are summed once a step, which one group for all has no need of.
+  EXPECT_GT(layer(64, 8).exchange, layer(64, 0).exchange);
+  // State is a node's share instead of a cluster's.
+  EXPECT_NEAR(layer(64, 8).state_bytes(), 64 * layer(64, 0).state_bytes(), 1);
+  EXPECT_NEAR(layer(64, 512).state_bytes(), layer(64, 0).state_bytes(), 1e-6);
+}
+
+// Whole experts are spread over tensor-parallel ranks too, which take a part of the tokens each.
+TEST(CostModel, WholeExpertsHoldAsMuchAndSendLess) {
+  const model::ModelSpec model = plan::preset_job("mixtral-8x7b", 16).model;
+  const auto layer = [&](bool whole, int ep) {
+    const auto cluster = plan::gpu_cluster(2, 8);
+    plan::Strategy strategy;
+    strategy.dp = 8;
+    strategy.tp = 2;
+    strategy.ep = ep;
+    strategy.whole_experts = whole;
+    return CostModel(model, cluster, model::Precision::bf16).block(1, 0, strategy, 16);
+  };
+  EXPECT_NEAR(layer(true, 8).weights, layer(false, 4).weights, 1);
+  EXPECT_LT(layer(true, 8).expert_exchange, layer(false, 8).expert_exchange);
+}
+
 // What the model says of attention, dropout and what is kept counts; the stack decides only what it leaves open.
 TEST(CostModel, HonoursWhatTheModelSaysOfHowItRuns) {
   const auto layer = [](const std::string& more, const std::string& stack) {
