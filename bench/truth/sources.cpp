@@ -69,8 +69,9 @@ void zero_bubble(const Cells& cells, Row& row) {
   Degrees& degrees = row.degrees;
   // Embedding and head stand for a layer each.
   degrees.layers.assign(static_cast<std::size_t>(degrees.pp), (row.shape.layers + 2) / degrees.pp);
+  // Under a V both ends are on the first rank.
   --degrees.layers.front();
-  --degrees.layers.back();
+  --(starts(schedule, "ZB-V") ? degrees.layers.front() : degrees.layers.back());
   degrees.chunks = schedule == "1F1B-I" ? (row.shape.layers + 2) / degrees.pp : 1;
   if (starts(schedule, "ZB-2p")) degrees.schedule = Schedule::zb_h2;
   if (starts(schedule, "ZB-V")) degrees.schedule = Schedule::zb_v;

@@ -69,8 +69,9 @@ std::vector<int> layers_of(const Row& row) {
   std::vector<int> out(static_cast<std::size_t>(degrees.pp), all / degrees.pp);
   for (int i = 0; i < all % degrees.pp; ++i) ++out[static_cast<std::size_t>(i)];
   if (with_ends) {
+    // Under a V both ends are on the first rank.
     --out.front();
-    --out.back();
+    --(plan::is_v_shaped(degrees.schedule) ? out.front() : out.back());
   }
   return out;
 }

@@ -70,6 +70,19 @@ const std::vector<std::string>& parameter_names() {
   return names;
 }
 
+namespace {
+
+// What times are divided by.
+bool is_rate(const std::string& name) {
+  constexpr const char* kRates[] = {"matmul",     "matmul_fp8", "matmul_fp4", "grouped", "attention_share",
+                                    "ring_share", "memory",     "inside",     "network"};
+  return std::find(std::begin(kRates), std::end(kRates), name) != std::end(kRates);
+}
+constexpr double kLeastShare = 1e-6;
+constexpr double kMost = 1e6;
+
+}  // namespace
+
 Calibration read_calibration(const ConfigNode& node) {
   node.allow_only({"name", "accelerator", "stack", "fitted_on", "attention", "vector_fallback", "parameters"});
   Calibration calibration;
@@ -91,7 +104,8 @@ Calibration read_calibration(const ConfigNode& node) {
                           guess ? "did you mean '" + *guess + "'?" : std::string());
       }
       *target = value.as_double();
-      if (!(*target >= 0)) throw value.error(text("found ", *target), "a number of 0 or more");
+      if (!(*target >= 0 && *target <= kMost)) throw value.error(text("found ", *target), text("a number from 0 to ", kMost));
+      if (is_rate(key) && *target < kLeastShare) throw value.error(text("found ", *target), text("a share of at least ", kLeastShare));
     }
   }
   return calibration;

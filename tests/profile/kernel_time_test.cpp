@@ -14,7 +14,7 @@ using testing::error_of;
 Calibration ideal() {
   Calibration calibration;
   calibration.matmul = calibration.memory = calibration.inside = calibration.network = 1;
-  calibration.launch = calibration.latency = calibration.depth_half = 0;
+  calibration.launch = calibration.latency = calibration.rank_latency = calibration.depth_half = 0;
   return calibration;
 }
 
@@ -78,6 +78,21 @@ TEST(Exchanges, RingsMoveWhatPatarasukAndYuanSay) {
   // Eight groups side by side have an adapter each.
   EXPECT_NEAR(exchanges.collective(Collective::all_reduce, 8e9, {4, 8}), 2 * 3.0 / 4 * 8e9 / 25e9, 1e-9);
   EXPECT_EQ(exchanges.collective(Collective::all_reduce, 8e9, {1, 1}), 0);
+}
+
+TEST(Exchanges, GathersWaitForEveryRankOfTheRingAndSumsForTheTree) {
+  Calibration calibration = ideal();
+  calibration.rank_latency = 3e-6;
+  const Exchanges waiting(nodes_of_eight(4), calibration);
+  const Exchanges plain(nodes_of_eight(4), ideal());
+  const auto wait = [&](Collective operation, int ranks) {
+    return waiting.collective(operation, 1e6, {ranks, 1}) - plain.collective(operation, 1e6, {ranks, 1});
+  };
+  for (const int ranks : {8, 32}) {
+    EXPECT_NEAR(wait(Collective::all_gather, ranks), (ranks - 1) * 3e-6, 1e-12);
+    EXPECT_NEAR(wait(Collective::reduce_scatter, ranks), (ranks - 1) * 3e-6, 1e-12);
+    EXPECT_EQ(wait(Collective::all_reduce, ranks), 0);
+  }
 }
 
 TEST(Exchanges, ADomainLargerThanANodeKeepsInside) {
