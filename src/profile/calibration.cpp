@@ -1,5 +1,7 @@
 #include "profile/calibration.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
