@@ -39,9 +39,10 @@ TEST(Calibration, NamesTheNearestParameter) {
   EXPECT_THAT(error.what(), HasSubstr("c.yaml:5"));
 }
 
-TEST(Calibration, RefusesParametersThatAreNoNumberOfZeroOrMore) {
+TEST(Calibration, RefusesParametersOutOfRange) {
   for (const auto& [value, expected] :
-       {std::pair("-1", "a number of 0 or more"), std::pair(".inf", "expected a number"), std::pair(".nan", "expected a number")}) {
+       {std::pair("-1", "a number from 0"), std::pair("-0.0", "a share of at least"), std::pair("1e-300", "a share of at least"),
+        std::pair("1e300", "a number from 0"), std::pair(".inf", "expected a number"), std::pair(".nan", "expected a number")}) {
     const Error error = error_of([&] {
       read_calibration(ConfigNode::parse(text("name: x\naccelerator: y\nstack: z\nparameters: {memory: ", value, "}\n"), "c.yaml"));
     });
