@@ -310,6 +310,7 @@ TEST(BlockSearch, EqualsEnumerationOnRandomSmallInstances) {
   int side_by_side = 0;
   int bound_by_memory = 0;
   int across_nodes = 0;
+  int sharding_groups = 0;
   while (compared < kInstances) {
     const Instance instance = random_instance(random);
     const BlockProblem problem{
@@ -340,6 +341,13 @@ TEST(BlockSearch, EqualsEnumerationOnRandomSmallInstances) {
                                 [](const plan::Stage& stage) { return !std::is_sorted(stage.ranks.begin(), stage.ranks.end()); })
                         ? 1
                         : 0;
+    sharding_groups += std::any_of(best.stages.begin(), best.stages.end(),
+                                   [](const plan::Stage& stage) {
+                                     return std::any_of(stage.runs.begin(), stage.runs.end(),
+                                                        [](const plan::StrategyRun& run) { return run.strategy.shards > 0; });
+                                   })
+                           ? 1
+                           : 0;
     mixed += best.ranks.front().group != best.ranks.back().group ? 1 : 0;
     cluster::ClusterSpec roomy = instance.cluster;
     for (cluster::ResourceGroup& group : roomy.groups) group.device.memory = group.device.memory * 1000;
@@ -349,13 +357,14 @@ TEST(BlockSearch, EqualsEnumerationOnRandomSmallInstances) {
   }
   std::printf(
       "%d instances: %d feasible, %d with both kinds of device in the best plan, in %d of these side by side, %d with a block's parts "
-      "across nodes, %d in which memory decides\n",
-      compared, feasible, mixed, side_by_side, across_nodes, bound_by_memory);
+      "across nodes, %d with state sharded within nodes, %d in which memory decides\n",
+      compared, feasible, mixed, side_by_side, across_nodes, sharding_groups, bound_by_memory);
   RecordProperty("feasible", feasible);
   EXPECT_GT(feasible, kInstances / 2);
   EXPECT_GT(mixed, kInstances / 50);
   EXPECT_GT(bound_by_memory, kInstances / 20);
   EXPECT_GE(across_nodes, kInstances / 500);
+  EXPECT_GE(sharding_groups, kInstances / 250);
 }
 
 TEST(BlockSearch, GivesTheSameAnswerWithAnyNumberOfThreads) {
