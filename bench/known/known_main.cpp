@@ -63,8 +63,8 @@ std::string in_short(const plan::Plan& plan) {
                                                    [](const auto& a, const auto& b) { return a.last - a.first < b.last - b.first; });
   std::string out = to_text(run.strategy);
   if (depth > 1) out += text(", pp ", depth, ", ", plan::name_of(plan.schedule));
-  if (plan.stages.size() > depth) out += text(" x", plan.stages.size() / depth);
-  return out + text(", ", plan.micro_batches, " micro-batches");
+  if (plan.stages.size() > depth) out += text(", ", plan.stages.size() / depth, " stages a rank");
+  return out + text(", ", plan.micro_batches, plan.micro_batches == 1 ? " micro-batch" : " micro-batches");
 }
 
 // The peak over the ranks of what each holds over what it may use.

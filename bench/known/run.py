@@ -24,7 +24,7 @@ def line(row):
     published = f"{measured:8.2f} s" if measured else "-".rjust(10)
     error = f"{100 * (ours['step_s'] / measured - 1):+6.1f} %" if measured else "-".rjust(8)
     fits = "fits" if ours["memory_of_limit"] <= 1 else f"{100 * (ours['memory_of_limit'] - 1):.0f} % over"
-    out = f"{row['label']:<88}{'*' if row['fitted'] else ' '}{row['devices']:>6}{published}{ours['step_s']:>8.2f} s{error}  {fits:<11}"
+    out = f"{row['label']:<88}{'*' if row['fitted'] else ' '}{published}{ours['step_s']:>8.2f} s{error:>10}  {fits:<11}"
     if "why_not" in best:
         return f"{out} no plan: {best['why_not']}"
     return f"{out}{best['step_s']:>8.2f} s{ours['step_s'] / best['step_s']:>7.3f}x  {best['plan']}"
@@ -39,7 +39,7 @@ def main():
     arguments = parser.parse_args()
     command = [arguments.binary, str(HERE / "plans.csv"), str(ROOT / "bench/truth/fit.yaml"), str(arguments.seconds), str(arguments.row)]
     if not arguments.json:
-        print(f"{'plan':<89}{'devices':>6}{'published':>9}{'ours':>10}{'error':>8}  {'memory':<11}{'auto':>10}{'gain':>8}  its plan", flush=True)
+        print(f"{'plan':<89}{'published':>10}{'ours':>10}{'error':>10}  {'memory':<11}{'auto':>10}{'gain':>8}  its plan", flush=True)
     rows = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         for text in process.stdout:
