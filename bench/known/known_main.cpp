@@ -58,8 +58,8 @@ std::string in_short(const plan::Plan& plan) {
   for (const plan::Stage& stage : plan.stages) first.insert(stage.ranks.front());
   const std::size_t depth = first.size();
   const plan::Stage& stage = plan.stages.front();
-  // The longest run: the ends of the model may stand otherwise.
-  const plan::StrategyRun& run = *std::max_element(stage.runs.begin(), stage.runs.end(),
+  // The longest run, of equals the last: the model's first block may stand otherwise.
+  const plan::StrategyRun& run = *std::max_element(stage.runs.rbegin(), stage.runs.rend(),
                                                    [](const auto& a, const auto& b) { return a.last - a.first < b.last - b.first; });
   std::string out = to_text(run.strategy);
   if (depth > 1) out += text(", pp ", depth, ", ", plan::name_of(plan.schedule));
