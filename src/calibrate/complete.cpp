@@ -165,7 +165,7 @@ void check(const Row& row) {
 
 }  // namespace
 
-void complete(Row& row, const Cells& cells) {
+void build(Row& row) {
   if (!row.skipped.empty()) return;
   if (row.shape.layers == 0 || row.shape.hidden == 0) {
     row.skipped = "its architecture is not stated";
@@ -181,14 +181,17 @@ void complete(Row& row, const Cells& cells) {
     row.cluster.name = row.group.name;
     row.cluster.groups = {row.group};
     row.plan = plan_of(row);
-    row.measured = measured_of(cells, row);
-    if (!(row.measured > 0) || !std::isfinite(row.measured))
-      row.skipped = "it states no time, throughput or FLOP rate";
-    else
-      predicted(row, profile::calibration_for(row.group.device.name, row.group.stack));
+    predicted(row, profile::calibration_for(row.group.device.name, row.group.stack));
   } catch (const Error& problem) {
     row.skipped = problem.what();
   }
+}
+
+void complete(Row& row, const Cells& cells) {
+  build(row);
+  if (!row.skipped.empty()) return;
+  row.measured = measured_of(cells, row);
+  if (!(row.measured > 0) || !std::isfinite(row.measured)) row.skipped = "it states no time, throughput or FLOP rate";
 }
 
 double predicted(const Row& row, const profile::Calibration& calibration) {

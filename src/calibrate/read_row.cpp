@@ -25,6 +25,8 @@ Host host_of(const std::string& gpu) {
   if (has("h800")) return {"h800", 200e9, 50e9};
   if (has("h100")) return {"h100-sxm", 450e9, 50e9};
   if (has("a100")) return {has("40gb") ? "a100-40" : "a100-80", 300e9, 25e9};
+  if (has("v100")) return {has("16gb") ? "v100-16" : "v100-32", 150e9, 12.5e9};
+  if (has("910b")) return {"ascend910b", 196e9, 25e9};
   throw Error(ErrorCode::not_found, "no accelerator is known for '" + gpu + "'");
 }
 
@@ -65,9 +67,15 @@ Shape shape_of(const Cells& row) {
   out.hidden = whole("hidden");
   out.heads = whole("heads");
   out.kv_heads = whole("kv_heads");
+  out.head_dim = whole("head_dim");
   out.ffn = whole("ffn");
   out.vocab = whole("vocab");
   out.seq = whole("seq");
+  out.experts = whole("experts");
+  out.chosen = static_cast<int>(std::min(out.experts, whole("experts_per_token")));
+  out.expert_ffn = whole("expert_ffn");
+  out.shared_ffn = whole("shared_ffn");
+  out.dense_layers = static_cast<int>(std::min(kMostLayers, whole("dense_layers")));
   if (lower(cell(row, "arch")) == "gpt") {
     out.gated = out.rotary = false;
     out.tied = true;

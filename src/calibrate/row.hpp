@@ -69,7 +69,7 @@ struct Row {
   std::vector<std::string> guesses;  // what the table leaves open and the reader filled in
   std::string skipped;               // why it cannot be priced; empty: it can
 
-  // Made of the above by complete().
+  // Made of the above by build().
   model::ModelSpec model;
   cluster::ClusterSpec cluster;
   plan::Plan plan;
@@ -79,7 +79,10 @@ struct Row {
 // What the columns of a row say, whatever table it is of (docs/file-formats.md#measured-steps). `line` from 1. A row that no plan can be
 // made of says why in Row::skipped.
 Row read_row(const std::string& source, const Cells& cells, int line);
-// What the table left out and a model needs; then the model, the cluster and the plan. Sets Row::skipped when they cannot be made.
+// What the table left out and a model needs; then the model, the cluster and the plan. Sets Row::skipped when they cannot be made or
+// priced.
+void build(Row& row);
+// The same, and the measured step; Row::skipped when none is said.
 void complete(Row& row, const Cells& cells);
 
 // Seconds of a step by the cost model under a calibration. Throws as CostModel does.
