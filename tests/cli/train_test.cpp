@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/error.hpp"
 #include "base/file_system.hpp"
 #include "cli/command_helper.hpp"
 
@@ -27,6 +28,22 @@ TEST(TrainCommand, RefusesAPlanWhoseRanksWouldWaitForEachOther) {
   const CommandResult result = run_tessera({"train", "train.yaml", "--plan", "plan.json"}, inside);
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("never completes: the ranks wait for each other"));
+}
+
+// What the trainer does otherwise than the model says is refused by name, before anything is measured or started.
+TEST(TrainCommand, RefusesWhatItComputesOrKeepsOtherwise) {
+  const std::pair<const char*, const char*> said[] = {{"attention: unfused", "attention: fused"}, {"keeps: autograd", "keeps: tessera"}};
+  for (const auto& [key, expected] : said) {
+    const TemporaryFolder folder;
+    folder.write("train.yaml",
+                 text("name: job\nmodel: {arch: llama, hidden: 64, layers: 2, heads: 4, kv_heads: 4, ffn: 128, seq: 32, vocab: 256, ", key,
+                      "}\ndata: {source: synthetic}\ntrain: {steps: 1, global_batch: 2}\n"));
+    const CommandResult result = run_tessera({"train", "train.yaml"}, CommandOptions{folder.path(), {}});
+    EXPECT_EQ(result.exit_code, 2) << key;
+    EXPECT_THAT(result.err, HasSubstr(text("the model says ", key)));
+    EXPECT_THAT(result.err, HasSubstr(text("expected ", expected)));
+    EXPECT_FALSE(std::filesystem::exists(folder / "runs"));
+  }
 }
 
 }  // namespace
