@@ -8,7 +8,7 @@
 
 namespace tessera::plan {
 
-// Any dp, cp and tp that make `width`, with any ZeRO stage.
+// Any dp, cp and tp that make `width`, with any ZeRO stage, over all replicas or over half of them.
 inline Strategy any_strategy(int width) {
   Strategy out;
   std::vector<int> degrees;
@@ -18,6 +18,8 @@ inline Strategy any_strategy(int width) {
   out.cp = width / out.tp % 2 == 0 ? *rc::gen::inRange(1, 3) : 1;
   out.dp = width / out.tp / out.cp;
   out.zero = *rc::gen::inRange(0, 4);
+  // Sharded over half of the replicas, with a copy.
+  if (out.zero > 0 && out.copies() > 1 && out.copies() % 2 == 0 && *rc::gen::arbitrary<bool>()) out.shards = out.copies() / 2;
   return out;
 }
 
