@@ -529,7 +529,7 @@ double CostModel::input_bytes(int repeat, std::int64_t samples) const {
     for (const std::int64_t extent : tensor.shape) product *= static_cast<double>(extent);
     elements += product;
   }
-  return 2 * elements * static_cast<double>(samples);
+  return (precision_ == model::Precision::f32 ? 4 : 2) * elements * static_cast<double>(samples);
 }
 
 double CostModel::reshard(int repeat, int devices, const plan::Strategy& before, const plan::Strategy& strategy, std::int64_t samples) {
@@ -566,7 +566,19 @@ double CostModel::waited_message(int devices, std::size_t part, double seconds, 
   return std::max(seconds * group_of(devices, part).kernels.calibration().pipeline_exposed, seconds - beside);
 }
 
+// Rank to rank, the stages side by side on a node if it has room for both.
+double CostModel::played_message(double bytes, int from, int width_from, int to, int width_to) const {
+  const StageDevices::Part& sender = stand(from).devices.parts.front();
+  const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(sender.group)];
+  const int on_node = sender.neighbours > 0 ? sender.neighbours : group.devices_per_node;
+  const cluster::Link& link = sender.group != stand(to).devices.parts.front().group ? cluster_.between
+                              : width_from + width_to <= on_node                    ? group.inside
+                                                                                    : group.network;
+  return exchange("send", static_cast<std::int64_t>(bytes / std::min(width_from, width_to)), 2, link, profile::Pace::in_turn);
+}
+
 double CostModel::message(double bytes, int from, int width_from, int to, int width_to) {
+  if (plays_exchanges(from) || plays_exchanges(to)) return played_message(bytes, from, width_from, to, width_to);
   const StageDevices& senders = stand(from).devices;
   const StageDevices& receivers = stand(to).devices;
   const auto share_of = [](const StageDevices& devices, std::size_t part) {

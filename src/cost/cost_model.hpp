@@ -24,12 +24,14 @@
 namespace tessera::cost {
 
 // One block on one rank under one strategy. Seconds include the exchanges that computing does not hide; where a clock plays exchanges
-// through (CostModel::plays_exchanges), those of a pass at their shortest and none of the step's.
+// through (CostModel::plays_exchanges), those of a pass at their shortest.
 struct BlockLoad {
   double forward = 0;         // of one micro-batch
   double backward_input = 0;  // with what recomputation repeats
   double backward_weight = 0;
-  double exchange = 0;           // once a step: gradients and, sharded, parameters; what is waited for
+  // Once a step: gradients and, sharded, parameters; what is waited for. Where a clock plays exchanges through, a rough figure that
+  // searches compare stages by and that no price contains.
+  double exchange = 0;
   double optimizer = 0;          // once a step
   double forward_exchange = 0;   // of the forward pass: exchanges that computing does not hide
   double backward_exchange = 0;  // of backward_input likewise
@@ -75,6 +77,20 @@ struct StageDevices {
   // share a domain. 0: domain after domain.
   int dealt_over = 0;
   auto operator<=>(const StageDevices&) const = default;
+};
+
+// What decides how large the buffers of a stage are.
+struct StageBuffers {
+  int width = 1;
+  std::int64_t samples = 1;  // of a micro-batch
+  std::int64_t micro_batches = 1;
+  int receives = -1;  // repeat of its first block, where another stage comes before it
+  int sends = -1;     // repeat of the next stage's first block
+  // The rest counts where exchanges are played through.
+  plan::Strategy strategy = {};
+  double gradients = 0;  // bytes, of all its blocks
+  double output = 0;     // bytes, the most of its blocks
+  Bytes bucket = plan::Plan().bucket;
 };
 
 class Measured;
@@ -141,7 +157,8 @@ class CostModel {
   double input_bytes(int repeat, std::int64_t samples) const;
   // Seconds of the messages of one micro-batch, in one direction, to a stage of another width or kind: every rank sends or
   // receives its share of `bytes` at once. Of these, what computing does not hide: the calibration's share of them, and all that the
-  // forward pass of one layer at the device's peak is too short to hide, which every stage has to run beside them.
+  // forward pass of one layer at the device's peak is too short to hide, which every stage has to run beside them. Where a clock plays
+  // exchanges through, a rough figure: nothing says yet on which nodes the two stages stand.
   double message(double bytes, int from, int width_from, int to, int width_to);
   // The same there and, of its gradients, back.
   double messages(double bytes, int from, int width_from, int to, int width_to) {
@@ -153,6 +170,8 @@ class CostModel {
   double weight_pass_bubble(int devices) const;
   bool attention_is_fused(int devices) const;
   int domain(int devices) const;  // the most devices that an inside link joins, in the part where it joins fewest
+  // Bytes of the buffers of messages, reductions and samples.
+  double buffers(int devices, const StageBuffers& of, int part = kAllParts) const;
   // Bytes of a process before it holds a tensor; what a device (of the first part) has for one, or a host for a worker.
   double process_bytes(int devices, int part = kAllParts) const;
   double memory_limit(int devices) const;
@@ -206,6 +225,7 @@ class CostModel {
   const Pass& pass(int repeat, int group, const plan::Strategy& strategy, std::int64_t micro_batch);
   double collective(int devices, std::size_t part, profile::Collective operation, double bytes, profile::Team team) const;
   double node_rate(int devices, std::size_t part, int width, bool between) const;
+  double played_message(double bytes, int from, int width_from, int to, int width_to) const;
   double waited_message(int devices, std::size_t part, double seconds, double bytes, int width) const;
   double latency_of(int devices, std::size_t part, bool between) const;  // of messages between nodes, or between groups
 

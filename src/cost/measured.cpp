@@ -11,6 +11,9 @@ constexpr double kBaseline = 320.0 * (1 << 20);
 // pages, the run's files. 26 to 32 MiB over the plans of one worker and of data-parallel ones.
 constexpr double kWorking = 28.0 * (1 << 20);
 
+// Of the exchange of a block's gradients, at least, roughly: the last bucket has nothing to stand beside.
+constexpr double kExposed = 0.1;
+
 // Bytes of a parameter.
 struct StateBytes {
   double weight = 0;
@@ -78,6 +81,16 @@ BlockLoad Measured::block(int repeat, const plan::Worker& worker, const plan::St
   double tied = 0;
   for (const model::ParameterSpec& parameter : model_.repeats[static_cast<std::size_t>(repeat)].block.parameters)
     (parameter.tied_to.empty() ? held : tied) += static_cast<double>(parameter.shard_count(s.tp));
+  if (s.dp > 1) {
+    const cluster::Link& link =
+        s.dp * s.tp <= (group.device.is_cpu() ? worker.neighbours : group.devices_per_node) ? group.inside : group.network;
+    const auto seconds = [&](const char* operation) {
+      return exchange(operation, static_cast<std::int64_t>(held * 4), s.dp, link, profile::Pace::alone);
+    };
+    const double all = s.zero > 0 ? seconds("reduce_scatter") + seconds("all_gather") : seconds("all_reduce");
+    // What is computed again is no better for it.
+    out.exchange = std::max(kExposed * all, all - time.backward);
+  }
   const double shards = s.zero > 0 ? s.dp : 1;
   const StateBytes state = state_bytes(precision_, optimizer_);
   out.optimizer = optimizer(static_cast<std::int64_t>(held / shards), worker);

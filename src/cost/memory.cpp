@@ -48,24 +48,19 @@ int PricedPlan::pipeline_rank_of(int stage) const {
   return stage % pipeline_.size;
 }
 
-double PricedPlan::buffers(int stage, int part, double gradients, double output) const {
-  const plan::Stage& of = plan_.stages[static_cast<std::size_t>(stage)];
-  const int on = devices(stage);
-  const bool first = stage == 0;
-  const bool last = stage + 1 == static_cast<int>(plan_.stages.size());
-  if (!cost_model_.plays_exchanges(on)) {
+double CostModel::buffers(int devices, const StageBuffers& of, int part) const {
+  if (!plays_exchanges(devices)) {
     // Two receive buffers in each direction at the stage's ends: bytes for each sample that a rank has of a micro-batch.
     double bytes = 0;
-    if (!first) bytes = cost_model_.input_bytes(repeat(of.first_block()), 1);
-    if (!last) bytes = std::max(bytes, cost_model_.input_bytes(repeat(of.last_block()), 1));
-    return 4 * bytes * cost_model_.samples_per_rank(on, of.width(), plan_.samples(), part);
+    if (of.receives >= 0) bytes = input_bytes(of.receives, 1);
+    if (of.sends >= 0) bytes = std::max(bytes, input_bytes(of.sends, 1));
+    return 4 * bytes * samples_per_rank(devices, of.width, of.samples, part);
   }
   // Two receive buffers in each direction and what is being sent, a bucket, and the tokens of the step.
-  const plan::Strategy& strategy = of.runs.front().strategy;
-  const double transfers = 3 * output * ((first ? 0 : 1) + (last ? 0 : 1));
-  const double reductions = strategy.dp > 1 ? std::min(static_cast<double>(plan_.bucket.value), gradients) / strategy.dp : 0;
-  const std::int64_t samples = plan_.micro_batches * cost_model_.micro_batch(on, std::max(0, part), strategy, plan_.samples());
-  return transfers + reductions + kToken * static_cast<double>(samples * cost_model_.model().dim("seq"));
+  const double transfers = 3 * of.output * ((of.receives >= 0 ? 1 : 0) + (of.sends >= 0 ? 1 : 0));
+  const double reductions = of.strategy.dp > 1 ? std::min(static_cast<double>(of.bucket.value), of.gradients) / of.strategy.dp : 0;
+  const std::int64_t samples = of.micro_batches * micro_batch(devices, std::max(0, part), of.strategy, of.samples);
+  return transfers + reductions + kToken * static_cast<double>(samples * model_.dim("seq"));
 }
 
 RankBytes PricedPlan::bytes(int pipeline_rank, int part) const {
@@ -91,7 +86,16 @@ RankBytes PricedPlan::bytes(int pipeline_rank, int part) const {
       sum.workspace = std::max(sum.workspace, block.workspace);
     }
     out.saved.push_back(whole(saved));
-    held_in_buffers = std::max(held_in_buffers, buffers(stage, part, gradients, output));
+    const StageBuffers ends{.width = of.width(),
+                            .samples = plan_.samples(),
+                            .micro_batches = plan_.micro_batches,
+                            .receives = stage == 0 ? -1 : repeat(of.first_block()),
+                            .sends = stage + 1 == static_cast<int>(plan_.stages.size()) ? -1 : repeat(of.last_block()),
+                            .strategy = of.runs.front().strategy,
+                            .gradients = gradients,
+                            .output = output,
+                            .bucket = plan_.bucket};
+    held_in_buffers = std::max(held_in_buffers, cost_model_.buffers(devices(stage), ends, part));
   }
   out.process = whole(cost_model_.process_bytes(devices(pipeline_rank), part));
   out.weights = whole(sum.weights);

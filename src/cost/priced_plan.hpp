@@ -63,8 +63,6 @@ class PricedPlan {
   int pipeline_rank_of(int stage) const;
 
  private:
-  double buffers(int stage, int part, double gradients, double output) const;
-
   const plan::Plan& plan_;
   CostModel& cost_model_;
   const plan::Pipeline pipeline_;

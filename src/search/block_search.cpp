@@ -15,8 +15,10 @@
 
 #include "base/error.hpp"
 #include "plan/schedule/schedule.hpp"
+#include "search/depths.hpp"
 #include "search/least_work.hpp"
 #include "search/outer_choices.hpp"
+#include "sim/sim.hpp"
 
 namespace tessera::search {
 namespace {
@@ -32,12 +34,34 @@ constexpr std::size_t kPreparedFirst = 8;
 constexpr std::size_t kPrepared = 64;
 // One outer choice may use this part of the effort.
 constexpr std::int64_t kEfforts = 3;
+// In a uniform space: what simulating a plan counts for as effort; up to so many ways to cut the blocks are all simulated; and so much
+// longer than simulated the closed form may take a step to be.
+constexpr std::int64_t kSimulated = 6000;
+constexpr int kMostCuts = 32;
+constexpr double kLoose = 1.5;
 
 struct Found {
   const Outer* outer = nullptr;
   double step = kNever;
   plan::Plan plan;
+  std::vector<int> cuts = {};  // in a uniform space: the first block of each stage, then the number of blocks
+
+  // Times are compared to about one part in a million; what is equal then is decided by simplicity.
+  bool better_than(const Found& other) const {
+    const auto rounded = [](double seconds) { return std::llround(std::log(seconds) * 1e6); };
+    return std::tuple(rounded(step), outer->simplicity(), cuts) < std::tuple(rounded(other.step), other.outer->simplicity(), other.cuts);
+  }
 };
+
+bool whole_backward(plan::Schedule schedule) { return schedule == plan::Schedule::one_f_one_b || schedule == plan::Schedule::gpipe; }
+
+cost::CostModel cost_model_of(const BlockProblem& problem) {
+  if (problem.profile == nullptr) return {problem.model, problem.cluster, problem.precision};
+  model::TrainSpec train;
+  train.precision = problem.precision;
+  train.optimizer = problem.optimizer;
+  return {problem.model, train, problem.cluster, *problem.profile};
+}
 
 // The last stages of a plan.
 struct Tail {
@@ -54,12 +78,18 @@ using AllOptions = std::map<StageRanks, StageOptions>;
 class Solver {
  public:
   Solver(const BlockProblem& problem, const AllOptions& options, const std::vector<cost::StageDevices>& devices)
-      : problem_(problem), options_(options), cost_model_(problem.model, problem.cluster, problem.precision) {
+      : problem_(problem), options_(options), cost_model_(cost_model_of(problem)) {
     for (const cost::StageDevices& each : devices) cost_model_.add(each);
   }
 
   cost::CostModel& cost_model() { return cost_model_; }
   Effort& effort() { return effort_; }
+
+  // Whether every block has an option.
+  bool possible(const Outer& outer) const {
+    return std::all_of(outer.groups.begin(), outer.groups.end(),
+                       [&](const GroupCut& cut) { return options_.at(outer.ranks(cut)).possible; });
+  }
 
   // No plan of the outer choice is faster, with memory left aside.
   double bound(const Outer& outer) {
@@ -134,29 +164,119 @@ class Solver {
 
   // The best plan of the outer choice if it is not slower than `incumbent`.
   std::optional<Found> solve(const Outer& outer, double incumbent, bool rough) {
-    const int stages = outer.stages();
-    const int blocks = static_cast<int>(cost_model_.repeat_of().size());
+    const double host = this->host(outer);
+    const Stages stages = stages_of(outer);
+    if (too_large(outer)) return {};
+    start(outer, rough);
+    std::deque<Tail> tails;
+    const Tail* best = best_tail(outer, stages, incumbent * (rough ? 1 : 1 - problem_.tolerance) * (1 + kEqual) - host, tails);
+    std::optional<Found> found;
+    if (best != nullptr) {
+      found = Found{&outer, best->busy + best->warm_up + host, plan_of(outer, stages, best)};
+      found->plan.predicted = predict(found->plan, cost_model_);
+    }
+    forget(outer);
+    return found;
+  }
+
+  // The following are of uniform spaces.
+
+  // No step is shorter than all micro-batches through a stage and one of them through those before it, forward and back: with the work p_s
+  // of the stages before stage s, T >= p_s + m w_s. The cut with the least T has them all equal, so what is left of T, T - p_s, shrinks by
+  // a factor of 1 - 1/m from stage to stage. Where the weight half of a backward pass may wait, no stage is shorter than the mean.
+  double least_step(const Outer& outer) {
+    double total = 0;
+    for (std::size_t r = 0; r < problem_.model.repeats.size(); ++r) {
+      double least = kNever;
+      for (const GroupCut& cut : outer.groups) least = std::min(least, passes(outer, cut, static_cast<int>(r)));
+      total += problem_.model.repeats[r].count * least;
+    }
+    const auto m = static_cast<double>(outer.micro_batches);
+    return whole_backward(outer.schedule) ? total / (1 - std::pow(1 - 1 / m, outer.stages())) : total / outer.stages() * m;
+  }
+
+  // The best of the outer choice by the simulator, cut in every way if those are few, or else as the closed form likes best.
+  std::optional<Found> simulate(const Outer& outer, double incumbent) {
+    if (too_large(outer)) return {};
+    const Stages stages = stages_of(outer);
+    start(outer, true);
+    std::vector<std::vector<int>> ways = all_cuts(static_cast<int>(cost_model_.repeat_of().size()), outer.stages(), kMostCuts);
+    std::optional<Found> best;
+    try {
+      if (ways.empty()) {
+        std::deque<Tail> tails;
+        if (const Tail* tail = best_tail(outer, stages, kLoose * incumbent, tails); tail != nullptr) ways.push_back(cuts_of(tail));
+      }
+      for (const std::vector<int>& cuts : ways) {
+        if (least_step(outer, stages, cuts) > std::min(incumbent, best ? best->step : kNever) * (1 + kEqual)) continue;
+        effort_.watch();
+        std::optional<Found> found = simulated(outer, stages, cuts);
+        if (found && (!best || found->better_than(*best))) best = std::move(found);
+      }
+    } catch (const Effort::OutOfEffort&) {
+      if (!best) throw;
+    }
+    forget(outer);
+    return best;
+  }
+
+  // The cut that is best by the closed form need not be the fastest: moves the ends of stages by a block as long as that is faster.
+  Found refined(Found found) {
+    const Outer& outer = *found.outer;
+    const Stages stages = stages_of(outer);
+    start(outer, true);
+    for (bool improved = outer.stages() > 1; improved;) {
+      improved = false;
+      for (std::size_t s = 1; s + 1 < found.cuts.size(); ++s)
+        for (const int move : {-1, 1}) {
+          std::vector<int> cuts = found.cuts;
+          cuts[s] += move;
+          if (cuts[s] <= cuts[s - 1] || cuts[s] >= cuts[s + 1]) continue;
+          std::optional<Found> other = simulated(outer, stages, cuts);
+          if (!other || other->step >= found.step * (1 - 1e-6)) continue;
+          found = std::move(*other);
+          improved = true;
+        }
+    }
+    forget(outer);
+    return found;
+  }
+
+ private:
+  // By stage: the fronts of its kind, and what it stands on.
+  struct Stages {
     std::vector<StageFronts*> kinds;
     std::vector<const GroupCut*> cuts;
-    const double host = this->host(outer);
-    for (const GroupCut& cut : outer.groups) {
+  };
+  Stages stages_of(const Outer& outer) {
+    Stages out;
+    for (const GroupCut& cut : outer.groups)
       for (int s = 0; s < cut.stages; ++s) {
-        kinds.push_back(&fronts(outer, cut));
-        cuts.push_back(&cut);
+        out.kinds.push_back(&fronts(outer, cut));
+        out.cuts.push_back(&cut);
       }
-    }
-    if (too_large(outer)) return {};
+    return out;
+  }
+  void start(const Outer& outer, bool rough) {
     for (const GroupCut& cut : outer.groups) fronts(outer, cut).start(rough);
+  }
+  void forget(const Outer& outer) {
+    for (const GroupCut& cut : outer.groups) fronts(outer, cut).forget();
+  }
+
+  // The stages of which the busiest and the fill take least together, and no more than `most`; in `tails`.
+  const Tail* best_tail(const Outer& outer, const Stages& of, double most, std::deque<Tail>& tails) {
+    const auto& [kinds, cuts] = of;
+    const int stages = outer.stages();
+    const int blocks = static_cast<int>(cost_model_.repeat_of().size());
     const Prefix prefix(*this, kinds, cuts);
-    std::deque<Tail> tails;
-    const Tail end;
+    const Tail& end = tails.emplace_back();
     std::vector<std::vector<const Tail*>> behind(static_cast<std::size_t>(blocks) + 1);
     behind[static_cast<std::size_t>(blocks)] = {&end};
     for (int s = stages - 1; s >= 0; --s) {
       std::vector<std::vector<const Tail*>> here(static_cast<std::size_t>(blocks) + 1);
       const auto held = static_cast<double>(plan::in_flight(outer.schedule, s, stages, outer.micro_batches));
       for (int first = s == 0 ? 0 : s; first <= (s == 0 ? 0 : blocks - (stages - s)); ++first) {
-        const double most = incumbent * (rough ? 1 : 1 - problem_.tolerance) * (1 + kEqual) - host;
         if (prefix.busy(s, first) + prefix.warm_up(first) > most) continue;
         std::vector<Tail> made;
         for (int last = s + 1 == stages ? blocks : first + 1; last <= blocks - (stages - 1 - s); ++last) {
@@ -188,21 +308,68 @@ class Solver {
     const Tail* best = nullptr;
     for (const Tail* tail : behind.front())
       if (best == nullptr || tail->busy + tail->warm_up < best->busy + best->warm_up) best = tail;
-    std::optional<Found> found;
-    if (best != nullptr) found = Found{&outer, best->busy + best->warm_up + host, plan_of(outer, kinds, cuts, best)};
-    for (const GroupCut& cut : outer.groups) fronts(outer, cut).forget();
-    return found;
+    return best;
   }
 
- private:
+  static std::vector<int> cuts_of(const Tail* tail) {
+    std::vector<int> out = {0};
+    for (; tail->next != nullptr; tail = tail->next) out.push_back(tail->end);
+    return out;
+  }
+
+  // Seconds of both passes of a micro-batch through a block at the degrees of a uniform space, at least.
+  double passes(const Outer& outer, const GroupCut& cut, int repeat) {
+    plan::Strategy strategy;
+    strategy.tp = outer.fixed.tensor;
+    strategy.dp = cut.width / strategy.tp;
+    strategy.zero = outer.fixed.zero;
+    const cost::BlockLoad& load = cost_model_.block(repeat, cut.devices, strategy, problem_.global_batch / outer.micro_batches);
+    return load.forward + load.backward();
+  }
+
+  // The same bound with the blocks cut so.
+  double least_step(const Outer& outer, const Stages& stages, const std::vector<int>& cuts) {
+    double out = 0;
+    double before = 0;
+    for (std::size_t s = 0; s + 1 < cuts.size(); ++s) {
+      double stage = 0;
+      for (int b = cuts[s]; b < cuts[s + 1]; ++b)
+        stage += passes(outer, *stages.cuts[s], cost_model_.repeat_of()[static_cast<std::size_t>(b)]);
+      out = std::max(out, (whole_backward(outer.schedule) ? before : 0) + static_cast<double>(outer.micro_batches) * stage);
+      before += stage;
+    }
+    return out;
+  }
+
+  // Nothing where a stage does not fit its memory.
+  std::optional<Found> simulated(const Outer& outer, const Stages& of, const std::vector<int>& cuts) {
+    const int stages = outer.stages();
+    std::deque<Tail> tails;
+    const Tail* tail = &tails.emplace_back();
+    for (int s = stages - 1; s >= 0; --s) {
+      const int first = cuts[static_cast<std::size_t>(s)];
+      const int last = cuts[static_cast<std::size_t>(s) + 1];
+      const auto held = static_cast<double>(plan::in_flight(outer.schedule, s, stages, outer.micro_batches));
+      const StageEntry* best = nullptr;
+      for (const StageEntry* entry : of.kinds[static_cast<std::size_t>(s)]->front(first, last, held, kNever))
+        if (best == nullptr || entry->busy + entry->warm_up < best->busy + best->warm_up) best = entry;
+      if (best == nullptr) return {};
+      tail = &tails.emplace_back(Tail{0, 0, best, last, tail});
+    }
+    Found out{&outer, kNever, plan_of(outer, of, tail), cuts};
+    effort_.used += kSimulated;
+    out.plan.predicted = sim::predict(out.plan, cost_model_);
+    out.step = out.plan.predicted->step.value;
+    return out;
+  }
+
   // Of the groups of an outer choice.
   using Kinds = std::vector<StageFronts*>;
 
   // None when a block has no option on one of them.
   Kinds kinds_of(const Outer& outer) {
     Kinds out;
-    for (const GroupCut& cut : outer.groups)
-      if (!options_.at(outer.ranks(cut)).possible) return {};
+    if (!possible(outer)) return {};
     for (const GroupCut& cut : outer.groups) out.push_back(&fronts(outer, cut));
     return out;
   }
@@ -319,8 +486,8 @@ class Solver {
     return cost_model_.messages(bytes, from.devices, from.width, to.devices, to.width);
   }
 
-  plan::Plan plan_of(const Outer& outer, const std::vector<StageFronts*>& kinds, const std::vector<const GroupCut*>& cuts,
-                     const Tail* tail) {
+  plan::Plan plan_of(const Outer& outer, const Stages& of, const Tail* tail) {
+    const auto& [kinds, cuts] = of;
     plan::Plan plan;
     plan.model_fingerprint = problem_.model.fingerprint();
     plan.cluster_fingerprint = problem_.cluster.fingerprint();
@@ -339,12 +506,13 @@ class Solver {
       for (const cost::StageDevices::Part& part : on.parts) {
         const cluster::ResourceGroup& group = problem_.cluster.groups[static_cast<std::size_t>(part.group)];
         const int ranks = on.parts.size() == 1 ? cut.width : part.ranks;
+        const int on_node = part.neighbours > 0 ? part.neighbours : group.devices_per_node;
         const int before = plan.world_size();
         for (int i = 0; i < ranks; ++i) {
           const int device =
               on.per_node > 0 ? i / on.per_node * group.domain() + of_cut * on.per_node + i % on.per_node : next[part.group]++;
           stage.ranks.push_back(before + (on.dealt_over > 0 ? i % on.dealt_over * group.domain() + i / on.dealt_over : i));
-          plan.ranks.push_back({part.group, device / group.devices_per_node, device % group.devices_per_node});
+          plan.ranks.push_back({part.group, device / on_node, device % on_node, std::max(1, part.threads)});
         }
         if (on.parts.size() > 1) stage.shares.push_back({part.ranks, part.samples});
       }
@@ -358,7 +526,6 @@ class Solver {
       }
       plan.stages.push_back(std::move(stage));
     }
-    plan.predicted = predict(plan, cost_model_);
     return plan;
   }
 
@@ -396,28 +563,51 @@ class Search {
     const bool all = waiting_.empty() || ruled_out(waiting_.front(), false);
     if (!all) skipped_ = waiting_.front().bound;
     considered_ = all ? all_ : all_ - static_cast<std::int64_t>(waiting_.size());
-    expand_exactly();
+    problem_.space.uniform ? refine() : expand_exactly();
     return answer();
   }
 
  private:
   bool out_of_time() const { return deadline_ && problem_.clock->now() > *deadline_; }
   // With the clock, where the outer choices so far have no plan.
-  bool may_go_on() const { return incumbent_ == kNever && !waiting_.empty() && !problem_.give_up; }
+  bool may_go_on() const { return found_.empty() && !waiting_.empty() && !problem_.give_up; }
 
   // By bounds that cost next to nothing.
   void order_waiting() {
-    const LeastWork work(problem_, solvers_.front()->cost_model());
     all_ = static_cast<std::int64_t>(choices_.outers.size());
-    for (Outer& outer : choices_.outers) outer.bound = work.step(outer);
+    if (problem_.space.uniform) {
+      in_parallel(choices_.outers.size(),
+                  [&](Solver& solver, std::size_t i) { choices_.outers[i].bound = solver.least_step(choices_.outers[i]); });
+      name_families();
+    } else {
+      const LeastWork work(problem_, solvers_.front()->cost_model());
+      for (Outer& outer : choices_.outers) outer.bound = work.step(outer);
+    }
     std::stable_sort(choices_.outers.begin(), choices_.outers.end(), [](const Outer& a, const Outer& b) { return a.bound < b.bound; });
     waiting_.assign(std::make_move_iterator(choices_.outers.begin()), std::make_move_iterator(choices_.outers.end()));
     choices_.outers.clear();
   }
 
+  // In a uniform space plans of equal degrees on the same groups make a family, of which the best is looked for.
+  void name_families() {
+    std::map<std::tuple<std::vector<int>, int, int, int>, int> known;
+    for (Outer& outer : choices_.outers) {
+      std::vector<int> groups;
+      for (const GroupCut& cut : outer.groups)
+        for (const cost::StageDevices::Part& part : solvers_.front()->cost_model().parts_of(cut.devices).parts)
+          groups.push_back(part.group);
+      std::sort(groups.begin(), groups.end());
+      const std::tuple key{std::move(groups), outer.groups.front().width, outer.fixed.tensor, outer.stages()};
+      outer.family = static_cast<std::size_t>(known.try_emplace(key, static_cast<int>(known.size())).first->second);
+    }
+    incumbents_.assign(std::max<std::size_t>(1, known.size()), kNever);
+  }
+
   // Makes the next outer choices, from `begin` on, those with the least bounds of all. By the clock, half of the time may go into it.
   void prepare(std::size_t begin) {
-    while (!waiting_.empty() && !ruled_out(waiting_.front(), true)) {
+    for (;;) {
+      while (!waiting_.empty() && ruled_out(waiting_.front(), true)) waiting_.pop_front();
+      if (waiting_.empty()) return;
       if (begin + kBatch <= outers_.size() && outers_[begin + kBatch - 1]->bound <= waiting_.front().bound) return;
       if (deadline_ && !outers_.empty() && (begin < outers_.size() || !may_go_on()) &&
           problem_.clock->now() >= begin_ + Seconds(problem_.seconds / 2))
@@ -434,7 +624,12 @@ class Search {
     for (; next.size() < count && !waiting_.empty(); waiting_.pop_front())
       next.push_back(std::make_unique<Outer>(std::move(waiting_.front())));
     list_options(next);
-    in_parallel(next.size(), [&](Solver& solver, std::size_t i) { next[i]->bound = std::max(next[i]->bound, solver.bound(*next[i])); });
+    in_parallel(next.size(), [&](Solver& solver, std::size_t i) {
+      if (!problem_.space.uniform)
+        next[i]->bound = std::max(next[i]->bound, solver.bound(*next[i]));
+      else if (!solver.possible(*next[i]))
+        next[i]->bound = kNever;
+    });
     for (std::unique_ptr<Outer>& outer : next)
       if (outer->bound < kNever) outers_.push_back(std::move(outer));
   }
@@ -474,8 +669,10 @@ class Search {
     if (failure) std::rethrow_exception(failure);
   }
 
+  // In seconds; the least of its family.
+  double incumbent(const Outer& outer) const { return incumbents_[outer.family]; }
   bool ruled_out(const Outer& outer, bool rough) const {
-    return outer.bound > incumbent_ * (rough ? 1 : 1 - problem_.tolerance) * (1 + kEqual);
+    return outer.bound > incumbent(outer) * (rough ? 1 : 1 - problem_.tolerance) * (1 + kEqual);
   }
 
   // Batch by batch: what a batch may know does not depend on who is faster.
@@ -516,7 +713,7 @@ class Search {
       expanded_ += outcome.used > 0 ? 1 : 0;
       if (outcome.skipped) skipped_ = std::min(skipped_, batch[i]->bound);
       if (!outcome.found) continue;
-      incumbent_ = std::min(incumbent_, outcome.found->step);
+      incumbents_[batch[i]->family] = std::min(incumbent(*batch[i]), outcome.found->step);
       found_.push_back(std::move(*outcome.found));
     }
   }
@@ -529,8 +726,9 @@ class Search {
 
   // Counts with memory in the bounds of the next outer choices. False: they do already.
   bool raise_bounds(std::size_t begin) {
+    if (problem_.space.uniform) return false;
     const auto low = [&](const std::unique_ptr<Outer>& outer) { return !outer->with_memory && !ruled_out(*outer, true); };
-    const std::size_t count = std::min(incumbent_ < kNever ? kBounds : kBatch, outers_.size() - begin);
+    const std::size_t count = std::min(found_.empty() ? kBatch : kBounds, outers_.size() - begin);
     const std::span<const std::unique_ptr<Outer>> next(outers_.data() + begin, count);
     if (std::none_of(next.begin(), next.begin() + static_cast<std::ptrdiff_t>(std::min(kBatch, count)), low)) return false;
     in_parallel(count, [&](Solver& solver, std::size_t i) {
@@ -543,7 +741,7 @@ class Search {
   }
 
   // Before there is any plan, nothing ends the search, unless it was told to.
-  bool may_end() const { return incumbent_ < kNever || problem_.give_up; }
+  bool may_end() const { return !found_.empty() || problem_.give_up; }
 
   // `most`: effort.
   Outcome expand(Solver& solver, const Outer& outer, bool rough, std::int64_t most) {
@@ -553,7 +751,7 @@ class Search {
       solver.effort() = {.most = problem_.effort > 0 ? std::max<std::int64_t>(1, most) : 0, .clock = problem_.clock, .deadline = deadline_};
     Outcome out;
     try {
-      out.found = solver.solve(outer, incumbent_, rough);
+      out.found = problem_.space.uniform ? solver.simulate(outer, incumbent(outer)) : solver.solve(outer, incumbent(outer), rough);
     } catch (const Effort::OutOfEffort&) {
       out.skipped = true;
     }
@@ -561,16 +759,26 @@ class Search {
     return out;
   }
 
+  // Of a uniform space: the best of each family, as far as they may be wanted.
+  void refine() {
+    sort_found();
+    std::set<std::size_t> taken;
+    std::erase_if(found_, [&](const Found& found) { return !taken.insert(found.outer->family).second; });
+    found_.resize(std::min(found_.size(), 2 * static_cast<std::size_t>(problem_.top + 1)));
+    in_parallel(found_.size(), [&](Solver& solver, std::size_t i) { found_[i] = solver.refined(std::move(found_[i])); });
+  }
+
+  void sort_found() {
+    std::sort(found_.begin(), found_.end(), [](const Found& a, const Found& b) { return a.better_than(b); });
+  }
+
   BlockAnswer answer() {
-    const auto rounded = [](double seconds) { return std::llround(std::log(seconds) * 1e6); };
-    std::sort(found_.begin(), found_.end(), [&](const Found& a, const Found& b) {
-      return std::tuple(rounded(a.step), a.outer->simplicity()) < std::tuple(rounded(b.step), b.outer->simplicity());
-    });
+    sort_found();
     BlockAnswer out;
     out.considered = considered_;
     out.expanded = expanded_;
     out.complete = skipped_ == kNever;
-    out.bound = std::min(skipped_, incumbent_ * (1 - problem_.tolerance));
+    if (!problem_.space.uniform) out.bound = std::min(skipped_, incumbents_.front() * (1 - problem_.tolerance));
     std::set<const Outer*> taken;
     for (Found& found : found_)
       if (static_cast<int>(out.plans.size()) <= problem_.top && taken.insert(found.outer).second)
@@ -582,13 +790,13 @@ class Search {
   const Seconds begin_;
   std::optional<Seconds> deadline_;
   OuterChoices choices_;
-  std::deque<Outer> waiting_;  // without options yet, by their bounds
-  std::vector<std::unique_ptr<Outer>> outers_;
-  std::int64_t all_ = 0;  // outer choices
+  std::deque<Outer> waiting_;                   // without options yet, by their bounds
+  std::vector<std::unique_ptr<Outer>> outers_;  // stay where they are
+  std::int64_t all_ = 0;                        // outer choices
   std::int64_t considered_ = 0;
   AllOptions options_;
   std::vector<std::unique_ptr<Solver>> solvers_;
-  double incumbent_ = kNever;
+  std::vector<double> incumbents_ = {kNever};  // by family
   std::int64_t expanded_ = 0;
   double skipped_ = kNever;
   std::vector<Found> found_;

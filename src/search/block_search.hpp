@@ -1,8 +1,9 @@
-// The best plan of any model of blocks on accelerators of one or several kinds: every block its own strategy, stages of any depth,
+// The best plan of any model of blocks on devices of one or several kinds: every block its own strategy, stages of any depth,
 // each kind of device its own width of stages, or several kinds side by side in each stage with a share of the batch each. Exact in
 // its space: for each outer choice (the order, the stage width and the placement of the groups, which of them stand side by side
 // and their shares, number of micro-batches, schedule) dynamic programming with Pareto fronts inside the stages (time against memory) and
 // over them (slowest stage against the time to fill the pipeline); outer choices are ruled out by a bound that leaves memory aside.
+// In a uniform space the degrees belong to the outer choice, and the simulator prices what the dynamic programming finds.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,10 @@
 
 #include "base/clock.hpp"
 #include "cluster/cluster.hpp"
+#include "model/job.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
+#include "profile/profile.hpp"
 
 namespace tessera::search {
 
@@ -25,6 +28,13 @@ struct GivenDegrees {
   std::int64_t micro_batches = 0;
   int chunks = 0;  // stages of a rank under the interleaved schedule
   static bool allows(std::int64_t given, std::int64_t degree) { return given == 0 || given == degree; }
+};
+
+// How many ranks stand on each working node of a group.
+struct NodeRanks {
+  int count = 1;
+  int threads = 0;           // of each CPU worker; 0: ranks are devices
+  int most_nodes = 1 << 30;  // that work
 };
 
 // What the search may use.
@@ -51,7 +61,13 @@ struct BlockSpace {
   // there is room for in a list. Otherwise every group of a plan works as a whole.
   bool idle_nodes = true;
   std::vector<int> groups = {};  // of the cluster, that may be used; empty: all
-  double memory = 1;             // share of what devices have for a plan
+  // By group of the cluster: the ways to deal a node to ranks. Of a group without any, and where this is empty: a rank on each device.
+  std::vector<std::vector<NodeRanks>> node_ranks = {};
+  // Every block of a plan has the same dp, tp and zero, and every stage as many ranks: what can be simulated where exchanges are played
+  // through (cost::CostModel::plays_exchanges), and what the trainer runs. Tensor parallelism may leave the domain of the inside link;
+  // groups side by side hold replicas of the whole model.
+  bool uniform = false;
+  double memory = 1;  // share of what devices have for a plan
 };
 
 struct BlockProblem {
@@ -68,13 +84,16 @@ struct BlockProblem {
   double seconds = 0;
   bool give_up = false;  // the effort, and the clock, also end a search that has found nothing
   int threads = 0;       // 0: one per core
-  int top = 0;           // further plans: the best of other outer choices
+  int top = 0;           // further plans: the best of other outer choices; in a uniform space, of other degrees
   const Clock* clock = &real_clock();
+  // Of devices whose times no calibration says; nullptr: nothing is measured.
+  model::OptimizerSpec optimizer = {};
+  const profile::Profile* profile = nullptr;
 };
 
 struct BlockAnswer {
   std::vector<plan::Plan> plans;  // with predictions, fastest first; empty when nothing fits
-  double bound = 0;               // seconds; no plan of the space is faster; 0 where time ran out early
+  double bound = 0;               // seconds; no plan of the space is faster; 0 where time ran out early, and in a uniform space
   std::int64_t considered = 0;    // outer choices that there was time for
   std::int64_t expanded = 0;      // of these, not ruled out by their bound
   bool complete = true;           // false: effort or time ran out

@@ -106,6 +106,25 @@ std::vector<int> even_inner_cuts(int blocks, int stages) {
   return out;
 }
 
+std::vector<std::vector<int>> all_cuts(int blocks, int stages, int most) {
+  double count = 1;
+  for (int i = 1; i < stages; ++i) count = count * (blocks - i) / i;
+  if (count > most) return {};
+  std::vector<std::vector<int>> out;
+  std::vector<int> cuts(stages + 1);
+  for (int s = 0; s < stages; ++s) cuts[s] = s;
+  cuts[stages] = blocks;
+  for (;;) {
+    out.push_back(cuts);
+    // The next combination: the last boundary that can still move, and those behind it as close as they can be.
+    int s = stages - 1;
+    while (s > 0 && cuts[s] == blocks - stages + s) --s;
+    if (s <= 0) return out;
+    ++cuts[s];
+    for (int behind = s + 1; behind < stages; ++behind) cuts[behind] = cuts[behind - 1] + 1;
+  }
+}
+
 std::vector<int> balanced_cuts(const std::vector<double>& seconds, double message, const Placement& placement) {
   return Balance(seconds, message, placement).run();
 }

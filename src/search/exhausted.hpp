@@ -1,18 +1,17 @@
-// Internal: what to say when no plan divides or none fits the memory.
+// Internal: how full devices are, and what to say when nothing fits them.
 #pragma once
 
+#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "search/space.hpp"
+#include "base/error.hpp"
+#include "cost/cost_model.hpp"
+#include "search/devices.hpp"
 
 namespace tessera::search {
 
-// By how much the fullest device (or, for CPU workers, host) is over its limit; zero when all fit.
-Bytes shortfall(const plan::Plan& plan, const std::vector<Bytes>& memory, const cluster::ClusterSpec& cluster);
-
-// The fullest device (or, for CPU workers, host), by share of its limit.
+// The fullest device (or, of CPU workers, host), by share of its limit.
 struct Usage {
   Bytes memory;
   Bytes limit;
@@ -20,14 +19,12 @@ struct Usage {
 };
 Usage fullest(const plan::Plan& plan, const std::vector<Bytes>& memory, const cluster::ClusterSpec& cluster);
 
-// The largest parts of the fullest rank: "optimizer state 13.4 GiB, weights 4.5 GiB".
-std::string largest_parts(const plan::Plan& plan, const std::vector<Bytes>& memory, cost::CostModel& cost_model);
-// In whole units, so that what is printed is enough.
-std::string rounded_up(double bytes);
+// `smallest`, a plan with a prediction, needs `factor` times the memory that there is; nothing and 0 where none is known. `ideas`: what
+// would fit, beside more memory.
+Error nothing_fits(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const Devices& devices, double factor,
+                   const std::optional<plan::Plan>& smallest, cost::CostModel& cost_model, std::vector<std::string> ideas);
 
-Error nothing_divides(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const std::vector<WorkerLayout>& layouts);
-// `smallest`: the plan that lacks the least.
-Error nothing_fits(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const plan::Plan& smallest,
-                   const profile::Profile& profile);
+// The job with sequences of so many tokens; nothing where it cannot have them.
+std::optional<model::JobSpec> with_sequence(const model::JobSpec& job, std::int64_t tokens);
 
 }  // namespace tessera::search

@@ -1,4 +1,7 @@
 #include "search/front.hpp"
+
+#include <algorithm>
+
 #include "search/search.hpp"
 
 namespace tessera::search {
@@ -34,7 +37,11 @@ std::vector<FrontPoint> Front::points() const {
 }
 
 FrontPoint front_point(const plan::Plan& plan, const std::string& family, const Usage& usage) {
-  const plan::Strategy& strategy = plan.stages.front().runs.front().strategy;
+  // Of most blocks of the first stage.
+  const std::vector<plan::StrategyRun>& runs = plan.stages.front().runs;
+  const plan::Strategy& strategy = std::max_element(runs.begin(), runs.end(), [](const plan::StrategyRun& a, const plan::StrategyRun& b) {
+                                     return a.last - a.first < b.last - b.first;
+                                   })->strategy;
   std::string detail =
       text(counted(plan.micro_batches, "micro-batch", "micro-batches"), " of ", plan.micro_batch_text(), ", ", plan.schedule_text());
   if (strategy.zero > 0) detail += text(", zero ", strategy.zero);

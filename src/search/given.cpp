@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "cost/warm_up.hpp"
 #include "plan/divisors.hpp"
@@ -23,18 +24,28 @@ std::string counted(std::int64_t count, const std::string& what) { return text(c
 
 class Check {
  public:
-  Check(const model::JobSpec& job, const cluster::ClusterSpec& cluster) : job_(job), parallel_(job.parallel), cluster_(cluster) {
-    for (const cluster::ResourceGroup& group : cluster.groups) {
-      if (!group.device.has(job.train.precision)) continue;
+  Check(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const Devices& devices)
+      : job_(job), parallel_(job.parallel), cluster_(cluster), kind_(devices) {
+    for (const int index : devices.groups) {
+      const cluster::ResourceGroup& group = cluster.groups[static_cast<std::size_t>(index)];
       ++groups_;
-      devices_ += static_cast<std::int64_t>(group.nodes) * group.devices_per_node;
       domain_ = std::max(domain_, group.domain());
+      const std::vector<NodeRanks> whole = {{group.devices_per_node}};
+      const std::vector<NodeRanks>& listed = devices.node_ranks[static_cast<std::size_t>(index)];
+      int most = 0;
+      for (const NodeRanks& ranks : listed.empty() ? whole : listed) {
+        const int nodes = std::min(group.nodes, ranks.most_nodes);
+        most = std::max(most, nodes * ranks.count);
+        for (int working = counted_hosts() ? nodes : 1; working <= nodes; ++working) worlds_.insert(std::int64_t{working} * ranks.count);
+      }
+      devices_ += most;
     }
+    if (groups_ > 1) worlds_.insert(devices_);
   }
 
   void run() const {
-    if (groups_ == 0) return;
-    if (parallel_.threads > 0) refuse("threads are of CPU workers; the devices are accelerators", "degrees alone", {});
+    if (parallel_.threads > 0 && !kind_.workers) refuse("threads are of CPU workers; the devices are accelerators", "degrees alone", {});
+    if (kind_.uniform) check_uniform();
     if (parallel_.recompute == "selective" && none([](const model::BlockSpec& block) { return plan::option_of(block, "heads") > 0; }))
       refuse("recompute selective is of attention, and the model has none", "none or full", {});
     check("tp", parallel_.tp, [&](std::int64_t degree) { return tensor_obstacle(degree); });
@@ -48,13 +59,18 @@ class Check {
     check("dp", parallel_.dp, [&](std::int64_t degree) {
       return groups_ == 1 && batch % degree != 0 ? text("does not divide train.global_batch ", batch) : std::string();
     });
-    check_devices();
+    kind_.uniform ? check_workers() : check_devices();
     check_micro_batches();
     check_schedule();
     check_experts();
   }
 
  private:
+  // Whether all hosts work, or as many as pay.
+  bool counted_hosts() const {
+    return job_.cluster.kind == model::ClusterChoice::Kind::local || job_.cluster.kind == model::ClusterChoice::Kind::lab;
+  }
+
   [[noreturn]] void refuse(const std::string& message, const std::string& expected, const std::string& hint) const {
     throw Error(ErrorCode::invalid_config, "parallel: " + message, parallel_.where, expected, hint);
   }
@@ -70,7 +86,8 @@ class Check {
   void check(const char* name, std::int64_t degree, const Obstacle& obstacle) const {
     const auto all = [&](std::int64_t wish) {
       const std::string own = obstacle(wish);
-      const bool uses_all = groups_ == 1 ? devices_ % wish == 0 : wish <= devices_;
+      // Of a uniform space all degrees are looked at together.
+      const bool uses_all = kind_.uniform || (groups_ == 1 ? devices_ % wish == 0 : wish <= devices_);
       return own.empty() && !uses_all
                  ? text(groups_ == 1 ? "does not divide the " : "is more than the ", devices_, " devices of ", cluster_.name)
                  : own;
@@ -79,13 +96,13 @@ class Check {
     const std::string reason = all(degree);
     if (reason.empty()) return;
     std::vector<std::int64_t> valid;
-    for (std::int64_t other = 1; other <= std::min<std::int64_t>(devices_, 2 * degree); ++other)
+    for (std::int64_t other = 1; other <= (kind_.uniform ? 2 * degree : std::min<std::int64_t>(devices_, 2 * degree)); ++other)
       if (all(other).empty()) valid.push_back(other);
     refuse(text(name, " ", degree, " ", reason), {}, text("nearest: ", name, " ", plan::nearest_of(valid, degree)));
   }
 
   std::string tensor_obstacle(std::int64_t degree) const {
-    if (degree > domain_) return text("is more than the ", counted(domain_, "device"), " that the fastest link joins");
+    if (!kind_.uniform && degree > domain_) return text("is more than the ", counted(domain_, "device"), " that the fastest link joins");
     for (const model::Repeat& repeat : job_.model.repeats)
       if (const auto fault = plan::tensor_fault(repeat.block, degree)) return fault->what();
     return {};
@@ -99,6 +116,38 @@ class Check {
                           : text("cuts sequences, and the ", repeat.block.kind, " blocks of the model have none");
     }
     return {};
+  }
+
+  void check_uniform() const {
+    const auto of_others = [&](const std::string& what) {
+      refuse(what + " is planned for accelerators in 16 or fewer bits alone",
+             "zero 0 or 1, cp 1, ep 1, schedule 1f1b, gpipe, zb-h1 or zb-h2, recompute none or full", {});
+    };
+    if (parallel_.cp > 1) of_others(text("cp ", parallel_.cp));
+    if (parallel_.ep > 1) of_others(text("ep ", parallel_.ep));
+    if (parallel_.zero.value_or(0) > 1) of_others(text("zero ", *parallel_.zero));
+    if (!parallel_.schedule.empty() && cost::several_stages_a_rank(schedule_named(parallel_.schedule)))
+      of_others("schedule " + parallel_.schedule);
+    if (parallel_.recompute == "selective") of_others("recompute selective");
+  }
+
+  // Some number of ranks that the devices can be dealt to is a multiple of what the degrees need.
+  void check_workers() const {
+    const bool all_given = parallel_.dp > 0 && parallel_.pp > 0 && parallel_.tp > 0;
+    const std::int64_t product = std::int64_t{std::max(1, parallel_.dp)} * std::max(1, parallel_.pp) * std::max(1, parallel_.tp);
+    // Groups beside each other may work in part.
+    if (groups_ > 1 && product <= devices_) return;
+    if (std::any_of(worlds_.begin(), worlds_.end(),
+                    [&](std::int64_t world) { return all_given ? world == product : world % product == 0; }))
+      return;
+    const std::string unit = kind_.workers ? "workers" : "devices";
+    const std::string needs = text("the degrees need ", product, " ", unit);
+    if (job_.cluster.kind == model::ClusterChoice::Kind::local)
+      refuse(text(needs, "; cluster.local.devices is ", job_.cluster.devices), text("degrees whose product is ", job_.cluster.devices),
+             text("or cluster: {local: {devices: ", product, "}}"));
+    const std::int64_t nearest = plan::nearest_of({worlds_.begin(), worlds_.end()}, product);
+    refuse(text(needs, "; ", cluster_.name, " offers ", *worlds_.rbegin()), text("degrees whose product is ", nearest),
+           text("nearest: ", nearest, " ", unit));
   }
 
   void check_devices() const {
@@ -190,9 +239,10 @@ class Check {
   const model::JobSpec& job_;
   const model::ParallelChoice& parallel_;
   const cluster::ClusterSpec& cluster_;
-  // Of the devices that compute in the job's precision.
+  const Devices& kind_;
   int groups_ = 0;
-  std::int64_t devices_ = 0;
+  std::int64_t devices_ = 0;       // or workers, at most
+  std::set<std::int64_t> worlds_;  // how many of them may work
   int domain_ = 1;
 };
 
@@ -211,7 +261,9 @@ BlockSpace space_of(const model::ParallelChoice& parallel) {
   return out;
 }
 
-void check_given(const model::JobSpec& job, const cluster::ClusterSpec& cluster) { Check(job, cluster).run(); }
+void check_given(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const Devices& devices) {
+  Check(job, cluster, devices).run();
+}
 
 std::string given_text(const model::ParallelChoice& parallel) {
   std::string out;

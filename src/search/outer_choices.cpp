@@ -32,10 +32,17 @@ constexpr std::size_t kMostOuters = 200'000;
 // How many nodes of each group may work beside other groups: any number, round numbers or all, or the largest round number or all.
 enum class Nodes { any, round, most };
 
+// Of a group: the nodes that work, its first ones, and the ranks on each.
+struct Working {
+  int nodes = 0;
+  NodeRanks ranks;
+  int devices() const { return nodes * ranks.count; }
+};
+
 // Groups side by side, or one alone, cut into equal stages.
 struct Team {
   std::vector<int> groups;
-  std::vector<int> nodes = {};  // of each group, that work: its first ones
+  std::vector<Working> working = {};  // of each group
   int stages = 1;
 };
 
@@ -87,9 +94,21 @@ class Choices {
   }
 
   const cluster::ResourceGroup& group_at(int group) const { return problem_.cluster.groups[static_cast<std::size_t>(group)]; }
-  int devices_in(int group) const { return group_at(group).nodes * group_at(group).devices_per_node; }
-  // Of a team's group, those that work.
-  int devices_in(const Team& team, std::size_t index) const { return team.nodes[index] * group_at(team.groups[index]).devices_per_node; }
+  // The ways to deal the group's nodes to ranks.
+  std::vector<NodeRanks> node_ranks(int group) const {
+    const auto index = static_cast<std::size_t>(group);
+    const std::vector<std::vector<NodeRanks>>& said = problem_.space.node_ranks;
+    return index < said.size() && !said[index].empty() ? said[index] : std::vector<NodeRanks>{{group_at(group).devices_per_node}};
+  }
+  int most_ranks(int group) const {
+    int out = 0;
+    for (const NodeRanks& ranks : node_ranks(group)) out = std::max(out, std::min(group_at(group).nodes, ranks.most_nodes) * ranks.count);
+    return out;
+  }
+  // Ranks between which a block may be cut by tensor parallelism.
+  int most_tensor(int group) const {
+    return std::min(problem_.space.uniform ? most_ranks(group) : group_at(group).domain(), problem_.space.most_tensor);
+  }
 
   int most_stages() const { return std::min(problem_.space.most_stages, problem_.model.block_count()); }
 
@@ -97,14 +116,17 @@ class Choices {
   // larger group has every choice of a smaller one, and is never planned slower.
   void list_alone(std::vector<Team>& teams) {
     Team& team = teams.front();
-    const int per_node = group_at(team.groups.front()).devices_per_node;
-    for (const std::int64_t width : widths_of(team.groups.front(), problem_.global_batch))
-      for (std::int64_t stages = 1; stages <= most_stages() && stages * width <= devices_in(team.groups.front()); ++stages) {
-        if (stages * width % per_node != 0 || !GivenDegrees::allows(problem_.space.given.stages, stages)) continue;
-        team.nodes = {static_cast<int>(stages * width / per_node)};
-        team.stages = static_cast<int>(stages);
-        list_micro_batches(teams, team.stages);
-      }
+    const int group = team.groups.front();
+    for (const NodeRanks& ranks : node_ranks(group)) {
+      const int most = std::min(group_at(group).nodes, ranks.most_nodes) * ranks.count;
+      for (const std::int64_t width : widths_of(group, problem_.global_batch))
+        for (std::int64_t stages = 1; stages <= most_stages() && stages * width <= most; ++stages) {
+          if (stages * width % ranks.count != 0 || !GivenDegrees::allows(problem_.space.given.stages, stages)) continue;
+          team.working = {{static_cast<int>(stages * width / ranks.count), ranks}};
+          team.stages = static_cast<int>(stages);
+          list_micro_batches(teams, team.stages);
+        }
+    }
   }
 
   // How wide a stage of one group can be: tp x cp x dp that divide every block and the samples of a micro-batch.
@@ -112,11 +134,11 @@ class Choices {
     const auto [found, fresh] = widths_.try_emplace({group, samples});
     if (!fresh) return found->second;
     const GivenDegrees& given = problem_.space.given;
-    const std::int64_t most = devices_in(group);
+    const std::int64_t most = most_ranks(group);
     for (std::size_t repeat = 0; repeat < problem_.model.repeats.size(); ++repeat) {
       const model::BlockSpec& block = problem_.model.repeats[repeat].block;
       std::set<std::int64_t> here;
-      for (std::int64_t tp = 1; tp <= std::min(group_at(group).domain(), problem_.space.most_tensor); ++tp) {
+      for (std::int64_t tp = 1; tp <= most_tensor(group); ++tp) {
         if (!GivenDegrees::allows(given.tensor, tp) || plan::tensor_fault(block, tp)) continue;
         for (std::int64_t cp = 1; cp <= problem_.space.most_context && tp * cp <= most; ++cp) {
           if (!GivenDegrees::allows(given.context, cp) || !context_divides(block, cp)) continue;
@@ -130,14 +152,21 @@ class Choices {
     return found->second;
   }
 
-  // How many nodes of a group may work beside other groups.
-  std::vector<int> node_counts(int group) const {
+  // How much of a group may work beside other groups: with the fewest or the most ranks on a node, of the ways that hold for several nodes.
+  std::vector<Working> may_work(int group) const {
     const int all = group_at(group).nodes;
-    std::vector<int> out = {all};
-    if (!problem_.space.idle_nodes) return out;
-    for (int nodes = all - 1; nodes > 0; --nodes)
-      if (nodes_ == Nodes::any || (nodes_ == Nodes::round && round_number(nodes) == nodes)) out.push_back(nodes);
-    if (nodes_ == Nodes::most && round_number(all) < all) out.push_back(round_number(all));
+    std::vector<int> counts = {all};
+    if (problem_.space.idle_nodes) {
+      for (int nodes = all - 1; nodes > 0; --nodes)
+        if (nodes_ == Nodes::any || (nodes_ == Nodes::round && round_number(nodes) == nodes)) counts.push_back(nodes);
+      if (nodes_ == Nodes::most && round_number(all) < all) counts.push_back(round_number(all));
+    }
+    std::vector<NodeRanks> ways = node_ranks(group);
+    std::erase_if(ways, [](const NodeRanks& ranks) { return ranks.most_nodes == 1; });
+    if (ways.size() > 2) ways.erase(ways.begin() + 1, ways.end() - 1);
+    std::vector<Working> out;
+    for (const int nodes : counts)
+      for (const NodeRanks& ranks : ways) out.push_back({nodes, ranks});
     return out;
   }
 
@@ -151,14 +180,14 @@ class Choices {
       if (GivenDegrees::allows(problem_.space.given.stages, stages)) list_micro_batches(teams, stages);
       return;
     }
-    teams[at].nodes.clear();
+    teams[at].working.clear();
     list_nodes(teams, at, 0, most_stages() - stages);
   }
 
   // `common`: what divides the working devices of all groups of the team so far.
   void list_nodes(std::vector<Team>& teams, std::size_t at, int common, int most) {
     Team& team = teams[at];
-    if (team.nodes.size() == team.groups.size()) {
+    if (team.working.size() == team.groups.size()) {
       for (const std::int64_t count : plan::divisors_of(common)) {
         if (count > most) continue;
         team.stages = static_cast<int>(count);
@@ -166,15 +195,15 @@ class Choices {
       }
       return;
     }
-    const int group = team.groups[team.nodes.size()];
-    for (const int nodes : node_counts(group)) {
-      team.nodes.push_back(nodes);
-      list_nodes(teams, at, std::gcd(common, nodes * group_at(group).devices_per_node), most);
-      team.nodes.pop_back();
+    for (const Working& working : may_work(team.groups[team.working.size()])) {
+      team.working.push_back(working);
+      list_nodes(teams, at, std::gcd(common, working.devices()), most);
+      team.working.pop_back();
     }
   }
 
   void list_micro_batches(const std::vector<Team>& teams, int stages) {
+    side_by_side_ = std::any_of(teams.begin(), teams.end(), [](const Team& team) { return team.groups.size() > 1; });
     for (const std::int64_t micro_batches : plan::divisors_of(problem_.global_batch))
       if (micro_batches <= problem_.space.most_micro_batches && GivenDegrees::allows(problem_.space.given.micro_batches, micro_batches))
         list_cuts(teams, {}, stages, micro_batches);
@@ -184,13 +213,13 @@ class Choices {
     if (cuts.size() == teams.size()) {
       for (const plan::Schedule schedule : problem_.space.schedules)
         if (stages > 1 ? micro_batches >= cost::least_micro_batches(schedule, stages) : schedule == problem_.space.schedules.front())
-          out_.outers.push_back({cuts, micro_batches, schedule});
+          problem_.space.uniform ? list_degrees({cuts, micro_batches, schedule}) : out_.outers.push_back({cuts, micro_batches, schedule});
       return;
     }
     const Team& team = teams[cuts.size()];
     const std::int64_t samples = problem_.global_batch / micro_batches;
     int width = 0;
-    for (std::size_t i = 0; i < team.groups.size(); ++i) width += devices_in(team, i) / team.stages;
+    for (const Working& working : team.working) width += working.devices() / team.stages;
     if (team.groups.size() == 1 && !widths_of(team.groups.front(), samples).contains(width)) return;
     for (const int devices : stands_of(team, samples)) {
       cuts.push_back({devices, width, team.stages});
@@ -199,27 +228,55 @@ class Choices {
     }
   }
 
+  // The degrees that all blocks may have on stages of one width.
+  void list_degrees(Outer outer) {
+    const std::vector<GroupCut>& cuts = outer.groups;
+    const int width = cuts.front().width;
+    const GivenDegrees& given = problem_.space.given;
+    if (std::any_of(cuts.begin(), cuts.end(), [&](const GroupCut& cut) { return cut.width != width; })) return;
+    if (side_by_side_ && outer.stages() > 1) return;
+    for (const std::int64_t tp : plan::divisors_of(side_by_side_ ? 1 : width)) {
+      const std::int64_t dp = width / tp;
+      if (tp > problem_.space.most_tensor || !GivenDegrees::allows(given.tensor, tp) || !GivenDegrees::allows(given.data, dp) ||
+          plan::tensor_fault(problem_.model, tp))
+        continue;
+      if (!side_by_side_ && problem_.global_batch / outer.micro_batches % dp != 0) continue;
+      for (const int zero : dp > 1 ? problem_.space.zero : std::vector<int>{0}) {
+        outer.fixed = {static_cast<int>(tp), zero};
+        out_.outers.push_back(outer);
+      }
+    }
+  }
+
   // What the stages of a team may stand on.
   std::vector<int> stands_of(const Team& team, std::int64_t samples) {
+    const auto part_of = [&](std::size_t i, std::int64_t share) {
+      const NodeRanks& ranks = team.working[i].ranks;
+      const bool workers = ranks.threads > 0;
+      return cost::StageDevices::Part{team.groups[i], team.groups.size() > 1 ? team.working[i].devices() / team.stages : 0, share,
+                                      ranks.threads, workers ? ranks.count : 0};
+    };
     if (team.groups.size() > 1) {
       std::vector<SharePart> parts;
       for (std::size_t i = 0; i < team.groups.size(); ++i) {
-        const int ranks = devices_in(team, i) / team.stages;
-        parts.push_back({ranks, ranks * group_at(team.groups[i]).device.peak_of(problem_.precision).value});
+        const int ranks = team.working[i].devices() / team.stages;
+        parts.push_back({ranks, ranks * std::max(1, team.working[i].ranks.threads) *
+                                    group_at(team.groups[i]).device.peak_of(problem_.precision).value});
       }
       std::vector<int> out;
       for (const std::vector<std::int64_t>& shares :
            batch_shares(parts, samples, problem_.cluster.groups.size() > 2 ? kMostSharesOfMany : kMostShares)) {
         cost::StageDevices devices;
-        for (std::size_t p = 0; p < parts.size(); ++p) devices.parts.push_back({team.groups[p], parts[p].ranks, shares[p]});
+        for (std::size_t p = 0; p < parts.size(); ++p) devices.parts.push_back(part_of(p, shares[p]));
         out.push_back(stand_for(devices));
       }
       return out;
     }
     const int group = team.groups.front();
+    const int working = team.working.front().devices();
+    if (team.working.front().ranks.threads > 0) return {stand_for({{part_of(0, 0)}})};
     std::vector<int> out = {group};
     const int domain = group_at(group).domain();
-    const int working = devices_in(team, 0);
     const bool several_domains = working > domain && working % domain == 0;
     if (problem_.space.pipelines_in_nodes && team.stages > 1 && several_domains && domain % team.stages == 0)
       out.push_back(stand_for({{{group, 0, 0}}, domain / team.stages}));
@@ -240,7 +297,8 @@ class Choices {
   }
 
   const BlockProblem& problem_;
-  std::vector<int> usable_;  // groups
+  std::vector<int> usable_;    // groups
+  bool side_by_side_ = false;  // some team of those that are being cut
   Nodes nodes_ = Nodes::most;
   std::map<cost::StageDevices, int> stands_;
   std::map<std::pair<int, std::int64_t>, std::set<std::int64_t>> widths_;  // by group and samples of a micro-batch

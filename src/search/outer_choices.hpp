@@ -22,6 +22,8 @@ struct Outer {
   std::vector<GroupCut> groups;
   std::int64_t micro_batches = 1;
   plan::Schedule schedule = plan::Schedule::one_f_one_b;
+  FixedDegrees fixed = {};  // in a uniform space
+  std::size_t family = 0;   // plans of a family compete with each other alone; in other spaces all are of one
   double bound = 0;
   bool with_memory = false;  // the bound counts with memory
 
@@ -30,12 +32,17 @@ struct Outer {
     for (const GroupCut& cut : groups) out += cut.stages;
     return out;
   }
-  StageRanks ranks(const GroupCut& cut) const { return {cut.devices, cut.width, micro_batches}; }
+  int world() const {
+    int out = 0;
+    for (const GroupCut& cut : groups) out += cut.stages * cut.width;
+    return out;
+  }
+  StageRanks ranks(const GroupCut& cut) const { return {cut.devices, cut.width, micro_batches, fixed}; }
   // The simplest first among equally fast ones.
   auto simplicity() const {
     std::vector<std::pair<int, int>> cuts;
     for (const GroupCut& cut : groups) cuts.emplace_back(cut.devices, cut.width);
-    return std::tuple(groups.size(), stages(), schedule, micro_batches, cuts);
+    return std::tuple(groups.size(), fixed.tensor > 0 ? world() : 0, stages(), fixed, schedule, micro_batches, cuts);
   }
 };
 

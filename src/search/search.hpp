@@ -27,8 +27,8 @@ struct SearchOptions {
   int top = 5;                       // runners-up to keep, the best of each family
   std::vector<std::string> vendors;  // only devices of these vendors; empty: of all
   bool front = false;                // keep SearchResult::front; slower, as a bound on the time alone then rules out less
-  // Accelerators: blocks' options that each search over blocks may try, about six million a second; then the best so far
-  // counts.
+  // Blocks' options that each search over blocks may try, about six million a second, a simulated plan counting as some thousand; then the
+  // best so far counts.
   std::int64_t effort = 12'000'000;
   // The same by the clock, in place of the effort, for everything that search does; it goes on until there is some plan. 0: no limit.
   double seconds = 0;
@@ -60,10 +60,11 @@ struct SearchResult {
   double bound = 0;
 };
 
-// CPU workers: every plan in the space {worker count, threads, dp, pp, tp, zero, micro-batches, schedule, recompute} that divides, priced
-// by the cost model. Accelerators in 16 or fewer bits: the search over blocks (search/block_search.hpp) beside hand-written templates;
-// families are the best plans of parts of its space. Honours what `job.parallel` fixes. Throws resource_exhausted when nothing fits: how
-// much is missing, what would fit; invalid_config when the fixed degrees cannot divide, with the nearest valid ones.
+// Searches over blocks (search/block_search.hpp) on the devices that may be in one plan. Accelerators whose times calibrations say: every
+// block its own strategy, beside hand-written templates; families are the best plans of parts of the space. CPU workers, and accelerators
+// in 32 bits: degrees of the whole plan, priced by the simulator; families are the degrees. Honours what `job.parallel` fixes. Throws
+// resource_exhausted when nothing fits: how much is missing, what would fit; invalid_config when the fixed degrees cannot divide, with the
+// nearest valid ones.
 SearchResult search(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile,
                     const SearchOptions& options = {});
 

@@ -47,7 +47,9 @@ class Lister {
     const auto experts = static_cast<std::int64_t>(plan::option_of(block, "experts"));
     const auto heads = static_cast<std::int64_t>(plan::option_of(block, "heads"));
     for (const std::int64_t tp : plan::divisors_of(ranks_.width)) {
-      if (tp > std::min(domain, space.most_tensor) || !GivenDegrees::allows(space.given.tensor, tp) || plan::tensor_fault(block, tp))
+      if (!GivenDegrees::allows(ranks_.fixed.tensor, tp)) continue;
+      if (tp > (space.uniform ? space.most_tensor : std::min(domain, space.most_tensor)) || !GivenDegrees::allows(space.given.tensor, tp) ||
+          plan::tensor_fault(block, tp))
         continue;
       // A limit of the space: without it each stage would be searched twice where nothing is cut.
       if (tp == 1 && cost_model_.parts_of(ranks_.devices).dealt_over > 0) continue;
@@ -57,13 +59,13 @@ class Lister {
         if (!GivenDegrees::allows(space.given.data, dp)) continue;
         std::vector<BlockOption> here;
         for (const std::int64_t ep : plan::divisors_of(std::max<std::int64_t>(1, std::gcd(experts, dp * cp)))) {
-          if (experts > 0 && !GivenDegrees::allows(space.given.experts, ep)) continue;
+          if ((experts > 0 && !GivenDegrees::allows(space.given.experts, ep)) || (space.uniform && ep > 1)) continue;
           plan::Strategy strategy;
           strategy.dp = static_cast<int>(dp);
           strategy.tp = static_cast<int>(tp);
           strategy.cp = static_cast<int>(cp);
           strategy.ep = static_cast<int>(ep);
-          strategy.sequence_parallel = tp > 1;
+          strategy.sequence_parallel = tp > 1 && !space.uniform;
           if (!cost_model_.divides(ranks_.devices, strategy, samples_)) continue;
           add_states(repeat, strategy, here);
           if (cp == 1 || heads == 0 || heads / tp % cp != 0) continue;
@@ -83,7 +85,8 @@ class Lister {
 
   // Every way to keep the state and the activations.
   void add_states(int repeat, plan::Strategy strategy, std::vector<BlockOption>& out) {
-    const bool end = repeat == 0 || repeat + 1 == static_cast<int>(problem_.model.repeats.size());
+    const std::vector<model::Repeat>& repeats = problem_.model.repeats;
+    const bool end = repeat == 0 || repeat + 1 == static_cast<int>(repeats.size());
     const std::vector<model::Recompute>& recomputes = problem_.space.recompute;
     for (const auto& [zero, shards] : sharding_of(strategy)) {
       strategy.zero = zero;
@@ -108,6 +111,7 @@ class Lister {
   // ZeRO's stages, each over all replicas and over those of one domain: {zero, shards}.
   std::vector<std::pair<int, int>> sharding_of(const plan::Strategy& strategy) const {
     if (strategy.copies() == 1) return {{0, 0}};
+    if (problem_.space.uniform) return {{ranks_.fixed.zero, 0}};
     const int group = problem_.space.sharding_groups ? sharding_group(cost_model_, ranks_.devices, strategy) : 0;
     std::vector<std::pair<int, int>> out;
     for (const int zero : problem_.space.zero) {
@@ -443,13 +447,21 @@ std::vector<const StageEntry*> StageFronts::rough_entries(const Target& target) 
   return out;
 }
 
-// What the buffers at the ends of a stage leave.
+// What the buffers of a stage leave.
 double StageFronts::room(int first, int last) const {
-  double bytes = 0;
-  if (first > 0) bytes = cost_model_.input_bytes(cost_model_.repeat_of()[static_cast<std::size_t>(first)], 1);
-  if (last < static_cast<int>(cost_model_.repeat_of().size()))
-    bytes = std::max(bytes, cost_model_.input_bytes(cost_model_.repeat_of()[static_cast<std::size_t>(last)], 1));
-  return limit_ - 4 * bytes * cost_model_.samples_per_rank(ranks_.devices, ranks_.width, samples_);
+  const std::vector<int>& repeat_of = cost_model_.repeat_of();
+  cost::StageBuffers of{.width = ranks_.width, .samples = samples_, .micro_batches = ranks_.micro_batches};
+  if (first > 0) of.receives = repeat_of[static_cast<std::size_t>(first)];
+  if (last < static_cast<int>(repeat_of.size())) of.sends = repeat_of[static_cast<std::size_t>(last)];
+  if (cost_model_.plays_exchanges(ranks_.devices))
+    for (int b = first; b < last; ++b) {
+      const int repeat = repeat_of[static_cast<std::size_t>(b)];
+      of.strategy = listed_.blocks[static_cast<std::size_t>(repeat)].front().strategy;
+      const cost::BlockLoad& load = cost_model_.block(repeat, ranks_.devices, of.strategy, samples_);
+      of.gradients += load.gradients + (first > 0 ? load.tied_gradients : 0);
+      of.output = std::max(of.output, load.output);
+    }
+  return limit_ - cost_model_.buffers(ranks_.devices, of);
 }
 
 std::vector<const StageEntry*> StageFronts::entries(const Target& target) {

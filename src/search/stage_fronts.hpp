@@ -18,11 +18,19 @@
 
 namespace tessera::search {
 
+// What all blocks of a plan have in a uniform space; 0: each its own.
+struct FixedDegrees {
+  int tensor = 0;
+  int zero = 0;
+  auto operator<=>(const FixedDegrees&) const = default;
+};
+
 // What a stage stands on, and how many micro-batches a step has.
 struct StageRanks {
   int devices = 0;  // as CostModel knows them
   int width = 1;
   std::int64_t micro_batches = 1;
+  FixedDegrees fixed = {};
   auto operator<=>(const StageRanks&) const = default;
 };
 

@@ -12,7 +12,6 @@
 #include "plan/plan_helper.hpp"
 #include "plan/schedule/schedule.hpp"
 #include "program/program.hpp"
-#include "search/balance.hpp"
 #include "search/rank.hpp"
 #include "search/search.hpp"
 #include "sim/sim.hpp"

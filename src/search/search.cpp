@@ -1,17 +1,18 @@
-#include "search/accelerators.hpp"
-#include "cost/cost.hpp"
 #include "search/search.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <set>
 
+#include "cost/cost.hpp"
 #include "cost/cost_model.hpp"
 #include "cost/warm_up.hpp"
+#include "search/devices.hpp"
 #include "search/exhausted.hpp"
 #include "search/front.hpp"
 #include "search/given.hpp"
 #include "search/templates.hpp"
+#include "sim/sim.hpp"
 
 namespace tessera::search {
 namespace {
@@ -30,6 +31,12 @@ constexpr double kMostMemory = 4096;
 constexpr std::int64_t kEnough = 300'000;
 // For a part of the space in which nothing fits, up to this.
 constexpr double kMostShown = 4;
+// What a delayed exchange must save of a step: it costs a little that is not priced (./dev bench delayed).
+constexpr double kWorth = 0.04;
+// Steps that differ by less are equal.
+constexpr double kEqual = 1e-6;
+// Shares of the gradients that a delayed exchange sends as they become complete.
+constexpr double kEarly[] = {1, 0.75, 0.5, 0.25};
 
 // A part of the space under a name that people know.
 struct Family {
@@ -37,27 +44,88 @@ struct Family {
   BlockSpace space;
 };
 
-class Accelerators {
+// The degrees of a plan of a uniform space: "dp2 x tp2 x pp4", "one worker".
+std::string family_of(const plan::Plan& plan) {
+  const plan::Strategy& strategy = plan.stages.front().runs.front().strategy;
+  std::string out;
+  for (const auto& [name, degree] : {std::pair{"dp", strategy.dp}, {"tp", strategy.tp}, {"pp", static_cast<int>(plan.stages.size())}})
+    if (degree > 1) out += text(out.empty() ? "" : " x ", name, degree);
+  const bool mixed =
+      std::any_of(plan.ranks.begin(), plan.ranks.end(), [&](const auto& place) { return place.group != plan.ranks.front().group; });
+  return out.empty() ? "one worker" : out + (mixed ? " on all kinds" : "");
+}
+
+// Plans on devices that may be in one plan.
+class PlanSearch {
  public:
-  Accelerators(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const SearchOptions& options)
+  PlanSearch(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile, const SearchOptions& options,
+             const Devices& devices)
       : job_(job),
         cluster_(cluster),
+        profile_(profile),
         options_(options),
+        devices_(devices),
         begin_(options.clock->now()),
-        space_(space_of(job.parallel)),
-        cost_model_(job.model, cluster, job.train.precision) {}
+        space_(space_of(job, devices)),
+        cost_model_(job.model, job.train, cluster, profile) {}
 
   SearchResult run() {
-    check_given(job_, cluster_);
+    check_given(job_, cluster_, devices_);
+    return space_.uniform ? run_uniform() : run_free();
+  }
+
+ private:
+  // The best plan of each degrees.
+  SearchResult run_uniform() {
+    SearchResult out;
+    BlockProblem problem = problem_of(job_, cluster_, space_, options_.effort);
+    problem.top = options_.top;
+    if (options_.seconds > 0) {
+      problem.effort = 0;
+      problem.seconds = kOfBlocks * options_.seconds;
+    }
+    BlockAnswer answer = searched_or_refused(problem);
+    out.considered = answer.considered;
+    if (answer.plans.empty()) {
+      const auto [factor, smallest] = smallest_plan();
+      throw nothing_fits(factor, smallest);
+    }
+    std::set<std::string> fitting;
+    for (plan::Plan& plan : answer.plans) {
+      const std::string family = family_of(plan);
+      fitting.insert(family);
+      add(family, std::move(plan));
+    }
+    if (options_.top > 0) add_too_large(fitting, out.too_large);
+    finish(out);
+    return out;
+  }
+
+  // With more memory, those that are missing without it.
+  void add_too_large(const std::set<std::string>& fitting, std::vector<Candidate>& out) const {
+    if (out_of_time()) return;
+    BlockSpace space = space_;
+    space.memory = kMostShown;
+    BlockProblem problem = problem_of(job_, cluster_, space, options_.effort / 4);
+    problem.top = options_.top;
+    problem.give_up = true;
+    std::set<std::string> seen = fitting;
+    for (plan::Plan& plan : search(problem).plans)
+      if (const std::string family = family_of(plan); !fits(plan) && seen.insert(family).second) out.push_back({std::move(plan), family});
+  }
+
+  bool fits(const plan::Plan& plan) const { return fullest(plan, plan.predicted->memory, cluster_).share() <= 1; }
+
+  SearchResult run_free() {
     SearchResult out;
     if (cuts_blocks(space_)) search_blocks(out);
     std::optional<plan::Plan> smallest;  // of the templates
-    for (int group = 0; group < static_cast<int>(cluster_.groups.size()); ++group) {
+    for (const int group : devices_.groups) {
       TemplateAnswer answer = add_templates(group, out.close);
       if (!cuts_blocks(space_)) out.considered += answer.considered;
       if (answer.smallest) smallest = std::move(answer.smallest);
     }
-    if (found_.empty() && smallest) throw nothing_fits(fullest(*smallest, smallest->predicted->memory, cluster_).share(), *smallest);
+    if (found_.empty() && smallest) throw nothing_fits(fullest(*smallest, smallest->predicted->memory, cluster_).share(), smallest);
     if (found_.empty()) throw nothing_divides();
     if (options_.top > 0 && cuts_blocks(space_))
       for (const Family& family : families()) {
@@ -73,18 +141,22 @@ class Accelerators {
           if (error.code() != ErrorCode::invalid_config) throw;
         }
       }
+    finish(out);
+    out.bound = may_delay() ? 0 : std::min(out.bound, out.best.predicted->step.value);
+    return out;
+  }
+
+  // The best of what was found, the front and the runners-up.
+  void finish(SearchResult& out) {
     std::stable_sort(found_.begin(), found_.end(),
                      [](const Candidate& a, const Candidate& b) { return a.plan.predicted->step < b.plan.predicted->step; });
     drop_repeated();
     if (options_.front) out.front = front();
     out.best = std::move(found_.front().plan);
     out.best_family = std::move(found_.front().family);
-    out.bound = may_delay() ? 0 : std::min(out.bound, out.best.predicted->step.value);
     for (std::size_t i = 1; i < found_.size() && static_cast<int>(i) <= options_.top; ++i) out.runners_up.push_back(std::move(found_[i]));
-    return out;
   }
 
- private:
   void search_blocks(SearchResult& out) {
     BlockProblem problem = problem_of(job_, cluster_, space_, options_.effort);
     problem.top = kClose;
@@ -92,13 +164,7 @@ class Accelerators {
       problem.effort = 0;
       problem.seconds = kOfBlocks * options_.seconds;
     }
-    BlockAnswer best;
-    try {
-      best = search(problem);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::invalid_config || !fixed()) throw;
-      throw nothing_divides();
-    }
+    BlockAnswer best = searched_or_refused(problem);
     out.considered = best.considered;
     out.bound = best.bound;
     if (best.plans.empty()) {
@@ -108,6 +174,15 @@ class Accelerators {
     add("blocks cut one by one", std::move(best.plans.front()));
     for (std::size_t i = 1; i < best.plans.size(); ++i)
       out.close.push_back({delayed_if_faster(std::move(best.plans[i])), found_.front().family});
+  }
+
+  BlockAnswer searched_or_refused(const BlockProblem& problem) const {
+    try {
+      return search(problem);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::invalid_config || !fixed()) throw;
+      throw nothing_divides();
+    }
   }
 
   double seconds_left() const { return options_.seconds - (options_.clock->now() - begin_).value; }
@@ -156,7 +231,9 @@ class Accelerators {
             .space = space,
             .tolerance = kTolerance,
             .effort = effort,
-            .clock = options_.clock};
+            .clock = options_.clock,
+            .optimizer = job.train.optimizer,
+            .profile = &profile_};
   }
 
   // Beside the search of the whole space. Of the time that is left it may take half.
@@ -176,6 +253,15 @@ class Accelerators {
     return search(problem);
   }
 
+  bool fits_somehow(const BlockSpace& space, const model::JobSpec& job, const cluster::ClusterSpec& cluster) const {
+    try {
+      return !any_plan(space, job, cluster).plans.empty();
+    } catch (const Error&) {
+      // Nothing divides.
+      return false;
+    }
+  }
+
   void add(const std::string& family, plan::Plan plan) { found_.push_back({delayed_if_faster(std::move(plan)), family}); }
 
   // The search counts with exchanges at the end of each step, and its bound holds for those alone.
@@ -183,10 +269,15 @@ class Accelerators {
 
   plan::Plan delayed_if_faster(plan::Plan plan) {
     if (!may_delay()) return plan;
-    plan::Plan delayed = plan;
-    delayed.delayed_exchange = true;
-    delayed.predicted = predict(delayed, cost_model_);
-    return job_.parallel.delayed_exchange || delayed.predicted->step.value < plan.predicted->step.value * (1 - kTolerance) ? delayed : plan;
+    std::optional<plan::Plan> best;
+    for (const double early : kEarly) {
+      plan::Plan delayed = plan;
+      delayed.delayed_exchange = true;
+      delayed.exchanged_early = early;
+      delayed.predicted = space_.uniform ? sim::predict(delayed, cost_model_) : predict(delayed, cost_model_);
+      if (!best || delayed.predicted->step.value < best->predicted->step.value * (1 - kEqual)) best = std::move(delayed);
+    }
+    return job_.parallel.delayed_exchange || best->predicted->step.value < plan.predicted->step.value * (1 - kWorth) ? *best : plan;
   }
 
   std::string on(int group) const {
@@ -251,7 +342,7 @@ class Accelerators {
       if (out_of_time()) break;
       const BlockAnswer answer = searched(space, options_.effort / 4);
       if (answer.plans.empty()) break;
-      add(delayed_if_faster(answer.plans.front()), "blocks cut one by one");
+      add(delayed_if_faster(answer.plans.front()), space_.uniform ? family_of(answer.plans.front()) : "blocks cut one by one");
     }
     return front.points();
   }
@@ -283,12 +374,10 @@ class Accelerators {
   // One thing that `parallel:` need not say for a plan to fit; the whole of it where one is not enough; empty where nothing helps.
   std::string superfluous() const {
     const auto fits = [&](const model::ParallelChoice& parallel) {
-      const BlockSpace space = space_of(parallel);
-      try {
-        return cuts_blocks(space) && !any_plan(space, job_, cluster_).plans.empty();
-      } catch (const Error&) {
-        return false;
-      }
+      model::JobSpec job = job_;
+      job.parallel = parallel;
+      const BlockSpace space = space_of(job, devices_);
+      return cuts_blocks(space) && fits_somehow(space, job, cluster_);
     };
     const model::ParallelChoice& all = job_.parallel;
     const auto without = [&](auto model::ParallelChoice::*field) {
@@ -307,54 +396,54 @@ class Accelerators {
 
   // `smallest` needs `factor` times the memory; 0 and nothing where no plan is known at all.
   Error nothing_fits(double factor, const std::optional<plan::Plan>& smallest) {
-    const cluster::ResourceGroup* largest = nullptr;
-    for (const cluster::ResourceGroup& group : cluster_.groups)
-      if (group.device.has(job_.train.precision) && (largest == nullptr || group.device.memory > largest->device.memory)) largest = &group;
-    const double state = 18 * static_cast<double>(job_.model.parameter_count());
-    const Bytes limit = cost::memory_limit(largest->device);
-    std::string what = "no plan fits";
-    if (state > whole_memory())
-      what += text(": weights, gradients and optimizer states of ", count_text(static_cast<double>(job_.model.parameter_count())),
-                   " parameters alone are ", rounded_up(state), ", the devices of ", cluster_.name, " have ",
-                   to_text(Bytes(static_cast<std::int64_t>(whole_memory()))), " for them");
-    if (smallest)
-      what += text(state > whole_memory() ? "; " : ": ", "the smallest plan needs ", rounded_up(factor * static_cast<double>(limit.value)),
-                   " of each ", largest->device.name, ", which has ", to_text(limit),
-                   "; its largest parts: ", largest_parts(*smallest, smallest->predicted->memory, cost_model_));
-    std::string hint;
-    const auto idea = [&](const std::string& words) { hint += (hint.empty() ? "" : "; ") + words; };
-    if (const std::string less = fixed() ? superfluous() : ""; !less.empty()) idea(less);
-    if (const int nodes = factor_of_nodes(); nodes > 0) idea(text(nodes, " times the nodes"));
-    if (factor > 0) idea(text("devices with ", rounded_up(factor * static_cast<double>(largest->device.memory.value))));
-    return {ErrorCode::resource_exhausted, what, job_.parallel.where, {}, hint.empty() ? hint : "what would fit: " + hint};
+    std::vector<std::string> ideas;
+    if (fixed())
+      if (const std::string less = superfluous(); !less.empty()) ideas.push_back(less);
+    if (const int workers = fewer_workers(); workers > 0) ideas.push_back(text("cluster.local.devices=", workers));
+    if (const int nodes = factor_of_nodes(); nodes > 0) ideas.push_back(text(nodes, " times the nodes"));
+    if (const std::int64_t tokens = shorter_sequence(); tokens > 0) ideas.push_back(text("model.seq=", tokens));
+    return search::nothing_fits(job_, cluster_, devices_, factor, smallest, cost_model_, ideas);
   }
 
-  double whole_memory() const {
-    double out = 0;
-    for (const cluster::ResourceGroup& group : cluster_.groups)
-      if (group.device.has(job_.train.precision))
-        out += static_cast<double>(cost::memory_limit(group.device).value) * group.nodes * group.devices_per_node;
-    return out;
+  // Of a host's workers, so many as fit; 0 where their number is not given, or none do.
+  int fewer_workers() const {
+    if (job_.cluster.kind != model::ClusterChoice::Kind::local) return 0;
+    for (int count = job_.cluster.devices - 1; count > 0; --count) {
+      BlockSpace space = space_;
+      for (std::vector<NodeRanks>& ways : space.node_ranks)
+        for (NodeRanks& ranks : ways) ranks.count = count;
+      if (fits_somehow(space, job_, cluster_)) return count;
+    }
+    return 0;
+  }
+
+  // Halved until something fits; 0 where nothing does.
+  std::int64_t shorter_sequence() const {
+    constexpr std::int64_t kShortest = 128;
+    if (!job_.model.dims.contains("seq") || !cuts_blocks(space_)) return 0;
+    for (std::int64_t tokens = job_.model.dim("seq") / 2; tokens >= kShortest; tokens /= 2)
+      if (const auto job = with_sequence(job_, tokens); job && fits_somehow(space_, *job, cluster_)) return tokens;
+    return 0;
   }
 
   int factor_of_nodes() const {
     constexpr int kMost = 64;
-    if (!cuts_blocks(space_)) return 0;
+    const bool may_grow =
+        job_.cluster.kind == model::ClusterChoice::Kind::automatic || job_.cluster.kind == model::ClusterChoice::Kind::file;
+    if (!cuts_blocks(space_) || !may_grow) return 0;
     for (int factor = 2; factor <= kMost; factor *= 2) {
       cluster::ClusterSpec larger = cluster_;
       for (cluster::ResourceGroup& group : larger.groups) group.nodes *= factor;
-      try {
-        if (!any_plan(space_, job_, larger).plans.empty()) return factor;
-      } catch (const Error&) {
-        return 0;
-      }
+      if (fits_somehow(space_, job_, larger)) return factor;
     }
     return 0;
   }
 
   const model::JobSpec& job_;
   const cluster::ClusterSpec& cluster_;
+  const profile::Profile& profile_;
   const SearchOptions& options_;
+  const Devices& devices_;
   const Seconds begin_;
   const BlockSpace space_;  // what `parallel:` leaves open
   cost::CostModel cost_model_;
@@ -363,8 +452,31 @@ class Accelerators {
 
 }  // namespace
 
-SearchResult search_accelerators(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const SearchOptions& options) {
-  return Accelerators(job, cluster, options).run();
+SearchResult search(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile,
+                    const SearchOptions& options) {
+  const std::vector<Devices> all = devices_of(job, cluster, options.vendors);
+  if (all.empty())
+    throw Error(ErrorCode::invalid_config, text("no device of ", cluster.name, " computes in ", model::name_of(job.train.precision)),
+                job.cluster.where, "a device that does, or another train.precision");
+  std::optional<SearchResult> best;
+  std::optional<Error> refusal;
+  for (const Devices& devices : all) {
+    try {
+      SearchResult result = PlanSearch(job, cluster, profile, options, devices).run();
+      if (best && best->best.predicted->step <= result.best.predicted->step) std::swap(*best, result);
+      if (best) {
+        // Of the slower devices the best plan is a runner-up.
+        result.considered += best->considered;
+        result.runners_up.insert(result.runners_up.begin(), {std::move(best->best), std::move(best->best_family)});
+      }
+      best = std::move(result);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::invalid_config && error.code() != ErrorCode::resource_exhausted) throw;
+      if (!refusal) refusal = error;
+    }
+  }
+  if (!best) throw *refusal;
+  return std::move(*best);
 }
 
 }  // namespace tessera::search

@@ -1,0 +1,114 @@
+#include "search/devices.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.hpp"
+#include "cost/cost_model.hpp"
+#include "cost/warm_up.hpp"
+#include "plan/divisors.hpp"
+#include "search/given.hpp"
+#include "search/outer_choices.hpp"
+#include "search/search.hpp"
+
+namespace tessera::search {
+namespace {
+
+using model::ClusterChoice;
+
+std::vector<NodeRanks> worker_ranks(const model::JobSpec& job, const cluster::ResourceGroup& group) {
+  const model::ParallelChoice& parallel = job.parallel;
+  const int cores = std::max(1, group.device.cores);
+  const auto sharing = [&](int workers, int given) { return NodeRanks{workers, given > 0 ? given : std::max(1, cores / workers)}; };
+  if (job.cluster.kind == ClusterChoice::Kind::local)
+    return {sharing(job.cluster.devices, job.cluster.threads > 0 ? job.cluster.threads : parallel.threads)};
+  if (job.cluster.kind == ClusterChoice::Kind::lab) return {sharing(1, parallel.threads)};
+  std::vector<NodeRanks> out;
+  for (const std::int64_t workers : plan::divisors_of(cores))
+    if (workers <= group.devices_per_node) out.push_back(sharing(static_cast<int>(workers), parallel.threads));
+  if (out.empty()) out.push_back(sharing(1, parallel.threads));
+  // Degrees that the user fixes may ask for more workers than there are cores, or for a number that does not divide them.
+  const int product = std::max(1, parallel.dp) * std::max(1, parallel.pp) * std::max(1, parallel.tp);
+  const bool all_fixed = parallel.dp > 0 && parallel.pp > 0 && parallel.tp > 0;
+  const bool listed = std::any_of(out.begin(), out.end(), [&](const NodeRanks& ranks) { return ranks.count == product; });
+  if (!listed && (all_fixed || product > out.back().count)) {
+    out.push_back(sharing(product, parallel.threads));
+    out.back().most_nodes = 1;
+  }
+  return out;
+}
+
+// Any part of one node, or whole nodes.
+std::vector<NodeRanks> device_ranks(const cluster::ResourceGroup& group) {
+  std::vector<NodeRanks> out;
+  for (int count = 1; count < group.devices_per_node; ++count) out.push_back({count, 0, 1});
+  out.push_back({group.devices_per_node});
+  return out;
+}
+
+}  // namespace
+
+std::vector<Devices> devices_of(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const std::vector<std::string>& vendors) {
+  const model::Precision precision = job.train.precision;
+  std::map<std::pair<bool, bool>, Devices> out;  // by whether calibrations say nothing, and whether they are CPU hosts
+  for (std::size_t g = 0; g < cluster.groups.size(); ++g) {
+    const cluster::ResourceGroup& group = cluster.groups[g];
+    const bool workers = group.device.is_cpu();
+    if (!vendors.empty() && std::find(vendors.begin(), vendors.end(), group.device.vendor) == vendors.end()) continue;
+    if (!group.device.has(precision) || (job.cluster.kind == ClusterChoice::Kind::local && !workers)) continue;
+    const bool uniform = !cost::CostModel::calibrated(group.device, precision);
+    Devices& devices = out[{uniform, workers}];
+    devices.groups.push_back(static_cast<int>(g));
+    devices.uniform = uniform;
+    devices.workers = workers;
+    devices.node_ranks.resize(cluster.groups.size());
+    if (workers)
+      devices.node_ranks[g] = worker_ranks(job, group);
+    else if (uniform)
+      devices.node_ranks[g] = device_ranks(group);
+  }
+  std::vector<Devices> list;
+  for (auto& [kind, devices] : out) list.push_back(std::move(devices));
+  return list;
+}
+
+BlockSpace space_of(const model::JobSpec& job, const Devices& devices) {
+  BlockSpace out = space_of(job.parallel);
+  out.groups = devices.groups;
+  out.node_ranks = devices.node_ranks;
+  if (!devices.uniform) return out;
+  out.uniform = true;
+  out.most_context = 1;
+  out.sharding_groups = out.offload = out.pipelines_in_nodes = out.replicas_in_nodes = false;
+  std::erase_if(out.zero, [](int zero) { return zero > 1; });
+  std::erase(out.recompute, model::Recompute::selective);
+  // A profile times whole backward passes: how long their halves take is not known well enough to choose by.
+  if (job.parallel.schedule.empty()) out.schedules = {plan::Schedule::one_f_one_b, plan::Schedule::gpipe};
+  // Ranks are as many as the cluster's choice says, and otherwise as many as pay.
+  const bool counted = job.cluster.kind == ClusterChoice::Kind::local || job.cluster.kind == ClusterChoice::Kind::lab;
+  out.idle_nodes = !counted;
+  out.mixed_groups = !counted;
+  return out;
+}
+
+std::vector<WorkerShape> worker_shapes(const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
+  std::vector<WorkerShape> out;
+  for (const Devices& devices : devices_of(job, cluster, {"cpu"}))
+    for (const int group : devices.groups)
+      for (const NodeRanks& ranks : devices.node_ranks[static_cast<std::size_t>(group)]) {
+        const WorkerShape shape{ranks.count, ranks.threads};
+        Devices alone = devices;
+        alone.groups = {group};
+        alone.node_ranks[static_cast<std::size_t>(group)] = {ranks};
+        const BlockProblem problem{.model = job.model,
+                                   .cluster = cluster,
+                                   .precision = job.train.precision,
+                                   .global_batch = job.train.global_batch,
+                                   .space = space_of(job, alone)};
+        if (std::find(out.begin(), out.end(), shape) == out.end() && !outer_choices(problem).outers.empty()) out.push_back(shape);
+      }
+  std::stable_sort(out.begin(), out.end(), [](const WorkerShape& a, const WorkerShape& b) { return a.workers < b.workers; });
+  return out;
+}
+
+}  // namespace tessera::search
