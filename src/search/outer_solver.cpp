@@ -1,0 +1,221 @@
+#include "search/outer_solver.hpp"
+
+#include <algorithm>
+
+#include "plan/schedule/schedule.hpp"
+
+namespace tessera::search {
+namespace {
+
+cost::CostModel cost_model_of(const BlockProblem& problem) {
+  if (problem.profile == nullptr) return {problem.model, problem.cluster, problem.precision};
+  model::TrainSpec train;
+  train.precision = problem.precision;
+  train.optimizer = problem.optimizer;
+  return {problem.model, train, problem.cluster, *problem.profile};
+}
+
+}  // namespace
+
+OuterSolver::OuterSolver(const BlockProblem& problem, const AllOptions& options, const std::vector<cost::StageDevices>& devices)
+    : problem_(problem), options_(options), cost_model_(cost_model_of(problem)) {
+  for (const cost::StageDevices& each : devices) cost_model_.add(each);
+}
+
+// What the stages before a block take at least.
+class OuterSolver::Prefix {
+ public:
+  Prefix(OuterSolver& solver, const std::vector<StageFronts*>& kinds, const std::vector<const GroupCut*>& cuts) {
+    const std::vector<int>& repeat_of = solver.cost_model_.repeat_of();
+    const std::size_t blocks = repeat_of.size();
+    warm_up_.assign(blocks + 1, 0);
+    by_kind_.resize(kinds.size());
+    for (std::size_t s = 0; s < kinds.size(); ++s) {
+      if (s > 0 && cuts[s] == cuts[s - 1]) {
+        by_kind_[s] = by_kind_[s - 1];
+        factors_.push_back(factors_.back());
+        continue;
+      }
+      auto sums = std::make_shared<std::vector<double>>(blocks + 1, 0.0);
+      for (std::size_t b = 0; b < blocks; ++b) (*sums)[b + 1] = (*sums)[b] + kinds[s]->least_busy(repeat_of[b]);
+      by_kind_[s] = std::move(sums);
+      factors_.push_back(s == 0 ? 1 : least_factor(s));
+    }
+    for (std::size_t b = 0; b < blocks; ++b) {
+      double least = kNever;
+      for (const StageFronts* kind : kinds) least = std::min(least, kind->least_warm_up(repeat_of[b]));
+      warm_up_[b + 1] = warm_up_[b] + least;
+    }
+  }
+  // Of the busiest of the stages before `stage`, which hold the blocks before `first`.
+  double busy(int stage, int first) const {
+    if (stage == 0) return 0;
+    double capacity = 0;
+    const double work = (*by_kind_[0])[static_cast<std::size_t>(first)];
+    for (int s = 0; s < stage; ++s) capacity += 1 / factors_[static_cast<std::size_t>(s)];
+    return capacity > 0 ? work / capacity : 0;
+  }
+  double warm_up(int first) const { return warm_up_[static_cast<std::size_t>(first)]; }
+  double least(int stage, int first, int last) const {
+    const std::vector<double>& sums = *by_kind_[static_cast<std::size_t>(stage)];
+    return sums[static_cast<std::size_t>(last)] - sums[static_cast<std::size_t>(first)];
+  }
+
+ private:
+  // How much longer than on the first stage's kind the blocks take at least.
+  double least_factor(std::size_t stage) const {
+    double factor = kNever;
+    const std::vector<double>& base = *by_kind_[0];
+    const std::vector<double>& sums = *by_kind_[stage];
+    for (std::size_t b = 0; b + 1 < sums.size(); ++b)
+      if (base[b + 1] > base[b]) factor = std::min(factor, (sums[b + 1] - sums[b]) / (base[b + 1] - base[b]));
+    return factor > 0 && factor < kNever ? factor : 1e-12;
+  }
+
+  std::vector<std::shared_ptr<std::vector<double>>> by_kind_;
+  std::vector<double> factors_;
+  std::vector<double> warm_up_;
+};
+
+std::optional<Found> OuterSolver::solve(const Outer& outer, double incumbent, bool rough) {
+  const double host = this->host(outer);
+  const Stages stages = stages_of(outer);
+  if (too_large(outer)) return {};
+  start(outer, rough);
+  std::deque<Tail> tails;
+  const Tail* best = best_tail(outer, stages, incumbent * (rough ? 1 : 1 - problem_.tolerance) * (1 + kEqual) - host, tails);
+  std::optional<Found> found;
+  if (best != nullptr) {
+    found = Found{&outer, best->busy + best->warm_up + host, plan_of(outer, stages, best)};
+    found->plan.predicted = predict(found->plan, cost_model_);
+  }
+  forget(outer);
+  return found;
+}
+
+OuterSolver::Stages OuterSolver::stages_of(const Outer& outer) {
+  Stages out;
+  for (const GroupCut& cut : outer.groups)
+    for (int s = 0; s < cut.stages; ++s) {
+      out.kinds.push_back(&fronts(outer, cut));
+      out.cuts.push_back(&cut);
+    }
+  return out;
+}
+
+void OuterSolver::start(const Outer& outer, bool rough) {
+  for (const GroupCut& cut : outer.groups) fronts(outer, cut).start(rough);
+}
+
+void OuterSolver::forget(const Outer& outer) {
+  for (const GroupCut& cut : outer.groups) fronts(outer, cut).forget();
+}
+
+const Tail* OuterSolver::best_tail(const Outer& outer, const Stages& of, double most, std::deque<Tail>& tails) {
+  const auto& [kinds, cuts] = of;
+  const int stages = outer.stages();
+  const int blocks = static_cast<int>(cost_model_.repeat_of().size());
+  const Prefix prefix(*this, kinds, cuts);
+  const Tail& end = tails.emplace_back();
+  std::vector<std::vector<const Tail*>> behind(static_cast<std::size_t>(blocks) + 1);
+  behind[static_cast<std::size_t>(blocks)] = {&end};
+  for (int s = stages - 1; s >= 0; --s) {
+    std::vector<std::vector<const Tail*>> here(static_cast<std::size_t>(blocks) + 1);
+    const auto held = static_cast<double>(plan::in_flight(outer.schedule, s, stages, outer.micro_batches));
+    for (int first = s == 0 ? 0 : s; first <= (s == 0 ? 0 : blocks - (stages - s)); ++first) {
+      if (prefix.busy(s, first) + prefix.warm_up(first) > most) continue;
+      std::vector<Tail> made;
+      for (int last = s + 1 == stages ? blocks : first + 1; last <= blocks - (stages - 1 - s); ++last) {
+        if (behind[static_cast<std::size_t>(last)].empty()) continue;
+        if (prefix.least(s, first, last) > most) break;
+        const double seconds =
+            s + 1 == stages ? 0 : message(outer, *cuts[static_cast<std::size_t>(s)], *cuts[static_cast<std::size_t>(s) + 1], last);
+        StageFronts& kind = *kinds[static_cast<std::size_t>(s)];
+        for (const StageEntry* entry :
+             kind.front(first, last, held, most - prefix.warm_up(blocks) + prefix.warm_up(last) - prefix.warm_up(first)))
+          for (const Tail* tail : behind[static_cast<std::size_t>(last)]) {
+            const Tail next{std::max(entry->busy + kind.busy_of(seconds), tail->busy),
+                            entry->warm_up + kind.warm_up_of(seconds) + tail->warm_up, entry, last, tail};
+            if (std::max(next.busy, prefix.busy(s, first)) + next.warm_up + prefix.warm_up(first) <= most) made.push_back(next);
+          }
+      }
+      std::stable_sort(made.begin(), made.end(),
+                       [](const Tail& a, const Tail& b) { return std::tuple(a.busy, a.warm_up) < std::tuple(b.busy, b.warm_up); });
+      double least = kNever;
+      for (const Tail& tail : made) {
+        if (tail.warm_up >= least) continue;
+        least = tail.warm_up;
+        tails.push_back(tail);
+        here[static_cast<std::size_t>(first)].push_back(&tails.back());
+      }
+    }
+    behind = std::move(here);
+  }
+  const Tail* best = nullptr;
+  for (const Tail* tail : behind.front())
+    if (best == nullptr || tail->busy + tail->warm_up < best->busy + best->warm_up) best = tail;
+  return best;
+}
+
+std::vector<int> OuterSolver::cuts_of(const Tail* tail) {
+  std::vector<int> out = {0};
+  for (; tail->next != nullptr; tail = tail->next) out.push_back(tail->end);
+  return out;
+}
+
+StageFronts& OuterSolver::fronts(const Outer& outer, const GroupCut& cut) {
+  const StageRanks ranks = outer.ranks(cut);
+  auto& known = fronts_[{ranks, outer.schedule}];
+  if (!known) known = std::make_unique<StageFronts>(problem_, cost_model_, ranks, outer.schedule, options_.at(ranks), effort_, memory_);
+  return *known;
+}
+
+double OuterSolver::message(const Outer& outer, const GroupCut& from, const GroupCut& to, int block) {
+  const double bytes =
+      cost_model_.input_bytes(cost_model_.repeat_of()[static_cast<std::size_t>(block)], problem_.global_batch / outer.micro_batches);
+  return cost_model_.messages(bytes, from.devices, from.width, to.devices, to.width);
+}
+
+plan::Plan OuterSolver::plan_of(const Outer& outer, const Stages& of, const Tail* tail) {
+  const auto& [kinds, cuts] = of;
+  plan::Plan plan;
+  plan.model_fingerprint = problem_.model.fingerprint();
+  plan.cluster_fingerprint = problem_.cluster.fingerprint();
+  plan.precision = problem_.precision;
+  plan.global_batch = problem_.global_batch;
+  plan.micro_batches = outer.micro_batches;
+  plan.schedule = outer.schedule;
+  int first = 0;
+  int of_cut = 0;
+  std::map<int, int> next;  // device of each group
+  for (std::size_t s = 0; s < kinds.size(); ++s, tail = tail->next) {
+    const GroupCut& cut = *cuts[s];
+    of_cut = s > 0 && cuts[s - 1] == &cut ? of_cut + 1 : 0;
+    plan::Stage stage;
+    const cost::StageDevices& on = cost_model_.parts_of(cut.devices);
+    for (const cost::StageDevices::Part& part : on.parts) {
+      const cluster::ResourceGroup& group = problem_.cluster.groups[static_cast<std::size_t>(part.group)];
+      const int ranks = on.parts.size() == 1 ? cut.width : part.ranks;
+      const int on_node = part.neighbours > 0 ? part.neighbours : group.devices_per_node;
+      const int before = plan.world_size();
+      for (int i = 0; i < ranks; ++i) {
+        const int device = on.per_node > 0 ? i / on.per_node * group.domain() + of_cut * on.per_node + i % on.per_node : next[part.group]++;
+        stage.ranks.push_back(before + (on.dealt_over > 0 ? i % on.dealt_over * group.domain() + i / on.dealt_over : i));
+        plan.ranks.push_back({part.group, device / on_node, device % on_node, std::max(1, part.threads)});
+      }
+      if (on.parts.size() > 1) stage.shares.push_back({part.ranks, part.samples});
+    }
+    const std::vector<plan::Strategy> strategies = kinds[s]->strategies(*tail->entry, first, tail->end);
+    for (const plan::Strategy& strategy : strategies) {
+      if (!stage.runs.empty() && stage.runs.back().strategy == strategy)
+        ++stage.runs.back().last;
+      else
+        stage.runs.push_back({first, first + 1, strategy});
+      ++first;
+    }
+    plan.stages.push_back(std::move(stage));
+  }
+  return plan;
+}
+
+}  // namespace tessera::search

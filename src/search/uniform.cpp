@@ -1,0 +1,122 @@
+// Outer choices of uniform spaces, whose plans the simulator prices.
+#include <algorithm>
+#include <cmath>
+
+#include "plan/schedule/schedule.hpp"
+#include "search/depths.hpp"
+#include "search/outer_solver.hpp"
+#include "sim/sim.hpp"
+
+namespace tessera::search {
+namespace {
+
+// In a uniform space: what simulating a plan counts for as effort; up to so many ways to cut the blocks are all simulated; and so much
+// longer than simulated the closed form may take a step to be.
+constexpr std::int64_t kSimulated = 6000;
+constexpr int kMostCuts = 32;
+constexpr double kLoose = 1.5;
+
+bool whole_backward(plan::Schedule schedule) { return schedule == plan::Schedule::one_f_one_b || schedule == plan::Schedule::gpipe; }
+
+}  // namespace
+
+double OuterSolver::least_step(const Outer& outer) {
+  double total = 0;
+  for (std::size_t r = 0; r < problem_.model.repeats.size(); ++r) {
+    double least = kNever;
+    for (const GroupCut& cut : outer.groups) least = std::min(least, passes(outer, cut, static_cast<int>(r)));
+    total += problem_.model.repeats[r].count * least;
+  }
+  const auto m = static_cast<double>(outer.micro_batches);
+  return whole_backward(outer.schedule) ? total / (1 - std::pow(1 - 1 / m, outer.stages())) : total / outer.stages() * m;
+}
+
+std::optional<Found> OuterSolver::simulate(const Outer& outer, double incumbent) {
+  if (too_large(outer)) return {};
+  const Stages stages = stages_of(outer);
+  start(outer, true);
+  std::vector<std::vector<int>> ways = all_cuts(static_cast<int>(cost_model_.repeat_of().size()), outer.stages(), kMostCuts);
+  std::optional<Found> best;
+  try {
+    if (ways.empty()) {
+      std::deque<Tail> tails;
+      if (const Tail* tail = best_tail(outer, stages, kLoose * incumbent, tails); tail != nullptr) ways.push_back(cuts_of(tail));
+    }
+    for (const std::vector<int>& cuts : ways) {
+      if (least_step(outer, stages, cuts) > std::min(incumbent, best ? best->step : kNever) * (1 + kEqual)) continue;
+      effort_.watch();
+      std::optional<Found> found = simulated(outer, stages, cuts);
+      if (found && (!best || found->better_than(*best))) best = std::move(found);
+    }
+  } catch (const Effort::OutOfEffort&) {
+    if (!best) throw;
+  }
+  forget(outer);
+  return best;
+}
+
+Found OuterSolver::refined(Found found) {
+  const Outer& outer = *found.outer;
+  const Stages stages = stages_of(outer);
+  start(outer, true);
+  for (bool improved = outer.stages() > 1; improved;) {
+    improved = false;
+    for (std::size_t s = 1; s + 1 < found.cuts.size(); ++s)
+      for (const int move : {-1, 1}) {
+        std::vector<int> cuts = found.cuts;
+        cuts[s] += move;
+        if (cuts[s] <= cuts[s - 1] || cuts[s] >= cuts[s + 1]) continue;
+        std::optional<Found> other = simulated(outer, stages, cuts);
+        if (!other || other->step >= found.step * (1 - 1e-6)) continue;
+        found = std::move(*other);
+        improved = true;
+      }
+  }
+  forget(outer);
+  return found;
+}
+
+double OuterSolver::passes(const Outer& outer, const GroupCut& cut, int repeat) {
+  plan::Strategy strategy;
+  strategy.tp = outer.fixed.tensor;
+  strategy.dp = cut.width / strategy.tp;
+  strategy.zero = outer.fixed.zero;
+  const cost::BlockLoad& load = cost_model_.block(repeat, cut.devices, strategy, problem_.global_batch / outer.micro_batches);
+  return load.forward + load.backward();
+}
+
+double OuterSolver::least_step(const Outer& outer, const Stages& stages, const std::vector<int>& cuts) {
+  double out = 0;
+  double before = 0;
+  for (std::size_t s = 0; s + 1 < cuts.size(); ++s) {
+    double stage = 0;
+    for (int b = cuts[s]; b < cuts[s + 1]; ++b)
+      stage += passes(outer, *stages.cuts[s], cost_model_.repeat_of()[static_cast<std::size_t>(b)]);
+    out = std::max(out, (whole_backward(outer.schedule) ? before : 0) + static_cast<double>(outer.micro_batches) * stage);
+    before += stage;
+  }
+  return out;
+}
+
+std::optional<Found> OuterSolver::simulated(const Outer& outer, const Stages& of, const std::vector<int>& cuts) {
+  const int stages = outer.stages();
+  std::deque<Tail> tails;
+  const Tail* tail = &tails.emplace_back();
+  for (int s = stages - 1; s >= 0; --s) {
+    const int first = cuts[static_cast<std::size_t>(s)];
+    const int last = cuts[static_cast<std::size_t>(s) + 1];
+    const auto held = static_cast<double>(plan::in_flight(outer.schedule, s, stages, outer.micro_batches));
+    const StageEntry* best = nullptr;
+    for (const StageEntry* entry : of.kinds[static_cast<std::size_t>(s)]->front(first, last, held, kNever))
+      if (best == nullptr || entry->busy + entry->warm_up < best->busy + best->warm_up) best = entry;
+    if (best == nullptr) return {};
+    tail = &tails.emplace_back(Tail{0, 0, best, last, tail});
+  }
+  Found out{&outer, kNever, plan_of(outer, of, tail), cuts};
+  effort_.used += kSimulated;
+  out.plan.predicted = sim::predict(out.plan, cost_model_);
+  out.step = out.plan.predicted->step.value;
+  return out;
+}
+
+}  // namespace tessera::search
