@@ -253,7 +253,10 @@ class Search {
     std::set<std::size_t> taken;
     std::erase_if(found_, [&](const Found& found) { return !taken.insert(found.outer->family).second; });
     found_.resize(std::min(found_.size(), 2 * static_cast<std::size_t>(problem_.top + 1)));
-    in_parallel(found_.size(), [&](OuterSolver& solver, std::size_t i) { found_[i] = solver.refined(std::move(found_[i])); });
+    in_parallel(found_.size(), [&](OuterSolver& solver, std::size_t i) {
+      solver.effort() = {};
+      if (!out_of_time()) found_[i] = solver.refined(std::move(found_[i]));
+    });
   }
 
   void sort_found() {

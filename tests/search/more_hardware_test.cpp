@@ -58,6 +58,17 @@ TEST(MoreHardware, OneMoreNodeIsNeverPlannedSlower) {
   }
 }
 
+// Of CPU hosts: plans that the simulator prices.
+TEST(MoreHardware, OneMoreHostIsNeverPlannedSlower) {
+  const auto job = plan::job_of({.layers = 12, .hidden = 1024, .heads = 16, .kv_heads = 16, .ffn = 4096, .seq = 512, .global_batch = 24});
+  double before = std::numeric_limits<double>::infinity();
+  for (int hosts = 1; hosts <= 9; ++hosts) {
+    const double step = step_on(job, plan::cpu_cluster(4, hosts));
+    EXPECT_LE(step, before * (1 + kTolerance)) << hosts << " hosts";
+    before = step;
+  }
+}
+
 TEST(MoreHardware, ANodeThatNothingDividesIsLeftOut) {
   const auto job = plan::preset_job("llama-2-7b", 128);
   const auto whole = plan::gpu_cluster(36, 8, "h100-sxm");
