@@ -138,6 +138,43 @@ class Templates {
         strategy.shards = sharding_group(cost_model_, space_.group, strategy);
         if (strategy.shards > 0) consider(pipeline, strategy);
       }
+      if (pipeline.placement.chunks > 1) consider_partly(pipeline, tp, cp, dp, zero);
+    }
+  }
+
+  // The search over blocks cuts no pipeline with several stages a rank: so here, where not all layers fit without recomputation, the first
+  // so many of each stage are computed again, as few as will do.
+  void consider_partly(const Pipeline& pipeline, int tp, int cp, int dp, int zero) {
+    const std::vector<model::Recompute>& may = problem_.space.recompute;
+    for (const model::Recompute recompute : {model::Recompute::none, model::Recompute::full})
+      if (std::find(may.begin(), may.end(), recompute) == may.end()) return;
+    plan::Strategy strategy;
+    strategy.dp = dp;
+    strategy.tp = tp;
+    strategy.cp = cp;
+    strategy.zero = zero;
+    strategy.sequence_parallel = tp > 1;
+    const std::vector<BlockShare> none = blocks_under(strategy, pipeline);
+    strategy.recompute = model::Recompute::full;
+    const std::vector<BlockShare> full = blocks_under(strategy, pipeline);
+    for (const std::vector<int>& cuts : cuts_of(pipeline, none)) {
+      const auto least_of = [&](int layers) {
+        std::vector<BlockShare> blocks = none;
+        for (std::size_t s = 0; s + 1 < cuts.size(); ++s)
+          for (int b = cuts[s]; b < std::min(cuts[s] + layers, cuts[s + 1]); ++b)
+            blocks[static_cast<std::size_t>(b)] = full[static_cast<std::size_t>(b)];
+        return least(pipeline, blocks, cuts);
+      };
+      int deepest = 0;
+      for (std::size_t s = 0; s + 1 < cuts.size(); ++s) deepest = std::max(deepest, cuts[s + 1] - cuts[s]);
+      // None and all of them are templates of their own.
+      if (const auto [step, bytes] = least_of(0); !worth(step) || (bytes <= limit() && fits(made(strategy, pipeline, cuts, 0)))) continue;
+      for (int layers = 1; layers < deepest; ++layers) {
+        const auto [step, bytes] = least_of(layers);
+        if (bytes > limit()) continue;
+        ++out_.considered;
+        if (!worth(step) || price(strategy, pipeline, cuts, layers)) break;
+      }
     }
   }
 
@@ -228,7 +265,8 @@ class Templates {
 
   double limit() const { return problem_.space.memory * cost_model_.memory_limit(space_.group); }
 
-  void price(const plan::Strategy& strategy, const Pipeline& pipeline, const std::vector<int>& cuts) {
+  // `layers`: of each stage, the first ones, are computed again where the strategy says so.
+  plan::Plan made(const plan::Strategy& strategy, const Pipeline& pipeline, const std::vector<int>& cuts, int layers) {
     plan::Plan plan;
     plan.model_fingerprint = model_;
     plan.cluster_fingerprint = cluster_;
@@ -243,7 +281,8 @@ class Templates {
       stage.ranks.resize(static_cast<std::size_t>(width));
       std::iota(stage.ranks.begin(), stage.ranks.end(), pipeline.placement.rank_of(s) * width);
       for (int b = cuts[static_cast<std::size_t>(s)]; b < cuts[static_cast<std::size_t>(s) + 1]; ++b) {
-        const plan::Strategy here = strategy_of(b, strategy);
+        plan::Strategy here = strategy_of(b, strategy);
+        if (b - cuts[static_cast<std::size_t>(s)] >= layers) here.recompute = model::Recompute::none;
         if (!stage.runs.empty() && stage.runs.back().strategy == here)
           ++stage.runs.back().last;
         else
@@ -251,16 +290,28 @@ class Templates {
       }
       plan.stages.push_back(std::move(stage));
     }
+    return plan;
+  }
+
+  bool fits(const plan::Plan& plan) {
+    const std::vector<Bytes> memory = memory_of(plan, cost_model_);
+    return static_cast<double>(std::max_element(memory.begin(), memory.end())->value) <= limit();
+  }
+
+  // False where it does not fit.
+  bool price(const plan::Strategy& strategy, const Pipeline& pipeline, const std::vector<int>& cuts, int layers = 1 << 30) {
+    plan::Plan plan = made(strategy, pipeline, cuts, layers);
     plan.predicted = predict(plan, cost_model_);
     const Bytes most = most_of(plan);
     if (static_cast<double>(most.value) > limit()) {
       if (!out_.smallest || most < most_of(*out_.smallest)) out_.smallest = std::move(plan);
-      return;
+      return false;
     }
     const auto slower = std::upper_bound(kept_.begin(), kept_.end(), plan,
                                          [](const plan::Plan& a, const plan::Plan& b) { return a.predicted->step < b.predicted->step; });
     kept_.insert(slower, std::move(plan));
     if (static_cast<int>(kept_.size()) > 1 + space_.further) kept_.pop_back();
+    return true;
   }
 
   // Of its fullest rank.

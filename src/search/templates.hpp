@@ -1,6 +1,6 @@
 // Plans as people write them by hand: one dp x cp x tp x pp for the whole model on the devices of one group, one way to recompute and
 // one ZeRO stage for all blocks. Stages alone on their ranks are of equal depth; where a schedule puts several on a rank they are cut
-// evenly in blocks, in layers, or so that all ranks have as much to do.
+// evenly in blocks, in layers, or so that all ranks have as much to do, and only the first so many layers of each may be computed again.
 #pragma once
 
 #include <cstdint>

@@ -166,6 +166,29 @@ TEST(SeveralStages, AreCutSoThatTheBusiestRankIsLeastBusy) {
   EXPECT_EQ(std::max(busy[0], busy[1]), 7);
 }
 
+// Where not all layers fit without recomputation, as few as will do.
+TEST(SeveralStages, ComputeAgainNoMoreLayersThanMemoryAsksFor) {
+  const auto cluster = plan::gpu_cluster(16, 8, "h100-sxm");
+  const auto planned = [&](const std::string& more) {
+    const model::JobSpec job = plan::preset_job("llama-3-70b", 512, "{tp: 4, pp: 4, cp: 1, micro_batches: 64, " + more + "}");
+    plan::Plan plan = search(job, cluster, {}, {.top = 0, .vendors = {}}).best;
+    EXPECT_NO_THROW(check(plan, job, cluster));
+    return plan;
+  };
+  for (const char* schedule : {"schedule: interleaved, chunks: 4", "schedule: zb-v"}) {
+    EXPECT_THROW(planned(text(schedule, ", recompute: none")), Error) << schedule;
+    const plan::Plan all = planned(text(schedule, ", recompute: full"));
+    const plan::Plan some = planned(schedule);
+    EXPECT_LT(some.predicted->step, 0.95 * all.predicted->step) << schedule;
+    int again = 0;
+    for (const plan::Stage& stage : some.stages)
+      for (const plan::StrategyRun& run : stage.runs)
+        if (run.strategy.recompute == model::Recompute::full) again += run.last - run.first;
+    EXPECT_GT(again, 0) << schedule;
+    EXPECT_LT(again, 40) << schedule;
+  }
+}
+
 TEST(SeveralStages, OfTooManyChunksOrNoneAreRefused) {
   using tessera::testing::error_of;
   const auto cluster = plan::gpu_cluster(1, 8);
