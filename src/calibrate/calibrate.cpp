@@ -35,7 +35,7 @@ std::vector<std::string> parameters_for(const std::vector<const Row*>& rows) {
   add(any([](const Row& row) { return row.degrees.strategy.zero > 0 && row.degrees.strategy.copies() > row.group.domain(); }),
       "rank_latency");
   add(any([](const Row& row) { return row.degrees.strategy.zero > 1; }), "overlap_slowdown");
-  add(any([](const Row& row) { return row.has_experts(); }), "grouped");
+  add(any([](const Row& row) { return row.has_experts(); }), "grouped_half");
   add(any([](const Row& row) { return row.has_experts(); }), "router_host");
   add(any([](const Row& row) { return row.degrees.strategy.ep > 1; }), "expert_exposed");
   return out;

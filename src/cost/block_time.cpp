@@ -97,7 +97,10 @@ class BlockClock {
     const double k = rows && step.weight_half ? free(step.k) : static_cast<double>(step.k);
     const double time = kernels_.product(static_cast<double>(step.batch), m, static_cast<double>(step.n), k,
                                          static_cast<double>(step.traffic.value), format, grouped);
-    return grouped ? time / calibration_.grouped : time;
+    if (!grouped) return time;
+    // The narrower side of the experts' weights.
+    const double width = static_cast<double>(step.weight_half ? std::min(step.m, step.n) : std::min(step.n, step.k));
+    return time * (width + calibration_.grouped_half) / width;
   }
 
   double attention(const Operator& step, bool backward) const {

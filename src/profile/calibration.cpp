@@ -19,7 +19,7 @@ constexpr Entry kParameters[] = {
     {"matmul_fp8", &Calibration::matmul_fp8},
     {"matmul_fp4", &Calibration::matmul_fp4},
     {"depth_half", &Calibration::depth_half},
-    {"grouped", &Calibration::grouped},
+    {"grouped_half", &Calibration::grouped_half},
     {"attention_share", &Calibration::attention_share},
     {"ring_share", &Calibration::ring_share},
     {"memory", &Calibration::memory},
@@ -76,8 +76,7 @@ namespace {
 
 // What times are divided by.
 bool is_rate(const std::string& name) {
-  constexpr const char* kRates[] = {"matmul",     "matmul_fp8", "matmul_fp4", "grouped", "attention_share",
-                                    "ring_share", "memory",     "inside",     "network"};
+  constexpr const char* kRates[] = {"matmul", "matmul_fp8", "matmul_fp4", "attention_share", "ring_share", "memory", "inside", "network"};
   return std::find(std::begin(kRates), std::end(kRates), name) != std::end(kRates);
 }
 constexpr double kLeastShare = 1e-6;

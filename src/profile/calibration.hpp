@@ -29,7 +29,7 @@ struct Calibration {
   double matmul_fp8 = 0.6;
   double matmul_fp4 = 0.45;
   double depth_half = 150;       // depth k at which a product reaches half of that
-  double grouped = 0.6;          // further share when experts' products run as one grouped kernel
+  double grouped_half = 1000;    // width of experts whose products, run as one grouped kernel, reach half of a single one's rate
   double attention_share = 0.5;  // of the 16-bit peak, fused attention with head dimension 128
   double ring_share = 0.8;       // of fused attention's speed that is left when it works in the pieces of a ring
   double memory = 0.8;           // share of the memory's bandwidth
