@@ -79,7 +79,7 @@ Error nothing_fits(const model::JobSpec& job, const cluster::ClusterSpec& cluste
                  to_text(Bytes(static_cast<std::int64_t>(all))), " for them", smallest ? "; " : "");
   if (smallest)
     what += text("the smallest plan needs ", rounded_up(factor * limit), " of each ", owner, ", ", rounded_up((factor - 1) * limit),
-                 " more than the ", to_text(Bytes(static_cast<std::int64_t>(limit))), " that it has for one; its largest parts",
+                 " more than the ", to_text(Bytes(static_cast<std::int64_t>(limit))), " that it has for a plan; its largest parts",
                  devices.workers && smallest->world_size() > 1 ? " on one worker: " : ": ",
                  largest_parts(*smallest, smallest->predicted->memory, cost_model));
   else if (what.ends_with(": "))

@@ -252,7 +252,7 @@ TEST(Search, SaysHowMuchMemoryIsMissingAndWhatWouldFit) {
   EXPECT_EQ(automatic.code(), ErrorCode::resource_exhausted);
   EXPECT_THAT(automatic.what(), HasSubstr("no plan fits"));
   EXPECT_THAT(automatic.what(),
-              ContainsRegex("needs [0-9]+ GiB of each a100-40, [0-9]+ [GM]iB more than the 38.0 GiB that it has for one"));
+              ContainsRegex("needs [0-9]+ GiB of each a100-40, [0-9]+ [GM]iB more than the 38.0 GiB that it has for a plan"));
   EXPECT_THAT(automatic.what(), HasSubstr("what would fit: 2 times the nodes; devices with"));
   // And it does.
   EXPECT_NO_THROW(search(plan::job_of(shape), plan::gpu_cluster(2, 1, "a100-40"), {}));
@@ -262,7 +262,7 @@ TEST(Search, SaysHowMuchMemoryIsMissingAndWhatWouldFit) {
   EXPECT_TRUE(std::any_of(runs.begin(), runs.end(), [](const plan::StrategyRun& run) { return run.strategy.offload_optimizer; }));
   shape.parallel = "{dp: 2, zero: 0}";
   const Error fixed = error_of([&] { search(plan::job_of(shape), plan::gpu_cluster(2, 1, "a100-40"), {}); });
-  EXPECT_THAT(fixed.what(), ContainsRegex("needs [0-9]+ GiB of each a100-40, [0-9]+ [GM]iB more than the 38.0 GiB that it has for one"));
+  EXPECT_THAT(fixed.what(), ContainsRegex("needs [0-9]+ GiB of each a100-40, [0-9]+ [GM]iB more than the 38.0 GiB that it has for a plan"));
   EXPECT_THAT(fixed.what(), HasSubstr("what would fit: parallel with dp 2 alone"));
   EXPECT_THAT(fixed.what(), HasSubstr("its largest parts: gradients "));
 }
