@@ -46,6 +46,10 @@ model::BlockSpec as_run(model::BlockSpec block, const profile::Calibration& cali
 constexpr double kWeight = 2;
 constexpr double kGradient = 4;
 constexpr double kState = 12;
+// Tables of which a micro-batch touches few rows: 32 bits a value, and one moment for each row (row-wise AdaGrad). Rows are stepped as soon
+// as their gradients are there, so that no gradient of a whole table exists (Mudigere et al. 2022, section 4.1).
+constexpr double kTableValue = 4;
+constexpr double kTableMoment = 4;
 // Adapters have about a hundredth of the weights that they adapt.
 constexpr double kAdapters = 0.01;
 constexpr int kMostShards = 1 << 24;
@@ -53,7 +57,9 @@ constexpr int kMostShards = 1 << 24;
 struct Parameters {
   double plain = 0;  // that a rank holds, without sharding
   double experts = 0;
-  double tied = 0;  // of these, plain ones that another block owns
+  double tied = 0;          // of these, plain ones that another block owns
+  double table_values = 0;  // of sparse tables
+  double table_rows = 0;
 };
 
 Parameters parameters_of(const model::BlockSpec& block, const plan::Strategy& strategy) {
@@ -61,7 +67,10 @@ Parameters parameters_of(const model::BlockSpec& block, const plan::Strategy& st
   for (const model::ParameterSpec& parameter : block.parameters) {
     const int degree = parameter.expert_dim >= 0 ? strategy.expert_tp() : strategy.tp;
     const double count = static_cast<double>(parameter.shard_count(degree));
-    if (!parameter.tied_to.empty())
+    if (parameter.sparse) {
+      out.table_values += count;
+      out.table_rows += static_cast<double>(parameter.shape.front());
+    } else if (!parameter.tied_to.empty())
       out.tied += count;
     else if (parameter.expert_dim >= 0)
       out.experts += count / strategy.ep;
@@ -515,6 +524,35 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
   } else {
     out.saved = once.saved;
     if (s.tp > 1) out.workspace = 2 * tokens * block.hidden;
+  }
+  if (held.table_values > 0) {
+    // The rows of one micro-batch, each of whose samples looks up some of every table, on a rank.
+    const double looked_up =
+        kTableValue * static_cast<double>(micro_batch) * block.spec.real("tables") * block.spec.real("lookups") * block.spec.real("dim");
+    const bool spread = s.zero == 3 && s.copies() > 1;
+    const profile::Team peers{s.copies(), s.tp};
+    double forward = 0;
+    double backward = 0;
+    if (spread) {
+      // Each rank holds some rows of every table: these go to the ranks that look them up, and their gradients back.
+      forward = backward = group.exchanges.all_to_all(looked_up, 1, peers);
+    } else if (s.copies() > 1) {
+      // Every replica steps the rows that any of them has looked up.
+      backward = exchanged(Collective::all_gather, looked_up * s.copies(), peers);
+    }
+    const double stepped = looked_up * (spread ? 1 : s.copies());
+    out.forward += forward;
+    out.forward_exchange += forward;
+    out.backward_input += backward;
+    out.backward_exchange += backward;
+    out.parameter_exchange += forward + backward;
+    // Gradients are read, rows and moments read and written.
+    const double update = 3 * stepped / memory_rate;
+    out.backward_weight += update;
+    out.elementwise += update;
+    const double shards_of_tables = spread ? s.copies() : 1;
+    out.weights += kTableValue * held.table_values / shards_of_tables;
+    out.optimizer_state += kTableMoment * held.table_rows / shards_of_tables;
   }
   // The whole weights of this block and of the next one, which is on its way.
   if (s.zero == 3) out.workspace += 2 * kWeight * (held.plain + held.experts);

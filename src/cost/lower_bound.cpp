@@ -210,7 +210,7 @@ class LeastTimes {
     double plain = 0;
     double experts = 0;
     for (const model::ParameterSpec& parameter : block.parameters) {
-      if (!parameter.tied_to.empty()) continue;
+      if (!parameter.tied_to.empty() || parameter.sparse) continue;
       const bool expert = parameter.expert_dim >= 0;
       const double held = count * static_cast<double>(parameter.shard_count(expert ? s.expert_tp() : s.tp));
       (expert ? experts : plain) += expert ? held / s.ep : held;

@@ -19,8 +19,9 @@ namespace tessera::cost {
 //                    weights gathered (once a step; with ZeRO-3 gathered once for each micro-batch), exchanges within blocks, messages
 //   between groups   messages between stages on different groups, over the links of the nodes
 //   inside           bytes that a device exchanges with the others of its domain, over its inside link
-// Tokens are taken to be routed evenly over the experts. Left out, so that the bounds are lower than they could be: weights shared by
-// two stages, exchanges among devices of several groups, racks and PCIe switches. Linear in stages x runs x ranks.
+// Tokens are taken to be routed evenly over the experts. Left out, so that the bounds are lower than they could be: rows of sparse
+// tables, weights shared by two stages, exchanges among devices of several groups, racks and PCIe switches. Linear in stages x runs x
+// ranks.
 std::vector<std::pair<std::string, Seconds>> least_times(const plan::Plan& plan, const model::ModelSpec& model,
                                                          const cluster::ClusterSpec& cluster);
 // The largest of them.
