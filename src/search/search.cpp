@@ -428,10 +428,13 @@ class PlanSearch {
 
   int factor_of_nodes() const {
     constexpr int kMost = 64;
+    constexpr std::int64_t kMostDevices = 1 << 17;
     const bool may_grow =
         job_.cluster.kind == model::ClusterChoice::Kind::automatic || job_.cluster.kind == model::ClusterChoice::Kind::file;
     if (!cuts_blocks(space_) || !may_grow) return 0;
-    for (int factor = 2; factor <= kMost; factor *= 2) {
+    std::int64_t devices = 0;
+    for (const cluster::ResourceGroup& group : cluster_.groups) devices += std::int64_t{group.nodes} * group.devices_per_node;
+    for (int factor = 2; factor <= kMost && factor * devices <= kMostDevices; factor *= 2) {
       cluster::ClusterSpec larger = cluster_;
       for (cluster::ResourceGroup& group : larger.groups) group.nodes *= factor;
       if (fits_somehow(space_, job_, larger)) return factor;

@@ -10,11 +10,15 @@
 namespace tessera::search {
 namespace {
 
-// In a uniform space: what simulating a plan counts for as effort; up to so many ways to cut the blocks are all simulated; and so much
-// longer than simulated the closed form may take a step to be.
-constexpr std::int64_t kSimulated = 6000;
+// Up to so many ways to cut the blocks are all simulated.
 constexpr int kMostCuts = 32;
+// So much longer than simulated the closed form may take a step to be.
 constexpr double kLoose = 1.5;
+
+// What simulating a plan counts for as effort.
+std::int64_t effort_of(const plan::Plan& plan) {
+  return 2000 + 30 * static_cast<std::int64_t>(plan.stages.size()) * plan.micro_batches + plan.world_size();
+}
 
 bool whole_backward(plan::Schedule schedule) { return schedule == plan::Schedule::one_f_one_b || schedule == plan::Schedule::gpipe; }
 
@@ -113,7 +117,7 @@ std::optional<Found> OuterSolver::simulated(const Outer& outer, const Stages& of
     tail = &tails.emplace_back(Tail{0, 0, best, last, tail});
   }
   Found out{&outer, kNever, plan_of(outer, of, tail), cuts};
-  effort_.used += kSimulated;
+  effort_.used += effort_of(out.plan);
   out.plan.predicted = sim::predict(out.plan, cost_model_);
   out.step = out.plan.predicted->step.value;
   return out;
