@@ -92,7 +92,7 @@ TEST_F(Extrapolations, NameWhatWasNeverMeasuredTogether) {
   cluster::ClusterSpec ours = cluster;
   ours.groups.front().stack = folder_.write("ours.yaml", to_yaml(calibration)).string();
   EXPECT_THAT(texts({.dp = 2, .tp = 2, .zero = 1, .cp = 4}, ours),
-              ElementsAre("tensor parallelism with ring attention with ZeRO-1 (each was measured, never together)"));
+              ElementsAre("tensor parallelism, ring attention and ZeRO-1 in one step (each was measured, never together)"));
   EXPECT_THAT(texts({.dp = 8, .tp = 2, .zero = 1}, ours), IsEmpty());
 }
 
@@ -107,6 +107,10 @@ TEST_F(Extrapolations, TellWhatIsGivenFromWhatThePlanChooses) {
   EXPECT_EQ(all.front().quantity, "network");
   EXPECT_TRUE(all.front().given);
   EXPECT_DOUBLE_EQ(all.front().factor(), 2);
+  // What a protocol leaves of the line's rate is the same link.
+  cluster::ClusterSpec same = nodes(2);
+  same.groups.front().network.bandwidth = 0.96 * same.groups.front().network.bandwidth;
+  EXPECT_THAT(extrapolated(plan_of(model_, same, strategy), model_, same), IsEmpty());
   EXPECT_TRUE(within_measured(plan, model_, faster));
   const plan::Plan other = plan_of(model_, faster, {.dp = 8, .tp = 2, .zero = 3});
   EXPECT_FALSE(within_measured(other, model_, faster));
