@@ -40,10 +40,11 @@ struct PlanOptions {
 };
 
 nlohmann::ordered_json json_of(const search::Candidate& candidate, const PlanInput& input) {
-  return {{"family", candidate.family},
-          {"workers", candidate.plan.world_size()},
-          {"step_s", candidate.plan.predicted->step.value},
-          {"within_measured", cost::within_measured(candidate.plan, input.job.model, input.cluster)}};
+  nlohmann::ordered_json out = {
+      {"family", candidate.family}, {"workers", candidate.plan.world_size()}, {"step_s", candidate.plan.predicted->step.value}};
+  if (!cost::plays_exchanges(candidate.plan, input.cluster))
+    out["within_measured"] = cost::within_measured(candidate.plan, input.job.model, input.cluster);
+  return out;
 }
 
 nlohmann::ordered_json json_of(const cost::Extrapolation& one) {

@@ -64,6 +64,10 @@ TEST_F(PlanCommand, SaysHowFarThePlanLiesFromMeasuredSteps) {
   EXPECT_EQ((*devices)["measured"], nlohmann::json({8, 128}));
   EXPECT_EQ((*devices)["factor"], 0.5);
   for (const auto& candidate : answer["runners_up"]) EXPECT_TRUE(candidate["within_measured"].is_boolean());
+  // In 32 bits a roofline says the times, and no calibration.
+  const auto roofline = nlohmann::json::parse(plan({"--json", "--set", "train.precision=fp32"}).out);
+  EXPECT_FALSE(roofline.contains("extrapolated"));
+  for (const auto& candidate : roofline["runners_up"]) EXPECT_FALSE(candidate.contains("within_measured"));
 }
 
 TEST_F(PlanCommand, ComparesNothingWithoutSet) {
