@@ -9,6 +9,7 @@
 
 #include "base/config.hpp"
 #include "base/error.hpp"
+#include "cost/extrapolation.hpp"
 #include "model/job.hpp"
 #include "plan/schedule/schedule.hpp"
 #include "search/rank.hpp"
@@ -41,9 +42,11 @@ model::JobSpec job_of(const std::string& model, int batch, const std::string& pr
                                            "train.yaml"));
 }
 
-Json described(const plan::Plan& plan, const sim::Result& simulated) {
+Json described(const plan::Plan& plan, const sim::Result& simulated, const model::ModelSpec& model, const cluster::ClusterSpec& cluster) {
   const plan::Strategy& s = plan.stages.front().runs.front().strategy;
   const auto& memory = plan.predicted->memory;
+  Json extrapolated = Json::array();
+  for (const cost::Extrapolation& one : cost::extrapolated(plan, model, cluster)) extrapolated.push_back(to_text(one));
   return {{"stages", plan.stages.size()},
           {"stages_a_rank", plan::pipeline_of(plan).chunks},
           {"dp", s.dp},
@@ -56,7 +59,8 @@ Json described(const plan::Plan& plan, const sim::Result& simulated) {
           {"simulated_s", simulated.step.value},
           {"predicted_bubble", plan.predicted->bubble},
           {"simulated_bubble", simulated.bubble},
-          {"memory_bytes", std::max_element(memory.begin(), memory.end())->value}};
+          {"memory_bytes", std::max_element(memory.begin(), memory.end())->value},
+          {"extrapolated", std::move(extrapolated)}};
 }
 
 // As `tessera plan` does.
@@ -70,7 +74,7 @@ Json planned(const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
               {"considered", result.considered},
               {"family", result.best_family},
               {"bound_s", result.bound}};
-  out["plan"] = described(result.best, sim::simulate(result.best, job.model, job.train, cluster, {}).result);
+  out["plan"] = described(result.best, sim::simulate(result.best, job.model, job.train, cluster, {}).result, job.model, cluster);
   return out;
 }
 
@@ -90,7 +94,7 @@ int main() {
     const auto begin = std::chrono::steady_clock::now();
     const sim::Result simulated = sim::simulate(planned_theirs.best, theirs.model, theirs.train, ascend, {}).result;
     out["simulate_s"] = seconds_since(begin);
-    out["published"] = described(planned_theirs.best, simulated);
+    out["published"] = described(planned_theirs.best, simulated, theirs.model, ascend);
     out["mixed"] = planned(job_of("llama-2-70b", 2048, "fp16"), cluster::read_cluster(ConfigNode::parse(kMixed, "mixed.yaml")));
     std::cout << out.dump() << "\n";
     return 0;

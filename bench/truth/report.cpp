@@ -132,6 +132,17 @@ Score score_of(const std::vector<Priced>& rows) {
   return out;
 }
 
+std::vector<std::pair<std::string, std::vector<Priced>>> by_guess(const std::vector<Priced>& rows) {
+  std::vector<std::pair<std::string, std::vector<Priced>>> out;
+  for (const Priced& priced : rows)
+    for (const std::string& guess : priced.row->guesses) {
+      auto found = std::find_if(out.begin(), out.end(), [&](const auto& one) { return one.first == guess; });
+      if (found == out.end()) found = out.insert(out.end(), {guess, {}});
+      found->second.push_back(priced);
+    }
+  return out;
+}
+
 std::vector<Priced> price_all(const std::vector<Row>& rows, const std::vector<Task>& tasks, bool fresh) {
   std::vector<Priced> out;
   std::vector<profile::Calibration> fits;

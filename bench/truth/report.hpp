@@ -23,6 +23,9 @@ struct Priced {
 };
 
 Score score_of(const std::vector<Priced>& rows);
+
+// The rows of which the reader guessed something, by what it guessed; a row stands under each of its guesses.
+std::vector<std::pair<std::string, std::vector<Priced>>> by_guess(const std::vector<Priced>& rows);
 // Rows priced with the calibrations that are compiled in or, when `fresh`, with those that the tasks give now.
 std::vector<Priced> price_all(const std::vector<Row>& rows, const std::vector<Task>& tasks, bool fresh);
 // Rows of one source, with an accelerator's parameters fitted on the calibration rows of all other sources on that accelerator.

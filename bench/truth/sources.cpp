@@ -43,6 +43,7 @@ void bloom(const Cells& cells, Row& row) {
   if (shape.layers == 0 && shape.hidden > 0) {
     const double hidden = static_cast<double>(shape.hidden);
     shape.layers = static_cast<int>(std::lround(parameters / (12 * hidden * hidden) / row.degrees.pp)) * row.degrees.pp;
+    row.guesses.emplace_back("layers, from the number of parameters");
   }
   const double stated =
       12.0 * shape.layers * std::pow(static_cast<double>(shape.hidden), 2) + static_cast<double>(shape.vocab * shape.hidden);
@@ -54,9 +55,13 @@ void bloom(const Cells& cells, Row& row) {
     constexpr double kStep = 256;
     shape.hidden = static_cast<std::int64_t>(std::lround((-b + std::sqrt(b * b + 4 * a * parameters)) / (2 * a) / kStep) * kStep);
     shape.ffn = 4 * shape.hidden;
+    row.guesses.emplace_back("hidden size, from the number of parameters");
   }
   constexpr std::int64_t kHeads = 32;  // what the chronicles' command lines have until they compare numbers of heads
-  if (shape.heads == 0) shape.heads = kHeads;
+  if (shape.heads == 0) {
+    shape.heads = kHeads;
+    row.guesses.emplace_back("32 heads");
+  }
   row.group.stack = "megatron-deepspeed";
   row.degrees.strategy.zero = contains(cell(cells, "schedule"), "ZeRO-0") ? 0 : 1;
 }
@@ -73,6 +78,7 @@ void zero_bubble(const Cells& cells, Row& row) {
   --degrees.layers.front();
   --(starts(schedule, "ZB-V") ? degrees.layers.front() : degrees.layers.back());
   degrees.chunks = schedule == "1F1B-I" ? (row.shape.layers + 2) / degrees.pp : 1;
+  row.stated.chunks = true;  // "max": a layer each
   if (starts(schedule, "ZB-2p")) degrees.schedule = Schedule::zb_h2;
   if (starts(schedule, "ZB-V")) degrees.schedule = Schedule::zb_v;
   if (starts(schedule, "ZB-1p")) degrees.schedule = Schedule::zb_h1;
@@ -84,6 +90,7 @@ void zero3_at_scale(const Cells& cells, Row& row) {
   gpt(row);
   const bool sharded = cell(cells, "schedule") == "ZeRO-3";
   row.group.stack = sharded ? "deepspeed-2021" : "megatron-2021";
+  row.stated.zero = true;  // Megatron-LM of 2021 shards nothing
 }
 
 void internevo(const Cells& cells, Row& row) {
@@ -101,6 +108,7 @@ void llm_foundry(const Cells& cells, Row& row) {
   row.group.stack = "llm-foundry";
   row.degrees.strategy.zero = contains(cell(cells, "schedule"), "GRAD_OP") ? 2 : 3;
   row.stack.gradient_bytes = contains(cell(cells, "notes"), "PURE") ? 2 : 4;
+  row.stated.gradient_bytes = contains(cell(cells, "notes"), "MP mode");
 }
 
 void architecture(Row& row);
@@ -129,12 +137,16 @@ void torchtitan(const Cells& cells, Row& row) {
   degrees.strategy.zero = 3;
   row.stack.gradient_bytes = 4;
   degrees.strategy.sequence_parallel = degrees.strategy.tp > 1;
+  // Its tensor parallelism is sequence-parallel always, and gradients are reduced in 32 bits unless told otherwise.
+  row.stated.sequence_parallel = row.stated.gradient_bytes = true;
+  row.stated.recompute = !contains(cell(cells, "recompute"), "/");  // of two kinds of selective
   row.stack.compiled = !contains(schedule, "eager") && !plain;
   row.stack.hides_tensor = (contains(schedule, "asyncTP") || schedule == "Interleaved1F1B") && !plain;
   row.stack.selective_is_half = true;
   if (degrees.pp > 1) {
     // The column has the local batch; it is split into as many micro-batches as stages.
     degrees.micro_batch = std::max<std::int64_t>(1, degrees.micro_batch / degrees.pp);
+    row.stated.micro_batch = false;
     degrees.chunks = contains(schedule, "nterleaved") ? 2 : 1;
   }
 }
@@ -222,9 +234,11 @@ void describe(const std::string& source, const Cells& cells, Row& row) {
   if (starts(source, "megatron_sc21")) {
     gpt(row);
     row.group.stack = "megatron-2021";
+    row.stated.zero = true;  // Megatron-LM of 2021 shards nothing
   } else if (starts(source, "megatron_sp")) {
     gpt(row);
     row.group.stack = "megatron-2022";
+    row.stated.zero = true;  // nor that of May 2022
   } else if (starts(source, "bloom")) {
     bloom(cells, row);
   } else if (starts(source, "zero_bubble")) {
@@ -245,8 +259,10 @@ void describe(const std::string& source, const Cells& cells, Row& row) {
   // Context parallelism that a table leaves out of its columns is what is missing to the number of devices.
   Degrees& degrees = row.degrees;
   const int devices = row.group.nodes * row.group.devices_per_node;
-  if (degrees.strategy.cp == 1 && degrees.ranks() < devices && devices % degrees.ranks() == 0)
+  if (degrees.strategy.cp == 1 && degrees.ranks() < devices && devices % degrees.ranks() == 0) {
     degrees.strategy.cp = devices / degrees.ranks();
+    row.guesses.emplace_back("context parallelism over the devices that the other degrees leave");
+  }
 }
 
 }  // namespace

@@ -3,11 +3,16 @@
 #include <algorithm>
 
 #include "base/error.hpp"
+#include "calibrate/extent.hpp"
 #include "calibrate/fit.hpp"
 
 namespace tessera::truth {
 
-profile::Calibration fitted(const Task& task) { return calibrate::fitted(task.start, task.parameters, task.rows); }
+profile::Calibration fitted(const Task& task) {
+  profile::Calibration out = calibrate::fitted(task.start, task.parameters, task.rows);
+  out.measured = std::make_shared<const profile::Extent>(calibrate::extent_of(task.priced));
+  return out;
+}
 
 std::vector<Task> read_tasks(const std::filesystem::path& path, const std::vector<Row>& rows) {
   std::vector<Task> out;
@@ -21,6 +26,9 @@ std::vector<Task> read_tasks(const std::filesystem::path& path, const std::vecto
       if (value == nullptr) throw name.error("no parameter of a calibration has this name");
       if (*value == 0) throw name.error("a parameter that starts at 0 cannot be fitted by a factor");
     }
+    for (const Row& row : rows)
+      if (row.skipped.empty() && row.group.stack == task.start.stack && profile::family_of(row.group.device.name) == task.start.accelerator)
+        task.priced.push_back(&row);
     const ConfigNode wanted = node.at("rows");
     for (const std::string& source : wanted.keys()) {
       for (const ConfigNode& item : wanted.at(source).items()) {

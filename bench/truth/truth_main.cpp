@@ -8,6 +8,7 @@
 
 #include "base/error.hpp"
 #include "base/file_system.hpp"
+#include "calibrate/extent.hpp"
 #include "calibrate/fit.hpp"
 #include "report.hpp"
 
@@ -70,10 +71,26 @@ std::vector<std::pair<std::string, std::vector<Priced>>> parts(const std::vector
   return out;
 }
 
-void line(const std::string& name, const Score& all, const Score* held) {
+bool is_stated(const Priced& priced) { return priced.row->guesses.empty(); }
+
+void line(const std::string& name, const Score& all) {
   std::printf("%-36s %5d %8.2f %8.2f %7.2f %7.2f", name.c_str(), all.rows, all.mape, all.worst, all.tau, all.tau_token);
-  if (held != nullptr) std::printf(" %8d %8.2f %8.2f", held->rows, held->mape, held->worst);
-  std::printf("\n");
+}
+
+// Rows, mean and worst error of a part of a source; blanks where it has no row.
+void further(const Score& part) {
+  if (part.rows > 0)
+    std::printf(" %8d %8.2f %8.2f", part.rows, part.mape, part.worst);
+  else
+    std::printf(" %8d %8s %8s", 0, "-", "-");
+}
+
+// What was guessed, source by source.
+void print_guesses(const std::vector<Priced>& priced) {
+  std::printf("\n%-28s %-64s %5s %8s\n", "guessed", "", "rows", "mean %");
+  for (const std::string& source : sources_of(priced))
+    for (const auto& [guess, part] : by_guess(of_source(priced, source)))
+      std::printf("%-28s %-64s %5zu %8.2f\n", source.c_str(), guess.c_str(), part.size(), score_of(part).mape);
 }
 
 void print_memory(const std::vector<Value>& values) {
@@ -106,17 +123,28 @@ void print_layers(const std::vector<Value>& values) {
 void print(const std::vector<Row>& rows, const std::vector<Priced>& priced, const std::vector<Task>& tasks,
            const std::vector<Row>& shipped) {
   for (const Priced& one : priced)
-    std::printf("%-28s %3d %c %-76s %9.3f s %9.3f s %+6.1f%%\n", one.row->source.c_str(), one.row->number, one.fitted ? '*' : ' ',
-                label(*one.row).c_str(), one.row->measured, one.seconds, 100 * (one.seconds / one.row->measured - 1));
+    std::printf("%-28s %3d %c%c %-76s %9.3f s %9.3f s %+6.1f%%\n", one.row->source.c_str(), one.row->number, one.fitted ? '*' : ' ',
+                is_stated(one) ? ' ' : '?', label(*one.row).c_str(), one.row->measured, one.seconds,
+                100 * (one.seconds / one.row->measured - 1));
   for (const Row& row : rows)
     if (!row.skipped.empty())
-      std::printf("%-28s %3d   %s: not priced, %s\n", row.source.c_str(), row.number, row.name.c_str(), row.skipped.c_str());
-  std::printf("\nmeasured, priced; * rows that a calibration was fitted on\n\n%-36s %5s %8s %8s %7s %7s %8s %8s %8s\n", "source", "rows",
-              "mean %", "worst %", "tau", "/token", "unfitted", "mean %", "worst %");
-  for (const auto& [name, part] : parts(priced)) {
-    const Score held = score_of(only(part, [](const Priced& one) { return !one.fitted; }));
-    line(name, score_of(part), &held);
-  }
+      std::printf("%-28s %3d    %s: not priced, %s\n", row.source.c_str(), row.number, row.name.c_str(), row.skipped.c_str());
+  std::printf("\nmeasured, priced; * rows that a calibration was fitted on; ? rows whose source leaves open what the reader guessed\n");
+  std::printf("\n%-36s %5s %8s %8s %7s %7s %8s %8s %8s %8s %8s %8s\n", "source", "rows", "mean %", "worst %", "tau", "/token", "unfitted",
+              "mean %", "worst %", "no guess", "mean %", "worst %");
+  const auto whole_line = [](const std::string& name, const std::vector<Priced>& part) {
+    line(name, score_of(part));
+    further(score_of(only(part, [](const Priced& one) { return !one.fitted; })));
+    further(score_of(only(part, is_stated)));
+    std::printf("\n");
+  };
+  for (const auto& [name, part] : parts(priced)) whole_line(name, part);
+  whole_line("all", priced);
+  print_guesses(priced);
+  const auto lone_line = [](const std::string& name, const std::vector<Priced>& part) {
+    line(name, score_of(part));
+    std::printf("\n");
+  };
   std::printf("\nleft out: the accelerator fitted on the other sources alone\n%-36s %5s %8s %8s %7s %7s\n", "source", "rows", "mean %",
               "worst %", "tau", "/token");
   for (const std::string& source : sources_of(priced)) {
@@ -125,25 +153,40 @@ void print(const std::vector<Row>& rows, const std::vector<Priced>& priced, cons
       std::printf("%-36s no other source has its accelerator\n", source.c_str());
       continue;
     }
-    for (const auto& [name, part] : parts(left)) line(name, score_of(part), nullptr);
+    for (const auto& [name, part] : parts(left)) lone_line(name, part);
   }
   std::printf(
       "\nown stack: calibrated on three rows of the source, as `tessera calibrate` does; its other rows\n%-36s %5s %8s %8s %7s %7s\n",
       "source", "rows", "mean %", "worst %", "tau", "/token");
   for (const std::string& source : sources_of(priced)) {
     const std::vector<Priced> others = price_calibrated(source, rows);
-    for (const auto& [name, part] : parts(others)) line(name, score_of(part), nullptr);
+    for (const auto& [name, part] : parts(others)) lone_line(name, part);
   }
   std::printf("\nLlama-2-7B sharded over 2,048 H100 instead of 128 loses %.1f %% of its tokens per second; published: 37.2 %%\n",
               lost_at_scale());
 }
 
-void print_json(const std::vector<Row>& rows, const std::vector<Priced>& priced, const std::vector<Value>& memory) {
+// What each shipped calibration says it was measured on, and what the rows give.
+Json measured(const std::vector<Task>& tasks) {
+  Json out = Json::object();
+  for (const Task& task : tasks) {
+    const auto& known = profile::known_calibrations();
+    const auto shipped = std::find_if(known.begin(), known.end(), [&](const auto& one) { return one.name == task.start.name; });
+    out[task.start.name] = {{"shipped", shipped == known.end() || !shipped->measured ? "" : to_yaml(*shipped->measured)},
+                            {"rows", to_yaml(calibrate::extent_of(task.priced))}};
+  }
+  return out;
+}
+
+void print_json(const std::vector<Row>& rows, const std::vector<Priced>& priced, const std::vector<Task>& tasks,
+                const std::vector<Value>& memory) {
   Json sources = Json::object();
   const auto add = [&](const std::string& name, const std::vector<Priced>& part) {
     const Score score = score_of(part);
+    const Score stated = score_of(only(part, is_stated));
     sources[name] = {
         {"rows", score.rows}, {"mape", score.mape}, {"worst", score.worst}, {"tau", score.tau}, {"tau_per_token", score.tau_token}};
+    sources[name]["without_guesses"] = {{"rows", stated.rows}, {"mape", stated.mape}, {"worst", stated.worst}};
   };
   for (const std::string& source : sources_of(priced)) {
     const std::vector<Priced> all = of_source(priced, source);
@@ -161,14 +204,18 @@ void print_json(const std::vector<Row>& rows, const std::vector<Priced>& priced,
                     {"model", one.row->name},
                     {"measured_s", one.row->measured},
                     {"priced_s", one.seconds},
-                    {"fitted", one.fitted}});
+                    {"fitted", one.fitted},
+                    {"guesses", one.row->guesses}});
   Json skipped = Json::array();
   for (const Row& row : rows)
     if (!row.skipped.empty())
       skipped.push_back({{"source", row.source}, {"row", row.number}, {"model", row.name}, {"reason", row.skipped}});
   Json values = Json::array();
   for (const Value& value : memory) values.push_back({{"name", value.name}, {"published", value.published}, {"priced", value.priced}});
-  std::printf("%s\n", Json({{"sources", sources}, {"rows", each}, {"not_priced", skipped}, {"memory", values}}).dump().c_str());
+  std::printf("%s\n",
+              Json({{"sources", sources}, {"rows", each}, {"not_priced", skipped}, {"memory", values}, {"measured", measured(tasks)}})
+                  .dump()
+                  .c_str());
 }
 
 void write_fits(const std::vector<Task>& tasks, const std::filesystem::path& folder) {
@@ -198,7 +245,7 @@ int run(const Options& options) {
   const std::vector<Priced> priced = price_all(rows, tasks, options.fresh);
   const std::vector<Value> memory = price_memory(options.data);
   if (options.json) {
-    print_json(rows, priced, memory);
+    print_json(rows, priced, tasks, memory);
   } else {
     print(rows, priced, tasks, shipped);
     print_memory(memory);

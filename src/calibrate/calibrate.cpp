@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.hpp"
+#include "calibrate/extent.hpp"
 #include "calibrate/fit.hpp"
 
 namespace tessera::calibrate {
@@ -53,7 +54,9 @@ profile::Calibration calibrated(const std::string& name, profile::AttentionKerne
   profile::Calibration start = start_of(family, attention);
   start.stack = name;
   start.name = family + "/" + name;
-  return fitted(start, parameters_for(rows), rows);
+  profile::Calibration out = fitted(start, parameters_for(rows), rows);
+  out.measured = std::make_shared<const profile::Extent>(extent_of(rows));
+  return out;
 }
 
 }  // namespace tessera::calibrate

@@ -14,7 +14,8 @@ namespace tessera::calibrate {
 profile::Calibration start_of(const std::string& accelerator, profile::AttentionKernel attention);
 // The parameters that these rows can tell: of 8-bit products only where there are such rows, of tensor parallelism likewise, and so on.
 std::vector<std::string> parameters_for(const std::vector<const Row*>& rows);
-// Fits them. Throws invalid_config when the rows are of several families of devices, or none.
+// Fits them, and says what the rows reach (Calibration::measured). Throws invalid_config when the rows are of several families of devices,
+// or none.
 profile::Calibration calibrated(const std::string& name, profile::AttentionKernel attention, const std::vector<const Row*>& rows);
 
 }  // namespace tessera::calibrate

@@ -18,14 +18,43 @@ void fill(Row& row) {
     row.guesses.emplace_back(what);
   };
   guess(shape.heads, std::max<std::int64_t>(1, shape.hidden / 128), "heads of 128");
-  if (shape.kv_heads == 0) shape.kv_heads = shape.heads;
+  // Before Llama nobody shared keys and values among heads.
+  if (shape.rotary && shape.key_value_rank == 0)
+    guess(shape.kv_heads, shape.heads, "as many heads of keys and values as of queries");
+  else if (shape.kv_heads == 0)
+    shape.kv_heads = shape.heads;
   if (shape.head_dim == 0) shape.head_dim = shape.hidden / shape.heads;
-  guess(shape.ffn, 4 * shape.hidden, "a feed-forward width of 4 x hidden");
+  const bool all_have_experts = shape.experts > 0 && shape.dense_layers == 0;
+  if (all_have_experts && shape.ffn == 0)
+    shape.ffn = 4 * shape.hidden;  // of no layer
+  else
+    guess(shape.ffn, 4 * shape.hidden, "a feed-forward width of 4 x hidden");
   constexpr std::int64_t kGpt2 = 50304;
   guess(shape.vocab, kGpt2, "GPT-2's vocabulary");
   // Vocabularies are padded so that every rank's part is a multiple of 128.
   const std::int64_t multiple = 128 * row.degrees.strategy.tp;
   shape.vocab = (shape.vocab + multiple - 1) / multiple * multiple;
+}
+
+// Of the plan, what the step depends on.
+void name_guesses(Row& row) {
+  const Degrees& degrees = row.degrees;
+  const plan::Strategy& s = degrees.strategy;
+  const Stated& stated = row.stated;
+  const auto guess = [&](bool open, const std::string& what) {
+    if (open) row.guesses.push_back(what);
+  };
+  guess(!stated.micro_batch, "the size of micro-batches");
+  guess(!stated.recompute, s.recompute == model::Recompute::none ? "no recomputation" : "what is computed again");
+  guess(!stated.sequence_parallel && s.tp > 1, s.sequence_parallel ? "sequence parallelism" : "no sequence parallelism");
+  guess(!stated.zero && s.copies() > 1, s.zero == 0 ? "no sharding" : text("ZeRO-", s.zero));
+  guess(!stated.gradient_bytes && s.copies() > 1 && !row.stack.frozen,
+        text("gradients exchanged in ", 8 * row.stack.gradient_bytes, " bits"));
+  guess(!stated.network && degrees.ranks() > row.group.domain(), "the network's rate");
+  guess(!stated.chunks && degrees.pp > 1 && !plan::is_v_shaped(degrees.schedule),
+        degrees.chunks > 1 ? "several stages on a rank" : "one stage on a rank");
+  guess(!stated.experts && row.has_experts(), "over how many ranks experts are spread");
+  guess(!stated.precision, text("products in ", row.precision == model::Precision::f8 ? "8 bits" : "16 bits"));
 }
 
 model::ModelSpec model_of(const Shape& shape) {
@@ -175,6 +204,7 @@ void build(Row& row) {
   degrees.chunks = std::max(1, degrees.chunks);
   if (degrees.chunks > 1 && degrees.schedule == plan::Schedule::one_f_one_b) degrees.schedule = plan::Schedule::interleaved;
   fill(row);
+  name_guesses(row);
   try {
     check(row);
     row.model = model_of(row.shape);
@@ -191,6 +221,10 @@ void complete(Row& row, const Cells& cells) {
   build(row);
   if (!row.skipped.empty()) return;
   row.measured = measured_of(cells, row);
+  const std::string notes = cell(cells, "notes");
+  const bool of_flops = number(cells, "iteration_s", 0) <= 0 && number(cells, "tokens_per_s_per_gpu", 0) <= 0;
+  if (of_flops && !contains(notes, "formula") && !contains(notes, "convention"))
+    row.guesses.emplace_back("FLOP/s that count full recomputation, of the layers alone");
   if (!(row.measured > 0) || !std::isfinite(row.measured)) row.skipped = "it states no time, throughput or FLOP rate";
 }
 

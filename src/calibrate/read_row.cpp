@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <regex>
 
 #include "base/error.hpp"
 #include "calibrate/row.hpp"
@@ -36,6 +38,22 @@ int degree(const Cells& cells, const char* column) {
   return static_cast<int>(std::clamp(number(cells, column, 1), 1.0, kMost));
 }
 
+// "8x400Gb" and "4x Omni-Path 100Gb" are adapters of a node; "400Gb" is the rate of each device's own. Gigabytes are those of links inside.
+struct Adapters {
+  int count = 0;  // 0: one for each device
+  double gigabits = 0;
+};
+std::optional<Adapters> adapters_of(const std::string& links) {
+  static const std::regex pattern(R"((?:(\d{1,3})x ?(?:[A-Za-z-]{1,20} )?)?(\d{1,5}) ?Gb)");
+  std::smatch found;
+  if (!std::regex_search(links, found, pattern)) return std::nullopt;
+  Adapters out;
+  if (found[1].matched) out.count = std::stoi(found[1]);
+  out.gigabits = std::stod(found[2]);
+  if (out.gigabits == 0) return std::nullopt;
+  return out;
+}
+
 cluster::ResourceGroup group_of(const Cells& row) {
   const Host host = host_of(lower(cell(row, "gpu")));
   const int devices = degree(row, "gpus");
@@ -50,11 +68,9 @@ cluster::ResourceGroup group_of(const Cells& row) {
   group.inside = {"inside", BytesPerSecond(host.inside), Seconds(0), false};
   group.network = {"network", BytesPerSecond(host.adapter), Seconds(0), false};
   group.adapters = group.devices_per_node;
-  // Four adapters of 100 Gbit/s for eight devices.
-  const std::string links = cell(row, "interconnect");
-  if (contains(links, "4x Omni-Path") || contains(links, "4x100Gb")) {
-    group.network.bandwidth = BytesPerSecond(12.5e9);
-    group.adapters = 4;
+  if (const auto adapters = adapters_of(cell(row, "interconnect"))) {
+    group.network.bandwidth = BytesPerSecond(adapters->gigabits * 1e9 / 8);
+    if (adapters->count > 0) group.adapters = std::min(adapters->count, group.devices_per_node);
   }
   return group;
 }
@@ -93,6 +109,30 @@ int zero_of(const std::string& schedule) {
   return 0;
 }
 
+Stated stated_in(const Cells& cells) {
+  const auto has_number = [&](const char* column) { return number(cells, column, -1) >= 0; };
+  // Tables write what they do not say as nothing or in such words.
+  const auto says = [&](const char* column) {
+    const std::string words = lower(cell(cells, column));
+    return !words.empty() && !contains(words, "not stated") && !contains(words, "not a column");
+  };
+  const std::string schedule = cell(cells, "schedule");
+  const std::string links = cell(cells, "interconnect");
+  Stated out;
+  out.micro_batch = has_number("micro_batch");
+  out.recompute = says("recompute");
+  out.sequence_parallel = out.recompute;
+  for (const char* word : {"ZeRO", "FSDP", "GRAD_OP", "DDP"}) out.zero = out.zero || contains(schedule, word);
+  out.gradient_bytes = has_number("gradient_bits");
+  // The data sheet of a DGX says its adapters.
+  out.network = adapters_of(links).has_value() || contains(links, "DGX");
+  out.chunks = has_number("vpp");
+  out.experts = has_number("ep");
+  // Precisions of as many bits are priced alike.
+  out.precision = says("precision") || contains(cell(cells, "precision"), "16");
+  return out;
+}
+
 Row row_of(const std::string& source, const Cells& cells, int line) {
   Row row;
   row.source = source;
@@ -124,6 +164,8 @@ Row row_of(const std::string& source, const Cells& cells, int line) {
                        : contains(recompute, "selective") ? model::Recompute::selective
                                                           : model::Recompute::none;
   strategy.sequence_parallel = contains(recompute, "SP") && strategy.tp > 1;
+  row.stated = stated_in(cells);
+  if (row.stated.gradient_bytes) row.stack.gradient_bytes = std::clamp(number(cells, "gradient_bits", 16), 8.0, 32.0) / 8;
   constexpr double kMostRanks = 1 << 24;
   if (static_cast<double>(strategy.tp) * degrees.pp * strategy.dp * strategy.cp > kMostRanks)
     row.skipped = "its degrees are more than any cluster has devices";

@@ -56,6 +56,20 @@ struct Degrees {
   int ranks() const { return strategy.ranks() * pp; }
 };
 
+// Which settings of a row its source says, or whoever knows the software says for it. build() fills in the others and, where the step
+// depends on them, names each among Row::guesses.
+struct Stated {
+  bool micro_batch = false;
+  bool recompute = false;
+  bool sequence_parallel = false;
+  bool zero = false;
+  bool gradient_bytes = false;
+  bool network = false;  // its rate
+  bool chunks = false;   // stages of a rank
+  bool experts = false;  // over how many ranks they are spread
+  bool precision = false;
+};
+
 struct Row {
   std::string source;  // the file's stem
   int number = 0;      // line of the file after its head, from 1
@@ -65,8 +79,9 @@ struct Row {
   model::Precision precision = model::Precision::bf16;
   cluster::ResourceGroup group;
   cost::Stack stack;
+  Stated stated;
   double measured = 0;               // seconds of a step
-  std::vector<std::string> guesses;  // what the table leaves open and the reader filled in
+  std::vector<std::string> guesses;  // what the source leaves open and the reader filled in, in words, each once
   std::string skipped;               // why it cannot be priced; empty: it can
 
   // Made of the above by build().

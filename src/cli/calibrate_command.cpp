@@ -10,6 +10,7 @@
 #include "base/error.hpp"
 #include "base/file_system.hpp"
 #include "calibrate/calibrate.hpp"
+#include "calibrate/extent.hpp"
 #include "cli/commands.hpp"
 
 namespace tessera::cli {
@@ -83,7 +84,11 @@ void run(const CalibrateOptions& options) {
   const std::string name = !options.name.empty()     ? options.name
                            : !options.output.empty() ? std::filesystem::path(options.output).stem().string()
                                                      : std::filesystem::path(options.table).stem().string();
-  const profile::Calibration calibration = calibrate::calibrated(name, attention, fit);
+  profile::Calibration calibration = calibrate::calibrated(name, attention, fit);
+  // The rows that it was not fitted on are compared with it.
+  std::vector<const Row*> same = all;
+  std::erase_if(same, [&](const Row* row) { return profile::family_of(row->group.device.name) != calibration.accelerator; });
+  calibration.measured = std::make_shared<const profile::Extent>(calibrate::extent_of(same));
   std::vector<Judged> judged;
   for (const Row* row : all) {
     const bool fitted = std::find(fit.begin(), fit.end(), row) != fit.end();

@@ -10,12 +10,14 @@
 #include "cli/plan_input.hpp"
 #include "cli/plan_report.hpp"
 #include "cost/cost.hpp"
+#include "cost/extrapolation.hpp"
 #include "interop/flags.hpp"
 #include "plan/plan.hpp"
 #include "plan/schedule/schedule.hpp"
 #include "plan/trainable.hpp"
 #include "search/rank.hpp"
 #include "search/search.hpp"
+#include "search/within_measured.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -37,8 +39,22 @@ struct PlanOptions {
   bool json = false;
 };
 
-nlohmann::ordered_json json_of(const search::Candidate& candidate) {
-  return {{"family", candidate.family}, {"workers", candidate.plan.world_size()}, {"step_s", candidate.plan.predicted->step.value}};
+nlohmann::ordered_json json_of(const search::Candidate& candidate, const PlanInput& input) {
+  nlohmann::ordered_json out = {
+      {"family", candidate.family}, {"workers", candidate.plan.world_size()}, {"step_s", candidate.plan.predicted->step.value}};
+  if (!cost::plays_exchanges(candidate.plan, input.cluster))
+    out["within_measured"] = cost::within_measured(candidate.plan, input.job.model, input.cluster);
+  return out;
+}
+
+nlohmann::ordered_json json_of(const cost::Extrapolation& one) {
+  nlohmann::ordered_json out = {{"text", to_text(one)}, {"quantity", one.quantity}, {"part", one.part}, {"given", one.given}};
+  if (one.value > 0) out["value"] = one.value;
+  if (one.measured) {
+    out["measured"] = {one.measured->least, one.measured->most};
+    out["factor"] = one.factor();
+  }
+  return out;
 }
 
 // A plan in the words of another system.
@@ -154,6 +170,7 @@ void make_plan(const PlanOptions& options) {
   search::SearchResult result = search::search(
       job, cluster, profile, {.top = options.top, .vendors = {}, .front = !options.html.empty(), .seconds = options.seconds});
   const Seconds simulated = search::rank_by_simulation(result, job.model, job.train, cluster, profile);
+  if (options.top > 0) search::keep_within_measured(result, job.model, cluster);
   std::optional<Baseline> baseline;
   if (options.compare) baseline = plan_baseline(source, {.top = 0, .vendors = {}});
   std::vector<std::pair<std::string, const plan::Plan*>> plans = {{result.best_family, &result.best}};
@@ -172,7 +189,11 @@ void make_plan(const PlanOptions& options) {
     nlohmann::ordered_json terms = nlohmann::ordered_json::object();
     for (const auto& [name, bytes] : memory_terms(result.best, input, fullest)) terms[name] = bytes.value;
     out["memory"] = {{"rank", fullest}, {"terms_bytes", terms}, {"limit_bytes", cost::memory_limits(result.best, cluster)[fullest].value}};
-    for (const auto& candidate : result.runners_up) out["runners_up"].push_back(json_of(candidate));
+    for (const auto& candidate : result.runners_up) out["runners_up"].push_back(json_of(candidate, input));
+    if (!cost::plays_exchanges(result.best, cluster)) {
+      out["extrapolated"] = nlohmann::ordered_json::array();
+      for (const auto& one : cost::extrapolated(result.best, job.model, cluster)) out["extrapolated"].push_back(json_of(one));
+    }
     if (baseline) out["without_set"] = to_json(*baseline);
     if (!options.write.empty()) out["written"] = to_json(written);
     std::printf("%s\n", out.dump().c_str());

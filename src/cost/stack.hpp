@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "cluster/cluster.hpp"
 #include "profile/calibration.hpp"
 #include "profile/kernel_time.hpp"
 
@@ -19,5 +20,9 @@ struct Stack {
   bool frozen = false;                    // weights are not trained; adapters of negligible size are
   double gradient_bytes = 2;              // of an element when gradients are exchanged
 };
+
+// What prices a group's devices: the calibration that its `stack` names, or that of the file, from `tessera calibrate`. Throws
+// invalid_config naming the line of `stack` when nothing is called so, or the file is of another accelerator.
+profile::Calibration calibration_of(const cluster::ResourceGroup& group);
 
 }  // namespace tessera::cost

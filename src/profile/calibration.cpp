@@ -85,13 +85,14 @@ constexpr double kMost = 1e6;
 }  // namespace
 
 Calibration read_calibration(const ConfigNode& node) {
-  node.allow_only({"name", "accelerator", "stack", "fitted_on", "attention", "vector_fallback", "parameters"});
+  node.allow_only({"name", "accelerator", "stack", "fitted_on", "attention", "vector_fallback", "parameters", "measured"});
   Calibration calibration;
   calibration.name = node.at("name").as_string();
   calibration.accelerator = node.at("accelerator").as_string();
   calibration.stack = node.at("stack").as_string();
   if (const auto rows = node.find("fitted_on"))
     for (const ConfigNode& row : rows->items()) calibration.fitted_on.push_back(row.as_string());
+  if (const auto measured = node.find("measured")) calibration.measured = std::make_shared<const Extent>(read_extent(*measured));
   if (const auto kernel = node.find("attention"))
     calibration.attention = kernel->as_choice({"unfused", "fused"}) == "unfused" ? AttentionKernel::unfused : AttentionKernel::fused;
   calibration.vector_fallback = node.get("vector_fallback", true);
@@ -128,6 +129,7 @@ std::string to_yaml(const Calibration& calibration) {
     if (calibration.*entry.value != standard.*entry.value) out += text("  ", entry.name, ": ", number(calibration.*entry.value), "\n");
   if (!calibration.fitted_on.empty()) out += "fitted_on:\n";
   for (const std::string& rows : calibration.fitted_on) out += text("  - ", quoted(rows), "\n");
+  if (calibration.measured && !calibration.measured->empty()) out += "measured:\n" + to_yaml(*calibration.measured);
   return out;
 }
 
@@ -138,6 +140,16 @@ std::string family_of(const std::string& device) {
   if (starts("b200") || starts("gb200")) return "b200";
   if (starts("b300") || starts("gb300")) return "b300";
   return device;
+}
+
+const Extent& measured_anywhere() {
+  static const Extent all = [] {
+    Extent out;
+    for (const Calibration& calibration : known_calibrations())
+      if (calibration.measured) out.add(*calibration.measured);
+    return out;
+  }();
+  return all;
 }
 
 std::vector<std::string> stacks_of(const std::string& device) {

@@ -3,10 +3,12 @@
 // bench/truth fits them again.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/config.hpp"
+#include "profile/extent.hpp"
 
 namespace tessera::profile {
 
@@ -19,6 +21,8 @@ struct Calibration {
   std::string accelerator;             // family of devices: "a100", "h100", "b200"
   std::string stack;                   // "megatron-2022"
   std::vector<std::string> fitted_on;  // "SOURCE: rows 1, 4, 7", in words
+  // Of the steps that it was fitted and compared with; none: it does not say. Shared, as prices copy calibrations.
+  std::shared_ptr<const Extent> measured;
 
   // What the stack is known to do.
   AttentionKernel attention = AttentionKernel::fused;
@@ -75,6 +79,8 @@ const std::vector<Calibration>& known_calibrations();
 // The calibration of a device under a stack; with an empty stack the family's usual one, with one that is not known there its first
 // by name. A device of no known family has the defaults above.
 Calibration calibration_for(const std::string& device, const std::string& stack = {});
+// Around what any of them was measured on.
+const Extent& measured_anywhere();
 // The stacks that a device's family has been calibrated for.
 std::vector<std::string> stacks_of(const std::string& device);
 

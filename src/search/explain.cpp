@@ -3,11 +3,13 @@
 #include <span>
 
 #include "cost/cost.hpp"
+#include "cost/extrapolation.hpp"
 #include "plan/plan.hpp"
 #include "plan/schedule/schedule.hpp"
 #include "plan/stage_places.hpp"
 #include "plan/tensor_cut.hpp"
 #include "search/search.hpp"
+#include "search/within_measured.hpp"
 
 namespace tessera::search {
 namespace {
@@ -261,15 +263,17 @@ std::string explain(const SearchResult& result, const model::ModelSpec& model, c
                       to_text(needed), to_text(limit), bar(needed / limit));
     }
   }
+  out += extrapolation_text(result, model, cluster);
   std::size_t width = 30;
   for (const std::vector<Candidate>* candidates : {&result.runners_up, &result.too_large})
     for (const Candidate& candidate : *candidates) width = std::max(width, candidate.family.size());
   if (!result.runners_up.empty())
     out += fmt::format("\n{:>{}}  {:>12}  {:>10}  {:>8}  loses most in\n", "runners-up", width, "workers", "step", "");
   for (const Candidate& candidate : result.runners_up)
-    out += fmt::format("{:>{}}  {:>12}  {:>10}  {:>+7.1f}%  {}\n", candidate.family, width, shape_text(candidate.plan, cluster),
+    out += fmt::format("{:>{}}  {:>12}  {:>10}  {:>+7.1f}%  {}{}\n", candidate.family, width, shape_text(candidate.plan, cluster),
                        to_text(candidate.plan.predicted->step), 100 * (candidate.plan.predicted->step / prediction.step - 1),
-                       largest_loss(*candidate.plan.predicted, prediction));
+                       largest_loss(*candidate.plan.predicted, prediction),
+                       cost::within_measured(candidate.plan, model, cluster) ? "; " + within_text(candidate.plan, cluster) : "");
   if (!result.too_large.empty()) out += fmt::format("\n{:>{}}  {:>12}  needs\n", "do not fit", width, "workers");
   for (const Candidate& candidate : result.too_large)
     out += fmt::format("{:>{}}  {:>12}  {}\n", candidate.family, width, shape_text(candidate.plan, cluster),

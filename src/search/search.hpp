@@ -69,7 +69,7 @@ SearchResult search(const model::JobSpec& job, const cluster::ClusterSpec& clust
                     const SearchOptions& options = {});
 
 // The plan as a table and a drawing for the terminal: blocks x ranks, the predicted step by parts, memory against the
-// limit, the runners-up and what each loses where.
+// limit, what of it no measured step reaches, the runners-up and what each loses where.
 std::string explain(const SearchResult& result, const model::ModelSpec& model, const cluster::ClusterSpec& cluster);
 
 }  // namespace tessera::search

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command_helper.hpp"
+#include "profile/calibration.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -39,6 +40,20 @@ TEST(Calibrate, ThreeRowsPredictTheOthersOfATable) {
   ASSERT_EQ(others, 7);
   EXPECT_LT(error / others, 0.05);
   EXPECT_EQ(answer["stack"], "ours");
+}
+
+TEST(Calibrate, ItsFileSaysWhatTheRowsReach) {
+  const TemporaryFolder folder;
+  const std::string stack = (folder.path() / "ours.yaml").string();
+  const CommandResult result =
+      run_tessera({"calibrate", own_rows(folder.path()).string(), "--rows", "1,5", "--attention", "unfused", "-o", stack});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const profile::Calibration written = profile::read_calibration(ConfigNode::load(stack));
+  // Of all rows that it is compared with, not only the two that it was fitted on.
+  EXPECT_EQ(written.measured->ranges.at("devices"), (profile::Range{32, 3072}));
+  EXPECT_EQ(written.measured->ranges.at("interleaved"), (profile::Range{4, 35}));
+  EXPECT_TRUE(written.measured->assumed.contains("replicas"));
+  EXPECT_THAT(result.out, HasSubstr("was taken for granted: gradients exchanged in 16 bits"));
 }
 
 TEST(Calibrate, ItsFilePricesAClusterThatNamesIt) {

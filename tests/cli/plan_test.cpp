@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/file_system.hpp"
@@ -51,6 +52,22 @@ TEST_F(PlanCommand, ExplainsBesideJson) {
   const CommandResult both = plan({"--json", "--explain"});
   EXPECT_EQ(both.out, plan({"--json"}).out);
   EXPECT_THAT(both.err, HasSubstr(text.substr(0, text.find('\n'))));
+}
+
+TEST_F(PlanCommand, SaysHowFarThePlanLiesFromMeasuredSteps) {
+  EXPECT_THAT(plan({"--explain"}).out, HasSubstr("4 devices (measured from 8 on, 0.5 x)"));
+  const auto answer = nlohmann::json::parse(plan({"--json"}).out);
+  const auto& all = answer["extrapolated"];
+  const auto devices = std::find_if(all.begin(), all.end(), [](const auto& one) { return one["quantity"] == "devices"; });
+  ASSERT_NE(devices, all.end());
+  EXPECT_EQ((*devices)["given"], true);
+  EXPECT_EQ((*devices)["measured"], nlohmann::json({8, 128}));
+  EXPECT_EQ((*devices)["factor"], 0.5);
+  for (const auto& candidate : answer["runners_up"]) EXPECT_TRUE(candidate["within_measured"].is_boolean());
+  // In 32 bits a roofline says the times, and no calibration.
+  const auto roofline = nlohmann::json::parse(plan({"--json", "--set", "train.precision=fp32"}).out);
+  EXPECT_FALSE(roofline.contains("extrapolated"));
+  for (const auto& candidate : roofline["runners_up"]) EXPECT_FALSE(candidate.contains("within_measured"));
 }
 
 TEST_F(PlanCommand, ComparesNothingWithoutSet) {

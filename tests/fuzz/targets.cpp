@@ -137,6 +137,10 @@ Target calibration_target() {
   target.seeds = files_of("src/profile/calibrations");
   target.read = [=](const std::string& input) {
     const profile::Calibration calibration = profile::read_calibration(ConfigNode::parse(input, "calibration.yaml"));
+    must_pass("what to_yaml wrote is refused", [&] {
+      const std::string yaml = profile::to_yaml(calibration);
+      must_be_equal(yaml, profile::to_yaml(profile::read_calibration(ConfigNode::parse(yaml, "again.yaml"))), "the calibration");
+    });
     must_pass("a plan cannot be priced with it", [&] {
       cost::Stack stack;
       stack.calibration = calibration;

@@ -23,9 +23,14 @@ BOUNDS = {
 
 
 @pytest.fixture(scope="module")
-def sources():
+def answer():
     command = [sys.executable, REPOSITORY / "bench" / "truth" / "run.py", "--json"]
-    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)["sources"]
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+
+
+@pytest.fixture(scope="module")
+def sources(answer):
+    return answer["sources"]
 
 
 @pytest.mark.parametrize("source", sorted(BOUNDS))
@@ -40,3 +45,23 @@ def test_no_row_of_a_source_is_left_out(sources):
         "bloom_prequel_a100": 75, "internevo_7b_zero1": 22, "llm_foundry_mpt_fsdp": 106,
         "megatron_bridge:dense": 43, "megatron_bridge:experts": 62, "megatron_sc21_table1": 10,
         "megatron_sp_selective_tab5": 9, "nemo_2407_h100_fp8": 20, "torchtitan": 16, "zero3_at_scale": 12, "zero_bubble_throughput": 41}
+
+
+def test_calibrations_say_what_their_rows_give(answer):
+    files = list((REPOSITORY / "src" / "profile" / "calibrations").glob("*.yaml"))
+    assert len(answer["measured"]) == len(files)
+    for name, measured in answer["measured"].items():
+        assert measured["shipped"] == measured["rows"] != "", f"{name}: ./dev bench truth --fit writes it again"
+
+
+def test_rows_say_what_was_guessed_of_them(answer, sources):
+    guesses = {(row["source"], row["row"]): row["guesses"] for row in answer["rows"]}
+    # FULL_SHARD, recomputation and the mode of mixed precision are columns there; the network between nodes is not.
+    assert guesses["llm_foundry_mpt_fsdp", 1] == ["the network's rate"]
+    assert sources["llm_foundry_mpt_fsdp"]["without_guesses"]["rows"] == 79
+    assert {"no recomputation", "ZeRO-1"} <= set(guesses["megatron_bridge", 1])
+    assert "32 heads" in guesses["bloom_prequel_a100", 1]
+    for source, part in sources.items():
+        if ":" not in source:
+            stated = [row for row in answer["rows"] if row["source"] == source and not row["guesses"]]
+            assert part["without_guesses"]["rows"] == len(stated)
