@@ -122,9 +122,9 @@ std::string memory_terms_text(const plan::Plan& plan, const PlanInput& input) {
   for (const auto& [name, bytes] : memory_terms(plan, input, rank)) terms += text(terms.empty() ? "" : ", ", name, " ", to_text(bytes));
   const cluster::Device& device = input.cluster.groups[static_cast<std::size_t>(plan.ranks[static_cast<std::size_t>(rank)].group)].device;
   const std::string rest =
-      device.is_cpu() ? ""
-                      : text("; of the ", to_text(device.memory), " of each ", device.name, ", ",
-                             to_text(device.memory - cost::memory_limits(plan, input.cluster)[rank]), " are left to fragmentation");
+      device.shares_host() ? ""
+                           : text("; of the ", to_text(device.memory), " of each ", device.name, ", ",
+                                  to_text(device.memory - cost::memory_limits(plan, input.cluster)[rank]), " are left to fragmentation");
   return text("\nrank ", rank, " holds ", terms, rest, "\n");
 }
 

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,9 +24,20 @@ struct Device {
   BytesPerSecond memory_bandwidth;             // for a CPU: of the whole host
   int units = 0;                               // processors of an accelerator among which a kernel's tiles are dealt; 0: not known
   int cores = 0;                               // CPU only: physical cores of the host that this process may use
+  // What kind of device it is. Outside of this room, the cost model and the profile, code asks one of the questions below instead, so
+  // that a new kind of device answers them here.
   bool is_cpu() const { return vendor == "cpu"; }
   bool has(model::Precision precision) const;
   FlopsPerSecond peak_of(model::Precision precision) const;  // throws not_found when the device lacks it
+  // True when the ranks of a node are processes that divide its cores and its memory among them: `threads` of a rank then count. False
+  // when each rank has a device, and the memory of that device, to itself.
+  bool shares_host() const;
+  // True when the device is an accelerator that computes in this precision, of 16 or fewer bits. Calibrations then say its times.
+  bool accelerates(model::Precision precision) const;
+  // True when tessera-worker has kernels for the device; plans on other devices can be simulated, not trained.
+  bool trainable() const;
+  // So many ranks on devices of this kind, in words: "4 workers on cpu:zen4", "8 × h100-sxm".
+  std::string ranks_text(int ranks) const;
 };
 
 // A path between devices: point to point bandwidth per direction and latency.
@@ -57,6 +69,9 @@ struct ResourceGroup {
   Where stack_where = {};  // in the cluster file
 
   int domain() const { return devices_per_node * nodes_per_domain; }  // devices that the inside link joins
+  // The most ranks that a plan may put on one node: one a device; where ranks share their host, 32 a core, so that plans for many
+  // ranks can be tried out on few cores.
+  int most_ranks_per_node() const;
 };
 
 struct ClusterSpec {
@@ -70,8 +85,16 @@ struct ClusterSpec {
   std::string fingerprint() const;
 };
 
-// The link that a message between two places takes.
+// The link that a message between two nodes takes; the group's inside link when they are one node, or in one domain.
 const Link& link_between(const ClusterSpec& cluster, int group_a, int node_a, int group_b, int node_b);
+
+// True for a group of CPUs when accelerators of the cluster accelerate `precision`: a stage on CPUs would keep all others waiting, so
+// plans in that precision leave the group out.
+bool is_left_out(const ClusterSpec& cluster, const ResourceGroup& group, model::Precision precision);
+// The 16-bit precision, bf16 before fp16, in which all accelerators of the cluster compute; empty without accelerators.
+std::optional<model::Precision> fast_precision(const ClusterSpec& cluster);
+// The kinds of devices that are trainable(), in words, for messages.
+inline constexpr const char* kTrainableKinds = "CPUs";
 
 // Accelerators and CPU classes known without measurement. Throws not_found with the nearest name.
 const std::vector<Device>& known_devices();
