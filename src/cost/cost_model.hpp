@@ -204,7 +204,7 @@ class CostModel {
   }
   double limit_of(int devices, std::size_t part) const;
   const Pass& pass(int repeat, int group, const plan::Strategy& strategy, std::int64_t micro_batch);
-  double collective(int devices, std::size_t part, profile::Collective operation, double bytes, profile::Team team) const;
+  double collective(int devices, std::size_t part, profile::Collective operation, double bytes, profile::ProcessGroup team) const;
   double node_rate(int devices, std::size_t part, int width, bool between) const;
   double waited_message(int devices, std::size_t part, double seconds, double bytes, int width) const;
   double latency_of(int devices, std::size_t part, bool between) const;  // of messages between nodes, or between groups
