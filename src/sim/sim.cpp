@@ -164,7 +164,7 @@ Result run(const std::vector<program::Program>& programs, const plan::Plan& plan
   return run_folded(programs, fold, costs);
 }
 
-Result run(const std::vector<program::Program>& programs, const StageTimes& times) {
+Result run(const std::vector<program::Program>& programs, const plan::StageTimes& times) {
   GivenCosts costs(programs, times);
   Result result = run_programs(
       programs, [](int rank) { return rank; }, costs);

@@ -10,6 +10,7 @@
 #include "cost/cost_model.hpp"
 #include "model/job.hpp"
 #include "plan/plan.hpp"
+#include "plan/schedule/schedule.hpp"
 #include "profile/profile.hpp"
 #include "program/program.hpp"
 
@@ -70,15 +71,9 @@ struct Result {
 Result run(const std::vector<program::Program>& programs, const plan::Plan& plan, const model::ModelSpec& model,
            const model::TrainSpec& train, const cluster::ClusterSpec& cluster, const profile::Profile& profile);
 
-// Times given directly, the same for every stage, to study schedules with.
-struct StageTimes {
-  Seconds forward;  // of one micro-batch through one stage
-  Seconds backward_input;
-  Seconds backward_weight;  // a whole backward pass takes both halves
-  Seconds message;          // to another rank
-};
-// Collectives and optimizer steps take no time; memory is counted in stages of one byte.
-Result run(const std::vector<program::Program>& programs, const StageTimes& times);
+// Runs programs by given times of a stage, to study schedules with. Collectives and optimizer steps take no time; the activations of one
+// micro-batch in one stage count as one byte.
+Result run(const std::vector<program::Program>& programs, const plan::StageTimes& times);
 
 // A plan from beginning to end: compiles, checks and runs its programs. Where the replicas and the tensor-parallel peers of every stage do
 // the same on equal devices and links, one rank of each stage is simulated for all of them: `programs`, `spans` and `memory` are then those

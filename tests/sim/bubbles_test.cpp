@@ -14,13 +14,14 @@ namespace {
 
 using plan::Schedule;
 
-// One micro-batch through one stage.
+// Seconds of one micro-batch through one stage.
 struct Times {
   double forward = 1;
   double input = 1;
   double weight = 1;
   double message = 0;
   double work() const { return forward + input + weight; }
+  plan::StageTimes of_stage() const { return {Seconds(forward), Seconds(input), Seconds(weight), Seconds(message)}; }
 };
 
 struct Shape {
@@ -32,7 +33,7 @@ struct Shape {
 Result result_of(const model::ModelSpec& model, const plan::Plan& plan, const Times& times) {
   const auto programs = program::compile(plan, model);
   program::check(programs);
-  return run(programs, {Seconds(times.forward), Seconds(times.input), Seconds(times.weight), Seconds(times.message)});
+  return run(programs, times.of_stage());
 }
 
 Result result_of(Schedule schedule, const Shape& shape, const Times& times) {
@@ -48,8 +49,7 @@ Result result_of_fitted(const Shape& shape, const Times& times) {
   const auto model = program::small_model(std::max(1, shape.places - 2), false);
   auto plan = program::make_plan(model, {.places = shape.places, .micro_batches = shape.micro_batches});
   for (int place = 0; place < shape.places; ++place)
-    plan.order.push_back(
-        plan::fitted_order(place, shape.places, shape.micro_batches, {times.forward, times.input, times.weight, times.message}));
+    plan.order.push_back(plan::fitted_order(place, shape.places, shape.micro_batches, times.of_stage()));
   plan::check_schedule(plan);
   return result_of(model, plan, times);
 }

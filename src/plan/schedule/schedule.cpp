@@ -226,13 +226,14 @@ std::vector<Slot> order_of(Schedule schedule, int pipeline_rank, int pipeline_si
   return {};
 }
 
-std::vector<Slot> fitted_order(int pipeline_rank, int pipeline_size, int micro_batches, const PassTimes& times) {
+std::vector<Slot> fitted_order(int pipeline_rank, int pipeline_size, int micro_batches, const StageTimes& times) {
   // Until its first backward pass a pipeline rank waits for a round trip to the last one, which forward passes can fill; and at the end
   // the first pipeline rank waits as long for its last backward pass, which weight halves put off can fill on the pipeline ranks behind it.
-  const double round_trip = times.forward + times.input + 2 * times.message;
+  const double round_trip = (times.forward + times.backward_input + times.message + times.message).value;
   const int behind = pipeline_size - pipeline_rank - 1;
-  const int ahead = std::min(2 * behind + 1, static_cast<int>(std::ceil(behind * round_trip / times.forward)));
-  return split(ahead, static_cast<int>(std::min<double>(micro_batches, std::ceil(pipeline_rank * round_trip / times.weight))),
+  const int ahead = std::min(2 * behind + 1, static_cast<int>(std::ceil(behind * round_trip / times.forward.value)));
+  return split(ahead,
+               static_cast<int>(std::min<double>(micro_batches, std::ceil(pipeline_rank * round_trip / times.backward_weight.value))),
                micro_batches);
 }
 

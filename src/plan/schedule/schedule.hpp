@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/units.hpp"
 #include "plan/plan.hpp"
 #include "plan/schedule/slot.hpp"
 
@@ -38,17 +39,17 @@ int stage_at(Schedule schedule, int pipeline_rank, int chunk, int pipeline_size)
 //   dualpipe_v   DeepSeek 2025 (github.com/deepseek-ai/DualPipe): one arm of DualPipe, folded; in the middle each forward pass
 //                runs overlapped with a backward pass of the other chunk.
 std::vector<Slot> order_of(Schedule schedule, int pipeline_rank, int pipeline_size, int micro_batches, int chunks = 1);
-// Seconds of one micro-batch through one stage, and of a message to the next pipeline rank.
-struct PassTimes {
-  double forward = 1;
-  double input = 1;
-  double weight = 1;
-  double message = 0;
+// How long one micro-batch takes through one stage, the same for every stage.
+struct StageTimes {
+  Seconds forward;
+  Seconds backward_input;
+  Seconds backward_weight;  // a whole backward pass takes both halves
+  Seconds message;          // to the next pipeline rank
 };
-// ZB-H2 fitted to unequal times, all positive (Qi et al. 2023, section 3, there found by search as ZB-2p): every pipeline rank runs
-// ahead and puts its weight halves off so far that none waits for another, but for what whole passes leave over. Holds up to
-// 2 x pipeline_size micro-batches whole, and beside them what the weight halves need.
-std::vector<Slot> fitted_order(int pipeline_rank, int pipeline_size, int micro_batches, const PassTimes& times);
+// ZB-H2 fitted to unequal times (Qi et al. 2023, section 3, found there by search as ZB-2p): every pipeline rank runs ahead, and puts its
+// weight halves off, so far that no rank idles, except for rounding to whole passes. A rank holds the activations of up to
+// 2 x pipeline_size micro-batches, and what the weight halves that are put off need. `times`: forward and both halves above zero.
+std::vector<Slot> fitted_order(int pipeline_rank, int pipeline_size, int micro_batches, const StageTimes& times);
 // What the plan says: its own order, or that of its schedule.
 std::vector<Slot> order_of(const Plan& plan, int pipeline_rank);
 
