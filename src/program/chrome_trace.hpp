@@ -19,8 +19,8 @@ class ChromeTrace {
   // Names the process and its rows. Once for each rank, before its events.
   void add_rank(const Program& program);
   void add(const Program& program, int instruction, std::int64_t step, Seconds begin, Seconds end);
-  // A stretch of a pass in which it communicates and does not compute.
-  void add_exchange(const Program& program, int instruction, std::int64_t step, Seconds begin, Seconds end);
+  // A stretch of a pass or an optimizer step in which the rank communicates and does not compute.
+  void add_exposed(const Program& program, int instruction, std::int64_t step, Seconds begin, Seconds end);
   // Computing that no instruction stands for.
   void add_work(const Program& program, const std::string& name, std::int64_t step, Seconds begin, Seconds end);
   // All of a rank's step.

@@ -20,11 +20,12 @@ struct Transfer {
   std::vector<Use> uses;
 };
 
+// A pass or an optimizer step: it computes, then communicates.
 struct Compute {
-  double seconds = 0;    // undisturbed
+  double seconds = 0;    // of computing, undisturbed
   double recompute = 0;  // of these, the forward pass that a backward pass repeats
-  Transfer exchange;     // tensor-parallel, on the critical path
-  int together = -1;     // exchanges of equal number are one transfer, seen by each of its members
+  Transfer exposed;      // the communication that computing does not overlap
+  int transfer_id = -1;  // the members of a group pass the same id for one transfer that all of them take part in; -1: it is this rank's
 };
 
 // Programs are named by their index.

@@ -65,7 +65,7 @@ Result run_settled(const std::vector<program::Program>& programs, const std::fun
   for (Span& span : out.spans) span.instruction -= (kSettled - 1) * counts.at(span.rank);
   std::erase_if(out.spans, [](const Span& span) { return span.instruction < 0; });
   const Seconds begin = out.spans.empty() ? Seconds(0) : out.spans.front().begin;
-  for (Span& span : out.spans) span = {span.rank, span.instruction, span.begin - begin, span.end - begin, span.exchange};
+  for (Span& span : out.spans) span = {span.rank, span.instruction, span.begin - begin, span.end - begin, span.exposed};
   std::erase_if(out.memory, [&](const MemoryPoint& point) { return point.time < begin; });
   for (MemoryPoint& point : out.memory) point.time -= begin;
   out.step -= before.step;

@@ -22,7 +22,7 @@ struct Span {
   int instruction = 0;
   Seconds begin;
   Seconds end;
-  Seconds exchange = {};  // of a pass or a step, how long it communicates behind its computing: up to `end`
+  Seconds exposed = {};  // of a pass or an optimizer step: the rank computes until `end` - `exposed`, then communicates until `end`
 };
 
 // What a rank spends its time on.

@@ -339,7 +339,7 @@ std::string Trainer::chrome_trace() {
     for (const InstructionSpan& span : step.spans) {
       trace.add(program, span.instruction, step.step, span.begin + shift, span.end + shift);
       for (const nn::Interval& exchange : span.exchanges)
-        trace.add_exchange(program, span.instruction, step.step, exchange.begin + shift, exchange.end + shift);
+        trace.add_exposed(program, span.instruction, step.step, exchange.begin + shift, exchange.end + shift);
     }
   }
   gather(self.comm, trace);
