@@ -133,11 +133,11 @@ struct Plan {
   std::vector<Strategy> layers;
   Strategy embedding;
   // 2.4.0 counts samples per rank as if every layer were split by this degree, at most the least in use, and its answer file
-  // does not say by which. Zero: the degree that prices the plan lowest.
+  // does not say by which. Zero: the degree under which the plan costs least.
   int counted_split = 0;
 };
 
-struct Price {
+struct PlanCost {
   Seconds step;
   // MB of each stage, with the fifth that Galvatron sets aside for the allocator on devices above 20 GB.
   std::vector<std::int64_t> memory_mb;
@@ -145,7 +145,7 @@ struct Price {
 };
 
 // What Galvatron's cost model says of a plan. Throws invalid_config when the plan does not divide or the profile lacks a degree.
-Price price(const Inputs& inputs, const Plan& plan);
+PlanCost cost_of(const Inputs& inputs, const Plan& plan);
 
 // What the cost leaves out: seconds of a step for gathering activations, and their gradients, where neighbouring layers of a
 // stage are split differently.
@@ -153,7 +153,7 @@ Seconds relayout_time(const Inputs& inputs, const Plan& plan);
 
 struct SearchResult {
   Plan plan;
-  Price price;
+  PlanCost cost;
   std::int64_t choices = 0;   // combinations of batch, micro-batches, pipeline depth, buffer and embedding
   std::int64_t examined = 0;  // those whose bound did not already rule them out
 };

@@ -91,15 +91,15 @@ double layer_memory(const Frame& frame, const Strategy& strategy, int stage) {
   const int chunks = layer_chunks(frame, strategy);
   const int samples = frame.global_batch / strategy.dp / (strategy.split() / frame.least_split);
   const int each = (samples + chunks - 1) / chunks;
-  double held = each;
+  double samples_in_flight = each;
   if (settings.pipedream_flush || strategy.pp == 1) {
     const int in_flight = std::min(strategy.pp - stage, chunks);
-    held = static_cast<double>(std::min(in_flight * each, samples)) / samples * frame.global_batch / strategy.dp;
+    samples_in_flight = static_cast<double>(std::min(in_flight * each, samples)) / samples * frame.global_batch / strategy.dp;
   }
   const double states =
       kStatesOverParameters * profile.layer_parameters / strategy.tp * zero_share(settings, strategy.sharding, strategy.shards(), chunks);
-  if (!strategy.checkpoint) return states + profile.layer_activation.at(strategy.split()) * held;
-  return states + *profile.checkpoint_activation * held / (settings.sequence_parallel ? strategy.split() : 1);
+  if (!strategy.checkpoint) return states + profile.layer_activation.at(strategy.split()) * samples_in_flight;
+  return states + *profile.checkpoint_activation * samples_in_flight / (settings.sequence_parallel ? strategy.split() : 1);
 }
 
 Strategy as_embedding(const Frame& frame, int split, bool ulysses, bool zero3) {
@@ -144,8 +144,8 @@ std::vector<double> embedding_memory(const Frame& frame, const Strategy& strateg
   const int chunks = layer_chunks(frame, narrowest);
   const double samples = static_cast<double>(frame.global_batch) * strategy.split() / frame.width() / chunks;
   const double share = zero_share(settings, strategy.sharding, strategy.shards(), chunks);
-  const auto mb = [&](const OtherMemory& memory, double held) {
-    return memory.states.at(strategy.tp) * share + memory.activation.at(strategy.split()) * held;
+  const auto mb = [&](const OtherMemory& memory, double samples_in_flight) {
+    return memory.states.at(strategy.tp) * share + memory.activation.at(strategy.split()) * samples_in_flight;
   };
   std::vector<double> out(strategy.pp, kContextMb);
   if (strategy.pp == 1) {
@@ -225,15 +225,15 @@ void add_menu(const Frame& frame, int most_split, Mode mode, int usable_mb, Spac
       }
 }
 
-Price price_by(const Frame& frame, const Plan& plan, int most, bool buffered) {
+PlanCost cost_by(const Frame& frame, const Plan& plan, int most, bool buffered) {
   const Settings& settings = frame.inputs.settings;
   const Strategy embedding = as_embedding(frame, plan.embedding.split(), plan.embedding.sp > 1, plan.embedding.sharding == Sharding::zero3);
   const std::vector<double> other_time = embedding_time(frame, embedding), other_memory = embedding_memory(frame, embedding);
-  std::vector<StageTime> stages;
-  Price out;
+  std::vector<PipelineStage> stages;
+  PlanCost out;
   std::size_t next = 0;
   for (int stage = 0; stage < frame.pp; ++stage) {
-    StageTime time{other_time[stage], 0};
+    PipelineStage time{other_time[stage], 0};
     std::int64_t memory = (buffered ? buffer_mb(frame, most) : 0) + static_cast<std::int64_t>(std::ceil(other_memory[stage]));
     for (int i = 0; i < plan.division[stage]; ++i, ++next) {
       const LayerTime one = layer_time(frame, plan.layers[next]);
@@ -287,7 +287,7 @@ Space enumerate(const Inputs& inputs, int usable_mb) {
   return space;
 }
 
-Price price(const Inputs& inputs, const Plan& plan) {
+PlanCost cost_of(const Inputs& inputs, const Plan& plan) {
   check(inputs, plan);
   int least = plan.embedding.split(), most = least;
   // Where Ulysses is off, the buffer counts even if nothing is split.
@@ -297,12 +297,12 @@ Price price(const Inputs& inputs, const Plan& plan) {
     most = std::max(most, layer.split());
     only_ulysses = only_ulysses && layer.tp == 1;
   }
-  std::optional<Price> best;
+  std::optional<PlanCost> best;
   for (int counted : plan.counted_split > 0 ? std::vector<int>{plan.counted_split} : powers_of_two(1, least)) {
     const Frame frame{inputs, plan.global_batch, plan.chunks, static_cast<int>(plan.division.size()), counted};
     if (!frame.divides()) continue;
-    const Price price = price_by(frame, plan, most, !only_ulysses);
-    if (!best || (price.fits && !best->fits) || (price.fits == best->fits && price.step < best->step)) best = price;
+    const PlanCost cost = cost_by(frame, plan, most, !only_ulysses);
+    if (!best || (cost.fits && !best->fits) || (cost.fits == best->fits && cost.step < best->step)) best = cost;
   }
   if (!best)
     throw Error(ErrorCode::invalid_config,
