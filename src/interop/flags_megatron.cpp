@@ -108,13 +108,13 @@ std::string layout(const SharedPlan& shared) {
 }
 
 void add_pipeline(Flags& flags, const plan::Plan& plan, const SharedPlan& shared) {
-  if (shared.places == 1) return;
-  flags.push_back(text("--pipeline-model-parallel-size ", shared.places));
+  if (shared.pipeline_size == 1) return;
+  flags.push_back(text("--pipeline-model-parallel-size ", shared.pipeline_size));
   if (plan.schedule != plan::Schedule::one_f_one_b && plan.schedule != plan::Schedule::interleaved)
     refuse(plan.where, text("its schedule is ", name_of(plan.schedule)), "1f1b or interleaved", "plan with parallel: {schedule: 1f1b}");
-  if (shared.chunks > 1 && plan.micro_batches % shared.places != 0)
-    refuse(plan.where, text(plan.micro_batches, " micro-batches in groups of ", shared.places, " stages"),
-           text("with interleaved stages, a multiple of ", shared.places));
+  if (shared.chunks > 1 && plan.micro_batches % shared.pipeline_size != 0)
+    refuse(plan.where, text(plan.micro_batches, " micro-batches in groups of ", shared.pipeline_size, " stages"),
+           text("with interleaved stages, a multiple of ", shared.pipeline_size));
   const auto equal = [&](const auto& stage) { return stage.size() == shared.layers.front().size(); };
   if (!std::all_of(shared.layers.begin(), shared.layers.end(), equal))
     flags.push_back("--pipeline-model-parallel-layout " + layout(shared));

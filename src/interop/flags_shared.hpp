@@ -10,10 +10,10 @@ namespace tessera::interop {
 
 struct SharedPlan {
   plan::Strategy strategy;  // of all blocks; recompute aside, and what has no effect at these degrees is as by default
-  int places = 1;
-  int chunks = 1;                // stages a place
+  int pipeline_size = 1;
+  int chunks = 1;                // stages of a pipeline rank
   std::int64_t micro_batch = 1;  // samples
-  // By stage in model order, which run each of its layers is in. One stage where there is one place.
+  // By stage in model order, which run each of its layers is in. One stage where there is one pipeline rank.
   std::vector<std::vector<const plan::StrategyRun*>> layers;
 
   bool all_layers(model::Recompute recompute) const;

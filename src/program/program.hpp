@@ -114,7 +114,7 @@ std::vector<Program> compile(const plan::Plan& plan, const model::ModelSpec& mod
 // Those of some ranks, in the order given.
 std::vector<Program> compile(const plan::Plan& plan, const model::ModelSpec& model, const std::vector<int>& ranks);
 
-// Where all ranks of every stage do the same, one program for each stage: those of the first ranks of each place, in the order
+// Where all ranks of every stage do the same, one program for each stage: those of the first ranks of each pipeline rank, in the order
 // given. Between stages that are cut differently one message stands for all, and has their bytes.
 std::vector<Program> compile_folded(const plan::Plan& plan, const model::ModelSpec& model, const std::vector<int>& ranks);
 

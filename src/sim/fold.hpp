@@ -9,11 +9,12 @@
 
 namespace tessera::sim {
 
-// One rank of every place in the pipeline that stands for all of its stage, or every rank for itself.
+// One rank of every pipeline rank that stands for all ranks of its stages, or every rank for itself.
 struct Fold {
   std::vector<int> ranks;       // that are simulated, ascending
   std::vector<int> program_of;  // by rank: index into `ranks`
-  std::vector<int> node_kind;   // by rank: nodes on which equal numbers of ranks of each place stand have one kind; unfolded, each its own
+  std::vector<int>
+      node_kind;  // by rank: nodes that hold equal numbers of ranks of each pipeline rank are of one kind; unfolded, each is its own
   bool folded = false;
 };
 
@@ -22,7 +23,7 @@ Fold no_fold(const plan::Plan& plan);
 // data-parallel and pipeline peers over equal links; otherwise no_fold. Needs equal stages (plan::check_uniform).
 Fold fold_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster);
 // For costs that know what a stage stands on and its width, and no links: the first rank of each stage stands for all.
-Fold fold_by_place(const plan::Plan& plan);
+Fold fold_by_pipeline_rank(const plan::Plan& plan);
 
 // The tensor-parallel groups of a stage, one for each replica; its data-parallel groups, one for each tensor-parallel index.
 std::vector<std::vector<int>> tensor_groups(const plan::Stage& stage);

@@ -112,9 +112,9 @@ void check_played(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
 // Bytes are those of the stage's first rank, scaled to the memory of each.
 void scale_memory(std::vector<RankResult>& ranks, const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
   const std::vector<Bytes> limits = cost::memory_limits(plan, cluster);
-  for (int place = 0; place < plan::pipeline_of(plan).size; ++place) {
-    const int first = plan.stages[place].ranks.front();
-    for (const int rank : plan.stages[place].ranks)
+  for (int pipeline_rank = 0; pipeline_rank < plan::pipeline_of(plan).size; ++pipeline_rank) {
+    const int first = plan.stages[pipeline_rank].ranks.front();
+    for (const int rank : plan.stages[pipeline_rank].ranks)
       if (limits[rank] != limits[first])
         ranks[rank].peak_memory =
             Bytes(static_cast<std::int64_t>(static_cast<double>(ranks[rank].peak_memory.value) * (limits[rank] / limits[first])));
@@ -132,7 +132,7 @@ Folded fold(const plan::Plan& plan, const cost::CostModel& cost_model, Simulated
   check_played(plan, cluster);
   Folded out{which == Simulated::every_rank         ? no_fold(plan)
              : cost::plays_exchanges(plan, cluster) ? fold_of(plan, cluster)
-                                                    : fold_by_place(plan),
+                                                    : fold_by_pipeline_rank(plan),
              {}};
   const model::ModelSpec& model = cost_model.model();
   out.programs = out.fold.folded ? program::compile_folded(plan, model, out.fold.ranks) : program::compile(plan, model);
