@@ -125,7 +125,7 @@ void check(const std::vector<Program>& programs, const std::vector<int>& program
 }
 
 Bytes peak_memory(const Program& program, const MemoryBudget& budget) {
-  Bytes held;
+  Bytes activations;
   Bytes most;
   for (const Instruction& instruction : program.instructions) {
     const bool backward = instruction.op == Op::backward || instruction.op == Op::backward_input || instruction.op == Op::backward_weight;
@@ -133,11 +133,11 @@ Bytes peak_memory(const Program& program, const MemoryBudget& budget) {
     const int c = program.chunk_of(instruction.first_block);
     const ActivationBytes& bytes = budget.chunks.at(c);
     if (instruction.op == Op::forward) {
-      if (instruction.first_block == program.chunks[c].first_block) most = std::max(most, held += bytes.saved);
+      if (instruction.first_block == program.chunks[c].first_block) most = std::max(most, activations += bytes.saved);
     } else if (instruction.first_block == program.chunks[c].first_block) {
-      held -= instruction.op == Op::backward         ? bytes.saved
-              : instruction.op == Op::backward_input ? bytes.saved - bytes.saved_for_weight
-                                                     : bytes.saved_for_weight;
+      activations -= instruction.op == Op::backward         ? bytes.saved
+                     : instruction.op == Op::backward_input ? bytes.saved - bytes.saved_for_weight
+                                                            : bytes.saved_for_weight;
     }
   }
   return budget.fixed + budget.workspace + most;

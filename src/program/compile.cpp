@@ -105,9 +105,9 @@ class Compiler {
   }
 
   Chunk chunk_at(int stage) const {
-    const plan::Stage& held = plan_.stages[stage];
-    Chunk chunk{stage, held.first_block(), held.last_block(), {}};
-    for (const auto& run : held.runs)
+    const plan::Stage& of = plan_.stages[stage];
+    Chunk chunk{stage, of.first_block(), of.last_block(), {}};
+    for (const auto& run : of.runs)
       for (int b = run.first; b < run.last; ++b)
         chunk.recompute.push_back(run.strategy.recompute == model::Recompute::full && b > 0 && b + 1 < static_cast<int>(blocks_.size()));
     return chunk;

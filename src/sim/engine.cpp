@@ -51,7 +51,7 @@ class Engine {
     dirty_flag_.assign(count, false);
     result_.ranks.resize(count);
     first_pass_.assign(count, -1);
-    held_.resize(count);
+    activations_.resize(count);
     in_flight_.assign(count, 0);
     for (std::size_t p = 0; p < count; ++p) {
       done_.emplace_back(programs[p].instructions.size(), false);
@@ -147,7 +147,7 @@ class Engine {
     if (instruction.op == Op::forward && programs_[p].training) {
       const int chunk = programs_[p].chunk_of(instruction.first_block);
       if (instruction.first_block == programs_[p].chunks[chunk].first_block) {
-        held_[p] += budgets_[p].chunks[chunk].saved;
+        activations_[p] += budgets_[p].chunks[chunk].saved;
         ++in_flight_[p];
         remember(p);
       }
@@ -278,15 +278,15 @@ class Engine {
     const int chunk = programs_[p].chunk_of(instruction.first_block);
     if (instruction.first_block != programs_[p].chunks[chunk].first_block) return;
     const program::ActivationBytes& bytes = budgets_[p].chunks[chunk];
-    held_[p] -= instruction.op == Op::backward         ? bytes.saved
-                : instruction.op == Op::backward_input ? bytes.saved - bytes.saved_for_weight
-                                                       : bytes.saved_for_weight;
+    activations_[p] -= instruction.op == Op::backward         ? bytes.saved
+                       : instruction.op == Op::backward_input ? bytes.saved - bytes.saved_for_weight
+                                                              : bytes.saved_for_weight;
     if (instruction.op != Op::backward_input) --in_flight_[p];
     remember(p);
   }
 
   void remember(int p) {
-    const Bytes now = budgets_[p].fixed + held_[p] + (in_flight_[p] > 0 ? budgets_[p].workspace : Bytes());
+    const Bytes now = budgets_[p].fixed + activations_[p] + (in_flight_[p] > 0 ? budgets_[p].workspace : Bytes());
     result_.memory.push_back({programs_[p].rank, Seconds(now_), now});
     result_.ranks[p].peak_memory = std::max(result_.ranks[p].peak_memory, now);
   }
@@ -318,7 +318,7 @@ class Engine {
   std::vector<int> dirty_;
   std::vector<bool> dirty_flag_;
   std::vector<double> first_pass_;  // by program; -1 before it
-  std::vector<Bytes> held_;         // by program: activations
+  std::vector<Bytes> activations_;  // by program: bytes
   std::vector<int> in_flight_;      // by program: micro-batches times chunks
   std::vector<program::MemoryBudget> budgets_;
   Result result_;

@@ -253,25 +253,25 @@ std::int64_t in_flight(Schedule schedule, int pipeline_rank, int pipeline_size, 
 }
 
 int most_in_flight(std::span<const Slot> order) {
-  int held = 0;
+  int in_flight = 0;
   int most = 0;
   for (const Slot& slot : order) {
-    if (slot.forward) most = std::max(most, ++held);
-    if (!slot.forward && slot.part != Backward::input) --held;
+    if (slot.forward) most = std::max(most, ++in_flight);
+    if (!slot.forward && slot.part != Backward::input) --in_flight;
   }
   return most;
 }
 
 std::int64_t most_bytes(std::span<const Slot> order, std::span<const ChunkBytes> bytes) {
-  std::int64_t held = 0;
+  std::int64_t bytes_in_flight = 0;
   std::int64_t most = 0;
   for (const Slot& slot : order) {
     const ChunkBytes& chunk = bytes[slot.chunk];
-    if (slot.forward) most = std::max(most, held += chunk.saved);
+    if (slot.forward) most = std::max(most, bytes_in_flight += chunk.saved);
     if (slot.forward) continue;
-    held -= slot.part == Backward::whole   ? chunk.saved
-            : slot.part == Backward::input ? chunk.saved - chunk.saved_for_weight
-                                           : chunk.saved_for_weight;
+    bytes_in_flight -= slot.part == Backward::whole   ? chunk.saved
+                       : slot.part == Backward::input ? chunk.saved - chunk.saved_for_weight
+                                                      : chunk.saved_for_weight;
   }
   return most;
 }
