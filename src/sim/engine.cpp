@@ -11,8 +11,8 @@
 namespace tessera::sim {
 namespace {
 
+using program::Connection;
 using program::Instruction;
-using program::Meeting;
 using program::Op;
 using program::Program;
 using program::Stream;
@@ -108,24 +108,24 @@ class Engine {
 
   void try_start(int stream) {
     if (!ready(stream)) return;
-    const int meeting = streams_.streams[stream].meeting;
-    if (meeting < 0) return start_compute(stream);
-    const Meeting& of = streams_.meetings[meeting];
+    const int connection = streams_.streams[stream].connection;
+    if (connection < 0) return start_compute(stream);
+    const Connection& of = streams_.connections[connection];
     if (static_cast<int>(of.streams.size()) < of.expected) return;
     if (of.streams.size() == 1 || std::all_of(of.streams.begin(), of.streams.end(), [&](int other) { return ready(other); }))
       start_transfer(of);
   }
 
-  void start_transfer(const Meeting& meeting) {
-    int first = meeting.streams.front();
-    for (const int stream : meeting.streams)
+  void start_transfer(const Connection& connection) {
+    int first = connection.streams.front();
+    for (const int stream : connection.streams)
       if (streams_.streams[stream].sends) first = stream;
     Task task;
-    task.collective = meeting.kind == Meeting::Kind::collective;
+    task.collective = connection.kind == Connection::Kind::collective;
     Transfer transfer;
-    if (meeting.kind == Meeting::Kind::message) transfer = costs_.message(program(first), at(first));
+    if (connection.kind == Connection::Kind::message) transfer = costs_.message(program(first), at(first));
     if (task.collective) transfer = costs_.collective(program(first), at(first));
-    task.streams = meeting.streams;
+    task.streams = connection.streams;
     task.uses = std::move(transfer.uses);
     task.slowed = transfer.slowed;
     if (task.collective)
@@ -261,7 +261,7 @@ class Engine {
     for (const int stream : task.streams) {
       const int p = program(stream);
       if (task.collective && --collectives_[p] == 0) slows_[p] = 1;
-      if (streams_.streams[stream].meeting < 0) end_compute(p, at(stream));
+      if (streams_.streams[stream].connection < 0) end_compute(p, at(stream));
       result_.spans.push_back({programs_[p].rank, index(stream), Seconds(task.begin), Seconds(now_),
                                Seconds(task.exposed_from < 0 ? 0 : now_ - task.exposed_from)});
       done_[p][index(stream)] = true;
