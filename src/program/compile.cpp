@@ -63,7 +63,7 @@ class Compiler {
     const std::vector<Slot> order = plan::order_of(plan_, pipeline_rank_);
     add_groups();
     add_buckets(order);
-    PassPlan passes = pass_plan();
+    PassOptions passes = pass_options();
     program_.delayed = plan_.delayed_exchange;
     if (program_.delayed) passes.before_first_use = [this](int first, int last) { return finish_previous(first, last); };
     // Where the pipeline begins, passes begin as soon as the first bucket is there; the others have time until the pipeline is filled.
@@ -85,7 +85,7 @@ class Compiler {
     for (Slot& slot : forwards) slot.with_next = false;
     add_groups();
     add_buckets(forwards);
-    passes_ = add_passes(forwards, pass_plan(), program_);
+    passes_ = add_passes(forwards, pass_options(), program_);
     emit({Op::reduce_norm, -1, -1, -1, -1, -1, world_group_, Bytes(kScalarBytes), {passes_.last_forward}});
     return std::move(program_);
   }
@@ -251,11 +251,10 @@ class Compiler {
     return lowest;
   }
 
-  PassPlan pass_plan() const {
-    PassPlan out;
+  PassOptions pass_options() const {
+    PassOptions out;
     for (const Chunk& chunk : program_.chunks) {
-      out.neighbours.push_back(
-          {peers(chunk.stage, chunk.stage - 1, chunk.first_block), peers(chunk.stage, chunk.stage + 1, chunk.last_block)});
+      out.peers.push_back({peers(chunk.stage, chunk.stage - 1, chunk.first_block), peers(chunk.stage, chunk.stage + 1, chunk.last_block)});
       out.cuts.push_back(backward_cuts(chunk));
     }
     return out;
