@@ -201,7 +201,7 @@ std::string megatron_flags(const plan::Plan& plan, const model::ModelSpec& model
   Flags flags;
   add_model(flags, model);
   const SharedPlan shared = shared_plan(plan, model, kSystem);
-  flags.insert(flags.end(), {text("--micro-batch-size ", shared.micro_batch), text("--global-batch-size ", plan.global_batch),
+  flags.insert(flags.end(), {text("--micro-batch-size ", shared.micro_batch_size), text("--global-batch-size ", plan.global_batch),
                              text("--train-iters ", train.steps)});
   add_precision(flags, plan.precision);
   add_parallel(flags, plan, model, shared);

@@ -82,7 +82,7 @@ SharedPlan shared_plan(const plan::Plan& plan, const model::ModelSpec& model, co
   if (shared.pipeline_size > 1 && !plan.order.empty()) refuse_for(system, plan.where, "it has an order of its own", "a schedule by name");
   const plan::StrategyRun& common = run_of_first_layer(plan);
   shared.strategy = effective(common.strategy);
-  shared.micro_batch = plan.micro_batch(shared.strategy.dp);
+  shared.micro_batch_size = plan.micro_batch_size(shared.strategy.dp);
   for (const plan::Stage& stage : plan.stages) {
     if (!stage.shares.empty())
       refuse_for(system, stage.where, "its stages share a micro-batch unevenly", "the same samples for all replicas");

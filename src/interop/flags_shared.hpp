@@ -11,8 +11,8 @@ namespace tessera::interop {
 struct SharedPlan {
   plan::Strategy strategy;  // of all blocks; recompute aside, and what has no effect at these degrees is as by default
   int pipeline_size = 1;
-  int chunks = 1;                // stages of a pipeline rank
-  std::int64_t micro_batch = 1;  // samples
+  int chunks = 1;                     // stages of a pipeline rank
+  std::int64_t micro_batch_size = 1;  // samples
   // By stage in model order, which run each of its layers is in. One stage where there is one pipeline rank.
   std::vector<std::vector<const plan::StrategyRun*>> layers;
 

@@ -124,7 +124,7 @@ std::string torchtitan_toml(const plan::Plan& plan, const model::ModelSpec& mode
                          " layers, hidden size ", model.dim("hidden"), ", ", model.dim("heads"), " heads and a vocabulary of ",
                          model.dim("vocab"), ".\n");
   out += notes(plan, shared);
-  out += text("\n[training]\nlocal_batch_size = ", shared.micro_batch * (piped ? plan.micro_batches : 1),
+  out += text("\n[training]\nlocal_batch_size = ", shared.micro_batch_size * (piped ? plan.micro_batches : 1),
               "\nglobal_batch_size = ", plan.global_batch, "\nseq_len = ", model.dim("seq"), "\nsteps = ", train.steps,
               "\nmixed_precision_param = \"", plan.precision == model::Precision::bf16 ? "bfloat16" : "float32", "\"\n");
   const int copies = sharded ? strategy.copies() / strategy.sharded_over() : strategy.dp;
@@ -139,8 +139,9 @@ std::string torchtitan_toml(const plan::Plan& plan, const model::ModelSpec& mode
     out += text("expert_parallel_degree = ", strategy.ep, "\nexpert_tensor_parallel_degree = ", strategy.expert_tp(), "\n");
   out += text("pipeline_parallel_degree = ", shared.pipeline_size, "\n");
   if (piped)
-    out += text("pipeline_parallel_schedule = \"", schedule_name(plan, shared.pipeline_size),
-                "\"\npipeline_parallel_microbatch_size = ", shared.micro_batch, "\nmodule_fqns_per_model_part = ", modules(shared), "\n");
+    out +=
+        text("pipeline_parallel_schedule = \"", schedule_name(plan, shared.pipeline_size),
+             "\"\npipeline_parallel_microbatch_size = ", shared.micro_batch_size, "\nmodule_fqns_per_model_part = ", modules(shared), "\n");
   return out + text("\n[activation_checkpoint]\nmode = \"", checkpoint_mode(shared), "\"\n");
 }
 

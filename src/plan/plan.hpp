@@ -119,13 +119,13 @@ struct Plan {
   int world_size() const { return static_cast<int>(ranks.size()); }
   std::int64_t samples() const { return global_batch / micro_batches; }  // of one micro-batch over a whole stage
   // Samples of one micro-batch on one rank of a stage of data-parallel width dp, where all have the same.
-  std::int64_t micro_batch(int dp) const { return global_batch / (micro_batches * dp); }
+  std::int64_t micro_batch_size(int dp) const { return global_batch / (micro_batches * dp); }
   // Those of a stage, one for all ranks where it names none.
   std::vector<Share> shares_of(const Stage& stage) const {
     return stage.shares.empty() ? std::vector<Share>{{stage.width(), samples()}} : stage.shares;
   }
   // Samples of one micro-batch on a rank of a stage (index into Stage::ranks) whose runs are all cut alike.
-  std::int64_t micro_batch_at(const Stage& stage, int index) const;
+  std::int64_t micro_batch_size_at(const Stage& stage, int index) const;
   // The same on the ranks of the first stage, in words: "4 samples", "6 or 2 samples".
   std::string micro_batch_text() const;
   std::string schedule_text() const;  // "1f1b", "1f1b, gradient exchange delayed"

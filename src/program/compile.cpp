@@ -73,11 +73,11 @@ class Compiler {
     return std::move(program_);
   }
 
-  Program evaluation(std::int64_t micro_batches, std::int64_t micro_batch) {
+  Program evaluation(std::int64_t micro_batches, std::int64_t micro_batch_size) {
     program_.training = false;
     program_.micro_batches = micro_batches;
     // Replicas are counted in the first stage.
-    samples_ = micro_batch * plan_.stages.front().runs.front().strategy.dp;
+    samples_ = micro_batch_size * plan_.stages.front().runs.front().strategy.dp;
     share_samples();
     std::vector<Slot> forwards =
         plan::order_of(plan_.schedule, pipeline_rank_, pipeline_.size, static_cast<int>(micro_batches), pipeline_.chunks);
@@ -96,7 +96,7 @@ class Compiler {
     const std::int64_t replica = stage_.width() / program_.dp_size;
     program_.samples = samples_;
     program_.samples_before = plan_.items_before(stage_, program_.dp_index * replica, samples_);
-    program_.micro_batch = plan_.items_before(stage_, (program_.dp_index + 1) * replica, samples_) - program_.samples_before;
+    program_.micro_batch_size = plan_.items_before(stage_, (program_.dp_index + 1) * replica, samples_) - program_.samples_before;
   }
 
   int add_group(std::string name, std::vector<int> ranks) {
@@ -413,11 +413,11 @@ std::vector<Program> compile_folded(const plan::Plan& plan, const model::ModelSp
 }
 
 std::vector<Program> compile_evaluation(const plan::Plan& plan, const model::ModelSpec& model, std::int64_t micro_batches,
-                                        std::int64_t micro_batch) {
+                                        std::int64_t micro_batch_size) {
   plan::Plan even = plan;
   for (plan::Stage& stage : even.stages) stage.shares.clear();
   return for_ranks(even, model, all_ranks(plan), false,
-                   [&](Compiler& compiler) { return compiler.evaluation(micro_batches, micro_batch); });
+                   [&](Compiler& compiler) { return compiler.evaluation(micro_batches, micro_batch_size); });
 }
 
 }  // namespace tessera::program

@@ -90,9 +90,9 @@ struct Program {
   int tensor_group = -1;  // index into groups; -1 when tp_size is 1
   int first_block = 0;
   int last_block = 0;
-  std::int64_t micro_batch = 1;     // samples of each micro-batch on this rank
-  std::int64_t samples = 1;         // of each micro-batch on all replicas
-  std::int64_t samples_before = 0;  // of these, on the replicas before this one
+  std::int64_t micro_batch_size = 1;  // samples of each micro-batch on this rank
+  std::int64_t samples = 1;           // of each micro-batch on all replicas
+  std::int64_t samples_before = 0;    // of these, on the replicas before this one
   std::int64_t micro_batches = 1;
   std::vector<bool> recompute;  // by block - first_block
   std::vector<CommGroup> groups;
@@ -118,10 +118,10 @@ std::vector<Program> compile(const plan::Plan& plan, const model::ModelSpec& mod
 // given. Between stages that are cut differently one message stands for all, and has their bytes.
 std::vector<Program> compile_folded(const plan::Plan& plan, const model::ModelSpec& model, const std::vector<int>& ranks);
 
-// The same ranks, stages and groups, but forward passes only, `micro_batches` of `micro_batch` samples per replica of the first stage: what
-// evaluation runs.
+// The programs of an evaluation: the same ranks, stages and groups, but forward passes only. Each replica of the first stage computes
+// `micro_batches` micro-batches of `micro_batch_size` samples.
 std::vector<Program> compile_evaluation(const plan::Plan& plan, const model::ModelSpec& model, std::int64_t micro_batches,
-                                        std::int64_t micro_batch);
+                                        std::int64_t micro_batch_size);
 
 // So many steps as one program each: what waits for the step before then waits in the same program.
 std::vector<Program> unrolled(std::vector<Program> programs, int steps);

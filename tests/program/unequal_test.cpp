@@ -151,7 +151,7 @@ RC_GTEST_PROP(UnequalProgram, ReplicasShareTheSamplesOfAMicroBatch, ()) {
         continue;
       RC_ASSERT(program.samples_before == next);
       RC_ASSERT(program.first_sample(1) - program.first_sample(0) == c.plan.samples());
-      next += program.micro_batch;
+      next += program.micro_batch_size;
     }
     RC_ASSERT(next == 0 || next == c.plan.samples());
   }

@@ -19,10 +19,10 @@ struct Frame {
   int width() const { return inputs.settings.devices() / pp; }
   int ranks() const { return width() / least_split; }
   int samples() const { return global_batch / ranks(); }
-  int micro_batch() const { return (samples() + chunks - 1) / chunks; }
+  int micro_batch_size() const { return (samples() + chunks - 1) / chunks; }
   bool divides() const {
     return least_split <= width() && global_batch % ranks() == 0 && chunks <= samples() &&
-           chunks == (samples() + micro_batch() - 1) / micro_batch();
+           chunks == (samples() + micro_batch_size() - 1) / micro_batch_size();
   }
   // Galvatron cuts like torch.chunk: so many equal pieces and a smaller one, perhaps fewer than asked for.
   int real_chunks() const {
@@ -81,7 +81,7 @@ LayerTime layer_time(const Frame& frame, const Strategy& strategy) {
 // How many micro-batches a layer's own samples make.
 int layer_chunks(const Frame& frame, const Strategy& strategy) {
   const int samples = frame.global_batch / strategy.dp / (strategy.split() / frame.least_split);
-  const int wanted = std::max(1, (samples + frame.micro_batch() - 1) / frame.micro_batch());
+  const int wanted = std::max(1, (samples + frame.micro_batch_size() - 1) / frame.micro_batch_size());
   return std::min(wanted, std::max(1, frame.global_batch / (strategy.split() * strategy.dp / frame.least_split)));
 }
 
@@ -112,10 +112,10 @@ std::vector<double> embedding_time(const Frame& frame, const Strategy& strategy)
   const Settings& settings = frame.inputs.settings;
   const Profile& profile = frame.inputs.profile;
   const int devices = settings.devices();
-  const double forward = profile.other.at(static_cast<double>(frame.micro_batch()) / frame.least_split);
+  const double forward = profile.other.at(static_cast<double>(frame.micro_batch_size()) / frame.least_split);
   double gather = 0;
   if (strategy.tp > 1) {
-    const double mb = hidden_state_mb(settings, frame.micro_batch());
+    const double mb = hidden_state_mb(settings, frame.micro_batch_size());
     // The line even where the size was measured: Galvatron looks the size up among the group sizes.
     const auto& rates = strategy.dp == 1 ? profile.adjacent : profile.strided;
     gather = !settings.no_sp ? profile.all_gather.at(strategy.tp).line.at(mb)
@@ -160,8 +160,8 @@ std::vector<double> embedding_memory(const Frame& frame, const Strategy& strateg
 int buffer_mb(const Frame& frame, int most_split) {
   const Settings& settings = frame.inputs.settings;
   if (!settings.sequence_parallel || !settings.global_memory_buffer) return 0;
-  return static_cast<int>(static_cast<double>(frame.micro_batch()) / frame.least_split * most_split * settings.hidden * settings.seq * 2 /
-                          kMegabyte);
+  return static_cast<int>(static_cast<double>(frame.micro_batch_size()) / frame.least_split * most_split * settings.hidden * settings.seq *
+                          2 / kMegabyte);
 }
 
 std::vector<Strategy> strategies_of(const Settings& settings, int pp) {
