@@ -39,9 +39,9 @@ struct OptimizerSpec {
   double clip = 1.0;          // global gradient norm; 0 switches it off
 };
 
-enum class ScheduleKind { cosine, linear, constant };
+enum class LrScheduleKind { cosine, linear, constant };
 struct LrScheduleSpec {
-  ScheduleKind kind = ScheduleKind::cosine;
+  LrScheduleKind kind = LrScheduleKind::cosine;
   std::int64_t warmup = 0;  // steps
   double min_ratio = 0.1;   // lr at the last step over the peak lr (cosine, linear)
 };
@@ -50,7 +50,7 @@ struct TrainSpec {
   std::int64_t steps = 200;
   std::int64_t global_batch = 32;  // sequences per step
   OptimizerSpec optimizer;
-  LrScheduleSpec schedule;
+  LrScheduleSpec lr_schedule;
   Precision precision = Precision::f32;
   std::uint64_t seed = 1;
   std::filesystem::path init;        // start from the weights of this run or checkpoint; empty: from the seed
