@@ -63,7 +63,7 @@ double PricedPlan::buffers(int stage, int part, double gradients, double output)
   // Two receive buffers in each direction and what is being sent, a bucket, and the tokens of the step.
   const plan::Strategy& strategy = of.runs.front().strategy;
   const double transfers = 3 * output * ((first ? 0 : 1) + (last ? 0 : 1));
-  const double reductions = strategy.dp > 1 ? std::min(static_cast<double>(plan_.bucket.value), gradients) / strategy.dp : 0;
+  const double reductions = strategy.dp > 1 ? std::min(static_cast<double>(plan_.bucket_size.value), gradients) / strategy.dp : 0;
   const std::int64_t samples = plan_.micro_batches * cost_model_.micro_batch(on, std::max(0, part), strategy, plan_.samples());
   return transfers + reductions + kToken * static_cast<double>(samples * cost_model_.model().dim("seq"));
 }

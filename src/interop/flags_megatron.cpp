@@ -125,7 +125,7 @@ void add_pipeline(Flags& flags, const plan::Plan& plan, const SharedPlan& shared
 void add_data_parallel(Flags& flags, const plan::Plan& plan, const plan::Strategy& strategy) {
   const bool several = strategy.dp * strategy.cp > 1;
   if (several && strategy.zero < 2)
-    flags.insert(flags.end(), {"--overlap-grad-reduce", text("--ddp-bucket-size ", std::max<std::int64_t>(1, plan.bucket.value / 4))});
+    flags.insert(flags.end(), {"--overlap-grad-reduce", text("--ddp-bucket-size ", std::max<std::int64_t>(1, plan.bucket_size.value / 4))});
   if (strategy.zero == 1 || strategy.offload_optimizer) flags.push_back("--use-distributed-optimizer");
   if (strategy.zero >= 2)
     flags.insert(flags.end(), {"--use-megatron-fsdp",

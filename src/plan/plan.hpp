@@ -103,10 +103,10 @@ struct Plan {
   std::int64_t global_batch = 1;   // samples
   std::int64_t micro_batches = 1;  // of a step; each is cut among the replicas of a stage
   Schedule schedule = Schedule::one_f_one_b;
-  Orders order;                    // a schedule of one's own, on the stages as `schedule` places them; empty: that of `schedule`
-  std::vector<RankPlace> ranks;    // by rank
-  std::vector<Stage> stages;       // in model order
-  Bytes bucket = Bytes(25 << 20);  // gradients are reduced in buckets of about this size
+  Orders order;                         // a schedule of one's own, on the stages as `schedule` places them; empty: that of `schedule`
+  std::vector<RankPlace> ranks;         // by rank
+  std::vector<Stage> stages;            // in model order
+  Bytes bucket_size = Bytes(25 << 20);  // gradients are reduced in buckets of about this size
   // Gradients are exchanged, and parameters stepped, while the next step begins: each bucket up to the first use of its parameters
   // there. The same numbers as without; but a norm over all gradients comes too late to clip them by.
   bool delayed_exchange = false;

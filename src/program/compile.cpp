@@ -190,7 +190,7 @@ class Compiler {
   // parameters stay neighbours; blocks that are cut or sharded differently never share one; a parameter that another rank's
   // stage also holds gets a bucket of its own.
   void add_buckets(const Chunk& chunk) {
-    const std::int64_t target = plan_.bucket.value / 4;
+    const std::int64_t target = plan_.bucket_size.value / 4;
     Bucket bucket;
     for (int b = chunk.last_block - 1; b >= chunk.first_block; --b) {
       const BlockInstance& block = blocks_[b];

@@ -34,7 +34,7 @@ inline plan::Plan make_plan(const model::ModelSpec& model, const PlanShape& shap
   plan.global_batch = shape.dp * shape.micro_batches * 2;
   plan.micro_batches = shape.micro_batches;
   plan.schedule = shape.schedule;
-  plan.bucket = Bytes(64 << 10);
+  plan.bucket_size = Bytes(64 << 10);
   plan.delayed_exchange = shape.delayed_exchange;
   plan.exchanged_early = shape.exchanged_early;
   plan.ranks.resize(static_cast<std::size_t>(shape.dp) * shape.pipeline_size * shape.tp);
