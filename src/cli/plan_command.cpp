@@ -204,7 +204,7 @@ struct ProfileOptions {
   bool json = false;
 };
 
-std::string with_interval(const profile::Measured& seconds) {
+std::string with_interval(const profile::MeasuredValue& seconds) {
   return text(to_text(Seconds(seconds.median)), " (", to_text(Seconds(seconds.low)), " to ", to_text(Seconds(seconds.high)), ")");
 }
 
@@ -231,7 +231,7 @@ void measure_profile(const ProfileOptions& options) {
                 with_interval({sample.backward.value, sample.backward_low.value, sample.backward_high.value}).c_str());
   constexpr double kMillion = 1e6;
   for (const profile::OptimizerSample& sample : profile.optimizers) {
-    const profile::Measured& each = sample.seconds_per_parameter;
+    const profile::MeasuredValue& each = sample.seconds_per_parameter;
     std::printf("%s of a million parameters, %d worker%s of %d thread%s: %s\n", sample.kind.c_str(), sample.neighbours,
                 sample.neighbours == 1 ? "" : "s", sample.threads, sample.threads == 1 ? "" : "s",
                 with_interval({kMillion * each.median, kMillion * each.low, kMillion * each.high}).c_str());

@@ -24,8 +24,8 @@ struct BlockSample {
   Seconds backward, backward_low, backward_high;
 };
 
-// A median with a confidence interval (92 % or more).
-struct Measured {
+// The median of repeated measurements; low and high bound a confidence interval of it (92 % or more).
+struct MeasuredValue {
   double median = 0;
   double low = 0;
   double high = 0;
@@ -33,7 +33,7 @@ struct Measured {
 
 struct CommPoint {
   Bytes size;
-  Measured seconds;
+  MeasuredValue seconds;
 };
 
 // Time of a collective of `bytes` among `ranks` ranks of one host or of several: fitted as latency + bytes / bandwidth.
@@ -45,8 +45,8 @@ struct CommSample {
   BytesPerSecond bandwidth;          // of the buffer, not of the wire
   std::vector<CommPoint> points{};   // smallest first; with two or more the time is read between them instead
   std::vector<CommPoint> in_turn{};  // the same of each, where computing and it take turns
-  Measured slows{};                  // computing beside it takes this many times as long; 0: not measured
-  Measured slowed{};                 // it takes this many times as long beside computing; 0: not measured
+  MeasuredValue slows{};             // computing beside it takes this many times as long; 0: not measured
+  MeasuredValue slowed{};            // it takes this many times as long beside computing; 0: not measured
 };
 
 struct OptimizerSample {
@@ -54,7 +54,7 @@ struct OptimizerSample {
   int threads = 1;
   int neighbours = 1;
   model::Precision precision = model::Precision::f32;
-  Measured seconds_per_parameter = {};
+  MeasuredValue seconds_per_parameter = {};
 };
 
 struct Profile {

@@ -30,8 +30,8 @@ struct BlockCell {
   // pipeline does not wait for: 4 % more, with four hosts.
   profile::BlockSample slowest(const Meter& meter) const {
     profile::BlockSample out = shape;
-    const profile::Measured ahead = meter.slowest(forward.median());
-    const profile::Measured back = meter.slowest(backward.median());
+    const profile::MeasuredValue ahead = meter.slowest(forward.median());
+    const profile::MeasuredValue back = meter.slowest(backward.median());
     out.forward = Seconds(ahead.median);
     out.forward_low = Seconds(ahead.low);
     out.forward_high = Seconds(ahead.high);

@@ -10,7 +10,7 @@
 namespace tessera::train {
 namespace {
 
-void expect_ordered(const profile::Measured& measured) {
+void expect_ordered(const profile::MeasuredValue& measured) {
   EXPECT_GT(measured.low, 0);
   EXPECT_LE(measured.low, measured.median);
   EXPECT_LE(measured.median, measured.high);
