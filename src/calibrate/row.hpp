@@ -49,9 +49,9 @@ struct Degrees {
   int pp = 1;
   int chunks = 1;  // stages of a rank, with the interleaved schedule
   plan::Schedule schedule = plan::Schedule::one_f_one_b;
-  std::int64_t micro_batch = 1;   // samples of a replica
-  std::int64_t global_batch = 1;  // samples
-  std::vector<int> layers;        // of each pipeline rank; empty: as even as they divide
+  std::int64_t micro_batch_size = 1;  // samples of a replica
+  std::int64_t global_batch = 1;      // samples
+  std::vector<int> layers;            // of each pipeline rank; empty: as even as they divide
 
   int ranks() const { return strategy.ranks() * pp; }
 };

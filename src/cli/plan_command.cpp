@@ -225,7 +225,7 @@ void measure_profile(const ProfileOptions& options) {
   std::printf("medians with confidence intervals (92 %% or more)\n%-20s %6s %4s %8s %8s  %-34s %s\n", "block", "batch", "tp", "workers",
               "threads", "forward", "backward");
   for (const profile::BlockSample& sample : profile.blocks)
-    std::printf("%-20s %6lld %4d %8d %8d  %-34s %s\n", sample.kind.c_str(), static_cast<long long>(sample.micro_batch),
+    std::printf("%-20s %6lld %4d %8d %8d  %-34s %s\n", sample.kind.c_str(), static_cast<long long>(sample.micro_batch_size),
                 sample.tensor_parallel, sample.neighbours, sample.threads,
                 with_interval({sample.forward.value, sample.forward_low.value, sample.forward_high.value}).c_str(),
                 with_interval({sample.backward.value, sample.backward_low.value, sample.backward_high.value}).c_str());

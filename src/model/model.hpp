@@ -131,7 +131,7 @@ enum class ContextKind { ring, ulysses };
 
 // How one block runs on one rank.
 struct BlockShard {
-  std::int64_t micro_batch = 1;  // samples
+  std::int64_t micro_batch_size = 1;  // samples
   int tensor_parallel = 1;
   Precision precision = Precision::f32;
   Recompute recompute = Recompute::none;

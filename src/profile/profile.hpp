@@ -15,7 +15,7 @@ namespace tessera::profile {
 // One measured block on one rank. Times are medians; *_low and *_high a confidence interval of the median (92 % or more).
 struct BlockSample {
   std::string kind;  // BlockSpec::kind; dims are those of the profile's model
-  std::int64_t micro_batch = 1;
+  std::int64_t micro_batch_size = 1;
   int tensor_parallel = 1;
   int threads = 1;     // of this worker
   int neighbours = 1;  // workers of the same host that were computing at the same time (this one included)

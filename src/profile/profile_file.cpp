@@ -12,7 +12,7 @@ constexpr std::int64_t kVersion = 1;
 
 Json json_of(const BlockSample& s) {
   return {{"kind", s.kind},
-          {"micro_batch", s.micro_batch},
+          {"micro_batch", s.micro_batch_size},
           {"tensor_parallel", s.tensor_parallel},
           {"threads", s.threads},
           {"neighbours", s.neighbours},
@@ -84,7 +84,7 @@ BlockSample read_block(const ConfigNode& node) {
   node.allow_only({"kind", "micro_batch", "tensor_parallel", "threads", "neighbours", "precision", "forward", "backward"});
   BlockSample s;
   s.kind = node.at("kind").as_string();
-  s.micro_batch = node.at("micro_batch").as_int_at_least(1);
+  s.micro_batch_size = node.at("micro_batch").as_int_at_least(1);
   s.tensor_parallel = count(node.at("tensor_parallel"));
   s.threads = count(node.at("threads"));
   s.neighbours = count(node.at("neighbours"));

@@ -35,7 +35,7 @@ cluster::Device four_cores() {
 BlockSample sample(std::int64_t micro_batch, double forward, int threads = 1, int neighbours = 1, int tensor_parallel = 1) {
   BlockSample s;
   s.kind = "transformer_layer";
-  s.micro_batch = micro_batch;
+  s.micro_batch_size = micro_batch;
   s.tensor_parallel = tensor_parallel;
   s.threads = threads;
   s.neighbours = neighbours;
