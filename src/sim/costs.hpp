@@ -7,12 +7,14 @@
 
 namespace tessera::sim {
 
-// A part of the cluster whose bandwidth transfers share, and how many equal transfers stand behind this one there.
+// A transfer's use of a part of the cluster whose bandwidth transfers share. Where one rank is simulated for several, `load` of their equal
+// transfers use the resource at once.
 struct Use {
   int resource = 0;
   int load = 1;
 };
 
+// A message or a collective.
 struct Transfer {
   double seconds = 0;  // alone on its links
   double slows = 1;    // computing beside it takes this many times as long
@@ -28,7 +30,7 @@ struct Compute {
   int transfer_id = -1;  // the members of a group pass the same id for one transfer that all of them take part in; -1: it is this rank's
 };
 
-// Programs are named by their index.
+// `program` below is an index into the programs that run.
 class Costs {
  public:
   virtual ~Costs() = default;

@@ -20,9 +20,10 @@ struct Fold {
 
 Fold no_fold(const plan::Plan& plan);
 // Folds when, in every stage, all ranks compute equally fast, stand on nodes of one kind and reach their tensor-parallel,
-// data-parallel and pipeline peers over equal links; otherwise no_fold. Needs equal stages (plan::check_uniform).
+// data-parallel and pipeline peers over equal links; otherwise no_fold. The stages must be cut alike (plan::check_uniform).
 Fold fold_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster);
-// For costs that know what a stage stands on and its width, and no links: the first rank of each stage stands for all.
+// Folds in any case: the first rank of each pipeline rank stands for all. For costs that depend on the devices and the width of a stage,
+// and not on the links of single ranks.
 Fold fold_by_pipeline_rank(const plan::Plan& plan);
 
 // The tensor-parallel groups of a stage, one for each replica; its data-parallel groups, one for each tensor-parallel index.
