@@ -1,4 +1,4 @@
-// What a team has: devices, the links between them, and groups of identical devices.
+// The machines that a job may use: devices, the links between them, and groups of identical devices.
 #pragma once
 
 #include <filesystem>
@@ -45,7 +45,8 @@ struct Link {
   std::string name;  // "nvlink4", "pcie4", "rdma-400g", "shm", "tcp-1g"
   BytesPerSecond bandwidth;
   Seconds latency;
-  // The devices of a node share this bandwidth. Accelerators share their node's adapters, and its link to other groups, in any case.
+  // True: the devices of a node share this bandwidth; false: each device has all of it. The accelerators of a node share its adapters, and
+  // its link to other groups, in any case.
   bool shared = false;
 };
 
@@ -80,8 +81,8 @@ struct ClusterSpec {
   Link between;  // between nodes of different groups
 
   int device_count() const;
-  // 16 hex digits of what plans depend on: kinds, counts, memory and links of devices; not of estimates that change when
-  // they are measured, and not of how many workers a CPU host may hold.
+  // 16 hex digits that change with what plans depend on: kinds, counts, memory and links of devices. They do not change with estimates,
+  // which measuring replaces, nor with how many workers a CPU host may hold.
   std::string fingerprint() const;
 };
 
@@ -106,17 +107,18 @@ Link known_link(const std::string& name);
 // bandwidth are estimates from the instruction set until measured.
 ClusterSpec discover_host();
 
+// A cluster file. Throws invalid_config with file, line and the nearest valid name.
 ClusterSpec read_cluster(const ConfigNode& node);
 ClusterSpec load_cluster(const std::filesystem::path& path);
-// Reads back as the same cluster, exactly.
+// read_cluster reads it back as exactly the same cluster.
 std::string to_yaml(const ClusterSpec& cluster);
 
-// What-ifs: "cluster.KEY=VALUE" with the keys of a cluster file ("cluster.groups.0.nodes=4", "cluster.groups.gpu.memory=40 GiB",
-// "cluster.between=tcp-25g"). A key of a group alone is set in every group ("cluster.nodes=4"), "cluster.link" in every link
-// between nodes. A value "x2" or "x0.5" multiplies what is there; of a link, its bandwidth. Links that change are renamed, so that
-// times measured on them are not taken. Throws invalid_config naming the setting and the nearest valid key.
+// The cluster after what-ifs: "cluster.KEY=VALUE" with the keys of a cluster file ("cluster.groups.0.nodes=4",
+// "cluster.groups.gpu.memory=40 GiB", "cluster.between=tcp-25g"). A key of a group alone is set in every group ("cluster.nodes=4"),
+// "cluster.link" in every link between nodes. A value "x2" or "x0.5" multiplies what is there; of a link, its bandwidth. Links that change
+// are renamed, so that times measured on them are not taken. Throws invalid_config naming the setting and the nearest valid key.
 ClusterSpec with_overrides(const ClusterSpec& cluster, const std::vector<std::string>& settings);
-// Whether a setting is one of these; "cluster.local..." and "cluster.lab..." are of the train.yaml.
+// Whether a setting is such a what-if; "cluster.local..." and "cluster.lab..." are keys of the train.yaml.
 bool is_cluster_override(const std::string& setting);
 
 // What `cluster:` of a train.yaml means on this host: discovery, a file, this host with so many workers, or the lab's

@@ -1,4 +1,4 @@
-// Internal: what a plan says when it says the same for all blocks, which is all that most systems can express.
+// Internal: plans with one strategy for all blocks, which is all that most systems can express.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 namespace tessera::interop {
 
 struct SharedPlan {
-  plan::Strategy strategy;  // of all blocks; recompute aside, and what has no effect at these degrees is as by default
+  plan::Strategy strategy;  // of all blocks, without recompute; members that have no effect at these degrees have their defaults
   int pipeline_size = 1;
   int chunks = 1;                     // stages of a pipeline rank
   std::int64_t micro_batch_size = 1;  // samples
