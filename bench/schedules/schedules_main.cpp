@@ -16,15 +16,16 @@ double milliseconds(const auto& work) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
 }
 
-void print_row(plan::Schedule schedule, int places, int micro_batches, int chunks) {
-  const int stages = places * (plan::is_v_shaped(schedule) ? 2 : schedule == plan::Schedule::interleaved ? chunks : 1);
+void print_row(plan::Schedule schedule, int pipeline_size, int micro_batches, int chunks) {
+  const int stages = pipeline_size * (plan::is_v_shaped(schedule) ? 2 : schedule == plan::Schedule::interleaved ? chunks : 1);
   const auto model = program::small_model(std::max(1, stages - 2), false);
-  const auto plan = program::make_plan(model, {.places = places, .micro_batches = micro_batches, .schedule = schedule, .chunks = chunks});
+  const auto plan =
+      program::make_plan(model, {.pipeline_size = pipeline_size, .micro_batches = micro_batches, .schedule = schedule, .chunks = chunks});
   std::vector<program::Program> programs;
   const double compiling = milliseconds([&] { programs = program::compile(plan, model); });
   const double checking = milliseconds([&] { program::check(programs); });
   sim::Result result;
-  const double chunk = 1.0 * places / stages;
+  const double chunk = 1.0 * pipeline_size / stages;
   const double simulating = milliseconds([&] {
     result = sim::run(programs, {Seconds(chunk), Seconds(chunk), Seconds(chunk), Seconds(0)});
   });
@@ -36,8 +37,8 @@ void print_row(plan::Schedule schedule, int places, int micro_batches, int chunk
       "{\"schedule\": \"%s\", \"ranks\": %d, \"micro_batches\": %d, \"stages_a_rank\": %d, \"instructions\": %zu, \"compile_ms\": %.3f, "
       "\"check_ms\": %.3f, "
       "\"simulate_ms\": %.3f, \"bubble\": %.9f, \"pipeline_bubble\": %.9f, \"held\": %.4f}\n",
-      plan::name_of(schedule), places, micro_batches, stages / places, instructions, compiling, checking, simulating, result.bubble,
-      result.pipeline_bubble, static_cast<double>(held) * chunk);
+      plan::name_of(schedule), pipeline_size, micro_batches, stages / pipeline_size, instructions, compiling, checking, simulating,
+      result.bubble, result.pipeline_bubble, static_cast<double>(held) * chunk);
 }
 
 }  // namespace

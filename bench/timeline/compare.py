@@ -28,7 +28,7 @@ def steps_of(trace):
         rank = steps[args["step"]][event["pid"]]
         if event["name"] == f"step {args['step']}":
             rank.begin, rank.end = begin, end
-        elif event["name"] == "exchange":
+        elif event["name"] == "exposed_communication":
             rank.exchanges[args["instruction"]].append((begin, end))
         elif "instruction" in args:
             rank.instructions[args["instruction"]] = (args, begin, end)

@@ -4,7 +4,7 @@ import zlib
 
 WIDTH, MARGIN, ROW, GAP = 1400, 150, 24, 6
 COLOURS = {"forward": (88, 140, 210), "backward": (70, 160, 110), "backward_input": (70, 160, 110), "backward_weight": (150, 200, 120),
-           "optimizer_step": (220, 170, 60), "exchange": (200, 80, 80), "work": (170, 150, 110)}
+           "optimizer_step": (220, 170, 60), "exposed_communication": (200, 80, 80), "work": (170, 150, 110)}
 COMMUNICATION, INK, PAPER, BAND = (200, 80, 80), (40, 40, 40), (255, 255, 255), (238, 238, 240)
 # Five columns a letter, bits from the top.
 FONT = {"a": "205454787c", "b": "7f48444438", "c": "3844444420", "d": "384444487f", "e": "3854545418", "f": "087e090102", "g": "0c5252523e",
@@ -61,7 +61,7 @@ def draw_rank(canvas, step, origin, top, scale):
             box(begin, end, 1, COMMUNICATION, 4)
     for spans in step.exchanges.values():
         for begin, end in spans:
-            box(begin, end, 0, COLOURS["exchange"], 5)
+            box(begin, end, 0, COLOURS["exposed_communication"], 5)
 
 
 def draw(path, label, simulated, measured):
@@ -86,9 +86,9 @@ def draw(path, label, simulated, measured):
             draw_rank(canvas, step, origin, at, scale)
         top += height
     left = MARGIN
-    for name in ("forward", "backward", "backward_weight", "optimizer_step", "work", "exchange"):
+    for name in ("forward", "backward", "backward_weight", "optimizer_step", "work", "exposed_communication"):
         canvas.box(left, top + 6, left + 20, top + 22, COLOURS[name])
-        words = {"exchange": "communication", "work": "norm, clearing"}.get(name, name.replace("_", " "))
+        words = {"exposed_communication": "communication", "work": "norm, clearing"}.get(name, name.replace("_", " "))
         canvas.words(left + 26, top + 7, words)
         left += 50 + 12 * len(words)
     canvas.save(path)

@@ -49,7 +49,7 @@ struct PublishedModel {
   std::int64_t hidden, heads;
   int pp;
   int chunks;
-  std::int64_t micro_batch;
+  std::int64_t micro_batch_size;
 };
 // Korthikanti et al. 2022, table 3; tensor-parallel over 8, micro-batches as many as fill the pipeline.
 constexpr PublishedModel kPublished[] = {{"megatron-22B", 48, 6144, 64, 1, 1, 4},
@@ -70,8 +70,8 @@ Row published(const PublishedModel& model, bool sequence_parallel, model::Recomp
                .dropout = true};
   row.degrees.pp = model.pp;
   row.degrees.chunks = model.chunks;
-  row.degrees.micro_batch = model.micro_batch;
-  row.degrees.global_batch = model.micro_batch * 8 * model.pp;
+  row.degrees.micro_batch_size = model.micro_batch_size;
+  row.degrees.global_batch = model.micro_batch_size * 8 * model.pp;
   row.degrees.strategy.tp = 8;
   row.degrees.strategy.sequence_parallel = sequence_parallel;
   row.degrees.strategy.recompute = recompute;

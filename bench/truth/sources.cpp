@@ -145,7 +145,7 @@ void torchtitan(const Cells& cells, Row& row) {
   row.stack.selective_is_half = true;
   if (degrees.pp > 1) {
     // The column has the local batch; it is split into as many micro-batches as stages.
-    degrees.micro_batch = std::max<std::int64_t>(1, degrees.micro_batch / degrees.pp);
+    degrees.micro_batch_size = std::max<std::int64_t>(1, degrees.micro_batch_size / degrees.pp);
     row.stated.micro_batch = false;
     degrees.chunks = contains(schedule, "nterleaved") ? 2 : 1;
   }

@@ -9,13 +9,15 @@
 
 namespace tessera::calibrate {
 
-// What every fit starts from, whatever the stack: shares of the peak that tuned software reaches, and exchanges that are hidden in part.
+// What every fit starts from, whatever the stack: the shares of the peak that tuned software reaches, and communication that computing
+// overlaps in part.
 // `accelerator`: a family of devices (profile::family_of).
 profile::Calibration start_of(const std::string& accelerator, profile::AttentionKernel attention);
-// The parameters that these rows can tell: of 8-bit products only where there are such rows, of tensor parallelism likewise, and so on.
+// The parameters that these rows say something about: those of 8-bit products only when a row has 8-bit products, those of tensor
+// parallelism only when a row has tp > 1, and so on.
 std::vector<std::string> parameters_for(const std::vector<const Row*>& rows);
-// Fits them, and says what the rows reach (Calibration::measured). Throws invalid_config when the rows are of several families of devices,
-// or none.
+// The calibration that predicts the rows best, with those parameters fitted and what the rows reach (Calibration::measured). Throws
+// invalid_config when there are no rows, or they are of several families of devices.
 profile::Calibration calibrated(const std::string& name, profile::AttentionKernel attention, const std::vector<const Row*>& rows);
 
 }  // namespace tessera::calibrate

@@ -130,7 +130,7 @@ plan::Plan plan_of(const Row& row) {
   plan::Plan plan;
   plan.precision = row.precision;
   plan.global_batch = degrees.global_batch;
-  plan.micro_batches = std::max<std::int64_t>(1, degrees.global_batch / (degrees.micro_batch * s.dp));
+  plan.micro_batches = std::max<std::int64_t>(1, degrees.global_batch / (degrees.micro_batch_size * s.dp));
   plan.schedule = degrees.schedule;
   for (int rank = 0; rank < degrees.ranks(); ++rank)
     plan.ranks.push_back({0, rank / row.group.devices_per_node, rank % row.group.devices_per_node, 1});

@@ -10,17 +10,18 @@
 
 namespace tessera::calibrate {
 
-// Factors on the parameters that make the logarithms of predicted over measured smallest, by Levenberg's and Marquardt's method.
-// Each error counts less the larger it is (a smooth absolute value), and each parameter is held near where it starts: a factor of
-// e^0.3 away (e^1.5 for what rings wait and how much gathers hold up computing, which differ widely between stacks) costs as much as an
-// error of 5 %. So a parameter that the rows do not tell stays what physics says.
+// Seconds of a row's step with these factors on the parameters that are fitted, in their order.
 using Predict = std::function<double(const Row&, const std::vector<double>& factors)>;
+// The factors on `parameters` for which log(predicted / measured) of the rows is smallest, by the Levenberg-Marquardt method. The loss is a
+// smooth absolute value, so that outliers count less. A prior keeps each parameter near its start: a factor of e^0.3 costs as much as an
+// error of 5 % (of e^1.5 for rank_latency and overlap_slowdown, which differ widely between stacks). So a parameter that the rows say
+// nothing about keeps its physical value.
 std::vector<double> fit(const std::vector<const Row*>& rows, const std::vector<std::string>& parameters, const Predict& predict);
 
 // The calibration with the given factors on the given parameters.
 profile::Calibration scaled(const profile::Calibration& start, const std::vector<std::string>& parameters,
                             const std::vector<double>& factors);
-// The same with factors fitted to the rows, which `fitted_on` then names.
+// The calibration with factors fitted to the rows; its `fitted_on` names them.
 profile::Calibration fitted(const profile::Calibration& start, const std::vector<std::string>& parameters,
                             const std::vector<const Row*>& rows);
 

@@ -149,7 +149,7 @@ Row row_of(const std::string& source, const Cells& cells, int line) {
   strategy.zero = zero_of(cell(cells, "schedule"));
   degrees.pp = degree(cells, "pp");
   degrees.chunks = number(cells, "vpp", 0) > 0 ? degree(cells, "vpp") : 0;
-  degrees.micro_batch = degree(cells, "micro_batch");
+  degrees.micro_batch_size = degree(cells, "micro_batch");
   degrees.global_batch = degree(cells, "global_batch");
   const std::string precision = lower(cell(cells, "precision"));
   if (contains(precision, "fp8") || contains(precision, "float8")) row.precision = model::Precision::f8;
@@ -204,7 +204,7 @@ std::string label(const Row& row) {
   add("over ", s.shards, 0);
   add("seq", row.shape.seq, 2048);
   const profile::Format plain = row.precision == model::Precision::f8 ? profile::Format::fp8 : profile::Format::bf16;
-  return out + text(" mb", degrees.micro_batch, " gb", degrees.global_batch, " ", profile::name_of(row.stack.format.value_or(plain)));
+  return out + text(" mb", degrees.micro_batch_size, " gb", degrees.global_batch, " ", profile::name_of(row.stack.format.value_or(plain)));
 }
 
 }  // namespace tessera::calibrate

@@ -1,4 +1,4 @@
-// A measured step: what a row of a table says, and the model, the cluster and the plan that it says it of.
+// A measured step: what a row of a table says, and the model, the cluster and the plan that were measured.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@
 
 namespace tessera::calibrate {
 
-// The numbers of a decoder that its step depends on. 0: not said.
+// The dimensions of a decoder. 0: the table does not say them.
 struct Shape {
   int layers = 0;
   std::int64_t hidden = 0;
@@ -24,14 +24,14 @@ struct Shape {
   std::int64_t ffn = 0;
   std::int64_t vocab = 0;
   std::int64_t seq = 0;
-  bool gated = true;  // two products before the activation
+  bool gated = true;  // the feed-forward network has a gate (SwiGLU, GeGLU)
   bool rotary = true;
   bool tied = false;  // embedding and head share their weights
   bool dropout = false;
   bool predicts_two = false;  // one more layer and head predict the token after the next (multi-token prediction)
   // Experts that tokens are routed to, with experts that all tokens pass (Dai et al. 2024). 0: none.
   std::int64_t experts = 0;
-  int chosen = 0;  // by each token
+  int chosen = 0;  // experts that each token is routed to
   std::int64_t expert_ffn = 0;
   std::int64_t shared_ffn = 0;
   int dense_layers = 0;  // the first so many layers have no experts
@@ -43,15 +43,15 @@ struct Shape {
   std::int64_t value_dim = 0;
 };
 
-// Ranks stand in the order tp, cp, dp, pp, the first innermost.
+// How a step was parallelized. Ranks are numbered with tp innermost, then cp, dp and pp.
 struct Degrees {
   plan::Strategy strategy;  // of every block
   int pp = 1;
   int chunks = 1;  // stages of a rank, with the interleaved schedule
   plan::Schedule schedule = plan::Schedule::one_f_one_b;
-  std::int64_t micro_batch = 1;   // samples of a replica
-  std::int64_t global_batch = 1;  // samples
-  std::vector<int> layers;        // of each pipeline rank; empty: as even as they divide
+  std::int64_t micro_batch_size = 1;  // samples of a replica
+  std::int64_t global_batch = 1;      // samples
+  std::vector<int> layers;            // of each pipeline rank; empty: as even as they divide
 
   int ranks() const { return strategy.ranks() * pp; }
 };
@@ -84,20 +84,19 @@ struct Row {
   std::vector<std::string> guesses;  // what the source leaves open and the reader filled in, in words, each once
   std::string skipped;               // why it cannot be priced; empty: it can
 
-  // Made of the above by build().
+  // What build() makes of the members above.
   model::ModelSpec model;
   cluster::ClusterSpec cluster;
   plan::Plan plan;
   bool has_experts() const { return shape.experts > 0; }
 };
 
-// What the columns of a row say, whatever table it is of (docs/file-formats.md#measured-steps). `line` from 1. A row that no plan can be
-// made of says why in Row::skipped.
+// Reads one row of any table of measured steps (docs/file-formats.md#measured-steps); `line` counts from 1. Row::skipped says why no plan
+// can be made of it.
 Row read_row(const std::string& source, const Cells& cells, int line);
-// What the table left out and a model needs; then the model, the cluster and the plan. Sets Row::skipped when they cannot be made or
-// priced.
+// Fills in what the table left out, then makes the model, the cluster and the plan. Sets Row::skipped when they cannot be made or priced.
 void build(Row& row);
-// The same, and the measured step; Row::skipped when none is said.
+// build(), and reads the measured step; sets Row::skipped when the table has none.
 void complete(Row& row, const Cells& cells);
 
 // Seconds of a step by the cost model under a calibration. Throws as CostModel does.

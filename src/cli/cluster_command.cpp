@@ -20,7 +20,7 @@ Json json_of(const cluster::Device& device) {
               {"peak_flops", peak},
               {"memory_bytes", device.memory.value},
               {"memory_bandwidth", device.memory_bandwidth.value}};
-  if (device.is_cpu()) out["cores"] = device.cores;
+  if (device.cores > 0) out["cores"] = device.cores;
   if (const auto stacks = profile::stacks_of(device.name); !stacks.empty()) out["stacks"] = stacks;
   return out;
 }

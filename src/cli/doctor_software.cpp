@@ -88,7 +88,7 @@ Finding check_accelerators() {
   const std::string name = "accelerators";
   std::string value;
   for (const cluster::ResourceGroup& group : cluster::discover_host().groups) {
-    if (group.device.vendor == "cpu") continue;
+    if (group.device.shares_host()) continue;
     value += text(value.empty() ? "" : "; ", group.devices_per_node, " x ", group.device.name, ", ", to_text(group.device.memory));
   }
   if (!value.empty()) return {name, Status::ok, value, ""};

@@ -27,8 +27,8 @@ profile::Profile measure_hosts(const std::filesystem::path& train_yaml, const st
 // the worker's build and the host.
 std::filesystem::path cached_profile_path(const model::JobSpec& job, const cluster::ClusterSpec& cluster);
 
-// The profile in `file`; else, unless the cluster is a foreign one, the one that this host has in its cache; else an empty one,
-// and the roofline prices the plans.
+// The profile in `file` when one is named. Otherwise the profile in this host's cache, unless the cluster is another one (`foreign`).
+// Otherwise an empty one: the roofline then says all times.
 profile::Profile profile_for(const std::filesystem::path& file, bool foreign, const model::JobSpec& job,
                              const cluster::ClusterSpec& cluster);
 

@@ -138,9 +138,9 @@ std::string memory_terms_text(const plan::Plan& plan, const PlanInput& input) {
   for (const auto& [name, bytes] : memory_terms(plan, input, rank)) terms += text(terms.empty() ? "" : ", ", name, " ", to_text(bytes));
   const cluster::Device& device = input.cluster.groups[static_cast<std::size_t>(plan.ranks[static_cast<std::size_t>(rank)].group)].device;
   const std::string rest =
-      device.is_cpu() ? ""
-                      : text("; of the ", to_text(device.memory), " of each ", device.name, ", ",
-                             to_text(device.memory - cost::memory_limits(plan, input.cluster)[rank]), " are left to fragmentation");
+      device.shares_host() ? ""
+                           : text("; of the ", to_text(device.memory), " of each ", device.name, ", ",
+                                  to_text(device.memory - cost::memory_limits(plan, input.cluster)[rank]), " are left to fragmentation");
   return text("\nrank ", rank, " holds ", terms, rest, "\n");
 }
 
@@ -225,7 +225,7 @@ struct ProfileOptions {
   bool json = false;
 };
 
-std::string with_interval(const profile::Measured& seconds) {
+std::string with_interval(const profile::MeasuredValue& seconds) {
   return text(to_text(Seconds(seconds.median)), " (", to_text(Seconds(seconds.low)), " to ", to_text(Seconds(seconds.high)), ")");
 }
 
@@ -246,13 +246,13 @@ void measure_profile(const ProfileOptions& options) {
   std::printf("medians with confidence intervals (92 %% or more)\n%-20s %6s %4s %8s %8s  %-34s %s\n", "block", "batch", "tp", "workers",
               "threads", "forward", "backward");
   for (const profile::BlockSample& sample : profile.blocks)
-    std::printf("%-20s %6lld %4d %8d %8d  %-34s %s\n", sample.kind.c_str(), static_cast<long long>(sample.micro_batch),
+    std::printf("%-20s %6lld %4d %8d %8d  %-34s %s\n", sample.kind.c_str(), static_cast<long long>(sample.micro_batch_size),
                 sample.tensor_parallel, sample.neighbours, sample.threads,
                 with_interval({sample.forward.value, sample.forward_low.value, sample.forward_high.value}).c_str(),
                 with_interval({sample.backward.value, sample.backward_low.value, sample.backward_high.value}).c_str());
   constexpr double kMillion = 1e6;
   for (const profile::OptimizerSample& sample : profile.optimizers) {
-    const profile::Measured& each = sample.seconds_per_parameter;
+    const profile::MeasuredValue& each = sample.seconds_per_parameter;
     std::printf("%s of a million parameters, %d worker%s of %d thread%s: %s\n", sample.kind.c_str(), sample.neighbours,
                 sample.neighbours == 1 ? "" : "s", sample.threads, sample.threads == 1 ? "" : "s",
                 with_interval({kMillion * each.median, kMillion * each.low, kMillion * each.high}).c_str());

@@ -1,4 +1,4 @@
-// A what-if beside what it departs from.
+// Compares the plan of a what-if with the plan of the unchanged job.
 #pragma once
 
 #include <nlohmann/json.hpp>

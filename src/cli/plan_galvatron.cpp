@@ -23,7 +23,7 @@ struct Answer {
 Answer answer(const GalvatronOptions& options, const galvatron::Inputs& inputs) {
   if (!options.evaluate.empty()) {
     const galvatron::Plan plan = galvatron::read_config(options.evaluate, inputs.settings.devices());
-    return {{plan, galvatron::price(inputs, plan), 1, 1}, {}};
+    return {{plan, galvatron::cost_of(inputs, plan), 1, 1}, {}};
   }
   const auto start = std::chrono::steady_clock::now();
   galvatron::SearchResult result = galvatron::search(inputs);
@@ -59,13 +59,13 @@ std::vector<std::string> warnings_of(const galvatron::Plan& plan) {
 
 nlohmann::ordered_json json_of(const galvatron::Inputs& inputs, const Answer& answer) {
   const galvatron::Plan& plan = answer.result.plan;
-  nlohmann::ordered_json out = {{"cost_s", answer.result.price.step.value},
+  nlohmann::ordered_json out = {{"cost_s", answer.result.cost.step.value},
                                 {"search_s", answer.search.value},
-                                {"samples_per_s", plan.global_batch / answer.result.price.step.value},
-                                {"memory_mb", answer.result.price.memory_mb},
+                                {"samples_per_s", plan.global_batch / answer.result.cost.step.value},
+                                {"memory_mb", answer.result.cost.memory_mb},
                                 {"relayout_s", galvatron::relayout_time(inputs, plan).value},
                                 {"memory_limit_mb", inputs.settings.memory_gb * 1024},
-                                {"fits", answer.result.price.fits},
+                                {"fits", answer.result.cost.fits},
                                 {"choices", answer.result.choices},
                                 {"examined", answer.result.examined}};
   out["plan"] = nlohmann::ordered_json::parse(galvatron::to_config(inputs, plan));
@@ -82,8 +82,8 @@ void print_table(const galvatron::Inputs& inputs, const Answer& answer) {
   const galvatron::Settings& settings = inputs.settings;
   std::printf("%s on %d devices of %d GB, sequence length %d, by Galvatron's cost model\n\n", settings.model.c_str(), settings.devices(),
               settings.memory_gb, settings.seq);
-  std::printf("step        %.4f s for a batch of %d in %d micro-batches (%.2f samples/s)\n", answer.result.price.step.value,
-              plan.global_batch, plan.chunks, plan.global_batch / answer.result.price.step.value);
+  std::printf("step        %.4f s for a batch of %d in %d micro-batches (%.2f samples/s)\n", answer.result.cost.step.value,
+              plan.global_batch, plan.chunks, plan.global_batch / answer.result.cost.step.value);
   std::printf("embedding   %s\n\n%5s  %-9s %-32s %12s\n", to_text(plan.embedding).c_str(), "stage", "layers", "strategy", "memory");
   std::size_t from = 0;
   for (std::size_t stage = 0; stage < plan.division.size(); ++stage) {
@@ -91,7 +91,7 @@ void print_table(const galvatron::Inputs& inputs, const Answer& answer) {
     bool first = true;
     for (const Run& run : runs_of(plan, from, to)) {
       const std::string layers = run.first == run.last ? std::to_string(run.first) : text(run.first, '-', run.last);
-      const std::string memory = first ? text(answer.result.price.memory_mb[stage], " MB") : "";
+      const std::string memory = first ? text(answer.result.cost.memory_mb[stage], " MB") : "";
       std::printf("%5s  %-9s %-32s %12s\n", first ? std::to_string(stage).c_str() : "", layers.c_str(), to_text(run.strategy).c_str(),
                   memory.c_str());
       first = false;
@@ -102,7 +102,7 @@ void print_table(const galvatron::Inputs& inputs, const Answer& answer) {
     std::printf("\nleft out of the step, as Galvatron does: %s for activations between layers of different splits\n",
                 to_text(relayout).c_str());
   for (const std::string& warning : warnings_of(plan)) std::printf("\nwarning: %s\n", warning.c_str());
-  if (!answer.result.price.fits) std::printf("\nwarning: does not fit into %d MB\n", settings.memory_gb * 1024);
+  if (!answer.result.cost.fits) std::printf("\nwarning: does not fit into %d MB\n", settings.memory_gb * 1024);
   if (answer.search.value > 0)
     std::printf("\nfound in %s: %lld choices, of which the bound left %lld\n", to_text(answer.search).c_str(),
                 static_cast<long long>(answer.result.choices), static_cast<long long>(answer.result.examined));

@@ -28,28 +28,17 @@ bool same_speed(const cluster::Device& a, const cluster::Device& b) {
 std::string precision_note(const PlanInput& input) {
   const auto train = ConfigNode::parse(input.job.resolved_yaml, "train.yaml").find("train");
   if (input.job.train.precision != model::Precision::f32 || (train && train->is_map() && train->has("precision"))) return {};
-  for (const model::Precision precision : {model::Precision::bf16, model::Precision::f16})
-    if (std::any_of(input.cluster.groups.begin(), input.cluster.groups.end(), [](const auto& group) { return !group.device.is_cpu(); }) &&
-        std::all_of(input.cluster.groups.begin(), input.cluster.groups.end(),
-                    [&](const auto& group) { return group.device.is_cpu() || group.device.has(precision); }))
-      return text("note: planned in fp32, as train.precision says nothing; these devices are faster in ", model::name_of(precision),
-                  ": --set train.precision=", model::name_of(precision), "\n");
-  return {};
-}
-
-// The CPUs of hosts whose accelerators compute in 16 bits: a stage on them would keep all others waiting, and the search over blocks knows
-// accelerators alone.
-bool left_out(const cluster::ClusterSpec& cluster, model::Precision precision, const cluster::ResourceGroup& group) {
-  return group.device.is_cpu() && precision != model::Precision::f32 &&
-         std::any_of(cluster.groups.begin(), cluster.groups.end(),
-                     [&](const auto& other) { return !other.device.is_cpu() && other.device.has(precision); });
+  const auto precision = cluster::fast_precision(input.cluster);
+  if (!precision) return {};
+  return text("note: planned in fp32, as train.precision says nothing; these devices are faster in ", model::name_of(*precision),
+              ": --set train.precision=", model::name_of(*precision), "\n");
 }
 
 std::string notes(const PlanInput& input, const cluster::ClusterSpec& whole) {
   std::string out;
   if (input.cluster.groups.size() < whole.groups.size())
     for (const cluster::ResourceGroup& group : whole.groups)
-      if (left_out(whole, input.job.train.precision, group))
+      if (cluster::is_left_out(whole, group, input.job.train.precision))
         out += text("note: the CPUs of ", group.name, " are left out beside accelerators\n");
   return out + precision_note(input);
 }
@@ -74,7 +63,7 @@ PlanInput read_plan_input(const PlanSource& source, std::string* said) {
   }
   const cluster::ClusterSpec whole = input.cluster;
   if (const auto kind = input.job.cluster.kind; kind == model::ClusterChoice::Kind::file || kind == model::ClusterChoice::Kind::automatic)
-    std::erase_if(input.cluster.groups, [&](const auto& group) { return left_out(whole, input.job.train.precision, group); });
+    std::erase_if(input.cluster.groups, [&](const auto& group) { return cluster::is_left_out(whole, group, input.job.train.precision); });
   if (said != nullptr) *said = notes(input, whole);
   return input;
 }

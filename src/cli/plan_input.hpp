@@ -1,4 +1,4 @@
-// What `plan` and `simulate` work on: the job, the cluster with its what-ifs, and the measured times that hold for it.
+// What `plan` and `simulate` work on: the job, the cluster after its what-ifs, and the measured times that are valid for it.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +11,7 @@
 
 namespace tessera::cli {
 
-// As the command line has it; empty where nothing was said.
+// The arguments of the command line; empty where one was not given.
 struct PlanSource {
   std::filesystem::path yaml;
   std::filesystem::path cluster;  // takes the place of the YAML's cluster
@@ -25,8 +25,8 @@ struct PlanInput {
   profile::Profile profile;
 };
 
-// Throws what reading each of them throws. `said`: lines for the user about what was taken otherwise than one might think: CPUs beside
-// accelerators that compute in 16 bits are left out, and accelerators compute in 32 bits where nothing else was said.
+// Throws what reading each of them throws. Writes notes for the user to `said`, a line each, about choices that may surprise: CPUs are left
+// out beside accelerators that compute in 16 bits, and accelerators compute in 32 bits when the train.yaml names no precision.
 PlanInput read_plan_input(const PlanSource& source, std::string* said = nullptr);
 
 // Of --set in the help of both commands.

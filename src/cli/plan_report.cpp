@@ -155,10 +155,7 @@ std::string devices_text(const plan::Plan& plan, const cluster::ClusterSpec& clu
   std::map<int, int> counts;
   for (const plan::RankPlace& place : plan.ranks) ++counts[place.group];
   std::string out;
-  for (const auto& [group, count] : counts) {
-    const cluster::Device& device = cluster.groups[group].device;
-    out += text(out.empty() ? "" : ", ", count, device.is_cpu() ? (count == 1 ? " worker on " : " workers on ") : " × ", device.name);
-  }
+  for (const auto& [group, count] : counts) out += (out.empty() ? "" : ", ") + cluster.groups[group].device.ranks_text(count);
   return out;
 }
 

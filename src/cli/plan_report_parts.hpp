@@ -10,7 +10,7 @@
 
 namespace tessera::cli {
 
-// Ranks that the page shows as one: consecutive, on the same stages.
+// Consecutive ranks on the same stages, which the page shows as one.
 struct RankFold {
   std::vector<int> ranks;
   std::string label;  // "rank 3", "ranks 0 to 7"
@@ -21,8 +21,8 @@ std::vector<RankFold> fold_ranks(const plan::Plan& plan, const cluster::ClusterS
 // By rank, the stages that it holds.
 std::vector<std::vector<int>> stages_of_ranks(const plan::Plan& plan);
 
-// Spans of the ranks that the page shows, against the simulator's clock. Many micro-batches are cut short in the middle, where the
-// pipeline repeats itself; spans too short to be seen are joined.
+// The spans of the ranks that the page shows, as the simulator ran them. With many micro-batches the middle of the step, where the pipeline
+// repeats itself, is left out; spans too short to be seen are joined.
 nlohmann::ordered_json timeline_of(const PlanInput& input, const plan::Plan& plan);
 
 // The page around the data: `data` as JSON, `text` as plain text for where no script runs.

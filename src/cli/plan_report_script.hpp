@@ -34,7 +34,7 @@ const plural = (count, word) => count + ' ' + word + (count === 1 ? '' : word.en
 const palette = ['#0072B2', '#E69F00', '#009E73', '#CC79A7', '#56B4E9', '#D55E00', '#F0E442', '#999999'];
 const dark = ['#0072B2', '#D55E00', '#009E73', '#6b6b6b'];
 const inkOn = colour => dark.includes(colour) ? '#fff' : '#111';
-const partColours = {'forward': '#0072B2', 'backward': '#E69F00', 'recompute': '#F0E442', 'tensor exchange': '#CC79A7', 'pipeline idle': '#999999',
+const partColours = {'forward': '#0072B2', 'backward': '#E69F00', 'recompute': '#F0E442', 'exchange in passes': '#CC79A7', 'idle': '#999999',
   'gradient exchange': '#009E73', 'optimizer': '#D55E00', 'parameter gather': '#56B4E9'};
 const memoryColours = {'weights': '#0072B2', 'gradients': '#E69F00', 'optimizer state': '#D55E00', 'activations': '#009E73', 'workspace': '#CC79A7',
   'communication buffers': '#56B4E9', 'process': '#999999'};

@@ -140,8 +140,8 @@ Json timeline_of(const PlanInput& input, const plan::Plan& plan) {
     const program::Instruction& instruction = program_of.at(span.rank)->instructions[span.instruction];
     if (const auto found = shown.find(span.rank); found != shown.end())
       for (Row* row : found->second) {
-        row->pieces.push_back({span.begin.value, (span.end - span.exchange).value, kind_of(instruction.op), instruction.micro_batch});
-        if (span.exchange > Seconds(0)) row->pieces.push_back({(span.end - span.exchange).value, span.end.value, kExchange, -1});
+        row->pieces.push_back({span.begin.value, (span.end - span.exposed).value, kind_of(instruction.op), instruction.micro_batch});
+        if (span.exposed > Seconds(0)) row->pieces.push_back({(span.end - span.exposed).value, span.end.value, kExchange, -1});
       }
   }
   const double step = result.step.value;

@@ -146,18 +146,23 @@ void check_computed_here(const model::JobSpec& job) {
   }
 }
 
-void check_on_cpus(const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
-  const auto computes = [](const cluster::ResourceGroup& group) { return group.device.is_cpu(); };
-  if (std::none_of(cluster.groups.begin(), cluster.groups.end(), computes))
-    refuse_here("the trainer computes on CPUs, and cluster '" + cluster.name + "' has none", {.file = job.file.string(), .block = {}},
-                "a cluster with a group of CPUs");
+// The vendors of the cluster's devices that the trainer has kernels for. Throws where there are none.
+std::vector<std::string> trainable_vendors(const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
+  std::vector<std::string> vendors;
+  for (const cluster::ResourceGroup& group : cluster.groups)
+    if (group.device.trainable()) vendors.push_back(group.device.vendor);
+  if (vendors.empty())
+    refuse_here(text("the trainer computes on ", cluster::kTrainableKinds, ", and cluster '", cluster.name, "' has none"),
+                {.file = job.file.string(), .block = {}}, text("a cluster with a group of ", cluster::kTrainableKinds));
+  return vendors;
 }
 
-void check_on_cpus(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
+void check_devices(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
   for (const plan::RankPlace& place : plan.ranks) {
     const cluster::ResourceGroup& group = cluster.groups.at(static_cast<std::size_t>(place.group));
-    if (!group.device.is_cpu())
-      refuse_here("the plan computes on " + group.device.name + ", and the trainer on CPUs", plan.where, "a plan for CPUs");
+    if (!group.device.trainable())
+      refuse_here(text("the plan computes on ", group.device.name, ", and the trainer on ", cluster::kTrainableKinds), plan.where,
+                  text("a plan for ", cluster::kTrainableKinds));
   }
 }
 
@@ -172,13 +177,13 @@ ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vecto
     chosen.plan = plan::load_plan(plan_file ? *plan_file : job.parallel.file);
     plan::check(chosen.plan, job, cluster);
     plan::check_trainable(chosen.plan);
-    check_on_cpus(chosen.plan, cluster);
+    check_devices(chosen.plan, cluster);
     // Ranks whose orders do not fit together would wait for each other until the deadline.
     if (!chosen.plan.order.empty()) program::check(program::compile(chosen.plan, job.model));
     cost::check_fits(chosen.plan, cost::memory_of(chosen.plan, job.model, job.train, cluster, {}), cluster);
     return chosen;
   }
-  check_on_cpus(job, cluster);
+  const std::vector<std::string> vendors = trainable_vendors(job, cluster);
   profile::Profile profile;
   const std::filesystem::path cached = cached_profile_path(job, cluster);
   if (std::filesystem::exists(cached)) {
@@ -188,8 +193,7 @@ ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vecto
     real_file_system().create_directories(cached.parent_path());
     write_whole(real_file_system(), cached, profile::to_json(profile));
   }
-  // The worker computes on CPUs; a host's accelerators are planned for, not yet trained on.
-  chosen.search = search::search(job, cluster, profile, {.top = 5, .vendors = {"cpu"}});
+  chosen.search = search::search(job, cluster, profile, {.top = 5, .vendors = vendors});
   chosen.plan = chosen.search->best;
   plan::check_trainable(chosen.plan);
   return chosen;

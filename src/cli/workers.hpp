@@ -15,8 +15,8 @@ namespace tessera::cli {
 std::vector<control::WorkerCommand> worker_commands(const std::vector<std::string>& arguments, const std::vector<plan::RankPlace>& places,
                                                     const cluster::ClusterSpec& cluster);
 
-// Becomes the worker: replaces this process, keeping the terminal. `json`: an error then stands on stdout as an object. Throws when it
-// cannot.
+// Replaces this process by the worker, which keeps the terminal. `json`: the worker prints errors to stdout as JSON objects. Throws when
+// there is no worker to run.
 [[noreturn]] void become_worker(const std::vector<std::string>& arguments, bool json = false);
 
 }  // namespace tessera::cli

@@ -1,5 +1,6 @@
 #include "cluster/cluster.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/hash.hpp"
@@ -14,6 +15,22 @@ FlopsPerSecond Device::peak_of(model::Precision precision) const {
   std::string known;
   for (const auto& [key, rate] : peak) known += (known.empty() ? "" : ", ") + key;
   throw Error(ErrorCode::not_found, text("device ", name, " cannot compute in ", model::name_of(precision)), {}, text("one of: ", known));
+}
+
+bool Device::shares_host() const { return is_cpu(); }
+
+bool Device::accelerates(model::Precision precision) const { return !is_cpu() && precision != model::Precision::f32 && has(precision); }
+
+bool Device::trainable() const { return is_cpu(); }
+
+std::string Device::ranks_text(int ranks) const {
+  return is_cpu() ? text(ranks, ranks == 1 ? " worker on " : " workers on ", name) : text(ranks, " × ", name);
+}
+
+int ResourceGroup::most_ranks_per_node() const {
+  // More workers than this per core only wait for each other.
+  constexpr int kMostPerCore = 32;
+  return device.shares_host() ? std::max(devices_per_node, kMostPerCore * device.cores) : devices_per_node;
 }
 
 int ClusterSpec::device_count() const {
@@ -47,6 +64,24 @@ const Link& link_between(const ClusterSpec& cluster, int group_a, int node_a, in
   if (group_a != group_b) return cluster.between;
   const ResourceGroup& group = cluster.groups.at(group_a);
   return node_a / group.nodes_per_domain == node_b / group.nodes_per_domain ? group.inside : group.network;
+}
+
+bool is_left_out(const ClusterSpec& cluster, const ResourceGroup& group, model::Precision precision) {
+  return group.device.is_cpu() && std::any_of(cluster.groups.begin(), cluster.groups.end(),
+                                              [&](const ResourceGroup& other) { return other.device.accelerates(precision); });
+}
+
+std::optional<model::Precision> fast_precision(const ClusterSpec& cluster) {
+  for (const model::Precision precision : {model::Precision::bf16, model::Precision::f16}) {
+    int accelerators = 0;
+    int computing = 0;
+    for (const ResourceGroup& group : cluster.groups) {
+      accelerators += !group.device.is_cpu();
+      computing += group.device.accelerates(precision);
+    }
+    if (accelerators > 0 && computing == accelerators) return precision;
+  }
+  return {};
 }
 
 }  // namespace tessera::cluster

@@ -1,8 +1,9 @@
-// What a team has: devices, the links between them, and groups of identical devices.
+// The machines that a job may use: devices, the links between them, and groups of identical devices.
 #pragma once
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,9 +24,20 @@ struct Device {
   BytesPerSecond memory_bandwidth;             // for a CPU: of the whole host
   int units = 0;                               // processors of an accelerator among which a kernel's tiles are dealt; 0: not known
   int cores = 0;                               // CPU only: physical cores of the host that this process may use
+  // What kind of device it is. Outside of this room, the cost model and the profile, code asks one of the questions below instead, so
+  // that a new kind of device answers them here.
   bool is_cpu() const { return vendor == "cpu"; }
   bool has(model::Precision precision) const;
   FlopsPerSecond peak_of(model::Precision precision) const;  // throws not_found when the device lacks it
+  // True when the ranks of a node are processes that divide its cores and its memory among them: `threads` of a rank then count. False
+  // when each rank has a device, and the memory of that device, to itself.
+  bool shares_host() const;
+  // True when the device is an accelerator that computes in this precision, of 16 or fewer bits. Calibrations then say its times.
+  bool accelerates(model::Precision precision) const;
+  // True when tessera-worker has kernels for the device; plans on other devices can be simulated, not trained.
+  bool trainable() const;
+  // So many ranks on devices of this kind, in words: "4 workers on cpu:zen4", "8 × h100-sxm".
+  std::string ranks_text(int ranks) const;
 };
 
 // A path between devices: point to point bandwidth per direction and latency.
@@ -33,7 +45,8 @@ struct Link {
   std::string name;  // "nvlink4", "pcie4", "rdma-400g", "shm", "tcp-1g"
   BytesPerSecond bandwidth;
   Seconds latency;
-  // The devices of a node share this bandwidth. Accelerators share their node's adapters, and its link to other groups, in any case.
+  // True: the devices of a node share this bandwidth; false: each device has all of it. The accelerators of a node share its adapters, and
+  // its link to other groups, in any case.
   bool shared = false;
 };
 
@@ -57,6 +70,9 @@ struct ResourceGroup {
   Where stack_where = {};  // in the cluster file
 
   int domain() const { return devices_per_node * nodes_per_domain; }  // devices that the inside link joins
+  // The most ranks that a plan may put on one node: one a device; where ranks share their host, 32 a core, so that plans for many
+  // ranks can be tried out on few cores.
+  int most_ranks_per_node() const;
 };
 
 struct ClusterSpec {
@@ -65,13 +81,21 @@ struct ClusterSpec {
   Link between;  // between nodes of different groups
 
   int device_count() const;
-  // 16 hex digits of what plans depend on: kinds, counts, memory and links of devices; not of estimates that change when
-  // they are measured, and not of how many workers a CPU host may hold.
+  // 16 hex digits that change with what plans depend on: kinds, counts, memory and links of devices. They do not change with estimates,
+  // which measuring replaces, nor with how many workers a CPU host may hold.
   std::string fingerprint() const;
 };
 
-// The link that a message between two places takes.
+// The link that a message between two nodes takes; the group's inside link when they are one node, or in one domain.
 const Link& link_between(const ClusterSpec& cluster, int group_a, int node_a, int group_b, int node_b);
+
+// True for a group of CPUs when accelerators of the cluster accelerate `precision`: a stage on CPUs would keep all others waiting, so
+// plans in that precision leave the group out.
+bool is_left_out(const ClusterSpec& cluster, const ResourceGroup& group, model::Precision precision);
+// The 16-bit precision, bf16 before fp16, in which all accelerators of the cluster compute; empty without accelerators.
+std::optional<model::Precision> fast_precision(const ClusterSpec& cluster);
+// The kinds of devices that are trainable(), in words, for messages.
+inline constexpr const char* kTrainableKinds = "CPUs";
 
 // Accelerators and CPU classes known without measurement. Throws not_found with the nearest name.
 const std::vector<Device>& known_devices();
@@ -83,17 +107,18 @@ Link known_link(const std::string& name);
 // bandwidth are estimates from the instruction set until measured.
 ClusterSpec discover_host();
 
+// A cluster file. Throws invalid_config with file, line and the nearest valid name.
 ClusterSpec read_cluster(const ConfigNode& node);
 ClusterSpec load_cluster(const std::filesystem::path& path);
-// Reads back as the same cluster, exactly.
+// read_cluster reads it back as exactly the same cluster.
 std::string to_yaml(const ClusterSpec& cluster);
 
-// What-ifs: "cluster.KEY=VALUE" with the keys of a cluster file ("cluster.groups.0.nodes=4", "cluster.groups.gpu.memory=40 GiB",
-// "cluster.between=tcp-25g"). A key of a group alone is set in every group ("cluster.nodes=4"), "cluster.link" in every link
-// between nodes. A value "x2" or "x0.5" multiplies what is there; of a link, its bandwidth. Links that change are renamed, so that
-// times measured on them are not taken. Throws invalid_config naming the setting and the nearest valid key.
+// The cluster after what-ifs: "cluster.KEY=VALUE" with the keys of a cluster file ("cluster.groups.0.nodes=4",
+// "cluster.groups.gpu.memory=40 GiB", "cluster.between=tcp-25g"). A key of a group alone is set in every group ("cluster.nodes=4"),
+// "cluster.link" in every link between nodes. A value "x2" or "x0.5" multiplies what is there; of a link, its bandwidth. Links that change
+// are renamed, so that times measured on them are not taken. Throws invalid_config naming the setting and the nearest valid key.
 ClusterSpec with_overrides(const ClusterSpec& cluster, const std::vector<std::string>& settings);
-// Whether a setting is one of these; "cluster.local..." and "cluster.lab..." are of the train.yaml.
+// Whether a setting is such a what-if; "cluster.local..." and "cluster.lab..." are keys of the train.yaml.
 bool is_cluster_override(const std::string& setting);
 
 // What `cluster:` of a train.yaml means on this host: discovery, a file, this host with so many workers, or the lab's

@@ -16,9 +16,7 @@ ClusterSpec cpu_host() {
 ClusterSpec local(const model::ClusterChoice& choice) {
   ClusterSpec cluster = cpu_host();
   ResourceGroup& group = cluster.groups.front();
-  // More workers than this per core only wait for each other.
-  constexpr int kMostPerCore = 32;
-  const int most = kMostPerCore * group.device.cores;
+  const int most = group.most_ranks_per_node();
   if (choice.devices > most)
     throw Error(ErrorCode::invalid_config, text("cluster.local.devices: ", choice.devices, " workers on ", group.device.cores, " cores"),
                 choice.where, text("at most ", most), text("nearest: ", most));

@@ -200,7 +200,7 @@ PassTime PassTime::operator*(double factor) const {
 
 model::BlockShard shard_of(const plan::Strategy& strategy, std::int64_t micro_batch, model::Precision precision) {
   model::BlockShard shard;
-  shard.micro_batch = micro_batch;
+  shard.micro_batch_size = micro_batch;
   shard.tensor_parallel = strategy.tp;
   shard.precision = precision;
   shard.recompute = strategy.recompute;

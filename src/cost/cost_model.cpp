@@ -79,7 +79,9 @@ Parameters parameters_of(const model::BlockSpec& block, const plan::Strategy& st
   return out;
 }
 
-bool leaves_domain(const profile::Exchanges& exchanges, profile::Team team) { return exchanges.together(team) < team.ranks; }
+bool leaves_domain(const profile::Exchanges& exchanges, profile::ProcessGroup team) {
+  return exchanges.ranks_per_domain(team) < team.ranks;
+}
 
 // A group of which each stage has only so many devices of each domain: their share of the links that all of them use.
 cluster::ResourceGroup thinned(cluster::ResourceGroup group, int per_domain) {
@@ -276,7 +278,7 @@ BlockLoad CostModel::priced(int repeat, int devices, const plan::Strategy& s, st
 }
 
 // Of several parts, within each and then between them: what a part's ranks have put together leaves through its nodes' adapters.
-double CostModel::collective(int devices, std::size_t part, Collective operation, double bytes, profile::Team team) const {
+double CostModel::collective(int devices, std::size_t part, Collective operation, double bytes, profile::ProcessGroup team) const {
   const std::vector<StageDevices::Part>& parts = stand(devices).devices.parts;
   if (parts.size() == 1) return group_of(devices, part).exchanges.collective(operation, bytes, team);
   const bool between = !of_one_group(parts, parts.front().group);
@@ -361,7 +363,7 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
   const profile::Calibration& calibration = group.kernels.calibration();
   const Block& block = group.blocks[static_cast<std::size_t>(repeat)];
   const cluster::ResourceGroup& of = cluster_.groups[static_cast<std::size_t>(parts[part].group)];
-  const auto exchanged = [&](Collective operation, double each, profile::Team team) {
+  const auto exchanged = [&](Collective operation, double each, profile::ProcessGroup team) {
     return collective(devices, part, operation, each, team);
   };
   const Pass& once = pass(repeat, g, s, micro_batch);
@@ -388,11 +390,11 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
   const double expert_shards = s.experts_sharded_over();
   const double trained = stack_.frozen ? kAdapters : 1;
   if (s.copies() > 1) {
-    const profile::Team peers{s.copies(), s.tp};
+    const profile::ProcessGroup peers{s.copies(), s.tp};
     // The ranks that shard a state among them, and those of other such groups that hold the same share.
     struct Holders {
       double parameters;
-      profile::Team sharing, copies;
+      profile::ProcessGroup sharing, copies;
     };
     const auto holders = [&](double parameters, int ranks, int sharing, int stride) {
       return Holders{parameters, {sharing, stride}, {ranks / sharing, stride * sharing}};
@@ -425,9 +427,9 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
     // What is left of a pass once the block's own exchanges have had the links that weights and gradients take.
     const bool leaving = parts.size() > 1 || leaves_domain(group.exchanges, peers);
     const auto beside = [&](double seconds, const PassTime& pass) {
-      const std::pair<profile::Team, double> own[] = {{{s.tp, 1}, pass.tensor_exchange},
-                                                      {{s.cp, s.tp}, pass.context_exchange},
-                                                      {{held.experts > 0 ? s.ep : 1, s.expert_tp()}, pass.expert_exchange}};
+      const std::pair<profile::ProcessGroup, double> own[] = {{{s.tp, 1}, pass.tensor_exchange},
+                                                              {{s.cp, s.tp}, pass.context_exchange},
+                                                              {{held.experts > 0 ? s.ep : 1, s.expert_tp()}, pass.expert_exchange}};
       bool meets = false;
       for (const auto& [team_of, exchange] : own) {
         if (team_of.ranks < 2 || leaves_domain(group.exchanges, team_of) != leaving) continue;

@@ -90,7 +90,7 @@ struct StageBuffers {
   plan::Strategy strategy = {};
   double gradients = 0;  // bytes, of all its blocks
   double output = 0;     // bytes, the most of its blocks
-  Bytes bucket = plan::Plan().bucket;
+  Bytes bucket_size = plan::Plan().bucket_size;
 };
 
 class Measured;
@@ -223,7 +223,7 @@ class CostModel {
   }
   double limit_of(int devices, std::size_t part) const;
   const Pass& pass(int repeat, int group, const plan::Strategy& strategy, std::int64_t micro_batch);
-  double collective(int devices, std::size_t part, profile::Collective operation, double bytes, profile::Team team) const;
+  double collective(int devices, std::size_t part, profile::Collective operation, double bytes, profile::ProcessGroup team) const;
   double node_rate(int devices, std::size_t part, int width, bool between) const;
   double played_message(double bytes, int from, int width_from, int to, int width_to) const;
   double waited_message(int devices, std::size_t part, double seconds, double bytes, int width) const;

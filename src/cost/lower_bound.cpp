@@ -11,7 +11,7 @@ namespace tessera::cost {
 namespace {
 
 using model::Exchange;
-using profile::Team;
+using profile::ProcessGroup;
 
 // Bytes of a parameter: on the wire and in memory, as computing reads it; master weight and two moments of the optimizer.
 constexpr double kWeight = 2;
@@ -114,7 +114,7 @@ class LeastTimes {
 
   // visit(members) for each team of the stage's ranks [first, last), of one group each.
   template <typename Visit>
-  void for_teams(const plan::Stage& stage, int first, int last, Team team, const Visit& visit) const {
+  void for_teams(const plan::Stage& stage, int first, int last, ProcessGroup team, const Visit& visit) const {
     if (team.ranks < 2) return;
     for (int base = first; base < last; base += team.ranks * team.stride)
       for (int offset = 0; offset < team.stride; ++offset) {

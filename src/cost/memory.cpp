@@ -58,7 +58,7 @@ double CostModel::buffers(int devices, const StageBuffers& of, int part) const {
   }
   // Two receive buffers in each direction and what is being sent, a bucket, and the tokens of the step.
   const double transfers = 3 * of.output * ((of.receives >= 0 ? 1 : 0) + (of.sends >= 0 ? 1 : 0));
-  const double reductions = of.strategy.dp > 1 ? std::min(static_cast<double>(of.bucket.value), of.gradients) / of.strategy.dp : 0;
+  const double reductions = of.strategy.dp > 1 ? std::min(static_cast<double>(of.bucket_size.value), of.gradients) / of.strategy.dp : 0;
   const std::int64_t samples = of.micro_batches * micro_batch(devices, std::max(0, part), of.strategy, of.samples);
   return transfers + reductions + kToken * static_cast<double>(samples * model_.dim("seq"));
 }
@@ -94,7 +94,7 @@ RankBytes PricedPlan::bytes(int pipeline_rank, int part) const {
                             .strategy = of.runs.front().strategy,
                             .gradients = gradients,
                             .output = output,
-                            .bucket = plan_.bucket};
+                            .bucket_size = plan_.bucket_size};
     held_in_buffers = std::max(held_in_buffers, cost_model_.buffers(devices(stage), ends, part));
   }
   out.process = whole(cost_model_.process_bytes(devices(pipeline_rank), part));

@@ -1,5 +1,5 @@
-// A plan in the words of other systems. Both throw invalid_config where the other system cannot express the plan or the model:
-// what it is, where in the plan file, and what could be said instead. The plan has passed check.
+// Writes plans for other systems. Both functions throw invalid_config when the other system cannot express the plan or the model; the error
+// says what it is, where it stands in the plan file, and what would do. The plan must have passed plan::check.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace tessera::interop {
 
-// Flags of Megatron-LM's pretrain_gpt.py, one a line with its value: the model, batch, precision, steps and how it all is cut.
+// Flags of Megatron-LM's pretrain_gpt.py, one a line with its value: the model, the batch, the precision, the steps and the parallelism.
 std::string megatron_flags(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train);
 
 // The sections [training], [parallelism] and [activation_checkpoint] of torchtitan 0.2's TOML file.

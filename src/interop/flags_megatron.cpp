@@ -108,13 +108,13 @@ std::string layout(const SharedPlan& shared) {
 }
 
 void add_pipeline(Flags& flags, const plan::Plan& plan, const SharedPlan& shared) {
-  if (shared.places == 1) return;
-  flags.push_back(text("--pipeline-model-parallel-size ", shared.places));
+  if (shared.pipeline_size == 1) return;
+  flags.push_back(text("--pipeline-model-parallel-size ", shared.pipeline_size));
   if (plan.schedule != plan::Schedule::one_f_one_b && plan.schedule != plan::Schedule::interleaved)
     refuse(plan.where, text("its schedule is ", name_of(plan.schedule)), "1f1b or interleaved", "plan with parallel: {schedule: 1f1b}");
-  if (shared.chunks > 1 && plan.micro_batches % shared.places != 0)
-    refuse(plan.where, text(plan.micro_batches, " micro-batches in groups of ", shared.places, " stages"),
-           text("with interleaved stages, a multiple of ", shared.places));
+  if (shared.chunks > 1 && plan.micro_batches % shared.pipeline_size != 0)
+    refuse(plan.where, text(plan.micro_batches, " micro-batches in groups of ", shared.pipeline_size, " stages"),
+           text("with interleaved stages, a multiple of ", shared.pipeline_size));
   const auto equal = [&](const auto& stage) { return stage.size() == shared.layers.front().size(); };
   if (!std::all_of(shared.layers.begin(), shared.layers.end(), equal))
     flags.push_back("--pipeline-model-parallel-layout " + layout(shared));
@@ -125,7 +125,7 @@ void add_pipeline(Flags& flags, const plan::Plan& plan, const SharedPlan& shared
 void add_data_parallel(Flags& flags, const plan::Plan& plan, const plan::Strategy& strategy) {
   const bool several = strategy.dp * strategy.cp > 1;
   if (several && strategy.zero < 2)
-    flags.insert(flags.end(), {"--overlap-grad-reduce", text("--ddp-bucket-size ", std::max<std::int64_t>(1, plan.bucket.value / 4))});
+    flags.insert(flags.end(), {"--overlap-grad-reduce", text("--ddp-bucket-size ", std::max<std::int64_t>(1, plan.bucket_size.value / 4))});
   if (strategy.zero == 1 || strategy.offload_optimizer) flags.push_back("--use-distributed-optimizer");
   if (strategy.zero >= 2)
     flags.insert(flags.end(), {"--use-megatron-fsdp",
@@ -201,7 +201,7 @@ std::string megatron_flags(const plan::Plan& plan, const model::ModelSpec& model
   Flags flags;
   add_model(flags, model);
   const SharedPlan shared = shared_plan(plan, model, kSystem);
-  flags.insert(flags.end(), {text("--micro-batch-size ", shared.micro_batch), text("--global-batch-size ", plan.global_batch),
+  flags.insert(flags.end(), {text("--micro-batch-size ", shared.micro_batch_size), text("--global-batch-size ", plan.global_batch),
                              text("--train-iters ", train.steps)});
   add_precision(flags, plan.precision);
   add_parallel(flags, plan, model, shared);

@@ -48,10 +48,11 @@ void check_ranks(const plan::Plan& plan, const SharedPlan& shared, const std::st
                  "ranks numbered by group, node and device, as launchers number them");
   }
   int next = 0;
-  for (int place = 0; place < shared.places; ++place)
-    for (const int rank : plan.stages[place].ranks)
+  for (int pipeline_rank = 0; pipeline_rank < shared.pipeline_size; ++pipeline_rank)
+    for (const int rank : plan.stages[pipeline_rank].ranks)
       if (rank != next++)
-        refuse_for(system, plan.stages[place].where, text("stage ", place, " has rank ", rank, " where rank ", next - 1, " would be"),
+        refuse_for(system, plan.stages[pipeline_rank].where,
+                   text("stage ", pipeline_rank, " has rank ", rank, " where rank ", next - 1, " would be"),
                    "ranks numbered stage by stage, neighbours on the same node",
                    "fix the degrees, parallel: {tp: ..., pp: ...}: such plans stand node after node");
 }
@@ -73,19 +74,19 @@ bool SharedPlan::all_layers(model::Recompute recompute) const {
 SharedPlan shared_plan(const plan::Plan& plan, const model::ModelSpec& model, const std::string& system) {
   SharedPlan shared;
   const plan::Pipeline pipeline = pipeline_of(plan);
-  shared.places = pipeline.size;
+  shared.pipeline_size = pipeline.size;
   shared.chunks = pipeline.chunks;
   if (plan.delayed_exchange)
     refuse_for(system, plan.where, "it exchanges gradients while the next step begins", "delayed_exchange: false",
                "with train.optimizer.clip above 0 no plan delays the exchange");
-  if (shared.places > 1 && !plan.order.empty()) refuse_for(system, plan.where, "it has an order of its own", "a schedule by name");
+  if (shared.pipeline_size > 1 && !plan.order.empty()) refuse_for(system, plan.where, "it has an order of its own", "a schedule by name");
   const plan::StrategyRun& common = run_of_first_layer(plan);
   shared.strategy = effective(common.strategy);
-  shared.micro_batch = plan.micro_batch(shared.strategy.dp);
+  shared.micro_batch_size = plan.micro_batch_size(shared.strategy.dp);
   for (const plan::Stage& stage : plan.stages) {
     if (!stage.shares.empty())
       refuse_for(system, stage.where, "its stages share a micro-batch unevenly", "the same samples for all replicas");
-    if (shared.layers.empty() || shared.places > 1) shared.layers.emplace_back();
+    if (shared.layers.empty() || shared.pipeline_size > 1) shared.layers.emplace_back();
     for (const plan::StrategyRun& run : stage.runs) {
       const int first = first_layer(run);
       const int last = last_layer(run, model);

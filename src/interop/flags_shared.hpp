@@ -1,4 +1,4 @@
-// Internal: what a plan says when it says the same for all blocks, which is all that most systems can express.
+// Internal: plans with one strategy for all blocks, which is all that most systems can express.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 namespace tessera::interop {
 
 struct SharedPlan {
-  plan::Strategy strategy;  // of all blocks; recompute aside, and what has no effect at these degrees is as by default
-  int places = 1;
-  int chunks = 1;                // stages a place
-  std::int64_t micro_batch = 1;  // samples
-  // By stage in model order, which run each of its layers is in. One stage where there is one place.
+  plan::Strategy strategy;  // of all blocks, without recompute; members that have no effect at these degrees have their defaults
+  int pipeline_size = 1;
+  int chunks = 1;                     // stages of a pipeline rank
+  std::int64_t micro_batch_size = 1;  // samples
+  // By stage in model order, which run each of its layers is in. One stage where there is one pipeline rank.
   std::vector<std::vector<const plan::StrategyRun*>> layers;
 
   bool all_layers(model::Recompute recompute) const;

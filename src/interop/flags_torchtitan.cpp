@@ -15,7 +15,7 @@ const std::string kSystem = "torchtitan";
 }
 
 // torchtitan's own conditions on how many micro-batches each schedule of torch.distributed.pipelining takes are checked too.
-std::string schedule_name(const plan::Plan& plan, int places) {
+std::string schedule_name(const plan::Plan& plan, int pipeline_size) {
   const auto needs = [&](bool met, const std::string& expected) {
     if (!met) refuse(plan.where, text(plan.micro_batches, " micro-batches for ", plan.stages.size(), " stages"), expected);
   };
@@ -24,7 +24,7 @@ std::string schedule_name(const plan::Plan& plan, int places) {
     case plan::Schedule::one_f_one_b: needs(plan.micro_batches >= stages, text("at least ", stages, " under 1f1b")); return "1F1B";
     case plan::Schedule::gpipe: return "GPipe";
     case plan::Schedule::interleaved:
-      needs(plan.micro_batches % std::max<std::int64_t>(1, plan.micro_batches / places) == 0,
+      needs(plan.micro_batches % std::max<std::int64_t>(1, plan.micro_batches / pipeline_size) == 0,
             "a number that groups of the pipeline's length or evenly more divide");
       return "Interleaved1F1B";
     case plan::Schedule::zb_v: return "ZBVZeroBubble";
@@ -54,10 +54,10 @@ std::string modules(const SharedPlan& shared) {
 bool is_sharded(const plan::Plan& plan, const SharedPlan& shared) {
   const plan::Strategy& strategy = shared.strategy;
   if (strategy.dp * strategy.cp == 1) return false;
-  if (strategy.zero == 0 && (strategy.cp > 1 || strategy.tp > 1 || shared.places > 1))
+  if (strategy.zero == 0 && (strategy.cp > 1 || strategy.tp > 1 || shared.pipeline_size > 1))
     refuse(plan.stages.front().where,
-           text("zero 0 with dp ", strategy.dp, " beside cp ", strategy.cp, ", tp ", strategy.tp, " and ", shared.places,
-                shared.places == 1 ? " stage" : " stages"),
+           text("zero 0 with dp ", strategy.dp, " beside cp ", strategy.cp, ", tp ", strategy.tp, " and ", shared.pipeline_size,
+                shared.pipeline_size == 1 ? " stage" : " stages"),
            "zero 1, 2 or 3");
   return strategy.zero > 0;
 }
@@ -65,7 +65,7 @@ bool is_sharded(const plan::Plan& plan, const SharedPlan& shared) {
 // What torchtitan does otherwise than the plan says, with the same result.
 std::string notes(const plan::Plan& plan, const SharedPlan& shared) {
   const plan::Strategy& strategy = shared.strategy;
-  const bool piped = shared.places > 1;
+  const bool piped = shared.pipeline_size > 1;
   const bool accumulates = !piped && plan.micro_batches > 1 && strategy.dp * strategy.cp > 1;
   std::string out;
   if (strategy.tp > 1 && !strategy.sequence_parallel)
@@ -90,11 +90,11 @@ void check_expressible(const plan::Plan& plan, const model::ModelSpec& model, co
            text("a degree that divides it, or ", padding.key, " ", strategy.tp * model::shard_extent(padding.extent, strategy.tp)),
            "Tessera pads it with zeros, torchtitan does not");
   if (strategy.offload_optimizer) refuse(where, "the optimizer is on the host", "an optimizer on the device");
-  if (model.tied_embeddings && shared.places > 1)
+  if (model.tied_embeddings && shared.pipeline_size > 1)
     refuse(plan.where, "embedding and head share their weights across stages", "one stage, or tied: false");
   if (plan.precision != model::Precision::f32 && plan.precision != model::Precision::bf16)
     refuse(plan.where, text("it computes in ", model::name_of(plan.precision)), "fp32 or bf16");
-  if (plan.precision == model::Precision::bf16 && !is_sharded(plan, shared) && (strategy.tp > 1 || shared.places > 1))
+  if (plan.precision == model::Precision::bf16 && !is_sharded(plan, shared) && (strategy.tp > 1 || shared.pipeline_size > 1))
     refuse(where, "bf16 with fp32 master weights, but no ranks to shard over", "dp or cp with zero 1, 2 or 3, or fp32");
 }
 
@@ -119,12 +119,12 @@ std::string torchtitan_toml(const plan::Plan& plan, const model::ModelSpec& mode
   check_expressible(plan, model, shared);
   const plan::Strategy& strategy = shared.strategy;
   const bool sharded = is_sharded(plan, shared);
-  const bool piped = shared.places > 1;
+  const bool piped = shared.pipeline_size > 1;
   std::string out = text("# For torchtitan 0.2 on ", plan.world_size(), " processes. [model] must name a flavor of ", model.dim("layers"),
                          " layers, hidden size ", model.dim("hidden"), ", ", model.dim("heads"), " heads and a vocabulary of ",
                          model.dim("vocab"), ".\n");
   out += notes(plan, shared);
-  out += text("\n[training]\nlocal_batch_size = ", shared.micro_batch * (piped ? plan.micro_batches : 1),
+  out += text("\n[training]\nlocal_batch_size = ", shared.micro_batch_size * (piped ? plan.micro_batches : 1),
               "\nglobal_batch_size = ", plan.global_batch, "\nseq_len = ", model.dim("seq"), "\nsteps = ", train.steps,
               "\nmixed_precision_param = \"", plan.precision == model::Precision::bf16 ? "bfloat16" : "float32", "\"\n");
   const int copies = sharded ? strategy.copies() / strategy.sharded_over() : strategy.dp;
@@ -137,10 +137,11 @@ std::string torchtitan_toml(const plan::Plan& plan, const model::ModelSpec& mode
   if (strategy.cp > 1) out += "context_parallel_rotate_method = \"alltoall\"\n";
   if (strategy.ep > 1)
     out += text("expert_parallel_degree = ", strategy.ep, "\nexpert_tensor_parallel_degree = ", strategy.expert_tp(), "\n");
-  out += text("pipeline_parallel_degree = ", shared.places, "\n");
+  out += text("pipeline_parallel_degree = ", shared.pipeline_size, "\n");
   if (piped)
-    out += text("pipeline_parallel_schedule = \"", schedule_name(plan, shared.places),
-                "\"\npipeline_parallel_microbatch_size = ", shared.micro_batch, "\nmodule_fqns_per_model_part = ", modules(shared), "\n");
+    out +=
+        text("pipeline_parallel_schedule = \"", schedule_name(plan, shared.pipeline_size),
+             "\"\npipeline_parallel_microbatch_size = ", shared.micro_batch_size, "\nmodule_fqns_per_model_part = ", modules(shared), "\n");
   return out + text("\n[activation_checkpoint]\nmode = \"", checkpoint_mode(shared), "\"\n");
 }
 

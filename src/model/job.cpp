@@ -170,9 +170,9 @@ OptimizerSpec read_optimizer(const ConfigNode& node) {
   return optimizer;
 }
 
-ScheduleKind read_schedule_kind(const ConfigNode& node) {
+LrScheduleKind read_schedule_kind(const ConfigNode& node) {
   const std::string name = node.as_choice({"cosine", "linear", "constant"});
-  return name == "cosine" ? ScheduleKind::cosine : name == "linear" ? ScheduleKind::linear : ScheduleKind::constant;
+  return name == "cosine" ? LrScheduleKind::cosine : name == "linear" ? LrScheduleKind::linear : LrScheduleKind::constant;
 }
 
 LrScheduleSpec read_schedule(const ConfigNode& node) {
@@ -196,7 +196,7 @@ TrainSpec read_train(const ConfigNode& node) {
   section.read("steps", train.steps, between(1, kMostSteps));
   section.read("global_batch", train.global_batch, between(1, kMostSamples));
   section.read("optimizer", train.optimizer, read_optimizer);
-  section.read("schedule", train.schedule, read_schedule);
+  section.read("schedule", train.lr_schedule, read_schedule);
   section.read("precision", train.precision, read_precision);
   section.read("seed", train.seed, at_least(0));
   section.read("init", train.init, resolve);

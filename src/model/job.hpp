@@ -1,5 +1,5 @@
-// What a train.yaml says: the model, the data, how to train, on what, and how to run it in parallel. Plain data; the rooms
-// that use a section give it its meaning.
+// What a train.yaml says: the model, the data, how to train, on which cluster, and how to parallelize. Plain data; the room that uses a
+// section says what its values mean.
 #pragma once
 
 #include <cstdint>
@@ -34,14 +34,14 @@ struct OptimizerSpec {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
-  double weight_decay = 0.1;  // only for parameters whose spec says `decay`; adamw: decoupled, sgd: added to the gradient
+  double weight_decay = 0.1;  // of parameters with ParameterSpec::decay; adamw: decoupled, sgd: added to the gradient
   double momentum = 0.0;      // sgd
-  double clip = 1.0;          // global gradient norm; 0 switches it off
+  double clip = 1.0;          // the largest global gradient norm; 0: gradients are not clipped
 };
 
-enum class ScheduleKind { cosine, linear, constant };
+enum class LrScheduleKind { cosine, linear, constant };
 struct LrScheduleSpec {
-  ScheduleKind kind = ScheduleKind::cosine;
+  LrScheduleKind kind = LrScheduleKind::cosine;
   std::int64_t warmup = 0;  // steps
   double min_ratio = 0.1;   // lr at the last step over the peak lr (cosine, linear)
 };
@@ -50,7 +50,7 @@ struct TrainSpec {
   std::int64_t steps = 200;
   std::int64_t global_batch = 32;  // sequences per step
   OptimizerSpec optimizer;
-  LrScheduleSpec schedule;
+  LrScheduleSpec lr_schedule;
   Precision precision = Precision::f32;
   std::uint64_t seed = 1;
   std::filesystem::path init;        // start from the weights of this run or checkpoint; empty: from the seed
@@ -69,7 +69,7 @@ struct ClusterChoice {
   Where where;
 };
 
-// `parallel:` as written: auto, a plan file, or degrees. 0, nothing or an empty string mean "not said": the planner chooses.
+// `parallel:` as written: auto, a plan file, or degrees. The planner chooses what is 0, empty or no value here.
 struct ParallelChoice {
   enum class Kind { automatic, plan_file, degrees } kind = Kind::automatic;
   std::filesystem::path file;
@@ -84,7 +84,7 @@ struct ParallelChoice {
   int chunks = 0;                 // stages of a rank, under the interleaved schedule
   std::string schedule;           // 1f1b, gpipe, interleaved, zb-h1, zb-h2, zb-v, dualpipe-v
   std::string recompute;          // none, selective, full
-  bool delayed_exchange = false;  // gradients are exchanged while the next step begins
+  bool delayed_exchange = false;  // gradients are reduced while the next step begins (plan::Plan::delayed_exchange)
   Where where;
 };
 

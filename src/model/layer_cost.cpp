@@ -27,7 +27,7 @@ class Layer {
         element_(work_.element()),
         hidden_(block.dim("hidden")),
         seq_(block.dim("seq")),
-        rows_(shard.micro_batch * split(seq_, cp_)),
+        rows_(shard.micro_batch_size * split(seq_, cp_)),
         rows_cut_(shard.sequence_parallel ? split(rows_, tp_) : rows_) {}
 
   BlockCost cost() && {
@@ -131,7 +131,7 @@ class Layer {
     const std::int64_t out_bytes = rows_ * heads.queries * heads.v_dim * element_;
     work_.keep(query_bytes + key_bytes);
     const bool ulysses = cp_ > 1 && shard_.context == ContextKind::ulysses;
-    const std::int64_t count = shard_.micro_batch * (ulysses ? split(heads.queries, cp_) : heads.queries);
+    const std::int64_t count = shard_.micro_batch_size * (ulysses ? split(heads.queries, cp_) : heads.queries);
     const std::int64_t queries = ulysses ? seq_ : split(seq_, cp_);
     if (ulysses) {
       // Fewer key-value heads than ranks are sent more than once.
@@ -197,7 +197,7 @@ class Layer {
                       split(block_.dim("kv_heads"), tp_),
                       head_dim,
                       head_dim,
-                      shard_.micro_batch * split(encoded, cp_),
+                      shard_.micro_batch_size * split(encoded, cp_),
                       encoded,
                       false};
     enter_columns();

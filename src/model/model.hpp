@@ -12,7 +12,7 @@
 
 namespace tessera::model {
 
-// Of computation; parameters have fp32 master copies in all. f8: matrix products in 8 bits, all else in bf16.
+// The number format of computation; all keep fp32 master copies of the parameters. f8: matrix products in 8 bits, all else in bf16.
 enum class Precision { f32, bf16, f16, f8 };
 const char* name_of(Precision precision);
 Bytes element_size(Precision precision);
@@ -25,7 +25,7 @@ struct Initializer {
 // What a tensor-parallel rank holds of a dimension that is cut into `parts`: ceil(whole / parts). Where `parts` does not divide
 // `whole`, the last rank's part is padded with zeros, which never enter a result.
 std::int64_t shard_extent(std::int64_t whole, std::int64_t parts);
-// How much of that is no padding on rank `index`.
+// How much of that is not padding on rank `index`: of 10 cut into 4 parts of 3, rank 3 holds 1.
 std::int64_t real_extent(std::int64_t whole, std::int64_t parts, std::int64_t index);
 
 struct ParameterSpec {
@@ -40,9 +40,9 @@ struct ParameterSpec {
   int stacked = 1;      // so many equal matrices stand one after another in the cut dimension, and each is cut by itself
 
   std::int64_t count() const;
-  // What one of `tensor_parallel` ranks holds, with padding: of the cut dimension, and in elements.
-  std::int64_t shard_extent(int tensor_parallel) const;
-  std::int64_t shard_count(int tensor_parallel) const;
+  // What each of `tensor_parallel` ranks holds, with padding.
+  std::int64_t shard_extent(int tensor_parallel) const;  // of the cut dimension
+  std::int64_t shard_count(int tensor_parallel) const;   // elements
 };
 
 // A tensor passed from block to block: shape per sample, without the batch dimension.
@@ -65,22 +65,22 @@ struct BlockSpec {
   std::int64_t dim(const std::string& key) const;  // throws internal when missing
   double real(const std::string& key) const;
   std::int64_t parameter_count() const;         // tied parameters do not count again
-  std::int64_t active_parameter_count() const;  // of routed experts, those that one token meets
+  std::int64_t active_parameter_count() const;  // counts, of routed experts, only those that one token is routed to
 };
 
-// A block and how often it stands in a row.
+// A block that stands `count` times in a row.
 struct Repeat {
   BlockSpec block;
   int count = 1;
-  int first_index = 0;  // what "{}" becomes in the first of them
+  int first_index = 0;  // what "{}" of its names becomes in the first one
 };
 
-// Blocks in a row, of a model whose blocks do not all stand in one row: an encoder, a decoder, a trunk that encoders feed.
+// A row of blocks, each of which reads the one before it, in a model of several rows: an encoder, a decoder, a trunk that encoders feed.
 struct Chain {
   std::string name;      // "encoder"
   int first_repeat = 0;  // in ModelSpec::repeats
   int repeat_count = 0;
-  std::vector<std::string> reads;  // the chains whose last outputs its blocks take, by name; these stand before it
+  std::vector<std::string> reads;  // names of the chains whose last outputs its blocks read too; these chains stand before it
 };
 
 // One block of the flattened model.
@@ -131,7 +131,7 @@ enum class ContextKind { ring, ulysses };
 
 // How one block runs on one rank.
 struct BlockShard {
-  std::int64_t micro_batch = 1;  // samples
+  std::int64_t micro_batch_size = 1;  // samples
   int tensor_parallel = 1;
   Precision precision = Precision::f32;
   Recompute recompute = Recompute::none;
@@ -146,7 +146,7 @@ struct BlockShard {
 // One kernel of a block's forward or backward pass on one rank: what a roofline prices. Products are `batch` times
 // [m, k] x [k, n]; others have flops and traffic alone. Attention is one kernel that keeps its scores on the chip: `batch` heads,
 // m queries, n keys, k dimensions of a key. Its flops are those that it computes: under a causal mask the kernel skips what
-// is hidden, so they are about half of what BlockCost::forward counts.
+// is masked, so they are about half of what BlockCost::forward counts.
 struct Operator {
   enum class Kind { matmul, attention, convolution, lookup, elementwise } kind = Kind::elementwise;
   std::string name;  // "qkv", "attention", "gate_up", "norm"
@@ -156,7 +156,7 @@ struct Operator {
   std::int64_t k = 0;
   Flops flops;
   Bytes traffic;             // read and written when nothing stays in a cache
-  bool weight_half = false;  // of the backward pass: makes gradients of weights only, and so may be delayed
+  bool weight_half = false;  // of the backward pass: makes gradients of weights only, so that zero-bubble schedules may delay it
 };
 
 // A communication on a block's critical path, once per pass.
@@ -169,7 +169,7 @@ struct Exchange {
   int messages = 1;       // one after another, that share `bytes`: steps of the ring, chunks of the head
 };
 
-// Per rank and micro-batch.
+// What a block costs one rank for one micro-batch.
 struct BlockCost {
   Flops forward;
   Flops backward;         // without recomputation

@@ -20,7 +20,7 @@ BlockCost finish(Work&& work, std::int64_t input, std::int64_t output, std::int6
 
 BlockCost mlp_cost(const BlockSpec& block, const BlockShard& shard) {
   Work work(shard);
-  const std::int64_t rows = shard.micro_batch;
+  const std::int64_t rows = shard.micro_batch_size;
   const std::int64_t maps = block.dim("maps");
   const bool last_relu = block.dim("last_relu") != 0;
   if (block.dim("data") != 0) work.inputs_are_data();
@@ -44,15 +44,15 @@ BlockCost mlp_cost(const BlockSpec& block, const BlockShard& shard) {
 
 BlockCost embedding_tables_cost(const BlockSpec& block, const BlockShard& shard) {
   Work work(shard);
-  const std::int64_t read = shard.micro_batch * block.dim("tables") * block.dim("lookups") * block.dim("dim");
-  const std::int64_t output = shard.micro_batch * block.dim("tables") * block.dim("dim") * work.element();
+  const std::int64_t read = shard.micro_batch_size * block.dim("tables") * block.dim("lookups") * block.dim("dim");
+  const std::int64_t output = shard.micro_batch_size * block.dim("tables") * block.dim("dim") * work.element();
   work.lookup("lookup", read * kF32Bytes + output, output + 2 * read * kF32Bytes);
   return finish(std::move(work), 0, output, read * kF32Bytes, shard.recompute);
 }
 
 BlockCost interaction_cost(const BlockSpec& block, const BlockShard& shard) {
   Work work(shard);
-  const std::int64_t rows = shard.micro_batch;
+  const std::int64_t rows = shard.micro_batch_size;
   const std::int64_t features = block.dim("features");
   const std::int64_t dim = block.dim("dim");
   const std::int64_t input = rows * (features * dim + block.dim("dense")) * work.element();

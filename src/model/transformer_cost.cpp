@@ -23,7 +23,7 @@ struct Sizes {
 std::int64_t split(std::int64_t whole, std::int64_t parts) { return (whole + parts - 1) / parts; }
 
 Sizes sizes_of(const BlockSpec& block, const BlockShard& shard) {
-  const std::int64_t rows = shard.micro_batch * split(block.dim("seq"), shard.context_parallel);
+  const std::int64_t rows = shard.micro_batch_size * split(block.dim("seq"), shard.context_parallel);
   return {element_size(shard.precision).value, rows, shard.sequence_parallel ? split(rows, shard.tensor_parallel) : rows,
           block.dim("hidden")};
 }

@@ -11,7 +11,7 @@ namespace {
 class Maps {
  public:
   Maps(const BlockSpec& block, const BlockShard& shard)
-      : block_(block), images_(shard.micro_batch), work_(shard), element_(work_.element()) {}
+      : block_(block), images_(shard.micro_batch_size), work_(shard), element_(work_.element()) {}
 
   std::int64_t dim(const char* key) const { return block_.dim(key); }
   Work& work() { return work_; }
@@ -66,7 +66,7 @@ BlockCost patch_embedding_cost(const BlockSpec& block, const BlockShard& shard) 
   Maps maps(block, shard);
   const std::int64_t image = maps.dim("image");
   const std::int64_t patch = maps.dim("patch");
-  const std::int64_t output = shard.micro_batch * maps.dim("seq") * maps.dim("hidden") * maps.work().element();
+  const std::int64_t output = shard.micro_batch_size * maps.dim("seq") * maps.dim("hidden") * maps.work().element();
   maps.work().inputs_are_data();
   maps.convolve("patches", maps.dim("channels"), maps.dim("hidden"), image, patch, patch, 0);
   maps.work().pointwise("positions", 3 * output, 2 * output);
@@ -77,7 +77,7 @@ BlockCost patch_embedding_cost(const BlockSpec& block, const BlockShard& shard) 
 BlockCost classifier_cost(const BlockSpec& block, const BlockShard& shard) {
   const std::int64_t hidden = block.dim("hidden");
   const std::int64_t classes = block.dim("classes");
-  const std::int64_t rows = shard.micro_batch;
+  const std::int64_t rows = shard.micro_batch_size;
   Work work(shard);
   const bool averaged = block.dims.contains("pixels");
   const std::int64_t input = rows * hidden * work.element() * block.dim(averaged ? "pixels" : "seq");
@@ -109,7 +109,7 @@ BlockCost conv_layer_cost(const BlockSpec& block, const BlockShard& shard) {
   if (const std::int64_t kernel = maps.dim("pool_kernel"); kernel > 0) {
     const std::int64_t pooled = side_after(side, kernel, maps.dim("pool_stride"), maps.dim("pool_padding"));
     constexpr std::int64_t kIndexBytes = 8;
-    const std::int64_t indices = shard.micro_batch * out * pooled * pooled * kIndexBytes;
+    const std::int64_t indices = shard.micro_batch_size * out * pooled * pooled * kIndexBytes;
     maps.keep(maps.bytes(out, side));
     maps.keep(indices);
     maps.work().pointwise("maximum", maps.bytes(out, side) + maps.bytes(out, pooled) + indices,

@@ -11,9 +11,6 @@
 namespace tessera::plan {
 namespace {
 
-// Workers that a CPU host may be given beyond its cores, for trying out plans.
-constexpr int kMostWorkersPerCore = 32;
-
 [[noreturn]] void refuse(const Where& where, const std::string& message, const std::string& expected, const std::string& hint = {}) {
   throw Error(ErrorCode::invalid_config, "the plan cannot run: " + message, where, expected, hint);
 }
@@ -38,8 +35,7 @@ void check_ranks(const Plan& plan, const cluster::ClusterSpec& cluster) {
     const cluster::ResourceGroup& group = cluster.groups[place.group];
     if (place.node < 0 || place.node >= group.nodes)
       refuse(place.where, of_rank("node ") + std::to_string(place.node), text("a node below ", group.nodes, " of group ", group.name));
-    const int devices =
-        group.device.is_cpu() ? std::max(group.devices_per_node, kMostWorkersPerCore * group.device.cores) : group.devices_per_node;
+    const int devices = group.most_ranks_per_node();
     if (place.device < 0 || place.device >= devices)
       refuse(place.where, of_rank("device ") + std::to_string(place.device), text("a device below ", devices, " of group ", group.name));
     if (place.threads < 1) refuse(place.where, text("rank ", rank, " has ", place.threads, " threads"), "at least 1");
@@ -124,7 +120,7 @@ void check_shares(const Plan& plan, const Stage& stage, int index) {
            text(plan.samples(), " samples in all shares: global_batch / micro_batches"));
 }
 
-// Accelerators: that the ranks of a replica are of one kind.
+// That the ranks of a replica are of one kind.
 void check_replicas(const Plan& plan, const Stage& stage, const StrategyRun& run) {
   const std::size_t replica = static_cast<std::size_t>(run.strategy.cp) * static_cast<std::size_t>(run.strategy.tp);
   for (std::size_t i = 0; i < stage.ranks.size(); ++i) {
@@ -189,7 +185,7 @@ void check_sharding(const StrategyRun& run) {
 }
 
 void check_run(const Plan& plan, const model::ModelSpec& model, int stage, const StrategyRun& run,
-               const std::vector<model::BlockInstance>& all, bool accelerators) {
+               const std::vector<model::BlockInstance>& all, bool whole_replicas) {
   const Strategy& s = run.strategy;
   if (s.dp < 1 || s.tp < 1 || s.cp < 1 || s.ep < 1)
     refuse(run.where, text("dp ", s.dp, ", tp ", s.tp, ", cp ", s.cp, ", ep ", s.ep), "degrees of at least 1");
@@ -202,13 +198,13 @@ void check_run(const Plan& plan, const model::ModelSpec& model, int stage, const
   check_tensor_parallel(model, run, blocks);
   check_batch(plan, plan.stages[stage], run);
   check_width(plan.stages[stage], stage, run);
-  if (accelerators) check_replicas(plan, plan.stages[stage], run);
+  if (whole_replicas) check_replicas(plan, plan.stages[stage], run);
   check_sharding(run);
   check_context_parallel(run, blocks);
   check_expert_parallel(model, run, blocks);
 }
 
-void check_stages(const Plan& plan, const model::ModelSpec& model, bool accelerators) {
+void check_stages(const Plan& plan, const model::ModelSpec& model, bool whole_replicas) {
   if (plan.stages.empty()) refuse(plan.where, "it has no stages", "at least one");
   const std::vector<model::BlockInstance> blocks = model.blocks();
   int next_block = 0;
@@ -228,7 +224,7 @@ void check_stages(const Plan& plan, const model::ModelSpec& model, bool accelera
       if (run.last <= run.first || run.last > model.block_count())
         refuse(run.where, text("blocks [", run.first, ", ", run.last, ") of stage ", s),
                text("last: above ", run.first, " and at most ", model.block_count()));
-      check_run(plan, model, static_cast<int>(s), run, blocks, accelerators);
+      check_run(plan, model, static_cast<int>(s), run, blocks, whole_replicas);
       next_block = run.last;
     }
   }
@@ -243,9 +239,11 @@ void check_stages(const Plan& plan, const model::ModelSpec& model, bool accelera
            text("stages that end at block ", model.block_count()));
 }
 
-bool on_accelerators(const Plan& plan, const cluster::ClusterSpec& cluster) {
-  return plan.precision != model::Precision::f32 &&
-         std::none_of(cluster.groups.begin(), cluster.groups.end(), [](const auto& group) { return group.device.is_cpu(); });
+// Calibrations say the times of whole replicas on one kind of device.
+bool needs_whole_replicas(const Plan& plan, const cluster::ClusterSpec& cluster) {
+  return std::all_of(plan.ranks.begin(), plan.ranks.end(), [&](const RankPlace& place) {
+    return cluster.groups[static_cast<std::size_t>(place.group)].device.accelerates(plan.precision);
+  });
 }
 
 }  // namespace
@@ -255,7 +253,7 @@ void check(const Plan& plan, const model::ModelSpec& model, const cluster::Clust
   if (plan.global_batch < 1 || plan.micro_batches < 1)
     refuse(plan.where, text("global_batch ", plan.global_batch, ", micro_batches ", plan.micro_batches), "at least 1");
   check_ranks(plan, cluster);
-  check_stages(plan, model, on_accelerators(plan, cluster));
+  check_stages(plan, model, needs_whole_replicas(plan, cluster));
   check_schedule(plan);
 }
 

@@ -48,7 +48,7 @@ const Strategy& Stage::strategy_of(int block) const {
   return runs.back().strategy;
 }
 
-std::int64_t Plan::micro_batch_at(const Stage& stage, int index) const {
+std::int64_t Plan::micro_batch_size_at(const Stage& stage, int index) const {
   const Strategy& strategy = stage.runs.front().strategy;
   const int replica = strategy.cp * strategy.tp;
   const int first = index / replica * replica;
@@ -58,7 +58,7 @@ std::int64_t Plan::micro_batch_at(const Stage& stage, int index) const {
 std::string Plan::micro_batch_text() const {
   const Stage& stage = stages.front();
   std::set<std::int64_t, std::greater<>> counts;
-  for (int i = 0; i < stage.width(); ++i) counts.insert(micro_batch_at(stage, i));
+  for (int i = 0; i < stage.width(); ++i) counts.insert(micro_batch_size_at(stage, i));
   return either(counts, "sample");
 }
 

@@ -153,7 +153,7 @@ std::string to_json(const Plan& plan) {
       "{\n  \"format\": \"", kFormat, "\",\n  \"version\": ", kVersion, ",\n  \"model\": ", Json(plan.model_fingerprint).dump(),
       ",\n  \"cluster\": ", Json(plan.cluster_fingerprint).dump(), ",\n  \"precision\": \"", model::name_of(plan.precision),
       "\",\n  \"global_batch\": ", plan.global_batch, ",\n  \"micro_batches\": ", plan.micro_batches, ",\n  \"schedule\": \"",
-      name_of(plan.schedule), "\"", order, ",\n  \"bucket_bytes\": ", plan.bucket.value,
+      name_of(plan.schedule), "\"", order, ",\n  \"bucket_bytes\": ", plan.bucket_size.value,
       plan.delayed_exchange ? text(",\n  \"delayed_exchange\": true,\n  \"exchanged_early\": ", Json(plan.exchanged_early).dump()) : "",
       ",\n  \"ranks\": ", list(ranks, "  "), ",\n  \"stages\": ", list(stages, "  "));
   if (plan.predicted) out += ",\n  \"predicted\": " + json_of(*plan.predicted);
@@ -176,7 +176,7 @@ Plan read_plan(const ConfigNode& node) {
   plan.micro_batches = node.at("micro_batches").as_int_between(1, kMostSamples);
   plan.schedule = read_schedule_name(node.at("schedule"));
   if (const auto order = node.find("order")) plan.order = read_orders(*order);
-  plan.bucket = Bytes(node.at("bucket_bytes").as_int_between(1, kMostBytes));
+  plan.bucket_size = Bytes(node.at("bucket_bytes").as_int_between(1, kMostBytes));
   if (const auto delayed = node.find("delayed_exchange")) plan.delayed_exchange = delayed->as_bool();
   if (const auto early = node.find("exchanged_early")) {
     if (!plan.delayed_exchange) throw early->error("an exchange that is not delayed has no early part", "delayed_exchange: true beside it");

@@ -17,14 +17,15 @@ auto positions(const Plan& plan, const cluster::ResourceGroup& group) {
 }  // namespace
 
 std::vector<Worker> workers_of(const Plan& plan, const cluster::ClusterSpec& cluster) {
-  const auto is_cpu = [&](const RankPlace& place) { return cluster.groups[static_cast<std::size_t>(place.group)].device.is_cpu(); };
+  const auto shares_host = [&](const RankPlace& place) {
+    return cluster.groups[static_cast<std::size_t>(place.group)].device.shares_host();
+  };
   std::map<std::pair<int, int>, int> on_host;
-  for (const RankPlace& place : plan.ranks)
-    if (is_cpu(place)) ++on_host[{place.group, place.node}];
+  for (const RankPlace& place : plan.ranks) ++on_host[{place.group, place.node}];
   std::vector<Worker> out;
   out.reserve(plan.ranks.size());
   for (const RankPlace& place : plan.ranks)
-    out.push_back(is_cpu(place) ? Worker{place.group, place.threads, on_host.at({place.group, place.node})} : Worker{place.group});
+    out.push_back(shares_host(place) ? Worker{place.group, place.threads, on_host.at({place.group, place.node})} : Worker{place.group});
   return out;
 }
 
@@ -40,6 +41,7 @@ const cluster::Link& link_among(const Plan& plan, const cluster::ClusterSpec& cl
 }
 
 int dealt_over(const Plan& plan, const Stage& stage, const cluster::ResourceGroup& group) {
+  if (group.device.shares_host()) return 0;
   const auto position = positions(plan, group);
   const int domains = stage.width() / group.domain();
   if (domains < 2 || group.domain() < 2 || stage.width() % group.domain() != 0) return 0;
@@ -68,7 +70,7 @@ DomainShare domain_share(const Plan& plan, const Stage& stage, const cluster::Re
 bool parts_across_nodes(const Plan& plan, const Stage& stage, const Strategy& strategy, const cluster::ClusterSpec& cluster) {
   const cluster::ResourceGroup& group =
       cluster.groups[static_cast<std::size_t>(plan.ranks[static_cast<std::size_t>(stage.ranks.front())].group)];
-  return strategy.tp * strategy.cp > 1 && stage.shares.empty() && !group.device.is_cpu() && dealt_over(plan, stage, group) > 0;
+  return strategy.tp * strategy.cp > 1 && stage.shares.empty() && dealt_over(plan, stage, group) > 0;
 }
 
 }  // namespace tessera::plan

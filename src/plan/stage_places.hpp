@@ -1,4 +1,4 @@
-// Internal. How the ranks of a plan stand on nodes, links and domains (the devices that an inside link joins).
+// How the ranks of a plan stand on nodes, links and domains (the devices that an inside link joins).
 #pragma once
 
 #include <vector>
@@ -8,31 +8,33 @@
 
 namespace tessera::plan {
 
-// What a rank computes with: the threads of a CPU worker, and how many workers share its host, this one included; 1 each of an accelerator.
+// What a rank computes with. Where ranks do not share their host (Device::shares_host), threads and neighbours are 1.
 struct Worker {
-  int group = 0;
-  int threads = 1;
-  int neighbours = 1;
+  int group = 0;       // index into ClusterSpec::groups
+  int threads = 1;     // of this rank
+  int neighbours = 1;  // ranks on its host, this one included
   auto operator<=>(const Worker&) const = default;
 };
 std::vector<Worker> workers_of(const Plan& plan, const cluster::ClusterSpec& cluster);  // by rank
 
-// The slowest link among these ranks.
+// The slowest link between the first of these ranks and the others; of one rank, the inside link of its group.
 const cluster::Link& link_among(const Plan& plan, const cluster::ClusterSpec& cluster, const std::vector<int>& ranks);
 
-// Of a stage whose ranks are all of one group: over how many whole domains consecutive ranks are dealt, one to each in turn; 0 where they
-// are not.
+// Over how many domains the ranks of a stage are dealt: consecutive ranks stand on consecutive domains, one on each in turn, until all
+// devices of these domains are taken. With 2 domains of 4 devices, ranks 0, 2, 4 and 6 stand on the first and 1, 3, 5 and 7 on the second,
+// so that with tp 2 replicas and not the parts of a block share a domain. 0: the ranks are not dealt so, or share their host. All ranks
+// of the stage must be of `group`.
 int dealt_over(const Plan& plan, const Stage& stage, const cluster::ResourceGroup& group);
 
-// The same number of devices of each of several consecutive domains, which other stages share: that number, and the first of them;
-// 0 where the stage's devices stand side by side.
+// How a stage stands on domains that it shares with other stages: on `devices` devices of each of several consecutive domains. 0 devices:
+// it does not, because its devices stand side by side. All ranks of the stage must be of `group`.
 struct DomainShare {
   int devices = 0;
-  int first = 0;
+  int first = 0;  // the first of these domains
 };
 DomainShare domain_share(const Plan& plan, const Stage& stage, const cluster::ResourceGroup& group);
 
-// Whether a strategy cuts blocks among ranks that are dealt so.
+// Whether a strategy cuts blocks (tp × cp > 1) among ranks that are dealt over several domains.
 bool parts_across_nodes(const Plan& plan, const Stage& stage, const Strategy& strategy, const cluster::ClusterSpec& cluster);
 
 }  // namespace tessera::plan

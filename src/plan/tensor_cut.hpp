@@ -1,7 +1,7 @@
 // Which tensor-parallel degrees a block can be cut by, and what is padded then.
 //
-// A degree must divide query and key-value heads. The vocabulary and the widths of feed-forward networks are padded where it does
-// not divide them (model::shard_extent), as long as each rank holds a part that is no padding.
+// A degree must divide the numbers of query heads and of key-value heads. It need not divide the vocabulary and the widths of feed-forward
+// networks: these are padded (model::shard_extent), as long as every rank holds some that is no padding.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ namespace tessera::plan {
 struct TensorFault {
   std::string key;  // "heads"
   std::int64_t extent = 0;
-  bool padded = false;           // it is one that would be padded, and leaves a rank nothing but padding
+  bool padded = false;           // true: it could be padded, but a rank would hold nothing but padding; false: it cannot be padded
   std::string what() const;      // follows the degree: "does not divide heads 4", "leaves a rank nothing of vocab 4"
   std::string expected() const;  // "a degree that divides heads and kv_heads, which are not padded"
 };
 
-// A block that holds a vocabulary.
+// True for embeddings and language heads.
 bool holds_vocabulary(const model::BlockSpec& block);
-// Whether tensor parallelism cuts experts too, or each stands whole on one rank, so that their width need not be divided.
+// Whether tensor parallelism cuts experts too. Whole ones stand on one rank each, and their width need not be divided.
 enum class Experts { cut, whole };
 inline Experts experts_of(const Strategy& strategy) { return strategy.whole_experts ? Experts::whole : Experts::cut; }
 // The first fault of a block, or of any block of a model; none where `degree` cuts it.

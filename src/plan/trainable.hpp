@@ -1,4 +1,4 @@
-// What the trainer, and a measured profile, can do with a plan.
+// Which plans the trainer can run and measured profiles can price.
 #pragma once
 
 #include <string>
@@ -7,10 +7,10 @@
 
 namespace tessera::plan {
 
-// Throws invalid_config when the trainer cannot run the plan: several stages a rank, or what check_uniform refuses.
+// Throws invalid_config when the trainer cannot run the plan: ranks hold several stages, or check_uniform refuses it.
 void check_trainable(const Plan& plan);
-// Throws invalid_config, its text beginning with `refusal`, unless every block of every stage has the same dp and tp and every
-// stage one zero, 0 or 1; no cp, ep, sequence parallelism, offload or selective recomputation; fp32 or bf16.
+// Throws invalid_config, with a text that begins with `refusal`, unless all blocks have the same dp and tp, each stage has one ZeRO stage,
+// 0 or 1, the precision is fp32 or bf16, and no block has cp, ep, sequence parallelism, an offloaded optimizer or selective recomputation.
 void check_uniform(const Plan& plan, const std::string& refusal, const std::string& hint = {});
 
 }  // namespace tessera::plan

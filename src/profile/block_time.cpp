@@ -28,7 +28,7 @@ double distance(const Shape& a, const Shape& b) {
 // The times of one shape over the micro-batch: linear between neighbours, and on from the last two.
 class Curve {
  public:
-  void add(const BlockSample& sample) { points_[sample.micro_batch] = {sample.forward.value, sample.backward.value}; }
+  void add(const BlockSample& sample) { points_[sample.micro_batch_size] = {sample.forward.value, sample.backward.value}; }
 
   std::pair<double, double> at(std::int64_t micro_batch) const {
     if (points_.size() == 1) {
@@ -70,7 +70,7 @@ BlockTime block_time(const Profile& profile, const model::BlockSpec& block, cons
   Curve curve;
   for (const BlockSample& sample : profile.blocks)
     if (sample.kind == block.kind && sample.precision == shard.precision && shape_of(sample) == found) curve.add(sample);
-  const auto [forward, backward] = curve.at(shard.micro_batch);
+  const auto [forward, backward] = curve.at(shard.micro_batch_size);
   if (found == wanted) return {Seconds(forward), Seconds(backward), true};
   // Another shape was measured: as much faster or slower as the roofline says.
   model::BlockShard measured = shard;

@@ -1,6 +1,5 @@
-// What separates the data sheet from a training step: a few physical figures for each kind of accelerator under each software
-// stack. They come from src/profile/calibrations/*.yaml (compiled in), which also say on what they were fitted;
-// bench/truth fits them again.
+// Calibrations: what a kind of accelerator reaches of its data sheet under a software stack, in a few physical figures. They come from
+// src/profile/calibrations/*.yaml (compiled in), which say on what they were fitted; bench/truth fits them again.
 #pragma once
 
 #include <memory>
@@ -12,7 +11,8 @@
 
 namespace tessera::profile {
 
-// How a stack computes attention: with the scores written to memory, or kernel by kernel fused (Dao et al. 2022).
+// How a stack computes attention. unfused: kernels of their own write and read the scores. fused: one kernel keeps them on the chip (Dao et
+// al. 2022).
 enum class AttentionKernel { unfused, fused };
 const char* name_of(AttentionKernel kernel);
 
@@ -24,60 +24,63 @@ struct Calibration {
   // Of the steps that it was fitted and compared with; none: it does not say. Shared, as prices copy calibrations.
   std::shared_ptr<const Extent> measured;
 
-  // What the stack is known to do.
+  // What the stack is known to do; not fitted.
   AttentionKernel attention = AttentionKernel::fused;
   bool vector_fallback = true;  // extents that are no multiple of 16 bytes slow products down: kernel_time.hpp
 
   // Computing.
-  double matmul = 0.7;  // share of the peak that a large, well-shaped product reaches; in 16 bits
+  double matmul = 0.7;  // share of the peak that a large, well-shaped product reaches, in 16 bits; so the next two in 8 and 4 bits
   double matmul_fp8 = 0.6;
   double matmul_fp4 = 0.45;
-  double depth_half = 150;       // depth k at which a product reaches half of that
-  double grouped_half = 1000;    // width of experts whose products, run as one grouped kernel, reach half of a single one's rate
-  double attention_share = 0.5;  // of the 16-bit peak, fused attention with head dimension 128
-  double ring_share = 0.8;       // of fused attention's speed that is left when it works in the pieces of a ring
-  double memory = 0.8;           // share of the memory's bandwidth
-  double launch = 4e-6;          // seconds before a kernel works
-  double cast = 1;               // traffic of scaling and casting for 8- and 4-bit products, over one read and write
-  double row_scales = 4;         // further, with one scale per row
-  double unfused = 2.5;          // traffic of elementwise work without a compiler, over fused kernels
-  double optimizer_bytes = 40;   // read and written for each parameter that a rank steps
+  double depth_half = 150;       // depth k at which a product reaches half of that share
+  double grouped_half = 1000;    // width of experts whose products, which run as one grouped kernel, reach half of that share
+  double attention_share = 0.5;  // share of the 16-bit peak that fused attention reaches with heads of 128 dimensions
+  double ring_share = 0.8;       // factor on that share for ring attention, which works in pieces
+  double memory = 0.8;           // share of the memory bandwidth that kernels reach
+  double launch = 4e-6;          // seconds from the launch of a kernel to its work
+  double cast = 1;               // traffic of scaling and casting operands to 8 or 4 bits, as a multiple of one read and one write
+  double row_scales = 4;         // factor on `cast` with a scale for each row
+  double unfused = 2.5;          // traffic of elementwise work without a compiler, as a multiple of that of fused kernels
+  double optimizer_bytes = 40;   // bytes read and written for each parameter that a rank steps
 
-  // Communicating. Shares are of the link's rate.
-  double inside = 0.75;
-  double network = 0.75;
-  double latency = 5e-6;  // seconds of each step of an exchange
-  // Seconds that each further rank adds to an all-gather or reduce-scatter, around its ring: of NCCL's Simple protocol 3.4 us inside a node
-  // and 14 us between nodes, of which a ring over nodes of 8 has one in 8 (src/graph/tuning.cc there).
+  // Communicating.
+  double inside = 0.75;   // share of the inside link's bandwidth that collectives reach
+  double network = 0.75;  // the same of the network's
+  double latency = 5e-6;  // seconds of each step of a collective
+  // Seconds that each further rank adds to an all-gather or reduce-scatter. The mean of a ring's hops: with NCCL's Simple protocol 3.4 us
+  // inside a node and 14 us between nodes, of which a ring over nodes of 8 has one in 8 (src/graph/tuning.cc there).
   double rank_latency = 4.7e-6;
-  double tensor_exposed = 1;        // share of tensor-parallel exchanges that computing does not hide
-  double tensor_exposed_plain = 1;  // the same where a plan says that nothing hides them
-  double tensor_beside = 0.5;       // further share of those that stand beside products of their own layer
-  double expert_exposed = 1;        // of the all-to-all exchanges between experts
+  // Exposed shares: how much of a communication computing does not overlap.
+  double tensor_exposed = 1;        // of tensor-parallel collectives
+  double tensor_exposed_plain = 1;  // the same where the stack does not overlap them (cost::Stack::hides_tensor)
+  double tensor_beside = 0.5;       // factor on these for collectives that run beside products of their own layer
+  double expert_exposed = 1;        // of the all-to-all among experts
   double pipeline_exposed = 1;      // of messages between stages
-  double data_exposed = 1;          // of the exchange of gradients and parameters, at least; and what a micro-batch's pass does not hide
-  double overlap_slowdown = 0.1;    // of computing while weights are gathered beside it
+  double data_exposed = 1;          // of the reduction of gradients and the gathering of parameters; never less than what outlasts a pass
+  double overlap_slowdown = 0.1;    // computing takes longer by this share while weights are gathered
 
   // Waiting.
-  double weight_pass_bubble = 0.3;  // of the forward passes of the warm-up that split backward passes leave idle
-  double layer_host = 0;            // seconds of the host for each layer and micro-batch
-  double router_host = 0;           // seconds for each layer with experts and pass
-  double micro_batch_host = 0;      // seconds for each stage and micro-batch
-  double step_host = 0.02;          // seconds for each step
+  double weight_pass_bubble = 0.3;  // share of the warm-up's forward passes that stays idle under schedules with split backward passes
+  // Seconds in which the devices wait for the host:
+  double layer_host = 0;        // for each layer and micro-batch
+  double router_host = 0;       // for each pass of a layer with experts
+  double micro_batch_host = 0;  // for each stage and micro-batch
+  double step_host = 0.02;      // for each step
 };
 
-// The numbers of a calibration that may be fitted, by their name in the file.
-double* parameter(Calibration& calibration, const std::string& name);  // nullptr: no such parameter
+// The numbers of a calibration that may be fitted, by the names that they have in the file.
+double* parameter(Calibration& calibration, const std::string& name);  // into `calibration`; nullptr: no such parameter
 const std::vector<std::string>& parameter_names();
 
+// Throws invalid_config with file and line.
 Calibration read_calibration(const ConfigNode& node);
 std::string to_yaml(const Calibration& calibration);
-// The accelerator family of a device: "a100-80" is of "a100", "gb200" of "b200". Of an unknown device its own name.
+// The accelerator family of a device: "a100-80" is of "a100", "gb200" of "b200". A device of no known family is its own.
 std::string family_of(const std::string& device);
 
 const std::vector<Calibration>& known_calibrations();
-// The calibration of a device under a stack; with an empty stack the family's usual one, with one that is not known there its first
-// by name. A device of no known family has the defaults above.
+// The calibration of a device under a stack. An empty stack means the family's usual one; a stack that the family lacks, its first by
+// name. A device of no known family has the defaults above.
 Calibration calibration_for(const std::string& device, const std::string& stack = {});
 // Around what any of them was measured on.
 const Extent& measured_anywhere();

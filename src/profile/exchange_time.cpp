@@ -25,46 +25,46 @@ Exchanges::Exchanges(const cluster::ResourceGroup& group, const Calibration& cal
   rack_devices_ = group.nodes_per_rack * group.devices_per_node;
 }
 
-int Exchanges::together(Team team) const {
+int Exchanges::ranks_per_domain(ProcessGroup group) const {
   if (dealt_over_ > 1) {
-    const int nodes = std::min(team.ranks, dealt_over_ / std::gcd(team.stride, dealt_over_));
-    return std::max(1, team.ranks / nodes);
+    const int nodes = std::min(group.ranks, dealt_over_ / std::gcd(group.stride, dealt_over_));
+    return std::max(1, group.ranks / nodes);
   }
-  return team.stride >= domain_ ? 1 : std::max(1, std::min(team.ranks, domain_ / team.stride));
+  return group.stride >= domain_ ? 1 : std::max(1, std::min(group.ranks, domain_ / group.stride));
 }
 
-bool Exchanges::leaves_rack(Team team) const {
-  const int span = dealt_over_ > 1 ? std::min(team.ranks * team.stride, dealt_over_) * domain_ : team.ranks * team.stride;
+bool Exchanges::leaves_rack(ProcessGroup group) const {
+  const int span = dealt_over_ > 1 ? std::min(group.ranks * group.stride, dealt_over_) * domain_ : group.ranks * group.stride;
   return rack_devices_ > 0 && span > rack_devices_;
 }
 
-double Exchanges::collective(Collective operation, double bytes, Team team) const {
-  if (team.ranks < 2 || bytes <= 0) return 0;
-  const double volume = (operation == Collective::all_reduce ? 2 : 1) * bytes * (team.ranks - 1) / team.ranks;
-  const int joined = together(team);
-  const bool inside = joined >= team.ranks;
+double Exchanges::collective(Collective operation, double bytes, ProcessGroup group) const {
+  if (group.ranks < 2 || bytes <= 0) return 0;
+  const double volume = (operation == Collective::all_reduce ? 2 : 1) * bytes * (group.ranks - 1) / group.ranks;
+  const int joined = ranks_per_domain(group);
+  const bool inside = joined >= group.ranks;
   // A sum goes up and down a tree; gathers and scatters hand on from rank to rank around a ring, whatever its length.
   const double hop = inside ? inside_latency_ : network_latency_;
-  const double latency = operation == Collective::all_reduce ? (inside ? 2 : 4) * std::log2(static_cast<double>(team.ranks)) * hop
-                                                             : hop + (team.ranks - 1) * calibration_.rank_latency;
+  const double latency = operation == Collective::all_reduce ? (inside ? 2 : 4) * std::log2(static_cast<double>(group.ranks)) * hop
+                                                             : hop + (group.ranks - 1) * calibration_.rank_latency;
   if (inside) return volume / inside_ + latency + calibration_.launch;
   // Each of the groups on a node has its members' share of the adapters.
   double rate = std::min(inside_, device_share() * joined);
-  if (leaves_rack(team)) rate /= rack_;
+  if (leaves_rack(group)) rate /= rack_;
   return volume / rate + latency + calibration_.launch;
 }
 
-double Exchanges::all_to_all(double bytes, int copies, Team team) const {
-  if (team.ranks < 2 || bytes <= 0) return 0;
-  const double n = team.ranks;
-  const int joined = together(team);
-  const double latency = (joined >= team.ranks ? inside_latency_ : network_latency_) * std::log2(n) + calibration_.launch;
-  if (joined >= team.ranks) return bytes * (n - 1) / n / inside_ + latency;
+double Exchanges::all_to_all(double bytes, int copies, ProcessGroup group) const {
+  if (group.ranks < 2 || bytes <= 0) return 0;
+  const double n = group.ranks;
+  const int joined = ranks_per_domain(group);
+  const double latency = (joined >= group.ranks ? inside_latency_ : network_latency_) * std::log2(n) + calibration_.launch;
+  if (joined >= group.ranks) return bytes * (n - 1) / n / inside_ + latency;
   const double nodes = n / joined;
   // Of one item's copies: the expected number of other nodes among those that want one.
   const double leaving = bytes / copies * (nodes - 1) * (1 - std::pow(1 - 1 / nodes, copies));
   double rate = device_share();
-  if (leaves_rack(team)) rate /= rack_;
+  if (leaves_rack(group)) rate /= rack_;
   return std::max(leaving / rate, bytes * (joined - 1) / n / inside_) + latency;
 }
 
@@ -81,12 +81,12 @@ double Exchanges::stage_message(double bytes, int width) const {
   return std::max(out, bytes * width / network_ + 2 * network_latency_);
 }
 
-double Exchanges::ring_step(double bytes, Team team) const {
-  if (team.ranks < 2) return 0;
-  const int joined = together(team);
-  if (joined >= team.ranks) return bytes / inside_ + 2 * inside_latency_;
+double Exchanges::ring_step(double bytes, ProcessGroup group) const {
+  if (group.ranks < 2) return 0;
+  const int joined = ranks_per_domain(group);
+  if (joined >= group.ranks) return bytes / inside_ + 2 * inside_latency_;
   double rate = std::min(inside_, device_share() * (dealt_over_ > 1 ? 1 : joined));
-  if (leaves_rack(team)) rate /= rack_;
+  if (leaves_rack(group)) rate /= rack_;
   return bytes / rate + 2 * network_latency_;
 }
 

@@ -1,4 +1,4 @@
-// How long single kernels and single exchanges take on one kind of device.
+// How long single kernels take on one kind of device.
 #pragma once
 
 #include <cstdint>
@@ -8,26 +8,28 @@
 
 namespace tessera::profile {
 
-// What the operands of a matrix product are.
+// The number format of a matrix product's operands.
 enum class Format { bf16, fp8, fp4 };
 const char* name_of(Format format);
 
-// Matrix units of NVIDIA's libraries want rows in memory in multiples of 16 bytes: 8 elements of 16 bits. Other products are slower
-// there, and those of which several run as one (attention's scores, head by head) leave them for the vector units, as published
-// steps with heads of such widths show (bench/truth: bloom_prequel_a100).
+// NVIDIA's libraries want the rows of matrices in multiples of 16 bytes: 8 elements of 16 bits. Products of other extents are slower on the
+// matrix units; batched ones (attention's scores, head by head) run on the vector units, as published steps with heads of such widths
+// show (bench/truth: bloom_prequel_a100).
 inline constexpr std::int64_t kAlignment = 8;
 
-// A device as kernels see it. Throws not_found when it has no units for `format`.
+// The times of kernels on one device under one calibration. Thread-safe: it does not change.
 class Kernels {
  public:
+  // Throws not_found when the device has no units for `format`.
   Kernels(const cluster::Device& device, const Calibration& calibration, Format format);
 
-  // `batch` products [m, k] x [k, n] that read and write `bytes`, in seconds: the longer of computing, with tiles dealt over the
-  // units in whole waves and a short depth k not filling the pipelines, and of moving. `padded`: the kernel takes any extents.
+  // Seconds of `batch` products [m, k] x [k, n] that read and write `bytes`: the longer of computing and of moving. Tiles are dealt over
+  // the device's units in whole waves, and a short depth k does not fill their pipelines. `padded`: all extents are as fast as aligned
+  // ones.
   double product(double batch, double m, double n, double k, double bytes, Format format, bool padded = false) const;
-  // Reading and writing `bytes`, in seconds.
+  // Seconds of a kernel that reads and writes `bytes` in all.
   double move(double bytes) const { return bytes > 0 ? bytes / memory_ + calibration_.launch : 0; }
-  // Fused attention's computing: `flops` over key sequences of length `keys` in heads of `head_dim`.
+  // Seconds of fused attention that computes `flops`, over sequences of `keys` keys in heads of `head_dim`.
   double attention(double flops, double keys, double head_dim) const;
 
   Format format() const { return format_; }  // of matrix products
@@ -45,7 +47,8 @@ class Kernels {
   int units_ = 0;
 };
 
-// The best share of `units` that tiles of the usual sizes keep busy when they cover `batch` times m x n; 1 with units not known.
+// The share of `units` that tiles keep busy when they cover `batch` times m x n, with the best of the usual tile sizes. 9 equal tiles on 8
+// units take two waves: 9 / 16. `units` 0 (not known): 1.
 double tile_share(double batch, double m, double n, int units);
 
 }  // namespace tessera::profile

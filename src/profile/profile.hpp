@@ -1,4 +1,4 @@
-// How long things take: measured block, link and optimizer times where a profile has them, the analytic roofline elsewhere.
+// How long blocks, communication and optimizer steps take: as a profile measured them, and by the roofline where it has nothing.
 #pragma once
 
 #include <filesystem>
@@ -12,20 +12,20 @@
 
 namespace tessera::profile {
 
-// One measured block on one rank. Times are medians; *_low and *_high a confidence interval of the median (92 % or more).
+// One measured block on one rank. Times are medians; *_low and *_high bound a confidence interval of the median (92 % or more).
 struct BlockSample {
-  std::string kind;  // BlockSpec::kind; dims are those of the profile's model
-  std::int64_t micro_batch = 1;
+  std::string kind;  // BlockSpec::kind; its dims are those of the model that Profile::model_fingerprint names
+  std::int64_t micro_batch_size = 1;
   int tensor_parallel = 1;
   int threads = 1;     // of this worker
-  int neighbours = 1;  // workers of the same host that were computing at the same time (this one included)
+  int neighbours = 1;  // workers of its host that computed at the same time, this one included
   model::Precision precision = model::Precision::f32;
   Seconds forward, forward_low, forward_high;
   Seconds backward, backward_low, backward_high;
 };
 
-// A median with a confidence interval (92 % or more).
-struct Measured {
+// The median of repeated measurements; low and high bound a confidence interval of it (92 % or more).
+struct MeasuredValue {
   double median = 0;
   double low = 0;
   double high = 0;
@@ -33,20 +33,21 @@ struct Measured {
 
 struct CommPoint {
   Bytes size;
-  Measured seconds;
+  MeasuredValue seconds;
 };
 
-// Time of a collective of `bytes` among `ranks` ranks of one host or of several: fitted as latency + bytes / bandwidth.
+// A measured collective or message among `ranks` ranks, of one host or of several. Its time is read between `points`; with fewer than two
+// of them it is latency + bytes / bandwidth.
 struct CommSample {
   std::string operation;  // "all_reduce", "reduce_scatter", "all_gather", "send"
   std::string link;       // Link::name
   int ranks = 2;
   Seconds latency;
   BytesPerSecond bandwidth;          // of the buffer, not of the wire
-  std::vector<CommPoint> points{};   // smallest first; with two or more the time is read between them instead
-  std::vector<CommPoint> in_turn{};  // the same of each, where computing and it take turns
-  Measured slows{};                  // computing beside it takes this many times as long; 0: not measured
-  Measured slowed{};                 // it takes this many times as long beside computing; 0: not measured
+  std::vector<CommPoint> points{};   // smallest size first
+  std::vector<CommPoint> in_turn{};  // the same under Pace::in_turn
+  MeasuredValue slows{};             // computing beside it takes this many times as long; 0: not measured
+  MeasuredValue slowed{};            // it takes this many times as long beside computing; 0: not measured
 };
 
 struct OptimizerSample {
@@ -54,7 +55,7 @@ struct OptimizerSample {
   int threads = 1;
   int neighbours = 1;
   model::Precision precision = model::Precision::f32;
-  Measured seconds_per_parameter = {};
+  MeasuredValue seconds_per_parameter = {};
 };
 
 struct Profile {
@@ -64,36 +65,46 @@ struct Profile {
   std::vector<CommSample> communication;
   std::vector<OptimizerSample> optimizers;
   Bytes process_baseline;         // resident size of a worker before it holds any tensor
-  double overlap_slowdown = 1.0;  // computation beside communication takes this many times as long, where its sample does not say
+  double overlap_slowdown = 1.0;  // computing beside communication takes this many times as long, where CommSample::slows does not say
 };
 
 struct BlockTime {
   Seconds forward;
-  Seconds backward;  // without recomputation
-  bool measured = false;
+  Seconds backward;       // without recomputation
+  bool measured = false;  // on a worker with the same threads, neighbours and tensor-parallel degree
 };
 
-// Measured at this micro-batch, or interpolated linearly between measured ones; otherwise the roofline of the device:
-// max(FLOPs / (peak x efficiency), bytes / bandwidth).
+// The time of a block on one rank, from the samples of its kind and precision:
+//   - on a worker with the same threads, neighbours and tensor-parallel degree: at this micro-batch size, or linearly between sizes;
+//   - only on other workers: the nearest of these, times the ratio of the two by the roofline;
+//   - none, or on an accelerator: the roofline (Williams, Waterman, Patterson 2009), max(FLOPs / rate, bytes / bandwidth).
+// `threads`, `neighbours`: of a CPU worker, as in BlockSample.
 BlockTime block_time(const Profile& profile, const model::BlockSpec& block, const model::BlockShard& shard, const cluster::Device& device,
                      int threads, int neighbours);
-// `in_turn`: as it takes where it alternates with computing: the ranks then do not come at the same moment, and who has waited
-// may compute faster for a while.
+// How communication was measured. alone: nothing else ran. in_turn: alternating with computation, so that the time includes the skew of
+// arrivals and the burst of computing after the wait.
 enum class Pace { alone, in_turn };
-// `medium`: what ranks share a shared link. A host's bus carries what all of them move. A host's network adapter carries what one
-// does: a ring that goes from host to host enters and leaves each once, and rings side by side are for the caller to count.
+// What the ranks of a collective share when its link is shared. bus: the memory of one host, which carries the bytes of all ranks. adapter:
+// the network adapter of each host, which carries the bytes of one rank, because a ring enters and leaves each host once. The caller
+// counts rings that run side by side.
 enum class Medium { bus, adapter };
+// Seconds of a collective or message ("all_reduce", "reduce_scatter", "all_gather", "send") over a buffer of `bytes` among `ranks` ranks:
+// as measured on a link of this name, scaled by the estimate where it was measured among another number of ranks; where it was not
+// measured, the estimate. The estimate is that of the ring algorithm (Patarasuk, Yuan 2009) on the link's bandwidth and latency; of an
+// all-reduce, the shorter of a ring and a binary tree.
 Seconds collective_time(const Profile& profile, const std::string& operation, Bytes bytes, int ranks, const cluster::Link& link,
                         Medium medium, Pace pace = Pace::alone);
-// How many times longer computing takes beside this communication, and the other way round.
+// What computing and communication cost each other when they overlap.
 struct Overlap {
-  double slows = 1;
-  double slowed = 1;
+  double slows = 1;   // computing takes this many times as long
+  double slowed = 1;  // communication takes this many times as long
 };
 Overlap overlap_of(const Profile& profile, const std::string& operation, int ranks, const cluster::Link& link);
+// Seconds of the step of so many parameters; measured or by the roofline, as block_time.
 Seconds optimizer_time(const Profile& profile, const std::string& kind, std::int64_t parameters, model::Precision precision,
                        const cluster::Device& device, int threads, int neighbours);
 
+// A profile as a file (docs/file-formats.md). Reading throws invalid_config with file and line; loading throws io too.
 std::string to_json(const Profile& profile);
 Profile read_profile(const ConfigNode& node);
 Profile load_profile(const std::filesystem::path& path);

@@ -12,7 +12,7 @@ constexpr std::int64_t kVersion = 1;
 
 Json json_of(const BlockSample& s) {
   return {{"kind", s.kind},
-          {"micro_batch", s.micro_batch},
+          {"micro_batch", s.micro_batch_size},
           {"tensor_parallel", s.tensor_parallel},
           {"threads", s.threads},
           {"neighbours", s.neighbours},
@@ -84,7 +84,7 @@ BlockSample read_block(const ConfigNode& node) {
   node.allow_only({"kind", "micro_batch", "tensor_parallel", "threads", "neighbours", "precision", "forward", "backward"});
   BlockSample s;
   s.kind = node.at("kind").as_string();
-  s.micro_batch = node.at("micro_batch").as_int_at_least(1);
+  s.micro_batch_size = node.at("micro_batch").as_int_at_least(1);
   s.tensor_parallel = count(node.at("tensor_parallel"));
   s.threads = count(node.at("threads"));
   s.neighbours = count(node.at("neighbours"));
@@ -94,7 +94,7 @@ BlockSample read_block(const ConfigNode& node) {
   return s;
 }
 
-Measured read_measured(const ConfigNode& node) {
+MeasuredValue read_measured(const ConfigNode& node) {
   if (node.size() != 3) throw node.error(text("has ", node.size(), " entries"), "[median, low, high]");
   return {positive(node[0]), time_of(node[1]), time_of(node[2])};
 }
@@ -119,7 +119,7 @@ CommSample read_comm(const ConfigNode& node) {
   };
   read_points("points", s.points);
   read_points("in_turn", s.in_turn);
-  const auto read_factor = [&](const char* key, Measured& factor) {
+  const auto read_factor = [&](const char* key, MeasuredValue& factor) {
     if (const auto found = node.find(key)) factor = read_measured(*found);
   };
   read_factor("slows", s.slows);
@@ -132,7 +132,7 @@ OptimizerSample read_optimizer(const ConfigNode& node) {
   const ConfigNode each = node.at("seconds_per_parameter");  // profiles of earlier have the median alone
   return {node.at("kind").as_choice({"adamw", "sgd"}), count(node.at("threads")), count(node.at("neighbours")),
           precision_of(node.at("precision")),
-          each.is_scalar() ? Measured{positive(each), positive(each), positive(each)} : read_measured(each)};
+          each.is_scalar() ? MeasuredValue{positive(each), positive(each), positive(each)} : read_measured(each)};
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 
 namespace tessera::profile {
 
-// What one rank reaches.
+// The rates that one rank reaches.
 struct Rates {
   FlopsPerSecond compute;
   BytesPerSecond memory;

@@ -55,34 +55,34 @@ class Runner {
 
   // Completes all that can be, from the head of the stream on.
   void advance(int stream) {
-    const int meeting = streams_.streams[stream].meeting;
+    const int connection = streams_.streams[stream].connection;
     while (ready(stream)) {
-      if (meeting >= 0 && !meet(streams_.meetings[meeting])) return;
-      if (meeting < 0) complete(stream);
+      if (connection >= 0 && !complete_together(streams_.connections[connection])) return;
+      if (connection < 0) complete(stream);
     }
   }
 
-  bool meet(const Meeting& meeting) {
-    if (static_cast<int>(meeting.streams.size()) < meeting.expected) return false;
-    if (!std::all_of(meeting.streams.begin(), meeting.streams.end(), [&](int stream) { return ready(stream); })) return false;
-    if (meeting.kind == Meeting::Kind::message) check_message(meeting);
-    if (meeting.kind == Meeting::Kind::collective) check_collective(meeting);
-    for (const int stream : meeting.streams) complete(stream);
+  bool complete_together(const Connection& connection) {
+    if (static_cast<int>(connection.streams.size()) < connection.expected) return false;
+    if (!std::all_of(connection.streams.begin(), connection.streams.end(), [&](int stream) { return ready(stream); })) return false;
+    if (connection.kind == Connection::Kind::message) check_message(connection);
+    if (connection.kind == Connection::Kind::collective) check_collective(connection);
+    for (const int stream : connection.streams) complete(stream);
     return true;
   }
 
-  void check_message(const Meeting& meeting) const {
-    int from = meeting.streams[0];
-    int to = meeting.streams[1];
+  void check_message(const Connection& connection) const {
+    int from = connection.streams[0];
+    int to = connection.streams[1];
     if (!streams_.streams[from].sends) std::swap(from, to);
     if (at(from).micro_batch != at(to).micro_batch || at(from).bytes != at(to).bytes || at(from).first_block != at(to).first_block)
       refuse(program(from), index(from), "meets " + label(program(to), index(to)) + ", which waits for something else");
   }
 
-  void check_collective(const Meeting& meeting) const {
-    const int first = meeting.streams.front();
+  void check_collective(const Connection& connection) const {
+    const int first = connection.streams.front();
     const CommGroup& group = program(first).groups[at(first).group];
-    for (const int stream : meeting.streams)
+    for (const int stream : connection.streams)
       if (at(stream).op != at(first).op || at(stream).bytes != at(first).bytes ||
           program(stream).groups[at(stream).group].ranks != group.ranks)
         refuse(program(stream), index(stream),
@@ -125,7 +125,7 @@ void check(const std::vector<Program>& programs, const std::vector<int>& program
 }
 
 Bytes peak_memory(const Program& program, const MemoryBudget& budget) {
-  Bytes held;
+  Bytes activations;
   Bytes most;
   for (const Instruction& instruction : program.instructions) {
     const bool backward = instruction.op == Op::backward || instruction.op == Op::backward_input || instruction.op == Op::backward_weight;
@@ -133,11 +133,11 @@ Bytes peak_memory(const Program& program, const MemoryBudget& budget) {
     const int c = program.chunk_of(instruction.first_block);
     const ActivationBytes& bytes = budget.chunks.at(c);
     if (instruction.op == Op::forward) {
-      if (instruction.first_block == program.chunks[c].first_block) most = std::max(most, held += bytes.saved);
+      if (instruction.first_block == program.chunks[c].first_block) most = std::max(most, activations += bytes.saved);
     } else if (instruction.first_block == program.chunks[c].first_block) {
-      held -= instruction.op == Op::backward         ? bytes.saved
-              : instruction.op == Op::backward_input ? bytes.saved - bytes.saved_for_weight
-                                                     : bytes.saved_for_weight;
+      activations -= instruction.op == Op::backward         ? bytes.saved
+                     : instruction.op == Op::backward_input ? bytes.saved - bytes.saved_for_weight
+                                                            : bytes.saved_for_weight;
     }
   }
   return budget.fixed + budget.workspace + most;

@@ -90,8 +90,8 @@ class PassCheck {
     const bool activation = instruction.op == Op::receive_activation;
     const int chunk = program_.chunk_of(activation ? instruction.first_block : instruction.first_block - 1);
     Progress& now = progress(index, instruction, chunk);
-    const Chunk& held = program_.chunks[chunk];
-    if (activation ? now.forward > held.first_block : now.input < held.last_block)
+    const Chunk& blocks = program_.chunks[chunk];
+    if (activation ? now.forward > blocks.first_block : now.input < blocks.last_block)
       refuse(program_, index, "comes after the pass that reads it");
     (activation ? now.activations : now.gradients).push_back(index);
   }
@@ -115,33 +115,34 @@ class PassCheck {
   void forward(int index, const Instruction& instruction) {
     const int chunk = program_.chunk_of(instruction.first_block);
     Progress& now = progress(index, instruction, chunk);
-    const Chunk& held = program_.chunks[chunk];
+    const Chunk& blocks = program_.chunks[chunk];
     if (instruction.first_block != now.forward)
       refuse(program_, index, text("starts at block ", instruction.first_block, "; expected ", now.forward));
-    if (instruction.last_block <= instruction.first_block || instruction.last_block > held.last_block)
-      refuse(program_, index, text("ends at block ", instruction.last_block, "; expected at most ", held.last_block));
+    if (instruction.last_block <= instruction.first_block || instruction.last_block > blocks.last_block)
+      refuse(program_, index, text("ends at block ", instruction.last_block, "; expected at most ", blocks.last_block));
     if (program_.delayed) parameters(index, instruction);
-    if (now.forward == held.first_block && held.first_block > 0) reads(index, instruction, Op::receive_activation, held.first_block);
+    if (now.forward == blocks.first_block && blocks.first_block > 0) reads(index, instruction, Op::receive_activation, blocks.first_block);
     now.forward = instruction.last_block;
-    if (now.forward == held.last_block) now.forward_end = index;
+    if (now.forward == blocks.last_block) now.forward_end = index;
   }
 
   void backward(int index, const Instruction& instruction, bool input, bool weight) {
     const int chunk = program_.chunk_of(instruction.last_block - 1);
     Progress& now = progress(index, instruction, chunk);
-    const Chunk& held = program_.chunks[chunk];
-    if (now.forward != held.last_block) refuse(program_, index, "comes before the forward pass is complete");
+    const Chunk& blocks = program_.chunks[chunk];
+    if (now.forward != blocks.last_block) refuse(program_, index, "comes before the forward pass is complete");
     const int expected = input ? now.input : now.weight;
     if (instruction.last_block != expected || (weight && now.weight != expected))
       refuse(program_, index, text("ends at block ", instruction.last_block, "; expected ", weight ? now.weight : now.input));
-    if (instruction.first_block >= instruction.last_block || instruction.first_block < held.first_block)
-      refuse(program_, index, text("starts at block ", instruction.first_block, "; expected at least ", held.first_block));
+    if (instruction.first_block >= instruction.last_block || instruction.first_block < blocks.first_block)
+      refuse(program_, index, text("starts at block ", instruction.first_block, "; expected at least ", blocks.first_block));
     if (program_.delayed) parameters(index, instruction);
     if (!input && instruction.first_block < now.input) refuse(program_, index, "comes before the gradients of the inputs");
     if (input) {
-      if (now.input == held.last_block && held.last_block < block_count_) reads(index, instruction, Op::receive_gradient, held.last_block);
+      if (now.input == blocks.last_block && blocks.last_block < block_count_)
+        reads(index, instruction, Op::receive_gradient, blocks.last_block);
       now.input = instruction.first_block;
-      if (now.input == held.first_block) now.input_end = index;
+      if (now.input == blocks.first_block) now.input_end = index;
     }
     if (weight) now.weight = instruction.first_block;
   }
@@ -194,9 +195,9 @@ class PassCheck {
     for (std::size_t c = 0; c < progress_.size(); ++c)
       for (std::size_t m = 0; m < progress_[c].size(); ++m) {
         const Progress& now = progress_[c][m];
-        const Chunk& held = program_.chunks[c];
-        const bool backward = now.input == held.first_block && now.weight == held.first_block;
-        if (now.forward != held.last_block || (program_.training && !backward))
+        const Chunk& blocks = program_.chunks[c];
+        const bool backward = now.input == blocks.first_block && now.weight == blocks.first_block;
+        if (now.forward != blocks.last_block || (program_.training && !backward))
           refuse(program_, last, text("micro-batch ", m, " does not pass all blocks"));
       }
     if (program_.training && stepped_.size() != program_.buckets.size()) refuse(program_, last, "does not step every bucket");

@@ -10,10 +10,11 @@ namespace tessera::program {
 
 // "rank 3 instruction 17 (forward of micro-batch 2)"
 std::string label(const Program& program, int index);
+// Throws invalid_config with the label of the instruction.
 [[noreturn]] void refuse(const Program& program, int index, const std::string& why);
 
-// Every pass of every micro-batch over every block once and in order; passes and messages wait for what they need;
-// dependencies point back; every bucket is stepped once.
+// Checks that every micro-batch passes every block once and in order, that passes and messages wait for what they need, that dependencies
+// point back, and that every bucket is stepped once. Throws invalid_config, which names the rank and the instruction.
 void check_passes(const std::vector<Program>& programs);
 
 }  // namespace tessera::program

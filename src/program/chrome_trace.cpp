@@ -91,10 +91,10 @@ void ChromeTrace::add(const Program& program, int instruction, std::int64_t step
   append(event(label_of(program, of), program.rank, row_of(of), begin, end, args_of(program, instruction, step)).dump());
 }
 
-void ChromeTrace::add_exchange(const Program& program, int instruction, std::int64_t step, Seconds begin, Seconds end) {
+void ChromeTrace::add_exposed(const Program& program, int instruction, std::int64_t step, Seconds begin, Seconds end) {
   Json args = args_of(program, instruction, step);
-  args["op"] = "exchange";
-  append(event("exchange", program.rank, kComputeRow, begin, end, std::move(args)).dump());
+  args["op"] = "exposed_communication";
+  append(event("exposed_communication", program.rank, kComputeRow, begin, end, std::move(args)).dump());
 }
 
 void ChromeTrace::add_work(const Program& program, const std::string& name, std::int64_t step, Seconds begin, Seconds end) {

@@ -63,7 +63,7 @@ class Compiler {
     const std::vector<Slot> order = plan::order_of(plan_, pipeline_rank_);
     add_groups();
     add_buckets(order);
-    PassPlan passes = pass_plan();
+    PassOptions passes = pass_options();
     program_.delayed = plan_.delayed_exchange;
     if (program_.delayed) passes.before_first_use = [this](int first, int last) { return finish_previous(first, last); };
     // Where the pipeline begins, passes begin as soon as the first bucket is there; the others have time until the pipeline is filled.
@@ -73,11 +73,11 @@ class Compiler {
     return std::move(program_);
   }
 
-  Program evaluation(std::int64_t micro_batches, std::int64_t micro_batch) {
+  Program evaluation(std::int64_t micro_batches, std::int64_t micro_batch_size) {
     program_.training = false;
     program_.micro_batches = micro_batches;
     // Replicas are counted in the first stage.
-    samples_ = micro_batch * plan_.stages.front().runs.front().strategy.dp;
+    samples_ = micro_batch_size * plan_.stages.front().runs.front().strategy.dp;
     share_samples();
     std::vector<Slot> forwards =
         plan::order_of(plan_.schedule, pipeline_rank_, pipeline_.size, static_cast<int>(micro_batches), pipeline_.chunks);
@@ -85,7 +85,7 @@ class Compiler {
     for (Slot& slot : forwards) slot.with_next = false;
     add_groups();
     add_buckets(forwards);
-    passes_ = add_passes(forwards, pass_plan(), program_);
+    passes_ = add_passes(forwards, pass_options(), program_);
     emit({Op::reduce_norm, -1, -1, -1, -1, -1, world_group_, Bytes(kScalarBytes), {passes_.last_forward}});
     return std::move(program_);
   }
@@ -96,7 +96,7 @@ class Compiler {
     const std::int64_t replica = stage_.width() / program_.dp_size;
     program_.samples = samples_;
     program_.samples_before = plan_.items_before(stage_, program_.dp_index * replica, samples_);
-    program_.micro_batch = plan_.items_before(stage_, (program_.dp_index + 1) * replica, samples_) - program_.samples_before;
+    program_.micro_batch_size = plan_.items_before(stage_, (program_.dp_index + 1) * replica, samples_) - program_.samples_before;
   }
 
   int add_group(std::string name, std::vector<int> ranks) {
@@ -105,9 +105,9 @@ class Compiler {
   }
 
   Chunk chunk_at(int stage) const {
-    const plan::Stage& held = plan_.stages[stage];
-    Chunk chunk{stage, held.first_block(), held.last_block(), {}};
-    for (const auto& run : held.runs)
+    const plan::Stage& of = plan_.stages[stage];
+    Chunk chunk{stage, of.first_block(), of.last_block(), {}};
+    for (const auto& run : of.runs)
       for (int b = run.first; b < run.last; ++b)
         chunk.recompute.push_back(run.strategy.recompute == model::Recompute::full && b > 0 && b + 1 < static_cast<int>(blocks_.size()));
     return chunk;
@@ -190,7 +190,7 @@ class Compiler {
   // parameters stay neighbours; blocks that are cut or sharded differently never share one; a parameter that another rank's
   // stage also holds gets a bucket of its own.
   void add_buckets(const Chunk& chunk) {
-    const std::int64_t target = plan_.bucket.value / 4;
+    const std::int64_t target = plan_.bucket_size.value / 4;
     Bucket bucket;
     for (int b = chunk.last_block - 1; b >= chunk.first_block; --b) {
       const BlockInstance& block = blocks_[b];
@@ -251,11 +251,10 @@ class Compiler {
     return lowest;
   }
 
-  PassPlan pass_plan() const {
-    PassPlan out;
+  PassOptions pass_options() const {
+    PassOptions out;
     for (const Chunk& chunk : program_.chunks) {
-      out.neighbours.push_back(
-          {peers(chunk.stage, chunk.stage - 1, chunk.first_block), peers(chunk.stage, chunk.stage + 1, chunk.last_block)});
+      out.peers.push_back({peers(chunk.stage, chunk.stage - 1, chunk.first_block), peers(chunk.stage, chunk.stage + 1, chunk.last_block)});
       out.cuts.push_back(backward_cuts(chunk));
     }
     return out;
@@ -414,11 +413,11 @@ std::vector<Program> compile_folded(const plan::Plan& plan, const model::ModelSp
 }
 
 std::vector<Program> compile_evaluation(const plan::Plan& plan, const model::ModelSpec& model, std::int64_t micro_batches,
-                                        std::int64_t micro_batch) {
+                                        std::int64_t micro_batch_size) {
   plan::Plan even = plan;
   for (plan::Stage& stage : even.stages) stage.shares.clear();
   return for_ranks(even, model, all_ranks(plan), false,
-                   [&](Compiler& compiler) { return compiler.evaluation(micro_batches, micro_batch); });
+                   [&](Compiler& compiler) { return compiler.evaluation(micro_batches, micro_batch_size); });
 }
 
 }  // namespace tessera::program

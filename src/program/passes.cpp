@@ -12,7 +12,7 @@ using plan::Slot;
 
 class Writer {
  public:
-  Writer(const PassPlan& plan, Program& program) : plan_(plan), program_(program), complete_(program.chunks.size(), 0) {
+  Writer(const PassOptions& options, Program& program) : options_(options), program_(program), complete_(program.chunks.size(), 0) {
     result_.completes.resize(program.chunks.size());
   }
 
@@ -37,13 +37,13 @@ class Writer {
   }
 
   const Chunk& chunk(const Slot& slot) const { return program_.chunks[slot.chunk]; }
-  const Neighbours& neighbours(const Slot& slot) const { return plan_.neighbours[slot.chunk]; }
+  const StagePeers& peers(const Slot& slot) const { return options_.peers[slot.chunk]; }
   // Whom the pass reads from and writes to.
   const std::vector<Peer>& sources(const Slot& slot) const {
-    return slot.part == Backward::weight ? none_ : slot.forward ? neighbours(slot).before : neighbours(slot).behind;
+    return slot.part == Backward::weight ? none_ : slot.forward ? peers(slot).previous : peers(slot).next;
   }
   const std::vector<Peer>& targets(const Slot& slot) const {
-    return slot.part == Backward::weight ? none_ : slot.forward ? neighbours(slot).behind : neighbours(slot).before;
+    return slot.part == Backward::weight ? none_ : slot.forward ? peers(slot).next : peers(slot).previous;
   }
 
   void alone(const Slot& slot) {
@@ -95,12 +95,12 @@ class Writer {
       index = emit({Op::forward, slot.micro_batch, first, last, -1, -1, -1, {}, needs});
       needs = {index};
     };
-    if (plan_.before_first_use && opened_.insert(slot.chunk).second) {
+    if (options_.before_first_use && opened_.insert(slot.chunk).second) {
       std::vector<int> ends = {chunk(slot).first_block};
-      if (plan_.cut_first_use) ends.assign(plan_.cuts[slot.chunk].rbegin(), plan_.cuts[slot.chunk].rend());
+      if (options_.cut_first_use) ends.assign(options_.cuts[slot.chunk].rbegin(), options_.cuts[slot.chunk].rend());
       ends.push_back(chunk(slot).last_block);
       for (std::size_t i = 0; i + 1 < ends.size(); ++i) {
-        const std::vector<int> more = plan_.before_first_use(ends[i], ends[i + 1]);
+        const std::vector<int> more = options_.before_first_use(ends[i], ends[i + 1]);
         needs.insert(needs.end(), more.begin(), more.end());
         pass(ends[i], ends[i + 1]);
       }
@@ -119,7 +119,7 @@ class Writer {
     if (slot.part == Backward::weight) needs.push_back(inputs_.at({slot.chunk, slot.micro_batch}));
     int upper = chunk(slot).last_block;
     int last = -1;
-    for (const int lower : final ? plan_.cuts[slot.chunk] : std::vector<int>{begin}) {
+    for (const int lower : final ? options_.cuts[slot.chunk] : std::vector<int>{begin}) {
       if (lower >= upper) continue;
       last = emit({op, slot.micro_batch, lower, upper, -1, -1, -1, {}, needs});
       needs = {last};
@@ -147,7 +147,7 @@ class Writer {
     if (slot.forward && !sent.empty()) sends_.push_back(std::move(sent));
   }
 
-  const PassPlan& plan_;
+  const PassOptions& options_;
   const std::vector<Peer> none_;
   Program& program_;
   PassResult result_;
@@ -161,8 +161,8 @@ class Writer {
 
 }  // namespace
 
-PassResult add_passes(const std::vector<plan::Slot>& order, const PassPlan& plan, Program& program) {
-  return Writer(plan, program).write(order);
+PassResult add_passes(const std::vector<plan::Slot>& order, const PassOptions& options, Program& program) {
+  return Writer(options, program).write(order);
 }
 
 }  // namespace tessera::program

@@ -11,28 +11,31 @@
 
 namespace tessera::program {
 
-// The ranks that hold the stage before and behind, with what a message between them weighs; none at the model's ends, the rank
-// itself at the turn of a V.
-struct Neighbours {
-  std::vector<Peer> before;
-  std::vector<Peer> behind;
+// The ranks that hold the previous and the next stage of a chunk, with the bytes of a message to each. Empty at the model's ends; the rank
+// itself where it holds the adjacent stage too, as at the turn of a V.
+struct StagePeers {
+  std::vector<Peer> previous;
+  std::vector<Peer> next;
 };
 
-struct PassPlan {
-  std::vector<Neighbours> neighbours;  // by chunk
-  std::vector<std::vector<int>> cuts;  // by chunk: where the last micro-batch's backward pass is cut, downwards
-  // Appends what the first forward pass through blocks [first, last) needs before, and returns what it waits for.
+struct PassOptions {
+  std::vector<StagePeers> peers;  // by chunk
+  // By chunk, in descending order: the blocks at which the last micro-batch's backward pass is cut, so that the gradients of the blocks
+  // from there on can be reduced while the blocks below compute. The last one is the chunk's first block.
+  std::vector<std::vector<int>> cuts;
+  // Called before the first forward pass through blocks [first, last). It appends the instructions which that pass needs, and returns the
+  // indices of those that the pass waits for.
   std::function<std::vector<int>(int first, int last)> before_first_use = {};
-  bool cut_first_use = false;  // that pass is cut at the same blocks
+  bool cut_first_use = false;  // whether that pass is cut at the same blocks
 };
 
 struct PassResult {
-  int last_forward = -1;
-  // By chunk: lowest block of each piece of the last backward pass -> the instruction that completes its gradients.
+  int last_forward = -1;  // index of the last forward pass
+  // By chunk: the lowest block of each piece of the last backward pass, and the index of the instruction that completes its gradients.
   std::vector<std::map<int, int>> completes;
 };
 
 // Appends the instructions of `order` to the program, whose chunks are set.
-PassResult add_passes(const std::vector<plan::Slot>& order, const PassPlan& plan, Program& program);
+PassResult add_passes(const std::vector<plan::Slot>& order, const PassOptions& options, Program& program);
 
 }  // namespace tessera::program

@@ -15,14 +15,14 @@ struct Peer {
   Bytes bytes;
 };
 
-// The peers in stage `other` of rank `index` of stage `own`, its neighbour on other ranks. `elements`: of the tensors between the
-// two, for the whole micro-batch, of `element` bytes each.
+// The ranks of stage `other` with which rank `index` of the adjacent stage `own` exchanges messages. The tensors between the two stages
+// have `elements` elements of `element` bytes for a whole micro-batch.
 //
-// Where both sides of the boundary are cut alike, equal indices hold the same part of the batch and pass it on whole (also among
-// tensor-parallel ranks, which hold the same). Elsewhere rank i of w stands for the elements [i / w, (i + 1) / w) of the
-// micro-batch, and exchanges what its interval shares with another's.
+// Where both stages are cut alike, ranks of equal index hold the same part of the batch and pass it on whole, tensor-parallel ranks too,
+// which all hold the same. Elsewhere rank i of w takes the interval [i / w, (i + 1) / w) of the elements, and sends to each rank of the
+// other stage what their intervals share: of 4 elements, rank 0 of 2 sends one element each to ranks 0 and 1 of 4.
 std::vector<Peer> peers_of(const plan::Plan& plan, int own, int other, int index, std::int64_t elements, Bytes element);
-// Of a rank that stands for all of its stage: its one peer stands for all of the other stage.
+// For a rank that stands for all ranks of its stage: the one peer that stands for all ranks of the other stage.
 Peer peer_of_all(const plan::Plan& plan, int own, int other, std::int64_t elements, Bytes element);
 
 }  // namespace tessera::program

@@ -28,29 +28,29 @@ class Builder {
   }
 
  private:
-  int add_stream(int program, int meeting) {
+  int add_stream(int program, int connection) {
     const int index = static_cast<int>(out_.streams.size());
-    out_.streams.push_back({program, meeting, false, {}});
+    out_.streams.push_back({program, connection, false, {}});
     out_.of_program[program].push_back(index);
-    if (meeting >= 0) out_.meetings[meeting].streams.push_back(index);
+    if (connection >= 0) out_.connections[connection].streams.push_back(index);
     return index;
   }
 
-  int add_meeting(Meeting::Kind kind, int expected) {
-    out_.meetings.push_back({kind, {}, expected});
-    return static_cast<int>(out_.meetings.size()) - 1;
+  int add_connection(Connection::Kind kind, int expected) {
+    out_.connections.push_back({kind, {}, expected});
+    return static_cast<int>(out_.connections.size()) - 1;
   }
 
   int stream_of(int p, const Instruction& instruction) {
     if (is_message(instruction.op)) return message_stream(p, instruction);
-    if (instruction.group < 0) return add_stream(p, add_meeting(Meeting::Kind::alone, 1));
+    if (instruction.group < 0) return add_stream(p, add_connection(Connection::Kind::alone, 1));
     if (const auto known = group_streams_.find(instruction.group); known != group_streams_.end()) return known->second;
     const CommGroup& group = programs_[p].groups[instruction.group];
     const auto [found, fresh] = groups_.try_emplace(group.name, -1);
     if (fresh) {
       std::set<int> members;
       for (const int rank : group.ranks) members.insert(program_of_(rank));
-      found->second = add_meeting(Meeting::Kind::collective, static_cast<int>(members.size()));
+      found->second = add_connection(Connection::Kind::collective, static_cast<int>(members.size()));
     }
     return group_streams_[instruction.group] = add_stream(p, found->second);
   }
@@ -62,7 +62,7 @@ class Builder {
     const bool activation = instruction.op == Op::send_activation || instruction.op == Op::receive_activation;
     const int peer = program_of_(instruction.peer);
     const auto [found, fresh] = messages_.try_emplace({sends ? p : peer, sends ? peer : p, activation}, -1);
-    if (fresh) found->second = add_meeting(Meeting::Kind::message, 2);
+    if (fresh) found->second = add_connection(Connection::Kind::message, 2);
     known->second = add_stream(p, found->second);
     out_.streams[known->second].sends = sends;
     return known->second;
@@ -72,7 +72,7 @@ class Builder {
   const std::function<int(int)>& program_of_;
   Streams out_;
   std::map<std::string, int> groups_;
-  std::map<std::tuple<int, int, bool>, int> messages_;  // from, to, activation -> meeting
+  std::map<std::tuple<int, int, bool>, int> messages_;  // from, to, activation -> connection
   std::map<int, int> group_streams_;                    // of the program at hand
   std::map<std::pair<int, Op>, int> message_streams_;
 };

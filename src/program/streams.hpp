@@ -1,5 +1,5 @@
-// What runs one after the other, and what has to meet: the queues in which programs' instructions wait for their turn. For
-// the check and the simulator.
+// The queues in which the instructions of programs wait for their turn: what runs one after the other is a stream, and what several ranks
+// must do together is a connection of streams. For the check and the simulator.
 #pragma once
 
 #include <functional>
@@ -9,29 +9,30 @@
 
 namespace tessera::program {
 
-// Instructions of one program that run in order: its computing, its messages to or from one peer of one kind, its
-// collectives of one group.
+// Instructions of one program that run in order: all that compute; or the messages of one kind to or from one peer; or the collectives of
+// one group.
 struct Stream {
-  int program = 0;     // index into the programs
-  int meeting = -1;    // index into Streams::meetings; -1 for computing
-  bool sends = false;  // of messages
+  int program = 0;      // index into the programs
+  int connection = -1;  // index into Streams::connections; -1 for computing
+  bool sends = false;   // of messages
   std::vector<int> instructions;
 };
 
-// Streams whose heads run together: a sender's and a receiver's, the members' of a group, or one alone.
-struct Meeting {
+// Streams whose first waiting instructions run together: the sender's and the receiver's, or those of the members of a group. A
+// collective without a group is a connection of one stream.
+struct Connection {
   enum class Kind { message, collective, alone } kind = Kind::alone;
   std::vector<int> streams;
-  int expected = 1;  // programs that must come; fewer streams mean that one never does
+  int expected = 1;  // programs that must take part; with fewer streams one of them has no such instruction, and the others wait for ever
 };
 
 struct Streams {
   std::vector<Stream> streams;
-  std::vector<Meeting> meetings;
-  std::vector<std::vector<int>> of_program;  // streams of each program; the first is its computing
+  std::vector<Connection> connections;
+  std::vector<std::vector<int>> of_program;  // indices of the streams of each program; the first computes
 };
 
-// `program_of` says which program stands for a world rank: that of the rank, or that of a rank which does the same.
+// `program_of(rank)` is the index of the program that stands for a world rank: the program of the rank, or of a rank that does the same.
 Streams streams_of(const std::vector<Program>& programs, const std::function<int(int rank)>& program_of);
 
 bool is_message(Op op);

@@ -9,13 +9,13 @@
 
 namespace tessera::program {
 
-// A parameter that more than one block holds.
+// A parameter that more than one block holds, such as the weights that embedding and head share.
 struct Tie {
   std::string name;
   std::vector<int> blocks;  // its owner first, then the copies in model order
 };
 
-// Of a whole model.
+// The tied parameters of a model.
 class Ties {
  public:
   explicit Ties(const std::vector<model::BlockInstance>& blocks);

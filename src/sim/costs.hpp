@@ -7,12 +7,14 @@
 
 namespace tessera::sim {
 
-// A part of the cluster whose bandwidth transfers share, and how many equal transfers stand behind this one there.
+// A transfer's use of a part of the cluster whose bandwidth transfers share. Where one rank is simulated for several, `load` of their equal
+// transfers use the resource at once.
 struct Use {
   int resource = 0;
   int load = 1;
 };
 
+// A message or a collective.
 struct Transfer {
   double seconds = 0;  // alone on its links
   double slows = 1;    // computing beside it takes this many times as long
@@ -20,14 +22,15 @@ struct Transfer {
   std::vector<Use> uses;
 };
 
+// A pass or an optimizer step: it computes, then communicates.
 struct Compute {
-  double seconds = 0;    // undisturbed
+  double seconds = 0;    // of computing, undisturbed
   double recompute = 0;  // of these, the forward pass that a backward pass repeats
-  Transfer exchange;     // tensor-parallel, on the critical path
-  int together = -1;     // exchanges of equal number are one transfer, seen by each of its members
+  Transfer exposed;      // the communication that computing does not overlap
+  int transfer_id = -1;  // the members of a group pass the same id for one transfer that all of them take part in; -1: it is this rank's
 };
 
-// Programs are named by their index.
+// `program` below is an index into the programs that run.
 class Costs {
  public:
   virtual ~Costs() = default;

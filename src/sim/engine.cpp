@@ -11,8 +11,8 @@
 namespace tessera::sim {
 namespace {
 
+using program::Connection;
 using program::Instruction;
-using program::Meeting;
 using program::Op;
 using program::Program;
 using program::Stream;
@@ -28,9 +28,9 @@ struct Task {
   double rate = 1;
   std::vector<Use> uses;
   std::vector<int> streams;
-  std::optional<Transfer> then;  // computing: the exchange that follows
-  double exchanges_from = -1;    // when that began
-  int together = -1;             // of an exchange
+  std::optional<Transfer> then;  // computing: the exposed communication that follows
+  double exposed_from = -1;      // when that began
+  int transfer_id = -1;          // of exposed communication: Compute::transfer_id
   bool computing = false;
   double recompute = 0;     // computing: the share that is a repeated forward pass
   bool collective = false;  // it and the computation of its ranks slow each other down
@@ -47,11 +47,11 @@ class Engine {
     collectives_.assign(count, 0);
     slows_.assign(count, 1);
     computing_.assign(count, false);
-    exchanging_.assign(count, 0);
+    communicating_.assign(count, 0);
     dirty_flag_.assign(count, false);
     result_.ranks.resize(count);
     first_pass_.assign(count, -1);
-    held_.resize(count);
+    activations_.resize(count);
     in_flight_.assign(count, 0);
     for (std::size_t p = 0; p < count; ++p) {
       done_.emplace_back(programs[p].instructions.size(), false);
@@ -108,24 +108,24 @@ class Engine {
 
   void try_start(int stream) {
     if (!ready(stream)) return;
-    const int meeting = streams_.streams[stream].meeting;
-    if (meeting < 0) return start_compute(stream);
-    const Meeting& of = streams_.meetings[meeting];
+    const int connection = streams_.streams[stream].connection;
+    if (connection < 0) return start_compute(stream);
+    const Connection& of = streams_.connections[connection];
     if (static_cast<int>(of.streams.size()) < of.expected) return;
     if (of.streams.size() == 1 || std::all_of(of.streams.begin(), of.streams.end(), [&](int other) { return ready(other); }))
       start_transfer(of);
   }
 
-  void start_transfer(const Meeting& meeting) {
-    int first = meeting.streams.front();
-    for (const int stream : meeting.streams)
+  void start_transfer(const Connection& connection) {
+    int first = connection.streams.front();
+    for (const int stream : connection.streams)
       if (streams_.streams[stream].sends) first = stream;
     Task task;
-    task.collective = meeting.kind == Meeting::Kind::collective;
+    task.collective = connection.kind == Connection::Kind::collective;
     Transfer transfer;
-    if (meeting.kind == Meeting::Kind::message) transfer = costs_.message(program(first), at(first));
+    if (connection.kind == Connection::Kind::message) transfer = costs_.message(program(first), at(first));
     if (task.collective) transfer = costs_.collective(program(first), at(first));
-    task.streams = meeting.streams;
+    task.streams = connection.streams;
     task.uses = std::move(transfer.uses);
     task.slowed = transfer.slowed;
     if (task.collective)
@@ -140,14 +140,14 @@ class Engine {
     Task task;
     task.streams = {stream};
     task.computing = true;
-    task.together = compute.together;
+    task.transfer_id = compute.transfer_id;
     if (compute.seconds > 0) task.recompute = compute.recompute / compute.seconds;
-    if (compute.exchange.seconds > 0) task.then = std::move(compute.exchange);
+    if (compute.exposed.seconds > 0) task.then = std::move(compute.exposed);
     if (instruction.op != Op::optimizer_step && first_pass_[p] < 0) first_pass_[p] = now_;
     if (instruction.op == Op::forward && programs_[p].training) {
       const int chunk = programs_[p].chunk_of(instruction.first_block);
       if (instruction.first_block == programs_[p].chunks[chunk].first_block) {
-        held_[p] += budgets_[p].chunks[chunk].saved;
+        activations_[p] += budgets_[p].chunks[chunk].saved;
         ++in_flight_[p];
         remember(p);
       }
@@ -172,8 +172,8 @@ class Engine {
     if (task.computing) return;
     for (const Use& use : task.uses) {
       if (use.resource >= static_cast<int>(users_.size())) users_.resize(use.resource + 1, 0);
-      if (task.together >= 0) {
-        int& members = members_[{use.resource, task.together}];
+      if (task.transfer_id >= 0) {
+        int& members = members_[{use.resource, task.transfer_id}];
         members += sign;
         if (members != (sign > 0 ? 1 : 0)) continue;
       }
@@ -218,8 +218,8 @@ class Engine {
     if (task.computing) return count_computing(task, step);
     for (const int stream : task.streams) {
       const int p = program(stream);
-      if (computing_[p] || exchanging_[p] == event_) continue;
-      exchanging_[p] = event_;
+      if (computing_[p] || communicating_[p] == event_) continue;
+      communicating_[p] = event_;
       RankResult& rank = result_.ranks[p];
       rank.exposed += Seconds(step);
       const Op op = at(stream).op;
@@ -248,12 +248,12 @@ class Engine {
     load(task, -1);
     if (task.computing) computing_[program(task.streams.front())] = false;
     if (task.computing && task.then) {
-      // The same instruction goes on as an exchange.
+      // The same instruction goes on as exposed communication.
       task.total = task.left = task.then->seconds;
       task.uses = std::move(task.then->uses);
       task.then.reset();
       task.computing = false;
-      task.exchanges_from = now_;
+      task.exposed_from = now_;
       load(task, 1);
       tasks_.push_back(std::move(task));
       return;
@@ -261,9 +261,9 @@ class Engine {
     for (const int stream : task.streams) {
       const int p = program(stream);
       if (task.collective && --collectives_[p] == 0) slows_[p] = 1;
-      if (streams_.streams[stream].meeting < 0) end_compute(p, at(stream));
+      if (streams_.streams[stream].connection < 0) end_compute(p, at(stream));
       result_.spans.push_back({programs_[p].rank, index(stream), Seconds(task.begin), Seconds(now_),
-                               Seconds(task.exchanges_from < 0 ? 0 : now_ - task.exchanges_from)});
+                               Seconds(task.exposed_from < 0 ? 0 : now_ - task.exposed_from)});
       done_[p][index(stream)] = true;
       running_[stream] = false;
       ++head_[stream];
@@ -278,15 +278,15 @@ class Engine {
     const int chunk = programs_[p].chunk_of(instruction.first_block);
     if (instruction.first_block != programs_[p].chunks[chunk].first_block) return;
     const program::ActivationBytes& bytes = budgets_[p].chunks[chunk];
-    held_[p] -= instruction.op == Op::backward         ? bytes.saved
-                : instruction.op == Op::backward_input ? bytes.saved - bytes.saved_for_weight
-                                                       : bytes.saved_for_weight;
+    activations_[p] -= instruction.op == Op::backward         ? bytes.saved
+                       : instruction.op == Op::backward_input ? bytes.saved - bytes.saved_for_weight
+                                                              : bytes.saved_for_weight;
     if (instruction.op != Op::backward_input) --in_flight_[p];
     remember(p);
   }
 
   void remember(int p) {
-    const Bytes now = budgets_[p].fixed + held_[p] + (in_flight_[p] > 0 ? budgets_[p].workspace : Bytes());
+    const Bytes now = budgets_[p].fixed + activations_[p] + (in_flight_[p] > 0 ? budgets_[p].workspace : Bytes());
     result_.memory.push_back({programs_[p].rank, Seconds(now_), now});
     result_.ranks[p].peak_memory = std::max(result_.ranks[p].peak_memory, now);
   }
@@ -312,13 +312,13 @@ class Engine {
   std::vector<double> slows_;            // by program: how many times longer computing takes beside them
   std::vector<bool> computing_;          // by program
   std::int64_t event_ = 0;
-  std::vector<std::int64_t> exchanging_;        // by program: the last event before which it communicated and did not compute
+  std::vector<std::int64_t> communicating_;     // by program: the last event before which it communicated and did not compute
   std::vector<int> users_;                      // by resource
-  std::map<std::pair<int, int>, int> members_;  // of a shared exchange, by resource and number
+  std::map<std::pair<int, int>, int> members_;  // of a transfer that several ranks see, by resource and transfer id
   std::vector<int> dirty_;
   std::vector<bool> dirty_flag_;
   std::vector<double> first_pass_;  // by program; -1 before it
-  std::vector<Bytes> held_;         // by program: activations
+  std::vector<Bytes> activations_;  // by program: bytes
   std::vector<int> in_flight_;      // by program: micro-batches times chunks
   std::vector<program::MemoryBudget> budgets_;
   Result result_;

@@ -10,7 +10,8 @@
 
 namespace tessera::sim {
 
-// Result::ranks is by program. `program_of` says which program stands for a rank.
+// Runs programs against a clock; Result::ranks is by program. `program_of(rank)` is the index of the program that stands for a world rank.
+// Throws internal when the programs deadlock.
 Result run_programs(const std::vector<program::Program>& programs, const std::function<int(int rank)>& program_of, Costs& costs);
 
 }  // namespace tessera::sim

@@ -38,9 +38,9 @@ std::vector<std::vector<int>> pairs(const plan::Stage& a, const plan::Stage& b) 
 }
 
 // Nodes by what stands on them.
-std::vector<int> node_kinds(const plan::Plan& plan, const std::vector<int>& place_of) {
+std::vector<int> node_kinds(const plan::Plan& plan, const std::vector<int>& pipeline_rank_of) {
   std::map<Node, std::map<int, int>> standing;
-  for (int rank = 0; rank < plan.world_size(); ++rank) ++standing[node_of(plan, rank)][place_of[rank]];
+  for (int rank = 0; rank < plan.world_size(); ++rank) ++standing[node_of(plan, rank)][pipeline_rank_of[rank]];
   std::map<std::pair<int, std::map<int, int>>, int> kinds;
   std::vector<int> out;
   for (int rank = 0; rank < plan.world_size(); ++rank) {
@@ -78,11 +78,11 @@ Fold no_fold(const plan::Plan& plan) {
 }
 
 Fold fold_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
-  const int places = plan::pipeline_of(plan).size;
+  const int pipeline_size = plan::pipeline_of(plan).size;
   const std::vector<plan::Worker> devices = plan::workers_of(plan, cluster);
-  Fold fold = fold_by_place(plan);
-  for (int place = 0; place < places; ++place) {
-    const plan::Stage& stage = plan.stages[place];
+  Fold fold = fold_by_pipeline_rank(plan);
+  for (int pipeline_rank = 0; pipeline_rank < pipeline_size; ++pipeline_rank) {
+    const plan::Stage& stage = plan.stages[pipeline_rank];
     const int chosen = stage.ranks.front();
     if (!stage.shares.empty()) return no_fold(plan);
     for (const int rank : stage.ranks)
@@ -94,19 +94,19 @@ Fold fold_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
   return fold;
 }
 
-Fold fold_by_place(const plan::Plan& plan) {
-  const int places = plan::pipeline_of(plan).size;
-  std::vector<int> place_of(plan.world_size(), 0);
+Fold fold_by_pipeline_rank(const plan::Plan& plan) {
+  const int pipeline_size = plan::pipeline_of(plan).size;
+  std::vector<int> pipeline_rank_of(plan.world_size(), 0);
   Fold fold;
-  for (int place = 0; place < places; ++place) {
-    for (const int rank : plan.stages[place].ranks) place_of[rank] = place;
-    fold.ranks.push_back(plan.stages[place].ranks.front());
+  for (int pipeline_rank = 0; pipeline_rank < pipeline_size; ++pipeline_rank) {
+    for (const int rank : plan.stages[pipeline_rank].ranks) pipeline_rank_of[rank] = pipeline_rank;
+    fold.ranks.push_back(plan.stages[pipeline_rank].ranks.front());
   }
   std::sort(fold.ranks.begin(), fold.ranks.end());
-  for (const int place : place_of)
-    fold.program_of.push_back(
-        static_cast<int>(std::lower_bound(fold.ranks.begin(), fold.ranks.end(), plan.stages[place].ranks.front()) - fold.ranks.begin()));
-  fold.node_kind = node_kinds(plan, place_of);
+  for (const int pipeline_rank : pipeline_rank_of)
+    fold.program_of.push_back(static_cast<int>(
+        std::lower_bound(fold.ranks.begin(), fold.ranks.end(), plan.stages[pipeline_rank].ranks.front()) - fold.ranks.begin()));
+  fold.node_kind = node_kinds(plan, pipeline_rank_of);
   fold.folded = true;
   return fold;
 }

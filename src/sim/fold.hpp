@@ -9,20 +9,22 @@
 
 namespace tessera::sim {
 
-// One rank of every place in the pipeline that stands for all of its stage, or every rank for itself.
+// One rank of every pipeline rank that stands for all ranks of its stages, or every rank for itself.
 struct Fold {
   std::vector<int> ranks;       // that are simulated, ascending
   std::vector<int> program_of;  // by rank: index into `ranks`
-  std::vector<int> node_kind;   // by rank: nodes on which equal numbers of ranks of each place stand have one kind; unfolded, each its own
+  std::vector<int>
+      node_kind;  // by rank: nodes that hold equal numbers of ranks of each pipeline rank are of one kind; unfolded, each is its own
   bool folded = false;
 };
 
 Fold no_fold(const plan::Plan& plan);
 // Folds when, in every stage, all ranks compute equally fast, stand on nodes of one kind and reach their tensor-parallel,
-// data-parallel and pipeline peers over equal links; otherwise no_fold. Needs equal stages (plan::check_uniform).
+// data-parallel and pipeline peers over equal links; otherwise no_fold. The stages must be cut alike (plan::check_uniform).
 Fold fold_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster);
-// For costs that know what a stage stands on and its width, and no links: the first rank of each stage stands for all.
-Fold fold_by_place(const plan::Plan& plan);
+// Folds in any case: the first rank of each pipeline rank stands for all. For costs that depend on the devices and the width of a stage,
+// and not on the links of single ranks.
+Fold fold_by_pipeline_rank(const plan::Plan& plan);
 
 // The tensor-parallel groups of a stage, one for each replica; its data-parallel groups, one for each tensor-parallel index.
 std::vector<std::vector<int>> tensor_groups(const plan::Stage& stage);

@@ -47,19 +47,19 @@ Compute ModelCosts::pass(int index, const Instruction& instruction) {
     if (weight) out.seconds += load.backward_weight;
     if (!forward && !input) continue;
     if (!played) {
-      out.exchange.seconds += forward ? load.forward_exchange : load.backward_exchange;
+      out.exposed.seconds += forward ? load.forward_exchange : load.backward_exchange;
     } else if (const int reductions = forward ? load.forward_reductions : load.backward_reductions; reductions > 0) {
-      out.exchange.seconds +=
+      out.exposed.seconds +=
           reductions * cost_model_.exchange("all_reduce", load.reduced, program.tp_size,
                                             link_among(program.groups[program.tensor_group].ranks), profile::Pace::in_turn);
     }
-    if (b > 0 && program.chunk_of(b - 1) >= 0) out.exchange.seconds += priced_.reshard(program.stage, b);
+    if (b > 0 && program.chunk_of(b - 1) >= 0) out.exposed.seconds += priced_.reshard(program.stage, b);
   }
   if (forward && instruction.first_block == program.chunks[program.chunk_of(instruction.first_block)].first_block)
     out.seconds += cost_model_.micro_batch_host(priced_.devices(program.stage));
-  if (played && out.exchange.seconds > 0) {
-    out.exchange.uses = links_.of_collective(index, program.tensor_group, instruction.op);
-    if (!fold_.folded) out.together = program.groups[program.tensor_group].ranks.front();
+  if (played && out.exposed.seconds > 0) {
+    out.exposed.uses = links_.of_collective(index, program.tensor_group, instruction.op);
+    if (!fold_.folded) out.transfer_id = program.groups[program.tensor_group].ranks.front();
   }
   return out;
 }
@@ -89,9 +89,9 @@ Compute ModelCosts::step(const Program& program, int bucket) const {
     last = entry.block;
     const cost::BlockLoad& load = priced_.load(program.stage, last);
     out.seconds += load.optimizer;
-    out.exchange.seconds += load.exchange;
+    out.exposed.seconds += load.exchange;
     // The model's first block owns what others share.
-    if (program.chunk_of(0) < 0) out.exchange.seconds += load.tied_exchange;
+    if (program.chunk_of(0) < 0) out.exposed.seconds += load.tied_exchange;
   }
   return out;
 }

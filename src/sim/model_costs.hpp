@@ -11,15 +11,15 @@
 
 namespace tessera::sim {
 
-// Where exchanges are for the clock to play through (cost::CostModel::plays_exchanges), passes compute and then reduce between
-// tensor-parallel peers, an optimizer step takes what its bucket does, and messages and collectives share links. Elsewhere a pass takes
-// what its blocks do, with the exchanges in them and the cuts between them; an optimizer step also takes what is waited for of its
-// blocks' gradients and parameters: what computing does not hide of these comes behind the computing, as its exchange. So
-// collectives take no time of their own there: how much of them computing hides is in the calibrations, not left to the clock. All
-// messages of one micro-batch between two such stages take as long as all of them together, and share no links: that they leave at once is
-// in their price.
+// Two ways, by the devices of a stage:
+//   - Communication is simulated (cost::CostModel::plays_exchanges): a pass computes and then all-reduces among its tensor-parallel peers,
+//     an optimizer step takes the time of its bucket, and messages and collectives take time of their own and share links.
+//   - Calibrations say what computing does not overlap: a pass takes the time of its blocks, with the exposed communication in them and of
+//     resharding between them. An optimizer step ends with the exposed communication of its blocks' gradients and parameters, so that
+//     collectives take no time of their own. The messages of one micro-batch between two stages leave at once and share no links: each
+//     takes the time of all of them.
 //
-// The arguments must outlive it.
+// Not thread-safe. The arguments must outlive it.
 class ModelCosts final : public Costs {
  public:
   ModelCosts(const std::vector<program::Program>& programs, const Fold& fold, const plan::Plan& plan, cost::CostModel& cost_model);
@@ -32,7 +32,8 @@ class ModelCosts final : public Costs {
  private:
   bool plays(int stage) const { return cost_model_.plays_exchanges(priced_.devices(stage)); }
   const cluster::Link& link_among(const std::vector<int>& ranks) const { return plan::link_among(plan_, cost_model_.cluster(), ranks); }
-  // Of its stage's devices: where exchanges are played through its own, or else all, as the slowest decides.
+  // Which part of its stage's devices says the times of a program: its rank's own where communication is simulated; elsewhere all, of which
+  // the slowest decides.
   int part_of(const program::Program& program) const;
   Compute pass(int program, const program::Instruction& instruction);
   Compute played_step(const program::Program& program, int bucket) const;

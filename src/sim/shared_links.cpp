@@ -94,7 +94,7 @@ const std::vector<Use>& SharedLinks::of_message(int index, const Instruction& se
   const Program& program = programs_[index];
   std::vector<Group> groups = {{program.rank, send.peer}};
   if (fold_.folded) {
-    // Every rank of this place sends to the rank of the peer's place with the same indices.
+    // Every rank of this stage sends to the rank of the peer's stage with the same indices.
     const plan::Stage& from = plan_.stages[program.stage];
     const int peer_stage = programs_[fold_.program_of[send.peer]].stage;
     groups.clear();

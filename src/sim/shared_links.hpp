@@ -1,4 +1,4 @@
-// Internal: which parts of the cluster transfers use, and how many equal ones stand behind each where ranks are folded.
+// Internal: which parts of the cluster a transfer uses, and how many equal transfers use them with it where ranks are folded.
 #pragma once
 
 #include <map>
@@ -28,7 +28,7 @@ class SharedLinks {
       : programs_(programs), fold_(fold), plan_(plan), cluster_(cluster) {}
 
   const std::vector<Use>& of_message(int program, const program::Instruction& send);
-  // `group`: of the program.
+  // `group`: index into Program::groups.
   const std::vector<Use>& of_collective(int program, int group, program::Op op);
 
  private:

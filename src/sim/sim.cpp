@@ -65,7 +65,7 @@ Result run_settled(const std::vector<program::Program>& programs, const std::fun
   for (Span& span : out.spans) span.instruction -= (kSettled - 1) * counts.at(span.rank);
   std::erase_if(out.spans, [](const Span& span) { return span.instruction < 0; });
   const Seconds begin = out.spans.empty() ? Seconds(0) : out.spans.front().begin;
-  for (Span& span : out.spans) span = {span.rank, span.instruction, span.begin - begin, span.end - begin, span.exchange};
+  for (Span& span : out.spans) span = {span.rank, span.instruction, span.begin - begin, span.end - begin, span.exposed};
   std::erase_if(out.memory, [&](const MemoryPoint& point) { return point.time < begin; });
   for (MemoryPoint& point : out.memory) point.time -= begin;
   out.step -= before.step;
@@ -112,9 +112,9 @@ void check_played(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
 // Bytes are those of the stage's first rank, scaled to the memory of each.
 void scale_memory(std::vector<RankResult>& ranks, const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
   const std::vector<Bytes> limits = cost::memory_limits(plan, cluster);
-  for (int place = 0; place < plan::pipeline_of(plan).size; ++place) {
-    const int first = plan.stages[place].ranks.front();
-    for (const int rank : plan.stages[place].ranks)
+  for (int pipeline_rank = 0; pipeline_rank < plan::pipeline_of(plan).size; ++pipeline_rank) {
+    const int first = plan.stages[pipeline_rank].ranks.front();
+    for (const int rank : plan.stages[pipeline_rank].ranks)
       if (limits[rank] != limits[first])
         ranks[rank].peak_memory =
             Bytes(static_cast<std::int64_t>(static_cast<double>(ranks[rank].peak_memory.value) * (limits[rank] / limits[first])));
@@ -132,7 +132,7 @@ Folded fold(const plan::Plan& plan, const cost::CostModel& cost_model, Simulated
   check_played(plan, cluster);
   Folded out{which == Simulated::every_rank         ? no_fold(plan)
              : cost::plays_exchanges(plan, cluster) ? fold_of(plan, cluster)
-                                                    : fold_by_place(plan),
+                                                    : fold_by_pipeline_rank(plan),
              {}};
   const model::ModelSpec& model = cost_model.model();
   out.programs = out.fold.folded ? program::compile_folded(plan, model, out.fold.ranks) : program::compile(plan, model);
@@ -164,7 +164,7 @@ Result run(const std::vector<program::Program>& programs, const plan::Plan& plan
   return run_folded(programs, fold, costs);
 }
 
-Result run(const std::vector<program::Program>& programs, const StageTimes& times) {
+Result run(const std::vector<program::Program>& programs, const plan::StageTimes& times) {
   GivenCosts costs(programs, times);
   Result result = run_programs(
       programs, [](int rank) { return rank; }, costs);

@@ -10,6 +10,7 @@
 #include "cost/cost_model.hpp"
 #include "model/job.hpp"
 #include "plan/plan.hpp"
+#include "plan/schedule/schedule.hpp"
 #include "profile/profile.hpp"
 #include "program/program.hpp"
 
@@ -21,28 +22,28 @@ struct Span {
   int instruction = 0;
   Seconds begin;
   Seconds end;
-  Seconds exchange = {};  // of a pass or a step, how long it communicates behind its computing: up to `end`
+  Seconds exposed = {};  // of a pass or an optimizer step: the rank computes until `end` - `exposed`, then communicates until `end`
 };
 
 // What a rank spends its time on.
 struct Spent {
-  // Computing. `backward` is without the forward passes that recomputation repeats.
+  // Computing. `recompute` is the forward passes that recomputation repeats; `backward` is without them.
   Seconds forward, backward, recompute, optimizer;
-  // Exposed communication: exchanges inside of passes, messages between stages, gradients with the step's scalars, and parameters
-  // that are gathered after a sharded step.
+  // Exposed communication: within passes, of messages between stages, of gradients and the step's scalars, and of the parameters that are
+  // gathered after a sharded step.
   Seconds in_passes, messages, gradients, parameters;
 };
 
 struct RankResult {
   Seconds busy;     // computing
   Seconds exposed;  // communicating and not computing
-  Seconds idle;     // neither: waiting for other ranks. The three add up to the step
-  Seconds passes;   // from the begin of its first forward to the end of its last backward pass
+  Seconds idle;     // waiting for other ranks; busy, exposed and idle add up to the step
+  Seconds passes;   // from the beginning of its first forward pass to the end of its last backward pass
   Bytes peak_memory;
   Spent spent = {};  // its first four members add up to `busy`, the others to `exposed`
 };
 
-// From `time` on, the rank holds so much.
+// The rank holds `bytes` from `time` on, until its next point.
 struct MemoryPoint {
   int rank = 0;
   Seconds time;
@@ -51,50 +52,44 @@ struct MemoryPoint {
 
 struct Result {
   Seconds step;
-  std::vector<RankResult> ranks;
-  std::vector<Span> spans;          // by begin time
-  std::vector<MemoryPoint> memory;  // by time
-  // Shares of all ranks' time; they add up to 1.
+  std::vector<RankResult> ranks;    // by rank
+  std::vector<Span> spans;          // sorted by begin time
+  std::vector<MemoryPoint> memory;  // sorted by time
+  // Shares of the time of all ranks; they add up to 1.
   double utilization = 0;  // computing
   double exposed = 0;      // exposed communication
   double bubble = 0;       // idle
-  // Idle share of the rank that takes longest over its passes, from its first to its last: what papers on schedules call the
-  // bubble rate (Qi et al. 2023), for ranks that start and end one after the other lose nothing in a chain of steps.
+  // The bubble rate of papers on schedules (Qi et al. 2023): the share of RankResult::passes in which the rank with the longest ones does
+  // not run a pass. What is before its first pass and after its last does not count: in a chain of steps no rank loses that time.
   double pipeline_bubble = 0;
 };
 
-// Computation runs in each program's order; communication beside it, in order within a group or between two peers, from the
-// moment that all who take part have come to it. Transfers that meet on a link share it evenly; computation beside a
-// collective is slowed down as the profile says. The same inputs give the same result. Throws internal when the programs
-// deadlock. `programs` are those of all ranks, by rank.
+// Runs the programs of all ranks; `programs` is by rank. Each program computes in its order. Communication runs beside computing, in order
+// within a group or between two peers, and begins when all ranks that take part have reached it. Transfers on the same link share it
+// evenly. A collective slows computing down by the factor that the profile says. The same inputs give the same result. Throws internal
+// when the programs deadlock.
 Result run(const std::vector<program::Program>& programs, const plan::Plan& plan, const model::ModelSpec& model,
            const model::TrainSpec& train, const cluster::ClusterSpec& cluster, const profile::Profile& profile);
 
-// Times given directly, the same for every stage, to study schedules with.
-struct StageTimes {
-  Seconds forward;  // of one micro-batch through one stage
-  Seconds backward_input;
-  Seconds backward_weight;  // a whole backward pass takes both halves
-  Seconds message;          // to another rank
-};
-// Collectives and optimizer steps take no time; memory is counted in stages of one byte.
-Result run(const std::vector<program::Program>& programs, const StageTimes& times);
+// Runs programs by given times of a stage, to study schedules with. Collectives and optimizer steps take no time; the activations of one
+// micro-batch in one stage count as one byte.
+Result run(const std::vector<program::Program>& programs, const plan::StageTimes& times);
 
-// A plan from beginning to end: compiles, checks and runs its programs. Where the replicas and the tensor-parallel peers of every stage do
-// the same on equal devices and links, one rank of each stage is simulated for all of them: `programs`, `spans` and `memory` are then those
-// of these ranks, `result.ranks` is of all. So thousands of ranks take as long as a few. `plan` must have passed plan::check. Throws
-// invalid_config where exchanges are to be played through (cost::CostModel::plays_exchanges) and stages are not cut alike.
+// What simulate() ran and found.
 struct Simulation {
-  std::vector<program::Program> programs;
-  Result result;
+  std::vector<program::Program> programs;  // of the simulated ranks
+  Result result;                           // spans and memory are of the simulated ranks, `ranks` is of all
 };
-enum class Simulated { one_of_alike, every_rank };  // every_rank: also where ranks do the same, so that all of them have spans
+// one_of_alike: where all ranks of each stage do the same on equal devices and links, one rank is simulated for all of them, so that
+// thousands of ranks take as long as a few. every_rank: all ranks are simulated, so that all of them have spans.
+enum class Simulated { one_of_alike, every_rank };
+// Compiles, checks and runs the programs of a plan, which must have passed plan::check. Throws invalid_config when communication is to be
+// simulated (cost::CostModel::plays_exchanges) and the stages are not cut alike (plan::check_uniform).
 Simulation simulate(const plan::Plan& plan, cost::CostModel& cost_model, Simulated which = Simulated::one_of_alike);
 Simulation simulate(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,
                     const cluster::ClusterSpec& cluster, const profile::Profile& profile, Simulated which = Simulated::one_of_alike);
 
-// The simulated step of a plan. `parts` are those of the rank that computes longest, and add up to the step. Takes a fraction of a
-// millisecond to milliseconds.
+// The simulated step of a plan, one rank for all that do the same. Takes a fraction of a millisecond to milliseconds.
 plan::Prediction predict(const plan::Plan& plan, cost::CostModel& cost_model);
 
 // Chrome / Perfetto trace of the spans and the memory (program/chrome_trace.hpp), as step 0.

@@ -12,7 +12,7 @@ Compute GivenCosts::compute(int program, const program::Instruction& instruction
   if (instruction.op == Op::forward) seconds += times_.forward.value;
   if (instruction.op == Op::backward || instruction.op == Op::backward_input) seconds += times_.backward_input.value;
   if (instruction.op == Op::backward || instruction.op == Op::backward_weight) seconds += times_.backward_weight.value;
-  return {.seconds = seconds * share, .exchange = {}};
+  return {.seconds = seconds * share, .exposed = {}};
 }
 
 program::MemoryBudget GivenCosts::memory(int program) {

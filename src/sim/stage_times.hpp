@@ -8,7 +8,7 @@ namespace tessera::sim {
 
 class GivenCosts final : public Costs {
  public:
-  GivenCosts(const std::vector<program::Program>& programs, const StageTimes& times) : programs_(programs), times_(times) {}
+  GivenCosts(const std::vector<program::Program>& programs, const plan::StageTimes& times) : programs_(programs), times_(times) {}
 
   Compute compute(int program, const program::Instruction& instruction) override;
   Transfer message(int, const program::Instruction&) override { return {.seconds = times_.message.value, .uses = {}}; }
@@ -17,7 +17,7 @@ class GivenCosts final : public Costs {
 
  private:
   const std::vector<program::Program>& programs_;
-  const StageTimes& times_;
+  const plan::StageTimes& times_;
 };
 
 }  // namespace tessera::sim

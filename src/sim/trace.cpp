@@ -16,7 +16,7 @@ std::string to_chrome_trace(const Result& result, const std::vector<program::Pro
   for (const Span& span : result.spans) {
     const program::Program& program = *program_of.at(span.rank);
     trace.add(program, span.instruction, 0, span.begin, span.end);
-    if (span.exchange > Seconds(0)) trace.add_exchange(program, span.instruction, 0, span.end - span.exchange, span.end);
+    if (span.exposed > Seconds(0)) trace.add_exposed(program, span.instruction, 0, span.end - span.exposed, span.end);
   }
   for (const MemoryPoint& point : result.memory) trace.add_memory(point.rank, point.time, point.bytes);
   return trace.to_json();

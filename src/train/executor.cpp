@@ -296,7 +296,7 @@ void Executor::ensure_started(int index) {
 }
 
 at::Tensor Executor::receive_buffer(const model::TensorSpec& tensor) const {
-  std::vector<std::int64_t> shape = {program_.micro_batch};
+  std::vector<std::int64_t> shape = {program_.micro_batch_size};
   shape.insert(shape.end(), tensor.shape.begin(), tensor.shape.end());
   return at::empty(shape, at::TensorOptions().dtype(precision_ == model::Precision::f32 ? at::kFloat : at::kBFloat16));
 }

@@ -30,8 +30,8 @@ struct BlockCell {
   // pipeline does not wait for: 4 % more, with four hosts.
   profile::BlockSample slowest(const Meter& meter) const {
     profile::BlockSample out = shape;
-    const profile::Measured ahead = meter.slowest(forward.median());
-    const profile::Measured back = meter.slowest(backward.median());
+    const profile::MeasuredValue ahead = meter.slowest(forward.median());
+    const profile::MeasuredValue back = meter.slowest(backward.median());
     out.forward = Seconds(ahead.median);
     out.forward_low = Seconds(ahead.low);
     out.forward_high = Seconds(ahead.high);
@@ -61,7 +61,7 @@ class Blocks {
         for (const model::BlockInstance* block : kinds_) {
           profile::BlockSample shape;
           shape.kind = block->spec->kind;
-          shape.micro_batch = micro_batch;
+          shape.micro_batch_size = micro_batch;
           shape.tensor_parallel = tensor_parallel;
           shape.threads = options_.threads;
           shape.neighbours = workers_;
@@ -80,7 +80,7 @@ class Blocks {
     const bool here = std::all_of(cells_.begin(), cells_.end(), [&](const BlockCell& cell) {
       double scale = 0;
       for (const BlockCell& other : cells_)
-        if (other.shape.micro_batch == cell.shape.micro_batch && other.shape.tensor_parallel == cell.shape.tensor_parallel)
+        if (other.shape.micro_batch_size == cell.shape.micro_batch_size && other.shape.tensor_parallel == cell.shape.tensor_parallel)
           scale = std::max(scale, other.forward.median().median);
       return cell.forward.settled(scale) && cell.backward.settled(scale);
     });
@@ -98,7 +98,7 @@ class Blocks {
   // once.
   int copies_of(const BlockCell& cell) const {
     const model::BlockCost cost = model::cost_of(
-        *cell.instance->spec, {cell.shape.micro_batch, cell.shape.tensor_parallel, job_.train.precision, model::Recompute::none});
+        *cell.instance->spec, {cell.shape.micro_batch_size, cell.shape.tensor_parallel, job_.train.precision, model::Recompute::none});
     double bytes = static_cast<double>((cost.saved + cost.output).value);
     for (const auto& spec : cell.instance->spec->parameters)
       bytes += 8.0 * static_cast<double>(spec.shard_count(cell.shape.tensor_parallel));
@@ -112,7 +112,7 @@ class Blocks {
     const int in_a_row = std::min(copies, count_of(cell.instance->spec->kind));
     std::list<TimedBlock> blocks;
     for (int copy = 0; copy < copies; ++copy)
-      blocks.emplace_back(job_, *cell.instance, cell.shape.micro_batch, cell.shape.tensor_parallel, weights_, copy);
+      blocks.emplace_back(job_, *cell.instance, cell.shape.micro_batch_size, cell.shape.tensor_parallel, weights_, copy);
     double forward = 0;
     double backward = 0;
     int passed = 0;

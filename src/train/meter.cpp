@@ -30,7 +30,7 @@ std::size_t left_out(std::size_t count) {
 
 }  // namespace
 
-profile::Measured Samples::median() const {
+profile::MeasuredValue Samples::median() const {
   std::vector<double> sorted = values_;
   std::sort(sorted.begin(), sorted.end());
   const std::size_t half = sorted.size() / 2;
@@ -39,7 +39,7 @@ profile::Measured Samples::median() const {
 }
 
 bool Samples::settled(double scale) const {
-  const profile::Measured measured = median();
+  const profile::MeasuredValue measured = median();
   return measured.high - measured.low <= kNarrow * std::max(std::abs(measured.median), scale);
 }
 

@@ -18,7 +18,7 @@ class Samples {
   // With the narrowest interval between two of the samples that covers the median with at least 92 % (of five the smallest and the
   // largest, of ten the second and the ninth; the order statistics of the sign test), or all of them where there are fewer than five.
   // At least one sample.
-  profile::Measured median() const;
+  profile::MeasuredValue median() const;
   // Whether that interval is narrow beside the larger of the median and `scale`.
   bool settled(double scale = 0) const;
 
@@ -36,7 +36,9 @@ class Meter {
   double time(const std::function<void()>& work) const;
   double slowest(double seconds) const;
   // The median and each end of the interval.
-  profile::Measured slowest(const profile::Measured& own) const { return {slowest(own.median), slowest(own.low), slowest(own.high)}; }
+  profile::MeasuredValue slowest(const profile::MeasuredValue& own) const {
+    return {slowest(own.median), slowest(own.low), slowest(own.high)};
+  }
   bool all(bool holds) const { return slowest(holds ? 0 : 1) == 0; }
   void together() const { comm_.world().barrier().wait(); }
   // How often to repeat what takes so long, so that a sample lasts long enough.

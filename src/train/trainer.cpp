@@ -199,7 +199,7 @@ StepReport Trainer::step(bool wish_to_stop) {
   std::vector<nn::Batch> batches;
   for (std::int64_t m = 0; m < self.program.micro_batches; ++m) {
     const std::int64_t first = self.program.first_sample(m);
-    batches.push_back(self.batch(self.program.micro_batch, [&](std::int64_t row, auto tokens, auto targets) {
+    batches.push_back(self.batch(self.program.micro_batch_size, [&](std::int64_t row, auto tokens, auto targets) {
       self.dataset.fill(ids.at(first + row), tokens, targets);
       return true;
     }));
@@ -339,7 +339,7 @@ std::string Trainer::chrome_trace() {
     for (const InstructionSpan& span : step.spans) {
       trace.add(program, span.instruction, step.step, span.begin + shift, span.end + shift);
       for (const nn::Interval& exchange : span.exchanges)
-        trace.add_exchange(program, span.instruction, step.step, exchange.begin + shift, exchange.end + shift);
+        trace.add_exposed(program, span.instruction, step.step, exchange.begin + shift, exchange.end + shift);
     }
   }
   gather(self.comm, trace);

@@ -238,6 +238,40 @@ TEST(Device, WithoutAPrecisionSaysWhichItHas) {
   EXPECT_FALSE(known_device("t4").has(model::Precision::bf16));
 }
 
+TEST(Devices, OfCpusShareTheirHostAndTrain) {
+  const ClusterSpec cluster = cluster_of(
+      "name: host\nbetween: pcie4\ngroups:\n  - {name: cpus, device: 'cpu:zen4', cores: 2, memory: 8 GiB, inside: shm, network: tcp-10g}\n"
+      "  - {name: gpus, device: v100-32, devices_per_node: 4, inside: nvlink2, network: tcp-10g}\n");
+  const ResourceGroup& cpus = cluster.groups[0];
+  const ResourceGroup& gpus = cluster.groups[1];
+  EXPECT_TRUE(cpus.device.shares_host());
+  EXPECT_TRUE(cpus.device.trainable());
+  EXPECT_EQ(cpus.most_ranks_per_node(), 2 * 32);
+  EXPECT_EQ(cpus.device.ranks_text(1), "1 worker on cpu:zen4");
+  EXPECT_EQ(cpus.device.ranks_text(4), "4 workers on cpu:zen4");
+  EXPECT_FALSE(gpus.device.shares_host());
+  EXPECT_FALSE(gpus.device.trainable());
+  EXPECT_EQ(gpus.most_ranks_per_node(), 4);
+  EXPECT_EQ(gpus.device.ranks_text(8), "8 × v100-32");
+}
+
+TEST(Devices, OfCpusAreLeftOutInWhatAcceleratorsAccelerate) {
+  ClusterSpec cluster = cluster_of(
+      "name: host\nbetween: pcie4\ngroups:\n  - {name: cpus, device: 'cpu:zen4', cores: 2, memory: 8 GiB, inside: shm, network: tcp-10g}\n"
+      "  - {name: gpus, device: v100-32, devices_per_node: 4, inside: nvlink2, network: tcp-10g}\n");
+  const auto left_out = [&](model::Precision precision) { return is_left_out(cluster, cluster.groups[0], precision); };
+  EXPECT_TRUE(left_out(model::Precision::f16));
+  EXPECT_FALSE(left_out(model::Precision::bf16));  // a V100 has none
+  EXPECT_FALSE(left_out(model::Precision::f32));
+  EXPECT_FALSE(is_left_out(cluster, cluster.groups[1], model::Precision::f16));
+  EXPECT_EQ(fast_precision(cluster), model::Precision::f16);
+  cluster.groups[1].device = known_device("a100-80");
+  EXPECT_EQ(fast_precision(cluster), model::Precision::bf16);
+  cluster.groups.pop_back();
+  EXPECT_FALSE(fast_precision(cluster).has_value());
+  EXPECT_FALSE(left_out(model::Precision::f16));
+}
+
 TEST(KnownDevices, HaveDistinctNamesAndSensibleFigures) {
   std::set<std::string> names;
   EXPECT_GT(known_devices().size(), 20u);

@@ -65,8 +65,8 @@ Target galvatron_plan_target() {
   target.read = [inputs, folder = std::make_shared<TemporaryFolder>()](const std::string& input) {
     const auto path = folder->write("plan.json", input);
     const galvatron::Plan plan = galvatron::read_config(path, inputs->settings.devices());
-    const galvatron::Price price = galvatron::price(*inputs, plan);
-    if (!(price.step.value > 0)) throw Defect(text("a step of ", price.step.value, " s"));
+    const galvatron::PlanCost cost = galvatron::cost_of(*inputs, plan);
+    if (!(cost.step.value > 0)) throw Defect(text("a step of ", cost.step.value, " s"));
   };
   return target;
 }

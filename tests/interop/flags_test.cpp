@@ -31,7 +31,7 @@ constexpr const char* kDeepseek =
 struct Shape {
   plan::Strategy strategy = {};
   std::vector<int> layers = {8};  // of each stage
-  int places = 0;                 // 0: a stage each
+  int pipeline_size = 0;          // 0: a stage each
   plan::Schedule schedule = plan::Schedule::one_f_one_b;
   std::int64_t micro_batches = 4;
   const char* model = kLlama;
@@ -43,20 +43,20 @@ struct Case {
       : job(model::read_job(ConfigNode::parse(
             text("model: ", shape.model, "\ndata: {source: synthetic}\ntrain: {steps: 300, global_batch: 32, precision: bf16}\n"),
             "train.yaml"))) {
-    const int places = shape.places == 0 ? static_cast<int>(shape.layers.size()) : shape.places;
+    const int pipeline_size = shape.pipeline_size == 0 ? static_cast<int>(shape.layers.size()) : shape.pipeline_size;
     const int width = shape.strategy.dp * shape.strategy.cp * shape.strategy.tp;
     plan.precision = model::Precision::bf16;
     plan.global_batch = 32;
     plan.micro_batches = shape.micro_batches;
     plan.schedule = shape.schedule;
-    for (int rank = 0; rank < places * width; ++rank) plan.ranks.push_back({0, rank / 8, rank % 8});
+    for (int rank = 0; rank < pipeline_size * width; ++rank) plan.ranks.push_back({0, rank / 8, rank % 8});
     int block = 0;
     for (int s = 0; s < static_cast<int>(shape.layers.size()); ++s) {
       const bool v = shape.schedule == plan::Schedule::zb_v || shape.schedule == plan::Schedule::dualpipe_v;
-      const int place = v && s >= places ? 2 * places - 1 - s : s % places;
+      const int pipeline_rank = v && s >= pipeline_size ? 2 * pipeline_size - 1 - s : s % pipeline_size;
       plan::Stage stage;
       stage.ranks.resize(width);
-      std::iota(stage.ranks.begin(), stage.ranks.end(), place * width);
+      std::iota(stage.ranks.begin(), stage.ranks.end(), pipeline_rank * width);
       const int blocks = shape.layers[s] + (s == 0 ? 1 : 0) + (s + 1 == static_cast<int>(shape.layers.size()) ? 1 : 0);
       stage.runs.push_back({block, block + blocks, shape.strategy});
       block += blocks;
@@ -143,7 +143,7 @@ TEST(MegatronFlags, SayNothingOfZeroWithoutRanksToShardOver) {
 
 TEST(MegatronFlags, SayUnequalAndInterleavedStages) {
   EXPECT_THAT(Case({.layers = {3, 2, 2, 1}}).megatron(), Contains("--pipeline-model-parallel-layout Ettt|tt|tt|tL"));
-  const Shape interleaved{.layers = {2, 2, 2, 2}, .places = 2, .schedule = plan::Schedule::interleaved};
+  const Shape interleaved{.layers = {2, 2, 2, 2}, .pipeline_size = 2, .schedule = plan::Schedule::interleaved};
   EXPECT_THAT(Case(interleaved).megatron(),
               AllOf(Contains("--pipeline-model-parallel-size 2"), Contains("--num-virtual-stages-per-pipeline-rank 2")));
 }
@@ -213,10 +213,10 @@ TEST(MegatronFlags, AreRefusedForSchedulesItDoesNotHave) {
     EXPECT_THAT(Case({.layers = {4, 4}, .schedule = schedule}).megatron_error().what(),
                 HasSubstr(text("its schedule is ", name_of(schedule))))
         << name_of(schedule);
-  EXPECT_THAT(Case({.layers = {2, 2, 2, 2}, .places = 2, .schedule = plan::Schedule::dualpipe_v}).megatron_error().what(),
+  EXPECT_THAT(Case({.layers = {2, 2, 2, 2}, .pipeline_size = 2, .schedule = plan::Schedule::dualpipe_v}).megatron_error().what(),
               HasSubstr("dualpipe-v"));
   EXPECT_NO_THROW(Case({.schedule = plan::Schedule::gpipe}).megatron());  // one stage
-  const Shape odd{.layers = {2, 1, 1, 1, 1, 2}, .places = 3, .schedule = plan::Schedule::interleaved};
+  const Shape odd{.layers = {2, 1, 1, 1, 1, 2}, .pipeline_size = 3, .schedule = plan::Schedule::interleaved};
   EXPECT_THAT(Case(odd).megatron_error().what(), HasSubstr("4 micro-batches in groups of 3"));
   Case own({.layers = {4, 4}});
   own.plan.order = {{}, {}};
@@ -312,7 +312,7 @@ TEST(TorchtitanToml, SaysWhatDiffersFromThePlan) {
 }
 
 TEST(TorchtitanToml, NamesTheSchedules) {
-  const Shape v{.strategy = {.dp = 2, .zero = 1}, .layers = {2, 2, 2, 2}, .places = 2, .schedule = plan::Schedule::zb_v};
+  const Shape v{.strategy = {.dp = 2, .zero = 1}, .layers = {2, 2, 2, 2}, .pipeline_size = 2, .schedule = plan::Schedule::zb_v};
   EXPECT_THAT(Case(v).torchtitan(),
               AllOf(HasSubstr("pipeline_parallel_schedule = \"ZBVZeroBubble\""), HasSubstr("pipeline_parallel_degree = 2\n")));
   Shape other = v;

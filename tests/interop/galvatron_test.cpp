@@ -76,7 +76,7 @@ TEST(GalvatronCost, EqualsGalvatronsOwnCode) {
     folder.write("plan.json", sample["config"].dump());
     Plan plan = read_config(folder.path() / "plan.json", 8);
     plan.counted_split = sample.value("counted_split", 0);
-    const Price found = price(inputs, plan);
+    const PlanCost found = cost_of(inputs, plan);
     EXPECT_NEAR(found.step.value, sample["step_s"].get<double>(), 1e-9 * found.step.value);
     EXPECT_EQ(found.memory_mb, sample["memory_mb"].get<std::vector<std::int64_t>>());
     ++compared;
@@ -97,8 +97,8 @@ TEST(GalvatronSearch, IsNoWorseThanGalvatronsRecordedAnswers) {
                                     text("settle_bsz=", answer["batch"]), text("NUM_GPUS_PER_NODE=", answer["devices_per_node"]),
                                     text("MEMORY_CONSTRAINT=", answer["memory_gb"])});
     const SearchResult found = search(inputs);
-    EXPECT_LE(found.price.step.value, answer["cost_s"].get<double>() * (1 + 1e-9)) << answer.dump();
-    EXPECT_TRUE(found.price.fits);
+    EXPECT_LE(found.cost.step.value, answer["cost_s"].get<double>() * (1 + 1e-9)) << answer.dump();
+    EXPECT_TRUE(found.cost.fits);
   }
 }
 
@@ -157,9 +157,9 @@ std::vector<Strategy> all_strategies(const Settings& settings, int pp) {
 }
 
 // 2.4.0's way to count samples does not divide for every plan.
-std::optional<Price> price_if_it_divides(const Inputs& inputs, const Plan& plan) {
+std::optional<PlanCost> cost_if_it_divides(const Inputs& inputs, const Plan& plan) {
   try {
-    return price(inputs, plan);
+    return cost_of(inputs, plan);
   } catch (const Error&) {
     if (inputs.settings.release == Release::v2_4_1) throw;
     return std::nullopt;
@@ -191,7 +191,7 @@ double by_enumeration(const Inputs& inputs) {
         for (bool more = !strategies.empty(); more;) {
           Plan plan{batch, chunks, division, {}, embedding, 0};
           for (std::size_t digit : digits) plan.layers.push_back(strategies[digit]);
-          const std::optional<Price> found = price_if_it_divides(inputs, plan);
+          const std::optional<PlanCost> found = cost_if_it_divides(inputs, plan);
           if (found && found->fits) best = std::min(best, found->step.value);
           std::size_t at = 0;
           while (at < digits.size() && ++digits[at] == strategies.size()) digits[at++] = 0;
@@ -212,9 +212,9 @@ RC_GTEST_PROP(GalvatronSearch, EqualsEnumerationOnSmallInstances, ()) {
   RC_CLASSIFY(enumerated == INFINITY, "nothing fits");
   try {
     const SearchResult found = search(inputs);
-    RC_ASSERT(found.price.fits);
-    RC_LOG() << "found " << found.price.step.value << ", enumerated " << enumerated << "\n" << to_config(inputs, found.plan);
-    RC_ASSERT(std::abs(found.price.step.value - enumerated) <= 1e-9 * enumerated);
+    RC_ASSERT(found.cost.fits);
+    RC_LOG() << "found " << found.cost.step.value << ", enumerated " << enumerated << "\n" << to_config(inputs, found.plan);
+    RC_ASSERT(std::abs(found.cost.step.value - enumerated) <= 1e-9 * enumerated);
   } catch (const Error& error) {
     // Nothing fits, or no micro-batch has a sample for every rank.
     RC_ASSERT(error.code() == ErrorCode::resource_exhausted || error.message().starts_with("nothing divides"));
@@ -271,7 +271,7 @@ TEST(GalvatronConfig, RoundTripsThroughGalvatronsFormat) {
     EXPECT_EQ(again.chunks, plan.chunks);
     EXPECT_EQ(again.embedding.split(), plan.embedding.split());
     EXPECT_EQ(to_config(inputs, again), to_config(inputs, plan));
-    EXPECT_DOUBLE_EQ(price(inputs, again).step.value, price(inputs, plan).step.value);
+    EXPECT_DOUBLE_EQ(cost_of(inputs, again).step.value, cost_of(inputs, plan).step.value);
   }
 }
 
@@ -305,7 +305,7 @@ TEST(GalvatronConfig, SaysWhatIsWrongWithAPlan) {
     const Inputs inputs = llama({"time_profile_mode=static"});
     folder.write("plan.json", to_config(inputs, search(inputs).plan));
     folder.replace("plan.json", from, to);
-    return refusal([&] { price(inputs, read_config(folder.path() / "plan.json", 8)); });
+    return refusal([&] { cost_of(inputs, read_config(folder.path() / "plan.json", 8)); });
   };
   EXPECT_THAT(plan_with("\"pp_deg\": 1", "\"pp_deg\": 2"), HasSubstr("divides into 1 stages"));
   EXPECT_THAT(plan_with("\"tp_sizes_enc\": \"4", "\"tp_sizes_enc\": \"3"), HasSubstr("does not divide 8 devices"));

@@ -48,8 +48,8 @@ TEST(Job, ReadsEachSection) {
   EXPECT_EQ(job.train.optimizer.kind, OptimizerKind::sgd);
   EXPECT_DOUBLE_EQ(job.train.optimizer.momentum, 0.9);
   EXPECT_DOUBLE_EQ(job.train.optimizer.clip, 0);
-  EXPECT_EQ(job.train.schedule.kind, ScheduleKind::linear);
-  EXPECT_EQ(job.train.schedule.warmup, 5);
+  EXPECT_EQ(job.train.lr_schedule.kind, LrScheduleKind::linear);
+  EXPECT_EQ(job.train.lr_schedule.warmup, 5);
   EXPECT_EQ(job.train.precision, Precision::bf16);
   EXPECT_EQ(job.train.seed, 7u);
   EXPECT_EQ(job.train.eval_every, 10);
@@ -224,16 +224,16 @@ TEST(Job, AFileThatIsNotThereIsNotFound) {
   EXPECT_EQ(error_of([&] { read_job(folder / "absent.yaml"); }).code(), ErrorCode::not_found);
 }
 
-TrainSpec training(ScheduleKind kind, std::int64_t steps, std::int64_t warmup) {
+TrainSpec training(LrScheduleKind kind, std::int64_t steps, std::int64_t warmup) {
   TrainSpec train;
   train.steps = steps;
   train.optimizer.lr = 1.0;
-  train.schedule = {kind, warmup, 0.1};
+  train.lr_schedule = {kind, warmup, 0.1};
   return train;
 }
 
 TEST(LearningRate, WarmsUpLinearlyToThePeak) {
-  const TrainSpec train = training(ScheduleKind::cosine, 100, 4);
+  const TrainSpec train = training(LrScheduleKind::cosine, 100, 4);
   EXPECT_DOUBLE_EQ(learning_rate(train, 0), 0.25);
   EXPECT_DOUBLE_EQ(learning_rate(train, 1), 0.5);
   EXPECT_DOUBLE_EQ(learning_rate(train, 3), 1.0);
@@ -241,21 +241,21 @@ TEST(LearningRate, WarmsUpLinearlyToThePeak) {
 }
 
 TEST(LearningRate, EndsAtItsShareOfThePeak) {
-  for (const ScheduleKind kind : {ScheduleKind::cosine, ScheduleKind::linear}) {
+  for (const LrScheduleKind kind : {LrScheduleKind::cosine, LrScheduleKind::linear}) {
     const TrainSpec train = training(kind, 101, 0);
     EXPECT_DOUBLE_EQ(learning_rate(train, 0), 1.0);
     EXPECT_NEAR(learning_rate(train, 50), 0.55, 1e-12);
     EXPECT_NEAR(learning_rate(train, 100), 0.1, 1e-12);
     EXPECT_NEAR(learning_rate(train, 1000), 0.1, 1e-12);
   }
-  EXPECT_NEAR(learning_rate(training(ScheduleKind::cosine, 101, 0), 25), 0.1 + 0.9 * 0.8535533905932737, 1e-12);
-  EXPECT_NEAR(learning_rate(training(ScheduleKind::linear, 101, 0), 25), 0.1 + 0.9 * 0.75, 1e-12);
-  EXPECT_DOUBLE_EQ(learning_rate(training(ScheduleKind::constant, 101, 0), 100), 1.0);
+  EXPECT_NEAR(learning_rate(training(LrScheduleKind::cosine, 101, 0), 25), 0.1 + 0.9 * 0.8535533905932737, 1e-12);
+  EXPECT_NEAR(learning_rate(training(LrScheduleKind::linear, 101, 0), 25), 0.1 + 0.9 * 0.75, 1e-12);
+  EXPECT_DOUBLE_EQ(learning_rate(training(LrScheduleKind::constant, 101, 0), 100), 1.0);
 }
 
 TEST(LearningRate, IsFiniteWhenTheWarmUpIsTheWholeRun) {
   for (const std::int64_t warmup : {9, 10, 20}) {
-    const TrainSpec train = training(ScheduleKind::cosine, 10, warmup);
+    const TrainSpec train = training(LrScheduleKind::cosine, 10, warmup);
     for (std::int64_t step = 0; step < 10; ++step) {
       EXPECT_GT(learning_rate(train, step), 0);
       EXPECT_LE(learning_rate(train, step), 1);

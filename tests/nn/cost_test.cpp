@@ -48,7 +48,8 @@ std::int64_t expected_peak(const model::ModelSpec& spec, model::BlockShard shard
   for (const model::BlockInstance& instance : spec.blocks()) {
     const model::BlockCost cost = model::cost_of(*instance.spec, shard);
     const std::int64_t input =
-        instance.index == 0 ? 0 : shard.micro_batch * spec.dim("seq") * spec.dim("hidden") * model::element_size(shard.precision).value;
+        instance.index == 0 ? 0
+                            : shard.micro_batch_size * spec.dim("seq") * spec.dim("hidden") * model::element_size(shard.precision).value;
     saved += cost.saved.value;
     workspace = std::max({workspace, cost.forward_workspace.value + cost.output.value, cost.backward_workspace.value + input});
   }

@@ -58,6 +58,18 @@ TEST_F(UnequalPlan, AReplicaMustStandOnOneKindOfDevice) {
   EXPECT_NO_THROW(check(plan, job, cluster));
 }
 
+TEST_F(UnequalPlan, AReplicaMustStandOnOneKindOfAcceleratorBesideCpusToo) {
+  cluster = cluster::read_cluster(
+      ConfigNode::parse("name: three\nbetween: rdma-100g\ngroups:\n"
+                        "  - {name: new, device: h100-sxm, nodes: 1, devices_per_node: 5, inside: nvlink4, network: rdma-100g}\n"
+                        "  - {name: old, device: a100-80, nodes: 2, devices_per_node: 8, inside: nvlink3, network: rdma-100g}\n"
+                        "  - {name: hosts, device: 'cpu:zen4', cores: 8, memory: 64 GiB, inside: shm, network: tcp-10g}\n",
+                        "cluster.yaml"));
+  plan.cluster_fingerprint = cluster.fingerprint();
+  for (int rank = 0; rank < 14; ++rank) plan.ranks[rank] = rank < 5 ? RankPlace{0, 0, rank} : RankPlace{1, (rank - 5) / 8, (rank - 5) % 8};
+  EXPECT_THAT(refusal().what(), HasSubstr("ranks 4 and 5 of one replica stand on different groups"));
+}
+
 TEST_F(UnequalPlan, SharesOfTheBatchMustBeWholeReplicasOfAllRanksAndSamples) {
   plan.stages[0].shares = {{1, 5}, {3, 3}};
   EXPECT_NO_THROW(check(plan, job, cluster));

@@ -48,7 +48,7 @@ Plan any_plan() {
     plan.order = {order_of(plan.schedule, 0, 2, 1 + number(5), 2), order_of(plan.schedule, 1, 2, 1 + number(5), 2)};
   plan.global_batch = 1 + number(1 << 20);
   plan.micro_batches = 1 + number(1 << 10);
-  plan.bucket = Bytes(1 + number(1 << 30));
+  plan.bucket_size = Bytes(1 + number(1 << 30));
   plan.delayed_exchange = *rc::gen::arbitrary<bool>();
   if (plan.delayed_exchange) plan.exchanged_early = number(1000) / 999.0;
   for (int i = number(9); i >= 0; --i) plan.ranks.push_back({number(4), number(100), number(16), 1 + number(64)});

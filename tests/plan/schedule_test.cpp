@@ -16,21 +16,21 @@ int chunks_under(Schedule schedule, int interleaved) {
   return is_v_shaped(schedule) ? 2 : schedule == Schedule::interleaved ? interleaved : 1;
 }
 
-int most(Schedule schedule, int place, int places, int micro_batches, int chunks = 1) {
-  return most_in_flight(order_of(schedule, place, places, micro_batches, chunks));
+int most(Schedule schedule, int pipeline_rank, int pipeline_size, int micro_batches, int chunks = 1) {
+  return most_in_flight(order_of(schedule, pipeline_rank, pipeline_size, micro_batches, chunks));
 }
 
-// Runs all places slot by slot; every slot waits for what it needs. False: they wait for each other.
-bool completes(Schedule schedule, int places, int chunks, const Orders& orders) {
-  const int stages = places * chunks;
+// Runs all pipeline ranks slot by slot; every slot waits for what it needs. False: they wait for each other.
+bool completes(Schedule schedule, int pipeline_size, int chunks, const Orders& orders) {
+  const int stages = pipeline_size * chunks;
   std::map<std::tuple<int, int, int>, bool> done;  // stage, micro-batch, 0 forward, 1 input half, 2 weight half
   std::vector<std::size_t> next(orders.size(), 0);
   for (bool moved = true; moved;) {
     moved = false;
-    for (int place = 0; place < places; ++place)
-      for (; next[place] < orders[place].size(); ++next[place], moved = true) {
-        const Slot& slot = orders[place][next[place]];
-        const int stage = stage_at(schedule, place, slot.chunk, places);
+    for (int pipeline_rank = 0; pipeline_rank < pipeline_size; ++pipeline_rank)
+      for (; next[pipeline_rank] < orders[pipeline_rank].size(); ++next[pipeline_rank], moved = true) {
+        const Slot& slot = orders[pipeline_rank][next[pipeline_rank]];
+        const int stage = stage_at(schedule, pipeline_rank, slot.chunk, pipeline_size);
         const int m = slot.micro_batch;
         if (slot.forward) {
           if (stage > 0 && !done[{stage - 1, m, 0}]) break;
@@ -50,19 +50,19 @@ bool completes(Schedule schedule, int places, int chunks, const Orders& orders) 
   for (int stage = 0; stage < stages; ++stage)
     for (int m = 0; m < static_cast<int>(done.size()); ++m)
       if (done.contains({stage, m, 0}) && !done[{stage, m, 2}]) return false;
-  for (std::size_t place = 0; place < orders.size(); ++place)
-    if (next[place] != orders[place].size()) return false;
+  for (std::size_t pipeline_rank = 0; pipeline_rank < orders.size(); ++pipeline_rank)
+    if (next[pipeline_rank] != orders[pipeline_rank].size()) return false;
   return true;
 }
 
 RC_GTEST_PROP(Schedules, EveryPassOfEveryMicroBatchComesOnceAndNoPlaceWaitsForEver, ()) {
   const Schedule schedule = *rc::gen::elementOf(std::vector<Schedule>(std::begin(kAll), std::end(kAll)));
-  const int places = *rc::gen::inRange(1, 10);
+  const int pipeline_size = *rc::gen::inRange(1, 10);
   const int micro_batches = *rc::gen::inRange(1, 40);
   const int chunks = chunks_under(schedule, *rc::gen::inRange(1, 5));
   Orders orders;
-  for (int place = 0; place < places; ++place) {
-    orders.push_back(order_of(schedule, place, places, micro_batches, chunks));
+  for (int pipeline_rank = 0; pipeline_rank < pipeline_size; ++pipeline_rank) {
+    orders.push_back(order_of(schedule, pipeline_rank, pipeline_size, micro_batches, chunks));
     std::map<std::tuple<int, int, int>, int> count;
     for (const Slot& slot : orders.back()) {
       if (slot.forward) ++count[{slot.chunk, slot.micro_batch, 0}];
@@ -72,30 +72,30 @@ RC_GTEST_PROP(Schedules, EveryPassOfEveryMicroBatchComesOnceAndNoPlaceWaitsForEv
     RC_ASSERT(count.size() == static_cast<std::size_t>(3 * chunks * micro_batches));
     for (const auto& [pass, times] : count) RC_ASSERT(times == 1);
   }
-  RC_ASSERT(completes(schedule, places, chunks, orders));
+  RC_ASSERT(completes(schedule, pipeline_size, chunks, orders));
 }
 
 TEST(Schedules, HoldWhatTheirPapersSay) {
-  for (const int places : {1, 2, 4, 8})
-    for (int place = 0; place < places; ++place) {
-      const int many = 5 * places;
-      EXPECT_EQ(most(Schedule::gpipe, place, places, many), many);
-      EXPECT_EQ(most(Schedule::one_f_one_b, place, places, many), places - place);
-      // Qi et al. 2023, section 2: p and 2p - 1 micro-batches, the same on every place.
-      EXPECT_EQ(most(Schedule::zb_h1, place, places, many), places);
-      EXPECT_EQ(most(Schedule::zb_h2, place, places, many), 2 * places - 1);
-      // Two chunks a place: 2p of them are the p micro-batches of 1F1B; DualPipe's table says one more.
-      EXPECT_EQ(most(Schedule::zb_v, place, places, many), 2 * places);
-      EXPECT_EQ(most(Schedule::dualpipe_v, place, places, many), 2 * places + 1);
+  for (const int pipeline_size : {1, 2, 4, 8})
+    for (int pipeline_rank = 0; pipeline_rank < pipeline_size; ++pipeline_rank) {
+      const int many = 5 * pipeline_size;
+      EXPECT_EQ(most(Schedule::gpipe, pipeline_rank, pipeline_size, many), many);
+      EXPECT_EQ(most(Schedule::one_f_one_b, pipeline_rank, pipeline_size, many), pipeline_size - pipeline_rank);
+      // Qi et al. 2023, section 2: p and 2p - 1 micro-batches, the same on every pipeline rank.
+      EXPECT_EQ(most(Schedule::zb_h1, pipeline_rank, pipeline_size, many), pipeline_size);
+      EXPECT_EQ(most(Schedule::zb_h2, pipeline_rank, pipeline_size, many), 2 * pipeline_size - 1);
+      // Two chunks a pipeline rank: 2p of them are the p micro-batches of 1F1B; DualPipe's table says one more.
+      EXPECT_EQ(most(Schedule::zb_v, pipeline_rank, pipeline_size, many), 2 * pipeline_size);
+      EXPECT_EQ(most(Schedule::dualpipe_v, pipeline_rank, pipeline_size, many), 2 * pipeline_size + 1);
     }
-  // Narayanan et al. 2021: the first place holds (1 + (p - 1) / (p v)) times what 1F1B holds.
+  // Narayanan et al. 2021: the first pipeline rank holds (1 + (p - 1) / (p v)) times what 1F1B holds.
   EXPECT_EQ(most(Schedule::interleaved, 0, 8, 32, 3), 8 * 3 + 7);
   for (const Schedule schedule : kAll) EXPECT_LE(most(schedule, 0, 4, 2, 1), 4) << name_of(schedule);
 }
 
 TEST(Schedules, TheWeightHalfKeepsOnlyWhatItNeeds) {
   const auto order = order_of(Schedule::zb_h1, 3, 4, 16);
-  // On the last place three weight halves wait while one micro-batch is whole.
+  // On the last pipeline rank three weight halves wait while one micro-batch is whole.
   const ChunkBytes bytes{10, 4};
   EXPECT_EQ(most_bytes(order, std::span(&bytes, 1)), 3 * 4 + 10);
   const ChunkBytes all{10, 10};
@@ -146,11 +146,12 @@ TEST(ScheduleFile, ABackwardPassWithAWeightHalfIsTheInputHalf) {
 
 RC_GTEST_PROP(ScheduleFile, EveryScheduleRoundTrips, ()) {
   const Schedule schedule = *rc::gen::elementOf(std::vector<Schedule>(std::begin(kAll), std::end(kAll)));
-  const int places = *rc::gen::inRange(1, 6);
+  const int pipeline_size = *rc::gen::inRange(1, 6);
   const int micro_batches = *rc::gen::inRange(1, 12);
   const int chunks = chunks_under(schedule, *rc::gen::inRange(2, 4));
   ScheduleFile file{is_v_shaped(schedule) ? Schedule::zb_v : chunks > 1 ? Schedule::interleaved : Schedule::one_f_one_b, micro_batches, {}};
-  for (int place = 0; place < places; ++place) file.orders.push_back(order_of(schedule, place, places, micro_batches, chunks));
+  for (int pipeline_rank = 0; pipeline_rank < pipeline_size; ++pipeline_rank)
+    file.orders.push_back(order_of(schedule, pipeline_rank, pipeline_size, micro_batches, chunks));
   const ScheduleFile again = read(to_yaml(file));
   RC_ASSERT(again.orders == file.orders);
   RC_ASSERT(again.placement == file.placement);

@@ -117,12 +117,12 @@ TEST(Exchanges, AnOversubscribedRackSlowsWhatLeavesIt) {
 TEST(Exchanges, RanksDealtOverNodesMeetOtherNeighbours) {
   const Exchanges in_order(nodes_of_eight(4), ideal());
   const Exchanges dealt(nodes_of_eight(4), ideal(), 4);
-  EXPECT_EQ(dealt.together({2, 1}), 1);
-  EXPECT_EQ(dealt.together({4, 1}), 1);
-  EXPECT_EQ(dealt.together({8, 1}), 2);
-  EXPECT_EQ(dealt.together({8, 4}), 8);
-  EXPECT_EQ(dealt.together({16, 2}), 8);
-  EXPECT_EQ(Exchanges(nodes_of_eight(3), ideal(), 3).together({12, 2}), 4);
+  EXPECT_EQ(dealt.ranks_per_domain({2, 1}), 1);
+  EXPECT_EQ(dealt.ranks_per_domain({4, 1}), 1);
+  EXPECT_EQ(dealt.ranks_per_domain({8, 1}), 2);
+  EXPECT_EQ(dealt.ranks_per_domain({8, 4}), 8);
+  EXPECT_EQ(dealt.ranks_per_domain({16, 2}), 8);
+  EXPECT_EQ(Exchanges(nodes_of_eight(3), ideal(), 3).ranks_per_domain({12, 2}), 4);
   // Parts of a block on all nodes, each with one of a node's adapters; its replicas inside.
   EXPECT_NEAR(dealt.collective(Collective::all_reduce, 8e9, {4, 1}), in_order.collective(Collective::all_reduce, 8e9, {4, 8}), 1e-9);
   EXPECT_NEAR(dealt.collective(Collective::all_gather, 8e9, {8, 4}), in_order.collective(Collective::all_gather, 8e9, {8, 1}), 1e-9);

@@ -35,7 +35,7 @@ cluster::Device four_cores() {
 BlockSample sample(std::int64_t micro_batch, double forward, int threads = 1, int neighbours = 1, int tensor_parallel = 1) {
   BlockSample s;
   s.kind = "transformer_layer";
-  s.micro_batch = micro_batch;
+  s.micro_batch_size = micro_batch;
   s.tensor_parallel = tensor_parallel;
   s.threads = threads;
   s.neighbours = neighbours;
@@ -240,7 +240,7 @@ Profile any_profile() {
   for (int i = *rc::gen::inRange(0, 5); i > 0; --i)
     profile.communication.push_back({*rc::gen::elementOf(std::vector<std::string>{"all_reduce", "send"}), "shm", small() + 1, seconds(),
                                      BytesPerSecond(small() * 1e9 / 7)});
-  const auto measured = [&] { return Measured{seconds().value, seconds().value, seconds().value}; };
+  const auto measured = [&] { return MeasuredValue{seconds().value, seconds().value, seconds().value}; };
   for (CommSample& sample : profile.communication) {
     for (auto* points : {&sample.points, &sample.in_turn})
       for (int size = *rc::gen::inRange(0, 4); size > 0; --size)

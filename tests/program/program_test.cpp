@@ -84,7 +84,7 @@ TEST(Program, ReplicasShareTheStepsSamplesWithoutOverlap) {
   std::vector<int> owners(plan.global_batch, 0);
   for (const Program& program : compile(plan, model))
     for (std::int64_t m = 0; m < program.micro_batches; ++m)
-      for (std::int64_t i = 0; i < program.micro_batch; ++i) ++owners[program.first_sample(m) + i];
+      for (std::int64_t i = 0; i < program.micro_batch_size; ++i) ++owners[program.first_sample(m) + i];
   EXPECT_THAT(owners, testing::Each(1));
 }
 

@@ -23,7 +23,7 @@ struct Case {
 Case any_case() {
   PlanShape shape;
   shape.schedule = *rc::gen::elementOf(kAll);
-  shape.places = *rc::gen::inRange(1, 6);
+  shape.pipeline_size = *rc::gen::inRange(1, 6);
   shape.chunks = shape.schedule == Schedule::interleaved ? *rc::gen::inRange(1, 4) : 1;
   shape.dp = 1 << *rc::gen::inRange(0, 2);
   shape.tp = 1 << *rc::gen::inRange(0, 2);
@@ -31,7 +31,7 @@ Case any_case() {
   shape.micro_batches = *rc::gen::inRange(1, 14);
   shape.delayed_exchange = *rc::gen::arbitrary<bool>();
   shape.exchanged_early = *rc::gen::element(0.0, 0.5, 1.0);
-  const int stages = shape.places * (plan::is_v_shaped(shape.schedule) ? 2 : shape.chunks);
+  const int stages = shape.pipeline_size * (plan::is_v_shaped(shape.schedule) ? 2 : shape.chunks);
   Case out{small_model(*rc::gen::inRange(stages, stages + 4), *rc::gen::arbitrary<bool>()), {}};
   out.plan = make_plan(out.model, shape);
   return out;
@@ -112,7 +112,7 @@ RC_GTEST_PROP(ScheduledProgram, HoldsWhatItsOrderSays, ()) {
 
 TEST(ScheduledProgram, HandsOverOnTheSpotWhereTheVTurns) {
   const auto model = small_model(6, false);
-  const auto programs = compile(make_plan(model, {.places = 4, .micro_batches = 8, .schedule = Schedule::zb_v}), model);
+  const auto programs = compile(make_plan(model, {.pipeline_size = 4, .micro_batches = 8, .schedule = Schedule::zb_v}), model);
   const Program& turn = programs[3];
   EXPECT_EQ(turn.chunks[0].last_block, turn.chunks[1].first_block);
   for (const Instruction& instruction : turn.instructions) {
@@ -130,7 +130,7 @@ TEST(ScheduledProgram, HandsOverOnTheSpotWhereTheVTurns) {
 
 TEST(ScheduledProgram, TheWeightHalfHoldsNoGradientUp) {
   const auto model = small_model(6, false);
-  const auto program = compile(make_plan(model, {.places = 4, .micro_batches = 8, .schedule = Schedule::zb_h1}), model)[2];
+  const auto program = compile(make_plan(model, {.pipeline_size = 4, .micro_batches = 8, .schedule = Schedule::zb_h1}), model)[2];
   for (const Instruction& instruction : program.instructions) {
     if (instruction.op == Op::send_gradient) {
       EXPECT_EQ(program.instructions[instruction.after.front()].op, Op::backward_input);
@@ -140,7 +140,7 @@ TEST(ScheduledProgram, TheWeightHalfHoldsNoGradientUp) {
 
 TEST(ScheduledProgram, RunsTheOrderOfAFile) {
   const auto model = small_model(2, false);
-  auto plan = make_plan(model, {.places = 2, .micro_batches = 3});
+  auto plan = make_plan(model, {.pipeline_size = 2, .micro_batches = 3});
   plan::use_schedule(
       plan::read_schedule(ConfigNode::parse("format: tessera-schedule\nversion: 1\nplacement: plain\nmicro_batches: 3\nranks:\n"
                                             "  - [F0.0, F0.1, F0.2, B0.0, B0.1, W0.0, B0.2, W0.2, W0.1]\n"
@@ -159,7 +159,7 @@ TEST(ScheduledProgram, RunsTheOrderOfAFile) {
 
 TEST(ScheduledProgram, AFileWhoseRanksWaitForEachOtherIsRefused) {
   const auto model = small_model(2, false);
-  auto plan = make_plan(model, {.places = 2, .micro_batches = 2});
+  auto plan = make_plan(model, {.pipeline_size = 2, .micro_batches = 2});
   // Each rank's own order is sound; together the second wants micro-batch 1 first.
   plan::use_schedule(
       plan::read_schedule(ConfigNode::parse("format: tessera-schedule\nversion: 1\nplacement: plain\nmicro_batches: 2\nranks:\n"
@@ -224,7 +224,7 @@ class BrokenDelay : public testing::Test {
  protected:
   model::ModelSpec model_ = small_model(4, false);
   std::vector<Program> programs_ =
-      compile(make_plan(model_, {.dp = 2, .places = 2, .zero = 1, .micro_batches = 2, .delayed_exchange = true}), model_);
+      compile(make_plan(model_, {.dp = 2, .pipeline_size = 2, .zero = 1, .micro_batches = 2, .delayed_exchange = true}), model_);
 };
 
 TEST_F(BrokenDelay, AStepThatDoesNotWaitForItsExchangeIsFound) {
@@ -265,7 +265,7 @@ class BrokenSchedule : public testing::Test {
     throw Error(ErrorCode::internal, "no such instruction");
   }
   model::ModelSpec model_ = small_model(6, false);
-  std::vector<Program> programs_ = compile(make_plan(model_, {.places = 4, .micro_batches = 8, .schedule = Schedule::zb_v}), model_);
+  std::vector<Program> programs_ = compile(make_plan(model_, {.pipeline_size = 4, .micro_batches = 8, .schedule = Schedule::zb_v}), model_);
 };
 
 TEST_F(BrokenSchedule, AWeightHalfTwiceIsFound) {

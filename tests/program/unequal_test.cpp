@@ -39,21 +39,21 @@ std::vector<plan::Share> any_shares(const plan::Stage& stage) {
 Case any_case() {
   const Schedule schedule = *rc::gen::element(Schedule::one_f_one_b, Schedule::gpipe, Schedule::interleaved, Schedule::zb_h1,
                                               Schedule::zb_h2, Schedule::zb_v, Schedule::dualpipe_v);
-  const int places = *rc::gen::inRange(1, 5);
+  const int pipeline_size = *rc::gen::inRange(1, 5);
   const int chunks = plan::is_v_shaped(schedule) ? 2 : schedule == Schedule::interleaved ? *rc::gen::inRange(1, 4) : 1;
-  const int stages = places * chunks;
+  const int stages = pipeline_size * chunks;
   const int micro_batches = *rc::gen::inRange(1, 8);
   Case out{small_model(*rc::gen::inRange(2 * stages, 2 * stages + 4), *rc::gen::arbitrary<bool>()), {}};
-  out.plan = make_plan(out.model, {.places = places, .micro_batches = micro_batches, .schedule = schedule, .chunks = chunks});
+  out.plan = make_plan(out.model, {.pipeline_size = pipeline_size, .micro_batches = micro_batches, .schedule = schedule, .chunks = chunks});
   out.plan.global_batch = 24 * micro_batches;
   out.plan.ranks.clear();
-  for (int place = 0; place < places; ++place) {
+  for (int pipeline_rank = 0; pipeline_rank < pipeline_size; ++pipeline_rank) {
     const int width = *rc::gen::element(1, 2, 3, 4, 6, 8);
     std::vector<int> ranks;
     for (int i = 0; i < width; ++i) ranks.push_back(out.plan.world_size() + i);
     out.plan.ranks.resize(out.plan.ranks.size() + ranks.size());
     for (int c = 0; c < chunks; ++c) {
-      plan::Stage& stage = out.plan.stages[plan::stage_at(schedule, place, c, places)];
+      plan::Stage& stage = out.plan.stages[plan::stage_at(schedule, pipeline_rank, c, pipeline_size)];
       stage.ranks = ranks;
       const int first = stage.first_block();
       const int last = stage.last_block();
@@ -67,8 +67,8 @@ Case any_case() {
 
 std::vector<int> place_of_ranks(const plan::Plan& plan) {
   std::vector<int> out(plan.world_size());
-  for (int place = 0; place < plan::pipeline_of(plan).size; ++place)
-    for (const int rank : plan.stages[place].ranks) out[rank] = place;
+  for (int pipeline_rank = 0; pipeline_rank < plan::pipeline_of(plan).size; ++pipeline_rank)
+    for (const int rank : plan.stages[pipeline_rank].ranks) out[rank] = pipeline_rank;
   return out;
 }
 
@@ -83,7 +83,8 @@ RC_GTEST_PROP(UnequalProgram, PassesTheCheck, ()) {
 RC_GTEST_PROP(UnequalProgram, FoldedPassesTheCheck, ()) {
   const Case c = any_case();
   std::vector<int> ranks;
-  for (int place = 0; place < plan::pipeline_of(c.plan).size; ++place) ranks.push_back(c.plan.stages[place].ranks.front());
+  for (int pipeline_rank = 0; pipeline_rank < plan::pipeline_of(c.plan).size; ++pipeline_rank)
+    ranks.push_back(c.plan.stages[pipeline_rank].ranks.front());
   check(compile_folded(c.plan, c.model, ranks), place_of_ranks(c.plan));
 }
 
@@ -150,7 +151,7 @@ RC_GTEST_PROP(UnequalProgram, ReplicasShareTheSamplesOfAMicroBatch, ()) {
         continue;
       RC_ASSERT(program.samples_before == next);
       RC_ASSERT(program.first_sample(1) - program.first_sample(0) == c.plan.samples());
-      next += program.micro_batch;
+      next += program.micro_batch_size;
     }
     RC_ASSERT(next == 0 || next == c.plan.samples());
   }
@@ -159,7 +160,7 @@ RC_GTEST_PROP(UnequalProgram, ReplicasShareTheSamplesOfAMicroBatch, ()) {
 // Stages of these widths, data-parallel alone, of two micro-batches of 24 samples.
 Case of_widths(const std::vector<int>& widths) {
   Case out{small_model(2 * static_cast<int>(widths.size()), false), {}};
-  out.plan = make_plan(out.model, {.places = static_cast<int>(widths.size()), .micro_batches = 2});
+  out.plan = make_plan(out.model, {.pipeline_size = static_cast<int>(widths.size()), .micro_batches = 2});
   out.plan.global_batch = 48;
   out.plan.ranks.clear();
   for (std::size_t s = 0; s < widths.size(); ++s) {
@@ -242,8 +243,8 @@ TEST(Program, AParameterMayStandInManyStages) {
   // Both embeddings and the head share one table.
   const auto model = model::read_model(
       ConfigNode::parse("{arch: t5, hidden: 64, layers: 2, heads: 4, ffn: 128, seq: 16, decoder_seq: 8, vocab: 256}", "model"));
-  for (int places = 1; places <= 4; ++places)
-    check(compile(make_plan(model, {.dp = 2, .places = places, .tp = 2, .micro_batches = 3}), model));
+  for (int pipeline_size = 1; pipeline_size <= 4; ++pipeline_size)
+    check(compile(make_plan(model, {.dp = 2, .pipeline_size = pipeline_size, .tp = 2, .micro_batches = 3}), model));
 }
 
 TEST(UnequalProgram, BlocksOfOneStageReduceOverTheirOwnGroups) {

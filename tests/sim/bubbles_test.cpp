@@ -14,17 +14,18 @@ namespace {
 
 using plan::Schedule;
 
-// One micro-batch through one stage.
+// Seconds of one micro-batch through one stage.
 struct Times {
   double forward = 1;
   double input = 1;
   double weight = 1;
   double message = 0;
   double work() const { return forward + input + weight; }
+  plan::StageTimes of_stage() const { return {Seconds(forward), Seconds(input), Seconds(weight), Seconds(message)}; }
 };
 
 struct Shape {
-  int places = 1;
+  int pipeline_size = 1;
   int micro_batches = 1;
   int chunks = 1;  // of interleaved schedules
 };
@@ -32,24 +33,23 @@ struct Shape {
 Result result_of(const model::ModelSpec& model, const plan::Plan& plan, const Times& times) {
   const auto programs = program::compile(plan, model);
   program::check(programs);
-  return run(programs, {Seconds(times.forward), Seconds(times.input), Seconds(times.weight), Seconds(times.message)});
+  return run(programs, times.of_stage());
 }
 
 Result result_of(Schedule schedule, const Shape& shape, const Times& times) {
   const int chunks = plan::is_v_shaped(schedule) ? 2 : shape.chunks;
-  const auto model = program::small_model(std::max(1, shape.places * chunks - 2), false);
+  const auto model = program::small_model(std::max(1, shape.pipeline_size * chunks - 2), false);
   const auto plan = program::make_plan(
-      model, {.places = shape.places, .micro_batches = shape.micro_batches, .schedule = schedule, .chunks = shape.chunks});
+      model, {.pipeline_size = shape.pipeline_size, .micro_batches = shape.micro_batches, .schedule = schedule, .chunks = shape.chunks});
   return result_of(model, plan, times);
 }
 
 // ZB-H2 fitted to the times, as a plan's own order.
 Result result_of_fitted(const Shape& shape, const Times& times) {
-  const auto model = program::small_model(std::max(1, shape.places - 2), false);
-  auto plan = program::make_plan(model, {.places = shape.places, .micro_batches = shape.micro_batches});
-  for (int place = 0; place < shape.places; ++place)
-    plan.order.push_back(
-        plan::fitted_order(place, shape.places, shape.micro_batches, {times.forward, times.input, times.weight, times.message}));
+  const auto model = program::small_model(std::max(1, shape.pipeline_size - 2), false);
+  auto plan = program::make_plan(model, {.pipeline_size = shape.pipeline_size, .micro_batches = shape.micro_batches});
+  for (int pipeline_rank = 0; pipeline_rank < shape.pipeline_size; ++pipeline_rank)
+    plan.order.push_back(plan::fitted_order(pipeline_rank, shape.pipeline_size, shape.micro_batches, times.of_stage()));
   plan::check_schedule(plan);
   return result_of(model, plan, times);
 }
@@ -64,9 +64,9 @@ TEST(Bubble, OfGpipeAnd1f1bIsTheirClosedForm) {
   for (const Schedule schedule : {Schedule::gpipe, Schedule::one_f_one_b})
     for (const Shape& shape : kShapes)
       for (const Times& times : kTimes) {
-        const double expected = (shape.places - 1.0) / (shape.micro_batches + shape.places - 1.0);
+        const double expected = (shape.pipeline_size - 1.0) / (shape.micro_batches + shape.pipeline_size - 1.0);
         const Result result = result_of(schedule, shape, times);
-        EXPECT_NEAR(result.bubble, expected, kExact) << plan::name_of(schedule) << ' ' << shape.places << ' ' << shape.micro_batches;
+        EXPECT_NEAR(result.bubble, expected, kExact) << plan::name_of(schedule) << ' ' << shape.pipeline_size << ' ' << shape.micro_batches;
         EXPECT_NEAR(result.pipeline_bubble, expected, kExact);
       }
   EXPECT_NEAR(result_of(Schedule::one_f_one_b, {8, 16}, {}).bubble, 7.0 / 23, kExact);
@@ -77,10 +77,10 @@ TEST(Bubble, OfInterleavedIsItsClosedForm) {
   for (const int chunks : {1, 2, 3, 6})
     for (const Shape& shape : kShapes)
       for (const Times& times : kTimes) {
-        const double idle = (shape.places - 1.0) / chunks;
-        const Result result = result_of(Schedule::interleaved, {shape.places, shape.micro_batches, chunks}, times);
+        const double idle = (shape.pipeline_size - 1.0) / chunks;
+        const Result result = result_of(Schedule::interleaved, {shape.pipeline_size, shape.micro_batches, chunks}, times);
         EXPECT_NEAR(result.bubble, idle / (shape.micro_batches + idle), kExact)
-            << shape.places << ' ' << shape.micro_batches << " x" << chunks;
+            << shape.pipeline_size << ' ' << shape.micro_batches << " x" << chunks;
       }
   EXPECT_NEAR(result_of(Schedule::interleaved, {8, 16, 6}, {}).bubble, (7.0 / 6) / (16 + 7.0 / 6), kExact);
 }
@@ -93,9 +93,9 @@ double idle(const Result& result, double work) { return result.pipeline_bubble /
 TEST(Bubble, OfZeroBubbleSchedulesIsTheirClosedForm) {
   for (const Shape& shape : kShapes)
     for (const Times& times : kTimes) {
-      if (shape.micro_batches < 2 * shape.places - 1) continue;
+      if (shape.micro_batches < 2 * shape.pipeline_size - 1) continue;
       const double work = shape.micro_batches * times.work();
-      const double behind = shape.places - 1.0;
+      const double behind = shape.pipeline_size - 1.0;
       // Qi et al. 2023 (arXiv 2401.10241), section 2: (p - 1)(TF + TB - TW) and (p - 1)(TF + TB - 2 TW).
       EXPECT_NEAR(idle(result_of(Schedule::zb_h1, shape, times), work), behind * (times.forward + times.input - times.weight),
                   work * kExact);
@@ -110,12 +110,12 @@ TEST(Bubble, OfZbVIsItsClosedForm) {
     // step that all ranks end together the first forward passes remain: p - 1 of one chunk.
     const Result equal = result_of(Schedule::zb_v, shape, {});
     const double work = 2.0 * shape.micro_batches * 3;
-    if (shape.micro_batches < 2 * shape.places - 1) continue;
+    if (shape.micro_batches < 2 * shape.pipeline_size - 1) continue;
     EXPECT_NEAR(equal.pipeline_bubble, 0, kExact);
-    EXPECT_NEAR(equal.bubble, (shape.places - 1.0) / (work + shape.places - 1.0), kExact);
+    EXPECT_NEAR(equal.bubble, (shape.pipeline_size - 1.0) / (work + shape.pipeline_size - 1.0), kExact);
     // Where TF = TB > TW the input halves run through both chunks without their weight halves: 2 (p - 1)(TB - TW) of a chunk.
     const Result shorter = result_of(Schedule::zb_v, shape, {4, 4, 3});
-    EXPECT_NEAR(idle(shorter, 2.0 * shape.micro_batches * 11), 2 * (shape.places - 1.0), work * 1e-9);
+    EXPECT_NEAR(idle(shorter, 2.0 * shape.micro_batches * 11), 2 * (shape.pipeline_size - 1.0), work * 1e-9);
   }
 }
 
@@ -134,9 +134,9 @@ TEST(Bubble, OfDualPipeVIsItsClosedForm) {
   // those take the time of both. Drawn for F as long as the input half of B.
   for (const Shape& shape : kShapes)
     for (const Times& times : {Times{1, 1, 1}, Times{2, 2, 1}, Times{5, 5, 3}}) {
-      if (shape.micro_batches < 2 * shape.places) continue;
+      if (shape.micro_batches < 2 * shape.pipeline_size) continue;
       const double whole = times.input + times.weight;
-      const double expected = (shape.places - 1.0) * (times.forward + whole + whole - 3 * times.weight);
+      const double expected = (shape.pipeline_size - 1.0) * (times.forward + whole + whole - 3 * times.weight);
       const Result result = result_of(Schedule::dualpipe_v, shape, times);
       EXPECT_NEAR(result.step.value - 2 * shape.micro_batches * times.work(), expected, 1e-9);
       EXPECT_NEAR(result.bubble, expected / (2 * shape.micro_batches * times.work() + expected), kExact);

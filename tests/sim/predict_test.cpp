@@ -156,9 +156,9 @@ TEST(Predict, OverlapHidesReductionBehindTheBackwardPass) {
   const auto job = plan::job_of(shape);
   const auto cluster = plan::gpu_cluster(1, 2, "p40");
   plan::Plan buckets = plan_with(job, cluster);
-  buckets.bucket = Bytes(1 << 20);
+  buckets.bucket_size = Bytes(1 << 20);
   plan::Plan one = buckets;
-  one.bucket = Bytes(std::int64_t{1} << 40);
+  one.bucket_size = Bytes(std::int64_t{1} << 40);
   const profile::Profile profile;
   cost::CostModel cost_model(job.model, job.train, cluster, profile);
   EXPECT_LT(sim::predict(buckets, cost_model).step, sim::predict(one, cost_model).step);

@@ -240,8 +240,8 @@ TEST(Trace, HasOneEventForEachInstructionAndNamedRows) {
   for (const auto& program : programs) expected += program.instructions.size();
   std::set<std::string> rows;
   for (const auto& event : trace.at("traceEvents")) {
-    if (event.at("ph") == "X" && event.at("name") != "exchange" && event.at("args").contains("instruction")) ++events;
-    if (event.at("ph") == "X" && event.at("name") == "exchange") ++exchanges;
+    if (event.at("ph") == "X" && event.at("name") != "exposed_communication" && event.at("args").contains("instruction")) ++events;
+    if (event.at("ph") == "X" && event.at("name") == "exposed_communication") ++exchanges;
     if (event.at("ph") == "M") rows.insert(event.at("args").at("name").get<std::string>());
   }
   EXPECT_EQ(events, expected);

@@ -29,7 +29,7 @@ plan::Plan plan_of(const model::JobSpec& job, const Degrees& degrees) {
   plan.schedule = degrees.schedule;
   plan.delayed_exchange = degrees.delayed_exchange;
   plan.exchanged_early = 0.5;
-  plan.bucket = Bytes(100 << 10);
+  plan.bucket_size = Bytes(100 << 10);
   const int width = degrees.dp * degrees.tp;
   plan.ranks.resize(static_cast<std::size_t>(width * degrees.pp));
   int first = 0;

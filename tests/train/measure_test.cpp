@@ -10,7 +10,7 @@
 namespace tessera::train {
 namespace {
 
-void expect_ordered(const profile::Measured& measured) {
+void expect_ordered(const profile::MeasuredValue& measured) {
   EXPECT_GT(measured.low, 0);
   EXPECT_LE(measured.low, measured.median);
   EXPECT_LE(measured.median, measured.high);
@@ -37,7 +37,7 @@ TEST(Measure, FindsTheSameOnAllRanks) {
   EXPECT_EQ(found[0], found[1]);
   std::set<std::tuple<std::string, std::int64_t, int>> cells;
   for (const profile::BlockSample& block : profile.blocks) {
-    cells.insert({block.kind, block.micro_batch, block.tensor_parallel});
+    cells.insert({block.kind, block.micro_batch_size, block.tensor_parallel});
     expect_ordered({block.forward.value, block.forward_low.value, block.forward_high.value});
     expect_ordered({block.backward.value, block.backward_low.value, block.backward_high.value});
     EXPECT_EQ(block.neighbours, 2);
@@ -63,7 +63,7 @@ TEST(Measure, LeavesLargeMicroBatchesOutWhereTimeIsShort) {
   profile::Profile profile;
   measured_by(1, tiny_job(), {.budget = Seconds(0), .sample = Seconds(0.001)}, profile);
   EXPECT_EQ(profile.blocks.size(), 3u);
-  for (const profile::BlockSample& block : profile.blocks) EXPECT_EQ(block.micro_batch, 1);
+  for (const profile::BlockSample& block : profile.blocks) EXPECT_EQ(block.micro_batch_size, 1);
 }
 
 }  // namespace

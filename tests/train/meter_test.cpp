@@ -18,16 +18,16 @@ Samples samples_of(const std::vector<double>& values) {
 }
 
 TEST(Samples, MedianAndItsInterval) {
-  const profile::Measured five = samples_of({5, 1, 4, 2, 3}).median();
+  const profile::MeasuredValue five = samples_of({5, 1, 4, 2, 3}).median();
   EXPECT_EQ(five.median, 3);
   EXPECT_EQ(five.low, 1);
   EXPECT_EQ(five.high, 5);
   // All but the first and the last of ten cover the median with 97.9 %, all but two at each end only with 89.1 %.
-  const profile::Measured ten = samples_of({10, 1, 9, 2, 8, 3, 7, 4, 6, 5}).median();
+  const profile::MeasuredValue ten = samples_of({10, 1, 9, 2, 8, 3, 7, 4, 6, 5}).median();
   EXPECT_EQ(ten.median, 5.5);
   EXPECT_EQ(ten.low, 2);
   EXPECT_EQ(ten.high, 9);
-  const profile::Measured one = samples_of({7}).median();
+  const profile::MeasuredValue one = samples_of({7}).median();
   EXPECT_EQ(one.low, 7);
   EXPECT_EQ(one.high, 7);
 }

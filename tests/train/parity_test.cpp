@@ -158,7 +158,7 @@ TEST(Trainer, TheSamePlanTwiceIsBitwiseTheSameRun) {
 TEST(Trainer, GradientsAreReducedBesideTheBackwardPass) {
   const auto job = tiny_job();
   plan::Plan plan = plan_of(job, {2, 1, 1});
-  plan.bucket = Bytes(64 << 10);
+  plan.bucket_size = Bytes(64 << 10);
   const auto dataset =
       data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
   on_ranks(plan.world_size(), [&](comm::Communicator& comm) {

@@ -28,7 +28,7 @@ std::map<std::pair<int, int>, Row> rows_of(const std::string& trace, std::int64_
   std::vector<Json> events;
   const Json whole = Json::parse(trace);
   for (const Json& event : whole.at("traceEvents")) {
-    if (event.at("ph") != "X" || !event.at("args").contains("instruction") || event.at("name") == "exchange") continue;
+    if (event.at("ph") != "X" || !event.at("args").contains("instruction") || event.at("name") == "exposed_communication") continue;
     if (event.at("args").at("step") == step) events.push_back(event);
   }
   std::stable_sort(events.begin(), events.end(), [](const Json& a, const Json& b) { return a.at("ts") < b.at("ts"); });
@@ -83,7 +83,8 @@ TEST(Timeline, OfTensorParallelPassesHasTheirExchanges) {
   const Json ran = Json::parse(measured(job, plan_of(job, {1, 1, 2})));
   std::map<std::pair<int, int>, int> exchanges;  // by rank and instruction, over all steps
   for (const Json& event : ran.at("traceEvents"))
-    if (event.at("name") == "exchange") ++exchanges[{event.at("pid").get<int>(), event.at("args").at("instruction").get<int>()}];
+    if (event.at("name") == "exposed_communication")
+      ++exchanges[{event.at("pid").get<int>(), event.at("args").at("instruction").get<int>()}];
   // Two in each of the four layers, and those of the head and the embedding.
   EXPECT_GE(exchanges.size(), 2u * 2u);
   for (const auto& [pass, count] : exchanges) EXPECT_EQ(count % kSteps, 0);

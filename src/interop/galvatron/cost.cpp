@@ -102,12 +102,13 @@ LayerTime layer_time(const Inputs& inputs, const Strategy& strategy, int global_
 double layer_memory(const Inputs& inputs, const Strategy& strategy, int global_batch, int chunks, int stage) {
   const Settings& settings = inputs.settings;
   const Profile& profile = inputs.profile;
-  const double held = samples_per_rank(strategy, global_batch, chunks) * micro_batches_in_flight(settings, strategy.pp, stage, chunks);
+  const double samples_in_flight =
+      samples_per_rank(strategy, global_batch, chunks) * micro_batches_in_flight(settings, strategy.pp, stage, chunks);
   const double states =
       kStatesOverParameters * profile.layer_parameters / strategy.tp * zero_share(settings, strategy.sharding, strategy.shards(), chunks);
-  if (!strategy.checkpoint) return states + profile.layer_activation.at(strategy.split()) * held;
+  if (!strategy.checkpoint) return states + profile.layer_activation.at(strategy.split()) * samples_in_flight;
   const bool split = strategy.sp > 1 || (strategy.tp > 1 && settings.sequence_parallel);
-  return states + *profile.checkpoint_activation * held / (split ? strategy.split() : 1);
+  return states + *profile.checkpoint_activation * samples_in_flight / (split ? strategy.split() : 1);
 }
 
 std::vector<double> embedding_time(const Inputs& inputs, const Strategy& strategy, int global_batch, int chunks) {
@@ -136,8 +137,8 @@ std::vector<double> embedding_memory(const Inputs& inputs, const Strategy& strat
   const int samples = samples_per_rank(strategy, global_batch, chunks);
   const double share = zero_share(inputs.settings, strategy.sharding, strategy.shards(), chunks);
   const auto add = [&](double& mb, const OtherMemory& memory, int stage) {
-    const double held = samples * micro_batches_in_flight(inputs.settings, strategy.pp, stage, chunks);
-    mb += memory.states.at(strategy.tp) * share + memory.activation.at(strategy.split()) * held;
+    const double samples_in_flight = samples * micro_batches_in_flight(inputs.settings, strategy.pp, stage, chunks);
+    mb += memory.states.at(strategy.tp) * share + memory.activation.at(strategy.split()) * samples_in_flight;
   };
   std::vector<double> mb(strategy.pp, kContextMb);
   if (strategy.pp == 1) {
@@ -160,16 +161,16 @@ int reserved_memory(const Settings& settings) { return settings.memory_gb > 20 ?
 
 int usable_memory(const Settings& settings) { return settings.memory_gb * 1024 - reserved_memory(settings); }
 
-double pipeline_time(const std::vector<StageTime>& stages, int chunks) {
+double pipeline_time(const std::vector<PipelineStage>& stages, int chunks) {
   const int depth = static_cast<int>(stages.size());
   const double first = stages.front().compute;
   const double all =
-      std::accumulate(stages.begin(), stages.end(), 0.0, [](double sum, const StageTime& stage) { return sum + stage.compute; });
+      std::accumulate(stages.begin(), stages.end(), 0.0, [](double sum, const PipelineStage& stage) { return sum + stage.compute; });
   const double by_last = all + stages.back().compute * (chunks - 1);
   const double warm_up = std::max(std::min(depth - 1, chunks - 1) * first, all - first);
   const double by_first = warm_up + first * std::max(0, chunks + 1 - depth);
   double outlasting = 0, passed = 0;
-  for (const StageTime& stage : stages) {
+  for (const PipelineStage& stage : stages) {
     passed += stage.compute;
     outlasting = std::max(outlasting, stage.synchronised - passed);
   }

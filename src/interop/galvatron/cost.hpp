@@ -26,13 +26,13 @@ int buffer_memory(const Settings& settings, int pp, int degree, int global_batch
 int usable_memory(const Settings& settings);
 int reserved_memory(const Settings& settings);
 
-// A stage's layers, embedding and head.
-struct StageTime {
-  double compute = 0;       // seconds per micro-batch without the reduction of gradients
-  double synchronised = 0;  // the layers alone, with it
+// The times of a stage that pipeline_time reads.
+struct PipelineStage {
+  double compute = 0;       // of its layers, embedding and head: seconds per micro-batch without the reduction of gradients
+  double synchronised = 0;  // of its layers alone, with it
 };
 // Seconds of a step: the slower of what the first and the last stage see, plus what of the gradient reduction outlasts it.
-double pipeline_time(const std::vector<StageTime>& stages, int chunks);
+double pipeline_time(const std::vector<PipelineStage>& stages, int chunks);
 
 // All but the last stage get the same number of layers.
 std::vector<int> even_division(int layers, int stages);

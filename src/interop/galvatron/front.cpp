@@ -66,10 +66,11 @@ std::vector<int> worthwhile(const std::vector<Item>& items) {
   return out;
 }
 
-// The best fractional mix of one layer with `average` MB: its value, and what another MB is worth.
+// The best fractional mix of one layer with `average` MB: its value, and by how much another MB would lower it, which is the Lagrange
+// multiplier of the memory.
 struct Relaxed {
   double value = kInfinity;
-  double price = 0;
+  double multiplier = 0;
 };
 
 Relaxed relax(const std::vector<Item>& items, double compute, double exposed, double average) {
@@ -81,31 +82,31 @@ Relaxed relax(const std::vector<Item>& items, double compute, double exposed, do
     if (value(light) < best.value) best = {value(light), 0};
     for (const Item& heavy : items) {
       if (heavy.memory <= average || value(heavy) >= value(light)) continue;
-      const double price = (value(light) - value(heavy)) / (heavy.memory - light.memory);
-      const double mixed = value(light) - price * (average - light.memory);
-      if (mixed < best.value) best = {mixed, price};
+      const double multiplier = (value(light) - value(heavy)) / (heavy.memory - light.memory);
+      const double mixed = value(light) - multiplier * (average - light.memory);
+      if (mixed < best.value) best = {mixed, multiplier};
     }
   }
   return best;
 }
 
-// A cut with what the layers still to come cost at least.
+// A cutoff with what the layers still to come cost at least.
 class Bound {
  public:
-  Bound(const Cut& cut, const std::vector<Item>& items, int layers, int room) : cut_(cut) {
-    price_ = relax(items, cut.compute, cut.exposed, static_cast<double>(room) / layers).price;
+  Bound(const Cutoff& cutoff, const std::vector<Item>& items, int layers, int room) : cutoff_(cutoff) {
+    multiplier_ = relax(items, cutoff.compute, cutoff.exposed, static_cast<double>(room) / layers).multiplier;
     for (const Item& item : items) per_layer_ = std::min(per_layer_, value(item.compute, item.exposed, item.memory));
-    // The same sums arise in another order of additions: a hair of tolerance keeps the mix that the cut was made of.
-    most_ = cut.most + price_ * room + 1e-9 * std::abs(cut.most);
+    // The same sums arise in another order of additions: a hair of tolerance keeps the mix that the cutoff was made of.
+    most_ = cutoff.most + multiplier_ * room + 1e-9 * std::abs(cutoff.most);
   }
   bool allows(const Point& point, int rest) const { return value(point.compute, point.exposed, point.memory) + rest * per_layer_ <= most_; }
 
  private:
   double value(double compute, double exposed, int memory) const {
-    return cut_.compute * compute + cut_.exposed * exposed + price_ * memory;
+    return cutoff_.compute * compute + cutoff_.exposed * exposed + multiplier_ * memory;
   }
-  Cut cut_;
-  double price_ = 0, per_layer_ = kInfinity, most_ = 0;
+  Cutoff cutoff_;
+  double multiplier_ = 0, per_layer_ = kInfinity, most_ = 0;
 };
 
 }  // namespace
@@ -114,13 +115,13 @@ double least(const std::vector<Item>& items, int layers, int room, double comput
   return room < 0 ? kInfinity : relax(items, compute, exposed, static_cast<double>(room) / layers).value * layers;
 }
 
-std::vector<Mix> pareto_mixes(const std::vector<Item>& items, int layers, int room, const std::vector<Cut>& cuts) {
+std::vector<Mix> pareto_mixes(const std::vector<Item>& items, int layers, int room, const std::vector<Cutoff>& cutoffs) {
   const std::vector<int> useful = worthwhile(items);
   int lightest = std::numeric_limits<int>::max();
   for (int i : useful) lightest = std::min(lightest, items[i].memory);
   std::vector<Bound> bounds;
-  for (const Cut& cut : cuts)
-    if (cut.most < kInfinity) bounds.emplace_back(cut, items, layers, room);
+  for (const Cutoff& cutoff : cutoffs)
+    if (cutoff.most < kInfinity) bounds.emplace_back(cutoff, items, layers, room);
   std::vector<Point> trail = {Point{}};
   trail[0].id = 0;
   std::vector<std::vector<Point>> fronts(layers + 1);

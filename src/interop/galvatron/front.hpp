@@ -18,20 +18,20 @@ struct Mix {
   std::vector<int> counts;  // layers by item
 };
 
-// Mixes are wanted with compute * `compute` + exposed * `exposed` of at most `most`.
-struct Cut {
+// The caller wants only mixes for which compute * Mix::compute + exposed * Mix::exposed <= most.
+struct Cutoff {
   double compute = 1;
   double exposed = 0;
   double most = 0;
 };
 
-// A lower bound of the cut's left side for `layers` identical layers within `room` MB: that of the best fractional mix.
+// A lower bound of a cutoff's left side for `layers` identical layers within `room` MB: that of the best fractional mix.
 // Infinity when none fits.
 double least(const std::vector<Item>& items, int layers, int room, double compute, double exposed);
 
 // The mixes of `layers` layers within `room` MB that no other mix beats in both compute and exposed time, least compute
-// first. Mixes beyond a cut may be left out. Exact: layers are identical, so only counts matter; the fronts of fewer layers
+// first. Mixes beyond a cutoff may be left out. Exact: layers are identical, so only counts matter; the fronts of fewer layers
 // are kept in (memory, compute, exposed), and cut by the Lagrangian bound of the layers still to come.
-std::vector<Mix> pareto_mixes(const std::vector<Item>& items, int layers, int room, const std::vector<Cut>& cuts);
+std::vector<Mix> pareto_mixes(const std::vector<Item>& items, int layers, int room, const std::vector<Cutoff>& cutoffs);
 
 }  // namespace tessera::interop::galvatron

@@ -1,9 +1,9 @@
-// Hetu-Galvatron's search problem: its inputs, its cost model, its answer file, and an exact search in place of its own.
-// Who has profiled a cluster with Galvatron brings the files as they are, and takes home a galvatron_config_*.json.
+// Hetu-Galvatron's search problem: its inputs, its cost model, its answer file, and an exact search in place of its own. Reads the files of
+// a cluster that was profiled with Galvatron, and writes a galvatron_config_*.json.
 //
-// The formulas are those of Galvatron's search engine, written anew here: of the release that is configured by YAML (2.4.1)
-// and, where it is asked for, of 2.4.0, which has the same inputs and another cost model. They follow Miao et al., "Galvatron:
-// Efficient Transformer Training over Multiple GPUs Using Automatic Parallelism" (VLDB 2023).
+// The formulas are those of Galvatron's search engine (Miao et al., "Galvatron: Efficient Transformer Training over Multiple GPUs Using
+// Automatic Parallelism", VLDB 2023), written anew here: of release 2.4.1, which is configured by YAML, and of 2.4.0, which has the same
+// inputs and another cost model.
 // Units inside this folder are Galvatron's: milliseconds and MB (2^20 bytes) in profiles, seconds for steps.
 #pragma once
 
@@ -35,7 +35,7 @@ struct Strategy {
   bool apart = false;       // ranks that split a layer stand apart, those of one data-parallel group together; 2.4.0 only
 
   int split() const { return tp > sp ? tp : sp; }
-  // Over so many ranks ZeRO cuts optimizer states, and gradients are reduced.
+  // Ranks over which gradients are reduced, and over which ZeRO shards.
   int shards() const { return dp * sp * cp; }
   bool operator==(const Strategy&) const = default;
 };
@@ -133,11 +133,11 @@ struct Plan {
   std::vector<Strategy> layers;
   Strategy embedding;
   // 2.4.0 counts samples per rank as if every layer were split by this degree, at most the least in use, and its answer file
-  // does not say by which. Zero: the degree that prices the plan lowest.
+  // does not say by which. Zero: the degree under which the plan costs least.
   int counted_split = 0;
 };
 
-struct Price {
+struct PlanCost {
   Seconds step;
   // MB of each stage, with the fifth that Galvatron sets aside for the allocator on devices above 20 GB.
   std::vector<std::int64_t> memory_mb;
@@ -145,15 +145,15 @@ struct Price {
 };
 
 // What Galvatron's cost model says of a plan. Throws invalid_config when the plan does not divide or the profile lacks a degree.
-Price price(const Inputs& inputs, const Plan& plan);
+PlanCost cost_of(const Inputs& inputs, const Plan& plan);
 
-// What the cost leaves out: seconds of a step for gathering activations, and their gradients, where neighbouring layers of a
-// stage are split differently.
+// Seconds of a step that Galvatron's cost leaves out: gathering activations and their gradients between layers of a stage that are split
+// differently.
 Seconds relayout_time(const Inputs& inputs, const Plan& plan);
 
 struct SearchResult {
   Plan plan;
-  Price price;
+  PlanCost cost;
   std::int64_t choices = 0;   // combinations of batch, micro-batches, pipeline depth, buffer and embedding
   std::int64_t examined = 0;  // those whose bound did not already rule them out
 };

@@ -19,10 +19,10 @@ struct Frame {
   int width() const { return inputs.settings.devices() / pp; }
   int ranks() const { return width() / least_split; }
   int samples() const { return global_batch / ranks(); }
-  int micro_batch() const { return (samples() + chunks - 1) / chunks; }
+  int micro_batch_size() const { return (samples() + chunks - 1) / chunks; }
   bool divides() const {
     return least_split <= width() && global_batch % ranks() == 0 && chunks <= samples() &&
-           chunks == (samples() + micro_batch() - 1) / micro_batch();
+           chunks == (samples() + micro_batch_size() - 1) / micro_batch_size();
   }
   // Galvatron cuts like torch.chunk: so many equal pieces and a smaller one, perhaps fewer than asked for.
   int real_chunks() const {
@@ -81,7 +81,7 @@ LayerTime layer_time(const Frame& frame, const Strategy& strategy) {
 // How many micro-batches a layer's own samples make.
 int layer_chunks(const Frame& frame, const Strategy& strategy) {
   const int samples = frame.global_batch / strategy.dp / (strategy.split() / frame.least_split);
-  const int wanted = std::max(1, (samples + frame.micro_batch() - 1) / frame.micro_batch());
+  const int wanted = std::max(1, (samples + frame.micro_batch_size() - 1) / frame.micro_batch_size());
   return std::min(wanted, std::max(1, frame.global_batch / (strategy.split() * strategy.dp / frame.least_split)));
 }
 
@@ -91,15 +91,15 @@ double layer_memory(const Frame& frame, const Strategy& strategy, int stage) {
   const int chunks = layer_chunks(frame, strategy);
   const int samples = frame.global_batch / strategy.dp / (strategy.split() / frame.least_split);
   const int each = (samples + chunks - 1) / chunks;
-  double held = each;
+  double samples_in_flight = each;
   if (settings.pipedream_flush || strategy.pp == 1) {
     const int in_flight = std::min(strategy.pp - stage, chunks);
-    held = static_cast<double>(std::min(in_flight * each, samples)) / samples * frame.global_batch / strategy.dp;
+    samples_in_flight = static_cast<double>(std::min(in_flight * each, samples)) / samples * frame.global_batch / strategy.dp;
   }
   const double states =
       kStatesOverParameters * profile.layer_parameters / strategy.tp * zero_share(settings, strategy.sharding, strategy.shards(), chunks);
-  if (!strategy.checkpoint) return states + profile.layer_activation.at(strategy.split()) * held;
-  return states + *profile.checkpoint_activation * held / (settings.sequence_parallel ? strategy.split() : 1);
+  if (!strategy.checkpoint) return states + profile.layer_activation.at(strategy.split()) * samples_in_flight;
+  return states + *profile.checkpoint_activation * samples_in_flight / (settings.sequence_parallel ? strategy.split() : 1);
 }
 
 Strategy as_embedding(const Frame& frame, int split, bool ulysses, bool zero3) {
@@ -112,10 +112,10 @@ std::vector<double> embedding_time(const Frame& frame, const Strategy& strategy)
   const Settings& settings = frame.inputs.settings;
   const Profile& profile = frame.inputs.profile;
   const int devices = settings.devices();
-  const double forward = profile.other.at(static_cast<double>(frame.micro_batch()) / frame.least_split);
+  const double forward = profile.other.at(static_cast<double>(frame.micro_batch_size()) / frame.least_split);
   double gather = 0;
   if (strategy.tp > 1) {
-    const double mb = hidden_state_mb(settings, frame.micro_batch());
+    const double mb = hidden_state_mb(settings, frame.micro_batch_size());
     // The line even where the size was measured: Galvatron looks the size up among the group sizes.
     const auto& rates = strategy.dp == 1 ? profile.adjacent : profile.strided;
     gather = !settings.no_sp ? profile.all_gather.at(strategy.tp).line.at(mb)
@@ -144,8 +144,8 @@ std::vector<double> embedding_memory(const Frame& frame, const Strategy& strateg
   const int chunks = layer_chunks(frame, narrowest);
   const double samples = static_cast<double>(frame.global_batch) * strategy.split() / frame.width() / chunks;
   const double share = zero_share(settings, strategy.sharding, strategy.shards(), chunks);
-  const auto mb = [&](const OtherMemory& memory, double held) {
-    return memory.states.at(strategy.tp) * share + memory.activation.at(strategy.split()) * held;
+  const auto mb = [&](const OtherMemory& memory, double samples_in_flight) {
+    return memory.states.at(strategy.tp) * share + memory.activation.at(strategy.split()) * samples_in_flight;
   };
   std::vector<double> out(strategy.pp, kContextMb);
   if (strategy.pp == 1) {
@@ -160,8 +160,8 @@ std::vector<double> embedding_memory(const Frame& frame, const Strategy& strateg
 int buffer_mb(const Frame& frame, int most_split) {
   const Settings& settings = frame.inputs.settings;
   if (!settings.sequence_parallel || !settings.global_memory_buffer) return 0;
-  return static_cast<int>(static_cast<double>(frame.micro_batch()) / frame.least_split * most_split * settings.hidden * settings.seq * 2 /
-                          kMegabyte);
+  return static_cast<int>(static_cast<double>(frame.micro_batch_size()) / frame.least_split * most_split * settings.hidden * settings.seq *
+                          2 / kMegabyte);
 }
 
 std::vector<Strategy> strategies_of(const Settings& settings, int pp) {
@@ -225,15 +225,15 @@ void add_menu(const Frame& frame, int most_split, Mode mode, int usable_mb, Spac
       }
 }
 
-Price price_by(const Frame& frame, const Plan& plan, int most, bool buffered) {
+PlanCost cost_by(const Frame& frame, const Plan& plan, int most, bool buffered) {
   const Settings& settings = frame.inputs.settings;
   const Strategy embedding = as_embedding(frame, plan.embedding.split(), plan.embedding.sp > 1, plan.embedding.sharding == Sharding::zero3);
   const std::vector<double> other_time = embedding_time(frame, embedding), other_memory = embedding_memory(frame, embedding);
-  std::vector<StageTime> stages;
-  Price out;
+  std::vector<PipelineStage> stages;
+  PlanCost out;
   std::size_t next = 0;
   for (int stage = 0; stage < frame.pp; ++stage) {
-    StageTime time{other_time[stage], 0};
+    PipelineStage time{other_time[stage], 0};
     std::int64_t memory = (buffered ? buffer_mb(frame, most) : 0) + static_cast<std::int64_t>(std::ceil(other_memory[stage]));
     for (int i = 0; i < plan.division[stage]; ++i, ++next) {
       const LayerTime one = layer_time(frame, plan.layers[next]);
@@ -287,7 +287,7 @@ Space enumerate(const Inputs& inputs, int usable_mb) {
   return space;
 }
 
-Price price(const Inputs& inputs, const Plan& plan) {
+PlanCost cost_of(const Inputs& inputs, const Plan& plan) {
   check(inputs, plan);
   int least = plan.embedding.split(), most = least;
   // Where Ulysses is off, the buffer counts even if nothing is split.
@@ -297,12 +297,12 @@ Price price(const Inputs& inputs, const Plan& plan) {
     most = std::max(most, layer.split());
     only_ulysses = only_ulysses && layer.tp == 1;
   }
-  std::optional<Price> best;
+  std::optional<PlanCost> best;
   for (int counted : plan.counted_split > 0 ? std::vector<int>{plan.counted_split} : powers_of_two(1, least)) {
     const Frame frame{inputs, plan.global_batch, plan.chunks, static_cast<int>(plan.division.size()), counted};
     if (!frame.divides()) continue;
-    const Price price = price_by(frame, plan, most, !only_ulysses);
-    if (!best || (price.fits && !best->fits) || (price.fits == best->fits && price.step < best->step)) best = price;
+    const PlanCost cost = cost_by(frame, plan, most, !only_ulysses);
+    if (!best || (cost.fits && !best->fits) || (cost.fits == best->fits && cost.step < best->step)) best = cost;
   }
   if (!best)
     throw Error(ErrorCode::invalid_config,

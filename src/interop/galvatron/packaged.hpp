@@ -8,6 +8,6 @@
 namespace tessera::interop::galvatron::packaged {
 
 Space enumerate(const Inputs& inputs, int usable_mb);
-Price price(const Inputs& inputs, const Plan& plan);
+PlanCost cost_of(const Inputs& inputs, const Plan& plan);
 
 }  // namespace tessera::interop::galvatron::packaged

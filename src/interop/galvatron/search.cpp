@@ -20,7 +20,7 @@ std::vector<Item> items_of(const Menu& menu, int stage) {
   return items;
 }
 
-StageTime stage_time(const Mix& mix, double other) { return {mix.compute + other, mix.compute + mix.exposed}; }
+PipelineStage stage_time(const Mix& mix, double other) { return {mix.compute + other, mix.compute + mix.exposed}; }
 
 // For each stage, less than what its layers, embedding and head can compute in.
 std::vector<double> stage_bounds(const Choice& choice, const Menu& menu) {
@@ -34,7 +34,7 @@ std::vector<double> stage_bounds(const Choice& choice, const Menu& menu) {
 // Steps are never shorter than without any gradient reduction, and grow with the compute of every stage.
 double step_bound(const std::vector<double>& stages, int chunks) {
   if (std::any_of(stages.begin(), stages.end(), [](double seconds) { return seconds == kInfinity; })) return kInfinity;
-  std::vector<StageTime> times;
+  std::vector<PipelineStage> times;
   for (double seconds : stages) times.push_back({seconds, 0});
   return pipeline_time(times, chunks);
 }
@@ -106,7 +106,7 @@ class StageSearch {
   const std::vector<std::vector<Mix>>& mixes_;
   double best_;
   std::vector<double> bounds_;
-  std::vector<StageTime> times_;
+  std::vector<PipelineStage> times_;
   std::vector<int> picked_, found_;
 };
 
@@ -122,13 +122,13 @@ std::optional<Solution> solve(const Choice& choice, const Menu& menu, const std:
     const double within = std::min(limit, bound * slack);
     std::vector<std::vector<Mix>> mixes;
     for (std::size_t stage = 0; stage < choice.division.size(); ++stage) {
-      std::vector<Cut> cuts = {{1, 0, compute_limit(bounds, stage, choice.chunks, within) - choice.other_time[stage]}};
+      std::vector<Cutoff> cutoffs = {{1, 0, compute_limit(bounds, stage, choice.chunks, within) - choice.other_time[stage]}};
       const bool at_end = stage == 0 || stage + 1 == choice.division.size();
       if (at_end) {
         const int times = times_at_end(choice, stage);
-        cuts.push_back({static_cast<double>(times), 1, within - (times - 1) * choice.other_time[stage]});
+        cutoffs.push_back({static_cast<double>(times), 1, within - (times - 1) * choice.other_time[stage]});
       }
-      mixes.push_back(pareto_mixes(items_of(menu, static_cast<int>(stage)), choice.division[stage], choice.room[stage], cuts));
+      mixes.push_back(pareto_mixes(items_of(menu, static_cast<int>(stage)), choice.division[stage], choice.room[stage], cutoffs));
     }
     const auto [step, picked] = StageSearch(choice, bounds, mixes, within).run();
     if (!picked.empty()) {
@@ -217,7 +217,7 @@ SearchResult search(const Inputs& inputs) {
     result.plan = assemble(choice, menu, *solution);
   }
   if (best == kInfinity) throw nothing_fits(inputs);
-  result.price = price(inputs, result.plan);
+  result.cost = cost_of(inputs, result.plan);
   return result;
 }
 

@@ -226,13 +226,14 @@ std::vector<Slot> order_of(Schedule schedule, int pipeline_rank, int pipeline_si
   return {};
 }
 
-std::vector<Slot> fitted_order(int pipeline_rank, int pipeline_size, int micro_batches, const PassTimes& times) {
+std::vector<Slot> fitted_order(int pipeline_rank, int pipeline_size, int micro_batches, const StageTimes& times) {
   // Until its first backward pass a pipeline rank waits for a round trip to the last one, which forward passes can fill; and at the end
   // the first pipeline rank waits as long for its last backward pass, which weight halves put off can fill on the pipeline ranks behind it.
-  const double round_trip = times.forward + times.input + 2 * times.message;
+  const double round_trip = (times.forward + times.backward_input + times.message + times.message).value;
   const int behind = pipeline_size - pipeline_rank - 1;
-  const int ahead = std::min(2 * behind + 1, static_cast<int>(std::ceil(behind * round_trip / times.forward)));
-  return split(ahead, static_cast<int>(std::min<double>(micro_batches, std::ceil(pipeline_rank * round_trip / times.weight))),
+  const int ahead = std::min(2 * behind + 1, static_cast<int>(std::ceil(behind * round_trip / times.forward.value)));
+  return split(ahead,
+               static_cast<int>(std::min<double>(micro_batches, std::ceil(pipeline_rank * round_trip / times.backward_weight.value))),
                micro_batches);
 }
 
@@ -252,25 +253,25 @@ std::int64_t in_flight(Schedule schedule, int pipeline_rank, int pipeline_size, 
 }
 
 int most_in_flight(std::span<const Slot> order) {
-  int held = 0;
+  int in_flight = 0;
   int most = 0;
   for (const Slot& slot : order) {
-    if (slot.forward) most = std::max(most, ++held);
-    if (!slot.forward && slot.part != Backward::input) --held;
+    if (slot.forward) most = std::max(most, ++in_flight);
+    if (!slot.forward && slot.part != Backward::input) --in_flight;
   }
   return most;
 }
 
 std::int64_t most_bytes(std::span<const Slot> order, std::span<const ChunkBytes> bytes) {
-  std::int64_t held = 0;
+  std::int64_t bytes_in_flight = 0;
   std::int64_t most = 0;
   for (const Slot& slot : order) {
     const ChunkBytes& chunk = bytes[slot.chunk];
-    if (slot.forward) most = std::max(most, held += chunk.saved);
+    if (slot.forward) most = std::max(most, bytes_in_flight += chunk.saved);
     if (slot.forward) continue;
-    held -= slot.part == Backward::whole   ? chunk.saved
-            : slot.part == Backward::input ? chunk.saved - chunk.saved_for_weight
-                                           : chunk.saved_for_weight;
+    bytes_in_flight -= slot.part == Backward::whole   ? chunk.saved
+                       : slot.part == Backward::input ? chunk.saved - chunk.saved_for_weight
+                                                      : chunk.saved_for_weight;
   }
   return most;
 }

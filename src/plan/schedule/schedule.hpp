@@ -1,4 +1,4 @@
-// The order in which a rank works through its micro-batches, and what it holds meanwhile.
+// The order in which a rank works through its micro-batches, and how many of them, or of their bytes, are in flight meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/units.hpp"
 #include "plan/plan.hpp"
 #include "plan/schedule/slot.hpp"
 
@@ -25,48 +26,48 @@ bool is_v_shaped(Schedule schedule);
 // 2 x pipeline_size - 1 - pipeline_rank for the way back of a V.
 int stage_at(Schedule schedule, int pipeline_rank, int chunk, int pipeline_size);
 
-// What a pipeline rank does in a step, in order. Only the interleaved schedule reads `chunks`; V-shaped schedules have two. Valid for every
-// number of micro-batches from 1 on.
+// What a pipeline rank does in a step, in order. Only the interleaved schedule reads `chunks`; V-shaped schedules have two. `micro_batches`
+// may be any number from 1 on.
 //   gpipe        Huang et al. 2019: all forwards, then all backwards.
 //   one_f_one_b  Narayanan et al. 2019 (PipeDream-Flush): pipeline_size - pipeline_rank - 1 forwards ahead, then one of each in turn.
 //   interleaved  Narayanan et al. 2021 (arXiv 2104.04473, section 2.2): groups of micro-batches pass the chunks in turn. Groups
 //                are of `pipeline_size` micro-batches, or evenly larger where that does not divide.
-//   zb_h1, zb_h2 Qi et al. 2023 (arXiv 2401.10241, section 2): 1F1B with the weight halves put off so that every pipeline rank holds as
-//                many micro-batches as the first one does: pipeline_size under H1; 2 x pipeline_size - 1 under H2, which also
+//   zb_h1, zb_h2 Qi et al. 2023 (arXiv 2401.10241, section 2): 1F1B with the weight halves delayed so that every pipeline rank has as
+//                many micro-batches in flight as the first one: pipeline_size under H1; 2 x pipeline_size - 1 under H2, which also
 //                runs that far ahead.
-//   zb_v         Qi et al. 2023 (section 6) and 2024 (arXiv 2405.15362): two chunks a pipeline rank, placed as a V; holds what 1F1B holds.
-//   dualpipe_v   DeepSeek 2025 (github.com/deepseek-ai/DualPipe): one arm of DualPipe, folded; in the middle each forward pass
+//   zb_v         Qi et al. 2023 (section 6) and 2024 (arXiv 2405.15362): two chunks a pipeline rank, placed as a V; as much in flight as
+//   under 1F1B. dualpipe_v   DeepSeek 2025 (github.com/deepseek-ai/DualPipe): one arm of DualPipe, folded; in the middle each forward pass
 //                runs overlapped with a backward pass of the other chunk.
 std::vector<Slot> order_of(Schedule schedule, int pipeline_rank, int pipeline_size, int micro_batches, int chunks = 1);
-// Seconds of one micro-batch through one stage, and of a message to the next pipeline rank.
-struct PassTimes {
-  double forward = 1;
-  double input = 1;
-  double weight = 1;
-  double message = 0;
+// How long one micro-batch takes through one stage, the same for every stage.
+struct StageTimes {
+  Seconds forward;
+  Seconds backward_input;
+  Seconds backward_weight;  // a whole backward pass takes both halves
+  Seconds message;          // to the next pipeline rank
 };
-// ZB-H2 fitted to unequal times, all positive (Qi et al. 2023, section 3, there found by search as ZB-2p): every pipeline rank runs
-// ahead and puts its weight halves off so far that none waits for another, but for what whole passes leave over. Holds up to
-// 2 x pipeline_size micro-batches whole, and beside them what the weight halves need.
-std::vector<Slot> fitted_order(int pipeline_rank, int pipeline_size, int micro_batches, const PassTimes& times);
-// What the plan says: its own order, or that of its schedule.
+// ZB-H2 fitted to unequal times (Qi et al. 2023, section 3, found there by search as ZB-2p): every pipeline rank runs ahead, and delays its
+// weight halves, so far that no rank idles, except for rounding to whole passes. A rank holds the activations of up to
+// 2 x pipeline_size micro-batches, and what the delayed weight halves need. `times`: forward and both halves above zero.
+std::vector<Slot> fitted_order(int pipeline_rank, int pipeline_size, int micro_batches, const StageTimes& times);
+// The order that a plan says: its own, or that of its schedule.
 std::vector<Slot> order_of(const Plan& plan, int pipeline_rank);
 
-// Most micro-batches held at once, each counted once per chunk, from its forward pass to the end of its backward pass (both
-// halves). Under a schedule of c chunks, c of them hold as much as one micro-batch of the whole rank.
+// The most micro-batches in flight at once. A micro-batch is in flight from its forward pass to the end of its backward pass (both halves),
+// and counts once for each chunk: with c chunks, c of these take the memory of one micro-batch on the whole rank.
 int most_in_flight(std::span<const Slot> order);
-// most_in_flight of a pipeline rank under a schedule of one stage a rank, without writing the order down.
+// The same number for a schedule with one stage a rank, by its closed form.
 std::int64_t in_flight(Schedule schedule, int pipeline_rank, int pipeline_size, std::int64_t micro_batches);
-// Activations of one micro-batch in one chunk.
+// Bytes of the activations of one micro-batch in one chunk.
 struct ChunkBytes {
-  std::int64_t saved = 0;             // from the forward pass on
+  std::int64_t saved = 0;             // by the forward pass
   std::int64_t saved_for_weight = 0;  // of these, what the weight half still needs after the input half
 };
-// Most bytes held at once; `bytes` by chunk.
+// The most bytes of activations in flight at once; `bytes` is by chunk.
 std::int64_t most_bytes(std::span<const Slot> order, std::span<const ChunkBytes> bytes);
 
-// Throws invalid_config where the stages do not stand on the ranks as the schedule needs them, or where an order of the plan's
-// own leaves out or doubles a pass, or comes to one before it can be run.
+// Throws invalid_config when the stages do not stand on the ranks as the schedule needs them, or when the plan's own order leaves out or
+// doubles a pass, or has a pass before one that it needs.
 void check_schedule(const Plan& plan);
 // "F0.3": forward pass of chunk 0, micro-batch 3; B backward; W weight half. A B whose W stands in the same order is the input
 // half alone. A trailing "+" overlaps the slot with the next one.
@@ -83,15 +84,16 @@ struct ScheduleFile {
 // Throws invalid_config with file and line.
 ScheduleFile read_schedule(const ConfigNode& node);
 ScheduleFile load_schedule(const std::filesystem::path& path);
-// Makes it the plan's. Throws invalid_config when the plan has another number of pipeline ranks, chunks or micro-batches.
+// Sets the plan's schedule and order to those of the file. Throws invalid_config when the plan has another number of pipeline ranks, chunks
+// or micro-batches.
 void use_schedule(const ScheduleFile& file, Plan& plan);
 std::string to_yaml(const ScheduleFile& file);
 
 // Reads the name of a schedule, as name_of writes it.
 Schedule read_schedule_name(const ConfigNode& node);
 
-// The order in which a rank exchanges its buckets of so many elements, which are listed as their gradients become complete
-// (Plan::exchanged_early).
+// The order in which a rank reduces its buckets, as indices into `buckets`: the elements of each bucket, listed in the order in which their
+// gradients become complete. Plan::exchanged_early says how many go in that order.
 std::vector<int> exchange_order(const Plan& plan, const std::vector<std::int64_t>& buckets);
 
 }  // namespace tessera::plan

@@ -14,13 +14,13 @@ struct Slot {
   int micro_batch = 0;
   int chunk = 0;                    // which of the rank's stages, in model order
   Backward part = Backward::whole;  // of a backward pass
-  // Runs overlapped with the slot that follows it (a forward with a backward pass): both begin when both can, and what they
-  // send leaves when both have ended.
+  // Overlaps with the next slot (a forward with a backward pass, as in DualPipe): both begin when the inputs of both are there, and both
+  // send when both have ended.
   bool with_next = false;
   bool operator==(const Slot&) const = default;
 };
 
-// By pipeline rank: the ranks of one tensor- and data-parallel index, in the order of the first stages they hold.
+// What each pipeline rank does in a step, by pipeline rank.
 using Orders = std::vector<std::vector<Slot>>;
 
 }  // namespace tessera::plan

@@ -37,8 +37,8 @@ void check(const Inputs& inputs, const Plan& plan) {
 
 }  // namespace
 
-Price price(const Inputs& inputs, const Plan& plan) {
-  if (inputs.settings.release == Release::v2_4_0) return packaged::price(inputs, plan);
+PlanCost cost_of(const Inputs& inputs, const Plan& plan) {
+  if (inputs.settings.release == Release::v2_4_0) return packaged::cost_of(inputs, plan);
   check(inputs, plan);
   const int pp = static_cast<int>(plan.division.size());
   // The buffer of the widest split; Ulysses alone needs none.
@@ -51,11 +51,11 @@ Price price(const Inputs& inputs, const Plan& plan) {
   const int buffer = tensor_parallel ? buffer_memory(inputs.settings, pp, degree, plan.global_batch, plan.chunks) : 0;
   const std::vector<double> other_time = embedding_time(inputs, plan.embedding, plan.global_batch, plan.chunks);
   const std::vector<double> other_memory = embedding_memory(inputs, plan.embedding, plan.global_batch, plan.chunks);
-  std::vector<StageTime> stages;
-  Price out;
+  std::vector<PipelineStage> stages;
+  PlanCost out;
   std::size_t layer = 0;
   for (int stage = 0; stage < pp; ++stage) {
-    StageTime time;
+    PipelineStage time;
     std::int64_t memory = buffer + static_cast<std::int64_t>(std::ceil(other_memory[stage]));
     for (int i = 0; i < plan.division[stage]; ++i, ++layer) {
       const LayerTime one = layer_time(inputs, plan.layers[layer], plan.global_batch, plan.chunks);
