@@ -504,7 +504,7 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
     const double looked_up =
         kTableValue * static_cast<double>(micro_batch) * block.spec.real("tables") * block.spec.real("lookups") * block.spec.real("dim");
     const bool spread = s.zero == 3 && s.copies() > 1;
-    const profile::Team peers{s.copies(), s.tp};
+    const profile::ProcessGroup peers{s.copies(), s.tp};
     double forward = 0;
     double backward = 0;
     if (spread) {
