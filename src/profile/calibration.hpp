@@ -14,6 +14,18 @@ namespace tessera::profile {
 enum class AttentionKernel { unfused, fused };
 const char* name_of(AttentionKernel kernel);
 
+// Which exchanges software runs beside computing. It waits for the others where they stand.
+struct Overlaps {
+  // Tensor-parallel ones, in pieces beside those of the product next to them (Megatron-LM's tp_comm_overlap, PyTorch's async TP).
+  bool products = false;
+  bool weight_gradients = false;  // tensor-parallel ones, beside the gradients of their map (Korthikanti et al. 2022)
+  bool shared_experts = false;    // all-to-alls, beside the experts that all tokens pass
+  // All-to-alls of experts, beside the passes of a second micro-batch (Megatron-LM's overlap_moe_expert_parallel_comm, DualPipe).
+  bool all_to_alls = false;
+  bool state = false;     // of gradients and parameters, beside the passes of other blocks
+  bool messages = false;  // between stages, beside the passes of other micro-batches
+};
+
 struct Calibration {
   std::string name;                    // "a100/megatron-2022"
   std::string accelerator;             // family of devices: "a100", "h100", "b200"
@@ -22,6 +34,7 @@ struct Calibration {
 
   // What the stack is known to do.
   AttentionKernel attention = AttentionKernel::fused;
+  Overlaps overlaps;
   bool vector_fallback = true;  // extents that are no multiple of 16 bytes slow products down: kernel_time.hpp
 
   // Computing.
@@ -31,7 +44,6 @@ struct Calibration {
   double depth_half = 150;       // depth k at which a product reaches half of that
   double grouped = 0.6;          // further share when experts' products run as one grouped kernel
   double attention_share = 0.5;  // of the 16-bit peak, fused attention with head dimension 128
-  double ring_share = 0.8;       // of fused attention's speed that is left when it works in the pieces of a ring
   double memory = 0.8;           // share of the memory's bandwidth
   double launch = 4e-6;          // seconds before a kernel works
   double cast = 1;               // traffic of scaling and casting for 8- and 4-bit products, over one read and write
@@ -46,13 +58,7 @@ struct Calibration {
   // Seconds that each further rank adds to an all-gather or reduce-scatter, around its ring: of NCCL's Simple protocol 3.4 us inside a node
   // and 14 us between nodes, of which a ring over nodes of 8 has one in 8 (src/graph/tuning.cc there).
   double rank_latency = 4.7e-6;
-  double tensor_exposed = 1;        // share of tensor-parallel exchanges that computing does not hide
-  double tensor_exposed_plain = 1;  // the same where a plan says that nothing hides them
-  double tensor_beside = 0.5;       // further share of those that stand beside products of their own layer
-  double expert_exposed = 1;        // of the all-to-all exchanges between experts
-  double pipeline_exposed = 1;      // of messages between stages
-  double data_exposed = 1;          // of the exchange of gradients and parameters, at least; and what a micro-batch's pass does not hide
-  double overlap_slowdown = 0.1;    // of computing while weights are gathered beside it
+  double overlap_slowdown = 0.25;  // of computing while exchanges run beside it
 
   // Waiting.
   double weight_pass_bubble = 0.3;  // of the forward passes of the warm-up that split backward passes leave idle
