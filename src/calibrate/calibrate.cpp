@@ -1,7 +1,6 @@
 #include "calibrate/calibrate.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "base/error.hpp"
@@ -30,7 +29,6 @@ std::vector<std::string> parameters_for(const std::vector<const Row*>& rows) {
   add(any([](const Row& row) { return row.degrees.ranks() > row.group.domain(); }), "network");
   add(any([](const Row& row) { return row.degrees.strategy.zero > 0 && row.degrees.strategy.copies() > row.group.domain(); }),
       "rank_latency");
-  add(any([](const Row& row) { return row.degrees.ranks() > 1; }), "overlap_slowdown");
   add(any([](const Row& row) { return row.has_experts(); }), "grouped");
   add(any([](const Row& row) { return row.has_experts(); }), "router_host");
   return out;
@@ -44,12 +42,6 @@ std::vector<profile::Overlaps> candidates() {
   return {{.products = true, .weight_gradients = true, .shared_experts = true, .all_to_alls = true, .state = true, .messages = true},
           {.weight_gradients = true, .state = true},
           {}};
-}
-
-double error_of(const profile::Calibration& calibration, const std::vector<const Row*>& rows) {
-  double out = 0;
-  for (const Row* row : rows) out += std::abs(std::log(predicted(*row, calibration) / row->measured));
-  return out;
 }
 
 }  // namespace
@@ -72,7 +64,7 @@ profile::Calibration calibrated(const std::string& name, profile::AttentionKerne
   for (const profile::Overlaps& overlaps : candidates()) {
     start.overlaps = overlaps;
     profile::Calibration made = fitted(start, parameters, rows);
-    const double error = error_of(made, rows);
+    const double error = misfit(start, made, parameters, rows);
     if (error >= least) continue;
     least = error;
     best = std::move(made);
