@@ -134,7 +134,8 @@ RC_GTEST_PROP(BlockPass, HoldsWhateverTheStrategyAndTheRules, ()) {
   BlockSpec layer = *rc::gen::arbitrary<bool>() ? layer_of_experts() : dense_layer();
   if (*rc::gen::arbitrary<bool>()) layer.dims["attention_fused"] = 0;
   const BlockCost cost = cost_of(layer, shard);
-  const BesideRules rules{*rc::gen::element(1, 2, 4, 7), *rc::gen::arbitrary<bool>(), *rc::gen::arbitrary<bool>(), *rc::gen::arbitrary<bool>()};
+  const BesideRules rules{*rc::gen::element(1, 2, 4, 7), *rc::gen::arbitrary<bool>(), *rc::gen::arbitrary<bool>(),
+                          *rc::gen::arbitrary<bool>()};
   check(block_pass(cost.forward_operators, cost.forward_exchanges, rules), cost.forward_operators, cost.forward_exchanges);
   check(block_pass(cost.backward_operators, cost.backward_exchanges, rules), cost.backward_operators, cost.backward_exchanges);
   check(block_pass(cost.recomputed_operators, cost.recomputed_exchanges, rules), cost.recomputed_operators, cost.recomputed_exchanges);
