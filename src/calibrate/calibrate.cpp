@@ -1,6 +1,7 @@
 #include "calibrate/calibrate.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/error.hpp"
 #include "calibrate/extent.hpp"
@@ -12,10 +13,6 @@ profile::Calibration start_of(const std::string& accelerator, profile::Attention
   profile::Calibration out;
   out.accelerator = accelerator;
   out.attention = attention;
-  out.tensor_exposed = out.tensor_exposed_plain = 0.7;
-  out.data_exposed = 0.5;
-  out.pipeline_exposed = 0.7;
-  out.expert_exposed = 0.5;
   out.layer_host = 5e-4;
   out.router_host = 3e-4;
   return out;
@@ -31,16 +28,24 @@ std::vector<std::string> parameters_for(const std::vector<const Row*>& rows) {
   add(any([](const Row& row) { return row.precision == model::Precision::f8 && !row.stack.format; }), "matmul_fp8");
   add(any([](const Row& row) { return row.stack.format.has_value(); }), "matmul_fp4");
   add(any([](const Row& row) { return row.degrees.ranks() > row.group.domain(); }), "network");
-  add(any([](const Row& row) { return row.degrees.strategy.tp > 1; }), "tensor_exposed");
-  add(any([](const Row& row) { return row.degrees.strategy.copies() > 1; }), "data_exposed");
   add(any([](const Row& row) { return row.degrees.strategy.zero > 0 && row.degrees.strategy.copies() > row.group.domain(); }),
       "rank_latency");
-  add(any([](const Row& row) { return row.degrees.strategy.zero > 1; }), "overlap_slowdown");
   add(any([](const Row& row) { return row.has_experts(); }), "grouped_half");
   add(any([](const Row& row) { return row.has_experts(); }), "router_host");
-  add(any([](const Row& row) { return row.degrees.strategy.ep > 1; }), "expert_exposed");
   return out;
 }
+
+namespace {
+
+// What an exchange runs beside is a property of the software and no number that could be fitted: all of it, the gradients' exchanges alone,
+// or nothing. The first counts among equals.
+std::vector<profile::Overlaps> candidates() {
+  return {{.products = true, .weight_gradients = true, .shared_experts = true, .all_to_alls = true, .state = true, .messages = true},
+          {.weight_gradients = true, .state = true},
+          {}};
+}
+
+}  // namespace
 
 profile::Calibration calibrated(const std::string& name, profile::AttentionKernel attention, const std::vector<const Row*>& rows) {
   if (rows.empty()) throw Error(ErrorCode::invalid_config, "no row that can be priced", {}, "at least one, better three of unlike plans");
@@ -54,9 +59,19 @@ profile::Calibration calibrated(const std::string& name, profile::AttentionKerne
   profile::Calibration start = start_of(family, attention);
   start.stack = name;
   start.name = family + "/" + name;
-  profile::Calibration out = fitted(start, parameters_for(rows), rows);
-  out.measured = std::make_shared<const profile::Extent>(extent_of(rows));
-  return out;
+  const std::vector<std::string> parameters = parameters_for(rows);
+  profile::Calibration best;
+  double least = std::numeric_limits<double>::infinity();
+  for (const profile::Overlaps& overlaps : candidates()) {
+    start.overlaps = overlaps;
+    profile::Calibration made = fitted(start, parameters, rows);
+    const double error = misfit(start, made, parameters, rows);
+    if (error >= least) continue;
+    least = error;
+    best = std::move(made);
+  }
+  best.measured = std::make_shared<const profile::Extent>(extent_of(rows));
+  return best;
 }
 
 }  // namespace tessera::calibrate

@@ -19,10 +19,8 @@ double softened(double x) { return std::copysign(std::sqrt(2 * (std::sqrt(1 + x 
 using Vector = std::vector<double>;
 using Matrix = std::vector<Vector>;
 
-bool differs_widely(const std::string& parameter) {
-  constexpr const char* kNames[] = {"rank_latency", "overlap_slowdown"};
-  return std::find(std::begin(kNames), std::end(kNames), parameter) != std::end(kNames);
-}
+// What rings wait differs widely between stacks.
+double prior_of(const std::string& parameter) { return parameter == "rank_latency" ? kWidePrior : kPrior; }
 
 double square_sum(const Vector& values) {
   double sum = 0;
@@ -60,7 +58,7 @@ std::vector<double> fit(const std::vector<const Row*>& rows, const std::vector<s
     for (const double x : logarithms) factors.push_back(std::exp(x));
     Vector out;
     for (const Row* row : rows) out.push_back(softened(std::log(predict(*row, factors) / row->measured) / kErrorScale));
-    for (std::size_t i = 0; i < logarithms.size(); ++i) out.push_back(logarithms[i] / (differs_widely(names[i]) ? kWidePrior : kPrior));
+    for (std::size_t i = 0; i < logarithms.size(); ++i) out.push_back(logarithms[i] / prior_of(names[i]));
     return out;
   };
   Vector x(parameters, 0.0);
@@ -108,6 +106,17 @@ profile::Calibration scaled(const profile::Calibration& start, const std::vector
   profile::Calibration out = start;
   for (std::size_t i = 0; i < parameters.size(); ++i) *profile::parameter(out, parameters[i]) *= factors[i];
   return out;
+}
+
+double misfit(const profile::Calibration& start, const profile::Calibration& calibration, const std::vector<std::string>& parameters,
+              const std::vector<const Row*>& rows) {
+  Vector out;
+  for (const Row* row : rows) out.push_back(softened(std::log(predicted(*row, calibration) / row->measured) / kErrorScale));
+  profile::Calibration from = start;
+  profile::Calibration to = calibration;
+  for (const std::string& name : parameters)
+    out.push_back(std::log(*profile::parameter(to, name) / *profile::parameter(from, name)) / prior_of(name));
+  return square_sum(out);
 }
 
 profile::Calibration fitted(const profile::Calibration& start, const std::vector<std::string>& parameters,

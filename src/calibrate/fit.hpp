@@ -25,4 +25,8 @@ profile::Calibration scaled(const profile::Calibration& start, const std::vector
 profile::Calibration fitted(const profile::Calibration& start, const std::vector<std::string>& parameters,
                             const std::vector<const Row*>& rows);
 
+// What such a fit makes smallest: the rows' errors and how far the parameters have moved.
+double misfit(const profile::Calibration& start, const profile::Calibration& calibration, const std::vector<std::string>& parameters,
+              const std::vector<const Row*>& rows);
+
 }  // namespace tessera::calibrate

@@ -20,6 +20,17 @@ bool of_experts(std::string_view name) { return starts(name, "experts_"); }
 // Products that stay in 16 bits when the others have fewer.
 bool stays_wide(std::string_view name) { return is_core(name) || starts(name, "router") || starts(name, "logits"); }
 
+program::BesideRules rules_of(const Stack& stack, const profile::Overlaps& overlaps) {
+  // Into how many pieces software cuts a product and the exchange next to it: the splits of Transformer Engine's pipelined overlap.
+  constexpr int kPieces = 4;
+  program::BesideRules rules;
+  rules.pieces = overlaps.products && stack.hides_tensor ? kPieces : 1;
+  rules.weight_gradients = overlaps.weight_gradients && stack.hides_tensor;
+  rules.shared_experts = overlaps.shared_experts;
+  rules.second_micro_batch = overlaps.all_to_alls;
+  return rules;
+}
+
 class BlockClock {
  public:
   BlockClock(const model::BlockShard& shard, const Stack& stack, const profile::Kernels& kernels, const profile::Exchanges& exchanges)
@@ -29,25 +40,18 @@ class BlockClock {
         exchanges_(exchanges),
         calibration_(kernels.calibration()),
         loose_(stack.compiled ? 1.0 : calibration_.unfused),
-        exposed_(stack.hides_tensor ? calibration_.tensor_exposed : calibration_.tensor_exposed_plain) {}
+        rules_(rules_of(stack, calibration_.overlaps)) {}
 
   LayerTime time(const model::BlockSpec& block) const {
     const model::BlockCost cost = model::cost_of(block, shard_);
-    LayerTime out;
-    for (const Operator& step : cost.forward_operators) {
-      add(step, false, out.forward);
-      cast(step, out.forward, out.backward);
-    }
-    for (const Operator& step : cost.backward_operators) {
-      if (step.weight_half && stack_.frozen) continue;
-      const double before = out.backward.total();
-      add(step, true, out.backward);
-      if (step.weight_half) out.weight_half += out.backward.total() - before;
-    }
     const auto copies = block.dims.find("experts_per_token");
     const int chosen = copies == block.dims.end() ? 1 : static_cast<int>(copies->second);
-    exchange(cost.forward_exchanges, chosen, out.forward);
-    exchange(cost.backward_exchanges, chosen, out.backward);
+    LayerTime out;
+    out.forward = pass(cost.forward_operators, cost.forward_exchanges, false, chosen);
+    out.backward = pass(cost.backward_operators, cost.backward_exchanges, true, chosen);
+    for (const Operator& step : cost.forward_operators) cast(step, out.forward, out.backward);
+    for (const Operator& step : cost.backward_operators)
+      if (step.weight_half && !stack_.frozen) out.weight_half += seconds(step, true);
     if (block.kind == "moe_layer") {
       out.forward.host += calibration_.router_host;
       out.backward.host += calibration_.router_host;
@@ -60,7 +64,7 @@ class BlockClock {
           out.again.attention = 0;
           out.again.context_exchange = 0;
         } else {
-          for (const Operator& step : cost.recomputed_operators) add(step, false, out.again);
+          out.again = pass(cost.recomputed_operators, cost.recomputed_exchanges, false, chosen);
         }
         break;
       case model::Recompute::full: out.again = out.forward; break;
@@ -69,20 +73,43 @@ class BlockClock {
   }
 
  private:
-  void add(const Operator& step, bool backward, PassTime& pass) const {
+  double seconds(const Operator& step, bool backward) const {
     const auto bytes = static_cast<double>(step.traffic.value);
     switch (step.kind) {
-      case Operator::Kind::attention: pass.attention += attention(step, backward); break;
+      case Operator::Kind::attention: return attention(step, backward);
       case Operator::Kind::matmul:
-      case Operator::Kind::convolution: (is_core(step.name) ? pass.attention : pass.products) += product(step); break;
+      case Operator::Kind::convolution: return product(step);
       case Operator::Kind::lookup:
-      case Operator::Kind::elementwise:
-        if (is_core(step.name)) {
-          pass.attention += kernels_.move(bytes);
-        } else {
-          pass.elementwise += kernels_.move(bytes * loose_);
-        }
+      case Operator::Kind::elementwise: return kernels_.move(is_core(step.name) ? bytes : bytes * loose_);
     }
+    return 0;
+  }
+
+  static double& spent_on(const Operator& step, PassTime& pass) {
+    if (step.kind == Operator::Kind::attention || is_core(step.name)) return pass.attention;
+    return step.kind == Operator::Kind::matmul || step.kind == Operator::Kind::convolution ? pass.products : pass.elementwise;
+  }
+
+  PassTime pass(const std::vector<Operator>& operators, const std::vector<Exchange>& exchanges, bool backward, int chosen) const {
+    PassTime out;
+    std::vector<double> computing;
+    computing.reserve(operators.size());
+    for (const Operator& step : operators) {
+      computing.push_back(stack_.frozen && step.weight_half ? 0 : seconds(step, backward));
+      spent_on(step, out) += computing.back();
+    }
+    if (exchanges.empty()) return out;
+    const program::BlockPass block = program::block_pass(operators, exchanges, rules_);
+    std::vector<TimedExchange> times;
+    times.reserve(block.exchanges.size());
+    for (const program::ExchangeStep& step : block.exchanges)
+      times.push_back(timed(exchanges[static_cast<std::size_t>(step.exchange)], static_cast<double>(step.bytes.value), chosen));
+    const PlayedPass played = play(block, computing, times, calibration_.overlap_slowdown);
+    out.tensor_exchange = played.exposed[static_cast<std::size_t>(Exchange::Axis::tensor)];
+    out.context_exchange = played.exposed[static_cast<std::size_t>(Exchange::Axis::context)];
+    out.expert_exchange = played.exposed[static_cast<std::size_t>(Exchange::Axis::expert)];
+    out.busy = played.busy;
+    return out;
   }
 
   double product(const Operator& step) const {
@@ -107,8 +134,7 @@ class BlockClock {
     // Of the backward pass: sums into the queries' gradients that several workers add to.
     constexpr double kBackwardLoss = 1.15;
     const double computing = kernels_.attention(step.flops.value, static_cast<double>(step.n), static_cast<double>(step.k));
-    const double ring = shard_.context_parallel > 1 ? calibration_.ring_share : 1;
-    return computing / ring * (backward ? kBackwardLoss : 1) + (backward ? 3 : 1) * kernels_.launch();
+    return computing * (backward ? kBackwardLoss : 1) + (backward ? 3 : 1) * kernels_.launch();
   }
 
   // Operands in few bits are written again with their scales: the input forward, the output's gradient backward.
@@ -120,54 +146,27 @@ class BlockClock {
   }
 
   // `chosen`: experts of each token.
-  void exchange(const std::vector<Exchange>& exchanges, int chosen, PassTime& pass) const {
-    double ring = 0;
-    double tensor_hidden = 0;
-    double expert_hidden = 0;
-    for (const Exchange& one : exchanges) {
-      const auto bytes = static_cast<double>(one.bytes.value);
-      switch (one.axis) {
-        case Exchange::Axis::tensor: {
-          const double seconds = tensor(one);
-          const double exposed = seconds * exposed_ * (one.overlaps ? calibration_.tensor_beside : 1);
-          pass.tensor_exchange += exposed;
-          tensor_hidden += std::max(0.0, seconds - exposed);
-          break;
-        }
-        case Exchange::Axis::expert: {
-          const double seconds =
-              exchanges_.all_to_all(bytes, chosen, {shard_.expert_parallel, shard_.whole_experts ? 1 : shard_.tensor_parallel});
-          pass.expert_exchange += seconds * calibration_.expert_exposed;
-          expert_hidden += std::max(0.0, seconds * (1 - calibration_.expert_exposed));
-          break;
-        }
-        case Exchange::Axis::context:
-          if (one.operation == "all_to_all")
-            pass.context_exchange += exchanges_.all_to_all(bytes, 1, {shard_.context_parallel, shard_.tensor_parallel});
-          else
-            ring += exchanges_.ring_step(bytes, {shard_.context_parallel, shard_.tensor_parallel});
-          break;
-      }
+  TimedExchange timed(const Exchange& one, double bytes, int chosen) const {
+    profile::ProcessGroup team;
+    double seconds = 0;
+    switch (one.axis) {
+      case Exchange::Axis::tensor:
+        team = {shard_.tensor_parallel, 1};
+        seconds = exchanges_.collective(one.operation == "all_reduce"   ? profile::Collective::all_reduce
+                                        : one.operation == "all_gather" ? profile::Collective::all_gather
+                                                                        : profile::Collective::reduce_scatter,
+                                        bytes, team);
+        break;
+      case Exchange::Axis::expert:
+        team = {shard_.expert_parallel, shard_.whole_experts ? 1 : shard_.tensor_parallel};
+        seconds = exchanges_.all_to_all(bytes, chosen, team);
+        break;
+      case Exchange::Axis::context:
+        team = {shard_.context_parallel, shard_.tensor_parallel};
+        seconds = one.operation == "all_to_all" ? exchanges_.all_to_all(bytes, 1, team) : exchanges_.ring_step(bytes, team);
+        break;
     }
-    // The ring's messages run beside attention; what is longer is waited for.
-    const double ring_hidden = std::min(ring, pass.attention);
-    pass.context_exchange += ring - ring_hidden;
-    // However small the shares that a calibration exposes: the block's computing hides no more than it takes.
-    const double computing = pass.products + pass.attention + pass.elementwise;
-    const double hidden = tensor_hidden + expert_hidden + ring_hidden;
-    pass.hidden = std::min(hidden, computing);
-    if (hidden <= computing) return;
-    const double exposed = 1 - computing / hidden;
-    pass.tensor_exchange += tensor_hidden * exposed;
-    pass.expert_exchange += expert_hidden * exposed;
-    pass.context_exchange += ring_hidden * exposed;
-  }
-
-  double tensor(const Exchange& one) const {
-    const profile::Collective operation = one.operation == "all_reduce"   ? profile::Collective::all_reduce
-                                          : one.operation == "all_gather" ? profile::Collective::all_gather
-                                                                          : profile::Collective::reduce_scatter;
-    return exchanges_.collective(operation, static_cast<double>(one.bytes.value), {shard_.tensor_parallel, 1});
+    return {seconds, exchanges_.ranks_per_domain(team) < team.ranks ? LinkStream::leaving : LinkStream::inside, one.axis};
   }
 
   const model::BlockShard& shard_;
@@ -175,8 +174,8 @@ class BlockClock {
   const profile::Kernels& kernels_;
   const profile::Exchanges& exchanges_;
   const profile::Calibration& calibration_;
-  const double loose_;    // factor on the traffic of elementwise work
-  const double exposed_;  // share of tensor-parallel exchanges
+  const double loose_;  // factor on the traffic of elementwise work
+  const program::BesideRules rules_;
 };
 
 }  // namespace
@@ -189,13 +188,15 @@ PassTime& PassTime::operator+=(const PassTime& other) {
   context_exchange += other.context_exchange;
   expert_exchange += other.expert_exchange;
   host += other.host;
-  hidden += other.hidden;
+  for (std::size_t link = 0; link < busy.size(); ++link) busy[link] += other.busy[link];
   return *this;
 }
 
 PassTime PassTime::operator*(double factor) const {
-  return {products * factor,         attention * factor,       elementwise * factor, tensor_exchange * factor,
-          context_exchange * factor, expert_exchange * factor, host * factor,        hidden * factor};
+  PassTime out{products * factor,         attention * factor,       elementwise * factor, tensor_exchange * factor,
+               context_exchange * factor, expert_exchange * factor, host * factor,        busy};
+  for (double& each : out.busy) each *= factor;
+  return out;
 }
 
 model::BlockShard shard_of(const plan::Strategy& strategy, std::int64_t micro_batch, model::Precision precision) {

@@ -1,6 +1,9 @@
 // Internal: one block on one rank for one micro-batch, operator by operator, on a calibrated device.
 #pragma once
 
+#include <array>
+
+#include "cost/pass_clock.hpp"
 #include "cost/stack.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
@@ -18,12 +21,14 @@ struct PassTime {
   double context_exchange = 0;
   double expert_exchange = 0;
   double host = 0;
-  double hidden = 0;  // exchanges that run beside computing; not part of the total
+  std::array<double, kLinkStreams> busy = {};  // in which the block's own exchanges have a link; not part of the total
 
   double exchange() const { return tensor_exchange + context_exchange + expert_exchange; }
   double total() const { return products + attention + elementwise + exchange() + host; }
   PassTime& operator+=(const PassTime& other);
   PassTime operator*(double factor) const;
+  // Of which an exchange that nothing in the pass waits for finds its link free.
+  double free(LinkStream link) const { return total() - busy[static_cast<std::size_t>(link)]; }
 };
 
 struct LayerTime {

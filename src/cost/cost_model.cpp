@@ -1,14 +1,17 @@
 #include "cost/cost_model.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <string_view>
 
 #include "base/error.hpp"
 #include "cost/block_time.hpp"
 #include "cost/cost.hpp"
 #include "cost/measured.hpp"
 #include "plan/stage_places.hpp"
+#include "program/state_exchanges.hpp"
 
 namespace tessera::cost {
 namespace {
@@ -53,34 +56,14 @@ constexpr double kTableMoment = 4;
 constexpr double kAdapters = 0.01;
 constexpr int kMostShards = 1 << 24;
 
-struct Parameters {
-  double plain = 0;  // that a rank holds, without sharding
-  double experts = 0;
-  double tied = 0;          // of these, plain ones that another block owns
-  double table_values = 0;  // of sparse tables
-  double table_rows = 0;
-};
-
-Parameters parameters_of(const model::BlockSpec& block, const plan::Strategy& strategy) {
-  Parameters out;
-  for (const model::ParameterSpec& parameter : block.parameters) {
-    const int degree = parameter.expert_dim >= 0 ? strategy.expert_tp() : strategy.tp;
-    const double count = static_cast<double>(parameter.shard_count(degree));
-    if (parameter.sparse) {
-      out.table_values += count;
-      out.table_rows += static_cast<double>(parameter.shape.front());
-    } else if (!parameter.tied_to.empty())
-      out.tied += count;
-    else if (parameter.expert_dim >= 0)
-      out.experts += count / strategy.ep;
-    else
-      out.plain += count;
-  }
-  return out;
-}
-
 bool leaves_domain(const profile::Exchanges& exchanges, profile::ProcessGroup team) {
   return exchanges.ranks_per_domain(team) < team.ranks;
+}
+
+Collective collective_of(std::string_view operation) {
+  return operation == "all_reduce"   ? Collective::all_reduce
+         : operation == "all_gather" ? Collective::all_gather
+                                     : Collective::reduce_scatter;
 }
 
 // A group of which each stage has only so many devices of each domain: their share of the links that all of them use.
@@ -385,90 +368,48 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
   out.backward_input = time.backward.total() - time.weight_half + time.again.total();
   out.forward_exchange = time.forward.exchange();
   out.backward_exchange = time.backward.exchange() + time.again.exchange();
-  const Parameters held = parameters_of(block.spec, s);
+  const program::HeldParameters held = program::held_parameters(block.spec, s);
   const double shards = s.sharded_over();
   const double expert_shards = s.experts_sharded_over();
   const double trained = stack_.frozen ? kAdapters : 1;
-  if (s.copies() > 1) {
-    const profile::ProcessGroup peers{s.copies(), s.tp};
-    // The ranks that shard a state among them, and those of other such groups that hold the same share.
-    struct Holders {
-      double parameters;
-      profile::ProcessGroup sharing, copies;
-    };
-    const auto holders = [&](double parameters, int ranks, int sharing, int stride) {
-      return Holders{parameters, {sharing, stride}, {ranks / sharing, stride * sharing}};
-    };
-    const Holders all[] = {
-        holders(held.plain, s.copies(), s.sharded_over(), s.tp),
-        holders(held.experts, s.expert_copies(), s.experts_sharded_over(), s.expert_tp() * s.ep),
-    };
-    const auto gathered = [&] {
-      double seconds = 0;
-      for (const Holders& of : all)
-        if (of.parameters > 0) seconds += exchanged(Collective::all_gather, kWeight * of.parameters, of.sharing);
-      return seconds;
-    };
-    const auto scattered = [&] {
-      double seconds = 0;
-      for (const Holders& of : all)
-        if (of.parameters > 0)
-          seconds += exchanged(Collective::reduce_scatter, stack_.gradient_bytes * trained * of.parameters, of.sharing);
-      return seconds;
-    };
-    // Between the copies, each with its share.
-    const auto summed = [&] {
-      double seconds = 0;
-      for (const Holders& of : all)
-        if (of.parameters > 0)
-          seconds += exchanged(Collective::all_reduce, stack_.gradient_bytes * trained * of.parameters / of.sharing.ranks, of.copies);
-      return seconds;
-    };
-    // What is left of a pass once the block's own exchanges have had the links that weights and gradients take.
-    const bool leaving = parts.size() > 1 || leaves_domain(group.exchanges, peers);
-    const auto beside = [&](double seconds, const PassTime& pass) {
-      const std::pair<profile::ProcessGroup, double> own[] = {{{s.tp, 1}, pass.tensor_exchange},
-                                                              {{s.cp, s.tp}, pass.context_exchange},
-                                                              {{held.experts > 0 ? s.ep : 1, s.expert_tp()}, pass.expert_exchange}};
-      bool meets = false;
-      for (const auto& [team_of, exchange] : own) {
-        if (team_of.ranks < 2 || leaves_domain(group.exchanges, team_of) != leaving) continue;
-        seconds -= exchange;
-        meets = true;
-      }
-      return std::max(0.0, meets ? seconds - pass.hidden : seconds);
-    };
-    PassTime backward_pass = time.backward;
-    backward_pass += time.again;
-    const double beside_forward = beside(out.forward, time.forward);
-    const double beside_backward = beside(out.backward(), backward_pass);
-    double reduce = 0;
-    double spread = 0;
-    if (s.zero >= 2) {
-      // Gradients are scattered after a pass and, with ZeRO-3, weights gathered before it, beside the neighbours' computing, which slows
-      // down. ZeRO-2 gathers the new weights once a step.
-      const double gather = gathered();
-      const double scatter = scattered();
-      const auto longer = [&](double computing, double exchange) {
-        return std::max(computing + calibration.overlap_slowdown * std::min(computing, exchange), exchange) - computing;
-      };
-      const double forward = s.zero == 3 ? longer(beside_forward, gather) : 0;
-      const double backward = longer(beside_backward, scatter + (s.zero == 3 ? gather : 0));
-      out.forward += forward;
-      out.backward_input += backward;
-      out.forward_exchange += forward;
-      out.backward_exchange += backward;
-      out.parameter_exchange = forward + backward;
-      if (s.zero == 2) spread = trained * gather;
-      reduce = summed();
-    } else {
-      reduce = scattered() + summed();
-      if (s.zero == 1) spread = trained * gathered();
-    }
-    // At least the calibration's share is waited for, and all that one micro-batch's pass is too short to hide.
-    const auto waited = [&](double exchange, double pass) { return std::max(exchange * calibration.data_exposed, exchange - pass); };
-    out.exchange = waited(reduce, beside_backward) + waited(spread, beside_forward);
+  PassTime forward_pass = time.forward;
+  forward_pass.host += layer_host;
+  PassTime backward_pass = time.backward;
+  backward_pass += time.again;
+  // Seconds of the state's exchanges of either pass and of a step, by link.
+  using LinkSeconds = std::array<double, kLinkStreams>;
+  LinkSeconds every_forward = {}, every_backward = {}, first_forward = {}, last_backward = {};
+  for (const program::StateExchange& one :
+       program::state_exchanges(held, s, {.weight = kWeight, .gradient = stack_.gradient_bytes, .trained = trained})) {
+    const profile::ProcessGroup team{one.ranks, one.stride};
+    // A stage on several parts exchanges between them.
+    const bool leaving = parts.size() > 1 || leaves_domain(group.exchanges, team);
+    LinkSeconds& seconds = one.moment == program::StateMoment::before_forward         ? every_forward
+                           : one.moment == program::StateMoment::before_first_forward ? first_forward
+                           : one.moment == program::StateMoment::after_last_backward  ? last_backward
+                                                                                      : every_backward;
+    seconds[static_cast<std::size_t>(leaving ? LinkStream::leaving : LinkStream::inside)] +=
+        collective(devices, part, collective_of(one.operation), one.bytes, team);
   }
+  // Beside the passes of neighbouring blocks, which are taken to be as long as this one's and to use the links like it.
+  const auto waited = [&](const LinkSeconds& seconds, const PassTime& pass) {
+    if (!calibration.overlaps.state) return seconds[0] + seconds[1];
+    double most = 0;
+    for (const LinkStream link : {LinkStream::inside, LinkStream::leaving})
+      most = std::max(most, added_beside(seconds[static_cast<std::size_t>(link)], pass.free(link), calibration.overlap_slowdown));
+    return most;
+  };
+  const double waited_forward = waited(every_forward, forward_pass);
+  const double waited_backward = waited(every_backward, backward_pass);
+  out.forward += waited_forward;
+  out.backward_input += waited_backward;
+  out.forward_exchange += waited_forward;
+  out.backward_exchange += waited_backward;
+  out.parameter_exchange = waited_forward + waited_backward;
+  // Those of a step queue behind those of its pass.
+  const auto both = [](const LinkSeconds& a, const LinkSeconds& b) { return LinkSeconds{a[0] + b[0], a[1] + b[1]}; };
+  out.exchange = waited(both(every_backward, last_backward), backward_pass) - waited_backward +
+                 waited(both(every_forward, first_forward), forward_pass) - waited_forward;
   if (held.tied > 0) {
     // Rank by rank with the same place of another stage: in another domain if there are several, also where ranks are dealt.
     const bool dealt = stand(devices).devices.dealt_over > 0;
@@ -575,7 +516,8 @@ double CostModel::latency_of(int devices, std::size_t part, bool between) const 
 double CostModel::waited_message(int devices, std::size_t part, double seconds, double bytes, int width) const {
   const cluster::ResourceGroup& group = cluster_group(devices, part);
   const double beside = layer_flops_ * bytes / (width * group.device.peak_of(precision_).value);
-  return std::max(seconds * group_of(devices, part).kernels.calibration().pipeline_exposed, seconds - beside);
+  const profile::Calibration& calibration = group_of(devices, part).kernels.calibration();
+  return calibration.overlaps.messages ? added_beside(seconds, beside, calibration.overlap_slowdown) : seconds;
 }
 
 // Rank to rank, the stages side by side on a node if it has room for both.

@@ -156,9 +156,10 @@ class CostModel {
   // What a block takes in, for `samples` samples, whole.
   double input_bytes(int repeat, std::int64_t samples) const;
   // Seconds of the messages of one micro-batch, in one direction, to a stage of another width or kind: every rank sends or
-  // receives its share of `bytes` at once. Of these, what computing does not hide: the calibration's share of them, and all that the
-  // forward pass of one layer at the device's peak is too short to hide, which every stage has to run beside them. Where a clock plays
-  // exchanges through, a rough figure: nothing says yet on which nodes the two stages stand.
+  // receives its share of `bytes` at once. Of these, what is waited for: all of them, or, where the stack runs messages beside other
+  // micro-batches, what computing loses beside them or what is longer than the forward pass of one layer at the device's peak, which
+  // every stage has to run beside them. Where a clock plays exchanges through, a rough figure: nothing says yet on
+  // which nodes the two stages stand.
   double message(double bytes, int from, int width_from, int to, int width_to);
   // The same there and, of its gradients, back.
   double messages(double bytes, int from, int width_from, int to, int width_to) {

@@ -14,7 +14,7 @@ struct Stack {
   std::optional<profile::Calibration> calibration;
   std::optional<profile::Format> format;  // of matrix products, in place of that of the plan's precision
   bool compiled = true;                   // elementwise work runs as fused kernels
-  bool hides_tensor = true;               // tensor-parallel exchanges run beside products, as far as the calibration says
+  bool hides_tensor = true;               // false: tensor-parallel exchanges run beside nothing, whatever the calibration's stack can do
   bool row_scales = false;                // 8-bit operands have a scale for each row
   bool selective_is_half = false;         // selective recomputation repeats every other product and all that is elementwise (torchtitan)
   bool frozen = false;                    // weights are not trained; adapters of negligible size are

@@ -141,8 +141,8 @@ class Layer {
     work_.begin_core();
     if (cp_ > 1 && !ulysses) {
       const int steps = static_cast<int>(cp_) - 1;
-      work_.exchange_forward({Axis::context, "send", Bytes(key_bytes * steps), true, steps});
-      work_.exchange_backward({Axis::context, "send", Bytes(2 * key_bytes * steps), true, 2 * steps});
+      work_.open_beside({Axis::context, "send", Bytes(key_bytes * steps), true, steps},
+                        {Axis::context, "send", Bytes(2 * key_bytes * steps), true, 2 * steps});
     }
     if (fused_) {
       work_.fused_attention(count, queries, heads.key_seq, heads.k_dim, heads.v_dim, visible(heads), query_bytes + key_bytes + out_bytes);
@@ -150,6 +150,7 @@ class Layer {
     } else {
       unfused(count, queries, heads);
     }
+    if (cp_ > 1 && !ulysses) work_.close_beside();
     work_.end_core();
     // What the output's projection reads; the fused kernel's gradient reads it too, unrounded.
     work_.keep(rows_ * heads.queries * heads.v_dim * work_.operand() + (fused_ && work_.operand() != element_ ? out_bytes : 0));
@@ -272,17 +273,22 @@ class Layer {
     enter_columns();
     work_.linear("router", rows_, count, hidden_);
     work_.keep(rows_ * count * kF32Bytes);
-    if (const std::int64_t shared = option("shared_ffn", 0); shared > 0) dense(shared, false);
-    if (option("shared_gate", 0) != 0) work_.linear("shared_gate", rows_, 1, hidden_);
     work_.pointwise("dispatch", 2 * moved, 2 * moved);
-    const Bytes crossing(shard_.sequence_parallel && !whole ? split(moved, tp_) : moved);
-    if (ep > 1) exchange_both({Axis::expert, "all_to_all", crossing, false});
+    const Exchange crossing{Axis::expert, "all_to_all", Bytes(shard_.sequence_parallel && !whole ? split(moved, tp_) : moved), false};
+    // Tokens that are on their way do not keep the experts that all tokens pass from computing.
+    const std::int64_t shared = option("shared_ffn", 0);
+    Exchange beside = crossing;
+    beside.overlaps = shared > 0;
+    if (ep > 1) work_.open_beside(beside, beside);
+    if (shared > 0) dense(shared, false);
+    if (option("shared_gate", 0) != 0) work_.linear("shared_gate", rows_, 1, hidden_);
+    if (ep > 1) work_.close_beside();
     work_.keep(sent * hidden_ * work_.operand());
     work_.linear("experts_in", tokens, option("gated", 1) != 0 ? 2 * width : width, hidden_, local);
     activation(sent, width);
     work_.linear("experts_out", tokens, hidden_, width, local);
     work_.keep(moved);
-    if (ep > 1) exchange_both({Axis::expert, "all_to_all", crossing, false});
+    if (ep > 1) exchange_both(crossing);
     work_.pointwise("combine", moved + rows_ * hidden_ * element_, 2 * moved);
     leave_rows();
   }

@@ -165,8 +165,12 @@ struct Exchange {
   std::string operation;  // "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"
   Bytes bytes;            // the whole buffer: what an all-gather ends with and a reduce-scatter begins with; what a
                           // rank holds for an all-to-all; what a rank sends
-  bool overlaps = false;  // runs beside the block's own computation (the ring's passes)
+  bool overlaps = false;  // software may run it beside operators of its own block: those from `ready` to `needed`
   int messages = 1;       // one after another, that share `bytes`: steps of the ring, chunks of the head
+  // Where it stands among the operators of its pass: it may begin when those before `ready` have run, and the operator `needed` waits for
+  // it. Between two operators both are the index of the second. The number of operators: the end of the pass.
+  int ready = 0;
+  int needed = 0;
 };
 
 // What a block costs one rank for one micro-batch.

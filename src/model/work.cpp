@@ -122,15 +122,47 @@ void Work::keep(std::int64_t bytes) {
 }
 
 void Work::exchange_forward(Exchange exchange) {
-  if (in_core_ && recompute_ == Recompute::selective) cost_.recomputed_exchanges.push_back(exchange);
-  cost_.forward_exchanges.push_back(std::move(exchange));
+  exchange.ready = exchange.needed = static_cast<int>(cost_.forward_operators.size());
+  cost_.forward_exchanges.push_back(exchange);
+  if (!in_core_ || recompute_ != Recompute::selective) return;
+  exchange.ready = exchange.needed = static_cast<int>(cost_.recomputed_operators.size());
+  cost_.recomputed_exchanges.push_back(std::move(exchange));
 }
 
-void Work::exchange_backward(Exchange exchange) { cost_.backward_exchanges.push_back(std::move(exchange)); }
+// Until finish(), a backward exchange's places are counted from the end of the pass.
+void Work::exchange_backward(Exchange exchange) {
+  const bool gathers = exchange.operation == "all_gather";
+  exchange.ready = exchange.needed = static_cast<int>(cost_.backward_operators.size());
+  if (exchange.overlaps) exchange.needed += gathers ? 1 : 0;
+  if (exchange.overlaps) exchange.ready = exchange.needed + 1;
+  cost_.backward_exchanges.push_back(std::move(exchange));
+}
+
+void Work::open_beside(Exchange forward, Exchange backward) {
+  open_ = cost_.forward_exchanges.size();
+  open_again_ = cost_.recomputed_exchanges.size();
+  open_backward_ = cost_.backward_exchanges.size();
+  exchange_forward(std::move(forward));
+  backward.overlaps = false;
+  exchange_backward(std::move(backward));
+  cost_.backward_exchanges.back().overlaps = true;
+}
+
+void Work::close_beside() {
+  cost_.forward_exchanges[open_].needed = static_cast<int>(cost_.forward_operators.size());
+  if (open_again_ < cost_.recomputed_exchanges.size())
+    cost_.recomputed_exchanges[open_again_].needed = static_cast<int>(cost_.recomputed_operators.size());
+  cost_.backward_exchanges[open_backward_].ready = static_cast<int>(cost_.backward_operators.size());
+}
 
 BlockCost Work::finish(std::int64_t input) && {
   std::reverse(cost_.backward_operators.begin(), cost_.backward_operators.end());
   std::reverse(cost_.backward_exchanges.begin(), cost_.backward_exchanges.end());
+  const int backward = static_cast<int>(cost_.backward_operators.size());
+  for (Exchange& exchange : cost_.backward_exchanges) {
+    exchange.ready = std::max(0, backward - exchange.ready);
+    exchange.needed = std::max(0, backward - exchange.needed);
+  }
   if (recompute_ == Recompute::full) {
     cost_.recomputed_operators = cost_.forward_operators;
     cost_.recomputed_exchanges = cost_.forward_exchanges;

@@ -39,8 +39,14 @@ class Work {
   void begin_core() { in_core_ = true; }
   void end_core() { in_core_ = false; }
 
+  // Between the operators before and behind it. Backward ones are said in the forward pass's order. One that `overlaps` stands beside
+  // the gradients of the map that follows: a gather, of the map's input, beside the input's gradient, which the weight's gradient
+  // waits for; others, of the input's gradient, beside the weight's.
   void exchange_forward(Exchange exchange);
-  void exchange_backward(Exchange exchange);  // said in the forward pass's order
+  void exchange_backward(Exchange exchange);
+  // In both passes, beside the operators up to close_beside().
+  void open_beside(Exchange forward, Exchange backward);
+  void close_beside();
 
   std::int64_t kept() const { return kept_; }
   std::int64_t kept_core() const { return kept_core_; }
@@ -62,6 +68,9 @@ class Work {
   std::int64_t kept_core_ = 0;
   double forward_flops_ = 0;  // by the convention of BlockCost: nothing skipped
   double backward_flops_ = 0;
+  std::size_t open_ = 0;        // the exchanges of either pass that open_beside has said
+  std::size_t open_again_ = 0;  // of recomputation's
+  std::size_t open_backward_ = 0;
   BlockCost cost_;
 };
 

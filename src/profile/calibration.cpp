@@ -14,6 +14,18 @@ struct Entry {
   double Calibration::*value;
 };
 
+struct Overlap {
+  const char* name;
+  bool Overlaps::*value;
+};
+
+constexpr Overlap kOverlaps[] = {{"products", &Overlaps::products},
+                                 {"weight_gradients", &Overlaps::weight_gradients},
+                                 {"shared_experts", &Overlaps::shared_experts},
+                                 {"all_to_alls", &Overlaps::all_to_alls},
+                                 {"state", &Overlaps::state},
+                                 {"messages", &Overlaps::messages}};
+
 constexpr Entry kParameters[] = {
     {"matmul", &Calibration::matmul},
     {"matmul_fp8", &Calibration::matmul_fp8},
@@ -21,7 +33,6 @@ constexpr Entry kParameters[] = {
     {"depth_half", &Calibration::depth_half},
     {"grouped_half", &Calibration::grouped_half},
     {"attention_share", &Calibration::attention_share},
-    {"ring_share", &Calibration::ring_share},
     {"memory", &Calibration::memory},
     {"launch", &Calibration::launch},
     {"cast", &Calibration::cast},
@@ -32,12 +43,6 @@ constexpr Entry kParameters[] = {
     {"network", &Calibration::network},
     {"latency", &Calibration::latency},
     {"rank_latency", &Calibration::rank_latency},
-    {"tensor_exposed", &Calibration::tensor_exposed},
-    {"tensor_exposed_plain", &Calibration::tensor_exposed_plain},
-    {"tensor_beside", &Calibration::tensor_beside},
-    {"expert_exposed", &Calibration::expert_exposed},
-    {"pipeline_exposed", &Calibration::pipeline_exposed},
-    {"data_exposed", &Calibration::data_exposed},
     {"overlap_slowdown", &Calibration::overlap_slowdown},
     {"weight_pass_bubble", &Calibration::weight_pass_bubble},
     {"layer_host", &Calibration::layer_host},
@@ -76,7 +81,7 @@ namespace {
 
 // What times are divided by.
 bool is_rate(const std::string& name) {
-  constexpr const char* kRates[] = {"matmul", "matmul_fp8", "matmul_fp4", "attention_share", "ring_share", "memory", "inside", "network"};
+  constexpr const char* kRates[] = {"matmul", "matmul_fp8", "matmul_fp4", "attention_share", "memory", "inside", "network"};
   return std::find(std::begin(kRates), std::end(kRates), name) != std::end(kRates);
 }
 constexpr double kLeastShare = 1e-6;
@@ -85,7 +90,7 @@ constexpr double kMost = 1e6;
 }  // namespace
 
 Calibration read_calibration(const ConfigNode& node) {
-  node.allow_only({"name", "accelerator", "stack", "fitted_on", "attention", "vector_fallback", "parameters", "measured"});
+  node.allow_only({"name", "accelerator", "stack", "fitted_on", "attention", "overlaps", "vector_fallback", "parameters", "measured"});
   Calibration calibration;
   calibration.name = node.at("name").as_string();
   calibration.accelerator = node.at("accelerator").as_string();
@@ -95,6 +100,13 @@ Calibration read_calibration(const ConfigNode& node) {
   if (const auto measured = node.find("measured")) calibration.measured = std::make_shared<const Extent>(read_extent(*measured));
   if (const auto kernel = node.find("attention"))
     calibration.attention = kernel->as_choice({"unfused", "fused"}) == "unfused" ? AttentionKernel::unfused : AttentionKernel::fused;
+  if (const auto overlaps = node.find("overlaps"))
+    for (const ConfigNode& item : overlaps->items()) {
+      const std::string name = item.as_choice(
+          {kOverlaps[0].name, kOverlaps[1].name, kOverlaps[2].name, kOverlaps[3].name, kOverlaps[4].name, kOverlaps[5].name});
+      for (const Overlap& overlap : kOverlaps)
+        if (name == overlap.name) calibration.overlaps.*overlap.value = true;
+    }
   calibration.vector_fallback = node.get("vector_fallback", true);
   if (const auto parameters = node.find("parameters")) {
     for (const std::string& key : parameters->keys()) {
@@ -122,9 +134,12 @@ std::string quoted(const std::string& words) { return nlohmann::json(words).dump
 
 std::string to_yaml(const Calibration& calibration) {
   const Calibration standard;
+  std::string overlaps;
+  for (const Overlap& overlap : kOverlaps)
+    if (calibration.overlaps.*overlap.value) overlaps += (overlaps.empty() ? "" : ", ") + std::string(overlap.name);
   std::string out = text("name: ", quoted(calibration.name), "\naccelerator: ", quoted(calibration.accelerator),
-                         "\nstack: ", quoted(calibration.stack), "\nattention: ", name_of(calibration.attention),
-                         "\nvector_fallback: ", calibration.vector_fallback ? "true" : "false", "\nparameters:\n");
+                         "\nstack: ", quoted(calibration.stack), "\nattention: ", name_of(calibration.attention), "\noverlaps: [", overlaps,
+                         "]\nvector_fallback: ", calibration.vector_fallback ? "true" : "false", "\nparameters:\n");
   for (const Entry& entry : kParameters)
     if (calibration.*entry.value != standard.*entry.value) out += text("  ", entry.name, ": ", number(calibration.*entry.value), "\n");
   if (!calibration.fitted_on.empty()) out += "fitted_on:\n";

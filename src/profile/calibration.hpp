@@ -16,6 +16,18 @@ namespace tessera::profile {
 enum class AttentionKernel { unfused, fused };
 const char* name_of(AttentionKernel kernel);
 
+// Which exchanges software runs beside computing. It waits for the others where they stand.
+struct Overlaps {
+  // Tensor-parallel ones, in pieces beside those of the product next to them (Megatron-LM's tp_comm_overlap, PyTorch's async TP).
+  bool products = false;
+  bool weight_gradients = false;  // tensor-parallel ones, beside the gradients of their map (Korthikanti et al. 2022)
+  bool shared_experts = false;    // all-to-alls, beside the experts that all tokens pass
+  // All-to-alls of experts, beside the passes of a second micro-batch (Megatron-LM's overlap_moe_expert_parallel_comm, DualPipe).
+  bool all_to_alls = false;
+  bool state = false;     // of gradients and parameters, beside the passes of other blocks
+  bool messages = false;  // between stages, beside the passes of other micro-batches
+};
+
 struct Calibration {
   std::string name;                    // "a100/megatron-2022"
   std::string accelerator;             // family of devices: "a100", "h100", "b200"
@@ -26,6 +38,7 @@ struct Calibration {
 
   // What the stack is known to do; not fitted.
   AttentionKernel attention = AttentionKernel::fused;
+  Overlaps overlaps;
   bool vector_fallback = true;  // extents that are no multiple of 16 bytes slow products down: kernel_time.hpp
 
   // Computing.
@@ -35,7 +48,6 @@ struct Calibration {
   double depth_half = 150;       // depth k at which a product reaches half of that share
   double grouped_half = 1000;    // width of experts whose products, which run as one grouped kernel, reach half of that share
   double attention_share = 0.5;  // share of the 16-bit peak that fused attention reaches with heads of 128 dimensions
-  double ring_share = 0.8;       // factor on that share for ring attention, which works in pieces
   double memory = 0.8;           // share of the memory bandwidth that kernels reach
   double launch = 4e-6;          // seconds from the launch of a kernel to its work
   double cast = 1;               // traffic of scaling and casting operands to 8 or 4 bits, as a multiple of one read and one write
@@ -50,14 +62,7 @@ struct Calibration {
   // Seconds that each further rank adds to an all-gather or reduce-scatter. The mean of a ring's hops: with NCCL's Simple protocol 3.4 us
   // inside a node and 14 us between nodes, of which a ring over nodes of 8 has one in 8 (src/graph/tuning.cc there).
   double rank_latency = 4.7e-6;
-  // Exposed shares: how much of a communication computing does not overlap.
-  double tensor_exposed = 1;        // of tensor-parallel collectives
-  double tensor_exposed_plain = 1;  // the same where the stack does not overlap them (cost::Stack::hides_tensor)
-  double tensor_beside = 0.5;       // factor on these for collectives that run beside products of their own layer
-  double expert_exposed = 1;        // of the all-to-all among experts
-  double pipeline_exposed = 1;      // of messages between stages
-  double data_exposed = 1;          // of the reduction of gradients and the gathering of parameters; never less than what outlasts a pass
-  double overlap_slowdown = 0.1;    // computing takes longer by this share while weights are gathered
+  double overlap_slowdown = 0.25;  // computing takes longer by this share while an exchange runs beside it
 
   // Waiting.
   double weight_pass_bubble = 0.3;  // share of the warm-up's forward passes that stays idle under schedules with split backward passes

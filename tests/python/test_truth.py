@@ -10,14 +10,14 @@ from conftest import REPOSITORY
 BOUNDS = {
     "bloom_prequel_a100": (5.7, 0.79),
     "internevo_7b_zero1": (4.2, 0.73),
-    "llm_foundry_mpt_fsdp": (5.5, 0.95),
-    "megatron_bridge:dense": (4.6, 0.92),
-    "megatron_bridge:experts": (12.3, 0.84),
+    "llm_foundry_mpt_fsdp": (5.2, 0.95),
+    "megatron_bridge:dense": (4.4, 0.92),
+    "megatron_bridge:experts": (11.9, 0.84),
     "megatron_sc21_table1": (2.5, 0.98),
     "megatron_sp_selective_tab5": (2.8, 0.98),
     "nemo_2407_h100_fp8": (4.0, 0.93),
     "torchtitan": (9.5, 0.91),
-    "zero3_at_scale": (10.0, 0.90),
+    "zero3_at_scale": (6.7, 0.90),
     "zero_bubble_throughput": (3.5, 0.95),
 }
 
