@@ -130,7 +130,7 @@ RC_GTEST_PROP(BlockPass, HoldsWhateverTheStrategyAndTheRules, ()) {
   shard.context = *rc::gen::element(model::ContextKind::ring, model::ContextKind::ulysses);
   shard.expert_parallel = *rc::gen::element(1, 4);
   shard.recompute = *rc::gen::element(model::Recompute::none, model::Recompute::selective, model::Recompute::full);
-  shard.micro_batch = *rc::gen::inRange(1, 4);
+  shard.micro_batch_size = *rc::gen::inRange(1, 4);
   BlockSpec layer = *rc::gen::arbitrary<bool>() ? layer_of_experts() : dense_layer();
   if (*rc::gen::arbitrary<bool>()) layer.dims["attention_fused"] = 0;
   const BlockCost cost = cost_of(layer, shard);
