@@ -53,10 +53,10 @@ std::vector<Devices> devices_of(const model::JobSpec& job, const cluster::Cluste
   std::map<std::pair<bool, bool>, Devices> out;  // by whether calibrations say nothing, and whether they are CPU hosts
   for (std::size_t g = 0; g < cluster.groups.size(); ++g) {
     const cluster::ResourceGroup& group = cluster.groups[g];
-    const bool workers = group.device.is_cpu();
+    const bool workers = group.device.shares_host();
     if (!vendors.empty() && std::find(vendors.begin(), vendors.end(), group.device.vendor) == vendors.end()) continue;
     if (!group.device.has(precision) || (job.cluster.kind == ClusterChoice::Kind::local && !workers)) continue;
-    const bool uniform = !cost::CostModel::calibrated(group.device, precision);
+    const bool uniform = !group.device.accelerates(precision);
     Devices& devices = out[{uniform, workers}];
     devices.groups.push_back(static_cast<int>(g));
     devices.uniform = uniform;

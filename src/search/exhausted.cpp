@@ -9,14 +9,14 @@
 namespace tessera::search {
 namespace {
 
-// Bytes on each device, or host of CPU workers.
+// Bytes on each device, or host where ranks share it.
 std::map<std::tuple<int, int, int>, Bytes> occupancy(const plan::Plan& plan, const std::vector<Bytes>& memory,
                                                      const cluster::ClusterSpec& cluster) {
   std::map<std::tuple<int, int, int>, Bytes> out;
   for (int rank = 0; rank < plan.world_size(); ++rank) {
     const plan::RankPlace& place = plan.ranks[rank];
-    const bool cpu = cluster.groups[place.group].device.is_cpu();
-    out[{place.group, place.node, cpu ? -1 : place.device}] += memory[rank];
+    const bool shared = cluster.groups[place.group].device.shares_host();
+    out[{place.group, place.node, shared ? -1 : place.device}] += memory[rank];
   }
   return out;
 }

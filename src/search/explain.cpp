@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <algorithm>
+#include <set>
 #include <span>
 
 #include "cost/cost.hpp"
@@ -181,11 +182,14 @@ std::string idle_text(const plan::Plan& plan, const cluster::ClusterSpec& cluste
   std::string out;
   for (std::size_t g = 0; g < cluster.groups.size(); ++g) {
     const cluster::ResourceGroup& group = cluster.groups[g];
-    const auto used = std::count_if(plan.ranks.begin(), plan.ranks.end(),
-                                    [&](const plan::RankPlace& place) { return place.group == static_cast<int>(g); });
-    const int all = group.nodes * group.devices_per_node;
-    // Several workers may share a host, or one its cores.
-    if (used >= all || (used > 0 && group.device.is_cpu())) continue;
+    // Of ranks that share a host, the hosts.
+    const bool hosts = group.device.shares_host();
+    std::set<std::pair<int, int>> places;
+    for (const plan::RankPlace& place : plan.ranks)
+      if (place.group == static_cast<int>(g)) places.emplace(place.node, hosts ? 0 : place.device);
+    const auto used = static_cast<int>(places.size());
+    const int all = hosts ? group.nodes : group.nodes * group.devices_per_node;
+    if (used >= all) continue;
     const bool able = group.device.has(plan.precision);
     out += fmt::format("unused: {}{} of {}{}\n", used > 0 ? fmt::format("{} of ", all - used) : "", fmt::format("the {}", all), group.name,
                        able ? ", with which no faster plan was found"
@@ -215,7 +219,7 @@ std::string largest_loss(const plan::Prediction& loser, const plan::Prediction& 
 }
 
 std::string shape_text(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
-  if (!cluster.groups[static_cast<std::size_t>(plan.ranks.front().group)].device.is_cpu())
+  if (!cluster.groups[static_cast<std::size_t>(plan.ranks.front().group)].device.shares_host())
     return fmt::format("{} device{}", plan.world_size(), plan.world_size() == 1 ? "" : "s");
   return fmt::format("{} x {}", plan.world_size(), plan.threads_text());
 }
@@ -229,7 +233,7 @@ std::string explain(const SearchResult& result, const model::ModelSpec& model, c
   std::string out = fmt::format("{} parameters in {} blocks on {}\n", count_text(static_cast<double>(model.parameter_count())),
                                 model.block_count(), cluster.name);
   out += fmt::format("plan: {}{}, {} stage{}, {}; {} micro-batch{} of {}, {}\n{}\n", shape_text(plan, cluster),
-                     cluster.groups[static_cast<std::size_t>(plan.ranks.front().group)].device.is_cpu() ? " workers" : "",
+                     cluster.groups[static_cast<std::size_t>(plan.ranks.front().group)].device.shares_host() ? " workers" : "",
                      plan.stages.size(), plan.stages.size() == 1 ? "" : "s", strategies_text(plan), plan.micro_batches,
                      plan.micro_batches == 1 ? "" : "es", plan.micro_batch_text(), plan.schedule_text(), shares_text(plan, cluster));
   out += drawing(plan, blocks, cluster) + "\n";
