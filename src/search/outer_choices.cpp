@@ -266,6 +266,10 @@ class Choices {
       std::vector<int> out;
       for (const std::vector<std::int64_t>& shares :
            batch_shares(parts, samples, problem_.cluster.groups.size() > 2 ? kMostSharesOfMany : kMostShares)) {
+        // Of a uniform space each rank is a replica.
+        bool whole = true;
+        for (std::size_t p = 0; p < parts.size(); ++p) whole = whole && shares[p] % parts[p].ranks == 0;
+        if (problem_.space.uniform && !whole) continue;
         cost::StageDevices devices;
         for (std::size_t p = 0; p < parts.size(); ++p) devices.parts.push_back(part_of(p, shares[p]));
         out.push_back(stand_for(devices));
