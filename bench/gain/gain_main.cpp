@@ -209,10 +209,9 @@ Json compared(const Pair& pair, bool mixed) {
     out["sharded"] = entry(
         search::best_template(
             blocks, {.schedules = {plan::Schedule::one_f_one_b}, .zero = {3}, .sharding_groups = true, .most_tensor = 1, .most_stages = 1},
-            cost_model)
-            .best,
+            cost_model),
         problem);
-    out["template"] = entry(search::best_template(blocks, {.sharding_groups = true}, cost_model).best, problem);
+    out["template"] = entry(search::best_template(blocks, {.sharding_groups = true}, cost_model), problem);
   }
   return out;
 }

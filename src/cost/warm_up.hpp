@@ -17,7 +17,6 @@ struct WarmUp {
   double backward = 1;
 };
 
-// Stages of equal depth alone, which the search over blocks does not cut.
 inline bool several_stages_a_rank(plan::Schedule schedule) {
   return schedule == plan::Schedule::interleaved || schedule == plan::Schedule::zb_v || schedule == plan::Schedule::dualpipe_v;
 }

@@ -47,9 +47,11 @@ class Search {
                        problem_.global_batch),
                   {}, "for example a global batch that is a multiple of the devices");
     expanded_ = 0;
-    skipped_ = kNever;
+    unseen_ = kNever;
+    ended_ = false;
     const bool all = waiting_.empty() || ruled_out(waiting_.front(), false);
-    if (!all) skipped_ = waiting_.front().bound;
+    ended_ |= !all;
+    if (!all) unseen_ = waiting_.front().bound;
     considered_ = all ? all_ : all_ - static_cast<std::int64_t>(waiting_.size());
     problem_.space.uniform ? refine() : expand_exactly();
     return answer();
@@ -186,7 +188,8 @@ class Search {
     if (may_end() && ((problem_.effort > 0 && used > problem_.effort / (rough ? 1 : 2)) || out_of_time())) {
       // Only their bounds are still of interest.
       for (const std::unique_ptr<Outer>& outer : batch)
-        if (!ruled_out(*outer, rough)) skipped_ = std::min(skipped_, outer->bound);
+        if (!ruled_out(*outer, rough)) unseen_ = std::min(unseen_, outer->bound);
+      ended_ = true;
       return;
     }
     // What an exact search has left is shared among the batch.
@@ -199,7 +202,8 @@ class Search {
       Outcome& outcome = outcomes[i];
       used += outcome.used;
       expanded_ += outcome.used > 0 ? 1 : 0;
-      if (outcome.skipped) skipped_ = std::min(skipped_, batch[i]->bound);
+      if (outcome.skipped || outcome.unproven) unseen_ = std::min(unseen_, batch[i]->bound);
+      ended_ |= outcome.skipped;
       if (!outcome.found) continue;
       incumbents_[batch[i]->family] = std::min(incumbent(*batch[i]), outcome.found->step);
       found_.push_back(std::move(*outcome.found));
@@ -209,7 +213,8 @@ class Search {
   struct Outcome {
     std::optional<Found> found;
     std::int64_t used = 0;
-    bool skipped = false;
+    bool skipped = false;   // effort or time ran out
+    bool unproven = false;  // some plan of the outer choice may be better than the one that was found
   };
 
   // Counts with memory in the bounds of the next outer choices. False: they do already.
@@ -240,6 +245,7 @@ class Search {
     Outcome out;
     try {
       out.found = problem_.space.uniform ? solver.simulate(outer, incumbent(outer)) : solver.solve(outer, incumbent(outer), rough);
+      out.unproven = !problem_.space.uniform && !rough && !solver.exhausts(outer);
     } catch (const Effort::OutOfEffort&) {
       out.skipped = true;
     }
@@ -268,8 +274,8 @@ class Search {
     BlockAnswer out;
     out.considered = considered_;
     out.expanded = expanded_;
-    out.complete = skipped_ == kNever;
-    if (!problem_.space.uniform) out.bound = std::min(skipped_, incumbents_.front() * (1 - problem_.tolerance));
+    out.complete = !ended_;
+    if (!problem_.space.uniform) out.bound = std::min(unseen_, incumbents_.front() * (1 - problem_.tolerance));
     std::set<const Outer*> taken;
     for (Found& found : found_)
       if (static_cast<int>(out.plans.size()) <= problem_.top && taken.insert(found.outer).second)
@@ -289,7 +295,8 @@ class Search {
   std::vector<std::unique_ptr<OuterSolver>> solvers_;
   std::vector<double> incumbents_ = {kNever};  // by family
   std::int64_t expanded_ = 0;
-  double skipped_ = kNever;
+  double unseen_ = kNever;  // no plan that was not looked at is faster
+  bool ended_ = false;      // effort or time ran out
   std::vector<Found> found_;
 };
 

@@ -3,6 +3,8 @@
 // its space: for each outer choice (the order, the stage width and the placement of the groups, which of them stand side by side
 // and their shares, number of micro-batches, schedule) dynamic programming with Pareto fronts inside the stages (time against memory) and
 // over them (slowest stage against the time to fill the pipeline); outer choices are ruled out by a bound that leaves memory aside.
+// Where ranks have several stages each, the blocks are cut in every way if those are few, or else as evenly as can be and from there on as
+// long as moving a block makes the step shorter; for each cut the fronts of all ranks are exact.
 // In a uniform space the degrees belong to the outer choice, and the simulator prices what the dynamic programming finds.
 #pragma once
 
@@ -43,7 +45,9 @@ struct BlockSpace {
   std::vector<int> zero = {0, 1, 2, 3};
   bool sharding_groups = true;  // ZeRO may shard over the replicas that one domain of the inside link holds, with copies across
   std::vector<model::Recompute> recompute = {model::Recompute::none, model::Recompute::selective, model::Recompute::full};
-  std::vector<plan::Schedule> schedules = {plan::Schedule::one_f_one_b, plan::Schedule::zb_h1, plan::Schedule::zb_h2};
+  // Interleaved and V-shaped ones put several stages on a rank, where all ranks stand on the same devices.
+  std::vector<plan::Schedule> schedules = {plan::Schedule::one_f_one_b, plan::Schedule::zb_h1, plan::Schedule::zb_h2,
+                                           plan::Schedule::interleaved, plan::Schedule::zb_v};
   int most_tensor = 1 << 30;
   int most_context = 64;
   int most_stages = 1 << 30;
@@ -93,10 +97,11 @@ struct BlockProblem {
 
 struct BlockAnswer {
   std::vector<plan::Plan> plans;  // with predictions, fastest first; empty when nothing fits
-  double bound = 0;               // seconds; no plan of the space is faster; 0 where time ran out early, and in a uniform space
-  std::int64_t considered = 0;    // outer choices that there was time for
-  std::int64_t expanded = 0;      // of these, not ruled out by their bound
-  bool complete = true;           // false: effort or time ran out
+  // Seconds; no plan of the space is faster. 0 where time ran out early, and in a uniform space.
+  double bound = 0;
+  std::int64_t considered = 0;  // outer choices that there was time for
+  std::int64_t expanded = 0;    // of these, not ruled out by their bound
+  bool complete = true;         // false: effort or time ran out
 };
 
 // The same answer whatever the number of threads, unless the clock ends it. Throws invalid_config when no width divides.

@@ -61,24 +61,16 @@ class Balance {
     return out;
   }
 
-  // One block less in a stage of the busiest pipeline rank, one more in another; those between them move along.
   std::optional<std::vector<int>> best_move() const {
     const std::vector<double> busy = by_rank(cuts_);
-    const int busiest = static_cast<int>(std::max_element(busy.begin(), busy.end()) - busy.begin());
     std::optional<std::vector<int>> out;
     Unevenness least = unevenness(cuts_);
-    for (int from = 0; from < placement_.stages(); ++from) {
-      const auto at = static_cast<std::size_t>(from);
-      if (placement_.rank_of(from) != busiest || cuts_[at + 1] - cuts_[at] < 2) continue;
-      for (int to = 0; to < placement_.stages(); ++to) {
-        if (to == from) continue;
-        std::vector<int> moved = cuts_;
-        for (int s = std::min(from, to) + 1; s <= std::max(from, to); ++s) moved[static_cast<std::size_t>(s)] += from < to ? -1 : 1;
-        const Unevenness here = unevenness(moved);
-        if (!less(here, least)) continue;
-        least = here;
-        out = std::move(moved);
-      }
+    for (std::vector<int>& moved :
+         moves_from(cuts_, placement_, static_cast<int>(std::max_element(busy.begin(), busy.end()) - busy.begin()))) {
+      const Unevenness here = unevenness(moved);
+      if (!less(here, least)) continue;
+      least = here;
+      out = std::move(moved);
     }
     return out;
   }
@@ -123,6 +115,20 @@ std::vector<std::vector<int>> all_cuts(int blocks, int stages, int most) {
     ++cuts[s];
     for (int behind = s + 1; behind < stages; ++behind) cuts[behind] = cuts[behind - 1] + 1;
   }
+}
+
+std::vector<std::vector<int>> moves_from(const std::vector<int>& cuts, const Placement& placement, int rank) {
+  std::vector<std::vector<int>> out;
+  for (int from = 0; from < placement.stages(); ++from) {
+    const auto at = static_cast<std::size_t>(from);
+    if (placement.rank_of(from) != rank || cuts[at + 1] - cuts[at] < 2) continue;
+    for (int to = 0; to < placement.stages(); ++to) {
+      if (to == from) continue;
+      std::vector<int>& moved = out.emplace_back(cuts);
+      for (int s = std::min(from, to) + 1; s <= std::max(from, to); ++s) moved[static_cast<std::size_t>(s)] += from < to ? -1 : 1;
+    }
+  }
+  return out;
 }
 
 std::vector<int> balanced_cuts(const std::vector<double>& seconds, double message, const Placement& placement) {

@@ -190,9 +190,6 @@ class Check {
     const plan::Schedule schedule = schedule_named(parallel_.schedule);
     const bool several = cost::several_stages_a_rank(schedule);
     if (several && parallel_.pp == 1) refuse(text("schedule ", parallel_.schedule, " runs a pipeline, and pp is 1"), "pp 2 or more", {});
-    if (several && parallel_.zero.value_or(0) > 1)
-      refuse(text("schedule ", parallel_.schedule, " is planned with zero 0 or 1 alone"), "zero 0 or 1, or schedule 1f1b, zb-h1 or zb-h2",
-             {});
     check_chunks(schedule);
     if (parallel_.pp < 2 || parallel_.micro_batches == 0) return;
     const std::int64_t least = cost::least_micro_batches(schedule, parallel_.pp);

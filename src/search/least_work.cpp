@@ -40,7 +40,8 @@ double LeastWork::step(const Outer& outer) const {
     all += cut.stages * speed(cut);
     most = std::max(most, speed(cut));
   }
-  return step(all, most, outer.groups.size() == 1 ? outer.stages() : 0, outer.micro_batches, cost::warm_up_of(outer.schedule, 1, leftover));
+  return step(all, most, outer.groups.size() == 1 ? outer.stages() : 0, outer.micro_batches,
+              cost::warm_up_of(outer.schedule, outer.chunks, leftover));
 }
 
 double LeastWork::step(int group, int width, int ranks, std::int64_t micro_batches, const cost::WarmUp& fill) const {

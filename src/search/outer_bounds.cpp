@@ -45,7 +45,9 @@ double OuterSolver::bound_with_memory(const Outer& outer) {
   for (std::size_t g = 0; g < kinds.size(); ++g) {
     const GroupCut& cut = outer.groups[g];
     stage += cut.stages;
-    const auto held = static_cast<std::uint64_t>(plan::in_flight(outer.schedule, stage - 1, outer.stages(), outer.micro_batches));
+    // Where a rank has several stages, of each of them one.
+    const auto held =
+        static_cast<std::uint64_t>(outer.chunks > 1 ? 1 : plan::in_flight(outer.schedule, stage - 1, outer.stages(), outer.micro_batches));
     // Fewer held is a bound too: powers of two make few tables.
     least.push_back(&kinds[g]->priced(static_cast<double>(std::bit_floor(held))));
     const std::vector<double>& workspaces = kinds[g]->workspaces(static_cast<double>(std::bit_floor(held)));

@@ -211,9 +211,12 @@ class Choices {
 
   void list_cuts(const std::vector<Team>& teams, std::vector<GroupCut> cuts, int stages, std::int64_t micro_batches) {
     if (cuts.size() == teams.size()) {
-      for (const plan::Schedule schedule : problem_.space.schedules)
-        if (stages > 1 ? micro_batches >= cost::least_micro_batches(schedule, stages) : schedule == problem_.space.schedules.front())
+      for (const plan::Schedule schedule : problem_.space.schedules) {
+        if (cost::several_stages_a_rank(schedule))
+          list_chunks({cuts, micro_batches, schedule});
+        else if (stages > 1 ? micro_batches >= cost::least_micro_batches(schedule, stages) : schedule == whole_schedule())
           problem_.space.uniform ? list_degrees({cuts, micro_batches, schedule}) : out_.outers.push_back({cuts, micro_batches, schedule});
+      }
       return;
     }
     const Team& team = teams[cuts.size()];
@@ -226,6 +229,27 @@ class Choices {
       list_cuts(teams, cuts, stages, micro_batches);
       cuts.pop_back();
     }
+  }
+
+  // What a pipeline of one rank is said to run under.
+  plan::Schedule whole_schedule() const {
+    const std::vector<plan::Schedule>& schedules = problem_.space.schedules;
+    const auto found =
+        std::find_if(schedules.begin(), schedules.end(), [](auto schedule) { return !cost::several_stages_a_rank(schedule); });
+    return found != schedules.end() ? *found : schedules.front();
+  }
+
+  // How many stages each rank of a pipeline on one team may have.
+  void list_chunks(Outer outer) {
+    const int ranks = outer.stages();
+    const bool interleaved = outer.schedule == plan::Schedule::interleaved;
+    if (outer.groups.size() > 1 || ranks == 1 || outer.micro_batches < cost::least_micro_batches(outer.schedule, ranks)) return;
+    if (interleaved && outer.micro_batches % ranks != 0) return;
+    const int given = problem_.space.given.chunks;
+    const int fewest = interleaved && given > 0 ? given : 2;
+    const int most = interleaved && given == 0 ? kMostChunks : fewest;
+    for (outer.chunks = fewest; outer.chunks <= most && ranks * outer.chunks <= problem_.model.block_count(); ++outer.chunks)
+      out_.outers.push_back(outer);
   }
 
   // The degrees that all blocks may have on stages of one width.

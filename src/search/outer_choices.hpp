@@ -11,22 +11,24 @@
 
 namespace tessera::search {
 
-// Stages of equal width on equal devices, one after the other.
+// Pipeline ranks of equal width on equal devices, one after the other.
 struct GroupCut {
-  int devices = 0;  // of a stage, as CostModel knows them
+  int devices = 0;  // of a pipeline rank, as CostModel knows them
   int width = 1;
-  int stages = 1;
+  int stages = 1;  // pipeline ranks: their stages, where each has one
 };
 
 struct Outer {
   std::vector<GroupCut> groups;
   std::int64_t micro_batches = 1;
   plan::Schedule schedule = plan::Schedule::one_f_one_b;
+  int chunks = 1;           // stages of a pipeline rank; more than one where there is one group cut
   FixedDegrees fixed = {};  // in a uniform space
   std::size_t family = 0;   // plans of a family compete with each other alone; in other spaces all are of one
   double bound = 0;
   bool with_memory = false;  // the bound counts with memory
 
+  // Pipeline ranks.
   int stages() const {
     int out = 0;
     for (const GroupCut& cut : groups) out += cut.stages;
@@ -42,7 +44,7 @@ struct Outer {
   auto simplicity() const {
     std::vector<std::pair<int, int>> cuts;
     for (const GroupCut& cut : groups) cuts.emplace_back(cut.devices, cut.width);
-    return std::tuple(groups.size(), fixed.tensor > 0 ? world() : 0, stages(), fixed, schedule, micro_batches, cuts);
+    return std::tuple(groups.size(), fixed.tensor > 0 ? world() : 0, stages(), fixed, chunks, schedule, micro_batches, cuts);
   }
 };
 
@@ -51,6 +53,8 @@ struct OuterChoices {
   std::vector<Outer> outers;
   std::vector<cost::StageDevices> devices;  // that are no group alone; an index into them counts on from the groups of the cluster
 };
+// Interleaved stages of one rank are tried up to this number, where none is given.
+inline constexpr int kMostChunks = 8;
 // The largest power of two, or three times one, up to `nodes`: what degrees that divide batches and models make up.
 int round_number(int nodes);
 OuterChoices outer_choices(const BlockProblem& problem);

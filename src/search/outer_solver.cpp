@@ -1,6 +1,7 @@
 #include "search/outer_solver.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include "plan/schedule/schedule.hpp"
 
@@ -79,11 +80,13 @@ class OuterSolver::Prefix {
 
 std::optional<Found> OuterSolver::solve(const Outer& outer, double incumbent, bool rough) {
   const double host = this->host(outer);
-  const Stages stages = stages_of(outer);
+  const double most = incumbent * (rough ? 1 : 1 - problem_.tolerance) * (1 + kEqual) - host;
   if (too_large(outer)) return {};
+  if (outer.chunks > 1) return solve_chunks(outer, most, rough);
+  const Stages stages = stages_of(outer);
   start(outer, rough);
   std::deque<Tail> tails;
-  const Tail* best = best_tail(outer, stages, incumbent * (rough ? 1 : 1 - problem_.tolerance) * (1 + kEqual) - host, tails);
+  const Tail* best = best_tail(outer, stages, most, tails);
   std::optional<Found> found;
   if (best != nullptr) {
     found = Found{&outer, best->busy + best->warm_up + host, plan_of(outer, stages, best)};
@@ -131,8 +134,8 @@ const Tail* OuterSolver::best_tail(const Outer& outer, const Stages& of, double 
         const double seconds =
             s + 1 == stages ? 0 : message(outer, *cuts[static_cast<std::size_t>(s)], *cuts[static_cast<std::size_t>(s) + 1], last);
         StageFronts& kind = *kinds[static_cast<std::size_t>(s)];
-        for (const StageEntry* entry :
-             kind.front(first, last, held, most - prefix.warm_up(blocks) + prefix.warm_up(last) - prefix.warm_up(first)))
+        for (const StageEntry* entry : kind.front(std::array{Segment{first, last, held}},
+                                                  most - prefix.warm_up(blocks) + prefix.warm_up(last) - prefix.warm_up(first)))
           for (const Tail* tail : behind[static_cast<std::size_t>(last)]) {
             const Tail next{std::max(entry->busy + kind.busy_of(seconds), tail->busy),
                             entry->warm_up + kind.warm_up_of(seconds) + tail->warm_up, entry, last, tail};
@@ -165,8 +168,9 @@ std::vector<int> OuterSolver::cuts_of(const Tail* tail) {
 
 StageFronts& OuterSolver::fronts(const Outer& outer, const GroupCut& cut) {
   const StageRanks ranks = outer.ranks(cut);
-  auto& known = fronts_[{ranks, outer.schedule}];
-  if (!known) known = std::make_unique<StageFronts>(problem_, cost_model_, ranks, outer.schedule, options_.at(ranks), effort_, memory_);
+  auto& known = fronts_[{ranks, outer.schedule, outer.chunks}];
+  if (!known)
+    known = std::make_unique<StageFronts>(problem_, cost_model_, ranks, outer.schedule, outer.chunks, options_.at(ranks), effort_, memory_);
   return *known;
 }
 
@@ -176,8 +180,8 @@ double OuterSolver::message(const Outer& outer, const GroupCut& from, const Grou
   return cost_model_.messages(bytes, from.devices, from.width, to.devices, to.width);
 }
 
-plan::Plan OuterSolver::plan_of(const Outer& outer, const Stages& of, const Tail* tail) {
-  const auto& [kinds, cuts] = of;
+plan::Plan OuterSolver::frame_of(const Outer& outer, const Stages& of) {
+  const std::vector<const GroupCut*>& cuts = of.cuts;
   plan::Plan plan;
   plan.model_fingerprint = problem_.model.fingerprint();
   plan.cluster_fingerprint = problem_.cluster.fingerprint();
@@ -185,10 +189,9 @@ plan::Plan OuterSolver::plan_of(const Outer& outer, const Stages& of, const Tail
   plan.global_batch = problem_.global_batch;
   plan.micro_batches = outer.micro_batches;
   plan.schedule = outer.schedule;
-  int first = 0;
   int of_cut = 0;
   std::map<int, int> next;  // device of each group
-  for (std::size_t s = 0; s < kinds.size(); ++s, tail = tail->next) {
+  for (std::size_t s = 0; s < cuts.size(); ++s) {
     const GroupCut& cut = *cuts[s];
     of_cut = s > 0 && cuts[s - 1] == &cut ? of_cut + 1 : 0;
     plan::Stage stage;
@@ -205,15 +208,27 @@ plan::Plan OuterSolver::plan_of(const Outer& outer, const Stages& of, const Tail
       }
       if (on.parts.size() > 1) stage.shares.push_back({part.ranks, part.samples});
     }
-    const std::vector<plan::Strategy> strategies = kinds[s]->strategies(*tail->entry, first, tail->end);
-    for (const plan::Strategy& strategy : strategies) {
-      if (!stage.runs.empty() && stage.runs.back().strategy == strategy)
-        ++stage.runs.back().last;
-      else
-        stage.runs.push_back({first, first + 1, strategy});
-      ++first;
-    }
     plan.stages.push_back(std::move(stage));
+  }
+  return plan;
+}
+
+void OuterSolver::add_runs(plan::Stage& stage, int first, std::span<const plan::Strategy> strategies) {
+  for (const plan::Strategy& strategy : strategies) {
+    if (!stage.runs.empty() && stage.runs.back().strategy == strategy)
+      ++stage.runs.back().last;
+    else
+      stage.runs.push_back({first, first + 1, strategy});
+    ++first;
+  }
+}
+
+plan::Plan OuterSolver::plan_of(const Outer& outer, const Stages& of, const Tail* tail) {
+  plan::Plan plan = frame_of(outer, of);
+  int first = 0;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s, tail = tail->next) {
+    add_runs(plan.stages[s], first, of.kinds[s]->strategies(*tail->entry, std::array{Segment{first, tail->end}}));
+    first = tail->end;
   }
   return plan;
 }

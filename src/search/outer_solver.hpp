@@ -9,6 +9,7 @@
 #include <memory>
 #include <memory_resource>
 #include <optional>
+#include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -69,6 +70,8 @@ class OuterSolver {
   double bound_with_memory(const Outer& outer);
   // The best plan of the outer choice if it is not slower than `incumbent`.
   std::optional<Found> solve(const Outer& outer, double incumbent, bool rough);
+  // Whether an exact solve of the outer choice leaves no plan of it out.
+  bool exhausts(const Outer& outer);
 
   // The following are of uniform spaces.
 
@@ -82,7 +85,7 @@ class OuterSolver {
   Found refined(Found found);
 
  private:
-  // By stage: the fronts of its kind, and what it stands on.
+  // By pipeline rank: the fronts of its kind, and what it stands on.
   struct Stages {
     std::vector<StageFronts*> kinds;
     std::vector<const GroupCut*> cuts;
@@ -114,14 +117,38 @@ class OuterSolver {
   StageFronts& fronts(const Outer& outer, const GroupCut& cut);
   class Prefix;
   double message(const Outer& outer, const GroupCut& from, const GroupCut& to, int block);
+  // What a plan of the outer choice is, but for its stages' blocks. Each stage here is a pipeline rank.
+  plan::Plan frame_of(const Outer& outer, const Stages& of);
+  static void add_runs(plan::Stage& stage, int first, std::span<const plan::Strategy> strategies);
   plan::Plan plan_of(const Outer& outer, const Stages& of, const Tail* tail);
+
+  // Of outer choices with several stages a rank.
+
+  // How each pipeline rank runs its blocks.
+  struct RankEntries {
+    double step = kNever;
+    std::vector<int> cuts;
+    std::vector<const StageEntry*> entries;      // by pipeline rank
+    std::vector<std::vector<Segment>> segments;  // by pipeline rank
+  };
+  std::optional<Found> solve_chunks(const Outer& outer, double most, bool rough);
+  // The best with the blocks cut so, of no more than `most` seconds without the host's.
+  std::optional<RankEntries> best_of_cut(const Outer& outer, const std::vector<int>& cuts, double most);
+  // Of those that fit at every moment of the schedule.
+  std::vector<const StageEntry*> fitting(const Outer& outer, int pipeline_rank, std::vector<Segment>& segments, double most);
+  std::vector<std::vector<int>> first_cuts(const Outer& outer);
+  plan::Plan plan_of(const Outer& outer, const RankEntries& ranks);
+  // Micro-batches in flight by chunk, at the moments that decide: by pipeline rank.
+  using Peaks = std::vector<std::vector<std::vector<int>>>;
+  const Peaks& peaks_of(const Outer& outer);
 
   const BlockProblem& problem_;
   const AllOptions& options_;
   Effort effort_;
   cost::CostModel cost_model_;
   std::pmr::unsynchronized_pool_resource memory_;  // of the fronts' entries, which come and go with every outer choice
-  std::map<std::pair<StageRanks, plan::Schedule>, std::unique_ptr<StageFronts>> fronts_;
+  std::map<std::tuple<StageRanks, plan::Schedule, int>, std::unique_ptr<StageFronts>> fronts_;
+  std::map<std::tuple<plan::Schedule, int, int, std::int64_t>, Peaks> peaks_;
 };
 
 }  // namespace tessera::search

@@ -118,16 +118,9 @@ class PlanSearch {
 
   SearchResult run_free() {
     SearchResult out;
-    if (cuts_blocks(space_)) search_blocks(out);
-    std::optional<plan::Plan> smallest;  // of the templates
-    for (const int group : devices_.groups) {
-      TemplateAnswer answer = add_templates(group, out.close);
-      if (!cuts_blocks(space_)) out.considered += answer.considered;
-      if (answer.smallest) smallest = std::move(answer.smallest);
-    }
-    if (found_.empty() && smallest) throw nothing_fits(fullest(*smallest, smallest->predicted->memory, cluster_).share(), smallest);
-    if (found_.empty()) throw nothing_divides();
-    if (options_.top > 0 && cuts_blocks(space_))
+    search_blocks(out);
+    for (const int group : devices_.groups) add_template(group);
+    if (options_.top > 0)
       for (const Family& family : families()) {
         try {
           if (out_of_time()) break;
@@ -190,18 +183,14 @@ class PlanSearch {
 
   bool fixed() const { return job_.parallel.kind == model::ParallelChoice::Kind::degrees; }
 
-  // Otherwise templates alone know the schedule.
-  static bool cuts_blocks(const BlockSpace& space) {
-    return std::none_of(space.schedules.begin(), space.schedules.end(), cost::several_stages_a_rank);
-  }
-
   Error nothing_divides() const {
     return {ErrorCode::invalid_config,
             text("parallel: no plan with ", given_text(job_.parallel), " divides the devices of ", cluster_.name, " and a global batch of ",
                  job_.train.global_batch),
             job_.parallel.where,
-            cuts_blocks(space_) ? "degrees that divide them"
-                                : "a block for each stage, on the devices of one kind, and micro-batches enough to fill the pipeline",
+            std::all_of(space_.schedules.begin(), space_.schedules.end(), cost::several_stages_a_rank)
+                ? "a block for each stage, on the devices of one kind, and micro-batches enough to fill the pipeline"
+                : "degrees that divide them",
             "`parallel: auto`, or fewer of the degrees, leaves the choice to the planner"};
   }
 
@@ -284,27 +273,13 @@ class PlanSearch {
     return cluster_.groups.size() > 1 ? " on " + cluster_.groups[static_cast<std::size_t>(group)].name : std::string();
   }
 
-  TemplateAnswer add_templates(int group, std::vector<Candidate>& close) {
-    const BlockProblem problem = problem_of(job_, cluster_, space_, 0);
-    std::vector<std::pair<const char*, TemplateSpace>> templates = {{"one dp x tp x pp for all", {.group = group}}};
-    if (job_.parallel.schedule.empty())
-      templates.push_back({"one dp x tp x pp, zero bubble", {.group = group, .schedules = {plan::Schedule::zb_v}, .zero = {1}}});
-    else
-      templates.front().second.schedules = space_.schedules;
-    TemplateAnswer first;
-    for (auto& [name, space] : templates) {
-      if (job_.parallel.zero) space.zero = space_.zero;
-      if (!cuts_blocks(space_)) space.most_context = space_.most_context;
-      if (options_.seconds > 0) space.deadline = begin_ + Seconds(options_.seconds);
-      space.needed = found_.empty();
-      // Otherwise the search over blocks has them.
-      if (!cuts_blocks(space_)) space.further = kClose;
-      TemplateAnswer answer = best_template(problem, space, cost_model_);
-      if (answer.best) add(name + on(group), std::move(*answer.best));
-      for (plan::Plan& plan : answer.further) close.push_back({delayed_if_faster(std::move(plan)), name + on(group)});
-      if (&space == &templates.front().second) first = std::move(answer);
-    }
-    return first;
+  void add_template(int group) {
+    TemplateSpace space{.group = group};
+    if (!job_.parallel.schedule.empty()) space.schedules = space_.schedules;
+    if (job_.parallel.zero) space.zero = space_.zero;
+    if (options_.seconds > 0) space.deadline = begin_ + Seconds(options_.seconds);
+    if (auto best = best_template(problem_of(job_, cluster_, space_, 0), space, cost_model_))
+      add("one dp x tp x pp for all" + on(group), std::move(*best));
   }
 
   std::vector<Family> families() const {
@@ -335,7 +310,6 @@ class PlanSearch {
       if (front.admits(plan.predicted->step.value, usage.share())) front.add(front_point(plan, family, usage));
     };
     for (const Candidate& candidate : found_) add(candidate.plan, candidate.family);
-    if (!cuts_blocks(space_)) return front.points();
     for (const double share : kShares) {
       BlockSpace space = space_;
       space.memory = share;
@@ -376,8 +350,7 @@ class PlanSearch {
     const auto fits = [&](const model::ParallelChoice& parallel) {
       model::JobSpec job = job_;
       job.parallel = parallel;
-      const BlockSpace space = space_of(job, devices_);
-      return cuts_blocks(space) && fits_somehow(space, job, cluster_);
+      return fits_somehow(space_of(job, devices_), job, cluster_);
     };
     const model::ParallelChoice& all = job_.parallel;
     const auto without = [&](auto model::ParallelChoice::*field) {
@@ -420,7 +393,7 @@ class PlanSearch {
   // Halved until something fits; 0 where nothing does.
   std::int64_t shorter_sequence() const {
     constexpr std::int64_t kShortest = 128;
-    if (!job_.model.dims.contains("seq") || !cuts_blocks(space_)) return 0;
+    if (!job_.model.dims.contains("seq")) return 0;
     for (std::int64_t tokens = job_.model.dim("seq") / 2; tokens >= kShortest; tokens /= 2)
       if (const auto job = with_sequence(job_, tokens); job && fits_somehow(space_, *job, cluster_)) return tokens;
     return 0;
@@ -431,7 +404,7 @@ class PlanSearch {
     constexpr std::int64_t kMostDevices = 1 << 17;
     const bool may_grow =
         job_.cluster.kind == model::ClusterChoice::Kind::automatic || job_.cluster.kind == model::ClusterChoice::Kind::file;
-    if (!cuts_blocks(space_) || !may_grow) return 0;
+    if (!may_grow) return 0;
     std::int64_t devices = 0;
     for (const cluster::ResourceGroup& group : cluster_.groups) devices += std::int64_t{group.nodes} * group.devices_per_node;
     for (int factor = 2; factor <= kMost && factor * devices <= kMostDevices; factor *= 2) {

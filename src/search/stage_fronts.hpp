@@ -1,5 +1,5 @@
-// Internal to the search over blocks: the ways in which one stage of given ranks can run a range of blocks, of which none is
-// better than another in every respect.
+// Internal to the search over blocks: the ways in which given ranks can run the blocks of their stages, of which none is better than
+// another in every respect.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <map>
 #include <memory_resource>
 #include <optional>
+#include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -14,39 +15,9 @@
 #include "base/clock.hpp"
 #include "cost/cost_model.hpp"
 #include "cost/warm_up.hpp"
-#include "search/block_search.hpp"
+#include "search/stage_options.hpp"
 
 namespace tessera::search {
-
-// What all blocks of a plan have in a uniform space; 0: each its own.
-struct FixedDegrees {
-  int tensor = 0;
-  int zero = 0;
-  auto operator<=>(const FixedDegrees&) const = default;
-};
-
-// What a stage stands on, and how many micro-batches a step has.
-struct StageRanks {
-  int devices = 0;  // as CostModel knows them
-  int width = 1;
-  std::int64_t micro_batches = 1;
-  FixedDegrees fixed = {};
-  auto operator<=>(const StageRanks&) const = default;
-};
-
-// A way to run one block.
-struct BlockOption {
-  plan::Strategy strategy;
-  int layout = 0;      // equal for equal dp, cp and tp
-  double forward = 0;  // seconds of a micro-batch
-  double backward = 0;
-  double once = 0;   // seconds of a step
-  double fixed = 0;  // bytes
-  double saved = 0;  // bytes of a micro-batch
-  double workspace = 0;
-  double tied_once = 0;  // where the stage does not hold the model's first block, which owns tied parameters
-  double tied_fixed = 0;
-};
 
 // What one outer choice may cost.
 struct Effort {
@@ -65,35 +36,31 @@ struct Effort {
   }
 };
 
-// Those of every block that no other covers under any schedule.
-struct StageOptions {
-  std::vector<plan::Strategy> layouts;           // dp, cp and tp of each
-  std::vector<std::vector<BlockOption>> blocks;  // by index into ModelSpec::repeats
-  bool possible = true;                          // every block has one
+// The blocks [first, last) of one stage, of which a rank has so many micro-batches in flight.
+struct Segment {
+  int first = 0;
+  int last = 0;
+  double in_flight = 1;
+  auto operator<=>(const Segment&) const = default;
 };
-// So many replicas as one domain of the inside link holds, over which ZeRO may shard with copies across; 0: those are all or do not divide.
-int sharding_group(const cost::CostModel& cost_model, int devices, const plan::Strategy& strategy);
-// Whether a block can be cut among so many context-parallel ranks.
-bool context_divides(const model::BlockSpec& block, std::int64_t degree);
-StageOptions options_of(const BlockProblem& problem, cost::CostModel& cost_model, const StageRanks& ranks);
 
-// A way to run a range of blocks: sums over its blocks, the largest workspace.
+// A way to run the blocks of a rank: sums over its blocks, the largest workspace.
 struct StageEntry {
   double busy = 0;
   double warm_up = 0;
   double fixed = 0;
-  double saved = 0;
+  double saved = 0;  // with all micro-batches that are in flight
   double workspace = 0;
   int option = 0;                      // of the last block
   const StageEntry* before = nullptr;  // without it; owned by the fronts
-  double bytes(double held) const { return fixed + held * saved + workspace; }
+  double bytes() const { return fixed + saved + workspace; }
 };
 
 // Not thread-safe. The problem and the loads must outlive it.
 class StageFronts {
  public:
-  // `front` throws Effort::OutOfEffort when there is none left.
-  StageFronts(const BlockProblem& problem, cost::CostModel& cost_model, const StageRanks& ranks, plan::Schedule schedule,
+  // `chunks`: stages of a rank. `front` throws Effort::OutOfEffort when there is none left.
+  StageFronts(const BlockProblem& problem, cost::CostModel& cost_model, const StageRanks& ranks, plan::Schedule schedule, int chunks,
               const StageOptions& options, Effort& effort, std::pmr::memory_resource& memory);
 
   // Over the options of a block (index into ModelSpec::repeats).
@@ -110,31 +77,36 @@ class StageFronts {
   void start(bool rough);
   // It has ended: no front or entry is valid any more.
   void forget();
-  // The least busy + fill + price x bytes over a block's options with `held` micro-batches in flight: by repeat, by price.
-  const std::vector<std::vector<double>>& priced(double held) { return at(held).least; }
+  // The least busy + fill + price x bytes over a block's options with `in_flight` micro-batches in flight: by repeat, by price.
+  const std::vector<std::vector<double>>& priced(double in_flight) { return at(in_flight).least; }
   // The least workspace over a block's options: by repeat.
-  const std::vector<double>& workspaces(double held) { return at(held).workspaces; }
+  const std::vector<double>& workspaces(double in_flight) { return at(in_flight).workspaces; }
   const std::vector<double>& prices() const { return prices_; }  // of a byte, in seconds
-  // Blocks [first, last) with `held` micro-batches in flight: the entries that fit the device's memory of which none has both more
-  // busy and more fill than another. Those of more than `most` busy and fill together may be left out; for equal ranges `most` never
-  // rises between two starts.
-  const std::vector<const StageEntry*>& front(int first, int last, double held, double most);
+  // The ways to run a rank's stages, in model order, that fit the device's memory and of which none has both more busy and more fill than
+  // another. Those of more than `most` busy and fill together may be left out. Between two calls of start(), calls for the same blocks must
+  // not raise `most`.
+  const std::vector<const StageEntry*>& front(std::span<const Segment> segments, double most);
   // The strategies of an entry's blocks, in order.
-  std::vector<plan::Strategy> strategies(const StageEntry& entry, int first, int last) const;
+  std::vector<plan::Strategy> strategies(const StageEntry& entry, std::span<const Segment> segments) const;
+  // Bytes of a micro-batch that an entry's blocks save: by segment.
+  std::vector<double> saved(const StageEntry& entry, std::span<const Segment> segments) const;
+  // What a rank may hold of its states, activations and workspace.
+  double room(std::span<const Segment> segments) const;
 
  private:
   // Entries of a range, by the layout of its last block.
   using Chain = std::vector<std::vector<const StageEntry*>>;
-  // Runs of a repeat, the micro-batches held, and whether stages stand before and behind.
-  using Key = std::tuple<std::vector<std::pair<int, int>>, double, bool, bool>;
+  // Of each segment: runs of a repeat, the micro-batches in flight, and whether stages stand before and behind.
+  using SegmentKey = std::tuple<std::vector<std::pair<int, int>>, double, bool, bool>;
+  using Key = std::vector<SegmentKey>;
 
   // An option under the schedule.
   struct Priced {
     double busy = 0;  // m (f + b) - fill + once
     double warm_up = 0;
   };
-  // What holds for a number of micro-batches held; memory is then one figure.
-  struct Held {
+  // What holds for a number of micro-batches in flight; memory is then one figure.
+  struct InFlight {
     std::vector<std::vector<int>> options;   // by repeat: indices of those that no other covers
     std::vector<double> workspaces;          // by repeat: the least
     std::vector<double> least_bytes;         // by repeat: of fixed and saved
@@ -144,39 +116,49 @@ class StageFronts {
     std::vector<std::vector<double>> sums;
     std::map<std::pair<int, std::size_t>, std::vector<int>> cheapest;  // by layout and price: by repeat
   };
-  // A range and what it must keep to.
+  // A segment, what holds for it, and the least of the segments behind it.
+  struct Range {
+    Segment segment;
+    const InFlight* tables = nullptr;
+    std::vector<double> least_behind;  // busy + fill + price x bytes: by price
+    double bytes_behind = 0;
+  };
+  // Segments and what they must keep to.
   struct Target {
-    int first = 0;
-    int last = 0;
-    double held = 0;
+    std::vector<Range> ranges;
     double most = 0;
     double limit = 0;
-    double workspace = 0;             // that some block of the range needs however it is run
+    double workspace = 0;             // that some block needs however it is run
     bool memory = true;               // false: leave it aside
     std::vector<std::size_t> prices;  // that bound best
   };
 
-  // At least, once all blocks of the range are in.
+  // At least, once all blocks of the target are in.
   static double bytes(const StageEntry& entry, const Target& target) {
-    return entry.fixed + target.held * entry.saved + std::max(entry.workspace, target.workspace);
+    return entry.fixed + entry.saved + std::max(entry.workspace, target.workspace);
   }
-  Held& at(double held);
-  Held made_at(double held) const;
-  void sum_up(Held& held) const;
-  // No way to run blocks [from, target.last) after `entry` has less busy and fill together.
-  double bound(const Held& held, const Target& target, int from, const StageEntry& entry, std::size_t price) const;
+  InFlight& at(double in_flight);
+  InFlight made_at(double in_flight) const;
+  void sum_up(InFlight& tables) const;
+  Target target_of(std::span<const Segment> segments, double most);
+  Key key_of(std::span<const Segment> segments) const;
+  // No way to run the blocks from `from` on, of a range, and those behind it after `entry` has less busy and fill together.
+  double bound(const Target& target, const Range& range, int from, const StageEntry& entry, std::size_t price) const;
   StageEntry empty() const;
   // `entry` with one more block; `from`: the layout of the block before, in its stage.
-  StageEntry with(const StageEntry& entry, const Target& target, int block, int from, int option);
+  StageEntry with(const StageEntry& entry, const Target& target, const Range& range, int block, int from, int option);
   std::vector<const StageEntry*> entries(const Target& target);
   std::vector<const StageEntry*> rough_entries(const Target& target);
-  const std::vector<int>& cheapest(double held, int layout, std::size_t price);
-  // By block of the range.
+  const std::vector<int>& cheapest(double in_flight, int layout, std::size_t price);
+  // By block of the target.
   std::vector<int> cheapest(const Target& target, int layout, std::size_t price);
   const StageEntry* built(const Target& target, const std::vector<int>& options);
-  Chain extended(const Held& held, const Target& target, const Chain& before, int block);
+  Chain extended(const Target& target, const Range& range, const Chain& before, int block);
   double reshard(int repeat, int before, int after);
-  double room(int first, int last) const;
+  int repeat_of(int block) const { return cost_model_.repeat_of()[static_cast<std::size_t>(block)]; }
+  // visit(segment, block, option), from the last block to the first.
+  template <typename Visit>
+  void for_options(const StageEntry& entry, std::span<const Segment> segments, const Visit& visit) const;
 
   const BlockProblem& problem_;
   cost::CostModel& cost_model_;
@@ -194,7 +176,8 @@ class StageFronts {
   std::vector<std::vector<double>> reshards_;  // by repeat, by layouts before and after; negative: not known yet
   std::pmr::deque<StageEntry> entries_;
   std::vector<double> prices_;  // of a byte, in seconds
-  std::map<double, Held> held_;
+  int chunks_ = 1;
+  std::map<double, InFlight> in_flight_;
   bool rough_ = false;
   std::map<Key, std::vector<const StageEntry*>> fronts_;
 };

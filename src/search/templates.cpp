@@ -1,7 +1,6 @@
 #include "search/templates.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <numeric>
 
 #include "cost/warm_up.hpp"
@@ -16,8 +15,6 @@
 namespace tessera::search {
 namespace {
 
-// Interleaved stages of one rank are tried up to this number, where none is given.
-constexpr int kMostChunks = 8;
 // Numbers of working nodes up to this are all tried: each of them can be the largest that degrees make up.
 constexpr int kMostCounted = 1024;
 
@@ -26,28 +23,22 @@ class Templates {
   Templates(const BlockProblem& problem, const TemplateSpace& space, cost::CostModel& cost_model)
       : problem_(problem), space_(space), cost_model_(cost_model), group_(problem.cluster.groups[static_cast<std::size_t>(space.group)]) {}
 
-  TemplateAnswer best() {
+  std::optional<plan::Plan> best() {
     for (int nodes = group_.nodes; nodes > 0; --nodes) {
       if (nodes < group_.nodes && !(problem_.space.idle_nodes && may_work_alone(nodes))) continue;
       devices_ = nodes * group_.devices_per_node;
       if (worth(work_.step(space_.group, devices_, 1, 1, {}))) of_devices();
     }
-    if (!kept_.empty()) {
-      out_.smallest.reset();
-      out_.best = std::move(kept_.front());
-      out_.further.assign(std::make_move_iterator(kept_.begin() + 1), std::make_move_iterator(kept_.end()));
-    }
-    return std::move(out_);
+    return std::move(best_);
   }
 
  private:
   // The others of the group are then left out. Of many only round numbers.
   static bool may_work_alone(int nodes) { return nodes <= kMostCounted || nodes == round_number(nodes); }
 
-  // Whether a plan that takes so long at least may be one of those that are looked for.
-  bool worth(double least) const { return static_cast<int>(kept_.size()) <= space_.further || least < kept_.back().predicted->step.value; }
-  // With nothing to show yet, the search goes on.
-  bool out_of_time() const { return space_.deadline && (!kept_.empty() || !space_.needed) && problem_.clock->now() > *space_.deadline; }
+  // Whether a plan that takes so long at least may be the best.
+  bool worth(double least) const { return !best_ || least < best_->predicted->step.value; }
+  bool out_of_time() const { return space_.deadline && problem_.clock->now() > *space_.deadline; }
 
   void of_devices() {
     ranks_.clear();
@@ -142,8 +133,7 @@ class Templates {
     }
   }
 
-  // The search over blocks cuts no pipeline with several stages a rank: so here, where not all layers fit without recomputation, the first
-  // so many of each stage are computed again, as few as will do.
+  // Where not all layers fit without recomputation, people let the first so many of each stage be computed again, as few as will do.
   void consider_partly(const Pipeline& pipeline, int tp, int cp, int dp, int zero) {
     const std::vector<model::Recompute>& may = problem_.space.recompute;
     for (const model::Recompute recompute : {model::Recompute::none, model::Recompute::full})
@@ -168,11 +158,12 @@ class Templates {
       int deepest = 0;
       for (std::size_t s = 0; s + 1 < cuts.size(); ++s) deepest = std::max(deepest, cuts[s + 1] - cuts[s]);
       // None and all of them are templates of their own.
-      if (const auto [step, bytes] = least_of(0); !worth(step) || (bytes <= limit() && fits(made(strategy, pipeline, cuts, 0)))) continue;
+      if (const auto [step, bytes] = least_of(0);
+          !worth(step) || (bytes <= limit() && fits(memory_of(made(strategy, pipeline, cuts, 0), cost_model_))))
+        continue;
       for (int layers = 1; layers < deepest; ++layers) {
         const auto [step, bytes] = least_of(layers);
         if (bytes > limit()) continue;
-        ++out_.considered;
         if (!worth(step) || price(strategy, pipeline, cuts, layers)) break;
       }
     }
@@ -181,11 +172,8 @@ class Templates {
   void consider(const Pipeline& pipeline, const plan::Strategy& strategy) {
     const std::vector<BlockShare> blocks = blocks_under(strategy, pipeline);
     for (const std::vector<int>& cuts : cuts_of(pipeline, blocks)) {
-      ++out_.considered;
       const auto [step, bytes] = least(pipeline, blocks, cuts);
-      // Of what does not fit the smallest is of interest, as long as nothing does.
-      const bool smaller = kept_.empty() && (!out_.smallest || bytes < static_cast<double>(most_of(*out_.smallest).value));
-      if (bytes > limit() ? smaller : worth(step)) price(strategy, pipeline, cuts);
+      if (bytes <= limit() && worth(step)) price(strategy, pipeline, cuts);
     }
   }
 
@@ -293,8 +281,7 @@ class Templates {
     return plan;
   }
 
-  bool fits(const plan::Plan& plan) {
-    const std::vector<Bytes> memory = memory_of(plan, cost_model_);
+  bool fits(const std::vector<Bytes>& memory) const {
     return static_cast<double>(std::max_element(memory.begin(), memory.end())->value) <= limit();
   }
 
@@ -302,20 +289,10 @@ class Templates {
   bool price(const plan::Strategy& strategy, const Pipeline& pipeline, const std::vector<int>& cuts, int layers = 1 << 30) {
     plan::Plan plan = made(strategy, pipeline, cuts, layers);
     plan.predicted = predict(plan, cost_model_);
-    const Bytes most = most_of(plan);
-    if (static_cast<double>(most.value) > limit()) {
-      if (!out_.smallest || most < most_of(*out_.smallest)) out_.smallest = std::move(plan);
-      return false;
-    }
-    const auto slower = std::upper_bound(kept_.begin(), kept_.end(), plan,
-                                         [](const plan::Plan& a, const plan::Plan& b) { return a.predicted->step < b.predicted->step; });
-    kept_.insert(slower, std::move(plan));
-    if (static_cast<int>(kept_.size()) > 1 + space_.further) kept_.pop_back();
+    if (!fits(plan.predicted->memory)) return false;
+    if (worth(plan.predicted->step.value)) best_ = std::move(plan);
     return true;
   }
-
-  // Of its fullest rank.
-  static Bytes most_of(const plan::Plan& plan) { return *std::max_element(plan.predicted->memory.begin(), plan.predicted->memory.end()); }
 
   const std::vector<plan::RankPlace>& ranks() {
     if (ranks_.empty())
@@ -333,13 +310,12 @@ class Templates {
   const std::string model_ = problem_.model.fingerprint();
   const std::string cluster_ = problem_.cluster.fingerprint();
   std::vector<plan::RankPlace> ranks_;
-  std::vector<plan::Plan> kept_;  // fastest first
-  TemplateAnswer out_;
+  std::optional<plan::Plan> best_;
 };
 
 }  // namespace
 
-TemplateAnswer best_template(const BlockProblem& problem, const TemplateSpace& space, cost::CostModel& cost_model) {
+std::optional<plan::Plan> best_template(const BlockProblem& problem, const TemplateSpace& space, cost::CostModel& cost_model) {
   if (!problem.cluster.groups[static_cast<std::size_t>(space.group)].device.has(problem.precision)) return {};
   return Templates(problem, space, cost_model).best();
 }

@@ -20,18 +20,11 @@ struct TemplateSpace {
   int most_tensor = 1 << 30;
   int most_context = 1;
   int most_stages = 1 << 30;
-  int further = 0;                       // plans to keep beside the best
   std::optional<Seconds> deadline = {};  // by the problem's clock
-  bool needed = true;                    // the deadline does not end it before it has any plan
 };
 
-struct TemplateAnswer {
-  std::optional<plan::Plan> best;      // the fastest that fits; among equals the first, which is the simplest
-  std::vector<plan::Plan> further;     // the next ones, fastest first
-  std::optional<plan::Plan> smallest;  // where none fits
-  std::int64_t considered = 0;
-};
-// Every template that divides and may be among the fastest is priced.
-TemplateAnswer best_template(const BlockProblem& problem, const TemplateSpace& space, cost::CostModel& cost_model);
+// The fastest that fits, with its prediction; among equals the first, which is the simplest. Nothing where none divides and fits, or none
+// was found in time.
+std::optional<plan::Plan> best_template(const BlockProblem& problem, const TemplateSpace& space, cost::CostModel& cost_model);
 
 }  // namespace tessera::search

@@ -1,5 +1,6 @@
 // Outer choices of uniform spaces, whose plans the simulator prices.
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "plan/schedule/schedule.hpp"
@@ -111,7 +112,7 @@ std::optional<Found> OuterSolver::simulated(const Outer& outer, const Stages& of
     const int last = cuts[static_cast<std::size_t>(s) + 1];
     const auto held = static_cast<double>(plan::in_flight(outer.schedule, s, stages, outer.micro_batches));
     const StageEntry* best = nullptr;
-    for (const StageEntry* entry : of.kinds[static_cast<std::size_t>(s)]->front(first, last, held, kNever))
+    for (const StageEntry* entry : of.kinds[static_cast<std::size_t>(s)]->front(std::array{Segment{first, last, held}}, kNever))
       if (best == nullptr || entry->busy + entry->warm_up < best->busy + best->warm_up) best = entry;
     if (best == nullptr) return {};
     tail = &tails.emplace_back(Tail{0, 0, best, last, tail});

@@ -13,6 +13,7 @@
 #include "base/expect_error.hpp"
 #include "base/random.hpp"
 #include "cost/cost_model.hpp"
+#include "cost/warm_up.hpp"
 #include "plan/divisors.hpp"
 #include "plan/plan_helper.hpp"
 #include "plan/schedule/schedule.hpp"
@@ -136,11 +137,41 @@ class Enumeration {
 
   void cut(const std::vector<Stand>& stages, const std::vector<std::vector<std::int64_t>>& shares, std::int64_t count,
            plan::Schedule schedule) {
-    if (stages.size() == 1 && schedule != problem_.space.schedules.front()) return;
+    if (cost::several_stages_a_rank(schedule)) return cut_in_chunks(stages, shares, count, schedule);
+    const auto& all = problem_.space.schedules;
+    if (stages.size() == 1 && schedule != *std::find_if_not(all.begin(), all.end(), cost::several_stages_a_rank)) return;
     const auto places = static_cast<std::int64_t>(stages.size());
     if (places > 1 &&
         ((schedule == plan::Schedule::zb_h1 && count < places) || (schedule == plan::Schedule::zb_h2 && count < 2 * places - 1)))
       return;
+    plan::Plan plan = frame(stages, shares, count, schedule);
+    strategies(plan, 0, 0, stages);
+  }
+
+  // Several stages on each rank.
+  void cut_in_chunks(const std::vector<Stand>& stands, const std::vector<std::vector<std::int64_t>>& shares, std::int64_t count,
+                     plan::Schedule schedule) {
+    const int ranks = static_cast<int>(stands.size());
+    const bool v_shaped = plan::is_v_shaped(schedule);
+    if (ranks == 1 || stands.back().team > 0 || (v_shaped ? count < 2 * ranks : count % ranks != 0)) return;
+    for (int chunks = 2; chunks <= (v_shaped ? 2 : 8) && ranks * chunks <= problem_.model.block_count(); ++chunks) {
+      plan::Plan plan = frame(stands, shares, count, schedule);
+      const std::vector<plan::Stage> of_rank = std::move(plan.stages);
+      plan.stages.assign(static_cast<std::size_t>(ranks * chunks), {});
+      std::vector<Stand> stages(plan.stages.size());
+      for (int rank = 0; rank < ranks; ++rank)
+        for (int chunk = 0; chunk < chunks; ++chunk) {
+          const auto stage = static_cast<std::size_t>(stage_at(schedule, rank, chunk, ranks));
+          plan.stages[stage] = of_rank[static_cast<std::size_t>(rank)];
+          stages[stage] = stands[static_cast<std::size_t>(rank)];
+        }
+      strategies(plan, 0, 0, stages);
+    }
+  }
+
+  // Without blocks.
+  plan::Plan frame(const std::vector<Stand>& stages, const std::vector<std::vector<std::int64_t>>& shares, std::int64_t count,
+                   plan::Schedule schedule) const {
     plan::Plan plan;
     plan.precision = problem_.precision;
     plan.global_batch = problem_.global_batch;
@@ -164,7 +195,7 @@ class Enumeration {
       }
       plan.stages.push_back(stage);
     }
-    strategies(plan, 0, 0, stages);
+    return plan;
   }
 
   // Block `block` goes to stage `stage` or opens the next one.
@@ -287,8 +318,13 @@ Instance random_instance(Random& random) {
   out.space.zero = one_of<std::vector<int>>(random, {{0}, {0, 1}, {0, 3}, {1, 3}, {0, 2}, {0, 1, 2, 3}});
   out.space.recompute =
       one_of<std::vector<model::Recompute>>(random, {{model::Recompute::none}, {model::Recompute::none, model::Recompute::full}});
-  out.space.schedules = one_of<std::vector<plan::Schedule>>(
-      random, {{plan::Schedule::one_f_one_b}, {plan::Schedule::zb_h1}, {plan::Schedule::one_f_one_b, plan::Schedule::zb_h2}});
+  out.space.schedules =
+      one_of<std::vector<plan::Schedule>>(random, {{plan::Schedule::one_f_one_b},
+                                                   {plan::Schedule::zb_h1},
+                                                   {plan::Schedule::one_f_one_b, plan::Schedule::zb_h2},
+                                                   {plan::Schedule::zb_v},
+                                                   {plan::Schedule::interleaved},
+                                                   {plan::Schedule::one_f_one_b, plan::Schedule::interleaved, plan::Schedule::zb_v}});
   out.space.most_tensor = one_of<int>(random, {1, 2, 8});
   out.space.most_context = one_of<int>(random, {1, 1, 2});
   out.space.offload = false;
@@ -302,6 +338,8 @@ constexpr int kInstances = 30;
 constexpr int kInstances = 500;
 #endif
 
+int depth_of(const plan::Stage& stage) { return stage.last_block() - stage.first_block(); }
+
 TEST(BlockSearch, EqualsEnumerationOnRandomSmallInstances) {
   Random random(20261121);
   int compared = 0;
@@ -311,6 +349,8 @@ TEST(BlockSearch, EqualsEnumerationOnRandomSmallInstances) {
   int bound_by_memory = 0;
   int across_nodes = 0;
   int sharding_groups = 0;
+  int several_stages = 0;
+  int unequal_depths = 0;
   while (compared < kInstances) {
     const Instance instance = random_instance(random);
     const BlockProblem problem{
@@ -329,7 +369,11 @@ TEST(BlockSearch, EqualsEnumerationOnRandomSmallInstances) {
     if (answer.plans.empty()) continue;
     ++feasible;
     const plan::Plan& best = answer.plans.front();
-    ASSERT_NEAR(answer.bound / fastest, 1, 1e-9) << cluster::to_yaml(instance.cluster) << to_json(best);
+    // Not every plan of interleaved stages is ruled out where their activations peak at several moments.
+    ASSERT_LE(answer.bound / fastest, 1 + 1e-9) << cluster::to_yaml(instance.cluster) << to_json(best);
+    if (std::none_of(problem.space.schedules.begin(), problem.space.schedules.end(), cost::several_stages_a_rank)) {
+      ASSERT_NEAR(answer.bound / fastest, 1, 1e-9) << cluster::to_yaml(instance.cluster) << to_json(best);
+    }
     // Of plans that are equal to one part in a million the simplest is taken.
     cost::CostModel cost_model(instance.model, instance.cluster, problem.precision);
     ASSERT_NEAR(cost::predict(best, cost_model).step.value / fastest, 1, 2e-6) << cluster::to_yaml(instance.cluster) << to_json(best);
@@ -348,6 +392,10 @@ TEST(BlockSearch, EqualsEnumerationOnRandomSmallInstances) {
                                    })
                            ? 1
                            : 0;
+    several_stages += cost::several_stages_a_rank(best.schedule) ? 1 : 0;
+    const auto [shallowest, deepest] = std::minmax_element(
+        best.stages.begin(), best.stages.end(), [](const plan::Stage& a, const plan::Stage& b) { return depth_of(a) < depth_of(b); });
+    unequal_depths += cost::several_stages_a_rank(best.schedule) && depth_of(*shallowest) < depth_of(*deepest) ? 1 : 0;
     mixed += best.ranks.front().group != best.ranks.back().group ? 1 : 0;
     cluster::ClusterSpec roomy = instance.cluster;
     for (cluster::ResourceGroup& group : roomy.groups) group.device.memory = group.device.memory * 1000;
@@ -357,14 +405,18 @@ TEST(BlockSearch, EqualsEnumerationOnRandomSmallInstances) {
   }
   std::printf(
       "%d instances: %d feasible, %d with both kinds of device in the best plan, in %d of these side by side, %d with a block's parts "
-      "across nodes, %d with state sharded within nodes, %d in which memory decides\n",
-      compared, feasible, mixed, side_by_side, across_nodes, sharding_groups, bound_by_memory);
+      "across nodes, %d with state sharded within nodes, %d with several stages a rank, in %d of these of unequal depth, %d in which "
+      "memory "
+      "decides\n",
+      compared, feasible, mixed, side_by_side, across_nodes, sharding_groups, several_stages, unequal_depths, bound_by_memory);
   RecordProperty("feasible", feasible);
   EXPECT_GT(feasible, kInstances / 2);
   EXPECT_GT(mixed, kInstances / 50);
   EXPECT_GT(bound_by_memory, kInstances / 20);
   EXPECT_GE(across_nodes, kInstances / 500);
   EXPECT_GE(sharding_groups, kInstances / 250);
+  EXPECT_GT(several_stages, kInstances / 20);
+  EXPECT_GT(unequal_depths, kInstances / 50);
 }
 
 TEST(BlockSearch, GivesTheSameAnswerWithAnyNumberOfThreads) {
@@ -466,7 +518,7 @@ TEST(BlockSearch, IsNeverSlowerThanTemplatesOrOneKindOfDevice) {
   const double step = search(problem).plans.front().predicted->step.value;
   cost::CostModel cost_model(job.model, cluster, problem.precision);
   for (const int group : {0, 1}) {
-    const auto fixed = best_template(problem, {.group = group, .schedules = {plan::Schedule::one_f_one_b}}, cost_model).best;
+    const auto fixed = best_template(problem, {.group = group, .schedules = {plan::Schedule::one_f_one_b}}, cost_model);
     if (fixed) {
       EXPECT_NO_THROW(check(*fixed, job, cluster));
       EXPECT_LE(step, fixed->predicted->step.value * (1 + 1e-3));

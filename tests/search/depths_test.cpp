@@ -170,7 +170,7 @@ TEST(SeveralStages, AreCutSoThatTheBusiestRankIsLeastBusy) {
 TEST(SeveralStages, ComputeAgainNoMoreLayersThanMemoryAsksFor) {
   const auto cluster = plan::gpu_cluster(16, 8, "h100-sxm");
   const auto planned = [&](const std::string& more) {
-    const model::JobSpec job = plan::preset_job("llama-3-70b", 512, "{tp: 4, pp: 4, cp: 1, micro_batches: 64, " + more + "}");
+    const model::JobSpec job = plan::preset_job("llama-3-70b", 512, "{tp: 4, pp: 4, cp: 1, micro_batches: 32, " + more + "}");
     plan::Plan plan = search(job, cluster, {}, {.top = 0, .vendors = {}}).best;
     EXPECT_NO_THROW(check(plan, job, cluster));
     return plan;
@@ -185,7 +185,7 @@ TEST(SeveralStages, ComputeAgainNoMoreLayersThanMemoryAsksFor) {
       for (const plan::StrategyRun& run : stage.runs)
         if (run.strategy.recompute == model::Recompute::full) again += run.last - run.first;
     EXPECT_GT(again, 0) << schedule;
-    EXPECT_LT(again, 40) << schedule;
+    EXPECT_LT(again, 60) << schedule;
   }
 }
 

@@ -91,7 +91,7 @@ TEST(MoreHardware, TemplatesLeaveOutNodesToo) {
     const auto cluster = plan::gpu_cluster(nodes, 8, "h100-sxm");
     const BlockProblem problem{.model = job.model, .cluster = cluster, .global_batch = 1024};
     cost::CostModel cost_model(job.model, cluster, problem.precision);
-    const auto best = best_template(problem, {.schedules = {plan::Schedule::zb_v}, .zero = {1}}, cost_model).best;
+    const auto best = best_template(problem, {.schedules = {plan::Schedule::zb_v}, .zero = {1}}, cost_model);
     ASSERT_TRUE(best);
     EXPECT_NO_THROW(check(*best, job, cluster));
     EXPECT_EQ(best->world_size(), 28 * 8);

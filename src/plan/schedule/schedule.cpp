@@ -262,6 +262,26 @@ int most_in_flight(std::span<const Slot> order) {
   return most;
 }
 
+std::vector<std::vector<int>> peaks_in_flight(std::span<const Slot> order, int chunks) {
+  std::vector<int> now(static_cast<std::size_t>(chunks), 0);
+  std::vector<std::vector<int>> out;
+  const auto covers = [](const std::vector<int>& a, const std::vector<int>& b) {
+    return std::equal(a.begin(), a.end(), b.begin(), [](int of_a, int of_b) { return of_a >= of_b; });
+  };
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const Slot& slot = order[i];
+    if (!slot.forward && slot.part != Backward::input) --now[static_cast<std::size_t>(slot.chunk)];
+    if (!slot.forward) continue;
+    ++now[static_cast<std::size_t>(slot.chunk)];
+    // It still rises.
+    if (i + 1 < order.size() && order[i + 1].forward) continue;
+    if (std::any_of(out.begin(), out.end(), [&](const auto& peak) { return covers(peak, now); })) continue;
+    std::erase_if(out, [&](const auto& peak) { return covers(now, peak); });
+    out.push_back(now);
+  }
+  return out;
+}
+
 std::int64_t most_bytes(std::span<const Slot> order, std::span<const ChunkBytes> bytes) {
   std::int64_t bytes_in_flight = 0;
   std::int64_t most = 0;

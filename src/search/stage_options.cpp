@@ -1,0 +1,146 @@
+#include "search/stage_options.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "plan/divisors.hpp"
+#include "plan/tensor_cut.hpp"
+#include "search/drop_covered.hpp"
+
+namespace tessera::search {
+namespace {
+
+// Lists the options of the blocks of one stage.
+class Lister {
+ public:
+  Lister(const BlockProblem& problem, cost::CostModel& cost_model, const StageRanks& ranks)
+      : problem_(problem), cost_model_(cost_model), ranks_(ranks), samples_(problem.global_batch / ranks.micro_batches) {}
+
+  StageOptions list() {
+    for (std::size_t repeat = 0; repeat < problem_.model.repeats.size() && out_.possible; ++repeat) {
+      out_.blocks.emplace_back();
+      list(static_cast<int>(repeat));
+      out_.possible = !out_.blocks.back().empty();
+    }
+    return std::move(out_);
+  }
+
+ private:
+  void list(int repeat) {
+    const model::BlockSpec& block = problem_.model.repeats[static_cast<std::size_t>(repeat)].block;
+    const BlockSpace& space = problem_.space;
+    const int domain = cost_model_.domain(ranks_.devices);
+    const auto experts = static_cast<std::int64_t>(plan::option_of(block, "experts"));
+    const auto heads = static_cast<std::int64_t>(plan::option_of(block, "heads"));
+    for (const std::int64_t tp : plan::divisors_of(ranks_.width)) {
+      if (!GivenDegrees::allows(ranks_.fixed.tensor, tp)) continue;
+      if (tp > (space.uniform ? space.most_tensor : std::min(domain, space.most_tensor)) || !GivenDegrees::allows(space.given.tensor, tp) ||
+          plan::tensor_fault(block, tp))
+        continue;
+      // A limit of the space: without it each stage would be searched twice where nothing is cut.
+      if (tp == 1 && cost_model_.parts_of(ranks_.devices).dealt_over > 0) continue;
+      for (const std::int64_t cp : plan::divisors_of(ranks_.width / tp)) {
+        if (cp > space.most_context || !GivenDegrees::allows(space.given.context, cp) || !context_divides(block, cp)) continue;
+        const std::int64_t dp = ranks_.width / (tp * cp);
+        if (!GivenDegrees::allows(space.given.data, dp)) continue;
+        std::vector<BlockOption> here;
+        for (const std::int64_t ep : plan::divisors_of(std::max<std::int64_t>(1, std::gcd(experts, dp * cp)))) {
+          if ((experts > 0 && !GivenDegrees::allows(space.given.experts, ep)) || (space.uniform && ep > 1)) continue;
+          plan::Strategy strategy;
+          strategy.dp = static_cast<int>(dp);
+          strategy.tp = static_cast<int>(tp);
+          strategy.cp = static_cast<int>(cp);
+          strategy.ep = static_cast<int>(ep);
+          strategy.sequence_parallel = tp > 1 && !space.uniform;
+          if (!cost_model_.divides(ranks_.devices, strategy, samples_)) continue;
+          add_states(repeat, strategy, here);
+          if (cp == 1 || heads == 0 || heads / tp % cp != 0) continue;
+          strategy.context = model::ContextKind::ulysses;
+          add_states(repeat, strategy, here);
+        }
+        std::stable_sort(here.begin(), here.end(),
+                         [](const BlockOption& a, const BlockOption& b) { return a.forward + a.backward < b.forward + b.backward; });
+        drop_covered(here, [](const BlockOption& a, const BlockOption& b) {
+          return a.forward <= b.forward && a.backward <= b.backward && a.once <= b.once && a.fixed <= b.fixed && a.saved <= b.saved &&
+                 a.workspace <= b.workspace && a.tied_once <= b.tied_once && a.tied_fixed <= b.tied_fixed;
+        });
+        out_.blocks.back().insert(out_.blocks.back().end(), here.begin(), here.end());
+      }
+    }
+  }
+
+  // Every way to keep the state and the activations.
+  void add_states(int repeat, plan::Strategy strategy, std::vector<BlockOption>& out) {
+    const std::vector<model::Repeat>& repeats = problem_.model.repeats;
+    const bool end = repeat == 0 || repeat + 1 == static_cast<int>(repeats.size());
+    const std::vector<model::Recompute>& recomputes = problem_.space.recompute;
+    for (const auto& [zero, shards] : sharding_of(strategy)) {
+      strategy.zero = zero;
+      strategy.shards = shards;
+      for (const model::Recompute recompute : recomputes) {
+        // Fused attention computes its scores again by itself.
+        if (recompute == model::Recompute::selective && recomputes.size() > 1 && (end || cost_model_.attention_is_fused(ranks_.devices)))
+          continue;
+        strategy.recompute = end ? model::Recompute::none : recompute;
+        for (const bool offload : {false, true}) {
+          if (offload && !problem_.space.offload) continue;
+          strategy.offload_optimizer = offload;
+          const cost::BlockLoad load = cost_model_.priced(repeat, ranks_.devices, strategy, samples_);
+          out.push_back({strategy, layout_of(strategy), load.forward, load.backward(), load.exchange + load.optimizer, load.state_bytes(),
+                         load.saved, load.workspace, load.tied_exchange, load.tied_bytes});
+        }
+        if (end) break;
+      }
+    }
+  }
+
+  // ZeRO's stages, each over all replicas and over those of one domain: {zero, shards}.
+  std::vector<std::pair<int, int>> sharding_of(const plan::Strategy& strategy) const {
+    if (strategy.copies() == 1) return {{0, 0}};
+    if (problem_.space.uniform) return {{ranks_.fixed.zero, 0}};
+    const int group = problem_.space.sharding_groups ? sharding_group(cost_model_, ranks_.devices, strategy) : 0;
+    std::vector<std::pair<int, int>> out;
+    for (const int zero : problem_.space.zero) {
+      out.emplace_back(zero, 0);
+      if (zero > 0 && group > 0) out.emplace_back(zero, group);
+    }
+    return out;
+  }
+
+  int layout_of(const plan::Strategy& strategy) {
+    const auto found = std::find_if(out_.layouts.begin(), out_.layouts.end(),
+                                    [&](const plan::Strategy& s) { return s.tp == strategy.tp && s.cp == strategy.cp; });
+    if (found != out_.layouts.end()) return static_cast<int>(found - out_.layouts.begin());
+    plan::Strategy degrees;
+    degrees.dp = strategy.dp;
+    degrees.tp = strategy.tp;
+    degrees.cp = strategy.cp;
+    out_.layouts.push_back(degrees);
+    return static_cast<int>(out_.layouts.size()) - 1;
+  }
+
+  const BlockProblem& problem_;
+  cost::CostModel& cost_model_;
+  const StageRanks& ranks_;
+  const std::int64_t samples_;
+  StageOptions out_;
+};
+
+}  // namespace
+
+int sharding_group(const cost::CostModel& cost_model, int devices, const plan::Strategy& strategy) {
+  const cost::StageDevices& on = cost_model.parts_of(devices);
+  const int inside = on.parts.size() > 1 || on.dealt_over > 0 ? 0 : cost_model.domain(devices) / strategy.tp;
+  return inside > 1 && inside < strategy.copies() && strategy.copies() % inside == 0 ? inside : 0;
+}
+
+bool context_divides(const model::BlockSpec& block, std::int64_t degree) {
+  const auto sequence = static_cast<std::int64_t>(plan::option_of(block, "seq"));
+  return degree == 1 || (sequence > 0 && sequence % (2 * degree) == 0);
+}
+
+StageOptions options_of(const BlockProblem& problem, cost::CostModel& cost_model, const StageRanks& ranks) {
+  return Lister(problem, cost_model, ranks).list();
+}
+
+}  // namespace tessera::search

@@ -1,0 +1,54 @@
+// Internal to the search over blocks: the ways in which the blocks of a model can run on the ranks of one stage.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cost/cost_model.hpp"
+#include "search/block_search.hpp"
+
+namespace tessera::search {
+
+// What all blocks of a plan have in a uniform space; 0: each its own.
+struct FixedDegrees {
+  int tensor = 0;
+  int zero = 0;
+  auto operator<=>(const FixedDegrees&) const = default;
+};
+
+// What a stage stands on, and how many micro-batches a step has.
+struct StageRanks {
+  int devices = 0;  // as CostModel knows them
+  int width = 1;
+  std::int64_t micro_batches = 1;
+  FixedDegrees fixed = {};
+  auto operator<=>(const StageRanks&) const = default;
+};
+
+// A way to run one block.
+struct BlockOption {
+  plan::Strategy strategy;
+  int layout = 0;      // equal for equal dp, cp and tp
+  double forward = 0;  // seconds of a micro-batch
+  double backward = 0;
+  double once = 0;   // seconds of a step
+  double fixed = 0;  // bytes
+  double saved = 0;  // bytes of a micro-batch
+  double workspace = 0;
+  double tied_once = 0;  // where the stage does not hold the model's first block, which owns tied parameters
+  double tied_fixed = 0;
+};
+
+// Those of every block that no other covers under any schedule.
+struct StageOptions {
+  std::vector<plan::Strategy> layouts;           // dp, cp and tp of each
+  std::vector<std::vector<BlockOption>> blocks;  // by index into ModelSpec::repeats
+  bool possible = true;                          // every block has one
+};
+// So many replicas as one domain of the inside link holds, over which ZeRO may shard with copies across; 0: those are all or do not divide.
+int sharding_group(const cost::CostModel& cost_model, int devices, const plan::Strategy& strategy);
+// Whether a block can be cut among so many context-parallel ranks.
+bool context_divides(const model::BlockSpec& block, std::int64_t degree);
+StageOptions options_of(const BlockProblem& problem, cost::CostModel& cost_model, const StageRanks& ranks);
+
+}  // namespace tessera::search
