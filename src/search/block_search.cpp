@@ -8,8 +8,11 @@
 #include <set>
 #include <span>
 #include <thread>
+#include <tuple>
+#include <utility>
 
 #include "base/error.hpp"
+#include "search/group_by_group.hpp"
 #include "search/least_work.hpp"
 #include "search/outer_solver.hpp"
 
@@ -25,6 +28,11 @@ constexpr std::size_t kPrepared = 64;
 // One outer choice may use this part of the effort.
 constexpr std::int64_t kEfforts = 3;
 
+// Of two outer choices, the one with the lesser bound is looked at first.
+struct Earlier {
+  bool operator()(const Outer* a, const Outer* b) const { return std::tie(a->bound, a->number) < std::tie(b->bound, b->number); }
+};
+
 class Search {
  public:
   explicit Search(const BlockProblem& problem) : problem_(problem), begin_(problem.clock->now()), choices_(outer_choices(problem)) {
@@ -38,21 +46,19 @@ class Search {
   BlockAnswer run() {
     const int wanted = problem_.threads > 0 ? problem_.threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
     for (int t = 0; t < wanted; ++t) solvers_.push_back(std::make_unique<OuterSolver>(problem_, options_, choices_.devices));
-    order_waiting();
+    all_ = static_cast<std::int64_t>(choices_.outers.size());
     // Roughly first: a good plan early rules out more.
-    expand_roughly();
-    if (outers_.empty())
+    problem_.space.uniform || choices_.alone == choices_.outers.size() ? expand_all() : expand_group_by_group();
+    if (prepared_.empty())
       throw Error(ErrorCode::invalid_config,
                   text("no parallel degrees divide the devices of ", problem_.cluster.name, ", the model and a global batch of ",
                        problem_.global_batch),
                   {}, "for example a global batch that is a multiple of the devices");
     expanded_ = 0;
-    unseen_ = kNever;
-    ended_ = false;
-    const bool all = waiting_.empty() || ruled_out(waiting_.front(), false);
-    ended_ |= !all;
-    if (!all) unseen_ = waiting_.front().bound;
-    considered_ = all ? all_ : all_ - static_cast<std::int64_t>(waiting_.size());
+    unseen_ = std::min(waiting_.empty() ? kNever : waiting_.front().bound, ready_.empty() ? kNever : (*ready_.begin())->bound);
+    ended_ = unseen_ <= best_step() * (1 - problem_.tolerance) * (1 + kEqual);
+    if (!ended_) unseen_ = kNever;
+    considered_ = ended_ ? all_ - static_cast<std::int64_t>(waiting_.size()) : all_;
     problem_.space.uniform ? refine() : expand_exactly();
     return answer();
   }
@@ -62,20 +68,57 @@ class Search {
   // With the clock, where the outer choices so far have no plan.
   bool may_go_on() const { return found_.empty() && !waiting_.empty() && !problem_.give_up; }
 
-  // By bounds that cost next to nothing.
-  void order_waiting() {
-    all_ = static_cast<std::int64_t>(choices_.outers.size());
+  // Of all families.
+  double best_step() const { return *std::max_element(incumbents_.begin(), incumbents_.end()); }
+
+  void expand_all() {
     if (problem_.space.uniform) {
       in_parallel(choices_.outers.size(),
                   [&](OuterSolver& solver, std::size_t i) { choices_.outers[i].bound = solver.least_step(choices_.outers[i]); });
       name_families();
     } else {
-      const LeastWork work(problem_, solvers_.front()->cost_model());
-      for (Outer& outer : choices_.outers) outer.bound = work.step(outer);
+      bound_cheaply(choices_.outers);
     }
-    std::stable_sort(choices_.outers.begin(), choices_.outers.end(), [](const Outer& a, const Outer& b) { return a.bound < b.bound; });
-    waiting_.assign(std::make_move_iterator(choices_.outers.begin()), std::make_move_iterator(choices_.outers.end()));
+    wait(std::move(choices_.outers));
+    expand_roughly(problem_.effort);
+  }
+
+  // Bounds alone lead a search over several groups astray: where all devices work they are lowest, however badly the stages fit each other.
+  // So first each group alone, then the best plan with one further group beside it as long as that is faster, and then all the rest.
+  void expand_group_by_group() {
+    bound_cheaply(choices_.outers);
+    const auto alone = choices_.outers.begin() + static_cast<std::ptrdiff_t>(choices_.alone);
+    wait({choices_.outers.begin(), alone});
+    expand_roughly(problem_.effort / 4);
+    std::deque<Outer> waiting = std::exchange(waiting_, {});
+    std::set<Outer*, Earlier> ready = std::exchange(ready_, {});
+    for (double before = kNever; !found_.empty() && best_step() < before * (1 - kEqual);) {
+      before = best_step();
+      const Outer& best =
+          *std::min_element(found_.begin(), found_.end(), [](const Found& a, const Found& b) { return a.better_than(b); })->outer;
+      std::vector<Outer> more = with_one_group_more(problem_, solvers_.front()->cost_model(), best);
+      bound_cheaply(more);
+      wait(std::move(more));
+      expand_roughly(problem_.effort / 2);
+    }
+    ready_.merge(ready);
+    waiting.insert(waiting.end(), std::make_move_iterator(waiting_.begin()), std::make_move_iterator(waiting_.end()));
+    waiting.insert(waiting.end(), std::make_move_iterator(alone), std::make_move_iterator(choices_.outers.end()));
     choices_.outers.clear();
+    wait({std::make_move_iterator(waiting.begin()), std::make_move_iterator(waiting.end())});
+    expand_roughly(problem_.effort);
+  }
+
+  // Bounds that cost next to nothing.
+  void bound_cheaply(std::vector<Outer>& outers) {
+    const LeastWork work(problem_, solvers_.front()->cost_model());
+    for (Outer& outer : outers) outer.bound = work.step(outer);
+  }
+
+  // By their bounds.
+  void wait(std::vector<Outer> outers) {
+    std::stable_sort(outers.begin(), outers.end(), [](const Outer& a, const Outer& b) { return a.bound < b.bound; });
+    waiting_.assign(std::make_move_iterator(outers.begin()), std::make_move_iterator(outers.end()));
   }
 
   // In a uniform space plans of equal degrees on the same groups make a family, of which the best is looked for.
@@ -93,26 +136,28 @@ class Search {
     incumbents_.assign(std::max<std::size_t>(1, known.size()), kNever);
   }
 
-  // Makes the next outer choices, from `begin` on, those with the least bounds of all. By the clock, half of the time may go into it.
-  void prepare(std::size_t begin) {
+  // Makes the next batch that of the least bounds of all. By the clock, half of the time may go into it.
+  void prepare() {
     for (;;) {
       while (!waiting_.empty() && ruled_out(waiting_.front(), true)) waiting_.pop_front();
       if (waiting_.empty()) return;
-      if (begin + kBatch <= outers_.size() && outers_[begin + kBatch - 1]->bound <= waiting_.front().bound) return;
-      if (deadline_ && !outers_.empty() && (begin < outers_.size() || !may_go_on()) &&
+      if (ready_.size() >= kBatch && (*std::next(ready_.begin(), kBatch - 1))->bound <= waiting_.front().bound) return;
+      if (deadline_ && !prepared_.empty() && (!ready_.empty() || !may_go_on()) &&
           problem_.clock->now() >= begin_ + Seconds(problem_.seconds / 2))
         return;
       prepare_next();
-      sort_by_bound(begin);
     }
   }
 
   // Options and bounds of the next outer choices.
   void prepare_next() {
-    std::vector<std::unique_ptr<Outer>> next;
-    const std::size_t count = std::clamp(outers_.size(), kPreparedFirst, kPrepared);
-    for (; next.size() < count && !waiting_.empty(); waiting_.pop_front())
-      next.push_back(std::make_unique<Outer>(std::move(waiting_.front())));
+    std::vector<Outer*> next;
+    const std::size_t count = std::clamp(prepared_.size(), kPreparedFirst, kPrepared);
+    for (; next.size() < count && !waiting_.empty(); waiting_.pop_front()) {
+      prepared_.push_back(std::move(waiting_.front()));
+      prepared_.back().number = prepared_.size();
+      next.push_back(&prepared_.back());
+    }
     list_options(next);
     in_parallel(next.size(), [&](OuterSolver& solver, std::size_t i) {
       if (!problem_.space.uniform)
@@ -120,19 +165,14 @@ class Search {
       else if (!solver.possible(*next[i]))
         next[i]->bound = kNever;
     });
-    for (std::unique_ptr<Outer>& outer : next)
-      if (outer->bound < kNever) outers_.push_back(std::move(outer));
-  }
-
-  void sort_by_bound(std::size_t begin) {
-    std::stable_sort(outers_.begin() + static_cast<std::ptrdiff_t>(begin), outers_.end(),
-                     [](const auto& a, const auto& b) { return a->bound < b->bound; });
+    for (Outer* outer : next)
+      if (outer->bound < kNever) ready_.insert(outer);
   }
 
   // Of the stages of all these outer choices.
-  void list_options(const std::vector<std::unique_ptr<Outer>>& outers) {
+  void list_options(const std::vector<Outer*>& outers) {
     std::vector<AllOptions::value_type*> fresh;
-    for (const std::unique_ptr<Outer>& outer : outers)
+    for (const Outer* outer : outers)
       for (const GroupCut& cut : outer->groups)
         if (const auto [found, is_new] = options_.try_emplace(outer->ranks(cut)); is_new) fresh.push_back(&*found);
     in_parallel(fresh.size(),
@@ -165,14 +205,18 @@ class Search {
     return outer.bound > incumbent(outer) * (rough ? 1 : 1 - problem_.tolerance) * (1 + kEqual);
   }
 
-  // Batch by batch: what a batch may know does not depend on who is faster.
-  void expand_roughly() {
-    std::int64_t used = 0;
-    for (std::size_t begin = 0;; begin = std::min(begin + kBatch, outers_.size())) {
-      do prepare(begin);
-      while (raise_bounds(begin));
-      if (begin == outers_.size()) return;
-      expand_batch(begin, true, used);
+  // Whether no more may be tried. `most`: effort; 0: any.
+  bool ends(std::int64_t used, std::int64_t most) const { return may_end() && ((most > 0 && used > most) || out_of_time()); }
+
+  // Batch by batch: what a batch may know does not depend on who is faster. `most`: the effort of all rough expansions so far and of these.
+  void expand_roughly(std::int64_t most) {
+    while (!ends(rough_effort_, most)) {
+      do prepare();
+      while (raise_bounds());
+      if (ready_.empty()) return;
+      const std::size_t begin = outers_.size();
+      for (std::size_t i = 0; i < kBatch && !ready_.empty(); ++i) outers_.push_back(ready_.extract(ready_.begin()).value());
+      expand_batch(begin, true, rough_effort_);
     }
   }
 
@@ -183,11 +227,11 @@ class Search {
 
   void expand_batch(std::size_t begin, bool rough, std::int64_t& used) {
     const std::size_t count = std::min(kBatch, outers_.size() - begin);
-    const std::span<const std::unique_ptr<Outer>> batch(outers_.data() + begin, count);
+    const std::span<Outer* const> batch(outers_.data() + begin, count);
     if (std::all_of(batch.begin(), batch.end(), [&](const auto& outer) { return ruled_out(*outer, rough); })) return;
-    if (may_end() && ((problem_.effort > 0 && used > problem_.effort / (rough ? 1 : 2)) || out_of_time())) {
+    if (!rough && ends(used, problem_.effort / 2)) {
       // Only their bounds are still of interest.
-      for (const std::unique_ptr<Outer>& outer : batch)
+      for (const Outer* outer : batch)
         if (!ruled_out(*outer, rough)) unseen_ = std::min(unseen_, outer->bound);
       ended_ = true;
       return;
@@ -218,18 +262,21 @@ class Search {
   };
 
   // Counts with memory in the bounds of the next outer choices. False: they do already.
-  bool raise_bounds(std::size_t begin) {
+  bool raise_bounds() {
     if (problem_.space.uniform) return false;
-    const auto low = [&](const std::unique_ptr<Outer>& outer) { return !outer->with_memory && !ruled_out(*outer, true); };
-    const std::size_t count = std::min(found_.empty() ? kBatch : kBounds, outers_.size() - begin);
-    const std::span<const std::unique_ptr<Outer>> next(outers_.data() + begin, count);
-    if (std::none_of(next.begin(), next.begin() + static_cast<std::ptrdiff_t>(std::min(kBatch, count)), low)) return false;
-    in_parallel(count, [&](OuterSolver& solver, std::size_t i) {
-      if (!low(next[i])) return;
-      next[i]->bound = std::max(next[i]->bound, solver.bound_with_memory(*next[i]));
-      next[i]->with_memory = true;
+    const auto low = [&](const Outer* outer) { return !outer->with_memory && !ruled_out(*outer, true); };
+    const auto next_of = [&](std::size_t count) {
+      return std::next(ready_.begin(), static_cast<std::ptrdiff_t>(std::min(count, ready_.size())));
+    };
+    if (std::none_of(ready_.begin(), next_of(kBatch), low)) return false;
+    std::vector<Outer*> raised;
+    std::copy_if(ready_.begin(), next_of(found_.empty() ? kBatch : kBounds), std::back_inserter(raised), low);
+    for (Outer* outer : raised) ready_.erase(outer);
+    in_parallel(raised.size(), [&](OuterSolver& solver, std::size_t i) {
+      raised[i]->bound = std::max(raised[i]->bound, solver.bound_with_memory(*raised[i]));
+      raised[i]->with_memory = true;
     });
-    sort_by_bound(begin);
+    ready_.insert(raised.begin(), raised.end());
     return true;
   }
 
@@ -287,13 +334,16 @@ class Search {
   const Seconds begin_;
   std::optional<Seconds> deadline_;
   OuterChoices choices_;
-  std::deque<Outer> waiting_;                   // without options yet, by their bounds
-  std::vector<std::unique_ptr<Outer>> outers_;  // stay where they are
-  std::int64_t all_ = 0;                        // outer choices
+  std::deque<Outer> waiting_;        // without options yet, by their bounds
+  std::deque<Outer> prepared_;       // with options
+  std::set<Outer*, Earlier> ready_;  // of these, those that are not expanded yet
+  std::vector<Outer*> outers_;       // and those that are, in that order
+  std::int64_t all_ = 0;             // outer choices
   std::int64_t considered_ = 0;
   AllOptions options_;
   std::vector<std::unique_ptr<OuterSolver>> solvers_;
   std::vector<double> incumbents_ = {kNever};  // by family
+  std::int64_t rough_effort_ = 0;
   std::int64_t expanded_ = 0;
   double unseen_ = kNever;  // no plan that was not looked at is faster
   bool ended_ = false;      // effort or time ran out

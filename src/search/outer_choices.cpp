@@ -26,7 +26,7 @@ constexpr std::size_t kMostJoined = 3;
 // the samples of a micro-batch, and doubles what is looked at.
 constexpr int kMostDealt = 4;
 
-// Outer choices of several groups, with which further numbers of nodes are left out.
+// Outer choices with which further numbers of nodes, and then further choices of several groups, are left out.
 constexpr std::size_t kMostOuters = 200'000;
 
 // How many nodes of each group may work beside other groups: any number, round numbers or all, or the largest round number or all.
@@ -46,6 +46,14 @@ struct Team {
   int stages = 1;
 };
 
+// The ways to deal a group's nodes to ranks.
+std::vector<NodeRanks> node_ranks(const BlockProblem& problem, int group) {
+  const auto index = static_cast<std::size_t>(group);
+  const std::vector<std::vector<NodeRanks>>& said = problem.space.node_ranks;
+  return index < said.size() && !said[index].empty() ? said[index]
+                                                     : std::vector<NodeRanks>{{problem.cluster.groups[index].devices_per_node}};
+}
+
 class Choices {
  public:
   explicit Choices(const BlockProblem& problem) : problem_(problem) {}
@@ -58,11 +66,13 @@ class Choices {
       std::vector<Team> teams = {{{group}}};
       problem_.space.idle_nodes ? list_alone(teams) : list_widths(teams, 0);
     }
+    out_.alone = out_.outers.size();
     if (!problem_.space.mixed_groups || usable_.size() < 2) return std::move(out_);
     // As many numbers of nodes as there is room for.
     const OuterChoices alone = out_;
     for (nodes_ = problem_.space.idle_nodes ? Nodes::any : Nodes::most;; nodes_ = nodes_ == Nodes::any ? Nodes::round : Nodes::most) {
       list_teams({}, 0);
+      // Of many groups, what is left out is found group by group.
       if (!full() || nodes_ == Nodes::most) return std::move(out_);
       out_ = alone;
       stands_.clear();
@@ -94,21 +104,7 @@ class Choices {
   }
 
   const cluster::ResourceGroup& group_at(int group) const { return problem_.cluster.groups[static_cast<std::size_t>(group)]; }
-  // The ways to deal the group's nodes to ranks.
-  std::vector<NodeRanks> node_ranks(int group) const {
-    const auto index = static_cast<std::size_t>(group);
-    const std::vector<std::vector<NodeRanks>>& said = problem_.space.node_ranks;
-    return index < said.size() && !said[index].empty() ? said[index] : std::vector<NodeRanks>{{group_at(group).devices_per_node}};
-  }
-  int most_ranks(int group) const {
-    int out = 0;
-    for (const NodeRanks& ranks : node_ranks(group)) out = std::max(out, std::min(group_at(group).nodes, ranks.most_nodes) * ranks.count);
-    return out;
-  }
-  // Ranks between which a block may be cut by tensor parallelism.
-  int most_tensor(int group) const {
-    return std::min(problem_.space.uniform ? most_ranks(group) : group_at(group).domain(), problem_.space.most_tensor);
-  }
+  std::vector<NodeRanks> node_ranks(int group) const { return search::node_ranks(problem_, group); }
 
   int most_stages() const { return std::min(problem_.space.most_stages, problem_.model.block_count()); }
 
@@ -129,26 +125,9 @@ class Choices {
     }
   }
 
-  // How wide a stage of one group can be: tp x cp x dp that divide every block and the samples of a micro-batch.
   const std::set<std::int64_t>& widths_of(int group, std::int64_t samples) {
     const auto [found, fresh] = widths_.try_emplace({group, samples});
-    if (!fresh) return found->second;
-    const GivenDegrees& given = problem_.space.given;
-    const std::int64_t most = most_ranks(group);
-    for (std::size_t repeat = 0; repeat < problem_.model.repeats.size(); ++repeat) {
-      const model::BlockSpec& block = problem_.model.repeats[repeat].block;
-      std::set<std::int64_t> here;
-      for (std::int64_t tp = 1; tp <= most_tensor(group); ++tp) {
-        if (!GivenDegrees::allows(given.tensor, tp) || plan::tensor_fault(block, tp)) continue;
-        for (std::int64_t cp = 1; cp <= problem_.space.most_context && tp * cp <= most; ++cp) {
-          if (!GivenDegrees::allows(given.context, cp) || !context_divides(block, cp)) continue;
-          for (const std::int64_t dp : plan::divisors_of(samples))
-            if (GivenDegrees::allows(given.data, dp) && tp * cp * dp <= most && (repeat == 0 || found->second.contains(tp * cp * dp)))
-              here.insert(tp * cp * dp);
-        }
-      }
-      found->second = std::move(here);
-    }
+    if (fresh) found->second = search::widths_of(problem_, group, samples);
     return found->second;
   }
 
@@ -170,7 +149,7 @@ class Choices {
     return out;
   }
 
-  bool full() const { return nodes_ != Nodes::most && out_.outers.size() > kMostOuters; }
+  bool full() const { return out_.outers.size() > kMostOuters; }
 
   void list_widths(std::vector<Team>& teams, std::size_t at) {
     if (full()) return;
@@ -334,6 +313,32 @@ class Choices {
 };
 
 }  // namespace
+
+std::set<std::int64_t> widths_of(const BlockProblem& problem, int group, std::int64_t samples) {
+  const cluster::ResourceGroup& of = problem.cluster.groups[static_cast<std::size_t>(group)];
+  const GivenDegrees& given = problem.space.given;
+  std::int64_t most = 0;
+  for (const NodeRanks& ranks : node_ranks(problem, group))
+    most = std::max<std::int64_t>(most, std::int64_t{std::min(of.nodes, ranks.most_nodes)} * ranks.count);
+  // Between ranks on one domain of the inside link, where a space is not uniform.
+  const std::int64_t most_tensor = std::min<std::int64_t>(problem.space.uniform ? most : of.domain(), problem.space.most_tensor);
+  std::set<std::int64_t> out;
+  for (std::size_t repeat = 0; repeat < problem.model.repeats.size(); ++repeat) {
+    const model::BlockSpec& block = problem.model.repeats[repeat].block;
+    std::set<std::int64_t> here;
+    for (std::int64_t tp = 1; tp <= most_tensor; ++tp) {
+      if (!GivenDegrees::allows(given.tensor, tp) || plan::tensor_fault(block, tp)) continue;
+      for (std::int64_t cp = 1; cp <= problem.space.most_context && tp * cp <= most; ++cp) {
+        if (!GivenDegrees::allows(given.context, cp) || !context_divides(block, cp)) continue;
+        for (const std::int64_t dp : plan::divisors_of(samples))
+          if (GivenDegrees::allows(given.data, dp) && tp * cp * dp <= most && (repeat == 0 || out.contains(tp * cp * dp)))
+            here.insert(tp * cp * dp);
+      }
+    }
+    out = std::move(here);
+  }
+  return out;
+}
 
 int round_number(int nodes) {
   const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(nodes)));

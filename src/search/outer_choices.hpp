@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -27,6 +28,7 @@ struct Outer {
   std::size_t family = 0;   // plans of a family compete with each other alone; in other spaces all are of one
   double bound = 0;
   bool with_memory = false;  // the bound counts with memory
+  std::size_t number = 0;    // in the order in which options were listed for them
 
   // Pipeline ranks.
   int stages() const {
@@ -51,12 +53,15 @@ struct Outer {
 struct OuterChoices {
   bool able = false;  // some group that may be used computes in the precision
   std::vector<Outer> outers;
+  std::size_t alone = 0;                    // the first so many are of one group each
   std::vector<cost::StageDevices> devices;  // that are no group alone; an index into them counts on from the groups of the cluster
 };
 // Interleaved stages of one rank are tried up to this number, where none is given.
 inline constexpr int kMostChunks = 8;
 // The largest power of two, or three times one, up to `nodes`: what degrees that divide batches and models make up.
 int round_number(int nodes);
+// How wide a stage on a group of the cluster can be: tp x cp x dp that divide every block and so many samples of a micro-batch.
+std::set<std::int64_t> widths_of(const BlockProblem& problem, int group, std::int64_t samples);
 OuterChoices outer_choices(const BlockProblem& problem);
 
 }  // namespace tessera::search

@@ -1,0 +1,110 @@
+#include "search/group_by_group.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "cost/warm_up.hpp"
+#include "plan/divisors.hpp"
+
+namespace tessera::search {
+namespace {
+
+// Widths of the stages of a further group.
+constexpr std::size_t kWidths = 4;
+
+class Neighbours {
+ public:
+  Neighbours(const BlockProblem& problem, const cost::CostModel& cost_model, const Outer& outer)
+      : problem_(problem), cost_model_(cost_model), outer_(outer), stage_speed_(speed_of(outer) / outer.stages()) {}
+
+  std::vector<Outer> list() {
+    std::set<int> taken;
+    for (const GroupCut& cut : outer_.groups)
+      for (const cost::StageDevices::Part& part : cost_model_.parts_of(cut.devices).parts) taken.insert(part.group);
+    for (std::size_t g = 0; g < problem_.cluster.groups.size(); ++g)
+      if (!taken.contains(static_cast<int>(g)) && allowed(static_cast<int>(g))) add(static_cast<int>(g));
+    return std::move(out_);
+  }
+
+ private:
+  bool allowed(int group) const {
+    const std::vector<int>& groups = problem_.space.groups;
+    return problem_.cluster.groups[static_cast<std::size_t>(group)].device.has(problem_.precision) &&
+           (groups.empty() || std::find(groups.begin(), groups.end(), group) != groups.end());
+  }
+
+  double speed_of(int group) const {
+    return problem_.cluster.groups[static_cast<std::size_t>(group)].device.peak_of(problem_.precision).value;
+  }
+  double speed_of(const Outer& outer) const {
+    double out = 0;
+    for (const GroupCut& cut : outer.groups) {
+      const std::vector<cost::StageDevices::Part>& parts = cost_model_.parts_of(cut.devices).parts;
+      for (const cost::StageDevices::Part& part : parts)
+        out += cut.stages * (parts.size() == 1 ? cut.width : part.ranks) * speed_of(part.group);
+    }
+    return out;
+  }
+
+  void add(int group) {
+    for (const std::int64_t micro_batches : {outer_.micro_batches, 2 * outer_.micro_batches, outer_.micro_batches / 2}) {
+      if (micro_batches == 0 || problem_.global_batch % micro_batches != 0 || micro_batches > problem_.space.most_micro_batches ||
+          !GivenDegrees::allows(problem_.space.given.micro_batches, micro_batches) || !cuts_divide(micro_batches))
+        continue;
+      for (const GroupCut& cut : cuts_of(group, micro_batches))
+        for (std::size_t place = 0; place <= outer_.groups.size(); ++place) add(cut, place, micro_batches);
+    }
+  }
+
+  // Whether the stages that there are can have so many micro-batches.
+  bool cuts_divide(std::int64_t micro_batches) const {
+    if (micro_batches == outer_.micro_batches) return true;
+    return std::all_of(outer_.groups.begin(), outer_.groups.end(), [&](const GroupCut& cut) {
+      const std::vector<cost::StageDevices::Part>& parts = cost_model_.parts_of(cut.devices).parts;
+      return parts.size() == 1 && widths_of(problem_, parts.front().group, problem_.global_batch / micro_batches).contains(cut.width);
+    });
+  }
+
+  std::vector<GroupCut> cuts_of(int group, std::int64_t micro_batches) const {
+    const cluster::ResourceGroup& of = problem_.cluster.groups[static_cast<std::size_t>(group)];
+    const int left = std::min(problem_.space.most_stages, problem_.model.block_count()) - outer_.stages();
+    std::vector<GroupCut> out;
+    for (const std::int64_t width : widths_of(problem_, group, problem_.global_batch / micro_batches))
+      for (int stages = static_cast<int>(std::min<std::int64_t>(left, of.nodes * of.devices_per_node / width)); stages > 0; --stages) {
+        const auto devices = static_cast<int>(stages * width);
+        if (devices % of.devices_per_node != 0 || (!problem_.space.idle_nodes && devices != of.nodes * of.devices_per_node)) continue;
+        out.push_back({group, static_cast<int>(width), stages});
+        break;
+      }
+    const auto unlike = [&](const GroupCut& cut) { return std::abs(std::log(cut.width * speed_of(group) / stage_speed_)); };
+    std::stable_sort(out.begin(), out.end(), [&](const GroupCut& a, const GroupCut& b) { return unlike(a) < unlike(b); });
+    out.resize(std::min(out.size(), kWidths));
+    return out;
+  }
+
+  void add(const GroupCut& cut, std::size_t place, std::int64_t micro_batches) {
+    Outer outer{.groups = outer_.groups, .micro_batches = micro_batches};
+    outer.groups.insert(outer.groups.begin() + static_cast<std::ptrdiff_t>(place), cut);
+    if (!GivenDegrees::allows(problem_.space.given.stages, outer.stages())) return;
+    for (const plan::Schedule schedule : problem_.space.schedules) {
+      if (cost::several_stages_a_rank(schedule) || micro_batches < cost::least_micro_batches(schedule, outer.stages())) continue;
+      outer.schedule = schedule;
+      out_.push_back(outer);
+    }
+  }
+
+  const BlockProblem& problem_;
+  const cost::CostModel& cost_model_;
+  const Outer& outer_;
+  const double stage_speed_;
+  std::vector<Outer> out_;
+};
+
+}  // namespace
+
+std::vector<Outer> with_one_group_more(const BlockProblem& problem, const cost::CostModel& cost_model, const Outer& outer) {
+  return Neighbours(problem, cost_model, outer).list();
+}
+
+}  // namespace tessera::search
