@@ -20,7 +20,8 @@ void add_worker_command(CLI::App& app) {
   command->footer(
       "The rank and the number of ranks also come from RANK and WORLD_SIZE, Slurm or MPI, the meeting place from MASTER_ADDR and "
       "MASTER_PORT. Ranks of several hosts need the same secret, in TESSERA_SECRET or in the file that TESSERA_SECRET_FILE names: "
-      "export TESSERA_SECRET=$(openssl rand -hex 32)");
+      "export TESSERA_SECRET=$(openssl rand -hex 32)\n"
+      "SIGTERM, SIGHUP and Ctrl-C at one rank make all of them finish the step and write a checkpoint; their exit code is then 75.");
   struct Options {
     std::string yaml, plan, run, rank, world, rendezvous;
     std::vector<std::string> overrides;

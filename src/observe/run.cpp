@@ -27,15 +27,6 @@ bool holds_something(const std::filesystem::path& path) {
   return std::filesystem::exists(path) && (!std::filesystem::is_directory(path) || !std::filesystem::is_empty(path));
 }
 
-// One that was written to its end; whether it is whole, only reading it can say.
-bool has_checkpoint(const std::filesystem::path& run) {
-  const auto folder = run / "checkpoints";
-  if (!std::filesystem::is_directory(folder)) return false;
-  for (const auto& entry : std::filesystem::directory_iterator(folder))
-    if (entry.path().extension() != ".tmp") return true;
-  return false;
-}
-
 // Something that would be lost: steps or checkpoints. A start that failed before its first step leaves none.
 bool has_results(const std::filesystem::path& run) {
   const auto metrics = run / "metrics.jsonl";
@@ -66,6 +57,14 @@ std::filesystem::path cut_back(std::filesystem::path metrics, std::int64_t next_
 }
 
 }  // namespace
+
+bool has_checkpoint(const std::filesystem::path& run) {
+  const auto folder = run / "checkpoints";
+  if (!std::filesystem::is_directory(folder)) return false;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    if (const auto suffix = entry.path().extension(); suffix.empty() || suffix == ".replaced") return true;
+  return false;
+}
 
 IfExists if_exists_of(bool resume, bool overwrite) { return resume ? IfExists::resume : overwrite ? IfExists::replace : IfExists::refuse; }
 

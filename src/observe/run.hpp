@@ -24,6 +24,9 @@ enum class IfExists {
 // to resume. With `replace`, a folder that is no run's is refused. Touches nothing.
 void check_run(const std::filesystem::path& run, IfExists if_exists);
 
+// Some checkpoint that was written to its end; whether it is whole, only reading it can say.
+bool has_checkpoint(const std::filesystem::path& run);
+
 // What --resume and --overwrite mean; --resume wins.
 IfExists if_exists_of(bool resume, bool overwrite);
 

@@ -4,7 +4,6 @@
 #include <ATen/Parallel.h>
 #include <torch/version.h>
 #include <CLI/CLI.hpp>
-#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -17,7 +16,8 @@
 #include "base/log.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "cluster/cluster.hpp"
-#include "control/local_launcher.hpp"
+#include "control/report.hpp"
+#include "control/stop_signals.hpp"
 #include "model/job.hpp"
 #include "nn/memory.hpp"
 #include "observe/progress.hpp"
@@ -30,16 +30,6 @@
 
 namespace tessera {
 namespace {
-
-std::atomic<bool> stop_requested = false;
-static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler sets it");
-
-// Ctrl-C reaches a worker that was started by hand; a launcher's gets SIGTERM from it.
-void request_stop(int signal) {
-  if (!stop_requested.exchange(true) || signal != SIGINT) return;
-  std::signal(SIGINT, SIG_DFL);
-  std::raise(SIGINT);
-}
 
 struct TrainArguments {
   std::string yaml;
@@ -99,20 +89,22 @@ class RunObserver final : public train::LoopObserver {
     if (json_) {
       std::printf("%s\n", observe::to_json(observe::EvaluationMetrics{steps, report.loss}).c_str());
       std::fflush(stdout);
-      return;
     }
-    if (!progress_) return;
     std::string line = text("validation loss ", fixed(report.loss), " after ", steps, " steps (perplexity ", fixed(std::exp(report.loss)));
     if (unigram_entropy_ > 0) {
       const double gain = unigram_entropy_ - report.loss;
       line += text("; unigram entropy ", fixed(unigram_entropy_), ": ", fixed(std::abs(gain)), " nats ", gain >= 0 ? "better" : "worse");
     }
-    progress_->note(line + ")");
+    note(line + ")");
   }
 
-  void on_saved(std::int64_t steps) override {
-    log::info(text("checkpoint of step ", steps));
-    if (progress_) progress_->note(text("checkpoint at step ", steps));
+  void on_saved(std::int64_t steps) override { note(text("checkpoint of step ", steps)); }
+
+  void on_warning(const std::string& warning) override {
+    if (progress_)
+      progress_->note("warning: " + warning);
+    else
+      log::warning(warning);
   }
 
   void finish() {
@@ -120,6 +112,13 @@ class RunObserver final : public train::LoopObserver {
   }
 
  private:
+  // Shown where there is a progress; recorded in any case.
+  void note(const std::string& line) {
+    if (progress_)
+      progress_->note(line);
+    else
+      log::info(line);
+  }
   static std::string fixed(double value) {
     char buffer[32];
     std::snprintf(buffer, sizeof buffer, "%.4f", value);
@@ -140,6 +139,7 @@ class SilentObserver final : public train::LoopObserver {
   void on_step(const train::StepReport&) override {}
   void on_evaluation(std::int64_t, const train::EvaluationReport&) override {}
   void on_saved(std::int64_t) override {}
+  void on_warning(const std::string&) override {}
 };
 
 void write_memory(const std::filesystem::path& run, int rank) {
@@ -191,9 +191,24 @@ Seconds deadline_of(const plan::Plan& plan, const model::ModelSpec& model) {
   return std::max({kLeast, disk, plan.predicted ? plan.predicted->step * 20 : kLeast});
 }
 
+Error stopped_after(std::int64_t step, std::int64_t steps, bool saved) {
+  return {ErrorCode::interrupted,
+          text("stopped after step ", step, " of ", steps, ", as a signal asked", saved ? ", with a checkpoint" : ""),
+          {},
+          {},
+          saved ? "go on with --resume" : ""};
+}
+
 void train_rank(const TrainArguments& arguments) {
-  std::signal(SIGTERM, request_stop);
-  std::signal(SIGINT, request_stop);
+  const Where rank_only{{}, 0, 0, arguments.rank.rank, {}};
+  control::end_when_asked(
+      Error(ErrorCode::interrupted, "stopped before the first step, as a signal asked; there was nothing to save", rank_only));
+  // A terminal or pipe that goes away ends no training: what would be shown is in the log.
+  std::signal(SIGPIPE, SIG_IGN);
+  const bool prepares = arguments.prepare && arguments.rank.rank == 0;
+  // Warnings about what all ranks read are said once: by rank 0, or by the `tessera train` that started it.
+  std::optional<log::Silence> said_elsewhere;
+  if (!prepares) said_elsewhere.emplace();
   const std::filesystem::path run = arguments.run;
   const model::JobSpec job = model::read_job(arguments.yaml, arguments.overrides);
   const plan::Plan plan = plan::load_plan(arguments.plan);
@@ -208,7 +223,6 @@ void train_rank(const TrainArguments& arguments) {
   if (arguments.rank.rank < 0 || arguments.rank.rank >= plan.world_size())
     throw Error(ErrorCode::invalid_config, text("there is no rank ", arguments.rank.rank), {arguments.plan, 0, 0, -1, {}},
                 text("0 to ", plan.world_size() - 1));
-  const bool prepares = arguments.prepare && arguments.rank.rank == 0;
   const observe::IfExists if_exists = observe::if_exists_of(arguments.resume, arguments.overwrite);
   if (prepares) observe::check_run(run, if_exists);
   const int threads = plan.ranks.at(static_cast<std::size_t>(arguments.rank.rank)).threads;
@@ -218,6 +232,7 @@ void train_rank(const TrainArguments& arguments) {
   // Destroyed after an error has been told to the other ranks.
   std::unique_ptr<data::Dataset> dataset;
   std::optional<train::Trainer> held;
+  std::optional<Error> stopped;
   try {
     dataset = data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
     const data::Tokenizer* tokenizer = dataset->tokenizer();
@@ -229,6 +244,10 @@ void train_rank(const TrainArguments& arguments) {
     }
     if (arguments.rank.rank == 0) real_file_system().create_directories(run / "memory");
     check_shared(run, *comm);
+    if (arguments.rank.rank == 0) {
+      said_elsewhere.reset();
+      log::set_file(run / "log.txt");
+    }
     train::Trainer& trainer = held.emplace(job, plan, *dataset, *comm);
     const std::filesystem::path checkpoints = run / "checkpoints";
     if (arguments.resume) {
@@ -252,22 +271,23 @@ void train_rank(const TrainArguments& arguments) {
     } else {
       trainer.initialize();
     }
-    train::LoopOptions options{checkpoints, arguments.stop_after, arguments.gradients.empty(), &stop_requested};
+    const train::LoopOptions options{checkpoints, arguments.stop_after, arguments.gradients.empty(), &control::stop_when_asked()};
+    train::LoopOutcome outcome;
     if (arguments.rank.rank == 0) {
-      log::set_file(run / "log.txt");
       RunObserver observer(arguments, job, plan, cluster, trainer,
                            tokenizer != nullptr && trainer.validates() ? dataset->unigram_entropy_of_validation() : 0);
-      train::run_loop(job, trainer, real_file_system(), options, observer);
+      outcome = train::run_loop(job, trainer, real_file_system(), options, observer);
       observer.finish();
     } else {
       SilentObserver observer;
-      train::run_loop(job, trainer, real_file_system(), options, observer);
+      outcome = train::run_loop(job, trainer, real_file_system(), options, observer);
     }
     if (!arguments.gradients.empty()) trainer.save_gradients(real_file_system(), arguments.gradients);
     const std::string trace = trainer.chrome_trace();
     if (arguments.rank.rank == 0) write_whole(real_file_system(), run / "trace.json", trace);
     write_memory(run, arguments.rank.rank);
     comm->world().barrier().wait();
+    if (outcome.stopped) stopped = stopped_after(trainer.next_step(), job.train.steps, options.keep);
   } catch (const Error& error) {
     comm->abort(text("rank ", arguments.rank.rank, ": ", error.message()));
     throw;
@@ -275,6 +295,7 @@ void train_rank(const TrainArguments& arguments) {
     comm->abort(text("rank ", arguments.rank.rank, ": ", error.what()));
     throw;
   }
+  if (stopped) throw *stopped;
 }
 
 void add_train(CLI::App& app) {
