@@ -17,6 +17,7 @@
 #include "cli/workers.hpp"
 #include "cost/cost.hpp"
 #include "data/data.hpp"
+#include "observe/resume.hpp"
 #include "observe/run_files.hpp"
 #include "plan/schedule/schedule.hpp"
 #include "plan/trainable.hpp"
@@ -29,6 +30,7 @@ struct TrainOptions {
   std::string yaml;
   std::string plan;
   std::vector<std::string> overrides;
+  std::vector<std::string> changed;
   bool resume = false;
   bool overwrite = false;
   bool measure = true;
@@ -41,25 +43,30 @@ bool changes_plan(const std::vector<std::string>& overrides) {
   return false;
 }
 
-// A resumed run keeps its plan, bit for bit, unless the user asks for another one.
-std::optional<std::filesystem::path> plan_file_of(const TrainOptions& options, const std::filesystem::path& run) {
+// A resumed run keeps its plan, bit for bit, unless the user asks for another one, or for a batch or a precision that needs another.
+std::optional<std::filesystem::path> plan_file_of(const TrainOptions& options, const model::JobSpec& job,
+                                                  const std::filesystem::path& run) {
   if (!options.plan.empty()) return options.plan;
-  if (options.resume && !changes_plan(options.overrides) && std::filesystem::exists(run / "plan.json")) return run / "plan.json";
-  return std::nullopt;
+  const std::filesystem::path file = run / "plan.json";
+  if (!options.resume || changes_plan(options.overrides) || !std::filesystem::exists(file)) return std::nullopt;
+  const plan::Plan plan = plan::load_plan(file);
+  if (plan.global_batch != job.train.global_batch || plan.precision != job.train.precision) return std::nullopt;
+  return file;
 }
 
 void show_choice(const ChosenPlan& chosen, const model::JobSpec& job) {
   const plan::Plan& plan = chosen.plan;
   const plan::Strategy& strategy = plan.stages.front().runs.front().strategy;
-  log::show(text("plan: ", plan.world_size(), " worker", plan.world_size() == 1 ? "" : "s", " of ", plan.threads_text(), ", dp ", strategy.dp,
-                 " x pp ", plan.stages.size(), " x tp ", strategy.tp, ", ", plan.micro_batches, " micro-batch",
+  log::show(text("plan: ", plan.world_size(), " worker", plan.world_size() == 1 ? "" : "s", " of ", plan.threads_text(), ", dp ",
+                 strategy.dp, " x pp ", plan.stages.size(), " x tp ", strategy.tp, ", ", plan.micro_batches, " micro-batch",
                  plan.micro_batches == 1 ? "" : "es", " of ", plan.micro_batch_text(), ", ", plan.schedule_text(), ", zero ", strategy.zero,
                  ", recompute ", model::name_of(strategy.recompute)));
   std::set<std::pair<int, int>> hosts;
   for (const plan::RankPlace& place : plan.ranks) hosts.insert({place.group, place.node});
   if (hosts.size() > 1)
-    log::show(text("note: the plan is for ", hosts.size(), " hosts, and `train` runs all its workers on this one; to train on several, start `",
-                   typed_command(), " worker` on each"));
+    log::show(text("note: the plan is for ", hosts.size(),
+                   " hosts, and `train` runs all its workers on this one; to train on several, start `", typed_command(),
+                   " worker` on each"));
   if (plan.predicted)
     log::show(text("predicted: ", to_text(plan.predicted->step), " a step, ",
                    count_text(static_cast<double>(plan.global_batch * job.model.dim("seq")) / plan.predicted->step.value), " tokens/s, ",
@@ -68,8 +75,9 @@ void show_choice(const ChosenPlan& chosen, const model::JobSpec& job) {
 
 // What to do with a run that ended before its last step.
 std::string way_on(const std::filesystem::path& run) {
-  if (!observe::has_checkpoint(run)) return "no checkpoint had been written; start over with --overwrite";
-  return text("go on from the last checkpoint with: ", typed_command(), " train ", shell_quoted((run / "train.yaml").string()), " --resume");
+  if (observe::checkpoint_steps(run).empty()) return "no checkpoint had been written; start over with --overwrite";
+  return text("go on from the last checkpoint with: ", typed_command(), " train ", shell_quoted((run / "train.yaml").string()),
+              " --resume");
 }
 
 void train(const TrainOptions& options) {
@@ -79,15 +87,16 @@ void train(const TrainOptions& options) {
   const std::filesystem::path run = run_folder(job.name);
   const observe::IfExists if_exists = observe::if_exists_of(options.resume, options.overwrite);
   observe::check_run(run, if_exists);
+  const std::string yaml = observe::yaml_of_run(options.yaml, options.overrides);
   const cluster::ClusterSpec cluster = cluster::resolve(job.cluster);
-  log::show(text("model: ", count_text(static_cast<double>(job.model.parameter_count())), " parameters in ", job.model.block_count(), " blocks"));
+  log::show(
+      text("model: ", count_text(static_cast<double>(job.model.parameter_count())), " parameters in ", job.model.block_count(), " blocks"));
   const auto dataset = prepare_data(job);
-  const data::Tokenizer* tokenizer = dataset->tokenizer();
-  if (options.resume) observe::check_resumed(job, tokenizer, run);
-  const ChosenPlan chosen = choose_plan(options.yaml, options.overrides, job, cluster, plan_file_of(options, run), options.measure);
+  if (options.resume) observe::show_changes(observe::check_resumed(job, yaml, *dataset, run, options.changed));
+  const ChosenPlan chosen = choose_plan(options.yaml, options.overrides, job, cluster, plan_file_of(options, job, run), options.measure);
   show_choice(chosen, job);
   // A run that exists is touched when there is nothing left to refuse.
-  const observe::RunLock lock = observe::make_run(run, if_exists, options.yaml, options.overrides, chosen.plan, cluster, tokenizer);
+  const observe::RunLock lock = observe::make_run(run, if_exists, job, yaml, chosen.plan, cluster, *dataset);
   log::set_file(run / "log.txt");
   std::vector<std::string> arguments = {"train",     (run / "train.yaml").string(),   "--plan", (run / "plan.json").string(),
                                         "--cluster", (run / "cluster.yaml").string(), "--run",  run.string()};
@@ -100,7 +109,8 @@ void train(const TrainOptions& options) {
   };
   launch.way_on = [&] { return way_on(run); };
   control::run_workers(worker_commands(arguments, chosen.plan.ranks, cluster), launch);
-  const std::string done = text(run.string(), " is complete. Let it write:\n  ", typed_command(), " generate ", run.string(), " --prompt \"...\"");
+  const std::string done =
+      text(run.string(), " is complete. Let it write:\n  ", typed_command(), " generate ", run.string(), " --prompt \"...\"");
   options.json ? log::record(log::Level::info, done) : log::show(done);
 }
 
@@ -211,9 +221,15 @@ void add_train_command(CLI::App& app) {
   auto options = std::make_shared<TrainOptions>();
   command->add_option("train_yaml", options->yaml, "What to train")->required();
   command->add_option("--plan", options->plan, "Use this plan file instead of choosing one");
-  command->add_flag("--resume", options->resume,
-                    "Go on from the run's newest checkpoint, under the same plan unless --plan or --set parallel... says otherwise");
-  command->add_flag("--overwrite", options->overwrite, "Replace a run of the same name");
+  CLI::Option* resume =
+      command->add_flag("--resume", options->resume,
+                        "Go on from the run's newest checkpoint, under the same plan unless --plan or --set parallel... says otherwise");
+  command->add_flag("--overwrite", options->overwrite, "Replace a run of the same name")->excludes(resume);
+  command->add_option("--change", options->changed, "With --resume: go on with other data, named by their keys: data.source,train.seed")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->needs(resume)
+      ->type_name("KEY,...");
   command->add_option("--set", options->overrides, "Override a key: train.steps=50 (repeatable)")->type_name("KEY=VALUE");
   command->add_flag("!--no-measure", options->measure, "Choose the plan from the built-in cost model, without measuring this host first");
   command->add_flag("--json", options->json, "One JSON object a step on stdout");

@@ -15,12 +15,14 @@
 #include "base/hash.hpp"
 #include "base/log.hpp"
 #include "checkpoint/checkpoint.hpp"
+#include "checkpoint/hugging_face.hpp"
 #include "cluster/cluster.hpp"
 #include "control/report.hpp"
 #include "control/stop_signals.hpp"
 #include "model/job.hpp"
 #include "nn/memory.hpp"
 #include "observe/progress.hpp"
+#include "observe/resume.hpp"
 #include "observe/run_files.hpp"
 #include "plan/plan.hpp"
 #include "plan/schedule/schedule.hpp"
@@ -34,6 +36,7 @@ namespace {
 struct TrainArguments {
   std::string yaml;
   std::vector<std::string> overrides;
+  std::vector<std::string> changed;
   std::string plan;
   std::string cluster;
   std::string run;
@@ -55,7 +58,8 @@ class RunObserver final : public train::LoopObserver {
       : job_(job),
         json_(arguments.json && !arguments.quiet),
         unigram_entropy_(unigram_entropy),
-        writer_(arguments.run, trainer.next_step()),
+        // A run that has made its last step is only evaluated again.
+        writer_(arguments.run, trainer.next_step(), trainer.next_step() + (trainer.next_step() < job.train.steps ? 1 : 0)),
         flops_per_sample_(model::training_flops_per_sample(job.model).value) {
     for (const plan::RankPlace& place : plan.ranks) {
       const cluster::Device& device = cluster.groups.at(static_cast<std::size_t>(place.group)).device;
@@ -182,6 +186,16 @@ void check_shared(const std::filesystem::path& run, comm::Communicator& comm) {
                 {run.string(), 0, 0, comm.rank(), {}}, "a folder on a file system that all hosts share", "name one with --run");
 }
 
+// The checkpoint that train.init stands for; a Hugging Face folder becomes one of the run's own, of step 0.
+std::filesystem::path initial_weights(const model::JobSpec& job, const std::filesystem::path& checkpoints, comm::Communicator& comm) {
+  const std::filesystem::path& init = job.train.init;
+  const bool hugging_face = std::filesystem::exists(init / "config.json") && !std::filesystem::exists(init / "manifest.json");
+  if (!hugging_face) return train::checkpoint_of(init);
+  if (comm.rank() == 0) checkpoint::import_hf_weights(init, job.model, checkpoints);
+  comm.world().barrier().wait();
+  return checkpoint::step_folder(checkpoints, 0);
+}
+
 // A rank may have to wait for another's whole share of a step, or of a checkpoint on a slow disk.
 Seconds deadline_of(const plan::Plan& plan, const model::ModelSpec& model) {
   constexpr Seconds kLeast(300);
@@ -239,8 +253,9 @@ void train_rank(const TrainArguments& arguments) {
     check_same_text(*dataset, *comm);
     if (prepares) {
       // As `tessera train` does for the ranks that it starts: a run that exists is touched when there is nothing left to refuse.
-      if (arguments.resume) observe::check_resumed(job, tokenizer, run);
-      lock.emplace(observe::make_run(run, if_exists, arguments.yaml, arguments.overrides, plan, cluster, tokenizer));
+      const std::string yaml = observe::yaml_of_run(arguments.yaml, arguments.overrides);
+      if (arguments.resume) observe::show_changes(observe::check_resumed(job, yaml, *dataset, run, arguments.changed));
+      lock.emplace(observe::make_run(run, if_exists, job, yaml, plan, cluster, *dataset));
     }
     if (arguments.rank.rank == 0) real_file_system().create_directories(run / "memory");
     check_shared(run, *comm);
@@ -255,19 +270,13 @@ void train_rank(const TrainArguments& arguments) {
       std::int64_t step = -1;
       if (arguments.rank.rank == 0) {
         checkpoint::clean(real_file_system(), checkpoints);
-        const auto all = checkpoint::list(checkpoints);
-        if (const auto newest = checkpoint::latest(checkpoints, checkpoint::Check::everything))
-          step = checkpoint::Reader(*newest).state().step;
-        else if (!all.empty())
-          checkpoint::Reader(checkpoint::step_folder(checkpoints, all.back())).verify();  // says what is wrong with it
+        step = checkpoint::Reader(checkpoint::find(checkpoints)).state().step;
+        checkpoint::set_aside_after(real_file_system(), checkpoints, step);
       }
       comm->world().broadcast(&step, 1, comm::DataType::i64, 0).wait();
-      if (step < 0)
-        throw Error(ErrorCode::not_found, "there is no usable checkpoint to go on from", {checkpoints.string(), 0, 0, -1, {}}, {},
-                    "start over with --overwrite");
       trainer.load(checkpoint::step_folder(checkpoints, step));
     } else if (!job.train.init.empty()) {
-      trainer.load(train::checkpoint_of(job.train.init), false);
+      trainer.load(initial_weights(job, checkpoints, *comm), false);
     } else {
       trainer.initialize();
     }
@@ -311,6 +320,7 @@ void add_train(CLI::App& app) {
   command->add_flag("--quiet", arguments->quiet);
   command->add_flag("--prepare", arguments->prepare, "Make the run's folder first, which must not exist, or must with --resume");
   command->add_flag("--overwrite", arguments->overwrite, "With --prepare: replace it");
+  command->add_option("--change", arguments->changed, "With --prepare and --resume: what of the data may be others")->delimiter(',');
   command->add_option("--stop-after", arguments->stop_after, "Make at most this many steps");
   command->add_option("--gradients", arguments->gradients, "Write the last step's gradients to this folder, and no checkpoint");
   arguments->rank.add_to(*command);

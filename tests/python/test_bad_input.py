@@ -108,7 +108,9 @@ def test_a_run_goes_on_with_its_own_tokenizer_when_the_text_grows(tessera):
     result = tessera(*more, check=False)
     hint = "data.tokenizer={kind: hf, file: runs/job/tokenizer.json}"
     assert result.returncode == 2 and hint in result.stderr, result.stderr
-    tessera(*more, "--set", hint)
+    refused = tessera(*more, "--set", hint, check=False)
+    assert refused.returncode == 2 and "--change data.source" in refused.stderr, refused.stderr
+    tessera(*more, "--set", hint, "--change", "data.source")
     assert len(tessera.metrics("job")) == 6
 
 
