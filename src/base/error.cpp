@@ -60,7 +60,7 @@ int exit_code(ErrorCode code) {
     case ErrorCode::resource_exhausted: return 5;
     case ErrorCode::peer_lost:
     case ErrorCode::deadline_exceeded: return 6;
-    case ErrorCode::interrupted: return 130;
+    case ErrorCode::interrupted: return 75;  // EX_TEMPFAIL of sysexits.h: try again
     case ErrorCode::internal: return 70;
   }
   return 70;

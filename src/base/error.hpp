@@ -62,7 +62,7 @@ class Error : public std::exception {
 // "invalid_config", "peer_lost", ... as they stand in JSON.
 const char* name_of(ErrorCode code);
 // Process exit code: 2 for what the user typed, 3 not found or corrupt, 4 io, 5 resources, 6 peers and deadlines,
-// 130 interrupted, 70 internal. Never 0.
+// 75 interrupted, 70 internal. Never 0.
 int exit_code(ErrorCode code);
 // {"error": {"code", "message", "file", "line", "rank", "block", "expected", "hint"}} on one line; of several errors also
 // "errors", all of them in a list.

@@ -1,4 +1,5 @@
-// A folder of its own in the system's temporary folder; it goes, with all its content, with the object.
+// A folder of its own in the system's temporary folder; it goes, with all its content, with the object. One whose process was killed goes
+// when the next one is made: a lock says whether its process lives.
 #pragma once
 
 #include <filesystem>
@@ -21,6 +22,7 @@ class TemporaryFolder {
 
  private:
   std::filesystem::path path_;
+  int descriptor_ = -1;  // of the folder; holds its lock
 };
 
 }  // namespace tessera

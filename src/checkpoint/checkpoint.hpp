@@ -5,6 +5,7 @@
 //   step-000050/manifest.json             what follows, with the size and XXH3-128 of every piece; its own digest stands at its end
 //   step-000050/rank-00003.safetensors    the pieces that rank 3 held
 //   step-000060.tmp/                      a save under way, or one that was interrupted: never read
+//   step-000060.damaged/                  set aside by a run that went on from an earlier one: never read
 //
 // A save writes into the .tmp folder, syncs every file, writes the manifest last, renames the folder and syncs its parent.
 // So an interruption at any point leaves the earlier checkpoints as they were, and either the whole new one or none.
@@ -72,21 +73,23 @@ class Writer {
   const int world_size_;
 };
 
-// How much of a checkpoint is looked at before it counts as usable.
-enum class Check {
-  structure,  // the manifest's digest, every file's size and header: milliseconds
-  everything  // also every byte of data
-};
-
 // The folder of a step: "step-000050".
 std::filesystem::path step_folder(const std::filesystem::path& folder, std::int64_t step);
 // Steps of the committed checkpoints, ascending; a folder that does not exist has none. Not checked.
 std::vector<std::int64_t> list(const std::filesystem::path& folder);
-// The newest checkpoint that passes the check. Those that do not are passed over with a warning in the log.
-std::optional<std::filesystem::path> latest(const std::filesystem::path& folder, Check check = Check::structure);
+// The newest checkpoint whose every byte is right; all who read a checkpoint without saying its step take this one. Those that are
+// damaged are passed over with a warning in the log.
+std::optional<std::filesystem::path> latest(const std::filesystem::path& folder);
+// The checkpoint of this step, every byte of which is right, or the latest one. Throws not_found, naming what there is; corrupt with what
+// is wrong with the one of this step, or with the newest where all are damaged.
+std::filesystem::path find(const std::filesystem::path& folder, std::optional<std::int64_t> step = {});
+// Renames checkpoints of later steps than `step` to step-NNNNNN.damaged, which nobody reads, with a warning: a run that goes on from `step`
+// because those are damaged makes these steps anew.
+void set_aside_after(FileSystem& files, const std::filesystem::path& folder, std::int64_t step);
 // Removes what interrupted saves and removals left behind. At the start of a run, by one process, and by prune().
 void clean(FileSystem& files, const std::filesystem::path& folder);
-// Keeps the newest `keep` usable checkpoints, at least two of them, and removes older ones. No save may be under way.
+// Keeps the newest `keep` checkpoints, at least one, of those whose files and headers are right, and removes older ones. No save may be
+// under way.
 void prune(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep);
 
 struct TensorInfo {
@@ -99,7 +102,7 @@ struct TensorInfo {
 // per Reader. Not thread-safe; any number of processes may read at once.
 class Reader {
  public:
-  // Checks as Check::structure does. Throws not_found when there is no checkpoint, corrupt with the file otherwise.
+  // Checks the manifest's digest and every file's size and header, in milliseconds. Throws not_found without a manifest, or corrupt.
   explicit Reader(std::filesystem::path step_folder);
   ~Reader();
   Reader(Reader&&) noexcept;

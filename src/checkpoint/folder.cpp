@@ -1,7 +1,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
-#include <set>
+#include <iterator>
+#include <map>
 
 #include "base/error.hpp"
 #include "base/log.hpp"
@@ -38,6 +39,9 @@ std::vector<Entry> entries(const std::filesystem::path& folder) {
             [](const Entry& a, const Entry& b) { return std::pair(a.step, a.suffix) < std::pair(b.step, b.suffix); });
   return out;
 }
+
+// How much of a checkpoint is looked at before it counts as usable: what is read in milliseconds, or every byte.
+enum class Check { structure, everything };
 
 bool usable(const std::filesystem::path& path, Check check) {
   try {
@@ -80,11 +84,38 @@ std::vector<std::int64_t> list(const std::filesystem::path& folder) {
   return out;
 }
 
-std::optional<std::filesystem::path> latest(const std::filesystem::path& folder, Check check) {
+std::optional<std::filesystem::path> latest(const std::filesystem::path& folder) {
   const auto all = committed(folder);
   for (auto it = all.rbegin(); it != all.rend(); ++it)
-    if (usable(it->second, check)) return it->second;
+    if (usable(it->second, Check::everything)) return it->second;
   return std::nullopt;
+}
+
+std::filesystem::path find(const std::filesystem::path& folder, std::optional<std::int64_t> step) {
+  const auto all = committed(folder);
+  const Where where{folder.string(), 0, 0, -1, {}};
+  if (all.empty()) throw Error(ErrorCode::not_found, "there is no checkpoint", where, "the checkpoints of a run that wrote one");
+  if (!step)
+    if (const auto newest = latest(folder)) return *newest;
+  const auto chosen = step ? all.find(*step) : std::prev(all.end());
+  if (chosen == all.end()) {
+    std::string steps;
+    for (const auto& [known, path] : all) steps += text(steps.empty() ? "" : ", ", known);
+    throw Error(ErrorCode::not_found, text("there is no checkpoint of step ", *step), where, "one of the steps " + steps);
+  }
+  Reader(chosen->second).verify();
+  return chosen->second;
+}
+
+void set_aside_after(FileSystem& files, const std::filesystem::path& folder, std::int64_t step) {
+  for (const auto& [later, path] : committed(folder)) {
+    if (later <= step) continue;
+    const auto aside = step_folder(folder, later).concat(".damaged");
+    files.remove_all(aside);
+    files.rename(path, aside);
+    log::warning(text("the run goes on from step ", step, "; the damaged checkpoint of step ", later, " is in ", aside.string(),
+                      " now; remove it when it is of no use"));
+  }
 }
 
 void clean(FileSystem& files, const std::filesystem::path& folder) {
@@ -109,7 +140,7 @@ void prune(FileSystem& files, const std::filesystem::path& folder, std::int64_t 
   std::int64_t kept = 0;
   std::vector<std::filesystem::path> superfluous;
   for (auto it = all.rbegin(); it != all.rend(); ++it) {
-    if (kept >= std::max<std::int64_t>(keep, 2)) {
+    if (kept >= std::max<std::int64_t>(keep, 1)) {
       superfluous.push_back(it->second);
     } else if (usable(it->second, Check::structure)) {
       ++kept;

@@ -143,7 +143,7 @@ SpecialTokens special_tokens(const std::filesystem::path& tokenizer) {
   return tokens;
 }
 
-std::string config_json(const model::ModelSpec& model, const SpecialTokens& tokens) {
+std::string config_json(const model::ModelSpec& model, const SpecialTokens& tokens, ExportType type) {
   const double theta = model.dims.at("rope_theta");
   // rope_theta for transformers before 5, rope_parameters from 5 on.
   Json json = {{"architectures", {"LlamaForCausalLM"}},
@@ -168,7 +168,7 @@ std::string config_json(const model::ModelSpec& model, const SpecialTokens& toke
                {"rope_theta", theta},
                {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", theta}}},
                {"tie_word_embeddings", model.tied_embeddings},
-               {"torch_dtype", "float32"},
+               {"torch_dtype", type == ExportType::bf16 ? "bfloat16" : "float32"},
                {"use_cache", true},
                {"vocab_size", model.dim("vocab")},
                {kExportMark, model.fingerprint()}};

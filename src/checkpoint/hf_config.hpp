@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "checkpoint/hugging_face.hpp"
 #include "model/model.hpp"
 
 namespace tessera::checkpoint {
@@ -23,7 +24,7 @@ SpecialTokens special_tokens(const std::filesystem::path& tokenizer);
 
 // The texts of the files. kExportMark stands in config.json as a key, so that an earlier export can be told from anything else.
 inline constexpr const char* kExportMark = "tessera_model_fingerprint";
-std::string config_json(const model::ModelSpec& model, const SpecialTokens& tokens);
+std::string config_json(const model::ModelSpec& model, const SpecialTokens& tokens, ExportType type);
 std::string generation_config_json(const SpecialTokens& tokens);
 std::string tokenizer_config_json(const model::ModelSpec& model, const SpecialTokens& tokens, bool sentencepiece);
 

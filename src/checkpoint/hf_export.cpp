@@ -22,7 +22,7 @@ struct WeightFile {
   std::vector<StoredTensor> tensors;
 };
 
-std::vector<WeightFile> lay_out(const Reader& reader, const model::ModelSpec& model, std::int64_t largest) {
+std::vector<WeightFile> lay_out(const Reader& reader, const model::ModelSpec& model, std::int64_t largest, ElementType type) {
   std::vector<WeightFile> files(1);
   for (const model::BlockInstance& block : model.blocks())
     for (const model::ParameterSpec& parameter : block.spec->parameters) {
@@ -31,7 +31,6 @@ std::vector<WeightFile> lay_out(const Reader& reader, const model::ModelSpec& mo
       if (info.shape != parameter.shape)
         throw Error(ErrorCode::invalid_config, "tensor '" + info.name + "' of the checkpoint has another shape than the model's", {}, {},
                     "use the train.yaml that the run was started with");
-      const ElementType type = element_type(info.dtype);
       const std::int64_t bytes = element_count(info.shape) * size_of(type);
       std::int64_t begin = files.back().tensors.empty() ? 0 : files.back().tensors.back().end;
       if (begin > 0 && begin + bytes > largest) {
@@ -56,7 +55,8 @@ void write_weights(FileSystem& disk, const std::filesystem::path& folder, const 
     const std::string header = safetensors_header(weights.tensors, {{"format", "pt"}});
     file->append(std::as_bytes(std::span(header)));
     for (const StoredTensor& tensor : weights.tensors) {
-      file->append(bytes_of(reader.read(tensor.name)));
+      const at::Tensor values = reader.read(tensor.name).to(scalar_type(tensor.type));
+      file->append(bytes_of(values));
       map[tensor.name] = weights.name;
       total += tensor.end - tensor.begin;
     }
@@ -100,7 +100,7 @@ std::optional<std::filesystem::path> tokenizer_of_run(const std::filesystem::pat
 
 void export_hf(const std::filesystem::path& checkpoint, const model::ModelSpec& model,
                const std::optional<std::filesystem::path>& tokenizer, const std::filesystem::path& out_dir,
-               std::int64_t largest_weight_file) {
+               std::int64_t largest_weight_file, ExportType type) {
   FileSystem& disk = real_file_system();
   if (model.arch != "llama") throw Error(ErrorCode::invalid_config, "a model of kind " + model.arch + " cannot be exported", {}, "llama");
   const Reader reader(checkpoint);
@@ -111,7 +111,7 @@ void export_hf(const std::filesystem::path& checkpoint, const model::ModelSpec& 
   check_target(target);
   const auto chosen = tokenizer ? tokenizer : tokenizer_of_run(checkpoint);
   const SpecialTokens tokens = chosen ? special_tokens(*chosen) : SpecialTokens{};
-  const auto files = lay_out(reader, model, largest_weight_file);
+  const auto files = lay_out(reader, model, largest_weight_file, type == ExportType::bf16 ? ElementType::bf16 : ElementType::f32);
 
   auto temporary = target;
   temporary += ".tmp";
@@ -127,7 +127,7 @@ void export_hf(const std::filesystem::path& checkpoint, const model::ModelSpec& 
       write_whole(disk, temporary / "tokenizer_config.json", tokenizer_config_json(model, tokens, sentencepiece));
     }
     write_whole(disk, temporary / "generation_config.json", generation_config_json(tokens));
-    write_whole(disk, temporary / "config.json", config_json(model, tokens));
+    write_whole(disk, temporary / "config.json", config_json(model, tokens, type));
     disk.remove_all(replaced);
     if (std::filesystem::exists(target)) disk.rename(target, replaced);
     disk.rename(temporary, target);

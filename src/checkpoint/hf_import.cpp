@@ -108,6 +108,19 @@ std::string copy_tokenizer(FileSystem& disk, const std::filesystem::path& dir, c
 
 }  // namespace
 
+void import_hf_weights(const std::filesystem::path& dir, const model::ModelSpec& model, const std::filesystem::path& checkpoints) {
+  const auto config = dir / "config.json";
+  const model::ModelSpec theirs = model::read_model(ConfigNode::parse(model_yaml(config, model.dim("seq")), config.string()));
+  if (theirs.fingerprint() != model.fingerprint())
+    throw Error(ErrorCode::invalid_config, "the folder is of another model than the train.yaml", {config.string(), 0, 0, -1, {}},
+                "the model section of the train.yaml", text("model: {hf: ", dir.string(), ", seq: ", model.dim("seq"), "} is this model"));
+  const HfWeights weights(dir);
+  State state;
+  state.model_fingerprint = model.fingerprint();
+  state.extra[kWeightsOnly] = 1;
+  write_checkpoint(real_file_system(), checkpoints, match(weights, model, dir), state);
+}
+
 void import_hf(const std::filesystem::path& dir, const std::filesystem::path& run_dir, std::int64_t longest) {
   FileSystem& disk = real_file_system();
   if (!std::filesystem::is_directory(dir)) throw Error(ErrorCode::not_found, "there is no such folder", {dir.string(), 0, 0, -1, {}});

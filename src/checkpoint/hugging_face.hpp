@@ -12,13 +12,15 @@ namespace tessera::checkpoint {
 // model.safetensors is split beyond this size, as transformers' save_pretrained did for years.
 inline constexpr std::int64_t kLargestWeightFile = 5'000'000'000;
 
-// Writes `out_dir` with the fp32 master weights of a checkpoint: config.json (LlamaForCausalLM), generation_config.json,
+enum class ExportType { f32, bf16 };
+
+// Writes `out_dir` with the weights of a checkpoint, in fp32 or rounded to bf16: config.json (LlamaForCausalLM), generation_config.json,
 // model.safetensors (or several and model.safetensors.index.json), tokenizer.json or tokenizer.model as it is, and
 // tokenizer_config.json. Without `tokenizer` the run's own is taken, where there is one. Whole or not at all. Throws
 // invalid_config when out_dir holds anything but an earlier export of ours, corrupt or not_found for the checkpoint, io.
 void export_hf(const std::filesystem::path& checkpoint, const model::ModelSpec& model,
                const std::optional<std::filesystem::path>& tokenizer, const std::filesystem::path& out_dir,
-               std::int64_t largest_weight_file = kLargestWeightFile);
+               std::int64_t largest_weight_file = kLargestWeightFile, ExportType type = ExportType::f32);
 
 // Makes the run `run_dir` of a folder with the weights of a Llama (or of a Mistral or Qwen2 that computes the same): train.yaml
 // with the model filled in, checkpoints/step-000000 with fp32 weights (from f32, f16 or bf16) and no optimizer state, and the
@@ -26,5 +28,9 @@ void export_hf(const std::filesystem::path& checkpoint, const model::ModelSpec& 
 // what Tessera's llama does not compute (scaled rotary embedding, biases, sliding windows, quantized weights, ...), naming it,
 // and when run_dir exists and is not empty; corrupt or not_found for missing, misshaped, unknown or damaged tensors; io.
 void import_hf(const std::filesystem::path& dir, const std::filesystem::path& run_dir, std::int64_t longest = 4096);
+
+// Writes the checkpoint of step 0 to `checkpoints`, with the weights of such a folder and no optimizer state, for a run of `model` that
+// starts from them. Throws as import_hf does, and invalid_config where the folder is of another model.
+void import_hf_weights(const std::filesystem::path& dir, const model::ModelSpec& model, const std::filesystem::path& checkpoints);
 
 }  // namespace tessera::checkpoint

@@ -76,8 +76,11 @@ int report(const Error& error, bool json) {
     std::cout << to_json(error) << std::endl;
   } else {
     const bool colour = isatty(STDERR_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
-    for (const Error& one : error.each()) std::cerr << (colour ? "\033[1;31merror:\033[0m " : "error: ") << one.what() << std::endl;
+    // Who asked to stop made no mistake.
+    const char* label = error.code() == ErrorCode::interrupted ? "" : colour ? "\033[1;31merror:\033[0m " : "error: ";
+    for (const Error& one : error.each()) std::cerr << label << one.what() << std::endl;
   }
+  log::record(log::Level::error, error.what());
   return exit_code(error.code());
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/file_system.hpp"
 #include "base/hash.hpp"
+#include "base/log.hpp"
 #include "base/secret.hpp"
 #include "base/temporary_folder.hpp"
 #include "cli/workers.hpp"
@@ -55,8 +56,8 @@ profile::Profile measure_host(const std::filesystem::path& train_yaml, const std
   const TemporaryFolder scratch;
   profile::Profile merged;
   for (const search::WorkerShape& shape : search::worker_shapes(job, cluster)) {
-    std::fprintf(stderr, "measuring %d worker%s of %d thread%s\n", shape.workers, shape.workers == 1 ? "" : "s", shape.threads,
-                 shape.threads == 1 ? "" : "s");
+    log::show(text("measuring ", shape.workers, " worker", shape.workers == 1 ? "" : "s", " of ", shape.threads, " thread",
+                   shape.threads == 1 ? "" : "s"));
     const auto result = scratch.path() / text("profile-", shape.workers, "x", shape.threads, ".json");
     std::vector<plan::RankPlace> places;
     for (int rank = 0; rank < shape.workers; ++rank) places.push_back({0, 0, rank, shape.threads});

@@ -1,58 +1,111 @@
 #include "cli/runs_command.hpp"
 
-#include <algorithm>
+#include <unistd.h>
 #include <cstdio>
+#include <iostream>
 #include <memory>
+#include <nlohmann/json.hpp>
 
-#include "base/config.hpp"
 #include "base/error.hpp"
 #include "cli/commands.hpp"
+#include "cli/train_command.hpp"
+#include "model/run_name.hpp"
+#include "observe/run.hpp"
 #include "observe/runs.hpp"
 
 namespace tessera::cli {
 namespace {
 
 struct Options {
-  std::string folder = "runs";
+  std::string folder = model::kRunsFolder;
   std::string first;
   std::string second;
-  bool json = false;
-};
-
-// A run by its name, or by its folder.
-std::filesystem::path find_run(const Options& options, const std::string& name) {
-  if (const auto named = std::filesystem::path(options.folder) / name; std::filesystem::is_directory(named)) return named;
-  if (std::filesystem::is_directory(name)) return name;
   std::vector<std::string> names;
-  for (const auto& run : observe::list_runs(options.folder)) names.push_back(run.name);
-  const auto guess = nearest(name, names);
-  std::string known;
-  for (const auto& candidate : names) known += (known.empty() ? "" : ", ") + candidate;
-  throw Error(ErrorCode::not_found, "there is no run '" + name + "'", {options.folder, 0, 0, -1, {}},
-              known.empty() ? "there are no runs" : "one of: " + known, guess ? "did you mean '" + *guess + "'?" : std::string());
-}
+  bool yes = false;
+  bool json = false;
+
+  std::filesystem::path find(const std::string& name) const { return model::find_run_folder(name, folder); }
+};
 
 template <typename Result>
 void print(const Result& result, bool json) {
   std::printf("%s%s", (json ? observe::to_json(result) : observe::to_table(result)).c_str(), json ? "\n" : "");
 }
 
+void list(const Options& options, bool named) {
+  if (named && !std::filesystem::is_directory(options.folder))
+    throw Error(ErrorCode::not_found, "there is no such folder", {options.folder, 0, 0, -1, {}}, "the folder that holds the runs");
+  print(observe::list_runs(options.folder), options.json);
+}
+
+void rename(const Options& options) {
+  const auto from = options.find(options.first);
+  const auto to = from.parent_path() / run_folder(options.second).filename();
+  observe::rename_run(from, to);
+  if (options.json)
+    print(observe::summarize(to), true);
+  else
+    std::printf("%s is %s now\n", from.c_str(), to.c_str());
+}
+
+// Asks on a terminal; elsewhere only --yes will do.
+void confirm(const std::vector<std::filesystem::path>& runs) {
+  if (::isatty(STDIN_FILENO) == 0) throw Error(ErrorCode::invalid_config, "nothing was deleted: nobody can be asked here", {}, "--yes");
+  for (const auto& run : runs) std::cerr << run.string() << ", with " << observe::checkpoint_steps(run).size() << " checkpoints\n";
+  std::cerr << "delete for good? [y/N] " << std::flush;
+  std::string answer;
+  std::getline(std::cin, answer);
+  if (answer != "y" && answer != "yes") throw Error(ErrorCode::interrupted, "nothing was deleted");
+}
+
+void remove(const Options& options) {
+  std::vector<std::filesystem::path> runs;
+  for (const std::string& name : options.names) runs.push_back(options.find(name));
+  if (!options.yes) confirm(runs);
+  for (const auto& run : runs) {
+    observe::remove_run(run);
+    if (!options.json) std::printf("deleted %s\n", run.c_str());
+  }
+  if (!options.json) return;
+  nlohmann::json deleted = nlohmann::json::array();
+  for (const auto& run : runs) deleted.push_back(run.string());
+  std::printf("%s\n", nlohmann::json{{"deleted", deleted}}.dump().c_str());
+}
+
 }  // namespace
 
 void add_runs_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  CLI::App* runs = app.add_subcommand("runs", "List runs, or compare two")->group(kUseGroup);
-  runs->add_option("--folder", options->folder, "Where the runs are")->capture_default_str();
+  CLI::App* runs = app.add_subcommand("runs", "List runs; show, compare, rename or delete them")->group(kUseGroup);
+  const CLI::Option* folder = runs->add_option("--folder", options->folder, "Where the runs are")->capture_default_str();
+  const auto add = [&](const char* name, const char* what) {
+    CLI::App* command = runs->add_subcommand(name, what);
+    command->add_flag("--json", options->json, "As one JSON object");
+    return command;
+  };
   runs->add_flag("--json", options->json, "As one JSON object");
-  CLI::App* compare = runs->add_subcommand("compare", "Two runs side by side, and what their train.yamls differ in");
+  CLI::App* show = add("show", "What the files of one run say");
+  show->add_option("run", options->first, "A run's name or folder")->required();
+  CLI::App* compare = add("compare", "Two runs side by side, and what their train.yamls differ in");
   compare->add_option("first", options->first, "A run's name or folder")->required();
   compare->add_option("second", options->second, "A run's name or folder")->required();
-  compare->add_flag("--json", options->json, "As one JSON object");
-  runs->callback([options, compare] {
-    if (compare->parsed())
-      print(observe::compare_runs(find_run(*options, options->first), find_run(*options, options->second)), options->json);
+  CLI::App* renamed = add("rename", "Give a run another name, in its train.yaml too");
+  renamed->add_option("run", options->first, "A run's name or folder")->required();
+  renamed->add_option("name", options->second, "Its new name")->required();
+  CLI::App* deleted = add("delete", "Delete runs with their checkpoints, for good");
+  deleted->add_option("runs", options->names, "Names or folders of runs")->required();
+  deleted->add_flag("--yes", options->yes, "Do not ask");
+  runs->callback([=] {
+    if (show->parsed())
+      print(observe::summarize(options->find(options->first)), options->json);
+    else if (compare->parsed())
+      print(observe::compare_runs(options->find(options->first), options->find(options->second)), options->json);
+    else if (renamed->parsed())
+      rename(*options);
+    else if (deleted->parsed())
+      remove(*options);
     else
-      print(observe::list_runs(options->folder), options->json);
+      list(*options, folder->count() > 0);
   });
 }
 

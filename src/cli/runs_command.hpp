@@ -4,7 +4,8 @@
 
 namespace tessera::cli {
 
-// `tessera runs [--folder runs] [--json]` and `tessera runs compare A B [--json]`; A and B are names in the folder or paths.
+// `tessera runs [--folder runs] [--json]`, `runs show RUN`, `compare A B`, `rename RUN NAME` and `delete RUN...`; runs are names in the
+// folder or paths.
 void add_runs_command(CLI::App& app);
 
 }  // namespace tessera::cli

@@ -4,16 +4,20 @@
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <set>
 
 #include "base/file_system.hpp"
+#include "base/log.hpp"
 #include "base/plain_name.hpp"
+#include "base/shell.hpp"
 #include "cli/commands.hpp"
 #include "cli/measured_profile.hpp"
 #include "cli/workers.hpp"
 #include "cost/cost.hpp"
 #include "data/data.hpp"
+#include "observe/resume.hpp"
 #include "observe/run_files.hpp"
 #include "plan/schedule/schedule.hpp"
 #include "plan/trainable.hpp"
@@ -26,6 +30,7 @@ struct TrainOptions {
   std::string yaml;
   std::string plan;
   std::vector<std::string> overrides;
+  std::vector<std::string> changed;
   bool resume = false;
   bool overwrite = false;
   bool measure = true;
@@ -38,63 +43,75 @@ bool changes_plan(const std::vector<std::string>& overrides) {
   return false;
 }
 
-// A resumed run keeps its plan, bit for bit, unless the user asks for another one.
-std::optional<std::filesystem::path> plan_file_of(const TrainOptions& options, const std::filesystem::path& run) {
+// A resumed run keeps its plan, bit for bit, unless the user asks for another one, or for a batch or a precision that needs another.
+std::optional<std::filesystem::path> plan_file_of(const TrainOptions& options, const model::JobSpec& job,
+                                                  const std::filesystem::path& run) {
   if (!options.plan.empty()) return options.plan;
-  if (options.resume && !changes_plan(options.overrides) && std::filesystem::exists(run / "plan.json")) return run / "plan.json";
-  return std::nullopt;
+  const std::filesystem::path file = run / "plan.json";
+  if (!options.resume || changes_plan(options.overrides) || !std::filesystem::exists(file)) return std::nullopt;
+  const plan::Plan plan = plan::load_plan(file);
+  if (plan.global_batch != job.train.global_batch || plan.precision != job.train.precision) return std::nullopt;
+  return file;
 }
 
-void print_choice(const ChosenPlan& chosen, const model::JobSpec& job) {
+void show_choice(const ChosenPlan& chosen, const model::JobSpec& job) {
   const plan::Plan& plan = chosen.plan;
   const plan::Strategy& strategy = plan.stages.front().runs.front().strategy;
-  std::fprintf(stderr, "plan: %d worker%s of %s, dp %d x pp %zu x tp %d, %lld micro-batch%s of %s, %s, zero %d, recompute %s\n",
-               plan.world_size(), plan.world_size() == 1 ? "" : "s", plan.threads_text().c_str(), strategy.dp, plan.stages.size(),
-               strategy.tp, static_cast<long long>(plan.micro_batches), plan.micro_batches == 1 ? "" : "es",
-               plan.micro_batch_text().c_str(), plan.schedule_text().c_str(), strategy.zero, model::name_of(strategy.recompute));
+  log::show(text("plan: ", plan.world_size(), " worker", plan.world_size() == 1 ? "" : "s", " of ", plan.threads_text(), ", dp ",
+                 strategy.dp, " x pp ", plan.stages.size(), " x tp ", strategy.tp, ", ", plan.micro_batches, " micro-batch",
+                 plan.micro_batches == 1 ? "" : "es", " of ", plan.micro_batch_text(), ", ", plan.schedule_text(), ", zero ", strategy.zero,
+                 ", recompute ", model::name_of(strategy.recompute)));
   std::set<std::pair<int, int>> hosts;
   for (const plan::RankPlace& place : plan.ranks) hosts.insert({place.group, place.node});
   if (hosts.size() > 1)
-    std::fprintf(
-        stderr,
-        "note: the plan is for %zu hosts, and `train` runs all its workers on this one; to train on several, start `%s worker` on each\n",
-        hosts.size(), typed_command().c_str());
+    log::show(text("note: the plan is for ", hosts.size(),
+                   " hosts, and `train` runs all its workers on this one; to train on several, start `", typed_command(),
+                   " worker` on each"));
   if (plan.predicted)
-    std::fprintf(stderr, "predicted: %s a step, %s tokens/s, %s in the largest worker\n", to_text(plan.predicted->step).c_str(),
-                 count_text(static_cast<double>(plan.global_batch * job.model.dim("seq")) / plan.predicted->step.value).c_str(),
-                 to_text(*std::max_element(plan.predicted->memory.begin(), plan.predicted->memory.end())).c_str());
+    log::show(text("predicted: ", to_text(plan.predicted->step), " a step, ",
+                   count_text(static_cast<double>(plan.global_batch * job.model.dim("seq")) / plan.predicted->step.value), " tokens/s, ",
+                   to_text(*std::max_element(plan.predicted->memory.begin(), plan.predicted->memory.end())), " in the largest worker"));
+}
+
+// What to do with a run that ended before its last step.
+std::string way_on(const std::filesystem::path& run) {
+  if (observe::checkpoint_steps(run).empty()) return "no checkpoint had been written; start over with --overwrite";
+  return text("go on from the last checkpoint with: ", typed_command(), " train ", shell_quoted((run / "train.yaml").string()),
+              " --resume");
 }
 
 void train(const TrainOptions& options) {
+  // Who listened to what is printed may go away before the run ends: its log has it all. The workers inherit this.
+  std::signal(SIGPIPE, SIG_IGN);
   const model::JobSpec job = model::read_job(options.yaml, options.overrides);
   const std::filesystem::path run = run_folder(job.name);
   const observe::IfExists if_exists = observe::if_exists_of(options.resume, options.overwrite);
   observe::check_run(run, if_exists);
+  const std::string yaml = observe::yaml_of_run(options.yaml, options.overrides);
   const cluster::ClusterSpec cluster = cluster::resolve(job.cluster);
-  std::fprintf(stderr, "model: %s parameters in %d blocks\n", count_text(static_cast<double>(job.model.parameter_count())).c_str(),
-               job.model.block_count());
+  log::show(
+      text("model: ", count_text(static_cast<double>(job.model.parameter_count())), " parameters in ", job.model.block_count(), " blocks"));
   const auto dataset = prepare_data(job);
-  const data::Tokenizer* tokenizer = dataset->tokenizer();
-  if (options.resume) observe::check_resumed(job, tokenizer, run);
-  const ChosenPlan chosen = choose_plan(options.yaml, options.overrides, job, cluster, plan_file_of(options, run), options.measure);
-  print_choice(chosen, job);
+  if (options.resume) observe::show_changes(observe::check_resumed(job, yaml, *dataset, run, options.changed));
+  const ChosenPlan chosen = choose_plan(options.yaml, options.overrides, job, cluster, plan_file_of(options, job, run), options.measure);
+  show_choice(chosen, job);
   // A run that exists is touched when there is nothing left to refuse.
-  const observe::RunLock lock = observe::make_run(run, if_exists, options.yaml, options.overrides, chosen.plan, cluster, tokenizer);
+  const observe::RunLock lock = observe::make_run(run, if_exists, job, yaml, chosen.plan, cluster, *dataset);
+  log::set_file(run / "log.txt");
   std::vector<std::string> arguments = {"train",     (run / "train.yaml").string(),   "--plan", (run / "plan.json").string(),
                                         "--cluster", (run / "cluster.yaml").string(), "--run",  run.string()};
   if (options.resume) arguments.push_back("--resume");
   if (options.json) arguments.push_back("--json");
   control::LaunchOptions launch;
-  launch.on_stop_request = [] { std::fprintf(stderr, "\nstopping after this step with a checkpoint; Ctrl-C again ends at once\n"); };
-  launch.way_on = "go on from the last checkpoint with --resume; the run's log.txt has what came before";
-  const bool stopped = control::run_workers(worker_commands(arguments, chosen.plan.ranks, cluster), launch);
-  if (options.json) return;
-  if (stopped) {
-    std::fprintf(stderr, "stopped; go on with: %s train %s --resume\n", typed_command().c_str(), options.yaml.c_str());
-  } else {
-    std::fprintf(stderr, "%s is complete. Let it write:\n  %s generate %s --prompt \"...\"\n", run.c_str(), typed_command().c_str(),
-                 run.c_str());
-  }
+  launch.on_stop_request = [] {
+    std::fputs("\n", stderr);  // the workers' line of progress stays
+    log::show("stopping after this step with a checkpoint; Ctrl-C again ends at once");
+  };
+  launch.way_on = [&] { return way_on(run); };
+  control::run_workers(worker_commands(arguments, chosen.plan.ranks, cluster), launch);
+  const std::string done =
+      text(run.string(), " is complete. Let it write:\n  ", typed_command(), " generate ", run.string(), " --prompt \"...\"");
+  options.json ? log::record(log::Level::info, done) : log::show(done);
 }
 
 }  // namespace
@@ -109,7 +126,7 @@ std::unique_ptr<data::Dataset> prepare_data(const model::JobSpec& job) {
   std::string shown;
   const auto progress = [&](const data::Progress& now) {
     if (live) std::fprintf(stderr, "\r\033[K%s %3.0f %%", now.stage.c_str(), 100 * now.fraction);
-    if (!live && shown != now.stage) std::fprintf(stderr, "%s\n", now.stage.c_str());
+    if (shown != now.stage) live ? log::record(log::Level::info, now.stage) : log::show(now.stage);
     shown = now.stage;
   };
   auto dataset =
@@ -204,12 +221,21 @@ void add_train_command(CLI::App& app) {
   auto options = std::make_shared<TrainOptions>();
   command->add_option("train_yaml", options->yaml, "What to train")->required();
   command->add_option("--plan", options->plan, "Use this plan file instead of choosing one");
-  command->add_flag("--resume", options->resume,
-                    "Go on from the run's newest checkpoint, under the same plan unless --plan or --set parallel... says otherwise");
-  command->add_flag("--overwrite", options->overwrite, "Replace a run of the same name");
+  CLI::Option* resume =
+      command->add_flag("--resume", options->resume,
+                        "Go on from the run's newest checkpoint, under the same plan unless --plan or --set parallel... says otherwise");
+  command->add_flag("--overwrite", options->overwrite, "Replace a run of the same name")->excludes(resume);
+  command->add_option("--change", options->changed, "With --resume: go on with other data, named by their keys: data.source,train.seed")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->needs(resume)
+      ->type_name("KEY,...");
   command->add_option("--set", options->overrides, "Override a key: train.steps=50 (repeatable)")->type_name("KEY=VALUE");
   command->add_flag("!--no-measure", options->measure, "Choose the plan from the built-in cost model, without measuring this host first");
   command->add_flag("--json", options->json, "One JSON object a step on stdout");
+  command->footer(
+      "Ctrl-C, SIGTERM and SIGHUP make the workers finish the step and write a checkpoint; a second Ctrl-C ends them at once.\n"
+      "Exit code: 0 when the last step was made, 75 when the run was stopped before (go on with --resume), others for errors.");
   command->callback([options] { train(*options); });
 }
 

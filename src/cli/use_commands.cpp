@@ -9,6 +9,8 @@
 namespace tessera::cli {
 namespace {
 
+constexpr const char* kRunHelp = "NAME or runs/NAME, or NAME@STEP for a checkpoint of its (default: the newest)";
+
 void append_option(std::vector<std::string>& arguments, const CLI::App& command, const std::string& name, const std::string& value) {
   if (command.count(name) > 0) arguments.insert(arguments.end(), {name, value});
 }
@@ -20,10 +22,12 @@ void add_worker_command(CLI::App& app) {
   command->footer(
       "The rank and the number of ranks also come from RANK and WORLD_SIZE, Slurm or MPI, the meeting place from MASTER_ADDR and "
       "MASTER_PORT. Ranks of several hosts need the same secret, in TESSERA_SECRET or in the file that TESSERA_SECRET_FILE names: "
-      "export TESSERA_SECRET=$(openssl rand -hex 32)");
+      "export TESSERA_SECRET=$(openssl rand -hex 32)\n"
+      "SIGTERM, SIGHUP and Ctrl-C at one rank make all of them finish the step and write a checkpoint; their exit code is then 75.");
   struct Options {
     std::string yaml, plan, run, rank, world, rendezvous;
     std::vector<std::string> overrides;
+    std::vector<std::string> changed;
     bool resume = false;
     bool overwrite = false;
   };
@@ -35,8 +39,13 @@ void add_worker_command(CLI::App& app) {
   command->add_option("--rendezvous", options->rendezvous, "HOST:PORT where rank 0 listens");
   command->add_option("--run", options->run, "The run's folder (default: runs/NAME)");
   command->add_option("--set", options->overrides, "Override a key")->type_name("KEY=VALUE");
-  command->add_flag("--resume", options->resume, "Go on from the run's newest checkpoint");
-  command->add_flag("--overwrite", options->overwrite, "Replace a run of the same name");
+  CLI::Option* resume = command->add_flag("--resume", options->resume, "Go on from the run's newest checkpoint");
+  command->add_flag("--overwrite", options->overwrite, "Replace a run of the same name")->excludes(resume);
+  command->add_option("--change", options->changed, "With --resume: go on with other data, named by their keys")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->needs(resume)
+      ->type_name("KEY,...");
   command->callback([options, command] {
     std::vector<std::string> arguments = {"train", options->yaml, "--plan", options->plan};
     arguments.insert(
@@ -46,6 +55,7 @@ void add_worker_command(CLI::App& app) {
     append_option(arguments, *command, "--world", options->world);
     append_option(arguments, *command, "--rendezvous", options->rendezvous);
     for (const auto& setting : options->overrides) arguments.insert(arguments.end(), {"--set", setting});
+    for (const auto& key : options->changed) arguments.insert(arguments.end(), {"--change", key});
     if (options->resume) arguments.push_back("--resume");
     arguments.push_back("--prepare");
     if (options->overwrite) arguments.push_back("--overwrite");
@@ -54,17 +64,19 @@ void add_worker_command(CLI::App& app) {
 }
 
 void add_eval_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("eval", "Loss and perplexity of a run on its validation text")->group(kUseGroup);
+  CLI::App* command = app.add_subcommand("eval", "Loss and perplexity of a run on its validation text, or on another")->group(kUseGroup);
   struct Options {
-    std::string run, sequences;
+    std::string run, text, sequences;
     bool json = false;
   };
   auto options = std::make_shared<Options>();
-  command->add_option("run", options->run, "runs/NAME or NAME")->required();
+  command->add_option("run", options->run, kRunHelp)->required();
+  command->add_option("--text", options->text, "A text file, a JSONL file or a folder to evaluate on, all of it");
   command->add_option("--sequences", options->sequences, "At most this many sequences (default: all)")->check(CLI::NonNegativeNumber);
   command->add_flag("--json", options->json, "One JSON object");
   command->callback([options, command] {
     std::vector<std::string> arguments = {"eval", options->run};
+    append_option(arguments, *command, "--text", options->text);
     append_option(arguments, *command, "--sequences", options->sequences);
     if (options->json) arguments.push_back("--json");
     become_worker(arguments, options->json);
@@ -78,7 +90,7 @@ void add_generate_command(CLI::App& app) {
     bool json = false;
   };
   auto options = std::make_shared<Options>();
-  command->add_option("run", options->run, "runs/NAME or NAME")->required();
+  command->add_option("run", options->run, kRunHelp)->required();
   command->add_option("--prompt", options->prompt, "The text to go on from");
   command->add_option("--max-tokens", options->max_tokens, "How many tokens to write (default: 200)")->check(CLI::NonNegativeNumber);
   command->add_option("--temperature", options->temperature, "0: always the most likely token (default: 0.8)")
@@ -107,15 +119,21 @@ void add_export_command(CLI::App& app) {
   struct Options {
     std::string run;
     std::vector<std::string> to;
+    std::string dtype = "fp32";
   };
   auto options = std::make_shared<Options>();
-  command->add_option("run", options->run, "runs/NAME or NAME")->required();
+  command->add_option("run", options->run, kRunHelp)->required();
   command->add_option("--to", options->to, "The format and the folder: hf DIR")->required()->expected(2)->type_name("FORMAT DIR");
+  command->add_option("--dtype", options->dtype, "Of the weights: fp32, as they were trained, or bf16, half as large")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->capture_default_str();
   command->callback([options] {
     if (options->to[0] != "hf")
       throw Error(ErrorCode::invalid_config, "unknown export format '" + options->to[0] + "'", {},
                   "hf (a folder for Hugging Face transformers)");
-    become_worker({"export", options->run, "--to", options->to[1]});
+    std::vector<std::string> arguments = {"export", options->run, "--to", options->to[1]};
+    if (options->dtype == "bf16") arguments.push_back("--bf16");
+    become_worker(arguments);
   });
 }
 

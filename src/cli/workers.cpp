@@ -3,12 +3,20 @@
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <numeric>
+#include <utility>
 
 #include "base/free_port.hpp"
 #include "cluster/processors.hpp"
 
 namespace tessera::cli {
+namespace {
+
+// UCX takes SIGHUP for itself when it is loaded, also where nohup ignores it, unless its setting names another signal, or none.
+constexpr std::pair<const char*, const char*> kHangUpStaysOurs = {"UCX_DEBUG_SIGNO", "0"};
+
+}  // namespace
 
 std::vector<control::WorkerCommand> worker_commands(const std::vector<std::string>& arguments, const std::vector<plan::RankPlace>& places,
                                                     const cluster::ClusterSpec& cluster) {
@@ -27,7 +35,7 @@ std::vector<control::WorkerCommand> worker_commands(const std::vector<std::strin
     command.arguments.insert(command.arguments.end(), arguments.begin(), arguments.end());
     command.arguments.insert(command.arguments.end(),
                              {"--rank", std::to_string(rank), "--world", std::to_string(places.size()), "--rendezvous", rendezvous});
-    command.environment = {{"OMP_NUM_THREADS", std::to_string(places[rank].threads)}};
+    command.environment = {kHangUpStaysOurs, {"OMP_NUM_THREADS", std::to_string(places[rank].threads)}};
     if (own_cores)
       for (int thread = 0; thread < places[rank].threads; ++thread) command.processors.push_back(processors[next++]);
     commands.push_back(std::move(command));
@@ -36,6 +44,7 @@ std::vector<control::WorkerCommand> worker_commands(const std::vector<std::strin
 }
 
 void become_worker(const std::vector<std::string>& arguments, bool json) {
+  ::setenv(kHangUpStaysOurs.first, kHangUpStaysOurs.second, 1);
   if (json) control::report_errors_to(STDOUT_FILENO);
   const std::string program = control::sibling_program("tessera-worker").string();
   std::vector<char*> pointers = {const_cast<char*>(program.c_str())};

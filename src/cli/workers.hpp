@@ -6,6 +6,7 @@
 
 #include "cluster/cluster.hpp"
 #include "control/local_launcher.hpp"
+#include "control/report.hpp"
 #include "plan/plan.hpp"
 
 namespace tessera::cli {

@@ -14,11 +14,10 @@
 
 #include "base/clock.hpp"
 #include "base/secret.hpp"
+#include "control/report.hpp"
 
 namespace tessera::control {
 namespace {
-
-constexpr const char* kErrorDescriptor = "TESSERA_ERROR_FD";
 
 struct Running {
   int rank = 0;
@@ -136,20 +135,18 @@ class Crew {
   bool all_ended() const {
     return std::all_of(workers_.begin(), workers_.end(), [](const Running& worker) { return worker.ended; });
   }
-  // Collects those that ended since; remembers the first that failed, and prefers one that failed for a reason of its own.
+  // Collects those that ended since; remembers the first that failed, of those whose failure says most.
   void reap() {
     for (Running& worker : workers_) {
       if (worker.ended || ::waitpid(worker.process, &worker.status, WNOHANG) != worker.process) continue;
       worker.ended = true;
       if (worker.status == 0) continue;
       Error error = error_of(worker);
-      const bool by_us = killing_ && WIFSIGNALED(worker.status) && WTERMSIG(worker.status) == SIGKILL;
-      const bool own = !by_us && (WIFSIGNALED(worker.status) || error.code() != ErrorCode::peer_lost);
-      if (!failure_ || (own && !failure_is_own_)) {
-        failure_ = std::move(error);
-        failure_is_own_ = own;
-        ended_by_ = WIFSIGNALED(worker.status) ? WTERMSIG(worker.status) : 0;
-      }
+      const Cause cause = cause_of(worker, error);
+      if (failure_ && cause <= cause_) continue;
+      failure_ = std::move(error);
+      cause_ = cause;
+      ended_by_ = WIFSIGNALED(worker.status) ? WTERMSIG(worker.status) : 0;
     }
   }
   const std::optional<Error>& failure() const { return failure_; }
@@ -157,9 +154,17 @@ class Crew {
   int ended_by() const { return ended_by_; }
 
  private:
+  // Why a worker failed, what explains least first.
+  enum class Cause { another_worker, asked_to_stop, its_own };
+  Cause cause_of(const Running& worker, const Error& error) const {
+    if (WIFSIGNALED(worker.status)) return killing_ && WTERMSIG(worker.status) == SIGKILL ? Cause::another_worker : Cause::its_own;
+    if (error.code() == ErrorCode::interrupted) return Cause::asked_to_stop;
+    return error.code() == ErrorCode::peer_lost ? Cause::another_worker : Cause::its_own;
+  }
+
   std::vector<Running> workers_;
   std::optional<Error> failure_;
-  bool failure_is_own_ = false;
+  Cause cause_ = Cause::another_worker;
   int ended_by_ = 0;
   bool killing_ = false;
 };
@@ -178,7 +183,7 @@ class BlockedSignals {
 
 }  // namespace
 
-bool run_workers(const std::vector<WorkerCommand>& workers, const LaunchOptions& options) {
+void run_workers(const std::vector<WorkerCommand>& workers, const LaunchOptions& options) {
   const BlockedSignals blocked;
   const sigset_t watched = watched_signals();
   Crew crew;
@@ -200,26 +205,16 @@ bool run_workers(const std::vector<WorkerCommand>& workers, const LaunchOptions&
       if (stop_requests == 1 && options.on_stop_request) options.on_stop_request();
     }
   }
-  if (stop_requests > 1) throw Error(ErrorCode::interrupted, "ended at once, as asked twice", {}, {}, options.way_on);
+  const std::string way_on = options.way_on ? options.way_on() : std::string();
+  if (stop_requests > 1) throw Error(ErrorCode::interrupted, "ended at once, as asked twice", {}, {}, way_on);
   // A worker that handles no signal yet, or never does, has nothing to save.
   if (stop_requests > 0 && crew.ended_by() == SIGTERM) throw Error(ErrorCode::interrupted, "stopped, as asked; there was nothing to save");
-  if (const auto& failure = crew.failure()) {
-    if (crew.ended_by() == 0 || options.way_on.empty()) throw *failure;
-    throw Error(failure->code(), failure->message(), failure->where(), failure->expected(),
-                failure->hint().empty() ? options.way_on : failure->hint() + "; " + options.way_on);
-  }
-  return stop_requests > 0;
-}
-
-void report_errors_to(int descriptor) { ::setenv(kErrorDescriptor, std::to_string(descriptor).c_str(), 1); }
-
-void report_error(const Error& error) {
-  if (const char* descriptor = std::getenv(kErrorDescriptor)) {
-    const std::string message = to_json(error) + "\n";
-    if (::write(std::atoi(descriptor), message.data(), message.size()) == static_cast<ssize_t>(message.size())) return;
-  }
-  const std::string message = text("error: ", error.what(), "\n");
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, message.data(), message.size());
+  const auto& failure = crew.failure();
+  if (!failure) return;
+  if (failure->code() == ErrorCode::interrupted) throw Error(ErrorCode::interrupted, failure->message(), {}, {}, way_on);
+  if (crew.ended_by() == 0 || way_on.empty()) throw *failure;
+  throw Error(failure->code(), failure->message(), failure->where(), failure->expected(),
+              failure->hint().empty() ? way_on : failure->hint() + "; " + way_on);
 }
 
 std::filesystem::path sibling_program(const std::string& name) {

@@ -26,22 +26,16 @@ struct LaunchOptions {
   // Called once when the user first asks to stop (Ctrl-C, SIGTERM); the workers have been told then. A second request
   // kills them.
   std::function<void()> on_stop_request;
-  // The hint of an error that is not of a worker's own making: it was killed, or the user asked twice to stop.
-  std::string way_on = {};
+  // Makes the hint of an error that is not of a worker's own making: it was killed, or asked to stop. Called when all have ended.
+  std::function<std::string()> way_on = {};
 };
 
-// Returns when all workers have ended well; true when the user asked to stop. Otherwise throws the Error of the worker
-// that failed first: its own error where it reported one through the descriptor in TESSERA_ERROR_FD, or peer_lost naming
-// the rank and the signal, or interrupted where the user asked to stop a worker that has nothing to save. While it runs SIGINT, SIGTERM and
-// SIGCHLD are handled here; call it from a thread that may block them, before other threads are started.
+// Returns when all workers have ended well, which one that was asked to stop does only where nothing was left to do. Otherwise throws the
+// Error of the worker that failed first: its own error where it reported one (report.hpp); peer_lost naming the rank and the signal; or
+// interrupted where the workers stopped early because the user, or whoever sent one of them a signal, asked for it. While it runs SIGINT,
+// SIGTERM, SIGHUP and SIGCHLD are handled here; call it from a thread that may block them, before other threads are started.
 // The workers get a new secret (base/secret.hpp) in TESSERA_SECRET, the same for all, unless their own environment brings one.
-bool run_workers(const std::vector<WorkerCommand>& workers, const LaunchOptions& options);
-
-// From now on an error of this process, or of the program that it becomes, goes to this descriptor as a JSON object and a newline.
-void report_errors_to(int descriptor);
-
-// Called by a worker that fails: hands the error to the launcher, or prints it when there is none.
-void report_error(const Error& error);
+void run_workers(const std::vector<WorkerCommand>& workers, const LaunchOptions& options);
 
 // The path of a program that lies beside the running one. Throws not_found with how to build it.
 std::filesystem::path sibling_program(const std::string& name);

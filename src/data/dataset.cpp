@@ -33,19 +33,19 @@ struct Dataset::State {
     const std::int64_t size = tokens->size();
     const auto wanted = static_cast<std::int64_t>(static_cast<double>(size) * spec.train_fraction);
     train = std::min(wanted, size - 1) / seq;
-    if (train < 1) {
+    if (train < 1 && spec.train_fraction > 0) {
       throw Error(ErrorCode::invalid_config,
                   text("the source has ", size, " tokens, of which ", wanted, " are for training: too few for one sequence of ", seq),
                   spec.where, text("more than ", seq, " tokens in the training split"), "use more text, or a shorter model.seq");
     }
-    validation_begin = train * seq + 1;
+    validation_begin = train > 0 ? train * seq + 1 : 0;
     validation = std::max<std::int64_t>(0, (size - validation_begin - 1) / seq);
     if (validation < 1 && spec.train_fraction < 1) {
       throw Error(ErrorCode::invalid_config,
                   text("the source has ", size, " tokens, of which ", std::max<std::int64_t>(0, size - validation_begin),
                        " are left for validation: too few for one sequence of ", seq),
                   spec.where, text("more than ", seq, " tokens in the validation split"),
-                  "use more text, a smaller data.split.train, or 1.0 to go without validation");
+                  spec.train_fraction > 0 ? "use more text, a smaller data.split.train, or 1.0 to go without validation" : "use more text");
     }
   }
 
@@ -89,9 +89,8 @@ std::unique_ptr<Dataset> Dataset::open(const model::DataSpec& spec, std::int64_t
     state->validation = kSyntheticValidation;
     return std::unique_ptr<Dataset>(new Dataset(std::move(state)));
   }
-  if (!(spec.train_fraction > 0 && spec.train_fraction <= 1)) {
-    throw Error(ErrorCode::invalid_config, text("data.split.train is ", spec.train_fraction), spec.where, "more than 0 and at most 1",
-                "set data.split.train");
+  if (!(spec.train_fraction >= 0 && spec.train_fraction <= 1)) {
+    throw Error(ErrorCode::invalid_config, text("data.split.train is ", spec.train_fraction), spec.where, "0 to 1", "set data.split.train");
   }
   const std::filesystem::path folder = cache_dir.empty() ? default_cache_dir() : cache_dir;
   state->tokenizer = make_tokenizer(spec, folder, progress);
@@ -117,6 +116,7 @@ std::uint64_t Dataset::content_hash() const {
   return seed_of(state_->tokens ? state_->tokens->content_hash() : state_->seed, static_cast<std::uint64_t>(state_->train),
                  static_cast<std::uint64_t>(state_->validation), static_cast<std::uint64_t>(state_->seq));
 }
+std::uint64_t Dataset::stream_hash() const { return state_->tokens ? state_->tokens->content_hash() : 0; }
 const Tokenizer* Dataset::tokenizer() const { return state_->tokenizer.get(); }
 
 std::vector<std::int64_t> Dataset::sample_ids(std::int64_t step, std::int64_t global_batch) const {

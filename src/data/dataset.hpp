@@ -28,13 +28,15 @@ class Dataset {
                                        const std::filesystem::path& cache_dir, const ProgressCallback& progress = {});
   ~Dataset();
 
-  std::int64_t train_samples() const;       // at least 1
+  std::int64_t train_samples() const;       // at least 1, but for a train_fraction of 0, with which all text is for validation
   std::int64_t validation_samples() const;  // 0 only when train_fraction leaves nothing
   std::int64_t token_count() const;         // of the whole stream
   std::int64_t document_count() const;      // 0 for synthetic data
   std::int64_t sequence_length() const;
   // Of all samples and their split, without reading them. Ranks of one job must have the same.
   std::uint64_t content_hash() const;
+  // Of the stream of tokens alone; 0 for synthetic data.
+  std::uint64_t stream_hash() const;
 
   // The training samples of a step, in the batch's order, global_batch of them. Every epoch is a permutation of all samples that
   // depends on (seed, epoch) alone; an epoch ends within a step where it ends. Constant time and memory per sample. Throws

@@ -53,7 +53,7 @@ struct TrainSpec {
   LrScheduleSpec lr_schedule;
   Precision precision = Precision::f32;
   std::uint64_t seed = 1;
-  std::filesystem::path init;        // start from the weights of this run or checkpoint; empty: from the seed
+  std::filesystem::path init;        // weights to start from: RUN, RUN@STEP, a checkpoint or a Hugging Face folder; empty: from the seed
   std::int64_t eval_every = 0;       // steps; 0: only at the end
   std::int64_t eval_sequences = 64;  // at most this many validation sequences each time
 };

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/log.hpp"
 
 namespace tessera::observe {
 namespace {
@@ -82,6 +83,7 @@ ProgressOptions ProgressOptions::from_environment() {
     std::fflush(stderr);
   };
   options.clock = &real_clock();
+  options.record = [](const std::string& line) { log::record(log::Level::info, line); };
   return options;
 }
 
@@ -132,27 +134,27 @@ void Progress::step(const StepMetrics& metrics) {
   if (recent_.size() > kRecent) recent_.pop_front();
 
   const double now = options_.clock->now().value;
-  const double waited = shown_at_ ? now - shown_at_->value : kPlainInterval;
   const bool last = metrics.step + 1 >= total_steps_;
-  if (options_.live) {
-    if (waited >= kLiveInterval || last || !drawn_) draw();
-    return;
-  }
-  const bool far = 100 * (metrics.step - shown_step_) >= total_steps_;
-  if (last || waited >= kPlainInterval || (far && waited >= kShortestPlainInterval)) draw();
+  if (options_.live && (last || !drawn_ || !drawn_at_ || now - drawn_at_->value >= kLiveInterval)) draw();
+  const double waited = kept_at_ ? now - kept_at_->value : kPlainInterval;
+  const bool far = 100 * (metrics.step - kept_step_) >= total_steps_;
+  if (last || waited >= kPlainInterval || (far && waited >= kShortestPlainInterval)) keep();
 }
 
 void Progress::draw() {
   if (!last_) return;
-  if (options_.live) {
-    // A line as wide as the terminal would wrap on some of them.
-    options_.write(kEraseLine + progress_line(*last_, total_steps_, left(), std::max(1, options_.width() - 1), options_.color));
-    drawn_ = true;
-  } else {
-    options_.write(progress_line(*last_, total_steps_, left(), 0, false) + "\n");
-  }
-  shown_at_ = options_.clock->now();
-  shown_step_ = last_->step;
+  // A line as wide as the terminal would wrap on some of them.
+  options_.write(kEraseLine + progress_line(*last_, total_steps_, left(), std::max(1, options_.width() - 1), options_.color));
+  drawn_ = true;
+  drawn_at_ = options_.clock->now();
+}
+
+void Progress::keep() {
+  const std::string line = progress_line(*last_, total_steps_, left(), 0, false);
+  if (!options_.live) options_.write(line + "\n");
+  options_.record(line);
+  kept_at_ = options_.clock->now();
+  kept_step_ = last_->step;
 }
 
 void Progress::erase() {
@@ -163,20 +165,23 @@ void Progress::erase() {
 void Progress::note(const std::string& line) {
   erase();
   options_.write(line + "\n");
+  options_.record(line);
   if (options_.live) draw();
 }
 
 void Progress::finish() {
   if (options_.live) draw();
-  if (!options_.live && last_ && shown_step_ != last_->step) draw();
+  if (last_ && kept_step_ != last_->step) keep();
   if (drawn_) options_.write("\n");
   drawn_ = false;
   if (!last_) return;
   const std::int64_t steps = last_->step + 1 - first_step_;
   const Seconds wall(options_.clock->now().value - start_.value);
-  options_.write(text(steps, steps == 1 ? " step in " : " steps in ", duration_text(wall), ", ",
-                      count_text(step_seconds_ > 0 ? static_cast<double>(tokens_) / step_seconds_ : 0),
-                      " tokens/s while training, last loss ", format("%.4f", last_->loss), "\n"));
+  const std::string line = text(steps, steps == 1 ? " step in " : " steps in ", duration_text(wall), ", ",
+                                count_text(step_seconds_ > 0 ? static_cast<double>(tokens_) / step_seconds_ : 0),
+                                " tokens/s while training, last loss ", format("%.4f", last_->loss));
+  options_.write(line + "\n");
+  options_.record(line);
 }
 
 }  // namespace tessera::observe

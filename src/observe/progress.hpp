@@ -21,6 +21,7 @@ struct ProgressOptions {
   std::function<int()> width;                     // columns, asked for at each line, as windows change
   std::function<void(const std::string&)> write;  // as it is, with newlines and control sequences
   Clock* clock = nullptr;
+  std::function<void(const std::string&)> record = [](const std::string&) {};  // each line that stays, or would without a terminal
 
   static ProgressOptions from_environment();
 };
@@ -53,6 +54,7 @@ class Progress {
  private:
   std::optional<Seconds> left() const;
   void draw();
+  void keep();
   void erase();
 
   const std::int64_t total_steps_;
@@ -64,8 +66,9 @@ class Progress {
   std::int64_t tokens_ = 0;
   double step_seconds_ = 0;
   bool drawn_ = false;  // a live line is on the screen
-  std::optional<Seconds> shown_at_;
-  std::int64_t shown_step_ = -1;
+  std::optional<Seconds> drawn_at_;
+  std::optional<Seconds> kept_at_;  // when a plain line was last due
+  std::int64_t kept_step_ = -1;
 };
 
 }  // namespace tessera::observe

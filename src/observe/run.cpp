@@ -5,6 +5,8 @@
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -27,15 +29,6 @@ bool holds_something(const std::filesystem::path& path) {
   return std::filesystem::exists(path) && (!std::filesystem::is_directory(path) || !std::filesystem::is_empty(path));
 }
 
-// One that was written to its end; whether it is whole, only reading it can say.
-bool has_checkpoint(const std::filesystem::path& run) {
-  const auto folder = run / "checkpoints";
-  if (!std::filesystem::is_directory(folder)) return false;
-  for (const auto& entry : std::filesystem::directory_iterator(folder))
-    if (entry.path().extension() != ".tmp") return true;
-  return false;
-}
-
 // Something that would be lost: steps or checkpoints. A start that failed before its first step leaves none.
 bool has_results(const std::filesystem::path& run) {
   const auto metrics = run / "metrics.jsonl";
@@ -49,23 +42,33 @@ void rewrite(const std::filesystem::path& path, const Lines& lines) {
   write_whole(real_file_system(), path, content);
 }
 
-// Prepares a file of lines for appending: those that are to go, and one that was cut short, are removed.
-std::filesystem::path cut_back(std::filesystem::path metrics, std::int64_t next_step) {
-  if (!std::filesystem::exists(metrics)) return metrics;
-  const bool evaluations = metrics.filename() == "evaluations.jsonl";
-  if (evaluations) {
-    auto lines = read_evaluations(metrics);
-    std::erase_if(lines, [&](const EvaluationMetrics& line) { return line.step > next_step; });
-    rewrite(metrics, lines);
-  } else {
-    auto lines = read_metrics(metrics);
-    std::erase_if(lines, [&](const StepMetrics& line) { return line.step >= next_step; });
-    rewrite(metrics, lines);
-  }
-  return metrics;
+// Prepares a file of lines for appending: those from `next_step` on, and one that was cut short, are removed.
+template <typename Read>
+std::filesystem::path cut_back(std::filesystem::path file, const Read& read, std::int64_t next_step) {
+  if (!std::filesystem::exists(file)) return file;
+  auto lines = read(file);
+  std::erase_if(lines, [&](const auto& line) { return line.step >= next_step; });
+  rewrite(file, lines);
+  return file;
 }
 
 }  // namespace
+
+std::vector<std::int64_t> checkpoint_steps(const std::filesystem::path& run) {
+  constexpr std::string_view kPrefix = "step-";
+  std::set<std::int64_t> steps;
+  std::error_code missing;
+  for (const auto& entry : std::filesystem::directory_iterator(run / "checkpoints", missing)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with(kPrefix)) continue;
+    std::int64_t step = 0;
+    const char* const end = name.data() + name.size();
+    const auto [stop, problem] = std::from_chars(name.data() + kPrefix.size(), end, step);
+    // A save that was interrupted just before it became visible leaves the one that it was to replace.
+    if (problem == std::errc() && (stop == end || std::string_view(stop) == ".replaced")) steps.insert(step);
+  }
+  return {steps.begin(), steps.end()};
+}
 
 IfExists if_exists_of(bool resume, bool overwrite) { return resume ? IfExists::resume : overwrite ? IfExists::replace : IfExists::refuse; }
 
@@ -82,23 +85,34 @@ void check_run(const std::filesystem::path& run, IfExists if_exists) {
   if (if_exists == IfExists::replace && exists && !is_run(run))
     throw Error(ErrorCode::invalid_config, "this is not a run's folder; it will not be replaced", where, "a folder with a train.yaml");
   if (std::filesystem::exists(run / kLock)) RunLock{run};
-  if (if_exists == IfExists::resume && !has_checkpoint(run))
+  if (if_exists == IfExists::resume && checkpoint_steps(run).empty())
     throw Error(ErrorCode::not_found, "the run has no checkpoint to go on from", where, "a run that wrote one", "start over: --overwrite");
+}
+
+void remove_run(const std::filesystem::path& run) {
+  if (!is_run(run))
+    throw Error(ErrorCode::not_found, "this is not a run's folder", {run.string(), 0, 0, -1, {}}, "a folder with a train.yaml");
+  auto removed = run;
+  removed += ".removed";
+  real_file_system().remove_all(removed);
+  {
+    const RunLock of_what_goes(run);
+    real_file_system().rename(run, removed);
+  }
+  real_file_system().remove_all(removed);
+}
+
+bool is_written(const std::filesystem::path& run) {
+  const int descriptor = ::open((run / kLock).c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return false;
+  const bool held = ::flock(descriptor, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(descriptor);
+  return held;
 }
 
 RunLock prepare_run(const std::filesystem::path& run, IfExists if_exists) {
   check_run(run, if_exists);
-  if (if_exists == IfExists::replace && holds_something(run)) {
-    // Under another name first: an interruption does not leave half a run that looks like one.
-    auto removed = run;
-    removed += ".removed";
-    real_file_system().remove_all(removed);
-    {
-      const RunLock of_what_goes(run);
-      real_file_system().rename(run, removed);
-    }
-    real_file_system().remove_all(removed);
-  }
+  if (if_exists == IfExists::replace && holds_something(run)) remove_run(run);
   real_file_system().create_directories(run / "checkpoints");
   return RunLock(run);
 }
@@ -123,16 +137,16 @@ struct RunWriter::Impl {
   LineFile evaluations;
   TensorBoardWriter board;
 
-  Impl(std::filesystem::path run, std::int64_t next_step)
+  Impl(std::filesystem::path run, std::int64_t next_step, std::int64_t next_evaluation)
       : folder(std::move(run)),
-        metrics(cut_back(folder / "metrics.jsonl", next_step)),
-        evaluations(cut_back(folder / "evaluations.jsonl", next_step)),
+        metrics(cut_back(folder / "metrics.jsonl", read_metrics, next_step)),
+        evaluations(cut_back(folder / "evaluations.jsonl", read_evaluations, next_evaluation)),
         board(folder / "tensorboard", next_step) {}
 };
 
-RunWriter::RunWriter(std::filesystem::path run, std::int64_t next_step) {
+RunWriter::RunWriter(std::filesystem::path run, std::int64_t next_step, std::int64_t next_evaluation) {
   real_file_system().create_directories(run);
-  impl_ = std::make_unique<Impl>(std::move(run), next_step);
+  impl_ = std::make_unique<Impl>(std::move(run), next_step, next_evaluation);
 }
 RunWriter::~RunWriter() = default;
 

@@ -3,12 +3,14 @@
 //   train.yaml          resolved, with overrides        plan.json       the plan it ran under
 //   metrics.jsonl       one line a step                 evaluations.jsonl   one line an evaluation
 //   tensorboard/        the same for TensorBoard        trace.json      the last steps' instructions
-//   checkpoints/        see checkpoint/checkpoint.hpp   log.txt
-//   lock                held while a process writes the run
+//   checkpoints/        see checkpoint/checkpoint.hpp   log.txt         what was shown
+//   data.json           what the samples rest on        lock            held while a process writes the run
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <vector>
 
 #include "observe/metrics.hpp"
 
@@ -24,7 +26,10 @@ enum class IfExists {
 // to resume. With `replace`, a folder that is no run's is refused. Touches nothing.
 void check_run(const std::filesystem::path& run, IfExists if_exists);
 
-// What --resume and --overwrite mean; --resume wins.
+// Steps of the checkpoints that were written to their end, ascending; whether they are whole, only reading them can say.
+std::vector<std::int64_t> checkpoint_steps(const std::filesystem::path& run);
+
+// What --resume and --overwrite mean, which exclude each other.
 IfExists if_exists_of(bool resume, bool overwrite);
 
 // Held by the process that started a run, for as long as it is trained. Where a file system has no locks (flock), it holds nothing.
@@ -40,6 +45,13 @@ class RunLock {
   int descriptor_ = -1;
 };
 
+// Whether some process holds the lock.
+bool is_written(const std::filesystem::path& run);
+
+// Removes a run's folder; an interruption leaves no half of it that looks like a run. Throws not_found where it is no run's folder,
+// invalid_config when another process writes it, io.
+void remove_run(const std::filesystem::path& run);
+
 // Checks, and makes the folder and checkpoints/ in it; a run that is replaced goes here. Also throws io when the disk refuses.
 [[nodiscard]] RunLock prepare_run(const std::filesystem::path& run, IfExists if_exists);
 
@@ -47,9 +59,9 @@ class RunLock {
 // left out whole, and the log has one warning.
 class RunWriter {
  public:
-  // Lines of steps from `next_step` on, left by a run that went on after its last checkpoint, are removed first (rewritten
-  // whole or not at all), so that each step stands once. Throws io.
-  RunWriter(std::filesystem::path run, std::int64_t next_step);
+  // Lines of steps from `next_step` on, and of evaluations after `next_evaluation` steps and more, are removed first (rewritten whole or
+  // not at all), so that each stands once: a run that went on after its last checkpoint left them. Throws io.
+  RunWriter(std::filesystem::path run, std::int64_t next_step, std::int64_t next_evaluation);
   ~RunWriter();
 
   void step(const StepMetrics& metrics);

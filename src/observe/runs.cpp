@@ -1,23 +1,21 @@
 #include "observe/runs.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
-#include <set>
+#include <string_view>
 
 #include "base/config.hpp"
 #include "base/error.hpp"
 #include "base/file_system.hpp"
 #include "base/log.hpp"
+#include "model/job.hpp"
 #include "observe/metrics.hpp"
+#include "observe/run.hpp"
 #include "plan/plan.hpp"
 
 namespace tessera::observe {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 std::optional<double> median(std::vector<double> values) {
   std::erase_if(values, [](double value) { return !std::isfinite(value); });
@@ -32,21 +30,6 @@ std::optional<double> median_of(const std::vector<StepMetrics>& metrics, Field S
   std::vector<double> values;
   for (const StepMetrics& step : metrics) values.push_back(static_cast<double>(step.*field));
   return median(std::move(values));
-}
-
-std::vector<std::int64_t> committed_checkpoints(const std::filesystem::path& folder) {
-  std::vector<std::int64_t> steps;
-  std::error_code missing;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, missing)) {
-    const std::string name = entry.path().filename();
-    std::int64_t step = 0;
-    const auto* begin = name.data() + 5;
-    if (!name.starts_with("step-") || !std::filesystem::exists(entry.path() / "manifest.json")) continue;
-    const auto [end, problem] = std::from_chars(begin, name.data() + name.size(), step);
-    if (problem == std::errc() && end == name.data() + name.size()) steps.push_back(step);
-  }
-  std::sort(steps.begin(), steps.end());
-  return steps;
 }
 
 // The degrees of the first blocks; a plan of blocks that differ says so.
@@ -68,23 +51,43 @@ std::string describe_plan(const std::filesystem::path& file) {
   }
 }
 
-// "train.optimizer.lr" -> "0.0003"
-void flatten(const Json& value, const std::string& path, std::map<std::string, std::string>& out) {
-  if (value.is_object() && !value.empty()) {
-    for (const auto& [key, member] : value.items()) flatten(member, path.empty() ? key : path + "." + key, out);
-  } else {
-    out[path] = value.is_string() ? value.get<std::string>() : value.dump();
-  }
+RunState state_of(const RunSummary& run) {
+  if (is_written(run.folder)) return RunState::running;
+  if (run.steps == 0) return run.checkpoints.empty() ? RunState::failed_start : RunState::imported;
+  return run.planned_steps && run.steps < *run.planned_steps ? RunState::stopped : RunState::complete;
 }
 
-std::map<std::string, std::string> settings_of(const std::filesystem::path& run) {
-  std::map<std::string, std::string> out;
-  flatten(Json::parse(ConfigNode::load(run / "train.yaml").to_json()), {}, out);
+// "2026-01-31 12:00:00.000 error: what happened", without the time.
+std::string last_error(const std::filesystem::path& log) {
+  if (!std::filesystem::exists(log)) return {};
+  const std::string content = read_whole(log);
+  constexpr std::string_view kMark = " error: ";
+  for (std::size_t at = content.size(); (at = content.rfind(kMark, at)) != std::string::npos && at > 0; --at) {
+    const std::size_t begin = content.rfind('\n', at) + 1;
+    if (at - begin != std::string_view("2026-01-31 12:00:00.000").size()) continue;
+    return content.substr(at + kMark.size(), content.find('\n', at) - at - kMark.size());
+  }
+  return {};
+}
+
+std::map<std::string, std::string> settings_of_run(const std::filesystem::path& run) {
+  auto out = settings_of(ConfigNode::load(run / "train.yaml"));
   out.erase("name");
   return out;
 }
 
 }  // namespace
+
+const char* name_of(RunState state) {
+  switch (state) {
+    case RunState::running: return "running";
+    case RunState::complete: return "complete";
+    case RunState::stopped: return "stopped";
+    case RunState::failed_start: return "failed start";
+    case RunState::imported: return "imported";
+  }
+  return "stopped";
+}
 
 RunSummary summarize(const std::filesystem::path& run) {
   if (!std::filesystem::exists(run / "train.yaml") && !std::filesystem::exists(run / "metrics.jsonl"))
@@ -95,7 +98,8 @@ RunSummary summarize(const std::filesystem::path& run) {
   summary.name = std::filesystem::absolute(run / "").parent_path().filename();
   if (std::filesystem::exists(run / "train.yaml")) {
     const ConfigNode root = ConfigNode::load(run / "train.yaml");
-    if (const auto train = root.find("train"); train && train->has("steps")) summary.planned_steps = train->at("steps").as_int();
+    const auto train = root.find("train");
+    summary.planned_steps = train ? train->get("steps", model::TrainSpec().steps) : model::TrainSpec().steps;
   }
   const auto metrics = read_metrics(run / "metrics.jsonl");
   if (!metrics.empty()) {
@@ -114,8 +118,10 @@ RunSummary summarize(const std::filesystem::path& run) {
   for (const EvaluationMetrics& evaluation : read_evaluations(run / "evaluations.jsonl"))
     if (std::isfinite(evaluation.loss))
       summary.best_validation_loss = std::min(evaluation.loss, summary.best_validation_loss.value_or(evaluation.loss));
-  summary.checkpoints = committed_checkpoints(run / "checkpoints");
+  summary.checkpoints = checkpoint_steps(run);
   summary.plan = describe_plan(run / "plan.json");
+  summary.state = state_of(summary);
+  summary.last_error = last_error(run / "log.txt");
   return summary;
 }
 
@@ -134,21 +140,24 @@ std::vector<RunSummary> list_runs(const std::filesystem::path& folder) {
   return runs;
 }
 
+void rename_run(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (!std::filesystem::exists(from / "train.yaml"))
+    throw Error(ErrorCode::not_found, "this is not a run's folder", {from.string(), 0, 0, -1, {}}, "a folder with a train.yaml");
+  if (std::filesystem::exists(to))
+    throw Error(ErrorCode::invalid_config, "a run of this name exists", {to.string(), 0, 0, -1, {}}, "a name that is not taken");
+  const RunLock lock(from);
+  ConfigNode yaml = ConfigNode::load(from / "train.yaml").with_override("name", to.filename().string());
+  if (const auto data = yaml.find("data"); data && data->has("tokenizer") && data->at("tokenizer").has("file")) {
+    const std::filesystem::path file = data->at("tokenizer").at("file").as_string();
+    if (file.parent_path() == std::filesystem::absolute(from).lexically_normal())
+      yaml = yaml.with_override("data.tokenizer.file", "\"" + (std::filesystem::absolute(to) / file.filename()).string() + "\"");
+  }
+  real_file_system().rename(from, to);
+  write_whole(real_file_system(), to / "train.yaml", yaml.to_yaml());
+}
+
 RunComparison compare_runs(const std::filesystem::path& first, const std::filesystem::path& second) {
-  RunComparison comparison{summarize(first), summarize(second), {}};
-  const auto a = settings_of(first);
-  const auto b = settings_of(second);
-  std::set<std::string> keys;
-  for (const auto& [key, value] : a) keys.insert(key);
-  for (const auto& [key, value] : b) keys.insert(key);
-  const auto value_in = [](const std::map<std::string, std::string>& settings, const std::string& key) {
-    const auto found = settings.find(key);
-    return found == settings.end() ? std::string() : found->second;
-  };
-  for (const std::string& key : keys)
-    if (const ConfigDifference difference{key, value_in(a, key), value_in(b, key)}; difference.first != difference.second)
-      comparison.config.push_back(difference);
-  return comparison;
+  return {summarize(first), summarize(second), differences(settings_of_run(first), settings_of_run(second))};
 }
 
 }  // namespace tessera::observe

@@ -7,14 +7,27 @@
 #include <string>
 #include <vector>
 
+#include "observe/config_difference.hpp"
+
 namespace tessera::observe {
+
+enum class RunState {
+  running,       // some process writes it
+  complete,      // has made its last step
+  stopped,       // before its last step
+  failed_start,  // before its first step, without a checkpoint
+  imported       // has a checkpoint and no steps
+};
+// "failed start"
+const char* name_of(RunState state);
 
 // What the files of one run say.
 struct RunSummary {
   std::string name;
   std::filesystem::path folder;
+  RunState state = RunState::stopped;
   std::int64_t steps = 0;                     // made
-  std::optional<std::int64_t> planned_steps;  // train.steps of its train.yaml
+  std::optional<std::int64_t> planned_steps;  // train.steps of its train.yaml; not there without one
   std::int64_t tokens = 0;                    // trained on, as far as the metrics go
   std::optional<double> final_loss;           // of the last step
   std::optional<double> best_validation_loss;
@@ -24,19 +37,13 @@ struct RunSummary {
   std::optional<std::int64_t> memory;     // bytes, the largest
   std::vector<std::int64_t> checkpoints;  // steps of those that were committed; not checked
   std::string plan;                       // "dp 2 x pp 1 x tp 2, zero 1, 1f1b"; empty when there is no readable plan.json
+  std::string last_error;                 // in its log.txt; empty when there is none
 };
 
 // Throws not_found when it is no run's folder, corrupt with file and line for metrics that cannot be read.
 RunSummary summarize(const std::filesystem::path& run);
-// All runs in a folder, by name; one that cannot be read is named in the log and left out.
+// All runs in a folder, by name; one that cannot be read is named in the log and left out. None where there is no such folder.
 std::vector<RunSummary> list_runs(const std::filesystem::path& folder);
-
-// One key of two train.yamls; an empty value stands for a key that is not there.
-struct ConfigDifference {
-  std::string key;  // "train.optimizer.lr"
-  std::string first;
-  std::string second;
-};
 
 struct RunComparison {
   RunSummary first;
@@ -45,10 +52,16 @@ struct RunComparison {
 };
 RunComparison compare_runs(const std::filesystem::path& first, const std::filesystem::path& second);
 
+// Gives the run `from` the name of the folder `to`, also in its train.yaml, and where that names the run's own tokenizer. Throws not_found
+// where it is no run, invalid_config where `to` exists or another process writes the run, io.
+void rename_run(const std::filesystem::path& from, const std::filesystem::path& to);
+
 // For people (ends with a newline) and for scripts (one line).
 std::string to_table(const std::vector<RunSummary>& runs);
+std::string to_table(const RunSummary& run);
 std::string to_table(const RunComparison& comparison);
 std::string to_json(const std::vector<RunSummary>& runs);
+std::string to_json(const RunSummary& run);
 std::string to_json(const RunComparison& comparison);
 
 }  // namespace tessera::observe

@@ -31,6 +31,8 @@ std::string speed_text(const std::optional<double>& speed) { return or_dash(spee
 std::string step_text(const std::optional<double>& seconds) {
   return or_dash(seconds, [](double value) { return to_text(Seconds(value)); });
 }
+std::string percent_text(double share) { return fixed(100 * share, 1) + " %"; }
+std::string bytes_text(std::int64_t size) { return to_text(Bytes(size)); }
 std::string steps_text(const RunSummary& run) {
   return run.planned_steps ? text(run.steps, "/", *run.planned_steps) : std::to_string(run.steps);
 }
@@ -69,6 +71,7 @@ Json json_or_null(const std::optional<Value>& value) {
 Json json_of(const RunSummary& run) {
   return {{"name", run.name},
           {"folder", run.folder.string()},
+          {"state", name_of(run.state)},
           {"steps", run.steps},
           {"planned_steps", json_or_null(run.planned_steps)},
           {"tokens", run.tokens},
@@ -79,7 +82,8 @@ Json json_of(const RunSummary& run) {
           {"mfu", json_or_null(run.mfu)},
           {"memory", json_or_null(run.memory)},
           {"checkpoints", run.checkpoints},
-          {"plan", run.plan}};
+          {"plan", run.plan},
+          {"last_error", run.last_error}};
 }
 
 std::string one_line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
@@ -88,19 +92,37 @@ std::string one_line(const Json& json) { return json.dump(-1, ' ', false, Json::
 
 std::string to_table(const std::vector<RunSummary>& runs) {
   if (runs.empty()) return "no runs yet; start one: tessera train TRAIN.yaml\n";
-  std::vector<Row> rows = {{"run", "steps", "loss", "validation", "tokens/s", "step", "checkpoint", "plan"}};
+  std::vector<Row> rows = {{"run", "state", "steps", "loss", "validation", "tokens/s", "step", "checkpoint", "plan"}};
   for (const RunSummary& run : runs)
-    rows.push_back({run.name, steps_text(run), loss_text(run.final_loss), loss_text(run.best_validation_loss), speed_text(run.tokens_per_s),
-                    step_text(run.step_seconds), run.checkpoints.empty() ? "-" : std::to_string(run.checkpoints.back()),
-                    run.plan.empty() ? "-" : run.plan});
+    rows.push_back({run.name, name_of(run.state), steps_text(run), loss_text(run.final_loss), loss_text(run.best_validation_loss),
+                    speed_text(run.tokens_per_s), step_text(run.step_seconds),
+                    run.checkpoints.empty() ? "-" : std::to_string(run.checkpoints.back()), run.plan.empty() ? "-" : run.plan});
+  return aligned(rows);
+}
+
+std::string to_table(const RunSummary& run) {
+  std::string checkpoints;
+  for (const std::int64_t step : run.checkpoints) checkpoints += text(checkpoints.empty() ? "" : ", ", step);
+  std::vector<Row> rows = {{"run", run.name},
+                           {"folder", run.folder.string()},
+                           {"state", name_of(run.state)},
+                           {"steps", steps_text(run)},
+                           {"tokens", count_text(static_cast<double>(run.tokens))},
+                           {"final loss", loss_text(run.final_loss)},
+                           {"best validation loss", loss_text(run.best_validation_loss)},
+                           {"tokens/s", speed_text(run.tokens_per_s)},
+                           {"step", step_text(run.step_seconds)},
+                           {"MFU", or_dash(run.mfu, percent_text)},
+                           {"peak memory", or_dash(run.memory, bytes_text)},
+                           {"checkpoints", checkpoints.empty() ? "-" : checkpoints},
+                           {"plan", run.plan.empty() ? "-" : run.plan}};
+  if (!run.last_error.empty()) rows.push_back({"last error", run.last_error});
   return aligned(rows);
 }
 
 std::string to_table(const RunComparison& comparison) {
   const RunSummary& a = comparison.first;
   const RunSummary& b = comparison.second;
-  const auto percent = [](double share) { return fixed(100 * share, 1) + " %"; };
-  const auto bytes = [](std::int64_t size) { return to_text(Bytes(size)); };
   std::string out = aligned({{"", a.name, b.name, "second against first"},
                              {"steps", steps_text(a), steps_text(b)},
                              {"tokens", count_text(static_cast<double>(a.tokens)), count_text(static_cast<double>(b.tokens))},
@@ -109,8 +131,8 @@ std::string to_table(const RunComparison& comparison) {
                               change(a.best_validation_loss, b.best_validation_loss)},
                              {"tokens/s", speed_text(a.tokens_per_s), speed_text(b.tokens_per_s), ratio(a.tokens_per_s, b.tokens_per_s)},
                              {"step", step_text(a.step_seconds), step_text(b.step_seconds), ratio(a.step_seconds, b.step_seconds)},
-                             {"MFU", or_dash(a.mfu, percent), or_dash(b.mfu, percent)},
-                             {"peak memory", or_dash(a.memory, bytes), or_dash(b.memory, bytes)},
+                             {"MFU", or_dash(a.mfu, percent_text), or_dash(b.mfu, percent_text)},
+                             {"peak memory", or_dash(a.memory, bytes_text), or_dash(b.memory, bytes_text)},
                              {"plan", a.plan.empty() ? "-" : a.plan, b.plan.empty() ? "-" : b.plan}});
   if (comparison.config.empty()) return out + "\nthe train.yamls say the same\n";
   std::vector<Row> rows = {{"in train.yaml", a.name, b.name}};
@@ -125,6 +147,8 @@ std::string to_json(const std::vector<RunSummary>& runs) {
   for (const RunSummary& run : runs) json.push_back(json_of(run));
   return one_line({{"runs", json}});
 }
+
+std::string to_json(const RunSummary& run) { return one_line(json_of(run)); }
 
 std::string to_json(const RunComparison& comparison) {
   Json config = Json::array();

@@ -1,7 +1,5 @@
 #include "train/loop.hpp"
 
-#include "base/log.hpp"
-
 namespace tessera::train {
 
 namespace {
@@ -20,18 +18,18 @@ LoopOutcome run_loop(const model::JobSpec& job, Trainer& trainer, FileSystem& fi
   while (trainer.next_step() < end && !outcome.stopped) {
     const StepReport report = trainer.step(options.stop != nullptr && options.stop->load());
     observer.on_step(report);
-    if (report.skipped) log::warning(text("step ", report.step, ": the gradient is not finite; the step was skipped on all ranks"));
+    const std::int64_t made = trainer.next_step();
+    if (report.skipped) observer.on_warning(text("the gradient of step ", made, " is not finite; the step was skipped on all ranks"));
     skipped = report.skipped ? skipped + 1 : 0;
     if (skipped == kMostSkipped) {
       // Weights that a checkpoint holds and no step has computed with since may be the ones that were ruined.
-      const bool saved_ruined = saved_at > 0 && saved_at == trainer.next_step() - skipped;
-      throw Error(ErrorCode::corrupt, text("the gradients of ", skipped, " steps in a row are not finite; the last was step ", report.step),
-                  {}, "finite gradients",
+      const bool saved_ruined = saved_at > 0 && saved_at == made - skipped;
+      throw Error(ErrorCode::corrupt, text("the gradients of ", skipped, " steps in a row are not finite; the last was step ", made), {},
+                  "finite gradients",
                   saved_ruined ? text("move the checkpoint of step ", saved_at,
                                       " away, and go on from the one before it with --resume and a ", "smaller train.optimizer.lr")
                                : "go on from the last checkpoint with --resume and a smaller train.optimizer.lr");
     }
-    const std::int64_t made = trainer.next_step();
     outcome.stopped = report.stop && made < end;
     const bool last = made == end || outcome.stopped;
     if (!options.keep) continue;
@@ -47,7 +45,7 @@ LoopOutcome run_loop(const model::JobSpec& job, Trainer& trainer, FileSystem& fi
         observer.on_saved(made);
       } catch (const Error& error) {
         if (error.code() != ErrorCode::io) throw;
-        log::warning(text("no checkpoint at step ", made, ": ", error.what()));
+        observer.on_warning(text("no checkpoint of step ", made, ": ", error.what()));
       }
     }
   }

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <string>
 
 #include "train/trainer.hpp"
 
@@ -16,6 +17,8 @@ class LoopObserver {
   // `steps` steps had been made.
   virtual void on_evaluation(std::int64_t steps, const EvaluationReport& report) = 0;
   virtual void on_saved(std::int64_t steps) = 0;
+  // Training goes on.
+  virtual void on_warning(const std::string& warning) = 0;
 };
 
 struct LoopOptions {

@@ -99,7 +99,7 @@ namespace {
 
 [[noreturn]] void refuse_infinite(std::int64_t step) {
   throw Error(ErrorCode::corrupt,
-              text("the gradient of step ", step, " is not finite, and parameters were stepped with it before that was known"), {},
+              text("the gradient of step ", step + 1, " is not finite, and parameters were stepped with it before that was known"), {},
               "finite gradients, where plans delay their exchange",
               "go on from the last checkpoint with --resume, under a plan without delayed_exchange: it leaves such steps out");
 }
@@ -128,7 +128,7 @@ void Trainer::load(const std::filesystem::path& checkpoint, bool whole) {
 
 namespace {
 
-// Either every rank's work succeeded, or every rank throws: its own error, or one that names the rank that failed.
+// Either every rank's work succeeded, or every rank throws: its own error, or one that says which rank failed and why.
 void agree(comm::Communicator& comm, const std::function<void()>& work) {
   std::optional<Error> mine;
   try {
@@ -138,8 +138,15 @@ void agree(comm::Communicator& comm, const std::function<void()>& work) {
   }
   std::int32_t failed = mine ? comm.rank() + 1 : 0;
   comm.world().all_reduce(&failed, 1, comm::DataType::i32, comm::Reduction::max).wait();
+  if (failed == 0) return;
+  // What rank 0 says is all that is shown of a save that is tried again.
+  std::string why = mine ? mine->message() : std::string();
+  auto size = static_cast<std::int64_t>(why.size());
+  comm.world().broadcast(&size, 1, comm::DataType::i64, failed - 1).wait();
+  why.resize(static_cast<std::size_t>(size));
+  comm.world().broadcast(why.data(), why.size(), comm::DataType::u8, failed - 1).wait();
   if (mine) throw *mine;
-  if (failed > 0) throw Error(ErrorCode::io, text("rank ", failed - 1, " could not write its part of the checkpoint"));
+  throw Error(ErrorCode::io, text("rank ", failed - 1, ": ", why));
 }
 
 void write_checkpoint(FileSystem& files, const std::filesystem::path& folder, comm::Communicator& comm,

@@ -16,6 +16,7 @@
 #include "checkpoint/hugging_face.hpp"
 #include "data/data.hpp"
 #include "model/job.hpp"
+#include "model/run_name.hpp"
 #include "plan/plan.hpp"
 #include "train/generate.hpp"
 #include "train/measure.hpp"
@@ -93,22 +94,17 @@ void add_measure(CLI::App& app) {
   });
 }
 
-// A finished or stopped run: its job, its newest checkpoint, its tokenizer.
+// RUN or RUN@STEP: the run's job, the checkpoint, its tokenizer.
 struct LoadedRun {
   std::filesystem::path folder;
   model::JobSpec job;
   std::filesystem::path checkpoint;
 
-  explicit LoadedRun(const std::string& name) {
-    folder = std::filesystem::exists(std::filesystem::path(name) / "train.yaml") ? std::filesystem::path(name)
-                                                                                 : std::filesystem::path("runs") / name;
-    if (!std::filesystem::exists(folder / "train.yaml"))
-      throw Error(ErrorCode::not_found, "no run at " + folder.string(), {}, "a folder with a train.yaml and checkpoints",
-                  "tessera runs lists what there is");
+  explicit LoadedRun(const std::string& words) {
+    const model::RunName name = model::find_run(words);
+    folder = name.folder;
     job = model::read_job(folder / "train.yaml");
-    const auto newest = checkpoint::latest(folder / "checkpoints");
-    if (!newest) throw Error(ErrorCode::not_found, "the run has no usable checkpoint", {(folder / "checkpoints").string(), 0, 0, -1, {}});
-    checkpoint = *newest;
+    checkpoint = checkpoint::find(folder / "checkpoints", name.step);
   }
   std::filesystem::path tokenizer_file() const {
     for (const char* name : {"tokenizer.json", "tokenizer.model"})
@@ -130,7 +126,7 @@ void add_generate(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   arguments->sampling.temperature = 0.8;
   arguments->sampling.top_k = 40;
-  command->add_option("run", arguments->run, "runs/NAME or NAME")->required();
+  command->add_option("run", arguments->run, "RUN or RUN@STEP")->required();
   command->add_option("--prompt", arguments->prompt);
   command->add_option("--max-tokens", arguments->max_tokens);
   command->add_option("--temperature", arguments->sampling.temperature);
@@ -162,15 +158,29 @@ void add_generate(CLI::App& app) {
   });
 }
 
+// All of another text, in the tokens that the run's model knows.
+model::DataSpec all_of(const std::string& text, const LoadedRun& run) {
+  model::DataSpec data;
+  data.source = text;
+  data.field = run.job.data.field;
+  data.tokenizer.file = run.tokenizer_file();
+  data.tokenizer.kind = data.tokenizer.file.extension() == ".model" ? "sentencepiece" : "hf";
+  data.train_fraction = 0;
+  data.where.file = text;
+  return data;
+}
+
 void add_eval(CLI::App& app) {
   struct Arguments {
     std::string run;
+    std::string text;
     std::int64_t sequences = 0;
     bool json = false;
   };
-  CLI::App* command = app.add_subcommand("eval", "Loss and perplexity of a run's newest checkpoint on its validation text");
+  CLI::App* command = app.add_subcommand("eval", "Loss and perplexity of a run's checkpoint on its validation text, or on another");
   auto arguments = std::make_shared<Arguments>();
-  command->add_option("run", arguments->run, "runs/NAME or NAME")->required();
+  command->add_option("run", arguments->run, "RUN or RUN@STEP")->required();
+  command->add_option("--text", arguments->text, "A source of another text");
   command->add_option("--sequences", arguments->sequences, "At most this many (0: all)");
   command->add_flag("--json", arguments->json);
   command->callback([arguments] {
@@ -180,8 +190,9 @@ void add_eval(CLI::App& app) {
     plan.global_batch = 4;
     plan.ranks.push_back({});
     plan.stages.push_back({{0}, {{0, run.job.model.block_count(), {}}}});
-    const auto dataset = data::Dataset::open(run.job.data, run.job.model.dim("seq"), run.job.model.dim("vocab"), run.job.train.seed,
-                                             data::default_cache_dir());
+    const model::DataSpec data = arguments->text.empty() ? run.job.data : all_of(arguments->text, run);
+    const auto dataset =
+        data::Dataset::open(data, run.job.model.dim("seq"), run.job.model.dim("vocab"), run.job.train.seed, data::default_cache_dir());
     const auto comm = comm::Communicator::connect({});
     model::JobSpec job = run.job;
     job.train.optimizer.kind = model::OptimizerKind::sgd;  // no optimizer state is needed
@@ -196,12 +207,14 @@ void add_eval(CLI::App& app) {
                                         {"perplexity", std::exp(report.loss)},
                                         {"tokens", report.tokens},
                                         {"unigram_entropy", entropy},
-                                        {"checkpoint", run.checkpoint.filename().string()}};
+                                        {"checkpoint", run.checkpoint.filename().string()},
+                                        {"text", data.source.string()}};
     if (arguments->json)
       std::printf("%s\n", out.dump().c_str());
     else
-      std::printf("%s, %s: loss %.4f nats a token, perplexity %.2f, over %lld tokens (unigram entropy %.4f)\n", run.folder.c_str(),
-                  run.checkpoint.filename().c_str(), report.loss, std::exp(report.loss), static_cast<long long>(report.tokens), entropy);
+      std::printf("%s, %s%s%s: loss %.4f nats a token, perplexity %.2f, over %lld tokens (unigram entropy %.4f)\n", run.folder.c_str(),
+                  run.checkpoint.filename().c_str(), arguments->text.empty() ? "" : ", on ", arguments->text.c_str(), report.loss,
+                  std::exp(report.loss), static_cast<long long>(report.tokens), entropy);
   });
 }
 
@@ -232,16 +245,19 @@ void add_export(CLI::App& app) {
   struct Arguments {
     std::string run;
     std::string directory;
+    bool bf16 = false;
   };
-  CLI::App* command = app.add_subcommand("export", "Write a run's newest checkpoint for Hugging Face transformers");
+  CLI::App* command = app.add_subcommand("export", "Write a run's checkpoint for Hugging Face transformers");
   auto arguments = std::make_shared<Arguments>();
   command->add_option("run", arguments->run)->required();
   command->add_option("--to", arguments->directory, "hf DIR")->required();
+  command->add_flag("--bf16", arguments->bf16, "Weights rounded to bf16");
   command->callback([arguments] {
     const LoadedRun run(arguments->run);
     std::optional<std::filesystem::path> tokenizer;
     if (run.job.data.source != "synthetic") tokenizer = run.tokenizer_file();
-    checkpoint::export_hf(run.checkpoint, run.job.model, tokenizer, arguments->directory);
+    checkpoint::export_hf(run.checkpoint, run.job.model, tokenizer, arguments->directory, checkpoint::kLargestWeightFile,
+                          arguments->bf16 ? checkpoint::ExportType::bf16 : checkpoint::ExportType::f32);
   });
 }
 
@@ -295,14 +311,10 @@ std::unique_ptr<comm::Communicator> RankOptions::connect(const std::string& task
   return comm::Communicator::connect(options);
 }
 
-// A checkpoint's folder, or the newest one of a run.
 std::filesystem::path checkpoint_of(const std::filesystem::path& path) {
   if (std::filesystem::exists(path / "manifest.json")) return path;
-  const auto newest = checkpoint::latest(path / "checkpoints");
-  if (!newest)
-    throw Error(ErrorCode::not_found, "no usable checkpoint", {path.string(), 0, 0, -1, {}}, "a run's folder or a checkpoint's",
-                "tessera runs lists what there is");
-  return *newest;
+  const model::RunName run = model::find_run(path.string());
+  return checkpoint::find(run.folder / "checkpoints", run.step);
 }
 
 void add_commands(CLI::App& app) {

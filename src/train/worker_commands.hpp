@@ -21,7 +21,7 @@ struct RankOptions {
   std::unique_ptr<comm::Communicator> connect(const std::string& task, std::optional<Seconds> deadline = {}) const;
 };
 
-// A checkpoint's folder, or the newest usable one of a run. Throws not_found.
+// A checkpoint's folder itself, or that of RUN or RUN@STEP. Throws not_found, corrupt.
 std::filesystem::path checkpoint_of(const std::filesystem::path& path);
 
 // measure, compare, generate, eval, logits, export, import.

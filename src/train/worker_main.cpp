@@ -4,7 +4,6 @@
 #include <ATen/Parallel.h>
 #include <torch/version.h>
 #include <CLI/CLI.hpp>
-#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -16,11 +15,14 @@
 #include "base/hash.hpp"
 #include "base/log.hpp"
 #include "checkpoint/checkpoint.hpp"
+#include "checkpoint/hugging_face.hpp"
 #include "cluster/cluster.hpp"
-#include "control/local_launcher.hpp"
+#include "control/report.hpp"
+#include "control/stop_signals.hpp"
 #include "model/job.hpp"
 #include "nn/memory.hpp"
 #include "observe/progress.hpp"
+#include "observe/resume.hpp"
 #include "observe/run_files.hpp"
 #include "plan/plan.hpp"
 #include "plan/schedule/schedule.hpp"
@@ -31,19 +33,10 @@
 namespace tessera {
 namespace {
 
-std::atomic<bool> stop_requested = false;
-static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler sets it");
-
-// Ctrl-C reaches a worker that was started by hand; a launcher's gets SIGTERM from it.
-void request_stop(int signal) {
-  if (!stop_requested.exchange(true) || signal != SIGINT) return;
-  std::signal(SIGINT, SIG_DFL);
-  std::raise(SIGINT);
-}
-
 struct TrainArguments {
   std::string yaml;
   std::vector<std::string> overrides;
+  std::vector<std::string> changed;
   std::string plan;
   std::string cluster;
   std::string run;
@@ -65,7 +58,8 @@ class RunObserver final : public train::LoopObserver {
       : job_(job),
         json_(arguments.json && !arguments.quiet),
         unigram_entropy_(unigram_entropy),
-        writer_(arguments.run, trainer.next_step()),
+        // A run that has made its last step is only evaluated again.
+        writer_(arguments.run, trainer.next_step(), trainer.next_step() + (trainer.next_step() < job.train.steps ? 1 : 0)),
         flops_per_sample_(model::training_flops_per_sample(job.model).value) {
     for (const plan::RankPlace& place : plan.ranks) {
       const cluster::Device& device = cluster.groups.at(static_cast<std::size_t>(place.group)).device;
@@ -99,20 +93,22 @@ class RunObserver final : public train::LoopObserver {
     if (json_) {
       std::printf("%s\n", observe::to_json(observe::EvaluationMetrics{steps, report.loss}).c_str());
       std::fflush(stdout);
-      return;
     }
-    if (!progress_) return;
     std::string line = text("validation loss ", fixed(report.loss), " after ", steps, " steps (perplexity ", fixed(std::exp(report.loss)));
     if (unigram_entropy_ > 0) {
       const double gain = unigram_entropy_ - report.loss;
       line += text("; unigram entropy ", fixed(unigram_entropy_), ": ", fixed(std::abs(gain)), " nats ", gain >= 0 ? "better" : "worse");
     }
-    progress_->note(line + ")");
+    note(line + ")");
   }
 
-  void on_saved(std::int64_t steps) override {
-    log::info(text("checkpoint of step ", steps));
-    if (progress_) progress_->note(text("checkpoint at step ", steps));
+  void on_saved(std::int64_t steps) override { note(text("checkpoint of step ", steps)); }
+
+  void on_warning(const std::string& warning) override {
+    if (progress_)
+      progress_->note("warning: " + warning);
+    else
+      log::warning(warning);
   }
 
   void finish() {
@@ -120,6 +116,13 @@ class RunObserver final : public train::LoopObserver {
   }
 
  private:
+  // Shown where there is a progress; recorded in any case.
+  void note(const std::string& line) {
+    if (progress_)
+      progress_->note(line);
+    else
+      log::info(line);
+  }
   static std::string fixed(double value) {
     char buffer[32];
     std::snprintf(buffer, sizeof buffer, "%.4f", value);
@@ -140,6 +143,7 @@ class SilentObserver final : public train::LoopObserver {
   void on_step(const train::StepReport&) override {}
   void on_evaluation(std::int64_t, const train::EvaluationReport&) override {}
   void on_saved(std::int64_t) override {}
+  void on_warning(const std::string&) override {}
 };
 
 void write_memory(const std::filesystem::path& run, int rank) {
@@ -182,6 +186,16 @@ void check_shared(const std::filesystem::path& run, comm::Communicator& comm) {
                 {run.string(), 0, 0, comm.rank(), {}}, "a folder on a file system that all hosts share", "name one with --run");
 }
 
+// The checkpoint that train.init stands for; a Hugging Face folder becomes one of the run's own, of step 0.
+std::filesystem::path initial_weights(const model::JobSpec& job, const std::filesystem::path& checkpoints, comm::Communicator& comm) {
+  const std::filesystem::path& init = job.train.init;
+  const bool hugging_face = std::filesystem::exists(init / "config.json") && !std::filesystem::exists(init / "manifest.json");
+  if (!hugging_face) return train::checkpoint_of(init);
+  if (comm.rank() == 0) checkpoint::import_hf_weights(init, job.model, checkpoints);
+  comm.world().barrier().wait();
+  return checkpoint::step_folder(checkpoints, 0);
+}
+
 // A rank may have to wait for another's whole share of a step, or of a checkpoint on a slow disk.
 Seconds deadline_of(const plan::Plan& plan, const model::ModelSpec& model) {
   constexpr Seconds kLeast(300);
@@ -191,9 +205,24 @@ Seconds deadline_of(const plan::Plan& plan, const model::ModelSpec& model) {
   return std::max({kLeast, disk, plan.predicted ? plan.predicted->step * 20 : kLeast});
 }
 
+Error stopped_after(std::int64_t step, std::int64_t steps, bool saved) {
+  return {ErrorCode::interrupted,
+          text("stopped after step ", step, " of ", steps, ", as a signal asked", saved ? ", with a checkpoint" : ""),
+          {},
+          {},
+          saved ? "go on with --resume" : ""};
+}
+
 void train_rank(const TrainArguments& arguments) {
-  std::signal(SIGTERM, request_stop);
-  std::signal(SIGINT, request_stop);
+  const Where rank_only{{}, 0, 0, arguments.rank.rank, {}};
+  control::end_when_asked(
+      Error(ErrorCode::interrupted, "stopped before the first step, as a signal asked; there was nothing to save", rank_only));
+  // A terminal or pipe that goes away ends no training: what would be shown is in the log.
+  std::signal(SIGPIPE, SIG_IGN);
+  const bool prepares = arguments.prepare && arguments.rank.rank == 0;
+  // Warnings about what all ranks read are said once: by rank 0, or by the `tessera train` that started it.
+  std::optional<log::Silence> said_elsewhere;
+  if (!prepares) said_elsewhere.emplace();
   const std::filesystem::path run = arguments.run;
   const model::JobSpec job = model::read_job(arguments.yaml, arguments.overrides);
   const plan::Plan plan = plan::load_plan(arguments.plan);
@@ -208,7 +237,6 @@ void train_rank(const TrainArguments& arguments) {
   if (arguments.rank.rank < 0 || arguments.rank.rank >= plan.world_size())
     throw Error(ErrorCode::invalid_config, text("there is no rank ", arguments.rank.rank), {arguments.plan, 0, 0, -1, {}},
                 text("0 to ", plan.world_size() - 1));
-  const bool prepares = arguments.prepare && arguments.rank.rank == 0;
   const observe::IfExists if_exists = observe::if_exists_of(arguments.resume, arguments.overwrite);
   if (prepares) observe::check_run(run, if_exists);
   const int threads = plan.ranks.at(static_cast<std::size_t>(arguments.rank.rank)).threads;
@@ -218,17 +246,23 @@ void train_rank(const TrainArguments& arguments) {
   // Destroyed after an error has been told to the other ranks.
   std::unique_ptr<data::Dataset> dataset;
   std::optional<train::Trainer> held;
+  std::optional<Error> stopped;
   try {
     dataset = data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
     const data::Tokenizer* tokenizer = dataset->tokenizer();
     check_same_text(*dataset, *comm);
     if (prepares) {
       // As `tessera train` does for the ranks that it starts: a run that exists is touched when there is nothing left to refuse.
-      if (arguments.resume) observe::check_resumed(job, tokenizer, run);
-      lock.emplace(observe::make_run(run, if_exists, arguments.yaml, arguments.overrides, plan, cluster, tokenizer));
+      const std::string yaml = observe::yaml_of_run(arguments.yaml, arguments.overrides);
+      if (arguments.resume) observe::show_changes(observe::check_resumed(job, yaml, *dataset, run, arguments.changed));
+      lock.emplace(observe::make_run(run, if_exists, job, yaml, plan, cluster, *dataset));
     }
     if (arguments.rank.rank == 0) real_file_system().create_directories(run / "memory");
     check_shared(run, *comm);
+    if (arguments.rank.rank == 0) {
+      said_elsewhere.reset();
+      log::set_file(run / "log.txt");
+    }
     train::Trainer& trainer = held.emplace(job, plan, *dataset, *comm);
     const std::filesystem::path checkpoints = run / "checkpoints";
     if (arguments.resume) {
@@ -236,38 +270,33 @@ void train_rank(const TrainArguments& arguments) {
       std::int64_t step = -1;
       if (arguments.rank.rank == 0) {
         checkpoint::clean(real_file_system(), checkpoints);
-        const auto all = checkpoint::list(checkpoints);
-        if (const auto newest = checkpoint::latest(checkpoints, checkpoint::Check::everything))
-          step = checkpoint::Reader(*newest).state().step;
-        else if (!all.empty())
-          checkpoint::Reader(checkpoint::step_folder(checkpoints, all.back())).verify();  // says what is wrong with it
+        step = checkpoint::Reader(checkpoint::find(checkpoints)).state().step;
+        checkpoint::set_aside_after(real_file_system(), checkpoints, step);
       }
       comm->world().broadcast(&step, 1, comm::DataType::i64, 0).wait();
-      if (step < 0)
-        throw Error(ErrorCode::not_found, "there is no usable checkpoint to go on from", {checkpoints.string(), 0, 0, -1, {}}, {},
-                    "start over with --overwrite");
       trainer.load(checkpoint::step_folder(checkpoints, step));
     } else if (!job.train.init.empty()) {
-      trainer.load(train::checkpoint_of(job.train.init), false);
+      trainer.load(initial_weights(job, checkpoints, *comm), false);
     } else {
       trainer.initialize();
     }
-    train::LoopOptions options{checkpoints, arguments.stop_after, arguments.gradients.empty(), &stop_requested};
+    const train::LoopOptions options{checkpoints, arguments.stop_after, arguments.gradients.empty(), &control::stop_when_asked()};
+    train::LoopOutcome outcome;
     if (arguments.rank.rank == 0) {
-      log::set_file(run / "log.txt");
       RunObserver observer(arguments, job, plan, cluster, trainer,
                            tokenizer != nullptr && trainer.validates() ? dataset->unigram_entropy_of_validation() : 0);
-      train::run_loop(job, trainer, real_file_system(), options, observer);
+      outcome = train::run_loop(job, trainer, real_file_system(), options, observer);
       observer.finish();
     } else {
       SilentObserver observer;
-      train::run_loop(job, trainer, real_file_system(), options, observer);
+      outcome = train::run_loop(job, trainer, real_file_system(), options, observer);
     }
     if (!arguments.gradients.empty()) trainer.save_gradients(real_file_system(), arguments.gradients);
     const std::string trace = trainer.chrome_trace();
     if (arguments.rank.rank == 0) write_whole(real_file_system(), run / "trace.json", trace);
     write_memory(run, arguments.rank.rank);
     comm->world().barrier().wait();
+    if (outcome.stopped) stopped = stopped_after(trainer.next_step(), job.train.steps, options.keep);
   } catch (const Error& error) {
     comm->abort(text("rank ", arguments.rank.rank, ": ", error.message()));
     throw;
@@ -275,6 +304,7 @@ void train_rank(const TrainArguments& arguments) {
     comm->abort(text("rank ", arguments.rank.rank, ": ", error.what()));
     throw;
   }
+  if (stopped) throw *stopped;
 }
 
 void add_train(CLI::App& app) {
@@ -290,6 +320,7 @@ void add_train(CLI::App& app) {
   command->add_flag("--quiet", arguments->quiet);
   command->add_flag("--prepare", arguments->prepare, "Make the run's folder first, which must not exist, or must with --resume");
   command->add_flag("--overwrite", arguments->overwrite, "With --prepare: replace it");
+  command->add_option("--change", arguments->changed, "With --prepare and --resume: what of the data may be others")->delimiter(',');
   command->add_option("--stop-after", arguments->stop_after, "Make at most this many steps");
   command->add_option("--gradients", arguments->gradients, "Write the last step's gradients to this folder, and no checkpoint");
   arguments->rank.add_to(*command);

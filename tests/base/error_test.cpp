@@ -68,7 +68,7 @@ TEST(Error, ExitCodesAreThoseThatScriptsRelyOn) {
   EXPECT_EQ(exit_code(ErrorCode::resource_exhausted), 5);
   EXPECT_EQ(exit_code(ErrorCode::peer_lost), 6);
   EXPECT_EQ(exit_code(ErrorCode::deadline_exceeded), 6);
-  EXPECT_EQ(exit_code(ErrorCode::interrupted), 130);
+  EXPECT_EQ(exit_code(ErrorCode::interrupted), 75);
   EXPECT_EQ(exit_code(ErrorCode::internal), 70);
 }
 

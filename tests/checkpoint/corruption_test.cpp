@@ -2,10 +2,13 @@
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
+#include "base/expect_error.hpp"
 #include "checkpoint/checkpoint_helper.hpp"
 
 namespace tessera::checkpoint {
 namespace {
+
+using tessera::testing::error_of;
 
 // What a reader says that opens the folder and uses everything; empty when it finds nothing wrong.
 std::string complaint(const std::filesystem::path& folder) {
@@ -47,10 +50,10 @@ TEST(CheckpointCorruption, EveryFlippedBitIsFoundBeforeUseAndNamed) {
     bad[byte] = static_cast<char>(bad[byte] ^ (1 << bit));
     write_whole(real_file_system(), file, bad);
     const std::string found = complaint(path);
-    EXPECT_THAT(found, testing::HasSubstr(file.filename().string())) << "bit " << bit << " of byte " << byte << " of " << bad.size();
+    EXPECT_THAT(found, ::testing::HasSubstr(file.filename().string())) << "bit " << bit << " of byte " << byte << " of " << bad.size();
     if (found.find("tensor '") != std::string::npos) {
       ++in_tensors;
-      EXPECT_THAT(found, testing::HasSubstr("from offset"));
+      EXPECT_THAT(found, ::testing::HasSubstr("from offset"));
     }
     write_whole(real_file_system(), file, good);
   }
@@ -70,7 +73,7 @@ TEST(CheckpointCorruption, EveryBitOfTheManifestAndTheHeadersCounts) {
       std::string bad = good;
       bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << bit % 8));
       write_whole(real_file_system(), path / name, bad);
-      EXPECT_THAT(complaint(path), testing::HasSubstr(name)) << "bit " << bit;
+      EXPECT_THAT(complaint(path), ::testing::HasSubstr(name)) << "bit " << bit;
     }
     write_whole(real_file_system(), path / name, good);
   }
@@ -83,10 +86,10 @@ TEST(CheckpointCorruption, TruncatedAndExtendedFilesAreFound) {
     const std::string good = read_whole(path / name);
     for (const std::size_t size : {std::size_t{0}, std::size_t{7}, good.size() / 2, good.size() - 1}) {
       write_whole(real_file_system(), path / name, good.substr(0, size));
-      EXPECT_THAT(complaint(path), testing::HasSubstr(name));
+      EXPECT_THAT(complaint(path), ::testing::HasSubstr(name));
     }
     write_whole(real_file_system(), path / name, good + "\n");
-    EXPECT_THAT(complaint(path), testing::HasSubstr(name));
+    EXPECT_THAT(complaint(path), ::testing::HasSubstr(name));
     write_whole(real_file_system(), path / name, good);
   }
 }
@@ -100,14 +103,14 @@ TEST(CheckpointCorruption, MissingSwappedAndStaleShardsAreFound) {
   const std::string good = read_whole(shard);
 
   std::filesystem::remove(shard);
-  EXPECT_THAT(complaint(path), testing::AllOf(testing::HasSubstr("rank-00001"), testing::HasSubstr("missing")));
+  EXPECT_THAT(complaint(path), ::testing::AllOf(::testing::HasSubstr("rank-00001"), ::testing::HasSubstr("missing")));
   write_whole(real_file_system(), shard, read_whole(path / "rank-00003.safetensors"));
-  EXPECT_THAT(complaint(path), testing::HasSubstr("rank-00001"));
+  EXPECT_THAT(complaint(path), ::testing::HasSubstr("rank-00001"));
   // The same values saved at another step, and other values of the same step.
   write_whole(real_file_system(), shard, read_whole(other_step / "rank-00001.safetensors"));
-  EXPECT_THAT(complaint(path), testing::HasSubstr("rank-00001"));
+  EXPECT_THAT(complaint(path), ::testing::HasSubstr("rank-00001"));
   write_whole(real_file_system(), shard, read_whole(other_weights / "rank-00001.safetensors"));
-  EXPECT_THAT(complaint(path), testing::HasSubstr("rank-00001"));
+  EXPECT_THAT(complaint(path), ::testing::HasSubstr("rank-00001"));
   write_whole(real_file_system(), shard, good);
   EXPECT_EQ(complaint(path), "");
 }
@@ -119,7 +122,37 @@ TEST(CheckpointCorruption, LatestFallsBackToTheNewestGoodOne) {
   std::string content = read_whole(path / "rank-00000.safetensors");
   content.back() = static_cast<char>(content.back() ^ 1);
   write_whole(real_file_system(), path / "rank-00000.safetensors", content);
-  EXPECT_EQ(latest(folder.path(), Check::everything), step_folder(folder.path(), 1));
+  EXPECT_EQ(latest(folder.path()), step_folder(folder.path(), 1));
+}
+
+TEST(CheckpointCorruption, OneIsFoundByItsStepAndADamagedOneNamed) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(error_of([&] { find(folder.path()); }).what(), ::testing::HasSubstr("there is no checkpoint"));
+  save_four_ranks(folder.path(), 1, 1);
+  const auto path = save_four_ranks(folder.path(), 2, 2);
+  EXPECT_EQ(find(folder.path()), path);
+  EXPECT_EQ(find(folder.path(), 1), step_folder(folder.path(), 1));
+  EXPECT_THAT(error_of([&] { find(folder.path(), 3); }).what(),
+              ::testing::HasSubstr("there is no checkpoint of step 3; expected one of the steps 1, 2"));
+  const auto flip = [](const std::filesystem::path& checkpoint) {
+    std::string content = read_whole(checkpoint / "rank-00000.safetensors");
+    content.back() = static_cast<char>(content.back() ^ 1);
+    write_whole(real_file_system(), checkpoint / "rank-00000.safetensors", content);
+  };
+  flip(path);
+  EXPECT_EQ(find(folder.path()), step_folder(folder.path(), 1));
+  EXPECT_EQ(error_of([&] { find(folder.path(), 2); }).code(), ErrorCode::corrupt);
+  flip(step_folder(folder.path(), 1));
+  EXPECT_THAT(error_of([&] { find(folder.path()); }).what(), ::testing::HasSubstr("step-000002"));
+}
+
+TEST(CheckpointCorruption, WhatIsSetAsideIsReadByNobody) {
+  const TemporaryFolder folder;
+  for (const int step : {1, 2, 3}) save_four_ranks(folder.path(), step, 1);
+  set_aside_after(real_file_system(), folder.path(), 1);
+  EXPECT_EQ(list(folder.path()), (std::vector<std::int64_t>{1}));
+  clean(real_file_system(), folder.path());
+  EXPECT_TRUE(std::filesystem::exists(folder.path() / "step-000003.damaged/manifest.json"));
 }
 
 TEST(CheckpointCorruption, StaleFilesOfAnInterruptedSaveDoNotGetIn) {

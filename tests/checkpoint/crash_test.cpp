@@ -33,7 +33,7 @@ void save_and_prune(FileSystem& files, const std::filesystem::path& folder, std:
 void expect_usable(const std::filesystem::path& folder, const std::vector<std::pair<std::int64_t, std::uint64_t>>& either,
                    const std::string& at) {
   const auto check = [&] {
-    const auto path = latest(folder, Check::everything);
+    const auto path = latest(folder);
     ASSERT_TRUE(path.has_value()) << at;
     const Reader reader(*path);
     std::string differences;
@@ -201,9 +201,9 @@ TEST(CheckpointFullDisk, ARealOneToo) {
     EXPECT_THAT(error.what(), testing::HasSubstr("No space left on device"));
   }
   EXPECT_FALSE(std::filesystem::exists(place / "step-000003.tmp"));
-  EXPECT_EQ(difference(Reader(*latest(place, Check::everything)), make_tensors(2)), "");
+  EXPECT_EQ(difference(Reader(*latest(place)), make_tensors(2)), "");
   save(place, 4, large);
-  EXPECT_EQ(difference(Reader(*latest(place, Check::everything)), large), "");
+  EXPECT_EQ(difference(Reader(*latest(place)), large), "");
 }
 
 }  // namespace

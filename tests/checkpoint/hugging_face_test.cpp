@@ -165,7 +165,7 @@ for dtype in (torch.float32, torch.bfloat16, torch.float16):
     EXPECT_EQ(job.data.tokenizer.kind, "hf");
     EXPECT_EQ(job.data.tokenizer.file, run / "tokenizer.json");
     EXPECT_EQ(job.name, run.filename());
-    const auto path = latest(run / "checkpoints", Check::everything);
+    const auto path = latest(run / "checkpoints");
     ASSERT_TRUE(path.has_value());
     const Reader reader(*path);
     EXPECT_EQ(reader.state().model_fingerprint, job.model.fingerprint());
@@ -285,7 +285,7 @@ TEST_F(HuggingFaceImport, ReadsAFolderOfLinks) {
   std::filesystem::create_directory(links);
   for (const char* name : {"config.json", "model.safetensors"}) std::filesystem::create_symlink(dir_ / name, links / name);
   import_hf(links, folder_.path() / "r");
-  EXPECT_TRUE(latest(folder_.path() / "r/checkpoints", Check::everything).has_value());
+  EXPECT_TRUE(latest(folder_.path() / "r/checkpoints").has_value());
 }
 
 TEST_F(HuggingFaceImport, PassesOverSpecialTokensThatAreNone) {

@@ -120,18 +120,24 @@ TEST(Checkpoint, ReplacesOneOfTheSameStep) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
 }
 
-TEST(Checkpoint, PrunesButNeverTheNewestTwo) {
+TEST(Checkpoint, PrunesButNeverTheNewest) {
   const TemporaryFolder folder;
   for (const int step : {1, 2, 3, 10, 20}) save(folder.path(), step, make_tensors(1));
   std::filesystem::create_directories(folder.path() / "step-000030.tmp");
   prune(real_file_system(), folder.path(), 3);
   EXPECT_EQ(list(folder.path()), (std::vector<std::int64_t>{3, 10, 20}));
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "step-000030.tmp"));
-  // A damaged one does not count as one of the two.
-  std::filesystem::remove(folder.path() / "step-000020/rank-00000.safetensors");
+  prune(real_file_system(), folder.path(), 2);
+  EXPECT_EQ(list(folder.path()), (std::vector<std::int64_t>{10, 20}));
+  // A damaged one does not count.
+  save(folder.path(), 30, make_tensors(1));
+  std::filesystem::remove(folder.path() / "step-000030/rank-00000.safetensors");
+  prune(real_file_system(), folder.path(), 1);
+  EXPECT_EQ(list(folder.path()), (std::vector<std::int64_t>{20, 30}));
+  EXPECT_EQ(latest(folder.path()), folder.path() / "step-000020");
+  std::filesystem::remove_all(folder.path() / "step-000030");
   prune(real_file_system(), folder.path(), 0);
-  EXPECT_EQ(list(folder.path()), (std::vector<std::int64_t>{3, 10, 20}));
-  EXPECT_EQ(latest(folder.path()), folder.path() / "step-000010");
+  EXPECT_EQ(list(folder.path()), (std::vector<std::int64_t>{20}));
 }
 
 TEST(Checkpoint, AnEmptyPlaceHasNone) {

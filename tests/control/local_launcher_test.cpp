@@ -47,7 +47,7 @@ TEST(LocalLauncher, ReturnsWhenAllHaveEndedWell) {
   const std::string mine = (folder.path() / "rank").string();
   WorkerCommand first = shell(0, "echo $WORD > " + mine + "-0");
   first.environment = {{"WORD", "said"}};
-  EXPECT_FALSE(run_workers({first, shell(1, "true")}, {}));
+  run_workers({first, shell(1, "true")}, {});
   EXPECT_EQ(read_whole(mine + "-0"), "said\n");
 }
 
@@ -110,15 +110,45 @@ TEST(LocalLauncher, KillsThoseThatDoNotEndAfterAFailure) {
   EXPECT_LT((real_clock().now() - begin).value, 30);
 }
 
-TEST(LocalLauncher, AsksWorkersToStopAndSaysThatTheyDid) {
+// What a worker does that is asked to stop.
+std::string when_asked(const std::filesystem::path& ready, const std::string& what) {
+  return "trap '" + what + "' TERM; touch " + ready.string() + "; while true; do sleep 0.01; done";
+}
+const std::string kStopped =
+    "{\"error\": {\"code\": \"interrupted\", \"message\": \"stopped after step 3 of 40\", \"hint\": \"of a worker\"}}";
+
+TEST(LocalLauncher, AsksWorkersToStopAndSaysWhereTheyDid) {
   const TemporaryFolder folder;
   const auto ready = folder.path() / "ready";
+  const auto said = folder.write("said", kStopped);
   int asked = 0;
   std::thread user = ask_to_stop(ready);
-  const std::string script = "trap 'exit 0' TERM; touch " + ready.string() + "; while true; do sleep 0.01; done";
-  EXPECT_TRUE(run_workers({shell(0, script)}, {.grace = Seconds(10), .on_stop_request = [&] { ++asked; }}));
+  const std::string script = when_asked(ready, "cat " + said.string() + " >&$TESSERA_ERROR_FD; exit 75");
+  const Error error =
+      error_of([&] { run_workers({shell(0, script)}, {.on_stop_request = [&] { ++asked; }, .way_on = [] { return "go on"; }}); });
   user.join();
   EXPECT_EQ(asked, 1);
+  EXPECT_EQ(error.code(), ErrorCode::interrupted);
+  EXPECT_EQ(std::string(error.what()), "stopped after step 3 of 40\n  go on");
+}
+
+TEST(LocalLauncher, AWorkerThatIsAskedToStopMayHaveCompleted) {
+  const TemporaryFolder folder;
+  const auto ready = folder.path() / "ready";
+  std::thread user = ask_to_stop(ready);
+  run_workers({shell(0, when_asked(ready, "exit 0"))}, {});
+  user.join();
+}
+
+// A signal to one worker stops them all; the others may say that they lost it, and only a crash says more.
+TEST(LocalLauncher, PrefersACrashToAStopAndAStopToALostPeer) {
+  const TemporaryFolder folder;
+  const auto said = folder.write("said", kStopped);
+  const WorkerCommand lost = shell(0, report("peer_lost", "rank 1 is gone"));
+  const WorkerCommand stopped = shell(1, "sleep 0.2; cat " + said.string() + " >&$TESSERA_ERROR_FD; exit 75");
+  EXPECT_EQ(error_of([&] { run_workers({lost, stopped}, {}); }).message(), "stopped after step 3 of 40");
+  const WorkerCommand crashed = shell(2, "sleep 0.4; kill -SEGV $$");
+  EXPECT_THAT(error_of([&] { run_workers({lost, stopped, crashed}, {}); }).message(), HasSubstr("rank 2 was ended by signal 11"));
 }
 
 TEST(LocalLauncher, AWorkerThatHandlesNoSignalIsStoppedAndNotLost) {

@@ -127,6 +127,27 @@ TEST(Progress, OnATerminalRenewsOneLine) {
     }
 }
 
+// What a terminal showed can be read later, without its control sequences.
+TEST(Progress, RecordsPlainLinesOfWhatATerminalShowed) {
+  Screen screen;
+  std::vector<std::string> recorded;
+  ProgressOptions options = screen.options(true, 60);
+  options.record = [&](const std::string& line) { recorded.push_back(line); };
+  Progress progress(40, 0, options);
+  for (int step = 0; step < 40; ++step) {
+    screen.clock.sleep(Seconds(2));
+    progress.step(metrics_of(step, 2));
+    if (step == 20) progress.note("validation loss 3.0");
+  }
+  progress.finish();
+  ASSERT_EQ(recorded.size(), 42u);
+  EXPECT_THAT(recorded[0], testing::StartsWith("step  1/40"));
+  EXPECT_EQ(recorded[21], "validation loss 3.0");
+  EXPECT_THAT(recorded[40], testing::StartsWith("step 40/40"));
+  EXPECT_THAT(recorded[41], testing::StartsWith("40 steps in 1:20"));
+  for (const std::string& line : recorded) EXPECT_EQ(line.find_first_of("\r\n\033"), std::string::npos);
+}
+
 TEST(Progress, TheTimeLeftIgnoresOneSlowStep) {
   Screen screen;
   Progress progress(100, 0, screen.options(false));

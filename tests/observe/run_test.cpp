@@ -34,7 +34,7 @@ std::string error_of(const std::filesystem::path& run, IfExists if_exists) {
 TEST(RunWriter, WritesOneLineAStep) {
   const TemporaryFolder folder;
   {
-    RunWriter writer(folder.path(), 0);
+    RunWriter writer(folder.path(), 0, 0);
     write_steps(writer, 0, 3);
     writer.evaluation(3, 2.5);
   }
@@ -57,7 +57,7 @@ TEST(RunWriter, WritesOneLineAStep) {
 TEST(RunWriter, AfterResumeEachStepStandsOnce) {
   const TemporaryFolder folder;
   {
-    RunWriter writer(folder.path(), 0);
+    RunWriter writer(folder.path(), 0, 0);
     write_steps(writer, 0, 7);
     writer.evaluation(4, 3.0);
     writer.evaluation(7, 2.0);
@@ -66,7 +66,7 @@ TEST(RunWriter, AfterResumeEachStepStandsOnce) {
   std::string content = read_whole(folder.path() / "metrics.jsonl");
   write_whole(real_file_system(), folder.path() / "metrics.jsonl", content + R"({"step":7,"lo)");
   {
-    RunWriter writer(folder.path(), 4);
+    RunWriter writer(folder.path(), 4, 5);
     write_steps(writer, 4, 6);
   }
   const auto read = read_metrics(folder.path() / "metrics.jsonl");
@@ -75,6 +75,19 @@ TEST(RunWriter, AfterResumeEachStepStandsOnce) {
   const auto evaluations = read_evaluations(folder.path() / "evaluations.jsonl");
   ASSERT_EQ(evaluations.size(), 1u);
   EXPECT_EQ(evaluations[0].step, 4);
+}
+
+// A complete run that is resumed is only evaluated again.
+TEST(RunWriter, ARepeatedEvaluationStandsOnce) {
+  const TemporaryFolder folder;
+  for (int round = 0; round < 3; ++round) {
+    RunWriter writer(folder.path(), round == 0 ? 0 : 4, round == 0 ? 0 : 4);
+    if (round == 0) write_steps(writer, 0, 4);
+    writer.evaluation(4, 3.0);
+  }
+  const std::string lines = read_whole(folder.path() / "evaluations.jsonl");
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 1);
+  EXPECT_EQ(read_metrics(folder.path() / "metrics.jsonl").size(), 4u);
 }
 
 TEST(RunWriter, AFullDiskLosesLinesButNoHalfOnes) {
@@ -87,7 +100,7 @@ TEST(RunWriter, AFullDiskLosesLinesButNoHalfOnes) {
     ~Unmount() { ::umount2(path.c_str(), MNT_DETACH); }
   } unmount{place};
 
-  RunWriter writer(place / "run", 0);
+  RunWriter writer(place / "run", 0, 0);
   write_steps(writer, 0, 1000);
   const auto full = read_metrics(place / "run/metrics.jsonl");
   EXPECT_GT(full.size(), 10u);

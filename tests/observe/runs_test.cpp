@@ -28,7 +28,7 @@ void make_run(const std::filesystem::path& run, const std::string& lr, double lo
   plan.ranks.resize(4);
   plan.stages = {{{0, 1}, {{0, 3, {.dp = 2, .zero = 1}}}}, {{2, 3}, {{3, 6, {.dp = 2, .zero = 1}}}}};
   write(run / "plan.json", plan::to_json(plan));
-  RunWriter writer(run, 0);
+  RunWriter writer(run, 0, 0);
   for (int step = 0; step < 5; ++step) {
     const double slow = step == 2 ? 10 : 1;
     writer.step({step, loss - 0.5 * step, 1000, seconds * slow, 1000 / (seconds * slow), 0.4, 1.0, 1e-3, 0.1, (1 + step) << 20});
@@ -67,7 +67,7 @@ TEST(Runs, ListLeavesOutWhatCannotBeRead) {
   const auto runs = list_runs(folder.path());
   ASSERT_EQ(runs.size(), 2u);
   EXPECT_EQ(runs[0].name, "a");
-  EXPECT_THAT(to_table(runs), testing::HasSubstr("b    5/10   3.0000  4.7500      2.00 k    500.0 ms  5"));
+  EXPECT_THAT(to_table(runs), testing::HasSubstr("b    stopped  5/10   3.0000  4.7500      2.00 k    500.0 ms  5"));
   EXPECT_THAT(to_table(list_runs(folder.path() / "nowhere")), testing::HasSubstr("no runs yet"));
   const auto json = nlohmann::json::parse(to_json(runs));
   EXPECT_EQ(json.at("runs").size(), 2u);
@@ -91,6 +91,48 @@ TEST(Runs, ComparisonShowsWhatDiffers) {
   EXPECT_EQ(json.at("config").at(0).at("key"), "train.optimizer.lr");
   EXPECT_EQ(json.at("second").at("name"), "b");
   EXPECT_THAT(to_table(compare_runs(folder.path() / "a", folder.path() / "a")), testing::HasSubstr("say the same"));
+}
+
+TEST(Runs, TheStateSaysHowFarARunCame) {
+  const TemporaryFolder folder;
+  const auto run = folder.path() / "a";
+  const auto state = [&] { return summarize(run).state; };
+  write(run / "train.yaml", "name: a\nmodel: {arch: llama}\ntrain: {steps: 10}\n");
+  write(run / "log.txt",
+        "2026-01-31 12:00:00.000 info: an error: no\n2026-01-31 12:00:01.000 error: the disk\n  is full\n2026-01-31 12:00:02.000 info: "
+        "end\n");
+  EXPECT_EQ(state(), RunState::failed_start);
+  EXPECT_EQ(summarize(run).last_error, "the disk");
+  EXPECT_THAT(to_table(summarize(run)), testing::AllOf(testing::ContainsRegex("state +failed start"), testing::HasSubstr("the disk")));
+  {
+    const RunLock lock(run);
+    EXPECT_EQ(state(), RunState::running);
+  }
+  write(run / "checkpoints/step-000000/manifest.json", "{}");
+  EXPECT_EQ(state(), RunState::imported);
+  make_run(run, "1.0e-3", 5.0, 0.5);
+  EXPECT_EQ(state(), RunState::stopped);
+  write(run / "train.yaml", "name: a\nmodel: {arch: llama}\ntrain: {steps: 5}\n");
+  EXPECT_EQ(state(), RunState::complete);
+}
+
+TEST(Runs, ARenamedRunGoesOnUnderItsNewName) {
+  const TemporaryFolder folder;
+  const auto old = folder.path() / "old";
+  make_run(old, "1.0e-3", 5.0, 0.5);
+  write(old / "train.yaml",
+        "name: old\nmodel: {arch: llama}\ndata: {source: /text, tokenizer: {kind: hf, file: " + (old / "tokenizer.json").string() + "}}\n");
+  rename_run(old, folder.path() / "new");
+  EXPECT_FALSE(std::filesystem::exists(old));
+  EXPECT_EQ(summarize(folder.path() / "new").steps, 5);
+  const std::string yaml = read_whole(folder.path() / "new/train.yaml");
+  EXPECT_THAT(yaml, testing::HasSubstr("name: new"));
+  EXPECT_THAT(yaml, testing::HasSubstr((folder.path() / "new/tokenizer.json").string()));
+  make_run(old, "1.0e-3", 5.0, 0.5);
+  EXPECT_THROW(rename_run(folder.path() / "new", old), Error);
+  const RunLock lock(old);
+  EXPECT_THROW(rename_run(old, folder.path() / "newer"), Error);
+  EXPECT_TRUE(std::filesystem::exists(old / "metrics.jsonl"));
 }
 
 TEST(Runs, AFolderThatIsNoRunIsAnError) {

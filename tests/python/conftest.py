@@ -3,7 +3,9 @@
 import json
 import os
 import signal
+import socket
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -29,15 +31,15 @@ class Tessera:
             raise AssertionError(f"tessera {' '.join(map(str, arguments))}: exit {result.returncode}\n{result.stdout}\n{result.stderr}")
         return result
 
-    def start(self, *arguments, ignored=(), **options):
+    def start(self, *arguments, ignored=(), stdout=subprocess.PIPE, stderr=subprocess.PIPE):
         def signals():
-            # What a script runs in the background ignores Ctrl-C, and so does what that starts.
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            # What a script runs in the background ignores Ctrl-C, or under nohup a hangup, and so does what that starts.
+            for one in (signal.SIGINT, signal.SIGHUP):
+                signal.signal(one, signal.SIG_DFL)
             for one in ignored:
                 signal.signal(one, signal.SIG_IGN)
         return subprocess.Popen([str(BINARIES / "tessera"), *map(str, arguments)], cwd=self.folder, env=self.environment,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                preexec_fn=signals, **options)
+                                stdout=stdout, stderr=stderr, text=True, preexec_fn=signals)
 
     def write(self, name, content):
         path = Path(self.folder) / name
@@ -50,6 +52,38 @@ class Tessera:
 
     def evaluations(self, run):
         return [json.loads(line) for line in (Path(self.folder) / "runs" / run / "evaluations.jsonl").read_text().splitlines()]
+
+
+def workers_of(launcher):
+    """Process ids of the launcher's children, by rank."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            parent = int(entry.joinpath("stat").read_text().rsplit(")", 1)[1].split()[1])
+            words = entry.joinpath("cmdline").read_text().split("\0")
+        except (OSError, IndexError):
+            continue
+        if parent == launcher and "--rank" in words:
+            found[int(words[words.index("--rank") + 1])] = int(entry.name)
+    return found
+
+
+def wait_for_step(tessera, run, step, process):
+    path = Path(tessera.folder) / "runs" / run / "metrics.jsonl"
+    for _ in range(6000):
+        if path.exists() and len(path.read_text().splitlines()) > step:
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    raise AssertionError(f"{run} did not reach step {step}")
+
+
+def free_place():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
 
 
 @pytest.fixture(scope="session")

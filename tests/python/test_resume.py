@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import SHAKESPEARE
+from conftest import SHAKESPEARE, wait_for_step, workers_of
 
 STEPS = 24
 
@@ -23,32 +23,6 @@ def job(name, parallel, **train):
         "parallel": parallel,
         "checkpoint": {"every": 6},
     }
-
-
-def workers_of(launcher):
-    """Process ids of the launcher's children, by rank."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            parent = int(entry.joinpath("stat").read_text().rsplit(")", 1)[1].split()[1])
-            words = entry.joinpath("cmdline").read_text().split("\0")
-        except (OSError, IndexError):
-            continue
-        if parent == launcher and "--rank" in words:
-            found[int(words[words.index("--rank") + 1])] = int(entry.name)
-    return found
-
-
-def wait_for_step(tessera, run, step, process):
-    path = Path(tessera.folder) / "runs" / run / "metrics.jsonl"
-    for _ in range(6000):
-        if path.exists() and len(path.read_text().splitlines()) > step:
-            return
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.01)
-    raise AssertionError(f"{run} did not reach step {step}")
 
 
 PLANS = [{"dp": 2, "pp": 1, "tp": 1, "zero": 1}, {"dp": 1, "pp": 2, "tp": 1, "micro_batches": 4}]
@@ -85,18 +59,6 @@ def test_resume_after_kill_is_bitwise_the_uninterrupted_run(tessera, index):
     worst = max(abs(losses[step] - expected[step]) / expected[step] for step in range(STEPS))
     print(f"resumed under another plan: worst relative difference {worst:.1e}")
     assert worst < 1e-4
-
-
-def test_ctrl_c_writes_a_checkpoint_and_ends_cleanly(tessera):
-    yaml = tessera.write("stopped.yaml", job("stopped", {"dp": 2, "pp": 1, "tp": 1}, steps=4000))
-    process = tessera.start("train", yaml, "--no-measure")
-    wait_for_step(tessera, "stopped", 3, process)
-    process.send_signal(signal.SIGINT)
-    _, message = process.communicate(timeout=60)
-    assert process.returncode == 0, message
-    assert "--resume" in message
-    made = len(tessera.metrics("stopped"))
-    assert (Path(tessera.folder) / "runs" / "stopped" / "checkpoints" / f"step-{made:06d}" / "manifest.json").exists()
 
 
 def test_no_worker_outlives_a_killed_launcher(tessera):
