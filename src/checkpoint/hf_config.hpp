@@ -28,8 +28,4 @@ std::string config_json(const model::ModelSpec& model, const SpecialTokens& toke
 std::string generation_config_json(const SpecialTokens& tokens);
 std::string tokenizer_config_json(const model::ModelSpec& model, const SpecialTokens& tokens, bool sentencepiece);
 
-// What a config.json says, as the `model:` section of a train.yaml: "{arch: llama, hidden: 32, ...}". Throws not_found, corrupt,
-// or invalid_config for anything that would compute something else.
-std::string model_yaml(const std::filesystem::path& config_file, std::int64_t longest);
-
 }  // namespace tessera::checkpoint

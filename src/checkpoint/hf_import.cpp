@@ -9,9 +9,9 @@
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/cut.hpp"
 #include "checkpoint/element.hpp"
-#include "checkpoint/hf_config.hpp"
 #include "checkpoint/hf_weights.hpp"
 #include "checkpoint/hugging_face.hpp"
+#include "model/hugging_face.hpp"
 
 namespace tessera::checkpoint {
 namespace {
@@ -57,7 +57,7 @@ std::vector<const HfWeights::Tensor*> match(const HfWeights& weights, const mode
   for (const auto& [name, tensor] : weights.tensors())
     if (!expected.contains(name) && !name.ends_with("rotary_emb.inv_freq"))
       throw Error(ErrorCode::invalid_config, "this model cannot be imported: it has a tensor '" + name + "'",
-                  {tensor.file.string(), 0, 0, -1, {}}, "the tensors of a Llama without biases");
+                  {tensor.file.string(), 0, 0, -1, {}}, "the tensors that its config.json asks for");
   return out;
 }
 
@@ -129,7 +129,10 @@ void import_hf(const std::filesystem::path& dir, const std::filesystem::path& ru
     throw Error(ErrorCode::invalid_config, "a run of this name exists", {run_dir.string(), 0, 0, -1, {}}, "a name that is not taken",
                 "import it under another name");
 
-  const std::string yaml = model_yaml(dir / "config.json", longest);
+  if (!std::filesystem::exists(dir / "config.json"))
+    throw Error(ErrorCode::not_found, "there is no config.json", {dir.string(), 0, 0, -1, {}},
+                "a folder that transformers' save_pretrained wrote");
+  const std::string yaml = model::hugging_face_yaml(dir / "config.json", model::ImportFor::computing, longest);
   const model::ModelSpec model = model::read_model(ConfigNode::parse(yaml, (dir / "config.json").string()));
   const HfWeights weights(dir);
   const auto tensors = match(weights, model, dir);

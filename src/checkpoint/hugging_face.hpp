@@ -14,7 +14,8 @@ inline constexpr std::int64_t kLargestWeightFile = 5'000'000'000;
 
 enum class ExportType { f32, bf16 };
 
-// Writes `out_dir` with the weights of a checkpoint, in fp32 or rounded to bf16: config.json (LlamaForCausalLM), generation_config.json,
+// Writes `out_dir` with the weights of a checkpoint, in fp32 or rounded to bf16: config.json (of transformers' Llama, Mistral, Qwen2 or
+// Qwen3, whichever computes what the model does), generation_config.json,
 // model.safetensors (or several and model.safetensors.index.json), tokenizer.json or tokenizer.model as it is, and
 // tokenizer_config.json. Without `tokenizer` the run's own is taken, where there is one. Whole or not at all. Throws
 // invalid_config when out_dir holds anything but an earlier export of ours, corrupt or not_found for the checkpoint, io.
@@ -22,11 +23,11 @@ void export_hf(const std::filesystem::path& checkpoint, const model::ModelSpec& 
                const std::optional<std::filesystem::path>& tokenizer, const std::filesystem::path& out_dir,
                std::int64_t largest_weight_file = kLargestWeightFile, ExportType type = ExportType::f32);
 
-// Makes the run `run_dir` of a folder with the weights of a Llama (or of a Mistral or Qwen2 that computes the same): train.yaml
-// with the model filled in, checkpoints/step-000000 with fp32 weights (from f32, f16 or bf16) and no optimizer state, and the
-// tokenizer's files. The sequence length is the folder's, but at most `longest`. Whole or not at all. Throws invalid_config for
-// what Tessera's llama does not compute (scaled rotary embedding, biases, sliding windows, quantized weights, ...), naming it,
-// and when run_dir exists and is not empty; corrupt or not_found for missing, misshaped, unknown or damaged tensors; io.
+// Makes the run `run_dir` of a folder with the weights of a Llama, Mistral, Qwen2 or Qwen3: train.yaml with the model filled in,
+// checkpoints/step-000000 with fp32 weights (from f32, f16 or bf16) and no optimizer state, and the tokenizer's files. The sequence length
+// is the folder's, but at most `longest`. Whole or not at all. Throws invalid_config for what Tessera would compute otherwise (rotary
+// positions scaled but by llama3's rule, windows in some layers only, quantized weights, ...), naming it, and when run_dir exists and is
+// not empty; corrupt or not_found for missing, misshaped, unknown or damaged tensors; io.
 void import_hf(const std::filesystem::path& dir, const std::filesystem::path& run_dir, std::int64_t longest = 4096);
 
 // Writes the checkpoint of step 0 to `checkpoints`, with the weights of such a folder and no optimizer state, for a run of `model` that

@@ -149,7 +149,7 @@ void check_computed_here(const model::JobSpec& job) {
     const std::string& kind = repeat.block.kind;
     if (kind != "embedding" && kind != "transformer_layer" && kind != "lm_head")
       refuse_here("the trainer cannot compute blocks of kind '" + kind + "' yet", {.file = job.file.string(), .block = {}},
-                  "arch llama without qkv_bias, qk_norm, window and dropout");
+                  "arch llama without dropout (Llama, Mistral, Qwen2 and Qwen3)");
     const auto said = [&](const char* key, double value) {
       const auto found = repeat.block.dims.find(key);
       return found != repeat.block.dims.end() && found->second == value;

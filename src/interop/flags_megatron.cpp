@@ -37,12 +37,24 @@ void add_gpt(Flags& flags, const model::BlockSpec& layer) {
   flags.push_back(text("--max-position-embeddings ", layer.dim(option(layer, "positions") == 0 ? "seq" : "positions")));
 }
 
+// Of Llama 3.1 to 3.3; only the factor can be said.
+void add_rope_scaling(Flags& flags, const model::BlockSpec& layer) {
+  if (option(layer, "rope_factor") == 0) return;
+  const std::pair<const char*, double> fixed[] = {{"rope_low_freq", 1}, {"rope_high_freq", 4}, {"rope_original_seq", 8192}};
+  for (const auto& [key, value] : fixed)
+    if (layer.real(key) != value)
+      refuse({}, "its rotary positions are scaled by other numbers than Llama 3.1's",
+             "low_freq_factor 1, high_freq_factor 4, original_max_position_embeddings 8192");
+  flags.insert(flags.end(), {"--use-rope-scaling", text("--rope-scaling-factor ", layer.real("rope_factor"))});
+}
+
 void add_llama(Flags& flags, const model::BlockSpec& layer) {
   const double base = layer.real("rope_theta");
   if (base != static_cast<double>(static_cast<std::int64_t>(base))) refuse({}, text("rope_theta ", base), "a whole number");
   flags.insert(flags.end(),
                {"--normalization RMSNorm", "--swiglu", "--disable-bias-linear", "--position-embedding-type rope",
                 text("--rotary-base ", static_cast<std::int64_t>(base)), text("--max-position-embeddings ", layer.dim("seq"))});
+  add_rope_scaling(flags, layer);
   if (option(layer, "qkv_bias") != 0) flags.push_back("--add-qkv-bias");
   if (option(layer, "qk_norm") != 0) flags.push_back("--qk-layernorm");
   // Tessera's window counts the position itself, Megatron's those before it.

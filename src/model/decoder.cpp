@@ -1,5 +1,6 @@
-// Llama (Touvron et al. 2023) and what descends from it: RMSNorm, rotary embedding, grouped-query or multi-head latent attention,
-// SwiGLU, in the feed-forward network or in routed experts. Parameters are named as Hugging Face transformers names them.
+// Llama (Touvron et al. 2023) and what descends from it (Mistral, Qwen): RMSNorm, rotary embedding, grouped-query or multi-head latent
+// attention, SwiGLU, in the feed-forward network or in routed experts. Parameters are named as Hugging Face transformers names them.
+#include <cmath>
 #include <numeric>
 
 #include "model/families.hpp"
@@ -34,10 +35,32 @@ std::vector<std::string> keys_of(const Family& family) {
   if (family.latent)
     add({"q_lora", "kv_lora", "nope_dim", "rope_dim", "v_dim"});
   else
-    add({"kv_heads", "head_dim", "qkv_bias", "qk_norm", "window"});
+    add({"kv_heads", "head_dim", "qkv_bias", "qk_norm", "window", "rope_scaling"});
   if (family.routed) add({"experts", "experts_per_token"});
   if (family.own_expert_ffn) add({"expert_ffn", "shared_ffn", "dense_layers"});
   return with_run_keys(std::move(keys));
+}
+
+// As config.json says it, so that it can be copied from there.
+void read_rope_scaling(const Settings& settings, Dims& dims) {
+  const auto scaling = settings.find("rope_scaling");
+  if (!scaling || scaling->is_null()) return;
+  scaling->allow_only({"rope_type", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
+  scaling->at("rope_type").as_choice({"llama3"});
+  const auto at_least = [&](const char* key, double value, double least) {
+    if (!(value >= least) || std::isinf(value))
+      throw(scaling->has(key) ? scaling->at(key) : *scaling).error(text(key, " is ", value), text("a number of at least ", least));
+    return value;
+  };
+  dims["rope_factor"] = at_least("factor", scaling->at("factor").as_double(), 1);
+  const double low = at_least("low_freq_factor", scaling->get("low_freq_factor", 1.0), 1e-6);
+  const double high = scaling->get("high_freq_factor", 4.0);
+  if (!(high > low) || std::isinf(high))
+    throw(scaling->has("high_freq_factor") ? scaling->at("high_freq_factor") : *scaling)
+        .error(text("high_freq_factor is ", high), text("a number above low_freq_factor, ", low));
+  dims["rope_low_freq"] = low;
+  dims["rope_high_freq"] = high;
+  dims["rope_original_seq"] = static_cast<double>(bounded(scaling->at("original_max_position_embeddings"), 1));
 }
 
 void read_attention(const Settings& settings, Dims& dims) {
@@ -52,8 +75,8 @@ void read_attention(const Settings& settings, Dims& dims) {
         .error(text("a head of ", dim("head_dim"), " dimensions cannot be rotated in pairs"), "an even head_dim");
   if (settings.flag("qkv_bias", false)) dims["qkv_bias"] = 1;
   if (settings.flag("qk_norm", false)) dims["qk_norm"] = 1;
-  const std::int64_t window = settings.count_or_zero("window");
-  if (window > 0 && window < dim("seq")) dims["window"] = static_cast<double>(window);
+  if (const std::int64_t window = settings.count_or_zero("window"); window > 0) dims["window"] = static_cast<double>(window);
+  read_rope_scaling(settings, dims);
 }
 
 void read_latent_attention(const Settings& settings, Dims& dims) {
@@ -87,10 +110,12 @@ void add_attention(Parameters& parameters, const Dims& dims, const std::string& 
   const std::int64_t hidden = dim("hidden");
   const std::int64_t query = dim("heads") * dim("head_dim");
   const std::int64_t key_value = dim("kv_heads") * dim("head_dim");
-  const bool biased = dims.contains("qkv_bias");
-  add_linear(parameters, prefix + "q_proj", query, hidden, 0, biased);
-  add_linear(parameters, prefix + "k_proj", key_value, hidden, 0, biased);
-  add_linear(parameters, prefix + "v_proj", key_value, hidden, 0, biased);
+  const std::initializer_list<std::pair<const char*, std::int64_t>> maps = {
+      {"q_proj", query}, {"k_proj", key_value}, {"v_proj", key_value}};
+  // The weights lie side by side, so that they can be multiplied as one matrix.
+  for (const auto& [name, out] : maps) add_linear(parameters, prefix + name, out, hidden, 0, false);
+  if (dims.contains("qkv_bias"))
+    for (const auto& [name, out] : maps) parameters.push_back(bias(prefix + name + ".bias", out, 0));
   add_linear(parameters, prefix + "o_proj", hidden, query, 1, false, outer);
   if (!dims.contains("qk_norm")) return;
   parameters.push_back(norm_weight(prefix + "q_norm.weight", dim("head_dim")));
@@ -135,7 +160,7 @@ void add_experts(Parameters& parameters, const Dims& dims, const std::string& pr
 }
 
 bool is_plain(const Dims& dims) {
-  for (const char* key : {"qkv_bias", "qk_norm", "window", "dropout", "norms", "kv_lora", "experts"})
+  for (const char* key : {"dropout", "norms", "kv_lora", "experts"})
     if (dims.contains(key)) return false;
   return true;
 }

@@ -18,7 +18,7 @@ ModelSpec read_branches(const ConfigNode& node);  // encoders that feed a trunk
 
 // The text of a `model:` section for a preset; throws when there is none of this name.
 std::string preset_yaml(const ConfigNode& name);
-// The same for a Hugging Face config.json. Throws not_found, or invalid_config at the key that cannot be expressed.
+// The same, for planning, for a Hugging Face config.json or its folder.
 std::string hugging_face_yaml(const ConfigNode& path);
 
 }  // namespace tessera::model

@@ -1,7 +1,9 @@
 // A Hugging Face config.json as a `model:` section. Keys that say nothing about shapes or work (ids of tokens, versions, caches)
 // are passed over; those that change the computation in a way that no section can say are refused.
+#include "model/hugging_face.hpp"
+
 #include <algorithm>
-#include <filesystem>
+#include <charconv>
 
 #include "base/log.hpp"
 #include "model/families.hpp"
@@ -17,9 +19,18 @@ std::filesystem::path resolve(const ConfigNode& node) {
   return whole(std::filesystem::exists(beside) ? beside : written);
 }
 
+// The fewest digits that read back as the same number.
+std::string shortest(double value) {
+  char digits[32];
+  return {digits, std::to_chars(digits, digits + sizeof digits, value).ptr};
+}
+
 class Import {
  public:
-  explicit Import(ConfigNode config) : config_(std::move(config)) {}
+  Import(ConfigNode config, ImportFor use, std::int64_t longest) : config_(std::move(config)), use_(use), longest_(longest) {}
+
+  bool is_computed() const { return use_ == ImportFor::computing; }
+  std::int64_t longest() const { return longest_; }
 
   std::optional<ConfigNode> find(const char* key) const {
     auto found = config_.find(key);
@@ -56,40 +67,73 @@ class Import {
     return *this;
   }
   Import& write(const char* key, bool value) { return write(key, value ? "true" : "false"); }
+  Import& write(const char* key, double value) { return write(key, shortest(value)); }
   std::string yaml() const { return out_.str() + "}"; }
 
  private:
   ConfigNode config_;
-  std::ostringstream out_{[] {
-    std::ostringstream out;
-    out.precision(17);
-    return out;
-  }()};
+  ImportFor use_;
+  std::int64_t longest_;
+  std::ostringstream out_;
   bool first_ = true;
 };
 
-// The rotary base; older files have rope_theta and rope_scaling, newer ones rope_parameters.
-double rotary_base(const Import& from, double fallback) {
-  double theta = from.real("rope_theta", fallback);
+void refuse_partial_rotation(const ConfigNode& in) {
+  if (const auto part = in.find("partial_rotary_factor"); part && !part->is_null() && part->as_double() != 1.0)
+    throw part->error("the rotary embedding turns only a part of each head", "1.0");
+}
+
+// Older files have rope_theta and rope_scaling, newer ones rope_parameters.
+void write_rotary(Import& to, double fallback) {
+  double theta = to.real("rope_theta", fallback);
+  std::optional<ConfigNode> scaling;
+  std::optional<ConfigNode> kind;
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const auto rope = from.find(key);
+    const auto rope = to.find(key);
     if (!rope) continue;
     theta = rope->get("rope_theta", theta);
-    for (const char* kind : {"rope_type", "type"})
-      if (const auto type = rope->find(kind); type && type->as_string() != "default")
-        log::warning(text(type->where().file, ": the rotary embedding's scaling (", type->as_string(),
-                          ") is left out; plans do not depend on it, but what is trained does"));
+    if (to.is_computed()) refuse_partial_rotation(*rope);
+    for (const char* name : {"rope_type", "type"})
+      if (const auto type = rope->find(name); type && type->as_string() != "default") {
+        scaling = rope;
+        kind = type;
+      }
   }
-  return theta;
+  to.write("rope_theta", theta);
+  if (!scaling) return;
+  if (kind->as_string() == "llama3") {
+    to.write("rope_scaling", text("{rope_type: llama3, factor: ", shortest(scaling->at("factor").as_double()),
+                                  ", low_freq_factor: ", shortest(scaling->get("low_freq_factor", 1.0)), ", high_freq_factor: ",
+                                  shortest(scaling->get("high_freq_factor", 4.0)), ", original_max_position_embeddings: ",
+                                  scaling->get("original_max_position_embeddings", to.count("max_position_embeddings", 2048)), "}"));
+    return;
+  }
+  if (to.is_computed())
+    throw kind->error("rotary positions scaled by '" + kind->as_string() + "' are not computed here", "default or llama3");
+  log::warning(text(kind->where().file, ": the rotary embedding's scaling (", kind->as_string(),
+                    ") is left out; plans do not depend on it, but what is trained does"));
+}
+
+// What neither a section says nor shapes depend on, but results do.
+void check_computed(const Import& from) {
+  if (const auto quantized = from.find("quantization_config"))
+    throw quantized->error("its weights are quantized", "weights in f32, f16 or bf16");
+  for (const char* key : {"attention_bias", "mlp_bias", "use_bias"})
+    from.refuse_when(key, false, "its linear maps have biases, beside those of queries, keys and values that Qwen2 has");
+  if (const auto activation = from.find("hidden_act"); activation && activation->as_string() != "silu")
+    throw activation->error("hidden_act is " + activation->as_string(), "silu");
+  refuse_partial_rotation(from.config());
+  if (from.real("attention_dropout", 0) != 0) log::warning("attention_dropout is not applied when this model is trained further");
 }
 
 void write_llama_shape(Import& to, double rope_theta, double norm_eps) {
   const std::int64_t heads = to.count("num_attention_heads");
   to.write("hidden", to.count("hidden_size")).write("layers", to.count("num_hidden_layers")).write("heads", heads);
   to.write("vocab", to.count("vocab_size"))
-      .write("seq", to.count("max_position_embeddings", 2048))
+      .write("seq", std::min(to.longest(), to.count("max_position_embeddings", 2048)))
       .write("tied", to.flag("tie_word_embeddings", false));
-  to.write("rope_theta", rotary_base(to, rope_theta)).write("norm_eps", to.real("rms_norm_eps", norm_eps));
+  write_rotary(to, rope_theta);
+  to.write("norm_eps", to.real("rms_norm_eps", norm_eps));
 }
 
 void write_grouped_attention(Import& to, std::int64_t kv_heads, std::int64_t head_dim) {
@@ -98,12 +142,35 @@ void write_grouped_attention(Import& to, std::int64_t kv_heads, std::int64_t hea
   if (said > 0) to.write("head_dim", said);
 }
 
-void write_window(Import& to, bool by_default) {
-  const auto window = to.find("sliding_window");
-  if (!window || !to.flag("use_sliding_window", by_default)) return;
-  if (!by_default && to.count("max_window_layers", 0) > 0)
-    throw to.config().at("max_window_layers").error("only some layers look back through a window", "use_sliding_window: false");
-  to.write("window", window->as_int_at_least(1));
+constexpr std::int64_t kWindow = 4096;  // transformers' default
+
+// A null is no window; `fallback` stands for a missing key.
+std::optional<std::int64_t> window_of(const Import& from, std::optional<std::int64_t> fallback) {
+  if (!from.config().has("sliding_window")) return fallback;
+  const auto window = from.find("sliding_window");
+  return window ? std::optional(bounded(*window, 1)) : std::nullopt;
+}
+
+void write_window(Import& to, std::optional<std::int64_t> fallback) {
+  if (const auto window = window_of(to, fallback)) to.write("window", *window);
+}
+
+// Throws where some layers look back through a window and others do not.
+void write_qwen_window(Import& to) {
+  if (!to.flag("use_sliding_window", false) || !window_of(to, kWindow)) return;
+  const std::int64_t layers = to.count("num_hidden_layers");
+  std::int64_t sliding = std::max<std::int64_t>(0, layers - to.count("max_window_layers", 28));
+  const auto types = to.find("layer_types");
+  if (types) {
+    sliding = 0;
+    for (const ConfigNode& type : types->items()) sliding += type.as_choice({"full_attention", "sliding_attention"}) == "sliding_attention";
+  }
+  if (sliding == 0) return;
+  if (sliding != layers)
+    throw(types ? *types : to.config().at("use_sliding_window"))
+        .error(text(sliding, " of ", layers, " layers look back through a window, the others over the whole sequence"),
+               "one kind of attention in all layers");
+  write_window(to, kWindow);
 }
 
 std::string llama(Import from) {
@@ -119,7 +186,7 @@ std::string mistral(Import from) {
   from.write("arch", "llama").write("ffn", from.count("intermediate_size"));
   write_llama_shape(from, 10000, 1e-6);
   write_grouped_attention(from, 8, 0);
-  write_window(from, true);
+  write_window(from, kWindow);
   return from.yaml();
 }
 
@@ -127,7 +194,7 @@ std::string qwen2(Import from) {
   from.write("arch", "llama").write("ffn", from.count("intermediate_size")).write("qkv_bias", true);
   write_llama_shape(from, 10000, 1e-6);
   write_grouped_attention(from, 32, 0);
-  write_window(from, false);
+  write_qwen_window(from);
   return from.yaml();
 }
 
@@ -136,7 +203,7 @@ std::string qwen3(Import from) {
   from.write("arch", "llama").write("ffn", from.count("intermediate_size")).write("qk_norm", true);
   write_llama_shape(from, 10000, 1e-6);
   write_grouped_attention(from, 32, 128);
-  write_window(from, false);
+  write_qwen_window(from);
   return from.yaml();
 }
 
@@ -144,7 +211,7 @@ std::string mixtral(Import from) {
   from.write("arch", "mixtral").write("ffn", from.count("intermediate_size"));
   write_llama_shape(from, 1e6, 1e-5);
   write_grouped_attention(from, 8, 0);
-  write_window(from, true);
+  write_window(from, {});
   from.write("experts", from.count("num_local_experts", 8)).write("experts_per_token", from.count("num_experts_per_tok", 2));
   return from.yaml();
 }
@@ -252,21 +319,36 @@ std::string t5(Import from) {
 struct Family {
   const char* type;
   std::string (*yaml)(Import);
+  bool computed = false;
 };
-constexpr Family kFamilies[] = {{"llama", llama},          {"mistral", mistral},     {"qwen2", qwen2},         {"qwen3", qwen3},
-                                {"mixtral", mixtral},      {"qwen2_moe", qwen2_moe}, {"qwen3_moe", qwen3_moe}, {"deepseek_v2", deepseek},
-                                {"deepseek_v3", deepseek}, {"gpt2", gpt2},           {"bert", bert},           {"t5", t5}};
+constexpr Family kFamilies[] = {{"llama", llama, true},
+                                {"mistral", mistral, true},
+                                {"qwen2", qwen2, true},
+                                {"qwen3", qwen3, true},
+                                {"mixtral", mixtral},
+                                {"qwen2_moe", qwen2_moe},
+                                {"qwen3_moe", qwen3_moe},
+                                {"deepseek_v2", deepseek},
+                                {"deepseek_v3", deepseek},
+                                {"gpt2", gpt2},
+                                {"bert", bert},
+                                {"t5", t5}};
 
 }  // namespace
 
-std::string hugging_face_yaml(const ConfigNode& path) {
-  const ConfigNode config = ConfigNode::load(resolve(path));
+std::string hugging_face_yaml(const std::filesystem::path& config_json, ImportFor use, std::int64_t longest) {
+  const ConfigNode config = ConfigNode::load(config_json);
   if (!config.has("model_type")) throw config.error("this is no config.json of a Hugging Face model: it has no model_type");
   const ConfigNode type = config.at("model_type");
+  const bool computing = use == ImportFor::computing;
   std::vector<std::string> known;
   for (const Family& family : kFamilies) {
-    if (type.as_string() == family.type) return family.yaml(Import(config));
+    if (computing && !family.computed) continue;
     known.emplace_back(family.type);
+    if (type.as_string() != family.type) continue;
+    Import from(config, use, longest);
+    if (computing) check_computed(from);
+    return family.yaml(std::move(from));
   }
   std::string list;
   for (const std::string& name : known) list += (list.empty() ? "" : ", ") + name;
@@ -274,5 +356,7 @@ std::string hugging_face_yaml(const ConfigNode& path) {
   throw type.error("models of type '" + type.as_string() + "' cannot be imported", "one of: " + list,
                    guess ? "did you mean '" + *guess + "'?" : "");
 }
+
+std::string hugging_face_yaml(const ConfigNode& path) { return hugging_face_yaml(resolve(path), ImportFor::planning); }
 
 }  // namespace tessera::model

@@ -117,11 +117,16 @@ class Layer {
 
   // Share of the pairs of queries and keys that the mask leaves.
   double visible(const Heads& heads) const {
-    if (!heads.masked) return 1;
+    const double n = static_cast<double>(heads.key_seq);
+    return heads.masked ? (n + 1) / (2 * n) * within_window(heads) : 1;
+  }
+
+  // Share of the pairs under the causal mask that a window leaves.
+  double within_window(const Heads& heads) const {
     const double n = static_cast<double>(heads.key_seq);
     const double window = static_cast<double>(option("window", 0));
-    if (window > 0 && window < n) return (window * n - window * (window - 1) / 2) / (n * n);
-    return (n + 1) / (2 * n);
+    if (!heads.masked || window <= 0 || window >= n) return 1;
+    return (2 * n - window + 1) * window / (n * (n + 1));
   }
 
   // Queries, keys and values are there; leaves the values' weighted sums, [rows, queries * v_dim].
@@ -145,7 +150,8 @@ class Layer {
                         {Axis::context, "send", Bytes(2 * key_bytes * steps), true, 2 * steps});
     }
     if (fused_) {
-      work_.fused_attention(count, queries, heads.key_seq, heads.k_dim, heads.v_dim, visible(heads), query_bytes + key_bytes + out_bytes);
+      work_.fused_attention(count, queries, heads.key_seq, heads.k_dim, heads.v_dim, {visible(heads), within_window(heads)},
+                            query_bytes + key_bytes + out_bytes);
       work_.keep(kF32Bytes * count * queries);
     } else {
       unfused(count, queries, heads);

@@ -56,8 +56,10 @@ struct BlockSpec {
   // "encoder_layer", "decoder_layer", "moe_layer", "language_head", "final_norm", "projector", "patch_embedding", "classifier";
   // "conv_layer", "residual_block"; "mlp", "embedding_tables", "interaction".
   std::string kind;
-  std::string name;                    // "embed", "layers.{}", "head"
-  std::map<std::string, double> dims;  // "hidden", "heads", "kv_heads", "head_dim", "ffn", "seq", "vocab", "rope_theta", "norm_eps"
+  std::string name;  // "embed", "layers.{}", "head"
+  // "hidden", "heads", "kv_heads", "head_dim", "ffn", "seq", "vocab", "rope_theta", "norm_eps"; where a model has them, "qkv_bias",
+  // "qk_norm", "window", and of scaled rotary positions "rope_factor", "rope_low_freq", "rope_high_freq", "rope_original_seq".
+  std::map<std::string, double> dims;
   std::vector<ParameterSpec> parameters;
   std::vector<TensorSpec> inputs;
   std::vector<TensorSpec> outputs;
@@ -198,7 +200,8 @@ struct BlockCost {
 };
 
 // Formulas: FLOPs are 2mnk per matrix product as torch's FlopCounterMode counts them, causal attention counted in full
-// (FlopCounterMode does not know about the mask). Bytes are those that nn/'s blocks really keep.
+// (FlopCounterMode does not know about the mask). Under a window they are as much less as it leaves fewer pairs than the causal mask
+// alone. Bytes are those that nn/'s blocks really keep.
 BlockCost cost_of(const BlockSpec& block, const BlockShard& shard);
 
 // Forward and backward of one whole sample, all blocks: what MFU is computed from.

@@ -13,6 +13,10 @@ struct Preset {
   const char* yaml;
 };
 
+// Of Llama 3.1 to 3.3.
+#define TESSERA_LLAMA3(factor) \
+  "rope_scaling: {rope_type: llama3, factor: " factor ", low_freq_factor: 1, high_freq_factor: 4, original_max_position_embeddings: 8192}"
+
 constexpr Preset kPresets[] = {
     // Touvron et al. 2023 (arXiv 2307.09288); Llama Team 2024 (arXiv 2407.21783); the published config.json files.
     {"llama-2-7b", "{arch: llama, hidden: 4096, layers: 32, heads: 32, ffn: 11008, seq: 4096, vocab: 32000}"},
@@ -24,21 +28,40 @@ constexpr Preset kPresets[] = {
      "{arch: llama, hidden: 8192, layers: 80, heads: 64, kv_heads: 8, ffn: 28672, seq: 8192, vocab: 128256, rope_theta: 500000}"},
     {"llama-3-405b",
      "{arch: llama, hidden: 16384, layers: 126, heads: 128, kv_heads: 8, ffn: 53248, seq: 8192, vocab: 128256, rope_theta: 500000}"},
+    {"llama-3.1-8b",
+     "{arch: llama, hidden: 4096, layers: 32, heads: 32, kv_heads: 8, ffn: 14336, seq: 8192, vocab: 128256, rope_theta: "
+     "500000, " TESSERA_LLAMA3("8") "}"},
+    {"llama-3.1-70b",
+     "{arch: llama, hidden: 8192, layers: 80, heads: 64, kv_heads: 8, ffn: 28672, seq: 8192, vocab: 128256, rope_theta: "
+     "500000, " TESSERA_LLAMA3("8") "}"},
+    {"llama-3.1-405b",
+     "{arch: llama, hidden: 16384, layers: 126, heads: 128, kv_heads: 8, ffn: 53248, seq: 8192, vocab: 128256, rope_theta: "
+     "500000, " TESSERA_LLAMA3("8") "}"},
     {"llama-3.2-1b",
      "{arch: llama, hidden: 2048, layers: 16, heads: 32, kv_heads: 8, ffn: 8192, seq: 8192, vocab: 128256, rope_theta: 500000, tied: "
-     "true}"},
+     "true, " TESSERA_LLAMA3("32") "}"},
     {"llama-3.2-3b",
      "{arch: llama, hidden: 3072, layers: 28, heads: 24, kv_heads: 8, head_dim: 128, ffn: 8192, seq: 8192, vocab: 128256, rope_theta: "
-     "500000, tied: true}"},
+     "500000, tied: "
+     "true, " TESSERA_LLAMA3("32") "}"},
+    {"llama-3.3-70b",
+     "{arch: llama, hidden: 8192, layers: 80, heads: 64, kv_heads: 8, ffn: 28672, seq: 8192, vocab: 128256, rope_theta: "
+     "500000, " TESSERA_LLAMA3("8") "}"},
     // Jiang et al. 2023 (arXiv 2310.06825).
     {"mistral-7b", "{arch: llama, hidden: 4096, layers: 32, heads: 32, kv_heads: 8, ffn: 14336, seq: 8192, vocab: 32000, window: 4096}"},
     // Qwen Team 2024 (arXiv 2407.10671, 2412.15115) and 2025 (arXiv 2505.09388).
     {"qwen2-7b",
      "{arch: llama, hidden: 3584, layers: 28, heads: 28, kv_heads: 4, ffn: 18944, seq: 8192, vocab: 152064, rope_theta: 1000000, norm_eps: "
      "1e-6, qkv_bias: true}"},
+    {"qwen2.5-0.5b",
+     "{arch: llama, hidden: 896, layers: 24, heads: 14, kv_heads: 2, ffn: 4864, seq: 8192, vocab: 151936, rope_theta: 1000000, norm_eps: "
+     "1e-6, qkv_bias: true, tied: true}"},
     {"qwen2.5-72b",
      "{arch: llama, hidden: 8192, layers: 80, heads: 64, kv_heads: 8, ffn: 29568, seq: 8192, vocab: 152064, rope_theta: 1000000, norm_eps: "
      "1e-6, qkv_bias: true}"},
+    {"qwen3-0.6b",
+     "{arch: llama, hidden: 1024, layers: 28, heads: 16, kv_heads: 8, head_dim: 128, ffn: 3072, seq: 8192, vocab: 151936, rope_theta: "
+     "1000000, norm_eps: 1e-6, qk_norm: true, tied: true}"},
     {"qwen3-8b",
      "{arch: llama, hidden: 4096, layers: 36, heads: 32, kv_heads: 8, head_dim: 128, ffn: 12288, seq: 8192, vocab: 151936, rope_theta: "
      "1000000, norm_eps: 1e-6, qk_norm: true}"},
@@ -126,6 +149,7 @@ constexpr Preset kPresets[] = {
      "tables: [1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992, 5461306, 10, 5652, 2173, 4, "
      "7046547, 18, 15, 286181, 105, 142572]}"},
 };
+#undef TESSERA_LLAMA3
 
 }  // namespace
 

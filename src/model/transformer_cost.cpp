@@ -76,6 +76,8 @@ BlockCost transformer_layer_cost(const BlockSpec& block, const BlockShard& shard
   const std::int64_t attended = heads * block.dim("head_dim");
   const std::int64_t qkv = attended + 2 * (block.dim("kv_heads") / degree) * block.dim("head_dim");
   const std::int64_t ffn = shard_extent(block.dim("ffn"), degree);
+  // Queries, keys and values with normalized heads, beside those that the projection wrote and that are kept.
+  const std::int64_t turned = option(block, "qk_norm", 0) != 0 ? qkv : 0;
 
   const std::int64_t weights = hidden * (qkv + attended + 3 * ffn);
   const std::int64_t width = qkv + attended + 2 * ffn;  // what each row keeps beside input and middle
@@ -84,15 +86,23 @@ BlockCost transformer_layer_cost(const BlockSpec& block, const BlockShard& shard
   const std::int64_t kept = 2 * input + element * rows * width + 2 * kF32 * rows_cut + core;
   const bool recomputed = shard.recompute == Recompute::full;
   cost.saved = Bytes(recomputed ? input : shard.recompute == Recompute::selective ? kept - core : kept);
-  cost.forward_traffic = Bytes(element * (weights + rows_cut * 9 * hidden + rows * (2 * width + 2 * ffn)));
-  cost.backward_traffic = Bytes(element * (2 * weights + rows_cut * 20 * hidden + rows * (5 * width + 6 * ffn)) + 2 * kF32 * weights);
+  cost.forward_traffic = Bytes(element * (weights + rows_cut * 9 * hidden + rows * (2 * width + 2 * ffn + 2 * turned)));
+  cost.backward_traffic =
+      Bytes(element * (2 * weights + rows_cut * 20 * hidden + rows * (5 * width + 6 * ffn + 5 * turned)) + 2 * kF32 * weights);
+  // Ranks have the gradients of heads' norms from their own heads alone.
+  if (turned > 0 && degree > 1)
+    cost.backward_exchanges.push_back({.axis = Axis::tensor,
+                                       .operation = "all_reduce",
+                                       .bytes = Bytes(2 * block.dim("head_dim") * kF32),
+                                       .ready = static_cast<int>(cost.backward_operators.size()),
+                                       .needed = static_cast<int>(cost.backward_operators.size())});
   // Forward: the feed-forward network's hidden vector, beside what is kept and passed on. Backward: the gradients of the output
   // and of the middle of the layer and that hidden vector, beside the gradient passed on; weights come after, with the
   // hidden vector or one normalized input at a time.
   const std::int64_t row = element * rows;
   const std::int64_t gathered = shard.sequence_parallel && degree > 1 ? row * hidden : 0;
-  cost.forward_workspace = Bytes(gathered + row * (recomputed ? std::max(3 * ffn, qkv + attended) : ffn));
-  cost.backward_workspace = Bytes(gathered + 2 * input + row * std::max(ffn + std::max(attended - hidden, 0L), hidden) +
+  cost.forward_workspace = Bytes(gathered + row * (recomputed ? std::max(3 * ffn, qkv + std::max(attended, turned)) : ffn));
+  cost.backward_workspace = Bytes(gathered + 2 * input + row * std::max(ffn + std::max(attended + turned - hidden, 0L), hidden) +
                                   (recomputed                                ? kept - input
                                    : shard.recompute == Recompute::selective ? core
                                                                              : 0));

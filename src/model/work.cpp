@@ -71,20 +71,20 @@ void Work::product(std::string_view name, std::int64_t batch, std::int64_t m, st
 }
 
 void Work::fused_attention(std::int64_t heads, std::int64_t queries, std::int64_t keys, std::int64_t k_dim, std::int64_t v_dim,
-                           double visible, std::int64_t traffic) {
+                           PairShares shares, std::int64_t traffic) {
   const double scores = flops_of(heads, queries, keys, k_dim);
   const double values = flops_of(heads, queries, keys, v_dim);
   Operator& made = forward(Kind::attention, "attention", heads, queries, keys, k_dim);
-  made.flops = Flops((scores + values) * visible);
+  made.flops = Flops((scores + values) * shares.computed);
   made.traffic = Bytes(traffic);
   if (in_core_ && recompute_ == Recompute::selective) cost_.recomputed_operators.push_back(made);
   // The scores again, and four products for the gradients of queries, keys, values and probabilities. Inputs and outputs are read
   // and the gradients of the inputs written.
   Operator& again = backward(Kind::attention, "attention", "_grad", heads, queries, keys, k_dim);
-  again.flops = Flops((3 * scores + 2 * values) * visible);
+  again.flops = Flops((3 * scores + 2 * values) * shares.computed);
   again.traffic = Bytes(2 * traffic);
-  forward_flops_ += scores + values;
-  backward_flops_ += 3 * scores + 2 * values;
+  forward_flops_ += (scores + values) * shares.counted;
+  backward_flops_ += (3 * scores + 2 * values) * shares.counted;
 }
 
 void Work::convolution(std::string_view name, std::int64_t images, std::int64_t pixels, std::int64_t out, std::int64_t window,

@@ -23,9 +23,14 @@ class Work {
   void inputs_are_data() { data_ = true; }
   // [m, k] times [k, n], neither a weight.
   void product(std::string_view name, std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k);
-  // `visible`: the share of pairs that the mask leaves; v_dim: dimensions of a value.
-  void fused_attention(std::int64_t heads, std::int64_t queries, std::int64_t keys, std::int64_t k_dim, std::int64_t v_dim, double visible,
-                       std::int64_t traffic);
+  // Of pairs of queries and keys: those that the kernel computes, and those that BlockCost::forward and backward count.
+  struct PairShares {
+    double computed = 1;
+    double counted = 1;
+  };
+  // v_dim: dimensions of a value.
+  void fused_attention(std::int64_t heads, std::int64_t queries, std::int64_t keys, std::int64_t k_dim, std::int64_t v_dim,
+                       PairShares shares, std::int64_t traffic);
   // To [images, pixels, out] from windows of so many input values.
   void convolution(std::string_view name, std::int64_t images, std::int64_t pixels, std::int64_t out, std::int64_t window,
                    std::int64_t input_bytes);

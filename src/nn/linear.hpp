@@ -8,26 +8,27 @@
 
 namespace tessera::nn {
 
-// y = [x W0^T | x W1^T | ...]. Weights are [out, in]; x is [rows, in], y [rows, sum of out]; both may be column slices.
+// y = [x W0^T + b0 | x W1^T + b1 | ...]. Weights are [out, in]; x is [rows, in], y [rows, sum of out]; both may be column slices.
 class StackedLinear {
  public:
-  // Neighbours whose values and gradients are adjacent in memory become one matrix.
-  void bind(std::span<const Parameter> parameters);
+  // Neighbours whose values and gradients are adjacent in memory become one matrix. `biases`: one for each weight, or none.
+  void bind(std::span<const Parameter> weights, std::span<const Parameter> biases = {});
 
   std::int64_t out_width() const { return out_width_; }
   void forward(const at::Tensor& x, at::Tensor& y) const;
   // dx = dy W (overwritten).
   void backward_input(const at::Tensor& dy, at::Tensor& dx) const;
-  // W's gradient += dy^T x.
+  // W's gradient += dy^T x, b's the sum of dy's rows.
   void backward_weight(const at::Tensor& dy, const at::Tensor& x) const;
 
  private:
   struct Part {
-    at::Tensor value;         // [out, in]
+    at::Tensor value;         // [out, in], of a bias [out]
     at::Tensor grad;          // f32
     std::int64_t column = 0;  // where its output starts
   };
   std::vector<Part> parts_;
+  std::vector<Part> biases_;
   std::int64_t out_width_ = 0;
 };
 

@@ -17,7 +17,21 @@ namespace {
 enum Kept { kInput, kInputRstd, kQkv, kAttended, kLse, kMiddle, kMiddleRstd, kGateUp, kKeptCount };
 // The input half of the backward pass turns kQkv and kGateUp into their gradients, drops kLse and adds these for the
 // weight half:
-enum KeptForWeights { kOutputGrad = kKeptCount, kFeedForward, kMiddleGrad, kInputNormGrad, kMiddleNormGrad, kKeptForWeightsCount };
+enum KeptForWeights {
+  kOutputGrad = kKeptCount,
+  kFeedForward,
+  kMiddleGrad,
+  kInputNormGrad,
+  kMiddleNormGrad,
+  kHeadNormGrads,  // undefined without norms of heads
+  kKeptForWeightsCount
+};
+
+kernels::RopeFrequencies rope_frequencies(const model::BlockSpec& spec) {
+  if (!spec.dims.contains("rope_factor")) return {.theta = spec.real("rope_theta")};
+  return {spec.real("rope_theta"), spec.real("rope_factor"), spec.real("rope_low_freq"), spec.real("rope_high_freq"),
+          spec.real("rope_original_seq")};
+}
 
 class TransformerLayer final : public Block {
  public:
@@ -28,18 +42,31 @@ class TransformerLayer final : public Block {
         head_dim_(spec.dim("head_dim")),
         // Padding needs no care: zeros in the weights make zeros in the hidden vector and in every gradient of it.
         ffn_(model::shard_extent(spec.dim("ffn"), placement.tensor_size)),
-        theta_(spec.real("rope_theta")),
+        window_(spec.dims.contains("window") ? spec.dim("window") : 0),
+        biased_(spec.dims.contains("qkv_bias")),
+        normalizes_heads_(spec.dims.contains("qk_norm")),
         epsilon_(spec.real("norm_eps")),
-        rope_table_(kernels::rope_table(spec.dim("seq"), head_dim_, theta_)) {}
+        frequencies_(rope_frequencies(spec)),
+        rope_table_(kernels::rope_table(spec.dim("seq"), head_dim_, frequencies_)) {}
 
   void bind(std::vector<Parameter> parameters) override {
-    ensure(parameters.size() == 9, "a transformer layer has nine parameters");
     parameters_ = std::move(parameters);
-    const std::span<const Parameter> all(parameters_);
-    qkv_.bind(all.subspan(1, 3));
-    output_.bind(all.subspan(4, 1));
-    gate_up_.bind(all.subspan(6, 2));
-    down_.bind(all.subspan(8, 1));
+    std::span<const Parameter> rest(parameters_);
+    const auto take = [&](std::size_t count) {
+      ensure(rest.size() >= count, "a transformer layer lacks parameters that its dimensions ask for");
+      const auto taken = rest.first(count);
+      rest = rest.subspan(count);
+      return taken;
+    };
+    input_norm_ = take(1).data();
+    const auto weights = take(3);
+    qkv_.bind(weights, take(biased_ ? 3 : 0));
+    output_.bind(take(1));
+    head_norms_ = take(normalizes_heads_ ? 2 : 0);
+    middle_norm_ = take(1).data();
+    gate_up_.bind(take(2));
+    down_.bind(take(1));
+    ensure(rest.empty(), "a transformer layer has parameters that its dimensions do not ask for");
   }
   const std::vector<Parameter>& parameters() const override { return parameters_; }
 
@@ -50,29 +77,30 @@ class TransformerLayer final : public Block {
 
     at::Tensor normed = rows.empty(hidden_);
     at::Tensor input_rstd = rows.statistic();
-    kernels::rms_norm(x, input_norm().value, epsilon_, normed, input_rstd);
+    kernels::rms_norm(x, input_norm_->value, epsilon_, normed, input_rstd);
     at::Tensor qkv = rows.empty(qkv_.out_width());
     qkv_.forward(normed, qkv);
     grow_rope_table(pass.position + rows.seq);
-    kernels::rope(qkv, heads_ + kv_heads_, head_dim_, rows.seq, pass.position, rope_table_, false);
+    at::Tensor turned = turn(qkv, rows, pass.position);
+    if (!pass.training) qkv.reset();
 
-    const kernels::AttentionShape shape{rows.batch, rows.seq, heads_, kv_heads_, head_dim_};
+    const kernels::AttentionShape shape = attention_shape(rows);
     at::Tensor attended = rows.empty(heads_ * head_dim_);
     at::Tensor lse;
     if (pass.cache != nullptr) {
-      kernels::attention_with_cache(qkv, shape, pass.position, pass.cache->keys, pass.cache->values, attended);
+      kernels::attention_with_cache(turned, shape, pass.position, pass.cache->keys, pass.cache->values, attended);
     } else {
       lse = at::empty({rows.batch, heads_, rows.seq}, at::kFloat);
-      kernels::attention(qkv, shape, attended, lse);
+      kernels::attention(turned, shape, attended, lse);
     }
-    if (!pass.training) qkv.reset();
+    turned.reset();
 
     at::Tensor middle = rows.empty(hidden_);
     output_.forward(attended, middle);
     all_reduce(middle, pass);
     if (!pass.training) attended.reset();
     at::Tensor middle_rstd = rows.statistic();
-    kernels::add_rms_norm(middle, x, middle_norm().value, epsilon_, normed, middle_rstd);
+    kernels::add_rms_norm(middle, x, middle_norm_->value, epsilon_, normed, middle_rstd);
 
     at::Tensor gate_up = rows.empty(2 * ffn_);
     gate_up_.forward(normed, gate_up);
@@ -106,21 +134,29 @@ class TransformerLayer final : public Block {
     gate_up_.backward_input(kept[kGateUp], middle_grad);
     all_reduce(middle_grad, pass);
     kept[kMiddleNormGrad] = at::empty({hidden_}, at::kFloat);
-    kernels::rms_norm_backward(middle_grad, kept[kMiddle], middle_norm().value, kept[kMiddleRstd], dy, middle_grad, kept[kMiddleNormGrad]);
+    kernels::rms_norm_backward(middle_grad, kept[kMiddle], middle_norm_->value, kept[kMiddleRstd], dy, middle_grad, kept[kMiddleNormGrad]);
     kept[kMiddleGrad] = middle_grad;
 
     at::Tensor attended_grad = rows.empty(heads_ * head_dim_);
     output_.backward_input(middle_grad, attended_grad);
-    const kernels::AttentionShape shape{rows.batch, rows.seq, heads_, kv_heads_, head_dim_};
-    kernels::attention_backward(attended_grad, kept[kAttended], kept[kLse], shape, kept[kQkv]);
+    at::Tensor turned = normalizes_heads_ ? turn(kept[kQkv], rows, pass.position) : kept[kQkv];
+    kernels::attention_backward(attended_grad, kept[kAttended], kept[kLse], attention_shape(rows), turned);
     attended_grad.reset();
     kept[kLse].reset();
-    kernels::rope(kept[kQkv], heads_ + kv_heads_, head_dim_, rows.seq, pass.position, rope_table_, true);
+    kernels::rope(turned, heads_ + kv_heads_, head_dim_, rows.seq, pass.position, rope_table_, true);
+    if (normalizes_heads_) {
+      kept[kHeadNormGrads] = at::empty({2, head_dim_}, at::kFloat);
+      kernels::rms_norm_heads_backward(kept[kQkv], {heads_, kv_heads_, head_dim_}, head_norms_[0].value, head_norms_[1].value, epsilon_,
+                                       turned, kept[kHeadNormGrads]);
+      // Every rank holds these weights and has seen its own heads alone.
+      all_reduce(kept[kHeadNormGrads], pass);
+      kept[kQkv] = std::move(turned);
+    }
     at::Tensor input_grad = rows.empty(hidden_);
     qkv_.backward_input(kept[kQkv], input_grad);
     all_reduce(input_grad, pass);
     kept[kInputNormGrad] = at::empty({hidden_}, at::kFloat);
-    kernels::rms_norm_backward(input_grad, kept[kInput], input_norm().value, kept[kInputRstd], middle_grad, input_grad,
+    kernels::rms_norm_backward(input_grad, kept[kInput], input_norm_->value, kept[kInputRstd], middle_grad, input_grad,
                                kept[kInputNormGrad]);
     return {input_grad.view(output_grad.sizes())};
   }
@@ -132,16 +168,15 @@ class TransformerLayer final : public Block {
     kept[kOutputGrad].reset();
     kept[kFeedForward].reset();
     at::Tensor normed = at::empty_like(kept[kMiddle]);
-    kernels::rms_norm_again(kept[kMiddle], middle_norm().value, kept[kMiddleRstd], normed);
+    kernels::rms_norm_again(kept[kMiddle], middle_norm_->value, kept[kMiddleRstd], normed);
     gate_up_.backward_weight(kept[kGateUp], normed);
     kept[kGateUp].reset();
     output_.backward_weight(kept[kMiddleGrad], kept[kAttended]);
-    kernels::rms_norm_again(kept[kInput], input_norm().value, kept[kInputRstd], normed);
+    kernels::rms_norm_again(kept[kInput], input_norm_->value, kept[kInputRstd], normed);
     qkv_.backward_weight(kept[kQkv], normed);
-    at::Tensor input_norm_grad = input_norm().grad;
-    input_norm_grad.add_(kept[kInputNormGrad]);
-    at::Tensor middle_norm_grad = middle_norm().grad;
-    middle_norm_grad.add_(kept[kMiddleNormGrad]);
+    input_norm_->grad.add_(kept[kInputNormGrad]);
+    middle_norm_->grad.add_(kept[kMiddleNormGrad]);
+    for (std::size_t i = 0; i < head_norms_.size(); ++i) head_norms_[i].grad.add_(kept[kHeadNormGrads][static_cast<std::int64_t>(i)]);
     kept.clear();
   }
 
@@ -154,17 +189,32 @@ class TransformerLayer final : public Block {
     at::Tensor statistic() const { return at::empty({count()}, at::kFloat); }
   };
 
-  const Parameter& input_norm() const { return parameters_[0]; }
-  const Parameter& middle_norm() const { return parameters_[5]; }
+  kernels::AttentionShape attention_shape(const Rows& rows) const { return {rows.batch, rows.seq, heads_, kv_heads_, head_dim_, window_}; }
 
-  void grow_rope_table(std::int64_t positions) {
-    if (positions > rope_table_.size(1)) rope_table_ = kernels::rope_table(2 * positions, head_dim_, theta_);
+  // Queries, keys and values as the attention reads them: rotated in place or, where heads are normalized, both in a new tensor.
+  at::Tensor turn(const at::Tensor& qkv, const Rows& rows, std::int64_t position) const {
+    at::Tensor turned = qkv;
+    if (normalizes_heads_) {
+      turned = rows.empty(qkv_.out_width());
+      kernels::rms_norm_heads(qkv, {heads_, kv_heads_, head_dim_}, head_norms_[0].value, head_norms_[1].value, epsilon_, turned);
+    }
+    kernels::rope(turned, heads_ + kv_heads_, head_dim_, rows.seq, position, rope_table_, false);
+    return turned;
   }
 
-  std::int64_t hidden_, heads_, kv_heads_, head_dim_, ffn_;
-  double theta_, epsilon_;
+  void grow_rope_table(std::int64_t positions) {
+    if (positions > rope_table_.size(1)) rope_table_ = kernels::rope_table(2 * positions, head_dim_, frequencies_);
+  }
+
+  std::int64_t hidden_, heads_, kv_heads_, head_dim_, ffn_, window_;
+  bool biased_, normalizes_heads_;
+  double epsilon_;
+  kernels::RopeFrequencies frequencies_;
   at::Tensor rope_table_;
   std::vector<Parameter> parameters_;
+  const Parameter* input_norm_ = nullptr;  // these three within parameters_
+  const Parameter* middle_norm_ = nullptr;
+  std::span<const Parameter> head_norms_;  // the queries' and the keys'
   StackedLinear qkv_, output_, gate_up_, down_;
 };
 

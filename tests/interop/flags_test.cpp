@@ -179,6 +179,18 @@ TEST(MegatronFlags, CountTheWindowWithoutThePositionItself) {
               Contains("--window-size 15,0"));
 }
 
+TEST(MegatronFlags, ScaleRotaryPositionsByTheNumbersOfLlama31Alone) {
+  const auto scaled = [](const std::string& numbers) {
+    const std::string model =
+        "{arch: llama, hidden: 64, layers: 8, heads: 4, ffn: 160, seq: 64, vocab: 256, rope_scaling: {rope_type: llama3, " + numbers + "}}";
+    return Case({.model = model.c_str()});
+  };
+  EXPECT_THAT(scaled("factor: 32, original_max_position_embeddings: 8192").megatron(),
+              AllOf(Contains("--use-rope-scaling"), Contains("--rope-scaling-factor 32")));
+  EXPECT_THAT(scaled("factor: 8, original_max_position_embeddings: 4096").megatron_error().what(),
+              HasSubstr("original_max_position_embeddings 8192"));
+}
+
 TEST(MegatronFlags, SayWhichLayersAreRecomputed) {
   EXPECT_THAT(
       Case({.strategy = {.recompute = Recompute::full}}).megatron(),

@@ -85,7 +85,7 @@ TEST(Catalogue, ParametersAndFlopsAreThoseOfTransformers) {
 TEST(Catalogue, PresetsHaveTheParametersOfTransformersModels) {
   const nlohmann::json cases = reference("published");
   if (cases.is_null()) GTEST_SKIP() << "needs .venv with transformers: ./dev setup";
-  EXPECT_EQ(cases.size(), 9u);
+  EXPECT_EQ(cases.size(), 13u);
   for (const auto& [name, found] : cases.items()) {
     SCOPED_TRACE(name);
     EXPECT_EQ(counts_of(preset(name)), (found.at("parameters").get<std::map<std::string, std::int64_t>>()));
@@ -186,7 +186,9 @@ TEST(Catalogue, KeysBesideAPresetChangeSingleValues) {
 
 TEST(Catalogue, NnBuildsLlamasFormAlone) {
   EXPECT_EQ(preset("llama-3-8b").repeats[1].block.kind, "transformer_layer");
-  EXPECT_EQ(preset("qwen2-7b").repeats[1].block.kind, "decoder_layer");
+  for (const char* name : {"qwen2-7b", "qwen3-8b", "mistral-7b", "llama-3.2-1b"})
+    EXPECT_EQ(preset(name).repeats[1].block.kind, "transformer_layer") << name;
+  EXPECT_EQ(model_of("{preset: llama-3-8b, dropout: 0.1}").repeats[1].block.kind, "decoder_layer");
   EXPECT_EQ(preset("pangu-ultra").repeats[1].block.kind, "decoder_layer");
   EXPECT_EQ(preset("mixtral-8x7b").repeats[1].block.kind, "moe_layer");
   EXPECT_EQ(preset("deepseek-v3").repeats[1].block.kind, "decoder_layer");
@@ -322,6 +324,11 @@ TEST(Import, NamesTheKeyThatIsMissingOrCannotBeSaid) {
           R"({"model_type": "llama", "intermediate_size": 96, "num_attention_heads": 8, "num_hidden_layers": 2, "hiden_size": 64, "vocab_size": 320})"),
       AllOf(HasSubstr("has no hidden_size"), HasSubstr("did you mean 'hiden_size'?")));
   EXPECT_THAT(refused(R"({"model_type": "llama", "attention_bias": true})"), HasSubstr("attention_bias: false"));
+  EXPECT_THAT(
+      refused(
+          R"({"model_type": "qwen2", "intermediate_size": 96, "num_attention_heads": 8, "num_hidden_layers": 4, "hidden_size": 64, "vocab_size": 320,
+          "use_sliding_window": true, "max_window_layers": 3})"),
+      HasSubstr("1 of 4 layers look back through a window"));
   EXPECT_THAT(refused("{\"model_type\": \"llama\",\n\"intermediate_size\": -1}"), HasSubstr("config.json:2:"));
   EXPECT_THAT(refused("{\"model_type\": \"deepseek_v3\",\n\"moe_intermediate_size\": 4611686018427387905}"), HasSubstr("config.json:2:"));
   EXPECT_EQ(error_of([&] { model_of("{hf: " + (folder / "absent.json").string() + "}"); }).code(), ErrorCode::not_found);
@@ -338,6 +345,35 @@ TEST(Import, TakesTheSequenceFromTheSection) {
   const ModelSpec model = model_of("{hf: " + file.parent_path().string() + ", seq: 2048}");
   EXPECT_EQ(model.dim("seq"), 2048);
   EXPECT_EQ(model.repeats[1].block.kind, "transformer_layer");
+}
+
+TEST(Import, ReadsScaledRotaryPositionsAndWindowsAsTransformersDoes) {
+  const TemporaryFolder folder;
+  const auto read = [&](const std::string& json) {
+    const std::string shape =
+        R"("hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 8, "num_hidden_layers": 4, "num_key_value_heads": 2, "vocab_size": 320)";
+    return model_of("{hf: " + folder.write("config.json", "{" + shape + ", " + json + "}").string() + "}");
+  };
+  const std::string numbers =
+      R"("factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192)";
+  for (const std::string& json :
+       {R"("model_type": "llama", "rope_theta": 5e5, "rope_scaling": {"rope_type": "llama3", )" + numbers + "}",
+        R"("model_type": "llama", "rope_parameters": {"rope_theta": 500000.0, "rope_type": "llama3", )" + numbers + "}"}) {
+    const ModelSpec model = read(json);
+    EXPECT_EQ(model.dim("rope_theta"), 500000) << json;
+    EXPECT_EQ(model.dim("rope_factor"), 32) << json;
+    EXPECT_EQ(model.dim("rope_original_seq"), 8192) << json;
+  }
+  EXPECT_FALSE(read(R"("model_type": "llama", "rope_scaling": {"type": "yarn", "factor": 4.0})").dims.contains("rope_factor"));
+  const auto window = [&](const std::string& json) {
+    const ModelSpec model = read(json);
+    return model.dims.contains("window") ? model.dim("window") : 0;
+  };
+  EXPECT_EQ(window(R"("model_type": "mistral", "sliding_window": null)"), 0);
+  EXPECT_EQ(window(R"("model_type": "mistral")"), 4096);
+  EXPECT_EQ(window(R"("model_type": "qwen2", "sliding_window": 128)"), 0);
+  EXPECT_EQ(window(R"("model_type": "qwen2", "use_sliding_window": true, "sliding_window": 128, "max_window_layers": 4)"), 0);
+  EXPECT_EQ(window(R"("model_type": "qwen3", "use_sliding_window": true, "sliding_window": 128, "max_window_layers": 0)"), 128);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // The work of transformer layers of all forms, against published formulas and against itself.
 #include <gmock/gmock.h>
 #include <rapidcheck.h>
+#include <algorithm>
 
 #include "model/model.hpp"
 
@@ -141,6 +142,45 @@ TEST(LayerCost, AMaskSparesTheFusedKernelAboutHalf) {
   const BlockCost cost = cost_of(layer, {});
   const double scores = 2.0 * 8 * 64 * 64 * 8;
   EXPECT_DOUBLE_EQ(cost.forward.value - flops(cost.forward_operators), 2 * scores * (1 - 65.0 / 128));
+}
+
+TEST(LayerCost, AWindowSparesAllButItsPairs) {
+  const auto layer = [](const std::string& window) {
+    return read_model(
+               ConfigNode::parse("{arch: llama, hidden: 64, layers: 1, heads: 8, ffn: 96, seq: 64, vocab: 512" + window + "}", "m.yaml"))
+        .repeats[1]
+        .block;
+  };
+  const BlockCost whole = cost_of(layer(""), {});
+  const double pair = 2.0 * 2 * 8 * 8;  // scores and values of eight heads
+  double seen = 0;
+  for (int query = 0; query < 64; ++query) seen += std::min(query + 1, 20);
+  const BlockCost cost = cost_of(layer(", window: 20"), {});
+  EXPECT_NEAR(flops(whole.forward_operators) - flops(cost.forward_operators), pair * (64 * 65 / 2 - seen), 1e-3);
+  // Counted without a mask, the window leaves the same share.
+  EXPECT_NEAR(whole.forward.value - cost.forward.value, pair * 64 * 64 * (1 - seen / (64 * 65 / 2)), 1e-3);
+  EXPECT_NEAR(whole.backward.value - cost.backward.value, 2.5 * (whole.forward.value - cost.forward.value), 1e-3);
+  EXPECT_EQ(cost.saved, whole.saved);
+  for (const char* wide : {", window: 64", ", window: 1000"}) {
+    EXPECT_EQ(cost_of(layer(wide), {}).forward, whole.forward) << wide;
+    EXPECT_EQ(flops(cost_of(layer(wide), {}).backward_operators), flops(whole.backward_operators)) << wide;
+  }
+}
+
+TEST(LayerCost, NormsOfHeadsAreComputedAgainAndTheirGradientsSummedOverRanks) {
+  const auto layer = [](const std::string& norms) {
+    return read_model(
+               ConfigNode::parse("{arch: llama, hidden: 64, layers: 1, heads: 8, ffn: 96, seq: 64, vocab: 512" + norms + "}", "m.yaml"))
+        .repeats[1]
+        .block;
+  };
+  const BlockCost plain = cost_of(layer(""), {2, 2});
+  const BlockCost cost = cost_of(layer(", qk_norm: true"), {2, 2});
+  EXPECT_EQ(cost.saved, plain.saved);
+  EXPECT_GT(cost.backward_workspace, plain.backward_workspace);
+  EXPECT_GT(cost.forward_traffic, plain.forward_traffic);
+  ASSERT_EQ(cost.backward_exchanges.size(), plain.backward_exchanges.size() + 1);
+  EXPECT_EQ(cost.backward_exchanges.back().bytes.value, 2 * 8 * 4);
 }
 
 }  // namespace

@@ -93,10 +93,47 @@ TEST(Llama, RefusesWhatCannotBeBuilt) {
               HasSubstr("norm_eps"));
 }
 
+TEST(Llama, ReadsScaledRotaryPositionsAsConfigJsonHasThem) {
+  const std::string base = "{arch: llama, hidden: 16, layers: 2, heads: 4, ffn: 24, seq: 8, vocab: 300, rope_scaling: ";
+  const ModelSpec model = model_of(base + "{rope_type: llama3, factor: 8, original_max_position_embeddings: 8192}}");
+  const BlockSpec& layer = model.repeats[1].block;
+  EXPECT_EQ(layer.real("rope_factor"), 8);
+  EXPECT_EQ(layer.real("rope_low_freq"), 1);
+  EXPECT_EQ(layer.real("rope_high_freq"), 4);
+  EXPECT_EQ(layer.real("rope_original_seq"), 8192);
+  EXPECT_EQ(model.fingerprint(), model_of(base + "{rope_type: llama3, factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, "
+                                                 "original_max_position_embeddings: 8192}}")
+                                     .fingerprint());
+  EXPECT_FALSE(model_of(base + "null}").dims.contains("rope_factor"));
+  const auto said = [&](const std::string& scaling) { return std::string(refused(base + scaling + "}").what()); };
+  EXPECT_THAT(said("{rope_type: yarn, factor: 8}"), HasSubstr("llama3"));
+  EXPECT_THAT(said("{rope_type: llama3, factor: 8}"), HasSubstr("'original_max_position_embeddings' is missing"));
+  EXPECT_THAT(said("{rope_type: llama3, factor: 0.5, original_max_position_embeddings: 64}"), HasSubstr("factor is 0.5"));
+  EXPECT_THAT(said("{rope_type: llama3, factor: .nan, original_max_position_embeddings: 64}"), HasSubstr("factor"));
+  EXPECT_THAT(said("{rope_type: llama3, factor: 8, high_freq_factor: 1, original_max_position_embeddings: 64}"),
+              HasSubstr("above low_freq_factor, 1"));
+  EXPECT_THAT(said("{rope_type: llama3, faktor: 8, original_max_position_embeddings: 64}"), HasSubstr("did you mean 'factor'?"));
+}
+
+// So that one product makes queries, keys and values, with biases as without.
+TEST(Llama, TheWeightsOfQueriesKeysAndValuesLieSideBySide) {
+  const ModelSpec model =
+      model_of("{arch: llama, hidden: 8, layers: 1, heads: 2, ffn: 12, seq: 4, vocab: 300, qkv_bias: true, qk_norm: true}");
+  std::vector<std::string> names;
+  for (const ParameterSpec& parameter : model.repeats[1].block.parameters) names.push_back(parameter.name);
+  const std::string a = "model.layers.{}.self_attn.";
+  EXPECT_THAT(std::vector(names.begin() + 1, names.begin() + 10),
+              ::testing::ElementsAre(a + "q_proj.weight", a + "k_proj.weight", a + "v_proj.weight", a + "q_proj.bias", a + "k_proj.bias",
+                                     a + "v_proj.bias", a + "o_proj.weight", a + "q_norm.weight", a + "k_norm.weight"));
+}
+
 TEST(Llama, FingerprintsChangeWithWhatShapesTheModel) {
   const std::string base = "{arch: llama, hidden: 16, layers: 2, heads: 4, ffn: 24, seq: 8, vocab: 300";
   std::set<std::string> prints;
-  for (const char* rest : {"}", ", tied: true}", ", kv_heads: 2}", ", head_dim: 8}", ", rope_theta: 500000}", ", norm_eps: 1e-6}"})
+  for (const char* rest : {"}", ", tied: true}", ", kv_heads: 2}", ", head_dim: 8}", ", rope_theta: 500000}", ", norm_eps: 1e-6}",
+                           ", qkv_bias: true}", ", qk_norm: true}", ", window: 5}", ", window: 6}",
+                           ", rope_scaling: {rope_type: llama3, factor: 8, original_max_position_embeddings: 4}}",
+                           ", rope_scaling: {rope_type: llama3, factor: 32, original_max_position_embeddings: 4}}"})
     EXPECT_TRUE(prints.insert(model_of(base + rest).fingerprint()).second) << rest;
   EXPECT_EQ(model_of(base + "}").fingerprint(), model_of(base + ", kv_heads: 4, head_dim: 4}").fingerprint());
   EXPECT_EQ(prints.begin()->size(), 16u);
@@ -112,10 +149,14 @@ TEST(Llama, CountsAgreeWithTheFormulaForAnyShape) {
     const std::int64_t layers = *rc::gen::inRange(1, 100);
     const std::int64_t vocab = *rc::gen::inRange(1, 100'000);
     const bool tied = *rc::gen::arbitrary<bool>();
+    const bool biased = *rc::gen::arbitrary<bool>();
+    const bool normalized = *rc::gen::arbitrary<bool>();
     const ModelSpec model =
         model_of(text("{arch: llama, hidden: ", hidden, ", layers: ", layers, ", heads: ", heads, ", kv_heads: ", kv_heads,
-                      ", head_dim: ", head_dim, ", ffn: ", ffn, ", seq: 8, vocab: ", vocab, ", tied: ", tied ? "true" : "false", "}"));
-    const std::int64_t layer = hidden * head_dim * (2 * heads + 2 * kv_heads) + 3 * hidden * ffn + 2 * hidden;
+                      ", head_dim: ", head_dim, ", ffn: ", ffn, ", seq: 8, vocab: ", vocab, ", tied: ", tied ? "true" : "false",
+                      ", qkv_bias: ", biased ? "true" : "false", ", qk_norm: ", normalized ? "true" : "false", "}"));
+    const std::int64_t layer = hidden * head_dim * (2 * heads + 2 * kv_heads) + 3 * hidden * ffn + 2 * hidden +
+                               (biased ? head_dim * (heads + 2 * kv_heads) : 0) + (normalized ? 2 * head_dim : 0);
     RC_ASSERT(model.parameter_count() == layers * layer + (tied ? 1 : 2) * vocab * hidden + hidden);
   }));
 }

@@ -39,6 +39,9 @@ const std::vector<Case> kCases = {
     {{.hidden = 384, .layers = 6, .heads = 6, .kv_heads = 2, .ffn = 1024, .vocab = 8192, .seq = 256}, 2},
     {{.hidden = 512, .layers = 2, .heads = 8, .kv_heads = 8, .ffn = 512, .vocab = 1000, .seq = 256}, 4},
     {{.hidden = 192, .layers = 8, .heads = 3, .kv_heads = 1, .ffn = 1536, .vocab = 512, .seq = 512}, 1},
+    {{.hidden = 256, .layers = 4, .heads = 4, .kv_heads = 2, .ffn = 704, .vocab = 1000, .seq = 128, .qkv_bias = true, .scaled = true}, 4},
+    {{.hidden = 256, .layers = 4, .heads = 4, .kv_heads = 2, .ffn = 704, .vocab = 1000, .seq = 128, .head_dim = 128, .qk_norm = true}, 4},
+    {{.hidden = 256, .layers = 4, .heads = 8, .kv_heads = 8, .ffn = 384, .vocab = 1000, .seq = 256, .window = 50, .qk_norm = true}, 2},
 };
 
 // The planner's formula for one micro-batch: everything kept, and the largest workspace on top.

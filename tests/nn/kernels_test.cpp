@@ -6,9 +6,11 @@
 #include "base/error.hpp"
 #include "base/random.hpp"
 #include "nn/kernels/attention.hpp"
+#include "nn/kernels/bias.hpp"
 #include "nn/kernels/cross_entropy.hpp"
 #include "nn/kernels/element.hpp"
 #include "nn/kernels/gemm.hpp"
+#include "nn/kernels/norm.hpp"
 #include "nn/kernels/swiglu.hpp"
 
 namespace tessera::nn::kernels {
@@ -79,8 +81,9 @@ AttentionResult attention_by_definition(const at::Tensor& qkv, const at::Tensor&
   const at::Tensor k = heads_of(qkv, s.heads, s.kv_heads).repeat_interleave(shared, 1);
   const at::Tensor v = heads_of(qkv, s.heads + s.kv_heads, s.kv_heads).repeat_interleave(shared, 1);
   const double scale = 1 / std::sqrt(static_cast<double>(s.head_dim));
-  const at::Tensor future = at::ones({s.seq, s.seq}, at::kBool).triu(1);
-  const at::Tensor scores = at::matmul(q, k.transpose(2, 3)).mul(scale).masked_fill(future, -INFINITY);
+  const at::Tensor all = at::ones({s.seq, s.seq}, at::kBool);
+  const at::Tensor unseen = s.window > 0 ? all.triu(1).logical_or(all.tril(-s.window)) : all.triu(1);
+  const at::Tensor scores = at::matmul(q, k.transpose(2, 3)).mul(scale).masked_fill(unseen, -INFINITY);
   const at::Tensor weights = at::softmax(scores, 3);
   const at::Tensor weights_grad = at::matmul(dout, v.transpose(2, 3));
   const at::Tensor scores_grad = weights * (weights_grad - (weights_grad * weights).sum(3, true));
@@ -97,10 +100,14 @@ TEST(Attention, IsWhatItsDefinitionSaysForAnyShape) {
   at::manual_seed(2);
   Random random(2);
   const auto far = [](const at::Tensor& a, const at::Tensor& b) { return (a.to(at::kDouble) - b).abs().max().item<double>(); };
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < 120; ++round) {
     const std::int64_t kv_heads = pick(random, {1, 2, 3});
-    const AttentionShape shape{pick(random, {1, 2}), pick(random, {1, 2, 13, 14, 15, 32, 33, 57, 100, 300}),
-                               kv_heads * pick(random, {1, 2, 4}), kv_heads, pick(random, {2, 8, 16, 32, 40, 64, 80, 128})};
+    const AttentionShape shape{pick(random, {1, 2}),
+                               pick(random, {1, 2, 13, 14, 15, 32, 33, 57, 100, 300}),
+                               kv_heads * pick(random, {1, 2, 4}),
+                               kv_heads,
+                               pick(random, {2, 8, 16, 32, 40, 64, 80, 128}),
+                               round < 60 ? 0 : pick(random, {1, 2, 15, 31, 32, 33, 64, 99, 100, 299, 1000})};
     const at::ScalarType type = random.below(2) == 1 ? at::kBFloat16 : at::kFloat;
     const double tolerance = type == at::kFloat ? 2e-5 : 4e-2;
     const std::int64_t rows = shape.batch * shape.seq;
@@ -114,12 +121,32 @@ TEST(Attention, IsWhatItsDefinitionSaysForAnyShape) {
       at::Tensor grads = qkv.clone();
       (plain ? attention_plain : attention)(qkv, shape, out, lse);
       (plain ? attention_backward_plain : attention_backward)(out_grad, out, lse, shape, grads);
-      const std::string which = text(plain ? "plain " : "ours ", type, " seq ", shape.seq, " head_dim ", shape.head_dim);
+      const std::string which =
+          text(plain ? "plain " : "ours ", type, " seq ", shape.seq, " head_dim ", shape.head_dim, " window ", shape.window);
       EXPECT_LT(far(out, right.out), tolerance) << which;
       // ATen takes a coarser exponential for bf16.
       EXPECT_LT(far(lse, right.lse), type == at::kFloat ? 2e-5 : 2e-4) << which;
       EXPECT_LT(far(grads, right.grads), tolerance * right.grads.abs().max().item<double>()) << which;
     }
+  }
+}
+
+TEST(Attention, ReadsNothingOutsideOfItsWindow) {
+  at::manual_seed(3);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const AttentionShape shape{1, 200, 2, 1, 32, 70};
+    at::Tensor qkv = at::randn({200, 4 * 32}).to(type);
+    const auto run = [&] {
+      at::Tensor out = at::empty({200, 64}, type);
+      at::Tensor lse = at::empty({1, 2, 200});
+      attention(qkv, shape, out, lse);
+      return out;
+    };
+    const at::Tensor before = run();
+    qkv.narrow(0, 0, 100).fill_(1e3);
+    const at::Tensor after = run();
+    EXPECT_TRUE(at::equal(before.narrow(0, 170, 30), after.narrow(0, 170, 30))) << type;
+    EXPECT_FALSE(at::equal(before.narrow(0, 168, 1), after.narrow(0, 168, 1))) << type;
   }
 }
 
@@ -158,6 +185,64 @@ TEST(CrossEntropy, StandsLargeLogitsAndRowsWithoutTarget) {
   EXPECT_EQ(total.tokens, 1);
   EXPECT_NEAR(total.loss, 2e4, 1e-2);
   EXPECT_TRUE(at::equal(gradient, at::tensor({1.0f, -1.0f, 0.0f, 0.0f, 0.0f, 0.0f}).view({2, 3})));
+}
+
+TEST(HeadNorms, AreRmsNormOfEachHeadWithItsGradient) {
+  at::manual_seed(4);
+  Random random(4);
+  for (int round = 0; round < 40; ++round) {
+    const at::ScalarType type = random.below(2) == 1 ? at::kBFloat16 : at::kFloat;
+    const HeadShape shape{pick(random, {1, 2, 6}), pick(random, {1, 2}), pick(random, {2, 16, 24, 64, 128})};
+    const std::int64_t rows = pick(random, {1, 7, 128, 129, 300});
+    const std::int64_t normed = (shape.heads + shape.kv_heads) * shape.head_dim;
+    const std::int64_t width = normed + shape.kv_heads * shape.head_dim;
+    const at::Tensor qkv = at::randn({rows, width}).to(type);
+    const at::Tensor weights = at::randn({2, shape.head_dim}).to(type);
+    const at::Tensor grad = at::randn({rows, width}).to(type);
+
+    at::Tensor y = at::empty_like(qkv);
+    rms_norm_heads(qkv, shape, weights[0], weights[1], 1e-6, y);
+    at::Tensor dx = grad.clone();
+    at::Tensor weight_grads = at::empty({2, shape.head_dim});
+    rms_norm_heads_backward(qkv, shape, weights[0], weights[1], 1e-6, dx, weight_grads);
+
+    const at::Tensor x = qkv.to(at::kDouble).set_requires_grad(true);
+    const at::Tensor w = weights.to(at::kDouble).set_requires_grad(true);
+    const at::Tensor heads = x.narrow(1, 0, normed).view({rows, -1, shape.head_dim});
+    const at::Tensor scaled = heads * at::rsqrt(heads.pow(2).mean(-1, true) + 1e-6);
+    const at::Tensor right =
+        at::cat({(scaled.narrow(1, 0, shape.heads) * w[0]).reshape({rows, -1}),
+                 (scaled.narrow(1, shape.heads, shape.kv_heads) * w[1]).reshape({rows, -1}), x.narrow(1, normed, width - normed)},
+                1);
+    right.backward(grad.to(at::kDouble));
+    const auto far = [](const at::Tensor& a, const at::Tensor& b) {
+      return ((a.to(at::kDouble) - b).abs().max() / (b.abs().max() + 1)).item<double>();
+    };
+    const double tolerance = type == at::kFloat ? 1e-5 : 2e-2;
+    const std::string which = text(type, " rows ", rows, " head_dim ", shape.head_dim);
+    EXPECT_LT(far(y, right.detach()), tolerance) << which;
+    EXPECT_LT(far(dx, x.grad()), tolerance) << which;
+    EXPECT_LT(far(weight_grads, w.grad()), type == at::kFloat ? 1e-5 : 1e-4) << which;
+    EXPECT_TRUE(at::equal(y.narrow(1, normed, width - normed), qkv.narrow(1, normed, width - normed))) << which;
+  }
+}
+
+TEST(Bias, IsAddedToARowAndItsGradientIsTheSumOfRows) {
+  at::manual_seed(5);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const std::int64_t rows : {1, 127, 128, 300}) {
+      const at::Tensor around = at::randn({rows, 60}).to(type);
+      const at::Tensor before = around.clone();
+      const at::Tensor bias = at::randn({37}).to(type);
+      add_bias(around.narrow(1, 11, 37), bias);
+      EXPECT_TRUE(at::equal(around.narrow(1, 11, 37), before.narrow(1, 11, 37) + bias));
+      EXPECT_TRUE(at::equal(around.narrow(1, 0, 11), before.narrow(1, 0, 11)));
+      const at::Tensor grad = at::ones({37});
+      bias_backward(before.narrow(1, 11, 37), grad);
+      const at::Tensor right = before.narrow(1, 11, 37).to(at::kDouble).sum(0) + 1;
+      EXPECT_LT((grad.to(at::kDouble) - right).abs().max().item<double>(), 1e-4) << type << " " << rows << " rows";
+    }
+  }
 }
 
 TEST(SwiGlu, StandsLargeGates) {

@@ -7,57 +7,25 @@
 
 namespace tessera::nn::test {
 
+namespace {
+
+constexpr double kFactor = 8, kLow = 1, kHigh = 4, kOriginal = 16;
+
+}  // namespace
+
 model::ModelSpec llama(const Dims& d) {
-  const std::int64_t head_dim = d.hidden / d.heads;
-  const std::map<std::string, double> dims = {{"hidden", static_cast<double>(d.hidden)},
-                                              {"layers", static_cast<double>(d.layers)},
-                                              {"heads", static_cast<double>(d.heads)},
-                                              {"kv_heads", static_cast<double>(d.kv_heads)},
-                                              {"head_dim", static_cast<double>(head_dim)},
-                                              {"ffn", static_cast<double>(d.ffn)},
-                                              {"seq", static_cast<double>(d.seq)},
-                                              {"vocab", static_cast<double>(d.vocab)},
-                                              {"rope_theta", 10000.0},
-                                              {"norm_eps", 1e-5}};
-  const auto matrix = [](const std::string& name, std::int64_t out, std::int64_t in, int split) {
-    model::ParameterSpec p;
-    p.name = name;
-    p.shape = {out, in};
-    p.split_dim = split;
-    return p;
-  };
-  const auto norm = [&](const std::string& name) {
-    model::ParameterSpec p;
-    p.name = name;
-    p.shape = {d.hidden};
-    p.init = {model::Initializer::Kind::ones, 0};
-    p.decay = false;
-    return p;
-  };
-  const model::TensorSpec hidden{"hidden", {d.seq, d.hidden}};
-  model::BlockSpec embed{"embedding", "embed", dims, {matrix("model.embed_tokens.weight", d.vocab, d.hidden, 0)}, {}, {hidden}};
-  const std::string layer = "model.layers.{}.";
-  model::BlockSpec body{
-      "transformer_layer",
-      "layers.{}",
-      dims,
-      {norm(layer + "input_layernorm.weight"), matrix(layer + "self_attn.q_proj.weight", d.heads * head_dim, d.hidden, 0),
-       matrix(layer + "self_attn.k_proj.weight", d.kv_heads * head_dim, d.hidden, 0),
-       matrix(layer + "self_attn.v_proj.weight", d.kv_heads * head_dim, d.hidden, 0),
-       matrix(layer + "self_attn.o_proj.weight", d.hidden, d.heads * head_dim, 1), norm(layer + "post_attention_layernorm.weight"),
-       matrix(layer + "mlp.gate_proj.weight", d.ffn, d.hidden, 0), matrix(layer + "mlp.up_proj.weight", d.ffn, d.hidden, 0),
-       matrix(layer + "mlp.down_proj.weight", d.hidden, d.ffn, 1)},
-      {hidden},
-      {hidden}};
-  model::BlockSpec head{"lm_head", "head",        dims, {norm("model.norm.weight"), matrix("lm_head.weight", d.vocab, d.hidden, 0)},
-                        {hidden},  {{"loss", {}}}};
-  if (d.tied) head.parameters[1].tied_to = "model.embed_tokens.weight";
-  model::ModelSpec spec;
-  spec.arch = "llama";
-  spec.dims = dims;
-  spec.tied_embeddings = d.tied;
-  spec.repeats = {{embed, 1}, {body, static_cast<int>(d.layers)}, {head, 1}};
-  return spec;
+  std::string more;
+  if (d.tied) more += ", tied: true";
+  if (d.window > 0) more += text(", window: ", d.window);
+  if (d.qkv_bias) more += ", qkv_bias: true";
+  if (d.qk_norm) more += ", qk_norm: true";
+  if (d.scaled)
+    more += text(", rope_scaling: {rope_type: llama3, factor: ", kFactor, ", low_freq_factor: ", kLow, ", high_freq_factor: ", kHigh,
+                 ", original_max_position_embeddings: ", kOriginal, "}");
+  return model::read_model(
+      ConfigNode::parse(text("{arch: llama, hidden: ", d.hidden, ", layers: ", d.layers, ", heads: ", d.heads, ", kv_heads: ", d.kv_heads,
+                             ", head_dim: ", d.head(), ", ffn: ", d.ffn, ", seq: ", d.seq, ", vocab: ", d.vocab, more, "}"),
+                        "test.yaml"));
 }
 
 std::map<std::string, at::Tensor> whole_parameters(const model::ModelSpec& spec, std::uint64_t seed) {
@@ -161,10 +129,18 @@ namespace {
 
 at::Tensor norm(const at::Tensor& x, const at::Tensor& weight) { return x * at::rsqrt(x.pow(2).mean(-1, true) + 1e-5) * weight; }
 
-at::Tensor rotate(const at::Tensor& x) {  // [batch, heads, seq, head_dim]
+// Frequencies by wave length, as the paper's figure and transformers' modeling_rope_utils.py have them.
+at::Tensor frequencies(std::int64_t head_dim, bool scaled) {
+  const at::Tensor plain = at::pow(10000.0, -at::arange(0, head_dim, 2, at::kFloat) / head_dim);
+  if (!scaled) return plain;
+  const at::Tensor waves_within = kOriginal * plain / (2 * M_PI);
+  const at::Tensor smooth = ((waves_within - kLow) / (kHigh - kLow)).clamp(0, 1);
+  return (1 - smooth) * plain / kFactor + smooth * plain;
+}
+
+at::Tensor rotate(const at::Tensor& x, bool scaled) {  // [batch, heads, seq, head_dim]
   const std::int64_t half = x.size(3) / 2;
-  const at::Tensor frequency = at::pow(10000.0, -at::arange(0, 2 * half, 2, at::kFloat) / (2 * half));
-  const at::Tensor angle = at::outer(at::arange(x.size(2), at::kFloat), frequency).repeat({1, 2});
+  const at::Tensor angle = at::outer(at::arange(x.size(2), at::kFloat), frequencies(2 * half, scaled)).repeat({1, 2});
   const at::Tensor turned = at::cat({-x.narrow(3, half, half), x.narrow(3, 0, half)}, 3);
   return x * angle.cos() + turned * angle.sin();
 }
@@ -174,22 +150,26 @@ at::Tensor rotate(const at::Tensor& x) {  // [batch, heads, seq, head_dim]
 Reference reference(const Dims& d, const std::map<std::string, at::Tensor>& parameters, const Batch& batch, double scale) {
   std::map<std::string, at::Tensor> p;
   for (const auto& [name, value] : parameters) p[name] = value.to(at::kFloat).clone().set_requires_grad(true);
-  const std::int64_t head_dim = d.hidden / d.heads;
   const std::int64_t samples = batch.tokens.size(0);
   const std::int64_t seq = batch.tokens.size(1);
   at::Tensor x = p.at("model.embed_tokens.weight").index_select(0, batch.tokens.flatten()).view({samples, seq, d.hidden});
-  const at::Tensor mask = at::full({seq, seq}, -INFINITY, at::kFloat).triu(1);
+  const at::Tensor hidden = at::full({seq, seq}, -INFINITY, at::kFloat);
+  const at::Tensor mask = d.window > 0 ? hidden.triu(1) + hidden.tril(-d.window) : hidden.triu(1);
   for (std::int64_t l = 0; l < d.layers; ++l) {
-    const auto weight = [&](const std::string& name) { return p.at("model.layers." + std::to_string(l) + "." + name + ".weight"); };
-    const auto heads = [&](const at::Tensor& n, const char* name, std::int64_t count) {
-      return at::linear(n, weight(std::string("self_attn.") + name)).view({samples, seq, count, head_dim}).transpose(1, 2);
+    const std::string prefix = "model.layers." + std::to_string(l) + ".";
+    const auto weight = [&](const std::string& name) { return p.at(prefix + name + ".weight"); };
+    const auto heads = [&](const at::Tensor& n, const std::string& name, std::int64_t count) {
+      const std::string map = "self_attn." + name + "_proj";
+      const at::Tensor bias = d.qkv_bias ? p.at(prefix + map + ".bias") : at::Tensor();
+      const at::Tensor split = at::linear(n, weight(map), bias).view({samples, seq, count, d.head()});
+      return (d.qk_norm && name != "v" ? norm(split, weight("self_attn." + name + "_norm")) : split).transpose(1, 2);
     };
     const at::Tensor n1 = norm(x, weight("input_layernorm"));
-    const at::Tensor q = rotate(heads(n1, "q_proj", d.heads));
-    const at::Tensor k = rotate(heads(n1, "k_proj", d.kv_heads)).repeat_interleave(d.heads / d.kv_heads, 1);
-    const at::Tensor v = heads(n1, "v_proj", d.kv_heads).repeat_interleave(d.heads / d.kv_heads, 1);
-    const at::Tensor scores = at::matmul(q, k.transpose(2, 3)) / std::sqrt(static_cast<double>(head_dim)) + mask;
-    const at::Tensor mixed = at::matmul(at::softmax(scores, -1), v).transpose(1, 2).reshape({samples, seq, d.hidden});
+    const at::Tensor q = rotate(heads(n1, "q", d.heads), d.scaled);
+    const at::Tensor k = rotate(heads(n1, "k", d.kv_heads), d.scaled).repeat_interleave(d.heads / d.kv_heads, 1);
+    const at::Tensor v = heads(n1, "v", d.kv_heads).repeat_interleave(d.heads / d.kv_heads, 1);
+    const at::Tensor scores = at::matmul(q, k.transpose(2, 3)) / std::sqrt(static_cast<double>(d.head())) + mask;
+    const at::Tensor mixed = at::matmul(at::softmax(scores, -1), v).transpose(1, 2).reshape({samples, seq, d.heads * d.head()});
     x = x + at::linear(mixed, weight("self_attn.o_proj"));
     const at::Tensor n2 = norm(x, weight("post_attention_layernorm"));
     x = x + at::linear(at::silu(at::linear(n2, weight("mlp.gate_proj"))) * at::linear(n2, weight("mlp.up_proj")), weight("mlp.down_proj"));
@@ -214,6 +194,8 @@ Batch random_batch(const Dims& d, std::int64_t samples, std::uint64_t seed) {
   }
   return batch;
 }
+
+bool cancels(const std::string& name) { return name.ends_with("k_proj.bias"); }
 
 double relative_error(const at::Tensor& a, const at::Tensor& b) {
   return ((a.to(at::kFloat) - b.to(at::kFloat)).abs().max() / b.to(at::kFloat).abs().max()).item<double>();

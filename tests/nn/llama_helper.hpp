@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "nn/block.hpp"
@@ -14,10 +15,17 @@ namespace tessera::nn::test {
 struct Dims {
   std::int64_t hidden = 64, layers = 2, heads = 4, kv_heads = 2, ffn = 96, vocab = 160, seq = 32;
   bool tied = false;
+  std::int64_t head_dim = 0;  // 0: hidden / heads
+  std::int64_t window = 0;    // 0: none
+  bool qkv_bias = false;
+  bool qk_norm = false;
+  bool scaled = false;  // rotary positions, by Llama 3.1's rule
+
+  std::int64_t head() const { return head_dim > 0 ? head_dim : hidden / heads; }
 };
 model::ModelSpec llama(const Dims& dims);
 
-// Whole parameters by name, f32, as initialize() makes them.
+// Whole parameters by name, f32, from their names and the seed: wider than in training, so that every term matters.
 std::map<std::string, at::Tensor> whole_parameters(const model::ModelSpec& spec, std::uint64_t seed);
 // This rank's rows or columns.
 at::Tensor shard_of(const at::Tensor& whole, const model::ParameterSpec& spec, const BlockPlacement& placement);
@@ -55,6 +63,10 @@ struct Reference {
 Reference reference(const Dims& dims, const std::map<std::string, at::Tensor>& parameters, const Batch& batch, double scale);
 
 Batch random_batch(const Dims& dims, std::int64_t samples, std::uint64_t seed);
+
+// Whether a parameter's gradient is a small difference of large sums, which 16 bits leave less of: without rotation the keys' biases
+// would move all scores of a query alike, and change nothing.
+bool cancels(const std::string& name);
 
 // max |a - b| / max |b|.
 double relative_error(const at::Tensor& a, const at::Tensor& b);

@@ -31,7 +31,7 @@ std::vector<std::string> measured_by(int ranks, const model::JobSpec& job, const
 }
 
 TEST(Measure, FindsTheSameOnAllRanks) {
-  const model::JobSpec job = tiny_job("precision: bf16");
+  const model::JobSpec job = tiny_job("precision: bf16", ", qkv_bias: true, qk_norm: true, window: 9");
   profile::Profile profile;
   const auto found = measured_by(2, job, {.budget = Seconds(120), .sample = Seconds(0.001)}, profile);
   EXPECT_EQ(found[0], found[1]);

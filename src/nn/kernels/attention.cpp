@@ -4,7 +4,11 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros_like.h>
+#include <algorithm>
 #include <limits>
+#include <optional>
+#include <vector>
 
 #include "nn/kernels/attention_avx512.hpp"
 #include "nn/kernels/dispatch.hpp"
@@ -34,6 +38,42 @@ bool has_own_kernel(const at::Tensor& qkv, const AttentionShape& s) {
   return has_avx512_bf16() && s.head_dim % 2 == 0;
 }
 
+bool is_windowed(const AttentionShape& s) { return s.window > 0 && s.window < s.seq; }
+
+// What is added to the scores [queries, keys] of queries that stand at `position` and on: 0 for keys that a query sees.
+at::Tensor mask_of(std::int64_t queries, std::int64_t keys, std::int64_t position, std::int64_t window, at::ScalarType type) {
+  const at::Tensor hidden = at::full({queries, keys}, -std::numeric_limits<float>::infinity(), at::kFloat);
+  const at::Tensor later = hidden.triu(position + 1);
+  return (window > 0 ? later.add(hidden.tril(position - window)) : later).to(type);
+}
+
+// ATen's attention leaves out what the causal mask hides and nothing more. Under a window it is given some queries at a time, with the keys
+// that they see between them.
+struct Piece {
+  std::int64_t query, queries;
+  std::int64_t key, keys;
+
+  at::Tensor queries_of(const at::Tensor& heads) const { return heads.narrow(2, query, queries); }
+  at::Tensor keys_of(const at::Tensor& heads) const { return heads.narrow(2, key, keys); }
+  // None where the causal mask is all there is.
+  std::optional<at::Tensor> mask(const AttentionShape& s, at::ScalarType type) const {
+    if (!is_windowed(s)) return {};
+    return mask_of(queries, keys, query - key, s.window, type);
+  }
+};
+
+std::vector<Piece> pieces_of(const AttentionShape& s) {
+  if (!is_windowed(s)) return {{0, s.seq, 0, s.seq}};
+  const std::int64_t step = std::clamp<std::int64_t>(s.window, 128, 1024);
+  std::vector<Piece> pieces;
+  for (std::int64_t query = 0; query < s.seq; query += step) {
+    const std::int64_t queries = std::min(step, s.seq - query);
+    const std::int64_t key = std::max<std::int64_t>(0, query - s.window + 1);
+    pieces.push_back({query, queries, key, query + queries - key});
+  }
+  return pieces;
+}
+
 // Runs body(HeadGroup<T>) for each key-value head of each sample.
 template <typename T, typename Body>
 void for_each_head_group(const at::Tensor& qkv, const AttentionShape& s, const at::Tensor& out_grad, const at::Tensor& out,
@@ -47,7 +87,7 @@ void for_each_head_group(const at::Tensor& qkv, const AttentionShape& s, const a
       const std::int64_t head = task % s.kv_heads;
       T* row = data<T>(qkv) + sample * s.seq * width;
       const std::int64_t first = sample * s.seq * out_width + head * shared * s.head_dim;
-      body(HeadGroup<T>{s.seq, shared, s.head_dim, width, row + head * shared * s.head_dim, row + (s.heads + head) * s.head_dim,
+      body(HeadGroup<T>{s.seq, shared, s.head_dim, s.window, width, row + head * shared * s.head_dim, row + (s.heads + head) * s.head_dim,
                         row + (s.heads + s.kv_heads + head) * s.head_dim, out_width,
                         out_grad.defined() ? data<T>(out_grad) + first : nullptr, data<T>(out) + first,
                         data<float>(lse) + (sample * s.heads + head * shared) * s.seq});
@@ -70,13 +110,17 @@ void attention(const at::Tensor& qkv, const AttentionShape& shape, at::Tensor& o
 
 void attention_plain(const at::Tensor& qkv, const AttentionShape& shape, at::Tensor& out, at::Tensor& lse) {
   const Heads heads = split(qkv, shape);
+  const std::vector<Piece> pieces = pieces_of(shape);
   // Sample by sample: ATen's results are tensors of its own, and only those of one sample are held beside ours.
   for (std::int64_t i = 0; i < shape.batch; ++i) {
     const auto one = [i](const at::Tensor& whole) { return whole.narrow(0, i, 1); };
-    const auto [result, statistics] =
-        at::_scaled_dot_product_flash_attention_for_cpu(one(heads.queries), one(heads.keys), one(heads.values), 0.0, true);
-    one(as_heads(out, shape)).copy_(result);
-    one(lse).copy_(statistics);
+    for (const Piece& p : pieces) {
+      const auto mask = p.mask(shape, qkv.scalar_type());
+      const auto [result, statistics] = at::_scaled_dot_product_flash_attention_for_cpu(
+          p.queries_of(one(heads.queries)), p.keys_of(one(heads.keys)), p.keys_of(one(heads.values)), 0.0, !mask, mask);
+      p.queries_of(one(as_heads(out, shape))).copy_(result);
+      p.queries_of(one(lse)).copy_(statistics);
+    }
   }
 }
 
@@ -95,14 +139,30 @@ void attention_backward(const at::Tensor& out_grad, const at::Tensor& out, const
 void attention_backward_plain(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const AttentionShape& shape,
                               at::Tensor& qkv) {
   Heads heads = split(qkv, shape);
+  const std::vector<Piece> pieces = pieces_of(shape);
   for (std::int64_t i = 0; i < shape.batch; ++i) {
     const auto one = [i](const at::Tensor& whole) { return whole.narrow(0, i, 1); };
-    const auto [queries, keys, values] =
-        at::_scaled_dot_product_flash_attention_for_cpu_backward(one(as_heads(out_grad, shape)), one(heads.queries), one(heads.keys),
-                                                                 one(heads.values), one(as_heads(out, shape)), one(lse), 0.0, true);
-    one(heads.queries).copy_(queries);
-    one(heads.keys).copy_(keys);
-    one(heads.values).copy_(values);
+    // Pieces share keys: their gradients are added up beside the keys and values that later pieces read.
+    at::Tensor key_grads, value_grads;
+    const auto add = [&](at::Tensor& sums, const at::Tensor& like, const Piece& p, const at::Tensor& grads) {
+      if (pieces.size() == 1) {
+        sums = grads;
+        return;
+      }
+      if (!sums.defined()) sums = at::zeros_like(like, at::kFloat);
+      p.keys_of(sums).add_(grads);
+    };
+    for (const Piece& p : pieces) {
+      const auto mask = p.mask(shape, qkv.scalar_type());
+      const auto [queries, keys, values] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+          p.queries_of(one(as_heads(out_grad, shape))), p.queries_of(one(heads.queries)), p.keys_of(one(heads.keys)),
+          p.keys_of(one(heads.values)), p.queries_of(one(as_heads(out, shape))), p.queries_of(one(lse)), 0.0, !mask, mask);
+      p.queries_of(one(heads.queries)).copy_(queries);
+      add(key_grads, one(heads.keys), p, keys);
+      add(value_grads, one(heads.values), p, values);
+    }
+    one(heads.keys).copy_(key_grads);
+    one(heads.values).copy_(value_grads);
   }
 }
 
@@ -113,13 +173,12 @@ void attention_with_cache(const at::Tensor& qkv, const AttentionShape& shape, st
   const Heads heads = split(qkv, shape);
   keys.narrow(2, position, shape.seq).copy_(heads.keys);
   values.narrow(2, position, shape.seq).copy_(heads.values);
+  const std::int64_t first = shape.window > 0 ? std::max<std::int64_t>(0, position - shape.window + 1) : 0;
+  const bool causal = shape.seq > 1 && position == 0 && !is_windowed(shape);
   std::optional<at::Tensor> mask;
-  if (position > 0 && shape.seq > 1) {
-    const float hidden = -std::numeric_limits<float>::infinity();
-    mask = at::full({shape.seq, seen}, hidden, at::kFloat).triu(position + 1).to(qkv.scalar_type());
-  }
+  if (shape.seq > 1 && !causal) mask = mask_of(shape.seq, seen - first, position - first, shape.window, qkv.scalar_type());
   const at::Tensor result = std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(
-      heads.queries, keys.narrow(2, 0, seen), values.narrow(2, 0, seen), 0.0, position == 0 && shape.seq > 1, mask));
+      heads.queries, keys.narrow(2, first, seen - first), values.narrow(2, first, seen - first), 0.0, causal, mask));
   as_heads(out, shape).copy_(result);
 }
 

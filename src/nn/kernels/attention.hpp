@@ -12,6 +12,7 @@ struct AttentionShape {
   std::int64_t heads;
   std::int64_t kv_heads;  // divides heads
   std::int64_t head_dim;
+  std::int64_t window = 0;  // a query sees so many positions, its own the last of them; 0: all up to its own
 };
 
 // qkv [batch*seq, (heads + 2*kv_heads)*head_dim]: queries, keys, values beside each other in each row.

@@ -29,6 +29,13 @@ constexpr std::int64_t kPerUnit = sizeof(float) / sizeof(T);
 
 std::int64_t round_up(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
+std::int64_t round_down(std::int64_t value, std::int64_t multiple) { return value / multiple * multiple; }
+
+struct Range {
+  std::int64_t begin;
+  std::int64_t end;
+};
+
 // One thread's memory for one head group, cut into pieces that are aligned to cache lines.
 class Arena {
  public:
@@ -68,20 +75,24 @@ struct Panels {
       pack_panel(from + line * line_stride, line_stride, depth_stride, std::min(kTileColumns, lines - line), depth, data + line * units);
     }
   }
-  // c [rows, columns] = a * these panels, over the first `depth` of k.
+  // c [rows, lines] = a * these panels, over a range of k and of lines that begin at multiples of a tile's width. Columns of a and c count
+  // from 0.
   template <typename C>
-  void multiply(int rows, const T* a, std::int64_t a_stride, std::int64_t depth, std::int64_t columns, C* c, std::int64_t c_stride) const {
-    for (std::int64_t j = 0; j < columns; j += kTileColumns) {
-      multiply_tile<T, C>(rows, (depth + kPerUnit<T> - 1) / kPerUnit<T>, reinterpret_cast<const float*>(a), a_stride / kPerUnit<T>,
-                          data + j * units, c + j, c_stride, std::min(kTileColumns, columns - j), false);
+  void multiply(int rows, const T* a, std::int64_t a_stride, Range depth, Range lines, C* c, std::int64_t c_stride) const {
+    const std::int64_t first = depth.begin / kPerUnit<T>;
+    const std::int64_t count = (depth.end + kPerUnit<T> - 1) / kPerUnit<T> - first;
+    for (std::int64_t j = lines.begin; j < lines.end; j += kTileColumns) {
+      multiply_tile<T, C>(rows, count, reinterpret_cast<const float*>(a + depth.begin), a_stride / kPerUnit<T>,
+                          data + j * units + first * kTileColumns, c + j, c_stride, std::min(kTileColumns, lines.end - j), false);
     }
   }
 };
 
-// scores [width] -> probabilities, zero from `seen` on; returns the log-sum-exp.
+// scores [width] -> probabilities, zero outside of `seen`; returns the log-sum-exp.
 template <typename T>
-TESSERA_AVX512_LOOP float softmax_row(float* scores, float scale, std::int64_t seen, std::int64_t width, T* probabilities) {
-  for (std::int64_t j = seen; j < width; ++j) scores[j] = -INFINITY;
+TESSERA_AVX512_LOOP float softmax_row(float* scores, float scale, Range seen, std::int64_t width, T* probabilities) {
+  for (std::int64_t j = 0; j < seen.begin; ++j) scores[j] = -INFINITY;
+  for (std::int64_t j = seen.end; j < width; ++j) scores[j] = -INFINITY;
   float peaks[kLanes];
   for (std::int64_t l = 0; l < kLanes; ++l) peaks[l] = -INFINITY;
   for (std::int64_t j = 0; j < width; j += kLanes) {
@@ -105,14 +116,15 @@ TESSERA_AVX512_LOOP float softmax_row(float* scores, float scale, std::int64_t s
 
 // From scores and the log-sum-exp the probabilities again, and from the gradient of the probabilities that of the scores.
 template <typename T>
-TESSERA_AVX512_LOOP void softmax_row_backward(const float* scores, const float* gradient, float scale, float lse, float delta,
-                                              std::int64_t seen, std::int64_t width, T* probabilities, T* score_gradient) {
-  for (std::int64_t j = 0; j < seen; ++j) {
+TESSERA_AVX512_LOOP void softmax_row_backward(const float* scores, const float* gradient, float scale, float lse, float delta, Range seen,
+                                              std::int64_t width, T* probabilities, T* score_gradient) {
+  for (std::int64_t j = 0; j < seen.begin; ++j) probabilities[j] = score_gradient[j] = T{};
+  for (std::int64_t j = seen.begin; j < seen.end; ++j) {
     const float p = fast_exp(scores[j] * scale - lse);
     store(probabilities[j], p);
     store(score_gradient[j], p * (gradient[j] - delta) * scale);
   }
-  for (std::int64_t j = seen; j < width; ++j) probabilities[j] = score_gradient[j] = T{};
+  for (std::int64_t j = seen.end; j < width; ++j) probabilities[j] = score_gradient[j] = T{};
 }
 
 template <typename T>
@@ -153,12 +165,14 @@ void attend(const HeadGroup<T>& g) {
   for (std::int64_t h = 0; h < g.heads; ++h) {
     for (std::int64_t i = 0; i < g.seq; i += kTileRows) {
       const int rows = static_cast<int>(std::min(kTileRows, g.seq - i));
+      const std::int64_t from = round_down(g.first_key(i), kTileColumns);
       const std::int64_t width = round_up(i + rows, kTileColumns);
-      keys.multiply(rows, g.queries + h * d + i * g.stride, g.stride, d, width, scores, row_stride);
+      keys.multiply(rows, g.queries + h * d + i * g.stride, g.stride, {0, d}, {from, width}, scores, row_stride);
       for (int r = 0; r < rows; ++r) {
-        g.lse[h * g.seq + i + r] = softmax_row(scores + r * row_stride, scale, i + r + 1, width, probabilities + r * row_stride);
+        g.lse[h * g.seq + i + r] = softmax_row(scores + r * row_stride + from, scale, {g.first_key(i + r) - from, i + r + 1 - from},
+                                               width - from, probabilities + r * row_stride + from);
       }
-      values.multiply(rows, probabilities, row_stride, i + rows, d, g.out + h * d + i * g.out_stride, g.out_stride);
+      values.multiply(rows, probabilities, row_stride, {from, i + rows}, {0, d}, g.out + h * d + i * g.out_stride, g.out_stride);
     }
   }
 }
@@ -186,26 +200,40 @@ void attend_backward(const HeadGroup<T>& g) {
   for (std::int64_t h = 0; h < g.heads; ++h) {
     for (std::int64_t block = 0; block < g.seq; block += kBlockRows) {
       const std::int64_t block_rows = std::min(kBlockRows, g.seq - block);
+      const std::int64_t block_from = round_down(g.first_key(block), kTileColumns);
       const std::int64_t block_width = round_up(block + block_rows, kTileColumns);
       T* queries = g.queries + h * d + block * g.stride;
       const T* out_grad = g.out_grad + h * d + block * g.out_stride;
       const T* out = g.out + h * d + block * g.out_stride;
       for (std::int64_t i = 0; i < block_rows; i += kTileRows) {
         const int rows = static_cast<int>(std::min(kTileRows, block_rows - i));
+        const std::int64_t from = round_down(g.first_key(block + i), kTileColumns);
         const std::int64_t width = round_up(block + i + rows, kTileColumns);
-        keys_across.multiply(rows, queries + i * g.stride, g.stride, d, width, scores, row_stride);
-        values_across.multiply(rows, out_grad + i * g.out_stride, g.out_stride, d, width, gradients, row_stride);
+        keys_across.multiply(rows, queries + i * g.stride, g.stride, {0, d}, {from, width}, scores, row_stride);
+        values_across.multiply(rows, out_grad + i * g.out_stride, g.out_stride, {0, d}, {from, width}, gradients, row_stride);
         for (int r = 0; r < rows; ++r) {
           const std::int64_t row = i + r;
-          softmax_row_backward(scores + r * row_stride, gradients + r * row_stride, scale, g.lse[h * g.seq + block + row],
-                               dot(out_grad + row * g.out_stride, out + row * g.out_stride, d), block + row + 1, block_width,
-                               probabilities + row * row_stride, score_gradients + row * row_stride);
+          softmax_row_backward(scores + r * row_stride + block_from, gradients + r * row_stride + block_from, scale,
+                               g.lse[h * g.seq + block + row], dot(out_grad + row * g.out_stride, out + row * g.out_stride, d),
+                               {g.first_key(block + row) - block_from, block + row + 1 - block_from}, block_width - block_from,
+                               probabilities + row * row_stride + block_from, score_gradients + row * row_stride + block_from);
         }
-        keys.multiply(rows, score_gradients + i * row_stride, row_stride, block + i + rows, d, query_gradients + i * d, d);
+        keys.multiply(rows, score_gradients + i * row_stride, row_stride, {from, block + i + rows}, {0, d}, query_gradients + i * d, d);
       }
-      const std::int64_t seen = block + block_rows;
-      add_product({seen, d, block_rows, {probabilities, 1, row_stride}, {out_grad, g.out_stride, 1}, value_gradients, d, true}, T{});
-      add_product({seen, d, block_rows, {score_gradients, 1, row_stride}, {queries, g.stride, 1}, key_gradients, d, true}, T{});
+      const std::int64_t seen = block + block_rows - block_from;
+      const std::int64_t skipped = block_from * d;
+      add_product({seen,
+                   d,
+                   block_rows,
+                   {probabilities + block_from, 1, row_stride},
+                   {out_grad, g.out_stride, 1},
+                   value_gradients + skipped,
+                   d,
+                   true},
+                  T{});
+      add_product(
+          {seen, d, block_rows, {score_gradients + block_from, 1, row_stride}, {queries, g.stride, 1}, key_gradients + skipped, d, true},
+          T{});
       for (std::int64_t r = 0; r < block_rows; ++r) std::copy_n(query_gradients + r * d, d, queries + r * g.stride);
     }
   }

@@ -1,6 +1,6 @@
 // Internal: causal attention of one key-value head with the tiles of gemm_avx512. Keys and values are packed once for all
 // the query heads that share them, a few query rows at a time go through scores, softmax and output in the caches, and what
-// lies beyond the diagonal is left out tile by tile.
+// lies beyond the diagonal or before the window is left out tile by tile.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@ struct HeadGroup {
   std::int64_t seq;
   std::int64_t heads;  // query heads that share these keys and values
   std::int64_t head_dim;
+  std::int64_t window;  // as in AttentionShape
   std::int64_t stride;  // of queries, keys and values
   T* queries;
   T* keys;
@@ -21,6 +22,9 @@ struct HeadGroup {
   const T* out_grad;  // backward only
   T* out;             // read by the backward pass
   float* lse;         // [heads, seq]
+
+  // The first key that a query sees; never falls from one query to the next.
+  std::int64_t first_key(std::int64_t query) const { return window > 0 && query >= window ? query - window + 1 : 0; }
 };
 
 template <typename T>

@@ -80,17 +80,63 @@ TESSERA_INLINE void backward_rows(const T* dy, const T* x, const T* weight, cons
   }
 }
 
-#define TESSERA_NORM_ROWS(T)                                                                                                     \
-  TESSERA_MULTIVERSION void forward(T* sum, const T* x, const T* weight, float epsilon, T* y, float* rstd, std::int64_t rows,    \
-                                    std::int64_t width) {                                                                        \
-    forward_rows(sum, x, weight, epsilon, y, rstd, rows, width);                                                                 \
-  }                                                                                                                              \
-  TESSERA_MULTIVERSION void again(const T* x, const T* weight, const float* rstd, T* y, std::int64_t rows, std::int64_t width) { \
-    for (std::int64_t r = 0; r < rows; ++r) scale_row(x + r * width, weight, rstd[r], y + r * width, width);                     \
-  }                                                                                                                              \
-  TESSERA_MULTIVERSION void backward(const T* dy, const T* x, const T* weight, const float* rstd, const T* residual, T* dx,      \
-                                     float* partial, std::int64_t rows, std::int64_t width) {                                    \
-    backward_rows(dy, x, weight, rstd, residual, dx, partial, rows, width);                                                      \
+template <typename T>
+TESSERA_INLINE float rstd_of(const T* head, std::int64_t head_dim, float epsilon) {
+  return 1.0f / std::sqrt(square_sum(head, head_dim) / static_cast<float>(head_dim) + epsilon);
+}
+
+template <typename T>
+TESSERA_INLINE void forward_heads(const T* qkv, const HeadShape& s, const T* query_weight, const T* key_weight, float epsilon, T* y,
+                                  std::int64_t rows) {
+  const std::int64_t width = (s.heads + 2 * s.kv_heads) * s.head_dim;
+  const std::int64_t normed = (s.heads + s.kv_heads) * s.head_dim;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const T* from = qkv + r * width;
+    T* to = y + r * width;
+    for (std::int64_t h = 0; h < s.heads + s.kv_heads; ++h) {
+      const T* head = from + h * s.head_dim;
+      scale_row(head, h < s.heads ? query_weight : key_weight, rstd_of(head, s.head_dim, epsilon), to + h * s.head_dim, s.head_dim);
+    }
+    for (std::int64_t i = normed; i < width; ++i) to[i] = from[i];
+  }
+}
+
+// partial: sums for the queries' weight, then for the keys'.
+template <typename T>
+TESSERA_INLINE void backward_heads(const T* qkv, const HeadShape& s, const T* query_weight, const T* key_weight, float epsilon, T* grad,
+                                   float* partial, std::int64_t rows) {
+  const std::int64_t width = (s.heads + 2 * s.kv_heads) * s.head_dim;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t h = 0; h < s.heads + s.kv_heads; ++h) {
+      const T* head = qkv + r * width + h * s.head_dim;
+      T* dy = grad + r * width + h * s.head_dim;
+      const bool query = h < s.heads;
+      const float rstd = rstd_of(head, s.head_dim, epsilon);
+      backward_rows<T>(dy, head, query ? query_weight : key_weight, &rstd, nullptr, dy, query ? partial : partial + s.head_dim, 1,
+                       s.head_dim);
+    }
+  }
+}
+
+#define TESSERA_NORM_ROWS(T)                                                                                                            \
+  TESSERA_MULTIVERSION void forward(T* sum, const T* x, const T* weight, float epsilon, T* y, float* rstd, std::int64_t rows,           \
+                                    std::int64_t width) {                                                                               \
+    forward_rows(sum, x, weight, epsilon, y, rstd, rows, width);                                                                        \
+  }                                                                                                                                     \
+  TESSERA_MULTIVERSION void again(const T* x, const T* weight, const float* rstd, T* y, std::int64_t rows, std::int64_t width) {        \
+    for (std::int64_t r = 0; r < rows; ++r) scale_row(x + r * width, weight, rstd[r], y + r * width, width);                            \
+  }                                                                                                                                     \
+  TESSERA_MULTIVERSION void backward(const T* dy, const T* x, const T* weight, const float* rstd, const T* residual, T* dx,             \
+                                     float* partial, std::int64_t rows, std::int64_t width) {                                           \
+    backward_rows(dy, x, weight, rstd, residual, dx, partial, rows, width);                                                             \
+  }                                                                                                                                     \
+  TESSERA_MULTIVERSION void norm_heads(const T* qkv, const HeadShape& shape, const T* query_weight, const T* key_weight, float epsilon, \
+                                       T* y, std::int64_t rows) {                                                                       \
+    forward_heads(qkv, shape, query_weight, key_weight, epsilon, y, rows);                                                              \
+  }                                                                                                                                     \
+  TESSERA_MULTIVERSION void norm_heads_backward(const T* qkv, const HeadShape& shape, const T* query_weight, const T* key_weight,       \
+                                                float epsilon, T* grad, float* partial, std::int64_t rows) {                            \
+    backward_heads(qkv, shape, query_weight, key_weight, epsilon, grad, partial, rows);                                                 \
   }
 TESSERA_NORM_ROWS(float)
 TESSERA_NORM_ROWS(Bf16)
@@ -106,6 +152,18 @@ void run_forward(at::Tensor* sum, const at::Tensor& x, const at::Tensor& weight,
               static_cast<float>(epsilon), data<T>(y) + begin * width, data<float>(rstd) + begin, end - begin, width);
     });
   });
+}
+
+// Gradients of weights are summed over fixed slabs of rows, and those in order: the same bits at any thread count.
+constexpr std::int64_t kSlab = 128;
+
+void add_up(const std::vector<float>& partial, std::int64_t slabs, at::Tensor& sums) {
+  const std::int64_t width = sums.numel();
+  float* total = data<float>(sums);
+  for (std::int64_t i = 0; i < width; ++i) total[i] = 0.0f;
+  for (std::int64_t s = 0; s < slabs; ++s) {
+    for (std::int64_t i = 0; i < width; ++i) total[i] += partial[static_cast<std::size_t>(s * width + i)];
+  }
 }
 
 }  // namespace
@@ -132,8 +190,6 @@ void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tens
                        const at::Tensor& residual, at::Tensor& dx, at::Tensor& weight_grad) {
   const std::int64_t width = weight.numel();
   const std::int64_t rows = x.numel() / width;
-  // Fixed slabs of rows, summed in order: the same bits at any thread count.
-  constexpr std::int64_t kSlab = 128;
   const std::int64_t slabs = (rows + kSlab - 1) / kSlab;
   std::vector<float> partial(static_cast<std::size_t>(slabs * width), 0.0f);
   dispatch(x, [&](auto tag) {
@@ -148,11 +204,38 @@ void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tens
       }
     });
   });
-  float* total = data<float>(weight_grad);
-  for (std::int64_t i = 0; i < width; ++i) total[i] = 0.0f;
-  for (std::int64_t s = 0; s < slabs; ++s) {
-    for (std::int64_t i = 0; i < width; ++i) total[i] += partial[static_cast<std::size_t>(s * width + i)];
-  }
+  add_up(partial, slabs, weight_grad);
+}
+
+void rms_norm_heads(const at::Tensor& qkv, const HeadShape& shape, const at::Tensor& query_weight, const at::Tensor& key_weight,
+                    double epsilon, at::Tensor& y) {
+  const std::int64_t width = qkv.size(1);
+  dispatch(qkv, [&](auto tag) {
+    using T = decltype(tag);
+    at::parallel_for(0, qkv.size(0), row_grain(width), [&](std::int64_t begin, std::int64_t end) {
+      norm_heads(data<T>(qkv) + begin * width, shape, data<T>(query_weight), data<T>(key_weight), static_cast<float>(epsilon),
+                 data<T>(y) + begin * width, end - begin);
+    });
+  });
+}
+
+void rms_norm_heads_backward(const at::Tensor& qkv, const HeadShape& shape, const at::Tensor& query_weight, const at::Tensor& key_weight,
+                             double epsilon, at::Tensor& grad, at::Tensor& weight_grads) {
+  const std::int64_t width = qkv.size(1);
+  const std::int64_t rows = qkv.size(0);
+  const std::int64_t slabs = (rows + kSlab - 1) / kSlab;
+  std::vector<float> partial(static_cast<std::size_t>(slabs * 2 * shape.head_dim), 0.0f);
+  dispatch(qkv, [&](auto tag) {
+    using T = decltype(tag);
+    at::parallel_for(0, slabs, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t s = begin; s < end; ++s) {
+        const std::int64_t at = s * kSlab * width;
+        norm_heads_backward(data<T>(qkv) + at, shape, data<T>(query_weight), data<T>(key_weight), static_cast<float>(epsilon),
+                            data<T>(grad) + at, partial.data() + s * 2 * shape.head_dim, std::min(kSlab, rows - s * kSlab));
+      }
+    });
+  });
+  add_up(partial, slabs, weight_grads);
 }
 
 }  // namespace tessera::nn::kernels

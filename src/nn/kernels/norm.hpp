@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <cstdint>
 
 namespace tessera::nn::kernels {
 
@@ -19,5 +20,21 @@ void rms_norm_again(const at::Tensor& x, const at::Tensor& weight, const at::Ten
 // may be dy or residual.
 void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
                        const at::Tensor& residual, at::Tensor& dx, at::Tensor& weight_grad);
+
+// Heads beside each other in each row: queries, keys, values.
+struct HeadShape {
+  std::int64_t heads;  // of queries
+  std::int64_t kv_heads;
+  std::int64_t head_dim;
+};
+
+// y = qkv with each head of the queries normalized by query_weight [head_dim] and each of the keys by key_weight; values are copied.
+void rms_norm_heads(const at::Tensor& qkv, const HeadShape& shape, const at::Tensor& query_weight, const at::Tensor& key_weight,
+                    double epsilon, at::Tensor& y);
+
+// The gradient of y becomes that of qkv; weight_grads f32 [2, head_dim], the queries' and the keys', are overwritten. The statistics are
+// computed again.
+void rms_norm_heads_backward(const at::Tensor& qkv, const HeadShape& shape, const at::Tensor& query_weight, const at::Tensor& key_weight,
+                             double epsilon, at::Tensor& grad, at::Tensor& weight_grads);
 
 }  // namespace tessera::nn::kernels

@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <cmath>
+#include <numbers>
 
 #include "nn/kernels/dispatch.hpp"
 
@@ -31,16 +32,30 @@ TESSERA_MULTIVERSION void rotate(Bf16* row, const float* cosine, const float* si
   rotate_heads(row, cosine, sine, sign, heads, half);
 }
 
+// In f32 and in the reference's order, so that the angles are the reference's.
+float scaled(float frequency, const RopeFrequencies& f) {
+  if (f.factor == 1.0) return frequency;
+  const float original = static_cast<float>(f.original_seq);
+  const float low = static_cast<float>(f.low_freq);
+  const float high = static_cast<float>(f.high_freq);
+  const float factor = static_cast<float>(f.factor);
+  const float wave = 2.0f * std::numbers::pi_v<float> / frequency;
+  if (wave > original / low) return frequency / factor;
+  if (wave < original / high) return frequency;
+  const float smooth = (original / wave - low) / (high - low);
+  return (1.0f - smooth) * frequency / factor + smooth * frequency;
+}
+
 }  // namespace
 
-at::Tensor rope_table(std::int64_t positions, std::int64_t head_dim, double theta) {
+at::Tensor rope_table(std::int64_t positions, std::int64_t head_dim, const RopeFrequencies& frequencies) {
   const std::int64_t half = head_dim / 2;
   at::Tensor table = at::empty({2, positions, half}, at::kFloat);
   float* cosine = data<float>(table);
   float* sine = cosine + positions * half;
   for (std::int64_t i = 0; i < half; ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
-    const float frequency = 1.0f / std::pow(static_cast<float>(theta), exponent);
+    const float frequency = scaled(1.0f / std::pow(static_cast<float>(frequencies.theta), exponent), frequencies);
     for (std::int64_t p = 0; p < positions; ++p) {
       // The angle is rounded to f32 as the reference does; its cosine is then exact.
       const double angle = static_cast<double>(static_cast<float>(p) * frequency);

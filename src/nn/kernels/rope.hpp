@@ -6,8 +6,19 @@
 
 namespace tessera::nn::kernels {
 
-// cos and sin of position * theta^(-2i/head_dim): f32 [2, positions, head_dim/2].
-at::Tensor rope_table(std::int64_t positions, std::int64_t head_dim, double theta);
+// Position p turns pair i by p * frequency, frequency = theta^(-2i/head_dim). Scaled as Llama 3.1 does it (transformers' rope_type
+// "llama3"): a frequency whose wave is longer than original_seq / low_freq is divided by `factor`, one whose wave is shorter than
+// original_seq / high_freq stays, and between them a line joins the two.
+struct RopeFrequencies {
+  double theta = 10000.0;
+  double factor = 1.0;  // 1: not scaled
+  double low_freq = 1.0;
+  double high_freq = 4.0;
+  double original_seq = 8192;
+};
+
+// cos and sin of the angles: f32 [2, positions, head_dim/2].
+at::Tensor rope_table(std::int64_t positions, std::int64_t head_dim, const RopeFrequencies& frequencies);
 
 // Rotates the first `heads` heads of each row of x [batch*seq, >= heads*head_dim] in place; row r stands at position
 // `position` + r % seq. `inverse` turns back, which is also the gradient.
