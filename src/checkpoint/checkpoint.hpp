@@ -6,6 +6,7 @@
 //   step-000050/rank-00003.safetensors    the pieces that rank 3 held
 //   step-000060.tmp/                      a save under way, or one that was interrupted: never read
 //   step-000060.damaged/                  set aside by a run that went on from an earlier one: never read
+//   best.json                             where a run keeps it: the step with the lowest validation loss
 //
 // A save writes into the .tmp folder, syncs every file, writes the manifest last, renames the folder and syncs its parent.
 // So an interruption at any point leaves the earlier checkpoints as they were, and either the whole new one or none.
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "base/file_system.hpp"
+#include "checkpoint/best.hpp"
 #include "checkpoint/state.hpp"
 
 namespace tessera::checkpoint {
@@ -86,10 +88,14 @@ std::filesystem::path find(const std::filesystem::path& folder, std::optional<st
 // Renames checkpoints of later steps than `step` to step-NNNNNN.damaged, which nobody reads, with a warning: a run that goes on from `step`
 // because those are damaged makes these steps anew.
 void set_aside_after(FileSystem& files, const std::filesystem::path& folder, std::int64_t step);
+// What best.json names, where it is there and that checkpoint is. Throws corrupt when it cannot be read.
+std::optional<Best> best(const std::filesystem::path& folder);
+// Writes best.json, whole or not at all; prune() leaves that step from then on. Does nothing when there is no checkpoint of the step.
+void set_best(FileSystem& files, const std::filesystem::path& folder, const Best& best);
 // Removes what interrupted saves and removals left behind. At the start of a run, by one process, and by prune().
 void clean(FileSystem& files, const std::filesystem::path& folder);
-// Keeps the newest `keep` checkpoints, at least one, of those whose files and headers are right, and removes older ones. No save may be
-// under way.
+// Keeps the newest `keep` checkpoints, at least one, of those whose files and headers are right, and the best one, and removes the other
+// older ones. No save may be under way.
 void prune(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep);
 
 struct TensorInfo {

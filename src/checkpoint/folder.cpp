@@ -12,6 +12,8 @@
 namespace tessera::checkpoint {
 namespace {
 
+constexpr const char* kBestName = "best.json";
+
 // "step-000050.tmp" is {50, ".tmp"}.
 struct Entry {
   std::int64_t step;
@@ -42,6 +44,17 @@ std::vector<Entry> entries(const std::filesystem::path& folder) {
 
 // How much of a checkpoint is looked at before it counts as usable: what is read in milliseconds, or every byte.
 enum class Check { structure, everything };
+
+// A best.json that cannot be read protects nothing and must not end a run.
+std::int64_t best_step(const std::filesystem::path& folder) {
+  try {
+    const auto found = best(folder);
+    return found ? found->step : -1;
+  } catch (const Error& problem) {
+    log::warning(text("no checkpoint is kept as the best one: ", problem.what()));
+    return -1;
+  }
+}
 
 bool usable(const std::filesystem::path& path, Check check) {
   try {
@@ -118,6 +131,18 @@ void set_aside_after(FileSystem& files, const std::filesystem::path& folder, std
   }
 }
 
+std::optional<Best> best(const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / kBestName;
+  if (!std::filesystem::exists(file)) return std::nullopt;
+  const Best named = parse_best(read_whole(file), file);
+  if (!std::filesystem::exists(step_folder(folder, named.step))) return std::nullopt;
+  return named;
+}
+
+void set_best(FileSystem& files, const std::filesystem::path& folder, const Best& best) {
+  if (std::filesystem::exists(step_folder(folder, best.step))) write_whole(files, folder / kBestName, text_of(best));
+}
+
 void clean(FileSystem& files, const std::filesystem::path& folder) {
   for (const Entry& entry : entries(folder)) {
     const auto plain = step_folder(folder, entry.step);
@@ -137,11 +162,12 @@ void clean(FileSystem& files, const std::filesystem::path& folder) {
 void prune(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep) {
   clean(files, folder);
   const auto all = committed(folder);
+  const std::int64_t best = best_step(folder);
   std::int64_t kept = 0;
   std::vector<std::filesystem::path> superfluous;
   for (auto it = all.rbegin(); it != all.rend(); ++it) {
     if (kept >= std::max<std::int64_t>(keep, 1)) {
-      superfluous.push_back(it->second);
+      if (it->first != best) superfluous.push_back(it->second);
     } else if (usable(it->second, Check::structure)) {
       ++kept;
     }

@@ -4,6 +4,7 @@
 
 #include "base/plain_name.hpp"
 #include "base/problems.hpp"
+#include "model/learning_rate.hpp"
 
 namespace tessera::model {
 namespace {
@@ -170,33 +171,27 @@ OptimizerSpec read_optimizer(const ConfigNode& node) {
   return optimizer;
 }
 
-LrScheduleKind read_schedule_kind(const ConfigNode& node) {
-  const std::string name = node.as_choice({"cosine", "linear", "constant"});
-  return name == "cosine" ? LrScheduleKind::cosine : name == "linear" ? LrScheduleKind::linear : LrScheduleKind::constant;
-}
-
-LrScheduleSpec read_schedule(const ConfigNode& node) {
-  LrScheduleSpec schedule;
-  Section section(node, {"kind", "warmup", "min_ratio"});
-  section.read("kind", schedule.kind, read_schedule_kind);
-  section.read("warmup", schedule.warmup, between(0, kMostSteps));
-  section.read("min_ratio", schedule.min_ratio, not_negative);
-  section.finish();
-  return schedule;
-}
-
 Precision read_precision(const ConfigNode& node) {
   const std::string name = node.as_choice({"fp32", "bf16", "fp16"});
   return name == "fp32" ? Precision::f32 : name == "bf16" ? Precision::bf16 : Precision::f16;
 }
 
+EarlyStopSpec read_early_stop(const ConfigNode& node) {
+  EarlyStopSpec early_stop;
+  Section section(node, {"patience", "min_gain"});
+  section.need("patience", early_stop.patience, between(1, kMostSteps));
+  section.read("min_gain", early_stop.min_gain, not_negative);
+  section.finish();
+  return early_stop;
+}
+
 TrainSpec read_train(const ConfigNode& node) {
   TrainSpec train;
-  Section section(node, {"steps", "global_batch", "optimizer", "schedule", "precision", "seed", "init", "eval"});
+  Section section(node, {"steps", "global_batch", "optimizer", "schedule", "precision", "seed", "init", "eval", "early_stop"});
   section.read("steps", train.steps, between(1, kMostSteps));
   section.read("global_batch", train.global_batch, between(1, kMostSamples));
   section.read("optimizer", train.optimizer, read_optimizer);
-  section.read("schedule", train.lr_schedule, read_schedule);
+  section.read("schedule", train.lr_schedule, [&](const ConfigNode& schedule) { return read_schedule(schedule, train.steps); });
   section.read("precision", train.precision, read_precision);
   section.read("seed", train.seed, at_least(0));
   section.read("init", train.init, resolve);
@@ -208,7 +203,11 @@ TrainSpec read_train(const ConfigNode& node) {
     inner.read("sequences", train.eval_sequences, between(1, kMostSamples));
     inner.finish();
   });
+  section.read("early_stop", train.early_stop, read_early_stop);
   section.finish();
+  if (train.early_stop && train.eval_every == 0)
+    throw node.at("early_stop")
+        .error("early_stop counts evaluations, and there is one at the end alone", "train.eval.every: STEPS beside it");
   return train;
 }
 
@@ -281,11 +280,30 @@ ParallelChoice read_parallel(const ConfigNode& node) {
 
 CheckpointSpec read_checkpoint(const ConfigNode& node) {
   CheckpointSpec checkpoint;
-  Section section(node, {"every", "keep"});
+  Section section(node, {"every", "keep", "best"});
   section.read("every", checkpoint.every, between(0, kMostSteps));
   section.read("keep", checkpoint.keep, at_least(1));
+  section.read("best", checkpoint.best, [](const ConfigNode& flag) { return flag.as_bool(); });
   section.finish();
   return checkpoint;
+}
+
+LogSpec read_log(const ConfigNode& node) {
+  LogSpec log;
+  Section section(node, {"every"});
+  section.read("every", log.every, between(1, kMostSteps));
+  section.finish();
+  return log;
+}
+
+// What looks at validation losses needs text to validate on.
+void require_validation(const ConfigNode& root, const JobSpec& job) {
+  if (job.data.train_fraction < 1) return;
+  const auto refuse = [](const ConfigNode& node) {
+    throw node.error("it goes by the validation loss, and data.split.train leaves no text to validate on", "data.split.train below 1");
+  };
+  if (job.train.early_stop) refuse(root.at("train").at("early_stop"));
+  if (job.checkpoint.best) refuse(root.at("checkpoint").at("best"));
 }
 
 std::string read_name(const ConfigNode& node) {
@@ -311,7 +329,7 @@ JobSpec read_job(const ConfigNode& root) {
   JobSpec job;
   job.file = root.file();
   job.name = default_name(job.file);
-  Section section(root, {"name", "model", "data", "train", "cluster", "parallel", "checkpoint"});
+  Section section(root, {"name", "model", "data", "train", "cluster", "parallel", "checkpoint", "log"});
   section.read("name", job.name, read_name);
   section.need("model", job.model, read_countable_model);
   section.read("data", job.data, read_data);
@@ -319,7 +337,9 @@ JobSpec read_job(const ConfigNode& root) {
   section.read("cluster", job.cluster, read_cluster_choice);
   section.read("parallel", job.parallel, read_parallel);
   section.read("checkpoint", job.checkpoint, read_checkpoint);
+  section.read("log", job.log, read_log);
   section.finish();
+  require_validation(root, job);
   require_countable(root.at("model"), job.model, job.train.global_batch);
   if (job.parallel.delayed_exchange && job.train.optimizer.clip > 0)
     throw root.at("parallel")

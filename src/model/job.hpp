@@ -39,11 +39,20 @@ struct OptimizerSpec {
   double clip = 1.0;          // the largest global gradient norm; 0: gradients are not clipped
 };
 
-enum class LrScheduleKind { cosine, linear, constant };
+enum class LrScheduleKind { cosine, linear, constant, wsd };  // wsd: warm-up, stable, decay
+enum class DecayShape { linear, cosine, sqrt, exponential };  // sqrt: 1 - sqrt(progress); exponential: min_ratio^progress
 struct LrScheduleSpec {
   LrScheduleKind kind = LrScheduleKind::cosine;
-  std::int64_t warmup = 0;  // steps
-  double min_ratio = 0.1;   // lr at the last step over the peak lr (cosine, linear)
+  std::int64_t warmup = 0;                      // steps
+  double min_ratio = 0.1;                       // lr at the last step over the peak lr (cosine, linear, wsd)
+  std::int64_t decay = 0;                       // wsd: the last so many steps
+  DecayShape decay_shape = DecayShape::linear;  // wsd
+};
+
+// Training ends after `patience` evaluations in a row that have not lowered the validation loss by more than `min_gain`.
+struct EarlyStopSpec {
+  std::int64_t patience = 0;
+  double min_gain = 0;  // nats a token, below the loss of the last evaluation that gained
 };
 
 struct TrainSpec {
@@ -56,6 +65,7 @@ struct TrainSpec {
   std::filesystem::path init;        // weights to start from: RUN, RUN@STEP, a checkpoint or a Hugging Face folder; empty: from the seed
   std::int64_t eval_every = 0;       // steps; 0: only at the end
   std::int64_t eval_sequences = 64;  // at most this many validation sequences each time
+  std::optional<EarlyStopSpec> early_stop;
 };
 
 // `cluster:` as written: auto, a file, {local: {devices: N, threads: T}} or {lab: {...}}.
@@ -91,6 +101,11 @@ struct ParallelChoice {
 struct CheckpointSpec {
   std::int64_t every = 0;  // steps; 0: only at the end and on Ctrl-C
   std::int64_t keep = 3;   // complete checkpoints kept
+  bool best = false;       // also keep the one with the lowest validation loss
+};
+
+struct LogSpec {
+  std::int64_t every = 0;  // steps between two lines that training leaves behind; 0: it chooses
 };
 
 struct JobSpec {
@@ -101,7 +116,8 @@ struct JobSpec {
   ClusterChoice cluster;
   ParallelChoice parallel;
   CheckpointSpec checkpoint;
-  std::string resolved_yaml;  // the whole file with overrides applied
+  LogSpec log;
+  std::string resolved_yaml;        // the whole file with overrides applied
   std::filesystem::path file;
 };
 

@@ -16,6 +16,7 @@
 namespace tessera::observe {
 namespace {
 
+constexpr std::int64_t kRows = 20;     // of the table, about
 constexpr std::size_t kRecent = 32;    // steps that the estimate of the time left looks at
 constexpr double kLiveInterval = 0.1;  // seconds
 constexpr double kPlainInterval = 5.0;
@@ -36,6 +37,8 @@ std::string format(const char* pattern, Arguments... arguments) {
   return buffer;
 }
 
+std::string grad_text(double norm) { return std::isnan(norm) ? "-" : format("%.3g", norm); }
+
 struct Field {
   int rank;  // the higher, the sooner it is left out
   std::string label;
@@ -49,7 +52,7 @@ std::vector<Field> fields_of(const StepMetrics& m, std::int64_t total_steps, std
       {0, "step", format("%*lld/%lld", digits, static_cast<long long>(m.step + 1), static_cast<long long>(total_steps))},
       {6, "", format("%3.0f %%", std::floor(share))},
       {1, "loss", format("%.4f", m.loss)},
-      {4, "grad", std::isnan(m.grad_norm) ? "-" : format("%.3g", m.grad_norm)},
+      {4, "grad", grad_text(m.grad_norm)},
       {5, "lr", format("%.2e", m.lr)},
       {7, "mem", to_text(Bytes(m.memory))},
       {2, "", count_text(m.tokens_per_s) + " tokens/s"},
@@ -57,6 +60,13 @@ std::vector<Field> fields_of(const StepMetrics& m, std::int64_t total_steps, std
   if (m.mfu > 0) fields.push_back({8, "MFU", format("%.1f %%", 100 * m.mfu)});
   if (left) fields.push_back({3, "left", duration_text(*left)});
   return fields;
+}
+
+// Seven columns of 73 places; what a narrow terminal cuts off matters least.
+std::string row_of(const std::string& step, const std::string& loss, const std::string& validation, const std::string& grad,
+                   const std::string& lr, const std::string& speed, const std::string& elapsed) {
+  return format("%9s  %8s  %10s  %8s  %9s  %9s  %9s", step.c_str(), loss.c_str(), validation.c_str(), grad.c_str(), lr.c_str(),
+                speed.c_str(), elapsed.c_str());
 }
 
 std::size_t width_of(const std::vector<Field>& fields) {
@@ -97,6 +107,12 @@ std::string duration_text(Seconds duration) {
   return format("%lld d %02lld:%02lld", hours / 24, hours % 24, minutes);
 }
 
+std::int64_t row_interval(std::int64_t total_steps) {
+  for (std::int64_t unit = 1;; unit *= 10)
+    for (const std::int64_t digit : {1, 2, 5})
+      if (digit * unit * kRows >= total_steps) return digit * unit;
+}
+
 std::string progress_line(const StepMetrics& metrics, std::int64_t total_steps, std::optional<Seconds> left, int width, bool color) {
   std::vector<Field> fields = fields_of(metrics, total_steps, left);
   while (width > 0 && fields.size() > 1 && width_of(fields) > static_cast<std::size_t>(width))
@@ -111,8 +127,8 @@ std::string progress_line(const StepMetrics& metrics, std::int64_t total_steps, 
   return line;
 }
 
-Progress::Progress(std::int64_t total_steps, std::int64_t next_step, ProgressOptions options)
-    : total_steps_(total_steps), first_step_(next_step), options_(std::move(options)), start_(options_.clock->now()) {}
+Progress::Progress(std::int64_t total_steps, std::int64_t next_step, std::int64_t every, ProgressOptions options)
+    : total_steps_(total_steps), first_step_(next_step), every_(every), options_(std::move(options)), start_(options_.clock->now()) {}
 
 Progress::~Progress() {
   if (drawn_) options_.write("\n");
@@ -126,7 +142,10 @@ std::optional<Seconds> Progress::left() const {
   return Seconds(sorted[sorted.size() / 2] * static_cast<double>(std::max<std::int64_t>(0, total_steps_ - last_->step - 1)));
 }
 
+bool Progress::chosen(std::int64_t step) const { return step == first_step_ || step + 1 >= total_steps_ || (step + 1) % every_ == 0; }
+
 void Progress::step(const StepMetrics& metrics) {
+  if (row_due_) write_row();
   last_ = metrics;
   tokens_ += metrics.tokens;
   step_seconds_ += metrics.seconds;
@@ -135,10 +154,14 @@ void Progress::step(const StepMetrics& metrics) {
 
   const double now = options_.clock->now().value;
   const bool last = metrics.step + 1 >= total_steps_;
-  if (options_.live && (last || !drawn_ || !drawn_at_ || now - drawn_at_->value >= kLiveInterval)) draw();
+  if (options_.live) {
+    row_due_ = chosen(metrics.step, every_ > 0 ? every_ : row_interval(total_steps_));
+    if (last || !drawn_ || !drawn_at_ || now - drawn_at_->value >= kLiveInterval) draw();
+  }
   const double waited = kept_at_ ? now - kept_at_->value : kPlainInterval;
   const bool far = 100 * (metrics.step - kept_step_) >= total_steps_;
-  if (last || waited >= kPlainInterval || (far && waited >= kShortestPlainInterval)) keep();
+  const bool timely = last || waited >= kPlainInterval || (far && waited >= kShortestPlainInterval);
+  if (every_ > 0 ? chosen(metrics.step, every_) : timely) keep();
 }
 
 void Progress::draw() {
@@ -162,7 +185,34 @@ void Progress::erase() {
   drawn_ = false;
 }
 
+void Progress::write_row() {
+  row_due_ = false;
+  row_step_ = last_->step;
+  const auto write = [&](const std::string& row, bool dim) {
+    const std::string shown = row.substr(0, static_cast<std::size_t>(std::max(1, options_.width() - 1)));
+    options_.write(dim && options_.color ? "\033[2m" + shown + "\033[0m\n" : shown + "\n");
+  };
+  erase();
+  if (!titled_) write(row_of("step", "loss", "validation", "grad", "lr", "tokens/s", "elapsed"), true);
+  titled_ = true;
+  write(row_of(std::to_string(last_->step + 1), format("%.4f", last_->loss), loss_ ? format("%.4f", *loss_) : std::string(),
+               grad_text(last_->grad_norm), format("%.2e", last_->lr), count_text(last_->tokens_per_s),
+               duration_text(options_.clock->now() - start_)),
+        false);
+  loss_.reset();
+}
+
+void Progress::evaluation(std::int64_t steps, double loss, const std::string& line) {
+  if (!options_.live || !last_ || last_->step + 1 != steps) return note(line);
+  loss_ = loss;
+  last_evaluation_ = line;
+  options_.record(line);
+  write_row();
+  draw();
+}
+
 void Progress::note(const std::string& line) {
+  if (row_due_) write_row();
   erase();
   options_.write(line + "\n");
   options_.record(line);
@@ -170,10 +220,11 @@ void Progress::note(const std::string& line) {
 }
 
 void Progress::finish() {
-  if (options_.live) draw();
+  // A run may end before its last step.
+  if (options_.live && last_ && row_step_ != last_->step) write_row();
+  erase();
   if (last_ && kept_step_ != last_->step) keep();
-  if (drawn_) options_.write("\n");
-  drawn_ = false;
+  if (!last_evaluation_.empty()) options_.write(last_evaluation_ + "\n");
   if (!last_) return;
   const std::int64_t steps = last_->step + 1 - first_step_;
   const Seconds wall(options_.clock->now().value - start_.value);

@@ -19,6 +19,8 @@ class LoopObserver {
   virtual void on_saved(std::int64_t steps) = 0;
   // Training goes on.
   virtual void on_warning(const std::string& warning) = 0;
+  // Training ends here, before the job's last step: it no longer gains.
+  virtual void on_early_stop(std::int64_t steps, const ValidationHistory& history) = 0;
 };
 
 struct LoopOptions {
@@ -30,11 +32,13 @@ struct LoopOptions {
 
 struct LoopOutcome {
   bool stopped = false;                        // before the job's last step, because some rank was asked to
+  bool stopped_early = false;                  // before the job's last step, because it no longer gained; the job is complete
   std::optional<EvaluationReport> evaluation;  // the last one
 };
 
-// From the trainer's next step to the job's last. A failing save (disk full) is reported as a warning and tried again at
-// the next turn; only the last save of the loop throws.
+// From the trainer's next step to the job's last, or to where train.early_stop ends it. Evaluations come before the save of the same step,
+// so that the checkpoint knows them. A failing save (disk full) is reported as a warning and tried again at the next turn; only the last
+// save of the loop throws.
 LoopOutcome run_loop(const model::JobSpec& job, Trainer& trainer, FileSystem& files, const LoopOptions& options, LoopObserver& observer);
 
 }  // namespace tessera::train

@@ -43,6 +43,7 @@ struct Trainer::Impl {
   std::optional<Executor> evaluator;  // while evaluating
   std::int64_t step = 0;
   std::int64_t tokens = 0;
+  ValidationHistory loaded_history;
   std::optional<double> finished_norm;  // squared, of a step that finish() has made
   std::deque<TracedStep> traced;        // the last kTracedSteps
 
@@ -111,6 +112,7 @@ void Trainer::initialize() {
   impl_->store.initialize(impl_->job.train.seed);
   impl_->step = 0;
   impl_->tokens = 0;
+  impl_->loaded_history = {};
 }
 
 void Trainer::load(const std::filesystem::path& checkpoint, bool whole) {
@@ -124,6 +126,7 @@ void Trainer::load(const std::filesystem::path& checkpoint, bool whole) {
   impl_->store.load(reader, whole);
   impl_->step = whole ? reader.state().step : 0;
   impl_->tokens = whole ? reader.state().tokens : 0;
+  impl_->loaded_history = whole ? ValidationHistory::read(reader.state().extra) : ValidationHistory();
 }
 
 namespace {
@@ -165,7 +168,7 @@ void write_checkpoint(FileSystem& files, const std::filesystem::path& folder, co
 
 }  // namespace
 
-void Trainer::save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep) {
+void Trainer::save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep, const ValidationHistory& history) {
   Impl& self = *impl_;
   checkpoint::State state;
   state.step = self.step;
@@ -174,13 +177,15 @@ void Trainer::save(FileSystem& files, const std::filesystem::path& folder, std::
   state.train_yaml = self.job.resolved_yaml;
   state.model_fingerprint = self.job.model.fingerprint();
   state.seed = self.job.train.seed;
+  history.write(state.extra);
   finish();
   write_checkpoint(files, folder, self.comm, self.store.pieces(), state);
   if (self.comm.rank() != 0) return;
   try {
+    if (self.job.checkpoint.best && history.best) checkpoint::set_best(files, folder, *history.best);
     checkpoint::prune(files, folder, keep);
   } catch (const Error& error) {
-    // The checkpoint is there; superfluous ones go at the next save.
+    // The checkpoint is there; superfluous ones go, and the best one is named, at the next save.
     if (error.code() != ErrorCode::io) throw;
     log::warning(text("an earlier checkpoint was not removed: ", error.what()));
   }
@@ -196,6 +201,8 @@ void Trainer::save_gradients(FileSystem& files, const std::filesystem::path& fol
 }
 
 std::int64_t Trainer::next_step() const { return impl_->step; }
+
+const ValidationHistory& Trainer::loaded_history() const { return impl_->loaded_history; }
 
 StepReport Trainer::step(bool wish_to_stop) {
   Impl& self = *impl_;

@@ -12,6 +12,7 @@
 #include "model/job.hpp"
 #include "plan/plan.hpp"
 #include "train/executor.hpp"
+#include "train/validation.hpp"
 
 namespace tessera::train {
 
@@ -44,8 +45,11 @@ class Trainer {
   void initialize();  // weights from the seed, step 0
   // Weights and, with `whole`, optimizer state and step. Throws corrupt or invalid_config (another model).
   void load(const std::filesystem::path& checkpoint, bool whole = true);
-  // A complete checkpoint under `folder`, of the steps made so far; all ranks return when it is committed.
-  void save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep);
+  // A complete checkpoint under `folder`, of the steps made so far and with `history`, whose best one is kept where the job says so; all
+  // ranks return when it is committed.
+  void save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep, const ValidationHistory& history = {});
+  // What the checkpoint that was loaded says; nothing after initialize().
+  const ValidationHistory& loaded_history() const;
   // The gradients of the last step as a checkpoint in `folder`; with a delayed exchange only before finish().
   void save_gradients(FileSystem& files, const std::filesystem::path& folder);
 

@@ -65,7 +65,7 @@ class RunObserver final : public train::LoopObserver {
       const cluster::Device& device = cluster.groups.at(static_cast<std::size_t>(place.group)).device;
       peak_ += device.peak_of(plan.precision).value * (device.cores > 0 ? place.threads : 1);
     }
-    if (!json_ && !arguments.quiet) progress_ = std::make_unique<observe::Progress>(job.train.steps, trainer.next_step());
+    if (!json_ && !arguments.quiet) progress_ = std::make_unique<observe::Progress>(job.train.steps, trainer.next_step(), job.log.every);
   }
 
   void on_step(const train::StepReport& report) override {
@@ -99,7 +99,11 @@ class RunObserver final : public train::LoopObserver {
       const double gain = unigram_entropy_ - report.loss;
       line += text("; unigram entropy ", fixed(unigram_entropy_), ": ", fixed(std::abs(gain)), " nats ", gain >= 0 ? "better" : "worse");
     }
-    note(line + ")");
+    line += ")";
+    if (progress_)
+      progress_->evaluation(steps, report.loss, line);
+    else
+      log::info(line);
   }
 
   void on_saved(std::int64_t steps) override { note(text("checkpoint of step ", steps)); }
@@ -109,6 +113,15 @@ class RunObserver final : public train::LoopObserver {
       progress_->note("warning: " + warning);
     else
       log::warning(warning);
+  }
+
+  void on_early_stop(std::int64_t steps, const train::ValidationHistory& history) override {
+    std::string line = text("stopped early after ", steps, " of ", job_.train.steps, " steps: ", history.without_gain,
+                            " evaluations in a row have not lowered the validation loss");
+    if (job_.train.early_stop->min_gain > 0) line += text(" by ", job_.train.early_stop->min_gain);
+    if (history.best) line += text("; the lowest was ", fixed(history.best->validation_loss), " after ", history.best->step, " steps");
+    if (json_) std::printf("%s\n", observe::json_object({{"stopped_early", line}}).c_str()), std::fflush(stdout);
+    note(line);
   }
 
   void finish() {
@@ -144,6 +157,7 @@ class SilentObserver final : public train::LoopObserver {
   void on_evaluation(std::int64_t, const train::EvaluationReport&) override {}
   void on_saved(std::int64_t) override {}
   void on_warning(const std::string&) override {}
+  void on_early_stop(std::int64_t, const train::ValidationHistory&) override {}
 };
 
 void write_memory(const std::filesystem::path& run, int rank) {

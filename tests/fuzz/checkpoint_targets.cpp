@@ -6,6 +6,7 @@
 #include "base/hash.hpp"
 #include "base/plain_name.hpp"
 #include "base/temporary_folder.hpp"
+#include "checkpoint/best.hpp"
 #include "checkpoint/hf_config.hpp"
 #include "checkpoint/hf_weights.hpp"
 #include "checkpoint/manifest.hpp"
@@ -87,6 +88,20 @@ Target manifest_target() {
     for (const checkpoint::ShardFile& file : manifest.files) bytes += file.bytes - file.header_bytes;
     for (const auto& [name, tensor] : manifest.tensors) bytes -= checkpoint::element_count(tensor.shape) * size_of(tensor.type);
     if (bytes < 0) throw Defect("tensors that are larger than their files");
+  };
+  return target;
+}
+
+Target best_target() {
+  Target target;
+  target.refusals = {ErrorCode::corrupt};
+  target.seeds = {checkpoint::text_of({50, 3.25})};
+  target.read = [](const std::string& input) {
+    const checkpoint::Best best = checkpoint::parse_best(input, "best.json");
+    if (best.step < 0) throw Defect("a step before the first");
+    const std::string again = checkpoint::text_of(best);
+    must_pass("what text_of wrote is refused",
+              [&] { must_be_equal(again, checkpoint::text_of(checkpoint::parse_best(again, "again.json")), "the best checkpoint"); });
   };
   return target;
 }

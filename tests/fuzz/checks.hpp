@@ -32,6 +32,7 @@ Target galvatron_target();
 Target galvatron_plan_target();
 Target safetensors_target();
 Target manifest_target();
+Target best_target();
 Target weight_map_target();
 Target special_tokens_target();
 Target tokenizer_target();

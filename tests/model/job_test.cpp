@@ -33,9 +33,11 @@ TEST(Job, ReadsEachSection) {
       "  precision: bf16\n"
       "  seed: 7\n"
       "  eval: {every: 10, sequences: 4}\n"
+      "  early_stop: {patience: 3, min_gain: 0.01}\n"
       "cluster: {local: {devices: 4, threads: 1}}\n"
       "parallel: {pp: 2, tp: 2, dp: 1, zero: 1, threads: 1, micro_batches: 8, schedule: 1f1b, recompute: full}\n"
-      "checkpoint: {every: 10, keep: 2}\n");
+      "checkpoint: {every: 10, keep: 2, best: true}\n"
+      "log: {every: 5}\n");
   EXPECT_EQ(job.name, "plays");
   EXPECT_EQ(job.model.dim("hidden"), 64);
   EXPECT_EQ(job.data.source, "corpus.txt");
@@ -65,6 +67,10 @@ TEST(Job, ReadsEachSection) {
   EXPECT_EQ(job.parallel.recompute, "full");
   EXPECT_EQ(job.checkpoint.every, 10);
   EXPECT_EQ(job.checkpoint.keep, 2);
+  EXPECT_TRUE(job.checkpoint.best);
+  EXPECT_EQ(job.train.early_stop.value().patience, 3);
+  EXPECT_DOUBLE_EQ(job.train.early_stop.value().min_gain, 0.01);
+  EXPECT_EQ(job.log.every, 5);
 }
 
 TEST(Job, LeavesDefaultsWhereNothingIsSaid) {
@@ -73,6 +79,7 @@ TEST(Job, LeavesDefaultsWhereNothingIsSaid) {
   EXPECT_EQ(job.cluster.kind, ClusterChoice::Kind::automatic);
   EXPECT_EQ(job.parallel.kind, ParallelChoice::Kind::automatic);
   EXPECT_EQ(job.train.optimizer.kind, OptimizerKind::adamw);
+  EXPECT_FALSE(job.train.early_stop || job.checkpoint.best);
 }
 
 TEST(Job, ReadsTheOtherFormsOfClusterAndParallel) {
@@ -138,6 +145,18 @@ TEST(Job, NamesTheLineOfEachValueOutOfRange) {
            {"train: {optimizer: {betas: [0.9]}}\n", "expected [beta1, beta2]"},
            {"train: {optimizer: {betas: [0.9, 1.0]}}\n", "train.optimizer.betas[1]: found 1"},
            {"train: {schedule: {warmup: -1}}\n", "train.schedule.warmup: found -1"},
+           {"train: {schedule: {warmup: 3, warmup_ratio: 0.1}}\n", "say the same thing twice"},
+           {"train: {schedule: {warmup_ratio: 1.5}}\n", "train.schedule.warmup_ratio: found 1.5; expected a share of the steps"},
+           {"train: {schedule: {kind: cosine, decay: 3}}\n", "decay means nothing to this kind of schedule"},
+           {"train: {schedule: {decay_shape: sqrt}}\n", "kind: wsd reads it"},
+           {"train: {schedule: {kind: wsd, decay_shape: square}}\n", "linear, cosine, sqrt, exponential"},
+           {"train: {schedule: {kind: wsd, decay_shape: exponential, min_ratio: 0}}\n", "never comes to min_ratio 0"},
+           {"train: {early_stop: {patience: 3}}\n", "expected train.eval.every: STEPS"},
+           {"train: {eval: {every: 2}, early_stop: {min_gain: 1}}\n", "the key 'patience' is missing"},
+           {"train: {eval: {every: 2}, early_stop: {patience: 0}}\n", "train.early_stop.patience: found 0"},
+           {"checkpoint: {best: yes}\n", "expected true or false"},
+           {"checkpoint: {best: true}\ndata: {source: a, split: {train: 1}}\n", "no text to validate on"},
+           {"log: {every: 0}\n", "log.every: found 0"},
            {"parallel: {dp: 2, delayed_exchange: true}\n", "expected train.optimizer.clip: 0"},
            {"data: {source: a, split: {train: 1.5}}\n", "data.split.train: found 1.5"},
            {"data: {source: a, tokenizer: {kind: bpe, vocab: 10}}\n", "at least 257"},
@@ -261,6 +280,58 @@ TEST(LearningRate, IsFiniteWhenTheWarmUpIsTheWholeRun) {
       EXPECT_LE(learning_rate(train, step), 1);
     }
   }
+}
+
+TrainSpec training_of(const std::string& schedule) {
+  return job_of("train: {steps: 100, optimizer: {lr: 1.0}, schedule: {kind: wsd, " + schedule + "}}\n").train;
+}
+
+TEST(LearningRate, OfWsdHoldsThePeakUntilTheDecay) {
+  const TrainSpec train = training_of("warmup: 10, decay: 20, min_ratio: 0");
+  EXPECT_DOUBLE_EQ(learning_rate(train, 0), 0.1);
+  for (std::int64_t step = 9; step < 80; ++step) EXPECT_DOUBLE_EQ(learning_rate(train, step), 1.0) << step;
+  EXPECT_DOUBLE_EQ(learning_rate(train, 80), 0.95);
+  EXPECT_DOUBLE_EQ(learning_rate(train, 89), 0.5);
+  EXPECT_DOUBLE_EQ(learning_rate(train, 99), 0.0);
+}
+
+TEST(LearningRate, OfWsdDecaysInEachShape) {
+  // A quarter of the way, half of it, and the end.
+  const auto rates = [](const std::string& shape) {
+    const TrainSpec train = training_of("decay: 20, min_ratio: 0.01, decay_shape: " + shape);
+    return std::vector<double>{learning_rate(train, 84), learning_rate(train, 89), learning_rate(train, 99)};
+  };
+  using ::testing::DoubleNear;
+  using ::testing::ElementsAre;
+  EXPECT_THAT(rates("linear"), ElementsAre(DoubleNear(0.7525, 1e-12), DoubleNear(0.505, 1e-12), DoubleNear(0.01, 1e-12)));
+  EXPECT_THAT(rates("cosine"),
+              ElementsAre(DoubleNear(0.01 + 0.99 * 0.8535533905932737, 1e-12), DoubleNear(0.505, 1e-12), DoubleNear(0.01, 1e-12)));
+  EXPECT_THAT(rates("sqrt"),
+              ElementsAre(DoubleNear(0.505, 1e-12), DoubleNear(0.01 + 0.99 * (1 - 0.7071067811865476), 1e-12), DoubleNear(0.01, 1e-12)));
+  EXPECT_THAT(rates("exponential"), ElementsAre(DoubleNear(0.31622776601683794, 1e-12), DoubleNear(0.1, 1e-12), DoubleNear(0.01, 1e-12)));
+}
+
+TEST(LearningRate, LengthsAreStepsOrSharesOfThem) {
+  EXPECT_EQ(training_of("warmup: 3").lr_schedule.decay, 10) << "a tenth where nothing is said";
+  EXPECT_EQ(training_of("warmup_ratio: 0.05, decay_ratio: 0.25").lr_schedule.warmup, 5);
+  EXPECT_EQ(training_of("warmup_ratio: 0.05, decay_ratio: 0.25").lr_schedule.decay, 25);
+  EXPECT_EQ(training_of("warmup_ratio: 0.001").lr_schedule.warmup, 1) << "a share above 0 is a step at least";
+  EXPECT_EQ(training_of("decay_ratio: 0").lr_schedule.decay, 0);
+  const JobSpec cosine = job_of("train: {steps: 50, schedule: {warmup_ratio: 0.1}}\n");
+  EXPECT_EQ(cosine.train.lr_schedule.warmup, 5);
+}
+
+TEST(LearningRate, OfWsdNeverLeavesItsRange) {
+  for (const char* lengths :
+       {"warmup: 90, decay: 20", "warmup: 100, decay: 100", "warmup: 300, decay: 1", "decay: 100", "decay: 300", "decay: 0"}) {
+    const TrainSpec train = training_of(lengths);
+    for (std::int64_t step = 0; step < 100; ++step) {
+      EXPECT_GT(learning_rate(train, step), 0) << lengths << " at " << step;
+      EXPECT_LE(learning_rate(train, step), 1) << lengths << " at " << step;
+    }
+  }
+  EXPECT_DOUBLE_EQ(learning_rate(training_of("warmup: 90, decay: 20"), 99), 0.1) << "what the warm-up leaves decays";
+  EXPECT_DOUBLE_EQ(learning_rate(training_of("decay: 0"), 99), 1);
 }
 
 TEST(Job, KeysThatMeanNothingBesideOthersAreTold) {

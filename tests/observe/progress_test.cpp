@@ -68,7 +68,7 @@ TEST(ProgressLine, DurationsAreShort) {
 TEST(Progress, WithoutATerminalPrintsAboutOneLineAPercent) {
   Screen screen;
   {
-    Progress progress(1000, 0, screen.options(false));
+    Progress progress(1000, 0, 0, screen.options(false));
     for (int step = 0; step < 1000; ++step) {
       screen.clock.sleep(Seconds(0.2));
       progress.step(metrics_of(step, 0.2));
@@ -86,7 +86,7 @@ TEST(Progress, WithoutATerminalPrintsAboutOneLineAPercent) {
 
 TEST(Progress, WithoutATerminalSlowStepsShowEveryFiveSeconds) {
   Screen screen;
-  Progress progress(100000, 0, screen.options(false));
+  Progress progress(100000, 0, 0, screen.options(false));
   for (int step = 0; step < 60; ++step) {
     screen.clock.sleep(Seconds(1));
     progress.step(metrics_of(step, 1));
@@ -96,7 +96,7 @@ TEST(Progress, WithoutATerminalSlowStepsShowEveryFiveSeconds) {
 
 TEST(Progress, FastStepsDoNotFloodTheLog) {
   Screen screen;
-  Progress progress(10, 0, screen.options(false));
+  Progress progress(10, 0, 0, screen.options(false));
   for (int step = 0; step < 10; ++step) {
     screen.clock.sleep(Seconds(0.01));
     progress.step(metrics_of(step, 0.01));
@@ -104,27 +104,95 @@ TEST(Progress, FastStepsDoNotFloodTheLog) {
   EXPECT_EQ(screen.written.size(), 2u);
 }
 
-TEST(Progress, OnATerminalRenewsOneLine) {
+// What a terminal shows in the end: a carriage return with "erase line" clears what stands after the last newline.
+std::vector<std::string> lines_left(const Screen& screen) {
+  const std::string all = screen.all();
+  std::vector<std::string> lines = {""};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all.compare(i, 4, "\r\033[K") == 0) {
+      lines.back().clear();
+      i += 3;
+    } else if (all[i] == '\n') {
+      lines.emplace_back();
+    } else {
+      lines.back() += all[i];
+    }
+  }
+  return lines;
+}
+
+TEST(Progress, OnATerminalLeavesATableAndRenewsOneLine) {
   Screen screen;
+  std::string before_the_end;
   {
-    Progress progress(100, 10, screen.options(true, 60));
+    Progress progress(100, 10, 0, screen.options(true, 80));
     for (int step = 10; step < 100; ++step) {
-      screen.clock.sleep(Seconds(0.05));
+      screen.clock.sleep(Seconds(0.04));
       progress.step(metrics_of(step, 0.05));
-      if (step == 50) progress.note("validation loss 3.0");
+      if (step == 19 || step == 49 || step == 99) progress.evaluation(step + 1, 3.0 - step / 100.0, "validation loss");
+      if (step == 49) progress.note("checkpoint at step 50");
+      if (step == 52) before_the_end = lines_left(screen).back();
     }
     progress.finish();
   }
-  const std::string all = screen.all();
-  // Lines that stay: the note, the last state and the summary.
-  EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 3);
-  EXPECT_THAT(all, testing::HasSubstr("\r\033[Kvalidation loss 3.0\n"));
-  EXPECT_THAT(screen.written.back(), testing::StartsWith("90 steps in "));
-  EXPECT_LT(screen.written.size(), 60u);
-  for (const auto& text : screen.written)
-    if (text.starts_with("\r\033[Kstep")) {
-      EXPECT_LE(text.size(), 4u + 59u);
-    }
+  EXPECT_THAT(before_the_end, testing::StartsWith("step  53/100"));
+  EXPECT_LE(before_the_end.size(), 79u);
+  const auto lines = lines_left(screen);
+  EXPECT_EQ(lines[0], "     step      loss  validation      grad         lr   tokens/s    elapsed");
+  EXPECT_EQ(lines[1], "       11    3.1416                  0.82   3.00e-04     20.0 k        0 s");
+  EXPECT_EQ(lines[2], "       15    3.1416                  0.82   3.00e-04     20.0 k        0 s");
+  EXPECT_EQ(lines[3], "       20    3.1416      2.8100      0.82   3.00e-04     20.0 k        0 s")
+      << "a validation of the step is in its row";
+  EXPECT_THAT(lines[9], testing::StartsWith("       50    3.1416      2.5100"));
+  EXPECT_EQ(lines[10], "checkpoint at step 50");
+  EXPECT_THAT(lines[20], testing::StartsWith("      100    3.1416      2.0100"));
+  EXPECT_EQ(lines[21], "validation loss") << "of the last one, at the end";
+  EXPECT_THAT(lines[22], testing::StartsWith("90 steps in "));
+  EXPECT_THAT(lines[23], testing::IsEmpty());
+  EXPECT_EQ(lines.size(), 24u);
+  EXPECT_LT(screen.written.size(), 150u) << "the line is not renewed for each step";
+}
+
+TEST(Progress, RowsOfAnIntervalOfOnesOwnFitANarrowTerminal) {
+  Screen screen;
+  {
+    Progress progress(1000, 0, 400, screen.options(true, 30));
+    for (int step = 0; step < 900; ++step) progress.step(metrics_of(step, 0.05));
+    progress.evaluation(900, 2.5, "validation loss");
+    progress.finish();
+  }
+  const auto lines = lines_left(screen);
+  EXPECT_THAT(lines, testing::ElementsAre("     step      loss  validati", "        1    3.1416          ", "      400    3.1416          ",
+                                          "      800    3.1416          ", "      900    3.1416      2.50", "validation loss",
+                                          testing::StartsWith("900 steps in "), ""));
+}
+
+TEST(Progress, ARunThatEndsBeforeItsLastStepHasARowOfIt) {
+  Screen screen;
+  Progress progress(1000, 0, 0, screen.options(true, 80));
+  for (int step = 0; step < 53; ++step) progress.step(metrics_of(step, 0.05));
+  progress.finish();
+  const auto lines = lines_left(screen);
+  ASSERT_EQ(lines.size(), 6u);
+  EXPECT_THAT(lines[2], testing::StartsWith("       50 "));
+  EXPECT_THAT(lines[3], testing::StartsWith("       53 "));
+}
+
+TEST(Progress, WithoutATerminalPrintsTheStepsOfAnInterval) {
+  Screen screen;
+  Progress progress(20, 0, 6, screen.options(false));
+  for (int step = 0; step < 20; ++step) progress.step(metrics_of(step, 0.05));
+  progress.evaluation(20, 2.5, "validation loss 2.5");
+  progress.finish();
+  std::string steps;
+  for (const auto& text : screen.written) steps += text.substr(0, text.starts_with("step") ? 10 : std::string::npos) + "|";
+  EXPECT_EQ(steps, "step  1/20|step  6/20|step 12/20|step 18/20|step 20/20|validation loss 2.5\n|" + screen.written.back() + "|");
+}
+
+TEST(Progress, ATableHasAboutTwentyRows) {
+  for (const auto& [steps, interval] : std::initializer_list<std::pair<std::int64_t, std::int64_t>>{
+           {1, 1}, {20, 1}, {21, 2}, {100, 5}, {390, 20}, {1000, 50}, {1001, 100}, {100000, 5000}})
+    EXPECT_EQ(row_interval(steps), interval) << steps;
 }
 
 // What a terminal showed can be read later, without its control sequences.
@@ -133,7 +201,7 @@ TEST(Progress, RecordsPlainLinesOfWhatATerminalShowed) {
   std::vector<std::string> recorded;
   ProgressOptions options = screen.options(true, 60);
   options.record = [&](const std::string& line) { recorded.push_back(line); };
-  Progress progress(40, 0, options);
+  Progress progress(40, 0, 0, options);
   for (int step = 0; step < 40; ++step) {
     screen.clock.sleep(Seconds(2));
     progress.step(metrics_of(step, 2));
@@ -150,7 +218,7 @@ TEST(Progress, RecordsPlainLinesOfWhatATerminalShowed) {
 
 TEST(Progress, TheTimeLeftIgnoresOneSlowStep) {
   Screen screen;
-  Progress progress(100, 0, screen.options(false));
+  Progress progress(100, 0, 0, screen.options(false));
   for (int step = 0; step < 20; ++step) {
     screen.clock.sleep(Seconds(1));
     progress.step(metrics_of(step, step == 10 ? 50 : 1));

@@ -81,6 +81,7 @@ def wait_for_step(tessera, run, step, process):
 
 
 def free_place():
+    """An address of the loopback that nothing listens at."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{free.getsockname()[1]}"
