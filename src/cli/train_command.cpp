@@ -14,6 +14,7 @@
 #include "base/shell.hpp"
 #include "cli/commands.hpp"
 #include "cli/measured_profile.hpp"
+#include "cli/on_end.hpp"
 #include "cli/workers.hpp"
 #include "cost/cost.hpp"
 #include "data/data.hpp"
@@ -96,7 +97,7 @@ void train(const TrainOptions& options) {
   const ChosenPlan chosen = choose_plan(options.yaml, options.overrides, job, cluster, plan_file_of(options, job, run), options.measure);
   show_choice(chosen, job);
   // A run that exists is touched when there is nothing left to refuse.
-  const observe::RunLock lock = observe::make_run(run, if_exists, job, yaml, chosen.plan, cluster, *dataset);
+  observe::RunLock lock = observe::make_run(run, if_exists, job, yaml, chosen.plan, cluster, *dataset);
   log::set_file(run / "log.txt");
   std::vector<std::string> arguments = {"train",     (run / "train.yaml").string(),   "--plan", (run / "plan.json").string(),
                                         "--cluster", (run / "cluster.yaml").string(), "--run",  run.string()};
@@ -108,10 +109,13 @@ void train(const TrainOptions& options) {
     log::show("stopping after this step with a checkpoint; Ctrl-C again ends at once");
   };
   launch.way_on = [&] { return way_on(run); };
-  control::run_workers(worker_commands(arguments, chosen.plan.ranks, cluster), launch);
-  const std::string done =
-      text(run.string(), " is complete. Let it write:\n  ", typed_command(), " generate ", run.string(), " --prompt \"...\"");
-  options.json ? log::record(log::Level::info, done) : log::show(done);
+  with_on_end(job, run, [&] {
+    const observe::RunLock held = std::move(lock);  // the command at the end may go on with the run
+    control::run_workers(worker_commands(arguments, chosen.plan.ranks, cluster), launch);
+    const std::string done =
+        text(run.string(), " is complete. Let it write:\n  ", typed_command(), " generate ", run.string(), " --prompt \"...\"");
+    options.json ? log::record(log::Level::info, done) : log::show(done);
+  });
 }
 
 }  // namespace

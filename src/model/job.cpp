@@ -296,6 +296,19 @@ LogSpec read_log(const ConfigNode& node) {
   return log;
 }
 
+// A list and never a line: no shell reads what a run is called or where it lies.
+std::vector<std::string> read_on_end(const ConfigNode& node) {
+  if (!node.is_sequence())
+    throw node.error("on_end is a program and its arguments", "[PROGRAM, ARGUMENT, ...]", "for a line of a shell: [sh, -c, 'LINE']");
+  std::vector<std::string> words;
+  for (const ConfigNode& word : node.items()) words.push_back(word.as_string());
+  if (words.empty()) return words;
+  if (words.front().empty()) throw node[0].error("the program has no name", "[PROGRAM, ARGUMENT, ...]");
+  // Names without a '/' are looked up in PATH.
+  if (words.front().find('/') != std::string::npos) words.front() = resolve(node[0]).string();
+  return words;
+}
+
 // What looks at validation losses needs text to validate on.
 void require_validation(const ConfigNode& root, const JobSpec& job) {
   if (job.data.train_fraction < 1) return;
@@ -329,7 +342,7 @@ JobSpec read_job(const ConfigNode& root) {
   JobSpec job;
   job.file = root.file();
   job.name = default_name(job.file);
-  Section section(root, {"name", "model", "data", "train", "cluster", "parallel", "checkpoint", "log"});
+  Section section(root, {"name", "model", "data", "train", "cluster", "parallel", "checkpoint", "log", "on_end"});
   section.read("name", job.name, read_name);
   section.need("model", job.model, read_countable_model);
   section.read("data", job.data, read_data);
@@ -338,6 +351,7 @@ JobSpec read_job(const ConfigNode& root) {
   section.read("parallel", job.parallel, read_parallel);
   section.read("checkpoint", job.checkpoint, read_checkpoint);
   section.read("log", job.log, read_log);
+  section.read("on_end", job.on_end, read_on_end);
   section.finish();
   require_validation(root, job);
   require_countable(root.at("model"), job.model, job.train.global_batch);

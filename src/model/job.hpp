@@ -117,6 +117,7 @@ struct JobSpec {
   ParallelChoice parallel;
   CheckpointSpec checkpoint;
   LogSpec log;
+  std::vector<std::string> on_end;  // a program and its arguments, started when the run has ended; empty: none
   std::string resolved_yaml;        // the whole file with overrides applied
   std::filesystem::path file;
 };

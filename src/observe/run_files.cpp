@@ -34,6 +34,7 @@ std::string yaml_of_run(const std::filesystem::path& train_yaml, const std::vect
   if (!job.data.source.empty() && job.data.source != "synthetic") absolute("data.source", job.data.source);
   if (!job.data.tokenizer.file.empty()) absolute("data.tokenizer.file", job.data.tokenizer.file);
   if (!job.train.init.empty()) set("train.init", absolute_init(job.train.init));
+  if (!job.on_end.empty() && job.on_end.front().find('/') != std::string::npos) absolute("on_end.0", job.on_end.front());
   if (job.cluster.kind == model::ClusterChoice::Kind::file) absolute("cluster", job.cluster.file);
   if (job.parallel.kind == model::ParallelChoice::Kind::plan_file) absolute("parallel", job.parallel.file);
   const ConfigNode model = ConfigNode::parse(job.resolved_yaml, train_yaml.string()).at("model");

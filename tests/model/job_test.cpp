@@ -37,7 +37,8 @@ TEST(Job, ReadsEachSection) {
       "cluster: {local: {devices: 4, threads: 1}}\n"
       "parallel: {pp: 2, tp: 2, dp: 1, zero: 1, threads: 1, micro_batches: 8, schedule: 1f1b, recompute: full}\n"
       "checkpoint: {every: 10, keep: 2, best: true}\n"
-      "log: {every: 5}\n");
+      "log: {every: 5}\n"
+      "on_end: [notify-send, done]\n");
   EXPECT_EQ(job.name, "plays");
   EXPECT_EQ(job.model.dim("hidden"), 64);
   EXPECT_EQ(job.data.source, "corpus.txt");
@@ -71,6 +72,7 @@ TEST(Job, ReadsEachSection) {
   EXPECT_EQ(job.train.early_stop.value().patience, 3);
   EXPECT_DOUBLE_EQ(job.train.early_stop.value().min_gain, 0.01);
   EXPECT_EQ(job.log.every, 5);
+  EXPECT_THAT(job.on_end, ::testing::ElementsAre("notify-send", "done"));
 }
 
 TEST(Job, LeavesDefaultsWhereNothingIsSaid) {
@@ -80,6 +82,7 @@ TEST(Job, LeavesDefaultsWhereNothingIsSaid) {
   EXPECT_EQ(job.parallel.kind, ParallelChoice::Kind::automatic);
   EXPECT_EQ(job.train.optimizer.kind, OptimizerKind::adamw);
   EXPECT_FALSE(job.train.early_stop || job.checkpoint.best);
+  EXPECT_TRUE(job.on_end.empty());
 }
 
 TEST(Job, ReadsTheOtherFormsOfClusterAndParallel) {
@@ -157,6 +160,8 @@ TEST(Job, NamesTheLineOfEachValueOutOfRange) {
            {"checkpoint: {best: yes}\n", "expected true or false"},
            {"checkpoint: {best: true}\ndata: {source: a, split: {train: 1}}\n", "no text to validate on"},
            {"log: {every: 0}\n", "log.every: found 0"},
+           {"on_end: notify-send done\n", "for a line of a shell: [sh, -c, 'LINE']"},
+           {"on_end: ['']\n", "the program has no name"},
            {"parallel: {dp: 2, delayed_exchange: true}\n", "expected train.optimizer.clip: 0"},
            {"data: {source: a, split: {train: 1.5}}\n", "data.split.train: found 1.5"},
            {"data: {source: a, tokenizer: {kind: bpe, vocab: 10}}\n", "at least 257"},
@@ -332,6 +337,15 @@ TEST(LearningRate, OfWsdNeverLeavesItsRange) {
   }
   EXPECT_DOUBLE_EQ(learning_rate(training_of("warmup: 90, decay: 20"), 99), 0.1) << "what the warm-up leaves decays";
   EXPECT_DOUBLE_EQ(learning_rate(training_of("decay: 0"), 99), 1);
+}
+
+TEST(Job, ACommandAtTheEndIsFoundBesideTheYaml) {
+  const TemporaryFolder folder;
+  folder.write("job/tell.sh", "");
+  const auto path = folder.write("job/train.yaml", std::string(kModel) + "on_end: [./tell.sh, 'a b', $HOME]\n");
+  EXPECT_THAT(read_job(path).on_end, ::testing::ElementsAre((folder / "job" / "./tell.sh").string(), "a b", "$HOME"));
+  EXPECT_EQ(job_of("on_end: [sh, -c, ls]\n").on_end.front(), "sh");
+  EXPECT_TRUE(job_of("on_end: []\n").on_end.empty()) << "as --set on_end=[] says it";
 }
 
 TEST(Job, KeysThatMeanNothingBesideOthersAreTold) {
