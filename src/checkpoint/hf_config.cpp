@@ -79,9 +79,9 @@ std::string config_json(const model::ModelSpec& model, const SpecialTokens& toke
         "no model of transformers has both biases of queries, keys and values and norms of their heads: this one cannot be exported", {},
         "qkv_bias (Qwen2) or qk_norm (Qwen3)");
   const auto [model_type, architecture] = normalizes_heads ? std::pair("qwen3", "Qwen3ForCausalLM")
-                                    : biased         ? std::pair("qwen2", "Qwen2ForCausalLM")
-                                    : windowed       ? std::pair("mistral", "MistralForCausalLM")
-                                                     : std::pair("llama", "LlamaForCausalLM");
+                                          : biased         ? std::pair("qwen2", "Qwen2ForCausalLM")
+                                          : windowed       ? std::pair("mistral", "MistralForCausalLM")
+                                                           : std::pair("llama", "LlamaForCausalLM");
   const double theta = model.dims.at("rope_theta");
   Json rope = {{"rope_type", "default"}};
   if (model.dims.contains("rope_factor"))

@@ -110,7 +110,8 @@ std::string copy_tokenizer(FileSystem& disk, const std::filesystem::path& dir, c
 
 void import_hf_weights(const std::filesystem::path& dir, const model::ModelSpec& model, const std::filesystem::path& checkpoints) {
   const auto config = dir / "config.json";
-  const model::ModelSpec theirs = model::read_model(ConfigNode::parse(model_yaml(config, model.dim("seq")), config.string()));
+  const model::ModelSpec theirs = model::read_model(
+      ConfigNode::parse(model::hugging_face_yaml(config, model::ImportFor::computing, model.dim("seq")), config.string()));
   if (theirs.fingerprint() != model.fingerprint())
     throw Error(ErrorCode::invalid_config, "the folder is of another model than the train.yaml", {config.string(), 0, 0, -1, {}},
                 "the model section of the train.yaml", text("model: {hf: ", dir.string(), ", seq: ", model.dim("seq"), "} is this model"));

@@ -142,7 +142,9 @@ std::optional<Seconds> Progress::left() const {
   return Seconds(sorted[sorted.size() / 2] * static_cast<double>(std::max<std::int64_t>(0, total_steps_ - last_->step - 1)));
 }
 
-bool Progress::chosen(std::int64_t step) const { return step == first_step_ || step + 1 >= total_steps_ || (step + 1) % every_ == 0; }
+bool Progress::chosen(std::int64_t step, std::int64_t every) const {
+  return step == first_step_ || step + 1 >= total_steps_ || (step + 1) % every == 0;
+}
 
 void Progress::step(const StepMetrics& metrics) {
   if (row_due_) write_row();

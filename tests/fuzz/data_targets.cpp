@@ -32,11 +32,11 @@ void use(const data::Tokenizer& tokenizer) {
 
 template <typename Parse>
 Target tokenizer_reader(std::vector<std::string> seeds, const Parse& parse) {
-  log::set_stderr_level(log::Level::error);
   Target target;
   target.refusals = {ErrorCode::corrupt, ErrorCode::invalid_config};
   target.seeds = std::move(seeds);
   target.read = [parse](const std::string& input) {
+    const log::Silence silence;
     const auto tokenizer = parse(input, "tokenizer");
     must_pass("a tokenizer that was read cannot be used", [&] { use(*tokenizer); });
     must_pass("what was read is refused",

@@ -80,10 +80,10 @@ Target train_target() {
 
 // A config.json of Hugging Face, read as a job and as the model of one.
 Target hugging_face_target() {
-  log::set_stderr_level(log::Level::error);
   Target target;
   target.seeds = files_of("tests/fuzz/seeds/hf");
   target.read = [folder = std::make_shared<TemporaryFolder>()](const std::string& input) {
+    const log::Silence silence;
     const std::string file = folder->write("config.json", input).string();
     const auto config = ConfigNode::parse(input, file);
     if (!config.is_map() || !config.has("model_type") || config.has("model")) throw config.error("no config.json");
