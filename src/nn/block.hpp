@@ -31,6 +31,9 @@ struct Parameter {
 struct Batch {
   at::Tensor tokens;
   at::Tensor targets;
+  // int64 [batch, seq]: each token's position in its document, which begins where it is 0; attention stays within documents. Undefined:
+  // each sample is one document.
+  at::Tensor positions = {};
 };
 
 // Keys and values of the positions seen so far, one per transformer layer: [batch, kv_heads, capacity, head_dim].
@@ -51,7 +54,7 @@ struct Pass {
   model::Precision precision = model::Precision::f32;
   // Forward: false when no backward pass follows (evaluation, generation): nothing is saved.
   bool training = true;
-  // Multiplies the summed token losses: 1 / (tokens of the global batch), so that gradients add up to those of the mean.
+  // Multiplies the summed token losses: 1 / (counted targets of the global batch), so that gradients add up to those of the mean.
   double loss_scale = 1.0;
   // Tensor-parallel peers; empty when the degree is 1. All of them make the same calls in the same order.
   comm::Group tensor_group;

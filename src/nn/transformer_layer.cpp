@@ -81,10 +81,10 @@ class TransformerLayer final : public Block {
     at::Tensor qkv = rows.empty(qkv_.out_width());
     qkv_.forward(normed, qkv);
     grow_rope_table(pass.position + rows.seq);
-    at::Tensor turned = turn(qkv, rows, pass.position);
+    at::Tensor turned = turn(qkv, rows, pass);
     if (!pass.training) qkv.reset();
 
-    const kernels::AttentionShape shape = attention_shape(rows);
+    const kernels::AttentionShape shape = attention_shape(rows, pass);
     at::Tensor attended = rows.empty(heads_ * head_dim_);
     at::Tensor lse;
     if (pass.cache != nullptr) {
@@ -139,11 +139,11 @@ class TransformerLayer final : public Block {
 
     at::Tensor attended_grad = rows.empty(heads_ * head_dim_);
     output_.backward_input(middle_grad, attended_grad);
-    at::Tensor turned = normalizes_heads_ ? turn(kept[kQkv], rows, pass.position) : kept[kQkv];
-    kernels::attention_backward(attended_grad, kept[kAttended], kept[kLse], attention_shape(rows), turned);
+    at::Tensor turned = normalizes_heads_ ? turn(kept[kQkv], rows, pass) : kept[kQkv];
+    kernels::attention_backward(attended_grad, kept[kAttended], kept[kLse], attention_shape(rows, pass), turned);
     attended_grad.reset();
     kept[kLse].reset();
-    kernels::rope(turned, heads_ + kv_heads_, head_dim_, rows.seq, pass.position, rope_table_, true);
+    kernels::rope(turned, heads_ + kv_heads_, head_dim_, rows.seq, pass.position, rope_table_, true, pass.batch->positions);
     if (normalizes_heads_) {
       kept[kHeadNormGrads] = at::empty({2, head_dim_}, at::kFloat);
       kernels::rms_norm_heads_backward(kept[kQkv], {heads_, kv_heads_, head_dim_}, head_norms_[0].value, head_norms_[1].value, epsilon_,
@@ -189,16 +189,18 @@ class TransformerLayer final : public Block {
     at::Tensor statistic() const { return at::empty({count()}, at::kFloat); }
   };
 
-  kernels::AttentionShape attention_shape(const Rows& rows) const { return {rows.batch, rows.seq, heads_, kv_heads_, head_dim_, window_}; }
+  kernels::AttentionShape attention_shape(const Rows& rows, const Pass& pass) const {
+    return {rows.batch, rows.seq, heads_, kv_heads_, head_dim_, window_, kernels::document_segments(pass.batch->positions)};
+  }
 
   // Queries, keys and values as the attention reads them: rotated in place or, where heads are normalized, both in a new tensor.
-  at::Tensor turn(const at::Tensor& qkv, const Rows& rows, std::int64_t position) const {
+  at::Tensor turn(const at::Tensor& qkv, const Rows& rows, const Pass& pass) const {
     at::Tensor turned = qkv;
     if (normalizes_heads_) {
       turned = rows.empty(qkv_.out_width());
       kernels::rms_norm_heads(qkv, {heads_, kv_heads_, head_dim_}, head_norms_[0].value, head_norms_[1].value, epsilon_, turned);
     }
-    kernels::rope(turned, heads_ + kv_heads_, head_dim_, rows.seq, position, rope_table_, false);
+    kernels::rope(turned, heads_ + kv_heads_, head_dim_, rows.seq, pass.position, rope_table_, false, pass.batch->positions);
     return turned;
   }
 

@@ -71,8 +71,9 @@ struct AttentionResult {
   at::Tensor out, lse, grads;
 };
 
-// Attention and its gradient by their formulas, in double.
-AttentionResult attention_by_definition(const at::Tensor& qkv, const at::Tensor& out_grad, const AttentionShape& s) {
+// Attention and its gradient by their formulas, in double. What `apart` [batch, 1, seq, seq] says is not seen besides the future.
+AttentionResult attention_by_definition(const at::Tensor& qkv, const at::Tensor& out_grad, const AttentionShape& s,
+                                        const at::Tensor& apart = {}) {
   const auto heads_of = [&](const at::Tensor& rows, std::int64_t first, std::int64_t count) {
     return rows.to(at::kDouble).narrow(1, first * s.head_dim, count * s.head_dim).view({s.batch, s.seq, count, s.head_dim}).transpose(1, 2);
   };
@@ -82,7 +83,8 @@ AttentionResult attention_by_definition(const at::Tensor& qkv, const at::Tensor&
   const at::Tensor v = heads_of(qkv, s.heads + s.kv_heads, s.kv_heads).repeat_interleave(shared, 1);
   const double scale = 1 / std::sqrt(static_cast<double>(s.head_dim));
   const at::Tensor all = at::ones({s.seq, s.seq}, at::kBool);
-  const at::Tensor unseen = s.window > 0 ? all.triu(1).logical_or(all.tril(-s.window)) : all.triu(1);
+  at::Tensor unseen = s.window > 0 ? all.triu(1).logical_or(all.tril(-s.window)) : all.triu(1);
+  if (apart.defined()) unseen = unseen.logical_or(apart);
   const at::Tensor scores = at::matmul(q, k.transpose(2, 3)).mul(scale).masked_fill(unseen, -INFINITY);
   const at::Tensor weights = at::softmax(scores, 3);
   const at::Tensor weights_grad = at::matmul(dout, v.transpose(2, 3));
@@ -147,6 +149,46 @@ TEST(Attention, ReadsNothingOutsideOfItsWindow) {
     const at::Tensor after = run();
     EXPECT_TRUE(at::equal(before.narrow(0, 170, 30), after.narrow(0, 170, 30))) << type;
     EXPECT_FALSE(at::equal(before.narrow(0, 168, 1), after.narrow(0, 168, 1))) << type;
+  }
+}
+
+TEST(Attention, StaysWithinDocuments) {
+  at::manual_seed(3);
+  Random random(3);
+  const auto far = [](const at::Tensor& a, const at::Tensor& b) { return (a.to(at::kDouble) - b).abs().max().item<double>(); };
+  for (int round = 0; round < 40; ++round) {
+    const std::int64_t kv_heads = pick(random, {1, 2});
+    AttentionShape shape{pick(random, {1, 3}), pick(random, {1, 14, 33, 100, 200}), kv_heads * pick(random, {1, 2}), kv_heads,
+                         pick(random, {8, 32, 64})};
+    shape.window = pick(random, {0, 0, 5, 40});
+    const std::int64_t often = pick(random, {1, 3, 40, 500});  // documents of about so many tokens
+    at::Tensor positions = at::zeros({shape.batch, shape.seq}, at::kLong);
+    at::Tensor documents = at::zeros({shape.batch, shape.seq}, at::kLong);
+    for (std::int64_t i = 0; i < shape.batch; ++i)
+      for (std::int64_t j = 1; j < shape.seq; ++j) {
+        const bool begins = random.below(static_cast<std::uint64_t>(often)) == 0;
+        positions[i][j] = begins ? 0 : positions[i][j - 1].item<std::int64_t>() + 1;
+        documents[i][j] = documents[i][j - 1].item<std::int64_t>() + (begins ? 1 : 0);
+      }
+    shape.segments = document_segments(positions);
+    const at::Tensor apart = documents.unsqueeze(2).ne(documents.unsqueeze(1)).unsqueeze(1);
+    const at::ScalarType type = random.below(2) == 1 ? at::kBFloat16 : at::kFloat;
+    const double tolerance = type == at::kFloat ? 2e-5 : 4e-2;
+    const std::int64_t rows = shape.batch * shape.seq, width = shape.heads * shape.head_dim;
+    const at::Tensor qkv = at::randn({rows, width + 2 * kv_heads * shape.head_dim}).to(type);
+    const at::Tensor out_grad = at::randn({rows, width}).to(type);
+    const AttentionResult right = attention_by_definition(qkv, out_grad, shape, apart);
+    for (const bool plain : {false, true}) {
+      at::Tensor out = at::empty({rows, width}, type);
+      at::Tensor lse = at::empty({shape.batch, shape.heads, shape.seq});
+      at::Tensor grads = qkv.clone();
+      (plain ? attention_plain : attention)(qkv, shape, out, lse);
+      (plain ? attention_backward_plain : attention_backward)(out_grad, out, lse, shape, grads);
+      const std::string which = text(plain ? "plain " : "ours ", type, " seq ", shape.seq, " in ", shape.segments.size(), " documents");
+      EXPECT_LT(far(out, right.out), tolerance) << which;
+      EXPECT_LT(far(lse, right.lse), type == at::kFloat ? 2e-5 : 2e-4) << which;
+      EXPECT_LT(far(grads, right.grads), tolerance * std::max(1.0, right.grads.abs().max().item<double>())) << which;
+    }
   }
 }
 

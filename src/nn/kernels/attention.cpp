@@ -38,7 +38,7 @@ bool has_own_kernel(const at::Tensor& qkv, const AttentionShape& s) {
   return has_avx512_bf16() && s.head_dim % 2 == 0;
 }
 
-bool is_windowed(const AttentionShape& s) { return s.window > 0 && s.window < s.seq; }
+bool is_windowed(std::int64_t window, std::int64_t seq) { return window > 0 && window < seq; }
 
 // What is added to the scores [queries, keys] of queries that stand at `position` and on: 0 for keys that a query sees.
 at::Tensor mask_of(std::int64_t queries, std::int64_t keys, std::int64_t position, std::int64_t window, at::ScalarType type) {
@@ -55,47 +55,72 @@ struct Piece {
 
   at::Tensor queries_of(const at::Tensor& heads) const { return heads.narrow(2, query, queries); }
   at::Tensor keys_of(const at::Tensor& heads) const { return heads.narrow(2, key, keys); }
-  // None where the causal mask is all there is.
-  std::optional<at::Tensor> mask(const AttentionShape& s, at::ScalarType type) const {
-    if (!is_windowed(s)) return {};
-    return mask_of(queries, keys, query - key, s.window, type);
-  }
+  at::Tensor mask(std::int64_t window, at::ScalarType type) const { return mask_of(queries, keys, query - key, window, type); }
 };
 
-std::vector<Piece> pieces_of(const AttentionShape& s) {
-  if (!is_windowed(s)) return {{0, s.seq, 0, s.seq}};
-  const std::int64_t step = std::clamp<std::int64_t>(s.window, 128, 1024);
+// Of a segment of so many rows.
+std::vector<Piece> pieces_of(std::int64_t rows, std::int64_t window) {
+  if (!is_windowed(window, rows)) return {{0, rows, 0, rows}};
+  const std::int64_t step = std::clamp<std::int64_t>(window, 128, 1024);
   std::vector<Piece> pieces;
-  for (std::int64_t query = 0; query < s.seq; query += step) {
-    const std::int64_t queries = std::min(step, s.seq - query);
-    const std::int64_t key = std::max<std::int64_t>(0, query - s.window + 1);
+  for (std::int64_t query = 0; query < rows; query += step) {
+    const std::int64_t queries = std::min(step, rows - query);
+    const std::int64_t key = std::max<std::int64_t>(0, query - window + 1);
     pieces.push_back({query, queries, key, query + queries - key});
   }
   return pieces;
 }
 
-// Runs body(HeadGroup<T>) for each key-value head of each sample.
+std::vector<Segment> segments_of(const AttentionShape& s) {
+  if (!s.segments.empty()) return s.segments;
+  std::vector<Segment> samples;
+  for (std::int64_t i = 0; i < s.batch; ++i) samples.push_back({i, 0, s.seq});
+  return samples;
+}
+
+// Runs body(HeadGroup<T>) for each key-value head of each segment.
 template <typename T, typename Body>
 void for_each_head_group(const at::Tensor& qkv, const AttentionShape& s, const at::Tensor& out_grad, const at::Tensor& out,
                          const at::Tensor& lse, const Body& body) {
   const std::int64_t shared = s.heads / s.kv_heads;
   const std::int64_t width = qkv.size(1);
   const std::int64_t out_width = s.heads * s.head_dim;
-  at::parallel_for(0, s.batch * s.kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
+  const std::vector<Segment> segments = segments_of(s);
+  at::parallel_for(0, std::ssize(segments) * s.kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t task = begin; task < end; ++task) {
-      const std::int64_t sample = task / s.kv_heads;
+      const Segment& segment = segments[static_cast<std::size_t>(task / s.kv_heads)];
       const std::int64_t head = task % s.kv_heads;
-      T* row = data<T>(qkv) + sample * s.seq * width;
-      const std::int64_t first = sample * s.seq * out_width + head * shared * s.head_dim;
-      body(HeadGroup<T>{s.seq, shared, s.head_dim, s.window, width, row + head * shared * s.head_dim, row + (s.heads + head) * s.head_dim,
+      const std::int64_t first_row = segment.sample * s.seq + segment.first;
+      T* row = data<T>(qkv) + first_row * width;
+      const std::int64_t first = first_row * out_width + head * shared * s.head_dim;
+      body(HeadGroup<T>{segment.rows, shared, s.head_dim, s.window, width, row + head * shared * s.head_dim, row + (s.heads + head) * s.head_dim,
                         row + (s.heads + s.kv_heads + head) * s.head_dim, out_width,
                         out_grad.defined() ? data<T>(out_grad) + first : nullptr, data<T>(out) + first,
-                        data<float>(lse) + (sample * s.heads + head * shared) * s.seq});
+                        data<float>(lse) + (segment.sample * s.heads + head * shared) * s.seq + segment.first, s.seq});
     }
   });
 }
 
+// A segment of a tensor [batch, heads, seq, ...].
+at::Tensor part(const at::Tensor& whole, const Segment& segment) {
+  return whole.narrow(0, segment.sample, 1).narrow(2, segment.first, segment.rows);
+}
+
 }  // namespace
+
+std::vector<Segment> document_segments(const at::Tensor& positions) {
+  std::vector<Segment> segments;
+  if (!positions.defined()) return segments;
+  const std::int64_t seq = positions.size(1);
+  const std::int64_t* position = data<std::int64_t>(positions);
+  for (std::int64_t row = 0; row < positions.numel(); ++row) {
+    if (row % seq == 0 || position[row] == 0)
+      segments.push_back({row / seq, row % seq, 1});
+    else
+      ++segments.back().rows;
+  }
+  return segments;
+}
 
 void attention(const at::Tensor& qkv, const AttentionShape& shape, at::Tensor& out, at::Tensor& lse) {
   if (has_own_kernel(qkv, shape)) {
@@ -110,12 +135,14 @@ void attention(const at::Tensor& qkv, const AttentionShape& shape, at::Tensor& o
 
 void attention_plain(const at::Tensor& qkv, const AttentionShape& shape, at::Tensor& out, at::Tensor& lse) {
   const Heads heads = split(qkv, shape);
-  const std::vector<Piece> pieces = pieces_of(shape);
-  // Sample by sample: ATen's results are tensors of its own, and only those of one sample are held beside ours.
-  for (std::int64_t i = 0; i < shape.batch; ++i) {
-    const auto one = [i](const at::Tensor& whole) { return whole.narrow(0, i, 1); };
+  // One by one: ATen's results are tensors of its own, and only those of one segment are held beside ours.
+  for (const Segment& segment : segments_of(shape)) {
+    const auto one = [&](const at::Tensor& whole) { return part(whole, segment); };
+    const std::vector<Piece> pieces = pieces_of(segment.rows, shape.window);
     for (const Piece& p : pieces) {
-      const auto mask = p.mask(shape, qkv.scalar_type());
+      // Where the causal mask is all there is, ATen has its own.
+      std::optional<at::Tensor> mask;
+      if (is_windowed(shape.window, segment.rows)) mask = p.mask(shape.window, qkv.scalar_type());
       const auto [result, statistics] = at::_scaled_dot_product_flash_attention_for_cpu(
           p.queries_of(one(heads.queries)), p.keys_of(one(heads.keys)), p.keys_of(one(heads.values)), 0.0, !mask, mask);
       p.queries_of(one(as_heads(out, shape))).copy_(result);
@@ -139,9 +166,9 @@ void attention_backward(const at::Tensor& out_grad, const at::Tensor& out, const
 void attention_backward_plain(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const AttentionShape& shape,
                               at::Tensor& qkv) {
   Heads heads = split(qkv, shape);
-  const std::vector<Piece> pieces = pieces_of(shape);
-  for (std::int64_t i = 0; i < shape.batch; ++i) {
-    const auto one = [i](const at::Tensor& whole) { return whole.narrow(0, i, 1); };
+  for (const Segment& segment : segments_of(shape)) {
+    const auto one = [&](const at::Tensor& whole) { return part(whole, segment); };
+    const std::vector<Piece> pieces = pieces_of(segment.rows, shape.window);
     // Pieces share keys: their gradients are added up beside the keys and values that later pieces read.
     at::Tensor key_grads, value_grads;
     const auto add = [&](at::Tensor& sums, const at::Tensor& like, const Piece& p, const at::Tensor& grads) {
@@ -153,7 +180,8 @@ void attention_backward_plain(const at::Tensor& out_grad, const at::Tensor& out,
       p.keys_of(sums).add_(grads);
     };
     for (const Piece& p : pieces) {
-      const auto mask = p.mask(shape, qkv.scalar_type());
+      std::optional<at::Tensor> mask;
+      if (is_windowed(shape.window, segment.rows)) mask = p.mask(shape.window, qkv.scalar_type());
       const auto [queries, keys, values] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
           p.queries_of(one(as_heads(out_grad, shape))), p.queries_of(one(heads.queries)), p.keys_of(one(heads.keys)),
           p.keys_of(one(heads.values)), p.queries_of(one(as_heads(out, shape))), p.queries_of(one(lse)), 0.0, !mask, mask);
@@ -174,7 +202,7 @@ void attention_with_cache(const at::Tensor& qkv, const AttentionShape& shape, st
   keys.narrow(2, position, shape.seq).copy_(heads.keys);
   values.narrow(2, position, shape.seq).copy_(heads.values);
   const std::int64_t first = shape.window > 0 ? std::max<std::int64_t>(0, position - shape.window + 1) : 0;
-  const bool causal = shape.seq > 1 && position == 0 && !is_windowed(shape);
+  const bool causal = shape.seq > 1 && position == 0 && !is_windowed(shape.window, shape.seq);
   std::optional<at::Tensor> mask;
   if (shape.seq > 1 && !causal) mask = mask_of(shape.seq, seen - first, position - first, shape.window, qkv.scalar_type());
   const at::Tensor result = std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(

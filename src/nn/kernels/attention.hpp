@@ -3,8 +3,16 @@
 
 #include <ATen/core/Tensor.h>
 #include <cstdint>
+#include <vector>
 
 namespace tessera::nn::kernels {
+
+// Consecutive rows of a sample that attend to each other alone.
+struct Segment {
+  std::int64_t sample;
+  std::int64_t first;
+  std::int64_t rows;
+};
 
 struct AttentionShape {
   std::int64_t batch;
@@ -13,7 +21,11 @@ struct AttentionShape {
   std::int64_t kv_heads;  // divides heads
   std::int64_t head_dim;
   std::int64_t window = 0;  // a query sees so many positions, its own the last of them; 0: all up to its own
+  std::vector<Segment> segments = {};  // all rows, in order; empty: each sample is one
 };
+
+// The documents of samples whose tokens have these positions ([batch, seq], see nn::Batch); empty when it is undefined.
+std::vector<Segment> document_segments(const at::Tensor& positions);
 
 // qkv [batch*seq, (heads + 2*kv_heads)*head_dim]: queries, keys, values beside each other in each row.
 // out [batch*seq, heads*head_dim]; lse f32 [batch, heads, seq]: log-sum-exp of each query's scores.

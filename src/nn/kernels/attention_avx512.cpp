@@ -169,7 +169,7 @@ void attend(const HeadGroup<T>& g) {
       const std::int64_t width = round_up(i + rows, kTileColumns);
       keys.multiply(rows, g.queries + h * d + i * g.stride, g.stride, {0, d}, {from, width}, scores, row_stride);
       for (int r = 0; r < rows; ++r) {
-        g.lse[h * g.seq + i + r] = softmax_row(scores + r * row_stride + from, scale, {g.first_key(i + r) - from, i + r + 1 - from},
+        g.lse[h * g.lse_stride + i + r] = softmax_row(scores + r * row_stride + from, scale, {g.first_key(i + r) - from, i + r + 1 - from},
                                                width - from, probabilities + r * row_stride + from);
       }
       values.multiply(rows, probabilities, row_stride, {from, i + rows}, {0, d}, g.out + h * d + i * g.out_stride, g.out_stride);
@@ -214,7 +214,7 @@ void attend_backward(const HeadGroup<T>& g) {
         for (int r = 0; r < rows; ++r) {
           const std::int64_t row = i + r;
           softmax_row_backward(scores + r * row_stride + block_from, gradients + r * row_stride + block_from, scale,
-                               g.lse[h * g.seq + block + row], dot(out_grad + row * g.out_stride, out + row * g.out_stride, d),
+                               g.lse[h * g.lse_stride + block + row], dot(out_grad + row * g.out_stride, out + row * g.out_stride, d),
                                {g.first_key(block + row) - block_from, block + row + 1 - block_from}, block_width - block_from,
                                probabilities + row * row_stride + block_from, score_gradients + row * row_stride + block_from);
         }

@@ -7,7 +7,7 @@
 
 namespace tessera::nn::kernels {
 
-// Pointers to the first row of one sample; rows are `stride` elements apart, heads beside each other in a row.
+// Pointers to the first row of one segment; rows are `stride` elements apart, heads beside each other in a row.
 template <typename T>
 struct HeadGroup {
   std::int64_t seq;
@@ -21,7 +21,8 @@ struct HeadGroup {
   std::int64_t out_stride;
   const T* out_grad;  // backward only
   T* out;             // read by the backward pass
-  float* lse;         // [heads, seq]
+  float* lse;         // of a head; those of the next are lse_stride behind
+  std::int64_t lse_stride;
 
   // The first key that a query sees; never falls from one query to the next.
   std::int64_t first_key(std::int64_t query) const { return window > 0 && query >= window ? query - window + 1 : 0; }

@@ -67,18 +67,19 @@ at::Tensor rope_table(std::int64_t positions, std::int64_t head_dim, const RopeF
 }
 
 void rope(at::Tensor& x, std::int64_t heads, std::int64_t head_dim, std::int64_t seq, std::int64_t position, const at::Tensor& table,
-          bool inverse) {
+          bool inverse, const at::Tensor& positions) {
   const std::int64_t rows = x.size(0);
   const std::int64_t stride = x.stride(0);
   const std::int64_t half = head_dim / 2;
   ensure(position + seq <= table.size(1), "the rotary table is shorter than the sequence");
   const float* cosine = data<float>(table);
   const float* sine = cosine + table.size(1) * half;
+  const std::int64_t* given = positions.defined() ? data<std::int64_t>(positions) : nullptr;
   dispatch(x, [&](auto tag) {
     using T = decltype(tag);
     at::parallel_for(0, rows, row_grain(heads * head_dim), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t r = begin; r < end; ++r) {
-        const std::int64_t p = (position + r % seq) * half;
+        const std::int64_t p = (given != nullptr ? given[r] : position + r % seq) * half;
         rotate(data<T>(x) + r * stride, cosine + p, sine + p, inverse ? -1.0f : 1.0f, heads, half);
       }
     });
