@@ -1,5 +1,6 @@
 # tessera_add_room(NAME): enters src/NAME, and builds tests/NAME/*_test.cpp as one program when tests are on.
-# tessera_room(NAME DEPENDS targets...): called by src/NAME/CMakeLists.txt; every .cpp of the folder is the room.
+# tessera_room(NAME DEPENDS targets...): called by src/NAME/CMakeLists.txt; every .cpp of the folder is the room, but for
+# *_main.cpp (programs) and *_module.cpp (what is loaded on demand).
 function(tessera_add_room name)
   if(NOT EXISTS ${CMAKE_SOURCE_DIR}/src/${name}/CMakeLists.txt)
     return()
@@ -28,7 +29,7 @@ endfunction()
 function(tessera_room name)
   cmake_parse_arguments(ARG "" "" "DEPENDS;PRIVATE_DEPENDS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "_main\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "_(main|module)\\.cpp$")
   if(NOT sources)
     # A room that is headers only.
     add_library(tessera_${name} INTERFACE)

@@ -12,6 +12,7 @@
 #include "checkpoint/hf_weights.hpp"
 #include "checkpoint/hugging_face.hpp"
 #include "model/hugging_face.hpp"
+#include "model/yaml_path.hpp"
 
 namespace tessera::checkpoint {
 namespace {
@@ -94,16 +95,17 @@ void write_checkpoint(FileSystem& disk, const std::filesystem::path& folder, con
   Writer(disk, folder, 0, 0, count).commit(state);
 }
 
-// The tokenizer's line of the train.yaml.
+// Copies the tokenizer's files; what the train.yaml says of the tokenizer. Where there is none, its place is named: text that is read
+// with another tokenizer would mean nothing to the model.
 std::string copy_tokenizer(FileSystem& disk, const std::filesystem::path& dir, const std::filesystem::path& run) {
-  std::string line;
+  std::string said;
   for (const char* name : {"tokenizer.json", "tokenizer.model", "tokenizer_config.json"}) {
     if (!std::filesystem::exists(dir / name)) continue;
     write_whole(disk, run / name, read_whole(dir / name));
     const std::string kind = std::string_view(name) == "tokenizer.json" ? "hf" : "sentencepiece";
-    if (line.empty() && std::string_view(name) != "tokenizer_config.json") line = text(", tokenizer: {kind: ", kind, ", file: ", name, "}");
+    if (said.empty() && std::string_view(name) != "tokenizer_config.json") said = text("{kind: ", kind, ", file: ", name, "}");
   }
-  return line;
+  return said.empty() ? "{kind: hf, file: tokenizer.json}" : said;
 }
 
 }  // namespace
@@ -122,7 +124,8 @@ void import_hf_weights(const std::filesystem::path& dir, const model::ModelSpec&
   write_checkpoint(real_file_system(), checkpoints, match(weights, model, dir), state);
 }
 
-void import_hf(const std::filesystem::path& dir, const std::filesystem::path& run_dir, std::int64_t longest) {
+void import_hf(const std::filesystem::path& dir, const std::filesystem::path& run_dir, const std::filesystem::path& source,
+               std::int64_t longest) {
   FileSystem& disk = real_file_system();
   if (!std::filesystem::is_directory(dir)) throw Error(ErrorCode::not_found, "there is no such folder", {dir.string(), 0, 0, -1, {}});
   const std::filesystem::path target = std::filesystem::absolute(run_dir / "").parent_path();
@@ -145,9 +148,12 @@ void import_hf(const std::filesystem::path& dir, const std::filesystem::path& ru
     disk.create_directories(temporary);
     const std::string tokenizer = copy_tokenizer(disk, dir, temporary);
     State state;
+    const std::string advice =
+        source.empty() ? "To train it further or to evaluate it, name your text: data.source. Then" : "To train it further,";
+    const std::string text_line = source.empty() ? "" : "source: " + model::quoted(source) + ", ";
     state.train_yaml =
-        text("# The model was imported. To train it further, put your text where it says synthetic, and --resume this run.\nname: ",
-             target.filename(), "\nmodel: ", yaml, "\ndata: {source: synthetic", tokenizer, "}\n",
+        text("# The model was imported. ", advice, " --resume this run.\nname: ", target.filename(), "\nmodel: ", yaml, "\ndata: {",
+             text_line, "tokenizer: ", tokenizer, "}\n",
              "train: {steps: 200, global_batch: 8, optimizer: {kind: adamw, lr: 2.0e-5}, schedule: {kind: cosine, warmup: 10}}\n");
     state.model_fingerprint = model.fingerprint();
     state.seed = 1;

@@ -24,11 +24,13 @@ void export_hf(const std::filesystem::path& checkpoint, const model::ModelSpec& 
                std::int64_t largest_weight_file = kLargestWeightFile, ExportType type = ExportType::f32);
 
 // Makes the run `run_dir` of a folder with the weights of a Llama, Mistral, Qwen2 or Qwen3: train.yaml with the model filled in,
-// checkpoints/step-000000 with fp32 weights (from f32, f16 or bf16) and no optimizer state, and the tokenizer's files. The sequence length
-// is the folder's, but at most `longest`. Whole or not at all. Throws invalid_config for what Tessera would compute otherwise (rotary
-// positions scaled but by llama3's rule, windows in some layers only, quantized weights, ...), naming it, and when run_dir exists and is
-// not empty; corrupt or not_found for missing, misshaped, unknown or damaged tensors; io.
-void import_hf(const std::filesystem::path& dir, const std::filesystem::path& run_dir, std::int64_t longest = 4096);
+// checkpoints/step-000000 with fp32 weights (from f32, f16 or bf16) and no optimizer state, and the tokenizer's files. The train.yaml names
+// `source` (an absolute path) as its text; where that is empty, none: the run can be generated from, but not trained or evaluated. The
+// sequence length is the folder's, but at most `longest`. Whole or not at all. Throws invalid_config for what Tessera would compute
+// otherwise (rotary positions scaled but by llama3's rule, windows in some layers only, quantized weights, ...), naming it, and when run_dir
+// exists and is not empty; corrupt or not_found for missing, misshaped, unknown or damaged tensors; io.
+void import_hf(const std::filesystem::path& dir, const std::filesystem::path& run_dir, const std::filesystem::path& source = {},
+               std::int64_t longest = 4096);
 
 // Writes the checkpoint of step 0 to `checkpoints`, with the weights of such a folder and no optimizer state, for a run of `model` that
 // starts from them. Throws as import_hf does, and invalid_config where the folder is of another model.

@@ -24,13 +24,15 @@ void print_batches(const BatchOptions& options) {
   const auto dataset = data::Dataset::open(job.data, seq, job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(seq));
   std::vector<std::int32_t> targets(tokens.size());
+  std::vector<std::int32_t> positions(dataset->separates_documents() ? tokens.size() : 0);
   for (std::int64_t step = options.step; step < options.step + options.count; ++step) {
     nlohmann::ordered_json out = {{"step", step}};
     for (std::int64_t id : dataset->sample_ids(step, job.train.global_batch)) {
-      dataset->fill(id, tokens, targets);
+      dataset->fill(id, tokens, targets, positions);
       out["samples"].push_back(id);
       out["tokens"].push_back(tokens);
       out["targets"].push_back(targets);
+      if (!positions.empty()) out["positions"].push_back(positions);
       const data::Tokenizer* tokenizer = dataset->tokenizer();
       if (!options.json)
         std::printf(
@@ -50,7 +52,8 @@ void add_data_batch(CLI::App& data) {
   command->add_option("--step", options->step, "The first step (default: 0)")->check(CLI::NonNegativeNumber);
   command->add_option("--count", options->count, "How many steps (default: 1)")->check(CLI::PositiveNumber);
   command->add_option("--set", options->overrides, "Override a key (repeatable)")->type_name("KEY=VALUE");
-  command->add_flag("--json", options->json, "One JSON object a step: samples, tokens, targets");
+  command->add_flag("--json", options->json,
+                    "One JSON object a step: samples, tokens, targets (-1: not counted) and, of documents kept apart, positions");
   command->callback([options] { print_batches(*options); });
 }
 

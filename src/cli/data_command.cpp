@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "base/file_system.hpp"
 #include "base/units.hpp"
@@ -42,17 +43,34 @@ struct JobOptions {
 };
 
 void refuse_synthetic(const model::DataSpec& spec) {
-  if (spec.source == "synthetic")
+  if (spec.synthetic)
     throw Error(ErrorCode::invalid_config, "synthetic data is made while training", spec.where, "a text source", "set data.source");
 }
 
-void train_tokenizer(const std::string& source_path, const std::string& field, std::int64_t vocab, const std::string& output, bool json) {
-  const data::Source source = data::open_source(source_path, field);
+// How the records of JSONL and Parquet are read.
+void add_record_options(CLI::App& command, model::RecordSpec& records) {
+  auto* field = command.add_option("--field", records.field, "The text's key in JSONL, or its column in Parquet")->capture_default_str();
+  auto* prompt = command.add_option("--prompt", records.prompt, "The key of prompts, with --answer in place of --field")->excludes(field);
+  auto* answer = command.add_option("--answer", records.answer, "The key of answers")->needs(prompt);
+  prompt->needs(answer);
+  command
+      .add_option_function<std::string>(
+          "--on-error",
+          [&records](const std::string& word) { records.on_error = word == "skip" ? model::OnError::skip : model::OnError::stop; },
+          "skip leaves out and counts records that cannot be read (default: stop)")
+      ->check(CLI::IsMember({"stop", "skip"}));
+}
+
+void train_tokenizer(const std::string& source_path, const model::RecordSpec& records, std::int64_t vocab, const std::string& output,
+                     bool json) {
+  const data::Source source = data::open_source(source_path, records);
+  if (!source.left_out.empty()) std::fprintf(stderr, "%s\n", data::left_out_text(source).c_str());
   const auto progress = show_progress();
   data::BpeTrainer trainer;
   data::ProgressMeter meter(progress, "counting words");
   std::int64_t documents = 0;
-  data::read_documents(source, [&](const data::Document& document) {
+  const std::uint64_t skipped = data::read_documents(source, [&](const data::Document& document) {
+    if (!document.prompt.empty()) trainer.add(document.prompt);
     trainer.add(document.text);
     ++documents;
     meter.update(static_cast<double>(document.end), static_cast<double>(source.bytes));
@@ -66,11 +84,13 @@ void train_tokenizer(const std::string& source_path, const std::string& field, s
     return print_json({{"tokenizer", output},
                        {"vocab", tokenizer->vocab_size()},
                        {"documents", documents},
+                       {"skipped", skipped},
                        {"bytes", source.bytes},
                        {"fingerprint", tokenizer->fingerprint()}});
   }
   std::printf("%s: %lld tokens, trained on %s in %lld documents\n", output.c_str(), static_cast<long long>(tokenizer->vocab_size()),
               to_text(Bytes(static_cast<std::int64_t>(source.bytes))).c_str(), static_cast<long long>(documents));
+  if (skipped > 0) std::printf("%llu records cannot be read and were skipped\n", static_cast<unsigned long long>(skipped));
   if (tokenizer->vocab_size() < vocab)
     std::printf("the text has no pairs left for more; set model.vocab and data.tokenizer.vocab to %lld\n",
                 static_cast<long long>(tokenizer->vocab_size()));
@@ -83,20 +103,27 @@ void pack(const JobOptions& options) {
   const auto progress = show_progress();
   const auto folder = data::default_cache_dir();
   const auto tokenizer = data::make_tokenizer(job.data, folder, progress);
-  const data::TokenCache cache = data::open_token_cache(job.data, *tokenizer, folder, progress);
-  cache.verify();
-  const std::uint64_t bytes = data::open_source(job.data.source, job.data.field, job.data.where).bytes;
-  const double bytes_per_token = static_cast<double>(bytes) / static_cast<double>(cache.size());
-  if (options.json) {
-    return print_json({{"cache", cache.path().string()},
-                       {"documents", cache.document_count()},
-                       {"tokens", cache.size()},
-                       {"vocab", cache.vocab()},
-                       {"bytes_per_token", bytes_per_token},
-                       {"fingerprint", cache.fingerprint()}});
+  ordered_json packed = ordered_json::array();
+  for (const model::SourceSpec& one : job.data.sources) {
+    const data::Source source = data::open_source(one.path, job.data.records, one.where);
+    const data::TokenCache cache = data::open_token_cache(source, *tokenizer, one.where, folder, progress);
+    cache.verify();
+    if (!source.left_out.empty()) std::fprintf(stderr, "%s\n", data::left_out_text(source).c_str());
+    packed.push_back({{"source", source.root.string()},
+                      {"cache", cache.path().string()},
+                      {"documents", cache.document_count()},
+                      {"skipped", cache.skipped()},
+                      {"tokens", cache.size()},
+                      {"vocab", cache.vocab()},
+                      {"bytes_per_token", static_cast<double>(source.bytes) / static_cast<double>(cache.size())},
+                      {"fingerprint", cache.fingerprint()}});
+    if (options.json) continue;
+    std::printf("%s: %s tokens in %lld documents, %.2f bytes of files a token%s\n", cache.path().c_str(),
+                count_text(static_cast<double>(cache.size())).c_str(), static_cast<long long>(cache.document_count()),
+                packed.back()["bytes_per_token"].get<double>(),
+                cache.skipped() > 0 ? text("; ", cache.skipped(), " records cannot be read and were skipped").c_str() : "");
   }
-  std::printf("%s: %s tokens in %lld documents, %.2f bytes of text a token\n", cache.path().c_str(),
-              count_text(static_cast<double>(cache.size())).c_str(), static_cast<long long>(cache.document_count()), bytes_per_token);
+  if (options.json) print_json(packed.size() == 1 ? packed.front() : ordered_json{{"sources", packed}});
 }
 
 void split(const JobOptions& options) {
@@ -106,7 +133,13 @@ void split(const JobOptions& options) {
   const auto dataset =
       data::Dataset::open(job.data, seq, job.model.dim("vocab"), job.train.seed, data::default_cache_dir(), show_progress());
   dataset->sample_ids(0, batch);
-  const double epochs = static_cast<double>(job.train.steps) * static_cast<double>(batch) / static_cast<double>(dataset->train_samples());
+  const double drawn = static_cast<double>(job.train.steps) * static_cast<double>(batch);
+  double epoch = static_cast<double>(dataset->train_samples());  // what has no weights is seen whole
+  const auto sources = dataset->sources();
+  if (sources.size() > 1)
+    epoch = std::accumulate(sources.begin(), sources.end(), 0.0,
+                            [](double sum, const auto& source) { return sum + static_cast<double>(source.per_epoch); });
+  const double epochs = drawn / epoch;
   const bool validates = dataset->validation_samples() > 0;
   const double entropy = validates ? dataset->unigram_entropy_of_validation() : 0;
   if (options.json) {
@@ -117,6 +150,14 @@ void split(const JobOptions& options) {
                      {"steps", job.train.steps},
                      {"epochs", epochs}};
     if (validates) out["unigram_entropy_nats"] = entropy;
+    out["sources"] = ordered_json::array();
+    for (const auto& source : sources)
+      out["sources"].push_back({{"path", source.path.string()},
+                                {"train_sequences", source.train},
+                                {"validation_sequences", source.validation},
+                                {"share", static_cast<double>(source.per_epoch) / epoch},
+                                {"passes", epochs * static_cast<double>(source.per_epoch) / static_cast<double>(source.train)}});
+    out["notes"] = dataset->notes();
     return print_json(out);
   }
   std::printf("tokens       %lld\n", static_cast<long long>(dataset->token_count()));
@@ -124,6 +165,12 @@ void split(const JobOptions& options) {
   std::printf("validation   %lld sequences\n", static_cast<long long>(dataset->validation_samples()));
   std::printf("the job      %lld steps of %lld sequences: %.2f epochs\n", static_cast<long long>(job.train.steps),
               static_cast<long long>(batch), epochs);
+  if (sources.size() > 1)
+    for (const auto& source : sources)
+      std::printf("source       %5.1f %% from %s: %lld sequences, passed over %.2f times\n",
+                  100 * static_cast<double>(source.per_epoch) / epoch, source.path.c_str(), static_cast<long long>(source.train),
+                  epochs * static_cast<double>(source.per_epoch) / static_cast<double>(source.train));
+  for (const std::string& note : dataset->notes()) std::printf("note         %s\n", note.c_str());
   if (validates)
     std::printf("unigram      %.4f nats a validation token (perplexity %.1f): the loss of knowing only how often tokens occur\n", entropy,
                 std::exp(entropy));
@@ -190,28 +237,30 @@ void add_data_command(CLI::App& app) {
 
   CLI::App* tokenizer = data->add_subcommand("tokenizer", "Train a byte-level BPE tokenizer on text");
   struct Training {
-    std::string source, field = "text", output = "tokenizer.json";
+    std::string source, output = "tokenizer.json";
+    model::RecordSpec records;
     std::int64_t vocab = 8192;
     bool json = false;
   };
   auto training = std::make_shared<Training>();
-  tokenizer->add_option("source", training->source, "A text file, a JSONL file or a folder of them")->required();
+  tokenizer->add_option("source", training->source, "A file of text, JSONL or Parquet, or a folder of them")->required();
   tokenizer->add_option("--vocab", training->vocab, "How many tokens")->capture_default_str();
-  tokenizer->add_option("--field", training->field, "The text's key in JSONL lines")->capture_default_str();
+  add_record_options(*tokenizer, training->records);
   tokenizer->add_option("-o,--output", training->output, "Where to write it")->capture_default_str();
   tokenizer->add_flag("--json", training->json, "One JSON object");
   tokenizer->callback(
-      [training] { train_tokenizer(training->source, training->field, training->vocab, training->output, training->json); });
+      [training] { train_tokenizer(training->source, training->records, training->vocab, training->output, training->json); });
 
   add_job_command(*data, "pack", "Tokenize a job's text into its cache", pack);
   add_job_command(*data, "split", "Show a job's training and validation split", split);
 
   CLI::App* inspect = data->add_subcommand("inspect", "Look into text, a tokenizer, a token cache or a job's data");
   auto inspection = std::make_shared<InspectOptions>();
-  inspect->add_option("file", inspection->file, "A train.yaml, text, JSONL, a folder, tokenizer.json, .model or tokens-….bin")->required();
+  inspect->add_option("file", inspection->file, "A train.yaml, text, JSONL, Parquet, a folder, tokenizer.json, .model or tokens-….bin")
+      ->required();
   inspect->add_option("--samples", inspection->samples, "How many documents or sequences to show")->capture_default_str();
   inspect->add_option("--tokenizer", inspection->tokenizer, "Decodes the tokens of a cache");
-  inspect->add_option("--field", inspection->field, "The text's key in JSONL lines")->capture_default_str();
+  add_record_options(*inspect, inspection->records);
   inspect->add_flag("--json", inspection->json, "One JSON object");
   inspect->callback([inspection] { inspect_data(*inspection); });
 

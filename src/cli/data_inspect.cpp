@@ -73,16 +73,23 @@ ordered_json inspect_cache(const InspectOptions& options) {
   return out;
 }
 
+ordered_json paths_of(const model::DataSpec& data) {
+  ordered_json paths = ordered_json::array();
+  for (const model::SourceSpec& source : data.sources) paths.push_back(source.path.string());
+  return paths;
+}
+
 ordered_json inspect_job(const InspectOptions& options) {
   const model::JobSpec job = model::read_job(options.file);
   const std::int64_t seq = job.model.dim("seq");
   const auto dataset = data::Dataset::open(job.data, seq, job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
   ordered_json out{{"kind", "job"},
-                   {"source", job.data.source.string()},
+                   {"sources", paths_of(job.data)},
                    {"documents", dataset->document_count()},
                    {"tokens", dataset->token_count()},
                    {"train_sequences", dataset->train_samples()},
                    {"validation_sequences", dataset->validation_samples()},
+                   {"notes", dataset->notes()},
                    {"samples", ordered_json::array()}};
   const std::int64_t shown = std::min({options.samples, job.train.global_batch, dataset->train_samples()});
   if (shown <= 0) return out;
@@ -116,18 +123,20 @@ ordered_json inspect_tokenizer(const InspectOptions& options) {
 }
 
 ordered_json inspect_text(const InspectOptions& options) {
-  const data::Source source = data::open_source(options.file, options.field);
+  const data::Source source = data::open_source(options.file, options.records);
   std::int64_t documents = 0;
   ordered_json samples = ordered_json::array();
-  data::read_documents(source, [&](const data::Document& document) {
-    if (documents++ < options.samples) samples.push_back(beginning(document.text));
+  const std::uint64_t skipped = data::read_documents(source, [&](const data::Document& document) {
+    if (documents++ >= options.samples) return;
+    if (options.records.has_prompts())
+      samples.push_back({{"prompt", beginning(document.prompt)}, {"answer", beginning(document.text)}});
+    else
+      samples.push_back(beginning(document.text));
   });
-  return {{"kind", "text"}, {"files", source.files.size()}, {"bytes", source.bytes}, {"documents", documents}, {"samples", samples}};
-}
-
-// By name: JSONL files may end in .json too.
-bool is_tokenizer(const std::filesystem::path& path) {
-  return path.extension() == ".model" || (path.extension() == ".json" && path.filename().string().find("tokenizer") != std::string::npos);
+  ordered_json left_out = ordered_json::array();
+  for (const data::LeftOut& file : source.left_out) left_out.push_back(text(file.path.string(), " ", file.reason));
+  return {{"kind", "text"},     {"files", source.files.size()}, {"bytes", source.bytes}, {"documents", documents},
+          {"skipped", skipped}, {"left_out", left_out},         {"samples", samples}};
 }
 
 }  // namespace
@@ -136,7 +145,7 @@ void inspect_data(const InspectOptions& options) {
   const std::filesystem::path path(options.file);
   const bool is_job = path.extension() == ".yaml" || path.extension() == ".yml";
   show(is_job                             ? inspect_job(options)
-       : is_tokenizer(path)               ? inspect_tokenizer(options)
+       : data::is_tokenizer(path)         ? inspect_tokenizer(options)
        : data::TokenCache::is_cache(path) ? inspect_cache(options)
                                           : inspect_text(options),
        options.json);

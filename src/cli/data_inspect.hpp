@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <string>
 
+#include "model/job.hpp"
+
 namespace tessera::cli {
 
 struct InspectOptions {
   std::string file;
   std::string tokenizer;  // for token caches; may be empty
-  std::string field = "text";
+  model::RecordSpec records;
   std::int64_t samples = 3;
   bool json = false;
 };

@@ -104,6 +104,13 @@ void write_new(const std::filesystem::path& path, const std::string& content) {
   write_whole(real_file_system(), path, content);
 }
 
+// A source that was named in the current folder as the train.yaml has to name it.
+std::string beside(const std::filesystem::path& yaml, const std::string& source) {
+  if (source == "synthetic" || !yaml.has_parent_path() || std::filesystem::path(source).is_absolute()) return source;
+  const std::filesystem::path folder = std::filesystem::absolute(yaml).lexically_normal().parent_path();
+  return std::filesystem::absolute(source).lexically_normal().lexically_proximate(folder).string();
+}
+
 void init(Options& options) {
   if (std::filesystem::exists(options.output)) refuse_overwrite(options.output);
   if (options.answers.source.empty() && std::filesystem::exists(kExampleText)) options.answers.source = kExampleText;
@@ -114,7 +121,9 @@ void init(Options& options) {
     check_source(options.answers.source);
     size_preset(options.answers.size);
   }
-  write_new(options.output, train_yaml(options.answers));
+  InitAnswers answers = options.answers;
+  answers.source = beside(options.output, answers.source);
+  write_new(options.output, train_yaml(answers));
   const std::string next = typed_command() + " train " + options.output.string();
   if (options.json) {
     std::cout << nlohmann::ordered_json{{"file", options.output.string()}, {"next", next}}.dump() << "\n";

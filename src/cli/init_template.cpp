@@ -4,21 +4,9 @@
 
 #include "base/config.hpp"
 #include "base/error.hpp"
+#include "model/yaml_path.hpp"
 
 namespace tessera::cli {
-namespace {
-
-// Double quotes keep any path a YAML string.
-std::string yaml_string(const std::string& value) {
-  std::string out = "\"";
-  for (const char c : value) {
-    if (c == '"' || c == '\\') out += '\\';
-    out += c;
-  }
-  return out + "\"";
-}
-
-}  // namespace
 
 const std::vector<SizePreset>& size_presets() {
   static const std::vector<SizePreset> presets = {
@@ -72,8 +60,8 @@ std::string train_yaml(const InitAnswers& answers) {
       "\n"
       "data:\n"
       "  source: ",
-      yaml_string(answers.source),
-      "   # a text file, a JSONL file, or a folder of them\n"
+      model::quoted(answers.source),
+      "   # a file of text, JSONL or Parquet, or a folder of them\n"
       "  tokenizer: {kind: bpe, vocab: ",
       answers.vocab,
       "}   # trained on the source once, then cached\n"

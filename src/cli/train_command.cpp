@@ -88,7 +88,7 @@ void train(const TrainOptions& options) {
   const std::filesystem::path run = run_folder(job.name);
   const observe::IfExists if_exists = observe::if_exists_of(options.resume, options.overwrite);
   observe::check_run(run, if_exists);
-  const std::string yaml = observe::yaml_of_run(options.yaml, options.overrides);
+  const std::string yaml = model::portable_yaml(options.yaml, options.overrides);
   const cluster::ClusterSpec cluster = cluster::resolve(job.cluster);
   log::show(
       text("model: ", count_text(static_cast<double>(job.model.parameter_count())), " parameters in ", job.model.block_count(), " blocks"));
@@ -136,6 +136,7 @@ std::unique_ptr<data::Dataset> prepare_data(const model::JobSpec& job) {
   auto dataset =
       data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir(), progress);
   if (live && !shown.empty()) std::fprintf(stderr, "\r\033[K");
+  for (const std::string& note : dataset->notes()) std::fprintf(stderr, "%s\n", note.c_str());
   dataset->sample_ids(0, job.train.global_batch);
   return dataset;
 }

@@ -5,6 +5,7 @@
 #include "cli/commands.hpp"
 #include "cli/train_command.hpp"
 #include "cli/workers.hpp"
+#include "data/data.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -140,16 +141,22 @@ void add_export_command(CLI::App& app) {
 void add_import_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("import", "Make a run from a Hugging Face folder of a Llama-like model")->group(kUseGroup);
   struct Options {
-    std::string directory, name;
+    std::string directory, name, source;
   };
   auto options = std::make_shared<Options>();
   command->add_option("directory", options->directory, "With config.json and model.safetensors")->required();
   command->add_option("--name", options->name, "The run's name (default: the folder's)");
+  command->add_option("--source", options->source, "The text to train it further and to evaluate it on")->type_name("PATH");
   command->callback([options, command] {
     const std::filesystem::path directory = std::filesystem::path(options->directory).lexically_normal();
     const std::filesystem::path folder = directory.filename().empty() ? directory.parent_path() : directory;
     const std::string name = command->count("--name") > 0 ? options->name : plain_name_of(folder.filename().string());
-    become_worker({"import", options->directory, "--run", run_folder(name).string()});
+    std::vector<std::string> arguments = {"import", options->directory, "--run", run_folder(name).string()};
+    if (command->count("--source") > 0) {
+      data::open_source(options->source);
+      arguments.insert(arguments.end(), {"--source", std::filesystem::absolute(options->source).lexically_normal().string()});
+    }
+    become_worker(arguments);
   });
 }
 

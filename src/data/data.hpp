@@ -1,9 +1,9 @@
 // The front door of the data room: from text files to the samples of a training step.
 //
-//   readers   (source.hpp)       text files, JSONL files and folders of them, as documents of valid UTF-8
+//   readers   (source.hpp)       text, JSONL and Parquet files, also compressed, and folders of them, as documents of valid UTF-8
 //   tokenizers (tokenizer.hpp)   byte-level BPE trained here, tokenizer.json, SentencePiece models, bytes
 //   cache     (token_cache.hpp)  the token stream in a memory-mapped file that is built once
-//   dataset   (dataset.hpp)      sequences, split, global order and exact resume
+//   dataset   (dataset.hpp)      sequences, split, mixed sources, global order and exact resume
 #pragma once
 
 #include "data/dataset.hpp"      // IWYU pragma: export

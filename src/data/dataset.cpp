@@ -6,15 +6,42 @@
 
 #include "base/error.hpp"
 #include "base/hash.hpp"
-#include "base/random.hpp"
-#include "data/permutation.hpp"
+#include "data/mixture.hpp"
+#include "data/samples.hpp"
 
 namespace tessera::data {
 namespace {
 
-// Synthetic data is endless; these bounds only give it epochs and a validation split.
-constexpr std::int64_t kSyntheticTrain = 1 << 20;
-constexpr std::int64_t kSyntheticValidation = 256;
+// Validation samples of several sources are in one order, whatever the seed: evaluations of different runs compare.
+constexpr std::uint64_t kValidationSeed = 0x76616C69;
+
+struct Part {
+  std::filesystem::path path;
+  std::optional<TokenCache> tokens;  // none: synthetic
+  std::unique_ptr<Samples> samples;
+};
+
+std::unique_ptr<Part> open_part(const model::DataSpec& spec, const model::SourceSpec& source_spec, std::int64_t seq,
+                                const Tokenizer& tokenizer, const std::filesystem::path& cache_dir, const ProgressCallback& progress,
+                                std::vector<std::string>& notes) {
+  const Source source = open_source(source_spec.path, spec.records, source_spec.where);
+  if (!source.left_out.empty()) notes.push_back(left_out_text(source));
+  auto part = std::make_unique<Part>();
+  part->path = source_spec.path;
+  const TokenCache& tokens = part->tokens.emplace(open_token_cache(source, tokenizer, source_spec.where, cache_dir, progress));
+  if (tokens.skipped() > 0)
+    notes.push_back(text(tokens.skipped(), " records of ", source.root.string(), " cannot be read and were skipped (data.on_error: skip)"));
+  part->samples = (spec.records.has_prompts() ? make_document_samples : make_stream_samples)(tokens, seq, spec, source_spec.where);
+  notes.insert(notes.end(), part->samples->notes().begin(), part->samples->notes().end());
+  return part;
+}
+
+std::vector<double> weights_of(const model::DataSpec& spec) {
+  std::vector<double> weights;
+  for (const model::SourceSpec& source : spec.sources)
+    if (source.weight) weights.push_back(*source.weight);
+  return weights;
+}
 
 }  // namespace
 
@@ -24,52 +51,38 @@ struct Dataset::State {
   std::int64_t vocab = 0;
   std::uint64_t seed = 0;
   std::unique_ptr<Tokenizer> tokenizer;
-  std::optional<TokenCache> tokens;  // none: synthetic
-  std::int64_t train = 0;
-  std::int64_t validation = 0;
-  std::int64_t validation_begin = 0;  // in tokens
+  std::vector<std::unique_ptr<Part>> parts;
+  std::vector<std::int64_t> id_begins = {0};  // of the parts, and the number of training samples
+  std::optional<Mixture> order;       // none: nothing to train on
+  std::optional<Mixture> validation;  // none: nothing to validate on
+  std::vector<std::string> notes;
 
-  void split() {
-    const std::int64_t size = tokens->size();
-    const auto wanted = static_cast<std::int64_t>(static_cast<double>(size) * spec.train_fraction);
-    train = std::min(wanted, size - 1) / seq;
-    if (train < 1 && spec.train_fraction > 0) {
-      throw Error(ErrorCode::invalid_config,
-                  text("the source has ", size, " tokens, of which ", wanted, " are for training: too few for one sequence of ", seq),
-                  spec.where, text("more than ", seq, " tokens in the training split"), "use more text, or a shorter model.seq");
+  void mix() {
+    std::vector<std::int64_t> train_sizes, validation_sizes;
+    for (const auto& part : parts) {
+      train_sizes.push_back(part->samples->train());
+      validation_sizes.push_back(part->samples->validation());
+      id_begins.push_back(id_begins.back() + train_sizes.back());
     }
-    validation_begin = train > 0 ? train * seq + 1 : 0;
-    validation = std::max<std::int64_t>(0, (size - validation_begin - 1) / seq);
-    if (validation < 1 && spec.train_fraction < 1) {
-      throw Error(ErrorCode::invalid_config,
-                  text("the source has ", size, " tokens, of which ", std::max<std::int64_t>(0, size - validation_begin),
-                       " are left for validation: too few for one sequence of ", seq),
-                  spec.where, text("more than ", seq, " tokens in the validation split"),
-                  spec.train_fraction > 0 ? "use more text, a smaller data.split.train, or 1.0 to go without validation" : "use more text");
-    }
+    const auto all_there = [](const std::vector<std::int64_t>& sizes) {
+      return std::all_of(sizes.begin(), sizes.end(), [](std::int64_t size) { return size > 0; });
+    };
+    if (all_there(train_sizes)) order.emplace(train_sizes, weights_of(spec), seed);
+    if (all_there(validation_sizes))
+      validation.emplace(validation_sizes, weights_of(spec), kValidationSeed);
   }
 
-  // The seq + 1 tokens of a sample as inputs and targets.
-  void fill_from(std::int64_t first, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const {
-    tokens->read(first, inputs);
-    std::copy(inputs.begin() + 1, inputs.end(), targets.begin());
-    tokens->read(first + seq, targets.last(1));
+  std::int64_t per_epoch(std::size_t part) const { return order ? order->per_epoch(part) : 0; }
+
+  std::size_t part_of(std::int64_t sample) const {
+    return static_cast<std::size_t>(std::upper_bound(id_begins.begin(), id_begins.end(), sample) - id_begins.begin()) - 1;
   }
 
-  void fill_synthetic(std::int64_t sample, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const {
-    Random random(seed_of(seed, static_cast<std::uint64_t>(sample), 0x73796E74));
-    const auto draw = [&] { return static_cast<std::int32_t>(random.below(static_cast<std::uint64_t>(vocab))); };
-    inputs[0] = draw();
-    for (std::size_t index = 0; index < targets.size(); ++index) {
-      targets[index] = draw();
-      if (index + 1 < inputs.size()) inputs[index + 1] = targets[index];
-    }
-  }
-
-  void check(std::int64_t sample, std::int64_t count, std::size_t inputs, std::size_t targets) const {
+  void check(std::int64_t sample, std::int64_t count, const SampleRoom& room) const {
     ensure(sample >= 0 && sample < count, text("sample ", sample, " of ", count));
-    ensure(static_cast<std::int64_t>(inputs) == seq && static_cast<std::int64_t>(targets) == seq,
-           "a sample has seq tokens and seq targets");
+    ensure(
+        std::ssize(room.tokens) == seq && std::ssize(room.targets) == seq && (room.positions.empty() || std::ssize(room.positions) == seq),
+        "a sample has seq tokens, targets and positions");
   }
 };
 
@@ -79,14 +92,17 @@ Dataset::~Dataset() = default;
 std::unique_ptr<Dataset> Dataset::open(const model::DataSpec& spec, std::int64_t seq, std::int64_t vocab, std::uint64_t seed,
                                        const std::filesystem::path& cache_dir, const ProgressCallback& progress) {
   ensure(seq > 0 && vocab > 0, "a dataset needs a sequence length and a vocabulary");
+  need_source(spec);
   auto state = std::make_unique<State>();
   state->spec = spec;
   state->seq = seq;
   state->vocab = vocab;
   state->seed = seed;
-  if (spec.source == "synthetic") {
-    state->train = kSyntheticTrain;
-    state->validation = kSyntheticValidation;
+  if (spec.synthetic) {
+    auto part = std::make_unique<Part>();
+    part->samples = make_synthetic_samples(seq, vocab, seed);
+    state->parts.push_back(std::move(part));
+    state->mix();
     return std::unique_ptr<Dataset>(new Dataset(std::move(state)));
   }
   if (!(spec.train_fraction >= 0 && spec.train_fraction <= 1)) {
@@ -100,79 +116,117 @@ std::unique_ptr<Dataset> Dataset::open(const model::DataSpec& spec, std::int64_t
                 text("set model.vocab to ", state->tokenizer->vocab_size(),
                      spec.tokenizer.kind == "bpe" ? text(", or data.tokenizer.vocab to ", vocab) : ""));
   }
-  state->tokens.emplace(open_token_cache(spec, *state->tokenizer, folder, progress));
-  state->split();
+  for (const model::SourceSpec& source : spec.sources)
+    state->parts.push_back(open_part(spec, source, seq, *state->tokenizer, folder, progress, state->notes));
+  state->mix();
   return std::unique_ptr<Dataset>(new Dataset(std::move(state)));
 }
 
-std::int64_t Dataset::train_samples() const { return state_->train; }
-std::int64_t Dataset::validation_samples() const { return state_->validation; }
+std::int64_t Dataset::train_samples() const { return state_->id_begins.back(); }
+std::int64_t Dataset::validation_samples() const { return state_->validation ? state_->validation->epoch() : 0; }
 std::int64_t Dataset::token_count() const {
-  return state_->tokens ? state_->tokens->size() : (state_->train + state_->validation) * state_->seq;
+  std::int64_t sum = 0;
+  for (const auto& part : state_->parts)
+    sum += part->tokens ? part->tokens->size() : (part->samples->train() + part->samples->validation()) * state_->seq;
+  return sum;
 }
-std::int64_t Dataset::document_count() const { return state_->tokens ? state_->tokens->document_count() : 0; }
+std::int64_t Dataset::document_count() const {
+  std::int64_t sum = 0;
+  for (const auto& part : state_->parts) sum += part->tokens ? part->tokens->document_count() : 0;
+  return sum;
+}
 std::int64_t Dataset::sequence_length() const { return state_->seq; }
+bool Dataset::separates_documents() const { return state_->spec.separate_documents; }
+const std::vector<std::string>& Dataset::notes() const { return state_->notes; }
+
 std::uint64_t Dataset::content_hash() const {
-  return seed_of(state_->tokens ? state_->tokens->content_hash() : state_->seed, static_cast<std::uint64_t>(state_->train),
-                 static_cast<std::uint64_t>(state_->validation), static_cast<std::uint64_t>(state_->seq));
+  std::uint64_t hash = seed_of(static_cast<std::uint64_t>(state_->seq), state_->spec.separate_documents);
+  for (std::size_t k = 0; k < state_->parts.size(); ++k) {
+    const Part& part = *state_->parts[k];
+    hash = seed_of(hash, part.tokens ? part.tokens->content_hash() : state_->seed, static_cast<std::uint64_t>(part.samples->train()),
+                   static_cast<std::uint64_t>(part.samples->validation()));
+    hash = seed_of(hash, static_cast<std::uint64_t>(state_->per_epoch(k)));
+  }
+  return hash;
 }
-std::uint64_t Dataset::stream_hash() const { return state_->tokens ? state_->tokens->content_hash() : 0; }
+std::uint64_t Dataset::stream_hash() const {
+  std::uint64_t hash = 0;
+  for (const auto& part : state_->parts)
+    if (part->tokens) hash = hash == 0 ? part->tokens->content_hash() : seed_of(hash, part->tokens->content_hash());
+  return hash;
+}
 const Tokenizer* Dataset::tokenizer() const { return state_->tokenizer.get(); }
+
+std::vector<Dataset::SourceShare> Dataset::sources() const {
+  std::vector<SourceShare> out;
+  for (std::size_t k = 0; k < state_->parts.size(); ++k) {
+    const Part& part = *state_->parts[k];
+    if (part.tokens) out.push_back({part.path, part.samples->train(), state_->per_epoch(k), part.samples->validation()});
+  }
+  return out;
+}
 
 std::vector<std::int64_t> Dataset::sample_ids(std::int64_t step, std::int64_t global_batch) const {
   ensure(step >= 0 && global_batch > 0, "a step and a batch");
-  if (global_batch > state_->train) {
+  if (global_batch > train_samples()) {
     throw Error(
         ErrorCode::invalid_config,
-        text("a batch has ", global_batch, " sequences but the training split has only ", state_->train, " of ", state_->seq, " tokens"),
-        state_->spec.where, text("train.global_batch of at most ", state_->train),
+        text("a batch has ", global_batch, " sequences but the training split has only ", train_samples(), " of ", state_->seq, " tokens"),
+        state_->spec.where, text("train.global_batch of at most ", train_samples()),
         "use more text, a smaller train.global_batch or a shorter model.seq");
   }
   std::vector<std::int64_t> ids;
   ids.reserve(static_cast<std::size_t>(global_batch));
-  const auto train = static_cast<std::uint64_t>(state_->train);
-  std::uint64_t position = static_cast<std::uint64_t>(step) * static_cast<std::uint64_t>(global_batch);
-  std::uint64_t epoch = position / train;
-  Permutation order(train, seed_of(state_->seed, epoch));
-  for (std::int64_t index = 0; index < global_batch; ++index, ++position) {
-    if (position / train != epoch) {
-      epoch = position / train;
-      order = Permutation(train, seed_of(state_->seed, epoch));
-    }
-    ids.push_back(static_cast<std::int64_t>(order.at(position % train)));
+  for (std::int64_t position = step * global_batch; position < (step + 1) * global_batch; ++position) {
+    const Mixture::Draw draw = state_->order->at(position);
+    ids.push_back(state_->id_begins[draw.source] + draw.sample);
   }
   return ids;
 }
 
-void Dataset::fill(std::int64_t sample_id, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const {
-  state_->check(sample_id, state_->train, tokens.size(), targets.size());
-  if (!state_->tokens) return state_->fill_synthetic(sample_id, tokens, targets);
-  state_->fill_from(sample_id * state_->seq, tokens, targets);
+void Dataset::fill(std::int64_t sample_id, std::span<std::int32_t> tokens, std::span<std::int32_t> targets,
+                   std::span<std::int32_t> positions) const {
+  const SampleRoom room{tokens, targets, positions};
+  state_->check(sample_id, train_samples(), room);
+  const std::size_t k = state_->part_of(sample_id);
+  state_->parts[k]->samples->fill(sample_id - state_->id_begins[k], room);
 }
 
-void Dataset::fill_validation(std::int64_t index, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const {
-  state_->check(index, state_->validation, tokens.size(), targets.size());
-  if (!state_->tokens) return state_->fill_synthetic(state_->train + index, tokens, targets);
-  state_->fill_from(state_->validation_begin + index * state_->seq, tokens, targets);
+void Dataset::fill_validation(std::int64_t index, std::span<std::int32_t> tokens, std::span<std::int32_t> targets,
+                              std::span<std::int32_t> positions) const {
+  const SampleRoom room{tokens, targets, positions};
+  state_->check(index, validation_samples(), room);
+  const Mixture::Draw draw = state_->parts.size() == 1 ? Mixture::Draw{0, index} : state_->validation->at(index);
+  const Samples& samples = *state_->parts[draw.source]->samples;
+  samples.fill(samples.train() + draw.sample, room);
+}
+
+std::int64_t Dataset::counted_targets(std::int64_t sample_id) const {
+  const std::size_t k = state_->part_of(sample_id);
+  return state_->parts[k]->samples->counted(sample_id - state_->id_begins[k]);
 }
 
 double Dataset::unigram_entropy_of_validation() const {
   const State& s = *state_;
-  if (s.validation == 0) {
+  if (validation_samples() == 0) {
     throw Error(ErrorCode::invalid_config, "there are no validation tokens", s.spec.where, "data.split.train below 1",
                 "set data.split.train to 0.95");
   }
   std::vector<std::int64_t> counts(static_cast<std::size_t>(s.vocab));
+  std::int64_t total = 0;
   std::vector<std::int32_t> inputs(static_cast<std::size_t>(s.seq)), targets(inputs.size());
-  for (std::int64_t index = 0; index < s.validation; ++index) {
+  for (std::int64_t index = 0; index < validation_samples(); ++index) {
     fill_validation(index, inputs, targets);
-    for (std::int32_t token : targets) ++counts[static_cast<std::size_t>(token)];
+    for (const std::int32_t token : targets) {
+      if (token < 0) continue;
+      ++counts[static_cast<std::size_t>(token)];
+      ++total;
+    }
   }
-  const auto total = static_cast<double>(s.validation * s.seq);
   double entropy = 0;
-  for (std::int64_t count : counts) {
+  for (const std::int64_t count : counts) {
     if (count == 0) continue;
-    const double share = static_cast<double>(count) / total;
+    const double share = static_cast<double>(count) / static_cast<double>(total);
     entropy -= share * std::log(share);
   }
   return entropy;

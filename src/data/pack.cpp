@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 
 constexpr Seconds kPatience{1800};
 // Changes whenever the same source and tokenizer would give another file.
-constexpr const char* kPackVersion = "tokens 1";
+constexpr const char* kPackVersion = "tokens 2";
 
 void build(const fs::path& file, const Source& source, const Tokenizer& tokenizer, const std::string& fingerprint, const Where& where,
            const ProgressCallback& progress) {
@@ -24,7 +24,11 @@ void build(const fs::path& file, const Source& source, const Tokenizer& tokenize
   }
   TokenCacheWriter writer(real_file_system(), file, tokenizer.vocab_size(), fingerprint);
   ProgressMeter meter(progress, "tokenizing");
-  read_documents(source, [&](const Document& document) {
+  const std::uint64_t skipped = read_documents(source, [&](const Document& document) {
+    if (!document.prompt.empty()) {
+      writer.append(tokenizer.encode(document.prompt));
+      writer.end_prompt();
+    }
     tokenizer.encode_to(document.text, [&](std::span<const std::uint32_t> ids, std::size_t done) {
       writer.append(ids);
       const double part = static_cast<double>(done) / static_cast<double>(document.text.size());
@@ -34,7 +38,7 @@ void build(const fs::path& file, const Source& source, const Tokenizer& tokenize
     writer.append(std::span(&*end_of_text, 1));
     writer.end_document();
   });
-  writer.finish();
+  writer.finish(skipped);
   meter.finish();
 }
 
@@ -45,11 +49,12 @@ fs::path default_cache_dir() {
   return chosen != nullptr && *chosen != '\0' ? fs::path(chosen) : fs::path(".cache/tessera");
 }
 
-TokenCache open_token_cache(const model::DataSpec& spec, const Tokenizer& tokenizer, const fs::path& cache_dir,
+TokenCache open_token_cache(const Source& source, const Tokenizer& tokenizer, const Where& where, const fs::path& cache_dir,
                             const ProgressCallback& progress) {
-  const Source source = open_source(spec.source, spec.field, spec.where);
-  const std::string fingerprint = hash128_hex(text(kPackVersion, '\n', fingerprint_of(source, cache_dir, progress), '\n', spec.field, '\n',
-                                                   tokenizer.fingerprint(), ' ', tokenizer.end_of_text().value_or(~0u)));
+  const model::RecordSpec& records = source.records;
+  const std::string fingerprint = hash128_hex(text(kPackVersion, '\n', fingerprint_of(source, cache_dir, progress), '\n', records.field,
+                                                   '\n', records.prompt, '\n', records.answer, '\n', static_cast<int>(records.on_error),
+                                                   '\n', tokenizer.fingerprint(), ' ', tokenizer.end_of_text().value_or(~0u)));
   const fs::path file = cache_dir / ("tokens-" + fingerprint + ".bin");
   std::error_code ignored;
   if (fs::exists(file, ignored)) {
@@ -70,7 +75,7 @@ TokenCache open_token_cache(const model::DataSpec& spec, const Tokenizer& tokeni
     }
   }
   if (lock.held()) remove_abandoned(file);
-  build(file, source, tokenizer, fingerprint, spec.where, progress);
+  build(file, source, tokenizer, fingerprint, where, progress);
   return TokenCache(file, fingerprint);
 }
 

@@ -19,7 +19,7 @@ static_assert(std::endian::native == std::endian::little, "the file's numbers ar
 static_assert(std::atomic<std::uint8_t>::is_always_lock_free);
 
 constexpr std::size_t kBlockBytes = 1 << 20;
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 constexpr std::int64_t kNarrowVocab = 1 << 16;
 // Tokens are handed out as 32-bit integers.
 constexpr std::uint64_t kLargestVocab = std::uint64_t{1} << 31;
@@ -37,12 +37,13 @@ struct Footer {
   std::uint64_t tokens;
   std::uint64_t documents;
   std::uint64_t blocks;
+  std::uint64_t skipped;
   std::uint64_t index_checksum;
   std::uint64_t file_size;
   std::uint64_t header_checksum;
   std::uint64_t checksum;
 };
-static_assert(sizeof(Header) == 64 && sizeof(Footer) == 64);
+static_assert(sizeof(Header) == 64 && sizeof(Footer) == 72);
 constexpr std::string_view kHeaderMagic = "TSRTOKEN", kFooterMagic = "TSRTKEND";
 
 template <typename Part>
@@ -60,7 +61,8 @@ struct TokenCacheWriter::State {
   std::unique_ptr<WritableFile> file;
   Header header{};
   std::vector<std::byte> block;
-  std::vector<std::uint64_t> document_ends, sums;
+  std::vector<std::uint64_t> document_ends, text_begins, sums;
+  std::uint64_t text_begin = 0;  // of the document under way
   std::uint64_t tokens = 0;
 
   // Takes back what was written.
@@ -88,7 +90,9 @@ TokenCacheWriter::TokenCacheWriter(FileSystem& files, const std::filesystem::pat
                        .header = {},
                        .block = {},
                        .document_ends = {},
+                       .text_begins = {},
                        .sums = {},
+                       .text_begin = 0,
                        .tokens = 0}) {
   ensure(fingerprint.size() == sizeof(Header::fingerprint), "a fingerprint has 32 digits");
   Header& header = state_->header;
@@ -126,15 +130,23 @@ void TokenCacheWriter::append(std::span<const std::uint32_t> tokens) {
   }
 }
 
-void TokenCacheWriter::end_document() { state_->document_ends.push_back(state_->tokens); }
+void TokenCacheWriter::end_prompt() { state_->text_begin = state_->tokens; }
 
-void TokenCacheWriter::finish() {
+void TokenCacheWriter::end_document() {
+  State& s = *state_;
+  s.document_ends.push_back(s.tokens);
+  s.text_begins.push_back(s.text_begin);
+  s.text_begin = s.tokens;
+}
+
+void TokenCacheWriter::finish(std::uint64_t skipped) {
   State& s = *state_;
   s.flush();
   const std::uint64_t bytes = s.tokens * s.header.width;
   const std::byte zeros[8]{};
   s.file->append(std::span(zeros).first(padded(bytes) - bytes));
   std::vector<std::uint64_t> index = s.document_ends;
+  index.insert(index.end(), s.text_begins.begin(), s.text_begins.end());
   index.insert(index.end(), s.sums.begin(), s.sums.end());
   s.file->append(std::as_bytes(std::span(index)));
   Footer footer{};
@@ -142,6 +154,7 @@ void TokenCacheWriter::finish() {
   footer.tokens = s.tokens;
   footer.documents = s.document_ends.size();
   footer.blocks = s.sums.size();
+  footer.skipped = skipped;
   footer.index_checksum = hash64(std::as_bytes(std::span(index)));
   footer.file_size = sizeof(Header) + padded(bytes) + index.size() * sizeof(std::uint64_t) + sizeof(Footer);
   footer.header_checksum = s.header.checksum;
@@ -160,7 +173,7 @@ struct TokenCache::State {
   Header header{};
   Footer footer{};
   std::string fingerprint;
-  std::span<const std::byte> tokens, sums, documents;
+  std::span<const std::byte> tokens, sums, documents, text_begins;
   std::unique_ptr<std::atomic<std::uint8_t>[]> checked;  // 1 for blocks that were found whole
 
   [[noreturn]] void corrupt(const std::string& message) const {
@@ -187,7 +200,7 @@ struct TokenCache::State {
     const std::uint64_t most = bytes.size() / 2;
     if (footer.tokens > most || footer.documents > most || footer.blocks > most) corrupt("its counts do not fit its size");
     const std::uint64_t token_bytes = footer.tokens * header.width;
-    const std::uint64_t index_bytes = (footer.documents + footer.blocks) * sizeof(std::uint64_t);
+    const std::uint64_t index_bytes = (2 * footer.documents + footer.blocks) * sizeof(std::uint64_t);
     if (sizeof(Header) + padded(token_bytes) + index_bytes + sizeof(Footer) != bytes.size() ||
         footer.blocks != (token_bytes + kBlockBytes - 1) / kBlockBytes) {
       corrupt("its counts do not fit its size");
@@ -196,7 +209,8 @@ struct TokenCache::State {
     const auto index = bytes.subspan(sizeof(Header) + padded(token_bytes), index_bytes);
     if (hash64(index) != footer.index_checksum) corrupt("the checksum of its index does not fit");
     documents = index.first(footer.documents * sizeof(std::uint64_t));
-    sums = index.subspan(documents.size());
+    text_begins = index.subspan(documents.size(), documents.size());
+    sums = index.subspan(2 * documents.size());
     check_documents();
     fingerprint.assign(header.fingerprint, sizeof header.fingerprint);
     if (!expected.empty() && expected != fingerprint) corrupt("it was made of another source or with another tokenizer");
@@ -208,6 +222,8 @@ struct TokenCache::State {
     for (std::uint64_t i = 0; i < footer.documents; ++i) {
       const std::uint64_t end = number(documents, i);
       if (end < begin || end > footer.tokens) corrupt(text("document ", i, " ends behind token ", end, " and begins behind token ", begin));
+      if (const std::uint64_t first = number(text_begins, i); first < begin || first > end)
+        corrupt(text("the text of document ", i, " begins at token ", first, ", outside of it"));
       begin = end;
     }
   }
@@ -253,6 +269,7 @@ TokenCache::TokenCache(const std::filesystem::path& path, const std::string& fin
                        .tokens = {},
                        .sums = {},
                        .documents = {},
+                       .text_begins = {},
                        .checked = {}}) {
   state_->open(fingerprint);
 }
@@ -270,6 +287,27 @@ std::int64_t TokenCache::document_begin(std::int64_t index) const {
   ensure(index >= 0 && index <= document_count(), "a document outside of the cache");
   return index == 0 ? 0 : static_cast<std::int64_t>(State::number(state_->documents, static_cast<std::uint64_t>(index) - 1));
 }
+
+std::int64_t TokenCache::text_begin(std::int64_t index) const {
+  ensure(index >= 0 && index < document_count(), "a document outside of the cache");
+  return static_cast<std::int64_t>(State::number(state_->text_begins, static_cast<std::uint64_t>(index)));
+}
+
+std::int64_t TokenCache::document_of(std::int64_t token) const {
+  ensure(token >= 0 && token < size(), "a token outside of the cache");
+  std::int64_t first = 0, behind = document_count();
+  while (first < behind) {
+    const std::int64_t middle = first + (behind - first) / 2;
+    if (document_begin(middle + 1) > token) {
+      behind = middle;
+    } else {
+      first = middle + 1;
+    }
+  }
+  return first;
+}
+
+std::int64_t TokenCache::skipped() const { return static_cast<std::int64_t>(state_->footer.skipped); }
 
 void TokenCache::read(std::int64_t first, std::span<std::int32_t> out) const {
   ensure(first >= 0 && first <= size() && static_cast<std::int64_t>(out.size()) <= size() - first, "tokens outside of the cache");

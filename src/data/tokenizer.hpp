@@ -81,6 +81,9 @@ class StreamingDecoder {
   Utf8Assembler assembler_;
 };
 
+// Whether a file is a tokenizer.json or a SentencePiece .model, by its content; so a tokenizer may have any name that ends in .json.
+bool is_tokenizer(const std::filesystem::path& file);
+
 // Reads a tokenizer.json (byte-level BPE, told by its content) or a SentencePiece .model (unigram or BPE). The end-of-text token is
 // what tokenizer_config.json beside a tokenizer.json names as eos_token, or else a well-known name (<|endoftext|>, </s>, ...).
 // Throws not_found, corrupt for damaged files, invalid_config for a component that is not supported, with its name.
@@ -110,8 +113,9 @@ class BpeTrainer {
 };
 std::unique_ptr<Tokenizer> train_bpe(std::span<const std::string> documents, std::int64_t vocab);
 
-// The tokenizer that `spec` asks for. A bpe is trained once on the source and kept in `cache_dir` as
-// tokenizer-FINGERPRINT.json, where FINGERPRINT stands for source content, field and vocabulary. Throws as load_tokenizer.
+// The tokenizer that `spec` asks for. A bpe is trained once on all sources, whatever their weights, and kept in `cache_dir` as
+// tokenizer-FINGERPRINT.json, where FINGERPRINT stands for the sources' content, their records and the vocabulary. Throws as
+// load_tokenizer.
 std::unique_ptr<Tokenizer> make_tokenizer(const model::DataSpec& spec, const std::filesystem::path& cache_dir,
                                           const ProgressCallback& progress = {});
 

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 constexpr Seconds kPatience{600};
 // Changes whenever the same text would give another tokenizer.
-constexpr const char* kTrainerVersion = "bpe 1";
+constexpr const char* kTrainerVersion = "bpe 2";
 
 // What tokenizer_config.json beside a tokenizer.json names as eos_token; empty when it names none.
 std::string eos_token_beside(const fs::path& file) {
@@ -43,9 +43,17 @@ std::string eos_token_beside(const fs::path& file) {
 }
 
 std::unique_ptr<Tokenizer> trained_tokenizer(const model::DataSpec& spec, const fs::path& cache_dir, const ProgressCallback& progress) {
-  const Source source = open_source(spec.source, spec.field, spec.where);
-  const std::string fingerprint =
-      hash128_hex(text(kTrainerVersion, '\n', fingerprint_of(source, cache_dir, progress), '\n', spec.field, '\n', spec.tokenizer.vocab));
+  const model::RecordSpec& records = spec.records;
+  std::string content = text(kTrainerVersion, '\n', records.field, '\n', records.prompt, '\n', records.answer, '\n',
+                             static_cast<int>(records.on_error), '\n', spec.tokenizer.vocab);
+  std::vector<Source> sources;
+  std::uint64_t bytes = 0;
+  for (const model::SourceSpec& one : spec.sources) {
+    sources.push_back(open_source(one.path, records, one.where));
+    content += "\n" + fingerprint_of(sources.back(), cache_dir, progress);
+    bytes += sources.back().bytes;
+  }
+  const std::string fingerprint = hash128_hex(content);
   const fs::path file = cache_dir / ("tokenizer-" + fingerprint + ".json");
   std::error_code ignored;
   const auto cached = [&]() -> std::unique_ptr<Tokenizer> {
@@ -64,16 +72,33 @@ std::unique_ptr<Tokenizer> trained_tokenizer(const model::DataSpec& spec, const 
   if (lock.held()) remove_abandoned(file);
   BpeTrainer trainer;
   ProgressMeter meter(progress, "counting words");
-  read_documents(source, [&](const Document& document) {
-    trainer.add(document.text);
-    meter.update(static_cast<double>(document.end), static_cast<double>(source.bytes));
-  });
+  std::uint64_t before = 0;
+  for (const Source& source : sources) {
+    read_documents(source, [&](const Document& document) {
+      if (!document.prompt.empty()) trainer.add(document.prompt);
+      trainer.add(document.text);
+      meter.update(static_cast<double>(before + document.end), static_cast<double>(bytes));
+    });
+    before += source.bytes;
+  }
   auto tokenizer = trainer.train(spec.tokenizer.vocab, progress);
   tokenizer->save(file);
   return tokenizer;
 }
 
 }  // namespace
+
+bool is_tokenizer(const fs::path& file) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(file, ignored)) return false;
+  if (file.extension() == ".model") return true;
+  if (file.extension() != ".json") return false;
+  const MappedFile map(file);
+  const auto* content = reinterpret_cast<const char*>(map.bytes().data());
+  // Of JSON lines the parser sees the first, and gives up at the second.
+  const auto root = nlohmann::json::parse(content, content + map.bytes().size(), nullptr, false);
+  return root.is_object() && root.contains("model") && root["model"].is_object() && root["model"].contains("vocab");
+}
 
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& file) {
   std::error_code ignored;
@@ -91,6 +116,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& file) {
 }
 
 std::unique_ptr<Tokenizer> make_tokenizer(const model::DataSpec& spec, const fs::path& cache_dir, const ProgressCallback& progress) {
+  need_source(spec);
   const auto& wanted = spec.tokenizer;
   if (wanted.kind == "bytes") return make_byte_tokenizer();
   if (wanted.kind == "bpe") return trained_tokenizer(spec, cache_dir, progress);

@@ -7,16 +7,15 @@
 
 #include "base/log.hpp"
 #include "model/families.hpp"
+#include "model/yaml_path.hpp"
 
 namespace tessera::model {
 namespace {
 
-std::filesystem::path resolve(const ConfigNode& node) {
-  const std::filesystem::path written = node.as_string();
-  const auto whole = [](const std::filesystem::path& path) { return std::filesystem::is_directory(path) ? path / "config.json" : path; };
-  if (written.is_absolute() || std::filesystem::exists(written)) return whole(written);
-  const std::filesystem::path beside = std::filesystem::path(node.file()).parent_path() / written;
-  return whole(std::filesystem::exists(beside) ? beside : written);
+std::filesystem::path config_of(const ConfigNode& node) {
+  const std::filesystem::path path = path_of(node);
+  std::error_code ignored;  // a name that no file can have is a file that does not exist
+  return std::filesystem::is_directory(path, ignored) ? path / "config.json" : path;
 }
 
 // The fewest digits that read back as the same number.
@@ -357,6 +356,6 @@ std::string hugging_face_yaml(const std::filesystem::path& config_json, ImportFo
                    guess ? "did you mean '" + *guess + "'?" : "");
 }
 
-std::string hugging_face_yaml(const ConfigNode& path) { return hugging_face_yaml(resolve(path), ImportFor::planning); }
+std::string hugging_face_yaml(const ConfigNode& path) { return hugging_face_yaml(config_of(path), ImportFor::planning); }
 
 }  // namespace tessera::model

@@ -4,25 +4,12 @@
 
 #include "base/plain_name.hpp"
 #include "base/problems.hpp"
+#include "model/data_section.hpp"
 #include "model/learning_rate.hpp"
+#include "model/yaml_path.hpp"
 
 namespace tessera::model {
 namespace {
-
-// As written, relative to the current folder; else beside the YAML, where that exists.
-std::filesystem::path resolve(const ConfigNode& node) {
-  const std::filesystem::path path = node.as_string();
-  std::error_code ignored;  // a name that no file can have is a file that does not exist
-  if (path.is_absolute() || std::filesystem::exists(path, ignored)) return path;
-  const std::filesystem::path beside = std::filesystem::path(node.file()).parent_path() / path;
-  return std::filesystem::exists(beside, ignored) ? beside : path;
-}
-
-double fraction(const ConfigNode& node) {
-  const double value = node.as_double();
-  if (value <= 0 || value > 1) throw node.error(text("found ", value), "a number above 0 and at most 1");
-  return value;
-}
 
 double not_negative(const ConfigNode& node) {
   const double value = node.as_double();
@@ -98,44 +85,6 @@ auto choice(Words... valid) {
   return [=](const ConfigNode& node) { return node.as_choice({valid...}); };
 }
 
-std::string word(const ConfigNode& node) { return node.as_string(); }
-
-TokenizerSpec read_tokenizer(const ConfigNode& node) {
-  TokenizerSpec tokenizer;
-  Section section(node, {"kind", "vocab", "file"});
-  section.read("kind", tokenizer.kind, choice("bpe", "hf", "sentencepiece", "bytes"));
-  section.read("vocab", tokenizer.vocab, between(257, kMostSamples));
-  section.read("file", tokenizer.file, resolve);
-  section.finish();
-  const bool needs_file = tokenizer.kind == "hf" || tokenizer.kind == "sentencepiece";
-  if (needs_file && tokenizer.file.empty()) throw node.error("a tokenizer of kind '" + tokenizer.kind + "' needs its file", "file: PATH");
-  if (!needs_file && !tokenizer.file.empty())
-    throw node.at("file").error("a tokenizer of kind '" + tokenizer.kind + "' has no file", "kind: hf or sentencepiece");
-  if (needs_file && node.has("vocab"))
-    throw node.at("vocab").error("a tokenizer of kind '" + tokenizer.kind + "' has the vocabulary of its file", "no vocab");
-  return tokenizer;
-}
-
-double read_split(const ConfigNode& node) {
-  double train = DataSpec().train_fraction;
-  Section section(node, {"train"});
-  section.read("train", train, fraction);
-  section.finish();
-  return train;
-}
-
-DataSpec read_data(const ConfigNode& node) {
-  DataSpec data;
-  Section section(node, {"source", "field", "tokenizer", "split"});
-  section.need("source", data.source, resolve);
-  section.read("field", data.field, word);
-  section.read("tokenizer", data.tokenizer, read_tokenizer);
-  section.read("split", data.train_fraction, read_split);
-  section.finish();
-  data.where = node.at("source").where();
-  return data;
-}
-
 OptimizerKind read_optimizer_kind(const ConfigNode& node) {
   return node.as_choice({"adamw", "sgd"}) == "adamw" ? OptimizerKind::adamw : OptimizerKind::sgd;
 }
@@ -194,7 +143,7 @@ TrainSpec read_train(const ConfigNode& node) {
   section.read("schedule", train.lr_schedule, [&](const ConfigNode& schedule) { return read_schedule(schedule, train.steps); });
   section.read("precision", train.precision, read_precision);
   section.read("seed", train.seed, at_least(0));
-  section.read("init", train.init, resolve);
+  section.read("init", train.init, init_of);
   section.attempt([&] {
     const auto eval = node.find("eval");
     if (!eval) return;
@@ -237,7 +186,7 @@ ClusterChoice read_cluster_choice(const ConfigNode& node) {
   if (node.is_scalar()) {
     if (node.as_string() != "auto") {
       out.kind = ClusterChoice::Kind::file;
-      out.file = resolve(node);
+      out.file = path_of(node);
     }
   } else {
     node.allow_only({"local", "lab"});
@@ -256,7 +205,7 @@ ParallelChoice read_parallel(const ConfigNode& node) {
   if (node.is_scalar()) {
     if (node.as_string() == "auto") return out;
     out.kind = ParallelChoice::Kind::plan_file;
-    out.file = resolve(node);
+    out.file = path_of(node);
     return out;
   }
   out.kind = ParallelChoice::Kind::degrees;
@@ -305,7 +254,7 @@ std::vector<std::string> read_on_end(const ConfigNode& node) {
   if (words.empty()) return words;
   if (words.front().empty()) throw node[0].error("the program has no name", "[PROGRAM, ARGUMENT, ...]");
   // Names without a '/' are looked up in PATH.
-  if (words.front().find('/') != std::string::npos) words.front() = resolve(node[0]).string();
+  if (words.front().find('/') != std::string::npos) words.front() = path_of(node[0]).string();
   return words;
 }
 
@@ -342,6 +291,7 @@ JobSpec read_job(const ConfigNode& root) {
   JobSpec job;
   job.file = root.file();
   job.name = default_name(job.file);
+  job.data.where = {.file = root.file(), .block = {}};
   Section section(root, {"name", "model", "data", "train", "cluster", "parallel", "checkpoint", "log", "on_end"});
   section.read("name", job.name, read_name);
   section.need("model", job.model, read_countable_model);
@@ -366,17 +316,7 @@ JobSpec read_job(const ConfigNode& root) {
 }
 
 JobSpec read_job(const std::filesystem::path& path, const std::vector<std::string>& overrides) {
-  ConfigNode root = ConfigNode::load(path);
-  // A Hugging Face config.json stands for a job that says its model alone.
-  if (root.is_map() && root.has("model_type") && !root.has("model"))
-    root = ConfigNode::parse("model: {}", path.string()).with_override("model.hf", "\"" + path.string() + "\"");
-  for (const std::string& setting : overrides) {
-    const std::size_t equals = setting.find('=');
-    if (equals == std::string::npos)
-      throw Error(ErrorCode::invalid_config, "--set " + setting + ": no '='", {}, "SECTION.KEY=VALUE, such as train.steps=50");
-    root = root.with_override(setting.substr(0, equals), setting.substr(equals + 1));
-  }
-  return read_job(root);
+  return read_job(load_yaml(path, overrides));
 }
 
 }  // namespace tessera::model

@@ -19,11 +19,34 @@ struct TokenizerSpec {
   std::filesystem::path file;  // for hf and sentencepiece
 };
 
+// A file of text, JSONL or Parquet, or a folder of them.
+struct SourceSpec {
+  std::filesystem::path path;
+  // The share of all samples that are of this source, over the sum of all weights. Either all sources have one or none.
+  std::optional<double> weight = std::nullopt;
+  Where where = {};
+};
+
+enum class OnError { stop, skip };
+
+// Where documents stand in records: lines of JSONL, rows of Parquet.
+struct RecordSpec {
+  std::string field = "text";  // the text's key
+  // The keys of a prompt and of its answer, in place of `field`; empty: documents have no prompts. Only answers are targets.
+  std::string prompt;
+  std::string answer;
+  OnError on_error = OnError::stop;  // at a record that cannot be read
+
+  bool has_prompts() const { return !answer.empty(); }
+};
+
 struct DataSpec {
-  std::filesystem::path source;  // a text file, a JSONL file or a folder of them; "synthetic" for seeded random tokens
-  std::string field = "text";    // the text's key in JSONL lines
+  std::vector<SourceSpec> sources;  // none, and not synthetic: the job can be planned, but has nothing to train on
+  bool synthetic = false;           // seeded random tokens
+  RecordSpec records;
   TokenizerSpec tokenizer;
-  double train_fraction = 0.95;  // the rest, from the end of the token stream, is for validation
+  double train_fraction = 0.95;     // of each source; the rest, from its end, is for validation
+  bool separate_documents = false;  // attention stays within a document, and its positions begin at 0
   Where where;
 };
 
@@ -122,11 +145,13 @@ struct JobSpec {
   std::filesystem::path file;
 };
 
-// Reads a train.yaml, applies `key=value` overrides in order, and checks every key and type. Relative paths are kept as
-// written (relative to the current folder, then to the YAML's folder if not found there). A Hugging Face config.json is read as
-// a job with this model and all else by default. Throws invalid_config.
+// Reads a train.yaml, applies `key=value` overrides in order, and checks every key and type. Relative paths are relative to the YAML's
+// folder; those of overrides, which were typed in a shell, to the current one. A Hugging Face config.json is read as a job with this
+// model and all else by default. Throws invalid_config.
 JobSpec read_job(const std::filesystem::path& path, const std::vector<std::string>& overrides = {});
 JobSpec read_job(const ConfigNode& root);
+// The train.yaml with the overrides applied and all paths absolute: it means the same in every folder. Throws as read_job.
+std::string portable_yaml(const std::filesystem::path& path, const std::vector<std::string>& overrides = {});
 
 // The learning rate of `step` (0-based) of `steps`: linear warm-up from lr/warmup, then the schedule.
 double learning_rate(const TrainSpec& train, std::int64_t step);

@@ -103,11 +103,14 @@ DataIdentity data_identity(const model::JobSpec& job, const data::Dataset& datas
   DataIdentity out;
   // What of the data section is not judged by what it comes to is judged by what it says.
   for (const auto& [key, value] : settings_of(ConfigNode::parse(job.resolved_yaml, job.file.string())))
-    if (within(key, "data") && !within(key, kSource) && !within(key, kTokenizer)) out[key] = value;
+    if (within(key, "data") && !key.starts_with(kSource) && !within(key, kTokenizer)) out[key] = value;
   out["train.seed"] = text(job.train.seed);
   out["train.global_batch"] = text(job.train.global_batch);
   out["data.split.train"] = text(job.data.train_fraction);
-  out["data.field"] = job.data.field;
+  out["data.field"] = job.data.records.field;
+  std::string weights;
+  for (const model::SourceSpec& source : job.data.sources) weights += text(weights.empty() ? "" : ", ", source.weight.value_or(1));
+  if (job.data.sources.size() > 1) out["data.sources"] = "weights " + weights;
   out[kSource] = text(dataset.stream_hash());
   if (dataset.tokenizer() != nullptr) out[kTokenizer] = dataset.tokenizer()->fingerprint();
   return out;

@@ -13,10 +13,6 @@
 
 namespace tessera::observe {
 
-// The train.yaml that a run keeps: that of `train_yaml` with `overrides` and with absolute paths, as it is read again from other folders.
-// Throws as read_job does, and not_found where train.init names a run that does not exist.
-std::string yaml_of_run(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides);
-
 // prepare_run, and then train.yaml (`yaml`), plan.json, cluster.yaml, data.json and the tokenizer's file. What this throws before the disk
 // refuses leaves the run as it was.
 RunLock make_run(const std::filesystem::path& run, IfExists if_exists, const model::JobSpec& job, const std::string& yaml,

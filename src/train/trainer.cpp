@@ -1,6 +1,7 @@
 #include "train/trainer.hpp"
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <algorithm>
 #include <cmath>
 #include <deque>
@@ -70,20 +71,20 @@ struct Trainer::Impl {
     store.zero_grads(bucket);
   }
 
-  // Rows of one micro-batch; `read` fills row i.
-  nn::Batch batch(std::int64_t rows,
-                  const std::function<bool(std::int64_t row, std::span<std::int32_t>, std::span<std::int32_t>)>& read) const {
-    nn::Batch batch{at::empty({rows, seq}, at::kLong), at::empty({rows, seq}, at::kLong)};
+  // Rows of one micro-batch; `read` fills row i, or returns false for one that is not there.
+  using ReadRow = std::function<bool(std::int64_t row, std::span<std::int32_t> tokens, std::span<std::int32_t> targets,
+                                     std::span<std::int32_t> positions)>;
+  nn::Batch batch(std::int64_t rows, const ReadRow& read) const {
+    nn::Batch batch{at::zeros({rows, seq}, at::kLong), at::full({rows, seq}, -1, at::kLong)};
+    if (dataset.separates_documents()) batch.positions = at::zeros({rows, seq}, at::kLong);
     std::vector<std::int32_t> tokens(seq);
     std::vector<std::int32_t> targets(seq);
+    std::vector<std::int32_t> positions(dataset.separates_documents() ? seq : 0);
     for (std::int64_t row = 0; row < rows; ++row) {
-      const bool present = read(row, tokens, targets);
-      auto* token_row = batch.tokens.data_ptr<std::int64_t>() + row * seq;
-      auto* target_row = batch.targets.data_ptr<std::int64_t>() + row * seq;
-      for (std::int64_t i = 0; i < seq; ++i) {
-        token_row[i] = present ? tokens[i] : 0;
-        target_row[i] = present ? targets[i] : -1;
-      }
+      if (!read(row, tokens, targets, positions)) continue;
+      std::copy(tokens.begin(), tokens.end(), batch.tokens.data_ptr<std::int64_t>() + row * seq);
+      std::copy(targets.begin(), targets.end(), batch.targets.data_ptr<std::int64_t>() + row * seq);
+      if (!positions.empty()) std::copy(positions.begin(), positions.end(), batch.positions.data_ptr<std::int64_t>() + row * seq);
     }
     return batch;
   }
@@ -213,8 +214,8 @@ StepReport Trainer::step(bool wish_to_stop) {
   std::vector<nn::Batch> batches;
   for (std::int64_t m = 0; m < self.program.micro_batches; ++m) {
     const std::int64_t first = self.program.first_sample(m);
-    batches.push_back(self.batch(self.program.micro_batch_size, [&](std::int64_t row, auto tokens, auto targets) {
-      self.dataset.fill(ids.at(first + row), tokens, targets);
+    batches.push_back(self.batch(self.program.micro_batch_size, [&](std::int64_t row, auto tokens, auto targets, auto positions) {
+      self.dataset.fill(ids.at(first + row), tokens, targets, positions);
       return true;
     }));
   }
@@ -229,15 +230,18 @@ StepReport Trainer::step(bool wish_to_stop) {
   traced.samples.end = traced.zeroing.begin = real_clock().now();
   if (first) self.store.zero_grads();
   traced.zeroing.end = real_clock().now();
-  const Scalars scalars =
-      self.executor.run(batches, 1.0 / static_cast<double>(report.tokens), wish_to_stop, [&](int bucket, const Scalars& sums) {
-        if (delayed) return self.step_late(bucket, self.step - 1);
-        if (!std::isfinite(sums.squared_norm)) return;
-        const double norm = std::sqrt(sums.squared_norm);
-        const double scale = optimizer.clip > 0 ? std::min(1.0, optimizer.clip / (norm + 1e-6)) : 1.0;
-        self.store.step(bucket, optimizer, report.lr, scale, self.step + 1);
-      });
-  report.loss = scalars.loss / scalars.tokens;
+  // Every rank knows what counts in the whole batch: the mean is that of one device, however the batch is cut.
+  std::int64_t counted = 0;
+  for (const std::int64_t id : ids) counted += self.dataset.counted_targets(id);
+  const Scalars scalars = self.executor.run(batches, 1.0 / static_cast<double>(std::max<std::int64_t>(1, counted)), wish_to_stop,
+                                            [&](int bucket, const Scalars& sums) {
+                                              if (delayed) return self.step_late(bucket, self.step - 1);
+                                              if (!std::isfinite(sums.squared_norm)) return;
+                                              const double norm = std::sqrt(sums.squared_norm);
+                                              const double scale = optimizer.clip > 0 ? std::min(1.0, optimizer.clip / (norm + 1e-6)) : 1.0;
+                                              self.store.step(bucket, optimizer, report.lr, scale, self.step + 1);
+                                            });
+  report.loss = scalars.loss / std::max(1.0, scalars.tokens);
   if (delayed && !std::isfinite(scalars.squared_norm)) refuse_infinite(self.step - 1);
   report.grad_norm =
       std::sqrt(delayed && first ? self.finished_norm.value_or(std::numeric_limits<double>::quiet_NaN()) : scalars.squared_norm);
@@ -283,9 +287,9 @@ EvaluationReport Trainer::evaluate(std::int64_t sequences) {
   std::vector<nn::Batch> batches;
   for (std::int64_t m = 0; m < micro_batches; ++m) {
     const std::int64_t first = evaluator.program().first_sample(m);
-    batches.push_back(self.batch(rows, [&](std::int64_t row, auto tokens, auto targets) {
+    batches.push_back(self.batch(rows, [&](std::int64_t row, auto tokens, auto targets, auto positions) {
       if (first + row >= wanted) return false;
-      self.dataset.fill_validation(first + row, tokens, targets);
+      self.dataset.fill_validation(first + row, tokens, targets, positions);
       return true;
     }));
   }

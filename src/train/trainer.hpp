@@ -19,7 +19,7 @@ namespace tessera::train {
 // One step, equal on all ranks except for memory.
 struct StepReport {
   std::int64_t step = 0;    // 0-based, of the step just made
-  double loss = 0;          // mean over the global batch's tokens, in nats
+  double loss = 0;          // mean over the global batch's targets that count, in nats
   std::int64_t tokens = 0;  // of this step
   Seconds seconds;
   double grad_norm = 0;  // before clipping; with a delayed exchange that of the step before, NaN in the first of a run
@@ -30,8 +30,8 @@ struct StepReport {
 };
 
 struct EvaluationReport {
-  double loss = 0;  // mean per token, in nats
-  std::int64_t tokens = 0;
+  double loss = 0;          // mean per target that counts, in nats
+  std::int64_t tokens = 0;  // of these
 };
 
 // Not thread-safe. All ranks of the plan call the same members in the same order.

@@ -161,13 +161,20 @@ void add_generate(CLI::App& app) {
 // All of another text, in the tokens that the run's model knows.
 model::DataSpec all_of(const std::string& text, const LoadedRun& run) {
   model::DataSpec data;
-  data.source = text;
-  data.field = run.job.data.field;
+  data.sources = {{.path = text, .where = {.file = text, .block = {}}}};
+  data.records = run.job.data.records;
+  data.separate_documents = run.job.data.separate_documents;
   data.tokenizer.file = run.tokenizer_file();
   data.tokenizer.kind = data.tokenizer.file.extension() == ".model" ? "sentencepiece" : "hf";
   data.train_fraction = 0;
   data.where.file = text;
   return data;
+}
+
+std::string named(const model::DataSpec& data) {
+  std::string out = data.synthetic ? "synthetic" : "";
+  for (const model::SourceSpec& source : data.sources) out += (out.empty() ? "" : ", ") + source.path.string();
+  return out;
 }
 
 void add_eval(CLI::App& app) {
@@ -208,7 +215,7 @@ void add_eval(CLI::App& app) {
                                         {"tokens", report.tokens},
                                         {"unigram_entropy", entropy},
                                         {"checkpoint", run.checkpoint.filename().string()},
-                                        {"text", data.source.string()}};
+                                        {"text", named(data)}};
     if (arguments->json)
       std::printf("%s\n", out.dump().c_str());
     else
@@ -255,7 +262,7 @@ void add_export(CLI::App& app) {
   command->callback([arguments] {
     const LoadedRun run(arguments->run);
     std::optional<std::filesystem::path> tokenizer;
-    if (run.job.data.source != "synthetic") tokenizer = run.tokenizer_file();
+    if (!run.job.data.sources.empty()) tokenizer = run.tokenizer_file();
     checkpoint::export_hf(run.checkpoint, run.job.model, tokenizer, arguments->directory, checkpoint::kLargestWeightFile,
                           arguments->bf16 ? checkpoint::ExportType::bf16 : checkpoint::ExportType::f32);
   });
@@ -265,12 +272,14 @@ void add_import(CLI::App& app) {
   struct Arguments {
     std::string directory;
     std::string run;
+    std::string source;
   };
   CLI::App* command = app.add_subcommand("import", "Make a run from a Hugging Face folder");
   auto arguments = std::make_shared<Arguments>();
   command->add_option("directory", arguments->directory)->required();
   command->add_option("--run", arguments->run, "The run's folder")->required();
-  command->callback([arguments] { checkpoint::import_hf(arguments->directory, arguments->run); });
+  command->add_option("--source", arguments->source, "What the run's data.source is to be");
+  command->callback([arguments] { checkpoint::import_hf(arguments->directory, arguments->run, arguments->source); });
 }
 
 }  // namespace

@@ -266,8 +266,9 @@ void train_rank(const TrainArguments& arguments) {
     const data::Tokenizer* tokenizer = dataset->tokenizer();
     check_same_text(*dataset, *comm);
     if (prepares) {
+      for (const std::string& note : dataset->notes()) log::show(note);
       // As `tessera train` does for the ranks that it starts: a run that exists is touched when there is nothing left to refuse.
-      const std::string yaml = observe::yaml_of_run(arguments.yaml, arguments.overrides);
+      const std::string yaml = model::portable_yaml(arguments.yaml, arguments.overrides);
       if (arguments.resume) observe::show_changes(observe::check_resumed(job, yaml, *dataset, run, arguments.changed));
       lock.emplace(observe::make_run(run, if_exists, job, yaml, plan, cluster, *dataset));
     }

@@ -41,7 +41,7 @@ TEST(Init, WritesAFileThatTrainingAccepts) {
       EXPECT_EQ(job.model.dim("hidden"), size.hidden);
       EXPECT_EQ(job.model.dim("vocab"), 2048);
       EXPECT_EQ(job.data.tokenizer.vocab, 2048);
-      EXPECT_EQ(job.data.source.filename(), "text.txt");
+      EXPECT_EQ(job.data.sources.at(0).path.filename(), "text.txt");
       EXPECT_EQ(job.train.precision, precision == "bf16" ? model::Precision::bf16 : model::Precision::f32);
       EXPECT_EQ(job.cluster.kind, model::ClusterChoice::Kind::automatic);
       EXPECT_EQ(job.parallel.kind, model::ParallelChoice::Kind::automatic);
@@ -53,7 +53,16 @@ TEST(Init, KeepsPathsWithQuotesAndSpaces) {
   const TemporaryFolder folder;
   folder.write("my \"text\": #1.txt", "words\n");
   ASSERT_EQ(run_tessera({"init", "--yes", "--source", "my \"text\": #1.txt"}, {folder.path(), {}}).exit_code, 0);
-  EXPECT_EQ(model::read_job(folder.path() / "train.yaml").data.source.filename(), "my \"text\": #1.txt");
+  EXPECT_EQ(model::read_job(folder.path() / "train.yaml").data.sources.at(0).path.filename(), "my \"text\": #1.txt");
+}
+
+TEST(Init, NamesTheTextAsSeenFromTheFileThatItWrites) {
+  const TemporaryFolder folder;
+  const auto text = folder.write("texts/a.txt", "words\n");
+  std::filesystem::create_directory(folder / "jobs");
+  ASSERT_EQ(run_tessera({"init", "--yes", "--source", "texts/a.txt", "-o", "jobs/train.yaml"}, {folder.path(), {}}).exit_code, 0);
+  const model::JobSpec job = model::read_job(folder / "jobs" / "train.yaml");
+  EXPECT_TRUE(std::filesystem::equivalent(job.data.sources.at(0).path, text)) << job.data.sources.at(0).path;
 }
 
 TEST(Init, RefusesToOverwriteAndLeavesTheFileAsItWas) {

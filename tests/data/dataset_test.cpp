@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <set>
@@ -28,7 +29,7 @@ std::string some_text(std::size_t words) {
 
 model::DataSpec text_spec(const std::filesystem::path& source, const std::string& kind = "bytes") {
   model::DataSpec spec;
-  spec.source = source;
+  spec.sources = {{.path = source}};
   spec.tokenizer.kind = kind;
   spec.tokenizer.vocab = 300;
   spec.train_fraction = 0.9;
@@ -36,18 +37,20 @@ model::DataSpec text_spec(const std::filesystem::path& source, const std::string
 }
 
 struct Sample {
-  std::vector<std::int32_t> tokens, targets;
+  explicit Sample(const Dataset& dataset)
+      : tokens(static_cast<std::size_t>(dataset.sequence_length())),
+        targets(tokens.size()),
+        positions(dataset.separates_documents() ? tokens.size() : 0) {}
+  std::vector<std::int32_t> tokens, targets, positions;
 };
 Sample training_sample(const Dataset& dataset, std::int64_t id) {
-  Sample sample{std::vector<std::int32_t>(static_cast<std::size_t>(dataset.sequence_length())), {}};
-  sample.targets = sample.tokens;
-  dataset.fill(id, sample.tokens, sample.targets);
+  Sample sample(dataset);
+  dataset.fill(id, sample.tokens, sample.targets, sample.positions);
   return sample;
 }
 Sample validation_sample(const Dataset& dataset, std::int64_t index) {
-  Sample sample{std::vector<std::int32_t>(static_cast<std::size_t>(dataset.sequence_length())), {}};
-  sample.targets = sample.tokens;
-  dataset.fill_validation(index, sample.tokens, sample.targets);
+  Sample sample(dataset);
+  dataset.fill_validation(index, sample.tokens, sample.targets, sample.positions);
   return sample;
 }
 
@@ -158,6 +161,171 @@ TEST(Dataset, VisitsEverySampleOnceAnEpochInAnOrderOfSeedAndEpochAlone) {
   EXPECT_NE(Dataset::open(spec, 8, 257, 6, folder / "cache")->sample_ids(0, samples), other_batch);
 }
 
+using Tokens = std::vector<std::int32_t>;
+
+TEST(Dataset, DocumentsThatAreKeptApartBeginAtPositionZeroAndAreNotForetold) {
+  const TemporaryFolder folder;
+  auto spec = text_spec(folder.write("a.jsonl", "{\"text\": \"abc\"}\n{\"text\": \"de\"}\n{\"text\": \"fghijklmnopqrst\"}\n"));
+  spec.train_fraction = 0.5;
+  spec.separate_documents = true;
+  const auto dataset = Dataset::open(spec, 5, 257, 1, folder / "cache");
+  // The stream is a b c <> d e <> f g h ...; samples are those of one stream, with borders.
+  const Sample first = training_sample(*dataset, 0), second = training_sample(*dataset, 1);
+  EXPECT_EQ(first.tokens, (Tokens{'a', 'b', 'c', 256, 'd'}));
+  EXPECT_EQ(first.targets, (Tokens{'b', 'c', 256, -1, 'e'}));
+  EXPECT_EQ(first.positions, (Tokens{0, 1, 2, 3, 0}));
+  EXPECT_EQ(second.tokens, (Tokens{'e', 256, 'f', 'g', 'h'}));
+  EXPECT_EQ(second.targets, (Tokens{256, -1, 'g', 'h', 'i'}));
+  EXPECT_EQ(second.positions, (Tokens{0, 1, 0, 1, 2})) << "what a sample cuts off begins anew";
+  EXPECT_EQ(dataset->counted_targets(0), 4);
+  EXPECT_EQ(dataset->counted_targets(1), 4);
+}
+
+model::DataSpec answers_spec(const std::filesystem::path& source) {
+  model::DataSpec spec = text_spec(source);
+  spec.records.prompt = "p";
+  spec.records.answer = "a";
+  spec.separate_documents = true;
+  spec.train_fraction = 1.0;
+  return spec;
+}
+
+TEST(Dataset, SamplesOfAnswersAreWholeDocumentsWhosePromptsDoNotCount) {
+  const TemporaryFolder folder;
+  const auto file = folder.write("a.jsonl",
+                                 "{\"p\": \"ab\", \"a\": \"c\"}\n"            // 3 places: a b c
+                                 "{\"p\": \"d\", \"a\": \"ef\"}\n"            // 3
+                                 "{\"p\": \"\", \"a\": \"ghi\"}\n"            // 3: does not fit any more
+                                 "{\"p\": \"0123456789\", \"a\": \"x\"}\n"    // its prompt alone is longer than a sample
+                                 "{\"p\": \"jk\", \"a\": \"lmnopqrst\"}\n");  // loses its end
+  const auto dataset = Dataset::open(answers_spec(file), 8, 257, 1, folder / "cache");
+  ASSERT_EQ(dataset->train_samples(), 3);
+  const Sample first = training_sample(*dataset, 0), second = training_sample(*dataset, 1), third = training_sample(*dataset, 2);
+  EXPECT_EQ(first.tokens, (Tokens{'a', 'b', 'c', 'd', 'e', 'f', 256, 256}));
+  EXPECT_EQ(first.targets, (Tokens{-1, 'c', 256, 'e', 'f', 256, -1, -1}));
+  EXPECT_EQ(first.positions, (Tokens{0, 1, 2, 0, 1, 2, 0, 1}));
+  EXPECT_EQ(second.tokens, (Tokens{'g', 'h', 'i', 256, 256, 256, 256, 256}));
+  EXPECT_EQ(second.targets, (Tokens{'h', 'i', 256, -1, -1, -1, -1, -1}));
+  EXPECT_EQ(third.tokens, (Tokens{'j', 'k', 'l', 'm', 'n', 'o', 'p', 'q'}));
+  EXPECT_EQ(third.targets, (Tokens{-1, 'l', 'm', 'n', 'o', 'p', 'q', 'r'}));
+  EXPECT_EQ(dataset->counted_targets(0), 5);
+  EXPECT_EQ(dataset->counted_targets(1), 3);
+  EXPECT_EQ(dataset->counted_targets(2), 7);
+  EXPECT_THAT(dataset->notes(), testing::ElementsAre(HasSubstr("4 answers in 3 sequences of 8, of which they fill 70 %"),
+                                                     HasSubstr("1 of them are longer than model.seq 8"), HasSubstr("1 are left out")));
+}
+
+TEST(Dataset, CountsTheTargetsThatSamplesHave) {
+  const TemporaryFolder folder;
+  Random random(9);
+  std::string lines;
+  for (int i = 0; i < 400; ++i)
+    lines += "{\"p\": \"" + std::string(random.below(12), 'p') + "\", \"a\": \"" + std::string(1 + random.below(20), 'a') + "\"}\n";
+  const auto file = folder.write("a.jsonl", lines);
+  auto apart = text_spec(file);
+  apart.records.field = "a";
+  apart.separate_documents = true;
+  auto together = apart;
+  together.separate_documents = false;
+  for (const auto& spec : {answers_spec(file), apart, together}) {
+    const auto dataset = Dataset::open(spec, 16, 257, 1, folder / "cache");
+    for (std::int64_t id = 0; id < dataset->train_samples(); ++id) {
+      const Sample sample = training_sample(*dataset, id);
+      ASSERT_EQ(dataset->counted_targets(id), std::ssize(sample.targets) - std::count(sample.targets.begin(), sample.targets.end(), -1))
+          << id;
+    }
+  }
+}
+
+TEST(Dataset, SaysWhenNoAnswerFits) {
+  const TemporaryFolder folder;
+  const auto file = folder.write("a.jsonl", "{\"p\": \"0123456789\", \"a\": \"x\"}\n");
+  EXPECT_THAT(error_of([&] { Dataset::open(answers_spec(file), 8, 257, 1, folder / "cache"); }),
+              HasSubstr("the prompts of all 1 are longer than model.seq 8"));
+}
+
+TEST(Dataset, RefusesAJobThatNamesNoSource) {
+  model::DataSpec spec;
+  spec.where.file = "train.yaml";
+  const std::string error = error_of([&] { Dataset::open(spec, 8, 257, 1, {}); });
+  EXPECT_THAT(error, HasSubstr("data.source is not set"));
+  EXPECT_THAT(error, HasSubstr("set data.source in train.yaml"));
+}
+
+// Sources of letters of their own, so that tokens tell where a sample is from.
+model::DataSpec mixed_spec(const TemporaryFolder& folder, std::vector<std::optional<double>> weights) {
+  model::DataSpec spec = text_spec("");
+  spec.sources.clear();
+  spec.train_fraction = 0.8;
+  for (std::size_t k = 0; k < weights.size(); ++k) {
+    const std::string letters(1000 * (k + 1), static_cast<char>('a' + k));
+    spec.sources.push_back({.path = folder.write(std::string(1, static_cast<char>('a' + k)) + ".txt", letters), .weight = weights[k]});
+  }
+  return spec;
+}
+
+TEST(Dataset, MixesSourcesByTheirWeights) {
+  const TemporaryFolder folder;
+  const auto dataset = Dataset::open(mixed_spec(folder, {1.0, 3.0}), 8, 257, 1, folder / "cache");
+  const auto sources = dataset->sources();
+  ASSERT_EQ(sources.size(), 2u);
+  // 100 and 200 samples: with shares of 1/4 and 3/4 the second is seen first, after 67 of the first.
+  EXPECT_EQ(sources[0].train, 100);
+  EXPECT_EQ(sources[1].train, 200);
+  EXPECT_EQ(sources[0].per_epoch, 67);
+  EXPECT_EQ(sources[1].per_epoch, 200);
+  const std::int64_t epoch = 267;
+  std::vector<std::int64_t> of_first;
+  for (int e = 0; e < 3; ++e) {
+    std::set<std::int64_t> of_second;
+    std::int64_t count = 0;
+    for (std::int64_t i = 0; i < epoch; ++i) {
+      const std::int64_t id = dataset->sample_ids(e * epoch + i, 1)[0];
+      const char letter = static_cast<char>(training_sample(*dataset, id).tokens[0]);
+      EXPECT_EQ(letter, id < 100 ? 'a' : 'b');
+      if (id < 100) {
+        of_first.push_back(id);
+        ++count;
+      } else {
+        of_second.insert(id);
+      }
+    }
+    EXPECT_EQ(count, 67);
+    EXPECT_EQ(of_second.size(), 200u) << "each sample of the source that is seen whole stands once";
+  }
+  EXPECT_EQ(std::set(of_first.begin(), of_first.begin() + 67).size(), 67u) << "no sample stands twice in an epoch";
+  std::set<std::int64_t> firsts(of_first.begin(), of_first.end());
+  EXPECT_EQ(firsts.size(), 100u) << "three epochs pass over the first source twice";
+  const auto again = Dataset::open(mixed_spec(folder, {1.0, 3.0}), 8, 257, 1, folder / "cache");
+  EXPECT_EQ(again->sample_ids(40, 16), dataset->sample_ids(40, 16));
+  EXPECT_EQ(dataset->sample_ids(20, 32), [&] {
+    auto both = dataset->sample_ids(40, 16);
+    const auto second = dataset->sample_ids(41, 16);
+    both.insert(both.end(), second.begin(), second.end());
+    return both;
+  }()) << "the order knows nothing of batches";
+}
+
+TEST(Dataset, SourcesWithoutWeightsAreSeenWholeInEachEpoch) {
+  const TemporaryFolder folder;
+  const auto dataset = Dataset::open(mixed_spec(folder, {std::nullopt, std::nullopt, std::nullopt}), 8, 257, 1, folder / "cache");
+  ASSERT_EQ(dataset->train_samples(), 100 + 200 + 300);
+  const auto ids = dataset->sample_ids(0, 600);
+  EXPECT_EQ(std::set(ids.begin(), ids.end()).size(), 600u);
+  EXPECT_NE(dataset->content_hash(), Dataset::open(mixed_spec(folder, {1.0, 1.0, 1.0}), 8, 257, 1, folder / "cache")->content_hash());
+}
+
+TEST(Dataset, ValidatesOnTheMixtureThatItTrainsOn) {
+  const TemporaryFolder folder;
+  const auto dataset = Dataset::open(mixed_spec(folder, {3.0, 1.0}), 4, 257, 1, folder / "cache");
+  std::int64_t of_first = 0;
+  for (std::int64_t i = 0; i < dataset->validation_samples(); ++i) of_first += validation_sample(*dataset, i).tokens[0] == 'a';
+  EXPECT_NEAR(static_cast<double>(of_first) / static_cast<double>(dataset->validation_samples()), 0.75, 0.02);
+  const auto other_seed = Dataset::open(mixed_spec(folder, {3.0, 1.0}), 4, 257, 2, folder / "cache");
+  for (std::int64_t i = 0; i < dataset->validation_samples(); ++i)
+    EXPECT_EQ(validation_sample(*other_seed, i).tokens, validation_sample(*dataset, i).tokens);
+}
+
 TEST(Dataset, GivesTheUnigramEntropyOfTheValidationTargets) {
   const TemporaryFolder folder;
   // Validation targets are a, b, c, d equally often but for the end: -log of a quarter.
@@ -169,7 +337,7 @@ TEST(Dataset, GivesTheUnigramEntropyOfTheValidationTargets) {
 
 TEST(Dataset, MakesSyntheticTokensOfTheModelsVocabulary) {
   model::DataSpec spec;
-  spec.source = "synthetic";
+  spec.synthetic = true;
   const auto dataset = Dataset::open(spec, 16, 100, 3, {});
   EXPECT_EQ(dataset->tokenizer(), nullptr);
   const Sample sample = training_sample(*dataset, dataset->sample_ids(5, 4)[2]);

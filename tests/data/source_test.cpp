@@ -14,7 +14,9 @@ using testing::HasSubstr;
 
 std::vector<std::string> documents_of(const std::filesystem::path& root, const std::string& field = "text") {
   std::vector<std::string> all;
-  read_documents(open_source(root, field), [&](const Document& document) { all.emplace_back(document.text); });
+  model::RecordSpec records;
+  records.field = field;
+  read_documents(open_source(root, records), [&](const Document& document) { all.emplace_back(document.text); });
   return all;
 }
 
@@ -49,6 +51,77 @@ TEST(Source, ReadsFoldersInOrderOfPathAndLeavesOtherFilesAlone) {
   folder.write(".hidden/x.txt", "no");
   folder.write("empty.txt", "");
   EXPECT_THAT(documents_of(folder.path(), "body"), ElementsAre("first", "second", "third", "fourth"));
+}
+
+TEST(Source, SaysWhatOfAFolderIsLeftOutAndWhy) {
+  const TemporaryFolder folder;
+  folder.write("a.jsonl", "{\"prompt\": \"p\", \"answer\": \"a\"}\n");
+  folder.write("b.txt", "text");
+  folder.write("c/empty.jsonl", "");
+  folder.write("c/notes.md", "# no");
+  folder.write("LICENSE", "no");
+  folder.write(".git/config", "no");
+  const auto left_out = [](const Source& source) {
+    std::vector<std::string> all;
+    for (const LeftOut& file : source.left_out) all.push_back(file.path.lexically_relative(source.root).string() + " " + file.reason);
+    return all;
+  };
+  const Source text = open_source(folder.path());
+  EXPECT_THAT(left_out(text), ElementsAre(".git is hidden", "LICENSE has no ending", "c/empty.jsonl is empty", "c/notes.md ends in .md"));
+  EXPECT_EQ(left_out_text(text),
+            "left out of " + folder.path().string() + ": .git (is hidden), LICENSE (has no ending), c/empty.jsonl (is empty) and 1 more");
+  model::RecordSpec prompts;
+  prompts.prompt = "prompt";
+  prompts.answer = "answer";
+  EXPECT_THAT(left_out(open_source(folder.path(), prompts)), testing::Contains("b.txt is text, which has no prompts"));
+  EXPECT_EQ(left_out_text(open_source(folder / "a.jsonl")), "");
+}
+
+TEST(Source, SkipsRecordsThatCannotBeReadOnRequestAndCountsThem) {
+  const TemporaryFolder folder;
+  const auto file =
+      folder.write("a.jsonl", "{\"text\": \"a\"}\nnonsense\n{\"test\": 1}\n{\"text\": 5}\n\n{\"text\": \"\xFF\"}\n{\"text\": \"b\"}\n");
+  model::RecordSpec records;
+  records.on_error = model::OnError::skip;
+  std::vector<std::string> all;
+  EXPECT_EQ(read_documents(open_source(file, records), [&](const Document& document) { all.emplace_back(document.text); }), 4u);
+  EXPECT_THAT(all, ElementsAre("a", "b"));
+  const Error stopped = failure_of(file);
+  EXPECT_EQ(stopped.where().line, 2);
+  EXPECT_THAT(stopped.hint(), HasSubstr("data.on_error: skip"));
+  try {
+    read_documents(open_source(folder.write("b.jsonl", "no\nno\n"), records), [](const Document&) {});
+    FAIL() << "nothing is left";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("all 2 records were skipped"));
+  }
+}
+
+TEST(Source, ReadsPromptsAndAnswers) {
+  const TemporaryFolder folder;
+  const auto file =
+      folder.write("a.jsonl", "{\"q\": \"1+1=\", \"a\": \"2\"}\n{\"q\": \"\", \"a\": \"free\"}\n{\"q\": \"nothing?\", \"a\": \"\"}\n");
+  model::RecordSpec records;
+  records.prompt = "q";
+  records.answer = "a";
+  std::vector<std::string> all;
+  read_documents(open_source(file, records), [&](const Document& document) { all.push_back(text(document.prompt, "|", document.text)); });
+  EXPECT_THAT(all, ElementsAre("1+1=|2", "|free")) << "an empty answer is no document";
+  records.answer = "answer";
+  try {
+    read_documents(open_source(file, records), [](const Document&) {});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("no field \"answer\""));
+    EXPECT_THAT(error.what(), HasSubstr("data.answer"));
+  }
+  EXPECT_THAT(failure_of(folder.write("b.txt", "text")).what(), HasSubstr("nothing was thrown"));
+  try {
+    open_source(folder / "b.txt", records);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("has no prompts and answers"));
+  }
 }
 
 TEST(Source, NamesTheNearestFileWhenOneIsMissing) {

@@ -67,7 +67,7 @@ std::string refusal_with(std::int64_t at, std::uint64_t value, std::size_t size)
 }
 
 TEST(TokenCache, IsNotBelievedForItsChecksums) {
-  constexpr std::int64_t kFooter = -64, kDocuments = kFooter - 24;  // two document ends, one block
+  constexpr std::int64_t kFooter = -72, kDocuments = kFooter - 40;  // two document ends, two beginnings of texts, one block
   EXPECT_EQ(refusal_with(64, 299, 2), "");
   EXPECT_THAT(refusal_with(64, 300, 2), HasSubstr("hold token 300 of a vocabulary of 300"));
   EXPECT_THAT(refusal_with(16, 0, 8), HasSubstr("its vocabulary has 0 tokens"));
@@ -75,6 +75,7 @@ TEST(TokenCache, IsNotBelievedForItsChecksums) {
   EXPECT_THAT(refusal_with(kDocuments, 13, 8), HasSubstr("document 0 ends behind token 13"));
   EXPECT_THAT(refusal_with(kDocuments + 8, 3, 8), HasSubstr("document 1 ends behind token 3 and begins behind token 4"));
   EXPECT_THAT(refusal_with(kDocuments + 8, ~std::uint64_t{0}, 8), HasSubstr("document 1 ends behind token"));
+  EXPECT_THAT(refusal_with(kDocuments + 24, 3, 8), HasSubstr("the text of document 1 begins at token 3, outside of it"));
   EXPECT_THAT(refusal_with(kFooter + 8, std::uint64_t{1} << 63, 8), HasSubstr("its counts do not fit its size"));
 }
 
@@ -94,6 +95,24 @@ TEST(TokenCache, GivesBackWhatWasWrittenInTwoAndFourBytes) {
     cache.read(524'285, part);  // over a block's end
     EXPECT_EQ(part, std::vector<std::int32_t>(tokens.begin() + 524'285, tokens.begin() + 524'292));
   }
+}
+
+TEST(TokenCache, KnowsWherePromptsEndAndWhichDocumentHoldsAToken) {
+  const TemporaryFolder folder;
+  const auto tokens = some_tokens(9, 300);
+  TokenCacheWriter writer(real_file_system(), folder / "tokens.bin", 300, kFingerprint);
+  writer.append(std::span(tokens).first(3));
+  writer.end_prompt();
+  writer.append(std::span(tokens).subspan(3, 2));
+  writer.end_document();
+  writer.append(std::span(tokens).subspan(5));
+  writer.end_document();
+  writer.finish(7);
+  const TokenCache cache(folder / "tokens.bin", kFingerprint);
+  EXPECT_EQ(cache.text_begin(0), 3);
+  EXPECT_EQ(cache.text_begin(1), 5) << "a document without a prompt";
+  EXPECT_EQ(cache.skipped(), 7);
+  for (std::int64_t token = 0; token < 9; ++token) EXPECT_EQ(cache.document_of(token), token < 5 ? 0 : 1) << token;
 }
 
 TEST(TokenCache, IsCaughtWhenItIsTruncatedAnywhere) {

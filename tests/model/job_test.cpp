@@ -41,9 +41,10 @@ TEST(Job, ReadsEachSection) {
       "on_end: [notify-send, done]\n");
   EXPECT_EQ(job.name, "plays");
   EXPECT_EQ(job.model.dim("hidden"), 64);
-  EXPECT_EQ(job.data.source, "corpus.txt");
+  ASSERT_EQ(job.data.sources.size(), 1u);
+  EXPECT_EQ(job.data.sources[0].path, "corpus.txt");
   EXPECT_EQ(job.data.where.line, 3);
-  EXPECT_EQ(job.data.field, "body");
+  EXPECT_EQ(job.data.records.field, "body");
   EXPECT_EQ(job.data.tokenizer.vocab, 512);
   EXPECT_DOUBLE_EQ(job.data.train_fraction, 0.9);
   EXPECT_EQ(job.train.steps, 50);
@@ -114,7 +115,7 @@ TEST(Job, SaysAllThatIsWrongAtOnce) {
   });
   std::string places;
   for (const Error& one : error.each()) places += text(one.where().line, ':', one.where().column, ' ');
-  EXPECT_EQ(places, "1:30 1:54 1:57 2:7 2:8 2:33 4:10 5:21 5:34 5:45 6:10 7:28 7:40 8:16 8:29 9:1 ") << error.what();
+  EXPECT_EQ(places, "1:30 1:54 1:57 2:8 2:33 4:10 5:21 5:34 5:45 6:10 7:28 7:40 8:16 8:29 9:1 ") << error.what();
 }
 
 TEST(Job, LeavesOutWhatFollowsFromABadValue) {
@@ -167,7 +168,16 @@ TEST(Job, NamesTheLineOfEachValueOutOfRange) {
            {"data: {source: a, tokenizer: {kind: bpe, vocab: 10}}\n", "at least 257"},
            {"data: {source: a, tokenizer: {kind: hf}}\n", "needs its file"},
            {"data: {source: a, tokenizer: {kind: bpe, file: b}}\n", "has no file"},
-           {"data: {field: a}\n", "the key 'source' is missing"},
+           {"data: {source: a, sources: [b]}\n", "'source' and 'sources' exclude each other"},
+           {"data: {sources: []}\n", "at least one source"},
+           {"data: {sources: [{path: a, weight: 2}, b]}\n", "1 of 2 sources have a weight"},
+           {"data: {sources: [{path: a, weight: 0}]}\n", "data.sources[0].weight: found 0"},
+           {"data: {sources: [{weight: 1}]}\n", "the key 'path' is missing"},
+           {"data: {source: a, prompt: q}\n", "'prompt' and 'answer' belong together"},
+           {"data: {source: a, answer: q}\n", "'prompt' and 'answer' belong together"},
+           {"data: {source: a, field: t, prompt: q, answer: a}\n", "in place of 'field'"},
+           {"data: {source: a, on_error: skp}\n", "did you mean 'skip'?"},
+           {"data: {source: a, separate_documents: maybe}\n", "true or false"},
            {"cluster: {local: {devices: 0}}\n", "cluster.local.devices: found 0"},
            {"cluster: {local: {devices: 4294967298}}\n", "at most 1048576"},
            {"cluster: {local: {threads: 2}}\n", "the key 'devices' is missing"},
@@ -222,13 +232,59 @@ TEST(Job, IsNamedByItsFolderOrItsFile) {
   EXPECT_EQ(read_job(folder.write("my plays/train.yaml", kModel)).name, "my-plays") << "a folder may be called what a run may not";
 }
 
-TEST(Job, FindsFilesBesideTheYaml) {
+TEST(Job, PathsInAYamlBeginAtItsFolderAndThoseOfOverridesWhereTheyWereTyped) {
   const TemporaryFolder folder;
-  folder.write("job/corpus.txt", "text");
-  const auto path = folder.write("job/train.yaml", std::string(kModel) + "data: {source: corpus.txt}\n");
-  EXPECT_EQ(read_job(path).data.source, folder / "job" / "corpus.txt");
-  EXPECT_EQ(read_job(path, {"data.source=corpus.txt"}).data.source, folder / "job" / "corpus.txt");
-  EXPECT_EQ(read_job(path, {"data.source=nowhere.txt"}).data.source, "nowhere.txt");
+  const auto path = folder.write("job/train.yaml", std::string(kModel) +
+                                                       "data: {source: corpus.txt, tokenizer: {kind: hf, file: ../t.json}}\n"
+                                                       "train: {init: runs/first}\ncluster: c.yaml\nparallel: plan.json\n");
+  folder.write("corpus.txt", "not this one, wherever the current folder is");
+  const JobSpec job = read_job(path);
+  EXPECT_EQ(job.data.sources[0].path, folder / "job" / "corpus.txt");
+  EXPECT_EQ(job.data.tokenizer.file, folder / "job" / "../t.json");
+  EXPECT_EQ(job.train.init, folder / "job" / "runs/first");
+  EXPECT_EQ(job.cluster.file, folder / "job" / "c.yaml");
+  EXPECT_EQ(job.parallel.file, folder / "job" / "plan.json");
+  EXPECT_EQ(read_job(path, {"data.source=corpus.txt"}).data.sources[0].path, "corpus.txt");
+  EXPECT_EQ(read_job(path, {"data={source: /a/b.txt}"}).data.sources[0].path, "/a/b.txt");
+  EXPECT_TRUE(read_job(path, {"data.source=synthetic"}).data.synthetic);
+}
+
+TEST(Job, APortableYamlMeansTheSameInEveryFolder) {
+  const TemporaryFolder folder;
+  folder.write("job/hf/config.json", R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 8,
+    "num_hidden_layers": 2, "vocab_size": 320})");
+  const auto path = folder.write("job/train.yaml",
+                                 "model: {hf: hf, seq: 32}\n"
+                                 "data: {sources: [{path: 'a: #1.txt', weight: 2}, {path: b.txt, weight: 1}]}\n"
+                                 "train: {init: first, steps: 3}\ncluster: c.yaml\nparallel: auto\n");
+  const auto moved = folder.write("elsewhere/train.yaml", portable_yaml(path, {"train.steps=5", "train.init=typed"}));
+  const JobSpec job = read_job(moved);
+  EXPECT_EQ(job.model.dim("hidden"), 64);
+  EXPECT_EQ(job.data.sources[0].path, folder / "job" / "a: #1.txt");
+  EXPECT_EQ(job.data.sources[1].path, folder / "job" / "b.txt");
+  EXPECT_EQ(job.data.sources[0].weight, 2.0);
+  EXPECT_EQ(job.train.init, std::filesystem::current_path() / "typed");
+  EXPECT_EQ(job.train.steps, 5);
+  EXPECT_EQ(job.cluster.file, folder / "job" / "c.yaml");
+  EXPECT_EQ(job.parallel.kind, ParallelChoice::Kind::automatic);
+}
+
+TEST(Job, SourcesRecordsAndDocumentsAreReadAsWritten) {
+  const auto data_of = [](const std::string& data) {
+    return read_job(ConfigNode::parse(std::string(kModel) + "data: {" + data + "}\n", "t.yaml")).data;
+  };
+  const DataSpec mixed = data_of("sources: [a.txt, {path: b}], on_error: skip, separate_documents: true");
+  EXPECT_EQ(mixed.sources[1].path, "b");
+  EXPECT_FALSE(mixed.sources[1].weight.has_value());
+  EXPECT_EQ(mixed.records.on_error, OnError::skip);
+  EXPECT_TRUE(mixed.separate_documents);
+  const DataSpec answers = data_of("source: a.jsonl, prompt: question, answer: reply");
+  EXPECT_EQ(answers.records.prompt, "question");
+  EXPECT_EQ(answers.records.answer, "reply");
+  EXPECT_TRUE(answers.separate_documents) << "answers are kept apart unless something else is said";
+  EXPECT_FALSE(data_of("source: a.jsonl, prompt: q, answer: r, separate_documents: false").separate_documents);
+  EXPECT_FALSE(data_of("source: a.jsonl").separate_documents);
+  EXPECT_TRUE(data_of("field: body").sources.empty()) << "what is planned alone needs no source";
 }
 
 TEST(Job, AConfigJsonStandsForAJob) {

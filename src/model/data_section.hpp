@@ -1,0 +1,11 @@
+// Internal: the `data:` section of a train.yaml.
+#pragma once
+
+#include "model/job.hpp"
+
+namespace tessera::model {
+
+// Throws invalid_config for all that is wrong in it.
+DataSpec read_data(const ConfigNode& node);
+
+}  // namespace tessera::model
