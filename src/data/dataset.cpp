@@ -53,8 +53,8 @@ struct Dataset::State {
   std::unique_ptr<Tokenizer> tokenizer;
   std::vector<std::unique_ptr<Part>> parts;
   std::vector<std::int64_t> id_begins = {0};  // of the parts, and the number of training samples
-  std::optional<Mixture> order;       // none: nothing to train on
-  std::optional<Mixture> validation;  // none: nothing to validate on
+  std::optional<Mixture> order;               // none: nothing to train on
+  std::optional<Mixture> validation;          // none: nothing to validate on
   std::vector<std::string> notes;
 
   void mix() {
@@ -68,8 +68,7 @@ struct Dataset::State {
       return std::all_of(sizes.begin(), sizes.end(), [](std::int64_t size) { return size > 0; });
     };
     if (all_there(train_sizes)) order.emplace(train_sizes, weights_of(spec), seed);
-    if (all_there(validation_sizes))
-      validation.emplace(validation_sizes, weights_of(spec), kValidationSeed);
+    if (all_there(validation_sizes)) validation.emplace(validation_sizes, weights_of(spec), kValidationSeed);
   }
 
   std::int64_t per_epoch(std::size_t part) const { return order ? order->per_epoch(part) : 0; }

@@ -238,6 +238,7 @@ TEST(Job, PathsInAYamlBeginAtItsFolderAndThoseOfOverridesWhereTheyWereTyped) {
                                                        "data: {source: corpus.txt, tokenizer: {kind: hf, file: ../t.json}}\n"
                                                        "train: {init: runs/first}\ncluster: c.yaml\nparallel: plan.json\n");
   folder.write("corpus.txt", "not this one, wherever the current folder is");
+  folder.write("job/runs/first/train.yaml", kModel);
   const JobSpec job = read_job(path);
   EXPECT_EQ(job.data.sources[0].path, folder / "job" / "corpus.txt");
   EXPECT_EQ(job.data.tokenizer.file, folder / "job" / "../t.json");
@@ -257,13 +258,14 @@ TEST(Job, APortableYamlMeansTheSameInEveryFolder) {
                                  "model: {hf: hf, seq: 32}\n"
                                  "data: {sources: [{path: 'a: #1.txt', weight: 2}, {path: b.txt, weight: 1}]}\n"
                                  "train: {init: first, steps: 3}\ncluster: c.yaml\nparallel: auto\n");
-  const auto moved = folder.write("elsewhere/train.yaml", portable_yaml(path, {"train.steps=5", "train.init=typed"}));
+  const auto moved =
+      folder.write("elsewhere/train.yaml", portable_yaml(path, {"train.steps=5", "train.init=" + (folder / "typed").string()}));
   const JobSpec job = read_job(moved);
   EXPECT_EQ(job.model.dim("hidden"), 64);
   EXPECT_EQ(job.data.sources[0].path, folder / "job" / "a: #1.txt");
   EXPECT_EQ(job.data.sources[1].path, folder / "job" / "b.txt");
   EXPECT_EQ(job.data.sources[0].weight, 2.0);
-  EXPECT_EQ(job.train.init, std::filesystem::current_path() / "typed");
+  EXPECT_EQ(job.train.init, folder / "typed");
   EXPECT_EQ(job.train.steps, 5);
   EXPECT_EQ(job.cluster.file, folder / "job" / "c.yaml");
   EXPECT_EQ(job.parallel.kind, ParallelChoice::Kind::automatic);

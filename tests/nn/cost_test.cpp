@@ -116,7 +116,9 @@ TEST(Costs, ARankOfFourKeepsItsShareOfHeadsAndColumns) {
   const model::BlockSpec& layer = spec.repeats[1].block;
   const BlockPlacement placement{1, 4};
   Model model(spec, whole_parameters(spec, 1), Precision::f32, placement);
+  const Batch batch;
   Pass pass;  // without a group the partial sums stay partial; sizes are what they are
+  pass.batch = &batch;
   pass.training = true;
   const at::Tensor hidden = at::randn({2, dims.seq, dims.hidden});
   auto meter = std::make_shared<MemoryMeter>();

@@ -93,8 +93,8 @@ void for_each_head_group(const at::Tensor& qkv, const AttentionShape& s, const a
       const std::int64_t first_row = segment.sample * s.seq + segment.first;
       T* row = data<T>(qkv) + first_row * width;
       const std::int64_t first = first_row * out_width + head * shared * s.head_dim;
-      body(HeadGroup<T>{segment.rows, shared, s.head_dim, s.window, width, row + head * shared * s.head_dim, row + (s.heads + head) * s.head_dim,
-                        row + (s.heads + s.kv_heads + head) * s.head_dim, out_width,
+      body(HeadGroup<T>{segment.rows, shared, s.head_dim, s.window, width, row + head * shared * s.head_dim,
+                        row + (s.heads + head) * s.head_dim, row + (s.heads + s.kv_heads + head) * s.head_dim, out_width,
                         out_grad.defined() ? data<T>(out_grad) + first : nullptr, data<T>(out) + first,
                         data<float>(lse) + (segment.sample * s.heads + head * shared) * s.seq + segment.first, s.seq});
     }

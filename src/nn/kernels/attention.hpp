@@ -20,7 +20,7 @@ struct AttentionShape {
   std::int64_t heads;
   std::int64_t kv_heads;  // divides heads
   std::int64_t head_dim;
-  std::int64_t window = 0;  // a query sees so many positions, its own the last of them; 0: all up to its own
+  std::int64_t window = 0;             // a query sees so many positions, its own the last of them; 0: all up to its own
   std::vector<Segment> segments = {};  // all rows, in order; empty: each sample is one
 };
 

@@ -170,7 +170,7 @@ void attend(const HeadGroup<T>& g) {
       keys.multiply(rows, g.queries + h * d + i * g.stride, g.stride, {0, d}, {from, width}, scores, row_stride);
       for (int r = 0; r < rows; ++r) {
         g.lse[h * g.lse_stride + i + r] = softmax_row(scores + r * row_stride + from, scale, {g.first_key(i + r) - from, i + r + 1 - from},
-                                               width - from, probabilities + r * row_stride + from);
+                                                      width - from, probabilities + r * row_stride + from);
       }
       values.multiply(rows, probabilities, row_stride, {from, i + rows}, {0, d}, g.out + h * d + i * g.out_stride, g.out_stride);
     }
