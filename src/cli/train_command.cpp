@@ -136,7 +136,7 @@ std::unique_ptr<data::Dataset> prepare_data(const model::JobSpec& job) {
   auto dataset =
       data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir(), progress);
   if (live && !shown.empty()) std::fprintf(stderr, "\r\033[K");
-  for (const std::string& note : dataset->notes()) std::fprintf(stderr, "%s\n", note.c_str());
+  for (const std::string& note : dataset->notes()) log::show(note);
   dataset->sample_ids(0, job.train.global_batch);
   return dataset;
 }
