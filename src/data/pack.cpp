@@ -24,7 +24,9 @@ void build(const fs::path& file, const Source& source, const Tokenizer& tokenize
   }
   TokenCacheWriter writer(real_file_system(), file, tokenizer.vocab_size(), fingerprint);
   ProgressMeter meter(progress, "tokenizing");
+  std::int64_t with_returns = 0;
   read_documents(source, [&](const Document& document) {
+    if (document.text.find('\r') != std::string_view::npos) ++with_returns;
     tokenizer.encode_to(document.text, [&](std::span<const std::uint32_t> ids, std::size_t done) {
       writer.append(ids);
       const double part = static_cast<double>(done) / static_cast<double>(document.text.size());
@@ -36,6 +38,10 @@ void build(const fs::path& file, const Source& source, const Tokenizer& tokenize
   });
   writer.finish();
   meter.finish();
+  if (with_returns > 0)
+    log::warning(text(
+        where.file.empty() ? "" : where.file + ": ", with_returns, " document", with_returns == 1 ? " has" : "s have",
+        " carriage returns (\\r, the line ends of Windows), and the model learns to write them; `sed -i 's/\\r$//' FILE` takes them out"));
 }
 
 }  // namespace
