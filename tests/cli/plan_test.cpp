@@ -121,6 +121,28 @@ TEST_F(PlanCommand, WritesNothingWhenOneOfTheOthersCannotRunIt) {
   EXPECT_THAT(plan({"--write", "deepspeed", "a.json"}).err, HasSubstr("megatron or torchtitan"));
 }
 
+// Hours of search are left when Ctrl-C comes.
+TEST_F(PlanCommand, ShowsHowFarALongSearchIsAndCtrlCGivesTheBestSoFar) {
+  folder_.write("train.yaml", kJob);
+  folder_.write("many.yaml",
+                "name: many\nbetween: rdma-200g\ngroups:\n"
+                "  - {name: a, device: a100-80, nodes: 96, devices_per_node: 8, inside: nvlink3, network: rdma-200g}\n"
+                "  - {name: b, device: h100-sxm, nodes: 160, devices_per_node: 8, inside: nvlink4, network: rdma-400g}\n"
+                "  - {name: c, device: a100-40, nodes: 40, devices_per_node: 8, inside: nvlink3, network: rdma-100g}\n");
+  OnTerminal terminal({tessera_path(), "plan", "train.yaml", "--cluster", "many.yaml", "--seconds", "10000", "-o", "plan.json", "--set",
+                       "model={preset: deepseek-v3}", "--set", "train.global_batch=9600"},
+                      {folder_.path(), {}});
+  terminal.shows("searching: ");
+  terminal.shows(" choices, best step ");
+  terminal.type("\x03");
+  terminal.shows("stopping with the best plan so far; Ctrl-C again ends at once");
+  EXPECT_EQ(terminal.end(), 0) << terminal.shown();
+  EXPECT_THAT(terminal.shown(), HasSubstr("the search was cut short: this is the best plan that it had found"));
+  EXPECT_TRUE(nlohmann::json::parse(read_whole(folder_ / "plan.json")).contains("stages"));
+}
+
+TEST_F(PlanCommand, ShowsNoProgressInAFile) { EXPECT_THAT(plan({"--seconds", "2"}).err, Not(HasSubstr("searching"))); }
+
 // Nothing is searched for then: a plan of this job would be refused, and that is not said.
 TEST_F(PlanCommand, RefusesBeforeTheSearchWhereNothingCanBeWritten) {
   const std::vector<std::string> hopeless = {"--set", "cluster.memory=1 MiB"};
