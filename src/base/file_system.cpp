@@ -97,6 +97,13 @@ void write_whole(FileSystem& files, const std::filesystem::path& path, const std
   write_whole(files, path, std::as_bytes(std::span(content.data(), content.size())));
 }
 
+void check_can_write(const std::filesystem::path& path) {
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  if (std::filesystem::is_directory(path)) throw_errno("write", path, EISDIR);
+  if (!std::filesystem::is_directory(folder)) throw_errno("write", path, std::filesystem::exists(folder) ? ENOTDIR : ENOENT);
+  if (::access(folder.c_str(), W_OK) != 0) throw_errno("write", path, errno);
+}
+
 std::string read_whole(const std::filesystem::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) throw_errno("read", path, errno);

@@ -39,6 +39,10 @@ FileSystem& real_file_system();
 void write_whole(FileSystem& files, const std::filesystem::path& path, std::span<const std::byte> content);
 void write_whole(FileSystem& files, const std::filesystem::path& path, const std::string& content);
 
+// Throws what write_whole would: not_found where the folder of `path` does not exist, io where it takes no files or `path` is a folder.
+// For asking before long work whose result goes there.
+void check_can_write(const std::filesystem::path& path);
+
 // The whole file. Throws not_found or io.
 std::string read_whole(const std::filesystem::path& path);
 

@@ -11,6 +11,8 @@
 #include "base/config.hpp"
 #include "base/error.hpp"
 #include "base/log.hpp"
+#include "base/standard_output.hpp"
+#include "base/terminal.hpp"
 #include "cli/commands.hpp"
 
 namespace tessera::cli {
@@ -70,16 +72,17 @@ Error explain(const CLI::App& app, const CLI::ParseError& error) {
                text("`", full_name(command), " --help` shows what it takes"));
 }
 
+void print(const Error& error) {
+  // Who asked to stop made no mistake.
+  const char* word = error.code() == ErrorCode::interrupted ? "" : color_wanted(STDERR_FILENO) ? "\033[1;31merror:\033[0m " : "error: ";
+  for (const Error& one : error.each()) std::cerr << word << one.what() << std::endl;
+}
+
 int report(const Error& error, bool json) {
   std::cout.flush();
-  if (json) {
-    std::cout << to_json(error) << std::endl;
-  } else {
-    const bool colour = isatty(STDERR_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
-    // Who asked to stop made no mistake.
-    const char* label = error.code() == ErrorCode::interrupted ? "" : colour ? "\033[1;31merror:\033[0m " : "error: ";
-    for (const Error& one : error.each()) std::cerr << label << one.what() << std::endl;
-  }
+  if (json) std::cout << to_json(error) << std::endl;
+  // Where the standard output takes nothing, the error is not lost.
+  if (!json || !std::cout) print(error);
   log::record(log::Level::error, error.what());
   return exit_code(error.code());
 }
@@ -148,7 +151,13 @@ std::unique_ptr<CLI::App> make_app() {
 
 int run(int argc, const char* const* argv) {
   const auto app = make_app();
-  const int code = parse_and_run(*app, argc, argv, wants_json(argc, argv));
+  int code = parse_and_run(*app, argc, argv, wants_json(argc, argv));
+  try {
+    flush_standard_output();
+  } catch (const Error& error) {
+    print(error);
+    if (code == 0) code = exit_code(error.code());
+  }
   log::flush();
   return code;
 }

@@ -1,4 +1,6 @@
 // tessera calibrate: a stack's calibration from steps that its user measured.
+#include <fmt/format.h>
+#include <unistd.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -9,6 +11,8 @@
 
 #include "base/error.hpp"
 #include "base/file_system.hpp"
+#include "base/table.hpp"
+#include "base/terminal.hpp"
 #include "calibrate/calibrate.hpp"
 #include "calibrate/extent.hpp"
 #include "cli/commands.hpp"
@@ -54,10 +58,17 @@ std::vector<Row> read_rows(const CalibrateOptions& options) {
 }
 
 void print(const std::vector<Row>& rows, const std::vector<Judged>& judged, const profile::Calibration& calibration) {
-  std::printf("%4s %-72s %10s %10s %7s\n", "row", "", "measured", "predicted", "error");
+  using Align = Table::Align;
+  Table table({{"row", Align::right},
+               {"", Align::wrapped},
+               {"measured", Align::right},
+               {"predicted", Align::right},
+               {"error", Align::right},
+               {""}});
   for (const Judged& one : judged)
-    std::printf("%4d %-72s %8.3f s %8.3f s %+6.1f%%%s\n", one.row->number, calibrate::label(*one.row).c_str(), one.row->measured,
-                one.left_out, one.error(), one.fitted ? " *" : "");
+    table.add({text(one.row->number), calibrate::label(*one.row), fmt::format("{:.3f} s", one.row->measured),
+               fmt::format("{:.3f} s", one.left_out), fmt::format("{:+.1f}%", one.error()), one.fitted ? "*" : ""});
+  std::printf("%s", table.text(columns_of(STDOUT_FILENO)).c_str());
   for (const Row& row : rows)
     if (!row.skipped.empty()) std::printf("%4d %s: not priced, %s\n", row.number, row.name.c_str(), row.skipped.c_str());
   double sum = 0;

@@ -1,8 +1,11 @@
+#include <unistd.h>
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/file_system.hpp"
+#include "base/table.hpp"
+#include "base/terminal.hpp"
 #include "cli/commands.hpp"
 #include "cluster/cluster.hpp"
 #include "profile/calibration.hpp"
@@ -29,9 +32,12 @@ Json json_of(const cluster::Link& link) {
   return {{"name", link.name}, {"bandwidth", link.bandwidth.value}, {"latency_seconds", link.latency.value}, {"shared", link.shared}};
 }
 
+// "19.5 T"
 std::string peak_text(const cluster::Device& device, const char* precision) {
   const auto found = device.peak.find(precision);
-  return found == device.peak.end() ? "-" : to_text(found->second);
+  if (found == device.peak.end()) return "-";
+  const std::string rate = to_text(found->second);
+  return rate.substr(0, rate.find("FLOP/s"));
 }
 
 void discover(const std::string& output, bool json) {
@@ -64,20 +70,27 @@ void list(bool json) {
     std::printf("%s\n", Json({{"devices", devices}, {"links", links}}).dump().c_str());
     return;
   }
-  std::printf("%-22s %-8s %14s %14s %14s %10s %12s\n", "device", "vendor", "fp32", "fp16", "bf16", "memory", "bandwidth");
-  for (const auto& device : cluster::known_devices())
-    std::printf("%-22s %-8s %14s %14s %14s %10s %12s\n", device.name.c_str(), device.vendor.c_str(), peak_text(device, "fp32").c_str(),
-                peak_text(device, "fp16").c_str(), peak_text(device, "bf16").c_str(), to_text(device.memory).c_str(),
-                to_text(device.memory_bandwidth).c_str());
-  std::printf("a cpu's rates are those of one core\n\n%-22s %12s %10s\n", "link", "bandwidth", "latency");
-  for (const auto& link : cluster::known_links())
-    std::printf("%-22s %12s %10s\n", link.name.c_str(), to_text(link.bandwidth).c_str(), to_text(link.latency).c_str());
-  std::printf("\n%-22s calibrated on what these stacks reach (a group's `stack:`)\n", "device");
+  using Align = Table::Align;
+  const int columns = columns_of(STDOUT_FILENO);
+  Table devices({{"device"},
+                 {"vendor"},
+                 {"fp32", Align::right},
+                 {"fp16", Align::right},
+                 {"bf16", Align::right},
+                 {"memory", Align::right},
+                 {"bandwidth", Align::right}});
+  Table stacks({{"device"}, {"calibrated on what these stacks reach (a group's `stack:`)", Align::wrapped}});
   for (const auto& device : cluster::known_devices()) {
-    std::string stacks;
-    for (const std::string& stack : profile::stacks_of(device.name)) stacks += (stacks.empty() ? "" : ", ") + stack;
-    if (!stacks.empty()) std::printf("%-22s %s\n", device.name.c_str(), stacks.c_str());
+    devices.add({device.name, device.vendor, peak_text(device, "fp32"), peak_text(device, "fp16"), peak_text(device, "bf16"),
+                 to_text(device.memory), to_text(device.memory_bandwidth)});
+    std::string names;
+    for (const std::string& stack : profile::stacks_of(device.name)) names += (names.empty() ? "" : ", ") + stack;
+    if (!names.empty()) stacks.add({device.name, names});
   }
+  Table links({{"link"}, {"bandwidth", Align::right}, {"latency", Align::right}});
+  for (const auto& link : cluster::known_links()) links.add({link.name, to_text(link.bandwidth), to_text(link.latency)});
+  std::printf("%sfp32, fp16 and bf16 in FLOP/s; a cpu's are those of one core\n\n%s\n%s", devices.text(columns).c_str(),
+              links.text(columns).c_str(), stacks.text(columns).c_str());
 }
 
 }  // namespace

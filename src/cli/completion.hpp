@@ -16,8 +16,7 @@ struct ValueKind {
 struct CompletionOption {
   std::vector<std::string> names;  // "--output", "-o"
   std::string description;
-  bool takes_value = false;
-  ValueKind value;
+  std::vector<ValueKind> values;  // one after the other
 };
 
 struct CompletionCommand {

@@ -64,7 +64,7 @@ std::string zsh_reply(const ValueKind& value) {
     case ValueKind::Kind::choices: return "compadd -- " + joined(value.choices);
     case ValueKind::Kind::folder: return "_files -/";
     case ValueKind::Kind::file: return "_files";
-    case ValueKind::Kind::run: return "_files -W runs -/";
+    case ValueKind::Kind::run: return "compadd -- runs/*(N/:t)";
     case ValueKind::Kind::free: return "_message value";
   }
   return "";
@@ -81,17 +81,24 @@ std::string fish_values(const ValueKind& value) {
   return "";
 }
 
-// A case for each option that takes a value: what completes the value after it.
+constexpr std::size_t kMostValues = 2;
+
+// For the first value of options and for the second: which option stands that many words before it, and what completes it. `word_before` is
+// the beginning of the shell's words for "so many words before".
 template <typename Reply>
-std::string value_cases(const std::vector<CompletionCommand>& commands, const Reply& reply) {
+std::string value_cases(const std::vector<CompletionCommand>& commands, const std::string& word_before, const Reply& reply) {
   std::ostringstream out;
-  for (const CompletionCommand& command : commands) {
-    for (const CompletionOption& option : command.options) {
-      if (!option.takes_value) continue;
-      std::vector<std::string> patterns;
-      for (const std::string& name : option.names) patterns.push_back(quoted(command.path + " " + name));
-      out << "    " << joined(patterns, "|") << ") " << reply(option.value) << "; return ;;\n";
+  for (std::size_t value = 0; value < kMostValues; ++value) {
+    out << "  case \"$command ${" << word_before << value + 1 << "]}\" in\n";
+    for (const CompletionCommand& command : commands) {
+      for (const CompletionOption& option : command.options) {
+        if (option.values.size() <= value) continue;
+        std::vector<std::string> patterns;
+        for (const std::string& name : option.names) patterns.push_back(quoted(command.path + " " + name));
+        out << "    " << joined(patterns, "|") << ") " << reply(option.values[value]) << "; return ;;\n";
+      }
     }
+    out << "  esac\n";
   }
   return out.str();
 }
@@ -102,11 +109,10 @@ std::string bash_completion(const std::vector<CompletionCommand>& commands) {
   std::ostringstream out;
   out << "# bash completion for tessera; load it with: source <(tessera completion bash)\n"
       << "_tessera() {\n"
-      << "  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} command=tessera word\n"
+      << "  local current=${COMP_WORDS[COMP_CWORD]} command=tessera word\n"
       << "  for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
       << walk(commands) << "  done\n"
-      << "  case \"$command $previous\" in\n";
-  out << value_cases(commands, bash_reply) << "  esac\n  case $command in\n";
+      << value_cases(commands, "COMP_WORDS[COMP_CWORD-", bash_reply) << "  case $command in\n";
   for (const CompletionCommand& command : commands) {
     out << "    " << quoted(command.path) << ")\n"
         << "      if [[ $current == -* ]]; then " << bash_words("compgen -W " + quoted(joined(all_names(command)))) << "\n"
@@ -125,12 +131,11 @@ std::string zsh_completion(const std::vector<CompletionCommand>& commands) {
   std::ostringstream out;
   out << "#compdef tessera\n# zsh completion for tessera; load it with: source <(tessera completion zsh)\n"
       << "_tessera() {\n"
-      << "  local previous=${words[CURRENT-1]} command=tessera word\n"
+      << "  local command=tessera word\n"
       << "  local -a entries\n"
       << "  for word in ${words[2,CURRENT-1]}; do\n"
       << walk(commands) << "  done\n"
-      << "  case \"$command $previous\" in\n";
-  out << value_cases(commands, zsh_reply) << "  esac\n  case $command in\n";
+      << value_cases(commands, "words[CURRENT-", zsh_reply) << "  case $command in\n";
   for (const CompletionCommand& command : commands) {
     out << "    " << quoted(command.path) << ")\n      if [[ ${words[CURRENT]} == -* ]]; then\n        entries=(";
     for (const CompletionOption& option : command.options) {
@@ -166,6 +171,7 @@ std::string fish_completion(const std::vector<CompletionCommand>& commands) {
     if (command.path.find(' ') != std::string::npos) out << " " << quoted(command.path);
   }
   out << "\n        set command \"$command $word\"\n    end\n  end\n  test \"$command\" = \"$argv\"\nend\n"
+      << "function __tessera_second\n  set -l words (commandline -opc)\n  contains -- \"$words[-2]\" $argv\nend\n"
       << "complete -c tessera -f\n";
   for (const CompletionCommand& command : commands) {
     const std::string here = "complete -c tessera -n " + quoted("__tessera_at " + command.path);
@@ -177,8 +183,11 @@ std::string fish_completion(const std::vector<CompletionCommand>& commands) {
     for (const CompletionOption& option : command.options) {
       out << here;
       for (const std::string& name : option.names) out << (name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1));
-      if (option.takes_value) out << fish_values(option.value);
+      if (!option.values.empty()) out << fish_values(option.values.front());
       out << " -d " << quoted(option.description) << "\n";
+      if (option.values.size() < kMostValues) continue;
+      const std::string second = "__tessera_at " + command.path + "; and __tessera_second " + joined(option.names);
+      out << "complete -c tessera -n " << quoted(second) << fish_values(option.values[1]) << "\n";
     }
     const ValueKind first = first_positional(command);
     if (first.kind != ValueKind::Kind::free) out << here << (first.kind == ValueKind::Kind::file ? " -F" : fish_values(first)) << "\n";

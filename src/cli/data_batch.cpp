@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "cli/checks.hpp"
 #include "cli/data_inspect.hpp"
 #include "data/data.hpp"
 #include "model/job.hpp"
@@ -49,8 +50,8 @@ void add_data_batch(CLI::App& data) {
   CLI::App* command = data.add_subcommand("batch", "Show the samples that training sees at a step");
   auto options = std::make_shared<BatchOptions>();
   command->add_option("train_yaml", options->yaml, "The job")->required();
-  command->add_option("--step", options->step, "The first step (default: 0)")->check(CLI::NonNegativeNumber);
-  command->add_option("--count", options->count, "How many steps (default: 1)")->check(CLI::PositiveNumber);
+  command->add_option("--step", options->step, "The first step (default: 0)")->check(whole_number(0));
+  command->add_option("--count", options->count, "How many steps (default: 1)")->check(whole_number(1));
   command->add_option("--set", options->overrides, "Override a key (repeatable)")->type_name("KEY=VALUE");
   command->add_flag("--json", options->json,
                     "One JSON object a step: samples, tokens, targets (-1: not counted) and, of documents kept apart, positions");

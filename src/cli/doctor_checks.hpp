@@ -31,6 +31,8 @@ Finding check_shared_memory(const std::filesystem::path& mount = "/dev/shm");
 Finding check_open_files();
 Finding check_locked_memory();
 Finding check_disk(const std::filesystem::path& folder);
+// Whether files can be made in `folder`, or where it does not exist yet, in the nearest folder above it.
+Finding check_writable(const std::string& name, const std::filesystem::path& folder, const std::string& advice);
 std::vector<Finding> check_network();
 
 // Software and accelerators: doctor_software.cpp.
@@ -40,7 +42,7 @@ Finding check_ucx();
 Finding check_worker(const std::filesystem::path& worker, Seconds deadline);
 Finding check_program(const std::string& name, const std::string& program, const std::string& advice);
 
-// tessera-worker beside this executable, else the one on PATH; empty when there is none.
+// tessera-worker beside this executable, where `train` looks for it; empty when there is none.
 std::filesystem::path find_worker();
 // The file that the shell would run; empty when there is none.
 std::filesystem::path find_on_path(const std::string& program);

@@ -1,9 +1,12 @@
-#include <iomanip>
+#include <unistd.h>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "base/table.hpp"
+#include "base/terminal.hpp"
 #include "cli/commands.hpp"
 #include "cli/doctor_checks.hpp"
+#include "data/data.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -18,8 +21,16 @@ const char* name_of(Status status) {
 }
 
 std::vector<Finding> examine() {
-  std::vector<Finding> findings = {check_cpu(),        check_instructions(),  check_memory(), check_shared_memory(),
-                                   check_open_files(), check_locked_memory(), check_disk(".")};
+  std::vector<Finding> findings = {
+      check_cpu(),
+      check_instructions(),
+      check_memory(),
+      check_shared_memory(),
+      check_open_files(),
+      check_locked_memory(),
+      check_disk("."),
+      check_writable("runs", "runs", "change to a folder that you may write to"),
+      check_writable("cache", data::default_cache_dir(), "name a folder that you may write to in TESSERA_CACHE")};
   for (Finding& finding : check_network()) findings.push_back(std::move(finding));
   findings.push_back(check_accelerators());
   findings.push_back(check_ucx());
@@ -29,10 +40,12 @@ std::vector<Finding> examine() {
 }
 
 void print_table(const std::vector<Finding>& findings) {
+  Table table({{""}, {""}, {"", Table::Align::wrapped}});
   for (const Finding& finding : findings) {
-    std::cout << std::left << std::setw(8) << name_of(finding.status) << std::setw(16) << finding.name << " " << finding.value << "\n";
-    if (!finding.advice.empty()) std::cout << std::string(25, ' ') << finding.advice << "\n";
+    table.add({name_of(finding.status), finding.name, finding.value});
+    if (!finding.advice.empty()) table.add({"", "", finding.advice});
   }
+  std::cout << table.text(columns_of(STDOUT_FILENO));
 }
 
 void print_json(const std::vector<Finding>& findings, bool ready) {

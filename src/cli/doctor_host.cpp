@@ -7,6 +7,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <optional>
@@ -130,6 +133,19 @@ Finding check_disk(const std::filesystem::path& folder) {
   if (space->free < Bytes(kGiB))
     return {"disk", Status::missing, value, "checkpoints of a small run need about 1 GiB; free some space or work elsewhere"};
   return {"disk", Status::ok, value, ""};
+}
+
+Finding check_writable(const std::string& name, const std::filesystem::path& folder, const std::string& advice) {
+  std::error_code error;
+  std::filesystem::path there = std::filesystem::absolute(folder, error).lexically_normal();
+  while (!std::filesystem::exists(there, error) && there.has_relative_path()) there = there.parent_path();
+  // Permissions alone do not tell: the file system may be mounted to be read only.
+  std::string probe = (there / ".tessera-doctor-XXXXXX").string();
+  const int file = mkstemp(probe.data());
+  if (file < 0) return {name, Status::missing, text(there.string(), " takes no files: ", std::strerror(errno)), advice};
+  close(file);
+  unlink(probe.c_str());
+  return {name, Status::ok, folder.string(), ""};
 }
 
 std::vector<Finding> check_network() {

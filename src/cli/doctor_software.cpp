@@ -15,6 +15,7 @@
 #include "base/error.hpp"
 #include "cli/doctor_checks.hpp"
 #include "cluster/cluster.hpp"
+#include "control/local_launcher.hpp"
 
 extern char** environ;
 
@@ -105,8 +106,8 @@ Finding check_ucx() {
 }
 
 Finding check_worker(const std::filesystem::path& worker, Seconds deadline) {
-  const std::string how = "build it with the torch wheel in .venv (./dev build), and keep it beside tessera or on PATH";
-  if (worker.empty()) return {"tessera-worker", Status::missing, "not beside tessera and not on PATH", how};
+  const std::string how = "build it with the torch wheel in .venv (./dev build), and keep it beside tessera";
+  if (worker.empty()) return {"tessera-worker", Status::missing, "not beside tessera", how};
   const Output output = output_of(worker, "--version", deadline);
   if (!output.finished)
     return {"tessera-worker", Status::missing, text(worker.string(), " did not answer within ", to_text(deadline)), how};
@@ -135,13 +136,11 @@ std::filesystem::path find_on_path(const std::string& program) {
 }
 
 std::filesystem::path find_worker() {
-  std::error_code failed;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", failed);
-  if (!failed) {
-    const std::filesystem::path beside = self.parent_path() / "tessera-worker";
-    if (std::filesystem::exists(beside, failed)) return beside;
+  try {
+    return control::sibling_program("tessera-worker");
+  } catch (const Error&) {
+    return {};
   }
-  return find_on_path("tessera-worker");
 }
 
 }  // namespace tessera::cli

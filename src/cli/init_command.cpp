@@ -7,6 +7,7 @@
 
 #include "base/error.hpp"
 #include "base/file_system.hpp"
+#include "cli/checks.hpp"
 #include "cli/commands.hpp"
 #include "cli/init_template.hpp"
 
@@ -101,7 +102,12 @@ void write_new(const std::filesystem::path& path, const std::string& content) {
   if (file < 0 && errno == EEXIST) refuse_overwrite(path);
   if (file < 0) throw_errno("write", path.string(), errno);
   close(file);
-  write_whole(real_file_system(), path, content);
+  try {
+    write_whole(real_file_system(), path, content);
+  } catch (const Error&) {
+    real_file_system().remove_all(path);
+    throw;
+  }
 }
 
 // A source that was named in the current folder as the train.yaml has to name it.
@@ -144,8 +150,8 @@ void add_init_command(CLI::App& app) {
       ->check(CLI::IsMember({"tiny", "small", "medium", "large"}));
   command->add_option("--vocab", options->answers.vocab, "Tokens in the vocabulary")
       ->capture_default_str()
-      ->check(CLI::Range(257, 1 << 20));
-  command->add_option("--steps", options->answers.steps, "Optimizer steps")->capture_default_str()->check(CLI::Range(1, 1 << 30));
+      ->check(whole_number(257, 1 << 20));
+  command->add_option("--steps", options->answers.steps, "Optimizer steps")->capture_default_str()->check(whole_number(1, 1 << 30));
   command->add_option("--precision", options->answers.precision, "Precision of computation")
       ->capture_default_str()
       ->check(CLI::IsMember({"fp32", "bf16"}));

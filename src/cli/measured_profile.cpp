@@ -4,7 +4,6 @@
 #include <unistd.h>
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 
 #include "base/file_system.hpp"
 #include "base/hash.hpp"
@@ -13,6 +12,7 @@
 #include "base/temporary_folder.hpp"
 #include "cli/workers.hpp"
 #include "control/local_launcher.hpp"
+#include "data/data.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -41,14 +41,12 @@ void merge(profile::Profile& merged, const profile::Profile& measured) {
 }  // namespace
 
 std::filesystem::path cached_profile_path(const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
-  const char* folder = std::getenv("TESSERA_CACHE");
   const auto worker = control::sibling_program("tessera-worker");
   std::string key = text(job.model.fingerprint(), ' ', cluster.fingerprint(), ' ', job.train.global_batch, ' ',
                          model::name_of(job.train.precision), ' ', static_cast<int>(job.train.optimizer.kind), ' ',
                          std::filesystem::file_size(worker), ' ', std::filesystem::last_write_time(worker).time_since_epoch().count());
   for (const search::WorkerShape& shape : search::worker_shapes(job, cluster)) key += text(' ', shape.workers, 'x', shape.threads);
-  return std::filesystem::path(folder != nullptr && *folder != '\0' ? folder : ".cache/tessera") /
-         ("profile-" + hash128_hex(key) + ".json");
+  return data::default_cache_dir() / ("profile-" + hash128_hex(key) + ".json");
 }
 
 profile::Profile measure_host(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
@@ -99,18 +97,23 @@ profile::Profile measure_hosts(const std::filesystem::path& train_yaml, const st
   return merged;
 }
 
-profile::Profile profile_for(const std::filesystem::path& file, bool foreign, const model::JobSpec& job,
-                             const cluster::ClusterSpec& cluster) {
-  if (!file.empty()) return profile::load_profile(file);
-  if (foreign) return {};
+CachedProfile load_cached_profile(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) return {};
   try {
-    const auto cached = cached_profile_path(job, cluster);
-    if (std::filesystem::exists(cached)) return profile::load_profile(cached);
+    return {profile::load_profile(path), false};
   } catch (const Error& error) {
-    // Planning works without the worker; then there is no profile of its making either.
-    if (error.code() != ErrorCode::not_found) throw;
+    std::fprintf(stderr, "warning: the cached profile of this host is damaged: %s\n", error.what());
+    return {std::nullopt, true};
   }
-  return {};
+}
+
+profile::Profile measure_into_cache(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides,
+                                    const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
+  profile::Profile profile = measure_host(train_yaml, overrides, job, cluster);
+  const std::filesystem::path path = cached_profile_path(job, cluster);
+  real_file_system().create_directories(path.parent_path());
+  write_whole(real_file_system(), path, profile::to_json(profile));
+  return profile;
 }
 
 }  // namespace tessera::cli

@@ -27,9 +27,14 @@ profile::Profile measure_hosts(const std::filesystem::path& train_yaml, const st
 // the worker's build and the host.
 std::filesystem::path cached_profile_path(const model::JobSpec& job, const cluster::ClusterSpec& cluster);
 
-// The profile in `file` when one is named. Otherwise the profile in this host's cache, unless the cluster is another one (`foreign`).
-// Otherwise an empty one: the roofline then says all times.
-profile::Profile profile_for(const std::filesystem::path& file, bool foreign, const model::JobSpec& job,
-                             const cluster::ClusterSpec& cluster);
+struct CachedProfile {
+  std::optional<profile::Profile> profile;
+  bool damaged = false;  // there is a file that cannot be read; stderr has been told why
+};
+CachedProfile load_cached_profile(const std::filesystem::path& path);
+
+// Measures this host, and writes the profile into the cache.
+profile::Profile measure_into_cache(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides,
+                                    const model::JobSpec& job, const cluster::ClusterSpec& cluster);
 
 }  // namespace tessera::cli

@@ -1,4 +1,5 @@
 #include "cli/plan_compare.hpp"
+#include "base/table.hpp"
 #include "cost/cost.hpp"
 #include "search/search.hpp"
 
@@ -25,11 +26,6 @@ std::string memory_text(const PlanInput& input, const plan::Plan& plan) {
   return text(to_text(memory[rank]), " of ", to_text(cost::memory_limits(plan, input.cluster)[rank]));
 }
 
-std::string row(const std::string& name, const std::string& without, const std::string& with, const std::string& change = {}) {
-  const std::string line = fmt::format("{:>30}  {:>22}  {:>22}  {:>8}", name, without, with, change);
-  return line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-}
-
 std::string change_text(double from, double to) { return from > 0 ? fmt::format("{:+.1f} %", 100 * (to / from - 1)) : "new"; }
 
 // A term of no time has no place in either plan.
@@ -47,32 +43,33 @@ Baseline plan_baseline(const PlanSource& source, const search::SearchOptions& op
   try {
     out.result = search::search(out.input.job, out.input.cluster, out.input.profile, options);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::resource_exhausted) throw;
+    if (error.code() != ErrorCode::resource_exhausted && error.code() != ErrorCode::interrupted) throw;
     out.refusal = error.message();
   }
   return out;
 }
 
-std::string comparison(const PlanInput& input, const search::SearchResult& result, const Baseline& baseline) {
+std::string comparison(const PlanInput& input, const search::SearchResult& result, const Baseline& baseline, int columns) {
   if (!baseline.result) return "\nwithout --set " + baseline.refusal + "\n";
   const plan::Plan& before = baseline.result->best;
   const plan::Plan& after = result.best;
   const auto step = [](const plan::Plan& plan) { return plan.predicted->step.value; };
-  std::string out = "\n" + row("compared", "without --set", "as set", "change");
-  out += row("step", to_text(before.predicted->step), to_text(after.predicted->step), change_text(step(before), step(after)));
-  out += row(input.job.model.dims.contains("seq") ? "tokens/s" : "samples/s", count_text(rate_of(baseline.input, before)),
-             count_text(rate_of(input, after)), change_text(rate_of(baseline.input, before), rate_of(input, after)));
-  out += row("plan", baseline.result->best_family, result.best_family);
-  out += row("workers", text(before.world_size()), text(after.world_size()));
-  out += row("fullest rank", memory_text(baseline.input, before), memory_text(input, after));
+  using Align = Table::Align;
+  Table table({{"compared"}, {"without --set", Align::right}, {"as set", Align::right}, {"change", Align::right}});
+  table.add({"step", to_text(before.predicted->step), to_text(after.predicted->step), change_text(step(before), step(after))});
+  table.add({input.job.model.dims.contains("seq") ? "tokens/s" : "samples/s", count_text(rate_of(baseline.input, before)),
+             count_text(rate_of(input, after)), change_text(rate_of(baseline.input, before), rate_of(input, after))});
+  table.add({"plan", baseline.result->best_family, result.best_family, ""});
+  table.add({"workers", text(before.world_size()), text(after.world_size()), ""});
+  table.add({"fullest rank", memory_text(baseline.input, before), memory_text(input, after), ""});
   std::vector<std::string> names;
   for (const plan::Plan* plan : {&before, &after})
     for (const auto& [name, seconds] : plan->predicted->parts)
       if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   for (const std::string& name : names)
-    out += row(name, time_text(part_of(before, name)), time_text(part_of(after, name)),
-               change_text(part_of(before, name), part_of(after, name)));
-  return out;
+    table.add({name, time_text(part_of(before, name)), time_text(part_of(after, name)),
+               change_text(part_of(before, name), part_of(after, name))});
+  return "\n" + table.text(columns);
 }
 
 nlohmann::ordered_json to_json(const Baseline& baseline) {

@@ -20,8 +20,8 @@ struct Baseline {
 // Throws invalid_config when the source has no --set, and what reading throws.
 Baseline plan_baseline(const PlanSource& source, const search::SearchOptions& options);
 
-// Both steps and their terms, as a table for the terminal.
-std::string comparison(const PlanInput& input, const search::SearchResult& result, const Baseline& baseline);
+// Both steps and their terms, as a table for a terminal of so many columns.
+std::string comparison(const PlanInput& input, const search::SearchResult& result, const Baseline& baseline, int columns);
 // {"step_s", "family", "workers"}, or {"error"}.
 nlohmann::ordered_json to_json(const Baseline& baseline);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cli/measured_profile.hpp"
+#include "model/warnings.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -34,8 +35,35 @@ std::string precision_note(const PlanInput& input) {
               ": --set train.precision=", model::name_of(*precision), "\n");
 }
 
+// The plan file that the YAML names is what `train` takes.
+std::string plan_file_note(const model::ParallelChoice& parallel) {
+  if (parallel.kind != model::ParallelChoice::Kind::plan_file) return {};
+  return text("note: planned as with parallel: auto; `train` takes the plan in ", parallel.file.string(),
+              std::filesystem::exists(parallel.file) ? "" : ", which does not exist yet", "\n");
+}
+
+// The named profile. Otherwise the one in this host's cache, measured again where it is damaged, unless the cluster is another one.
+// Otherwise an empty one: the roofline then says all times.
+profile::Profile profile_for(const PlanSource& source, const std::vector<std::string>& overrides, const model::JobSpec& job,
+                             const cluster::ClusterSpec& cluster) {
+  if (!source.profile.empty()) return profile::load_profile(source.profile);
+  if (!source.cluster.empty()) return {};
+  std::filesystem::path path;
+  try {
+    path = cached_profile_path(job, cluster);
+  } catch (const Error& error) {
+    // Planning works without the worker; then there is no profile of its making either.
+    if (error.code() != ErrorCode::not_found) throw;
+    return {};
+  }
+  CachedProfile cached = load_cached_profile(path);
+  if (cached.damaged) return measure_into_cache(source.yaml, overrides, job, cluster);
+  return cached.profile ? std::move(*cached.profile) : profile::Profile();
+}
+
 std::string notes(const PlanInput& input, const cluster::ClusterSpec& whole) {
-  std::string out;
+  std::string out = plan_file_note(input.job.parallel);
+  for (const std::string& warning : model::warnings_of(input.job)) out += text("warning: ", warning, "\n");
   if (input.cluster.groups.size() < whole.groups.size())
     for (const cluster::ResourceGroup& group : whole.groups)
       if (cluster::is_left_out(whole, group, input.job.train.precision))
@@ -54,7 +82,7 @@ PlanInput read_plan_input(const PlanSource& source, std::string* said) {
   const cluster::ClusterSpec before = cluster::resolve(input.job.cluster);
   input.cluster = cluster::with_overrides(before, of_cluster);
   refuse_without_effect(input.job.cluster, before, input.cluster);
-  input.profile = profile_for(source.profile, !source.cluster.empty(), input.job, before);
+  input.profile = profile_for(source, of_job, input.job, before);
   const bool same = std::equal(before.groups.begin(), before.groups.end(), input.cluster.groups.begin(), input.cluster.groups.end(),
                                [](const auto& a, const auto& b) { return same_speed(a.device, b.device); });
   if (!same) {

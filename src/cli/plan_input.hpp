@@ -25,8 +25,9 @@ struct PlanInput {
   profile::Profile profile;
 };
 
-// Throws what reading each of them throws. Writes notes for the user to `said`, a line each, about choices that may surprise: CPUs are left
-// out beside accelerators that compute in 16 bits, and accelerators compute in 32 bits when the train.yaml names no precision.
+// Throws what reading each of them throws. Measures this host again when the profile in its cache is damaged. Writes notes for the user to
+// `said`, a line each, about choices that may surprise: what model::warnings_of says, `parallel:` names a plan file, CPUs are left out
+// beside accelerators that compute in 16 bits, and accelerators compute in 32 bits when the train.yaml names no precision.
 PlanInput read_plan_input(const PlanSource& source, std::string* said = nullptr);
 
 // Of --set in the help of both commands.

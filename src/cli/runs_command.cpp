@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
+#include "base/terminal.hpp"
 #include "cli/commands.hpp"
 #include "cli/train_command.hpp"
 #include "model/run_name.hpp"
@@ -29,7 +30,7 @@ struct Options {
 
 template <typename Result>
 void print(const Result& result, bool json) {
-  std::printf("%s%s", (json ? observe::to_json(result) : observe::to_table(result)).c_str(), json ? "\n" : "");
+  std::printf("%s%s", (json ? observe::to_json(result) : observe::to_table(result, columns_of(STDOUT_FILENO))).c_str(), json ? "\n" : "");
 }
 
 void list(const Options& options, bool named) {
@@ -85,15 +86,15 @@ void add_runs_command(CLI::App& app) {
   };
   runs->add_flag("--json", options->json, "As one JSON object");
   CLI::App* show = add("show", "What the files of one run say");
-  show->add_option("run", options->first, "A run's name or folder")->required();
+  show->add_option("run", options->first, "A run's name or folder")->required()->type_name("RUN");
   CLI::App* compare = add("compare", "Two runs side by side, and what their train.yamls differ in");
-  compare->add_option("first", options->first, "A run's name or folder")->required();
-  compare->add_option("second", options->second, "A run's name or folder")->required();
+  compare->add_option("first", options->first, "A run's name or folder")->required()->type_name("RUN");
+  compare->add_option("second", options->second, "A run's name or folder")->required()->type_name("RUN");
   CLI::App* renamed = add("rename", "Give a run another name, in its train.yaml too");
-  renamed->add_option("run", options->first, "A run's name or folder")->required();
+  renamed->add_option("run", options->first, "A run's name or folder")->required()->type_name("RUN");
   renamed->add_option("name", options->second, "Its new name")->required();
   CLI::App* deleted = add("delete", "Delete runs with their checkpoints, for good");
-  deleted->add_option("runs", options->names, "Names or folders of runs")->required();
+  deleted->add_option("runs", options->names, "Names or folders of runs")->required()->type_name("RUN");
   deleted->add_flag("--yes", options->yes, "Do not ask");
   runs->callback([=] {
     if (show->parsed())

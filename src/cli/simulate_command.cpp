@@ -1,3 +1,4 @@
+#include <unistd.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -5,6 +6,8 @@
 #include <optional>
 
 #include "base/file_system.hpp"
+#include "base/table.hpp"
+#include "base/terminal.hpp"
 #include "cli/commands.hpp"
 #include "cli/plan_input.hpp"
 #include "cost/cost.hpp"
@@ -38,16 +41,22 @@ void print_table(const sim::Result& result, const plan::Plan& plan, const PlanIn
               100 * cost::utilization(plan, job.model, input.cluster, result.step));
   std::printf("of all ranks' time: computing %.1f %%, exposed communication %.1f %%, idle %.1f %%\n\n", 100 * result.utilization,
               100 * result.exposed, 100 * result.bubble);
-  std::printf("%6s %8s %12s %14s %12s %12s\n", "rank", "stage", "computing", "communicating", "idle", "memory");
+  using Align = Table::Align;
+  Table table({{"rank", Align::right},
+               {"stage", Align::wrapped},
+               {"computing", Align::right},
+               {"communicating", Align::right},
+               {"idle", Align::right},
+               {"memory", Align::right}});
   constexpr std::size_t kMostRows = 32;
   std::vector<std::string> stages_of(plan.ranks.size());
   for (std::size_t s = 0; s < plan.stages.size(); ++s)
-    for (int rank : plan.stages[s].ranks) stages_of[rank] += text(stages_of[rank].empty() ? "" : ",", s);
+    for (int rank : plan.stages[s].ranks) stages_of[rank] += text(stages_of[rank].empty() ? "" : ", ", s);
   for (std::size_t r = 0; r < std::min(kMostRows, result.ranks.size()); ++r) {
     const sim::RankResult& rank = result.ranks[r];
-    std::printf("%6zu %8s %12s %14s %12s %12s\n", r, stages_of[r].c_str(), to_text(rank.busy).c_str(), to_text(rank.exposed).c_str(),
-                to_text(rank.idle).c_str(), to_text(rank.peak_memory).c_str());
+    table.add({text(r), stages_of[r], to_text(rank.busy), to_text(rank.exposed), to_text(rank.idle), to_text(rank.peak_memory)});
   }
+  std::printf("%s", table.text(columns_of(STDOUT_FILENO)).c_str());
   if (result.ranks.size() > kMostRows) std::printf("... and %zu more ranks; --json has all\n", result.ranks.size() - kMostRows);
 }
 

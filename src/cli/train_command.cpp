@@ -15,11 +15,14 @@
 #include "cli/commands.hpp"
 #include "cli/measured_profile.hpp"
 #include "cli/on_end.hpp"
+#include "cli/search_watch.hpp"
 #include "cli/workers.hpp"
 #include "cost/cost.hpp"
 #include "data/data.hpp"
+#include "model/warnings.hpp"
 #include "observe/resume.hpp"
 #include "observe/run_files.hpp"
+#include "plan/crowding.hpp"
 #include "plan/schedule/schedule.hpp"
 #include "plan/trainable.hpp"
 #include "program/program.hpp"
@@ -90,12 +93,14 @@ void train(const TrainOptions& options) {
   observe::check_run(run, if_exists);
   const std::string yaml = model::portable_yaml(options.yaml, options.overrides);
   const cluster::ClusterSpec cluster = cluster::resolve(job.cluster);
+  for (const std::string& warning : model::warnings_of(job)) log::warning(warning);
   log::show(
       text("model: ", count_text(static_cast<double>(job.model.parameter_count())), " parameters in ", job.model.block_count(), " blocks"));
   const auto dataset = prepare_data(job);
   if (options.resume) observe::show_changes(observe::check_resumed(job, yaml, *dataset, run, options.changed));
   const ChosenPlan chosen = choose_plan(options.yaml, options.overrides, job, cluster, plan_file_of(options, job, run), options.measure);
   show_choice(chosen, job);
+  if (const std::string crowding = plan::crowding_of(chosen.plan, cluster); !crowding.empty()) log::warning(crowding);
   // A run that exists is touched when there is nothing left to refuse.
   observe::RunLock lock = observe::make_run(run, if_exists, job, yaml, chosen.plan, cluster, *dataset);
   log::set_file(run / "log.txt");
@@ -130,6 +135,7 @@ std::unique_ptr<data::Dataset> prepare_data(const model::JobSpec& job) {
   std::string shown;
   const auto progress = [&](const data::Progress& now) {
     if (live) std::fprintf(stderr, "\r\033[K%s %3.0f %%", now.stage.c_str(), 100 * now.fraction);
+    if (live && now.fraction >= 1) std::fprintf(stderr, "\r\033[K");
     if (shown != now.stage) live ? log::record(log::Level::info, now.stage) : log::show(now.stage);
     shown = now.stage;
   };
@@ -207,15 +213,12 @@ ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vecto
   }
   const std::vector<std::string> vendors = trainable_vendors(job, cluster);
   profile::Profile profile;
-  const std::filesystem::path cached = cached_profile_path(job, cluster);
-  if (std::filesystem::exists(cached)) {
-    profile = profile::load_profile(cached);
-  } else if (measure) {
-    profile = measure_host(train_yaml, overrides, job, cluster);
-    real_file_system().create_directories(cached.parent_path());
-    write_whole(real_file_system(), cached, profile::to_json(profile));
-  }
-  chosen.search = search::search(job, cluster, profile, {.top = 5, .vendors = vendors});
+  if (auto cached = load_cached_profile(cached_profile_path(job, cluster)); cached.profile)
+    profile = std::move(*cached.profile);
+  else if (measure)
+    profile = measure_into_cache(train_yaml, overrides, job, cluster);
+  SearchWatch watch(OnInterrupt::end_process);
+  chosen.search = search::search(job, cluster, profile, {.top = 5, .vendors = vendors, .watch = watch.watch()});
   chosen.plan = chosen.search->best;
   plan::check_trainable(chosen.plan);
   return chosen;

@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "base/plain_name.hpp"
+#include "cli/checks.hpp"
 #include "cli/commands.hpp"
 #include "cli/train_command.hpp"
 #include "cli/workers.hpp"
@@ -73,7 +74,7 @@ void add_eval_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
   command->add_option("run", options->run, kRunHelp)->required();
   command->add_option("--text", options->text, "A text file, a JSONL file or a folder to evaluate on, all of it");
-  command->add_option("--sequences", options->sequences, "At most this many sequences (default: all)")->check(CLI::NonNegativeNumber);
+  command->add_option("--sequences", options->sequences, "At most this many sequences (default: all)")->check(whole_number(0));
   command->add_flag("--json", options->json, "One JSON object");
   command->callback([options, command] {
     std::vector<std::string> arguments = {"eval", options->run};
@@ -93,14 +94,12 @@ void add_generate_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
   command->add_option("run", options->run, kRunHelp)->required();
   command->add_option("--prompt", options->prompt, "The text to go on from");
-  command->add_option("--max-tokens", options->max_tokens, "How many tokens to write (default: 200)")->check(CLI::NonNegativeNumber);
-  command->add_option("--temperature", options->temperature, "0: always the most likely token (default: 0.8)")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--top-k", options->top_k, "Choose among the K most likely tokens; 0: all (default: 40)")
-      ->check(CLI::NonNegativeNumber);
+  command->add_option("--max-tokens", options->max_tokens, "How many tokens to write (default: 200)")->check(whole_number(0));
+  command->add_option("--temperature", options->temperature, "0: always the most likely token (default: 0.8)")->check(number(0));
+  command->add_option("--top-k", options->top_k, "Choose among the K most likely tokens; 0: all (default: 40)")->check(whole_number(0));
   command->add_option("--top-p", options->top_p, "Choose among the likeliest tokens that make up this probability (default: 1)")
-      ->check(CLI::Range(0.0, 1.0));
-  command->add_option("--seed", options->seed, "The same seed writes the same text (default: 1)")->check(CLI::NonNegativeNumber);
+      ->check(number(0, 1));
+  command->add_option("--seed", options->seed, "The same seed writes the same text (default: 1)")->check(whole_number(0));
   command->add_flag("--json", options->json, "One JSON object instead of a stream");
   command->callback([options, command] {
     std::vector<std::string> arguments = {"generate", options->run};
@@ -124,7 +123,7 @@ void add_export_command(CLI::App& app) {
   };
   auto options = std::make_shared<Options>();
   command->add_option("run", options->run, kRunHelp)->required();
-  command->add_option("--to", options->to, "The format and the folder: hf DIR")->required()->expected(2)->type_name("FORMAT DIR");
+  command->add_option("--to", options->to, "The format and the folder: hf DIR")->required()->expected(2)->type_name("{hf} DIR");
   command->add_option("--dtype", options->dtype, "Of the weights: fp32, as they were trained, or bf16, half as large")
       ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();

@@ -1,4 +1,6 @@
 // tessera verify: the plan against one device, over a few steps: losses, gradient norms, gradients, and where they part.
+#include <fmt/format.h>
+#include <unistd.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -8,7 +10,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file_system.hpp"
+#include "base/table.hpp"
 #include "base/temporary_folder.hpp"
+#include "base/terminal.hpp"
+#include "cli/checks.hpp"
 #include "cli/commands.hpp"
 #include "cli/train_command.hpp"
 #include "cli/workers.hpp"
@@ -103,15 +108,24 @@ void verify(const VerifyOptions& options) {
         {"tolerance", tolerance},   {"gradients", gradients}};
     std::printf("%s\n", out.dump().c_str());
   } else {
-    std::printf("%5s %14s %14s %10s   %14s %14s %10s\n", "step", "loss, plan", "one device", "differ", "norm, plan", "one device",
-                "differ");
+    using Align = Table::Align;
+    const int columns = columns_of(STDOUT_FILENO);
+    Table steps({{"step", Align::right},
+                 {"loss, plan", Align::right},
+                 {"one device", Align::right},
+                 {"differ", Align::right},
+                 {"norm, plan", Align::right},
+                 {"one device", Align::right},
+                 {"differ", Align::right}});
     for (std::size_t i = 0; i < std::min(ours.metrics.size(), one.metrics.size()); ++i)
-      std::printf("%5lld %14.6f %14.6f %10.1e   %14.6f %14.6f %10.1e\n", static_cast<long long>(one.metrics[i].step), ours.metrics[i].loss,
-                  one.metrics[i].loss, relative(ours.metrics[i].loss, one.metrics[i].loss), norms[i], one.metrics[i].grad_norm,
-                  i < known ? relative(norms[i], one.metrics[i].grad_norm) : std::numeric_limits<double>::quiet_NaN());
-    std::printf("gradients of the last step that differ most (relative to the tensor's norm):\n");
+      steps.add({text(one.metrics[i].step), fmt::format("{:.6f}", ours.metrics[i].loss), fmt::format("{:.6f}", one.metrics[i].loss),
+                 fmt::format("{:.1e}", relative(ours.metrics[i].loss, one.metrics[i].loss)), fmt::format("{:.6f}", norms[i]),
+                 fmt::format("{:.6f}", one.metrics[i].grad_norm),
+                 i < known ? fmt::format("{:.1e}", relative(norms[i], one.metrics[i].grad_norm)) : "-"});
+    Table tensors({{"gradients of the last step that differ most", Align::wrapped}, {"relative to their norm", Align::right}});
     for (std::size_t i = 0; i < std::min<std::size_t>(5, gradients.size()); ++i)
-      std::printf("  %-56s %.1e\n", gradients[i]["name"].get<std::string>().c_str(), gradients[i]["difference"].get<double>());
+      tensors.add({gradients[i]["name"].get<std::string>(), fmt::format("{:.1e}", gradients[i]["difference"].get<double>())});
+    std::printf("%s%s", steps.text(columns).c_str(), tensors.text(columns).c_str());
     std::printf("%s within %g\n", agrees ? "the plan trains the same model:" : "THE PLAN DOES NOT TRAIN THE SAME MODEL: not", tolerance);
   }
   if (!agrees) throw CLI::RuntimeError(exit_code(ErrorCode::corrupt));
@@ -123,9 +137,10 @@ void add_verify_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("verify", "Train a few steps under the plan and on one device, and compare")->group(kPlanGroup);
   auto options = std::make_shared<VerifyOptions>();
   command->add_option("train_yaml", options->yaml, "What to train")->required();
-  command->add_option("--plan", options->plan, "The plan to verify (default: the one that training would use)")->check(CLI::ExistingFile);
-  command->add_option("--steps", options->steps, "How many steps (default: 3)")->check(CLI::PositiveNumber);
-  command->add_option("--tolerance", options->tolerance, "Largest relative difference of a loss (default: 1e-4, in bf16 2e-2)");
+  command->add_option("--plan", options->plan, "The plan to verify (default: the one that training would use)");
+  command->add_option("--steps", options->steps, "How many steps (default: 3)")->check(whole_number(1, 1 << 30));
+  command->add_option("--tolerance", options->tolerance, "Largest relative difference of a loss (default: 1e-4, in bf16 2e-2)")
+      ->check(number_above_zero());
   command->add_option("--set", options->overrides, "Override a key of the YAML (repeatable)")->type_name("KEY=VALUE");
   command->add_flag("--json", options->json, "One JSON object");
   command->callback([options] { verify(*options); });

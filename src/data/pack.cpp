@@ -24,7 +24,9 @@ void build(const fs::path& file, const Source& source, const Tokenizer& tokenize
   }
   TokenCacheWriter writer(real_file_system(), file, tokenizer.vocab_size(), fingerprint);
   ProgressMeter meter(progress, "tokenizing");
+  std::int64_t with_returns = 0;
   const std::uint64_t skipped = read_documents(source, [&](const Document& document) {
+    if (document.text.find('\r') != std::string_view::npos) ++with_returns;
     if (!document.prompt.empty()) {
       writer.append(tokenizer.encode(document.prompt));
       writer.end_prompt();
@@ -40,6 +42,10 @@ void build(const fs::path& file, const Source& source, const Tokenizer& tokenize
   });
   writer.finish(skipped);
   meter.finish();
+  if (with_returns > 0)
+    log::warning(text(
+        where.file.empty() ? "" : where.file + ": ", with_returns, " document", with_returns == 1 ? " has" : "s have",
+        " carriage returns (\\r, the line ends of Windows), and the model learns to write them; `sed -i 's/\\r$//' FILE` takes them out"));
 }
 
 }  // namespace

@@ -14,4 +14,8 @@ std::string megatron_flags(const plan::Plan& plan, const model::ModelSpec& model
 // The sections [training], [parallelism] and [activation_checkpoint] of torchtitan 0.2's TOML file.
 std::string torchtitan_toml(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train);
 
+// Throw what the functions above throw for every plan of the model.
+void check_megatron_model(const model::ModelSpec& model);
+void check_torchtitan_model(const model::ModelSpec& model);
+
 }  // namespace tessera::interop

@@ -209,6 +209,11 @@ void add_recompute(Flags& flags, const SharedPlan& shared) {
 
 }  // namespace
 
+void check_megatron_model(const model::ModelSpec& model) {
+  Flags flags;
+  add_model(flags, model);
+}
+
 std::string megatron_flags(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train) {
   Flags flags;
   add_model(flags, model);

@@ -112,9 +112,13 @@ const char* checkpoint_mode(const SharedPlan& shared) {
 
 }  // namespace
 
-std::string torchtitan_toml(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train) {
+void check_torchtitan_model(const model::ModelSpec& model) {
   if (!std::set<std::string>{"llama", "qwen_moe", "deepseek"}.contains(model.arch))
     refuse({}, "it has no models of arch " + model.arch, "llama, qwen_moe or deepseek");
+}
+
+std::string torchtitan_toml(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train) {
+  check_torchtitan_model(model);
   const SharedPlan shared = shared_plan(plan, model, kSystem);
   check_expressible(plan, model, shared);
   const plan::Strategy& strategy = shared.strategy;

@@ -203,9 +203,15 @@ ParallelChoice read_parallel(const ConfigNode& node) {
   ParallelChoice out;
   out.where = node.where();
   if (node.is_scalar()) {
-    if (node.as_string() == "auto") return out;
+    const std::string name = node.as_string();
+    if (name == "auto") return out;
     out.kind = ParallelChoice::Kind::plan_file;
     out.file = path_of(node);
+    // A plan that has yet to be written is named like a file: plan.json, plans/best.
+    std::error_code ignored;
+    if (name.find_first_of("./") == std::string::npos && !std::filesystem::exists(out.file, ignored))
+      throw node.error("found '" + name + "', and there is no such file", "auto, a plan file, or degrees such as {dp: 2, tp: 2}",
+                       nearest(name, {"auto"}) ? "did you mean 'auto'?" : "");
     return out;
   }
   out.kind = ParallelChoice::Kind::degrees;

@@ -6,7 +6,6 @@
 
 #include "base/config.hpp"
 #include "base/error.hpp"
-#include "base/plain_name.hpp"
 
 namespace tessera::model {
 namespace {
@@ -17,7 +16,8 @@ bool is_run(const std::filesystem::path& folder) {
 }
 
 std::optional<std::filesystem::path> folder_of(const std::string& name, const std::filesystem::path& runs) {
-  if (is_plain_name(name) && is_run(runs / name)) return runs / name;
+  // Other tools, and earlier versions, may have made folders whose names are not plain.
+  if (name.find('/') == std::string::npos && name != ".." && name != "." && is_run(runs / name)) return runs / name;
   if (is_run(name)) return name;
   return std::nullopt;
 }

@@ -1,17 +1,15 @@
 #include "observe/progress.hpp"
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/error.hpp"
 #include "base/log.hpp"
+#include "base/terminal.hpp"
 
 namespace tessera::observe {
 namespace {
@@ -22,13 +20,6 @@ constexpr double kLiveInterval = 0.1;  // seconds
 constexpr double kPlainInterval = 5.0;
 constexpr double kShortestPlainInterval = 1.0;
 constexpr const char* kEraseLine = "\r\033[K";
-
-int terminal_width() {
-  winsize size{};
-  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
-  const char* columns = std::getenv("COLUMNS");
-  return columns != nullptr && std::atoi(columns) > 0 ? std::atoi(columns) : 80;
-}
 
 template <typename... Arguments>
 std::string format(const char* pattern, Arguments... arguments) {
@@ -77,17 +68,14 @@ std::size_t width_of(const std::vector<Field>& fields) {
 
 }  // namespace
 
-bool color_wanted(bool live) {
-  const char* refused = std::getenv("NO_COLOR");
-  return live && (refused == nullptr || *refused == '\0');
-}
-
 ProgressOptions ProgressOptions::from_environment() {
   ProgressOptions options;
-  const char* terminal = std::getenv("TERM");
-  options.live = ::isatty(STDERR_FILENO) != 0 && terminal != nullptr && std::string_view(terminal) != "dumb";
-  options.color = color_wanted(options.live);
-  options.width = terminal_width;
+  options.live = is_live_terminal(STDERR_FILENO);
+  options.color = color_wanted(STDERR_FILENO);
+  options.width = [] {
+    const int columns = columns_of(STDERR_FILENO);
+    return columns > 0 ? columns : 80;
+  };
   options.write = [](const std::string& text) {
     std::fwrite(text.data(), 1, text.size(), stderr);
     std::fflush(stderr);

@@ -14,8 +14,7 @@
 
 namespace tessera::observe {
 
-// How to show it. The default looks at stderr: live when it is a terminal that can move the cursor (TERM is not "dumb"),
-// coloured when live and NO_COLOR (https://no-color.org) is unset or empty.
+// How to show it. The default looks at stderr (base/terminal.hpp).
 struct ProgressOptions {
   bool live = false;
   bool color = false;
@@ -27,8 +26,6 @@ struct ProgressOptions {
   static ProgressOptions from_environment();
 };
 
-// On a terminal, unless NO_COLOR is set to anything.
-bool color_wanted(bool live);
 // One line of at most `width` columns (0: no limit), without a newline; what matters least is left out first. `left` is what
 // the rest will take.
 std::string progress_line(const StepMetrics& metrics, std::int64_t total_steps, std::optional<Seconds> left, int width, bool color);

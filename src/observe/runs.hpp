@@ -56,10 +56,10 @@ RunComparison compare_runs(const std::filesystem::path& first, const std::filesy
 // where it is no run, invalid_config where `to` exists or another process writes the run, io.
 void rename_run(const std::filesystem::path& from, const std::filesystem::path& to);
 
-// For people (ends with a newline) and for scripts (one line).
-std::string to_table(const std::vector<RunSummary>& runs);
-std::string to_table(const RunSummary& run);
-std::string to_table(const RunComparison& comparison);
+// For people (ends with a newline; `columns`: of the terminal, 0 for no limit) and for scripts (one line).
+std::string to_table(const std::vector<RunSummary>& runs, int columns = 0);
+std::string to_table(const RunSummary& run, int columns = 0);
+std::string to_table(const RunComparison& comparison, int columns = 0);
 std::string to_json(const std::vector<RunSummary>& runs);
 std::string to_json(const RunSummary& run);
 std::string to_json(const RunComparison& comparison);

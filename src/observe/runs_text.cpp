@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
+#include "base/table.hpp"
 #include "base/units.hpp"
 #include "observe/runs.hpp"
 
@@ -11,7 +12,7 @@ namespace tessera::observe {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Row = std::vector<std::string>;
+using Align = Table::Align;
 
 std::string fixed(double value, int digits) {
   char buffer[64];
@@ -35,23 +36,6 @@ std::string percent_text(double share) { return fixed(100 * share, 1) + " %"; }
 std::string bytes_text(std::int64_t size) { return to_text(Bytes(size)); }
 std::string steps_text(const RunSummary& run) {
   return run.planned_steps ? text(run.steps, "/", *run.planned_steps) : std::to_string(run.steps);
-}
-
-// Columns as wide as their widest cell, two blanks between them.
-std::string aligned(const std::vector<Row>& rows) {
-  std::vector<std::size_t> widths;
-  for (const Row& row : rows)
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      widths.resize(std::max(widths.size(), i + 1));
-      widths[i] = std::max(widths[i], row[i].size());
-    }
-  std::string out;
-  for (const Row& row : rows) {
-    std::string line;
-    for (std::size_t i = 0; i < row.size(); ++i) line += row[i] + std::string(i + 1 < row.size() ? widths[i] + 2 - row[i].size() : 0, ' ');
-    out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-  }
-  return out;
 }
 
 // "1.25 x" of the first, where both are there.
@@ -90,56 +74,56 @@ std::string one_line(const Json& json) { return json.dump(-1, ' ', false, Json::
 
 }  // namespace
 
-std::string to_table(const std::vector<RunSummary>& runs) {
+std::string to_table(const std::vector<RunSummary>& runs, int columns) {
   if (runs.empty()) return "no runs yet; start one: tessera train TRAIN.yaml\n";
-  std::vector<Row> rows = {{"run", "state", "steps", "loss", "validation", "tokens/s", "step", "checkpoint", "plan"}};
+  Table table(
+      {{"run", Align::wrapped}, {"state"}, {"steps"}, {"loss"}, {"val loss"}, {"tokens/s"}, {"step"}, {"saved"}, {"plan", Align::wrapped}});
   for (const RunSummary& run : runs)
-    rows.push_back({run.name, name_of(run.state), steps_text(run), loss_text(run.final_loss), loss_text(run.best_validation_loss),
-                    speed_text(run.tokens_per_s), step_text(run.step_seconds),
-                    run.checkpoints.empty() ? "-" : std::to_string(run.checkpoints.back()), run.plan.empty() ? "-" : run.plan});
-  return aligned(rows);
+    table.add({run.name, name_of(run.state), steps_text(run), loss_text(run.final_loss), loss_text(run.best_validation_loss),
+               speed_text(run.tokens_per_s), step_text(run.step_seconds),
+               run.checkpoints.empty() ? "-" : std::to_string(run.checkpoints.back()), run.plan.empty() ? "-" : run.plan});
+  return table.text(columns);
 }
 
-std::string to_table(const RunSummary& run) {
+std::string to_table(const RunSummary& run, int columns) {
   std::string checkpoints;
   for (const std::int64_t step : run.checkpoints) checkpoints += text(checkpoints.empty() ? "" : ", ", step);
-  std::vector<Row> rows = {{"run", run.name},
-                           {"folder", run.folder.string()},
-                           {"state", name_of(run.state)},
-                           {"steps", steps_text(run)},
-                           {"tokens", count_text(static_cast<double>(run.tokens))},
-                           {"final loss", loss_text(run.final_loss)},
-                           {"best validation loss", loss_text(run.best_validation_loss)},
-                           {"tokens/s", speed_text(run.tokens_per_s)},
-                           {"step", step_text(run.step_seconds)},
-                           {"MFU", or_dash(run.mfu, percent_text)},
-                           {"peak memory", or_dash(run.memory, bytes_text)},
-                           {"checkpoints", checkpoints.empty() ? "-" : checkpoints},
-                           {"plan", run.plan.empty() ? "-" : run.plan}};
-  if (!run.last_error.empty()) rows.push_back({"last error", run.last_error});
-  return aligned(rows);
+  Table table({{"run"}, {run.name, Align::wrapped}});
+  table.add({"folder", run.folder.string()});
+  table.add({"state", name_of(run.state)});
+  table.add({"steps", steps_text(run)});
+  table.add({"tokens", count_text(static_cast<double>(run.tokens))});
+  table.add({"final loss", loss_text(run.final_loss)});
+  table.add({"best validation loss", loss_text(run.best_validation_loss)});
+  table.add({"tokens/s", speed_text(run.tokens_per_s)});
+  table.add({"step", step_text(run.step_seconds)});
+  table.add({"MFU", or_dash(run.mfu, percent_text)});
+  table.add({"peak memory", or_dash(run.memory, bytes_text)});
+  table.add({"checkpoints", checkpoints.empty() ? "-" : checkpoints});
+  table.add({"plan", run.plan.empty() ? "-" : run.plan});
+  if (!run.last_error.empty()) table.add({"last error", run.last_error});
+  return table.text(columns);
 }
 
-std::string to_table(const RunComparison& comparison) {
+std::string to_table(const RunComparison& comparison, int columns) {
   const RunSummary& a = comparison.first;
   const RunSummary& b = comparison.second;
-  std::string out = aligned({{"", a.name, b.name, "second against first"},
-                             {"steps", steps_text(a), steps_text(b)},
-                             {"tokens", count_text(static_cast<double>(a.tokens)), count_text(static_cast<double>(b.tokens))},
-                             {"final loss", loss_text(a.final_loss), loss_text(b.final_loss), change(a.final_loss, b.final_loss)},
-                             {"best validation loss", loss_text(a.best_validation_loss), loss_text(b.best_validation_loss),
-                              change(a.best_validation_loss, b.best_validation_loss)},
-                             {"tokens/s", speed_text(a.tokens_per_s), speed_text(b.tokens_per_s), ratio(a.tokens_per_s, b.tokens_per_s)},
-                             {"step", step_text(a.step_seconds), step_text(b.step_seconds), ratio(a.step_seconds, b.step_seconds)},
-                             {"MFU", or_dash(a.mfu, percent_text), or_dash(b.mfu, percent_text)},
-                             {"peak memory", or_dash(a.memory, bytes_text), or_dash(b.memory, bytes_text)},
-                             {"plan", a.plan.empty() ? "-" : a.plan, b.plan.empty() ? "-" : b.plan}});
-  if (comparison.config.empty()) return out + "\nthe train.yamls say the same\n";
-  std::vector<Row> rows = {{"in train.yaml", a.name, b.name}};
+  Table table({{""}, {a.name, Align::wrapped}, {b.name, Align::wrapped}, {"second against first"}});
+  table.add({"steps", steps_text(a), steps_text(b), ""});
+  table.add({"tokens", count_text(static_cast<double>(a.tokens)), count_text(static_cast<double>(b.tokens)), ""});
+  table.add({"final loss", loss_text(a.final_loss), loss_text(b.final_loss), change(a.final_loss, b.final_loss)});
+  table.add({"best validation loss", loss_text(a.best_validation_loss), loss_text(b.best_validation_loss),
+             change(a.best_validation_loss, b.best_validation_loss)});
+  table.add({"tokens/s", speed_text(a.tokens_per_s), speed_text(b.tokens_per_s), ratio(a.tokens_per_s, b.tokens_per_s)});
+  table.add({"step", step_text(a.step_seconds), step_text(b.step_seconds), ratio(a.step_seconds, b.step_seconds)});
+  table.add({"MFU", or_dash(a.mfu, percent_text), or_dash(b.mfu, percent_text), ""});
+  table.add({"peak memory", or_dash(a.memory, bytes_text), or_dash(b.memory, bytes_text), ""});
+  table.add({"plan", a.plan.empty() ? "-" : a.plan, b.plan.empty() ? "-" : b.plan, ""});
+  if (comparison.config.empty()) return table.text(columns) + "\nthe train.yamls say the same\n";
+  Table config({{"in train.yaml", Align::wrapped}, {a.name, Align::wrapped}, {b.name, Align::wrapped}});
   for (const ConfigDifference& difference : comparison.config)
-    rows.push_back(
-        {difference.key, difference.first.empty() ? "-" : difference.first, difference.second.empty() ? "-" : difference.second});
-  return out + "\n" + aligned(rows);
+    config.add({difference.key, difference.first.empty() ? "-" : difference.first, difference.second.empty() ? "-" : difference.second});
+  return table.text(columns) + "\n" + config.text(columns);
 }
 
 std::string to_json(const std::vector<RunSummary>& runs) {

@@ -49,7 +49,7 @@ class Search {
     all_ = static_cast<std::int64_t>(choices_.outers.size());
     // Roughly first: a good plan early rules out more.
     problem_.space.uniform || choices_.alone == choices_.outers.size() ? expand_all() : expand_group_by_group();
-    if (prepared_.empty())
+    if (prepared_.empty() && !stopped())
       throw Error(ErrorCode::invalid_config,
                   text("no parallel degrees divide the devices of ", problem_.cluster.name, ", the model and a global batch of ",
                        problem_.global_batch),
@@ -64,7 +64,8 @@ class Search {
   }
 
  private:
-  bool out_of_time() const { return deadline_ && problem_.clock->now() > *deadline_; }
+  bool stopped() const { return is_set(problem_.stop); }
+  bool out_of_time() const { return stopped() || (deadline_ && problem_.clock->now() > *deadline_); }
   // With the clock, where the outer choices so far have no plan.
   bool may_go_on() const { return found_.empty() && !waiting_.empty() && !problem_.give_up; }
 
@@ -140,7 +141,7 @@ class Search {
   void prepare() {
     for (;;) {
       while (!waiting_.empty() && ruled_out(waiting_.front(), true)) waiting_.pop_front();
-      if (waiting_.empty()) return;
+      if (waiting_.empty() || stopped()) return;
       if (ready_.size() >= kBatch && (*std::next(ready_.begin(), kBatch - 1))->bound <= waiting_.front().bound) return;
       if (deadline_ && !prepared_.empty() && (!ready_.empty() || !may_go_on()) &&
           problem_.clock->now() >= begin_ + Seconds(problem_.seconds / 2))
@@ -240,6 +241,7 @@ class Search {
     const auto open = std::count_if(batch.begin(), batch.end(), [&](const auto& outer) { return !ruled_out(*outer, rough); });
     const std::int64_t left =
         rough ? problem_.effort / kEfforts : std::min(problem_.effort / kEfforts, (problem_.effort / 2 - used) / open);
+    if (problem_.watch != nullptr) problem_.watch->considered += static_cast<std::int64_t>(count);
     std::vector<Outcome> outcomes(count);
     in_parallel(count, [&](OuterSolver& solver, std::size_t i) { outcomes[i] = expand(solver, *batch[i], rough, left); });
     for (std::size_t i = 0; i < count; ++i) {
@@ -250,6 +252,7 @@ class Search {
       ended_ |= outcome.skipped;
       if (!outcome.found) continue;
       incumbents_[batch[i]->family] = std::min(incumbent(*batch[i]), outcome.found->step);
+      if (problem_.watch != nullptr) problem_.watch->found(Seconds(outcome.found->step));
       found_.push_back(std::move(*outcome.found));
     }
   }
@@ -263,7 +266,7 @@ class Search {
 
   // Counts with memory in the bounds of the next outer choices. False: they do already.
   bool raise_bounds() {
-    if (problem_.space.uniform) return false;
+    if (problem_.space.uniform || stopped()) return false;
     const auto low = [&](const Outer* outer) { return !outer->with_memory && !ruled_out(*outer, true); };
     const auto next_of = [&](std::size_t count) {
       return std::next(ready_.begin(), static_cast<std::ptrdiff_t>(std::min(count, ready_.size())));
@@ -281,14 +284,17 @@ class Search {
   }
 
   // Before there is any plan, nothing ends the search, unless it was told to.
-  bool may_end() const { return !found_.empty() || problem_.give_up; }
+  bool may_end() const { return !found_.empty() || problem_.give_up || stopped(); }
 
   // `most`: effort.
   Outcome expand(OuterSolver& solver, const Outer& outer, bool rough, std::int64_t most) {
     if (ruled_out(outer, rough)) return {};
-    solver.effort() = {};
+    solver.effort() = {.stop = problem_.stop};
     if (may_end())
-      solver.effort() = {.most = problem_.effort > 0 ? std::max<std::int64_t>(1, most) : 0, .clock = problem_.clock, .deadline = deadline_};
+      solver.effort() = {.most = problem_.effort > 0 ? std::max<std::int64_t>(1, most) : 0,
+                         .clock = problem_.clock,
+                         .deadline = deadline_,
+                         .stop = problem_.stop};
     Outcome out;
     try {
       out.found = problem_.space.uniform ? solver.simulate(outer, incumbent(outer)) : solver.solve(outer, incumbent(outer), rough);

@@ -17,6 +17,7 @@
 #include "model/model.hpp"
 #include "plan/plan.hpp"
 #include "profile/profile.hpp"
+#include "search/watch.hpp"
 
 namespace tessera::search {
 
@@ -86,9 +87,11 @@ struct BlockProblem {
   std::int64_t effort = 0;
   // The same by the clock, from the call on; a search without any plan by then goes on until it has one. 0: no limit.
   double seconds = 0;
-  bool give_up = false;  // the effort, and the clock, also end a search that has found nothing
-  int threads = 0;       // 0: one per core
-  int top = 0;           // further plans: the best of other outer choices; in a uniform space, of other degrees
+  bool give_up = false;                     // the effort, and the clock, also end a search that has found nothing
+  const std::atomic<bool>* stop = nullptr;  // set: the search ends soon, also where it has found nothing
+  Watch* watch = nullptr;                   // is told how far the search is
+  int threads = 0;                          // 0: one per core
+  int top = 0;                              // further plans: the best of other outer choices; in a uniform space, of other degrees
   const Clock* clock = &real_clock();
   // Of devices whose times no calibration says; nullptr: nothing is measured.
   model::OptimizerSpec optimizer = {};
@@ -101,10 +104,10 @@ struct BlockAnswer {
   double bound = 0;
   std::int64_t considered = 0;  // outer choices that there was time for
   std::int64_t expanded = 0;    // of these, not ruled out by their bound
-  bool complete = true;         // false: effort or time ran out
+  bool complete = true;         // false: effort or time ran out, or it was stopped
 };
 
-// The same answer whatever the number of threads, unless the clock ends it. Throws invalid_config when no width divides.
+// The same answer whatever the number of threads, unless the clock or `stop` ends it. Throws invalid_config when no width divides.
 BlockAnswer search(const BlockProblem& problem);
 
 }  // namespace tessera::search

@@ -3,6 +3,7 @@
 #include <set>
 #include <span>
 
+#include "base/table.hpp"
 #include "cost/cost.hpp"
 #include "cost/extrapolation.hpp"
 #include "plan/plan.hpp"
@@ -14,6 +15,8 @@
 
 namespace tessera::search {
 namespace {
+
+using Align = Table::Align;
 
 // Of all blocks, when one strategy holds for all of them.
 std::string strategies_text(const plan::Plan& plan) {
@@ -91,10 +94,10 @@ std::string depth_text(const plan::Plan& plan) {
 
 // Where ranks hold several stages: a line for each pipeline rank and strategy.
 std::string folded_drawing(const plan::Plan& plan, const plan::Pipeline& pipeline, const std::vector<model::BlockInstance>& blocks,
-                           const cluster::ClusterSpec& cluster) {
-  std::string out = fmt::format("{} stages of {}: {} on the same ranks, for i from 0 to {}\n", plan.stages.size(), depth_text(plan),
-                                placement_text(plan, pipeline), pipeline.size - 1);
-  out += fmt::format("{:>26}  {:>14}  {:>20}  {:>26}  strategy\n", "stages", "ranks", "nodes", "blocks");
+                           const cluster::ClusterSpec& cluster, int columns) {
+  const std::string head = fmt::format("{} stages of {}: {} on the same ranks, for i from 0 to {}\n", plan.stages.size(), depth_text(plan),
+                                       placement_text(plan, pipeline), pipeline.size - 1);
+  Table table({{"stages", Align::wrapped}, {"ranks", Align::right}, {"nodes", Align::right}, {"blocks"}, {"strategy", Align::wrapped}});
   for (int pipeline_rank = 0; pipeline_rank < pipeline.size; ++pipeline_rank) {
     std::vector<int> stages;
     // By strategy, in order of appearance: how many blocks, and the range where it is one.
@@ -120,57 +123,68 @@ std::string folded_drawing(const plan::Plan& plan, const plan::Pipeline& pipelin
     const plan::RankPlace& high = plan.ranks[static_cast<std::size_t>(stage.ranks.back())];
     const std::string group = cluster.groups.size() > 1 ? cluster.groups[static_cast<std::size_t>(low.group)].name + " " : "";
     for (const Run& run : runs)
-      out += fmt::format("{:>26}  {:>14}  {:>20}  {:>26}  {}\n", series(stages), range_text(stage.ranks.front(), stage.ranks.back()),
-                         group + range_text(low.node, high.node),
-                         run.one_range ? block_range(blocks, run.first->first, run.last) : text(run.count, " of them"),
-                         run_text(plan, stage, *run.first, cluster));
+      table.add({series(stages), range_text(stage.ranks.front(), stage.ranks.back()), group + range_text(low.node, high.node),
+                 run.one_range ? block_range(blocks, run.first->first, run.last) : text(run.count, " of them"),
+                 run_text(plan, stage, *run.first, cluster)});
   }
-  return out;
+  return head + table.text(columns);
 }
 
-// Blocks down, ranks across: which rank works on which block, and as what. Many ranks are only named.
-std::string drawing(const plan::Plan& plan, const std::vector<model::BlockInstance>& blocks, const cluster::ClusterSpec& cluster) {
-  constexpr int most_ranks = 16;
-  std::string out;
-  if (const plan::Pipeline pipeline = pipeline_of(plan); pipeline.chunks > 1) return folded_drawing(plan, pipeline, blocks, cluster);
-  if (plan.world_size() > most_ranks) {
-    out = fmt::format("{:>26}  {:>14}  {:>20}  strategy\n", "blocks", "ranks", "nodes");
-    for (const plan::Stage& stage : plan.stages)
-      for (const plan::StrategyRun& run : stage.runs) {
-        const plan::RankPlace& low = plan.ranks[static_cast<std::size_t>(stage.ranks.front())];
-        const plan::RankPlace& high = plan.ranks[static_cast<std::size_t>(stage.ranks.back())];
-        const std::string group = cluster.groups.size() > 1 ? cluster.groups[static_cast<std::size_t>(low.group)].name + " " : "";
-        out += fmt::format("{:>26}  {:>14}  {:>20}  {}\n", block_range(blocks, run.first, run.last),
-                           range_text(stage.ranks.front(), stage.ranks.back()), group + range_text(low.node, high.node),
-                           run_text(plan, stage, run, cluster));
-      }
-    return out;
-  }
-  out = fmt::format("{:>26} ", "");
-  for (int rank = 0; rank < plan.world_size(); ++rank) out += fmt::format(" {:>5}", fmt::format("r{}", rank));
-  out += "\n";
+// Blocks down, and the ranks that work on them.
+std::string listing(const plan::Plan& plan, const std::vector<model::BlockInstance>& blocks, const cluster::ClusterSpec& cluster,
+                    int columns) {
+  Table table({{"blocks"}, {"ranks", Align::right}, {"nodes", Align::right}, {"strategy", Align::wrapped}});
   for (const plan::Stage& stage : plan.stages)
     for (const plan::StrategyRun& run : stage.runs) {
-      out += fmt::format("{:>26} ", block_range(blocks, run.first, run.last));
+      const plan::RankPlace& low = plan.ranks[static_cast<std::size_t>(stage.ranks.front())];
+      const plan::RankPlace& high = plan.ranks[static_cast<std::size_t>(stage.ranks.back())];
+      const std::string group = cluster.groups.size() > 1 ? cluster.groups[static_cast<std::size_t>(low.group)].name + " " : "";
+      table.add({block_range(blocks, run.first, run.last), range_text(stage.ranks.front(), stage.ranks.back()),
+                 group + range_text(low.node, high.node), run_text(plan, stage, run, cluster)});
+    }
+  return table.text(columns);
+}
+
+// Blocks down, ranks across: which rank works on which block, and as what.
+Table matrix(const plan::Plan& plan, const std::vector<model::BlockInstance>& blocks, const cluster::ClusterSpec& cluster) {
+  std::vector<Table::Column> heads = {{""}};
+  for (int rank = 0; rank < plan.world_size(); ++rank) heads.push_back({text("r", rank), Align::right});
+  heads.push_back({"", Align::wrapped});
+  Table table(heads);
+  for (const plan::Stage& stage : plan.stages)
+    for (const plan::StrategyRun& run : stage.runs) {
+      std::vector<std::string> cells = {block_range(blocks, run.first, run.last)};
       for (int rank = 0; rank < plan.world_size(); ++rank) {
         const auto place = std::find(stage.ranks.begin(), stage.ranks.end(), rank);
         if (place == stage.ranks.end()) {
-          out += "     .";
+          cells.emplace_back(".");
           continue;
         }
         const int index = static_cast<int>(place - stage.ranks.begin());
         const int tp = run.strategy.tp;
         const int cp = run.strategy.cp;
-        out += fmt::format(" {:>5}",
-                           fmt::format("d{}{}t{}", index / (tp * cp), cp > 1 ? fmt::format("c{}", index / tp % cp) : "", index % tp));
+        cells.push_back(fmt::format("d{}{}t{}", index / (tp * cp), cp > 1 ? fmt::format("c{}", index / tp % cp) : "", index % tp));
       }
-      out += "  " + run_text(plan, stage, run, cluster) + "\n";
+      cells.push_back(run_text(plan, stage, run, cluster));
+      table.add(std::move(cells));
     }
-  return out + fmt::format("{:>26}  d: data-parallel replica, c: context-parallel part, t: tensor-parallel part\n", "");
+  return table;
+}
+
+// Many ranks, and those that have no room side by side, are only named.
+std::string drawing(const plan::Plan& plan, const std::vector<model::BlockInstance>& blocks, const cluster::ClusterSpec& cluster,
+                    int columns) {
+  constexpr int most_ranks = 16;
+  if (const plan::Pipeline pipeline = pipeline_of(plan); pipeline.chunks > 1)
+    return folded_drawing(plan, pipeline, blocks, cluster, columns);
+  if (plan.world_size() > most_ranks) return listing(plan, blocks, cluster, columns);
+  const Table table = matrix(plan, blocks, cluster);
+  if (!table.fits(columns)) return listing(plan, blocks, cluster, columns);
+  return table.text(columns) + "d: data-parallel replica, c: context-parallel part, t: tensor-parallel part\n";
 }
 
 std::string bar(double share) {
-  constexpr int width = 24;
+  constexpr int width = 22;
   const int filled = std::clamp(static_cast<int>(share * width + 0.5), 0, width);
   std::string out;
   for (int i = 0; i < width; ++i) out += i < filled ? "█" : "░";
@@ -226,7 +240,7 @@ std::string shape_text(const plan::Plan& plan, const cluster::ClusterSpec& clust
 
 }  // namespace
 
-std::string explain(const SearchResult& result, const model::ModelSpec& model, const cluster::ClusterSpec& cluster) {
+std::string explain(const SearchResult& result, const model::ModelSpec& model, const cluster::ClusterSpec& cluster, int columns) {
   const plan::Plan& plan = result.best;
   const plan::Prediction& prediction = *plan.predicted;
   const auto blocks = model.blocks();
@@ -236,7 +250,7 @@ std::string explain(const SearchResult& result, const model::ModelSpec& model, c
                      cluster.groups[static_cast<std::size_t>(plan.ranks.front().group)].device.shares_host() ? " workers" : "",
                      plan.stages.size(), plan.stages.size() == 1 ? "" : "s", strategies_text(plan), plan.micro_batches,
                      plan.micro_batches == 1 ? "" : "es", plan.micro_batch_text(), plan.schedule_text(), shares_text(plan, cluster));
-  out += drawing(plan, blocks, cluster) + "\n";
+  out += drawing(plan, blocks, cluster, columns) + "\n";
   const bool tokens = model.dim("vocab") > 0;
   out +=
       fmt::format("step {}, {} {}/s, model FLOPs utilization {:.1f} %, ranks idle {:.1f} %\n", to_text(prediction.step),
@@ -267,21 +281,27 @@ std::string explain(const SearchResult& result, const model::ModelSpec& model, c
                       to_text(needed), to_text(limit), bar(needed / limit));
     }
   }
-  out += extrapolation_text(result, model, cluster);
-  std::size_t width = 30;
-  for (const std::vector<Candidate>* candidates : {&result.runners_up, &result.too_large})
-    for (const Candidate& candidate : *candidates) width = std::max(width, candidate.family.size());
-  if (!result.runners_up.empty())
-    out += fmt::format("\n{:>{}}  {:>12}  {:>10}  {:>8}  loses most in\n", "runners-up", width, "workers", "step", "");
-  for (const Candidate& candidate : result.runners_up)
-    out += fmt::format("{:>{}}  {:>12}  {:>10}  {:>+7.1f}%  {}{}\n", candidate.family, width, shape_text(candidate.plan, cluster),
-                       to_text(candidate.plan.predicted->step), 100 * (candidate.plan.predicted->step / prediction.step - 1),
-                       largest_loss(*candidate.plan.predicted, prediction),
-                       cost::within_measured(candidate.plan, model, cluster) ? "; " + within_text(candidate.plan, cluster) : "");
-  if (!result.too_large.empty()) out += fmt::format("\n{:>{}}  {:>12}  needs\n", "do not fit", width, "workers");
-  for (const Candidate& candidate : result.too_large)
-    out += fmt::format("{:>{}}  {:>12}  {}\n", candidate.family, width, shape_text(candidate.plan, cluster),
-                       to_text(*std::max_element(candidate.plan.predicted->memory.begin(), candidate.plan.predicted->memory.end())));
+  out += extrapolation_text(result, model, cluster, columns);
+  if (!result.runners_up.empty()) {
+    Table table({{"runners-up", Align::wrapped},
+                 {"workers", Align::right},
+                 {"step", Align::right},
+                 {"", Align::right},
+                 {"loses most in", Align::wrapped}});
+    for (const Candidate& candidate : result.runners_up)
+      table.add({candidate.family, shape_text(candidate.plan, cluster), to_text(candidate.plan.predicted->step),
+                 fmt::format("{:+.1f}%", 100 * (candidate.plan.predicted->step / prediction.step - 1)),
+                 largest_loss(*candidate.plan.predicted, prediction) +
+                     (cost::within_measured(candidate.plan, model, cluster) ? "; " + within_text(candidate.plan, cluster) : "")});
+    out += "\n" + table.text(columns);
+  }
+  if (!result.too_large.empty()) {
+    Table table({{"do not fit", Align::wrapped}, {"workers", Align::right}, {"needs", Align::right}});
+    for (const Candidate& candidate : result.too_large)
+      table.add({candidate.family, shape_text(candidate.plan, cluster),
+                 to_text(*std::max_element(candidate.plan.predicted->memory.begin(), candidate.plan.predicted->memory.end()))});
+    out += "\n" + table.text(columns);
+  }
   return out;
 }
 

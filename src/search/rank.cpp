@@ -12,13 +12,13 @@ constexpr double kClose = 1.05;
 }  // namespace
 
 Seconds rank_by_simulation(SearchResult& result, const model::ModelSpec& model, const model::TrainSpec& train,
-                           const cluster::ClusterSpec& cluster, const profile::Profile& profile) {
+                           const cluster::ClusterSpec& cluster, const profile::Profile& profile, const std::atomic<bool>* stop) {
   cost::CostModel cost_model(model, train, cluster, profile);
   const auto step_of = [&](const plan::Plan& plan) { return sim::simulate(plan, cost_model).result.step; };
   Seconds shortest = step_of(result.best);
   // The clock finds more to wait for than the closed form, seldom less: what is predicted to take longer has no chance.
   const auto shorter = [&](const plan::Plan& plan) {
-    if (plan.predicted->step > kClose * shortest) return false;
+    if (is_set(stop) || plan.predicted->step > kClose * shortest) return false;
     const Seconds step = step_of(plan);
     if (step >= shortest) return false;
     shortest = step;

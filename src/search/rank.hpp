@@ -8,8 +8,9 @@
 namespace tessera::search {
 
 // Simulates the best plan, the runners-up and SearchResult::close, as far as the cost model gives them a chance; the one with the
-// shortest simulated step becomes the best (`best_family` with it), the one that it replaces a runner-up. Returns that step.
+// shortest simulated step becomes the best (`best_family` with it), the one that it replaces a runner-up. Returns that step. Once `stop` is
+// set, no further plan is simulated beside the best.
 Seconds rank_by_simulation(SearchResult& result, const model::ModelSpec& model, const model::TrainSpec& train,
-                           const cluster::ClusterSpec& cluster, const profile::Profile& profile);
+                           const cluster::ClusterSpec& cluster, const profile::Profile& profile, const std::atomic<bool>* stop = nullptr);
 
 }  // namespace tessera::search

@@ -87,6 +87,7 @@ class PlanSearch {
     BlockAnswer answer = searched_or_refused(problem);
     out.considered = answer.considered;
     if (answer.plans.empty()) {
+      check_stopped();
       const auto [factor, smallest] = smallest_plan();
       throw nothing_fits(factor, smallest);
     }
@@ -161,6 +162,7 @@ class PlanSearch {
     out.considered = best.considered;
     out.bound = best.bound;
     if (best.plans.empty()) {
+      check_stopped();
       const auto [factor, smallest] = smallest_plan();
       throw nothing_fits(factor, smallest);
     }
@@ -169,7 +171,8 @@ class PlanSearch {
       out.close.push_back({delayed_if_faster(std::move(best.plans[i])), found_.front().family});
   }
 
-  BlockAnswer searched_or_refused(const BlockProblem& problem) const {
+  BlockAnswer searched_or_refused(BlockProblem problem) const {
+    problem.watch = options_.watch;
     try {
       return search(problem);
     } catch (const Error& error) {
@@ -179,7 +182,12 @@ class PlanSearch {
   }
 
   double seconds_left() const { return options_.seconds - (options_.clock->now() - begin_).value; }
-  bool out_of_time() const { return options_.seconds > 0 && seconds_left() <= 0; }
+  const std::atomic<bool>* stop() const { return options_.watch != nullptr ? &options_.watch->stop : nullptr; }
+  bool out_of_time() const { return is_set(stop()) || (options_.seconds > 0 && seconds_left() <= 0); }
+  // Where there is no plan yet.
+  void check_stopped() const {
+    if (is_set(stop())) throw Error(ErrorCode::interrupted, "stopped before the search had found a plan");
+  }
 
   bool fixed() const { return job_.parallel.kind == model::ParallelChoice::Kind::degrees; }
 
@@ -220,6 +228,7 @@ class PlanSearch {
             .space = space,
             .tolerance = kTolerance,
             .effort = effort,
+            .stop = stop(),
             .clock = options_.clock,
             .optimizer = job.train.optimizer,
             .profile = &profile_};
@@ -228,6 +237,7 @@ class PlanSearch {
   // Beside the search of the whole space. Of the time that is left it may take half.
   BlockAnswer searched(const BlockSpace& space, std::int64_t effort) const {
     BlockProblem problem = problem_of(job_, cluster_, space, effort);
+    problem.watch = options_.watch;
     if (options_.seconds > 0) {
       problem.seconds = seconds_left() / 2;
       problem.give_up = true;
@@ -251,7 +261,10 @@ class PlanSearch {
     }
   }
 
-  void add(const std::string& family, plan::Plan plan) { found_.push_back({delayed_if_faster(std::move(plan)), family}); }
+  void add(const std::string& family, plan::Plan plan) {
+    found_.push_back({delayed_if_faster(std::move(plan)), family});
+    if (options_.watch != nullptr) options_.watch->found(found_.back().plan.predicted->step);
+  }
 
   // The search counts with exchanges at the end of each step, and its bound holds for those alone.
   bool may_delay() const { return job_.train.optimizer.clip == 0 && (!fixed() || job_.parallel.delayed_exchange); }
@@ -437,6 +450,7 @@ SearchResult search(const model::JobSpec& job, const cluster::ClusterSpec& clust
   std::optional<SearchResult> best;
   std::optional<Error> refusal;
   for (const Devices& devices : all) {
+    if (best && options.watch != nullptr && options.watch->stop) break;
     try {
       SearchResult result = PlanSearch(job, cluster, profile, options, devices).run();
       if (best && best->best.predicted->step <= result.best.predicted->step) std::swap(*best, result);
@@ -447,6 +461,7 @@ SearchResult search(const model::JobSpec& job, const cluster::ClusterSpec& clust
       }
       best = std::move(result);
     } catch (const Error& error) {
+      if (best && error.code() == ErrorCode::interrupted) break;
       if (error.code() != ErrorCode::invalid_config && error.code() != ErrorCode::resource_exhausted) throw;
       if (!refusal) refusal = error;
     }

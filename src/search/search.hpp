@@ -10,6 +10,7 @@
 #include "model/job.hpp"
 #include "plan/plan.hpp"
 #include "profile/profile.hpp"
+#include "search/watch.hpp"
 
 namespace tessera::search {
 
@@ -33,6 +34,7 @@ struct SearchOptions {
   // The same by the clock, in place of the effort, for everything that search does; it goes on until there is some plan. 0: no limit.
   double seconds = 0;
   const Clock* clock = &real_clock();
+  Watch* watch = nullptr;  // outlives the search
 };
 // A considered plan in few words.
 struct FrontPoint {
@@ -64,12 +66,12 @@ struct SearchResult {
 // block its own strategy, beside hand-written templates; families are the best plans of parts of the space. CPU workers, and accelerators
 // in 32 bits: degrees of the whole plan, priced by the simulator; families are the degrees. Honours what `job.parallel` fixes. Throws
 // resource_exhausted when nothing fits: how much is missing, what would fit; invalid_config when the fixed degrees cannot divide, with the
-// nearest valid ones.
+// nearest valid ones; interrupted when it was stopped before there was any plan.
 SearchResult search(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile,
                     const SearchOptions& options = {});
 
 // The plan as a table and a drawing for the terminal: blocks x ranks, the predicted step by parts, memory against the
-// limit, what of it no measured step reaches, the runners-up and what each loses where.
-std::string explain(const SearchResult& result, const model::ModelSpec& model, const cluster::ClusterSpec& cluster);
+// limit, what of it no measured step reaches, the runners-up and what each loses where. `columns`: of the terminal, 0 for no limit.
+std::string explain(const SearchResult& result, const model::ModelSpec& model, const cluster::ClusterSpec& cluster, int columns = 0);
 
 }  // namespace tessera::search

@@ -27,12 +27,13 @@ struct Effort {
   std::int64_t most = 0;  // 0: no limit
   const Clock* clock = nullptr;
   std::optional<Seconds> deadline = {};
+  const std::atomic<bool>* stop = nullptr;
   void spend() {
     ++used;
     if (most > 0 && used > most) throw OutOfEffort{};
   }
   void watch() const {
-    if (deadline && clock->now() > *deadline) throw OutOfEffort{};
+    if (is_set(stop) || (deadline && clock->now() > *deadline)) throw OutOfEffort{};
   }
 };
 

@@ -38,7 +38,7 @@ class Templates {
 
   // Whether a plan that takes so long at least may be the best.
   bool worth(double least) const { return !best_ || least < best_->predicted->step.value; }
-  bool out_of_time() const { return space_.deadline && problem_.clock->now() > *space_.deadline; }
+  bool out_of_time() const { return is_set(problem_.stop) || (space_.deadline && problem_.clock->now() > *space_.deadline); }
 
   void of_devices() {
     ranks_.clear();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/table.hpp"
 #include "cost/cost.hpp"
 #include "cost/extrapolation.hpp"
 
@@ -14,13 +15,20 @@ bool faster(const Candidate& a, const Candidate& b) { return a.plan.predicted->s
 
 std::string share_text(const plan::Prediction& prediction, const std::string& part) {
   for (const auto& [name, time] : prediction.parts)
-    if (name == part) return fmt::format("{:5.1f} %", 100 * (time / prediction.step));
+    if (name == part) return fmt::format("{:.1f} %", 100 * (time / prediction.step));
   return {};
 }
 
-std::string line(const plan::Prediction& prediction, const cost::Extrapolation& one) {
-  const std::string of = one.given ? "whatever the plan" : one.part.empty() ? "step" : one.part;
-  return fmt::format("{:>30}  {:>7}  {}\n", of, one.given ? "" : share_text(prediction, one.part), to_text(one));
+// A row for each extrapolation, those that every plan has first.
+std::string rows_text(const std::vector<cost::Extrapolation>& all, const plan::Prediction& prediction, int columns) {
+  Table table({{"", Table::Align::right}, {"", Table::Align::right}, {"", Table::Align::wrapped}});
+  for (const bool given : {true, false})
+    for (const cost::Extrapolation& one : all) {
+      if (one.given != given) continue;
+      const std::string of = given ? "whatever the plan" : one.part.empty() ? "step" : one.part;
+      table.add({of, given ? "" : share_text(prediction, one.part), to_text(one)});
+    }
+  return table.text(columns);
 }
 
 }  // namespace
@@ -42,14 +50,12 @@ void keep_within_measured(SearchResult& result, const model::ModelSpec& model, c
   std::stable_sort(result.runners_up.begin(), result.runners_up.end(), faster);
 }
 
-std::string extrapolation_text(const SearchResult& result, const model::ModelSpec& model, const cluster::ClusterSpec& cluster) {
+std::string extrapolation_text(const SearchResult& result, const model::ModelSpec& model, const cluster::ClusterSpec& cluster,
+                               int columns) {
   if (cost::plays_exchanges(result.best, cluster)) return {};
   const plan::Prediction& prediction = *result.best.predicted;
   const std::vector<cost::Extrapolation> all = cost::extrapolated(result.best, model, cluster);
-  std::string out = "\nextrapolated\n";
-  for (const bool given : {true, false})
-    for (const cost::Extrapolation& one : all)
-      if (one.given == given) out += line(prediction, one);
+  const std::string out = "\nextrapolated\n" + rows_text(all, prediction, columns);
   if (std::all_of(all.begin(), all.end(), [](const cost::Extrapolation& one) { return one.given; }))
     return out + fmt::format("all that this plan chooses lies {}\n", within_text(result.best, cluster));
   const auto within = std::find_if(result.runners_up.begin(), result.runners_up.end(),

@@ -16,6 +16,7 @@ void keep_within_measured(SearchResult& result, const model::ModelSpec& model, c
 
 // What of the best plan is extrapolated, and how far: one line for each term, with its share of the step where the step has a part for it;
 // then the runner-up that stays within what was measured. Empty where no calibration prices the plan.
-std::string extrapolation_text(const SearchResult& result, const model::ModelSpec& model, const cluster::ClusterSpec& cluster);
+std::string extrapolation_text(const SearchResult& result, const model::ModelSpec& model, const cluster::ClusterSpec& cluster,
+                               int columns = 0);
 
 }  // namespace tessera::search

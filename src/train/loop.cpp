@@ -41,10 +41,10 @@ LoopOutcome run_loop(const model::JobSpec& job, Trainer& trainer, FileSystem& fi
     const StepReport report = trainer.step(options.stop != nullptr && options.stop->load());
     observer.on_step(report);
     const std::int64_t made = trainer.next_step();
-    if (report.skipped) observer.on_warning(text("the gradient of step ", made, " is not finite; the step was skipped on all ranks"));
     skipped = report.skipped ? skipped + 1 : 0;
     // Weights that a checkpoint holds and no step has computed with since may be the ones that were ruined.
     if (skipped == kMostSkipped) refuse_skipped(made, saved_at > 0 && saved_at == made - skipped, saved_at);
+    if (report.skipped) observer.on_warning(text("the gradient of step ", made, " is not finite; the step was skipped on all ranks"));
     outcome.stopped = report.stop && made < end;
     if (!options.keep) continue;
     bool best = false;

@@ -14,12 +14,14 @@
 #include "base/config.hpp"
 #include "base/hash.hpp"
 #include "base/log.hpp"
+#include "base/standard_output.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/hugging_face.hpp"
 #include "cluster/cluster.hpp"
 #include "control/report.hpp"
 #include "control/stop_signals.hpp"
 #include "model/job.hpp"
+#include "model/warnings.hpp"
 #include "nn/memory.hpp"
 #include "observe/progress.hpp"
 #include "observe/resume.hpp"
@@ -252,7 +254,10 @@ void train_rank(const TrainArguments& arguments) {
     throw Error(ErrorCode::invalid_config, text("there is no rank ", arguments.rank.rank), {arguments.plan, 0, 0, -1, {}},
                 text("0 to ", plan.world_size() - 1));
   const observe::IfExists if_exists = observe::if_exists_of(arguments.resume, arguments.overwrite);
-  if (prepares) observe::check_run(run, if_exists);
+  if (prepares) {
+    observe::check_run(run, if_exists);
+    for (const std::string& warning : model::warnings_of(job)) log::warning(warning);
+  }
   const int threads = plan.ranks.at(static_cast<std::size_t>(arguments.rank.rank)).threads;
   if (std::getenv("OMP_NUM_THREADS") == nullptr && threads > 0) at::set_num_threads(threads);
   const auto comm = arguments.rank.connect(task_of(arguments, job, plan), deadline_of(plan, job.model));
@@ -342,6 +347,16 @@ void add_train(CLI::App& app) {
   command->callback([arguments] { train_rank(*arguments); });
 }
 
+void parse_and_run(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& done) {
+    app.exit(done);
+  } catch (const CLI::ParseError& error) {
+    throw Error(ErrorCode::invalid_config, text("tessera-worker: ", error.what()), {}, {}, "`tessera-worker --help` shows what it takes");
+  }
+}
+
 int run(int argc, char** argv) {
   CLI::App app("tessera-worker: one rank of a job; started by launchers and by the tessera command", "tessera-worker");
   app.require_subcommand(1);
@@ -350,10 +365,9 @@ int run(int argc, char** argv) {
   train::add_commands(app);
   nn::configure_memory();
   try {
-    app.parse(argc, argv);
+    parse_and_run(app, argc, argv);
+    flush_standard_output();
     return 0;
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : exit_code(ErrorCode::invalid_config);
   } catch (const Error& error) {
     control::report_error(error);
     return exit_code(error.code());

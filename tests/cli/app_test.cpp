@@ -91,6 +91,17 @@ TEST(App, SaysAllErrorsOfAFileAtOnce) {
   EXPECT_EQ(written.at("error"), written.at("errors")[0]);
 }
 
+TEST(App, ColoursErrorsOnATerminalUnlessRefused) {
+  const auto shown = [](const std::vector<std::pair<std::string, std::string>>& environment) {
+    OnTerminal terminal({tessera_path(), "doctr"}, {{}, environment});
+    EXPECT_EQ(terminal.end(), 2);
+    return terminal.shown();
+  };
+  EXPECT_THAT(shown({{"NO_COLOR", ""}}), HasSubstr("\033[1;31merror:\033[0m tessera has no command `doctr`"));
+  for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{{"NO_COLOR", "1"}, {"TERM", "dumb"}})
+    EXPECT_THAT(shown({{name, value}}), testing::AllOf(HasSubstr("error: tessera has no command"), testing::Not(HasSubstr("\033["))));
+}
+
 TEST(App, WritesNoColourToAFile) { EXPECT_THAT(run_tessera({"doctr"}).err, testing::Not(HasSubstr("\033["))); }
 
 TEST(App, EveryCommandExplainsItself) {

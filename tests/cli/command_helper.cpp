@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <pty.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,11 +18,10 @@ namespace {
 
 constexpr auto kPatience = std::chrono::minutes(1);
 
-[[noreturn]] void become(std::vector<std::string>& arguments, const CommandOptions& options, int out, int err) {
-  dup2(out, STDOUT_FILENO);
-  dup2(err, STDERR_FILENO);
-  if (freopen("/dev/null", "r", stdin) == nullptr) _exit(126);
+[[noreturn]] void become(std::vector<std::string>& arguments, const CommandOptions& options) {
   if (!options.folder.empty() && chdir(options.folder.c_str()) != 0) _exit(126);
+  // Tables are as wide as they are, unless a test says otherwise.
+  unsetenv("COLUMNS");
   for (const auto& [name, value] : options.environment) setenv(name.c_str(), value.c_str(), 1);
   std::vector<char*> words;
   for (std::string& argument : arguments) words.push_back(argument.data());
@@ -45,7 +45,12 @@ CommandResult run_command(std::vector<std::string> arguments, const CommandOptio
   std::array<int, 2> err{};
   if (pipe2(out.data(), O_CLOEXEC) != 0 || pipe2(err.data(), O_CLOEXEC) != 0) throw std::runtime_error("no pipes");
   const pid_t child = fork();
-  if (child == 0) become(arguments, options, out[1], err[1]);
+  if (child == 0) {
+    dup2(out[1], STDOUT_FILENO);
+    dup2(err[1], STDERR_FILENO);
+    if (freopen("/dev/null", "r", stdin) == nullptr) _exit(126);
+    become(arguments, options);
+  }
   close(out[1]);
   close(err[1]);
   CommandResult result;
@@ -76,6 +81,53 @@ std::string tessera_path() { return TESSERA_BINARY_DIR "/bin/tessera"; }
 CommandResult run_tessera(std::vector<std::string> arguments, const CommandOptions& options) {
   arguments.insert(arguments.begin(), tessera_path());
   return run_command(std::move(arguments), options);
+}
+
+OnTerminal::OnTerminal(std::vector<std::string> arguments, const CommandOptions& options) {
+  const winsize size{.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
+  child_ = forkpty(&terminal_, nullptr, nullptr, &size);
+  if (child_ == 0) {
+    setenv("TERM", "xterm", 1);
+    become(arguments, options);
+  }
+}
+
+OnTerminal::~OnTerminal() {
+  if (child_ > 0) {
+    kill(child_, SIGKILL);
+    waitpid(child_, nullptr, 0);
+  }
+  close(terminal_);
+}
+
+bool OnTerminal::read_some() {
+  pollfd ready{terminal_, POLLIN, 0};
+  if (poll(&ready, 1, static_cast<int>(std::chrono::milliseconds(kPatience).count())) > 0) return drain(terminal_, shown_);
+  kill(child_, SIGKILL);
+  ADD_FAILURE() << "nothing more was shown within a minute after: " << shown_;
+  return false;
+}
+
+bool OnTerminal::shows(const std::string& words) {
+  for (;;) {
+    if (const std::size_t found = shown_.find(words, seen_); found != std::string::npos) {
+      seen_ = found + words.size();
+      return true;
+    }
+    if (read_some()) continue;
+    ADD_FAILURE() << "'" << words << "' is not in: " << shown_.substr(seen_);
+    return false;
+  }
+}
+
+void OnTerminal::type(const std::string& keys) { EXPECT_EQ(write(terminal_, keys.data(), keys.size()), static_cast<ssize_t>(keys.size())); }
+
+int OnTerminal::end() {
+  while (read_some()) continue;
+  int status = 0;
+  waitpid(child_, &status, 0);
+  child_ = -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 std::filesystem::path write_program(const TemporaryFolder& folder, const std::string& name, const std::string& script) {

@@ -26,6 +26,32 @@ CommandResult run_command(std::vector<std::string> arguments, const CommandOptio
 CommandResult run_tessera(std::vector<std::string> arguments, const CommandOptions& options = {});
 std::string tessera_path();
 
+// A program on a terminal of its own, of 80 columns, that a user types into. What stays behind is ended with the object.
+class OnTerminal {
+ public:
+  OnTerminal(std::vector<std::string> arguments, const CommandOptions& options = {});
+  ~OnTerminal();
+  OnTerminal(const OnTerminal&) = delete;
+  OnTerminal& operator=(const OnTerminal&) = delete;
+
+  // Waits until `words` are shown behind what was waited for before, at most a minute; false, and the test fails, when they are not.
+  bool shows(const std::string& words);
+  // As if typed: "\n" is Enter, "\x03" Ctrl-C, "\t" Tab.
+  void type(const std::string& keys);
+  // Waits for the end; its exit code, or 128 + the signal.
+  int end();
+  // All that was shown so far.
+  const std::string& shown() const { return shown_; }
+
+ private:
+  bool read_some();
+
+  pid_t child_ = -1;
+  int terminal_ = -1;
+  std::string shown_;
+  std::size_t seen_ = 0;
+};
+
 // A script that can be run.
 std::filesystem::path write_program(const TemporaryFolder& folder, const std::string& name, const std::string& script);
 

@@ -4,7 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <sstream>
+#include <map>
+#include <memory>
 
 #include "cli/app.hpp"
 #include "cli/command_helper.hpp"
@@ -13,38 +14,42 @@ namespace tessera::cli {
 namespace {
 
 using testing::Contains;
-using testing::ElementsAre;
 using testing::IsSupersetOf;
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::istringstream stream(text);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(stream, line);) {
-    if (!line.empty()) lines.push_back(line.substr(0, line.find('\t')));
+// A shell that has read the script, at its prompt. `tessera` prints its arguments there.
+class Shell {
+ public:
+  Shell(const std::string& name, const std::filesystem::path& folder) {
+    const std::map<std::string, std::vector<std::string>> commands = {
+        {"bash", {"bash", "--norc", "--noprofile", "-i"}}, {"zsh", {"zsh", "-f", "-i"}}, {"fish", {"fish", "--no-config", "-i"}}};
+    const std::map<std::string, std::string> preparations = {
+        {"bash", "tessera() { printf 'TYPED'; printf '<%s>' \"$@\"; echo; }; source <('" + tessera_path() + "' completion bash)"},
+        {"zsh", "autoload -Uz compinit && compinit -u -D; tessera() { printf 'TYPED'; printf '<%s>' \"$@\"; echo; }; source <('" +
+                    tessera_path() + "' completion zsh)"},
+        {"fish", "function tessera; printf TYPED; printf '<%s>' $argv; echo; end; '" + tessera_path() + "' completion fish | source"}};
+    const CommandOptions options{folder,
+                                 {{"HOME", folder.string()}, {"XDG_CONFIG_HOME", folder.string()}, {"XDG_DATA_HOME", folder.string()}}};
+    terminal_ = std::make_unique<OnTerminal>(commands.at(name), options);
+    terminal_->type(preparations.at(name) + "; echo rea''dy\n");
+    terminal_->shows("ready");
   }
-  return lines;
-}
 
-bool has(const std::string& program) { return run_command({"sh", "-c", "command -v " + program}).exit_code == 0; }
+  // Types the words, a Tab behind them and Enter, and returns what tessera was then called with: "<train><job.yaml>".
+  std::string completed(const std::string& words) {
+    terminal_->type(words + "\t");
+    terminal_->type("\n");
+    if (!terminal_->shows("TYPED<")) return {};
+    const std::size_t begin = terminal_->shown().rfind("TYPED<") + 5;
+    terminal_->shows(">\r\n");
+    std::string arguments = terminal_->shown().substr(begin, terminal_->shown().find("\r\n", begin) - begin);
+    // zsh takes the slash behind a folder away again when Enter follows.
+    if (const std::size_t slash = arguments.rfind("/>"); slash != std::string::npos) arguments.erase(slash, 1);
+    return arguments;
+  }
 
-// What bash offers for the last of `words`.
-std::vector<std::string> in_bash(const std::vector<std::string>& words, const CommandOptions& options = {}) {
-  std::string array;
-  for (const std::string& word : words) array += "'" + word + "' ";
-  const std::string script = "source <('" + tessera_path() + "' completion bash)\nCOMP_WORDS=(" + array +
-                             ")\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n_tessera\nprintf '%s\\n' \"${COMPREPLY[@]}\"";
-  const CommandResult result = run_command({"bash", "-c", script}, options);
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(result.err, "");
-  return lines_of(result.out);
-}
-
-std::vector<std::string> in_fish(const std::string& line, const CommandOptions& options = {}) {
-  const CommandResult result =
-      run_command({"fish", "-c", "'" + tessera_path() + "' completion fish | source; complete -C '" + line + "'"}, options);
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  return lines_of(result.out);
-}
+ private:
+  std::unique_ptr<OnTerminal> terminal_;
+};
 
 TEST(Completion, DescribesEveryCommandAndOption) {
   const auto app = make_app();
@@ -57,44 +62,43 @@ TEST(Completion, DescribesEveryCommandAndOption) {
   }
 }
 
-TEST(Completion, BashOffersCommandsThenOptionsThenChoices) {
-  EXPECT_THAT(in_bash({"tessera", "d"}), Contains("doctor"));
-  EXPECT_THAT(in_bash({"tessera", "completion", ""}), ElementsAre("bash", "zsh", "fish"));
-  EXPECT_THAT(in_bash({"tessera", "init", "--"}), IsSupersetOf({"--output", "--size", "--precision"}));
-  EXPECT_THAT(in_bash({"tessera", "init", "--precision", ""}), ElementsAre("fp32", "bf16"));
-  EXPECT_THAT(in_bash({"tessera", "init", "--yes", "--precision", "b"}), ElementsAre("bf16"));
+class InShell : public testing::TestWithParam<const char*> {
+ protected:
+  InShell() {
+    for (const char* file : {"runs/first/train.yaml", "runs/second/train.yaml", "job.yaml", "notes/two words.txt"}) folder_.write(file, "");
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_P(InShell, CompletesCommandsOptionsAndChoices) {
+  Shell shell(GetParam(), folder_.path());
+  EXPECT_EQ(shell.completed("tessera doct"), "<doctor>");
+  EXPECT_EQ(shell.completed("tessera completion z"), "<completion><zsh>");
+  EXPECT_EQ(shell.completed("tessera init --prec"), "<init><--precision>");
+  EXPECT_EQ(shell.completed("tessera init --yes --precision b"), "<init><--yes><--precision><bf16>");
 }
 
-TEST(Completion, BashOffersFilesWhoseNamesHoldSpaces) {
-  const TemporaryFolder folder;
-  folder.write("two words.txt", "");
-  EXPECT_THAT(in_bash({"tessera", "init", "--source", "tw"}, {folder.path(), {}}), ElementsAre("two words.txt"));
+TEST_P(InShell, CompletesRuns) {
+  Shell shell(GetParam(), folder_.path());
+  EXPECT_EQ(shell.completed("tessera eval fi"), "<eval><first>");
+  EXPECT_EQ(shell.completed("tessera runs compare first se"), "<runs><compare><first><second>");
 }
 
-TEST(Completion, FishOffersCommandsThenOptionsThenChoices) {
-  if (!has("fish")) GTEST_SKIP() << "fish is not installed";
-  const TemporaryFolder home;
-  const CommandOptions options{home.path(), {{"HOME", home.path().string()}, {"XDG_CONFIG_HOME", home.path().string()}}};
-  EXPECT_THAT(in_fish("tessera ", options), IsSupersetOf({"doctor", "init", "completion"}));
-  EXPECT_THAT(in_fish("tessera init --", options), IsSupersetOf({"--output", "--size", "--precision"}));
-  EXPECT_THAT(in_fish("tessera init --precision ", options), testing::UnorderedElementsAre("fp32", "bf16"));
+TEST_P(InShell, CompletesFormatsAndThenTheirFilesAndFolders) {
+  Shell shell(GetParam(), folder_.path());
+  EXPECT_EQ(shell.completed("tessera export first --to h"), "<export><first><--to><hf>");
+  EXPECT_EQ(shell.completed("tessera export first --to hf no"), "<export><first><--to><hf><notes>");
+  EXPECT_EQ(shell.completed("tessera plan job.yaml --write mega"), "<plan><job.yaml><--write><megatron>");
+  EXPECT_EQ(shell.completed("tessera plan --write megatron jo"), "<plan><--write><megatron><job.yaml>");
 }
 
-TEST(Completion, ZshReadsItsScript) {
-  if (!has("zsh")) GTEST_SKIP() << "zsh is not installed";
-  // The stubs stand in for zsh's completion system, which wants a terminal.
-  const std::string script =
-      "compdef() { }\n_describe() { shift; print -l ${(P)1} }\n_files() { print files }\n_message() { print message }\n"
-      "source <('" +
-      tessera_path() +
-      "' completion zsh)\n"
-      "words=(tessera init --precision ''); CURRENT=4; compadd() { shift; print -l -- $@ }; _tessera\n"
-      "words=(tessera d); CURRENT=2; _tessera\n";
-  const CommandResult result = run_command({"zsh", "-f", "-c", script});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(result.err, "");
-  EXPECT_THAT(lines_of(result.out), IsSupersetOf({"fp32", "bf16", "doctor:What this host has, what is missing, and how to get it"}));
+TEST_P(InShell, CompletesFilesWhoseNamesHoldSpaces) {
+  Shell shell(GetParam(), folder_.path());
+  EXPECT_EQ(shell.completed("tessera train jo"), "<train><job.yaml>");
+  EXPECT_EQ(shell.completed("tessera init --source notes/tw"), "<init><--source><notes/two words.txt>");
 }
+
+INSTANTIATE_TEST_SUITE_P(Completion, InShell, testing::Values("bash", "zsh", "fish"), [](const auto& shell) { return shell.param; });
 
 }  // namespace
 }  // namespace tessera::cli

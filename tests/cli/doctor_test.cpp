@@ -29,7 +29,7 @@ TEST(Doctor, ReportsEverySubjectAndItsExitCodeSaysWhetherThisHostIsReady) {
   }
   EXPECT_EQ(report.at("ready").get<bool>(), !missing);
   EXPECT_THAT(names, testing::IsSupersetOf({"cpu", "instructions", "memory", "shared memory", "open files", "disk", "network lo",
-                                            "accelerators", "ucx", "tessera-worker", "slurm"}));
+                                            "accelerators", "ucx", "tessera-worker", "slurm", "runs", "cache"}));
 }
 
 TEST(Doctor, TableSaysTheSameAsJson) {
@@ -74,6 +74,35 @@ TEST(Doctor, AWorkerThatHangsIsGivenUpAndEnded) {
   std::ifstream(folder.path() / "pid") >> pid;
   ASSERT_GT(pid, 0);
   EXPECT_EQ(kill(pid, 0), -1) << "the worker still runs";
+}
+
+// /proc takes no files, whoever asks.
+TEST(Doctor, AFolderThatTakesNoFilesIsNoPlaceToTrain) {
+  const CommandResult result = run_tessera({"doctor"}, {"/proc", {}});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.out, HasSubstr("/proc takes no files: "));
+  EXPECT_THAT(result.out, HasSubstr("change to a folder that you may write to"));
+  EXPECT_THAT(result.out, testing::Not(HasSubstr("ready to train here")));
+}
+
+TEST(Doctor, LeavesNothingBehind) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(check_writable("runs", folder / "runs" / "deep", "").status, Status::ok);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+// `train` starts the worker that lies beside it, and no other.
+TEST(Doctor, AWorkerElsewhereDoesNotCount) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "bin");
+  std::filesystem::create_directory(folder / "path");
+  std::filesystem::copy_file(tessera_path(), folder / "bin" / "tessera");
+  write_program(folder, "path/tessera-worker", "#!/bin/sh\necho tessera-worker 9.9.9\n");
+  const std::string path = (folder / "path").string() + ":" + std::getenv("PATH");
+  const CommandResult result = run_command({(folder / "bin" / "tessera").string(), "doctor"}, {folder.path(), {{"PATH", path}}});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.out, HasSubstr("not beside tessera"));
+  EXPECT_THAT(result.out, testing::Not(HasSubstr("ready to train here")));
 }
 
 TEST(Doctor, NoWorkerAtAllSaysHowToGetOne) {

@@ -1,12 +1,7 @@
 // `tessera init` writes a file that training accepts, asks again after wrong answers, and overwrites nothing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <poll.h>
-#include <pty.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
 #include <nlohmann/json.hpp>
 
 #include "base/file_system.hpp"
@@ -101,48 +96,30 @@ TEST(Init, AFolderThatIsNotThereIsAnIoError) {
   EXPECT_THAT(result.err, HasSubstr("none/train.yaml"));
 }
 
-// Answers each question on a terminal; returns all that was shown, and the exit code.
-std::pair<std::string, int> interview(const std::filesystem::path& folder, const std::vector<std::string>& answers) {
-  int terminal = -1;
-  const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
-  if (child == 0) {
-    if (chdir(folder.c_str()) != 0) _exit(126);
-    execl(tessera_path().c_str(), "tessera", "init", nullptr);
-    _exit(127);
-  }
-  std::string shown;
-  std::size_t answered = 0;
-  std::array<char, 4096> buffer;
-  for (;;) {
-    pollfd ready{terminal, POLLIN, 0};
-    if (poll(&ready, 1, 30000) <= 0) {
-      ADD_FAILURE() << "no more questions after: " << shown;
-      kill(child, SIGKILL);
-      break;
-    }
-    const ssize_t count = read(terminal, buffer.data(), buffer.size());
-    if (count <= 0) break;
-    shown.append(buffer.data(), static_cast<std::size_t>(count));
-    if (shown.ends_with("] ") && answered < answers.size()) {
-      const std::string line = answers[answered++] + "\n";
-      EXPECT_EQ(write(terminal, line.data(), line.size()), static_cast<ssize_t>(line.size()));
-    }
-  }
-  close(terminal);
-  int status = 0;
-  waitpid(child, &status, 0);
-  return {shown, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status)};
+// A limit on the size of files stands for a full disk: it needs no file system of its own.
+TEST(Init, LeavesNothingOnAFullDisk) {
+  const TemporaryFolder folder;
+  folder.write("text.txt", "words\n");
+  const CommandResult result = run_command(
+      {"sh", "-c", "trap '' XFSZ; ulimit -f 0; exec '" + tessera_path() + "' init --yes --source text.txt"}, {folder.path(), {}});
+  EXPECT_EQ(result.exit_code, 4) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("cannot write"));
+  std::vector<std::string> left;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) left.push_back(entry.path().filename());
+  EXPECT_THAT(left, testing::ElementsAre("text.txt"));
 }
 
 TEST(Init, AsksOnATerminalAndAsksAgainAfterAWrongAnswer) {
   const TemporaryFolder folder;
   folder.write("text.txt", "words\n");
-  const auto [shown, exit_code] = interview(folder.path(), {"nothing.txt", "text.txt", "smal", "tiny", "ten", "512", "", "fp16", "bf16"});
-  EXPECT_EQ(exit_code, 0) << shown;
-  EXPECT_THAT(shown, HasSubstr("there is no nothing.txt here"));
-  EXPECT_THAT(shown, HasSubstr("did you mean `small`?"));
-  EXPECT_THAT(shown, HasSubstr("at least 257"));
-  EXPECT_THAT(shown, HasSubstr("expected fp32 or bf16"));
+  OnTerminal terminal({tessera_path(), "init"}, {folder.path(), {}});
+  for (const char* answer : {"nothing.txt", "text.txt", "smal", "tiny", "ten", "512", "", "fp16", "bf16"})
+    if (terminal.shows("] ")) terminal.type(std::string(answer) + "\n");
+  EXPECT_EQ(terminal.end(), 0) << terminal.shown();
+  EXPECT_THAT(terminal.shown(), HasSubstr("there is no nothing.txt here"));
+  EXPECT_THAT(terminal.shown(), HasSubstr("did you mean `small`?"));
+  EXPECT_THAT(terminal.shown(), HasSubstr("at least 257"));
+  EXPECT_THAT(terminal.shown(), HasSubstr("expected fp32 or bf16"));
   const model::JobSpec job = model::read_job(folder.path() / "train.yaml");
   EXPECT_EQ(job.model.dim("hidden"), 128);
   EXPECT_EQ(job.model.dim("vocab"), 512);

@@ -121,6 +121,86 @@ TEST_F(PlanCommand, WritesNothingWhenOneOfTheOthersCannotRunIt) {
   EXPECT_THAT(plan({"--write", "deepspeed", "a.json"}).err, HasSubstr("megatron or torchtitan"));
 }
 
+// Hours of search are left when Ctrl-C comes.
+TEST_F(PlanCommand, ShowsHowFarALongSearchIsAndCtrlCGivesTheBestSoFar) {
+  folder_.write("train.yaml", kJob);
+  folder_.write("many.yaml",
+                "name: many\nbetween: rdma-200g\ngroups:\n"
+                "  - {name: a, device: a100-80, nodes: 96, devices_per_node: 8, inside: nvlink3, network: rdma-200g}\n"
+                "  - {name: b, device: h100-sxm, nodes: 160, devices_per_node: 8, inside: nvlink4, network: rdma-400g}\n"
+                "  - {name: c, device: a100-40, nodes: 40, devices_per_node: 8, inside: nvlink3, network: rdma-100g}\n");
+  OnTerminal terminal({tessera_path(), "plan", "train.yaml", "--cluster", "many.yaml", "--seconds", "10000", "-o", "plan.json", "--set",
+                       "model={preset: deepseek-v3}", "--set", "train.global_batch=9600"},
+                      {folder_.path(), {}});
+  terminal.shows("searching: ");
+  terminal.shows(" choices, best step ");
+  terminal.type("\x03");
+  terminal.shows("stopping with the best plan so far; Ctrl-C again ends at once");
+  EXPECT_EQ(terminal.end(), 0) << terminal.shown();
+  EXPECT_THAT(terminal.shown(), HasSubstr("the search was cut short: this is the best plan that it had found"));
+  EXPECT_TRUE(nlohmann::json::parse(read_whole(folder_ / "plan.json")).contains("stages"));
+}
+
+TEST_F(PlanCommand, ShowsNoProgressInAFile) { EXPECT_THAT(plan({"--seconds", "2"}).err, Not(HasSubstr("searching"))); }
+
+// Nothing is searched for then: a plan of this job would be refused, and that is not said.
+TEST_F(PlanCommand, RefusesBeforeTheSearchWhereNothingCanBeWritten) {
+  const std::vector<std::string> hopeless = {"--set", "cluster.memory=1 MiB"};
+  const std::string absent = (folder_.path() / "absent" / "plan").string();
+  struct Case {
+    std::vector<std::string> arguments;
+    int exit_code;
+    std::string said;
+  };
+  for (const Case& one :
+       std::vector<Case>{{{"--write", "deepspeed", "a.json"}, 2, "megatron or torchtitan"},
+                         {{"--write", "megatron", absent}, 3, "cannot write " + absent},
+                         {{"-o", absent}, 3, "cannot write " + absent},
+                         {{"-o", folder_.path().string()}, 4, "Is a directory"},
+                         {{"--html", absent}, 3, "cannot write " + absent},
+                         {{"--write", "megatron", "a", "--set", "model={preset: bert-base}"}, 2, "no models of arch bert"}}) {
+    std::vector<std::string> arguments = hopeless;
+    arguments.insert(arguments.end(), one.arguments.begin(), one.arguments.end());
+    const CommandResult result = plan(arguments);
+    EXPECT_EQ(result.exit_code, one.exit_code) << result.err;
+    EXPECT_THAT(result.err, HasSubstr(one.said));
+  }
+  EXPECT_EQ(plan(hopeless).exit_code, 5);
+}
+
+TEST_F(PlanCommand, RefusesAWordThatIsNoChoiceOfParallel) {
+  const CommandResult result = plan({"--set", "parallel=atuo"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("parallel: found 'atuo', and there is no such file"));
+  EXPECT_THAT(result.err, HasSubstr("did you mean 'auto'?"));
+}
+
+TEST_F(PlanCommand, SaysThatItDoesNotTakeThePlanOfTheYaml) {
+  const CommandResult result = plan({"--set", "parallel=later.json"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.err,
+              HasSubstr("note: planned as with parallel: auto; `train` takes the plan in later.json, which does not exist yet"));
+  EXPECT_EQ(result.out, plan({}).out);
+}
+
+// All commands that take a plan answer alike where there is none.
+TEST_F(PlanCommand, AMissingFileIsNotFound) {
+  const std::string yaml = folder_.write("train.yaml", kJob).string();
+  const std::string cluster = folder_.write("cluster.yaml", kCluster).string();
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"plan", yaml, "--cluster", cluster, "--plan", "no.json", "--write", "megatron", (folder_.path() / "flags").string()},
+           {"plan", yaml, "--cluster", "no.json"},
+           {"plan", yaml, "--profile", "no.json"},
+           {"simulate", yaml, "--plan", "no.json"},
+           {"verify", yaml, "--plan", "no.json"},
+           {"train", yaml, "--plan", "no.json"},
+           {"train", yaml, "--set", "parallel=no.json"}}) {
+    const CommandResult result = run_tessera(arguments, {folder_.path(), {}});
+    EXPECT_EQ(result.exit_code, 3) << arguments.front() << ": " << result.err;
+    EXPECT_THAT(result.err, HasSubstr("no.json")) << arguments.front();
+  }
+}
+
 TEST_F(PlanCommand, NamesAPageThatCannotBeWritten) {
   const CommandResult result = plan({"--html", (folder_.path() / "absent" / "plan.html").string()});
   EXPECT_NE(result.exit_code, 0);

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <algorithm>
-#include <cstdlib>
 #include <vector>
 
 namespace tessera::observe {
@@ -224,17 +223,6 @@ TEST(Progress, TheTimeLeftIgnoresOneSlowStep) {
     progress.step(metrics_of(step, step == 10 ? 50 : 1));
   }
   EXPECT_THAT(screen.written.back(), testing::HasSubstr("left 1:20"));
-}
-
-TEST(Progress, HonoursNoColor) {
-  ::unsetenv("NO_COLOR");
-  EXPECT_TRUE(color_wanted(true));
-  EXPECT_FALSE(color_wanted(false));
-  ::setenv("NO_COLOR", "", 1);
-  EXPECT_TRUE(color_wanted(true));
-  ::setenv("NO_COLOR", "1", 1);
-  EXPECT_FALSE(color_wanted(true));
-  ::unsetenv("NO_COLOR");
 }
 
 }  // namespace

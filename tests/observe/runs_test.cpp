@@ -67,7 +67,7 @@ TEST(Runs, ListLeavesOutWhatCannotBeRead) {
   const auto runs = list_runs(folder.path());
   ASSERT_EQ(runs.size(), 2u);
   EXPECT_EQ(runs[0].name, "a");
-  EXPECT_THAT(to_table(runs), testing::HasSubstr("b    stopped  5/10   3.0000  4.7500      2.00 k    500.0 ms  5"));
+  EXPECT_THAT(to_table(runs), testing::HasSubstr("b    stopped  5/10   3.0000  4.7500    2.00 k    500.0 ms  5"));
   EXPECT_THAT(to_table(list_runs(folder.path() / "nowhere")), testing::HasSubstr("no runs yet"));
   const auto json = nlohmann::json::parse(to_json(runs));
   EXPECT_EQ(json.at("runs").size(), 2u);

@@ -142,4 +142,4 @@ def test_the_log_has_everything_that_was_shown(tessera):
     for line in failed.stderr.splitlines():
         assert line in log, f"{line!r} is not in:\n{log}"
     warnings = re.findall(r"the gradient of step (\d+) is not finite", failed.stderr)
-    assert len(warnings) == 3 and f"the last was step {warnings[-1]}" in failed.stderr, failed.stderr
+    assert len(warnings) == 2 and f"the last was step {int(warnings[-1]) + 1};" in failed.stderr, failed.stderr

@@ -67,7 +67,7 @@ TEST(SeveralStages, OfThePublishedPlanOfPanguUltraArePlannedAndShownFolded) {
   EXPECT_NEAR(of_schedule(result.best, job.model).bubble, (7.0 / 6) / (16 + 7.0 / 6), 1e-12);
   const std::string text = explain(result, job.model, cluster);
   EXPECT_THAT(text, AllOf(HasSubstr("48 stages of "), HasSubstr("i, i + 8, i + 16, .. i + 40 on the same ranks, for i from 0 to 7"),
-                          HasSubstr("7, 15, 23, .. 47    7168 .. 8191"), Not(HasSubstr("layers.40"))));
+                          HasSubstr("7, 15, 23, .. 47  7168 .. 8191"), Not(HasSubstr("layers.40"))));
   EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 60);
 }
 

@@ -1,0 +1,25 @@
+// What a search and who waits for it tell each other meanwhile.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/units.hpp"
+
+namespace tessera::search {
+
+// Any thread may read and write.
+struct Watch {
+  std::atomic<bool> stop = false;            // set by who waits: the search ends soon, with the best plan so far
+  std::atomic<std::int64_t> considered = 0;  // outer choices so far, of all parts of the search
+  std::atomic<Seconds> best = Seconds(0);    // the shortest step so far; 0: no plan yet
+
+  // For the thread that searches.
+  void found(Seconds step) {
+    if (best.load() == Seconds(0) || step < best.load()) best = step;
+  }
+};
+
+inline bool is_set(const std::atomic<bool>* stop) { return stop != nullptr && stop->load(std::memory_order_relaxed); }
+
+}  // namespace tessera::search
