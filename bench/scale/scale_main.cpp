@@ -1,5 +1,4 @@
-// tessera_bench_scale: plans Pangu Ultra's model (Yin et al. 2025) on 8192 Ascend 910B, prices and simulates the plan that its authors
-// ran, and plans for a mixed cluster of 1792 devices. Prints one JSON object.
+// tessera_bench_scale CASE: plans for one large cluster as `tessera plan` does, and prints one JSON object. Without CASE, lists them.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -20,26 +19,89 @@ namespace {
 using namespace tessera;
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kAscend =
-    "name: ascend\ngroups:\n  - {name: ascend, device: ascend910b, nodes: 1024, devices_per_node: 8, inside: hccs, network: rdma-200g, "
-    "adapters: 8}\n";
-constexpr const char* kMixed =
-    "name: mixed\nbetween: rdma-100g\ngroups:\n"
-    "  - {name: a100, device: a100-80, nodes: 64, devices_per_node: 8, inside: nvlink3, network: rdma-200g, adapters: 4}\n"
-    "  - {name: v100, device: v100-32, nodes: 32, devices_per_node: 8, inside: nvlink2, network: rdma-100g}\n"
-    "  - {name: ascend, device: ascend910b, nodes: 128, devices_per_node: 8, inside: hccs, network: rdma-200g, adapters: 8}\n";
+// A model on a cluster. Pangu Ultra on 8192 Ascend 910B is Yin et al. 2025; `parallel` is the plan that its authors ran: dp 128, tp 8 with
+// sequence parallelism, pp 8 of 6 interleaved stages a rank, optimizer states sharded.
+struct Case {
+  const char* name;
+  const char* model;
+  int batch;
+  const char* precision;
+  const char* parallel;
+  const char* between;
+  std::vector<const char*> groups;
+};
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> all = {
+      {"pangu",
+       "pangu-ultra",
+       2048,
+       "bf16",
+       "auto",
+       nullptr,
+       {"device: ascend910b, nodes: 1024, devices_per_node: 8, inside: hccs, network: rdma-200g, adapters: 8"}},
+      {"published",
+       "pangu-ultra",
+       2048,
+       "bf16",
+       "{dp: 128, tp: 8, pp: 8, schedule: interleaved, chunks: 6, micro_batches: 16, zero: 1, recompute: none}",
+       nullptr,
+       {"device: ascend910b, nodes: 1024, devices_per_node: 8, inside: hccs, network: rdma-200g, adapters: 8"}},
+      {"mixed",
+       "llama-2-70b",
+       2048,
+       "fp16",
+       "auto",
+       "rdma-100g",
+       {"device: a100-80, nodes: 64, devices_per_node: 8, inside: nvlink3, network: rdma-200g, adapters: 4",
+        "device: v100-32, nodes: 32, devices_per_node: 8, inside: nvlink2, network: rdma-100g",
+        "device: ascend910b, nodes: 128, devices_per_node: 8, inside: hccs, network: rdma-200g, adapters: 8"}},
+      {"four-kinds",
+       "llama-2-70b",
+       1024,
+       "fp16",
+       "auto",
+       "rdma-200g",
+       {"device: h100-sxm, nodes: 13, devices_per_node: 8, inside: nvlink4, network: rdma-400g, adapters: 8",
+        "device: a100-80, nodes: 16, devices_per_node: 8, inside: nvlink3, network: rdma-200g, adapters: 8",
+        "device: l40s, nodes: 11, devices_per_node: 4, inside: pcie4, network: rdma-100g, adapters: 2",
+        "device: v100-32, nodes: 24, devices_per_node: 8, inside: nvlink2, network: rdma-100g, adapters: 4"}},
+      {"five-kinds",
+       "pangu-ultra",
+       2048,
+       "fp16",
+       "auto",
+       "rdma-200g",
+       {"device: h100-sxm, nodes: 256, devices_per_node: 8, inside: nvlink4, network: rdma-400g, adapters: 8",
+        "device: a100-80, nodes: 256, devices_per_node: 8, inside: nvlink3, network: rdma-200g, adapters: 8",
+        "device: a100-40, nodes: 256, devices_per_node: 8, inside: nvlink3, network: rdma-200g, adapters: 4",
+        "device: ascend910b, nodes: 256, devices_per_node: 8, inside: hccs, network: rdma-200g, adapters: 8",
+        "device: v100-32, nodes: 226, devices_per_node: 8, inside: nvlink2, network: rdma-100g, adapters: 4"}},
+      {"hundred-thousand",
+       "pangu-ultra",
+       2048,
+       "bf16",
+       "auto",
+       nullptr,
+       {"device: ascend910b, nodes: 12500, devices_per_node: 8, inside: hccs, network: rdma-200g, adapters: 8"}},
+  };
+  return all;
+}
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// DP 128, TP 8 with sequence parallelism, PP 8 of 6 interleaved stages a rank, optimizer states sharded.
-constexpr const char* kPublished = "{dp: 128, tp: 8, pp: 8, schedule: interleaved, chunks: 6, micro_batches: 16, zero: 1, recompute: none}";
-
-model::JobSpec job_of(const std::string& model, int batch, const std::string& precision, const std::string& parallel = "auto") {
-  return model::read_job(ConfigNode::parse(text("model: {preset: ", model, "}\ndata: {source: synthetic}\ntrain: {global_batch: ", batch,
-                                                ", precision: ", precision, "}\nparallel: ", parallel, "\n"),
+model::JobSpec job_of(const Case& one) {
+  return model::read_job(ConfigNode::parse(text("model: {preset: ", one.model, "}\ndata: {source: synthetic}\ntrain: {global_batch: ",
+                                                one.batch, ", precision: ", one.precision, "}\nparallel: ", one.parallel, "\n"),
                                            "train.yaml"));
+}
+
+cluster::ClusterSpec cluster_of(const Case& one) {
+  std::string yaml = text("name: ", one.name, "\n", one.between != nullptr ? text("between: ", one.between, "\n") : "", "groups:\n");
+  for (std::size_t group = 0; group < one.groups.size(); ++group) yaml += text("  - {name: group", group, ", ", one.groups[group], "}\n");
+  return cluster::read_cluster(ConfigNode::parse(yaml, "cluster.yaml"));
 }
 
 Json described(const plan::Plan& plan, const sim::Result& simulated, const model::ModelSpec& model, const cluster::ClusterSpec& cluster) {
@@ -63,40 +125,43 @@ Json described(const plan::Plan& plan, const sim::Result& simulated, const model
           {"extrapolated", std::move(extrapolated)}};
 }
 
+long peak_resident_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss * 1024L;
+}
+
 // As `tessera plan` does.
 Json planned(const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
   const auto begin = std::chrono::steady_clock::now();
   search::SearchResult result = search::search(job, cluster, {}, {.top = 0, .vendors = {}});
-  const double seconds = seconds_since(begin);
+  const double searched = seconds_since(begin);
   search::rank_by_simulation(result, job.model, job.train, cluster, {});
-  Json out = {{"devices", cluster.device_count()},
-              {"search_s", seconds},
-              {"considered", result.considered},
-              {"family", result.best_family},
-              {"bound_s", result.bound}};
-  out["plan"] = described(result.best, sim::simulate(result.best, job.model, job.train, cluster, {}).result, job.model, cluster);
-  return out;
+  const auto ranked = std::chrono::steady_clock::now();
+  const sim::Result simulated = sim::simulate(result.best, job.model, job.train, cluster, {}).result;
+  return {{"devices", cluster.device_count()},
+          {"used", result.best.world_size()},
+          {"search_s", searched},
+          {"simulate_s", seconds_since(ranked)},
+          {"considered", result.considered},
+          {"family", result.best_family},
+          {"bound_s", result.bound},
+          {"plan", described(result.best, simulated, job.model, cluster)},
+          {"peak_resident_bytes", peak_resident_bytes()}};
 }
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    for (const Case& one : cases()) std::cout << one.name << "\n";
+    return 0;
+  }
   try {
-    const model::JobSpec pangu = job_of("pangu-ultra", 2048, "bf16");
-    const cluster::ClusterSpec ascend = cluster::read_cluster(ConfigNode::parse(kAscend, "ascend.yaml"));
-    Json out = {{"pangu", planned(pangu, ascend)}};
-    rusage usage{};
-    getrusage(RUSAGE_SELF, &usage);
-    out["peak_resident_bytes"] = usage.ru_maxrss * 1024L;
-    const model::JobSpec theirs = job_of("pangu-ultra", 2048, "bf16", kPublished);
-    search::SearchResult planned_theirs = search::search(theirs, ascend, {}, {.top = 0, .vendors = {}});
-    search::rank_by_simulation(planned_theirs, theirs.model, theirs.train, ascend, {});
-    const auto begin = std::chrono::steady_clock::now();
-    const sim::Result simulated = sim::simulate(planned_theirs.best, theirs.model, theirs.train, ascend, {}).result;
-    out["simulate_s"] = seconds_since(begin);
-    out["published"] = described(planned_theirs.best, simulated, theirs.model, ascend);
-    out["mixed"] = planned(job_of("llama-2-70b", 2048, "fp16"), cluster::read_cluster(ConfigNode::parse(kMixed, "mixed.yaml")));
-    std::cout << out.dump() << "\n";
+    const auto found = std::find_if(cases().begin(), cases().end(), [&](const Case& one) { return std::string(one.name) == argv[1]; });
+    if (found == cases().end())
+      throw Error(ErrorCode::invalid_config, text("no case is called '", argv[1], "'"), {}, "a name that is listed without one");
+    std::cout << planned(job_of(*found), cluster_of(*found)).dump() << "\n";
     return 0;
   } catch (const Error& error) {
     std::cerr << "tessera_bench_scale: " << error.what() << "\n";

@@ -23,7 +23,10 @@ void report_error(const Error& error) {
   const std::string report = text_of_report(error);
   // A launcher writes what it hears into the run's log itself.
   if (std::getenv(kErrorDescriptor) == nullptr) log::record(log::Level::error, error.what());
-  [[maybe_unused]] const ssize_t written = ::write(descriptor_of_reports(), report.data(), report.size());
+  if (::write(descriptor_of_reports(), report.data(), report.size()) >= 0 || descriptor_of_reports() == STDERR_FILENO) return;
+  // Where a standard output takes nothing, the error is not lost.
+  const std::string plain = text("error: ", error.what(), "\n");
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, plain.data(), plain.size());
 }
 
 }  // namespace tessera::control

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "cost/cost.hpp"
+#include "cost/lower_bound.hpp"
 #include "plan/schedule/schedule.hpp"
 #include "plan/trainable.hpp"
 #include "sim/engine.hpp"
@@ -142,7 +143,11 @@ Folded fold(const plan::Plan& plan, const cost::CostModel& cost_model, Simulated
 Result run_folded(const Folded& folded, const plan::Plan& plan, cost::CostModel& cost_model) {
   ModelCosts costs(folded.programs, folded.fold, plan, cost_model);
   Result out = run_folded(folded.programs, folded.fold, costs);
-  if (!cost::plays_exchanges(plan, cost_model.cluster())) scale_memory(out.ranks, plan, cost_model.cluster());
+  if (cost::plays_exchanges(plan, cost_model.cluster())) return out;
+  scale_memory(out.ranks, plan, cost_model.cluster());
+  const Seconds least = cost::lower_bound(plan, cost_model.model(), cost_model.cluster());
+  ensure(out.step >= least * (1 - 1e-9),
+         text("the simulated step, ", out.step.value, " s, is below what data sheets allow, ", least.value, " s"));
   return out;
 }
 

@@ -154,5 +154,31 @@ TEST(MoreHardware, ASecondGroupIsNeverPlannedSlower) {
   }
 }
 
+// Of four kinds, in any order, and most of the devices work.
+TEST(MoreHardware, GroupsOfOtherKindsAreNeverPlannedSlower) {
+  // fp16: a V100 has no bf16.
+  const auto job = model::read_job(ConfigNode::parse(
+      "name: t\nmodel: {preset: llama-2-13b}\ndata: {source: synthetic}\ntrain: {global_batch: 192, precision: fp16}\n", "train.yaml"));
+  const std::vector<std::string> groups = {
+      "device: h100-sxm, nodes: 3, devices_per_node: 8, inside: nvlink4, network: rdma-400g, adapters: 8",
+      "device: a100-80, nodes: 4, devices_per_node: 8, inside: nvlink3, network: rdma-200g, adapters: 8",
+      "device: l40s, nodes: 5, devices_per_node: 4, inside: pcie4, network: rdma-100g, adapters: 2",
+      "device: v100-32, nodes: 6, devices_per_node: 8, inside: nvlink2, network: rdma-100g, adapters: 4"};
+  for (const std::vector<std::size_t>& order : {std::vector<std::size_t>{0, 1, 2, 3}, {3, 2, 1, 0}}) {
+    std::string yaml = "name: many\nbetween: rdma-200g\ngroups:\n";
+    double before = std::numeric_limits<double>::infinity();
+    for (std::size_t count = 0; count < order.size(); ++count) {
+      yaml += text("  - {name: g", order[count], ", ", groups[order[count]], "}\n");
+      const auto cluster = cluster::read_cluster(ConfigNode::parse(yaml, "cluster.yaml"));
+      const SearchResult result = search(job, cluster, {}, {.top = 0, .vendors = {}});
+      EXPECT_NO_THROW(check(result.best, job, cluster));
+      const double step = result.best.predicted->step.value;
+      EXPECT_LE(step, before * (1 + kTolerance)) << yaml;
+      EXPECT_GE(result.best.world_size(), cluster.device_count() * 3 / 4) << yaml;
+      before = step;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera::search

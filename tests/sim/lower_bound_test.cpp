@@ -1,0 +1,25 @@
+// No simulated step is below what data sheets allow.
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "cost/cost_model.hpp"
+#include "cost/lower_bound.hpp"
+#include "plan/any_case.hpp"
+#include "sim/sim.hpp"
+
+namespace tessera::sim {
+namespace {
+
+RC_GTEST_PROP(LowerBound, NoSimulatedStepIsBelowIt, ()) {
+  plan::Case c = plan::any_case();
+  if (*rc::gen::arbitrary<bool>()) plan::place_otherwise(c);
+  plan::check(c.plan, c.model, c.cluster);
+  cost::CostModel cost_model(c.model, c.cluster, c.plan.precision);
+  for (const plan::Stage& stage : c.plan.stages)
+    RC_PRE(cost_model.divides(cost_model.devices_of(c.plan, stage), stage.runs.front().strategy, c.plan.samples()));
+  const double step = predict(c.plan, cost_model).step.value;
+  RC_ASSERT(step >= cost::lower_bound(c.plan, c.model, c.cluster).value * (1 - 1e-9));
+}
+
+}  // namespace
+}  // namespace tessera::sim
