@@ -17,7 +17,7 @@ RC_GTEST_PROP(LowerBound, NoSimulatedStepIsBelowIt, ()) {
   cost::CostModel cost_model(c.model, c.cluster, c.plan.precision);
   for (const plan::Stage& stage : c.plan.stages)
     RC_PRE(cost_model.divides(cost_model.devices_of(c.plan, stage), stage.runs.front().strategy, c.plan.samples()));
-  const double step = predict(c.plan, cost_model).step.value;
+  const double step = sim::predict(c.plan, cost_model).step.value;
   RC_ASSERT(step >= cost::lower_bound(c.plan, c.model, c.cluster).value * (1 - 1e-9));
 }
 
