@@ -14,7 +14,7 @@
 #include "cli/plan_input.hpp"
 #include "cli/plan_report.hpp"
 #include "cli/plan_write.hpp"
-#include "cli/search_watch.hpp"
+#include "control/search_watch.hpp"
 #include "cost/cost.hpp"
 #include "cost/extrapolation.hpp"
 #include "plan/crowding.hpp"
@@ -125,7 +125,7 @@ void make_plan(const PlanOptions& options) {
   for (const std::string& file : {options.output, options.html})
     if (!file.empty()) check_can_write(file);
   std::fprintf(stderr, "%s", said.c_str());
-  auto watch = std::make_unique<SearchWatch>(OnInterrupt::stop_search);
+  auto watch = std::make_unique<control::SearchWatch>(control::OnInterrupt::stop_search);
   search::SearchResult result = search::search(
       job, cluster, profile,
       {.top = options.top, .vendors = {}, .front = !options.html.empty(), .seconds = options.seconds, .watch = watch->watch()});

@@ -15,8 +15,8 @@
 #include "cli/commands.hpp"
 #include "cli/measured_profile.hpp"
 #include "cli/on_end.hpp"
-#include "cli/search_watch.hpp"
 #include "cli/workers.hpp"
+#include "control/search_watch.hpp"
 #include "cost/cost.hpp"
 #include "data/data.hpp"
 #include "model/warnings.hpp"
@@ -217,7 +217,7 @@ ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vecto
     profile = std::move(*cached.profile);
   else if (measure)
     profile = measure_into_cache(train_yaml, overrides, job, cluster);
-  SearchWatch watch(OnInterrupt::end_process);
+  control::SearchWatch watch(control::OnInterrupt::end_process);
   chosen.search = search::search(job, cluster, profile, {.top = 5, .vendors = vendors, .watch = watch.watch()});
   chosen.plan = chosen.search->best;
   plan::check_trainable(chosen.plan);

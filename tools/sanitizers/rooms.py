@@ -14,9 +14,8 @@ import check_layers  # noqa: E402
 # Room: what its threads share. A room that is named before it exists does no harm.
 THREADED = {
     "base": "the log, which any thread writes to",
-    "cli": "the search, and the one who watches for Ctrl-C and shows how far it is",
     "comm": "the engine's thread and those that wait for it; memory that processes share",
-    "control": "its tests stop a launcher from another thread",
+    "control": "the thread that watches a search for Ctrl-C and shows how far it is; its tests stop a launcher from another thread",
     "data": "tokenizers that are used by several threads at once, and blocks of the token cache that any of them checks",
     "search": "the search over blocks, whose threads share a best price",
 }

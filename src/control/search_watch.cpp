@@ -1,4 +1,4 @@
-#include "cli/search_watch.hpp"
+#include "control/search_watch.hpp"
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -17,7 +17,7 @@
 #include "base/error.hpp"
 #include "base/terminal.hpp"
 
-namespace tessera::cli {
+namespace tessera::control {
 namespace {
 
 constexpr Seconds kQuiet(1);
@@ -123,4 +123,4 @@ SearchWatch::~SearchWatch() = default;
 search::Watch* SearchWatch::watch() { return &watcher_->watch(); }
 bool SearchWatch::stopped() { return watcher_->watch().stop; }
 
-}  // namespace tessera::cli
+}  // namespace tessera::control

@@ -1,11 +1,11 @@
-// Internal: what `tessera` shows of a search while it runs, and how Ctrl-C ends it.
+// What `tessera` shows of a search while it runs, and how Ctrl-C ends it.
 #pragma once
 
 #include <memory>
 
 #include "search/watch.hpp"
 
-namespace tessera::cli {
+namespace tessera::control {
 
 enum class OnInterrupt {
   stop_search,  // the first Ctrl-C ends the search with its best so far, the second the process
@@ -29,4 +29,4 @@ class SearchWatch {
   std::unique_ptr<Watcher> watcher_;
 };
 
-}  // namespace tessera::cli
+}  // namespace tessera::control
