@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <string_view>
 
 #include "base/error.hpp"
@@ -223,7 +224,22 @@ bool CostModel::divides(int devices, const plan::Strategy& s, std::int64_t sampl
   });
 }
 
+int CostModel::standing(int devices, int width) {
+  const StageDevices& of = stand(devices).devices;
+  const StageDevices::Part& first = of.parts.front();
+  if (of.parts.size() > 1 || of.per_node > 0 || of.dealt_over > 0) return devices;
+  const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(first.group)];
+  const int domain = group.domain();
+  if (!calibrated(group.device, precision_) || width % domain == 0 || domain % width == 0 || group.nodes * group.devices_per_node <= domain)
+    return devices;
+  StageDevices apart;
+  apart.parts = {first};
+  apart.per_node = std::gcd(width, domain);
+  return add(std::move(apart));
+}
+
 const BlockLoad& CostModel::block(int repeat, int devices, const plan::Strategy& s, std::int64_t samples, int part) {
+  devices = standing(devices, s.ranks());
   if (stand(devices).devices.parts.size() == 1) part = kAllParts;
   const int flags = (s.sequence_parallel ? 1 : 0) | (s.context == model::ContextKind::ulysses ? 2 : 0) | (s.offload_optimizer ? 4 : 0) |
                     (s.whole_experts ? 8 : 0);
@@ -237,6 +253,7 @@ const BlockLoad& CostModel::block(int repeat, int devices, const plan::Strategy&
 }
 
 BlockLoad CostModel::priced(int repeat, int devices, const plan::Strategy& s, std::int64_t samples) {
+  devices = standing(devices, s.ranks());
   BlockLoad out = priced_on(repeat, devices, 0, s, samples);
   for (std::size_t part = 1; part < stand(devices).devices.parts.size(); ++part) {
     BlockLoad other = priced_on(repeat, devices, part, s, samples);

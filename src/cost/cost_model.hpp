@@ -189,6 +189,9 @@ class CostModel {
   struct Source;
   CostModel(const model::ModelSpec& model, const cluster::ClusterSpec& cluster, model::Precision precision, const Source& source,
             Stack stack);
+  // Stages of this width stand side by side. Where it neither divides a domain nor is a multiple of one, some of them begin within a
+  // domain and end in the next: all of them are priced as if only so many ranks stood together as do wherever a stage begins.
+  int standing(int devices, int width);
   // What devices stand for: the parts, and where each is priced.
   struct Stand {
     StageDevices devices;

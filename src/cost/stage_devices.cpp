@@ -74,6 +74,7 @@ int CostModel::devices_of(const plan::Plan& plan, const plan::Stage& stage, cons
   const plan::DomainShare share = domain_share(plan, stage, group);
   out.per_node = share.devices;
   out.first_domain = share.first;
+  if (const int together = plan::together_everywhere(plan, stage, group); out.per_node == 0 && together > 0) out.per_node = together;
   return add(out);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 namespace tessera::plan {
 namespace {
@@ -65,6 +66,16 @@ DomainShare domain_share(const Plan& plan, const Stage& stage, const cluster::Re
   if (together || !consecutive || counts.size() < 2 || each >= group.domain()) return {};
   const bool even = std::all_of(counts.begin(), counts.end(), [&](const auto& count) { return count.second == each; });
   return even ? DomainShare{each, first} : DomainShare{};
+}
+
+int together_everywhere(const Plan& plan, const Stage& stage, const cluster::ResourceGroup& group) {
+  const auto position = positions(plan, group);
+  const int first = position(stage.ranks.front());
+  for (std::size_t i = 1; i < stage.ranks.size(); ++i)
+    if (position(stage.ranks[i]) != first + static_cast<int>(i)) return 0;
+  const int offset = first % group.domain();
+  if (offset == 0 || offset + stage.width() <= group.domain()) return 0;
+  return std::gcd(std::gcd(offset, group.domain()), stage.width());
 }
 
 bool parts_across_nodes(const Plan& plan, const Stage& stage, const Strategy& strategy, const cluster::ClusterSpec& cluster) {

@@ -110,7 +110,8 @@ Transfer ModelCosts::message(int index, const Instruction& send) {
                                      plan_.stages[from].width(), priced_.devices(to), plan_.stages[to].width());
   Transfer out;
   out.seconds = found->second;
-  if (played) out.uses = links_.of_message(index, send);
+  // Where a rank passes on parts to several others, their time is that of all of them.
+  if (played || plan_.stages[from].width() == plan_.stages[to].width()) out.uses = links_.of_message(index, send, played);
   return out;
 }
 

@@ -48,6 +48,16 @@ std::vector<SharedLinks::Physical> SharedLinks::physical_of_message(const Group&
   return out;
 }
 
+std::vector<SharedLinks::Physical> SharedLinks::ports_of_message(const Group& pair) const {
+  std::vector<Physical> out;
+  for (const bool outward : {true, false}) {
+    const int rank = pair[outward ? 0 : 1];
+    const plan::RankPlace& place = plan_.ranks[rank];
+    out.push_back({Resource::Kind::port, place.group, place.node, rank, outward});
+  }
+  return out;
+}
+
 // What the first group uses, and how many of the groups, which all do the same, use it with it.
 template <typename PhysicalOf>
 std::vector<Use> SharedLinks::uses(const std::vector<Group>& groups, const PhysicalOf& physical_of) {
@@ -88,19 +98,19 @@ std::vector<SharedLinks::Group> SharedLinks::peers(int program, int group, Op op
   return {own};
 }
 
-const std::vector<Use>& SharedLinks::of_message(int index, const Instruction& send) {
+const std::vector<Use>& SharedLinks::of_message(int index, const Instruction& send, bool each) {
   const auto [found, fresh] = of_messages_.try_emplace({index, send.peer, send.op});
   if (!fresh) return found->second;
   const Program& program = programs_[index];
   std::vector<Group> groups = {{program.rank, send.peer}};
-  if (fold_.folded) {
+  if (fold_.folded && each) {
     // Every rank of this stage sends to the rank of the peer's stage with the same indices.
     const plan::Stage& from = plan_.stages[program.stage];
     const int peer_stage = programs_[fold_.program_of[send.peer]].stage;
     groups.clear();
     for (std::size_t i = 0; i < from.ranks.size(); ++i) groups.push_back({from.ranks[i], plan_.stages[peer_stage].ranks[i]});
   }
-  return found->second = uses(groups, [&](const Group& pair) { return physical_of_message(pair); });
+  return found->second = uses(groups, [&](const Group& pair) { return each ? physical_of_message(pair) : ports_of_message(pair); });
 }
 
 const std::vector<Use>& SharedLinks::of_collective(int program, int group, Op op) {

@@ -27,7 +27,9 @@ class SharedLinks {
   SharedLinks(const std::vector<program::Program>& programs, const Fold& fold, const plan::Plan& plan, const cluster::ClusterSpec& cluster)
       : programs_(programs), fold_(fold), plan_(plan), cluster_(cluster) {}
 
-  const std::vector<Use>& of_message(int program, const program::Instruction& send);
+  // `each`: the messages of a stage's ranks, for all of which a folded one stands, meet on links. Otherwise the message takes as long as it
+  // does beside them, and only other messages meet it, where they enter or leave the same rank.
+  const std::vector<Use>& of_message(int program, const program::Instruction& send, bool each);
   // `group`: index into Program::groups.
   const std::vector<Use>& of_collective(int program, int group, program::Op op);
 
@@ -44,6 +46,7 @@ class SharedLinks {
   };
 
   std::vector<Physical> physical_of_message(const Group& pair) const;
+  std::vector<Physical> ports_of_message(const Group& pair) const;
   std::vector<Physical> physical_of_collective(const Group& ranks) const;
   template <typename PhysicalOf>
   std::vector<Use> uses(const std::vector<Group>& groups, const PhysicalOf& physical_of);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 
+#include "base/log.hpp"
 #include "cost/cost.hpp"
 #include "cost/lower_bound.hpp"
 #include "plan/schedule/schedule.hpp"
@@ -143,12 +144,17 @@ Folded fold(const plan::Plan& plan, const cost::CostModel& cost_model, Simulated
 Result run_folded(const Folded& folded, const plan::Plan& plan, cost::CostModel& cost_model) {
   ModelCosts costs(folded.programs, folded.fold, plan, cost_model);
   Result out = run_folded(folded.programs, folded.fold, costs);
-  if (cost::plays_exchanges(plan, cost_model.cluster())) return out;
-  scale_memory(out.ranks, plan, cost_model.cluster());
-  const Seconds least = cost::lower_bound(plan, cost_model.model(), cost_model.cluster());
-  ensure(out.step >= least * (1 - 1e-9),
-         text("the simulated step, ", out.step.value, " s, is below what data sheets allow, ", least.value, " s"));
+  if (!cost::plays_exchanges(plan, cost_model.cluster())) scale_memory(out.ranks, plan, cost_model.cluster());
   return out;
+}
+
+// The simulator does not know everything: not every message that meets another one between stages of unequal width.
+void warn_below_bound(const Result& result, const plan::Plan& plan, const cost::CostModel& cost_model) {
+  if (cost::plays_exchanges(plan, cost_model.cluster())) return;
+  for (const auto& [resource, least] : cost::least_times(plan, cost_model.model(), cost_model.cluster()))
+    if (result.step < least * (1 - 1e-9))
+      log::warning(text("the simulated step, ", to_text(result.step), ", is shorter than ", to_text(least),
+                        ", which data sheets alone ask for ", resource, "; it will take longer than simulated"));
 }
 
 }  // namespace
@@ -157,6 +163,7 @@ Simulation simulate(const plan::Plan& plan, cost::CostModel& cost_model, Simulat
   Folded folded = fold(plan, cost_model, which);
   program::check(folded.programs, folded.fold.program_of);
   Result result = run_folded(folded, plan, cost_model);
+  warn_below_bound(result, plan, cost_model);
   return {std::move(folded.programs), std::move(result)};
 }
 

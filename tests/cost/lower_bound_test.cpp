@@ -53,6 +53,20 @@ TEST(LowerBound, CountsGradientsThatLeaveANode) {
   EXPECT_NEAR(bound_of(sharded, "network"), (1 + 2) * 2 * parameters * 3 / 4 / network.bandwidth.value, 1e-9);
 }
 
+// Of stages of six on nodes of eight, the second one begins on the first node and ends on the second: its replicas exchange over the
+// network.
+TEST(LowerBound, StagesThatBeginWithinANodeArePricedOverTheNetwork) {
+  const auto exchange = [](double gigabits, int width) {
+    auto cluster = plan::gpu_cluster(3, 8);
+    cluster.groups[0].network.bandwidth = BytesPerSecond(gigabits * 1e9 / 8);
+    const Case c = case_of("llama-2-7b", cluster, 4, width, 1);
+    CostModel cost_model(c.model, c.cluster, c.plan.precision);
+    return cost_model.block(1, 0, c.plan.stages.front().runs.front().strategy, 96).exchange;
+  };
+  EXPECT_GT(exchange(1, 6), 10 * exchange(100, 6));
+  EXPECT_EQ(exchange(1, 4), exchange(100, 4));
+}
+
 TEST(LowerBound, CountsMessagesBetweenStagesOfDifferentNodes) {
   const Case c = case_of("llama-2-7b", plan::gpu_cluster(2, 8), 4, 4, 3);
   // Only the second stage sends to another node: 4096 positions of 4096 in 16 bits for each sample.

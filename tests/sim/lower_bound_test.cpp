@@ -17,6 +17,8 @@ RC_GTEST_PROP(LowerBound, NoSimulatedStepIsBelowIt, ()) {
   cost::CostModel cost_model(c.model, c.cluster, c.plan.precision);
   for (const plan::Stage& stage : c.plan.stages)
     RC_PRE(cost_model.divides(cost_model.devices_of(c.plan, stage), stage.runs.front().strategy, c.plan.samples()));
+  for (const auto& [name, seconds] : cost::least_times(c.plan, c.model, c.cluster)) RC_LOG() << name << ' ' << seconds.value << '\n';
+  RC_LOG() << cluster::to_yaml(c.cluster) << plan::to_json(c.plan) << '\n';
   const double step = sim::predict(c.plan, cost_model).step.value;
   RC_ASSERT(step >= cost::lower_bound(c.plan, c.model, c.cluster).value * (1 - 1e-9));
 }

