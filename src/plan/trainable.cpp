@@ -1,7 +1,5 @@
 #include "plan/trainable.hpp"
 
-#include "plan/schedule/schedule.hpp"
-
 namespace tessera::plan {
 namespace {
 
@@ -56,10 +54,6 @@ void check_uniform(const Plan& plan, const std::string& refusal, const std::stri
 void check_trainable(const Plan& plan) {
   const std::string hint = "the plan can be simulated: tessera simulate TRAIN.yaml --plan PLAN";
   check_uniform(plan, "the trainer cannot run the plan", hint);
-  if (const int chunks = pipeline_of(plan).chunks; chunks > 1)
-    throw Error(ErrorCode::invalid_config,
-                text("the trainer cannot run schedule ", name_of(plan.schedule), ": it puts ", chunks, " stages on each rank"), plan.where,
-                "schedule 1f1b, gpipe, zb-h1 or zb-h2", hint);
 }
 
 }  // namespace tessera::plan

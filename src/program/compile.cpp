@@ -52,11 +52,7 @@ class Compiler {
     share_samples();
     for (int c = 0; c < pipeline_.chunks; ++c)
       program_.chunks.push_back(chunk_at(plan::stage_at(plan.schedule, pipeline_rank_, c, pipeline_.size)));
-    const Chunk& first = program_.chunks.front();
-    program_.stage = first.stage;
-    program_.first_block = first.first_block;
-    program_.last_block = first.last_block;
-    program_.recompute = first.recompute;
+    program_.stage = program_.chunks.front().stage;
   }
 
   Program training() {

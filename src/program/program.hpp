@@ -78,23 +78,18 @@ struct Chunk {
 
 struct Program {
   int rank = 0;
-  bool training = true;  // false: forward passes and the loss alone
-  // In model order; one unless the schedule is interleaved or V-shaped. `stage`, first_block, last_block and `recompute` below
-  // are those of the first chunk.
-  std::vector<Chunk> chunks;
-  int stage = 0;
+  bool training = true;       // false: forward passes and the loss alone
+  std::vector<Chunk> chunks;  // in model order; one unless the schedule is interleaved or V-shaped
+  int stage = 0;              // of the first chunk
   int dp_index = 0;
   int dp_size = 1;
   int tp_index = 0;
   int tp_size = 1;
-  int tensor_group = -1;  // index into groups; -1 when tp_size is 1
-  int first_block = 0;
-  int last_block = 0;
+  int tensor_group = -1;              // index into groups; -1 when tp_size is 1
   std::int64_t micro_batch_size = 1;  // samples of each micro-batch on this rank
   std::int64_t samples = 1;           // of each micro-batch on all replicas
   std::int64_t samples_before = 0;    // of these, on the replicas before this one
   std::int64_t micro_batches = 1;
-  std::vector<bool> recompute;  // by block - first_block
   std::vector<CommGroup> groups;
   std::vector<Bucket> buckets;
   // In issue order; compute instructions run strictly in this order, communication starts when its dependencies are met,
@@ -107,6 +102,8 @@ struct Program {
   bool delayed = false;
   // Index into chunks of the one that holds `block`; -1 when the rank does not.
   int chunk_of(int block) const;
+  // Whether `block`, which the rank holds, repeats its forward pass before its backward pass.
+  bool recomputes(int block) const;
 };
 
 // One program per rank, by rank. A pure function. `plan` must have passed plan::check.

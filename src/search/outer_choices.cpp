@@ -194,7 +194,7 @@ class Choices {
         if (cost::several_stages_a_rank(schedule))
           list_chunks({cuts, micro_batches, schedule});
         else if (stages > 1 ? micro_batches >= cost::least_micro_batches(schedule, stages) : schedule == whole_schedule())
-          problem_.space.uniform ? list_degrees({cuts, micro_batches, schedule}) : out_.outers.push_back({cuts, micro_batches, schedule});
+          list({cuts, micro_batches, schedule});
       }
       return;
     }
@@ -227,9 +227,10 @@ class Choices {
     const int given = problem_.space.given.chunks;
     const int fewest = interleaved && given > 0 ? given : 2;
     const int most = interleaved && given == 0 ? kMostChunks : fewest;
-    for (outer.chunks = fewest; outer.chunks <= most && ranks * outer.chunks <= problem_.model.block_count(); ++outer.chunks)
-      out_.outers.push_back(outer);
+    for (outer.chunks = fewest; outer.chunks <= most && ranks * outer.chunks <= problem_.model.block_count(); ++outer.chunks) list(outer);
   }
+
+  void list(const Outer& outer) { problem_.space.uniform ? list_degrees(outer) : out_.outers.push_back(outer); }
 
   // The degrees that all blocks may have on stages of one width.
   void list_degrees(Outer outer) {

@@ -100,8 +100,9 @@ class OuterSolver {
   double passes(const Outer& outer, const GroupCut& cut, int repeat);
   // The same bound with the blocks cut so.
   double least_step(const Outer& outer, const Stages& stages, const std::vector<int>& cuts);
-  // Nothing where a stage does not fit its memory.
+  // Nothing where a stage does not fit its memory; so the next.
   std::optional<Found> simulated(const Outer& outer, const Stages& of, const std::vector<int>& cuts);
+  std::optional<plan::Plan> plan_of(const Outer& outer, const Stages& of, const std::vector<int>& cuts);
 
   // Of the groups of an outer choice.
   using Kinds = std::vector<StageFronts*>;

@@ -40,10 +40,12 @@ std::optional<Found> OuterSolver::simulate(const Outer& outer, double incumbent)
   if (too_large(outer)) return {};
   const Stages stages = stages_of(outer);
   start(outer, true);
-  std::vector<std::vector<int>> ways = all_cuts(static_cast<int>(cost_model_.repeat_of().size()), outer.stages(), kMostCuts);
+  std::vector<std::vector<int>> ways = all_cuts(static_cast<int>(cost_model_.repeat_of().size()), outer.stages() * outer.chunks, kMostCuts);
   std::optional<Found> best;
   try {
-    if (ways.empty()) {
+    if (ways.empty() && outer.chunks > 1) {
+      ways = first_cuts(outer);
+    } else if (ways.empty()) {
       std::deque<Tail> tails;
       if (const Tail* tail = best_tail(outer, stages, kLoose * incumbent, tails); tail != nullptr) ways.push_back(cuts_of(tail));
     }
@@ -91,6 +93,7 @@ double OuterSolver::passes(const Outer& outer, const GroupCut& cut, int repeat) 
 }
 
 double OuterSolver::least_step(const Outer& outer, const Stages& stages, const std::vector<int>& cuts) {
+  if (outer.chunks > 1) return least_step(outer);
   double out = 0;
   double before = 0;
   for (std::size_t s = 0; s + 1 < cuts.size(); ++s) {
@@ -104,6 +107,20 @@ double OuterSolver::least_step(const Outer& outer, const Stages& stages, const s
 }
 
 std::optional<Found> OuterSolver::simulated(const Outer& outer, const Stages& of, const std::vector<int>& cuts) {
+  std::optional<plan::Plan> plan = plan_of(outer, of, cuts);
+  if (!plan) return {};
+  Found out{&outer, kNever, std::move(*plan), cuts};
+  effort_.used += effort_of(out.plan);
+  out.plan.predicted = sim::predict(out.plan, cost_model_);
+  out.step = out.plan.predicted->step.value;
+  return out;
+}
+
+std::optional<plan::Plan> OuterSolver::plan_of(const Outer& outer, const Stages& of, const std::vector<int>& cuts) {
+  if (outer.chunks > 1) {
+    const std::optional<RankEntries> entries = best_of_cut(outer, cuts, kNever);
+    return entries ? std::optional(plan_of(outer, *entries)) : std::nullopt;
+  }
   const int stages = outer.stages();
   std::deque<Tail> tails;
   const Tail* tail = &tails.emplace_back();
@@ -117,11 +134,7 @@ std::optional<Found> OuterSolver::simulated(const Outer& outer, const Stages& of
     if (best == nullptr) return {};
     tail = &tails.emplace_back(Tail{0, 0, best, last, tail});
   }
-  Found out{&outer, kNever, plan_of(outer, of, tail), cuts};
-  effort_.used += effort_of(out.plan);
-  out.plan.predicted = sim::predict(out.plan, cost_model_);
-  out.step = out.plan.predicted->step.value;
-  return out;
+  return plan_of(outer, of, tail);
 }
 
 }  // namespace tessera::search

@@ -192,7 +192,7 @@ void Executor::forward(const Instruction& instruction, nn::Pass& pass) {
   nn::Tensors tensors;
   if (auto inputs = activations_.find({m, instruction.first_block}); inputs != activations_.end()) tensors = inputs->second;
   for (int b = instruction.first_block; b < instruction.last_block; ++b) {
-    const bool recompute = program_.training && program_.recompute[b - program_.first_block];
+    const bool recompute = program_.training && program_.recomputes(b);
     nn::Saved saved;
     pass.training = program_.training && !recompute;
     // Only a recomputed block needs its inputs again.
@@ -223,7 +223,7 @@ void Executor::backward(const Instruction& instruction, nn::Pass& pass) {
     nn::Block& block = store_.block(b);
     nn::Saved saved;
     // A weight half takes what the input half, which ran before, has computed again and left.
-    if (program_.recompute[b - program_.first_block] && instruction.op != Op::backward_weight) {
+    if (program_.recomputes(b) && instruction.op != Op::backward_weight) {
       pass.training = true;
       block.forward(activations_.at({m, b}), saved, pass);
       activations_.erase({m, b});

@@ -45,7 +45,8 @@ Store::Store(const model::ModelSpec& model, const program::Program& program, mod
     buckets_.push_back(std::move(state));
   }
   const nn::BlockPlacement placement{program_.tp_index, program_.tp_size};
-  for (int b = program_.first_block; b < program_.last_block; ++b) blocks_.push_back(nn::make_block(*instances_[b].spec, placement));
+  for (const program::Chunk& chunk : program_.chunks)
+    for (int b = chunk.first_block; b < chunk.last_block; ++b) blocks_.emplace(b, nn::make_block(*instances_[b].spec, placement));
   bind_blocks();
 }
 
@@ -69,14 +70,14 @@ void Store::bind_blocks() {
       views[name_of(entry)] = {buckets_[b].values.narrow(0, entry.offset, entry.count).view(shape),
                                buckets_[b].grads.narrow(0, entry.offset, entry.count).view(shape)};
     }
-  for (int b = program_.first_block; b < program_.last_block; ++b) {
+  for (const auto& [b, block] : blocks_) {
     std::vector<nn::Parameter> parameters;
     for (const auto& spec : instances_[b].spec->parameters) {
       const std::string name = instances_[b].parameter_name(spec);
       const auto& [value, grad] = views.at(spec.tied_to.empty() ? name : spec.tied_to);
       parameters.push_back({&spec, name, value, grad});
     }
-    block(b).bind(std::move(parameters));
+    block->bind(std::move(parameters));
   }
 }
 

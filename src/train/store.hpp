@@ -41,7 +41,7 @@ class Store {
   // Steps `bucket`; grad_scale multiplies the gradients first. `step` is 1-based.
   void step(int bucket, const model::OptimizerSpec& optimizer, double lr, double grad_scale, std::int64_t step);
 
-  nn::Block& block(int index) { return *blocks_.at(index - program_.first_block); }
+  nn::Block& block(int index) { return *blocks_.at(index); }
   BucketState& bucket(int index) { return buckets_.at(index); }
 
   // What this rank contributes to a checkpoint: each element of the whole job is in exactly one rank's pieces, and no padding.
@@ -71,7 +71,7 @@ class Store {
   const program::Program program_;
   const model::Precision precision_;
   std::vector<model::BlockInstance> instances_;
-  std::vector<std::unique_ptr<nn::Block>> blocks_;
+  std::map<int, std::unique_ptr<nn::Block>> blocks_;  // by index in the model
   std::vector<BucketState> buckets_;
 };
 

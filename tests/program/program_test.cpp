@@ -69,7 +69,7 @@ RC_GTEST_PROP(Program, EveryParameterIsSteppedOnceOnEveryRankThatHoldsIt, ()) {
       }
       RC_ASSERT(bucket.count >= end);
     }
-    for (int b = program.first_block; b < program.last_block; ++b)
+    for (int b = program.chunks.front().first_block; b < program.chunks.front().last_block; ++b)
       for (std::size_t p = 0; p < blocks[b].spec->parameters.size(); ++p) {
         // A tied copy in the owner's own stage has no storage of its own.
         const bool shared = !blocks[b].spec->parameters[p].tied_to.empty() && pp == 1;

@@ -174,10 +174,33 @@ TEST(Search, FixedDegreesMayAskForMoreWorkersThanCores) {
 }
 
 TEST(Search, SaysWhatIsOfAcceleratorsAlone) {
-  for (const char* parallel : {"{cp: 2}", "{ep: 2}", "{zero: 3}", "{schedule: zb-v}", "{recompute: selective}"})
+  for (const char* parallel : {"{cp: 2}", "{ep: 2}", "{zero: 3}", "{recompute: selective}"})
     EXPECT_THAT(error_of([&] { search(plan::job_of({.parallel = parallel}), plan::cpu_cluster(4), {}); }).what(),
                 HasSubstr("is planned for accelerators"))
         << parallel;
+}
+
+// On CPU workers too, cut so that no other cut of one block moved is faster.
+TEST(Search, PutsSeveralStagesOnEachRankWhereTheScheduleDoes) {
+  const auto cluster = plan::cpu_cluster(4);
+  for (const auto& [schedule, stages] : {std::pair{"interleaved, chunks: 3", 6}, {"zb-v", 4}, {"dualpipe-v", 4}}) {
+    const auto job = plan::job_of({.layers = 12, .global_batch = 16, .parallel = text("{dp: 1, pp: 2, tp: 2, schedule: ", schedule, "}")});
+    const plan::Plan plan = search(job, cluster, {}).best;
+    EXPECT_NO_THROW(check(plan, job, cluster));
+    ASSERT_EQ(plan.stages.size(), static_cast<std::size_t>(stages)) << schedule;
+    EXPECT_EQ(plan.world_size(), 4);
+    cost::CostModel cost_model(job.model, job.train, cluster, {});
+    for (std::size_t s = 0; s + 1 < plan.stages.size(); ++s)
+      for (const int move : {-1, 1}) {
+        plan::Plan other = plan;
+        other.stages[s].runs.back().last += move;
+        other.stages[s + 1].runs.front().first += move;
+        if (other.stages[s].runs.back().first == other.stages[s].runs.back().last ||
+            other.stages[s + 1].runs.front().first == other.stages[s + 1].runs.front().last)
+          continue;
+        EXPECT_LE(plan.predicted->step.value, sim::predict(other, cost_model).step.value * (1 + 1e-6)) << schedule << " stage " << s;
+      }
+  }
 }
 
 TEST(Search, ShardsFixedReplicasOnlyWhereItPays) {

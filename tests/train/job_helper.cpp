@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "base/free_port.hpp"
+#include "plan/schedule/schedule.hpp"
 
 namespace tessera::train {
 model::JobSpec tiny_job(const std::string& extra, const std::string& model_extra) {
@@ -17,7 +18,7 @@ model::JobSpec tiny_job(const std::string& extra, const std::string& model_extra
 
 std::string to_text(const Degrees& d) {
   return text("dp", d.dp, " pp", d.pp, " tp", d.tp, " zero", d.zero, " m", d.micro_batches, " ", plan::name_of(d.schedule), " recompute ",
-              model::name_of(d.recompute), d.delayed_exchange ? " delayed" : "");
+              model::name_of(d.recompute), d.delayed_exchange ? " delayed" : "", d.chunks > 1 ? text(" chunks", d.chunks) : "");
 }
 
 plan::Plan plan_of(const model::JobSpec& job, const Degrees& degrees) {
@@ -32,11 +33,16 @@ plan::Plan plan_of(const model::JobSpec& job, const Degrees& degrees) {
   plan.bucket_size = Bytes(100 << 10);
   const int width = degrees.dp * degrees.tp;
   plan.ranks.resize(static_cast<std::size_t>(width * degrees.pp));
+  const int stages = degrees.pp * degrees.chunks;
+  std::vector<int> pipeline_rank(static_cast<std::size_t>(stages));
+  for (int rank = 0; rank < degrees.pp; ++rank)
+    for (int c = 0; c < degrees.chunks; ++c)
+      pipeline_rank[static_cast<std::size_t>(plan::stage_at(degrees.schedule, rank, c, degrees.pp))] = rank;
   int first = 0;
-  for (int s = 0; s < degrees.pp; ++s) {
-    const int count = (job.model.block_count() + degrees.pp - 1 - s) / degrees.pp;
+  for (int s = 0; s < stages; ++s) {
+    const int count = (job.model.block_count() + stages - 1 - s) / stages;
     plan::Stage stage;
-    for (int i = 0; i < width; ++i) stage.ranks.push_back(s * width + i);
+    for (int i = 0; i < width; ++i) stage.ranks.push_back(pipeline_rank[static_cast<std::size_t>(s)] * width + i);
     stage.runs.push_back({first, first + count, {degrees.dp, degrees.tp, degrees.zero, degrees.recompute}});
     plan.stages.push_back(std::move(stage));
     first += count;

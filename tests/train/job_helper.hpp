@@ -26,6 +26,7 @@ struct Degrees {
   plan::Schedule schedule = plan::Schedule::one_f_one_b;
   model::Recompute recompute = model::Recompute::none;
   bool delayed_exchange = false;
+  int chunks = 1;  // stages a rank
 };
 std::string to_text(const Degrees& degrees);
 

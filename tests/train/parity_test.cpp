@@ -41,7 +41,15 @@ INSTANTIATE_TEST_SUITE_P(Trainer, EveryPlan,
                                          Degrees{1, 1, 1, 0, 2, Schedule::one_f_one_b, Recompute::full},
                                          Degrees{2, 2, 2, 1, 4, Schedule::one_f_one_b, Recompute::full},
                                          Degrees{1, 2, 1, 0, 4, Schedule::zb_h1}, Degrees{1, 4, 1, 0, 8, Schedule::zb_h2},
-                                         Degrees{2, 2, 1, 1, 4, Schedule::zb_h1, Recompute::full}),
+                                         Degrees{2, 2, 1, 1, 4, Schedule::zb_h1, Recompute::full},
+                                         Degrees{1, 2, 1, 0, 4, Schedule::interleaved, Recompute::none, false, 3},
+                                         Degrees{2, 2, 1, 1, 4, Schedule::interleaved, Recompute::full, false, 2},
+                                         Degrees{1, 1, 2, 0, 2, Schedule::interleaved, Recompute::none, false, 2},
+                                         Degrees{1, 2, 1, 0, 4, Schedule::zb_v, Recompute::none, false, 2},
+                                         Degrees{1, 3, 1, 0, 8, Schedule::zb_v, Recompute::full, false, 2},
+                                         Degrees{2, 2, 1, 1, 4, Schedule::zb_v, Recompute::none, false, 2},
+                                         Degrees{1, 2, 2, 0, 4, Schedule::dualpipe_v, Recompute::none, false, 2},
+                                         Degrees{1, 3, 1, 0, 8, Schedule::dualpipe_v, Recompute::full, false, 2}),
                          [](const auto& info) {
                            std::string name = to_text(info.param);
                            std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });
@@ -95,7 +103,9 @@ TEST_P(DelayedExchange, TrainsBitForBitAsWithout) {
 INSTANTIATE_TEST_SUITE_P(Trainer, DelayedExchange,
                          testing::Values(Degrees{2, 1, 1}, Degrees{2, 1, 1, 1, 2}, Degrees{1, 2, 1, 0, 4}, Degrees{2, 2, 1, 0, 2},
                                          Degrees{2, 2, 1, 1, 4, Schedule::gpipe}, Degrees{2, 1, 2, 1, 2},
-                                         Degrees{2, 2, 1, 0, 4, Schedule::one_f_one_b, Recompute::full}),
+                                         Degrees{2, 2, 1, 0, 4, Schedule::one_f_one_b, Recompute::full},
+                                         Degrees{2, 2, 1, 1, 4, Schedule::interleaved, Recompute::none, false, 2},
+                                         Degrees{2, 2, 1, 0, 4, Schedule::zb_v, Recompute::none, false, 2}),
                          [](const auto& info) {
                            std::string name = to_text(info.param);
                            std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });
@@ -139,7 +149,9 @@ TEST(Trainer, AnInfiniteGradientThatWasSteppedWithIsAnError) {
 TEST(Trainer, TiedEmbeddingsAgreeAcrossStages) {
   const auto job = tiny_job({}, ", tied: true");
   const Curve one = train_curve(job, {}, kSteps);
-  for (const Degrees& degrees : {Degrees{1, 2, 1, 0, 2}, Degrees{2, 2, 1, 1, 2}, Degrees{1, 2, 2, 0, 2}}) {
+  for (const Degrees& degrees : {Degrees{1, 2, 1, 0, 2}, Degrees{2, 2, 1, 1, 2}, Degrees{1, 2, 2, 0, 2},
+                                 Degrees{2, 2, 1, 1, 4, Schedule::zb_v, Recompute::none, false, 2},
+                                 Degrees{1, 2, 1, 0, 4, Schedule::interleaved, Recompute::none, false, 3}}) {
     const Curve curve = train_curve(job, degrees, kSteps);
     EXPECT_LT(worst_difference(curve.losses, one.losses), 1e-5) << to_text(degrees);
     EXPECT_LT(worst_difference(curve.norms, one.norms), 1e-4) << to_text(degrees);
