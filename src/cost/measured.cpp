@@ -87,15 +87,16 @@ BlockLoad Measured::block(int repeat, const plan::Worker& worker, const plan::St
     const auto seconds = [&](const char* operation) {
       return exchange(operation, static_cast<std::int64_t>(held * 4), s.dp, link, profile::Pace::alone);
     };
-    const double all = s.zero > 0 ? seconds("reduce_scatter") + seconds("all_gather") : seconds("all_reduce");
+    // Under ZeRO-3 weights are gathered for every pass.
+    const double all = s.zero > 0 ? seconds("reduce_scatter") + (s.zero == 3 ? 2 : 1) * seconds("all_gather") : seconds("all_reduce");
     // What is computed again is no better for it.
     out.exchange = std::max(kExposed * all, all - time.backward);
   }
-  const double shards = s.zero > 0 ? s.dp : 1;
+  const double shards = s.sharded_over();
   const StateBytes state = state_bytes(precision_, optimizer_);
   out.optimizer = optimizer(static_cast<std::int64_t>(held / shards), worker);
-  out.weights = held * state.weight;
-  out.gradients = held * state.gradient;
+  out.weights = held * state.weight / (s.zero == 3 ? shards : 1);
+  out.gradients = held * state.gradient / (s.zero >= 2 ? shards : 1);
   out.optimizer_state = held * state.optimizer / shards;
   out.tied_gradients = tied * state.gradient;
   out.tied_bytes = tied * (state.weight + state.optimizer / shards) + out.tied_gradients;
@@ -106,6 +107,9 @@ BlockLoad Measured::block(int repeat, const plan::Worker& worker, const plan::St
   out.workspace = scratch + std::max(static_cast<double>(time.cost.forward_workspace.value) + out.output,
                                      static_cast<double>(time.cost.backward_workspace.value) + 2 * out.output +
                                          std::max(0.0, time.saved_whole - out.saved));
+  // Of the pass under way, and of the next or of the one before.
+  if (shards > 1 && s.zero == 3) out.workspace += 2 * held * state.weight;
+  if (shards > 1 && s.zero >= 2) out.workspace += 2 * held * state.gradient;
   return out;
 }
 

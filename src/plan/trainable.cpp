@@ -10,9 +10,7 @@ struct Fault {
 };
 
 std::optional<Fault> fault_of(const Strategy& s, const Where& where) {
-  if (s.zero > 1) return Fault{where, text("zero ", s.zero), "zero 0 or 1"};
   if (s.cp > 1) return Fault{where, text("cp ", s.cp), "cp 1"};
-  if (s.shards > 0 && s.shards != s.copies()) return Fault{where, text("shards ", s.shards), "no shards: over all replicas"};
   if (s.whole_experts) return Fault{where, "whole_experts", "whole_experts: false"};
   if (s.ep > 1) return Fault{where, text("ep ", s.ep), "ep 1"};
   if (s.sequence_parallel) return Fault{where, "sequence_parallel", "sequence_parallel: false"};
@@ -27,18 +25,17 @@ std::optional<Fault> fault_of(const Plan& plan) {
     return Fault{plan.where, text("precision ", model::name_of(plan.precision)), "fp32 or bf16"};
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
-    const int zero = stage.runs.front().strategy.zero;
     if (stage.shares != plan.stages.front().shares)
       return Fault{stage.where, text("stage ", s, " shares a micro-batch otherwise than stage 0"), "the same shares in all stages"};
     for (const StrategyRun& run : stage.runs) {
       if (auto fault = fault_of(run.strategy, run.where)) return fault;
+      if (plan.delayed_exchange && run.strategy.zero > 1)
+        return Fault{run.where, text("zero ", run.strategy.zero, " with delayed_exchange"), "zero 0 or 1, or no delayed_exchange"};
       if (run.strategy.dp != common.dp || run.strategy.tp != common.tp)
         return Fault{
             run.where,
             text("stage ", s, " has dp ", run.strategy.dp, " x tp ", run.strategy.tp, ", stage 0 has dp ", common.dp, " x tp ", common.tp),
             "the same degrees in all stages"};
-      if (run.strategy.zero != zero)
-        return Fault{run.where, text("stage ", s, " mixes zero ", zero, " and ", run.strategy.zero), "one zero a stage"};
     }
   }
   return {};

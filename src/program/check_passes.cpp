@@ -43,7 +43,8 @@ class PassCheck {
     // A bucket's exchanges wait for each other in their order.
     if (program_.delayed)
       for (std::size_t i = 0; i < program_.instructions.size(); ++i)
-        if (const Instruction& each = program_.instructions[i]; each.op == Op::reduce_gradients || each.op == Op::reduce_tied)
+        if (const Instruction& each = program_.instructions[i];
+            each.op == Op::reduce_gradients || each.op == Op::reduce_shards || each.op == Op::reduce_tied)
           exchanges_[each.bucket] = static_cast<int>(i);
     for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
       const int index = static_cast<int>(i);
@@ -67,8 +68,13 @@ class PassCheck {
           if (!stepped_.insert(instruction.bucket).second) refuse(program_, index, "steps its bucket a second time");
           if (program_.delayed) finishes(index, instruction);
           break;
+        case Op::reduce_gradients:
+          if (zero_of(instruction) >= 2) reduces(index, instruction);
+          break;
         case Op::gather_parameters:
           if (program_.delayed) finishes(index, instruction);
+          if (zero_of(instruction) == 3 && !gathering_.insert(instruction.bucket).second)
+            refuse(program_, index, "gathers what the rank holds");
           break;
         default: break;
       }
@@ -112,6 +118,43 @@ class PassCheck {
     refuse(program_, index, text("does not wait for what it reads at block ", block));
   }
 
+  int zero_of(const Instruction& instruction) const { return program_.buckets[static_cast<std::size_t>(instruction.bucket)].zero; }
+
+  // Under ZeRO-3 a pass waits for the parameters that it reads, and under ZeRO-2 and 3 for the reduction of the gradients that it adds to.
+  void shards(int index, const Instruction& pass) {
+    for (const int dependency : pass.after) {
+      const Instruction& before = program_.instructions[static_cast<std::size_t>(dependency)];
+      if (before.op == Op::gather_parameters) gathered_.insert(before.bucket);
+      if (before.op == Op::reduce_gradients)
+        if (const auto found = reducing_.find(before.bucket); found != reducing_.end() && found->second == dependency)
+          reducing_.erase(found);
+    }
+    for (std::size_t b = 0; b < program_.buckets.size(); ++b) {
+      const Bucket& bucket = program_.buckets[b];
+      if (bucket.zero < 2) continue;
+      const auto block = std::lower_bound(bucket.blocks.begin(), bucket.blocks.end(), pass.first_block);
+      if (block == bucket.blocks.end() || *block >= pass.last_block) continue;
+      if (bucket.zero == 3 && !gathered_.contains(static_cast<int>(b)))
+        refuse(program_, index, text("does not wait for the parameters of bucket ", b));
+      const bool adds = pass.op == Op::backward || pass.op == Op::backward_weight;
+      if (adds && std::find(pass.adds_to.begin(), pass.adds_to.end(), static_cast<int>(b)) == pass.adds_to.end())
+        refuse(program_, index, text("adds to bucket ", b, " without saying so"));
+    }
+    for (const int b : pass.adds_to) {
+      if (reducing_.contains(b)) refuse(program_, index, text("adds to bucket ", b, " while it is being reduced"));
+      unreduced_.insert(b);
+    }
+    for (const int b : pass.releases) {
+      gathered_.erase(b);
+      gathering_.erase(b);
+    }
+  }
+
+  void reduces(int index, const Instruction& instruction) {
+    reducing_[instruction.bucket] = index;
+    unreduced_.erase(instruction.bucket);
+  }
+
   void forward(int index, const Instruction& instruction) {
     const int chunk = program_.chunk_of(instruction.first_block);
     Progress& now = progress(index, instruction, chunk);
@@ -121,6 +164,7 @@ class PassCheck {
     if (instruction.last_block <= instruction.first_block || instruction.last_block > blocks.last_block)
       refuse(program_, index, text("ends at block ", instruction.last_block, "; expected at most ", blocks.last_block));
     if (program_.delayed) parameters(index, instruction);
+    shards(index, instruction);
     if (now.forward == blocks.first_block && blocks.first_block > 0) reads(index, instruction, Op::receive_activation, blocks.first_block);
     now.forward = instruction.last_block;
     if (now.forward == blocks.last_block) now.forward_end = index;
@@ -137,6 +181,7 @@ class PassCheck {
     if (instruction.first_block >= instruction.last_block || instruction.first_block < blocks.first_block)
       refuse(program_, index, text("starts at block ", instruction.first_block, "; expected at least ", blocks.first_block));
     if (program_.delayed) parameters(index, instruction);
+    shards(index, instruction);
     if (!input && instruction.first_block < now.input) refuse(program_, index, "comes before the gradients of the inputs");
     if (input) {
       if (now.input == blocks.last_block && blocks.last_block < block_count_)
@@ -175,7 +220,7 @@ class PassCheck {
     const std::vector<int>& waits = instruction.after_previous;
     if (last != exchanges_.end() && std::find(waits.begin(), waits.end(), last->second) == waits.end())
       refuse(program_, index, text("does not wait for instruction ", last->second, " of the step before, which exchanges its bucket"));
-    if (!program_.buckets[instruction.bucket].sharded) ready_.insert(instruction.bucket);
+    if (!program_.buckets[instruction.bucket].sharded()) ready_.insert(instruction.bucket);
   }
 
   // A message leaves after the pass that made it.
@@ -201,6 +246,7 @@ class PassCheck {
           refuse(program_, last, text("micro-batch ", m, " does not pass all blocks"));
       }
     if (program_.training && stepped_.size() != program_.buckets.size()) refuse(program_, last, "does not step every bucket");
+    if (!unreduced_.empty()) refuse(program_, last, text("leaves gradients of bucket ", *unreduced_.begin(), " without a reduction"));
   }
 
   const Program& program_;
@@ -209,6 +255,10 @@ class PassCheck {
   std::set<int> stepped_;
   std::map<int, int> exchanges_;  // delayed: bucket -> the last instruction that exchanges it
   std::set<int> ready_;           // delayed: buckets whose parameters may be used
+  std::set<int> gathering_;       // ZeRO-3: buckets that are gathered, and not released since
+  std::set<int> gathered_;        // of these, those that a pass has waited for
+  std::map<int, int> reducing_;   // ZeRO-2 and 3: buckets whose reduction no pass has waited for
+  std::set<int> unreduced_;       // and those that hold gradients
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "program/passes.hpp"
 #include "program/peers.hpp"
 #include "program/program.hpp"
+#include "program/shard_passes.hpp"
 #include "program/ties.hpp"
 
 namespace tessera::program {
@@ -65,6 +66,7 @@ class Compiler {
     // Where the pipeline begins, passes begin as soon as the first bucket is there; the others have time until the pipeline is filled.
     passes.cut_first_use = pipeline_rank_ == 0;
     passes_ = add_passes(order, passes, program_);
+    reduced_ = add_shard_exchanges(program_, passes_, loss_block(), model::element_size(plan_.precision));
     add_reductions();
     return std::move(program_);
   }
@@ -80,8 +82,9 @@ class Compiler {
     std::erase_if(forwards, [](const Slot& slot) { return !slot.forward; });
     for (Slot& slot : forwards) slot.with_next = false;
     add_groups();
-    add_buckets(forwards);
+    add_buckets(plan::order_of(plan_, pipeline_rank_));
     passes_ = add_passes(forwards, pass_options(), program_);
+    add_shard_exchanges(program_, passes_, -1, model::element_size(plan_.precision));
     emit({Op::reduce_norm, -1, -1, -1, -1, -1, world_group_, Bytes(kScalarBytes), {passes_.last_forward}});
     return std::move(program_);
   }
@@ -122,14 +125,51 @@ class Compiler {
     if (world.size() > 1) world_group_ = add_group("world", std::move(world));
   }
 
-  // The ranks that hold the same weights: one group for each way in which the rank's blocks cut them.
+  // The ranks that hold the same weights, and how they shard them.
+  struct DataGroup {
+    int group = -1;   // of those that shard them, or hold all of them
+    int across = -1;  // of those with the same shard, where there are several such groups
+    int shards = 1;
+    int shard = 0;
+    int copy = 0;
+  };
+  // Tensor-parallel degree, and ranks that shard where these are not all.
+  using Cut = std::pair<int, int>;
+  static Cut cut_of(const plan::Strategy& strategy) {
+    const int shards = strategy.sharded_over();
+    return {strategy.tp, shards > 1 && shards < strategy.copies() ? shards : 0};
+  }
+
+  // One for each way in which the rank's blocks are cut and sharded.
   void add_data_group(const plan::Strategy& strategy) {
-    if (strategy.copies() < 2 || data_groups_.contains(strategy.tp)) return;
+    const Cut cut = cut_of(strategy);
+    if (strategy.copies() < 2 || data_groups_.contains(cut)) return;
     const int tp_index = index_ % strategy.tp;
-    std::vector<int> ranks;
-    for (int i = tp_index; i < stage_.width(); i += strategy.tp) ranks.push_back(stage_.ranks[i]);
-    const std::string cut = strategy.tp == program_.tp_size ? "" : text("of", strategy.tp);
-    data_groups_[strategy.tp] = add_group(text("dp.stage", program_.stage, ".tp", tp_index, cut), std::move(ranks));
+    const int copy = index_ / strategy.tp;
+    const std::string suffix =
+        text(".stage", program_.stage, ".tp", tp_index, strategy.tp == program_.tp_size ? std::string() : text("of", strategy.tp));
+    const auto every = [&](int first, int last, int step) {
+      std::vector<int> ranks;
+      for (int i = first; i < last; i += step) ranks.push_back(stage_.ranks[static_cast<std::size_t>(i * strategy.tp + tp_index)]);
+      return ranks;
+    };
+    DataGroup out;
+    if (cut.second == 0) {
+      out = {add_group("dp" + suffix, every(0, strategy.copies(), 1)), -1, strategy.copies(), copy, 0};
+    } else {
+      const int first = copy / cut.second * cut.second;
+      const int shard = copy - first;
+      out = {add_group(text("shard", cut.second, suffix, ".", first), every(first, first + cut.second, 1)),
+             add_group(text("across", cut.second, suffix, ".", shard), every(shard, strategy.copies(), cut.second)), cut.second, shard,
+             first / cut.second};
+    }
+    data_groups_.emplace(cut, out);
+  }
+
+  // Whose forward pass adds to gradients.
+  int loss_block() const {
+    const auto& outputs = blocks_.back().spec->outputs;
+    return !outputs.empty() && outputs.front().name == "loss" ? static_cast<int>(blocks_.size()) - 1 : -1;
   }
 
   int stage_of(int block) const {
@@ -151,12 +191,30 @@ class Compiler {
     return std::any_of(tie.blocks.begin(), tie.blocks.end(), [&](int block) { return !holds(block); });
   }
 
-  void close_bucket(Bucket& bucket) {
+  void close_bucket(Bucket& bucket, bool tied_elsewhere = false) {
     if (bucket.entries.empty()) return;
     const plan::Strategy& strategy = strategy_of(bucket.entries.front().block);
-    bucket.group = strategy.copies() > 1 ? data_groups_.at(strategy.tp) : -1;
-    bucket.sharded = strategy.copies() > 1 && strategy.zero >= 1;
-    if (bucket.sharded) bucket.count = round_up(bucket.count, kShardAlignment * strategy.copies());
+    if (strategy.copies() > 1) {
+      const DataGroup& data = data_groups_.at(cut_of(strategy));
+      bucket.group = data.group;
+      bucket.copy = index_ / strategy.tp;
+      if (strategy.sharded_over() > 1) {
+        // What is exchanged with other stages, or late, is kept whole until the step.
+        bucket.zero = tied_elsewhere || plan_.delayed_exchange ? 1 : strategy.zero;
+        bucket.across = data.across;
+        bucket.shards = data.shards;
+        bucket.shard = data.shard;
+        bucket.copy = data.copy;
+        bucket.count = round_up(bucket.count, kShardAlignment * bucket.shards);
+      }
+    }
+    for (const BucketEntry& entry : bucket.entries) {
+      bucket.blocks.push_back(entry.block);
+      if (const Tie* const tie = ties_.of(blocks_[entry.block], blocks_[entry.block].spec->parameters[entry.parameter]))
+        std::copy_if(tie->blocks.begin(), tie->blocks.end(), std::back_inserter(bucket.blocks), [&](int block) { return holds(block); });
+    }
+    std::sort(bucket.blocks.begin(), bucket.blocks.end());
+    bucket.blocks.erase(std::unique(bucket.blocks.begin(), bucket.blocks.end()), bucket.blocks.end());
     program_.buckets.push_back(std::move(bucket));
     bucket = {};
   }
@@ -195,7 +253,9 @@ class Compiler {
       for (const auto& parameter : block.spec->parameters) size += parameter.count() / strategy.tp;
       if (!bucket.entries.empty()) {
         const plan::Strategy& open = strategy_of(bucket.entries.front().block);
-        if (bucket.count + size > target || !strategy.same_layout(open) || strategy.zero != open.zero) close_bucket(bucket);
+        if (bucket.count + size > target || !strategy.same_layout(open) || strategy.zero != open.zero ||
+            strategy.sharded_over() != open.sharded_over())
+          close_bucket(bucket);
       }
       for (std::size_t i = 0; i < block.spec->parameters.size(); ++i) {
         const Tie* const tie = ties_.of(block, block.spec->parameters[i]);
@@ -203,7 +263,7 @@ class Compiler {
         if (tie != nullptr && is_elsewhere_too(*tie)) {
           Bucket alone;
           append(alone, b, static_cast<int>(i));
-          close_bucket(alone);
+          close_bucket(alone, true);
           tied_[static_cast<int>(program_.buckets.size()) - 1] = tie;
         } else {
           append(bucket, b, static_cast<int>(i));
@@ -280,7 +340,7 @@ class Compiler {
     bool same_padding = true;
     for (const int block : tie.blocks) {
       alike = alike && strategy_of(block).same_layout(own);
-      same_padding = same_padding && (strategy_of(block).zero >= 1) == (own.zero >= 1);
+      same_padding = same_padding && strategy_of(block).sharded_over() == own.sharded_over();
     }
     std::vector<int> ranks;
     for (const int block : tie.blocks) {
@@ -304,7 +364,7 @@ class Compiler {
       const Bucket& bucket = program_.buckets[index];
       if (const int lowest = lowest_block(bucket); lowest < first || lowest >= last) continue;
       const int step = steps_[index] = emit({Op::optimizer_step, -1, -1, -1, -1, index, -1, {}, {}, {}, true});
-      if (bucket.sharded)
+      if (bucket.sharded())
         out.push_back(emit({Op::gather_parameters,
                             -1,
                             -1,
@@ -333,7 +393,12 @@ class Compiler {
       const Bucket& bucket = program_.buckets[index];
       std::vector<int> ready = gradients_complete(bucket);
       if (const auto tied = tied_.find(index); tied != tied_.end()) ready = {emit(tied_reduction(index, *tied->second, ready))};
-      if (bucket.group >= 0) ready = {emit({Op::reduce_gradients, -1, -1, -1, -1, index, bucket.group, bucket.count * element, ready})};
+      if (const auto reduced = reduced_.find(index); reduced != reduced_.end())
+        ready = {reduced->second};
+      else if (bucket.group >= 0)
+        ready = {emit({Op::reduce_gradients, -1, -1, -1, -1, index, bucket.group, bucket.count * element, ready})};
+      if (bucket.across >= 0)
+        ready = {emit({Op::reduce_shards, -1, -1, -1, -1, index, bucket.across, bucket.shard_count() * element, ready})};
       // Computing of the step before is over anyway.
       if (program_.delayed && !is_compute(program_.instructions[ready.front()].op))
         program_.instructions[steps_.at(index)].after_previous = ready;
@@ -346,7 +411,7 @@ class Compiler {
       const Bucket& bucket = program_.buckets[b];
       const int index = static_cast<int>(b);
       const int step = emit({Op::optimizer_step, -1, -1, -1, -1, index, -1, {}, {norm}});
-      if (bucket.sharded)
+      if (bucket.sharded() && bucket.zero < 3)
         emit({Op::gather_parameters, -1, -1, -1, -1, index, bucket.group, bucket.count * model::element_size(plan_.precision), {step}});
     }
   }
@@ -362,9 +427,10 @@ class Compiler {
   std::int64_t samples_;      // of a micro-batch, over a whole stage
   Program program_;
   PassResult passes_;
-  std::map<int, int> data_groups_;  // by tensor-parallel degree
+  std::map<Cut, DataGroup> data_groups_;
   int world_group_ = -1;
   std::map<int, const Tie*> tied_;  // bucket -> the parameter in it that other ranks share
+  std::map<int, int> reduced_;      // ZeRO-2 and 3: bucket -> its last reduction beside the passes
   std::map<int, int> steps_;        // delayed: bucket -> the instruction that steps it
 };
 

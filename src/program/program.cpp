@@ -14,6 +14,7 @@ const char* name_of(Op op) {
     case Op::receive_gradient: return "receive_gradient";
     case Op::reduce_tied: return "reduce_tied";
     case Op::reduce_gradients: return "reduce_gradients";
+    case Op::reduce_shards: return "reduce_shards";
     case Op::reduce_norm: return "reduce_norm";
     case Op::optimizer_step: return "optimizer_step";
     case Op::gather_parameters: return "gather_parameters";

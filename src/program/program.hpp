@@ -21,10 +21,12 @@ enum class Op {
   send_gradient,  // the gradient of the inputs of block first_block, to `peer`
   receive_gradient,
   reduce_tied,       // gradients of a parameter that several stages hold, over `group`; `bucket` holds it
-  reduce_gradients,  // of `bucket` over `group`: all-reduce, or reduce-scatter when the bucket is sharded
+  reduce_gradients,  // of `bucket` over `group`: all-reduce, or reduce-scatter when the bucket is sharded; under ZeRO-2 and 3 after each
+                     // micro-batch, added to what those before it have left in the rank's shard
+  reduce_shards,     // of the rank's shard of `bucket`: all-reduce over `group`, which holds copies of it
   reduce_norm,       // the step's scalars over all ranks: squared gradient norm, loss, tokens
   optimizer_step,    // of `bucket`, or of this rank's shard of it; with delayed reductions, of the previous step
-  gather_parameters  // of `bucket` over `group`, after a sharded step
+  gather_parameters  // of `bucket` over `group`: after a sharded step, or under ZeRO-3 before the passes that read them
 };
 const char* name_of(Op op);
 // True for passes and optimizer steps, which run on the rank's compute threads. All other instructions communicate, and run beside these.
@@ -44,6 +46,10 @@ struct Instruction {
   // previous step, and whether this instruction belongs to the end of the previous step. The first step skips such instructions.
   std::vector<int> after_previous = {};
   bool finishes_previous = false;
+  // Of a pass: the buckets under ZeRO-2 and 3 whose gradients it adds to, and those under ZeRO-3 whose gathered parameters nothing needs
+  // after it until they are gathered again.
+  std::vector<int> adds_to = {};
+  std::vector<int> releases = {};
 };
 
 struct CommGroup {
@@ -63,9 +69,17 @@ struct BucketEntry {
 // buckets.
 struct Bucket {
   std::vector<BucketEntry> entries;
-  std::int64_t count = 0;  // elements, padded to a multiple of the shard count
-  int group = -1;          // data-parallel group; -1 when alone
-  bool sharded = false;    // ZeRO: each of the n members of the group steps count / n elements
+  std::int64_t count = 0;   // elements, padded to a multiple of the shard count
+  int zero = 0;             // ZeRO stage of what is sharded; 0 where no rank holds the same parameters
+  int group = -1;           // ranks that shard the bucket, or that hold copies of all of it; -1 when alone
+  int across = -1;          // where several such groups shard the same parameters: the ranks that hold the same shard
+  int shards = 1;           // ranks that shard it: each steps count / shards elements
+  int shard = 0;            // which of them this rank steps
+  int copy = 0;             // index among the ranks that step the same elements
+  std::vector<int> blocks;  // on this rank whose passes read its parameters, ascending
+  bool sharded() const { return shards > 1; }
+  std::int64_t shard_count() const { return count / shards; }
+  std::int64_t shard_begin() const { return shard * shard_count(); }
 };
 
 // A stage that the rank holds.

@@ -68,7 +68,7 @@ Compute ModelCosts::played_step(const Program& program, int index) const {
   const program::Bucket& bucket = program.buckets[index];
   Compute out;
   out.seconds = cost_model_.optimizer(priced_.devices(program.stage), part_of(program),
-                                      bucket.sharded ? bucket.count / program.dp_size : bucket.count);
+                                      bucket.shard_count());
   return out;
 }
 
@@ -120,7 +120,7 @@ Transfer ModelCosts::collective(int index, const Instruction& instruction) {
   const std::vector<int>& members = program.groups[instruction.group].ranks;
   Transfer out;
   if (!plays(program.stage) || members.size() < 2) return out;
-  const bool sharded = instruction.bucket >= 0 && program.buckets[instruction.bucket].sharded;
+  const bool sharded = instruction.bucket >= 0 && program.buckets[instruction.bucket].sharded();
   const char* operation = instruction.op == Op::gather_parameters             ? "all_gather"
                           : instruction.op == Op::reduce_gradients && sharded ? "reduce_scatter"
                                                                               : "all_reduce";

@@ -66,6 +66,7 @@ void Executor::begin() {
   begins_.assign(count, Seconds(0));
   buffers_.assign(count, {});
   pending_.clear();
+  reducing_.clear();
   scalars_.assign(4, 0.0);
   norm_ = {};
 }
@@ -126,7 +127,7 @@ std::vector<InstructionSpan> Executor::communication_spans(const Handles& handle
 // Into the next run.
 bool Executor::goes_on(int index) const {
   const Op op = program_.instructions[index].op;
-  return program_.delayed && (op == Op::reduce_tied || op == Op::reduce_gradients);
+  return program_.delayed && (op == Op::reduce_tied || op == Op::reduce_gradients || op == Op::reduce_shards);
 }
 
 void Executor::wait_for_previous(int index) {
@@ -180,10 +181,12 @@ std::vector<nn::Interval> Executor::compute(int index, const std::vector<nn::Bat
   pass.training = program_.training;
   pass.loss_scale = loss_scale;
   if (program_.tensor_group >= 0) pass.tensor_group = group(program_.tensor_group);
+  for (const int bucket : instruction.adds_to) store_.open_grads(bucket);
   if (instruction.op == Op::forward)
     forward(instruction, pass);
   else
     backward(instruction, pass);
+  for (const int bucket : instruction.releases) store_.close_values(bucket);
   return exchanges;
 }
 
@@ -250,7 +253,17 @@ bool Executor::done(int index) const {
   return std::all_of(handles_[index].begin(), handles_[index].end(), [](const comm::Handle& handle) { return handle.done(); });
 }
 
+// Gradients that are reduced into a shard need no memory any more.
+void Executor::close_reduced() {
+  std::erase_if(reducing_, [&](int index) {
+    if (!done(index)) return false;
+    store_.close_grads(program_.instructions[index].bucket);
+    return true;
+  });
+}
+
 void Executor::start_ready() {
+  close_reduced();
   std::set<std::pair<int, Op>> blocked;  // a channel whose earlier communication has not started
   std::erase_if(pending_, [&](int index) {
     const Instruction& instruction = program_.instructions[index];
@@ -284,6 +297,7 @@ void Executor::complete(int index) {
   ensure_started(index);
   for (const auto& handle : handles_[index]) handle.wait();
   buffers_[index].clear();
+  close_reduced();
 }
 
 void Executor::ensure_started(int index) {
@@ -351,19 +365,23 @@ comm::Handle Executor::communicate(int index) {
       return group(instruction.group).all_reduce(scalars_.data(), scalars_.size(), comm::DataType::f64);
     default: break;
   }
+  const program::Bucket& bucket = program_.buckets[instruction.bucket];
+  if (instruction.op == Op::gather_parameters && bucket.zero == 3) store_.open_values(instruction.bucket);
   BucketState& state = store_.bucket(instruction.bucket);
-  const std::size_t shard = static_cast<std::size_t>(state.shard_end - state.shard_begin);
+  const auto shard = static_cast<std::size_t>(bucket.shard_count());
   const comm::Group& peers = group(instruction.group);
   switch (instruction.op) {
     case Op::reduce_tied: return peers.all_reduce(state.grads.data_ptr(), state.grads.numel(), comm::DataType::f32);
     case Op::reduce_gradients:
-      if (!program_.buckets[instruction.bucket].sharded)
-        return peers.all_reduce(state.grads.data_ptr(), state.grads.numel(), comm::DataType::f32);
-      return peers.reduce_scatter(state.grads.data_ptr(), state.grads.data_ptr<float>() + state.shard_begin, shard, comm::DataType::f32);
-    case Op::gather_parameters: {
-      auto* values = static_cast<std::byte*>(state.values.data_ptr());
-      return peers.all_gather(values + state.shard_begin * state.values.element_size(), values, shard, type_of(precision_));
-    }
+      if (!bucket.sharded()) return peers.all_reduce(state.grads.data_ptr(), state.grads.numel(), comm::DataType::f32);
+      if (bucket.zero >= 2) {
+        // What earlier micro-batches have left goes into the sum as this rank's part of it.
+        state.grads.narrow(0, state.shard_begin, bucket.shard_count()).add_(state.shard_grads);
+        reducing_.push_back(index);
+      }
+      return peers.reduce_scatter(state.grads.data_ptr(), state.shard_grads.data_ptr(), shard, comm::DataType::f32);
+    case Op::reduce_shards: return peers.all_reduce(state.shard_grads.data_ptr(), shard, comm::DataType::f32);
+    case Op::gather_parameters: return peers.all_gather(state.shard_values.data_ptr(), state.values.data_ptr(), shard, type_of(precision_));
     default: throw Error(ErrorCode::internal, text("no communication for ", program::name_of(instruction.op)));
   }
 }

@@ -76,6 +76,7 @@ class Executor {
   void backward(const program::Instruction& instruction, nn::Pass& pass);
   void start(int index);
   void start_ready();
+  void close_reduced();
   void complete(int index);
   bool done(int index) const;
   comm::Handle communicate(int index);
@@ -101,6 +102,7 @@ class Executor {
   std::vector<std::vector<comm::Handle>> handles_;  // communication instructions
   std::vector<nn::Tensors> buffers_;                // kept until their communication is complete
   std::vector<int> pending_;                        // communication not yet started, in order
+  std::vector<int> reducing_;                       // reductions of gradients that need memory until they are done
   std::vector<double> scalars_;
   std::vector<Seconds> begins_;  // of communication
   std::vector<InstructionSpan> spans_;

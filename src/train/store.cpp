@@ -1,5 +1,7 @@
 #include "train/store.hpp"
 
+#include <ATen/native/Resize.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <algorithm>
 
@@ -19,23 +21,43 @@ struct Store::Segment {
   std::int64_t end;
 };
 
+namespace {
+
+// The views of the tensor stay; without memory they must not be touched.
+void set_memory(const at::Tensor& tensor, bool wanted) {
+  at::native::resize_bytes_cpu(tensor.storage().unsafeGetStorageImpl(), wanted ? tensor.nbytes() : 0);
+}
+
+bool has_memory(const at::Tensor& tensor) { return tensor.storage().nbytes() > 0; }
+
+}  // namespace
+
 Store::Store(const model::ModelSpec& model, const program::Program& program, model::Precision precision,
              const model::OptimizerSpec& optimizer)
     : model_(model), program_(program), precision_(precision), instances_(model_.blocks()) {
   const auto f32 = at::TensorOptions().dtype(at::kFloat);
   for (const Bucket& bucket : program_.buckets) {
     BucketState state;
-    const std::int64_t shard = bucket.sharded ? bucket.count / program_.dp_size : bucket.count;
-    state.shard_begin = bucket.sharded ? shard * program_.dp_index : 0;
+    const std::int64_t shard = bucket.shard_count();
+    const bool single = precision == model::Precision::f32;
+    const auto type = single ? f32 : at::TensorOptions().dtype(at::kBFloat16);
+    state.shard_begin = bucket.shard_begin();
     state.shard_end = state.shard_begin + shard;
-    state.grads = at::zeros({bucket.count}, f32);
-    if (precision == model::Precision::f32) {
-      state.values = at::zeros({bucket.count}, f32);
-      state.master = state.values.narrow(0, state.shard_begin, shard);
+    state.grads = at::empty({bucket.count}, f32);
+    if (bucket.zero >= 2) {
+      state.shard_grads = at::zeros({shard}, f32);
     } else {
-      state.values = at::zeros({bucket.count}, at::TensorOptions().dtype(at::kBFloat16));
-      state.master = at::zeros({shard}, f32);
+      state.grads.zero_();
+      state.shard_grads = state.grads.narrow(0, state.shard_begin, shard);
     }
+    state.values = at::empty({bucket.count}, type);
+    if (bucket.zero == 3) {
+      state.shard_values = at::zeros({shard}, type);
+    } else {
+      state.values.zero_();
+      state.shard_values = state.values.narrow(0, state.shard_begin, shard);
+    }
+    state.master = single ? state.shard_values : at::zeros({shard}, f32);
     if (optimizer.kind == model::OptimizerKind::adamw) {
       state.exp_avg = at::zeros({shard}, f32);
       state.exp_avg_sq = at::zeros({shard}, f32);
@@ -48,6 +70,11 @@ Store::Store(const model::ModelSpec& model, const program::Program& program, mod
   for (const program::Chunk& chunk : program_.chunks)
     for (int b = chunk.first_block; b < chunk.last_block; ++b) blocks_.emplace(b, nn::make_block(*instances_[b].spec, placement));
   bind_blocks();
+  // Views are made of memory that is there, and nothing has touched it yet.
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    if (program_.buckets[b].zero >= 2) close_grads(static_cast<int>(b));
+    if (program_.buckets[b].zero == 3) close_values(static_cast<int>(b));
+  }
 }
 
 const model::ParameterSpec& Store::spec_of(const BucketEntry& entry) const {
@@ -85,21 +112,46 @@ void Store::initialize(std::uint64_t seed) {
   const nn::BlockPlacement placement{program_.tp_index, program_.tp_size};
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     BucketState& state = buckets_[b];
-    at::Tensor whole =
-        precision_ == model::Precision::f32 ? state.values : at::zeros({program_.buckets[b].count}, at::TensorOptions().dtype(at::kFloat));
+    const bool in_place = precision_ == model::Precision::f32 && program_.buckets[b].zero < 3;
+    at::Tensor whole = in_place ? state.values : at::zeros({program_.buckets[b].count}, at::TensorOptions().dtype(at::kFloat));
     for (const BucketEntry& entry : program_.buckets[b].entries) {
       at::Tensor value = whole.narrow(0, entry.offset, entry.count).view(nn::shard_shape(spec_of(entry), placement));
       nn::initialize(spec_of(entry), name_of(entry), seed, placement, value);
     }
-    if (precision_ == model::Precision::f32) continue;
-    state.values.copy_(whole);
-    state.master.copy_(whole.narrow(0, state.shard_begin, state.shard_end - state.shard_begin));
+    if (!in_place) set_values(static_cast<int>(b), whole);
   }
 }
 
-void Store::zero_grads() {
-  for (BucketState& state : buckets_) state.grads.zero_();
+void Store::set_values(int bucket, const at::Tensor& whole) {
+  BucketState& state = buckets_.at(bucket);
+  const at::Tensor own = whole.narrow(0, state.shard_begin, state.shard_end - state.shard_begin);
+  if (program_.buckets[bucket].zero == 3)
+    state.shard_values.copy_(own);
+  else
+    state.values.copy_(whole);
+  if (precision_ != model::Precision::f32) state.master.copy_(own);
 }
+
+void Store::zero_grads() {
+  for (std::size_t b = 0; b < buckets_.size(); ++b) zero_grads(static_cast<int>(b));
+}
+
+void Store::zero_grads(int bucket) {
+  BucketState& state = buckets_.at(bucket);
+  (program_.buckets[bucket].zero >= 2 ? state.shard_grads : state.grads).zero_();
+}
+
+void Store::open_values(int bucket) { set_memory(buckets_.at(bucket).values, true); }
+void Store::close_values(int bucket) { set_memory(buckets_.at(bucket).values, false); }
+
+void Store::open_grads(int bucket) {
+  const at::Tensor& grads = buckets_.at(bucket).grads;
+  if (has_memory(grads)) return;
+  set_memory(grads, true);
+  grads.zero_();
+}
+
+void Store::close_grads(int bucket) { set_memory(buckets_.at(bucket).grads, false); }
 
 std::vector<Store::Segment> Store::segments(int bucket) const {
   std::vector<Segment> out;
@@ -119,11 +171,12 @@ double Store::squared_norm() const {
 }
 
 double Store::squared_norm(int bucket) const {
-  if (!program_.buckets[bucket].sharded && program_.dp_index > 0) return 0;
+  if (program_.buckets[bucket].copy > 0) return 0;
   double sum = 0;
+  const BucketState& state = buckets_[bucket];
   for (const Segment& segment : segments(bucket)) {
     if (!owns(segment.entry) || (spec_of(segment.entry).split_dim < 0 && program_.tp_index > 0)) continue;
-    sum += nn::squared_norm(buckets_[bucket].grads.narrow(0, segment.begin, segment.end - segment.begin));
+    sum += nn::squared_norm(state.shard_grads.narrow(0, segment.begin - state.shard_begin, segment.end - segment.begin));
   }
   return sum;
 }
@@ -139,9 +192,9 @@ void Store::step(int bucket, const model::OptimizerSpec& optimizer, double lr, d
     const std::int64_t offset = all[i].begin - state.shard_begin;
     const double decay = spec_of(all[i].entry).decay ? optimizer.weight_decay : 0.0;
     at::Tensor master = state.master.narrow(0, offset, count);
-    at::Tensor grad = state.grads.narrow(0, all[i].begin, count);
+    at::Tensor grad = state.shard_grads.narrow(0, offset, count);
     at::Tensor compute;
-    if (precision_ != model::Precision::f32) compute = state.values.narrow(0, all[i].begin, count);
+    if (precision_ != model::Precision::f32) compute = state.shard_values.narrow(0, offset, count);
     at::Tensor first = state.exp_avg.defined() ? state.exp_avg.narrow(0, offset, count) : at::Tensor();
     if (optimizer.kind == model::OptimizerKind::adamw) {
       at::Tensor second = state.exp_avg_sq.narrow(0, offset, count);
@@ -187,7 +240,7 @@ void Store::read(const checkpoint::Reader& reader, const Segment& segment, const
 std::vector<Piece> Store::pieces() const {
   std::vector<Piece> out;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    if (!program_.buckets[b].sharded && program_.dp_index > 0) continue;
+    if (program_.buckets[b].copy > 0) continue;
     const BucketState& state = buckets_[b];
     for (const Segment& segment : segments(static_cast<int>(b))) {
       if (!owns(segment.entry) || (spec_of(segment.entry).split_dim < 0 && program_.tp_index > 0)) continue;
@@ -206,10 +259,10 @@ std::vector<Piece> Store::pieces() const {
 std::vector<Piece> Store::gradient_pieces() const {
   std::vector<Piece> out;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    if (!program_.buckets[b].sharded && program_.dp_index > 0) continue;
+    if (program_.buckets[b].copy > 0) continue;
     for (const Segment& segment : segments(static_cast<int>(b)))
       if (owns(segment.entry) && (spec_of(segment.entry).split_dim >= 0 || program_.tp_index == 0))
-        add_piece(out, segment, ".grad", buckets_[b].grads, 0);
+        add_piece(out, segment, ".grad", buckets_[b].shard_grads, buckets_[b].shard_begin);
   }
   return out;
 }
@@ -217,14 +270,16 @@ std::vector<Piece> Store::gradient_pieces() const {
 void Store::load(const checkpoint::Reader& reader, bool with_optimizer) {
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     BucketState& state = buckets_[b];
-    // The values of computation need every element, the optimizer state only this rank's shard.
-    at::Tensor whole =
-        precision_ == model::Precision::f32 ? state.values : at::zeros({program_.buckets[b].count}, at::TensorOptions().dtype(at::kFloat));
-    for (const BucketEntry& entry : program_.buckets[b].entries)
-      read(reader, {static_cast<int>(b), entry, entry.offset, entry.offset + entry.count}, "", whole, 0);
-    if (precision_ != model::Precision::f32) {
-      state.values.copy_(whole);
-      state.master.copy_(whole.narrow(0, state.shard_begin, state.shard_end - state.shard_begin));
+    if (program_.buckets[b].zero == 3) {
+      for (const Segment& segment : segments(static_cast<int>(b))) read(reader, segment, "", state.master, state.shard_begin);
+      state.shard_values.copy_(state.master);
+    } else {
+      // The values of computation need every element, the optimizer state only this rank's shard.
+      const bool in_place = precision_ == model::Precision::f32;
+      at::Tensor whole = in_place ? state.values : at::zeros({program_.buckets[b].count}, at::TensorOptions().dtype(at::kFloat));
+      for (const BucketEntry& entry : program_.buckets[b].entries)
+        read(reader, {static_cast<int>(b), entry, entry.offset, entry.offset + entry.count}, "", whole, 0);
+      if (!in_place) set_values(static_cast<int>(b), whole);
     }
     if (!with_optimizer) continue;
     for (const Segment& segment : segments(static_cast<int>(b))) {

@@ -14,13 +14,15 @@
 
 namespace tessera::train {
 
-// The buffers of one bucket. In f32 without sharding `master` is `values`; with sharding it is this rank's part of it.
+// The buffers of one bucket. In f32 `master` is this rank's part of `values`, except under ZeRO-3.
 struct BucketState {
-  at::Tensor values;      // [count], precision of computation
-  at::Tensor grads;       // [count], f32
-  at::Tensor master;      // [shard count], f32
-  at::Tensor exp_avg;     // [shard count]; for SGD the momentum, or undefined
-  at::Tensor exp_avg_sq;  // [shard count]; undefined for SGD
+  at::Tensor values;        // [count], precision of computation; under ZeRO-3 without memory unless they are gathered
+  at::Tensor grads;         // [count], f32; under ZeRO-2 and 3 without memory unless passes add to them
+  at::Tensor shard_values;  // [shard count]: this rank's part of `values`, or under ZeRO-3 what it is gathered from
+  at::Tensor shard_grads;   // [shard count]: this rank's part of `grads`, or under ZeRO-2 and 3 the sum of those that were reduced
+  at::Tensor master;        // [shard count], f32
+  at::Tensor exp_avg;       // [shard count]; for SGD the momentum, or undefined
+  at::Tensor exp_avg_sq;    // [shard count]; undefined for SGD
   std::int64_t shard_begin = 0;
   std::int64_t shard_end = 0;
 };
@@ -33,7 +35,13 @@ class Store {
   // Initial values from the seed alone: equal under every plan.
   void initialize(std::uint64_t seed);
   void zero_grads();
-  void zero_grads(int bucket) { buckets_.at(bucket).grads.zero_(); }
+  void zero_grads(int bucket);
+
+  // Under ZeRO-3: memory for the values of a bucket, and none again. Under ZeRO-2 and 3: gradients, zeros, unless there are some; and none.
+  void open_values(int bucket);
+  void close_values(int bucket);
+  void open_grads(int bucket);
+  void close_grads(int bucket);
 
   // This rank's part of the sum over all ranks: each element of the model counts on exactly one rank.
   double squared_norm() const;
@@ -64,8 +72,9 @@ class Store {
   // Fills the segment's part of `flat` from a checkpoint.
   void read(const checkpoint::Reader& reader, const Segment& segment, const std::string& suffix, const at::Tensor& flat,
             std::int64_t flat_begin) const;
-  void refresh_values(BucketState& state);
   void bind_blocks();
+  // From all values of a bucket, f32.
+  void set_values(int bucket, const at::Tensor& whole);
 
   const model::ModelSpec model_;
   const program::Program program_;

@@ -190,7 +190,6 @@ TEST_F(UnequalPlan, IsNotTrained) {
   };
   refused("zero 2", [](Strategy& s) { s.zero = 2; });
   refused("zero 3", [](Strategy& s) { s.zero = 3; });
-  refused("stage 0 mixes zero 0 and 1", [](Strategy& s) { s.zero = 1; });
   refused("cp 2", [](Strategy& s) { s.cp = 2, s.dp = 1; });
   refused("ep 2", [](Strategy& s) { s.ep = 2; });
   refused("sequence_parallel", [](Strategy& s) { s.sequence_parallel = true; });

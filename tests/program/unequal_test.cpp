@@ -121,9 +121,12 @@ RC_GTEST_PROP(UnequalProgram, StepsEveryParameterOnceInBucketsThatAreCutAlike, (
       };
       const Strategy first = strategy_of(bucket.entries.front());
       RC_ASSERT((bucket.group >= 0) == (first.copies() > 1));
-      if (bucket.group >= 0) RC_ASSERT(static_cast<int>(program.groups[bucket.group].ranks.size()) == first.copies());
-      RC_ASSERT(bucket.sharded == (first.copies() > 1 && first.zero >= 1));
-      if (bucket.sharded) RC_ASSERT(bucket.count % first.copies() == 0);
+      if (bucket.group >= 0) {
+        const std::size_t across = bucket.across < 0 ? 1 : program.groups[bucket.across].ranks.size();
+        RC_ASSERT(static_cast<int>(program.groups[bucket.group].ranks.size() * across) == first.copies());
+      }
+      RC_ASSERT(bucket.shards == (first.copies() > 1 ? first.sharded_over() : 1));
+      RC_ASSERT(bucket.count % bucket.shards == 0);
       for (const BucketEntry& entry : bucket.entries) {
         RC_ASSERT(strategy_of(entry).same_layout(first) && strategy_of(entry).zero == first.zero);
         const auto& spec = blocks[entry.block].spec->parameters[entry.parameter];

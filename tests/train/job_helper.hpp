@@ -27,6 +27,7 @@ struct Degrees {
   model::Recompute recompute = model::Recompute::none;
   bool delayed_exchange = false;
   int chunks = 1;  // stages a rank
+  int shards = 0;
 };
 std::string to_text(const Degrees& degrees);
 

@@ -56,6 +56,21 @@ INSTANTIATE_TEST_SUITE_P(Trainer, EveryPlan,
                            return name;
                          });
 
+INSTANTIATE_TEST_SUITE_P(Sharded, EveryPlan,
+                         testing::Values(Degrees{4, 1, 1, 1, 2, Schedule::one_f_one_b, Recompute::none, false, 1, 2},
+                                         Degrees{2, 1, 1, 2, 2}, Degrees{2, 1, 1, 3, 2}, Degrees{2, 1, 1, 3, 4, Schedule::gpipe},
+                                         Degrees{2, 2, 1, 3, 4, Schedule::one_f_one_b, Recompute::full},
+                                         Degrees{2, 2, 1, 2, 4, Schedule::zb_h1}, Degrees{2, 1, 2, 3, 2},
+                                         Degrees{4, 1, 1, 2, 2, Schedule::one_f_one_b, Recompute::none, false, 1, 2},
+                                         Degrees{4, 1, 1, 3, 2, Schedule::one_f_one_b, Recompute::full, false, 1, 2},
+                                         Degrees{2, 2, 1, 3, 4, Schedule::interleaved, Recompute::none, false, 2},
+                                         Degrees{2, 2, 1, 3, 4, Schedule::zb_v, Recompute::full, false, 2}),
+                         [](const auto& info) {
+                           std::string name = to_text(info.param);
+                           std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });
+                           return name;
+                         });
+
 RC_GTEST_PROP(Trainer, RandomPlansOverFourRanksTrainTheSameModel, ()) {
   Degrees degrees;
   degrees.dp = *rc::gen::element(1, 2, 4);
@@ -69,6 +84,42 @@ RC_GTEST_PROP(Trainer, RandomPlansOverFourRanksTrainTheSameModel, ()) {
   RC_LOG() << to_text(degrees) << "\n";
   const Curve curve = train_curve(tiny_job(), degrees, kSteps);
   RC_ASSERT(worst_difference(curve.losses, one_device().losses) < 1e-5);
+}
+
+// One stage after the other is cut into runs of blocks, each sharded and computed again in its own way.
+RC_GTEST_PROP(Trainer, PlansWithAStrategyForEachBlockTrainTheSameModel, ()) {
+  Degrees degrees;
+  degrees.dp = *rc::gen::element(2, 4);
+  degrees.pp = degrees.dp == 4 ? 1 : *rc::gen::element(1, 2);
+  degrees.tp = 4 / (degrees.dp * degrees.pp);
+  degrees.micro_batches = *rc::gen::element(1, 2, 4);
+  degrees.schedule =
+      degrees.pp == 1 ? Schedule::one_f_one_b
+                      : *rc::gen::element(Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved, Schedule::zb_h1, Schedule::zb_v);
+  degrees.chunks = degrees.schedule == Schedule::interleaved || degrees.schedule == Schedule::zb_v ? 2 : 1;
+  if (degrees.schedule == Schedule::interleaved) degrees.micro_batches = std::max<std::int64_t>(2, degrees.micro_batches);
+  const bool tied = *rc::gen::arbitrary<bool>();
+  const auto job = tiny_job({}, tied ? ", tied: true" : "");
+  plan::Plan plan = plan_of(job, degrees);
+  for (plan::Stage& stage : plan.stages) {
+    std::vector<plan::StrategyRun> runs;
+    for (int block = stage.first_block(); block < stage.last_block(); ++block) {
+      plan::Strategy strategy = stage.runs.front().strategy;
+      strategy.zero = *rc::gen::inRange(0, 4);
+      strategy.recompute = *rc::gen::element(Recompute::none, Recompute::full);
+      if (degrees.dp == 4 && strategy.zero > 0) strategy.shards = *rc::gen::element(0, 2);
+      runs.push_back({block, block + 1, strategy});
+    }
+    stage.runs = std::move(runs);
+  }
+  RC_LOG() << plan::to_json(plan) << "\n";
+  constexpr std::int64_t kFew = 3;
+  static const Curve tied_curve = train_curve(tiny_job({}, ", tied: true"), {}, kFew);
+  static const Curve curve = train_curve(tiny_job(), {}, kFew);
+  const Curve& one = tied ? tied_curve : curve;
+  const Curve many = train_curve_of(job, plan, kFew);
+  RC_ASSERT(worst_difference(many.losses, one.losses) < 1e-5);
+  RC_ASSERT(worst_difference(many.norms, one.norms) < 1e-4);
 }
 
 TEST(Trainer, ReplicasThatTakeUnequalPartsOfTheBatchTrainTheSameModel) {
@@ -151,7 +202,9 @@ TEST(Trainer, TiedEmbeddingsAgreeAcrossStages) {
   const Curve one = train_curve(job, {}, kSteps);
   for (const Degrees& degrees : {Degrees{1, 2, 1, 0, 2}, Degrees{2, 2, 1, 1, 2}, Degrees{1, 2, 2, 0, 2},
                                  Degrees{2, 2, 1, 1, 4, Schedule::zb_v, Recompute::none, false, 2},
-                                 Degrees{1, 2, 1, 0, 4, Schedule::interleaved, Recompute::none, false, 3}}) {
+                                 Degrees{1, 2, 1, 0, 4, Schedule::interleaved, Recompute::none, false, 3}, Degrees{2, 1, 1, 3, 2},
+                                 Degrees{2, 1, 1, 2, 4, Schedule::gpipe}, Degrees{2, 2, 1, 3, 4},
+                                 Degrees{2, 2, 1, 3, 4, Schedule::zb_v, Recompute::none, false, 2}}) {
     const Curve curve = train_curve(job, degrees, kSteps);
     EXPECT_LT(worst_difference(curve.losses, one.losses), 1e-5) << to_text(degrees);
     EXPECT_LT(worst_difference(curve.norms, one.norms), 1e-4) << to_text(degrees);

@@ -1,0 +1,181 @@
+#include "program/shard_passes.hpp"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace tessera::program {
+namespace {
+
+bool is_backward(Op op) { return op == Op::backward || op == Op::backward_input || op == Op::backward_weight; }
+bool is_pass(Op op) { return op == Op::forward || is_backward(op); }
+
+class ShardWriter {
+ public:
+  ShardWriter(Program& program, int loss_block, Bytes element) : program_(program), loss_block_(loss_block), element_(element) {
+    for (const Bucket& bucket : program.buckets) {
+      if (bucket.zero < 2) continue;
+      for (std::set<int>* cuts : {&backward_cuts_, bucket.zero == 3 ? &forward_cuts_ : nullptr}) {
+        if (cuts == nullptr) continue;
+        cuts->insert(bucket.entries.back().block);
+        cuts->insert(bucket.entries.front().block + 1);
+      }
+    }
+  }
+
+  std::map<int, int> write(PassResult& passes) {
+    cut();
+    for (std::size_t i = 0; i < cut_.size(); ++i)
+      if (is_pass(cut_[i].op)) passes_.push_back(static_cast<int>(i));
+    std::vector<Instruction> instructions;
+    std::swap(program_.instructions, instructions);
+    place_.assign(cut_.size(), -1);
+    std::size_t pass = 0;
+    for (std::size_t i = 0; i < cut_.size(); ++i) {
+      Instruction& instruction = cut_[i];
+      for (int& dependency : instruction.after) dependency = place_[static_cast<std::size_t>(dependency)];
+      if (is_pass(instruction.op))
+        add_pass(instruction, pass++, static_cast<int>(i));
+      else
+        place_[i] = emit(std::move(instruction));
+    }
+    const auto moved = [&](int& index) {
+      if (index >= 0) index = place_[static_cast<std::size_t>(end_[static_cast<std::size_t>(index)])];
+    };
+    moved(passes.last_forward);
+    for (auto& completes : passes.completes)
+      for (auto& [block, index] : completes) moved(index);
+    return std::move(reduced_);
+  }
+
+ private:
+  int emit(Instruction instruction) {
+    program_.instructions.push_back(std::move(instruction));
+    return static_cast<int>(program_.instructions.size()) - 1;
+  }
+
+  // Fills cut_, whose dependencies are indices into it, and end_.
+  void cut() {
+    for (const Instruction& instruction : program_.instructions) {
+      std::vector<int> after;
+      for (const int dependency : instruction.after) after.push_back(end_[static_cast<std::size_t>(dependency)]);
+      if (!is_pass(instruction.op)) {
+        cut_.push_back(instruction);
+        cut_.back().after = std::move(after);
+      } else {
+        const bool forward = instruction.op == Op::forward;
+        const std::set<int>& cuts = forward ? forward_cuts_ : backward_cuts_;
+        std::vector<int> ends = {instruction.first_block};
+        for (auto at = cuts.upper_bound(instruction.first_block); at != cuts.end() && *at < instruction.last_block; ++at)
+          ends.push_back(*at);
+        ends.push_back(instruction.last_block);
+        for (std::size_t piece = 0; piece + 1 < ends.size(); ++piece) {
+          const std::size_t at = forward ? piece : ends.size() - 2 - piece;
+          cut_.push_back(instruction);
+          cut_.back().first_block = ends[at];
+          cut_.back().last_block = ends[at + 1];
+          cut_.back().after = std::exchange(after, {static_cast<int>(cut_.size()) - 1});
+        }
+      }
+      end_.push_back(static_cast<int>(cut_.size()) - 1);
+    }
+  }
+
+  std::set<int> reads(const Instruction& pass) const {
+    return buckets(pass, 3, [&](const Bucket&) { return true; });
+  }
+
+  std::set<int> adds_to(const Instruction& pass) const {
+    if (!program_.training || pass.op == Op::backward_input) return {};
+    return buckets(pass, 2, [&](const Bucket& bucket) {
+      return pass.op != Op::forward || (pass.last_block > loss_block_ && loss_block_ >= pass.first_block &&
+                                        std::binary_search(bucket.blocks.begin(), bucket.blocks.end(), loss_block_));
+    });
+  }
+
+  // Those from a ZeRO stage on whose parameters the blocks of the pass read.
+  template <typename Holds>
+  std::set<int> buckets(const Instruction& pass, int zero, const Holds& holds) const {
+    std::set<int> out;
+    for (std::size_t b = 0; b < program_.buckets.size(); ++b) {
+      const Bucket& bucket = program_.buckets[b];
+      if (bucket.zero < zero || !holds(bucket)) continue;
+      const auto first = std::lower_bound(bucket.blocks.begin(), bucket.blocks.end(), pass.first_block);
+      if (first != bucket.blocks.end() && *first < pass.last_block) out.insert(static_cast<int>(b));
+    }
+    return out;
+  }
+
+  // Gathers what the pass reads and the rank does not hold.
+  void gather(const Instruction& pass, std::vector<int> after) {
+    for (const int b : reads(pass)) {
+      if (!held_.insert(b).second) continue;
+      const Bucket& bucket = program_.buckets[static_cast<std::size_t>(b)];
+      gathered_[b] = emit({Op::gather_parameters, pass.micro_batch, -1, -1, -1, b, bucket.group, bucket.count * element_, after});
+    }
+  }
+
+  void add_pass(Instruction& pass, std::size_t number, int index) {
+    if (number == 0) gather(pass, {});
+    const Instruction* const next = number + 1 < passes_.size() ? &cut_[static_cast<std::size_t>(passes_[number + 1])] : nullptr;
+    const std::set<int> now = reads(pass);
+    const std::set<int> later = next != nullptr ? reads(*next) : std::set<int>();
+    if (next != nullptr) gather(*next, last_pass_ >= 0 ? std::vector<int>{last_pass_} : std::vector<int>{});
+    for (const int b : now)
+      if (const auto found = gathered_.find(b); found != gathered_.end()) {
+        pass.after.push_back(found->second);
+        gathered_.erase(found);
+      }
+    for (const int b : adds_to(pass)) {
+      pass.adds_to.push_back(b);
+      if (const auto found = under_way_.find(b); found != under_way_.end()) {
+        pass.after.push_back(found->second);
+        under_way_.erase(found);
+      }
+    }
+    for (const int b : now)
+      if (!later.contains(b)) {
+        pass.releases.push_back(b);
+        held_.erase(b);
+      }
+    const Instruction made = pass;
+    last_pass_ = place_[static_cast<std::size_t>(index)] = emit(std::move(pass));
+    if (is_backward(made.op)) reduce(made);
+  }
+
+  void reduce(const Instruction& pass) {
+    for (const int b : pass.adds_to) {
+      const Bucket& bucket = program_.buckets[static_cast<std::size_t>(b)];
+      if (bucket.blocks.front() < pass.first_block) continue;
+      // What is added up must be there.
+      std::vector<int> after = {last_pass_};
+      if (const auto before = reduced_.find(b); before != reduced_.end()) after.push_back(before->second);
+      reduced_[b] = under_way_[b] =
+          emit({Op::reduce_gradients, pass.micro_batch, -1, -1, -1, b, bucket.group, bucket.count * Bytes(4), std::move(after)});
+    }
+  }
+
+  Program& program_;
+  const int loss_block_;
+  const Bytes element_;
+  std::set<int> forward_cuts_;  // blocks before which forward passes are cut
+  std::set<int> backward_cuts_;
+  std::vector<Instruction> cut_;  // the program with its passes cut
+  std::vector<int> end_;          // by instruction before: index into cut_ of its last piece
+  std::vector<int> passes_;       // indices into cut_
+  std::vector<int> place_;        // by index into cut_: index into the program
+  int last_pass_ = -1;
+  std::set<int> held_;            // ZeRO-3: buckets that are gathered, or being so
+  std::map<int, int> gathered_;   // of these, the gathers that no pass has waited for
+  std::map<int, int> under_way_;  // reductions that no pass has waited for
+  std::map<int, int> reduced_;    // the last reductions
+};
+
+}  // namespace
+
+std::map<int, int> add_shard_exchanges(Program& program, PassResult& passes, int loss_block, Bytes element) {
+  if (std::none_of(program.buckets.begin(), program.buckets.end(), [](const Bucket& bucket) { return bucket.zero >= 2; })) return {};
+  return ShardWriter(program, loss_block, element).write(passes);
+}
+
+}  // namespace tessera::program
