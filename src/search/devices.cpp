@@ -80,7 +80,6 @@ BlockSpace space_of(const model::JobSpec& job, const Devices& devices) {
   out.uniform = true;
   out.most_context = 1;
   out.sharding_groups = out.offload = out.pipelines_in_nodes = out.replicas_in_nodes = false;
-  std::erase_if(out.zero, [](int zero) { return zero > 1; });
   std::erase(out.recompute, model::Recompute::selective);
   // A profile times whole backward passes: how long their halves take is not known well enough to choose by.
   if (job.parallel.schedule.empty()) out.schedules = {plan::Schedule::one_f_one_b, plan::Schedule::gpipe};

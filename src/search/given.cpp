@@ -120,11 +120,10 @@ class Check {
 
   void check_uniform() const {
     const auto of_others = [&](const std::string& what) {
-      refuse(what + " is planned for accelerators in 16 or fewer bits alone", "zero 0 or 1, cp 1, ep 1, recompute none or full", {});
+      refuse(what + " is planned for accelerators in 16 or fewer bits alone", "cp 1, ep 1, recompute none or full", {});
     };
     if (parallel_.cp > 1) of_others(text("cp ", parallel_.cp));
     if (parallel_.ep > 1) of_others(text("ep ", parallel_.ep));
-    if (parallel_.zero.value_or(0) > 1) of_others(text("zero ", *parallel_.zero));
     if (parallel_.recompute == "selective") of_others("recompute selective");
   }
 
