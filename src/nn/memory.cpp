@@ -1,9 +1,21 @@
 #include "nn/memory.hpp"
 
 #include <ATen/Context.h>
+#include <ATen/ops/from_blob.h>
 #include <malloc.h>
+#include <sys/mman.h>
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+
+#include "base/error.hpp"
 
 namespace tessera::nn {
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+}  // namespace
 
 void configure_memory() {
   constexpr int kKeep = 1 << 30;
@@ -11,6 +23,23 @@ void configure_memory() {
   mallopt(M_TRIM_THRESHOLD, kKeep);
   mallopt(M_TOP_PAD, 64 << 20);
   at::globalContext().setFlushDenormal(true);
+}
+
+at::Tensor paged_zeros(std::int64_t count, at::ScalarType type) {
+  const std::size_t bytes = std::max<std::size_t>(1, static_cast<std::size_t>(count) * c10::elementSize(type));
+  // Where there are huge pages, memory that comes and goes costs a fault for each of them.
+  const std::size_t mapped = bytes + kHugePage;
+  void* const begin = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (begin == MAP_FAILED) throw_errno("map", text(bytes, " bytes"), errno);
+  const auto address = reinterpret_cast<std::uintptr_t>(begin);
+  auto* const memory = static_cast<std::byte*>(begin) + ((kHugePage - address % kHugePage) % kHugePage);
+  ::madvise(memory, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
+  return at::from_blob(
+      memory, {count}, [begin, mapped](void*) { ::munmap(begin, mapped); }, at::TensorOptions().dtype(type));
+}
+
+void release_pages(const at::Tensor& paged) {
+  if (::madvise(paged.data_ptr(), paged.nbytes(), MADV_DONTNEED) != 0) throw_errno("give back", text(paged.nbytes(), " bytes"), errno);
 }
 
 }  // namespace tessera::nn

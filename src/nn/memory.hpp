@@ -1,5 +1,8 @@
-// Process-wide settings that make tensor work fast on a CPU.
+// Memory of tensors on a CPU.
 #pragma once
+
+#include <ATen/core/Tensor.h>
+#include <cstdint>
 
 namespace tessera::nn {
 
@@ -7,5 +10,10 @@ namespace tessera::nn {
 // instead of going back to the kernel and being zeroed again at each step (glibc's default for blocks over 128 KiB), and
 // denormal numbers count as zero in this thread and in those it starts.
 void configure_memory();
+
+// A flat tensor of zeros on pages of its own: it takes memory where it has been written to.
+at::Tensor paged_zeros(std::int64_t count, at::ScalarType type);
+// Gives the memory of such a tensor back to the kernel. The tensor and its views stay, and are zeros again.
+void release_pages(const at::Tensor& paged);
 
 }  // namespace tessera::nn

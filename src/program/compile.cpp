@@ -253,7 +253,8 @@ class Compiler {
       for (const auto& parameter : block.spec->parameters) size += parameter.count() / strategy.tp;
       if (!bucket.entries.empty()) {
         const plan::Strategy& open = strategy_of(bucket.entries.front().block);
-        if (bucket.count + size > target || !strategy.same_layout(open) || strategy.zero != open.zero ||
+        // Under ZeRO-2 and 3 a rank holds whole buckets of few blocks at a time.
+        if (bucket.count + size > target || strategy.zero >= 2 || !strategy.same_layout(open) || strategy.zero != open.zero ||
             strategy.sharded_over() != open.sharded_over())
           close_bucket(bucket);
       }

@@ -181,12 +181,11 @@ std::vector<nn::Interval> Executor::compute(int index, const std::vector<nn::Bat
   pass.training = program_.training;
   pass.loss_scale = loss_scale;
   if (program_.tensor_group >= 0) pass.tensor_group = group(program_.tensor_group);
-  for (const int bucket : instruction.adds_to) store_.open_grads(bucket);
   if (instruction.op == Op::forward)
     forward(instruction, pass);
   else
     backward(instruction, pass);
-  for (const int bucket : instruction.releases) store_.close_values(bucket);
+  for (const int bucket : instruction.releases) store_.release_values(bucket);
   return exchanges;
 }
 
@@ -254,16 +253,16 @@ bool Executor::done(int index) const {
 }
 
 // Gradients that are reduced into a shard need no memory any more.
-void Executor::close_reduced() {
+void Executor::release_reduced() {
   std::erase_if(reducing_, [&](int index) {
     if (!done(index)) return false;
-    store_.close_grads(program_.instructions[index].bucket);
+    store_.release_grads(program_.instructions[index].bucket);
     return true;
   });
 }
 
 void Executor::start_ready() {
-  close_reduced();
+  release_reduced();
   std::set<std::pair<int, Op>> blocked;  // a channel whose earlier communication has not started
   std::erase_if(pending_, [&](int index) {
     const Instruction& instruction = program_.instructions[index];
@@ -297,7 +296,7 @@ void Executor::complete(int index) {
   ensure_started(index);
   for (const auto& handle : handles_[index]) handle.wait();
   buffers_[index].clear();
-  close_reduced();
+  release_reduced();
 }
 
 void Executor::ensure_started(int index) {
@@ -366,7 +365,6 @@ comm::Handle Executor::communicate(int index) {
     default: break;
   }
   const program::Bucket& bucket = program_.buckets[instruction.bucket];
-  if (instruction.op == Op::gather_parameters && bucket.zero == 3) store_.open_values(instruction.bucket);
   BucketState& state = store_.bucket(instruction.bucket);
   const auto shard = static_cast<std::size_t>(bucket.shard_count());
   const comm::Group& peers = group(instruction.group);

@@ -76,7 +76,7 @@ class Executor {
   void backward(const program::Instruction& instruction, nn::Pass& pass);
   void start(int index);
   void start_ready();
-  void close_reduced();
+  void release_reduced();
   void complete(int index);
   bool done(int index) const;
   comm::Handle communicate(int index);

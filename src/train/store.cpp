@@ -1,10 +1,9 @@
 #include "train/store.hpp"
 
-#include <ATen/native/Resize.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <algorithm>
 
+#include "nn/memory.hpp"
 #include "nn/optimizer.hpp"
 #include "train/unpadded.hpp"
 
@@ -21,17 +20,6 @@ struct Store::Segment {
   std::int64_t end;
 };
 
-namespace {
-
-// The views of the tensor stay; without memory they must not be touched.
-void set_memory(const at::Tensor& tensor, bool wanted) {
-  at::native::resize_bytes_cpu(tensor.storage().unsafeGetStorageImpl(), wanted ? tensor.nbytes() : 0);
-}
-
-bool has_memory(const at::Tensor& tensor) { return tensor.storage().nbytes() > 0; }
-
-}  // namespace
-
 Store::Store(const model::ModelSpec& model, const program::Program& program, model::Precision precision,
              const model::OptimizerSpec& optimizer)
     : model_(model), program_(program), precision_(precision), instances_(model_.blocks()) {
@@ -40,23 +28,13 @@ Store::Store(const model::ModelSpec& model, const program::Program& program, mod
     BucketState state;
     const std::int64_t shard = bucket.shard_count();
     const bool single = precision == model::Precision::f32;
-    const auto type = single ? f32 : at::TensorOptions().dtype(at::kBFloat16);
+    const at::ScalarType type = single ? at::kFloat : at::kBFloat16;
     state.shard_begin = bucket.shard_begin();
     state.shard_end = state.shard_begin + shard;
-    state.grads = at::empty({bucket.count}, f32);
-    if (bucket.zero >= 2) {
-      state.shard_grads = at::zeros({shard}, f32);
-    } else {
-      state.grads.zero_();
-      state.shard_grads = state.grads.narrow(0, state.shard_begin, shard);
-    }
-    state.values = at::empty({bucket.count}, type);
-    if (bucket.zero == 3) {
-      state.shard_values = at::zeros({shard}, type);
-    } else {
-      state.values.zero_();
-      state.shard_values = state.values.narrow(0, state.shard_begin, shard);
-    }
+    state.grads = nn::paged_zeros(bucket.count, at::kFloat);
+    state.shard_grads = bucket.zero >= 2 ? at::zeros({shard}, f32) : state.grads.narrow(0, state.shard_begin, shard);
+    state.values = nn::paged_zeros(bucket.count, type);
+    state.shard_values = bucket.zero == 3 ? at::zeros({shard}, type) : state.values.narrow(0, state.shard_begin, shard);
     state.master = single ? state.shard_values : at::zeros({shard}, f32);
     if (optimizer.kind == model::OptimizerKind::adamw) {
       state.exp_avg = at::zeros({shard}, f32);
@@ -70,11 +48,6 @@ Store::Store(const model::ModelSpec& model, const program::Program& program, mod
   for (const program::Chunk& chunk : program_.chunks)
     for (int b = chunk.first_block; b < chunk.last_block; ++b) blocks_.emplace(b, nn::make_block(*instances_[b].spec, placement));
   bind_blocks();
-  // Views are made of memory that is there, and nothing has touched it yet.
-  for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    if (program_.buckets[b].zero >= 2) close_grads(static_cast<int>(b));
-    if (program_.buckets[b].zero == 3) close_values(static_cast<int>(b));
-  }
 }
 
 const model::ParameterSpec& Store::spec_of(const BucketEntry& entry) const {
@@ -141,17 +114,8 @@ void Store::zero_grads(int bucket) {
   (program_.buckets[bucket].zero >= 2 ? state.shard_grads : state.grads).zero_();
 }
 
-void Store::open_values(int bucket) { set_memory(buckets_.at(bucket).values, true); }
-void Store::close_values(int bucket) { set_memory(buckets_.at(bucket).values, false); }
-
-void Store::open_grads(int bucket) {
-  const at::Tensor& grads = buckets_.at(bucket).grads;
-  if (has_memory(grads)) return;
-  set_memory(grads, true);
-  grads.zero_();
-}
-
-void Store::close_grads(int bucket) { set_memory(buckets_.at(bucket).grads, false); }
+void Store::release_values(int bucket) { nn::release_pages(buckets_.at(bucket).values); }
+void Store::release_grads(int bucket) { nn::release_pages(buckets_.at(bucket).grads); }
 
 std::vector<Store::Segment> Store::segments(int bucket) const {
   std::vector<Segment> out;

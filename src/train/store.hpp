@@ -16,8 +16,8 @@ namespace tessera::train {
 
 // The buffers of one bucket. In f32 `master` is this rank's part of `values`, except under ZeRO-3.
 struct BucketState {
-  at::Tensor values;        // [count], precision of computation; under ZeRO-3 without memory unless they are gathered
-  at::Tensor grads;         // [count], f32; under ZeRO-2 and 3 without memory unless passes add to them
+  at::Tensor values;        // [count], precision of computation; under ZeRO-3 they take memory where they are gathered
+  at::Tensor grads;         // [count], f32; under ZeRO-2 and 3 they take memory where passes add to them
   at::Tensor shard_values;  // [shard count]: this rank's part of `values`, or under ZeRO-3 what it is gathered from
   at::Tensor shard_grads;   // [shard count]: this rank's part of `grads`, or under ZeRO-2 and 3 the sum of those that were reduced
   at::Tensor master;        // [shard count], f32
@@ -37,11 +37,9 @@ class Store {
   void zero_grads();
   void zero_grads(int bucket);
 
-  // Under ZeRO-3: memory for the values of a bucket, and none again. Under ZeRO-2 and 3: gradients, zeros, unless there are some; and none.
-  void open_values(int bucket);
-  void close_values(int bucket);
-  void open_grads(int bucket);
-  void close_grads(int bucket);
+  // Gives back the memory of the values of a bucket under ZeRO-3, and of its gradients under ZeRO-2 and 3, which are zeros then.
+  void release_values(int bucket);
+  void release_grads(int bucket);
 
   // This rank's part of the sum over all ranks: each element of the model counts on exactly one rank.
   double squared_norm() const;
