@@ -188,8 +188,6 @@ TEST_F(UnequalPlan, IsNotTrained) {
     EXPECT_THAT(untrainable().what(), HasSubstr("the trainer cannot run the plan: " + part));
     EXPECT_THAT(untrainable().what(), HasSubstr("tessera simulate"));
   };
-  refused("zero 2", [](Strategy& s) { s.zero = 2; });
-  refused("zero 3", [](Strategy& s) { s.zero = 3; });
   refused("cp 2", [](Strategy& s) { s.cp = 2, s.dp = 1; });
   refused("ep 2", [](Strategy& s) { s.ep = 2; });
   refused("sequence_parallel", [](Strategy& s) { s.sequence_parallel = true; });

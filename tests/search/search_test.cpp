@@ -85,7 +85,7 @@ plan::Plan by_enumeration(const model::JobSpec& job, const cluster::ClusterSpec&
         for (int micro_batches = 1; micro_batches * dp <= job.train.global_batch; ++micro_batches) {
           if (job.train.global_batch % (dp * micro_batches) != 0) continue;
           for (plan::Schedule schedule : {plan::Schedule::one_f_one_b, plan::Schedule::gpipe})
-            for (int zero = 0; zero <= (dp > 1 ? 1 : 0); ++zero)
+            for (int zero = 0; zero <= (dp > 1 ? 3 : 0); ++zero)
               for (model::Recompute recompute : {model::Recompute::none, model::Recompute::full})
                 for_all_cuts(blocks, pp, [&](const std::vector<int>& cuts) {
                   plan::Plan plan;

@@ -151,8 +151,11 @@ TEST(Predict, IsTheSimulatedStepOnAnyDevices) {
 }
 
 TEST(Predict, OverlapHidesReductionBehindTheBackwardPass) {
-  plan::JobShape shape{
-      .layers = 8, .hidden = 512, .seq = 512, .global_batch = 2, .parallel = "{dp: 2, pp: 1, tp: 1, micro_batches: 1, recompute: none}"};
+  plan::JobShape shape{.layers = 8,
+                       .hidden = 512,
+                       .seq = 512,
+                       .global_batch = 2,
+                       .parallel = "{dp: 2, pp: 1, tp: 1, micro_batches: 1, zero: 0, recompute: none}"};
   const auto job = plan::job_of(shape);
   const auto cluster = plan::gpu_cluster(1, 2, "p40");
   plan::Plan buckets = plan_with(job, cluster);
