@@ -60,7 +60,7 @@ inline void expect_refused(const std::vector<Program>& programs, const std::stri
     check(programs);
     FAIL() << "the check passed";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr(part));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr(part));
   }
 }
 

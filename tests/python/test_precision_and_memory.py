@@ -42,8 +42,6 @@ LARGE = dict(hidden=384, layers=6, heads=6, kv_heads=2, ffn=1024, seq=256, vocab
     {"dp": 2, "pp": 1, "tp": 1, "zero": 1}, {"dp": 1, "pp": 1, "tp": 1, "micro_batches": 4, "recompute": "full"},
     {"dp": 1, "pp": 2, "tp": 1, "micro_batches": 4, "schedule": "gpipe"},
     {"dp": 2, "pp": 1, "tp": 1, "micro_batches": 2, "zero": 2}, {"dp": 2, "pp": 1, "tp": 1, "micro_batches": 2, "zero": 3},
-    {"dp": 1, "pp": 2, "tp": 1, "micro_batches": 4, "schedule": "interleaved", "chunks": 2},
-    {"dp": 1, "pp": 2, "tp": 1, "micro_batches": 4, "schedule": "zb-v"},
 ], ids=lambda parallel: "-".join(f"{key}{value}" for key, value in parallel.items()))
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_every_worker_needs_the_memory_that_the_plan_said(tessera, parallel, precision):

@@ -1,0 +1,81 @@
+// What ZeRO-2 and ZeRO-3 add to the passes of a program.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+#include <set>
+
+#include "base/expect_error.hpp"
+#include "program/program_helper.hpp"
+
+namespace tessera::program {
+namespace {
+
+using tessera::testing::error_of;
+using ::testing::HasSubstr;
+
+std::vector<Program> any_sharded(bool tied) {
+  PlanShape shape{.dp = *rc::gen::element(2, 4),
+                  .pipeline_size = *rc::gen::inRange(1, 4),
+                  .zero = *rc::gen::inRange(2, 4),
+                  .micro_batches = 2 * *rc::gen::inRange(1, 4)};
+  shape.schedule = *rc::gen::element(plan::Schedule::gpipe, plan::Schedule::one_f_one_b, plan::Schedule::zb_h1, plan::Schedule::zb_v);
+  const auto model = small_model(9, tied);
+  plan::Plan plan = make_plan(model, shape);
+  if (shape.dp == 4 && *rc::gen::arbitrary<bool>())
+    for (plan::Stage& stage : plan.stages) stage.runs.front().strategy.shards = 2;
+  check(compile_evaluation(plan, model, 3, 2));
+  return compile(plan, model);
+}
+
+RC_GTEST_PROP(ShardPasses, HoldTheParametersOfTwoNeighbouringPassesAtMost, ()) {
+  const std::vector<Program> programs = any_sharded(*rc::gen::arbitrary<bool>());
+  check(programs);
+  for (const Program& program : programs) {
+    std::set<int> held;
+    std::size_t gathers = 0;
+    for (const Instruction& instruction : program.instructions) {
+      if (instruction.op == Op::gather_parameters && program.buckets[instruction.bucket].zero == 3) {
+        RC_ASSERT(held.insert(instruction.bucket).second);
+        ++gathers;
+      }
+      for (const int bucket : instruction.releases) RC_ASSERT(held.erase(bucket) == 1);
+      RC_ASSERT(held.size() <= 3u);  // of a pass and the next: one bucket each, and one that blocks share
+    }
+    RC_ASSERT(held.empty());
+    if (program.buckets.front().zero == 3) RC_ASSERT(gathers > 0);
+  }
+}
+
+// Of every micro-batch that passes a bucket, all that it adds is reduced.
+RC_GTEST_PROP(ShardPasses, ReduceEachBucketOnceForEachMicroBatch, ()) {
+  for (const Program& program : any_sharded(false))
+    for (std::size_t b = 0; b < program.buckets.size(); ++b) {
+      std::set<int> micro_batches;
+      int shards = 0;
+      for (const Instruction& instruction : program.instructions) {
+        if (instruction.bucket != static_cast<int>(b)) continue;
+        if (instruction.op == Op::reduce_gradients) RC_ASSERT(micro_batches.insert(instruction.micro_batch).second);
+        if (instruction.op == Op::reduce_shards) ++shards;
+      }
+      RC_ASSERT(static_cast<std::int64_t>(micro_batches.size()) == program.micro_batches);
+      RC_ASSERT(shards == (program.buckets[b].across >= 0 ? 1 : 0));
+    }
+}
+
+TEST(ShardPasses, ThatDoNotWaitAreRefused) {
+  const auto model = small_model(2, false);
+  const plan::Plan plan = make_plan(model, PlanShape{.dp = 2, .zero = 3, .micro_batches = 2});
+  const auto without = [&](Op dropped) {
+    std::vector<Program> programs = compile(plan, model);
+    for (Program& program : programs)
+      for (Instruction& instruction : program.instructions)
+        if (is_compute(instruction.op) && instruction.op != Op::optimizer_step)
+          std::erase_if(instruction.after, [&](int d) { return program.instructions[static_cast<std::size_t>(d)].op == dropped; });
+    return std::string(error_of([&] { check(programs); }).what());
+  };
+  EXPECT_THAT(without(Op::gather_parameters), HasSubstr("does not wait for the parameters of bucket"));
+  EXPECT_THAT(without(Op::reduce_gradients), HasSubstr("while it is being reduced"));
+}
+
+}  // namespace
+}  // namespace tessera::program
