@@ -67,8 +67,7 @@ Compute ModelCosts::pass(int index, const Instruction& instruction) {
 Compute ModelCosts::played_step(const Program& program, int index) const {
   const program::Bucket& bucket = program.buckets[index];
   Compute out;
-  out.seconds = cost_model_.optimizer(priced_.devices(program.stage), part_of(program),
-                                      bucket.shard_count());
+  out.seconds = cost_model_.optimizer(priced_.devices(program.stage), part_of(program), bucket.shard_count());
   return out;
 }
 
