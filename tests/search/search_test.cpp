@@ -189,7 +189,8 @@ TEST(Search, PutsSeveralStagesOnEachRankWhereTheScheduleDoes) {
     EXPECT_NO_THROW(check(plan, job, cluster));
     ASSERT_EQ(plan.stages.size(), static_cast<std::size_t>(stages)) << schedule;
     EXPECT_EQ(plan.world_size(), 4);
-    cost::CostModel cost_model(job.model, job.train, cluster, {});
+    const profile::Profile none;
+    cost::CostModel cost_model(job.model, job.train, cluster, none);
     for (std::size_t s = 0; s + 1 < plan.stages.size(); ++s)
       for (const int move : {-1, 1}) {
         plan::Plan other = plan;
