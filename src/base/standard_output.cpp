@@ -4,6 +4,7 @@
 #include <unistd.h>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <iostream>
 
 #include "base/error.hpp"
@@ -26,8 +27,9 @@ void flush_standard_output() {
   std::fflush(stdout);
   if (std::ferror(stdout) == 0 || reader_left()) return;
   // The reason of an earlier failure is not known any more.
-  if (errno == 0) throw Error(ErrorCode::io, "cannot write to the standard output: part of what was printed is lost");
-  throw_errno("write to", "the standard output", errno);
+  const std::string reason = errno == 0 ? "part of what was printed is lost" : std::strerror(errno);
+  throw Error(ErrorCode::io, "cannot write to the standard output: " + reason, {}, {},
+              "what was printed is not all there, but the command has run to its end");
 }
 
 }  // namespace tessera

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -32,7 +33,7 @@ std::vector<std::string> cells_of(const std::string& line) {
 
 std::vector<Cells> read_table(const std::filesystem::path& path) {
   std::ifstream file(path);
-  if (!file) throw Error(ErrorCode::io, "cannot read " + path.string());
+  if (!file) throw_errno("read", path.string(), errno);
   std::string line;
   std::getline(file, line);
   const std::vector<std::string> head = cells_of(line);

@@ -7,6 +7,7 @@
 
 #include "base/error.hpp"
 #include "base/file_system.hpp"
+#include "base/shell.hpp"
 #include "cli/checks.hpp"
 #include "cli/commands.hpp"
 #include "cli/init_template.hpp"
@@ -130,7 +131,7 @@ void init(Options& options) {
   InitAnswers answers = options.answers;
   answers.source = beside(options.output, answers.source);
   write_new(options.output, train_yaml(answers));
-  const std::string next = typed_command() + " train " + options.output.string();
+  const std::string next = typed_command() + " train " + shell_quoted(options.output.string());
   if (options.json) {
     std::cout << nlohmann::ordered_json{{"file", options.output.string()}, {"next", next}}.dump() << "\n";
   } else {

@@ -230,7 +230,9 @@ int CostModel::standing(int devices, int width) {
   if (of.parts.size() > 1 || of.per_node > 0 || of.dealt_over > 0) return devices;
   const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(first.group)];
   const int domain = group.domain();
-  if (!calibrated(group.device, precision_) || width % domain == 0 || domain % width == 0 || group.nodes * group.devices_per_node <= domain)
+  // Of a domain of many nodes, some are left out so that stages stand in it whole.
+  if (group.nodes_per_domain > 1 || !calibrated(group.device, precision_) || width % domain == 0 || domain % width == 0 ||
+      group.nodes * group.devices_per_node <= domain)
     return devices;
   StageDevices apart;
   apart.parts = {first};

@@ -74,7 +74,7 @@ int together_everywhere(const Plan& plan, const Stage& stage, const cluster::Res
   for (std::size_t i = 1; i < stage.ranks.size(); ++i)
     if (position(stage.ranks[i]) != first + static_cast<int>(i)) return 0;
   const int offset = first % group.domain();
-  if (offset == 0 || offset + stage.width() <= group.domain()) return 0;
+  if (group.nodes_per_domain > 1 || offset == 0 || offset + stage.width() <= group.domain()) return 0;
   return std::gcd(std::gcd(offset, group.domain()), stage.width());
 }
 

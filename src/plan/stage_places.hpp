@@ -36,7 +36,8 @@ DomainShare domain_share(const Plan& plan, const Stage& stage, const cluster::Re
 
 // Of a stage whose devices stand side by side, but which begins within a domain and ends in another: the most consecutive ranks that stand
 // together wherever one begins to count. A stage of 8 that begins at the seventh device of nodes of 8: 2. 0: it begins with a domain, or
-// stands in one. All ranks of the stage must be of `group`.
+// stands in one, or the domain has many nodes, of which some are left out so that stages stand in it whole. All ranks of the stage must be
+// of `group`.
 int together_everywhere(const Plan& plan, const Stage& stage, const cluster::ResourceGroup& group);
 
 // Whether a strategy cuts blocks (tp × cp > 1) among ranks that are dealt over several domains.

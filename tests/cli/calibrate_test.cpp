@@ -81,7 +81,9 @@ TEST(Calibrate, ItsFilePricesAClusterThatNamesIt) {
 }
 
 TEST(Calibrate, AnswersMistakes) {
-  EXPECT_THAT(run_tessera({"calibrate", "/nowhere.csv"}).err, HasSubstr("/nowhere.csv"));
+  const CommandResult missing = run_tessera({"calibrate", "/nowhere.csv"});
+  EXPECT_EQ(missing.exit_code, 3);
+  EXPECT_THAT(missing.err, HasSubstr("cannot read /nowhere.csv: No such file or directory"));
   EXPECT_THAT(run_tessera({"calibrate", table("megatron_sc21_table1"), "--rows", "11"}).err, HasSubstr("a number from 1 to 10"));
   EXPECT_THAT(run_tessera({"calibrate", table("megatron_bridge"), "--rows", "2"}).err, HasSubstr("cannot be priced"));
   EXPECT_THAT(run_tessera({"calibrate", table("llm_foundry_mpt_fsdp")}).err, HasSubstr("rows of one accelerator"));

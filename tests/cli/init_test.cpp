@@ -60,6 +60,14 @@ TEST(Init, NamesTheTextAsSeenFromTheFileThatItWrites) {
   EXPECT_TRUE(std::filesystem::equivalent(job.data.sources.at(0).path, text)) << job.data.sources.at(0).path;
 }
 
+TEST(Init, QuotesTheFileInTheNextCommand) {
+  const TemporaryFolder folder;
+  folder.write("text.txt", "words\n");
+  const CommandResult result = run_tessera({"init", "--yes", "--source", "text.txt", "-o", "my cfg.yaml"}, {folder.path(), {}});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out + result.err, HasSubstr("train 'my cfg.yaml'"));
+}
+
 TEST(Init, RefusesToOverwriteAndLeavesTheFileAsItWas) {
   const TemporaryFolder folder;
   const auto existing = folder.write("train.yaml", "mine\n");
