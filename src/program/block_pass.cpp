@@ -39,7 +39,7 @@ Bytes piece_of(Bytes whole, int index, int pieces) { return Bytes(whole.value * 
 
 BlockPass block_pass(const std::vector<Operator>& operators, const std::vector<Exchange>& exchanges, const BesideRules& rules) {
   const int count = static_cast<int>(operators.size());
-  std::vector<int> first(operators.size() + 1, 1);  // for now, into how many pieces each operator is cut
+  std::vector<int> first(operators.size() + 1, 1);  // pieces of each operator; below, the index of its first one
   if (rules.pieces > 1)
     for (const Exchange& exchange : exchanges)
       if (const int op = product_beside(operators, exchange); op >= 0) first[static_cast<std::size_t>(op)] = rules.pieces;
