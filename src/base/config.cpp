@@ -303,7 +303,10 @@ std::int64_t ConfigNode::as_int() const {
   if (is_scalar()) {
     const std::string& scalar = value_->node.Scalar();
     const auto [end, problem] = std::from_chars(scalar.data(), scalar.data() + scalar.size(), out);
-    if (problem == std::errc() && end == scalar.data() + scalar.size()) return out;
+    if (end == scalar.data() + scalar.size()) {
+      if (problem == std::errc()) return out;
+      if (problem == std::errc::result_out_of_range) throw error("found " + kind_of(value_->node), "a whole number of at most 18 digits");
+    }
   }
   throw error("found " + kind_of(value_->node), "a whole number");
 }

@@ -97,10 +97,16 @@ void write_whole(FileSystem& files, const std::filesystem::path& path, const std
   write_whole(files, path, std::as_bytes(std::span(content.data(), content.size())));
 }
 
+void write_named(const std::filesystem::path& path, const std::string& content) {
+  if (path.has_parent_path()) real_file_system().create_directories(path.parent_path());
+  write_whole(real_file_system(), path, content);
+}
+
 void check_can_write(const std::filesystem::path& path) {
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
   if (std::filesystem::is_directory(path)) throw_errno("write", path, EISDIR);
-  if (!std::filesystem::is_directory(folder)) throw_errno("write", path, std::filesystem::exists(folder) ? ENOTDIR : ENOENT);
+  std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
+  while (!std::filesystem::exists(folder)) folder = folder.parent_path();
+  if (!std::filesystem::is_directory(folder)) throw_errno("write", path, ENOTDIR);
   if (::access(folder.c_str(), W_OK) != 0) throw_errno("write", path, errno);
 }
 

@@ -39,8 +39,11 @@ FileSystem& real_file_system();
 void write_whole(FileSystem& files, const std::filesystem::path& path, std::span<const std::byte> content);
 void write_whole(FileSystem& files, const std::filesystem::path& path, const std::string& content);
 
-// Throws what write_whole would: not_found where the folder of `path` does not exist, io where it takes no files or `path` is a folder.
-// For asking before long work whose result goes there.
+// The same for a file that a user named: the folders on the way to it are made.
+void write_named(const std::filesystem::path& path, const std::string& content);
+
+// Throws what write_named would: io where a folder on the way takes no files, or is none, or where `path` is a folder. For asking before
+// long work whose result goes there.
 void check_can_write(const std::filesystem::path& path);
 
 // The whole file. Throws not_found or io.

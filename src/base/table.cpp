@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kGap = 2;
 // A wrapped column does not become narrower.
-constexpr int kNarrowest = 12;
+constexpr int kNarrowest = 10;
 
 // This thread's characters are UTF-8, whatever the user's locale, which the C library's functions below ask for.
 class Utf8 {

@@ -33,7 +33,7 @@ class Table {
   explicit Table(std::vector<Column> columns);
   // As many cells as columns.
   void add(std::vector<std::string> cells);
-  // Each line ends with a newline. `columns`: of the terminal, 0 for no limit. Wrapped columns give way, the widest first, down to a dozen
+  // Each line ends with a newline. `columns`: of the terminal, 0 for no limit. Wrapped columns give way, the widest first, down to ten
   // characters; the others never do. Without any head the rows alone.
   std::string text(int columns) const;
   // Whether no line of it is longer.

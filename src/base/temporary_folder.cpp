@@ -18,10 +18,11 @@ namespace {
 constexpr std::string_view kNew = "tessera-new-";  // not locked yet
 constexpr std::string_view kHeld = "tessera-scratch-";
 
-// Of this user, and locked by nobody.
-void remove_abandoned(const std::filesystem::path& place) {
+}  // namespace
+
+void TemporaryFolder::remove_abandoned() {
   std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(place, ignored)) {
+  for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::temp_directory_path(ignored), ignored)) {
     if (!entry.path().filename().string().starts_with(kHeld)) continue;
     const int descriptor = ::open(entry.path().c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (descriptor < 0) continue;
@@ -32,11 +33,8 @@ void remove_abandoned(const std::filesystem::path& place) {
   }
 }
 
-}  // namespace
-
 TemporaryFolder::TemporaryFolder() {
   const auto place = std::filesystem::temp_directory_path();
-  remove_abandoned(place);
   std::string name = (place / kNew).string() + "XXXXXX";
   if (::mkdtemp(name.data()) == nullptr) throw_errno("create folder", name, errno);
   descriptor_ = ::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

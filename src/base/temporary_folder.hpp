@@ -1,5 +1,4 @@
-// A folder of its own in the system's temporary folder; it goes, with all its content, with the object. One whose process was killed goes
-// when the next one is made: a lock says whether its process lives.
+// A folder of its own in the system's temporary folder; it goes, with all its content, with the object.
 #pragma once
 
 #include <filesystem>
@@ -14,6 +13,9 @@ class TemporaryFolder {
   ~TemporaryFolder();
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  // Removes those of this user whose processes were killed: each folder is locked for as long as its process lives.
+  static void remove_abandoned();
 
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path operator/(const std::string& name) const { return path_ / name; }

@@ -49,6 +49,8 @@ std::string to_text(Flops flops) { return with_unit(flops.value, "FLOP"); }
 std::string to_text(FlopsPerSecond rate) { return with_unit(rate.value, "FLOP/s"); }
 std::string to_text(BytesPerSecond rate) { return with_unit(rate.value, "B/s"); }
 
+std::string fixed(double value, int digits) { return fmt::format("{:.{}f}", value, digits); }
+
 std::string count_text(double count) {
   constexpr std::array<const char*, 5> names = {"", " k", " M", " B", " T"};
   return scaled(count, 1000, names);

@@ -47,5 +47,7 @@ std::string to_text(Flops flops);
 std::string to_text(FlopsPerSecond rate);
 std::string to_text(BytesPerSecond rate);
 std::string count_text(double count);
+// "3.1416" for four digits behind the point.
+std::string fixed(double value, int digits);
 
 }  // namespace tessera

@@ -12,6 +12,7 @@
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "base/standard_output.hpp"
+#include "base/temporary_folder.hpp"
 #include "base/terminal.hpp"
 #include "cli/commands.hpp"
 
@@ -58,7 +59,9 @@ Error unexpected_word(const CLI::App& app, const CLI::App& command, const std::s
   const bool is_option = word.starts_with("-");
   const std::vector<std::string> known = is_option ? option_names(command) : command_names(command);
   const std::string kind = is_option ? "option" : known.empty() ? "argument" : "command";
-  const auto near = nearest(word, known);
+  // A short option is one letter: none is like another.
+  const bool is_short = is_option && !word.starts_with("--");
+  const auto near = is_short ? std::nullopt : nearest(word, known);
   return Error(ErrorCode::invalid_config, text(name, " has no ", kind, " `", word, "`"), {}, {},
                near ? text("did you mean `", *near, "`? ", help) : help);
 }
@@ -150,13 +153,17 @@ std::unique_ptr<CLI::App> make_app() {
 }
 
 int run(int argc, const char* const* argv) {
+  TemporaryFolder::remove_abandoned();
   const auto app = make_app();
   int code = parse_and_run(*app, argc, argv, wants_json(argc, argv));
   try {
     flush_standard_output();
   } catch (const Error& error) {
-    print(error);
-    if (code == 0) code = exit_code(error.code());
+    // What failed before has been said, on stderr where the standard output takes nothing.
+    if (code == 0) {
+      print(error);
+      code = exit_code(error.code());
+    }
   }
   log::flush();
   return code;

@@ -15,6 +15,7 @@
 #include "base/terminal.hpp"
 #include "calibrate/calibrate.hpp"
 #include "calibrate/extent.hpp"
+#include "cli/checks.hpp"
 #include "cli/commands.hpp"
 
 namespace tessera::cli {
@@ -113,7 +114,7 @@ void run(const CalibrateOptions& options) {
     }
     judged.push_back({row, fitted, seconds, left_out});
   }
-  if (!options.output.empty()) write_whole(real_file_system(), options.output, to_yaml(calibration));
+  if (!options.output.empty()) write_named(options.output, to_yaml(calibration));
   if (options.json) {
     nlohmann::ordered_json each = nlohmann::ordered_json::array();
     for (const Judged& one : judged)
@@ -138,7 +139,9 @@ void add_calibrate_command(CLI::App& app) {
   auto options = std::make_shared<CalibrateOptions>();
   command->add_option("rows_csv", options->table, "Measured steps, one a line; docs/file-formats.md has the columns")->required();
   command->add_option("-o,--output", options->output, "Write the calibration here, for `stack:` in a cluster file");
-  command->add_option("--rows", options->rows, "Fit on these rows (from 1) and show the error of the others; all without")->delimiter(',');
+  command->add_option("--rows", options->rows, "Fit on these rows (from 1) and show the error of the others; all without")
+      ->delimiter(',')
+      ->check(whole_number(1));
   command->add_option("--name", options->name, "What to call the stack; the output file's name without");
   command->add_option("--attention", options->attention, "How the software computes attention: fused or unfused")
       ->check(CLI::IsMember({"fused", "unfused"}))

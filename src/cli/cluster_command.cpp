@@ -43,7 +43,7 @@ std::string peak_text(const cluster::Device& device, const char* precision) {
 void discover(const std::string& output, bool json) {
   const cluster::ClusterSpec cluster = cluster::discover_host();
   const std::string yaml = cluster::to_yaml(cluster);
-  if (!output.empty()) write_whole(real_file_system(), output, yaml);
+  if (!output.empty()) write_named(output, yaml);
   if (json) {
     Json groups = Json::array();
     for (const auto& group : cluster.groups)

@@ -8,7 +8,10 @@
 #include <numeric>
 
 #include "base/file_system.hpp"
+#include "base/table.hpp"
+#include "base/terminal.hpp"
 #include "base/units.hpp"
+#include "cli/checks.hpp"
 #include "cli/commands.hpp"
 #include "cli/data_inspect.hpp"
 #include "data/data.hpp"
@@ -160,20 +163,22 @@ void split(const JobOptions& options) {
     out["notes"] = dataset->notes();
     return print_json(out);
   }
-  std::printf("tokens       %lld\n", static_cast<long long>(dataset->token_count()));
-  std::printf("training     %lld sequences of %lld\n", static_cast<long long>(dataset->train_samples()), static_cast<long long>(seq));
-  std::printf("validation   %lld sequences\n", static_cast<long long>(dataset->validation_samples()));
-  std::printf("the job      %lld steps of %lld sequences: %.2f epochs\n", static_cast<long long>(job.train.steps),
-              static_cast<long long>(batch), epochs);
+  const auto percent = [](double share) { return fixed(100 * share, 1) + " %"; };
+  Table table({{""}, {"", Table::Align::wrapped}});
+  table.add({"tokens", text(dataset->token_count())});
+  table.add({"training", text(dataset->train_samples(), " sequences of ", seq)});
+  table.add({"validation", text(dataset->validation_samples(), " sequences")});
+  table.add({"the job", text(job.train.steps, " steps of ", batch, " sequences: ", fixed(epochs, 2), " epochs")});
   if (sources.size() > 1)
     for (const auto& source : sources)
-      std::printf("source       %5.1f %% from %s: %lld sequences, passed over %.2f times\n",
-                  100 * static_cast<double>(source.per_epoch) / epoch, source.path.c_str(), static_cast<long long>(source.train),
-                  epochs * static_cast<double>(source.per_epoch) / static_cast<double>(source.train));
-  for (const std::string& note : dataset->notes()) std::printf("note         %s\n", note.c_str());
+      table.add({"source", text(percent(static_cast<double>(source.per_epoch) / epoch), " from ", source.path.string(), ": ", source.train,
+                                " sequences, passed over ",
+                                fixed(epochs * static_cast<double>(source.per_epoch) / static_cast<double>(source.train), 2), " times")});
+  for (const std::string& note : dataset->notes()) table.add({"note", note});
   if (validates)
-    std::printf("unigram      %.4f nats a validation token (perplexity %.1f): the loss of knowing only how often tokens occur\n", entropy,
-                std::exp(entropy));
+    table.add({"unigram", text(fixed(entropy, 4), " nats a validation token (perplexity ", fixed(std::exp(entropy), 1),
+                               "): the loss of knowing only how often tokens occur")});
+  std::printf("%s", table.text(columns_of(STDOUT_FILENO)).c_str());
 }
 
 void encode_lines(const std::string& tokenizer_file, bool json) {
@@ -244,7 +249,7 @@ void add_data_command(CLI::App& app) {
   };
   auto training = std::make_shared<Training>();
   tokenizer->add_option("source", training->source, "A file of text, JSONL or Parquet, or a folder of them")->required();
-  tokenizer->add_option("--vocab", training->vocab, "How many tokens")->capture_default_str();
+  tokenizer->add_option("--vocab", training->vocab, "How many tokens")->capture_default_str()->check(whole_number(1, 1 << 30));
   add_record_options(*tokenizer, training->records);
   tokenizer->add_option("-o,--output", training->output, "Where to write it")->capture_default_str();
   tokenizer->add_flag("--json", training->json, "One JSON object");
@@ -258,7 +263,9 @@ void add_data_command(CLI::App& app) {
   auto inspection = std::make_shared<InspectOptions>();
   inspect->add_option("file", inspection->file, "A train.yaml, text, JSONL, Parquet, a folder, tokenizer.json, .model or tokens-….bin")
       ->required();
-  inspect->add_option("--samples", inspection->samples, "How many documents or sequences to show")->capture_default_str();
+  inspect->add_option("--samples", inspection->samples, "How many documents or sequences to show")
+      ->capture_default_str()
+      ->check(whole_number(0));
   inspect->add_option("--tokenizer", inspection->tokenizer, "Decodes the tokens of a cache");
   add_record_options(*inspect, inspection->records);
   inspect->add_flag("--json", inspection->json, "One JSON object");

@@ -99,6 +99,7 @@ void interview(InitAnswers& answers) {
 
 // O_EXCL decides, so that a file that appears meanwhile is not overwritten either.
 void write_new(const std::filesystem::path& path, const std::string& content) {
+  if (path.has_parent_path()) real_file_system().create_directories(path.parent_path());
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (file < 0 && errno == EEXIST) refuse_overwrite(path);
   if (file < 0) throw_errno("write", path.string(), errno);

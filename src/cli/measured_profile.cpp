@@ -111,8 +111,7 @@ profile::Profile measure_into_cache(const std::filesystem::path& train_yaml, con
                                     const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
   profile::Profile profile = measure_host(train_yaml, overrides, job, cluster);
   const std::filesystem::path path = cached_profile_path(job, cluster);
-  real_file_system().create_directories(path.parent_path());
-  write_whole(real_file_system(), path, profile::to_json(profile));
+  write_named(path, profile::to_json(profile));
   return profile;
 }
 

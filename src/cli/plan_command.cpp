@@ -140,8 +140,8 @@ void make_plan(const PlanOptions& options) {
   std::vector<std::pair<std::string, const plan::Plan*>> plans = {{result.best_family, &result.best}};
   for (const search::Candidate& candidate : result.runners_up) plans.emplace_back(candidate.family, &candidate.plan);
   const std::vector<Written> written = write_for_others(options.write, plans, job);
-  if (!options.output.empty()) write_whole(real_file_system(), options.output, plan::to_json(result.best));
-  if (!options.html.empty()) write_whole(real_file_system(), options.html, plan_report(input, result));
+  if (!options.output.empty()) write_named(options.output, plan::to_json(result.best));
+  if (!options.html.empty()) write_named(options.html, plan_report(input, result));
   if (options.json) {
     if (options.explain) std::fprintf(stderr, "%s", search::explain(result, job.model, cluster, columns_of(STDERR_FILENO)).c_str());
     nlohmann::ordered_json out = {{"plan", nlohmann::ordered_json::parse(plan::to_json(result.best))},

@@ -132,7 +132,7 @@ void plan_from_galvatron(const GalvatronOptions& options, const std::vector<std:
   std::filesystem::path written = output;
   if (!output.empty()) {
     if (std::filesystem::is_directory(written)) written /= galvatron::config_name(inputs.settings);
-    write_whole(real_file_system(), written, galvatron::to_config(inputs, found.result.plan));
+    write_named(written, galvatron::to_config(inputs, found.result.plan));
   }
   if (json) {
     std::printf("%s\n", json_of(inputs, found).dump().c_str());

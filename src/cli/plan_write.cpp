@@ -58,7 +58,7 @@ std::vector<Written> write_for_others(const Writes& writes, const std::vector<st
     }
     if (!expressed) throw *refusal;
   }
-  for (std::size_t i = 0; i < texts.size(); ++i) write_whole(real_file_system(), writes[i].second, texts[i]);
+  for (std::size_t i = 0; i < texts.size(); ++i) write_named(writes[i].second, texts[i]);
   return out;
 }
 

@@ -35,13 +35,13 @@ void measure_profile(const ProfileOptions& options) {
         ErrorCode::invalid_config, text("cluster '", cluster.name, "' has no CPU workers that could train this job"), job.cluster.where,
         "CPU workers to measure: cluster: auto, or a group of CPU hosts",
         text("accelerators are priced without a profile; `", typed_command(), " calibrate` fits their prices to steps that you measured"));
+  const std::filesystem::path path = options.output.empty() ? cached_profile_path(job, cluster) : std::filesystem::path(options.output);
+  check_can_write(path);
   const std::optional<Seconds> budget = options.seconds > 0 ? std::optional(Seconds(options.seconds)) : std::nullopt;
   const profile::Profile profile = options.launcher.empty()
                                        ? measure_host(options.yaml, options.overrides, job, cluster, budget)
                                        : measure_hosts(options.yaml, options.overrides, job, cluster, options.launcher, budget);
-  const std::filesystem::path path = options.output.empty() ? cached_profile_path(job, cluster) : std::filesystem::path(options.output);
-  if (path.has_parent_path()) real_file_system().create_directories(path.parent_path());
-  write_whole(real_file_system(), path, profile::to_json(profile));
+  write_named(path, profile::to_json(profile));
   if (options.json) {
     std::printf("%s", profile::to_json(profile).c_str());
     return;
@@ -50,35 +50,45 @@ void measure_profile(const ProfileOptions& options) {
   Table blocks({{"block"},
                 {"batch", Align::right},
                 {"tp", Align::right},
-                {"workers", Align::right},
-                {"threads", Align::right},
+                {"on"},
                 {"pass"},
                 {"median", Align::right},
                 {"from", Align::right},
                 {"to", Align::right}});
   for (const profile::BlockSample& sample : profile.blocks) {
-    blocks.add({sample.kind, text(sample.micro_batch_size), text(sample.tensor_parallel), text(sample.neighbours), text(sample.threads),
+    blocks.add({sample.kind, text(sample.micro_batch_size), text(sample.tensor_parallel), text(sample.neighbours, " x ", sample.threads),
                 "forward", to_text(sample.forward), to_text(sample.forward_low), to_text(sample.forward_high)});
-    blocks.add({"", "", "", "", "", "backward", to_text(sample.backward), to_text(sample.backward_low), to_text(sample.backward_high)});
+    blocks.add({"", "", "", "", "backward", to_text(sample.backward), to_text(sample.backward_low), to_text(sample.backward_high)});
   }
-  std::printf("medians with confidence intervals (92 %% or more)\n%s", blocks.text(columns_of(STDOUT_FILENO)).c_str());
+  const int columns = columns_of(STDOUT_FILENO);
+  std::printf("%s%s", fitted("medians with confidence intervals (92 % or more), on so many workers x threads\n", columns).c_str(),
+              blocks.text(columns).c_str());
+  std::string rest;
   constexpr double kMillion = 1e6;
   for (const profile::OptimizerSample& sample : profile.optimizers) {
     const profile::MeasuredValue& each = sample.seconds_per_parameter;
-    std::printf("%s of a million parameters, %d worker%s of %d thread%s: %s\n", sample.kind.c_str(), sample.neighbours,
-                sample.neighbours == 1 ? "" : "s", sample.threads, sample.threads == 1 ? "" : "s",
-                with_interval({kMillion * each.median, kMillion * each.low, kMillion * each.high}).c_str());
+    rest += text(sample.kind, " of a million parameters, ", sample.neighbours, sample.neighbours == 1 ? " worker" : " workers", " of ",
+                 sample.threads, sample.threads == 1 ? " thread: " : " threads: ",
+                 with_interval({kMillion * each.median, kMillion * each.low, kMillion * each.high}), "\n");
   }
   for (const profile::CommSample& sample : profile.communication) {
-    std::printf("%s over %s among %d: %s + bytes / %s\n", sample.operation.c_str(), sample.link.c_str(), sample.ranks,
-                to_text(sample.latency).c_str(), to_text(sample.bandwidth).c_str());
-    for (const profile::CommPoint& point : sample.points)
-      std::printf("    %-10s %s\n", to_text(point.size).c_str(), with_interval(point.seconds).c_str());
-    for (const profile::CommPoint& point : sample.in_turn)
-      std::printf("    %-10s %s in turn with computing\n", to_text(point.size).c_str(), with_interval(point.seconds).c_str());
-    std::printf("    computing beside it takes %.2f (%.2f to %.2f) times as long, it %.2f (%.2f to %.2f) times beside computing\n",
-                sample.slows.median, sample.slows.low, sample.slows.high, sample.slowed.median, sample.slowed.low, sample.slowed.high);
+    rest += text(sample.operation, " over ", sample.link, " among ", sample.ranks, ": ", to_text(sample.latency), " + bytes / ",
+                 to_text(sample.bandwidth), "\n");
+    const auto points = [&](const std::vector<profile::CommPoint>& measured, const char* how) {
+      for (const profile::CommPoint& point : measured)
+        rest += text("    ", to_text(point.size), " in ", with_interval(point.seconds), how, "\n");
+    };
+    points(sample.points, "");
+    points(sample.in_turn, ", in turn with computing");
+    const auto factor = [](const profile::MeasuredValue& value) {
+      char buffer[96];
+      std::snprintf(buffer, sizeof buffer, "%.2f (%.2f to %.2f)", value.median, value.low, value.high);
+      return std::string(buffer);
+    };
+    rest += text("    computing beside it takes ", factor(sample.slows), " times as long,\n    and it ", factor(sample.slowed),
+                 " times beside computing\n");
   }
+  std::printf("%s", fitted(rest, columns).c_str());
   std::printf("written to %s\n", path.c_str());
 }
 

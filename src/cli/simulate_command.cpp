@@ -100,7 +100,7 @@ void simulate(const SimulateOptions& options) {
   for (const sim::RankResult& rank : result.ranks) memory.push_back(rank.peak_memory);
   cost::check_fits(plan, memory, cluster);
   const std::optional<plan::Prediction> prediction = predicted(plan, input);
-  if (!options.trace.empty()) write_whole(real_file_system(), options.trace, sim::to_chrome_trace(result, simulation.programs));
+  if (!options.trace.empty()) write_named(options.trace, sim::to_chrome_trace(result, simulation.programs));
   if (options.json) {
     std::printf("%s\n", json_of(result, cost::utilization(plan, job.model, cluster, result.step), prediction).dump().c_str());
     return;

@@ -24,6 +24,7 @@
 #include "observe/run_files.hpp"
 #include "plan/crowding.hpp"
 #include "plan/schedule/schedule.hpp"
+#include "plan/tensor_cut.hpp"
 #include "plan/trainable.hpp"
 #include "program/program.hpp"
 
@@ -158,13 +159,20 @@ namespace {
 void check_computed_here(const model::JobSpec& job) {
   for (const model::Repeat& repeat : job.model.repeats) {
     const std::string& kind = repeat.block.kind;
-    if (kind != "embedding" && kind != "transformer_layer" && kind != "lm_head")
-      refuse_here("the trainer cannot compute blocks of kind '" + kind + "' yet", {.file = job.file.string(), .block = {}},
-                  "arch llama without dropout (Llama, Mistral, Qwen2 and Qwen3)");
     const auto said = [&](const char* key, double value) {
       const auto found = repeat.block.dims.find(key);
       return found != repeat.block.dims.end() && found->second == value;
     };
+    const bool gpt = job.model.arch == "gpt";
+    if (!gpt && !plan::cut_by_trainer(repeat.block))
+      refuse_here("the trainer cannot compute blocks of kind '" + kind + "' yet", {.file = job.file.string(), .block = {}},
+                  "arch llama (Llama, Mistral, Qwen2 and Qwen3) or gpt, without dropout");
+    if (repeat.block.dims.contains("dropout"))
+      refuse_here(text("the trainer does not drop activations yet, and dropout is ", repeat.block.dims.at("dropout")),
+                  {.file = job.file.string(), .block = {}}, "model.dropout: 0");
+    if (said("rotary", 1) || said("relative_bias", 1))
+      refuse_here("the trainer's GPT has learned positions or none", {.file = job.file.string(), .block = {}},
+                  "positions: learned, or positions: none");
     if (said("attention_fused", 0))
       refuse_here("the trainer computes attention in one kernel, and the model says attention: unfused",
                   {.file = job.file.string(), .block = {}}, "attention: fused");
@@ -183,6 +191,15 @@ std::vector<std::string> trainable_vendors(const model::JobSpec& job, const clus
     refuse_here(text("the trainer computes on ", cluster::kTrainableKinds, ", and cluster '", cluster.name, "' has none"),
                 {.file = job.file.string(), .block = {}}, text("a cluster with a group of ", cluster::kTrainableKinds));
   return vendors;
+}
+
+void check_cuts(const plan::Plan& plan, const model::ModelSpec& model) {
+  if (plan::cut_by_trainer(model)) return;
+  for (const plan::Stage& stage : plan.stages)
+    for (const plan::StrategyRun& run : stage.runs)
+      if (run.strategy.tp > 1)
+        refuse_here(text("the plan cuts blocks by tp ", run.strategy.tp, ", and the trainer keeps those of arch ", model.arch, " whole"),
+                    run.where, "tp 1");
 }
 
 void check_devices(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
@@ -205,6 +222,7 @@ ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vecto
     chosen.plan = plan::load_plan(plan_file ? *plan_file : job.parallel.file);
     plan::check(chosen.plan, job, cluster);
     plan::check_trainable(chosen.plan);
+    check_cuts(chosen.plan, job.model);
     check_devices(chosen.plan, cluster);
     // Ranks whose orders do not fit together would wait for each other until the deadline.
     if (!chosen.plan.order.empty()) program::check(program::compile(chosen.plan, job.model));

@@ -36,8 +36,8 @@ void add_worker_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
   command->add_option("train_yaml", options->yaml, "What to train")->required();
   command->add_option("--plan", options->plan, "The plan file, the same on all ranks")->required();
-  command->add_option("--rank", options->rank, "This process's rank");
-  command->add_option("--world", options->world, "How many ranks there are");
+  command->add_option("--rank", options->rank, "This process's rank")->check(whole_number(0));
+  command->add_option("--world", options->world, "How many ranks there are")->check(whole_number(1));
   command->add_option("--rendezvous", options->rendezvous, "HOST:PORT where rank 0 listens");
   command->add_option("--run", options->run, "The run's folder (default: runs/NAME)");
   command->add_option("--set", options->overrides, "Override a key")->type_name("KEY=VALUE");
@@ -74,7 +74,7 @@ void add_eval_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
   command->add_option("run", options->run, kRunHelp)->required();
   command->add_option("--text", options->text, "A text file, a JSONL file or a folder to evaluate on, all of it");
-  command->add_option("--sequences", options->sequences, "At most this many sequences (default: all)")->check(whole_number(0));
+  command->add_option("--sequences", options->sequences, "At most this many sequences; 0: all (default)")->check(whole_number(0));
   command->add_flag("--json", options->json, "One JSON object");
   command->callback([options, command] {
     std::vector<std::string> arguments = {"eval", options->run};

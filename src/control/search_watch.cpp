@@ -93,10 +93,15 @@ class SearchWatch::Watcher {
     std::string line = text("searching: ", watch_.considered.load(), " choices");
     if (const Seconds best = watch_.best; best > Seconds(0)) line += text(", best step ", to_text(best));
     line += text(", ", static_cast<std::int64_t>((real_clock().now() - begin_).value), " s");
-    if (stops_ && !watch_.stop) line += "; Ctrl-C ends with the best so far";
-    const int columns = columns_of(STDERR_FILENO);
     // A line as wide as the terminal would wrap on some of them.
-    if (columns > 0) line.resize(std::min(line.size(), static_cast<std::size_t>(columns - 1)));
+    const int columns = columns_of(STDERR_FILENO);
+    const std::size_t most = columns > 0 ? static_cast<std::size_t>(columns - 1) : std::string::npos;
+    for (const std::string hint : {"; Ctrl-C ends with the best so far", "; Ctrl-C: the best so far"})
+      if (stops_ && !watch_.stop && line.size() + hint.size() <= most) {
+        line += hint;
+        break;
+      }
+    line.resize(std::min(line.size(), most));
     std::fprintf(stderr, "\r\033[K%s", line.c_str());
     std::fflush(stderr);
     drawn_ = true;

@@ -120,7 +120,7 @@ class RecordReader {
 
   [[noreturn]] void fail(int line, const std::string& message, const std::string& expected, const std::string& hint) const {
     throw Error(ErrorCode::invalid_config, message, in_file(file_.path, line), expected,
-                hint + "; data.on_error: skip leaves out what cannot be read");
+                hint + "; data.on_error: skip, or --on-error skip, leaves out what cannot be read");
   }
 
   const SourceFile& file_;
@@ -179,7 +179,7 @@ class FileReader {
         for (std::size_t i = 0; i < values.size(); ++i)
           if (first_invalid_utf8(values[i]))
             throw Error(ErrorCode::invalid_config, text("row ", row, " of column \"", columns[i], "\" is not UTF-8"), in_file(file.path),
-                        "text", "data.on_error: skip leaves out what cannot be read");
+                        "text", "data.on_error: skip, or --on-error skip, leaves out what cannot be read");
         const auto position = static_cast<std::uint64_t>(share * static_cast<double>(file.bytes));
         return Document{
             .prompt = values.size() > 1 ? values.front() : std::string_view(), .text = values.back(), .begin = position, .end = position};

@@ -11,9 +11,12 @@
 namespace tessera::model {
 namespace {
 
+// Up to 1e12: products of such numbers stay finite.
 double not_negative(const ConfigNode& node) {
+  constexpr double kMost = 1e12;
   const double value = node.as_double();
   if (value < 0) throw node.error(text("found ", value), "a number that is not negative");
+  if (value > kMost) throw node.error(text("found ", value), text("a number of at most ", kMost));
   return value;
 }
 
@@ -181,12 +184,22 @@ ClusterChoice read_lab(const ConfigNode& node) {
   return out;
 }
 
+// A file that has yet to be written is named like one: plan.json, plans/best. Other words are meant for 'auto'.
+std::filesystem::path file_or_auto(const ConfigNode& node, const std::string& expected) {
+  const std::string name = node.as_string();
+  const std::filesystem::path file = path_of(node);
+  std::error_code ignored;
+  if (name.find_first_of("./") == std::string::npos && !std::filesystem::exists(file, ignored))
+    throw node.error("found '" + name + "', and there is no such file", expected, nearest(name, {"auto"}) ? "did you mean 'auto'?" : "");
+  return file;
+}
+
 ClusterChoice read_cluster_choice(const ConfigNode& node) {
   ClusterChoice out;
   if (node.is_scalar()) {
     if (node.as_string() != "auto") {
       out.kind = ClusterChoice::Kind::file;
-      out.file = path_of(node);
+      out.file = file_or_auto(node, "auto, a cluster file, {local: {devices: N}} or {lab: {hosts: N}}");
     }
   } else {
     node.allow_only({"local", "lab"});
@@ -206,12 +219,7 @@ ParallelChoice read_parallel(const ConfigNode& node) {
     const std::string name = node.as_string();
     if (name == "auto") return out;
     out.kind = ParallelChoice::Kind::plan_file;
-    out.file = path_of(node);
-    // A plan that has yet to be written is named like a file: plan.json, plans/best.
-    std::error_code ignored;
-    if (name.find_first_of("./") == std::string::npos && !std::filesystem::exists(out.file, ignored))
-      throw node.error("found '" + name + "', and there is no such file", "auto, a plan file, or degrees such as {dp: 2, tp: 2}",
-                       nearest(name, {"auto"}) ? "did you mean 'auto'?" : "");
+    out.file = file_or_auto(node, "auto, a plan file, or degrees such as {dp: 2, tp: 2}");
     return out;
   }
   out.kind = ParallelChoice::Kind::degrees;
@@ -311,6 +319,11 @@ JobSpec read_job(const ConfigNode& root) {
   section.finish();
   require_validation(root, job);
   require_countable(root.at("model"), job.model, job.train.global_batch);
+  if (job.cluster.threads > 0 && job.parallel.threads > 0 && job.parallel.threads != job.cluster.threads)
+    throw root.at("parallel")
+        .at("threads")
+        .error(text("found ", job.parallel.threads, ", and cluster.local.threads is ", job.cluster.threads),
+               "one of them, or the same in both");
   if (job.parallel.delayed_exchange && job.train.optimizer.clip > 0)
     throw root.at("parallel")
         .at("delayed_exchange")

@@ -51,7 +51,11 @@ std::string to_json(const StepMetrics& m) {
       .dump();
 }
 
-std::string to_json(const EvaluationMetrics& m) { return Json{{"step", m.step}, {"validation_loss", m.loss}}.dump(); }
+std::string to_json(const EvaluationMetrics& m) {
+  Json json{{"step", m.step}, {"validation_loss", m.loss}};
+  if (m.stops_early) json["stops_early"] = true;
+  return json.dump();
+}
 
 std::string json_object(std::initializer_list<std::pair<std::string_view, std::string>> members) {
   Json json = Json::object();
@@ -80,7 +84,9 @@ std::vector<StepMetrics> read_metrics(const std::filesystem::path& path) {
 
 std::vector<EvaluationMetrics> read_evaluations(const std::filesystem::path& path) {
   std::vector<EvaluationMetrics> out;
-  for_lines(path, [&](const Json& line) { add(out, EvaluationMetrics{line.at("step"), number(line, "validation_loss")}); });
+  for_lines(path, [&](const Json& line) {
+    add(out, EvaluationMetrics{line.at("step"), number(line, "validation_loss"), line.value("stops_early", false)});
+  });
   return out;
 }
 

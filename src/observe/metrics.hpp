@@ -26,10 +26,11 @@ struct StepMetrics {
   std::int64_t memory = 0;  // bytes, peak resident of rank 0
 };
 
-// One line of evaluations.jsonl: {"step", "validation_loss"}.
+// One line of evaluations.jsonl: {"step", "validation_loss"}, and "stops_early": true where it ended the run.
 struct EvaluationMetrics {
-  std::int64_t step = 0;  // steps made before it
-  double loss = 0;        // mean per token, nats
+  std::int64_t step = 0;     // steps made before it
+  double loss = 0;           // mean per token, nats
+  bool stops_early = false;  // train.early_stop ends the run with it, before its last step
 };
 
 // On one line, without the newline.

@@ -81,7 +81,7 @@ ProgressOptions ProgressOptions::from_environment() {
     std::fflush(stderr);
   };
   options.clock = &real_clock();
-  options.record = [](const std::string& line) { log::record(log::Level::info, line); };
+  options.record = log::record;
   return options;
 }
 
@@ -165,7 +165,7 @@ void Progress::draw() {
 void Progress::keep() {
   const std::string line = progress_line(*last_, total_steps_, left(), 0, false);
   if (!options_.live) options_.write(line + "\n");
-  options_.record(line);
+  options_.record(log::Level::info, line);
   kept_at_ = options_.clock->now();
   kept_step_ = last_->step;
 }
@@ -196,16 +196,25 @@ void Progress::evaluation(std::int64_t steps, double loss, const std::string& li
   if (!options_.live || !last_ || last_->step + 1 != steps) return note(line);
   loss_ = loss;
   last_evaluation_ = line;
-  options_.record(line);
+  options_.record(log::Level::info, line);
   write_row();
   draw();
 }
 
 void Progress::note(const std::string& line) {
+  show(line);
+  options_.record(log::Level::info, line);
+}
+
+void Progress::warning(const std::string& warning) {
+  show("warning: " + warning);
+  options_.record(log::Level::warning, warning);
+}
+
+void Progress::show(const std::string& line) {
   if (row_due_) write_row();
   erase();
   options_.write(line + "\n");
-  options_.record(line);
   if (options_.live) draw();
 }
 
@@ -222,7 +231,7 @@ void Progress::finish() {
                                 count_text(step_seconds_ > 0 ? static_cast<double>(tokens_) / step_seconds_ : 0),
                                 " tokens/s while training, last loss ", format("%.4f", last_->loss));
   options_.write(line + "\n");
-  options_.record(line);
+  options_.record(log::Level::info, line);
 }
 
 }  // namespace tessera::observe

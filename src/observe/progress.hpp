@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/clock.hpp"
+#include "base/log.hpp"
 #include "base/units.hpp"
 #include "observe/metrics.hpp"
 
@@ -21,7 +22,8 @@ struct ProgressOptions {
   std::function<int()> width;                     // columns, asked for at each line, as windows change
   std::function<void(const std::string&)> write;  // as it is, with newlines and control sequences
   Clock* clock = nullptr;
-  std::function<void(const std::string&)> record = [](const std::string&) {};  // each line that stays, or would without a terminal
+  std::function<void(log::Level, const std::string&)> record = [](log::Level, const std::string&) {
+  };  // each line that stays, or would without a terminal
 
   static ProgressOptions from_environment();
 };
@@ -53,10 +55,12 @@ class Progress {
   void evaluation(std::int64_t steps, double loss, const std::string& line);
   // A line that stays.
   void note(const std::string& line);
+  void warning(const std::string& warning);
   // Prints how long it took and how fast it was. Once, at the end; without it the destructor only leaves the line.
   void finish();
 
  private:
+  void show(const std::string& line);
   std::optional<Seconds> left() const;
   bool chosen(std::int64_t step, std::int64_t every) const;
   void draw();

@@ -57,6 +57,12 @@ std::string change_text(const ConfigDifference& change) {
   return text(change.key, ": ", said(change.first), ", now ", said(change.second));
 }
 
+std::string joined_changes(const std::vector<ConfigDifference>& changes) {
+  std::vector<std::string> words;
+  for (const ConfigDifference& change : changes) words.push_back(change_text(change));
+  return joined(words, "; ");
+}
+
 void check_named(const std::vector<std::string>& changed, const DataIdentity& before, const DataIdentity& now) {
   std::vector<std::string> keys = {kTokenizer};
   for (const DataIdentity* identity : {&before, &now})
@@ -128,7 +134,8 @@ std::vector<ConfigDifference> check_resumed(const model::JobSpec& job, const std
   if (model != job.model.fingerprint())
     throw Error(ErrorCode::invalid_config, "the run is of another model (" + model + ")", where,
                 "the model section of " + train_yaml.string(), "train the other model under another name, --set name=...");
-  if (const auto steps = checkpoint_steps(run); !steps.empty() && steps.back() > job.train.steps)
+  const auto steps = checkpoint_steps(run);
+  if (!steps.empty() && steps.back() > job.train.steps)
     throw Error(ErrorCode::invalid_config, text("the run has made ", steps.back(), " steps, and train.steps is ", job.train.steps), where,
                 text("train.steps of at least ", steps.back()),
                 text("another run can start from an earlier checkpoint of this one: train.init: ", run.filename().string(), "@STEP"));
@@ -143,6 +150,15 @@ std::vector<ConfigDifference> check_resumed(const model::JobSpec& job, const std
 
   auto out = differences(settings_of(ConfigNode::load(train_yaml)), settings_of(ConfigNode::parse(yaml, job.file.string())));
   std::erase_if(out, [](const ConfigDifference& difference) { return difference.key == "name"; });
+  // What is not written in a train.yaml has a value all the same.
+  for (ConfigDifference& difference : out) {
+    if (const auto value = before.find(difference.key); difference.first.empty() && value != before.end()) difference.first = value->second;
+    if (const auto value = now.find(difference.key); difference.second.empty() && value != now.end()) difference.second = value->second;
+  }
+  std::erase_if(out, [](const ConfigDifference& difference) { return difference.first == difference.second; });
+  if (!out.empty() && !steps.empty() && steps.back() == job.train.steps)
+    throw Error(ErrorCode::invalid_config, text("the run has made all its ", steps.back(), " steps; no other setting changes it now"),
+                where, text("train.steps above ", steps.back()), text("set now: ", joined_changes(out)));
   return out;
 }
 

@@ -164,9 +164,9 @@ void RunWriter::step(const StepMetrics& m) {
                                 {"memory/bytes", static_cast<double>(m.memory)}});
 }
 
-void RunWriter::evaluation(std::int64_t steps, double loss) {
-  impl_->evaluations.append(to_json(EvaluationMetrics{steps, loss}) + "\n");
-  impl_->board.scalars(steps, {{"validation/loss", loss}});
+void RunWriter::evaluation(const EvaluationMetrics& m) {
+  impl_->evaluations.append(to_json(m) + "\n");
+  impl_->board.scalars(m.step, {{"validation/loss", m.loss}});
 }
 
 }  // namespace tessera::observe

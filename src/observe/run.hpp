@@ -65,8 +65,7 @@ class RunWriter {
   ~RunWriter();
 
   void step(const StepMetrics& metrics);
-  // `steps` were made before it.
-  void evaluation(std::int64_t steps, double loss);
+  void evaluation(const EvaluationMetrics& metrics);
   const std::filesystem::path& folder() const;
 
  private:

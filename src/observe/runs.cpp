@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <sstream>
 #include <string_view>
 
 #include "base/config.hpp"
@@ -51,23 +52,33 @@ std::string describe_plan(const std::filesystem::path& file) {
   }
 }
 
-RunState state_of(const RunSummary& run) {
-  if (is_written(run.folder)) return RunState::running;
-  if (run.steps == 0) return run.checkpoints.empty() ? RunState::failed_start : RunState::imported;
-  return run.planned_steps && run.steps < *run.planned_steps ? RunState::stopped : RunState::complete;
+struct LastError {
+  std::string message;   // its first line; empty where the log has none
+  bool is_last = false;  // nothing was logged after it
+};
+
+LastError last_error(const std::filesystem::path& log) {
+  constexpr std::string_view kTime = "2026-01-31 12:00:00.000 ";  // before each record; a record may have several lines
+  constexpr std::string_view kLevel = "error: ";
+  const auto is_record = [&](std::string_view line) {
+    return line.size() > kTime.size() && line[4] == '-' && line[kTime.size() - 5] == '.';
+  };
+  LastError out;
+  if (!std::filesystem::exists(log)) return out;
+  std::istringstream lines(read_whole(log));
+  for (std::string line; std::getline(lines, line);) {
+    if (!is_record(line)) continue;
+    out.is_last = line.compare(kTime.size(), kLevel.size(), kLevel) == 0;
+    if (out.is_last) out.message = line.substr(kTime.size() + kLevel.size());
+  }
+  return out;
 }
 
-// "2026-01-31 12:00:00.000 error: what happened", without the time.
-std::string last_error(const std::filesystem::path& log) {
-  if (!std::filesystem::exists(log)) return {};
-  const std::string content = read_whole(log);
-  constexpr std::string_view kMark = " error: ";
-  for (std::size_t at = content.size(); (at = content.rfind(kMark, at)) != std::string::npos && at > 0; --at) {
-    const std::size_t begin = content.rfind('\n', at) + 1;
-    if (at - begin != std::string_view("2026-01-31 12:00:00.000").size()) continue;
-    return content.substr(at + kMark.size(), content.find('\n', at) - at - kMark.size());
-  }
-  return {};
+RunState state_of(const RunSummary& run, bool stopped_early, bool ends_with_error) {
+  if (is_written(run.folder)) return RunState::running;
+  if (run.steps > 0 && (stopped_early || !run.planned_steps || run.steps >= *run.planned_steps)) return RunState::complete;
+  if (ends_with_error) return RunState::failed;
+  return run.steps == 0 && !run.checkpoints.empty() ? RunState::imported : RunState::stopped;
 }
 
 std::map<std::string, std::string> settings_of_run(const std::filesystem::path& run) {
@@ -83,7 +94,7 @@ const char* name_of(RunState state) {
     case RunState::running: return "running";
     case RunState::complete: return "complete";
     case RunState::stopped: return "stopped";
-    case RunState::failed_start: return "failed start";
+    case RunState::failed: return "failed";
     case RunState::imported: return "imported";
   }
   return "stopped";
@@ -115,13 +126,17 @@ RunSummary summarize(const std::filesystem::path& run) {
     }
     if (memory > 0) summary.memory = memory;
   }
-  for (const EvaluationMetrics& evaluation : read_evaluations(run / "evaluations.jsonl"))
+  bool stopped_early = false;
+  for (const EvaluationMetrics& evaluation : read_evaluations(run / "evaluations.jsonl")) {
+    stopped_early = evaluation.stops_early && evaluation.step == summary.steps;
     if (std::isfinite(evaluation.loss))
       summary.best_validation_loss = std::min(evaluation.loss, summary.best_validation_loss.value_or(evaluation.loss));
+  }
   summary.checkpoints = checkpoint_steps(run);
   summary.plan = describe_plan(run / "plan.json");
-  summary.state = state_of(summary);
-  summary.last_error = last_error(run / "log.txt");
+  const LastError error = last_error(run / "log.txt");
+  summary.last_error = error.message;
+  summary.state = state_of(summary, stopped_early, error.is_last);
   return summary;
 }
 

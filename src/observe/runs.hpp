@@ -12,13 +12,12 @@
 namespace tessera::observe {
 
 enum class RunState {
-  running,       // some process writes it
-  complete,      // has made its last step
-  stopped,       // before its last step
-  failed_start,  // before its first step, without a checkpoint
-  imported       // has a checkpoint and no steps
+  running,   // some process writes it
+  complete,  // has made its last step, or was ended by train.early_stop
+  stopped,   // before its last step, by a signal
+  failed,    // before its last step, by an error
+  imported   // has a checkpoint and no steps
 };
-// "failed start"
 const char* name_of(RunState state);
 
 // What the files of one run say.

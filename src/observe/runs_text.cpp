@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
@@ -13,12 +12,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using Align = Table::Align;
-
-std::string fixed(double value, int digits) {
-  char buffer[64];
-  std::snprintf(buffer, sizeof buffer, "%.*f", digits, value);
-  return buffer;
-}
 
 template <typename Value, typename Format>
 std::string or_dash(const std::optional<Value>& value, const Format& format) {
@@ -76,12 +69,11 @@ std::string one_line(const Json& json) { return json.dump(-1, ' ', false, Json::
 
 std::string to_table(const std::vector<RunSummary>& runs, int columns) {
   if (runs.empty()) return "no runs yet; start one: tessera train TRAIN.yaml\n";
-  Table table(
-      {{"run", Align::wrapped}, {"state"}, {"steps"}, {"loss"}, {"val loss"}, {"tokens/s"}, {"step"}, {"saved"}, {"plan", Align::wrapped}});
+  Table table({{"run", Align::wrapped}, {"state"}, {"steps"}, {"loss"}, {"val loss"}, {"tokens/s"}, {"saved"}, {"plan", Align::wrapped}});
   for (const RunSummary& run : runs)
     table.add({run.name, name_of(run.state), steps_text(run), loss_text(run.final_loss), loss_text(run.best_validation_loss),
-               speed_text(run.tokens_per_s), step_text(run.step_seconds),
-               run.checkpoints.empty() ? "-" : std::to_string(run.checkpoints.back()), run.plan.empty() ? "-" : run.plan});
+               speed_text(run.tokens_per_s), run.checkpoints.empty() ? "-" : std::to_string(run.checkpoints.back()),
+               run.plan.empty() ? "-" : run.plan});
   return table.text(columns);
 }
 

@@ -30,6 +30,14 @@ std::string TensorFault::expected() const {
   return padded ? text("a degree that leaves each rank a part of ", key) : "a degree that divides heads and kv_heads, which are not padded";
 }
 
+bool cut_by_trainer(const model::BlockSpec& block) {
+  return block.kind == "embedding" || block.kind == "transformer_layer" || block.kind == "lm_head";
+}
+
+bool cut_by_trainer(const model::ModelSpec& model) {
+  return std::all_of(model.repeats.begin(), model.repeats.end(), [](const model::Repeat& repeat) { return cut_by_trainer(repeat.block); });
+}
+
 bool holds_vocabulary(const model::BlockSpec& block) {
   return block.kind == "embedding" || block.kind == "position_embedding" || block.kind == "lm_head" || block.kind == "language_head";
 }

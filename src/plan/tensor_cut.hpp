@@ -22,6 +22,10 @@ struct TensorFault {
   std::string expected() const;  // "a degree that divides heads and kv_heads, which are not padded"
 };
 
+// Whether the trainer's blocks of this kind are cut by tensor parallelism; the others stand whole on each rank.
+bool cut_by_trainer(const model::BlockSpec& block);
+bool cut_by_trainer(const model::ModelSpec& model);  // all of its blocks
+
 // True for embeddings and language heads.
 bool holds_vocabulary(const model::BlockSpec& block);
 // Whether tensor parallelism cuts experts too. Whole ones stand on one rank each, and their width need not be divided.

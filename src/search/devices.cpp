@@ -7,6 +7,7 @@
 #include "cost/cost_model.hpp"
 #include "cost/warm_up.hpp"
 #include "plan/divisors.hpp"
+#include "plan/tensor_cut.hpp"
 #include "search/given.hpp"
 #include "search/outer_choices.hpp"
 #include "search/search.hpp"
@@ -76,6 +77,7 @@ BlockSpace space_of(const model::JobSpec& job, const Devices& devices) {
   BlockSpace out = space_of(job.parallel);
   out.groups = devices.groups;
   out.node_ranks = devices.node_ranks;
+  if (devices.workers && !plan::cut_by_trainer(job.model)) out.most_tensor = 1;
   if (!devices.uniform) return out;
   out.uniform = true;
   out.most_context = 1;

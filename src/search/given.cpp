@@ -103,8 +103,11 @@ class Check {
 
   std::string tensor_obstacle(std::int64_t degree) const {
     if (!kind_.uniform && degree > domain_) return text("is more than the ", counted(domain_, "device"), " that the fastest link joins");
-    for (const model::Repeat& repeat : job_.model.repeats)
+    for (const model::Repeat& repeat : job_.model.repeats) {
       if (const auto fault = plan::tensor_fault(repeat.block, degree)) return fault->what();
+      if (kind_.workers && degree > 1 && !plan::cut_by_trainer(repeat.block))
+        return text("cuts blocks of kind ", repeat.block.kind, ", which the trainer keeps whole");
+    }
     return {};
   }
 

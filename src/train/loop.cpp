@@ -1,5 +1,7 @@
 #include "train/loop.hpp"
 
+#include "checkpoint/checkpoint.hpp"
+
 namespace tessera::train {
 
 namespace {
@@ -7,12 +9,19 @@ namespace {
 // One bad batch is left out; weights that make every batch bad are not to replace good checkpoints.
 constexpr int kMostSkipped = 3;
 
-[[noreturn]] void refuse_skipped(std::int64_t step, bool saved_ruined, std::int64_t saved_at) {
+// `checkpoints`: steps of what was saved, ascending. The last of them may hold weights that make every gradient infinite when no step was
+// good since.
+[[noreturn]] void refuse_skipped(std::int64_t step, std::vector<std::int64_t> checkpoints) {
+  std::string away;
+  if (!checkpoints.empty() && checkpoints.back() == step - kMostSkipped) {
+    away = text("move the checkpoint of step ", checkpoints.back(), " away, and ");
+    checkpoints.pop_back();
+  }
   throw Error(ErrorCode::corrupt, text("the gradients of ", kMostSkipped, " steps in a row are not finite; the last was step ", step), {},
               "finite gradients",
-              saved_ruined ? text("move the checkpoint of step ", saved_at,
-                                  " away, and go on from the one before it with --resume and a smaller train.optimizer.lr")
-                           : "go on from the last checkpoint with --resume and a smaller train.optimizer.lr");
+              checkpoints.empty()
+                  ? "start over with --overwrite and a smaller train.optimizer.lr"
+                  : text(away, "go on from that of step ", checkpoints.back(), " with --resume and a smaller train.optimizer.lr"));
 }
 
 bool due(std::int64_t every, std::int64_t steps) { return every > 0 && steps % every == 0; }
@@ -22,6 +31,10 @@ bool gains_no_more(const model::JobSpec& job, const ValidationHistory& history) 
 }
 
 }  // namespace
+
+bool is_complete(const model::JobSpec& job, const Trainer& trainer) {
+  return trainer.next_step() >= job.train.steps || gains_no_more(job, trainer.loaded_history());
+}
 
 LoopOutcome run_loop(const model::JobSpec& job, Trainer& trainer, FileSystem& files, const LoopOptions& options, LoopObserver& observer) {
   LoopOutcome outcome;
@@ -42,8 +55,7 @@ LoopOutcome run_loop(const model::JobSpec& job, Trainer& trainer, FileSystem& fi
     observer.on_step(report);
     const std::int64_t made = trainer.next_step();
     skipped = report.skipped ? skipped + 1 : 0;
-    // Weights that a checkpoint holds and no step has computed with since may be the ones that were ruined.
-    if (skipped == kMostSkipped) refuse_skipped(made, saved_at > 0 && saved_at == made - skipped, saved_at);
+    if (skipped == kMostSkipped) refuse_skipped(made, checkpoint::list(options.checkpoints));
     if (report.skipped) observer.on_warning(text("the gradient of step ", made, " is not finite; the step was skipped on all ranks"));
     outcome.stopped = report.stop && made < end;
     if (!options.keep) continue;
@@ -51,8 +63,8 @@ LoopOutcome run_loop(const model::JobSpec& job, Trainer& trainer, FileSystem& fi
     if (trainer.validates() && !outcome.stopped && (made == end || due(job.train.eval_every, made))) {
       outcome.evaluation = trainer.evaluate(job.train.eval_sequences);
       best = history.add(made, outcome.evaluation->loss, min_gain);
-      observer.on_evaluation(made, *outcome.evaluation);
       outcome.stopped_early = made < end && gains_no_more(job, history);
+      observer.on_evaluation(made, *outcome.evaluation, outcome.stopped_early);
     }
     if (made == end || outcome.stopped || outcome.stopped_early) continue;
     if ((best && job.checkpoint.best) || (skipped == 0 && due(job.checkpoint.every, made))) {
@@ -71,7 +83,7 @@ LoopOutcome run_loop(const model::JobSpec& job, Trainer& trainer, FileSystem& fi
   // A run that had nothing left to do says what it has come to.
   if (!outcome.evaluation && !outcome.stopped && trainer.validates()) {
     outcome.evaluation = trainer.evaluate(job.train.eval_sequences);
-    observer.on_evaluation(trainer.next_step(), *outcome.evaluation);
+    observer.on_evaluation(trainer.next_step(), *outcome.evaluation, outcome.stopped_early);
   }
   return outcome;
 }

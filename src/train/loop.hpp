@@ -14,8 +14,8 @@ class LoopObserver {
  public:
   virtual ~LoopObserver() = default;
   virtual void on_step(const StepReport& report) = 0;
-  // `steps` steps had been made.
-  virtual void on_evaluation(std::int64_t steps, const EvaluationReport& report) = 0;
+  // `steps` steps had been made. `stops_early`: train.early_stop ends the training with it.
+  virtual void on_evaluation(std::int64_t steps, const EvaluationReport& report, bool stops_early) = 0;
   virtual void on_saved(std::int64_t steps) = 0;
   // Training goes on.
   virtual void on_warning(const std::string& warning) = 0;
@@ -35,6 +35,9 @@ struct LoopOutcome {
   bool stopped_early = false;                  // before the job's last step, because it no longer gained; the job is complete
   std::optional<EvaluationReport> evaluation;  // the last one
 };
+
+// Whether nothing is left to do for a trainer that has loaded its state: the last step was made, or train.early_stop ends the training.
+bool is_complete(const model::JobSpec& job, const Trainer& trainer);
 
 // From the trainer's next step to the job's last, or to where train.early_stop ends it. Evaluations come before the save of the same step,
 // so that the checkpoint knows them. A failing save (disk full) is reported as a warning and tried again at the next turn; only the last

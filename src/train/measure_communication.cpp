@@ -221,7 +221,9 @@ std::vector<int> group_sizes(int ranks) {
   return out;
 }
 
-bool divides(const model::ModelSpec& model, int tensor_parallel) { return !plan::tensor_fault(model, tensor_parallel); }
+bool divides(const model::ModelSpec& model, int tensor_parallel) {
+  return !plan::tensor_fault(model, tensor_parallel) && (tensor_parallel == 1 || plan::cut_by_trainer(model));
+}
 
 std::vector<profile::CommSample> measure_communication(const model::JobSpec& job, const Meter& meter, comm::Communicator& comm,
                                                        const Weights& weights, const MeasureOptions& options) {

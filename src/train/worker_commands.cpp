@@ -265,6 +265,9 @@ void add_export(CLI::App& app) {
     if (!run.job.data.sources.empty()) tokenizer = run.tokenizer_file();
     checkpoint::export_hf(run.checkpoint, run.job.model, tokenizer, arguments->directory, checkpoint::kLargestWeightFile,
                           arguments->bf16 ? checkpoint::ExportType::bf16 : checkpoint::ExportType::f32);
+    std::printf("%s: the weights of %s after %lld steps, in %s; transformers reads it with from_pretrained(\"%s\")\n",
+                arguments->directory.c_str(), run.folder.c_str(), static_cast<long long>(checkpoint::Reader(run.checkpoint).state().step),
+                arguments->bf16 ? "bf16" : "fp32", arguments->directory.c_str());
   });
 }
 
@@ -279,7 +282,13 @@ void add_import(CLI::App& app) {
   command->add_option("directory", arguments->directory)->required();
   command->add_option("--run", arguments->run, "The run's folder")->required();
   command->add_option("--source", arguments->source, "What the run's data.source is to be");
-  command->callback([arguments] { checkpoint::import_hf(arguments->directory, arguments->run, arguments->source); });
+  command->callback([arguments] {
+    checkpoint::import_hf(arguments->directory, arguments->run, arguments->source);
+    const model::JobSpec job = model::read_job(std::filesystem::path(arguments->run) / "train.yaml");
+    std::printf("%s: %s parameters in %lld blocks, from %s\n", arguments->run.c_str(),
+                count_text(static_cast<double>(job.model.parameter_count())).c_str(), static_cast<long long>(job.model.block_count()),
+                arguments->directory.c_str());
+  });
 }
 
 }  // namespace

@@ -60,8 +60,8 @@ class RunObserver final : public train::LoopObserver {
       : job_(job),
         json_(arguments.json && !arguments.quiet),
         unigram_entropy_(unigram_entropy),
-        // A run that has made its last step is only evaluated again.
-        writer_(arguments.run, trainer.next_step(), trainer.next_step() + (trainer.next_step() < job.train.steps ? 1 : 0)),
+        // A run that is complete is only evaluated again.
+        writer_(arguments.run, trainer.next_step(), trainer.next_step() + (train::is_complete(job, trainer) ? 0 : 1)),
         flops_per_sample_(model::training_flops_per_sample(job.model).value) {
     for (const plan::RankPlace& place : plan.ranks) {
       const cluster::Device& device = cluster.groups.at(static_cast<std::size_t>(place.group)).device;
@@ -90,16 +90,16 @@ class RunObserver final : public train::LoopObserver {
       progress_->step(metrics);
   }
 
-  void on_evaluation(std::int64_t steps, const train::EvaluationReport& report) override {
-    writer_.evaluation(steps, report.loss);
-    if (json_) {
-      std::printf("%s\n", observe::to_json(observe::EvaluationMetrics{steps, report.loss}).c_str());
-      std::fflush(stdout);
-    }
-    std::string line = text("validation loss ", fixed(report.loss), " after ", steps, " steps (perplexity ", fixed(std::exp(report.loss)));
+  void on_evaluation(std::int64_t steps, const train::EvaluationReport& report, bool stops_early) override {
+    const observe::EvaluationMetrics metrics{steps, report.loss, stops_early};
+    writer_.evaluation(metrics);
+    if (json_) std::printf("%s\n", observe::to_json(metrics).c_str()), std::fflush(stdout);
+    std::string line =
+        text("validation loss ", fixed(report.loss, 4), " after ", steps, " steps (perplexity ", fixed(std::exp(report.loss), 4));
     if (unigram_entropy_ > 0) {
       const double gain = unigram_entropy_ - report.loss;
-      line += text("; unigram entropy ", fixed(unigram_entropy_), ": ", fixed(std::abs(gain)), " nats ", gain >= 0 ? "better" : "worse");
+      line +=
+          text("; unigram entropy ", fixed(unigram_entropy_, 4), ": ", fixed(std::abs(gain), 4), " nats ", gain >= 0 ? "better" : "worse");
     }
     line += ")";
     if (progress_)
@@ -112,16 +112,17 @@ class RunObserver final : public train::LoopObserver {
 
   void on_warning(const std::string& warning) override {
     if (progress_)
-      progress_->note("warning: " + warning);
+      progress_->warning(warning);
     else
       log::warning(warning);
   }
 
   void on_early_stop(std::int64_t steps, const train::ValidationHistory& history) override {
-    std::string line = text("stopped early after ", steps, " of ", job_.train.steps, " steps: ", history.without_gain,
-                            " evaluations in a row have not lowered the validation loss");
+    std::string line =
+        text("stopped early after ", steps, " of ", job_.train.steps, " steps: ", history.without_gain,
+             history.without_gain == 1 ? " evaluation has" : " evaluations in a row have", " not lowered the validation loss");
     if (job_.train.early_stop->min_gain > 0) line += text(" by ", job_.train.early_stop->min_gain);
-    if (history.best) line += text("; the lowest was ", fixed(history.best->validation_loss), " after ", history.best->step, " steps");
+    if (history.best) line += text("; the lowest was ", fixed(history.best->validation_loss, 4), " after ", history.best->step, " steps");
     if (json_) std::printf("%s\n", observe::json_object({{"stopped_early", line}}).c_str()), std::fflush(stdout);
     note(line);
   }
@@ -138,11 +139,6 @@ class RunObserver final : public train::LoopObserver {
     else
       log::info(line);
   }
-  static std::string fixed(double value) {
-    char buffer[32];
-    std::snprintf(buffer, sizeof buffer, "%.4f", value);
-    return buffer;
-  }
 
   const model::JobSpec& job_;
   const bool json_;
@@ -156,7 +152,7 @@ class RunObserver final : public train::LoopObserver {
 class SilentObserver final : public train::LoopObserver {
  public:
   void on_step(const train::StepReport&) override {}
-  void on_evaluation(std::int64_t, const train::EvaluationReport&) override {}
+  void on_evaluation(std::int64_t, const train::EvaluationReport&, bool) override {}
   void on_saved(std::int64_t) override {}
   void on_warning(const std::string&) override {}
   void on_early_stop(std::int64_t, const train::ValidationHistory&) override {}

@@ -10,7 +10,7 @@
 namespace tessera {
 namespace {
 
-TEST(TemporaryFolder, TheNextOneRemovesWhatAKilledProcessLeft) {
+TEST(TemporaryFolder, WhatAKilledProcessLeftIsRemoved) {
   const TemporaryFolder place;
   const auto left = [&] {
     int count = 0;
@@ -33,6 +33,7 @@ TEST(TemporaryFolder, TheNextOneRemovesWhatAKilledProcessLeft) {
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);
   {
     const TemporaryFolder beside;
+    TemporaryFolder::remove_abandoned();
     EXPECT_EQ(left(), 2) << "one that is in use is left alone";
   }
   ::kill(child, SIGKILL);
@@ -40,6 +41,7 @@ TEST(TemporaryFolder, TheNextOneRemovesWhatAKilledProcessLeft) {
   EXPECT_EQ(left(), 1);
   {
     const TemporaryFolder next;
+    TemporaryFolder::remove_abandoned();
     EXPECT_EQ(left(), 1);
     EXPECT_TRUE(std::filesystem::exists(next.path()));
   }

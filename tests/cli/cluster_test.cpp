@@ -32,11 +32,12 @@ TEST(ClusterCommand, DiscoverPrintsTheSameAsYamlAndAsJson) {
   EXPECT_EQ(object.at("groups").at(0).at("device").at("cores"), found.groups.at(0).device.cores);
 }
 
-TEST(ClusterCommand, DiscoverNamesAFolderThatIsNotThere) {
+TEST(ClusterCommand, DiscoverNamesWhatIsNoFolder) {
   const TemporaryFolder folder;
-  const CommandResult result = run_tessera({"cluster", "discover", "-o", (folder.path() / "absent" / "c.yaml").string()});
-  EXPECT_EQ(result.exit_code, 3);
-  EXPECT_THAT(result.err, HasSubstr("absent"));
+  folder.write("file", "");
+  const CommandResult result = run_tessera({"cluster", "discover", "-o", (folder.path() / "file" / "c.yaml").string()});
+  EXPECT_EQ(result.exit_code, 4);
+  EXPECT_THAT(result.err, HasSubstr("file"));
 }
 
 TEST(ClusterCommand, ListNamesEachKnownDeviceAndLink) {

@@ -96,12 +96,12 @@ TEST(Init, JsonNamesTheFileAndTheNextCommand) {
   EXPECT_EQ(report.at("next"), "tessera train a.yaml");
 }
 
-TEST(Init, AFolderThatIsNotThereIsAnIoError) {
+TEST(Init, WhatIsNoFolderIsAnIoError) {
   const TemporaryFolder folder;
   folder.write("text.txt", "words\n");
-  const CommandResult result = run_tessera({"init", "--yes", "--source", "text.txt", "-o", "none/train.yaml"}, {folder.path(), {}});
-  EXPECT_EQ(result.exit_code, 3);
-  EXPECT_THAT(result.err, HasSubstr("none/train.yaml"));
+  const CommandResult result = run_tessera({"init", "--yes", "--source", "text.txt", "-o", "text.txt/train.yaml"}, {folder.path(), {}});
+  EXPECT_EQ(result.exit_code, 4);
+  EXPECT_THAT(result.err, HasSubstr("text.txt"));
 }
 
 // A limit on the size of files stands for a full disk: it needs no file system of its own.

@@ -146,7 +146,7 @@ TEST_F(PlanCommand, ShowsNoProgressInAFile) { EXPECT_THAT(plan({"--seconds", "2"
 // Nothing is searched for then: a plan of this job would be refused, and that is not said.
 TEST_F(PlanCommand, RefusesBeforeTheSearchWhereNothingCanBeWritten) {
   const std::vector<std::string> hopeless = {"--set", "cluster.memory=1 MiB"};
-  const std::string absent = (folder_.path() / "absent" / "plan").string();
+  const std::string nowhere = (folder_.write("file", "") / "plan").string();
   struct Case {
     std::vector<std::string> arguments;
     int exit_code;
@@ -154,10 +154,10 @@ TEST_F(PlanCommand, RefusesBeforeTheSearchWhereNothingCanBeWritten) {
   };
   for (const Case& one :
        std::vector<Case>{{{"--write", "deepspeed", "a.json"}, 2, "megatron or torchtitan"},
-                         {{"--write", "megatron", absent}, 3, "cannot write " + absent},
-                         {{"-o", absent}, 3, "cannot write " + absent},
+                         {{"--write", "megatron", nowhere}, 4, "cannot write " + nowhere},
+                         {{"-o", nowhere}, 4, "cannot write " + nowhere},
                          {{"-o", folder_.path().string()}, 4, "Is a directory"},
-                         {{"--html", absent}, 3, "cannot write " + absent},
+                         {{"--html", nowhere}, 4, "cannot write " + nowhere},
                          {{"--write", "megatron", "a", "--set", "model={preset: bert-base}"}, 2, "no models of arch bert"}}) {
     std::vector<std::string> arguments = hopeless;
     arguments.insert(arguments.end(), one.arguments.begin(), one.arguments.end());
@@ -193,6 +193,8 @@ TEST_F(PlanCommand, AMissingFileIsNotFound) {
            {"plan", yaml, "--profile", "no.json"},
            {"simulate", yaml, "--plan", "no.json"},
            {"verify", yaml, "--plan", "no.json"},
+           {"worker", yaml, "--plan", "no.json", "--rank", "0", "--world", "1"},
+           {"calibrate", "no.json"},
            {"train", yaml, "--plan", "no.json"},
            {"train", yaml, "--set", "parallel=no.json"}}) {
     const CommandResult result = run_tessera(arguments, {folder_.path(), {}});
@@ -202,9 +204,9 @@ TEST_F(PlanCommand, AMissingFileIsNotFound) {
 }
 
 TEST_F(PlanCommand, NamesAPageThatCannotBeWritten) {
-  const CommandResult result = plan({"--html", (folder_.path() / "absent" / "plan.html").string()});
-  EXPECT_NE(result.exit_code, 0);
-  EXPECT_THAT(result.err, HasSubstr("absent"));
+  const CommandResult result = plan({"--html", (folder_.write("file", "") / "plan.html").string()});
+  EXPECT_EQ(result.exit_code, 4);
+  EXPECT_THAT(result.err, HasSubstr("file/plan.html"));
 }
 
 TEST_F(PlanCommand, WritesTheSamePageTwice) {

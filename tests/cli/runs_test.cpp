@@ -29,7 +29,7 @@ TEST(RunsCommand, ListsRunsAndMarksStartsThatFailed) {
   const CommandResult list = run_tessera({"runs"}, runs.inside);
   EXPECT_EQ(list.exit_code, 0);
   EXPECT_THAT(list.out, testing::ContainsRegex("first +stopped +2/10 "));
-  EXPECT_THAT(list.out, testing::ContainsRegex("second +failed start +0/200 "));
+  EXPECT_THAT(list.out, testing::ContainsRegex("second +failed +0/200 "));
   EXPECT_EQ(run_tessera({"runs", "--folder", "runs"}, runs.inside).out, list.out);
   const CommandResult nowhere = run_tessera({"runs", "--folder", "nope"}, runs.inside);
   EXPECT_EQ(nowhere.exit_code, 3);
@@ -45,7 +45,7 @@ TEST(RunsCommand, ShowsOneRun) {
   EXPECT_THAT(first.out, testing::ContainsRegex("final loss +4.0000\n"));
   const CommandResult second = run_tessera({"runs", "show", "runs/second", "--json"}, runs.inside);
   const auto json = nlohmann::json::parse(second.out);
-  EXPECT_EQ(json.at("state"), "failed start");
+  EXPECT_EQ(json.at("state"), "failed");
   EXPECT_EQ(json.at("last_error"), "no plan fits");
   const CommandResult unknown = run_tessera({"runs", "show", "frist"}, runs.inside);
   EXPECT_EQ(unknown.exit_code, 3);

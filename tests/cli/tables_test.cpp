@@ -58,11 +58,11 @@ TEST_F(Tables, OfSimulatedPlansFit) {
 
 TEST_F(Tables, OfRunsFitAndKeepWholeFigures) {
   const std::string metrics =
-      "{\"step\": 0, \"loss\": 3.25, \"tokens\": 1000, \"seconds\": 0.5, \"tokens_per_s\": 123456, \"mfu\": 0.25, \"grad_norm\": 1, "
+      "{\"step\": 9999, \"loss\": 3.25, \"tokens\": 1000, \"seconds\": 0.5, \"tokens_per_s\": 123456, \"mfu\": 0.25, \"grad_norm\": 1, "
       "\"lr\": 0.001, "
       "\"memory\": 5242880}\n";
   for (const char* name : {"a-run-whose-name-says-all-that-was-tried-in-it", "größe", "模型"}) {
-    folder_.write(std::string("runs/") + name + "/train.yaml", "train: {steps: 10}\n");
+    folder_.write(std::string("runs/") + name + "/train.yaml", "train: {steps: 10000}\n");
     folder_.write(std::string("runs/") + name + "/metrics.jsonl", metrics);
   }
   expect_fits({"runs"});
@@ -76,6 +76,18 @@ TEST_F(Tables, OfRunsFitAndKeepWholeFigures) {
     if (const std::size_t loss = line.find("3.25"); loss != std::string::npos) columns.push_back(display_width(line.substr(0, loss)));
   ASSERT_EQ(columns.size(), 3U);
   EXPECT_THAT(columns, testing::Each(columns.front()));
+}
+
+TEST_F(Tables, OfASplitFit) {
+  std::string words;
+  for (int i = 0; i < 400; ++i) words += "word " + std::to_string(i * i) + " and " + std::to_string(i) + "\n";
+  folder_.write("a-folder-with-a-name-of-some-length/and-another/first-words.txt", words);
+  folder_.write("second.txt", words);
+  folder_.write("text.yaml",
+                "model: {arch: llama, hidden: 64, layers: 2, heads: 4, kv_heads: 4, ffn: 128, seq: 32, vocab: 300}\n"
+                "data: {sources: [{path: a-folder-with-a-name-of-some-length/and-another/first-words.txt, weight: 3}, {path: second.txt, "
+                "weight: 1}], tokenizer: {kind: bpe, vocab: 300}}\ntrain: {global_batch: 8, steps: 2}\n");
+  expect_fits({"data", "split", "text.yaml"});
 }
 
 TEST_F(Tables, OfTheDoctorFit) {

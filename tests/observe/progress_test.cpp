@@ -199,7 +199,7 @@ TEST(Progress, RecordsPlainLinesOfWhatATerminalShowed) {
   Screen screen;
   std::vector<std::string> recorded;
   ProgressOptions options = screen.options(true, 60);
-  options.record = [&](const std::string& line) { recorded.push_back(line); };
+  options.record = [&](log::Level, const std::string& line) { recorded.push_back(line); };
   Progress progress(40, 0, 0, options);
   for (int step = 0; step < 40; ++step) {
     screen.clock.sleep(Seconds(2));

@@ -36,7 +36,7 @@ TEST(RunWriter, WritesOneLineAStep) {
   {
     RunWriter writer(folder.path(), 0, 0);
     write_steps(writer, 0, 3);
-    writer.evaluation(3, 2.5);
+    writer.evaluation({3, 2.5});
   }
   const std::string content = read_whole(folder.path() / "metrics.jsonl");
   EXPECT_EQ(std::count(content.begin(), content.end(), '\n'), 3);
@@ -59,8 +59,8 @@ TEST(RunWriter, AfterResumeEachStepStandsOnce) {
   {
     RunWriter writer(folder.path(), 0, 0);
     write_steps(writer, 0, 7);
-    writer.evaluation(4, 3.0);
-    writer.evaluation(7, 2.0);
+    writer.evaluation({4, 3.0});
+    writer.evaluation({7, 2.0});
   }
   // Killed in the middle of a line.
   std::string content = read_whole(folder.path() / "metrics.jsonl");
@@ -83,7 +83,7 @@ TEST(RunWriter, ARepeatedEvaluationStandsOnce) {
   for (int round = 0; round < 3; ++round) {
     RunWriter writer(folder.path(), round == 0 ? 0 : 4, round == 0 ? 0 : 4);
     if (round == 0) write_steps(writer, 0, 4);
-    writer.evaluation(4, 3.0);
+    writer.evaluation({4, 3.0});
   }
   const std::string lines = read_whole(folder.path() / "evaluations.jsonl");
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 1);

@@ -33,8 +33,8 @@ void make_run(const std::filesystem::path& run, const std::string& lr, double lo
     const double slow = step == 2 ? 10 : 1;
     writer.step({step, loss - 0.5 * step, 1000, seconds * slow, 1000 / (seconds * slow), 0.4, 1.0, 1e-3, 0.1, (1 + step) << 20});
   }
-  writer.evaluation(2, loss - 0.25);
-  writer.evaluation(5, loss);
+  writer.evaluation({2, loss - 0.25});
+  writer.evaluation({5, loss});
   write(run / "checkpoints/step-000002/manifest.json", "{}");
   write(run / "checkpoints/step-000005/manifest.json", "{}");
   write(run / "checkpoints/step-000007.tmp/manifest.json", "{}");
@@ -67,7 +67,7 @@ TEST(Runs, ListLeavesOutWhatCannotBeRead) {
   const auto runs = list_runs(folder.path());
   ASSERT_EQ(runs.size(), 2u);
   EXPECT_EQ(runs[0].name, "a");
-  EXPECT_THAT(to_table(runs), testing::HasSubstr("b    stopped  5/10   3.0000  4.7500    2.00 k    500.0 ms  5"));
+  EXPECT_THAT(to_table(runs), testing::HasSubstr("b    stopped  5/10   3.0000  4.7500    2.00 k    5"));
   EXPECT_THAT(to_table(list_runs(folder.path() / "nowhere")), testing::HasSubstr("no runs yet"));
   const auto json = nlohmann::json::parse(to_json(runs));
   EXPECT_EQ(json.at("runs").size(), 2u);
@@ -101,17 +101,26 @@ TEST(Runs, TheStateSaysHowFarARunCame) {
   write(run / "log.txt",
         "2026-01-31 12:00:00.000 info: an error: no\n2026-01-31 12:00:01.000 error: the disk\n  is full\n2026-01-31 12:00:02.000 info: "
         "end\n");
-  EXPECT_EQ(state(), RunState::failed_start);
+  EXPECT_EQ(state(), RunState::stopped);  // it went on after the error
   EXPECT_EQ(summarize(run).last_error, "the disk");
-  EXPECT_THAT(to_table(summarize(run)), testing::AllOf(testing::ContainsRegex("state +failed start"), testing::HasSubstr("the disk")));
+  const std::string log = read_whole(run / "log.txt");
+  write(run / "log.txt", log + "2026-01-31 12:00:03.000 error: no network\n  for an hour\n");
+  EXPECT_EQ(state(), RunState::failed);
+  EXPECT_THAT(to_table(summarize(run)), testing::AllOf(testing::ContainsRegex("state +failed"), testing::HasSubstr("no network")));
   {
     const RunLock lock(run);
     EXPECT_EQ(state(), RunState::running);
   }
+  write(run / "log.txt", log);
   write(run / "checkpoints/step-000000/manifest.json", "{}");
   EXPECT_EQ(state(), RunState::imported);
   make_run(run, "1.0e-3", 5.0, 0.5);
   EXPECT_EQ(state(), RunState::stopped);
+  write(run / "log.txt", log + "2026-01-31 12:00:03.000 error: no network\n");
+  EXPECT_EQ(state(), RunState::failed);
+  RunWriter(run, 5, 5).evaluation({.step = 5, .loss = 4, .stops_early = true});
+  EXPECT_EQ(state(), RunState::complete);
+  RunWriter(run, 5, 5).evaluation({.step = 5, .loss = 4});
   write(run / "train.yaml", "name: a\nmodel: {arch: llama}\ntrain: {steps: 5}\n");
   EXPECT_EQ(state(), RunState::complete);
 }

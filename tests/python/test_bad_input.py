@@ -197,7 +197,7 @@ def test_resuming_passes_over_a_flipped_bit(tessera):
 def test_weights_that_blow_up_end_the_run_and_not_its_checkpoints(tessera, every):
     yaml = tessera.write("job.yaml", GOOD.replace("steps: 4", "steps: 20") + f"checkpoint: {{every: {every}, keep: 20}}\n")
     tessera("train", yaml, "--no-measure", "--set", "train.steps=4")
-    result = tessera("train", yaml, "--no-measure", "--resume", "--set", "train.optimizer.lr=1e38", check=False)
+    result = tessera("train", yaml, "--no-measure", "--resume", "--set", "train.optimizer.lr=1e12", check=False)
     assert result.returncode == 3 and "not finite" in result.stderr, result.stderr
     assert len(tessera.metrics("job")) < 10
     # The step that ruined the weights had finite gradients, and its checkpoint was written.
@@ -206,6 +206,17 @@ def test_weights_that_blow_up_end_the_run_and_not_its_checkpoints(tessera, every
     if ruined:
         shutil.rmtree(Path(tessera.folder) / "runs" / "job" / "checkpoints" / f"step-{int(ruined[1]):06d}")
     tessera("train", yaml, "--no-measure", "--resume", "--set", "train.steps=6")
+
+
+def test_gradients_that_blow_up_before_a_checkpoint_leave_nothing_to_go_on_from(tessera):
+    yaml = tessera.write("job.yaml", GOOD.replace("steps: 4", "steps: 20"))
+    result = tessera("train", yaml, "--no-measure", "--set", "train.optimizer.lr=1e12", "--set", "train.optimizer.clip=0", check=False)
+    assert result.returncode == 3 and "not finite" in result.stderr, result.stderr
+    assert "start over with --overwrite and a smaller train.optimizer.lr" in result.stderr, result.stderr
+    assert '"state":"failed"' in tessera("runs", "--json").stdout
+    (log,) = re.findall(r"^[-0-9]+ [.:0-9]+ (.*is not finite; the step was skipped.*)$",
+                        (Path(tessera.folder) / "runs/job/log.txt").read_text(), re.M)[:1]
+    assert log.startswith("warning: the gradient of step "), log
 
 
 def test_a_run_has_one_writer(tessera):
@@ -311,7 +322,7 @@ def test_what_only_planning_knows_is_refused_before_a_run_is_touched(tessera):
     tessera("train", yaml, "--no-measure")
     before = files_of(Path(tessera.folder) / "runs" / "job")
     tessera.write("gpus.yaml", "name: gpus\ngroups:\n  - {name: a, device: a100-80, devices_per_node: 8, inside: nvlink3}\n")
-    for setting, said in [("model.dropout=0.1", "decoder_layer"), ("cluster=gpus.yaml", "the trainer computes on CPUs")]:
+    for setting, said in [("model.dropout=0.1", "dropout is 0.1"), ("cluster=gpus.yaml", "the trainer computes on CPUs")]:
         result = tessera("train", yaml, "--no-measure", "--overwrite", "--set", setting, "--set", "parallel=auto", check=False)
         assert result.returncode == 2 and said in result.stderr, result.stderr
     assert files_of(Path(tessera.folder) / "runs" / "job") == before

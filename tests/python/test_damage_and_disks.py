@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from conftest import BINARIES
+from conftest import BINARIES, SHAKESPEARE
 
 JOB = """name: job
 model: {arch: llama, hidden: 64, layers: 2, heads: 4, kv_heads: 2, ffn: 128, seq: 32, vocab: 512}
@@ -40,9 +40,22 @@ def test_a_worker_says_that_its_output_is_lost(tessera):
             result = subprocess.run([str(BINARIES / command[0]), *command[1:]], cwd=tessera.folder, env=tessera.environment, stdout=full,
                                     stderr=subprocess.PIPE, text=True)
         assert result.returncode == 4, (command, result.stderr)
-        assert "cannot write to the standard output: " in result.stderr, (command, result.stderr)
+        assert result.stderr.count("cannot write to the standard output: ") == 1, (command, result.stderr)
     assert len(tessera.metrics("job")) == 2
     assert (Path(tessera.folder) / "runs" / "job" / "checkpoints" / "step-000002").exists()
+
+
+def test_text_that_is_lost_is_an_error(tessera):
+    yaml = tessera.write("job.yaml", JOB.replace("source: synthetic", f"source: {SHAKESPEARE}, tokenizer: {{kind: bpe, vocab: 512}}"))
+    tessera("train", yaml, "--no-measure")
+    for words in (["generate", "job", "--prompt", "A"], ["generate", "job", "--prompt", "A", "--json"], ["export", "job", "--to", "hf", "out"],
+                  ["import", "out", "--name", "again"], ["profile", str(yaml), "--seconds", "0.1"]):
+        with open("/dev/full", "w") as full:
+            result = subprocess.run([str(BINARIES / "tessera"), *words], cwd=tessera.folder, env=tessera.environment, stdout=full,
+                                    stderr=subprocess.PIPE, text=True)
+        assert result.returncode == 4, (words, result.stderr)
+        assert result.stderr.count("cannot write to the standard output: ") == 1, (words, result.stderr)
+    assert (Path(tessera.folder) / "out" / "config.json").exists()
 
 
 def test_a_worker_answers_a_bad_option_as_json(tessera):

@@ -85,6 +85,8 @@ def test_the_same_text_elsewhere_and_values_that_are_said_change_nothing(job):
 
 
 @pytest.mark.parametrize("words, said", [
+    (["--set", "train.optimizer.lr=0.5"], "the run has made all its 6 steps; no other setting changes it now; expected train.steps above 6"),
+    (["--set", "train.seed=3", "--change", "train.seed"], "set now: train.seed: 1, now 3"),
     (["--set", "train.steps=5"], "the run has made 6 steps, and train.steps is 5; expected train.steps of at least 6"),
     (["--overwrite"], "--resume"),
 ])
@@ -135,6 +137,30 @@ def test_when_all_are_damaged_the_newest_is_named(job):
     for words in (["eval", "job"], ["generate", "job"], ["export", "job", "--to", "hf", "out"]):
         refused = job(*words, check=False)
         assert refused.returncode == 3 and "error: runs/job/checkpoints/step-000006/rank-00000" in refused.stderr, refused.stderr
+
+
+def test_a_run_starts_from_the_checkpoint_that_is_whole(job):
+    damage(job.run, 6)
+    yaml = job.write("next.yaml", JOB.replace("name: job", "name: next").replace("steps: 6", "steps: 2"))
+    started = job("train", yaml, "--no-measure", "--set", "train.init=job")
+    assert "passing over a checkpoint: " in started.stderr and "step-000006" in started.stderr, started.stderr
+    same = job("train", yaml, "--no-measure", "--set", "train.init=job@4", "--set", "name=same")
+    assert "passing over" not in same.stderr
+    assert [line["loss"] for line in job.metrics("next")] == [line["loss"] for line in job.metrics("same")]
+    named = job("train", yaml, "--no-measure", "--set", "train.init=job@6", "--set", "name=third", check=False)
+    assert named.returncode == 3 and "rank-00000.safetensors" in named.stderr, named.stderr
+
+
+def test_a_run_that_stopped_early_is_complete(job):
+    early = ["--set", "train.steps=40", "--set", "train.eval.every=2", "--set", "train.early_stop={patience: 1, min_gain: 100}"]
+    said = job.resume(*early).stderr
+    assert "stopped early after 8 of 40 steps: 1 evaluation has not lowered the validation loss by 100" in said, said
+    assert job("runs", "--json").stdout.count('"state":"complete"') == 1
+    before = [line["step"] for line in job.evaluations("job")]
+    assert before == sorted(set(before)) and before[-1] == 8, before
+    job.resume(*early)
+    assert [line["step"] for line in job.evaluations("job")] == before
+    assert job("runs", "--json").stdout.count('"state":"complete"') == 1
 
 
 def test_as_many_checkpoints_are_kept_as_were_asked_for(job):

@@ -135,7 +135,7 @@ def test_the_log_has_everything_that_was_shown(tessera):
     log = (run_of(tessera) / "log.txt").read_text()
     for line in shown.splitlines():
         assert line in log, f"{line!r} is not in:\n{log}"
-    failed = tessera("train", yaml, "--no-measure", "--resume", "--set", "train.steps=12", "--set", "train.optimizer.lr=1e38", check=False)
+    failed = tessera("train", yaml, "--no-measure", "--resume", "--set", "train.steps=12", "--set", "train.optimizer.lr=1e12", check=False)
     assert failed.returncode == 3, failed.stderr
     # Numbered like the line of progress and the checkpoints, and said once, not by each rank.
     log = (run_of(tessera) / "log.txt").read_text()

@@ -1,0 +1,19 @@
+// Blocks of which only the forward pass is written: libtorch's autograd makes the gradients.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "nn/block.hpp"
+
+namespace tessera::nn {
+
+// inputs, parameters (both as BlockSpec lists them) -> outputs. Differentiable operators alone, nothing in place, and the same numbers
+// whenever it is called with the same tensors. A block whose output is "loss" returns what Block::forward does.
+using ForwardFunction = std::function<Tensors(const Tensors& inputs, const Tensors& parameters, const Pass& pass)>;
+
+// From the forward to the backward pass it keeps its inputs, its outputs and what autograd keeps for them. Both halves of the gradient are
+// made by backward_input; backward_weight adds what was made for the parameters, which is held until then.
+std::unique_ptr<Block> make_autograd_block(const model::BlockSpec& spec, ForwardFunction forward);
+
+}  // namespace tessera::nn

@@ -1,0 +1,125 @@
+"""GPT-2, whose blocks libtorch's autograd differentiates: the same losses and logits as transformers' model, under any plan."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from conftest import SHAKESPEARE
+
+MODEL = dict(hidden=64, layers=4, heads=4, seq=32, vocab=512, dropout=0)
+STEPS = 6
+START = 2
+TOLERANCE = 1e-4
+
+
+def job(name, parallel, **train):
+    ranks = parallel.get("dp", 1) * parallel.get("pp", 1)
+    return {
+        "name": name,
+        "model": {"arch": "gpt", **MODEL},
+        "data": {"source": str(SHAKESPEARE), "tokenizer": {"kind": "bpe", "vocab": MODEL["vocab"]}},
+        "train": {"steps": STEPS, "global_batch": 8, "seed": 3, "optimizer": {"kind": "sgd", "lr": 0.05, "momentum": 0, "weight_decay": 0, "clip": 1.0},
+                  "schedule": {"kind": "constant"}, "eval": {"sequences": 8}, **train},
+        "checkpoint": {"every": START, "keep": 9},
+        "cluster": {"local": {"devices": ranks, "threads": 1}},
+        "parallel": parallel,
+    }
+
+
+def weights_of(run, step):
+    """Of a run on one device: each tensor is one piece of one file."""
+    folder = run / "checkpoints" / f"step-{step:06d}"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    content = (folder / "rank-00000.safetensors").read_bytes()
+    out = {}
+    for name, tensor in manifest["tensors"].items():
+        raw = b"".join(content[piece["offset"]:piece["offset"] + piece["bytes"]] for piece in tensor["pieces"])
+        out[name] = torch.frombuffer(bytearray(raw), dtype=torch.float32).view(tensor["shape"])
+    return out
+
+
+def gpt2(weights):
+    config = GPT2Config(vocab_size=MODEL["vocab"], n_positions=MODEL["seq"], n_embd=MODEL["hidden"], n_layer=MODEL["layers"],
+                        n_head=MODEL["heads"], resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, attn_implementation="sdpa")
+    plain = GPT2LMHeadModel(config).float()
+    missing, unexpected = plain.load_state_dict(weights, strict=False)
+    assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
+    plain.tie_weights()
+    return plain
+
+
+@pytest.fixture(scope="module")
+def one(shared_tessera):
+    yaml = shared_tessera.write("one.yaml", job("one", {"dp": 1, "pp": 1}))
+    shared_tessera("train", yaml, "--no-measure")
+    shared_tessera.yaml = yaml
+    shared_tessera.run = Path(shared_tessera.folder) / "runs" / "one"
+    return shared_tessera
+
+
+def test_the_losses_are_those_of_transformers(one):
+    plain = gpt2(weights_of(one.run, START))
+    lines = one("data", "batch", one.yaml, "--step", START, "--count", STEPS - START, "--json").stdout.splitlines()
+    for metrics, batch in zip(one.metrics("one")[START:], map(json.loads, lines)):
+        tokens, targets = torch.tensor(batch["tokens"]), torch.tensor(batch["targets"])
+        loss = torch.nn.functional.cross_entropy(plain(tokens).logits.view(-1, MODEL["vocab"]), targets.view(-1))
+        plain.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+        with torch.no_grad():
+            for parameter in plain.parameters():
+                parameter -= metrics["lr"] * parameter.grad
+        assert metrics["loss"] == pytest.approx(loss.item(), rel=TOLERANCE)
+        assert metrics["grad_norm"] == pytest.approx(norm.item(), rel=TOLERANCE)
+
+
+def test_the_logits_and_the_text_are_those_of_transformers(one):
+    plain = gpt2(weights_of(one.run, STEPS))
+    tokens = [7, 300, 12, 44, 505, 9]
+    rows = one("logits", "one", "--tokens", ",".join(map(str, tokens)), program="tessera-worker").stdout.splitlines()
+    ours = torch.tensor([[float(word) for word in row.split()] for row in rows])
+    with torch.no_grad():
+        assert torch.allclose(ours, plain(torch.tensor([tokens])).logits[0], atol=TOLERANCE)
+    # With a cache of keys and values, token by token.
+    prompt = "First Citizen:"
+    written = json.loads(one("generate", "one", "--prompt", prompt, "--temperature", 0, "--max-tokens", 12, "--json").stdout)["text"]
+    encode = lambda text: json.loads(one("data", "encode", "runs/one/tokenizer.json", "--json", text=text).stdout)["ids"]  # noqa: E731
+    ids = encode(prompt)
+    with torch.no_grad():
+        for _ in range(12):
+            ids.append(int(plain(torch.tensor([ids])).logits[0, -1].argmax()))
+    decoded = json.loads(one("data", "decode", "runs/one/tokenizer.json", "--json", text=" ".join(map(str, ids)) + "\n").stdout)["text"]
+    assert decoded == prompt + written
+
+
+@pytest.mark.parametrize("parallel", [
+    {"dp": 2}, {"pp": 2, "micro_batches": 4}, {"dp": 2, "pp": 2, "zero": 1, "micro_batches": 2}, {"dp": 2, "zero": 3, "micro_batches": 2},
+    {"pp": 2, "micro_batches": 4, "schedule": "zb-h1", "recompute": "full"}, {"pp": 2, "micro_batches": 4, "schedule": "interleaved", "chunks": 2}])
+def test_every_plan_follows_one_device(one, parallel):
+    name = "-".join(f"{key}{value}" for key, value in parallel.items())
+    one("train", one.write(f"{name}.yaml", job(name, parallel)), "--no-measure")
+    for ours, reference in zip(one.metrics(name), one.metrics("one"), strict=True):
+        assert ours["loss"] == pytest.approx(reference["loss"], rel=1e-5)
+        assert ours["grad_norm"] == pytest.approx(reference["grad_norm"], rel=TOLERANCE)
+
+
+def test_documents_apart_and_bf16_train(one):
+    yaml = one.write("apart.yaml", job("apart", {"dp": 2}))
+    one("train", yaml, "--no-measure", "--set", "data.separate_documents=true", "--set", "train.precision=bf16")
+    losses = [line["loss"] for line in one.metrics("apart")]
+    assert losses[-1] < losses[0]
+
+
+def test_a_plan_is_measured_and_chosen(one):
+    yaml = one.write("auto.yaml", {**job("auto", {}), "cluster": "auto", "parallel": "auto"})
+    one("profile", yaml, "--seconds", 0.2)
+    one("train", yaml)
+    assert len(one.metrics("auto")) == STEPS
+    refused = one("train", yaml, "--set", "parallel={tp: 2}", "--overwrite", check=False)
+    assert refused.returncode == 2 and "which the trainer keeps whole" in refused.stderr, refused.stderr
+    for setting, said in [("model.dropout=0.1", "does not drop activations"), ("model.positions=alibi", "learned positions or none")]:
+        refused = one("train", yaml, "--overwrite", "--set", setting, check=False)
+        assert refused.returncode == 2 and said in refused.stderr, refused.stderr
