@@ -16,6 +16,8 @@ std::pair<const Strategy&, const Strategy&> at_boundary(const plan::Plan& plan, 
   return {mine.runs.front().strategy, theirs.runs.back().strategy};
 }
 
+bool cuts_rows(const Strategy& own, const Strategy& other) { return own.sequence_parallel && other.sequence_parallel; }
+
 }  // namespace
 
 std::vector<Peer> peers_of(const plan::Plan& plan, int own, int other, int index, std::int64_t elements, Bytes element) {
@@ -24,9 +26,10 @@ std::vector<Peer> peers_of(const plan::Plan& plan, int own, int other, int index
   const auto [strategy, peers_strategy] = at_boundary(plan, own, other);
   const auto begin_of = [&](const Stage& stage, int rank) { return plan.items_before(stage, rank, elements); };
   if (strategy.same_layout(peers_strategy) && mine.shares == theirs.shares) {
-    // Of one of cp parts of a replica.
-    const int first = index / strategy.tp * strategy.tp;
-    return {{theirs.ranks[index], (begin_of(mine, first + strategy.tp) - begin_of(mine, first)) * element}};
+    // Of one of cp parts of a replica, or of its tp parts.
+    const int together = cuts_rows(strategy, peers_strategy) ? 1 : strategy.tp;
+    const int first = index / together * together;
+    return {{theirs.ranks[index], (begin_of(mine, first + together) - begin_of(mine, first)) * element}};
   }
   std::vector<Peer> out;
   for (int peer = 0; peer < theirs.width(); ++peer) {
@@ -40,7 +43,8 @@ std::vector<Peer> peers_of(const plan::Plan& plan, int own, int other, int index
 Peer peer_of_all(const plan::Plan& plan, int own, int other, std::int64_t elements, Bytes element) {
   const auto [strategy, peers_strategy] = at_boundary(plan, own, other);
   const bool alike = strategy.same_layout(peers_strategy) && plan.stages[own].shares == plan.stages[other].shares;
-  return {plan.stages[other].ranks.front(), alike ? elements / strategy.copies() * element : elements * element};
+  const int parts = !alike ? 1 : cuts_rows(strategy, peers_strategy) ? strategy.ranks() : strategy.copies();
+  return {plan.stages[other].ranks.front(), elements / parts * element};
 }
 
 }  // namespace tessera::program

@@ -26,9 +26,9 @@ bool is_compute(Op op) {
   return op == Op::forward || op == Op::backward || op == Op::backward_input || op == Op::backward_weight || op == Op::optimizer_step;
 }
 
-bool Program::recomputes(int block) const {
+const plan::Strategy& Program::strategy_of(int block) const {
   const Chunk& chunk = chunks.at(static_cast<std::size_t>(chunk_of(block)));
-  return chunk.recompute.at(static_cast<std::size_t>(block - chunk.first_block));
+  return chunk.strategies.at(static_cast<std::size_t>(block - chunk.first_block));
 }
 
 int Program::chunk_of(int block) const {

@@ -48,10 +48,10 @@ Compute ModelCosts::pass(int index, const Instruction& instruction) {
     if (!forward && !input) continue;
     if (!played) {
       out.exposed.seconds += forward ? load.forward_exchange : load.backward_exchange;
-    } else if (const int reductions = forward ? load.forward_reductions : load.backward_reductions; reductions > 0) {
-      out.exposed.seconds +=
-          reductions * cost_model_.exchange("all_reduce", load.reduced, program.tp_size,
-                                            link_among(program.groups[program.tensor_group].ranks), profile::Pace::in_turn);
+    } else {
+      for (const model::Exchange& exchange : forward ? load.forward_played : load.backward_played)
+        out.exposed.seconds +=
+            cost_model_.exchange(exchange, program.tp_size, link_among(program.groups[program.tensor_group].ranks), profile::Pace::in_turn);
     }
     if (b > 0 && program.chunk_of(b - 1) >= 0) out.exposed.seconds += priced_.reshard(program.stage, b);
   }

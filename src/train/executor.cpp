@@ -189,6 +189,13 @@ std::vector<nn::Interval> Executor::compute(int index, const std::vector<nn::Bat
   return exchanges;
 }
 
+// What the block's strategy says of its passes.
+void Executor::enter(int block, nn::Pass& pass) const {
+  const plan::Strategy& strategy = program_.strategy_of(block);
+  pass.sequence_parallel = strategy.sequence_parallel;
+  pass.recompute_attention = strategy.recompute == model::Recompute::selective;
+}
+
 void Executor::forward(const Instruction& instruction, nn::Pass& pass) {
   const int m = instruction.micro_batch;
   nn::Tensors tensors;
@@ -196,6 +203,7 @@ void Executor::forward(const Instruction& instruction, nn::Pass& pass) {
   for (int b = instruction.first_block; b < instruction.last_block; ++b) {
     const bool recompute = program_.training && program_.recomputes(b);
     nn::Saved saved;
+    enter(b, pass);
     pass.training = program_.training && !recompute;
     // Only a recomputed block needs its inputs again.
     if (recompute) activations_[{m, b}] = tensors;
@@ -224,6 +232,7 @@ void Executor::backward(const Instruction& instruction, nn::Pass& pass) {
   for (int b = instruction.last_block - 1; b >= instruction.first_block; --b) {
     nn::Block& block = store_.block(b);
     nn::Saved saved;
+    enter(b, pass);
     // A weight half takes what the input half, which ran before, has computed again and left.
     if (program_.recomputes(b) && instruction.op != Op::backward_weight) {
       pass.training = true;
@@ -308,9 +317,10 @@ void Executor::ensure_started(int index) {
   }
 }
 
-at::Tensor Executor::receive_buffer(const model::TensorSpec& tensor) const {
+at::Tensor Executor::receive_buffer(const model::TensorSpec& tensor, const plan::Strategy& strategy) const {
   std::vector<std::int64_t> shape = {program_.micro_batch_size};
   shape.insert(shape.end(), tensor.shape.begin(), tensor.shape.end());
+  if (strategy.sequence_parallel) shape.at(1) /= strategy.tp;
   return at::empty(shape, at::TensorOptions().dtype(precision_ == model::Precision::f32 ? at::kFloat : at::kBFloat16));
 }
 
@@ -329,8 +339,10 @@ comm::Handle Executor::receive(int index, nn::Tensors& tensors) {
   const Instruction& instruction = program_.instructions[index];
   comm::Handle last;
   const auto& specs = instances_[instruction.first_block].spec->inputs;
+  // Gradients are of the first block of the next stage, activations for that of this one.
+  const int own = instruction.op == Op::receive_gradient ? instruction.first_block - 1 : instruction.first_block;
   for (std::size_t t = 0; t < specs.size(); ++t) {
-    tensors.push_back(receive_buffer(specs[t]));
+    tensors.push_back(receive_buffer(specs[t], program_.strategy_of(own)));
     last = world_.receive(bytes_of(tensors.back()), instruction.peer, tag_of(instruction, t));
     if (t + 1 < specs.size()) handles_[index].push_back(last);
   }

@@ -72,6 +72,7 @@ class Executor {
   void ensure_started(int index);
   using Handles = std::vector<std::vector<comm::Handle>>;
   std::vector<InstructionSpan> communication_spans(const Handles& handles, const std::vector<Seconds>& begins, bool late) const;
+  void enter(int block, nn::Pass& pass) const;
   void forward(const program::Instruction& instruction, nn::Pass& pass);
   void backward(const program::Instruction& instruction, nn::Pass& pass);
   void start(int index);
@@ -80,7 +81,7 @@ class Executor {
   void complete(int index);
   bool done(int index) const;
   comm::Handle communicate(int index);
-  at::Tensor receive_buffer(const model::TensorSpec& tensor) const;
+  at::Tensor receive_buffer(const model::TensorSpec& tensor, const plan::Strategy& strategy) const;
   comm::Handle send(int index, const nn::Tensors& tensors);
   comm::Handle receive(int index, nn::Tensors& tensors);
   const comm::Group& group(int index) const { return groups_.at(index); }

@@ -35,7 +35,7 @@ class UnequalPlan : public ::testing::Test {
     return error_of([&] { check(plan, job, cluster); });
   }
   Error untrainable() {
-    return error_of([&] { check_trainable(plan); });
+    return error_of([&] { check_trainable(plan, job.model); });
   }
 
   model::JobSpec job = job_of({.layers = 8, .heads = 4, .kv_heads = 2, .seq = 32, .global_batch = 16, .precision = "bf16"});
@@ -73,11 +73,13 @@ TEST_F(UnequalPlan, AReplicaMustStandOnOneKindOfAcceleratorBesideCpusToo) {
 TEST_F(UnequalPlan, SharesOfTheBatchMustBeWholeReplicasOfAllRanksAndSamples) {
   plan.stages[0].shares = {{1, 5}, {3, 3}};
   EXPECT_NO_THROW(check(plan, job, cluster));
-  EXPECT_NO_THROW(check_trainable([&] {
-    Plan one = plan;
-    one.stages = {plan.stages[0]};
-    return one;
-  }()));
+  EXPECT_NO_THROW(check_trainable(
+      [&] {
+        Plan one = plan;
+        one.stages = {plan.stages[0]};
+        return one;
+      }(),
+      job.model));
   plan.stages[0].shares = {{1, 5}, {2, 3}};
   EXPECT_THAT(refusal().what(), HasSubstr("the shares of stage 0 are of 3 ranks, it has 4"));
   plan.stages[0].shares = {{1, 5}, {3, 6}};
@@ -180,7 +182,7 @@ TEST_F(UnequalPlan, IsNotTrained) {
   plan.stages = {{{0, 1, 2, 3}, {{0, 3, {.dp = 2, .tp = 2}}, {3, 5, {.dp = 2, .tp = 2, .recompute = model::Recompute::full}}}},
                  {{4, 5, 6, 7}, {{5, 10, {.dp = 2, .tp = 2, .zero = 1}}}}};
   EXPECT_NO_THROW(check(plan, job, cluster));
-  EXPECT_NO_THROW(check_trainable(plan));
+  EXPECT_NO_THROW(check_trainable(plan, job.model));
   const Plan trainable = plan;
   const auto refused = [&](const std::string& part, const std::function<void(Strategy&)>& change) {
     plan = trainable;
@@ -190,13 +192,18 @@ TEST_F(UnequalPlan, IsNotTrained) {
   };
   refused("cp 2", [](Strategy& s) { s.cp = 2, s.dp = 1; });
   refused("ep 2", [](Strategy& s) { s.ep = 2; });
-  refused("sequence_parallel", [](Strategy& s) { s.sequence_parallel = true; });
+  refused("blocks [3, 5) have sequence_parallel otherwise than block 0", [](Strategy& s) { s.sequence_parallel = true; });
   refused("offload_optimizer", [](Strategy& s) { s.offload_optimizer = true; });
-  refused("recompute selective", [](Strategy& s) { s.recompute = model::Recompute::selective; });
   refused("stage 0 has dp 4 x tp 1, stage 0 has dp 2 x tp 2", [](Strategy& s) { s.dp = 4, s.tp = 1; });
   plan = trainable;
   plan.precision = model::Precision::f8;
   EXPECT_THAT(untrainable().what(), HasSubstr("precision fp8"));
+  plan = trainable;
+  for (Stage& stage : plan.stages)
+    for (StrategyRun& run : stage.runs) run.strategy.sequence_parallel = true;
+  EXPECT_NO_THROW(check_trainable(plan, job.model));
+  job = job_of({.layers = 8, .heads = 4, .kv_heads = 2, .seq = 33, .global_batch = 16, .precision = "bf16"});
+  EXPECT_THAT(untrainable().what(), HasSubstr("sequence_parallel with tp 2, which does not divide seq 33"));
 }
 
 }  // namespace
