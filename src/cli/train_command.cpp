@@ -193,13 +193,18 @@ std::vector<std::string> trainable_vendors(const model::JobSpec& job, const clus
   return vendors;
 }
 
-void check_cuts(const plan::Plan& plan, const model::ModelSpec& model) {
+// Blocks that autograd differentiates stand whole on each rank, and keep all of what a pass needs or nothing.
+void check_whole_blocks(const plan::Plan& plan, const model::ModelSpec& model) {
   if (plan::cut_by_trainer(model)) return;
   for (const plan::Stage& stage : plan.stages)
-    for (const plan::StrategyRun& run : stage.runs)
+    for (const plan::StrategyRun& run : stage.runs) {
       if (run.strategy.tp > 1)
         refuse_here(text("the plan cuts blocks by tp ", run.strategy.tp, ", and the trainer keeps those of arch ", model.arch, " whole"),
                     run.where, "tp 1");
+      if (run.strategy.recompute == model::Recompute::selective)
+        refuse_here(text("recompute selective, and the trainer computes blocks of arch ", model.arch, " again as a whole"), run.where,
+                    "recompute none or full");
+    }
 }
 
 void check_devices(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
@@ -222,7 +227,7 @@ ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vecto
     chosen.plan = plan::load_plan(plan_file ? *plan_file : job.parallel.file);
     plan::check(chosen.plan, job, cluster);
     plan::check_trainable(chosen.plan, job.model);
-    check_cuts(chosen.plan, job.model);
+    check_whole_blocks(chosen.plan, job.model);
     check_devices(chosen.plan, cluster);
     // Ranks whose orders do not fit together would wait for each other until the deadline.
     if (!chosen.plan.order.empty()) program::check(program::compile(chosen.plan, job.model));
@@ -239,6 +244,7 @@ ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vecto
   chosen.search = search::search(job, cluster, profile, {.top = 5, .vendors = vendors, .watch = watch.watch()});
   chosen.plan = chosen.search->best;
   plan::check_trainable(chosen.plan, job.model);
+  check_whole_blocks(chosen.plan, job.model);
   return chosen;
 }
 
