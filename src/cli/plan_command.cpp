@@ -106,9 +106,9 @@ std::string prices_text(const plan::Plan& plan, const PlanInput& input, bool giv
               given ? "; the profile holds for CPU workers and was not used" : "");
 }
 
-bool trainable(const plan::Plan& plan) {
+bool trainable(const plan::Plan& plan, const model::ModelSpec& model) {
   try {
-    plan::check_trainable(plan);
+    plan::check_trainable(plan, model);
     return true;
   } catch (const Error&) {
     return false;
@@ -176,7 +176,7 @@ void make_plan(const PlanOptions& options) {
   std::printf("%s%s", fitted(out, columns).c_str(), to_text(written).c_str());
   if (!options.html.empty()) std::printf("page written to %s\n", options.html.c_str());
   if (!options.output.empty()) {
-    const bool here = trainable(result.best) && cost::plays_exchanges(result.best, cluster);
+    const bool here = trainable(result.best, job.model) && cost::plays_exchanges(result.best, cluster);
     const char* next = here ? "train" : "simulate";
     std::printf("written to %s; %s with: %s %s %s --plan %s\n", options.output.c_str(), next, typed_command().c_str(), next,
                 options.yaml.c_str(), options.output.c_str());

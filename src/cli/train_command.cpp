@@ -204,7 +204,7 @@ ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vecto
   if (plan_file || named) {
     chosen.plan = plan::load_plan(plan_file ? *plan_file : job.parallel.file);
     plan::check(chosen.plan, job, cluster);
-    plan::check_trainable(chosen.plan);
+    plan::check_trainable(chosen.plan, job.model);
     check_devices(chosen.plan, cluster);
     // Ranks whose orders do not fit together would wait for each other until the deadline.
     if (!chosen.plan.order.empty()) program::check(program::compile(chosen.plan, job.model));
@@ -220,7 +220,7 @@ ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vecto
   control::SearchWatch watch(control::OnInterrupt::end_process);
   chosen.search = search::search(job, cluster, profile, {.top = 5, .vendors = vendors, .watch = watch.watch()});
   chosen.plan = chosen.search->best;
-  plan::check_trainable(chosen.plan);
+  plan::check_trainable(chosen.plan, job.model);
   return chosen;
 }
 

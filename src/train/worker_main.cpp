@@ -245,7 +245,7 @@ void train_rank(const TrainArguments& arguments) {
   // What the launcher saw: a worker that is held to some of the cores cannot tell for itself.
   const cluster::ClusterSpec cluster = arguments.cluster.empty() ? cluster::resolve(job.cluster) : cluster::load_cluster(arguments.cluster);
   plan::check(plan, job, cluster);
-  plan::check_trainable(plan);
+  plan::check_trainable(plan, job.model);
   if (plan.world_size() != arguments.rank.world)
     throw Error(ErrorCode::invalid_config, text("the plan is for ", plan.world_size(), " ranks"),
                 {arguments.plan, 0, 0, arguments.rank.rank, {}}, text("a plan for the ", arguments.rank.world, " ranks that were started"),

@@ -174,13 +174,13 @@ TEST_F(EditedPlan, IsRefusedWhenItsOrderCannotRun) {
 }
 
 TEST_F(EditedPlan, ThatTheTrainerCannotRunIsNamed) {
-  EXPECT_NO_THROW(check_trainable(plan));
+  EXPECT_NO_THROW(check_trainable(plan, job.model));
   plan.schedule = Schedule::zb_h1;
-  EXPECT_NO_THROW(check_trainable(plan));
+  EXPECT_NO_THROW(check_trainable(plan, job.model));
   plan.stages.front().runs.front().strategy.zero = 3;
-  EXPECT_NO_THROW(check_trainable(plan));
+  EXPECT_NO_THROW(check_trainable(plan, job.model));
   plan.delayed_exchange = true;
-  const Error late = error_of([&] { check_trainable(plan); });
+  const Error late = error_of([&] { check_trainable(plan, job.model); });
   EXPECT_THAT(late.what(), HasSubstr("the trainer cannot run the plan: zero 3 with delayed_exchange"));
   EXPECT_THAT(late.what(), HasSubstr("zero 0 or 1, or no delayed_exchange"));
 }
