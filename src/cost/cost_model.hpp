@@ -47,11 +47,9 @@ struct BlockLoad {
   double products = 0, attention = 0, elementwise = 0, again = 0, tensor_exchange = 0, context_exchange = 0, expert_exchange = 0,
          parameter_exchange = 0, host = 0;
   double again_exchange = 0;  // of `again`
-  // For a clock that plays exchanges through: the all-reduces of a pass between tensor-parallel peers, one after the other and each of so
-  // many bytes; and the bytes that the block passes on.
-  int forward_reductions = 0;
-  int backward_reductions = 0;  // with those that recomputation repeats
-  std::int64_t reduced = 0;
+  // For a clock that plays exchanges through: those of a pass, one after the other, and the bytes that the block passes on.
+  std::vector<model::Exchange> forward_played;
+  std::vector<model::Exchange> backward_played;  // with those that recomputation repeats
   double output = 0;
 
   double backward() const { return backward_input + backward_weight; }
@@ -143,6 +141,8 @@ class CostModel {
   // Seconds of an exchange ("all_reduce", "reduce_scatter", "all_gather", "send") alone on its links.
   double exchange(const std::string& operation, std::int64_t bytes, int ranks, const cluster::Link& link,
                   profile::Pace pace = profile::Pace::alone) const;
+  // Those of one of BlockLoad::forward_played or backward_played, of all its messages.
+  double exchange(const model::Exchange& exchange, int ranks, const cluster::Link& link, profile::Pace pace) const;
   profile::Overlap overlap(const std::string& operation, int ranks, const cluster::Link& link) const;
   // Seconds of the step of so many parameters on a rank of a part, where exchanges are played through.
   double optimizer(int devices, int part, std::int64_t parameters) const;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cost/block_time.hpp"
+
 namespace tessera::cost {
 namespace {
 
@@ -28,15 +30,21 @@ StateBytes state_bytes(model::Precision precision, const model::OptimizerSpec& o
   return precision == model::Precision::f32 ? StateBytes{4, 4, moments} : StateBytes{2, 4, 4 + moments};
 }
 
+double flops_of(const std::vector<model::Operator>& operators) {
+  double sum = 0;
+  for (const model::Operator& one : operators) sum += one.flops.value;
+  return sum;
+}
+
 }  // namespace
 
 Measured::Measured(const model::ModelSpec& model, const cluster::ClusterSpec& cluster, model::Precision precision,
                    const model::OptimizerSpec& optimizer, const profile::Profile& profile)
     : model_(model), cluster_(cluster), precision_(precision), optimizer_(optimizer), profile_(profile) {}
 
-bool Measured::recomputed(int repeat, const plan::Strategy& strategy) const {
+model::Recompute Measured::recomputed(int repeat, const plan::Strategy& strategy) const {
   const bool end = repeat == 0 || repeat + 1 == static_cast<int>(model_.repeats.size());
-  return strategy.recompute == model::Recompute::full && !(end && model_.repeats[static_cast<std::size_t>(repeat)].count == 1);
+  return end && model_.repeats[static_cast<std::size_t>(repeat)].count == 1 ? model::Recompute::none : strategy.recompute;
 }
 
 const Measured::Timed& Measured::timed(int repeat, const plan::Worker& worker, const model::BlockShard& shard) {
@@ -47,35 +55,45 @@ const Measured::Timed& Measured::timed(int repeat, const plan::Worker& worker, c
   plain.recompute = model::Recompute::none;
   const profile::BlockTime time = profile::block_time(profile_, spec, plain, cluster_.groups[static_cast<std::size_t>(worker.group)].device,
                                                       worker.threads, worker.neighbours);
-  Timed out{model::cost_of(spec, shard), 0, time.forward.value, time.backward.value};
+  Timed out{model::cost_of(spec, shard), 0, time.forward.value, time.backward.value, 0};
   const bool again = shard.recompute != model::Recompute::none;
   out.saved_whole = static_cast<double>((again ? model::cost_of(spec, plain) : out.cost).saved.value);
+  const double whole = flops_of(out.cost.forward_operators);
+  // Whole blocks are timed: what is repeated of one takes its share of the flops.
+  if (shard.recompute == model::Recompute::full)
+    out.again = out.forward;
+  else if (again && whole > 0)
+    out.again = out.forward * flops_of(out.cost.recomputed_operators) / whole;
   return found->second = std::move(out);
 }
 
 BlockLoad Measured::block(int repeat, const plan::Worker& worker, const plan::Strategy& s, std::int64_t micro_batch) {
-  const bool again = recomputed(repeat, s);
-  const Timed& time = timed(repeat, worker, {micro_batch, s.tp, precision_, again ? model::Recompute::full : model::Recompute::none});
+  model::BlockShard shard = shard_of(s, micro_batch, precision_);
+  shard.recompute = recomputed(repeat, s);
+  const Timed& time = timed(repeat, worker, shard);
   const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(worker.group)];
+  // The shorter of what exchanges take alone and in turn with computing: no less, wherever the peers stand.
+  const cluster::Link& tensor_link =
+      s.tp <= (group.device.is_cpu() ? worker.neighbours : group.devices_per_node) ? group.inside : group.network;
+  const auto exchanged = [&](const std::vector<model::Exchange>& exchanges) {
+    double seconds = 0;
+    for (const model::Exchange& one : exchanges)
+      seconds += std::min(exchange(one, s.tp, tensor_link, profile::Pace::alone), exchange(one, s.tp, tensor_link, profile::Pace::in_turn));
+    return seconds;
+  };
   BlockLoad out;
-  if (s.tp > 1) {
-    out.reduced = time.cost.all_reduce_size.value;
-    out.forward_reductions = time.cost.forward_all_reduces;
-    out.backward_reductions = time.cost.backward_all_reduces + (again ? time.cost.forward_all_reduces : 0);
-    // The shorter of what exchanges take alone and in turn with computing: no less, wherever the peers stand.
-    const cluster::Link& link = s.tp <= (group.device.is_cpu() ? worker.neighbours : group.devices_per_node) ? group.inside : group.network;
-    const double each = std::min(exchange("all_reduce", out.reduced, s.tp, link, profile::Pace::alone),
-                                 exchange("all_reduce", out.reduced, s.tp, link, profile::Pace::in_turn));
-    out.forward_exchange = out.forward_reductions * each;
-    out.backward_exchange = out.backward_reductions * each;
-    out.again_exchange = again ? out.forward_exchange : 0;
-    out.tensor_exchange = out.forward_exchange + out.backward_exchange - out.again_exchange;
-  }
-  out.again = again ? time.forward + out.again_exchange : 0;
+  out.forward_played = time.cost.forward_exchanges;
+  out.backward_played = time.cost.backward_exchanges;
+  out.backward_played.insert(out.backward_played.end(), time.cost.recomputed_exchanges.begin(), time.cost.recomputed_exchanges.end());
+  out.forward_exchange = exchanged(out.forward_played);
+  out.backward_exchange = exchanged(out.backward_played);
+  out.again_exchange = exchanged(time.cost.recomputed_exchanges);
+  out.tensor_exchange = out.forward_exchange + out.backward_exchange - out.again_exchange;
+  out.again = time.again + out.again_exchange;
   out.forward = time.forward + out.forward_exchange;
   // Nobody has timed the halves of a backward pass.
   out.backward_weight = time.backward / 2;
-  out.backward_input = time.backward / 2 + (again ? time.forward : 0) + out.backward_exchange;
+  out.backward_input = time.backward / 2 + time.again + out.backward_exchange;
 
   double held = 0;
   double tied = 0;
@@ -126,6 +144,10 @@ double Measured::exchange(const std::string& operation, std::int64_t bytes, int 
   return profile::collective_time(profile_, operation, Bytes(bytes), ranks, link, inside ? profile::Medium::bus : profile::Medium::adapter,
                                   pace)
       .value;
+}
+
+double Measured::exchange(const model::Exchange& one, int ranks, const cluster::Link& link, profile::Pace pace) const {
+  return one.messages * exchange(one.operation, one.bytes.value / one.messages, ranks, link, pace);
 }
 
 profile::Overlap Measured::overlap(const std::string& operation, int ranks, const cluster::Link& link) const {

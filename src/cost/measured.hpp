@@ -20,13 +20,14 @@ class Measured {
   Measured(const model::ModelSpec& model, const cluster::ClusterSpec& cluster, model::Precision precision,
            const model::OptimizerSpec& optimizer, const profile::Profile& profile);
 
-  // `repeat`: index into ModelSpec::repeats. Of the degrees it knows dp, tp, zero 0 or 1 and full recomputation, which leaves the model's
-  // first and last block alone.
+  // `repeat`: index into ModelSpec::repeats. Of the degrees it knows dp, tp, sequence parallelism, zero, and recomputation, which leaves
+  // the model's first and last block alone.
   BlockLoad block(int repeat, const plan::Worker& worker, const plan::Strategy& strategy, std::int64_t micro_batch);
   // Seconds of the step of so many parameters.
   double optimizer(std::int64_t parameters, const plan::Worker& worker) const;
   // Seconds of an exchange alone on its links.
   double exchange(const std::string& operation, std::int64_t bytes, int ranks, const cluster::Link& link, profile::Pace pace) const;
+  double exchange(const model::Exchange& exchange, int ranks, const cluster::Link& link, profile::Pace pace) const;
   profile::Overlap overlap(const std::string& operation, int ranks, const cluster::Link& link) const;
   // Of a CPU worker before it holds a tensor, and what it holds beyond tensors.
   double process_bytes() const;
@@ -38,9 +39,10 @@ class Measured {
     double saved_whole = 0;  // without recomputation
     double forward = 0;      // seconds, without exchanges
     double backward = 0;     // without recomputation
+    double again = 0;        // of recomputation
   };
   const Timed& timed(int repeat, const plan::Worker& worker, const model::BlockShard& shard);
-  bool recomputed(int repeat, const plan::Strategy& strategy) const;
+  model::Recompute recomputed(int repeat, const plan::Strategy& strategy) const;
 
   const model::ModelSpec& model_;
   const cluster::ClusterSpec& cluster_;

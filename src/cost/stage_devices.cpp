@@ -121,6 +121,9 @@ double CostModel::exchange(const std::string& operation, std::int64_t bytes, int
                            profile::Pace pace) const {
   return measured_->exchange(operation, bytes, ranks, link, pace);
 }
+double CostModel::exchange(const model::Exchange& exchange, int ranks, const cluster::Link& link, profile::Pace pace) const {
+  return measured_->exchange(exchange, ranks, link, pace);
+}
 profile::Overlap CostModel::overlap(const std::string& operation, int ranks, const cluster::Link& link) const {
   return measured_->overlap(operation, ranks, link);
 }

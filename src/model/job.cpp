@@ -215,8 +215,8 @@ ParallelChoice read_parallel(const ConfigNode& node) {
     return out;
   }
   out.kind = ParallelChoice::Kind::degrees;
-  Section section(
-      node, {"dp", "pp", "tp", "cp", "ep", "zero", "threads", "micro_batches", "schedule", "chunks", "recompute", "delayed_exchange"});
+  Section section(node, {"dp", "pp", "tp", "cp", "ep", "zero", "threads", "micro_batches", "schedule", "chunks", "recompute",
+                         "sequence_parallel", "delayed_exchange"});
   section.read("dp", out.dp, number_of);
   section.read("pp", out.pp, number_of);
   section.read("tp", out.tp, number_of);
@@ -228,6 +228,7 @@ ParallelChoice read_parallel(const ConfigNode& node) {
   section.read("schedule", out.schedule, choice("1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"));
   section.read("chunks", out.chunks, number_of);
   section.read("recompute", out.recompute, choice("none", "selective", "full"));
+  section.read("sequence_parallel", out.sequence_parallel, [](const ConfigNode& flag) { return flag.as_bool(); });
   section.read("delayed_exchange", out.delayed_exchange, [](const ConfigNode& flag) { return flag.as_bool(); });
   section.finish();
   return out;

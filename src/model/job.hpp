@@ -114,9 +114,11 @@ struct ParallelChoice {
   std::optional<int> zero;
   int threads = 0;  // per rank
   std::int64_t micro_batches = 0;
-  int chunks = 0;                 // stages of a rank, under the interleaved schedule
-  std::string schedule;           // 1f1b, gpipe, interleaved, zb-h1, zb-h2, zb-v, dualpipe-v
-  std::string recompute;          // none, selective, full
+  int chunks = 0;         // stages of a rank, under the interleaved schedule
+  std::string schedule;   // 1f1b, gpipe, interleaved, zb-h1, zb-h2, zb-v, dualpipe-v
+  std::string recompute;  // none, selective, full
+  // Where tp is more than 1 (plan::Strategy::sequence_parallel). No value: on accelerators, whose calibrations say what it takes.
+  std::optional<bool> sequence_parallel;
   bool delayed_exchange = false;  // gradients are reduced while the next step begins (plan::Plan::delayed_exchange)
   Where where;
 };

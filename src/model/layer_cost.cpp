@@ -74,8 +74,8 @@ class Layer {
     work_.keep(mask);
   }
 
-  // Before a map whose outputs are divided among tensor-parallel ranks. Megatron-LM gathers the kept part of the input again in
-  // the backward pass, beside the gradient of the input, and reduces that gradient beside the gradient of the weight.
+  // Before a map whose outputs are divided among tensor-parallel ranks. The kept part of the input is gathered again in the backward pass,
+  // beside other products. Megatron-LM also reduces the input's gradient beside the gradient of the weight.
   void enter_columns() {
     work_.keep(rows_cut_ * hidden_ * work_.operand());
     if (tp_ == 1) return;
@@ -86,7 +86,7 @@ class Layer {
     }
     work_.exchange_forward({Axis::tensor, "all_gather", whole, false});
     work_.exchange_backward({Axis::tensor, "reduce_scatter", whole, autograd_});
-    if (autograd_) work_.exchange_backward({Axis::tensor, "all_gather", whole, true});
+    work_.exchange_backward({Axis::tensor, "all_gather", whole, true});
   }
 
   // The encoder's output, which all layers read and which the encoder's end keeps for them.

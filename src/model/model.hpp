@@ -173,6 +173,7 @@ struct Exchange {
   // it. Between two operators both are the index of the second. The number of operators: the end of the pass.
   int ready = 0;
   int needed = 0;
+  bool operator==(const Exchange&) const = default;
 };
 
 // What a block costs one rank for one micro-batch.

@@ -33,6 +33,14 @@ std::int64_t option(const BlockSpec& block, const char* key, std::int64_t otherw
   return found == block.dims.end() ? otherwise : static_cast<std::int64_t>(found->second);
 }
 
+// An all-reduce of so many f32 sums at the end of the backward pass.
+void add_norm_gradients(BlockCost& cost, const BlockShard& shard, std::int64_t count) {
+  if (shard.tensor_parallel == 1 || count == 0) return;
+  const int end = static_cast<int>(cost.backward_operators.size());
+  cost.backward_exchanges.push_back(
+      {.axis = Axis::tensor, .operation = "all_reduce", .bytes = Bytes(count * kF32), .ready = end, .needed = end});
+}
+
 }  // namespace
 
 BlockCost embedding_cost(const BlockSpec& block, const BlockShard& shard) {
@@ -63,6 +71,8 @@ BlockCost embedding_cost(const BlockSpec& block, const BlockShard& shard) {
   cost.output = Bytes(passed);
   cost.all_reduce_size = Bytes(whole);
   cost.forward_all_reduces = shard.tensor_parallel > 1 && !cut ? 1 : 0;
+  // All rows, beside this rank's.
+  if (cut) cost.forward_workspace = cost.backward_workspace = Bytes(whole);
   return cost;
 }
 
@@ -82,27 +92,25 @@ BlockCost transformer_layer_cost(const BlockSpec& block, const BlockShard& shard
   const std::int64_t weights = hidden * (qkv + attended + 3 * ffn);
   const std::int64_t width = qkv + attended + 2 * ffn;  // what each row keeps beside input and middle
   const std::int64_t input = element * rows_cut * hidden;
-  const std::int64_t core = kF32 * rows * heads;  // the scores' logarithmic sums
-  const std::int64_t kept = 2 * input + element * rows * width + 2 * kF32 * rows_cut + core;
+  const std::int64_t sums = kF32 * rows * heads;  // the scores' logarithmic sums
+  const std::int64_t core = element * rows * attended + sums;
+  const std::int64_t kept = 2 * input + element * rows * width + 2 * kF32 * rows_cut + sums;
   const bool recomputed = shard.recompute == Recompute::full;
   cost.saved = Bytes(recomputed ? input : shard.recompute == Recompute::selective ? kept - core : kept);
   cost.forward_traffic = Bytes(element * (weights + rows_cut * 9 * hidden + rows * (2 * width + 2 * ffn + 2 * turned)));
   cost.backward_traffic =
       Bytes(element * (2 * weights + rows_cut * 20 * hidden + rows * (5 * width + 6 * ffn + 5 * turned)) + 2 * kF32 * weights);
-  // Ranks have the gradients of heads' norms from their own heads alone.
-  if (turned > 0 && degree > 1)
-    cost.backward_exchanges.push_back({.axis = Axis::tensor,
-                                       .operation = "all_reduce",
-                                       .bytes = Bytes(2 * block.dim("head_dim") * kF32),
-                                       .ready = static_cast<int>(cost.backward_operators.size()),
-                                       .needed = static_cast<int>(cost.backward_operators.size())});
+  const bool cut = shard.sequence_parallel && degree > 1;
+  // Ranks have the gradients of heads' norms from their own heads alone, and those of other norms from their own rows.
+  add_norm_gradients(cost, shard, (turned > 0 ? 2 * block.dim("head_dim") : 0) + (cut ? 2 * hidden : 0));
   // Forward: the feed-forward network's hidden vector, beside what is kept and passed on. Backward: the gradients of the output
   // and of the middle of the layer and that hidden vector, beside the gradient passed on; weights come after, with the
-  // hidden vector or one normalized input at a time.
+  // hidden vector or one normalized input at a time. Where rows are cut, all rows of both gradients and of a partial sum stand beside.
   const std::int64_t row = element * rows;
-  const std::int64_t gathered = shard.sequence_parallel && degree > 1 ? row * hidden : 0;
+  const std::int64_t gathered = cut ? row * hidden : 0;
   cost.forward_workspace = Bytes(gathered + row * (recomputed ? std::max(3 * ffn, qkv + std::max(attended, turned)) : ffn));
-  cost.backward_workspace = Bytes(gathered + 2 * input + row * std::max(ffn + std::max(attended + turned - hidden, 0L), hidden) +
+  const std::int64_t attention = std::max(row * (attended + turned) - input, gathered);
+  cost.backward_workspace = Bytes(2 * input + 2 * gathered + std::max(row * ffn + std::max<std::int64_t>(attention, 0), row * hidden) +
                                   (recomputed                                ? kept - input
                                    : shard.recompute == Recompute::selective ? core
                                                                              : 0));
@@ -139,8 +147,8 @@ BlockCost lm_head_cost(const BlockSpec& block, const BlockShard& shard) {
   work.linear("logits", rows, vocab, hidden);
   const int chunks = static_cast<int>(split(rows, chunk));
   if (degree > 1) {
-    work.exchange_forward({Axis::tensor, "all_reduce", Bytes(kF32 * rows), false, chunks});
-    work.exchange_forward({Axis::tensor, "all_reduce", Bytes(2 * kF32 * rows), false, chunks});
+    work.exchange_forward({Axis::tensor, "all_reduce", Bytes(kF32 * chunk * chunks), false, chunks});
+    work.exchange_forward({Axis::tensor, "all_reduce", Bytes(2 * kF32 * chunk * chunks), false, chunks});
   }
   // Logits in f32: read for the maximum, read and written as exponentials; read and written as gradients.
   work.pointwise("cross_entropy", 3 * kF32 * rows * vocab, 2 * kF32 * rows * vocab);
@@ -159,7 +167,8 @@ BlockCost lm_head_cost(const BlockSpec& block, const BlockShard& shard) {
     return cost;
   }
   // nn/ goes through the logits in chunks, on to the gradients of input and weight at once, and keeps no logits.
-  cost.saved = Bytes(recomputed ? input : input + whole + kF32 * rows);
+  cost.saved = Bytes(recomputed ? input : input + whole + kF32 * rows_cut);
+  if (cut) add_norm_gradients(cost, shard, hidden);
   cost.forward_traffic = Bytes(rows * (5 * hidden * element + 6 * vocab * kF32) + vocab * hidden * (2 * element + 2 * kF32));
   cost.backward_traffic = Bytes(4 * whole);
   return cost;

@@ -58,6 +58,11 @@ struct Pass {
   double loss_scale = 1.0;
   // Tensor-parallel peers; empty when the degree is 1. All of them make the same calls in the same order.
   comm::Group tensor_group;
+  // Sequence parallelism (Korthikanti et al. 2022): what tensor parallelism leaves whole is cut among the peers. Of the batch * seq rows of
+  // activations, which are in order, each rank holds as many consecutive ones: blocks take and pass on [batch, seq / peers, ...].
+  bool sequence_parallel = false;
+  // Selective recomputation: attention's results are not kept, and the backward pass computes them again.
+  bool recompute_attention = false;
   // Where the times of exchanges among them go, when it is not null.
   std::vector<Interval>* exchanges = nullptr;
   // Generation: position of the first token, and this block's cache (nullptr otherwise).
@@ -81,8 +86,8 @@ class Block {
   virtual void bind(std::vector<Parameter> parameters) = 0;
   virtual const std::vector<Parameter>& parameters() const = 0;
 
-  // inputs -> outputs, by the spec's lists ([batch, ...spec shape]). The first block takes no inputs and reads
-  // pass.batch->tokens; a block whose output is "loss" reads pass.batch->targets and returns {sum of token losses f32
+  // inputs -> outputs, by the spec's lists ([batch, ...spec shape]; less of the sequence where the pass cuts it). The first block takes no
+  // inputs and reads pass.batch->tokens; a block whose output is "loss" reads pass.batch->targets and returns {sum of token losses f32
   // [], tokens counted i64 []} (not scaled), or, with training == false and pass.batch->targets undefined, {logits}.
   //
   // A loss block in training computes the gradient of the logits here, so that logits are never kept, and adds to its

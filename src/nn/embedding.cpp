@@ -1,4 +1,5 @@
 #include <ATen/ops/empty.h>
+#include <utility>
 
 #include "nn/kernels/lookup.hpp"
 #include "nn/tensor_parallel.hpp"
@@ -23,11 +24,10 @@ class Embedding final : public Block {
   Tensors forward(const Tensors&, Saved& saved, const Pass& pass) override {
     const at::Tensor& tokens = pass.batch->tokens;
     kernels::check_tokens(tokens, 0, vocab_, "a token");
-    at::Tensor out = at::empty({tokens.size(0), tokens.size(1), hidden_}, parameters_[0].value.options());
-    kernels::lookup(parameters_[0].value, tokens, first_row_, out);
-    all_reduce(out, pass);
+    at::Tensor partial = at::empty({tokens.numel(), hidden_}, parameters_[0].value.options());
+    kernels::lookup(parameters_[0].value, tokens, first_row_, partial);
     saved.tensors.clear();
-    return {out};
+    return {own_sum(std::move(partial), pass).view({tokens.size(0), -1, hidden_})};
   }
 
   Tensors backward_input(const Tensors& output_grads, Saved& saved, const Pass&) override {
@@ -36,8 +36,8 @@ class Embedding final : public Block {
   }
 
   void backward_weight(Saved& saved, const Pass& pass) override {
-    kernels::lookup_backward(saved.tensors.at(0), pass.batch->tokens, first_row_, parameters_[0].grad);
-    saved.tensors.clear();
+    const at::Tensor gradient = std::exchange(saved.tensors, {}).at(0);
+    kernels::lookup_backward(all_rows(gradient.view({-1, hidden_}), pass), pass.batch->tokens, first_row_, parameters_[0].grad);
   }
 
  private:

@@ -2,6 +2,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <algorithm>
+#include <utility>
 
 #include "model/transformer_cost.hpp"
 #include "nn/kernels/cross_entropy.hpp"
@@ -39,21 +40,22 @@ class LmHead final : public Block {
 
   Tensors forward(const Tensors& inputs, Saved& saved, const Pass& pass) override {
     const at::Tensor& input = inputs.at(0);
-    const std::int64_t rows = input.size(0) * input.size(1);
-    const at::Tensor x = input.view({rows, hidden_});
-    at::Tensor normed = at::empty_like(x);
-    at::Tensor rstd = at::empty({rows}, at::kFloat);
+    const Rows rows(input, pass);
+    const at::Tensor x = input.view({rows.own(), hidden_});
+    at::Tensor normed = rows.empty_own(hidden_);
+    at::Tensor rstd = rows.statistic();
     kernels::rms_norm(x, norm().value, epsilon_, normed, rstd);
+    normed = all_rows(normed, pass);
     saved.tensors.clear();
 
     if (!pass.batch->targets.defined()) {
-      at::Tensor logits = at::empty({rows, held_columns_}, at::kFloat);
+      at::Tensor logits = at::empty({rows.count(), held_columns_}, at::kFloat);
       projection_.forward(normed, logits);
       // Padding stands at the end, on the last rank.
-      return {all_gather_columns(logits, pass).narrow(1, 0, vocab_).reshape({input.size(0), input.size(1), vocab_})};
+      return {all_gather_columns(logits, pass).narrow(1, 0, vocab_).reshape({rows.batch, rows.seq, vocab_})};
     }
     kernels::check_tokens(pass.batch->targets, -1, vocab_, "a target");
-    at::Tensor normed_grad = pass.training ? at::empty_like(x) : at::Tensor();
+    at::Tensor normed_grad = pass.training ? at::empty_like(normed) : at::Tensor();
     const kernels::LossSum total = losses(normed, normed_grad, pass);
     if (pass.training) saved.tensors = {x, rstd, normed_grad};
     return {at::full({}, total.loss, at::kFloat), at::full({}, total.tokens, at::kLong)};
@@ -62,19 +64,18 @@ class LmHead final : public Block {
   Tensors backward_input(const Tensors&, Saved& saved, const Pass& pass) override {
     Tensors& kept = saved.tensors;
     ensure(kept.size() == kKeptCount, "backward_input without a training forward");
-    at::Tensor input_grad = kept[kNormedGrad];
-    all_reduce(input_grad, pass);
+    at::Tensor input_grad = own_sum(std::move(kept[kNormedGrad]), pass);
     at::Tensor norm_grad = at::empty({hidden_}, at::kFloat);
     kernels::rms_norm_backward(input_grad, kept[kInput], norm().value, kept[kRstd], {}, input_grad, norm_grad);
     kept = {norm_grad};
-    const at::Tensor& tokens = pass.batch->tokens;
-    return {input_grad.view({tokens.size(0), tokens.size(1), hidden_})};
+    return {input_grad.view({pass.batch->tokens.size(0), -1, hidden_})};
   }
 
-  void backward_weight(Saved& saved, const Pass&) override {
-    at::Tensor norm_grad = norm().grad;
-    norm_grad.add_(saved.tensors.at(0));
-    saved.tensors.clear();
+  void backward_weight(Saved& saved, const Pass& pass) override {
+    at::Tensor norm_grad = std::exchange(saved.tensors, {}).at(0);
+    // Of this rank's rows.
+    if (pass.sequence_parallel) all_reduce(norm_grad, pass);
+    norm().grad.add_(norm_grad);
   }
 
  private:

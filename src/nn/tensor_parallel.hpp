@@ -1,6 +1,9 @@
 // Internal: what tensor-parallel ranks share and exchange.
 #pragma once
 
+#include <ATen/ops/empty.h>
+#include <optional>
+
 #include "nn/block.hpp"
 
 namespace tessera::nn {
@@ -13,5 +16,39 @@ std::int64_t divided(const model::BlockSpec& spec, const std::string& key, int d
 void all_reduce(at::Tensor& tensor, const Pass& pass, comm::Reduction reduction = comm::Reduction::sum);
 // [rows, width] of every rank -> [rows, ranks * width], columns in rank order.
 at::Tensor all_gather_columns(const at::Tensor& tensor, const Pass& pass);
+
+// Rows of the batch, and of them those of this rank, which are fewer where the pass is sequence-parallel.
+struct Rows {
+  // Of activations [batch, seq of this rank, ...].
+  Rows(const at::Tensor& activations, const Pass& pass);
+  std::int64_t batch, seq;
+  std::int64_t parts;  // into which sequence parallelism cuts them
+  at::TensorOptions options;
+  std::int64_t count() const { return batch * seq; }
+  std::int64_t own() const { return count() / parts; }
+  at::Tensor empty(std::int64_t width) const { return at::empty({count(), width}, options); }
+  at::Tensor empty_own(std::int64_t width) const { return at::empty({own(), width}, options); }
+  at::Tensor statistic() const { return at::empty({own()}, at::kFloat); }
+};
+
+// What enters a map whose outputs are divided: this rank's rows -> all rows, the tensor itself where it has them.
+at::Tensor all_rows(const at::Tensor& own, const Pass& pass);
+// What leaves a map whose inputs are divided, a part of the sum on each rank -> the sum in this rank's rows. It may be `partial` itself.
+at::Tensor own_sum(at::Tensor partial, const Pass& pass);
+
+// An exchange that goes on beside computing until finish().
+class PendingExchange {
+ public:
+  static PendingExchange all_rows(at::Tensor own, const Pass& pass);
+  // Sums over the peers, in place.
+  static PendingExchange all_reduce(at::Tensor sums, const Pass& pass);
+  // Waits for it; its result.
+  at::Tensor finish(const Pass& pass);
+
+ private:
+  at::Tensor input_;  // lives as long as the exchange
+  at::Tensor result_;
+  std::optional<comm::Handle> handle_;  // none where there is nothing to exchange
+};
 
 }  // namespace tessera::nn

@@ -13,17 +13,15 @@
 namespace tessera::nn {
 namespace {
 
-// What is kept, by place in Saved::tensors. After the forward pass:
+// What is kept, by place in Saved::tensors. After the forward pass, kAttended and kLse undefined where attention is computed again:
 enum Kept { kInput, kInputRstd, kQkv, kAttended, kLse, kMiddle, kMiddleRstd, kGateUp, kKeptCount };
 // The input half of the backward pass turns kQkv and kGateUp into their gradients, drops kLse and adds these for the
 // weight half:
 enum KeptForWeights {
-  kOutputGrad = kKeptCount,
+  kOutputGrad = kKeptCount,  // of all rows
   kFeedForward,
-  kMiddleGrad,
-  kInputNormGrad,
-  kMiddleNormGrad,
-  kHeadNormGrads,  // undefined without norms of heads
+  kMiddleGrad,  // of all rows
+  kNormGrads,   // of the norms' weights in one row: the input's, the middle's and, where heads are normalized, the queries' and the keys'
   kKeptForWeightsCount
 };
 
@@ -72,14 +70,14 @@ class TransformerLayer final : public Block {
 
   Tensors forward(const Tensors& inputs, Saved& saved, const Pass& pass) override {
     const at::Tensor& input = inputs.at(0);
-    const Rows rows{input.size(0), input.size(1), input.options()};
-    const at::Tensor x = input.view({rows.count(), hidden_});
+    const Rows rows(input, pass);
+    const at::Tensor x = input.view({rows.own(), hidden_});
 
-    at::Tensor normed = rows.empty(hidden_);
+    at::Tensor normed = rows.empty_own(hidden_);
     at::Tensor input_rstd = rows.statistic();
     kernels::rms_norm(x, input_norm_->value, epsilon_, normed, input_rstd);
     at::Tensor qkv = rows.empty(qkv_.out_width());
-    qkv_.forward(normed, qkv);
+    qkv_.forward(all_rows(normed, pass), qkv);
     grow_rope_table(pass.position + rows.seq);
     at::Tensor turned = turn(qkv, rows, pass);
     if (!pass.training) qkv.reset();
@@ -90,27 +88,28 @@ class TransformerLayer final : public Block {
     if (pass.cache != nullptr) {
       kernels::attention_with_cache(turned, shape, pass.position, pass.cache->keys, pass.cache->values, attended);
     } else {
-      lse = at::empty({rows.batch, heads_, rows.seq}, at::kFloat);
+      lse = empty_lse(rows);
       kernels::attention(turned, shape, attended, lse);
     }
     turned.reset();
+    if (pass.recompute_attention) lse.reset();
 
-    at::Tensor middle = rows.empty(hidden_);
-    output_.forward(attended, middle);
-    all_reduce(middle, pass);
-    if (!pass.training) attended.reset();
+    at::Tensor partial = rows.empty(hidden_);
+    output_.forward(attended, partial);
+    if (!pass.training || pass.recompute_attention) attended.reset();
+    at::Tensor middle = own_sum(std::move(partial), pass);
     at::Tensor middle_rstd = rows.statistic();
     kernels::add_rms_norm(middle, x, middle_norm_->value, epsilon_, normed, middle_rstd);
 
     at::Tensor gate_up = rows.empty(2 * ffn_);
-    gate_up_.forward(normed, gate_up);
+    gate_up_.forward(all_rows(normed, pass), gate_up);
     normed.reset();
     at::Tensor feed_forward = rows.empty(ffn_);
     kernels::swiglu(gate_up, feed_forward);
     if (!pass.training) gate_up.reset();
-    at::Tensor out = rows.empty(hidden_);
-    down_.forward(feed_forward, out);
-    all_reduce(out, pass);
+    partial = rows.empty(hidden_);
+    down_.forward(feed_forward, partial);
+    at::Tensor out = own_sum(std::move(partial), pass);
     out.add_(middle);
 
     saved.tensors.clear();
@@ -123,71 +122,95 @@ class TransformerLayer final : public Block {
     ensure(kept.size() == kKeptCount, "backward_input without a training forward");
     kept.resize(kKeptForWeightsCount);
     const at::Tensor& output_grad = output_grads.at(0);
-    const Rows rows{output_grad.size(0), output_grad.size(1), output_grad.options()};
-    const at::Tensor dy = output_grad.view({rows.count(), hidden_});
-    kept[kOutputGrad] = dy;
+    const Rows rows(output_grad, pass);
+    const at::Tensor dy = output_grad.view({rows.own(), hidden_});
+    kept[kOutputGrad] = all_rows(dy, pass);
+    kept[kNormGrads] = at::empty({2 * hidden_ + (normalizes_heads_ ? 2 * head_dim_ : 0)}, at::kFloat);
+    at::Tensor input_norm_grad = kept[kNormGrads].narrow(0, 0, hidden_);
+    at::Tensor middle_norm_grad = kept[kNormGrads].narrow(0, hidden_, hidden_);
 
     kept[kFeedForward] = rows.empty(ffn_);
-    down_.backward_input(dy, kept[kFeedForward]);
+    down_.backward_input(kept[kOutputGrad], kept[kFeedForward]);
     kernels::swiglu_backward(kept[kGateUp], kept[kFeedForward]);
-    at::Tensor middle_grad = rows.empty(hidden_);
-    gate_up_.backward_input(kept[kGateUp], middle_grad);
-    all_reduce(middle_grad, pass);
-    kept[kMiddleNormGrad] = at::empty({hidden_}, at::kFloat);
-    kernels::rms_norm_backward(middle_grad, kept[kMiddle], middle_norm_->value, kept[kMiddleRstd], dy, middle_grad, kept[kMiddleNormGrad]);
-    kept[kMiddleGrad] = middle_grad;
+    at::Tensor partial = rows.empty(hidden_);
+    gate_up_.backward_input(kept[kGateUp], partial);
+    at::Tensor middle_grad = own_sum(std::move(partial), pass);
+    kernels::rms_norm_backward(middle_grad, kept[kMiddle], middle_norm_->value, kept[kMiddleRstd], dy, middle_grad, middle_norm_grad);
+    kept[kMiddleGrad] = all_rows(middle_grad, pass);
 
     at::Tensor attended_grad = rows.empty(heads_ * head_dim_);
-    output_.backward_input(middle_grad, attended_grad);
+    output_.backward_input(kept[kMiddleGrad], attended_grad);
     at::Tensor turned = normalizes_heads_ ? turn(kept[kQkv], rows, pass) : kept[kQkv];
-    kernels::attention_backward(attended_grad, kept[kAttended], kept[kLse], attention_shape(rows, pass), turned);
+    const kernels::AttentionShape shape = attention_shape(rows, pass);
+    if (!kept[kAttended].defined()) {
+      kept[kAttended] = rows.empty(heads_ * head_dim_);
+      kept[kLse] = empty_lse(rows);
+      kernels::attention(turned, shape, kept[kAttended], kept[kLse]);
+    }
+    kernels::attention_backward(attended_grad, kept[kAttended], kept[kLse], shape, turned);
     attended_grad.reset();
     kept[kLse].reset();
     kernels::rope(turned, heads_ + kv_heads_, head_dim_, rows.seq, pass.position, rope_table_, true, pass.batch->positions);
     if (normalizes_heads_) {
-      kept[kHeadNormGrads] = at::empty({2, head_dim_}, at::kFloat);
+      at::Tensor head_norm_grads = kept[kNormGrads].narrow(0, 2 * hidden_, 2 * head_dim_).view({2, head_dim_});
       kernels::rms_norm_heads_backward(kept[kQkv], {heads_, kv_heads_, head_dim_}, head_norms_[0].value, head_norms_[1].value, epsilon_,
-                                       turned, kept[kHeadNormGrads]);
-      // Every rank holds these weights and has seen its own heads alone.
-      all_reduce(kept[kHeadNormGrads], pass);
+                                       turned, head_norm_grads);
       kept[kQkv] = std::move(turned);
     }
-    at::Tensor input_grad = rows.empty(hidden_);
-    qkv_.backward_input(kept[kQkv], input_grad);
-    all_reduce(input_grad, pass);
-    kept[kInputNormGrad] = at::empty({hidden_}, at::kFloat);
-    kernels::rms_norm_backward(input_grad, kept[kInput], input_norm_->value, kept[kInputRstd], middle_grad, input_grad,
-                               kept[kInputNormGrad]);
+    partial = rows.empty(hidden_);
+    qkv_.backward_input(kept[kQkv], partial);
+    at::Tensor input_grad = own_sum(std::move(partial), pass);
+    kernels::rms_norm_backward(input_grad, kept[kInput], input_norm_->value, kept[kInputRstd], middle_grad, input_grad, input_norm_grad);
     return {input_grad.view(output_grad.sizes())};
   }
 
-  void backward_weight(Saved& saved, const Pass&) override {
+  void backward_weight(Saved& saved, const Pass& pass) override {
     Tensors& kept = saved.tensors;
     ensure(kept.size() == kKeptForWeightsCount, "backward_weight without backward_input");
+    PendingExchange norm_grads = sum_norm_grads(kept[kNormGrads], pass);
     down_.backward_weight(kept[kOutputGrad], kept[kFeedForward]);
     kept[kOutputGrad].reset();
     kept[kFeedForward].reset();
-    at::Tensor normed = at::empty_like(kept[kMiddle]);
-    kernels::rms_norm_again(kept[kMiddle], middle_norm_->value, kept[kMiddleRstd], normed);
-    gate_up_.backward_weight(kept[kGateUp], normed);
-    kept[kGateUp].reset();
+    // Each normalized input is gathered beside the product before the one that reads it.
+    PendingExchange middle = normed_again(kept[kMiddle], middle_norm_->value, kept[kMiddleRstd], pass);
     output_.backward_weight(kept[kMiddleGrad], kept[kAttended]);
-    kernels::rms_norm_again(kept[kInput], input_norm_->value, kept[kInputRstd], normed);
-    qkv_.backward_weight(kept[kQkv], normed);
-    input_norm_->grad.add_(kept[kInputNormGrad]);
-    middle_norm_->grad.add_(kept[kMiddleNormGrad]);
-    for (std::size_t i = 0; i < head_norms_.size(); ++i) head_norms_[i].grad.add_(kept[kHeadNormGrads][static_cast<std::int64_t>(i)]);
+    kept[kMiddleGrad].reset();
+    kept[kAttended].reset();
+    at::Tensor normed = middle.finish(pass);
+    PendingExchange input = normed_again(kept[kInput], input_norm_->value, kept[kInputRstd], pass);
+    gate_up_.backward_weight(kept[kGateUp], normed);
+    normed.reset();
+    kept[kGateUp].reset();
+    qkv_.backward_weight(kept[kQkv], input.finish(pass));
+    norm_grads.finish(pass);
+    at::Tensor rest = kept[kNormGrads];
+    const auto add = [&](const Parameter& parameter) {
+      const std::int64_t count = parameter.grad.numel();
+      parameter.grad.add_(rest.narrow(0, 0, count));
+      rest = rest.narrow(0, count, rest.size(0) - count);
+    };
+    add(*input_norm_);
+    add(*middle_norm_);
+    for (const Parameter& head_norm : head_norms_) add(head_norm);
     kept.clear();
   }
 
  private:
-  struct Rows {
-    std::int64_t batch, seq;
-    at::TensorOptions options;
-    std::int64_t count() const { return batch * seq; }
-    at::Tensor empty(std::int64_t width) const { return at::empty({count(), width}, options); }
-    at::Tensor statistic() const { return at::empty({count()}, at::kFloat); }
-  };
+  at::Tensor empty_lse(const Rows& rows) const { return at::empty({rows.batch, heads_, rows.seq}, at::kFloat); }
+
+  // A normalized input of the forward pass, all rows of it.
+  static PendingExchange normed_again(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd, const Pass& pass) {
+    at::Tensor normed = at::empty_like(x);
+    kernels::rms_norm_again(x, weight, rstd, normed);
+    return PendingExchange::all_rows(std::move(normed), pass);
+  }
+
+  // Every rank holds the norms' weights. It has seen its own heads alone and, under sequence parallelism, its own rows.
+  PendingExchange sum_norm_grads(const at::Tensor& grads, const Pass& pass) const {
+    const std::int64_t first = pass.sequence_parallel ? 0 : 2 * hidden_;
+    const std::int64_t count = grads.size(0) - first;
+    return count == 0 ? PendingExchange() : PendingExchange::all_reduce(grads.narrow(0, first, count), pass);
+  }
 
   kernels::AttentionShape attention_shape(const Rows& rows, const Pass& pass) const {
     return {rows.batch, rows.seq, heads_, kv_heads_, head_dim_, window_, kernels::document_segments(pass.batch->positions)};

@@ -64,6 +64,8 @@ std::vector<std::int64_t> tensor_degrees(const model::ModelSpec& model, std::int
   return out;
 }
 
+bool sequence_divides(const model::ModelSpec& model, std::int64_t degree) { return model.dim("seq") % degree == 0; }
+
 std::string Padding::what() const {
   return text(key, " ", extent, " is padded to ", degree * model::shard_extent(extent, degree), " for tp ", degree);
 }

@@ -33,6 +33,9 @@ std::optional<TensorFault> tensor_fault(const model::ModelSpec& model, std::int6
 // The degrees from 1 to `most` that cut all blocks of a model.
 std::vector<std::int64_t> tensor_degrees(const model::ModelSpec& model, std::int64_t most);
 
+// Whether sequence parallelism can cut the positions of a model's samples into so many equal parts, as the trainer needs.
+bool sequence_divides(const model::ModelSpec& model, std::int64_t degree);
+
 // A dimension that a degree does not divide.
 struct Padding {
   std::string key;

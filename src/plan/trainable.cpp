@@ -2,6 +2,8 @@
 
 #include <map>
 
+#include "plan/tensor_cut.hpp"
+
 namespace tessera::plan {
 namespace {
 
@@ -15,20 +17,25 @@ std::optional<Fault> fault_of(const Strategy& s, const Where& where) {
   if (s.cp > 1) return Fault{where, text("cp ", s.cp), "cp 1"};
   if (s.whole_experts) return Fault{where, "whole_experts", "whole_experts: false"};
   if (s.ep > 1) return Fault{where, text("ep ", s.ep), "ep 1"};
-  if (s.sequence_parallel) return Fault{where, "sequence_parallel", "sequence_parallel: false"};
   if (s.offload_optimizer) return Fault{where, "offload_optimizer", "offload_optimizer: false"};
-  if (s.recompute == model::Recompute::selective) return Fault{where, "recompute selective", "recompute none or full"};
   return {};
 }
 
 std::optional<Fault> fault_of(const Plan& plan) {
   if (plan.precision != model::Precision::f32 && plan.precision != model::Precision::bf16)
     return Fault{plan.where, text("precision ", model::name_of(plan.precision)), "fp32 or bf16"};
+  const Strategy& common = plan.stages.front().runs.front().strategy;
   for (const Stage& stage : plan.stages)
     for (const StrategyRun& run : stage.runs) {
       if (auto fault = fault_of(run.strategy, run.where)) return fault;
       if (plan.delayed_exchange && run.strategy.zero > 1)
         return Fault{run.where, text("zero ", run.strategy.zero, " with delayed_exchange"), "zero 0 or 1, or no delayed_exchange"};
+      if (run.strategy.sequence_parallel != common.sequence_parallel)
+        return Fault{run.where, text("blocks [", run.first, ", ", run.last, ") have sequence_parallel otherwise than block 0"),
+                     "sequence_parallel in all blocks or in none"};
+      if (common.sequence_parallel && (!run.strategy.same_layout(common) || stage.shares != plan.stages.front().shares))
+        return Fault{run.where, text("blocks [", run.first, ", ", run.last, ") are sequence-parallel and cut otherwise than block 0"),
+                     "the same dp, tp and shares for all blocks, or sequence_parallel: false"};
     }
   return {};
 }
@@ -72,6 +79,11 @@ void check_trainable(const Plan& plan, const model::ModelSpec& model) {
   const std::string hint = "the plan can be simulated: tessera simulate TRAIN.yaml --plan PLAN";
   check_uniform(plan, refusal, hint);
   if (const auto fault = tied_fault(plan, model)) refuse(*fault, refusal, hint);
+  const StrategyRun& run = plan.stages.front().runs.front();
+  if (run.strategy.sequence_parallel && !sequence_divides(model, run.strategy.tp))
+    refuse({run.where, text("sequence_parallel with tp ", run.strategy.tp, ", which does not divide seq ", model.dim("seq")),
+            "a degree that divides seq, or sequence_parallel: false"},
+           refusal, {});
 }
 
 }  // namespace tessera::plan

@@ -71,10 +71,13 @@ BlockTime block_time(const Profile& profile, const model::BlockSpec& block, cons
   for (const BlockSample& sample : profile.blocks)
     if (sample.kind == block.kind && sample.precision == shard.precision && shape_of(sample) == found) curve.add(sample);
   const auto [forward, backward] = curve.at(shard.micro_batch_size);
-  if (found == wanted) return {Seconds(forward), Seconds(backward), true};
-  // Another shape was measured: as much faster or slower as the roofline says.
+  // Blocks are measured with whole sequences.
   model::BlockShard measured = shard;
   measured.tensor_parallel = found.tensor_parallel;
+  measured.sequence_parallel = false;
+  measured.context_parallel = 1;
+  if (found == wanted && measured == shard) return {Seconds(forward), Seconds(backward), true};
+  // Another shape was measured: as much faster or slower as the roofline says.
   const BlockTime reference = roofline(model::cost_of(block, measured), rates_of(device, shard.precision, found.threads, found.neighbours));
   const auto scaled = [](double time, Seconds to, Seconds from) { return Seconds(from.value > 0 ? time * to.value / from.value : time); };
   return {scaled(forward, estimate.forward, reference.forward), scaled(backward, estimate.backward, reference.backward), false};

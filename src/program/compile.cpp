@@ -114,8 +114,10 @@ class Compiler {
     const plan::Stage& of = plan_.stages[stage];
     Chunk chunk{stage, of.first_block(), of.last_block(), {}};
     for (const auto& run : of.runs)
-      for (int b = run.first; b < run.last; ++b)
-        chunk.recompute.push_back(run.strategy.recompute == model::Recompute::full && b > 0 && b + 1 < static_cast<int>(blocks_.size()));
+      for (int b = run.first; b < run.last; ++b) {
+        chunk.strategies.push_back(run.strategy);
+        if (b == 0 || b + 1 == static_cast<int>(blocks_.size())) chunk.strategies.back().recompute = model::Recompute::none;
+      }
     return chunk;
   }
 

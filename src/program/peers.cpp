@@ -51,6 +51,8 @@ Bytes gathered_by(const plan::Plan& plan, const Side& side, int index, const Bou
   return part_of(held_by(plan, side, index, tensors.elements), tp) * tp * tensors.element;
 }
 
+bool cuts_rows(const Side& own, const Side& other) { return own.strategy.sequence_parallel && other.strategy.sequence_parallel; }
+
 }  // namespace
 
 Boundary boundary_of(const plan::Plan& plan, int own, int other, int index, const BoundaryTensors& tensors) {
@@ -59,9 +61,10 @@ Boundary boundary_of(const plan::Plan& plan, int own, int other, int index, cons
   const auto message = [&](int peer, const Interval& elements) {
     return Peer{theirs.stage.ranks[static_cast<std::size_t>(peer)], elements.begin * tensors.element, elements.count() * tensors.element};
   };
-  if (alike(mine, theirs)) return {{message(index, held_by(plan, mine, index, tensors.elements))}, {}};
-  Boundary out{{}, gathered_by(plan, mine, index, tensors)};
   const Interval passed = passed_by(plan, mine, index, tensors.elements);
+  if (alike(mine, theirs))
+    return {{message(index, cuts_rows(mine, theirs) ? passed : held_by(plan, mine, index, tensors.elements))}, {}};
+  Boundary out{{}, gathered_by(plan, mine, index, tensors)};
   for (int peer = 0; peer < theirs.stage.width(); ++peer) {
     const Interval other_passed = passed_by(plan, theirs, peer, tensors.elements);
     const Interval common{std::max(passed.begin, other_passed.begin), std::min(passed.end, other_passed.end)};
@@ -74,7 +77,8 @@ Boundary boundary_of_all(const plan::Plan& plan, int own, int other, const Bound
   const Side mine = side_of(plan, own, other);
   const Side theirs = side_of(plan, other, own);
   const bool same = alike(mine, theirs);
-  const Bytes bytes = (same ? tensors.elements / mine.strategy.copies() : tensors.elements) * tensors.element;
+  const int parts = !same ? 1 : cuts_rows(mine, theirs) ? mine.strategy.ranks() : mine.strategy.copies();
+  const Bytes bytes = tensors.elements / parts * tensors.element;
   return {{{theirs.stage.ranks.front(), {}, bytes}}, same ? Bytes() : gathered_by(plan, mine, 0, tensors)};
 }
 

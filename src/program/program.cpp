@@ -30,9 +30,9 @@ bool is_compute(Op op) {
 
 bool is_gather_of_inputs(Op op) { return op == Op::gather_activation || op == Op::gather_gradient; }
 
-bool Program::recomputes(int block) const {
+const plan::Strategy& Program::strategy_of(int block) const {
   const Chunk& chunk = chunks.at(static_cast<std::size_t>(chunk_of(block)));
-  return chunk.recompute.at(static_cast<std::size_t>(block - chunk.first_block));
+  return chunk.strategies.at(static_cast<std::size_t>(block - chunk.first_block));
 }
 
 int Program::chunk_of(int block) const {

@@ -96,7 +96,8 @@ struct Chunk {
   int stage = 0;
   int first_block = 0;
   int last_block = 0;
-  std::vector<bool> recompute;  // by block - first_block: repeats its forward pass; never the model's first and last block
+  // By block - first_block. The model's first and last block are never computed again.
+  std::vector<plan::Strategy> strategies;
 };
 
 // Consecutive blocks of a rank that are cut alike, and which part of them is the rank's. Where the next blocks are cut otherwise, a pass
@@ -138,8 +139,9 @@ struct Program {
   bool delayed = false;
   // Index into chunks of the one that holds `block`; -1 when the rank does not.
   int chunk_of(int block) const;
-  // Whether `block`, which the rank holds, repeats its forward pass before its backward pass.
-  bool recomputes(int block) const;
+  const plan::Strategy& strategy_of(int block) const;  // of a block that the rank holds
+  // Whether `block` repeats its forward pass before its backward pass.
+  bool recomputes(int block) const { return strategy_of(block).recompute == model::Recompute::full; }
 };
 
 // One program per rank, by rank. A pure function. `plan` must have passed plan::check.

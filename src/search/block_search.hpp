@@ -49,6 +49,7 @@ struct BlockSpace {
   // Interleaved and V-shaped ones put several stages on a rank, where all ranks stand on the same devices.
   std::vector<plan::Schedule> schedules = {plan::Schedule::one_f_one_b, plan::Schedule::zb_h1, plan::Schedule::zb_h2,
                                            plan::Schedule::interleaved, plan::Schedule::zb_v};
+  bool sequence_parallel = true;  // of blocks that tensor parallelism cuts
   int most_tensor = 1 << 30;
   int most_context = 64;
   int most_stages = 1 << 30;

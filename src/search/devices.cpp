@@ -80,7 +80,8 @@ BlockSpace space_of(const model::JobSpec& job, const Devices& devices) {
   out.uniform = true;
   out.most_context = 1;
   out.sharding_groups = out.offload = out.pipelines_in_nodes = out.replicas_in_nodes = false;
-  std::erase(out.recompute, model::Recompute::selective);
+  out.sequence_parallel = job.parallel.sequence_parallel.value_or(false);
+  if (job.parallel.recompute.empty()) std::erase(out.recompute, model::Recompute::selective);
   // A profile times whole backward passes: how long their halves take is not known well enough to choose by.
   if (job.parallel.schedule.empty()) out.schedules = {plan::Schedule::one_f_one_b, plan::Schedule::gpipe};
   // Ranks are as many as the cluster's choice says, and otherwise as many as pay.

@@ -48,6 +48,8 @@ class Check {
     if (kind_.uniform) check_uniform();
     if (parallel_.recompute == "selective" && none([](const model::BlockSpec& block) { return plan::option_of(block, "heads") > 0; }))
       refuse("recompute selective is of attention, and the model has none", "none or full", {});
+    if (parallel_.sequence_parallel.value_or(false) && parallel_.tp == 1)
+      refuse("sequence_parallel cuts what tensor parallelism leaves whole, and tp is 1", "tp of at least 2, or no sequence_parallel", {});
     check("tp", parallel_.tp, [&](std::int64_t degree) { return tensor_obstacle(degree); });
     check("cp", parallel_.cp, [&](std::int64_t degree) { return context_obstacle(degree); });
     check("pp", parallel_.pp, [&](std::int64_t degree) {
@@ -105,6 +107,8 @@ class Check {
     if (!kind_.uniform && degree > domain_) return text("is more than the ", counted(domain_, "device"), " that the fastest link joins");
     for (const model::Repeat& repeat : job_.model.repeats)
       if (const auto fault = plan::tensor_fault(repeat.block, degree)) return fault->what();
+    if (kind_.uniform && parallel_.sequence_parallel.value_or(false) && !plan::sequence_divides(job_.model, degree))
+      return text("does not divide seq ", job_.model.dim("seq"), ", which sequence_parallel cuts");
     return {};
   }
 
@@ -120,11 +124,10 @@ class Check {
 
   void check_uniform() const {
     const auto of_others = [&](const std::string& what) {
-      refuse(what + " is planned for accelerators in 16 or fewer bits alone", "cp 1, ep 1, recompute none or full", {});
+      refuse(what + " is planned for accelerators in 16 or fewer bits alone", "cp 1, ep 1", {});
     };
     if (parallel_.cp > 1) of_others(text("cp ", parallel_.cp));
     if (parallel_.ep > 1) of_others(text("ep ", parallel_.ep));
-    if (parallel_.recompute == "selective") of_others("recompute selective");
   }
 
   // Some number of ranks that the devices can be dealt to is a multiple of what the degrees need.
@@ -251,6 +254,7 @@ BlockSpace space_of(const model::ParallelChoice& parallel) {
   // Degrees name the devices of the whole cluster.
   out.idle_nodes = parallel.dp == 0 && parallel.tp == 0 && parallel.cp == 0 && parallel.pp == 0;
   out.most_context = std::max(out.most_context, parallel.cp);
+  out.sequence_parallel = parallel.sequence_parallel.value_or(true);
   return out;
 }
 
@@ -269,6 +273,7 @@ std::string given_text(const model::ParallelChoice& parallel) {
   if (!parallel.schedule.empty()) add("schedule", parallel.schedule);
   if (parallel.chunks > 0) add("chunks", text(parallel.chunks));
   if (!parallel.recompute.empty()) add("recompute", parallel.recompute);
+  if (parallel.sequence_parallel) add("sequence_parallel", *parallel.sequence_parallel ? "true" : "false");
   return out;
 }
 

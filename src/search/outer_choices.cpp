@@ -242,7 +242,7 @@ class Choices {
     for (const std::int64_t tp : plan::divisors_of(side_by_side_ ? 1 : width)) {
       const std::int64_t dp = width / tp;
       if (tp > problem_.space.most_tensor || !GivenDegrees::allows(given.tensor, tp) || !GivenDegrees::allows(given.data, dp) ||
-          plan::tensor_fault(problem_.model, tp))
+          plan::tensor_fault(problem_.model, tp) || (problem_.space.sequence_parallel && !plan::sequence_divides(problem_.model, tp)))
         continue;
       if (!side_by_side_ && problem_.global_batch / outer.micro_batches % dp != 0) continue;
       for (const int zero : dp > 1 ? problem_.space.zero : std::vector<int>{0}) {

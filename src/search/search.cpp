@@ -372,9 +372,10 @@ class PlanSearch {
       return rest;
     };
     for (const model::ParallelChoice& rest :
-         {without(&model::ParallelChoice::recompute), without(&model::ParallelChoice::zero), without(&model::ParallelChoice::micro_batches),
-          without(&model::ParallelChoice::schedule), without(&model::ParallelChoice::ep), without(&model::ParallelChoice::cp),
-          without(&model::ParallelChoice::tp), without(&model::ParallelChoice::dp), without(&model::ParallelChoice::pp)})
+         {without(&model::ParallelChoice::recompute), without(&model::ParallelChoice::sequence_parallel),
+          without(&model::ParallelChoice::zero), without(&model::ParallelChoice::micro_batches), without(&model::ParallelChoice::schedule),
+          without(&model::ParallelChoice::ep), without(&model::ParallelChoice::cp), without(&model::ParallelChoice::tp),
+          without(&model::ParallelChoice::dp), without(&model::ParallelChoice::pp)})
       if (given_text(rest) != given_text(all) && fits(rest))
         return given_text(rest).empty() ? "parallel: auto" : "parallel with " + given_text(rest) + " alone";
     return fits({}) ? "parallel: auto" : "";

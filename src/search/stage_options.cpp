@@ -51,7 +51,7 @@ class Lister {
           strategy.tp = static_cast<int>(tp);
           strategy.cp = static_cast<int>(cp);
           strategy.ep = static_cast<int>(ep);
-          strategy.sequence_parallel = tp > 1 && !space.uniform;
+          strategy.sequence_parallel = tp > 1 && space.sequence_parallel;
           if (!cost_model_.divides(ranks_.devices, strategy, samples_)) continue;
           add_states(repeat, strategy, here);
           if (cp == 1 || heads == 0 || heads / tp % cp != 0) continue;

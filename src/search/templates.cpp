@@ -123,7 +123,7 @@ class Templates {
         strategy.cp = cp;
         strategy.zero = zero;
         strategy.recompute = recompute;
-        strategy.sequence_parallel = tp > 1;
+        strategy.sequence_parallel = tp > 1 && problem_.space.sequence_parallel;
         consider(pipeline, strategy);
         if (!space_.sharding_groups || zero == 0) continue;
         strategy.shards = sharding_group(cost_model_, space_.group, strategy);
@@ -143,7 +143,7 @@ class Templates {
     strategy.tp = tp;
     strategy.cp = cp;
     strategy.zero = zero;
-    strategy.sequence_parallel = tp > 1;
+    strategy.sequence_parallel = tp > 1 && problem_.space.sequence_parallel;
     const std::vector<BlockShare> none = blocks_under(strategy, pipeline);
     strategy.recompute = model::Recompute::full;
     const std::vector<BlockShare> full = blocks_under(strategy, pipeline);

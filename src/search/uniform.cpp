@@ -88,6 +88,7 @@ double OuterSolver::passes(const Outer& outer, const GroupCut& cut, int repeat) 
   strategy.tp = outer.fixed.tensor;
   strategy.dp = cut.width / strategy.tp;
   strategy.zero = outer.fixed.zero;
+  strategy.sequence_parallel = strategy.tp > 1 && problem_.space.sequence_parallel;
   const cost::BlockLoad& load = cost_model_.block(repeat, cut.devices, strategy, problem_.global_batch / outer.micro_batches);
   return load.forward + load.backward();
 }

@@ -40,10 +40,10 @@ Compute ModelCosts::pass(int index, const Instruction& instruction) {
   const int part = part_of(program);
   int group = -1;  // of the pass's exchanges: where blocks are cut in several ways, the largest
   Compute out;
-  const auto exchange = [&](const program::Cut& cut, const char* operation, std::int64_t bytes) {
+  const auto link_of = [&](const program::Cut& cut) -> const cluster::Link& {
     const std::vector<int>& ranks = program.groups[cut.tensor_group].ranks;
     if (group < 0 || ranks.size() > program.groups[group].ranks.size()) group = cut.tensor_group;
-    return cost_model_.exchange(operation, bytes, cut.tp_size, link_among(ranks), profile::Pace::in_turn);
+    return link_among(ranks);
   };
   for (int b = instruction.first_block; b < instruction.last_block; ++b) {
     const cost::BlockLoad& load = priced_.load(program.stage, b, part);
@@ -54,8 +54,10 @@ Compute ModelCosts::pass(int index, const Instruction& instruction) {
     if (!forward && !input) continue;
     if (!played) {
       out.exposed.seconds += forward ? load.forward_exchange : load.backward_exchange;
-    } else if (const int reductions = forward ? load.forward_reductions : load.backward_reductions; reductions > 0) {
-      out.exposed.seconds += reductions * exchange(program.cut_of(b), "all_reduce", load.reduced);
+    } else {
+      for (const model::Exchange& each : forward ? load.forward_played : load.backward_played)
+        out.exposed.seconds +=
+            cost_model_.exchange(each, program.cut_of(b).tp_size, link_of(program.cut_of(b)), profile::Pace::in_turn);
     }
     if (b == 0 || program.chunk_of(b - 1) < 0) continue;
     if (!played) {
@@ -63,8 +65,9 @@ Compute ModelCosts::pass(int index, const Instruction& instruction) {
     } else if (const program::Cut& before = program.cut_of(b - 1), &own = program.cut_of(b); !before.same_layout(own)) {
       const program::Cut& target = forward ? own : before;
       if (target.tp_size > 1)
-        out.exposed.seconds +=
-            exchange(target, "all_gather", static_cast<std::int64_t>(cost_model_.input_bytes(priced_.repeat(b), target.micro_batch_size)));
+        out.exposed.seconds += cost_model_.exchange(
+            "all_gather", static_cast<std::int64_t>(cost_model_.input_bytes(priced_.repeat(b), target.micro_batch_size)), target.tp_size,
+            link_of(target), profile::Pace::in_turn);
     }
   }
   if (forward && instruction.first_block == program.chunks[program.chunk_of(instruction.first_block)].first_block)

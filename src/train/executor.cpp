@@ -45,10 +45,16 @@ at::Tensor side_by_side(const nn::Tensors& tensors) {
   return at::cat(rows, 1).view(-1);
 }
 
+// Of one sample.
+std::int64_t count_of(const std::vector<model::TensorSpec>& tensors) {
+  std::int64_t out = 0;
+  for (const model::TensorSpec& tensor : tensors) out += count_of(tensor);
+  return out;
+}
+
 // The other way round; what is left at the end of `flat` belongs to none.
 nn::Tensors taken_apart(const at::Tensor& flat, std::int64_t samples, const std::vector<model::TensorSpec>& specs) {
-  std::int64_t each = 0;
-  for (const model::TensorSpec& spec : specs) each += count_of(spec);
+  const std::int64_t each = count_of(specs);
   const at::Tensor rows = flat.narrow(0, 0, samples * each).view({samples, each});
   nn::Tensors out;
   std::int64_t begin = 0;
@@ -231,8 +237,11 @@ std::vector<nn::Interval> Executor::compute(int index, const Batches& batches, d
 void Executor::enter(int block, const Instruction& instruction, const Batches& batches, nn::Pass& pass) const {
   const int cut = program_.cut_index(block);
   const int tensor_group = program_.cuts[cut].tensor_group;
+  const plan::Strategy& strategy = program_.strategy_of(block);
   pass.batch = &batches.at(cut).at(instruction.micro_batch);
   pass.tensor_group = tensor_group < 0 ? comm::Group() : group(tensor_group);
+  pass.sequence_parallel = strategy.sequence_parallel;
+  pass.recompute_attention = strategy.recompute == model::Recompute::selective;
 }
 
 void Executor::forward(const Instruction& instruction, const Batches& batches, nn::Pass& pass) {
@@ -366,31 +375,40 @@ void Executor::ensure_started(int index) {
   }
 }
 
-// Of one sample, between two blocks.
-std::int64_t Executor::elements_of(int block) const {
-  std::int64_t out = 0;
-  for (const model::TensorSpec& spec : instances_[block].spec->inputs) out += count_of(spec);
+// The tensors between two blocks, as block `own` on one side of them holds them.
+std::vector<model::TensorSpec> Executor::tensors_at(int block, int own) const {
+  std::vector<model::TensorSpec> out = instances_[block].spec->inputs;
+  const plan::Strategy& strategy = program_.strategy_of(own);
+  if (strategy.sequence_parallel)
+    for (model::TensorSpec& tensor : out) tensor.shape.at(0) /= strategy.tp;
   return out;
 }
 
 // Of the block on this side of the boundary: activations are sent by the block before it, whose gradients come back.
-const program::Cut& Executor::cut_at(const Instruction& instruction) const {
+int Executor::own_block(const Instruction& instruction) const {
   const bool before =
       instruction.op == Op::send_activation || instruction.op == Op::receive_gradient || instruction.op == Op::gather_gradient;
-  return program_.cut_of(instruction.first_block - (before ? 1 : 0));
+  return instruction.first_block - (before ? 1 : 0);
 }
 
 // Where a message begins in this rank's part of the micro-batch.
 std::int64_t Executor::begin_of(const Instruction& message) const {
-  return message.offset.value / model::element_size(precision_).value - cut_at(message).samples_before * elements_of(message.first_block);
+  const int own = own_block(message);
+  const program::Cut& cut = program_.cut_of(own);
+  const std::int64_t begin = cut.samples_before * count_of(instances_[message.first_block].spec->inputs);
+  const std::int64_t held = cut.micro_batch_size * count_of(tensors_at(message.first_block, own));
+  return message.offset.value / model::element_size(precision_).value - begin -
+         (program_.strategy_of(own).sequence_parallel ? cut.tp_index * held : 0);
 }
 
 // Of all samples that the rank has of the micro-batch, as long as tensor-parallel ranks gather it: in equal parts.
 at::Tensor& Executor::arriving(const Instruction& instruction) {
   at::Tensor& flat = arriving_[{{instruction.micro_batch, instruction.first_block}, is_of_gradient(instruction)}];
   if (flat.defined()) return flat;
-  const std::int64_t count = cut_at(instruction).micro_batch_size * elements_of(instruction.first_block);
-  const std::int64_t parts = cut_at(instruction).tp_size;
+  const int own = own_block(instruction);
+  const program::Cut& cut = program_.cut_of(own);
+  const std::int64_t count = cut.micro_batch_size * count_of(tensors_at(instruction.first_block, own));
+  const std::int64_t parts = cut.tp_size;
   return flat = at::empty({(count + parts - 1) / parts * parts}, at::TensorOptions().dtype(scalar_of(precision_)));
 }
 
@@ -399,7 +417,7 @@ nn::Tensors Executor::arrived(const Key& key, bool gradient, nn::Pass& pass) {
   const int block = key.second;
   const int own = gradient ? block - 1 : block;
   if (const auto found = arriving_.find({key, gradient}); found != arriving_.end()) {
-    nn::Tensors out = taken_apart(found->second, program_.cut_of(own).micro_batch_size, instances_[block].spec->inputs);
+    nn::Tensors out = taken_apart(found->second, program_.cut_of(own).micro_batch_size, tensors_at(block, own));
     arriving_.erase(found);
     return out;
   }
@@ -416,14 +434,14 @@ nn::Tensors Executor::cut_anew(nn::Tensors tensors, int block, int from, int to,
   const program::Cut& before = program_.cut_of(from);
   const program::Cut& after = program_.cut_of(to);
   if (before.same_layout(after)) return tensors;
-  const std::int64_t each = elements_of(block);
+  const std::vector<model::TensorSpec>& specs = instances_[block].spec->inputs;
+  const std::int64_t each = count_of(specs);
   const std::int64_t all = after.micro_batch_size * each;
   const std::int64_t parts = after.tp_size;
   const auto begin_of_part = [&](std::int64_t part) { return all * part / parts; };
   const std::int64_t begin = begin_of_part(after.tp_index);
   const at::Tensor own = side_by_side(tensors).narrow(0, (after.samples_before - before.samples_before) * each + begin,
                                                       begin_of_part(after.tp_index + 1) - begin);
-  const auto& specs = instances_[block].spec->inputs;
   if (parts == 1) return taken_apart(own, after.micro_batch_size, specs);
   // Equal places, in which a part that is shorter leaves room.
   const std::int64_t place = (all + parts - 1) / parts;
@@ -460,7 +478,7 @@ comm::Handle Executor::receive(int index) {
 
 comm::Handle Executor::gather_inputs(const Instruction& instruction) {
   const at::Tensor& flat = arriving(instruction);
-  const program::Cut& cut = cut_at(instruction);
+  const program::Cut& cut = program_.cut_of(own_block(instruction));
   const at::Tensor own = flat.chunk(cut.tp_size).at(cut.tp_index);
   return group(instruction.group).all_gather(own.data_ptr(), flat.data_ptr(), static_cast<std::size_t>(own.numel()), type_of(precision_));
 }

@@ -86,8 +86,8 @@ class Executor {
   void complete(int index);
   bool done(int index) const;
   comm::Handle communicate(int index);
-  std::int64_t elements_of(int block) const;
-  const program::Cut& cut_at(const program::Instruction& instruction) const;
+  std::vector<model::TensorSpec> tensors_at(int block, int own) const;
+  int own_block(const program::Instruction& instruction) const;
   std::int64_t begin_of(const program::Instruction& message) const;
   at::Tensor& arriving(const program::Instruction& instruction);
   nn::Tensors arrived(const Key& key, bool gradient, nn::Pass& pass);

@@ -75,14 +75,12 @@ TEST_F(SimulateCommand, RunsTheOrderOfAScheduleFile) {
 
 TEST_F(SimulateCommand, TrainSaysWhatItCanRunInstead) {
   std::string edited = json_;
-  const std::string recompute = "\"recompute\": \"";
-  const std::size_t at = edited.find(recompute) + recompute.size();
-  edited.replace(at, edited.find('"', at) - at, "selective");
-  const auto selective = folder_.write("selective.json", edited);
-  const CommandResult result = run_tessera({"train", yaml_.string(), "--plan", selective.string()}, {folder_.path(), {}});
+  edited.insert(edited.find("\"recompute\":"), "\"offload_optimizer\": true, ");
+  const auto offloaded = folder_.write("offloaded.json", edited);
+  const CommandResult result = run_tessera({"train", yaml_.string(), "--plan", offloaded.string()}, {folder_.path(), {}});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("the trainer cannot run the plan: recompute selective"));
-  EXPECT_THAT(result.err, HasSubstr("recompute none or full"));
+  EXPECT_THAT(result.err, HasSubstr("the trainer cannot run the plan: offload_optimizer"));
+  EXPECT_THAT(result.err, HasSubstr("offload_optimizer: false"));
 }
 
 TEST_F(SimulateCommand, StagesOfDifferentWidthsAreSimulatedInAnyPrecision) {

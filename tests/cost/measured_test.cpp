@@ -71,16 +71,49 @@ TEST(Measured, ExchangesStandBesideThePassesForAClock) {
   EXPECT_TRUE(cost_model.plays_exchanges(devices));
   const BlockLoad load = cost_model.block(1, devices, {.tp = 2, .recompute = model::Recompute::full}, 1);
   const model::BlockCost cost = model::cost_of(c.job.model.repeats[1].block, {.tensor_parallel = 2});
-  EXPECT_EQ(load.forward_reductions, cost.forward_all_reduces);
-  EXPECT_EQ(load.backward_reductions, cost.backward_all_reduces + cost.forward_all_reduces);
-  EXPECT_EQ(load.reduced, cost.all_reduce_size.value);
+  EXPECT_EQ(std::ssize(load.forward_played), cost.forward_all_reduces);
+  EXPECT_EQ(std::ssize(load.backward_played), cost.backward_all_reduces + cost.forward_all_reduces);
+  EXPECT_EQ(load.backward_played.front().bytes, cost.all_reduce_size);
   EXPECT_NEAR(load.forward - load.forward_exchange, 2e-3, 1e-12);
   EXPECT_NEAR(load.backward() - load.backward_exchange, 4e-3 + 2e-3, 1e-12);
   EXPECT_NEAR(load.forward_exchange,
-              load.forward_reductions * cost_model.exchange("all_reduce", load.reduced, 2, c.cluster.groups[0].inside), 1e-12);
+              cost.forward_all_reduces * cost_model.exchange("all_reduce", cost.all_reduce_size.value, 2, c.cluster.groups[0].inside),
+              1e-12);
   const auto accelerators = plan::gpu_cluster(1, 2);
   EXPECT_FALSE(CostModel(c.job.model, accelerators, model::Precision::bf16).plays_exchanges(0));
   EXPECT_TRUE(CostModel(c.job.model, accelerators, model::Precision::f32).plays_exchanges(0));
+}
+
+TEST(Measured, AttentionThatIsComputedAgainTakesItsShareOfTheForwardPass) {
+  const Workers c;
+  CostModel cost_model(c.job.model, c.job.train, c.cluster, c.profile);
+  const int devices = cost_model.add(c.devices);
+  const BlockLoad plain = cost_model.block(1, devices, {}, 1);
+  const BlockLoad again = cost_model.block(1, devices, {.recompute = model::Recompute::selective}, 1);
+  EXPECT_GT(again.again, 0);
+  EXPECT_LT(again.again, 0.5 * plain.forward);
+  EXPECT_DOUBLE_EQ(again.backward(), plain.backward() + again.again);
+  EXPECT_LT(again.saved, plain.saved);
+}
+
+TEST(Measured, SequenceParallelRanksGatherAndScatterAndHoldLess) {
+  const Workers c;
+  CostModel cost_model(c.job.model, c.job.train, c.cluster, c.profile);
+  const int devices = cost_model.add(c.devices);
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    const BlockLoad whole = cost_model.block(repeat, devices, {.tp = 2}, 1);
+    const BlockLoad cut = cost_model.block(repeat, devices, {.tp = 2, .sequence_parallel = true}, 1);
+    EXPECT_EQ(cut.forward_played,
+              model::cost_of(c.job.model.repeats[static_cast<std::size_t>(repeat)].block, {.tensor_parallel = 2, .sequence_parallel = true})
+                  .forward_exchanges);
+    if (repeat > 0) {
+      EXPECT_LT(cut.saved, whole.saved);
+    }
+    if (repeat < 2) {
+      EXPECT_EQ(cut.output, whole.output / 2);
+    }
+    EXPECT_LE(cut.forward - cut.forward_exchange, whole.forward - whole.forward_exchange);
+  }
 }
 
 // Of 259 rows, three ranks hold 87 each, the last one two of padding.

@@ -1,6 +1,5 @@
 // What the planner believes of a block against what torch counts and what the allocator sees.
 #include <ATen/ATen.h>
-#include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
 #include <cstdio>
@@ -8,27 +7,12 @@
 
 #include "nn/kernels/gemm_avx512.hpp"
 #include "nn/llama_helper.hpp"
+#include "nn/memory_helper.hpp"
 
 namespace tessera::nn::test {
 namespace {
 
 using model::Precision;
-
-// Bytes of tensors that this thread holds, and the most it ever held.
-class MemoryMeter : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void*, std::int64_t change, std::size_t, std::size_t, c10::Device) override {
-    held_ += change;
-    peak_ = std::max(peak_, held_);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-  std::int64_t held() const { return held_; }
-  std::int64_t peak() const { return peak_; }
-
- private:
-  std::int64_t held_ = 0;
-  std::int64_t peak_ = 0;
-};
 
 struct Case {
   Dims dims;
@@ -44,32 +28,18 @@ const std::vector<Case> kCases = {
     {{.hidden = 256, .layers = 4, .heads = 8, .kv_heads = 8, .ffn = 384, .vocab = 1000, .seq = 256, .window = 50, .qk_norm = true}, 2},
 };
 
-// The planner's formula for one micro-batch: everything kept, and the largest workspace on top.
-std::int64_t expected_peak(const model::ModelSpec& spec, model::BlockShard shard) {
-  std::int64_t saved = 0;
-  std::int64_t workspace = 0;
-  for (const model::BlockInstance& instance : spec.blocks()) {
-    const model::BlockCost cost = model::cost_of(*instance.spec, shard);
-    const std::int64_t input =
-        instance.index == 0 ? 0
-                            : shard.micro_batch_size * spec.dim("seq") * spec.dim("hidden") * model::element_size(shard.precision).value;
-    saved += cost.saved.value;
-    workspace = std::max({workspace, cost.forward_workspace.value + cost.output.value, cost.backward_workspace.value + input});
-  }
-  return saved + workspace;
-}
-
 TEST(Costs, PeakOfAStepIsWithinTenPercentOfWhatIsAllocated) {
   for (const auto& [dims, samples] : kCases) {
     const model::ModelSpec spec = llama(dims);
     const auto whole = whole_parameters(spec, 1);
     const Batch batch = random_batch(dims, samples, 1);
     for (const Precision precision : {Precision::f32, Precision::bf16}) {
-      for (const model::Recompute recompute : {model::Recompute::none, model::Recompute::full}) {
+      for (const model::Recompute recompute : {model::Recompute::none, model::Recompute::selective, model::Recompute::full}) {
         Model model(spec, whole, precision);
         Pass pass;
         pass.batch = &batch;
         pass.precision = precision;
+        pass.recompute_attention = recompute == model::Recompute::selective;
         auto meter = std::make_shared<MemoryMeter>();
         {
           c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
@@ -98,14 +68,17 @@ TEST(Costs, WhatALayerKeepsIsExact) {
       pass.precision = precision;
       Saved first;
       const Tensors hidden = model.block(0).forward({}, first, pass);
-      auto meter = std::make_shared<MemoryMeter>();
-      c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
-      Saved saved;
-      const Tensors out = model.block(1).forward(hidden, saved, pass);
-      const model::BlockCost cost = model::cost_of(spec.repeats[1].block, {samples, 1, precision, model::Recompute::none});
-      // The layer's input is kept too, but was allocated by the block before it.
-      EXPECT_EQ(meter->held() + static_cast<std::int64_t>(hidden[0].nbytes()), cost.saved.value + cost.output.value);
-      EXPECT_EQ(static_cast<std::int64_t>(out[0].nbytes()), cost.output.value);
+      for (const model::Recompute recompute : {model::Recompute::none, model::Recompute::selective}) {
+        pass.recompute_attention = recompute == model::Recompute::selective;
+        auto meter = std::make_shared<MemoryMeter>();
+        c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
+        Saved saved;
+        const Tensors out = model.block(1).forward(hidden, saved, pass);
+        const model::BlockCost cost = model::cost_of(spec.repeats[1].block, {samples, 1, precision, recompute});
+        // The layer's input is kept too, but was allocated by the block before it.
+        EXPECT_EQ(meter->held() + static_cast<std::int64_t>(hidden[0].nbytes()), cost.saved.value + cost.output.value);
+        EXPECT_EQ(static_cast<std::int64_t>(out[0].nbytes()), cost.output.value);
+      }
     }
   }
 }

@@ -1,6 +1,7 @@
 // Tensor-parallel ranks as processes, against one rank that holds everything.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -8,10 +9,13 @@
 #include <unistd.h>
 #include <cstdio>
 #include <functional>
+#include <limits>
+#include <utility>
 
 #include "base/free_port.hpp"
 #include "comm/comm.hpp"
 #include "nn/llama_helper.hpp"
+#include "nn/memory_helper.hpp"
 
 namespace tessera::nn::test {
 namespace {
@@ -103,10 +107,12 @@ TEST_P(TensorParallel, GivesTheLossAndGradientsOfOneRank) {
     const Batch batch = random_batch(dims_, 3, 3);
     Model one(spec_, whole, precision_);
     const Model::Step expected = one.step(pass_of(batch, precision_));
-    for (const bool recompute : {false, true}) {
+    for (const auto& [recompute, sequence_parallel] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
       const BlockPlacement placement{group.rank(), group.size()};
       Model model(spec_, whole, precision_, placement);
-      const Model::Step step = model.step(pass_of(batch, precision_, group), recompute);
+      Pass pass = pass_of(batch, precision_, group);
+      pass.sequence_parallel = sequence_parallel;
+      const Model::Step step = model.step(pass, recompute);
       EXPECT_NEAR(step.loss, expected.loss, (precision_ == Precision::f32 ? 1e-5 : 5e-3) * expected.loss);
       EXPECT_EQ(step.tokens, expected.tokens);
       for (const auto& [name, grad] : model.grads()) {
@@ -115,6 +121,81 @@ TEST_P(TensorParallel, GivesTheLossAndGradientsOfOneRank) {
       }
     }
   });
+}
+
+// A block's exchanges and what it keeps are what the planner counts with.
+TEST_P(TensorParallel, ExchangesAndKeepsWhatTheCostSays) {
+  in_ranks(degree_, [&](const comm::Group& group) {
+    const auto whole = whole_parameters(spec_, 7);
+    const Batch batch = random_batch(dims_, 3, 3);
+    for (const bool sequence_parallel : {false, true}) {
+      Model model(spec_, whole, precision_, {group.rank(), group.size()});
+      Pass pass = pass_of(batch, precision_, group);
+      pass.sequence_parallel = sequence_parallel;
+      std::vector<Interval> exchanges;
+      pass.exchanges = &exchanges;
+      std::vector<Saved> saved(model.size());
+      Tensors tensors;
+      const auto expect = [&](const model::BlockInstance& block, bool forward) {
+        const model::BlockCost cost = model::cost_of(
+            *block.spec,
+            {.micro_batch_size = 3, .tensor_parallel = degree_, .precision = precision_, .sequence_parallel = sequence_parallel});
+        int messages = 0;
+        for (const model::Exchange& one : forward ? cost.forward_exchanges : cost.backward_exchanges) messages += one.messages;
+        EXPECT_EQ(std::ssize(std::exchange(exchanges, {})), messages) << block.name() << (forward ? " forward" : " backward");
+        if (!forward) return;
+        std::int64_t kept = 0;
+        for (const at::Tensor& tensor : saved[static_cast<std::size_t>(block.index)].tensors)
+          kept += static_cast<std::int64_t>(tensor.nbytes());
+        EXPECT_EQ(kept, cost.saved.value) << block.name();
+        if (block.index + 1 < spec_.block_count()) {
+          EXPECT_EQ(static_cast<std::int64_t>(tensors[0].nbytes()), cost.output.value);
+        }
+      };
+      const std::vector<model::BlockInstance> blocks = spec_.blocks();
+      for (std::size_t b = 0; b < blocks.size(); ++b) {
+        tensors = model.block(b).forward(tensors, saved[b], pass);
+        expect(blocks[b], true);
+      }
+      tensors.clear();
+      for (std::size_t b = blocks.size(); b-- > 0;) {
+        tensors = model.block(b).backward_input(tensors, saved[b], pass);
+        model.block(b).backward_weight(saved[b], pass);
+        expect(blocks[b], false);
+      }
+    }
+  });
+}
+
+TEST(SequenceParallel, PeakOfAStepIsWithinTenPercentOfWhatIsAllocated) {
+  const Dims dims{.hidden = 256, .layers = 4, .heads = 4, .kv_heads = 4, .ffn = 704, .vocab = 1000, .seq = 128, .qk_norm = true};
+  const model::ModelSpec spec = llama(dims);
+  const auto whole = whole_parameters(spec, 1);
+  const Batch batch = random_batch(dims, 4, 1);
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (const model::Recompute recompute : {model::Recompute::none, model::Recompute::selective, model::Recompute::full}) {
+    const auto shard = [&](bool cut) {
+      return model::BlockShard{.micro_batch_size = 4, .tensor_parallel = 4, .recompute = recompute, .sequence_parallel = cut};
+    };
+    EXPECT_LT(expected_peak(spec, shard(true)), expected_peak(spec, shard(false)));
+    EXPECT_LT(expected_peak(spec, shard(true)), std::exchange(least, expected_peak(spec, shard(true))));
+    in_ranks(4, [&](const comm::Group& group) {
+      for (const bool cut : {false, true}) {
+        Model model(spec, whole, Precision::f32, {group.rank(), group.size()});
+        Pass pass = pass_of(batch, Precision::f32, group);
+        pass.sequence_parallel = cut;
+        pass.recompute_attention = recompute == model::Recompute::selective;
+        auto meter = std::make_shared<MemoryMeter>();
+        {
+          c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
+          model.step(pass, recompute == model::Recompute::full);
+        }
+        const auto expected = static_cast<double>(expected_peak(spec, shard(cut)));
+        EXPECT_NEAR(static_cast<double>(meter->peak()), expected, 0.1 * expected) << model::name_of(recompute) << (cut ? ", cut" : "");
+        EXPECT_EQ(meter->held(), 0);
+      }
+    });
+  }
 }
 
 TEST_P(TensorParallel, GivesWholeLogitsThroughTheCacheOnEveryRank) {

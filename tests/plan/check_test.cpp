@@ -207,16 +207,27 @@ TEST_F(UnequalPlan, IsNotTrained) {
   };
   refused("cp 2", [](Strategy& s) { s.cp = 2, s.dp = 1; });
   refused("ep 2", [](Strategy& s) { s.ep = 2; });
-  refused("sequence_parallel", [](Strategy& s) { s.sequence_parallel = true; });
+  refused("blocks [3, 5) have sequence_parallel otherwise than block 0", [](Strategy& s) { s.sequence_parallel = true; });
   refused("offload_optimizer", [](Strategy& s) { s.offload_optimizer = true; });
-  refused("recompute selective", [](Strategy& s) { s.recompute = model::Recompute::selective; });
   plan = trainable;
   strategy(0, 1).dp = 4;
   strategy(0, 1).tp = 1;
   EXPECT_NO_THROW(check_trainable(plan, job.model));
   plan = trainable;
+  strategy(0).sequence_parallel = strategy(0, 1).sequence_parallel = strategy(1).sequence_parallel = true;
+  EXPECT_NO_THROW(check_trainable(plan, job.model));
+  strategy(1).dp = 1;
+  strategy(1).tp = 4;
+  EXPECT_THAT(untrainable().what(), HasSubstr("blocks [5, 10) are sequence-parallel and cut otherwise than block 0"));
+  plan = trainable;
   plan.precision = model::Precision::f8;
   EXPECT_THAT(untrainable().what(), HasSubstr("precision fp8"));
+  plan = trainable;
+  for (Stage& stage : plan.stages)
+    for (StrategyRun& run : stage.runs) run.strategy.sequence_parallel = true;
+  EXPECT_NO_THROW(check_trainable(plan, job.model));
+  job = job_of({.layers = 8, .heads = 4, .kv_heads = 2, .seq = 33, .global_batch = 16, .precision = "bf16"});
+  EXPECT_THAT(untrainable().what(), HasSubstr("sequence_parallel with tp 2, which does not divide seq 33"));
 }
 
 }  // namespace

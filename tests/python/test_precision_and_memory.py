@@ -41,6 +41,8 @@ LARGE = dict(hidden=384, layers=6, heads=6, kv_heads=2, ffn=1024, seq=256, vocab
     {"dp": 1, "pp": 1, "tp": 1}, {"dp": 2, "pp": 1, "tp": 1}, {"dp": 1, "pp": 2, "tp": 1, "micro_batches": 4}, {"dp": 1, "pp": 1, "tp": 2},
     {"dp": 2, "pp": 1, "tp": 1, "zero": 1}, {"dp": 1, "pp": 1, "tp": 1, "micro_batches": 4, "recompute": "full"},
     {"dp": 1, "pp": 2, "tp": 1, "micro_batches": 4, "schedule": "gpipe"},
+    {"dp": 1, "pp": 1, "tp": 1, "micro_batches": 4, "recompute": "selective"}, {"dp": 1, "pp": 1, "tp": 2, "sequence_parallel": True},
+    {"dp": 1, "pp": 2, "tp": 2, "micro_batches": 4, "sequence_parallel": True, "recompute": "selective"},
     {"dp": 2, "pp": 1, "tp": 1, "micro_batches": 2, "zero": 2}, {"dp": 2, "pp": 1, "tp": 1, "micro_batches": 2, "zero": 3},
 ], ids=lambda parallel: "-".join(f"{key}{value}" for key, value in parallel.items()))
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

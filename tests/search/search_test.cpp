@@ -10,6 +10,7 @@
 #include "plan/plan.hpp"
 #include "plan/plan_helper.hpp"
 #include "plan/tensor_cut.hpp"
+#include "plan/trainable.hpp"
 #include "search/search.hpp"
 #include "sim/sim.hpp"
 
@@ -174,10 +175,34 @@ TEST(Search, FixedDegreesMayAskForMoreWorkersThanCores) {
 }
 
 TEST(Search, SaysWhatIsOfAcceleratorsAlone) {
-  for (const char* parallel : {"{cp: 2}", "{ep: 2}", "{recompute: selective}"})
+  for (const char* parallel : {"{cp: 2}", "{ep: 2}"})
     EXPECT_THAT(error_of([&] { search(plan::job_of({.parallel = parallel}), plan::cpu_cluster(4), {}); }).what(),
                 HasSubstr("is planned for accelerators"))
         << parallel;
+}
+
+TEST(Search, TakesSequenceParallelismAndRecomputedAttentionWhereWorkersAreGivenThem) {
+  const auto cluster = plan::cpu_cluster(4);
+  const auto job = plan::job_of({.parallel = "{dp: 2, pp: 1, tp: 2, sequence_parallel: true, recompute: selective}"});
+  const plan::Plan plan = search(job, cluster, {}).best;
+  EXPECT_NO_THROW(check(plan, job, cluster));
+  EXPECT_NO_THROW(check_trainable(plan, job.model));
+  for (const plan::StrategyRun& run : plan.stages[0].runs) EXPECT_TRUE(run.strategy.sequence_parallel);
+  EXPECT_EQ(plan.stages[0].strategy_of(1).recompute, model::Recompute::selective);
+  const auto whole = plan::job_of({.parallel = "{dp: 2, pp: 1, tp: 2}"});
+  const plan::Plan plain = search(whole, cluster, {}).best;
+  EXPECT_FALSE(plain.stages[0].strategy_of(1).sequence_parallel);
+  EXPECT_LT(plan.predicted->memory[0], plain.predicted->memory[0]);
+  EXPECT_THAT(error_of([&] { search(plan::job_of({.parallel = "{tp: 1, sequence_parallel: true}"}), cluster, {}); }).what(),
+              HasSubstr("sequence_parallel cuts what tensor parallelism leaves whole, and tp is 1"));
+  EXPECT_THAT(error_of([&] { search(plan::job_of({.seq = 33, .parallel = "{tp: 2, sequence_parallel: true}"}), cluster, {}); }).what(),
+              HasSubstr("tp 2 does not divide seq 33, which sequence_parallel cuts"));
+  // Accelerators have it unless told otherwise.
+  for (const bool said : {true, false}) {
+    const auto on = plan::job_of({.precision = "bf16", .parallel = text("{tp: 2, sequence_parallel: ", said ? "true" : "false", "}")});
+    for (const plan::Stage& stage : search(on, plan::gpu_cluster(1, 4), {}).best.stages)
+      for (const plan::StrategyRun& run : stage.runs) EXPECT_EQ(run.strategy.sequence_parallel, said);
+  }
 }
 
 // On CPU workers too, cut so that no other cut of one block moved is faster.

@@ -19,7 +19,7 @@ model::JobSpec tiny_job(const std::string& extra, const std::string& model_extra
 std::string to_text(const Degrees& d) {
   return text("dp", d.dp, " pp", d.pp, " tp", d.tp, " zero", d.zero, " m", d.micro_batches, " ", plan::name_of(d.schedule), " recompute ",
               model::name_of(d.recompute), d.delayed_exchange ? " delayed" : "", d.chunks > 1 ? text(" chunks", d.chunks) : "",
-              d.shards > 0 ? text(" shards", d.shards) : "");
+              d.shards > 0 ? text(" shards", d.shards) : "", d.sequence_parallel ? " sequence parallel" : "");
 }
 
 plan::Plan plan_of(const model::JobSpec& job, const Degrees& degrees) {
@@ -46,6 +46,7 @@ plan::Plan plan_of(const model::JobSpec& job, const Degrees& degrees) {
     for (int i = 0; i < width; ++i) stage.ranks.push_back(pipeline_rank[static_cast<std::size_t>(s)] * width + i);
     stage.runs.push_back({first, first + count, {degrees.dp, degrees.tp, degrees.zero, degrees.recompute}});
     stage.runs.back().strategy.shards = degrees.shards;
+    stage.runs.back().strategy.sequence_parallel = degrees.sequence_parallel;
     plan.stages.push_back(std::move(stage));
     first += count;
   }

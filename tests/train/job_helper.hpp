@@ -28,6 +28,7 @@ struct Degrees {
   bool delayed_exchange = false;
   int chunks = 1;  // stages a rank
   int shards = 0;
+  bool sequence_parallel = false;
 };
 std::string to_text(const Degrees& degrees);
 

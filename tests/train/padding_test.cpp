@@ -49,7 +49,8 @@ INSTANTIATE_TEST_SUITE_P(Trainer, PaddedPlan,
                          testing::Values(Degrees{1, 1, 2}, Degrees{1, 1, 3}, Degrees{1, 2, 2, 0, 4}, Degrees{1, 2, 3, 0, 4},
                                          Degrees{2, 1, 2, 1, 2}, Degrees{2, 1, 3, 1, 2}, Degrees{2, 2, 3, 1, 2},
                                          Degrees{1, 1, 3, 0, 2, Schedule::one_f_one_b, Recompute::full},
-                                         Degrees{1, 2, 3, 0, 4, Schedule::zb_h1}, Degrees{1, 1, 6}),
+                                         Degrees{1, 2, 3, 0, 4, Schedule::zb_h1}, Degrees{1, 1, 6},
+                                         Degrees{1, 2, 2, 0, 2, Schedule::one_f_one_b, Recompute::none, false, 1, 0, true}),
                          [](const auto& info) {
                            std::string name = to_text(info.param);
                            std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });

@@ -39,6 +39,8 @@ INSTANTIATE_TEST_SUITE_P(Trainer, EveryPlan,
                                          Degrees{2, 2, 1, 0, 2}, Degrees{1, 2, 2, 0, 4}, Degrees{2, 1, 1, 1, 2}, Degrees{4, 1, 1, 1},
                                          Degrees{1, 4, 1, 0, 8, Schedule::gpipe},
                                          Degrees{1, 1, 1, 0, 2, Schedule::one_f_one_b, Recompute::full},
+                                         Degrees{1, 1, 1, 0, 2, Schedule::one_f_one_b, Recompute::selective},
+                                         Degrees{2, 2, 1, 1, 4, Schedule::zb_h1, Recompute::selective},
                                          Degrees{2, 2, 2, 1, 4, Schedule::one_f_one_b, Recompute::full},
                                          Degrees{1, 2, 1, 0, 4, Schedule::zb_h1}, Degrees{1, 4, 1, 0, 8, Schedule::zb_h2},
                                          Degrees{2, 2, 1, 1, 4, Schedule::zb_h1, Recompute::full},
@@ -80,7 +82,8 @@ RC_GTEST_PROP(Trainer, RandomPlansOverFourRanksTrainTheSameModel, ()) {
   degrees.zero = *rc::gen::inRange(0, 2);
   degrees.micro_batches = *rc::gen::element(1, 2, 4);
   degrees.schedule = *rc::gen::element(Schedule::gpipe, Schedule::one_f_one_b);
-  degrees.recompute = *rc::gen::element(Recompute::none, Recompute::full);
+  degrees.recompute = *rc::gen::element(Recompute::none, Recompute::selective, Recompute::full);
+  degrees.sequence_parallel = degrees.tp > 1 && *rc::gen::arbitrary<bool>();
   RC_LOG() << to_text(degrees) << "\n";
   const Curve curve = train_curve(tiny_job(), degrees, kSteps);
   RC_ASSERT(worst_difference(curve.losses, one_device().losses) < 1e-5);
@@ -98,6 +101,7 @@ RC_GTEST_PROP(Trainer, PlansWithAStrategyForEachBlockTrainTheSameModel, ()) {
                       : *rc::gen::element(Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved, Schedule::zb_h1, Schedule::zb_v);
   degrees.chunks = degrees.schedule == Schedule::interleaved || degrees.schedule == Schedule::zb_v ? 2 : 1;
   if (degrees.schedule == Schedule::interleaved) degrees.micro_batches = std::max<std::int64_t>(2, degrees.micro_batches);
+  degrees.sequence_parallel = degrees.tp > 1 && *rc::gen::arbitrary<bool>();
   const bool tied = *rc::gen::arbitrary<bool>();
   const auto job = tiny_job({}, tied ? ", tied: true" : "");
   plan::Plan plan = plan_of(job, degrees);
@@ -106,7 +110,7 @@ RC_GTEST_PROP(Trainer, PlansWithAStrategyForEachBlockTrainTheSameModel, ()) {
     for (int block = stage.first_block(); block < stage.last_block(); ++block) {
       plan::Strategy strategy = stage.runs.front().strategy;
       strategy.zero = *rc::gen::inRange(0, 4);
-      strategy.recompute = *rc::gen::element(Recompute::none, Recompute::full);
+      strategy.recompute = *rc::gen::element(Recompute::none, Recompute::selective, Recompute::full);
       if (degrees.dp == 4 && strategy.zero > 0) strategy.shards = *rc::gen::element(0, 2);
       runs.push_back({block, block + 1, strategy});
     }
