@@ -24,9 +24,9 @@ struct Kind {
   const char* name;
   int lane;  // 0 computation, 1 messages, 2 collectives
 };
-constexpr std::array<Kind, 10> kKinds = {
-    Kind{"forward", 0}, {"backward", 0}, {"backward input", 0}, {"backward weight", 0},   {"optimizer step", 0},
-    {"send", 1},        {"receive", 1},  {"reduce", 2},         {"gather parameters", 2}, {"exposed exchange", 0}};
+constexpr std::array<Kind, 11> kKinds = {
+    Kind{"forward", 0}, {"backward", 0}, {"backward input", 0},    {"backward weight", 0},  {"optimizer step", 0}, {"send", 1},
+    {"receive", 1},     {"reduce", 2},   {"gather parameters", 2}, {"exposed exchange", 0}, {"gather inputs", 2}};
 constexpr int kExchange = 9;  // of a pass or a step, behind its computing
 
 int kind_of(Op op) {
@@ -41,6 +41,8 @@ int kind_of(Op op) {
     case Op::receive_activation:
     case Op::receive_gradient: return 6;
     case Op::gather_parameters: return 8;
+    case Op::gather_activation:
+    case Op::gather_gradient: return 10;
     default: return 7;
   }
 }

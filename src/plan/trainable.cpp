@@ -1,5 +1,7 @@
 #include "plan/trainable.hpp"
 
+#include <map>
+
 #include "plan/tensor_cut.hpp"
 
 namespace tessera::plan {
@@ -20,27 +22,45 @@ std::optional<Fault> fault_of(const Strategy& s, const Where& where) {
 }
 
 std::optional<Fault> fault_of(const Plan& plan) {
-  const Strategy& common = plan.stages.front().runs.front().strategy;
   if (plan.precision != model::Precision::f32 && plan.precision != model::Precision::bf16)
     return Fault{plan.where, text("precision ", model::name_of(plan.precision)), "fp32 or bf16"};
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    const Stage& stage = plan.stages[s];
-    if (stage.shares != plan.stages.front().shares)
-      return Fault{stage.where, text("stage ", s, " shares a micro-batch otherwise than stage 0"), "the same shares in all stages"};
+  const Strategy& common = plan.stages.front().runs.front().strategy;
+  for (const Stage& stage : plan.stages)
     for (const StrategyRun& run : stage.runs) {
       if (auto fault = fault_of(run.strategy, run.where)) return fault;
       if (plan.delayed_exchange && run.strategy.zero > 1)
         return Fault{run.where, text("zero ", run.strategy.zero, " with delayed_exchange"), "zero 0 or 1, or no delayed_exchange"};
-      if (run.strategy.dp != common.dp || run.strategy.tp != common.tp)
-        return Fault{
-            run.where,
-            text("stage ", s, " has dp ", run.strategy.dp, " x tp ", run.strategy.tp, ", stage 0 has dp ", common.dp, " x tp ", common.tp),
-            "the same degrees in all stages"};
       if (run.strategy.sequence_parallel != common.sequence_parallel)
         return Fault{run.where, text("blocks [", run.first, ", ", run.last, ") have sequence_parallel otherwise than block 0"),
                      "sequence_parallel in all blocks or in none"};
+      if (common.sequence_parallel && (!run.strategy.same_layout(common) || stage.shares != plan.stages.front().shares))
+        return Fault{run.where, text("blocks [", run.first, ", ", run.last, ") are sequence-parallel and cut otherwise than block 0"),
+                     "the same dp, tp and shares for all blocks, or sequence_parallel: false"};
     }
-  }
+  return {};
+}
+
+// A rank holds a parameter that its blocks share once.
+std::optional<Fault> tied_fault(const Plan& plan, const model::ModelSpec& model) {
+  struct Holder {
+    int block = 0;
+    const Stage* stage = nullptr;
+  };
+  std::map<std::string, std::vector<Holder>> holders;
+  const auto blocks = model.blocks();
+  for (const Stage& stage : plan.stages)
+    for (int b = stage.first_block(); b < stage.last_block(); ++b)
+      for (const model::ParameterSpec& parameter : blocks[static_cast<std::size_t>(b)].spec->parameters) {
+        const std::string own = blocks[static_cast<std::size_t>(b)].parameter_name(parameter);
+        std::vector<Holder>& others = holders[parameter.tied_to.empty() ? own : parameter.tied_to];
+        for (const Holder& other : others)
+          if (other.stage->ranks == stage.ranks && !other.stage->strategy_of(other.block).same_layout(stage.strategy_of(b)))
+            return Fault{stage.where,
+                         text("blocks ", other.block, " and ", b, " share a parameter on the same ranks, and have ",
+                              to_text(other.stage->strategy_of(other.block)), " and ", to_text(stage.strategy_of(b))),
+                         "the same dp and tp for both"};
+        others.push_back({b, &stage});
+      }
   return {};
 }
 
@@ -56,7 +76,9 @@ void check_uniform(const Plan& plan, const std::string& refusal, const std::stri
 
 void check_trainable(const Plan& plan, const model::ModelSpec& model) {
   const std::string refusal = "the trainer cannot run the plan";
-  check_uniform(plan, refusal, "the plan can be simulated: tessera simulate TRAIN.yaml --plan PLAN");
+  const std::string hint = "the plan can be simulated: tessera simulate TRAIN.yaml --plan PLAN";
+  check_uniform(plan, refusal, hint);
+  if (const auto fault = tied_fault(plan, model)) refuse(*fault, refusal, hint);
   const StrategyRun& run = plan.stages.front().runs.front();
   if (run.strategy.sequence_parallel && !sequence_divides(model, run.strategy.tp))
     refuse({run.where, text("sequence_parallel with tp ", run.strategy.tp, ", which does not divide seq ", model.dim("seq")),

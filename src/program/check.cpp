@@ -75,7 +75,8 @@ class Runner {
     int from = connection.streams[0];
     int to = connection.streams[1];
     if (!streams_.streams[from].sends) std::swap(from, to);
-    if (at(from).micro_batch != at(to).micro_batch || at(from).bytes != at(to).bytes || at(from).first_block != at(to).first_block)
+    if (at(from).micro_batch != at(to).micro_batch || at(from).bytes != at(to).bytes || at(from).offset != at(to).offset ||
+        at(from).first_block != at(to).first_block)
       refuse(program(from), index(from), "meets " + label(program(to), index(to)) + ", which waits for something else");
   }
 

@@ -6,14 +6,6 @@
 
 namespace tessera::program {
 
-std::string label(const Program& program, int index) {
-  const Instruction& instruction = program.instructions[index];
-  std::string out = text("rank ", program.rank, " instruction ", index, " (", name_of(instruction.op));
-  if (instruction.micro_batch >= 0) out += text(" of micro-batch ", instruction.micro_batch);
-  if (instruction.bucket >= 0) out += text(" of bucket ", instruction.bucket);
-  return out + ")";
-}
-
 void refuse(const Program& program, int index, const std::string& why) {
   throw Error(ErrorCode::invalid_config, label(program, index) + ": " + why, {{}, 0, 0, program.rank, {}});
 }
@@ -27,7 +19,7 @@ struct Progress {
   int weight = 0;   // its weight half, down to
   int forward_end = -1;
   int input_end = -1;
-  std::vector<int> activations = {};  // receives of what the first pass reads, from one peer or several
+  std::vector<int> activations = {};  // receives of what the first pass reads, from one peer or several, or what has gathered them
   std::vector<int> gradients = {};
 };
 
@@ -64,6 +56,8 @@ class PassCheck {
         case Op::send_gradient: send(index, instruction); break;
         case Op::receive_activation:
         case Op::receive_gradient: receive(index, instruction); break;
+        case Op::gather_activation:
+        case Op::gather_gradient: gather(index, instruction); break;
         case Op::optimizer_step:
           if (!stepped_.insert(instruction.bucket).second) refuse(program_, index, "steps its bucket a second time");
           if (program_.delayed) finishes(index, instruction);
@@ -92,24 +86,46 @@ class PassCheck {
     return progress_[chunk][instruction.micro_batch];
   }
 
-  void receive(int index, const Instruction& instruction) {
-    const bool activation = instruction.op == Op::receive_activation;
+  // Where what the instruction brings is written down.
+  std::vector<int>& brought(int index, const Instruction& instruction, bool activation) {
     const int chunk = program_.chunk_of(activation ? instruction.first_block : instruction.first_block - 1);
     Progress& now = progress(index, instruction, chunk);
     const Chunk& blocks = program_.chunks[chunk];
     if (activation ? now.forward > blocks.first_block : now.input < blocks.last_block)
       refuse(program_, index, "comes after the pass that reads it");
-    (activation ? now.activations : now.gradients).push_back(index);
+    return activation ? now.activations : now.gradients;
+  }
+
+  // Messages of one pass carry neighbouring parts.
+  void receive(int index, const Instruction& instruction) {
+    std::vector<int>& others = brought(index, instruction, instruction.op == Op::receive_activation);
+    if (!others.empty()) {
+      const Instruction& before = program_.instructions[static_cast<std::size_t>(others.back())];
+      if (before.offset + before.bytes != instruction.offset)
+        refuse(program_, index,
+               text("begins at byte ", instruction.offset.value, " of the micro-batch; expected ", (before.offset + before.bytes).value,
+                    ", where the message before it ends"));
+    }
+    others.push_back(index);
+  }
+
+  void gather(int index, const Instruction& instruction) {
+    std::vector<int>& parts = brought(index, instruction, instruction.op == Op::gather_activation);
+    if (!waits_for_all(instruction, parts)) refuse(program_, index, "does not wait for what it gathers");
+    parts = {index};
+  }
+
+  static bool waits_for_all(const Instruction& instruction, const std::vector<int>& sources) {
+    return std::all_of(sources.begin(), sources.end(), [&](int source) {
+      return std::find(instruction.after.begin(), instruction.after.end(), source) != instruction.after.end();
+    });
   }
 
   // The pass reads what receives or the neighbouring stage on this rank have left, and waits for it.
   void reads(int index, const Instruction& instruction, Op receive, int block) {
     const Progress& now = progress_[program_.chunk_of(receive == Op::receive_activation ? block : block - 1)][instruction.micro_batch];
     const std::vector<int>& receives = receive == Op::receive_activation ? now.activations : now.gradients;
-    const auto waits = [&](int source) {
-      return std::find(instruction.after.begin(), instruction.after.end(), source) != instruction.after.end();
-    };
-    if (!receives.empty() && std::all_of(receives.begin(), receives.end(), waits)) return;
+    if (!receives.empty() && waits_for_all(instruction, receives)) return;
     const bool forward = receive == Op::receive_activation;
     if (const int chunk = program_.chunk_of(forward ? block - 1 : block); chunk >= 0 && receives.empty()) {
       const Progress& source = progress_[chunk][instruction.micro_batch];

@@ -8,8 +8,6 @@
 
 namespace tessera::program {
 
-// "rank 3 instruction 17 (forward of micro-batch 2)"
-std::string label(const Program& program, int index);
 // Throws invalid_config with the label of the instruction.
 [[noreturn]] void refuse(const Program& program, int index, const std::string& why);
 

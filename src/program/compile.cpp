@@ -43,17 +43,14 @@ class Compiler {
         for_all_(for_all),
         stage_(plan.stages[seat.pipeline_rank]),
         samples_(plan.samples()) {
-    const plan::Strategy& strategy = stage_.runs.front().strategy;
-    program_.dp_index = index_ / (strategy.cp * strategy.tp);
-    program_.dp_size = strategy.dp;
-    program_.tp_index = index_ % strategy.tp;
-    program_.tp_size = strategy.tp;
     program_.rank = stage_.ranks[index_];
     program_.micro_batches = plan.micro_batches;
-    share_samples();
     for (int c = 0; c < pipeline_.chunks; ++c)
       program_.chunks.push_back(chunk_at(plan::stage_at(plan.schedule, pipeline_rank_, c, pipeline_.size)));
     program_.stage = program_.chunks.front().stage;
+    for (const Chunk& chunk : program_.chunks)
+      for (const plan::StrategyRun& run : plan.stages[chunk.stage].runs) add_cut(run);
+    share_samples();
   }
 
   Program training() {
@@ -71,11 +68,10 @@ class Compiler {
     return std::move(program_);
   }
 
-  Program evaluation(std::int64_t micro_batches, std::int64_t micro_batch_size) {
+  Program evaluation(std::int64_t micro_batches, std::int64_t samples) {
     program_.training = false;
     program_.micro_batches = micro_batches;
-    // Replicas are counted in the first stage.
-    samples_ = micro_batch_size * plan_.stages.front().runs.front().strategy.dp;
+    samples_ = samples;
     share_samples();
     std::vector<Slot> forwards =
         plan::order_of(plan_.schedule, pipeline_rank_, pipeline_.size, static_cast<int>(micro_batches), pipeline_.chunks);
@@ -90,12 +86,23 @@ class Compiler {
   }
 
  private:
+  void add_cut(const plan::StrategyRun& run) {
+    const plan::Strategy& strategy = run.strategy;
+    Cut cut{run.first, run.last, index_ / (strategy.cp * strategy.tp), strategy.dp, index_ % strategy.tp, strategy.tp};
+    if (std::vector<Cut>& cuts = program_.cuts; !cuts.empty() && cuts.back().last_block == run.first && cuts.back().same_layout(cut))
+      cuts.back().last_block = run.last;
+    else
+      cuts.push_back(cut);
+  }
+
   // The rank's part of a micro-batch.
   void share_samples() {
-    const std::int64_t replica = stage_.width() / program_.dp_size;
     program_.samples = samples_;
-    program_.samples_before = plan_.items_before(stage_, program_.dp_index * replica, samples_);
-    program_.micro_batch_size = plan_.items_before(stage_, (program_.dp_index + 1) * replica, samples_) - program_.samples_before;
+    for (Cut& cut : program_.cuts) {
+      const std::int64_t replica = stage_.width() / cut.dp_size;
+      cut.samples_before = plan_.items_before(stage_, cut.dp_index * replica, samples_);
+      cut.micro_batch_size = plan_.items_before(stage_, (cut.dp_index + 1) * replica, samples_) - cut.samples_before;
+    }
   }
 
   int add_group(std::string name, std::vector<int> ranks) {
@@ -115,17 +122,30 @@ class Compiler {
   }
 
   void add_groups() {
-    const Program& p = program_;
-    if (p.tp_size > 1) {
-      const auto first = stage_.ranks.begin() + index_ / p.tp_size * p.tp_size;
-      program_.tensor_group = add_group(text("tp.stage", p.stage, ".dp", index_ / p.tp_size), {first, first + p.tp_size});
-    }
-    for (const Chunk& chunk : p.chunks)
+    for (Cut& cut : program_.cuts) add_tensor_group(cut);
+    for (const Chunk& chunk : program_.chunks)
       for (const plan::StrategyRun& run : plan_.stages[chunk.stage].runs) add_data_group(run.strategy);
     std::vector<int> world(plan_.world_size());
     for (int rank = 0; rank < plan_.world_size(); ++rank) world[rank] = rank;
     if (world.size() > 1) world_group_ = add_group("world", std::move(world));
   }
+
+  // One for each degree.
+  void add_tensor_group(Cut& cut) {
+    if (cut.tp_size == 1) return;
+    const auto known = std::find_if(program_.cuts.begin(), program_.cuts.end(),
+                                    [&](const Cut& other) { return other.tp_size == cut.tp_size && other.tensor_group >= 0; });
+    if (known != program_.cuts.end()) {
+      cut.tensor_group = known->tensor_group;
+      return;
+    }
+    const auto first = stage_.ranks.begin() + index_ / cut.tp_size * cut.tp_size;
+    cut.tensor_group =
+        add_group(text("tp.stage", program_.stage, ".dp", index_ / cut.tp_size, degree_suffix(cut.tp_size)), {first, first + cut.tp_size});
+  }
+
+  // Of the names of groups of blocks that are cut otherwise than the rank's first.
+  std::string degree_suffix(int tp) const { return tp == program_.cuts.front().tp_size ? std::string() : text("of", tp); }
 
   // The ranks that hold the same weights, and how they shard them.
   struct DataGroup {
@@ -136,36 +156,35 @@ class Compiler {
     int copy = 0;
   };
   // Tensor-parallel degree, and ranks that shard where these are not all.
-  using Cut = std::pair<int, int>;
-  static Cut cut_of(const plan::Strategy& strategy) {
+  using Sharing = std::pair<int, int>;
+  static Sharing sharing_of(const plan::Strategy& strategy) {
     const int shards = strategy.sharded_over();
     return {strategy.tp, shards > 1 && shards < strategy.copies() ? shards : 0};
   }
 
   // One for each way in which the rank's blocks are cut and sharded.
   void add_data_group(const plan::Strategy& strategy) {
-    const Cut cut = cut_of(strategy);
-    if (strategy.copies() < 2 || data_groups_.contains(cut)) return;
+    const Sharing sharing = sharing_of(strategy);
+    if (strategy.copies() < 2 || data_groups_.contains(sharing)) return;
     const int tp_index = index_ % strategy.tp;
     const int copy = index_ / strategy.tp;
-    const std::string suffix =
-        text(".stage", program_.stage, ".tp", tp_index, strategy.tp == program_.tp_size ? std::string() : text("of", strategy.tp));
+    const std::string suffix = text(".stage", program_.stage, ".tp", tp_index, degree_suffix(strategy.tp));
     const auto every = [&](int first, int last, int step) {
       std::vector<int> ranks;
       for (int i = first; i < last; i += step) ranks.push_back(stage_.ranks[static_cast<std::size_t>(i * strategy.tp + tp_index)]);
       return ranks;
     };
     DataGroup out;
-    if (cut.second == 0) {
+    if (sharing.second == 0) {
       out = {add_group("dp" + suffix, every(0, strategy.copies(), 1)), -1, strategy.copies(), copy, 0};
     } else {
-      const int first = copy / cut.second * cut.second;
+      const int first = copy / sharing.second * sharing.second;
       const int shard = copy - first;
-      out = {add_group(text("shard", cut.second, suffix, ".", first), every(first, first + cut.second, 1)),
-             add_group(text("across", cut.second, suffix, ".", shard), every(shard, strategy.copies(), cut.second)), cut.second, shard,
-             first / cut.second};
+      out = {add_group(text("shard", sharing.second, suffix, ".", first), every(first, first + sharing.second, 1)),
+             add_group(text("across", sharing.second, suffix, ".", shard), every(shard, strategy.copies(), sharing.second)), sharing.second,
+             shard, first / sharing.second};
     }
-    data_groups_.emplace(cut, out);
+    data_groups_.emplace(sharing, out);
   }
 
   // Whose forward pass adds to gradients.
@@ -193,11 +212,16 @@ class Compiler {
     return std::any_of(tie.blocks.begin(), tie.blocks.end(), [&](int block) { return !holds(block); });
   }
 
+  bool is_cut_alike(const Tie& tie) const {
+    const plan::Strategy& owner = strategy_of(tie.blocks.front());
+    return std::all_of(tie.blocks.begin(), tie.blocks.end(), [&](int block) { return strategy_of(block).same_layout(owner); });
+  }
+
   void close_bucket(Bucket& bucket, bool tied_elsewhere = false) {
     if (bucket.entries.empty()) return;
     const plan::Strategy& strategy = strategy_of(bucket.entries.front().block);
     if (strategy.copies() > 1) {
-      const DataGroup& data = data_groups_.at(cut_of(strategy));
+      const DataGroup& data = data_groups_.at(sharing_of(strategy));
       bucket.group = data.group;
       bucket.copy = index_ / strategy.tp;
       if (strategy.sharded_over() > 1) {
@@ -266,6 +290,7 @@ class Compiler {
         if (tie != nullptr && is_elsewhere_too(*tie)) {
           Bucket alone;
           append(alone, b, static_cast<int>(i));
+          if (!is_cut_alike(*tie)) alone.whole = block.spec->parameters[i].count();
           close_bucket(alone, true);
           tied_[static_cast<int>(program_.buckets.size()) - 1] = tie;
         } else {
@@ -281,16 +306,25 @@ class Compiler {
     return static_cast<int>(program_.instructions.size()) - 1;
   }
 
-  // Whom a stage of this rank talks to about the inputs of `block`.
-  std::vector<Peer> peers(int stage, int other, int block) const {
+  // What a stage of this rank exchanges of the inputs of `block`.
+  Boundary boundary(int stage, int other, int block) {
     if (other < 0 || other == static_cast<int>(plan_.stages.size())) return {};
-    if (plan_.stages[stage].ranks == plan_.stages[other].ranks) return {{program_.rank, {}}};
-    std::int64_t elements = 0;
+    if (plan_.stages[stage].ranks == plan_.stages[other].ranks) return {{{program_.rank, {}, {}}}, {}};
+    BoundaryTensors tensors{0, model::element_size(plan_.precision)};
     for (const auto& tensor : blocks_[block].spec->inputs)
-      elements += std::accumulate(tensor.shape.begin(), tensor.shape.end(), samples_, std::multiplies<>());
-    const Bytes element = model::element_size(plan_.precision);
-    if (for_all_) return {peer_of_all(plan_, stage, other, elements, element)};
-    return peers_of(plan_, stage, other, index_, elements, element);
+      tensors.elements += std::accumulate(tensor.shape.begin(), tensor.shape.end(), samples_, std::multiplies<>());
+    Boundary out = for_all_ ? boundary_of_all(plan_, stage, other, tensors) : boundary_of(plan_, stage, other, index_, tensors);
+    if (out.gathered.value > 0) out.gather_group = gather_group(stage, strategy_of(stage < other ? block - 1 : block).tp);
+    return out;
+  }
+
+  // Beside the group of the passes, whose exchanges do not queue behind messages.
+  int gather_group(int stage, int tp) {
+    const auto first = stage_.ranks.begin() + index_ / tp * tp;
+    const std::string name = text("inputs.stage", stage, ".", index_ / tp, "of", stage_.width() / tp);
+    for (std::size_t g = 0; g < program_.groups.size(); ++g)
+      if (program_.groups[g].name == name) return static_cast<int>(g);
+    return add_group(name, {first, first + tp});
   }
 
   // Where the last micro-batch's backward is cut: below the lowest block of each bucket, so that the bucket's reduction
@@ -310,10 +344,11 @@ class Compiler {
     return lowest;
   }
 
-  PassOptions pass_options() const {
+  PassOptions pass_options() {
     PassOptions out;
     for (const Chunk& chunk : program_.chunks) {
-      out.peers.push_back({peers(chunk.stage, chunk.stage - 1, chunk.first_block), peers(chunk.stage, chunk.stage + 1, chunk.last_block)});
+      out.peers.push_back(
+          {boundary(chunk.stage, chunk.stage - 1, chunk.first_block), boundary(chunk.stage, chunk.stage + 1, chunk.last_block)});
       out.cuts.push_back(backward_cuts(chunk));
     }
     return out;
@@ -335,16 +370,11 @@ class Compiler {
     return out;
   }
 
-  // All that hold a parameter add their gradients. Where they cut it alike, those of equal index do; elsewhere all of them do.
+  // All that hold a parameter add their gradients: those of equal index where all of them cut it alike, and elsewhere all of them, each its
+  // part of the whole.
   Instruction tied_reduction(int index, const Tie& tie, std::vector<int> ready) {
     const Bucket& bucket = program_.buckets[index];
-    const plan::Strategy& own = strategy_of(bucket.entries.front().block);
-    bool alike = true;
-    bool same_padding = true;
-    for (const int block : tie.blocks) {
-      alike = alike && strategy_of(block).same_layout(own);
-      same_padding = same_padding && strategy_of(block).sharded_over() == own.sharded_over();
-    }
+    const bool alike = bucket.whole == 0;
     std::vector<int> ranks;
     for (const int block : tie.blocks) {
       const std::vector<int>& holders = plan_.stages[stage_of(block)].ranks;
@@ -352,10 +382,8 @@ class Compiler {
     }
     std::sort(ranks.begin(), ranks.end());
     ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-    const BucketEntry& entry = bucket.entries.front();
-    const std::int64_t count = !alike         ? blocks_[entry.block].spec->parameters[entry.parameter].count()
-                               : same_padding ? bucket.count
-                                              : entry.count;
+    // Stages may pad it to different lengths.
+    const std::int64_t count = alike ? bucket.entries.front().count : bucket.whole;
     const int group = add_group(text("tied.", tie.name, alike ? text(".", index_) : ""), std::move(ranks));
     return {Op::reduce_tied, -1, -1, -1, -1, index, group, count * Bytes(4), std::move(ready)};
   }
@@ -398,9 +426,9 @@ class Compiler {
       if (const auto tied = tied_.find(index); tied != tied_.end()) ready = {emit(tied_reduction(index, *tied->second, ready))};
       if (const auto reduced = reduced_.find(index); reduced != reduced_.end())
         ready = {reduced->second};
-      else if (bucket.group >= 0)
+      else if (bucket.group >= 0 && bucket.whole == 0)
         ready = {emit({Op::reduce_gradients, -1, -1, -1, -1, index, bucket.group, bucket.count * element, ready})};
-      if (bucket.across >= 0)
+      if (bucket.across >= 0 && bucket.whole == 0)
         ready = {emit({Op::reduce_shards, -1, -1, -1, -1, index, bucket.across, bucket.shard_count() * element, ready})};
       // Computing of the step before is over anyway.
       if (program_.delayed && !is_compute(program_.instructions[ready.front()].op))
@@ -430,7 +458,7 @@ class Compiler {
   std::int64_t samples_;      // of a micro-batch, over a whole stage
   Program program_;
   PassResult passes_;
-  std::map<Cut, DataGroup> data_groups_;
+  std::map<Sharing, DataGroup> data_groups_;
   int world_group_ = -1;
   std::map<int, const Tie*> tied_;  // bucket -> the parameter in it that other ranks share
   std::map<int, int> reduced_;      // ZeRO-2 and 3: bucket -> its last reduction beside the passes
@@ -478,11 +506,10 @@ std::vector<Program> compile_folded(const plan::Plan& plan, const model::ModelSp
 }
 
 std::vector<Program> compile_evaluation(const plan::Plan& plan, const model::ModelSpec& model, std::int64_t micro_batches,
-                                        std::int64_t micro_batch_size) {
+                                        std::int64_t samples) {
   plan::Plan even = plan;
   for (plan::Stage& stage : even.stages) stage.shares.clear();
-  return for_ranks(even, model, all_ranks(plan), false,
-                   [&](Compiler& compiler) { return compiler.evaluation(micro_batches, micro_batch_size); });
+  return for_ranks(even, model, all_ranks(plan), false, [&](Compiler& compiler) { return compiler.evaluation(micro_batches, samples); });
 }
 
 }  // namespace tessera::program

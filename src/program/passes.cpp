@@ -39,10 +39,10 @@ class Writer {
   const Chunk& chunk(const Slot& slot) const { return program_.chunks[slot.chunk]; }
   const StagePeers& peers(const Slot& slot) const { return options_.peers[slot.chunk]; }
   // Whom the pass reads from and writes to.
-  const std::vector<Peer>& sources(const Slot& slot) const {
+  const Boundary& source(const Slot& slot) const {
     return slot.part == Backward::weight ? none_ : slot.forward ? peers(slot).previous : peers(slot).next;
   }
-  const std::vector<Peer>& targets(const Slot& slot) const {
+  const Boundary& target(const Slot& slot) const {
     return slot.part == Backward::weight ? none_ : slot.forward ? peers(slot).next : peers(slot).previous;
   }
 
@@ -65,7 +65,7 @@ class Writer {
     const int block = slot.forward ? chunk(slot).first_block : chunk(slot).last_block;
     const Op op = slot.forward ? Op::receive_activation : Op::receive_gradient;
     std::vector<int> out;
-    for (const auto& [peer, bytes] : sources(slot)) {
+    for (const auto& [peer, offset, bytes] : source(slot).peers) {
       if (peer == program_.rank) {
         const int neighbour = program_.chunk_of(slot.forward ? block - 1 : block);
         return {(slot.forward ? forwards_ : inputs_).at({neighbour, slot.micro_batch})};
@@ -75,7 +75,11 @@ class Writer {
       std::vector<int> free;
       if (readers.size() >= 2) free.push_back(readers[readers.size() - 2]);
       out.push_back(emit({op, slot.micro_batch, block, chunk(slot).last_block, peer, -1, -1, bytes, free}));
+      program_.instructions.back().offset = offset;
     }
+    if (const Boundary& from = source(slot); from.gather_group >= 0)
+      return {emit({slot.forward ? Op::gather_activation : Op::gather_gradient, slot.micro_batch, block, chunk(slot).last_block, -1, -1,
+                    from.gather_group, from.gathered, std::move(out)})};
     return out;
   }
 
@@ -84,7 +88,7 @@ class Writer {
     if (slot.forward && !program_.training && sends_.size() >= 2)
       needs.insert(needs.end(), sends_[sends_.size() - 2].begin(), sends_[sends_.size() - 2].end());
     const int last = slot.forward ? forward(slot, needs) : backward(slot, needs);
-    for (const Peer& peer : sources(slot))
+    for (const Peer& peer : source(slot).peers)
       if (peer.rank != program_.rank) readers_[{peer.rank, slot.forward ? Op::receive_activation : Op::receive_gradient}].push_back(last);
     return last;
   }
@@ -133,22 +137,24 @@ class Writer {
   void send(const Slot& slot, int after) {
     const int block = slot.forward ? chunk(slot).last_block : chunk(slot).first_block;
     std::vector<int> sent;
-    for (const auto& [peer, bytes] : targets(slot))
-      if (peer != program_.rank)
-        sent.push_back(emit({slot.forward ? Op::send_activation : Op::send_gradient,
-                             slot.micro_batch,
-                             block,
-                             chunk(slot).last_block,
-                             peer,
-                             -1,
-                             -1,
-                             bytes,
-                             {after}}));
+    for (const auto& [peer, offset, bytes] : target(slot).peers) {
+      if (peer == program_.rank) continue;
+      sent.push_back(emit({slot.forward ? Op::send_activation : Op::send_gradient,
+                           slot.micro_batch,
+                           block,
+                           chunk(slot).last_block,
+                           peer,
+                           -1,
+                           -1,
+                           bytes,
+                           {after}}));
+      program_.instructions.back().offset = offset;
+    }
     if (slot.forward && !sent.empty()) sends_.push_back(std::move(sent));
   }
 
   const PassOptions& options_;
-  const std::vector<Peer> none_;
+  const Boundary none_;
   Program& program_;
   PassResult result_;
   std::map<Key, int> forwards_;

@@ -11,11 +11,11 @@
 
 namespace tessera::program {
 
-// The ranks that hold the previous and the next stage of a chunk, with the bytes of a message to each. Empty at the model's ends; the rank
-// itself where it holds the adjacent stage too, as at the turn of a V.
+// What is exchanged with the ranks that hold the previous and the next stage of a chunk. No peers at the model's ends; the rank itself
+// where it holds the adjacent stage too, as at the turn of a V.
 struct StagePeers {
-  std::vector<Peer> previous;
-  std::vector<Peer> next;
+  Boundary previous;
+  Boundary next;
 };
 
 struct PassOptions {

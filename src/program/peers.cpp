@@ -8,43 +8,78 @@ namespace {
 using plan::Stage;
 using plan::Strategy;
 
-// Those of the blocks at the boundary of two stages, of this side and of the other.
-std::pair<const Strategy&, const Strategy&> at_boundary(const plan::Plan& plan, int own, int other) {
-  const Stage& mine = plan.stages[own];
-  const Stage& theirs = plan.stages[other];
-  if (own < other) return {mine.runs.back().strategy, theirs.runs.front().strategy};
-  return {mine.runs.front().strategy, theirs.runs.back().strategy};
+// Elements [begin, end) of a micro-batch.
+struct Interval {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t count() const { return end - begin; }
+};
+
+// One side of the boundary between two stages.
+struct Side {
+  const Stage& stage;
+  const Strategy& strategy;  // of the block at the boundary
+};
+
+Side side_of(const plan::Plan& plan, int stage, int other) {
+  const Stage& of = plan.stages[static_cast<std::size_t>(stage)];
+  return {of, stage < other ? of.runs.back().strategy : of.runs.front().strategy};
 }
 
-bool cuts_rows(const Strategy& own, const Strategy& other) { return own.sequence_parallel && other.sequence_parallel; }
+bool alike(const Side& a, const Side& b) { return a.strategy.same_layout(b.strategy) && a.stage.shares == b.stage.shares; }
+
+// What a rank and its tensor-parallel peers all hold: of one of cp parts of a replica.
+Interval held_by(const plan::Plan& plan, const Side& side, int index, std::int64_t elements) {
+  const int tp = side.strategy.tp;
+  const int first = index / tp * tp;
+  return {plan.items_before(side.stage, first, elements), plan.items_before(side.stage, first + tp, elements)};
+}
+
+// Of what a replica holds, on each of its tensor-parallel ranks.
+std::int64_t part_of(const Interval& held, int tp) { return (held.count() + tp - 1) / tp; }
+
+Interval passed_by(const plan::Plan& plan, const Side& side, int index, std::int64_t elements) {
+  const Interval held = held_by(plan, side, index, elements);
+  const std::int64_t part = part_of(held, side.strategy.tp);
+  const std::int64_t begin = std::min(held.end, held.begin + index % side.strategy.tp * part);
+  return {begin, std::min(held.end, begin + part)};
+}
+
+Bytes gathered_by(const plan::Plan& plan, const Side& side, int index, const BoundaryTensors& tensors) {
+  const int tp = side.strategy.tp;
+  if (tp == 1 || side.strategy.sequence_parallel) return {};
+  return part_of(held_by(plan, side, index, tensors.elements), tp) * tp * tensors.element;
+}
+
+bool cuts_rows(const Side& own, const Side& other) { return own.strategy.sequence_parallel && other.strategy.sequence_parallel; }
 
 }  // namespace
 
-std::vector<Peer> peers_of(const plan::Plan& plan, int own, int other, int index, std::int64_t elements, Bytes element) {
-  const Stage& mine = plan.stages[own];
-  const Stage& theirs = plan.stages[other];
-  const auto [strategy, peers_strategy] = at_boundary(plan, own, other);
-  const auto begin_of = [&](const Stage& stage, int rank) { return plan.items_before(stage, rank, elements); };
-  if (strategy.same_layout(peers_strategy) && mine.shares == theirs.shares) {
-    // Of one of cp parts of a replica, or of its tp parts.
-    const int together = cuts_rows(strategy, peers_strategy) ? 1 : strategy.tp;
-    const int first = index / together * together;
-    return {{theirs.ranks[index], (begin_of(mine, first + together) - begin_of(mine, first)) * element}};
-  }
-  std::vector<Peer> out;
-  for (int peer = 0; peer < theirs.width(); ++peer) {
-    const std::int64_t begin = std::max(begin_of(mine, index), begin_of(theirs, peer));
-    const std::int64_t end = std::min(begin_of(mine, index + 1), begin_of(theirs, peer + 1));
-    if (end > begin) out.push_back({theirs.ranks[peer], (end - begin) * element});
+Boundary boundary_of(const plan::Plan& plan, int own, int other, int index, const BoundaryTensors& tensors) {
+  const Side mine = side_of(plan, own, other);
+  const Side theirs = side_of(plan, other, own);
+  const auto message = [&](int peer, const Interval& elements) {
+    return Peer{theirs.stage.ranks[static_cast<std::size_t>(peer)], elements.begin * tensors.element, elements.count() * tensors.element};
+  };
+  const Interval passed = passed_by(plan, mine, index, tensors.elements);
+  if (alike(mine, theirs))
+    return {{message(index, cuts_rows(mine, theirs) ? passed : held_by(plan, mine, index, tensors.elements))}, {}};
+  Boundary out{{}, gathered_by(plan, mine, index, tensors)};
+  for (int peer = 0; peer < theirs.stage.width(); ++peer) {
+    const Interval other_passed = passed_by(plan, theirs, peer, tensors.elements);
+    const Interval common{std::max(passed.begin, other_passed.begin), std::min(passed.end, other_passed.end)};
+    if (common.count() > 0) out.peers.push_back(message(peer, common));
   }
   return out;
 }
 
-Peer peer_of_all(const plan::Plan& plan, int own, int other, std::int64_t elements, Bytes element) {
-  const auto [strategy, peers_strategy] = at_boundary(plan, own, other);
-  const bool alike = strategy.same_layout(peers_strategy) && plan.stages[own].shares == plan.stages[other].shares;
-  const int parts = !alike ? 1 : cuts_rows(strategy, peers_strategy) ? strategy.ranks() : strategy.copies();
-  return {plan.stages[other].ranks.front(), elements / parts * element};
+Boundary boundary_of_all(const plan::Plan& plan, int own, int other, const BoundaryTensors& tensors) {
+  const Side mine = side_of(plan, own, other);
+  const Side theirs = side_of(plan, other, own);
+  const bool same = alike(mine, theirs);
+  const int parts = !same ? 1 : cuts_rows(mine, theirs) ? mine.strategy.ranks() : mine.strategy.copies();
+  const Bytes bytes = tensors.elements / parts * tensors.element;
+  return {{{theirs.stage.ranks.front(), {}, bytes}}, same ? Bytes() : gathered_by(plan, mine, 0, tensors)};
 }
 
 }  // namespace tessera::program

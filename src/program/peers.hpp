@@ -9,21 +9,36 @@
 
 namespace tessera::program {
 
-// A rank of the neighbouring stage, and the bytes of the message of one micro-batch in either direction.
+// A rank of the neighbouring stage, and the message of one micro-batch in either direction.
 struct Peer {
   int rank = -1;
+  Bytes offset;  // Instruction::offset
   Bytes bytes;
 };
 
-// The ranks of stage `other` with which rank `index` of the adjacent stage `own` exchanges messages. The tensors between the two stages
-// have `elements` elements of `element` bytes for a whole micro-batch.
+// What a rank exchanges of the tensors between two stages.
+struct Boundary {
+  std::vector<Peer> peers;  // ascending by offset
+  // Where tensor-parallel ranks each receive a part of what all of them need, and gather it: bytes of the whole; 0 elsewhere.
+  Bytes gathered;
+  int gather_group = -1;  // index into Program::groups
+};
+
+// The tensors between two stages, whole for one micro-batch.
+struct BoundaryTensors {
+  std::int64_t elements = 0;
+  Bytes element;
+};
+
+// Of rank `index` of stage `own` with the adjacent stage `other`; the compiler sets the group.
 //
 // Where both stages are cut alike, ranks of equal index hold the same part of the batch and pass it on whole, tensor-parallel ranks too,
-// which all hold the same; where both are sequence-parallel, each has its part of it and passes that on. Elsewhere rank i of w takes the
-// interval [i / w, (i + 1) / w) of the elements, and sends to each rank of the other stage what their intervals share: of 4 elements, rank
-// 0 of 2 sends one element each to ranks 0 and 1 of 4.
-std::vector<Peer> peers_of(const plan::Plan& plan, int own, int other, int index, std::int64_t elements, Bytes element);
-// For a rank that stands for all ranks of its stage: the one peer that stands for all ranks of the other stage.
-Peer peer_of_all(const plan::Plan& plan, int own, int other, std::int64_t elements, Bytes element);
+// which all hold the same; where both are sequence-parallel, each has its part of it and passes that on. Elsewhere the tensor-parallel ranks
+// of a replica divide what it holds into equal parts (the last may be shorter), and each exchanges with each rank of the other stage what
+// their parts share: of 4 elements, rank 0 of 2 replicas sends one element each to ranks 0 and 1 of 4. Tensor-parallel ranks then gather
+// the parts that they have received. With sequence parallelism each needs its part alone.
+Boundary boundary_of(const plan::Plan& plan, int own, int other, int index, const BoundaryTensors& tensors);
+// For a rank that stands for all ranks of its stage: its one peer stands for all ranks of the other stage.
+Boundary boundary_of_all(const plan::Plan& plan, int own, int other, const BoundaryTensors& tensors);
 
 }  // namespace tessera::program

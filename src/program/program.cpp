@@ -12,6 +12,8 @@ const char* name_of(Op op) {
     case Op::receive_activation: return "receive_activation";
     case Op::send_gradient: return "send_gradient";
     case Op::receive_gradient: return "receive_gradient";
+    case Op::gather_activation: return "gather_activation";
+    case Op::gather_gradient: return "gather_gradient";
     case Op::reduce_tied: return "reduce_tied";
     case Op::reduce_gradients: return "reduce_gradients";
     case Op::reduce_shards: return "reduce_shards";
@@ -26,6 +28,8 @@ bool is_compute(Op op) {
   return op == Op::forward || op == Op::backward || op == Op::backward_input || op == Op::backward_weight || op == Op::optimizer_step;
 }
 
+bool is_gather_of_inputs(Op op) { return op == Op::gather_activation || op == Op::gather_gradient; }
+
 const plan::Strategy& Program::strategy_of(int block) const {
   const Chunk& chunk = chunks.at(static_cast<std::size_t>(chunk_of(block)));
   return chunk.strategies.at(static_cast<std::size_t>(block - chunk.first_block));
@@ -35,6 +39,12 @@ int Program::chunk_of(int block) const {
   for (std::size_t c = 0; c < chunks.size(); ++c)
     if (block >= chunks[c].first_block && block < chunks[c].last_block) return static_cast<int>(c);
   return -1;
+}
+
+int Program::cut_index(int block) const {
+  for (std::size_t c = 0; c < cuts.size(); ++c)
+    if (block >= cuts[c].first_block && block < cuts[c].last_block) return static_cast<int>(c);
+  throw Error(ErrorCode::internal, text("rank ", rank, " does not hold block ", block));
 }
 
 std::vector<Program> unrolled(std::vector<Program> programs, int steps) {
@@ -52,11 +62,23 @@ std::vector<Program> unrolled(std::vector<Program> programs, int steps) {
   return programs;
 }
 
+std::string label(const Program& program, int index) {
+  const Instruction& instruction = program.instructions[index];
+  std::string out = text("rank ", program.rank, " instruction ", index, " (", name_of(instruction.op));
+  if (instruction.micro_batch >= 0) out += text(" of micro-batch ", instruction.micro_batch);
+  if (instruction.bucket >= 0) out += text(" of bucket ", instruction.bucket);
+  return out + ")";
+}
+
 std::string to_text(const Program& program) {
   std::string out = text("rank ", program.rank, ": ");
   for (const Chunk& chunk : program.chunks)
     out += text("stage ", chunk.stage, ", blocks [", chunk.first_block, ", ", chunk.last_block, "), ");
-  out += text("dp ", program.dp_index, "/", program.dp_size, ", tp ", program.tp_index, "/", program.tp_size, "\n");
+  for (const Cut& cut : program.cuts) {
+    if (program.cuts.size() > 1) out += text(&cut == program.cuts.data() ? "" : ", ", "[", cut.first_block, ", ", cut.last_block, ") ");
+    out += text("dp ", cut.dp_index, "/", cut.dp_size, ", tp ", cut.tp_index, "/", cut.tp_size);
+  }
+  out += "\n";
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     out += text("  ", i, " ", name_of(instruction.op));
@@ -66,6 +88,7 @@ std::string to_text(const Program& program) {
     if (instruction.bucket >= 0) out += text(" bucket ", instruction.bucket);
     if (instruction.group >= 0) out += text(" ", program.groups[instruction.group].name);
     if (instruction.bytes.value > 0) out += " " + to_text(instruction.bytes);
+    if (instruction.offset.value > 0) out += " from " + to_text(instruction.offset);
     for (int dependency : instruction.after) out += text(" <", dependency);
     for (int dependency : instruction.after_previous) out += text(" <<", dependency);
     out += "\n";

@@ -20,6 +20,8 @@ enum class Op {
   receive_activation,
   send_gradient,  // the gradient of the inputs of block first_block, to `peer`
   receive_gradient,
+  gather_activation,  // over `group`, tensor-parallel ranks of which each has received another part of what all of them need
+  gather_gradient,
   reduce_tied,       // gradients of a parameter that several stages hold, over `group`; `bucket` holds it
   reduce_gradients,  // of `bucket` over `group`: all-reduce, or reduce-scatter when the bucket is sharded; under ZeRO-2 and 3 after each
                      // micro-batch, added to what those before it have left in the rank's shard
@@ -31,6 +33,7 @@ enum class Op {
 const char* name_of(Op op);
 // True for passes and optimizer steps, which run on the rank's compute threads. All other instructions communicate, and run beside these.
 bool is_compute(Op op);
+bool is_gather_of_inputs(Op op);  // gather_activation and gather_gradient
 
 struct Instruction {
   Op op = Op::forward;
@@ -50,6 +53,9 @@ struct Instruction {
   // after it until they are gathered again.
   std::vector<int> adds_to = {};
   std::vector<int> releases = {};
+  // Of a message: which bytes it carries, counted from the first sample of the whole micro-batch. They are those of the tensors between two
+  // blocks, sample by sample, and of each sample one tensor after the other.
+  Bytes offset = {};
 };
 
 struct CommGroup {
@@ -77,6 +83,9 @@ struct Bucket {
   int shard = 0;            // which of them this rank steps
   int copy = 0;             // index among the ranks that step the same elements
   std::vector<int> blocks;  // on this rank whose passes read its parameters, ascending
+  // Of a parameter that stages hold in different parts: its elements before it is cut, all of which reduce_tied sums over the ranks of all
+  // these stages, so that no other reduction follows. 0 of others.
+  std::int64_t whole = 0;
   bool sharded() const { return shards > 1; }
   std::int64_t shard_count() const { return count / shards; }
   std::int64_t shard_begin() const { return shard * shard_count(); }
@@ -91,19 +100,29 @@ struct Chunk {
   std::vector<plan::Strategy> strategies;
 };
 
+// Consecutive blocks of a rank that are cut alike, and which part of them is the rank's. Where the next blocks are cut otherwise, a pass
+// cuts the tensors between them anew: of the elements of a micro-batch, rank i of w has the interval [i / w, (i + 1) / w) in either cut,
+// and the tensor-parallel ranks of the next one gather theirs.
+struct Cut {
+  int first_block = 0;
+  int last_block = 0;
+  int dp_index = 0;
+  int dp_size = 1;
+  int tp_index = 0;
+  int tp_size = 1;
+  int tensor_group = -1;              // index into Program::groups; -1 when tp_size is 1
+  std::int64_t micro_batch_size = 1;  // samples of each micro-batch on this rank
+  std::int64_t samples_before = 0;    // of each micro-batch, on the replicas before this one
+  bool same_layout(const Cut& other) const { return dp_size == other.dp_size && tp_size == other.tp_size; }
+};
+
 struct Program {
   int rank = 0;
   bool training = true;       // false: forward passes and the loss alone
   std::vector<Chunk> chunks;  // in model order; one unless the schedule is interleaved or V-shaped
   int stage = 0;              // of the first chunk
-  int dp_index = 0;
-  int dp_size = 1;
-  int tp_index = 0;
-  int tp_size = 1;
-  int tensor_group = -1;              // index into groups; -1 when tp_size is 1
-  std::int64_t micro_batch_size = 1;  // samples of each micro-batch on this rank
-  std::int64_t samples = 1;           // of each micro-batch on all replicas
-  std::int64_t samples_before = 0;    // of these, on the replicas before this one
+  std::vector<Cut> cuts;      // in model order, of all blocks
+  std::int64_t samples = 1;   // of each micro-batch on all replicas of a stage
   std::int64_t micro_batches = 1;
   std::vector<CommGroup> groups;
   std::vector<Bucket> buckets;
@@ -112,7 +131,10 @@ struct Program {
   std::vector<Instruction> instructions;
 
   // Which of the step's global_batch samples (indices into its ordered list) micro-batch m of this rank holds: consecutive.
-  std::int64_t first_sample(std::int64_t m) const { return m * samples + samples_before; }
+  std::int64_t first_sample(std::int64_t m, const Cut& cut) const { return m * samples + cut.samples_before; }
+  // Index into cuts of that of a block that the rank holds, and the cut.
+  int cut_index(int block) const;
+  const Cut& cut_of(int block) const { return cuts[static_cast<std::size_t>(cut_index(block))]; }
   // Whether gradients of a step are reduced while the next step begins (Plan::delayed_exchange).
   bool delayed = false;
   // Index into chunks of the one that holds `block`; -1 when the rank does not.
@@ -132,10 +154,10 @@ std::vector<Program> compile(const plan::Plan& plan, const model::ModelSpec& mod
 // the bytes of all.
 std::vector<Program> compile_folded(const plan::Plan& plan, const model::ModelSpec& model, const std::vector<int>& ranks);
 
-// The programs of an evaluation: the same ranks, stages and groups, but forward passes only. Each replica of the first stage computes
-// `micro_batches` micro-batches of `micro_batch_size` samples.
+// The programs of an evaluation: the same ranks, stages and groups, but forward passes only, of `micro_batches` micro-batches of `samples`
+// samples, which the replicas of each stage share evenly: each stage's dp divides them.
 std::vector<Program> compile_evaluation(const plan::Plan& plan, const model::ModelSpec& model, std::int64_t micro_batches,
-                                        std::int64_t micro_batch_size);
+                                        std::int64_t samples);
 
 // Concatenates `steps` copies of each program; dependencies across steps become ordinary ones.
 std::vector<Program> unrolled(std::vector<Program> programs, int steps);
@@ -169,6 +191,8 @@ Bytes peak_memory(const Program& program, const MemoryBudget& budget);
 // Checks as above, and that every rank stays within its limit; `budgets` is by program. Throws resource_exhausted, which names the rank.
 void check(const std::vector<Program>& programs, const std::vector<MemoryBudget>& budgets);
 
+// For errors: "rank 3 instruction 17 (forward of micro-batch 2)".
+std::string label(const Program& program, int index);
 // For people and tests: one line an instruction.
 std::string to_text(const Program& program);
 

@@ -223,10 +223,10 @@ class Engine {
       RankResult& rank = result_.ranks[p];
       rank.exposed += Seconds(step);
       const Op op = at(stream).op;
-      (program::is_compute(op)       ? rank.spent.in_passes
-       : program::is_message(op)     ? rank.spent.messages
-       : op == Op::gather_parameters ? rank.spent.parameters
-                                     : rank.spent.gradients) += Seconds(step);
+      (program::is_compute(op)                                       ? rank.spent.in_passes
+       : op == Op::gather_parameters                                 ? rank.spent.parameters
+       : program::is_message(op) || program::is_gather_of_inputs(op) ? rank.spent.messages
+                                                                     : rank.spent.gradients) += Seconds(step);
     }
   }
 

@@ -37,6 +37,15 @@ std::vector<std::vector<int>> pairs(const plan::Stage& a, const plan::Stage& b) 
   return out;
 }
 
+bool cut_alike(const plan::Stage& stage) {
+  return std::all_of(stage.runs.begin(), stage.runs.end(),
+                     [&](const plan::StrategyRun& run) { return run.strategy.same_layout(stage.runs.front().strategy); });
+}
+
+bool same_layout(const plan::Stage& stage, const plan::Stage& next) {
+  return cut_alike(next) && stage.runs.front().strategy.same_layout(next.runs.front().strategy);
+}
+
 // Nodes by what stands on them.
 std::vector<int> node_kinds(const plan::Plan& plan, const std::vector<int>& pipeline_rank_of) {
   std::map<Node, std::map<int, int>> standing;
@@ -84,13 +93,14 @@ Fold fold_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
   for (int pipeline_rank = 0; pipeline_rank < pipeline_size; ++pipeline_rank) {
     const plan::Stage& stage = plan.stages[pipeline_rank];
     const int chosen = stage.ranks.front();
-    if (!stage.shares.empty()) return no_fold(plan);
+    if (!stage.shares.empty() || !cut_alike(stage)) return no_fold(plan);
     for (const int rank : stage.ranks)
       if (devices[rank] != devices[chosen] || fold.node_kind[rank] != fold.node_kind[chosen]) return no_fold(plan);
     if (!alike(plan, cluster, tensor_groups(stage)) || !alike(plan, cluster, data_groups(stage))) return no_fold(plan);
   }
   for (std::size_t s = 0; s + 1 < plan.stages.size(); ++s)
-    if (!alike(plan, cluster, pairs(plan.stages[s], plan.stages[s + 1]))) return no_fold(plan);
+    if (!same_layout(plan.stages[s], plan.stages[s + 1]) || !alike(plan, cluster, pairs(plan.stages[s], plan.stages[s + 1])))
+      return no_fold(plan);
   return fold;
 }
 

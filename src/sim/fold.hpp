@@ -20,7 +20,7 @@ struct Fold {
 
 Fold no_fold(const plan::Plan& plan);
 // Folds when, in every stage, all ranks compute equally fast, stand on nodes of one kind and reach their tensor-parallel,
-// data-parallel and pipeline peers over equal links; otherwise no_fold. The stages must be cut alike (plan::check_uniform).
+// data-parallel and pipeline peers over equal links, and all stages are cut alike; otherwise no_fold.
 Fold fold_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster);
 // Folds in any case: the first rank of each pipeline rank stands for all. For costs that depend on the devices and the width of a stage,
 // and not on the links of single ranks.

@@ -38,7 +38,13 @@ Compute ModelCosts::pass(int index, const Instruction& instruction) {
   const bool weight = instruction.op == Op::backward || instruction.op == Op::backward_weight;
   const bool played = plays(program.stage);
   const int part = part_of(program);
+  int group = -1;  // of the pass's exchanges: where blocks are cut in several ways, the largest
   Compute out;
+  const auto link_of = [&](const program::Cut& cut) -> const cluster::Link& {
+    const std::vector<int>& ranks = program.groups[cut.tensor_group].ranks;
+    if (group < 0 || ranks.size() > program.groups[group].ranks.size()) group = cut.tensor_group;
+    return link_among(ranks);
+  };
   for (int b = instruction.first_block; b < instruction.last_block; ++b) {
     const cost::BlockLoad& load = priced_.load(program.stage, b, part);
     if (forward) out.seconds += std::max(0.0, load.forward - load.forward_exchange);
@@ -49,17 +55,26 @@ Compute ModelCosts::pass(int index, const Instruction& instruction) {
     if (!played) {
       out.exposed.seconds += forward ? load.forward_exchange : load.backward_exchange;
     } else {
-      for (const model::Exchange& exchange : forward ? load.forward_played : load.backward_played)
+      for (const model::Exchange& each : forward ? load.forward_played : load.backward_played)
         out.exposed.seconds +=
-            cost_model_.exchange(exchange, program.tp_size, link_among(program.groups[program.tensor_group].ranks), profile::Pace::in_turn);
+            cost_model_.exchange(each, program.cut_of(b).tp_size, link_of(program.cut_of(b)), profile::Pace::in_turn);
     }
-    if (b > 0 && program.chunk_of(b - 1) >= 0) out.exposed.seconds += priced_.reshard(program.stage, b);
+    if (b == 0 || program.chunk_of(b - 1) < 0) continue;
+    if (!played) {
+      out.exposed.seconds += priced_.reshard(program.stage, b);
+    } else if (const program::Cut& before = program.cut_of(b - 1), &own = program.cut_of(b); !before.same_layout(own)) {
+      const program::Cut& target = forward ? own : before;
+      if (target.tp_size > 1)
+        out.exposed.seconds += cost_model_.exchange(
+            "all_gather", static_cast<std::int64_t>(cost_model_.input_bytes(priced_.repeat(b), target.micro_batch_size)), target.tp_size,
+            link_of(target), profile::Pace::in_turn);
+    }
   }
   if (forward && instruction.first_block == program.chunks[program.chunk_of(instruction.first_block)].first_block)
     out.seconds += cost_model_.micro_batch_host(priced_.devices(program.stage));
   if (played && out.exposed.seconds > 0) {
-    out.exposed.uses = links_.of_collective(index, program.tensor_group, instruction.op);
-    if (!fold_.folded) out.transfer_id = program.groups[program.tensor_group].ranks.front();
+    out.exposed.uses = links_.of_collective(index, group, instruction.op);
+    if (!fold_.folded) out.transfer_id = program.groups[group].ranks.front();
   }
   return out;
 }
@@ -101,7 +116,7 @@ Transfer ModelCosts::message(int index, const Instruction& send) {
   const int from = program.chunks[program.chunk_of(activation ? send.first_block - 1 : send.first_block)].stage;
   const int to = activation ? from + 1 : from - 1;
   const bool played = plays(from) || plays(to);
-  const auto [found, fresh] = messages_.try_emplace({index, send.op, send.first_block});
+  const auto [found, fresh] = messages_.try_emplace({index, send.op, send.first_block, send.peer});
   if (fresh)
     found->second =
         played ? cost_model_.exchange("send", send.bytes.value, 2, link_among({program.rank, send.peer}), profile::Pace::in_turn)
@@ -120,9 +135,8 @@ Transfer ModelCosts::collective(int index, const Instruction& instruction) {
   Transfer out;
   if (!plays(program.stage) || members.size() < 2) return out;
   const bool sharded = instruction.bucket >= 0 && program.buckets[instruction.bucket].sharded();
-  const char* operation = instruction.op == Op::gather_parameters             ? "all_gather"
-                          : instruction.op == Op::reduce_gradients && sharded ? "reduce_scatter"
-                                                                              : "all_reduce";
+  const bool gathers = instruction.op == Op::gather_parameters || program::is_gather_of_inputs(instruction.op);
+  const char* operation = gathers ? "all_gather" : instruction.op == Op::reduce_gradients && sharded ? "reduce_scatter" : "all_reduce";
   const cluster::Link& link = link_among(members);
   const int ranks = static_cast<int>(members.size());
   const profile::Overlap overlap = cost_model_.overlap(operation, ranks, link);

@@ -12,7 +12,8 @@
 namespace tessera::sim {
 
 // Two ways, by the devices of a stage:
-//   - Communication is simulated (cost::CostModel::plays_exchanges): a pass computes and then exchanges with its tensor-parallel peers,
+//   - Communication is simulated (cost::CostModel::plays_exchanges): a pass computes and then exchanges with its tensor-parallel peers, and
+//     gathers what is cut anew between its blocks,
 //     an optimizer step takes the time of its bucket, and messages and collectives take time of their own and share links.
 //   - Calibrations say what computing does not overlap: a pass takes the time of its blocks, with the exposed communication in them and of
 //     resharding between them. An optimizer step ends with the exposed communication of its blocks' gradients and parameters, so that
@@ -46,7 +47,7 @@ class ModelCosts final : public Costs {
   cost::PricedPlan priced_;
   SharedLinks links_;
   std::map<std::tuple<int, program::Op, int, int, int>, Compute> computed_;  // program, kind, blocks, bucket
-  std::map<std::tuple<int, program::Op, int>, double> messages_;             // program, kind, block
+  std::map<std::tuple<int, program::Op, int, int>, double> messages_;        // program, kind, block, peer
 };
 
 }  // namespace tessera::sim

@@ -85,7 +85,8 @@ std::vector<SharedLinks::Group> SharedLinks::peers(int program, int group, Op op
   const Group& own = of.groups[group].ranks;
   if (!fold_.folded || op == Op::reduce_norm) return {own};
   const plan::Stage& stage = plan_.stages[of.stage];
-  if (group == of.tensor_group) return tensor_groups(stage);
+  // Folded ranks hold all their blocks in one way.
+  if (group == of.cuts.front().tensor_group) return tensor_groups(stage);
   if (op != Op::reduce_tied) return data_groups(stage);
   // A tied parameter: this stage and that of the other rank.
   const int other = own[0] == of.rank ? own[1] : own[0];

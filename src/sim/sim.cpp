@@ -104,7 +104,7 @@ Result run_folded(const std::vector<program::Program>& programs, const Fold& fol
   return result;
 }
 
-// Exchanges are played through where stages are all cut alike.
+// Only some exchanges can be played through.
 void check_played(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
   if (cost::plays_exchanges(plan, cluster))
     plan::check_uniform(plan, "the plan cannot be simulated on these devices in " + std::string(model::name_of(plan.precision)),

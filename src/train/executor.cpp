@@ -1,7 +1,10 @@
 #include "train/executor.hpp"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <set>
 
 #include "base/clock.hpp"
@@ -24,10 +27,47 @@ std::pair<int, Op> stream_of(const Instruction& instruction) {
   return instruction.group >= 0 ? std::pair(-1 - instruction.group, Op::forward) : std::pair(instruction.peer, instruction.op);
 }
 
-std::uint32_t tag_of(const Instruction& instruction, std::size_t tensor) {
-  const bool gradient = instruction.op == Op::send_gradient || instruction.op == Op::receive_gradient;
-  return static_cast<std::uint32_t>(tensor * 2 + (gradient ? 1 : 0));
+bool is_of_gradient(const Instruction& instruction) {
+  return instruction.op == Op::send_gradient || instruction.op == Op::receive_gradient || instruction.op == Op::gather_gradient;
 }
+
+std::uint32_t tag_of(const Instruction& message) { return is_of_gradient(message) ? 1 : 0; }
+
+std::int64_t count_of(const model::TensorSpec& tensor) {
+  return std::accumulate(tensor.shape.begin(), tensor.shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+// [samples, ...] each: sample by sample one tensor after the other.
+at::Tensor side_by_side(const nn::Tensors& tensors) {
+  if (tensors.size() == 1) return tensors.front().contiguous().view(-1);
+  std::vector<at::Tensor> rows;
+  for (const at::Tensor& tensor : tensors) rows.push_back(tensor.flatten(1));
+  return at::cat(rows, 1).view(-1);
+}
+
+// Of one sample.
+std::int64_t count_of(const std::vector<model::TensorSpec>& tensors) {
+  std::int64_t out = 0;
+  for (const model::TensorSpec& tensor : tensors) out += count_of(tensor);
+  return out;
+}
+
+// The other way round; what is left at the end of `flat` belongs to none.
+nn::Tensors taken_apart(const at::Tensor& flat, std::int64_t samples, const std::vector<model::TensorSpec>& specs) {
+  const std::int64_t each = count_of(specs);
+  const at::Tensor rows = flat.narrow(0, 0, samples * each).view({samples, each});
+  nn::Tensors out;
+  std::int64_t begin = 0;
+  for (const model::TensorSpec& spec : specs) {
+    std::vector<std::int64_t> shape = {samples};
+    shape.insert(shape.end(), spec.shape.begin(), spec.shape.end());
+    out.push_back(rows.narrow(1, begin, count_of(spec)).reshape(shape));
+    begin += count_of(spec);
+  }
+  return out;
+}
+
+at::ScalarType scalar_of(model::Precision precision) { return precision == model::Precision::f32 ? at::kFloat : at::kBFloat16; }
 
 comm::DataType type_of(model::Precision precision) {
   return precision == model::Precision::f32 ? comm::DataType::f32 : comm::DataType::bf16;
@@ -57,6 +97,11 @@ void Executor::begin() {
   const std::size_t count = program_.instructions.size();
   activations_.clear();
   gradients_.clear();
+  arriving_.clear();
+  unsent_.clear();
+  for (const Instruction& instruction : program_.instructions)
+    if (instruction.op == Op::send_activation || instruction.op == Op::send_gradient)
+      ++unsent_[{{instruction.micro_batch, instruction.first_block}, is_of_gradient(instruction)}];
   saved_.clear();
   started_.assign(count, false);
   executed_.assign(count, false);
@@ -67,11 +112,12 @@ void Executor::begin() {
   buffers_.assign(count, {});
   pending_.clear();
   reducing_.clear();
+  sending_.clear();
   scalars_.assign(4, 0.0);
   norm_ = {};
 }
 
-Scalars Executor::run(const std::vector<nn::Batch>& batches, double loss_scale, bool wish_to_stop, const Step& step) {
+Scalars Executor::run(const Batches& batches, double loss_scale, bool wish_to_stop, const Step& step) {
   const std::size_t count = program_.instructions.size();
   spans_.clear();
   late_spans_.clear();
@@ -167,7 +213,7 @@ void Executor::step_bucket(const Instruction& instruction, const Step& step) {
   step(instruction.bucket, {scalars_[0], scalars_[1], scalars_[2], scalars_[3]});
 }
 
-std::vector<nn::Interval> Executor::compute(int index, const std::vector<nn::Batch>& batches, double loss_scale, const Step& step) {
+std::vector<nn::Interval> Executor::compute(int index, const Batches& batches, double loss_scale, const Step& step) {
   const Instruction& instruction = program_.instructions[index];
   if (instruction.op == Op::optimizer_step) {
     step_bucket(instruction, step);
@@ -176,43 +222,44 @@ std::vector<nn::Interval> Executor::compute(int index, const std::vector<nn::Bat
   std::vector<nn::Interval> exchanges;
   nn::Pass pass;
   pass.exchanges = &exchanges;
-  pass.batch = &batches.at(instruction.micro_batch);
   pass.precision = precision_;
   pass.training = program_.training;
   pass.loss_scale = loss_scale;
-  if (program_.tensor_group >= 0) pass.tensor_group = group(program_.tensor_group);
   if (instruction.op == Op::forward)
-    forward(instruction, pass);
+    forward(instruction, batches, pass);
   else
-    backward(instruction, pass);
+    backward(instruction, batches, pass);
   for (const int bucket : instruction.releases) store_.release_values(bucket);
   return exchanges;
 }
 
-// What the block's strategy says of its passes.
-void Executor::enter(int block, nn::Pass& pass) const {
+// What is the block's own in a pass.
+void Executor::enter(int block, const Instruction& instruction, const Batches& batches, nn::Pass& pass) const {
+  const int cut = program_.cut_index(block);
+  const int tensor_group = program_.cuts[cut].tensor_group;
   const plan::Strategy& strategy = program_.strategy_of(block);
+  pass.batch = &batches.at(cut).at(instruction.micro_batch);
+  pass.tensor_group = tensor_group < 0 ? comm::Group() : group(tensor_group);
   pass.sequence_parallel = strategy.sequence_parallel;
   pass.recompute_attention = strategy.recompute == model::Recompute::selective;
 }
 
-void Executor::forward(const Instruction& instruction, nn::Pass& pass) {
+void Executor::forward(const Instruction& instruction, const Batches& batches, nn::Pass& pass) {
   const int m = instruction.micro_batch;
-  nn::Tensors tensors;
-  if (auto inputs = activations_.find({m, instruction.first_block}); inputs != activations_.end()) tensors = inputs->second;
+  nn::Tensors tensors = arrived({m, instruction.first_block}, false, pass);
   for (int b = instruction.first_block; b < instruction.last_block; ++b) {
     const bool recompute = program_.training && program_.recomputes(b);
     nn::Saved saved;
-    enter(b, pass);
+    if (b > instruction.first_block) tensors = cut_anew(std::move(tensors), b, b - 1, b, pass);
+    enter(b, instruction, batches, pass);
     pass.training = program_.training && !recompute;
     // Only a recomputed block needs its inputs again.
     if (recompute) activations_[{m, b}] = tensors;
     tensors = store_.block(b).forward(tensors, saved, pass);
     if (program_.training && !recompute) saved_[{m, b}] = std::move(saved);
-    if (!recompute) activations_.erase({m, b});
     if (is_loss(*instances_[b].spec)) {
       // Tensor-parallel peers hold the same sums; they count once.
-      if (program_.tp_index == 0) {
+      if (program_.cut_of(b).tp_index == 0) {
         scalars_[1] += tensors.at(0).item<float>();
         scalars_[2] += static_cast<double>(tensors.at(1).item<std::int64_t>());
       }
@@ -222,17 +269,13 @@ void Executor::forward(const Instruction& instruction, nn::Pass& pass) {
   activations_[{m, instruction.last_block}] = std::move(tensors);
 }
 
-void Executor::backward(const Instruction& instruction, nn::Pass& pass) {
+void Executor::backward(const Instruction& instruction, const Batches& batches, nn::Pass& pass) {
   const int m = instruction.micro_batch;
-  nn::Tensors grads;
-  if (auto found = gradients_.find({m, instruction.last_block}); found != gradients_.end()) {
-    grads = std::move(found->second);
-    gradients_.erase(found);
-  }
+  nn::Tensors grads = arrived({m, instruction.last_block}, true, pass);
   for (int b = instruction.last_block - 1; b >= instruction.first_block; --b) {
     nn::Block& block = store_.block(b);
     nn::Saved saved;
-    enter(b, pass);
+    enter(b, instruction, batches, pass);
     // A weight half takes what the input half, which ran before, has computed again and left.
     if (program_.recomputes(b) && instruction.op != Op::backward_weight) {
       pass.training = true;
@@ -246,6 +289,7 @@ void Executor::backward(const Instruction& instruction, nn::Pass& pass) {
       block.backward_weight(saved, pass);
       continue;
     }
+    if (b + 1 < instruction.last_block) grads = cut_anew(std::move(grads), b + 1, b + 1, b, pass);
     grads = block.backward_input(grads, saved, pass);
     if (instruction.op == Op::backward)
       block.backward_weight(saved, pass);
@@ -261,17 +305,22 @@ bool Executor::done(int index) const {
   return std::all_of(handles_[index].begin(), handles_[index].end(), [](const comm::Handle& handle) { return handle.done(); });
 }
 
-// Gradients that are reduced into a shard need no memory any more.
-void Executor::release_reduced() {
+// Gradients that are reduced into a shard, and what has been sent, need no memory any more.
+void Executor::release_done() {
   std::erase_if(reducing_, [&](int index) {
     if (!done(index)) return false;
     store_.release_grads(program_.instructions[index].bucket);
     return true;
   });
+  std::erase_if(sending_, [&](int index) {
+    if (!done(index)) return false;
+    buffers_[index] = at::Tensor();
+    return true;
+  });
 }
 
 void Executor::start_ready() {
-  release_reduced();
+  release_done();
   std::set<std::pair<int, Op>> blocked;  // a channel whose earlier communication has not started
   std::erase_if(pending_, [&](int index) {
     const Instruction& instruction = program_.instructions[index];
@@ -303,68 +352,146 @@ void Executor::complete(int index) {
     return;
   }
   ensure_started(index);
-  for (const auto& handle : handles_[index]) handle.wait();
-  buffers_[index].clear();
-  release_reduced();
+  for (const auto& handle : handles_[index]) wait(handle, index);
+  release_done();
+}
+
+// In the words of the program.
+void Executor::wait(const comm::Handle& handle, int index) const {
+  try {
+    handle.wait();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::peer_lost && error.code() != ErrorCode::deadline_exceeded) throw;
+    throw Error(error.code(), program::label(program_, index) + ": " + error.message(), error.where(), error.expected(), error.hint());
+  }
 }
 
 void Executor::ensure_started(int index) {
   start_ready();
   while (!started_[index]) {
     for (int dependency : program_.instructions[pending_.front()].after)
-      for (const auto& handle : handles_[dependency]) handle.wait();
+      for (const auto& handle : handles_[dependency]) wait(handle, dependency);
     start_ready();
   }
 }
 
-at::Tensor Executor::receive_buffer(const model::TensorSpec& tensor, const plan::Strategy& strategy) const {
-  std::vector<std::int64_t> shape = {program_.micro_batch_size};
-  shape.insert(shape.end(), tensor.shape.begin(), tensor.shape.end());
-  if (strategy.sequence_parallel) shape.at(1) /= strategy.tp;
-  return at::empty(shape, at::TensorOptions().dtype(precision_ == model::Precision::f32 ? at::kFloat : at::kBFloat16));
+// The tensors between two blocks, as block `own` on one side of them holds them.
+std::vector<model::TensorSpec> Executor::tensors_at(int block, int own) const {
+  std::vector<model::TensorSpec> out = instances_[block].spec->inputs;
+  const plan::Strategy& strategy = program_.strategy_of(own);
+  if (strategy.sequence_parallel)
+    for (model::TensorSpec& tensor : out) tensor.shape.at(0) /= strategy.tp;
+  return out;
 }
 
-comm::Handle Executor::send(int index, const nn::Tensors& tensors) {
-  const Instruction& instruction = program_.instructions[index];
-  comm::Handle last;
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
-    buffers_[index].push_back(tensors[t].contiguous());
-    last = world_.send(bytes_of(buffers_[index].back()), instruction.peer, tag_of(instruction, t));
-    if (t + 1 < tensors.size()) handles_[index].push_back(last);
-  }
-  return last;
+// Of the block on this side of the boundary: activations are sent by the block before it, whose gradients come back.
+int Executor::own_block(const Instruction& instruction) const {
+  const bool before =
+      instruction.op == Op::send_activation || instruction.op == Op::receive_gradient || instruction.op == Op::gather_gradient;
+  return instruction.first_block - (before ? 1 : 0);
 }
 
-comm::Handle Executor::receive(int index, nn::Tensors& tensors) {
-  const Instruction& instruction = program_.instructions[index];
-  comm::Handle last;
-  const auto& specs = instances_[instruction.first_block].spec->inputs;
-  // Gradients are of the first block of the next stage, activations for that of this one.
-  const int own = instruction.op == Op::receive_gradient ? instruction.first_block - 1 : instruction.first_block;
-  for (std::size_t t = 0; t < specs.size(); ++t) {
-    tensors.push_back(receive_buffer(specs[t], program_.strategy_of(own)));
-    last = world_.receive(bytes_of(tensors.back()), instruction.peer, tag_of(instruction, t));
-    if (t + 1 < specs.size()) handles_[index].push_back(last);
+// Where a message begins in this rank's part of the micro-batch.
+std::int64_t Executor::begin_of(const Instruction& message) const {
+  const int own = own_block(message);
+  const program::Cut& cut = program_.cut_of(own);
+  const std::int64_t begin = cut.samples_before * count_of(instances_[message.first_block].spec->inputs);
+  const std::int64_t held = cut.micro_batch_size * count_of(tensors_at(message.first_block, own));
+  return message.offset.value / model::element_size(precision_).value - begin -
+         (program_.strategy_of(own).sequence_parallel ? cut.tp_index * held : 0);
+}
+
+// Of all samples that the rank has of the micro-batch, as long as tensor-parallel ranks gather it: in equal parts.
+at::Tensor& Executor::arriving(const Instruction& instruction) {
+  at::Tensor& flat = arriving_[{{instruction.micro_batch, instruction.first_block}, is_of_gradient(instruction)}];
+  if (flat.defined()) return flat;
+  const int own = own_block(instruction);
+  const program::Cut& cut = program_.cut_of(own);
+  const std::int64_t count = cut.micro_batch_size * count_of(tensors_at(instruction.first_block, own));
+  const std::int64_t parts = cut.tp_size;
+  return flat = at::empty({(count + parts - 1) / parts * parts}, at::TensorOptions().dtype(scalar_of(precision_)));
+}
+
+// What a pass begins with: brought by messages, or left by the pass before it on this rank; nothing at the model's ends.
+nn::Tensors Executor::arrived(const Key& key, bool gradient, nn::Pass& pass) {
+  const int block = key.second;
+  const int own = gradient ? block - 1 : block;
+  if (const auto found = arriving_.find({key, gradient}); found != arriving_.end()) {
+    nn::Tensors out = taken_apart(found->second, program_.cut_of(own).micro_batch_size, tensors_at(block, own));
+    arriving_.erase(found);
+    return out;
   }
-  return last;
+  std::map<Key, nn::Tensors>& here = gradient ? gradients_ : activations_;
+  const auto found = here.find(key);
+  if (found == here.end()) return {};
+  nn::Tensors out = std::move(found->second);
+  here.erase(found);
+  return cut_anew(std::move(out), block, gradient ? block : block - 1, own, pass);
+}
+
+// The inputs of `block` or their gradients, as block `to` holds them; they are as block `from` does.
+nn::Tensors Executor::cut_anew(nn::Tensors tensors, int block, int from, int to, nn::Pass& pass) const {
+  const program::Cut& before = program_.cut_of(from);
+  const program::Cut& after = program_.cut_of(to);
+  if (before.same_layout(after)) return tensors;
+  const std::vector<model::TensorSpec>& specs = instances_[block].spec->inputs;
+  const std::int64_t each = count_of(specs);
+  const std::int64_t all = after.micro_batch_size * each;
+  const std::int64_t parts = after.tp_size;
+  const auto begin_of_part = [&](std::int64_t part) { return all * part / parts; };
+  const std::int64_t begin = begin_of_part(after.tp_index);
+  const at::Tensor own = side_by_side(tensors).narrow(0, (after.samples_before - before.samples_before) * each + begin,
+                                                      begin_of_part(after.tp_index + 1) - begin);
+  if (parts == 1) return taken_apart(own, after.micro_batch_size, specs);
+  // Equal places, in which a part that is shorter leaves room.
+  const std::int64_t place = (all + parts - 1) / parts;
+  at::Tensor places = at::empty({parts, place}, own.options());
+  places[after.tp_index].narrow(0, 0, own.numel()).copy_(own);
+  nn::Interval exchange{real_clock().now(), {}};
+  group(after.tensor_group)
+      .all_gather(places[after.tp_index].data_ptr(), places.data_ptr(), static_cast<std::size_t>(place), type_of(precision_))
+      .wait();
+  exchange.end = real_clock().now();
+  if (pass.exchanges != nullptr) pass.exchanges->push_back(exchange);
+  if (place * parts == all) return taken_apart(places.view(-1), after.micro_batch_size, specs);
+  std::vector<at::Tensor> gathered;
+  for (std::int64_t part = 0; part < parts; ++part)
+    gathered.push_back(places[part].narrow(0, 0, begin_of_part(part + 1) - begin_of_part(part)));
+  return taken_apart(at::cat(gathered), after.micro_batch_size, specs);
+}
+
+comm::Handle Executor::send(int index, std::map<Key, nn::Tensors>& from) {
+  const Instruction& message = program_.instructions[index];
+  const Key key{message.micro_batch, message.first_block};
+  const std::int64_t count = message.bytes.value / model::element_size(precision_).value;
+  buffers_[index] = side_by_side(from.at(key)).narrow(0, begin_of(message), count);
+  if (--unsent_.at({key, is_of_gradient(message)}) == 0) from.erase(key);
+  sending_.push_back(index);
+  return world_.send(bytes_of(buffers_[index]), message.peer, tag_of(message));
+}
+
+comm::Handle Executor::receive(int index) {
+  const Instruction& message = program_.instructions[index];
+  const std::int64_t count = message.bytes.value / model::element_size(precision_).value;
+  return world_.receive(bytes_of(arriving(message).narrow(0, begin_of(message), count)), message.peer, tag_of(message));
+}
+
+comm::Handle Executor::gather_inputs(const Instruction& instruction) {
+  const at::Tensor& flat = arriving(instruction);
+  const program::Cut& cut = program_.cut_of(own_block(instruction));
+  const at::Tensor own = flat.chunk(cut.tp_size).at(cut.tp_index);
+  return group(instruction.group).all_gather(own.data_ptr(), flat.data_ptr(), static_cast<std::size_t>(own.numel()), type_of(precision_));
 }
 
 comm::Handle Executor::communicate(int index) {
   const Instruction& instruction = program_.instructions[index];
-  const Key key{instruction.micro_batch, instruction.first_block};
   switch (instruction.op) {
-    case Op::send_activation: {
-      const auto handle = send(index, activations_.at(key));
-      activations_.erase(key);
-      return handle;
-    }
-    case Op::receive_activation: return receive(index, activations_[key]);
-    case Op::send_gradient: {
-      const auto handle = send(index, gradients_.at(key));
-      gradients_.erase(key);
-      return handle;
-    }
-    case Op::receive_gradient: return receive(index, gradients_[key]);
+    case Op::send_activation: return send(index, activations_);
+    case Op::send_gradient: return send(index, gradients_);
+    case Op::receive_activation:
+    case Op::receive_gradient: return receive(index);
+    case Op::gather_activation:
+    case Op::gather_gradient: return gather_inputs(instruction);
     case Op::reduce_norm:
       if (program_.training && !program_.delayed) {
         norm_.begin = real_clock().now();
@@ -381,7 +508,10 @@ comm::Handle Executor::communicate(int index) {
   const auto shard = static_cast<std::size_t>(bucket.shard_count());
   const comm::Group& peers = group(instruction.group);
   switch (instruction.op) {
-    case Op::reduce_tied: return peers.all_reduce(state.grads.data_ptr(), state.grads.numel(), comm::DataType::f32);
+    case Op::reduce_tied: {
+      const at::Tensor& all = bucket.whole > 0 ? state.whole_grads : state.grads;
+      return peers.all_reduce(all.data_ptr(), static_cast<std::size_t>(instruction.bytes.value) / sizeof(float), comm::DataType::f32);
+    }
     case Op::reduce_gradients:
       if (!bucket.sharded()) return peers.all_reduce(state.grads.data_ptr(), state.grads.numel(), comm::DataType::f32);
       if (bucket.zero >= 2) {

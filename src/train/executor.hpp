@@ -21,6 +21,9 @@ struct Scalars {
   double stop = 0;  // how many ranks were asked to stop
 };
 
+// This rank's samples, by cut of its blocks (Program::cuts) and micro-batch.
+using Batches = std::vector<std::vector<nn::Batch>>;
+
 // When an instruction ran, on the clock of this host. Communication begins when it is handed to the transport and nothing before it in its
 // stream is under way, which may be before the other ranks have come to it.
 struct InstructionSpan {
@@ -39,9 +42,9 @@ class Executor {
   // scalars are not known yet.
   using Step = std::function<void(int bucket, const Scalars&)>;
 
-  // One pass over the program. batches[m] are this rank's samples of micro-batch m. `step` is called after the scalars are known.
+  // One pass over the program. `step` is called after the scalars are known.
   // With a delayed exchange the squared norm is that of the gradients of the run before, 0 in the first.
-  Scalars run(const std::vector<nn::Batch>& batches, double loss_scale, bool wish_to_stop, const Step& step);
+  Scalars run(const Batches& batches, double loss_scale, bool wish_to_stop, const Step& step);
 
   // Whether exchanges of the last run go on.
   bool unfinished() const { return unfinished_; }
@@ -61,29 +64,37 @@ class Executor {
   const nn::Interval& norm() const { return norm_; }
 
  private:
-  using Key = std::pair<int, int>;  // micro-batch, block
+  using Key = std::pair<int, int>;        // micro-batch, block
+  using Crossing = std::pair<Key, bool>;  // of which inputs, and whether it is their gradient
 
   void begin();
   // The exchanges of the pass, if it is one.
-  std::vector<nn::Interval> compute(int index, const std::vector<nn::Batch>& batches, double loss_scale, const Step& step);
+  std::vector<nn::Interval> compute(int index, const Batches& batches, double loss_scale, const Step& step);
   void step_bucket(const program::Instruction& instruction, const Step& step);
   bool goes_on(int index) const;
   void wait_for_previous(int index);
   void ensure_started(int index);
   using Handles = std::vector<std::vector<comm::Handle>>;
   std::vector<InstructionSpan> communication_spans(const Handles& handles, const std::vector<Seconds>& begins, bool late) const;
-  void enter(int block, nn::Pass& pass) const;
-  void forward(const program::Instruction& instruction, nn::Pass& pass);
-  void backward(const program::Instruction& instruction, nn::Pass& pass);
+  void enter(int block, const program::Instruction& instruction, const Batches& batches, nn::Pass& pass) const;
+  void forward(const program::Instruction& instruction, const Batches& batches, nn::Pass& pass);
+  void backward(const program::Instruction& instruction, const Batches& batches, nn::Pass& pass);
+  nn::Tensors cut_anew(nn::Tensors tensors, int block, int from, int to, nn::Pass& pass) const;
   void start(int index);
   void start_ready();
-  void release_reduced();
+  void release_done();
   void complete(int index);
   bool done(int index) const;
   comm::Handle communicate(int index);
-  at::Tensor receive_buffer(const model::TensorSpec& tensor, const plan::Strategy& strategy) const;
-  comm::Handle send(int index, const nn::Tensors& tensors);
-  comm::Handle receive(int index, nn::Tensors& tensors);
+  std::vector<model::TensorSpec> tensors_at(int block, int own) const;
+  int own_block(const program::Instruction& instruction) const;
+  std::int64_t begin_of(const program::Instruction& message) const;
+  at::Tensor& arriving(const program::Instruction& instruction);
+  nn::Tensors arrived(const Key& key, bool gradient, nn::Pass& pass);
+  comm::Handle send(int index, std::map<Key, nn::Tensors>& from);
+  comm::Handle receive(int index);
+  comm::Handle gather_inputs(const program::Instruction& instruction);
+  void wait(const comm::Handle& handle, int index) const;
   const comm::Group& group(int index) const { return groups_.at(index); }
 
   const program::Program program_;
@@ -95,15 +106,18 @@ class Executor {
   comm::Group world_;
 
   // Of the step under way.
-  std::map<Key, nn::Tensors> activations_;  // the inputs of a block
-  std::map<Key, nn::Tensors> gradients_;    // of the inputs of a block
+  std::map<Key, nn::Tensors> activations_;   // the inputs of a block
+  std::map<Key, nn::Tensors> gradients_;     // of the inputs of a block
+  std::map<Crossing, at::Tensor> arriving_;  // what messages bring of either, flat
+  std::map<Crossing, int> unsent_;           // messages that take parts of either and have not begun
   std::map<Key, nn::Saved> saved_;
   std::vector<bool> started_;
   std::vector<bool> executed_;                      // compute instructions
   std::vector<std::vector<comm::Handle>> handles_;  // communication instructions
-  std::vector<nn::Tensors> buffers_;                // kept until their communication is complete
+  std::vector<at::Tensor> buffers_;                 // what is being sent
   std::vector<int> pending_;                        // communication not yet started, in order
   std::vector<int> reducing_;                       // reductions of gradients that need memory until they are done
+  std::vector<int> sending_;                        // messages likewise
   std::vector<double> scalars_;
   std::vector<Seconds> begins_;  // of communication
   std::vector<InstructionSpan> spans_;

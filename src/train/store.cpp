@@ -31,7 +31,16 @@ Store::Store(const model::ModelSpec& model, const program::Program& program, mod
     const at::ScalarType type = single ? at::kFloat : at::kBFloat16;
     state.shard_begin = bucket.shard_begin();
     state.shard_end = state.shard_begin + shard;
-    state.grads = nn::paged_zeros(bucket.count, at::kFloat);
+    if (bucket.whole > 0) {
+      // Parts of the first dimension lie one after the other.
+      ensure(spec_of(bucket.entries.front()).split_dim == 0, "a parameter that stages cut differently is cut in its first dimension");
+      const BucketEntry& part = bucket.entries.front();
+      const std::int64_t begin = placement_of(part.block).tensor_rank * part.count;
+      state.whole_grads = nn::paged_zeros(std::max(bucket.whole, begin + bucket.count), at::kFloat);
+      state.grads = state.whole_grads.narrow(0, begin, bucket.count);
+    } else {
+      state.grads = nn::paged_zeros(bucket.count, at::kFloat);
+    }
     state.shard_grads = bucket.zero >= 2 ? at::zeros({shard}, f32) : state.grads.narrow(0, state.shard_begin, shard);
     state.values = nn::paged_zeros(bucket.count, type);
     state.shard_values = bucket.zero == 3 ? at::zeros({shard}, type) : state.values.narrow(0, state.shard_begin, shard);
@@ -44,9 +53,8 @@ Store::Store(const model::ModelSpec& model, const program::Program& program, mod
     }
     buckets_.push_back(std::move(state));
   }
-  const nn::BlockPlacement placement{program_.tp_index, program_.tp_size};
   for (const program::Chunk& chunk : program_.chunks)
-    for (int b = chunk.first_block; b < chunk.last_block; ++b) blocks_.emplace(b, nn::make_block(*instances_[b].spec, placement));
+    for (int b = chunk.first_block; b < chunk.last_block; ++b) blocks_.emplace(b, nn::make_block(*instances_[b].spec, placement_of(b)));
   bind_blocks();
 }
 
@@ -59,14 +67,21 @@ std::string Store::name_of(const BucketEntry& entry) const {
   return spec.tied_to.empty() ? instances_[entry.block].parameter_name(spec) : spec.tied_to;
 }
 
-bool Store::owns(const BucketEntry& entry) const { return spec_of(entry).tied_to.empty(); }
+nn::BlockPlacement Store::placement_of(int block) const {
+  const program::Cut& cut = program_.cut_of(block);
+  return {cut.tp_index, cut.tp_size};
+}
+
+bool Store::owns(const BucketEntry& entry) const {
+  const model::ParameterSpec& spec = spec_of(entry);
+  return spec.tied_to.empty() && (spec.split_dim >= 0 || placement_of(entry.block).tensor_rank == 0);
+}
 
 void Store::bind_blocks() {
-  const nn::BlockPlacement placement{program_.tp_index, program_.tp_size};
   std::map<std::string, std::pair<at::Tensor, at::Tensor>> views;
   for (std::size_t b = 0; b < buckets_.size(); ++b)
     for (const BucketEntry& entry : program_.buckets[b].entries) {
-      const auto shape = nn::shard_shape(spec_of(entry), placement);
+      const auto shape = nn::shard_shape(spec_of(entry), placement_of(entry.block));
       views[name_of(entry)] = {buckets_[b].values.narrow(0, entry.offset, entry.count).view(shape),
                                buckets_[b].grads.narrow(0, entry.offset, entry.count).view(shape)};
     }
@@ -82,14 +97,13 @@ void Store::bind_blocks() {
 }
 
 void Store::initialize(std::uint64_t seed) {
-  const nn::BlockPlacement placement{program_.tp_index, program_.tp_size};
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     BucketState& state = buckets_[b];
     const bool in_place = precision_ == model::Precision::f32 && program_.buckets[b].zero < 3;
     at::Tensor whole = in_place ? state.values : at::zeros({program_.buckets[b].count}, at::TensorOptions().dtype(at::kFloat));
     for (const BucketEntry& entry : program_.buckets[b].entries) {
-      at::Tensor value = whole.narrow(0, entry.offset, entry.count).view(nn::shard_shape(spec_of(entry), placement));
-      nn::initialize(spec_of(entry), name_of(entry), seed, placement, value);
+      at::Tensor value = whole.narrow(0, entry.offset, entry.count).view(nn::shard_shape(spec_of(entry), placement_of(entry.block)));
+      nn::initialize(spec_of(entry), name_of(entry), seed, placement_of(entry.block), value);
     }
     if (!in_place) set_values(static_cast<int>(b), whole);
   }
@@ -111,7 +125,7 @@ void Store::zero_grads() {
 
 void Store::zero_grads(int bucket) {
   BucketState& state = buckets_.at(bucket);
-  (program_.buckets[bucket].zero >= 2 ? state.shard_grads : state.grads).zero_();
+  (program_.buckets[bucket].zero >= 2 ? state.shard_grads : program_.buckets[bucket].whole > 0 ? state.whole_grads : state.grads).zero_();
 }
 
 void Store::release_values(int bucket) { nn::release_pages(buckets_.at(bucket).values); }
@@ -139,7 +153,7 @@ double Store::squared_norm(int bucket) const {
   double sum = 0;
   const BucketState& state = buckets_[bucket];
   for (const Segment& segment : segments(bucket)) {
-    if (!owns(segment.entry) || (spec_of(segment.entry).split_dim < 0 && program_.tp_index > 0)) continue;
+    if (!owns(segment.entry)) continue;
     sum += nn::squared_norm(state.shard_grads.narrow(0, segment.begin - state.shard_begin, segment.end - segment.begin));
   }
   return sum;
@@ -173,13 +187,14 @@ void Store::step(int bucket, const model::OptimizerSpec& optimizer, double lr, d
 
 Piece Store::piece(const Segment& segment, const std::string& suffix, const at::Tensor& flat, std::int64_t flat_begin) const {
   const auto& spec = spec_of(segment.entry);
+  const nn::BlockPlacement placement = placement_of(segment.entry.block);
   Piece piece;
   piece.name = name_of(segment.entry) + suffix;
   piece.shape = spec.shape;
-  piece.split_dim = program_.tp_size > 1 ? spec.split_dim : -1;
-  piece.split_index = piece.split_dim >= 0 ? program_.tp_index : 0;
-  piece.split_size = piece.split_dim >= 0 ? program_.tp_size : 1;
-  const Unpadded shard(spec, {program_.tp_index, program_.tp_size});
+  piece.split_dim = placement.tensor_size > 1 ? spec.split_dim : -1;
+  piece.split_index = piece.split_dim >= 0 ? placement.tensor_rank : 0;
+  piece.split_size = piece.split_dim >= 0 ? placement.tensor_size : 1;
+  const Unpadded shard(spec, placement);
   const std::int64_t begin = segment.begin - segment.entry.offset;
   piece.flat_begin = shard.before(begin);
   piece.flat_end = shard.before(segment.end - segment.entry.offset);
@@ -197,7 +212,7 @@ void Store::read(const checkpoint::Reader& reader, const Segment& segment, const
                  std::int64_t flat_begin) const {
   Piece target = piece(segment, suffix, flat, flat_begin);
   reader.read_piece(target);
-  Unpadded(spec_of(segment.entry), {program_.tp_index, program_.tp_size})
+  Unpadded(spec_of(segment.entry), placement_of(segment.entry.block))
       .unpack(target.data, flat.narrow(0, segment.begin - flat_begin, segment.end - segment.begin), segment.begin - segment.entry.offset);
 }
 
@@ -207,7 +222,7 @@ std::vector<Piece> Store::pieces() const {
     if (program_.buckets[b].copy > 0) continue;
     const BucketState& state = buckets_[b];
     for (const Segment& segment : segments(static_cast<int>(b))) {
-      if (!owns(segment.entry) || (spec_of(segment.entry).split_dim < 0 && program_.tp_index > 0)) continue;
+      if (!owns(segment.entry)) continue;
       add_piece(out, segment, "", state.master, state.shard_begin);
       if (state.exp_avg_sq.defined()) {
         add_piece(out, segment, ".exp_avg", state.exp_avg, state.shard_begin);
@@ -225,8 +240,7 @@ std::vector<Piece> Store::gradient_pieces() const {
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     if (program_.buckets[b].copy > 0) continue;
     for (const Segment& segment : segments(static_cast<int>(b)))
-      if (owns(segment.entry) && (spec_of(segment.entry).split_dim >= 0 || program_.tp_index == 0))
-        add_piece(out, segment, ".grad", buckets_[b].shard_grads, buckets_[b].shard_begin);
+      if (owns(segment.entry)) add_piece(out, segment, ".grad", buckets_[b].shard_grads, buckets_[b].shard_begin);
   }
   return out;
 }

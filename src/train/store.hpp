@@ -16,8 +16,10 @@ namespace tessera::train {
 
 // The buffers of one bucket. In f32 `master` is this rank's part of `values`, except under ZeRO-3.
 struct BucketState {
-  at::Tensor values;        // [count], precision of computation; under ZeRO-3 they take memory where they are gathered
-  at::Tensor grads;         // [count], f32; under ZeRO-2 and 3 they take memory where passes add to them
+  at::Tensor values;  // [count], precision of computation; under ZeRO-3 they take memory where they are gathered
+  at::Tensor grads;   // [count], f32; under ZeRO-2 and 3 they take memory where passes add to them
+  at::Tensor
+      whole_grads;  // of a parameter that stages cut differently (Bucket::whole): zeros but for `grads`, which are in their place there
   at::Tensor shard_values;  // [shard count]: this rank's part of `values`, or under ZeRO-3 what it is gathered from
   at::Tensor shard_grads;   // [shard count]: this rank's part of `grads`, or under ZeRO-2 and 3 the sum of those that were reduced
   at::Tensor master;        // [shard count], f32
@@ -62,7 +64,9 @@ class Store {
 
   const model::ParameterSpec& spec_of(const program::BucketEntry& entry) const;
   std::string name_of(const program::BucketEntry& entry) const;
-  bool owns(const program::BucketEntry& entry) const;  // false for the copy of a parameter that another stage owns
+  nn::BlockPlacement placement_of(int block) const;
+  // False for the copy of a parameter that another stage, or another tensor-parallel rank, owns.
+  bool owns(const program::BucketEntry& entry) const;
   std::vector<Segment> segments(int bucket) const;
   checkpoint::Piece piece(const Segment& segment, const std::string& suffix, const at::Tensor& flat, std::int64_t flat_begin) const;
   void add_piece(std::vector<checkpoint::Piece>& out, const Segment& segment, const std::string& suffix, const at::Tensor& flat,

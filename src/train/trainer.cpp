@@ -7,6 +7,7 @@
 #include <deque>
 #include <fstream>
 #include <limits>
+#include <numeric>
 #include <sstream>
 
 #include "base/clock.hpp"
@@ -63,6 +64,29 @@ struct Trainer::Impl {
     if (traced.empty()) return;
     const auto& late = executor.late_spans();
     traced.back().spans.insert(traced.back().spans.end(), late.begin(), late.end());
+  }
+
+  // Samples of an evaluation's micro-batch: as many as those of training have, where the replicas of each stage divide them.
+  std::int64_t evaluated_at_once() const {
+    std::int64_t divisor = 1;
+    for (const plan::Stage& stage : plan.stages)
+      for (const plan::StrategyRun& run : stage.runs) divisor = std::lcm(divisor, std::int64_t{run.strategy.dp});
+    return std::max<std::int64_t>(1, plan.samples() / divisor) * divisor;
+  }
+
+  // Of each cut of a program's blocks, and micro-batch. `fill` fills the row of a sample, or returns false for one that is not there.
+  using FillSample = std::function<bool(std::int64_t sample, std::span<std::int32_t> tokens, std::span<std::int32_t> targets,
+                                        std::span<std::int32_t> positions)>;
+  Batches batches_of(const program::Program& program, const FillSample& fill) const {
+    Batches out;
+    for (const program::Cut& cut : program.cuts) {
+      std::vector<nn::Batch>& batches = out.emplace_back();
+      for (std::int64_t m = 0; m < program.micro_batches; ++m)
+        batches.push_back(batch(cut.micro_batch_size, [&](std::int64_t row, auto tokens, auto targets, auto positions) {
+          return fill(program.first_sample(m, cut) + row, tokens, targets, positions);
+        }));
+    }
+    return out;
   }
 
   // With the gradients of an earlier run, which nothing needs any more then.
@@ -211,14 +235,10 @@ StepReport Trainer::step(bool wish_to_stop) {
   traced.step = self.step;
   traced.whole.begin = traced.samples.begin = real_clock().now();
   const auto ids = self.dataset.sample_ids(self.step, self.plan.global_batch);
-  std::vector<nn::Batch> batches;
-  for (std::int64_t m = 0; m < self.program.micro_batches; ++m) {
-    const std::int64_t first = self.program.first_sample(m);
-    batches.push_back(self.batch(self.program.micro_batch_size, [&](std::int64_t row, auto tokens, auto targets, auto positions) {
-      self.dataset.fill(ids.at(first + row), tokens, targets, positions);
-      return true;
-    }));
-  }
+  const Batches batches = self.batches_of(self.program, [&](std::int64_t sample, auto tokens, auto targets, auto positions) {
+    self.dataset.fill(ids.at(sample), tokens, targets, positions);
+    return true;
+  });
 
   const model::OptimizerSpec& optimizer = self.job.train.optimizer;
   StepReport report;
@@ -278,21 +298,16 @@ EvaluationReport Trainer::evaluate(std::int64_t sequences) {
   Impl& self = *impl_;
   const std::int64_t available = self.dataset.validation_samples();
   const std::int64_t wanted = sequences > 0 ? std::min(sequences, available) : available;
-  const std::int64_t replicas = self.program.dp_size;
-  const std::int64_t rows = std::max<std::int64_t>(1, self.program.samples / replicas);
-  const std::int64_t micro_batches = std::max<std::int64_t>(1, (wanted + rows * replicas - 1) / (rows * replicas));
-  const program::Program program = program::compile_evaluation(self.plan, self.job.model, micro_batches, rows).at(self.comm.rank());
+  const std::int64_t samples = self.evaluated_at_once();
+  const std::int64_t micro_batches = std::max<std::int64_t>(1, (wanted + samples - 1) / samples);
+  const program::Program program = program::compile_evaluation(self.plan, self.job.model, micro_batches, samples).at(self.comm.rank());
   // Where it throws it must outlive the error: its buffers may still be received into.
   Executor& evaluator = self.evaluator.emplace(program, self.job.model, self.plan.precision, self.store, self.comm);
-  std::vector<nn::Batch> batches;
-  for (std::int64_t m = 0; m < micro_batches; ++m) {
-    const std::int64_t first = evaluator.program().first_sample(m);
-    batches.push_back(self.batch(rows, [&](std::int64_t row, auto tokens, auto targets, auto positions) {
-      if (first + row >= wanted) return false;
-      self.dataset.fill_validation(first + row, tokens, targets, positions);
-      return true;
-    }));
-  }
+  const Batches batches = self.batches_of(program, [&](std::int64_t sample, auto tokens, auto targets, auto positions) {
+    if (sample >= wanted) return false;
+    self.dataset.fill_validation(sample, tokens, targets, positions);
+    return true;
+  });
   const Scalars scalars = evaluator.run(batches, 1.0, false, {});
   self.evaluator.reset();
   return {scalars.loss / scalars.tokens, static_cast<std::int64_t>(scalars.tokens)};

@@ -68,7 +68,7 @@ plan::ScheduleFile schedule_of(const plan::Plan& plan, plan::Schedule order) {
   return file;
 }
 
-// Prices from a profile know stages that are all cut alike.
+// Prices from a profile know some strategies only.
 bool can_be_priced(const plan::Plan& plan, const Planned& basis) {
   if (plan.precision != model::Precision::f32 && !basis.cluster.groups.front().device.is_cpu()) return true;
   try {

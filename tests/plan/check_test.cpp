@@ -175,9 +175,24 @@ TEST(Check, SpreadsExpertsOverRanksThatDivideThem) {
   EXPECT_THAT(error.what(), HasSubstr("nearest: 2"));
 }
 
+TEST_F(UnequalPlan, BlocksThatShareAParameterOnOneRankAreCutAlikeWhereTheyAreTrained) {
+  job = job_of({.layers = 8, .heads = 4, .kv_heads = 2, .seq = 32, .tied = true, .global_batch = 16, .precision = "bf16"});
+  plan.model_fingerprint = job.model.fingerprint();
+  plan.ranks.resize(4);
+  plan.stages = {{{0, 1, 2, 3}, {{0, 5, {.dp = 4}}, {5, 10, {.dp = 2, .tp = 2}}}}};
+  EXPECT_NO_THROW(check(plan, job, cluster));
+  EXPECT_THAT(untrainable().what(), HasSubstr("blocks 0 and 9 share a parameter on the same ranks, and have dp 4 x tp 1 and dp 2 x tp 2"));
+  EXPECT_THAT(untrainable().expected(), HasSubstr("the same dp and tp for both"));
+  plan.stages = {{{0, 1}, {{0, 5, {.dp = 2}}}}, {{2, 3}, {{5, 10, {.tp = 2}}}}};
+  EXPECT_NO_THROW(check_trainable(plan, job.model));
+}
+
 // One plan that the trainer runs, and everything that it does not.
 TEST_F(UnequalPlan, IsNotTrained) {
-  EXPECT_THAT(untrainable().what(), HasSubstr("the trainer cannot run the plan: stage 1 has dp 1 x tp 2, stage 0 has dp 4 x tp 1"));
+  EXPECT_THAT(untrainable().what(), HasSubstr("the trainer cannot run the plan: cp 2"));
+  plan.stages[2].runs = {{6, 10, {.dp = 8, .zero = 1}}};
+  EXPECT_NO_THROW(check(plan, job, cluster));
+  EXPECT_NO_THROW(check_trainable(plan, job.model));
   plan.ranks.resize(8);
   plan.stages = {{{0, 1, 2, 3}, {{0, 3, {.dp = 2, .tp = 2}}, {3, 5, {.dp = 2, .tp = 2, .recompute = model::Recompute::full}}}},
                  {{4, 5, 6, 7}, {{5, 10, {.dp = 2, .tp = 2, .zero = 1}}}}};
@@ -194,7 +209,16 @@ TEST_F(UnequalPlan, IsNotTrained) {
   refused("ep 2", [](Strategy& s) { s.ep = 2; });
   refused("blocks [3, 5) have sequence_parallel otherwise than block 0", [](Strategy& s) { s.sequence_parallel = true; });
   refused("offload_optimizer", [](Strategy& s) { s.offload_optimizer = true; });
-  refused("stage 0 has dp 4 x tp 1, stage 0 has dp 2 x tp 2", [](Strategy& s) { s.dp = 4, s.tp = 1; });
+  plan = trainable;
+  strategy(0, 1).dp = 4;
+  strategy(0, 1).tp = 1;
+  EXPECT_NO_THROW(check_trainable(plan, job.model));
+  plan = trainable;
+  strategy(0).sequence_parallel = strategy(0, 1).sequence_parallel = strategy(1).sequence_parallel = true;
+  EXPECT_NO_THROW(check_trainable(plan, job.model));
+  strategy(1).dp = 1;
+  strategy(1).tp = 4;
+  EXPECT_THAT(untrainable().what(), HasSubstr("blocks [5, 10) are sequence-parallel and cut otherwise than block 0"));
   plan = trainable;
   plan.precision = model::Precision::f8;
   EXPECT_THAT(untrainable().what(), HasSubstr("precision fp8"));

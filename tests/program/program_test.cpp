@@ -47,7 +47,7 @@ RC_GTEST_PROP(Program, EveryPlanCompilesToProgramsThatPassTheCheck, ()) {
   const auto plan = make_plan(model, 1 << *rc::gen::inRange(0, 3), pp, 1 << *rc::gen::inRange(0, 3), *rc::gen::inRange(0, 2),
                               *rc::gen::inRange(1, 9), *rc::gen::element(plan::Schedule::gpipe, plan::Schedule::one_f_one_b));
   check(compile(plan, model));
-  check(compile_evaluation(plan, model, 3, 2));
+  check(compile_evaluation(plan, model, 3, 2 * plan.stages.front().runs.front().strategy.dp));
 }
 
 RC_GTEST_PROP(Program, EveryParameterIsSteppedOnceOnEveryRankThatHoldsIt, ()) {
@@ -84,7 +84,7 @@ TEST(Program, ReplicasShareTheStepsSamplesWithoutOverlap) {
   std::vector<int> owners(plan.global_batch, 0);
   for (const Program& program : compile(plan, model))
     for (std::int64_t m = 0; m < program.micro_batches; ++m)
-      for (std::int64_t i = 0; i < program.micro_batch_size; ++i) ++owners[program.first_sample(m) + i];
+      for (std::int64_t i = 0; i < program.cuts.front().micro_batch_size; ++i) ++owners[program.first_sample(m, program.cuts.front()) + i];
   EXPECT_THAT(owners, testing::Each(1));
 }
 

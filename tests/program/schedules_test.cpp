@@ -41,7 +41,7 @@ RC_GTEST_PROP(ScheduledProgram, PassesTheCheckUnderEverySchedule, ()) {
   const Case c = any_case();
   plan::check_schedule(c.plan);
   check(compile(c.plan, c.model));
-  check(compile_evaluation(c.plan, c.model, *rc::gen::inRange(1, 9), 2));
+  check(compile_evaluation(c.plan, c.model, *rc::gen::inRange(1, 9), 2 * c.plan.stages.front().runs.front().strategy.dp));
 }
 
 RC_GTEST_PROP(ScheduledProgram, EveryParameterIsSteppedOnceOnEveryRankThatHoldsIt, ()) {

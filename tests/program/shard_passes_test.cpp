@@ -23,7 +23,7 @@ std::vector<Program> any_sharded(bool tied) {
   plan::Plan plan = make_plan(model, shape);
   if (shape.dp == 4 && *rc::gen::arbitrary<bool>())
     for (plan::Stage& stage : plan.stages) stage.runs.front().strategy.shards = 2;
-  check(compile_evaluation(plan, model, 3, 2));
+  check(compile_evaluation(plan, model, 3, 2 * shape.dp));
   return compile(plan, model);
 }
 

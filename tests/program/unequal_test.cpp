@@ -150,11 +150,12 @@ RC_GTEST_PROP(UnequalProgram, ReplicasShareTheSamplesOfAMicroBatch, ()) {
     std::int64_t next = 0;
     for (const int rank : stage.ranks) {
       const Program& program = programs[rank];
-      if (program.stage != static_cast<int>(&stage - c.plan.stages.data()) || program.tp_index > 0 || stage.runs.front().strategy.cp > 1)
+      const Cut& cut = program.cuts.front();
+      if (program.stage != static_cast<int>(&stage - c.plan.stages.data()) || cut.tp_index > 0 || stage.runs.front().strategy.cp > 1)
         continue;
-      RC_ASSERT(program.samples_before == next);
-      RC_ASSERT(program.first_sample(1) - program.first_sample(0) == c.plan.samples());
-      next += program.micro_batch_size;
+      RC_ASSERT(cut.samples_before == next);
+      RC_ASSERT(program.first_sample(1, cut) - program.first_sample(0, cut) == c.plan.samples());
+      next += cut.micro_batch_size;
     }
     RC_ASSERT(next == 0 || next == c.plan.samples());
   }
@@ -218,6 +219,79 @@ TEST(UnequalProgram, EqualWidthsCutDifferentlySendTheirPartsToEqualIndices) {
   // Cut alike, tensor-parallel ranks all pass on what they all hold.
   c.plan.stages[0].runs.front().strategy = c.plan.stages[1].runs.front().strategy;
   EXPECT_THAT(sent(compile(c.plan, c.model)[1]), testing::ElementsAre(std::pair(5, 12 * kSample)));
+}
+
+// The first instruction of an operation.
+int find(const Program& program, Op op) {
+  const auto& all = program.instructions;
+  return static_cast<int>(std::find_if(all.begin(), all.end(), [&](const Instruction& each) { return each.op == op; }) - all.begin());
+}
+
+// Two replicas before one of two tensor-parallel ranks, each of which is sent half of the samples and needs all of them.
+Case before_tensor_parallel() {
+  Case c = of_widths({2, 2});
+  c.plan.stages[1].runs.front().strategy.dp = 1;
+  c.plan.stages[1].runs.front().strategy.tp = 2;
+  return c;
+}
+
+TEST(UnequalProgram, TensorParallelRanksGatherThePartsThatTheyReceive) {
+  const Case c = before_tensor_parallel();
+  const auto programs = compile(c.plan, c.model);
+  check(programs);
+  const Program& program = programs[3];
+  const int received = find(program, Op::receive_activation);
+  const int gathered = find(program, Op::gather_activation);
+  const int passed = find(program, Op::forward);
+  EXPECT_EQ(program.instructions[received].peer, 1);
+  EXPECT_EQ(program.instructions[received].bytes.value, 12 * kSample);
+  EXPECT_EQ(program.instructions[received].offset.value, 12 * kSample);
+  EXPECT_THAT(program.instructions[gathered].after, testing::ElementsAre(received));
+  EXPECT_EQ(program.instructions[gathered].bytes.value, 24 * kSample);
+  EXPECT_THAT(program.groups[program.instructions[gathered].group].ranks, testing::ElementsAre(2, 3));
+  EXPECT_THAT(program.instructions[passed].after, testing::ElementsAre(gathered));
+  // Replicas alone need nothing but their own samples.
+  EXPECT_EQ(find(programs[0], Op::gather_gradient), static_cast<int>(programs[0].instructions.size()));
+}
+
+TEST(UnequalProgram, AGatherThatDoesNotWaitForItsPartIsFound) {
+  const Case c = before_tensor_parallel();
+  auto programs = compile(c.plan, c.model);
+  programs[3].instructions[find(programs[3], Op::gather_activation)].after.clear();
+  expect_refused(programs, "does not wait for what it gathers");
+}
+
+TEST(UnequalProgram, AMessageOfAnotherPartThanIsReceivedIsFound) {
+  const Case c = of_widths({2, 2});
+  auto programs = compile(c.plan, c.model);
+  programs[1].instructions[find(programs[1], Op::send_activation)].offset = {};
+  expect_refused(programs, "which waits for something else");
+}
+
+TEST(UnequalProgram, PartsWithAGapBetweenThemAreFound) {
+  const Case c = of_widths({4, 2});
+  auto programs = compile(c.plan, c.model);
+  for (int rank : {1, 4})
+    for (Instruction& each : programs[rank].instructions)
+      if ((each.op == Op::send_activation && rank == 1) || (each.op == Op::receive_activation && each.peer == 1)) each.offset += Bytes(4);
+  expect_refused(programs, "where the message before it ends");
+}
+
+// The ranks of the embedding's stage hold the whole table each, those of the head's half of it.
+TEST(UnequalProgram, ATiedParameterThatStagesCutDifferentlyIsSummedWholeAndOnce) {
+  Case c = before_tensor_parallel();
+  c.model = small_model(4, true);
+  c.plan.stages.back().runs.back().last = c.model.block_count();
+  const auto programs = compile(c.plan, c.model);
+  check(programs);
+  for (const Program& program : programs) {
+    const Instruction& tied = program.instructions[find(program, Op::reduce_tied)];
+    EXPECT_EQ(tied.bytes.value, 256 * 64 * 4);
+    EXPECT_THAT(program.groups[tied.group].ranks, testing::ElementsAre(0, 1, 2, 3));
+    EXPECT_EQ(program.buckets[tied.bucket].whole, 256 * 64);
+    for (const Instruction& each : program.instructions)
+      EXPECT_FALSE(each.op == Op::reduce_gradients && each.bucket == tied.bucket) << label(program, 0);
+  }
 }
 
 TEST(UnequalProgram, FoldedHasOneMessageForAllBetweenTwoStages) {

@@ -387,21 +387,48 @@ TEST(LoadedSim, PartsAcrossNodesLeaveTheInsideLinkToReplicas) {
   EXPECT_NEAR(simulate(c.plan, c.job.model, c.job.train, c.cluster, {}).result.step.value / predicted, 1, 1e-9);
 }
 
-TEST(LoadedSim, UnequalStagesOnCpusAreRefused) {
+// Message by message, and with the gathers among tensor-parallel ranks.
+TEST(LoadedSim, UnequalStagesOnCpusExchangeTheirParts) {
   const auto job = plan::job_of({.layers = 4, .global_batch = 8});
   const auto cluster = plan::cpu_cluster(6);
-  plan::Plan plan = make_plan(job.model, cluster, {{0, 2, {{.dp = 2}}}, {0, 2, {{.dp = 4}}}});
+  plan::Plan plan = make_plan(job.model, cluster, {{0, 2, {{.dp = 4}}}, {0, 2, {{.dp = 1, .tp = 2}}}});
   plan.precision = model::Precision::f32;
   plan.global_batch = 8;
-  EXPECT_NO_THROW(plan::check(plan, job, cluster));
-  try {
-    simulate(plan, job.model, job.train, cluster, {});
-    FAIL() << "it was simulated";
-  } catch (const Error& error) {
-    EXPECT_THAT(
-        error.what(),
-        testing::HasSubstr("the plan cannot be simulated on these devices in fp32: stage 1 has dp 4 x tp 1, stage 0 has dp 2 x tp 1"));
+  plan::check(plan, job, cluster);
+  const Simulation simulated = simulate(plan, job.model, job.train, cluster, {});
+  ASSERT_EQ(simulated.programs.size(), 6u);
+  const double boundary = 8.0 * static_cast<double>(job.model.dim("seq") * job.model.dim("hidden")) * 4;
+  double sent = 0;
+  double gathered = 0;
+  for (const Span& span : simulated.result.spans) {
+    const program::Instruction& each = simulated.programs[span.rank].instructions[span.instruction];
+    if (each.op == program::Op::send_activation) sent += static_cast<double>(each.bytes.value);
+    if (each.op != program::Op::gather_activation) continue;
+    gathered += static_cast<double>(each.bytes.value);
+    EXPECT_GT(span.end - span.begin, Seconds(0));
   }
+  EXPECT_EQ(sent, boundary * static_cast<double>(plan.micro_batches));
+  EXPECT_EQ(gathered, 2 * boundary * static_cast<double>(plan.micro_batches));
+}
+
+TEST(LoadedSim, BlocksOfAStageOnCpusAreCutAnewInThePass) {
+  const auto job = plan::job_of({.layers = 4, .global_batch = 8});
+  const auto cluster = plan::cpu_cluster(4);
+  plan::Plan plan = make_plan(job.model, cluster, {{0, 4, {{.dp = 4}}}});
+  plan.precision = model::Precision::f32;
+  plan.global_batch = 8;
+  const Strategy replicas{.dp = 4};
+  const Strategy tensor{.dp = 2, .tp = 2};
+  const auto in_passes = [&](const std::vector<plan::StrategyRun>& runs) {
+    plan.stages.front().runs = runs;
+    plan::check(plan, job, cluster);
+    return simulate(plan, job.model, job.train, cluster, {}).result.ranks.front().spent.in_passes;
+  };
+  EXPECT_EQ(in_passes({{0, 6, replicas}}), Seconds(0));
+  const Seconds once = in_passes({{0, 1, replicas}, {1, 3, tensor}, {3, 6, replicas}});
+  const Seconds twice = in_passes({{0, 1, replicas}, {1, 2, tensor}, {2, 3, replicas}, {3, 4, tensor}, {4, 6, replicas}});
+  EXPECT_GT(once, Seconds(0));
+  EXPECT_GT(twice, once);
 }
 
 }  // namespace
