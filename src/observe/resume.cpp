@@ -156,9 +156,12 @@ std::vector<ConfigDifference> check_resumed(const model::JobSpec& job, const std
     if (const auto value = now.find(difference.key); difference.second.empty() && value != now.end()) difference.second = value->second;
   }
   std::erase_if(out, [](const ConfigDifference& difference) { return difference.first == difference.second; });
-  if (!out.empty() && !steps.empty() && steps.back() == job.train.steps)
+  // A run that is complete can still be evaluated under another plan.
+  std::vector<ConfigDifference> of_training = out;
+  std::erase_if(of_training, [](const ConfigDifference& change) { return !within(change.key, "train") && !within(change.key, "data"); });
+  if (!of_training.empty() && !steps.empty() && steps.back() == job.train.steps)
     throw Error(ErrorCode::invalid_config, text("the run has made all its ", steps.back(), " steps; no other setting changes it now"),
-                where, text("train.steps above ", steps.back()), text("set now: ", joined_changes(out)));
+                where, text("train.steps above ", steps.back()), text("set now: ", joined_changes(of_training)));
   return out;
 }
 

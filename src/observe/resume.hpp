@@ -19,8 +19,8 @@ DataIdentity data_identity(const model::JobSpec& job, const data::Dataset& datas
 void write_data_identity(const std::filesystem::path& run, const DataIdentity& identity);
 
 // Returns what `job`, whose resolved YAML is `yaml`, says otherwise than the run's train.yaml. Throws invalid_config where it has another
-// model or fewer steps than the run has made, where the run has made all its steps and something differs, where the data differ and neither
-// the key nor a section that holds it is in `changed`
+// model or fewer steps than the run has made, where the run has made all its steps and its training differs, where the data differ and
+// neither the key nor a section that holds it is in `changed`
 // ("train.seed", "data"), and where `changed` names what is no such key. Touches nothing.
 std::vector<ConfigDifference> check_resumed(const model::JobSpec& job, const std::string& yaml, const data::Dataset& dataset,
                                             const std::filesystem::path& run, const std::vector<std::string>& changed);

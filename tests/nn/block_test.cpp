@@ -205,7 +205,8 @@ TEST(Blocks, AnUnknownKindIsAnsweredWithTheKnownOnes) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::not_found);
     EXPECT_THAT(error.what(), testing::HasSubstr("convolution"));
-    EXPECT_THAT(error.what(), testing::HasSubstr("decoder_layer, embedding, language_head, lm_head, position_embedding, transformer_layer"));
+    EXPECT_THAT(error.what(),
+                testing::HasSubstr("decoder_layer, embedding, language_head, lm_head, position_embedding, transformer_layer"));
   }
 }
 
