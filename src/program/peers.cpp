@@ -62,8 +62,7 @@ Boundary boundary_of(const plan::Plan& plan, int own, int other, int index, cons
     return Peer{theirs.stage.ranks[static_cast<std::size_t>(peer)], elements.begin * tensors.element, elements.count() * tensors.element};
   };
   const Interval passed = passed_by(plan, mine, index, tensors.elements);
-  if (alike(mine, theirs))
-    return {{message(index, cuts_rows(mine, theirs) ? passed : held_by(plan, mine, index, tensors.elements))}, {}};
+  if (alike(mine, theirs)) return {{message(index, cuts_rows(mine, theirs) ? passed : held_by(plan, mine, index, tensors.elements))}, {}};
   Boundary out{{}, gathered_by(plan, mine, index, tensors)};
   for (int peer = 0; peer < theirs.stage.width(); ++peer) {
     const Interval other_passed = passed_by(plan, theirs, peer, tensors.elements);

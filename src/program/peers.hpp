@@ -33,10 +33,10 @@ struct BoundaryTensors {
 // Of rank `index` of stage `own` with the adjacent stage `other`; the compiler sets the group.
 //
 // Where both stages are cut alike, ranks of equal index hold the same part of the batch and pass it on whole, tensor-parallel ranks too,
-// which all hold the same; where both are sequence-parallel, each has its part of it and passes that on. Elsewhere the tensor-parallel ranks
-// of a replica divide what it holds into equal parts (the last may be shorter), and each exchanges with each rank of the other stage what
-// their parts share: of 4 elements, rank 0 of 2 replicas sends one element each to ranks 0 and 1 of 4. Tensor-parallel ranks then gather
-// the parts that they have received. With sequence parallelism each needs its part alone.
+// which all hold the same; where both are sequence-parallel, each has its part of it and passes that on. Elsewhere the tensor-parallel
+// ranks of a replica divide what it holds into equal parts (the last may be shorter), and each exchanges with each rank of the other stage
+// what their parts share: of 4 elements, rank 0 of 2 replicas sends one element each to ranks 0 and 1 of 4. Tensor-parallel ranks then
+// gather the parts that they have received. With sequence parallelism each needs its part alone.
 Boundary boundary_of(const plan::Plan& plan, int own, int other, int index, const BoundaryTensors& tensors);
 // For a rank that stands for all ranks of its stage: its one peer stands for all ranks of the other stage.
 Boundary boundary_of_all(const plan::Plan& plan, int own, int other, const BoundaryTensors& tensors);

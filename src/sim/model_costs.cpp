@@ -56,8 +56,7 @@ Compute ModelCosts::pass(int index, const Instruction& instruction) {
       out.exposed.seconds += forward ? load.forward_exchange : load.backward_exchange;
     } else {
       for (const model::Exchange& each : forward ? load.forward_played : load.backward_played)
-        out.exposed.seconds +=
-            cost_model_.exchange(each, program.cut_of(b).tp_size, link_of(program.cut_of(b)), profile::Pace::in_turn);
+        out.exposed.seconds += cost_model_.exchange(each, program.cut_of(b).tp_size, link_of(program.cut_of(b)), profile::Pace::in_turn);
     }
     if (b == 0 || program.chunk_of(b - 1) < 0) continue;
     if (!played) {
