@@ -24,7 +24,6 @@
 #include "observe/run_files.hpp"
 #include "plan/crowding.hpp"
 #include "plan/schedule/schedule.hpp"
-#include "plan/tensor_cut.hpp"
 #include "plan/trainable.hpp"
 #include "program/program.hpp"
 
@@ -155,33 +154,6 @@ namespace {
               "`" + typed_command() + " plan` plans and simulates it, and with --write hands the plan to other trainers");
 }
 
-// What only planning knows is refused before anything is measured or started.
-void check_computed_here(const model::JobSpec& job) {
-  for (const model::Repeat& repeat : job.model.repeats) {
-    const std::string& kind = repeat.block.kind;
-    const auto said = [&](const char* key, double value) {
-      const auto found = repeat.block.dims.find(key);
-      return found != repeat.block.dims.end() && found->second == value;
-    };
-    const bool gpt = job.model.arch == "gpt";
-    if (!gpt && !plan::cut_by_trainer(repeat.block))
-      refuse_here("the trainer cannot compute blocks of kind '" + kind + "' yet", {.file = job.file.string(), .block = {}},
-                  "arch llama (Llama, Mistral, Qwen2 and Qwen3) or gpt, without dropout");
-    if (repeat.block.dims.contains("dropout"))
-      refuse_here(text("the trainer does not drop activations yet, and dropout is ", repeat.block.dims.at("dropout")),
-                  {.file = job.file.string(), .block = {}}, "model.dropout: 0");
-    if (said("rotary", 1) || said("relative_bias", 1))
-      refuse_here("the trainer's GPT has learned positions or none", {.file = job.file.string(), .block = {}},
-                  "positions: learned, or positions: none");
-    if (said("attention_fused", 0))
-      refuse_here("the trainer computes attention in one kernel, and the model says attention: unfused",
-                  {.file = job.file.string(), .block = {}}, "attention: fused");
-    if (kind == "transformer_layer" && said("autograd", 1))
-      refuse_here("the trainer's blocks keep what they need themselves, and the model says keeps: autograd",
-                  {.file = job.file.string(), .block = {}}, "keeps: tessera");
-  }
-}
-
 // The vendors of the cluster's devices that the trainer has kernels for. Throws where there are none.
 std::vector<std::string> trainable_vendors(const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
   std::vector<std::string> vendors;
@@ -191,20 +163,6 @@ std::vector<std::string> trainable_vendors(const model::JobSpec& job, const clus
     refuse_here(text("the trainer computes on ", cluster::kTrainableKinds, ", and cluster '", cluster.name, "' has none"),
                 {.file = job.file.string(), .block = {}}, text("a cluster with a group of ", cluster::kTrainableKinds));
   return vendors;
-}
-
-// Blocks that autograd differentiates stand whole on each rank, and keep all of what a pass needs or nothing.
-void check_whole_blocks(const plan::Plan& plan, const model::ModelSpec& model) {
-  if (plan::cut_by_trainer(model)) return;
-  for (const plan::Stage& stage : plan.stages)
-    for (const plan::StrategyRun& run : stage.runs) {
-      if (run.strategy.tp > 1)
-        refuse_here(text("the plan cuts blocks by tp ", run.strategy.tp, ", and the trainer keeps those of arch ", model.arch, " whole"),
-                    run.where, "tp 1");
-      if (run.strategy.recompute == model::Recompute::selective)
-        refuse_here(text("recompute selective, and the trainer computes blocks of arch ", model.arch, " again as a whole"), run.where,
-                    "recompute none or full");
-    }
 }
 
 void check_devices(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
@@ -221,13 +179,13 @@ void check_devices(const plan::Plan& plan, const cluster::ClusterSpec& cluster) 
 ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
                        const cluster::ClusterSpec& cluster, const std::optional<std::filesystem::path>& plan_file, bool measure) {
   ChosenPlan chosen;
-  check_computed_here(job);
+  // What only planning knows is refused before anything is measured or started.
+  plan::check_trainable(job.model, {.file = job.file.string(), .block = {}});
   const bool named = job.parallel.kind == model::ParallelChoice::Kind::plan_file;
   if (plan_file || named) {
     chosen.plan = plan::load_plan(plan_file ? *plan_file : job.parallel.file);
     plan::check(chosen.plan, job, cluster);
     plan::check_trainable(chosen.plan, job.model);
-    check_whole_blocks(chosen.plan, job.model);
     check_devices(chosen.plan, cluster);
     // Ranks whose orders do not fit together would wait for each other until the deadline.
     if (!chosen.plan.order.empty()) program::check(program::compile(chosen.plan, job.model));
@@ -244,7 +202,6 @@ ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vecto
   chosen.search = search::search(job, cluster, profile, {.top = 5, .vendors = vendors, .watch = watch.watch()});
   chosen.plan = chosen.search->best;
   plan::check_trainable(chosen.plan, job.model);
-  check_whole_blocks(chosen.plan, job.model);
   return chosen;
 }
 

@@ -64,6 +64,40 @@ std::optional<Fault> tied_fault(const Plan& plan, const model::ModelSpec& model)
   return {};
 }
 
+// Of a model, of which blocks the trainer computes none, or something else.
+std::optional<Fault> fault_of(const model::ModelSpec& model, const Where& where) {
+  for (const model::Repeat& repeat : model.repeats) {
+    const model::BlockSpec& block = repeat.block;
+    const auto said = [&](const char* key, double value) { return block.dims.contains(key) && block.dims.at(key) == value; };
+    if (model.arch != "gpt" && !cut_by_trainer(block))
+      return Fault{where, text("it cannot compute blocks of kind '", block.kind, "' yet"),
+                   "arch llama (Llama, Mistral, Qwen2 and Qwen3) or gpt, without dropout"};
+    if (block.dims.contains("dropout"))
+      return Fault{where, text("it does not drop activations yet, and dropout is ", block.dims.at("dropout")), "model.dropout: 0"};
+    if (said("rotary", 1) || said("relative_bias", 1))
+      return Fault{where, "its GPT has learned positions or none", "positions: learned, or positions: none"};
+    if (said("attention_fused", 0))
+      return Fault{where, "it computes attention in one kernel, and the model says attention: unfused", "attention: fused"};
+    if (block.kind == "transformer_layer" && said("autograd", 1))
+      return Fault{where, "its blocks keep what they need themselves, and the model says keeps: autograd", "keeps: tessera"};
+  }
+  return {};
+}
+
+// Blocks that autograd differentiates stand whole on each rank, and keep all of what a pass needs or nothing.
+std::optional<Fault> whole_block_fault(const Plan& plan, const model::ModelSpec& model) {
+  if (cut_by_trainer(model)) return {};
+  for (const Stage& stage : plan.stages)
+    for (const StrategyRun& run : stage.runs) {
+      if (run.strategy.tp > 1)
+        return Fault{run.where, text("tp ", run.strategy.tp, " cuts blocks of arch ", model.arch, ", which stand whole"), "tp 1"};
+      if (run.strategy.recompute == model::Recompute::selective)
+        return Fault{run.where, text("recompute selective, and blocks of arch ", model.arch, " are computed again as a whole"),
+                     "recompute none or full"};
+    }
+  return {};
+}
+
 [[noreturn]] void refuse(const Fault& fault, const std::string& refusal, const std::string& hint) {
   throw Error(ErrorCode::invalid_config, text(refusal, ": ", fault.what), fault.where, fault.expected, hint);
 }
@@ -74,11 +108,19 @@ void check_uniform(const Plan& plan, const std::string& refusal, const std::stri
   if (const auto fault = fault_of(plan)) refuse(*fault, refusal, hint);
 }
 
+void check_trainable(const model::ModelSpec& model, const Where& where) {
+  if (const auto fault = fault_of(model, where))
+    refuse(*fault, "the trainer cannot run the model",
+           "`tessera plan` plans and simulates it, and with --write hands the plan to other trainers");
+}
+
 void check_trainable(const Plan& plan, const model::ModelSpec& model) {
+  check_trainable(model, plan.where);
   const std::string refusal = "the trainer cannot run the plan";
   const std::string hint = "the plan can be simulated: tessera simulate TRAIN.yaml --plan PLAN";
   check_uniform(plan, refusal, hint);
-  if (const auto fault = tied_fault(plan, model)) refuse(*fault, refusal, hint);
+  for (const auto& fault : {tied_fault(plan, model), whole_block_fault(plan, model)})
+    if (fault) refuse(*fault, refusal, hint);
   const StrategyRun& run = plan.stages.front().runs.front();
   if (run.strategy.sequence_parallel && !sequence_divides(model, run.strategy.tp))
     refuse({run.where, text("sequence_parallel with tp ", run.strategy.tp, ", which does not divide seq ", model.dim("seq")),

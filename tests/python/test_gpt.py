@@ -120,6 +120,10 @@ def test_a_plan_is_measured_and_chosen(one):
     assert len(one.metrics("auto")) == STEPS
     refused = one("train", yaml, "--set", "parallel={tp: 2}", "--overwrite", check=False)
     assert refused.returncode == 2 and "which the trainer keeps whole" in refused.stderr, refused.stderr
-    for setting, said in [("parallel={recompute: selective}", "again as a whole"), ("model.dropout=0.1", "does not drop activations"), ("model.positions=alibi", "learned positions or none")]:
+    for setting, said in [("parallel={recompute: selective}", "again as a whole"), ("model.dropout=0.1", "does not drop activations yet, and dropout is 0.1"), ("model.positions=alibi", "learned positions or none")]:
         refused = one("train", yaml, "--overwrite", "--set", setting, check=False)
         assert refused.returncode == 2 and said in refused.stderr, refused.stderr
+    # So does a worker that is started by hand.
+    one("plan", yaml, "-o", "hand.json", "--set", "model.dropout=0.1")
+    refused = one("worker", yaml, "--plan", "hand.json", "--rank", 0, "--world", 1, "--set", "model.dropout=0.1", "--set", "name=hand", check=False)
+    assert refused.returncode == 2 and "dropout is 0.1" in refused.stderr and not (one.run.parent / "hand").exists(), refused.stderr
