@@ -193,7 +193,6 @@ TEST_F(PlanCommand, AMissingFileIsNotFound) {
            {"plan", yaml, "--profile", "no.json"},
            {"simulate", yaml, "--plan", "no.json"},
            {"verify", yaml, "--plan", "no.json"},
-           {"worker", yaml, "--plan", "no.json", "--rank", "0", "--world", "1"},
            {"calibrate", "no.json"},
            {"train", yaml, "--plan", "no.json"},
            {"train", yaml, "--set", "parallel=no.json"}}) {
