@@ -36,7 +36,7 @@ std::vector<std::string> keys_of(const Family& family) {
     add({"q_lora", "kv_lora", "nope_dim", "rope_dim", "v_dim"});
   else
     add({"kv_heads", "head_dim", "qkv_bias", "qk_norm", "window", "rope_scaling"});
-  if (family.routed) add({"experts", "experts_per_token"});
+  if (family.routed) add({"experts", "experts_per_token", "balance_loss", "z_loss"});
   if (family.own_expert_ffn) add({"expert_ffn", "shared_ffn", "dense_layers"});
   return with_run_keys(std::move(keys));
 }
@@ -94,6 +94,11 @@ void read_experts(const Settings& settings, const Family& family, Dims& dims) {
     throw settings.at("experts_per_token").error(text("found ", each, " of ", experts, " experts"), text("at most ", experts));
   dims["experts"] = static_cast<double>(experts);
   dims["experts_per_token"] = static_cast<double>(each);
+  for (const char* key : {"balance_loss", "z_loss"}) {
+    const double weight = settings.real(key, 0);
+    if (!(weight >= 0 && weight <= 1e6)) throw settings.at(key).error(text("found ", weight), "a weight of at least 0");
+    if (weight > 0) dims[key] = weight;
+  }
   if (!family.own_expert_ffn) {
     dims["expert_ffn"] = dims["ffn"];
     return;
@@ -194,7 +199,8 @@ void add_layers(ModelSpec& model, const Family& family, int dense) {
   const int layers = static_cast<int>(model.dim("layers"));
   if (dense > 0) {
     Dims dims = model.dims;
-    for (const char* key : {"experts", "experts_per_token", "expert_ffn", "shared_ffn", "shared_gate"}) dims.erase(key);
+    for (const char* key : {"experts", "experts_per_token", "expert_ffn", "shared_ffn", "shared_gate", "balance_loss", "z_loss"})
+      dims.erase(key);
     model.repeats.push_back({layer(dims), dense});
   }
   if (dense < layers) model.repeats.push_back({layer(model.dims), layers - dense, dense});
@@ -226,7 +232,7 @@ ModelSpec read_decoder(const Settings& settings, const std::string& arch) {
   if (dims["norm_eps"] < 0) throw settings.at("norm_eps").error("must not be negative");
   if (family.sandwich) dims["norms"] = 4;
   if (family.routed) read_experts(settings, family, dims);
-  read_run_keys(settings, dims, arch == "llama" ? "tessera" : "autograd", 0);
+  read_run_keys(settings, dims, family.sandwich || family.latent ? "autograd" : "tessera", 0);
   model.tied_embeddings = settings.flag("tied", false);
 
   const std::int64_t hidden = model.dim("hidden");

@@ -53,6 +53,16 @@ std::int64_t real_extent(std::int64_t whole, std::int64_t parts, std::int64_t in
   return each == 0 || index >= shard_extent(whole, each) ? 0 : std::min(each, whole - index * each);
 }
 
+ParameterSpec ParameterSpec::unstacked() const {
+  ParameterSpec out = *this;
+  if (stacked == 1) return out;
+  out.stacked = 1;
+  out.shape[static_cast<std::size_t>(split_dim)] /= stacked;
+  out.shape.insert(out.shape.begin() + split_dim, stacked);
+  ++out.split_dim;
+  return out;
+}
+
 std::int64_t ParameterSpec::shard_extent(int tensor_parallel) const {
   return stacked * model::shard_extent(shape[static_cast<std::size_t>(split_dim)] / stacked, tensor_parallel);
 }

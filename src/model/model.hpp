@@ -40,6 +40,9 @@ struct ParameterSpec {
   int stacked = 1;      // so many equal matrices stand one after another in the cut dimension, and each is cut by itself
 
   std::int64_t count() const;
+  // The same elements with the stack as a dimension of its own: [6, 4] of three stacked matrices, cut in dimension 0, is [3, 2, 4], cut in
+  // dimension 1. A part of it is a part of each of them.
+  ParameterSpec unstacked() const;
   // What each of `tensor_parallel` ranks holds, with padding.
   std::int64_t shard_extent(int tensor_parallel) const;  // of the cut dimension
   std::int64_t shard_count(int tensor_parallel) const;   // elements

@@ -56,8 +56,13 @@ struct Pass {
   bool training = true;
   // Multiplies the summed token losses: 1 / (counted targets of the global batch), so that gradients add up to those of the mean.
   double loss_scale = 1.0;
+  // 1 / (samples of the global batch): multiplies what is lost by a sample and not by a token (balance of experts).
+  double sample_scale = 1.0;
   // Tensor-parallel peers; empty when the degree is 1. All of them make the same calls in the same order.
   comm::Group tensor_group;
+  // Those among which the experts are spread; empty when the degree is 1. All of them make the same passes in the same order, each with
+  // samples of its own.
+  comm::Group expert_group;
   // Sequence parallelism (Korthikanti et al. 2022): what tensor parallelism leaves whole is cut among the peers. Of the batch * seq rows of
   // activations, which are in order, each rank holds as many consecutive ones: blocks take and pass on [batch, seq / peers, ...].
   bool sequence_parallel = false;
@@ -106,10 +111,12 @@ class Block {
 struct BlockPlacement {
   int tensor_rank = 0;
   int tensor_size = 1;
+  int expert_rank = 0;
+  int expert_size = 1;  // divides the number of experts
 };
 
-// The shape of this rank's shard of a parameter, the same on all ranks: a dimension that does not divide is padded at the end
-// of the last rank's shard.
+// The shape of this rank's shard of a parameter, the same on all ranks: a dimension that tensor parallelism does not divide is padded at
+// the end of the last rank's shard.
 std::vector<std::int64_t> shard_shape(const model::ParameterSpec& spec, const BlockPlacement& placement);
 
 // Factories by BlockSpec::kind. Registration happens before training starts; not thread-safe.

@@ -25,11 +25,14 @@ void zero_padding(const model::ParameterSpec& spec, const BlockPlacement& placem
 
 }  // namespace
 
-void initialize(const model::ParameterSpec& spec, const std::string& name, std::uint64_t seed, const BlockPlacement& placement,
-                at::Tensor& value) {
-  const std::vector<std::int64_t> shape = shard_shape(spec, placement);
-  ensure(value.sizes() == at::IntArrayRef(shape) && value.is_contiguous() && value.scalar_type() == at::kFloat,
+void initialize(const model::ParameterSpec& parameter, const std::string& name, std::uint64_t seed, const BlockPlacement& placement,
+                at::Tensor& shard) {
+  ensure(shard.sizes() == at::IntArrayRef(shard_shape(parameter, placement)) && shard.is_contiguous() && shard.scalar_type() == at::kFloat,
          name + " is to be initialized in a contiguous f32 tensor of its shard's shape");
+  ensure(parameter.expert_dim <= 0, name + " is of experts that are not its first dimension");
+  const model::ParameterSpec spec = parameter.unstacked();
+  const std::vector<std::int64_t> shape = shard_shape(spec, placement);
+  at::Tensor value = shard.view(shape);
   const bool cut = spec.split_dim >= 0;
   if (spec.init.kind != model::Initializer::Kind::normal) {
     value.fill_(spec.init.kind == model::Initializer::Kind::ones ? 1.0 : 0.0);
@@ -45,10 +48,13 @@ void initialize(const model::ParameterSpec& spec, const std::string& name, std::
   const std::int64_t offset = cut ? run * placement.tensor_rank : 0;
   const std::uint64_t stream = seed_of(seed, hash64(name));
   const float deviation = static_cast<float>(spec.init.deviation);
+  // Experts of other ranks stand before this rank's.
+  const std::int64_t before = spec.expert_dim == 0 ? placement.expert_rank * value.numel() : 0;
   float* elements = value.data_ptr<float>();
   at::parallel_for(0, value.numel(), 4096, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t global = (i / run) * stride + offset + i % run;
+      const std::int64_t place = before + i;
+      const std::int64_t global = (place / run) * stride + offset + place % run;
       elements[i] = deviation * normal_at(stream, static_cast<std::uint64_t>(global));
     }
   });

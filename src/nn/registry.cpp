@@ -8,9 +8,13 @@ namespace tessera::nn {
 namespace {
 
 std::map<std::string, BlockFactory>& factories() {
-  static std::map<std::string, BlockFactory> known = {{"embedding", make_embedding},     {"transformer_layer", make_transformer_layer},
-                                                      {"lm_head", make_lm_head},         {"position_embedding", make_position_embedding},
-                                                      {"decoder_layer", make_gpt_layer}, {"language_head", make_language_head}};
+  static std::map<std::string, BlockFactory> known = {{"embedding", make_embedding},
+                                                      {"transformer_layer", make_transformer_layer},
+                                                      {"moe_layer", make_moe_layer},
+                                                      {"lm_head", make_lm_head},
+                                                      {"position_embedding", make_position_embedding},
+                                                      {"decoder_layer", make_gpt_layer},
+                                                      {"language_head", make_language_head}};
   return known;
 }
 
@@ -18,8 +22,8 @@ std::map<std::string, BlockFactory>& factories() {
 
 std::vector<std::int64_t> shard_shape(const model::ParameterSpec& spec, const BlockPlacement& placement) {
   std::vector<std::int64_t> shape = spec.shape;
-  if (spec.split_dim < 0) return shape;
-  shape.at(static_cast<std::size_t>(spec.split_dim)) = spec.shard_extent(placement.tensor_size);
+  if (spec.split_dim >= 0) shape.at(static_cast<std::size_t>(spec.split_dim)) = spec.shard_extent(placement.tensor_size);
+  if (spec.expert_dim >= 0) shape.at(static_cast<std::size_t>(spec.expert_dim)) /= placement.expert_size;
   return shape;
 }
 

@@ -13,6 +13,8 @@ std::unique_ptr<Block> make_embedding(const model::BlockSpec& spec, const BlockP
 // hidden -> hidden: attention and SwiGLU, each behind an RMSNorm and added to its input. Heads and FFN columns are cut. By its dimensions
 // with biases of queries, keys and values, norms of their heads, a window, scaled rotary positions.
 std::unique_ptr<Block> make_transformer_layer(const model::BlockSpec& spec, const BlockPlacement& placement);
+// Likewise, with routed experts instead of the SwiGLU.
+std::unique_ptr<Block> make_moe_layer(const model::BlockSpec& spec, const BlockPlacement& placement);
 // hidden -> loss (or logits): RMSNorm, projection to the vocabulary, cross-entropy. The vocabulary's rows are cut.
 std::unique_ptr<Block> make_lm_head(const model::BlockSpec& spec, const BlockPlacement& placement);
 

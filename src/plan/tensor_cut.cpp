@@ -31,7 +31,7 @@ std::string TensorFault::expected() const {
 }
 
 bool cut_by_trainer(const model::BlockSpec& block) {
-  return block.kind == "embedding" || block.kind == "transformer_layer" || block.kind == "lm_head";
+  return block.kind == "embedding" || block.kind == "transformer_layer" || block.kind == "moe_layer" || block.kind == "lm_head";
 }
 
 bool cut_by_trainer(const model::ModelSpec& model) {

@@ -2,6 +2,7 @@
 #include <functional>
 #include <map>
 #include <numeric>
+#include <tuple>
 
 #include "plan/schedule/schedule.hpp"
 #include "program/passes.hpp"
@@ -89,7 +90,10 @@ class Compiler {
   void add_cut(const plan::StrategyRun& run) {
     const plan::Strategy& strategy = run.strategy;
     Cut cut{run.first, run.last, index_ / (strategy.cp * strategy.tp), strategy.dp, index_ % strategy.tp, strategy.tp};
-    if (std::vector<Cut>& cuts = program_.cuts; !cuts.empty() && cuts.back().last_block == run.first && cuts.back().same_layout(cut))
+    cut.expert_index = index_ / strategy.expert_tp() % strategy.ep;
+    cut.expert_size = strategy.ep;
+    std::vector<Cut>& cuts = program_.cuts;
+    if (!cuts.empty() && cuts.back().last_block == run.first && cuts.back().same_layout(cut) && cuts.back().expert_size == cut.expert_size)
       cuts.back().last_block = run.last;
     else
       cuts.push_back(cut);
@@ -124,7 +128,11 @@ class Compiler {
   void add_groups() {
     for (Cut& cut : program_.cuts) add_tensor_group(cut);
     for (const Chunk& chunk : program_.chunks)
-      for (const plan::StrategyRun& run : plan_.stages[chunk.stage].runs) add_data_group(run.strategy);
+      for (const plan::StrategyRun& run : plan_.stages[chunk.stage].runs) {
+        add_data_group(run.strategy, false);
+        add_data_group(run.strategy, true);
+        add_expert_group(run);
+      }
     std::vector<int> world(plan_.world_size());
     for (int rank = 0; rank < plan_.world_size(); ++rank) world[rank] = rank;
     if (world.size() > 1) world_group_ = add_group("world", std::move(world));
@@ -144,6 +152,24 @@ class Compiler {
         add_group(text("tp.stage", program_.stage, ".dp", index_ / cut.tp_size, degree_suffix(cut.tp_size)), {first, first + cut.tp_size});
   }
 
+  // One for each pair of degrees.
+  void add_expert_group(const plan::StrategyRun& run) {
+    const plan::Strategy& strategy = run.strategy;
+    if (strategy.ep == 1) return;
+    Cut& cut = program_.cuts[static_cast<std::size_t>(program_.cut_index(run.first))];
+    const int step = strategy.expert_tp();
+    const int first = index_ / (step * strategy.ep) * step * strategy.ep + index_ % step;
+    const std::string name = text("ep", strategy.ep, ".stage", program_.stage, ".", first, degree_suffix(strategy.tp));
+    const auto known = std::find_if(program_.groups.begin(), program_.groups.end(), [&](const CommGroup& g) { return g.name == name; });
+    if (known != program_.groups.end()) {
+      cut.expert_group = static_cast<int>(known - program_.groups.begin());
+      return;
+    }
+    std::vector<int> ranks;
+    for (int i = 0; i < strategy.ep; ++i) ranks.push_back(stage_.ranks[static_cast<std::size_t>(first + i * step)]);
+    cut.expert_group = add_group(name, std::move(ranks));
+  }
+
   // Of the names of groups of blocks that are cut otherwise than the rank's first.
   std::string degree_suffix(int tp) const { return tp == program_.cuts.front().tp_size ? std::string() : text("of", tp); }
 
@@ -155,34 +181,44 @@ class Compiler {
     int shard = 0;
     int copy = 0;
   };
-  // Tensor-parallel degree, and ranks that shard where these are not all.
-  using Sharing = std::pair<int, int>;
-  static Sharing sharing_of(const plan::Strategy& strategy) {
-    const int shards = strategy.sharded_over();
-    return {strategy.tp, shards > 1 && shards < strategy.copies() ? shards : 0};
+  // Degrees by which the parameters are cut, the second for experts that are spread, and ranks that shard where these are not all.
+  using Sharing = std::tuple<int, int, int>;
+  static Sharing sharing_of(const plan::Strategy& strategy, bool experts) {
+    const int shards = experts ? strategy.experts_sharded_over() : strategy.sharded_over();
+    const int copies = experts ? strategy.expert_copies() : strategy.copies();
+    return {experts ? strategy.expert_tp() : strategy.tp, experts ? strategy.ep : 1, shards > 1 && shards < copies ? shards : 0};
   }
 
-  // One for each way in which the rank's blocks are cut and sharded.
-  void add_data_group(const plan::Strategy& strategy) {
-    const Sharing sharing = sharing_of(strategy);
-    if (strategy.copies() < 2 || data_groups_.contains(sharing)) return;
-    const int tp_index = index_ % strategy.tp;
-    const int copy = index_ / strategy.tp;
-    const std::string suffix = text(".stage", program_.stage, ".tp", tp_index, degree_suffix(strategy.tp));
-    const auto every = [&](int first, int last, int step) {
+  // Whether a parameter is of experts that are spread over ranks.
+  bool is_spread(int block, int parameter) const {
+    return strategy_of(block).ep > 1 && blocks_[block].spec->parameters[parameter].expert_dim >= 0;
+  }
+
+  // One for each way in which parameters of the rank's blocks are cut and sharded. The ranks that hold the same are each `step` after the
+  // one before it: so many hold another part of the block.
+  void add_data_group(const plan::Strategy& strategy, bool experts) {
+    if (experts && strategy.ep == 1) return;
+    const Sharing sharing = sharing_of(strategy, experts);
+    const int copies = experts ? strategy.expert_copies() : strategy.copies();
+    if (copies < 2 || data_groups_.contains(sharing)) return;
+    const int step = experts ? strategy.expert_tp() * strategy.ep : strategy.tp;
+    const int part = index_ % step;
+    const int copy = index_ / step;
+    const std::string suffix = text(".stage", program_.stage, experts ? ".ep" : ".tp", part, degree_suffix(strategy.tp));
+    const auto every = [&](int first, int last, int stride) {
       std::vector<int> ranks;
-      for (int i = first; i < last; i += step) ranks.push_back(stage_.ranks[static_cast<std::size_t>(i * strategy.tp + tp_index)]);
+      for (int i = first; i < last; i += stride) ranks.push_back(stage_.ranks[static_cast<std::size_t>(i * step + part)]);
       return ranks;
     };
+    const int shards = std::get<2>(sharing);
     DataGroup out;
-    if (sharing.second == 0) {
-      out = {add_group("dp" + suffix, every(0, strategy.copies(), 1)), -1, strategy.copies(), copy, 0};
+    if (shards == 0) {
+      out = {add_group("dp" + suffix, every(0, copies, 1)), -1, copies, copy, 0};
     } else {
-      const int first = copy / sharing.second * sharing.second;
+      const int first = copy / shards * shards;
       const int shard = copy - first;
-      out = {add_group(text("shard", sharing.second, suffix, ".", first), every(first, first + sharing.second, 1)),
-             add_group(text("across", sharing.second, suffix, ".", shard), every(shard, strategy.copies(), sharing.second)), sharing.second,
-             shard, first / sharing.second};
+      out = {add_group(text("shard", shards, suffix, ".", first), every(first, first + shards, 1)),
+             add_group(text("across", shards, suffix, ".", shard), every(shard, copies, shards)), shards, shard, first / shards};
     }
     data_groups_.emplace(sharing, out);
   }
@@ -220,11 +256,12 @@ class Compiler {
   void close_bucket(Bucket& bucket, bool tied_elsewhere = false) {
     if (bucket.entries.empty()) return;
     const plan::Strategy& strategy = strategy_of(bucket.entries.front().block);
-    if (strategy.copies() > 1) {
-      const DataGroup& data = data_groups_.at(sharing_of(strategy));
+    const bool experts = is_spread(bucket.entries.front().block, bucket.entries.front().parameter);
+    if ((experts ? strategy.expert_copies() : strategy.copies()) > 1) {
+      const DataGroup& data = data_groups_.at(sharing_of(strategy, experts));
       bucket.group = data.group;
-      bucket.copy = index_ / strategy.tp;
-      if (strategy.sharded_over() > 1) {
+      bucket.copy = index_ / (experts ? strategy.expert_tp() * strategy.ep : strategy.tp);
+      if ((experts ? strategy.experts_sharded_over() : strategy.sharded_over()) > 1) {
         // What is exchanged with other stages, or late, is kept whole until the step.
         bucket.zero = tied_elsewhere || plan_.delayed_exchange ? 1 : strategy.zero;
         bucket.across = data.across;
@@ -247,7 +284,9 @@ class Compiler {
 
   void append(Bucket& bucket, int block, int parameter) {
     const auto& spec = blocks_[block].spec->parameters[parameter];
-    const std::int64_t count = spec.shard_count(strategy_of(block).tp);
+    const plan::Strategy& strategy = strategy_of(block);
+    const std::int64_t count =
+        is_spread(block, parameter) ? spec.shard_count(strategy.expert_tp()) / strategy.ep : spec.shard_count(strategy.tp);
     bucket.entries.push_back({block, parameter, bucket.count, count});
     bucket.count += count;
   }
@@ -272,17 +311,21 @@ class Compiler {
   void add_buckets(const Chunk& chunk) {
     const std::int64_t target = plan_.bucket_size.value / 4;
     Bucket bucket;
+    Bucket experts;  // that are spread
     for (int b = chunk.last_block - 1; b >= chunk.first_block; --b) {
       const BlockInstance& block = blocks_[b];
       const plan::Strategy& strategy = strategy_of(b);
       std::int64_t size = 0;
-      for (const auto& parameter : block.spec->parameters) size += parameter.count() / strategy.tp;
+      for (const auto& parameter : block.spec->parameters)
+        size += parameter.count() / strategy.tp / (parameter.expert_dim >= 0 ? strategy.ep : 1);
       if (!bucket.entries.empty()) {
         const plan::Strategy& open = strategy_of(bucket.entries.front().block);
         // Under ZeRO-2 and 3 a rank holds whole buckets of few blocks at a time.
-        if (bucket.count + size > target || strategy.zero >= 2 || !strategy.same_layout(open) || strategy.zero != open.zero ||
-            strategy.sharded_over() != open.sharded_over())
+        if (bucket.count + experts.count + size > target || strategy.zero >= 2 || !strategy.same_layout(open) ||
+            strategy.zero != open.zero || strategy.sharded_over() != open.sharded_over() || strategy.ep != open.ep) {
           close_bucket(bucket);
+          close_bucket(experts);
+        }
       }
       for (std::size_t i = 0; i < block.spec->parameters.size(); ++i) {
         const Tie* const tie = ties_.of(block, block.spec->parameters[i]);
@@ -294,11 +337,12 @@ class Compiler {
           close_bucket(alone, true);
           tied_[static_cast<int>(program_.buckets.size()) - 1] = tie;
         } else {
-          append(bucket, b, static_cast<int>(i));
+          append(is_spread(b, static_cast<int>(i)) ? experts : bucket, b, static_cast<int>(i));
         }
       }
     }
     close_bucket(bucket);
+    close_bucket(experts);
   }
 
   int emit(Instruction instruction) {

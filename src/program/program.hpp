@@ -72,7 +72,7 @@ struct BucketEntry {
 };
 
 // Parameters whose gradients are reduced and stepped together. Their blocks are cut and sharded alike, and data-parallel peers have equal
-// buckets.
+// buckets. Experts that are spread over ranks stand in buckets of their own, which fewer ranks hold.
 struct Bucket {
   std::vector<BucketEntry> entries;
   std::int64_t count = 0;   // elements, padded to a multiple of the shard count
@@ -110,7 +110,10 @@ struct Cut {
   int dp_size = 1;
   int tp_index = 0;
   int tp_size = 1;
-  int tensor_group = -1;              // index into Program::groups; -1 when tp_size is 1
+  int tensor_group = -1;  // index into Program::groups; -1 when tp_size is 1
+  int expert_index = 0;   // of the ranks among which its experts are spread
+  int expert_size = 1;
+  int expert_group = -1;              // index into Program::groups; -1 when expert_size is 1
   std::int64_t micro_batch_size = 1;  // samples of each micro-batch on this rank
   std::int64_t samples_before = 0;    // of each micro-batch, on the replicas before this one
   bool same_layout(const Cut& other) const { return dp_size == other.dp_size && tp_size == other.tp_size; }

@@ -225,6 +225,7 @@ std::vector<nn::Interval> Executor::compute(int index, const Batches& batches, d
   pass.precision = precision_;
   pass.training = program_.training;
   pass.loss_scale = loss_scale;
+  pass.sample_scale = 1.0 / static_cast<double>(program_.samples * program_.micro_batches);
   if (instruction.op == Op::forward)
     forward(instruction, batches, pass);
   else
@@ -237,9 +238,11 @@ std::vector<nn::Interval> Executor::compute(int index, const Batches& batches, d
 void Executor::enter(int block, const Instruction& instruction, const Batches& batches, nn::Pass& pass) const {
   const int cut = program_.cut_index(block);
   const int tensor_group = program_.cuts[cut].tensor_group;
+  const int expert_group = program_.cuts[cut].expert_group;
   const plan::Strategy& strategy = program_.strategy_of(block);
   pass.batch = &batches.at(cut).at(instruction.micro_batch);
   pass.tensor_group = tensor_group < 0 ? comm::Group() : group(tensor_group);
+  pass.expert_group = expert_group < 0 ? comm::Group() : group(expert_group);
   pass.sequence_parallel = strategy.sequence_parallel;
   pass.recompute_attention = strategy.recompute == model::Recompute::selective;
 }

@@ -69,7 +69,7 @@ std::string Store::name_of(const BucketEntry& entry) const {
 
 nn::BlockPlacement Store::placement_of(int block) const {
   const program::Cut& cut = program_.cut_of(block);
-  return {cut.tp_index, cut.tp_size};
+  return {cut.tp_index, cut.tp_size, cut.expert_index, cut.expert_size};
 }
 
 bool Store::owns(const BucketEntry& entry) const {
@@ -186,7 +186,7 @@ void Store::step(int bucket, const model::OptimizerSpec& optimizer, double lr, d
 }
 
 Piece Store::piece(const Segment& segment, const std::string& suffix, const at::Tensor& flat, std::int64_t flat_begin) const {
-  const auto& spec = spec_of(segment.entry);
+  const model::ParameterSpec spec = spec_of(segment.entry).unstacked();
   const nn::BlockPlacement placement = placement_of(segment.entry.block);
   Piece piece;
   piece.name = name_of(segment.entry) + suffix;
@@ -196,8 +196,10 @@ Piece Store::piece(const Segment& segment, const std::string& suffix, const at::
   piece.split_size = piece.split_dim >= 0 ? placement.tensor_size : 1;
   const Unpadded shard(spec, placement);
   const std::int64_t begin = segment.begin - segment.entry.offset;
-  piece.flat_begin = shard.before(begin);
-  piece.flat_end = shard.before(segment.end - segment.entry.offset);
+  // Of experts that are spread, those of other ranks stand before this rank's.
+  const std::int64_t before = spec.expert_dim == 0 ? placement.expert_rank * shard.before(segment.entry.count) : 0;
+  piece.flat_begin = before + shard.before(begin);
+  piece.flat_end = before + shard.before(segment.end - segment.entry.offset);
   piece.data = shard.pack(flat.narrow(0, segment.begin - flat_begin, segment.end - segment.begin), begin);
   return piece;
 }

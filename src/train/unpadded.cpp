@@ -23,7 +23,8 @@ void for_real(std::int64_t held, std::int64_t real, std::int64_t begin, std::int
 
 }  // namespace
 
-Unpadded::Unpadded(const model::ParameterSpec& spec, const nn::BlockPlacement& placement) {
+Unpadded::Unpadded(const model::ParameterSpec& parameter, const nn::BlockPlacement& placement) {
+  const model::ParameterSpec spec = parameter.unstacked();
   held_ = spec.shard_count(placement.tensor_size);
   real_ = held_;
   if (spec.split_dim < 0) return;

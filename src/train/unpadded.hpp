@@ -12,7 +12,7 @@ namespace tessera::train {
 // A flattened shard is a row of equally long runs, each with its padding at the end.
 class Unpadded {
  public:
-  Unpadded(const model::ParameterSpec& spec, const nn::BlockPlacement& placement);
+  Unpadded(const model::ParameterSpec& parameter, const nn::BlockPlacement& placement);
 
   // How many of the first `position` elements of the shard are real.
   std::int64_t before(std::int64_t position) const { return position / held_ * real_ + std::min(position % held_, real_); }
