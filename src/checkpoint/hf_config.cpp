@@ -69,19 +69,63 @@ SpecialTokens special_tokens(const std::filesystem::path& tokenizer) {
   return tokens;
 }
 
+namespace {
+
+// model_type and the class of transformers that computes what the model does.
+std::pair<const char*, const char*> class_of(const model::ModelSpec& model) {
+  const bool biased = model.dims.contains("qkv_bias");
+  const bool normalizes_heads = model.dims.contains("qk_norm");
+  const auto refuse = [](const std::string& what, const std::string& expected) {
+    throw Error(ErrorCode::invalid_config, "no model of transformers has " + what + ": this one cannot be exported", {}, expected);
+  };
+  if (model.arch == "mixtral") {
+    if (biased || normalizes_heads)
+      refuse("Mixtral's experts and biases of queries, keys and values or norms of their heads",
+             "no qkv_bias and no qk_norm, or arch qwen_moe");
+    return {"mixtral", "MixtralForCausalLM"};
+  }
+  if (model.arch == "qwen_moe") {
+    if (biased || !normalizes_heads)
+      refuse("Qwen's experts, each token's weights adding up to 1, without norms of heads", "qk_norm: true (Qwen3)");
+    return {"qwen3_moe", "Qwen3MoeForCausalLM"};
+  }
+  if (biased && normalizes_heads)
+    refuse("both biases of queries, keys and values and norms of their heads", "qkv_bias (Qwen2) or qk_norm (Qwen3)");
+  if (normalizes_heads) return {"qwen3", "Qwen3ForCausalLM"};
+  if (biased) return {"qwen2", "Qwen2ForCausalLM"};
+  if (model.dims.contains("window")) return {"mistral", "MistralForCausalLM"};
+  return {"llama", "LlamaForCausalLM"};
+}
+
+void add_experts(Json& json, const model::ModelSpec& model) {
+  if (!model.dims.contains("experts")) return;
+  json["num_experts_per_tok"] = model.dim("experts_per_token");
+  json["router_aux_loss_coef"] = model.dims.contains("balance_loss") ? model.dims.at("balance_loss") : 0.0;
+  // What each layer is as wide as, which is no dimension of the whole model.
+  const model::BlockSpec& last = model.repeats[model.repeats.size() - 2].block;
+  json["num_local_experts"] = model.dim("experts");
+  if (model.arch == "mixtral") {
+    json["intermediate_size"] = last.dim("expert_ffn");
+    return;
+  }
+  json["num_experts"] = model.dim("experts");
+  json["moe_intermediate_size"] = last.dim("expert_ffn");
+  json["norm_topk_prob"] = true;
+  json["decoder_sparse_step"] = 1;
+  json["mlp_only_layers"] = Json::array();
+  const model::Repeat& first = model.repeats[1];
+  if (first.block.dims.contains("experts")) return;
+  json["intermediate_size"] = first.block.dim("ffn");
+  for (int layer = 0; layer < first.count; ++layer) json["mlp_only_layers"].push_back(layer);
+}
+
+}  // namespace
+
 std::string config_json(const model::ModelSpec& model, const SpecialTokens& tokens, ExportType type) {
   const bool biased = model.dims.contains("qkv_bias");
   const bool normalizes_heads = model.dims.contains("qk_norm");
   const bool windowed = model.dims.contains("window");
-  if (biased && normalizes_heads)
-    throw Error(
-        ErrorCode::invalid_config,
-        "no model of transformers has both biases of queries, keys and values and norms of their heads: this one cannot be exported", {},
-        "qkv_bias (Qwen2) or qk_norm (Qwen3)");
-  const auto [model_type, architecture] = normalizes_heads ? std::pair("qwen3", "Qwen3ForCausalLM")
-                                          : biased         ? std::pair("qwen2", "Qwen2ForCausalLM")
-                                          : windowed       ? std::pair("mistral", "MistralForCausalLM")
-                                                           : std::pair("llama", "LlamaForCausalLM");
+  const auto [model_type, architecture] = class_of(model);
   const double theta = model.dims.at("rope_theta");
   Json rope = {{"rope_type", "default"}};
   if (model.dims.contains("rope_factor"))
@@ -124,6 +168,7 @@ std::string config_json(const model::ModelSpec& model, const SpecialTokens& toke
     json["use_sliding_window"] = true;
     json["max_window_layers"] = 0;
   }
+  add_experts(json, model);
   if (tokens.bos >= 0) json["bos_token_id"] = tokens.bos;
   if (tokens.eos >= 0) json["eos_token_id"] = tokens.eos;
   return json.dump(2) + "\n";

@@ -9,6 +9,7 @@
 #include "checkpoint/cut.hpp"
 #include "checkpoint/element.hpp"
 #include "checkpoint/hf_config.hpp"
+#include "checkpoint/hf_names.hpp"
 #include "checkpoint/hugging_face.hpp"
 
 namespace tessera::checkpoint {
@@ -16,10 +17,17 @@ namespace {
 
 constexpr const char* kIndexName = "model.safetensors.index.json";
 
+// A tensor, which holds the elements of a parameter from `first` on.
+struct Part {
+  StoredTensor stored;
+  std::string parameter;
+  std::int64_t first = 0;
+};
+
 // A file of weights: consecutive tensors that together stay below the limit.
 struct WeightFile {
   std::string name;
-  std::vector<StoredTensor> tensors;
+  std::vector<Part> parts;
 };
 
 std::vector<WeightFile> lay_out(const Reader& reader, const model::ModelSpec& model, std::int64_t largest, ElementType type) {
@@ -28,16 +36,20 @@ std::vector<WeightFile> lay_out(const Reader& reader, const model::ModelSpec& mo
     for (const model::ParameterSpec& parameter : block.spec->parameters) {
       if (!parameter.tied_to.empty()) continue;
       const TensorInfo& info = reader.tensor(block.parameter_name(parameter));
-      if (info.shape != parameter.shape)
+      if (info.shape != parameter.unstacked().shape)
         throw Error(ErrorCode::invalid_config, "tensor '" + info.name + "' of the checkpoint has another shape than the model's", {}, {},
                     "use the train.yaml that the run was started with");
-      const std::int64_t bytes = element_count(info.shape) * size_of(type);
-      std::int64_t begin = files.back().tensors.empty() ? 0 : files.back().tensors.back().end;
-      if (begin > 0 && begin + bytes > largest) {
-        files.emplace_back();
-        begin = 0;
+      std::int64_t first = 0;
+      for (const HfTensor& tensor : hf_tensors(model, block, parameter)) {
+        const std::int64_t bytes = element_count(tensor.shape) * size_of(type);
+        std::int64_t begin = files.back().parts.empty() ? 0 : files.back().parts.back().stored.end;
+        if (begin > 0 && begin + bytes > largest) {
+          files.emplace_back();
+          begin = 0;
+        }
+        files.back().parts.push_back({{tensor.name, type, tensor.shape, begin, begin + bytes}, info.name, first});
+        first += element_count(tensor.shape);
       }
-      files.back().tensors.push_back({info.name, type, info.shape, begin, begin + bytes});
     }
   for (std::size_t i = 0; i < files.size(); ++i) {
     char name[64] = "model.safetensors";
@@ -50,15 +62,20 @@ std::vector<WeightFile> lay_out(const Reader& reader, const model::ModelSpec& mo
 void write_weights(FileSystem& disk, const std::filesystem::path& folder, const Reader& reader, const std::vector<WeightFile>& files) {
   nlohmann::ordered_json map = nlohmann::ordered_json::object();
   std::int64_t total = 0;
+  std::string held;  // the parameter that was read last
+  at::Tensor values;
   for (const WeightFile& weights : files) {
     auto file = disk.create(folder / weights.name);
-    const std::string header = safetensors_header(weights.tensors, {{"format", "pt"}});
+    std::vector<StoredTensor> tensors;
+    for (const Part& part : weights.parts) tensors.push_back(part.stored);
+    const std::string header = safetensors_header(tensors, {{"format", "pt"}});
     file->append(std::as_bytes(std::span(header)));
-    for (const StoredTensor& tensor : weights.tensors) {
-      const at::Tensor values = reader.read(tensor.name).to(scalar_type(tensor.type));
-      file->append(bytes_of(values));
-      map[tensor.name] = weights.name;
-      total += tensor.end - tensor.begin;
+    for (const Part& part : weights.parts) {
+      if (part.parameter != held) values = reader.read(held = part.parameter).flatten();
+      const at::Tensor own = values.narrow(0, part.first, element_count(part.stored.shape)).to(scalar_type(part.stored.type));
+      file->append(bytes_of(own));
+      map[part.stored.name] = weights.name;
+      total += part.stored.end - part.stored.begin;
     }
     file->sync();
     file->close();
@@ -102,7 +119,8 @@ void export_hf(const std::filesystem::path& checkpoint, const model::ModelSpec& 
                const std::optional<std::filesystem::path>& tokenizer, const std::filesystem::path& out_dir,
                std::int64_t largest_weight_file, ExportType type) {
   FileSystem& disk = real_file_system();
-  if (model.arch != "llama") throw Error(ErrorCode::invalid_config, "a model of kind " + model.arch + " cannot be exported", {}, "llama");
+  if (model.arch != "llama" && model.arch != "mixtral" && model.arch != "qwen_moe")
+    throw Error(ErrorCode::invalid_config, "a model of kind " + model.arch + " cannot be exported", {}, "llama, mixtral or qwen_moe");
   const Reader reader(checkpoint);
   if (reader.state().model_fingerprint != model.fingerprint())
     throw Error(ErrorCode::invalid_config, "the checkpoint is of another model", {checkpoint.string(), 0, 0, -1, {}},

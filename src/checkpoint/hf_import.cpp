@@ -1,3 +1,4 @@
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <algorithm>
 #include <cstring>
@@ -9,6 +10,7 @@
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/cut.hpp"
 #include "checkpoint/element.hpp"
+#include "checkpoint/hf_names.hpp"
 #include "checkpoint/hf_weights.hpp"
 #include "checkpoint/hugging_face.hpp"
 #include "model/hugging_face.hpp"
@@ -22,38 +24,54 @@ constexpr std::int64_t kShardBytes = 1 << 30;
 
 std::string shape_text(const std::vector<std::int64_t>& shape) { return text(c10::IntArrayRef(shape)); }
 
-// The model's tensors in the folder, in the model's order. Every tensor of the folder must have a place.
-std::vector<const HfWeights::Tensor*> match(const HfWeights& weights, const model::ModelSpec& model, const std::filesystem::path& dir) {
-  std::vector<const HfWeights::Tensor*> out;
+// A parameter, and the tensors of the folder that its elements stand in, one after another.
+struct Weights {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::vector<const HfWeights::Tensor*> tensors;
+};
+
+const HfWeights::Tensor& find(const HfWeights& weights, const HfTensor& wanted, const std::filesystem::path& dir) {
+  const auto found = weights.tensors().find(wanted.name);
+  if (found == weights.tensors().end()) {
+    std::vector<std::string> names;
+    for (const auto& [known, tensor] : weights.tensors()) names.push_back(known);
+    const auto guess = nearest(wanted.name, names);
+    throw Error(ErrorCode::not_found, "tensor '" + wanted.name + "' is missing", {dir.string(), 0, 0, -1, {}},
+                guess ? "there is '" + *guess + "'" : std::string());
+  }
+  if (found->second.stored.shape != wanted.shape)
+    throw Error(ErrorCode::corrupt, text("tensor '", wanted.name, "' has the shape ", shape_text(found->second.stored.shape)),
+                {found->second.file.string(), 0, 0, -1, {}}, shape_text(wanted.shape),
+                "config.json and the weights are of different models");
+  return found->second;
+}
+
+void check_tied(const HfWeights& weights, const std::string& name, const std::string& owner) {
+  const auto found = weights.tensors().find(name);
+  const auto source = weights.tensors().find(owner);
+  if (found == weights.tensors().end() || source == weights.tensors().end()) return;
+  if (std::equal(found->second.bytes.begin(), found->second.bytes.end(), source->second.bytes.begin(), source->second.bytes.end())) return;
+  throw Error(ErrorCode::corrupt, text("'", name, "' and '", owner, "' should be one tensor, but differ"),
+              {found->second.file.string(), 0, 0, -1, {}}, {}, "set tie_word_embeddings to false in config.json if they are two");
+}
+
+// The model's parameters in the model's order. Every tensor of the folder must have a place.
+std::vector<Weights> match(const HfWeights& weights, const model::ModelSpec& model, const std::filesystem::path& dir) {
+  std::vector<Weights> out;
   std::set<std::string> expected;
   for (const model::BlockInstance& block : model.blocks())
     for (const model::ParameterSpec& parameter : block.spec->parameters) {
-      const std::string name = block.parameter_name(parameter);
-      expected.insert(name);
-      const auto found = weights.tensors().find(name);
       if (!parameter.tied_to.empty()) {
-        const auto source = weights.tensors().find(parameter.tied_to);
-        const bool same =
-            found == weights.tensors().end() || source == weights.tensors().end() ||
-            std::equal(found->second.bytes.begin(), found->second.bytes.end(), source->second.bytes.begin(), source->second.bytes.end());
-        if (!same)
-          throw Error(ErrorCode::corrupt, text("'", name, "' and '", parameter.tied_to, "' should be one tensor, but differ"),
-                      {found->second.file.string(), 0, 0, -1, {}}, {}, "set tie_word_embeddings to false in config.json if they are two");
+        check_tied(weights, block.parameter_name(parameter), parameter.tied_to);
+        expected.insert(block.parameter_name(parameter));
         continue;
       }
-      if (found == weights.tensors().end()) {
-        std::vector<std::string> names;
-        for (const auto& [known, tensor] : weights.tensors()) names.push_back(known);
-        const auto guess = nearest(name, names);
-        throw Error(ErrorCode::not_found, "tensor '" + name + "' is missing", {dir.string(), 0, 0, -1, {}},
-                    guess ? "there is '" + *guess + "'" : std::string());
+      Weights& own = out.emplace_back(Weights{block.parameter_name(parameter), parameter.unstacked().shape, {}});
+      for (const HfTensor& wanted : hf_tensors(model, block, parameter)) {
+        expected.insert(wanted.name);
+        own.tensors.push_back(&find(weights, wanted, dir));
       }
-      const StoredTensor& stored = found->second.stored;
-      if (stored.shape != parameter.shape)
-        throw Error(ErrorCode::corrupt, text("tensor '", name, "' has the shape ", shape_text(stored.shape)),
-                    {found->second.file.string(), 0, 0, -1, {}}, shape_text(parameter.shape),
-                    "config.json and the weights are of different models");
-      out.push_back(&found->second);
     }
   for (const auto& [name, tensor] : weights.tensors())
     if (!expected.contains(name) && !name.ends_with("rotary_emb.inv_freq"))
@@ -71,25 +89,29 @@ at::Tensor load(const HfWeights::Tensor& tensor) {
   return out.to(at::kFloat);
 }
 
-void write_checkpoint(FileSystem& disk, const std::filesystem::path& folder, const std::vector<const HfWeights::Tensor*>& tensors,
-                      const State& state) {
-  std::vector<std::vector<const HfWeights::Tensor*>> shards(1);
+at::Tensor load(const Weights& weights) {
+  std::vector<at::Tensor> parts;
+  for (const HfWeights::Tensor* tensor : weights.tensors) parts.push_back(load(*tensor).flatten());
+  return parts.size() == 1 ? parts.front() : at::cat(parts);
+}
+
+void write_checkpoint(FileSystem& disk, const std::filesystem::path& folder, const std::vector<Weights>& all, const State& state) {
+  std::vector<std::vector<const Weights*>> shards(1);
   std::int64_t size = 0;
-  for (const HfWeights::Tensor* tensor : tensors) {
-    const std::int64_t bytes = 4 * element_count(tensor->stored.shape);
+  for (const Weights& weights : all) {
+    const std::int64_t bytes = 4 * element_count(weights.shape);
     if (size > 0 && size + bytes > kShardBytes) {
       shards.emplace_back();
       size = 0;
     }
-    shards.back().push_back(tensor);
+    shards.back().push_back(&weights);
     size += bytes;
   }
   const int count = static_cast<int>(shards.size());
   for (int rank = 0; rank < count; ++rank) {
     std::vector<Piece> pieces;
-    for (const HfWeights::Tensor* tensor : shards[static_cast<std::size_t>(rank)])
-      pieces.push_back(
-          {tensor->stored.name, tensor->stored.shape, -1, 0, 1, 0, element_count(tensor->stored.shape), load(*tensor).flatten()});
+    for (const Weights* weights : shards[static_cast<std::size_t>(rank)])
+      pieces.push_back({weights->name, weights->shape, -1, 0, 1, 0, element_count(weights->shape), load(*weights)});
     Writer(disk, folder, 0, rank, count).write(pieces);
   }
   Writer(disk, folder, 0, 0, count).commit(state);

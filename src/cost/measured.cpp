@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cost/block_time.hpp"
+#include "program/state_exchanges.hpp"
 
 namespace tessera::cost {
 namespace {
@@ -73,12 +74,17 @@ BlockLoad Measured::block(int repeat, const plan::Worker& worker, const plan::St
   const Timed& time = timed(repeat, worker, shard);
   const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(worker.group)];
   // The shorter of what exchanges take alone and in turn with computing: no less, wherever the peers stand.
-  const cluster::Link& tensor_link =
-      s.tp <= (group.device.is_cpu() ? worker.neighbours : group.devices_per_node) ? group.inside : group.network;
+  const auto link_among = [&](int ranks) -> const cluster::Link& {
+    return ranks <= (group.device.is_cpu() ? worker.neighbours : group.devices_per_node) ? group.inside : group.network;
+  };
   const auto exchanged = [&](const std::vector<model::Exchange>& exchanges) {
     double seconds = 0;
-    for (const model::Exchange& one : exchanges)
-      seconds += std::min(exchange(one, s.tp, tensor_link, profile::Pace::alone), exchange(one, s.tp, tensor_link, profile::Pace::in_turn));
+    for (const model::Exchange& one : exchanges) {
+      const bool experts = one.axis == model::Exchange::Axis::expert;
+      const int ranks = experts ? s.ep : s.tp;
+      const cluster::Link& link = link_among(experts ? s.ep * s.expert_tp() : s.tp);
+      seconds += std::min(exchange(one, ranks, link, profile::Pace::alone), exchange(one, ranks, link, profile::Pace::in_turn));
+    }
     return seconds;
   };
   BlockLoad out;
@@ -95,29 +101,42 @@ BlockLoad Measured::block(int repeat, const plan::Worker& worker, const plan::St
   out.backward_weight = time.backward / 2;
   out.backward_input = time.backward / 2 + time.again + out.backward_exchange;
 
-  double held = 0;
-  double tied = 0;
-  for (const model::ParameterSpec& parameter : model_.repeats[static_cast<std::size_t>(repeat)].block.parameters)
-    (parameter.tied_to.empty() ? held : tied) += static_cast<double>(parameter.shard_count(s.tp));
-  if (s.dp > 1) {
-    const cluster::Link& link =
-        s.dp * s.tp <= (group.device.is_cpu() ? worker.neighbours : group.devices_per_node) ? group.inside : group.network;
-    const auto seconds = [&](const char* operation) {
-      return exchange(operation, static_cast<std::int64_t>(held * 4), s.dp, link, profile::Pace::alone);
-    };
-    // Under ZeRO-3 weights are gathered for every pass.
-    const double all = s.zero > 0 ? seconds("reduce_scatter") + (s.zero == 3 ? 2 : 1) * seconds("all_gather") : seconds("all_reduce");
-    // What is computed again is no better for it.
-    out.exchange = std::max(kExposed * all, all - time.backward);
-  }
-  const double shards = s.sharded_over();
+  const program::HeldParameters held = program::held_parameters(model_.repeats[static_cast<std::size_t>(repeat)].block, s);
+  // By degrees of their own: of what is sharded over no rank all is held.
+  struct Held {
+    double parameters;
+    int copies;  // ranks that hold the same, each `step` after the one before it
+    int step;
+    double shards;
+  };
+  const Held parts[] = {{held.plain, s.copies(), s.tp, static_cast<double>(s.sharded_over())},
+                        {held.experts, s.expert_copies(), s.expert_tp() * s.ep, static_cast<double>(s.experts_sharded_over())}};
   const StateBytes state = state_bytes(precision_, optimizer_);
-  out.optimizer = optimizer(static_cast<std::int64_t>(held / shards), worker);
-  out.weights = held * state.weight / (s.zero == 3 ? shards : 1);
-  out.gradients = held * state.gradient / (s.zero >= 2 ? shards : 1);
-  out.optimizer_state = held * state.optimizer / shards;
-  out.tied_gradients = tied * state.gradient;
-  out.tied_bytes = tied * (state.weight + state.optimizer / shards) + out.tied_gradients;
+  double all = 0;       // seconds of the exchange of gradients and weights
+  double stepped = 0;   // parameters
+  double gathered = 0;  // bytes that passes hold for a while
+  for (const Held& of : parts) {
+    if (of.copies > 1 && of.parameters > 0) {
+      const auto seconds = [&](const char* operation) {
+        return exchange(operation, static_cast<std::int64_t>(of.parameters * 4), of.copies, link_among(of.copies * of.step),
+                        profile::Pace::alone);
+      };
+      // Under ZeRO-3 weights are gathered for every pass.
+      all += of.shards > 1 ? seconds("reduce_scatter") + (s.zero == 3 ? 2 : 1) * seconds("all_gather") : seconds("all_reduce");
+    }
+    stepped += of.parameters / of.shards;
+    out.weights += of.parameters * state.weight / (s.zero == 3 ? of.shards : 1);
+    out.gradients += of.parameters * state.gradient / (s.zero >= 2 ? of.shards : 1);
+    out.optimizer_state += of.parameters * state.optimizer / of.shards;
+    // Of the pass under way, and of the next or of the one before.
+    if (of.shards > 1 && s.zero == 3) gathered += 2 * of.parameters * state.weight;
+    if (of.shards > 1 && s.zero >= 2) gathered += 2 * of.parameters * state.gradient;
+  }
+  // What is computed again is no better for it.
+  if (all > 0) out.exchange = std::max(kExposed * all, all - time.backward);
+  out.optimizer = optimizer(static_cast<std::int64_t>(stepped), worker);
+  out.tied_gradients = held.tied * state.gradient;
+  out.tied_bytes = held.tied * (state.weight + state.optimizer / s.sharded_over()) + out.tied_gradients;
 
   out.saved = static_cast<double>(time.cost.saved.value);
   out.output = static_cast<double>(time.cost.output.value);
@@ -125,9 +144,7 @@ BlockLoad Measured::block(int repeat, const plan::Worker& worker, const plan::St
   out.workspace = scratch + std::max(static_cast<double>(time.cost.forward_workspace.value) + out.output,
                                      static_cast<double>(time.cost.backward_workspace.value) + 2 * out.output +
                                          std::max(0.0, time.saved_whole - out.saved));
-  // Of the pass under way, and of the next or of the one before.
-  if (shards > 1 && s.zero == 3) out.workspace += 2 * held * state.weight;
-  if (shards > 1 && s.zero >= 2) out.workspace += 2 * held * state.gradient;
+  out.workspace += gathered;
   return out;
 }
 

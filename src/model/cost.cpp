@@ -20,7 +20,7 @@ constexpr std::array kFormulas = {
     Formula{"lm_head", lm_head_cost},
     Formula{"decoder_layer", layer_cost},
     Formula{"encoder_layer", layer_cost},
-    Formula{"moe_layer", layer_cost},
+    Formula{"moe_layer", moe_layer_cost},
     Formula{"position_embedding", embedding_cost},
     Formula{"language_head", lm_head_cost},
     Formula{"final_norm", final_norm_cost},

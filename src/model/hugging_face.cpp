@@ -247,6 +247,9 @@ std::string qwen2_moe(Import from) {
 
 std::string qwen3_moe(Import from) {
   from.refuse_when("attention_bias", false, "the attention's maps have biases");
+  if (from.is_computed() && !from.flag("norm_topk_prob", false))
+    throw(from.find("norm_topk_prob") ? from.at("norm_topk_prob") : from.config())
+        .error("the weights of a token's experts do not add up to 1", "norm_topk_prob: true");
   from.write("arch", "qwen_moe").write("qk_norm", true);
   write_llama_shape(from, 10000, 1e-6);
   write_grouped_attention(from, 4, from.count("hidden_size") / from.count("num_attention_heads"));
@@ -324,9 +327,9 @@ constexpr Family kFamilies[] = {{"llama", llama, true},
                                 {"mistral", mistral, true},
                                 {"qwen2", qwen2, true},
                                 {"qwen3", qwen3, true},
-                                {"mixtral", mixtral},
+                                {"mixtral", mixtral, true},
                                 {"qwen2_moe", qwen2_moe},
-                                {"qwen3_moe", qwen3_moe},
+                                {"qwen3_moe", qwen3_moe, true},
                                 {"deepseek_v2", deepseek},
                                 {"deepseek_v3", deepseek},
                                 {"gpt2", gpt2},

@@ -76,44 +76,116 @@ BlockCost embedding_cost(const BlockSpec& block, const BlockShard& shard) {
   return cost;
 }
 
+namespace {
+
+// Bytes of what stands behind the middle norm of nn/'s layer.
+struct FeedForwardBytes {
+  std::int64_t kept = 0;
+  std::int64_t forward = 0;   // beside what is kept and passed on
+  std::int64_t backward = 0;  // of the input half, beside the gradients of input and output
+  std::int64_t held = 0;      // of these, until the weight half has run
+  std::int64_t weights = 0;   // read by a forward pass
+  std::int64_t forward_traffic = 0;
+  std::int64_t backward_traffic = 0;
+  std::int64_t replicated = 0;  // elements of weights that every tensor-parallel rank holds, each with a part of their gradient
+};
+
+FeedForwardBytes swiglu_bytes(const BlockSpec& block, const BlockShard& shard) {
+  const Sizes sizes = sizes_of(block, shard);
+  const std::int64_t ffn = shard_extent(block.dim("ffn"), shard.tensor_parallel);
+  const std::int64_t vector = sizes.element * sizes.rows * ffn;
+  return {.kept = 2 * vector,
+          .forward = vector,
+          .backward = vector,
+          .held = vector,
+          .weights = sizes.element * 3 * sizes.hidden * ffn,
+          .forward_traffic = 6 * vector,
+          .backward_traffic = 16 * vector};
+}
+
+// Tokens spread evenly.
+FeedForwardBytes experts_bytes(const BlockSpec& block, const BlockShard& shard) {
+  const auto [element, rows, rows_cut, hidden] = sizes_of(block, shard);
+  const std::int64_t experts = block.dim("experts");
+  const std::int64_t width = shard_extent(block.dim("expert_ffn"), shard.tensor_parallel);
+  const std::int64_t copies = rows * block.dim("experts_per_token");
+  const std::int64_t vector = element * copies * width;
+  const std::int64_t moved = element * copies * hidden;
+  const std::int64_t inputs = shard.expert_parallel > 1 ? moved : 0;  // in the order in which they came
+  const std::int64_t passed = element * rows * hidden;
+  return {.kept = kF32 * rows * experts + kF32 * copies + inputs + 2 * vector,
+          .forward = std::max(vector + moved, 2 * moved + passed),
+          .backward = moved + vector + std::max(vector, 2 * moved + passed),
+          .held = moved + vector + 8 * copies,
+          .weights = element * (3 * hidden * width * split(experts, shard.expert_parallel) + experts * hidden),
+          .forward_traffic = 6 * vector + 6 * moved,
+          .backward_traffic = 16 * vector + 10 * moved,
+          .replicated = experts * hidden};
+}
+
 // What nn/'s layer keeps and needs: its norms and its activation are computed again in the backward pass, from what is kept anyway.
-BlockCost transformer_layer_cost(const BlockSpec& block, const BlockShard& shard) {
+BlockCost kept_by_tessera(const BlockSpec& block, const BlockShard& shard, const FeedForwardBytes& feed_forward) {
   BlockCost cost = layer_cost(block, shard);
-  if (option(block, "autograd", 0) != 0 || option(block, "attention_fused", 1) == 0) return cost;
   const auto [element, rows, rows_cut, hidden] = sizes_of(block, shard);
   const std::int64_t degree = shard.tensor_parallel;
   const std::int64_t heads = block.dim("heads") / degree;
   const std::int64_t attended = heads * block.dim("head_dim");
   const std::int64_t qkv = attended + 2 * (block.dim("kv_heads") / degree) * block.dim("head_dim");
-  const std::int64_t ffn = shard_extent(block.dim("ffn"), degree);
   // Queries, keys and values with normalized heads, beside those that the projection wrote and that are kept.
   const std::int64_t turned = option(block, "qk_norm", 0) != 0 ? qkv : 0;
 
-  const std::int64_t weights = hidden * (qkv + attended + 3 * ffn);
-  const std::int64_t width = qkv + attended + 2 * ffn;  // what each row keeps beside input and middle
+  const std::int64_t weights = element * hidden * (qkv + attended) + feed_forward.weights;
+  const std::int64_t width = qkv + attended;  // what each row keeps of attention beside input and middle
   const std::int64_t input = element * rows_cut * hidden;
   const std::int64_t sums = kF32 * rows * heads;  // the scores' logarithmic sums
   const std::int64_t core = element * rows * attended + sums;
-  const std::int64_t kept = 2 * input + element * rows * width + 2 * kF32 * rows_cut + sums;
+  const std::int64_t kept = 2 * input + element * rows * width + 2 * kF32 * rows_cut + sums + feed_forward.kept;
   const bool recomputed = shard.recompute == Recompute::full;
   cost.saved = Bytes(recomputed ? input : shard.recompute == Recompute::selective ? kept - core : kept);
-  cost.forward_traffic = Bytes(element * (weights + rows_cut * 9 * hidden + rows * (2 * width + 2 * ffn + 2 * turned)));
-  cost.backward_traffic =
-      Bytes(element * (2 * weights + rows_cut * 20 * hidden + rows * (5 * width + 6 * ffn + 5 * turned)) + 2 * kF32 * weights);
+  cost.forward_traffic =
+      Bytes(weights + element * (rows_cut * 9 * hidden + rows * (2 * width + 2 * turned)) + feed_forward.forward_traffic);
+  cost.backward_traffic = Bytes(2 * weights + element * (rows_cut * 20 * hidden + rows * (5 * width + 5 * turned)) +
+                                feed_forward.backward_traffic + 2 * kF32 * (weights / element));
   const bool cut = shard.sequence_parallel && degree > 1;
   // Ranks have the gradients of heads' norms from their own heads alone, and those of other norms from their own rows.
   add_norm_gradients(cost, shard, (turned > 0 ? 2 * block.dim("head_dim") : 0) + (cut ? 2 * hidden : 0));
+  add_norm_gradients(cost, shard, feed_forward.replicated);
   // Forward: the feed-forward network's hidden vector, beside what is kept and passed on. Backward: the gradients of the output
   // and of the middle of the layer and that hidden vector, beside the gradient passed on; weights come after, with the
   // hidden vector or one normalized input at a time. Where rows are cut, all rows of both gradients and of a partial sum stand beside.
   const std::int64_t row = element * rows;
   const std::int64_t gathered = cut ? row * hidden : 0;
-  cost.forward_workspace = Bytes(gathered + row * (recomputed ? std::max(3 * ffn, qkv + std::max(attended, turned)) : ffn));
-  const std::int64_t attention = std::max(row * (attended + turned) - input, gathered);
-  cost.backward_workspace = Bytes(2 * input + 2 * gathered + std::max(row * ffn + std::max<std::int64_t>(attention, 0), row * hidden) +
-                                  (recomputed                                ? kept - input
-                                   : shard.recompute == Recompute::selective ? core
-                                                                             : 0));
+  cost.forward_workspace =
+      Bytes(gathered + (recomputed ? std::max(feed_forward.forward + feed_forward.kept, row * (qkv + std::max(attended, turned)))
+                                   : feed_forward.forward));
+  const std::int64_t attention = std::max<std::int64_t>({row * (attended + turned) - input, gathered, 0});
+  cost.backward_workspace =
+      Bytes(2 * input + 2 * gathered + std::max({feed_forward.backward, feed_forward.held + attention, row * hidden}) +
+            (recomputed                                ? kept - input
+             : shard.recompute == Recompute::selective ? core
+                                                       : 0));
+  return cost;
+}
+
+bool kept_by_autograd(const BlockSpec& block) { return option(block, "autograd", 0) != 0 || option(block, "attention_fused", 1) == 0; }
+
+}  // namespace
+
+BlockCost transformer_layer_cost(const BlockSpec& block, const BlockShard& shard) {
+  return kept_by_autograd(block) ? layer_cost(block, shard) : kept_by_tessera(block, shard, swiglu_bytes(block, shard));
+}
+
+BlockCost moe_layer_cost(const BlockSpec& block, const BlockShard& shard) {
+  // Layers that nn/ does not compute are other software's.
+  const bool others = option(block, "kv_lora", 0) != 0 || option(block, "shared_ffn", 0) != 0 || shard.whole_experts;
+  if (others || kept_by_autograd(block)) return layer_cost(block, shard);
+  BlockCost cost = kept_by_tessera(block, shard, experts_bytes(block, shard));
+  // Each tensor-parallel rank sends all rows to its peers' parts of the experts.
+  const Sizes sizes = sizes_of(block, shard);
+  const Bytes moved(sizes.element * sizes.rows * block.dim("experts_per_token") * sizes.hidden);
+  for (std::vector<Exchange>* const exchanges : {&cost.forward_exchanges, &cost.backward_exchanges, &cost.recomputed_exchanges})
+    for (Exchange& exchange : *exchanges)
+      if (exchange.axis == Axis::expert) exchange.bytes = moved;
   return cost;
 }
 

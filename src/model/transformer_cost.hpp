@@ -9,6 +9,8 @@ namespace tessera::model {
 
 BlockCost embedding_cost(const BlockSpec& block, const BlockShard& shard);
 BlockCost transformer_layer_cost(const BlockSpec& block, const BlockShard& shard);
+// Experts behind attention.
+BlockCost moe_layer_cost(const BlockSpec& block, const BlockShard& shard);
 BlockCost lm_head_cost(const BlockSpec& block, const BlockShard& shard);
 // The end of an encoder; keeps its output for the layers of the decoder.
 BlockCost final_norm_cost(const BlockSpec& block, const BlockShard& shard);

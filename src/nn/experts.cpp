@@ -85,10 +85,11 @@ class Experts final : public FeedForward {
     const at::Tensor counts = at::bincount(choice.experts.flatten(), {}, count_);
     const ExpertRoutes routes(counts, pass);
 
-    const at::Tensor inputs = routes.to_experts(all.index_select(0, where.row_of), pass);
+    at::Tensor inputs = routes.to_experts(all.index_select(0, where.row_of), pass);
     const at::Tensor weights = routes.to_experts(choice.weights.flatten().index_select(0, where.copy_of), pass);
     at::Tensor gate_up = at::empty({routes.received(), 2 * width_}, rows.options);
     each_product(routes, inputs, *gate_up_, gate_up);
+    inputs = spread_ ? inputs : at::Tensor();
     if (pass.training) {
       kept[kLogits] = logits;
       kept[kCounts] = counts;

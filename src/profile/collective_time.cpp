@@ -6,7 +6,8 @@
 namespace tessera::profile {
 namespace {
 
-// Per rank of a ring among `ranks`: steps, and the share of the buffer that each step moves (Patarasuk, Yuan 2009).
+// Per rank of a ring among `ranks`: steps, and the share of the buffer that each step moves (Patarasuk, Yuan 2009). In an all-to-all each
+// rank sends its share to one other in each step.
 struct Ring {
   double steps = 1;
   double share = 1;
@@ -15,7 +16,7 @@ struct Ring {
 Ring ring_of(const std::string& operation, int ranks) {
   const double n = ranks;
   if (operation == "all_reduce") return {2 * (n - 1), 1 / n};
-  if (operation == "reduce_scatter" || operation == "all_gather") return {n - 1, 1 / n};
+  if (operation == "reduce_scatter" || operation == "all_gather" || operation == "all_to_all") return {n - 1, 1 / n};
   if (operation == "send") return {1, 1};
   throw Error(ErrorCode::internal, "no communication is called " + operation);
 }

@@ -127,10 +127,9 @@ class Check {
 
   void check_uniform() const {
     const auto of_others = [&](const std::string& what) {
-      refuse(what + " is planned for accelerators in 16 or fewer bits alone", "cp 1, ep 1", {});
+      refuse(what + " is planned for accelerators in 16 or fewer bits alone", "cp 1", {});
     };
     if (parallel_.cp > 1) of_others(text("cp ", parallel_.cp));
-    if (parallel_.ep > 1) of_others(text("ep ", parallel_.ep));
   }
 
   // Some number of ranks that the devices can be dealt to is a multiple of what the degrees need.

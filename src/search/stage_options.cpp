@@ -45,7 +45,7 @@ class Lister {
         if (!GivenDegrees::allows(space.given.data, dp)) continue;
         std::vector<BlockOption> here;
         for (const std::int64_t ep : plan::divisors_of(std::max<std::int64_t>(1, std::gcd(experts, dp * cp)))) {
-          if ((experts > 0 && !GivenDegrees::allows(space.given.experts, ep)) || (space.uniform && ep > 1)) continue;
+          if (experts > 0 && !GivenDegrees::allows(space.given.experts, ep)) continue;
           plan::Strategy strategy;
           strategy.dp = static_cast<int>(dp);
           strategy.tp = static_cast<int>(tp);

@@ -40,9 +40,9 @@ Compute ModelCosts::pass(int index, const Instruction& instruction) {
   const int part = part_of(program);
   int group = -1;  // of the pass's exchanges: where blocks are cut in several ways, the largest
   Compute out;
-  const auto link_of = [&](const program::Cut& cut) -> const cluster::Link& {
-    const std::vector<int>& ranks = program.groups[cut.tensor_group].ranks;
-    if (group < 0 || ranks.size() > program.groups[group].ranks.size()) group = cut.tensor_group;
+  const auto link_of = [&](int of) -> const cluster::Link& {
+    const std::vector<int>& ranks = program.groups[of].ranks;
+    if (group < 0 || ranks.size() > program.groups[group].ranks.size()) group = of;
     return link_among(ranks);
   };
   for (int b = instruction.first_block; b < instruction.last_block; ++b) {
@@ -55,8 +55,12 @@ Compute ModelCosts::pass(int index, const Instruction& instruction) {
     if (!played) {
       out.exposed.seconds += forward ? load.forward_exchange : load.backward_exchange;
     } else {
-      for (const model::Exchange& each : forward ? load.forward_played : load.backward_played)
-        out.exposed.seconds += cost_model_.exchange(each, program.cut_of(b).tp_size, link_of(program.cut_of(b)), profile::Pace::in_turn);
+      const program::Cut& cut = program.cut_of(b);
+      for (const model::Exchange& each : forward ? load.forward_played : load.backward_played) {
+        const bool experts = each.axis == model::Exchange::Axis::expert;
+        out.exposed.seconds += cost_model_.exchange(each, experts ? cut.expert_size : cut.tp_size,
+                                                    link_of(experts ? cut.expert_group : cut.tensor_group), profile::Pace::in_turn);
+      }
     }
     if (b == 0 || program.chunk_of(b - 1) < 0) continue;
     if (!played) {
@@ -66,7 +70,7 @@ Compute ModelCosts::pass(int index, const Instruction& instruction) {
       if (target.tp_size > 1)
         out.exposed.seconds += cost_model_.exchange(
             "all_gather", static_cast<std::int64_t>(cost_model_.input_bytes(priced_.repeat(b), target.micro_batch_size)), target.tp_size,
-            link_of(target), profile::Pace::in_turn);
+            link_of(target.tensor_group), profile::Pace::in_turn);
     }
   }
   if (forward && instruction.first_block == program.chunks[program.chunk_of(instruction.first_block)].first_block)

@@ -206,7 +206,7 @@ TEST(Blocks, AnUnknownKindIsAnsweredWithTheKnownOnes) {
     EXPECT_EQ(error.code(), ErrorCode::not_found);
     EXPECT_THAT(error.what(), testing::HasSubstr("convolution"));
     EXPECT_THAT(error.what(),
-                testing::HasSubstr("decoder_layer, embedding, language_head, lm_head, position_embedding, transformer_layer"));
+                testing::HasSubstr("decoder_layer, embedding, language_head, lm_head, moe_layer, position_embedding, transformer_layer"));
   }
 }
 
