@@ -37,7 +37,8 @@ struct Predictor::Impl {
   void reset_caches() {
     caches.assign(model.block_count(), {});
     for (const auto& block : model.blocks()) {
-      if (block.spec->kind != "transformer_layer" && block.spec->kind != "decoder_layer") continue;
+      // Of the blocks those between the first and the last have attention.
+      if (block.index == 0 || block.index + 1 == model.block_count()) continue;
       const std::vector<std::int64_t> shape = {1, block.spec->dim("kv_heads"), model.dim("seq"), block.spec->dim("head_dim")};
       caches[block.index] = {at::zeros(shape, at::kFloat), at::zeros(shape, at::kFloat)};
     }

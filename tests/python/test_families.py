@@ -1,4 +1,4 @@
-"""Llama 3.1, Mistral, Qwen2 and Qwen3 from transformers and back: the same logits and greedy text, the same step of training under every
+"""Llama 3.1, Mistral, Qwen2, Qwen3, Mixtral and Qwen3 MoE from transformers and back: the same logits and greedy text, the same step of training under every
 kind of plan. What Tessera would compute otherwise is refused by name."""
 
 import json
@@ -8,7 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import (AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen3Config)
+from transformers import (AutoModelForCausalLM, LlamaConfig, MistralConfig, MixtralConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen3Config,
+                          Qwen3MoeConfig)
 
 from conftest import SHAKESPEARE
 
@@ -18,7 +19,8 @@ COMMON = dict(vocab_size=VOCAB, hidden_size=96, intermediate_size=160, num_hidde
               max_position_embeddings=SEQ, bos_token_id=None, eos_token_id=0)
 SCALED = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 16}
-SHAPE = "hidden: 96, layers: 2, heads: 6, kv_heads: 2, ffn: 160, seq: 64, vocab: 512, norm_eps: 1e-6"
+WIDTHS = "hidden: 96, layers: 2, heads: 6, kv_heads: 2, seq: 64, vocab: 512, norm_eps: 1e-6"
+SHAPE = "arch: llama, ffn: 160, " + WIDTHS
 # transformers' config, and the same model as one writes it in train.yaml.
 FAMILIES = {
     "llama": (LlamaConfig(**COMMON, rope_parameters=SCALED),
@@ -27,6 +29,11 @@ FAMILIES = {
     "qwen2": (Qwen2Config(**COMMON, tie_word_embeddings=True), SHAPE + ", qkv_bias: true, tied: true"),
     "qwen2_window": (Qwen2Config(**COMMON, use_sliding_window=True, sliding_window=11, max_window_layers=0), SHAPE + ", qkv_bias: true, window: 11"),
     "qwen3": (Qwen3Config(**COMMON, head_dim=24), SHAPE + ", head_dim: 24, qk_norm: true"),
+    "mixtral": (MixtralConfig(**COMMON, num_local_experts=4, num_experts_per_tok=2, rms_norm_eps=1e-6, rope_theta=1e4),
+                "arch: mixtral, ffn: 160, experts: 4, experts_per_token: 2, " + WIDTHS),
+    "qwen3_moe": (Qwen3MoeConfig(**COMMON, head_dim=24, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=56, norm_topk_prob=True,
+                                 mlp_only_layers=[0]),
+                  "arch: qwen_moe, ffn: 160, expert_ffn: 56, experts: 6, experts_per_token: 3, dense_layers: 1, head_dim: 24, qk_norm: true, " + WIDTHS),
 }
 
 
@@ -92,6 +99,7 @@ PLANS = {
     "one": {}, "tp": {"tp": 2}, "pp": {"pp": 2, "micro_batches": 2}, "zero": {"dp": 2, "zero": 1}, "recompute": {"recompute": "full", "micro_batches": 2},
     "halves": {"pp": 2, "micro_batches": 4, "schedule": "zb-h1"}, "mixed": {"dp": 2, "tp": 2, "zero": 1, "recompute": "full"},
 }
+SPREAD = {"spread": {"dp": 2, "ep": 2}, "spread-mixed": {"dp": 2, "tp": 2, "ep": 2, "zero": 3, "recompute": "selective"}}
 RATE = 0.1
 
 
@@ -99,7 +107,7 @@ def train_yaml(tessera, family, name, parallel, precision="fp32"):
     parallel = {"dp": 1, "pp": 1, "tp": 1, **parallel}
     return tessera.write(f"{name}.yaml", f"""
 name: {name}
-model: {{arch: llama, {FAMILIES[family][1]}}}
+model: {{{FAMILIES[family][1]}}}
 data: {{source: {SHAKESPEARE}, tokenizer: {{kind: bpe, vocab: {VOCAB}}}}}
 train:
   steps: 1
@@ -139,22 +147,47 @@ def stepped(shared_tessera, imported):
     return family, loss, before, after
 
 
+def stored(weights, parameter):
+    """A parameter of transformers' model as the exported files hold it: of experts each matrix by itself."""
+    if parameter in weights:
+        return weights[parameter]
+    layer, _, kind = parameter.rpartition(".experts.")
+    mixtral = layer.replace(".mlp", ".block_sparse_moe")
+    if parameter.endswith(".mlp.gate.weight"):
+        return weights[parameter.replace(".mlp.", ".block_sparse_moe.")]
+    own = [f"{mixtral}.experts.{{}}.{name}.weight" for name in (["w1", "w3"] if kind == "gate_up_proj" else ["w2"])]
+    qwen = [f"{layer}.experts.{{}}.{name}.weight" for name in (["gate_proj", "up_proj"] if kind == "gate_up_proj" else ["down_proj"])]
+    names = own if own[0].format(0) in weights else qwen
+    count = sum(name.startswith(names[0].split("{")[0]) and name.endswith(names[0].split("}")[1]) for name in weights)
+    return torch.stack([torch.cat([weights[name.format(expert)] for name in names]) for expert in range(count)])
+
+
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_step_has_pytorchs_loss_and_weights_under_every_plan(shared_tessera, stepped, plan):
+    expect_pytorchs_step(shared_tessera, stepped, plan, PLANS[plan])
+
+
+@pytest.mark.parametrize("imported", ["mixtral", "qwen3_moe"], indirect=True)
+@pytest.mark.parametrize("plan", SPREAD)
+def test_a_step_has_them_where_experts_are_spread(shared_tessera, stepped, plan):
+    expect_pytorchs_step(shared_tessera, stepped, plan, SPREAD[plan])
+
+
+def expect_pytorchs_step(shared_tessera, stepped, plan, parallel):
     family, loss, before, after = stepped
     name = f"{family}-{plan}"
-    shared_tessera("train", train_yaml(shared_tessera, family, name, PLANS[plan]), "--no-measure")
+    shared_tessera("train", train_yaml(shared_tessera, family, name, parallel), "--no-measure")
     (line,) = shared_tessera.metrics(name)
     assert abs(line["loss"] - loss) < 1e-5 * loss
     weights = load_file(exported(shared_tessera, name) / "model.safetensors")
     for parameter, values in after.state_dict().items():
-        if parameter not in weights:
-            assert parameter == "lm_head.weight" and after.config.tie_word_embeddings
+        if parameter == "lm_head.weight" and after.config.tie_word_embeddings:
+            assert parameter not in weights
             continue
         moved = (values - before[parameter]).norm().item()
         assert moved > 0, parameter
         # What the step has moved is the gradient; weights of about 1 hold it to 1e-7 / RATE.
-        assert (weights[parameter] - values).norm().item() < 1e-4 * moved + 1e-6, parameter
+        assert (stored(weights, parameter) - values).norm().item() < 1e-4 * moved + 1e-6, parameter
 
 
 @pytest.mark.parametrize("plan", ["one", "tp"])
@@ -180,8 +213,9 @@ REFUSED = {
     "layers": ({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}, ["1 of 2 layers look back"]),
     "listed": ({"model_type": "qwen3", "use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]}, ["1 of 2 layers look back"]),
     "biases": ({"model_type": "qwen3", "attention_bias": True}, ["linear maps have biases", "attention_bias: false"]),
-    "sinks": ({"model_type": "gpt_oss"}, ["models of type 'gpt_oss'", "llama, mistral, qwen2, qwen3"]),
-    "experts": ({"model_type": "qwen3_moe", "num_experts": 4}, ["models of type 'qwen3_moe'"]),
+    "sinks": ({"model_type": "gpt_oss"}, ["models of type 'gpt_oss'", "llama, mistral, qwen2, qwen3, mixtral, qwen3_moe"]),
+    "shared": ({"model_type": "qwen2_moe", "num_experts": 4}, ["models of type 'qwen2_moe'"]),
+    "unequal": ({"model_type": "qwen3_moe", "num_experts": 4, "moe_intermediate_size": 32, "norm_topk_prob": False}, ["do not add up to 1", "norm_topk_prob: true"]),
     "quantized": ({"quantization_config": {"bits": 4}}, ["weights are quantized"]),
 }
 

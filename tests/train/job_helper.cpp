@@ -16,10 +16,20 @@ model::JobSpec tiny_job(const std::string& extra, const std::string& model_extra
   return model::read_job(ConfigNode::parse(yaml, "tiny.yaml"));
 }
 
+model::JobSpec tiny_experts_job(const std::string& model_extra) {
+  const std::string yaml = text(
+      "name: tiny\nmodel: {arch: mixtral, hidden: 64, layers: 3, heads: 4, kv_heads: 2, ffn: 40, experts: 4, experts_per_token: 2, seq: "
+      "32, "
+      "vocab: 256",
+      model_extra, "}\ndata: {source: synthetic}\ntrain: {global_batch: 16, optimizer: {kind: adamw, lr: 1.0e-3}}\n");
+  return model::read_job(ConfigNode::parse(yaml, "tiny.yaml"));
+}
+
 std::string to_text(const Degrees& d) {
   return text("dp", d.dp, " pp", d.pp, " tp", d.tp, " zero", d.zero, " m", d.micro_batches, " ", plan::name_of(d.schedule), " recompute ",
               model::name_of(d.recompute), d.delayed_exchange ? " delayed" : "", d.chunks > 1 ? text(" chunks", d.chunks) : "",
-              d.shards > 0 ? text(" shards", d.shards) : "", d.sequence_parallel ? " sequence parallel" : "");
+              d.shards > 0 ? text(" shards", d.shards) : "", d.sequence_parallel ? " sequence parallel" : "",
+              d.ep > 1 ? text(" ep", d.ep) : "");
 }
 
 plan::Plan plan_of(const model::JobSpec& job, const Degrees& degrees) {
@@ -47,6 +57,7 @@ plan::Plan plan_of(const model::JobSpec& job, const Degrees& degrees) {
     stage.runs.push_back({first, first + count, {degrees.dp, degrees.tp, degrees.zero, degrees.recompute}});
     stage.runs.back().strategy.shards = degrees.shards;
     stage.runs.back().strategy.sequence_parallel = degrees.sequence_parallel;
+    stage.runs.back().strategy.ep = degrees.ep;
     plan.stages.push_back(std::move(stage));
     first += count;
   }

@@ -16,6 +16,8 @@ namespace tessera::train {
 
 // 4 layers, hidden 64, seeded random tokens. `extra` is YAML for the train section: "steps: 30, precision: bf16".
 model::JobSpec tiny_job(const std::string& extra = {}, const std::string& model_extra = {});
+// 3 layers of 4 experts, of which each token is routed to two.
+model::JobSpec tiny_experts_job(const std::string& model_extra = {});
 
 struct Degrees {
   int dp = 1;
@@ -29,6 +31,7 @@ struct Degrees {
   int chunks = 1;  // stages a rank
   int shards = 0;
   bool sequence_parallel = false;
+  int ep = 1;
 };
 std::string to_text(const Degrees& degrees);
 
