@@ -85,9 +85,10 @@ std::pair<const char*, const char*> class_of(const model::ModelSpec& model) {
     return {"mixtral", "MixtralForCausalLM"};
   }
   if (model.arch == "qwen_moe") {
-    if (biased || !normalizes_heads)
-      refuse("Qwen's experts, each token's weights adding up to 1, without norms of heads", "qk_norm: true (Qwen3)");
-    return {"qwen3_moe", "Qwen3MoeForCausalLM"};
+    const bool shared = model.repeats[model.repeats.size() - 2].block.dims.contains("shared_ffn");
+    if (shared && biased && !normalizes_heads) return {"qwen2_moe", "Qwen2MoeForCausalLM"};
+    if (!shared && !biased && normalizes_heads) return {"qwen3_moe", "Qwen3MoeForCausalLM"};
+    refuse("such a mixture of experts", "shared_ffn and qkv_bias (Qwen2), or qk_norm alone (Qwen3)");
   }
   if (biased && normalizes_heads)
     refuse("both biases of queries, keys and values and norms of their heads", "qkv_bias (Qwen2) or qk_norm (Qwen3)");
@@ -110,8 +111,10 @@ void add_experts(Json& json, const model::ModelSpec& model) {
   }
   json["num_experts"] = model.dim("experts");
   json["moe_intermediate_size"] = last.dim("expert_ffn");
-  json["norm_topk_prob"] = true;
+  json["norm_topk_prob"] = !last.dims.contains("norm_topk");
+  if (last.dims.contains("shared_ffn")) json["shared_expert_intermediate_size"] = last.dim("shared_ffn");
   json["decoder_sparse_step"] = 1;
+  if (model.dims.contains("qkv_bias")) json["qkv_bias"] = true;
   json["mlp_only_layers"] = Json::array();
   const model::Repeat& first = model.repeats[1];
   if (first.block.dims.contains("experts")) return;

@@ -36,8 +36,9 @@ std::vector<std::string> keys_of(const Family& family) {
     add({"q_lora", "kv_lora", "nope_dim", "rope_dim", "v_dim"});
   else
     add({"kv_heads", "head_dim", "qkv_bias", "qk_norm", "window", "rope_scaling"});
-  if (family.routed) add({"experts", "experts_per_token", "balance_loss", "z_loss"});
+  if (family.routed) add({"experts", "experts_per_token", "balance_loss", "z_loss", "capacity"});
   if (family.own_expert_ffn) add({"expert_ffn", "shared_ffn", "dense_layers"});
+  if (family.own_expert_ffn && !family.latent) keys.emplace_back("norm_topk");
   return with_run_keys(std::move(keys));
 }
 
@@ -94,15 +95,16 @@ void read_experts(const Settings& settings, const Family& family, Dims& dims) {
     throw settings.at("experts_per_token").error(text("found ", each, " of ", experts, " experts"), text("at most ", experts));
   dims["experts"] = static_cast<double>(experts);
   dims["experts_per_token"] = static_cast<double>(each);
-  for (const char* key : {"balance_loss", "z_loss"}) {
+  for (const char* key : {"balance_loss", "z_loss", "capacity"}) {
     const double weight = settings.real(key, 0);
-    if (!(weight >= 0 && weight <= 1e6)) throw settings.at(key).error(text("found ", weight), "a weight of at least 0");
+    if (!(weight >= 0 && weight <= 1e6)) throw settings.at(key).error(text("found ", weight), "a number of at least 0");
     if (weight > 0) dims[key] = weight;
   }
   if (!family.own_expert_ffn) {
     dims["expert_ffn"] = dims["ffn"];
     return;
   }
+  if (!settings.flag("norm_topk", true)) dims["norm_topk"] = 0;
   dims["expert_ffn"] = static_cast<double>(settings.count("expert_ffn"));
   if (const std::int64_t shared = settings.count_or_zero("shared_ffn"); shared > 0) {
     dims["shared_ffn"] = static_cast<double>(shared);
@@ -199,7 +201,8 @@ void add_layers(ModelSpec& model, const Family& family, int dense) {
   const int layers = static_cast<int>(model.dim("layers"));
   if (dense > 0) {
     Dims dims = model.dims;
-    for (const char* key : {"experts", "experts_per_token", "expert_ffn", "shared_ffn", "shared_gate", "balance_loss", "z_loss"})
+    for (const char* key :
+         {"experts", "experts_per_token", "expert_ffn", "shared_ffn", "shared_gate", "norm_topk", "capacity", "balance_loss", "z_loss"})
       dims.erase(key);
     model.repeats.push_back({layer(dims), dense});
   }

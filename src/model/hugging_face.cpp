@@ -234,6 +234,7 @@ void write_qwen_experts(Import& to, std::int64_t experts, std::int64_t each) {
   to.write("experts", to.count("num_experts", to.count("num_local_experts", experts)))
       .write("experts_per_token", to.count("num_experts_per_tok", each));
   to.write("expert_ffn", to.count("moe_intermediate_size"));
+  if (!to.flag("norm_topk_prob", false)) to.write("norm_topk", false);
 }
 
 std::string qwen2_moe(Import from) {
@@ -247,9 +248,6 @@ std::string qwen2_moe(Import from) {
 
 std::string qwen3_moe(Import from) {
   from.refuse_when("attention_bias", false, "the attention's maps have biases");
-  if (from.is_computed() && !from.flag("norm_topk_prob", false))
-    throw(from.find("norm_topk_prob") ? from.at("norm_topk_prob") : from.config())
-        .error("the weights of a token's experts do not add up to 1", "norm_topk_prob: true");
   from.write("arch", "qwen_moe").write("qk_norm", true);
   write_llama_shape(from, 10000, 1e-6);
   write_grouped_attention(from, 4, from.count("hidden_size") / from.count("num_attention_heads"));
@@ -328,7 +326,7 @@ constexpr Family kFamilies[] = {{"llama", llama, true},
                                 {"qwen2", qwen2, true},
                                 {"qwen3", qwen3, true},
                                 {"mixtral", mixtral, true},
-                                {"qwen2_moe", qwen2_moe},
+                                {"qwen2_moe", qwen2_moe, true},
                                 {"qwen3_moe", qwen3_moe, true},
                                 {"deepseek_v2", deepseek},
                                 {"deepseek_v3", deepseek},

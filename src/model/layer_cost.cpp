@@ -22,7 +22,8 @@ class Layer {
         cp_(shard.context_parallel),
         autograd_(option("autograd", 0) != 0),
         dropout_(probability("dropout") > 0),
-        fused_(option("attention_fused", 1) != 0),
+        // Dropped scores pass through memory.
+        fused_(option("attention_fused", dropout_ ? 0 : 1) != 0),
         causal_(option("causal", 1) != 0),
         element_(work_.element()),
         hidden_(block.dim("hidden")),

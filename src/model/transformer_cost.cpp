@@ -113,14 +113,18 @@ FeedForwardBytes experts_bytes(const BlockSpec& block, const BlockShard& shard) 
   const std::int64_t moved = element * copies * hidden;
   const std::int64_t inputs = shard.expert_parallel > 1 ? moved : 0;  // in the order in which they came
   const std::int64_t passed = element * rows * hidden;
-  return {.kept = kF32 * rows * experts + kF32 * copies + inputs + 2 * vector,
-          .forward = std::max(vector + moved, 2 * moved + passed),
-          .backward = moved + vector + std::max(vector, 2 * moved + passed),
-          .held = moved + vector + 8 * copies,
-          .weights = element * (3 * hidden * width * split(experts, shard.expert_parallel) + experts * hidden),
-          .forward_traffic = 6 * vector + 6 * moved,
-          .backward_traffic = 16 * vector + 10 * moved,
-          .replicated = experts * hidden};
+  const std::int64_t shared_width = shard_extent(option(block, "shared_ffn", 0), shard.tensor_parallel);
+  const std::int64_t shared = element * rows * shared_width;  // a vector of the experts that see all tokens
+  const std::int64_t gates = option(block, "shared_gate", 0) != 0 ? 1 : 0;
+  const std::int64_t sum = shared > 0 ? passed : 0;
+  return {.kept = kF32 * rows * (experts + gates) + kF32 * copies + inputs + 2 * vector + 2 * shared,
+          .forward = std::max({vector + moved + sum, 2 * moved + passed + sum, moved + shared + sum}),
+          .backward = moved + vector + shared + sum + std::max(vector, 2 * moved + passed),
+          .held = moved + vector + shared + 8 * copies,
+          .weights = element * hidden * (3 * (width * split(experts, shard.expert_parallel) + shared_width) + experts + gates),
+          .forward_traffic = 6 * vector + 6 * moved + 6 * shared + 3 * sum,
+          .backward_traffic = 16 * vector + 10 * moved + 16 * shared + 5 * sum,
+          .replicated = (experts + gates) * hidden};
 }
 
 // What nn/'s layer keeps and needs: its norms and its activation are computed again in the backward pass, from what is kept anyway.
@@ -177,7 +181,7 @@ BlockCost transformer_layer_cost(const BlockSpec& block, const BlockShard& shard
 
 BlockCost moe_layer_cost(const BlockSpec& block, const BlockShard& shard) {
   // Layers that nn/ does not compute are other software's.
-  const bool others = option(block, "kv_lora", 0) != 0 || option(block, "shared_ffn", 0) != 0 || shard.whole_experts;
+  const bool others = option(block, "kv_lora", 0) != 0 || shard.whole_experts;
   if (others || kept_by_autograd(block)) return layer_cost(block, shard);
   BlockCost cost = kept_by_tessera(block, shard, experts_bytes(block, shard));
   // Each tensor-parallel rank sends all rows to its peers' parts of the experts.

@@ -34,6 +34,9 @@ struct Batch {
   // int64 [batch, seq]: each token's position in its document, which begins where it is 0; attention stays within documents. Undefined:
   // each sample is one document.
   at::Tensor positions = {};
+  // Which of the step's samples the first one is, and a seed of the step: what random masks depend on, beside the block.
+  std::int64_t first_sample = 0;
+  std::uint64_t seed = 0;
 };
 
 // Keys and values of the positions seen so far, one per transformer layer: [batch, kv_heads, capacity, head_dim].
@@ -54,6 +57,10 @@ struct Pass {
   model::Precision precision = model::Precision::f32;
   // Forward: false when no backward pass follows (evaluation, generation): nothing is saved.
   bool training = true;
+  // Whether activations (dropout), and tokens beyond what an expert takes, are dropped where the model says so: in all passes of training,
+  // also in those that save nothing.
+  bool drops = false;
+  int block = 0;  // its index in the model
   // Multiplies the summed token losses: 1 / (counted targets of the global batch), so that gradients add up to those of the mean.
   double loss_scale = 1.0;
   // 1 / (samples of the global batch): multiplies what is lost by a sample and not by a token (balance of experts).

@@ -22,8 +22,8 @@ std::span<std::byte> bytes_of(const at::Tensor& rows) {
 }
 
 // `to` rows of `rows` for each rank, in their order; `from` rows of each.
-at::Tensor exchange(const at::Tensor& rows, const std::vector<std::int64_t>& to, const std::vector<std::int64_t>& from, const Pass& pass) {
-  if (to.size() == 1) return rows;
+PendingRows exchange(const at::Tensor& rows, const std::vector<std::int64_t>& to, const std::vector<std::int64_t>& from, const Pass& pass) {
+  if (to.size() == 1) return {{}, rows, {}};
   const comm::Group& group = pass.expert_group;
   std::vector<std::int64_t> shape = rows.sizes().vec();
   shape.front() = std::accumulate(from.begin(), from.end(), std::int64_t{0});
@@ -49,11 +49,17 @@ at::Tensor exchange(const at::Tensor& rows, const std::vector<std::int64_t>& to,
       handles.push_back(group.send(bytes_of(part), rank, 0));
     begin += count;
   }
-  wait(handles, pass);
-  return out;
+  return {rows, std::move(out), std::move(handles)};
 }
 
 }  // namespace
+
+at::Tensor PendingRows::finish(const Pass& pass) {
+  if (!handles_.empty()) wait(handles_, pass);
+  handles_.clear();
+  source_.reset();
+  return std::move(rows_);
+}
 
 ExpertRoutes::ExpertRoutes(const at::Tensor& counts, const Pass& pass) {
   const std::int64_t ranks = ranks_of(pass);
@@ -89,8 +95,8 @@ void ExpertRoutes::add_up(const at::Tensor& counts) {
   }
 }
 
-at::Tensor ExpertRoutes::to_experts(const at::Tensor& rows, const Pass& pass) const { return exchange(rows, to_, from_, pass); }
+PendingRows ExpertRoutes::to_experts(const at::Tensor& rows, const Pass& pass) const { return exchange(rows, to_, from_, pass); }
 
-at::Tensor ExpertRoutes::from_experts(const at::Tensor& rows, const Pass& pass) const { return exchange(rows, from_, to_, pass); }
+PendingRows ExpertRoutes::from_experts(const at::Tensor& rows, const Pass& pass) const { return exchange(rows, from_, to_, pass); }
 
 }  // namespace tessera::nn

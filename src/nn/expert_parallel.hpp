@@ -15,6 +15,20 @@ struct ExpertRows {
   std::int64_t count = 0;
 };
 
+// Rows on their way, beside computing until finish().
+class PendingRows {
+ public:
+  PendingRows(at::Tensor source, at::Tensor rows, std::vector<comm::Handle> handles)
+      : source_(std::move(source)), rows_(std::move(rows)), handles_(std::move(handles)) {}
+  // Waits for them.
+  at::Tensor finish(const Pass& pass);
+
+ private:
+  at::Tensor source_;  // lives as long as the exchange
+  at::Tensor rows_;
+  std::vector<comm::Handle> handles_;
+};
+
 // Where each row goes. A rank holds consecutive experts; its rows stand in the order of their experts, so that those for one rank are
 // consecutive. What it receives stands by rank, and of each rank by expert.
 class ExpertRoutes {
@@ -31,8 +45,8 @@ class ExpertRoutes {
 
   // [rows of this rank, ...] in their order -> [received, ...], and the other way round. Contiguous, f32 or bf16. The tensor itself where
   // this rank holds all experts.
-  at::Tensor to_experts(const at::Tensor& rows, const Pass& pass) const;
-  at::Tensor from_experts(const at::Tensor& rows, const Pass& pass) const;
+  PendingRows to_experts(const at::Tensor& rows, const Pass& pass) const;
+  PendingRows from_experts(const at::Tensor& rows, const Pass& pass) const;
 
  private:
   void add_up(const at::Tensor& counts);

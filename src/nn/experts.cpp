@@ -1,56 +1,19 @@
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/bincount.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/logsumexp.h>
-#include <ATen/ops/ones_like.h>
-#include <ATen/ops/softmax.h>
-#include <ATen/ops/topk.h>
-#include <ATen/ops/zeros.h>
+#include <ATen/ops/sigmoid.h>
 #include <ATen/ops/zeros_like.h>
 
 #include "nn/expert_parallel.hpp"
 #include "nn/feed_forward.hpp"
 #include "nn/kernels/gemm.hpp"
 #include "nn/kernels/swiglu.hpp"
+#include "nn/router.hpp"
 
 namespace tessera::nn {
 namespace {
 
-double option(const model::BlockSpec& spec, const char* key) {
-  const auto found = spec.dims.find(key);
-  return found == spec.dims.end() ? 0 : found->second;
-}
-
-// Which experts each token goes to, and how much each counts: the softmax over the logits of those that are chosen.
-struct Choice {
-  at::Tensor experts;  // i64 [rows, each]
-  at::Tensor weights;  // f32 [rows, each], of each row 1 in sum
-};
-
-Choice choose(const at::Tensor& logits, std::int64_t each) {
-  auto [values, experts] = at::topk(logits, each, -1);
-  return {std::move(experts), at::softmax(values, -1)};
-}
-
-// Row r's j-th copy is copy r * each + j. The copies in the order of their experts.
-struct Dispatch {
-  at::Tensor row_of;   // i64 [copies]: of a copy in that order, its row
-  at::Tensor copy_of;  // i64 [copies]: and which copy it is
-  at::Tensor place;    // i64 [copies]: of a copy, its place in that order
-};
-
-Dispatch dispatch(const at::Tensor& experts) {
-  const at::Tensor order = experts.flatten().argsort(/*stable=*/true);
-  at::Tensor place = at::empty_like(order);
-  place.scatter_(0, order, at::arange(order.size(0), order.options()));
-  return {order.div(experts.size(1), "floor"), order, std::move(place)};
-}
-
-// Sums each row's copies, which stand in the order of their experts.
-at::Tensor combine(const at::Tensor& copies, const Dispatch& dispatch, std::int64_t each) {
-  return copies.index_select(0, dispatch.place).view({-1, each, copies.size(1)}).sum(1);
+std::int64_t width_of_shared(const model::BlockSpec& spec, int degree) {
+  return spec.dims.contains("shared_ffn") ? model::shard_extent(spec.dim("shared_ffn"), degree) : 0;
 }
 
 class Experts final : public FeedForward {
@@ -58,19 +21,23 @@ class Experts final : public FeedForward {
   Experts(const model::BlockSpec& spec, const BlockPlacement& placement)
       : hidden_(spec.dim("hidden")),
         width_(model::shard_extent(spec.dim("expert_ffn"), placement.tensor_size)),
+        shared_width_(width_of_shared(spec, placement.tensor_size)),
         count_(spec.dim("experts")),
-        each_(spec.dim("experts_per_token")),
         spread_(placement.expert_size > 1),
+        gates_shared_(spec.dims.contains("shared_gate")),
         first_of_tensor_ranks_(placement.tensor_rank == 0),
-        balance_loss_(option(spec, "balance_loss")),
-        z_loss_(option(spec, "z_loss")) {
+        router_(spec) {
     ensure(count_ % placement.expert_size == 0, text(placement.expert_size, " ranks do not divide ", count_, " experts"));
   }
 
   void bind(ParameterRow& parameters) override {
-    router_ = parameters.take(1).data();
+    router_map_ = parameters.take(1).data();
     gate_up_ = parameters.take(1).data();
     down_ = parameters.take(1).data();
+    if (shared_width_ == 0) return;
+    shared_gate_up_.bind(parameters.take(2));
+    shared_down_.bind(parameters.take(1));
+    if (gates_shared_) shared_gate_ = parameters.take(1).data();
   }
 
   std::size_t kept_count() const override { return kKeptCount; }
@@ -78,25 +45,25 @@ class Experts final : public FeedForward {
   at::Tensor forward(at::Tensor normed, const Rows& rows, std::span<at::Tensor> kept, const Pass& pass) override {
     const at::Tensor all = all_rows(normed, pass);
     normed.reset();
-    at::Tensor logits = at::empty({all.size(0), count_}, at::kFloat);
-    kernels::gemm(all, router_->value.t(), logits);
-    const Choice choice = choose(logits, each_);
-    const Dispatch where = dispatch(choice.experts);
-    const at::Tensor counts = at::bincount(choice.experts.flatten(), {}, count_);
-    const ExpertRoutes routes(counts, pass);
+    const at::Tensor logits = product_f32(all, router_map_->value);
+    const Choice choice = router_.choose(logits, {rows.batch, rows.seq}, pass.drops);
+    const ExpertRoutes routes(choice.counts, pass);
+    PendingRows arriving = routes.to_experts(all.index_select(0, choice.row_of), pass);
+    const at::Tensor weights = routes.to_experts(choice.weights.flatten().index_select(0, choice.copy_of), pass).finish(pass);
+    // The experts that all tokens pass compute while those of other ranks are on their way.
+    at::Tensor partial = shared_forward(all, rows, kept, pass);
 
-    at::Tensor inputs = routes.to_experts(all.index_select(0, where.row_of), pass);
-    const at::Tensor weights = routes.to_experts(choice.weights.flatten().index_select(0, where.copy_of), pass);
+    at::Tensor inputs = arriving.finish(pass);
     at::Tensor gate_up = at::empty({routes.received(), 2 * width_}, rows.options);
     each_product(routes, inputs, *gate_up_, gate_up);
-    inputs = spread_ ? inputs : at::Tensor();
+    if (!spread_) inputs.reset();
     if (pass.training) {
       kept[kLogits] = logits;
-      kept[kCounts] = counts;
+      kept[kCounts] = choice.counts;
       kept[kReceivedCounts] = routes.received_counts();
       kept[kWeights] = weights;
-      // Otherwise the inputs are those of the weight half, in another order.
-      if (spread_) kept[kInputs] = inputs;
+      // Otherwise they are rows of the normalized input.
+      if (spread_) kept[kInputs] = std::move(inputs);
       kept[kGateUp] = gate_up;
     }
     at::Tensor activated = at::empty({routes.received(), width_}, rows.options);
@@ -106,33 +73,40 @@ class Experts final : public FeedForward {
     at::Tensor outputs = at::empty({routes.received(), hidden_}, rows.options);
     each_product(routes, activated, *down_, outputs);
     activated.reset();
-    return own_sum(combine(routes.from_experts(outputs, pass), where, each_), pass);
+    at::Tensor routed = choice.combine(routes.from_experts(outputs, pass).finish(pass));
+    return own_sum(partial.defined() ? partial.add_(routed) : routed, pass);
   }
 
   at::Tensor backward_input(const at::Tensor& grad, const Rows& rows, std::span<at::Tensor> kept, const Pass& pass) override {
-    const Choice choice = choose(kept[kLogits], each_);
-    const Dispatch where = dispatch(choice.experts);
+    const at::Tensor logits = kept[kLogits];
+    const Choice choice = router_.choose(logits, {rows.batch, rows.seq}, pass.drops);
     const ExpertRoutes routes(kept[kCounts], kept[kReceivedCounts]);
-    kept[kOutputGrads] = routes.to_experts(all_rows(grad, pass).index_select(0, where.row_of), pass);
+    const at::Tensor all = all_rows(grad, pass);
+    PendingRows arriving = routes.to_experts(all.index_select(0, choice.row_of), pass);
+    at::Tensor partial = shared_backward(all, rows, kept);
 
+    kept[kOutputGrads] = arriving.finish(pass);
     // Of an expert's output w f(x): dw is the sum of f(x) times its gradient.
     at::Tensor whole_grad = at::empty({routes.received(), width_}, rows.options);
     each_product_back(routes, kept[kOutputGrads], *down_, whole_grad);
     const at::Tensor weights = kept[kWeights].unsqueeze(1);
     kept[kActivated] = whole_grad * weights.to(whole_grad.scalar_type());
     kernels::swiglu_backward(kept[kGateUp], kept[kActivated]);
-    const at::Tensor weight_grads = routes.from_experts(whole_grad.mul_(kept[kActivated]).sum(1, false, at::kFloat), pass);
+    const at::Tensor weight_grads = routes.from_experts(whole_grad.mul_(kept[kActivated]).sum(1, false, at::kFloat), pass).finish(pass);
     whole_grad.reset();
     kept[kActivated].mul_(weights);
     at::Tensor input_grads = at::empty({routes.received(), hidden_}, rows.options);
     each_product_back(routes, kept[kGateUp], *gate_up_, input_grads);
-    at::Tensor partial = combine(routes.from_experts(input_grads, pass), where, each_);
+    const at::Tensor routed = choice.combine(routes.from_experts(input_grads, pass).finish(pass));
     input_grads.reset();
+    partial = partial.defined() ? partial.add_(routed) : routed;
 
-    kept[kLogits] = logit_grads(kept[kLogits], choice, weight_grads.index_select(0, where.place).view_as(choice.weights), rows, pass)
-                        .to(rows.options.dtype());
-    kernels::gemm(kept[kLogits], router_->value, partial, true);
-    kept[kRowOf] = where.row_of;
+    at::Tensor logit_grads = router_.logit_grads(logits, choice, weight_grads.index_select(0, choice.place).view_as(choice.weights));
+    // The other gradients are those of this rank's part of the experts, and add up.
+    if (first_of_tensor_ranks_) router_.add_losses(logits, choice, {rows.batch, rows.seq}, pass.sample_scale, logit_grads);
+    kept[kLogits] = logit_grads.to(rows.options.dtype());
+    kernels::gemm(kept[kLogits], router_map_->value, partial, true);
+    kept[kRowOf] = choice.row_of;
     return own_sum(std::move(partial), pass);
   }
 
@@ -143,34 +117,49 @@ class Experts final : public FeedForward {
                     down_->grad[rows.expert], true);
     kept[kOutputGrads].reset();
     kept[kActivated].reset();
+    if (shared_width_ > 0) shared_down_.backward_weight(kept[kSharedGrad], kept[kSharedActivated]);
     const at::Tensor all = normed.finish(pass);
-    // Each tensor-parallel rank has a part of each expert, and so of what the router is to blame for.
-    at::Tensor router_grad = at::zeros_like(router_->grad);
-    kernels::gemm(kept[kLogits].t(), all, router_grad, true);
-    PendingExchange router_sum = PendingExchange::all_reduce(router_grad, pass);
+    // Each tensor-parallel rank has a part of each expert, and so of what the maps to logits are to blame for.
+    at::Tensor map_grads = at::empty({(count_ + (gates_shared_ ? 1 : 0)) * hidden_}, at::kFloat);
+    kernels::gemm(kept[kLogits].t(), all, map_grads.narrow(0, 0, count_ * hidden_).view({count_, hidden_}));
+    if (gates_shared_) kernels::gemm(kept[kSharedGate].t(), all, map_grads.narrow(0, count_ * hidden_, hidden_).view({1, hidden_}));
+    PendingExchange sum = PendingExchange::all_reduce(map_grads, pass);
+    if (shared_width_ > 0) shared_gate_up_.backward_weight(kept[kSharedGateUp], all);
     const at::Tensor inputs = spread_ ? kept[kInputs] : all.index_select(0, kept[kRowOf]);
     for (const ExpertRows& rows : routes.segments())
       kernels::gemm(kept[kGateUp].narrow(0, rows.begin, rows.count).t(), inputs.narrow(0, rows.begin, rows.count),
                     gate_up_->grad[rows.expert], true);
-    router_->grad.add_(router_sum.finish(pass));
+    map_grads = sum.finish(pass);
+    router_map_->grad.add_(map_grads.narrow(0, 0, count_ * hidden_).view_as(router_map_->grad));
+    if (gates_shared_) shared_gate_->grad.add_(map_grads.narrow(0, count_ * hidden_, hidden_).view_as(shared_gate_->grad));
     for (at::Tensor& tensor : kept) tensor.reset();
   }
 
  private:
-  // After the forward pass those before kOutputGrads. The input half of the backward pass turns kLogits and kGateUp into their gradients
-  // and adds the others for the weight half.
+  // After the forward pass those before kOutputGrads. The input half of the backward pass turns kLogits, kGateUp, kSharedGateUp and
+  // kSharedGate into their gradients and adds the others for the weight half.
   enum Kept {
-    kLogits,          // [rows, experts], f32
-    kCounts,          // i64 [experts]: copies of this rank's rows for each
-    kReceivedCounts,  // i64 [ranks, experts of a rank]
-    kWeights,         // f32 [received]
-    kInputs,          // [received, hidden] where experts are spread over ranks
-    kGateUp,          // [received, 2 width]
-    kOutputGrads,     // [received, hidden]
-    kActivated,       // [received, width], weighted
-    kRowOf,           // i64 [copies]
+    kLogits,           // [rows, experts], f32
+    kCounts,           // i64 [experts]: copies of this rank's rows for each
+    kReceivedCounts,   // i64 [ranks, experts of a rank]
+    kWeights,          // f32 [received]
+    kInputs,           // [received, hidden] where experts are spread over ranks
+    kGateUp,           // [received, 2 width]
+    kSharedGateUp,     // [rows, 2 width], where there are shared experts
+    kSharedGate,       // f32 [rows, 1]: what their output counts, where it is gated
+    kOutputGrads,      // [received, hidden]
+    kActivated,        // [received, width], weighted
+    kRowOf,            // i64 [copies]
+    kSharedGrad,       // [rows, hidden]
+    kSharedActivated,  // [rows, width]
     kKeptCount
   };
+
+  static at::Tensor product_f32(const at::Tensor& x, const at::Tensor& weight) {
+    at::Tensor out = at::empty({x.size(0), weight.size(0)}, at::kFloat);
+    kernels::gemm(x, weight.t(), out);
+    return out;
+  }
 
   static void each_product(const ExpertRoutes& routes, const at::Tensor& x, const Parameter& weight, const at::Tensor& y) {
     for (const ExpertRows& rows : routes.segments())
@@ -182,37 +171,54 @@ class Experts final : public FeedForward {
       kernels::gemm(dy.narrow(0, rows.begin, rows.count), weight.value[rows.expert], dx.narrow(0, rows.begin, rows.count));
   }
 
-  // f32 [rows, experts]. `weight_grads` [rows, each] come from this rank's part of the experts.
-  at::Tensor logit_grads(const at::Tensor& logits, const Choice& choice, const at::Tensor& weight_grads, const Rows& rows,
-                         const Pass& pass) const {
-    const at::Tensor weighted = choice.weights * weight_grads;
-    const at::Tensor chosen = weighted - choice.weights * weighted.sum(1, true);
-    at::Tensor out = at::zeros_like(logits);
-    out.scatter_(1, choice.experts, chosen);
-    if (!first_of_tensor_ranks_ || (balance_loss_ == 0 && z_loss_ == 0)) return out;
-    const at::Tensor shares = at::softmax(logits, -1).view({rows.batch, rows.seq, count_});
-    at::Tensor grads = out.view_as(shares);
-    const double per_token = pass.sample_scale / static_cast<double>(rows.seq);
-    if (balance_loss_ > 0) {
-      // Of a sample: the sum over experts of f P, where P is the mean share of an expert, and f how often it is chosen, 1 on average
-      // (DeepSeek-V2, 2024, section 2.2.3). By sample, so that it does not depend on how a batch is cut.
-      at::Tensor chosen_counts = at::zeros({rows.batch, count_}, at::kFloat);
-      const at::Tensor experts = choice.experts.view({rows.batch, rows.seq * each_});
-      chosen_counts.scatter_add_(1, experts, at::ones_like(experts, at::kFloat));
-      const at::Tensor often = (chosen_counts * (static_cast<double>(count_) / static_cast<double>(rows.seq * each_))).unsqueeze(1);
-      grads.add_(shares * (often - (shares * often).sum(2, true)), balance_loss_ * per_token);
+  // A part of the sum [rows, hidden]; undefined without shared experts.
+  at::Tensor shared_forward(const at::Tensor& all, const Rows& rows, std::span<at::Tensor> kept, const Pass& pass) const {
+    if (shared_width_ == 0) return {};
+    at::Tensor gate_up = rows.empty(2 * shared_width_);
+    shared_gate_up_.forward(all, gate_up);
+    at::Tensor activated = rows.empty(shared_width_);
+    kernels::swiglu(gate_up, activated);
+    at::Tensor gate;
+    if (gates_shared_) {
+      gate = at::sigmoid(product_f32(all, shared_gate_->value));
+      activated.mul_(gate);
     }
-    // The square of the logits' logarithmic sum (ST-MoE, Zoph et al. 2022, equation 5).
-    if (z_loss_ > 0) grads.add_(shares * at::logsumexp(logits, 1, true).view({rows.batch, rows.seq, 1}), 2 * z_loss_ * per_token);
+    if (pass.training) {
+      kept[kSharedGateUp] = std::move(gate_up);
+      kept[kSharedGate] = std::move(gate);
+    }
+    at::Tensor out = rows.empty(hidden_);
+    shared_down_.forward(activated, out);
     return out;
   }
 
-  const std::int64_t hidden_, width_, count_, each_;
-  const bool spread_, first_of_tensor_ranks_;
-  const double balance_loss_, z_loss_;
-  const Parameter* router_ = nullptr;   // [experts, hidden]
-  const Parameter* gate_up_ = nullptr;  // [experts of this rank, 2 width, hidden]
-  const Parameter* down_ = nullptr;     // [experts of this rank, hidden, width]
+  at::Tensor shared_backward(const at::Tensor& grad, const Rows& rows, std::span<at::Tensor> kept) const {
+    if (shared_width_ == 0) return {};
+    kept[kSharedGrad] = grad;
+    at::Tensor whole_grad = rows.empty(shared_width_);
+    shared_down_.backward_input(grad, whole_grad);
+    at::Tensor& activated = kept[kSharedActivated];
+    const at::Tensor gate = kept[kSharedGate];
+    activated = gates_shared_ ? whole_grad * gate.to(whole_grad.scalar_type()) : whole_grad;
+    kernels::swiglu_backward(kept[kSharedGateUp], activated);
+    at::Tensor out = rows.empty(hidden_);
+    shared_gate_up_.backward_input(kept[kSharedGateUp], out);
+    if (!gates_shared_) return out;
+    const at::Tensor gate_grad = whole_grad.mul_(activated).sum(1, true, at::kFloat) * gate * (1 - gate);
+    activated.mul_(gate);
+    kept[kSharedGate] = gate_grad.to(rows.options.dtype());
+    kernels::gemm(kept[kSharedGate], shared_gate_->value, out, true);
+    return out;
+  }
+
+  const std::int64_t hidden_, width_, shared_width_, count_;
+  const bool spread_, gates_shared_, first_of_tensor_ranks_;
+  const Router router_;
+  const Parameter* router_map_ = nullptr;  // [experts, hidden]
+  const Parameter* gate_up_ = nullptr;     // [experts of this rank, 2 width, hidden]
+  const Parameter* down_ = nullptr;        // [experts of this rank, hidden, width]
+  StackedLinear shared_gate_up_, shared_down_;
+  const Parameter* shared_gate_ = nullptr;  // [1, hidden]
 };
 
 }  // namespace

@@ -9,9 +9,14 @@
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/softmax.h>
+#include <cmath>
+#include <limits>
 
 #include "nn/autograd_block.hpp"
+#include "nn/dropout.hpp"
 #include "nn/kernels/lookup.hpp"
 
 namespace tessera::nn {
@@ -61,6 +66,14 @@ bool has(const model::BlockSpec& spec, const char* key) {
   return found != spec.dims.end() && found->second != 0;
 }
 
+double dropped_share(const model::BlockSpec& spec) {
+  const auto found = spec.dims.find("dropout");
+  return found == spec.dims.end() ? 0 : found->second;
+}
+
+// Of dropout within a layer.
+enum Site { kScores, kAttended, kFeedForward };
+
 // Each token's place: in its document, or behind the tokens that were seen.
 at::Tensor places_of(const Pass& pass) {
   if (pass.batch->positions.defined()) return pass.batch->positions;
@@ -72,7 +85,8 @@ Tensors embed(const model::BlockSpec& spec, const Tensors& parameters, const Pas
   kernels::check_tokens(pass.batch->tokens, 0, spec.dim("vocab"), "a token");
   at::Tensor hidden = at::embedding(named.at("wte.weight"), pass.batch->tokens);
   if (const at::Tensor table = named.find("wpe.weight"); table.defined()) hidden = hidden + at::embedding(table, places_of(pass));
-  return {has(spec, "embedding_norm") ? named.norm(hidden, "ln_e") : hidden};
+  if (has(spec, "embedding_norm")) hidden = named.norm(hidden, "ln_e");
+  return {dropout(hidden, dropped_share(spec), 0, pass)};
 }
 
 // Which keys each query sees: those of its document that do not lie behind it. Undefined where the kernel's causal mask says the same.
@@ -86,6 +100,15 @@ at::Tensor mask_of(const Pass& pass, std::int64_t queries, std::int64_t keys) {
   // Where the document of each token began.
   const at::Tensor begin = at::arange(keys, at::kLong) - positions;
   return (causal.logical_and(begin.unsqueeze(2) == begin.unsqueeze(1))).unsqueeze(1);
+}
+
+// The fused kernel draws masks of its own, which depend on the order of calls.
+at::Tensor attended_with_dropout(const model::BlockSpec& spec, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                 const at::Tensor& mask, const Pass& pass) {
+  const at::Tensor scores = at::matmul(query, key.transpose(2, 3)) / std::sqrt(static_cast<double>(query.size(3)));
+  const at::Tensor seen = mask.defined() ? mask : at::ones({query.size(2), key.size(2)}, at::kBool).tril();
+  const at::Tensor shares = at::softmax(scores.masked_fill(seen.logical_not(), -std::numeric_limits<float>::infinity()), -1);
+  return at::matmul(dropout(shares, dropped_share(spec), kScores, pass), value);
 }
 
 at::Tensor attention(const model::BlockSpec& spec, const Named& named, const at::Tensor& x, const Pass& pass) {
@@ -113,13 +136,17 @@ at::Tensor attention(const model::BlockSpec& spec, const Named& named, const at:
   }
   const at::Tensor mask = mask_of(pass, seq, key.size(2));
   const std::optional<at::Tensor> seen = mask.defined() ? std::optional(mask) : std::nullopt;
-  const at::Tensor attended = at::scaled_dot_product_attention(query, key, value, seen, 0.0, !mask.defined());
+  const at::Tensor attended = pass.drops && dropped_share(spec) > 0
+                                  ? attended_with_dropout(spec, query, key, value, mask, pass)
+                                  : at::scaled_dot_product_attention(query, key, value, seen, 0.0, !mask.defined());
   return named.map(attended.transpose(1, 2).reshape({batch, seq, heads * width}), "attn.c_proj");
 }
 
 Tensors layer(const model::BlockSpec& spec, const Tensors& inputs, const Tensors& parameters, const Pass& pass) {
   const Named named(spec, parameters);
-  const at::Tensor middle = inputs.at(0) + attention(spec, named, named.norm(inputs.at(0), "ln_1"), pass);
+  const double dropped = dropped_share(spec);
+  const at::Tensor attended = attention(spec, named, named.norm(inputs.at(0), "ln_1"), pass);
+  const at::Tensor middle = inputs.at(0) + dropout(attended, dropped, kAttended, pass);
   at::Tensor hidden = named.map(named.norm(middle, "ln_2"), "mlp.c_fc");
   if (has(spec, "gated")) {
     const std::int64_t ffn = spec.dim("ffn");
@@ -127,7 +154,7 @@ Tensors layer(const model::BlockSpec& spec, const Tensors& inputs, const Tensors
   } else {
     hidden = at::gelu(hidden, "tanh");
   }
-  return {middle + named.map(hidden, "mlp.c_proj")};
+  return {middle + dropout(named.map(hidden, "mlp.c_proj"), dropped, kFeedForward, pass)};
 }
 
 Tensors head(const model::BlockSpec& spec, const Tensors& inputs, const Tensors& parameters, const Pass& pass) {

@@ -70,15 +70,15 @@ std::optional<Fault> fault_of(const model::ModelSpec& model, const Where& where)
     const auto said = [&](const char* key, double value) { return block.dims.contains(key) && block.dims.at(key) == value; };
     if (model.arch != "gpt" && !cut_by_trainer(block))
       return Fault{where, text("it cannot compute blocks of kind '", block.kind, "' yet"),
-                   "arch llama (Llama, Mistral, Qwen2 and Qwen3), mixtral, qwen_moe or gpt, without dropout"};
-    if (block.dims.contains("dropout"))
-      return Fault{where, text("it does not drop activations yet, and dropout is ", block.dims.at("dropout")), "model.dropout: 0"};
+                   "arch llama (Llama, Mistral, Qwen2 and Qwen3), mixtral or qwen_moe without dropout, or gpt"};
+    if (block.dims.contains("dropout") && model.arch != "gpt")
+      return Fault{where, text("it drops activations of GPT alone, and dropout is ", block.dims.at("dropout")), "model.dropout: 0"};
     if (said("rotary", 1) || said("relative_bias", 1))
       return Fault{where, "its GPT has learned positions or none", "positions: learned, or positions: none"};
     if (said("attention_fused", 0))
       return Fault{where, "it computes attention in one kernel, and the model says attention: unfused", "attention: fused"};
-    if (block.kind == "moe_layer" && (block.dims.contains("kv_lora") || block.dims.contains("shared_ffn")))
-      return Fault{where, "its experts stand behind plain attention, and none is shared", "arch mixtral, or qwen_moe without shared_ffn"};
+    if (block.kind == "moe_layer" && block.dims.contains("kv_lora"))
+      return Fault{where, "it does not compute latent attention yet", "arch mixtral or qwen_moe"};
     if ((block.kind == "transformer_layer" || block.kind == "moe_layer") && said("autograd", 1))
       return Fault{where, "its blocks keep what they need themselves, and the model says keeps: autograd", "keeps: tessera"};
   }

@@ -224,6 +224,7 @@ std::vector<nn::Interval> Executor::compute(int index, const Batches& batches, d
   pass.exchanges = &exchanges;
   pass.precision = precision_;
   pass.training = program_.training;
+  pass.drops = program_.training;
   pass.loss_scale = loss_scale;
   pass.sample_scale = 1.0 / static_cast<double>(program_.samples * program_.micro_batches);
   if (instruction.op == Op::forward)
@@ -240,6 +241,7 @@ void Executor::enter(int block, const Instruction& instruction, const Batches& b
   const int tensor_group = program_.cuts[cut].tensor_group;
   const int expert_group = program_.cuts[cut].expert_group;
   const plan::Strategy& strategy = program_.strategy_of(block);
+  pass.block = block;
   pass.batch = &batches.at(cut).at(instruction.micro_batch);
   pass.tensor_group = tensor_group < 0 ? comm::Group() : group(tensor_group);
   pass.expert_group = expert_group < 0 ? comm::Group() : group(expert_group);

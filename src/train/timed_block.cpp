@@ -78,6 +78,7 @@ TimedBlock::TimedBlock(const model::JobSpec& job, const model::BlockInstance& in
   pass_.batch = &batch_;
   pass_.precision = job.train.precision;
   pass_.loss_scale = 1e-4;
+  pass_.drops = true;
 }
 
 void TimedBlock::forward(const comm::Group& group) {

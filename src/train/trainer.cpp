@@ -81,10 +81,13 @@ struct Trainer::Impl {
     Batches out;
     for (const program::Cut& cut : program.cuts) {
       std::vector<nn::Batch>& batches = out.emplace_back();
-      for (std::int64_t m = 0; m < program.micro_batches; ++m)
-        batches.push_back(batch(cut.micro_batch_size, [&](std::int64_t row, auto tokens, auto targets, auto positions) {
+      for (std::int64_t m = 0; m < program.micro_batches; ++m) {
+        nn::Batch& one = batches.emplace_back(batch(cut.micro_batch_size, [&](std::int64_t row, auto tokens, auto targets, auto positions) {
           return fill(program.first_sample(m, cut) + row, tokens, targets, positions);
         }));
+        one.first_sample = program.first_sample(m, cut);
+        one.seed = seed_of(job.train.seed, static_cast<std::uint64_t>(step));
+      }
     }
     return out;
   }

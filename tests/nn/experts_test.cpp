@@ -25,6 +25,7 @@ model::BlockSpec layer(const std::string& more = {}, int experts = 6, int each =
 
 struct Weights {
   at::Tensor router, gate_up, down;
+  Tensors shared = {};  // gate, up, down and, where there is one, the gate of their output
 };
 
 Weights weights_of(const model::BlockSpec& spec, at::ScalarType type) {
@@ -38,10 +39,19 @@ Weights weights_of(const model::BlockSpec& spec, at::ScalarType type) {
 // Of the sum of output * output_grad, with the losses of the router.
 struct Result {
   at::Tensor output, input_grad, router_grad, gate_up_grad, down_grad;
+  Tensors shared_grads = {};
 };
 
-Result by_autograd(const model::BlockSpec& spec, const Weights& weights, const at::Tensor& x, const at::Tensor& output_grad, double balance,
-                   double z, double sample_scale) {
+struct Terms {
+  double balance = 0;
+  double z = 0;
+  double sample_scale = 1;
+  bool normalizes = true;
+  at::Tensor kept = {};  // [rows, experts]: 1 where a row finds room
+};
+
+Result by_autograd(const model::BlockSpec& spec, const Weights& weights, const at::Tensor& x, const at::Tensor& output_grad,
+                   const Terms& terms) {
   const at::AutoGradMode mode(true);
   const auto leaf = [](const at::Tensor& tensor) { return tensor.to(at::kFloat).detach().requires_grad_(true); };
   const at::Tensor input = leaf(x), router = leaf(weights.router), gate_up = leaf(weights.gate_up), down = leaf(weights.down);
@@ -50,12 +60,19 @@ Result by_autograd(const model::BlockSpec& spec, const Weights& weights, const a
   const at::Tensor logits = at::matmul(input, router.t());
   const at::Tensor shares = at::softmax(logits, -1);
   const auto [chosen, experts] = at::topk(shares, each, -1);
-  const at::Tensor weight = chosen / chosen.sum(-1, true);
+  const at::Tensor weight = terms.normalizes ? chosen / chosen.sum(-1, true) : chosen;
   at::Tensor out = at::zeros_like(input);
   for (std::int64_t e = 0; e < spec.dim("experts"); ++e) {
     const at::Tensor hidden = at::matmul(input, gate_up[e].t());
     const at::Tensor y = at::matmul(at::silu(hidden.narrow(1, 0, width)) * hidden.narrow(1, width, width), down[e].t());
-    out = out + y * (weight * (experts == e)).sum(1, true);
+    const at::Tensor counts = (weight * (experts == e)).sum(1, true);
+    out = out + y * (terms.kept.defined() ? counts * terms.kept.narrow(1, e, 1) : counts);
+  }
+  Tensors shared;
+  for (const at::Tensor& weight : weights.shared) shared.push_back(leaf(weight));
+  if (!shared.empty()) {
+    const at::Tensor y = at::matmul(at::silu(at::matmul(input, shared[0].t())) * at::matmul(input, shared[1].t()), shared[2].t());
+    out = out + (shared.size() == 4 ? y * at::sigmoid(at::matmul(input, shared[3].t())) : y);
   }
   at::Tensor loss = (out * output_grad).sum();
   for (std::int64_t sample = 0; sample < kBatch; ++sample) {
@@ -63,23 +80,27 @@ Result by_autograd(const model::BlockSpec& spec, const Weights& weights, const a
     const at::Tensor own = experts.narrow(0, sample * kSeq, kSeq);
     for (std::int64_t e = 0; e < often.size(0); ++e) often[e] = (own == e).sum().to(at::kFloat);
     often = often * static_cast<double>(often.size(0)) / static_cast<double>(each * kSeq);
-    loss = loss + balance * sample_scale * (often * shares.narrow(0, sample * kSeq, kSeq).mean(0)).sum();
+    loss = loss + terms.balance * terms.sample_scale * (often * shares.narrow(0, sample * kSeq, kSeq).mean(0)).sum();
   }
-  loss = loss + z * sample_scale * at::logsumexp(logits, 1).square().sum() / static_cast<double>(kSeq);
-  const auto grads = torch::autograd::grad({loss}, {input, router, gate_up, down});
-  return {out.detach(), grads[0], grads[1], grads[2], grads[3]};
+  loss = loss + terms.z * terms.sample_scale * at::logsumexp(logits, 1).square().sum() / static_cast<double>(kSeq);
+  Tensors leaves = {input, router, gate_up, down};
+  leaves.insert(leaves.end(), shared.begin(), shared.end());
+  const auto grads = torch::autograd::grad({loss}, leaves);
+  return {out.detach(), grads[0], grads[1], grads[2], grads[3], {grads.begin() + 4, grads.end()}};
 }
 
 Result by_ours(const model::BlockSpec& spec, const Weights& weights, const at::Tensor& x, const at::Tensor& output_grad,
-               double sample_scale, std::int64_t* kept_bytes = nullptr) {
+               double sample_scale = 1, std::int64_t* kept_bytes = nullptr) {
   std::vector<Parameter> parameters;
-  for (const at::Tensor& value : {weights.router, weights.gate_up, weights.down})
-    parameters.push_back({nullptr, {}, value, at::zeros(value.sizes(), at::kFloat)});
+  Tensors values = {weights.router, weights.gate_up, weights.down};
+  values.insert(values.end(), weights.shared.begin(), weights.shared.end());
+  for (const at::Tensor& value : values) parameters.push_back({nullptr, {}, value, at::zeros(value.sizes(), at::kFloat)});
   const auto experts = make_experts(spec, {});
   ParameterRow row(parameters);
   experts->bind(row);
   Pass pass;
   pass.sample_scale = sample_scale;
+  pass.drops = true;
   Tensors kept(experts->kept_count());
   const Rows rows(x.view({kBatch, kSeq, kHidden}), pass);
   const at::Tensor output = experts->forward(x, rows, kept, pass);
@@ -88,7 +109,9 @@ Result by_ours(const model::BlockSpec& spec, const Weights& weights, const at::T
   const at::Tensor input_grad = experts->backward_input(output_grad.to(x.scalar_type()), rows, kept, pass);
   experts->backward_weight(PendingExchange::all_rows(x, pass), kept, pass);
   EXPECT_TRUE(std::none_of(kept.begin(), kept.end(), [](const at::Tensor& tensor) { return tensor.defined(); }));
-  return {output, input_grad, parameters[0].grad, parameters[1].grad, parameters[2].grad};
+  Result out{output, input_grad, parameters[0].grad, parameters[1].grad, parameters[2].grad};
+  for (std::size_t i = 3; i < parameters.size(); ++i) out.shared_grads.push_back(parameters[i].grad);
+  return out;
 }
 
 void expect_near(const Result& ours, const Result& theirs, double tolerance) {
@@ -101,6 +124,9 @@ void expect_near(const Result& ours, const Result& theirs, double tolerance) {
     EXPECT_LT(relative_error(ours.router_grad, theirs.router_grad), tolerance);
   EXPECT_LT(relative_error(ours.gate_up_grad, theirs.gate_up_grad), tolerance);
   EXPECT_LT(relative_error(ours.down_grad, theirs.down_grad), tolerance);
+  ASSERT_EQ(ours.shared_grads.size(), theirs.shared_grads.size());
+  for (std::size_t i = 0; i < ours.shared_grads.size(); ++i)
+    EXPECT_LT(relative_error(ours.shared_grads[i], theirs.shared_grads[i]), tolerance) << i;
 }
 
 TEST(RoutedExperts, AreWhatAutogradMakesOfThem) {
@@ -109,7 +135,7 @@ TEST(RoutedExperts, AreWhatAutogradMakesOfThem) {
     const Weights weights = weights_of(spec, at::kFloat);
     const at::Tensor x = at::randn({kBatch * kSeq, kHidden});
     const at::Tensor grad = at::randn({kBatch * kSeq, kHidden});
-    expect_near(by_ours(spec, weights, x, grad, 1), by_autograd(spec, weights, x, grad, 0, 0, 1), 1e-5);
+    expect_near(by_ours(spec, weights, x, grad), by_autograd(spec, weights, x, grad, {}), 1e-5);
   }
 }
 
@@ -119,9 +145,9 @@ TEST(RoutedExperts, AddTheLossesOfTheRouterToItsGradients) {
   const at::Tensor x = at::randn({kBatch * kSeq, kHidden});
   const at::Tensor grad = at::randn({kBatch * kSeq, kHidden}) * 0.1;
   const Result ours = by_ours(spec, weights, x, grad, 0.25);
-  expect_near(ours, by_autograd(spec, weights, x, grad, 7, 3, 0.25), 1e-5);
-  EXPECT_GT(relative_error(ours.router_grad, by_autograd(spec, weights, x, grad, 0, 3, 0.25).router_grad), 1e-2);
-  EXPECT_GT(relative_error(ours.router_grad, by_autograd(spec, weights, x, grad, 7, 0, 0.25).router_grad), 1e-2);
+  expect_near(ours, by_autograd(spec, weights, x, grad, {.balance = 7, .z = 3, .sample_scale = 0.25}), 1e-5);
+  EXPECT_GT(relative_error(ours.router_grad, by_autograd(spec, weights, x, grad, {.z = 3, .sample_scale = 0.25}).router_grad), 1e-2);
+  EXPECT_GT(relative_error(ours.router_grad, by_autograd(spec, weights, x, grad, {.balance = 7, .sample_scale = 0.25}).router_grad), 1e-2);
 }
 
 TEST(RoutedExperts, In16BitsAreWithinTheirRounding) {
@@ -129,7 +155,48 @@ TEST(RoutedExperts, In16BitsAreWithinTheirRounding) {
   const Weights weights = weights_of(spec, at::kBFloat16);
   const at::Tensor x = at::randn({kBatch * kSeq, kHidden}).to(at::kBFloat16);
   const at::Tensor grad = at::randn({kBatch * kSeq, kHidden}).to(at::kBFloat16);
-  expect_near(by_ours(spec, weights, x, grad, 1), by_autograd(spec, weights, x, grad.to(at::kFloat), 0, 0, 1), 3e-2);
+  expect_near(by_ours(spec, weights, x, grad), by_autograd(spec, weights, x, grad.to(at::kFloat), {}), 3e-2);
+}
+
+// As in Qwen2's mixtures: shared experts behind a gate, and weights that do not add up to 1.
+TEST(RoutedExperts, StandBesideSharedOnes) {
+  const model::ModelSpec model =
+      model::read_model(ConfigNode::parse(text("{arch: qwen_moe, hidden: ", kHidden,
+                                               ", layers: 1, heads: 4, expert_ffn: 24, experts: 6, experts_per_token: 3, shared_ffn: 40, ",
+                                               "norm_topk: false, seq: ", kSeq, ", vocab: 50}"),
+                                          "test.yaml"));
+  const model::BlockSpec& spec = model.repeats.at(1).block;
+  Weights weights = weights_of(spec, at::kFloat);
+  weights.shared = {at::randn({40, kHidden}) * 0.3, at::randn({40, kHidden}) * 0.3, at::randn({kHidden, 40}) * 0.3,
+                    at::randn({1, kHidden})};
+  const at::Tensor x = at::randn({kBatch * kSeq, kHidden});
+  const at::Tensor grad = at::randn({kBatch * kSeq, kHidden});
+  expect_near(by_ours(spec, weights, x, grad), by_autograd(spec, weights, x, grad, {.normalizes = false}), 1e-5);
+}
+
+// An expert takes the first tokens of each sample.
+TEST(RoutedExperts, TakeNoMoreThanTheirCapacity) {
+  const model::BlockSpec spec = layer(", capacity: 0.75");
+  const Weights weights = weights_of(spec, at::kFloat);
+  const at::Tensor x = at::randn({kBatch * kSeq, kHidden});
+  const at::Tensor grad = at::randn({kBatch * kSeq, kHidden});
+  const auto experts = std::get<1>(at::topk(at::matmul(x, weights.router.t()), 2, -1));
+  const std::int64_t room = 4;  // 0.75 * 16 tokens * 2 of each / 6 experts
+  at::Tensor kept = at::zeros({kBatch * kSeq, 6});
+  std::int64_t dropped = 0;
+  for (std::int64_t sample = 0; sample < kBatch; ++sample) {
+    std::vector<std::int64_t> taken(6, 0);
+    for (std::int64_t row = sample * kSeq; row < (sample + 1) * kSeq; ++row)
+      for (std::int64_t j = 0; j < 2; ++j) {
+        const std::int64_t expert = experts[row][j].item<std::int64_t>();
+        if (taken[static_cast<std::size_t>(expert)]++ < room)
+          kept[row][expert] = 1;
+        else
+          ++dropped;
+      }
+  }
+  ASSERT_GT(dropped, 5);
+  expect_near(by_ours(spec, weights, x, grad), by_autograd(spec, weights, x, grad, {.kept = kept}), 1e-5);
 }
 
 TEST(RoutedExperts, MayGetNoTokens) {
@@ -140,8 +207,8 @@ TEST(RoutedExperts, MayGetNoTokens) {
   const at::Tensor x = at::randn({kBatch * kSeq, kHidden}).abs();
   weights.router[2].fill_(1.0);
   const at::Tensor grad = at::randn({kBatch * kSeq, kHidden});
-  const Result ours = by_ours(spec, weights, x, grad, 1);
-  expect_near(ours, by_autograd(spec, weights, x, grad, 0, 0, 1), 1e-5);
+  const Result ours = by_ours(spec, weights, x, grad);
+  expect_near(ours, by_autograd(spec, weights, x, grad, {}), 1e-5);
   EXPECT_EQ(ours.down_grad[0].abs().max().item<float>(), 0);
 }
 

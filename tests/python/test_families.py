@@ -1,4 +1,4 @@
-"""Llama 3.1, Mistral, Qwen2, Qwen3, Mixtral and Qwen3 MoE from transformers and back: the same logits and greedy text, the same step of training under every
+"""Llama 3.1, Mistral, Qwen2, Qwen3, Mixtral, Qwen2 MoE and Qwen3 MoE from transformers and back: the same logits and greedy text, the same step of training under every
 kind of plan. What Tessera would compute otherwise is refused by name."""
 
 import json
@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import (AutoModelForCausalLM, LlamaConfig, MistralConfig, MixtralConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen3Config,
-                          Qwen3MoeConfig)
+from transformers import (AutoModelForCausalLM, LlamaConfig, MistralConfig, MixtralConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen2MoeConfig,
+                          Qwen3Config, Qwen3MoeConfig)
 
 from conftest import SHAKESPEARE
 
@@ -31,6 +31,8 @@ FAMILIES = {
     "qwen3": (Qwen3Config(**COMMON, head_dim=24), SHAPE + ", head_dim: 24, qk_norm: true"),
     "mixtral": (MixtralConfig(**COMMON, num_local_experts=4, num_experts_per_tok=2, rms_norm_eps=1e-6, rope_theta=1e4),
                 "arch: mixtral, ffn: 160, experts: 4, experts_per_token: 2, " + WIDTHS),
+    "qwen2_moe": (Qwen2MoeConfig(**COMMON, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=56, shared_expert_intermediate_size=88),
+                  "arch: qwen_moe, expert_ffn: 56, shared_ffn: 88, experts: 4, experts_per_token: 2, qkv_bias: true, norm_topk: false, " + WIDTHS),
     "qwen3_moe": (Qwen3MoeConfig(**COMMON, head_dim=24, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=56, norm_topk_prob=True,
                                  mlp_only_layers=[0]),
                   "arch: qwen_moe, ffn: 160, expert_ffn: 56, experts: 6, experts_per_token: 3, dense_layers: 1, head_dim: 24, qk_norm: true, " + WIDTHS),
@@ -167,7 +169,7 @@ def test_a_step_has_pytorchs_loss_and_weights_under_every_plan(shared_tessera, s
     expect_pytorchs_step(shared_tessera, stepped, plan, PLANS[plan])
 
 
-@pytest.mark.parametrize("imported", ["mixtral", "qwen3_moe"], indirect=True)
+@pytest.mark.parametrize("imported", ["mixtral", "qwen2_moe", "qwen3_moe"], indirect=True)
 @pytest.mark.parametrize("plan", SPREAD)
 def test_a_step_has_them_where_experts_are_spread(shared_tessera, stepped, plan):
     expect_pytorchs_step(shared_tessera, stepped, plan, SPREAD[plan])
@@ -213,9 +215,8 @@ REFUSED = {
     "layers": ({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}, ["1 of 2 layers look back"]),
     "listed": ({"model_type": "qwen3", "use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]}, ["1 of 2 layers look back"]),
     "biases": ({"model_type": "qwen3", "attention_bias": True}, ["linear maps have biases", "attention_bias: false"]),
-    "sinks": ({"model_type": "gpt_oss"}, ["models of type 'gpt_oss'", "llama, mistral, qwen2, qwen3, mixtral, qwen3_moe"]),
-    "shared": ({"model_type": "qwen2_moe", "num_experts": 4}, ["models of type 'qwen2_moe'"]),
-    "unequal": ({"model_type": "qwen3_moe", "num_experts": 4, "moe_intermediate_size": 32, "norm_topk_prob": False}, ["do not add up to 1", "norm_topk_prob: true"]),
+    "sinks": ({"model_type": "gpt_oss"}, ["models of type 'gpt_oss'", "llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe"]),
+    "latent": ({"model_type": "deepseek_v3"}, ["models of type 'deepseek_v3'"]),
     "quantized": ({"quantization_config": {"bits": 4}}, ["weights are quantized"]),
 }
 

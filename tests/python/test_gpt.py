@@ -95,15 +95,46 @@ def test_the_logits_and_the_text_are_those_of_transformers(one):
     assert decoded == prompt + written
 
 
-@pytest.mark.parametrize("parallel", [
+PLANS = [
     {"dp": 2}, {"pp": 2, "micro_batches": 4}, {"dp": 2, "pp": 2, "zero": 1, "micro_batches": 2}, {"dp": 2, "zero": 3, "micro_batches": 2},
-    {"pp": 2, "micro_batches": 4, "schedule": "zb-h1", "recompute": "full"}, {"pp": 2, "micro_batches": 4, "schedule": "interleaved", "chunks": 2}])
+    {"pp": 2, "micro_batches": 4, "schedule": "zb-h1", "recompute": "full"}, {"pp": 2, "micro_batches": 4, "schedule": "interleaved", "chunks": 2}]
+
+
+def expect_the_same(tessera, name, reference):
+    for ours, theirs in zip(tessera.metrics(name), tessera.metrics(reference), strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+        assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("parallel", PLANS)
 def test_every_plan_follows_one_device(one, parallel):
     name = "-".join(f"{key}{value}" for key, value in parallel.items())
     one("train", one.write(f"{name}.yaml", job(name, parallel)), "--no-measure")
-    for ours, reference in zip(one.metrics(name), one.metrics("one"), strict=True):
-        assert ours["loss"] == pytest.approx(reference["loss"], rel=1e-5)
-        assert ours["grad_norm"] == pytest.approx(reference["grad_norm"], rel=TOLERANCE)
+    expect_the_same(one, name, "one")
+
+
+@pytest.fixture(scope="module")
+def dropping(one):
+    one("train", one.yaml, "--no-measure", "--set", "model.dropout=0.2", "--set", "name=dropping")
+    return one
+
+
+@pytest.mark.parametrize("parallel", PLANS)
+def test_what_is_dropped_does_not_depend_on_the_plan(dropping, parallel):
+    name = "dropping-" + "-".join(f"{key}{value}" for key, value in parallel.items())
+    dropping("train", dropping.write(f"{name}.yaml", job(name, parallel)), "--no-measure", "--set", "model.dropout=0.2")
+    expect_the_same(dropping, name, "dropping")
+
+
+def test_something_is_dropped_in_training_and_nothing_in_evaluation(one):
+    trained, validated = [], []
+    for name, dropout in [("keeping", 0), ("losing", 0.2)]:
+        one("train", one.yaml, "--no-measure", "--set", "train.optimizer.lr=0", "--set", "train.steps=1", "--set", f"model.dropout={dropout}",
+            "--set", f"name={name}")
+        trained.append(one.metrics(name)[0]["loss"])
+        validated.append(json.loads(one("eval", name, "--sequences", 8, "--json").stdout)["loss"])
+    assert validated[0] == validated[1]
+    assert abs(trained[0] - trained[1]) > 1e-4
 
 
 def test_documents_apart_and_bf16_train(one):
@@ -120,10 +151,10 @@ def test_a_plan_is_measured_and_chosen(one):
     assert len(one.metrics("auto")) == STEPS
     refused = one("train", yaml, "--set", "parallel={tp: 2}", "--overwrite", check=False)
     assert refused.returncode == 2 and "which the trainer keeps whole" in refused.stderr, refused.stderr
-    for setting, said in [("parallel={recompute: selective}", "again as a whole"), ("model.dropout=0.1", "does not drop activations yet, and dropout is 0.1"), ("model.positions=alibi", "learned positions or none")]:
+    for setting, said in [("parallel={recompute: selective}", "again as a whole"), ("model.positions=alibi", "learned positions or none")]:
         refused = one("train", yaml, "--overwrite", "--set", setting, check=False)
         assert refused.returncode == 2 and said in refused.stderr, refused.stderr
     # So does a worker that is started by hand.
-    one("plan", yaml, "-o", "hand.json", "--set", "model.dropout=0.1")
-    refused = one("worker", yaml, "--plan", "hand.json", "--rank", 0, "--world", 1, "--set", "model.dropout=0.1", "--set", "name=hand", check=False)
-    assert refused.returncode == 2 and "dropout is 0.1" in refused.stderr and not (one.run.parent / "hand").exists(), refused.stderr
+    one("plan", yaml, "-o", "hand.json", "--set", "model.positions=alibi")
+    refused = one("worker", yaml, "--plan", "hand.json", "--rank", 0, "--world", 1, "--set", "model.positions=alibi", "--set", "name=hand", check=False)
+    assert refused.returncode == 2 and "learned positions or none" in refused.stderr and not (one.run.parent / "hand").exists(), refused.stderr

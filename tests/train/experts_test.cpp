@@ -14,7 +14,7 @@ using model::Recompute;
 using plan::Schedule;
 
 constexpr std::int64_t kSteps = 5;
-const char* const kLosses = ", balance_loss: 0.05, z_loss: 0.01";
+const char* const kLosses = ", balance_loss: 0.05, z_loss: 0.01, capacity: 1.0";
 
 double worst_difference(const std::vector<double>& a, const std::vector<double>& b) {
   double worst = a.size() == b.size() ? 0 : 1;
@@ -33,7 +33,7 @@ void expect_the_same(const Curve& curve, const plan::Plan& plan) {
 }
 
 TEST(Experts, TheLossesOfTheRouterAreTrainedOn) {
-  const Curve plain = train_curve(tiny_experts_job(), {}, kSteps);
+  const Curve plain = train_curve(tiny_experts_job(", capacity: 1.0"), {}, kSteps);
   EXPECT_NEAR(plain.losses.front(), one_device().losses.front(), 1e-9) << "what is reported is the loss of tokens";
   EXPECT_GT(worst_difference(plain.norms, one_device().norms), 1e-4);
 }

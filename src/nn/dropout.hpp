@@ -1,0 +1,15 @@
+// Internal: dropout as an operator that autograd differentiates.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "nn/block.hpp"
+
+namespace tessera::nn {
+
+// x [batch, ...] where the pass does not drop, or with a part of it dropped (kernels/dropout.hpp) and the rest scaled up. The masks depend
+// on the seed of the step, the sample, the block and `site`, a number of the place within the block: the same whoever computes the block,
+// and whenever. The backward pass makes them again.
+at::Tensor dropout(const at::Tensor& x, double probability, int site, const Pass& pass);
+
+}  // namespace tessera::nn

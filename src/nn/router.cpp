@@ -1,0 +1,110 @@
+#include "nn/router.hpp"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/bincount.h>
+#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/topk.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <cmath>
+
+namespace tessera::nn {
+namespace {
+
+double option(const model::BlockSpec& spec, const char* key, double otherwise) {
+  const auto found = spec.dims.find(key);
+  return found == spec.dims.end() ? otherwise : found->second;
+}
+
+// Of elements with keys i64 in [0, count), which how many equal ones before it make each: [5, 2, 5, 5] -> [0, 0, 1, 2].
+at::Tensor rank_among_equals(const at::Tensor& keys, std::int64_t count) {
+  const at::Tensor order = keys.argsort(/*stable=*/true);
+  const at::Tensor counts = at::bincount(keys, {}, count);
+  const at::Tensor begins = counts.cumsum(0) - counts;
+  const at::Tensor sorted = keys.index_select(0, order);
+  const at::Tensor ranks = at::arange(keys.size(0), keys.options()) - begins.index_select(0, sorted);
+  at::Tensor out = at::zeros_like(keys);
+  out.scatter_(0, order, ranks);
+  return out;
+}
+
+}  // namespace
+
+at::Tensor Choice::combine(const at::Tensor& copies) const {
+  at::Tensor each = copies.index_select(0, place);
+  if (kept.defined()) each.mul_(kept);
+  return each.view({experts.size(0), experts.size(1), copies.size(1)}).sum(1);
+}
+
+Router::Router(const model::BlockSpec& spec)
+    : count_(spec.dim("experts")),
+      each_(spec.dim("experts_per_token")),
+      normalizes_(option(spec, "norm_topk", 1) != 0),
+      capacity_(option(spec, "capacity", 0)),
+      balance_loss_(option(spec, "balance_loss", 0)),
+      z_loss_(option(spec, "z_loss", 0)) {}
+
+Choice Router::choose(const at::Tensor& logits, const RouterRows& rows, bool drops) const {
+  Choice out;
+  if (normalizes_) {
+    auto [values, experts] = at::topk(logits, each_, -1);
+    out.experts = std::move(experts);
+    out.weights = at::softmax(values, -1);
+  } else {
+    auto [values, experts] = at::topk(at::softmax(logits, -1), each_, -1);
+    out.experts = std::move(experts);
+    out.weights = std::move(values);
+  }
+  const at::Tensor flat = out.experts.flatten();
+  const std::int64_t copies = flat.size(0);
+  at::Tensor order = flat.argsort(/*stable=*/true);
+  if (drops && capacity_ > 0) {
+    const auto room = static_cast<std::int64_t>(std::ceil(capacity_ * static_cast<double>(rows.seq * each_) / static_cast<double>(count_)));
+    const at::Tensor samples = at::arange(copies, flat.options()).div(rows.seq * each_, "floor");
+    const at::Tensor kept = rank_among_equals(samples * count_ + flat, rows.batch * count_) < room;
+    out.kept = kept.to(at::kFloat).unsqueeze(1);
+    order = order.masked_select(kept.index_select(0, order));
+  }
+  out.copy_of = order;
+  out.row_of = order.div(each_, "floor");
+  out.place = at::zeros({copies}, flat.options());
+  out.place.scatter_(0, order, at::arange(order.size(0), order.options()));
+  out.counts = at::bincount(flat.index_select(0, order), {}, count_);
+  return out;
+}
+
+at::Tensor Router::logit_grads(const at::Tensor& logits, const Choice& choice, const at::Tensor& weight_grads) const {
+  const at::Tensor grads = choice.kept.defined() ? weight_grads * choice.kept.view_as(weight_grads) : weight_grads;
+  const at::Tensor weighted = choice.weights * grads;
+  at::Tensor out = at::zeros_like(logits);
+  if (normalizes_) {
+    out.scatter_(1, choice.experts, weighted - choice.weights * weighted.sum(1, true));
+    return out;
+  }
+  out.scatter_(1, choice.experts, weighted);
+  return out - at::softmax(logits, -1) * weighted.sum(1, true);
+}
+
+void Router::add_losses(const at::Tensor& logits, const Choice& choice, const RouterRows& rows, double sample_scale,
+                        at::Tensor& grads) const {
+  if (balance_loss_ == 0 && z_loss_ == 0) return;
+  const at::Tensor shares = at::softmax(logits, -1).view({rows.batch, rows.seq, count_});
+  at::Tensor out = grads.view_as(shares);
+  const double per_token = sample_scale / static_cast<double>(rows.seq);
+  if (balance_loss_ > 0) {
+    // Of a sample: the sum over experts of f P, where P is the mean share of an expert, and f how often it is chosen, 1 on average
+    // (DeepSeek-V2, 2024, section 2.2.3).
+    at::Tensor chosen = at::zeros({rows.batch, count_}, at::kFloat);
+    const at::Tensor experts = choice.experts.view({rows.batch, rows.seq * each_});
+    chosen.scatter_add_(1, experts, at::ones_like(experts, at::kFloat));
+    const at::Tensor often = (chosen * (static_cast<double>(count_) / static_cast<double>(rows.seq * each_))).unsqueeze(1);
+    out.add_(shares * (often - (shares * often).sum(2, true)), balance_loss_ * per_token);
+  }
+  // The square of the logits' logarithmic sum (ST-MoE, Zoph et al. 2022, equation 5).
+  if (z_loss_ > 0) out.add_(shares * at::logsumexp(logits, 1, true).view({rows.batch, rows.seq, 1}), 2 * z_loss_ * per_token);
+}
+
+}  // namespace tessera::nn

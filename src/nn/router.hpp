@@ -1,0 +1,52 @@
+// Internal: which experts see which tokens.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <optional>
+
+#include "model/model.hpp"
+
+namespace tessera::nn {
+
+// A row goes to `each` experts; its copy j is copy row * each + j.
+struct Choice {
+  at::Tensor experts;  // i64 [rows, each]
+  at::Tensor weights;  // f32 [rows, each]: how much each expert's output counts
+  at::Tensor kept;     // f32 [copies, 1]: 0 of copies that find no room, undefined where there is room for all
+
+  at::Tensor counts;   // i64 [experts]: copies for each that are kept
+  at::Tensor copy_of;  // i64 [kept]: the copies in the order of their experts
+  at::Tensor row_of;   // i64 [kept]: their rows
+  at::Tensor place;    // i64 [copies]: the place of each in that order; 0 of those that are not kept
+
+  // [kept, width] in the order of the experts -> [rows, width], each row's copies added.
+  at::Tensor combine(const at::Tensor& copies) const;
+};
+
+// Rows [batch * seq] of whole samples.
+struct RouterRows {
+  std::int64_t batch = 0;
+  std::int64_t seq = 0;
+};
+
+// Of a layer with experts. By its dimensions: "experts", "experts_per_token"; "norm_topk": 0 where the weights of a token's experts are
+// their shares among all experts, and do not add up to 1; "capacity", "balance_loss", "z_loss", 0 or missing where there is none.
+class Router {
+ public:
+  explicit Router(const model::BlockSpec& spec);
+
+  // `logits` f32 [rows, experts]. With `drops`, each expert takes of a sample at most `capacity` times what it would if tokens spread
+  // evenly, rounded up: those of the sample's first tokens. By sample, so that it does not depend on how a batch is cut.
+  Choice choose(const at::Tensor& logits, const RouterRows& rows, bool drops) const;
+  // The gradient of the logits, of that of the weights [rows, each].
+  at::Tensor logit_grads(const at::Tensor& logits, const Choice& choice, const at::Tensor& weight_grads) const;
+  // Adds the gradients of the router's own losses, each the mean over samples; `sample_scale` is 1 / samples.
+  void add_losses(const at::Tensor& logits, const Choice& choice, const RouterRows& rows, double sample_scale, at::Tensor& grads) const;
+
+ private:
+  std::int64_t count_, each_;
+  bool normalizes_;
+  double capacity_, balance_loss_, z_loss_;
+};
+
+}  // namespace tessera::nn
