@@ -165,7 +165,9 @@ class LeastTimes {
 
   // FLOPs of a rank, `times` the block's; adds what the block exchanges so often.
   double add_block(int repeat, double times, const plan::Strategy& s, std::int64_t micro_batch, BlockBytes& bytes) const {
-    const model::BlockSpec& spec = model_.repeats[static_cast<std::size_t>(repeat)].block;
+    // No software exchanges less than PyTorch frameworks do.
+    model::BlockSpec spec = model_.repeats[static_cast<std::size_t>(repeat)].block;
+    spec.dims.try_emplace("autograd", 1);
     const model::Precision precision = plan_.precision == model::Precision::f8 ? model::Precision::f8 : model::Precision::bf16;
     const model::BlockCost cost = model::cost_of(spec, shard_of(s, micro_batch, precision));
     for (const auto* exchanges : {&cost.forward_exchanges, &cost.backward_exchanges})

@@ -206,7 +206,7 @@ TEST_F(UnequalPlan, IsNotTrained) {
     EXPECT_THAT(untrainable().what(), HasSubstr("tessera simulate"));
   };
   refused("cp 2", [](Strategy& s) { s.cp = 2, s.dp = 1; });
-  refused("ep 2", [](Strategy& s) { s.ep = 2; });
+  refused("whole_experts", [](Strategy& s) { s.whole_experts = true; });
   refused("blocks [3, 5) have sequence_parallel otherwise than block 0", [](Strategy& s) { s.sequence_parallel = true; });
   refused("offload_optimizer", [](Strategy& s) { s.offload_optimizer = true; });
   plan = trainable;

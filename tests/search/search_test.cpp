@@ -175,10 +175,27 @@ TEST(Search, FixedDegreesMayAskForMoreWorkersThanCores) {
 }
 
 TEST(Search, SaysWhatIsOfAcceleratorsAlone) {
-  for (const char* parallel : {"{cp: 2}", "{ep: 2}"})
-    EXPECT_THAT(error_of([&] { search(plan::job_of({.parallel = parallel}), plan::cpu_cluster(4), {}); }).what(),
-                HasSubstr("is planned for accelerators"))
-        << parallel;
+  EXPECT_THAT(error_of([&] { search(plan::job_of({.parallel = "{cp: 2}"}), plan::cpu_cluster(4), {}); }).what(),
+              HasSubstr("is planned for accelerators"));
+}
+
+// Of experts that every worker holds, the gradients cross the network; of tokens on their way to other workers' experts, less.
+TEST(Search, SpreadsExpertsWhereTheNetworkIsSlow) {
+  const auto job =
+      model::read_job(ConfigNode::parse("name: experts\nmodel: {arch: mixtral, hidden: 64, layers: 4, heads: 4, ffn: 256, experts: 8, "
+                                        "experts_per_token: 1, seq: 16, vocab: 64}\n"
+                                        "data: {source: synthetic}\ntrain: {global_batch: 4, optimizer: {kind: adamw, lr: "
+                                        "1.0e-3}}\nparallel: {dp: 4, pp: 1, tp: 1, zero: 0}\n",
+                                        "train.yaml"));
+  auto cluster = plan::cpu_cluster(4);
+  const auto ep_of = [&](const cluster::ClusterSpec& on) { return search(job, on, {}).best.stages[0].strategy_of(1).ep; };
+  for (cluster::ResourceGroup& group : cluster.groups) group.inside.bandwidth = group.network.bandwidth = BytesPerSecond(1e6);
+  EXPECT_GT(ep_of(cluster), 1);
+  for (cluster::ResourceGroup& group : cluster.groups) {
+    group.inside.bandwidth = group.network.bandwidth = BytesPerSecond(1e13);
+    group.inside.latency = group.network.latency = Seconds(1e-3);
+  }
+  EXPECT_EQ(ep_of(cluster), 1);
 }
 
 TEST(Search, TakesSequenceParallelismAndRecomputedAttentionWhereWorkersAreGivenThem) {
