@@ -46,7 +46,16 @@ LARGE = dict(hidden=384, layers=6, heads=6, kv_heads=2, ffn=1024, seq=256, vocab
 ], ids=lambda parallel: "-".join(f"{key}{value}" for key, value in parallel.items()))
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_every_worker_needs_the_memory_that_the_plan_said(tessera, parallel, precision):
-    yaml = tessera.write("memory.yaml", job("memory", precision, steps=3, parallel=parallel, **LARGE))
+    expect_the_memory_that_the_plan_said(tessera, parallel, precision, LARGE)
+
+
+@pytest.mark.parametrize("parallel", [{"dp": 1, "pp": 1, "tp": 1}, {"dp": 2, "pp": 1, "tp": 1, "ep": 2}], ids=["one", "spread"])
+def test_so_does_one_that_holds_experts(tessera, parallel):
+    expect_the_memory_that_the_plan_said(tessera, parallel, "fp32", {**LARGE, "arch": "mixtral", "ffn": 512, "experts": 8, "experts_per_token": 2})
+
+
+def expect_the_memory_that_the_plan_said(tessera, parallel, precision, model):
+    yaml = tessera.write("memory.yaml", job("memory", precision, steps=3, parallel=parallel, **model))
     run = Path(tessera.folder) / "runs" / "memory"
     peaks = []
 
