@@ -86,7 +86,7 @@ void check_room(const Hosts& hosts, const FarJob& job) {
   for (std::size_t i = 0; i < ranks_on.size(); ++i) {
     const Host& host = hosts.hosts[i];
     if (host.slots && ranks_on[i] > *host.slots)
-      throw Error(ErrorCode::invalid_config, text("the plan puts ", ranks_on[i], " ranks on ", host.name, ", which has slots=", *host.slots),
+      throw Error(ErrorCode::invalid_config, text("the plan puts ", plural(static_cast<std::size_t>(ranks_on[i]), "rank"), " on ", host.name, ", which has slots=", *host.slots),
                   host.where, text("slots=", ranks_on[i], " or more"), "raise the host's slots, or make a plan with fewer ranks a host");
   }
 }
@@ -388,8 +388,8 @@ void FarCrew::hear(Agent& agent, std::vector<End>& ends) {
         output_->wrote(wrote->rank, wrote->stream, wrote->bytes);
       } else if (const auto* ended = std::get_if<Ended>(&*message)) {
         std::erase(agent.ranks, ended->end.rank);
-        output_->ended(ended->end.rank);
         ends.push_back({.end = ended->end, .host = agent.name});
+        output_->ended(ended->end.rank, ended->end.status == 0 ? "" : error_of(ends.back()).what());
       } else if (const auto* refused = std::get_if<Refused>(&*message)) {
         lose(agent, error_from(refused->error, agent.name), ends);
         return;
@@ -418,7 +418,7 @@ void FarCrew::hear(Agent& agent, std::vector<End>& ends) {
 void FarCrew::lose(Agent& agent, const Error& error, std::vector<End>& ends) {
   agent.line.close();
   for (const int rank : std::exchange(agent.ranks, {})) {
-    output_->ended(rank);
+    output_->ended(rank, error.what());
     RankEnd end;
     end.rank = rank;
     ends.push_back({.end = end, .error = error, .host = agent.name});

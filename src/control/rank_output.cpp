@@ -91,7 +91,7 @@ void RankOutput::wrote(int rank, Stream stream, std::string_view bytes) {
   if (as_it_is && !bytes.empty()) in_live_line_ = !begun.empty() && begun != "\r" && begun != kEraseLine;
 }
 
-void RankOutput::ended(int rank) {
+void RankOutput::ended(int rank, const std::string& how) {
   for (const Stream stream : {Stream::output, Stream::errors}) {
     std::string& begun = (stream == Stream::output ? output_ : errors_).at(static_cast<std::size_t>(rank)).begun;
     const std::string line = std::exchange(begun, {});
@@ -100,6 +100,7 @@ void RankOutput::ended(int rank) {
     take(rank, stream, line);
     in_live_line_ = false;
   }
+  if (!how.empty()) keep(rank, how);
 }
 
 void RankOutput::take(int rank, Stream stream, const std::string& line) {

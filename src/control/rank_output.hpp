@@ -38,8 +38,8 @@ class RankOutput {
   ~RankOutput();
 
   void wrote(int rank, Stream stream, std::string_view bytes);
-  // The rank has ended: what it wrote last need not end with a newline.
-  void ended(int rank);
+  // The rank has ended: what it wrote last need not end with a newline. `how` is kept, and not shown.
+  void ended(int rank, const std::string& how = {});
   // A line of somebody else's: "[srun] ...".
   void say(const std::string& who, const std::string& line);
   // Shows what could not be shown before.

@@ -107,7 +107,7 @@ void Starter::read(const std::function<void(const std::string& line)>& hear) {
     if (got < 0 && errno == EAGAIN) break;
     if (got <= 0) {
       words_ = comm::Descriptor();
-      say(std::exchange(begun_, {}));
+      begun_ += '\n';
       break;
     }
     begun_.append(buffer.data(), static_cast<std::size_t>(got));

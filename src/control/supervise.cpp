@@ -26,6 +26,8 @@ std::string joined(const std::string& first, const std::string& second) {
   return first.empty() || second.empty() ? first + second : first + "; " + second;
 }
 
+}  // namespace
+
 Error error_of(const Crew::End& ended) {
   if (ended.error) return *ended.error;
   const auto json = nlohmann::json::parse(ended.end.report, nullptr, false);
@@ -45,6 +47,8 @@ Error error_of(const Crew::End& ended) {
   }
   return {ErrorCode::internal, text(named(ended), " ended with exit code ", WEXITSTATUS(ended.end.status), " and no error report")};
 }
+
+namespace {
 
 // The failure that says most, the first of those that say as much.
 class Verdict {

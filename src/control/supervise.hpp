@@ -33,6 +33,9 @@ class Crew {
   virtual std::vector<pollfd> watched() { return {}; }
 };
 
+// What an end that is no good one means: the error that the rank reported, or how it ended.
+Error error_of(const Crew::End& ended);
+
 // From now on the signals that a launcher watches (SIGINT, SIGTERM, SIGHUP unless they are ignored, and SIGCHLD) are taken with next()
 // alone; the destructor gives them back. Make it before other threads.
 class StopSignals {
