@@ -22,6 +22,8 @@ namespace {
 constexpr Seconds kMeetingPatience(60);
 // After they were told to end their ranks, agents have so long to say that they did.
 constexpr Seconds kObedience(5);
+// Agents whose line has ended end their ranks, and are gone.
+constexpr Seconds kLeave(8);
 constexpr const char* kAgentCommand = "launch-agent";
 // The shell could not start the program; ssh itself failed.
 constexpr int kNoProgram = 127;
@@ -102,6 +104,23 @@ Error error_from(const std::string& json, const std::string& host) {
 }
 
 }  // namespace
+
+FarCrew::~FarCrew() {
+  const bool all_met = !agents_.empty() && std::all_of(agents_.begin(), agents_.end(), [](const Agent& agent) { return agent.hello.has_value(); });
+  for (Agent& agent : agents_) agent.line.close();
+  const Seconds until = real_clock().now() + kLeave;
+  const auto running = [&] {
+    bool any = false;
+    for (Starter& starter : starters_) any = !starter.status() || any;
+    return any;
+  };
+  // An agent that was never there has nothing to end before it leaves.
+  while (all_met && running() && real_clock().now() < until) {
+    read_starters();
+    real_clock().sleep(Seconds(0.01));
+  }
+  for (Starter& starter : starters_) starter.ask_to_end();
+}
 
 void FarCrew::meet(const std::vector<int>& used) {
   secret_ = make_secret();

@@ -17,6 +17,8 @@ namespace tessera::control {
 class FarCrew final : public Crew {
  public:
   FarCrew(const Hosts& hosts, StopSignals& signals) : hosts_(hosts), signals_(signals) {}
+  // Returns when what started the agents has ended, which it does after them.
+  ~FarCrew() override;
 
   // Starts an agent on each of these hosts (indices; ignored for a command, which knows its hosts) and waits until all have said who they
   // are. Throws what run_on_hosts says of hosts, and interrupted when the user asks to stop meanwhile.
@@ -62,7 +64,7 @@ class FarCrew final : public Crew {
   std::unique_ptr<RankOutput> output_;  // outlives the starters, whose last words it shows
   std::unique_ptr<Reception> reception_;
   std::vector<Starter> starters_;
-  std::vector<Agent> agents_;  // before the starters' destructors: they wait for the agents to leave
+  std::vector<Agent> agents_;
   std::vector<std::string> host_of_rank_;
   std::optional<Seconds> killed_at_;
 };

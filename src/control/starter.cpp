@@ -67,7 +67,8 @@ Starter::Starter(Starter&& other) noexcept
       words_(std::move(other.words_)),
       begun_(std::move(other.begun_)),
       last_line_(std::move(other.last_line_)),
-      status_(other.status_) {}
+      status_(other.status_),
+      asked_(other.asked_) {}
 
 Starter::~Starter() {
   if (process_ < 0) return;
@@ -80,12 +81,17 @@ Starter::~Starter() {
     }
     return status().has_value();
   };
-  if (wait_for(kLeave)) return;
-  ::kill(-process_, SIGTERM);
+  if (!asked_ && wait_for(kLeave)) return;
+  ask_to_end();
   if (!wait_for(kAsked)) {
     ::kill(-process_, SIGKILL);
     ::waitpid(process_, nullptr, 0);
   }
+}
+
+void Starter::ask_to_end() {
+  if (!asked_ && !status()) ::kill(-process_, SIGTERM);
+  asked_ = true;
 }
 
 void Starter::watch(std::vector<pollfd>& watched) const {

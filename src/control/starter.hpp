@@ -21,7 +21,7 @@ class Starter {
   };
   // Throws not_found when there is no such program, io.
   Starter(const std::vector<std::string>& command, Speaks speaks);
-  // Waits for it to end, then asks it to, then ends it and what it has started here.
+  // Waits for it to end, unless it was asked to already; then asks it to, then ends it and what it has started here.
   ~Starter();
   Starter(Starter&& other) noexcept;
   Starter& operator=(Starter&&) = delete;
@@ -35,6 +35,8 @@ class Starter {
   const std::string& last_line() const { return last_line_; }
   // Its status as waitpid gives it, once it has ended.
   std::optional<int> status();
+  // Sends it SIGTERM.
+  void ask_to_end();
 
  private:
   pid_t process_ = -1;
@@ -43,6 +45,7 @@ class Starter {
   std::string begun_;
   std::string last_line_;
   std::optional<int> status_;
+  bool asked_ = false;
 };
 
 // The words of a command without quotes: "ssh -F file".

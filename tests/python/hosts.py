@@ -77,6 +77,82 @@ class Hosts:
             server.wait(timeout=20)
 
 
+SLURM = ("munged", "slurmctld", "slurmd", "srun", "scancel", "squeue", "sinfo")
+SLURM_CONF = """ClusterName=test
+SlurmctldHost=localhost(127.0.0.1)
+SlurmctldPort={control}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SchedulerType=sched/builtin
+MpiDefault=none
+ReturnToService=2
+SlurmdParameters=config_overrides
+NodeName=node-1 NodeHostname=localhost NodeAddr=127.0.0.2 Port={first} CPUs=4
+NodeName=node-2 NodeHostname=localhost NodeAddr=127.0.0.3 Port={second} CPUs=4
+PartitionName=all Nodes=node-1,node-2 Default=YES State=UP
+"""
+
+
+class Slurm:
+    """A Slurm of two nodes, which are this host; `environment` leads its commands there."""
+
+    @staticmethod
+    def missing():
+        if os.geteuid() != 0:
+            return "slurmctld needs root"
+        lacking = [program for program in SLURM if shutil.which(program) is None]
+        return f"there is no {lacking[0]} (packages munge, slurm-client, slurmctld and slurmd)" if lacking else ""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        for name in ("state", "spool-node-1", "spool-node-2"):
+            (self.folder / name).mkdir(parents=True)
+        (self.folder / "munge.key").write_bytes(os.urandom(64))
+        (self.folder / "munge.key").chmod(0o600)
+        control, first, second = (free_place().split(":")[1] for _ in range(3))
+        conf = self.folder / "slurm.conf"
+        conf.write_text(SLURM_CONF.format(folder=self.folder, control=control, first=first, second=second))
+        self.environment = {"SLURM_CONF": str(conf)}
+        names = ("socket", "key-file", "pid-file", "log-file", "seed-file")
+        files = [f"--{name}={self.folder}/munge.{name.split('-')[0]}" for name in names]
+        self.daemons = []
+        self.start("munged", "--foreground", "--force", *files)
+        self.start("slurmctld", "-D", "-f", conf)
+        for node in ("node-1", "node-2"):
+            self.start("slurmd", "-D", "-f", conf, "-N", node)
+        for _ in range(300):
+            if self("sinfo", "--noheader", "--format=%T %D").stdout.strip() == "idle 2":
+                return
+            time.sleep(0.1)
+        self.close()
+        raise AssertionError("\n".join(log.read_text() for log in self.folder.glob("*.log")))
+
+    def start(self, program, *words):
+        with open(self.folder / f"{program}-{len(self.daemons)}.log", "w") as log:
+            self.daemons.append(subprocess.Popen([program, *map(str, words)], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                                                 env=dict(os.environ, **self.environment)))
+
+    def __call__(self, *words):
+        return subprocess.run(words, env=dict(os.environ, **self.environment), capture_output=True, text=True, timeout=60)
+
+    def close(self):
+        for daemon in reversed(self.daemons):
+            daemon.send_signal(signal.SIGTERM)
+            try:
+                daemon.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+
+
 def processes(folder, word=""):
     """Those that work in a folder and have this word in their command line, on whatever host of the test: {pid: words}."""
     found = {}

@@ -347,3 +347,29 @@ def test_a_host_without_the_text_says_so(tessera, hosts, job, tmp_path_factory):
     assert result.returncode == 3, result.stderr
     assert f"{texts}/plays.txt" in result.stderr and "this is what rank 1 on node-2 found" in result.stderr, result.stderr
     assert stat.S_ISDIR(os.stat(texts).st_mode) and not gone(tessera.folder)
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    cluster = made.Slurm(tmp_path_factory.mktemp("slurm"))
+    yield cluster
+    cluster.close()
+
+
+@pytest.mark.skipif(bool(made.Slurm.missing()), reason=made.Slurm.missing())
+def test_slurm_starts_the_ranks_and_cancels_them(tessera, slurm, job):
+    tessera.environment.update(slurm.environment)
+    tessera(*train(job, "--set", "name=here"))
+    tessera(*train(job, "--launcher", "srun --nodes 2 --ntasks-per-node 1"))
+    assert trained(tessera) == trained(tessera, "here")
+    process = tessera.start(*train(job, "--overwrite", "--launcher", "srun --nodes 2 --ntasks-per-node 1", *LONG))
+    # The run of the same name that is replaced has its steps until then.
+    while len(made.ranks(tessera.folder)) < 2:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    wait_for_step(tessera, "job", 5, process)
+    slurm("scancel", *slurm("squeue", "--noheader", "--format=%i").stdout.split())
+    _, message = process.communicate(timeout=90)
+    assert process.returncode == TRY_AGAIN and "stopped after step" in message, message
+    assert "[launcher] srun: " in message, message
+    assert not gone(tessera.folder)
