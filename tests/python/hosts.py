@@ -21,10 +21,10 @@ def missing():
 
 
 class Hosts:
-    """node-1, node-2, ... are 127.0.0.2, 127.0.0.3, ...; `TESSERA_SSH` reaches them by these names. The last one does not see the folder
-    `hidden` (needs root)."""
+    """node-1, node-2, ... are 127.0.0.2, 127.0.0.3, ... or the hosts 1, 2, ... of a lab (tools/netlab), whose host 0 is the user's;
+    `TESSERA_SSH` reaches them by these names. The last one does not see the folder `hidden` (needs root)."""
 
-    def __init__(self, folder, count=2, hidden=None):
+    def __init__(self, folder, count=2, hidden=None, lab=None):
         self.folder = Path(folder)
         self.folder.mkdir(parents=True)
         self.names = [f"node-{i + 1}" for i in range(count)]
@@ -38,7 +38,7 @@ class Hosts:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         config, known = "", ""
         for i, name in enumerate(self.names):
-            address, port = f"127.0.0.{i + 2}", free_place().split(":")[1]
+            address, port = lab.address(i + 1) if lab else f"127.0.0.{i + 2}", free_place().split(":")[1]
             server = self.folder / f"sshd-{name}"
             server.write_text(f"ListenAddress {address}\nPort {port}\nHostKey {host_key}\nAuthorizedKeysFile {self.folder}/authorized\nPidFile none\n"
                               "StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin prohibit-password\n")
@@ -46,20 +46,23 @@ class Hosts:
                        f"  UserKnownHostsFile {self.folder}/known\n  GlobalKnownHostsFile /dev/null\n")
             public = " ".join(host_key.with_suffix(".pub").read_text().split()[:2])
             known += f"[{address}]:{port} {public}\n"
+            command = [SSHD, "-D", "-e", "-f", server]
+            if hidden is not None and name == self.names[-1]:
+                command = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', hidden, *command]
+            if lab:
+                command = lab.words(i + 1, command)
             with open(self.folder / f"log-{name}", "w") as log:
-                command = [SSHD, "-D", "-e", "-f", server]
-                if hidden is not None and name == self.names[-1]:
-                    command = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', hidden, *command]
                 self.servers[name] = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         (self.folder / "config").write_text(config)
         (self.folder / "known").write_text(known)
         self.ssh = f"ssh -F {self.folder / 'config'}"
+        self.here = (lambda words: lab.words(0, words)) if lab else (lambda words: words)
         for name in self.names:
             self.wait_for(name)
 
     def wait_for(self, name):
         for _ in range(100):
-            done = subprocess.run([*self.ssh.split(), "-oBatchMode=yes", name, "true"], capture_output=True, text=True)
+            done = subprocess.run(self.here([*self.ssh.split(), "-oBatchMode=yes", name, "true"]), capture_output=True, text=True)
             if done.returncode == 0:
                 return
             time.sleep(0.1)

@@ -1,5 +1,7 @@
 """Ranks on several hosts by one command: over real ssh, to hosts that are addresses of the loopback, and by MPI's and Slurm's launchers."""
 
+import importlib.machinery
+import importlib.util
 import json
 import os
 import pty
@@ -15,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import hosts as made
-from conftest import BINARIES, SHAKESPEARE, wait_for_step
+from conftest import BINARIES, REPOSITORY, SHAKESPEARE, wait_for_step
 
 pytestmark = pytest.mark.skipif(bool(made.missing()), reason=made.missing())
 
@@ -373,3 +375,61 @@ def test_slurm_starts_the_ranks_and_cancels_them(tessera, slurm, job):
     assert process.returncode == TRY_AGAIN and "stopped after step" in message, message
     assert "[launcher] srun: " in message, message
     assert not gone(tessera.folder)
+
+
+def load_netlab():
+    loader = importlib.machinery.SourceFileLoader("netlab", str(REPOSITORY / "tools" / "netlab"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("netlab", loader))
+    loader.exec_module(module)
+    return module
+
+
+netlab = load_netlab()
+needs_lab = pytest.mark.skipif(bool(netlab.missing()), reason=netlab.missing())
+
+# Starts its words on hosts 1 and 2 of a lab, as a launcher that reaches them would.
+LAUNCHER = """#!/bin/sh
+trap 'kill $(jobs -p)' TERM
+export WORLD_SIZE=2
+for rank in 0 1; do RANK=$rank ip netns exec {tag}h$((rank + 1)) unshare --uts sh -c 'hostname '"lab-$rank"'; exec "$@"' sh "$@" & done
+wait
+"""
+
+
+@pytest.fixture
+def lab(tessera, job, tmp_path_factory):
+    """Three hosts with networks of their own: the user's, and two with sshd."""
+    with netlab.Lab(3, gbit=[10]) as three:
+        two = made.Hosts(tmp_path_factory.mktemp("lab") / "hosts", lab=three)
+        tessera.environment.update(TESSERA_SSH=two.ssh, UCX_TLS="tcp")
+        launcher = tessera.write("launcher", LAUNCHER.format(tag=three.tag))
+        launcher.chmod(0o755)
+        two.lab = three
+        yield two
+        two.close()
+
+
+@needs_lab
+@pytest.mark.parametrize("how", ["hosts", "launcher"])
+def test_over_real_networks_ranks_meet_where_all_reach_rank_0(tessera, lab, job, how):
+    tessera(*train(job, "--set", "name=here"))
+    where = ["--hosts", lab.file()] if how == "hosts" else ["--launcher", "./launcher"]
+    process = tessera.start(*train(job, *where), inside=lab.here)
+    _, message = process.communicate(timeout=120)
+    assert process.returncode == 0, message
+    assert trained(tessera) == trained(tessera, "here")
+    assert not gone(tessera.folder)
+
+
+@needs_lab
+@pytest.mark.parametrize("how", ["hosts", "launcher"])
+def test_when_a_network_goes_away_the_ranks_behind_it_end_themselves(tessera, lab, job, how):
+    where = ["--hosts", lab.file()] if how == "hosts" else ["--launcher", "./launcher"]
+    process = tessera.start(*train(job, *where, *LONG), inside=lab.here)
+    wait_for_step(tessera, "job", 3, process)
+    subprocess.run(["ip", "-n", lab.lab.namespace(2), "link", "set", "eth0", "down"], check=True)
+    _, message = process.communicate(timeout=120)
+    assert process.returncode == PEER_LOST, message
+    assert "rank 1" in message, message
+    # Its agent gives the launcher up after a minute without a word; nobody can tell it anything.
+    assert not gone(tessera.folder, 90)
