@@ -7,6 +7,7 @@
 #include "base/hex.hpp"
 #include "base/log.hpp"
 #include "base/secret.hpp"
+#include "base/shell.hpp"
 #include "base/temporary_folder.hpp"
 #include "cli/workers.hpp"
 
@@ -51,13 +52,18 @@ void add_host_options(CLI::App& command, HostOptions& options) {
       ->excludes(file);
 }
 
-Workers::Workers(const HostOptions& options) {
+Workers::Workers(const HostOptions& options) : options_(options) {
   if (!options.file.empty()) hosts_.hosts = control::read_host_file(options.file);
   hosts_.command = options.launcher;
   hosts_.version = TESSERA_VERSION;
 }
 
 Workers::~Workers() = default;
+
+std::string Workers::typed() const {
+  if (!options_.file.empty()) return " --hosts " + shell_quoted(options_.file);
+  return options_.launcher.empty() ? std::string() : " --launcher " + shell_quoted(options_.launcher);
+}
 
 std::string Workers::name() const {
   return hosts_.command.empty() ? to_text(hosts_.hosts) : hosts_.command;
@@ -100,7 +106,7 @@ void Workers::run(const Job& job, const cluster::ClusterSpec& cluster, const con
     first_of_group.push_back(nodes);
     nodes += group.nodes;
   }
-  control::FarJob far{.arguments = job.arguments, .ranks = {}, .needed = job.needed, .logs = job.logs};
+  control::FarJob far{.arguments = job.arguments, .ranks = {}, .hosts = nodes, .needed = job.needed, .logs = job.logs};
   for (const plan::RankPlace& place : job.places)
     far.ranks.push_back({first_of_group.at(static_cast<std::size_t>(place.group)) + place.node, place.threads});
   control::run_on_hosts(hosts(), far, options);

@@ -30,6 +30,8 @@ class Workers {
 
   // Whether they run on hosts that the user named.
   bool on_hosts() const { return !hosts_.hosts.empty() || !hosts_.command.empty(); }
+  // The options that lead to the same hosts, as they are typed behind a command; empty for this host.
+  std::string typed() const;
   // Says in words which they are, for keys of caches; empty for this host.
   std::string name() const;
   // cluster::resolve; `cluster: auto` is what the hosts have, each of which is asked.
@@ -51,6 +53,7 @@ class Workers {
   class Scratch;
   control::Hosts hosts() const;
 
+  HostOptions options_;
   control::Hosts hosts_;
   mutable std::unique_ptr<Scratch> scratch_;  // made when it is first needed
 };

@@ -78,10 +78,10 @@ void show_choice(const ChosenPlan& chosen, const model::JobSpec& job, const Work
 }
 
 // What to do with a run that ended before its last step.
-std::string way_on(const std::filesystem::path& run) {
+std::string way_on(const std::filesystem::path& run, const Workers& workers) {
   if (observe::checkpoint_steps(run).empty()) return "no checkpoint had been written; start over with --overwrite";
   return text("go on from the last checkpoint with: ", typed_command(), " train ", shell_quoted((run / "train.yaml").string()),
-              " --resume");
+              " --resume", workers.typed());
 }
 
 void train(const TrainOptions& options) {
@@ -114,7 +114,7 @@ void train(const TrainOptions& options) {
     std::fputs("\n", stderr);  // the workers' line of progress stays
     log::show("stopping after this step with a checkpoint; Ctrl-C again ends at once");
   };
-  launch.way_on = [&] { return way_on(run); };
+  launch.way_on = [&] { return way_on(run, workers); };
   with_on_end(job, run, [&] {
     const observe::RunLock held = std::move(lock);  // the command at the end may go on with the run
     workers.run({.arguments = arguments,

@@ -68,8 +68,10 @@ class Agent {
   bool finished() const { return (started_ || refused_) && processes_.all_ended(); }
 
   Hello hello() const {
+    const char* node = std::getenv("SLURMD_NODENAME");
     return {.version = options_.version,
             .host = host_name(),
+            .node = node != nullptr ? node : "",
             .address = address_seen_by_ssh(),
             .port = free_port(),
             .index = number_from({"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}, 0),
@@ -94,13 +96,14 @@ class Agent {
 
   void begin(const Start& start) {
     if (started_) throw Error(ErrorCode::corrupt, "a launcher starts the ranks of a host once");
+    started_ = true;
+    if (start.ranks.empty()) return;
     work_in(start.folder);
     for (const std::string& file : start.needed)
       if (!std::filesystem::exists(file))
         throw Error(ErrorCode::not_found, text("host ", host_name(), " does not see ", file, ", which its ranks need"), {},
                     text("the folder ", start.folder, " on a file system that all hosts share, with the same content"),
                     "start the run in a folder that all hosts share");
-    started_ = true;
     const std::string program = sibling_program("tessera-worker").string();
     const std::string secret = start.secret.empty() ? secret_ : start.secret;
     processes_.read_output([this](int rank, Stream stream, std::string_view bytes) { line_.send(Wrote{rank, stream, std::string(bytes)}); });

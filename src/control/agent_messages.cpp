@@ -47,12 +47,13 @@ std::vector<std::string> words_in(const json& message, const char* name) {
 int rank_in(const json& message) { return static_cast<int>(integer_in(message, "rank", 0, kMostRanks - 1)); }
 
 json json_of(const Hello& hello) {
-  return {{"kind", "hello"},      {"version", hello.version}, {"host", hello.host},   {"address", hello.address},
+  return {{"kind", "hello"},      {"version", hello.version}, {"host", hello.host}, {"node", hello.node}, {"address", hello.address},
           {"port", hello.port},   {"index", hello.index},     {"count", hello.count}, {"cluster", hello.cluster}};
 }
 Hello hello_from(const json& message) {
   return {text_in(message, "version", kLongestName),
           text_in(message, "host", kLongestName),
+          text_in(message, "node", kLongestName),
           text_in(message, "address", kLongestName),
           static_cast<int>(integer_in(message, "port", 0, 65535)),
           static_cast<int>(integer_in(message, "index", 0, kMostRanks - 1)),

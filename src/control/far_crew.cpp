@@ -210,8 +210,8 @@ void FarCrew::order_callers() {
   for (std::size_t i = 0; i < agents_.size(); ++i) {
     Agent& agent = agents_[i];
     check_version(agent);
-    agent.name = agent.hello->host;
-    agent.is_here = agent.name == own_host();
+    agent.name = agent.hello->node.empty() ? agent.hello->host : agent.hello->node;
+    agent.is_here = agent.hello->host == own_host();
     if (agent.hello->index != static_cast<int>(i) || agent.hello->count != static_cast<int>(agents_.size()))
       throw Error(ErrorCode::invalid_config,
                   text("one of the ", agents_.size(), " processes that `", hosts_.command, "` started is number ", agent.hello->index, " of ",
@@ -301,18 +301,29 @@ std::vector<FoundHost> FarCrew::found() const {
   return hosts;
 }
 
+bool FarCrew::on_hosts_of_their_own() const {
+  std::set<std::string> names;
+  for (const Agent& agent : agents_) names.insert(agent.name);
+  return names.size() == agents_.size();
+}
+
 // By rank, the agent that starts it.
 std::vector<std::size_t> FarCrew::agents_of(const FarJob& job) const {
   std::set<int> used;
   for (const FarRank& rank : job.ranks) used.insert(rank.host);
-  const auto place_of = [&](int host) { return static_cast<std::size_t>(std::distance(used.begin(), used.find(host))); };
-  const bool by_rank = !hosts_.command.empty() && agents_.size() == job.ranks.size();
-  if (!by_rank && agents_.size() != used.size())
+  const bool by_command = !hosts_.command.empty();
+  const bool by_host = by_command && agents_.size() == static_cast<std::size_t>(job.hosts) && on_hosts_of_their_own();
+  const bool by_rank = by_command && !by_host && agents_.size() == job.ranks.size();
+  if (!by_host && !by_rank && agents_.size() != used.size())
     throw Error(ErrorCode::invalid_config, text("`", hosts_.command, "` started ", agents_.size(), agents_.size() == 1 ? " process" : " processes"),
                 {}, text(job.ranks.size(), ", one for each rank of the plan, or ", used.size(), ", one for each of its hosts"),
                 "say so to the launcher (srun: --nodes and --ntasks-per-node; mpirun: -n and --map-by)");
   std::vector<std::size_t> agents;
-  for (std::size_t rank = 0; rank < job.ranks.size(); ++rank) agents.push_back(by_rank ? rank : place_of(job.ranks[rank].host));
+  for (std::size_t rank = 0; rank < job.ranks.size(); ++rank) {
+    const int host = job.ranks[rank].host;
+    const auto among_used = static_cast<std::size_t>(std::distance(used.begin(), used.find(host)));
+    agents.push_back(by_rank ? rank : by_host ? static_cast<std::size_t>(host) : among_used);
+  }
   for (std::size_t rank = 0; by_rank && rank < job.ranks.size(); ++rank)
     for (std::size_t other = 0; other < rank; ++other)
       if (job.ranks[rank].host == job.ranks[other].host && agents_[rank].name != agents_[other].name)

@@ -53,6 +53,7 @@ class FarCrew final : public Crew {
   [[noreturn]] void throw_unreachable(Agent& agent);
   [[noreturn]] void throw_command_failed();
   void order_callers();
+  bool on_hosts_of_their_own() const;
   std::vector<std::size_t> agents_of(const FarJob& job) const;
   std::string address_of(const Agent& first) const;
   void hear(Agent& agent, std::vector<End>& ends);

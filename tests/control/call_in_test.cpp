@@ -82,7 +82,7 @@ TEST(CallIn, WhoProvesNothingIsNotHeard) {
   const Doorman doorman(make_secret());
   comm::Descriptor connection = comm::connect_once(comm::parse_host_port(doorman.places().back()), std::chrono::seconds(5));
   Line line(std::move(connection), {});
-  line.send(Hello{.version = "0", .host = "evil", .address = {}, .cluster = {}});
+  line.send(Hello{.version = "0", .host = "evil", .node = {}, .address = {}, .cluster = {}});
   for (int i = 0; i < 100 && line.pump(); ++i) real_clock().sleep(Seconds(0.02));
   EXPECT_FALSE(line.pump());
   EXPECT_EQ(doorman.admitted(), 0);

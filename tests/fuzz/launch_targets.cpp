@@ -24,7 +24,7 @@ Target agent_target() {
   Target target;
   target.refusals = {ErrorCode::corrupt};
   const std::vector<AgentMessage> seeds = {
-      Hello{"0.1.0", "node-1", "10.0.0.1", 29500, 1, 4, "name: a\n"},
+      Hello{"0.1.0", "host-1", "node-1", "10.0.0.1", 29500, 1, 4, "name: a\n"},
       Start{"/home", {"/home/train.yaml"}, "secret", true, {{3, 2, {"train", "--rank", "3"}, {{"OMP_NUM_THREADS", "2"}}}}},
       Tell{.kill = true},
       Wrote{3, Stream::errors, "a line\n\xff"},
