@@ -15,9 +15,10 @@ void add_agent_command(CLI::App& app) {
     std::string secret_file;
   };
   auto options = std::make_shared<Options>();
-  CLI::Option* places = command->add_option("--call", options->places, "Where `train` listens (default: at this process's input and output)")
-                            ->delimiter(',')
-                            ->type_name("ADDRESS:PORT,...");
+  CLI::Option* places =
+      command->add_option("--call", options->places, "Where `train` listens (default: at this process's input and output)")
+          ->delimiter(',')
+          ->type_name("ADDRESS:PORT,...");
   command->add_option("--secret-file", options->secret_file, "Holds the secret of the run")->needs(places);
   command->callback([options] {
     control::run_agent({.version = TESSERA_VERSION,

@@ -39,11 +39,12 @@ class Workers::Scratch {
 };
 
 void add_host_options(CLI::App& command, HostOptions& options) {
-  CLI::Option* file = command
-                          .add_option("--hosts", options.file,
-                                      "Run the workers on the hosts of this file, over ssh: a line `NAME [slots=N] [address=ADDRESS]` for each "
-                                      "node of the cluster, in its order")
-                          ->type_name("FILE");
+  CLI::Option* file =
+      command
+          .add_option("--hosts", options.file,
+                      "Run the workers on the hosts of this file, over ssh: a line `NAME [slots=N] [address=ADDRESS]` for each "
+                      "node of the cluster, in its order")
+          ->type_name("FILE");
   command
       .add_option("--launcher", options.launcher,
                   "Run the workers on the hosts where this command starts the words after it, once for every worker or once on every host: "
@@ -65,9 +66,7 @@ std::string Workers::typed() const {
   return options_.launcher.empty() ? std::string() : " --launcher " + shell_quoted(options_.launcher);
 }
 
-std::string Workers::name() const {
-  return hosts_.command.empty() ? to_text(hosts_.hosts) : hosts_.command;
-}
+std::string Workers::name() const { return hosts_.command.empty() ? to_text(hosts_.hosts) : hosts_.command; }
 
 std::filesystem::path Workers::scratch() const {
   if (!scratch_) scratch_ = std::make_unique<Scratch>(on_hosts());

@@ -41,10 +41,10 @@ class Workers {
   std::filesystem::path scratch() const;
 
   struct Job {
-    std::vector<std::string> arguments;                     // of tessera-worker
-    std::vector<plan::RankPlace> places;                    // by rank
-    std::vector<std::filesystem::path> needed = {};         // files that every host must see
-    std::optional<std::filesystem::path> logs = {};         // on_hosts(): the folder for what each rank writes
+    std::vector<std::string> arguments;              // of tessera-worker
+    std::vector<plan::RankPlace> places;             // by rank
+    std::vector<std::filesystem::path> needed = {};  // files that every host must see
+    std::optional<std::filesystem::path> logs = {};  // on_hosts(): the folder for what each rank writes
   };
   // Runs them to their end: control::run_workers or control::run_on_hosts.
   void run(const Job& job, const cluster::ClusterSpec& cluster, const control::LaunchOptions& options = {}) const;

@@ -55,16 +55,16 @@ profile::Profile measure(const std::filesystem::path& train_yaml, const std::vec
   const int hosts = workers.on_hosts() ? cluster.groups.front().nodes : 1;
   profile::Profile merged;
   for (const search::WorkerShape& shape : search::worker_shapes(job, cluster)) {
-    log::show(text("measuring ", hosts > 1 ? text(hosts, " hosts with ") : "", shape.workers, " worker", shape.workers == 1 ? "" : "s", " of ",
-                   shape.threads, " thread", shape.threads == 1 ? "" : "s"));
+    log::show(text("measuring ", hosts > 1 ? text(hosts, " hosts with ") : "", shape.workers, " worker", shape.workers == 1 ? "" : "s",
+                   " of ", shape.threads, " thread", shape.threads == 1 ? "" : "s"));
     const auto result = workers.scratch() / text("profile-", shape.workers, "x", shape.threads, ".json");
     std::vector<plan::RankPlace> places;
     for (int host = 0; host < hosts; ++host)
       for (int rank = 0; rank < shape.workers; ++rank) places.push_back({0, host, rank, shape.threads});
     std::vector<std::string> arguments = measure_arguments(train_yaml, overrides, result, shape.threads);
     if (hosts > 1)
-      arguments.insert(arguments.end(), {"--link", cluster.groups.front().network.name, "--per-host", std::to_string(shape.workers), "--hosts",
-                                         std::to_string(hosts)});
+      arguments.insert(arguments.end(), {"--link", cluster.groups.front().network.name, "--per-host", std::to_string(shape.workers),
+                                         "--hosts", std::to_string(hosts)});
     if (budget) arguments.insert(arguments.end(), {"--budget", std::to_string(budget->value)});
     workers.run({.arguments = arguments, .places = places, .needed = {train_yaml}}, cluster);
     merge(merged, profile::load_profile(result));

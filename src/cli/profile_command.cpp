@@ -37,7 +37,8 @@ void measure_profile(const ProfileOptions& options) {
         ErrorCode::invalid_config, text("cluster '", cluster.name, "' has no CPU workers that could train this job"), job.cluster.where,
         "CPU workers to measure: cluster: auto, or a group of CPU hosts",
         text("accelerators are priced without a profile; `", typed_command(), " calibrate` fits their prices to steps that you measured"));
-  const std::filesystem::path path = options.output.empty() ? cached_profile_path(job, cluster, workers) : std::filesystem::path(options.output);
+  const std::filesystem::path path =
+      options.output.empty() ? cached_profile_path(job, cluster, workers) : std::filesystem::path(options.output);
   check_can_write(path);
   const std::optional<Seconds> budget = options.seconds > 0 ? std::optional(Seconds(options.seconds)) : std::nullopt;
   const profile::Profile profile = options.launcher.empty()

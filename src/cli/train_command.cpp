@@ -80,8 +80,8 @@ void show_choice(const ChosenPlan& chosen, const model::JobSpec& job, const Work
 // What to do with a run that ended before its last step.
 std::string way_on(const std::filesystem::path& run, const Workers& workers) {
   if (observe::checkpoint_steps(run).empty()) return "no checkpoint had been written; start over with --overwrite";
-  return text("go on from the last checkpoint with: ", typed_command(), " train ", shell_quoted((run / "train.yaml").string()),
-              " --resume", workers.typed());
+  return text("go on from the last checkpoint with: ", typed_command(), " train ", shell_quoted((run / "train.yaml").string()), " --resume",
+              workers.typed());
 }
 
 void train(const TrainOptions& options) {
@@ -99,7 +99,8 @@ void train(const TrainOptions& options) {
       text("model: ", count_text(static_cast<double>(job.model.parameter_count())), " parameters in ", job.model.block_count(), " blocks"));
   const auto dataset = prepare_data(job);
   if (options.resume) observe::show_changes(observe::check_resumed(job, yaml, *dataset, run, options.changed));
-  const ChosenPlan chosen = choose_plan(options.yaml, options.overrides, job, cluster, plan_file_of(options, job, run), options.measure, workers);
+  const ChosenPlan chosen =
+      choose_plan(options.yaml, options.overrides, job, cluster, plan_file_of(options, job, run), options.measure, workers);
   show_choice(chosen, job, workers);
   if (const std::string crowding = plan::crowding_of(chosen.plan, cluster); !crowding.empty()) log::warning(crowding);
   // A run that exists is touched when there is nothing left to refuse.
@@ -230,8 +231,10 @@ void add_train_command(CLI::App& app) {
   add_host_options(*command, options->hosts);
   command->add_flag("--json", options->json, "One JSON object a step on stdout");
   command->footer(
-      "With --hosts or --launcher the hosts share the folder in which this is typed, and Tessera lies at the same path on all of them or on "
-      "the PATH that ssh has there; ssh is asked for no password (TESSERA_SSH='ssh -F FILE' names another). What each rank writes is shown behind "
+      "With --hosts or --launcher the hosts share the folder in which this is typed, and Tessera lies at the same path on all of them or "
+      "on "
+      "the PATH that ssh has there; ssh is asked for no password (TESSERA_SSH='ssh -F FILE' names another). What each rank writes is shown "
+      "behind "
       "[rank N @ HOST] and kept in runs/NAME/logs/rank-NNN.txt.\n"
       "Ctrl-C, SIGTERM and SIGHUP make the workers finish the step and write a checkpoint; a second Ctrl-C ends them at once.\n"
       "Exit code: 0 when the last step was made, 75 when the run was stopped before (go on with --resume), others for errors.");

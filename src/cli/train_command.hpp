@@ -23,7 +23,8 @@ struct ChosenPlan {
   std::optional<search::SearchResult> search;  // when it was searched
 };
 ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
-                       const cluster::ClusterSpec& cluster, const std::optional<std::filesystem::path>& plan_file, bool measure, const Workers& workers);
+                       const cluster::ClusterSpec& cluster, const std::optional<std::filesystem::path>& plan_file, bool measure,
+                       const Workers& workers);
 
 // runs/NAME. Throws invalid_config when `name` is not plain (base/plain_name.hpp).
 std::filesystem::path run_folder(const std::string& name);

@@ -16,7 +16,8 @@ const ResourceGroup& cpus_of(const ClusterSpec& host) {
 }
 
 bool alike(const ResourceGroup& a, const ResourceGroup& b) {
-  const double memory = a.device.memory.value > 0 ? static_cast<double>(b.device.memory.value) / static_cast<double>(a.device.memory.value) : 0;
+  const double memory =
+      a.device.memory.value > 0 ? static_cast<double>(b.device.memory.value) / static_cast<double>(a.device.memory.value) : 0;
   return a.device.name == b.device.name && a.device.cores == b.device.cores && a.devices_per_node == b.devices_per_node &&
          a.network.name == b.network.name && std::abs(memory - 1) < kSameMemory;
 }

@@ -46,7 +46,8 @@ int number_from(std::initializer_list<const char*> names, int missing) {
 class Agent {
  public:
   // `secret`: of the run, where the agent has it from elsewhere than from its launcher.
-  Agent(const AgentOptions& options, Line line, std::string secret) : options_(options), line_(std::move(line)), secret_(std::move(secret)) {}
+  Agent(const AgentOptions& options, Line line, std::string secret)
+      : options_(options), line_(std::move(line)), secret_(std::move(secret)) {}
 
   void run() {
     line_.send(hello());
@@ -106,9 +107,11 @@ class Agent {
                     "start the run in a folder that all hosts share");
     const std::string program = sibling_program("tessera-worker").string();
     const std::string secret = start.secret.empty() ? secret_ : start.secret;
-    processes_.read_output([this](int rank, Stream stream, std::string_view bytes) { line_.send(Wrote{rank, stream, std::string(bytes)}); });
-    const int threads = std::accumulate(start.ranks.begin(), start.ranks.end(), 0,
-                                        [](int sum, const Start::Rank& rank) { return sum + rank.threads; });
+    processes_.read_output([this](int rank, Stream stream, std::string_view bytes) {
+      line_.send(Wrote{rank, stream, std::string(bytes)});
+    });
+    const int threads =
+        std::accumulate(start.ranks.begin(), start.ranks.end(), 0, [](int sum, const Start::Rank& rank) { return sum + rank.threads; });
     const bool own_cores = start.pins && threads <= static_cast<int>(options_.processors.size());
     std::size_t next = 0;
     for (const Start::Rank& rank : start.ranks) {

@@ -31,7 +31,8 @@ const json& list_in(const json& message, const char* name) {
 }
 
 std::string word_of(const json& value, const char* name) {
-  if (!value.is_string() || value.get_ref<const std::string&>().size() > kLongestText) refuse_message(text("'", name, "' does not hold words"));
+  if (!value.is_string() || value.get_ref<const std::string&>().size() > kLongestText)
+    refuse_message(text("'", name, "' does not hold words"));
   std::string word = value.get<std::string>();
   // It would end a word of a command, or a path, early.
   if (word.find('\0') != std::string::npos) refuse_message(text("'", name, "' holds a word with a zero byte"));
@@ -47,8 +48,8 @@ std::vector<std::string> words_in(const json& message, const char* name) {
 int rank_in(const json& message) { return static_cast<int>(integer_in(message, "rank", 0, kMostRanks - 1)); }
 
 json json_of(const Hello& hello) {
-  return {{"kind", "hello"},      {"version", hello.version}, {"host", hello.host}, {"node", hello.node}, {"address", hello.address},
-          {"port", hello.port},   {"index", hello.index},     {"count", hello.count}, {"cluster", hello.cluster}};
+  return {{"kind", "hello"},    {"version", hello.version}, {"host", hello.host},   {"node", hello.node},      {"address", hello.address},
+          {"port", hello.port}, {"index", hello.index},     {"count", hello.count}, {"cluster", hello.cluster}};
 }
 Hello hello_from(const json& message) {
   return {text_in(message, "version", kLongestName),
@@ -68,12 +69,15 @@ json json_of(const Start& start) {
     for (const auto& [name, value] : rank.environment) environment.push_back({name, value});
     ranks.push_back({{"rank", rank.rank}, {"threads", rank.threads}, {"arguments", rank.arguments}, {"environment", environment}});
   }
-  return {{"kind", "start"},         {"folder", start.folder}, {"needed", start.needed},
+  return {{"kind", "start"},        {"folder", start.folder}, {"needed", start.needed},
           {"secret", start.secret}, {"pins", start.pins},     {"ranks", ranks}};
 }
 Start start_from(const json& message) {
-  Start start{text_in(message, "folder", kLongestText), words_in(message, "needed"), text_in(message, "secret", kLongestText),
-              flag_in(message, "pins"), {}};
+  Start start{text_in(message, "folder", kLongestText),
+              words_in(message, "needed"),
+              text_in(message, "secret", kLongestText),
+              flag_in(message, "pins"),
+              {}};
   for (const json& one : list_in(message, "ranks")) {
     Start::Rank rank{rank_in(one), static_cast<int>(integer_in(one, "threads", 0, kMostThreads)), words_in(one, "arguments"), {}};
     for (const json& variable : list_in(one, "environment")) {

@@ -18,14 +18,14 @@ inline constexpr int kMostRanks = 1 << 20;
 
 // From the agent, first: who and where it is.
 struct Hello {
-  std::string version;   // of Tessera
-  std::string host;      // what the host calls itself
-  std::string node;      // what its launcher calls it; empty: the same
-  std::string address;   // at which the launcher reached it; empty: not known
-  int port = 0;          // one that is free there, for rank 0
-  int index = 0;         // among those that a launcher's command started
-  int count = 1;         // of them
-  std::string cluster;   // the host as a cluster file
+  std::string version;  // of Tessera
+  std::string host;     // what the host calls itself
+  std::string node;     // what its launcher calls it; empty: the same
+  std::string address;  // at which the launcher reached it; empty: not known
+  int port = 0;         // one that is free there, for rank 0
+  int index = 0;        // among those that a launcher's command started
+  int count = 1;        // of them
+  std::string cluster;  // the host as a cluster file
 };
 
 // From the launcher: the ranks to start.

@@ -50,8 +50,8 @@ std::vector<std::string> ssh_command(const std::string& host) {
   std::vector<std::string> command = words_of(given != nullptr ? given : "");
   if (command.empty()) command = {"ssh"};
   // Nobody is there to answer questions; a host that is switched off is noticed.
-  command.insert(command.end(), {"-T", "-x", "-oBatchMode=yes", "-oConnectTimeout=15", "-oServerAliveInterval=10", "-oServerAliveCountMax=3",
-                                 "-oControlMaster=no", "-oControlPath=none", "--", host});
+  command.insert(command.end(), {"-T", "-x", "-oBatchMode=yes", "-oConnectTimeout=15", "-oServerAliveInterval=10",
+                                 "-oServerAliveCountMax=3", "-oControlMaster=no", "-oControlPath=none", "--", host});
   // The same program at the same place, or the one that the far shell finds. A user's shell need not be a POSIX one.
   const std::string script = text("P=", shell_quoted(own_program()), "; [ -x \"$P\" ] || P=tessera; exec \"$P\" ", kAgentCommand);
   command.push_back("exec /bin/sh -c " + shell_quoted(script));
@@ -75,9 +75,8 @@ std::string plural(std::size_t count, const std::string& word) { return text(cou
 
 void check_room(const Hosts& hosts, const FarJob& job) {
   std::vector<int> ranks_on(hosts.hosts.size(), 0);
-  const int needed = 1 + std::max_element(job.ranks.begin(), job.ranks.end(), [](const FarRank& a, const FarRank& b) {
-                           return a.host < b.host;
-                         })->host;
+  const int needed =
+      1 + std::max_element(job.ranks.begin(), job.ranks.end(), [](const FarRank& a, const FarRank& b) { return a.host < b.host; })->host;
   const std::string file = hosts.hosts.front().where.file;
   if (needed > static_cast<int>(hosts.hosts.size()))
     throw Error(ErrorCode::invalid_config,
@@ -88,7 +87,9 @@ void check_room(const Hosts& hosts, const FarJob& job) {
   for (std::size_t i = 0; i < ranks_on.size(); ++i) {
     const Host& host = hosts.hosts[i];
     if (host.slots && ranks_on[i] > *host.slots)
-      throw Error(ErrorCode::invalid_config, text("the plan puts ", plural(static_cast<std::size_t>(ranks_on[i]), "rank"), " on ", host.name, ", which has slots=", *host.slots),
+      throw Error(ErrorCode::invalid_config,
+                  text("the plan puts ", plural(static_cast<std::size_t>(ranks_on[i]), "rank"), " on ", host.name,
+                       ", which has slots=", *host.slots),
                   host.where, text("slots=", ranks_on[i], " or more"), "raise the host's slots, or make a plan with fewer ranks a host");
   }
 }
@@ -99,14 +100,18 @@ Error error_from(const std::string& json, const std::string& host) {
     return {ErrorCode::internal, "the agent on " + host + " started nothing, and did not say why"};
   const auto& body = parsed["error"];
   const std::string code = body.value("code", "");
-  return {code == name_of(ErrorCode::not_found) ? ErrorCode::not_found : ErrorCode::io, body.value("message", ""), {}, body.value("expected", ""),
+  return {code == name_of(ErrorCode::not_found) ? ErrorCode::not_found : ErrorCode::io,
+          body.value("message", ""),
+          {},
+          body.value("expected", ""),
           body.value("hint", "")};
 }
 
 }  // namespace
 
 FarCrew::~FarCrew() {
-  const bool all_met = !agents_.empty() && std::all_of(agents_.begin(), agents_.end(), [](const Agent& agent) { return agent.hello.has_value(); });
+  const bool all_met =
+      !agents_.empty() && std::all_of(agents_.begin(), agents_.end(), [](const Agent& agent) { return agent.hello.has_value(); });
   for (Agent& agent : agents_) agent.line.close();
   const Seconds until = real_clock().now() + kLeave;
   const auto running = [&] {
@@ -133,10 +138,11 @@ void FarCrew::meet_over_ssh(const std::vector<int>& used) {
     const bool here = is_here(host.name);
     const std::vector<std::string> command = here ? std::vector<std::string>{own_program(), kAgentCommand} : ssh_command(host.name);
     if (!here && !find_program(command.front()))
-      throw Error(ErrorCode::not_found, "there is no '" + command.front() + "' on this host, which starts the ranks on " + host.name, {}, {},
-                  "install it (Debian: openssh-client), let TESSERA_SSH name another, or use --launcher");
+      throw Error(ErrorCode::not_found, "there is no '" + command.front() + "' on this host, which starts the ranks on " + host.name, {},
+                  {}, "install it (Debian: openssh-client), let TESSERA_SSH name another, or use --launcher");
     starters_.emplace_back(command, Starter::Speaks::line);
-    Agent agent{.name = host.name, .address = host.address, .met_at = {}, .is_here = here, .line = starters_.back().take_line(), .hello = {}};
+    Agent agent{
+        .name = host.name, .address = host.address, .met_at = {}, .is_here = here, .line = starters_.back().take_line(), .hello = {}};
     agent.starter = starters_.size() - 1;
     agent.where = host.where;
     agents_.push_back(std::move(agent));
@@ -167,12 +173,13 @@ void FarCrew::meet_by_command() {
   const int file = ::open(secret_file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (file < 0) throw_errno("write", secret_file.string(), errno);
   const comm::Descriptor owner(file);
-  if (::write(file, secret_.data(), secret_.size()) != static_cast<ssize_t>(secret_.size())) throw_errno("write", secret_file.string(), errno);
+  if (::write(file, secret_.data(), secret_.size()) != static_cast<ssize_t>(secret_.size()))
+    throw_errno("write", secret_file.string(), errno);
   reception_ = std::make_unique<Reception>(secret_);
   std::string places;
   for (const std::string& place : reception_->places()) places += (places.empty() ? "" : ",") + place;
-  starters_.emplace_back(std::vector<std::string>{"/bin/sh", "-c", "exec " + hosts_.command + " \"$@\"", "launcher", own_program(), kAgentCommand,
-                                                  "--call", places, "--secret-file", secret_file.string()},
+  starters_.emplace_back(std::vector<std::string>{"/bin/sh", "-c", "exec " + hosts_.command + " \"$@\"", "launcher", own_program(),
+                                                  kAgentCommand, "--call", places, "--secret-file", secret_file.string()},
                          Starter::Speaks::words);
   // A launcher may wait for hosts to become free for as long as it likes; once it has started one process, the others follow.
   std::optional<Seconds> until;
@@ -194,8 +201,8 @@ void FarCrew::meet_by_command() {
     if (greeted >= expected) break;
     if (starters_.front().status()) throw_command_failed();
     if (until && real_clock().now() > *until)
-      throw Error(ErrorCode::deadline_exceeded,
-                  text("of ", expected, " processes that `", hosts_.command, "` starts, ", greeted, " came within ", kMeetingPatience.value, " s"));
+      throw Error(ErrorCode::deadline_exceeded, text("of ", expected, " processes that `", hosts_.command, "` starts, ", greeted,
+                                                     " came within ", kMeetingPatience.value, " s"));
     std::vector<pollfd> more;
     reception_->watch(more);
     wait_for_news(more);
@@ -214,10 +221,11 @@ void FarCrew::order_callers() {
     agent.is_here = agent.hello->host == own_host();
     if (agent.hello->index != static_cast<int>(i) || agent.hello->count != static_cast<int>(agents_.size()))
       throw Error(ErrorCode::invalid_config,
-                  text("one of the ", agents_.size(), " processes that `", hosts_.command, "` started is number ", agent.hello->index, " of ",
-                       agent.hello->count),
-                  {}, "processes that find their number in RANK, OMPI_COMM_WORLD_RANK, PMI_RANK or SLURM_PROCID, and how many they are in "
-                      "WORLD_SIZE, OMPI_COMM_WORLD_SIZE, PMI_SIZE or SLURM_NTASKS");
+                  text("one of the ", agents_.size(), " processes that `", hosts_.command, "` started is number ", agent.hello->index,
+                       " of ", agent.hello->count),
+                  {},
+                  "processes that find their number in RANK, OMPI_COMM_WORLD_RANK, PMI_RANK or SLURM_PROCID, and how many they are in "
+                  "WORLD_SIZE, OMPI_COMM_WORLD_SIZE, PMI_SIZE or SLURM_NTASKS");
   }
 }
 
@@ -261,8 +269,8 @@ bool FarCrew::hear_hello(Agent& agent) {
 void FarCrew::check_version(const Agent& agent) const {
   if (agent.hello->version == hosts_.version) return;
   throw Error(ErrorCode::invalid_config,
-              text("host ", agent.hello->host, " has version ", agent.hello->version, " of Tessera, and this is ", hosts_.version), agent.where,
-              "the same version on all hosts");
+              text("host ", agent.hello->host, " has version ", agent.hello->version, " of Tessera, and this is ", hosts_.version),
+              agent.where, "the same version on all hosts");
 }
 
 void FarCrew::throw_unreachable(Agent& agent) {
@@ -277,9 +285,10 @@ void FarCrew::throw_unreachable(Agent& agent) {
     throw Error(ErrorCode::not_found, "host " + agent.name + " has no Tessera to run" + said, agent.where,
                 own_program() + ", or tessera on the PATH that ssh has there", "install the same version there, or share this folder");
   if (code == kSshFailed || WIFSIGNALED(status))
-    throw Error(ErrorCode::peer_lost, "host " + agent.name + " cannot be reached" + said, agent.where, "a host that ssh reaches without a question",
-                "try: " + std::string(std::getenv("TESSERA_SSH") != nullptr ? std::getenv("TESSERA_SSH") : "ssh") +
-                    " -o BatchMode=yes " + agent.name + " true");
+    throw Error(ErrorCode::peer_lost, "host " + agent.name + " cannot be reached" + said, agent.where,
+                "a host that ssh reaches without a question",
+                "try: " + std::string(std::getenv("TESSERA_SSH") != nullptr ? std::getenv("TESSERA_SSH") : "ssh") + " -o BatchMode=yes " +
+                    agent.name + " true");
   throw Error(ErrorCode::peer_lost, text("the agent on host ", agent.name, " ended with exit code ", code, said), agent.where);
 }
 
@@ -289,8 +298,9 @@ void FarCrew::throw_command_failed() {
   while (!starter.status() && real_clock().now() < until) real_clock().sleep(Seconds(0.01));
   read_starters();
   const std::string said = starter.last_line().empty() ? "" : ": " + starter.last_line();
-  throw Error(ErrorCode::peer_lost, text("`", hosts_.command, "` ended before all the processes that it was to start had come", said), {},
-              text("a command that starts the words after it once for every rank, or once on every host, such as: srun --ntasks-per-node 1"));
+  throw Error(
+      ErrorCode::peer_lost, text("`", hosts_.command, "` ended before all the processes that it was to start had come", said), {},
+      text("a command that starts the words after it once for every rank, or once on every host, such as: srun --ntasks-per-node 1"));
 }
 
 std::vector<FoundHost> FarCrew::found() const {
@@ -315,8 +325,9 @@ std::vector<std::size_t> FarCrew::agents_of(const FarJob& job) const {
   const bool by_host = by_command && agents_.size() == static_cast<std::size_t>(job.hosts) && on_hosts_of_their_own();
   const bool by_rank = by_command && !by_host && agents_.size() == job.ranks.size();
   if (!by_host && !by_rank && agents_.size() != used.size())
-    throw Error(ErrorCode::invalid_config, text("`", hosts_.command, "` started ", agents_.size(), agents_.size() == 1 ? " process" : " processes"),
-                {}, text(job.ranks.size(), ", one for each rank of the plan, or ", used.size(), ", one for each of its hosts"),
+    throw Error(ErrorCode::invalid_config,
+                text("`", hosts_.command, "` started ", agents_.size(), agents_.size() == 1 ? " process" : " processes"), {},
+                text(job.ranks.size(), ", one for each rank of the plan, or ", used.size(), ", one for each of its hosts"),
                 "say so to the launcher (srun: --nodes and --ntasks-per-node; mpirun: -n and --map-by)");
   std::vector<std::size_t> agents;
   for (std::size_t rank = 0; rank < job.ranks.size(); ++rank) {
@@ -366,8 +377,8 @@ void FarCrew::start(const FarJob& job) {
   std::vector<Start> starts(agents_.size());
   for (std::size_t rank = 0; rank < job.ranks.size(); ++rank) {
     Start::Rank one{static_cast<int>(rank), job.ranks[rank].threads, job.arguments, environment};
-    one.arguments.insert(one.arguments.end(), {"--rank", std::to_string(rank), "--world", std::to_string(job.ranks.size()), "--rendezvous",
-                                               rendezvous});
+    one.arguments.insert(one.arguments.end(),
+                         {"--rank", std::to_string(rank), "--world", std::to_string(job.ranks.size()), "--rendezvous", rendezvous});
     one.environment.emplace_back("OMP_NUM_THREADS", std::to_string(one.threads));
     // The other ranks show no line that renews itself.
     if (rank == 0 && live)
@@ -440,8 +451,8 @@ void FarCrew::hear(Agent& agent, std::vector<End>& ends) {
   std::string ranks;
   for (const int rank : agent.ranks) ranks += text(ranks.empty() ? "" : ", ", rank);
   lose(agent,
-       Error(ErrorCode::peer_lost, text("the connection to host ", agent.name, " is lost, and with it rank", agent.ranks.size() == 1 ? " " : "s ", ranks,
-                                        said.empty() ? "" : ": " + said)),
+       Error(ErrorCode::peer_lost, text("the connection to host ", agent.name, " is lost, and with it rank",
+                                        agent.ranks.size() == 1 ? " " : "s ", ranks, said.empty() ? "" : ": " + said)),
        ends);
 }
 

@@ -21,8 +21,9 @@ constexpr int kMostSlots = 4096;
 // What ssh takes for a host and a shell for a plain word, and neither for an option.
 bool is_host_name(std::string_view name) {
   const auto plain = [](unsigned char c) { return std::isalnum(c) != 0 || std::string_view(".-_:@%[]").find(c) != std::string_view::npos; };
-  return !name.empty() && name.front() != '-' && name.front() != '@' && name.back() != '@' && std::all_of(name.begin(), name.end(), plain) &&
-         std::count(name.begin(), name.end(), '@') <= 1 && name.find("@-") == std::string_view::npos;
+  return !name.empty() && name.front() != '-' && name.front() != '@' && name.back() != '@' &&
+         std::all_of(name.begin(), name.end(), plain) && std::count(name.begin(), name.end(), '@') <= 1 &&
+         name.find("@-") == std::string_view::npos;
 }
 
 int slots_of(const std::string& value, const Where& where) {

@@ -12,9 +12,11 @@ Target hosts_target() {
   target.read = [](const std::string& input) {
     const auto hosts = control::parse_hosts(input, "hosts");
     for (const control::Host& host : hosts)
-      if (host.name.starts_with("-") || host.name.find_first_of(" \t\n'\"$;") != std::string::npos) throw Defect("a host called " + host.name);
-    must_pass("what was written is refused",
-              [&] { must_be_equal(control::to_text(hosts), control::to_text(control::parse_hosts(control::to_text(hosts), "again")), "the hosts"); });
+      if (host.name.starts_with("-") || host.name.find_first_of(" \t\n'\"$;") != std::string::npos)
+        throw Defect("a host called " + host.name);
+    must_pass("what was written is refused", [&] {
+      must_be_equal(control::to_text(hosts), control::to_text(control::parse_hosts(control::to_text(hosts), "again")), "the hosts");
+    });
   };
   return target;
 }
@@ -34,7 +36,8 @@ Target agent_target() {
   for (const AgentMessage& seed : seeds) target.seeds.push_back(to_json(seed).dump());
   target.read = [](const std::string& input) {
     const auto first = to_json(agent_message_from(comm::parse_object(input)));
-    must_pass("what was written is refused", [&] { must_be_equal(first.dump(), to_json(agent_message_from(first)).dump(), "the message"); });
+    must_pass("what was written is refused",
+              [&] { must_be_equal(first.dump(), to_json(agent_message_from(first)).dump(), "the message"); });
   };
   return target;
 }
