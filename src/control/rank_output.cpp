@@ -3,6 +3,9 @@
 #include <poll.h>
 #include <unistd.h>
 #include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <utility>
 
 #include "base/clock.hpp"
 #include "base/file_system.hpp"
@@ -59,12 +62,12 @@ RankOutput::RankOutput(Options options) : options_(std::move(options)), errors_(
   if (!options_.record) options_.record = [](const std::string& line) { log::record(log::Level::info, line); };
   if (!options_.logs) return;
   real_file_system().create_directories(*options_.logs);
-  for (std::size_t rank = 0; rank < options_.hosts.size(); ++rank) {
-    const std::filesystem::path path = *options_.logs / rank_log_name(static_cast<int>(rank));
-    logs_.emplace_back(path, std::ios::app);
-    if (!logs_.back()) throw Error(ErrorCode::io, text("cannot write ", path.string()));
-  }
+  for (std::size_t rank = 0; rank < options_.hosts.size(); ++rank)
+    if (const auto path = log_of(static_cast<int>(rank)); !std::ofstream(path, std::ios::app))
+      throw Error(ErrorCode::io, text("cannot write ", path.string()));
 }
+
+std::filesystem::path RankOutput::log_of(int rank) const { return *options_.logs / rank_log_name(rank); }
 
 RankOutput::~RankOutput() {
   for (std::size_t rank = 0; rank < errors_.size(); ++rank) ended(static_cast<int>(rank));
@@ -115,9 +118,8 @@ void RankOutput::take(int rank, Stream stream, const std::string& line) {
 }
 
 void RankOutput::keep(int rank, const std::string& line) {
-  if (logs_.empty()) return;
-  // A disk that is full ends no training.
-  logs_.at(static_cast<std::size_t>(rank)) << line << std::endl;
+  // Opened for each line: there may be more ranks than files that a process may hold open. A disk that is full ends no training.
+  if (options_.logs) std::ofstream(log_of(rank), std::ios::app) << line << "\n";
 }
 
 void RankOutput::say(const std::string& who, const std::string& line) {

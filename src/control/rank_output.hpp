@@ -3,7 +3,6 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <optional>
 #include <string>
@@ -52,12 +51,12 @@ class RankOutput {
   void show(Stream stream, std::string_view bytes);
   void show_line(const std::string& line);
   void keep(int rank, const std::string& line);
+  std::filesystem::path log_of(int rank) const;
   void take(int rank, Stream stream, const std::string& line);
 
   Options options_;
   std::vector<Lines> errors_;  // by rank
   std::vector<Lines> output_;
-  std::vector<std::ofstream> logs_;
   std::string waiting_[2];  // by stream
   bool in_live_line_ = false;
 };
