@@ -433,6 +433,8 @@ void FarCrew::hear(Agent& agent, std::vector<End>& ends) {
         output_->ended(ended->end.rank, ended->end.status == 0 ? "" : error_of(ends.back()).what());
       } else if (const auto* refused = std::get_if<Refused>(&*message)) {
         lose(agent, error_from(refused->error, agent.name), ends);
+        // The ranks of the other hosts would wait for this one's.
+        signal_all(SIGKILL);
         return;
       }
     }

@@ -35,7 +35,7 @@ struct FarJob {
   std::vector<std::string> arguments;  // of tessera-worker; --rank, --world and --rendezvous are added
   std::vector<FarRank> ranks;          // in rank order
   int hosts = 1;                       // of the cluster; the ranks may leave some without work
-  // Files that every host must see, before anything is started. The ranks work in this process's folder.
+  // Files that every host must see. The ranks work in this process's folder.
   std::vector<std::filesystem::path> needed;
   std::optional<std::filesystem::path> logs;  // the folder for what each rank writes (rank_output.hpp)
 };
