@@ -7,8 +7,6 @@
 #include <array>
 #include <cerrno>
 
-#include "base/clock.hpp"
-
 namespace tessera::control {
 namespace {
 
@@ -24,10 +22,10 @@ bool try_again() { return errno == EAGAIN || errno == EWOULDBLOCK; }
 
 }  // namespace
 
-Line::Line(comm::Descriptor in, comm::Descriptor out) : in_(std::move(in)), out_(std::move(out)) {
+Line::Line(comm::Descriptor in, comm::Descriptor out, const Clock& clock) : in_(std::move(in)), out_(std::move(out)), clock_(&clock) {
   make_non_blocking(in_.get());
   if (out_) make_non_blocking(out_.get());
-  heard_ = said_ = real_clock().now();
+  heard_ = said_ = clock_->now();
 }
 
 void Line::close() {
@@ -41,7 +39,7 @@ void Line::send_json(const nlohmann::json& message) {
 }
 
 bool Line::flush() {
-  said_ = real_clock().now();
+  said_ = clock_->now();
   std::size_t done = 0;
   bool intact = true;
   while (open() && done < unsent_.size()) {
@@ -63,7 +61,7 @@ bool Line::receive() {
     const ssize_t got = ::read(in_.get(), buffer.data(), std::min(buffer.size(), buffer_.room()));
     if (got > 0) {
       buffer_.append({buffer.data(), static_cast<std::size_t>(got)});
-      heard_ = real_clock().now();
+      heard_ = clock_->now();
     } else if (got < 0 && errno == EINTR) {
       continue;
     } else {
@@ -75,7 +73,7 @@ bool Line::receive() {
 
 bool Line::pump() {
   if (!open()) return false;
-  const Seconds now = real_clock().now();
+  const Seconds now = clock_->now();
   // A beat behind what is not sent yet says nothing that it does not.
   if (unsent_.empty() && now - said_ >= kBeat) send(Beat{});
   const bool can_send = unsent_.empty() || flush();

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "base/units.hpp"
 #include "comm/frames.hpp"
 #include "comm/sockets.hpp"
@@ -22,8 +23,8 @@ inline constexpr Seconds kSilence(60);
 class Line {
  public:
   Line() = default;
-  // `in` and `out` may be one socket (`out` empty then). They are made non-blocking.
-  Line(comm::Descriptor in, comm::Descriptor out);
+  // `in` and `out` may be one socket (`out` empty then). They are made non-blocking. `clock` outlives the line.
+  Line(comm::Descriptor in, comm::Descriptor out, const Clock& clock = real_clock());
 
   bool open() const { return static_cast<bool>(in_); }
   void close();
@@ -52,6 +53,7 @@ class Line {
   comm::Descriptor out_;
   comm::FrameBuffer buffer_;
   std::string unsent_;
+  const Clock* clock_ = &real_clock();
   Seconds heard_{0};
   Seconds said_{0};
 };

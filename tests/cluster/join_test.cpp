@@ -29,7 +29,8 @@ constexpr Bytes kMemory(std::int64_t{64} << 30);
 TEST(Join, HostsOfOneKindAreTheNodesOfOneGroup) {
   // Kernels keep something for themselves, and frequencies are measured.
   const Bytes less(kMemory.value - (1 << 20));
-  const ClusterSpec cluster = joined({host("a", "cpu:zen4", kMemory, 110), host("b", "cpu:zen4", less, 100), host("c", "cpu:zen4", kMemory, 105)});
+  const ClusterSpec cluster =
+      joined({host("a", "cpu:zen4", kMemory, 110), host("b", "cpu:zen4", less, 100), host("c", "cpu:zen4", kMemory, 105)});
   ASSERT_EQ(cluster.groups.size(), 1U);
   EXPECT_EQ(cluster.groups[0].nodes, 3);
   EXPECT_EQ(cluster.groups[0].device.memory.value, less.value);
@@ -41,7 +42,8 @@ TEST(Join, HostsOfOneKindAreTheNodesOfOneGroup) {
 
 TEST(Join, TheOrderOfTheHostsIsThatOfTheNodes) {
   const Bytes half(kMemory.value / 2);
-  const ClusterSpec cluster = joined({host("a", "cpu:zen4", kMemory), host("b", "cpu:zen4", half), host("c", "cpu:zen4", half), host("d", "cpu:zen4", kMemory)});
+  const ClusterSpec cluster =
+      joined({host("a", "cpu:zen4", kMemory), host("b", "cpu:zen4", half), host("c", "cpu:zen4", half), host("d", "cpu:zen4", kMemory)});
   ASSERT_EQ(cluster.groups.size(), 3U);
   EXPECT_EQ(cluster.groups[0].nodes, 1);
   EXPECT_EQ(cluster.groups[1].nodes, 2);

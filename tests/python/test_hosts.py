@@ -129,15 +129,19 @@ def test_a_launcher_that_starts_another_number_is_told_what_is_wanted(tessera, j
     assert not gone(tessera.folder)
 
 
-def test_what_is_measured_planned_and_trained_in_one_go(tessera, hosts, job):
+@pytest.mark.parametrize("how", ["hosts", pytest.param("launcher", marks=needs_mpirun)])
+def test_what_is_measured_planned_and_trained_in_one_go(tessera, hosts, job, tmp_path, how):
+    where = ["--hosts", hosts.file()] if how == "hosts" else ["--launcher", f"{MPIRUN} -n 2"]
+    tessera.environment["TESSERA_CACHE"] = str(tmp_path / "cache")
     # One shape of workers a host, so that the measuring is short.
     tessera.write("two.yaml", CLUSTER.replace("devices_per_node: 2, inside: shm", "devices_per_node: 1").replace("cores: 2", "cores: 1"))
-    shown = tessera("train", job, "--set", "parallel=auto", "--hosts", hosts.file()).stderr
+    shown = tessera("train", job, "--set", "parallel=auto", *where).stderr
     assert "measuring 2 hosts with 1 worker of 1 thread" in shown and "runs/job is complete" in shown, shown
-    profiles = [json.loads(path.read_text()) for path in Path(tessera.environment["TESSERA_CACHE"]).glob("profile-*.json")]
-    assert any(sample["link"] == "tcp-10g" for profile in profiles for sample in profile["communication"])
-    again = tessera("train", job, "--set", "parallel=auto", "--hosts", hosts.file(), "--overwrite").stderr
+    (profile,) = [json.loads(path.read_text()) for path in (tmp_path / "cache").glob("profile-*.json")]
+    assert any(sample["link"] == "tcp-10g" for sample in profile["communication"])
+    again = tessera("train", job, "--set", "parallel=auto", *where, "--overwrite").stderr
     assert "measuring" not in again, again
+    assert not gone(tessera.folder) and not list((tessera.folder / "runs").glob(".*"))
 
 
 def test_hosts_are_asked_what_they_have(tessera, hosts, job):
