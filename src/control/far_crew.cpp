@@ -416,8 +416,24 @@ std::vector<Crew::End> FarCrew::collect() {
   if (killed_at_ && real_clock().now() - *killed_at_ > kObedience)
     for (Agent& agent : agents_)
       lose(agent, Error(ErrorCode::peer_lost, "host " + agent.name + " does not say that its ranks have ended"), ends);
+  if (!hosts_.command.empty()) follow_command(ends);
   output_->flush();
   return ends;
+}
+
+// A launcher that failed does not look after the processes that it has started any more; if it ends them itself, they say more.
+void FarCrew::follow_command(std::vector<End>& ends) {
+  const int status = starters_.front().status().value_or(0);
+  if (status == 0) return;
+  const Seconds now = real_clock().now();
+  if (!command_failed_at_) command_failed_at_ = now;
+  if (now - *command_failed_at_ < kObedience) return;
+  const std::string& said = starters_.front().last_line();
+  const std::string how =
+      WIFSIGNALED(status) ? text("was ended by signal ", WTERMSIG(status)) : text("ended with exit code ", WEXITSTATUS(status));
+  for (Agent& agent : agents_)
+    lose(agent, Error(ErrorCode::peer_lost, text("`", hosts_.command, "` ", how, " before its ranks", said.empty() ? "" : ": " + said)),
+         ends);
 }
 
 void FarCrew::hear(Agent& agent, std::vector<End>& ends) {

@@ -58,6 +58,7 @@ class FarCrew final : public Crew {
   std::string address_of(const Agent& first) const;
   void hear(Agent& agent, std::vector<End>& ends);
   void lose(Agent& agent, const Error& error, std::vector<End>& ends);
+  void follow_command(std::vector<End>& ends);
 
   const Hosts& hosts_;
   StopSignals& signals_;
@@ -68,6 +69,7 @@ class FarCrew final : public Crew {
   std::vector<Agent> agents_;
   std::vector<std::string> host_of_rank_;
   std::optional<Seconds> killed_at_;
+  std::optional<Seconds> command_failed_at_;
 };
 
 }  // namespace tessera::control

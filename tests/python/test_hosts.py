@@ -188,6 +188,16 @@ def test_when_the_launcher_is_killed_the_far_ranks_end(tessera, hosts, job, how)
     assert not gone(tessera.folder)
 
 
+@needs_mpirun
+def test_when_another_launcher_is_killed_its_ranks_end(tessera, job):
+    process = started(tessera, job, "--launcher", f"{MPIRUN} -n 2")
+    (mpirun,) = [pid for pid, words in made.processes(tessera.folder, "launch-agent").items() if words[0] == "mpirun"]
+    os.kill(mpirun, signal.SIGKILL)
+    _, message = process.communicate(timeout=60)
+    assert process.returncode == PEER_LOST and f"`{MPIRUN} -n 2` was ended by signal 9 before its ranks" in message, message
+    assert not gone(tessera.folder)
+
+
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("how", ["hosts", pytest.param("launcher", marks=needs_mpirun)])
 def test_a_run_that_is_stopped_goes_on_where_it_was(tessera, hosts, job, how, stop):
@@ -310,6 +320,23 @@ def test_a_host_that_cannot_be_reached_is_named(tessera, hosts, job):
     result = tessera(*train(job, "--overwrite", "--hosts", hosts.file()), check=False)
     assert result.returncode == 3 and "there is no '/nowhere/ssh' on this host" in result.stderr and "openssh-client" in result.stderr, result.stderr
     assert not gone(tessera.folder)
+
+
+def test_what_answers_and_is_no_agent_of_this_version_is_refused(tessera, hosts, job):
+    def said_by(script):
+        wrapper = tessera.write("wrapper", script)
+        wrapper.chmod(0o755)
+        tessera.environment["TESSERA_SSH"] = str(wrapper)
+        result = tessera(*train(job, "--overwrite", "--hosts", hosts.file()), check=False)
+        assert not gone(tessera.folder)
+        return result
+    loud = said_by(f'#!/bin/sh\necho Welcome to the lab\nexec {hosts.ssh} "$@"\n')
+    assert loud.returncode == 3 and "what answers on node-1 does not speak as an agent of Tessera" in loud.stderr, loud.stderr
+    assert "make .bashrc silent there" in loud.stderr, loud.stderr
+    hello = json.dumps({"kind": "hello", "version": "9.9", "host": "old", "node": "", "address": "127.0.0.9", "port": 1, "index": 0, "count": 1, "cluster": ""})
+    (tessera.folder / "hello").write_bytes(len(hello).to_bytes(4, "little") + hello.encode())
+    other = said_by("#!/bin/sh\ncat hello -\n")
+    assert other.returncode == 2 and "host old has version 9.9 of Tessera, and this is" in other.stderr, other.stderr
 
 
 def test_hosts_that_are_too_few_and_files_that_are_wrong_are_refused(tessera, hosts, job):
