@@ -142,6 +142,7 @@ std::unique_ptr<CLI::App> make_app() {
   add_verify_command(*app);
   add_train_command(*app);
   add_worker_command(*app);
+  add_agent_command(*app);
   add_eval_command(*app);
   add_generate_command(*app);
   add_export_command(*app);

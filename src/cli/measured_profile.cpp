@@ -40,28 +40,33 @@ void merge(profile::Profile& merged, const profile::Profile& measured) {
 
 }  // namespace
 
-std::filesystem::path cached_profile_path(const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
+std::filesystem::path cached_profile_path(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const Workers& workers) {
   const auto worker = control::sibling_program("tessera-worker");
   std::string key = text(job.model.fingerprint(), ' ', cluster.fingerprint(), ' ', job.train.global_batch, ' ',
                          model::name_of(job.train.precision), ' ', static_cast<int>(job.train.optimizer.kind), ' ',
                          std::filesystem::file_size(worker), ' ', std::filesystem::last_write_time(worker).time_since_epoch().count());
   for (const search::WorkerShape& shape : search::worker_shapes(job, cluster)) key += text(' ', shape.workers, 'x', shape.threads);
+  if (workers.on_hosts()) key += " on " + workers.name();
   return data::default_cache_dir() / ("profile-" + hash128_hex(key) + ".json");
 }
 
-profile::Profile measure_host(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
-                              const cluster::ClusterSpec& cluster, std::optional<Seconds> budget) {
-  const TemporaryFolder scratch;
+profile::Profile measure(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
+                         const cluster::ClusterSpec& cluster, const Workers& workers, std::optional<Seconds> budget) {
+  const int hosts = workers.on_hosts() ? cluster.groups.front().nodes : 1;
   profile::Profile merged;
   for (const search::WorkerShape& shape : search::worker_shapes(job, cluster)) {
-    log::show(text("measuring ", shape.workers, " worker", shape.workers == 1 ? "" : "s", " of ", shape.threads, " thread",
-                   shape.threads == 1 ? "" : "s"));
-    const auto result = scratch.path() / text("profile-", shape.workers, "x", shape.threads, ".json");
+    log::show(text("measuring ", hosts > 1 ? text(hosts, " hosts with ") : "", shape.workers, " worker", shape.workers == 1 ? "" : "s",
+                   " of ", shape.threads, " thread", shape.threads == 1 ? "" : "s"));
+    const auto result = workers.scratch() / text("profile-", shape.workers, "x", shape.threads, ".json");
     std::vector<plan::RankPlace> places;
-    for (int rank = 0; rank < shape.workers; ++rank) places.push_back({0, 0, rank, shape.threads});
+    for (int host = 0; host < hosts; ++host)
+      for (int rank = 0; rank < shape.workers; ++rank) places.push_back({0, host, rank, shape.threads});
     std::vector<std::string> arguments = measure_arguments(train_yaml, overrides, result, shape.threads);
+    if (hosts > 1)
+      arguments.insert(arguments.end(), {"--link", cluster.groups.front().network.name, "--per-host", std::to_string(shape.workers),
+                                         "--hosts", std::to_string(hosts)});
     if (budget) arguments.insert(arguments.end(), {"--budget", std::to_string(budget->value)});
-    control::run_workers(worker_commands(arguments, places, cluster), {});
+    workers.run({.arguments = arguments, .places = places, .needed = {train_yaml}}, cluster);
     merge(merged, profile::load_profile(result));
   }
   merged.host = cluster.name;
@@ -108,9 +113,9 @@ CachedProfile load_cached_profile(const std::filesystem::path& path) {
 }
 
 profile::Profile measure_into_cache(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides,
-                                    const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
-  profile::Profile profile = measure_host(train_yaml, overrides, job, cluster);
-  const std::filesystem::path path = cached_profile_path(job, cluster);
+                                    const model::JobSpec& job, const cluster::ClusterSpec& cluster, const Workers& workers) {
+  profile::Profile profile = measure(train_yaml, overrides, job, cluster, workers);
+  const std::filesystem::path path = cached_profile_path(job, cluster, workers);
   write_named(path, profile::to_json(profile));
   return profile;
 }

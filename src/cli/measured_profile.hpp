@@ -5,16 +5,18 @@
 #include <optional>
 #include <vector>
 
+#include "cli/hosts.hpp"
 #include "cluster/cluster.hpp"
 #include "model/job.hpp"
 #include "profile/profile.hpp"
 
 namespace tessera::cli {
 
-// Measures each shape with real workers and merges the results. `train_yaml` is a file the workers can read. `budget`: for the blocks
+// Measures each shape with real workers and merges the results: on this host or, where `workers` run on several, on all hosts of the
+// cluster's first group at once, with the link between them. `train_yaml` is a file the workers can read. `budget`: for the blocks
 // of each shape, and again for its communication, roughly; left out, some seconds. Progress goes to stderr.
-profile::Profile measure_host(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
-                              const cluster::ClusterSpec& cluster, std::optional<Seconds> budget = {});
+profile::Profile measure(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
+                         const cluster::ClusterSpec& cluster, const Workers& workers, std::optional<Seconds> budget = {});
 
 // The same on all hosts of the cluster's first group at once, with the link between them: `launcher` is the shell command that
 // starts the words after it once for every worker and gives each RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. `budget` left out:
@@ -24,8 +26,8 @@ profile::Profile measure_hosts(const std::filesystem::path& train_yaml, const st
                                std::optional<Seconds> budget = {});
 
 // Where the profile of this job on this host is cached; changes with the model, the batch, the precision, the optimizer,
-// the worker's build and the host.
-std::filesystem::path cached_profile_path(const model::JobSpec& job, const cluster::ClusterSpec& cluster);
+// the worker's build and the hosts.
+std::filesystem::path cached_profile_path(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const Workers& workers);
 
 struct CachedProfile {
   std::optional<profile::Profile> profile;
@@ -33,8 +35,8 @@ struct CachedProfile {
 };
 CachedProfile load_cached_profile(const std::filesystem::path& path);
 
-// Measures this host, and writes the profile into the cache.
+// Measures, and writes the profile into the cache.
 profile::Profile measure_into_cache(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides,
-                                    const model::JobSpec& job, const cluster::ClusterSpec& cluster);
+                                    const model::JobSpec& job, const cluster::ClusterSpec& cluster, const Workers& workers);
 
 }  // namespace tessera::cli

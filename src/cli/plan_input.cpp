@@ -50,14 +50,14 @@ profile::Profile profile_for(const PlanSource& source, const std::vector<std::st
   if (!source.cluster.empty()) return {};
   std::filesystem::path path;
   try {
-    path = cached_profile_path(job, cluster);
+    path = cached_profile_path(job, cluster, Workers({}));
   } catch (const Error& error) {
     // Planning works without the worker; then there is no profile of its making either.
     if (error.code() != ErrorCode::not_found) throw;
     return {};
   }
   CachedProfile cached = load_cached_profile(path);
-  if (cached.damaged) return measure_into_cache(source.yaml, overrides, job, cluster);
+  if (cached.damaged) return measure_into_cache(source.yaml, overrides, job, cluster, Workers({}));
   return cached.profile ? std::move(*cached.profile) : profile::Profile();
 }
 

@@ -18,6 +18,7 @@ struct ProfileOptions {
   std::string yaml;
   std::string output;
   std::vector<std::string> overrides;
+  HostOptions hosts;
   std::string launcher;
   double seconds = 0;
   bool json = false;
@@ -29,17 +30,19 @@ std::string with_interval(const profile::MeasuredValue& seconds) {
 
 void measure_profile(const ProfileOptions& options) {
   const model::JobSpec job = model::read_job(options.yaml, options.overrides);
-  const cluster::ClusterSpec cluster = cluster::resolve(job.cluster);
+  const Workers workers(options.hosts);
+  const cluster::ClusterSpec cluster = workers.resolve(job.cluster);
   if (search::worker_shapes(job, cluster).empty())
     throw Error(
         ErrorCode::invalid_config, text("cluster '", cluster.name, "' has no CPU workers that could train this job"), job.cluster.where,
         "CPU workers to measure: cluster: auto, or a group of CPU hosts",
         text("accelerators are priced without a profile; `", typed_command(), " calibrate` fits their prices to steps that you measured"));
-  const std::filesystem::path path = options.output.empty() ? cached_profile_path(job, cluster) : std::filesystem::path(options.output);
+  const std::filesystem::path path =
+      options.output.empty() ? cached_profile_path(job, cluster, workers) : std::filesystem::path(options.output);
   check_can_write(path);
   const std::optional<Seconds> budget = options.seconds > 0 ? std::optional(Seconds(options.seconds)) : std::nullopt;
   const profile::Profile profile = options.launcher.empty()
-                                       ? measure_host(options.yaml, options.overrides, job, cluster, budget)
+                                       ? measure(options.yaml, options.overrides, job, cluster, workers, budget)
                                        : measure_hosts(options.yaml, options.overrides, job, cluster, options.launcher, budget);
   write_named(path, profile::to_json(profile));
   if (options.json) {
@@ -100,11 +103,15 @@ void add_profile_command(CLI::App& app) {
   command->add_option("train_yaml", options->yaml, "Whose model and batch to measure")->required();
   command->add_option("-o,--output", options->output, "Write here instead of the cache");
   command->add_option("--set", options->overrides, "Override a key of the YAML (repeatable)")->type_name("KEY=VALUE");
+  CLI::Option* hosts =
+      command->add_option("--hosts", options->hosts.file, "Measure on the hosts of this file and the link between them; see `train --help`")
+          ->type_name("FILE");
   command
       ->add_option("--launcher", options->launcher,
                    "Measure on all hosts of the cluster: the command that starts the words after it once for every worker, with RANK, "
                    "WORLD_SIZE, MASTER_ADDR and MASTER_PORT")
-      ->type_name("COMMAND");
+      ->type_name("COMMAND")
+      ->excludes(hosts);
   command
       ->add_option("--seconds", options->seconds,
                    "About how long to measure the blocks for each number of workers, and again their communication; large micro-batches "

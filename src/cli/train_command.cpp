@@ -39,6 +39,7 @@ struct TrainOptions {
   bool overwrite = false;
   bool measure = true;
   bool json = false;
+  HostOptions hosts;
 };
 
 bool changes_plan(const std::vector<std::string>& overrides) {
@@ -58,7 +59,7 @@ std::optional<std::filesystem::path> plan_file_of(const TrainOptions& options, c
   return file;
 }
 
-void show_choice(const ChosenPlan& chosen, const model::JobSpec& job) {
+void show_choice(const ChosenPlan& chosen, const model::JobSpec& job, const Workers& workers) {
   const plan::Plan& plan = chosen.plan;
   const plan::Strategy& strategy = plan.stages.front().runs.front().strategy;
   log::show(text("plan: ", plan.world_size(), " worker", plan.world_size() == 1 ? "" : "s", " of ", plan.threads_text(), ", dp ",
@@ -67,10 +68,9 @@ void show_choice(const ChosenPlan& chosen, const model::JobSpec& job) {
                  ", recompute ", model::name_of(strategy.recompute)));
   std::set<std::pair<int, int>> hosts;
   for (const plan::RankPlace& place : plan.ranks) hosts.insert({place.group, place.node});
-  if (hosts.size() > 1)
+  if (hosts.size() > 1 && !workers.on_hosts())
     log::show(text("note: the plan is for ", hosts.size(),
-                   " hosts, and `train` runs all its workers on this one; to train on several, start `", typed_command(),
-                   " worker` on each"));
+                   " hosts, and `train` runs all its workers on this one; to train on several, name them with --hosts or --launcher"));
   if (plan.predicted)
     log::show(text("predicted: ", to_text(plan.predicted->step), " a step, ",
                    count_text(static_cast<double>(plan.global_batch * job.model.dim("seq")) / plan.predicted->step.value), " tokens/s, ",
@@ -78,10 +78,10 @@ void show_choice(const ChosenPlan& chosen, const model::JobSpec& job) {
 }
 
 // What to do with a run that ended before its last step.
-std::string way_on(const std::filesystem::path& run) {
+std::string way_on(const std::filesystem::path& run, const Workers& workers) {
   if (observe::checkpoint_steps(run).empty()) return "no checkpoint had been written; start over with --overwrite";
-  return text("go on from the last checkpoint with: ", typed_command(), " train ", shell_quoted((run / "train.yaml").string()),
-              " --resume");
+  return text("go on from the last checkpoint with: ", typed_command(), " train ", shell_quoted((run / "train.yaml").string()), " --resume",
+              workers.typed());
 }
 
 void train(const TrainOptions& options) {
@@ -92,14 +92,16 @@ void train(const TrainOptions& options) {
   const observe::IfExists if_exists = observe::if_exists_of(options.resume, options.overwrite);
   observe::check_run(run, if_exists);
   const std::string yaml = model::portable_yaml(options.yaml, options.overrides);
-  const cluster::ClusterSpec cluster = cluster::resolve(job.cluster);
+  const Workers workers(options.hosts);
+  const cluster::ClusterSpec cluster = workers.resolve(job.cluster);
   for (const std::string& warning : model::warnings_of(job)) log::warning(warning);
   log::show(
       text("model: ", count_text(static_cast<double>(job.model.parameter_count())), " parameters in ", job.model.block_count(), " blocks"));
   const auto dataset = prepare_data(job);
   if (options.resume) observe::show_changes(observe::check_resumed(job, yaml, *dataset, run, options.changed));
-  const ChosenPlan chosen = choose_plan(options.yaml, options.overrides, job, cluster, plan_file_of(options, job, run), options.measure);
-  show_choice(chosen, job);
+  const ChosenPlan chosen =
+      choose_plan(options.yaml, options.overrides, job, cluster, plan_file_of(options, job, run), options.measure, workers);
+  show_choice(chosen, job, workers);
   if (const std::string crowding = plan::crowding_of(chosen.plan, cluster); !crowding.empty()) log::warning(crowding);
   // A run that exists is touched when there is nothing left to refuse.
   observe::RunLock lock = observe::make_run(run, if_exists, job, yaml, chosen.plan, cluster, *dataset);
@@ -113,10 +115,14 @@ void train(const TrainOptions& options) {
     std::fputs("\n", stderr);  // the workers' line of progress stays
     log::show("stopping after this step with a checkpoint; Ctrl-C again ends at once");
   };
-  launch.way_on = [&] { return way_on(run); };
+  launch.way_on = [&] { return way_on(run, workers); };
   with_on_end(job, run, [&] {
     const observe::RunLock held = std::move(lock);  // the command at the end may go on with the run
-    control::run_workers(worker_commands(arguments, chosen.plan.ranks, cluster), launch);
+    workers.run({.arguments = arguments,
+                 .places = chosen.plan.ranks,
+                 .needed = {run / "train.yaml", run / "plan.json", run / "cluster.yaml"},
+                 .logs = run / "logs"},
+                cluster, launch);
     const std::string done =
         text(run.string(), " is complete. Let it write:\n  ", typed_command(), " generate ", run.string(), " --prompt \"...\"");
     options.json ? log::record(log::Level::info, done) : log::show(done);
@@ -177,7 +183,8 @@ void check_devices(const plan::Plan& plan, const cluster::ClusterSpec& cluster) 
 }  // namespace
 
 ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
-                       const cluster::ClusterSpec& cluster, const std::optional<std::filesystem::path>& plan_file, bool measure) {
+                       const cluster::ClusterSpec& cluster, const std::optional<std::filesystem::path>& plan_file, bool measure,
+                       const Workers& workers) {
   ChosenPlan chosen;
   // What only planning knows is refused before anything is measured or started.
   plan::check_trainable(job.model, {.file = job.file.string(), .block = {}});
@@ -194,10 +201,10 @@ ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vecto
   }
   const std::vector<std::string> vendors = trainable_vendors(job, cluster);
   profile::Profile profile;
-  if (auto cached = load_cached_profile(cached_profile_path(job, cluster)); cached.profile)
+  if (auto cached = load_cached_profile(cached_profile_path(job, cluster, workers)); cached.profile)
     profile = std::move(*cached.profile);
   else if (measure)
-    profile = measure_into_cache(train_yaml, overrides, job, cluster);
+    profile = measure_into_cache(train_yaml, overrides, job, cluster, workers);
   control::SearchWatch watch(control::OnInterrupt::end_process);
   chosen.search = search::search(job, cluster, profile, {.top = 5, .vendors = vendors, .watch = watch.watch()});
   chosen.plan = chosen.search->best;
@@ -220,9 +227,15 @@ void add_train_command(CLI::App& app) {
       ->needs(resume)
       ->type_name("KEY,...");
   command->add_option("--set", options->overrides, "Override a key: train.steps=50 (repeatable)")->type_name("KEY=VALUE");
-  command->add_flag("!--no-measure", options->measure, "Choose the plan from the built-in cost model, without measuring this host first");
+  command->add_flag("!--no-measure", options->measure, "Choose the plan from the built-in cost model, without measuring the hosts first");
+  add_host_options(*command, options->hosts);
   command->add_flag("--json", options->json, "One JSON object a step on stdout");
   command->footer(
+      "With --hosts or --launcher the hosts share the folder in which this is typed, and Tessera lies at the same path on all of them or "
+      "on "
+      "the PATH that ssh has there; ssh is asked for no password (TESSERA_SSH='ssh -F FILE' names another). What each rank writes is shown "
+      "behind "
+      "[rank N @ HOST] and kept in runs/NAME/logs/rank-NNN.txt.\n"
       "Ctrl-C, SIGTERM and SIGHUP make the workers finish the step and write a checkpoint; a second Ctrl-C ends them at once.\n"
       "Exit code: 0 when the last step was made, 75 when the run was stopped before (go on with --resume), others for errors.");
   command->callback([options] { train(*options); });

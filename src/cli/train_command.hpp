@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/hosts.hpp"
 #include "cluster/cluster.hpp"
 #include "data/data.hpp"
 #include "model/job.hpp"
@@ -16,13 +17,14 @@
 namespace tessera::cli {
 
 // The plan of a job on its cluster, in this order: the file given, the file that `parallel:` names, or a search with the
-// profile of this host, which is measured first when it is not in the cache (and `measure` allows it).
+// profile of the hosts that `workers` run on, which is measured first when it is not in the cache (and `measure` allows it).
 struct ChosenPlan {
   plan::Plan plan;
   std::optional<search::SearchResult> search;  // when it was searched
 };
 ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
-                       const cluster::ClusterSpec& cluster, const std::optional<std::filesystem::path>& plan_file, bool measure);
+                       const cluster::ClusterSpec& cluster, const std::optional<std::filesystem::path>& plan_file, bool measure,
+                       const Workers& workers);
 
 // runs/NAME. Throws invalid_config when `name` is not plain (base/plain_name.hpp).
 std::filesystem::path run_folder(const std::string& name);

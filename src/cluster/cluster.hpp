@@ -107,6 +107,10 @@ Link known_link(const std::string& name);
 // bandwidth are estimates from the instruction set until measured.
 ClusterSpec discover_host();
 
+// The CPUs of several hosts, each as discover_host found them, in this order: consecutive hosts of one kind are the nodes of one group,
+// with what all of them have.
+ClusterSpec joined(const std::vector<ClusterSpec>& hosts);
+
 // A cluster file. Throws invalid_config with file, line and the nearest valid name.
 ClusterSpec read_cluster(const ConfigNode& node);
 ClusterSpec load_cluster(const std::filesystem::path& path);

@@ -1,4 +1,4 @@
-// Internal. Fields of messages that other processes wrote. Each throws corrupt for a field that is missing, of another type or out of
+// Fields of messages that other processes wrote. Each throws corrupt for a field that is missing, of another type or out of
 // its range.
 #pragma once
 

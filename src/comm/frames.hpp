@@ -1,4 +1,4 @@
-// Internal. JSON messages over non-blocking TCP: rendezvous and the control channel. A message is a 4-byte length (little endian) and
+// JSON messages over non-blocking TCP: rendezvous and the control channel. A message is a 4-byte length (little endian) and
 // that much JSON, an object. Not thread-safe.
 #pragma once
 

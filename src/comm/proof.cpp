@@ -14,6 +14,8 @@ std::string_view name_of(Statement statement) {
     case Statement::rank_0_knows_the_secret: return "tessera rendezvous 1: rank 0";
     case Statement::claim: return "tessera rendezvous 1: claim";
     case Statement::answer: return "tessera rendezvous 1: answer";
+    case Statement::launcher_knows_the_secret: return "tessera launcher 1: launcher";
+    case Statement::agent_knows_the_secret: return "tessera launcher 1: agent";
   }
   return {};
 }

@@ -1,4 +1,4 @@
-// Internal. How two processes prove to each other that they know a run's secret, without saying it: HMAC-SHA256 (RFC 2104) over what is
+// How two processes prove to each other that they know a run's secret, without saying it: HMAC-SHA256 (RFC 2104) over what is
 // said and over a number that each of them has just drawn, so that what was said in one conversation proves nothing in another.
 #pragma once
 
@@ -19,7 +19,13 @@ struct Conversation {
 };
 
 // What is proved; a proof of one is none of another.
-enum class Statement { rank_0_knows_the_secret, claim, answer };
+enum class Statement {
+  rank_0_knows_the_secret,  // at the rendezvous
+  claim,
+  answer,
+  launcher_knows_the_secret,  // between a launcher and its agents on other hosts, where rank_nonce is the agent's
+  agent_knows_the_secret
+};
 
 // kProofBytes bytes.
 std::string proof_of(const Conversation& conversation, Statement statement, std::string_view body = {});

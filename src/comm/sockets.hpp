@@ -1,4 +1,4 @@
-// Internal. TCP sockets as the rendezvous and the control channel use them.
+// TCP sockets as the rendezvous and the control channel use them.
 #pragma once
 
 #include <chrono>

@@ -37,6 +37,18 @@ TEST_F(Terminal, HasColourUnlessRefused) {
   EXPECT_FALSE(color_wanted(inside_));
 }
 
+// What a rank on another host writes to its stderr, a pipe there, is shown on the terminal of whoever started it.
+TEST_F(Terminal, IsTheOneOnWhichALauncherShowsThisProcess) {
+  setenv(kShownElsewhere, "93 color", 1);
+  EXPECT_TRUE(is_live_terminal(STDERR_FILENO));
+  EXPECT_TRUE(color_wanted(STDERR_FILENO));
+  EXPECT_EQ(columns_of(STDERR_FILENO), 93);
+  EXPECT_FALSE(is_live_terminal(-1));
+  setenv(kShownElsewhere, "93", 1);
+  EXPECT_FALSE(color_wanted(STDERR_FILENO));
+  unsetenv(kShownElsewhere);
+}
+
 TEST_F(Terminal, IsNotLiveWhereTheCursorCannotMove) {
   EXPECT_TRUE(is_live_terminal(inside_));
   setenv("TERM", "dumb", 1);

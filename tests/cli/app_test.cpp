@@ -21,6 +21,7 @@ TEST(App, HelpListsEveryCommandUnderAHeading) {
   EXPECT_THAT(result.out, HasSubstr("Start here:"));
   const auto app = make_app();
   for (const CLI::App* command : app->get_subcommands([](const CLI::App*) { return true; })) {
+    if (command->get_group().empty()) continue;  // what nobody types
     EXPECT_THAT(result.out, HasSubstr("\n  " + command->get_name() + " "));
     EXPECT_FALSE(command->get_description().empty()) << command->get_name();
     EXPECT_NE(command->get_group(), "Subcommands") << command->get_name() << " stands under no heading";

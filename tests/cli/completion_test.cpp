@@ -58,6 +58,7 @@ TEST(Completion, DescribesEveryCommandAndOption) {
   for (const CompletionCommand& command : commands) paths.push_back(command.path);
   EXPECT_THAT(paths, IsSupersetOf({"tessera", "tessera doctor", "tessera init", "tessera completion", "tessera completion fish"}));
   for (const CLI::App* command : app->get_subcommands([](const CLI::App*) { return true; })) {
+    if (command->get_group().empty()) continue;  // what nobody types
     EXPECT_THAT(paths, Contains("tessera " + command->get_name()));
   }
 }

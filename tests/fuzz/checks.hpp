@@ -28,6 +28,8 @@ Target schedule_target();
 Target control_target();
 Target rendezvous_target();
 Target claim_target();
+Target hosts_target();
+Target agent_target();
 Target galvatron_target();
 Target galvatron_plan_target();
 Target safetensors_target();

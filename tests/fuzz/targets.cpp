@@ -174,7 +174,9 @@ constexpr std::pair<const char*, Target (*)()> kTargets[] = {{"config", config_t
                                                              {"documents", documents_target},
                                                              {"control", control_target},
                                                              {"rendezvous", rendezvous_target},
-                                                             {"claim", claim_target}};
+                                                             {"claim", claim_target},
+                                                             {"hosts", hosts_target},
+                                                             {"agent", agent_target}};
 
 }  // namespace
 

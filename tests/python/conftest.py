@@ -31,14 +31,15 @@ class Tessera:
             raise AssertionError(f"tessera {' '.join(map(str, arguments))}: exit {result.returncode}\n{result.stdout}\n{result.stderr}")
         return result
 
-    def start(self, *arguments, ignored=(), stdout=subprocess.PIPE, stderr=subprocess.PIPE):
+    def start(self, *arguments, ignored=(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, inside=lambda words: words):
+        """`inside`: makes the words that run these words somewhere else, such as on a host of a lab."""
         def signals():
             # What a script runs in the background ignores Ctrl-C, or under nohup a hangup, and so does what that starts.
             for one in (signal.SIGINT, signal.SIGHUP):
                 signal.signal(one, signal.SIG_DFL)
             for one in ignored:
                 signal.signal(one, signal.SIG_IGN)
-        return subprocess.Popen([str(BINARIES / "tessera"), *map(str, arguments)], cwd=self.folder, env=self.environment,
+        return subprocess.Popen(inside([str(BINARIES / "tessera"), *map(str, arguments)]), cwd=self.folder, env=self.environment,
                                 stdout=stdout, stderr=stderr, text=True, preexec_fn=signals)
 
     def write(self, name, content):

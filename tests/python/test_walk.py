@@ -3,7 +3,7 @@
 What a page indents is typed as it stands, line by line, in one shell and one folder. What it fences is shown: an answer, a command for
 machines that are not here, or a file, which is made where the fence names it (```yaml hosts.yaml). The walk knows three comments at
 the end of a line: `# ... Ctrl-C ...` is stopped once it trains, lines `# on the ... host` run side by side, `# as root` needs root.
-Several hosts are this one: their addresses are the loopback's, and srun starts its tasks here.
+Several hosts are this one: their addresses are the loopback's, and srun and ssh start what they are told here.
 """
 
 import os
@@ -45,10 +45,18 @@ while [[ $1 == --* ]]; do
   shift 2
 done
 export SLURM_NTASKS=$((nodes * tasks))
-for ((task = 0; task < SLURM_NTASKS; ++task)); do SLURM_PROCID=$task "$@" & done
+for ((task = 0; task < SLURM_NTASKS; ++task)); do SLURM_PROCID=$task SLURMD_NODENAME=node-$((task / tasks)) "$@" & done
 status=0
 for job in $(jobs -p); do wait "$job" || status=$?; done
 exit $status
+"""
+
+
+SSH = """#!/bin/sh
+# ssh as `tessera train --hosts` calls it: options, --, a host and a command.
+while [ "$1" != -- ]; do shift; done
+shift 2
+SSH_CONNECTION='127.0.0.1 40000 127.0.0.1 22' exec sh -c "$*"
 """
 
 
@@ -165,7 +173,7 @@ def test_a_page_can_be_typed_as_it_stands(page, tmp_path, cache):
     (folder / "tools").symlink_to(REPOSITORY / "tools")
     programs = tmp_path / "bin"
     programs.mkdir()
-    for path, script in [(folder / "dev", DEV), (programs / "srun", SRUN)]:
+    for path, script in [(folder / "dev", DEV), (programs / "srun", SRUN), (programs / "ssh", SSH)]:
         path.write_text(script)
         path.chmod(0o755)
     path = os.pathsep.join(map(str, [programs, BINARIES, os.environ["PATH"]]))
