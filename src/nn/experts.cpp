@@ -14,6 +14,7 @@
 #include "nn/feed_forward.hpp"
 #include "nn/kernels/gemm.hpp"
 #include "nn/kernels/swiglu.hpp"
+#include "nn/sequence.hpp"
 
 namespace tessera::nn {
 namespace {
@@ -192,14 +193,20 @@ class Experts final : public FeedForward {
     if (!first_of_tensor_ranks_ || (balance_loss_ == 0 && z_loss_ == 0)) return out;
     const at::Tensor shares = at::softmax(logits, -1).view({rows.batch, rows.seq, count_});
     at::Tensor grads = out.view_as(shares);
-    const double per_token = pass.sample_scale / static_cast<double>(rows.seq);
+    const std::int64_t seq = rows.seq * sequence_cut(pass).size;  // of which this rank may have a part
+    const double per_token = pass.sample_scale / static_cast<double>(seq);
     if (balance_loss_ > 0) {
       // Of a sample: the sum over experts of f P, where P is the mean share of an expert, and f how often it is chosen, 1 on average
       // (DeepSeek-V2, 2024, section 2.2.3). By sample, so that it does not depend on how a batch is cut.
       at::Tensor chosen_counts = at::zeros({rows.batch, count_}, at::kFloat);
       const at::Tensor experts = choice.experts.view({rows.batch, rows.seq * each_});
       chosen_counts.scatter_add_(1, experts, at::ones_like(experts, at::kFloat));
-      const at::Tensor often = (chosen_counts * (static_cast<double>(count_) / static_cast<double>(rows.seq * each_))).unsqueeze(1);
+      if (pass.context_group) {
+        const comm::Handle handle = pass.context_group.all_reduce(
+            chosen_counts.data_ptr(), static_cast<std::size_t>(chosen_counts.numel()), comm::DataType::f32);
+        wait(std::span(&handle, 1), pass);
+      }
+      const at::Tensor often = (chosen_counts * (static_cast<double>(count_) / static_cast<double>(seq * each_))).unsqueeze(1);
       grads.add_(shares * (often - (shares * often).sum(2, true)), balance_loss_ * per_token);
     }
     // The square of the logits' logarithmic sum (ST-MoE, Zoph et al. 2022, equation 5).
