@@ -13,6 +13,7 @@
 #include "base/clock.hpp"
 #include "base/hash.hpp"
 #include "base/log.hpp"
+#include "nn/sequence.hpp"
 #include "program/chrome_trace.hpp"
 
 namespace tessera::train {
@@ -82,9 +83,11 @@ struct Trainer::Impl {
     for (const program::Cut& cut : program.cuts) {
       std::vector<nn::Batch>& batches = out.emplace_back();
       for (std::int64_t m = 0; m < program.micro_batches; ++m)
-        batches.push_back(batch(cut.micro_batch_size, [&](std::int64_t row, auto tokens, auto targets, auto positions) {
-          return fill(program.first_sample(m, cut) + row, tokens, targets, positions);
-        }));
+        batches.push_back(nn::own_part(batch(cut.micro_batch_size,
+                                             [&](std::int64_t row, auto tokens, auto targets, auto positions) {
+                                               return fill(program.first_sample(m, cut) + row, tokens, targets, positions);
+                                             }),
+                                       {cut.context_size, cut.context_index}));
     }
     return out;
   }
