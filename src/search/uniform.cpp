@@ -3,8 +3,8 @@
 #include <array>
 #include <cmath>
 
+#include "plan/divisors.hpp"
 #include "plan/schedule/schedule.hpp"
-#include "plan/tensor_cut.hpp"
 #include "search/depths.hpp"
 #include "search/outer_solver.hpp"
 #include "sim/sim.hpp"

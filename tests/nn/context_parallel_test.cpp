@@ -1,10 +1,12 @@
 // Context-parallel ranks as processes, each with its part of every sequence, against one rank that holds whole sequences.
 #include <ATen/ATen.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
 #include <utility>
 
 #include "nn/context_parallel.hpp"
 #include "nn/llama_helper.hpp"
+#include "nn/memory_helper.hpp"
 #include "nn/ranks_helper.hpp"
 #include "nn/sequence.hpp"
 
@@ -102,6 +104,79 @@ TEST_P(ContextParallel, AddsUpToTheLossAndGradientsOfOneRank) {
         }
       }
   });
+}
+
+// A block's exchanges and what it keeps are what the planner counts with.
+TEST_P(ContextParallel, ExchangesAndKeepsWhatTheCostSays) {
+  in_ranks(degree_, [&](const comm::Group& group) {
+    for (const Dims& dims : {kPlain, kEverything}) {
+      const model::ModelSpec spec = llama(dims);
+      const auto whole = whole_parameters(spec, 7);
+      const Batch own = own_part(random_batch(dims, 3, 3), {group.size(), group.rank()});
+      Model model(spec, whole, precision_);
+      Pass pass = pass_of(own);
+      pass.context_group = group;
+      pass.context = kind_;
+      std::vector<Interval> exchanges;
+      pass.exchanges = &exchanges;
+      std::vector<Saved> saved(model.size());
+      Tensors tensors;
+      const auto expect = [&](const model::BlockInstance& block, bool forward) {
+        const model::BlockCost cost = model::cost_of(
+            *block.spec, {.micro_batch_size = 3, .context_parallel = degree_, .context = kind_, .precision = precision_});
+        int messages = 0;
+        for (const model::Exchange& one : forward ? cost.forward_exchanges : cost.backward_exchanges) messages += one.messages;
+        EXPECT_EQ(std::ssize(std::exchange(exchanges, {})), messages) << block.name() << (forward ? " forward" : " backward");
+        if (!forward) return;
+        std::int64_t kept = 0;
+        for (const at::Tensor& tensor : saved[static_cast<std::size_t>(block.index)].tensors)
+          kept += tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
+        EXPECT_EQ(kept, cost.saved.value) << block.name();
+        if (block.index + 1 < spec.block_count()) {
+          EXPECT_EQ(static_cast<std::int64_t>(tensors[0].nbytes()), cost.output.value);
+        }
+      };
+      const std::vector<model::BlockInstance> blocks = spec.blocks();
+      for (std::size_t b = 0; b < blocks.size(); ++b) {
+        tensors = model.block(b).forward(tensors, saved[b], pass);
+        expect(blocks[b], true);
+      }
+      tensors.clear();
+      for (std::size_t b = blocks.size(); b-- > 0;) {
+        tensors = model.block(b).backward_input(tensors, saved[b], pass);
+        model.block(b).backward_weight(saved[b], pass);
+        expect(blocks[b], false);
+      }
+    }
+  });
+}
+
+TEST(ContextParallelMemory, PeakOfAStepIsWithinAFifthOfWhatIsAllocated) {
+  const Dims dims{.hidden = 256, .layers = 4, .heads = 4, .kv_heads = 4, .ffn = 704, .vocab = 1000, .seq = 256};
+  const model::ModelSpec spec = llama(dims);
+  const auto whole = whole_parameters(spec, 1);
+  const Batch batch = random_batch(dims, 4, 1);
+  for (const ContextKind kind : {ContextKind::ring, ContextKind::ulysses})
+    for (const model::Recompute recompute : {model::Recompute::none, model::Recompute::selective, model::Recompute::full}) {
+      const model::BlockShard shard{.micro_batch_size = 4, .context_parallel = 4, .context = kind, .recompute = recompute};
+      in_ranks(4, [&](const comm::Group& group) {
+        const Batch own = own_part(batch, {group.size(), group.rank()});
+        Model model(spec, whole, Precision::f32);
+        Pass pass;
+        pass.batch = &own;
+        pass.context_group = group;
+        pass.context = kind;
+        pass.recompute_attention = recompute == model::Recompute::selective;
+        auto meter = std::make_shared<MemoryMeter>();
+        {
+          c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
+          model.step(pass, recompute == model::Recompute::full);
+        }
+        const auto expected = static_cast<double>(expected_peak(spec, shard));
+        EXPECT_NEAR(static_cast<double>(meter->peak()), expected, 0.2 * expected)
+            << model::name_of(recompute) << (kind == ContextKind::ring ? ", ring" : ", ulysses");
+      });
+    }
 }
 
 // Of attention alone, whatever the number of key-value heads.
