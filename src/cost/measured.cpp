@@ -31,6 +31,15 @@ StateBytes state_bytes(model::Precision precision, const model::OptimizerSpec& o
   return precision == model::Precision::f32 ? StateBytes{4, 4, moments} : StateBytes{2, 4, 4 + moments};
 }
 
+// Those that exchange: how many, and how many ranks from one to the next.
+std::pair<int, int> peers_of(model::Exchange::Axis axis, const plan::Strategy& s) {
+  switch (axis) {
+    case model::Exchange::Axis::context: return {s.cp, s.tp};
+    case model::Exchange::Axis::expert: return {s.ep, s.expert_tp()};
+    default: return {s.tp, 1};
+  }
+}
+
 double flops_of(const std::vector<model::Operator>& operators) {
   double sum = 0;
   for (const model::Operator& one : operators) sum += one.flops.value;
@@ -80,9 +89,8 @@ BlockLoad Measured::block(int repeat, const plan::Worker& worker, const plan::St
   const auto exchanged = [&](const std::vector<model::Exchange>& exchanges) {
     double seconds = 0;
     for (const model::Exchange& one : exchanges) {
-      const bool experts = one.axis == model::Exchange::Axis::expert;
-      const int ranks = experts ? s.ep : s.tp;
-      const cluster::Link& link = link_among(experts ? s.ep * s.expert_tp() : s.tp);
+      const auto [ranks, step] = peers_of(one.axis, s);
+      const cluster::Link& link = link_among(ranks * step);
       seconds += std::min(exchange(one, ranks, link, profile::Pace::alone), exchange(one, ranks, link, profile::Pace::in_turn));
     }
     return seconds;

@@ -20,8 +20,7 @@ class Measured {
   Measured(const model::ModelSpec& model, const cluster::ClusterSpec& cluster, model::Precision precision,
            const model::OptimizerSpec& optimizer, const profile::Profile& profile);
 
-  // `repeat`: index into ModelSpec::repeats. Of the degrees it knows dp, tp, sequence parallelism, zero, and recomputation, which leaves
-  // the model's first and last block alone.
+  // `repeat`: index into ModelSpec::repeats. Of recomputation the model's first and last block are left alone.
   BlockLoad block(int repeat, const plan::Worker& worker, const plan::Strategy& strategy, std::int64_t micro_batch);
   // Seconds of the step of so many parameters.
   double optimizer(std::int64_t parameters, const plan::Worker& worker) const;

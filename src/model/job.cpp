@@ -223,12 +223,15 @@ ParallelChoice read_parallel(const ConfigNode& node) {
     return out;
   }
   out.kind = ParallelChoice::Kind::degrees;
-  Section section(node, {"dp", "pp", "tp", "cp", "ep", "zero", "threads", "micro_batches", "schedule", "chunks", "recompute",
+  Section section(node, {"dp", "pp", "tp", "cp", "context", "ep", "zero", "threads", "micro_batches", "schedule", "chunks", "recompute",
                          "sequence_parallel", "delayed_exchange"});
   section.read("dp", out.dp, number_of);
   section.read("pp", out.pp, number_of);
   section.read("tp", out.tp, number_of);
   section.read("cp", out.cp, number_of);
+  section.read("context", out.context, [](const ConfigNode& kind) {
+    return choice("ring", "ulysses")(kind) == "ulysses" ? ContextKind::ulysses : ContextKind::ring;
+  });
   section.read("ep", out.ep, number_of);
   section.read("zero", out.zero, read_zero);
   section.read("threads", out.threads, number_of);

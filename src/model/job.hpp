@@ -111,6 +111,7 @@ struct ParallelChoice {
   int tp = 0;
   int cp = 0;
   int ep = 0;
+  std::optional<ContextKind> context;  // where cp is more than 1
   std::optional<int> zero;
   int threads = 0;  // per rank
   std::int64_t micro_batches = 0;

@@ -1,6 +1,7 @@
 #include "model/transformer_cost.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.hpp"
 #include "model/layer_cost.hpp"
@@ -127,6 +128,42 @@ FeedForwardBytes experts_bytes(const BlockSpec& block, const BlockShard& shard) 
           .replicated = (experts + gates) * hidden};
 }
 
+// What nn/'s attention holds beside the rest while it exchanges with context-parallel ranks.
+struct ContextBytes {
+  std::int64_t forward = 0;
+  std::int64_t backward = 0;
+};
+
+// Ring: sums, and the gradients that go round, are f32. Ulysses: queries, keys and values are sent again in the backward pass rather than
+// kept twice, and the output goes with its gradient. `queries` and `keys` are elements of a row on a tensor-parallel rank.
+ContextBytes set_context_exchanges(BlockCost& cost, const BlockSpec& block, const BlockShard& shard, std::int64_t queries,
+                                   std::int64_t keys) {
+  if (shard.context_parallel == 1) return {};
+  const Sizes sizes = sizes_of(block, shard);
+  const std::int64_t kv_heads = block.dim("kv_heads") / shard.tensor_parallel;
+  const auto of_context = [](const Exchange& exchange) { return exchange.axis == Axis::context; };
+  if (shard.context == ContextKind::ring) {
+    const std::int64_t steps = shard.context_parallel - 1;
+    for (Exchange& exchange : cost.backward_exchanges)
+      if (of_context(exchange)) exchange.bytes = Bytes(steps * sizes.rows * keys * (sizes.element + kF32));
+    return {sizes.rows * (queries * (3 * kF32 + 2 * sizes.element) + 3 * keys * sizes.element),
+            sizes.rows * (queries * (kF32 + 3 * sizes.element) + keys * (4 * kF32 + 3 * sizes.element))};
+  }
+  const std::int64_t repeats = shard.context_parallel / std::gcd<std::int64_t>(shard.context_parallel, kv_heads);
+  const Bytes sent(sizes.rows * (queries + repeats * keys) * sizes.element);
+  const Bytes attended(sizes.rows * queries * sizes.element);
+  for (std::vector<Exchange>* const exchanges : {&cost.forward_exchanges, &cost.recomputed_exchanges})
+    if (const auto first = std::find_if(exchanges->begin(), exchanges->end(), of_context); first != exchanges->end()) first->bytes = sent;
+  const auto output = std::find_if(cost.backward_exchanges.begin(), cost.backward_exchanges.end(), of_context);
+  const auto input = std::find_if(std::next(output), cost.backward_exchanges.end(), of_context);
+  output->bytes = 2 * attended;
+  input->bytes = sent;
+  Exchange again = *output;
+  again.bytes = sent;
+  cost.backward_exchanges.insert(output, again);
+  return {3 * sent.value, 2 * sent.value + 4 * attended.value};
+}
+
 // What nn/'s layer keeps and needs: its norms and its activation are computed again in the backward pass, from what is kept anyway.
 BlockCost kept_by_tessera(const BlockSpec& block, const BlockShard& shard, const FeedForwardBytes& feed_forward) {
   BlockCost cost = layer_cost(block, shard);
@@ -134,7 +171,9 @@ BlockCost kept_by_tessera(const BlockSpec& block, const BlockShard& shard, const
   const std::int64_t degree = shard.tensor_parallel;
   const std::int64_t heads = block.dim("heads") / degree;
   const std::int64_t attended = heads * block.dim("head_dim");
-  const std::int64_t qkv = attended + 2 * (block.dim("kv_heads") / degree) * block.dim("head_dim");
+  const std::int64_t keys = 2 * (block.dim("kv_heads") / degree) * block.dim("head_dim");  // and values
+  const std::int64_t qkv = attended + keys;
+  const ContextBytes context = set_context_exchanges(cost, block, shard, attended, keys);
   // Queries, keys and values with normalized heads, beside those that the projection wrote and that are kept.
   const std::int64_t turned = option(block, "qk_norm", 0) != 0 ? qkv : 0;
 
@@ -161,8 +200,9 @@ BlockCost kept_by_tessera(const BlockSpec& block, const BlockShard& shard, const
   const std::int64_t gathered = cut ? row * hidden : 0;
   cost.forward_workspace =
       Bytes(gathered + (recomputed ? std::max(feed_forward.forward + feed_forward.kept, row * (qkv + std::max(attended, turned)))
-                                   : feed_forward.forward));
-  const std::int64_t attention = std::max<std::int64_t>({row * (attended + turned) - input, gathered, 0});
+                                   : std::max(feed_forward.forward, context.forward - feed_forward.kept)) +
+            (recomputed ? context.forward : 0));
+  const std::int64_t attention = std::max<std::int64_t>({row * (attended + turned) + context.backward - input, gathered, 0});
   cost.backward_workspace =
       Bytes(2 * input + 2 * gathered + std::max({feed_forward.backward, feed_forward.held + attention, row * hidden}) +
             (recomputed                                ? kept - input

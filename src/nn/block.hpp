@@ -27,13 +27,16 @@ struct Parameter {
   at::Tensor grad;   // f32, contiguous, same shape; the backward pass adds to it, and zeros to padding
 };
 
-// Samples of one micro-batch. tokens and targets are int64 [batch, seq]; a target of -1 is not counted.
+// Samples of one micro-batch. tokens and targets are int64 [batch, seq], of this rank's part of each sequence where context parallelism
+// cuts it; a target of -1 is not counted.
 struct Batch {
   at::Tensor tokens;
   at::Tensor targets;
   // int64 [batch, seq]: each token's position in its document, which begins where it is 0; attention stays within documents. Undefined:
   // each sample is one document.
   at::Tensor positions = {};
+  // Where context parallelism cuts sequences and `positions` are defined: those of the whole sequences.
+  at::Tensor whole_positions = {};
   // Which of the step's samples the first one is, and a seed of the step: what random masks depend on, beside the block.
   std::int64_t first_sample = 0;
   std::uint64_t seed = 0;
@@ -70,6 +73,10 @@ struct Pass {
   // Those among which the experts are spread; empty when the degree is 1. All of them make the same passes in the same order, each with
   // samples of its own.
   comm::Group expert_group;
+  // Those that hold the other parts of each sequence (nn/sequence.hpp); empty when the degree is 1. All of them make the same passes in the
+  // same order. Blocks take and pass on [batch, seq / peers, ...].
+  comm::Group context_group;
+  model::ContextKind context = model::ContextKind::ring;
   // Sequence parallelism (Korthikanti et al. 2022): what tensor parallelism leaves whole is cut among the peers. Of the batch * seq rows of
   // activations, which are in order, each rank holds as many consecutive ones: blocks take and pass on [batch, seq / peers, ...].
   bool sequence_parallel = false;

@@ -4,18 +4,12 @@
 #include <ATen/ops/empty_like.h>
 #include <numeric>
 
-#include "base/clock.hpp"
+#include "nn/tensor_parallel.hpp"
 
 namespace tessera::nn {
 namespace {
 
 std::int64_t ranks_of(const Pass& pass) { return pass.expert_group ? pass.expert_group.size() : 1; }
-
-void wait(const std::vector<comm::Handle>& handles, const Pass& pass) {
-  const Seconds begin = real_clock().now();
-  for (const comm::Handle& handle : handles) handle.wait();
-  if (pass.exchanges != nullptr) pass.exchanges->push_back({begin, real_clock().now()});
-}
 
 std::span<std::byte> bytes_of(const at::Tensor& rows) {
   return {static_cast<std::byte*>(rows.data_ptr()), static_cast<std::size_t>(rows.nbytes())};
@@ -67,9 +61,9 @@ ExpertRoutes::ExpertRoutes(const at::Tensor& counts, const Pass& pass) {
   if (ranks > 1) {
     const at::Tensor own = received_counts_;
     received_counts_ = at::empty_like(own);
-    wait({pass.expert_group.all_to_all(own.data_ptr(), received_counts_.data_ptr(), static_cast<std::size_t>(own.size(1)),
-                                       comm::DataType::i64)},
-         pass);
+    const comm::Handle handle = pass.expert_group.all_to_all(own.data_ptr(), received_counts_.data_ptr(),
+                                                             static_cast<std::size_t>(own.size(1)), comm::DataType::i64);
+    wait(std::span(&handle, 1), pass);
   }
   add_up(counts);
 }

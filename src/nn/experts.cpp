@@ -103,7 +103,7 @@ class Experts final : public FeedForward {
 
     at::Tensor logit_grads = router_.logit_grads(logits, choice, weight_grads.index_select(0, choice.place).view_as(choice.weights));
     // The other gradients are those of this rank's part of the experts, and add up.
-    if (first_of_tensor_ranks_) router_.add_losses(logits, choice, {rows.batch, rows.seq}, pass.sample_scale, logit_grads);
+    if (first_of_tensor_ranks_) router_.add_losses(logits, choice, {rows.batch, rows.seq}, pass, logit_grads);
     kept[kLogits] = logit_grads.to(rows.options.dtype());
     kernels::gemm(kept[kLogits], router_map_->value, partial, true);
     kept[kRowOf] = choice.row_of;

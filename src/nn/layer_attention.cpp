@@ -3,6 +3,7 @@
 #include <ATen/ops/empty_like.h>
 
 #include "nn/kernels/norm.hpp"
+#include "nn/sequence.hpp"
 
 namespace tessera::nn {
 namespace {
@@ -59,8 +60,8 @@ at::Tensor LayerAttention::forward(const at::Tensor& x, const Rows& rows, std::s
   if (pass.cache != nullptr) {
     kernels::attention_with_cache(turned, shape, pass.position, pass.cache->keys, pass.cache->values, attended);
   } else {
-    lse = empty_lse(rows);
-    kernels::attention(turned, shape, attended, lse);
+    lse = at::empty(lse_sizes(shape, pass), at::kFloat);
+    attention(turned, shape, pass, attended, lse);
   }
   turned.reset();
   if (pass.recompute_attention) lse.reset();
@@ -87,13 +88,13 @@ at::Tensor LayerAttention::backward_input(const at::Tensor& grad, const Rows& ro
   const kernels::AttentionShape shape = shape_of(rows, pass);
   if (!kept[kAttended].defined()) {
     kept[kAttended] = rows.empty(heads_ * head_dim_);
-    kept[kLse] = empty_lse(rows);
-    kernels::attention(turned, shape, kept[kAttended], kept[kLse]);
+    kept[kLse] = at::empty(lse_sizes(shape, pass), at::kFloat);
+    attention(turned, shape, pass, kept[kAttended], kept[kLse]);
   }
-  kernels::attention_backward(attended_grad, kept[kAttended], kept[kLse], shape, turned);
+  attention_backward(attended_grad, kept[kAttended], kept[kLse], shape, pass, turned);
   attended_grad.reset();
   kept[kLse].reset();
-  kernels::rope(turned, heads_ + kv_heads_, head_dim_, rows.seq, pass.position, rope_table_, true, pass.batch->positions);
+  kernels::rope(turned, heads_ + kv_heads_, head_dim_, rows.seq, pass.position, rope_table_, true, positions_of(rows, pass));
   if (normalizes_heads_) {
     at::Tensor weight_grads = head_norm_grads.view({2, head_dim_});
     kernels::rms_norm_heads_backward(kept[kQkv], {heads_, kv_heads_, head_dim_}, head_norms_[0].value, head_norms_[1].value, epsilon_,
@@ -118,7 +119,15 @@ void LayerAttention::backward_weight(std::span<at::Tensor> kept, const Pass& pas
 }
 
 kernels::AttentionShape LayerAttention::shape_of(const Rows& rows, const Pass& pass) const {
-  return {rows.batch, rows.seq, heads_, kv_heads_, head_dim_, window_, kernels::document_segments(pass.batch->positions)};
+  const at::Tensor& positions = pass.context_group ? pass.batch->whole_positions : pass.batch->positions;
+  return {rows.batch, rows.seq, heads_, kv_heads_, head_dim_, window_, kernels::document_segments(positions)};
+}
+
+// Of each row, i64; undefined where they are those of whole sequences, in order.
+at::Tensor LayerAttention::positions_of(const Rows& rows, const Pass& pass) const {
+  if (pass.batch->positions.defined() || !pass.context_group) return pass.batch->positions;
+  const SequenceCut cut = sequence_cut(pass);
+  return cut.positions(rows.seq * cut.size).repeat({rows.batch, 1});
 }
 
 // Queries, keys and values as the attention reads them: rotated in place or, where heads are normalized, both in a new tensor.
@@ -128,7 +137,7 @@ at::Tensor LayerAttention::turn(const at::Tensor& qkv, const Rows& rows, const P
     turned = rows.empty(qkv_.out_width());
     kernels::rms_norm_heads(qkv, {heads_, kv_heads_, head_dim_}, head_norms_[0].value, head_norms_[1].value, epsilon_, turned);
   }
-  kernels::rope(turned, heads_ + kv_heads_, head_dim_, rows.seq, pass.position, rope_table_, false, pass.batch->positions);
+  kernels::rope(turned, heads_ + kv_heads_, head_dim_, rows.seq, pass.position, rope_table_, false, positions_of(rows, pass));
   return turned;
 }
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "nn/kernels/attention.hpp"
+#include "nn/context_parallel.hpp"
 #include "nn/kernels/rope.hpp"
 #include "nn/linear.hpp"
 #include "nn/tensor_parallel.hpp"
@@ -44,9 +44,9 @@ class LayerAttention {
   std::int64_t head_norm_count() const { return normalizes_heads_ ? 2 * head_dim_ : 0; }
 
  private:
-  at::Tensor empty_lse(const Rows& rows) const { return at::empty({rows.batch, heads_, rows.seq}, at::kFloat); }
   kernels::AttentionShape shape_of(const Rows& rows, const Pass& pass) const;
   at::Tensor turn(const at::Tensor& qkv, const Rows& rows, const Pass& pass) const;
+  at::Tensor positions_of(const Rows& rows, const Pass& pass) const;
   void grow_rope_table(std::int64_t positions);
 
   std::int64_t hidden_, heads_, kv_heads_, head_dim_, window_;

@@ -11,6 +11,9 @@
 #include <ATen/ops/zeros_like.h>
 #include <cmath>
 
+#include "nn/sequence.hpp"
+#include "nn/tensor_parallel.hpp"
+
 namespace tessera::nn {
 namespace {
 
@@ -88,19 +91,25 @@ at::Tensor Router::logit_grads(const at::Tensor& logits, const Choice& choice, c
   return out - at::softmax(logits, -1) * weighted.sum(1, true);
 }
 
-void Router::add_losses(const at::Tensor& logits, const Choice& choice, const RouterRows& rows, double sample_scale,
+void Router::add_losses(const at::Tensor& logits, const Choice& choice, const RouterRows& rows, const Pass& pass,
                         at::Tensor& grads) const {
   if (balance_loss_ == 0 && z_loss_ == 0) return;
   const at::Tensor shares = at::softmax(logits, -1).view({rows.batch, rows.seq, count_});
   at::Tensor out = grads.view_as(shares);
-  const double per_token = sample_scale / static_cast<double>(rows.seq);
+  const std::int64_t seq = rows.seq * sequence_cut(pass).size;
+  const double per_token = pass.sample_scale / static_cast<double>(seq);
   if (balance_loss_ > 0) {
     // Of a sample: the sum over experts of f P, where P is the mean share of an expert, and f how often it is chosen, 1 on average
     // (DeepSeek-V2, 2024, section 2.2.3).
     at::Tensor chosen = at::zeros({rows.batch, count_}, at::kFloat);
     const at::Tensor experts = choice.experts.view({rows.batch, rows.seq * each_});
     chosen.scatter_add_(1, experts, at::ones_like(experts, at::kFloat));
-    const at::Tensor often = (chosen * (static_cast<double>(count_) / static_cast<double>(rows.seq * each_))).unsqueeze(1);
+    if (pass.context_group) {
+      const comm::Handle handle =
+          pass.context_group.all_reduce(chosen.data_ptr(), static_cast<std::size_t>(chosen.numel()), comm::DataType::f32);
+      wait(std::span(&handle, 1), pass);
+    }
+    const at::Tensor often = (chosen * (static_cast<double>(count_) / static_cast<double>(seq * each_))).unsqueeze(1);
     out.add_(shares * (often - (shares * often).sum(2, true)), balance_loss_ * per_token);
   }
   // The square of the logits' logarithmic sum (ST-MoE, Zoph et al. 2022, equation 5).

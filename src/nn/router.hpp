@@ -4,7 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <optional>
 
-#include "model/model.hpp"
+#include "nn/block.hpp"
 
 namespace tessera::nn {
 
@@ -23,7 +23,7 @@ struct Choice {
   at::Tensor combine(const at::Tensor& copies) const;
 };
 
-// Rows [batch * seq] of whole samples.
+// Rows [batch * seq] of samples, of which context parallelism leaves a rank a part.
 struct RouterRows {
   std::int64_t batch = 0;
   std::int64_t seq = 0;
@@ -36,12 +36,13 @@ class Router {
   explicit Router(const model::BlockSpec& spec);
 
   // `logits` f32 [rows, experts]. With `drops`, each expert takes of a sample at most `capacity` times what it would if tokens spread
-  // evenly, rounded up: those of the sample's first tokens. By sample, so that it does not depend on how a batch is cut.
+  // evenly, rounded up: those of the sample's first tokens. By sample, so that it does not depend on how a batch is cut;
+  // samples must be whole.
   Choice choose(const at::Tensor& logits, const RouterRows& rows, bool drops) const;
   // The gradient of the logits, of that of the weights [rows, each].
   at::Tensor logit_grads(const at::Tensor& logits, const Choice& choice, const at::Tensor& weight_grads) const;
-  // Adds the gradients of the router's own losses, each the mean over samples; `sample_scale` is 1 / samples.
-  void add_losses(const at::Tensor& logits, const Choice& choice, const RouterRows& rows, double sample_scale, at::Tensor& grads) const;
+  // Adds the gradients of the router's own losses, each the mean over samples. Context-parallel ranks tell each other what they have chosen.
+  void add_losses(const at::Tensor& logits, const Choice& choice, const RouterRows& rows, const Pass& pass, at::Tensor& grads) const;
 
  private:
   std::int64_t count_, each_;

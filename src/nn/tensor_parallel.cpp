@@ -3,18 +3,23 @@
 #include "base/clock.hpp"
 
 namespace tessera::nn {
-namespace {
 
-comm::DataType type_of(const at::Tensor& tensor) { return tensor.scalar_type() == at::kFloat ? comm::DataType::f32 : comm::DataType::bf16; }
+comm::DataType data_type_of(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kFloat ? comm::DataType::f32 : comm::DataType::bf16;
+}
+
+void wait(std::span<const comm::Handle> handles, const Pass& pass) {
+  const Seconds begin = real_clock().now();
+  for (const comm::Handle& handle : handles) handle.wait();
+  if (pass.exchanges != nullptr) pass.exchanges->push_back({begin, real_clock().now()});
+}
+
+namespace {
 
 bool alone(const Pass& pass) { return !pass.tensor_group || pass.tensor_group.size() == 1; }
 bool cuts_rows(const Pass& pass) { return pass.sequence_parallel && !alone(pass); }
 
-void wait(const Pass& pass, const comm::Handle& handle) {
-  const Seconds begin = real_clock().now();
-  handle.wait();
-  if (pass.exchanges != nullptr) pass.exchanges->push_back({begin, real_clock().now()});
-}
+void wait(const Pass& pass, const comm::Handle& handle) { wait(std::span(&handle, 1), pass); }
 
 std::size_t count_of(const at::Tensor& tensor) { return static_cast<std::size_t>(tensor.numel()); }
 
@@ -35,14 +40,14 @@ std::int64_t divided(const model::BlockSpec& spec, const std::string& key, int d
 
 void all_reduce(at::Tensor& tensor, const Pass& pass, comm::Reduction reduction) {
   if (alone(pass)) return;
-  wait(pass, pass.tensor_group.all_reduce(tensor.data_ptr(), count_of(tensor), type_of(tensor), reduction));
+  wait(pass, pass.tensor_group.all_reduce(tensor.data_ptr(), count_of(tensor), data_type_of(tensor), reduction));
 }
 
 at::Tensor all_gather_columns(const at::Tensor& tensor, const Pass& pass) {
   if (alone(pass)) return tensor;
   const std::int64_t ranks = pass.tensor_group.size();
   at::Tensor all = at::empty({ranks, tensor.size(0), tensor.size(1)}, tensor.options());
-  wait(pass, pass.tensor_group.all_gather(tensor.data_ptr(), all.data_ptr(), count_of(tensor), type_of(tensor)));
+  wait(pass, pass.tensor_group.all_gather(tensor.data_ptr(), all.data_ptr(), count_of(tensor), data_type_of(tensor)));
   return all.transpose(0, 1).reshape({tensor.size(0), ranks * tensor.size(1)});
 }
 
@@ -64,7 +69,7 @@ at::Tensor own_sum(at::Tensor partial, const Pass& pass) {
   const std::int64_t ranks = pass.tensor_group.size();
   ensure(partial.size(0) % ranks == 0, text(ranks, " sequence-parallel ranks do not divide ", partial.size(0), " rows"));
   at::Tensor own = at::empty({partial.size(0) / ranks, partial.size(1)}, partial.options());
-  wait(pass, pass.tensor_group.reduce_scatter(partial.data_ptr(), own.data_ptr(), count_of(own), type_of(own)));
+  wait(pass, pass.tensor_group.reduce_scatter(partial.data_ptr(), own.data_ptr(), count_of(own), data_type_of(own)));
   return own;
 }
 
@@ -73,14 +78,14 @@ PendingExchange PendingExchange::all_rows(at::Tensor own, const Pass& pass) {
   out.result_ = own;
   if (!cuts_rows(pass)) return out;
   out.result_ = stacked(own, pass.tensor_group.size());
-  out.handle_ = pass.tensor_group.all_gather(own.data_ptr(), out.result_.data_ptr(), count_of(own), type_of(own));
+  out.handle_ = pass.tensor_group.all_gather(own.data_ptr(), out.result_.data_ptr(), count_of(own), data_type_of(own));
   out.input_ = std::move(own);
   return out;
 }
 
 PendingExchange PendingExchange::all_reduce(at::Tensor sums, const Pass& pass) {
   PendingExchange out;
-  if (!alone(pass)) out.handle_ = pass.tensor_group.all_reduce(sums.data_ptr(), count_of(sums), type_of(sums));
+  if (!alone(pass)) out.handle_ = pass.tensor_group.all_reduce(sums.data_ptr(), count_of(sums), data_type_of(sums));
   out.result_ = std::move(sums);
   return out;
 }

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/empty.h>
 #include <optional>
+#include <span>
 
 #include "nn/block.hpp"
 
@@ -10,6 +11,10 @@ namespace tessera::nn {
 
 // A rank's part of the dimension `key`, which cannot be padded. Throws internal when the degree does not divide it.
 std::int64_t divided(const model::BlockSpec& spec, const std::string& key, int degree);
+
+comm::DataType data_type_of(const at::Tensor& tensor);
+// Waits for all of them, and notes the time as one of the pass's exchanges.
+void wait(std::span<const comm::Handle> handles, const Pass& pass);
 
 // The exchanges do nothing when the pass has no group.
 // In place; the tensor is contiguous, f32 or bf16.

@@ -1,5 +1,6 @@
 #include "plan/trainable.hpp"
 
+#include <algorithm>
 #include <map>
 
 #include "plan/tensor_cut.hpp"
@@ -14,7 +15,6 @@ struct Fault {
 };
 
 std::optional<Fault> fault_of(const Strategy& s, const Where& where) {
-  if (s.cp > 1) return Fault{where, text("cp ", s.cp), "cp 1"};
   if (s.whole_experts) return Fault{where, "whole_experts", "whole_experts: false"};
   if (s.offload_optimizer) return Fault{where, "offload_optimizer", "offload_optimizer: false"};
   return {};
@@ -24,15 +24,23 @@ std::optional<Fault> fault_of(const Plan& plan) {
   if (plan.precision != model::Precision::f32 && plan.precision != model::Precision::bf16)
     return Fault{plan.where, text("precision ", model::name_of(plan.precision)), "fp32 or bf16"};
   const Strategy& common = plan.stages.front().runs.front().strategy;
+  int most_context = 1;
+  for (const Stage& stage : plan.stages)
+    for (const StrategyRun& run : stage.runs) most_context = std::max(most_context, run.strategy.cp);
   for (const Stage& stage : plan.stages)
     for (const StrategyRun& run : stage.runs) {
       if (auto fault = fault_of(run.strategy, run.where)) return fault;
       if (plan.delayed_exchange && run.strategy.zero > 1)
         return Fault{run.where, text("zero ", run.strategy.zero, " with delayed_exchange"), "zero 0 or 1, or no delayed_exchange"};
+      const bool alike = run.strategy.same_layout(common) && stage.shares == plan.stages.front().shares;
+      if (most_context > 1 && !alike)
+        return Fault{run.where,
+                     text("cp ", most_context, " cuts sequences, and blocks [", run.first, ", ", run.last, ") are cut otherwise than block 0"),
+                     "the same dp, cp, tp and shares for all blocks, or cp 1"};
       if (run.strategy.sequence_parallel != common.sequence_parallel)
         return Fault{run.where, text("blocks [", run.first, ", ", run.last, ") have sequence_parallel otherwise than block 0"),
                      "sequence_parallel in all blocks or in none"};
-      if (common.sequence_parallel && (!run.strategy.same_layout(common) || stage.shares != plan.stages.front().shares))
+      if (common.sequence_parallel && !alike)
         return Fault{run.where, text("blocks [", run.first, ", ", run.last, ") are sequence-parallel and cut otherwise than block 0"),
                      "the same dp, tp and shares for all blocks, or sequence_parallel: false"};
     }
@@ -92,9 +100,34 @@ std::optional<Fault> whole_block_fault(const Plan& plan, const model::ModelSpec&
     for (const StrategyRun& run : stage.runs) {
       if (run.strategy.tp > 1)
         return Fault{run.where, text("tp ", run.strategy.tp, " cuts blocks of arch ", model.arch, ", which stand whole"), "tp 1"};
+      if (run.strategy.cp > 1)
+        return Fault{run.where, text("cp ", run.strategy.cp, " cuts sequences, and blocks of arch ", model.arch, " take whole ones"), "cp 1"};
       if (run.strategy.recompute == model::Recompute::selective)
         return Fault{run.where, text("recompute selective, and blocks of arch ", model.arch, " are computed again as a whole"),
                      "recompute none or full"};
+    }
+  return {};
+}
+
+// What finds room in an expert counts by sample.
+std::optional<Fault> capacity_fault(const Plan& plan, const model::ModelSpec& model) {
+  if (!model.dims.contains("capacity")) return {};
+  for (const Stage& stage : plan.stages)
+    for (const StrategyRun& run : stage.runs)
+      if (run.strategy.cp > 1)
+        return Fault{run.where, text("cp ", run.strategy.cp, " cuts the samples whose tokens model.capacity counts"), "cp 1, or capacity: 0"};
+  return {};
+}
+
+// Ulysses gives each context-parallel rank some heads.
+std::optional<Fault> head_fault(const Plan& plan, const model::ModelSpec& model) {
+  for (const Stage& stage : plan.stages)
+    for (const StrategyRun& run : stage.runs) {
+      const Strategy& s = run.strategy;
+      if (s.cp == 1 || s.context == model::ContextKind::ring || model.dim("heads") / s.tp % s.cp == 0) continue;
+      return Fault{run.where, text("cp ", s.cp, " with context ulysses, which does not divide the ", model.dim("heads") / s.tp,
+                                   " query heads of a tensor-parallel rank"),
+                   "a degree that divides them, or context: ring"};
     }
   return {};
 }
@@ -120,12 +153,16 @@ void check_trainable(const Plan& plan, const model::ModelSpec& model) {
   const std::string refusal = "the trainer cannot run the plan";
   const std::string hint = "the plan can be simulated: tessera simulate TRAIN.yaml --plan PLAN";
   check_uniform(plan, refusal, hint);
-  for (const auto& fault : {tied_fault(plan, model), whole_block_fault(plan, model)})
+  for (const auto& fault : {tied_fault(plan, model), whole_block_fault(plan, model), head_fault(plan, model), capacity_fault(plan, model)})
     if (fault) refuse(*fault, refusal, hint);
   const StrategyRun& run = plan.stages.front().runs.front();
-  if (run.strategy.sequence_parallel && !sequence_divides(model, run.strategy.tp))
-    refuse({run.where, text("sequence_parallel with tp ", run.strategy.tp, ", which does not divide seq ", model.dim("seq")),
-            "a degree that divides seq, or sequence_parallel: false"},
+  const int parts = run.strategy.tp * run.strategy.cp;
+  if (run.strategy.sequence_parallel && !sequence_divides(model, parts))
+    refuse({run.where,
+            run.strategy.cp == 1 ? text("sequence_parallel with tp ", parts, ", which does not divide seq ", model.dim("seq"))
+                                 : text("sequence_parallel with tp ", run.strategy.tp, " x cp ", run.strategy.cp,
+                                        ", which do not divide seq ", model.dim("seq")),
+            "degrees that divide seq, or sequence_parallel: false"},
            refusal, {});
 }
 

@@ -90,6 +90,8 @@ class Compiler {
   void add_cut(const plan::StrategyRun& run) {
     const plan::Strategy& strategy = run.strategy;
     Cut cut{run.first, run.last, index_ / (strategy.cp * strategy.tp), strategy.dp, index_ % strategy.tp, strategy.tp};
+    cut.context_index = index_ / strategy.tp % strategy.cp;
+    cut.context_size = strategy.cp;
     cut.expert_index = index_ / strategy.expert_tp() % strategy.ep;
     cut.expert_size = strategy.ep;
     std::vector<Cut>& cuts = program_.cuts;
@@ -126,7 +128,10 @@ class Compiler {
   }
 
   void add_groups() {
-    for (Cut& cut : program_.cuts) add_tensor_group(cut);
+    for (Cut& cut : program_.cuts) {
+      add_tensor_group(cut);
+      add_context_group(cut);
+    }
     for (const Chunk& chunk : program_.chunks)
       for (const plan::StrategyRun& run : plan_.stages[chunk.stage].runs) {
         add_data_group(run.strategy, false);
@@ -157,17 +162,23 @@ class Compiler {
     const plan::Strategy& strategy = run.strategy;
     if (strategy.ep == 1) return;
     Cut& cut = program_.cuts[static_cast<std::size_t>(program_.cut_index(run.first))];
-    const int step = strategy.expert_tp();
-    const int first = index_ / (step * strategy.ep) * step * strategy.ep + index_ % step;
-    const std::string name = text("ep", strategy.ep, ".stage", program_.stage, ".", first, degree_suffix(strategy.tp));
+    cut.expert_group = spaced_group("ep", strategy.ep, strategy.expert_tp(), strategy.tp);
+  }
+
+  // One for each pair of degrees.
+  void add_context_group(Cut& cut) {
+    if (cut.context_size > 1) cut.context_group = spaced_group("cp", cut.context_size, cut.tp_size, cut.tp_size);
+  }
+
+  // The rank's group of `size` ranks of its stage, each `step` after the one before it, of blocks that tensor parallelism cuts by `tp`.
+  int spaced_group(const char* kind, int size, int step, int tp) {
+    const int first = index_ / (step * size) * step * size + index_ % step;
+    const std::string name = text(kind, size, ".stage", program_.stage, ".", first, degree_suffix(tp));
     const auto known = std::find_if(program_.groups.begin(), program_.groups.end(), [&](const CommGroup& g) { return g.name == name; });
-    if (known != program_.groups.end()) {
-      cut.expert_group = static_cast<int>(known - program_.groups.begin());
-      return;
-    }
+    if (known != program_.groups.end()) return static_cast<int>(known - program_.groups.begin());
     std::vector<int> ranks;
-    for (int i = 0; i < strategy.ep; ++i) ranks.push_back(stage_.ranks[static_cast<std::size_t>(first + i * step)]);
-    cut.expert_group = add_group(name, std::move(ranks));
+    for (int i = 0; i < size; ++i) ranks.push_back(stage_.ranks[static_cast<std::size_t>(first + i * step)]);
+    return add_group(name, std::move(ranks));
   }
 
   // Of the names of groups of blocks that are cut otherwise than the rank's first.

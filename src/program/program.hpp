@@ -54,7 +54,8 @@ struct Instruction {
   std::vector<int> adds_to = {};
   std::vector<int> releases = {};
   // Of a message: which bytes it carries, counted from the first sample of the whole micro-batch. They are those of the tensors between two
-  // blocks, sample by sample, and of each sample one tensor after the other.
+  // blocks, sample by sample, and of each sample one tensor after the other. Where context parallelism cuts the samples of a replica, what
+  // each of its ranks holds of them follows what the rank before it holds.
   Bytes offset = {};
 };
 
@@ -111,12 +112,17 @@ struct Cut {
   int tp_index = 0;
   int tp_size = 1;
   int tensor_group = -1;  // index into Program::groups; -1 when tp_size is 1
-  int expert_index = 0;   // of the ranks among which its experts are spread
+  int context_index = 0;  // which part of each sequence (nn/sequence.hpp)
+  int context_size = 1;
+  int context_group = -1;  // index into Program::groups; -1 when context_size is 1
+  int expert_index = 0;    // of the ranks among which its experts are spread
   int expert_size = 1;
   int expert_group = -1;              // index into Program::groups; -1 when expert_size is 1
   std::int64_t micro_batch_size = 1;  // samples of each micro-batch on this rank
   std::int64_t samples_before = 0;    // of each micro-batch, on the replicas before this one
-  bool same_layout(const Cut& other) const { return dp_size == other.dp_size && tp_size == other.tp_size; }
+  bool same_layout(const Cut& other) const {
+    return dp_size == other.dp_size && context_size == other.context_size && tp_size == other.tp_size;
+  }
 };
 
 struct Program {

@@ -124,14 +124,14 @@ class Search {
 
   // In a uniform space plans of equal degrees on the same groups make a family, of which the best is looked for.
   void name_families() {
-    std::map<std::tuple<std::vector<int>, int, int, int>, int> known;
+    std::map<std::tuple<std::vector<int>, int, int, int, int>, int> known;
     for (Outer& outer : choices_.outers) {
       std::vector<int> groups;
       for (const GroupCut& cut : outer.groups)
         for (const cost::StageDevices::Part& part : solvers_.front()->cost_model().parts_of(cut.devices).parts)
           groups.push_back(part.group);
       std::sort(groups.begin(), groups.end());
-      const std::tuple key{std::move(groups), outer.groups.front().width, outer.fixed.tensor, outer.stages()};
+      const std::tuple key{std::move(groups), outer.groups.front().width, outer.fixed.tensor, outer.fixed.context, outer.stages()};
       outer.family = static_cast<std::size_t>(known.try_emplace(key, static_cast<int>(known.size())).first->second);
     }
     incumbents_.assign(std::max<std::size_t>(1, known.size()), kNever);

@@ -52,6 +52,7 @@ struct BlockSpace {
   bool sequence_parallel = true;  // of blocks that tensor parallelism cuts
   int most_tensor = 1 << 30;
   int most_context = 64;
+  std::optional<model::ContextKind> context = {};  // of context parallelism; no value: either
   int most_stages = 1 << 30;
   std::int64_t most_micro_batches = std::int64_t{1} << 60;
   bool offload = true;  // optimizer states may move to the host
@@ -69,7 +70,7 @@ struct BlockSpace {
   std::vector<int> groups = {};  // of the cluster, that may be used; empty: all
   // By group of the cluster: the ways to deal a node to ranks. Of a group without any, and where this is empty: a rank on each device.
   std::vector<std::vector<NodeRanks>> node_ranks = {};
-  // Every block of a plan has the same dp, tp and zero, and every stage as many ranks: what can be simulated where exchanges are played
+  // Every block of a plan has the same dp, tp, cp and zero, and every stage as many ranks: what can be simulated where exchanges are played
   // through (cost::CostModel::plays_exchanges), and what the trainer runs. Tensor parallelism may leave the domain of the inside link;
   // groups side by side hold replicas of the whole model.
   bool uniform = false;

@@ -29,7 +29,7 @@ std::vector<NodeRanks> worker_ranks(const model::JobSpec& job, const cluster::Re
     if (workers <= group.devices_per_node) out.push_back(sharing(static_cast<int>(workers), parallel.threads));
   if (out.empty()) out.push_back(sharing(1, parallel.threads));
   // Degrees that the user fixes may ask for more workers than there are cores, or for a number that does not divide them.
-  const int product = std::max(1, parallel.dp) * std::max(1, parallel.pp) * std::max(1, parallel.tp);
+  const int product = std::max(1, parallel.dp) * std::max(1, parallel.pp) * std::max(1, parallel.tp) * std::max(1, parallel.cp);
   const bool all_fixed = parallel.dp > 0 && parallel.pp > 0 && parallel.tp > 0;
   const bool listed = std::any_of(out.begin(), out.end(), [&](const NodeRanks& ranks) { return ranks.count == product; });
   if (!listed && (all_fixed || product > out.back().count)) {
@@ -80,7 +80,7 @@ BlockSpace space_of(const model::JobSpec& job, const Devices& devices) {
   if (devices.workers && !plan::cut_by_trainer(job.model)) out.most_tensor = 1;
   if (!devices.uniform) return out;
   out.uniform = true;
-  out.most_context = 1;
+  out.most_context = std::max(1, job.parallel.cp);
   out.sharding_groups = out.offload = out.pipelines_in_nodes = out.replicas_in_nodes = false;
   out.sequence_parallel = job.parallel.sequence_parallel.value_or(false);
   if (job.parallel.recompute.empty()) std::erase(out.recompute, model::Recompute::selective);

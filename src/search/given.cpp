@@ -45,11 +45,12 @@ class Check {
 
   void run() const {
     if (parallel_.threads > 0 && !kind_.workers) refuse("threads are of CPU workers; the devices are accelerators", "degrees alone", {});
-    if (kind_.uniform) check_uniform();
     if (parallel_.recompute == "selective" && none([](const model::BlockSpec& block) { return plan::option_of(block, "heads") > 0; }))
       refuse("recompute selective is of attention, and the model has none", "none or full", {});
     if (parallel_.sequence_parallel.value_or(false) && parallel_.tp == 1)
       refuse("sequence_parallel cuts what tensor parallelism leaves whole, and tp is 1", "tp of at least 2, or no sequence_parallel", {});
+    if (parallel_.context && parallel_.cp == 1)
+      refuse("context says how context parallelism exchanges, and cp is 1", "cp of at least 2, or no context", {});
     check("tp", parallel_.tp, [&](std::int64_t degree) { return tensor_obstacle(degree); });
     check("cp", parallel_.cp, [&](std::int64_t degree) { return context_obstacle(degree); });
     check("pp", parallel_.pp, [&](std::int64_t degree) {
@@ -110,13 +111,20 @@ class Check {
       if (kind_.workers && degree > 1 && !plan::cut_by_trainer(repeat.block))
         return text("cuts blocks of kind ", repeat.block.kind, ", which the trainer keeps whole");
     }
-    if (kind_.uniform && parallel_.sequence_parallel.value_or(false) && !plan::sequence_divides(job_.model, degree))
-      return text("does not divide seq ", job_.model.dim("seq"), ", which sequence_parallel cuts");
+    if (kind_.uniform && parallel_.sequence_parallel.value_or(false) &&
+        !plan::sequence_divides(job_.model, degree * std::max(1, parallel_.cp)))
+      return text(parallel_.cp > 1 ? text("x cp ", parallel_.cp, " ") : "", "does not divide seq ", job_.model.dim("seq"),
+                  ", which sequence_parallel cuts");
     return {};
   }
 
   std::string context_obstacle(std::int64_t degree) const {
     for (const model::Repeat& repeat : job_.model.repeats) {
+      if (kind_.workers && degree > 1 && !plan::cut_by_trainer(repeat.block))
+        return text("cuts sequences, of which blocks of kind ", repeat.block.kind, " take the whole in the trainer");
+      const auto heads = static_cast<std::int64_t>(plan::option_of(repeat.block, "heads")) / std::max(1, parallel_.tp);
+      if (parallel_.context == model::ContextKind::ulysses && heads % degree != 0)
+        return text("does not divide the ", counted(heads, "query head"), " of a rank, which context: ulysses deals out");
       if (context_divides(repeat.block, degree)) continue;
       const auto sequence = static_cast<std::int64_t>(plan::option_of(repeat.block, "seq"));
       return sequence > 0 ? text("does not cut a sequence of ", sequence, " into twice as many parts")
@@ -125,17 +133,11 @@ class Check {
     return {};
   }
 
-  void check_uniform() const {
-    const auto of_others = [&](const std::string& what) {
-      refuse(what + " is planned for accelerators in 16 or fewer bits alone", "cp 1", {});
-    };
-    if (parallel_.cp > 1) of_others(text("cp ", parallel_.cp));
-  }
-
   // Some number of ranks that the devices can be dealt to is a multiple of what the degrees need.
   void check_workers() const {
     const bool all_given = parallel_.dp > 0 && parallel_.pp > 0 && parallel_.tp > 0;
-    const std::int64_t product = std::int64_t{std::max(1, parallel_.dp)} * std::max(1, parallel_.pp) * std::max(1, parallel_.tp);
+    const std::int64_t product =
+        std::int64_t{std::max(1, parallel_.dp)} * std::max(1, parallel_.pp) * std::max(1, parallel_.tp) * std::max(1, parallel_.cp);
     // Groups beside each other may work in part.
     if (groups_ > 1 && product <= devices_) return;
     if (std::any_of(worlds_.begin(), worlds_.end(),
@@ -256,6 +258,7 @@ BlockSpace space_of(const model::ParallelChoice& parallel) {
   // Degrees name the devices of the whole cluster.
   out.idle_nodes = parallel.dp == 0 && parallel.tp == 0 && parallel.cp == 0 && parallel.pp == 0;
   out.most_context = std::max(out.most_context, parallel.cp);
+  out.context = parallel.context;
   out.sequence_parallel = parallel.sequence_parallel.value_or(true);
   return out;
 }
@@ -270,6 +273,7 @@ std::string given_text(const model::ParallelChoice& parallel) {
   for (const auto& [name, degree] :
        {std::pair{"dp", parallel.dp}, {"tp", parallel.tp}, {"cp", parallel.cp}, {"ep", parallel.ep}, {"pp", parallel.pp}})
     if (degree > 0) add(name, text(degree));
+  if (parallel.context) add("context", *parallel.context == model::ContextKind::ulysses ? "ulysses" : "ring");
   if (parallel.zero) add("zero", text(*parallel.zero));
   if (parallel.micro_batches > 0) add("micro_batches", text(parallel.micro_batches));
   if (!parallel.schedule.empty()) add("schedule", parallel.schedule);

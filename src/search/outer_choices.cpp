@@ -240,16 +240,25 @@ class Choices {
     if (std::any_of(cuts.begin(), cuts.end(), [&](const GroupCut& cut) { return cut.width != width; })) return;
     if (side_by_side_ && outer.stages() > 1) return;
     for (const std::int64_t tp : plan::divisors_of(side_by_side_ ? 1 : width)) {
-      const std::int64_t dp = width / tp;
-      if (tp > problem_.space.most_tensor || !GivenDegrees::allows(given.tensor, tp) || !GivenDegrees::allows(given.data, dp) ||
-          plan::tensor_fault(problem_.model, tp) || (problem_.space.sequence_parallel && !plan::sequence_divides(problem_.model, tp)))
-        continue;
-      if (!side_by_side_ && problem_.global_batch / outer.micro_batches % dp != 0) continue;
-      for (const int zero : dp > 1 ? problem_.space.zero : std::vector<int>{0}) {
-        outer.fixed = {static_cast<int>(tp), zero};
-        out_.outers.push_back(outer);
+      if (tp > problem_.space.most_tensor || !GivenDegrees::allows(given.tensor, tp) || plan::tensor_fault(problem_.model, tp)) continue;
+      for (const std::int64_t cp : plan::divisors_of(side_by_side_ ? 1 : width / tp)) {
+        const std::int64_t dp = width / (tp * cp);
+        if (!cuts_sequences(cp) || !GivenDegrees::allows(given.data, dp)) continue;
+        if (problem_.space.sequence_parallel && !plan::sequence_divides(problem_.model, tp * cp)) continue;
+        if (!side_by_side_ && problem_.global_batch / outer.micro_batches % dp != 0) continue;
+        for (const int zero : dp * cp > 1 ? problem_.space.zero : std::vector<int>{0}) {
+          outer.fixed = {static_cast<int>(tp), static_cast<int>(cp), zero};
+          out_.outers.push_back(outer);
+        }
       }
     }
+  }
+
+  // Whether all blocks may be cut among so many context-parallel ranks.
+  bool cuts_sequences(std::int64_t cp) const {
+    return cp <= problem_.space.most_context && GivenDegrees::allows(problem_.space.given.context, cp) &&
+           std::all_of(problem_.model.repeats.begin(), problem_.model.repeats.end(),
+                       [&](const model::Repeat& repeat) { return context_divides(repeat.block, cp); });
   }
 
   // What the stages of a team may stand on.

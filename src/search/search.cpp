@@ -44,11 +44,11 @@ struct Family {
   BlockSpace space;
 };
 
-// The degrees of a plan of a uniform space: "dp2 x tp2 x pp4", "one worker".
+// The degrees of a plan of a uniform space: "dp2 x tp2 x pp4", "dp2 x cp2", "one worker".
 std::string family_of(const plan::Plan& plan) {
   const plan::Strategy& strategy = plan.stages.front().runs.front().strategy;
   std::string out;
-  for (const auto& [name, degree] : {std::pair{"dp", strategy.dp}, {"tp", strategy.tp}, {"pp", static_cast<int>(plan.stages.size())}})
+  for (const auto& [name, degree] : {std::pair{"dp", strategy.dp}, {"tp", strategy.tp}, {"cp", strategy.cp}, {"pp", static_cast<int>(plan.stages.size())}})
     if (degree > 1) out += text(out.empty() ? "" : " x ", name, degree);
   const bool mixed =
       std::any_of(plan.ranks.begin(), plan.ranks.end(), [&](const auto& place) { return place.group != plan.ranks.front().group; });

@@ -40,6 +40,7 @@ class Lister {
       // A limit of the space: without it each stage would be searched twice where nothing is cut.
       if (tp == 1 && cost_model_.parts_of(ranks_.devices).dealt_over > 0) continue;
       for (const std::int64_t cp : plan::divisors_of(ranks_.width / tp)) {
+        if (!GivenDegrees::allows(ranks_.fixed.context, cp)) continue;
         if (cp > space.most_context || !GivenDegrees::allows(space.given.context, cp) || !context_divides(block, cp)) continue;
         const std::int64_t dp = ranks_.width / (tp * cp);
         if (!GivenDegrees::allows(space.given.data, dp)) continue;
@@ -53,10 +54,10 @@ class Lister {
           strategy.ep = static_cast<int>(ep);
           strategy.sequence_parallel = tp > 1 && space.sequence_parallel;
           if (!cost_model_.divides(ranks_.devices, strategy, samples_)) continue;
-          add_states(repeat, strategy, here);
-          if (cp == 1 || heads == 0 || heads / tp % cp != 0) continue;
-          strategy.context = model::ContextKind::ulysses;
-          add_states(repeat, strategy, here);
+          for (const model::ContextKind context : contexts_of(space, heads / tp, cp)) {
+            strategy.context = context;
+            add_states(repeat, strategy, here);
+          }
         }
         std::stable_sort(here.begin(), here.end(),
                          [](const BlockOption& a, const BlockOption& b) { return a.forward + a.backward < b.forward + b.backward; });
@@ -132,6 +133,14 @@ int sharding_group(const cost::CostModel& cost_model, int devices, const plan::S
   const cost::StageDevices& on = cost_model.parts_of(devices);
   const int inside = on.parts.size() > 1 || on.dealt_over > 0 ? 0 : cost_model.domain(devices) / strategy.tp;
   return inside > 1 && inside < strategy.copies() && strategy.copies() % inside == 0 ? inside : 0;
+}
+
+std::vector<model::ContextKind> contexts_of(const BlockSpace& space, std::int64_t heads, std::int64_t degree) {
+  using model::ContextKind;
+  // Blocks without attention have nothing to exchange.
+  if (degree == 1 || heads == 0 || heads % degree != 0) return {ContextKind::ring};
+  if (space.context) return {*space.context};
+  return {ContextKind::ring, ContextKind::ulysses};
 }
 
 bool context_divides(const model::BlockSpec& block, std::int64_t degree) {

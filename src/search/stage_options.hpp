@@ -12,6 +12,7 @@ namespace tessera::search {
 // What all blocks of a plan have in a uniform space; 0: each its own.
 struct FixedDegrees {
   int tensor = 0;
+  int context = 0;
   int zero = 0;
   auto operator<=>(const FixedDegrees&) const = default;
 };
@@ -47,6 +48,8 @@ struct StageOptions {
 };
 // So many replicas as one domain of the inside link holds, over which ZeRO may shard with copies across; 0: those are all or do not divide.
 int sharding_group(const cost::CostModel& cost_model, int devices, const plan::Strategy& strategy);
+// The ways in which a block with so many query heads on a tensor-parallel rank may be cut among so many context-parallel ranks.
+std::vector<model::ContextKind> contexts_of(const BlockSpace& space, std::int64_t heads, std::int64_t degree);
 // Whether a block can be cut among so many context-parallel ranks.
 bool context_divides(const model::BlockSpec& block, std::int64_t degree);
 StageOptions options_of(const BlockProblem& problem, cost::CostModel& cost_model, const StageRanks& ranks);

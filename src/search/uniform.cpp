@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 
+#include "plan/divisors.hpp"
 #include "plan/schedule/schedule.hpp"
 #include "search/depths.hpp"
 #include "search/outer_solver.hpp"
@@ -86,11 +87,19 @@ Found OuterSolver::refined(Found found) {
 double OuterSolver::passes(const Outer& outer, const GroupCut& cut, int repeat) {
   plan::Strategy strategy;
   strategy.tp = outer.fixed.tensor;
-  strategy.dp = cut.width / strategy.tp;
+  strategy.cp = outer.fixed.context;
+  strategy.dp = cut.width / (strategy.tp * strategy.cp);
   strategy.zero = outer.fixed.zero;
   strategy.sequence_parallel = strategy.tp > 1 && problem_.space.sequence_parallel;
-  const cost::BlockLoad& load = cost_model_.block(repeat, cut.devices, strategy, problem_.global_batch / outer.micro_batches);
-  return load.forward + load.backward();
+  const model::BlockSpec& block = problem_.model.repeats[static_cast<std::size_t>(repeat)].block;
+  const auto heads = static_cast<std::int64_t>(plan::option_of(block, "heads"));
+  double least = kNever;
+  for (const model::ContextKind context : contexts_of(problem_.space, heads / strategy.tp, strategy.cp)) {
+    strategy.context = context;
+    const cost::BlockLoad& load = cost_model_.block(repeat, cut.devices, strategy, problem_.global_batch / outer.micro_batches);
+    least = std::min(least, load.forward + load.backward());
+  }
+  return least;
 }
 
 double OuterSolver::least_step(const Outer& outer, const Stages& stages, const std::vector<int>& cuts) {

@@ -8,6 +8,19 @@ using program::Instruction;
 using program::Op;
 using program::Program;
 
+namespace {
+
+// Those that exchange in a pass: how many, and their index into Program::groups.
+std::pair<int, int> peers_of(model::Exchange::Axis axis, const program::Cut& cut) {
+  switch (axis) {
+    case model::Exchange::Axis::context: return {cut.context_size, cut.context_group};
+    case model::Exchange::Axis::expert: return {cut.expert_size, cut.expert_group};
+    default: return {cut.tp_size, cut.tensor_group};
+  }
+}
+
+}  // namespace
+
 ModelCosts::ModelCosts(const std::vector<Program>& programs, const Fold& fold, const plan::Plan& plan, cost::CostModel& cost_model)
     : programs_(programs),
       fold_(fold),
@@ -57,9 +70,8 @@ Compute ModelCosts::pass(int index, const Instruction& instruction) {
     } else {
       const program::Cut& cut = program.cut_of(b);
       for (const model::Exchange& each : forward ? load.forward_played : load.backward_played) {
-        const bool experts = each.axis == model::Exchange::Axis::expert;
-        out.exposed.seconds += cost_model_.exchange(each, experts ? cut.expert_size : cut.tp_size,
-                                                    link_of(experts ? cut.expert_group : cut.tensor_group), profile::Pace::in_turn);
+        const auto [ranks, peers] = peers_of(each.axis, cut);
+        out.exposed.seconds += cost_model_.exchange(each, ranks, link_of(peers), profile::Pace::in_turn);
       }
     }
     if (b == 0 || program.chunk_of(b - 1) < 0) continue;

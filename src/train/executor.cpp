@@ -240,11 +240,14 @@ void Executor::enter(int block, const Instruction& instruction, const Batches& b
   const int cut = program_.cut_index(block);
   const int tensor_group = program_.cuts[cut].tensor_group;
   const int expert_group = program_.cuts[cut].expert_group;
+  const int context_group = program_.cuts[cut].context_group;
   const plan::Strategy& strategy = program_.strategy_of(block);
   pass.block = block;
   pass.batch = &batches.at(cut).at(instruction.micro_batch);
   pass.tensor_group = tensor_group < 0 ? comm::Group() : group(tensor_group);
   pass.expert_group = expert_group < 0 ? comm::Group() : group(expert_group);
+  pass.context_group = context_group < 0 ? comm::Group() : group(context_group);
+  pass.context = strategy.context;
   pass.sequence_parallel = strategy.sequence_parallel;
   pass.recompute_attention = strategy.recompute == model::Recompute::selective;
 }
@@ -384,8 +387,9 @@ void Executor::ensure_started(int index) {
 std::vector<model::TensorSpec> Executor::tensors_at(int block, int own) const {
   std::vector<model::TensorSpec> out = instances_[block].spec->inputs;
   const plan::Strategy& strategy = program_.strategy_of(own);
-  if (strategy.sequence_parallel)
-    for (model::TensorSpec& tensor : out) tensor.shape.at(0) /= strategy.tp;
+  const int parts = strategy.cp * (strategy.sequence_parallel ? strategy.tp : 1);
+  if (parts > 1)
+    for (model::TensorSpec& tensor : out) tensor.shape.at(0) /= parts;
   return out;
 }
 
@@ -400,7 +404,8 @@ int Executor::own_block(const Instruction& instruction) const {
 std::int64_t Executor::begin_of(const Instruction& message) const {
   const int own = own_block(message);
   const program::Cut& cut = program_.cut_of(own);
-  const std::int64_t begin = cut.samples_before * count_of(instances_[message.first_block].spec->inputs);
+  const std::int64_t each = count_of(instances_[message.first_block].spec->inputs);
+  const std::int64_t begin = cut.samples_before * each + cut.context_index * (cut.micro_batch_size * each / cut.context_size);
   const std::int64_t held = cut.micro_batch_size * count_of(tensors_at(message.first_block, own));
   return message.offset.value / model::element_size(precision_).value - begin -
          (program_.strategy_of(own).sequence_parallel ? cut.tp_index * held : 0);

@@ -13,6 +13,7 @@
 #include "base/clock.hpp"
 #include "base/hash.hpp"
 #include "base/log.hpp"
+#include "nn/sequence.hpp"
 #include "program/chrome_trace.hpp"
 
 namespace tessera::train {
@@ -82,11 +83,12 @@ struct Trainer::Impl {
     for (const program::Cut& cut : program.cuts) {
       std::vector<nn::Batch>& batches = out.emplace_back();
       for (std::int64_t m = 0; m < program.micro_batches; ++m) {
-        nn::Batch& one = batches.emplace_back(batch(cut.micro_batch_size, [&](std::int64_t row, auto tokens, auto targets, auto positions) {
+        nn::Batch whole = batch(cut.micro_batch_size, [&](std::int64_t row, auto tokens, auto targets, auto positions) {
           return fill(program.first_sample(m, cut) + row, tokens, targets, positions);
-        }));
-        one.first_sample = program.first_sample(m, cut);
-        one.seed = seed_of(job.train.seed, static_cast<std::uint64_t>(step));
+        });
+        whole.first_sample = program.first_sample(m, cut);
+        whole.seed = seed_of(job.train.seed, static_cast<std::uint64_t>(step));
+        batches.push_back(nn::own_part(std::move(whole), {cut.context_size, cut.context_index}));
       }
     }
     return out;

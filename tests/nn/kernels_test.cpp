@@ -133,6 +133,58 @@ TEST(Attention, IsWhatItsDefinitionSaysForAnyShape) {
   }
 }
 
+// Some queries of a sequence against some of its keys, as ranks that hold parts of it compute them: merged, they are the whole.
+TEST(Attention, AcrossPartsOfASequenceAddsUpToTheWhole) {
+  at::manual_seed(4);
+  Random random(4);
+  const auto far = [](const at::Tensor& a, const at::Tensor& b) { return (a.to(at::kDouble) - b).abs().max().item<double>(); };
+  for (int round = 0; round < 60; ++round) {
+    const std::int64_t kv_heads = pick(random, {1, 2});
+    const std::int64_t first = pick(random, {1, 14, 32, 57, 100});  // of two parts of the keys
+    AttentionShape shape{pick(random, {1, 2}), first + pick(random, {1, 13, 40, 150}), kv_heads * pick(random, {1, 3}), kv_heads,
+                         pick(random, {8, 32, 40})};
+    const std::int64_t width = shape.heads * shape.head_dim, kv_width = 2 * kv_heads * shape.head_dim;
+    const std::int64_t queries = shape.seq - first;
+    // All of the queries of the second part see some of the first.
+    shape.window = round % 3 == 0 ? queries + 1 + static_cast<std::int64_t>(random.below(20)) : 0;
+    const at::Tensor qkv = at::randn({shape.batch * shape.seq, width + kv_width});
+    const at::Tensor out_grad = at::randn({shape.batch * shape.seq, width});
+    const AttentionResult right = attention_by_definition(qkv, out_grad, shape);
+    const auto rows = [&](const at::Tensor& of, std::int64_t begin, std::int64_t count) {
+      return of.view({shape.batch, shape.seq, -1}).narrow(1, begin, count).reshape({shape.batch * count, -1}).clone();
+    };
+    const at::Tensor expected_out = rows(right.out, first, queries);
+    const at::Tensor expected_lse = right.lse.narrow(2, first, queries);
+    for (const bool plain : {false, true}) {
+      at::Tensor outs[2], lses[2], query_grads, key_grads[2];
+      for (const int part : {0, 1}) {
+        const std::int64_t keys = part == 0 ? first : queries;
+        const CrossShape cross{shape.batch, queries, keys, shape.heads, kv_heads, shape.head_dim, part == 0 ? first : 0, shape.window};
+        at::Tensor q = rows(qkv.narrow(1, 0, width), first, queries);
+        at::Tensor kv = rows(qkv.narrow(1, width, kv_width), part == 0 ? 0 : first, keys);
+        outs[part] = at::empty({shape.batch * queries, width});
+        lses[part] = at::empty({shape.batch, shape.heads, queries});
+        (plain ? attention_across_plain : attention_across)(q, kv, cross, outs[part], lses[part]);
+        (plain ? attention_across_backward_plain : attention_across_backward)(
+            rows(out_grad, first, queries), expected_out.to(at::kFloat), expected_lse.to(at::kFloat).contiguous(), cross, q, kv);
+        query_grads = part == 0 ? q : query_grads + q;
+        key_grads[part] = kv;
+      }
+      const at::Tensor lse = at::logaddexp(lses[0], lses[1]);
+      const auto weighed = [&](int part) {
+        return outs[part].view({shape.batch, queries, shape.heads, -1}) * (lses[part] - lse).exp().transpose(1, 2).unsqueeze(3);
+      };
+      const std::string which = text(plain ? "plain " : "ours ", first, " + ", queries, " keys, window ", shape.window);
+      EXPECT_LT(far((weighed(0) + weighed(1)).view({shape.batch * queries, width}), expected_out), 2e-5) << which;
+      EXPECT_LT(far(lse, expected_lse), 2e-5) << which;
+      const double tolerance = 2e-5 * std::max(1.0, right.grads.abs().max().item<double>());
+      EXPECT_LT(far(query_grads, rows(right.grads.narrow(1, 0, width), first, queries)), tolerance) << which;
+      // Nothing but these queries sees the second part.
+      EXPECT_LT(far(key_grads[1], rows(right.grads.narrow(1, width, kv_width), first, queries)), tolerance) << which;
+    }
+  }
+}
+
 TEST(Attention, ReadsNothingOutsideOfItsWindow) {
   at::manual_seed(3);
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {

@@ -189,7 +189,7 @@ TEST_F(UnequalPlan, BlocksThatShareAParameterOnOneRankAreCutAlikeWhereTheyAreTra
 
 // One plan that the trainer runs, and everything that it does not.
 TEST_F(UnequalPlan, IsNotTrained) {
-  EXPECT_THAT(untrainable().what(), HasSubstr("the trainer cannot run the plan: cp 2"));
+  EXPECT_THAT(untrainable().what(), HasSubstr("the trainer cannot run the plan: cp 2 cuts sequences, and blocks ["));
   plan.stages[2].runs = {{6, 10, {.dp = 8, .zero = 1}}};
   EXPECT_NO_THROW(check(plan, job, cluster));
   EXPECT_NO_THROW(check_trainable(plan, job.model));
@@ -205,7 +205,7 @@ TEST_F(UnequalPlan, IsNotTrained) {
     EXPECT_THAT(untrainable().what(), HasSubstr("the trainer cannot run the plan: " + part));
     EXPECT_THAT(untrainable().what(), HasSubstr("tessera simulate"));
   };
-  refused("cp 2", [](Strategy& s) { s.cp = 2, s.dp = 1; });
+  refused("cp 2 cuts sequences, and blocks [3, 5) are cut otherwise than block 0", [](Strategy& s) { s.cp = 2, s.dp = 1; });
   refused("whole_experts", [](Strategy& s) { s.whole_experts = true; });
   refused("blocks [3, 5) have sequence_parallel otherwise than block 0", [](Strategy& s) { s.sequence_parallel = true; });
   refused("offload_optimizer", [](Strategy& s) { s.offload_optimizer = true; });
@@ -228,6 +228,28 @@ TEST_F(UnequalPlan, IsNotTrained) {
   EXPECT_NO_THROW(check_trainable(plan, job.model));
   job = job_of({.layers = 8, .heads = 4, .kv_heads = 2, .seq = 33, .global_batch = 16, .precision = "bf16"});
   EXPECT_THAT(untrainable().what(), HasSubstr("sequence_parallel with tp 2, which does not divide seq 33"));
+}
+
+TEST_F(UnequalPlan, SequencesAreCutAlikeAndByUlyssesAmongTheHeads) {
+  plan.ranks.resize(8);
+  plan.stages = {{{0, 1, 2, 3}, {{0, 5, {.dp = 1, .tp = 2, .cp = 2}}}}, {{4, 5, 6, 7}, {{5, 10, {.dp = 1, .tp = 2, .cp = 2}}}}};
+  EXPECT_NO_THROW(check(plan, job, cluster));
+  EXPECT_NO_THROW(check_trainable(plan, job.model));
+  strategy(0).context = model::ContextKind::ulysses;
+  EXPECT_NO_THROW(check_trainable(plan, job.model));
+  strategy(0).sequence_parallel = strategy(1).sequence_parallel = true;
+  EXPECT_NO_THROW(check_trainable(plan, job.model));
+  strategy(1).tp = strategy(0).tp = 1;
+  strategy(1).cp = strategy(0).cp = 4;
+  strategy(0).sequence_parallel = strategy(1).sequence_parallel = false;
+  EXPECT_NO_THROW(check_trainable(plan, job.model));
+  job = job_of({.layers = 8, .heads = 2, .kv_heads = 2, .seq = 32, .global_batch = 16, .precision = "bf16"});
+  EXPECT_THAT(untrainable().what(), HasSubstr("cp 4 with context ulysses, which does not divide the 2 query heads"));
+  EXPECT_THAT(untrainable().expected(), HasSubstr("context: ring"));
+  job = model::read_job(ConfigNode::parse("name: gpt\nmodel: {arch: gpt, hidden: 64, layers: 8, heads: 4, seq: 32, vocab: 256}\n"
+                                          "data: {source: synthetic}\ntrain: {global_batch: 16, precision: bf16}\n",
+                                          "train.yaml"));
+  EXPECT_THAT(untrainable().what(), HasSubstr("cp 4 cuts sequences, and blocks of arch gpt take whole ones"));
 }
 
 }  // namespace

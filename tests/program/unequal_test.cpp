@@ -221,6 +221,45 @@ TEST(UnequalProgram, EqualWidthsCutDifferentlySendTheirPartsToEqualIndices) {
   EXPECT_THAT(sent(compile(c.plan, c.model)[1]), testing::ElementsAre(std::pair(5, 12 * kSample)));
 }
 
+// Of a group by the beginning of its name.
+std::vector<int> members(const Program& program, const std::string& name) {
+  for (const CommGroup& group : program.groups)
+    if (group.name.starts_with(name)) return group.ranks;
+  return {};
+}
+
+TEST(ContextProgram, RanksOfAReplicaHoldPartsOfItsSequencesAndTheSameWeights) {
+  Case c = of_widths({8, 8});
+  for (plan::Stage& stage : c.plan.stages) stage.runs.front().strategy = {.dp = 2, .tp = 2, .cp = 2};
+  const auto programs = compile(c.plan, c.model);
+  check(programs);
+  const Program& program = programs[13];  // replica 1, context-parallel index 0, tensor-parallel index 1 of the second stage
+  const Cut& cut = program.cuts.front();
+  EXPECT_EQ(cut.context_index, 0);
+  EXPECT_EQ(cut.context_size, 2);
+  EXPECT_THAT(program.groups[static_cast<std::size_t>(cut.context_group)].ranks, testing::ElementsAre(13, 15));
+  EXPECT_THAT(program.groups[static_cast<std::size_t>(cut.tensor_group)].ranks, testing::ElementsAre(12, 13));
+  EXPECT_THAT(members(program, "dp"), testing::ElementsAre(9, 11, 13, 15));
+  EXPECT_EQ(programs[15].cuts.front().context_index, 1);
+  // Both hold parts of the same samples.
+  EXPECT_EQ(programs[15].cuts.front().samples_before, cut.samples_before);
+  EXPECT_EQ(cut.micro_batch_size, 12);
+}
+
+TEST(ContextProgram, EachRankSendsItsPartOfTheSamplesToEqualIndices) {
+  Case c = of_widths({4, 4});
+  for (plan::Stage& stage : c.plan.stages) stage.runs.front().strategy = {.dp = 2, .cp = 2};
+  const auto programs = compile(c.plan, c.model);
+  for (int rank = 0; rank < 4; ++rank) {
+    const auto& all = programs[static_cast<std::size_t>(rank)].instructions;
+    const auto send = std::find_if(all.begin(), all.end(), [](const Instruction& each) { return each.op == Op::send_activation; });
+    ASSERT_NE(send, all.end());
+    EXPECT_EQ(send->peer, rank + 4);
+    EXPECT_EQ(send->bytes.value, 6 * kSample);
+    EXPECT_EQ(send->offset.value, rank * 6 * kSample);
+  }
+}
+
 // The first instruction of an operation.
 int find(const Program& program, Op op) {
   const auto& all = program.instructions;

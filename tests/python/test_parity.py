@@ -25,7 +25,7 @@ def train_yaml(name, parallel, model=MODEL, start="start"):
             "schedule": {"kind": "cosine", "warmup": 5},
             "eval": {"sequences": 8},
         },
-        "cluster": {"local": {"devices": parallel.get("dp", 1) * parallel.get("pp", 1) * parallel.get("tp", 1), "threads": 1}},
+        "cluster": {"local": {"devices": parallel.get("dp", 1) * parallel.get("pp", 1) * parallel.get("tp", 1) * parallel.get("cp", 1), "threads": 1}},
         "parallel": parallel,
     }
 
@@ -88,6 +88,7 @@ NAMED = [
     {"dp": 1, "pp": 1, "tp": 1}, {"dp": 2, "pp": 1, "tp": 1}, {"dp": 1, "pp": 2, "tp": 1, "micro_batches": 4}, {"dp": 1, "pp": 1, "tp": 2},
     {"dp": 2, "pp": 2, "tp": 1, "micro_batches": 2}, {"dp": 1, "pp": 2, "tp": 2, "micro_batches": 2}, {"dp": 2, "pp": 1, "tp": 1, "zero": 1},
     {"dp": 1, "pp": 1, "tp": 1, "recompute": "full", "micro_batches": 2},
+    {"dp": 1, "pp": 1, "tp": 1, "cp": 2, "context": "ring"}, {"dp": 1, "pp": 2, "tp": 1, "cp": 2, "context": "ulysses", "zero": 1, "micro_batches": 2},
 ]
 
 

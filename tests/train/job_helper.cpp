@@ -29,6 +29,7 @@ std::string to_text(const Degrees& d) {
   return text("dp", d.dp, " pp", d.pp, " tp", d.tp, " zero", d.zero, " m", d.micro_batches, " ", plan::name_of(d.schedule), " recompute ",
               model::name_of(d.recompute), d.delayed_exchange ? " delayed" : "", d.chunks > 1 ? text(" chunks", d.chunks) : "",
               d.shards > 0 ? text(" shards", d.shards) : "", d.sequence_parallel ? " sequence parallel" : "",
+              d.cp > 1 ? text(" cp", d.cp, d.context == model::ContextKind::ring ? " ring" : " ulysses") : "",
               d.ep > 1 ? text(" ep", d.ep) : "");
 }
 
@@ -42,7 +43,7 @@ plan::Plan plan_of(const model::JobSpec& job, const Degrees& degrees) {
   plan.delayed_exchange = degrees.delayed_exchange;
   plan.exchanged_early = 0.5;
   plan.bucket_size = Bytes(100 << 10);
-  const int width = degrees.dp * degrees.tp;
+  const int width = degrees.dp * degrees.cp * degrees.tp;
   plan.ranks.resize(static_cast<std::size_t>(width * degrees.pp));
   const int stages = degrees.pp * degrees.chunks;
   std::vector<int> pipeline_rank(static_cast<std::size_t>(stages));
@@ -57,6 +58,8 @@ plan::Plan plan_of(const model::JobSpec& job, const Degrees& degrees) {
     stage.runs.push_back({first, first + count, {degrees.dp, degrees.tp, degrees.zero, degrees.recompute}});
     stage.runs.back().strategy.shards = degrees.shards;
     stage.runs.back().strategy.sequence_parallel = degrees.sequence_parallel;
+    stage.runs.back().strategy.cp = degrees.cp;
+    stage.runs.back().strategy.context = degrees.context;
     stage.runs.back().strategy.ep = degrees.ep;
     plan.stages.push_back(std::move(stage));
     first += count;

@@ -31,6 +31,8 @@ struct Degrees {
   int chunks = 1;  // stages a rank
   int shards = 0;
   bool sequence_parallel = false;
+  int cp = 1;
+  model::ContextKind context = model::ContextKind::ring;
   int ep = 1;
 };
 std::string to_text(const Degrees& degrees);

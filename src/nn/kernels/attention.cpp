@@ -33,9 +33,9 @@ at::Tensor as_heads(const at::Tensor& rows, const AttentionShape& s) {
 }
 
 // Our kernels read rows as 32-bit units, which for bf16 are pairs along head_dim.
-bool has_own_kernel(const at::Tensor& qkv, const AttentionShape& s) {
-  if (qkv.scalar_type() == at::kFloat) return has_avx512();
-  return has_avx512_bf16() && s.head_dim % 2 == 0;
+bool has_own_kernel(const at::Tensor& rows, std::int64_t head_dim) {
+  if (rows.scalar_type() == at::kFloat) return has_avx512();
+  return has_avx512_bf16() && head_dim % 2 == 0;
 }
 
 bool is_windowed(std::int64_t window, std::int64_t seq) { return window > 0 && window < seq; }
@@ -93,13 +93,50 @@ void for_each_head_group(const at::Tensor& qkv, const AttentionShape& s, const a
       const std::int64_t first_row = segment.sample * s.seq + segment.first;
       T* row = data<T>(qkv) + first_row * width;
       const std::int64_t first = first_row * out_width + head * shared * s.head_dim;
-      body(HeadGroup<T>{segment.rows, shared, s.head_dim, s.window, width, row + head * shared * s.head_dim,
+      body(HeadGroup<T>{segment.rows, segment.rows, 0, shared, s.head_dim, s.window, width, row + head * shared * s.head_dim, width,
                         row + (s.heads + head) * s.head_dim, row + (s.heads + s.kv_heads + head) * s.head_dim, out_width,
                         out_grad.defined() ? data<T>(out_grad) + first : nullptr, data<T>(out) + first,
                         data<float>(lse) + (segment.sample * s.heads + head * shared) * s.seq + segment.first, s.seq});
     }
   });
 }
+
+// Runs body(HeadGroup<T>) for each key-value head of each sample.
+template <typename T, typename Body>
+void for_each_head_group_across(const at::Tensor& queries, const at::Tensor& keys_values, const CrossShape& s, const at::Tensor& out_grad,
+                                const at::Tensor& out, const at::Tensor& lse, const Body& body) {
+  const std::int64_t shared = s.heads / s.kv_heads;
+  const std::int64_t width = s.heads * s.head_dim;
+  const std::int64_t key_width = s.kv_heads * s.head_dim;
+  at::parallel_for(0, s.batch * s.kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t task = begin; task < end; ++task) {
+      const std::int64_t sample = task / s.kv_heads;
+      const std::int64_t head = task % s.kv_heads;
+      const std::int64_t first = sample * s.queries * width + head * shared * s.head_dim;
+      T* const key = data<T>(keys_values) + sample * s.keys * 2 * key_width + head * s.head_dim;
+      body(HeadGroup<T>{s.queries, s.keys, s.offset, shared, s.head_dim, s.window, width, data<T>(queries) + first, 2 * key_width, key,
+                        key + key_width, width, out_grad.defined() ? data<T>(out_grad) + first : nullptr, data<T>(out) + first,
+                        data<float>(lse) + (sample * s.heads + head * shared) * s.queries, s.queries});
+    }
+  });
+}
+
+// Views [batch, heads, rows, head_dim], and the mask where one is needed.
+struct Across {
+  at::Tensor queries, keys, values;
+  std::optional<at::Tensor> mask;
+
+  Across(const at::Tensor& query_rows, const at::Tensor& keys_values, const CrossShape& s) : queries(heads_of(query_rows, s)) {
+    const at::Tensor both = keys_values.view({s.batch, s.keys, 2, s.kv_heads, s.head_dim});
+    keys = both.select(2, 0).transpose(1, 2);
+    values = both.select(2, 1).transpose(1, 2);
+    const bool sees_all = s.offset + 1 >= s.keys && !is_windowed(s.window, s.offset + s.queries);
+    if (!sees_all) mask = mask_of(s.queries, s.keys, s.offset, s.window, query_rows.scalar_type());
+  }
+  static at::Tensor heads_of(const at::Tensor& rows, const CrossShape& s) {
+    return rows.view({s.batch, s.queries, s.heads, s.head_dim}).transpose(1, 2);
+  }
+};
 
 // A segment of a tensor [batch, heads, seq, ...].
 at::Tensor part(const at::Tensor& whole, const Segment& segment) {
@@ -123,7 +160,7 @@ std::vector<Segment> document_segments(const at::Tensor& positions) {
 }
 
 void attention(const at::Tensor& qkv, const AttentionShape& shape, at::Tensor& out, at::Tensor& lse) {
-  if (has_own_kernel(qkv, shape)) {
+  if (has_own_kernel(qkv, shape.head_dim)) {
     dispatch(qkv, [&](auto tag) {
       using T = decltype(tag);
       for_each_head_group<T>(qkv, shape, {}, out, lse, [](const HeadGroup<T>& group) { attend(group); });
@@ -153,7 +190,7 @@ void attention_plain(const at::Tensor& qkv, const AttentionShape& shape, at::Ten
 
 void attention_backward(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const AttentionShape& shape,
                         at::Tensor& qkv) {
-  if (has_own_kernel(qkv, shape)) {
+  if (has_own_kernel(qkv, shape.head_dim)) {
     dispatch(qkv, [&](auto tag) {
       using T = decltype(tag);
       for_each_head_group<T>(qkv, shape, out_grad, out, lse, [](const HeadGroup<T>& group) { attend_backward(group); });
@@ -192,6 +229,45 @@ void attention_backward_plain(const at::Tensor& out_grad, const at::Tensor& out,
     one(heads.keys).copy_(key_grads);
     one(heads.values).copy_(value_grads);
   }
+}
+
+void attention_across(const at::Tensor& queries, const at::Tensor& keys_values, const CrossShape& shape, at::Tensor& out, at::Tensor& lse) {
+  if (!has_own_kernel(queries, shape.head_dim)) return attention_across_plain(queries, keys_values, shape, out, lse);
+  dispatch(queries, [&](auto tag) {
+    using T = decltype(tag);
+    for_each_head_group_across<T>(queries, keys_values, shape, {}, out, lse, [](const HeadGroup<T>& group) { attend(group); });
+  });
+}
+
+void attention_across_backward(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const CrossShape& shape,
+                               at::Tensor& queries, at::Tensor& keys_values) {
+  if (!has_own_kernel(queries, shape.head_dim))
+    return attention_across_backward_plain(out_grad, out, lse, shape, queries, keys_values);
+  dispatch(queries, [&](auto tag) {
+    using T = decltype(tag);
+    for_each_head_group_across<T>(queries, keys_values, shape, out_grad, out, lse,
+                                  [](const HeadGroup<T>& group) { attend_backward(group); });
+  });
+}
+
+void attention_across_plain(const at::Tensor& queries, const at::Tensor& keys_values, const CrossShape& shape, at::Tensor& out,
+                            at::Tensor& lse) {
+  const Across across(queries, keys_values, shape);
+  const auto [result, statistics] =
+      at::_scaled_dot_product_flash_attention_for_cpu(across.queries, across.keys, across.values, 0.0, false, across.mask);
+  Across::heads_of(out, shape).copy_(result);
+  lse.copy_(statistics);
+}
+
+void attention_across_backward_plain(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const CrossShape& shape,
+                                     at::Tensor& queries, at::Tensor& keys_values) {
+  Across across(queries, keys_values, shape);
+  const auto [query_grads, key_grads, value_grads] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      Across::heads_of(out_grad, shape), across.queries, across.keys, across.values, Across::heads_of(out, shape), lse, 0.0, false,
+      across.mask);
+  across.queries.copy_(query_grads);
+  across.keys.copy_(key_grads);
+  across.values.copy_(value_grads);
 }
 
 void attention_with_cache(const at::Tensor& qkv, const AttentionShape& shape, std::int64_t position, at::Tensor& keys, at::Tensor& values,

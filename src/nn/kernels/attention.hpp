@@ -39,6 +39,30 @@ void attention_plain(const at::Tensor& qkv, const AttentionShape& shape, at::Ten
 void attention_backward_plain(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const AttentionShape& shape,
                               at::Tensor& qkv);
 
+// Queries of some positions of a sequence against keys and values of others, all of them consecutive: a part of the attention of a
+// sequence that several ranks hold. Every query sees at least one of the keys.
+struct CrossShape {
+  std::int64_t batch;
+  std::int64_t queries;
+  std::int64_t keys;
+  std::int64_t heads;
+  std::int64_t kv_heads;
+  std::int64_t head_dim;
+  std::int64_t offset;      // positions from the first key to the first query, not negative
+  std::int64_t window = 0;  // as above
+};
+
+// queries [batch*queries, heads*head_dim]; keys_values [batch*keys, 2*kv_heads*head_dim], keys and values beside each other in each row;
+// both contiguous. out as the queries; lse f32 [batch, heads, queries], of the scores of these keys alone.
+void attention_across(const at::Tensor& queries, const at::Tensor& keys_values, const CrossShape& shape, at::Tensor& out, at::Tensor& lse);
+// `out` and `lse` are those of all keys that the queries see. Overwrites queries, keys and values with their gradients from these pairs.
+void attention_across_backward(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const CrossShape& shape,
+                               at::Tensor& queries, at::Tensor& keys_values);
+void attention_across_plain(const at::Tensor& queries, const at::Tensor& keys_values, const CrossShape& shape, at::Tensor& out,
+                            at::Tensor& lse);
+void attention_across_backward_plain(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const CrossShape& shape,
+                                     at::Tensor& queries, at::Tensor& keys_values);
+
 // Appends this call's keys and values to the cache ([batch, kv_heads, capacity, head_dim]) at `position` and lets its
 // queries see all positions up to their own.
 void attention_with_cache(const at::Tensor& qkv, const AttentionShape& shape, std::int64_t position, at::Tensor& keys, at::Tensor& values,

@@ -154,25 +154,25 @@ template <typename T>
 void attend(const HeadGroup<T>& g) {
   const std::int64_t d = g.head_dim;
   // Row buffers are a multiple of a tile's width; the odd part keeps rows of one tile out of each other's cache sets.
-  const std::int64_t row_stride = round_up(g.seq, kTileColumns) + 16;
-  Arena arena(Panels<T>::floats(d, g.seq) + Panels<T>::floats(g.seq, d) + 2 * kTileRows * row_stride + 64);
-  const Panels<T> keys(arena, g.keys, g.stride, 1, g.seq, d);
-  const Panels<T> values(arena, g.values, 1, g.stride, d, g.seq);
+  const std::int64_t row_stride = round_up(g.key_rows, kTileColumns) + 16;
+  Arena arena(Panels<T>::floats(d, g.key_rows) + Panels<T>::floats(g.key_rows, d) + 2 * kTileRows * row_stride + 64);
+  const Panels<T> keys(arena, g.keys, g.key_stride, 1, g.key_rows, d);
+  const Panels<T> values(arena, g.values, 1, g.key_stride, d, g.key_rows);
   float* scores = arena.take(kTileRows * row_stride);
   T* probabilities = reinterpret_cast<T*>(arena.take(kTileRows * row_stride));
   const float scale = 1.0f / std::sqrt(static_cast<float>(d));
 
   for (std::int64_t h = 0; h < g.heads; ++h) {
-    for (std::int64_t i = 0; i < g.seq; i += kTileRows) {
-      const int rows = static_cast<int>(std::min(kTileRows, g.seq - i));
+    for (std::int64_t i = 0; i < g.query_rows; i += kTileRows) {
+      const int rows = static_cast<int>(std::min(kTileRows, g.query_rows - i));
       const std::int64_t from = round_down(g.first_key(i), kTileColumns);
-      const std::int64_t width = round_up(i + rows, kTileColumns);
+      const std::int64_t width = round_up(g.last_key(i + rows - 1), kTileColumns);
       keys.multiply(rows, g.queries + h * d + i * g.stride, g.stride, {0, d}, {from, width}, scores, row_stride);
       for (int r = 0; r < rows; ++r) {
-        g.lse[h * g.lse_stride + i + r] = softmax_row(scores + r * row_stride + from, scale, {g.first_key(i + r) - from, i + r + 1 - from},
+        g.lse[h * g.lse_stride + i + r] = softmax_row(scores + r * row_stride + from, scale, {g.first_key(i + r) - from, g.last_key(i + r) - from},
                                                       width - from, probabilities + r * row_stride + from);
       }
-      values.multiply(rows, probabilities, row_stride, {from, i + rows}, {0, d}, g.out + h * d + i * g.out_stride, g.out_stride);
+      values.multiply(rows, probabilities, row_stride, {from, g.last_key(i + rows - 1)}, {0, d}, g.out + h * d + i * g.out_stride, g.out_stride);
     }
   }
 }
@@ -180,47 +180,48 @@ void attend(const HeadGroup<T>& g) {
 template <typename T>
 void attend_backward(const HeadGroup<T>& g) {
   const std::int64_t d = g.head_dim;
-  const std::int64_t row_stride = round_up(g.seq, kTileColumns) + 16;
-  Arena arena(2 * Panels<T>::floats(d, g.seq) + Panels<T>::floats(g.seq, d) + 2 * (kTileRows + kBlockRows) * row_stride + 2 * g.seq * d +
+  const std::int64_t row_stride = round_up(g.key_rows, kTileColumns) + 16;
+  Arena arena(2 * Panels<T>::floats(d, g.key_rows) + Panels<T>::floats(g.key_rows, d) + 2 * (kTileRows + kBlockRows) * row_stride + 2 * g.key_rows * d +
               kBlockRows * d + 256);
-  const Panels<T> keys_across(arena, g.keys, g.stride, 1, g.seq, d);      // for scores
-  const Panels<T> values_across(arena, g.values, g.stride, 1, g.seq, d);  // for the probabilities' gradients
-  const Panels<T> keys(arena, g.keys, 1, g.stride, d, g.seq);             // for the queries' gradients
+  const Panels<T> keys_across(arena, g.keys, g.key_stride, 1, g.key_rows, d);      // for scores
+  const Panels<T> values_across(arena, g.values, g.key_stride, 1, g.key_rows, d);  // for the probabilities' gradients
+  const Panels<T> keys(arena, g.keys, 1, g.key_stride, d, g.key_rows);             // for the queries' gradients
   float* scores = arena.take(kTileRows * row_stride);
   float* gradients = arena.take(kTileRows * row_stride);
   T* probabilities = reinterpret_cast<T*>(arena.take(kBlockRows * row_stride));
   T* score_gradients = reinterpret_cast<T*>(arena.take(kBlockRows * row_stride));
-  float* key_gradients = arena.take(g.seq * d);
-  float* value_gradients = arena.take(g.seq * d);
+  float* key_gradients = arena.take(g.key_rows * d);
+  float* value_gradients = arena.take(g.key_rows * d);
   T* query_gradients = reinterpret_cast<T*>(arena.take(kBlockRows * d));
-  std::fill_n(key_gradients, g.seq * d, 0.0f);
-  std::fill_n(value_gradients, g.seq * d, 0.0f);
+  std::fill_n(key_gradients, g.key_rows * d, 0.0f);
+  std::fill_n(value_gradients, g.key_rows * d, 0.0f);
   const float scale = 1.0f / std::sqrt(static_cast<float>(d));
 
   for (std::int64_t h = 0; h < g.heads; ++h) {
-    for (std::int64_t block = 0; block < g.seq; block += kBlockRows) {
-      const std::int64_t block_rows = std::min(kBlockRows, g.seq - block);
+    for (std::int64_t block = 0; block < g.query_rows; block += kBlockRows) {
+      const std::int64_t block_rows = std::min(kBlockRows, g.query_rows - block);
       const std::int64_t block_from = round_down(g.first_key(block), kTileColumns);
-      const std::int64_t block_width = round_up(block + block_rows, kTileColumns);
+      const std::int64_t block_end = g.last_key(block + block_rows - 1);
+      const std::int64_t block_width = round_up(block_end, kTileColumns);
       T* queries = g.queries + h * d + block * g.stride;
       const T* out_grad = g.out_grad + h * d + block * g.out_stride;
       const T* out = g.out + h * d + block * g.out_stride;
       for (std::int64_t i = 0; i < block_rows; i += kTileRows) {
         const int rows = static_cast<int>(std::min(kTileRows, block_rows - i));
         const std::int64_t from = round_down(g.first_key(block + i), kTileColumns);
-        const std::int64_t width = round_up(block + i + rows, kTileColumns);
+        const std::int64_t width = round_up(g.last_key(block + i + rows - 1), kTileColumns);
         keys_across.multiply(rows, queries + i * g.stride, g.stride, {0, d}, {from, width}, scores, row_stride);
         values_across.multiply(rows, out_grad + i * g.out_stride, g.out_stride, {0, d}, {from, width}, gradients, row_stride);
         for (int r = 0; r < rows; ++r) {
           const std::int64_t row = i + r;
           softmax_row_backward(scores + r * row_stride + block_from, gradients + r * row_stride + block_from, scale,
                                g.lse[h * g.lse_stride + block + row], dot(out_grad + row * g.out_stride, out + row * g.out_stride, d),
-                               {g.first_key(block + row) - block_from, block + row + 1 - block_from}, block_width - block_from,
+                               {g.first_key(block + row) - block_from, g.last_key(block + row) - block_from}, block_width - block_from,
                                probabilities + row * row_stride + block_from, score_gradients + row * row_stride + block_from);
         }
-        keys.multiply(rows, score_gradients + i * row_stride, row_stride, {from, block + i + rows}, {0, d}, query_gradients + i * d, d);
+        keys.multiply(rows, score_gradients + i * row_stride, row_stride, {from, g.last_key(block + i + rows - 1)}, {0, d}, query_gradients + i * d, d);
       }
-      const std::int64_t seen = block + block_rows - block_from;
+      const std::int64_t seen = block_end - block_from;
       const std::int64_t skipped = block_from * d;
       add_product({seen,
                    d,
@@ -237,8 +238,8 @@ void attend_backward(const HeadGroup<T>& g) {
       for (std::int64_t r = 0; r < block_rows; ++r) std::copy_n(query_gradients + r * d, d, queries + r * g.stride);
     }
   }
-  write_rows(key_gradients, g.seq, d, g.keys, g.stride);
-  write_rows(value_gradients, g.seq, d, g.values, g.stride);
+  write_rows(key_gradients, g.key_rows, d, g.keys, g.key_stride);
+  write_rows(value_gradients, g.key_rows, d, g.values, g.key_stride);
 }
 
 template void attend<float>(const HeadGroup<float>&);

@@ -1,0 +1,21 @@
+// Internal: attention over sequences of which each context-parallel rank holds a part (nn/sequence.hpp).
+//
+// Ring (Liu et al. 2023): keys and values go round the ranks, and each rank merges what its queries see of them by the logarithmic sums of
+// the scores. In the backward pass their gradients, in f32, go round behind them, one step later.
+// Ulysses (Jacobs et al. 2023): each rank gets some heads of the whole sequences. Fewer key-value heads than ranks are sent repeatedly.
+#pragma once
+
+#include "nn/block.hpp"
+#include "nn/kernels/attention.hpp"
+
+namespace tessera::nn {
+
+// Both do what the kernels of the same names do where the pass has no context group. Otherwise rows are this rank's, `shape` says how many
+// these are, and its segments are those of the whole sequences. The queries and keys are rotated.
+// `lse` is what the backward pass takes: f32, of the shape that lse_sizes() gives.
+void attention(const at::Tensor& qkv, const kernels::AttentionShape& shape, const Pass& pass, at::Tensor& out, at::Tensor& lse);
+void attention_backward(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const kernels::AttentionShape& shape,
+                        const Pass& pass, at::Tensor& qkv);
+std::vector<std::int64_t> lse_sizes(const kernels::AttentionShape& shape, const Pass& pass);
+
+}  // namespace tessera::nn

@@ -1,0 +1,171 @@
+// Plans that cut sequences among context-parallel ranks train the model of one device.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+#include <map>
+
+#include "plan/trainable.hpp"
+#include "train/job_helper.hpp"
+
+namespace tessera::train {
+namespace {
+
+using model::ContextKind;
+using model::Recompute;
+using plan::Schedule;
+
+constexpr std::int64_t kSteps = 4;
+
+// What Mistral, Qwen and Llama 3.1 have beyond Llama, in one model.
+const char* const kRelatives =
+    ", head_dim: 24, qkv_bias: true, qk_norm: true, window: 9, "
+    "rope_scaling: {rope_type: llama3, factor: 8, original_max_position_embeddings: 16}";
+
+model::JobSpec moe_job(const std::string& extra = {}) {
+  return model::read_job(ConfigNode::parse(
+      text("name: moe\nmodel: {arch: qwen_moe, hidden: 64, layers: 4, heads: 4, kv_heads: 2, expert_ffn: 48, experts: 4, "
+           "experts_per_token: 2, seq: 32, vocab: 256, balance_loss: 0.02, z_loss: 0.001}\ndata: {source: synthetic}\n"
+           "train: {global_batch: 16, optimizer: {kind: adamw, lr: 1.0e-3}",
+           extra.empty() ? "" : ", ", extra, "}\n"),
+      "moe.yaml"));
+}
+
+double worst_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  double worst = a.size() == b.size() ? 0 : 1;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) worst = std::max(worst, std::abs(a[i] - b[i]) / std::abs(b[i]));
+  return worst;
+}
+
+struct Evaluated {
+  Curve curve;
+  double before = 0;  // validation losses
+  double after = 0;
+};
+
+Evaluated run(const model::JobSpec& job, const Degrees& degrees) {
+  const plan::Plan plan = plan_of(job, degrees);
+  plan::check_trainable(plan, job.model);
+  const auto dataset =
+      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  Evaluated out;
+  on_ranks(plan.world_size(), [&](comm::Communicator& comm) {
+    Trainer trainer(job, plan, *dataset, comm);
+    trainer.initialize();
+    Evaluated mine;
+    mine.before = trainer.evaluate(7).loss;
+    for (std::int64_t i = 0; i < kSteps; ++i) {
+      const StepReport report = trainer.step();
+      mine.curve.losses.push_back(report.loss);
+      mine.curve.norms.push_back(report.grad_norm);
+    }
+    mine.after = trainer.evaluate(7).loss;
+    if (comm.rank() == 0) out = std::move(mine);
+  });
+  return out;
+}
+
+void expect_same(const Evaluated& many, const Evaluated& one, double losses, double norms) {
+  EXPECT_LT(worst_difference(many.curve.losses, one.curve.losses), losses);
+  EXPECT_LT(worst_difference(many.curve.norms, one.curve.norms), norms);
+  EXPECT_NEAR(many.before, one.before, losses * one.before);
+  EXPECT_NEAR(many.after, one.after, losses * one.after);
+}
+
+Degrees cut(int cp, ContextKind context, Degrees degrees) {
+  degrees.cp = cp;
+  degrees.context = context;
+  return degrees;
+}
+
+Degrees with_sequence_parallel(Degrees degrees) {
+  degrees.sequence_parallel = true;
+  return degrees;
+}
+
+class ContextCut : public testing::TestWithParam<Degrees> {};
+
+TEST_P(ContextCut, TrainsAndEvaluatesTheModelOfOneDevice) {
+  for (const char* extra : {"", kRelatives}) {
+    const auto job = tiny_job({}, extra);
+    expect_same(run(job, GetParam()), run(job, {}), 1e-5, 1e-4);
+  }
+}
+
+TEST_P(ContextCut, TrainsMixturesOfExperts) {
+  const auto job = moe_job();
+  const Evaluated one = run(job, {});
+  Degrees degrees = GetParam();
+  expect_same(run(job, degrees), one, 1e-5, 1e-4);
+  degrees.ep = 2;
+  expect_same(run(job, degrees), one, 1e-5, 1e-4);
+}
+
+TEST_P(ContextCut, StaysCloseInBf16) {
+  const auto job = tiny_job("precision: bf16", kRelatives);
+  expect_same(run(job, GetParam()), run(job, {}), 1e-2, 1e-1);
+}
+
+TEST_P(ContextCut, TwiceIsBitwiseTheSameRun) {
+  const auto job = tiny_job();
+  const Evaluated first = run(job, GetParam());
+  const Evaluated second = run(job, GetParam());
+  EXPECT_EQ(first.curve.losses, second.curve.losses);
+  EXPECT_EQ(first.curve.norms, second.curve.norms);
+  EXPECT_EQ(first.after, second.after);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    ContextParallel, ContextCut,
+    testing::Values(cut(2, ContextKind::ring, {}), cut(2, ContextKind::ulysses, {}), cut(4, ContextKind::ring, {}),
+                    cut(4, ContextKind::ulysses, {1, 1, 1, 3, 2}), cut(2, ContextKind::ring, {2, 1, 1, 2, 2}),
+                    cut(2, ContextKind::ring, {1, 1, 2, 1, 2}), cut(2, ContextKind::ulysses, with_sequence_parallel({1, 1, 2, 3, 2})),
+                    cut(2, ContextKind::ring, with_sequence_parallel({1, 2, 2, 0, 4, Schedule::zb_h1})),
+                    cut(2, ContextKind::ring, {1, 2, 1, 1, 4, Schedule::one_f_one_b, Recompute::full}),
+                    cut(2, ContextKind::ulysses, {2, 1, 1, 1, 2, Schedule::one_f_one_b, Recompute::selective}),
+                    cut(2, ContextKind::ulysses, {1, 2, 1, 0, 4, Schedule::interleaved, Recompute::none, false, 2})),
+    [](const auto& info) {
+      std::string name = to_text(info.param);
+      std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });
+      return name;
+    });
+
+RC_GTEST_PROP(ContextParallel, RandomPlansTrainTheSameModel, ()) {
+  Degrees degrees;
+  std::tie(degrees.dp, degrees.pp, degrees.cp, degrees.tp) =
+      *rc::gen::element(std::tuple(1, 1, 2, 1), std::tuple(2, 1, 2, 1), std::tuple(1, 2, 2, 1), std::tuple(1, 1, 2, 2),
+                        std::tuple(1, 1, 4, 1), std::tuple(2, 2, 2, 1), std::tuple(1, 2, 2, 2), std::tuple(1, 2, 4, 1));
+  degrees.context = *rc::gen::element(ContextKind::ring, ContextKind::ulysses);
+  degrees.schedule = *rc::gen::element(Schedule::gpipe, Schedule::one_f_one_b, Schedule::zb_h1, Schedule::interleaved, Schedule::zb_v);
+  degrees.chunks = degrees.schedule == Schedule::interleaved || degrees.schedule == Schedule::zb_v ? 2 : 1;
+  if (degrees.pp == 1) degrees.schedule = Schedule::one_f_one_b, degrees.chunks = 1;
+  degrees.micro_batches = *rc::gen::element(2, 4);
+  degrees.recompute = *rc::gen::element(Recompute::none, Recompute::selective, Recompute::full);
+  degrees.zero = *rc::gen::inRange(0, 4);
+  degrees.sequence_parallel = degrees.tp > 1 && *rc::gen::arbitrary<bool>();
+  const bool experts = *rc::gen::arbitrary<bool>();
+  if (experts) degrees.ep = *rc::gen::element(1, 2);
+  RC_LOG() << to_text(degrees) << (experts ? ", experts" : "") << "\n";
+  static std::map<bool, Curve> curves;
+  const auto job = experts ? moe_job() : tiny_job({}, ", tied: true");
+  const auto [one, fresh] = curves.try_emplace(experts);
+  if (fresh) one->second = train_curve(job, {}, 2);
+  const plan::Plan plan = plan_of(job, degrees);
+  plan::check_trainable(plan, job.model);
+  const Curve curve = train_curve_of(job, plan, 2);
+  RC_ASSERT(worst_difference(curve.losses, one->second.losses) < 1e-5);
+  RC_ASSERT(worst_difference(curve.norms, one->second.norms) < 1e-4);
+}
+
+TEST(ContextParallel, OfReplicasThatTakeUnequalPartsOfTheBatchTrainsTheSameModel) {
+  const auto job = tiny_job();
+  plan::Plan plan = plan_of(job, cut(2, ContextKind::ring, {2, 2, 1, 0, 2}));
+  for (plan::Stage& stage : plan.stages) stage.shares = {{2, plan.samples() - 3}, {2, 3}};
+  plan::check_trainable(plan, job.model);
+  const Curve many = train_curve_of(job, plan, kSteps);
+  const Curve one = train_curve(job, {}, kSteps);
+  EXPECT_LT(worst_difference(many.losses, one.losses), 1e-5);
+  EXPECT_LT(worst_difference(many.norms, one.norms), 1e-4);
+}
+
+}  // namespace
+}  // namespace tessera::train
