@@ -4,6 +4,8 @@
 #include <rapidcheck/gtest.h>
 #include <map>
 
+#include "base/random.hpp"
+#include "base/temporary_folder.hpp"
 #include "plan/trainable.hpp"
 #include "train/job_helper.hpp"
 
@@ -154,6 +156,33 @@ RC_GTEST_PROP(ContextParallel, RandomPlansTrainTheSameModel, ()) {
   const Curve curve = train_curve_of(job, plan, 2);
   RC_ASSERT(worst_difference(curve.losses, one->second.losses) < 1e-5);
   RC_ASSERT(worst_difference(curve.norms, one->second.norms) < 1e-4);
+}
+
+// Several documents in each sample, whose attention stays within them, and losses over some of the tokens.
+TEST(ContextParallel, KeepsDocumentsApartAsOneDeviceDoes) {
+  const TemporaryFolder folder;
+  Random random(3);
+  std::string lines;
+  for (int i = 0; i < 600; ++i) {
+    const auto word = [&](std::uint64_t longest) {
+      return std::string(1 + random.below(longest), static_cast<char>('a' + random.below(20)));
+    };
+    lines += "{\"p\": \"" + word(6) + "\", \"a\": \"" + word(14) + "\"}\n";
+  }
+  const auto job = model::read_job(ConfigNode::parse(
+      text("name: documents\nmodel: {arch: llama, hidden: 64, layers: 4, heads: 4, kv_heads: 4, ffn: 96, seq: 32, vocab: 257}\n"
+           "data: {source: ",
+           folder.write("documents.jsonl", lines).string(),
+           ", prompt: p, answer: a, tokenizer: {kind: bytes}}\n"
+           "train: {global_batch: 16, optimizer: {kind: adamw, lr: 1.0e-3}}\n"),
+      "documents.yaml"));
+  const Curve one = train_curve(job, {}, kSteps);
+  for (const Degrees& degrees : {cut(4, ContextKind::ring, {}), cut(2, ContextKind::ulysses, {1, 2, 1, 1, 2}),
+                                 cut(2, ContextKind::ring, with_sequence_parallel({1, 1, 2, 0, 2}))}) {
+    const Curve many = train_curve(job, degrees, kSteps);
+    EXPECT_LT(worst_difference(many.losses, one.losses), 1e-5) << to_text(degrees);
+    EXPECT_LT(worst_difference(many.norms, one.norms), 1e-4) << to_text(degrees);
+  }
 }
 
 TEST(ContextParallel, OfReplicasThatTakeUnequalPartsOfTheBatchTrainsTheSameModel) {
