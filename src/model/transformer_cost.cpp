@@ -161,6 +161,13 @@ ContextBytes set_context_exchanges(BlockCost& cost, const BlockSpec& block, cons
   Exchange again = *output;
   again.bytes = sent;
   cost.backward_exchanges.insert(output, again);
+  // Around the kernel that runs again.
+  if (shard.recompute == Recompute::selective) {
+    const int end = static_cast<int>(cost.recomputed_operators.size());
+    cost.recomputed_exchanges.push_back({.axis = Axis::context, .operation = "all_to_all", .bytes = sent});
+    cost.recomputed_exchanges.push_back(
+        {.axis = Axis::context, .operation = "all_to_all", .bytes = attended, .ready = end, .needed = end});
+  }
   return {3 * sent.value, 2 * sent.value + 4 * attended.value};
 }
 

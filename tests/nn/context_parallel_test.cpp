@@ -109,7 +109,9 @@ TEST_P(ContextParallel, AddsUpToTheLossAndGradientsOfOneRank) {
 // A block's exchanges and what it keeps are what the planner counts with.
 TEST_P(ContextParallel, ExchangesAndKeepsWhatTheCostSays) {
   in_ranks(degree_, [&](const comm::Group& group) {
-    for (const Dims& dims : {kPlain, kEverything}) {
+    for (const auto& [dims, recompute] : {std::pair{kPlain, model::Recompute::none},
+                                          {kEverything, model::Recompute::none},
+                                          {kPlain, model::Recompute::selective}}) {
       const model::ModelSpec spec = llama(dims);
       const auto whole = whole_parameters(spec, 7);
       const Batch own = own_part(random_batch(dims, 3, 3), {group.size(), group.rank()});
@@ -117,14 +119,18 @@ TEST_P(ContextParallel, ExchangesAndKeepsWhatTheCostSays) {
       Pass pass = pass_of(own);
       pass.context_group = group;
       pass.context = kind_;
+      pass.recompute_attention = recompute == model::Recompute::selective;
       std::vector<Interval> exchanges;
       pass.exchanges = &exchanges;
       std::vector<Saved> saved(model.size());
       Tensors tensors;
       const auto expect = [&](const model::BlockInstance& block, bool forward) {
         const model::BlockCost cost = model::cost_of(
-            *block.spec, {.micro_batch_size = 3, .precision = precision_, .context_parallel = degree_, .context = kind_});
+            *block.spec,
+            {.micro_batch_size = 3, .precision = precision_, .recompute = recompute, .context_parallel = degree_, .context = kind_});
         int messages = 0;
+        if (!forward)
+          for (const model::Exchange& one : cost.recomputed_exchanges) messages += one.messages;
         for (const model::Exchange& one : forward ? cost.forward_exchanges : cost.backward_exchanges) messages += one.messages;
         EXPECT_EQ(std::ssize(std::exchange(exchanges, {})), messages) << block.name() << (forward ? " forward" : " backward");
         if (!forward) return;
