@@ -109,9 +109,8 @@ TEST_P(ContextParallel, AddsUpToTheLossAndGradientsOfOneRank) {
 // A block's exchanges and what it keeps are what the planner counts with.
 TEST_P(ContextParallel, ExchangesAndKeepsWhatTheCostSays) {
   in_ranks(degree_, [&](const comm::Group& group) {
-    for (const auto& [dims, recompute] : {std::pair{kPlain, model::Recompute::none},
-                                          {kEverything, model::Recompute::none},
-                                          {kPlain, model::Recompute::selective}}) {
+    for (const auto& [dims, recompute] :
+         {std::pair{kPlain, model::Recompute::none}, {kEverything, model::Recompute::none}, {kPlain, model::Recompute::selective}}) {
       const model::ModelSpec spec = llama(dims);
       const auto whole = whole_parameters(spec, 7);
       const Batch own = own_part(random_batch(dims, 3, 3), {group.size(), group.rank()});

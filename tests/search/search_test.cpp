@@ -188,9 +188,7 @@ TEST(Search, CutsSequencesWhereWorkersAreGivenTheDegree) {
   // The number of workers is that of all degrees, and nothing is cut along the sequence unasked.
   EXPECT_EQ(search(plan::job_of({.parallel = "{dp: 2, pp: 1, tp: 1, cp: 2}"}), cluster, {}).best.world_size(), 4);
   EXPECT_EQ(search(plan::job_of({.parallel = "{tp: 1}"}), cluster, {}).best.stages[0].strategy_of(0).cp, 1);
-  const auto refusal = [&](const plan::JobShape& options) {
-    return error_of([&] { search(plan::job_of(options), cluster, {}); });
-  };
+  const auto refusal = [&](const plan::JobShape& options) { return error_of([&] { search(plan::job_of(options), cluster, {}); }); };
   EXPECT_THAT(refusal({.seq = 36, .parallel = "{cp: 4}"}).what(), HasSubstr("cp 4 does not cut a sequence of 36 into twice as many parts"));
   EXPECT_THAT(refusal({.heads = 2, .kv_heads = 2, .parallel = "{tp: 1, cp: 4, context: ulysses}"}).what(),
               HasSubstr("cp 4 does not divide the 2 query heads of a rank, which context: ulysses deals out"));
