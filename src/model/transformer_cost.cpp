@@ -161,6 +161,12 @@ ContextBytes set_context_exchanges(BlockCost& cost, const BlockSpec& block, cons
   Exchange again = *output;
   again.bytes = sent;
   cost.backward_exchanges.insert(output, again);
+  // Around the kernel that runs again.
+  if (shard.recompute == Recompute::selective) {
+    const int end = static_cast<int>(cost.recomputed_operators.size());
+    cost.recomputed_exchanges.push_back({.axis = Axis::context, .operation = "all_to_all", .bytes = sent});
+    cost.recomputed_exchanges.push_back({.axis = Axis::context, .operation = "all_to_all", .bytes = attended, .ready = end, .needed = end});
+  }
   return {3 * sent.value, 2 * sent.value + 4 * attended.value};
 }
 
@@ -198,10 +204,10 @@ BlockCost kept_by_tessera(const BlockSpec& block, const BlockShard& shard, const
   // hidden vector or one normalized input at a time. Where rows are cut, all rows of both gradients and of a partial sum stand beside.
   const std::int64_t row = element * rows;
   const std::int64_t gathered = cut ? row * hidden : 0;
-  cost.forward_workspace =
-      Bytes(gathered + (recomputed ? std::max(feed_forward.forward + feed_forward.kept, row * (qkv + std::max(attended, turned)))
-                                   : std::max(feed_forward.forward, context.forward - feed_forward.kept)) +
-            (recomputed ? context.forward : 0));
+  cost.forward_workspace = Bytes(gathered +
+                                 (recomputed ? std::max(feed_forward.forward + feed_forward.kept, row * (qkv + std::max(attended, turned)))
+                                             : std::max(feed_forward.forward, context.forward - feed_forward.kept)) +
+                                 (recomputed ? context.forward : 0));
   const std::int64_t attention = std::max<std::int64_t>({row * (attended + turned) + context.backward - input, gathered, 0});
   cost.backward_workspace =
       Bytes(2 * input + 2 * gathered + std::max({feed_forward.backward, feed_forward.held + attention, row * hidden}) +

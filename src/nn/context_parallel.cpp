@@ -231,7 +231,9 @@ at::Tensor qkv_to_heads(const at::Tensor& qkv, const AttentionShape& s, const He
   const std::int64_t ranks = pass.context_group.size();
   const at::Tensor rows = qkv.view({s.batch, s.seq, s.heads + 2 * s.kv_heads, s.head_dim});
   const auto of_rank = [&](std::int64_t first, std::int64_t count, std::int64_t repeats) {
-    return rows.narrow(2, first, count).repeat_interleave(repeats, 2).reshape({s.batch, s.seq, ranks, count * repeats / ranks * s.head_dim});
+    return rows.narrow(2, first, count)
+        .repeat_interleave(repeats, 2)
+        .reshape({s.batch, s.seq, ranks, count * repeats / ranks * s.head_dim});
   };
   const at::Tensor parts = at::cat(
       {of_rank(0, s.heads, 1), of_rank(s.heads, s.kv_heads, heads.repeats), of_rank(s.heads + s.kv_heads, s.kv_heads, heads.repeats)}, 3);

@@ -91,8 +91,7 @@ at::Tensor Router::logit_grads(const at::Tensor& logits, const Choice& choice, c
   return out - at::softmax(logits, -1) * weighted.sum(1, true);
 }
 
-void Router::add_losses(const at::Tensor& logits, const Choice& choice, const RouterRows& rows, const Pass& pass,
-                        at::Tensor& grads) const {
+void Router::add_losses(const at::Tensor& logits, const Choice& choice, const RouterRows& rows, const Pass& pass, at::Tensor& grads) const {
   if (balance_loss_ == 0 && z_loss_ == 0) return;
   const at::Tensor shares = at::softmax(logits, -1).view({rows.batch, rows.seq, count_});
   at::Tensor out = grads.view_as(shares);

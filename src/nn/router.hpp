@@ -41,7 +41,8 @@ class Router {
   Choice choose(const at::Tensor& logits, const RouterRows& rows, bool drops) const;
   // The gradient of the logits, of that of the weights [rows, each].
   at::Tensor logit_grads(const at::Tensor& logits, const Choice& choice, const at::Tensor& weight_grads) const;
-  // Adds the gradients of the router's own losses, each the mean over samples. Context-parallel ranks tell each other what they have chosen.
+  // Adds the gradients of the router's own losses, each the mean over samples. Context-parallel ranks tell each other what they have
+  // chosen.
   void add_losses(const at::Tensor& logits, const Choice& choice, const RouterRows& rows, const Pass& pass, at::Tensor& grads) const;
 
  private:

@@ -34,9 +34,10 @@ std::optional<Fault> fault_of(const Plan& plan) {
         return Fault{run.where, text("zero ", run.strategy.zero, " with delayed_exchange"), "zero 0 or 1, or no delayed_exchange"};
       const bool alike = run.strategy.same_layout(common) && stage.shares == plan.stages.front().shares;
       if (most_context > 1 && !alike)
-        return Fault{run.where,
-                     text("cp ", most_context, " cuts sequences, and blocks [", run.first, ", ", run.last, ") are cut otherwise than block 0"),
-                     "the same dp, cp, tp and shares for all blocks, or cp 1"};
+        return Fault{
+            run.where,
+            text("cp ", most_context, " cuts sequences, and blocks [", run.first, ", ", run.last, ") are cut otherwise than block 0"),
+            "the same dp, cp, tp and shares for all blocks, or cp 1"};
       if (run.strategy.sequence_parallel != common.sequence_parallel)
         return Fault{run.where, text("blocks [", run.first, ", ", run.last, ") have sequence_parallel otherwise than block 0"),
                      "sequence_parallel in all blocks or in none"};
@@ -101,7 +102,8 @@ std::optional<Fault> whole_block_fault(const Plan& plan, const model::ModelSpec&
       if (run.strategy.tp > 1)
         return Fault{run.where, text("tp ", run.strategy.tp, " cuts blocks of arch ", model.arch, ", which stand whole"), "tp 1"};
       if (run.strategy.cp > 1)
-        return Fault{run.where, text("cp ", run.strategy.cp, " cuts sequences, and blocks of arch ", model.arch, " take whole ones"), "cp 1"};
+        return Fault{run.where, text("cp ", run.strategy.cp, " cuts sequences, and blocks of arch ", model.arch, " take whole ones"),
+                     "cp 1"};
       if (run.strategy.recompute == model::Recompute::selective)
         return Fault{run.where, text("recompute selective, and blocks of arch ", model.arch, " are computed again as a whole"),
                      "recompute none or full"};
@@ -115,7 +117,8 @@ std::optional<Fault> capacity_fault(const Plan& plan, const model::ModelSpec& mo
   for (const Stage& stage : plan.stages)
     for (const StrategyRun& run : stage.runs)
       if (run.strategy.cp > 1)
-        return Fault{run.where, text("cp ", run.strategy.cp, " cuts the samples whose tokens model.capacity counts"), "cp 1, or capacity: 0"};
+        return Fault{run.where, text("cp ", run.strategy.cp, " cuts the samples whose tokens model.capacity counts"),
+                     "cp 1, or capacity: 0"};
   return {};
 }
 
@@ -125,8 +128,9 @@ std::optional<Fault> head_fault(const Plan& plan, const model::ModelSpec& model)
     for (const StrategyRun& run : stage.runs) {
       const Strategy& s = run.strategy;
       if (s.cp == 1 || s.context == model::ContextKind::ring || model.dim("heads") / s.tp % s.cp == 0) continue;
-      return Fault{run.where, text("cp ", s.cp, " with context ulysses, which does not divide the ", model.dim("heads") / s.tp,
-                                   " query heads of a tensor-parallel rank"),
+      return Fault{run.where,
+                   text("cp ", s.cp, " with context ulysses, which does not divide the ", model.dim("heads") / s.tp,
+                        " query heads of a tensor-parallel rank"),
                    "a degree that divides them, or context: ring"};
     }
   return {};

@@ -11,10 +11,11 @@ namespace tessera::plan {
 void check_trainable(const model::ModelSpec& model, const Where& where);
 // Throws invalid_config when the trainer cannot run the plan: it cannot run the model, check_uniform refuses the plan, blocks that stand
 // whole on each rank are cut or compute their attention alone again, blocks on the same ranks share a parameter and cut it differently,
-// sequence parallelism does not divide the samples of the model, or Ulysses' context parallelism its heads. The plan must have passed plan::check.
+// sequence parallelism does not divide the samples of the model, or Ulysses' context parallelism its heads. The plan must have passed
+// plan::check.
 void check_trainable(const Plan& plan, const model::ModelSpec& model);
-// Throws invalid_config, with a text that begins with `refusal`, unless the precision is fp32 or bf16, all blocks are cut alike where any is
-// sequence-parallel or context-parallel, all are sequence-parallel or none is, and none has whole experts or an offloaded optimizer, or
+// Throws invalid_config, with a text that begins with `refusal`, unless the precision is fp32 or bf16, all blocks are cut alike where any
+// is sequence-parallel or context-parallel, all are sequence-parallel or none is, and none has whole experts or an offloaded optimizer, or
 // ZeRO-2 or 3 with a delayed exchange.
 void check_uniform(const Plan& plan, const std::string& refusal, const std::string& hint = {});
 

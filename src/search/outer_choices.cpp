@@ -246,7 +246,7 @@ class Choices {
         if (!cuts_sequences(cp) || !GivenDegrees::allows(given.data, dp)) continue;
         if (problem_.space.sequence_parallel && !plan::sequence_divides(problem_.model, tp * cp)) continue;
         if (!side_by_side_ && problem_.global_batch / outer.micro_batches % dp != 0) continue;
-        for (const int zero : dp * cp > 1 ? problem_.space.zero : std::vector<int>{0}) {
+        for (const int zero : dp* cp > 1 ? problem_.space.zero : std::vector<int>{0}) {
           outer.fixed = {static_cast<int>(tp), static_cast<int>(cp), zero};
           out_.outers.push_back(outer);
         }

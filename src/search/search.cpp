@@ -48,7 +48,8 @@ struct Family {
 std::string family_of(const plan::Plan& plan) {
   const plan::Strategy& strategy = plan.stages.front().runs.front().strategy;
   std::string out;
-  for (const auto& [name, degree] : {std::pair{"dp", strategy.dp}, {"tp", strategy.tp}, {"cp", strategy.cp}, {"pp", static_cast<int>(plan.stages.size())}})
+  for (const auto& [name, degree] :
+       {std::pair{"dp", strategy.dp}, {"tp", strategy.tp}, {"cp", strategy.cp}, {"pp", static_cast<int>(plan.stages.size())}})
     if (degree > 1) out += text(out.empty() ? "" : " x ", name, degree);
   const bool mixed =
       std::any_of(plan.ranks.begin(), plan.ranks.end(), [&](const auto& place) { return place.group != plan.ranks.front().group; });

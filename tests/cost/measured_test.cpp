@@ -117,6 +117,29 @@ TEST(Measured, SequenceParallelRanksGatherAndScatterAndHoldLess) {
 }
 
 // Of 259 rows, three ranks hold 87 each, the last one two of padding.
+TEST(Measured, ContextParallelRanksExchangeKeysAndHoldPartsOfSequences) {
+  const Workers c;
+  CostModel cost_model(c.job.model, c.job.train, c.cluster, c.profile);
+  const int devices = cost_model.add(c.devices);
+  const BlockLoad whole = cost_model.block(1, devices, {}, 4);
+  for (const model::ContextKind kind : {model::ContextKind::ring, model::ContextKind::ulysses}) {
+    plan::Strategy strategy;
+    strategy.cp = 2;
+    strategy.context = kind;
+    const BlockLoad cut = cost_model.block(1, devices, strategy, 4);
+    ASSERT_FALSE(cut.forward_played.empty());
+    double seconds = 0;
+    for (const model::Exchange& one : cut.forward_played) {
+      EXPECT_EQ(one.axis, model::Exchange::Axis::context);
+      seconds += one.messages * cost_model.exchange(one.operation, one.bytes.value / one.messages, 2, c.cluster.groups[0].inside);
+    }
+    EXPECT_NEAR(cut.forward_exchange, seconds, 1e-12);
+    EXPECT_LT(cut.forward - cut.forward_exchange, whole.forward);
+    EXPECT_LT(cut.saved, 0.51 * whole.saved);
+    EXPECT_EQ(cut.weights, whole.weights);
+  }
+}
+
 TEST(Measured, AWorkerHoldsThePaddingOfItsShard) {
   const auto job = plan::job_of({.hidden = 48, .heads = 6, .kv_heads = 6, .vocab = 259});
   const auto cluster = plan::cpu_cluster(4);

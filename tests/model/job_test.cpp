@@ -187,6 +187,7 @@ TEST(Job, NamesTheLineOfEachValueOutOfRange) {
            {"parallel: {tp: 4294967297}\n", "at most 1048576"},
            {"parallel: {zero: 4}\n", "parallel.zero: found '4'"},
            {"parallel: {schedule: zb-h3}\n", "parallel.schedule: found 'zb-h3'"},
+           {"parallel: {cp: 2, context: rings}\n", "parallel.context: found 'rings'"},
            {"checkpoint: {keep: 0}\n", "checkpoint.keep: found 0"},
            {"name: a/b\n", "cannot name a folder"},
            {"name: .hidden\n", "cannot name a folder"},

@@ -109,7 +109,8 @@ TEST_P(ContextParallel, AddsUpToTheLossAndGradientsOfOneRank) {
 // A block's exchanges and what it keeps are what the planner counts with.
 TEST_P(ContextParallel, ExchangesAndKeepsWhatTheCostSays) {
   in_ranks(degree_, [&](const comm::Group& group) {
-    for (const Dims& dims : {kPlain, kEverything}) {
+    for (const auto& [dims, recompute] :
+         {std::pair{kPlain, model::Recompute::none}, {kEverything, model::Recompute::none}, {kPlain, model::Recompute::selective}}) {
       const model::ModelSpec spec = llama(dims);
       const auto whole = whole_parameters(spec, 7);
       const Batch own = own_part(random_batch(dims, 3, 3), {group.size(), group.rank()});
@@ -117,14 +118,18 @@ TEST_P(ContextParallel, ExchangesAndKeepsWhatTheCostSays) {
       Pass pass = pass_of(own);
       pass.context_group = group;
       pass.context = kind_;
+      pass.recompute_attention = recompute == model::Recompute::selective;
       std::vector<Interval> exchanges;
       pass.exchanges = &exchanges;
       std::vector<Saved> saved(model.size());
       Tensors tensors;
       const auto expect = [&](const model::BlockInstance& block, bool forward) {
         const model::BlockCost cost = model::cost_of(
-            *block.spec, {.micro_batch_size = 3, .context_parallel = degree_, .context = kind_, .precision = precision_});
+            *block.spec,
+            {.micro_batch_size = 3, .precision = precision_, .recompute = recompute, .context_parallel = degree_, .context = kind_});
         int messages = 0;
+        if (!forward)
+          for (const model::Exchange& one : cost.recomputed_exchanges) messages += one.messages;
         for (const model::Exchange& one : forward ? cost.forward_exchanges : cost.backward_exchanges) messages += one.messages;
         EXPECT_EQ(std::ssize(std::exchange(exchanges, {})), messages) << block.name() << (forward ? " forward" : " backward");
         if (!forward) return;
@@ -151,14 +156,14 @@ TEST_P(ContextParallel, ExchangesAndKeepsWhatTheCostSays) {
   });
 }
 
-TEST(ContextParallelMemory, PeakOfAStepIsWithinAFifthOfWhatIsAllocated) {
+TEST(ContextParallelMemory, PeakOfAStepIsWithinTenPercentOfWhatIsAllocated) {
   const Dims dims{.hidden = 256, .layers = 4, .heads = 4, .kv_heads = 4, .ffn = 704, .vocab = 1000, .seq = 256};
   const model::ModelSpec spec = llama(dims);
   const auto whole = whole_parameters(spec, 1);
   const Batch batch = random_batch(dims, 4, 1);
   for (const ContextKind kind : {ContextKind::ring, ContextKind::ulysses})
     for (const model::Recompute recompute : {model::Recompute::none, model::Recompute::selective, model::Recompute::full}) {
-      const model::BlockShard shard{.micro_batch_size = 4, .context_parallel = 4, .context = kind, .recompute = recompute};
+      const model::BlockShard shard{.micro_batch_size = 4, .recompute = recompute, .context_parallel = 4, .context = kind};
       in_ranks(4, [&](const comm::Group& group) {
         const Batch own = own_part(batch, {group.size(), group.rank()});
         Model model(spec, whole, Precision::f32);
@@ -173,7 +178,7 @@ TEST(ContextParallelMemory, PeakOfAStepIsWithinAFifthOfWhatIsAllocated) {
           model.step(pass, recompute == model::Recompute::full);
         }
         const auto expected = static_cast<double>(expected_peak(spec, shard));
-        EXPECT_NEAR(static_cast<double>(meter->peak()), expected, 0.2 * expected)
+        EXPECT_NEAR(static_cast<double>(meter->peak()), expected, 0.1 * expected)
             << model::name_of(recompute) << (kind == ContextKind::ring ? ", ring" : ", ulysses");
       });
     }

@@ -165,8 +165,8 @@ TEST(Attention, AcrossPartsOfASequenceAddsUpToTheWhole) {
         outs[part] = at::empty({shape.batch * queries, width});
         lses[part] = at::empty({shape.batch, shape.heads, queries});
         (plain ? attention_across_plain : attention_across)(q, kv, cross, outs[part], lses[part]);
-        (plain ? attention_across_backward_plain : attention_across_backward)(
-            rows(out_grad, first, queries), expected_out.to(at::kFloat), expected_lse.to(at::kFloat).contiguous(), cross, q, kv);
+        (plain ? attention_across_backward_plain : attention_across_backward)(rows(out_grad, first, queries), expected_out.to(at::kFloat),
+                                                                              expected_lse.to(at::kFloat).contiguous(), cross, q, kv);
         query_grads = part == 0 ? q : query_grads + q;
         key_grads[part] = kv;
       }

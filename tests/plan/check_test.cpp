@@ -246,9 +246,10 @@ TEST_F(UnequalPlan, SequencesAreCutAlikeAndByUlyssesAmongTheHeads) {
   job = job_of({.layers = 8, .heads = 2, .kv_heads = 2, .seq = 32, .global_batch = 16, .precision = "bf16"});
   EXPECT_THAT(untrainable().what(), HasSubstr("cp 4 with context ulysses, which does not divide the 2 query heads"));
   EXPECT_THAT(untrainable().expected(), HasSubstr("context: ring"));
-  job = model::read_job(ConfigNode::parse("name: gpt\nmodel: {arch: gpt, hidden: 64, layers: 8, heads: 4, seq: 32, vocab: 256}\n"
-                                          "data: {source: synthetic}\ntrain: {global_batch: 16, precision: bf16}\n",
-                                          "train.yaml"));
+  job =
+      model::read_job(ConfigNode::parse("name: gpt\nmodel: {arch: gpt, hidden: 64, layers: 8, heads: 4, seq: 32, vocab: 256, dropout: 0}\n"
+                                        "data: {source: synthetic}\ntrain: {global_batch: 16, precision: bf16}\n",
+                                        "train.yaml"));
   EXPECT_THAT(untrainable().what(), HasSubstr("cp 4 cuts sequences, and blocks of arch gpt take whole ones"));
 }
 

@@ -174,9 +174,30 @@ TEST(Search, FixedDegreesMayAskForMoreWorkersThanCores) {
   EXPECT_EQ(plan.ranks[3].threads, 1);
 }
 
-TEST(Search, SaysWhatIsOfAcceleratorsAlone) {
-  EXPECT_THAT(error_of([&] { search(plan::job_of({.parallel = "{cp: 2}"}), plan::cpu_cluster(4), {}); }).what(),
-              HasSubstr("is planned for accelerators"));
+TEST(Search, CutsSequencesWhereWorkersAreGivenTheDegree) {
+  const auto cluster = plan::cpu_cluster(4);
+  for (const char* context : {"ring", "ulysses"}) {
+    const auto job = plan::job_of({.parallel = text("{dp: 1, pp: 1, tp: 2, cp: 2, context: ", context, "}")});
+    const plan::Plan plan = search(job, cluster, {}).best;
+    EXPECT_NO_THROW(check(plan, job, cluster));
+    EXPECT_NO_THROW(check_trainable(plan, job.model));
+    for (const plan::StrategyRun& run : plan.stages[0].runs) EXPECT_EQ(run.strategy.cp, 2);
+    const model::ContextKind kind = plan.stages[0].strategy_of(1).context;
+    EXPECT_EQ(kind == model::ContextKind::ulysses ? "ulysses" : "ring", std::string(context));
+  }
+  // The number of workers is that of all degrees, and nothing is cut along the sequence unasked.
+  EXPECT_EQ(search(plan::job_of({.parallel = "{dp: 2, pp: 1, tp: 1, cp: 2}"}), cluster, {}).best.world_size(), 4);
+  EXPECT_EQ(search(plan::job_of({.parallel = "{tp: 1}"}), cluster, {}).best.stages[0].strategy_of(0).cp, 1);
+  const auto refusal = [&](const plan::JobShape& options) { return error_of([&] { search(plan::job_of(options), cluster, {}); }); };
+  EXPECT_THAT(refusal({.seq = 36, .parallel = "{cp: 4}"}).what(), HasSubstr("cp 4 does not cut a sequence of 36 into twice as many parts"));
+  EXPECT_THAT(refusal({.heads = 2, .kv_heads = 2, .parallel = "{tp: 1, cp: 4, context: ulysses}"}).what(),
+              HasSubstr("cp 4 does not divide the 2 query heads of a rank, which context: ulysses deals out"));
+  EXPECT_THAT(refusal({.parallel = "{cp: 1, context: ring}"}).what(), HasSubstr("context says how context parallelism exchanges"));
+}
+
+TEST(Search, SpreadsExpertsOfModelsThatHaveThem) {
+  EXPECT_THAT(error_of([&] { search(plan::job_of({.parallel = "{ep: 2}"}), plan::cpu_cluster(4), {}); }).what(),
+              HasSubstr("ep 2 spreads experts, and the model has none"));
 }
 
 // Of experts that every worker holds, the gradients cross the network; of tokens on their way to other workers' experts, less.

@@ -4,6 +4,8 @@
 #include <rapidcheck/gtest.h>
 #include <map>
 
+#include "base/random.hpp"
+#include "base/temporary_folder.hpp"
 #include "plan/trainable.hpp"
 #include "train/job_helper.hpp"
 
@@ -22,12 +24,12 @@ const char* const kRelatives =
     "rope_scaling: {rope_type: llama3, factor: 8, original_max_position_embeddings: 16}";
 
 model::JobSpec moe_job(const std::string& extra = {}) {
-  return model::read_job(ConfigNode::parse(
-      text("name: moe\nmodel: {arch: qwen_moe, hidden: 64, layers: 4, heads: 4, kv_heads: 2, expert_ffn: 48, experts: 4, "
-           "experts_per_token: 2, seq: 32, vocab: 256, balance_loss: 0.02, z_loss: 0.001}\ndata: {source: synthetic}\n"
-           "train: {global_batch: 16, optimizer: {kind: adamw, lr: 1.0e-3}",
-           extra.empty() ? "" : ", ", extra, "}\n"),
-      "moe.yaml"));
+  return model::read_job(
+      ConfigNode::parse(text("name: moe\nmodel: {arch: qwen_moe, hidden: 64, layers: 4, heads: 4, kv_heads: 2, expert_ffn: 48, experts: 4, "
+                             "experts_per_token: 2, seq: 32, vocab: 256, balance_loss: 0.02, z_loss: 0.001}\ndata: {source: synthetic}\n"
+                             "train: {global_batch: 16, optimizer: {kind: adamw, lr: 1.0e-3}",
+                             extra.empty() ? "" : ", ", extra, "}\n"),
+                        "moe.yaml"));
 }
 
 double worst_difference(const std::vector<double>& a, const std::vector<double>& b) {
@@ -114,20 +116,20 @@ TEST_P(ContextCut, TwiceIsBitwiseTheSameRun) {
   EXPECT_EQ(first.after, second.after);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    ContextParallel, ContextCut,
-    testing::Values(cut(2, ContextKind::ring, {}), cut(2, ContextKind::ulysses, {}), cut(4, ContextKind::ring, {}),
-                    cut(4, ContextKind::ulysses, {1, 1, 1, 3, 2}), cut(2, ContextKind::ring, {2, 1, 1, 2, 2}),
-                    cut(2, ContextKind::ring, {1, 1, 2, 1, 2}), cut(2, ContextKind::ulysses, with_sequence_parallel({1, 1, 2, 3, 2})),
-                    cut(2, ContextKind::ring, with_sequence_parallel({1, 2, 2, 0, 4, Schedule::zb_h1})),
-                    cut(2, ContextKind::ring, {1, 2, 1, 1, 4, Schedule::one_f_one_b, Recompute::full}),
-                    cut(2, ContextKind::ulysses, {2, 1, 1, 1, 2, Schedule::one_f_one_b, Recompute::selective}),
-                    cut(2, ContextKind::ulysses, {1, 2, 1, 0, 4, Schedule::interleaved, Recompute::none, false, 2})),
-    [](const auto& info) {
-      std::string name = to_text(info.param);
-      std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });
-      return name;
-    });
+INSTANTIATE_TEST_SUITE_P(ContextParallel, ContextCut,
+                         testing::Values(cut(2, ContextKind::ring, {}), cut(2, ContextKind::ulysses, {}), cut(4, ContextKind::ring, {}),
+                                         cut(4, ContextKind::ulysses, {1, 1, 1, 3, 2}), cut(2, ContextKind::ring, {2, 1, 1, 2, 2}),
+                                         cut(2, ContextKind::ring, {1, 1, 2, 1, 2}),
+                                         cut(2, ContextKind::ulysses, with_sequence_parallel({1, 1, 2, 3, 2})),
+                                         cut(2, ContextKind::ring, with_sequence_parallel({1, 2, 2, 0, 4, Schedule::zb_h1})),
+                                         cut(2, ContextKind::ring, {1, 2, 1, 1, 4, Schedule::one_f_one_b, Recompute::full}),
+                                         cut(2, ContextKind::ulysses, {2, 1, 1, 1, 2, Schedule::one_f_one_b, Recompute::selective}),
+                                         cut(2, ContextKind::ulysses, {1, 2, 1, 0, 4, Schedule::interleaved, Recompute::none, false, 2})),
+                         [](const auto& info) {
+                           std::string name = to_text(info.param);
+                           std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });
+                           return name;
+                         });
 
 RC_GTEST_PROP(ContextParallel, RandomPlansTrainTheSameModel, ()) {
   Degrees degrees;
@@ -154,6 +156,33 @@ RC_GTEST_PROP(ContextParallel, RandomPlansTrainTheSameModel, ()) {
   const Curve curve = train_curve_of(job, plan, 2);
   RC_ASSERT(worst_difference(curve.losses, one->second.losses) < 1e-5);
   RC_ASSERT(worst_difference(curve.norms, one->second.norms) < 1e-4);
+}
+
+// Several documents in each sample, whose attention stays within them, and losses over some of the tokens.
+TEST(ContextParallel, KeepsDocumentsApartAsOneDeviceDoes) {
+  const TemporaryFolder folder;
+  Random random(3);
+  std::string lines;
+  for (int i = 0; i < 600; ++i) {
+    const auto word = [&](std::uint64_t longest) {
+      return std::string(1 + random.below(longest), static_cast<char>('a' + random.below(20)));
+    };
+    lines += "{\"p\": \"" + word(6) + "\", \"a\": \"" + word(14) + "\"}\n";
+  }
+  const auto job = model::read_job(ConfigNode::parse(
+      text("name: documents\nmodel: {arch: llama, hidden: 64, layers: 4, heads: 4, kv_heads: 4, ffn: 96, seq: 32, vocab: 257}\n"
+           "data: {source: ",
+           folder.write("documents.jsonl", lines).string(),
+           ", prompt: p, answer: a, tokenizer: {kind: bytes}}\n"
+           "train: {global_batch: 16, optimizer: {kind: adamw, lr: 1.0e-3}}\n"),
+      "documents.yaml"));
+  const Curve one = train_curve(job, {}, kSteps);
+  for (const Degrees& degrees : {cut(4, ContextKind::ring, {}), cut(2, ContextKind::ulysses, {1, 2, 1, 1, 2}),
+                                 cut(2, ContextKind::ring, with_sequence_parallel({1, 1, 2, 0, 2}))}) {
+    const Curve many = train_curve(job, degrees, kSteps);
+    EXPECT_LT(worst_difference(many.losses, one.losses), 1e-5) << to_text(degrees);
+    EXPECT_LT(worst_difference(many.norms, one.norms), 1e-4) << to_text(degrees);
+  }
 }
 
 TEST(ContextParallel, OfReplicasThatTakeUnequalPartsOfTheBatchTrainsTheSameModel) {

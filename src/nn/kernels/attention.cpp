@@ -241,8 +241,7 @@ void attention_across(const at::Tensor& queries, const at::Tensor& keys_values, 
 
 void attention_across_backward(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const CrossShape& shape,
                                at::Tensor& queries, at::Tensor& keys_values) {
-  if (!has_own_kernel(queries, shape.head_dim))
-    return attention_across_backward_plain(out_grad, out, lse, shape, queries, keys_values);
+  if (!has_own_kernel(queries, shape.head_dim)) return attention_across_backward_plain(out_grad, out, lse, shape, queries, keys_values);
   dispatch(queries, [&](auto tag) {
     using T = decltype(tag);
     for_each_head_group_across<T>(queries, keys_values, shape, out_grad, out, lse,
@@ -262,9 +261,9 @@ void attention_across_plain(const at::Tensor& queries, const at::Tensor& keys_va
 void attention_across_backward_plain(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const CrossShape& shape,
                                      at::Tensor& queries, at::Tensor& keys_values) {
   Across across(queries, keys_values, shape);
-  const auto [query_grads, key_grads, value_grads] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-      Across::heads_of(out_grad, shape), across.queries, across.keys, across.values, Across::heads_of(out, shape), lse, 0.0, false,
-      across.mask);
+  const auto [query_grads, key_grads, value_grads] =
+      at::_scaled_dot_product_flash_attention_for_cpu_backward(Across::heads_of(out_grad, shape), across.queries, across.keys,
+                                                               across.values, Across::heads_of(out, shape), lse, 0.0, false, across.mask);
   across.queries.copy_(query_grads);
   across.keys.copy_(key_grads);
   across.values.copy_(value_grads);

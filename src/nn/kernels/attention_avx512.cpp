@@ -169,10 +169,12 @@ void attend(const HeadGroup<T>& g) {
       const std::int64_t width = round_up(g.last_key(i + rows - 1), kTileColumns);
       keys.multiply(rows, g.queries + h * d + i * g.stride, g.stride, {0, d}, {from, width}, scores, row_stride);
       for (int r = 0; r < rows; ++r) {
-        g.lse[h * g.lse_stride + i + r] = softmax_row(scores + r * row_stride + from, scale, {g.first_key(i + r) - from, g.last_key(i + r) - from},
-                                                      width - from, probabilities + r * row_stride + from);
+        g.lse[h * g.lse_stride + i + r] =
+            softmax_row(scores + r * row_stride + from, scale, {g.first_key(i + r) - from, g.last_key(i + r) - from}, width - from,
+                        probabilities + r * row_stride + from);
       }
-      values.multiply(rows, probabilities, row_stride, {from, g.last_key(i + rows - 1)}, {0, d}, g.out + h * d + i * g.out_stride, g.out_stride);
+      values.multiply(rows, probabilities, row_stride, {from, g.last_key(i + rows - 1)}, {0, d}, g.out + h * d + i * g.out_stride,
+                      g.out_stride);
     }
   }
 }
@@ -181,8 +183,8 @@ template <typename T>
 void attend_backward(const HeadGroup<T>& g) {
   const std::int64_t d = g.head_dim;
   const std::int64_t row_stride = round_up(g.key_rows, kTileColumns) + 16;
-  Arena arena(2 * Panels<T>::floats(d, g.key_rows) + Panels<T>::floats(g.key_rows, d) + 2 * (kTileRows + kBlockRows) * row_stride + 2 * g.key_rows * d +
-              kBlockRows * d + 256);
+  Arena arena(2 * Panels<T>::floats(d, g.key_rows) + Panels<T>::floats(g.key_rows, d) + 2 * (kTileRows + kBlockRows) * row_stride +
+              2 * g.key_rows * d + kBlockRows * d + 256);
   const Panels<T> keys_across(arena, g.keys, g.key_stride, 1, g.key_rows, d);      // for scores
   const Panels<T> values_across(arena, g.values, g.key_stride, 1, g.key_rows, d);  // for the probabilities' gradients
   const Panels<T> keys(arena, g.keys, 1, g.key_stride, d, g.key_rows);             // for the queries' gradients
@@ -219,7 +221,8 @@ void attend_backward(const HeadGroup<T>& g) {
                                {g.first_key(block + row) - block_from, g.last_key(block + row) - block_from}, block_width - block_from,
                                probabilities + row * row_stride + block_from, score_gradients + row * row_stride + block_from);
         }
-        keys.multiply(rows, score_gradients + i * row_stride, row_stride, {from, g.last_key(block + i + rows - 1)}, {0, d}, query_gradients + i * d, d);
+        keys.multiply(rows, score_gradients + i * row_stride, row_stride, {from, g.last_key(block + i + rows - 1)}, {0, d},
+                      query_gradients + i * d, d);
       }
       const std::int64_t seen = block_end - block_from;
       const std::int64_t skipped = block_from * d;
