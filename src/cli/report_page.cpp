@@ -60,6 +60,17 @@ svg text { fill: var(--ink); font: 12px system-ui, -apple-system, "Segoe UI", "N
 svg text.soft { fill: var(--soft); }
 svg .line { stroke: var(--line); }
 svg .ground { fill: var(--faint); }
+.note { border-left: 3px solid var(--mark); padding-left: 10px; margin: 10px 0 0; }
+.notes { margin: 12px 0 0; padding: 0; list-style: none; }
+.controls { display: flex; flex-wrap: wrap; gap: 6px; align-items: center; margin: 8px 0; }
+button { font: inherit; font-size: 13px; color: var(--ink); background: var(--faint); border: 1px solid var(--line); border-radius: 5px; padding: 2px 10px; cursor: pointer; }
+button:focus-visible { outline: 2px solid #0072B2; outline-offset: 2px; }
+.readout { display: block; min-height: 3em; font-size: 14px; font-variant-numeric: tabular-nums; }
+.curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); gap: 10px 24px; }
+.curves h3 { font-size: 14px; margin: 8px 0 0; }
+.curves output { display: block; min-height: 1.5em; font-size: 13px; color: var(--soft); font-variant-numeric: tabular-nums; }
+svg .lit { stroke: var(--ink); stroke-width: 2; }
+svg.picks { touch-action: pan-y; cursor: crosshair; user-select: none; }
 pre { overflow-x: auto; font: 12px/1.4 ui-monospace, "DejaVu Sans Mono", monospace; }
 @media (max-width: 600px) {
   main { padding: 16px 10px 32px; }

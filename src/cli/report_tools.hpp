@@ -20,15 +20,15 @@ const shape = (name, attributes, children) => make(document.createElementNS('htt
 const digits = value => value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2);
 function seconds(value) {
   const size = Math.abs(value), sign = value < 0 ? '−' : '';
-  return sign + (size === 0 ? '0 s' : size < 1e-3 ? digits(size * 1e6) + ' µs' : size < 1 ? digits(size * 1e3) + ' ms' : digits(size) + ' s');
+  return sign + (size === 0 ? '0\u00a0s' : size < 1e-3 ? digits(size * 1e6) + '\u00a0µs' : size < 1 ? digits(size * 1e3) + '\u00a0ms' : digits(size) + '\u00a0s');
 }
 function bytes(value) {
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
   let i = 0;
   while (value >= 1024 && i + 1 < units.length) { value /= 1024; ++i; }
-  return (i ? digits(value) : value) + ' ' + units[i];
+  return (i ? digits(value) : value) + '\u00a0' + units[i];
 }
-const percent = value => (100 * value).toFixed(Math.abs(value) < 0.1 ? 1 : 0) + ' %';
+const percent = value => (100 * value).toFixed(Math.abs(value) < 0.1 ? 1 : 0) + '\u00a0%';
 const plural = (count, word) => count + ' ' + word + (count === 1 ? '' : word.endsWith('ch') ? 'es' : 's');
 
 const palette = ['#0072B2', '#E69F00', '#009E73', '#CC79A7', '#56B4E9', '#D55E00', '#F0E442', '#999999'];
