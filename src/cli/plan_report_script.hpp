@@ -3,7 +3,8 @@
 
 namespace tessera::cli {
 
-inline constexpr const char* kReportScript = R"script(const partColours = {'forward': '#0072B2', 'backward': '#E69F00', 'recompute': '#F0E442', 'exchange in passes': '#CC79A7', 'idle': '#999999',
+inline constexpr const char* kReportScript =
+    R"script(const partColours = {'forward': '#0072B2', 'backward': '#E69F00', 'recompute': '#F0E442', 'exchange in passes': '#CC79A7', 'idle': '#999999',
   'gradient exchange': '#009E73', 'optimizer': '#D55E00', 'parameter gather': '#56B4E9'};
 const memoryColours = {'weights': '#0072B2', 'gradients': '#E69F00', 'optimizer state': '#D55E00', 'activations': '#009E73', 'workspace': '#CC79A7',
   'communication buffers': '#56B4E9', 'process': '#999999'};

@@ -93,7 +93,7 @@ Json timeline_of(const PlanInput& input, const plan::Plan& plan) {
   }
   const double step = result.step.value;
   const auto [from, to] = steady(rows, plan.micro_batches, plan.stages.size());
-  Json out = {{"step", step},   {"bubble", result.bubble},         {"exposed", result.exposed},
+  Json out = {{"step", step},          {"bubble", result.bubble},         {"exposed", result.exposed},
               {"kinds", kinds_json()}, {"cut", {from / step, to / step}}, {"rows", Json::array()}};
   for (const Row& row : rows) {
     Json shown_row = json_of(row, from, to, step);

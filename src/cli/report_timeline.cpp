@@ -14,12 +14,13 @@ struct Kind {
   int lane;
   const char* colour;
 };
-constexpr std::array<Kind, kKindCount> kKinds = {
-    Kind{"forward", 0, "#0072B2"},           Kind{"backward", 0, "#E69F00"},       Kind{"backward input", 0, "#E69F00"},
-    Kind{"backward weight", 0, "#F0E442"},   Kind{"optimizer step", 0, "#D55E00"}, Kind{"send", 1, "#56B4E9"},
-    Kind{"receive", 1, "#999999"},           Kind{"reduce", 2, "#009E73"},         Kind{"gather parameters", 2, "#CC79A7"},
-    Kind{"exposed communication", 0, "#8c6bb1"}, Kind{"gather inputs", 2, "#117733"}, Kind{"norm and clearing", 0, "#b08d57"},
-    Kind{"reading samples", 0, "#88a0a8"}};
+constexpr std::array<Kind, kKindCount> kKinds = {Kind{"forward", 0, "#0072B2"},           Kind{"backward", 0, "#E69F00"},
+                                                 Kind{"backward input", 0, "#E69F00"},    Kind{"backward weight", 0, "#F0E442"},
+                                                 Kind{"optimizer step", 0, "#D55E00"},    Kind{"send", 1, "#56B4E9"},
+                                                 Kind{"receive", 1, "#999999"},           Kind{"reduce", 2, "#009E73"},
+                                                 Kind{"gather parameters", 2, "#CC79A7"}, Kind{"exposed communication", 0, "#8c6bb1"},
+                                                 Kind{"gather inputs", 2, "#117733"},     Kind{"norm and clearing", 0, "#b08d57"},
+                                                 Kind{"reading samples", 0, "#88a0a8"}};
 
 }  // namespace
 

@@ -94,7 +94,9 @@ struct Prices {
 
 Prices prices_of(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const std::filesystem::path& named) {
   if (!named.empty()) return {profile::load_profile(named), text("the profile ", named.filename().string())};
-  const std::string none = "no prediction: the cache of this host has no profile of this run (made anew after an update; --profile names one)";
+  const std::string none =
+      "no predicted timeline: the cache of this host has no profile of this run as it was measured by this version; --profile FILE names "
+      "another";
   std::filesystem::path path;
   try {
     path = cached_profile_path(job, cluster);
@@ -103,7 +105,8 @@ Prices prices_of(const model::JobSpec& job, const cluster::ClusterSpec& cluster,
     return {{}, none};
   }
   CachedProfile cached = load_cached_profile(path);
-  if (cached.damaged) return {{}, "no prediction: the profile of this run in the cache of this host is damaged"};
+  if (cached.damaged)
+    return {{}, "no predicted timeline: the profile of this run in the cache of this host is damaged; --profile FILE names another"};
   if (!cached.profile || cached.profile->blocks.empty()) return {{}, none};
   return {std::move(cached.profile), "the profile of this host in its cache"};
 }
@@ -129,7 +132,7 @@ std::optional<Predicted> predict(Run& run, const std::filesystem::path& folder, 
     return out;
   } catch (const Error& problem) {
     if (!profile.empty() && problem.where().file == profile.string()) throw;
-    run.notes.push_back(text("no prediction: ", problem.what()));
+    run.notes.push_back(text("no predicted timeline: ", problem.what()));
     return {};
   }
 }
@@ -161,7 +164,7 @@ Json thinned(const std::vector<std::pair<std::int64_t, double>>& points) {
 }
 
 Json curves_of(const Run& run) {
-  const auto of = [&](double observe::StepMetrics::* value) {
+  const auto of = [&](double observe::StepMetrics::*value) {
     std::vector<std::pair<std::int64_t, double>> points;
     for (const observe::StepMetrics& step : run.metrics) points.emplace_back(step.step + 1, step.*value);
     return thinned(points);
@@ -212,7 +215,8 @@ Json kinds_table(const std::optional<observe::StepFigures>& measured, const std:
   std::map<program::Op, Json> rows;
   const auto add = [&](const observe::StepFigures& step, const char* which) {
     for (const observe::KindFigures& kind : observe::kinds_of(step)) {
-      Json& row = rows.try_emplace(kind.op, Json{{"kind", program::name_of(kind.op)}, {"measured", Json()}, {"predicted", Json()}}).first->second;
+      Json& row =
+          rows.try_emplace(kind.op, Json{{"kind", program::name_of(kind.op)}, {"measured", Json()}, {"predicted", Json()}}).first->second;
       row[which] = {{"count", kind.count}, {"median", kind.median.value}, {"total", kind.total.value}};
     }
   };
@@ -232,7 +236,8 @@ Json ranks_table(const Run& run, const std::optional<observe::StepFigures>& meas
     const auto found = ranks.find(rank);
     if (found == ranks.end()) return Json();
     const observe::RankTime& time = found->second;
-    return Json({{"computing", time.computing.value}, {"exposed", time.exposed.value}, {"reading", time.reading.value}, {"idle", time.idle.value}});
+    return Json(
+        {{"computing", time.computing.value}, {"exposed", time.exposed.value}, {"reading", time.reading.value}, {"idle", time.idle.value}});
   };
   Json out = Json::array();
   for (int rank = 0; rank < std::min(world, kMostRows); ++rank) {
@@ -263,8 +268,9 @@ bool same_instructions(const program::TracedStep& a, const program::TracedStep& 
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& one, const auto& other) {
     const auto& first = one.second.instructions;
     const auto& second = other.second.instructions;
-    return one.first == other.first && std::equal(first.begin(), first.end(), second.begin(), second.end(),
-                                                  [](const auto& x, const auto& y) { return x.first == y.first && x.second.op == y.second.op; });
+    return one.first == other.first &&
+           std::equal(first.begin(), first.end(), second.begin(), second.end(),
+                      [](const auto& x, const auto& y) { return x.first == y.first && x.second.op == y.second.op; });
   });
 }
 
@@ -287,7 +293,8 @@ RunReport run_report(const std::filesystem::path& folder, const std::filesystem:
   const program::TracedStep* of_run = measured ? &run.trace.at(shown) : nullptr;
   const bool alike = of_run != nullptr && predicted && same_instructions(*of_run, predicted->step);
   if (of_run != nullptr && predicted && !alike && run.plan->world_size() <= kMostSimulated)
-    run.notes.push_back("trace.json and plan.json do not hold the same instructions: the run went on under another plan after its trace was written");
+    run.notes.push_back(
+        "trace.json and plan.json do not hold the same instructions: the run went on under another plan after its trace was written");
   const Json data = {{"facts", facts_of(run, measured, predicted, prices)},
                      {"notes", run.notes},
                      {"timelines", timelines_of(of_run, shown, run.trace.size(), predicted ? &predicted->step : nullptr,

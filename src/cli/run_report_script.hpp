@@ -153,10 +153,13 @@ function kinds() {
   const m = facts.measured, p = facts.predicted;
   at('kinds-note').textContent = 'Of a step on all ranks' + (m ? `; measured: medians over the ${plural(times.traced, 'step')} of the trace` : '') +
     '. An optimizer step has the norm and the clearing of gradients in it. Communication counts from when all who take part have come to it.';
-  const of = (row, which, name, said) => row[which] ? said(row[which][name]) : '–';
-  at('kinds').replaceChildren(table([['kind', false], ['in a step', true], ['one, measured', true], ['one, predicted', true], ['all, measured', true], ['all, predicted', true], ['predicted / measured', true]],
-    data.kinds.map(row => [row.kind.replaceAll('_', ' '), String((row.measured || row.predicted).count), of(row, 'measured', 'median', seconds), of(row, 'predicted', 'median', seconds),
-      of(row, 'measured', 'total', seconds), of(row, 'predicted', 'total', seconds), row.measured && row.predicted && row.measured.total > 0 ? (row.predicted.total / row.measured.total).toFixed(2) + ' ×' : '–'])));
+  const of = (row, which, name) => row[which] ? seconds(row[which][name]) : '–';
+  // Title, cell; a side that is not there has no columns.
+  const columns = [['kind', row => row.kind.replaceAll('_', ' ')], ['in a step', row => String((row.measured || row.predicted).count)],
+    m && ['one, measured', row => of(row, 'measured', 'median')], p && ['one, predicted', row => of(row, 'predicted', 'median')],
+    m && ['all, measured', row => of(row, 'measured', 'total')], p && ['all, predicted', row => of(row, 'predicted', 'total')],
+    m && p && ['predicted / measured', row => row.measured && row.predicted && row.measured.total > 0 ? (row.predicted.total / row.measured.total).toFixed(2) + '\u00a0×' : '–']].filter(Boolean);
+  at('kinds').replaceChildren(table(columns.map(([title], i) => [title, i > 0]), data.kinds.map(row => columns.map(([, cell]) => cell(row)))));
 }
 
 function ranks() {

@@ -112,7 +112,8 @@ Json timeline_of(const program::TracedStep& step, const std::set<int>& ranks, co
 Json timelines_of(const program::TracedStep* measured, std::int64_t step, std::size_t traced, const program::TracedStep* predicted,
                   const plan::Plan* plan, const cluster::ClusterSpec* cluster, bool alike) {
   Words words;
-  Json out = {{"kinds", kinds_json()}, {"step", step + 1}, {"traced", traced}, {"alike", alike}, {"measured", Json()}, {"predicted", Json()}};
+  Json out = {{"kinds", kinds_json()}, {"step", step + 1},   {"traced", traced},
+              {"alike", alike},        {"measured", Json()}, {"predicted", Json()}};
   if (measured == nullptr && predicted == nullptr) return out;
   const std::set<int> ranks = shown_ranks(measured != nullptr ? *measured : *predicted, plan);
   if (measured != nullptr) out["measured"] = timeline_of(*measured, ranks, plan, cluster, words);

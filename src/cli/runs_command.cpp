@@ -106,11 +106,12 @@ void add_runs_command(CLI::App& app) {
   runs->add_flag("--json", options->json, "As one JSON object");
   CLI::App* show_command = add("show", "What the files of one run say");
   show_command->add_option("run", options->first, "A run's name or folder")->required()->type_name("RUN");
-  CLI::Option* html = show_command
-                          ->add_option("--html", options->html,
-                                       "Write a web page to this file (without one: report.html in the run's folder): a step's measured and "
-                                       "predicted timeline, instructions, memory, curves of loss, throughput and gradient norm")
-                          ->expected(0, 1);
+  CLI::Option* html =
+      show_command
+          ->add_option("--html", options->html,
+                       "Write a web page to this file (without one: report.html in the run's folder): a step's measured and "
+                       "predicted timeline, instructions, memory, curves of loss, throughput and gradient norm")
+          ->expected(0, 1);
   show_command->add_option("--profile", options->profile, "With --html: predict by these measured times instead of those in the cache")
       ->needs(html);
   CLI::App* compare = add("compare", "Two runs side by side, and what their train.yamls differ in");

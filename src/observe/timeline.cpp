@@ -106,7 +106,7 @@ RankTime mean_of(const std::map<int, RankTime>& ranks) {
 }
 
 RankTime median_of(const std::vector<RankTime>& times) {
-  const auto of = [&](Seconds RankTime::* part) {
+  const auto of = [&](Seconds RankTime::*part) {
     std::vector<double> values;
     for (const RankTime& time : times) values.push_back((time.*part).value);
     return Seconds(median(std::move(values)));
@@ -134,7 +134,8 @@ std::map<InstructionKey, Interval> transfers_of(const TracedStep& step) {
     std::optional<Seconds> received;
     for (const Member& member : members) {
       begin = std::max(begin, member.instruction->time.begin);
-      if (is_receive(member.instruction->op)) received = std::max(received.value_or(member.instruction->time.end), member.instruction->time.end);
+      if (is_receive(member.instruction->op))
+        received = std::max(received.value_or(member.instruction->time.end), member.instruction->time.end);
     }
     for (const Member& member : members) {
       const Seconds end = received.value_or(member.instruction->time.end);
@@ -173,8 +174,8 @@ StepFigures figures_of(const TracedStep& step) {
     for (const auto& [index, instruction] : of.instructions) {
       const auto transfer = transfers.find({rank, index});
       const Interval time = transfer == transfers.end() ? instruction.time : transfer->second;
-      out.instructions[{rank, index}] = {
-          instruction.op, (time.end - time.begin) * (instruction.op == Op::optimizer_step ? scale : 1), time.begin - origin};
+      out.instructions[{rank, index}] = {instruction.op, (time.end - time.begin) * (instruction.op == Op::optimizer_step ? scale : 1),
+                                         time.begin - origin};
     }
   }
   return out;

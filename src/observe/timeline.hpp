@@ -19,9 +19,9 @@ std::map<InstructionKey, Interval> transfers_of(const program::TracedStep& step)
 // How a rank spends its step; the four add up to it.
 struct RankTime {
   Seconds computing;
-  Seconds exposed;  // communication: it does not compute, and something that it takes part in is being transferred
-  Seconds reading;  // samples
-  Seconds idle;     // the rest
+  Seconds exposed;                  // communication: it does not compute, and something that it takes part in is being transferred
+  Seconds reading;                  // samples
+  Seconds idle;                     // the rest
   std::vector<Interval> exposures;  // of `exposed`, in order, disjoint
 };
 std::map<int, RankTime> times_of(const program::TracedStep& step, const std::map<InstructionKey, Interval>& transfers);

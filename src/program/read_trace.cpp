@@ -12,7 +12,8 @@ using Json = nlohmann::json;
 constexpr double kMicroseconds = 1e6;
 
 [[noreturn]] void refuse(const std::string& name, const std::string& what) {
-  throw Error(ErrorCode::corrupt, "the trace cannot be read: " + what, {name, 0, 0, -1, {}}, "a trace as a run or `simulate --trace` writes it");
+  throw Error(ErrorCode::corrupt, "the trace cannot be read: " + what, {name, 0, 0, -1, {}},
+              "a trace as a run or `simulate --trace` writes it");
 }
 
 std::optional<Op> op_named(const std::string& name) {
@@ -24,7 +25,8 @@ std::optional<Op> op_named(const std::string& name) {
 Interval time_of(const Json& event, const std::string& name) {
   const double begin = event.at("ts").get<double>() / kMicroseconds;
   const double length = event.at("dur").get<double>() / kMicroseconds;
-  if (!std::isfinite(begin) || !std::isfinite(length) || length < 0) refuse(name, text("the time of '", event.at("name").get<std::string>(), "' is none"));
+  if (!std::isfinite(begin) || !std::isfinite(length) || length < 0)
+    refuse(name, text("the time of '", event.at("name").get<std::string>(), "' is none"));
   return {Seconds(begin), Seconds(begin + length)};
 }
 
