@@ -14,7 +14,7 @@
 #include "cost/cost.hpp"
 #include "observe/run.hpp"
 #include "observe/runs.hpp"
-#include "observe/timeline.hpp"
+#include "program/timeline.hpp"
 #include "sim/sim.hpp"
 
 namespace tessera::cli {
@@ -41,7 +41,7 @@ struct Run {
 
 struct Predicted {
   program::TracedStep step;
-  observe::StepFigures figures;
+  program::StepFigures figures;
   std::vector<Bytes> memory;  // by rank
 };
 
@@ -92,8 +92,7 @@ struct Prices {
   std::string said;  // whose prices; without a profile, why there is none
 };
 
-Prices prices_of(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const std::filesystem::path& named) {
-  if (!named.empty()) return {profile::load_profile(named), text("the profile ", named.filename().string())};
+Prices prices_of(const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
   const std::string none =
       "no predicted timeline: the cache of this host has no profile of this run as it was measured by this version; --profile FILE names "
       "another";
@@ -111,27 +110,27 @@ Prices prices_of(const model::JobSpec& job, const cluster::ClusterSpec& cluster,
   return {std::move(cached.profile), "the profile of this host in its cache"};
 }
 
-std::optional<Predicted> predict(Run& run, const std::filesystem::path& folder, const std::filesystem::path& profile, std::string& prices) {
+// By these prices, or by those of the cache.
+std::optional<Predicted> predict(Run& run, const std::filesystem::path& folder, std::optional<Prices> prices, std::string& said) {
   if (!run.plan || !run.cluster) return {};
   try {
     const model::JobSpec job = model::read_job(folder / "train.yaml", {});
     plan::check(*run.plan, job, *run.cluster);
-    Prices found = prices_of(job, *run.cluster, profile);
-    prices = found.said;
-    if (!found.profile) {
-      run.notes.push_back(found.said);
+    if (!prices) prices = prices_of(job, *run.cluster);
+    said = prices->said;
+    if (!prices->profile) {
+      run.notes.push_back(said);
       return {};
     }
     const auto which = run.plan->world_size() <= kMostSimulated ? sim::Simulated::every_rank : sim::Simulated::one_of_alike;
-    const auto [programs, result] = sim::simulate(*run.plan, job.model, job.train, *run.cluster, *found.profile, which);
+    const auto [programs, result] = sim::simulate(*run.plan, job.model, job.train, *run.cluster, *prices->profile, which);
     Predicted out;
     // By the same way as what was measured: through a trace.
     out.step = program::read_trace(sim::to_chrome_trace(result, programs), "the simulated trace").at(0);
-    out.figures = observe::figures_of(out.step);
+    out.figures = program::figures_of(out.step);
     for (const sim::RankResult& rank : result.ranks) out.memory.push_back(rank.peak_memory);
     return out;
   } catch (const Error& problem) {
-    if (!profile.empty() && problem.where().file == profile.string()) throw;
     run.notes.push_back(text("no predicted timeline: ", problem.what()));
     return {};
   }
@@ -179,7 +178,7 @@ Json curves_of(const Run& run) {
           {"grad_norm", of(&observe::StepMetrics::grad_norm)}};
 }
 
-Json shares_of(const observe::StepFigures& step) {
+Json shares_of(const program::StepFigures& step) {
   return {{"step", step.length.value},
           {"computing", step.mean.computing / step.length},
           {"exposed", step.mean.exposed / step.length},
@@ -187,7 +186,7 @@ Json shares_of(const observe::StepFigures& step) {
           {"idle", step.mean.idle / step.length}};
 }
 
-Json facts_of(const Run& run, const std::optional<observe::StepFigures>& measured, const std::optional<Predicted>& predicted,
+Json facts_of(const Run& run, const std::optional<program::StepFigures>& measured, const std::optional<Predicted>& predicted,
               const std::string& prices) {
   const observe::RunSummary& summary = run.summary;
   Json out = {{"state", observe::name_of(summary.state)},
@@ -211,10 +210,10 @@ Json facts_of(const Run& run, const std::optional<observe::StepFigures>& measure
   return out;
 }
 
-Json kinds_table(const std::optional<observe::StepFigures>& measured, const std::optional<Predicted>& predicted) {
+Json kinds_table(const std::optional<program::StepFigures>& measured, const std::optional<Predicted>& predicted) {
   std::map<program::Op, Json> rows;
-  const auto add = [&](const observe::StepFigures& step, const char* which) {
-    for (const observe::KindFigures& kind : observe::kinds_of(step)) {
+  const auto add = [&](const program::StepFigures& step, const char* which) {
+    for (const program::KindFigures& kind : program::kinds_of(step)) {
       Json& row =
           rows.try_emplace(kind.op, Json{{"kind", program::name_of(kind.op)}, {"measured", Json()}, {"predicted", Json()}}).first->second;
       row[which] = {{"count", kind.count}, {"median", kind.median.value}, {"total", kind.total.value}};
@@ -227,15 +226,15 @@ Json kinds_table(const std::optional<observe::StepFigures>& measured, const std:
   return out;
 }
 
-Json ranks_table(const Run& run, const std::optional<observe::StepFigures>& measured, const std::optional<Predicted>& predicted) {
+Json ranks_table(const Run& run, const std::optional<program::StepFigures>& measured, const std::optional<Predicted>& predicted) {
   constexpr int kMostRows = 64;
   int world = run.plan ? run.plan->world_size() : 0;
   if (measured) world = std::max(world, measured->ranks.rbegin()->first + 1);
   const std::vector<Bytes> limits = run.plan && run.cluster ? cost::memory_limits(*run.plan, *run.cluster) : std::vector<Bytes>();
-  const auto times = [](const std::map<int, observe::RankTime>& ranks, int rank) {
+  const auto times = [](const std::map<int, program::RankTime>& ranks, int rank) {
     const auto found = ranks.find(rank);
     if (found == ranks.end()) return Json();
-    const observe::RankTime& time = found->second;
+    const program::RankTime& time = found->second;
     return Json(
         {{"computing", time.computing.value}, {"exposed", time.exposed.value}, {"reading", time.reading.value}, {"idle", time.idle.value}});
   };
@@ -259,7 +258,7 @@ Json ranks_table(const Run& run, const std::optional<observe::StepFigures>& meas
 }
 
 // The step whose length is nearest the median, as an example of it.
-std::int64_t typical(const std::map<std::int64_t, observe::StepFigures>& steps, Seconds median) {
+std::int64_t typical(const std::map<std::int64_t, program::StepFigures>& steps, Seconds median) {
   const auto off = [&](const auto& step) { return std::abs((step.second.length - median).value); };
   return std::min_element(steps.begin(), steps.end(), [&](const auto& a, const auto& b) { return off(a) < off(b); })->first;
 }
@@ -277,19 +276,21 @@ bool same_instructions(const program::TracedStep& a, const program::TracedStep& 
 }  // namespace
 
 RunReport run_report(const std::filesystem::path& folder, const std::filesystem::path& profile) {
+  std::optional<Prices> named;
+  if (!profile.empty()) named = {profile::load_profile(profile), text("the profile ", profile.filename().string())};
   Run run = read_run(folder);
-  std::map<std::int64_t, observe::StepFigures> steps;
-  for (const auto& [step, ranks] : run.trace) steps[step] = observe::figures_of(ranks);
-  std::optional<observe::StepFigures> measured;
+  std::map<std::int64_t, program::StepFigures> steps;
+  for (const auto& [step, ranks] : run.trace) steps[step] = program::figures_of(ranks);
+  std::optional<program::StepFigures> measured;
   std::int64_t shown = 0;
   if (!steps.empty()) {
-    std::vector<observe::StepFigures> all;
+    std::vector<program::StepFigures> all;
     for (const auto& [step, figures] : steps) all.push_back(figures);
-    measured = observe::median_of(all);
+    measured = program::median_of(all);
     shown = typical(steps, measured->length);
   }
   std::string prices;
-  const std::optional<Predicted> predicted = predict(run, folder, profile, prices);
+  const std::optional<Predicted> predicted = predict(run, folder, std::move(named), prices);
   const program::TracedStep* of_run = measured ? &run.trace.at(shown) : nullptr;
   const bool alike = of_run != nullptr && predicted && same_instructions(*of_run, predicted->step);
   if (of_run != nullptr && predicted && !alike && run.plan->world_size() <= kMostSimulated)

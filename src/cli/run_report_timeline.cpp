@@ -7,7 +7,7 @@
 
 #include "cli/plan_report_parts.hpp"
 #include "cli/report_timeline.hpp"
-#include "observe/timeline.hpp"
+#include "program/timeline.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -59,8 +59,8 @@ std::set<int> shown_ranks(const program::TracedStep& step, const plan::Plan* pla
 
 Json timeline_of(const program::TracedStep& step, const std::set<int>& ranks, const plan::Plan* plan, const cluster::ClusterSpec* cluster,
                  Words& words) {
-  const auto transfers = observe::transfers_of(step);
-  const auto times = observe::times_of(step, transfers);
+  const auto transfers = program::transfers_of(step);
+  const auto times = program::times_of(step, transfers);
   Seconds origin = step.begin()->second.step.begin;
   Seconds end = origin;
   for (const auto& [rank, of] : step) {

@@ -1,15 +1,10 @@
-#include "observe/timeline.hpp"
+#include "program/timeline.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tessera::observe {
+namespace tessera::program {
 namespace {
-
-using program::Op;
-using program::TracedInstruction;
-using program::TracedRank;
-using program::TracedStep;
 
 TracedInstruction compute(Op op, double begin, double end) {
   return {.op = op, .label = {}, .blocks = "[0, 2)", .group = {}, .micro_batch = 0, .time = {Seconds(begin), Seconds(end)}};
@@ -106,4 +101,4 @@ TEST(Timeline, MediansAreOfWhatAStepHas) {
 }
 
 }  // namespace
-}  // namespace tessera::observe
+}  // namespace tessera::program

@@ -1,17 +1,13 @@
-#include "observe/timeline.hpp"
+#include "program/timeline.hpp"
 
 #include <algorithm>
 #include <optional>
 #include <string>
 #include <tuple>
 
-namespace tessera::observe {
+namespace tessera::program {
 namespace {
 
-using program::Op;
-using program::TracedInstruction;
-using program::TracedRank;
-using program::TracedStep;
 using Intervals = std::vector<Interval>;
 
 bool is_message(Op op) {
@@ -64,7 +60,7 @@ double median(std::vector<double> values) {
 using Meeting = std::tuple<std::string, int, int, int, std::string>;
 
 Meeting meeting_of(int rank, const TracedInstruction& of, int occurrence) {
-  if (!is_message(of.op)) return {program::name_of(of.op), of.group.empty() ? rank : -1, -1, occurrence, of.group};
+  if (!is_message(of.op)) return {name_of(of.op), of.group.empty() ? rank : -1, -1, occurrence, of.group};
   const bool activation = of.op == Op::send_activation || of.op == Op::receive_activation;
   const auto [from, to] = is_receive(of.op) ? std::pair(of.peer, rank) : std::pair(rank, of.peer);
   // Both name the block whose inputs they are; where they leave off may differ.
@@ -74,14 +70,14 @@ Meeting meeting_of(int rank, const TracedInstruction& of, int occurrence) {
 RankTime time_of(const TracedRank& rank, int index, const std::map<InstructionKey, Interval>& transfers) {
   Intervals exchanges, computing, moving, reading;
   for (const auto& [key, instruction] : rank.instructions) {
-    if (program::is_compute(instruction.op)) {
+    if (is_compute(instruction.op)) {
       computing.push_back(instruction.time);
       exchanges.insert(exchanges.end(), instruction.exchanges.begin(), instruction.exchanges.end());
     } else {
       moving.push_back(transfers.at({index, key}));
     }
   }
-  for (const program::TracedWork& work : rank.work) (work.name == "samples" ? reading : computing).push_back(work.time);
+  for (const TracedWork& work : rank.work) (work.name == "samples" ? reading : computing).push_back(work.time);
   exchanges = united(exchanges);
   moving.insert(moving.end(), exchanges.begin(), exchanges.end());
   const Intervals step = {rank.step};
@@ -125,7 +121,7 @@ std::map<InstructionKey, Interval> transfers_of(const TracedStep& step) {
   for (const auto& [rank, of] : step) {
     std::map<std::pair<Op, std::string>, int> seen;
     for (const auto& [index, instruction] : of.instructions)
-      if (!program::is_compute(instruction.op))
+      if (!is_compute(instruction.op))
         meetings[meeting_of(rank, instruction, seen[{instruction.op, instruction.group}]++)].push_back({{rank, index}, &instruction});
   }
   std::map<InstructionKey, Interval> out;
@@ -168,7 +164,7 @@ StepFigures figures_of(const TracedStep& step) {
     Seconds beside(0);
     for (const auto& [index, instruction] : of.instructions)
       if (instruction.op == Op::optimizer_step) stepping = stepping + (instruction.time.end - instruction.time.begin);
-    for (const program::TracedWork& work : of.work)
+    for (const TracedWork& work : of.work)
       if (work.name != "samples") beside = beside + (work.time.end - work.time.begin);
     const double scale = stepping > Seconds(0) ? 1 + beside.value / stepping.value : 1;
     for (const auto& [index, instruction] : of.instructions) {
@@ -223,4 +219,4 @@ std::vector<KindFigures> kinds_of(const StepFigures& step) {
   return out;
 }
 
-}  // namespace tessera::observe
+}  // namespace tessera::program

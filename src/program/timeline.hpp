@@ -7,14 +7,13 @@
 
 #include "program/read_trace.hpp"
 
-namespace tessera::observe {
+namespace tessera::program {
 
-using program::Interval;
 using InstructionKey = std::pair<int, int>;  // rank, index in its program
 
 // The transfers of a step's communication: each begins when all ranks that take part have come to it, and a message ends when it has been
 // received. A trace of a run has only when each rank handed its part to the transport.
-std::map<InstructionKey, Interval> transfers_of(const program::TracedStep& step);
+std::map<InstructionKey, Interval> transfers_of(const TracedStep& step);
 
 // How a rank spends its step; the four add up to it.
 struct RankTime {
@@ -24,10 +23,10 @@ struct RankTime {
   Seconds idle;                     // the rest
   std::vector<Interval> exposures;  // of `exposed`, in order, disjoint
 };
-std::map<int, RankTime> times_of(const program::TracedStep& step, const std::map<InstructionKey, Interval>& transfers);
+std::map<int, RankTime> times_of(const TracedStep& step, const std::map<InstructionKey, Interval>& transfers);
 
 struct InstructionTime {
-  program::Op op = program::Op::forward;
+  Op op = Op::forward;
   // Of communication, the transfer. Of an optimizer's step, with its share of what the rank does for the gradients outside of instructions
   // (clearing, norm), as a profile counts it.
   Seconds duration;
@@ -40,17 +39,17 @@ struct StepFigures {
   std::map<int, RankTime> ranks;
   std::map<InstructionKey, InstructionTime> instructions;
 };
-StepFigures figures_of(const program::TracedStep& step);
+StepFigures figures_of(const TracedStep& step);
 // Each figure's median over at least one step; without exposures.
 StepFigures median_of(const std::vector<StepFigures>& steps);
 
 // All instructions of one kind in a step.
 struct KindFigures {
-  program::Op op = program::Op::forward;
+  Op op = Op::forward;
   int count = 0;
   Seconds median;  // of one
   Seconds total;   // of all ranks together
 };
 std::vector<KindFigures> kinds_of(const StepFigures& step);
 
-}  // namespace tessera::observe
+}  // namespace tessera::program
