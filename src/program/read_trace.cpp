@@ -10,6 +10,9 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr double kMicroseconds = 1e6;
+// Beyond these it is no trace: times in seconds, ranks and instructions.
+constexpr double kLongest = 1e10;
+constexpr std::int64_t kMost = std::int64_t{1} << 30;
 
 [[noreturn]] void refuse(const std::string& name, const std::string& what) {
   throw Error(ErrorCode::corrupt, "the trace cannot be read: " + what, {name, 0, 0, -1, {}},
@@ -25,9 +28,15 @@ std::optional<Op> op_named(const std::string& name) {
 Interval time_of(const Json& event, const std::string& name) {
   const double begin = event.at("ts").get<double>() / kMicroseconds;
   const double length = event.at("dur").get<double>() / kMicroseconds;
-  if (!std::isfinite(begin) || !std::isfinite(length) || length < 0)
+  if (!(std::abs(begin) < kLongest && length >= 0 && length < kLongest))
     refuse(name, text("the time of '", event.at("name").get<std::string>(), "' is none"));
   return {Seconds(begin), Seconds(begin + length)};
+}
+
+int index_of(const Json& value, const std::string& name) {
+  const auto index = value.get<std::int64_t>();
+  if (index < 0 || index >= kMost) refuse(name, text(index, " is the number of no rank or instruction"));
+  return static_cast<int>(index);
 }
 
 TracedInstruction instruction_of(const Json& event, const std::string& name) {
@@ -67,16 +76,16 @@ std::map<std::int64_t, TracedStep> read_trace(const std::string& json, const std
       if (event.at("ph") != "X") continue;
       const Json& args = event.at("args");
       const auto step = args.at("step").get<std::int64_t>();
-      const int rank = event.at("pid").get<int>();
+      const int rank = index_of(event.at("pid"), name);
       const auto title = event.at("name").get<std::string>();
       TracedRank& of = steps[step][rank];
       if (title == text("step ", step)) {
         of.step = time_of(event, name);
         whole[{step, rank}] = true;
       } else if (title == "exposed_communication") {
-        exchanges.push_back({step, rank, args.at("instruction").get<int>(), time_of(event, name)});
+        exchanges.push_back({step, rank, index_of(args.at("instruction"), name), time_of(event, name)});
       } else if (args.contains("instruction")) {
-        of.instructions[args.at("instruction").get<int>()] = instruction_of(event, name);
+        of.instructions[index_of(args.at("instruction"), name)] = instruction_of(event, name);
       } else {
         of.work.push_back({title, time_of(event, name)});
       }

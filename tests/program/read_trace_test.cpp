@@ -70,6 +70,8 @@ TEST(ReadTrace, RefusesWhatIsNone) {
       refused(events(
           step + R"(, {"ph": "X", "name": "exposed_communication", "pid": 0, "ts": 0, "dur": 1, "args": {"step": 1, "instruction": 4}})")),
       testing::HasSubstr("belongs to no instruction"));
+  EXPECT_THAT(refused(events(R"({"ph": "X", "name": "step 1", "pid": -1, "ts": 0, "dur": 5, "args": {"step": 1}})")),
+              testing::HasSubstr("-1 is the number of no rank or instruction"));
   EXPECT_EQ(refused(events(step)), "read");
 }
 
