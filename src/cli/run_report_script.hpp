@@ -164,7 +164,7 @@ function kinds() {
 
 function ranks() {
   if (!data.ranks.length) { at('ranks').parentNode.remove(); return; }
-  at('ranks-note').textContent = 'How each rank spends a step: measured' + (facts.predicted ? ', and predicted in brackets' : '') + '. Exposed: something that it takes part in is being transferred, and it does not compute.' +
+  at('ranks-note').textContent = 'How each rank spends a step: measured, the mean of the shares' + (facts.predicted ? ', and predicted in brackets' : '') + '. Exposed: something that it takes part in is being transferred, and it does not compute.' +
     (facts.workers !== null && facts.workers > data.ranks.length ? ` The first ${data.ranks.length} of ${facts.workers} ranks.` : '');
   const cell = (row, name) => `${row.measured ? seconds(row.measured[name]) : '–'}${row.predicted ? ` (${seconds(row.predicted[name])})` : ''}`;
   at('ranks').replaceChildren(table([['rank', false], ['computing', true], ['exposed communication', true], ['reading samples', true], ['idle', true], ['peak memory', true], ['predicted', true], ['limit', true]],

@@ -93,21 +93,27 @@ RankTime time_of(const TracedRank& rank, int index, const std::map<InstructionKe
   return out;
 }
 
-RankTime mean_of(const std::map<int, RankTime>& ranks) {
-  RankTime sum;
-  for (const auto& [rank, time] : ranks)
-    sum = {sum.computing + time.computing, sum.exposed + time.exposed, sum.reading + time.reading, sum.idle + time.idle, {}};
-  const double part = 1 / static_cast<double>(ranks.size());
-  return {sum.computing * part, sum.exposed * part, sum.reading * part, sum.idle * part, {}};
+RankTime operator+(const RankTime& a, const RankTime& b) {
+  return {a.computing + b.computing, a.exposed + b.exposed, a.reading + b.reading, a.idle + b.idle, {}};
+}
+RankTime operator*(const RankTime& time, double factor) {
+  return {time.computing * factor, time.exposed * factor, time.reading * factor, time.idle * factor, {}};
 }
 
-RankTime median_of(const std::vector<RankTime>& times) {
-  const auto of = [&](Seconds RankTime::*part) {
-    std::vector<double> values;
-    for (const RankTime& time : times) values.push_back((time.*part).value);
-    return Seconds(median(std::move(values)));
-  };
-  return {of(&RankTime::computing), of(&RankTime::exposed), of(&RankTime::reading), of(&RankTime::idle), {}};
+RankTime mean_of(const std::map<int, RankTime>& ranks) {
+  RankTime sum;
+  for (const auto& [rank, time] : ranks) sum = sum + time;
+  return sum * (1 / static_cast<double>(ranks.size()));
+}
+
+// Adds up to `length`, where each of `times` adds up to its step's.
+RankTime typical_of(const std::vector<RankTime>& times, Seconds length) {
+  RankTime shares;
+  for (const RankTime& time : times) {
+    const Seconds whole = time.computing + time.exposed + time.reading + time.idle;
+    if (whole > Seconds(0)) shares = shares + time * (1 / (whole.value * static_cast<double>(times.size())));
+  }
+  return shares * length.value;
 }
 
 }  // namespace
@@ -200,8 +206,8 @@ StepFigures median_of(const std::vector<StepFigures>& steps) {
     }
   }
   out.length = Seconds(median(lengths));
-  out.mean = median_of(means);
-  for (const auto& [rank, times] : ranks) out.ranks[rank] = median_of(times);
+  out.mean = typical_of(means, out.length);
+  for (const auto& [rank, times] : ranks) out.ranks[rank] = typical_of(times, out.length);
   for (auto& [key, of] : values)
     out.instructions[key] = {of.op, Seconds(median(std::move(of.durations))), Seconds(median(std::move(of.begins)))};
   return out;

@@ -40,7 +40,8 @@ struct StepFigures {
   std::map<InstructionKey, InstructionTime> instructions;
 };
 StepFigures figures_of(const TracedStep& step);
-// Each figure's median over at least one step; without exposures.
+// Medians over at least one step. How ranks spend their time, which must add up, is the mean of the shares, of the median length; without
+// exposures.
 StepFigures median_of(const std::vector<StepFigures>& steps);
 
 // All instructions of one kind in a step.

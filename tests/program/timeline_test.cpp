@@ -100,5 +100,14 @@ TEST(Timeline, MediansAreOfWhatAStepHas) {
   EXPECT_DOUBLE_EQ(median.instructions.at({0, 2}).duration.value, 1);
 }
 
+TEST(Timeline, TypicalTimesAddUp) {
+  TracedStep slow = two_ranks();
+  slow[0].step.end = slow[1].step.end = Seconds(30);
+  const StepFigures median = median_of({figures_of(two_ranks()), figures_of(two_ranks()), figures_of(slow)});
+  EXPECT_EQ(median.length, Seconds(10));
+  EXPECT_NEAR((median.mean.computing + median.mean.exposed + median.mean.reading + median.mean.idle).value, 10, 1e-9);
+  EXPECT_NEAR(median.ranks.at(0).computing.value, (4 + 4 + 4.0 / 3) / 3, 1e-9);
+}
+
 }  // namespace
 }  // namespace tessera::program

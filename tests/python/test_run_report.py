@@ -76,7 +76,7 @@ def check_side(data, side, figures):
     """Against the benchmark's way from a trace to figures, which shares no code with the page's."""
     shares = data["facts"][side]
     assert shares["step"] == pytest.approx(figures["step"])
-    assert sum(shares[part] for part in ("computing", "exposed", "reading", "idle")) == pytest.approx(1, abs=0.05)
+    assert sum(shares[part] for part in ("computing", "exposed", "reading", "idle")) == pytest.approx(1, abs=1e-3)
     for row in data["kinds"]:
         durations = kinds(figures)[row["kind"]]
         assert row[side]["count"] == len(durations)
@@ -91,7 +91,13 @@ def test_both_timelines_are_those_of_the_traces(run):
     predicted = steps_of(json.loads((run.folder / "simulated.json").read_text()))
     measured = steps_of(json.loads((run.folder / "runs/pipe/trace.json").read_text()))
     check_side(data, "predicted", figures_of(predicted[0]))
-    check_side(data, "measured", median_of([figures_of(ranks) for ranks in measured.values()]))
+    each = [figures_of(ranks) for ranks in measured.values()]
+    check_side(data, "measured", median_of(each))
+    lengths = [statistics.mean(rank.end - rank.begin for rank in ranks.values()) for ranks in measured.values()]
+    for part in ("exposed", "waits"):
+        shares = data["facts"]["measured"]
+        own = shares["exposed"] if part == "exposed" else shares["exposed"] + shares["idle"] + shares["reading"]
+        assert own == pytest.approx(statistics.mean(step[part] / length for step, length in zip(each, lengths)), abs=1e-6)
     shown = figures_of(measured[data["timelines"]["step"] - 1])
     lengths = [figures_of(ranks)["step"] for ranks in measured.values()]
     assert abs(shown["step"] - statistics.median(lengths)) == min(abs(length - statistics.median(lengths)) for length in lengths)
