@@ -194,7 +194,7 @@ std::string plan_report(const PlanInput& input, const search::SearchResult& resu
       {"facts", facts_of(input, result)},   {"mosaic", mosaic_of(input, plan)}, {"timeline", timeline_of(input, plan)},
       {"parts", parts_of(*plan.predicted)}, {"memory", memory_of(input, plan)}, {"candidates", candidates_of(result, input.cluster)},
       {"front", front_of(result)}};
-  return report_page("Plan of " + input.job.name, search::explain(result, input.job.model, input.cluster), data);
+  return plan_report_page("Plan of " + input.job.name, search::explain(result, input.job.model, input.cluster), data);
 }
 
 }  // namespace tessera::cli

@@ -1,160 +1,26 @@
-#include <tuple>
-#include <utility>
-
 #include "cli/plan_report_parts.hpp"
 #include "cli/plan_report_script.hpp"
+#include "cli/report_page.hpp"
 
 namespace tessera::cli {
 namespace {
 
-// Colours after Okabe and Ito (2008), which people with any kind of colour vision can tell apart.
-constexpr const char* kPage = R"page(<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>@TITLE@</title>
-<style>
-:root { --page: #fbfbfa; --card: #fff; --ink: #1d1f23; --soft: #5b6069; --line: #d9dbdf; --faint: #eeeff1; --mark: #b3261e; }
-@media screen and (prefers-color-scheme: dark) {
-  :root { --page: #15171a; --card: #1d2024; --ink: #e8e9eb; --soft: #a5abb5; --line: #3a3f46; --faint: #282c31; --mark: #ff8a80; }
-}
-* { box-sizing: border-box; }
-html { -webkit-text-size-adjust: 100%; }
-body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.5 system-ui, -apple-system, "Segoe UI", "Noto Sans", "DejaVu Sans", sans-serif; }
-main { max-width: 1180px; margin: 0 auto; padding: 24px 16px 48px; }
-h1 { font-size: 26px; line-height: 1.2; margin: 0 0 4px; }
-h2 { font-size: 18px; margin: 0 0 2px; }
-p { margin: 0 0 10px; }
-.soft { color: var(--soft); }
-section { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 16px; margin-top: 16px; min-width: 0; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 10px; margin: 16px 0 0; }
-.tiles div { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 10px 12px; }
-.tiles dt { color: var(--soft); font-size: 13px; }
-.tiles dd { margin: 0; font-size: 21px; font-weight: 600; font-variant-numeric: tabular-nums; }
-.tiles dd small { display: block; font-size: 13px; font-weight: 400; color: var(--soft); }
-.scroll { overflow-x: auto; }
-.scroll:focus-visible, summary:focus-visible { outline: 2px solid #0072B2; outline-offset: 2px; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 14px; }
-th, td { text-align: left; padding: 5px 14px 5px 0; border-bottom: 1px solid var(--faint); vertical-align: top; }
-th { font-weight: 600; }
-thead th { color: var(--soft); font-size: 13px; vertical-align: bottom; }
-td.number, th.number { text-align: right; white-space: nowrap; }
-.wide { width: 100%; }
-#others table { min-width: 860px; }
-#others td:first-child { min-width: 190px; }
-.mosaic { border-collapse: separate; border-spacing: 2px; font-size: 12px; width: 100%; }
-.mosaic th, .mosaic td { border: 0; padding: 2px; text-align: center; vertical-align: middle; white-space: nowrap; }
-.mosaic th[scope=row] { text-align: right; position: sticky; left: 0; background: var(--card); padding-right: 8px; font-weight: 400; }
-.mosaic th[scope=row] small { display: block; color: var(--soft); }
-.mosaic td { min-width: 32px; border-radius: 3px; background: var(--faint); color: var(--soft); }
-.mosaic thead th, .mosaic td { white-space: normal; }
-.mosaic td.on { font-weight: 600; }
-.mosaic tr.first th, .mosaic tr.first td { border-top: 3px solid var(--card); }
-.legend { display: flex; flex-wrap: wrap; gap: 4px 16px; font-size: 13px; margin: 8px 0 4px; padding: 0; list-style: none; }
-.legend i { display: inline-block; width: 13px; height: 13px; border-radius: 3px; margin-right: 6px; vertical-align: -2px; border: 1px solid rgba(0, 0, 0, .25); }
-details { margin-top: 10px; }
-summary { cursor: pointer; color: var(--soft); font-size: 14px; }
-svg { display: block; }
-svg text { fill: var(--ink); font: 12px system-ui, -apple-system, "Segoe UI", "Noto Sans", "DejaVu Sans", sans-serif; }
-svg text.soft { fill: var(--soft); }
-svg .line { stroke: var(--line); }
-svg .ground { fill: var(--faint); }
-pre { overflow-x: auto; font: 12px/1.4 ui-monospace, "DejaVu Sans Mono", monospace; }
-@media (max-width: 600px) {
-  main { padding: 16px 10px 32px; }
-  section { padding: 12px; }
-  h1 { font-size: 22px; }
-  .tiles { grid-template-columns: 1fr 1fr; gap: 8px; }
-  .tiles dd { font-size: 18px; }
-  .mosaic th[scope=row] { white-space: normal; min-width: 112px; max-width: 132px; }
-}
-@media print {
-  body { background: #fff; font-size: 12px; }
-  main { max-width: none; padding: 0; }
-  section { break-inside: avoid; border: 0; padding: 0; }
-  .scroll { overflow: visible; }
-  * { -webkit-print-color-adjust: exact; print-color-adjust: exact; }
-}
-</style>
-</head>
-<body>
-<main>
-<header>
-<h1>@TITLE@</h1>
-<p class="soft" id="subject"></p>
-<dl class="tiles" id="tiles"></dl>
-</header>
-<section aria-labelledby="mosaic-title"><h2 id="mosaic-title">Blocks and devices</h2><p class="soft" id="mosaic-note"></p><div class="scroll" tabindex="0" role="region" aria-labelledby="mosaic-title" id="mosaic"></div><ul class="legend" id="mosaic-legend"></ul></section>
+constexpr const char* kBody =
+    R"page(<section aria-labelledby="mosaic-title"><h2 id="mosaic-title">Blocks and devices</h2><p class="soft" id="mosaic-note"></p><div class="scroll" tabindex="0" role="region" aria-labelledby="mosaic-title" id="mosaic"></div><ul class="legend" id="mosaic-legend"></ul></section>
 <section aria-labelledby="timeline-title"><h2 id="timeline-title">One step in time</h2><p class="soft" id="timeline-note"></p><ul class="legend" id="timeline-legend"></ul><div class="scroll" tabindex="0" role="region" aria-labelledby="timeline-title" id="timeline"></div><details><summary>As a table</summary><div class="scroll" id="timeline-table"></div></details></section>
 <section aria-labelledby="parts-title"><h2 id="parts-title">What the step is made of</h2><p class="soft" id="parts-note"></p><div id="parts"></div><div class="scroll" id="parts-table"></div></section>
 <section aria-labelledby="memory-title"><h2 id="memory-title">Memory</h2><p class="soft" id="memory-note"></p><ul class="legend" id="memory-legend"></ul><div id="memory"></div><details><summary>As a table</summary><div class="scroll" id="memory-table"></div></details></section>
 <section aria-labelledby="others-title"><h2 id="others-title">Other plans</h2><p class="soft" id="others-note"></p><div class="scroll" tabindex="0" role="region" aria-labelledby="others-title" id="others"></div></section>
 <section aria-labelledby="front-title"><h2 id="front-title">Step time against memory</h2><p class="soft" id="front-note"></p><div class="scroll" id="front"></div><details><summary>As a table</summary><div class="scroll" id="front-table"></div></details></section>
-<section aria-labelledby="text-title"><h2 id="text-title">The same as text</h2><details id="text"><summary>What <code>tessera plan</code> prints</summary><pre>@TEXT@</pre></details></section>
-</main>
-<script type="application/json" id="plan">@DATA@</script>
-<script>
-@SCRIPT@</script>
-</body>
-</html>
+<section aria-labelledby="text-title"><h2 id="text-title">The same as text</h2><details id="text"><summary>What <code>tessera plan</code> prints</summary><pre>)page";
+constexpr const char* kBodyEnd = R"page(</pre></details></section>
 )page";
-
-void replace_all(std::string& page, const std::string& mark, const std::string& content) {
-  for (std::size_t at = page.find(mark); at != std::string::npos; at = page.find(mark, at + content.size()))
-    page.replace(at, mark.size(), content);
-}
 
 }  // namespace
 
-std::string html_escaped(const std::string& text) {
-  std::string out;
-  for (const char letter : text) {
-    switch (letter) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      default: out += letter;
-    }
-  }
-  return out;
-}
-
-std::string script_safe(const nlohmann::ordered_json& data) {
-  const std::string json = data.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-  std::string out;
-  // These stand in JSON's strings alone, where the escape means the same.
-  for (const char letter : json) {
-    switch (letter) {
-      case '<': out += "\\u003c"; break;
-      case '>': out += "\\u003e"; break;
-      case '&': out += "\\u0026"; break;
-      default: out += letter;
-    }
-  }
-  return out;
-}
-
-std::string report_page(const std::string& title, const std::string& text, const nlohmann::ordered_json& data) {
-  std::string page = kPage;
-  // What the user named comes last, so that no mark in it is taken for the page's own.
-  replace_all(page, "@SCRIPT@", kReportScript);
-  const std::string marks[] = {"@TITLE@", "@TEXT@", "@DATA@"};
-  const std::string contents[] = {html_escaped(title), html_escaped(text), script_safe(data)};
-  std::string out;
-  for (std::size_t at = 0; at < page.size();) {
-    std::size_t next = std::string::npos;
-    std::size_t which = 0;
-    for (std::size_t m = 0; m < std::size(marks); ++m)
-      if (const std::size_t found = page.find(marks[m], at); found < next) std::tie(next, which) = std::pair(found, m);
-    out += page.substr(at, next == std::string::npos ? next : next - at);
-    if (next == std::string::npos) break;
-    out += contents[which];
-    at = next + marks[which].size();
-  }
-  return out;
+std::string plan_report_page(const std::string& title, const std::string& text, const nlohmann::ordered_json& data) {
+  return report_page(
+      {.title = title, .body = kBody + html_escaped(text) + kBodyEnd, .data_id = "plan", .data = data, .script = kReportScript});
 }
 
 }  // namespace tessera::cli

@@ -26,9 +26,6 @@ std::vector<std::vector<int>> stages_of_ranks(const plan::Plan& plan);
 nlohmann::ordered_json timeline_of(const PlanInput& input, const plan::Plan& plan);
 
 // The page around the data: `data` as JSON, `text` as plain text for where no script runs.
-std::string report_page(const std::string& title, const std::string& text, const nlohmann::ordered_json& data);
-// JSON that cannot end the script element that it stands in, and the escaping of plain text.
-std::string script_safe(const nlohmann::ordered_json& data);
-std::string html_escaped(const std::string& text);
+std::string plan_report_page(const std::string& title, const std::string& text, const nlohmann::ordered_json& data);
 
 }  // namespace tessera::cli

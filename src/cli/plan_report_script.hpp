@@ -1,69 +1,13 @@
-// Internal: what draws the report of a plan in the browser, from the JSON in the page.
+// Internal: what draws the report of a plan in the browser, from the JSON in the page, with what report_tools.hpp has.
 #pragma once
 
 namespace tessera::cli {
 
-inline constexpr const char* kReportScript = R"script('use strict';
-const data = JSON.parse(document.getElementById('plan').textContent);
-const at = id => document.getElementById(id);
-
-// Elements; text goes in as text, never as markup.
-function make(node, attributes, children) {
-  for (const [key, value] of Object.entries(attributes || {})) node.setAttribute(key, value);
-  for (const child of [].concat(children === undefined ? [] : children)) node.append(child);
-  return node;
-}
-const tag = (name, attributes, children) => make(document.createElement(name), attributes, children);
-const shape = (name, attributes, children) => make(document.createElementNS('http://www.w3.org/2000/svg', name), attributes, children);
-
-// Numbers with units, three digits.
-const digits = value => value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2);
-function seconds(value) {
-  const size = Math.abs(value), sign = value < 0 ? '−' : '';
-  return sign + (size === 0 ? '0 s' : size < 1e-3 ? digits(size * 1e6) + ' µs' : size < 1 ? digits(size * 1e3) + ' ms' : digits(size) + ' s');
-}
-function bytes(value) {
-  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
-  let i = 0;
-  while (value >= 1024 && i + 1 < units.length) { value /= 1024; ++i; }
-  return (i ? digits(value) : value) + ' ' + units[i];
-}
-const percent = value => (100 * value).toFixed(Math.abs(value) < 0.1 ? 1 : 0) + ' %';
-const plural = (count, word) => count + ' ' + word + (count === 1 ? '' : word.endsWith('ch') ? 'es' : 's');
-
-const palette = ['#0072B2', '#E69F00', '#009E73', '#CC79A7', '#56B4E9', '#D55E00', '#F0E442', '#999999'];
-const dark = ['#0072B2', '#D55E00', '#009E73', '#6b6b6b'];
-const inkOn = colour => dark.includes(colour) ? '#fff' : '#111';
-const partColours = {'forward': '#0072B2', 'backward': '#E69F00', 'recompute': '#F0E442', 'exchange in passes': '#CC79A7', 'idle': '#999999',
+inline constexpr const char* kReportScript =
+    R"script(const partColours = {'forward': '#0072B2', 'backward': '#E69F00', 'recompute': '#F0E442', 'exchange in passes': '#CC79A7', 'idle': '#999999',
   'gradient exchange': '#009E73', 'optimizer': '#D55E00', 'parameter gather': '#56B4E9'};
 const memoryColours = {'weights': '#0072B2', 'gradients': '#E69F00', 'optimizer state': '#D55E00', 'activations': '#009E73', 'workspace': '#CC79A7',
   'communication buffers': '#56B4E9', 'process': '#999999'};
-const colourOf = (known, name) => known[name] || palette[[...name].reduce((sum, letter) => sum + letter.charCodeAt(0), 0) % palette.length];
-
-function legend(list, entries) {
-  list.replaceChildren(...entries.map(([name, colour]) => tag('li', {}, [tag('i', {style: 'background:' + colour}), name])));
-}
-// Columns: [title, is a number].
-function table(columns, rows, caption) {
-  const cell = (name, i, value) => tag(name, Object.assign(columns[i][1] ? {class: 'number'} : {}, name === 'th' ? {scope: 'col'} : {}), value);
-  return tag('table', {class: 'wide'}, [
-    ...(caption ? [tag('caption', {class: 'soft'}, caption)] : []),
-    tag('thead', {}, tag('tr', {}, columns.map((column, i) => cell('th', i, column[0])))),
-    tag('tbody', {}, rows.map(row => tag('tr', {}, row.map((value, i) => cell('td', i, value)))))]);
-}
-
-// Charts are drawn for the width that they have, and again when it changes.
-const charts = [];
-function chart(id, least, draw) {
-  const place = at(id);
-  const again = () => place.replaceChildren(draw(Math.max(least, place.clientWidth)));
-  charts.push(again);
-  again();
-}
-const picture = (width, height, label, children) => shape('svg', {width, height, viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': label}, children);
-const words = (x, y, text, more) => shape('text', Object.assign({x, y}, more), text);
-const tip = (node, text) => { node.append(shape('title', {}, text)); return node; };
-
 function header() {
   const f = data.facts;
   at('subject').textContent = `${f.model}; ${f.precision}, ${plural(f.global_batch, 'sample')} a step; on ${f.cluster}: ${f.devices}`;
@@ -101,21 +45,18 @@ function mosaic() {
   legend(at('mosaic-legend'), m.strategies.map((name, i) => [(many ? letter(i) + ': ' : '') + name, palette[i % palette.length]]));
 }
 
-const kindColours = ['#0072B2', '#E69F00', '#E69F00', '#F0E442', '#D55E00', '#56B4E9', '#999999', '#009E73', '#CC79A7', '#8c6bb1'];
-
 function timeline() {
   const t = data.timeline, [from, to] = t.cut, cut = to > from;
   const used = t.kinds.map((_, k) => t.rows.some(row => row.sums[k] > 0));
   at('timeline-note').textContent = `The programs of the ranks against the simulator's clock: ${seconds(t.step)}; of all ranks' time ${percent(t.exposed)} is exposed communication, ${percent(t.bubble)} idle. ` +
     'Of each rank: its computation with the numbers of the micro-batches; below it messages, then collectives.' +
     (cut ? ` ${percent(to - from)} of the step, in which the pipeline repeats itself, is left out.` : '');
-  legend(at('timeline-legend'), t.kinds.map((kind, k) => [kind[0], kindColours[k]]).filter((_, k) => used[k]));
+  legend(at('timeline-legend'), t.kinds.map(kind => [kind[0], kind[2]]).filter((_, k) => used[k]));
   chart('timeline', 620, width => {
-    const left = 104, right = 8, gap = cut ? 34 : 0, high = 34, top = 6, height = top + t.rows.length * high + 26;
+    const left = 104, right = 8, gap = cut ? 34 : 0, high = rankHeight, top = 6, height = top + t.rows.length * high + 26;
     const scale = (width - left - right - gap) / (1 - (to - from));
     const x = time => left + (!cut || time <= from ? time * scale : time >= to ? (time - (to - from)) * scale + gap : from * scale + gap * (time - from) / (to - from));
     const nodes = [];
-    const lanes = [[0, 16], [18, 5], [24, 5]];
     t.rows.forEach((row, r) => {
       const y = top + r * high;
       nodes.push(tip(words(left - 8, y + 12, row.label.replace(/, one of.*/, ''), {'text-anchor': 'end'}), row.label + ', ' + row.place));
@@ -123,10 +64,10 @@ function timeline() {
       nodes.push(shape('rect', {x: left, y, width: width - left - right, height: 16, class: 'ground'}));
       for (const [kind, begin, end, batch] of row.spans) {
         const [dy, h] = lanes[t.kinds[kind][1]], x0 = x(begin), w = Math.max(0.6, x(end) - x0);
-        const box = shape('rect', {x: x0.toFixed(2), y: y + dy, width: Math.max(0.5, w - (w > 3 ? 0.8 : 0)).toFixed(2), height: h, fill: kindColours[kind]});
+        const box = shape('rect', {x: x0.toFixed(2), y: y + dy, width: Math.max(0.5, w - (w > 3 ? 0.8 : 0)).toFixed(2), height: h, fill: t.kinds[kind][2]});
         nodes.push(tip(box, `${row.label}: ${t.kinds[kind][0]}${batch >= 0 ? ' ' + batch : ''}, ${seconds((end - begin) * t.step)} from ${seconds(begin * t.step)}`));
         if (h > 10 && batch >= 0 && w > 8 * String(batch).length + 3)
-          nodes.push(words(x0 + w / 2, y + 12, batch, {'text-anchor': 'middle', style: `font-size:11px;fill:${inkOn(kindColours[kind])};pointer-events:none`}));
+          nodes.push(words(x0 + w / 2, y + 12, batch, {'text-anchor': 'middle', style: `font-size:11px;fill:${inkOn(t.kinds[kind][2])};pointer-events:none`}));
       }
     });
     const bottom = top + t.rows.length * high;
@@ -217,13 +158,6 @@ function others() {
   at('others').replaceChildren(table([['plan', false], ['workers', true], ['step', true], ['slower', true], ['memory', true], ['loses in', false], ['gains in', false]], rows));
 }
 
-// About `count` round numbers between two.
-function ticksOf(low, high, count) {
-  const rough = (high - low) / count, power = 10 ** Math.floor(Math.log10(rough)), step = [1, 2, 5, 10].find(f => f * power >= rough) * power, out = [];
-  for (let value = Math.ceil(low / step) * step; value <= high * (1 + 1e-9); value += step) out.push(value);
-  return out;
-}
-
 function front() {
   const best = data.facts, points = data.front, alike = new Set(points.map(p => p.limit)).size === 1, limit = alike ? points[0].limit : 1;
   const share = p => alike ? p.bytes : p.bytes / p.limit;
@@ -274,10 +208,7 @@ function front() {
     seconds(p.step), bytes(p.bytes), percent(p.bytes / p.limit)])));
 }
 
-[header, mosaic, timeline, parts, memory, others, front].forEach(draw => draw());
-let width = innerWidth;
-addEventListener('resize', () => { if (innerWidth !== width) { width = innerWidth; charts.forEach(again => again()); } });
-addEventListener('beforeprint', () => { document.querySelectorAll('details').forEach(d => { d.open = d.id !== 'text'; }); charts.forEach(again => again()); });
+show([header, mosaic, timeline, parts, memory, others, front]);
 )script";
 
 }  // namespace tessera::cli

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "cli/plan_report_parts.hpp"
+#include "cli/report_timeline.hpp"
 #include "program/program.hpp"
 #include "sim/sim.hpp"
 
@@ -12,71 +13,15 @@ namespace tessera::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using program::Op;
 
 constexpr std::size_t kMostRanks = 8;
-// Of the step: what is shorter cannot be told apart on the page.
-constexpr double kShortest = 1.0 / 2000;
 // Micro-batches that are shown before and after the cut, beyond those that fill the pipeline.
 constexpr std::int64_t kSteady = 4;
-
-struct Kind {
-  const char* name;
-  int lane;  // 0 computation, 1 messages, 2 collectives
-};
-constexpr std::array<Kind, 11> kKinds = {
-    Kind{"forward", 0}, {"backward", 0}, {"backward input", 0},    {"backward weight", 0},  {"optimizer step", 0}, {"send", 1},
-    {"receive", 1},     {"reduce", 2},   {"gather parameters", 2}, {"exposed exchange", 0}, {"gather inputs", 2}};
-constexpr int kExchange = 9;  // of a pass or a step, behind its computing
-
-int kind_of(Op op) {
-  switch (op) {
-    case Op::forward: return 0;
-    case Op::backward: return 1;
-    case Op::backward_input: return 2;
-    case Op::backward_weight: return 3;
-    case Op::optimizer_step: return 4;
-    case Op::send_activation:
-    case Op::send_gradient: return 5;
-    case Op::receive_activation:
-    case Op::receive_gradient: return 6;
-    case Op::gather_parameters: return 8;
-    case Op::gather_activation:
-    case Op::gather_gradient: return 10;
-    default: return 7;
-  }
-}
-
-struct Piece {
-  double begin;
-  double end;
-  int kind;
-  int micro_batch;  // -1 for none, and where several were joined
-};
 
 struct Row {
   RankFold fold;
   std::vector<Piece> pieces;  // by begin
 };
-
-// Neighbours of one kind that are too short to be seen become one.
-std::vector<Piece> joined(const std::vector<Piece>& pieces, double shortest) {
-  std::map<int, std::size_t> open;  // by lane, the last piece
-  std::vector<Piece> out;
-  for (const Piece& piece : pieces) {
-    const int lane = kKinds[piece.kind].lane;
-    const auto last = open.find(lane);
-    if (last != open.end() && out[last->second].kind == piece.kind && piece.end - piece.begin < shortest &&
-        piece.begin - out[last->second].end < shortest) {
-      out[last->second].end = std::max(out[last->second].end, piece.end);
-      out[last->second].micro_batch = -1;
-      continue;
-    }
-    open[lane] = out.size();
-    out.push_back(piece);
-  }
-  return out;
-}
 
 // When the first row is done with its first few backward passes, and when it begins its last few: between them the pipeline
 // repeats itself. Equal when nothing is to be cut.
@@ -98,7 +43,7 @@ std::pair<double, double> steady(const std::vector<Row>& rows, std::int64_t micr
 Json json_of(const Row& row, double from, double to, double step) {
   // A part in 100,000 of the step is less than a pixel.
   const auto rounded = [&](double seconds) { return std::round(seconds / step * 1e5) / 1e5; };
-  std::array<double, kKinds.size()> sums{};
+  std::array<double, kKindCount> sums{};
   for (const Piece& piece : row.pieces) sums[piece.kind] += piece.end - piece.begin;
   Json spans = Json::array();
   for (const Piece& piece : joined(row.pieces, kShortest * (step - (to - from)))) {
@@ -143,15 +88,13 @@ Json timeline_of(const PlanInput& input, const plan::Plan& plan) {
     if (const auto found = shown.find(span.rank); found != shown.end())
       for (Row* row : found->second) {
         row->pieces.push_back({span.begin.value, (span.end - span.exposed).value, kind_of(instruction.op), instruction.micro_batch});
-        if (span.exposed > Seconds(0)) row->pieces.push_back({(span.end - span.exposed).value, span.end.value, kExchange, -1});
+        if (span.exposed > Seconds(0)) row->pieces.push_back({(span.end - span.exposed).value, span.end.value, kExposed, -1});
       }
   }
   const double step = result.step.value;
   const auto [from, to] = steady(rows, plan.micro_batches, plan.stages.size());
-  Json kinds = Json::array();
-  for (const Kind& kind : kKinds) kinds.push_back({kind.name, kind.lane});
-  Json out = {{"step", step},   {"bubble", result.bubble},         {"exposed", result.exposed},
-              {"kinds", kinds}, {"cut", {from / step, to / step}}, {"rows", Json::array()}};
+  Json out = {{"step", step},          {"bubble", result.bubble},         {"exposed", result.exposed},
+              {"kinds", kinds_json()}, {"cut", {from / step, to / step}}, {"rows", Json::array()}};
   for (const Row& row : rows) {
     Json shown_row = json_of(row, from, to, step);
     const sim::RankResult& of_rank = result.ranks[row.fold.ranks.front()];

@@ -7,8 +7,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
+#include "base/file_system.hpp"
+#include "base/log.hpp"
 #include "base/terminal.hpp"
 #include "cli/commands.hpp"
+#include "cli/run_report.hpp"
 #include "cli/train_command.hpp"
 #include "model/run_name.hpp"
 #include "observe/run.hpp"
@@ -22,6 +25,8 @@ struct Options {
   std::string first;
   std::string second;
   std::vector<std::string> names;
+  std::string html;
+  std::string profile;
   bool yes = false;
   bool json = false;
 
@@ -37,6 +42,20 @@ void list(const Options& options, bool named) {
   if (named && !std::filesystem::is_directory(options.folder))
     throw Error(ErrorCode::not_found, "there is no such folder", {options.folder, 0, 0, -1, {}}, "the folder that holds the runs");
   print(observe::list_runs(options.folder), options.json);
+}
+
+void show(const Options& options, bool page) {
+  const std::filesystem::path run = options.find(options.first);
+  if (!page) return print(observe::summarize(run), options.json);
+  const std::filesystem::path file = options.html.empty() ? run / "report.html" : std::filesystem::path(options.html);
+  check_can_write(file);
+  const RunReport report = run_report(run, options.profile);
+  for (const std::string& note : report.notes) log::warning(note);
+  write_named(file, report.page);
+  if (options.json)
+    std::printf("%s\n", nlohmann::json{{"html", file.string()}, {"notes", report.notes}}.dump().c_str());
+  else
+    std::printf("page written to %s\n", file.c_str());
 }
 
 void rename(const Options& options) {
@@ -85,8 +104,16 @@ void add_runs_command(CLI::App& app) {
     return command;
   };
   runs->add_flag("--json", options->json, "As one JSON object");
-  CLI::App* show = add("show", "What the files of one run say");
-  show->add_option("run", options->first, "A run's name or folder")->required()->type_name("RUN");
+  CLI::App* show_command = add("show", "What the files of one run say");
+  show_command->add_option("run", options->first, "A run's name or folder")->required()->type_name("RUN");
+  CLI::Option* html =
+      show_command
+          ->add_option("--html", options->html,
+                       "Write a web page to this file (without one: report.html in the run's folder): a step's measured and "
+                       "predicted timeline, instructions, memory, curves of loss, throughput and gradient norm")
+          ->expected(0, 1);
+  show_command->add_option("--profile", options->profile, "With --html: predict by these measured times instead of those in the cache")
+      ->needs(html);
   CLI::App* compare = add("compare", "Two runs side by side, and what their train.yamls differ in");
   compare->add_option("first", options->first, "A run's name or folder")->required()->type_name("RUN");
   compare->add_option("second", options->second, "A run's name or folder")->required()->type_name("RUN");
@@ -97,8 +124,8 @@ void add_runs_command(CLI::App& app) {
   deleted->add_option("runs", options->names, "Names or folders of runs")->required()->type_name("RUN");
   deleted->add_flag("--yes", options->yes, "Do not ask");
   runs->callback([=] {
-    if (show->parsed())
-      print(observe::summarize(options->find(options->first)), options->json);
+    if (show_command->parsed())
+      show(*options, html->count() > 0);
     else if (compare->parsed())
       print(observe::compare_runs(options->find(options->first), options->find(options->second)), options->json);
     else if (renamed->parsed())

@@ -53,6 +53,8 @@ LoopOutcome run_loop(const model::JobSpec& job, Trainer& trainer, FileSystem& fi
   while (trainer.next_step() < end && !outcome.stopped && !outcome.stopped_early) {
     const StepReport report = trainer.step(options.stop != nullptr && options.stop->load());
     observer.on_step(report);
+    for (const SpeedChange& change : trainer.watch_speed())
+      change.over ? observer.on_note(change.words) : observer.on_warning(change.words);
     const std::int64_t made = trainer.next_step();
     skipped = report.skipped ? skipped + 1 : 0;
     if (skipped == kMostSkipped) refuse_skipped(made, checkpoint::list(options.checkpoints));

@@ -19,6 +19,8 @@ class LoopObserver {
   virtual void on_saved(std::int64_t steps) = 0;
   // Training goes on.
   virtual void on_warning(const std::string& warning) = 0;
+  // What a warning said holds no longer.
+  virtual void on_note(const std::string& note) = 0;
   // Training ends here, before the job's last step: it no longer gains.
   virtual void on_early_stop(std::int64_t steps, const ValidationHistory& history) = 0;
 };

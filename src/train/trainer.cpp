@@ -11,10 +11,11 @@
 #include <sstream>
 
 #include "base/clock.hpp"
-#include "base/hash.hpp"
 #include "base/log.hpp"
 #include "nn/sequence.hpp"
 #include "program/chrome_trace.hpp"
+#include "train/clocks.hpp"
+#include "train/speed_meter.hpp"
 
 namespace tessera::train {
 
@@ -49,6 +50,7 @@ struct Trainer::Impl {
   ValidationHistory loaded_history;
   std::optional<double> finished_norm;  // squared, of a step that finish() has made
   std::deque<TracedStep> traced;        // the last kTracedSteps
+  std::optional<SpeedMeter> meter;      // from the first call of watch_speed() on
 
   Impl(const model::JobSpec& job, const plan::Plan& plan, const data::Dataset& dataset, comm::Communicator& comm)
       : job(job),
@@ -320,25 +322,6 @@ EvaluationReport Trainer::evaluate(std::int64_t sequences) {
 
 namespace {
 
-std::string boot_of_host() {
-  std::string id;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
-  return id;
-}
-
-// What rank 0's clock is ahead of this rank's: nothing on its host, elsewhere what the two show when all have met, which is within a
-// message's time.
-Seconds ahead(comm::Communicator& comm) {
-  const auto own = static_cast<std::int64_t>(hash64(boot_of_host()) >> 1);
-  std::int64_t first = own;
-  comm.world().broadcast(&first, 1, comm::DataType::i64, 0).wait();
-  comm.world().barrier().wait();
-  const double now = real_clock().now().value;
-  double there = now;
-  comm.world().broadcast(&there, 1, comm::DataType::f64, 0).wait();
-  return own == first ? Seconds(0) : Seconds(there - now);
-}
-
 // On rank 0, what all ranks have written; empty elsewhere.
 void gather(comm::Communicator& comm, program::ChromeTrace& trace) {
   std::vector<std::int64_t> sizes(comm.world_size());
@@ -382,6 +365,24 @@ std::string Trainer::chrome_trace() {
   }
   gather(self.comm, trace);
   return self.comm.rank() == 0 ? trace.to_json() : std::string();
+}
+
+std::vector<SpeedChange> Trainer::watch_speed() {
+  Impl& self = *impl_;
+  if (self.comm.world_size() == 1) return {};
+  if (!self.meter) self.meter.emplace(program::compile(self.plan, self.job.model), self.comm);
+  // Exchanges that go on are known a step later.
+  const std::size_t back = self.plan.delayed_exchange ? 2 : 1;
+  if (self.traced.size() < back) return {};
+  const TracedStep& traced = self.traced[self.traced.size() - back];
+  program::TracedRank step{{traced.whole.begin, traced.whole.end}, {}, {}};
+  for (const InstructionSpan& span : traced.spans) {
+    program::TracedInstruction& instruction = step.instructions[span.instruction];
+    instruction.op = self.program.instructions[static_cast<std::size_t>(span.instruction)].op;
+    instruction.time = {span.begin, span.end};
+    for (const nn::Interval& exchange : span.exchanges) instruction.exchanges.push_back({exchange.begin, exchange.end});
+  }
+  return self.meter->add(step);
 }
 
 Bytes peak_resident() {

@@ -12,6 +12,7 @@
 #include "model/job.hpp"
 #include "plan/plan.hpp"
 #include "train/executor.hpp"
+#include "train/speed_watch.hpp"
 #include "train/validation.hpp"
 
 namespace tessera::train {
@@ -61,6 +62,10 @@ class Trainer {
   bool validates() const;  // there are validation sequences
   // At most `sequences` of them; 0: all.
   EvaluationReport evaluate(std::int64_t sequences);
+
+  // Called after each step, or never. On rank 0, which ranks and links have become slow since the last call, or are so no longer
+  // (train/speed_watch.hpp); nothing on the others.
+  std::vector<SpeedChange> watch_speed();
 
   // The instructions of the last steps (eight, or as many as were made) of all ranks as a Chrome trace (program/chrome_trace.hpp) on rank
   // 0; empty on the others. Ends what a delayed exchange has left, as finish() does.

@@ -117,6 +117,8 @@ class RunObserver final : public train::LoopObserver {
       log::warning(warning);
   }
 
+  void on_note(const std::string& line) override { note(line); }
+
   void on_early_stop(std::int64_t steps, const train::ValidationHistory& history) override {
     std::string line =
         text("stopped early after ", steps, " of ", job_.train.steps, " steps: ", history.without_gain,
@@ -155,6 +157,7 @@ class SilentObserver final : public train::LoopObserver {
   void on_evaluation(std::int64_t, const train::EvaluationReport&, bool) override {}
   void on_saved(std::int64_t) override {}
   void on_warning(const std::string&) override {}
+  void on_note(const std::string&) override {}
   void on_early_stop(std::int64_t, const train::ValidationHistory&) override {}
 };
 

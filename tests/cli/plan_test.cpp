@@ -218,7 +218,7 @@ TEST_F(PlanCommand, WritesTheSamePageTwice) {
 
 TEST(PlanReport, WhatIsNamedCannotEndTheScript) {
   const std::string evil = "</script><script>alert(1)</script><!-- & @DATA@";
-  const std::string page = report_page(evil, evil, {{"name", evil}});
+  const std::string page = plan_report_page(evil, evil, {{"name", evil}});
   EXPECT_THAT(page, Not(HasSubstr("alert(1)</script>")));
   const std::string mark = "id=\"plan\">";
   const std::size_t begin = page.find(mark) + mark.size();

@@ -25,6 +25,7 @@ std::vector<std::string> files_of(const std::string& folder);
 
 Target plan_target();
 Target schedule_target();
+Target trace_target();
 Target control_target();
 Target rendezvous_target();
 Target claim_target();

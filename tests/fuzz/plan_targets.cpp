@@ -10,6 +10,7 @@
 #include "plan/schedule/schedule.hpp"
 #include "plan/trainable.hpp"
 #include "program/program.hpp"
+#include "program/timeline.hpp"
 #include "search/search.hpp"
 #include "sim/sim.hpp"
 
@@ -168,6 +169,30 @@ Target schedule_target() {
     target.seeds.push_back(plan::to_yaml(schedule_of(known->at(1).plan, order)));
   target.seeds.push_back(plan::to_yaml(schedule_of(known->at(2).plan, plan::Schedule::interleaved)));
   target.read = [known](const std::string& input) { read_schedule(*known, input); };
+  return target;
+}
+
+Target trace_target() {
+  Target target;
+  target.short_run = 600;
+  target.refusals = {ErrorCode::corrupt};
+  const Planned basis =
+      planned("{dp: 1, pp: 2, tp: 2, micro_batches: 2}", "{name: cpu, device: 'cpu:zen4', cores: 4, memory: 64 GiB, inside: shm}");
+  const sim::Simulation simulation = sim::simulate(basis.plan, basis.job.model, basis.job.train, basis.cluster, {});
+  target.seeds = {sim::to_chrome_trace(simulation.result, simulation.programs)};
+  target.read = [](const std::string& input) {
+    std::vector<program::StepFigures> all;
+    for (const auto& [step, ranks] : program::read_trace(input, "trace.json")) all.push_back(program::figures_of(ranks));
+    if (all.empty()) return;
+    const program::StepFigures median = program::median_of(all);
+    for (const program::StepFigures& figures : all) {
+      if (!(figures.length >= Seconds(0))) throw Defect("a step of negative length");
+      for (const auto& [rank, time] : figures.ranks)
+        if (!(time.exposed >= Seconds(0) && time.idle >= Seconds(0))) throw Defect(text("rank ", rank, " waits for less than nothing"));
+      for (const auto& [key, time] : figures.instructions)
+        if (!median.instructions.contains(key)) throw Defect("the median lacks an instruction");
+    }
+  };
   return target;
 }
 

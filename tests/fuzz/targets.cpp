@@ -160,6 +160,7 @@ constexpr std::pair<const char*, Target (*)()> kTargets[] = {{"config", config_t
                                                              {"calibration", calibration_target},
                                                              {"plan", plan_target},
                                                              {"schedule", schedule_target},
+                                                             {"trace", trace_target},
                                                              {"profile", profile_target},
                                                              {"galvatron", galvatron_target},
                                                              {"galvatron_plan", galvatron_plan_target},

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import time
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,38 @@ class Tessera:
 
     def evaluations(self, run):
         return [json.loads(line) for line in (Path(self.folder) / "runs" / run / "evaluations.jsonl").read_text().splitlines()]
+
+
+VOID = {"meta", "br", "link", "img", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Holds every element to its end tag, and keeps ids and the data, which the element `data_id` holds."""
+
+    def __init__(self, data_id):
+        super().__init__()
+        self.data_id, self.open, self.ids, self.data = data_id, [], [], ""
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        assert not {"src", "href"} & set(attributes), (tag, attributes)
+        if "id" in attributes:
+            self.ids.append(attributes["id"])
+        if tag not in VOID:
+            self.open.append((tag, attributes.get("id")))
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open[-1][0] == tag, f"</{tag}> in {self.open}"
+        self.open.pop()
+
+    def handle_data(self, text):
+        if self.open and self.open[-1] == ("script", self.data_id):
+            self.data += text
+
+    def close(self):
+        super().close()
+        assert not self.open
+        assert len(self.ids) == len(set(self.ids))
 
 
 def workers_of(launcher):

@@ -25,6 +25,7 @@ STOPPED = 75  # the exit code of a run that was asked to stop
 INIT = "tessera init --source my-texts/ --size tiny --vocab 1024 --yes"
 BEFORE = {
     "choose-a-plan": [INIT + " --steps 12"],
+    "look-at-a-run": [INIT + " --steps 12"],
     "resume": [INIT + " --steps 60"],
     "hugging-face": [INIT + " --steps 4 -o poems.yaml", "tessera train poems.yaml --no-measure --set 'parallel={dp: 1}'"],
     "several-hosts": [INIT + " --steps 12"],

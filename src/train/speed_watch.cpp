@@ -1,0 +1,165 @@
+#include "train/speed_watch.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+#include "base/error.hpp"
+#include "program/timeline.hpp"
+
+namespace tessera::train {
+namespace {
+
+constexpr double kSlow = 1.25;
+constexpr double kWell = 1.15;  // below, a slow rank is so no longer
+constexpr double kDrifted = 1.5;
+constexpr double kSettled = 1.25;
+constexpr double kWorth = 0.02;  // of a step
+constexpr int kRunning = 3;
+constexpr std::size_t kBeginning = 5;
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+// Equal for ranks that compute the same.
+std::string work_of(const program::Program& program) {
+  std::string out;
+  for (const program::Chunk& chunk : program.chunks) out += text(chunk.stage, ':', chunk.first_block, '-', chunk.last_block, ' ');
+  for (const program::Cut& cut : program.cuts)
+    out += text(cut.first_block, ':', cut.micro_batch_size, '/', cut.tp_size, '/', cut.expert_size, ' ');
+  return out;
+}
+
+// "12 steps", in words of the log.
+std::string steps_text(std::int64_t steps) { return text(steps, steps == 1 ? " step" : " steps"); }
+
+}  // namespace
+
+std::map<Connection, Seconds> exchanges_of(const std::vector<program::Program>& programs, const program::TracedStep& step) {
+  const auto transfers = program::transfers_of(step);
+  std::map<std::string, std::set<int>> members;
+  for (const auto& [rank, of] : step)
+    for (const auto& [index, instruction] : of.instructions)
+      if (!instruction.group.empty() && !program::is_compute(instruction.op)) members[instruction.group].insert(rank);
+  std::map<Connection, Seconds> out;
+  std::map<Connection, std::optional<Seconds>> in_passes;
+  for (const auto& [rank, of] : step) {
+    Seconds own(0);
+    for (const auto& [index, instruction] : of.instructions) {
+      for (const program::Interval& exchange : instruction.exchanges) own += exchange.end - exchange.begin;
+      const auto transfer = transfers.find({rank, index});
+      if (transfer == transfers.end()) continue;
+      const Seconds seconds = transfer->second.end - transfer->second.begin;
+      if (instruction.op == program::Op::receive_activation || instruction.op == program::Op::receive_gradient) {
+        out[{{instruction.peer, rank}, {}}] += seconds;
+      } else if (!instruction.group.empty() && rank == *members[instruction.group].begin()) {
+        const std::set<int>& ranks = members[instruction.group];
+        out[{{ranks.begin(), ranks.end()}, instruction.group}] += seconds;
+      }
+    }
+    const program::Program& program = programs.at(static_cast<std::size_t>(rank));
+    if (program.cuts.empty() || program.cuts.front().tensor_group < 0) continue;
+    const program::CommGroup& group = program.groups.at(static_cast<std::size_t>(program.cuts.front().tensor_group));
+    auto& least = in_passes[{group.ranks, group.name + " in passes"}];
+    least = least ? std::min(*least, own) : own;
+  }
+  for (const auto& [connection, seconds] : in_passes) out[connection] = *seconds;
+  return out;
+}
+
+SpeedWatch::SpeedWatch(const std::vector<program::Program>& programs, std::vector<std::string> hosts)
+    : hosts_(std::move(hosts)), one_host_(std::set<std::string>(hosts_.begin(), hosts_.end()).size() < 2), ranks_(programs.size()) {
+  std::map<std::string, std::vector<int>> of_work;
+  for (std::size_t rank = 0; rank < programs.size(); ++rank) of_work[work_of(programs[rank])].push_back(static_cast<int>(rank));
+  for (std::size_t rank = 0; rank < programs.size(); ++rank) {
+    std::vector<int> others = of_work[work_of(programs[rank])];
+    std::erase(others, static_cast<int>(rank));
+    peers_.push_back(std::move(others));
+  }
+}
+
+// `counts`: whether it is worth being named.
+SpeedWatch::Turn SpeedWatch::judge(Subject& subject, double ratio, double slow, double well, bool counts) const {
+  subject.beyond = ratio > slow && counts ? subject.beyond + 1 : 0;
+  subject.within = ratio < well || !counts ? subject.within + 1 : 0;
+  if (!subject.named && subject.beyond >= kRunning) {
+    subject.named = true;
+    subject.since = steps_;
+    return Turn::slow;
+  }
+  if (subject.named && subject.within >= kRunning) {
+    subject.named = false;
+    return Turn::over;
+  }
+  return Turn::none;
+}
+
+std::string SpeedWatch::name_of(int rank) const {
+  return text("rank ", rank, one_host_ ? "" : text(" on host ", hosts_.at(static_cast<std::size_t>(rank))));
+}
+
+void SpeedWatch::judge_rank(int rank, const SpeedWindow& window, std::vector<SpeedChange>& changes) {
+  const auto at = static_cast<std::size_t>(rank);
+  Subject& subject = ranks_[at];
+  const double own = window.computing.at(at).value;
+  std::vector<double> others;
+  for (const int peer : peers_[at]) others.push_back(window.computing.at(static_cast<std::size_t>(peer)).value);
+  if (others.empty() && subject.first.size() < kBeginning) return subject.first.push_back(own);
+  const double usual = median(others.empty() ? subject.first : others);
+  const char* than = others.empty() ? "at the run's beginning" : others.size() == 1 ? "its peer" : "its peers";
+  const double ratio = usual > 0 ? own / usual : 1;
+  const Seconds cost(std::min(own - usual, window.step.value));
+  switch (judge(subject, ratio, kSlow, kWell, cost > window.step * kWorth)) {
+    case Turn::none: return;
+    case Turn::slow:
+      changes.push_back({false, text(name_of(rank), " computes ", fixed(ratio, 1), " x as long as ", than, ": ", to_text(cost),
+                                     " of a step of ", to_text(window.step), " are spent waiting for it")});
+      return;
+    case Turn::over:
+      changes.push_back({true, text(name_of(rank), " computes as long as ", than, " again, after ", steps_text(steps_ - subject.since))});
+  }
+}
+
+void SpeedWatch::judge_exchange(const Connection& connection, Seconds seconds, const SpeedWindow& window,
+                                std::vector<SpeedChange>& changes) {
+  Subject& subject = exchanges_[connection];
+  // A slow rank is late in its exchanges, too.
+  for (const int rank : connection.ranks) {
+    const Subject& of = ranks_.at(static_cast<std::size_t>(rank));
+    if (of.named || of.beyond > 0) {
+      subject.beyond = 0;
+      return;
+    }
+  }
+  if (subject.first.size() < kBeginning) return subject.first.push_back(seconds.value);
+  const double usual = median(subject.first);
+  const Seconds cost = seconds - Seconds(usual);
+  const double ratio = usual > 0 ? seconds.value / usual : cost > Seconds(0) ? kDrifted + 1 : 1;
+  const Turn turn = judge(subject, ratio, kDrifted, kSettled, cost > window.step * kWorth);
+  if (turn == Turn::none) return;
+  std::string who;
+  if (connection.group.empty()) {
+    who = text("messages from ", name_of(connection.ranks[0]), " to ", name_of(connection.ranks[1]));
+  } else {
+    for (const int rank : connection.ranks) who += text(who.empty() ? "" : ", ", name_of(rank));
+    who = text("exchanges over ", connection.group, " (", who, ")");
+  }
+  if (turn == Turn::slow)
+    changes.push_back({false, text(who, " take ", fixed(ratio, 1), " x as long as at the run's beginning: ", to_text(cost),
+                                   " more in a step of ", to_text(window.step))});
+  else
+    changes.push_back({true, text(who, " take as long as at the run's beginning again, after ", steps_text(steps_ - subject.since))});
+}
+
+std::vector<SpeedChange> SpeedWatch::add(const SpeedWindow& window) {
+  steps_ += window.steps;
+  std::vector<SpeedChange> changes;
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) judge_rank(static_cast<int>(rank), window, changes);
+  for (const auto& [connection, seconds] : window.exchanges) judge_exchange(connection, seconds, window, changes);
+  return changes;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,76 @@
+// Who slows a run down: ranks that compute longer than others with the same work, and exchanges that take longer than at the run's
+// beginning.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/units.hpp"
+#include "program/program.hpp"
+#include "program/read_trace.hpp"
+
+namespace tessera::train {
+
+// Ranks between which something is exchanged: the sender and the receiver of messages, or the members of a group.
+struct Connection {
+  std::vector<int> ranks;  // world ranks
+  std::string group;       // its name; empty for messages
+  auto operator<=>(const Connection&) const = default;
+};
+
+// By connection, how long what it exchanges in a step is under way, from when all who take part have come to it. Of exchanges within
+// passes, the shortest of what its members say, as they count their waiting for each other. `programs` is by rank.
+std::map<Connection, Seconds> exchanges_of(const std::vector<program::Program>& programs, const program::TracedStep& step);
+
+// Some consecutive steps, which all ranks have made.
+struct SpeedWindow {
+  std::int64_t steps = 1;
+  Seconds step;                             // the mean
+  std::vector<Seconds> computing;           // by rank, in a step, without exchanges; the mean
+  std::map<Connection, Seconds> exchanges;  // of the last of the steps
+};
+
+// Something has become slow, or is so no longer.
+struct SpeedChange {
+  bool over = false;
+  std::string words;  // who, by what factor, and what it costs
+};
+
+// Not thread-safe.
+class SpeedWatch {
+ public:
+  // `programs` and `hosts` (names) are by rank.
+  SpeedWatch(const std::vector<program::Program>& programs, std::vector<std::string> hosts);
+
+  // Names, once, a rank that computes more than 1.25 times as long as the median of the other ranks with the same work in three windows
+  // running, and an exchange that takes more than 1.5 times as long as at the beginning (the median of the first five windows); again when
+  // that is over. A rank that has no such peers is compared with its own beginning. What costs less than 2 % of a step is not named, and no
+  // exchange while a rank that takes part in it is slow.
+  std::vector<SpeedChange> add(const SpeedWindow& window);
+
+ private:
+  // One rank or one connection.
+  struct Subject {
+    std::vector<double> first;  // windows of the beginning
+    int beyond = 0;             // windows running in which it is slow
+    int within = 0;             // windows running in which it is not
+    bool named = false;
+    std::int64_t since = 0;  // steps until it was named
+  };
+  enum class Turn { none, slow, over };
+  Turn judge(Subject& subject, double ratio, double slow, double well, bool counts) const;
+  std::string name_of(int rank) const;
+  void judge_rank(int rank, const SpeedWindow& window, std::vector<SpeedChange>& changes);
+  void judge_exchange(const Connection& connection, Seconds seconds, const SpeedWindow& window, std::vector<SpeedChange>& changes);
+
+  std::vector<std::vector<int>> peers_;  // by rank, the others with the same work
+  const std::vector<std::string> hosts_;
+  bool one_host_ = true;
+  std::vector<Subject> ranks_;
+  std::map<Connection, Subject> exchanges_;
+  std::int64_t steps_ = 0;
+};
+
+}  // namespace tessera::train

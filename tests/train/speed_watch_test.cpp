@@ -1,0 +1,137 @@
+#include "train/speed_watch.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/config.hpp"
+#include "base/error.hpp"
+
+namespace tessera::train {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+// A pipeline of `stages` with `replicas` of each.
+std::vector<program::Program> programs(int stages, int replicas) {
+  const auto model = model::read_model(
+      ConfigNode::parse("{arch: llama, hidden: 64, layers: 4, heads: 4, kv_heads: 4, ffn: 128, seq: 16, vocab: 256}", "model"));
+  plan::Plan plan;
+  plan.global_batch = 4 * replicas;
+  plan.micro_batches = 2;
+  plan.ranks.resize(static_cast<std::size_t>(stages) * replicas);
+  const int blocks = model.block_count() / stages;
+  for (int s = 0; s < stages; ++s) {
+    plan::Stage stage;
+    for (int d = 0; d < replicas; ++d) stage.ranks.push_back(s * replicas + d);
+    stage.runs = {{s * blocks, s + 1 == stages ? model.block_count() : (s + 1) * blocks, {.dp = replicas}}};
+    plan.stages.push_back(stage);
+  }
+  return program::compile(plan, model);
+}
+
+SpeedWindow window(const std::vector<double>& computing, double step = 1.0, const std::map<Connection, Seconds>& exchanges = {}) {
+  SpeedWindow out{.steps = 2, .step = Seconds(step), .computing = {}, .exchanges = exchanges};
+  for (const double seconds : computing) out.computing.emplace_back(seconds);
+  return out;
+}
+
+std::vector<std::string> said(SpeedWatch& watch, const SpeedWindow& window, int times = 1) {
+  std::vector<std::string> out;
+  for (int i = 0; i < times; ++i)
+    for (const SpeedChange& change : watch.add(window)) out.push_back((change.over ? "over: " : "") + change.words);
+  return out;
+}
+
+TEST(SpeedWatch, NamesARankThatIsSlowerThanItsPeersOnceAndWhenItIsOver) {
+  SpeedWatch watch(programs(1, 4), {"a", "a", "b", "b"});
+  EXPECT_THAT(said(watch, window({0.5, 0.5, 0.51, 0.49}), 10), IsEmpty());
+  const SpeedWindow slow = window({0.5, 0.5, 0.5, 0.8});
+  EXPECT_THAT(said(watch, slow, 2), IsEmpty());
+  EXPECT_THAT(said(watch, slow),
+              ElementsAre("rank 3 on host b computes 1.6 x as long as its peers: 300.0 ms of a step of 1.00 s are spent waiting for it"));
+  EXPECT_THAT(said(watch, slow, 10), IsEmpty());
+  EXPECT_THAT(said(watch, window({0.5, 0.5, 0.5, 0.5}), 3),
+              ElementsAre("over: rank 3 on host b computes as long as its peers again, after 26 steps"));
+  EXPECT_THAT(said(watch, window({0.5, 0.5, 0.5, 0.5}), 10), IsEmpty());
+}
+
+TEST(SpeedWatch, ASingleSlowWindowIsNothing) {
+  SpeedWatch watch(programs(1, 2), {"a", "a"});
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_THAT(said(watch, window({0.5, 5}), 2), IsEmpty());
+    EXPECT_THAT(said(watch, window({0.5, 0.5})), IsEmpty());
+  }
+}
+
+TEST(SpeedWatch, RanksOfOtherStagesAreNoPeers) {
+  SpeedWatch watch(programs(2, 2), {"a", "a", "a", "a"});
+  // The second stage computes twice as long as the first.
+  EXPECT_THAT(said(watch, window({0.2, 0.2, 0.4, 0.4}), 20), IsEmpty());
+  EXPECT_THAT(said(watch, window({0.3, 0.2, 0.4, 0.4}), 3),
+              ElementsAre(testing::StartsWith("rank 0 computes 1.5 x as long as its peer: ")));
+}
+
+TEST(SpeedWatch, ARankWithoutPeersIsComparedWithItsBeginning) {
+  SpeedWatch watch(programs(2, 1), {"a", "a"});
+  EXPECT_THAT(said(watch, window({0.2, 0.4}), 20), IsEmpty());
+  EXPECT_THAT(
+      said(watch, window({0.2, 0.8}), 3),
+      ElementsAre("rank 1 computes 2.0 x as long as at the run's beginning: 400.0 ms of a step of 1.00 s are spent waiting for it"));
+}
+
+TEST(SpeedWatch, WhatCostsNothingIsNotNamed) {
+  SpeedWatch watch(programs(1, 2), {"a", "a"});
+  EXPECT_THAT(said(watch, window({0.005, 0.01}), 20), IsEmpty());
+}
+
+TEST(SpeedWatch, NamesALinkThatDrifts) {
+  SpeedWatch watch(programs(2, 1), {"a", "b"});
+  const Connection link{{0, 1}, {}};
+  EXPECT_THAT(said(watch, window({0.4, 0.4}, 1, {{link, Seconds(0.1)}}), 10), IsEmpty());
+  EXPECT_THAT(said(watch, window({0.4, 0.4}, 1, {{link, Seconds(0.14)}}), 10), IsEmpty());
+  EXPECT_THAT(
+      said(watch, window({0.4, 0.4}, 1, {{link, Seconds(0.3)}}), 10),
+      ElementsAre(
+          "messages from rank 0 on host a to rank 1 on host b take 3.0 x as long as at the run's beginning: 200.0 ms more in a step "
+          "of 1.00 s"));
+  EXPECT_THAT(
+      said(watch, window({0.4, 0.4}, 1, {{link, Seconds(0.1)}}), 10),
+      ElementsAre("over: messages from rank 0 on host a to rank 1 on host b take as long as at the run's beginning again, after 20 steps"));
+}
+
+TEST(SpeedWatch, ALinkOfASlowRankIsNotNamed) {
+  SpeedWatch watch(programs(1, 2), {"a", "a"});
+  const Connection group{{0, 1}, "dp.stage0"};
+  EXPECT_THAT(said(watch, window({0.4, 0.4}, 1, {{group, Seconds(0.1)}}), 10), IsEmpty());
+  EXPECT_THAT(said(watch, window({0.4, 0.8}, 1, {{group, Seconds(0.5)}}), 10), ElementsAre(testing::StartsWith("rank 1 computes 2.0 x")));
+}
+
+TEST(SpeedWatch, ExchangesBeginWhenAllHaveCome) {
+  const auto all = programs(2, 1);
+  program::TracedStep step;
+  for (const program::Program& program : all) {
+    program::TracedRank& rank = step[program.rank];
+    rank.step = {Seconds(0), Seconds(10)};
+    for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+      const program::Instruction& instruction = program.instructions[i];
+      if (instruction.op != program::Op::send_activation && instruction.op != program::Op::receive_activation) continue;
+      program::TracedInstruction& of = rank.instructions[static_cast<int>(i)];
+      of.op = instruction.op;
+      of.micro_batch = instruction.micro_batch;
+      of.peer = instruction.peer;
+      of.blocks = text('[', instruction.first_block, ')');
+      // The receiver has waited from the beginning.
+      const double sent = 1 + instruction.micro_batch;
+      of.time =
+          program.rank == 0 ? program::Interval{Seconds(sent), Seconds(sent + 0.125)} : program::Interval{Seconds(0), Seconds(sent + 0.25)};
+    }
+  }
+  const auto exchanges = exchanges_of(all, step);
+  ASSERT_EQ(exchanges.size(), 1U);
+  EXPECT_EQ(exchanges.begin()->first.ranks, (std::vector<int>{0, 1}));
+  EXPECT_DOUBLE_EQ(exchanges.begin()->second.value, 0.5);
+}
+
+}  // namespace
+}  // namespace tessera::train
