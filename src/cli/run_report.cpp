@@ -98,7 +98,7 @@ Prices prices_of(const model::JobSpec& job, const cluster::ClusterSpec& cluster)
       "another";
   std::filesystem::path path;
   try {
-    path = cached_profile_path(job, cluster);
+    path = cached_profile_path(job, cluster, Workers({}));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::not_found) throw;
     return {{}, none};

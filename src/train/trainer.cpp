@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "base/clock.hpp"
+#include "base/hash.hpp"
 #include "base/log.hpp"
 #include "nn/sequence.hpp"
 #include "program/chrome_trace.hpp"
