@@ -88,7 +88,11 @@ void SpeedMeter::unpack(int rank, const std::vector<double>& values, SpeedWindow
     traced.peer = instruction.peer;
     traced.blocks = text('[', instruction.first_block, ',');
     if (instruction.group >= 0) traced.group = program.groups.at(static_cast<std::size_t>(instruction.group)).name;
-    (program::is_compute(instruction.op) ? traced.exchanges.emplace_back() : traced.time) = {Seconds(begin), Seconds(end)};
+    const program::Interval time{Seconds(begin), Seconds(end)};
+    if (program::is_compute(instruction.op))
+      traced.exchanges.push_back(time);
+    else
+      traced.time = time;
   }
 }
 
