@@ -11,8 +11,10 @@ namespace tessera::train {
 namespace {
 
 constexpr std::int64_t kWarmUp = 2;
-constexpr double kWindow = 0.5;  // seconds
-constexpr double kMostSteps = 100;
+// Seconds. Shorter ones would name ranks that another process takes the core from for a moment.
+constexpr double kWindow = 1;
+// Steps may become much longer within a window.
+constexpr double kMostSteps = 50;
 constexpr std::uint32_t kTag = 2;  // no message of a program has it
 constexpr std::size_t kHeader = 1;
 constexpr double kAbsent = -1;
@@ -37,11 +39,15 @@ Seconds length_of(const std::vector<program::Interval>& intervals) {
 
 SpeedMeter::SpeedMeter(std::vector<program::Program> programs, comm::Communicator& comm) : programs_(std::move(programs)), comm_(comm) {}
 
-// Once, when it is known how long a step takes.
-void SpeedMeter::begin(Seconds length) {
-  double longest = length.value;
+// Of the next window, by how long a step takes on the rank where it takes longest.
+void SpeedMeter::agree_on_steps(Seconds step) {
+  double longest = step.value;
   comm_.world().all_reduce(&longest, 1, comm::DataType::f64, comm::Reduction::max).wait();
   every_ = static_cast<std::int64_t>(std::clamp(std::ceil(kWindow / std::max(longest, 1e-6)), 1.0, kMostSteps));
+}
+
+// Once.
+void SpeedMeter::begin() {
   apart_ = on_several_hosts(comm_);
   const HostName own = host_name();
   std::vector<HostName> all(static_cast<std::size_t>(comm_.world_size()));
@@ -82,7 +88,11 @@ void SpeedMeter::unpack(int rank, const std::vector<double>& values, SpeedWindow
     traced.peer = instruction.peer;
     traced.blocks = text('[', instruction.first_block, ',');
     if (instruction.group >= 0) traced.group = program.groups.at(static_cast<std::size_t>(instruction.group)).name;
-    (program::is_compute(instruction.op) ? traced.exchanges.emplace_back() : traced.time) = {Seconds(begin), Seconds(end)};
+    const program::Interval time{Seconds(begin), Seconds(end)};
+    if (program::is_compute(instruction.op))
+      traced.exchanges.push_back(time);
+    else
+      traced.time = time;
   }
 }
 
@@ -90,7 +100,10 @@ std::vector<SpeedChange> SpeedMeter::add(const program::TracedRank& step) {
   const int world = comm_.world_size();
   if (++made_ <= kWarmUp) return {};
   const Seconds length = step.step.end - step.step.begin;
-  if (every_ == 0) begin(length);
+  if (every_ == 0) {
+    agree_on_steps(length);
+    begin();
+  }
   Seconds computing(0);
   for (const auto& [index, instruction] : step.instructions)
     if (program::is_compute(instruction.op)) computing += instruction.time.end - instruction.time.begin - length_of(instruction.exchanges);
@@ -102,6 +115,7 @@ std::vector<SpeedChange> SpeedMeter::add(const program::TracedRank& step) {
   const std::vector<double> own = packed(step, apart_ ? ahead(comm_) : Seconds(0));
   SpeedWindow window{.steps = window_.steps, .step = window_.step / static_cast<double>(window_.steps), .computing = {}, .exchanges = {}};
   window_.computing.clear();
+  agree_on_steps(window.step);
   if (comm_.rank() != 0) {
     comm_.world().send(std::as_bytes(std::span(own)), 0, kTag).wait();
     return {};

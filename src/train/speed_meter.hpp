@@ -15,13 +15,14 @@ class SpeedMeter {
   // `programs` is by rank. The communicator must outlive the meter.
   SpeedMeter(std::vector<program::Program> programs, comm::Communicator& comm);
 
-  // Called by all ranks alike after each step, with what this rank did in it, on its host's clock. About twice a second, or after each step
+  // Called by all ranks alike after each step, with what this rank did in it, on its host's clock. About once a second, or after each step
   // where steps take longer, the ranks send theirs to rank 0, which returns what has changed; the others return nothing. The first two
   // steps do not count.
   std::vector<SpeedChange> add(const program::TracedRank& step);
 
  private:
-  void begin(Seconds length);
+  void agree_on_steps(Seconds step);
+  void begin();
   std::vector<double> packed(const program::TracedRank& step, Seconds offset) const;
   void unpack(int rank, const std::vector<double>& values, SpeedWindow& window, program::TracedStep& step) const;
 

@@ -14,7 +14,7 @@ constexpr double kSlow = 1.25;
 constexpr double kWell = 1.15;  // below, a slow rank is so no longer
 constexpr double kDrifted = 1.5;
 constexpr double kSettled = 1.25;
-constexpr double kWorth = 0.02;  // of a step
+constexpr double kWorth = 0.05;  // of a step
 constexpr int kRunning = 3;
 constexpr std::size_t kBeginning = 5;
 
@@ -112,6 +112,7 @@ void SpeedWatch::judge_rank(int rank, const SpeedWindow& window, std::vector<Spe
   const char* than = others.empty() ? "at the run's beginning" : others.size() == 1 ? "its peer" : "its peers";
   const double ratio = usual > 0 ? own / usual : 1;
   const Seconds cost(std::min(own - usual, window.step.value));
+  subject.cost = cost;
   switch (judge(subject, ratio, kSlow, kWell, cost > window.step * kWorth)) {
     case Turn::none: return;
     case Turn::slow:
@@ -126,17 +127,21 @@ void SpeedWatch::judge_rank(int rank, const SpeedWindow& window, std::vector<Spe
 void SpeedWatch::judge_exchange(const Connection& connection, Seconds seconds, const SpeedWindow& window,
                                 std::vector<SpeedChange>& changes) {
   Subject& subject = exchanges_[connection];
-  // A slow rank is late in its exchanges, too.
+  Seconds late(0);  // what a slow rank may be late in its exchanges, too
   for (const int rank : connection.ranks) {
     const Subject& of = ranks_.at(static_cast<std::size_t>(rank));
-    if (of.named || of.beyond > 0) {
-      subject.beyond = 0;
-      return;
-    }
+    if (of.named || of.beyond > 0) late = std::max(late, of.cost);
   }
-  if (subject.first.size() < kBeginning) return subject.first.push_back(seconds.value);
+  if (subject.first.size() < kBeginning) {
+    if (late == Seconds(0)) subject.first.push_back(seconds.value);
+    return;
+  }
   const double usual = median(subject.first);
   const Seconds cost = seconds - Seconds(usual);
+  if (late > Seconds(0) && cost < late * 2) {
+    subject.beyond = 0;
+    return;
+  }
   const double ratio = usual > 0 ? seconds.value / usual : cost > Seconds(0) ? kDrifted + 1 : 1;
   const Turn turn = judge(subject, ratio, kDrifted, kSettled, cost > window.step * kWorth);
   if (turn == Turn::none) return;

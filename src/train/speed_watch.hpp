@@ -46,8 +46,8 @@ class SpeedWatch {
 
   // Names, once, a rank that computes more than 1.25 times as long as the median of the other ranks with the same work in three windows
   // running, and an exchange that takes more than 1.5 times as long as at the beginning (the median of the first five windows); again when
-  // that is over. A rank that has no such peers is compared with its own beginning. What costs less than 2 % of a step is not named, and no
-  // exchange while a rank that takes part in it is slow.
+  // that is over. A rank that has no such peers is compared with its own beginning. What costs less than 5 % of a step is not named, and no
+  // exchange whose delay a slow rank that takes part in it may explain: one of less than twice what that rank costs.
   std::vector<SpeedChange> add(const SpeedWindow& window);
 
  private:
@@ -58,6 +58,7 @@ class SpeedWatch {
     int within = 0;             // windows running in which it is not
     bool named = false;
     std::int64_t since = 0;  // steps until it was named
+    Seconds cost{};          // of a rank, in the last window
   };
   enum class Turn { none, slow, over };
   Turn judge(Subject& subject, double ratio, double slow, double well, bool counts) const;

@@ -3,12 +3,17 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from conftest import SHAKESPEARE, wait_for_step, workers_of
+from conftest import BINARIES, REPOSITORY, SHAKESPEARE, wait_for_step, workers_of
+
+sys.path.insert(0, str(REPOSITORY / "bench"))
+from lab import load_netlab  # noqa: E402
 
 JOB = {
     "name": "run",
@@ -18,6 +23,7 @@ JOB = {
     "checkpoint": {"every": 0},
     "cluster": {"local": {"devices": 2, "threads": 1}},
 }
+BEGINNING = 352  # steps: windows have fifty at most, and the first five say what is usual
 SLOW = {"dp": r"rank 1 computes [\d.]+ x as long as its peer: [\d.]+ \S+ of a step of [\d.]+ \S+ are spent waiting for it",
         "pp": r"rank 1 computes [\d.]+ x as long as at the run's beginning: [\d.]+ \S+ of a step of [\d.]+ \S+ are spent waiting for it"}
 OVER = {"dp": r"rank 1 computes as long as its peer again, after \d+ steps",
@@ -44,9 +50,7 @@ def test_a_slowed_worker_is_named_and_so_is_its_end(tessera, kind, parallel):
     job = tessera.write("train.yaml", dict(JOB, parallel=parallel))
     process = tessera.start("train", job, "--no-measure")
     try:
-        # Without peers a rank is compared with its first windows, of half a second each.
-        wait_for_step(tessera, "run", 50, process)
-        time.sleep(4)
+        wait_for_step(tessera, "run", BEGINNING, process)
         worker = workers_of(process.pid)[1]
 
         def stop_for_a_moment():
@@ -80,3 +84,27 @@ def test_an_even_run_is_left_alone(tessera):
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
+
+
+def test_a_link_that_drifts_is_named_with_its_hosts(tessera):
+    netlab = load_netlab()
+    if netlab.missing():
+        pytest.skip(f"no emulated hosts here: {netlab.missing()}")
+    job = tessera.write("train.yaml", dict(JOB, parallel={"dp": 2, "pp": 1, "tp": 1, "micro_batches": 1}))
+    tessera("plan", job, "-o", "plan.json")
+    with netlab.Lab(2, gbit=[1]) as lab:
+        def rate(mbit):
+            for host in range(2):
+                run = ["tc", "-n", lab.namespace(host), "qdisc", "change", "dev", "eth0", "root", "tbf", "rate", f"{mbit}mbit", "burst", "130000", "latency", "100ms"]
+                subprocess.run(run, check=True)
+
+        words = [str(BINARIES / "tessera"), "worker", str(job), "--plan", "plan.json", "--run", "runs/run", "--world", "2", "--rendezvous", f"{lab.address(0)}:29500"]
+        environment = {**tessera.environment, "OMP_NUM_THREADS": "1"}
+        ranks = [lab.popen(rank, [*words, "--rank", str(rank)], environment, cwd=tessera.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                 for rank in range(2)]
+        wait_for_step(tessera, "run", BEGINNING, ranks[0])
+        rate(40)
+        who = f"exchanges over \\S+ \\(rank 0 on host {lab.namespace(0)}, rank 1 on host {lab.namespace(1)}\\)"
+        until((who + r" take [\d.]+ x as long as at the run's beginning: [\d.]+ \S+ more in a step of", lambda: log_of(tessera)), lambda: time.sleep(0.05), ranks[0])
+        rate(1000)
+        until((who + r" take as long as at the run's beginning again, after \d+ steps", lambda: log_of(tessera)), lambda: time.sleep(0.05), ranks[0])
