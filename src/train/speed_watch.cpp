@@ -14,8 +14,9 @@ constexpr double kSlow = 1.25;
 constexpr double kWell = 1.15;  // below, a slow rank is so no longer
 constexpr double kDrifted = 1.5;
 constexpr double kSettled = 1.25;
-constexpr double kWorth = 0.05;  // of a step
-constexpr int kRunning = 3;
+constexpr double kWorth = 0.05;      // of a step
+constexpr int kRunning = 3;          // windows
+constexpr int kRunningExchange = 5;  // which are of a single step of each window
 constexpr std::size_t kBeginning = 5;
 
 double median(std::vector<double> values) {
@@ -82,15 +83,15 @@ SpeedWatch::SpeedWatch(const std::vector<program::Program>& programs, std::vecto
 }
 
 // `counts`: whether it is worth being named.
-SpeedWatch::Turn SpeedWatch::judge(Subject& subject, double ratio, double slow, double well, bool counts) const {
+SpeedWatch::Turn SpeedWatch::judge(Subject& subject, double ratio, double slow, double well, bool counts, int running) const {
   subject.beyond = ratio > slow && counts ? subject.beyond + 1 : 0;
   subject.within = ratio < well || !counts ? subject.within + 1 : 0;
-  if (!subject.named && subject.beyond >= kRunning) {
+  if (!subject.named && subject.beyond >= running) {
     subject.named = true;
     subject.since = steps_;
     return Turn::slow;
   }
-  if (subject.named && subject.within >= kRunning) {
+  if (subject.named && subject.within >= running) {
     subject.named = false;
     return Turn::over;
   }
@@ -113,7 +114,7 @@ void SpeedWatch::judge_rank(int rank, const SpeedWindow& window, std::vector<Spe
   const double ratio = usual > 0 ? own / usual : 1;
   const Seconds cost(std::min(own - usual, window.step.value));
   subject.cost = cost;
-  switch (judge(subject, ratio, kSlow, kWell, cost > window.step * kWorth)) {
+  switch (judge(subject, ratio, kSlow, kWell, cost > window.step * kWorth, kRunning)) {
     case Turn::none: return;
     case Turn::slow:
       changes.push_back({false, text(name_of(rank), " computes ", fixed(ratio, 1), " x as long as ", than, ": ", to_text(cost),
@@ -143,7 +144,7 @@ void SpeedWatch::judge_exchange(const Connection& connection, Seconds seconds, c
     return;
   }
   const double ratio = usual > 0 ? seconds.value / usual : cost > Seconds(0) ? kDrifted + 1 : 1;
-  const Turn turn = judge(subject, ratio, kDrifted, kSettled, cost > window.step * kWorth);
+  const Turn turn = judge(subject, ratio, kDrifted, kSettled, cost > window.step * kWorth, kRunningExchange);
   if (turn == Turn::none) return;
   std::string who;
   if (connection.group.empty()) {

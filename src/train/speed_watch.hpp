@@ -45,9 +45,9 @@ class SpeedWatch {
   SpeedWatch(const std::vector<program::Program>& programs, std::vector<std::string> hosts);
 
   // Names, once, a rank that computes more than 1.25 times as long as the median of the other ranks with the same work in three windows
-  // running, and an exchange that takes more than 1.5 times as long as at the beginning (the median of the first five windows); again when
-  // that is over. A rank that has no such peers is compared with its own beginning. What costs less than 5 % of a step is not named, and no
-  // exchange whose delay a slow rank that takes part in it may explain: one of less than twice what that rank costs.
+  // running, and an exchange that takes more than 1.5 times as long as at the beginning (the median of the first five windows) in five;
+  // again when that is over. A rank that has no such peers is compared with its own beginning. What costs less than 5 % of a step is not
+  // named, and no exchange whose delay a slow rank that takes part in it may explain: one of less than twice what that rank costs.
   std::vector<SpeedChange> add(const SpeedWindow& window);
 
  private:
@@ -61,7 +61,7 @@ class SpeedWatch {
     Seconds cost{};          // of a rank, in the last window
   };
   enum class Turn { none, slow, over };
-  Turn judge(Subject& subject, double ratio, double slow, double well, bool counts) const;
+  Turn judge(Subject& subject, double ratio, double slow, double well, bool counts, int running) const;
   std::string name_of(int rank) const;
   void judge_rank(int rank, const SpeedWindow& window, std::vector<SpeedChange>& changes);
   void judge_exchange(const Connection& connection, Seconds seconds, const SpeedWindow& window, std::vector<SpeedChange>& changes);
