@@ -13,7 +13,6 @@ namespace {
 constexpr double kSlow = 1.25;
 constexpr double kWell = 1.15;  // below, a slow rank is so no longer
 constexpr double kDrifted = 1.5;
-constexpr double kSettled = 1.25;
 constexpr double kWorth = 0.05;      // of a step
 constexpr int kRunning = 3;          // windows
 constexpr int kRunningExchange = 5;  // which are of a single step of each window
@@ -91,7 +90,7 @@ SpeedWatch::Turn SpeedWatch::judge(Subject& subject, double ratio, double slow, 
     subject.since = steps_;
     return Turn::slow;
   }
-  if (subject.named && subject.within >= running) {
+  if (subject.named && subject.within >= kRunning) {
     subject.named = false;
     return Turn::over;
   }
@@ -133,10 +132,7 @@ void SpeedWatch::judge_exchange(const Connection& connection, Seconds seconds, c
     const Subject& of = ranks_.at(static_cast<std::size_t>(rank));
     if (of.named || of.beyond > 0) late = std::max(late, of.cost);
   }
-  if (subject.first.size() < kBeginning) {
-    if (late == Seconds(0)) subject.first.push_back(seconds.value);
-    return;
-  }
+  if (subject.first.size() < kBeginning) return subject.first.push_back(seconds.value);
   const double usual = median(subject.first);
   const Seconds cost = seconds - Seconds(usual);
   if (late > Seconds(0) && cost < late * 2) {
@@ -144,7 +140,7 @@ void SpeedWatch::judge_exchange(const Connection& connection, Seconds seconds, c
     return;
   }
   const double ratio = usual > 0 ? seconds.value / usual : cost > Seconds(0) ? kDrifted + 1 : 1;
-  const Turn turn = judge(subject, ratio, kDrifted, kSettled, cost > window.step * kWorth, kRunningExchange);
+  const Turn turn = judge(subject, ratio, kDrifted, kDrifted, cost > window.step * kWorth, kRunningExchange);
   if (turn == Turn::none) return;
   std::string who;
   if (connection.group.empty()) {
