@@ -110,14 +110,17 @@ class Experts final : public FeedForward {
     return own_sum(std::move(partial), pass);
   }
 
-  void backward_weight(PendingExchange normed, std::span<at::Tensor> kept, const Pass& pass) override {
+  void backward_last_weights(std::span<at::Tensor> kept) override {
     const ExpertRoutes routes(kept[kCounts], kept[kReceivedCounts]);
     for (const ExpertRows& rows : routes.segments())
       kernels::gemm(kept[kOutputGrads].narrow(0, rows.begin, rows.count).t(), kept[kActivated].narrow(0, rows.begin, rows.count),
                     down_->grad[rows.expert], true);
-    kept[kOutputGrads].reset();
-    kept[kActivated].reset();
     if (shared_width_ > 0) shared_down_.backward_weight(kept[kSharedGrad], kept[kSharedActivated]);
+    for (const Kept done : {kOutputGrads, kActivated, kSharedGrad, kSharedActivated}) kept[done].reset();
+  }
+
+  void backward_first_weights(PendingExchange normed, std::span<at::Tensor> kept, const Pass& pass) override {
+    const ExpertRoutes routes(kept[kCounts], kept[kReceivedCounts]);
     const at::Tensor all = normed.finish(pass);
     // Each tensor-parallel rank has a part of each expert, and so of what the maps to logits are to blame for.
     at::Tensor map_grads = at::empty({(count_ + (gates_shared_ ? 1 : 0)) * hidden_}, at::kFloat);

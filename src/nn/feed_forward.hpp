@@ -20,8 +20,10 @@ class FeedForward {
   virtual at::Tensor forward(at::Tensor normed, const Rows& rows, std::span<at::Tensor> kept, const Pass& pass) = 0;
   // Of the gradient of the output, own rows, that of the normalized input.
   virtual at::Tensor backward_input(const at::Tensor& grad, const Rows& rows, std::span<at::Tensor> kept, const Pass& pass) = 0;
-  // `normed`: all rows of the normalized input, which may be on their way.
-  virtual void backward_weight(PendingExchange normed, std::span<at::Tensor> kept, const Pass& pass) = 0;
+  // The weight half in two steps: of the maps that its output comes from, and then of those that read the normalized input, all rows of
+  // which may be on their way.
+  virtual void backward_last_weights(std::span<at::Tensor> kept) = 0;
+  virtual void backward_first_weights(PendingExchange normed, std::span<at::Tensor> kept, const Pass& pass) = 0;
 };
 
 // The product of a gate and of a second map, then a third (SwiGLU, Shazeer 2020).

@@ -49,7 +49,6 @@ at::Tensor LayerAttention::forward(const at::Tensor& x, const Rows& rows, std::s
   kernels::rms_norm(x, norm_->value, epsilon_, normed, rstd);
   at::Tensor qkv = rows.empty(qkv_.out_width());
   qkv_.forward(all_rows(normed, pass), qkv);
-  normed.reset();
   grow_rope_table(pass.position + rows.seq);
   at::Tensor turned = turn(qkv, rows, pass);
   if (!pass.training) qkv.reset();
@@ -108,12 +107,17 @@ at::Tensor LayerAttention::backward_input(const at::Tensor& grad, const Rows& ro
   return input_grad;
 }
 
-void LayerAttention::backward_weight(std::span<at::Tensor> kept, const Pass& pass) {
-  // The normalized input is gathered beside the product before the one that reads it.
-  PendingExchange normed = normed_again(kept[kInput], norm_->value, kept[kInputRstd], pass);
+void LayerAttention::backward_last_weights(std::span<at::Tensor> kept) const {
   output_.backward_weight(kept[kOutputGrad], kept[kAttended]);
   kept[kOutputGrad].reset();
   kept[kAttended].reset();
+}
+
+PendingExchange LayerAttention::normed_input(std::span<at::Tensor> kept, const Pass& pass) const {
+  return normed_again(kept[kInput], norm_->value, kept[kInputRstd], pass);
+}
+
+void LayerAttention::backward_first_weights(PendingExchange normed, std::span<at::Tensor> kept, const Pass& pass) const {
   qkv_.backward_weight(kept[kQkv], normed.finish(pass));
   for (at::Tensor& tensor : kept) tensor.reset();
 }

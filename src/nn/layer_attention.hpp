@@ -37,7 +37,10 @@ class LayerAttention {
   // f32, are written with the gradients of the norms' weights, from this rank's rows and heads.
   at::Tensor backward_input(const at::Tensor& grad, const Rows& rows, std::span<at::Tensor> kept, at::Tensor norm_grad,
                             at::Tensor head_norm_grads, const Pass& pass);
-  void backward_weight(std::span<at::Tensor> kept, const Pass& pass);
+  // The weight half in two steps: of the map that its output comes from, and then of those that read the normalized input.
+  void backward_last_weights(std::span<at::Tensor> kept) const;
+  PendingExchange normed_input(std::span<at::Tensor> kept, const Pass& pass) const;
+  void backward_first_weights(PendingExchange normed, std::span<at::Tensor> kept, const Pass& pass) const;
 
   const Parameter& norm() const { return *norm_; }
   std::span<const Parameter> head_norms() const { return head_norms_; }  // of the queries and of the keys, or none

@@ -27,7 +27,6 @@ class SwiGlu final : public FeedForward {
     gate_up.reset();
     at::Tensor partial = rows.empty(hidden_);
     down_.forward(activated, partial);
-    activated.reset();
     return own_sum(std::move(partial), pass);
   }
 
@@ -41,10 +40,13 @@ class SwiGlu final : public FeedForward {
     return own_sum(std::move(partial), pass);
   }
 
-  void backward_weight(PendingExchange normed, std::span<at::Tensor> kept, const Pass& pass) override {
+  void backward_last_weights(std::span<at::Tensor> kept) override {
     down_.backward_weight(kept[kOutputGrad], kept[kActivated]);
     kept[kOutputGrad].reset();
     kept[kActivated].reset();
+  }
+
+  void backward_first_weights(PendingExchange normed, std::span<at::Tensor> kept, const Pass& pass) override {
     gate_up_.backward_weight(kept[kGateUp], normed.finish(pass));
     kept[kGateUp].reset();
   }

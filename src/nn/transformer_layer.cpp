@@ -69,8 +69,13 @@ class TransformerLayer final : public Block {
     Tensors& kept = saved.tensors;
     ensure(kept.size() == kept_count_ && kept[kNormGrads].defined(), "backward_weight without backward_input");
     PendingExchange norm_grads = sum_norm_grads(kept[kNormGrads], pass);
-    feed_forward_->backward_weight(normed_again(kept[kMiddle], middle_norm_->value, kept[kMiddleRstd], pass), of_feed_forward(kept), pass);
-    attention_.backward_weight(of_attention(kept), pass);
+    feed_forward_->backward_last_weights(of_feed_forward(kept));
+    // Each normalized input is gathered beside the product before the one that reads it.
+    PendingExchange middle = normed_again(kept[kMiddle], middle_norm_->value, kept[kMiddleRstd], pass);
+    attention_.backward_last_weights(of_attention(kept));
+    PendingExchange input = attention_.normed_input(of_attention(kept), pass);
+    feed_forward_->backward_first_weights(std::move(middle), of_feed_forward(kept), pass);
+    attention_.backward_first_weights(std::move(input), of_attention(kept), pass);
     norm_grads.finish(pass);
     at::Tensor rest = kept[kNormGrads];
     const auto add = [&](const Parameter& parameter) {

@@ -107,7 +107,8 @@ Result by_ours(const model::BlockSpec& spec, const Weights& weights, const at::T
   if (kept_bytes != nullptr)
     for (const at::Tensor& tensor : kept) *kept_bytes += tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
   const at::Tensor input_grad = experts->backward_input(output_grad.to(x.scalar_type()), rows, kept, pass);
-  experts->backward_weight(PendingExchange::all_rows(x, pass), kept, pass);
+  experts->backward_last_weights(kept);
+  experts->backward_first_weights(PendingExchange::all_rows(x, pass), kept, pass);
   EXPECT_TRUE(std::none_of(kept.begin(), kept.end(), [](const at::Tensor& tensor) { return tensor.defined(); }));
   Result out{output, input_grad, parameters[0].grad, parameters[1].grad, parameters[2].grad};
   for (std::size_t i = 3; i < parameters.size(); ++i) out.shared_grads.push_back(parameters[i].grad);

@@ -67,10 +67,10 @@ def expect_the_memory_that_the_plan_said(tessera, parallel, precision, model):
         return plan
 
     predicted = train()
-    # What the allocator keeps depends on which thread frees when, once in some ten runs by 50 MiB: then the median of three counts.
+    # What the allocator keeps depends on which thread frees when, once in some ten runs by 50 MiB: then the median of five counts.
     if any(abs(bytes_ / peak - 1) >= 0.15 for bytes_, peak in zip(predicted, peaks[0])):
-        train()
-        train()
+        for _ in range(4):
+            train()
     for rank, bytes_ in enumerate(predicted):
         measured = statistics.median(peak[rank] for peak in peaks)
         print(f"{precision} {parallel} rank {rank}: predicted {bytes_ / 2**20:.0f} MiB, measured {measured / 2**20:.0f} MiB, {100 * (bytes_ / measured - 1):+.1f} %")
