@@ -49,6 +49,7 @@ at::Tensor LayerAttention::forward(const at::Tensor& x, const Rows& rows, std::s
   kernels::rms_norm(x, norm_->value, epsilon_, normed, rstd);
   at::Tensor qkv = rows.empty(qkv_.out_width());
   qkv_.forward(all_rows(normed, pass), qkv);
+  normed.reset();
   grow_rope_table(pass.position + rows.seq);
   at::Tensor turned = turn(qkv, rows, pass);
   if (!pass.training) qkv.reset();

@@ -27,6 +27,7 @@ class SwiGlu final : public FeedForward {
     gate_up.reset();
     at::Tensor partial = rows.empty(hidden_);
     down_.forward(activated, partial);
+    activated.reset();
     return own_sum(std::move(partial), pass);
   }
 
