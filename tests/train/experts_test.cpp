@@ -16,12 +16,6 @@ using plan::Schedule;
 constexpr std::int64_t kSteps = 5;
 const char* const kLosses = ", balance_loss: 0.05, z_loss: 0.01, capacity: 1.0";
 
-double worst_difference(const std::vector<double>& a, const std::vector<double>& b) {
-  double worst = a.size() == b.size() ? 0 : 1;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) worst = std::max(worst, std::abs(a[i] - b[i]) / std::abs(b[i]));
-  return worst;
-}
-
 const Curve& one_device() {
   static const Curve curve = train_curve(tiny_experts_job(kLosses), {}, kSteps);
   return curve;

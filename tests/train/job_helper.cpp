@@ -1,11 +1,15 @@
 #include "train/job_helper.hpp"
 
+#include <gtest/gtest.h>
+#include <algorithm>
+#include <cmath>
 #include <exception>
 #include <mutex>
 #include <thread>
 
 #include "base/free_port.hpp"
 #include "plan/schedule/schedule.hpp"
+#include "plan/trainable.hpp"
 
 namespace tessera::train {
 model::JobSpec tiny_job(const std::string& extra, const std::string& model_extra) {
@@ -119,6 +123,41 @@ Curve train_curve_of(const model::JobSpec& job, const plan::Plan& plan, std::int
     }
   });
   return curve;
+}
+
+double worst_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  double worst = a.size() == b.size() ? 0 : 1;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) worst = std::max(worst, std::abs(a[i] - b[i]) / std::abs(b[i]));
+  return worst;
+}
+
+Evaluated train_and_evaluate(const model::JobSpec& job, const Degrees& degrees, std::int64_t steps) {
+  const plan::Plan plan = plan_of(job, degrees);
+  plan::check_trainable(plan, job.model);
+  const auto dataset =
+      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  Evaluated out;
+  on_ranks(plan.world_size(), [&](comm::Communicator& comm) {
+    Trainer trainer(job, plan, *dataset, comm);
+    trainer.initialize();
+    Evaluated mine;
+    mine.before = trainer.evaluate(7).loss;
+    for (std::int64_t i = 0; i < steps; ++i) {
+      const StepReport report = trainer.step();
+      mine.curve.losses.push_back(report.loss);
+      mine.curve.norms.push_back(report.grad_norm);
+    }
+    mine.after = trainer.evaluate(7).loss;
+    if (comm.rank() == 0) out = std::move(mine);
+  });
+  return out;
+}
+
+void expect_same(const Evaluated& many, const Evaluated& one, double losses, double norms) {
+  EXPECT_LT(worst_difference(many.curve.losses, one.curve.losses), losses);
+  EXPECT_LT(worst_difference(many.curve.norms, one.curve.norms), norms);
+  EXPECT_NEAR(many.before, one.before, losses * one.before);
+  EXPECT_NEAR(many.after, one.after, losses * one.after);
 }
 
 }  // namespace tessera::train

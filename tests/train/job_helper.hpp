@@ -51,4 +51,17 @@ struct Curve {
 Curve train_curve(const model::JobSpec& job, const Degrees& degrees, std::int64_t steps);
 Curve train_curve_of(const model::JobSpec& job, const plan::Plan& plan, std::int64_t steps);
 
+// The largest relative difference of two rows of numbers; at least 1 where they are not equally long.
+double worst_difference(const std::vector<double>& a, const std::vector<double>& b);
+
+// With the validation losses before and after these steps.
+struct Evaluated {
+  Curve curve;
+  double before = 0;  // validation losses
+  double after = 0;
+};
+Evaluated train_and_evaluate(const model::JobSpec& job, const Degrees& degrees, std::int64_t steps);
+// Losses and norms within such relative differences.
+void expect_same(const Evaluated& many, const Evaluated& one, double losses, double norms);
+
 }  // namespace tessera::train

@@ -66,12 +66,6 @@ plan::Plan plan_of_layouts(const model::JobSpec& job, const std::vector<Layout>&
   return plan;
 }
 
-double worst_difference(const std::vector<double>& a, const std::vector<double>& b) {
-  double worst = a.size() == b.size() ? 0 : 1;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) worst = std::max(worst, std::abs(a[i] - b[i]) / std::abs(b[i]));
-  return worst;
-}
-
 // Gradients that are exchanged late cannot be clipped.
 model::JobSpec job_of(bool tied, bool clips = true) {
   auto job = tiny_job({}, tied ? ", tied: true" : "");

@@ -16,46 +16,6 @@ const char* const kRelatives =
     ", head_dim: 24, qkv_bias: true, qk_norm: true, window: 9, "
     "rope_scaling: {rope_type: llama3, factor: 8, original_max_position_embeddings: 16}";
 
-double worst_difference(const std::vector<double>& a, const std::vector<double>& b) {
-  double worst = a.size() == b.size() ? 0 : 1;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) worst = std::max(worst, std::abs(a[i] - b[i]) / std::abs(b[i]));
-  return worst;
-}
-
-struct Evaluated {
-  Curve curve;
-  double before = 0;  // validation losses
-  double after = 0;
-};
-
-Evaluated run(const model::JobSpec& job, const Degrees& degrees) {
-  const plan::Plan plan = plan_of(job, degrees);
-  const auto dataset =
-      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
-  Evaluated out;
-  on_ranks(plan.world_size(), [&](comm::Communicator& comm) {
-    Trainer trainer(job, plan, *dataset, comm);
-    trainer.initialize();
-    Evaluated mine;
-    mine.before = trainer.evaluate(7).loss;
-    for (std::int64_t i = 0; i < kSteps; ++i) {
-      const StepReport report = trainer.step();
-      mine.curve.losses.push_back(report.loss);
-      mine.curve.norms.push_back(report.grad_norm);
-    }
-    mine.after = trainer.evaluate(7).loss;
-    if (comm.rank() == 0) out = std::move(mine);
-  });
-  return out;
-}
-
-void expect_same(const Evaluated& many, const Evaluated& one, double losses, double norms) {
-  EXPECT_LT(worst_difference(many.curve.losses, one.curve.losses), losses);
-  EXPECT_LT(worst_difference(many.curve.norms, one.curve.norms), norms);
-  EXPECT_NEAR(many.before, one.before, losses * one.before);
-  EXPECT_NEAR(many.after, one.after, losses * one.after);
-}
-
 Degrees cut(Degrees degrees) {
   degrees.sequence_parallel = true;
   return degrees;
@@ -66,19 +26,19 @@ class SequenceCut : public testing::TestWithParam<Degrees> {};
 TEST_P(SequenceCut, TrainsAndEvaluatesTheModelOfOneDevice) {
   for (const char* extra : {"", kRelatives}) {
     const auto job = tiny_job({}, extra);
-    expect_same(run(job, GetParam()), run(job, {}), 1e-5, 1e-4);
+    expect_same(train_and_evaluate(job, GetParam(), kSteps), train_and_evaluate(job, {}, kSteps), 1e-5, 1e-4);
   }
 }
 
 TEST_P(SequenceCut, StaysCloseInBf16) {
   const auto job = tiny_job("precision: bf16", kRelatives);
-  expect_same(run(job, GetParam()), run(job, {}), 1e-2, 1e-1);
+  expect_same(train_and_evaluate(job, GetParam(), kSteps), train_and_evaluate(job, {}, kSteps), 1e-2, 1e-1);
 }
 
 TEST_P(SequenceCut, TwiceIsBitwiseTheSameRun) {
   const auto job = tiny_job();
-  const Evaluated first = run(job, GetParam());
-  const Evaluated second = run(job, GetParam());
+  const Evaluated first = train_and_evaluate(job, GetParam(), kSteps);
+  const Evaluated second = train_and_evaluate(job, GetParam(), kSteps);
   EXPECT_EQ(first.curve.losses, second.curve.losses);
   EXPECT_EQ(first.curve.norms, second.curve.norms);
   EXPECT_EQ(first.after, second.after);
