@@ -12,6 +12,12 @@ if(NOT Torch_DIR AND TESSERA_PYTHON)
   list(APPEND CMAKE_PREFIX_PATH ${torch_prefix})
 endif()
 
+if(Torch_DIR)
+  get_filename_component(torch_root ${Torch_DIR}/../../.. ABSOLUTE)
+else()
+  get_filename_component(torch_root ${torch_prefix}/../.. ABSOLUTE)
+endif()
+
 set(torch_bare OFF)
 if(torch_cuda AND NOT TESSERA_NVCC)
   set(torch_bare ON)
@@ -20,7 +26,6 @@ option(TESSERA_TORCH_BARE "Link libtorch's CPU libraries without its CMake packa
 if(TESSERA_TORCH_BARE)
   # Torch's own package gives up when the wheel was built for CUDA and there is no CUDA toolkit, even for programs that
   # use the CPU alone. Those need two libraries, which find the wheel's CUDA libraries by their own run path.
-  get_filename_component(torch_root ${torch_prefix}/../.. ABSOLUTE)
   add_library(tessera_torch INTERFACE)
   target_include_directories(tessera_torch SYSTEM INTERFACE ${torch_root}/include ${torch_root}/include/torch/csrc/api/include)
   target_link_libraries(tessera_torch INTERFACE ${torch_root}/lib/libtorch_cpu.so ${torch_root}/lib/libc10.so)

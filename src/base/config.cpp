@@ -342,7 +342,10 @@ std::int64_t ConfigNode::as_bytes() const {
 }
 
 std::string ConfigNode::as_choice(std::initializer_list<std::string_view> valid) const {
-  const std::vector<std::string> names(valid.begin(), valid.end());
+  return as_choice(std::vector<std::string>(valid.begin(), valid.end()));
+}
+
+std::string ConfigNode::as_choice(const std::vector<std::string>& names) const {
   const std::string word = as_string();
   if (std::find(names.begin(), names.end(), word) != names.end()) return word;
   const auto guess = nearest(word, names);

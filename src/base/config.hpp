@@ -57,6 +57,7 @@ class ConfigNode {
   std::int64_t as_bytes() const;
   // One of `valid`; otherwise an error that names the nearest.
   std::string as_choice(std::initializer_list<std::string_view> valid) const;
+  std::string as_choice(const std::vector<std::string>& valid) const;
   // An integer >= least.
   std::int64_t as_int_at_least(std::int64_t least) const;
   // An integer >= least and <= most.

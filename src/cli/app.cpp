@@ -15,6 +15,8 @@
 #include "base/temporary_folder.hpp"
 #include "base/terminal.hpp"
 #include "cli/commands.hpp"
+#include "cli/plugin_model.hpp"
+#include "model/plugin.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -155,6 +157,7 @@ std::unique_ptr<CLI::App> make_app() {
 
 int run(int argc, const char* const* argv) {
   TemporaryFolder::remove_abandoned();
+  model::set_plugin_reader(described_model);
   const auto app = make_app();
   int code = parse_and_run(*app, argc, argv, wants_json(argc, argv));
   try {

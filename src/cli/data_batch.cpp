@@ -23,17 +23,16 @@ void print_batches(const BatchOptions& options) {
   const model::JobSpec job = model::read_job(options.yaml, options.overrides);
   const std::int64_t seq = job.model.dim("seq");
   const auto dataset = data::Dataset::open(job.data, seq, job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
-  std::vector<std::int32_t> tokens(static_cast<std::size_t>(seq));
-  std::vector<std::int32_t> targets(tokens.size());
-  std::vector<std::int32_t> positions(dataset->separates_documents() ? tokens.size() : 0);
+  const std::vector<data::Field> fields = dataset->fields();
+  std::vector<std::vector<std::int32_t>> values;
+  for (const data::Field& field : fields) values.emplace_back(static_cast<std::size_t>(field.count));
   for (std::int64_t step = options.step; step < options.step + options.count; ++step) {
     nlohmann::ordered_json out = {{"step", step}};
     for (std::int64_t id : dataset->sample_ids(step, job.train.global_batch)) {
-      dataset->fill(id, tokens, targets, positions);
+      dataset->fill(id, {values.begin(), values.end()});
       out["samples"].push_back(id);
-      out["tokens"].push_back(tokens);
-      out["targets"].push_back(targets);
-      if (!positions.empty()) out["positions"].push_back(positions);
+      for (std::size_t i = 0; i < fields.size(); ++i) out[fields[i].name].push_back(values[i]);
+      const std::vector<std::int32_t>& tokens = values.front();
       const data::Tokenizer* tokenizer = dataset->tokenizer();
       if (!options.json)
         std::printf(

@@ -95,7 +95,7 @@ ordered_json inspect_job(const InspectOptions& options) {
   if (shown <= 0) return out;
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(seq)), targets(tokens.size());
   for (std::int64_t sample : dataset->sample_ids(0, shown)) {
-    dataset->fill(sample, tokens, targets);
+    dataset->fill(sample, {tokens, targets});
     const std::string content =
         dataset->tokenizer() == nullptr ? ordered_json(tokens).dump() : dataset->tokenizer()->decode(unsigned_ids(tokens), true);
     if (options.json) {

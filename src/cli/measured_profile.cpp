@@ -45,6 +45,7 @@ std::filesystem::path cached_profile_path(const model::JobSpec& job, const clust
   std::string key = text(job.model.fingerprint(), ' ', cluster.fingerprint(), ' ', job.train.global_batch, ' ',
                          model::name_of(job.train.precision), ' ', static_cast<int>(job.train.optimizer.kind), ' ',
                          std::filesystem::file_size(worker), ' ', std::filesystem::last_write_time(worker).time_since_epoch().count());
+  if (!job.model.plugin.empty()) key += " " + hash128_hex(read_whole(job.model.plugin));
   for (const search::WorkerShape& shape : search::worker_shapes(job, cluster)) key += text(' ', shape.workers, 'x', shape.threads);
   if (workers.on_hosts()) key += " on " + workers.name();
   return data::default_cache_dir() / ("profile-" + hash128_hex(key) + ".json");

@@ -11,6 +11,7 @@
 #include "cost/block_time.hpp"
 #include "cost/cost.hpp"
 #include "cost/measured.hpp"
+#include "model/tensor_flow.hpp"
 #include "plan/stage_places.hpp"
 #include "program/state_exchanges.hpp"
 
@@ -149,6 +150,12 @@ CostModel::CostModel(const model::ModelSpec& model, const cluster::ClusterSpec& 
       measured_(std::make_unique<Measured>(model, cluster, precision, source.optimizer, source.profile)) {
   for (std::size_t r = 0; r < model.repeats.size(); ++r)
     repeat_of_.insert(repeat_of_.end(), static_cast<std::size_t>(model.repeats[r].count), static_cast<int>(r));
+  elements_before_.resize(model.repeats.size());
+  const std::vector<std::int64_t> elements = model::elements_before(model::tensor_flow(model));
+  for (std::size_t b = 0; b < elements.size(); ++b) {
+    double& most = elements_before_[static_cast<std::size_t>(repeat_of_[b])];
+    most = std::max(most, static_cast<double>(elements[b]));
+  }
   for (const cluster::ResourceGroup& group : cluster.groups)
     groups_.push_back(group.device.has(precision) && calibrated(group.device, precision)
                           ? std::make_unique<Group>(group, stack_.calibration ? *stack_.calibration : calibration_of(group), model,
@@ -495,13 +502,7 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
 }
 
 double CostModel::input_bytes(int repeat, std::int64_t samples) const {
-  double elements = 0;
-  for (const model::TensorSpec& tensor : model_.repeats[static_cast<std::size_t>(repeat)].block.inputs) {
-    double product = 1;
-    for (const std::int64_t extent : tensor.shape) product *= static_cast<double>(extent);
-    elements += product;
-  }
-  return (precision_ == model::Precision::f32 ? 4 : 2) * elements * static_cast<double>(samples);
+  return (precision_ == model::Precision::f32 ? 4 : 2) * elements_before_[static_cast<std::size_t>(repeat)] * static_cast<double>(samples);
 }
 
 double CostModel::reshard(int repeat, int devices, const plan::Strategy& before, const plan::Strategy& strategy, std::int64_t samples) {

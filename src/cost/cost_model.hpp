@@ -153,7 +153,7 @@ class CostModel {
   double samples_per_rank(int devices, int width, std::int64_t samples, int part = kAllParts) const;
   // Cutting the inputs of a block anew when the block before it in the stage is cut otherwise: seconds of one micro-batch and pass.
   double reshard(int repeat, int devices, const plan::Strategy& before, const plan::Strategy& strategy, std::int64_t samples);
-  // What a block takes in, for `samples` samples, whole.
+  // All tensors before a block, of `samples` samples, whole: what it reads, and what passes it to later blocks.
   double input_bytes(int repeat, std::int64_t samples) const;
   // Seconds of the messages of one micro-batch, in one direction, to a stage of another width or kind: every rank sends or
   // receives its share of `bytes` at once. Of these, what is waited for: all of them, or, where the stack runs messages beside other
@@ -239,6 +239,7 @@ class CostModel {
   Stack stack_;
   std::unique_ptr<Measured> measured_;
   std::vector<int> repeat_of_;
+  std::vector<double> elements_before_;  // by repeat: of one sample, of all tensors before any of its blocks
   double layer_flops_ = 0;  // of the forward pass of the layer that the model has most of, for each byte that goes into it
   std::vector<std::unique_ptr<Group>> groups_;  // those of the cluster, then ones of which stages share the nodes or are dealt over them
   std::vector<Stand> stands_;                   // the first ones are the groups of the cluster

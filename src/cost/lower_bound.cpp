@@ -5,6 +5,7 @@
 #include <map>
 
 #include "cost/block_time.hpp"
+#include "model/tensor_flow.hpp"
 #include "profile/exchange_time.hpp"
 
 namespace tessera::cost {
@@ -60,7 +61,12 @@ double flops_of(const std::vector<model::Operator>& operators) {
 class LeastTimes {
  public:
   LeastTimes(const plan::Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster)
-      : plan_(plan), model_(model), cluster_(cluster), micro_batches_(static_cast<double>(plan.micro_batches)), ranks_(plan.ranks.size()) {
+      : plan_(plan),
+        model_(model),
+        cluster_(cluster),
+        micro_batches_(static_cast<double>(plan.micro_batches)),
+        elements_before_(model::elements_before(model::tensor_flow(model))),
+        ranks_(plan.ranks.size()) {
     for (std::size_t r = 0; r < model.repeats.size(); ++r)
       repeat_of_.insert(repeat_of_.end(), static_cast<std::size_t>(model.repeats[r].count), static_cast<int>(r));
     std::map<std::pair<int, int>, int> numbers;
@@ -237,13 +243,7 @@ class LeastTimes {
   // Activations there and gradients back: what a domain's devices have of them beyond what stays there.
   void add_messages(const plan::Stage& from, const plan::Stage& to) {
     if (from.ranks == to.ranks) return;
-    double elements = 0;
-    for (const model::TensorSpec& tensor :
-         model_.repeats[static_cast<std::size_t>(repeat_of_[static_cast<std::size_t>(to.first_block())])].block.inputs) {
-      double product = 1;
-      for (const std::int64_t extent : tensor.shape) product *= static_cast<double>(extent);
-      elements += product;
-    }
+    const auto elements = static_cast<double>(elements_before_[static_cast<std::size_t>(to.first_block())]);
     const double bytes = kWeight * elements * static_cast<double>(plan_.samples()) * micro_batches_;
     std::map<int, double> held;  // by domain: share before less share behind
     std::map<int, int> groups;   // 1: senders stand there, 2: receivers, 3: both
@@ -270,6 +270,7 @@ class LeastTimes {
   const model::ModelSpec& model_;
   const cluster::ClusterSpec& cluster_;
   const double micro_batches_;
+  const std::vector<std::int64_t> elements_before_;  // by block
   std::vector<int> repeat_of_;
   std::vector<int> domain_of_;  // by rank
   std::vector<RankWork> ranks_;

@@ -135,7 +135,11 @@ std::int64_t Dataset::document_count() const {
   return sum;
 }
 std::int64_t Dataset::sequence_length() const { return state_->seq; }
-bool Dataset::separates_documents() const { return state_->spec.separate_documents; }
+std::vector<Field> Dataset::fields() const {
+  std::vector<Field> out = {{"tokens", state_->seq, 0}, {"targets", state_->seq, -1}};
+  if (state_->spec.separate_documents) out.push_back({"positions", state_->seq, 0});
+  return out;
+}
 const std::vector<std::string>& Dataset::notes() const { return state_->notes; }
 
 std::uint64_t Dataset::content_hash() const {
@@ -183,17 +187,24 @@ std::vector<std::int64_t> Dataset::sample_ids(std::int64_t step, std::int64_t gl
   return ids;
 }
 
-void Dataset::fill(std::int64_t sample_id, std::span<std::int32_t> tokens, std::span<std::int32_t> targets,
-                   std::span<std::int32_t> positions) const {
-  const SampleRoom room{tokens, targets, positions};
+namespace {
+
+SampleRoom room_of(const std::vector<std::span<std::int32_t>>& rows) {
+  ensure(rows.size() == 2 || rows.size() == 3, "a sample has tokens, targets and perhaps positions");
+  return {rows[0], rows[1], rows.size() > 2 ? rows[2] : std::span<std::int32_t>()};
+}
+
+}  // namespace
+
+void Dataset::fill(std::int64_t sample_id, const std::vector<std::span<std::int32_t>>& rows) const {
+  const SampleRoom room = room_of(rows);
   state_->check(sample_id, train_samples(), room);
   const std::size_t k = state_->part_of(sample_id);
   state_->parts[k]->samples->fill(sample_id - state_->id_begins[k], room);
 }
 
-void Dataset::fill_validation(std::int64_t index, std::span<std::int32_t> tokens, std::span<std::int32_t> targets,
-                              std::span<std::int32_t> positions) const {
-  const SampleRoom room{tokens, targets, positions};
+void Dataset::fill_validation(std::int64_t index, const std::vector<std::span<std::int32_t>>& rows) const {
+  const SampleRoom room = room_of(rows);
   state_->check(index, validation_samples(), room);
   const Mixture::Draw draw = state_->parts.size() == 1 ? Mixture::Draw{0, index} : state_->validation->at(index);
   const Samples& samples = *state_->parts[draw.source]->samples;
@@ -215,7 +226,7 @@ double Dataset::unigram_entropy_of_validation() const {
   std::int64_t total = 0;
   std::vector<std::int32_t> inputs(static_cast<std::size_t>(s.seq)), targets(inputs.size());
   for (std::int64_t index = 0; index < validation_samples(); ++index) {
-    fill_validation(index, inputs, targets);
+    fill_validation(index, {inputs, targets});
     for (const std::int32_t token : targets) {
       if (token < 0) continue;
       ++counts[static_cast<std::size_t>(token)];

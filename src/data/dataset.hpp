@@ -15,6 +15,13 @@
 
 namespace tessera::data {
 
+// One of the rows of whole numbers that a sample has.
+struct Field {
+  std::string name;
+  std::int64_t count = 0;   // numbers of a sample
+  std::int32_t absent = 0;  // what stands in the row of a sample that is not there, and does not count
+};
+
 // All documents of a source, each followed by the end-of-text token, are one stream of tokens. Sample i of the training split holds the
 // tokens [i*seq, i*seq + seq] of the stream: seq inputs, and as targets the same moved on by one. The validation split starts behind the
 // last training target, so the two share no token. Where documents have prompts, a sample holds as many whole documents as fit, and the
@@ -46,18 +53,16 @@ class Dataset {
   // per sample. Throws invalid_config when one batch is larger than the training split.
   std::vector<std::int64_t> sample_ids(std::int64_t step, std::int64_t global_batch) const;
 
-  // tokens[seq], targets[seq] and, unless it is empty, positions[seq] of a training sample, 0 <= sample_id < train_samples(). A target of
-  // -1 does not count. Positions are those of tokens in their documents: each 0 begins one. Throws corrupt when the cache was damaged since
-  // it was opened.
-  void fill(std::int64_t sample_id, std::span<std::int32_t> tokens, std::span<std::int32_t> targets,
-            std::span<std::int32_t> positions = {}) const;
+  // What a sample has: "tokens", "targets" and, where attention is to stay within documents, "positions", seq numbers each. A target of -1
+  // does not count. Positions are those of tokens in their documents: each 0 begins one.
+  std::vector<Field> fields() const;
+  // The first so many fields of a training sample, 0 <= sample_id < train_samples(), in the order of fields(). Throws corrupt when the cache
+  // was damaged since it was opened.
+  void fill(std::int64_t sample_id, const std::vector<std::span<std::int32_t>>& rows) const;
   // The same for 0 <= index < validation_samples(); of several sources mixed as in training.
-  void fill_validation(std::int64_t index, std::span<std::int32_t> tokens, std::span<std::int32_t> targets,
-                       std::span<std::int32_t> positions = {}) const;
+  void fill_validation(std::int64_t index, const std::vector<std::span<std::int32_t>>& rows) const;
   // The targets of a training sample that count; the loss of a step is the mean over those of its whole batch.
   std::int64_t counted_targets(std::int64_t sample_id) const;
-  // Whether attention is to stay within documents, and positions are needed.
-  bool separates_documents() const;
 
   // In nats: the entropy of the frequencies of all validation targets, which is the loss of a model that knows nothing but
   // how often each of them occurs. Throws invalid_config without validation samples.

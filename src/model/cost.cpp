@@ -3,6 +3,7 @@
 
 #include "base/error.hpp"
 #include "model/layer_cost.hpp"
+#include "model/measured_cost.hpp"
 #include "model/recommender_cost.hpp"
 #include "model/transformer_cost.hpp"
 #include "model/vision_cost.hpp"
@@ -37,6 +38,7 @@ constexpr std::array kFormulas = {
 }  // namespace
 
 BlockCost cost_of(const BlockSpec& block, const BlockShard& shard) {
+  if (block.measured) return measured_cost(block, shard);
   for (const Formula& formula : kFormulas)
     if (formula.kind == block.kind) return formula.cost(block, shard);
   std::string known;

@@ -74,6 +74,20 @@ std::int64_t ParameterSpec::shard_count(int tensor_parallel) const {
 double BlockSpec::real(const std::string& key) const { return value_of(dims, key, "block " + name); }
 std::int64_t BlockSpec::dim(const std::string& key) const { return static_cast<std::int64_t>(real(key)); }
 
+std::string BlockSpec::profile_key() const {
+  if (!measured) return kind;
+  std::string all;
+  const auto add = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
+    all += " " + name;
+    for (const std::int64_t extent : shape) all += "," + std::to_string(extent);
+  };
+  for (const auto& [key, value] : dims) all += text(" ", key, "=", value);
+  for (const ParameterSpec& parameter : parameters) add("p", parameter.shape);
+  for (const TensorSpec& input : inputs) add("i", input.shape);
+  for (const TensorSpec& output : outputs) add("o", output.shape);
+  return kind + " " + hash128_hex(all).substr(0, 8);
+}
+
 std::int64_t BlockSpec::parameter_count() const {
   std::int64_t count = 0;
   for (const ParameterSpec& parameter : parameters)
@@ -131,10 +145,6 @@ std::string ModelSpec::fingerprint() const {
       out << ' ' << parameter.name << parameter.tied_to;
       for (std::int64_t extent : parameter.shape) out << ',' << extent;
     }
-  }
-  for (const Chain& chain : chains) {
-    out << ' ' << chain.name << ':' << chain.repeat_count;
-    for (const std::string& read : chain.reads) out << '<' << read;
   }
   return hash128_hex(out.str()).substr(0, 16);
 }

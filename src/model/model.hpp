@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,9 +18,10 @@ enum class Precision { f32, bf16, f16, f8 };
 const char* name_of(Precision precision);
 Bytes element_size(Precision precision);
 
+// Which initial values a parameter has.
 struct Initializer {
-  enum class Kind { normal, ones, zeros } kind = Kind::normal;
-  double deviation = 0.02;
+  std::string kind = "normal";  // the registry's key (nn/initializers.hpp): "normal", "uniform", "ones", "zeros"
+  double scale = 0.02;          // standard deviation of normal, bound of uniform
 };
 
 // What a tensor-parallel rank holds of a dimension that is cut into `parts`: ceil(whole / parts). Where `parts` does not divide
@@ -48,10 +50,19 @@ struct ParameterSpec {
   std::int64_t shard_count(int tensor_parallel) const;   // elements
 };
 
-// A tensor passed from block to block: shape per sample, without the batch dimension.
+// A tensor passed from block to block, which finds it by its name: shape per sample, without the batch dimension.
 struct TensorSpec {
   std::string name;
   std::vector<std::int64_t> shape;
+};
+
+// What one sample costs a block of which only the forward pass is written: counted and measured with fp32 on one device (nn/measured_cost.hpp).
+struct MeasuredCost {
+  Flops forward;
+  Flops backward;
+  Bytes kept;  // from the forward to the backward pass, inputs included and outputs not
+  Bytes forward_workspace;
+  Bytes backward_workspace;
 };
 
 struct BlockSpec {
@@ -66,7 +77,10 @@ struct BlockSpec {
   std::vector<ParameterSpec> parameters;
   std::vector<TensorSpec> inputs;
   std::vector<TensorSpec> outputs;
+  std::optional<MeasuredCost> measured = {};  // of a plug-in's block; the others' costs are formulas
 
+  // Blocks that take equally long have this in common: `kind` and, where a plug-in may use it for blocks of several shapes, which of them.
+  std::string profile_key() const;
   std::int64_t dim(const std::string& key) const;  // throws internal when missing
   double real(const std::string& key) const;
   std::int64_t parameter_count() const;         // tied parameters do not count again
@@ -78,14 +92,6 @@ struct Repeat {
   BlockSpec block;
   int count = 1;
   int first_index = 0;  // what "{}" of its names becomes in the first one
-};
-
-// A row of blocks, each of which reads the one before it, in a model of several rows: an encoder, a decoder, a trunk that encoders feed.
-struct Chain {
-  std::string name;      // "encoder"
-  int first_repeat = 0;  // in ModelSpec::repeats
-  int repeat_count = 0;
-  std::vector<std::string> reads;  // names of the chains whose last outputs its blocks read too; these chains stand before it
 };
 
 // One block of the flattened model.
@@ -105,8 +111,9 @@ struct ModelSpec {
   // are 1 where there is no attention to cut.
   std::map<std::string, double> dims;
   bool tied_embeddings = false;
-  std::vector<Repeat> repeats;  // in an order in which the blocks can run one after another
-  std::vector<Chain> chains;    // consecutive parts of `repeats`, together all of it; empty: one chain
+  std::string plugin;  // the shared library that has its blocks (model/plugin.hpp); empty: they are Tessera's own
+  // In an order in which the blocks can run one after another. What each reads of which is a matter of names (model/tensor_flow.hpp).
+  std::vector<Repeat> repeats;
 
   int block_count() const;
   std::vector<BlockInstance> blocks() const;  // pointers into this object

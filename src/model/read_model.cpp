@@ -1,22 +1,32 @@
+#include <map>
+
 #include "model/families.hpp"
+#include "model/plugin.hpp"
 
 namespace tessera::model {
 namespace {
 
+std::map<std::string, Reader>& readers() {
+  static std::map<std::string, Reader> known = [] {
+    std::map<std::string, Reader> out = {{"gpt", read_gpt}, {"bert", read_bert}, {"t5", read_t5},
+                                         {"vit", read_vit}, {"dlrm", read_dlrm}, {"deepfm", read_deepfm}};
+    const auto add = [&](std::initializer_list<const char*> names, ModelSpec (*reader)(const Settings&, const std::string&)) {
+      for (const std::string name : names) out[name] = [=](const Settings& settings) { return reader(settings, name); };
+    };
+    add({"llama", "pangu", "mixtral", "qwen_moe", "deepseek"}, read_decoder);
+    add({"resnet", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152"}, read_resnet);
+    add({"vgg", "vgg11", "vgg13", "vgg16", "vgg19"}, read_vgg);
+    return out;
+  }();
+  return known;
+}
+
 // "arch" may stand in the section, or behind a preset or an imported file.
 ModelSpec build_family(const Settings& settings) {
-  const std::string arch = settings.at("arch").as_choice(
-      {"llama",    "gpt",       "pangu",     "bert", "t5",    "mixtral", "qwen_moe", "deepseek", "vit",  "resnet", "resnet18", "resnet34",
-       "resnet50", "resnet101", "resnet152", "vgg",  "vgg11", "vgg13",   "vgg16",    "vgg19",    "dlrm", "deepfm", "branches"});
-  if (arch == "gpt") return read_gpt(settings);
-  if (arch == "bert") return read_bert(settings);
-  if (arch == "t5") return read_t5(settings);
-  if (arch == "vit") return read_vit(settings);
-  if (arch.starts_with("resnet")) return read_resnet(settings, arch);
-  if (arch.starts_with("vgg")) return read_vgg(settings, arch);
-  if (arch == "dlrm") return read_dlrm(settings);
-  if (arch == "deepfm") return read_deepfm(settings);
-  return read_decoder(settings, arch);
+  std::vector<std::string> names;
+  for (const auto& [name, reader] : readers()) names.push_back(name);
+  names.push_back("branches");
+  return readers().at(settings.at("arch").as_choice(names))(settings);
 }
 
 // What a family throws may come of what stands in place of a bad value: the bad values are said first.
@@ -52,6 +62,7 @@ void check_size(const ConfigNode& node, const ModelSpec& model) {
 }
 
 ModelSpec read_any(const ConfigNode& node) {
+  if (node.has("plugin")) return read_plugin(node);
   const bool preset = node.has("preset");
   const bool imported = node.has("hf");
   if (node.has("arch") + preset + imported > 1) throw node.error("'arch', 'preset' and 'hf' exclude each other", "one of them");
@@ -63,6 +74,13 @@ ModelSpec read_any(const ConfigNode& node) {
 }
 
 }  // namespace
+
+void register_arch(const std::string& arch, Reader reader) {
+  if (arch == "branches" || !readers().emplace(arch, std::move(reader)).second)
+    throw Error(ErrorCode::invalid_config, text("there is an arch \"", arch, "\" already"), {}, "a name of its own");
+}
+
+ModelSpec read_registered(const ConfigNode& node) { return read_family(Settings(node)); }
 
 ModelSpec read_model(const ConfigNode& node) {
   ModelSpec model = read_any(node);

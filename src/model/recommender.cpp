@@ -79,12 +79,12 @@ ModelSpec read_dlrm(const Settings& settings) {
   BlockSpec tables = tables_block(rows, dim, model.dim("lookups"));
   add_tables(tables, "emb_l", rows, dim);
   BlockSpec dots = interaction(features, dim, 0, false, top.front());
+  dots.inputs.front().shape.front() = static_cast<std::int64_t>(rows.size());  // the last feature is what the bottom network makes
   dots.inputs.push_back({"bottom", {dim}});
   model.repeats = {{mlp("bot_l", "bottom", bottom, true, false), 1},
                    {std::move(tables), 1},
                    {std::move(dots), 1},
                    {mlp("top_l", "top", top, false, true), 1}};
-  model.chains = {{"dense", 0, 1, {}}, {"tables", 1, 1, {}}, {"top", 2, 2, {"dense", "tables"}}};
   return model;
 }
 

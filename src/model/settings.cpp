@@ -22,7 +22,7 @@ std::int64_t nearest_divisor(std::int64_t whole, std::int64_t wanted) {
 }  // namespace
 
 void Settings::allow_only(std::vector<std::string> valid) const {
-  for (const char* key : {"arch", "preset", "hf"}) valid.emplace_back(key);
+  for (const char* key : {"arch", "preset", "hf", "plugin"}) valid.emplace_back(key);
   problems_.attempt([&] { said_.allow_only(valid); });
 }
 
@@ -98,16 +98,16 @@ void read_run_keys(const Settings& settings, std::map<std::string, double>& dims
     dims["autograd"] = settings.choice("keeps", {"tessera", "autograd"}, keeps) == "autograd" ? 1 : 0;
 }
 
-Initializer normal(double deviation) { return {Initializer::Kind::normal, deviation}; }
+Initializer normal(double deviation) { return {"normal", deviation}; }
 Initializer residual_normal(std::int64_t layers) { return normal(0.02 / std::sqrt(2.0 * static_cast<double>(layers))); }
 
 ParameterSpec norm_weight(const std::string& name, std::int64_t extent) {
-  ParameterSpec weight{name, {extent}, -1, {Initializer::Kind::ones, 0}, false, {}};
+  ParameterSpec weight{name, {extent}, -1, {"ones", 0}, false, {}};
   return weight;
 }
 
 ParameterSpec bias(const std::string& name, std::int64_t extent, int split_dim) {
-  ParameterSpec values{name, {extent}, split_dim, {Initializer::Kind::zeros, 0}, false, {}};
+  ParameterSpec values{name, {extent}, split_dim, {"zeros", 0}, false, {}};
   return values;
 }
 

@@ -1,4 +1,4 @@
-// Internal: the keys of a `model:` section, those of a preset or of an imported config.json behind them, and what all
+// The keys of a `model:` section, those of a preset or of an imported config.json behind them, and what all
 // architectures build their blocks from.
 #pragma once
 

@@ -108,12 +108,9 @@ ModelSpec read_t5(const Settings& settings) {
   model.repeats.push_back({embedding(model, encoder), 1});
   add_layers(model, encoder, static_cast<int>(model.dim("layers")));
   model.repeats.push_back({encoder_end(model), 1});
-  const int encoder_parts = static_cast<int>(model.repeats.size());
   model.repeats.push_back({embedding(model, decoder), 1});
   add_layers(model, decoder, static_cast<int>(model.dim("decoder_layers")));
   model.repeats.push_back({head(model), 1});
-  model.chains = {{"encoder", 0, encoder_parts, {}},
-                  {"decoder", encoder_parts, static_cast<int>(model.repeats.size()) - encoder_parts, {"encoder"}}};
   return model;
 }
 

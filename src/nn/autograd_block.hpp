@@ -16,4 +16,10 @@ using ForwardFunction = std::function<Tensors(const Tensors& inputs, const Tenso
 // made by backward_input; backward_weight adds what was made for the parameters, which is held until then.
 std::unique_ptr<Block> make_autograd_block(const model::BlockSpec& spec, ForwardFunction forward);
 
+// The same for all blocks of a kind. Their parameters stand whole on each rank: no plan cuts them by tensor parallelism. Throws
+// invalid_config where there is a block of this kind.
+using BlockForward =
+    std::function<Tensors(const model::BlockSpec& block, const Tensors& inputs, const Tensors& parameters, const Pass& pass)>;
+void register_forward(const std::string& kind, BlockForward forward);
+
 }  // namespace tessera::nn

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,19 +28,23 @@ struct Parameter {
   at::Tensor grad;   // f32, contiguous, same shape; the backward pass adds to it, and zeros to padding
 };
 
-// Samples of one micro-batch. tokens and targets are int64 [batch, seq], of this rank's part of each sequence where context parallelism
-// cuts it; a target of -1 is not counted.
+// Samples of one micro-batch: tensors whose first dimension is the batch, by the names that the data gives them. Those of text, int64
+// [batch, seq], of this rank's part of each sequence where context parallelism cuts it:
+//   tokens
+//   targets          a target of -1 is not counted
+//   positions        each token's position in its document, which begins where it is 0; attention stays within documents. Without them
+//                    each sample is one document.
+//   whole_positions  where context parallelism cuts sequences that have positions: those of the whole sequences
 struct Batch {
-  at::Tensor tokens;
-  at::Tensor targets;
-  // int64 [batch, seq]: each token's position in its document, which begins where it is 0; attention stays within documents. Undefined:
-  // each sample is one document.
-  at::Tensor positions = {};
-  // Where context parallelism cuts sequences and `positions` are defined: those of the whole sequences.
-  at::Tensor whole_positions = {};
+  std::map<std::string, at::Tensor> tensors;
   // Which of the step's samples the first one is, and a seed of the step: what random masks depend on, beside the block.
   std::int64_t first_sample = 0;
   std::uint64_t seed = 0;
+
+  // Throws invalid_config, which says what there is, where the data has no such tensor.
+  const at::Tensor& at(const std::string& name) const;
+  // Undefined where there is none.
+  at::Tensor find(const std::string& name) const;
 };
 
 // Keys and values of the positions seen so far, one per transformer layer: [batch, kv_heads, capacity, head_dim].
@@ -106,8 +111,8 @@ class Block {
   virtual const std::vector<Parameter>& parameters() const = 0;
 
   // inputs -> outputs, by the spec's lists ([batch, ...spec shape]; less of the sequence where the pass cuts it). The first block takes no
-  // inputs and reads pass.batch->tokens; a block whose output is "loss" reads pass.batch->targets and returns {sum of token losses f32
-  // [], tokens counted i64 []} (not scaled), or, with training == false and pass.batch->targets undefined, {logits}.
+  // inputs and reads the batch; the last one returns {sum of losses f32 [], how many they are i64 []} (not scaled), or, with training ==
+  // false and no targets in the batch, {logits}.
   //
   // A loss block in training computes the gradient of the logits here, so that logits are never kept, and adds to its
   // projection's grad at once. So: pass.loss_scale is already set, grads are zeroed before the first forward pass of a
@@ -133,7 +138,8 @@ struct BlockPlacement {
 // the end of the last rank's shard.
 std::vector<std::int64_t> shard_shape(const model::ParameterSpec& spec, const BlockPlacement& placement);
 
-// Factories by BlockSpec::kind. Registration happens before training starts; not thread-safe.
+// Factories by BlockSpec::kind. Registration happens before training starts; not thread-safe. Throws invalid_config where there is one of
+// this kind.
 using BlockFactory = std::function<std::unique_ptr<Block>(const model::BlockSpec&, const BlockPlacement&)>;
 void register_block(const std::string& kind, BlockFactory factory);
 // Throws not_found, naming the known kinds.

@@ -22,7 +22,7 @@ class Embedding final : public Block {
   const std::vector<Parameter>& parameters() const override { return parameters_; }
 
   Tensors forward(const Tensors&, Saved& saved, const Pass& pass) override {
-    const at::Tensor& tokens = pass.batch->tokens;
+    const at::Tensor& tokens = pass.batch->at("tokens");
     kernels::check_tokens(tokens, 0, vocab_, "a token");
     at::Tensor partial = at::empty({tokens.numel(), hidden_}, parameters_[0].value.options());
     kernels::lookup(parameters_[0].value, tokens, first_row_, partial);
@@ -37,7 +37,7 @@ class Embedding final : public Block {
 
   void backward_weight(Saved& saved, const Pass& pass) override {
     const at::Tensor gradient = std::exchange(saved.tensors, {}).at(0);
-    kernels::lookup_backward(all_rows(gradient.view({-1, hidden_}), pass), pass.batch->tokens, first_row_, parameters_[0].grad);
+    kernels::lookup_backward(all_rows(gradient.view({-1, hidden_}), pass), pass.batch->at("tokens"), first_row_, parameters_[0].grad);
   }
 
  private:

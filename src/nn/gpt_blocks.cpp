@@ -76,14 +76,14 @@ enum Site { kScores, kAttended, kFeedForward };
 
 // Each token's place: in its document, or behind the tokens that were seen.
 at::Tensor places_of(const Pass& pass) {
-  if (pass.batch->positions.defined()) return pass.batch->positions;
-  return at::arange(pass.position, pass.position + pass.batch->tokens.size(1), at::kLong);
+  if (const at::Tensor positions = pass.batch->find("positions"); positions.defined()) return positions;
+  return at::arange(pass.position, pass.position + pass.batch->at("tokens").size(1), at::kLong);
 }
 
 Tensors embed(const model::BlockSpec& spec, const Tensors& parameters, const Pass& pass) {
   const Named named(spec, parameters);
-  kernels::check_tokens(pass.batch->tokens, 0, spec.dim("vocab"), "a token");
-  at::Tensor hidden = at::embedding(named.at("wte.weight"), pass.batch->tokens);
+  kernels::check_tokens(pass.batch->at("tokens"), 0, spec.dim("vocab"), "a token");
+  at::Tensor hidden = at::embedding(named.at("wte.weight"), pass.batch->at("tokens"));
   if (const at::Tensor table = named.find("wpe.weight"); table.defined()) hidden = hidden + at::embedding(table, places_of(pass));
   if (has(spec, "embedding_norm")) hidden = named.norm(hidden, "ln_e");
   return {dropout(hidden, dropped_share(spec), 0, pass)};
@@ -91,7 +91,7 @@ Tensors embed(const model::BlockSpec& spec, const Tensors& parameters, const Pas
 
 // Which keys each query sees: those of its document that do not lie behind it. Undefined where the kernel's causal mask says the same.
 at::Tensor mask_of(const Pass& pass, std::int64_t queries, std::int64_t keys) {
-  const at::Tensor& positions = pass.batch->positions;
+  const at::Tensor positions = pass.batch->find("positions");
   if (!positions.defined() && queries == keys) return {};
   const at::Tensor key = at::arange(keys, at::kLong);
   const at::Tensor query = at::arange(keys - queries, keys, at::kLong).unsqueeze(1);
@@ -160,7 +160,7 @@ Tensors layer(const model::BlockSpec& spec, const Tensors& inputs, const Tensors
 Tensors head(const model::BlockSpec& spec, const Tensors& inputs, const Tensors& parameters, const Pass& pass) {
   const Named named(spec, parameters);
   const at::Tensor logits = at::linear(named.norm(inputs.at(0), "ln_f"), named.at("lm_head.weight")).to(at::kFloat);
-  const at::Tensor& targets = pass.batch->targets;
+  const at::Tensor targets = pass.batch->find("targets");
   if (!targets.defined()) return {logits};
   kernels::check_tokens(targets, -1, spec.dim("vocab"), "a target");
   const at::Tensor loss = at::cross_entropy_loss(logits.reshape({-1, logits.size(2)}), targets.reshape({-1}), {}, at::Reduction::Sum, -1);

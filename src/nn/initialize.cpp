@@ -1,20 +1,11 @@
 #include <ATen/Parallel.h>
-#include <cmath>
-#include <numbers>
 
 #include "base/hash.hpp"
-#include "base/random.hpp"
 #include "nn/block.hpp"
+#include "nn/initializers.hpp"
 
 namespace tessera::nn {
 namespace {
-
-// A normal number from the element's own seed alone (Box and Muller 1958).
-float normal_at(std::uint64_t stream, std::uint64_t index) {
-  Random random(seed_of(stream, index));
-  const double radius = std::sqrt(-2.0 * std::log(1.0 - random.uniform()));
-  return static_cast<float>(radius * std::cos(2.0 * std::numbers::pi * random.uniform()));
-}
 
 void zero_padding(const model::ParameterSpec& spec, const BlockPlacement& placement, at::Tensor& value) {
   const std::int64_t held = value.size(spec.split_dim);
@@ -34,11 +25,6 @@ void initialize(const model::ParameterSpec& parameter, const std::string& name, 
   const std::vector<std::int64_t> shape = shard_shape(spec, placement);
   at::Tensor value = shard.view(shape);
   const bool cut = spec.split_dim >= 0;
-  if (spec.init.kind != model::Initializer::Kind::normal) {
-    value.fill_(spec.init.kind == model::Initializer::Kind::ones ? 1.0 : 0.0);
-    if (cut) zero_padding(spec, placement, value);
-    return;
-  }
   // A shard is, for every combination of the dimensions before the cut one, one run of consecutive elements of the whole, and then
   // padding.
   std::int64_t inner = 1;  // elements of one place along the cut dimension
@@ -47,7 +33,7 @@ void initialize(const model::ParameterSpec& parameter, const std::string& name, 
   const std::int64_t stride = cut ? inner * spec.shape[static_cast<std::size_t>(spec.split_dim)] : inner;
   const std::int64_t offset = cut ? run * placement.tensor_rank : 0;
   const std::uint64_t stream = seed_of(seed, hash64(name));
-  const float deviation = static_cast<float>(spec.init.deviation);
+  const InitialValue& initial = initializer(spec.init.kind);
   // Experts of other ranks stand before this rank's.
   const std::int64_t before = spec.expert_dim == 0 ? placement.expert_rank * value.numel() : 0;
   float* elements = value.data_ptr<float>();
@@ -55,7 +41,7 @@ void initialize(const model::ParameterSpec& parameter, const std::string& name, 
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t place = before + i;
       const std::int64_t global = (place / run) * stride + offset + place % run;
-      elements[i] = deviation * normal_at(stream, static_cast<std::uint64_t>(global));
+      elements[i] = initial(parameter, stream, static_cast<std::uint64_t>(global));
     }
   });
   if (cut) zero_padding(spec, placement, value);

@@ -124,13 +124,13 @@ void LayerAttention::backward_first_weights(PendingExchange normed, std::span<at
 }
 
 kernels::AttentionShape LayerAttention::shape_of(const Rows& rows, const Pass& pass) const {
-  const at::Tensor& positions = pass.context_group ? pass.batch->whole_positions : pass.batch->positions;
+  const at::Tensor positions = pass.batch->find(pass.context_group ? "whole_positions" : "positions");
   return {rows.batch, rows.seq, heads_, kv_heads_, head_dim_, window_, kernels::document_segments(positions)};
 }
 
 // Of each row, i64; undefined where they are those of whole sequences, in order.
 at::Tensor LayerAttention::positions_of(const Rows& rows, const Pass& pass) const {
-  if (pass.batch->positions.defined() || !pass.context_group) return pass.batch->positions;
+  if (const at::Tensor positions = pass.batch->find("positions"); positions.defined() || !pass.context_group) return positions;
   const SequenceCut cut = sequence_cut(pass);
   return cut.positions(rows.seq * cut.size).repeat({rows.batch, 1});
 }

@@ -48,13 +48,13 @@ class LmHead final : public Block {
     normed = all_rows(normed, pass);
     saved.tensors.clear();
 
-    if (!pass.batch->targets.defined()) {
+    if (!pass.batch->find("targets").defined()) {
       at::Tensor logits = at::empty({rows.count(), held_columns_}, at::kFloat);
       projection_.forward(normed, logits);
       // Padding stands at the end, on the last rank.
       return {all_gather_columns(logits, pass).narrow(1, 0, vocab_).reshape({rows.batch, rows.seq, vocab_})};
     }
-    kernels::check_tokens(pass.batch->targets, -1, vocab_, "a target");
+    kernels::check_tokens(pass.batch->at("targets"), -1, vocab_, "a target");
     at::Tensor normed_grad = pass.training ? at::empty_like(normed) : at::Tensor();
     const kernels::LossSum total = losses(normed, normed_grad, pass);
     if (pass.training) saved.tensors = {x, rstd, normed_grad};
@@ -68,7 +68,7 @@ class LmHead final : public Block {
     at::Tensor norm_grad = at::empty({hidden_}, at::kFloat);
     kernels::rms_norm_backward(input_grad, kept[kInput], norm().value, kept[kRstd], {}, input_grad, norm_grad);
     kept = {norm_grad};
-    return {input_grad.view({pass.batch->tokens.size(0), -1, hidden_})};
+    return {input_grad.view({pass.batch->at("tokens").size(0), -1, hidden_})};
   }
 
   void backward_weight(Saved& saved, const Pass& pass) override {
@@ -85,7 +85,7 @@ class LmHead final : public Block {
   kernels::LossSum losses(const at::Tensor& normed, at::Tensor& normed_grad, const Pass& pass) {
     const std::int64_t rows = normed.size(0);
     const std::int64_t chunk = std::min(rows, model::lm_head_chunk_rows(held_columns_));  // as on all ranks, which exchange by chunks
-    const at::Tensor targets = pass.batch->targets.view({rows});
+    const at::Tensor targets = pass.batch->at("targets").view({rows});
     at::Tensor logits_buffer = at::empty({chunk, columns_}, at::kFloat);
     const bool rounds = pass.training && normed.scalar_type() != at::kFloat;
     at::Tensor gradient_buffer = rounds ? at::empty({chunk, columns_}, normed.options()) : logits_buffer;

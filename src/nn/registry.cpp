@@ -1,6 +1,6 @@
 #include <map>
 
-#include "nn/block.hpp"
+#include "nn/autograd_block.hpp"
 #include "nn/gpt_blocks.hpp"
 #include "nn/transformer_layer.hpp"
 
@@ -27,7 +27,19 @@ std::vector<std::int64_t> shard_shape(const model::ParameterSpec& spec, const Bl
   return shape;
 }
 
-void register_block(const std::string& kind, BlockFactory factory) { factories()[kind] = std::move(factory); }
+void register_block(const std::string& kind, BlockFactory factory) {
+  if (!factories().emplace(kind, std::move(factory)).second)
+    throw Error(ErrorCode::invalid_config, text("there are blocks of kind \"", kind, "\" already"), {}, "a kind of its own");
+}
+
+void register_forward(const std::string& kind, BlockForward forward) {
+  register_block(kind, [forward = std::move(forward)](const model::BlockSpec& spec, const BlockPlacement& placement) {
+    ensure(placement.tensor_size == 1, text("blocks of kind ", spec.kind, " stand whole on each rank"));
+    return make_autograd_block(spec, [spec, forward](const Tensors& inputs, const Tensors& parameters, const Pass& pass) {
+      return forward(spec, inputs, parameters, pass);
+    });
+  });
+}
 
 std::unique_ptr<Block> make_block(const model::BlockSpec& spec, const BlockPlacement& placement) {
   const auto found = factories().find(spec.kind);

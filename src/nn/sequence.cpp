@@ -38,9 +38,8 @@ SequenceCut sequence_cut(const Pass& pass) {
 Batch own_part(const Batch& whole, const SequenceCut& cut) {
   if (cut.size == 1) return whole;
   Batch own = whole;
-  for (at::Tensor* const tensor : {&own.tokens, &own.targets, &own.positions})
-    if (tensor->defined()) *tensor = cut.own(*tensor);
-  own.whole_positions = whole.positions;
+  for (auto& [name, tensor] : own.tensors) tensor = cut.own(tensor);
+  if (const at::Tensor positions = whole.find("positions"); positions.defined()) own.tensors["whole_positions"] = positions;
   return own;
 }
 

@@ -74,6 +74,7 @@ std::optional<Fault> tied_fault(const Plan& plan, const model::ModelSpec& model)
 
 // Of a model, of which blocks the trainer computes none, or something else.
 std::optional<Fault> fault_of(const model::ModelSpec& model, const Where& where) {
+  if (!model.plugin.empty()) return {};
   for (const model::Repeat& repeat : model.repeats) {
     const model::BlockSpec& block = repeat.block;
     const auto said = [&](const char* key, double value) { return block.dims.contains(key) && block.dims.at(key) == value; };

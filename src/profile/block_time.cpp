@@ -55,8 +55,9 @@ BlockTime block_time(const Profile& profile, const model::BlockSpec& block, cons
                      int threads, int neighbours) {
   const Shape wanted{shard.tensor_parallel, threads, neighbours};
   const BlockSample* nearest_sample = nullptr;
+  const std::string kind = block.profile_key();
   for (const BlockSample& sample : profile.blocks) {
-    if (!device.is_cpu() || sample.kind != block.kind || sample.precision != shard.precision) continue;
+    if (!device.is_cpu() || sample.kind != kind || sample.precision != shard.precision) continue;
     const Shape shape = shape_of(sample);
     if (nearest_sample == nullptr) nearest_sample = &sample;
     const Shape best = shape_of(*nearest_sample);
@@ -69,7 +70,7 @@ BlockTime block_time(const Profile& profile, const model::BlockSpec& block, cons
   const Shape found = shape_of(*nearest_sample);
   Curve curve;
   for (const BlockSample& sample : profile.blocks)
-    if (sample.kind == block.kind && sample.precision == shard.precision && shape_of(sample) == found) curve.add(sample);
+    if (sample.kind == kind && sample.precision == shard.precision && shape_of(sample) == found) curve.add(sample);
   const auto [forward, backward] = curve.at(shard.micro_batch_size);
   // Blocks are measured with whole sequences.
   model::BlockShard measured = shard;

@@ -14,7 +14,7 @@ namespace tessera::profile {
 
 // One measured block on one rank. Times are medians; *_low and *_high bound a confidence interval of the median (92 % or more).
 struct BlockSample {
-  std::string kind;  // BlockSpec::kind; its dims are those of the model that Profile::model_fingerprint names
+  std::string kind;  // BlockSpec::profile_key(); its dims are those of the model that Profile::model_fingerprint names
   std::int64_t micro_batch_size = 1;
   int tensor_parallel = 1;
   int threads = 1;     // of this worker

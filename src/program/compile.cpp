@@ -1,9 +1,9 @@
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <numeric>
 #include <tuple>
 
+#include "model/tensor_flow.hpp"
 #include "plan/schedule/schedule.hpp"
 #include "program/passes.hpp"
 #include "program/peers.hpp"
@@ -34,9 +34,11 @@ struct Seat {
 // and the pipeline rank alone.
 class Compiler {
  public:
-  Compiler(const plan::Plan& plan, const std::vector<BlockInstance>& blocks, const Ties& ties, const Seat& seat, bool for_all)
+  Compiler(const plan::Plan& plan, const std::vector<BlockInstance>& blocks, const std::vector<std::int64_t>& elements_before,
+           const Ties& ties, const Seat& seat, bool for_all)
       : plan_(plan),
         blocks_(blocks),
+        elements_before_(elements_before),
         ties_(ties),
         pipeline_(plan::pipeline_of(plan)),
         pipeline_rank_(seat.pipeline_rank),
@@ -236,8 +238,7 @@ class Compiler {
 
   // Whose forward pass adds to gradients.
   int loss_block() const {
-    const auto& outputs = blocks_.back().spec->outputs;
-    return !outputs.empty() && outputs.front().name == "loss" ? static_cast<int>(blocks_.size()) - 1 : -1;
+    return static_cast<int>(blocks_.size()) - 1;
   }
 
   int stage_of(int block) const {
@@ -361,13 +362,11 @@ class Compiler {
     return static_cast<int>(program_.instructions.size()) - 1;
   }
 
-  // What a stage of this rank exchanges of the inputs of `block`.
+  // What a stage of this rank exchanges of the tensors before `block`.
   Boundary boundary(int stage, int other, int block) {
     if (other < 0 || other == static_cast<int>(plan_.stages.size())) return {};
     if (plan_.stages[stage].ranks == plan_.stages[other].ranks) return {{{program_.rank, {}, {}}}, {}};
-    BoundaryTensors tensors{0, model::element_size(plan_.precision)};
-    for (const auto& tensor : blocks_[block].spec->inputs)
-      tensors.elements += std::accumulate(tensor.shape.begin(), tensor.shape.end(), samples_, std::multiplies<>());
+    const BoundaryTensors tensors{samples_ * elements_before_[static_cast<std::size_t>(block)], model::element_size(plan_.precision)};
     Boundary out = for_all_ ? boundary_of_all(plan_, stage, other, tensors) : boundary_of(plan_, stage, other, index_, tensors);
     if (out.gathered.value > 0) out.gather_group = gather_group(stage, strategy_of(stage < other ? block - 1 : block).tp);
     return out;
@@ -504,6 +503,7 @@ class Compiler {
 
   const plan::Plan& plan_;
   const std::vector<BlockInstance>& blocks_;
+  const std::vector<std::int64_t>& elements_before_;  // by block: of one sample
   const Ties& ties_;
   plan::Pipeline pipeline_;
   int pipeline_rank_;
@@ -532,11 +532,12 @@ template <typename Build>
 std::vector<Program> for_ranks(const plan::Plan& plan, const model::ModelSpec& model, const std::vector<int>& ranks, bool for_all,
                                const Build& build) {
   const std::vector<BlockInstance> blocks = model.blocks();
+  const std::vector<std::int64_t> elements = model::elements_before(model::tensor_flow(model));
   const Ties ties(blocks);
   const std::vector<Seat> seats = seats_of(plan);
   std::vector<Program> programs;
   for (const int rank : ranks) {
-    Compiler compiler(plan, blocks, ties, seats[rank], for_all);
+    Compiler compiler(plan, blocks, elements, ties, seats[rank], for_all);
     programs.push_back(build(compiler));
   }
   return programs;

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/clock.hpp"
+#include "train/tensor_passing.hpp"
 
 namespace tessera::train {
 
@@ -19,8 +20,6 @@ namespace {
 std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
 }
-
-bool is_loss(const model::BlockSpec& spec) { return !spec.outputs.empty() && spec.outputs.front().name == "loss"; }
 
 // What communication waits in line with.
 std::pair<int, Op> stream_of(const Instruction& instruction) {
@@ -77,7 +76,7 @@ comm::DataType type_of(model::Precision precision) {
 
 Executor::Executor(program::Program program, const model::ModelSpec& model, model::Precision precision, Store& store,
                    comm::Communicator& comm)
-    : program_(std::move(program)), model_(model), precision_(precision), instances_(model_.blocks()), store_(store), world_(comm.world()) {
+    : program_(std::move(program)), model_(model), precision_(precision), flow_(model::tensor_flow(model)), store_(store), world_(comm.world()) {
   for (const auto& group : program_.groups)
     groups_.push_back(comm.group(group.ranks, group.name + (program_.training ? "" : ".evaluation")));
 }
@@ -262,17 +261,19 @@ void Executor::forward(const Instruction& instruction, const Batches& batches, n
     enter(b, instruction, batches, pass);
     pass.training = program_.training && !recompute;
     // Only a recomputed block needs its inputs again.
-    if (recompute) activations_[{m, b}] = tensors;
-    tensors = store_.block(b).forward(tensors, saved, pass);
+    const nn::Tensors inputs = read_by(flow_[b], tensors);
+    if (recompute) activations_[{m, b}] = inputs;
+    const nn::Tensors outputs = store_.block(b).forward(inputs, saved, pass);
     if (program_.training && !recompute) saved_[{m, b}] = std::move(saved);
-    if (is_loss(*instances_[b].spec)) {
+    if (b + 1 == static_cast<int>(flow_.size())) {
       // Tensor-parallel peers hold the same sums; they count once.
       if (program_.cut_of(b).tp_index == 0) {
-        scalars_[1] += tensors.at(0).item<float>();
-        scalars_[2] += static_cast<double>(tensors.at(1).item<std::int64_t>());
+        scalars_[1] += outputs.at(0).item<float>();
+        scalars_[2] += static_cast<double>(outputs.at(1).item<std::int64_t>());
       }
       return;
     }
+    tensors = tensors_after(flow_[b], tensors, outputs);
   }
   activations_[{m, instruction.last_block}] = std::move(tensors);
 }
@@ -298,7 +299,7 @@ void Executor::backward(const Instruction& instruction, const Batches& batches, 
       continue;
     }
     if (b + 1 < instruction.last_block) grads = cut_anew(std::move(grads), b + 1, b + 1, b, pass);
-    grads = block.backward_input(grads, saved, pass);
+    grads = gradients_before(flow_[b], grads, block.backward_input(gradients_of_outputs(flow_[b], grads), saved, pass));
     if (instruction.op == Op::backward)
       block.backward_weight(saved, pass);
     else
@@ -385,7 +386,7 @@ void Executor::ensure_started(int index) {
 
 // The tensors between two blocks, as block `own` on one side of them holds them.
 std::vector<model::TensorSpec> Executor::tensors_at(int block, int own) const {
-  std::vector<model::TensorSpec> out = instances_[block].spec->inputs;
+  std::vector<model::TensorSpec> out = flow_[block].before;
   const plan::Strategy& strategy = program_.strategy_of(own);
   const int parts = strategy.cp * (strategy.sequence_parallel ? strategy.tp : 1);
   if (parts > 1)
@@ -404,7 +405,7 @@ int Executor::own_block(const Instruction& instruction) const {
 std::int64_t Executor::begin_of(const Instruction& message) const {
   const int own = own_block(message);
   const program::Cut& cut = program_.cut_of(own);
-  const std::int64_t each = count_of(instances_[message.first_block].spec->inputs);
+  const std::int64_t each = count_of(flow_[message.first_block].before);
   const std::int64_t begin = cut.samples_before * each + cut.context_index * (cut.micro_batch_size * each / cut.context_size);
   const std::int64_t held = cut.micro_batch_size * count_of(tensors_at(message.first_block, own));
   return message.offset.value / model::element_size(precision_).value - begin -
@@ -439,12 +440,12 @@ nn::Tensors Executor::arrived(const Key& key, bool gradient, nn::Pass& pass) {
   return cut_anew(std::move(out), block, gradient ? block : block - 1, own, pass);
 }
 
-// The inputs of `block` or their gradients, as block `to` holds them; they are as block `from` does.
+// The tensors before `block` or their gradients, as block `to` holds them; they are as block `from` does.
 nn::Tensors Executor::cut_anew(nn::Tensors tensors, int block, int from, int to, nn::Pass& pass) const {
   const program::Cut& before = program_.cut_of(from);
   const program::Cut& after = program_.cut_of(to);
   if (before.same_layout(after)) return tensors;
-  const std::vector<model::TensorSpec>& specs = instances_[block].spec->inputs;
+  const std::vector<model::TensorSpec>& specs = flow_[block].before;
   const std::int64_t each = count_of(specs);
   const std::int64_t all = after.micro_batch_size * each;
   const std::int64_t parts = after.tp_size;

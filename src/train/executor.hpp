@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/comm.hpp"
+#include "model/tensor_flow.hpp"
 #include "nn/block.hpp"
 #include "program/program.hpp"
 #include "train/store.hpp"
@@ -100,14 +101,14 @@ class Executor {
   const program::Program program_;
   const model::ModelSpec model_;
   const model::Precision precision_;
-  std::vector<model::BlockInstance> instances_;
+  const std::vector<model::BlockFlow> flow_;  // by block
   Store& store_;
   std::vector<comm::Group> groups_;  // as Program::groups
   comm::Group world_;
 
   // Of the step under way.
-  std::map<Key, nn::Tensors> activations_;   // the inputs of a block
-  std::map<Key, nn::Tensors> gradients_;     // of the inputs of a block
+  std::map<Key, nn::Tensors> activations_;   // all tensors before a block; the inputs of one that is computed again
+  std::map<Key, nn::Tensors> gradients_;     // of all tensors before a block
   std::map<Crossing, at::Tensor> arriving_;  // what messages bring of either, flat
   std::map<Crossing, int> unsent_;           // messages that take parts of either and have not begun
   std::map<Key, nn::Saved> saved_;

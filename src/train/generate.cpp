@@ -6,6 +6,7 @@
 #include "plan/plan.hpp"
 #include "program/program.hpp"
 #include "train/store.hpp"
+#include "train/tensor_passing.hpp"
 
 namespace tessera::train {
 namespace {
@@ -28,11 +29,12 @@ model::OptimizerSpec no_state() {
 
 struct Predictor::Impl {
   const model::ModelSpec model;
+  const std::vector<model::BlockFlow> flow;
   Store store;
   std::vector<nn::KeyValueCache> caches;  // by block; undefined where there is nothing to keep
 
   explicit Impl(const model::ModelSpec& spec)
-      : model(spec), store(model, program::compile(single_plan(model), model).front(), model::Precision::f32, no_state()) {}
+      : model(spec), flow(model::tensor_flow(model)), store(model, program::compile(single_plan(model), model).front(), model::Precision::f32, no_state()) {}
 
   void reset_caches() {
     caches.assign(model.block_count(), {});
@@ -46,19 +48,21 @@ struct Predictor::Impl {
 
   at::Tensor forward(const std::vector<std::uint32_t>& tokens, std::int64_t position, bool cached) {
     nn::Batch batch;
-    batch.tokens = at::empty({1, static_cast<std::int64_t>(tokens.size())}, at::kLong);
-    std::copy(tokens.begin(), tokens.end(), batch.tokens.data_ptr<std::int64_t>());
+    at::Tensor& row = batch.tensors["tokens"] = at::empty({1, static_cast<std::int64_t>(tokens.size())}, at::kLong);
+    std::copy(tokens.begin(), tokens.end(), row.data_ptr<std::int64_t>());
     nn::Pass pass;
     pass.batch = &batch;
     pass.training = false;
     pass.position = position;
     nn::Tensors tensors;
+    nn::Tensors outputs;
     for (int b = 0; b < model.block_count(); ++b) {
       nn::Saved saved;
       pass.cache = cached && caches[b].keys.defined() ? &caches[b] : nullptr;
-      tensors = store.block(b).forward(tensors, saved, pass);
+      outputs = store.block(b).forward(read_by(flow[b], tensors), saved, pass);
+      tensors = tensors_after(flow[b], tensors, outputs);
     }
-    return tensors.at(0).to(at::kFloat).contiguous();
+    return outputs.at(0).to(at::kFloat).contiguous();
   }
 
   std::vector<float> last_row(const at::Tensor& logits) const {
@@ -90,13 +94,16 @@ void Predictor::generate(const std::vector<std::uint32_t>& prompt, std::int64_t 
   std::vector<float> logits;
   std::size_t seen = 0;  // tokens of the context that are in the caches
   for (std::int64_t i = 0; i < max_tokens; ++i) {
+    // Blocks of a plug-in keep no keys and values: they see all of the text each time.
+    const bool cached = impl_->model.plugin.empty();
+    if (!cached) seen = 0;
     if (seen == 0 || context.size() > window) {
       if (context.size() > window) context.erase(context.begin(), context.end() - static_cast<std::ptrdiff_t>(window / 2));
-      impl_->reset_caches();
+      if (cached) impl_->reset_caches();
       seen = 0;
     }
     const std::vector<std::uint32_t> fresh(context.begin() + static_cast<std::ptrdiff_t>(seen), context.end());
-    logits = impl_->last_row(impl_->forward(fresh, static_cast<std::int64_t>(seen), true));
+    logits = impl_->last_row(impl_->forward(fresh, static_cast<std::int64_t>(seen), cached));
     seen = context.size();
     const std::uint32_t token = sample(logits, sampling, static_cast<std::uint64_t>(i));
     if (token == end || !emit(token)) return;

@@ -48,7 +48,7 @@ class Blocks {
       : job_(job), meter_(meter), weights_(weights), options_(options), workers_(workers), instances_(job.model.blocks()) {
     std::set<std::string> seen;
     for (const auto& block : instances_)
-      if (seen.insert(block.spec->kind).second) kinds_.push_back(&block);
+      if (seen.insert(block.spec->profile_key()).second) kinds_.push_back(&block);
     for (int degree : group_sizes(ranks))
       if (divides(job.model, degree)) tensor_degrees_.push_back(degree);
   }
@@ -60,7 +60,7 @@ class Blocks {
         if (micro_batch > 1 && meter_.past(last)) return;
         for (const model::BlockInstance* block : kinds_) {
           profile::BlockSample shape;
-          shape.kind = block->spec->kind;
+          shape.kind = block->spec->profile_key();
           shape.micro_batch_size = micro_batch;
           shape.tensor_parallel = tensor_parallel;
           shape.threads = options_.threads;
@@ -109,7 +109,7 @@ class Blocks {
   // with other weights.
   void round(BlockCell& cell) {
     const int copies = copies_of(cell);
-    const int in_a_row = std::min(copies, count_of(cell.instance->spec->kind));
+    const int in_a_row = std::min(copies, count_of(cell.shape.kind));
     std::list<TimedBlock> blocks;
     for (int copy = 0; copy < copies; ++copy)
       blocks.emplace_back(job_, *cell.instance, cell.shape.micro_batch_size, cell.shape.tensor_parallel, weights_, copy);
@@ -146,7 +146,7 @@ class Blocks {
   int count_of(const std::string& kind) const {
     int count = 0;
     for (const model::Repeat& repeat : job_.model.repeats)
-      if (repeat.block.kind == kind) count += repeat.count;
+      if (repeat.block.profile_key() == kind) count += repeat.count;
     return count;
   }
 

@@ -11,15 +11,6 @@
 namespace tessera::train {
 namespace {
 
-nn::Batch random_batch(std::int64_t rows, std::int64_t seq, std::int64_t vocab) {
-  nn::Batch batch{at::empty({rows, seq}, at::kLong), at::empty({rows, seq}, at::kLong)};
-  Random random(1);
-  for (at::Tensor* tensor : {&batch.tokens, &batch.targets})
-    for (std::int64_t i = 0; i < tensor->numel(); ++i)
-      tensor->data_ptr<std::int64_t>()[i] = static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(vocab)));
-  return batch;
-}
-
 nn::Tensors random_tensors(const std::vector<model::TensorSpec>& specs, std::int64_t micro_batch, at::ScalarType type) {
   at::Generator random = at::make_generator<at::CPUGeneratorImpl>(1);
   nn::Tensors out;
@@ -32,6 +23,17 @@ nn::Tensors random_tensors(const std::vector<model::TensorSpec>& specs, std::int
 }
 
 }  // namespace
+
+nn::Batch random_batch(std::int64_t rows, std::int64_t seq, std::int64_t vocab) {
+  nn::Batch batch;
+  Random random(1);
+  for (const char* name : {"tokens", "targets"}) {
+    at::Tensor& tensor = batch.tensors[name] = at::empty({rows, seq}, at::kLong);
+    for (std::int64_t i = 0; i < tensor.numel(); ++i)
+      tensor.data_ptr<std::int64_t>()[i] = static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(vocab)));
+  }
+  return batch;
+}
 
 at::ScalarType type_of(model::Precision precision) { return precision == model::Precision::f32 ? at::kFloat : at::kBFloat16; }
 

@@ -1,7 +1,6 @@
 #include "train/trainer.hpp"
 
 #include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 #include <algorithm>
 #include <cmath>
 #include <deque>
@@ -78,18 +77,14 @@ struct Trainer::Impl {
     return std::max<std::int64_t>(1, plan.samples() / divisor) * divisor;
   }
 
-  // Of each cut of a program's blocks, and micro-batch. `fill` fills the row of a sample, or returns false for one that is not there.
-  using FillSample = std::function<bool(std::int64_t sample, std::span<std::int32_t> tokens, std::span<std::int32_t> targets,
-                                        std::span<std::int32_t> positions)>;
+  // Of each cut of a program's blocks, and micro-batch. `fill` fills the fields of a sample, or returns false for one that is not there.
+  using FillSample = std::function<bool(std::int64_t sample, const std::vector<std::span<std::int32_t>>& rows)>;
   Batches batches_of(const program::Program& program, const FillSample& fill) const {
     Batches out;
     for (const program::Cut& cut : program.cuts) {
       std::vector<nn::Batch>& batches = out.emplace_back();
       for (std::int64_t m = 0; m < program.micro_batches; ++m) {
-        nn::Batch whole = batch(cut.micro_batch_size, [&](std::int64_t row, auto tokens, auto targets, auto positions) {
-          return fill(program.first_sample(m, cut) + row, tokens, targets, positions);
-        });
-        whole.first_sample = program.first_sample(m, cut);
+        nn::Batch whole = batch(cut.micro_batch_size, program.first_sample(m, cut), fill);
         whole.seed = seed_of(job.train.seed, static_cast<std::uint64_t>(step));
         batches.push_back(nn::own_part(std::move(whole), {cut.context_size, cut.context_index}));
       }
@@ -103,20 +98,21 @@ struct Trainer::Impl {
     store.zero_grads(bucket);
   }
 
-  // Rows of one micro-batch; `read` fills row i, or returns false for one that is not there.
-  using ReadRow = std::function<bool(std::int64_t row, std::span<std::int32_t> tokens, std::span<std::int32_t> targets,
-                                     std::span<std::int32_t> positions)>;
-  nn::Batch batch(std::int64_t rows, const ReadRow& read) const {
-    nn::Batch batch{at::zeros({rows, seq}, at::kLong), at::full({rows, seq}, -1, at::kLong)};
-    if (dataset.separates_documents()) batch.positions = at::zeros({rows, seq}, at::kLong);
-    std::vector<std::int32_t> tokens(seq);
-    std::vector<std::int32_t> targets(seq);
-    std::vector<std::int32_t> positions(dataset.separates_documents() ? seq : 0);
-    for (std::int64_t row = 0; row < rows; ++row) {
-      if (!read(row, tokens, targets, positions)) continue;
-      std::copy(tokens.begin(), tokens.end(), batch.tokens.data_ptr<std::int64_t>() + row * seq);
-      std::copy(targets.begin(), targets.end(), batch.targets.data_ptr<std::int64_t>() + row * seq);
-      if (!positions.empty()) std::copy(positions.begin(), positions.end(), batch.positions.data_ptr<std::int64_t>() + row * seq);
+  // So many samples from one of the step's on.
+  nn::Batch batch(std::int64_t samples, std::int64_t first_sample, const FillSample& fill) const {
+    nn::Batch batch;
+    batch.first_sample = first_sample;
+    const std::vector<data::Field> fields = dataset.fields();
+    std::vector<std::vector<std::int32_t>> values;
+    for (const data::Field& field : fields) {
+      batch.tensors[field.name] = at::full({samples, field.count}, field.absent, at::kLong);
+      values.emplace_back(static_cast<std::size_t>(field.count));
+    }
+    const std::vector<std::span<std::int32_t>> rows(values.begin(), values.end());
+    for (std::int64_t i = 0; i < samples; ++i) {
+      if (!fill(first_sample + i, rows)) continue;
+      for (std::size_t f = 0; f < fields.size(); ++f)
+        std::copy(values[f].begin(), values[f].end(), batch.tensors[fields[f].name].data_ptr<std::int64_t>() + i * fields[f].count);
     }
     return batch;
   }
@@ -243,8 +239,8 @@ StepReport Trainer::step(bool wish_to_stop) {
   traced.step = self.step;
   traced.whole.begin = traced.samples.begin = real_clock().now();
   const auto ids = self.dataset.sample_ids(self.step, self.plan.global_batch);
-  const Batches batches = self.batches_of(self.program, [&](std::int64_t sample, auto tokens, auto targets, auto positions) {
-    self.dataset.fill(ids.at(sample), tokens, targets, positions);
+  const Batches batches = self.batches_of(self.program, [&](std::int64_t sample, const auto& rows) {
+    self.dataset.fill(ids.at(sample), rows);
     return true;
   });
 
@@ -311,9 +307,9 @@ EvaluationReport Trainer::evaluate(std::int64_t sequences) {
   const program::Program program = program::compile_evaluation(self.plan, self.job.model, micro_batches, samples).at(self.comm.rank());
   // Where it throws it must outlive the error: its buffers may still be received into.
   Executor& evaluator = self.evaluator.emplace(program, self.job.model, self.plan.precision, self.store, self.comm);
-  const Batches batches = self.batches_of(program, [&](std::int64_t sample, auto tokens, auto targets, auto positions) {
+  const Batches batches = self.batches_of(program, [&](std::int64_t sample, const auto& rows) {
     if (sample >= wanted) return false;
-    self.dataset.fill_validation(sample, tokens, targets, positions);
+    self.dataset.fill_validation(sample, rows);
     return true;
   });
   const Scalars scalars = evaluator.run(batches, 1.0, false, {});

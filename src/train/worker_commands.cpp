@@ -16,7 +16,10 @@
 #include "checkpoint/hugging_face.hpp"
 #include "data/data.hpp"
 #include "model/job.hpp"
+#include "model/plugin.hpp"
 #include "model/run_name.hpp"
+#include "model/spec_json.hpp"
+#include "model/yaml_path.hpp"
 #include "plan/plan.hpp"
 #include "train/generate.hpp"
 #include "train/measure.hpp"
@@ -56,6 +59,33 @@ void add_compare(CLI::App& app) {
     nlohmann::ordered_json out = nlohmann::ordered_json::array();
     for (const auto& [difference, name] : differences) out.push_back({{"name", name}, {"difference", difference}});
     write_whole(real_file_system(), arguments->output, out.dump() + "\n");
+  });
+}
+
+// The same section in the file that it comes from, where errors have lines; an override may have changed it since.
+ConfigNode section_in(const std::string& file, const ConfigNode& section) {
+  if (file.empty()) return section;
+  const ConfigNode root = ConfigNode::load(file);
+  if (!root.is_map() || !root.has("model") || !root.at("model").is_map() || !root.at("model").has("plugin")) return section;
+  const ConfigNode there = root.at("model");
+  const std::string path = model::plugin_of(there).string();
+  return there.with_override("plugin", model::quoted(path)).to_yaml() == section.to_yaml() ? there : section;
+}
+
+void add_model(CLI::App& app) {
+  struct Arguments {
+    std::string section;
+    std::string file;
+    std::string output;
+  };
+  CLI::App* command = app.add_subcommand("model", "Describe the model of a plug-in to a program without libtorch");
+  auto arguments = std::make_shared<Arguments>();
+  command->add_option("section", arguments->section, "A file with the model section, whose paths are absolute")->required();
+  command->add_option("--file", arguments->file, "Where it comes from, for errors");
+  command->add_option("--output", arguments->output)->required();
+  command->callback([arguments] {
+    const ConfigNode section = section_in(arguments->file, ConfigNode::load(arguments->section));
+    write_whole(real_file_system(), arguments->output, model::to_json(model::read_model(section)));
   });
 }
 
@@ -336,6 +366,7 @@ std::filesystem::path checkpoint_of(const std::filesystem::path& path) {
 }
 
 void add_commands(CLI::App& app) {
+  add_model(app);
   add_measure(app);
   add_compare(app);
   add_generate(app);

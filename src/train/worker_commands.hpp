@@ -24,7 +24,7 @@ struct RankOptions {
 // A checkpoint's folder itself, or that of RUN or RUN@STEP. Throws not_found, corrupt.
 std::filesystem::path checkpoint_of(const std::filesystem::path& path);
 
-// measure, compare, generate, eval, logits, export, import.
+// model, measure, compare, generate, eval, logits, export, import.
 void add_commands(CLI::App& app);
 
 }  // namespace tessera::train

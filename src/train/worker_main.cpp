@@ -21,6 +21,7 @@
 #include "control/report.hpp"
 #include "control/stop_signals.hpp"
 #include "model/job.hpp"
+#include "model/plugin.hpp"
 #include "model/warnings.hpp"
 #include "nn/memory.hpp"
 #include "observe/progress.hpp"
@@ -30,6 +31,7 @@
 #include "plan/schedule/schedule.hpp"
 #include "plan/trainable.hpp"
 #include "train/loop.hpp"
+#include "train/plugin_model.hpp"
 #include "train/worker_commands.hpp"
 
 namespace tessera {
@@ -363,6 +365,7 @@ int run(int argc, char** argv) {
   add_train(app);
   train::add_commands(app);
   nn::configure_memory();
+  model::set_plugin_reader(train::read_plugin_model);
   try {
     parse_and_run(app, argc, argv);
     flush_standard_output();

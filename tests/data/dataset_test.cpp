@@ -40,17 +40,22 @@ struct Sample {
   explicit Sample(const Dataset& dataset)
       : tokens(static_cast<std::size_t>(dataset.sequence_length())),
         targets(tokens.size()),
-        positions(dataset.separates_documents() ? tokens.size() : 0) {}
+        positions(dataset.fields().size() > 2 ? tokens.size() : 0) {}
+  std::vector<std::span<std::int32_t>> rows() {
+    std::vector<std::span<std::int32_t>> out = {tokens, targets};
+    if (!positions.empty()) out.emplace_back(positions);
+    return out;
+  }
   std::vector<std::int32_t> tokens, targets, positions;
 };
 Sample training_sample(const Dataset& dataset, std::int64_t id) {
   Sample sample(dataset);
-  dataset.fill(id, sample.tokens, sample.targets, sample.positions);
+  dataset.fill(id, sample.rows());
   return sample;
 }
 Sample validation_sample(const Dataset& dataset, std::int64_t index) {
   Sample sample(dataset);
-  dataset.fill_validation(index, sample.tokens, sample.targets, sample.positions);
+  dataset.fill_validation(index, sample.rows());
   return sample;
 }
 

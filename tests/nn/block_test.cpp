@@ -51,7 +51,7 @@ TEST(Blocks, GiveAutogradsLossAndGradientsInF32) {
     Model model(spec, whole, Precision::f32);
     const Model::Step step = model.step(pass_of(batch, Precision::f32, 0.01));
     EXPECT_NEAR(step.loss, expected.loss, 1e-5 * expected.loss);
-    EXPECT_EQ(step.tokens, (batch.targets >= 0).sum().item<std::int64_t>());
+    EXPECT_EQ(step.tokens, (batch.at("targets") >= 0).sum().item<std::int64_t>());
     expect_equal_grads(model, expected, 1e-5);
   }
 }
@@ -85,7 +85,7 @@ TEST(Blocks, GradientsAddUpOverMicroBatches) {
   together.step(pass_of(all, Precision::f32));
   Model apart(spec, whole, Precision::f32);
   for (std::int64_t s = 0; s < 4; s += 2) {
-    const Batch half{all.tokens.narrow(0, s, 2).contiguous(), all.targets.narrow(0, s, 2).contiguous()};
+    const Batch half{{{"tokens", all.at("tokens").narrow(0, s, 2).contiguous()}, {"targets", all.at("targets").narrow(0, s, 2).contiguous()}}};
     apart.step(pass_of(half, Precision::f32));
   }
   EXPECT_EQ(together.grads().size(), whole.size());
@@ -159,7 +159,7 @@ TEST_P(Cache, GivesTheLogitsOfTheWholeSequence) {
   const model::ModelSpec spec = llama(dims);
   const auto whole = whole_parameters(spec, 7);
   const std::int64_t samples = 2;
-  Batch all{random_batch(dims, samples, 3).tokens, {}};
+  const Batch all{{{"tokens", random_batch(dims, samples, 3).at("tokens")}}};
   for (const Precision precision : {Precision::f32, Precision::bf16}) {
     Model model(spec, whole, precision);
     const at::Tensor expected = model.logits(pass_of(all, precision));
@@ -171,7 +171,7 @@ TEST_P(Cache, GivesTheLogitsOfTheWholeSequence) {
     }
     std::int64_t position = 0;
     for (const std::int64_t length : {9, 1, 1, 12, 1, 8}) {  // a prompt, single tokens, more text, ...
-      Batch part{all.tokens.narrow(1, position, length).contiguous(), {}};
+      Batch part{{{"tokens", all.at("tokens").narrow(1, position, length).contiguous()}}};
       Pass pass = pass_of(part, precision);
       pass.position = position;
       const at::Tensor logits = model.logits(pass, &caches);
@@ -192,7 +192,7 @@ TEST(Blocks, GenerateBeyondTheTrainedLength) {
   Model model(spec, whole_parameters(spec, 7), Precision::f32);
   Dims longer = dims;
   longer.seq = 3 * dims.seq;
-  const Batch batch{random_batch(longer, 1, 3).tokens, {}};
+  const Batch batch{{{"tokens", random_batch(longer, 1, 3).at("tokens")}}};
   EXPECT_EQ(model.logits(pass_of(batch, Precision::f32)).sizes(), at::IntArrayRef({1, longer.seq, dims.vocab}));
 }
 
@@ -215,10 +215,10 @@ TEST(Blocks, TokensOutsideTheVocabularyAreRefused) {
   const model::ModelSpec spec = llama(dims);
   Model model(spec, whole_parameters(spec, 7), Precision::f32);
   Batch batch = random_batch(dims, 1, 3);
-  batch.tokens[0][5] = dims.vocab;
+  batch.tensors["tokens"][0][5] = dims.vocab;
   EXPECT_THROW(model.evaluate(pass_of(batch, Precision::f32)), Error);
   batch = random_batch(dims, 1, 3);
-  batch.targets[0][5] = -2;
+  batch.tensors["targets"][0][5] = -2;
   try {
     model.evaluate(pass_of(batch, Precision::f32));
     FAIL() << "took a target of -2";

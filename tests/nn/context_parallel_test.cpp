@@ -79,7 +79,7 @@ TEST_P(ContextParallel, AddsUpToTheLossAndGradientsOfOneRank) {
         const model::ModelSpec spec = llama(dims);
         const auto whole = whole_parameters(spec, 7);
         Batch batch = random_batch(dims, 3, 3);
-        if (apart) batch.positions = documents(3, dims.seq);
+        if (apart) batch.tensors["positions"] = documents(3, dims.seq);
         Model one(spec, whole, precision_);
         const Model::Step expected = one.step(pass_of(batch));
         const Batch own = own_part(batch, {group.size(), group.rank()});

@@ -37,9 +37,9 @@ std::map<std::string, at::Tensor> whole_parameters(const model::ModelSpec& spec,
       at::Tensor value = at::empty(parameter.shape, at::kFloat);
       model::ParameterSpec wide = parameter;
       // Larger than in training, and norms away from one, so that every term of the gradients matters.
-      wide.init = {model::Initializer::Kind::normal, parameter.init.kind == model::Initializer::Kind::ones ? 0.2 : 0.15};
+      wide.init = {"normal", parameter.init.kind == "ones" ? 0.2 : 0.15};
       initialize(wide, name, seed, {}, value);
-      if (parameter.init.kind == model::Initializer::Kind::ones) value.add_(1.0);
+      if (parameter.init.kind == "ones") value.add_(1.0);
       whole[name] = value;
     }
   }
@@ -150,9 +150,9 @@ at::Tensor rotate(const at::Tensor& x, bool scaled) {  // [batch, heads, seq, he
 Reference reference(const Dims& d, const std::map<std::string, at::Tensor>& parameters, const Batch& batch, double scale) {
   std::map<std::string, at::Tensor> p;
   for (const auto& [name, value] : parameters) p[name] = value.to(at::kFloat).clone().set_requires_grad(true);
-  const std::int64_t samples = batch.tokens.size(0);
-  const std::int64_t seq = batch.tokens.size(1);
-  at::Tensor x = p.at("model.embed_tokens.weight").index_select(0, batch.tokens.flatten()).view({samples, seq, d.hidden});
+  const std::int64_t samples = batch.at("tokens").size(0);
+  const std::int64_t seq = batch.at("tokens").size(1);
+  at::Tensor x = p.at("model.embed_tokens.weight").index_select(0, batch.at("tokens").flatten()).view({samples, seq, d.hidden});
   const at::Tensor hidden = at::full({seq, seq}, -INFINITY, at::kFloat);
   const at::Tensor mask = d.window > 0 ? hidden.triu(1) + hidden.tril(-d.window) : hidden.triu(1);
   for (std::int64_t l = 0; l < d.layers; ++l) {
@@ -176,7 +176,7 @@ Reference reference(const Dims& d, const std::map<std::string, at::Tensor>& para
   }
   const at::Tensor head = p.count("lm_head.weight") != 0 ? p.at("lm_head.weight") : p.at("model.embed_tokens.weight");
   const at::Tensor logits = at::linear(norm(x, p.at("model.norm.weight")), head).flatten(0, 1);
-  const at::Tensor loss = at::cross_entropy_loss(logits, batch.targets.flatten(), {}, at::Reduction::Sum, -1);
+  const at::Tensor loss = at::cross_entropy_loss(logits, batch.at("targets").flatten(), {}, at::Reduction::Sum, -1);
   (loss * scale).backward();
   Reference result;
   result.loss = loss.item<double>();
@@ -186,13 +186,14 @@ Reference reference(const Dims& d, const std::map<std::string, at::Tensor>& para
 
 Batch random_batch(const Dims& d, std::int64_t samples, std::uint64_t seed) {
   Random random(seed);
-  Batch batch{at::empty({samples, d.seq}, at::kLong), at::empty({samples, d.seq}, at::kLong)};
+  const at::Tensor tokens = at::empty({samples, d.seq}, at::kLong);
+  const at::Tensor targets = at::empty({samples, d.seq}, at::kLong);
   for (std::int64_t i = 0; i < samples * d.seq; ++i) {
-    batch.tokens.data_ptr<std::int64_t>()[i] = static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(d.vocab)));
+    tokens.data_ptr<std::int64_t>()[i] = static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(d.vocab)));
     const bool counted = random.below(10) != 0;
-    batch.targets.data_ptr<std::int64_t>()[i] = counted ? static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(d.vocab))) : -1;
+    targets.data_ptr<std::int64_t>()[i] = counted ? static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(d.vocab))) : -1;
   }
-  return batch;
+  return {{{"tokens", tokens}, {"targets", targets}}};
 }
 
 bool cancels(const std::string& name) { return name.ends_with("k_proj.bias"); }

@@ -157,7 +157,7 @@ TEST(SequenceParallel, PeakOfAStepIsWithinTenPercentOfWhatIsAllocated) {
 TEST_P(TensorParallel, GivesWholeLogitsThroughTheCacheOnEveryRank) {
   in_ranks(degree_, [&](const comm::Group& group) {
     const auto whole = whole_parameters(spec_, 7);
-    const Batch all{random_batch(dims_, 2, 3).tokens, {}};
+    const Batch all{{{"tokens", random_batch(dims_, 2, 3).at("tokens")}}};
     Model one(spec_, whole, precision_);
     const at::Tensor expected = one.logits(pass_of(all, precision_));
     Model model(spec_, whole, precision_, {group.rank(), group.size()});
@@ -169,7 +169,7 @@ TEST_P(TensorParallel, GivesWholeLogitsThroughTheCacheOnEveryRank) {
     }
     std::int64_t position = 0;
     for (const std::int64_t length : {17, 1, 22}) {
-      Batch part{all.tokens.narrow(1, position, length).contiguous(), {}};
+      const Batch part{{{"tokens", all.at("tokens").narrow(1, position, length).contiguous()}}};
       Pass pass = pass_of(part, precision_, group);
       pass.position = position;
       EXPECT_LT(relative_error(model.logits(pass, &caches), expected.narrow(1, position, length)), tolerance_);
@@ -222,7 +222,7 @@ TEST_P(Padded, GivesPyTorchsUnpaddedLossAndGradientsAndNoneToPadding) {
 TEST_P(Padded, GivesTheLogitsOfRealTokensAlone) {
   in_ranks(degree_, [&](const comm::Group& group) {
     const auto whole = whole_parameters(spec_, 7);
-    const Batch all{random_batch(dims_, 2, 3).tokens, {}};
+    const Batch all{{{"tokens", random_batch(dims_, 2, 3).at("tokens")}}};
     const at::Tensor expected = Model(spec_, whole, Precision::f32).logits(pass_of(all, Precision::f32));
     const at::Tensor logits = Model(spec_, whole, Precision::f32, {group.rank(), group.size()}).logits(pass_of(all, Precision::f32, group));
     ASSERT_EQ(logits.sizes(), at::IntArrayRef({2, dims_.seq, dims_.vocab}));

@@ -18,7 +18,7 @@ import pytest
 
 from conftest import BINARIES, REPOSITORY, SHAKESPEARE, free_place
 
-PAGES = sorted((REPOSITORY / "docs" / "tasks").glob("*.md"))
+PAGES = [*sorted((REPOSITORY / "docs" / "tasks").glob("*.md")), REPOSITORY / "examples" / "own-model" / "README.md"]
 STOPPED = 75  # the exit code of a run that was asked to stop
 
 # What each page takes for granted: the first week's model, small enough for a walk.
@@ -30,6 +30,7 @@ BEFORE = {
     "hugging-face": [INIT + " --steps 4 -o poems.yaml", "tessera train poems.yaml --no-measure --set 'parallel={dp: 1}'"],
     "several-hosts": [INIT + " --steps 12"],
     "from-galvatron": [f"cp {REPOSITORY}/bench/planner/inputs/* ."],
+    "own-model": [f"cp -r {REPOSITORY}/examples . && rm -rf examples/own-model/build"],
 }
 
 DEV = f"""#!/bin/sh
@@ -166,7 +167,11 @@ def on_this_host(step, port):
     return Step(step.line, command, step.file, content)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def name_of(page):
+    return page.parent.name if page.stem == "README" else page.stem
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_a_page_can_be_typed_as_it_stands(page, tmp_path, cache):
     folder = tmp_path / "clone"
     (folder / "my-texts").mkdir(parents=True)
@@ -184,7 +189,7 @@ def test_a_page_can_be_typed_as_it_stands(page, tmp_path, cache):
     steps = steps_of(page.read_text())
     assert any(step.command for step in steps), f"{page.name} has nothing to type"
     port = free_place().split(":")[1]
-    before = [Step(0, command=command) for command in BEFORE.get(page.stem, [])]
+    before = [Step(0, command=command) for command in BEFORE.get(name_of(page), [])]
     walk(shell, before + [on_this_host(step, port) for step in steps])
 
 

@@ -1,0 +1,56 @@
+#include "train/plugin_model.hpp"
+
+#include <dlfcn.h>
+#include <map>
+#include <set>
+
+#include "model/plugin.hpp"
+#include "model/tensor_flow.hpp"
+#include "nn/measured_cost.hpp"
+#include "train/timed_block.hpp"
+
+namespace tessera::train {
+namespace {
+
+template <typename Function>
+Function* symbol(void* library, const char* name, const ConfigNode& plugin) {
+  void* const found = ::dlsym(library, name);
+  if (found == nullptr)
+    throw plugin.error(text("the library has no ", name), "a library with TESSERA_PLUGIN() { ... }", "docs/tasks/own-model.md shows one");
+  return reinterpret_cast<Function*>(found);
+}
+
+// Once in a process; it is never unloaded, since blocks of it live as long as they like.
+void load_library(const std::string& path, const ConfigNode& plugin) {
+  static std::set<std::string> loaded;
+  if (loaded.contains(path)) return;
+  void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr)
+    throw plugin.error(text("the library cannot be loaded: ", ::dlerror()), "a shared library built against this Tessera",
+                       "build it with find_package(Tessera) of this installation");
+  const std::string version = symbol<const char*()>(library, "tessera_plugin_version", plugin)();
+  if (version != TESSERA_VERSION)
+    throw plugin.error(text("the library was built for Tessera ", version), text("one for Tessera ", TESSERA_VERSION), "build it again");
+  symbol<void()>(library, "tessera_register_plugin", plugin)();
+  loaded.insert(path);
+}
+
+}  // namespace
+
+model::ModelSpec read_plugin_model(const ConfigNode& section) {
+  const std::string path = model::plugin_of(section).string();
+  static std::map<std::string, model::ModelSpec> known;
+  const std::string key = path + "\n" + section.to_yaml();
+  if (const auto found = known.find(key); found != known.end()) return found->second;
+  load_library(path, section.at("plugin"));
+  model::ModelSpec model = model::read_registered(section);
+  model.plugin = path;
+  model::fill_dims(model.dims);
+  model.dims["layers"] = std::max(model.dims["layers"], 1.0);
+  model::tensor_flow(model);  // throws where it does not fit together
+  const nn::Batch batch = random_batch(1, model.dim("seq"), std::max<std::int64_t>(1, model.dim("vocab")));
+  for (model::Repeat& repeat : model.repeats) repeat.block.measured = nn::measured_cost({&repeat.block, 0, repeat.first_index}, batch);
+  return known.emplace(key, std::move(model)).first->second;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,202 @@
+// The most important property: whatever plan may be written, the trainer trains the same model as one device.
+#include <ATen/ops/norm.h>
+#include <ATen/ops/sub.h>
+#include <gtest/gtest.h>
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "base/file_system.hpp"
+#include "base/random.hpp"
+#include "checkpoint/checkpoint.hpp"
+#include "cluster/cluster.hpp"
+#include "plan/schedule/schedule.hpp"
+#include "plan/trainable.hpp"
+#include "train/job_helper.hpp"
+#include "train/skip_model_helper.hpp"
+
+namespace tessera::train {
+namespace {
+
+using model::Recompute;
+using plan::Schedule;
+using plan::Strategy;
+
+constexpr int kPlans = 200;
+constexpr int kMostRanks = 4;
+constexpr std::int64_t kSteps = 5;
+
+class Draw {
+ public:
+  explicit Draw(std::uint64_t seed) : random_(seed) {}
+  bool one_in(std::uint64_t times) { return random_.below(times) == 0; }
+  int below(int bound) { return static_cast<int>(random_.below(static_cast<std::uint64_t>(bound))); }
+  template <typename Value>
+  Value of(std::initializer_list<Value> values) {
+    return *(values.begin() + below(static_cast<int>(values.size())));
+  }
+
+  // How `width` ranks cut a block; what does not go together is refused when the plan is whole.
+  Strategy strategy(int width, const model::ModelSpec& model) {
+    Strategy out;
+    if (one_in(3) && model.plugin.empty()) out.tp = of({1, 2, 4});
+    if (one_in(4) && model.plugin.empty()) out.cp = of({1, 2, 4});
+    out.dp = std::max(1, width / (out.tp * out.cp));
+    own(out, model);
+    return out;
+  }
+
+  // What a block may have otherwise than its neighbours.
+  void own(Strategy& out, const model::ModelSpec& model) {
+    out.zero = below(4);
+    out.shards = one_in(4) ? 2 : 0;
+    out.recompute = of({Recompute::none, Recompute::none, Recompute::selective, Recompute::full});
+    out.sequence_parallel = out.tp > 1 && one_in(2);
+    out.context = of({model::ContextKind::ring, model::ContextKind::ulysses});
+    out.offload_optimizer = one_in(6);
+    if (model.dims.contains("experts")) {
+      out.ep = of({1, 1, 2, 4});
+      out.whole_experts = out.tp > 1 && one_in(3);
+    }
+  }
+
+  plan::Plan plan(const model::JobSpec& job) {
+    const int places = of({1, 1, 2, 2, 3, 4});
+    Degrees degrees;
+    degrees.pp = places;
+    degrees.micro_batches = of({1, 2, 4});
+    degrees.schedule = places == 1 ? Schedule::one_f_one_b
+                                   : of({Schedule::one_f_one_b, Schedule::gpipe, Schedule::interleaved, Schedule::zb_h1, Schedule::zb_h2,
+                                         Schedule::zb_v, Schedule::dualpipe_v});
+    degrees.chunks = degrees.schedule == Schedule::interleaved || degrees.schedule == Schedule::zb_v || degrees.schedule == Schedule::dualpipe_v ? 2 : 1;
+    if (job.model.block_count() < places * degrees.chunks) degrees.chunks = 1, degrees.schedule = Schedule::one_f_one_b;
+    degrees.delayed_exchange = one_in(4);
+    plan::Plan out = plan_of(job, degrees);
+    out.bucket_size = Bytes(of({4 << 10, 32 << 10, 1 << 20}));
+    std::vector<int> widths(static_cast<std::size_t>(places), 1);
+    for (int left = kMostRanks - places; left > 0; --left)
+      if (!one_in(5)) ++widths[static_cast<std::size_t>(below(places))];
+    std::vector<int> begins(widths.size(), 0);
+    std::partial_sum(widths.begin(), widths.end() - 1, begins.begin() + 1);
+    out.ranks.assign(static_cast<std::size_t>(begins.back() + widths.back()), {});
+    for (std::size_t rank = 0; rank < out.ranks.size(); ++rank) out.ranks[rank].device = static_cast<int>(rank);
+    for (plan::Stage& stage : out.stages) {
+      const auto place = static_cast<std::size_t>(stage.ranks.front());  // of one rank each
+      stage.ranks.resize(static_cast<std::size_t>(widths[place]));
+      std::iota(stage.ranks.begin(), stage.ranks.end(), begins[place]);
+      cut(stage, job.model);
+      const Strategy& first = stage.runs.front().strategy;
+      if (first.dp == 2 && out.samples() > 2 && one_in(3)) stage.shares = {{first.cp * first.tp, out.samples() - 1}, {first.cp * first.tp, 1}};
+    }
+    return out;
+  }
+
+ private:
+  // Blocks alike, each with what may be its own, or each with a cut of its own.
+  void cut(plan::Stage& stage, const model::ModelSpec& model) {
+    const Strategy common = strategy(stage.width(), model);
+    const int kind = below(3);
+    std::vector<plan::StrategyRun> runs;
+    for (int block = stage.first_block(); block < stage.last_block(); ++block) {
+      Strategy one = kind == 2 ? strategy(stage.width(), model) : common;
+      if (kind == 1) own(one, model);
+      runs.push_back({block, block + 1, one});
+    }
+    if (kind == 0)
+      stage.runs.front().strategy = common;
+    else
+      stage.runs = std::move(runs);
+  }
+
+  Random random_;
+};
+
+// The losses of all steps, and the gradients of the last one.
+struct Outcome {
+  std::vector<double> losses;
+  std::map<std::string, at::Tensor> gradients;
+};
+
+Outcome outcome_of(const model::JobSpec& job, const plan::Plan& plan) {
+  const auto dataset = data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const TemporaryFolder folder;
+  Outcome out;
+  on_ranks(plan.world_size(), [&](comm::Communicator& comm) {
+    Trainer trainer(job, plan, *dataset, comm);
+    trainer.initialize();
+    for (std::int64_t i = 0; i < kSteps; ++i) {
+      const StepReport report = trainer.step();
+      if (comm.rank() == 0) out.losses.push_back(report.loss);
+    }
+    trainer.save_gradients(real_file_system(), folder.path());
+  });
+  const checkpoint::Reader reader(*checkpoint::latest(folder.path()));
+  for (const checkpoint::TensorInfo& tensor : reader.tensors()) out.gradients[tensor.name] = reader.read(tensor.name);
+  return out;
+}
+
+// The largest error of a gradient, of its norm and of a thousandth of the largest one's: what nothing flows through is noise.
+double worst_error(const Outcome& many, const Outcome& one) {
+  double largest = 0;
+  for (const auto& [name, gradient] : one.gradients) largest = std::max(largest, gradient.norm().item<double>());
+  double worst = many.gradients.size() == one.gradients.size() ? 0 : 1;
+  for (const auto& [name, gradient] : one.gradients) {
+    const auto found = many.gradients.find(name);
+    if (found == many.gradients.end()) return 1;
+    const double scale = std::max(gradient.norm().item<double>(), 1e-3 * largest);
+    worst = std::max(worst, at::sub(found->second, gradient).norm().item<double>() / scale);
+  }
+  return worst;
+}
+
+bool is_legal(const plan::Plan& plan, const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
+  try {
+    plan::check(plan, job, cluster);
+    plan::check_trainable(plan, job.model);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+TEST(RandomPlans, TrainTheModelOfOneDevice) {
+  std::vector<model::JobSpec> jobs = {tiny_job(), tiny_job({}, ", tied: true"), tiny_experts_job(), skip_job()};
+  // Late gradients cannot be clipped.
+  for (model::JobSpec& job : jobs) job.train.optimizer.clip = 0;
+  cluster::ClusterSpec cluster = cluster::resolve(model::read_job(ConfigNode::parse(
+      "model: {preset: gpt2}\ndata: {source: synthetic}\ntrain: {global_batch: 8}\ncluster: {local: {devices: 4}}\n", "four.yaml")).cluster);
+  std::vector<Outcome> one_device;
+  for (const model::JobSpec& job : jobs) one_device.push_back(outcome_of(job, plan_of(job, {})));
+  Draw draw(20260713);
+  std::map<std::string, int> seen;
+  for (int drawn = 0, tries = 0; drawn < kPlans; ++tries) {
+    ASSERT_LT(tries, 500 * kPlans) << "after " << drawn << " plans";
+    const auto which = static_cast<std::size_t>(draw.below(static_cast<int>(jobs.size())));
+    const model::JobSpec& job = jobs[which];
+    plan::Plan plan = draw.plan(job);
+    plan.cluster_fingerprint = cluster.fingerprint();
+    if (!is_legal(plan, job, cluster)) continue;
+    ++drawn;
+    const Outcome many = outcome_of(job, plan);
+    EXPECT_LT(worst_difference(many.losses, one_device[which].losses), 1e-4) << job.model.arch << " " << plan::to_json(plan);
+    EXPECT_LT(worst_error(many, one_device[which]), 1e-4) << job.model.arch << " " << plan::to_json(plan);
+    if (drawn % 20 == 0) {
+      const Outcome again = outcome_of(job, plan);
+      EXPECT_EQ(again.losses, many.losses) << plan::to_json(plan);
+      EXPECT_EQ(worst_error(again, many), 0) << plan::to_json(plan);
+    }
+    ++seen[plan.schedule_text()];
+    for (const plan::Stage& stage : plan.stages)
+      for (const plan::StrategyRun& run : stage.runs) {
+        const Strategy& s = run.strategy;
+        for (const auto& [name, is] : {std::pair("tp", s.tp > 1), {"cp", s.cp > 1}, {"ep", s.ep > 1}, {"dp", s.dp > 1}, {"zero 3", s.zero == 3},
+                                       {"sequence parallel", s.sequence_parallel}, {"shares", !stage.shares.empty()}})
+          if (is) ++seen[name];
+      }
+  }
+  for (const char* name : {"tp", "cp", "ep", "dp", "zero 3", "sequence parallel", "shares", "1f1b", "interleaved", "zb-h1", "zb-v", "gpipe"})
+    EXPECT_GT(seen[name], 0) << name << " was never drawn";
+}
+
+}  // namespace
+}  // namespace tessera::train
