@@ -110,6 +110,7 @@ ModelSpec read_deepfm(const Settings& settings) {
   add_tables(tables, "first_order", rows, 1);
   add_tables(tables, "embedding", rows, dim);
   BlockSpec machine = interaction(fields, dim, dense, true, widths.front());
+  machine.inputs = tables.outputs;  // vectors and weights
   if (dense > 0) add_linear(machine.parameters, "first_order_dense", 1, dense, -1, false);
   model.repeats = {{std::move(tables), 1}, {std::move(machine), 1}, {mlp("deep", "deep", widths, false, true), 1}};
   return model;

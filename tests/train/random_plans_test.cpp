@@ -39,9 +39,11 @@ class Draw {
   // How `width` ranks cut a block; what does not go together is refused when the plan is whole.
   Strategy strategy(int width, const model::ModelSpec& model) {
     Strategy out;
-    if (one_in(3) && model.plugin.empty()) out.tp = of({1, 2, 4});
-    if (one_in(4) && model.plugin.empty()) out.cp = of({1, 2, 4});
-    out.dp = std::max(1, width / (out.tp * out.cp));
+    if (model.plugin.empty()) {
+      if (width % 2 == 0 && one_in(2)) out.tp = one_in(3) ? width : 2;
+      if (width / out.tp % 2 == 0 && one_in(3)) out.cp = 2;
+    }
+    out.dp = width / (out.tp * out.cp);
     own(out, model);
     return out;
   }
@@ -49,13 +51,13 @@ class Draw {
   // What a block may have otherwise than its neighbours.
   void own(Strategy& out, const model::ModelSpec& model) {
     out.zero = below(4);
-    out.shards = one_in(4) ? 2 : 0;
+    out.shards = out.zero > 0 && out.copies() == 4 && one_in(2) ? 2 : 0;
     out.recompute = of({Recompute::none, Recompute::none, Recompute::selective, Recompute::full});
     out.sequence_parallel = out.tp > 1 && one_in(2);
     out.context = of({model::ContextKind::ring, model::ContextKind::ulysses});
     out.offload_optimizer = one_in(6);
     if (model.dims.contains("experts")) {
-      out.ep = of({1, 1, 2, 4});
+      if (out.copies() % 2 == 0 && one_in(2)) out.ep = 2;
       out.whole_experts = out.tp > 1 && one_in(3);
     }
   }
@@ -86,7 +88,7 @@ class Draw {
       std::iota(stage.ranks.begin(), stage.ranks.end(), begins[place]);
       cut(stage, job.model);
       const Strategy& first = stage.runs.front().strategy;
-      if (first.dp == 2 && out.samples() > 2 && one_in(3)) stage.shares = {{first.cp * first.tp, out.samples() - 1}, {first.cp * first.tp, 1}};
+      if (degrees.chunks == 1 && first.dp == 2 && out.samples() > 2 && one_in(3)) stage.shares = {{first.cp * first.tp, out.samples() - 1}, {first.cp * first.tp, 1}};
     }
     return out;
   }
