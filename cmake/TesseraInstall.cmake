@@ -3,8 +3,8 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 install(TARGETS tessera tessera-worker RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-# libtorch stays where it is.
-set_target_properties(tessera tessera-worker PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+# libtorch stays where it is: in the clone, as a rule, whose folders CMake would leave out.
+set_target_properties(tessera-worker PROPERTIES INSTALL_RPATH "${torch_root}/lib")
 if(TARGET tessera_parquet)
   install(TARGETS tessera_parquet LIBRARY DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()

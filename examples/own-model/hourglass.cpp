@@ -52,7 +52,7 @@ Tensors head(const BlockSpec&, const Tensors& inputs, const Tensors& parameters,
 
 // ---- The model as a list of blocks. A block finds its inputs by their names among what earlier blocks have made.
 
-ModelSpec read(const Settings& settings) {
+ModelSpec read_hourglass(const Settings& settings) {
   settings.allow_only({"hidden", "layers", "heads", "seq", "vocab"});
   const std::int64_t hidden = settings.count("hidden"), layers = settings.count("layers"), heads = settings.count("heads", 4);
   const std::int64_t seq = settings.count("seq"), vocab = settings.count("vocab");
@@ -93,7 +93,7 @@ ModelSpec read(const Settings& settings) {
 }  // namespace
 
 TESSERA_PLUGIN() {
-  tessera::model::register_arch("hourglass", read);
+  tessera::model::register_arch("hourglass", read_hourglass);
   tessera::nn::register_forward("hourglass_embedding", embed);
   tessera::nn::register_forward("hourglass_down", down);
   tessera::nn::register_forward("hourglass_up", up);

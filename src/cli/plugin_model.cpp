@@ -7,14 +7,12 @@
 #include "control/local_launcher.hpp"
 #include "model/plugin.hpp"
 #include "model/spec_json.hpp"
-#include "model/yaml_path.hpp"
 
 namespace tessera::cli {
 
 model::ModelSpec described_model(const ConfigNode& section) {
-  const ConfigNode portable = section.with_override("plugin", model::quoted(model::plugin_of(section)));
   static std::map<std::string, model::ModelSpec> known;
-  const auto [found, fresh] = known.try_emplace(portable.to_yaml());
+  const auto [found, fresh] = known.try_emplace(model::portable_plugin_section(section));
   if (!fresh) return found->second;
   try {
     const TemporaryFolder scratch;

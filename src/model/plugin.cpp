@@ -26,4 +26,8 @@ std::filesystem::path plugin_of(const ConfigNode& node) {
   return path;
 }
 
+std::string portable_plugin_section(const ConfigNode& node) {
+  return ConfigNode::parse(node.to_yaml(), node.file()).with_override("plugin", quoted(plugin_of(node))).to_yaml();
+}
+
 }  // namespace tessera::model

@@ -24,7 +24,8 @@ using PluginReader = std::function<ModelSpec(const ConfigNode& node)>;
 void set_plugin_reader(PluginReader reader);
 // Throws internal where none is set.
 ModelSpec read_plugin(const ConfigNode& node);
-// The library that the section names.
+// The library that the section names; the section as YAML, whose library is named so that every folder finds it.
 std::filesystem::path plugin_of(const ConfigNode& node);
+std::string portable_plugin_section(const ConfigNode& node);
 
 }  // namespace tessera::model

@@ -27,30 +27,39 @@ std::vector<std::int64_t> with_batch(const std::vector<std::int64_t>& shape) {
 
 thread_local double counted_flops = 0;
 
-const at::Tensor& input(const at::RecordFunction& function, std::size_t place) { return function.inputs()[place].toTensor(); }
+// Multiplications, each with an addition, for an element of what a function makes.
+struct Products : at::ObserverContext {
+  explicit Products(double each) : each(each) {}
+  double each;
+};
 
-// Two for each multiplication and addition, as torch's FlopCounterMode counts.
-void count(const at::RecordFunction& function, at::ObserverContext*) {
+// Of functions that multiply matrices; inputs are there before a function runs, outputs behind it.
+std::unique_ptr<at::ObserverContext> products_of(const at::RecordFunction& function) {
   const std::string_view name = function.name();
-  const auto made = [&] { return static_cast<double>(function.outputs().front().toTensor().numel()); };
-  if (name == "aten::mm" || name == "aten::bmm") {
-    counted_flops += 2 * made() * static_cast<double>(input(function, 0).size(-1));
-  } else if (name == "aten::addmm" || name == "aten::baddbmm") {
-    counted_flops += 2 * made() * static_cast<double>(input(function, 1).size(-1));
-  } else if (name == "aten::_scaled_dot_product_flash_attention_for_cpu") {
-    const at::Tensor& query = input(function, 0);
-    const double pairs = static_cast<double>(query.numel()) / static_cast<double>(query.size(-1)) * static_cast<double>(input(function, 1).size(-2));
-    counted_flops += 2 * pairs * static_cast<double>(query.size(-1) + input(function, 2).size(-1));
-  } else if (name == "aten::convolution") {
-    const at::Tensor& weight = input(function, 1);
-    counted_flops += 2 * made() * static_cast<double>(weight.numel()) / static_cast<double>(weight.size(0));
+  const auto size = [&](std::size_t place, std::int64_t dim) {
+    return static_cast<double>(function.inputs()[place].toTensor().size(dim));
+  };
+  if (name == "aten::mm" || name == "aten::bmm") return std::make_unique<Products>(size(0, -1));
+  if (name == "aten::addmm" || name == "aten::baddbmm") return std::make_unique<Products>(size(1, -1));
+  // Scores, and their product with the values.
+  if (name == "aten::_scaled_dot_product_flash_attention_for_cpu")
+    return std::make_unique<Products>(size(1, -2) * (size(0, -1) + size(2, -1)) / size(2, -1));
+  if (name == "aten::convolution") {
+    const at::Tensor& weight = function.inputs()[1].toTensor();
+    return std::make_unique<Products>(static_cast<double>(weight.numel()) / static_cast<double>(weight.size(0)));
   }
+  return nullptr;
 }
 
-// Counts what this thread computes while it stands.
+void count(const at::RecordFunction& function, at::ObserverContext* context) {
+  if (const auto* products = static_cast<Products*>(context); products != nullptr)
+    counted_flops += 2 * products->each * static_cast<double>(function.outputs().front().toTensor().numel());
+}
+
+// Counts what this thread computes while it stands, as torch's FlopCounterMode does.
 class FlopCounter {
  public:
-  FlopCounter() : handle_(at::addThreadLocalCallback(at::RecordFunctionCallback(nullptr, count).needsInputs(true).needsOutputs(true))) {
+  FlopCounter() : handle_(at::addThreadLocalCallback(at::RecordFunctionCallback(products_of, count).needsInputs(true).needsOutputs(true))) {
     counted_flops = 0;
   }
   ~FlopCounter() { at::removeCallback(handle_); }

@@ -19,7 +19,6 @@
 #include "model/plugin.hpp"
 #include "model/run_name.hpp"
 #include "model/spec_json.hpp"
-#include "model/yaml_path.hpp"
 #include "plan/plan.hpp"
 #include "train/generate.hpp"
 #include "train/measure.hpp"
@@ -68,8 +67,7 @@ ConfigNode section_in(const std::string& file, const ConfigNode& section) {
   const ConfigNode root = ConfigNode::load(file);
   if (!root.is_map() || !root.has("model") || !root.at("model").is_map() || !root.at("model").has("plugin")) return section;
   const ConfigNode there = root.at("model");
-  const std::string path = model::plugin_of(there).string();
-  return there.with_override("plugin", model::quoted(path)).to_yaml() == section.to_yaml() ? there : section;
+  return model::portable_plugin_section(there) == section.to_yaml() ? there : section;
 }
 
 void add_model(CLI::App& app) {
