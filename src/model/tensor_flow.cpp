@@ -5,6 +5,8 @@
 #include <numeric>
 #include <set>
 
+#include "base/config.hpp"
+
 namespace tessera::model {
 namespace {
 
@@ -14,8 +16,21 @@ std::string shape_text(const TensorSpec& tensor) {
   return "[" + out + "]";
 }
 
-[[noreturn]] void refuse(const BlockInstance& block, const std::string& what, const std::string& expected) {
-  throw Error(ErrorCode::invalid_config, text("block ", block.name(), " ", what), {"", 0, 0, -1, block.name()}, expected);
+[[noreturn]] void refuse(const BlockInstance& block, const std::string& what, const std::string& expected, const std::string& hint = {}) {
+  throw Error(ErrorCode::invalid_config, text("block ", block.name(), " ", what), {}, expected, hint);
+}
+
+void check_reads(const std::vector<BlockInstance>& blocks) {
+  std::vector<std::string> made;
+  for (const BlockInstance& block : blocks) {
+    for (const TensorSpec& read : block.spec->inputs) {
+      if (std::find(made.begin(), made.end(), read.name) != made.end()) continue;
+      const auto near = nearest(read.name, made);
+      refuse(block, text("reads ", read.name, ", which no block before it makes"), "an output of an earlier block",
+             near ? text("did you mean '", *near, "'?") : "");
+    }
+    for (const TensorSpec& output : block.spec->outputs) made.push_back(output.name);
+  }
 }
 
 // By block, and behind the last one: the names that it or a later block reads of what blocks before it make.
@@ -31,7 +46,6 @@ std::vector<std::set<std::string>> needed(const std::vector<BlockInstance>& bloc
 
 int place_of(const TensorSpec& read, const std::vector<TensorSpec>& before, const BlockInstance& block) {
   const auto found = std::find_if(before.begin(), before.end(), [&](const TensorSpec& tensor) { return tensor.name == read.name; });
-  if (found == before.end()) refuse(block, text("reads ", read.name, ", which no block before it makes"), "an output of an earlier block");
   if (found->shape != read.shape)
     refuse(block, text("reads ", read.name, " as ", shape_text(read), ", and it is made as ", shape_text(*found)), "the same shape");
   return static_cast<int>(found - before.begin());
@@ -41,6 +55,7 @@ int place_of(const TensorSpec& read, const std::vector<TensorSpec>& before, cons
 
 std::vector<BlockFlow> tensor_flow(const ModelSpec& model) {
   const std::vector<BlockInstance> blocks = model.blocks();
+  check_reads(blocks);
   const std::vector<std::set<std::string>> needed_at = needed(blocks);
   std::vector<BlockFlow> flow(blocks.size());
   std::vector<TensorSpec> before;

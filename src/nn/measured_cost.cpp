@@ -74,7 +74,7 @@ class FlopCounter {
 void check_outputs(const model::BlockInstance& instance, const Tensors& outputs) {
   const std::vector<model::TensorSpec>& specs = instance.spec->outputs;
   const auto refuse = [&](const std::string& what, const std::string& expected) {
-    throw Error(ErrorCode::invalid_config, text("block ", instance.name(), " ", what), {"", 0, 0, -1, instance.name()}, expected);
+    throw Error(ErrorCode::invalid_config, text("block ", instance.name(), " ", what), {}, expected);
   };
   const bool loss = specs.size() == 1 && specs.front().name == "loss";
   if (outputs.size() != (loss ? 2 : specs.size()))
@@ -111,7 +111,11 @@ model::MeasuredCost measured_cost(const model::BlockInstance& instance, const Ba
   Tensors outputs;
   {
     const FlopCounter counter;
-    outputs = block->forward(inputs, saved, pass);
+    try {
+      outputs = block->forward(inputs, saved, pass);
+    } catch (const c10::Error& error) {
+      throw Error(ErrorCode::invalid_config, text("block ", instance.name(), ": its forward pass failed: ", error.what_without_backtrace()));
+    }
   }
   check_outputs(instance, outputs);
   model::MeasuredCost cost;

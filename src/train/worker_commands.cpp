@@ -61,13 +61,14 @@ void add_compare(CLI::App& app) {
   });
 }
 
-// The same section in the file that it comes from, where errors have lines; an override may have changed it since.
+// The same section in the file that it comes from, where errors have lines, unless an override has changed it since.
 ConfigNode section_in(const std::string& file, const ConfigNode& section) {
   if (file.empty()) return section;
   const ConfigNode root = ConfigNode::load(file);
-  if (!root.is_map() || !root.has("model") || !root.at("model").is_map() || !root.at("model").has("plugin")) return section;
-  const ConfigNode there = root.at("model");
-  return model::portable_plugin_section(there) == section.to_yaml() ? there : section;
+  if (root.is_map() && root.has("model") && root.at("model").is_map() && root.at("model").has("plugin") &&
+      model::portable_plugin_section(root.at("model")) == section.to_yaml())
+    return root.at("model");
+  return ConfigNode::parse(section.to_yaml(), file + " with --set, the model section");
 }
 
 void add_model(CLI::App& app) {

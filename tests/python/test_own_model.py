@@ -27,7 +27,7 @@ model::ModelSpec read(const model::Settings& settings, const std::string& fault)
     out.repeats.push_back({{kind, kind.substr(6), {}, {std::move(parameter)}, std::move(inputs), std::move(outputs)}, 1});
   };
   add("wrong_embed", {"embed.weight", {vocab, hidden}}, {}, {passed});
-  add(fault == "unknown_kind" ? "wrong_layre" : fault == "narrow" ? "wrong_narrow" : "wrong_layer", {"layer.weight", {hidden, hidden}},
+  add(fault == "unknown_kind" ? "wrong_layre" : fault == "narrow" || fault == "failing" ? "wrong_" + fault : "wrong_layer", {"layer.weight", {hidden, hidden}},
       {fault == "unmade" ? model::TensorSpec{"hiden", {seq, hidden}} : passed}, {passed});
   add("wrong_head", {"head.weight", {vocab, hidden}}, {passed}, {{"loss", {}}});
   return out;
@@ -40,6 +40,7 @@ nn::Tensors layer(const model::BlockSpec&, const nn::Tensors& inputs, const nn::
   return {at::linear(inputs[0], parameters[0])};
 }
 nn::Tensors narrow(const model::BlockSpec&, const nn::Tensors& inputs, const nn::Tensors&, const nn::Pass&) { return {inputs[0].narrow(2, 0, 4)}; }
+nn::Tensors failing(const model::BlockSpec&, const nn::Tensors& inputs, const nn::Tensors&, const nn::Pass&) { return {inputs[0] + inputs[0].narrow(2, 0, 4)}; }
 nn::Tensors head(const model::BlockSpec&, const nn::Tensors& inputs, const nn::Tensors& parameters, const nn::Pass& pass) {
   const at::Tensor logits = at::linear(inputs[0], parameters[0]).flatten(0, 1);
   return {at::cross_entropy_loss(logits, pass.batch->at("targets").flatten(), {}, at::Reduction::Sum, -1), at::scalar_tensor(logits.size(0), at::kLong)};
@@ -48,11 +49,12 @@ nn::Tensors head(const model::BlockSpec&, const nn::Tensors& inputs, const nn::T
 }  // namespace
 
 TESSERA_PLUGIN() {
-  for (const std::string fault : {"unknown_kind", "narrow", "unmade", "right"})
+  for (const std::string fault : {"unknown_kind", "narrow", "failing", "unmade", "right"})
     model::register_arch(fault, [fault](const model::Settings& settings) { return read(settings, fault); });
   nn::register_forward("wrong_embed", embed);
   nn::register_forward("wrong_layer", layer);
   nn::register_forward("wrong_narrow", narrow);
+  nn::register_forward("wrong_failing", failing);
   nn::register_forward("wrong_head", head);
 }
 """
@@ -113,16 +115,17 @@ def test_what_is_wrong_with_its_model_is_named(tessera, library):
     refused(tessera, "right\n  hiden: 4", "job.yaml:5", "did you mean 'hidden'?")
     refused(tessera, "unknown_kind", 'no block of kind "wrong_layre"', "wrong_layer")
     refused(tessera, "unmade", "block layer reads hiden, which no block before it makes")
-    refused(tessera, "narrow", "block layer returns hidden as [1, 8, 4]", "[1, 8, 16]")
+    refused(tessera, "narrow", "block narrow returns hidden as [1, 8, 4]", "[1, 8, 16]")
+    refused(tessera, "failing", "block failing: its forward pass failed", "must match")
     # An override is said as such.
-    refused(tessera, "right", "--set model.hidden=0", arguments=["--set", "model.hidden=0"])
+    refused(tessera, "right", "job.yaml with --set, the model section", "hidden: found 0", arguments=["--set", "model.hidden=0"])
 
 
 def test_plans_cut_its_blocks_between_and_not_within_them(tessera, library):
     shutil.copy(library, tessera.folder)
     path = tessera.write("job.yaml", JOB.replace("ARCH", "right"))
     result = tessera("train", path, "--no-measure", "--set", "cluster.local.devices=2", "--set", "parallel={tp: 2}", check=False)
-    assert result.returncode != 0 and "stand whole" in result.stderr and "tp 1" in result.stderr, result.stderr
+    assert result.returncode != 0 and "keeps whole" in result.stderr and "tp 1" in result.stderr, result.stderr
     tessera("train", path, "--no-measure", "--set", "cluster.local.devices=2", "--set", "parallel={pp: 2, micro_batches: 4}")
     assert len(tessera.metrics("mine")) == 3
 
