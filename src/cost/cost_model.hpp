@@ -240,7 +240,7 @@ class CostModel {
   std::unique_ptr<Measured> measured_;
   std::vector<int> repeat_of_;
   std::vector<double> elements_before_;  // by repeat: of one sample, of all tensors before any of its blocks
-  double layer_flops_ = 0;  // of the forward pass of the layer that the model has most of, for each byte that goes into it
+  double layer_flops_ = 0;               // of the forward pass of the layer that the model has most of, for each byte that goes into it
   std::vector<std::unique_ptr<Group>> groups_;  // those of the cluster, then ones of which stages share the nodes or are dealt over them
   std::vector<Stand> stands_;                   // the first ones are the groups of the cluster
   std::map<StageDevices, int> known_;

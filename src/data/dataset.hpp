@@ -56,8 +56,8 @@ class Dataset {
   // What a sample has: "tokens", "targets" and, where attention is to stay within documents, "positions", seq numbers each. A target of -1
   // does not count. Positions are those of tokens in their documents: each 0 begins one.
   std::vector<Field> fields() const;
-  // The first so many fields of a training sample, 0 <= sample_id < train_samples(), in the order of fields(). Throws corrupt when the cache
-  // was damaged since it was opened.
+  // The first so many fields of a training sample, 0 <= sample_id < train_samples(), in the order of fields(). Throws corrupt when the
+  // cache was damaged since it was opened.
   void fill(std::int64_t sample_id, const std::vector<std::span<std::int32_t>>& rows) const;
   // The same for 0 <= index < validation_samples(); of several sources mixed as in training.
   void fill_validation(std::int64_t index, const std::vector<std::span<std::int32_t>>& rows) const;

@@ -34,12 +34,12 @@ struct ParameterSpec {
   std::string name;                 // as Hugging Face names it; "{}" stands for the block's repeat index
   std::vector<std::int64_t> shape;  // whole, not per rank: [out, in] for a linear map
   int split_dim = -1;               // which dimension tensor parallelism cuts; -1: every rank holds all of it
-  Initializer init;
-  bool decay = true;    // weight decay applies
-  std::string tied_to;  // the name of the parameter that this one shares; empty: its own
-  int expert_dim = -1;  // which dimension counts experts, and expert parallelism cuts; -1: none
-  bool sparse = false;  // a table of which a step touches few rows: for a parameter server
-  int stacked = 1;      // so many equal matrices stand one after another in the cut dimension, and each is cut by itself
+  Initializer init = {};
+  bool decay = true;         // weight decay applies
+  std::string tied_to = {};  // the name of the parameter that this one shares; empty: its own
+  int expert_dim = -1;       // which dimension counts experts, and expert parallelism cuts; -1: none
+  bool sparse = false;       // a table of which a step touches few rows: for a parameter server
+  int stacked = 1;           // so many equal matrices stand one after another in the cut dimension, and each is cut by itself
 
   std::int64_t count() const;
   // The same elements with the stack as a dimension of its own: [6, 4] of three stacked matrices, cut in dimension 0, is [3, 2, 4], cut in
@@ -56,7 +56,8 @@ struct TensorSpec {
   std::vector<std::int64_t> shape;
 };
 
-// What one sample costs a block of which only the forward pass is written: counted and measured with fp32 on one device (nn/measured_cost.hpp).
+// What one sample costs a block of which only the forward pass is written: counted and measured with fp32 on one device
+// (nn/measured_cost.hpp).
 struct MeasuredCost {
   Flops forward;
   Flops backward;

@@ -67,7 +67,8 @@ std::vector<BlockFlow> tensor_flow(const ModelSpec& model) {
     if (b + 1 == blocks.size()) break;
     for (std::size_t i = 0; i < flow[b].before.size(); ++i) {
       const std::string& name = flow[b].before[i].name;
-      const bool made_anew = std::any_of(spec.outputs.begin(), spec.outputs.end(), [&](const TensorSpec& made) { return made.name == name; });
+      const bool made_anew =
+          std::any_of(spec.outputs.begin(), spec.outputs.end(), [&](const TensorSpec& made) { return made.name == name; });
       if (made_anew || !needed_at[b + 1].contains(name)) continue;
       flow[b].after.push_back(-1 - static_cast<int>(i));
       before.push_back(flow[b].before[i]);

@@ -9,8 +9,8 @@
 
 namespace tessera::nn {
 
-// The initial value of one element. It depends on these alone, so that every plan starts from the same weights: `stream` differs by seed and
-// parameter, `index` is the element's place in the whole parameter.
+// The initial value of one element. It depends on these alone, so that every plan starts from the same weights: `stream` differs by seed
+// and parameter, `index` is the element's place in the whole parameter.
 using InitialValue = std::function<float(const model::ParameterSpec& parameter, std::uint64_t stream, std::uint64_t index)>;
 
 // Registration happens before training starts; not thread-safe. Throws invalid_config where there is one of this name.

@@ -36,9 +36,7 @@ struct Products : at::ObserverContext {
 // Of functions that multiply matrices; inputs are there before a function runs, outputs behind it.
 std::unique_ptr<at::ObserverContext> products_of(const at::RecordFunction& function) {
   const std::string_view name = function.name();
-  const auto size = [&](std::size_t place, std::int64_t dim) {
-    return static_cast<double>(function.inputs()[place].toTensor().size(dim));
-  };
+  const auto size = [&](std::size_t place, std::int64_t dim) { return static_cast<double>(function.inputs()[place].toTensor().size(dim)); };
   if (name == "aten::mm" || name == "aten::bmm") return std::make_unique<Products>(size(0, -1));
   if (name == "aten::addmm" || name == "aten::baddbmm") return std::make_unique<Products>(size(1, -1));
   // Scores, and their product with the values.
@@ -82,7 +80,8 @@ void check_outputs(const model::BlockInstance& instance, const Tensors& outputs)
            loss ? "two of its loss: the sum, and how many it is the sum of" : text(specs.size(), " of them, as its outputs say"));
   for (std::size_t i = 0; i < specs.size() && !loss; ++i)
     if (outputs[i].sizes() != at::IntArrayRef(with_batch(specs[i].shape)))
-      refuse(text("returns ", specs[i].name, " as ", outputs[i].sizes(), " of one sample"), text("its output's shape ", at::IntArrayRef(with_batch(specs[i].shape))));
+      refuse(text("returns ", specs[i].name, " as ", outputs[i].sizes(), " of one sample"),
+             text("its output's shape ", at::IntArrayRef(with_batch(specs[i].shape))));
 }
 
 }  // namespace
@@ -114,7 +113,8 @@ model::MeasuredCost measured_cost(const model::BlockInstance& instance, const Ba
     try {
       outputs = block->forward(inputs, saved, pass);
     } catch (const c10::Error& error) {
-      throw Error(ErrorCode::invalid_config, text("block ", instance.name(), ": its forward pass failed: ", error.what_without_backtrace()));
+      throw Error(ErrorCode::invalid_config,
+                  text("block ", instance.name(), ": its forward pass failed: ", error.what_without_backtrace()));
     }
   }
   check_outputs(instance, outputs);

@@ -18,8 +18,6 @@
 #include "nn/initializers.hpp"    // IWYU pragma: export
 
 // Begins the function that is called once when the library is loaded, before a model is read.
-#define TESSERA_PLUGIN()                                                                    \
-  extern "C" __attribute__((visibility("default"))) const char* tessera_plugin_version() { \
-    return TESSERA_VERSION;                                                                 \
-  }                                                                                         \
+#define TESSERA_PLUGIN()                                                                                             \
+  extern "C" __attribute__((visibility("default"))) const char* tessera_plugin_version() { return TESSERA_VERSION; } \
   extern "C" __attribute__((visibility("default"))) void tessera_register_plugin()

@@ -237,9 +237,7 @@ class Compiler {
   }
 
   // Whose forward pass adds to gradients.
-  int loss_block() const {
-    return static_cast<int>(blocks_.size()) - 1;
-  }
+  int loss_block() const { return static_cast<int>(blocks_.size()) - 1; }
 
   int stage_of(int block) const {
     for (std::size_t s = 0; s < plan_.stages.size(); ++s)

@@ -76,7 +76,12 @@ comm::DataType type_of(model::Precision precision) {
 
 Executor::Executor(program::Program program, const model::ModelSpec& model, model::Precision precision, Store& store,
                    comm::Communicator& comm)
-    : program_(std::move(program)), model_(model), precision_(precision), flow_(model::tensor_flow(model)), store_(store), world_(comm.world()) {
+    : program_(std::move(program)),
+      model_(model),
+      precision_(precision),
+      flow_(model::tensor_flow(model)),
+      store_(store),
+      world_(comm.world()) {
   for (const auto& group : program_.groups)
     groups_.push_back(comm.group(group.ranks, group.name + (program_.training ? "" : ".evaluation")));
 }

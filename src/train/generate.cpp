@@ -34,7 +34,9 @@ struct Predictor::Impl {
   std::vector<nn::KeyValueCache> caches;  // by block; undefined where there is nothing to keep
 
   explicit Impl(const model::ModelSpec& spec)
-      : model(spec), flow(model::tensor_flow(model)), store(model, program::compile(single_plan(model), model).front(), model::Precision::f32, no_state()) {}
+      : model(spec),
+        flow(model::tensor_flow(model)),
+        store(model, program::compile(single_plan(model), model).front(), model::Precision::f32, no_state()) {}
 
   void reset_caches() {
     caches.assign(model.block_count(), {});

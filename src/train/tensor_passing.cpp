@@ -12,8 +12,7 @@ nn::Tensors read_by(const model::BlockFlow& flow, const nn::Tensors& before) {
 
 nn::Tensors tensors_after(const model::BlockFlow& flow, const nn::Tensors& before, const nn::Tensors& outputs) {
   nn::Tensors out;
-  for (std::size_t i = 0; i < flow.after.size(); ++i)
-    out.push_back(flow.passes(i) ? before.at(flow.passed(i)) : outputs.at(flow.made(i)));
+  for (std::size_t i = 0; i < flow.after.size(); ++i) out.push_back(flow.passes(i) ? before.at(flow.passed(i)) : outputs.at(flow.made(i)));
   return out;
 }
 

@@ -233,7 +233,8 @@ TEST(Catalogue, EncodersFeedATrunk) {
   // Names stay unique.
   const auto named = [](const ModelSpec& whole) { return counts_of(whole).size(); };
   EXPECT_EQ(named(model), (named(vit) - 4) + (named(bert) - 5) + 2 * 2 + named(llama));
-  const auto found = std::find_if(model.repeats.begin(), model.repeats.end(), [](const Repeat& repeat) { return repeat.block.name == "embed"; });
+  const auto found =
+      std::find_if(model.repeats.begin(), model.repeats.end(), [](const Repeat& repeat) { return repeat.block.name == "embed"; });
   ASSERT_NE(found, model.repeats.end());
   const BlockSpec& first = found->block;
   EXPECT_THAT(first.inputs[0].name + " " + first.inputs[1].name, "image text");

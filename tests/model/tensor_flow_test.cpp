@@ -69,7 +69,9 @@ TEST(TensorFlow, WhatNoBlockMakesIsAnError) {
   const Error error = testing::error_of([] { tensor_flow(with_skip({"skp", {4, 2}})); });
   EXPECT_THAT(error.what(), HasSubstr("block join reads skp, which no block before it makes"));
   EXPECT_EQ(error.hint(), "did you mean 'skip'?");
-  EXPECT_THAT(testing::error_of([] { tensor_flow(with_skip({"skip", {4, 3}})); }).what(),
+  EXPECT_THAT(testing::error_of([] {
+                tensor_flow(with_skip({"skip", {4, 3}}));
+              }).what(),
               HasSubstr("block join reads skip as [4, 3], and it is made as [4, 2]"));
 }
 

@@ -85,7 +85,8 @@ TEST(Blocks, GradientsAddUpOverMicroBatches) {
   together.step(pass_of(all, Precision::f32));
   Model apart(spec, whole, Precision::f32);
   for (std::int64_t s = 0; s < 4; s += 2) {
-    const Batch half{{{"tokens", all.at("tokens").narrow(0, s, 2).contiguous()}, {"targets", all.at("targets").narrow(0, s, 2).contiguous()}}};
+    const Batch half{
+        {{"tokens", all.at("tokens").narrow(0, s, 2).contiguous()}, {"targets", all.at("targets").narrow(0, s, 2).contiguous()}}};
     apart.step(pass_of(half, Precision::f32));
   }
   EXPECT_EQ(together.grads().size(), whole.size());

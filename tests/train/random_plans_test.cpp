@@ -70,7 +70,8 @@ class Draw {
     degrees.schedule = places == 1 ? Schedule::one_f_one_b
                                    : of({Schedule::one_f_one_b, Schedule::gpipe, Schedule::interleaved, Schedule::zb_h1, Schedule::zb_h2,
                                          Schedule::zb_v, Schedule::dualpipe_v});
-    degrees.chunks = degrees.schedule == Schedule::interleaved || degrees.schedule == Schedule::zb_v || degrees.schedule == Schedule::dualpipe_v ? 2 : 1;
+    degrees.chunks =
+        degrees.schedule == Schedule::interleaved || degrees.schedule == Schedule::zb_v || degrees.schedule == Schedule::dualpipe_v ? 2 : 1;
     if (job.model.block_count() < places * degrees.chunks) degrees.chunks = 1, degrees.schedule = Schedule::one_f_one_b;
     degrees.delayed_exchange = one_in(4);
     plan::Plan out = plan_of(job, degrees);
@@ -88,7 +89,8 @@ class Draw {
       std::iota(stage.ranks.begin(), stage.ranks.end(), begins[place]);
       cut(stage, job.model);
       const Strategy& first = stage.runs.front().strategy;
-      if (degrees.chunks == 1 && first.dp == 2 && out.samples() > 2 && one_in(3)) stage.shares = {{first.cp * first.tp, out.samples() - 1}, {first.cp * first.tp, 1}};
+      if (degrees.chunks == 1 && first.dp == 2 && out.samples() > 2 && one_in(3))
+        stage.shares = {{first.cp * first.tp, out.samples() - 1}, {first.cp * first.tp, 1}};
     }
     return out;
   }
@@ -120,7 +122,8 @@ struct Outcome {
 };
 
 Outcome outcome_of(const model::JobSpec& job, const plan::Plan& plan) {
-  const auto dataset = data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto dataset =
+      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
   const TemporaryFolder folder;
   Outcome out;
   on_ranks(plan.world_size(), [&](comm::Communicator& comm) {
@@ -165,8 +168,11 @@ TEST(RandomPlans, TrainTheModelOfOneDevice) {
   std::vector<model::JobSpec> jobs = {tiny_job(), tiny_job({}, ", tied: true"), tiny_experts_job(), skip_job()};
   // Late gradients cannot be clipped.
   for (model::JobSpec& job : jobs) job.train.optimizer.clip = 0;
-  cluster::ClusterSpec cluster = cluster::resolve(model::read_job(ConfigNode::parse(
-      "model: {preset: gpt2}\ndata: {source: synthetic}\ntrain: {global_batch: 8}\ncluster: {local: {devices: 4}}\n", "four.yaml")).cluster);
+  cluster::ClusterSpec cluster = cluster::resolve(
+      model::read_job(
+          ConfigNode::parse("model: {preset: gpt2}\ndata: {source: synthetic}\ntrain: {global_batch: 8}\ncluster: {local: {devices: 4}}\n",
+                            "four.yaml"))
+          .cluster);
   std::vector<Outcome> one_device;
   for (const model::JobSpec& job : jobs) one_device.push_back(outcome_of(job, plan_of(job, {})));
   Draw draw(20260713);
@@ -191,12 +197,18 @@ TEST(RandomPlans, TrainTheModelOfOneDevice) {
     for (const plan::Stage& stage : plan.stages)
       for (const plan::StrategyRun& run : stage.runs) {
         const Strategy& s = run.strategy;
-        for (const auto& [name, is] : {std::pair("tp", s.tp > 1), {"cp", s.cp > 1}, {"ep", s.ep > 1}, {"dp", s.dp > 1}, {"zero 3", s.zero == 3},
-                                       {"sequence parallel", s.sequence_parallel}, {"shares", !stage.shares.empty()}})
+        for (const auto& [name, is] : {std::pair("tp", s.tp > 1),
+                                       {"cp", s.cp > 1},
+                                       {"ep", s.ep > 1},
+                                       {"dp", s.dp > 1},
+                                       {"zero 3", s.zero == 3},
+                                       {"sequence parallel", s.sequence_parallel},
+                                       {"shares", !stage.shares.empty()}})
           if (is) ++seen[name];
       }
   }
-  for (const char* name : {"tp", "cp", "ep", "dp", "zero 3", "sequence parallel", "shares", "1f1b", "interleaved", "zb-h1", "zb-v", "gpipe"})
+  for (const char* name :
+       {"tp", "cp", "ep", "dp", "zero 3", "sequence parallel", "shares", "1f1b", "interleaved", "zb-h1", "zb-v", "gpipe"})
     EXPECT_GT(seen[name], 0) << name << " was never drawn";
 }
 
