@@ -52,6 +52,7 @@ struct Trainer::Impl {
   std::optional<double> finished_norm;  // squared, of a step that finish() has made
   std::deque<TracedStep> traced;        // the last kTracedSteps
   std::optional<SpeedMeter> meter;      // from the first call of watch_speed() on
+  Saver saver;
 
   Impl(const model::JobSpec& job, const plan::Plan& plan, const data::Dataset& dataset, comm::Communicator& comm)
       : job(job),
@@ -61,13 +62,28 @@ struct Trainer::Impl {
         seq(job.model.dim("seq")),
         program(program::compile(plan, job.model).at(comm.rank())),
         store(job.model, program, plan.precision, job.train.optimizer),
-        executor(program, job.model, plan.precision, store, comm) {}
+        executor(program, job.model, plan.precision, store, comm),
+        saver(comm) {}
 
   // What the last run, or finish(), has ended of the step before it.
   void keep_late_spans() {
     if (traced.empty()) return;
     const auto& late = executor.late_spans();
     traced.back().spans.insert(traced.back().spans.end(), late.begin(), late.end());
+  }
+
+  SaveRequest save_request(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep,
+                           const ValidationHistory& history) const {
+    SaveRequest request{.files = &files, .folder = folder, .keep = keep, .best = {}, .state = {}};
+    if (job.checkpoint.best) request.best = history.best;
+    request.state.step = step;
+    request.state.tokens = tokens;
+    request.state.plan_json = plan::to_json(plan);
+    request.state.train_yaml = job.resolved_yaml;
+    request.state.model_fingerprint = job.model.fingerprint();
+    request.state.seed = job.train.seed;
+    history.write(request.state.extra);
+    return request;
   }
 
   // Samples of an evaluation's micro-batch: as many as those of training have, where the replicas of each stage divide them.
@@ -162,67 +178,18 @@ void Trainer::load(const std::filesystem::path& checkpoint, bool whole) {
   impl_->loaded_history = whole ? ValidationHistory::read(reader.state().extra) : ValidationHistory();
 }
 
-namespace {
-
-// Either every rank's work succeeded, or every rank throws: its own error, or one that says which rank failed and why.
-void agree(comm::Communicator& comm, const std::function<void()>& work) {
-  std::optional<Error> mine;
-  try {
-    work();
-  } catch (const Error& error) {
-    mine = error;
-  }
-  std::int32_t failed = mine ? comm.rank() + 1 : 0;
-  comm.world().all_reduce(&failed, 1, comm::DataType::i32, comm::Reduction::max).wait();
-  if (failed == 0) return;
-  // What rank 0 says is all that is shown of a save that is tried again.
-  std::string why = mine ? mine->message() : std::string();
-  auto size = static_cast<std::int64_t>(why.size());
-  comm.world().broadcast(&size, 1, comm::DataType::i64, failed - 1).wait();
-  why.resize(static_cast<std::size_t>(size));
-  comm.world().broadcast(why.data(), why.size(), comm::DataType::u8, failed - 1).wait();
-  if (mine) throw *mine;
-  throw Error(ErrorCode::io, text("rank ", failed - 1, ": ", why));
-}
-
-void write_checkpoint(FileSystem& files, const std::filesystem::path& folder, comm::Communicator& comm,
-                      const std::vector<checkpoint::Piece>& pieces, const checkpoint::State& state) {
-  checkpoint::Writer writer(files, folder, state.step, comm.rank(), comm.world_size());
-  try {
-    agree(comm, [&] { writer.write(pieces); });
-  } catch (const Error&) {
-    if (comm.rank() == 0) writer.abandon();
-    throw;
-  }
-  agree(comm, [&] {
-    if (comm.rank() == 0) writer.commit(state);
-  });
-}
-
-}  // namespace
-
 void Trainer::save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep, const ValidationHistory& history) {
-  Impl& self = *impl_;
-  checkpoint::State state;
-  state.step = self.step;
-  state.tokens = self.tokens;
-  state.plan_json = plan::to_json(self.plan);
-  state.train_yaml = self.job.resolved_yaml;
-  state.model_fingerprint = self.job.model.fingerprint();
-  state.seed = self.job.train.seed;
-  history.write(state.extra);
   finish();
-  write_checkpoint(files, folder, self.comm, self.store.pieces(), state);
-  if (self.comm.rank() != 0) return;
-  try {
-    if (self.job.checkpoint.best && history.best) checkpoint::set_best(files, folder, *history.best);
-    checkpoint::prune(files, folder, keep);
-  } catch (const Error& error) {
-    // The checkpoint is there; superfluous ones go, and the best one is named, at the next save.
-    if (error.code() != ErrorCode::io) throw;
-    log::warning(text("an earlier checkpoint was not removed: ", error.what()));
-  }
+  impl_->saver.save(impl_->save_request(files, folder, keep, history), impl_->store.pieces());
 }
+
+void Trainer::begin_save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep, const ValidationHistory& history) {
+  finish();
+  impl_->saver.begin(impl_->save_request(files, folder, keep, history), impl_->store.pieces());
+}
+
+std::optional<SaveOutcome> Trainer::poll_save() { return impl_->saver.poll(); }
+std::optional<SaveOutcome> Trainer::wait_for_save() { return impl_->saver.wait(); }
 
 void Trainer::save_gradients(FileSystem& files, const std::filesystem::path& folder) {
   ensure(impl_->executor.unfinished() || !impl_->plan.delayed_exchange, "late gradients are saved before the step that uses them is made");
@@ -230,7 +197,7 @@ void Trainer::save_gradients(FileSystem& files, const std::filesystem::path& fol
   checkpoint::State state;
   state.step = impl_->step;
   state.model_fingerprint = impl_->job.model.fingerprint();
-  write_checkpoint(files, folder, impl_->comm, impl_->store.gradient_pieces(), state);
+  impl_->saver.save({&files, folder, {}, {}, state}, impl_->store.gradient_pieces());
 }
 
 std::int64_t Trainer::next_step() const { return impl_->step; }
