@@ -40,7 +40,7 @@ std::string list_of(const std::vector<double>& values) {
 
 struct Times {
   std::vector<double> in_place;     // a save
-  std::vector<double> begun;        // what begin_save() takes of the step before it
+  std::vector<double> stopped;      // in which nothing is trained while one is made beside steps
   std::vector<double> beside;       // from the beginning of such a save until it is committed
   std::vector<double> steps;        // with no save under way
   std::vector<double> steps_beside; // with one
@@ -52,10 +52,10 @@ double seconds_of(const std::function<void()>& work) {
   return (real_clock().now() - begin).value;
 }
 
-void run(int rounds, int hidden, int layers) {
+void run(int rounds, int hidden, int layers, int batch) {
   const auto job = model::read_job(ConfigNode::parse(
       text("name: bench\nmodel: {arch: llama, hidden: ", hidden, ", layers: ", layers, ", heads: 8, kv_heads: 8, ffn: ", hidden * 8 / 3,
-           ", seq: 128, vocab: 8192}\ndata: {source: synthetic}\ntrain: {global_batch: 2, optimizer: {kind: adamw, lr: 1.0e-4}}\n"),
+           ", seq: 128, vocab: 8192}\ndata: {source: synthetic}\ntrain: {global_batch: ", batch, ", optimizer: {kind: adamw, lr: 1.0e-4}}\n"),
       "bench.yaml"));
   const auto dataset =
       data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
@@ -73,12 +73,14 @@ void run(int rounds, int hidden, int layers) {
     trainer.step();
     const Seconds begin = real_clock().now();
     trainer.begin_save(real_file_system(), checkpoints, 2);
-    times.begun.push_back((real_clock().now() - begin).value);
-    for (std::optional<train::SaveOutcome> ended; !ended; ended = trainer.poll_save()) times.steps_beside.push_back(trainer.step().seconds.value);
+    std::optional<train::SaveOutcome> ended;
+    for (; !ended; ended = trainer.poll_save()) times.steps_beside.push_back(trainer.step().seconds.value);
+    if (ended->error) throw *ended->error;
+    times.stopped.push_back(ended->stopped.value);
     times.beside.push_back((real_clock().now() - begin).value);
   }
-  std::printf("{\"parameters\": %lld, \"in_place\": %s, \"begun\": %s, \"beside\": %s, \"steps\": %s, \"steps_beside\": %s}\n",
-              static_cast<long long>(job.model.parameter_count()), list_of(times.in_place).c_str(), list_of(times.begun).c_str(),
+  std::printf("{\"parameters\": %lld, \"in_place\": %s, \"stopped\": %s, \"beside\": %s, \"steps\": %s, \"steps_beside\": %s}\n",
+              static_cast<long long>(job.model.parameter_count()), list_of(times.in_place).c_str(), list_of(times.stopped).c_str(),
               list_of(times.beside).c_str(), list_of(times.steps).c_str(), list_of(times.steps_beside).c_str());
 }
 
@@ -91,15 +93,17 @@ int main(int argc, char** argv) {
   int threads = 2;
   int hidden = 512;
   int layers = 8;
+  int batch = 8;
   app.add_option("--rounds", rounds);
   app.add_option("--threads", threads);
   app.add_option("--hidden", hidden);
   app.add_option("--layers", layers);
+  app.add_option("--batch", batch);
   CLI11_PARSE(app, argc, argv);
   tessera::nn::configure_memory();
   at::set_num_threads(threads);
   try {
-    tessera::run(rounds, hidden, layers);
+    tessera::run(rounds, hidden, layers, batch);
     return 0;
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";

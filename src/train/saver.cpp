@@ -1,10 +1,12 @@
 #include "train/saver.hpp"
 
+#include <algorithm>
 #include <functional>
+#include <iterator>
 #include <numeric>
 
+#include "base/clock.hpp"
 #include "base/log.hpp"
-#include "nn/memory.hpp"
 
 namespace tessera::train {
 
@@ -47,23 +49,16 @@ void agree(const comm::Group& group, const std::function<void()>& work) {
   throw Error(ErrorCode::io, text("rank ", failed - 1, ": ", why));
 }
 
-// Tensors begin at multiples of this many bytes, so that whole cache lines are copied.
-constexpr std::int64_t kAlignment = 64;
-
-std::int64_t place_of(const checkpoint::Piece& piece) {
-  return (static_cast<std::int64_t>(piece.data.nbytes()) + kAlignment - 1) / kAlignment * kAlignment;
-}
-
 }  // namespace
 
 Saver::Saver(comm::Communicator& comm) : comm_(comm), group_(comm.group(all_ranks(comm), "checkpoint")) {}
 
 Saver::~Saver() { wait(); }
 
-void Saver::write(const SaveRequest& request, const std::vector<checkpoint::Piece>& pieces) const {
+void Saver::write(const SaveRequest& request, const Pieces& pieces, checkpoint::LivePieces* live) const {
   checkpoint::Writer writer(*request.files, request.folder, request.state.step, comm_.rank(), comm_.world_size());
   try {
-    agree(group_, [&] { writer.write(pieces); });
+    agree(group_, [&] { live != nullptr ? writer.write(pieces, *live) : writer.write(pieces); });
   } catch (const Error&) {
     if (comm_.rank() == 0) writer.abandon();
     throw;
@@ -84,24 +79,31 @@ void Saver::write(const SaveRequest& request, const std::vector<checkpoint::Piec
 
 void Saver::save(const SaveRequest& request, const std::vector<checkpoint::Piece>& pieces) {
   ensure(!under_way(), "one save at a time");
-  write(request, pieces);
+  write(request, pieces, nullptr);
 }
 
-void Saver::begin(SaveRequest request, std::vector<checkpoint::Piece> pieces) {
+void Saver::begin(SaveRequest request, std::vector<Pieces> pieces) {
   ensure(!under_way(), "one save at a time");
-  std::int64_t bytes = 0;
-  for (const checkpoint::Piece& piece : pieces) bytes += place_of(piece);
-  if (!staging_.defined() || staging_.numel() < bytes) staging_ = nn::paged_zeros(bytes, at::kByte);
-  std::int64_t begin = 0;
-  for (checkpoint::Piece& piece : pieces) {
-    const at::Tensor copy = staging_.narrow(0, begin, static_cast<std::int64_t>(piece.data.nbytes())).view(piece.data.scalar_type());
-    begin += place_of(piece);
-    copy.copy_(piece.data);
-    piece.data = copy;
+  const Seconds begin = real_clock().now();
+  Pieces all;
+  ends_.clear();
+  for (Pieces& of_bucket : pieces) {
+    std::move(of_bucket.begin(), of_bucket.end(), std::back_inserter(all));
+    ends_.push_back(all.size());
   }
-  running_ = std::async(std::launch::async, [this, request = std::move(request), pieces = std::move(pieces)] {
-    return SaveOutcome{request.state.step, error_of([&] { write(request, pieces); })};
+  live_ = std::make_unique<checkpoint::LivePieces>(all);
+  running_ = std::async(std::launch::async, [this, request = std::move(request), all = std::move(all)] {
+    return SaveOutcome{request.state.step, error_of([&] { write(request, all, live_.get()); }), {}};
   });
+  stopped_ = real_clock().now() - begin;
+}
+
+void Saver::keep(int bucket) {
+  if (!under_way() || running_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) return;
+  const Seconds begin = real_clock().now();
+  const auto place = static_cast<std::size_t>(bucket);
+  live_->keep(place == 0 ? 0 : ends_[place - 1], ends_[place]);
+  stopped_ += real_clock().now() - begin;
 }
 
 std::optional<SaveOutcome> Saver::poll() {
@@ -112,7 +114,8 @@ std::optional<SaveOutcome> Saver::poll() {
 std::optional<SaveOutcome> Saver::wait() {
   if (!under_way()) return std::nullopt;
   SaveOutcome outcome = running_.get();
-  nn::release_pages(staging_);
+  outcome.stopped = stopped_;
+  live_.reset();
   return outcome;
 }
 

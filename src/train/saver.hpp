@@ -3,10 +3,12 @@
 
 #include <filesystem>
 #include <future>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "base/file_system.hpp"
+#include "base/units.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "comm/comm.hpp"
 
@@ -16,6 +18,7 @@ namespace tessera::train {
 struct SaveOutcome {
   std::int64_t steps = 0;      // had been made when it began
   std::optional<Error> error;  // why there is no checkpoint of them
+  Seconds stopped;             // in which this rank did not train: copying what steps were about to change
 };
 
 struct SaveRequest {
@@ -26,8 +29,8 @@ struct SaveRequest {
   checkpoint::State state;
 };
 
-// Not thread-safe; all ranks call the same members in the same order. The communicator must outlive it, and so must the request's files
-// a save that goes on.
+// Not thread-safe; all ranks call the same members in the same order, but for keep() and poll(). The communicator must outlive it, and the
+// request's files a save that goes on.
 class Saver {
  public:
   explicit Saver(comm::Communicator& comm);
@@ -36,8 +39,10 @@ class Saver {
 
   // Returns when the checkpoint is committed. Throws on all ranks where one of them fails; earlier checkpoints are as they were then.
   void save(const SaveRequest& request, const std::vector<checkpoint::Piece>& pieces);
-  // Returns once the pieces are copied, and writes and commits the copies in a thread. No save may be under way.
-  void begin(SaveRequest request, std::vector<checkpoint::Piece> pieces);
+  // Writes and commits in a thread, and returns at once. `pieces` are those of each bucket. No save may be under way.
+  void begin(SaveRequest request, std::vector<std::vector<checkpoint::Piece>> pieces);
+  // Returns once the bucket may be changed: what of it is not written yet is copied.
+  void keep(int bucket);
   bool under_way() const { return running_.valid(); }
   // How the save that was begun has ended: no value where it goes on, where that was said before, or where none was begun.
   std::optional<SaveOutcome> poll();
@@ -45,13 +50,15 @@ class Saver {
   std::optional<SaveOutcome> wait();
 
  private:
-  void write(const SaveRequest& request, const std::vector<checkpoint::Piece>& pieces) const;
+  using Pieces = std::vector<checkpoint::Piece>;
+  void write(const SaveRequest& request, const Pieces& pieces, checkpoint::LivePieces* live) const;
 
   comm::Communicator& comm_;
   // Of its own: a step's exchanges go on beside those of a save.
   const comm::Group group_;
-  // Copies of the pieces; their pages are given back at the end of each save.
-  at::Tensor staging_;
+  std::vector<std::size_t> ends_;  // by bucket, among the pieces of the save under way
+  std::unique_ptr<checkpoint::LivePieces> live_;
+  Seconds stopped_;
   std::future<SaveOutcome> running_;
 };
 

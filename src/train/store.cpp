@@ -220,18 +220,23 @@ void Store::read(const checkpoint::Reader& reader, const Segment& segment, const
 
 std::vector<Piece> Store::pieces() const {
   std::vector<Piece> out;
-  for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    if (program_.buckets[b].copy > 0) continue;
-    const BucketState& state = buckets_[b];
-    for (const Segment& segment : segments(static_cast<int>(b))) {
-      if (!owns(segment.entry)) continue;
-      add_piece(out, segment, "", state.master, state.shard_begin);
-      if (state.exp_avg_sq.defined()) {
-        add_piece(out, segment, ".exp_avg", state.exp_avg, state.shard_begin);
-        add_piece(out, segment, ".exp_avg_sq", state.exp_avg_sq, state.shard_begin);
-      } else if (state.exp_avg.defined()) {
-        add_piece(out, segment, ".momentum", state.exp_avg, state.shard_begin);
-      }
+  for (int b = 0; b < bucket_count(); ++b)
+    for (Piece& piece : pieces(b)) out.push_back(std::move(piece));
+  return out;
+}
+
+std::vector<Piece> Store::pieces(int bucket) const {
+  std::vector<Piece> out;
+  if (program_.buckets[bucket].copy > 0) return out;
+  const BucketState& state = buckets_[bucket];
+  for (const Segment& segment : segments(bucket)) {
+    if (!owns(segment.entry)) continue;
+    add_piece(out, segment, "", state.master, state.shard_begin);
+    if (state.exp_avg_sq.defined()) {
+      add_piece(out, segment, ".exp_avg", state.exp_avg, state.shard_begin);
+      add_piece(out, segment, ".exp_avg_sq", state.exp_avg_sq, state.shard_begin);
+    } else if (state.exp_avg.defined()) {
+      add_piece(out, segment, ".momentum", state.exp_avg, state.shard_begin);
     }
   }
   return out;

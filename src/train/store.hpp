@@ -54,6 +54,9 @@ class Store {
 
   // What this rank contributes to a checkpoint: each element of the whole job is in exactly one rank's pieces, and no padding.
   std::vector<checkpoint::Piece> pieces() const;
+  // Those of one bucket; views of it, but for what is padded there.
+  std::vector<checkpoint::Piece> pieces(int bucket) const;
+  int bucket_count() const { return static_cast<int>(buckets_.size()); }
   // The gradients likewise, named "<parameter>.grad".
   std::vector<checkpoint::Piece> gradient_pieces() const;
   // Fills master weights and, if `with_optimizer`, the optimizer state; then the values of computation.

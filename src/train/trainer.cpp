@@ -115,6 +115,7 @@ struct Trainer::Impl {
 
   // With the gradients of an earlier run, which nothing needs any more then.
   void step_late(int bucket, std::int64_t of) {
+    saver.keep(bucket);
     store.step(bucket, job.train.optimizer, model::learning_rate(job.train, of), 1.0, of + 1);
     store.zero_grads(bucket);
   }
@@ -158,6 +159,7 @@ namespace {
 
 void Trainer::initialize() {
   ensure(!impl_->executor.unfinished(), "parameters are set before the first step");
+  for (int bucket = 0; bucket < impl_->store.bucket_count(); ++bucket) impl_->saver.keep(bucket);
   impl_->store.initialize(impl_->job.train.seed);
   impl_->step = 0;
   impl_->tokens = 0;
@@ -172,6 +174,7 @@ void Trainer::load(const std::filesystem::path& checkpoint, bool whole) {
     throw Error(ErrorCode::invalid_config, "the checkpoint is of another model (" + reader.state().model_fingerprint + ")",
                 {checkpoint.string(), 0, 0, -1, {}}, "a checkpoint of model " + expected,
                 "use the model section of the train.yaml that the run was started with");
+  for (int bucket = 0; bucket < impl_->store.bucket_count(); ++bucket) impl_->saver.keep(bucket);
   impl_->store.load(reader, whole);
   impl_->step = whole ? reader.state().step : 0;
   impl_->tokens = whole ? reader.state().tokens : 0;
@@ -185,7 +188,9 @@ void Trainer::save(FileSystem& files, const std::filesystem::path& folder, std::
 
 void Trainer::begin_save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep, const ValidationHistory& history) {
   finish();
-  impl_->saver.begin(impl_->save_request(files, folder, keep, history), impl_->store.pieces());
+  std::vector<std::vector<checkpoint::Piece>> pieces;
+  for (int bucket = 0; bucket < impl_->store.bucket_count(); ++bucket) pieces.push_back(impl_->store.pieces(bucket));
+  impl_->saver.begin(impl_->save_request(files, folder, keep, history), std::move(pieces));
 }
 
 std::optional<SaveOutcome> Trainer::poll_save() { return impl_->saver.poll(); }
@@ -234,6 +239,7 @@ StepReport Trainer::step(bool wish_to_stop) {
                                               if (!std::isfinite(sums.squared_norm)) return;
                                               const double norm = std::sqrt(sums.squared_norm);
                                               const double scale = optimizer.clip > 0 ? std::min(1.0, optimizer.clip / (norm + 1e-6)) : 1.0;
+                                              self.saver.keep(bucket);
                                               self.store.step(bucket, optimizer, report.lr, scale, self.step + 1);
                                             });
   report.loss = scalars.loss / std::max(1.0, scalars.tokens);

@@ -50,8 +50,8 @@ class Trainer {
   // A complete checkpoint under `folder`, of the steps made so far and with `history`, whose best one is kept where the job says so; all
   // ranks return when it is committed.
   void save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep, const ValidationHistory& history = {});
-  // The same beside the next steps: returns once the state is copied, which takes as much memory as this rank's part of a checkpoint until
-  // that is committed. Before any other save it must have ended, as poll_save() or wait_for_save() say.
+  // The same beside the next steps, and returns at once. What is not written when a step comes to change it is copied first, which takes as
+  // much memory again until it is written. Before any other save it must have ended, as poll_save() or wait_for_save() say.
   void begin_save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep, const ValidationHistory& history = {});
   // How the save that was begun has ended, once: no value before, and where none was begun. Ranks may be told in different steps.
   std::optional<SaveOutcome> poll_save();
