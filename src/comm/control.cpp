@@ -6,6 +6,8 @@ namespace tessera::comm {
 namespace {
 
 constexpr std::chrono::milliseconds kMissedHeartbeats(1000);
+// Of so many ranks rank 0 tells each what all are at, for errors about one that lives and does not come; of more, of those that are silent.
+constexpr int kFewRanks = 64;
 
 }  // namespace
 
@@ -17,6 +19,7 @@ Control::Control(int rank, int world_size, Seconds heartbeat_timeout, std::vecto
       events_(std::move(events)),
       closed_(static_cast<std::size_t>(world_size), false),
       heard_(static_cast<std::size_t>(world_size), SteadyClock::now()),
+      places_(static_cast<std::size_t>(world_size)),
       last_beat_(SteadyClock::now()) {}
 
 std::vector<int> Control::descriptors() const {
@@ -47,7 +50,7 @@ void Control::read() {
 void Control::gone(int rank) {
   if (ended_) return;
   if (!closed_[static_cast<std::size_t>(rank)]) {
-    const Failure failure{ErrorCode::peer_lost, rank, text("rank ", rank, " is lost: its process ended or its host cannot be reached")};
+    const Failure failure{ErrorCode::peer_lost, rank, text("rank ", rank, " is lost: its process ended or its host cannot be reached", last_at(rank))};
     pass_on(failure, rank);
     events_.failed(failure);
   } else if (rank_ != 0 && !closed_[static_cast<std::size_t>(rank_)]) {
@@ -70,7 +73,12 @@ void Control::act(int from, const ControlMessage& message) {
     const std::lock_guard lock(heartbeat_mutex_);
     heard_[static_cast<std::size_t>(from)] = SteadyClock::now();
     const auto* heartbeat = std::get_if<Heartbeat>(&message);
-    if (heartbeat != nullptr && rank_ != 0) without_by_hearsay_ = heartbeat->without;
+    if (heartbeat != nullptr) {
+      places_[static_cast<std::size_t>(from)] = heartbeat->place;
+      if (rank_ != 0) without_by_hearsay_ = heartbeat->without;
+      if (rank_ != 0)
+        for (const auto& [rank, place] : heartbeat->places) places_[static_cast<std::size_t>(rank)] = place;
+    }
   }
   if (const auto* failure = std::get_if<Failure>(&message)) {
     pass_on(*failure, from);
@@ -125,8 +133,15 @@ void Control::tick(SteadyClock::time_point now) {
   }
   last_beat_ = now;
   Heartbeat heartbeat;
-  if (rank_ == 0)
+  heartbeat.place = events_.place().substr(0, kLongestPlace);
+  if (rank_ == 0) {
     for (const auto& [rank, seconds] : without_heartbeat(now)) heartbeat.without.push_back(rank);
+    for (int rank = 1; rank < world_size_; ++rank) {
+      const std::string& place = places_[static_cast<std::size_t>(rank)];
+      const bool silent = std::find(heartbeat.without.begin(), heartbeat.without.end(), rank) != heartbeat.without.end();
+      if (!place.empty() && (silent || world_size_ <= kFewRanks)) heartbeat.places[rank] = place;
+    }
+  }
   const nlohmann::json beat = to_json(heartbeat);
   for (FrameSocket& socket : sockets_) {
     // A stopped process does not read; its beats need not pile up.
@@ -137,7 +152,8 @@ void Control::tick(SteadyClock::time_point now) {
       gave_up_ = true;
       const Failure failure{
           ErrorCode::peer_lost, rank,
-          text("rank ", rank, " is lost: it has not answered for ", to_text(Seconds(seconds)), "; its process or host is stopped")};
+          text("rank ", rank, " is lost: it has not answered for ", to_text(Seconds(seconds)), "; its process or host is stopped",
+               last_at(rank))};
       pass_on(failure, rank);
       events_.failed(failure);
     }
@@ -155,6 +171,12 @@ void Control::tell_closing(const Joined& joined) {
   const Closing closing{rank_, joined};
   tell_rank_0_or_all(closing);
   note_closing(closing);
+}
+
+std::string Control::last_at(int rank) const {
+  const std::lock_guard lock(heartbeat_mutex_);
+  const std::string& place = places_[static_cast<std::size_t>(rank)];
+  return place.empty() ? std::string() : text("; it was last at ", place);
 }
 
 std::vector<std::pair<int, double>> Control::without_heartbeat(SteadyClock::time_point now) const {

@@ -19,6 +19,7 @@ class Control {
     std::function<void(const Failure&)> failed;
     std::function<void(const Closing& closing)> closing;
     std::function<void()> all_closed;
+    std::function<std::string()> place;  // of this rank
   };
   // A rank that sends no heartbeat for `heartbeat_timeout` is given up.
   Control(int rank, int world_size, Seconds heartbeat_timeout, std::vector<FrameSocket> sockets, Events events);
@@ -37,6 +38,9 @@ class Control {
   // World ranks whose last heartbeat is more than a second old, with the seconds since.
   std::vector<std::pair<int, double>> without_heartbeat(SteadyClock::time_point now) const;
 
+  // "; it was last at forward of micro-batch 3", as the rank has said in a heartbeat; empty where it has not. From any thread.
+  std::string last_at(int rank) const;
+
   static constexpr std::chrono::milliseconds kBeat{250};
 
  private:
@@ -53,11 +57,12 @@ class Control {
   bool gave_up_ = false;
   std::vector<FrameSocket> sockets_;  // rank 0: by rank; others: place 0
   Events events_;
-  // The progress thread alone writes the next three; any thread may ask without_heartbeat(), so writes and that read are guarded.
+  // The progress thread alone writes the next four; any thread may ask without_heartbeat() and last_at(), so writes and that read are guarded.
   mutable std::mutex heartbeat_mutex_;
   std::vector<bool> closed_;
   std::vector<SteadyClock::time_point> heard_;
   std::vector<int> without_by_hearsay_;
+  std::vector<std::string> places_;  // by rank, as last heard
   SteadyClock::time_point last_beat_;
   bool ended_ = false;
 };

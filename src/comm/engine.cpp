@@ -82,7 +82,8 @@ Engine::Engine(const Options& options)
                         const std::lock_guard lock(mutex_);
                         all_closed_ = true;
                         changed_.notify_all();
-                      }});
+                      },
+                      [this] { return place(); }});
   wake_descriptor_ = Descriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   epoll_ = Descriptor(epoll_create1(EPOLL_CLOEXEC));
   std::vector<int> watched = control_->descriptors();
@@ -187,6 +188,16 @@ Group Engine::group(const std::vector<int>& ranks, std::string_view label) {
   fresh->key = hash64(fresh->name()) | 1;
   state = fresh;
   return Group(fresh);
+}
+
+void Engine::set_place(std::function<std::string()> place) {
+  const std::lock_guard lock(place_mutex_);
+  place_ = std::move(place);
+}
+
+std::string Engine::place() {
+  const std::lock_guard lock(place_mutex_);
+  return place_ ? place_() : std::string();
 }
 
 void Engine::copy_alone(Operation& operation) {

@@ -241,7 +241,9 @@ TEST(Corruption, OfTheControlChannelIsNamedByAll) {
                                              {{"kind", "failed"}, {"code", 1}, {"rank", 1}, {"message", {1}}},
                                              {{"kind", "closing"}, {"rank", 2}, {"joined", nlohmann::json::array()}},
                                              {{"kind", "closing"}, {"rank", 1}, {"joined", {{"1", 1}}}},
-                                             {{"kind", "heartbeat"}, {"without", {7}}}};
+                                             {{"kind", "heartbeat"}, {"without", {7}}},
+                                             {{"kind", "heartbeat"}, {"without", nlohmann::json::array()}, {"place", 3}, {"places", nlohmann::json::array()}},
+                                             {{"kind", "heartbeat"}, {"without", nlohmann::json::array()}, {"place", ""}, {"places", {{{"rank", 9}, {"place", ""}}}}}};
   for (const nlohmann::json& message : wrong) {
     for (const auto& outcome : outcomes_of_saying([&](FrameSocket& socket) { socket.send(message); }))
       EXPECT_THAT(outcome.text, AllOf(StartsWith("error corrupt"), HasSubstr("rank 1 is lost"), HasSubstr("over the control channel")))
