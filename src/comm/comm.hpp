@@ -39,6 +39,9 @@ struct Options {
   std::string secret = {};
   // Ranks of different tasks that meet by mistake at one port refuse each other.
   std::string task = "tessera";
+  // Counts how often the ranks of a task have been formed anew, with other members: ranks of another epoch are refused at the rendezvous,
+  // and what they still send is dropped.
+  std::int64_t epoch = 0;
   // The local address that peers reach this rank at; empty: the one that reaches the rendezvous.
   std::string address;
   // How long one operation, or the rendezvous, may take before it is given up.
@@ -103,7 +106,8 @@ class Group {
   std::shared_ptr<State> state_;
 };
 
-// One per process and task. The destructor closes in order: peers that are still waiting get Error(peer_lost) unless all
+// One at a time per process and task: a process whose communicator has failed or was closed may connect again, as another rank of another
+// number of ranks, in a later epoch. The destructor closes in order: peers that are still waiting get Error(peer_lost) unless all
 // closed. Thread-safe.
 class Communicator {
  public:

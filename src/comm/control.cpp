@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "comm/fields.hpp"
+
 namespace tessera::comm {
 namespace {
 
@@ -11,15 +13,16 @@ constexpr int kFewRanks = 64;
 
 }  // namespace
 
-Control::Control(int rank, int world_size, Seconds heartbeat_timeout, std::vector<FrameSocket> sockets, Events events)
-    : rank_(rank),
-      world_size_(world_size),
-      heartbeat_timeout_(heartbeat_timeout.value),
+Control::Control(const Options& options, std::vector<FrameSocket> sockets, Events events)
+    : rank_(options.rank),
+      world_size_(options.world_size),
+      epoch_(options.epoch),
+      heartbeat_timeout_(options.heartbeat_timeout.value),
       sockets_(std::move(sockets)),
       events_(std::move(events)),
-      closed_(static_cast<std::size_t>(world_size), false),
-      heard_(static_cast<std::size_t>(world_size), SteadyClock::now()),
-      places_(static_cast<std::size_t>(world_size)),
+      closed_(static_cast<std::size_t>(world_size_), false),
+      heard_(static_cast<std::size_t>(world_size_), SteadyClock::now()),
+      places_(static_cast<std::size_t>(world_size_)),
       last_beat_(SteadyClock::now()) {}
 
 std::vector<int> Control::descriptors() const {
@@ -36,7 +39,10 @@ void Control::read() {
     bool alive = true;
     try {
       alive = socket.receive();
-      while (const auto message = socket.next()) act(from, control_message_from(*message, world_size_));
+      while (const auto message = socket.next()) {
+        const std::int64_t epoch = integer_in(*message, "epoch", 0, epoch_);
+        if (epoch == epoch_) act(from, control_message_from(*message, world_size_));
+      }
     } catch (const Error& error) {
       refuse(from, error);
       continue;
@@ -45,6 +51,12 @@ void Control::read() {
     socket.close();
     gone(from);
   }
+}
+
+nlohmann::json Control::framed(const ControlMessage& message) const {
+  nlohmann::json frame = to_json(message);
+  frame["epoch"] = epoch_;
+  return frame;
 }
 
 void Control::gone(int rank) {
@@ -95,7 +107,7 @@ void Control::act(int from, const ControlMessage& message) {
 
 void Control::pass_on(const ControlMessage& message, int except) {
   if (rank_ != 0) return;
-  const nlohmann::json json = to_json(message);
+  const nlohmann::json json = framed(message);
   for (std::size_t to = 1; to < sockets_.size(); ++to) {
     if (static_cast<int>(to) != except && sockets_[to].open()) sockets_[to].send(json);
   }
@@ -105,7 +117,7 @@ void Control::tell_rank_0_or_all(const ControlMessage& message) {
   if (rank_ == 0) {
     pass_on(message, -1);
   } else if (sockets_[0].open()) {
-    sockets_[0].send(to_json(message));
+    sockets_[0].send(framed(message));
   }
 }
 
@@ -142,7 +154,7 @@ void Control::tick(SteadyClock::time_point now) {
       if (!place.empty() && (silent || world_size_ <= kFewRanks)) heartbeat.places[rank] = place;
     }
   }
-  const nlohmann::json beat = to_json(heartbeat);
+  const nlohmann::json beat = framed(heartbeat);
   for (FrameSocket& socket : sockets_) {
     // A stopped process does not read; its beats need not pile up.
     if (socket.open() && !socket.has_unsent()) socket.send(beat);

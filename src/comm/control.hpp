@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/units.hpp"
+#include "comm/comm.hpp"
 #include "comm/control_messages.hpp"
 #include "comm/frames.hpp"
 
@@ -21,8 +21,9 @@ class Control {
     std::function<void()> all_closed;
     std::function<std::string()> place;  // of this rank
   };
-  // A rank that sends no heartbeat for `heartbeat_timeout` is given up.
-  Control(int rank, int world_size, Seconds heartbeat_timeout, std::vector<FrameSocket> sockets, Events events);
+  // A rank that sends no heartbeat for the options' heartbeat_timeout is given up. Messages carry the options' epoch; those of an earlier one
+  // are dropped.
+  Control(const Options& options, std::vector<FrameSocket> sockets, Events events);
 
   // Descriptors to sleep on; a dead one is -1.
   std::vector<int> descriptors() const;
@@ -44,6 +45,7 @@ class Control {
   static constexpr std::chrono::milliseconds kBeat{250};
 
  private:
+  nlohmann::json framed(const ControlMessage& message) const;
   void act(int from, const ControlMessage& message);
   void gone(int rank);
   void refuse(int from, const Error& error);
@@ -53,6 +55,7 @@ class Control {
 
   int rank_;
   int world_size_;
+  std::int64_t epoch_;
   double heartbeat_timeout_;
   bool gave_up_ = false;
   std::vector<FrameSocket> sockets_;  // rank 0: by rank; others: place 0

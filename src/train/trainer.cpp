@@ -52,6 +52,7 @@ struct Trainer::Impl {
   std::optional<double> finished_norm;  // squared, of a step that finish() has made
   std::deque<TracedStep> traced;        // the last kTracedSteps
   std::optional<SpeedMeter> meter;      // from the first call of watch_speed() on
+  bool stepping = false;                // from a step's first optimizer step to its end
   Saver saver;
 
   Impl(const model::JobSpec& job, const plan::Plan& plan, const data::Dataset& dataset, comm::Communicator& comm)
@@ -115,6 +116,7 @@ struct Trainer::Impl {
 
   // With the gradients of an earlier run, which nothing needs any more then.
   void step_late(int bucket, std::int64_t of) {
+    stepping = true;
     saver.keep(bucket);
     store.step(bucket, job.train.optimizer, model::learning_rate(job.train, of), 1.0, of + 1);
     store.zero_grads(bucket);
@@ -181,6 +183,33 @@ void Trainer::load(const std::filesystem::path& checkpoint, bool whole) {
   impl_->loaded_history = whole ? ValidationHistory::read(reader.state().extra) : ValidationHistory();
 }
 
+HeldState Trainer::held_state(Holds holds) const {
+  Impl& self = *impl_;
+  if (self.stepping || self.executor.unfinished())
+    throw Error(ErrorCode::corrupt, text("this rank's state is no step's: step ", self.step + 1, " ended in the midst of its optimizer steps"),
+                {{}, 0, 0, self.comm.rank(), {}}, {}, "go on from a snapshot, or from the last checkpoint");
+  self.executor.settle();
+  HeldState out;
+  out.state.step = self.step;
+  out.state.tokens = self.tokens;
+  out.state.seed = self.job.train.seed;
+  self.loaded_history.write(out.state.extra);
+  for (int bucket = 0; bucket < self.store.bucket_count(); ++bucket)
+    for (checkpoint::Piece& piece : self.store.pieces(bucket, holds)) out.pieces.push_back(std::move(piece));
+  return out;
+}
+
+void Trainer::load(const HeldState& held) {
+  Impl& self = *impl_;
+  ensure(!self.executor.unfinished(), "parameters are set before the first step");
+  const checkpoint::State state = agreed_state(self.comm, held);
+  for (int bucket = 0; bucket < self.store.bucket_count(); ++bucket) self.saver.keep(bucket);
+  self.store.load([&](std::vector<checkpoint::Piece>& wanted) { fill_from_all(self.comm, held.pieces, wanted); }, true);
+  self.step = state.step;
+  self.tokens = state.tokens;
+  self.loaded_history = ValidationHistory::read(state.extra);
+}
+
 void Trainer::save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep, const ValidationHistory& history) {
   finish();
   impl_->saver.save(impl_->save_request(files, folder, keep, history), impl_->store.pieces());
@@ -239,6 +268,7 @@ StepReport Trainer::step(bool wish_to_stop) {
                                               if (!std::isfinite(sums.squared_norm)) return;
                                               const double norm = std::sqrt(sums.squared_norm);
                                               const double scale = optimizer.clip > 0 ? std::min(1.0, optimizer.clip / (norm + 1e-6)) : 1.0;
+                                              self.stepping = true;
                                               self.saver.keep(bucket);
                                               self.store.step(bucket, optimizer, report.lr, scale, self.step + 1);
                                             });
@@ -250,6 +280,7 @@ StepReport Trainer::step(bool wish_to_stop) {
   report.stop = scalars.stop > 0;
   report.peak_memory = peak_resident();
   ++self.step;
+  self.stepping = false;
   self.tokens += report.tokens;
   traced.whole.end = real_clock().now();
   report.seconds = traced.whole.end - traced.whole.begin;
@@ -268,6 +299,7 @@ void Trainer::finish() {
   self.keep_late_spans();
   self.comm.world().all_reduce(&squared, 1, comm::DataType::f64).wait();
   if (!std::isfinite(squared)) refuse_infinite(self.step - 1);
+  self.stepping = false;
   self.finished_norm = squared;
 }
 

@@ -12,6 +12,7 @@
 #include "model/job.hpp"
 #include "plan/plan.hpp"
 #include "train/executor.hpp"
+#include "train/held_state.hpp"
 #include "train/saver.hpp"
 #include "train/speed_watch.hpp"
 #include "train/validation.hpp"
@@ -47,6 +48,12 @@ class Trainer {
   void initialize();  // weights from the seed, step 0
   // Weights and, with `whole`, optimizer state and step. Throws corrupt or invalid_config (another model).
   void load(const std::filesystem::path& checkpoint, bool whole = true);
+  // What this rank holds of the state, in this trainer's own tensors: they outlive it, and its next step changes them. Also after a step has failed,
+  // where no optimizer step of it had begun. Throws corrupt where one had.
+  HeldState held_state(Holds holds) const;
+  // Takes weights, optimizer state and step from what the ranks of this communicator hold in memory, under whatever plan they came to hold it. Throws
+  // as fill_from_all() and agreed_state() (train/held_state.hpp) do.
+  void load(const HeldState& held);
   // A complete checkpoint under `folder`, of the steps made so far and with `history`, whose best one is kept where the job says so; all
   // ranks return when it is committed.
   void save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep, const ValidationHistory& history = {});
