@@ -122,8 +122,10 @@ double seconds_to_reports(const Injection& injection) {
     return (real_clock().now() - begin).value;
   }
   ranks.signal(injection.victim, injection.fault == Fault::killed ? SIGKILL : SIGSTOP);
-  for (int rank = 0; rank < plan.world_size(); ++rank)
-    if (rank != injection.victim) EXPECT_TRUE(ranks.wait_for_line(rank, "heard", kHang)) << what << ": rank " << rank << " hangs";
+  for (int rank = 0; rank < plan.world_size(); ++rank) {
+    if (rank == injection.victim) continue;
+    EXPECT_TRUE(ranks.wait_for_line(rank, "heard", kHang)) << what << ": rank " << rank << " hangs";
+  }
   const double seconds = (real_clock().now() - begin).value;
   if (injection.fault == Fault::stopped) ranks.signal(injection.victim, SIGKILL);
   const auto outcomes = ranks.wait();
