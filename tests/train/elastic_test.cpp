@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <exception>
+#include <latch>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -45,6 +46,7 @@ std::vector<double> losses_of(const model::JobSpec& job, const Journey& journey)
       data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
   const std::vector<std::string> places = {free_loopback_place(), free_loopback_place(), free_loopback_place()};
   std::vector<double> losses(kSteps);
+  std::latch made(4);
 
   const auto process = [&](int self) {
     // While all four are there, each gives what it alone holds to its neighbour.
@@ -63,6 +65,8 @@ std::vector<double> losses_of(const model::JobSpec& job, const Journey& journey)
         snapshot = joined(own, pass_on(*comm, own, (self + 1) % 4, (self + 3) % 4));
       }
       note(trainer.step());
+      // An end that comes before all have made the step would leave them at different ones.
+      made.arrive_and_wait();
       try {
         if (self == kLost) comm->abort("it is lost");
         trainer.step();
