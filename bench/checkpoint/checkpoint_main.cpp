@@ -39,11 +39,11 @@ std::string list_of(const std::vector<double>& values) {
 }
 
 struct Times {
-  std::vector<double> in_place;     // a save
-  std::vector<double> stopped;      // in which nothing is trained while one is made beside steps
-  std::vector<double> beside;       // from the beginning of such a save until it is committed
-  std::vector<double> steps;        // with no save under way
-  std::vector<double> steps_beside; // with one
+  std::vector<double> in_place;      // a save
+  std::vector<double> stopped;       // in which nothing is trained while one is made beside steps
+  std::vector<double> beside;        // from the beginning of such a save until it is committed
+  std::vector<double> steps;         // with no save under way
+  std::vector<double> steps_beside;  // with one
 };
 
 double seconds_of(const std::function<void()>& work) {
@@ -55,7 +55,8 @@ double seconds_of(const std::function<void()>& work) {
 void run(int rounds, int hidden, int layers, int batch) {
   const auto job = model::read_job(ConfigNode::parse(
       text("name: bench\nmodel: {arch: llama, hidden: ", hidden, ", layers: ", layers, ", heads: 8, kv_heads: 8, ffn: ", hidden * 8 / 3,
-           ", seq: 128, vocab: 8192}\ndata: {source: synthetic}\ntrain: {global_batch: ", batch, ", optimizer: {kind: adamw, lr: 1.0e-4}}\n"),
+           ", seq: 128, vocab: 8192}\ndata: {source: synthetic}\ntrain: {global_batch: ", batch,
+           ", optimizer: {kind: adamw, lr: 1.0e-4}}\n"),
       "bench.yaml"));
   const auto dataset =
       data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());

@@ -8,7 +8,8 @@
 //
 // Errors: every wait has a deadline. When a peer dies or hangs up, every pending and future operation of every rank that
 // can hear of it throws Error(peer_lost), the lost rank in where().rank, within 2 s; a deadline throws Error(deadline_exceeded)
-// naming the operation, its sequence number and the ranks that were waited for. Both say what such a rank was last at, where it has said so.
+// naming the operation, its sequence number and the ranks that were waited for. Both say what such a rank was last at, where it has said
+// so.
 #pragma once
 
 #include <cstddef>
@@ -122,8 +123,8 @@ class Communicator {
   virtual Group world() = 0;
   // `ranks` are world ranks in group order and include this one. The label tells apart groups with equal ranks.
   virtual Group group(const std::vector<int>& ranks, std::string_view label) = 0;
-  // What this rank is at, in words, for the others should it be lost: asked for four times a second, by a thread of the communicator's, until
-  // another one is set. An empty function says nothing. Returns once nobody is in the one before.
+  // What this rank is at, in words, for the others should it be lost: asked for four times a second, by a thread of the communicator's,
+  // until another one is set. An empty function says nothing. Returns once nobody is in the one before.
   virtual void set_place(std::function<std::string()> place) = 0;
   // Tells every rank that this task is over; their pending operations throw Error(peer_lost) with `reason`.
   virtual void abort(const std::string& reason) = 0;

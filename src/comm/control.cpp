@@ -62,7 +62,8 @@ nlohmann::json Control::framed(const ControlMessage& message) const {
 void Control::gone(int rank) {
   if (ended_) return;
   if (!closed_[static_cast<std::size_t>(rank)]) {
-    const Failure failure{ErrorCode::peer_lost, rank, text("rank ", rank, " is lost: its process ended or its host cannot be reached", last_at(rank))};
+    const Failure failure{ErrorCode::peer_lost, rank,
+                          text("rank ", rank, " is lost: its process ended or its host cannot be reached", last_at(rank))};
     pass_on(failure, rank);
     events_.failed(failure);
   } else if (rank_ != 0 && !closed_[static_cast<std::size_t>(rank_)]) {
@@ -162,10 +163,9 @@ void Control::tick(SteadyClock::time_point now) {
   for (const auto& [rank, seconds] : without_heartbeat(now))
     if (seconds > heartbeat_timeout_ && !ended_ && !gave_up_) {
       gave_up_ = true;
-      const Failure failure{
-          ErrorCode::peer_lost, rank,
-          text("rank ", rank, " is lost: it has not answered for ", to_text(Seconds(seconds)), "; its process or host is stopped",
-               last_at(rank))};
+      const Failure failure{ErrorCode::peer_lost, rank,
+                            text("rank ", rank, " is lost: it has not answered for ", to_text(Seconds(seconds)),
+                                 "; its process or host is stopped", last_at(rank))};
       pass_on(failure, rank);
       events_.failed(failure);
     }

@@ -21,8 +21,8 @@ class Control {
     std::function<void()> all_closed;
     std::function<std::string()> place;  // of this rank
   };
-  // A rank that sends no heartbeat for the options' heartbeat_timeout is given up. Messages carry the options' epoch; those of an earlier one
-  // are dropped.
+  // A rank that sends no heartbeat for the options' heartbeat_timeout is given up. Messages carry the options' epoch; those of an earlier
+  // one are dropped.
   Control(const Options& options, std::vector<FrameSocket> sockets, Events events);
 
   // Descriptors to sleep on; a dead one is -1.
@@ -60,7 +60,8 @@ class Control {
   bool gave_up_ = false;
   std::vector<FrameSocket> sockets_;  // rank 0: by rank; others: place 0
   Events events_;
-  // The progress thread alone writes the next four; any thread may ask without_heartbeat() and last_at(), so writes and that read are guarded.
+  // The progress thread alone writes the next four; any thread may ask without_heartbeat() and last_at(), so writes and that read are
+  // guarded.
   mutable std::mutex heartbeat_mutex_;
   std::vector<bool> closed_;
   std::vector<SteadyClock::time_point> heard_;

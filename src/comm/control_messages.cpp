@@ -21,7 +21,8 @@ Heartbeat heartbeat_from(const json& message, int world_size) {
   if (!places.is_array()) refuse_message("'places' is no list");
   for (const json& one : places) {
     if (!one.is_object()) refuse_message("'places' does not hold objects");
-    if (!heartbeat.places.emplace(static_cast<int>(integer_in(one, "rank", 0, world_size - 1)), text_in(one, "place", kLongestPlace)).second)
+    if (!heartbeat.places.emplace(static_cast<int>(integer_in(one, "rank", 0, world_size - 1)), text_in(one, "place", kLongestPlace))
+             .second)
       refuse_message("'places' names a rank twice");
   }
   return heartbeat;

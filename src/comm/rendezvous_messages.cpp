@@ -63,7 +63,8 @@ Sealed sealed_from(const json& message) {
 }
 
 std::string to_body(const Claim& claim) {
-  return dumped({{"task", claim.task}, {"rank", claim.rank}, {"world", claim.world_size}, {"self", json_of(claim.self)}, {"epoch", claim.epoch}});
+  return dumped(
+      {{"task", claim.task}, {"rank", claim.rank}, {"world", claim.world_size}, {"self", json_of(claim.self)}, {"epoch", claim.epoch}});
 }
 
 Claim claim_from(const std::string& body) {

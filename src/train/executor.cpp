@@ -79,7 +79,13 @@ comm::DataType type_of(model::Precision precision) {
 
 Executor::Executor(program::Program program, const model::ModelSpec& model, model::Precision precision, Store& store,
                    comm::Communicator& comm)
-    : program_(std::move(program)), model_(model), precision_(precision), instances_(model_.blocks()), store_(store), comm_(comm), world_(comm.world()) {
+    : program_(std::move(program)),
+      model_(model),
+      precision_(precision),
+      instances_(model_.blocks()),
+      store_(store),
+      comm_(comm),
+      world_(comm.world()) {
   for (const auto& group : program_.groups)
     groups_.push_back(comm.group(group.ranks, group.name + (program_.training ? "" : ".evaluation")));
 }
@@ -411,9 +417,10 @@ void Executor::wait(const comm::Handle& handle, int index) const {
   } catch (const Error& error) {
     waiting_ = false;
     if (!tells_of_others(error)) throw;
-    throw Error(error.code(),
-                text("rank ", program_.rank, " waits for ", program::awaited(program_, index), " (instruction ", index, "): ", error.message()),
-                error.where(), error.expected(), error.hint());
+    throw Error(
+        error.code(),
+        text("rank ", program_.rank, " waits for ", program::awaited(program_, index), " (instruction ", index, "): ", error.message()),
+        error.where(), error.expected(), error.hint());
   }
   waiting_ = false;
 }
@@ -421,8 +428,8 @@ void Executor::wait(const comm::Handle& handle, int index) const {
 // Of an exchange inside a pass.
 void Executor::rethrow_at(const Error& error) const {
   if (!tells_of_others(error)) throw;
-  throw Error(error.code(), text("rank ", program_.rank, " is at ", place(), " (instruction ", at_.load(), "): ", error.message()), error.where(),
-              error.expected(), error.hint());
+  throw Error(error.code(), text("rank ", program_.rank, " is at ", place(), " (instruction ", at_.load(), "): ", error.message()),
+              error.where(), error.expected(), error.hint());
 }
 
 void Executor::ensure_started(int index) {

@@ -37,8 +37,8 @@ std::byte* bytes_of(const Piece& piece) { return static_cast<std::byte*>(piece.d
 json described(const std::vector<Piece>& pieces) {
   json out = json::array();
   for (const Piece& piece : pieces)
-    out.push_back({piece.name, piece.shape, static_cast<int>(piece.data.scalar_type()), piece.split_dim, piece.split_index, piece.split_size,
-                   piece.flat_begin, piece.flat_end});
+    out.push_back({piece.name, piece.shape, static_cast<int>(piece.data.scalar_type()), piece.split_dim, piece.split_index,
+                   piece.split_size, piece.flat_begin, piece.flat_end});
   return out;
 }
 
@@ -55,7 +55,9 @@ std::vector<Described> pieces_in(const json& described) {
   return out;
 }
 
-json json_of(const checkpoint::State& state) { return {{"step", state.step}, {"tokens", state.tokens}, {"seed", state.seed}, {"extra", state.extra}}; }
+json json_of(const checkpoint::State& state) {
+  return {{"step", state.step}, {"tokens", state.tokens}, {"seed", state.seed}, {"extra", state.extra}};
+}
 
 checkpoint::State state_in(const json& object) {
   checkpoint::State state;
@@ -133,12 +135,14 @@ std::vector<std::vector<Runs>> runs_of(const std::vector<std::vector<Described>>
         for (const std::size_t h : found->second) {
           const auto& [source, source_type] = held[giver][h];
           if (source.shape != target.shape || source_type != type)
-            throw Error(ErrorCode::invalid_config, text("rank ", giver, " holds '", target.name, "' in another shape or type than rank ", taker, " wants it"));
-          checkpoint::for_overlap(target.shape, cut_of(source), cut_of(target), [&](std::int64_t from, std::int64_t to, std::int64_t length) {
-            if (covered.holds(to, to + length)) return;
-            covered.add(to, to + length);
-            out[taker][giver].push_back({h, w, from, to, length});
-          });
+            throw Error(ErrorCode::invalid_config,
+                        text("rank ", giver, " holds '", target.name, "' in another shape or type than rank ", taker, " wants it"));
+          checkpoint::for_overlap(target.shape, cut_of(source), cut_of(target),
+                                  [&](std::int64_t from, std::int64_t to, std::int64_t length) {
+                                    if (covered.holds(to, to + length)) return;
+                                    covered.add(to, to + length);
+                                    out[taker][giver].push_back({h, w, from, to, length});
+                                  });
         }
       }
       if (count > 0 && !covered.holds(0, count))
@@ -247,7 +251,8 @@ checkpoint::State agreed_state(comm::Communicator& comm, const HeldState& held) 
     if (state.is_null()) continue;
     if (first && *first != state)
       throw Error(ErrorCode::invalid_config, text("ranks hold different states: ", first->dump(), " and ", state.dump()), {},
-                  "the same step on all ranks that hold something", "go on from a snapshot that all have of one step, or from the last checkpoint");
+                  "the same step on all ranks that hold something",
+                  "go on from a snapshot that all have of one step, or from the last checkpoint");
     first = state;
   }
   if (!first) throw Error(ErrorCode::not_found, "no rank holds any state");

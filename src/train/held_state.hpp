@@ -22,9 +22,9 @@ HeldState joined(HeldState held, const HeldState& other);
 // Gives rank `to` what is held and takes what rank `from` does. All ranks call it, as a ring or as pairs.
 HeldState pass_on(comm::Communicator& comm, const HeldState& held, int to, int from);
 
-// Fills the tensors of `wanted` from what all ranks hold, however either is cut. Where several ranks hold the same elements, they must hold the
-// same bits; a rank's own come first. All ranks call it. Throws not_found on all of them, naming the tensor and the rank, where nobody holds
-// what one wants; invalid_config where shapes or types differ.
+// Fills the tensors of `wanted` from what all ranks hold, however either is cut. Where several ranks hold the same elements, they must hold
+// the same bits; a rank's own come first. All ranks call it. Throws not_found on all of them, naming the tensor and the rank, where nobody
+// holds what one wants; invalid_config where shapes or types differ.
 void fill_from_all(comm::Communicator& comm, const std::vector<checkpoint::Piece>& held, std::vector<checkpoint::Piece>& wanted);
 
 // What the state of all who hold something says; the same on all ranks, also on those that hold nothing. Throws invalid_config where they

@@ -43,9 +43,9 @@ struct LoopOutcome {
 bool is_complete(const model::JobSpec& job, const Trainer& trainer);
 
 // From the trainer's next step to the job's last, or to where train.early_stop ends it. Evaluations come before the save of the same step,
-// so that the checkpoint knows them. Checkpoints are written beside the steps that follow, and one that is not whole yet is waited for before the next
-// one and at the end; a failing save (disk full) is reported as a warning and tried again at the next turn. Only the last save of the loop,
-// which nothing goes beside, throws.
+// so that the checkpoint knows them. Checkpoints are written beside the steps that follow, and one that is not whole yet is waited for
+// before the next one and at the end; a failing save (disk full) is reported as a warning and tried again at the next turn. Only the last
+// save of the loop, which nothing goes beside, throws.
 LoopOutcome run_loop(const model::JobSpec& job, Trainer& trainer, FileSystem& files, const LoopOptions& options, LoopObserver& observer);
 
 }  // namespace tessera::train

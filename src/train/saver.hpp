@@ -23,9 +23,9 @@ struct SaveOutcome {
 
 struct SaveRequest {
   FileSystem* files = nullptr;
-  std::filesystem::path folder;            // runs/NAME/checkpoints
-  std::optional<std::int64_t> keep;        // so many checkpoints stay; no value: all of them
-  std::optional<checkpoint::Best> best;    // to be kept beside them
+  std::filesystem::path folder;          // runs/NAME/checkpoints
+  std::optional<std::int64_t> keep;      // so many checkpoints stay; no value: all of them
+  std::optional<checkpoint::Best> best;  // to be kept beside them
   checkpoint::State state;
 };
 

@@ -245,7 +245,11 @@ std::vector<Piece> Store::gradient_pieces() const {
 }
 
 void Store::load(const checkpoint::Reader& reader, bool with_optimizer) {
-  load([&](std::vector<Piece>& pieces) { for (Piece& piece : pieces) reader.read_piece(piece); }, with_optimizer);
+  load(
+      [&](std::vector<Piece>& pieces) {
+        for (Piece& piece : pieces) reader.read_piece(piece);
+      },
+      with_optimizer);
 }
 
 void Store::load(const Fill& fill, bool with_optimizer) {
@@ -286,7 +290,8 @@ void Store::load(const Fill& fill, bool with_optimizer) {
   for (std::size_t i = 0; i < places.size(); ++i) {
     const auto& [segment, flat, flat_begin] = places[i];
     Unpadded(spec_of(segment.entry), placement_of(segment.entry.block))
-        .unpack(pieces[i].data, flat.narrow(0, segment.begin - flat_begin, segment.end - segment.begin), segment.begin - segment.entry.offset);
+        .unpack(pieces[i].data, flat.narrow(0, segment.begin - flat_begin, segment.end - segment.begin),
+                segment.begin - segment.entry.offset);
   }
   for (int b = 0; b < bucket_count(); ++b) {
     BucketState& state = buckets_[b];

@@ -186,7 +186,8 @@ void Trainer::load(const std::filesystem::path& checkpoint, bool whole) {
 HeldState Trainer::held_state(Holds holds) const {
   Impl& self = *impl_;
   if (self.stepping || self.executor.unfinished())
-    throw Error(ErrorCode::corrupt, text("this rank's state is no step's: step ", self.step + 1, " ended in the midst of its optimizer steps"),
+    throw Error(ErrorCode::corrupt,
+                text("this rank's state is no step's: step ", self.step + 1, " ended in the midst of its optimizer steps"),
                 {{}, 0, 0, self.comm.rank(), {}}, {}, "go on from a snapshot, or from the last checkpoint");
   self.executor.settle();
   HeldState out;

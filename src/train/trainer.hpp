@@ -48,11 +48,11 @@ class Trainer {
   void initialize();  // weights from the seed, step 0
   // Weights and, with `whole`, optimizer state and step. Throws corrupt or invalid_config (another model).
   void load(const std::filesystem::path& checkpoint, bool whole = true);
-  // What this rank holds of the state, in this trainer's own tensors: they outlive it, and its next step changes them. Also after a step has failed,
-  // where no optimizer step of it had begun. Throws corrupt where one had.
+  // What this rank holds of the state, in this trainer's own tensors: they outlive it, and its next step changes them. Also after a step
+  // has failed, where no optimizer step of it had begun: other ranks may then hold the step after. Throws corrupt where one had.
   HeldState held_state(Holds holds) const;
-  // Takes weights, optimizer state and step from what the ranks of this communicator hold in memory, under whatever plan they came to hold it. Throws
-  // as fill_from_all() and agreed_state() (train/held_state.hpp) do.
+  // Takes weights, optimizer state and step from what the ranks of this communicator hold in memory, under whatever plan they came to hold
+  // it. Throws as fill_from_all() and agreed_state() (train/held_state.hpp) do.
   void load(const HeldState& held);
   // A complete checkpoint under `folder`, of the steps made so far and with `history`, whose best one is kept where the job says so; all
   // ranks return when it is committed.

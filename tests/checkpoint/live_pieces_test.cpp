@@ -43,9 +43,7 @@ class HaltingDisk final : public FileSystem {
   std::int64_t appends_ = 0;
 };
 
-Piece piece_of(const std::string& name, const at::Tensor& flat) {
-  return {name, flat.sizes().vec(), -1, 0, 1, 0, flat.numel(), flat};
-}
+Piece piece_of(const std::string& name, const at::Tensor& flat) { return {name, flat.sizes().vec(), -1, 0, 1, 0, flat.numel(), flat}; }
 
 // Wherever the writer stands when the owner comes to change what is being written.
 TEST(LivePieces, AreWrittenAsTheyWereWhenTheyAreChangedMeanwhile) {

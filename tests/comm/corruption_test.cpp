@@ -236,14 +236,15 @@ std::vector<testing::Outcome> outcomes_of_saying(const std::function<void(FrameS
 }
 
 TEST(Corruption, OfTheControlChannelIsNamedByAll) {
-  const std::vector<nlohmann::json> wrong = {{{"kind", 5}},
-                                             {{"kind", "failed"}, {"code", 99}, {"rank", 0}, {"message", ""}},
-                                             {{"kind", "failed"}, {"code", 1}, {"rank", 1}, {"message", {1}}},
-                                             {{"kind", "closing"}, {"rank", 2}, {"joined", nlohmann::json::array()}},
-                                             {{"kind", "closing"}, {"rank", 1}, {"joined", {{"1", 1}}}},
-                                             {{"kind", "heartbeat"}, {"without", {7}}},
-                                             {{"kind", "heartbeat"}, {"without", nlohmann::json::array()}, {"place", 3}, {"places", nlohmann::json::array()}},
-                                             {{"kind", "heartbeat"}, {"without", nlohmann::json::array()}, {"place", ""}, {"places", {{{"rank", 9}, {"place", ""}}}}}};
+  const std::vector<nlohmann::json> wrong = {
+      {{"kind", 5}},
+      {{"kind", "failed"}, {"code", 99}, {"rank", 0}, {"message", ""}},
+      {{"kind", "failed"}, {"code", 1}, {"rank", 1}, {"message", {1}}},
+      {{"kind", "closing"}, {"rank", 2}, {"joined", nlohmann::json::array()}},
+      {{"kind", "closing"}, {"rank", 1}, {"joined", {{"1", 1}}}},
+      {{"kind", "heartbeat"}, {"without", {7}}},
+      {{"kind", "heartbeat"}, {"without", nlohmann::json::array()}, {"place", 3}, {"places", nlohmann::json::array()}},
+      {{"kind", "heartbeat"}, {"without", nlohmann::json::array()}, {"place", ""}, {"places", {{{"rank", 9}, {"place", ""}}}}}};
   for (nlohmann::json message : wrong) {
     message["epoch"] = 0;
     for (const auto& outcome : outcomes_of_saying([&](FrameSocket& socket) { socket.send(message); }))

@@ -108,8 +108,11 @@ TEST(EpochFrames, OfAnEarlierEpochAreDropped) {
     });
     Meeting meeting = join_rendezvous(in_epoch_3(1), {"no address", "", 1, -1, 0});
     exchange_reached(in_epoch_3(1), meeting, {});
-    meeting.sockets[0].send(
-        {{"kind", "failed"}, {"code", static_cast<int>(ErrorCode::internal)}, {"rank", 1}, {"message", "it is over"}, {"epoch", old ? 2 : 3}});
+    meeting.sockets[0].send({{"kind", "failed"},
+                             {"code", static_cast<int>(ErrorCode::internal)},
+                             {"rank", 1},
+                             {"message", "it is over"},
+                             {"epoch", old ? 2 : 3}});
     meeting.sockets[0].flush();
     if (old) std::this_thread::sleep_for(std::chrono::milliseconds(500));
     if (old) meeting.sockets[0].close();

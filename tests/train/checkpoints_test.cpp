@@ -105,13 +105,11 @@ void expect_any_goes_on_from_any(const model::JobSpec& job, const std::vector<De
     const checkpoint::Reader saved(checkpoint::find(folder));
     for (const Degrees& to : layouts) {
       const auto again = scratch.path() / "again";
-      const double loss = on_plan(job, to,
-                                  [&](Trainer& trainer, comm::Communicator&) {
-                                    trainer.load(checkpoint::step_folder(folder, 2));
-                                    trainer.save(real_file_system(), again, 3);
-                                    return std::vector<double>{trainer.step().loss};
-                                  })
-                              .front();
+      const double loss = on_plan(job, to, [&](Trainer& trainer, comm::Communicator&) {
+                            trainer.load(checkpoint::step_folder(folder, 2));
+                            trainer.save(real_file_system(), again, 3);
+                            return std::vector<double>{trainer.step().loss};
+                          }).front();
       const std::string what = text(to_text(layouts[from]), " -> ", to_text(to));
       const checkpoint::Reader copy(checkpoint::find(again));
       EXPECT_THAT(different(saved, copy), testing::IsEmpty()) << what;

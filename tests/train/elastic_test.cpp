@@ -142,9 +142,11 @@ TEST(Elastic, FromReplicasAGroupGoesOnAsThreeAndAsFour) {
 // Nobody holds what the lost one did, but its neighbour, which took a copy of it.
 TEST(Elastic, FromSnapshotsInMemoryAGroupGoesOnAsThreeAndAsFour) {
   const auto job = tiny_job();
-  expect_as_one_device(job, {plan_of(job, {.dp = 4, .zero = 3}), plan_of(job, {.pp = 3, .micro_batches = 4}), plan_of(job, {.dp = 4, .zero = 3}), true});
-  expect_as_one_device(job, {plan_of(job, {.pp = 4, .micro_batches = 4}), with_shares(plan_of(job, {.dp = 3, .zero = 1}), {{1, 6}, {2, 10}}),
-                             plan_of(job, {.pp = 2, .tp = 2, .micro_batches = 4, .schedule = Schedule::zb_v, .chunks = 2}), true});
+  expect_as_one_device(
+      job, {plan_of(job, {.dp = 4, .zero = 3}), plan_of(job, {.pp = 3, .micro_batches = 4}), plan_of(job, {.dp = 4, .zero = 3}), true});
+  expect_as_one_device(job,
+                       {plan_of(job, {.pp = 4, .micro_batches = 4}), with_shares(plan_of(job, {.dp = 3, .zero = 1}), {{1, 6}, {2, 10}}),
+                        plan_of(job, {.pp = 2, .tp = 2, .micro_batches = 4, .schedule = Schedule::zb_v, .chunks = 2}), true});
 }
 
 TEST(Elastic, ExpertsAreTakenFromWhoHoldsThem) {

@@ -67,7 +67,8 @@ constexpr std::int64_t kUsual = 352;  // steps that say what is usual, before a 
 constexpr std::chrono::seconds kHang(60);
 
 // One rank's process: trains until it hears of something.
-std::string train_for_ever(const Injection& injection, const model::JobSpec& job, const plan::Plan& plan, const std::string& place, int rank) {
+std::string train_for_ever(const Injection& injection, const model::JobSpec& job, const plan::Plan& plan, const std::string& place,
+                           int rank) {
   at::set_num_threads(1);
   comm::Options options = comm::testing::options(rank, plan.world_size(), place, 120);
   options.heartbeat_timeout = kHeartbeat;
@@ -104,7 +105,8 @@ double seconds_to_reports(const Injection& injection) {
   Ranks ranks(plan.world_size(), [&](int rank) { return train_for_ever(injection, job, plan, place, rank); });
   for (int rank = 0; rank < plan.world_size(); ++rank)
     if (!ranks.wait_for_line(rank, "running")) {
-      ADD_FAILURE() << what << ": rank " << rank << " does not train: " << ranks.wait(std::chrono::seconds(1))[static_cast<std::size_t>(rank)].text;
+      ADD_FAILURE() << what << ": rank " << rank
+                    << " does not train: " << ranks.wait(std::chrono::seconds(1))[static_cast<std::size_t>(rank)].text;
       return 0;
     }
   std::this_thread::sleep_for(injection.after);
@@ -149,7 +151,8 @@ TEST(TrainingFaults, AKilledRankIsToldUnderEachStrategyAndSchedule) {
 TEST(TrainingFaults, AStoppedRankIsToldUnderEachStrategyAndSchedule) {
   for (std::size_t i = 0; i < kLayouts.size(); i += 2) {
     const int world = kLayouts[i].dp * kLayouts[i].pp * kLayouts[i].tp * kLayouts[i].cp;
-    seconds_to_reports({.fault = Fault::stopped, .degrees = kLayouts[i], .victim = static_cast<int>(i / 2) % world, .shared_memory = i % 4 == 0});
+    seconds_to_reports(
+        {.fault = Fault::stopped, .degrees = kLayouts[i], .victim = static_cast<int>(i / 2) % world, .shared_memory = i % 4 == 0});
   }
 }
 
@@ -169,9 +172,10 @@ TEST(TrainingFaults, DISABLED_RandomInjectionsAreTold) {
     injection.after = std::chrono::milliseconds(300 + random.below(300));
     injection.shared_memory = random.below(2) == 0;
     const double seconds = seconds_to_reports(injection);
-    std::printf("INJECTION {\"fault\": \"%s\", \"layout\": \"%s\", \"victim\": %d, \"shared_memory\": %s, \"seconds\": %.3f, \"failed\": %s}\n",
-                name_of(injection.fault), to_text(injection.degrees).c_str(), injection.victim, injection.shared_memory ? "true" : "false", seconds,
-                testing::Test::HasFailure() ? "true" : "false");
+    std::printf(
+        "INJECTION {\"fault\": \"%s\", \"layout\": \"%s\", \"victim\": %d, \"shared_memory\": %s, \"seconds\": %.3f, \"failed\": %s}\n",
+        name_of(injection.fault), to_text(injection.degrees).c_str(), injection.victim, injection.shared_memory ? "true" : "false", seconds,
+        testing::Test::HasFailure() ? "true" : "false");
     std::fflush(stdout);
     if (testing::Test::HasFailure()) return;
   }
