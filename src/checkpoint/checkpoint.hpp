@@ -13,10 +13,14 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <condition_variable>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,6 +45,28 @@ struct Piece {
   at::Tensor data;  // 1-d, contiguous, on the CPU, f32, bf16 or i64; flat_end - flat_begin elements
 };
 
+// Pieces that are written while their owner goes on with them. It says before it changes some, and what of those is not written yet is
+// copied first: a save that is done before that costs neither memory nor time. One thread writes, one other keeps.
+class LivePieces {
+ public:
+  // The tensors may be views of what the owner goes on with.
+  explicit LivePieces(std::vector<Piece> pieces);
+
+  // For the owner: returns once the pieces [first, last) may be changed.
+  void keep(std::size_t first, std::size_t last);
+  // For the writer, from the first byte of each piece to its last: calls use() with these bytes. No piece is copied during the call.
+  void read(std::size_t piece, std::size_t begin, std::size_t bytes, const std::function<void(std::span<const std::byte>)>& use);
+
+ private:
+  std::mutex mutex_;  // guards what follows; no tensor is changed or copied while reading_
+  std::condition_variable changed_;
+  std::vector<Piece> pieces_;
+  std::vector<std::size_t> read_;  // bytes
+  std::vector<bool> copied_;
+  bool reading_ = false;
+  bool copying_ = false;
+};
+
 // One save of one rank, in two phases: every rank calls write(), then, after a barrier, rank 0 calls commit().
 // Not thread-safe. FileSystem must outlive the Writer.
 class Writer {
@@ -53,6 +79,8 @@ class Writer {
   // the same dimension into the same number of parts. Throws Error(io), for a full disk too; then the .tmp folder is
   // removed, and the earlier checkpoints are untouched.
   void write(const std::vector<Piece>& pieces);
+  // The same of pieces that are live; `pieces` are those that it was made of.
+  void write(const std::vector<Piece>& pieces, LivePieces& live);
 
   // Rank 0, once every rank has written: checks that the pieces of all ranks make up whole tensors, and makes the
   // checkpoint visible. A complete checkpoint of the same step is replaced. Throws Error(io or corrupt); then the .tmp
@@ -63,7 +91,8 @@ class Writer {
   void abandon() noexcept;
 
  private:
-  void write_shard(const std::vector<Piece>& pieces);
+  void write_shard(const std::vector<Piece>& pieces, LivePieces* live);
+  void write_or_abandon(const std::vector<Piece>& pieces, LivePieces* live);
   void publish(const State& state);
   std::filesystem::path shard(const char* extension) const;
 

@@ -53,9 +53,12 @@ void Writer::abandon() noexcept {
   }
 }
 
-void Writer::write(const std::vector<Piece>& pieces) {
+void Writer::write(const std::vector<Piece>& pieces) { write_or_abandon(pieces, nullptr); }
+void Writer::write(const std::vector<Piece>& pieces, LivePieces& live) { write_or_abandon(pieces, &live); }
+
+void Writer::write_or_abandon(const std::vector<Piece>& pieces, LivePieces* live) {
   try {
-    write_shard(pieces);
+    write_shard(pieces, live);
   } catch (const Error& problem) {
     // Another rank gave up, and what this one meets is what that left.
     const bool gone = !std::filesystem::exists(temporary_);
@@ -68,7 +71,7 @@ void Writer::write(const std::vector<Piece>& pieces) {
   }
 }
 
-void Writer::write_shard(const std::vector<Piece>& pieces) {
+void Writer::write_shard(const std::vector<Piece>& pieces, LivePieces* live) {
   // Wide elements first keeps every tensor aligned in the file.
   std::vector<const Piece*> order;
   for (const Piece& piece : pieces) order.push_back(&piece);
@@ -88,11 +91,17 @@ void Writer::write_shard(const std::vector<Piece>& pieces) {
   for (std::size_t i = 0; i < order.size(); ++i) {
     const Piece& piece = *order[i];
     digest.reset();
-    for (auto rest = bytes_of(piece.data); !rest.empty();) {
-      const auto chunk = rest.first(std::min(kChunk, rest.size()));
+    const auto write = [&](std::span<const std::byte> chunk) {
       digest.add(chunk);
       file->append(chunk);
-      rest = rest.subspan(chunk.size());
+    };
+    const std::size_t bytes = piece.data.nbytes();
+    for (std::size_t begin = 0; begin < bytes; begin += kChunk) {
+      const std::size_t count = std::min(kChunk, bytes - begin);
+      if (live != nullptr)
+        live->read(static_cast<std::size_t>(order[i] - pieces.data()), begin, count, write);
+      else
+        write(bytes_of(piece.data).subspan(begin, count));
     }
     StoredPieces& tensor = part.tensors[piece.name];
     tensor.shape = piece.shape;

@@ -8,11 +8,13 @@
 //
 // Errors: every wait has a deadline. When a peer dies or hangs up, every pending and future operation of every rank that
 // can hear of it throws Error(peer_lost), the lost rank in where().rank, within 2 s; a deadline throws Error(deadline_exceeded)
-// naming the operation, its sequence number and the ranks that were waited for.
+// naming the operation, its sequence number and the ranks that were waited for. Both say what such a rank was last at, where it has said
+// so.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -38,6 +40,9 @@ struct Options {
   std::string secret = {};
   // Ranks of different tasks that meet by mistake at one port refuse each other.
   std::string task = "tessera";
+  // Counts how often the ranks of a task have been formed anew, with other members: ranks of another epoch are refused at the rendezvous,
+  // and what they still send is dropped.
+  std::int64_t epoch = 0;
   // The local address that peers reach this rank at; empty: the one that reaches the rendezvous.
   std::string address;
   // How long one operation, or the rendezvous, may take before it is given up.
@@ -102,7 +107,8 @@ class Group {
   std::shared_ptr<State> state_;
 };
 
-// One per process and task. The destructor closes in order: peers that are still waiting get Error(peer_lost) unless all
+// One at a time per process and task: a process whose communicator has failed or was closed may connect again, as another rank of another
+// number of ranks, in a later epoch. The destructor closes in order: peers that are still waiting get Error(peer_lost) unless all
 // closed. Thread-safe.
 class Communicator {
  public:
@@ -117,6 +123,9 @@ class Communicator {
   virtual Group world() = 0;
   // `ranks` are world ranks in group order and include this one. The label tells apart groups with equal ranks.
   virtual Group group(const std::vector<int>& ranks, std::string_view label) = 0;
+  // What this rank is at, in words, for the others should it be lost: asked for four times a second, by a thread of the communicator's,
+  // until another one is set. An empty function says nothing. Returns once nobody is in the one before.
+  virtual void set_place(std::function<std::string()> place) = 0;
   // Tells every rank that this task is over; their pending operations throw Error(peer_lost) with `reason`.
   virtual void abort(const std::string& reason) = 0;
 };

@@ -2,21 +2,27 @@
 
 #include <algorithm>
 
+#include "comm/fields.hpp"
+
 namespace tessera::comm {
 namespace {
 
 constexpr std::chrono::milliseconds kMissedHeartbeats(1000);
+// Of so many ranks rank 0 tells each what all are at, for errors about one that lives and does not come; of more, of those that are silent.
+constexpr int kFewRanks = 64;
 
 }  // namespace
 
-Control::Control(int rank, int world_size, Seconds heartbeat_timeout, std::vector<FrameSocket> sockets, Events events)
-    : rank_(rank),
-      world_size_(world_size),
-      heartbeat_timeout_(heartbeat_timeout.value),
+Control::Control(const Options& options, std::vector<FrameSocket> sockets, Events events)
+    : rank_(options.rank),
+      world_size_(options.world_size),
+      epoch_(options.epoch),
+      heartbeat_timeout_(options.heartbeat_timeout.value),
       sockets_(std::move(sockets)),
       events_(std::move(events)),
-      closed_(static_cast<std::size_t>(world_size), false),
-      heard_(static_cast<std::size_t>(world_size), SteadyClock::now()),
+      closed_(static_cast<std::size_t>(world_size_), false),
+      heard_(static_cast<std::size_t>(world_size_), SteadyClock::now()),
+      places_(static_cast<std::size_t>(world_size_)),
       last_beat_(SteadyClock::now()) {}
 
 std::vector<int> Control::descriptors() const {
@@ -33,7 +39,10 @@ void Control::read() {
     bool alive = true;
     try {
       alive = socket.receive();
-      while (const auto message = socket.next()) act(from, control_message_from(*message, world_size_));
+      while (const auto message = socket.next()) {
+        const std::int64_t epoch = integer_in(*message, "epoch", 0, epoch_);
+        if (epoch == epoch_) act(from, control_message_from(*message, world_size_));
+      }
     } catch (const Error& error) {
       refuse(from, error);
       continue;
@@ -44,10 +53,17 @@ void Control::read() {
   }
 }
 
+nlohmann::json Control::framed(const ControlMessage& message) const {
+  nlohmann::json frame = to_json(message);
+  frame["epoch"] = epoch_;
+  return frame;
+}
+
 void Control::gone(int rank) {
   if (ended_) return;
   if (!closed_[static_cast<std::size_t>(rank)]) {
-    const Failure failure{ErrorCode::peer_lost, rank, text("rank ", rank, " is lost: its process ended or its host cannot be reached")};
+    const Failure failure{ErrorCode::peer_lost, rank,
+                          text("rank ", rank, " is lost: its process ended or its host cannot be reached", last_at(rank))};
     pass_on(failure, rank);
     events_.failed(failure);
   } else if (rank_ != 0 && !closed_[static_cast<std::size_t>(rank_)]) {
@@ -70,7 +86,12 @@ void Control::act(int from, const ControlMessage& message) {
     const std::lock_guard lock(heartbeat_mutex_);
     heard_[static_cast<std::size_t>(from)] = SteadyClock::now();
     const auto* heartbeat = std::get_if<Heartbeat>(&message);
-    if (heartbeat != nullptr && rank_ != 0) without_by_hearsay_ = heartbeat->without;
+    if (heartbeat != nullptr) {
+      places_[static_cast<std::size_t>(from)] = heartbeat->place;
+      if (rank_ != 0) without_by_hearsay_ = heartbeat->without;
+      if (rank_ != 0)
+        for (const auto& [rank, place] : heartbeat->places) places_[static_cast<std::size_t>(rank)] = place;
+    }
   }
   if (const auto* failure = std::get_if<Failure>(&message)) {
     pass_on(*failure, from);
@@ -87,7 +108,7 @@ void Control::act(int from, const ControlMessage& message) {
 
 void Control::pass_on(const ControlMessage& message, int except) {
   if (rank_ != 0) return;
-  const nlohmann::json json = to_json(message);
+  const nlohmann::json json = framed(message);
   for (std::size_t to = 1; to < sockets_.size(); ++to) {
     if (static_cast<int>(to) != except && sockets_[to].open()) sockets_[to].send(json);
   }
@@ -97,7 +118,7 @@ void Control::tell_rank_0_or_all(const ControlMessage& message) {
   if (rank_ == 0) {
     pass_on(message, -1);
   } else if (sockets_[0].open()) {
-    sockets_[0].send(to_json(message));
+    sockets_[0].send(framed(message));
   }
 }
 
@@ -125,9 +146,16 @@ void Control::tick(SteadyClock::time_point now) {
   }
   last_beat_ = now;
   Heartbeat heartbeat;
-  if (rank_ == 0)
+  heartbeat.place = events_.place().substr(0, kLongestPlace);
+  if (rank_ == 0) {
     for (const auto& [rank, seconds] : without_heartbeat(now)) heartbeat.without.push_back(rank);
-  const nlohmann::json beat = to_json(heartbeat);
+    for (int rank = 1; rank < world_size_; ++rank) {
+      const std::string& place = places_[static_cast<std::size_t>(rank)];
+      const bool silent = std::find(heartbeat.without.begin(), heartbeat.without.end(), rank) != heartbeat.without.end();
+      if (!place.empty() && (silent || world_size_ <= kFewRanks)) heartbeat.places[rank] = place;
+    }
+  }
+  const nlohmann::json beat = framed(heartbeat);
   for (FrameSocket& socket : sockets_) {
     // A stopped process does not read; its beats need not pile up.
     if (socket.open() && !socket.has_unsent()) socket.send(beat);
@@ -135,9 +163,9 @@ void Control::tick(SteadyClock::time_point now) {
   for (const auto& [rank, seconds] : without_heartbeat(now))
     if (seconds > heartbeat_timeout_ && !ended_ && !gave_up_) {
       gave_up_ = true;
-      const Failure failure{
-          ErrorCode::peer_lost, rank,
-          text("rank ", rank, " is lost: it has not answered for ", to_text(Seconds(seconds)), "; its process or host is stopped")};
+      const Failure failure{ErrorCode::peer_lost, rank,
+                            text("rank ", rank, " is lost: it has not answered for ", to_text(Seconds(seconds)),
+                                 "; its process or host is stopped", last_at(rank))};
       pass_on(failure, rank);
       events_.failed(failure);
     }
@@ -155,6 +183,12 @@ void Control::tell_closing(const Joined& joined) {
   const Closing closing{rank_, joined};
   tell_rank_0_or_all(closing);
   note_closing(closing);
+}
+
+std::string Control::last_at(int rank) const {
+  const std::lock_guard lock(heartbeat_mutex_);
+  const std::string& place = places_[static_cast<std::size_t>(rank)];
+  return place.empty() ? std::string() : text("; it was last at ", place);
 }
 
 std::vector<std::pair<int, double>> Control::without_heartbeat(SteadyClock::time_point now) const {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/units.hpp"
+#include "comm/comm.hpp"
 #include "comm/control_messages.hpp"
 #include "comm/frames.hpp"
 
@@ -19,9 +19,11 @@ class Control {
     std::function<void(const Failure&)> failed;
     std::function<void(const Closing& closing)> closing;
     std::function<void()> all_closed;
+    std::function<std::string()> place;  // of this rank
   };
-  // A rank that sends no heartbeat for `heartbeat_timeout` is given up.
-  Control(int rank, int world_size, Seconds heartbeat_timeout, std::vector<FrameSocket> sockets, Events events);
+  // A rank that sends no heartbeat for the options' heartbeat_timeout is given up. Messages carry the options' epoch; those of an earlier
+  // one are dropped.
+  Control(const Options& options, std::vector<FrameSocket> sockets, Events events);
 
   // Descriptors to sleep on; a dead one is -1.
   std::vector<int> descriptors() const;
@@ -37,9 +39,13 @@ class Control {
   // World ranks whose last heartbeat is more than a second old, with the seconds since.
   std::vector<std::pair<int, double>> without_heartbeat(SteadyClock::time_point now) const;
 
+  // "; it was last at forward of micro-batch 3", as the rank has said in a heartbeat; empty where it has not. From any thread.
+  std::string last_at(int rank) const;
+
   static constexpr std::chrono::milliseconds kBeat{250};
 
  private:
+  nlohmann::json framed(const ControlMessage& message) const;
   void act(int from, const ControlMessage& message);
   void gone(int rank);
   void refuse(int from, const Error& error);
@@ -49,15 +55,18 @@ class Control {
 
   int rank_;
   int world_size_;
+  std::int64_t epoch_;
   double heartbeat_timeout_;
   bool gave_up_ = false;
   std::vector<FrameSocket> sockets_;  // rank 0: by rank; others: place 0
   Events events_;
-  // The progress thread alone writes the next three; any thread may ask without_heartbeat(), so writes and that read are guarded.
+  // The progress thread alone writes the next four; any thread may ask without_heartbeat() and last_at(), so writes and that read are
+  // guarded.
   mutable std::mutex heartbeat_mutex_;
   std::vector<bool> closed_;
   std::vector<SteadyClock::time_point> heard_;
   std::vector<int> without_by_hearsay_;
+  std::vector<std::string> places_;  // by rank, as last heard
   SteadyClock::time_point last_beat_;
   bool ended_ = false;
 };

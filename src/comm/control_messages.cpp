@@ -8,7 +8,25 @@ namespace {
 
 using nlohmann::json;
 
-json json_of(const Heartbeat& heartbeat) { return {{"kind", "heartbeat"}, {"without", heartbeat.without}}; }
+json json_of(const Heartbeat& heartbeat) {
+  json places = json::array();
+  for (const auto& [rank, place] : heartbeat.places) places.push_back({{"rank", rank}, {"place", place}});
+  return {{"kind", "heartbeat"}, {"without", heartbeat.without}, {"place", heartbeat.place}, {"places", places}};
+}
+
+Heartbeat heartbeat_from(const json& message, int world_size) {
+  Heartbeat heartbeat{.without = ranks_of(field_of(message, "without"), "without", world_size),
+                      .place = text_in(message, "place", kLongestPlace)};
+  const json& places = field_of(message, "places");
+  if (!places.is_array()) refuse_message("'places' is no list");
+  for (const json& one : places) {
+    if (!one.is_object()) refuse_message("'places' does not hold objects");
+    if (!heartbeat.places.emplace(static_cast<int>(integer_in(one, "rank", 0, world_size - 1)), text_in(one, "place", kLongestPlace))
+             .second)
+      refuse_message("'places' names a rank twice");
+  }
+  return heartbeat;
+}
 
 json json_of(const Failure& failure) {
   return {{"kind", "failed"}, {"code", static_cast<int>(failure.code)}, {"rank", failure.rank}, {"message", failure.message}};
@@ -43,7 +61,7 @@ json to_json(const ControlMessage& message) {
 
 ControlMessage control_message_from(const json& message, int world_size) {
   const std::string kind = text_in(message, "kind", 16);
-  if (kind == "heartbeat") return Heartbeat{ranks_of(field_of(message, "without"), "without", world_size)};
+  if (kind == "heartbeat") return heartbeat_from(message, world_size);
   if (kind == "failed")
     return Failure{static_cast<ErrorCode>(integer_in(message, "code", 0, static_cast<int>(ErrorCode::internal))),
                    static_cast<int>(integer_in(message, "rank", -1, world_size - 1)), text_in(message, "message", kLongestProven)};

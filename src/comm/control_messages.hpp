@@ -20,8 +20,11 @@ struct Failure {
 };
 
 struct Heartbeat {
-  std::vector<int> without;  // from rank 0: the ranks whose last heartbeat is old
+  std::vector<int> without = {};           // from rank 0: the ranks whose last heartbeat is old
+  std::string place = {};                  // what the sender is at, at most kLongestPlace bytes
+  std::map<int, std::string> places = {};  // from rank 0: what the others were last at, where it may be of use
 };
+inline constexpr std::size_t kLongestPlace = 256;
 
 // Group key -> how many of its collectives a rank has joined.
 using Joined = std::map<std::uint64_t, std::uint64_t>;

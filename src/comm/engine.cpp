@@ -41,7 +41,7 @@ std::string interface_for(const Options& options) {
 
 void check(const Options& options) {
   if (options.world_size >= 1 && options.world_size < 65536 && options.rank >= 0 && options.rank < options.world_size &&
-      options.deadline.value > 0)
+      options.deadline.value > 0 && options.epoch >= 0)
     return;
   throw Error(ErrorCode::invalid_config,
               text("rank ", options.rank, " of ", options.world_size, " with a deadline of ", options.deadline.value, " s cannot be"), {},
@@ -76,13 +76,14 @@ Engine::Engine(const Options& options)
   for (const Introduction& peer : meeting.ranks) addresses.push_back(peer.network_address);
   network_->set_peers(std::move(addresses), options.rank);
   control_ = std::make_unique<Control>(
-      options.rank, options.world_size, options.heartbeat_timeout, std::move(meeting.sockets),
+      options, std::move(meeting.sockets),
       Control::Events{[this](const Failure& failure) { on_failed(failure); }, [this](const Closing& closing) { on_closing(closing); },
                       [this] {
                         const std::lock_guard lock(mutex_);
                         all_closed_ = true;
                         changed_.notify_all();
-                      }});
+                      },
+                      [this] { return place(); }});
   wake_descriptor_ = Descriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   epoll_ = Descriptor(epoll_create1(EPOLL_CLOEXEC));
   std::vector<int> watched = control_->descriptors();
@@ -184,9 +185,20 @@ Group Engine::group(const std::vector<int>& ranks, std::string_view label) {
   const int host = host_of_.empty() ? -1 : host_of_[static_cast<std::size_t>(options_.rank)];
   fresh->shared = shared_ && ranks.size() > 1 &&
                   std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return host_of_[static_cast<std::size_t>(rank)] == host; });
-  fresh->key = hash64(fresh->name()) | 1;
+  // A message of an earlier epoch meets no receive of this one.
+  fresh->key = hash64(text(fresh->name(), " ", options_.epoch)) | 1;
   state = fresh;
   return Group(fresh);
+}
+
+void Engine::set_place(std::function<std::string()> place) {
+  const std::lock_guard lock(place_mutex_);
+  place_ = std::move(place);
+}
+
+std::string Engine::place() {
+  const std::lock_guard lock(place_mutex_);
+  return place_ ? place_() : std::string();
 }
 
 void Engine::copy_alone(Operation& operation) {

@@ -35,6 +35,7 @@ class Engine final : public Communicator {
   int world_size() const override { return options_.world_size; }
   Group world() override;
   Group group(const std::vector<int>& ranks, std::string_view label) override;
+  void set_place(std::function<std::string()> place) override;
   void abort(const std::string& reason) override;
 
   Handle submit(OperationPointer operation);
@@ -70,6 +71,7 @@ class Engine final : public Communicator {
   bool out_of_reach(const Operation& operation) const;
   bool shares_memory(const Operation& operation) const;
   std::string missed_heartbeats();
+  std::string place();
   void copy_alone(Operation& operation);
   Joined joined_collectives();
   std::vector<Segment> share_memory(Meeting& meeting, Segment own);
@@ -105,6 +107,9 @@ class Engine final : public Communicator {
   bool all_closed_ = false;
   bool stop_ = false;
   std::condition_variable changed_;
+
+  std::mutex place_mutex_;  // guards place_, also while it is called
+  std::function<std::string()> place_;
 
   std::atomic<bool> failed_{false};  // failure_ is set
   std::vector<int> host_of_;         // by world rank; ranks of one host share memory

@@ -89,6 +89,7 @@ void Engine::give_up(const Operation& operation) {
   for (const int rank : operation.waiting_for) waited.push_back(operation.group->ranks[static_cast<std::size_t>(rank)]);
   std::string what = text(operation.description(), " was given up after ", to_text(options_.deadline));
   if (!waited.empty()) what += text("; rank ", options_.rank, " waited for ", list_of(waited));
+  if (waited.size() == 1 && control_) what += control_->last_at(waited.front());
   what += missed_heartbeats();
   fail({ErrorCode::deadline_exceeded, waited.size() == 1 ? waited.front() : -1, what});
 }

@@ -192,7 +192,8 @@ void Engine::check_broken(SteadyClock::time_point now) {
   }
   for (const auto& [rank, since] : suspects_) {
     if (now - since > kSuspicion && !control_->has_closed(rank)) {
-      fail({ErrorCode::peer_lost, rank, text("rank ", rank, " is lost: the connection to it broke (", suspect_reason_, ")")});
+      fail({ErrorCode::peer_lost, rank,
+            text("rank ", rank, " is lost: the connection to it broke (", suspect_reason_, ")", control_->last_at(rank))});
     }
   }
 }

@@ -144,6 +144,8 @@ class Host {
   std::string objection(const Claim& claim) const {
     if (claim.task != options_.task)
       return text("rank 0 at ", options_.rendezvous, " belongs to task '", options_.task, "', this rank to task '", claim.task, "'");
+    if (claim.epoch != options_.epoch)
+      return text("the ranks of task '", options_.task, "' are in epoch ", options_.epoch, ", this rank is in epoch ", claim.epoch);
     if (claim.world_size != options_.world_size)
       return text("rank 0 was started for ", options_.world_size, " ranks, this rank for ", claim.world_size);
     if (claim.rank < 1 || claim.rank >= options_.world_size)

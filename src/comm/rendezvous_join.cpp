@@ -39,7 +39,7 @@ Answer converse(const Options& options, const Introduction& own, FrameSocket& so
   talk.host_nonce = challenge.nonce;
   if (!is_proof(challenge.proof, talk, Statement::rank_0_knows_the_secret)) throw_not_of_this_run(options);
   socket.trust();
-  const std::string claim = to_body(Claim{options.task, options.rank, options.world_size, own});
+  const std::string claim = to_body(Claim{options.task, options.rank, options.world_size, own, options.epoch});
   socket.send(to_json(Sealed{claim, proof_of(talk, Statement::claim, claim)}));
   const Sealed sealed = sealed_from(receive_one(options, socket, 0, deadline + kHearsay));
   if (!is_proof(sealed.proof, talk, Statement::answer, sealed.body)) throw_not_of_this_run(options);

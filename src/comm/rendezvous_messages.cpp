@@ -63,13 +63,15 @@ Sealed sealed_from(const json& message) {
 }
 
 std::string to_body(const Claim& claim) {
-  return dumped({{"task", claim.task}, {"rank", claim.rank}, {"world", claim.world_size}, {"self", json_of(claim.self)}});
+  return dumped(
+      {{"task", claim.task}, {"rank", claim.rank}, {"world", claim.world_size}, {"self", json_of(claim.self)}, {"epoch", claim.epoch}});
 }
 
 Claim claim_from(const std::string& body) {
   const json message = parse_object(body);
   return {text_in(message, "task", kLongestName), static_cast<int>(integer_in(message, "rank", 0, INT_MAX)),
-          static_cast<int>(integer_in(message, "world", 0, INT_MAX)), introduction_from(field_of(message, "self"))};
+          static_cast<int>(integer_in(message, "world", 0, INT_MAX)), introduction_from(field_of(message, "self")),
+          integer_in(message, "epoch", 0, INT64_MAX)};
 }
 
 std::string to_body(const Answer& answer) {

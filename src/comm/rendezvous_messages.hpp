@@ -46,6 +46,7 @@ struct Claim {
   int rank = 0;
   int world_size = 0;
   Introduction self;
+  std::int64_t epoch = 0;
 };
 
 struct Refusal {

@@ -62,12 +62,55 @@ std::vector<Program> unrolled(std::vector<Program> programs, int steps) {
   return programs;
 }
 
-std::string label(const Program& program, int index) {
+std::string place(const Program& program, int index) {
   const Instruction& instruction = program.instructions[index];
-  std::string out = text("rank ", program.rank, " instruction ", index, " (", name_of(instruction.op));
+  std::string out = name_of(instruction.op);
   if (instruction.micro_batch >= 0) out += text(" of micro-batch ", instruction.micro_batch);
   if (instruction.bucket >= 0) out += text(" of bucket ", instruction.bucket);
-  return out + ")";
+  return out;
+}
+
+std::string label(const Program& program, int index) {
+  return text("rank ", program.rank, " instruction ", index, " (", place(program, index), ")");
+}
+
+namespace {
+
+std::string what_comes_of(Op op) {
+  switch (op) {
+    case Op::send_activation:
+    case Op::receive_activation:
+    case Op::gather_activation: return "activations";
+    case Op::send_gradient:
+    case Op::receive_gradient:
+    case Op::gather_gradient: return "gradients of activations";
+    case Op::reduce_tied: return "the sum of tied gradients";
+    case Op::reduce_gradients:
+    case Op::reduce_shards: return "the sum of gradients";
+    case Op::reduce_norm: return "the norm of all gradients";
+    case Op::gather_parameters: return "parameters";
+    default: return "what it computes";
+  }
+}
+
+}  // namespace
+
+std::string awaited(const Program& program, int index) {
+  const Instruction& instruction = program.instructions[index];
+  const bool sends = instruction.op == Op::send_activation || instruction.op == Op::send_gradient;
+  std::string out = what_comes_of(instruction.op);
+  if (instruction.micro_batch >= 0) out += text(" of micro-batch ", instruction.micro_batch);
+  if (instruction.bucket >= 0) out += text(" of bucket ", instruction.bucket);
+  if (instruction.peer >= 0) return out + text(sends ? " to be taken by rank " : " from rank ", instruction.peer);
+  if (instruction.group < 0) return out;
+  std::string others;
+  int count = 0;
+  for (const int rank : program.groups[instruction.group].ranks) {
+    if (rank == program.rank) continue;
+    ++count;
+    others += text(others.empty() ? "" : ", ", rank);
+  }
+  return out + text(count == 1 ? " with rank " : " with ranks ", others);
 }
 
 std::string to_text(const Program& program) {

@@ -202,6 +202,11 @@ void check(const std::vector<Program>& programs, const std::vector<MemoryBudget>
 
 // For errors: "rank 3 instruction 17 (forward of micro-batch 2)".
 std::string label(const Program& program, int index);
+// What who runs it waits for, if it communicates: "activations of micro-batch 3 from rank 2", "the sum of gradients of bucket 1 with ranks
+// 0, 4".
+std::string awaited(const Program& program, int index);
+// What a rank is at: "forward of micro-batch 2", "optimizer_step of bucket 1".
+std::string place(const Program& program, int index);
 // For people and tests: one line an instruction.
 std::string to_text(const Program& program);
 

@@ -21,6 +21,8 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
 }
 
+bool tells_of_others(const Error& error) { return error.code() == ErrorCode::peer_lost || error.code() == ErrorCode::deadline_exceeded; }
+
 // What communication waits in line with.
 std::pair<int, Op> stream_of(const Instruction& instruction) {
   return instruction.group >= 0 ? std::pair(-1 - instruction.group, Op::forward) : std::pair(instruction.peer, instruction.op);
@@ -79,8 +81,10 @@ Executor::Executor(program::Program program, const model::ModelSpec& model, mode
     : program_(std::move(program)),
       model_(model),
       precision_(precision),
+      instances_(model_.blocks()),
       flow_(model::tensor_flow(model)),
       store_(store),
+      comm_(comm),
       world_(comm.world()) {
   for (const auto& group : program_.groups)
     groups_.push_back(comm.group(group.ranks, group.name + (program_.training ? "" : ".evaluation")));
@@ -95,6 +99,29 @@ void Executor::settle() noexcept {
         } catch (const std::exception&) {  // who lost a peer hears of it elsewhere
         }
       }
+}
+
+class Executor::Telling {
+ public:
+  explicit Telling(const Executor& executor) : comm_(executor.comm_) {
+    comm_.set_place([&executor] { return executor.place(); });
+  }
+  ~Telling() {
+    comm_.set_place([] { return std::string("the end of a step"); });
+  }
+  Telling(const Telling&) = delete;
+  Telling& operator=(const Telling&) = delete;
+
+ private:
+  comm::Communicator& comm_;
+};
+
+std::string Executor::place() const {
+  const int at = at_;
+  if (at < 0) return "the beginning of a step";
+  if (waiting_) return "waiting for " + program::awaited(program_, at);
+  const int block = block_;
+  return program::place(program_, at) + (block < 0 ? std::string() : ", " + instances_[static_cast<std::size_t>(block)].name());
 }
 
 void Executor::begin() {
@@ -122,6 +149,8 @@ void Executor::begin() {
 }
 
 Scalars Executor::run(const Batches& batches, double loss_scale, bool wish_to_stop, const Step& step) {
+  at_ = -1;
+  const Telling telling(*this);
   const std::size_t count = program_.instructions.size();
   spans_.clear();
   late_spans_.clear();
@@ -141,7 +170,14 @@ Scalars Executor::run(const Batches& batches, double loss_scale, bool wish_to_st
     wait_for_previous(static_cast<int>(i));
     for (int dependency : program_.instructions[i].after) complete(dependency);
     const Seconds begin = real_clock().now();
-    std::vector<nn::Interval> exchanges = compute(static_cast<int>(i), batches, loss_scale, step);
+    at_ = static_cast<int>(i);
+    std::vector<nn::Interval> exchanges;
+    try {
+      exchanges = compute(static_cast<int>(i), batches, loss_scale, step);
+    } catch (const Error& error) {
+      rethrow_at(error);
+    }
+    block_ = -1;
     executed_[i] = true;
     spans_.push_back({static_cast<int>(i), begin, real_clock().now(), std::move(exchanges)});
     start_ready();
@@ -183,17 +219,18 @@ bool Executor::goes_on(int index) const {
 void Executor::wait_for_previous(int index) {
   if (!unfinished_) return;
   for (const int dependency : program_.instructions[index].after_previous)
-    for (const auto& handle : previous_[dependency]) handle.wait();
+    for (const auto& handle : previous_[dependency]) wait(handle, dependency);
 }
 
 void Executor::wait_for_exchange() {
   for (std::size_t i = 0; i < handles_.size(); ++i)
     if (goes_on(static_cast<int>(i)))
-      for (const auto& handle : handles_[i]) handle.wait();
+      for (const auto& handle : handles_[i]) wait(handle, static_cast<int>(i));
 }
 
 double Executor::finish(const Step& step) {
   if (!unfinished_) return 0;
+  const Telling telling(*this);
   wait_for_exchange();
   late_spans_ = communication_spans(handles_, begins_, true);
   begin();
@@ -247,6 +284,7 @@ void Executor::enter(int block, const Instruction& instruction, const Batches& b
   const int context_group = program_.cuts[cut].context_group;
   const plan::Strategy& strategy = program_.strategy_of(block);
   pass.block = block;
+  block_ = block;
   pass.batch = &batches.at(cut).at(instruction.micro_batch);
   pass.tensor_group = tensor_group < 0 ? comm::Group() : group(tensor_group);
   pass.expert_group = expert_group < 0 ? comm::Group() : group(expert_group);
@@ -372,12 +410,28 @@ void Executor::complete(int index) {
 
 // In the words of the program.
 void Executor::wait(const comm::Handle& handle, int index) const {
+  if (!handle.done()) {
+    at_ = index;
+    waiting_ = true;
+  }
   try {
     handle.wait();
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::peer_lost && error.code() != ErrorCode::deadline_exceeded) throw;
-    throw Error(error.code(), program::label(program_, index) + ": " + error.message(), error.where(), error.expected(), error.hint());
+    waiting_ = false;
+    if (!tells_of_others(error)) throw;
+    throw Error(
+        error.code(),
+        text("rank ", program_.rank, " waits for ", program::awaited(program_, index), " (instruction ", index, "): ", error.message()),
+        error.where(), error.expected(), error.hint());
   }
+  waiting_ = false;
+}
+
+// Of an exchange inside a pass.
+void Executor::rethrow_at(const Error& error) const {
+  if (!tells_of_others(error)) throw;
+  throw Error(error.code(), text("rank ", program_.rank, " is at ", place(), " (instruction ", at_.load(), "): ", error.message()),
+              error.where(), error.expected(), error.hint());
 }
 
 void Executor::ensure_started(int index) {

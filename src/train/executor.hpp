@@ -2,8 +2,10 @@
 // soon as its dependencies are met.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "comm/comm.hpp"
@@ -96,15 +98,28 @@ class Executor {
   comm::Handle receive(int index);
   comm::Handle gather_inputs(const program::Instruction& instruction);
   void wait(const comm::Handle& handle, int index) const;
+  std::string place() const;
+  [[noreturn]] void rethrow_at(const Error& error) const;
   const comm::Group& group(int index) const { return groups_.at(index); }
+
+  // Says to the other ranks what this one is at, from a run's beginning to its end.
+  class Telling;
 
   const program::Program program_;
   const model::ModelSpec model_;
   const model::Precision precision_;
+  std::vector<model::BlockInstance> instances_;
   const std::vector<model::BlockFlow> flow_;  // by block
   Store& store_;
   std::vector<comm::Group> groups_;  // as Program::groups
+  comm::Communicator& comm_;
   comm::Group world_;
+
+  // What this rank is at, for a thread of the communicator's: an instruction (-1: none yet), whether it waits for it to be done, and
+  // of a pass the block.
+  mutable std::atomic<int> at_{-1};
+  mutable std::atomic<bool> waiting_{false};
+  mutable std::atomic<int> block_{-1};
 
   // Of the step under way.
   std::map<Key, nn::Tensors> activations_;   // all tensors before a block; the inputs of one that is computed again

@@ -44,20 +44,30 @@ LoopOutcome run_loop(const model::JobSpec& job, Trainer& trainer, FileSystem& fi
   const std::int64_t end = options.stop_after > 0 ? std::min(job.train.steps, begin + options.stop_after) : job.train.steps;
   std::int64_t saved_at = begin;
   int skipped = 0;  // steps in a row
-  const auto save = [&] {
-    trainer.save(files, options.checkpoints, job.checkpoint.keep, history);
-    saved_at = trainer.next_step();
-    observer.on_saved(saved_at);
+  // Equal on all ranks once they have waited for it.
+  const auto note = [&](const std::optional<SaveOutcome>& ended) {
+    if (!ended) return;
+    if (!ended->error) {
+      saved_at = ended->steps;
+      return observer.on_saved(saved_at);
+    }
+    // A full disk must not end the run: earlier checkpoints are intact, and the next turn tries again.
+    if (ended->error->code() != ErrorCode::io) throw *ended->error;
+    observer.on_warning(text("no checkpoint of step ", ended->steps, ": ", ended->error->what()));
   };
   outcome.stopped_early = begin < end && gains_no_more(job, history);
   while (trainer.next_step() < end && !outcome.stopped && !outcome.stopped_early) {
     const StepReport report = trainer.step(options.stop != nullptr && options.stop->load());
     observer.on_step(report);
+    note(trainer.poll_save());
     for (const SpeedChange& change : trainer.watch_speed())
       change.over ? observer.on_note(change.words) : observer.on_warning(change.words);
     const std::int64_t made = trainer.next_step();
     skipped = report.skipped ? skipped + 1 : 0;
-    if (skipped == kMostSkipped) refuse_skipped(made, checkpoint::list(options.checkpoints));
+    if (skipped == kMostSkipped) {
+      note(trainer.wait_for_save());
+      refuse_skipped(made, checkpoint::list(options.checkpoints));
+    }
     if (report.skipped) observer.on_warning(text("the gradient of step ", made, " is not finite; the step was skipped on all ranks"));
     outcome.stopped = report.stop && made < end;
     if (!options.keep) continue;
@@ -70,17 +80,16 @@ LoopOutcome run_loop(const model::JobSpec& job, Trainer& trainer, FileSystem& fi
     }
     if (made == end || outcome.stopped || outcome.stopped_early) continue;
     if ((best && job.checkpoint.best) || (skipped == 0 && due(job.checkpoint.every, made))) {
-      // A full disk must not end the run: earlier checkpoints are intact, and the next turn tries again.
-      try {
-        save();
-      } catch (const Error& error) {
-        if (error.code() != ErrorCode::io) throw;
-        observer.on_warning(text("no checkpoint of step ", made, ": ", error.what()));
-      }
+      note(trainer.wait_for_save());
+      trainer.begin_save(files, options.checkpoints, job.checkpoint.keep, history);
     }
   }
+  note(trainer.wait_for_save());
   if (!options.keep) return outcome;
-  if (trainer.next_step() > saved_at) save();
+  if (trainer.next_step() > saved_at) {
+    trainer.save(files, options.checkpoints, job.checkpoint.keep, history);
+    observer.on_saved(trainer.next_step());
+  }
   if (outcome.stopped_early) observer.on_early_stop(trainer.next_step(), history);
   // A run that had nothing left to do says what it has come to.
   if (!outcome.evaluation && !outcome.stopped && trainer.validates()) {

@@ -16,6 +16,7 @@ class LoopObserver {
   virtual void on_step(const StepReport& report) = 0;
   // `steps` steps had been made. `stops_early`: train.early_stop ends the training with it.
   virtual void on_evaluation(std::int64_t steps, const EvaluationReport& report, bool stops_early) = 0;
+  // The checkpoint of so many steps is committed; more may have been made since.
   virtual void on_saved(std::int64_t steps) = 0;
   // Training goes on.
   virtual void on_warning(const std::string& warning) = 0;
@@ -42,8 +43,9 @@ struct LoopOutcome {
 bool is_complete(const model::JobSpec& job, const Trainer& trainer);
 
 // From the trainer's next step to the job's last, or to where train.early_stop ends it. Evaluations come before the save of the same step,
-// so that the checkpoint knows them. A failing save (disk full) is reported as a warning and tried again at the next turn; only the last
-// save of the loop throws.
+// so that the checkpoint knows them. Checkpoints are written beside the steps that follow, and one that is not whole yet is waited for
+// before the next one and at the end; a failing save (disk full) is reported as a warning and tried again at the next turn. Only the last
+// save of the loop, which nothing goes beside, throws.
 LoopOutcome run_loop(const model::JobSpec& job, Trainer& trainer, FileSystem& files, const LoopOptions& options, LoopObserver& observer);
 
 }  // namespace tessera::train

@@ -210,28 +210,25 @@ void Store::add_piece(std::vector<Piece>& out, const Segment& segment, const std
   if (one.flat_begin < one.flat_end) out.push_back(std::move(one));
 }
 
-void Store::read(const checkpoint::Reader& reader, const Segment& segment, const std::string& suffix, const at::Tensor& flat,
-                 std::int64_t flat_begin) const {
-  Piece target = piece(segment, suffix, flat, flat_begin);
-  reader.read_piece(target);
-  Unpadded(spec_of(segment.entry), placement_of(segment.entry.block))
-      .unpack(target.data, flat.narrow(0, segment.begin - flat_begin, segment.end - segment.begin), segment.begin - segment.entry.offset);
-}
-
 std::vector<Piece> Store::pieces() const {
   std::vector<Piece> out;
-  for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    if (program_.buckets[b].copy > 0) continue;
-    const BucketState& state = buckets_[b];
-    for (const Segment& segment : segments(static_cast<int>(b))) {
-      if (!owns(segment.entry)) continue;
-      add_piece(out, segment, "", state.master, state.shard_begin);
-      if (state.exp_avg_sq.defined()) {
-        add_piece(out, segment, ".exp_avg", state.exp_avg, state.shard_begin);
-        add_piece(out, segment, ".exp_avg_sq", state.exp_avg_sq, state.shard_begin);
-      } else if (state.exp_avg.defined()) {
-        add_piece(out, segment, ".momentum", state.exp_avg, state.shard_begin);
-      }
+  for (int b = 0; b < bucket_count(); ++b)
+    for (Piece& piece : pieces(b)) out.push_back(std::move(piece));
+  return out;
+}
+
+std::vector<Piece> Store::pieces(int bucket, Holds holds) const {
+  std::vector<Piece> out;
+  if (holds == Holds::own && program_.buckets[bucket].copy > 0) return out;
+  const BucketState& state = buckets_[bucket];
+  for (const Segment& segment : segments(bucket)) {
+    if (holds == Holds::own && !owns(segment.entry)) continue;
+    add_piece(out, segment, "", state.master, state.shard_begin);
+    if (state.exp_avg_sq.defined()) {
+      add_piece(out, segment, ".exp_avg", state.exp_avg, state.shard_begin);
+      add_piece(out, segment, ".exp_avg_sq", state.exp_avg_sq, state.shard_begin);
+    } else if (state.exp_avg.defined()) {
+      add_piece(out, segment, ".momentum", state.exp_avg, state.shard_begin);
     }
   }
   return out;
@@ -248,28 +245,60 @@ std::vector<Piece> Store::gradient_pieces() const {
 }
 
 void Store::load(const checkpoint::Reader& reader, bool with_optimizer) {
-  for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    BucketState& state = buckets_[b];
+  load(
+      [&](std::vector<Piece>& pieces) {
+        for (Piece& piece : pieces) reader.read_piece(piece);
+      },
+      with_optimizer);
+}
+
+void Store::load(const Fill& fill, bool with_optimizer) {
+  struct Place {
+    Segment segment;
+    at::Tensor flat;
+    std::int64_t flat_begin;
+  };
+  std::vector<Piece> pieces;
+  std::vector<Place> places;
+  const auto want = [&](const Segment& segment, const std::string& suffix, const at::Tensor& flat, std::int64_t flat_begin) {
+    pieces.push_back(piece(segment, suffix, flat, flat_begin));
+    places.push_back({segment, flat, flat_begin});
+  };
+  // The values of computation need every element, the optimizer state only this rank's shard.
+  const bool in_place = precision_ == model::Precision::f32;
+  std::map<int, at::Tensor> wholes;
+  for (int b = 0; b < bucket_count(); ++b) {
+    const BucketState& state = buckets_[b];
     if (program_.buckets[b].zero == 3) {
-      for (const Segment& segment : segments(static_cast<int>(b))) read(reader, segment, "", state.master, state.shard_begin);
-      state.shard_values.copy_(state.master);
+      for (const Segment& segment : segments(b)) want(segment, "", state.master, state.shard_begin);
     } else {
-      // The values of computation need every element, the optimizer state only this rank's shard.
-      const bool in_place = precision_ == model::Precision::f32;
-      at::Tensor whole = in_place ? state.values : at::zeros({program_.buckets[b].count}, at::TensorOptions().dtype(at::kFloat));
-      for (const BucketEntry& entry : program_.buckets[b].entries)
-        read(reader, {static_cast<int>(b), entry, entry.offset, entry.offset + entry.count}, "", whole, 0);
-      if (!in_place) set_values(static_cast<int>(b), whole);
+      at::Tensor& whole = wholes[b];
+      whole = in_place ? state.values : at::zeros({program_.buckets[b].count}, at::TensorOptions().dtype(at::kFloat));
+      for (const BucketEntry& entry : program_.buckets[b].entries) want({b, entry, entry.offset, entry.offset + entry.count}, "", whole, 0);
     }
     if (!with_optimizer) continue;
-    for (const Segment& segment : segments(static_cast<int>(b))) {
+    for (const Segment& segment : segments(b)) {
       if (state.exp_avg_sq.defined()) {
-        read(reader, segment, ".exp_avg", state.exp_avg, state.shard_begin);
-        read(reader, segment, ".exp_avg_sq", state.exp_avg_sq, state.shard_begin);
+        want(segment, ".exp_avg", state.exp_avg, state.shard_begin);
+        want(segment, ".exp_avg_sq", state.exp_avg_sq, state.shard_begin);
       } else if (state.exp_avg.defined()) {
-        read(reader, segment, ".momentum", state.exp_avg, state.shard_begin);
+        want(segment, ".momentum", state.exp_avg, state.shard_begin);
       }
     }
+  }
+  fill(pieces);
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const auto& [segment, flat, flat_begin] = places[i];
+    Unpadded(spec_of(segment.entry), placement_of(segment.entry.block))
+        .unpack(pieces[i].data, flat.narrow(0, segment.begin - flat_begin, segment.end - segment.begin),
+                segment.begin - segment.entry.offset);
+  }
+  for (int b = 0; b < bucket_count(); ++b) {
+    BucketState& state = buckets_[b];
+    if (program_.buckets[b].zero == 3)
+      state.shard_values.copy_(state.master);
+    else if (!in_place)
+      set_values(b, wholes.at(b));
   }
 }
 

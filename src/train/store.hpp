@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -29,6 +30,12 @@ struct BucketState {
   std::int64_t shard_end = 0;
 };
 
+// Which pieces of a bucket a rank names.
+enum class Holds {
+  own,  // such that each element of the whole job is in exactly one rank's pieces: those of a checkpoint
+  all   // also what other ranks name, or hold copies of
+};
+
 // Owns the buffers and the blocks bound to them. Not thread-safe.
 class Store {
  public:
@@ -54,10 +61,16 @@ class Store {
 
   // What this rank contributes to a checkpoint: each element of the whole job is in exactly one rank's pieces, and no padding.
   std::vector<checkpoint::Piece> pieces() const;
+  // Those of one bucket; views of it, but for what is padded there.
+  std::vector<checkpoint::Piece> pieces(int bucket, Holds holds = Holds::own) const;
+  int bucket_count() const { return static_cast<int>(buckets_.size()); }
   // The gradients likewise, named "<parameter>.grad".
   std::vector<checkpoint::Piece> gradient_pieces() const;
   // Fills master weights and, if `with_optimizer`, the optimizer state; then the values of computation.
   void load(const checkpoint::Reader& reader, bool with_optimizer);
+  // The same from anywhere: `fill` is called once, with all pieces that are to be filled.
+  using Fill = std::function<void(std::vector<checkpoint::Piece>&)>;
+  void load(const Fill& fill, bool with_optimizer);
 
  private:
   struct Segment;  // a run of one parameter's elements within this rank's shard of a bucket
@@ -71,9 +84,6 @@ class Store {
   checkpoint::Piece piece(const Segment& segment, const std::string& suffix, const at::Tensor& flat, std::int64_t flat_begin) const;
   void add_piece(std::vector<checkpoint::Piece>& out, const Segment& segment, const std::string& suffix, const at::Tensor& flat,
                  std::int64_t flat_begin) const;
-  // Fills the segment's part of `flat` from a checkpoint.
-  void read(const checkpoint::Reader& reader, const Segment& segment, const std::string& suffix, const at::Tensor& flat,
-            std::int64_t flat_begin) const;
   void bind_blocks();
   // From all values of a bucket, f32.
   void set_values(int bucket, const at::Tensor& whole);

@@ -51,6 +51,8 @@ struct Trainer::Impl {
   std::optional<double> finished_norm;  // squared, of a step that finish() has made
   std::deque<TracedStep> traced;        // the last kTracedSteps
   std::optional<SpeedMeter> meter;      // from the first call of watch_speed() on
+  bool stepping = false;                // from a step's first optimizer step to its end
+  Saver saver;
 
   Impl(const model::JobSpec& job, const plan::Plan& plan, const data::Dataset& dataset, comm::Communicator& comm)
       : job(job),
@@ -60,13 +62,28 @@ struct Trainer::Impl {
         seq(job.model.dim("seq")),
         program(program::compile(plan, job.model).at(comm.rank())),
         store(job.model, program, plan.precision, job.train.optimizer),
-        executor(program, job.model, plan.precision, store, comm) {}
+        executor(program, job.model, plan.precision, store, comm),
+        saver(comm) {}
 
   // What the last run, or finish(), has ended of the step before it.
   void keep_late_spans() {
     if (traced.empty()) return;
     const auto& late = executor.late_spans();
     traced.back().spans.insert(traced.back().spans.end(), late.begin(), late.end());
+  }
+
+  SaveRequest save_request(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep,
+                           const ValidationHistory& history) const {
+    SaveRequest request{.files = &files, .folder = folder, .keep = keep, .best = {}, .state = {}};
+    if (job.checkpoint.best) request.best = history.best;
+    request.state.step = step;
+    request.state.tokens = tokens;
+    request.state.plan_json = plan::to_json(plan);
+    request.state.train_yaml = job.resolved_yaml;
+    request.state.model_fingerprint = job.model.fingerprint();
+    request.state.seed = job.train.seed;
+    history.write(request.state.extra);
+    return request;
   }
 
   // Samples of an evaluation's micro-batch: as many as those of training have, where the replicas of each stage divide them.
@@ -94,6 +111,8 @@ struct Trainer::Impl {
 
   // With the gradients of an earlier run, which nothing needs any more then.
   void step_late(int bucket, std::int64_t of) {
+    stepping = true;
+    saver.keep(bucket);
     store.step(bucket, job.train.optimizer, model::learning_rate(job.train, of), 1.0, of + 1);
     store.zero_grads(bucket);
   }
@@ -138,6 +157,7 @@ namespace {
 
 void Trainer::initialize() {
   ensure(!impl_->executor.unfinished(), "parameters are set before the first step");
+  for (int bucket = 0; bucket < impl_->store.bucket_count(); ++bucket) impl_->saver.keep(bucket);
   impl_->store.initialize(impl_->job.train.seed);
   impl_->step = 0;
   impl_->tokens = 0;
@@ -152,73 +172,55 @@ void Trainer::load(const std::filesystem::path& checkpoint, bool whole) {
     throw Error(ErrorCode::invalid_config, "the checkpoint is of another model (" + reader.state().model_fingerprint + ")",
                 {checkpoint.string(), 0, 0, -1, {}}, "a checkpoint of model " + expected,
                 "use the model section of the train.yaml that the run was started with");
+  for (int bucket = 0; bucket < impl_->store.bucket_count(); ++bucket) impl_->saver.keep(bucket);
   impl_->store.load(reader, whole);
   impl_->step = whole ? reader.state().step : 0;
   impl_->tokens = whole ? reader.state().tokens : 0;
   impl_->loaded_history = whole ? ValidationHistory::read(reader.state().extra) : ValidationHistory();
 }
 
-namespace {
-
-// Either every rank's work succeeded, or every rank throws: its own error, or one that says which rank failed and why.
-void agree(comm::Communicator& comm, const std::function<void()>& work) {
-  std::optional<Error> mine;
-  try {
-    work();
-  } catch (const Error& error) {
-    mine = error;
-  }
-  std::int32_t failed = mine ? comm.rank() + 1 : 0;
-  comm.world().all_reduce(&failed, 1, comm::DataType::i32, comm::Reduction::max).wait();
-  if (failed == 0) return;
-  // What rank 0 says is all that is shown of a save that is tried again.
-  std::string why = mine ? mine->message() : std::string();
-  auto size = static_cast<std::int64_t>(why.size());
-  comm.world().broadcast(&size, 1, comm::DataType::i64, failed - 1).wait();
-  why.resize(static_cast<std::size_t>(size));
-  comm.world().broadcast(why.data(), why.size(), comm::DataType::u8, failed - 1).wait();
-  if (mine) throw *mine;
-  throw Error(ErrorCode::io, text("rank ", failed - 1, ": ", why));
+HeldState Trainer::held_state(Holds holds) const {
+  Impl& self = *impl_;
+  if (self.stepping || self.executor.unfinished())
+    throw Error(ErrorCode::corrupt,
+                text("this rank's state is no step's: step ", self.step + 1, " ended in the midst of its optimizer steps"),
+                {{}, 0, 0, self.comm.rank(), {}}, {}, "go on from a snapshot, or from the last checkpoint");
+  self.executor.settle();
+  HeldState out;
+  out.state.step = self.step;
+  out.state.tokens = self.tokens;
+  out.state.seed = self.job.train.seed;
+  self.loaded_history.write(out.state.extra);
+  for (int bucket = 0; bucket < self.store.bucket_count(); ++bucket)
+    for (checkpoint::Piece& piece : self.store.pieces(bucket, holds)) out.pieces.push_back(std::move(piece));
+  return out;
 }
 
-void write_checkpoint(FileSystem& files, const std::filesystem::path& folder, comm::Communicator& comm,
-                      const std::vector<checkpoint::Piece>& pieces, const checkpoint::State& state) {
-  checkpoint::Writer writer(files, folder, state.step, comm.rank(), comm.world_size());
-  try {
-    agree(comm, [&] { writer.write(pieces); });
-  } catch (const Error&) {
-    if (comm.rank() == 0) writer.abandon();
-    throw;
-  }
-  agree(comm, [&] {
-    if (comm.rank() == 0) writer.commit(state);
-  });
+void Trainer::load(const HeldState& held) {
+  Impl& self = *impl_;
+  ensure(!self.executor.unfinished(), "parameters are set before the first step");
+  const checkpoint::State state = agreed_state(self.comm, held);
+  for (int bucket = 0; bucket < self.store.bucket_count(); ++bucket) self.saver.keep(bucket);
+  self.store.load([&](std::vector<checkpoint::Piece>& wanted) { fill_from_all(self.comm, held.pieces, wanted); }, true);
+  self.step = state.step;
+  self.tokens = state.tokens;
+  self.loaded_history = ValidationHistory::read(state.extra);
 }
-
-}  // namespace
 
 void Trainer::save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep, const ValidationHistory& history) {
-  Impl& self = *impl_;
-  checkpoint::State state;
-  state.step = self.step;
-  state.tokens = self.tokens;
-  state.plan_json = plan::to_json(self.plan);
-  state.train_yaml = self.job.resolved_yaml;
-  state.model_fingerprint = self.job.model.fingerprint();
-  state.seed = self.job.train.seed;
-  history.write(state.extra);
   finish();
-  write_checkpoint(files, folder, self.comm, self.store.pieces(), state);
-  if (self.comm.rank() != 0) return;
-  try {
-    if (self.job.checkpoint.best && history.best) checkpoint::set_best(files, folder, *history.best);
-    checkpoint::prune(files, folder, keep);
-  } catch (const Error& error) {
-    // The checkpoint is there; superfluous ones go, and the best one is named, at the next save.
-    if (error.code() != ErrorCode::io) throw;
-    log::warning(text("an earlier checkpoint was not removed: ", error.what()));
-  }
+  impl_->saver.save(impl_->save_request(files, folder, keep, history), impl_->store.pieces());
 }
+
+void Trainer::begin_save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep, const ValidationHistory& history) {
+  finish();
+  std::vector<std::vector<checkpoint::Piece>> pieces;
+  for (int bucket = 0; bucket < impl_->store.bucket_count(); ++bucket) pieces.push_back(impl_->store.pieces(bucket));
+  impl_->saver.begin(impl_->save_request(files, folder, keep, history), std::move(pieces));
+}
+
+std::optional<SaveOutcome> Trainer::poll_save() { return impl_->saver.poll(); }
+std::optional<SaveOutcome> Trainer::wait_for_save() { return impl_->saver.wait(); }
 
 void Trainer::save_gradients(FileSystem& files, const std::filesystem::path& folder) {
   ensure(impl_->executor.unfinished() || !impl_->plan.delayed_exchange, "late gradients are saved before the step that uses them is made");
@@ -226,7 +228,7 @@ void Trainer::save_gradients(FileSystem& files, const std::filesystem::path& fol
   checkpoint::State state;
   state.step = impl_->step;
   state.model_fingerprint = impl_->job.model.fingerprint();
-  write_checkpoint(files, folder, impl_->comm, impl_->store.gradient_pieces(), state);
+  impl_->saver.save({&files, folder, {}, {}, state}, impl_->store.gradient_pieces());
 }
 
 std::int64_t Trainer::next_step() const { return impl_->step; }
@@ -263,6 +265,8 @@ StepReport Trainer::step(bool wish_to_stop) {
                                               if (!std::isfinite(sums.squared_norm)) return;
                                               const double norm = std::sqrt(sums.squared_norm);
                                               const double scale = optimizer.clip > 0 ? std::min(1.0, optimizer.clip / (norm + 1e-6)) : 1.0;
+                                              self.stepping = true;
+                                              self.saver.keep(bucket);
                                               self.store.step(bucket, optimizer, report.lr, scale, self.step + 1);
                                             });
   report.loss = scalars.loss / std::max(1.0, scalars.tokens);
@@ -273,6 +277,7 @@ StepReport Trainer::step(bool wish_to_stop) {
   report.stop = scalars.stop > 0;
   report.peak_memory = peak_resident();
   ++self.step;
+  self.stepping = false;
   self.tokens += report.tokens;
   traced.whole.end = real_clock().now();
   report.seconds = traced.whole.end - traced.whole.begin;
@@ -291,6 +296,7 @@ void Trainer::finish() {
   self.keep_late_spans();
   self.comm.world().all_reduce(&squared, 1, comm::DataType::f64).wait();
   if (!std::isfinite(squared)) refuse_infinite(self.step - 1);
+  self.stepping = false;
   self.finished_norm = squared;
 }
 

@@ -12,6 +12,8 @@
 #include "model/job.hpp"
 #include "plan/plan.hpp"
 #include "train/executor.hpp"
+#include "train/held_state.hpp"
+#include "train/saver.hpp"
 #include "train/speed_watch.hpp"
 #include "train/validation.hpp"
 
@@ -40,15 +42,27 @@ class Trainer {
  public:
   // The plan must have passed plan::check. The job, the dataset and the communicator must outlive the Trainer.
   Trainer(const model::JobSpec& job, const plan::Plan& plan, const data::Dataset& dataset, comm::Communicator& comm);
-  // Waits for what is under way in its buffers: after an error, abort the communicator first.
+  // Waits for what is under way in its buffers, and for a save: after an error, abort the communicator first.
   ~Trainer();
 
   void initialize();  // weights from the seed, step 0
   // Weights and, with `whole`, optimizer state and step. Throws corrupt or invalid_config (another model).
   void load(const std::filesystem::path& checkpoint, bool whole = true);
+  // What this rank holds of the state, in this trainer's own tensors: they outlive it, and its next step changes them. Also after a step
+  // has failed, where no optimizer step of it had begun: other ranks may then hold the step after. Throws corrupt where one had.
+  HeldState held_state(Holds holds) const;
+  // Takes weights, optimizer state and step from what the ranks of this communicator hold in memory, under whatever plan they came to hold
+  // it. Throws as fill_from_all() and agreed_state() (train/held_state.hpp) do.
+  void load(const HeldState& held);
   // A complete checkpoint under `folder`, of the steps made so far and with `history`, whose best one is kept where the job says so; all
   // ranks return when it is committed.
   void save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep, const ValidationHistory& history = {});
+  // The same beside the next steps, and returns at once. What is not written when a step comes to change it is copied first, which takes as
+  // much memory again until it is written. Before any other save it must have ended, as poll_save() or wait_for_save() say.
+  void begin_save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep, const ValidationHistory& history = {});
+  // How the save that was begun has ended, once: no value before, and where none was begun. Ranks may be told in different steps.
+  std::optional<SaveOutcome> poll_save();
+  std::optional<SaveOutcome> wait_for_save();
   // What the checkpoint that was loaded says; nothing after initialize().
   const ValidationHistory& loaded_history() const;
   // The gradients of the last step as a checkpoint in `folder`; with a delayed exchange only before finish().

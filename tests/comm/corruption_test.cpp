@@ -236,16 +236,25 @@ std::vector<testing::Outcome> outcomes_of_saying(const std::function<void(FrameS
 }
 
 TEST(Corruption, OfTheControlChannelIsNamedByAll) {
-  const std::vector<nlohmann::json> wrong = {{{"kind", 5}},
-                                             {{"kind", "failed"}, {"code", 99}, {"rank", 0}, {"message", ""}},
-                                             {{"kind", "failed"}, {"code", 1}, {"rank", 1}, {"message", {1}}},
-                                             {{"kind", "closing"}, {"rank", 2}, {"joined", nlohmann::json::array()}},
-                                             {{"kind", "closing"}, {"rank", 1}, {"joined", {{"1", 1}}}},
-                                             {{"kind", "heartbeat"}, {"without", {7}}}};
-  for (const nlohmann::json& message : wrong) {
+  const std::vector<nlohmann::json> wrong = {
+      {{"kind", 5}},
+      {{"kind", "failed"}, {"code", 99}, {"rank", 0}, {"message", ""}},
+      {{"kind", "failed"}, {"code", 1}, {"rank", 1}, {"message", {1}}},
+      {{"kind", "closing"}, {"rank", 2}, {"joined", nlohmann::json::array()}},
+      {{"kind", "closing"}, {"rank", 1}, {"joined", {{"1", 1}}}},
+      {{"kind", "heartbeat"}, {"without", {7}}},
+      {{"kind", "heartbeat"}, {"without", nlohmann::json::array()}, {"place", 3}, {"places", nlohmann::json::array()}},
+      {{"kind", "heartbeat"}, {"without", nlohmann::json::array()}, {"place", ""}, {"places", {{{"rank", 9}, {"place", ""}}}}}};
+  for (nlohmann::json message : wrong) {
+    message["epoch"] = 0;
     for (const auto& outcome : outcomes_of_saying([&](FrameSocket& socket) { socket.send(message); }))
       EXPECT_THAT(outcome.text, AllOf(StartsWith("error corrupt"), HasSubstr("rank 1 is lost"), HasSubstr("over the control channel")))
           << message;
+  }
+  for (const nlohmann::json& epoch : {nlohmann::json(1), nlohmann::json(-1), nlohmann::json("0")}) {
+    const nlohmann::json message = {{"kind", "end"}, {"epoch", epoch}};
+    for (const auto& outcome : outcomes_of_saying([&](FrameSocket& socket) { socket.send(message); }))
+      EXPECT_THAT(outcome.text, AllOf(StartsWith("error corrupt"), HasSubstr("'epoch'"))) << message;
   }
   for (const std::string& bytes : {std::string("\xff\xff\xff\xff"), std::string("\x02\0\0\0[]", 6), std::string("\x03\0\0\0???", 7)}) {
     for (const auto& outcome :

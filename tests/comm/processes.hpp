@@ -34,7 +34,7 @@ class Ranks {
   pid_t pid(int rank) const { return children_[static_cast<std::size_t>(rank)].pid; }
   void signal(int rank, int number) const;
   // Waits until the rank has written this line with report(); false after `patience`.
-  bool wait_for_line(int rank, const std::string& line, std::chrono::seconds patience = std::chrono::seconds(60));
+  bool wait_for_line(int rank, const std::string& line, std::chrono::milliseconds patience = std::chrono::seconds(60));
   // Waits until the rank's process has ended; false after `patience`.
   bool wait_for_end(int rank, std::chrono::seconds patience = std::chrono::seconds(60));
   // Waits for all, at most `patience` together; what still runs then is killed.

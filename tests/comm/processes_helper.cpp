@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -106,12 +107,12 @@ void Ranks::read_some(std::chrono::milliseconds patience) {
   }
 }
 
-bool Ranks::wait_for_line(int rank, const std::string& line, std::chrono::seconds patience) {
+bool Ranks::wait_for_line(int rank, const std::string& line, std::chrono::milliseconds patience) {
   const auto give_up = std::chrono::steady_clock::now() + patience;
   const Child& child = children_[static_cast<std::size_t>(rank)];
   while (("\n" + child.output).find("\n" + line + "\n") == std::string::npos) {
     if (!child.open || std::chrono::steady_clock::now() > give_up) return false;
-    read_some(std::chrono::milliseconds(50));
+    read_some(std::min(patience, std::chrono::milliseconds(50)));
   }
   return true;
 }

@@ -75,6 +75,7 @@ const Introduction kSomebody{std::string("\x00\xff address", 10), "boot net pid"
 Target control_target() {
   const std::vector<ControlMessage> seeds = {Heartbeat{},
                                              Heartbeat{{0, 2, 3}},
+                                             Heartbeat{{1}, "forward of micro-batch 3", {{1, "optimizer step"}, {2, "waiting"}}},
                                              Failure{ErrorCode::peer_lost, 2, "rank 2 is lost: \u00e9"},
                                              Failure{ErrorCode::internal, -1, ""},
                                              Closing{3, {}},

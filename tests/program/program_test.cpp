@@ -154,5 +154,22 @@ TEST_F(BrokenProgram, ACircleOfWaitsIsADeadlock) {
   EXPECT_THROW(check(programs_), Error);
 }
 
+TEST(Program, SaysWhatARankWaitsFor) {
+  Program program;
+  program.rank = 1;
+  program.groups = {{"dp", {0, 1}}, {"all", {0, 1, 4}}};
+  const auto said = [&](Instruction instruction) {
+    program.instructions = {std::move(instruction)};
+    return awaited(program, 0);
+  };
+  EXPECT_EQ(said({.op = Op::receive_activation, .micro_batch = 3, .peer = 2}), "activations of micro-batch 3 from rank 2");
+  EXPECT_EQ(said({.op = Op::send_gradient, .micro_batch = 0, .peer = 0}),
+            "gradients of activations of micro-batch 0 to be taken by rank 0");
+  EXPECT_EQ(said({.op = Op::reduce_gradients, .bucket = 2, .group = 0}), "the sum of gradients of bucket 2 with rank 0");
+  EXPECT_EQ(said({.op = Op::gather_parameters, .bucket = 0, .group = 1}), "parameters of bucket 0 with ranks 0, 4");
+  EXPECT_EQ(said({.op = Op::reduce_norm, .group = 1}), "the norm of all gradients with ranks 0, 4");
+  EXPECT_EQ(place(program, 0), "reduce_norm");
+}
+
 }  // namespace
 }  // namespace tessera::program
