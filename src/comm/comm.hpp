@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -21,6 +22,7 @@
 
 #include "base/error.hpp"
 #include "base/units.hpp"
+#include "comm/traffic.hpp"
 
 namespace tessera::comm {
 
@@ -117,6 +119,8 @@ class Communicator {
   virtual Group world() = 0;
   // `ranks` are world ranks in group order and include this one. The label tells apart groups with equal ranks.
   virtual Group group(const std::vector<int>& ranks, std::string_view label) = 0;
+  // What this rank has sent so far, by the labels of its groups.
+  virtual std::map<std::string, Traffic> traffic() const = 0;
   // Tells every rank that this task is over; their pending operations throw Error(peer_lost) with `reason`.
   virtual void abort(const std::string& reason) = 0;
 };

@@ -35,6 +35,7 @@ class Engine final : public Communicator {
   int world_size() const override { return options_.world_size; }
   Group world() override;
   Group group(const std::vector<int>& ranks, std::string_view label) override;
+  std::map<std::string, Traffic> traffic() const override;
   void abort(const std::string& reason) override;
 
   Handle submit(OperationPointer operation);
