@@ -9,6 +9,7 @@ namespace {
 using model::Exchange;
 
 constexpr Bytes kCountBytes(8);
+constexpr Bytes kWeightBytes(4);
 
 bool is_backward(Op op) { return op == Op::backward || op == Op::backward_input; }
 
@@ -60,8 +61,9 @@ class Counter {
   }
 
   void count_exchanges(int block, const std::vector<Exchange>& exchanges, bool routes) {
+    const model::BlockSpec& spec = *blocks_[static_cast<std::size_t>(block)].spec;
     const Cut& cut = program_.cut_of(block);
-    bool crosses = false;
+    std::int64_t rows = 0;  // that a rank sends to experts, its own among them
     for (const Exchange& exchange : exchanges) {
       const Bytes each(exchange.bytes.value / exchange.messages);
       switch (exchange.axis) {
@@ -72,12 +74,14 @@ class Counter {
         case Exchange::Axis::expert:
           // Ranks have different numbers of rows for each other, so that they send them as messages.
           add("expert", "send", 1, Bytes(each.value / cut.expert_size), cut.expert_size - 1);
-          crosses = true;
+          rows = each.value / (model::element_size(precision_).value * spec.dim("hidden"));
           break;
       }
     }
-    // And tell each other these numbers whenever tokens are routed.
-    if (crosses && routes) add("expert", "all_to_all", cut.expert_size, blocks_[static_cast<std::size_t>(block)].spec->dim("experts") * kCountBytes);
+    if (rows == 0) return;
+    // Each row has a weight, whose gradient comes back; and ranks tell each other how many rows come whenever tokens are routed.
+    add("expert", "send", 1, rows / cut.expert_size * kWeightBytes, cut.expert_size - 1);
+    if (routes) add("expert", "all_to_all", cut.expert_size, spec.dim("experts") * kCountBytes);
   }
 
   // Where the blocks of a pass are cut in different ways, the tensor-parallel ranks of the next one gather what it needs, in equal places.
