@@ -27,14 +27,39 @@ def netlab_or_exit():
     return netlab
 
 
-def planned(tessera, folder, name, job, environment):
+def checked(words, environment):
+    """What a command prints; where it fails, this program ends with its errors."""
+    words = [str(word) for word in words]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        sys.exit(f"{' '.join(words)}: {done.stderr}")
+    return done.stdout
+
+
+def planned(tessera, folder, name, job, environment, profile=None):
     """Writes a job (a dictionary) into the folder and lets Tessera plan it: the paths of both files."""
     path, plan = folder / f"{name}.yaml", folder / f"{name}.json"
     path.write_text(json.dumps(job))
-    done = subprocess.run([tessera, "plan", str(path), "-o", str(plan)], capture_output=True, text=True, env=environment)
-    if done.returncode:
-        sys.exit(done.stderr)
+    checked([tessera, "plan", path, "-o", plan, *(["--profile", profile] if profile else [])], environment)
     return path, plan
+
+
+def profiled(tessera, path, job, seconds, environment):
+    """Measures on the emulated hosts of a job (a dictionary) what its plans are predicted from, into `path`, unless it is there."""
+    lab = job["cluster"]["lab"]
+    if not path.exists():
+        yaml = path.with_suffix(".yaml")
+        yaml.write_text(json.dumps({key: value for key, value in job.items() if key != "parallel"}))
+        launcher = f"{sys.executable} {ROOT / 'tools' / 'netlab'} --hosts {lab['hosts']} --gbit {lab['gbit']} --cpu {lab['cpu']} --"
+        print(checked([tessera, "profile", yaml, "--seconds", seconds, "--launcher", launcher, "-o", path], environment), file=sys.stderr)
+    return path
+
+
+def simulated(tessera, job, plan, profile, environment):
+    """The trace of one step against a clock."""
+    trace = plan.with_suffix(".trace.json")
+    checked([tessera, "simulate", job, "--plan", plan, "--profile", profile, "--trace", trace], environment)
+    return json.loads(trace.read_text())
 
 
 PORT = 29500
