@@ -62,7 +62,9 @@ class Llama(nn.Module):
         super().__init__()
         last = shape["layers"] + 2 if last is None else last
         half = shape["hidden"] // shape["heads"] // 2
-        angles = torch.outer(torch.arange(shape["seq"]), 10000.0 ** (-torch.arange(half) / half)).repeat(1, 2)
+        # Not on a device of no memory, where whoever shards a model makes its weights.
+        positions, steps = (torch.arange(count, device="cpu") for count in (shape["seq"], half))
+        angles = torch.outer(positions, 10000.0 ** (-steps / half)).repeat(1, 2)
         self.rope = (angles.cos(), angles.sin())
         self.embed_tokens = nn.Embedding(shape["vocab"], shape["hidden"]) if first == 0 else None
         self.layers = nn.ModuleDict({str(i): Layer(shape, self.rope) for i in range(max(first - 1, 0), min(last - 1, shape["layers"]))})

@@ -71,6 +71,21 @@ class FullyShard(Replicas):
         fully_shard(self.model, mesh=self.mesh)
 
 
+class ShardedFromBirth(FullyShard):
+    """Random weights, made where they are kept: no rank could hold the whole model."""
+
+    def __init__(self, spec):
+        with torch.device("meta"):
+            self.model = Llama(spec["model"])
+        self.mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        self.set_up()
+        self.model.to_empty(device="cpu")
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                own = parameter.to_local()
+                own.normal_(std=0.02) if parameter.dim() > 1 else own.fill_(1.0)
+
+
 class Tensor(Whole):
     def set_up(self):
         from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel, parallelize_module
@@ -166,7 +181,7 @@ class Pipeline:
         return losses
 
 
-WAYS = {"ddp": Replicas, "zero-3": FullyShard, "tp": Tensor, "ring": Context}
+WAYS = {"ddp": Replicas, "zero-3": FullyShard, "zero-3 from birth": ShardedFromBirth, "tp": Tensor, "ring": Context}
 
 
 def main():

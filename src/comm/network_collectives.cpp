@@ -14,9 +14,9 @@ namespace {
 using WritableBytes = std::span<std::byte>;
 
 // Below these sizes the number of steps matters, above them the number of bytes.
-constexpr std::size_t kDirect = 8 << 10;         // bytes per rank
-constexpr std::size_t kTree = 64 << 10;          // broadcast
-constexpr std::size_t kLane = 128 << 10;         // smallest piece of a message that gets a lane of its own
+constexpr std::size_t kDirect = 8 << 10;  // bytes per rank
+constexpr std::size_t kTree = 64 << 10;   // broadcast
+constexpr std::size_t kLane = 128 << 10;  // smallest piece of a message that gets a lane of its own
 constexpr std::size_t kMostLanes = 8;
 constexpr std::size_t kSegment = 512 << 10;  // of a pipelined chain
 

@@ -19,7 +19,8 @@ Traffic& operator+=(Traffic& sum, const Traffic& other);
 
 // The bytes that all ranks of a group together hand to the network in one collective ("all_reduce", "reduce_scatter", "all_gather",
 // "all_to_all") or message ("send"). `buffer` is what an all-reduce sums, a gather ends with, a scatter begins with, a rank holds
-// for an all-to-all, or a message carries. Rings move (ranks - 1) times the buffer in each direction of an all-reduce; a small all-reduce doubles.
+// for an all-to-all, or a message carries. Rings move (ranks - 1) times the buffer in each direction of an all-reduce; a small all-reduce
+// doubles.
 Bytes bytes_on_network(std::string_view operation, int ranks, Bytes buffer);
 
 // An all-reduce up to this size takes log2(ranks) exchanges of the whole buffer instead of a ring.

@@ -56,8 +56,15 @@ class Counter {
 
   model::BlockShard shard_of(int block) const {
     const plan::Strategy& strategy = program_.strategy_of(block);
-    return {program_.cut_of(block).micro_batch_size, strategy.tp, precision_, strategy.recompute, strategy.sequence_parallel, strategy.cp,
-            strategy.context, strategy.ep, strategy.whole_experts};
+    return {program_.cut_of(block).micro_batch_size,
+            strategy.tp,
+            precision_,
+            strategy.recompute,
+            strategy.sequence_parallel,
+            strategy.cp,
+            strategy.context,
+            strategy.ep,
+            strategy.whole_experts};
   }
 
   void count_exchanges(int block, const std::vector<Exchange>& exchanges, bool routes) {
@@ -109,20 +116,21 @@ class Counter {
 std::string dimension_of(const std::string& group) {
   if (group.ends_with(".evaluation")) return {};
   static constexpr std::array<std::pair<const char*, const char*>, 8> kKinds = {{{"dp", "data"},
-                                                                                  {"shard", "sharding"},
-                                                                                  {"across", "sharding"},
-                                                                                  {"tp", "tensor"},
-                                                                                  {"cp", "context"},
-                                                                                  {"ep", "expert"},
-                                                                                  {"tied", "tied"},
-                                                                                  {kPipelineGroup, "pipeline"}}};
+                                                                                 {"shard", "sharding"},
+                                                                                 {"across", "sharding"},
+                                                                                 {"tp", "tensor"},
+                                                                                 {"cp", "context"},
+                                                                                 {"ep", "expert"},
+                                                                                 {"tied", "tied"},
+                                                                                 {kPipelineGroup, "pipeline"}}};
   const std::string kind = group.substr(0, group.find_first_of(".0123456789"));
   for (const auto& [name, dimension] : kKinds)
     if (kind == name) return dimension;
   return {};
 }
 
-std::map<Exchanged, std::int64_t> exchanged_in_step(const std::vector<Program>& programs, const model::ModelSpec& model, model::Precision precision) {
+std::map<Exchanged, std::int64_t> exchanged_in_step(const std::vector<Program>& programs, const model::ModelSpec& model,
+                                                    model::Precision precision) {
   const std::vector<model::BlockInstance> blocks = model.blocks();
   std::map<Exchanged, std::int64_t> out;
   for (const Program& program : programs) Counter(program, blocks, precision, out).count();

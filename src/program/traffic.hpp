@@ -26,6 +26,7 @@ struct Exchanged {
 
 // How often each happens in a step, over all ranks: a collective once for each of its ranks, a message once. Without what all ranks sum at
 // the step's end. Rows that go to experts on other ranks count as spread evenly. `programs` are those of all ranks, unfolded.
-std::map<Exchanged, std::int64_t> exchanged_in_step(const std::vector<Program>& programs, const model::ModelSpec& model, model::Precision precision);
+std::map<Exchanged, std::int64_t> exchanged_in_step(const std::vector<Program>& programs, const model::ModelSpec& model,
+                                                    model::Precision precision);
 
 }  // namespace tessera::program

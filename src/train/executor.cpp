@@ -78,7 +78,11 @@ comm::DataType type_of(model::Precision precision) {
 
 Executor::Executor(program::Program program, const model::ModelSpec& model, model::Precision precision, Store& store,
                    comm::Communicator& comm)
-    : program_(std::move(program)), model_(model), precision_(precision), instances_(model_.blocks()), store_(store),
+    : program_(std::move(program)),
+      model_(model),
+      precision_(precision),
+      instances_(model_.blocks()),
+      store_(store),
       world_(comm.group(comm.world().ranks(), text(program::kPipelineGroup, program_.training ? "" : ".evaluation"))) {
   for (const auto& group : program_.groups)
     groups_.push_back(comm.group(group.ranks, group.name + (program_.training ? "" : ".evaluation")));

@@ -15,7 +15,8 @@ struct Operation {
   bool buffer_of_all;  // holds `count` elements for each rank
 };
 constexpr Operation kOperations[] = {
-    {"all_reduce", [](const Group& world, std::byte* data, std::size_t count) { return world.all_reduce(data, count, DataType::f32); }, false},
+    {"all_reduce", [](const Group& world, std::byte* data, std::size_t count) { return world.all_reduce(data, count, DataType::f32); },
+     false},
     {"reduce_scatter",
      [](const Group& world, std::byte* data, std::size_t count) { return world.reduce_scatter(data, data, count, DataType::f32); }, true},
     {"all_gather",
@@ -44,7 +45,8 @@ std::string compare(Communicator& communicator, bool shared_memory) {
       const Bytes buffer(static_cast<std::int64_t>(4 * count) * (operation.buffer_of_all ? ranks : 1));
       const Bytes expected = shared_memory ? Bytes(0) : bytes_on_network(operation.name, ranks, buffer);
       if (bytes != expected.value || own.collectives != 1 || own.messages != 0)
-        return text(operation.name, " of ", count, ": ", bytes, " bytes instead of ", expected.value, ", ", own.collectives, " collectives");
+        return text(operation.name, " of ", count, ": ", bytes, " bytes instead of ", expected.value, ", ", own.collectives,
+                    " collectives");
     }
   return "ok";
 }

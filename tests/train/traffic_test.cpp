@@ -57,16 +57,16 @@ using plan::Schedule;
 INSTANTIATE_TEST_SUITE_P(
     Trainer, PlannedTraffic,
     testing::Values(Degrees{.dp = 2}, Degrees{.dp = 3, .zero = 1, .micro_batches = 2}, Degrees{.dp = 2, .zero = 2, .micro_batches = 2},
-                    Degrees{.dp = 4, .zero = 3, .micro_batches = 2, .recompute = Recompute::full},
-                    Degrees{.dp = 4, .zero = 3, .shards = 2}, Degrees{.dp = 4, .zero = 1, .shards = 2}, Degrees{.tp = 2},
+                    Degrees{.dp = 4, .zero = 3, .micro_batches = 2, .recompute = Recompute::full}, Degrees{.dp = 4, .zero = 3, .shards = 2},
+                    Degrees{.dp = 4, .zero = 1, .shards = 2}, Degrees{.tp = 2},
                     Degrees{.tp = 4, .micro_batches = 2, .recompute = Recompute::full},
                     Degrees{.tp = 4, .micro_batches = 2, .sequence_parallel = true},
-                    Degrees{.tp = 2, .recompute = Recompute::full, .sequence_parallel = true}, Degrees{.cp = 2}, Degrees{.micro_batches = 2, .cp = 4},
-                    Degrees{.recompute = Recompute::full, .cp = 2}, Degrees{.recompute = Recompute::selective, .cp = 4},
-                    Degrees{.cp = 4, .context = ContextKind::ulysses},
+                    Degrees{.tp = 2, .recompute = Recompute::full, .sequence_parallel = true}, Degrees{.cp = 2},
+                    Degrees{.micro_batches = 2, .cp = 4}, Degrees{.recompute = Recompute::full, .cp = 2},
+                    Degrees{.recompute = Recompute::selective, .cp = 4}, Degrees{.cp = 4, .context = ContextKind::ulysses},
                     Degrees{.recompute = Recompute::selective, .cp = 2, .context = ContextKind::ulysses},
-                    Degrees{.recompute = Recompute::full, .cp = 2, .context = ContextKind::ulysses},
-                    Degrees{.pp = 2, .micro_batches = 4}, Degrees{.pp = 4, .micro_batches = 4, .schedule = Schedule::gpipe},
+                    Degrees{.recompute = Recompute::full, .cp = 2, .context = ContextKind::ulysses}, Degrees{.pp = 2, .micro_batches = 4},
+                    Degrees{.pp = 4, .micro_batches = 4, .schedule = Schedule::gpipe},
                     Degrees{.pp = 2, .micro_batches = 4, .schedule = Schedule::interleaved, .chunks = 2},
                     Degrees{.pp = 2, .micro_batches = 4, .schedule = Schedule::zb_h1},
                     Degrees{.pp = 2, .micro_batches = 4, .schedule = Schedule::zb_v, .chunks = 2},
@@ -95,10 +95,11 @@ TEST(TrafficOfATrainer, OfStagesAndBlocksThatAreCutDifferentlyIsWhatThePlanSays)
 
 TEST(TrafficOfATrainer, OfExpertsIsWhatThePlanSays) {
   // Each token goes to every expert, so that no message depends on what the router has learned.
-  auto job = model::read_job(ConfigNode::parse(
-      "name: tiny\nmodel: {arch: mixtral, hidden: 64, layers: 3, heads: 4, kv_heads: 2, ffn: 40, experts: 4, experts_per_token: 4, seq: 32, vocab: "
-      "256}\ndata: {source: synthetic}\ntrain: {global_batch: 16}\n",
-      "tiny.yaml"));
+  auto job =
+      model::read_job(ConfigNode::parse("name: tiny\nmodel: {arch: mixtral, hidden: 64, layers: 3, heads: 4, kv_heads: 2, ffn: 40, "
+                                        "experts: 4, experts_per_token: 4, seq: 32, vocab: "
+                                        "256}\ndata: {source: synthetic}\ntrain: {global_batch: 16}\n",
+                                        "tiny.yaml"));
   for (const Degrees& degrees : {Degrees{.dp = 2, .ep = 2}, Degrees{.dp = 4, .micro_batches = 2, .ep = 4},
                                  Degrees{.dp = 2, .recompute = Recompute::full, .ep = 2}, Degrees{.dp = 4, .zero = 3, .ep = 2},
                                  Degrees{.dp = 2, .tp = 2, .ep = 2}, Degrees{.dp = 2, .tp = 2, .sequence_parallel = true, .ep = 2}}) {
