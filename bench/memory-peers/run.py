@@ -3,7 +3,7 @@
     python bench/memory-peers/run.py [--bin build/release/bin] [--gib 2] [--gbit 10] [--rounds 2] [--steps 3] [--least 1024] [--most 2560] [--json]
 
 Models differ in width alone, by 64. Tessera's is the widest that the planner finds a plan for and that then trains, and FSDP2's the widest that trains, with a shard for each layer,
-weights made in shards and fused AdamW; a control group ends workers that need more. Then both train FSDP2's widest in turn, and Tessera its own:
+weights made in shards, fused AdamW and memory given back to the kernel; a control group ends workers that need more. Then both train FSDP2's widest in turn, and Tessera its own:
 tokens/s of the median step without the first. Needs root (tools/netlab).
 """
 import argparse
@@ -28,6 +28,8 @@ WIDTH_STEP = 64
 LAYERS, SEQ, VOCAB, BATCH = 8, 128, 4096, 4
 SKIPPED_STEPS = 1
 PATIENCE = 900  # seconds
+# glibc keeps what FSDP2 gives back of gathered weights: with these a worker needs a quarter less, as far as was tried.
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
 
 
 def model_of(width):
@@ -56,10 +58,10 @@ class Bench:
         done = subprocess.run([self.tessera, "plan", job, "-o", plan], capture_output=True, text=True, env=self.environment)
         return (job, plan) if done.returncode == 0 else None
 
-    def ranks(self, words, done):
+    def ranks(self, words, done, environment=None):
         """Runs a rank on each host until `done` says so: what it returns then, or None when a rank has ended otherwise."""
         with self.netlab.Lab(HOSTS, [self.arguments.gbit], [CPU] * HOSTS, memory=[self.arguments.gib]) as lab, open(self.folder / "log", "w") as log:
-            extra = {**self.environment, "WORLD_SIZE": str(HOSTS), "MASTER_ADDR": lab.address(0), "MASTER_PORT": str(PORT)}
+            extra = {**self.environment, **(environment or {}), "WORLD_SIZE": str(HOSTS), "MASTER_ADDR": lab.address(0), "MASTER_PORT": str(PORT)}
             started = [lab.popen(rank, [word.format(rank=rank, place=f"{lab.address(0)}:{PORT}") for word in words], {**extra, "RANK": str(rank)}, stdout=log, stderr=log) for rank in range(HOSTS)]
             give_up = time.monotonic() + PATIENCE
             while time.monotonic() < give_up:
@@ -92,7 +94,7 @@ class Bench:
             lines = [line for line in (self.folder / "log").read_text().splitlines() if line.startswith('{"seconds"')]
             return json.loads(lines[0])["seconds"] if lines else None
 
-        return self.ranks([sys.executable, str(ROOT / "bench" / "parallel" / "peer.py"), str(spec)], done)
+        return self.ranks([sys.executable, str(ROOT / "bench" / "parallel" / "peer.py"), str(spec)], done, MALLOC)
 
     def widest(self, fits):
         """The widest model that `fits`, by bisection: narrower ones fit as well."""
