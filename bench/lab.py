@@ -27,14 +27,39 @@ def netlab_or_exit():
     return netlab
 
 
-def planned(tessera, folder, name, job, environment):
+def checked(words, environment):
+    """What a command prints; where it fails, this program ends with its errors."""
+    words = [str(word) for word in words]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        sys.exit(f"{' '.join(words)}: {done.stderr}")
+    return done.stdout
+
+
+def planned(tessera, folder, name, job, environment, profile=None):
     """Writes a job (a dictionary) into the folder and lets Tessera plan it: the paths of both files."""
     path, plan = folder / f"{name}.yaml", folder / f"{name}.json"
     path.write_text(json.dumps(job))
-    done = subprocess.run([tessera, "plan", str(path), "-o", str(plan)], capture_output=True, text=True, env=environment)
-    if done.returncode:
-        sys.exit(done.stderr)
+    checked([tessera, "plan", path, "-o", plan, *(["--profile", profile] if profile else [])], environment)
     return path, plan
+
+
+def profiled(tessera, path, job, seconds, environment):
+    """Measures on the emulated hosts of a job (a dictionary) what its plans are predicted from, into `path`, unless it is there."""
+    lab = job["cluster"]["lab"]
+    if not path.exists():
+        yaml = path.with_suffix(".yaml")
+        yaml.write_text(json.dumps({key: value for key, value in job.items() if key != "parallel"}))
+        launcher = f"{sys.executable} {ROOT / 'tools' / 'netlab'} --hosts {lab['hosts']} --gbit {lab['gbit']} --cpu {lab['cpu']} --"
+        print(checked([tessera, "profile", yaml, "--seconds", seconds, "--launcher", launcher, "-o", path], environment), file=sys.stderr)
+    return path
+
+
+def simulated(tessera, job, plan, profile, environment):
+    """The trace of one step against a clock."""
+    trace = plan.with_suffix(".trace.json")
+    checked([tessera, "simulate", job, "--plan", plan, "--profile", profile, "--trace", trace], environment)
+    return json.loads(trace.read_text())
 
 
 PORT = 29500
@@ -51,3 +76,16 @@ def train_on_hosts(lab, tessera, job, plan, run, steps, environment):
         log.seek(0)
         sys.exit(f"{plan}: {log.read()}")
     return [json.loads(line)["seconds"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def python_on_hosts(lab, words, log):
+    """Runs a program of PyTorch's with one rank on each host of the lab, one thread each: what rank 0 prints."""
+    log = open(log, "w+")
+    extra = {"WORLD_SIZE": str(lab.hosts), "MASTER_ADDR": lab.address(0), "MASTER_PORT": str(PORT), "OMP_NUM_THREADS": "1"}
+    ranks = [lab.popen(rank, [sys.executable, *map(str, words)], {**extra, "RANK": str(rank)}, stdout=subprocess.PIPE if rank == 0 else log, stderr=log, text=True)
+             for rank in range(lab.hosts)]
+    output = ranks[0].communicate()[0]
+    if any([rank.wait() for rank in ranks]):
+        log.seek(0)
+        sys.exit(f"{words[0]}: {log.read()}")
+    return output

@@ -13,13 +13,12 @@ import json
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
-from lab import netlab_or_exit, train_on_hosts  # noqa: E402
+from lab import checked, netlab_or_exit, profiled, train_on_hosts  # noqa: E402
 from machine import processor  # noqa: E402
 MODEL = {"arch": "llama", "hidden": 256, "layers": 8, "heads": 4, "kv_heads": 4, "ffn": 768, "seq": 128, "vocab": 4096}
 # Four hosts leave two cores time for what the network takes and what a hypervisor takes away. With 0.4, the same block took 5 to 12 % longer on one host than on
@@ -49,13 +48,6 @@ class Plan:
                 "cluster": {"lab": {"hosts": self.ranks, "gbit": self.gbit, "cpu": CPU}}, "parallel": self.degrees}
 
 
-def checked(words, **options):
-    done = subprocess.run(words, capture_output=True, text=True, **options)
-    if done.returncode:
-        sys.exit(f"{' '.join(map(str, words))}: {done.stderr}")
-    return done.stdout
-
-
 class Bench:
     def __init__(self, arguments, folder, environment):
         self.tessera = os.path.join(arguments.bin, "tessera")
@@ -67,20 +59,12 @@ class Bench:
 
     def profile(self, hosts, gbit, turn):
         path = self.folder / f"profile-{hosts}-{gbit}-{turn}.json"
-        if path.exists():
-            return path
-        job = Plan(hosts, gbit, "").job()
-        del job["parallel"]
-        yaml = self.folder / "job.yaml"
-        yaml.write_text(json.dumps(job))
-        launcher = f"{sys.executable} {ROOT / 'tools' / 'netlab'} --hosts {hosts} --gbit {gbit} --cpu {CPU} --"
-        print(checked([self.tessera, "profile", yaml, "--seconds", str(PROFILE_SECONDS), "--launcher", launcher, "-o", path], env=self.environment), file=sys.stderr)
-        return path
+        return profiled(self.tessera, path, Plan(hosts, gbit, "").job(), PROFILE_SECONDS, self.environment)
 
     def predict(self, plan, profile):
         yaml, out = self.folder / "job.yaml", self.folder / "plan.json"
         yaml.write_text(json.dumps(plan.job()))
-        checked([self.tessera, "plan", yaml, "--profile", profile, "-o", out], env=self.environment)
+        checked([self.tessera, "plan", yaml, "--profile", profile, "-o", out], self.environment)
         plan.predicted.append(json.loads(out.read_text())["predicted"])
         return out
 

@@ -8,14 +8,10 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
+from closed_forms import bubble_of  # noqa: E402
 from machine import processor  # noqa: E402
 
 BINARY = ROOT / "build" / "release" / "bin" / "tessera_bench_schedules"
-
-# Idle time of a pipeline of p ranks in units of a micro-batch's forward pass, where all three passes take as long; by Huang et
-# al. 2019, Narayanan et al. 2021, Qi et al. 2023 and DeepSeek 2025. A micro-batch takes 3.
-IDLE = {"gpipe": lambda p, v: 3 * (p - 1), "1f1b": lambda p, v: 3 * (p - 1), "interleaved": lambda p, v: 3 * (p - 1) / v, "zb-h1": lambda p, v: p - 1,
-        "zb-h2": lambda p, v: 0, "zb-v": lambda p, v: 0, "dualpipe-v": lambda p, v: p - 1}
 
 
 def main():
@@ -33,8 +29,7 @@ def main():
             row = dict(same[0])
             for key in ("compile_ms", "check_ms", "simulate_ms"):
                 row[key] = min(run[key] for run in same)
-            idle = IDLE[row["schedule"]](ranks, row["stages_a_rank"])
-            row["closed_form"] = idle / (3 * micro_batches + idle)
+            row["closed_form"] = bubble_of(row["schedule"], ranks, micro_batches, row["stages_a_rank"])
             rows.append(row)
     if arguments.json:
         print(json.dumps({"machine": processor(), "rows": rows}, indent=2))

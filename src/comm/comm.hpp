@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -23,6 +24,7 @@
 
 #include "base/error.hpp"
 #include "base/units.hpp"
+#include "comm/traffic.hpp"
 
 namespace tessera::comm {
 
@@ -126,6 +128,8 @@ class Communicator {
   // What this rank is at, in words, for the others should it be lost: asked for four times a second, by a thread of the communicator's,
   // until another one is set. An empty function says nothing. Returns once nobody is in the one before.
   virtual void set_place(std::function<std::string()> place) = 0;
+  // What this rank has sent so far, by the labels of its groups.
+  virtual std::map<std::string, Traffic> traffic() const = 0;
   // Tells every rank that this task is over; their pending operations throw Error(peer_lost) with `reason`.
   virtual void abort(const std::string& reason) = 0;
 };

@@ -201,6 +201,13 @@ std::string Engine::place() {
   return place_ ? place_() : std::string();
 }
 
+std::map<std::string, Traffic> Engine::traffic() const {
+  const std::lock_guard lock(mutex_);
+  std::map<std::string, Traffic> out;
+  for (const auto& [key, group] : groups_) out[group->label] += {group->messages_sent, group->collectives_begun, Bytes(group->bytes_sent)};
+  return out;
+}
+
 void Engine::copy_alone(Operation& operation) {
   const std::size_t bytes = operation.count * size_of(operation.type);
   if (bytes > 0 && operation.input != operation.output) std::memmove(operation.output, operation.input, bytes);
@@ -220,6 +227,8 @@ Handle Engine::submit(OperationPointer operation) {
                                                    std::chrono::duration<double>(std::min(options_.deadline.value, 1e8)));
   const bool to_itself = !operation->collective() && operation->peer == group.rank;
   const bool alone = operation->collective() && group.ranks.size() == 1;
+  if (operation->kind == Kind::send && !to_itself) ++group.messages_sent;
+  if (operation->collective() && !alone) ++group.collectives_begun;
   std::shared_ptr<const Error> failed;
   bool unreachable = false;
   const bool in_shared_memory = !to_itself && !alone && shares_memory(*operation);

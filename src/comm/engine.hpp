@@ -36,6 +36,7 @@ class Engine final : public Communicator {
   Group world() override;
   Group group(const std::vector<int>& ranks, std::string_view label) override;
   void set_place(std::function<std::string()> place) override;
+  std::map<std::string, Traffic> traffic() const override;
   void abort(const std::string& reason) override;
 
   Handle submit(OperationPointer operation);

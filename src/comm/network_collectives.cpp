@@ -14,11 +14,9 @@ namespace {
 using WritableBytes = std::span<std::byte>;
 
 // Below these sizes the number of steps matters, above them the number of bytes.
-constexpr std::size_t kDoublingPair = 64 << 10;  // all-reduce of two ranks: doubling moves no more bytes than a ring
-constexpr std::size_t kDoubling = 16 << 10;      // all-reduce of more ranks
-constexpr std::size_t kDirect = 8 << 10;         // bytes per rank
-constexpr std::size_t kTree = 64 << 10;          // broadcast
-constexpr std::size_t kLane = 128 << 10;         // smallest piece of a message that gets a lane of its own
+constexpr std::size_t kDirect = 8 << 10;  // bytes per rank
+constexpr std::size_t kTree = 64 << 10;   // broadcast
+constexpr std::size_t kLane = 128 << 10;  // smallest piece of a message that gets a lane of its own
 constexpr std::size_t kMostLanes = 8;
 constexpr std::size_t kSegment = 512 << 10;  // of a pipelined chain
 
@@ -37,6 +35,7 @@ struct Ring {
   // Messages of one lane to one neighbour keep their order, so a lane is a stream.
   std::uint64_t stream(std::uint64_t purpose = 0) const { return seed_of(operation.group->key, operation.sequence, lane, purpose + 1); }
   Transfer send(std::span<const std::byte> data, int to, std::uint64_t purpose = 0) const {
+    operation.group->bytes_sent += static_cast<std::int64_t>(data.size());
     return network.send(operation, data, to, stream(purpose));
   }
   Transfer receive(WritableBytes data, int from, std::uint64_t purpose = 0) const {
@@ -258,7 +257,8 @@ Task compare_cards(Ring ring) {
   const Card own = card_of(ring.operation);
   Card theirs;
   Transfer in = ring.receive(std::as_writable_bytes(std::span(&theirs, 1)), ring.left(), 1000);
-  Transfer out = ring.send(std::as_bytes(std::span(&own, 1)), ring.right(), 1000);
+  // Not through the ring, which counts what is sent: a card is none of the operation's own bytes.
+  Transfer out = ring.network.send(ring.operation, std::as_bytes(std::span(&own, 1)), ring.right(), ring.stream(1000));
   co_await in;
   co_await out;
   check_card(ring.operation, theirs, ring.left());
@@ -302,7 +302,7 @@ Task body_of(Ring ring) {
   const std::size_t bytes = op.count * ring.width;
   switch (op.kind) {
     case Kind::all_reduce:
-      if (bytes <= (ring.size == 2 ? kDoublingPair : kDoubling)) return all_reduce_doubling(ring);
+      if (static_cast<std::int64_t>(bytes) <= largest_doubled(static_cast<int>(ring.size))) return all_reduce_doubling(ring);
       return in_lanes(ring, all_reduce_lane, bytes / ring.size);
     case Kind::reduce_scatter:
       if (bytes <= kDirect) return reduce_scatter_direct(ring);
@@ -320,6 +320,7 @@ Task body_of(Ring ring) {
 Task message(Network& network, Operation& op) {
   const std::uint64_t stream = seed_of(op.group->key, op.tag, 0, 0);
   const std::size_t bytes = op.count;
+  if (op.kind == Kind::send) op.group->bytes_sent += static_cast<std::int64_t>(bytes);
   Transfer transfer = op.kind == Kind::send ? network.send(op, {op.input, bytes}, op.peer, stream)
                                             : network.receive(op, {op.output, bytes}, op.peer, stream);
   co_await transfer;

@@ -33,6 +33,10 @@ struct Group::State {
 
   std::mutex mutex;                 // guards next_sequence, and keeps submission order equal to sequence order
   std::uint64_t next_sequence = 0;  // collectives only
+
+  std::atomic<std::int64_t> messages_sent{0};
+  std::atomic<std::int64_t> collectives_begun{0};
+  std::atomic<std::int64_t> bytes_sent{0};  // over the network
   std::string name() const;
 };
 

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/clock.hpp"
+#include "program/traffic.hpp"
 #include "train/tensor_passing.hpp"
 
 namespace tessera::train {
@@ -85,7 +86,7 @@ Executor::Executor(program::Program program, const model::ModelSpec& model, mode
       flow_(model::tensor_flow(model)),
       store_(store),
       comm_(comm),
-      world_(comm.world()) {
+      world_(comm.group(comm.world().ranks(), text(program::kPipelineGroup, program_.training ? "" : ".evaluation"))) {
   for (const auto& group : program_.groups)
     groups_.push_back(comm.group(group.ranks, group.name + (program_.training ? "" : ".evaluation")));
 }

@@ -32,6 +32,7 @@
 #include "plan/trainable.hpp"
 #include "train/loop.hpp"
 #include "train/plugin_model.hpp"
+#include "train/traffic.hpp"
 #include "train/worker_commands.hpp"
 
 namespace tessera {
@@ -301,6 +302,7 @@ void train_rank(const TrainArguments& arguments) {
     } else {
       trainer.initialize();
     }
+    const std::int64_t begin = trainer.next_step();
     const train::LoopOptions options{checkpoints, arguments.stop_after, arguments.gradients.empty(), &control::stop_when_asked()};
     train::LoopOutcome outcome;
     if (arguments.rank.rank == 0) {
@@ -316,6 +318,11 @@ void train_rank(const TrainArguments& arguments) {
     const std::string trace = trainer.chrome_trace();
     if (arguments.rank.rank == 0) write_whole(real_file_system(), run / "trace.json", trace);
     write_memory(run, arguments.rank.rank);
+    const train::TrafficByDimension sent = train::sent(*comm);
+    if (arguments.rank.rank == 0) {
+      const std::int64_t steps = trainer.next_step() - begin;
+      write_whole(real_file_system(), run / "traffic.json", train::to_json(sent, train::planned(plan, job.model, steps), steps));
+    }
     comm->world().barrier().wait();
     if (outcome.stopped) stopped = stopped_after(trainer.next_step(), job.train.steps, options.keep);
   } catch (const Error& error) {

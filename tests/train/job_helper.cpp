@@ -71,8 +71,7 @@ plan::Plan plan_of(const model::JobSpec& job, const Degrees& degrees) {
   return plan;
 }
 
-void on_ranks(int world_size, const std::function<void(comm::Communicator&)>& work) {
-  comm::Options options;
+void on_ranks(int world_size, const std::function<void(comm::Communicator&)>& work, comm::Options options) {
   options.world_size = world_size;
   options.rendezvous = free_loopback_place();
   options.deadline = Seconds(60);

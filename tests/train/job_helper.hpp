@@ -40,8 +40,8 @@ std::string to_text(const Degrees& degrees);
 // Blocks are spread evenly, the first stages taking the rest.
 plan::Plan plan_of(const model::JobSpec& job, const Degrees& degrees);
 
-// Runs `work` once per rank, each on a thread with a Communicator of its own; rethrows the first failure.
-void on_ranks(int world_size, const std::function<void(comm::Communicator&)>& work);
+// Runs `work` once per rank, each on a thread with a Communicator of its own, made with `options`; rethrows the first failure.
+void on_ranks(int world_size, const std::function<void(comm::Communicator&)>& work, comm::Options options = {});
 
 // The losses and gradient norms of the first `steps` steps.
 struct Curve {

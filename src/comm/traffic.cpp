@@ -1,0 +1,29 @@
+#include "comm/traffic.hpp"
+
+#include "base/error.hpp"
+
+namespace tessera::comm {
+
+Traffic& operator+=(Traffic& sum, const Traffic& other) {
+  sum.messages += other.messages;
+  sum.collectives += other.collectives;
+  sum.bytes += other.bytes;
+  return sum;
+}
+
+Bytes bytes_on_network(std::string_view operation, int ranks, Bytes buffer) {
+  if (operation == "send") return buffer;
+  if (operation == "all_reduce" && buffer.value <= largest_doubled(ranks)) {
+    int power = 1;
+    int exchanges = 0;
+    for (; power * 2 <= ranks; power *= 2) ++exchanges;
+    // The ranks beyond a power of two give theirs to a neighbour, and get the sum from it.
+    return buffer * (2 * (ranks - power) + power * exchanges);
+  }
+  if (operation == "all_reduce") return buffer * (2 * (ranks - 1));
+  ensure(operation == "reduce_scatter" || operation == "all_gather" || operation == "all_to_all",
+         text("what a ", operation, " sends is not known"));
+  return buffer * (ranks - 1);
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,29 @@
+// What a rank has sent, counted where it leaves.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "base/units.hpp"
+
+namespace tessera::comm {
+
+// Of the operations of one or several groups that a rank has begun.
+struct Traffic {
+  std::int64_t messages = 0;     // that it sent to other ranks
+  std::int64_t collectives = 0;  // of more than one rank
+  Bytes bytes;                   // that it handed to the network: 0 for what goes through shared memory
+  bool operator==(const Traffic&) const = default;
+};
+Traffic& operator+=(Traffic& sum, const Traffic& other);
+
+// The bytes that all ranks of a group together hand to the network in one collective ("all_reduce", "reduce_scatter", "all_gather",
+// "all_to_all") or message ("send"). `buffer` is what an all-reduce sums, a gather ends with, a scatter begins with, a rank holds
+// for an all-to-all, or a message carries. Rings move (ranks - 1) times the buffer in each direction of an all-reduce; a small all-reduce
+// doubles.
+Bytes bytes_on_network(std::string_view operation, int ranks, Bytes buffer);
+
+// An all-reduce up to this size takes log2(ranks) exchanges of the whole buffer instead of a ring.
+constexpr std::int64_t largest_doubled(int ranks) { return (ranks == 2 ? 64 : 16) << 10; }
+
+}  // namespace tessera::comm
