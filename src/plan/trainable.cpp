@@ -16,7 +16,6 @@ struct Fault {
 
 std::optional<Fault> fault_of(const Strategy& s, const Where& where) {
   if (s.whole_experts) return Fault{where, "whole_experts", "whole_experts: false"};
-  if (s.offload_optimizer) return Fault{where, "offload_optimizer", "offload_optimizer: false"};
   return {};
 }
 
@@ -30,8 +29,6 @@ std::optional<Fault> fault_of(const Plan& plan) {
   for (const Stage& stage : plan.stages)
     for (const StrategyRun& run : stage.runs) {
       if (auto fault = fault_of(run.strategy, run.where)) return fault;
-      if (plan.delayed_exchange && run.strategy.zero > 1)
-        return Fault{run.where, text("zero ", run.strategy.zero, " with delayed_exchange"), "zero 0 or 1, or no delayed_exchange"};
       const bool alike = run.strategy.same_layout(common) && stage.shares == plan.stages.front().shares;
       if (most_context > 1 && !alike)
         return Fault{

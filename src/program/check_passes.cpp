@@ -59,14 +59,17 @@ class PassCheck {
         case Op::gather_activation:
         case Op::gather_gradient: gather(index, instruction); break;
         case Op::optimizer_step:
-          if (!stepped_.insert(instruction.bucket).second) refuse(program_, index, "steps its bucket a second time");
+          if (!stepped_.emplace(instruction.bucket, index).second) refuse(program_, index, "steps its bucket a second time");
           if (program_.delayed) finishes(index, instruction);
           break;
         case Op::reduce_gradients:
           if (zero_of(instruction) >= 2) reduces(index, instruction);
           break;
         case Op::gather_parameters:
-          if (program_.delayed) finishes(index, instruction);
+          if (program_.delayed && zero_of(instruction) == 3)
+            gathers_stepped(index, instruction);
+          else if (program_.delayed)
+            finishes(index, instruction);
           if (zero_of(instruction) == 3 && !gathering_.insert(instruction.bucket).second)
             refuse(program_, index, "gathers what the rank holds");
           break;
@@ -239,6 +242,15 @@ class PassCheck {
     if (!program_.buckets[instruction.bucket].sharded()) ready_.insert(instruction.bucket);
   }
 
+  // Under ZeRO-3 and a delayed exchange.
+  void gathers_stepped(int index, const Instruction& instruction) {
+    const auto step = stepped_.find(instruction.bucket);
+    // Computing runs in order: to wait for a later pass is to wait for the step too.
+    for (const int dependency : instruction.after)
+      if (step != stepped_.end() && dependency >= step->second && is_compute(program_.instructions[dependency].op)) return;
+    refuse(program_, index, "does not wait for the step of its bucket");
+  }
+
   // A message leaves after the pass that made it.
   void send(int index, const Instruction& instruction) {
     const bool activation = instruction.op == Op::send_activation;
@@ -268,7 +280,7 @@ class PassCheck {
   const Program& program_;
   int block_count_;
   std::vector<std::vector<Progress>> progress_;  // by chunk, micro-batch
-  std::set<int> stepped_;
+  std::map<int, int> stepped_;    // by bucket: the step
   std::map<int, int> exchanges_;  // delayed: bucket -> the last instruction that exchanges it
   std::set<int> ready_;           // delayed: buckets whose parameters may be used
   std::set<int> gathering_;       // ZeRO-3: buckets that are gathered, and not released since

@@ -273,8 +273,8 @@ class Compiler {
       bucket.group = data.group;
       bucket.copy = index_ / (experts ? strategy.expert_tp() * strategy.ep : strategy.tp);
       if ((experts ? strategy.experts_sharded_over() : strategy.sharded_over()) > 1) {
-        // What is exchanged with other stages, or late, is kept whole until the step.
-        bucket.zero = tied_elsewhere || plan_.delayed_exchange ? 1 : strategy.zero;
+        // What is exchanged with other stages is kept whole until the step.
+        bucket.zero = tied_elsewhere ? 1 : strategy.zero;
         bucket.across = data.across;
         bucket.shards = data.shards;
         bucket.shard = data.shard;
@@ -449,8 +449,8 @@ class Compiler {
     for (const int index : exchange_order()) {
       const Bucket& bucket = program_.buckets[index];
       if (const int lowest = lowest_block(bucket); lowest < first || lowest >= last) continue;
-      const int step = steps_[index] = emit({Op::optimizer_step, -1, -1, -1, -1, index, -1, {}, {}, {}, true});
-      if (bucket.sharded())
+      const int step = emit({Op::optimizer_step, -1, -1, -1, -1, index, -1, {}, {}, {}, true});
+      if (bucket.sharded() && bucket.zero < 3)
         out.push_back(emit({Op::gather_parameters,
                             -1,
                             -1,
@@ -474,6 +474,9 @@ class Compiler {
 
   void add_reductions() {
     const Bytes element(4);
+    std::map<int, int> steps;  // of the step before, by bucket
+    for (std::size_t i = 0; i < program_.instructions.size(); ++i)
+      if (program_.instructions[i].op == Op::optimizer_step) steps[program_.instructions[i].bucket] = static_cast<int>(i);
     std::vector<int> reduced;
     for (const int index : exchange_order()) {
       const Bucket& bucket = program_.buckets[index];
@@ -487,7 +490,7 @@ class Compiler {
         ready = {emit({Op::reduce_shards, -1, -1, -1, -1, index, bucket.across, bucket.shard_count() * element, ready})};
       // Computing of the step before is over anyway.
       if (program_.delayed && !is_compute(program_.instructions[ready.front()].op))
-        program_.instructions[steps_.at(index)].after_previous = ready;
+        program_.instructions[steps.at(index)].after_previous = ready;
       reduced.insert(reduced.end(), ready.begin(), ready.end());
     }
     const int norm = emit({Op::reduce_norm, -1, -1, -1, -1, -1, world_group_, Bytes(kScalarBytes),
@@ -517,7 +520,6 @@ class Compiler {
   int world_group_ = -1;
   std::map<int, const Tie*> tied_;  // bucket -> the parameter in it that other ranks share
   std::map<int, int> reduced_;      // ZeRO-2 and 3: bucket -> its last reduction beside the passes
-  std::map<int, int> steps_;        // delayed: bucket -> the instruction that steps it
 };
 
 std::vector<Seat> seats_of(const plan::Plan& plan) {

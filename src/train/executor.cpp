@@ -209,7 +209,11 @@ double Executor::finish(const Step& step) {
 }
 
 void Executor::step_bucket(const Instruction& instruction, const Step& step) {
-  if (instruction.finishes_previous) scalars_[0] += store_.squared_norm(instruction.bucket);
+  if (instruction.finishes_previous) {
+    scalars_[0] += store_.squared_norm(instruction.bucket);
+    // Their reduction may have ended after the run that began it.
+    if (program_.buckets[instruction.bucket].zero >= 2) store_.release_grads(instruction.bucket);
+  }
   step(instruction.bucket, {scalars_[0], scalars_[1], scalars_[2], scalars_[3]});
 }
 

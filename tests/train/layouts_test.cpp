@@ -135,7 +135,7 @@ RC_GTEST_PROP(Layouts, RandomPipelinesTrainTheSameModel, ()) {
     Layout layout;
     std::tie(layout.dp, layout.tp) =
         *rc::gen::element(std::pair(1, 1), std::pair(2, 1), std::pair(4, 1), std::pair(1, 2), std::pair(2, 2), std::pair(1, 4));
-    layout.zero = *rc::gen::inRange(0, degrees.delayed_exchange ? 2 : 4);
+    layout.zero = *rc::gen::inRange(0, 4);
     const std::int64_t samples = 16 / degrees.micro_batches;
     if (layout.dp == 2 && degrees.chunks == 1 && *rc::gen::arbitrary<bool>()) layout.shares = {{layout.tp, samples - 1}, {layout.tp, 1}};
     pipeline.push_back(layout);
