@@ -102,7 +102,7 @@ class PassCheck {
   // Messages of one pass carry neighbouring parts.
   void receive(int index, const Instruction& instruction) {
     std::vector<int>& others = brought(index, instruction, instruction.op == Op::receive_activation);
-    if (!others.empty()) {
+    if (!others.empty() && instruction.crossed < 0) {
       const Instruction& before = program_.instructions[static_cast<std::size_t>(others.back())];
       if (before.offset + before.bytes != instruction.offset)
         refuse(program_, index,
@@ -115,7 +115,20 @@ class PassCheck {
   void gather(int index, const Instruction& instruction) {
     std::vector<int>& parts = brought(index, instruction, instruction.op == Op::gather_activation);
     if (!waits_for_all(instruction, parts)) refuse(program_, index, "does not wait for what it gathers");
+    bring_all(index, parts);
     parts = {index};
+  }
+
+  // Of messages between stages that cut sequences differently: together they carry the rank's part. Those of its peers do not overlap.
+  void bring_all(int index, const std::vector<int>& receives) const {
+    std::int64_t missing = 0;
+    for (const int receive : receives)
+      if (const int crossed = program_.instructions[static_cast<std::size_t>(receive)].crossed; crossed >= 0) {
+        const CrossedParts& parts = program_.crossed[static_cast<std::size_t>(crossed)];
+        if (receive == receives.front()) missing = parts.own.count();
+        missing -= shared_count(parts.own, parts.peer, parts.each);
+      }
+    if (missing != 0) refuse(program_, index, text("reads ", missing, " elements that no message brings"));
   }
 
   static bool waits_for_all(const Instruction& instruction, const std::vector<int>& sources) {
@@ -128,7 +141,7 @@ class PassCheck {
   void reads(int index, const Instruction& instruction, Op receive, int block) {
     const Progress& now = progress_[program_.chunk_of(receive == Op::receive_activation ? block : block - 1)][instruction.micro_batch];
     const std::vector<int>& receives = receive == Op::receive_activation ? now.activations : now.gradients;
-    if (!receives.empty() && waits_for_all(instruction, receives)) return;
+    if (!receives.empty() && waits_for_all(instruction, receives)) return bring_all(index, receives);
     const bool forward = receive == Op::receive_activation;
     if (const int chunk = program_.chunk_of(forward ? block - 1 : block); chunk >= 0 && receives.empty()) {
       const Progress& source = progress_[chunk][instruction.micro_batch];

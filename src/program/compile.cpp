@@ -128,9 +128,10 @@ class Compiler {
   }
 
   void add_groups() {
-    for (Cut& cut : program_.cuts) {
-      add_tensor_group(cut);
-      add_context_group(cut);
+    for (std::size_t c = 0; c < program_.cuts.size(); ++c) {
+      add_tensor_group(program_.cuts[c]);
+      add_context_group(program_.cuts[c]);
+      if (c > 0) add_anew_group(program_.cuts[c - 1], program_.cuts[c]);
     }
     for (const Chunk& chunk : program_.chunks)
       for (const plan::StrategyRun& run : plan_.stages[chunk.stage].runs) {
@@ -168,6 +169,13 @@ class Compiler {
   // One for each pair of degrees.
   void add_context_group(Cut& cut) {
     if (cut.context_size > 1) cut.context_group = spaced_group("cp", cut.context_size, cut.tp_size, cut.tp_size);
+  }
+
+  // Whole replicas of both cuts.
+  void add_anew_group(const Cut& before, Cut& cut) {
+    if (before.last_block != cut.first_block || before.same_layout(cut) || (before.context_size == 1 && cut.context_size == 1)) return;
+    const int size = std::lcm(before.context_size * before.tp_size, cut.context_size * cut.tp_size);
+    cut.anew_group = spaced_group("anew", size, 1, program_.cuts.front().tp_size);
   }
 
   // The rank's group of `size` ranks of its stage, each `step` after the one before it, of blocks that tensor parallelism cuts by `tp`.
@@ -364,11 +372,15 @@ class Compiler {
   // What a stage of this rank exchanges of the inputs of `block`.
   Boundary boundary(int stage, int other, int block) {
     if (other < 0 || other == static_cast<int>(plan_.stages.size())) return {};
-    if (plan_.stages[stage].ranks == plan_.stages[other].ranks) return {{{program_.rank, {}, {}}}, {}};
+    if (plan_.stages[stage].ranks == plan_.stages[other].ranks) return {.peers = {{program_.rank, {}, {}}}};
     BoundaryTensors tensors{0, model::element_size(plan_.precision)};
     for (const auto& tensor : blocks_[block].spec->inputs)
       tensors.elements += std::accumulate(tensor.shape.begin(), tensor.shape.end(), samples_, std::multiplies<>());
     Boundary out = for_all_ ? boundary_of_all(plan_, stage, other, tensors) : boundary_of(plan_, stage, other, index_, tensors);
+    for (std::size_t peer = 0; peer < out.crossed.size(); ++peer) {
+      out.peers[peer].crossed = static_cast<int>(program_.crossed.size());
+      program_.crossed.push_back(out.crossed[peer]);
+    }
     if (out.gathered.value > 0) out.gather_group = gather_group(stage, strategy_of(stage < other ? block - 1 : block).tp);
     return out;
   }
