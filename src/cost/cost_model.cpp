@@ -500,7 +500,8 @@ double CostModel::input_bytes(int repeat, std::int64_t samples) const {
 }
 
 double CostModel::reshard(int repeat, int devices, const plan::Strategy& before, const plan::Strategy& strategy, std::int64_t samples) {
-  if (before.same_layout(strategy)) return 0;
+  const bool alike = before.same_layout(strategy);
+  if (alike && before.sequence_parallel == strategy.sequence_parallel) return 0;
   const std::vector<StageDevices::Part>& parts = stand(devices).devices.parts;
   return most(devices, [&](std::size_t part) {
     // Each rank gathers the larger of its two shares from those that the coarser of the cuts puts together.
@@ -508,7 +509,9 @@ double CostModel::reshard(int repeat, int devices, const plan::Strategy& before,
     const int together = std::max(before.tp * before.cp, strategy.tp * strategy.cp);
     const int pieces = std::min(width / before.tp, width / strategy.tp);
     const double bytes = input_bytes(repeat, parts.size() == 1 ? samples : parts[part].samples) / pieces;
-    return group_of(devices, part).exchanges.collective(Collective::all_gather, bytes, {together, 1});
+    const double seconds = group_of(devices, part).exchanges.collective(Collective::all_gather, bytes, {together, 1});
+    // Rows that only sequence parallelism cuts are gathered in one of the two passes, and left out in the other.
+    return alike ? seconds / 2 : seconds;
   });
 }
 

@@ -17,6 +17,7 @@ struct Part {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   std::int64_t count() const { return end - begin; }
+  bool operator==(const Part&) const = default;
 };
 
 // Consecutive elements that two parts share, and where they begin in each.
