@@ -46,7 +46,7 @@ class Experts final : public FeedForward {
     const at::Tensor all = all_rows(normed, pass);
     normed.reset();
     const at::Tensor logits = product_f32(all, router_map_->value);
-    const Choice choice = router_.choose(logits, {rows.batch, rows.seq}, pass.drops);
+    const Choice choice = router_.choose(logits, {rows.batch, rows.seq}, pass);
     const ExpertRoutes routes(choice.counts, pass);
     PendingRows arriving = routes.to_experts(all.index_select(0, choice.row_of), pass);
     const at::Tensor weights = routes.to_experts(choice.weights.flatten().index_select(0, choice.copy_of), pass).finish(pass);
@@ -79,7 +79,7 @@ class Experts final : public FeedForward {
 
   at::Tensor backward_input(const at::Tensor& grad, const Rows& rows, std::span<at::Tensor> kept, const Pass& pass) override {
     const at::Tensor logits = kept[kLogits];
-    const Choice choice = router_.choose(logits, {rows.batch, rows.seq}, pass.drops);
+    const Choice choice = router_.choose(logits, {rows.batch, rows.seq}, pass);
     const ExpertRoutes routes(kept[kCounts], kept[kReceivedCounts]);
     const at::Tensor all = all_rows(grad, pass);
     PendingRows arriving = routes.to_experts(all.index_select(0, choice.row_of), pass);

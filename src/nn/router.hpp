@@ -35,10 +35,10 @@ class Router {
  public:
   explicit Router(const model::BlockSpec& spec);
 
-  // `logits` f32 [rows, experts]. With `drops`, each expert takes of a sample at most `capacity` times what it would if tokens spread
-  // evenly, rounded up: those of the sample's first tokens. By sample, so that it does not depend on how a batch is cut;
-  // samples must be whole.
-  Choice choose(const at::Tensor& logits, const RouterRows& rows, bool drops) const;
+  // `logits` f32 [rows, experts]. Where the pass drops, each expert takes of a sample at most `capacity` times what it would if tokens spread
+  // evenly, rounded up: those of the sample's first tokens. By sample, so that it does not depend on how a batch is cut; context-parallel
+  // ranks tell each other how often they have chosen each expert.
+  Choice choose(const at::Tensor& logits, const RouterRows& rows, const Pass& pass) const;
   // The gradient of the logits, of that of the weights [rows, each].
   at::Tensor logit_grads(const at::Tensor& logits, const Choice& choice, const at::Tensor& weight_grads) const;
   // Adds the gradients of the router's own losses, each the mean over samples. Context-parallel ranks tell each other what they have
@@ -46,6 +46,8 @@ class Router {
   void add_losses(const at::Tensor& logits, const Choice& choice, const RouterRows& rows, const Pass& pass, at::Tensor& grads) const;
 
  private:
+  at::Tensor rank_in_sample(const at::Tensor& experts, const RouterRows& rows, const Pass& pass) const;
+
   std::int64_t count_, each_;
   bool normalizes_;
   double capacity_, balance_loss_, z_loss_;

@@ -86,17 +86,6 @@ std::optional<Fault> whole_block_fault(const Plan& plan, const model::ModelSpec&
   return {};
 }
 
-// What finds room in an expert counts by sample.
-std::optional<Fault> capacity_fault(const Plan& plan, const model::ModelSpec& model) {
-  if (!model.dims.contains("capacity")) return {};
-  for (const Stage& stage : plan.stages)
-    for (const StrategyRun& run : stage.runs)
-      if (run.strategy.cp > 1)
-        return Fault{run.where, text("cp ", run.strategy.cp, " cuts the samples whose tokens model.capacity counts"),
-                     "cp 1, or capacity: 0"};
-  return {};
-}
-
 // Ulysses gives each context-parallel rank some heads.
 std::optional<Fault> head_fault(const Plan& plan, const model::ModelSpec& model) {
   for (const Stage& stage : plan.stages)
@@ -146,8 +135,7 @@ void check_trainable(const Plan& plan, const model::ModelSpec& model) {
   const std::string refusal = "the trainer cannot run the plan";
   const std::string hint = "the plan can be simulated: tessera simulate TRAIN.yaml --plan PLAN";
   check_uniform(plan, refusal, hint);
-  for (const auto& fault : {tied_fault(plan, model), whole_block_fault(plan, model), head_fault(plan, model), capacity_fault(plan, model),
-                            sequence_fault(plan, model)})
+  for (const auto& fault : {tied_fault(plan, model), whole_block_fault(plan, model), head_fault(plan, model), sequence_fault(plan, model)})
     if (fault) refuse(*fault, refusal, hint);
 }
 

@@ -11,8 +11,7 @@ namespace tessera::plan {
 void check_trainable(const model::ModelSpec& model, const Where& where);
 // Throws invalid_config when the trainer cannot run the plan: it cannot run the model, check_uniform refuses the plan, blocks that stand
 // whole on each rank are cut or compute their attention alone again, blocks on the same ranks share a parameter and cut it differently,
-// sequence parallelism does not divide the samples of the model, or Ulysses' context parallelism its heads, or context parallelism cuts
-// samples of which experts take so many tokens. The plan must have passed
+// sequence parallelism does not divide the samples of the model, or Ulysses' context parallelism its heads. The plan must have passed
 // plan::check.
 void check_trainable(const Plan& plan, const model::ModelSpec& model);
 // Throws invalid_config, with a text that begins with `refusal`, unless the precision is fp32 or bf16 and no experts are whole.
