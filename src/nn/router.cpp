@@ -38,8 +38,15 @@ at::Tensor rank_among_equals(const at::Tensor& keys, std::int64_t count) {
 
 }  // namespace
 
+at::Tensor Choice::by_copy(const at::Tensor& kept_copies) const {
+  if (kept_copies.size(0) > 0) return kept_copies.index_select(0, place);
+  std::vector<std::int64_t> shape = kept_copies.sizes().vec();
+  shape.front() = place.size(0);
+  return at::zeros(shape, kept_copies.options());
+}
+
 at::Tensor Choice::combine(const at::Tensor& copies) const {
-  at::Tensor each = copies.index_select(0, place);
+  at::Tensor each = by_copy(copies);
   if (kept.defined()) each.mul_(kept);
   return each.view({experts.size(0), experts.size(1), copies.size(1)}).sum(1);
 }
@@ -89,10 +96,20 @@ Choice Router::choose(const at::Tensor& logits, const RouterRows& rows, const Pa
   const at::Tensor flat = out.experts.flatten();
   const std::int64_t copies = flat.size(0);
   at::Tensor order = flat.argsort(/*stable=*/true);
+  at::Tensor kept;
   if (pass.drops && capacity_ > 0) {
     const double of_sample = static_cast<double>(rows.seq * sequence_cut(pass).size * each_);
     const auto room = static_cast<std::int64_t>(std::ceil(capacity_ * of_sample / static_cast<double>(count_)));
-    const at::Tensor kept = rank_in_sample(flat, rows, pass) < room;
+    kept = rank_in_sample(flat, rows, pass) < room;
+  }
+  if (rows.parts > 1) {
+    const std::int64_t all = rows.batch * rows.seq;
+    at::Tensor own = at::zeros({copies}, flat.options().dtype(at::kBool));
+    own.narrow(0, all * rows.part / rows.parts * each_, (all * (rows.part + 1) / rows.parts - all * rows.part / rows.parts) * each_)
+        .fill_(true);
+    kept = kept.defined() ? kept.logical_and_(own) : own;
+  }
+  if (kept.defined()) {
     out.kept = kept.to(at::kFloat).unsqueeze(1);
     order = order.masked_select(kept.index_select(0, order));
   }

@@ -19,14 +19,19 @@ struct Choice {
   at::Tensor row_of;   // i64 [kept]: their rows
   at::Tensor place;    // i64 [copies]: the place of each in that order; 0 of those that are not kept
 
+  // [kept, ...] in the order of the experts -> [copies, ...]; of those that are not kept, any.
+  at::Tensor by_copy(const at::Tensor& kept_copies) const;
   // [kept, width] in the order of the experts -> [rows, width], each row's copies added.
   at::Tensor combine(const at::Tensor& copies) const;
 };
 
-// Rows [batch * seq] of samples, of which context parallelism leaves a rank a part.
+// Rows [batch * seq] of samples, of which context parallelism leaves a rank a part, and of `parts` equal parts of them the one whose copies
+// this rank keeps.
 struct RouterRows {
   std::int64_t batch = 0;
   std::int64_t seq = 0;
+  int part = 0;
+  int parts = 1;
 };
 
 // Of a layer with experts. By its dimensions: "experts", "experts_per_token"; "norm_topk": 0 where the weights of a token's experts are

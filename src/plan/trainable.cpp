@@ -17,9 +17,6 @@ struct Fault {
 std::optional<Fault> fault_of(const Plan& plan) {
   if (plan.precision != model::Precision::f32 && plan.precision != model::Precision::bf16)
     return Fault{plan.where, text("precision ", model::name_of(plan.precision)), "fp32 or bf16"};
-  for (const Stage& stage : plan.stages)
-    for (const StrategyRun& run : stage.runs)
-      if (run.strategy.whole_experts) return Fault{run.where, "whole_experts", "whole_experts: false"};
   return {};
 }
 

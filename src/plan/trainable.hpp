@@ -14,7 +14,7 @@ void check_trainable(const model::ModelSpec& model, const Where& where);
 // sequence parallelism does not divide the samples of the model, or Ulysses' context parallelism its heads. The plan must have passed
 // plan::check.
 void check_trainable(const Plan& plan, const model::ModelSpec& model);
-// Throws invalid_config, with a text that begins with `refusal`, unless the precision is fp32 or bf16 and no experts are whole.
+// Throws invalid_config, with a text that begins with `refusal`, unless the precision is fp32 or bf16.
 void check_uniform(const Plan& plan, const std::string& refusal, const std::string& hint = {});
 
 }  // namespace tessera::plan

@@ -94,8 +94,10 @@ class Compiler {
     cut.context_size = strategy.cp;
     cut.expert_index = index_ / strategy.expert_tp() % strategy.ep;
     cut.expert_size = strategy.ep;
+    cut.expert_step = strategy.expert_tp();
     std::vector<Cut>& cuts = program_.cuts;
-    if (!cuts.empty() && cuts.back().last_block == run.first && cuts.back().same_layout(cut) && cuts.back().expert_size == cut.expert_size)
+    if (!cuts.empty() && cuts.back().last_block == run.first && cuts.back().same_layout(cut) && cuts.back().expert_size == cut.expert_size &&
+        cuts.back().expert_step == cut.expert_step)
       cuts.back().last_block = run.last;
     else
       cuts.push_back(cut);
@@ -163,7 +165,7 @@ class Compiler {
     const plan::Strategy& strategy = run.strategy;
     if (strategy.ep == 1) return;
     Cut& cut = program_.cuts[static_cast<std::size_t>(program_.cut_index(run.first))];
-    cut.expert_group = spaced_group("ep", strategy.ep, strategy.expert_tp(), strategy.tp);
+    cut.expert_group = spaced_group(strategy.whole_experts ? "whole.ep" : "ep", strategy.ep, strategy.expert_tp(), strategy.tp);
   }
 
   // One for each pair of degrees.
@@ -208,15 +210,17 @@ class Compiler {
     return {experts ? strategy.expert_tp() : strategy.tp, experts ? strategy.ep : 1, shards > 1 && shards < copies ? shards : 0};
   }
 
-  // Whether a parameter is of experts that are spread over ranks.
+  // Whether ranks that hold the same of a block's other parameters hold other parts of its experts.
+  static bool spreads_experts(const plan::Strategy& strategy) { return strategy.ep > 1 || strategy.expert_tp() != strategy.tp; }
+
   bool is_spread(int block, int parameter) const {
-    return strategy_of(block).ep > 1 && blocks_[block].spec->parameters[parameter].expert_dim >= 0;
+    return spreads_experts(strategy_of(block)) && blocks_[block].spec->parameters[parameter].expert_dim >= 0;
   }
 
   // One for each way in which parameters of the rank's blocks are cut and sharded. The ranks that hold the same are each `step` after the
   // one before it: so many hold another part of the block.
   void add_data_group(const plan::Strategy& strategy, bool experts) {
-    if (experts && strategy.ep == 1) return;
+    if (experts && !spreads_experts(strategy)) return;
     const Sharing sharing = sharing_of(strategy, experts);
     const int copies = experts ? strategy.expert_copies() : strategy.copies();
     if (copies < 2 || data_groups_.contains(sharing)) return;
@@ -341,7 +345,8 @@ class Compiler {
         const plan::Strategy& open = strategy_of(bucket.entries.front().block);
         // Under ZeRO-2 and 3 a rank holds whole buckets of few blocks at a time.
         if (bucket.count + experts.count + size > target || strategy.zero >= 2 || !strategy.same_layout(open) ||
-            strategy.zero != open.zero || strategy.sharded_over() != open.sharded_over() || strategy.ep != open.ep) {
+            strategy.zero != open.zero || strategy.sharded_over() != open.sharded_over() || strategy.ep != open.ep ||
+            strategy.expert_tp() != open.expert_tp()) {
           close_bucket(bucket);
           close_bucket(experts);
         }

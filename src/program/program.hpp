@@ -129,6 +129,7 @@ struct Cut {
   int anew_group = -1;     // of the ranks that exchange the tensors between the cut before it and this one; -1 where none need to
   int expert_index = 0;    // of the ranks among which its experts are spread
   int expert_size = 1;
+  int expert_step = 1;                // how many ranks of its stage come from one of these to the next
   int expert_group = -1;              // index into Program::groups; -1 when expert_size is 1
   std::int64_t micro_batch_size = 1;  // samples of each micro-batch on this rank
   std::int64_t samples_before = 0;    // of each micro-batch, on the replicas before this one
