@@ -10,6 +10,7 @@
 #include "base/error.hpp"
 #include "cost/block_time.hpp"
 #include "cost/cost.hpp"
+#include "cost/host_step.hpp"
 #include "cost/measured.hpp"
 #include "model/tensor_flow.hpp"
 #include "plan/stage_places.hpp"
@@ -19,12 +20,6 @@ namespace tessera::cost {
 namespace {
 
 using profile::Collective;
-
-// An optimizer step on the host: the device's way to it (PCIe 4 x16) carries 32-bit gradients out and 16-bit weights back, and a
-// core group's share of the host's memory reads and writes 28 bytes for each parameter.
-constexpr double kHostLink = 20e9;
-constexpr double kHostMemory = 25e9;
-constexpr double kHostTraffic = 28;
 
 profile::Format format_of(model::Precision precision) {
   return precision == model::Precision::f8 ? profile::Format::fp8 : profile::Format::bf16;
@@ -446,8 +441,7 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
 
   const double stepped = trained * (held.plain / shards + held.experts / expert_shards);
   const double memory_rate = of.device.memory_bandwidth.value * calibration.memory;
-  out.optimizer = s.offload_optimizer ? stepped * ((kGradient + kWeight) / kHostLink + kHostTraffic / kHostMemory)
-                                      : stepped * calibration.optimizer_bytes / memory_rate;
+  out.optimizer = s.offload_optimizer ? host_step(stepped, kGradient, kWeight) : stepped * calibration.optimizer_bytes / memory_rate;
 
   const auto share = [&](int from, double each) {
     return each * (held.plain / (s.zero >= from ? shards : 1) + held.experts / (s.zero >= from ? expert_shards : 1));
@@ -455,8 +449,8 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
   out.weights = share(3, kWeight);
   out.gradients = trained * share(2, kGradient);
   out.optimizer_state = s.offload_optimizer ? 0 : trained * share(1, kState);
-  out.tied_bytes =
-      held.tied * (kWeight / (s.zero >= 3 ? shards : 1) + kGradient / (s.zero >= 2 ? shards : 1) + kState / (s.zero >= 1 ? shards : 1));
+  const double tied_state = s.offload_optimizer ? 0 : kState / (s.zero >= 1 ? shards : 1);
+  out.tied_bytes = held.tied * (kWeight / (s.zero >= 3 ? shards : 1) + kGradient / (s.zero >= 2 ? shards : 1) + tied_state);
 
   const double tokens = static_cast<double>(micro_batch) * block.seq / s.cp;
   if (block.head) {
@@ -506,7 +500,8 @@ double CostModel::input_bytes(int repeat, std::int64_t samples) const {
 }
 
 double CostModel::reshard(int repeat, int devices, const plan::Strategy& before, const plan::Strategy& strategy, std::int64_t samples) {
-  if (before.same_layout(strategy)) return 0;
+  const bool alike = before.same_layout(strategy);
+  if (alike && before.sequence_parallel == strategy.sequence_parallel) return 0;
   const std::vector<StageDevices::Part>& parts = stand(devices).devices.parts;
   return most(devices, [&](std::size_t part) {
     // Each rank gathers the larger of its two shares from those that the coarser of the cuts puts together.
@@ -514,7 +509,9 @@ double CostModel::reshard(int repeat, int devices, const plan::Strategy& before,
     const int together = std::max(before.tp * before.cp, strategy.tp * strategy.cp);
     const int pieces = std::min(width / before.tp, width / strategy.tp);
     const double bytes = input_bytes(repeat, parts.size() == 1 ? samples : parts[part].samples) / pieces;
-    return group_of(devices, part).exchanges.collective(Collective::all_gather, bytes, {together, 1});
+    const double seconds = group_of(devices, part).exchanges.collective(Collective::all_gather, bytes, {together, 1});
+    // Rows that only sequence parallelism cuts are gathered in one of the two passes, and left out in the other.
+    return alike ? seconds / 2 : seconds;
   });
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cost/block_time.hpp"
+#include "cost/host_step.hpp"
 #include "program/state_exchanges.hpp"
 
 namespace tessera::cost {
@@ -119,7 +120,10 @@ BlockLoad Measured::block(int repeat, const plan::Worker& worker, const plan::St
   };
   const Held parts[] = {{held.plain, s.copies(), s.tp, static_cast<double>(s.sharded_over())},
                         {held.experts, s.expert_copies(), s.expert_tp() * s.ep, static_cast<double>(s.experts_sharded_over())}};
-  const StateBytes state = state_bytes(precision_, optimizer_);
+  StateBytes state = state_bytes(precision_, optimizer_);
+  // A CPU's memory is the host's: there the state is where it is without.
+  const bool on_host = s.offload_optimizer && !group.device.is_cpu();
+  if (on_host) state.optimizer = 0;
   double all = 0;       // seconds of the exchange of gradients and weights
   double stepped = 0;   // parameters
   double gathered = 0;  // bytes that passes hold for a while
@@ -142,7 +146,7 @@ BlockLoad Measured::block(int repeat, const plan::Worker& worker, const plan::St
   }
   // What is computed again is no better for it.
   if (all > 0) out.exchange = std::max(kExposed * all, all - time.backward);
-  out.optimizer = optimizer(static_cast<std::int64_t>(stepped), worker);
+  out.optimizer = on_host ? host_step(stepped, state.gradient, state.weight) : optimizer(static_cast<std::int64_t>(stepped), worker);
   out.tied_gradients = held.tied * state.gradient;
   out.tied_bytes = held.tied * (state.weight + state.optimizer / s.sharded_over()) + out.tied_gradients;
 

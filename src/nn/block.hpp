@@ -132,6 +132,14 @@ struct BlockPlacement {
   int tensor_size = 1;
   int expert_rank = 0;
   int expert_size = 1;  // divides the number of experts
+  // Experts are not cut by tensor parallelism: each stands whole on one rank, to which tensor-parallel ranks send a part of the tokens
+  // each.
+  bool whole_experts = false;
+  // That of a parameter.
+  BlockPlacement of(const model::ParameterSpec& spec) const {
+    if (!whole_experts || spec.expert_dim < 0) return *this;
+    return {.tensor_rank = 0, .tensor_size = 1, .expert_rank = expert_rank, .expert_size = expert_size};
+  }
 };
 
 // The shape of this rank's shard of a parameter, the same on all ranks: a dimension that tensor parallelism does not divide is padded at

@@ -20,12 +20,13 @@ class Experts final : public FeedForward {
  public:
   Experts(const model::BlockSpec& spec, const BlockPlacement& placement)
       : hidden_(spec.dim("hidden")),
-        width_(model::shard_extent(spec.dim("expert_ffn"), placement.tensor_size)),
+        width_(model::shard_extent(spec.dim("expert_ffn"), placement.whole_experts ? 1 : placement.tensor_size)),
         shared_width_(width_of_shared(spec, placement.tensor_size)),
         count_(spec.dim("experts")),
         spread_(placement.expert_size > 1),
         gates_shared_(spec.dims.contains("shared_gate")),
-        first_of_tensor_ranks_(placement.tensor_rank == 0),
+        part_(placement.tensor_rank),
+        parts_(placement.whole_experts ? placement.tensor_size : 1),
         router_(spec) {
     ensure(count_ % placement.expert_size == 0, text(placement.expert_size, " ranks do not divide ", count_, " experts"));
   }
@@ -46,7 +47,7 @@ class Experts final : public FeedForward {
     const at::Tensor all = all_rows(normed, pass);
     normed.reset();
     const at::Tensor logits = product_f32(all, router_map_->value);
-    const Choice choice = router_.choose(logits, {rows.batch, rows.seq}, pass.drops);
+    const Choice choice = router_.choose(logits, {rows.batch, rows.seq, part_, parts_}, pass);
     const ExpertRoutes routes(choice.counts, pass);
     PendingRows arriving = routes.to_experts(all.index_select(0, choice.row_of), pass);
     const at::Tensor weights = routes.to_experts(choice.weights.flatten().index_select(0, choice.copy_of), pass).finish(pass);
@@ -79,7 +80,7 @@ class Experts final : public FeedForward {
 
   at::Tensor backward_input(const at::Tensor& grad, const Rows& rows, std::span<at::Tensor> kept, const Pass& pass) override {
     const at::Tensor logits = kept[kLogits];
-    const Choice choice = router_.choose(logits, {rows.batch, rows.seq}, pass.drops);
+    const Choice choice = router_.choose(logits, {rows.batch, rows.seq, part_, parts_}, pass);
     const ExpertRoutes routes(kept[kCounts], kept[kReceivedCounts]);
     const at::Tensor all = all_rows(grad, pass);
     PendingRows arriving = routes.to_experts(all.index_select(0, choice.row_of), pass);
@@ -101,9 +102,9 @@ class Experts final : public FeedForward {
     input_grads.reset();
     partial = partial.defined() ? partial.add_(routed) : routed;
 
-    at::Tensor logit_grads = router_.logit_grads(logits, choice, weight_grads.index_select(0, choice.place).view_as(choice.weights));
+    at::Tensor logit_grads = router_.logit_grads(logits, choice, choice.by_copy(weight_grads).view_as(choice.weights));
     // The other gradients are those of this rank's part of the experts, and add up.
-    if (first_of_tensor_ranks_) router_.add_losses(logits, choice, {rows.batch, rows.seq}, pass, logit_grads);
+    if (part_ == 0) router_.add_losses(logits, choice, {rows.batch, rows.seq}, pass, logit_grads);
     kept[kLogits] = logit_grads.to(rows.options.dtype());
     kernels::gemm(kept[kLogits], router_map_->value, partial, true);
     kept[kRowOf] = choice.row_of;
@@ -215,7 +216,8 @@ class Experts final : public FeedForward {
   }
 
   const std::int64_t hidden_, width_, shared_width_, count_;
-  const bool spread_, gates_shared_, first_of_tensor_ranks_;
+  const bool spread_, gates_shared_;
+  const int part_, parts_;  // of all rows, those whose copies this rank sends to experts that stand whole
   const Router router_;
   const Parameter* router_map_ = nullptr;  // [experts, hidden]
   const Parameter* gate_up_ = nullptr;     // [experts of this rank, 2 width, hidden]

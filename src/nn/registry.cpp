@@ -22,7 +22,7 @@ std::map<std::string, BlockFactory>& factories() {
 
 std::vector<std::int64_t> shard_shape(const model::ParameterSpec& spec, const BlockPlacement& placement) {
   std::vector<std::int64_t> shape = spec.shape;
-  if (spec.split_dim >= 0) shape.at(static_cast<std::size_t>(spec.split_dim)) = spec.shard_extent(placement.tensor_size);
+  if (spec.split_dim >= 0) shape.at(static_cast<std::size_t>(spec.split_dim)) = spec.shard_extent(placement.of(spec).tensor_size);
   if (spec.expert_dim >= 0) shape.at(static_cast<std::size_t>(spec.expert_dim)) /= placement.expert_size;
   return shape;
 }

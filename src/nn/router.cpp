@@ -3,9 +3,11 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/bincount.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/softmax.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/topk.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -36,8 +38,15 @@ at::Tensor rank_among_equals(const at::Tensor& keys, std::int64_t count) {
 
 }  // namespace
 
+at::Tensor Choice::by_copy(const at::Tensor& kept_copies) const {
+  if (kept_copies.size(0) > 0) return kept_copies.index_select(0, place);
+  std::vector<std::int64_t> shape = kept_copies.sizes().vec();
+  shape.front() = place.size(0);
+  return at::zeros(shape, kept_copies.options());
+}
+
 at::Tensor Choice::combine(const at::Tensor& copies) const {
-  at::Tensor each = copies.index_select(0, place);
+  at::Tensor each = by_copy(copies);
   if (kept.defined()) each.mul_(kept);
   return each.view({experts.size(0), experts.size(1), copies.size(1)}).sum(1);
 }
@@ -50,7 +59,30 @@ Router::Router(const model::BlockSpec& spec)
       balance_loss_(option(spec, "balance_loss", 0)),
       z_loss_(option(spec, "z_loss", 0)) {}
 
-Choice Router::choose(const at::Tensor& logits, const RouterRows& rows, bool drops) const {
+// Of copies, which of those of their sample for the same expert each is, in the order of tokens; `experts` i64 [copies].
+at::Tensor Router::rank_in_sample(const at::Tensor& experts, const RouterRows& rows, const Pass& pass) const {
+  const SequenceCut cut = sequence_cut(pass);
+  // Consecutive tokens of a sample that the rank holds: all of them, or two chunks.
+  const std::int64_t stretches = cut.size == 1 ? 1 : 2;
+  const at::Tensor stretch = at::arange(experts.size(0), experts.options()).div(rows.seq * each_ / stretches, "floor");
+  const at::Tensor keys = stretch * count_ + experts;
+  const std::int64_t key_count = rows.batch * stretches * count_;
+  at::Tensor ranks = rank_among_equals(keys, key_count);
+  if (cut.size == 1) return ranks;
+  const at::Tensor own = at::bincount(keys, {}, key_count);
+  const at::Tensor all = at::empty({cut.size, rows.batch, 2, count_}, own.options());
+  const comm::Handle handle =
+      pass.context_group.all_gather(own.data_ptr(), all.data_ptr(), static_cast<std::size_t>(key_count), comm::DataType::i64);
+  wait(std::span(&handle, 1), pass);
+  // The first chunks of all ranks stand in their order, and then the second ones in the opposite order.
+  const at::Tensor first = all.select(2, 0);
+  const at::Tensor second = all.select(2, 1);
+  const at::Tensor before_first = first.narrow(0, 0, cut.rank).sum(0);
+  const at::Tensor before_second = first.sum(0) + second.narrow(0, cut.rank + 1, cut.size - 1 - cut.rank).sum(0);
+  return ranks.add_(at::stack({before_first, before_second}, 1).flatten().index_select(0, keys));
+}
+
+Choice Router::choose(const at::Tensor& logits, const RouterRows& rows, const Pass& pass) const {
   Choice out;
   if (normalizes_) {
     auto [values, experts] = at::topk(logits, each_, -1);
@@ -64,10 +96,20 @@ Choice Router::choose(const at::Tensor& logits, const RouterRows& rows, bool dro
   const at::Tensor flat = out.experts.flatten();
   const std::int64_t copies = flat.size(0);
   at::Tensor order = flat.argsort(/*stable=*/true);
-  if (drops && capacity_ > 0) {
-    const auto room = static_cast<std::int64_t>(std::ceil(capacity_ * static_cast<double>(rows.seq * each_) / static_cast<double>(count_)));
-    const at::Tensor samples = at::arange(copies, flat.options()).div(rows.seq * each_, "floor");
-    const at::Tensor kept = rank_among_equals(samples * count_ + flat, rows.batch * count_) < room;
+  at::Tensor kept;
+  if (pass.drops && capacity_ > 0) {
+    const double of_sample = static_cast<double>(rows.seq * sequence_cut(pass).size * each_);
+    const auto room = static_cast<std::int64_t>(std::ceil(capacity_ * of_sample / static_cast<double>(count_)));
+    kept = rank_in_sample(flat, rows, pass) < room;
+  }
+  if (rows.parts > 1) {
+    const std::int64_t all = rows.batch * rows.seq;
+    at::Tensor own = at::zeros({copies}, flat.options().dtype(at::kBool));
+    own.narrow(0, all * rows.part / rows.parts * each_, (all * (rows.part + 1) / rows.parts - all * rows.part / rows.parts) * each_)
+        .fill_(true);
+    kept = kept.defined() ? kept.logical_and_(own) : own;
+  }
+  if (kept.defined()) {
     out.kept = kept.to(at::kFloat).unsqueeze(1);
     order = order.masked_select(kept.index_select(0, order));
   }

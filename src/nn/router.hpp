@@ -19,14 +19,19 @@ struct Choice {
   at::Tensor row_of;   // i64 [kept]: their rows
   at::Tensor place;    // i64 [copies]: the place of each in that order; 0 of those that are not kept
 
+  // [kept, ...] in the order of the experts -> [copies, ...]; of those that are not kept, any.
+  at::Tensor by_copy(const at::Tensor& kept_copies) const;
   // [kept, width] in the order of the experts -> [rows, width], each row's copies added.
   at::Tensor combine(const at::Tensor& copies) const;
 };
 
-// Rows [batch * seq] of samples, of which context parallelism leaves a rank a part.
+// Rows [batch * seq] of samples, of which context parallelism leaves a rank a part, and of `parts` equal parts of them the one whose copies
+// this rank keeps.
 struct RouterRows {
   std::int64_t batch = 0;
   std::int64_t seq = 0;
+  int part = 0;
+  int parts = 1;
 };
 
 // Of a layer with experts. By its dimensions: "experts", "experts_per_token"; "norm_topk": 0 where the weights of a token's experts are
@@ -35,10 +40,10 @@ class Router {
  public:
   explicit Router(const model::BlockSpec& spec);
 
-  // `logits` f32 [rows, experts]. With `drops`, each expert takes of a sample at most `capacity` times what it would if tokens spread
-  // evenly, rounded up: those of the sample's first tokens. By sample, so that it does not depend on how a batch is cut;
-  // samples must be whole.
-  Choice choose(const at::Tensor& logits, const RouterRows& rows, bool drops) const;
+  // `logits` f32 [rows, experts]. Where the pass drops, each expert takes of a sample at most `capacity` times what it would if tokens
+  // spread evenly, rounded up: those of the sample's first tokens. By sample, so that it does not depend on how a batch is cut;
+  // context-parallel ranks tell each other how often they have chosen each expert.
+  Choice choose(const at::Tensor& logits, const RouterRows& rows, const Pass& pass) const;
   // The gradient of the logits, of that of the weights [rows, each].
   at::Tensor logit_grads(const at::Tensor& logits, const Choice& choice, const at::Tensor& weight_grads) const;
   // Adds the gradients of the router's own losses, each the mean over samples. Context-parallel ranks tell each other what they have
@@ -46,6 +51,8 @@ class Router {
   void add_losses(const at::Tensor& logits, const Choice& choice, const RouterRows& rows, const Pass& pass, at::Tensor& grads) const;
 
  private:
+  at::Tensor rank_in_sample(const at::Tensor& experts, const RouterRows& rows, const Pass& pass) const;
+
   std::int64_t count_, each_;
   bool normalizes_;
   double capacity_, balance_loss_, z_loss_;

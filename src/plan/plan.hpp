@@ -25,8 +25,10 @@ struct Strategy {
   bool sequence_parallel = false;  // with tp > 1
   int cp = 1;                      // context parallel: parts of each sequence
   model::ContextKind context = model::ContextKind::ring;
-  int ep = 1;                      // expert parallel: the experts are spread over ep of the dp × cp ranks
-  bool offload_optimizer = false;  // the host's CPU holds the optimizer's state and runs its step
+  int ep = 1;  // expert parallel: the experts are spread over ep of the dp × cp ranks
+  // The host's memory holds the optimizer's state, and its CPU runs the step. On CPU workers, whose memory is the host's, that changes
+  // nothing: it counts as theirs.
+  bool offload_optimizer = false;
   // Hybrid sharding (MiCS, Zhang et al. 2022; HYBRID_SHARD of PyTorch FSDP): ZeRO shards within each group of so many consecutive ones of
   // the dp × cp ranks, and every group holds a copy. With dp 32, tp 1 and shards 8 on nodes of 8 devices, each node shards, and the four
   // nodes hold the same. 0: one group of all dp × cp ranks.

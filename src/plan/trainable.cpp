@@ -14,37 +14,9 @@ struct Fault {
   std::string expected;
 };
 
-std::optional<Fault> fault_of(const Strategy& s, const Where& where) {
-  if (s.whole_experts) return Fault{where, "whole_experts", "whole_experts: false"};
-  if (s.offload_optimizer) return Fault{where, "offload_optimizer", "offload_optimizer: false"};
-  return {};
-}
-
 std::optional<Fault> fault_of(const Plan& plan) {
   if (plan.precision != model::Precision::f32 && plan.precision != model::Precision::bf16)
     return Fault{plan.where, text("precision ", model::name_of(plan.precision)), "fp32 or bf16"};
-  const Strategy& common = plan.stages.front().runs.front().strategy;
-  int most_context = 1;
-  for (const Stage& stage : plan.stages)
-    for (const StrategyRun& run : stage.runs) most_context = std::max(most_context, run.strategy.cp);
-  for (const Stage& stage : plan.stages)
-    for (const StrategyRun& run : stage.runs) {
-      if (auto fault = fault_of(run.strategy, run.where)) return fault;
-      if (plan.delayed_exchange && run.strategy.zero > 1)
-        return Fault{run.where, text("zero ", run.strategy.zero, " with delayed_exchange"), "zero 0 or 1, or no delayed_exchange"};
-      const bool alike = run.strategy.same_layout(common) && stage.shares == plan.stages.front().shares;
-      if (most_context > 1 && !alike)
-        return Fault{
-            run.where,
-            text("cp ", most_context, " cuts sequences, and blocks [", run.first, ", ", run.last, ") are cut otherwise than block 0"),
-            "the same dp, cp, tp and shares for all blocks, or cp 1"};
-      if (run.strategy.sequence_parallel != common.sequence_parallel)
-        return Fault{run.where, text("blocks [", run.first, ", ", run.last, ") have sequence_parallel otherwise than block 0"),
-                     "sequence_parallel in all blocks or in none"};
-      if (common.sequence_parallel && !alike)
-        return Fault{run.where, text("blocks [", run.first, ", ", run.last, ") are sequence-parallel and cut otherwise than block 0"),
-                     "the same dp, tp and shares for all blocks, or sequence_parallel: false"};
-    }
   return {};
 }
 
@@ -112,17 +84,6 @@ std::optional<Fault> whole_block_fault(const Plan& plan, const model::ModelSpec&
   return {};
 }
 
-// What finds room in an expert counts by sample.
-std::optional<Fault> capacity_fault(const Plan& plan, const model::ModelSpec& model) {
-  if (!model.dims.contains("capacity")) return {};
-  for (const Stage& stage : plan.stages)
-    for (const StrategyRun& run : stage.runs)
-      if (run.strategy.cp > 1)
-        return Fault{run.where, text("cp ", run.strategy.cp, " cuts the samples whose tokens model.capacity counts"),
-                     "cp 1, or capacity: 0"};
-  return {};
-}
-
 // Ulysses gives each context-parallel rank some heads.
 std::optional<Fault> head_fault(const Plan& plan, const model::ModelSpec& model) {
   for (const Stage& stage : plan.stages)
@@ -133,6 +94,20 @@ std::optional<Fault> head_fault(const Plan& plan, const model::ModelSpec& model)
                    text("cp ", s.cp, " with context ulysses, which does not divide the ", model.dim("heads") / s.tp,
                         " query heads of a tensor-parallel rank"),
                    "a degree that divides them, or context: ring"};
+    }
+  return {};
+}
+
+// Sequence parallelism cuts what a rank has of each sample into equal parts.
+std::optional<Fault> sequence_fault(const Plan& plan, const model::ModelSpec& model) {
+  for (const Stage& stage : plan.stages)
+    for (const StrategyRun& run : stage.runs) {
+      const Strategy& s = run.strategy;
+      if (!s.sequence_parallel || sequence_divides(model, s.tp * s.cp)) continue;
+      return Fault{run.where,
+                   s.cp == 1 ? text("sequence_parallel with tp ", s.tp, ", which does not divide seq ", model.dim("seq"))
+                             : text("sequence_parallel with tp ", s.tp, " x cp ", s.cp, ", which do not divide seq ", model.dim("seq")),
+                   "degrees that divide seq, or sequence_parallel: false"};
     }
   return {};
 }
@@ -158,17 +133,8 @@ void check_trainable(const Plan& plan, const model::ModelSpec& model) {
   const std::string refusal = "the trainer cannot run the plan";
   const std::string hint = "the plan can be simulated: tessera simulate TRAIN.yaml --plan PLAN";
   check_uniform(plan, refusal, hint);
-  for (const auto& fault : {tied_fault(plan, model), whole_block_fault(plan, model), head_fault(plan, model), capacity_fault(plan, model)})
+  for (const auto& fault : {tied_fault(plan, model), whole_block_fault(plan, model), head_fault(plan, model), sequence_fault(plan, model)})
     if (fault) refuse(*fault, refusal, hint);
-  const StrategyRun& run = plan.stages.front().runs.front();
-  const int parts = run.strategy.tp * run.strategy.cp;
-  if (run.strategy.sequence_parallel && !sequence_divides(model, parts))
-    refuse({run.where,
-            run.strategy.cp == 1 ? text("sequence_parallel with tp ", parts, ", which does not divide seq ", model.dim("seq"))
-                                 : text("sequence_parallel with tp ", run.strategy.tp, " x cp ", run.strategy.cp,
-                                        ", which do not divide seq ", model.dim("seq")),
-            "degrees that divide seq, or sequence_parallel: false"},
-           refusal, {});
 }
 
 }  // namespace tessera::plan

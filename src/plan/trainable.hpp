@@ -14,9 +14,7 @@ void check_trainable(const model::ModelSpec& model, const Where& where);
 // sequence parallelism does not divide the samples of the model, or Ulysses' context parallelism its heads. The plan must have passed
 // plan::check.
 void check_trainable(const Plan& plan, const model::ModelSpec& model);
-// Throws invalid_config, with a text that begins with `refusal`, unless the precision is fp32 or bf16, all blocks are cut alike where any
-// is sequence-parallel or context-parallel, all are sequence-parallel or none is, and none has whole experts or an offloaded optimizer, or
-// ZeRO-2 or 3 with a delayed exchange.
+// Throws invalid_config, with a text that begins with `refusal`, unless the precision is fp32 or bf16.
 void check_uniform(const Plan& plan, const std::string& refusal, const std::string& hint = {});
 
 }  // namespace tessera::plan

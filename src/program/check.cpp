@@ -76,8 +76,16 @@ class Runner {
     int to = connection.streams[1];
     if (!streams_.streams[from].sends) std::swap(from, to);
     if (at(from).micro_batch != at(to).micro_batch || at(from).bytes != at(to).bytes || at(from).offset != at(to).offset ||
-        at(from).first_block != at(to).first_block)
+        at(from).first_block != at(to).first_block || !cross_alike(from, to))
       refuse(program(from), index(from), "meets " + label(program(to), index(to)) + ", which waits for something else");
+  }
+
+  // Both sides of a message mean the same elements.
+  bool cross_alike(int from, int to) const {
+    if (at(from).crossed < 0 || at(to).crossed < 0) return at(from).crossed == at(to).crossed;
+    const CrossedParts& sent = program(from).crossed[static_cast<std::size_t>(at(from).crossed)];
+    const CrossedParts& received = program(to).crossed[static_cast<std::size_t>(at(to).crossed)];
+    return sent.own == received.peer && sent.peer == received.own;
   }
 
   void check_collective(const Connection& connection) const {

@@ -59,14 +59,17 @@ class PassCheck {
         case Op::gather_activation:
         case Op::gather_gradient: gather(index, instruction); break;
         case Op::optimizer_step:
-          if (!stepped_.insert(instruction.bucket).second) refuse(program_, index, "steps its bucket a second time");
+          if (!stepped_.emplace(instruction.bucket, index).second) refuse(program_, index, "steps its bucket a second time");
           if (program_.delayed) finishes(index, instruction);
           break;
         case Op::reduce_gradients:
           if (zero_of(instruction) >= 2) reduces(index, instruction);
           break;
         case Op::gather_parameters:
-          if (program_.delayed) finishes(index, instruction);
+          if (program_.delayed && zero_of(instruction) == 3)
+            gathers_stepped(index, instruction);
+          else if (program_.delayed)
+            finishes(index, instruction);
           if (zero_of(instruction) == 3 && !gathering_.insert(instruction.bucket).second)
             refuse(program_, index, "gathers what the rank holds");
           break;
@@ -99,7 +102,7 @@ class PassCheck {
   // Messages of one pass carry neighbouring parts.
   void receive(int index, const Instruction& instruction) {
     std::vector<int>& others = brought(index, instruction, instruction.op == Op::receive_activation);
-    if (!others.empty()) {
+    if (!others.empty() && instruction.crossed < 0) {
       const Instruction& before = program_.instructions[static_cast<std::size_t>(others.back())];
       if (before.offset + before.bytes != instruction.offset)
         refuse(program_, index,
@@ -112,7 +115,20 @@ class PassCheck {
   void gather(int index, const Instruction& instruction) {
     std::vector<int>& parts = brought(index, instruction, instruction.op == Op::gather_activation);
     if (!waits_for_all(instruction, parts)) refuse(program_, index, "does not wait for what it gathers");
+    bring_all(index, parts);
     parts = {index};
+  }
+
+  // Of messages between stages that cut sequences differently: together they carry the rank's part. Those of its peers do not overlap.
+  void bring_all(int index, const std::vector<int>& receives) const {
+    std::int64_t missing = 0;
+    for (const int receive : receives)
+      if (const int crossed = program_.instructions[static_cast<std::size_t>(receive)].crossed; crossed >= 0) {
+        const CrossedParts& parts = program_.crossed[static_cast<std::size_t>(crossed)];
+        if (receive == receives.front()) missing = parts.own.count();
+        missing -= shared_count(parts.own, parts.peer, parts.each);
+      }
+    if (missing != 0) refuse(program_, index, text("reads ", missing, " elements that no message brings"));
   }
 
   static bool waits_for_all(const Instruction& instruction, const std::vector<int>& sources) {
@@ -125,7 +141,7 @@ class PassCheck {
   void reads(int index, const Instruction& instruction, Op receive, int block) {
     const Progress& now = progress_[program_.chunk_of(receive == Op::receive_activation ? block : block - 1)][instruction.micro_batch];
     const std::vector<int>& receives = receive == Op::receive_activation ? now.activations : now.gradients;
-    if (!receives.empty() && waits_for_all(instruction, receives)) return;
+    if (!receives.empty() && waits_for_all(instruction, receives)) return bring_all(index, receives);
     const bool forward = receive == Op::receive_activation;
     if (const int chunk = program_.chunk_of(forward ? block - 1 : block); chunk >= 0 && receives.empty()) {
       const Progress& source = progress_[chunk][instruction.micro_batch];
@@ -239,6 +255,15 @@ class PassCheck {
     if (!program_.buckets[instruction.bucket].sharded()) ready_.insert(instruction.bucket);
   }
 
+  // Under ZeRO-3 and a delayed exchange.
+  void gathers_stepped(int index, const Instruction& instruction) {
+    const auto step = stepped_.find(instruction.bucket);
+    // Computing runs in order: to wait for a later pass is to wait for the step too.
+    for (const int dependency : instruction.after)
+      if (step != stepped_.end() && dependency >= step->second && is_compute(program_.instructions[dependency].op)) return;
+    refuse(program_, index, "does not wait for the step of its bucket");
+  }
+
   // A message leaves after the pass that made it.
   void send(int index, const Instruction& instruction) {
     const bool activation = instruction.op == Op::send_activation;
@@ -268,13 +293,13 @@ class PassCheck {
   const Program& program_;
   int block_count_;
   std::vector<std::vector<Progress>> progress_;  // by chunk, micro-batch
-  std::set<int> stepped_;
-  std::map<int, int> exchanges_;  // delayed: bucket -> the last instruction that exchanges it
-  std::set<int> ready_;           // delayed: buckets whose parameters may be used
-  std::set<int> gathering_;       // ZeRO-3: buckets that are gathered, and not released since
-  std::set<int> gathered_;        // of these, those that a pass has waited for
-  std::map<int, int> reducing_;   // ZeRO-2 and 3: buckets whose reduction no pass has waited for
-  std::set<int> unreduced_;       // and those that hold gradients
+  std::map<int, int> stepped_;                   // by bucket: the step
+  std::map<int, int> exchanges_;                 // delayed: bucket -> the last instruction that exchanges it
+  std::set<int> ready_;                          // delayed: buckets whose parameters may be used
+  std::set<int> gathering_;                      // ZeRO-3: buckets that are gathered, and not released since
+  std::set<int> gathered_;                       // of these, those that a pass has waited for
+  std::map<int, int> reducing_;                  // ZeRO-2 and 3: buckets whose reduction no pass has waited for
+  std::set<int> unreduced_;                      // and those that hold gradients
 };
 
 }  // namespace

@@ -96,8 +96,10 @@ class Compiler {
     cut.context_size = strategy.cp;
     cut.expert_index = index_ / strategy.expert_tp() % strategy.ep;
     cut.expert_size = strategy.ep;
+    cut.expert_step = strategy.expert_tp();
     std::vector<Cut>& cuts = program_.cuts;
-    if (!cuts.empty() && cuts.back().last_block == run.first && cuts.back().same_layout(cut) && cuts.back().expert_size == cut.expert_size)
+    if (!cuts.empty() && cuts.back().last_block == run.first && cuts.back().same_layout(cut) &&
+        cuts.back().expert_size == cut.expert_size && cuts.back().expert_step == cut.expert_step)
       cuts.back().last_block = run.last;
     else
       cuts.push_back(cut);
@@ -130,9 +132,10 @@ class Compiler {
   }
 
   void add_groups() {
-    for (Cut& cut : program_.cuts) {
-      add_tensor_group(cut);
-      add_context_group(cut);
+    for (std::size_t c = 0; c < program_.cuts.size(); ++c) {
+      add_tensor_group(program_.cuts[c]);
+      add_context_group(program_.cuts[c]);
+      if (c > 0) add_anew_group(program_.cuts[c - 1], program_.cuts[c]);
     }
     for (const Chunk& chunk : program_.chunks)
       for (const plan::StrategyRun& run : plan_.stages[chunk.stage].runs) {
@@ -164,12 +167,19 @@ class Compiler {
     const plan::Strategy& strategy = run.strategy;
     if (strategy.ep == 1) return;
     Cut& cut = program_.cuts[static_cast<std::size_t>(program_.cut_index(run.first))];
-    cut.expert_group = spaced_group("ep", strategy.ep, strategy.expert_tp(), strategy.tp);
+    cut.expert_group = spaced_group(strategy.whole_experts ? "whole.ep" : "ep", strategy.ep, strategy.expert_tp(), strategy.tp);
   }
 
   // One for each pair of degrees.
   void add_context_group(Cut& cut) {
     if (cut.context_size > 1) cut.context_group = spaced_group("cp", cut.context_size, cut.tp_size, cut.tp_size);
+  }
+
+  // Whole replicas of both cuts.
+  void add_anew_group(const Cut& before, Cut& cut) {
+    if (before.last_block != cut.first_block || before.same_layout(cut) || (before.context_size == 1 && cut.context_size == 1)) return;
+    const int size = std::lcm(before.context_size * before.tp_size, cut.context_size * cut.tp_size);
+    cut.anew_group = spaced_group("anew", size, 1, program_.cuts.front().tp_size);
   }
 
   // The rank's group of `size` ranks of its stage, each `step` after the one before it, of blocks that tensor parallelism cuts by `tp`.
@@ -202,15 +212,17 @@ class Compiler {
     return {experts ? strategy.expert_tp() : strategy.tp, experts ? strategy.ep : 1, shards > 1 && shards < copies ? shards : 0};
   }
 
-  // Whether a parameter is of experts that are spread over ranks.
+  // Whether ranks that hold the same of a block's other parameters hold other parts of its experts.
+  static bool spreads_experts(const plan::Strategy& strategy) { return strategy.ep > 1 || strategy.expert_tp() != strategy.tp; }
+
   bool is_spread(int block, int parameter) const {
-    return strategy_of(block).ep > 1 && blocks_[block].spec->parameters[parameter].expert_dim >= 0;
+    return spreads_experts(strategy_of(block)) && blocks_[block].spec->parameters[parameter].expert_dim >= 0;
   }
 
   // One for each way in which parameters of the rank's blocks are cut and sharded. The ranks that hold the same are each `step` after the
   // one before it: so many hold another part of the block.
   void add_data_group(const plan::Strategy& strategy, bool experts) {
-    if (experts && strategy.ep == 1) return;
+    if (experts && !spreads_experts(strategy)) return;
     const Sharing sharing = sharing_of(strategy, experts);
     const int copies = experts ? strategy.expert_copies() : strategy.copies();
     if (copies < 2 || data_groups_.contains(sharing)) return;
@@ -272,8 +284,8 @@ class Compiler {
       bucket.group = data.group;
       bucket.copy = index_ / (experts ? strategy.expert_tp() * strategy.ep : strategy.tp);
       if ((experts ? strategy.experts_sharded_over() : strategy.sharded_over()) > 1) {
-        // What is exchanged with other stages, or late, is kept whole until the step.
-        bucket.zero = tied_elsewhere || plan_.delayed_exchange ? 1 : strategy.zero;
+        // What is exchanged with other stages is kept whole until the step.
+        bucket.zero = tied_elsewhere ? 1 : strategy.zero;
         bucket.across = data.across;
         bucket.shards = data.shards;
         bucket.shard = data.shard;
@@ -332,7 +344,8 @@ class Compiler {
         const plan::Strategy& open = strategy_of(bucket.entries.front().block);
         // Under ZeRO-2 and 3 a rank holds whole buckets of few blocks at a time.
         if (bucket.count + experts.count + size > target || strategy.zero >= 2 || !strategy.same_layout(open) ||
-            strategy.zero != open.zero || strategy.sharded_over() != open.sharded_over() || strategy.ep != open.ep) {
+            strategy.zero != open.zero || strategy.sharded_over() != open.sharded_over() || strategy.ep != open.ep ||
+            strategy.expert_tp() != open.expert_tp()) {
           close_bucket(bucket);
           close_bucket(experts);
         }
@@ -363,9 +376,13 @@ class Compiler {
   // What a stage of this rank exchanges of the tensors before `block`.
   Boundary boundary(int stage, int other, int block) {
     if (other < 0 || other == static_cast<int>(plan_.stages.size())) return {};
-    if (plan_.stages[stage].ranks == plan_.stages[other].ranks) return {{{program_.rank, {}, {}}}, {}};
+    if (plan_.stages[stage].ranks == plan_.stages[other].ranks) return {.peers = {{program_.rank, {}, {}}}};
     const BoundaryTensors tensors{samples_ * elements_before_[static_cast<std::size_t>(block)], model::element_size(plan_.precision)};
     Boundary out = for_all_ ? boundary_of_all(plan_, stage, other, tensors) : boundary_of(plan_, stage, other, index_, tensors);
+    for (std::size_t peer = 0; peer < out.crossed.size(); ++peer) {
+      out.peers[peer].crossed = static_cast<int>(program_.crossed.size());
+      program_.crossed.push_back(out.crossed[peer]);
+    }
     if (out.gathered.value > 0) out.gather_group = gather_group(stage, strategy_of(stage < other ? block - 1 : block).tp);
     return out;
   }
@@ -446,8 +463,8 @@ class Compiler {
     for (const int index : exchange_order()) {
       const Bucket& bucket = program_.buckets[index];
       if (const int lowest = lowest_block(bucket); lowest < first || lowest >= last) continue;
-      const int step = steps_[index] = emit({Op::optimizer_step, -1, -1, -1, -1, index, -1, {}, {}, {}, true});
-      if (bucket.sharded())
+      const int step = emit({Op::optimizer_step, -1, -1, -1, -1, index, -1, {}, {}, {}, true});
+      if (bucket.sharded() && bucket.zero < 3)
         out.push_back(emit({Op::gather_parameters,
                             -1,
                             -1,
@@ -471,6 +488,9 @@ class Compiler {
 
   void add_reductions() {
     const Bytes element(4);
+    std::map<int, int> steps;  // of the step before, by bucket
+    for (std::size_t i = 0; i < program_.instructions.size(); ++i)
+      if (program_.instructions[i].op == Op::optimizer_step) steps[program_.instructions[i].bucket] = static_cast<int>(i);
     std::vector<int> reduced;
     for (const int index : exchange_order()) {
       const Bucket& bucket = program_.buckets[index];
@@ -484,7 +504,7 @@ class Compiler {
         ready = {emit({Op::reduce_shards, -1, -1, -1, -1, index, bucket.across, bucket.shard_count() * element, ready})};
       // Computing of the step before is over anyway.
       if (program_.delayed && !is_compute(program_.instructions[ready.front()].op))
-        program_.instructions[steps_.at(index)].after_previous = ready;
+        program_.instructions[steps.at(index)].after_previous = ready;
       reduced.insert(reduced.end(), ready.begin(), ready.end());
     }
     const int norm = emit({Op::reduce_norm, -1, -1, -1, -1, -1, world_group_, Bytes(kScalarBytes),
@@ -515,7 +535,6 @@ class Compiler {
   int world_group_ = -1;
   std::map<int, const Tie*> tied_;  // bucket -> the parameter in it that other ranks share
   std::map<int, int> reduced_;      // ZeRO-2 and 3: bucket -> its last reduction beside the passes
-  std::map<int, int> steps_;        // delayed: bucket -> the instruction that steps it
 };
 
 std::vector<Seat> seats_of(const plan::Plan& plan) {

@@ -65,7 +65,7 @@ class Writer {
     const int block = slot.forward ? chunk(slot).first_block : chunk(slot).last_block;
     const Op op = slot.forward ? Op::receive_activation : Op::receive_gradient;
     std::vector<int> out;
-    for (const auto& [peer, offset, bytes] : source(slot).peers) {
+    for (const auto& [peer, offset, bytes, crossed] : source(slot).peers) {
       if (peer == program_.rank) {
         const int neighbour = program_.chunk_of(slot.forward ? block - 1 : block);
         return {(slot.forward ? forwards_ : inputs_).at({neighbour, slot.micro_batch})};
@@ -76,6 +76,7 @@ class Writer {
       if (readers.size() >= 2) free.push_back(readers[readers.size() - 2]);
       out.push_back(emit({op, slot.micro_batch, block, chunk(slot).last_block, peer, -1, -1, bytes, free}));
       program_.instructions.back().offset = offset;
+      program_.instructions.back().crossed = crossed;
     }
     if (const Boundary& from = source(slot); from.gather_group >= 0)
       return {emit({slot.forward ? Op::gather_activation : Op::gather_gradient, slot.micro_batch, block, chunk(slot).last_block, -1, -1,
@@ -137,7 +138,7 @@ class Writer {
   void send(const Slot& slot, int after) {
     const int block = slot.forward ? chunk(slot).last_block : chunk(slot).first_block;
     std::vector<int> sent;
-    for (const auto& [peer, offset, bytes] : target(slot).peers) {
+    for (const auto& [peer, offset, bytes, crossed] : target(slot).peers) {
       if (peer == program_.rank) continue;
       sent.push_back(emit({slot.forward ? Op::send_activation : Op::send_gradient,
                            slot.micro_batch,
@@ -149,6 +150,7 @@ class Writer {
                            bytes,
                            {after}}));
       program_.instructions.back().offset = offset;
+      program_.instructions.back().crossed = crossed;
     }
     if (slot.forward && !sent.empty()) sends_.push_back(std::move(sent));
   }

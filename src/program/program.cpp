@@ -62,6 +62,19 @@ std::vector<Program> unrolled(std::vector<Program> programs, int steps) {
   return programs;
 }
 
+Part Cut::part(std::int64_t each, int ahead) const {
+  const int index = (dp_index * context_size + context_index) * tp_size + tp_index + ahead;
+  const int replica = index / (context_size * tp_size);
+  Part out{.samples_before = samples_before + (replica - dp_index) * micro_batch_size,
+           .samples = micro_batch_size,
+           .context_index = index / tp_size % context_size,
+           .context_size = context_size};
+  const std::int64_t held = micro_batch_size * each / context_size;
+  out.begin = held * (index % tp_size) / tp_size;
+  out.end = held * (index % tp_size + 1) / tp_size;
+  return out;
+}
+
 std::string place(const Program& program, int index) {
   const Instruction& instruction = program.instructions[index];
   std::string out = name_of(instruction.op);

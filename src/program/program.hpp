@@ -8,6 +8,7 @@
 #include "base/units.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
+#include "program/parts.hpp"
 
 namespace tessera::program {
 
@@ -53,10 +54,19 @@ struct Instruction {
   // after it until they are gathered again.
   std::vector<int> adds_to = {};
   std::vector<int> releases = {};
-  // Of a message: which bytes it carries, counted from the first sample of the whole micro-batch. They are those of the tensors between two
-  // blocks, sample by sample, and of each sample one tensor after the other. Where context parallelism cuts the samples of a replica, what
-  // each of its ranks holds of them follows what the rank before it holds.
+  // Of a message between stages that cut sequences differently: index into Program::crossed; -1 of others.
+  int crossed = -1;
+  // Of any other message: which bytes it carries, counted from the first sample of the whole micro-batch. They are those of the tensors
+  // between two blocks, sample by sample, and of each sample one tensor after the other. Where context parallelism cuts the samples of a
+  // replica, what each of its ranks holds of them follows what the rank before it holds.
   Bytes offset = {};
+};
+
+// What two ranks pass on of a micro-batch's tensors between two stages. A message between them carries what both have, in order.
+struct CrossedParts {
+  Part own;
+  Part peer;
+  std::int64_t each = 0;  // elements of a sample
 };
 
 struct CommGroup {
@@ -103,7 +113,8 @@ struct Chunk {
 
 // Consecutive blocks of a rank that are cut alike, and which part of them is the rank's. Where the next blocks are cut otherwise, a pass
 // cuts the tensors between them anew: of the elements of a micro-batch, rank i of w has the interval [i / w, (i + 1) / w) in either cut,
-// and the tensor-parallel ranks of the next one gather theirs.
+// and the tensor-parallel ranks of the next one gather theirs. Where one of them cuts sequences, each tensor-parallel rank first gets its
+// part of what they hold in the next cut from the ranks that have it in the other one.
 struct Cut {
   int first_block = 0;
   int last_block = 0;
@@ -115,11 +126,15 @@ struct Cut {
   int context_index = 0;  // which part of each sequence (nn/sequence.hpp)
   int context_size = 1;
   int context_group = -1;  // index into Program::groups; -1 when context_size is 1
+  int anew_group = -1;     // of the ranks that exchange the tensors between the cut before it and this one; -1 where none need to
   int expert_index = 0;    // of the ranks among which its experts are spread
   int expert_size = 1;
+  int expert_step = 1;                // how many ranks of its stage come from one of these to the next
   int expert_group = -1;              // index into Program::groups; -1 when expert_size is 1
   std::int64_t micro_batch_size = 1;  // samples of each micro-batch on this rank
   std::int64_t samples_before = 0;    // of each micro-batch, on the replicas before this one
+  // Of what it holds of a sample's `each` elements, the part of the rank that is `ahead` ranks after this one, which has as many samples.
+  Part part(std::int64_t each, int ahead = 0) const;
   bool same_layout(const Cut& other) const {
     return dp_size == other.dp_size && context_size == other.context_size && tp_size == other.tp_size;
   }
@@ -135,6 +150,7 @@ struct Program {
   std::int64_t micro_batches = 1;
   std::vector<CommGroup> groups;
   std::vector<Bucket> buckets;
+  std::vector<CrossedParts> crossed;
   // In issue order; compute instructions run strictly in this order, communication starts when its dependencies are met,
   // in this order within one group or peer.
   std::vector<Instruction> instructions;

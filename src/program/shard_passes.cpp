@@ -34,10 +34,12 @@ class ShardWriter {
     for (std::size_t i = 0; i < cut_.size(); ++i) {
       Instruction& instruction = cut_[i];
       for (int& dependency : instruction.after) dependency = place_[static_cast<std::size_t>(dependency)];
-      if (is_pass(instruction.op))
+      if (is_pass(instruction.op)) {
         add_pass(instruction, pass++, static_cast<int>(i));
-      else
+      } else {
         place_[i] = emit(std::move(instruction));
+        if (const Instruction& made = program_.instructions.back(); made.op == Op::optimizer_step) steps_[made.bucket] = place_[i];
+      }
     }
     const auto moved = [&](int& index) {
       if (index >= 0) index = place_[static_cast<std::size_t>(end_[static_cast<std::size_t>(index)])];
@@ -106,17 +108,24 @@ class ShardWriter {
     return out;
   }
 
-  // Gathers what the pass reads and the rank does not hold.
-  void gather(const Instruction& pass, std::vector<int> after) {
+  // Gathers what the pass reads and the rank does not hold. With delayed reductions it waits for the step of the step before, and leaves
+  // out what that has not come to.
+  void gather(const Instruction& pass, const std::vector<int>& after) {
     for (const int b : reads(pass)) {
+      std::vector<int> waits = after;
+      if (const auto step = steps_.find(b); step != steps_.end())
+        waits.push_back(step->second);
+      else if (program_.delayed)
+        continue;
       if (!held_.insert(b).second) continue;
       const Bucket& bucket = program_.buckets[static_cast<std::size_t>(b)];
-      gathered_[b] = emit({Op::gather_parameters, pass.micro_batch, -1, -1, -1, b, bucket.group, bucket.count * element_, after});
+      gathered_[b] =
+          emit({Op::gather_parameters, pass.micro_batch, -1, -1, -1, b, bucket.group, bucket.count * element_, std::move(waits)});
     }
   }
 
   void add_pass(Instruction& pass, std::size_t number, int index) {
-    if (number == 0) gather(pass, {});
+    gather(pass, {});
     const Instruction* const next = number + 1 < passes_.size() ? &cut_[static_cast<std::size_t>(passes_[number + 1])] : nullptr;
     const std::set<int> now = reads(pass);
     const std::set<int> later = next != nullptr ? reads(*next) : std::set<int>();
@@ -167,6 +176,7 @@ class ShardWriter {
   int last_pass_ = -1;
   std::set<int> held_;            // ZeRO-3: buckets that are gathered, or being so
   std::map<int, int> gathered_;   // of these, the gathers that no pass has waited for
+  std::map<int, int> steps_;      // with delayed reductions: bucket -> its optimizer step
   std::map<int, int> under_way_;  // reductions that no pass has waited for
   std::map<int, int> reduced_;    // the last reductions
 };

@@ -3,6 +3,8 @@
 #include <array>
 #include <utility>
 
+#include "model/tensor_flow.hpp"
+
 namespace tessera::program {
 namespace {
 
@@ -15,9 +17,9 @@ bool is_backward(Op op) { return op == Op::backward || op == Op::backward_input;
 
 class Counter {
  public:
-  Counter(const Program& program, const std::vector<model::BlockInstance>& blocks, model::Precision precision,
-          std::map<Exchanged, std::int64_t>& out)
-      : program_(program), blocks_(blocks), precision_(precision), out_(out) {}
+  Counter(const Program& program, const std::vector<model::BlockInstance>& blocks, const std::vector<std::int64_t>& elements_before,
+          model::Precision precision, std::map<Exchanged, std::int64_t>& out)
+      : program_(program), blocks_(blocks), elements_before_(elements_before), precision_(precision), out_(out) {}
 
   void count() {
     for (const Instruction& instruction : program_.instructions) {
@@ -94,19 +96,17 @@ class Counter {
   // Where the blocks of a pass are cut in different ways, the tensor-parallel ranks of the next one gather what it needs, in equal places.
   void count_cut(int block, int from, int to) {
     const Cut& after = program_.cut_of(to);
-    if (program_.cut_of(from).same_layout(after) || after.tp_size == 1) return;
-    std::int64_t each = 0;
-    for (const model::TensorSpec& tensor : blocks_[static_cast<std::size_t>(block)].spec->inputs) {
-      std::int64_t count = 1;
-      for (const std::int64_t extent : tensor.shape) count *= extent;
-      each += count;
-    }
-    const std::int64_t place = (after.micro_batch_size * each + after.tp_size - 1) / after.tp_size;
+    const bool cuts_rows = program_.strategy_of(to).sequence_parallel;
+    const bool alike = program_.cut_of(from).same_layout(after) && program_.strategy_of(from).sequence_parallel == cuts_rows;
+    if (alike || after.tp_size == 1 || cuts_rows) return;
+    const std::int64_t held = after.micro_batch_size * elements_before_[static_cast<std::size_t>(block)] / after.context_size;
+    const std::int64_t place = (held + after.tp_size - 1) / after.tp_size;
     add("tensor", "all_gather", after.tp_size, place * after.tp_size * model::element_size(precision_));
   }
 
   const Program& program_;
   const std::vector<model::BlockInstance>& blocks_;
+  const std::vector<std::int64_t>& elements_before_;  // by block
   const model::Precision precision_;
   std::map<Exchanged, std::int64_t>& out_;
 };
@@ -132,8 +132,9 @@ std::string dimension_of(const std::string& group) {
 std::map<Exchanged, std::int64_t> exchanged_in_step(const std::vector<Program>& programs, const model::ModelSpec& model,
                                                     model::Precision precision) {
   const std::vector<model::BlockInstance> blocks = model.blocks();
+  const std::vector<std::int64_t> elements = model::elements_before(model::tensor_flow(model));
   std::map<Exchanged, std::int64_t> out;
-  for (const Program& program : programs) Counter(program, blocks, precision, out).count();
+  for (const Program& program : programs) Counter(program, blocks, elements, precision, out).count();
   return out;
 }
 

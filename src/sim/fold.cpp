@@ -43,7 +43,8 @@ bool cut_alike(const plan::Stage& stage) {
 }
 
 bool same_layout(const plan::Stage& stage, const plan::Stage& next) {
-  return cut_alike(next) && stage.runs.front().strategy.same_layout(next.runs.front().strategy);
+  return cut_alike(next) && stage.runs.front().strategy.same_layout(next.runs.front().strategy) &&
+         stage.runs.back().strategy.sequence_parallel == next.runs.front().strategy.sequence_parallel;
 }
 
 // Nodes by what stands on them.

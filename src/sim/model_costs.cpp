@@ -77,12 +77,20 @@ Compute ModelCosts::pass(int index, const Instruction& instruction) {
     if (b == 0 || program.chunk_of(b - 1) < 0) continue;
     if (!played) {
       out.exposed.seconds += priced_.reshard(program.stage, b);
-    } else if (const program::Cut& before = program.cut_of(b - 1), &own = program.cut_of(b); !before.same_layout(own)) {
-      const program::Cut& target = forward ? own : before;
-      if (target.tp_size > 1)
-        out.exposed.seconds += cost_model_.exchange(
-            "all_gather", static_cast<std::int64_t>(cost_model_.input_bytes(priced_.repeat(b), target.micro_batch_size)), target.tp_size,
-            link_of(target.tensor_group), profile::Pace::in_turn);
+    } else {
+      const auto exchange = [&](const char* operation, double bytes, int peers) {
+        out.exposed.seconds +=
+            cost_model_.exchange(operation, static_cast<std::int64_t>(bytes), static_cast<int>(program.groups[peers].ranks.size()),
+                                 link_of(peers), profile::Pace::in_turn);
+      };
+      const bool cut_rows = program.strategy_of(forward ? b - 1 : b).sequence_parallel;
+      const int block = forward ? b : b - 1;  // whose cut the tensors get
+      const program::Cut& target = program.cut_of(block);
+      const bool cuts_rows = program.strategy_of(block).sequence_parallel;
+      const bool alike = program.cut_of(b - 1).same_layout(program.cut_of(b));
+      const double held = cost_model_.input_bytes(priced_.repeat(b), target.micro_batch_size) / target.context_size;
+      if (const int anew = program.cut_of(b).anew_group; !alike && anew >= 0) exchange("all_to_all", held / target.tp_size, anew);
+      if ((!alike || cut_rows != cuts_rows) && target.tp_size > 1 && !cuts_rows) exchange("all_gather", held, target.tensor_group);
     }
   }
   if (forward && instruction.first_block == program.chunks[program.chunk_of(instruction.first_block)].first_block)
@@ -140,7 +148,12 @@ Transfer ModelCosts::message(int index, const Instruction& send) {
   Transfer out;
   out.seconds = found->second;
   // Where a rank passes on parts to several others, their time is that of all of them.
-  if (played || plan_.stages[from].width() == plan_.stages[to].width()) out.uses = links_.of_message(index, send, played);
+  const plan::Strategy& before = priced_.strategy(send.first_block - 1);
+  const plan::Strategy& after = priced_.strategy(send.first_block);
+  const bool to_equals = before.cp == 1 && after.cp == 1
+                             ? plan_.stages[from].width() == plan_.stages[to].width()
+                             : before.same_layout(after) && plan_.stages[from].shares == plan_.stages[to].shares;
+  if (played || to_equals) out.uses = links_.of_message(index, send, played);
   return out;
 }
 

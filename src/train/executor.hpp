@@ -83,6 +83,7 @@ class Executor {
   void forward(const program::Instruction& instruction, const Batches& batches, nn::Pass& pass);
   void backward(const program::Instruction& instruction, const Batches& batches, nn::Pass& pass);
   nn::Tensors cut_anew(nn::Tensors tensors, int block, int from, int to, nn::Pass& pass) const;
+  at::Tensor exchanged_anew(const at::Tensor& flat, int block, int from, int to) const;
   void start(int index);
   void start_ready();
   void release_done();
@@ -92,6 +93,8 @@ class Executor {
   std::vector<model::TensorSpec> tensors_at(int block, int own) const;
   int own_block(const program::Instruction& instruction) const;
   std::int64_t begin_of(const program::Instruction& message) const;
+  void for_crossed(const program::Instruction& message, const std::function<void(std::int64_t held, program::SharedRun run)>& visit) const;
+  void put_in_place(const Crossing& crossing);
   at::Tensor& arriving(const program::Instruction& instruction);
   nn::Tensors arrived(const Key& key, bool gradient, nn::Pass& pass);
   comm::Handle send(int index, std::map<Key, nn::Tensors>& from);
@@ -122,15 +125,16 @@ class Executor {
   mutable std::atomic<int> block_{-1};
 
   // Of the step under way.
-  std::map<Key, nn::Tensors> activations_;   // all tensors before a block; the inputs of one that is computed again
-  std::map<Key, nn::Tensors> gradients_;     // of all tensors before a block
-  std::map<Crossing, at::Tensor> arriving_;  // what messages bring of either, flat
-  std::map<Crossing, int> unsent_;           // messages that take parts of either and have not begun
+  std::map<Key, nn::Tensors> activations_;      // all tensors before a block; the inputs of one that is computed again
+  std::map<Key, nn::Tensors> gradients_;        // of all tensors before a block
+  std::map<Crossing, at::Tensor> arriving_;     // what messages bring of either, flat
+  std::map<Crossing, std::vector<int>> apart_;  // messages that have brought, or will bring, parts of it in buffers of their own
+  std::map<Crossing, int> unsent_;              // messages that take parts of either and have not begun
   std::map<Key, nn::Saved> saved_;
   std::vector<bool> started_;
   std::vector<bool> executed_;                      // compute instructions
   std::vector<std::vector<comm::Handle>> handles_;  // communication instructions
-  std::vector<at::Tensor> buffers_;                 // what is being sent
+  std::vector<at::Tensor> buffers_;                 // what is being sent, or received apart
   std::vector<int> pending_;                        // communication not yet started, in order
   std::vector<int> reducing_;                       // reductions of gradients that need memory until they are done
   std::vector<int> sending_;                        // messages likewise

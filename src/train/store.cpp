@@ -35,7 +35,7 @@ Store::Store(const model::ModelSpec& model, const program::Program& program, mod
       // Parts of the first dimension lie one after the other.
       ensure(spec_of(bucket.entries.front()).split_dim == 0, "a parameter that stages cut differently is cut in its first dimension");
       const BucketEntry& part = bucket.entries.front();
-      const std::int64_t begin = placement_of(part.block).tensor_rank * part.count;
+      const std::int64_t begin = placement_of(part).tensor_rank * part.count;
       state.whole_grads = nn::paged_zeros(std::max(bucket.whole, begin + bucket.count), at::kFloat);
       state.grads = state.whole_grads.narrow(0, begin, bucket.count);
     } else {
@@ -69,19 +69,21 @@ std::string Store::name_of(const BucketEntry& entry) const {
 
 nn::BlockPlacement Store::placement_of(int block) const {
   const program::Cut& cut = program_.cut_of(block);
-  return {cut.tp_index, cut.tp_size, cut.expert_index, cut.expert_size};
+  return {cut.tp_index, cut.tp_size, cut.expert_index, cut.expert_size, program_.strategy_of(block).whole_experts};
 }
+
+nn::BlockPlacement Store::placement_of(const BucketEntry& entry) const { return placement_of(entry.block).of(spec_of(entry)); }
 
 bool Store::owns(const BucketEntry& entry) const {
   const model::ParameterSpec& spec = spec_of(entry);
-  return spec.tied_to.empty() && (spec.split_dim >= 0 || placement_of(entry.block).tensor_rank == 0);
+  return spec.tied_to.empty() && (spec.split_dim >= 0 || placement_of(entry).tensor_rank == 0);
 }
 
 void Store::bind_blocks() {
   std::map<std::string, std::pair<at::Tensor, at::Tensor>> views;
   for (std::size_t b = 0; b < buckets_.size(); ++b)
     for (const BucketEntry& entry : program_.buckets[b].entries) {
-      const auto shape = nn::shard_shape(spec_of(entry), placement_of(entry.block));
+      const auto shape = nn::shard_shape(spec_of(entry), placement_of(entry));
       views[name_of(entry)] = {buckets_[b].values.narrow(0, entry.offset, entry.count).view(shape),
                                buckets_[b].grads.narrow(0, entry.offset, entry.count).view(shape)};
     }
@@ -102,8 +104,8 @@ void Store::initialize(std::uint64_t seed) {
     const bool in_place = precision_ == model::Precision::f32 && program_.buckets[b].zero < 3;
     at::Tensor whole = in_place ? state.values : at::zeros({program_.buckets[b].count}, at::TensorOptions().dtype(at::kFloat));
     for (const BucketEntry& entry : program_.buckets[b].entries) {
-      at::Tensor value = whole.narrow(0, entry.offset, entry.count).view(nn::shard_shape(spec_of(entry), placement_of(entry.block)));
-      nn::initialize(spec_of(entry), name_of(entry), seed, placement_of(entry.block), value);
+      at::Tensor value = whole.narrow(0, entry.offset, entry.count).view(nn::shard_shape(spec_of(entry), placement_of(entry)));
+      nn::initialize(spec_of(entry), name_of(entry), seed, placement_of(entry), value);
     }
     if (!in_place) set_values(static_cast<int>(b), whole);
   }
@@ -187,7 +189,7 @@ void Store::step(int bucket, const model::OptimizerSpec& optimizer, double lr, d
 
 Piece Store::piece(const Segment& segment, const std::string& suffix, const at::Tensor& flat, std::int64_t flat_begin) const {
   const model::ParameterSpec spec = spec_of(segment.entry).unstacked();
-  const nn::BlockPlacement placement = placement_of(segment.entry.block);
+  const nn::BlockPlacement placement = placement_of(segment.entry);
   Piece piece;
   piece.name = name_of(segment.entry) + suffix;
   piece.shape = spec.shape;
@@ -289,7 +291,7 @@ void Store::load(const Fill& fill, bool with_optimizer) {
   fill(pieces);
   for (std::size_t i = 0; i < places.size(); ++i) {
     const auto& [segment, flat, flat_begin] = places[i];
-    Unpadded(spec_of(segment.entry), placement_of(segment.entry.block))
+    Unpadded(spec_of(segment.entry), placement_of(segment.entry))
         .unpack(pieces[i].data, flat.narrow(0, segment.begin - flat_begin, segment.end - segment.begin),
                 segment.begin - segment.entry.offset);
   }

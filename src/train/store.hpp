@@ -78,6 +78,7 @@ class Store {
   const model::ParameterSpec& spec_of(const program::BucketEntry& entry) const;
   std::string name_of(const program::BucketEntry& entry) const;
   nn::BlockPlacement placement_of(int block) const;
+  nn::BlockPlacement placement_of(const program::BucketEntry& entry) const;
   // False for the copy of a parameter that another stage, or another tensor-parallel rank, owns.
   bool owns(const program::BucketEntry& entry) const;
   std::vector<Segment> segments(int bucket) const;

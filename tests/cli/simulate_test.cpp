@@ -74,13 +74,20 @@ TEST_F(SimulateCommand, RunsTheOrderOfAScheduleFile) {
 }
 
 TEST_F(SimulateCommand, TrainSaysWhatItCanRunInstead) {
-  std::string edited = json_;
-  edited.insert(edited.find("\"recompute\":"), "\"offload_optimizer\": true, ");
-  const auto offloaded = folder_.write("offloaded.json", edited);
-  const CommandResult result = run_tessera({"train", yaml_.string(), "--plan", offloaded.string()}, {folder_.path(), {}});
+  const auto yaml = folder_.write(
+      "gpt.yaml",
+      "name: g\nmodel: {arch: gpt, hidden: 256, layers: 6, heads: 4, seq: 128, vocab: 1024, dropout: 0}\ndata: {source: synthetic}\n"
+      "train: {global_batch: 12}\ncluster: " +
+          cluster_.string() + "\nparallel: {pp: 4, tp: 1, dp: 1, micro_batches: 3, schedule: 1f1b}\n");
+  const CommandResult planned = run_tessera({"plan", yaml.string(), "--cluster", cluster_.string(), "-o", plan_.string()});
+  ASSERT_EQ(planned.exit_code, 0) << planned.err;
+  std::string edited = read_file(plan_);
+  edited.replace(edited.find("\"none\""), 6, "\"selective\"");
+  const CommandResult result =
+      run_tessera({"train", yaml.string(), "--plan", folder_.write("again.json", edited).string()}, {folder_.path(), {}});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("the trainer cannot run the plan: offload_optimizer"));
-  EXPECT_THAT(result.err, HasSubstr("offload_optimizer: false"));
+  EXPECT_THAT(result.err, HasSubstr("the trainer cannot run the plan: recompute selective"));
+  EXPECT_THAT(result.err, HasSubstr("recompute none or full"));
 }
 
 TEST_F(SimulateCommand, StagesOfDifferentWidthsAreSimulatedInAnyPrecision) {

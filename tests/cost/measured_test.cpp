@@ -211,6 +211,33 @@ TEST(Measured, StateTakesTheSameBytesOnAnyDevices) {
     }
 }
 
+// Of an accelerator it takes nothing, in 32 bits neither; a CPU's memory is the host's, and its step the same.
+TEST(Measured, AnOptimizerOnTheHostCountsWhereItLies) {
+  const auto job = plan::job_of({.layers = 4, .hidden = 256, .tied = true, .global_batch = 8});
+  const auto hosts = plan::cpu_cluster(4);
+  const auto accelerators = plan::gpu_cluster(1, 4);
+  const profile::Profile none;
+  CostModel on_hosts(job.model, job.train, hosts, none);
+  CostModel on_accelerators(job.model, job.train, accelerators, none);
+  const plan::Strategy on_device{.dp = 4, .zero = 1};
+  plan::Strategy on_host = on_device;
+  on_host.offload_optimizer = true;
+  for (int repeat = 0; repeat < static_cast<int>(job.model.repeats.size()); ++repeat) {
+    const BlockLoad a = on_hosts.block(repeat, 0, on_device, 8);
+    const BlockLoad b = on_hosts.block(repeat, 0, on_host, 8);
+    EXPECT_GT(a.optimizer_state, 0);
+    EXPECT_EQ(b.optimizer_state, a.optimizer_state);
+    EXPECT_EQ(b.tied_bytes, a.tied_bytes);
+    EXPECT_EQ(b.optimizer, a.optimizer);
+    const BlockLoad c = on_accelerators.block(repeat, 0, on_device, 8);
+    const BlockLoad d = on_accelerators.block(repeat, 0, on_host, 8);
+    EXPECT_EQ(d.optimizer_state, 0);
+    EXPECT_LE(d.tied_bytes, c.tied_bytes);
+    EXPECT_GT(d.optimizer, c.optimizer);
+    EXPECT_EQ(d.weights, c.weights);
+  }
+}
+
 TEST(Memory, IsThatOfThePlansOwnOrder) {
   const Workers c;
   plan::Plan in_turn = pipeline_of_two(c.job, 8);

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
+#include <functional>
 #include <set>
 
 #include "base/expect_error.hpp"
@@ -23,6 +24,7 @@ std::vector<Program> any_sharded(bool tied) {
   plan::Plan plan = make_plan(model, shape);
   if (shape.dp == 4 && *rc::gen::arbitrary<bool>())
     for (plan::Stage& stage : plan.stages) stage.runs.front().strategy.shards = 2;
+  plan.delayed_exchange = *rc::gen::arbitrary<bool>();
   check(compile_evaluation(plan, model, 3, 2 * shape.dp));
   return compile(plan, model);
 }
@@ -75,6 +77,37 @@ TEST(ShardPasses, ThatDoNotWaitAreRefused) {
   };
   EXPECT_THAT(without(Op::gather_parameters), HasSubstr("does not wait for the parameters of bucket"));
   EXPECT_THAT(without(Op::reduce_gradients), HasSubstr("while it is being reduced"));
+}
+
+// Exchanges that go on into the next step, which steps what they bring before it gathers it.
+TEST(ShardPasses, OfADelayedExchangeWaitForTheStepBefore) {
+  const auto model = small_model(4, false);
+  plan::Plan plan = make_plan(model, PlanShape{.dp = 2, .pipeline_size = 2, .zero = 3, .micro_batches = 2});
+  plan.delayed_exchange = true;
+  const std::vector<Program> programs = compile(plan, model);
+  check(programs);
+  const auto refusal = [&](const std::function<void(Instruction&)>& change) {
+    std::vector<Program> changed = programs;
+    for (Program& program : changed)
+      for (Instruction& instruction : program.instructions) change(instruction);
+    return std::string(error_of([&] { check(changed); }).what());
+  };
+  const auto steps = [&](int index) { return programs[0].instructions[static_cast<std::size_t>(index)].op == Op::optimizer_step; };
+  EXPECT_THAT(refusal([&](Instruction& instruction) {
+                if (instruction.op == Op::gather_parameters) std::erase_if(instruction.after, steps);
+              }),
+              HasSubstr("does not wait for the step of its bucket"));
+  EXPECT_THAT(refusal([](Instruction& instruction) { instruction.after_previous.clear(); }), HasSubstr("which exchanges its bucket"));
+  // The last micro-batch's reductions are what the next step's optimizer waits for.
+  for (const Program& program : programs)
+    for (const Instruction& step : program.instructions) {
+      if (step.op != Op::optimizer_step) continue;
+      EXPECT_TRUE(step.finishes_previous);
+      ASSERT_EQ(step.after_previous.size(), 1u);
+      const Instruction& last = program.instructions[static_cast<std::size_t>(step.after_previous.front())];
+      EXPECT_EQ(last.op, Op::reduce_gradients);
+      EXPECT_EQ(last.micro_batch, plan.micro_batches - 1);
+    }
 }
 
 }  // namespace

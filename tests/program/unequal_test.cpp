@@ -59,6 +59,7 @@ Case any_case() {
       const int last = stage.last_block();
       const int cut = *rc::gen::inRange(first + 1, last);
       stage.runs = {{first, cut, any_strategy(width)}, {cut, last, any_strategy(width)}};
+      for (plan::StrategyRun& run : stage.runs) run.strategy.sequence_parallel = run.strategy.tp > 1 && *rc::gen::arbitrary<bool>();
       if (chunks == 1 && *rc::gen::arbitrary<bool>()) stage.shares = any_shares(stage);
     }
   }
@@ -95,7 +96,10 @@ RC_GTEST_PROP(UnequalProgram, PassesTheWholeMicroBatchOn, ()) {
   for (std::size_t s = 0; s + 1 < c.plan.stages.size(); ++s) {
     const plan::Stage& stage = c.plan.stages[s];
     const plan::Stage& next = c.plan.stages[s + 1];
-    if (stage.ranks == next.ranks || (stage.runs.back().strategy.same_layout(next.runs.front().strategy) && stage.shares == next.shares))
+    const Strategy& before = stage.runs.back().strategy;
+    const Strategy& after = next.runs.front().strategy;
+    if (stage.ranks == next.ranks ||
+        (before.same_layout(after) && before.sequence_parallel == after.sequence_parallel && stage.shares == next.shares))
       continue;
     Bytes forward;
     Bytes backward;
@@ -314,6 +318,44 @@ TEST(UnequalProgram, PartsWithAGapBetweenThemAreFound) {
     for (Instruction& each : programs[rank].instructions)
       if ((each.op == Op::send_activation && rank == 1) || (each.op == Op::receive_activation && each.peer == 1)) each.offset += Bytes(4);
   expect_refused(programs, "where the message before it ends");
+}
+
+// Two replicas before two halves of each sequence: chunks 0 and 3, or 1 and 2, of the samples of each of them.
+Case before_context_parallel() {
+  Case c = of_widths({2, 2});
+  c.plan.stages[1].runs.front().strategy.dp = 1;
+  c.plan.stages[1].runs.front().strategy.cp = 2;
+  return c;
+}
+
+TEST(ContextProgram, StagesThatCutSequencesOtherwisePassOnWhatBothSidesHave) {
+  const Case c = before_context_parallel();
+  const auto programs = compile(c.plan, c.model);
+  check(programs);
+  for (const int rank : {2, 3}) {
+    const Program& program = programs[static_cast<std::size_t>(rank)];
+    const Instruction& pass = program.instructions[static_cast<std::size_t>(find(program, Op::forward))];
+    ASSERT_EQ(pass.after.size(), 2u);
+    for (std::size_t from = 0; from < 2; ++from) {
+      const Instruction& receive = program.instructions[static_cast<std::size_t>(pass.after[from])];
+      EXPECT_EQ(receive.peer, static_cast<int>(from));
+      EXPECT_EQ(receive.bytes.value, 6 * kSample);
+      const CrossedParts& parts = program.crossed.at(static_cast<std::size_t>(receive.crossed));
+      EXPECT_EQ(parts.own.context_index, rank - 2);
+      EXPECT_EQ(parts.peer.samples_before, static_cast<std::int64_t>(12 * from));
+    }
+  }
+}
+
+TEST(ContextProgram, MessagesThatBringTooLittleOrSomethingElseAreFound) {
+  const Case c = before_context_parallel();
+  auto programs = compile(c.plan, c.model);
+  programs[2].crossed.back().peer.end -= 1;
+  expect_refused(programs, "elements that no message brings");
+  programs = compile(c.plan, c.model);
+  for (Instruction& each : programs[0].instructions)
+    if (each.op == Op::send_activation && each.peer == 3) each.crossed = 0;
+  expect_refused(programs, "which waits for something else");
 }
 
 // The ranks of the embedding's stage hold the whole table each, those of the head's half of it.

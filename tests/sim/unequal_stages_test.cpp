@@ -429,6 +429,16 @@ TEST(LoadedSim, BlocksOfAStageOnCpusAreCutAnewInThePass) {
   const Seconds twice = in_passes({{0, 1, replicas}, {1, 2, tensor}, {2, 3, replicas}, {3, 4, tensor}, {4, 6, replicas}});
   EXPECT_GT(once, Seconds(0));
   EXPECT_GT(twice, once);
+  // Rows that tensor-parallel ranks hold are gathered where the next block needs all of them, and no others.
+  Strategy rows = tensor;
+  rows.sequence_parallel = true;
+  const Seconds of_rows = in_passes({{0, 6, rows}});
+  const Seconds of_sums = in_passes({{0, 6, tensor}});
+  const Seconds mixed = in_passes({{0, 2, rows}, {2, 4, tensor}, {4, 6, rows}});
+  EXPECT_GT(mixed, std::min(of_rows, of_sums));
+  // Sequences are cut anew by an exchange of their own.
+  const Strategy context{.dp = 2, .cp = 2};
+  EXPECT_GT(in_passes({{0, 3, replicas}, {3, 6, context}}), Seconds(0));
 }
 
 }  // namespace

@@ -46,6 +46,10 @@ TEST(Experts, EveryPlanTrainsTheSameModel) {
            Degrees{.dp = 2, .tp = 2, .zero = 1, .ep = 2},
            Degrees{.dp = 2, .tp = 2, .recompute = Recompute::selective, .sequence_parallel = true, .ep = 2},
            Degrees{.dp = 2, .pp = 2, .micro_batches = 4, .schedule = Schedule::zb_h1, .ep = 2},
+           Degrees{.tp = 2, .whole_experts = true},
+           Degrees{.tp = 4, .sequence_parallel = true, .ep = 4, .whole_experts = true},
+           Degrees{.dp = 2, .tp = 2, .zero = 3, .recompute = Recompute::full, .ep = 2, .whole_experts = true},
+           Degrees{.pp = 2, .tp = 2, .zero = 1, .micro_batches = 2, .schedule = Schedule::zb_h1, .cp = 2, .ep = 2, .whole_experts = true},
            Degrees{.dp = 2, .pp = 2, .zero = 3, .micro_batches = 2, .schedule = Schedule::interleaved, .chunks = 2, .ep = 2},
        }) {
     const plan::Plan plan = plan_of(job, degrees);
@@ -79,6 +83,10 @@ TEST(Experts, BlocksOfOneStageSpreadThemDifferently) {
   upper.strategy.zero = 3;
   plan.stages.front().runs.push_back(upper);
   expect_the_same(train_curve_of(job, plan, kSteps), plan);
+  // Cut by tensor parallelism below, and whole above.
+  plan.stages.front().runs.front().strategy = {.dp = 2, .tp = 2, .zero = 1, .ep = 2};
+  plan.stages.front().runs.back().strategy = {.dp = 2, .tp = 2, .zero = 1, .ep = 2, .whole_experts = true};
+  expect_the_same(train_curve_of(job, plan, kSteps), plan);
 }
 
 RC_GTEST_PROP(Experts, RandomPlansTrainTheSameModel, ()) {
@@ -89,6 +97,7 @@ RC_GTEST_PROP(Experts, RandomPlansTrainTheSameModel, ()) {
   degrees.micro_batches = *rc::gen::element(2, 4);
   degrees.recompute = *rc::gen::element(Recompute::none, Recompute::selective, Recompute::full);
   degrees.sequence_parallel = degrees.tp > 1 && *rc::gen::arbitrary<bool>();
+  degrees.whole_experts = degrees.tp > 1 && *rc::gen::arbitrary<bool>();
   if (degrees.pp > 1) degrees.schedule = *rc::gen::element(Schedule::gpipe, Schedule::one_f_one_b, Schedule::zb_h1);
   const auto job = tiny_experts_job(kLosses);
   const Curve curve = train_curve(job, degrees, kSteps);
@@ -103,7 +112,11 @@ TEST(Experts, ACheckpointOfAnyPlanIsLoadedUnderAnyOther) {
   const auto dataset =
       data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
   const TemporaryFolder folder;
-  const std::vector<Degrees> plans = {{.dp = 1}, {.dp = 4, .zero = 1, .ep = 2}, {.dp = 2, .tp = 2, .ep = 2}, {.dp = 4, .zero = 3, .ep = 4}};
+  const std::vector<Degrees> plans = {{.dp = 1},
+                                      {.dp = 4, .zero = 1, .ep = 2},
+                                      {.dp = 2, .tp = 2, .ep = 2},
+                                      {.dp = 4, .zero = 3, .ep = 4},
+                                      {.dp = 2, .tp = 2, .zero = 1, .ep = 2, .whole_experts = true}};
   const auto run = [&](const Degrees& degrees, const std::function<void(Trainer&)>& work) {
     const plan::Plan plan = plan_of(job, degrees);
     on_ranks(plan.world_size(), [&](comm::Communicator& comm) {

@@ -34,7 +34,7 @@ std::string to_text(const Degrees& d) {
               model::name_of(d.recompute), d.delayed_exchange ? " delayed" : "", d.chunks > 1 ? text(" chunks", d.chunks) : "",
               d.shards > 0 ? text(" shards", d.shards) : "", d.sequence_parallel ? " sequence parallel" : "",
               d.cp > 1 ? text(" cp", d.cp, d.context == model::ContextKind::ring ? " ring" : " ulysses") : "",
-              d.ep > 1 ? text(" ep", d.ep) : "");
+              d.ep > 1 ? text(" ep", d.ep) : "", d.whole_experts ? " whole experts" : "");
 }
 
 plan::Plan plan_of(const model::JobSpec& job, const Degrees& degrees) {
@@ -65,6 +65,7 @@ plan::Plan plan_of(const model::JobSpec& job, const Degrees& degrees) {
     stage.runs.back().strategy.cp = degrees.cp;
     stage.runs.back().strategy.context = degrees.context;
     stage.runs.back().strategy.ep = degrees.ep;
+    stage.runs.back().strategy.whole_experts = degrees.whole_experts;
     plan.stages.push_back(std::move(stage));
     first += count;
   }

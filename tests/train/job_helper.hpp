@@ -34,6 +34,7 @@ struct Degrees {
   int cp = 1;
   model::ContextKind context = model::ContextKind::ring;
   int ep = 1;
+  bool whole_experts = false;
 };
 std::string to_text(const Degrees& degrees);
 

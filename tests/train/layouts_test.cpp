@@ -23,17 +23,38 @@ struct Layout {
   int tp = 1;
   int zero = 0;
   std::vector<plan::Share> shares = {};
+  int cp = 1;
+  bool sequence_parallel = false;
+  int width() const { return dp * cp * tp; }
+  void apply_to(plan::Strategy& strategy) const {
+    strategy.dp = dp;
+    strategy.tp = tp;
+    strategy.zero = zero;
+    strategy.cp = cp;
+    strategy.sequence_parallel = sequence_parallel;
+  }
 };
+
+// Any that make `width`, sequences cut or not.
+Layout any_layout(int width) {
+  Layout out;
+  while (out.width() < width) {
+    int* const degree = *rc::gen::element(&out.dp, &out.tp, &out.cp);
+    *degree *= 2;
+  }
+  out.zero = *rc::gen::inRange(0, 4);
+  out.sequence_parallel = out.tp > 1 && *rc::gen::arbitrary<bool>();
+  return out;
+}
 
 // Embedding and half of the layers as `before`, the others as `after`, on the same ranks.
 plan::Plan plan_of_runs(const model::JobSpec& job, const Layout& before, const Layout& after) {
-  plan::Plan plan = plan_of(job, {before.dp, 1, before.tp, before.zero});
+  plan::Plan plan = plan_of(job, {.dp = before.width()});
   plan::Stage& stage = plan.stages.front();
   plan::StrategyRun upper = stage.runs.front();
   stage.runs.front().last = upper.first = stage.last_block() / 2;
-  upper.strategy.dp = after.dp;
-  upper.strategy.tp = after.tp;
-  upper.strategy.zero = after.zero;
+  before.apply_to(stage.runs.front().strategy);
+  after.apply_to(upper.strategy);
   stage.runs.push_back(upper);
   plan::check_trainable(plan, job.model);
   return plan;
@@ -47,20 +68,16 @@ plan::Plan plan_of_layouts(const model::JobSpec& job, const std::vector<Layout>&
   int world = 0;
   for (const Layout& layout : layouts) {
     begins.push_back(world);
-    world += layout.dp * layout.tp;
+    world += layout.width();
   }
   plan.ranks.resize(static_cast<std::size_t>(world));
   for (plan::Stage& stage : plan.stages) {
     const int place = stage.ranks.front();  // of one rank each
     const Layout& layout = layouts[static_cast<std::size_t>(place)];
-    stage.ranks.resize(static_cast<std::size_t>(layout.dp * layout.tp));
+    stage.ranks.resize(static_cast<std::size_t>(layout.width()));
     std::iota(stage.ranks.begin(), stage.ranks.end(), begins[static_cast<std::size_t>(place)]);
     stage.shares = layout.shares;
-    for (plan::StrategyRun& run : stage.runs) {
-      run.strategy.dp = layout.dp;
-      run.strategy.tp = layout.tp;
-      run.strategy.zero = layout.zero;
-    }
+    for (plan::StrategyRun& run : stage.runs) layout.apply_to(run.strategy);
   }
   plan::check_trainable(plan, job.model);
   return plan;
@@ -97,6 +114,18 @@ const std::vector<std::vector<Layout>> kPipelines = {
     {{2}, {1, 2}, {2}},
     {{1, 4}, {2, 2, 1}},
     {{2, 2, 1}, {3, 1, 0, {{1, 6}, {2, 10}}}},
+    // Rows of sequences cut among tensor-parallel ranks on one side, or otherwise on the other.
+    {{.tp = 2, .sequence_parallel = true}, {.tp = 2}},
+    {{.tp = 2}, {.tp = 2, .sequence_parallel = true}},
+    {{.tp = 4, .sequence_parallel = true}, {.dp = 2, .tp = 2, .zero = 1, .sequence_parallel = true}},
+    {{.dp = 2}, {.tp = 2, .sequence_parallel = true}, {.dp = 1}},
+    // Sequences cut into chunks, which follow each other otherwise in the micro-batch than in any other cut.
+    {{.cp = 2}, {.dp = 1}},
+    {{.dp = 2}, {.cp = 4}},
+    {{.cp = 2}, {.tp = 2}, {.cp = 2}},
+    {{.tp = 2, .cp = 2, .sequence_parallel = true}, {.dp = 2}},
+    {{.tp = 2, .cp = 2}, {.tp = 2, .cp = 2, .sequence_parallel = true}},
+    {{.dp = 2, .shares = {{1, 13}, {1, 3}}}, {.dp = 2, .zero = 3, .shares = {{2, 6}, {2, 10}}, .cp = 2}},
 };
 
 // Of the pipelines above, and of one stage whose blocks are cut in two ways.
@@ -105,7 +134,15 @@ std::vector<plan::Plan> plans_of(const model::JobSpec& job) {
   for (const std::vector<Layout>& pipeline : kPipelines) out.push_back(plan_of_layouts(job, pipeline, {}));
   const std::vector<model::ParameterSpec>& head = job.model.repeats.back().block.parameters;
   if (std::all_of(head.begin(), head.end(), [](const model::ParameterSpec& parameter) { return parameter.tied_to.empty(); }))
-    for (const auto& [before, after] : {std::pair{Layout{2}, Layout{1, 2}}, {Layout{2, 2, 1}, Layout{4}}, {Layout{1, 4}, Layout{2, 2, 3}}})
+    for (const auto& [before, after] : {std::pair{Layout{2}, Layout{1, 2}},
+                                        {Layout{2, 2, 1}, Layout{4}},
+                                        {Layout{1, 4}, Layout{2, 2, 3}},
+                                        {Layout{.tp = 2}, Layout{.tp = 2, .sequence_parallel = true}},
+                                        {Layout{.tp = 4, .sequence_parallel = true}, Layout{.dp = 2, .tp = 2, .sequence_parallel = true}},
+                                        {Layout{.dp = 4}, Layout{.tp = 4, .sequence_parallel = true}},
+                                        {Layout{.cp = 2}, Layout{.dp = 2}},
+                                        {Layout{.tp = 4}, Layout{.dp = 2, .zero = 1, .cp = 2}},
+                                        {Layout{.tp = 2, .cp = 2, .sequence_parallel = true}, Layout{.cp = 4}}})
       out.push_back(plan_of_runs(job, before, after));
   return out;
 }
@@ -132,12 +169,10 @@ RC_GTEST_PROP(Layouts, RandomPipelinesTrainTheSameModel, ()) {
   const bool tied = *rc::gen::arbitrary<bool>();
   std::vector<Layout> pipeline;
   for (int place = 0; place < 2; ++place) {
-    Layout layout;
-    std::tie(layout.dp, layout.tp) =
-        *rc::gen::element(std::pair(1, 1), std::pair(2, 1), std::pair(4, 1), std::pair(1, 2), std::pair(2, 2), std::pair(1, 4));
-    layout.zero = *rc::gen::inRange(0, degrees.delayed_exchange ? 2 : 4);
+    Layout layout = any_layout(*rc::gen::element(1, 2, 4));
     const std::int64_t samples = 16 / degrees.micro_batches;
-    if (layout.dp == 2 && degrees.chunks == 1 && *rc::gen::arbitrary<bool>()) layout.shares = {{layout.tp, samples - 1}, {layout.tp, 1}};
+    if (const int replica = layout.width() / 2; layout.dp == 2 && degrees.chunks == 1 && *rc::gen::arbitrary<bool>())
+      layout.shares = {{replica, samples - 1}, {replica, 1}};
     pipeline.push_back(layout);
   }
   const auto job = job_of(tied, !degrees.delayed_exchange);
@@ -166,10 +201,8 @@ RC_GTEST_PROP(Layouts, BlocksThatAreCutAnewTrainTheSameModel, ()) {
     std::vector<plan::StrategyRun> runs;
     for (int block = stage.first_block(); block < stage.last_block(); ++block) {
       plan::Strategy strategy;
-      strategy.tp = 1 << *rc::gen::inRange(0, 3);
-      if (strategy.tp > stage.width()) strategy.tp = stage.width();
-      strategy.dp = stage.width() / strategy.tp;
-      strategy.zero = *rc::gen::inRange(0, 4);
+      any_layout(stage.width()).apply_to(strategy);
+      strategy.context = *rc::gen::element(model::ContextKind::ring, model::ContextKind::ulysses);
       strategy.recompute = *rc::gen::element(Recompute::none, Recompute::full);
       runs.push_back({block, block + 1, strategy});
     }

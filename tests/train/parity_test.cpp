@@ -1,6 +1,7 @@
 // Every plan trains the same model: the most important tests in the house.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -102,8 +103,10 @@ RC_GTEST_PROP(Trainer, PlansWithAStrategyForEachBlockTrainTheSameModel, ()) {
   degrees.chunks = degrees.schedule == Schedule::interleaved || degrees.schedule == Schedule::zb_v ? 2 : 1;
   if (degrees.schedule == Schedule::interleaved) degrees.micro_batches = std::max<std::int64_t>(2, degrees.micro_batches);
   degrees.sequence_parallel = degrees.tp > 1 && *rc::gen::arbitrary<bool>();
+  degrees.delayed_exchange = *rc::gen::arbitrary<bool>();
   const bool tied = *rc::gen::arbitrary<bool>();
-  const auto job = tiny_job({}, tied ? ", tied: true" : "");
+  auto job = tiny_job({}, tied ? ", tied: true" : "");
+  job.train.optimizer.clip = 0;
   plan::Plan plan = plan_of(job, degrees);
   for (plan::Stage& stage : plan.stages) {
     std::vector<plan::StrategyRun> runs;
@@ -112,18 +115,20 @@ RC_GTEST_PROP(Trainer, PlansWithAStrategyForEachBlockTrainTheSameModel, ()) {
       strategy.zero = *rc::gen::inRange(0, 4);
       strategy.recompute = *rc::gen::element(Recompute::none, Recompute::selective, Recompute::full);
       if (degrees.dp == 4 && strategy.zero > 0) strategy.shards = *rc::gen::element(0, 2);
+      strategy.offload_optimizer = *rc::gen::arbitrary<bool>();
       runs.push_back({block, block + 1, strategy});
     }
     stage.runs = std::move(runs);
   }
   RC_LOG() << plan::to_json(plan) << "\n";
   constexpr std::int64_t kFew = 3;
-  static const Curve tied_curve = train_curve(tiny_job({}, ", tied: true"), {}, kFew);
-  static const Curve curve = train_curve(tiny_job(), {}, kFew);
-  const Curve& one = tied ? tied_curve : curve;
+  static std::map<bool, Curve> curves;
+  const auto [one, fresh] = curves.try_emplace(tied);
+  if (fresh) one->second = train_curve(job, {}, kFew);
   const Curve many = train_curve_of(job, plan, kFew);
-  RC_ASSERT(worst_difference(many.losses, one.losses) < 1e-5);
-  RC_ASSERT(worst_difference(many.norms, one.norms) < 1e-4);
+  RC_ASSERT(worst_difference(many.losses, one->second.losses) < 1e-5);
+  // Those of late exchanges are known a step later.
+  if (!degrees.delayed_exchange) RC_ASSERT(worst_difference(many.norms, one->second.norms) < 1e-4);
 }
 
 TEST(Trainer, ReplicasThatTakeUnequalPartsOfTheBatchTrainTheSameModel) {
@@ -160,12 +165,27 @@ INSTANTIATE_TEST_SUITE_P(Trainer, DelayedExchange,
                                          Degrees{2, 2, 1, 1, 4, Schedule::gpipe}, Degrees{2, 1, 2, 1, 2},
                                          Degrees{2, 2, 1, 0, 4, Schedule::one_f_one_b, Recompute::full},
                                          Degrees{2, 2, 1, 1, 4, Schedule::interleaved, Recompute::none, false, 2},
-                                         Degrees{2, 2, 1, 0, 4, Schedule::zb_v, Recompute::none, false, 2}),
+                                         Degrees{2, 2, 1, 0, 4, Schedule::zb_v, Recompute::none, false, 2}, Degrees{2, 1, 1, 2, 2},
+                                         Degrees{2, 1, 1, 3, 2}, Degrees{2, 2, 1, 3, 4, Schedule::zb_h1, Recompute::full},
+                                         Degrees{4, 1, 1, 3, 2, Schedule::gpipe, Recompute::none, false, 1, 2},
+                                         Degrees{4, 1, 1, 2, 2, Schedule::one_f_one_b, Recompute::none, false, 1, 2},
+                                         Degrees{2, 2, 1, 3, 4, Schedule::zb_v, Recompute::none, false, 2}),
                          [](const auto& info) {
                            std::string name = to_text(info.param);
                            std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });
                            return name;
                          });
+
+// Memory of CPU workers is the host's.
+TEST(Trainer, AnOptimizerOnTheHostStepsBitForBitAsOneOnTheDevice) {
+  const auto job = tiny_job();
+  plan::Plan plan = plan_of(job, {2, 2, 1, 1, 2});
+  const Curve on_device = train_curve_of(job, plan, kSteps);
+  plan.stages.front().runs.front().strategy.offload_optimizer = true;
+  const Curve on_host = train_curve_of(job, plan, kSteps);
+  EXPECT_EQ(on_host.losses, on_device.losses);
+  EXPECT_EQ(on_host.norms, on_device.norms);
+}
 
 TEST(Trainer, AStepThatAnEvaluationHasFinishedIsReportedAndTracedWhole) {
   auto job = tiny_job();
