@@ -434,8 +434,7 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
 
   const double stepped = trained * (held.plain / shards + held.experts / expert_shards);
   const double memory_rate = of.device.memory_bandwidth.value * calibration.memory;
-  out.optimizer =
-      s.offload_optimizer ? host_step(stepped, kGradient, kWeight) : stepped * calibration.optimizer_bytes / memory_rate;
+  out.optimizer = s.offload_optimizer ? host_step(stepped, kGradient, kWeight) : stepped * calibration.optimizer_bytes / memory_rate;
 
   const auto share = [&](int from, double each) {
     return each * (held.plain / (s.zero >= from ? shards : 1) + held.experts / (s.zero >= from ? expert_shards : 1));

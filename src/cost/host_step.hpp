@@ -4,8 +4,8 @@
 namespace tessera::cost {
 
 // Seconds of a step of so many parameters. The device's way to the host (PCIe 4 x16) carries the gradients out and the weights back, of so
-// many bytes a parameter each. A core group's share of the host's memory reads and writes 28 bytes a parameter: the gradient, and the master
-// weight and two moments both ways.
+// many bytes a parameter each. A core group's share of the host's memory reads and writes 28 bytes a parameter: the gradient, and the
+// master weight and two moments both ways.
 inline double host_step(double parameters, double gradient, double weight) {
   constexpr double kLink = 20e9;
   constexpr double kMemory = 25e9;

@@ -127,7 +127,8 @@ struct BlockPlacement {
   int tensor_size = 1;
   int expert_rank = 0;
   int expert_size = 1;  // divides the number of experts
-  // Experts are not cut by tensor parallelism: each stands whole on one rank, to which tensor-parallel ranks send a part of the tokens each.
+  // Experts are not cut by tensor parallelism: each stands whole on one rank, to which tensor-parallel ranks send a part of the tokens
+  // each.
   bool whole_experts = false;
   // That of a parameter.
   BlockPlacement of(const model::ParameterSpec& spec) const {

@@ -40,9 +40,9 @@ class Router {
  public:
   explicit Router(const model::BlockSpec& spec);
 
-  // `logits` f32 [rows, experts]. Where the pass drops, each expert takes of a sample at most `capacity` times what it would if tokens spread
-  // evenly, rounded up: those of the sample's first tokens. By sample, so that it does not depend on how a batch is cut; context-parallel
-  // ranks tell each other how often they have chosen each expert.
+  // `logits` f32 [rows, experts]. Where the pass drops, each expert takes of a sample at most `capacity` times what it would if tokens
+  // spread evenly, rounded up: those of the sample's first tokens. By sample, so that it does not depend on how a batch is cut;
+  // context-parallel ranks tell each other how often they have chosen each expert.
   Choice choose(const at::Tensor& logits, const RouterRows& rows, const Pass& pass) const;
   // The gradient of the logits, of that of the weights [rows, each].
   at::Tensor logit_grads(const at::Tensor& logits, const Choice& choice, const at::Tensor& weight_grads) const;

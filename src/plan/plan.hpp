@@ -25,7 +25,7 @@ struct Strategy {
   bool sequence_parallel = false;  // with tp > 1
   int cp = 1;                      // context parallel: parts of each sequence
   model::ContextKind context = model::ContextKind::ring;
-  int ep = 1;                      // expert parallel: the experts are spread over ep of the dp × cp ranks
+  int ep = 1;  // expert parallel: the experts are spread over ep of the dp × cp ranks
   // The host's memory holds the optimizer's state, and its CPU runs the step. On CPU workers, whose memory is the host's, that changes
   // nothing: it counts as theirs.
   bool offload_optimizer = false;

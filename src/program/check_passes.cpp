@@ -293,13 +293,13 @@ class PassCheck {
   const Program& program_;
   int block_count_;
   std::vector<std::vector<Progress>> progress_;  // by chunk, micro-batch
-  std::map<int, int> stepped_;    // by bucket: the step
-  std::map<int, int> exchanges_;  // delayed: bucket -> the last instruction that exchanges it
-  std::set<int> ready_;           // delayed: buckets whose parameters may be used
-  std::set<int> gathering_;       // ZeRO-3: buckets that are gathered, and not released since
-  std::set<int> gathered_;        // of these, those that a pass has waited for
-  std::map<int, int> reducing_;   // ZeRO-2 and 3: buckets whose reduction no pass has waited for
-  std::set<int> unreduced_;       // and those that hold gradients
+  std::map<int, int> stepped_;                   // by bucket: the step
+  std::map<int, int> exchanges_;                 // delayed: bucket -> the last instruction that exchanges it
+  std::set<int> ready_;                          // delayed: buckets whose parameters may be used
+  std::set<int> gathering_;                      // ZeRO-3: buckets that are gathered, and not released since
+  std::set<int> gathered_;                       // of these, those that a pass has waited for
+  std::map<int, int> reducing_;                  // ZeRO-2 and 3: buckets whose reduction no pass has waited for
+  std::set<int> unreduced_;                      // and those that hold gradients
 };
 
 }  // namespace

@@ -96,8 +96,8 @@ class Compiler {
     cut.expert_size = strategy.ep;
     cut.expert_step = strategy.expert_tp();
     std::vector<Cut>& cuts = program_.cuts;
-    if (!cuts.empty() && cuts.back().last_block == run.first && cuts.back().same_layout(cut) && cuts.back().expert_size == cut.expert_size &&
-        cuts.back().expert_step == cut.expert_step)
+    if (!cuts.empty() && cuts.back().last_block == run.first && cuts.back().same_layout(cut) &&
+        cuts.back().expert_size == cut.expert_size && cuts.back().expert_step == cut.expert_step)
       cuts.back().last_block = run.last;
     else
       cuts.push_back(cut);

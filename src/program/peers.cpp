@@ -52,9 +52,8 @@ Interval passed_by(const plan::Plan& plan, const Side& side, int index, std::int
 Part passed_part(const plan::Plan& plan, const Side& side, int index, std::int64_t each) {
   const Strategy& s = side.strategy;
   const int first = index / (s.cp * s.tp) * s.cp * s.tp;
-  Part out{.samples_before = plan.items_before(side.stage, first, plan.samples()),
-           .context_index = index / s.tp % s.cp,
-           .context_size = s.cp};
+  Part out{
+      .samples_before = plan.items_before(side.stage, first, plan.samples()), .context_index = index / s.tp % s.cp, .context_size = s.cp};
   out.samples = plan.items_before(side.stage, first + s.cp * s.tp, plan.samples()) - out.samples_before;
   const Interval held{0, out.samples * each / s.cp};
   const std::int64_t part = part_of(held, s.tp);

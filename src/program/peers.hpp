@@ -20,7 +20,7 @@ struct Peer {
 
 // What a rank exchanges of the tensors between two stages.
 struct Boundary {
-  std::vector<Peer> peers;            // in the order of their parts
+  std::vector<Peer> peers;                 // in the order of their parts
   std::vector<CrossedParts> crossed = {};  // by peer, where either side cuts sequences and the other cuts them otherwise
   // Where tensor-parallel ranks each receive a part of what all of them need, and gather it: bytes of the whole; 0 elsewhere.
   Bytes gathered = {};

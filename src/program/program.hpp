@@ -56,9 +56,9 @@ struct Instruction {
   std::vector<int> releases = {};
   // Of a message between stages that cut sequences differently: index into Program::crossed; -1 of others.
   int crossed = -1;
-  // Of any other message: which bytes it carries, counted from the first sample of the whole micro-batch. They are those of the tensors between two
-  // blocks, sample by sample, and of each sample one tensor after the other. Where context parallelism cuts the samples of a replica, what
-  // each of its ranks holds of them follows what the rank before it holds.
+  // Of any other message: which bytes it carries, counted from the first sample of the whole micro-batch. They are those of the tensors
+  // between two blocks, sample by sample, and of each sample one tensor after the other. Where context parallelism cuts the samples of a
+  // replica, what each of its ranks holds of them follows what the rank before it holds.
   Bytes offset = {};
 };
 

@@ -108,8 +108,8 @@ class ShardWriter {
     return out;
   }
 
-  // Gathers what the pass reads and the rank does not hold. With delayed reductions it waits for the step of the step before, and leaves out
-  // what that has not come to.
+  // Gathers what the pass reads and the rank does not hold. With delayed reductions it waits for the step of the step before, and leaves
+  // out what that has not come to.
   void gather(const Instruction& pass, const std::vector<int>& after) {
     for (const int b : reads(pass)) {
       std::vector<int> waits = after;
@@ -119,7 +119,8 @@ class ShardWriter {
         continue;
       if (!held_.insert(b).second) continue;
       const Bucket& bucket = program_.buckets[static_cast<std::size_t>(b)];
-      gathered_[b] = emit({Op::gather_parameters, pass.micro_batch, -1, -1, -1, b, bucket.group, bucket.count * element_, std::move(waits)});
+      gathered_[b] =
+          emit({Op::gather_parameters, pass.micro_batch, -1, -1, -1, b, bucket.group, bucket.count * element_, std::move(waits)});
     }
   }
 

@@ -79,8 +79,9 @@ Compute ModelCosts::pass(int index, const Instruction& instruction) {
       out.exposed.seconds += priced_.reshard(program.stage, b);
     } else {
       const auto exchange = [&](const char* operation, double bytes, int peers) {
-        out.exposed.seconds += cost_model_.exchange(operation, static_cast<std::int64_t>(bytes),
-                                                    static_cast<int>(program.groups[peers].ranks.size()), link_of(peers), profile::Pace::in_turn);
+        out.exposed.seconds +=
+            cost_model_.exchange(operation, static_cast<std::int64_t>(bytes), static_cast<int>(program.groups[peers].ranks.size()),
+                                 link_of(peers), profile::Pace::in_turn);
       };
       const bool cut_rows = program.strategy_of(forward ? b - 1 : b).sequence_parallel;
       const int block = forward ? b : b - 1;  // whose cut the tensors get

@@ -569,8 +569,7 @@ comm::Handle Executor::receive(int index) {
 }
 
 // Where each run that the message carries lies in what the rank holds.
-void Executor::for_crossed(const Instruction& message,
-                           const std::function<void(std::int64_t held, program::SharedRun run)>& visit) const {
+void Executor::for_crossed(const Instruction& message, const std::function<void(std::int64_t held, program::SharedRun run)>& visit) const {
   const program::CrossedParts& parts = program_.crossed[static_cast<std::size_t>(message.crossed)];
   const std::int64_t begin = program_.strategy_of(own_block(message)).sequence_parallel ? 0 : parts.own.begin;
   for (const program::SharedRun& run : program::shared_runs(parts.own, parts.peer, parts.each)) visit(begin + run.first, run);

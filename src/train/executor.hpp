@@ -109,11 +109,11 @@ class Executor {
   comm::Group world_;
 
   // Of the step under way.
-  std::map<Key, nn::Tensors> activations_;   // the inputs of a block
-  std::map<Key, nn::Tensors> gradients_;     // of the inputs of a block
-  std::map<Crossing, at::Tensor> arriving_;  // what messages bring of either, flat
+  std::map<Key, nn::Tensors> activations_;      // the inputs of a block
+  std::map<Key, nn::Tensors> gradients_;        // of the inputs of a block
+  std::map<Crossing, at::Tensor> arriving_;     // what messages bring of either, flat
   std::map<Crossing, std::vector<int>> apart_;  // messages that have brought, or will bring, parts of it in buffers of their own
-  std::map<Crossing, int> unsent_;           // messages that take parts of either and have not begun
+  std::map<Crossing, int> unsent_;              // messages that take parts of either and have not begun
   std::map<Key, nn::Saved> saved_;
   std::vector<bool> started_;
   std::vector<bool> executed_;                      // compute instructions

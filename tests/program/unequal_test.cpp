@@ -59,8 +59,7 @@ Case any_case() {
       const int last = stage.last_block();
       const int cut = *rc::gen::inRange(first + 1, last);
       stage.runs = {{first, cut, any_strategy(width)}, {cut, last, any_strategy(width)}};
-      for (plan::StrategyRun& run : stage.runs)
-        run.strategy.sequence_parallel = run.strategy.tp > 1 && *rc::gen::arbitrary<bool>();
+      for (plan::StrategyRun& run : stage.runs) run.strategy.sequence_parallel = run.strategy.tp > 1 && *rc::gen::arbitrary<bool>();
       if (chunks == 1 && *rc::gen::arbitrary<bool>()) stage.shares = any_shares(stage);
     }
   }

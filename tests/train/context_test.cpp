@@ -24,12 +24,12 @@ const char* const kRelatives =
     "rope_scaling: {rope_type: llama3, factor: 8, original_max_position_embeddings: 16}";
 
 model::JobSpec moe_job(const std::string& extra = {}) {
-  return model::read_job(
-      ConfigNode::parse(text("name: moe\nmodel: {arch: qwen_moe, hidden: 64, layers: 4, heads: 4, kv_heads: 2, expert_ffn: 48, experts: 4, "
-                             "experts_per_token: 2, seq: 32, vocab: 256, balance_loss: 0.02, z_loss: 0.001, capacity: 1.0}\ndata: {source: synthetic}\n"
-                             "train: {global_batch: 16, optimizer: {kind: adamw, lr: 1.0e-3}",
-                             extra.empty() ? "" : ", ", extra, "}\n"),
-                        "moe.yaml"));
+  return model::read_job(ConfigNode::parse(
+      text("name: moe\nmodel: {arch: qwen_moe, hidden: 64, layers: 4, heads: 4, kv_heads: 2, expert_ffn: 48, experts: 4, "
+           "experts_per_token: 2, seq: 32, vocab: 256, balance_loss: 0.02, z_loss: 0.001, capacity: 1.0}\ndata: {source: synthetic}\n"
+           "train: {global_batch: 16, optimizer: {kind: adamw, lr: 1.0e-3}",
+           extra.empty() ? "" : ", ", extra, "}\n"),
+      "moe.yaml"));
 }
 
 Degrees cut(int cp, ContextKind context, Degrees degrees) {

@@ -1,8 +1,8 @@
 // Every plan trains the same model: the most important tests in the house.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
-#include <nlohmann/json.hpp>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/random.hpp"
