@@ -47,7 +47,7 @@ TEST(Experts, EveryPlanTrainsTheSameModel) {
            Degrees{.dp = 2, .tp = 2, .recompute = Recompute::selective, .sequence_parallel = true, .ep = 2},
            Degrees{.dp = 2, .pp = 2, .micro_batches = 4, .schedule = Schedule::zb_h1, .ep = 2},
            Degrees{.tp = 2, .whole_experts = true},
-           Degrees{.tp = 4, .sequence_parallel = true, .ep = 4, .whole_experts = true},
+           Degrees{.dp = 2, .tp = 2, .sequence_parallel = true, .ep = 4, .whole_experts = true},
            Degrees{.dp = 2, .tp = 2, .zero = 3, .recompute = Recompute::full, .ep = 2, .whole_experts = true},
            Degrees{.pp = 2, .tp = 2, .zero = 1, .micro_batches = 2, .schedule = Schedule::zb_h1, .cp = 2, .ep = 2, .whole_experts = true},
            Degrees{.dp = 2, .pp = 2, .zero = 3, .micro_batches = 2, .schedule = Schedule::interleaved, .chunks = 2, .ep = 2},
