@@ -162,12 +162,12 @@ TEST(Program, SaysWhatARankWaitsFor) {
     program.instructions = {std::move(instruction)};
     return awaited(program, 0);
   };
-  EXPECT_EQ(said({.op = Op::receive_activation, .micro_batch = 3, .peer = 2}), "activations of micro-batch 3 from rank 2");
-  EXPECT_EQ(said({.op = Op::send_gradient, .micro_batch = 0, .peer = 0}),
+  EXPECT_EQ(said({.op = Op::receive_activation, .micro_batch = 3, .peer = 2, .after = {}}), "activations of micro-batch 3 from rank 2");
+  EXPECT_EQ(said({.op = Op::send_gradient, .micro_batch = 0, .peer = 0, .after = {}}),
             "gradients of activations of micro-batch 0 to be taken by rank 0");
-  EXPECT_EQ(said({.op = Op::reduce_gradients, .bucket = 2, .group = 0}), "the sum of gradients of bucket 2 with rank 0");
-  EXPECT_EQ(said({.op = Op::gather_parameters, .bucket = 0, .group = 1}), "parameters of bucket 0 with ranks 0, 4");
-  EXPECT_EQ(said({.op = Op::reduce_norm, .group = 1}), "the norm of all gradients with ranks 0, 4");
+  EXPECT_EQ(said({.op = Op::reduce_gradients, .bucket = 2, .group = 0, .after = {}}), "the sum of gradients of bucket 2 with rank 0");
+  EXPECT_EQ(said({.op = Op::gather_parameters, .bucket = 0, .group = 1, .after = {}}), "parameters of bucket 0 with ranks 0, 4");
+  EXPECT_EQ(said({.op = Op::reduce_norm, .group = 1, .after = {}}), "the norm of all gradients with ranks 0, 4");
   EXPECT_EQ(place(program, 0), "reduce_norm");
 }
 
