@@ -128,9 +128,11 @@ int main(int argc, char** argv) {
   for (const model::BlockInstance& instance : spec.blocks()) buckets.push_back(make_bucket(instance, precision));
 
   Random random(1);
-  nn::Batch batch{at::empty({samples, kSeq}, at::kLong), at::empty({samples, kSeq}, at::kLong)};
-  for (at::Tensor* t : {&batch.tokens, &batch.targets}) {
-    for (std::int64_t i = 0; i < t->numel(); ++i) t->data_ptr<std::int64_t>()[i] = static_cast<std::int64_t>(random.below(kVocab));
+  nn::Batch batch;
+  for (const char* name : {"tokens", "targets"}) {
+    const at::Tensor values = batch.tensors[name] = at::empty({samples, kSeq}, at::kLong);
+    for (std::int64_t i = 0; i < values.numel(); ++i)
+      values.data_ptr<std::int64_t>()[i] = static_cast<std::int64_t>(random.below(kVocab));
   }
   nn::Pass pass;
   pass.batch = &batch;

@@ -232,8 +232,9 @@ TEST(RandomPlans, TrainTheModelOfOneDevice) {
   }
   std::printf("%d plans: losses at most %.1e from one device's, gradients %.1e\n", kPlans, worst_losses, worst_gradients);
   for (const char* name :
-       {"1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v", "delayed exchange", "dp", "tp", "cp", "ep", "zero 2", "zero 3",
-        "shards", "sequence parallel", "whole experts", "offload", "recompute", "shares", "cut anew"})
+       {"1f1b",      "gpipe",  "interleaved", "zb-h1",  "zb-h2",  "zb-v",   "dualpipe-v",        "delayed exchange", "dp",
+        "tp",        "cp",     "ep",          "zero 2", "zero 3", "shards", "sequence parallel", "whole experts",    "offload",
+        "recompute", "shares", "cut anew"})
     EXPECT_TRUE(seen.contains(name)) << name << " was never drawn";
 }
 
