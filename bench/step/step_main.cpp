@@ -131,8 +131,7 @@ int main(int argc, char** argv) {
   nn::Batch batch;
   for (const char* name : {"tokens", "targets"}) {
     const at::Tensor values = batch.tensors[name] = at::empty({samples, kSeq}, at::kLong);
-    for (std::int64_t i = 0; i < values.numel(); ++i)
-      values.data_ptr<std::int64_t>()[i] = static_cast<std::int64_t>(random.below(kVocab));
+    for (std::int64_t i = 0; i < values.numel(); ++i) values.data_ptr<std::int64_t>()[i] = static_cast<std::int64_t>(random.below(kVocab));
   }
   nn::Pass pass;
   pass.batch = &batch;

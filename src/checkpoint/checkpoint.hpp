@@ -76,8 +76,8 @@ class Writer {
 
   // This rank's pieces, into step-NNNNNN.tmp/; on the disk when it returns. The data is hashed and written in place, without
   // a copy. Over all ranks each element of a tensor stands in exactly one piece, and all pieces of a tensor are cut along
-  // the same dimension into the same number of parts. Throws Error(io), for a full disk too; then the .tmp folder is
-  // removed, and the earlier checkpoints are untouched.
+  // the same dimension into the same number of parts. Throws Error(io), for a full disk too; the earlier checkpoints are
+  // untouched then, and the .tmp folder, in which other ranks may be writing, is there until abandon().
   void write(const std::vector<Piece>& pieces);
   // The same of pieces that are live; `pieces` are those that it was made of.
   void write(const std::vector<Piece>& pieces, LivePieces& live);
@@ -87,12 +87,12 @@ class Writer {
   // folder is removed, and the earlier checkpoints are untouched.
   void commit(const State& state);
 
-  // Removes the .tmp folder: where some rank failed, once all of them have ended, as one that began late has made it again.
+  // Rank 0, where some rank failed to write, once all of them have ended: removes the .tmp folder.
   void abandon() noexcept;
 
  private:
   void write_shard(const std::vector<Piece>& pieces, LivePieces* live);
-  void write_or_abandon(const std::vector<Piece>& pieces, LivePieces* live);
+  void write_or_explain(const std::vector<Piece>& pieces, LivePieces* live);
   void publish(const State& state);
   std::filesystem::path shard(const char* extension) const;
 

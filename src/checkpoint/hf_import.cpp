@@ -108,13 +108,19 @@ void write_checkpoint(FileSystem& disk, const std::filesystem::path& folder, con
     size += bytes;
   }
   const int count = static_cast<int>(shards.size());
-  for (int rank = 0; rank < count; ++rank) {
-    std::vector<Piece> pieces;
-    for (const Weights* weights : shards[static_cast<std::size_t>(rank)])
-      pieces.push_back({weights->name, weights->shape, -1, 0, 1, 0, element_count(weights->shape), load(*weights)});
-    Writer(disk, folder, 0, rank, count).write(pieces);
+  Writer whole(disk, folder, 0, 0, count);
+  try {
+    for (int rank = 0; rank < count; ++rank) {
+      std::vector<Piece> pieces;
+      for (const Weights* weights : shards[static_cast<std::size_t>(rank)])
+        pieces.push_back({weights->name, weights->shape, -1, 0, 1, 0, element_count(weights->shape), load(*weights)});
+      Writer(disk, folder, 0, rank, count).write(pieces);
+    }
+  } catch (const Error&) {
+    whole.abandon();
+    throw;
   }
-  Writer(disk, folder, 0, 0, count).commit(state);
+  whole.commit(state);
 }
 
 // Copies the tokenizer's files; what the train.yaml says of the tokenizer. Where there is none, its place is named: text that is read

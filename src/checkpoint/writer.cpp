@@ -53,21 +53,17 @@ void Writer::abandon() noexcept {
   }
 }
 
-void Writer::write(const std::vector<Piece>& pieces) { write_or_abandon(pieces, nullptr); }
-void Writer::write(const std::vector<Piece>& pieces, LivePieces& live) { write_or_abandon(pieces, &live); }
+void Writer::write(const std::vector<Piece>& pieces) { write_or_explain(pieces, nullptr); }
+void Writer::write(const std::vector<Piece>& pieces, LivePieces& live) { write_or_explain(pieces, &live); }
 
-void Writer::write_or_abandon(const std::vector<Piece>& pieces, LivePieces* live) {
+void Writer::write_or_explain(const std::vector<Piece>& pieces, LivePieces* live) {
   try {
     write_shard(pieces, live);
   } catch (const Error& problem) {
-    // Another rank gave up, and what this one meets is what that left.
-    const bool gone = !std::filesystem::exists(temporary_);
-    const ErrorCode code = gone && problem.code() == ErrorCode::not_found ? ErrorCode::io : problem.code();
-    abandon();
-    throw Error(
-        code, text("the checkpoint of step ", step_, " was not written: ", gone ? "another rank gave up; here " : "", problem.message()),
-        {problem.where().file.empty() ? temporary_.string() : problem.where().file, 0, 0, rank_, {}}, problem.expected(),
-        code == ErrorCode::io ? "make room there or point the run elsewhere; earlier checkpoints are as they were" : problem.hint());
+    throw Error(problem.code(), text("the checkpoint of step ", step_, " was not written: ", problem.message()),
+                {problem.where().file.empty() ? temporary_.string() : problem.where().file, 0, 0, rank_, {}}, problem.expected(),
+                problem.code() == ErrorCode::io ? "make room there or point the run elsewhere; earlier checkpoints are as they were"
+                                                : problem.hint());
   }
 }
 

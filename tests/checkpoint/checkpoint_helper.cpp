@@ -69,7 +69,13 @@ std::vector<std::vector<Piece>> cut(const Tensors& tensors, const World& world, 
 void save(FileSystem& files, const std::filesystem::path& folder, std::int64_t step, const std::vector<std::vector<Piece>>& ranks,
           State state) {
   const int world_size = static_cast<int>(ranks.size());
-  for (int rank = 0; rank < world_size; ++rank) Writer(files, folder, step, rank, world_size).write(ranks[static_cast<std::size_t>(rank)]);
+  try {
+    for (int rank = 0; rank < world_size; ++rank)
+      Writer(files, folder, step, rank, world_size).write(ranks[static_cast<std::size_t>(rank)]);
+  } catch (const Error&) {
+    Writer(files, folder, step, 0, world_size).abandon();
+    throw;
+  }
   state.step = step;
   Writer(files, folder, step, 0, world_size).commit(state);
 }
