@@ -74,6 +74,7 @@ std::vector<BlockFlow> tensor_flow(const ModelSpec& model) {
       before.push_back(flow[b].before[i]);
     }
     for (std::size_t i = 0; i < spec.outputs.size(); ++i) {
+      if (spec.outputs[i].shape.empty()) continue;  // a loss
       if (!needed_at[b + 1].contains(spec.outputs[i].name))
         refuse(blocks[b], text("makes ", spec.outputs[i].name, ", which no block behind it reads"), "outputs that later blocks read");
       flow[b].after.push_back(static_cast<int>(i));

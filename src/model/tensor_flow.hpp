@@ -22,7 +22,8 @@ struct BlockFlow {
 };
 
 // By block. Throws invalid_config, which names the block, when it reads a tensor that no block before it makes, or in another shape, and
-// when no block reads what it makes; nothing reads what the last block makes.
+// when no block reads what it makes, unless that is a loss, which
+// has no dimensions; nothing reads what the last block makes.
 std::vector<BlockFlow> tensor_flow(const ModelSpec& model);
 
 // Elements of one sample of all tensors before each block.

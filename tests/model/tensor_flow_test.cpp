@@ -65,6 +65,12 @@ TEST(TensorFlow, WhatIsMadeAnewIsAnotherTensor) {
   EXPECT_THAT(names(tensor_flow(model)[4].before), ElementsAre("hidden", "skip"));
 }
 
+TEST(TensorFlow, ALossIsReadByNone) {
+  ModelSpec model = with_skip();
+  model.repeats[2].block.outputs.push_back({"second_loss", {}});
+  EXPECT_THAT(names(tensor_flow(model)[4].before), ElementsAre("hidden"));
+}
+
 TEST(TensorFlow, WhatNoBlockMakesIsAnError) {
   const Error error = testing::error_of([] { tensor_flow(with_skip({"skp", {4, 2}})); });
   EXPECT_THAT(error.what(), HasSubstr("block join reads skp, which no block before it makes"));
