@@ -118,7 +118,7 @@ std::optional<Fault> sequence_fault(const Plan& plan, const model::ModelSpec& mo
 
 }  // namespace
 
-void check_uniform(const Plan& plan, const std::string& refusal, const std::string& hint) {
+void check_precision(const Plan& plan, const std::string& refusal, const std::string& hint) {
   if (const auto fault = fault_of(plan)) refuse(*fault, refusal, hint);
 }
 
@@ -132,7 +132,7 @@ void check_trainable(const Plan& plan, const model::ModelSpec& model) {
   check_trainable(model, plan.where);
   const std::string refusal = "the trainer cannot run the plan";
   const std::string hint = "the plan can be simulated: tessera simulate TRAIN.yaml --plan PLAN";
-  check_uniform(plan, refusal, hint);
+  check_precision(plan, refusal, hint);
   for (const auto& fault : {tied_fault(plan, model), whole_block_fault(plan, model), head_fault(plan, model), sequence_fault(plan, model)})
     if (fault) refuse(*fault, refusal, hint);
 }

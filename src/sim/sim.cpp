@@ -107,8 +107,8 @@ Result run_folded(const std::vector<program::Program>& programs, const Fold& fol
 // Only some exchanges can be played through.
 void check_played(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
   if (cost::plays_exchanges(plan, cluster))
-    plan::check_uniform(plan, "the plan cannot be simulated on these devices in " + std::string(model::name_of(plan.precision)),
-                        "accelerators in 16 or fewer bits simulate any plan");
+    plan::check_precision(plan, "the plan cannot be simulated on these devices in " + std::string(model::name_of(plan.precision)),
+                          "accelerators in 16 or fewer bits simulate any plan");
 }
 
 // Bytes are those of the stage's first rank, scaled to the memory of each.

@@ -73,7 +73,7 @@ plan::ScheduleFile schedule_of(const plan::Plan& plan, plan::Schedule order) {
 bool can_be_priced(const plan::Plan& plan, const Planned& basis) {
   if (plan.precision != model::Precision::f32 && !basis.cluster.groups.front().device.is_cpu()) return true;
   try {
-    plan::check_uniform(plan, "no price");
+    plan::check_precision(plan, "no price");
     return true;
   } catch (const Error& error) {
     return error.code() != ErrorCode::invalid_config;
