@@ -7,7 +7,7 @@ python   tests that drive the commands from Python, and tests of ./dev's own too
 asan     the torch-free rooms' C++ tests under the address and undefined-behaviour sanitizers
 tsan     the tests of rooms with threads under the thread sanitizer (tools/sanitizers/rooms.py lists them)
 
-After each stage stand its slowest tests.
+After each stage stand its slowest tests, and at the end, beside the sums, those that failed.
 """
 import argparse
 import dataclasses
@@ -43,6 +43,7 @@ class Outcome:
     seconds: float = 0.0
     note: str = ""
     cases: list = dataclasses.field(default_factory=list)  # (seconds, name)
+    failures: list = dataclasses.field(default_factory=list)  # names, with what was said first
 
 
 def run(command, environment=None):
@@ -57,10 +58,13 @@ def add_up(outcome, report):
         return False
     for case in cases:
         # ctest writes the same into both names.
-        names = [case.get("classname"), case.get("name")]
-        outcome.cases.append((float(case.get("time") or 0), ".".join(dict.fromkeys(name for name in names if name))))
-        if case.find("failure") is not None or case.find("error") is not None or case.get("status") == "fail":
+        name = ".".join(dict.fromkeys(part for part in (case.get("classname"), case.get("name")) if part))
+        outcome.cases.append((float(case.get("time") or 0), name))
+        fault = next((case.find(kind) for kind in ("failure", "error") if case.find(kind) is not None), None)
+        if fault is not None or case.get("status") == "fail":
             outcome.failed += 1
+            said = (fault.get("message") or "").splitlines() if fault is not None else []
+            outcome.failures.append(f"{name}: {said[0][:200]}" if said else name)
         elif case.find("skipped") is not None or case.get("status") in ("notrun", "disabled"):
             outcome.skipped += 1
         else:
@@ -147,6 +151,9 @@ def main():
     print(f"\n{'stage':<10}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>9}")
     for outcome in outcomes:
         print(f"{outcome.stage:<10}{outcome.passed:>8}{outcome.failed:>8}{outcome.skipped:>9}{outcome.seconds:>9.0f}  {outcome.note}".rstrip())
+    for outcome in outcomes:
+        for name in outcome.failures:
+            print(f"failed in {outcome.stage}: {name}")
     passed, failed, skipped = (sum(getattr(outcome, field) for outcome in outcomes) for field in ("passed", "failed", "skipped"))
     if passed + failed == 0:
         failed = 1

@@ -58,6 +58,15 @@ def test_a_runner_that_crashes_counts_as_a_failure(tmp_path):
     assert outcome.failed == 1 and "no report" in outcome.note
 
 
+def test_the_failed_tests_of_a_stage_are_named_with_what_they_say(tmp_path):
+    report = tmp_path / "tests.xml"
+    report.write_text('<testsuite><testcase name="b" classname="tests.a"><failure message="AssertionError: 1 != 2&#10;more">...</failure></testcase>'
+                      '<testcase name="A.b" classname="A.b" status="fail"><failure message=""/></testcase><testcase name="fine"/></testsuite>')
+    outcome = run_tests.Outcome("python")
+    run_tests.finish(outcome, 1, report, "pytest")
+    assert outcome.failures == ["tests.a.b: AssertionError: 1 != 2", "A.b"]
+
+
 def test_the_slowest_tests_of_a_stage_are_named(tmp_path):
     report = tmp_path / "tests.xml"
     report.write_text('<testsuite><testcase name="A.quick" classname="A.quick" time="0.01"/><testcase name="A.slow" classname="A.slow" time="7.25"/>'
