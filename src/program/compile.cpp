@@ -19,8 +19,8 @@ using plan::Slot;
 
 // A shard starts on its own cache line.
 constexpr std::int64_t kShardAlignment = 16;
-// What reduce_norm carries: squared norm, loss, tokens, wish to stop; f64 each.
-constexpr std::int64_t kScalarBytes = 32;
+// What reduce_norm carries: squared norm, loss, tokens, wishes to stop and to compare speeds; f64 each.
+constexpr std::int64_t kScalarBytes = 40;
 
 std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + step - 1) / step * step; }
 

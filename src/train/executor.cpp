@@ -146,18 +146,18 @@ void Executor::begin() {
   pending_.clear();
   reducing_.clear();
   sending_.clear();
-  scalars_.assign(4, 0.0);
+  scalars_ = {};
   norm_ = {};
 }
 
-Scalars Executor::run(const Batches& batches, double loss_scale, bool wish_to_stop, const Step& step) {
+Scalars Executor::run(const Batches& batches, double loss_scale, const Wishes& wishes, const Step& step) {
   at_ = -1;
   const Telling telling(*this);
   const std::size_t count = program_.instructions.size();
   spans_.clear();
   late_spans_.clear();
   begin();
-  wish_to_stop_ = wish_to_stop ? 1 : 0;
+  wishes_ = wishes;
   const auto left_out = [&](const Instruction& instruction) { return instruction.finishes_previous && !unfinished_; };
   // What can go beside computing starts as soon as it may, wherever it stands in the program.
   for (std::size_t i = 0; i < count; ++i) {
@@ -193,7 +193,7 @@ Scalars Executor::run(const Batches& batches, double loss_scale, bool wish_to_st
   for (InstructionSpan& span : communication_spans(handles_, begins_, false)) spans_.push_back(std::move(span));
   if (unfinished_) late_spans_ = communication_spans(previous_, previous_begins_, true);
   unfinished_ = program_.delayed;
-  return {scalars_[0], scalars_[1], scalars_[2], scalars_[3]};
+  return scalars_;
 }
 
 // Of communication that is over: of the run's own, or of what went on beyond it.
@@ -248,16 +248,16 @@ double Executor::finish(const Step& step) {
   for (const auto& handles : handles_)
     for (const auto& handle : handles) handle.wait();
   unfinished_ = false;
-  return scalars_[0];
+  return scalars_.squared_norm;
 }
 
 void Executor::step_bucket(const Instruction& instruction, const Step& step) {
   if (instruction.finishes_previous) {
-    scalars_[0] += store_.squared_norm(instruction.bucket);
+    scalars_.squared_norm += store_.squared_norm(instruction.bucket);
     // Their reduction may have ended after the run that began it.
     if (program_.buckets[instruction.bucket].zero >= 2) store_.release_grads(instruction.bucket);
   }
-  step(instruction.bucket, {scalars_[0], scalars_[1], scalars_[2], scalars_[3]});
+  step(instruction.bucket, scalars_);
 }
 
 std::vector<nn::Interval> Executor::compute(int index, const Batches& batches, double loss_scale, const Step& step) {
@@ -317,8 +317,8 @@ void Executor::forward(const Instruction& instruction, const Batches& batches, n
     if (b + 1 == static_cast<int>(flow_.size())) {
       // Tensor-parallel peers hold the same sums; they count once.
       if (program_.cut_of(b).tp_index == 0) {
-        scalars_[1] += outputs.at(0).item<float>();
-        scalars_[2] += static_cast<double>(outputs.at(1).item<std::int64_t>());
+        scalars_.loss += outputs.at(0).item<float>();
+        scalars_.tokens += static_cast<double>(outputs.at(1).item<std::int64_t>());
       }
       return;
     }
@@ -672,12 +672,13 @@ comm::Handle Executor::communicate(int index) {
     case Op::reduce_norm:
       if (program_.training && !program_.delayed) {
         norm_.begin = real_clock().now();
-        scalars_[0] = store_.squared_norm();
+        scalars_.squared_norm = store_.squared_norm();
         norm_.end = real_clock().now();
       }
-      scalars_[3] = wish_to_stop_;
+      scalars_.stop = wishes_.stop ? 1 : 0;
+      scalars_.compare = wishes_.compare ? 1 : 0;
       if (instruction.group < 0) return {};
-      return group(instruction.group).all_reduce(scalars_.data(), scalars_.size(), comm::DataType::f64);
+      return group(instruction.group).all_reduce(&scalars_, sizeof(Scalars) / sizeof(double), comm::DataType::f64);
     default: break;
   }
   const program::Bucket& bucket = program_.buckets[instruction.bucket];

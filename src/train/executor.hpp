@@ -16,12 +16,19 @@
 
 namespace tessera::train {
 
-// Sums over all ranks, equal on all of them.
+// Sums over all ranks, equal on all of them. Doubles alone: they are reduced as they stand.
 struct Scalars {
   double squared_norm = 0;  // of the gradient; 0 in evaluation
   double loss = 0;          // summed over tokens
   double tokens = 0;
-  double stop = 0;  // how many ranks were asked to stop
+  double stop = 0;     // how many ranks were asked to stop
+  double compare = 0;  // how many ranks wish to compare their speeds after this run
+};
+
+// What a rank tells all others in a run.
+struct Wishes {
+  bool stop = false;
+  bool compare = false;
 };
 
 // This rank's samples, by cut of its blocks (Program::cuts) and micro-batch.
@@ -47,7 +54,7 @@ class Executor {
 
   // One pass over the program. `step` is called after the scalars are known.
   // With a delayed exchange the squared norm is that of the gradients of the run before, 0 in the first.
-  Scalars run(const Batches& batches, double loss_scale, bool wish_to_stop, const Step& step);
+  Scalars run(const Batches& batches, double loss_scale, const Wishes& wishes, const Step& step);
 
   // Whether exchanges of the last run go on.
   bool unfinished() const { return unfinished_; }
@@ -138,7 +145,7 @@ class Executor {
   std::vector<int> pending_;                        // communication not yet started, in order
   std::vector<int> reducing_;                       // reductions of gradients that need memory until they are done
   std::vector<int> sending_;                        // messages likewise
-  std::vector<double> scalars_;
+  Scalars scalars_;
   std::vector<Seconds> begins_;  // of communication
   std::vector<InstructionSpan> spans_;
   std::vector<InstructionSpan> late_spans_;
@@ -146,7 +153,7 @@ class Executor {
   Handles previous_;  // of the run before
   std::vector<Seconds> previous_begins_;
   bool unfinished_ = false;
-  double wish_to_stop_ = 0;
+  Wishes wishes_;
 };
 
 }  // namespace tessera::train

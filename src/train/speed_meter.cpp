@@ -3,7 +3,7 @@
 #include <unistd.h>
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <sstream>
 
 #include "train/clocks.hpp"
 
@@ -11,12 +11,7 @@ namespace tessera::train {
 namespace {
 
 constexpr std::int64_t kWarmUp = 2;
-// Seconds. Shorter ones would name ranks that another process takes the core from for a moment.
-constexpr double kWindow = 1;
-// Steps may become much longer within a window.
-constexpr double kMostSteps = 50;
 constexpr std::uint32_t kTag = 2;  // no message of a program has it
-constexpr std::size_t kHeader = 1;
 constexpr double kAbsent = -1;
 
 using HostName = std::array<char, 64>;
@@ -27,7 +22,7 @@ HostName host_name() {
   return out;
 }
 
-std::size_t size_of(const program::Program& program) { return kHeader + 2 * program.instructions.size(); }
+std::size_t size_of(const program::Program& program) { return 2 * program.instructions.size(); }
 
 Seconds length_of(const std::vector<program::Interval>& intervals) {
   Seconds out(0);
@@ -35,19 +30,28 @@ Seconds length_of(const std::vector<program::Interval>& intervals) {
   return out;
 }
 
+// What rank 0 found, on all ranks: a line each, which begins with whether it is over.
+std::vector<SpeedChange> told(comm::Communicator& comm, const std::vector<SpeedChange>& found) {
+  std::string lines;
+  for (const SpeedChange& change : found) lines += text(change.over ? '1' : '0', change.words, '\n');
+  auto size = static_cast<std::int64_t>(lines.size());
+  comm.world().broadcast(&size, 1, comm::DataType::i64, 0).wait();
+  if (size == 0) return {};
+  lines.resize(static_cast<std::size_t>(size));
+  comm.world().broadcast(lines.data(), lines.size(), comm::DataType::u8, 0).wait();
+  std::vector<SpeedChange> out;
+  std::istringstream stream(lines);
+  for (std::string line; std::getline(stream, line);) out.push_back({line.front() == '1', line.substr(1)});
+  return out;
+}
+
 }  // namespace
 
 SpeedMeter::SpeedMeter(std::vector<program::Program> programs, comm::Communicator& comm) : programs_(std::move(programs)), comm_(comm) {}
 
-// Of the next window, by how long a step takes on the rank where it takes longest.
-void SpeedMeter::agree_on_steps(Seconds step) {
-  double longest = step.value;
-  comm_.world().all_reduce(&longest, 1, comm::DataType::f64, comm::Reduction::max).wait();
-  every_ = static_cast<std::int64_t>(std::clamp(std::ceil(kWindow / std::max(longest, 1e-6)), 1.0, kMostSteps));
-}
-
 // Once.
 void SpeedMeter::begin() {
+  begun_ = true;
   apart_ = on_several_hosts(comm_);
   const HostName own = host_name();
   std::vector<HostName> all(static_cast<std::size_t>(comm_.world_size()));
@@ -58,16 +62,15 @@ void SpeedMeter::begin() {
   watch_ = std::make_unique<SpeedWatch>(programs_, std::move(hosts));
 }
 
-// How long this rank computes in a step; then two numbers for each instruction: of communication when it began and ended, of others 0 and
-// how long they exchanged.
+// Two numbers for each instruction: of communication, when it began and ended in the window's last step; of others, how long they computed
+// in a step on average, and how long they exchanged in the last.
 std::vector<double> SpeedMeter::packed(const program::TracedRank& step, Seconds offset) const {
   const program::Program& program = programs_.at(static_cast<std::size_t>(comm_.rank()));
   std::vector<double> out(size_of(program), kAbsent);
-  out[0] = window_.computing.front().value / static_cast<double>(window_.steps);
   for (const auto& [index, instruction] : step.instructions) {
-    const std::size_t at = kHeader + 2 * static_cast<std::size_t>(index);
+    const std::size_t at = 2 * static_cast<std::size_t>(index);
     const bool computes = program::is_compute(instruction.op);
-    out.at(at) = computes ? 0 : (instruction.time.begin + offset).value;
+    out.at(at) = computes ? window_.computing.at(index).value / static_cast<double>(window_.steps) : (instruction.time.begin + offset).value;
     out.at(at + 1) = computes ? length_of(instruction.exchanges).value : (instruction.time.end + offset).value;
   }
   return out;
@@ -75,11 +78,11 @@ std::vector<double> SpeedMeter::packed(const program::TracedRank& step, Seconds 
 
 void SpeedMeter::unpack(int rank, const std::vector<double>& values, SpeedWindow& window, program::TracedStep& step) const {
   const program::Program& program = programs_.at(static_cast<std::size_t>(rank));
-  window.computing.emplace_back(values.front());
+  Computing& computing = window.computing.emplace_back();
   program::TracedRank& of = step[rank];
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
-    const double begin = values[kHeader + 2 * i];
-    const double end = values[kHeader + 2 * i + 1];
+    const double begin = values[2 * i];
+    const double end = values[2 * i + 1];
     if (begin == kAbsent && end == kAbsent) continue;
     const program::Instruction& instruction = program.instructions[i];
     program::TracedInstruction& traced = of.instructions[static_cast<int>(i)];
@@ -88,47 +91,43 @@ void SpeedMeter::unpack(int rank, const std::vector<double>& values, SpeedWindow
     traced.peer = instruction.peer;
     traced.blocks = text('[', instruction.first_block, ',');
     if (instruction.group >= 0) traced.group = program.groups.at(static_cast<std::size_t>(instruction.group)).name;
-    const program::Interval time{Seconds(begin), Seconds(end)};
-    if (program::is_compute(instruction.op))
-      traced.exchanges.push_back(time);
-    else
-      traced.time = time;
+    if (program::is_compute(instruction.op)) {
+      computing[work_of(instruction)] += Seconds(begin);
+      traced.exchanges.push_back({Seconds(0), Seconds(end)});
+    } else {
+      traced.time = {Seconds(begin), Seconds(end)};
+    }
   }
 }
 
-std::vector<SpeedChange> SpeedMeter::add(const program::TracedRank& step) {
-  const int world = comm_.world_size();
+std::vector<SpeedChange> SpeedMeter::add(const program::TracedRank& step, bool compare) {
   if (++made_ <= kWarmUp) return {};
-  const Seconds length = step.step.end - step.step.begin;
-  if (every_ == 0) {
-    agree_on_steps(length);
-    begin();
-  }
-  Seconds computing(0);
-  for (const auto& [index, instruction] : step.instructions)
-    if (program::is_compute(instruction.op)) computing += instruction.time.end - instruction.time.begin - length_of(instruction.exchanges);
-  if (window_.computing.empty()) window_ = {.steps = 0, .step = Seconds(0), .computing = {Seconds(0)}, .exchanges = {}};
   ++window_.steps;
-  window_.step += length;
-  window_.computing.front() += computing;
-  if (window_.steps < every_) return {};
+  window_.step += step.step.end - step.step.begin;
+  for (const auto& [index, instruction] : step.instructions)
+    if (program::is_compute(instruction.op))
+      window_.computing[index] += instruction.time.end - instruction.time.begin - length_of(instruction.exchanges);
+  return compare ? compared(step) : std::vector<SpeedChange>();
+}
+
+std::vector<SpeedChange> SpeedMeter::compared(const program::TracedRank& step) {
+  if (!begun_) begin();
   const std::vector<double> own = packed(step, apart_ ? ahead(comm_) : Seconds(0));
   SpeedWindow window{.steps = window_.steps, .step = window_.step / static_cast<double>(window_.steps), .computing = {}, .exchanges = {}};
-  window_.computing.clear();
-  agree_on_steps(window.step);
+  window_ = {};
   if (comm_.rank() != 0) {
     comm_.world().send(std::as_bytes(std::span(own)), 0, kTag).wait();
-    return {};
+    return told(comm_, {});
   }
   program::TracedStep gathered;
   unpack(0, own, window, gathered);
-  for (int rank = 1; rank < world; ++rank) {
+  for (int rank = 1; rank < comm_.world_size(); ++rank) {
     std::vector<double> theirs(size_of(programs_.at(static_cast<std::size_t>(rank))));
     comm_.world().receive(std::as_writable_bytes(std::span(theirs)), rank, kTag).wait();
     unpack(rank, theirs, window, gathered);
   }
   window.exchanges = exchanges_of(programs_, gathered);
-  return watch_->add(window);
+  return told(comm_, watch_->add(window));
 }
 
 }  // namespace tessera::train

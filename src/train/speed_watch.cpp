@@ -18,14 +18,40 @@ constexpr int kRunning = 3;          // windows
 constexpr int kRunningExchange = 5;  // which are of a single step of each window
 constexpr std::size_t kBeginning = 5;
 
-double median(std::vector<double> values) {
+Seconds median(std::vector<Seconds> values) {
   std::sort(values.begin(), values.end());
   const std::size_t half = values.size() / 2;
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
+Seconds whole(const Computing& computing) {
+  Seconds out(0);
+  for (const auto& [work, seconds] : computing) out += seconds;
+  return out;
+}
+
+Seconds in(const Computing& computing, const std::string& work) {
+  const auto found = computing.find(work);
+  return found == computing.end() ? Seconds(0) : found->second;
+}
+
+// What `own` does that takes most beyond the median of `others`.
+std::string slowest_work(const Computing& own, const std::vector<Computing>& others) {
+  std::string out;
+  Seconds most(0);
+  for (const auto& [work, seconds] : own) {
+    std::vector<Seconds> theirs;
+    for (const Computing& other : others) theirs.push_back(in(other, work));
+    const Seconds more = seconds - median(std::move(theirs));
+    if (!out.empty() && more <= most) continue;
+    out = work;
+    most = more;
+  }
+  return out;
+}
+
 // Equal for ranks that compute the same.
-std::string work_of(const program::Program& program) {
+std::string duties_of(const program::Program& program) {
   std::string out;
   for (const program::Chunk& chunk : program.chunks) out += text(chunk.stage, ':', chunk.first_block, '-', chunk.last_block, ' ');
   for (const program::Cut& cut : program.cuts)
@@ -37,6 +63,14 @@ std::string work_of(const program::Program& program) {
 std::string steps_text(std::int64_t steps) { return text(steps, steps == 1 ? " step" : " steps"); }
 
 }  // namespace
+
+std::string work_of(const program::Instruction& instruction) {
+  std::string out = program::name_of(instruction.op);
+  if (instruction.bucket >= 0) out += text(" of bucket ", instruction.bucket);
+  if (instruction.first_block < 0) return out;
+  if (instruction.last_block - instruction.first_block == 1) return out + text(" of block ", instruction.first_block);
+  return out + text(" of blocks ", instruction.first_block, " to ", instruction.last_block - 1);
+}
 
 std::map<Connection, Seconds> exchanges_of(const std::vector<program::Program>& programs, const program::TracedStep& step) {
   const auto transfers = program::transfers_of(step);
@@ -72,10 +106,10 @@ std::map<Connection, Seconds> exchanges_of(const std::vector<program::Program>& 
 
 SpeedWatch::SpeedWatch(const std::vector<program::Program>& programs, std::vector<std::string> hosts)
     : hosts_(std::move(hosts)), one_host_(std::set<std::string>(hosts_.begin(), hosts_.end()).size() < 2), ranks_(programs.size()) {
-  std::map<std::string, std::vector<int>> of_work;
-  for (std::size_t rank = 0; rank < programs.size(); ++rank) of_work[work_of(programs[rank])].push_back(static_cast<int>(rank));
+  std::map<std::string, std::vector<int>> of_duties;
+  for (std::size_t rank = 0; rank < programs.size(); ++rank) of_duties[duties_of(programs[rank])].push_back(static_cast<int>(rank));
   for (std::size_t rank = 0; rank < programs.size(); ++rank) {
-    std::vector<int> others = of_work[work_of(programs[rank])];
+    std::vector<int> others = of_duties[duties_of(programs[rank])];
     std::erase(others, static_cast<int>(rank));
     peers_.push_back(std::move(others));
   }
@@ -104,20 +138,23 @@ std::string SpeedWatch::name_of(int rank) const {
 void SpeedWatch::judge_rank(int rank, const SpeedWindow& window, std::vector<SpeedChange>& changes) {
   const auto at = static_cast<std::size_t>(rank);
   Subject& subject = ranks_[at];
-  const double own = window.computing.at(at).value;
-  std::vector<double> others;
-  for (const int peer : peers_[at]) others.push_back(window.computing.at(static_cast<std::size_t>(peer)).value);
-  if (others.empty() && subject.first.size() < kBeginning) return subject.first.push_back(own);
-  const double usual = median(others.empty() ? subject.first : others);
+  const Computing& own = window.computing.at(at);
+  std::vector<Computing> others;
+  for (const int peer : peers_[at]) others.push_back(window.computing.at(static_cast<std::size_t>(peer)));
+  if (others.empty() && subject.first_works.size() < kBeginning) return subject.first_works.push_back(own);
   const char* than = others.empty() ? "at the run's beginning" : others.size() == 1 ? "its peer" : "its peers";
-  const double ratio = usual > 0 ? own / usual : 1;
-  const Seconds cost(std::min(own - usual, window.step.value));
+  if (others.empty()) others = subject.first_works;
+  std::vector<Seconds> theirs;
+  for (const Computing& other : others) theirs.push_back(whole(other));
+  const Seconds usual = median(std::move(theirs));
+  const double ratio = usual > Seconds(0) ? whole(own) / usual : 1;
+  const Seconds cost = std::min(whole(own) - usual, window.step);
   subject.cost = cost;
   switch (judge(subject, ratio, kSlow, kWell, cost > window.step * kWorth, kRunning)) {
     case Turn::none: return;
     case Turn::slow:
-      changes.push_back({false, text(name_of(rank), " computes ", fixed(ratio, 1), " x as long as ", than, ": ", to_text(cost),
-                                     " of a step of ", to_text(window.step), " are spent waiting for it")});
+      changes.push_back({false, text(name_of(rank), " computes ", fixed(ratio, 1), " x as long as ", than, ", above all in ",
+                                     slowest_work(own, others), ": ", to_text(cost), " of a step of ", to_text(window.step), " are spent waiting for it")});
       return;
     case Turn::over:
       changes.push_back({true, text(name_of(rank), " computes as long as ", than, " again, after ", steps_text(steps_ - subject.since))});
@@ -132,14 +169,14 @@ void SpeedWatch::judge_exchange(const Connection& connection, Seconds seconds, c
     const Subject& of = ranks_.at(static_cast<std::size_t>(rank));
     if (of.named || of.beyond > 0) late = std::max(late, of.cost);
   }
-  if (subject.first.size() < kBeginning) return subject.first.push_back(seconds.value);
-  const double usual = median(subject.first);
-  const Seconds cost = seconds - Seconds(usual);
+  if (subject.first.size() < kBeginning) return subject.first.push_back(seconds);
+  const Seconds usual = median(subject.first);
+  const Seconds cost = seconds - usual;
   if (late > Seconds(0) && cost < late * 2) {
     subject.beyond = 0;
     return;
   }
-  const double ratio = usual > 0 ? seconds.value / usual : cost > Seconds(0) ? kDrifted + 1 : 1;
+  const double ratio = usual > Seconds(0) ? seconds / usual : cost > Seconds(0) ? kDrifted + 1 : 1;
   const Turn turn = judge(subject, ratio, kDrifted, kDrifted, cost > window.step * kWorth, kRunningExchange);
   if (turn == Turn::none) return;
   std::string who;

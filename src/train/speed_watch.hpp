@@ -24,18 +24,24 @@ struct Connection {
 // passes, the shortest of what its members say, as they count their waiting for each other. `programs` is by rank.
 std::map<Connection, Seconds> exchanges_of(const std::vector<program::Program>& programs, const program::TracedStep& step);
 
+// How long a rank computes in a step, without exchanges, by what it computes ("backward of blocks 2 to 5").
+using Computing = std::map<std::string, Seconds>;
+
+// What an instruction that computes is called there, whatever its micro-batch.
+std::string work_of(const program::Instruction& instruction);
+
 // Some consecutive steps, which all ranks have made.
 struct SpeedWindow {
   std::int64_t steps = 1;
   Seconds step;                             // the mean
-  std::vector<Seconds> computing;           // by rank, in a step, without exchanges; the mean
+  std::vector<Computing> computing;         // by rank; the mean
   std::map<Connection, Seconds> exchanges;  // of the last of the steps
 };
 
 // Something has become slow, or is so no longer.
 struct SpeedChange {
   bool over = false;
-  std::string words;  // who, by what factor, and what it costs
+  std::string words;  // who, by what factor, in what, and what it costs
 };
 
 // Not thread-safe.
@@ -53,9 +59,10 @@ class SpeedWatch {
  private:
   // One rank or one connection.
   struct Subject {
-    std::vector<double> first;  // windows of the beginning
-    int beyond = 0;             // windows running in which it is slow
-    int within = 0;             // windows running in which it is not
+    std::vector<Seconds> first;          // of a connection, the windows of the beginning
+    std::vector<Computing> first_works;  // of a rank without peers likewise
+    int beyond = 0;                      // windows running in which it is slow
+    int within = 0;                      // windows running in which it is not
     bool named = false;
     std::int64_t since = 0;  // steps until it was named
     Seconds cost{};          // of a rank, in the last window

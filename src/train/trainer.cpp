@@ -51,6 +51,7 @@ struct Trainer::Impl {
   std::optional<double> finished_norm;  // squared, of a step that finish() has made
   std::deque<TracedStep> traced;        // the last kTracedSteps
   std::optional<SpeedMeter> meter;      // from the first call of watch_speed() on
+  bool compare_speeds = false;          // the last step says that the meter's window is over
   bool stepping = false;                // from a step's first optimizer step to its end
   Saver saver;
 
@@ -259,7 +260,7 @@ StepReport Trainer::step(bool wish_to_stop) {
   // Every rank knows what counts in the whole batch: the mean is that of one device, however the batch is cut.
   std::int64_t counted = 0;
   for (const std::int64_t id : ids) counted += self.dataset.counted_targets(id);
-  const Scalars scalars = self.executor.run(batches, 1.0 / static_cast<double>(std::max<std::int64_t>(1, counted)), wish_to_stop,
+  const Scalars scalars = self.executor.run(batches, 1.0 / static_cast<double>(std::max<std::int64_t>(1, counted)), {wish_to_stop, self.meter && self.meter->due()},
                                             [&](int bucket, const Scalars& sums) {
                                               if (delayed) return self.step_late(bucket, self.step - 1);
                                               if (!std::isfinite(sums.squared_norm)) return;
@@ -275,6 +276,7 @@ StepReport Trainer::step(bool wish_to_stop) {
       std::sqrt(delayed && first ? self.finished_norm.value_or(std::numeric_limits<double>::quiet_NaN()) : scalars.squared_norm);
   report.skipped = !std::isfinite(scalars.squared_norm);
   report.stop = scalars.stop > 0;
+  self.compare_speeds = scalars.compare > 0;
   report.peak_memory = peak_resident();
   ++self.step;
   self.stepping = false;
@@ -318,7 +320,7 @@ EvaluationReport Trainer::evaluate(std::int64_t sequences) {
     self.dataset.fill_validation(sample, rows);
     return true;
   });
-  const Scalars scalars = evaluator.run(batches, 1.0, false, {});
+  const Scalars scalars = evaluator.run(batches, 1.0, {}, {});
   self.evaluator.reset();
   return {scalars.loss / scalars.tokens, static_cast<std::int64_t>(scalars.tokens)};
 }
@@ -385,7 +387,7 @@ std::vector<SpeedChange> Trainer::watch_speed() {
     instruction.time = {span.begin, span.end};
     for (const nn::Interval& exchange : span.exchanges) instruction.exchanges.push_back({exchange.begin, exchange.end});
   }
-  return self.meter->add(step);
+  return self.meter->add(step, std::exchange(self.compare_speeds, false));
 }
 
 Bytes peak_resident() {

@@ -77,8 +77,8 @@ class Trainer {
   // At most `sequences` of them; 0: all.
   EvaluationReport evaluate(std::int64_t sequences);
 
-  // Called after each step, or never. On rank 0, which ranks and links have become slow since the last call, or are so no longer
-  // (train/speed_watch.hpp); nothing on the others.
+  // Called after each step, or never. Which ranks and links have become slow since the last call, or are so no longer
+  // (train/speed_watch.hpp); equal on all ranks.
   std::vector<SpeedChange> watch_speed();
 
   // The instructions of the last steps (eight, or as many as were made) of all ranks as a Chrome trace (program/chrome_trace.hpp) on rank

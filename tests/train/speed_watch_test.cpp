@@ -32,7 +32,7 @@ std::vector<program::Program> programs(int stages, int replicas) {
 
 SpeedWindow window(const std::vector<double>& computing, double step = 1.0, const std::map<Connection, Seconds>& exchanges = {}) {
   SpeedWindow out{.steps = 2, .step = Seconds(step), .computing = {}, .exchanges = exchanges};
-  for (const double seconds : computing) out.computing.emplace_back(seconds);
+  for (const double seconds : computing) out.computing.push_back({{"forward of block 1", Seconds(seconds)}});
   return out;
 }
 
@@ -49,7 +49,7 @@ TEST(SpeedWatch, NamesARankThatIsSlowerThanItsPeersOnceAndWhenItIsOver) {
   const SpeedWindow slow = window({0.5, 0.5, 0.5, 0.8});
   EXPECT_THAT(said(watch, slow, 2), IsEmpty());
   EXPECT_THAT(said(watch, slow),
-              ElementsAre("rank 3 on host b computes 1.6 x as long as its peers: 300.0 ms of a step of 1.00 s are spent waiting for it"));
+              ElementsAre("rank 3 on host b computes 1.6 x as long as its peers, above all in forward of block 1: 300.0 ms of a step of 1.00 s are spent waiting for it"));
   EXPECT_THAT(said(watch, slow, 10), IsEmpty());
   EXPECT_THAT(said(watch, window({0.5, 0.5, 0.5, 0.5}), 3),
               ElementsAre("over: rank 3 on host b computes as long as its peers again, after 26 steps"));
@@ -69,7 +69,7 @@ TEST(SpeedWatch, RanksOfOtherStagesAreNoPeers) {
   // The second stage computes twice as long as the first.
   EXPECT_THAT(said(watch, window({0.2, 0.2, 0.4, 0.4}), 20), IsEmpty());
   EXPECT_THAT(said(watch, window({0.3, 0.2, 0.4, 0.4}), 3),
-              ElementsAre(testing::StartsWith("rank 0 computes 1.5 x as long as its peer: ")));
+              ElementsAre(testing::StartsWith("rank 0 computes 1.5 x as long as its peer, ")));
 }
 
 TEST(SpeedWatch, ARankWithoutPeersIsComparedWithItsBeginning) {
@@ -77,7 +77,23 @@ TEST(SpeedWatch, ARankWithoutPeersIsComparedWithItsBeginning) {
   EXPECT_THAT(said(watch, window({0.2, 0.4}), 20), IsEmpty());
   EXPECT_THAT(
       said(watch, window({0.2, 0.8}), 3),
-      ElementsAre("rank 1 computes 2.0 x as long as at the run's beginning: 400.0 ms of a step of 1.00 s are spent waiting for it"));
+      ElementsAre("rank 1 computes 2.0 x as long as at the run's beginning, above all in forward of block 1: 400.0 ms of a step of 1.00 s are "
+                  "spent waiting for it"));
+}
+
+TEST(SpeedWatch, SaysInWhatARankIsSlow) {
+  SpeedWatch watch(programs(1, 3), {"a", "a", "a"});
+  SpeedWindow slow = window({0.5, 0.5, 0.5});
+  for (Computing& computing : slow.computing) computing["backward of block 1"] = Seconds(0.9);
+  slow.computing[2]["backward of block 1"] = Seconds(1.2);
+  slow.computing[2]["forward of block 1"] = Seconds(0.7);
+  EXPECT_THAT(said(watch, slow, 3), ElementsAre(testing::HasSubstr("rank 2 computes 1.4 x as long as its peers, above all in backward of block 1: ")));
+  // Without peers, beside its own beginning.
+  SpeedWatch alone(programs(3, 1), {"a", "a", "a"});
+  SpeedWindow usual = slow;
+  usual.computing[2] = usual.computing[0];
+  EXPECT_THAT(said(alone, usual, 5), IsEmpty());
+  EXPECT_THAT(said(alone, slow, 3), ElementsAre(testing::HasSubstr("as at the run's beginning, above all in backward of block 1: ")));
 }
 
 TEST(SpeedWatch, WhatCostsNothingIsNotNamed) {
