@@ -94,9 +94,9 @@ def length(spans):
     return total
 
 
-def exposed_of(ranks, transfers, late):
-    """(seconds in which a rank waits and does not compute, seconds of these in which something is transferred), means over the ranks. `late`: transfers of the step
-    before, which may go on."""
+def exposed_of(ranks, transfers):
+    """(seconds in which a rank waits and does not compute, seconds of these in which something is transferred), means over the ranks. A transfer that goes on beyond
+    the step's end counts in its beginning, as that of the step before went on there."""
     waits, moves = [], []
     exchange_begin = collections.defaultdict(float)
     for step in ranks.values():
@@ -110,14 +110,14 @@ def exposed_of(ranks, transfers, late):
         first = min(begin for begin, _ in computing)
         waiting = without([(min(first, step.begin), step.end)], computing)
         communicating = exchanges + [transfers[rank, index] for index, (args, _, _) in step.instructions.items() if not computes(args)]
-        communicating += [span for (other, _), span in late.items() if other == rank]
+        communicating += [(begin - (step.end - step.begin), end - (step.end - step.begin)) for begin, end in communicating if end > step.end]
         waits.append(length(waiting))
         moves.append(length(waiting) - length(without(waiting, communicating)))
     return statistics.mean(waits), statistics.mean(moves)
 
 
-def figures_of(ranks, before=None):
-    """Of one step: its length, its waiting, and of each instruction (rank, index): its kind, duration and start. `before`: the step before, where exchanges are delayed."""
+def figures_of(ranks):
+    """Of one step: its length, its waiting, and of each instruction (rank, index): its kind, duration and start."""
     origin = min(step.begin for step in ranks.values())
     transfers = transfers_of(ranks)
     instructions = {}
@@ -128,7 +128,7 @@ def figures_of(ranks, before=None):
             begin, end = transfers.get((rank, index), (begin, end))
             seconds = (end - begin) * (scale if args["op"] == "optimizer_step" else 1)
             instructions[rank, index] = (args["op"], seconds, begin - origin)
-    waits, moves = exposed_of(ranks, transfers, transfers_of(before) if before else {})
+    waits, moves = exposed_of(ranks, transfers)
     return {"step": max(step.end for step in ranks.values()) - origin, "waits": waits, "exposed": moves, "instructions": instructions}
 
 

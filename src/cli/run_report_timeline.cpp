@@ -82,8 +82,10 @@ Json timeline_of(const program::TracedStep& step, const std::set<int>& ranks, co
     };
     for (const auto& [index, instruction] : found->second.instructions) {
       const auto transfer = transfers.find({rank, index});
-      add(transfer == transfers.end() ? instruction.time : transfer->second, kind_of(instruction.op), instruction.micro_batch,
-          words.of(words_of(instruction)), index);
+      const auto parts =
+          transfer == transfers.end() ? std::vector{instruction.time} : program::within(found->second.step, transfer->second);
+      for (const program::Interval& part : parts)
+        add(part, kind_of(instruction.op), instruction.micro_batch, words.of(words_of(instruction)), index);
     }
     for (const program::TracedWork& work : found->second.work)
       add(work.time, work.name == "samples" ? kReading : kWork, -1, words.of(work.name), -1);

@@ -74,7 +74,8 @@ RankTime time_of(const TracedRank& rank, int index, const std::map<InstructionKe
       computing.push_back(instruction.time);
       exchanges.insert(exchanges.end(), instruction.exchanges.begin(), instruction.exchanges.end());
     } else {
-      moving.push_back(transfers.at({index, key}));
+      const auto parts = within(rank.step, transfers.at({index, key}));
+      moving.insert(moving.end(), parts.begin(), parts.end());
     }
   }
   for (const TracedWork& work : rank.work) (work.name == "samples" ? reading : computing).push_back(work.time);
@@ -144,6 +145,13 @@ std::map<InstructionKey, Interval> transfers_of(const TracedStep& step) {
       out[member.key] = {std::min(begin, end), end};
     }
   }
+  return out;
+}
+
+std::vector<Interval> within(const Interval& step, const Interval& transfer) {
+  if (transfer.end <= step.end) return {transfer};
+  std::vector<Interval> out = {{step.begin, std::min(step.end, transfer.end - (step.end - step.begin))}};
+  if (transfer.begin < step.end) out.push_back({transfer.begin, step.end});
   return out;
 }
 

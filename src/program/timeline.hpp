@@ -15,6 +15,10 @@ using InstructionKey = std::pair<int, int>;  // rank, index in its program
 // received. A trace of a run has only when each rank handed its part to the transport.
 std::map<InstructionKey, Interval> transfers_of(const TracedStep& step);
 
+// The parts of a transfer that lie in a rank's step. What goes on beyond the step's end (a delayed exchange) stands at its beginning, where
+// that of the step before went on, of which the trace of a single step says nothing.
+std::vector<Interval> within(const Interval& step, const Interval& transfer);
+
 // How a rank spends its step; the four add up to it.
 struct RankTime {
   Seconds computing;

@@ -64,6 +64,24 @@ TEST(Timeline, WaitingIsExposedOnlyWhileSomethingIsTransferred) {
   EXPECT_EQ(figures.length, Seconds(10));
 }
 
+TEST(Timeline, WhatGoesOnBeyondAStepCountsAtItsBeginning) {
+  TracedStep step = two_ranks();
+  // Rank 1 waits for its message until the fifth second; what the two exchange goes on for three seconds after the step.
+  for (const int rank : {0, 1}) {
+    TracedInstruction late = reduce(9.5, 13);
+    late.op = Op::reduce_gradients;
+    step[rank].instructions[3] = late;
+  }
+  const StepFigures figures = figures_of(step);
+  EXPECT_DOUBLE_EQ(figures.ranks.at(1).exposed.value, 2.5 + 1 + 0.5 + 0.5);  // its message moves in the fifth second
+  EXPECT_DOUBLE_EQ(figures.ranks.at(0).exposed.value, 1.5 + 0.5);
+  const auto parts = within({Seconds(0), Seconds(10)}, {Seconds(9.5), Seconds(13)});
+  ASSERT_EQ(parts.size(), 2U);
+  EXPECT_EQ(parts[0].end, Seconds(3));
+  EXPECT_EQ(parts[1].begin, Seconds(9.5));
+  EXPECT_EQ(within({Seconds(0), Seconds(10)}, {Seconds(11), Seconds(13)}).size(), 1U);
+}
+
 TEST(Timeline, ExchangesOfAPassAreExposed) {
   TracedStep step = two_ranks();
   step[0].instructions[0].exchanges = {{Seconds(1), Seconds(2)}};
