@@ -70,7 +70,8 @@ std::vector<double> SpeedMeter::packed(const program::TracedRank& step, Seconds 
   for (const auto& [index, instruction] : step.instructions) {
     const std::size_t at = 2 * static_cast<std::size_t>(index);
     const bool computes = program::is_compute(instruction.op);
-    out.at(at) = computes ? window_.computing.at(index).value / static_cast<double>(window_.steps) : (instruction.time.begin + offset).value;
+    out.at(at) =
+        computes ? window_.computing.at(index).value / static_cast<double>(window_.steps) : (instruction.time.begin + offset).value;
     out.at(at + 1) = computes ? length_of(instruction.exchanges).value : (instruction.time.end + offset).value;
   }
   return out;

@@ -153,8 +153,9 @@ void SpeedWatch::judge_rank(int rank, const SpeedWindow& window, std::vector<Spe
   switch (judge(subject, ratio, kSlow, kWell, cost > window.step * kWorth, kRunning)) {
     case Turn::none: return;
     case Turn::slow:
-      changes.push_back({false, text(name_of(rank), " computes ", fixed(ratio, 1), " x as long as ", than, ", above all in ",
-                                     slowest_work(own, others), ": ", to_text(cost), " of a step of ", to_text(window.step), " are spent waiting for it")});
+      changes.push_back(
+          {false, text(name_of(rank), " computes ", fixed(ratio, 1), " x as long as ", than, ", above all in ", slowest_work(own, others),
+                       ": ", to_text(cost), " of a step of ", to_text(window.step), " are spent waiting for it")});
       return;
     case Turn::over:
       changes.push_back({true, text(name_of(rank), " computes as long as ", than, " again, after ", steps_text(steps_ - subject.since))});

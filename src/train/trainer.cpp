@@ -260,8 +260,8 @@ StepReport Trainer::step(bool wish_to_stop) {
   // Every rank knows what counts in the whole batch: the mean is that of one device, however the batch is cut.
   std::int64_t counted = 0;
   for (const std::int64_t id : ids) counted += self.dataset.counted_targets(id);
-  const Scalars scalars = self.executor.run(batches, 1.0 / static_cast<double>(std::max<std::int64_t>(1, counted)), {wish_to_stop, self.meter && self.meter->due()},
-                                            [&](int bucket, const Scalars& sums) {
+  const Scalars scalars = self.executor.run(batches, 1.0 / static_cast<double>(std::max<std::int64_t>(1, counted)),
+                                            {wish_to_stop, self.meter && self.meter->due()}, [&](int bucket, const Scalars& sums) {
                                               if (delayed) return self.step_late(bucket, self.step - 1);
                                               if (!std::isfinite(sums.squared_norm)) return;
                                               const double norm = std::sqrt(sums.squared_norm);

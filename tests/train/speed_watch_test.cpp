@@ -48,8 +48,8 @@ TEST(SpeedWatch, NamesARankThatIsSlowerThanItsPeersOnceAndWhenItIsOver) {
   EXPECT_THAT(said(watch, window({0.5, 0.5, 0.51, 0.49}), 10), IsEmpty());
   const SpeedWindow slow = window({0.5, 0.5, 0.5, 0.8});
   EXPECT_THAT(said(watch, slow, 2), IsEmpty());
-  EXPECT_THAT(said(watch, slow),
-              ElementsAre("rank 3 on host b computes 1.6 x as long as its peers, above all in forward of block 1: 300.0 ms of a step of 1.00 s are spent waiting for it"));
+  EXPECT_THAT(said(watch, slow), ElementsAre("rank 3 on host b computes 1.6 x as long as its peers, above all in forward of block 1: 300.0 "
+                                             "ms of a step of 1.00 s are spent waiting for it"));
   EXPECT_THAT(said(watch, slow, 10), IsEmpty());
   EXPECT_THAT(said(watch, window({0.5, 0.5, 0.5, 0.5}), 3),
               ElementsAre("over: rank 3 on host b computes as long as its peers again, after 26 steps"));
@@ -77,8 +77,9 @@ TEST(SpeedWatch, ARankWithoutPeersIsComparedWithItsBeginning) {
   EXPECT_THAT(said(watch, window({0.2, 0.4}), 20), IsEmpty());
   EXPECT_THAT(
       said(watch, window({0.2, 0.8}), 3),
-      ElementsAre("rank 1 computes 2.0 x as long as at the run's beginning, above all in forward of block 1: 400.0 ms of a step of 1.00 s are "
-                  "spent waiting for it"));
+      ElementsAre(
+          "rank 1 computes 2.0 x as long as at the run's beginning, above all in forward of block 1: 400.0 ms of a step of 1.00 s are "
+          "spent waiting for it"));
 }
 
 TEST(SpeedWatch, SaysInWhatARankIsSlow) {
@@ -87,7 +88,8 @@ TEST(SpeedWatch, SaysInWhatARankIsSlow) {
   for (Computing& computing : slow.computing) computing["backward of block 1"] = Seconds(0.9);
   slow.computing[2]["backward of block 1"] = Seconds(1.2);
   slow.computing[2]["forward of block 1"] = Seconds(0.7);
-  EXPECT_THAT(said(watch, slow, 3), ElementsAre(testing::HasSubstr("rank 2 computes 1.4 x as long as its peers, above all in backward of block 1: ")));
+  EXPECT_THAT(said(watch, slow, 3),
+              ElementsAre(testing::HasSubstr("rank 2 computes 1.4 x as long as its peers, above all in backward of block 1: ")));
   // Without peers, beside its own beginning.
   SpeedWatch alone(programs(3, 1), {"a", "a", "a"});
   SpeedWindow usual = slow;
