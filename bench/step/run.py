@@ -65,6 +65,7 @@ def main():
     peer = [sys.executable, str(PEER), *common]
     commands = {
         "tessera fp32": [options.binary, *common, "--precision", "fp32"],
+        "tessera autograd fp32": [options.binary, *common, "--precision", "fp32", "--gradients", "autograd"],
         "torch fp32": [*peer, "--precision", "fp32"],
         "torch fp32 compiled": [*peer, "--precision", "fp32", "--compile"],
         "tessera bf16": [options.binary, *common, "--precision", "bf16"],
@@ -74,7 +75,7 @@ def main():
     }
     if not set(options.precision) <= {"fp32", "bf16"}:
         raise SystemExit(f"--precision {','.join(options.precision)}: fp32, bf16 or both were expected")
-    commands = {name: command for name, command in commands.items() if name.split()[1] in options.precision}
+    commands = {name: command for name, command in commands.items() if set(name.split()) & set(options.precision)}
     programs = []
     try:
         for name, command in commands.items():  # one after the other: they warm up, and compile, alone
@@ -100,6 +101,7 @@ def main():
 
     compare("tessera fp32", "torch fp32")
     compare("tessera fp32", "torch fp32 compiled")
+    compare("tessera autograd fp32", "torch fp32")
     compare("tessera bf16", "torch fp32", "torch fp32 compiled")
     compare("tessera bf16", "torch bf16 autocast compiled", "torch bf16 weights compiled")
     import torch

@@ -11,6 +11,7 @@
 #include <iostream>
 #include <string>
 
+#include "autograd_model.hpp"
 #include "base/random.hpp"
 #include "model/model.hpp"
 #include "nn/block.hpp"
@@ -110,7 +111,7 @@ std::string argument(int argc, char** argv, const char* flag, const char* otherw
 
 }  // namespace
 
-// tessera_bench_step [--precision fp32|bf16] [--threads N] [--batch N] [--steps N] [--warmup N] [--serve]
+// tessera_bench_step [--precision fp32|bf16] [--gradients own|autograd] [--threads N] [--batch N] [--steps N] [--warmup N] [--serve]
 // --serve runs --steps steps for each line read, until the input ends.
 int main(int argc, char** argv) {
   const model::Precision precision = argument(argc, argv, "--precision", "fp32") == "bf16" ? model::Precision::bf16 : model::Precision::f32;
@@ -120,10 +121,13 @@ int main(int argc, char** argv) {
   nn::configure_memory();
   at::set_num_threads(std::atoi(argument(argc, argv, "--threads", "2").c_str()));
 
+  const bool by_autograd = argument(argc, argv, "--gradients", "own") == "autograd";
   const model::ModelSpec spec =
-      model::read_model(ConfigNode::parse(text("{arch: llama, hidden: ", kHidden, ", layers: ", kLayers, ", heads: ", kHeads,
-                                               ", kv_heads: ", kKvHeads, ", ffn: ", kFfn, ", vocab: ", kVocab, ", seq: ", kSeq, "}"),
-                                          "bench"));
+      by_autograd
+          ? bench::autograd_model({kLayers, kHidden, kHeads, kKvHeads, kFfn, kVocab, kSeq})
+          : model::read_model(ConfigNode::parse(text("{arch: llama, hidden: ", kHidden, ", layers: ", kLayers, ", heads: ", kHeads,
+                                                     ", kv_heads: ", kKvHeads, ", ffn: ", kFfn, ", vocab: ", kVocab, ", seq: ", kSeq, "}"),
+                                                "bench"));
   std::vector<Bucket> buckets;
   for (const model::BlockInstance& instance : spec.blocks()) buckets.push_back(make_bucket(instance, precision));
 

@@ -40,6 +40,9 @@ struct ParameterSpec {
   int expert_dim = -1;       // which dimension counts experts, and expert parallelism cuts; -1: none
   bool sparse = false;       // a table of which a step touches few rows: for a parameter server
   int stacked = 1;           // so many equal matrices stand one after another in the cut dimension, and each is cut by itself
+  // Above 0, a buffer: a running mean of what samples show, which has no gradient. A step makes it
+  // (1 - momentum) * buffer + momentum * (mean over the step's samples), whatever the plan: passes add what their samples show to its grad.
+  double buffer_momentum = 0;
 
   std::int64_t count() const;
   // The same elements with the stack as a dimension of its own: [6, 4] of three stacked matrices, cut in dimension 0, is [3, 2, 4], cut in

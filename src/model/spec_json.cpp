@@ -24,7 +24,8 @@ json to_json(const ParameterSpec& p) {
           {"tied_to", p.tied_to},
           {"expert_dim", p.expert_dim},
           {"sparse", p.sparse},
-          {"stacked", p.stacked}};
+          {"stacked", p.stacked},
+          {"buffer_momentum", p.buffer_momentum}};
 }
 
 json to_json(const MeasuredCost& cost) {
@@ -64,6 +65,7 @@ ParameterSpec parameter_from(const json& from) {
   out.expert_dim = from.at("expert_dim");
   out.sparse = from.at("sparse");
   out.stacked = from.at("stacked");
+  out.buffer_momentum = from.at("buffer_momentum");
   return out;
 }
 

@@ -9,7 +9,9 @@
 namespace tessera::nn {
 
 // inputs, parameters (both as BlockSpec lists them) -> outputs. Differentiable operators alone, nothing in place, and the same numbers
-// whenever it is called with the same tensors. A block whose output is "loss" returns what Block::forward does.
+// whenever it is called with the same tensors. A block whose output is "loss" returns what Block::forward does. Behind its outputs it
+// returns, of each of its buffers (ParameterSpec::buffer_momentum) in their order, what this pass's samples show, summed over them: f32, of
+// the buffer's shape.
 using ForwardFunction = std::function<Tensors(const Tensors& inputs, const Tensors& parameters, const Pass& pass)>;
 
 // From the forward to the backward pass it keeps its inputs, its outputs and what autograd keeps for them. Both halves of the gradient are

@@ -35,6 +35,17 @@ void load_library(const std::string& path, const ConfigNode& plugin) {
   loaded.insert(path);
 }
 
+void check_buffers(const model::ModelSpec& model) {
+  for (const model::Repeat& repeat : model.repeats)
+    for (const model::ParameterSpec& parameter : repeat.block.parameters) {
+      const double momentum = parameter.buffer_momentum;
+      if (momentum >= 0 && momentum <= 1 && (momentum == 0 || parameter.tied_to.empty())) continue;
+      throw Error(ErrorCode::invalid_config,
+                  text("parameter ", parameter.name, " has buffer_momentum ", momentum, parameter.tied_to.empty() ? "" : " and is tied"),
+                  {}, "0 of what has a gradient, up to 1 of a buffer, which is not tied");
+    }
+}
+
 }  // namespace
 
 model::ModelSpec read_plugin_model(const ConfigNode& section) {
@@ -48,6 +59,7 @@ model::ModelSpec read_plugin_model(const ConfigNode& section) {
   model::fill_dims(model.dims);
   model.dims["layers"] = std::max(model.dims["layers"], 1.0);
   model::tensor_flow(model);  // throws where it does not fit together
+  check_buffers(model);
   const nn::Batch batch = random_batch(1, model.dim("seq"), std::max<std::int64_t>(1, model.dim("vocab")));
   for (model::Repeat& repeat : model.repeats) repeat.block.measured = nn::measured_cost({&repeat.block, 0, repeat.first_index}, batch);
   return known.emplace(key, std::move(model)).first->second;

@@ -155,7 +155,7 @@ double Store::squared_norm(int bucket) const {
   double sum = 0;
   const BucketState& state = buckets_[bucket];
   for (const Segment& segment : segments(bucket)) {
-    if (!owns(segment.entry)) continue;
+    if (!owns(segment.entry) || spec_of(segment.entry).buffer_momentum > 0) continue;
     sum += nn::squared_norm(state.shard_grads.narrow(0, segment.begin - state.shard_begin, segment.end - segment.begin));
   }
   return sum;
@@ -164,19 +164,28 @@ double Store::squared_norm(int bucket) const {
 void Store::step(int bucket, const model::OptimizerSpec& optimizer, double lr, double grad_scale, std::int64_t step) {
   BucketState& state = buckets_[bucket];
   const std::vector<Segment> all = segments(bucket);
+  const auto alike = [&](const Segment& a, const Segment& b) {
+    const model::ParameterSpec &x = spec_of(a.entry), &y = spec_of(b.entry);
+    return x.decay == y.decay && x.buffer_momentum == y.buffer_momentum;
+  };
   for (std::size_t i = 0; i < all.size();) {
-    // Neighbours with the same decay are stepped in one call.
+    // Neighbours that are stepped alike are stepped in one call.
     std::size_t j = i + 1;
-    while (j < all.size() && all[j].begin == all[j - 1].end && spec_of(all[j].entry).decay == spec_of(all[i].entry).decay) ++j;
+    while (j < all.size() && all[j].begin == all[j - 1].end && alike(all[j], all[i])) ++j;
     const std::int64_t count = all[j - 1].end - all[i].begin;
     const std::int64_t offset = all[i].begin - state.shard_begin;
     const double decay = spec_of(all[i].entry).decay ? optimizer.weight_decay : 0.0;
+    const double momentum = spec_of(all[i].entry).buffer_momentum;
     at::Tensor master = state.master.narrow(0, offset, count);
     at::Tensor grad = state.shard_grads.narrow(0, offset, count);
     at::Tensor compute;
     if (precision_ != model::Precision::f32) compute = state.shard_values.narrow(0, offset, count);
-    at::Tensor first = state.exp_avg.defined() ? state.exp_avg.narrow(0, offset, count) : at::Tensor();
-    if (optimizer.kind == model::OptimizerKind::adamw) {
+    at::Tensor first = state.exp_avg.defined() && momentum == 0 ? state.exp_avg.narrow(0, offset, count) : at::Tensor();
+    if (momentum > 0) {
+      // buffer - momentum * (buffer - mean)
+      nn::sgd_step(master, grad, first, compute,
+                   {.lr = momentum, .momentum = 0, .weight_decay = 1, .first_step = step == 1, .grad_scale = -1});
+    } else if (optimizer.kind == model::OptimizerKind::adamw) {
       at::Tensor second = state.exp_avg_sq.narrow(0, offset, count);
       nn::adamw_step(master, grad, first, second, compute,
                      {lr, optimizer.beta1, optimizer.beta2, optimizer.epsilon, decay, step, grad_scale});

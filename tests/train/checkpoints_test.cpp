@@ -13,6 +13,7 @@
 #include "checkpoint/checkpoint.hpp"
 #include "plan/trainable.hpp"
 #include "train/job_helper.hpp"
+#include "train/skip_model_helper.hpp"
 
 namespace tessera::train {
 namespace {
@@ -127,6 +128,7 @@ void expect_any_goes_on_from_any(const model::JobSpec& job, const std::vector<De
 }
 
 TEST(Checkpoints, OfTenLayoutsAreLoadedUnderEachOfTheTen) { expect_any_goes_on_from_any(tiny_experts_job(), kLayouts); }
+TEST(Checkpoints, HoldBuffers) { expect_any_goes_on_from_any(skip_job(), kLayoutsWithDropout); }
 TEST(Checkpoints, HoldWhatMasksAreDrawnFrom) { expect_any_goes_on_from_any(job_with_dropout(), kLayoutsWithDropout); }
 
 // A disk that is full while `full` is set.

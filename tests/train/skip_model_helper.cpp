@@ -24,10 +24,13 @@ Tensors embed(const model::BlockSpec&, const Tensors&, const Tensors& parameters
   return {at::embedding(parameters.at(0), tokens), at::embedding(parameters.at(1), tokens)};
 }
 
+// Also shows what the mean of its input is: a buffer.
 Tensors layer(const model::BlockSpec&, const Tensors& inputs, const Tensors& parameters, const Pass&) {
   // What a position sees of those before it.
   const at::Tensor& x = inputs.at(0);
-  return {x + at::tanh(at::linear(x.cumsum(1) / kSeq, parameters.at(0), parameters.at(1)))};
+  const at::Tensor& center = parameters.at(2);
+  return {x + at::tanh(at::linear(x.cumsum(1) / kSeq - center, parameters.at(0), parameters.at(1))),
+          x.detach().to(at::kFloat).mean(1).sum(0)};
 }
 
 Tensors join(const model::BlockSpec&, const Tensors& inputs, const Tensors& parameters, const Pass&) {
@@ -64,6 +67,8 @@ model::JobSpec skip_job() {
     return true;
   }();
   ensure(registered, "blocks of the model with a skip");
+  model::ParameterSpec center = parameter("layers.{}.center", {kHidden}, {"zeros", 0});
+  center.buffer_momentum = 0.5;
   model::JobSpec job = tiny_job();
   job.model = {};
   job.model.arch = "skip";
@@ -74,7 +79,8 @@ model::JobSpec skip_job() {
              {kHiddenState, kSkipped}),
        1},
       {block("layer", "layers.{}",
-             {parameter("layers.{}.weight", {kHidden, kHidden}, {"normal", 0.2}), parameter("layers.{}.bias", {kHidden}, {"zeros", 0})},
+             {parameter("layers.{}.weight", {kHidden, kHidden}, {"normal", 0.2}), parameter("layers.{}.bias", {kHidden}, {"zeros", 0}),
+              center},
              {kHiddenState}, {kHiddenState}),
        6},
       {block("join", "join", {parameter("join.weight", {kHidden, kSkip}, {"normal", 0.2})}, {kSkipped, kHiddenState}, {kHiddenState}), 1},
