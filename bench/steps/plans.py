@@ -1,9 +1,9 @@
 """Plans of every kind: what of `parallel` is not the default, and what is changed in the plan's file afterwards."""
 import copy
 
-LLAMA = {"arch": "llama", "hidden": 256, "layers": 8, "heads": 4, "kv_heads": 4, "ffn": 768, "seq": 128, "vocab": 4096}
+LLAMA = {"arch": "llama", "hidden": 256, "layers": 8, "heads": 4, "kv_heads": 4, "ffn": 768, "seq": 256, "vocab": 4096}
 # Each token goes to every expert, so that no message depends on what the router has learned.
-MIXTRAL = {"arch": "mixtral", "hidden": 256, "layers": 4, "heads": 4, "kv_heads": 4, "ffn": 256, "experts": 4, "experts_per_token": 4, "seq": 128, "vocab": 4096}
+MIXTRAL = {"arch": "mixtral", "hidden": 256, "layers": 4, "heads": 4, "kv_heads": 4, "ffn": 256, "experts": 4, "experts_per_token": 4, "seq": 256, "vocab": 4096}
 DEFAULT = {"dp": 1, "pp": 1, "tp": 1, "cp": 1, "ep": 1, "zero": 0, "micro_batches": 1, "recompute": "none"}
 
 
