@@ -49,6 +49,17 @@ void agree(const comm::Group& group, const std::function<void()>& work) {
   throw Error(ErrorCode::io, text("rank ", failed - 1, ": ", why));
 }
 
+void prune(const SaveRequest& request) {
+  try {
+    if (request.best) checkpoint::set_best(*request.files, request.folder, *request.best);
+    checkpoint::prune(*request.files, request.folder, *request.keep);
+  } catch (const Error& error) {
+    // The checkpoint is there; superfluous ones go, and the best one is named, at the next save.
+    if (error.code() != ErrorCode::io) throw;
+    log::warning(text("an earlier checkpoint was not removed: ", error.what()));
+  }
+}
+
 }  // namespace
 
 Saver::Saver(comm::Communicator& comm) : comm_(comm), group_(comm.group(all_ranks(comm), "checkpoint")) {}
@@ -60,21 +71,18 @@ void Saver::write(const SaveRequest& request, const Pieces& pieces, checkpoint::
   try {
     agree(group_, [&] { live != nullptr ? writer.write(pieces, *live) : writer.write(pieces); });
   } catch (const Error&) {
-    if (comm_.rank() == 0) writer.abandon();
+    // Before another rank writes into this folder again.
+    agree(group_, [&] {
+      if (comm_.rank() == 0) writer.abandon();
+    });
     throw;
   }
   agree(group_, [&] {
-    if (comm_.rank() == 0) writer.commit(request.state);
+    if (comm_.rank() != 0) return;
+    writer.commit(request.state);
+    // Before another rank begins the next checkpoint, which looks like what an interrupted save has left.
+    if (request.keep) prune(request);
   });
-  if (comm_.rank() != 0 || !request.keep) return;
-  try {
-    if (request.best) checkpoint::set_best(*request.files, request.folder, *request.best);
-    checkpoint::prune(*request.files, request.folder, *request.keep);
-  } catch (const Error& error) {
-    // The checkpoint is there; superfluous ones go, and the best one is named, at the next save.
-    if (error.code() != ErrorCode::io) throw;
-    log::warning(text("an earlier checkpoint was not removed: ", error.what()));
-  }
 }
 
 void Saver::save(const SaveRequest& request, const std::vector<checkpoint::Piece>& pieces) {

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <thread>
 
 #include "checkpoint/checkpoint.hpp"
 #include "plan/trainable.hpp"
@@ -130,6 +131,44 @@ void expect_any_goes_on_from_any(const model::JobSpec& job, const std::vector<De
 TEST(Checkpoints, OfTenLayoutsAreLoadedUnderEachOfTheTen) { expect_any_goes_on_from_any(tiny_experts_job(), kLayouts); }
 TEST(Checkpoints, HoldBuffers) { expect_any_goes_on_from_any(skip_job(), kLayoutsWithDropout); }
 TEST(Checkpoints, HoldWhatMasksAreDrawnFrom) { expect_any_goes_on_from_any(job_with_dropout(), kLayoutsWithDropout); }
+
+// A disk that is slow to name the best checkpoint.
+class TardyDisk final : public FileSystem {
+ public:
+  std::unique_ptr<WritableFile> create(const std::filesystem::path& path) override {
+    if (path.filename().string().starts_with("best")) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    return real_file_system().create(path);
+  }
+  void rename(const std::filesystem::path& from, const std::filesystem::path& to) override { real_file_system().rename(from, to); }
+  void sync_directory(const std::filesystem::path& path) override { real_file_system().sync_directory(path); }
+  void create_directories(const std::filesystem::path& path) override { real_file_system().create_directories(path); }
+  void remove_all(const std::filesystem::path& path) override { real_file_system().remove_all(path); }
+};
+
+TEST(Checkpoints, ARankThatTidiesUpLeavesWhatOthersBeginMeanwhile) {
+  const TemporaryFolder scratch;
+  model::JobSpec job = tiny_job();
+  job.checkpoint.best = true;
+  std::array<TardyDisk, 2> disks;
+  on_plan(job, {.dp = 2, .zero = 1}, [&](Trainer& trainer, comm::Communicator& comm) {
+    ValidationHistory history;
+    const auto expect_saved = [&] {
+      const auto ended = trainer.wait_for_save();
+      ASSERT_TRUE(ended);
+      EXPECT_FALSE(ended->error) << ended->error->what();
+    };
+    trainer.initialize();
+    for (std::int64_t step = 1; step <= 3; ++step) {
+      trainer.step();
+      history.add(step, 4.0 - static_cast<double>(step), 0);
+      if (step > 1) expect_saved();
+      trainer.begin_save(disks[static_cast<std::size_t>(comm.rank())], scratch.path(), 1, history);
+    }
+    expect_saved();
+    return std::vector<double>{0};
+  });
+  EXPECT_THAT(checkpoint::list(scratch.path()), testing::ElementsAre(3));
+}
 
 // A disk that is full while `full` is set.
 class FillingDisk final : public FileSystem {
