@@ -2,13 +2,17 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/from_blob.h>
-#include <malloc.h>
 #include <sys/mman.h>
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
 
 #include "base/error.hpp"
+
+// Read by jemalloc when the process starts: freed memory stays with the process instead of going back to the kernel and being zeroed
+// again at each step.
+extern "C" __attribute__((visibility("default"))) const char* malloc_conf;
+const char* malloc_conf = "dirty_decay_ms:-1,muzzy_decay_ms:-1";
 
 namespace tessera::nn {
 namespace {
@@ -17,13 +21,7 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 }  // namespace
 
-void configure_memory() {
-  constexpr int kKeep = 1 << 30;
-  mallopt(M_MMAP_THRESHOLD, kKeep);
-  mallopt(M_TRIM_THRESHOLD, kKeep);
-  mallopt(M_TOP_PAD, 64 << 20);
-  at::globalContext().setFlushDenormal(true);
-}
+void configure_memory() { at::globalContext().setFlushDenormal(true); }
 
 at::Tensor paged_zeros(std::int64_t count, at::ScalarType type) {
   const std::size_t bytes = std::max<std::size_t>(1, static_cast<std::size_t>(count) * c10::elementSize(type));

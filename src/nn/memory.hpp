@@ -6,9 +6,8 @@
 
 namespace tessera::nn {
 
-// Called once, at the start of the process that trains, before its first tensor: freed memory stays with the process
-// instead of going back to the kernel and being zeroed again at each step (glibc's default for blocks over 128 KiB), and
-// denormal numbers count as zero in this thread and in those it starts.
+// Called once, at the start of the process that trains, before its first tensor: denormal numbers count as zero in this thread and in those
+// it starts. Programs that call it allocate with jemalloc, which keeps freed memory.
 void configure_memory();
 
 // A flat tensor of zeros on pages of its own: it takes memory where it has been written to.
