@@ -19,7 +19,7 @@ constexpr std::array kFormulas = {
     Formula{"transformer_layer", transformer_layer_cost},
     Formula{"embedding", embedding_cost},
     Formula{"lm_head", lm_head_cost},
-    Formula{"decoder_layer", layer_cost},
+    Formula{"decoder_layer", transformer_layer_cost},
     Formula{"encoder_layer", layer_cost},
     Formula{"moe_layer", moe_layer_cost},
     Formula{"position_embedding", embedding_cost},

@@ -5,11 +5,42 @@
 namespace tessera::model {
 namespace {
 
-// GPT-2 stores its linear maps as [in, out].
-void add_map(std::vector<ParameterSpec>& parameters, const std::string& name, std::int64_t in, std::int64_t out, int split_dim, bool biased,
-             const Initializer& init) {
-  parameters.push_back({name + ".weight", {in, out}, split_dim, init, true, {}});
-  if (biased) parameters.push_back(bias(name + ".bias", out, split_dim == 1 ? 0 : -1));
+// GPT-2 stores its linear maps as [in, out]. Of `stacked` maps that stand side by side as one, each is cut by itself.
+ParameterSpec map(const std::string& name, std::int64_t in, std::int64_t out, int split_dim, const Initializer& init, int stacked = 1) {
+  return {name + ".weight", {in, out}, split_dim, init, true, {}, -1, false, stacked};
+}
+
+ParameterSpec cut_bias(const std::string& name, std::int64_t out, int stacked) {
+  ParameterSpec values = bias(name + ".bias", out, 0);
+  values.stacked = stacked;
+  return values;
+}
+
+// As transformers' GPT-2 names them: queries, keys and values are one map or, where they differ in width, as in its attention to
+// an encoder, queries are another.
+void add_attention(std::vector<ParameterSpec>& parameters, const std::string& prefix, std::int64_t hidden, std::int64_t query,
+                   std::int64_t key_value, bool biased, const Initializer& outer) {
+  struct Part {
+    const char* name;
+    std::int64_t out;
+    int stacked;
+  };
+  const std::vector<Part> parts = query == key_value ? std::vector<Part>{{"c_attn", 3 * query, 3}}
+                                                     : std::vector<Part>{{"q_attn", query, 1}, {"c_attn", 2 * key_value, 2}};
+  for (const Part& part : parts) parameters.push_back(map(prefix + part.name, hidden, part.out, 1, normal(), part.stacked));
+  if (biased)
+    for (const Part& part : parts) parameters.push_back(cut_bias(prefix + part.name, part.out, part.stacked));
+  parameters.push_back(map(prefix + "c_proj", query, hidden, 0, outer));
+  if (biased) parameters.push_back(bias(prefix + "c_proj.bias", hidden));
+}
+
+void add_feed_forward(std::vector<ParameterSpec>& parameters, const std::string& prefix, std::int64_t hidden, std::int64_t ffn, bool gated,
+                      bool biased, const Initializer& outer) {
+  const int maps = gated ? 2 : 1;
+  parameters.push_back(map(prefix + "c_fc", hidden, maps * ffn, 1, normal(), maps));
+  if (biased) parameters.push_back(cut_bias(prefix + "c_fc", maps * ffn, maps));
+  parameters.push_back(map(prefix + "c_proj", ffn, hidden, 0, outer));
+  if (biased) parameters.push_back(bias(prefix + "c_proj.bias", hidden));
 }
 
 void add_norm(std::vector<ParameterSpec>& parameters, const std::string& name, std::int64_t hidden, bool biased) {
@@ -21,7 +52,6 @@ BlockSpec layer(const ModelSpec& model, bool biased) {
   const std::int64_t hidden = model.dim("hidden");
   const std::int64_t query = model.dim("heads") * model.dim("head_dim");
   const std::int64_t key_value = model.dim("kv_heads") * model.dim("head_dim");
-  const std::int64_t ffn = model.dim("ffn");
   const Initializer outer = residual_normal(model.dim("layers"));
   const std::string prefix = "transformer.h.{}.";
   BlockSpec block;
@@ -29,11 +59,9 @@ BlockSpec layer(const ModelSpec& model, bool biased) {
   block.name = "h.{}";
   block.dims = model.dims;
   add_norm(block.parameters, prefix + "ln_1", hidden, biased);
-  add_map(block.parameters, prefix + "attn.c_attn", hidden, query + 2 * key_value, 1, biased, normal());
-  add_map(block.parameters, prefix + "attn.c_proj", query, hidden, 0, biased, outer);
+  add_attention(block.parameters, prefix + "attn.", hidden, query, key_value, biased, outer);
   add_norm(block.parameters, prefix + "ln_2", hidden, biased);
-  add_map(block.parameters, prefix + "mlp.c_fc", hidden, (model.dims.at("gated") != 0 ? 2 : 1) * ffn, 1, biased, normal());
-  add_map(block.parameters, prefix + "mlp.c_proj", ffn, hidden, 0, biased, outer);
+  add_feed_forward(block.parameters, prefix + "mlp.", hidden, model.dim("ffn"), model.dims.at("gated") != 0, biased, outer);
   block.inputs = {{"hidden", {model.dim("seq"), hidden}}};
   block.outputs = block.inputs;
   return block;
@@ -50,6 +78,12 @@ void read_dims(const Settings& settings, ModelSpec& model) {
   dims["gated"] = settings.flag("gated", false) ? 1 : 0;
   const std::string positions = settings.choice("positions", {"learned", "rotary", "alibi", "none"}, "learned");
   dims["rotary"] = positions == "rotary" ? 1 : 0;
+  if (positions == "rotary") {
+    if (model.dim("head_dim") % 2 != 0)
+      throw settings.at(settings.has("head_dim") ? "head_dim" : "heads")
+          .error(text("a head of ", model.dim("head_dim"), " dimensions cannot be rotated in pairs"), "an even head_dim");
+    dims["rope_theta"] = 10000;
+  }
   if (positions == "alibi") dims["relative_bias"] = 1;
   if (positions == "learned") {
     dims["positions"] = static_cast<double>(settings.count("max_positions", model.dim("seq")));
@@ -61,6 +95,8 @@ void read_dims(const Settings& settings, ModelSpec& model) {
   }
   if (settings.flag("embedding_norm", false)) dims["embedding_norm"] = 1;
   dims["norm_eps"] = settings.real("norm_eps", 1e-5);
+  for (const char* key : {"layer_norm", "gelu", "maps_in_out"}) dims[key] = 1;
+  if (settings.flag("biases", true)) dims["biases"] = 1;
 }
 
 }  // namespace
@@ -71,8 +107,8 @@ ModelSpec read_gpt(const Settings& settings) {
   ModelSpec model;
   model.arch = "gpt";
   read_dims(settings, model);
-  read_run_keys(settings, model.dims, "autograd", 0.1);
-  const bool biased = settings.flag("biases", true);
+  read_run_keys(settings, model.dims, "tessera", 0.1);
+  const bool biased = model.dims.contains("biases");
   model.tied_embeddings = settings.flag("tied", true);
 
   const std::int64_t hidden = model.dim("hidden");

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/error.hpp"
+#include "model/forms.hpp"
 #include "model/layer_cost.hpp"
 #include "model/work.hpp"
 
@@ -34,6 +35,14 @@ std::int64_t option(const BlockSpec& block, const char* key, std::int64_t otherw
   return found == block.dims.end() ? otherwise : static_cast<std::int64_t>(found->second);
 }
 
+bool kept_by_nn(const BlockSpec& block) {
+  return computed_by_nn(block) && option(block, "autograd", 0) == 0 && option(block, "attention_fused", 1) != 0;
+}
+
+// Of a norm: the parameters of each column, and what it keeps of each row in f32.
+std::int64_t norm_parameters(const BlockSpec& block) { return option(block, "layer_norm", 0) * option(block, "biases", 0) + 1; }
+std::int64_t norm_statistics(const BlockSpec& block) { return option(block, "layer_norm", 0) + 1; }
+
 // An all-reduce of so many f32 sums at the end of the backward pass.
 void add_norm_gradients(BlockCost& cost, const BlockShard& shard, std::int64_t count) {
   if (shard.tensor_parallel == 1 || count == 0) return;
@@ -59,12 +68,15 @@ BlockCost embedding_cost(const BlockSpec& block, const BlockShard& shard) {
   // Learned positions and token types are added in one kernel, then a norm where there is one.
   if (option(block, "positions", 0) + option(block, "token_types", 0) > 0)
     work.pointwise("positions", 3 * passed, passed + 2 * passed / element * kF32);
-  if (option(block, "embedding_norm", 0) != 0) {
+  const bool nn = kept_by_nn(block);
+  const bool normed = option(block, "embedding_norm", 0) != 0;
+  if (normed) {
     work.pointwise("norm", 2 * passed, 3 * passed);
-    work.keep(passed);
+    work.keep(passed + (nn ? norm_statistics(block) * kF32 * rows_cut : 0));
   }
   if (block.dims.contains("dropout")) {
-    const std::int64_t mask = rows_cut * hidden;
+    // nn/ makes its masks again.
+    const std::int64_t mask = nn ? 0 : rows_cut * hidden;
     work.pointwise("dropout", 2 * passed + mask, 2 * passed + mask);
     work.keep(mask);
   }
@@ -74,6 +86,11 @@ BlockCost embedding_cost(const BlockSpec& block, const BlockShard& shard) {
   cost.forward_all_reduces = shard.tensor_parallel > 1 && !cut ? 1 : 0;
   // All rows, beside this rank's.
   if (cut) cost.forward_workspace = cost.backward_workspace = Bytes(whole);
+  if (!nn) return cost;
+  if (normed && cut) add_norm_gradients(cost, shard, norm_parameters(block) * hidden);
+  // The rows of positions, or the gradient behind the norm or the dropout.
+  if (option(block, "positions", 0) > 0 || normed) cost.forward_workspace += Bytes(passed);
+  if (normed || block.dims.contains("dropout")) cost.backward_workspace += Bytes(passed);
   return cost;
 }
 
@@ -91,17 +108,19 @@ struct FeedForwardBytes {
   std::int64_t replicated = 0;  // elements of weights that every tensor-parallel rank holds, each with a part of their gradient
 };
 
-FeedForwardBytes swiglu_bytes(const BlockSpec& block, const BlockShard& shard) {
+// Of one map, or of a gate and what it multiplies, and of a last map.
+FeedForwardBytes dense_bytes(const BlockSpec& block, const BlockShard& shard) {
   const Sizes sizes = sizes_of(block, shard);
   const std::int64_t ffn = shard_extent(block.dim("ffn"), shard.tensor_parallel);
   const std::int64_t vector = sizes.element * sizes.rows * ffn;
-  return {.kept = 2 * vector,
+  const std::int64_t first = option(block, "gated", 1) != 0 ? 2 : 1;
+  return {.kept = first * vector,
           .forward = vector,
           .backward = vector,
           .held = vector,
-          .weights = sizes.element * 3 * sizes.hidden * ffn,
-          .forward_traffic = 6 * vector,
-          .backward_traffic = 16 * vector};
+          .weights = sizes.element * (first + 1) * sizes.hidden * ffn,
+          .forward_traffic = (2 * first + 2) * vector,
+          .backward_traffic = (6 * first + 4) * vector};
 }
 
 // Tokens spread evenly.
@@ -188,7 +207,7 @@ BlockCost kept_by_tessera(const BlockSpec& block, const BlockShard& shard, const
   const std::int64_t input = element * rows_cut * hidden;
   const std::int64_t sums = kF32 * rows * heads;  // the scores' logarithmic sums
   const std::int64_t core = element * rows * attended + sums;
-  const std::int64_t kept = 2 * input + element * rows * width + 2 * kF32 * rows_cut + sums + feed_forward.kept;
+  const std::int64_t kept = 2 * input + element * rows * width + 2 * norm_statistics(block) * kF32 * rows_cut + sums + feed_forward.kept;
   const bool recomputed = shard.recompute == Recompute::full;
   cost.saved = Bytes(recomputed ? input : shard.recompute == Recompute::selective ? kept - core : kept);
   cost.forward_traffic =
@@ -197,7 +216,7 @@ BlockCost kept_by_tessera(const BlockSpec& block, const BlockShard& shard, const
                                 feed_forward.backward_traffic + 2 * kF32 * (weights / element));
   const bool cut = shard.sequence_parallel && degree > 1;
   // Ranks have the gradients of heads' norms from their own heads alone, and those of other norms from their own rows.
-  add_norm_gradients(cost, shard, (turned > 0 ? 2 * block.dim("head_dim") : 0) + (cut ? 2 * hidden : 0));
+  add_norm_gradients(cost, shard, (turned > 0 ? 2 * block.dim("head_dim") : 0) + (cut ? 2 * norm_parameters(block) * hidden : 0));
   add_norm_gradients(cost, shard, feed_forward.replicated);
   // Forward: the feed-forward network's hidden vector, beside what is kept and passed on. Backward: the gradients of the output
   // and of the middle of the layer and that hidden vector, beside the gradient passed on; weights come after, with the
@@ -209,26 +228,24 @@ BlockCost kept_by_tessera(const BlockSpec& block, const BlockShard& shard, const
                                              : std::max(feed_forward.forward, context.forward - feed_forward.kept)) +
                                  (recomputed ? context.forward : 0));
   const std::int64_t attention = std::max<std::int64_t>({row * (attended + turned) + context.backward - input, gathered, 0});
+  // The gradients of what is dropped, of either half of the layer.
+  const std::int64_t dropped = block.dims.contains("dropout") ? 2 * input : 0;
   cost.backward_workspace =
-      Bytes(2 * input + 2 * gathered + std::max({feed_forward.backward, feed_forward.held + attention, row * hidden}) +
+      Bytes(2 * input + dropped + 2 * gathered + std::max({feed_forward.backward, feed_forward.held + attention, row * hidden}) +
             (recomputed                                ? kept - input
              : shard.recompute == Recompute::selective ? core
                                                        : 0));
   return cost;
 }
 
-bool kept_by_autograd(const BlockSpec& block) { return option(block, "autograd", 0) != 0 || option(block, "attention_fused", 1) == 0; }
-
 }  // namespace
 
 BlockCost transformer_layer_cost(const BlockSpec& block, const BlockShard& shard) {
-  return kept_by_autograd(block) ? layer_cost(block, shard) : kept_by_tessera(block, shard, swiglu_bytes(block, shard));
+  return kept_by_nn(block) ? kept_by_tessera(block, shard, dense_bytes(block, shard)) : layer_cost(block, shard);
 }
 
 BlockCost moe_layer_cost(const BlockSpec& block, const BlockShard& shard) {
-  // Layers that nn/ does not compute are other software's.
-  const bool others = option(block, "kv_lora", 0) != 0 || shard.whole_experts;
-  if (others || kept_by_autograd(block)) return layer_cost(block, shard);
+  if (shard.whole_experts || !kept_by_nn(block)) return layer_cost(block, shard);
   BlockCost cost = kept_by_tessera(block, shard, experts_bytes(block, shard));
   // Each tensor-parallel rank sends all rows to its peers' parts of the experts.
   const Sizes sizes = sizes_of(block, shard);
@@ -244,7 +261,7 @@ BlockCost lm_head_cost(const BlockSpec& block, const BlockShard& shard) {
   const std::int64_t degree = shard.tensor_parallel;
   const bool cut = shard.sequence_parallel && degree > 1;
   const std::int64_t vocab = split(block.dim("vocab"), degree);
-  const bool autograd = block.kind != "lm_head" || option(block, "autograd", 0) != 0;
+  const bool autograd = !computed_by_nn(block) || option(block, "autograd", 0) != 0;
   const std::int64_t input = element * rows_cut * hidden;
   const std::int64_t whole = element * rows * hidden;
   const std::int64_t chunk = autograd ? rows : std::min(rows, lm_head_chunk_rows(vocab));
@@ -289,8 +306,8 @@ BlockCost lm_head_cost(const BlockSpec& block, const BlockShard& shard) {
     return cost;
   }
   // nn/ goes through the logits in chunks, on to the gradients of input and weight at once, and keeps no logits.
-  cost.saved = Bytes(recomputed ? input : input + whole + kF32 * rows_cut);
-  if (cut) add_norm_gradients(cost, shard, hidden);
+  cost.saved = Bytes(recomputed ? input : input + whole + norm_statistics(block) * kF32 * rows_cut);
+  if (cut) add_norm_gradients(cost, shard, norm_parameters(block) * hidden);
   cost.forward_traffic = Bytes(rows * (5 * hidden * element + 6 * vocab * kF32) + vocab * hidden * (2 * element + 2 * kF32));
   cost.backward_traffic = Bytes(4 * whole);
   return cost;

@@ -1,6 +1,6 @@
-// Internal: costs of a language model's blocks. Those of embedding, transformer_layer and lm_head describe what nn/'s blocks
-// compute and keep; tests hold them against what torch counts and what the allocator sees. A block whose dimensions say
-// `autograd`, and one of another kind, keeps what PyTorch frameworks keep.
+// Internal: costs of a language model's blocks. Those that nn/ computes (model/forms.hpp) are described as it computes and keeps them;
+// tests hold them against what torch counts and what the allocator sees. A block whose dimensions say `autograd`, and one of another
+// form, keeps what PyTorch frameworks keep.
 #pragma once
 
 #include "model/model.hpp"
@@ -8,6 +8,7 @@
 namespace tessera::model {
 
 BlockCost embedding_cost(const BlockSpec& block, const BlockShard& shard);
+// Of a decoder's layer without experts.
 BlockCost transformer_layer_cost(const BlockSpec& block, const BlockShard& shard);
 // Experts behind attention.
 BlockCost moe_layer_cost(const BlockSpec& block, const BlockShard& shard);

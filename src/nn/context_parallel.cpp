@@ -12,6 +12,7 @@
 #include <limits>
 #include <numeric>
 
+#include "nn/kernels/dropped_attention.hpp"
 #include "nn/sequence.hpp"
 #include "nn/tensor_parallel.hpp"
 
@@ -28,14 +29,15 @@ struct Piece {
   std::int64_t sample, samples;
   std::int64_t query, queries;
   std::int64_t key, keys;
-  std::int64_t offset;  // as in kernels::CrossShape
+  std::int64_t offset;        // as in kernels::CrossShape
+  std::int64_t position = 0;  // of the first query in the sequence, where they stand side by side there as well
 };
 
-// What the queries of `cut` see of the keys that rank `source` holds.
-std::vector<Piece> pieces_of(const AttentionShape& shape, const SequenceCut& cut, int source) {
+// What the queries of `cut` see of the keys that rank `source` holds. `apart`: in pieces that stand side by side in the sequence.
+std::vector<Piece> pieces_of(const AttentionShape& shape, const SequenceCut& cut, int source, bool apart) {
   const std::int64_t chunk = shape.seq / 2;
   const bool windowed = shape.window > 0 && shape.window < shape.seq * cut.size;
-  if (shape.segments.empty() && !windowed) {
+  if (shape.segments.empty() && !windowed && !apart) {
     if (source == cut.rank) return {{0, shape.batch, 0, 2 * chunk, 0, 2 * chunk, 0}};
     // The first chunk of a rank before this one lies before both of this one's, and its second behind both.
     if (source < cut.rank) return {{0, shape.batch, 0, 2 * chunk, 0, chunk, chunk}};
@@ -56,7 +58,7 @@ std::vector<Piece> pieces_of(const AttentionShape& shape, const SequenceCut& cut
         if (windowed) queries = std::min(queries, keys + shape.window - 1 - (query - key));
         if (key_chunk > query_chunk || queries <= 0 || keys <= 0) continue;
         pieces.push_back(
-            {sample, samples, query - query_chunk + mine * chunk, queries, key - key_chunk + theirs * chunk, keys, query - key});
+            {sample, samples, query - query_chunk + mine * chunk, queries, key - key_chunk + theirs * chunk, keys, query - key, query});
       }
   };
   if (shape.segments.empty()) add(0, shape.batch, 0, shape.seq * cut.size);
@@ -71,6 +73,10 @@ class Rectangle {
 
   kernels::CrossShape across() const {
     return {piece_.samples, piece_.queries, piece_.keys, shape_.heads, shape_.kv_heads, shape_.head_dim, piece_.offset, shape_.window};
+  }
+  kernels::ScoreMask mask(const ScoreDropout& dropout, const SequenceCut& cut) const {
+    const auto seeds = std::span(dropout.seeds).subspan(static_cast<std::size_t>(piece_.sample), static_cast<std::size_t>(piece_.samples));
+    return {dropout.probability, seeds, dropout.first_head, shape_.seq * cut.size, piece_.position};
   }
   // Views [samples, rows, width] of [batch * seq, width].
   at::Tensor queries(const at::Tensor& rows) const { return part(rows, piece_.query, piece_.queries); }
@@ -148,24 +154,35 @@ void merge(const at::Tensor& piece_out, const at::Tensor& piece_lse, at::Tensor 
   lse.copy_(both);
 }
 
-void ring(const at::Tensor& qkv, const AttentionShape& shape, const Pass& pass, at::Tensor& out, at::Tensor& lse) {
+void ring(const at::Tensor& qkv, const AttentionShape& shape, const ScoreDropout& dropout, const Pass& pass, at::Tensor& out,
+          at::Tensor& lse) {
+  const SequenceCut cut = sequence_cut(pass);
+  const bool drops = dropout.probability > 0;
   at::Tensor sums = at::zeros(out.sizes(), at::kFloat);
   lse.fill_(-std::numeric_limits<float>::infinity());
   round_the_ring(keys_values_of(qkv, shape).contiguous(), pass, [&](int source, const at::Tensor& keys_values) {
-    for (const Piece& piece : pieces_of(shape, sequence_cut(pass), source)) {
+    for (const Piece& piece : pieces_of(shape, cut, source, drops)) {
       const Rectangle rectangle(shape, piece);
       const at::Tensor queries = Rectangle::copy(rectangle.queries(queries_of(qkv, shape)));
       at::Tensor piece_out = at::empty_like(queries);
       at::Tensor piece_lse = at::empty({piece.samples, shape.heads, piece.queries}, at::kFloat);
-      kernels::attention_across(queries, Rectangle::copy(rectangle.keys(keys_values)), rectangle.across(), piece_out, piece_lse);
+      if (drops) {
+        const at::Tensor rows = rectangle.queries(sums);
+        kernels::dropped_attention_across(queries.view(rows.sizes()), rectangle.keys(keys_values), rectangle.across(),
+                                          rectangle.mask(dropout, cut), piece_out.view(rows.sizes()), piece_lse);
+      } else {
+        kernels::attention_across(queries, Rectangle::copy(rectangle.keys(keys_values)), rectangle.across(), piece_out, piece_lse);
+      }
       merge(piece_out, piece_lse, rectangle.queries(sums), rectangle.statistic(lse), shape);
     }
   });
   out.copy_(sums);
 }
 
-void ring_backward(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const AttentionShape& shape, const Pass& pass,
-                   at::Tensor& qkv) {
+void ring_backward(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const AttentionShape& shape,
+                   const ScoreDropout& dropout, const Pass& pass, at::Tensor& qkv) {
+  const SequenceCut cut = sequence_cut(pass);
+  const bool drops = dropout.probability > 0;
   const at::Tensor query_grads = at::zeros(out.sizes(), at::kFloat);
   at::Tensor own_grads;  // of this rank's keys and values, from its own queries
   Turn grads_turn;       // the gradients of the next step's keys and values, from the ranks that have had them
@@ -173,12 +190,17 @@ void ring_backward(const at::Tensor& out_grad, const at::Tensor& out, const at::
   int steps = 0;
   round_the_ring(keys_values_of(qkv, shape).contiguous(), pass, [&](int source, const at::Tensor& keys_values) {
     at::Tensor grads = at::zeros(keys_values.sizes(), at::kFloat);
-    for (const Piece& piece : pieces_of(shape, sequence_cut(pass), source)) {
+    for (const Piece& piece : pieces_of(shape, cut, source, drops)) {
       const Rectangle rectangle(shape, piece);
       at::Tensor queries = Rectangle::copy(rectangle.queries(queries_of(qkv, shape)));
       at::Tensor keys = Rectangle::copy(rectangle.keys(keys_values));
-      kernels::attention_across_backward(Rectangle::copy(rectangle.queries(out_grad)), Rectangle::copy(rectangle.queries(out)),
-                                         rectangle.statistic(lse).contiguous(), rectangle.across(), queries, keys);
+      if (drops)
+        kernels::dropped_attention_across_backward(
+            rectangle.queries(out_grad), rectangle.queries(out), rectangle.statistic(lse), rectangle.across(), rectangle.mask(dropout, cut),
+            queries.view(rectangle.queries(out).sizes()), keys.view(rectangle.keys(keys_values).sizes()));
+      else
+        kernels::attention_across_backward(Rectangle::copy(rectangle.queries(out_grad)), Rectangle::copy(rectangle.queries(out)),
+                                           rectangle.statistic(lse).contiguous(), rectangle.across(), queries, keys);
       rectangle.queries(query_grads).add_(queries.view(rectangle.queries(query_grads).sizes()));
       rectangle.keys(grads).add_(keys.view(rectangle.keys(grads).sizes()));
     }
@@ -194,17 +216,31 @@ void ring_backward(const at::Tensor& out_grad, const at::Tensor& out, const at::
   keys_values_of(qkv, shape).copy_(own_grads);
 }
 
+// Of whole sequences.
+void attend(const at::Tensor& qkv, const AttentionShape& shape, const ScoreDropout& dropout, at::Tensor& out, at::Tensor& lse) {
+  if (dropout.probability == 0) return kernels::attention(qkv, shape, out, lse);
+  kernels::dropped_attention(qkv, shape, {dropout.probability, dropout.seeds, dropout.first_head, shape.seq}, out, lse);
+}
+
+void attend_backward(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const AttentionShape& shape,
+                     const ScoreDropout& dropout, at::Tensor& qkv) {
+  if (dropout.probability == 0) return kernels::attention_backward(out_grad, out, lse, shape, qkv);
+  kernels::dropped_attention_backward(out_grad, out, lse, shape, {dropout.probability, dropout.seeds, dropout.first_head, shape.seq}, qkv);
+}
+
 // What one rank has of the heads of whole sequences.
 struct HeadCut {
   std::int64_t repeats;  // of each key-value head
   AttentionShape shape;
+  ScoreDropout dropout;
 
-  HeadCut(const AttentionShape& own, const SequenceCut& cut)
-      : repeats(cut.size / std::gcd<std::int64_t>(cut.size, own.kv_heads)), shape(own) {
+  HeadCut(const AttentionShape& own, const ScoreDropout& all, const SequenceCut& cut)
+      : repeats(cut.size / std::gcd<std::int64_t>(cut.size, own.kv_heads)), shape(own), dropout(all) {
     ensure(own.heads % cut.size == 0, text(cut.size, " context-parallel ranks do not divide ", own.heads, " heads"));
     shape.seq *= cut.size;
     shape.heads /= cut.size;
     shape.kv_heads = own.kv_heads * repeats / cut.size;
+    dropout.first_head += cut.rank * shape.heads;
   }
 };
 
@@ -240,24 +276,25 @@ at::Tensor qkv_to_heads(const at::Tensor& qkv, const AttentionShape& s, const He
   return to_heads(parts, pass).view({s.batch * heads.shape.seq, parts.size(3)});
 }
 
-void ulysses(const at::Tensor& qkv, const AttentionShape& s, const Pass& pass, at::Tensor& out, at::Tensor& lse) {
-  const HeadCut heads(s, sequence_cut(pass));
+void ulysses(const at::Tensor& qkv, const AttentionShape& s, const ScoreDropout& dropout, const Pass& pass, at::Tensor& out,
+             at::Tensor& lse) {
+  const HeadCut heads(s, dropout, sequence_cut(pass));
   const std::int64_t width = heads.shape.heads * s.head_dim;
   at::Tensor attended = at::empty({s.batch * heads.shape.seq, width}, out.options());
-  kernels::attention(qkv_to_heads(qkv, s, heads, pass), heads.shape, attended, lse);
+  attend(qkv_to_heads(qkv, s, heads, pass), heads.shape, heads.dropout, attended, lse);
   const at::Tensor own = from_heads(attended.view({s.batch, heads.shape.seq, width}), pass);
   out.view(own.sizes()).copy_(own);
 }
 
-void ulysses_backward(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const AttentionShape& s, const Pass& pass,
-                      at::Tensor& qkv) {
-  const HeadCut heads(s, sequence_cut(pass));
+void ulysses_backward(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const AttentionShape& s,
+                      const ScoreDropout& dropout, const Pass& pass, at::Tensor& qkv) {
+  const HeadCut heads(s, dropout, sequence_cut(pass));
   const std::int64_t ranks = pass.context_group.size();
   const std::int64_t width = heads.shape.heads * s.head_dim;
   at::Tensor grads = qkv_to_heads(qkv, s, heads, pass);
   const std::vector<std::int64_t> sizes = {s.batch, s.seq, ranks, width};
   const at::Tensor both = to_heads(at::cat({out_grad.view(sizes), out.view(sizes)}, 3), pass).view({-1, 2 * width});
-  kernels::attention_backward(both.narrow(1, 0, width).contiguous(), both.narrow(1, width, width).contiguous(), lse, heads.shape, grads);
+  attend_backward(both.narrow(1, 0, width).contiguous(), both.narrow(1, width, width).contiguous(), lse, heads.shape, heads.dropout, grads);
   const at::Tensor own = from_heads(grads.view({s.batch, heads.shape.seq, grads.size(1)}), pass);
   const at::Tensor rows = qkv.view({s.batch, s.seq, s.heads + 2 * s.kv_heads, s.head_dim});
   // Repeated heads have a part of the gradient each.
@@ -278,15 +315,16 @@ std::vector<std::int64_t> lse_sizes(const AttentionShape& shape, const Pass& pas
   return {shape.batch, shape.heads / ranks, shape.seq * ranks};
 }
 
-void attention(const at::Tensor& qkv, const AttentionShape& shape, const Pass& pass, at::Tensor& out, at::Tensor& lse) {
-  if (alone(pass)) return kernels::attention(qkv, shape, out, lse);
-  (pass.context == model::ContextKind::ulysses ? ulysses : ring)(qkv, shape, pass, out, lse);
+void attention(const at::Tensor& qkv, const AttentionShape& shape, const ScoreDropout& dropout, const Pass& pass, at::Tensor& out,
+               at::Tensor& lse) {
+  if (alone(pass)) return attend(qkv, shape, dropout, out, lse);
+  (pass.context == model::ContextKind::ulysses ? ulysses : ring)(qkv, shape, dropout, pass, out, lse);
 }
 
 void attention_backward(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const AttentionShape& shape,
-                        const Pass& pass, at::Tensor& qkv) {
-  if (alone(pass)) return kernels::attention_backward(out_grad, out, lse, shape, qkv);
-  (pass.context == model::ContextKind::ulysses ? ulysses_backward : ring_backward)(out_grad, out, lse, shape, pass, qkv);
+                        const ScoreDropout& dropout, const Pass& pass, at::Tensor& qkv) {
+  if (alone(pass)) return attend_backward(out_grad, out, lse, shape, dropout, qkv);
+  (pass.context == model::ContextKind::ulysses ? ulysses_backward : ring_backward)(out_grad, out, lse, shape, dropout, pass, qkv);
 }
 
 }  // namespace tessera::nn

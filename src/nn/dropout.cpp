@@ -35,15 +35,19 @@ struct Dropout : torch::autograd::Function<Dropout> {
 
 }  // namespace
 
+std::vector<std::uint64_t> sample_seeds(std::int64_t samples, int site, const Pass& pass) {
+  std::vector<std::uint64_t> seeds;
+  for (std::int64_t i = 0; i < samples; ++i) {
+    const auto sample = static_cast<std::uint64_t>(pass.batch->first_sample + i);
+    seeds.push_back(seed_of(pass.batch->seed, sample, static_cast<std::uint64_t>(pass.block), static_cast<std::uint64_t>(site)));
+  }
+  return seeds;
+}
+
 at::Tensor dropout(const at::Tensor& x, double probability, int site, const Pass& pass) {
   if (!pass.drops || probability == 0) return x;
-  std::vector<std::int64_t> seeds;
-  for (std::int64_t row = 0; row < x.size(0); ++row) {
-    const auto sample = static_cast<std::uint64_t>(pass.batch->first_sample + row);
-    seeds.push_back(static_cast<std::int64_t>(
-        seed_of(pass.batch->seed, sample, static_cast<std::uint64_t>(pass.block), static_cast<std::uint64_t>(site))));
-  }
-  return Dropout::apply(x, probability, seeds);
+  const std::vector<std::uint64_t> seeds = sample_seeds(x.size(0), site, pass);
+  return Dropout::apply(x, probability, std::vector<std::int64_t>(seeds.begin(), seeds.end()));
 }
 
 }  // namespace tessera::nn

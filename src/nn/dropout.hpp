@@ -2,6 +2,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <cstdint>
+#include <vector>
 
 #include "nn/block.hpp"
 
@@ -11,5 +13,8 @@ namespace tessera::nn {
 // on the seed of the step, the sample, the block and `site`, a number of the place within the block: the same whoever computes the block,
 // and whenever. The backward pass makes them again.
 at::Tensor dropout(const at::Tensor& x, double probability, int site, const Pass& pass);
+
+// The seeds of the masks of a micro-batch's samples.
+std::vector<std::uint64_t> sample_seeds(std::int64_t samples, int site, const Pass& pass);
 
 }  // namespace tessera::nn

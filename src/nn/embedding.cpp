@@ -1,8 +1,12 @@
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <optional>
 #include <utility>
 
 #include "nn/kernels/lookup.hpp"
-#include "nn/tensor_parallel.hpp"
+#include "nn/norm.hpp"
+#include "nn/row_dropout.hpp"
+#include "nn/sequence.hpp"
 #include "nn/transformer_layer.hpp"
 
 namespace tessera::nn {
@@ -13,38 +17,101 @@ class Embedding final : public Block {
   Embedding(const model::BlockSpec& spec, const BlockPlacement& placement)
       : hidden_(spec.dim("hidden")),
         vocab_(spec.dim("vocab")),
-        first_row_(placement.tensor_rank * model::shard_extent(vocab_, placement.tensor_size)) {}
+        positions_(spec.dims.contains("positions") ? spec.dim("positions") : 0),
+        first_row_(placement.tensor_rank * model::shard_extent(vocab_, placement.tensor_size)),
+        drop_(spec, kEmbedded) {
+    if (has(spec, "embedding_norm")) norm_.emplace(spec);
+  }
 
   void bind(std::vector<Parameter> parameters) override {
-    ensure(parameters.size() == 1, "an embedding has one parameter");
     parameters_ = std::move(parameters);
+    ParameterRow rest(parameters_);
+    tokens_ = rest.take(1).data();
+    if (positions_ > 0) places_ = rest.take(1).data();
+    if (norm_) norm_->bind(rest);
+    ensure(rest.empty(), "an embedding has parameters that its dimensions do not ask for");
   }
   const std::vector<Parameter>& parameters() const override { return parameters_; }
 
   Tensors forward(const Tensors&, Saved& saved, const Pass& pass) override {
     const at::Tensor& tokens = pass.batch->at("tokens");
     kernels::check_tokens(tokens, 0, vocab_, "a token");
-    at::Tensor partial = at::empty({tokens.numel(), hidden_}, parameters_[0].value.options());
-    kernels::lookup(parameters_[0].value, tokens, first_row_, partial);
+    at::Tensor partial = at::empty({tokens.numel(), hidden_}, tokens_->value.options());
+    kernels::lookup(tokens_->value, tokens, first_row_, partial);
+    at::Tensor hidden = own_sum(std::move(partial), pass).view({tokens.size(0), -1, hidden_});
+    const Rows rows(hidden, pass);
+    at::Tensor out = hidden.view({rows.own(), hidden_});
+    if (positions_ > 0) {
+      at::Tensor places = rows.empty_own(hidden_);
+      kernels::lookup(places_->value, places_of(pass).narrow(0, rows.first(), rows.own()), 0, places);
+      out.add_(places);
+    }
     saved.tensors.clear();
-    return {own_sum(std::move(partial), pass).view({tokens.size(0), -1, hidden_})};
+    if (norm_) {
+      at::Tensor statistics = norm_->empty_statistics(rows);
+      at::Tensor normed = rows.empty_own(hidden_);
+      norm_->forward(out, normed, statistics);
+      if (pass.training) saved.tensors = {out, statistics};
+      out = std::move(normed);
+    }
+    drop_.apply(out, rows, pass);
+    return {out.view(hidden.sizes())};
   }
 
-  Tensors backward_input(const Tensors& output_grads, Saved& saved, const Pass&) override {
-    saved.tensors = {output_grads.at(0)};
+  Tensors backward_input(const Tensors& output_grads, Saved& saved, const Pass& pass) override {
+    const Rows rows(output_grads.at(0), pass);
+    at::Tensor grad = drop_.applied(output_grads.at(0).view({rows.own(), hidden_}), rows, pass);
+    if (norm_) {
+      const Tensors kept = std::exchange(saved.tensors, {});
+      ensure(kept.size() == kKeptCount, "backward_input without a training forward");
+      at::Tensor sum_grad = rows.empty_own(hidden_);
+      const at::Tensor norm_grads = at::empty({norm_->grad_count()}, at::kFloat);
+      norm_->backward(grad, kept[kSum], kept[kStatistics], {}, sum_grad, norm_grads);
+      saved.tensors = {sum_grad, norm_grads};
+    } else {
+      saved.tensors = {grad};
+    }
     return {};
   }
 
   void backward_weight(Saved& saved, const Pass& pass) override {
-    const at::Tensor gradient = std::exchange(saved.tensors, {}).at(0);
-    kernels::lookup_backward(all_rows(gradient.view({-1, hidden_}), pass), pass.batch->at("tokens"), first_row_, parameters_[0].grad);
+    Tensors grads = std::exchange(saved.tensors, {});
+    const at::Tensor all = all_rows(grads.at(0), pass);
+    kernels::lookup_backward(all, pass.batch->at("tokens"), first_row_, tokens_->grad);
+    // Every rank has all rows of this gradient, and holds the positions.
+    if (positions_ > 0) kernels::lookup_backward(all, places_of(pass), 0, places_->grad);
+    if (!norm_) return;
+    // Of this rank's rows.
+    if (pass.sequence_parallel) all_reduce(grads.at(1), pass);
+    norm_->add_grads(grads.at(1));
   }
 
  private:
+  // After the forward pass, where there is a norm. The input half of the backward pass leaves the gradient of the sum, and those of the
+  // norm's parameters.
+  enum Kept { kSum, kStatistics, kKeptCount };
+
+  // Of each row of the batch, i64: its token's place in its document, or behind the tokens that were seen.
+  at::Tensor places_of(const Pass& pass) const {
+    const at::Tensor& tokens = pass.batch->at("tokens");
+    if (const at::Tensor positions = pass.batch->find("positions"); positions.defined()) return positions.flatten();
+    const SequenceCut cut = sequence_cut(pass);
+    const std::int64_t seq = tokens.size(1) * cut.size;
+    if (pass.position + seq > positions_)
+      throw Error(ErrorCode::invalid_config, text("a sample has ", pass.position + seq, " positions, and the model has ", positions_), {},
+                  text("samples of at most ", positions_, " tokens"));
+    return (cut.positions(seq) + pass.position).repeat({tokens.size(0)});
+  }
+
   std::int64_t hidden_;
   std::int64_t vocab_;
+  std::int64_t positions_;  // learned ones; 0: none
   std::int64_t first_row_;
+  std::optional<Norm> norm_;
+  RowDropout drop_;
   std::vector<Parameter> parameters_;
+  const Parameter* tokens_ = nullptr;  // within parameters_
+  const Parameter* places_ = nullptr;
 };
 
 }  // namespace

@@ -28,6 +28,8 @@ class FeedForward {
 
 // The product of a gate and of a second map, then a third (SwiGLU, Shazeer 2020).
 std::unique_ptr<FeedForward> make_swiglu(const model::BlockSpec& spec, const BlockPlacement& placement);
+// GELU between two maps (Hendrycks and Gimpel 2016) or, with "gated", in a gate as in SwiGLU.
+std::unique_ptr<FeedForward> make_gelu(const model::BlockSpec& spec, const BlockPlacement& placement);
 // Routed experts, each a SwiGLU (Shazeer et al. 2017; Jiang et al. 2024, section 2.1).
 std::unique_ptr<FeedForward> make_experts(const model::BlockSpec& spec, const BlockPlacement& placement);
 

@@ -1,8 +1,9 @@
 #include "nn/layer_attention.hpp"
 
-#include <ATen/ops/empty_like.h>
-
+#include "nn/dropout.hpp"
+#include "nn/kernels/bias.hpp"
 #include "nn/kernels/norm.hpp"
+#include "nn/row_dropout.hpp"
 #include "nn/sequence.hpp"
 
 namespace tessera::nn {
@@ -14,14 +15,11 @@ kernels::RopeFrequencies rope_frequencies(const model::BlockSpec& spec) {
           spec.real("rope_original_seq")};
 }
 
-}  // namespace
-
-std::span<const Parameter> ParameterRow::take(std::size_t count) {
-  ensure(rest_.size() >= count, "a layer lacks parameters that its dimensions ask for");
-  const auto taken = rest_.first(count);
-  rest_ = rest_.subspan(count);
-  return taken;
+StackedLinear::Stored stored_maps(const model::BlockSpec& spec) {
+  return has(spec, "maps_in_out") ? StackedLinear::Stored::in_out : StackedLinear::Stored::out_in;
 }
+
+}  // namespace
 
 LayerAttention::LayerAttention(const model::BlockSpec& spec, const BlockPlacement& placement)
     : hidden_(spec.dim("hidden")),
@@ -29,28 +27,41 @@ LayerAttention::LayerAttention(const model::BlockSpec& spec, const BlockPlacemen
       kv_heads_(divided(spec, "kv_heads", placement.tensor_size)),
       head_dim_(spec.dim("head_dim")),
       window_(spec.dims.contains("window") ? spec.dim("window") : 0),
-      biased_(spec.dims.contains("qkv_bias")),
-      normalizes_heads_(spec.dims.contains("qk_norm")),
+      first_head_(placement.tensor_rank * heads_),
+      map_count_(!has(spec, "maps_in_out") ? 3
+                 : heads_ == kv_heads_     ? 1
+                                           : 2),
+      maps_biased_(has(spec, "qkv_bias") || has(spec, "biases")),
+      output_biased_(has(spec, "biases")),
+      normalizes_heads_(has(spec, "qk_norm")),
+      rotates_(!spec.dims.contains("rotary") || has(spec, "rotary")),
       epsilon_(spec.real("norm_eps")),
-      frequencies_(rope_frequencies(spec)),
-      rope_table_(kernels::rope_table(spec.dim("seq"), head_dim_, frequencies_)) {}
+      dropped_(dropped_share(spec)),
+      norm_(spec),
+      qkv_(stored_maps(spec)),
+      output_(stored_maps(spec)) {
+  if (!rotates_) return;
+  frequencies_ = rope_frequencies(spec);
+  rope_table_ = kernels::rope_table(spec.dim("seq"), head_dim_, frequencies_);
+}
 
 void LayerAttention::bind(ParameterRow& parameters) {
-  norm_ = parameters.take(1).data();
-  const auto weights = parameters.take(3);
-  qkv_.bind(weights, parameters.take(biased_ ? 3 : 0));
+  norm_.bind(parameters);
+  const auto weights = parameters.take(map_count_);
+  qkv_.bind(weights, parameters.take(maps_biased_ ? map_count_ : 0));
   output_.bind(parameters.take(1));
+  output_bias_ = parameters.take(output_biased_ ? 1 : 0);
   head_norms_ = parameters.take(normalizes_heads_ ? 2 : 0);
 }
 
 at::Tensor LayerAttention::forward(const at::Tensor& x, const Rows& rows, std::span<at::Tensor> kept, const Pass& pass) {
   at::Tensor normed = rows.empty_own(hidden_);
-  at::Tensor rstd = rows.statistic();
-  kernels::rms_norm(x, norm_->value, epsilon_, normed, rstd);
+  at::Tensor statistics = norm_.empty_statistics(rows);
+  norm_.forward(x, normed, statistics);
   at::Tensor qkv = rows.empty(qkv_.out_width());
   qkv_.forward(all_rows(normed, pass), qkv);
   normed.reset();
-  grow_rope_table(pass.position + rows.seq);
+  if (rotates_) grow_rope_table(pass.position + rows.seq);
   at::Tensor turned = turn(qkv, rows, pass);
   if (!pass.training) qkv.reset();
 
@@ -61,7 +72,7 @@ at::Tensor LayerAttention::forward(const at::Tensor& x, const Rows& rows, std::s
     kernels::attention_with_cache(turned, shape, pass.position, pass.cache->keys, pass.cache->values, attended);
   } else {
     lse = at::empty(lse_sizes(shape, pass), at::kFloat);
-    attention(turned, shape, pass, attended, lse);
+    attention(turned, shape, dropout_of(rows, pass), pass, attended, lse);
   }
   turned.reset();
   if (pass.recompute_attention) lse.reset();
@@ -70,31 +81,35 @@ at::Tensor LayerAttention::forward(const at::Tensor& x, const Rows& rows, std::s
   output_.forward(attended, partial);
   if (pass.training) {
     kept[kInput] = x;
-    kept[kInputRstd] = std::move(rstd);
+    kept[kInputStatistics] = std::move(statistics);
     kept[kQkv] = std::move(qkv);
     if (!pass.recompute_attention) kept[kAttended] = std::move(attended);
     kept[kLse] = std::move(lse);
   }
   attended.reset();
-  return own_sum(std::move(partial), pass);
+  at::Tensor added = own_sum(std::move(partial), pass);
+  for (const Parameter& bias : output_bias_) kernels::add_bias(added, bias.value);
+  return added;
 }
 
-at::Tensor LayerAttention::backward_input(const at::Tensor& grad, const Rows& rows, std::span<at::Tensor> kept, at::Tensor norm_grad,
-                                          at::Tensor head_norm_grads, const Pass& pass) {
-  kept[kOutputGrad] = all_rows(grad, pass);
+at::Tensor LayerAttention::backward_input(const at::Tensor& added_grad, const at::Tensor& sum_grad, const Rows& rows,
+                                          std::span<at::Tensor> kept, const at::Tensor& norm_grads, const at::Tensor& head_norm_grads,
+                                          const Pass& pass) {
+  kept[kOutputGrad] = all_rows(added_grad, pass);
   at::Tensor attended_grad = rows.empty(heads_ * head_dim_);
   output_.backward_input(kept[kOutputGrad], attended_grad);
   at::Tensor turned = normalizes_heads_ ? turn(kept[kQkv], rows, pass) : kept[kQkv];
   const kernels::AttentionShape shape = shape_of(rows, pass);
+  const ScoreDropout dropped = dropout_of(rows, pass);
   if (!kept[kAttended].defined()) {
     kept[kAttended] = rows.empty(heads_ * head_dim_);
     kept[kLse] = at::empty(lse_sizes(shape, pass), at::kFloat);
-    attention(turned, shape, pass, kept[kAttended], kept[kLse]);
+    attention(turned, shape, dropped, pass, kept[kAttended], kept[kLse]);
   }
-  attention_backward(attended_grad, kept[kAttended], kept[kLse], shape, pass, turned);
+  attention_backward(attended_grad, kept[kAttended], kept[kLse], shape, dropped, pass, turned);
   attended_grad.reset();
   kept[kLse].reset();
-  kernels::rope(turned, heads_ + kv_heads_, head_dim_, rows.seq, pass.position, rope_table_, true, positions_of(rows, pass));
+  if (rotates_) kernels::rope(turned, heads_ + kv_heads_, head_dim_, rows.seq, pass.position, rope_table_, true, positions_of(rows, pass));
   if (normalizes_heads_) {
     at::Tensor weight_grads = head_norm_grads.view({2, head_dim_});
     kernels::rms_norm_heads_backward(kept[kQkv], {heads_, kv_heads_, head_dim_}, head_norms_[0].value, head_norms_[1].value, epsilon_,
@@ -104,18 +119,16 @@ at::Tensor LayerAttention::backward_input(const at::Tensor& grad, const Rows& ro
   at::Tensor partial = rows.empty(hidden_);
   qkv_.backward_input(kept[kQkv], partial);
   at::Tensor input_grad = own_sum(std::move(partial), pass);
-  kernels::rms_norm_backward(input_grad, kept[kInput], norm_->value, kept[kInputRstd], grad, input_grad, norm_grad);
+  norm_.backward(input_grad, kept[kInput], kept[kInputStatistics], sum_grad, input_grad, norm_grads);
   return input_grad;
 }
 
 void LayerAttention::backward_last_weights(std::span<at::Tensor> kept) const {
   output_.backward_weight(kept[kOutputGrad], kept[kAttended]);
+  // Every rank has all rows of this gradient, and holds the bias.
+  for (const Parameter& bias : output_bias_) kernels::bias_backward(kept[kOutputGrad], bias.grad);
   kept[kOutputGrad].reset();
   kept[kAttended].reset();
-}
-
-PendingExchange LayerAttention::normed_input(std::span<at::Tensor> kept, const Pass& pass) const {
-  return normed_again(kept[kInput], norm_->value, kept[kInputRstd], pass);
 }
 
 void LayerAttention::backward_first_weights(PendingExchange normed, std::span<at::Tensor> kept, const Pass& pass) const {
@@ -126,6 +139,11 @@ void LayerAttention::backward_first_weights(PendingExchange normed, std::span<at
 kernels::AttentionShape LayerAttention::shape_of(const Rows& rows, const Pass& pass) const {
   const at::Tensor positions = pass.batch->find(pass.context_group ? "whole_positions" : "positions");
   return {rows.batch, rows.seq, heads_, kv_heads_, head_dim_, window_, kernels::document_segments(positions)};
+}
+
+ScoreDropout LayerAttention::dropout_of(const Rows& rows, const Pass& pass) const {
+  if (dropped_ == 0 || !pass.drops) return {};
+  return {dropped_, sample_seeds(rows.batch, kScores, pass), first_head_};
 }
 
 // Of each row, i64; undefined where they are those of whole sequences, in order.
@@ -142,18 +160,12 @@ at::Tensor LayerAttention::turn(const at::Tensor& qkv, const Rows& rows, const P
     turned = rows.empty(qkv_.out_width());
     kernels::rms_norm_heads(qkv, {heads_, kv_heads_, head_dim_}, head_norms_[0].value, head_norms_[1].value, epsilon_, turned);
   }
-  kernels::rope(turned, heads_ + kv_heads_, head_dim_, rows.seq, pass.position, rope_table_, false, positions_of(rows, pass));
+  if (rotates_) kernels::rope(turned, heads_ + kv_heads_, head_dim_, rows.seq, pass.position, rope_table_, false, positions_of(rows, pass));
   return turned;
 }
 
 void LayerAttention::grow_rope_table(std::int64_t positions) {
   if (positions > rope_table_.size(1)) rope_table_ = kernels::rope_table(2 * positions, head_dim_, frequencies_);
-}
-
-PendingExchange normed_again(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd, const Pass& pass) {
-  at::Tensor normed = at::empty_like(x);
-  kernels::rms_norm_again(x, weight, rstd, normed);
-  return PendingExchange::all_rows(std::move(normed), pass);
 }
 
 }  // namespace tessera::nn

@@ -23,37 +23,49 @@ void StackedLinear::bind(std::span<const Parameter> weights, std::span<const Par
   out_width_ = 0;
   std::int64_t column = 0;
   for (const Parameter& bias : biases) {
-    biases_.push_back({bias.value, bias.grad, column});
+    biases_.push_back({bias.value, bias.grad, column, bias.value.size(0)});
     column += bias.value.size(0);
   }
+  const bool stacks = stored_ == Stored::out_in;
   for (const Parameter& parameter : weights) {
-    const bool joins = !parts_.empty() && adjacent(parts_.back().value, parameter.value) && adjacent(parts_.back().grad, parameter.grad);
+    const std::int64_t width = parameter.value.size(stacks ? 0 : 1);
+    const bool joins =
+        stacks && !parts_.empty() && adjacent(parts_.back().value, parameter.value) && adjacent(parts_.back().grad, parameter.grad);
     if (joins) {
       parts_.back().value = join(parts_.back().value, parameter.value);
       parts_.back().grad = join(parts_.back().grad, parameter.grad);
+      parts_.back().width += width;
     } else {
-      parts_.push_back({parameter.value, parameter.grad, out_width_});
+      parts_.push_back({parameter.value, parameter.grad, out_width_, width});
     }
-    out_width_ += parameter.value.size(0);
+    out_width_ += width;
   }
 }
 
+at::Tensor StackedLinear::out_in(const Part& part) const { return stored_ == Stored::out_in ? part.value : part.value.t(); }
+
 void StackedLinear::forward(const at::Tensor& x, at::Tensor& y) const {
-  for (const Part& part : parts_) kernels::gemm(x, part.value.t(), y.narrow(1, part.column, part.value.size(0)));
-  for (const Part& bias : biases_) kernels::add_bias(y.narrow(1, bias.column, bias.value.size(0)), bias.value);
+  for (const Part& part : parts_) kernels::gemm(x, out_in(part).t(), y.narrow(1, part.column, part.width));
+  for (const Part& bias : biases_) kernels::add_bias(y.narrow(1, bias.column, bias.width), bias.value);
 }
 
 void StackedLinear::backward_input(const at::Tensor& dy, at::Tensor& dx) const {
   bool accumulate = false;
   for (const Part& part : parts_) {
-    kernels::gemm(dy.narrow(1, part.column, part.value.size(0)), part.value, dx, accumulate);
+    kernels::gemm(dy.narrow(1, part.column, part.width), out_in(part), dx, accumulate);
     accumulate = true;
   }
 }
 
 void StackedLinear::backward_weight(const at::Tensor& dy, const at::Tensor& x) const {
-  for (const Part& part : parts_) kernels::gemm(dy.narrow(1, part.column, part.value.size(0)).t(), x, part.grad, true);
-  for (const Part& bias : biases_) kernels::bias_backward(dy.narrow(1, bias.column, bias.value.size(0)), bias.grad);
+  for (const Part& part : parts_) {
+    const at::Tensor own = dy.narrow(1, part.column, part.width);
+    if (stored_ == Stored::out_in)
+      kernels::gemm(own.t(), x, part.grad, true);
+    else
+      kernels::gemm(x.t(), own, part.grad, true);
+  }
+  for (const Part& bias : biases_) kernels::bias_backward(dy.narrow(1, bias.column, bias.width), bias.grad);
 }
 
 }  // namespace tessera::nn

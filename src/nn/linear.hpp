@@ -8,10 +8,14 @@
 
 namespace tessera::nn {
 
-// y = [x W0^T + b0 | x W1^T + b1 | ...]. Weights are [out, in]; x is [rows, in], y [rows, sum of out]; both may be column slices.
+// y = [x W0^T + b0 | x W1^T + b1 | ...]. Weights are [out, in], or stored as [in, out]; x is [rows, in], y [rows, sum of out]; both may be
+// column slices.
 class StackedLinear {
  public:
-  // Neighbours whose values and gradients are adjacent in memory become one matrix. `biases`: one for each weight, or none.
+  enum class Stored { out_in, in_out };
+  explicit StackedLinear(Stored stored = Stored::out_in) : stored_(stored) {}
+
+  // Neighbours [out, in] whose values and gradients are adjacent in memory become one matrix. `biases`: one for each weight, or none.
   void bind(std::span<const Parameter> weights, std::span<const Parameter> biases = {});
 
   std::int64_t out_width() const { return out_width_; }
@@ -23,10 +27,14 @@ class StackedLinear {
 
  private:
   struct Part {
-    at::Tensor value;         // [out, in], of a bias [out]
+    at::Tensor value;         // as it is stored; of a bias [out]
     at::Tensor grad;          // f32
     std::int64_t column = 0;  // where its output starts
+    std::int64_t width = 0;   // of its output
   };
+  at::Tensor out_in(const Part& part) const;
+
+  Stored stored_;
   std::vector<Part> parts_;
   std::vector<Part> biases_;
   std::int64_t out_width_ = 0;

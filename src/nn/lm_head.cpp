@@ -7,15 +7,14 @@
 #include "model/transformer_cost.hpp"
 #include "nn/kernels/cross_entropy.hpp"
 #include "nn/kernels/lookup.hpp"
-#include "nn/kernels/norm.hpp"
 #include "nn/linear.hpp"
-#include "nn/tensor_parallel.hpp"
+#include "nn/norm.hpp"
 #include "nn/transformer_layer.hpp"
 
 namespace tessera::nn {
 namespace {
 
-enum Kept { kInput, kRstd, kNormedGrad, kKeptCount };
+enum Kept { kInput, kStatistics, kNormedGrad, kKeptCount };
 
 class LmHead final : public Block {
  public:
@@ -25,13 +24,15 @@ class LmHead final : public Block {
         held_columns_(model::shard_extent(vocab_, placement.tensor_size)),
         columns_(model::real_extent(vocab_, placement.tensor_size, placement.tensor_rank)),
         first_column_(placement.tensor_rank * held_columns_),
-        epsilon_(spec.real("norm_eps")) {}
+        norm_(spec) {}
 
   void bind(std::vector<Parameter> parameters) override {
-    ensure(parameters.size() == 2, "a language-model head has two parameters");
     parameters_ = std::move(parameters);
+    ParameterRow rest(parameters_);
+    norm_.bind(rest);
     // Padding is left out of the product: there are no logits of it that a softmax would have to leave out.
-    Parameter real = parameters_[1];
+    Parameter real = rest.take(1).front();
+    ensure(rest.empty(), "a language-model head has parameters that its dimensions do not ask for");
     real.value = real.value.narrow(0, 0, columns_);
     real.grad = real.grad.narrow(0, 0, columns_);
     projection_.bind(std::span<const Parameter>(&real, 1));
@@ -43,8 +44,8 @@ class LmHead final : public Block {
     const Rows rows(input, pass);
     const at::Tensor x = input.view({rows.own(), hidden_});
     at::Tensor normed = rows.empty_own(hidden_);
-    at::Tensor rstd = rows.statistic();
-    kernels::rms_norm(x, norm().value, epsilon_, normed, rstd);
+    at::Tensor statistics = norm_.empty_statistics(rows);
+    norm_.forward(x, normed, statistics);
     normed = all_rows(normed, pass);
     saved.tensors.clear();
 
@@ -57,7 +58,7 @@ class LmHead final : public Block {
     kernels::check_tokens(pass.batch->at("targets"), -1, vocab_, "a target");
     at::Tensor normed_grad = pass.training ? at::empty_like(normed) : at::Tensor();
     const kernels::LossSum total = losses(normed, normed_grad, pass);
-    if (pass.training) saved.tensors = {x, rstd, normed_grad};
+    if (pass.training) saved.tensors = {x, statistics, normed_grad};
     return {at::full({}, total.loss, at::kFloat), at::full({}, total.tokens, at::kLong)};
   }
 
@@ -65,22 +66,20 @@ class LmHead final : public Block {
     Tensors& kept = saved.tensors;
     ensure(kept.size() == kKeptCount, "backward_input without a training forward");
     at::Tensor input_grad = own_sum(std::move(kept[kNormedGrad]), pass);
-    at::Tensor norm_grad = at::empty({hidden_}, at::kFloat);
-    kernels::rms_norm_backward(input_grad, kept[kInput], norm().value, kept[kRstd], {}, input_grad, norm_grad);
-    kept = {norm_grad};
+    const at::Tensor norm_grads = at::empty({norm_.grad_count()}, at::kFloat);
+    norm_.backward(input_grad, kept[kInput], kept[kStatistics], {}, input_grad, norm_grads);
+    kept = {norm_grads};
     return {input_grad.view({pass.batch->at("tokens").size(0), -1, hidden_})};
   }
 
   void backward_weight(Saved& saved, const Pass& pass) override {
-    at::Tensor norm_grad = std::exchange(saved.tensors, {}).at(0);
+    at::Tensor norm_grads = std::exchange(saved.tensors, {}).at(0);
     // Of this rank's rows.
-    if (pass.sequence_parallel) all_reduce(norm_grad, pass);
-    norm().grad.add_(norm_grad);
+    if (pass.sequence_parallel) all_reduce(norm_grads, pass);
+    norm_.add_grads(norm_grads);
   }
 
  private:
-  const Parameter& norm() const { return parameters_[0]; }
-
   // When training, logits' gradients go on at once into normed_grad and the projection's gradient.
   kernels::LossSum losses(const at::Tensor& normed, at::Tensor& normed_grad, const Pass& pass) {
     const std::int64_t rows = normed.size(0);
@@ -121,7 +120,7 @@ class LmHead final : public Block {
   std::int64_t held_columns_;  // of the vocabulary, with padding
   std::int64_t columns_;       // without
   std::int64_t first_column_;
-  double epsilon_;
+  Norm norm_;
   std::vector<Parameter> parameters_;
   StackedLinear projection_;
 };

@@ -1,20 +1,16 @@
 #include <map>
 
 #include "nn/autograd_block.hpp"
-#include "nn/gpt_blocks.hpp"
 #include "nn/transformer_layer.hpp"
 
 namespace tessera::nn {
 namespace {
 
 std::map<std::string, BlockFactory>& factories() {
-  static std::map<std::string, BlockFactory> known = {{"embedding", make_embedding},
-                                                      {"transformer_layer", make_transformer_layer},
-                                                      {"moe_layer", make_moe_layer},
-                                                      {"lm_head", make_lm_head},
-                                                      {"position_embedding", make_position_embedding},
-                                                      {"decoder_layer", make_gpt_layer},
-                                                      {"language_head", make_language_head}};
+  static std::map<std::string, BlockFactory> known = {{"embedding", make_embedding},          {"transformer_layer", make_transformer_layer},
+                                                      {"moe_layer", make_moe_layer},          {"lm_head", make_lm_head},
+                                                      {"position_embedding", make_embedding}, {"decoder_layer", make_transformer_layer},
+                                                      {"language_head", make_lm_head}};
   return known;
 }
 

@@ -55,6 +55,7 @@ Rows::Rows(const at::Tensor& activations, const Pass& pass)
     : batch(activations.size(0)),
       seq(activations.size(1)),
       parts(cuts_rows(pass) ? pass.tensor_group.size() : 1),
+      part(cuts_rows(pass) ? pass.tensor_group.rank() : 0),
       options(activations.options()) {
   seq *= parts;
 }

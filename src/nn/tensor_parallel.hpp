@@ -28,12 +28,13 @@ struct Rows {
   Rows(const at::Tensor& activations, const Pass& pass);
   std::int64_t batch, seq;
   std::int64_t parts;  // into which sequence parallelism cuts them
+  std::int64_t part;   // which of them is this rank's
   at::TensorOptions options;
   std::int64_t count() const { return batch * seq; }
   std::int64_t own() const { return count() / parts; }
+  std::int64_t first() const { return part * own(); }  // of this rank's
   at::Tensor empty(std::int64_t width) const { return at::empty({count(), width}, options); }
   at::Tensor empty_own(std::int64_t width) const { return at::empty({own(), width}, options); }
-  at::Tensor statistic() const { return at::empty({own()}, at::kFloat); }
 };
 
 // What enters a map whose outputs are divided: this rank's rows -> all rows, the tensor itself where it has them.

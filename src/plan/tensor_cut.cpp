@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "model/forms.hpp"
 #include "plan/divisors.hpp"
 
 namespace tessera::plan {
@@ -30,12 +31,9 @@ std::string TensorFault::expected() const {
   return padded ? text("a degree that leaves each rank a part of ", key) : "a degree that divides heads and kv_heads, which are not padded";
 }
 
-bool cut_by_trainer(const model::BlockSpec& block) {
-  return block.kind == "embedding" || block.kind == "transformer_layer" || block.kind == "moe_layer" || block.kind == "lm_head";
-}
-
 bool cut_by_trainer(const model::ModelSpec& model) {
-  return std::all_of(model.repeats.begin(), model.repeats.end(), [](const model::Repeat& repeat) { return cut_by_trainer(repeat.block); });
+  return std::all_of(model.repeats.begin(), model.repeats.end(),
+                     [](const model::Repeat& repeat) { return model::computed_by_nn(repeat.block); });
 }
 
 bool holds_vocabulary(const model::BlockSpec& block) {

@@ -22,9 +22,8 @@ struct TensorFault {
   std::string expected() const;  // "a degree that divides heads and kv_heads, which are not padded"
 };
 
-// Whether the trainer's blocks of this kind are cut by tensor parallelism; the others stand whole on each rank.
-bool cut_by_trainer(const model::BlockSpec& block);
-bool cut_by_trainer(const model::ModelSpec& model);  // all of its blocks
+// Whether the trainer cuts all of a model's blocks (model::computed_by_nn); those of plug-ins stand whole on each rank.
+bool cut_by_trainer(const model::ModelSpec& model);
 
 // True for embeddings and language heads.
 bool holds_vocabulary(const model::BlockSpec& block);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "model/forms.hpp"
 #include "plan/tensor_cut.hpp"
 
 namespace tessera::plan {
@@ -50,18 +51,16 @@ std::optional<Fault> fault_of(const model::ModelSpec& model, const Where& where)
   for (const model::Repeat& repeat : model.repeats) {
     const model::BlockSpec& block = repeat.block;
     const auto said = [&](const char* key, double value) { return block.dims.contains(key) && block.dims.at(key) == value; };
-    if (model.arch != "gpt" && !cut_by_trainer(block))
-      return Fault{where, text("it cannot compute blocks of kind '", block.kind, "' yet"),
-                   "arch llama (Llama, Mistral, Qwen2 and Qwen3), mixtral or qwen_moe without dropout, or gpt"};
-    if (block.dims.contains("dropout") && model.arch != "gpt")
-      return Fault{where, text("it drops activations of GPT alone, and dropout is ", block.dims.at("dropout")), "model.dropout: 0"};
-    if (said("rotary", 1) || said("relative_bias", 1))
-      return Fault{where, "its GPT has learned positions or none", "positions: learned, or positions: none"};
-    if (said("attention_fused", 0))
-      return Fault{where, "it computes attention in one kernel, and the model says attention: unfused", "attention: fused"};
+    if (model.arch == "gpt" && said("relative_bias", 1))
+      return Fault{where, "its GPT has learned or rotary positions, or none", "positions: learned, positions: rotary or positions: none"};
     if (block.kind == "moe_layer" && block.dims.contains("kv_lora"))
       return Fault{where, "it does not compute latent attention yet", "arch mixtral or qwen_moe"};
-    if ((block.kind == "transformer_layer" || block.kind == "moe_layer") && said("autograd", 1))
+    if (!model::computed_by_nn(block))
+      return Fault{where, text("it cannot compute blocks of kind '", block.kind, "' yet"),
+                   "arch llama (Llama, Mistral, Qwen2 and Qwen3), mixtral, qwen_moe or gpt"};
+    if (said("attention_fused", 0))
+      return Fault{where, "it computes attention in one kernel, and the model says attention: unfused", "attention: fused"};
+    if (said("autograd", 1))
       return Fault{where, "its blocks keep what they need themselves, and the model says keeps: autograd", "keeps: tessera"};
   }
   return {};

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "cost/warm_up.hpp"
+#include "model/forms.hpp"
 #include "plan/divisors.hpp"
 #include "plan/tensor_cut.hpp"
 #include "search/stage_fronts.hpp"
@@ -108,7 +109,7 @@ class Check {
     if (!kind_.uniform && degree > domain_) return text("is more than the ", counted(domain_, "device"), " that the fastest link joins");
     for (const model::Repeat& repeat : job_.model.repeats) {
       if (const auto fault = plan::tensor_fault(repeat.block, degree)) return fault->what();
-      if (kind_.workers && degree > 1 && !plan::cut_by_trainer(repeat.block))
+      if (kind_.workers && degree > 1 && !model::computed_by_nn(repeat.block))
         return text("cuts blocks of kind ", repeat.block.kind, ", which the trainer keeps whole");
     }
     if (kind_.uniform && parallel_.sequence_parallel.value_or(false) &&
@@ -120,7 +121,7 @@ class Check {
 
   std::string context_obstacle(std::int64_t degree) const {
     for (const model::Repeat& repeat : job_.model.repeats) {
-      if (kind_.workers && degree > 1 && !plan::cut_by_trainer(repeat.block))
+      if (kind_.workers && degree > 1 && !model::computed_by_nn(repeat.block))
         return text("cuts sequences, of which blocks of kind ", repeat.block.kind, " take the whole in the trainer");
       const auto heads = static_cast<std::int64_t>(plan::option_of(repeat.block, "heads")) / std::max(1, parallel_.tp);
       if (parallel_.context == model::ContextKind::ulysses && heads % degree != 0)

@@ -75,19 +75,19 @@ TEST_F(SimulateCommand, RunsTheOrderOfAScheduleFile) {
 
 TEST_F(SimulateCommand, TrainSaysWhatItCanRunInstead) {
   const auto yaml = folder_.write(
-      "gpt.yaml",
-      "name: g\nmodel: {arch: gpt, hidden: 256, layers: 6, heads: 4, seq: 128, vocab: 1024, dropout: 0}\ndata: {source: synthetic}\n"
+      "odd.yaml",
+      "name: g\nmodel: {arch: llama, hidden: 256, layers: 6, heads: 4, ffn: 512, seq: 127, vocab: 1024}\ndata: {source: synthetic}\n"
       "train: {global_batch: 12}\ncluster: " +
-          cluster_.string() + "\nparallel: {pp: 4, tp: 1, dp: 1, micro_batches: 3, schedule: 1f1b}\n");
+          cluster_.string() + "\nparallel: {pp: 2, tp: 2, dp: 1, micro_batches: 3, schedule: 1f1b}\n");
   const CommandResult planned = run_tessera({"plan", yaml.string(), "--cluster", cluster_.string(), "-o", plan_.string()});
   ASSERT_EQ(planned.exit_code, 0) << planned.err;
   std::string edited = read_file(plan_);
-  edited.replace(edited.find("\"none\""), 6, "\"selective\"");
+  edited.insert(edited.find("\"none\"") + 6, ", \"sequence_parallel\": true");
   const CommandResult result =
       run_tessera({"train", yaml.string(), "--plan", folder_.write("again.json", edited).string()}, {folder_.path(), {}});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("the trainer cannot run the plan: recompute selective"));
-  EXPECT_THAT(result.err, HasSubstr("recompute none or full"));
+  EXPECT_THAT(result.err, HasSubstr("the trainer cannot run the plan: sequence_parallel with tp 2, which does not divide seq 127"));
+  EXPECT_THAT(result.err, HasSubstr("degrees that divide seq"));
 }
 
 TEST_F(SimulateCommand, StagesOfDifferentWidthsAreSimulatedInAnyPrecision) {

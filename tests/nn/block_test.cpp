@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 
-#include "nn/llama_helper.hpp"
+#include "nn/decoder_helper.hpp"
 
 namespace tessera::nn::test {
 namespace {
@@ -13,6 +13,7 @@ Pass pass_of(const Batch& batch, Precision precision, double scale = 1.0) {
   pass.batch = &batch;
   pass.precision = precision;
   pass.loss_scale = scale;
+  pass.drops = true;
   return pass;
 }
 
@@ -36,18 +37,26 @@ const std::vector<Case> kCases = {
     {"norms of heads that are wider than hidden / heads", {.head_dim = 40, .qk_norm = true}, 3},
     {"a window", {.seq = 100, .window = 37}, 2},
     {"a window of two", {.window = 2}, 2},
+    {"dropout", {.seq = 70, .window = 20, .dropout = 0.1}, 3},
+    {"GPT-2", {.kv_heads = 4, .seq = 140, .tied = true, .gpt = true}, 2},
+    {"GPT-2 with dropout", {.kv_heads = 4, .seq = 140, .tied = true, .dropout = 0.2, .gpt = true}, 2},
+    {"GPT-2 without biases and positions", {.hidden = 60, .kv_heads = 4, .gpt = true, .biases = false, .positions = "none"}, 3},
+    {"GPT-2 with a gate, a norm of embeddings, fewer keys and rotation",
+     {.seq = 70, .head_dim = 24, .dropout = 0.1, .gpt = true, .gated = true, .embedding_norm = true, .positions = "rotary"},
+     2},
     {"all at once", {.seq = 70, .tied = true, .head_dim = 24, .window = 20, .qkv_bias = true, .qk_norm = true, .scaled = true}, 2},
 };
-// All that a layer of Llama's form may have.
+// All that a layer of Llama's form may have, and one of GPT-2's.
 const Dims kEverything = kCases.back().dims;
+const Dims kGpt{.seq = 70, .tied = true, .dropout = 0.2, .gpt = true, .gated = true, .embedding_norm = true};
 
 TEST(Blocks, GiveAutogradsLossAndGradientsInF32) {
   for (const auto& [what, dims, samples] : kCases) {
     SCOPED_TRACE(what);
-    const model::ModelSpec spec = llama(dims);
+    const model::ModelSpec spec = decoder(dims);
     const auto whole = whole_parameters(spec, 7);
     const Batch batch = random_batch(dims, samples, 3);
-    const Reference expected = reference(dims, whole, batch, 0.01);
+    const Reference expected = reference(dims, whole, batch, 0.01, true);
     Model model(spec, whole, Precision::f32);
     const Model::Step step = model.step(pass_of(batch, Precision::f32, 0.01));
     EXPECT_NEAR(step.loss, expected.loss, 1e-5 * expected.loss);
@@ -59,12 +68,12 @@ TEST(Blocks, GiveAutogradsLossAndGradientsInF32) {
 TEST(Blocks, GiveAutogradsLossAndGradientsInBf16WithinItsRounding) {
   for (const auto& [what, dims, samples] : kCases) {
     SCOPED_TRACE(what);
-    const model::ModelSpec spec = llama(dims);
+    const model::ModelSpec spec = decoder(dims);
     const auto whole = whole_parameters(spec, 7);
     auto rounded = whole;
     for (auto& [name, value] : rounded) value = value.to(at::kBFloat16).to(at::kFloat);
     const Batch batch = random_batch(dims, samples, 3);
-    const Reference expected = reference(dims, rounded, batch, 0.01);
+    const Reference expected = reference(dims, rounded, batch, 0.01, true);
     Model model(spec, whole, Precision::bf16);
     const Model::Step step = model.step(pass_of(batch, Precision::bf16, 0.01));
     EXPECT_NEAR(step.loss, expected.loss, 5e-3 * expected.loss);
@@ -77,48 +86,55 @@ TEST(Blocks, GiveAutogradsLossAndGradientsInBf16WithinItsRounding) {
 }
 
 TEST(Blocks, GradientsAddUpOverMicroBatches) {
-  const Dims& dims = kEverything;
-  const model::ModelSpec spec = llama(dims);
-  const auto whole = whole_parameters(spec, 7);
-  const Batch all = random_batch(dims, 4, 3);
-  Model together(spec, whole, Precision::f32);
-  together.step(pass_of(all, Precision::f32));
-  Model apart(spec, whole, Precision::f32);
-  for (std::int64_t s = 0; s < 4; s += 2) {
-    const Batch half{
-        {{"tokens", all.at("tokens").narrow(0, s, 2).contiguous()}, {"targets", all.at("targets").narrow(0, s, 2).contiguous()}}};
-    apart.step(pass_of(half, Precision::f32));
+  for (const Dims& dims : {kEverything, kGpt}) {
+    const model::ModelSpec spec = decoder(dims);
+    const auto whole = whole_parameters(spec, 7);
+    const Batch all = random_batch(dims, 4, 3);
+    Model together(spec, whole, Precision::f32);
+    together.step(pass_of(all, Precision::f32));
+    Model apart(spec, whole, Precision::f32);
+    for (std::int64_t s = 0; s < 4; s += 2) {
+      Batch half{{{"tokens", all.at("tokens").narrow(0, s, 2).contiguous()}, {"targets", all.at("targets").narrow(0, s, 2).contiguous()}}};
+      half.first_sample = s;
+      apart.step(pass_of(half, Precision::f32));
+    }
+    EXPECT_EQ(together.grads().size(), whole.size());
+    for (const auto& [name, grad] : together.grads()) EXPECT_LT(relative_error(apart.grads().at(name), grad), 1e-5) << name;
   }
-  EXPECT_EQ(together.grads().size(), whole.size());
-  for (const auto& [name, grad] : together.grads()) EXPECT_LT(relative_error(apart.grads().at(name), grad), 1e-5) << name;
 }
 
-TEST(Blocks, RecomputationChangesNoBit) {
-  const Dims& dims = kEverything;
-  const model::ModelSpec spec = llama(dims);
+class Recomputation : public testing::TestWithParam<std::tuple<Dims, Precision>> {};
+
+TEST_P(Recomputation, ChangesNoBit) {
+  const auto& [dims, precision] = GetParam();
+  const model::ModelSpec spec = decoder(dims);
   const auto whole = whole_parameters(spec, 7);
   const Batch batch = random_batch(dims, 2, 3);
-  for (const Precision precision : {Precision::f32, Precision::bf16}) {
-    Model kept(spec, whole, precision);
-    Model again(spec, whole, precision);
-    Model attention_again(spec, whole, precision);
-    Pass pass = pass_of(batch, precision);
-    const double loss = kept.step(pass).loss;
-    EXPECT_EQ(again.step(pass, true).loss, loss);
-    pass.recompute_attention = true;
-    EXPECT_EQ(attention_again.step(pass).loss, loss);
-    EXPECT_EQ(kept.grads().size(), whole.size());
-    for (const auto& [name, grad] : kept.grads()) {
-      EXPECT_TRUE(at::equal(grad, again.grads().at(name))) << name;
-      EXPECT_TRUE(at::equal(grad, attention_again.grads().at(name))) << name;
-    }
+  Model kept(spec, whole, precision);
+  Model again(spec, whole, precision);
+  Model attention_again(spec, whole, precision);
+  Pass pass = pass_of(batch, precision);
+  const double loss = kept.step(pass).loss;
+  EXPECT_EQ(again.step(pass, true).loss, loss);
+  pass.recompute_attention = true;
+  EXPECT_EQ(attention_again.step(pass).loss, loss);
+  EXPECT_EQ(kept.grads().size(), whole.size());
+  for (const auto& [name, grad] : kept.grads()) {
+    EXPECT_TRUE(at::equal(grad, again.grads().at(name))) << name;
+    EXPECT_TRUE(at::equal(grad, attention_again.grads().at(name))) << name;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Forms, Recomputation,
+                         testing::Combine(testing::Values(kEverything, kGpt), testing::Values(Precision::f32, Precision::bf16)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param).gpt ? "gpt" : "llama") + model::name_of(std::get<1>(info.param));
+                         });
 
 TEST(Blocks, TheSameCallTwiceGivesTheSameBits) {
   const Dims dims{
       .hidden = 128, .layers = 2, .heads = 4, .kv_heads = 2, .ffn = 320, .vocab = 700, .seq = 128, .qkv_bias = true, .qk_norm = true};
-  const model::ModelSpec spec = llama(dims);
+  const model::ModelSpec spec = decoder(dims);
   const auto whole = whole_parameters(spec, 7);
   const Batch batch = random_batch(dims, 4, 3);
   for (const Precision precision : {Precision::f32, Precision::bf16}) {
@@ -131,7 +147,7 @@ TEST(Blocks, TheSameCallTwiceGivesTheSameBits) {
 
 TEST(Blocks, ParametersThatAreNotNeighboursGiveTheSameGradients) {
   const Dims& dims = kEverything;
-  const model::ModelSpec spec = llama(dims);
+  const model::ModelSpec spec = decoder(dims);
   const auto whole = whole_parameters(spec, 7);
   const Batch batch = random_batch(dims, 2, 3);
   Model flat(spec, whole, Precision::f32);
@@ -143,7 +159,7 @@ TEST(Blocks, ParametersThatAreNotNeighboursGiveTheSameGradients) {
 
 TEST(Blocks, EvaluationGivesTheTrainingLossAndTouchesNoGradient) {
   const Dims dims;
-  const model::ModelSpec spec = llama(dims);
+  const model::ModelSpec spec = decoder(dims);
   const auto whole = whole_parameters(spec, 7);
   const Batch batch = random_batch(dims, 2, 3);
   Model model(spec, whole, Precision::f32);
@@ -153,11 +169,11 @@ TEST(Blocks, EvaluationGivesTheTrainingLossAndTouchesNoGradient) {
   EXPECT_EQ(loss, model.step(pass_of(batch, Precision::f32)).loss);
 }
 
-class Cache : public testing::TestWithParam<std::int64_t> {};
+class Cache : public testing::TestWithParam<Dims> {};
 
 TEST_P(Cache, GivesTheLogitsOfTheWholeSequence) {
-  const Dims dims{.head_dim = 24, .window = GetParam(), .qkv_bias = true, .qk_norm = true, .scaled = true};
-  const model::ModelSpec spec = llama(dims);
+  const Dims dims = GetParam();
+  const model::ModelSpec spec = decoder(dims);
   const auto whole = whole_parameters(spec, 7);
   const std::int64_t samples = 2;
   const Batch all{{{"tokens", random_batch(dims, samples, 3).at("tokens")}}};
@@ -184,12 +200,18 @@ TEST_P(Cache, GivesTheLogitsOfTheWholeSequence) {
   }
 }
 
-// None, and windows that end within the cached part, within the new one and beyond both.
-INSTANTIATE_TEST_SUITE_P(Windows, Cache, testing::Values(0, 1, 5, 11, 32, 100));
+// GPT-2's, and of Llama's no window and windows that end within the cached part, within the new one and beyond both.
+std::vector<Dims> cached() {
+  std::vector<Dims> out = {{.kv_heads = 4, .gpt = true}, {.gpt = true, .positions = "rotary"}};
+  for (const std::int64_t window : {0, 1, 5, 11, 32, 100})
+    out.push_back({.head_dim = 24, .window = window, .qkv_bias = true, .qk_norm = true, .scaled = true});
+  return out;
+}
+INSTANTIATE_TEST_SUITE_P(Forms, Cache, testing::ValuesIn(cached()));
 
 TEST(Blocks, GenerateBeyondTheTrainedLength) {
   const Dims dims;
-  const model::ModelSpec spec = llama(dims);
+  const model::ModelSpec spec = decoder(dims);
   Model model(spec, whole_parameters(spec, 7), Precision::f32);
   Dims longer = dims;
   longer.seq = 3 * dims.seq;
@@ -197,8 +219,22 @@ TEST(Blocks, GenerateBeyondTheTrainedLength) {
   EXPECT_EQ(model.logits(pass_of(batch, Precision::f32)).sizes(), at::IntArrayRef({1, longer.seq, dims.vocab}));
 }
 
+TEST(Blocks, RefusePositionsBehindTheLastLearnedOne) {
+  const Dims dims{.kv_heads = 4, .gpt = true};
+  Model model(decoder(dims), whole_parameters(decoder(dims), 7), Precision::f32);
+  Dims longer = dims;
+  longer.seq = dims.seq + 1;
+  const Batch batch{{{"tokens", random_batch(longer, 1, 3).at("tokens")}}};
+  try {
+    model.logits(pass_of(batch, Precision::f32));
+    FAIL() << "took 33 positions";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("a sample has 33 positions, and the model has 32"));
+  }
+}
+
 TEST(Blocks, AnUnknownKindIsAnsweredWithTheKnownOnes) {
-  model::BlockSpec spec = llama({}).repeats[0].block;
+  model::BlockSpec spec = decoder({}).repeats[0].block;
   spec.kind = "convolution";
   try {
     make_block(spec, {});
@@ -213,7 +249,7 @@ TEST(Blocks, AnUnknownKindIsAnsweredWithTheKnownOnes) {
 
 TEST(Blocks, TokensOutsideTheVocabularyAreRefused) {
   const Dims dims;
-  const model::ModelSpec spec = llama(dims);
+  const model::ModelSpec spec = decoder(dims);
   Model model(spec, whole_parameters(spec, 7), Precision::f32);
   Batch batch = random_batch(dims, 1, 3);
   batch.tensors["tokens"][0][5] = dims.vocab;
@@ -229,7 +265,7 @@ TEST(Blocks, TokensOutsideTheVocabularyAreRefused) {
 }
 
 TEST(Blocks, HeadsThatDoNotDivideAreRefused) {
-  const model::ModelSpec spec = llama({.kv_heads = 2});
+  const model::ModelSpec spec = decoder({.kv_heads = 2});
   EXPECT_THROW(make_block(spec.repeats[1].block, {0, 4}), Error);
 }
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "nn/context_parallel.hpp"
-#include "nn/llama_helper.hpp"
+#include "nn/decoder_helper.hpp"
 #include "nn/memory_helper.hpp"
 #include "nn/ranks_helper.hpp"
 #include "nn/sequence.hpp"
@@ -55,6 +55,20 @@ const Dims kEverything{.hidden = 48,
                        .qk_norm = true,
                        .scaled = true};
 
+const Dims kGpt{.hidden = 48,
+                .layers = 2,
+                .heads = 12,
+                .kv_heads = 12,
+                .ffn = 96,
+                .vocab = 160,
+                .seq = 48,
+                .dropout = 0.2,
+                .gpt = true,
+                .embedding_norm = true};
+// Masks under a window.
+const Dims kDropped{
+    .hidden = 48, .layers = 1, .heads = 12, .kv_heads = 4, .ffn = 96, .vocab = 160, .seq = 48, .head_dim = 8, .window = 17, .dropout = 0.2};
+
 class ContextParallel : public testing::TestWithParam<std::tuple<int, ContextKind, Precision>> {
  protected:
   const int degree_ = std::get<0>(GetParam());
@@ -66,6 +80,7 @@ class ContextParallel : public testing::TestWithParam<std::tuple<int, ContextKin
     pass.batch = &batch;
     pass.precision = precision_;
     pass.loss_scale = 0.01;
+    pass.drops = true;
     return pass;
   }
 };
@@ -74,9 +89,9 @@ TEST_P(ContextParallel, AddsUpToTheLossAndGradientsOfOneRank) {
   // In 16 bits, each part of an attention is rounded before they are merged.
   const double tolerance = precision_ == Precision::f32 ? 1e-5 : 5e-2;
   in_ranks(degree_, [&](const comm::Group& group) {
-    for (const Dims& dims : {kPlain, kEverything})
+    for (const Dims& dims : {kPlain, kEverything, kGpt, kDropped})
       for (const bool apart : {false, true}) {
-        const model::ModelSpec spec = llama(dims);
+        const model::ModelSpec spec = decoder(dims);
         const auto whole = whole_parameters(spec, 7);
         Batch batch = random_batch(dims, 3, 3);
         if (apart) batch.tensors["positions"] = documents(3, dims.seq);
@@ -99,7 +114,12 @@ TEST_P(ContextParallel, AddsUpToTheLossAndGradientsOfOneRank) {
             group.all_reduce(sum.data_ptr(), static_cast<std::size_t>(sum.numel()), comm::DataType::f32).wait();
             const at::Tensor& wanted = one.grads().at(name);
             EXPECT_LT(((sum - wanted).norm() / wanted.norm()).item<double>(), (cancels(name) ? 2 : 1) * tolerance)
-                << name << (dims.qk_norm ? ", everything" : ", plain") << (apart ? ", documents apart" : "");
+                << name
+                << (dims.qk_norm       ? ", everything"
+                    : dims.gpt         ? ", gpt"
+                    : dims.dropout > 0 ? ", dropped"
+                                       : ", plain")
+                << (apart ? ", documents apart" : "");
           }
         }
       }
@@ -109,9 +129,12 @@ TEST_P(ContextParallel, AddsUpToTheLossAndGradientsOfOneRank) {
 // A block's exchanges and what it keeps are what the planner counts with.
 TEST_P(ContextParallel, ExchangesAndKeepsWhatTheCostSays) {
   in_ranks(degree_, [&](const comm::Group& group) {
-    for (const auto& [dims, recompute] :
-         {std::pair{kPlain, model::Recompute::none}, {kEverything, model::Recompute::none}, {kPlain, model::Recompute::selective}}) {
-      const model::ModelSpec spec = llama(dims);
+    for (const auto& [dims, recompute] : {std::pair{kPlain, model::Recompute::none},
+                                          {kEverything, model::Recompute::none},
+                                          {kPlain, model::Recompute::selective},
+                                          {kGpt, model::Recompute::none},
+                                          {kGpt, model::Recompute::selective}}) {
+      const model::ModelSpec spec = decoder(dims);
       const auto whole = whole_parameters(spec, 7);
       const Batch own = own_part(random_batch(dims, 3, 3), {group.size(), group.rank()});
       Model model(spec, whole, precision_);
@@ -158,7 +181,7 @@ TEST_P(ContextParallel, ExchangesAndKeepsWhatTheCostSays) {
 
 TEST(ContextParallelMemory, PeakOfAStepIsWithinTenPercentOfWhatIsAllocated) {
   const Dims dims{.hidden = 256, .layers = 4, .heads = 4, .kv_heads = 4, .ffn = 704, .vocab = 1000, .seq = 256};
-  const model::ModelSpec spec = llama(dims);
+  const model::ModelSpec spec = decoder(dims);
   const auto whole = whole_parameters(spec, 1);
   const Batch batch = random_batch(dims, 4, 1);
   for (const ContextKind kind : {ContextKind::ring, ContextKind::ulysses})
@@ -196,7 +219,8 @@ TEST_P(ContextParallel, AttendsAsOneRankDoes) {
     pass.context = kind_;
     for (const std::int64_t kv_heads : {1, 2, 3, 12})
       for (const std::int64_t window : {0, 1, 20, 100})
-        for (const bool apart : {false, true}) {
+        for (const auto& [apart, dropped] : {std::pair{false, 0.0}, {true, 0.0}, {false, 0.3}, {true, 0.3}}) {
+          const ScoreDropout dropout{dropped, {3, 4}, 2};
           kernels::AttentionShape shape{2, 96, 12, kv_heads, 16, window};
           if (apart) shape.segments = kernels::document_segments(documents(2, 96));
           at::manual_seed(5);
@@ -204,8 +228,8 @@ TEST_P(ContextParallel, AttendsAsOneRankDoes) {
           const at::Tensor out_grad = at::randn({2 * 96, 12 * 16}).to(type);
           at::Tensor out = at::empty_like(out_grad), grads = qkv.clone();
           at::Tensor lse = at::empty({2, 12, 96});
-          kernels::attention(qkv, shape, out, lse);
-          kernels::attention_backward(out_grad, out, lse, shape, grads);
+          attention(qkv, shape, dropout, {}, out, lse);
+          attention_backward(out_grad, out, lse, shape, dropout, {}, grads);
 
           const auto own = [&](const at::Tensor& rows) {
             return cut.own(rows.view({2, 96, -1})).reshape({2 * 96 / group.size(), -1}).contiguous();
@@ -214,9 +238,10 @@ TEST_P(ContextParallel, AttendsAsOneRankDoes) {
           part.seq /= group.size();
           at::Tensor own_qkv = own(qkv), own_out = own(at::zeros_like(out));
           at::Tensor own_lse = at::empty(lse_sizes(part, pass), at::kFloat);
-          attention(own_qkv, part, pass, own_out, own_lse);
-          attention_backward(own(out_grad), own_out, own_lse, part, pass, own_qkv);
-          const std::string which = text(kv_heads, " key-value heads, window ", window, apart ? ", documents apart" : "");
+          attention(own_qkv, part, dropout, pass, own_out, own_lse);
+          attention_backward(own(out_grad), own_out, own_lse, part, dropout, pass, own_qkv);
+          const std::string which =
+              text(kv_heads, " key-value heads, window ", window, apart ? ", documents apart" : "", ", dropout ", dropped);
           EXPECT_LT(far(own_out, own(out)), tolerance) << which;
           EXPECT_LT(far(own_qkv, own(grads)), tolerance) << which;
         }

@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "nn/decoder_helper.hpp"
 #include "nn/kernels/gemm_avx512.hpp"
-#include "nn/llama_helper.hpp"
 #include "nn/memory_helper.hpp"
 
 namespace tessera::nn::test {
@@ -26,11 +26,25 @@ const std::vector<Case> kCases = {
     {{.hidden = 256, .layers = 4, .heads = 4, .kv_heads = 2, .ffn = 704, .vocab = 1000, .seq = 128, .qkv_bias = true, .scaled = true}, 4},
     {{.hidden = 256, .layers = 4, .heads = 4, .kv_heads = 2, .ffn = 704, .vocab = 1000, .seq = 128, .head_dim = 128, .qk_norm = true}, 4},
     {{.hidden = 256, .layers = 4, .heads = 8, .kv_heads = 8, .ffn = 384, .vocab = 1000, .seq = 256, .window = 50, .qk_norm = true}, 2},
+    {{.hidden = 256, .layers = 4, .heads = 4, .kv_heads = 4, .ffn = 1024, .vocab = 1000, .seq = 128, .tied = true, .gpt = true}, 4},
+    {{.hidden = 256,
+      .layers = 4,
+      .heads = 4,
+      .kv_heads = 2,
+      .ffn = 704,
+      .vocab = 1000,
+      .seq = 128,
+      .dropout = 0.1,
+      .gpt = true,
+      .gated = true,
+      .embedding_norm = true,
+      .positions = "rotary"},
+     4},
 };
 
 TEST(Costs, PeakOfAStepIsWithinTenPercentOfWhatIsAllocated) {
   for (const auto& [dims, samples] : kCases) {
-    const model::ModelSpec spec = llama(dims);
+    const model::ModelSpec spec = decoder(dims);
     const auto whole = whole_parameters(spec, 1);
     const Batch batch = random_batch(dims, samples, 1);
     for (const Precision precision : {Precision::f32, Precision::bf16}) {
@@ -39,6 +53,7 @@ TEST(Costs, PeakOfAStepIsWithinTenPercentOfWhatIsAllocated) {
         Pass pass;
         pass.batch = &batch;
         pass.precision = precision;
+        pass.drops = true;
         pass.recompute_attention = recompute == model::Recompute::selective;
         auto meter = std::make_shared<MemoryMeter>();
         {
@@ -58,7 +73,7 @@ TEST(Costs, PeakOfAStepIsWithinTenPercentOfWhatIsAllocated) {
 
 TEST(Costs, WhatALayerKeepsIsExact) {
   for (const auto& [dims, samples] : kCases) {
-    const model::ModelSpec spec = llama(dims);
+    const model::ModelSpec spec = decoder(dims);
     const auto whole = whole_parameters(spec, 1);
     const Batch batch = random_batch(dims, samples, 1);
     for (const Precision precision : {Precision::f32, Precision::bf16}) {
@@ -66,6 +81,7 @@ TEST(Costs, WhatALayerKeepsIsExact) {
       Pass pass;
       pass.batch = &batch;
       pass.precision = precision;
+      pass.drops = true;
       Saved first;
       const Tensors hidden = model.block(0).forward({}, first, pass);
       for (const model::Recompute recompute : {model::Recompute::none, model::Recompute::selective}) {
@@ -85,7 +101,7 @@ TEST(Costs, WhatALayerKeepsIsExact) {
 
 TEST(Costs, ARankOfFourKeepsItsShareOfHeadsAndColumns) {
   const Dims dims{.hidden = 256, .layers = 1, .heads = 4, .kv_heads = 4, .ffn = 704, .vocab = 4096, .seq = 128};
-  const model::ModelSpec spec = llama(dims);
+  const model::ModelSpec spec = decoder(dims);
   const model::BlockSpec& layer = spec.repeats[1].block;
   const BlockPlacement placement{1, 4};
   Model model(spec, whole_parameters(spec, 1), Precision::f32, placement);
@@ -119,7 +135,7 @@ nlohmann::json count_with_torch(const Dims& d, std::int64_t samples) {
 
 TEST(Costs, ParametersAndFlopsAreWhatTorchCountsOfTransformersLlama) {
   for (const auto& [dims, samples] : {kCases[0], kCases[3], Case{{.tied = true}, 2}}) {
-    const model::ModelSpec spec = llama(dims);
+    const model::ModelSpec spec = decoder(dims);
     double forward = 0;
     double backward = 0;
     for (const model::BlockInstance& instance : spec.blocks()) {

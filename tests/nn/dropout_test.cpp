@@ -37,6 +37,23 @@ TEST(Dropout, OfASampleDependsOnItsSeedAlone) {
   EXPECT_TRUE(at::equal(kept(x.to(at::kBFloat16), 0.5, {11, 12, 11, 13}), mask));
 }
 
+TEST(Dropout, OfRowsIsThatOfTheSamplesThatTheyArePartsOf) {
+  const at::Tensor x = at::randn({3, 20, 7});
+  at::Tensor whole = at::empty_like(x);
+  kernels::dropout(x, 0.4, {5, 6, 7}, whole);
+  // Some rows, in another order.
+  std::vector<kernels::RowPlace> places;
+  std::vector<at::Tensor> from, expected;
+  for (const auto& [sample, row] : {std::pair{2, 19}, {0, 0}, {1, 3}, {1, 4}, {0, 11}}) {
+    places.push_back({static_cast<std::uint64_t>(5 + sample), 7 * row});
+    from.push_back(x[sample][row]);
+    expected.push_back(whole[sample][row]);
+  }
+  at::Tensor rows = at::stack(from);
+  kernels::dropout_rows(rows, 0.4, places, rows);
+  EXPECT_TRUE(at::equal(rows, at::stack(expected)));
+}
+
 TEST(Dropout, IsAnotherForEverySampleStepBlockAndPlace) {
   Batch batch;
   batch.seed = 5;

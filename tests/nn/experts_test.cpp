@@ -5,8 +5,8 @@
 
 #include <ATen/ATen.h>
 
+#include "nn/decoder_helper.hpp"
 #include "nn/feed_forward.hpp"
-#include "nn/llama_helper.hpp"
 
 namespace tessera::nn {
 namespace {

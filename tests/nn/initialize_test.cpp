@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "nn/llama_helper.hpp"
+#include "nn/decoder_helper.hpp"
 
 namespace tessera::nn::test {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "comm/comm.hpp"
-#include "nn/llama_helper.hpp"
+#include "nn/decoder_helper.hpp"
 #include "nn/memory_helper.hpp"
 #include "nn/ranks_helper.hpp"
 
@@ -22,6 +22,7 @@ Pass pass_of(const Batch& batch, Precision precision, const comm::Group& group =
   pass.precision = precision;
   pass.loss_scale = 0.01;
   pass.tensor_group = group;
+  pass.drops = true;
   return pass;
 }
 
@@ -48,10 +49,25 @@ const Dims kEverything{.hidden = 64,
                        .qk_norm = true,
                        .scaled = true};
 
+const Dims kGpt{
+    .hidden = 64, .layers = 2, .heads = 8, .kv_heads = 8, .ffn = 96, .vocab = 160, .seq = 40, .tied = true, .dropout = 0.2, .gpt = true};
+const Dims kGptWithAllElse{.hidden = 64,
+                           .layers = 2,
+                           .heads = 8,
+                           .kv_heads = 4,
+                           .ffn = 96,
+                           .vocab = 160,
+                           .seq = 40,
+                           .head_dim = 12,
+                           .gpt = true,
+                           .gated = true,
+                           .embedding_norm = true,
+                           .positions = "rotary"};
+
 class TensorParallel : public testing::TestWithParam<std::tuple<int, Precision, Dims>> {
  protected:
   const Dims dims_ = std::get<2>(GetParam());
-  const model::ModelSpec spec_ = llama(dims_);
+  const model::ModelSpec spec_ = decoder(dims_);
   const int degree_ = std::get<0>(GetParam());
   const Precision precision_ = std::get<1>(GetParam());
   const double tolerance_ = precision_ == Precision::f32 ? 1e-5 : 3e-2;
@@ -125,7 +141,7 @@ TEST_P(TensorParallel, ExchangesAndKeepsWhatTheCostSays) {
 
 TEST(SequenceParallel, PeakOfAStepIsWithinTenPercentOfWhatIsAllocated) {
   const Dims dims{.hidden = 256, .layers = 4, .heads = 4, .kv_heads = 4, .ffn = 704, .vocab = 1000, .seq = 128, .qk_norm = true};
-  const model::ModelSpec spec = llama(dims);
+  const model::ModelSpec spec = decoder(dims);
   const auto whole = whole_parameters(spec, 1);
   const Batch batch = random_batch(dims, 4, 1);
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
@@ -179,14 +195,15 @@ TEST_P(TensorParallel, GivesWholeLogitsThroughTheCacheOnEveryRank) {
 }
 
 // Neither the vocabulary nor the feed-forward network's width divides by 2 or by 3.
-class Padded : public testing::TestWithParam<std::tuple<int, bool>> {
+class Padded : public testing::TestWithParam<std::tuple<int, Dims>> {
  protected:
   const int degree_ = std::get<0>(GetParam());
-  const Dims dims_{
-      .hidden = 48, .layers = 2, .heads = 6, .kv_heads = 6, .ffn = 97, .vocab = 259, .seq = 40, .tied = std::get<1>(GetParam())};
-  const model::ModelSpec spec_ = llama(dims_);
+  const Dims dims_ = std::get<1>(GetParam());
+  const model::ModelSpec spec_ = decoder(dims_);
 
-  at::Tensor padding_of(const at::Tensor& shard, const model::ParameterSpec& spec, const BlockPlacement& placement) const {
+  at::Tensor padding_of(const at::Tensor& stacked, const model::ParameterSpec& whole, const BlockPlacement& placement) const {
+    const model::ParameterSpec spec = whole.unstacked();
+    const at::Tensor shard = stacked.view(shard_shape(spec, placement));
     const std::int64_t held = shard.size(spec.split_dim);
     const std::int64_t real = std::min(held, spec.shape[static_cast<std::size_t>(spec.split_dim)] - held * placement.tensor_rank);
     return shard.narrow(spec.split_dim, real, held - real);
@@ -231,16 +248,29 @@ TEST_P(Padded, GivesTheLogitsOfRealTokensAlone) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Degrees, Padded, testing::Combine(testing::Values(2, 3, 6), testing::Bool()), [](const auto& info) {
-  return "tp" + std::to_string(std::get<0>(info.param)) + (std::get<1>(info.param) ? "tied" : "");
-});
+Dims padded(bool tied, bool gpt, bool gated) {
+  return {
+      .hidden = 48, .layers = 2, .heads = 6, .kv_heads = 6, .ffn = 97, .vocab = 259, .seq = 40, .tied = tied, .gpt = gpt, .gated = gated};
+}
+
+INSTANTIATE_TEST_SUITE_P(Degrees, Padded,
+                         testing::Combine(testing::Values(2, 3, 6), testing::Values(padded(false, false, false), padded(true, false, false),
+                                                                                    padded(true, true, false), padded(false, true, true))),
+                         [](const auto& info) {
+                           const Dims& dims = std::get<1>(info.param);
+                           return "tp" + std::to_string(std::get<0>(info.param)) + (dims.gpt ? "gpt" : "") + (dims.gated ? "gated" : "") +
+                                  (dims.tied ? "tied" : "");
+                         });
 
 INSTANTIATE_TEST_SUITE_P(Degrees, TensorParallel,
                          testing::Combine(testing::Values(2, 4), testing::Values(Precision::f32, Precision::bf16),
-                                          testing::Values(kPlain, kEverything)),
+                                          testing::Values(kPlain, kEverything, kGpt, kGptWithAllElse)),
                          [](const auto& info) {
+                           const Dims& dims = std::get<2>(info.param);
                            return "tp" + std::to_string(std::get<0>(info.param)) + model::name_of(std::get<1>(info.param)) +
-                                  (std::get<2>(info.param).qk_norm ? "everything" : "plain");
+                                  (dims.gpt       ? dims.gated ? "gptwithallelse" : "gpt"
+                                   : dims.qk_norm ? "everything"
+                                                  : "plain");
                          });
 
 }  // namespace

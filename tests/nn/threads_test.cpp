@@ -5,7 +5,7 @@
 #include <set>
 #include <thread>
 
-#include "nn/llama_helper.hpp"
+#include "nn/decoder_helper.hpp"
 
 namespace tessera::nn::test {
 namespace {
@@ -24,7 +24,7 @@ TEST(Threads, ShareTheWork) {
 
 TEST(Threads, DoNotChangeTheResultBeyondRounding) {
   const Dims dims{.hidden = 128, .layers = 2, .heads = 4, .kv_heads = 2, .ffn = 320, .vocab = 700, .seq = 128};
-  const model::ModelSpec spec = llama(dims);
+  const model::ModelSpec spec = decoder(dims);
   const auto whole = whole_parameters(spec, 7);
   const Batch batch = random_batch(dims, 4, 3);
   for (const model::Precision precision : {model::Precision::f32, model::Precision::bf16}) {

@@ -245,11 +245,15 @@ TEST_F(UnequalPlan, SequencesAreCutAlikeAndByUlyssesAmongTheHeads) {
   job = job_of({.layers = 8, .heads = 2, .kv_heads = 2, .seq = 32, .global_batch = 16, .precision = "bf16"});
   EXPECT_THAT(untrainable().what(), HasSubstr("cp 4 with context ulysses, which does not divide the 2 query heads"));
   EXPECT_THAT(untrainable().expected(), HasSubstr("context: ring"));
-  job =
-      model::read_job(ConfigNode::parse("name: gpt\nmodel: {arch: gpt, hidden: 64, layers: 8, heads: 4, seq: 32, vocab: 256, dropout: 0}\n"
-                                        "data: {source: synthetic}\ntrain: {global_batch: 16, precision: bf16}\n",
-                                        "train.yaml"));
-  EXPECT_THAT(untrainable().what(), HasSubstr("cp 4 cuts sequences, and blocks of arch gpt take whole ones"));
+  const auto gpt = [](const std::string& more) {
+    return model::read_job(ConfigNode::parse(text("name: gpt\nmodel: {arch: gpt, hidden: 64, layers: 8, heads: 4, seq: 32, vocab: 256",
+                                                  more, "}\ndata: {source: synthetic}\ntrain: {global_batch: 16, precision: bf16}\n"),
+                                             "train.yaml"));
+  };
+  job = gpt("");
+  EXPECT_NO_THROW(check_trainable(plan, job.model));
+  job = gpt(", positions: alibi");
+  EXPECT_THAT(untrainable().what(), HasSubstr("its GPT has learned or rotary positions, or none"));
 }
 
 }  // namespace

@@ -36,14 +36,10 @@ const std::vector<Degrees> kLayouts = {
 };
 
 // Their masks are all the random state that training has: functions of seed, step, sample and block.
-model::JobSpec job_with_dropout() {
-  return model::read_job(ConfigNode::parse(
-      "name: gpt\nmodel: {arch: gpt, hidden: 64, layers: 3, heads: 4, seq: 32, vocab: 256, dropout: 0.2}\ndata: {source: synthetic}\n"
-      "train: {global_batch: 16, optimizer: {kind: adamw, lr: 1.0e-3}}\n",
-      "gpt.yaml"));
-}
+model::JobSpec job_with_dropout() { return tiny_gpt_job(", dropout: 0.2"); }
 
-const std::vector<Degrees> kLayoutsWithDropout = {
+// None of them cuts a block.
+const std::vector<Degrees> kWholeLayouts = {
     {.dp = 1},
     {.dp = 4, .zero = 3},
     {.dp = 2, .pp = 2, .zero = 1, .micro_batches = 4, .schedule = Schedule::zb_h1},
@@ -129,8 +125,13 @@ void expect_any_goes_on_from_any(const model::JobSpec& job, const std::vector<De
 }
 
 TEST(Checkpoints, OfTenLayoutsAreLoadedUnderEachOfTheTen) { expect_any_goes_on_from_any(tiny_experts_job(), kLayouts); }
-TEST(Checkpoints, HoldBuffers) { expect_any_goes_on_from_any(skip_job(), kLayoutsWithDropout); }
-TEST(Checkpoints, HoldWhatMasksAreDrawnFrom) { expect_any_goes_on_from_any(job_with_dropout(), kLayoutsWithDropout); }
+TEST(Checkpoints, HoldBuffers) { expect_any_goes_on_from_any(skip_job(), kWholeLayouts); }
+TEST(Checkpoints, HoldWhatMasksAreDrawnFrom) {
+  std::vector<Degrees> layouts = kWholeLayouts;
+  layouts.push_back({.tp = 2, .cp = 2, .context = model::ContextKind::ulysses});
+  layouts.push_back({.dp = 2, .tp = 2, .zero = 2, .sequence_parallel = true});
+  expect_any_goes_on_from_any(job_with_dropout(), layouts);
+}
 
 // A disk that is slow to name the best checkpoint.
 class TardyDisk final : public FileSystem {

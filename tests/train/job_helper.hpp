@@ -18,6 +18,7 @@ namespace tessera::train {
 model::JobSpec tiny_job(const std::string& extra = {}, const std::string& model_extra = {});
 // 3 layers of 4 experts, of which each token is routed to two.
 model::JobSpec tiny_experts_job(const std::string& model_extra = {});
+model::JobSpec tiny_gpt_job(const std::string& model_extra);  // GPT-2's form
 
 struct Degrees {
   int dp = 1;

@@ -197,14 +197,21 @@ cluster::ClusterSpec four_workers() {
 }
 
 TEST(RandomPlans, TrainTheModelOfOneDevice) {
-  std::vector<model::JobSpec> jobs = {tiny_job(), tiny_job({}, ", tied: true"), tiny_experts_job(), skip_job()};
+  std::vector<model::JobSpec> jobs = {
+      tiny_job(),
+      tiny_job({}, ", tied: true, dropout: 0.1"),
+      tiny_experts_job(),
+      tiny_experts_job(", dropout: 0.1"),
+      skip_job(),
+      tiny_gpt_job(", dropout: 0.1"),
+      tiny_gpt_job(", dropout: 0.1, tied: false, kv_heads: 2, gated: true, positions: rotary, embedding_norm: true")};
   // Late gradients cannot be clipped.
   for (model::JobSpec& job : jobs) job.train.optimizer.clip = 0;
   const cluster::ClusterSpec cluster = four_workers();
   std::vector<Outcome> one_device;
   for (const model::JobSpec& job : jobs) one_device.push_back(outcome_of(job, plan_of(job, {})));
   Draw draw(20260713);
-  std::set<std::string> seen;
+  std::map<std::string, std::set<std::string>> seen;  // by arch
   double worst_losses = 0;
   double worst_gradients = 0;
   for (int drawn = 0, tries = 0; drawn < kPlans; ++tries) {
@@ -228,14 +235,17 @@ TEST(RandomPlans, TrainTheModelOfOneDevice) {
       EXPECT_EQ(again.losses, many.losses);
       EXPECT_EQ(worst_error(again, many), 0);
     }
-    for (const std::string& trait : traits_of(plan)) seen.insert(trait);
+    for (const std::string& trait : traits_of(plan))
+      for (const std::string& arch : {std::string(), job.model.arch}) seen[arch].insert(trait);
   }
   std::printf("%d plans: losses at most %.1e from one device's, gradients %.1e\n", kPlans, worst_losses, worst_gradients);
   for (const char* name :
        {"1f1b",      "gpipe",  "interleaved", "zb-h1",  "zb-h2",  "zb-v",   "dualpipe-v",        "delayed exchange", "dp",
         "tp",        "cp",     "ep",          "zero 2", "zero 3", "shards", "sequence parallel", "whole experts",    "offload",
         "recompute", "shares", "cut anew"})
-    EXPECT_TRUE(seen.contains(name)) << name << " was never drawn";
+    EXPECT_TRUE(seen[""].contains(name)) << name << " was never drawn";
+  for (const char* name : {"dp", "tp", "cp", "zero 3", "sequence parallel", "recompute", "cut anew"})
+    EXPECT_TRUE(seen["gpt"].contains(name)) << name << " was never drawn with GPT";
 }
 
 }  // namespace

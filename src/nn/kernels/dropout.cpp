@@ -20,27 +20,32 @@ TESSERA_INLINE std::uint64_t bits_at(std::uint64_t seed, std::uint64_t counter) 
   return z ^ (z >> 31);
 }
 
-// Elements [begin, end) of a sample; begin is a multiple of kLane.
+// What is dropped, and what the rest is multiplied by.
+struct Share {
+  explicit Share(double probability)
+      : threshold(static_cast<std::uint32_t>(std::lround(probability * 65536))), scale(static_cast<float>(1 / (1 - probability))) {}
+  std::uint32_t threshold;
+  float scale;
+};
+
+// So many elements, the first of which is element `first` of a sample.
 template <typename T>
-TESSERA_INLINE void drop_some(const T* x, T* out, std::int64_t begin, std::int64_t end, std::uint64_t seed, std::uint32_t threshold,
-                              float scale) {
-  for (std::int64_t i = begin; i < end; i += kLane) {
-    const std::uint64_t bits = bits_at(seed, static_cast<std::uint64_t>(i / kLane));
-    const std::int64_t count = std::min(kLane, end - i);
-    for (std::int64_t j = 0; j < count; ++j) {
+TESSERA_INLINE void drop_some(const T* x, T* out, std::int64_t first, std::int64_t count, std::uint64_t seed, Share share) {
+  for (std::int64_t i = 0; i < count;) {
+    const std::int64_t lane = (first + i) / kLane;
+    const std::uint64_t bits = bits_at(seed, static_cast<std::uint64_t>(lane));
+    for (std::int64_t j = first + i - lane * kLane; j < kLane && i < count; ++j, ++i) {
       const auto draw = static_cast<std::uint32_t>(bits >> (16 * j)) & 0xFFFFu;
-      store(out[i + j], draw < threshold ? 0.0f : load(x[i + j]) * scale);
+      store(out[i], draw < share.threshold ? 0.0f : load(x[i]) * share.scale);
     }
   }
 }
 
-TESSERA_MULTIVERSION void drop(const float* x, float* out, std::int64_t begin, std::int64_t end, std::uint64_t seed,
-                               std::uint32_t threshold, float scale) {
-  drop_some(x, out, begin, end, seed, threshold, scale);
+TESSERA_MULTIVERSION void drop(const float* x, float* out, std::int64_t first, std::int64_t count, std::uint64_t seed, Share share) {
+  drop_some(x, out, first, count, seed, share);
 }
-TESSERA_MULTIVERSION void drop(const Bf16* x, Bf16* out, std::int64_t begin, std::int64_t end, std::uint64_t seed, std::uint32_t threshold,
-                               float scale) {
-  drop_some(x, out, begin, end, seed, threshold, scale);
+TESSERA_MULTIVERSION void drop(const Bf16* x, Bf16* out, std::int64_t first, std::int64_t count, std::uint64_t seed, Share share) {
+  drop_some(x, out, first, count, seed, share);
 }
 
 }  // namespace
@@ -49,9 +54,8 @@ void dropout(const at::Tensor& x, double probability, const std::vector<std::uin
   ensure(x.is_contiguous() && out.is_contiguous() && x.size(0) == static_cast<std::int64_t>(seeds.size()),
          "dropout takes contiguous samples, with a seed for each");
   const std::int64_t each = x.numel() / std::max<std::int64_t>(1, x.size(0));
-  const auto threshold = static_cast<std::uint32_t>(std::lround(probability * 65536));
-  const auto scale = static_cast<float>(1 / (1 - probability));
-  constexpr std::int64_t kChunk = 8192;  // elements of a task; a multiple of kLane
+  const Share share(probability);
+  constexpr std::int64_t kChunk = 8192;  // elements of a task
   const std::int64_t chunks = (each + kChunk - 1) / kChunk;
   dispatch(x, [&](auto tag) {
     using T = decltype(tag);
@@ -59,8 +63,24 @@ void dropout(const at::Tensor& x, double probability, const std::vector<std::uin
       for (std::int64_t task = begin; task < end; ++task) {
         const std::int64_t sample = task / chunks;
         const std::int64_t first = task % chunks * kChunk;
-        drop(data<T>(x) + sample * each, data<T>(out) + sample * each, first, std::min(each, first + kChunk),
-             seeds[static_cast<std::size_t>(sample)], threshold, scale);
+        drop(data<T>(x) + sample * each + first, data<T>(out) + sample * each + first, first, std::min(kChunk, each - first),
+             seeds[static_cast<std::size_t>(sample)], share);
+      }
+    });
+  });
+}
+
+void dropout_rows(const at::Tensor& x, double probability, const std::vector<RowPlace>& places, at::Tensor& out) {
+  ensure(x.is_contiguous() && out.is_contiguous() && x.size(0) == std::ssize(places),
+         "dropout takes contiguous rows, with a place for each");
+  const std::int64_t width = x.size(1);
+  const Share share(probability);
+  dispatch(x, [&](auto tag) {
+    using T = decltype(tag);
+    at::parallel_for(0, x.size(0), row_grain(width), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r) {
+        const RowPlace& place = places[static_cast<std::size_t>(r)];
+        drop(data<T>(x) + r * width, data<T>(out) + r * width, place.first, width, place.seed, share);
       }
     });
   });

@@ -11,4 +11,12 @@ namespace tessera::nn::kernels {
 // f32 or bf16; element i of sample s is dropped or not by seeds[s] and i alone. `out` may be x. The probability is rounded to 1 / 65536.
 void dropout(const at::Tensor& x, double probability, const std::vector<std::uint64_t>& seeds, at::Tensor& out);
 
+// Where the elements of a row stand among those of a sample.
+struct RowPlace {
+  std::uint64_t seed;
+  std::int64_t first;
+};
+// The same of x [rows, width]: element i of row r is element places[r].first + i of a sample whose seed is places[r].seed.
+void dropout_rows(const at::Tensor& x, double probability, const std::vector<RowPlace>& places, at::Tensor& out);
+
 }  // namespace tessera::nn::kernels

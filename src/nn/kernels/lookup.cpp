@@ -45,7 +45,7 @@ void lookup(const at::Tensor& table, const at::Tensor& tokens, std::int64_t firs
   });
 }
 
-void lookup_backward(const at::Tensor& gradient, const at::Tensor& tokens, std::int64_t first_row, at::Tensor& table_grad) {
+void lookup_backward(const at::Tensor& gradient, const at::Tensor& tokens, std::int64_t first_row, const at::Tensor& table_grad) {
   const std::int64_t width = table_grad.size(1);
   const std::int64_t rows = table_grad.size(0);
   const std::int64_t* ids = data<std::int64_t>(tokens);

@@ -2,9 +2,9 @@
 
 #include <ATen/Parallel.h>
 #include <cmath>
-#include <vector>
 
 #include "nn/kernels/dispatch.hpp"
+#include "nn/kernels/slabs.hpp"
 
 namespace tessera::nn::kernels {
 namespace {
@@ -154,18 +154,6 @@ void run_forward(at::Tensor* sum, const at::Tensor& x, const at::Tensor& weight,
   });
 }
 
-// Gradients of weights are summed over fixed slabs of rows, and those in order: the same bits at any thread count.
-constexpr std::int64_t kSlab = 128;
-
-void add_up(const std::vector<float>& partial, std::int64_t slabs, at::Tensor& sums) {
-  const std::int64_t width = sums.numel();
-  float* total = data<float>(sums);
-  for (std::int64_t i = 0; i < width; ++i) total[i] = 0.0f;
-  for (std::int64_t s = 0; s < slabs; ++s) {
-    for (std::int64_t i = 0; i < width; ++i) total[i] += partial[static_cast<std::size_t>(s * width + i)];
-  }
-}
-
 }  // namespace
 
 void rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon, at::Tensor& y, at::Tensor& rstd) {
@@ -189,22 +177,15 @@ void rms_norm_again(const at::Tensor& x, const at::Tensor& weight, const at::Ten
 void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
                        const at::Tensor& residual, at::Tensor& dx, at::Tensor& weight_grad) {
   const std::int64_t width = weight.numel();
-  const std::int64_t rows = x.numel() / width;
-  const std::int64_t slabs = (rows + kSlab - 1) / kSlab;
-  std::vector<float> partial(static_cast<std::size_t>(slabs * width), 0.0f);
+  weight_grad.zero_();
   dispatch(x, [&](auto tag) {
     using T = decltype(tag);
-    at::parallel_for(0, slabs, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t s = begin; s < end; ++s) {
-        const std::int64_t first = s * kSlab;
-        const std::int64_t at = first * width;
-        backward(data<T>(dy) + at, data<T>(x) + at, data<T>(weight), data<float>(rstd) + first,
-                 residual.defined() ? data<T>(residual) + at : nullptr, data<T>(dx) + at, partial.data() + s * width,
-                 std::min(kSlab, rows - first), width);
-      }
+    add_by_slabs(x.numel() / width, width, data<float>(weight_grad), [&](std::int64_t first, std::int64_t rows, float* sums) {
+      const std::int64_t at = first * width;
+      backward(data<T>(dy) + at, data<T>(x) + at, data<T>(weight), data<float>(rstd) + first,
+               residual.defined() ? data<T>(residual) + at : nullptr, data<T>(dx) + at, sums, rows, width);
     });
   });
-  add_up(partial, slabs, weight_grad);
 }
 
 void rms_norm_heads(const at::Tensor& qkv, const HeadShape& shape, const at::Tensor& query_weight, const at::Tensor& key_weight,
@@ -222,20 +203,15 @@ void rms_norm_heads(const at::Tensor& qkv, const HeadShape& shape, const at::Ten
 void rms_norm_heads_backward(const at::Tensor& qkv, const HeadShape& shape, const at::Tensor& query_weight, const at::Tensor& key_weight,
                              double epsilon, at::Tensor& grad, at::Tensor& weight_grads) {
   const std::int64_t width = qkv.size(1);
-  const std::int64_t rows = qkv.size(0);
-  const std::int64_t slabs = (rows + kSlab - 1) / kSlab;
-  std::vector<float> partial(static_cast<std::size_t>(slabs * 2 * shape.head_dim), 0.0f);
+  weight_grads.zero_();
   dispatch(qkv, [&](auto tag) {
     using T = decltype(tag);
-    at::parallel_for(0, slabs, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t s = begin; s < end; ++s) {
-        const std::int64_t at = s * kSlab * width;
-        norm_heads_backward(data<T>(qkv) + at, shape, data<T>(query_weight), data<T>(key_weight), static_cast<float>(epsilon),
-                            data<T>(grad) + at, partial.data() + s * 2 * shape.head_dim, std::min(kSlab, rows - s * kSlab));
-      }
+    add_by_slabs(qkv.size(0), 2 * shape.head_dim, data<float>(weight_grads), [&](std::int64_t first, std::int64_t rows, float* sums) {
+      const std::int64_t at = first * width;
+      norm_heads_backward(data<T>(qkv) + at, shape, data<T>(query_weight), data<T>(key_weight), static_cast<float>(epsilon),
+                          data<T>(grad) + at, sums, rows);
     });
   });
-  add_up(partial, slabs, weight_grads);
 }
 
 }  // namespace tessera::nn::kernels

@@ -1,9 +1,10 @@
-#include "nn/llama_helper.hpp"
+#include "nn/decoder_helper.hpp"
 
 #include <ATen/ATen.h>
 #include <cmath>
 
 #include "base/random.hpp"
+#include "nn/dropout.hpp"
 
 namespace tessera::nn::test {
 
@@ -13,19 +14,24 @@ constexpr double kFactor = 8, kLow = 1, kHigh = 4, kOriginal = 16;
 
 }  // namespace
 
-model::ModelSpec llama(const Dims& d) {
-  std::string more;
-  if (d.tied) more += ", tied: true";
+model::ModelSpec decoder(const Dims& d) {
+  std::string more = text(", dropout: ", d.dropout);
+  if (d.gpt)
+    more += text(", gated: ", d.gated ? "true" : "false", ", biases: ", d.biases ? "true" : "false",
+                 ", embedding_norm: ", d.embedding_norm ? "true" : "false", ", positions: ", d.positions,
+                 ", tied: ", d.tied ? "true" : "false");
+  else if (d.tied)
+    more += ", tied: true";
   if (d.window > 0) more += text(", window: ", d.window);
   if (d.qkv_bias) more += ", qkv_bias: true";
   if (d.qk_norm) more += ", qk_norm: true";
   if (d.scaled)
     more += text(", rope_scaling: {rope_type: llama3, factor: ", kFactor, ", low_freq_factor: ", kLow, ", high_freq_factor: ", kHigh,
                  ", original_max_position_embeddings: ", kOriginal, "}");
-  return model::read_model(
-      ConfigNode::parse(text("{arch: llama, hidden: ", d.hidden, ", layers: ", d.layers, ", heads: ", d.heads, ", kv_heads: ", d.kv_heads,
-                             ", head_dim: ", d.head(), ", ffn: ", d.ffn, ", seq: ", d.seq, ", vocab: ", d.vocab, more, "}"),
-                        "test.yaml"));
+  return model::read_model(ConfigNode::parse(
+      text("{arch: ", d.gpt ? "gpt" : "llama", ", hidden: ", d.hidden, ", layers: ", d.layers, ", heads: ", d.heads,
+           ", kv_heads: ", d.kv_heads, ", head_dim: ", d.head(), ", ffn: ", d.ffn, ", seq: ", d.seq, ", vocab: ", d.vocab, more, "}"),
+      "test.yaml"));
 }
 
 std::map<std::string, at::Tensor> whole_parameters(const model::ModelSpec& spec, std::uint64_t seed) {
@@ -48,6 +54,10 @@ std::map<std::string, at::Tensor> whole_parameters(const model::ModelSpec& spec,
 
 at::Tensor shard_of(const at::Tensor& whole, const model::ParameterSpec& spec, const BlockPlacement& placement) {
   if (spec.split_dim < 0) return whole;
+  if (spec.stacked > 1) {
+    const model::ParameterSpec apart = spec.unstacked();
+    return shard_of(whole.view(apart.shape), apart, placement).reshape(shard_shape(spec, placement));
+  }
   const std::int64_t each = (whole.size(spec.split_dim) + placement.tensor_size - 1) / placement.tensor_size;
   std::vector<std::int64_t> shape = whole.sizes().vec();
   shape[static_cast<std::size_t>(spec.split_dim)] = each;
@@ -92,19 +102,24 @@ Model::Step Model::step(const Pass& pass, bool recompute) {
   std::vector<Tensors> inputs(blocks_.size() + 1);
   Pass first = pass;
   first.training = !recompute;
-  for (std::size_t b = 0; b < blocks_.size(); ++b) inputs[b + 1] = blocks_[b]->forward(inputs[b], saved[b], first);
+  for (std::size_t b = 0; b < blocks_.size(); ++b) {
+    first.block = static_cast<int>(b);
+    inputs[b + 1] = blocks_[b]->forward(inputs[b], saved[b], first);
+  }
   const Step result{inputs.back().at(0).item<double>(), inputs.back().at(1).item<std::int64_t>()};
   Tensors grads;
+  Pass second = pass;
   for (std::size_t b = blocks_.size(); b-- > 0;) {
-    if (recompute) blocks_[b]->forward(inputs[b], saved[b], pass);
-    grads = blocks_[b]->backward_input(grads, saved[b], pass);
-    blocks_[b]->backward_weight(saved[b], pass);
+    second.block = static_cast<int>(b);
+    if (recompute) blocks_[b]->forward(inputs[b], saved[b], second);
+    grads = blocks_[b]->backward_input(grads, saved[b], second);
+    blocks_[b]->backward_weight(saved[b], second);
   }
   return result;
 }
 
 double Model::evaluate(Pass pass) {
-  pass.training = false;
+  pass.training = pass.drops = false;
   Tensors values;
   for (auto& block : blocks_) {
     Saved saved;
@@ -114,7 +129,7 @@ double Model::evaluate(Pass pass) {
 }
 
 at::Tensor Model::logits(Pass pass, std::vector<KeyValueCache>* caches) {
-  pass.training = false;
+  pass.training = pass.drops = false;
   Tensors values;
   for (std::size_t b = 0; b < blocks_.size(); ++b) {
     Saved saved;
@@ -145,17 +160,26 @@ at::Tensor rotate(const at::Tensor& x, bool scaled) {  // [batch, heads, seq, he
   return x * angle.cos() + turned * angle.sin();
 }
 
-}  // namespace
+using Leaves = std::map<std::string, at::Tensor>;
 
-Reference reference(const Dims& d, const std::map<std::string, at::Tensor>& parameters, const Batch& batch, double scale) {
-  std::map<std::string, at::Tensor> p;
-  for (const auto& [name, value] : parameters) p[name] = value.to(at::kFloat).clone().set_requires_grad(true);
+// What is dropped where, in the model's blocks.
+struct Drop {
+  double probability;
+  Pass pass;
+  at::Tensor operator()(const at::Tensor& x, int block, int site) {
+    pass.block = block;
+    return dropout(x, probability, site, pass);
+  }
+};
+
+at::Tensor llama_logits(const Dims& d, const Leaves& p, const Batch& batch, Drop drop) {
   const std::int64_t samples = batch.at("tokens").size(0);
   const std::int64_t seq = batch.at("tokens").size(1);
   at::Tensor x = p.at("model.embed_tokens.weight").index_select(0, batch.at("tokens").flatten()).view({samples, seq, d.hidden});
+  x = drop(x, 0, 0);
   const at::Tensor hidden = at::full({seq, seq}, -INFINITY, at::kFloat);
   const at::Tensor mask = d.window > 0 ? hidden.triu(1) + hidden.tril(-d.window) : hidden.triu(1);
-  for (std::int64_t l = 0; l < d.layers; ++l) {
+  for (int l = 0; l < d.layers; ++l) {
     const std::string prefix = "model.layers." + std::to_string(l) + ".";
     const auto weight = [&](const std::string& name) { return p.at(prefix + name + ".weight"); };
     const auto heads = [&](const at::Tensor& n, const std::string& name, std::int64_t count) {
@@ -169,13 +193,64 @@ Reference reference(const Dims& d, const std::map<std::string, at::Tensor>& para
     const at::Tensor k = rotate(heads(n1, "k", d.kv_heads), d.scaled).repeat_interleave(d.heads / d.kv_heads, 1);
     const at::Tensor v = heads(n1, "v", d.kv_heads).repeat_interleave(d.heads / d.kv_heads, 1);
     const at::Tensor scores = at::matmul(q, k.transpose(2, 3)) / std::sqrt(static_cast<double>(d.head())) + mask;
-    const at::Tensor mixed = at::matmul(at::softmax(scores, -1), v).transpose(1, 2).reshape({samples, seq, d.heads * d.head()});
-    x = x + at::linear(mixed, weight("self_attn.o_proj"));
+    const at::Tensor shares = drop(at::softmax(scores, -1), l + 1, 0);
+    const at::Tensor mixed = at::matmul(shares, v).transpose(1, 2).reshape({samples, seq, d.heads * d.head()});
+    x = x + drop(at::linear(mixed, weight("self_attn.o_proj")), l + 1, 1);
     const at::Tensor n2 = norm(x, weight("post_attention_layernorm"));
-    x = x + at::linear(at::silu(at::linear(n2, weight("mlp.gate_proj"))) * at::linear(n2, weight("mlp.up_proj")), weight("mlp.down_proj"));
+    const at::Tensor fed = at::silu(at::linear(n2, weight("mlp.gate_proj"))) * at::linear(n2, weight("mlp.up_proj"));
+    x = x + drop(at::linear(fed, weight("mlp.down_proj")), l + 1, 2);
   }
-  const at::Tensor head = p.count("lm_head.weight") != 0 ? p.at("lm_head.weight") : p.at("model.embed_tokens.weight");
-  const at::Tensor logits = at::linear(norm(x, p.at("model.norm.weight")), head).flatten(0, 1);
+  const at::Tensor head = p.at(d.tied ? "model.embed_tokens.weight" : "lm_head.weight");
+  return at::linear(norm(x, p.at("model.norm.weight")), head);
+}
+
+at::Tensor gpt_logits(const Dims& d, const Leaves& p, const Batch& batch, Drop drop) {
+  const std::int64_t samples = batch.at("tokens").size(0);
+  const std::int64_t seq = batch.at("tokens").size(1);
+  const auto bias = [&](const std::string& name) { return d.biases ? p.at(name + ".bias") : at::Tensor(); };
+  const auto layer_norm = [&](const at::Tensor& x, const std::string& name) {
+    return at::layer_norm(x, {d.hidden}, p.at(name + ".weight"), bias(name));
+  };
+  const auto map = [&](const at::Tensor& x, const std::string& name) { return at::linear(x, p.at(name + ".weight").t(), bias(name)); };
+  const std::string positions = d.positions;
+  at::Tensor x = at::embedding(p.at("transformer.wte.weight"), batch.at("tokens"));
+  if (positions == "learned") x = x + p.at("transformer.wpe.weight").narrow(0, 0, seq);
+  if (d.embedding_norm) x = layer_norm(x, "transformer.ln_e");
+  x = drop(x, 0, 0);
+  for (int l = 0; l < d.layers; ++l) {
+    const std::string prefix = "transformer.h." + std::to_string(l) + ".";
+    const at::Tensor n1 = layer_norm(x, prefix + "ln_1");
+    const at::Tensor together = map(n1, prefix + "attn.c_attn");
+    const at::Tensor qkv = d.heads == d.kv_heads ? together : at::cat({map(n1, prefix + "attn.q_attn"), together}, 2);
+    const auto heads = [&](std::int64_t first, std::int64_t count) {
+      return qkv.narrow(2, first * d.head(), count * d.head()).view({samples, seq, count, d.head()}).transpose(1, 2);
+    };
+    const auto turn = [&](const at::Tensor& part) { return positions == "rotary" ? rotate(part, false) : part; };
+    const auto repeat = [&](const at::Tensor& part) { return part.repeat_interleave(d.heads / d.kv_heads, 1); };
+    const at::Tensor q = turn(heads(0, d.heads));
+    const at::Tensor k = repeat(turn(heads(d.heads, d.kv_heads)));
+    const at::Tensor v = repeat(heads(d.heads + d.kv_heads, d.kv_heads));
+    const at::Tensor mask = at::full({seq, seq}, -INFINITY, at::kFloat).triu(1);
+    const at::Tensor scores = at::matmul(q, k.transpose(2, 3)) / std::sqrt(static_cast<double>(d.head())) + mask;
+    const at::Tensor shares = drop(at::softmax(scores, -1), l + 1, 0);
+    const at::Tensor mixed = at::matmul(shares, v).transpose(1, 2).reshape({samples, seq, d.heads * d.head()});
+    x = x + drop(map(mixed, prefix + "attn.c_proj"), l + 1, 1);
+    at::Tensor fed = map(layer_norm(x, prefix + "ln_2"), prefix + "mlp.c_fc");
+    fed = d.gated ? at::gelu(fed.narrow(2, 0, d.ffn), "tanh") * fed.narrow(2, d.ffn, d.ffn) : at::gelu(fed, "tanh");
+    x = x + drop(map(fed, prefix + "mlp.c_proj"), l + 1, 2);
+  }
+  return at::linear(layer_norm(x, "transformer.ln_f"), p.at(d.tied ? "transformer.wte.weight" : "lm_head.weight"));
+}
+
+}  // namespace
+
+Reference reference(const Dims& d, const std::map<std::string, at::Tensor>& parameters, const Batch& batch, double scale, bool drops) {
+  Leaves p;
+  for (const auto& [name, value] : parameters) p[name] = value.to(at::kFloat).clone().set_requires_grad(true);
+  Drop drop{d.dropout, {}};
+  drop.pass.batch = &batch;
+  drop.pass.drops = drops;
+  const at::Tensor logits = (d.gpt ? gpt_logits : llama_logits)(d, p, batch, drop).flatten(0, 1);
   const at::Tensor loss = at::cross_entropy_loss(logits, batch.at("targets").flatten(), {}, at::Reduction::Sum, -1);
   (loss * scale).backward();
   Reference result;
@@ -196,7 +271,7 @@ Batch random_batch(const Dims& d, std::int64_t samples, std::uint64_t seed) {
   return {{{"tokens", tokens}, {"targets", targets}}};
 }
 
-bool cancels(const std::string& name) { return name.ends_with("k_proj.bias"); }
+bool cancels(const std::string& name) { return name.ends_with("k_proj.bias") || name.ends_with("c_attn.bias"); }
 
 double relative_error(const at::Tensor& a, const at::Tensor& b) {
   return ((a.to(at::kFloat) - b.to(at::kFloat)).abs().max() / b.to(at::kFloat).abs().max()).item<double>();

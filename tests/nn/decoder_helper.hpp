@@ -20,10 +20,17 @@ struct Dims {
   bool qkv_bias = false;
   bool qk_norm = false;
   bool scaled = false;  // rotary positions, by Llama 3.1's rule
+  double dropout = 0;
+  // GPT-2's form: of what is above, `window`, `qkv_bias`, `qk_norm` and `scaled` are not asked for.
+  bool gpt = false;
+  bool gated = false;
+  bool biases = true;
+  bool embedding_norm = false;
+  const char* positions = "learned";
 
   std::int64_t head() const { return head_dim > 0 ? head_dim : hidden / heads; }
 };
-model::ModelSpec llama(const Dims& dims);
+model::ModelSpec decoder(const Dims& dims);
 
 // Whole parameters by name, f32, from their names and the seed: wider than in training, so that every term matters.
 std::map<std::string, at::Tensor> whole_parameters(const model::ModelSpec& spec, std::uint64_t seed);
@@ -59,8 +66,9 @@ struct Reference {
   double loss = 0;                          // sum of token losses
   std::map<std::string, at::Tensor> grads;  // of scale * loss, f32
 };
-// Plain ATen and autograd in f32 whatever the parameters' values.
-Reference reference(const Dims& dims, const std::map<std::string, at::Tensor>& parameters, const Batch& batch, double scale);
+// Plain ATen and autograd in f32 whatever the parameters' values. What `drops` says is dropped as by nn::dropout.
+Reference reference(const Dims& dims, const std::map<std::string, at::Tensor>& parameters, const Batch& batch, double scale,
+                    bool drops = false);
 
 Batch random_batch(const Dims& dims, std::int64_t samples, std::uint64_t seed);
 

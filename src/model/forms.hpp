@@ -1,0 +1,21 @@
+// Which blocks nn/ computes, and what their dimensions say of their form beside model/layer_cost.hpp:
+//
+//   layer_norm 0      1: LayerNorm instead of RMSNorm
+//   gelu 0            1: GELU instead of SiLU in the feed-forward network
+//   biases 0          1: of all maps of a layer, and of LayerNorms
+//   maps_in_out 0     1: maps are stored [in, out], and those that read the same input side by side as one (model/gpt.cpp)
+//   positions 0       so many learned positions are added to the embedding
+//   embedding_norm 0  1: a norm behind the embedding
+//   dropout 0         the probability with which training drops an element of the embedding, of attention's shares and of both outputs of a
+//                     layer
+#pragma once
+
+#include "model/model.hpp"
+
+namespace tessera::model {
+
+// Whether nn/ computes a block of this kind with these dimensions: those of decoder-only language models in the forms of Llama and GPT-2,
+// with experts or without. Others are for planning and simulation, or a plug-in's.
+bool computed_by_nn(const BlockSpec& block);
+
+}  // namespace tessera::model
