@@ -135,10 +135,12 @@ struct BlockPlacement {
   // Experts are not cut by tensor parallelism: each stands whole on one rank, to which tensor-parallel ranks send a part of the tokens
   // each.
   bool whole_experts = false;
+  // Where the block's parameters and activations lie; the samples of a batch as well.
+  at::Device device = at::kCPU;
   // That of a parameter.
   BlockPlacement of(const model::ParameterSpec& spec) const {
     if (!whole_experts || spec.expert_dim < 0) return *this;
-    return {.tensor_rank = 0, .tensor_size = 1, .expert_rank = expert_rank, .expert_size = expert_size};
+    return {.tensor_rank = 0, .tensor_size = 1, .expert_rank = expert_rank, .expert_size = expert_size, .device = device};
   }
 };
 

@@ -158,14 +158,14 @@ void ring(const at::Tensor& qkv, const AttentionShape& shape, const ScoreDropout
           at::Tensor& lse) {
   const SequenceCut cut = sequence_cut(pass);
   const bool drops = dropout.probability > 0;
-  at::Tensor sums = at::zeros(out.sizes(), at::kFloat);
+  at::Tensor sums = at::zeros(out.sizes(), lse.options());
   lse.fill_(-std::numeric_limits<float>::infinity());
   round_the_ring(keys_values_of(qkv, shape).contiguous(), pass, [&](int source, const at::Tensor& keys_values) {
     for (const Piece& piece : pieces_of(shape, cut, source, drops)) {
       const Rectangle rectangle(shape, piece);
       const at::Tensor queries = Rectangle::copy(rectangle.queries(queries_of(qkv, shape)));
       at::Tensor piece_out = at::empty_like(queries);
-      at::Tensor piece_lse = at::empty({piece.samples, shape.heads, piece.queries}, at::kFloat);
+      at::Tensor piece_lse = at::empty({piece.samples, shape.heads, piece.queries}, lse.options());
       if (drops) {
         const at::Tensor rows = rectangle.queries(sums);
         kernels::dropped_attention_across(queries.view(rows.sizes()), rectangle.keys(keys_values), rectangle.across(),
@@ -183,13 +183,13 @@ void ring_backward(const at::Tensor& out_grad, const at::Tensor& out, const at::
                    const ScoreDropout& dropout, const Pass& pass, at::Tensor& qkv) {
   const SequenceCut cut = sequence_cut(pass);
   const bool drops = dropout.probability > 0;
-  const at::Tensor query_grads = at::zeros(out.sizes(), at::kFloat);
+  const at::Tensor query_grads = at::zeros(out.sizes(), lse.options());
   at::Tensor own_grads;  // of this rank's keys and values, from its own queries
   Turn grads_turn;       // the gradients of the next step's keys and values, from the ranks that have had them
   const int rank = pass.context_group.rank();
   int steps = 0;
   round_the_ring(keys_values_of(qkv, shape).contiguous(), pass, [&](int source, const at::Tensor& keys_values) {
-    at::Tensor grads = at::zeros(keys_values.sizes(), at::kFloat);
+    at::Tensor grads = at::zeros(keys_values.sizes(), lse.options());
     for (const Piece& piece : pieces_of(shape, cut, source, drops)) {
       const Rectangle rectangle(shape, piece);
       at::Tensor queries = Rectangle::copy(rectangle.queries(queries_of(qkv, shape)));

@@ -65,7 +65,7 @@ class Embedding final : public Block {
       const Tensors kept = std::exchange(saved.tensors, {});
       ensure(kept.size() == kKeptCount, "backward_input without a training forward");
       at::Tensor sum_grad = rows.empty_own(hidden_);
-      const at::Tensor norm_grads = at::empty({norm_->grad_count()}, at::kFloat);
+      const at::Tensor norm_grads = at::empty({norm_->grad_count()}, tokens_->grad.options());
       norm_->backward(grad, kept[kSum], kept[kStatistics], {}, sum_grad, norm_grads);
       saved.tensors = {sum_grad, norm_grads};
     } else {
@@ -100,7 +100,7 @@ class Embedding final : public Block {
     if (pass.position + seq > positions_)
       throw Error(ErrorCode::invalid_config, text("a sample has ", pass.position + seq, " positions, and the model has ", positions_), {},
                   text("samples of at most ", positions_, " tokens"));
-    return (cut.positions(seq) + pass.position).repeat({tokens.size(0)});
+    return (cut.positions(seq, tokens.device()) + pass.position).repeat({tokens.size(0)});
   }
 
   std::int64_t hidden_;

@@ -57,7 +57,9 @@ at::Tensor PendingRows::finish(const Pass& pass) {
 
 ExpertRoutes::ExpertRoutes(const at::Tensor& counts, const Pass& pass) {
   const std::int64_t ranks = ranks_of(pass);
-  received_counts_ = counts.view({ranks, -1});
+  // Whoever asks other ranks for rows has to know how many.
+  const at::Tensor on_host = counts.to(at::kCPU);
+  received_counts_ = on_host.view({ranks, -1});
   if (ranks > 1) {
     const at::Tensor own = received_counts_;
     received_counts_ = at::empty_like(own);
@@ -65,11 +67,11 @@ ExpertRoutes::ExpertRoutes(const at::Tensor& counts, const Pass& pass) {
                                                              static_cast<std::size_t>(own.size(1)), comm::DataType::i64);
     wait(std::span(&handle, 1), pass);
   }
-  add_up(counts);
+  add_up(on_host);
 }
 
 ExpertRoutes::ExpertRoutes(const at::Tensor& counts, at::Tensor received_counts) : received_counts_(std::move(received_counts)) {
-  add_up(counts);
+  add_up(counts.to(at::kCPU));
 }
 
 void ExpertRoutes::add_up(const at::Tensor& counts) {

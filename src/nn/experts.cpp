@@ -124,7 +124,7 @@ class Experts final : public FeedForward {
     const ExpertRoutes routes(kept[kCounts], kept[kReceivedCounts]);
     const at::Tensor all = normed.finish(pass);
     // Each tensor-parallel rank has a part of each expert, and so of what the maps to logits are to blame for.
-    at::Tensor map_grads = at::empty({(count_ + (gates_shared_ ? 1 : 0)) * hidden_}, at::kFloat);
+    at::Tensor map_grads = at::empty({(count_ + (gates_shared_ ? 1 : 0)) * hidden_}, router_map_->grad.options());
     kernels::gemm(kept[kLogits].t(), all, map_grads.narrow(0, 0, count_ * hidden_).view({count_, hidden_}));
     if (gates_shared_) kernels::gemm(kept[kSharedGate].t(), all, map_grads.narrow(0, count_ * hidden_, hidden_).view({1, hidden_}));
     PendingExchange sum = PendingExchange::all_reduce(map_grads, pass);
@@ -160,7 +160,7 @@ class Experts final : public FeedForward {
   };
 
   static at::Tensor product_f32(const at::Tensor& x, const at::Tensor& weight) {
-    at::Tensor out = at::empty({x.size(0), weight.size(0)}, at::kFloat);
+    at::Tensor out = at::empty({x.size(0), weight.size(0)}, x.options().dtype(at::kFloat));
     kernels::gemm(x, weight.t(), out);
     return out;
   }

@@ -1,4 +1,5 @@
 #include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
 
 #include "base/hash.hpp"
 #include "nn/block.hpp"
@@ -21,6 +22,13 @@ void initialize(const model::ParameterSpec& parameter, const std::string& name, 
   ensure(shard.sizes() == at::IntArrayRef(shard_shape(parameter, placement)) && shard.is_contiguous() && shard.scalar_type() == at::kFloat,
          name + " is to be initialized in a contiguous f32 tensor of its shard's shape");
   ensure(parameter.expert_dim <= 0, name + " is of experts that are not its first dimension");
+  // Initial values are computed on the host.
+  if (!shard.is_cpu()) {
+    at::Tensor on_host = at::empty(shard.sizes(), at::kFloat);
+    initialize(parameter, name, seed, placement, on_host);
+    shard.copy_(on_host);
+    return;
+  }
   const model::ParameterSpec spec = parameter.unstacked();
   const std::vector<std::int64_t> shape = shard_shape(spec, placement);
   at::Tensor value = shard.view(shape);

@@ -42,7 +42,7 @@ LayerAttention::LayerAttention(const model::BlockSpec& spec, const BlockPlacemen
       output_(stored_maps(spec)) {
   if (!rotates_) return;
   frequencies_ = rope_frequencies(spec);
-  rope_table_ = kernels::rope_table(spec.dim("seq"), head_dim_, frequencies_);
+  rope_table_ = kernels::rope_table(spec.dim("seq"), head_dim_, frequencies_, placement.device);
 }
 
 void LayerAttention::bind(ParameterRow& parameters) {
@@ -71,7 +71,7 @@ at::Tensor LayerAttention::forward(const at::Tensor& x, const Rows& rows, std::s
   if (pass.cache != nullptr) {
     kernels::attention_with_cache(turned, shape, pass.position, pass.cache->keys, pass.cache->values, attended);
   } else {
-    lse = at::empty(lse_sizes(shape, pass), at::kFloat);
+    lse = at::empty(lse_sizes(shape, pass), rows.f32());
     attention(turned, shape, dropout_of(rows, pass), pass, attended, lse);
   }
   turned.reset();
@@ -103,7 +103,7 @@ at::Tensor LayerAttention::backward_input(const at::Tensor& added_grad, const at
   const ScoreDropout dropped = dropout_of(rows, pass);
   if (!kept[kAttended].defined()) {
     kept[kAttended] = rows.empty(heads_ * head_dim_);
-    kept[kLse] = at::empty(lse_sizes(shape, pass), at::kFloat);
+    kept[kLse] = at::empty(lse_sizes(shape, pass), rows.f32());
     attention(turned, shape, dropped, pass, kept[kAttended], kept[kLse]);
   }
   attention_backward(attended_grad, kept[kAttended], kept[kLse], shape, dropped, pass, turned);
@@ -150,7 +150,7 @@ ScoreDropout LayerAttention::dropout_of(const Rows& rows, const Pass& pass) cons
 at::Tensor LayerAttention::positions_of(const Rows& rows, const Pass& pass) const {
   if (const at::Tensor positions = pass.batch->find("positions"); positions.defined() || !pass.context_group) return positions;
   const SequenceCut cut = sequence_cut(pass);
-  return cut.positions(rows.seq * cut.size).repeat({rows.batch, 1});
+  return cut.positions(rows.seq * cut.size, rows.options.device()).repeat({rows.batch, 1});
 }
 
 // Queries, keys and values as the attention reads them: rotated in place or, where heads are normalized, both in a new tensor.
@@ -165,7 +165,7 @@ at::Tensor LayerAttention::turn(const at::Tensor& qkv, const Rows& rows, const P
 }
 
 void LayerAttention::grow_rope_table(std::int64_t positions) {
-  if (positions > rope_table_.size(1)) rope_table_ = kernels::rope_table(2 * positions, head_dim_, frequencies_);
+  if (positions > rope_table_.size(1)) rope_table_ = kernels::rope_table(2 * positions, head_dim_, frequencies_, rope_table_.device());
 }
 
 }  // namespace tessera::nn

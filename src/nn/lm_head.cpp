@@ -1,6 +1,5 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/full.h>
 #include <algorithm>
 #include <utility>
 
@@ -50,7 +49,7 @@ class LmHead final : public Block {
     saved.tensors.clear();
 
     if (!pass.batch->find("targets").defined()) {
-      at::Tensor logits = at::empty({rows.count(), held_columns_}, at::kFloat);
+      at::Tensor logits = at::empty({rows.count(), held_columns_}, rows.f32());
       projection_.forward(normed, logits);
       // Padding stands at the end, on the last rank.
       return {all_gather_columns(logits, pass).narrow(1, 0, vocab_).reshape({rows.batch, rows.seq, vocab_})};
@@ -59,14 +58,14 @@ class LmHead final : public Block {
     at::Tensor normed_grad = pass.training ? at::empty_like(normed) : at::Tensor();
     const kernels::LossSum total = losses(normed, normed_grad, pass);
     if (pass.training) saved.tensors = {x, statistics, normed_grad};
-    return {at::full({}, total.loss, at::kFloat), at::full({}, total.tokens, at::kLong)};
+    return {total.loss.to(at::kFloat), total.tokens};
   }
 
   Tensors backward_input(const Tensors&, Saved& saved, const Pass& pass) override {
     Tensors& kept = saved.tensors;
     ensure(kept.size() == kKeptCount, "backward_input without a training forward");
     at::Tensor input_grad = own_sum(std::move(kept[kNormedGrad]), pass);
-    const at::Tensor norm_grads = at::empty({norm_.grad_count()}, at::kFloat);
+    const at::Tensor norm_grads = at::empty({norm_.grad_count()}, input_grad.options().dtype(at::kFloat));
     norm_.backward(input_grad, kept[kInput], kept[kStatistics], {}, input_grad, norm_grads);
     kept = {norm_grads};
     return {input_grad.view({pass.batch->at("tokens").size(0), -1, hidden_})};
@@ -85,13 +84,14 @@ class LmHead final : public Block {
     const std::int64_t rows = normed.size(0);
     const std::int64_t chunk = std::min(rows, model::lm_head_chunk_rows(held_columns_));  // as on all ranks, which exchange by chunks
     const at::Tensor targets = pass.batch->at("targets").view({rows});
-    at::Tensor logits_buffer = at::empty({chunk, columns_}, at::kFloat);
+    const at::TensorOptions f32 = normed.options().dtype(at::kFloat);
+    at::Tensor logits_buffer = at::empty({chunk, columns_}, f32);
     const bool rounds = pass.training && normed.scalar_type() != at::kFloat;
     at::Tensor gradient_buffer = rounds ? at::empty({chunk, columns_}, normed.options()) : logits_buffer;
-    at::Tensor maximum = at::empty({chunk}, at::kFloat);
-    at::Tensor sums = at::empty({2, chunk}, at::kFloat);  // of exponentials, and the targets' logits
+    at::Tensor maximum = at::empty({chunk}, f32);
+    at::Tensor sums = at::empty({2, chunk}, f32);  // of exponentials, and the targets' logits
 
-    kernels::LossSum total;
+    kernels::LossSum total(normed);
     for (std::int64_t first = 0; first < rows; first += chunk) {
       const std::int64_t count = std::min(chunk, rows - first);
       const at::Tensor x = normed.narrow(0, first, count);

@@ -18,7 +18,7 @@ void Norm::bind(ParameterRow& parameters) { parameters_ = parameters.take(biased
 at::Tensor Norm::bias() const { return biased_ ? parameters_[1].value : at::Tensor(); }
 
 at::Tensor Norm::empty_statistics(const Rows& rows) const {
-  return layer_norm_ ? at::empty({rows.own(), 2}, at::kFloat) : at::empty({rows.own()}, at::kFloat);
+  return layer_norm_ ? at::empty({rows.own(), 2}, rows.f32()) : at::empty({rows.own()}, rows.f32());
 }
 
 void Norm::forward(const at::Tensor& x, at::Tensor& y, at::Tensor& statistics) const {
@@ -51,7 +51,7 @@ void Norm::backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor&
     kernels::rms_norm_backward(dy, x, parameters_[0].value, statistics, residual, dx, weight_grad);
     return;
   }
-  at::Tensor both = biased_ ? grads : at::empty({2 * hidden_}, at::kFloat);
+  at::Tensor both = biased_ ? grads : at::empty({2 * hidden_}, grads.options());
   kernels::layer_norm_backward(dy, x, parameters_[0].value, statistics, residual, dx, both);
   if (!biased_) at::Tensor(grads).copy_(both.narrow(0, 0, hidden_));
 }

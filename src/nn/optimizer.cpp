@@ -5,6 +5,8 @@
 #include <cmath>
 #include <vector>
 
+#include "nn/kernels/aten/kernels.hpp"
+#include "nn/kernels/device.hpp"
 #include "nn/kernels/dispatch.hpp"
 
 namespace tessera::nn {
@@ -84,6 +86,7 @@ void for_each_block(std::int64_t count, const Body& body) {
 
 void adamw_step(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at::Tensor& exp_avg_sq, at::Tensor& compute,
                 const AdamW& options) {
+  if (!kernels::use_cpu_kernels(master)) return kernels::aten::adamw_step(master, grad, exp_avg, exp_avg_sq, compute, options);
   const double correction1 = 1.0 - std::pow(options.beta1, static_cast<double>(options.step));
   const double correction2 = 1.0 - std::pow(options.beta2, static_cast<double>(options.step));
   const AdamWFactors factors{static_cast<float>(options.grad_scale),           static_cast<float>(1.0 - options.lr * options.weight_decay),
@@ -99,6 +102,7 @@ void adamw_step(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg,
 }
 
 void sgd_step(at::Tensor& master, const at::Tensor& grad, at::Tensor& momentum, at::Tensor& compute, const Sgd& options) {
+  if (!kernels::use_cpu_kernels(master)) return kernels::aten::sgd_step(master, grad, momentum, compute, options);
   const SgdFactors factors{static_cast<float>(options.grad_scale), static_cast<float>(options.weight_decay),
                            static_cast<float>(options.momentum), static_cast<float>(options.lr), options.first_step};
   float* value = kernels::data<float>(master);
@@ -111,6 +115,7 @@ void sgd_step(at::Tensor& master, const at::Tensor& grad, at::Tensor& momentum, 
 }
 
 double squared_norm(const at::Tensor& flat) {
+  if (!kernels::use_cpu_kernels(flat)) return kernels::aten::squared_norm(flat).item<double>();
   const std::int64_t count = flat.numel();
   std::vector<double> sums(static_cast<std::size_t>((count + kBlock - 1) / kBlock), 0.0);
   for_each_block(count, [&](std::int64_t block, std::int64_t first, std::int64_t length) {

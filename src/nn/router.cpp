@@ -142,7 +142,7 @@ void Router::add_losses(const at::Tensor& logits, const Choice& choice, const Ro
   if (balance_loss_ > 0) {
     // Of a sample: the sum over experts of f P, where P is the mean share of an expert, and f how often it is chosen, 1 on average
     // (DeepSeek-V2, 2024, section 2.2.3).
-    at::Tensor chosen = at::zeros({rows.batch, count_}, at::kFloat);
+    at::Tensor chosen = at::zeros({rows.batch, count_}, logits.options().dtype(at::kFloat));
     const at::Tensor experts = choice.experts.view({rows.batch, rows.seq * each_});
     chosen.scatter_add_(1, experts, at::ones_like(experts, at::kFloat));
     if (pass.context_group) {

@@ -12,7 +12,7 @@ namespace {
 std::vector<kernels::RowPlace> places_of(std::int64_t width, int site, const Rows& rows, const Pass& pass) {
   const std::vector<std::uint64_t> seeds = sample_seeds(rows.batch, site, pass);
   const SequenceCut cut = sequence_cut(pass);
-  const at::Tensor positions = cut.positions(rows.seq * cut.size);
+  const at::Tensor positions = cut.positions(rows.seq * cut.size, at::kCPU);
   const std::int64_t* position = positions.const_data_ptr<std::int64_t>();
   std::vector<kernels::RowPlace> places;
   places.reserve(static_cast<std::size_t>(rows.own()));

@@ -15,7 +15,9 @@ at::Tensor SequenceCut::own(const at::Tensor& whole) const {
   return at::cat({whole.narrow(1, rank * chunk, chunk), whole.narrow(1, (2 * size - 1 - rank) * chunk, chunk)}, 1);
 }
 
-at::Tensor SequenceCut::positions(std::int64_t seq) const { return own(at::arange(seq, at::kLong).unsqueeze(0)).squeeze(0); }
+at::Tensor SequenceCut::positions(std::int64_t seq, at::Device device) const {
+  return own(at::arange(seq, at::TensorOptions(device).dtype(at::kLong)).unsqueeze(0)).squeeze(0);
+}
 
 at::Tensor SequenceCut::parts(const at::Tensor& whole) const {
   std::vector<at::Tensor> out;

@@ -18,7 +18,7 @@ struct SequenceCut {
   // [batch, seq, ...] -> this rank's [batch, seq / size, ...].
   at::Tensor own(const at::Tensor& whole) const;
   // The positions, i64 [seq / size], of what this rank holds of a sequence.
-  at::Tensor positions(std::int64_t seq) const;
+  at::Tensor positions(std::int64_t seq, at::Device device) const;
   // [batch, seq, ...] -> [size, batch, seq / size, ...], what each rank holds, and the other way round.
   at::Tensor parts(const at::Tensor& whole) const;
   at::Tensor whole(const at::Tensor& parts) const;

@@ -35,6 +35,7 @@ struct Rows {
   std::int64_t first() const { return part * own(); }  // of this rank's
   at::Tensor empty(std::int64_t width) const { return at::empty({count(), width}, options); }
   at::Tensor empty_own(std::int64_t width) const { return at::empty({own(), width}, options); }
+  at::TensorOptions f32() const { return options.dtype(at::kFloat); }
 };
 
 // What enters a map whose outputs are divided: this rank's rows -> all rows, the tensor itself where it has them.

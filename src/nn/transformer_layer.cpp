@@ -60,7 +60,7 @@ class TransformerLayer final : public Block {
     const Rows rows(output_grad, pass);
     const at::Tensor dy = output_grad.view({rows.own(), hidden_});
     const std::int64_t of_norm = middle_norm_.grad_count();
-    const at::Tensor norm_grads = kept[kNormGrads] = at::empty({2 * of_norm + attention_.head_norm_count()}, at::kFloat);
+    const at::Tensor norm_grads = kept[kNormGrads] = at::empty({2 * of_norm + attention_.head_norm_count()}, rows.f32());
     at::Tensor middle_grad = feed_forward_->backward_input(drop_fed_.applied(dy, rows, pass), rows, of_feed_forward(kept), pass);
     middle_norm_.backward(middle_grad, kept[kMiddle], kept[kMiddleStatistics], dy, middle_grad, norm_grads.narrow(0, of_norm, of_norm));
     const at::Tensor input_grad =

@@ -18,8 +18,8 @@ using model::Precision;
 
 TEST(SequenceCut, GivesEachRankAChunkOfEitherHalf) {
   const at::Tensor whole = at::arange(24, at::kLong).view({2, 12});
-  EXPECT_TRUE((SequenceCut{3, 0}.positions(12).equal(at::tensor({0, 1, 10, 11}, at::kLong))));
-  EXPECT_TRUE((SequenceCut{3, 2}.positions(12).equal(at::tensor({4, 5, 6, 7}, at::kLong))));
+  EXPECT_TRUE((SequenceCut{3, 0}.positions(12, at::kCPU).equal(at::tensor({0, 1, 10, 11}, at::kLong))));
+  EXPECT_TRUE((SequenceCut{3, 2}.positions(12, at::kCPU).equal(at::tensor({4, 5, 6, 7}, at::kLong))));
   EXPECT_TRUE((SequenceCut{3, 1}.own(whole)[1].equal(at::tensor({14, 15, 20, 21}, at::kLong))));
   for (const int size : {1, 2, 3}) {
     const SequenceCut cut{size, 0};

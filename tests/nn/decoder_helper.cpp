@@ -5,6 +5,7 @@
 
 #include "base/random.hpp"
 #include "nn/dropout.hpp"
+#include "nn/kernels/device.hpp"
 
 namespace tessera::nn::test {
 
@@ -272,6 +273,8 @@ Batch random_batch(const Dims& d, std::int64_t samples, std::uint64_t seed) {
 }
 
 bool cancels(const std::string& name) { return name.ends_with("k_proj.bias") || name.ends_with("c_attn.bias"); }
+
+double bf16_tolerance() { return kernels::use_cpu_kernels(at::empty({1})) ? 3e-2 : 4e-2; }
 
 double relative_error(const at::Tensor& a, const at::Tensor& b) {
   return ((a.to(at::kFloat) - b.to(at::kFloat)).abs().max() / b.to(at::kFloat).abs().max()).item<double>();

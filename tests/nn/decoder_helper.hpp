@@ -76,6 +76,9 @@ Batch random_batch(const Dims& dims, std::int64_t samples, std::uint64_t seed);
 // would move all scores of a query alike, and change nothing.
 bool cancels(const std::string& name);
 
+// What bf16's rounding may change of a gradient, relative to its norm: more by ATen's kernels, which round scores before the softmax.
+double bf16_tolerance();
+
 // max |a - b| / max |b|.
 double relative_error(const at::Tensor& a, const at::Tensor& b);
 

@@ -70,7 +70,7 @@ class TensorParallel : public testing::TestWithParam<std::tuple<int, Precision, 
   const model::ModelSpec spec_ = decoder(dims_);
   const int degree_ = std::get<0>(GetParam());
   const Precision precision_ = std::get<1>(GetParam());
-  const double tolerance_ = precision_ == Precision::f32 ? 1e-5 : 3e-2;
+  const double tolerance_ = precision_ == Precision::f32 ? 1e-5 : bf16_tolerance();
 };
 
 TEST_P(TensorParallel, GivesTheLossAndGradientsOfOneRank) {

@@ -10,7 +10,9 @@
 #include <optional>
 #include <vector>
 
+#include "nn/kernels/aten/kernels.hpp"
 #include "nn/kernels/attention_avx512.hpp"
+#include "nn/kernels/device.hpp"
 #include "nn/kernels/dispatch.hpp"
 #include "nn/kernels/gemm_avx512.hpp"
 
@@ -149,7 +151,8 @@ std::vector<Segment> document_segments(const at::Tensor& positions) {
   std::vector<Segment> segments;
   if (!positions.defined()) return segments;
   const std::int64_t seq = positions.size(1);
-  const std::int64_t* position = data<std::int64_t>(positions);
+  const at::Tensor on_host = positions.to(at::kCPU);
+  const std::int64_t* position = data<std::int64_t>(on_host);
   for (std::int64_t row = 0; row < positions.numel(); ++row) {
     if (row % seq == 0 || position[row] == 0)
       segments.push_back({row / seq, row % seq, 1});
@@ -160,6 +163,7 @@ std::vector<Segment> document_segments(const at::Tensor& positions) {
 }
 
 void attention(const at::Tensor& qkv, const AttentionShape& shape, at::Tensor& out, at::Tensor& lse) {
+  if (!use_cpu_kernels(qkv)) return aten::attention(qkv, shape, out, lse);
   if (has_own_kernel(qkv, shape.head_dim)) {
     dispatch(qkv, [&](auto tag) {
       using T = decltype(tag);
@@ -190,6 +194,7 @@ void attention_plain(const at::Tensor& qkv, const AttentionShape& shape, at::Ten
 
 void attention_backward(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const AttentionShape& shape,
                         at::Tensor& qkv) {
+  if (!use_cpu_kernels(qkv)) return aten::attention_backward(out_grad, out, lse, shape, qkv);
   if (has_own_kernel(qkv, shape.head_dim)) {
     dispatch(qkv, [&](auto tag) {
       using T = decltype(tag);
@@ -232,6 +237,7 @@ void attention_backward_plain(const at::Tensor& out_grad, const at::Tensor& out,
 }
 
 void attention_across(const at::Tensor& queries, const at::Tensor& keys_values, const CrossShape& shape, at::Tensor& out, at::Tensor& lse) {
+  if (!use_cpu_kernels(queries)) return aten::attention_across(queries, keys_values, shape, out, lse);
   if (!has_own_kernel(queries, shape.head_dim)) return attention_across_plain(queries, keys_values, shape, out, lse);
   dispatch(queries, [&](auto tag) {
     using T = decltype(tag);
@@ -241,6 +247,7 @@ void attention_across(const at::Tensor& queries, const at::Tensor& keys_values, 
 
 void attention_across_backward(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const CrossShape& shape,
                                at::Tensor& queries, at::Tensor& keys_values) {
+  if (!use_cpu_kernels(queries)) return aten::attention_across_backward(out_grad, out, lse, shape, queries, keys_values);
   if (!has_own_kernel(queries, shape.head_dim)) return attention_across_backward_plain(out_grad, out, lse, shape, queries, keys_values);
   dispatch(queries, [&](auto tag) {
     using T = decltype(tag);
@@ -273,6 +280,7 @@ void attention_with_cache(const at::Tensor& qkv, const AttentionShape& shape, st
                           at::Tensor& out) {
   const std::int64_t seen = position + shape.seq;
   ensure(seen <= keys.size(2), text("the key-value cache holds ", keys.size(2), " positions and ", seen, " are needed"));
+  if (!use_cpu_kernels(qkv)) return aten::attention_with_cache(qkv, shape, position, keys, values, out);
   const Heads heads = split(qkv, shape);
   keys.narrow(2, position, shape.seq).copy_(heads.keys);
   values.narrow(2, position, shape.seq).copy_(heads.values);

@@ -1,5 +1,7 @@
 #include "nn/kernels/bias.hpp"
 
+#include "nn/kernels/aten/kernels.hpp"
+#include "nn/kernels/device.hpp"
 #include "nn/kernels/dispatch.hpp"
 #include "nn/kernels/slabs.hpp"
 
@@ -26,6 +28,7 @@ TESSERA_MULTIVERSION void sum_rows(const Bf16* dy, std::int64_t stride, std::int
 void add_bias(at::Tensor y, const at::Tensor& bias) { y.add_(bias); }
 
 void bias_backward(const at::Tensor& dy, const at::Tensor& bias_grad) {
+  if (!use_cpu_kernels(dy)) return aten::bias_backward(dy, bias_grad);
   const std::int64_t width = dy.size(1);
   const std::int64_t stride = dy.stride(0);
   dispatch(dy, [&](auto tag) {

@@ -1,9 +1,12 @@
 #include "nn/kernels/cross_entropy.hpp"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/zeros.h>
 #include <algorithm>
 #include <cmath>
 
+#include "nn/kernels/aten/kernels.hpp"
+#include "nn/kernels/device.hpp"
 #include "nn/kernels/dispatch.hpp"
 
 namespace tessera::nn::kernels {
@@ -53,6 +56,7 @@ bool holds(std::int64_t target, std::int64_t first_column, std::int64_t width) {
 
 void cross_entropy_maximum(const at::Tensor& logits, const at::Tensor& targets, std::int64_t first_column, at::Tensor& maximum,
                            at::Tensor& target_logit) {
+  if (!use_cpu_kernels(logits)) return aten::cross_entropy_maximum(logits, targets, first_column, maximum, target_logit);
   const std::int64_t width = logits.size(1);
   const std::int64_t* wanted = data<std::int64_t>(targets);
   at::parallel_for(0, logits.size(0), row_grain(width), [&](std::int64_t begin, std::int64_t end) {
@@ -65,6 +69,7 @@ void cross_entropy_maximum(const at::Tensor& logits, const at::Tensor& targets, 
 }
 
 void cross_entropy_exponentials(at::Tensor& logits, const at::Tensor& maximum, at::Tensor& sum) {
+  if (!use_cpu_kernels(logits)) return aten::cross_entropy_exponentials(logits, maximum, sum);
   const std::int64_t width = logits.size(1);
   at::parallel_for(0, logits.size(0), row_grain(width), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) {
@@ -75,6 +80,7 @@ void cross_entropy_exponentials(at::Tensor& logits, const at::Tensor& maximum, a
 
 void cross_entropy_gradient(const at::Tensor& exponentials, const at::Tensor& targets, std::int64_t first_column, const at::Tensor& sum,
                             double scale, at::Tensor& gradient) {
+  if (!use_cpu_kernels(exponentials)) return aten::cross_entropy_gradient(exponentials, targets, first_column, sum, scale, gradient);
   const std::int64_t width = exponentials.size(1);
   const std::int64_t* wanted = data<std::int64_t>(targets);
   dispatch(gradient, [&](auto tag) {
@@ -97,13 +103,19 @@ void cross_entropy_gradient(const at::Tensor& exponentials, const at::Tensor& ta
   });
 }
 
+LossSum::LossSum(const at::Tensor& like)
+    : loss(at::zeros({}, like.options().dtype(at::kDouble))), tokens(at::zeros({}, like.options().dtype(at::kLong))) {}
+
 void add_losses(const at::Tensor& targets, const at::Tensor& maximum, const at::Tensor& sum, const at::Tensor& target_logit,
                 LossSum& total) {
+  if (!use_cpu_kernels(sum)) return aten::add_losses(targets, maximum, sum, target_logit, total);
+  double& loss = *data<double>(total.loss);
+  std::int64_t& tokens = *data<std::int64_t>(total.tokens);
   for (std::int64_t r = 0; r < targets.numel(); ++r) {
     if (data<std::int64_t>(targets)[r] < 0) continue;
     const double lse = std::log(static_cast<double>(data<float>(sum)[r])) + static_cast<double>(data<float>(maximum)[r]);
-    total.loss += lse - static_cast<double>(data<float>(target_logit)[r]);
-    ++total.tokens;
+    loss += lse - static_cast<double>(data<float>(target_logit)[r]);
+    ++tokens;
   }
 }
 

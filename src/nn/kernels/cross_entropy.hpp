@@ -17,9 +17,11 @@ void cross_entropy_exponentials(at::Tensor& logits, const at::Tensor& maximum, a
 void cross_entropy_gradient(const at::Tensor& exponentials, const at::Tensor& targets, std::int64_t first_column, const at::Tensor& sum,
                             double scale, at::Tensor& gradient);
 
+// Stays on the device of the logits until somebody wants the numbers.
 struct LossSum {
-  double loss = 0;
-  std::int64_t tokens = 0;
+  explicit LossSum(const at::Tensor& like);
+  at::Tensor loss;    // f64 []
+  at::Tensor tokens;  // i64 []
 };
 // Adds log(sum) + maximum - target_logit of each counted row, in row order.
 void add_losses(const at::Tensor& targets, const at::Tensor& maximum, const at::Tensor& sum, const at::Tensor& target_logit,

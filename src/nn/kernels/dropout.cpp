@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "nn/kernels/aten/kernels.hpp"
+#include "nn/kernels/device.hpp"
 #include "nn/kernels/dispatch.hpp"
 
 namespace tessera::nn::kernels {
@@ -53,6 +55,7 @@ TESSERA_MULTIVERSION void drop(const Bf16* x, Bf16* out, std::int64_t first, std
 void dropout(const at::Tensor& x, double probability, const std::vector<std::uint64_t>& seeds, at::Tensor& out) {
   ensure(x.is_contiguous() && out.is_contiguous() && x.size(0) == static_cast<std::int64_t>(seeds.size()),
          "dropout takes contiguous samples, with a seed for each");
+  if (!use_cpu_kernels(x)) return aten::dropout(x, probability, seeds, out);
   const std::int64_t each = x.numel() / std::max<std::int64_t>(1, x.size(0));
   const Share share(probability);
   constexpr std::int64_t kChunk = 8192;  // elements of a task
@@ -73,6 +76,7 @@ void dropout(const at::Tensor& x, double probability, const std::vector<std::uin
 void dropout_rows(const at::Tensor& x, double probability, const std::vector<RowPlace>& places, at::Tensor& out) {
   ensure(x.is_contiguous() && out.is_contiguous() && x.size(0) == std::ssize(places),
          "dropout takes contiguous rows, with a place for each");
+  if (!use_cpu_kernels(x)) return aten::dropout_rows(x, probability, places, out);
   const std::int64_t width = x.size(1);
   const Share share(probability);
   dispatch(x, [&](auto tag) {

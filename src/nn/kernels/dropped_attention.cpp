@@ -10,6 +10,8 @@
 #include <limits>
 #include <vector>
 
+#include "nn/kernels/aten/kernels.hpp"
+#include "nn/kernels/device.hpp"
 #include "nn/kernels/dispatch.hpp"
 #include "nn/kernels/dropout.hpp"
 
@@ -99,6 +101,7 @@ at::Tensor keys_values_of(const at::Tensor& rows, const AttentionShape& s) {
 }  // namespace
 
 void dropped_attention(const at::Tensor& qkv, const AttentionShape& shape, const ScoreMask& mask, at::Tensor& out, at::Tensor& lse) {
+  if (!use_cpu_kernels(qkv)) return aten::dropped_attention(qkv, shape, mask, out, lse);
   for_each_segment(shape, mask, [&](const auto& rows, const auto& statistic, const CrossShape& across, const ScoreMask& own) {
     dropped_attention_across(queries_of(rows(qkv), shape), keys_values_of(rows(qkv), shape), across, own, rows(out), statistic(lse));
   });
@@ -106,6 +109,7 @@ void dropped_attention(const at::Tensor& qkv, const AttentionShape& shape, const
 
 void dropped_attention_backward(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const AttentionShape& shape,
                                 const ScoreMask& mask, at::Tensor& qkv) {
+  if (!use_cpu_kernels(qkv)) return aten::dropped_attention_backward(out_grad, out, lse, shape, mask, qkv);
   for_each_segment(shape, mask, [&](const auto& rows, const auto& statistic, const CrossShape& across, const ScoreMask& own) {
     dropped_attention_across_backward(rows(out_grad), rows(out), statistic(lse), across, own, queries_of(rows(qkv), shape),
                                       keys_values_of(rows(qkv), shape));
@@ -114,6 +118,7 @@ void dropped_attention_backward(const at::Tensor& out_grad, const at::Tensor& ou
 
 void dropped_attention_across(const at::Tensor& queries, const at::Tensor& keys_values, const CrossShape& s, const ScoreMask& mask,
                               const at::Tensor& out, const at::Tensor& lse) {
+  if (!use_cpu_kernels(queries)) return aten::dropped_attention_across(queries, keys_values, s, mask, out, lse);
   const std::int64_t shared = s.heads / s.kv_heads;
   for_each_head(s, [&](std::int64_t sample, std::int64_t kv_head) {
     const at::Tensor keys = head_of(keys_values, sample, kv_head, s.head_dim).to(at::kFloat);
@@ -135,6 +140,7 @@ void dropped_attention_across(const at::Tensor& queries, const at::Tensor& keys_
 
 void dropped_attention_across_backward(const at::Tensor& out_grad, const at::Tensor& out, const at::Tensor& lse, const CrossShape& s,
                                        const ScoreMask& mask, const at::Tensor& queries, const at::Tensor& keys_values) {
+  if (!use_cpu_kernels(queries)) return aten::dropped_attention_across_backward(out_grad, out, lse, s, mask, queries, keys_values);
   const std::int64_t shared = s.heads / s.kv_heads;
   for_each_head(s, [&](std::int64_t sample, std::int64_t kv_head) {
     const at::Tensor key_rows = head_of(keys_values, sample, kv_head, s.head_dim);

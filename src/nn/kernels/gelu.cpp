@@ -2,6 +2,8 @@
 
 #include <ATen/Parallel.h>
 
+#include "nn/kernels/aten/kernels.hpp"
+#include "nn/kernels/device.hpp"
 #include "nn/kernels/dispatch.hpp"
 
 namespace tessera::nn::kernels {
@@ -84,11 +86,13 @@ void for_rows(const at::Tensor& x, const at::Tensor& hidden, const Body& body) {
 }  // namespace
 
 void gelu(const at::Tensor& x, at::Tensor& hidden) {
+  if (!use_cpu_kernels(x)) return aten::gelu(x, hidden);
   for_rows(x, hidden,
            [](const auto* from, bool gated, auto* to, std::int64_t rows, std::int64_t width) { forward(from, gated, to, rows, width); });
 }
 
 void gelu_backward(at::Tensor& x, at::Tensor& hidden) {
+  if (!use_cpu_kernels(x)) return aten::gelu_backward(x, hidden);
   for_rows(x, hidden,
            [](auto* from, bool gated, auto* to, std::int64_t rows, std::int64_t width) { backward(from, gated, to, rows, width); });
 }

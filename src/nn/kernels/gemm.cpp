@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "nn/kernels/aten/kernels.hpp"
+#include "nn/kernels/device.hpp"
 #include "nn/kernels/gemm_avx512.hpp"
 
 namespace tessera::nn::kernels {
@@ -107,6 +109,7 @@ void gemm_plain(const at::Tensor& a, const at::Tensor& b, at::Tensor c, bool acc
 }
 
 void gemm(const at::Tensor& a, const at::Tensor& b, at::Tensor c, bool accumulate) {
+  if (!use_cpu_kernels(a)) return aten::gemm(a, b, c, accumulate);
   const bool f32 = a.scalar_type() == at::kFloat;
   if (a.size(0) < kFewRows || !(f32 ? has_avx512() : has_avx512_bf16())) {
     gemm_plain(a, b, c, accumulate);

@@ -3,6 +3,8 @@
 #include <ATen/Parallel.h>
 #include <cmath>
 
+#include "nn/kernels/aten/kernels.hpp"
+#include "nn/kernels/device.hpp"
 #include "nn/kernels/dispatch.hpp"
 #include "nn/kernels/slabs.hpp"
 
@@ -121,15 +123,18 @@ void run_forward(at::Tensor* sum, const at::Tensor& x, const at::Tensor& weight,
 
 void layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double epsilon, at::Tensor& y,
                 at::Tensor& statistics) {
+  if (!use_cpu_kernels(x)) return aten::layer_norm(x, weight, bias, epsilon, y, statistics);
   run_forward(nullptr, x, weight, bias, epsilon, y, statistics);
 }
 
 void add_layer_norm(at::Tensor& sum, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double epsilon, at::Tensor& y,
                     at::Tensor& statistics) {
+  if (!use_cpu_kernels(x)) return aten::add_layer_norm(sum, x, weight, bias, epsilon, y, statistics);
   run_forward(&sum, x, weight, bias, epsilon, y, statistics);
 }
 
 void layer_norm_again(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& statistics, at::Tensor& y) {
+  if (!use_cpu_kernels(x)) return aten::layer_norm_again(x, weight, bias, statistics, y);
   const std::int64_t width = weight.numel();
   dispatch(x, [&](auto tag) {
     using T = decltype(tag);
@@ -142,6 +147,7 @@ void layer_norm_again(const at::Tensor& x, const at::Tensor& weight, const at::T
 
 void layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& statistics,
                          const at::Tensor& residual, at::Tensor& dx, at::Tensor& parameter_grads) {
+  if (!use_cpu_kernels(x)) return aten::layer_norm_backward(dy, x, weight, statistics, residual, dx, parameter_grads);
   const std::int64_t width = weight.numel();
   parameter_grads.zero_();
   dispatch(x, [&](auto tag) {

@@ -3,6 +3,8 @@
 #include <ATen/Parallel.h>
 #include <algorithm>
 
+#include "nn/kernels/aten/kernels.hpp"
+#include "nn/kernels/device.hpp"
 #include "nn/kernels/dispatch.hpp"
 
 namespace tessera::nn::kernels {
@@ -18,14 +20,16 @@ TESSERA_MULTIVERSION void add_row(const Bf16* x, float* y, std::int64_t width) {
 }  // namespace
 
 void check_tokens(const at::Tensor& values, std::int64_t least, std::int64_t vocab, const char* what) {
-  const std::int64_t* ids = data<std::int64_t>(values);
-  const std::int64_t* bad = std::find_if(ids, ids + values.numel(), [&](std::int64_t id) { return id < least || id >= vocab; });
-  if (bad == ids + values.numel()) return;
+  const at::Tensor on_host = values.to(at::kCPU);
+  const std::int64_t* ids = data<std::int64_t>(on_host);
+  const std::int64_t* bad = std::find_if(ids, ids + on_host.numel(), [&](std::int64_t id) { return id < least || id >= vocab; });
+  if (bad == ids + on_host.numel()) return;
   throw Error(ErrorCode::corrupt, text(what, " of the batch is ", *bad, ", outside the model's vocabulary of ", vocab), {},
               text(what, " from ", least, " to ", vocab - 1), "check that the data was tokenized for this vocabulary");
 }
 
 void lookup(const at::Tensor& table, const at::Tensor& tokens, std::int64_t first_row, at::Tensor& out) {
+  if (!use_cpu_kernels(table)) return aten::lookup(table, tokens, first_row, out);
   const std::int64_t width = table.size(1);
   const std::int64_t rows = table.size(0);
   const std::int64_t* ids = data<std::int64_t>(tokens);
@@ -46,6 +50,7 @@ void lookup(const at::Tensor& table, const at::Tensor& tokens, std::int64_t firs
 }
 
 void lookup_backward(const at::Tensor& gradient, const at::Tensor& tokens, std::int64_t first_row, const at::Tensor& table_grad) {
+  if (!use_cpu_kernels(gradient)) return aten::lookup_backward(gradient, tokens, first_row, table_grad);
   const std::int64_t width = table_grad.size(1);
   const std::int64_t rows = table_grad.size(0);
   const std::int64_t* ids = data<std::int64_t>(tokens);

@@ -3,6 +3,8 @@
 #include <ATen/Parallel.h>
 #include <cmath>
 
+#include "nn/kernels/aten/kernels.hpp"
+#include "nn/kernels/device.hpp"
 #include "nn/kernels/dispatch.hpp"
 #include "nn/kernels/slabs.hpp"
 
@@ -157,14 +159,17 @@ void run_forward(at::Tensor* sum, const at::Tensor& x, const at::Tensor& weight,
 }  // namespace
 
 void rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon, at::Tensor& y, at::Tensor& rstd) {
+  if (!use_cpu_kernels(x)) return aten::rms_norm(x, weight, epsilon, y, rstd);
   run_forward(nullptr, x, weight, epsilon, y, rstd);
 }
 
 void add_rms_norm(at::Tensor& sum, const at::Tensor& x, const at::Tensor& weight, double epsilon, at::Tensor& y, at::Tensor& rstd) {
+  if (!use_cpu_kernels(x)) return aten::add_rms_norm(sum, x, weight, epsilon, y, rstd);
   run_forward(&sum, x, weight, epsilon, y, rstd);
 }
 
 void rms_norm_again(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd, at::Tensor& y) {
+  if (!use_cpu_kernels(x)) return aten::rms_norm_again(x, weight, rstd, y);
   const std::int64_t width = weight.numel();
   dispatch(x, [&](auto tag) {
     using T = decltype(tag);
@@ -176,6 +181,7 @@ void rms_norm_again(const at::Tensor& x, const at::Tensor& weight, const at::Ten
 
 void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
                        const at::Tensor& residual, at::Tensor& dx, at::Tensor& weight_grad) {
+  if (!use_cpu_kernels(x)) return aten::rms_norm_backward(dy, x, weight, rstd, residual, dx, weight_grad);
   const std::int64_t width = weight.numel();
   weight_grad.zero_();
   dispatch(x, [&](auto tag) {
@@ -190,6 +196,7 @@ void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tens
 
 void rms_norm_heads(const at::Tensor& qkv, const HeadShape& shape, const at::Tensor& query_weight, const at::Tensor& key_weight,
                     double epsilon, at::Tensor& y) {
+  if (!use_cpu_kernels(qkv)) return aten::rms_norm_heads(qkv, shape, query_weight, key_weight, epsilon, y);
   const std::int64_t width = qkv.size(1);
   dispatch(qkv, [&](auto tag) {
     using T = decltype(tag);
@@ -202,6 +209,7 @@ void rms_norm_heads(const at::Tensor& qkv, const HeadShape& shape, const at::Ten
 
 void rms_norm_heads_backward(const at::Tensor& qkv, const HeadShape& shape, const at::Tensor& query_weight, const at::Tensor& key_weight,
                              double epsilon, at::Tensor& grad, at::Tensor& weight_grads) {
+  if (!use_cpu_kernels(qkv)) return aten::rms_norm_heads_backward(qkv, shape, query_weight, key_weight, epsilon, grad, weight_grads);
   const std::int64_t width = qkv.size(1);
   weight_grads.zero_();
   dispatch(qkv, [&](auto tag) {

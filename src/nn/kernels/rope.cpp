@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "nn/kernels/aten/kernels.hpp"
+#include "nn/kernels/device.hpp"
 #include "nn/kernels/dispatch.hpp"
 
 namespace tessera::nn::kernels {
@@ -48,7 +50,7 @@ float scaled(float frequency, const RopeFrequencies& f) {
 
 }  // namespace
 
-at::Tensor rope_table(std::int64_t positions, std::int64_t head_dim, const RopeFrequencies& frequencies) {
+at::Tensor rope_table(std::int64_t positions, std::int64_t head_dim, const RopeFrequencies& frequencies, at::Device device) {
   const std::int64_t half = head_dim / 2;
   at::Tensor table = at::empty({2, positions, half}, at::kFloat);
   float* cosine = data<float>(table);
@@ -63,7 +65,7 @@ at::Tensor rope_table(std::int64_t positions, std::int64_t head_dim, const RopeF
       sine[p * half + i] = static_cast<float>(std::sin(angle));
     }
   }
-  return table;
+  return table.to(device);
 }
 
 void rope(at::Tensor& x, std::int64_t heads, std::int64_t head_dim, std::int64_t seq, std::int64_t position, const at::Tensor& table,
@@ -72,6 +74,7 @@ void rope(at::Tensor& x, std::int64_t heads, std::int64_t head_dim, std::int64_t
   const std::int64_t stride = x.stride(0);
   const std::int64_t half = head_dim / 2;
   ensure(position + seq <= table.size(1), "the rotary table is shorter than the sequence");
+  if (!use_cpu_kernels(x)) return aten::rope(x, heads, head_dim, seq, position, table, inverse, positions);
   const float* cosine = data<float>(table);
   const float* sine = cosine + table.size(1) * half;
   const std::int64_t* given = positions.defined() ? data<std::int64_t>(positions) : nullptr;

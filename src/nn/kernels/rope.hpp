@@ -18,7 +18,7 @@ struct RopeFrequencies {
 };
 
 // cos and sin of the angles: f32 [2, positions, head_dim/2].
-at::Tensor rope_table(std::int64_t positions, std::int64_t head_dim, const RopeFrequencies& frequencies);
+at::Tensor rope_table(std::int64_t positions, std::int64_t head_dim, const RopeFrequencies& frequencies, at::Device device);
 
 // Rotates the first `heads` heads of each row of x [batch*seq, >= heads*head_dim] in place; row r stands at
 // positions[r] (i64) or, where these are undefined, at `position` + r % seq. `inverse` turns back, which is also the gradient.

@@ -2,6 +2,8 @@
 
 #include <ATen/Parallel.h>
 
+#include "nn/kernels/aten/kernels.hpp"
+#include "nn/kernels/device.hpp"
 #include "nn/kernels/dispatch.hpp"
 
 namespace tessera::nn::kernels {
@@ -47,6 +49,7 @@ TESSERA_SWIGLU_ROWS(Bf16)
 }  // namespace
 
 void swiglu(const at::Tensor& gate_up, at::Tensor& hidden) {
+  if (!use_cpu_kernels(gate_up)) return aten::swiglu(gate_up, hidden);
   const std::int64_t width = gate_up.size(1) / 2;
   dispatch(hidden, [&](auto tag) {
     using T = decltype(tag);
@@ -57,6 +60,7 @@ void swiglu(const at::Tensor& gate_up, at::Tensor& hidden) {
 }
 
 void swiglu_backward(at::Tensor& gate_up, at::Tensor& hidden) {
+  if (!use_cpu_kernels(gate_up)) return aten::swiglu_backward(gate_up, hidden);
   const std::int64_t width = gate_up.size(1) / 2;
   dispatch(hidden, [&](auto tag) {
     using T = decltype(tag);
