@@ -104,6 +104,8 @@ class Executor {
   void put_in_place(const Crossing& crossing);
   at::Tensor& arriving(const program::Instruction& instruction);
   nn::Tensors arrived(const Key& key, bool gradient, nn::Pass& pass);
+  static bool is_of_gradient(const program::Instruction& message);
+  static std::uint32_t tag_of(const program::Instruction& message);
   comm::Handle send(int index, std::map<Key, nn::Tensors>& from);
   comm::Handle receive(int index);
   comm::Handle gather_inputs(const program::Instruction& instruction);
