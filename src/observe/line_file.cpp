@@ -17,21 +17,39 @@ LineFile::LineFile(std::filesystem::path path) : path_(std::move(path)) {
   if (descriptor_ < 0) throw_errno("open", path_, errno);
 }
 
-LineFile::~LineFile() { ::close(descriptor_); }
+LineFile::~LineFile() {
+  write_waiting();
+  ::close(descriptor_);
+}
 
 bool LineFile::append(std::string_view record) {
+  const bool kept = waiting_.size() + record.size() <= kMostWaiting;
+  if (kept) waiting_ += record;
+  return write_waiting() && kept;
+}
+
+// All that waits, or nothing of it.
+bool LineFile::write_waiting() {
+  if (waiting_.empty()) return true;
   struct stat before {};
   ssize_t written = -1;
   if (::fstat(descriptor_, &before) == 0) {
-    do written = ::write(descriptor_, record.data(), record.size());
+    do written = ::write(descriptor_, waiting_.data(), waiting_.size());
     while (written < 0 && errno == EINTR);
   }
-  if (written == static_cast<ssize_t>(record.size())) return true;
+  if (written == static_cast<ssize_t>(waiting_.size())) {
+    waiting_.clear();
+    return true;
+  }
   const int error_number = written < 0 ? errno : ENOSPC;
   const bool taken_back = written <= 0 || ::ftruncate(descriptor_, before.st_size) == 0;
   if (!warned_)
-    log::warning(text("cannot write ", path_.string(), ": ", std::strerror(error_number), "; training goes on without these lines"));
-  if (!taken_back) log::warning(text("the last line of ", path_.string(), " is cut short"));
+    log::warning(text("cannot write ", path_.string(), ": ", std::strerror(error_number),
+                      "; training goes on, and these lines are written once there is space"));
+  if (!taken_back) {
+    log::warning(text("a line of ", path_.string(), " is cut short"));
+    waiting_.clear();  // part of it is in the file
+  }
   warned_ = true;
   return false;
 }

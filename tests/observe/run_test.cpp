@@ -5,7 +5,9 @@
 #include <sys/mount.h>
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <limits>
+#include <string>
 
 #include "base/error.hpp"
 #include "base/file_system.hpp"
@@ -90,7 +92,7 @@ TEST(RunWriter, ARepeatedEvaluationStandsOnce) {
   EXPECT_EQ(read_metrics(folder.path() / "metrics.jsonl").size(), 4u);
 }
 
-TEST(RunWriter, AFullDiskLosesLinesButNoHalfOnes) {
+TEST(RunWriter, AFullDiskDelaysLinesAndLeavesNoHalfOnes) {
   const TemporaryFolder folder;
   const auto place = folder.path() / "small";
   std::filesystem::create_directories(place);
@@ -101,11 +103,17 @@ TEST(RunWriter, AFullDiskLosesLinesButNoHalfOnes) {
   } unmount{place};
 
   RunWriter writer(place / "run", 0, 0);
-  write_steps(writer, 0, 1000);
-  const auto full = read_metrics(place / "run/metrics.jsonl");
-  EXPECT_GT(full.size(), 10u);
-  EXPECT_LT(full.size(), 1000u);
-  EXPECT_EQ(read_whole(place / "run/metrics.jsonl").back(), '\n');
+  write_steps(writer, 0, 10);
+  const auto filler = place / "filler";
+  std::ofstream(filler) << std::string(std::size_t{64} << 10, 'x');
+  write_steps(writer, 10, 1000);
+  const auto metrics = place / "run/metrics.jsonl";
+  EXPECT_LT(read_metrics(metrics).size(), 1000u);
+  EXPECT_EQ(read_whole(metrics).back(), '\n');
+  std::filesystem::remove(filler);
+  ASSERT_EQ(::mount("tmpfs", place.c_str(), "tmpfs", MS_REMOUNT, "size=4m"), 0);
+  write_steps(writer, 1000, 1001);
+  EXPECT_EQ(read_metrics(metrics).size(), 1001u);
 }
 
 TEST(Metrics, ALastLineThatWasCutShortIsLeftOut) {
