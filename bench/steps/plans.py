@@ -2,6 +2,7 @@
 import copy
 
 LLAMA = {"arch": "llama", "hidden": 256, "layers": 8, "heads": 4, "kv_heads": 4, "ffn": 768, "seq": 256, "vocab": 4096}
+GPT = {"arch": "gpt", "hidden": 256, "layers": 8, "heads": 4, "ffn": 1024, "seq": 256, "vocab": 4096}
 # Each token goes to every expert, so that no message depends on what the router has learned.
 MIXTRAL = {"arch": "mixtral", "hidden": 256, "layers": 4, "heads": 4, "kv_heads": 4, "ffn": 256, "experts": 4, "experts_per_token": 4, "seq": 256, "vocab": 4096}
 DEFAULT = {"dp": 1, "pp": 1, "tp": 1, "cp": 1, "ep": 1, "zero": 0, "micro_batches": 1, "recompute": "none"}
@@ -47,6 +48,9 @@ def plans_on(hosts):
         row(LLAMA, f"pp {n}, micro_batches 8, schedule interleaved, chunks 2"), row(LLAMA, f"pp {n}, micro_batches 8, {one_f_one_b}, recompute full"),
         row(LLAMA, f"dp {n}, zero 3", second_half(zero=1, recompute="full"), "second half zero 1, recompute"),
         row(LLAMA, f"dp {n}", second_half(dp=n // 2, tp=2), "second half tp 2"), row(LLAMA, f"dp {n}, micro_batches 2", label="delayed", delayed_exchange=True),
+        row(LLAMA, f"tp {n}, micro_batches 2, recompute selective", label="sequence parallel", sequence_parallel=True),
+        row(LLAMA, f"cp {n}, context ring, recompute full"), row(LLAMA, f"pp {n}, micro_batches 4, {one_f_one_b}, recompute selective"),
+        row(GPT, f"dp {n}, zero 2"), row(GPT, f"tp {n}"), row(GPT, f"pp {n}, micro_batches 8, {one_f_one_b}"),
         row(MIXTRAL, f"dp {n}, ep {n}"), row(MIXTRAL, f"dp {n}, ep 2, zero 1, micro_batches 2")]
     if hosts == 4:
         plans += [
