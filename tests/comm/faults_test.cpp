@@ -345,6 +345,24 @@ TEST_P(Faults, FormingAgainAndAgainLeaksNothing) {
   EXPECT_THAT(left, ::testing::IsEmpty());
 }
 
+TEST_P(Faults, AGroupThatCannotBeIsRefused) {
+  const std::string place = free_loopback_place();
+  Ranks ranks(2, [&](int rank) -> std::string {
+    const auto communicator = Communicator::connect(options(rank, 2, place));
+    std::string refused;
+    for (const std::vector<int>& members : {std::vector<int>{0, 1, 2}, {-1, 0, 1}, {0, 1, 1}, {1 - rank}, {}}) try {
+        communicator->group(members, "none");
+        return "formed";
+      } catch (const Error& error) {
+        refused += error.message().substr(error.message().find('[')) + " ";
+      }
+    return refused;
+  });
+  const auto outcomes = ranks.wait();
+  for (int rank = 0; rank < 2; ++rank)
+    EXPECT_EQ(outcomes[static_cast<std::size_t>(rank)].text, text("[0 1 2] [-1 0 1] [0 1 1] [", 1 - rank, "] [] "));
+}
+
 INSTANTIATE_TEST_SUITE_P(Transports, Faults, ::testing::Values(true, false),
                          [](const auto& info) { return info.param ? "shared" : "network"; });
 
