@@ -187,10 +187,12 @@ TEST_P(Faults, ARankThatDoesNotJoinIsNamedAtTheDeadline) {
   Ranks ranks(3, [&](int rank) -> std::string {
     const auto communicator = Communicator::connect(options(rank, 3, place, 2));
     std::vector<float> data(100);
-    if (rank == 1) std::this_thread::sleep_for(std::chrono::seconds(6));
+    while (rank == 1) ::pause();
     communicator->world().all_reduce(data.data(), data.size(), DataType::f32).wait();
     return "no error";
   });
+  for (const int rank : {0, 2}) EXPECT_TRUE(ranks.wait_for_end(rank));
+  ranks.signal(1, SIGKILL);
   const auto outcomes = ranks.wait();
   for (const std::size_t rank : {0UL, 2UL})
     EXPECT_THAT(outcomes[rank].text, AllOf(StartsWith("error deadline_exceeded"), HasSubstr("waited for rank 1")));
@@ -201,10 +203,12 @@ TEST_P(Faults, AMessageThatNeverComesIsGivenUp) {
   Ranks ranks(2, [&](int rank) -> std::string {
     const auto communicator = Communicator::connect(options(rank, 2, place, 1));
     std::vector<std::byte> data(100);
-    if (rank == 0) communicator->world().receive(data, 1, 77).wait();
-    std::this_thread::sleep_for(std::chrono::seconds(3));
-    return "slept";
+    while (rank == 1) ::pause();
+    communicator->world().receive(data, 1, 77).wait();
+    return "no error";
   });
+  EXPECT_TRUE(ranks.wait_for_end(0));
+  ranks.signal(1, SIGKILL);
   EXPECT_THAT(ranks.wait()[0].text, AllOf(StartsWith("error deadline_exceeded"), HasSubstr("receive of 100 bytes from rank 1 with tag 77"),
                                           HasSubstr("waited for rank 1")));
 }
