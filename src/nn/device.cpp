@@ -4,6 +4,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <dlfcn.h>
 #include <torch/version.h>
+#include <cstdlib>
 #include <filesystem>
 
 #include "base/error.hpp"
@@ -13,8 +14,11 @@ namespace {
 
 at::DeviceType type_of(const std::string& vendor) { return vendor == "cpu" ? at::kCPU : at::kCUDA; }
 
-// A wheel for CUDA has its operators in a library that programs for CPUs are not linked with.
-void load_operators_of_cuda() {
+void prepare_cuda() {
+  // Read when CUDA starts: kernels of NCCL wait for other ranks, and streams that share a queue would wait with them.
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  if (c10::impl::hasDeviceGuardImpl(at::kCUDA)) return;
+  // A wheel for CUDA has its operators in a library that programs for CPUs are not linked with.
   Dl_info found{};
   if (::dladdr(reinterpret_cast<void*>(&c10::GetAllocator), &found) == 0) return;
   ::dlopen((std::filesystem::path(found.dli_fname).parent_path() / "libtorch_cuda.so").c_str(), RTLD_NOW | RTLD_GLOBAL);
@@ -24,7 +28,7 @@ void load_operators_of_cuda() {
 
 int device_count(const std::string& vendor) {
   const at::DeviceType type = type_of(vendor);
-  if (type == at::kCUDA && !c10::impl::hasDeviceGuardImpl(type)) load_operators_of_cuda();
+  if (type == at::kCUDA) prepare_cuda();
   return c10::impl::hasDeviceGuardImpl(type) ? c10::impl::getDeviceGuardImpl(type)->deviceCount() : 0;
 }
 
