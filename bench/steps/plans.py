@@ -33,7 +33,8 @@ def row(model, words, change=None, label="", **more):
         degrees[key] = int(value) if value.isdigit() else value
     if degrees["pp"] == 1:
         degrees.pop("schedule", None)
-    return {"label": ", ".join(filter(None, [words, label])), "model": model, "parallel": degrees, "change": change}
+    arch = "" if model is LLAMA else model["arch"]
+    return {"label": ", ".join(filter(None, [arch, words, label])), "model": model, "parallel": degrees, "change": change}
 
 
 def plans_on(hosts):

@@ -84,6 +84,19 @@ std::string way_on(const std::filesystem::path& run, const Workers& workers) {
               workers.typed());
 }
 
+// Asks the workers, as only they know what their libtorch computes on.
+void check_accelerators(const plan::Plan& plan, const cluster::ClusterSpec& cluster, const Workers& workers) {
+  const bool none = std::all_of(plan.ranks.begin(), plan.ranks.end(), [&](const plan::RankPlace& place) {
+    return cluster.groups.at(static_cast<std::size_t>(place.group)).device.is_cpu();
+  });
+  if (none) return;
+  const std::filesystem::path plan_file = workers.scratch() / "plan.json";
+  const std::filesystem::path cluster_file = workers.scratch() / "cluster.yaml";
+  write_whole(real_file_system(), plan_file, plan::to_json(plan));
+  write_whole(real_file_system(), cluster_file, cluster::to_yaml(cluster));
+  workers.run({.arguments = {"device", "--plan", plan_file.string(), "--cluster", cluster_file.string()}, .places = plan.ranks}, cluster);
+}
+
 void train(const TrainOptions& options) {
   // Who listened to what is printed may go away before the run ends: its log has it all. The workers inherit this.
   std::signal(SIGPIPE, SIG_IGN);
@@ -102,6 +115,7 @@ void train(const TrainOptions& options) {
   const ChosenPlan chosen =
       choose_plan(options.yaml, options.overrides, job, cluster, plan_file_of(options, job, run), options.measure, workers);
   show_choice(chosen, job, workers);
+  check_accelerators(chosen.plan, cluster, workers);
   if (const std::string crowding = plan::crowding_of(chosen.plan, cluster); !crowding.empty()) log::warning(crowding);
   // A run that exists is touched when there is nothing left to refuse.
   observe::RunLock lock = observe::make_run(run, if_exists, job, yaml, chosen.plan, cluster, *dataset);

@@ -21,7 +21,7 @@ bool Device::shares_host() const { return is_cpu(); }
 
 bool Device::accelerates(model::Precision precision) const { return !is_cpu() && precision != model::Precision::f32 && has(precision); }
 
-bool Device::trainable() const { return is_cpu(); }
+bool Device::trainable() const { return is_cpu() || vendor == "nvidia"; }
 
 std::string Device::ranks_text(int ranks) const {
   return is_cpu() ? text(ranks, ranks == 1 ? " worker on " : " workers on ", name) : text(ranks, " × ", name);

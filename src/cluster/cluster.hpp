@@ -34,7 +34,7 @@ struct Device {
   bool shares_host() const;
   // True when the device is an accelerator that computes in this precision, of 16 or fewer bits. Calibrations then say its times.
   bool accelerates(model::Precision precision) const;
-  // True when tessera-worker has kernels for the device; plans on other devices can be simulated, not trained.
+  // True when tessera-worker computes on the device where libtorch does; plans on other devices can be simulated, not trained.
   bool trainable() const;
   // So many ranks on devices of this kind, in words: "4 workers on cpu:zen4", "8 × h100-sxm".
   std::string ranks_text(int ranks) const;
@@ -95,7 +95,7 @@ bool is_left_out(const ClusterSpec& cluster, const ResourceGroup& group, model::
 // The 16-bit precision, bf16 before fp16, in which all accelerators of the cluster compute; empty without accelerators.
 std::optional<model::Precision> fast_precision(const ClusterSpec& cluster);
 // The kinds of devices that are trainable(), in words, for messages.
-inline constexpr const char* kTrainableKinds = "CPUs";
+inline constexpr const char* kTrainableKinds = "CPUs and NVIDIA GPUs";
 
 // Accelerators and CPU classes known without measurement. Throws not_found with the nearest name.
 const std::vector<Device>& known_devices();

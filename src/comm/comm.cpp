@@ -1,5 +1,6 @@
 #include "comm/comm.hpp"
 
+#include "comm/device.hpp"
 #include "comm/engine.hpp"
 #include "comm/operation.hpp"
 
@@ -25,26 +26,12 @@ Seconds Handle::elapsed() const { return state_ ? state_->elapsed() : Seconds(0)
 
 namespace {
 
-Group::State& checked(const std::shared_ptr<Group::State>& state) {
-  ensure(state != nullptr, "a communication group is used that was never formed");
-  return *state;
-}
-
-OperationPointer operation(const std::shared_ptr<Group::State>& state, Kind kind, const void* input, void* output, std::size_t count,
+OperationPointer operation(const std::shared_ptr<Group::State>& group, Kind kind, const void* input, void* output, std::size_t count,
                            DataType type) {
-  checked(state);
+  check_formed(group);
   auto result = std::make_shared<Operation>();
-  result->group = state;
-  result->kind = kind;
-  result->input = static_cast<const std::byte*>(input);
-  result->output = static_cast<std::byte*>(output);
-  result->count = count;
-  result->type = type;
+  describe(*result, group, kind, input, output, count, type);
   return result;
-}
-
-void check_member(const Group::State& group, int rank, const char* what) {
-  ensure(rank >= 0 && rank < static_cast<int>(group.ranks.size()), text(what, " ", rank, " is not in group ", group.name()));
 }
 
 Handle submit(OperationPointer operation) {
@@ -54,22 +41,21 @@ Handle submit(OperationPointer operation) {
 
 }  // namespace
 
-int Group::rank() const { return checked(state_).rank; }
-int Group::size() const { return static_cast<int>(checked(state_).ranks.size()); }
-const std::vector<int>& Group::ranks() const { return checked(state_).ranks; }
+int Group::rank() const { return check_formed(state_).rank; }
+int Group::size() const { return static_cast<int>(check_formed(state_).ranks.size()); }
+DeviceGroup Group::device() const { return DeviceGroup(check_formed(state_).devices); }
+const std::vector<int>& Group::ranks() const { return check_formed(state_).ranks; }
 
 Handle Group::send(std::span<const std::byte> data, int peer, std::uint32_t tag) const {
   auto started = operation(state_, Kind::send, data.data(), nullptr, data.size(), DataType::u8);
-  check_member(*state_, peer, "the receiver");
-  started->peer = peer;
+  set_peer(*started, peer, "the receiver");
   started->tag = tag;
   return submit(std::move(started));
 }
 
 Handle Group::receive(std::span<std::byte> data, int peer, std::uint32_t tag) const {
   auto started = operation(state_, Kind::receive, nullptr, data.data(), data.size(), DataType::u8);
-  check_member(*state_, peer, "the sender");
-  started->peer = peer;
+  set_peer(*started, peer, "the sender");
   started->tag = tag;
   return submit(std::move(started));
 }
@@ -92,8 +78,7 @@ Handle Group::all_gather(const void* input, void* output, std::size_t count, Dat
 
 Handle Group::broadcast(void* data, std::size_t count, DataType type, int root) const {
   auto started = operation(state_, Kind::broadcast, data, data, count, type);
-  check_member(*state_, root, "the root");
-  started->peer = root;
+  set_peer(*started, root, "the root");
   return submit(std::move(started));
 }
 

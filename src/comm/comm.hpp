@@ -52,6 +52,8 @@ struct Options {
   // A rank that sends no heartbeat for this long (its process is stopped, or its host is frozen) counts as lost. Every rank sends four
   // a second, whatever it computes.
   Seconds heartbeat_timeout = Seconds(30);
+  // The ordinal of this rank's GPU, as CUDA counts those that the process may use; -1: none, and Group::device is empty.
+  int cuda_device = -1;
   // Same-host ranks (one network and process namespace) exchange through shared memory; off forces the network.
   bool shared_memory = true;
 };
@@ -74,6 +76,7 @@ class Handle {
 };
 
 class Communicator;
+class DeviceGroup;  // comm/device.hpp
 
 // An ordered set of ranks; forming one costs nothing and needs no communication, but every member must form it with the
 // same ranks and the same label. Copyable; valid while the Communicator lives. Counts are in elements. Thread-safe.
@@ -105,6 +108,10 @@ class Group {
   Handle all_to_all(const void* input, void* output, std::size_t count, DataType type) const;
   Handle barrier() const;
 
+  // The same ranks, for operations on the memory of their devices. Empty where a member has no device or two have the same one: what lies
+  // on a device then goes through the host.
+  DeviceGroup device() const;
+
  private:
   std::shared_ptr<State> state_;
 };
@@ -115,7 +122,8 @@ class Group {
 class Communicator {
  public:
   // Meets the other ranks. Throws deadline_exceeded naming the ranks that did not come, invalid_config when the ranks do not have the same
-  // secret, task and world size, or no secret at a rendezvous that other hosts can reach, io when the port is in use.
+  // secret, task and world size, or no secret at a rendezvous that other hosts can reach, io when the port is in use. With a cuda_device,
+  // first not_found where this host has no such device or no NCCL, and invalid_config for an NCCL that will not do.
   static std::unique_ptr<Communicator> connect(const Options& options);
   virtual ~Communicator() = default;
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <set>
 
 #include "base/hash.hpp"
 #include "base/log.hpp"
@@ -57,12 +58,18 @@ Engine::Engine(const Options& options)
       last_words_(std::make_shared<const Failure>(out_of_memory(options.rank))),
       last_error_(std::make_shared<const Error>(to_error(*last_words_))) {
   check(options);
-  if (options.world_size == 1) return;
+  if (options.cuda_device >= 0) device_ = std::make_unique<DeviceEngine>(*this, options.cuda_device);
+  const std::string gpu = device_ ? device()->identity() : std::string();
+  if (options.world_size == 1) {
+    gpu_of_ = {gpu};
+    return;
+  }
   parse_host_port(options.rendezvous);
   network_ = std::make_unique<Network>(interface_for(options), options.shared_memory);
   Introduction own;
   own.network_address = network_->address();
   own.process = getpid();
+  own.gpu = gpu;
   Segment segment;
   if (options.shared_memory) {
     segment = Segment::create(options.world_size);
@@ -73,7 +80,10 @@ Engine::Engine(const Options& options)
   Meeting meeting = meet(options, own);
   std::vector<Segment> segments = share_memory(meeting, std::move(segment));
   std::vector<std::string> addresses;
-  for (const Introduction& peer : meeting.ranks) addresses.push_back(peer.network_address);
+  for (const Introduction& peer : meeting.ranks) {
+    addresses.push_back(peer.network_address);
+    gpu_of_.push_back(peer.gpu);
+  }
   network_->set_peers(std::move(addresses), options.rank);
   control_ = std::make_unique<Control>(
       options, std::move(meeting.sockets),
@@ -134,12 +144,15 @@ std::vector<Segment> Engine::share_memory(Meeting& meeting, Segment own) {
 }
 
 Engine::~Engine() {
+  if (thread_.joinable() || device_) {
+    std::unique_lock lock(mutex_);
+    closing_ = true;
+    if (std::uncaught_exceptions() == 0) changed_.wait_for(lock, kOwnOperations, [this] { return failure_ || pending_.empty(); });
+  }
   if (thread_.joinable()) {
     const milliseconds others =
         std::min(kOthersClosing, milliseconds(static_cast<std::int64_t>(std::min(options_.deadline.value, 1e6) * 1000)));
     std::unique_lock lock(mutex_);
-    closing_ = true;
-    if (std::uncaught_exceptions() == 0) changed_.wait_for(lock, kOwnOperations, [this] { return failure_ || pending_.empty(); });
     announce_closing_ = true;
     wake();
     changed_.wait_for(lock, others, [this] { return failure_ || all_closed_; });
@@ -150,10 +163,11 @@ Engine::~Engine() {
   }
   // What is left after the second of patience above ends here, so that nobody waits for ever on a closed communicator.
   try {
-    if (shared_) fail({ErrorCode::interrupted, -1, "the communicator was closed while the operation was under way"});
+    if (shared_ || device_) fail({ErrorCode::interrupted, -1, "the communicator was closed while the operation was under way"});
   } catch (...) {
     fail_with_current_exception();
   }
+  device_.reset();
   shared_.reset();
   while (const OperationPointer operation = self_messages_.take_one()) complete(operation, closed_error_);
 }
@@ -168,27 +182,43 @@ Group Engine::group(const std::vector<int>& ranks, std::string_view label) {
   const std::lock_guard lock(mutex_);
   auto& state = groups_[{ranks, std::string(label)}];
   if (state) return Group(state);
-  auto fresh = std::make_shared<Group::State>();
-  fresh->engine = this;
-  fresh->ranks = ranks;
-  fresh->label = label;
-  const auto own = std::find(ranks.begin(), ranks.end(), options_.rank);
   std::vector<int> sorted = ranks;
   std::sort(sorted.begin(), sorted.end());
   const bool twice = std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end();
-  if (own == ranks.end() || twice || sorted.front() < 0 || sorted.back() >= options_.world_size) {
+  const bool member = std::binary_search(sorted.begin(), sorted.end(), options_.rank);
+  if (!member || twice || sorted.front() < 0 || sorted.back() >= options_.world_size) {
     groups_.erase({ranks, std::string(label)});
-    throw Error(ErrorCode::internal, text("rank ", options_.rank, " cannot form group ", fresh->name()), {},
+    throw Error(ErrorCode::internal, text("rank ", options_.rank, " cannot form group ", name_of(ranks, label)), {},
                 text("different ranks of 0 to ", options_.world_size - 1, ", this one among them"));
   }
-  fresh->rank = static_cast<int>(own - ranks.begin());
+  auto fresh = fresh_state(ranks, std::string(label), false);
+  if (have_devices(ranks)) {
+    fresh->devices = fresh_state(ranks, fresh->label, true);
+    fresh->devices->ids = fresh_state(ranks, text("NCCL of ", label), false);
+  }
+  state = fresh;
+  return Group(fresh);
+}
+
+std::shared_ptr<Group::State> Engine::fresh_state(const std::vector<int>& ranks, std::string label, bool on_device) {
+  auto fresh = std::make_shared<Group::State>();
+  fresh->engine = this;
+  fresh->ranks = ranks;
+  fresh->label = std::move(label);
+  fresh->on_device = on_device;
+  fresh->rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), options_.rank) - ranks.begin());
   const int host = host_of_.empty() ? -1 : host_of_[static_cast<std::size_t>(options_.rank)];
-  fresh->shared = shared_ && ranks.size() > 1 &&
+  fresh->shared = shared_ && !on_device && ranks.size() > 1 &&
                   std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return host_of_[static_cast<std::size_t>(rank)] == host; });
   // A message of an earlier epoch meets no receive of this one.
   fresh->key = hash64(text(fresh->name(), " ", options_.epoch)) | 1;
-  state = fresh;
-  return Group(fresh);
+  return fresh;
+}
+
+bool Engine::have_devices(const std::vector<int>& ranks) const {
+  std::set<std::string> different;
+  for (const int rank : ranks) different.insert(gpu_of_[static_cast<std::size_t>(rank)]);
+  return different.size() == ranks.size() && !different.contains("");
 }
 
 void Engine::set_place(std::function<std::string()> place) {
@@ -204,7 +234,9 @@ std::string Engine::place() {
 std::map<std::string, Traffic> Engine::traffic() const {
   const std::lock_guard lock(mutex_);
   std::map<std::string, Traffic> out;
-  for (const auto& [key, group] : groups_) out[group->label] += {group->messages_sent, group->collectives_begun, Bytes(group->bytes_sent)};
+  for (const auto& [key, group] : groups_)
+    for (const Group::State* part : {group.get(), group->devices.get()})
+      if (part) out[part->label] += {part->messages_sent, part->collectives_begun, Bytes(part->bytes_sent)};
   return out;
 }
 
@@ -226,12 +258,13 @@ Handle Engine::submit(OperationPointer operation) {
   operation->deadline = operation->submitted + std::chrono::duration_cast<SteadyClock::duration>(
                                                    std::chrono::duration<double>(std::min(options_.deadline.value, 1e8)));
   const bool to_itself = !operation->collective() && operation->peer == group.rank;
-  const bool alone = operation->collective() && group.ranks.size() == 1;
+  const bool one = operation->collective() && group.ranks.size() == 1;
+  const bool alone = one && !group.on_device;
   if (operation->kind == Kind::send && !to_itself) ++group.messages_sent;
-  if (operation->collective() && !alone) ++group.collectives_begun;
+  if (operation->collective() && !one) ++group.collectives_begun;
   std::shared_ptr<const Error> failed;
   bool unreachable = false;
-  const bool in_shared_memory = !to_itself && !alone && shares_memory(*operation);
+  const bool in_shared_memory = !group.on_device && !to_itself && !alone && shares_memory(*operation);
   {
     const std::lock_guard order(group.mutex);
     if (operation->collective()) operation->sequence = group.next_sequence;
@@ -241,8 +274,13 @@ Handle Engine::submit(OperationPointer operation) {
       pending_.insert(operation.get());
       try {
         unreachable = !closed_.empty() && out_of_reach(*operation);
-        if (in_shared_memory) shared_->submit(operation);
-        if (!to_itself && !alone && !in_shared_memory) inbox_.push_back(operation);
+        if (group.on_device) {
+          device_->submit(std::static_pointer_cast<DeviceOperation>(operation));
+        } else if (in_shared_memory) {
+          shared_->submit(operation);
+        } else if (!to_itself && !alone) {
+          inbox_.push_back(operation);
+        }
       } catch (...) {
         pending_.erase(operation.get());
         throw;
@@ -269,7 +307,7 @@ Handle Engine::submit(OperationPointer operation) {
       complete(partner, error);
       complete(operation, error);
     }
-  } else if (!in_shared_memory || unreachable) {
+  } else if ((!in_shared_memory && !group.on_device) || unreachable) {
     wake();
   }
   return Handle(std::move(operation));

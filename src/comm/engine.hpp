@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "comm/control.hpp"
+#include "comm/device_engine.hpp"
 #include "comm/network.hpp"
 #include "comm/operation.hpp"
 #include "comm/rendezvous.hpp"
@@ -40,6 +41,7 @@ class Engine final : public Communicator {
   void abort(const std::string& reason) override;
 
   Handle submit(OperationPointer operation);
+  const std::shared_ptr<const CudaDevice>& device() const { return device_->device(); }
   // Ends every pending and future operation of every rank; the first call wins. From any thread.
   void fail(const Failure& failure);
   // For a catch block in a thread of this room, whatever was thrown: as fail(), naming this rank where the exception names none.
@@ -69,6 +71,8 @@ class Engine final : public Communicator {
   void end_network_operations() noexcept;
   void on_failed(const Failure& failure);
   void on_closing(const Closing& closing);
+  std::shared_ptr<Group::State> fresh_state(const std::vector<int>& ranks, std::string label, bool on_device);
+  bool have_devices(const std::vector<int>& ranks) const;
   bool out_of_reach(const Operation& operation) const;
   bool shares_memory(const Operation& operation) const;
   std::string missed_heartbeats();
@@ -114,8 +118,10 @@ class Engine final : public Communicator {
 
   std::atomic<bool> failed_{false};  // failure_ is set
   std::vector<int> host_of_;         // by world rank; ranks of one host share memory
+  std::vector<std::string> gpu_of_;  // by world rank
   SelfMessages self_messages_;
   std::unique_ptr<SharedEngine> shared_;  // none when no other rank is on this host
+  std::unique_ptr<DeviceEngine> device_;  // none without a GPU
   Descriptor wake_descriptor_;
   Descriptor epoll_;
   std::atomic<bool> wake_pending_{false};

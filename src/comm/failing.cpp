@@ -64,6 +64,7 @@ void Engine::begin_to_fail(std::shared_ptr<const Error> error, std::shared_ptr<c
     changed_.notify_all();
   }
   if (shared_) shared_->wake();
+  if (device_) device_->wake();
   // Without a look at thread_: the thread itself may fail before whoever started it has stored it there.
   wake();
 }

@@ -29,10 +29,33 @@ const char* name_of(Reduction reduction) {
   return static_cast<std::size_t>(reduction) < std::size(names) ? names[static_cast<std::size_t>(reduction)] : "unknown";
 }
 
-std::string Group::State::name() const {
+std::string name_of(const std::vector<int>& ranks, std::string_view label) {
   std::string list;
   for (std::size_t i = 0; i < ranks.size(); ++i) list += text(i ? " " : "", ranks[i]);
   return text("'", label, "' [", list, "]");
+}
+
+std::string Group::State::name() const { return name_of(ranks, label) + (on_device ? " on devices" : ""); }
+
+Group::State& check_formed(const std::shared_ptr<Group::State>& group) {
+  ensure(group != nullptr, "a communication group is used that was never formed");
+  return *group;
+}
+
+void describe(Operation& operation, const std::shared_ptr<Group::State>& group, Kind kind, const void* input, void* output,
+              std::size_t count, DataType type) {
+  operation.group = group;
+  operation.kind = kind;
+  operation.input = static_cast<const std::byte*>(input);
+  operation.output = static_cast<std::byte*>(output);
+  operation.count = count;
+  operation.type = type;
+}
+
+void set_peer(Operation& operation, int peer, const char* what) {
+  const Group::State& group = *operation.group;
+  ensure(peer >= 0 && peer < static_cast<int>(group.ranks.size()), text(what, " ", peer, " is not in group ", group.name()));
+  operation.peer = peer;
 }
 
 std::string Handle::State::description() const {

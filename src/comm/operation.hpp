@@ -19,6 +19,8 @@ enum class Kind { send, receive, all_reduce, reduce_scatter, all_gather, broadca
 const char* name_of(Kind kind);
 const char* name_of(DataType type);
 const char* name_of(Reduction reduction);
+// "'world' [0 1 2 3]"
+std::string name_of(const std::vector<int>& ranks, std::string_view label);
 
 class Engine;
 class SharedEngine;
@@ -28,8 +30,13 @@ struct Group::State {
   std::vector<int> ranks;  // world ranks
   int rank = 0;            // of this process, within the group
   std::string label;
-  std::uint64_t key = 0;  // hash of ranks and label, the same on every member
-  bool shared = false;    // all members exchange through shared memory
+  std::uint64_t key = 0;   // hash of ranks and label, the same on every member
+  bool shared = false;     // all members exchange through shared memory
+  bool on_device = false;  // operations are of the device engine
+
+  // The same ranks' operations on devices; none where they have no device each. And, of those, where what NCCL needs to begin passes.
+  std::shared_ptr<State> devices;
+  std::shared_ptr<State> ids;
 
   std::mutex mutex;                 // guards next_sequence, and keeps submission order equal to sequence order
   std::uint64_t next_sequence = 0;  // collectives only
@@ -78,5 +85,12 @@ struct Handle::State : std::enable_shared_from_this<Handle::State> {
 };
 using Operation = Handle::State;
 using OperationPointer = std::shared_ptr<Operation>;
+
+// Throws internal for a group that was never formed.
+Group::State& check_formed(const std::shared_ptr<Group::State>& group);
+void describe(Operation& operation, const std::shared_ptr<Group::State>& group, Kind kind, const void* input, void* output,
+              std::size_t count, DataType type);
+// Throws internal for one that is not in the group; `what` it is.
+void set_peer(Operation& operation, int peer, const char* what);
 
 }  // namespace tessera::comm

@@ -218,8 +218,8 @@ void Engine::check_time(SteadyClock::time_point now) {
     return fail(
         {ErrorCode::peer_lost, left, text("rank ", left, " is lost: it closed its communicator while this task was still at work")});
   if (!overdue) return;
-  overdue->waiting_for =
-      overdue->collective() || overdue->peer != overdue->group->rank ? network_->awaited_by(*overdue) : std::vector<int>{overdue->peer};
+  const bool known_peer = !overdue->collective() && (overdue->peer == overdue->group->rank || overdue->group->on_device);
+  overdue->waiting_for = known_peer ? std::vector<int>{overdue->peer} : network_->awaited_by(*overdue);
   give_up(*overdue);
 }
 
@@ -249,7 +249,10 @@ Joined Engine::joined_collectives() {
   std::vector<std::shared_ptr<Group::State>> groups;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [name, group] : groups_) groups.push_back(group);
+    for (const auto& [name, group] : groups_) {
+      groups.push_back(group);
+      if (group->devices) groups.insert(groups.end(), {group->devices, group->devices->ids});
+    }
   }
   Joined joined;
   for (const auto& group : groups) {

@@ -14,7 +14,7 @@ namespace {
 using nlohmann::json;
 
 // Of the protocol below; ranks of another one are told so.
-constexpr int kProtocol = 1;
+constexpr int kProtocol = 2;
 // An address of UCX takes some hundred bytes for each adapter.
 constexpr std::size_t kLongestAddress = 16 << 10;
 constexpr std::size_t kLongestName = 4 << 10;
@@ -32,14 +32,18 @@ json json_of(const Introduction& one) {
           {"host", one.host},
           {"process", one.process},
           {"segment", one.segment},
-          {"nonce", one.nonce}};
+          {"nonce", one.nonce},
+          {"gpu", one.gpu}};
 }
 
 Introduction introduction_from(const json& message) {
   if (!message.is_object()) refuse_message("a rank does not introduce itself");
-  return {bytes_in(message, "address", kLongestAddress), text_in(message, "host", kLongestName),
-          static_cast<int>(integer_in(message, "process", 0, INT_MAX)), static_cast<int>(integer_in(message, "segment", -1, INT_MAX)),
-          unsigned_of(field_of(message, "nonce"), "nonce")};
+  return {bytes_in(message, "address", kLongestAddress),
+          text_in(message, "host", kLongestName),
+          static_cast<int>(integer_in(message, "process", 0, INT_MAX)),
+          static_cast<int>(integer_in(message, "segment", -1, INT_MAX)),
+          unsigned_of(field_of(message, "nonce"), "nonce"),
+          text_in(message, "gpu", kLongestName)};
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ struct Introduction {
   int process = 0;
   int segment = -1;         // descriptor number of its shared segment in that process
   std::uint64_t nonce = 0;  // stands at the segment's start
+  std::string gpu = {};     // equal for ranks that have the same one; empty: none
 };
 
 struct Greeting {

@@ -12,7 +12,7 @@ namespace tessera::comm {
 struct Traffic {
   std::int64_t messages = 0;     // that it sent to other ranks
   std::int64_t collectives = 0;  // of more than one rank
-  Bytes bytes;                   // that it handed to the network: 0 for what goes through shared memory
+  Bytes bytes;                   // that it handed to the network: 0 for what goes through shared memory, and for NCCL's, which does not say
   bool operator==(const Traffic&) const = default;
 };
 Traffic& operator+=(Traffic& sum, const Traffic& other);

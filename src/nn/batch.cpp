@@ -16,4 +16,9 @@ at::Tensor Batch::find(const std::string& name) const {
   return found == tensors.end() ? at::Tensor() : found->second;
 }
 
+Batch moved_to(at::Device device, Batch batch) {
+  for (auto& [name, tensor] : batch.tensors) tensor = tensor.to(device);
+  return batch;
+}
+
 }  // namespace tessera::nn

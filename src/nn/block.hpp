@@ -47,6 +47,8 @@ struct Batch {
   at::Tensor find(const std::string& name) const;
 };
 
+Batch moved_to(at::Device device, Batch batch);
+
 // Keys and values of the positions seen so far, one per transformer layer: [batch, kv_heads, capacity, head_dim].
 struct KeyValueCache {
   at::Tensor keys;

@@ -97,29 +97,25 @@ class Rectangle {
   const Piece piece_;
 };
 
-std::span<std::byte> bytes_of(const at::Tensor& tensor) {
-  return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
-}
-
 // One turn of the ring: a tensor goes to the next rank, and one of the same sizes comes from the rank before.
 class Turn {
  public:
   Turn() = default;
   Turn(at::Tensor sent, std::uint32_t tag, const Pass& pass) : sent_(std::move(sent)), received_(at::empty_like(sent_)) {
     const comm::Group& group = pass.context_group;
-    handles_.push_back(group.receive(bytes_of(received_), (group.rank() + group.size() - 1) % group.size(), tag));
-    handles_.push_back(group.send(bytes_of(sent_), (group.rank() + 1) % group.size(), tag));
+    exchanges_.push_back(receive(group, received_, (group.rank() + group.size() - 1) % group.size(), tag));
+    exchanges_.push_back(send(group, sent_, (group.rank() + 1) % group.size(), tag));
   }
   at::Tensor finish(const Pass& pass) {
-    wait(handles_, pass);
-    handles_.clear();
+    wait(exchanges_, pass);
+    exchanges_.clear();
     sent_.reset();
     return std::move(received_);
   }
 
  private:
   at::Tensor sent_, received_;
-  std::vector<comm::Handle> handles_;
+  std::vector<Exchange> exchanges_;
 };
 
 constexpr std::uint32_t kKeysTag = 0;
@@ -246,9 +242,7 @@ struct HeadCut {
 
 at::Tensor all_to_all(const at::Tensor& parts, const Pass& pass) {
   at::Tensor out = at::empty_like(parts);
-  const comm::Handle handle = pass.context_group.all_to_all(
-      parts.data_ptr(), out.data_ptr(), static_cast<std::size_t>(parts.numel() / pass.context_group.size()), data_type_of(parts));
-  wait(std::span(&handle, 1), pass);
+  wait(nn::all_to_all(pass.context_group, parts, out), pass);
   return out;
 }
 

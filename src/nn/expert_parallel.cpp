@@ -11,10 +11,6 @@ namespace {
 
 std::int64_t ranks_of(const Pass& pass) { return pass.expert_group ? pass.expert_group.size() : 1; }
 
-std::span<std::byte> bytes_of(const at::Tensor& rows) {
-  return {static_cast<std::byte*>(rows.data_ptr()), static_cast<std::size_t>(rows.nbytes())};
-}
-
 // `to` rows of `rows` for each rank, in their order; `from` rows of each.
 PendingRows exchange(const at::Tensor& rows, const std::vector<std::int64_t>& to, const std::vector<std::int64_t>& from, const Pass& pass) {
   if (to.size() == 1) return {{}, rows, {}};
@@ -22,7 +18,7 @@ PendingRows exchange(const at::Tensor& rows, const std::vector<std::int64_t>& to
   std::vector<std::int64_t> shape = rows.sizes().vec();
   shape.front() = std::accumulate(from.begin(), from.end(), std::int64_t{0});
   at::Tensor out = at::empty(shape, rows.options());
-  std::vector<comm::Handle> handles;
+  std::vector<Exchange> exchanges;
   std::int64_t begin = 0;
   std::int64_t own = 0;
   for (int rank = 0; rank < group.size(); ++rank) {
@@ -30,7 +26,7 @@ PendingRows exchange(const at::Tensor& rows, const std::vector<std::int64_t>& to
     if (rank == group.rank())
       own = begin;
     else if (count > 0)
-      handles.push_back(group.receive(bytes_of(out.narrow(0, begin, count)), rank, 0));
+      exchanges.push_back(receive(group, out.narrow(0, begin, count), rank, 0));
     begin += count;
   }
   begin = 0;
@@ -40,17 +36,17 @@ PendingRows exchange(const at::Tensor& rows, const std::vector<std::int64_t>& to
     if (rank == group.rank())
       out.narrow(0, own, count).copy_(part);
     else if (count > 0)
-      handles.push_back(group.send(bytes_of(part), rank, 0));
+      exchanges.push_back(send(group, part, rank, 0));
     begin += count;
   }
-  return {rows, std::move(out), std::move(handles)};
+  return {rows, std::move(out), std::move(exchanges)};
 }
 
 }  // namespace
 
 at::Tensor PendingRows::finish(const Pass& pass) {
-  if (!handles_.empty()) wait(handles_, pass);
-  handles_.clear();
+  if (!exchanges_.empty()) wait(exchanges_, pass);
+  exchanges_.clear();
   source_.reset();
   return std::move(rows_);
 }
@@ -63,9 +59,7 @@ ExpertRoutes::ExpertRoutes(const at::Tensor& counts, const Pass& pass) {
   if (ranks > 1) {
     const at::Tensor own = received_counts_;
     received_counts_ = at::empty_like(own);
-    const comm::Handle handle = pass.expert_group.all_to_all(own.data_ptr(), received_counts_.data_ptr(),
-                                                             static_cast<std::size_t>(own.size(1)), comm::DataType::i64);
-    wait(std::span(&handle, 1), pass);
+    wait(all_to_all(pass.expert_group, own, received_counts_), pass);
   }
   add_up(on_host);
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "nn/block.hpp"
+#include "nn/exchange.hpp"
 
 namespace tessera::nn {
 
@@ -18,15 +19,15 @@ struct ExpertRows {
 // Rows on their way, beside computing until finish().
 class PendingRows {
  public:
-  PendingRows(at::Tensor source, at::Tensor rows, std::vector<comm::Handle> handles)
-      : source_(std::move(source)), rows_(std::move(rows)), handles_(std::move(handles)) {}
+  PendingRows(at::Tensor source, at::Tensor rows, std::vector<Exchange> exchanges)
+      : source_(std::move(source)), rows_(std::move(rows)), exchanges_(std::move(exchanges)) {}
   // Waits for them.
   at::Tensor finish(const Pass& pass);
 
  private:
   at::Tensor source_;  // lives as long as the exchange
   at::Tensor rows_;
-  std::vector<comm::Handle> handles_;
+  std::vector<Exchange> exchanges_;
 };
 
 // Where each row goes. A rank holds consecutive experts; its rows stand in the order of their experts, so that those for one rank are

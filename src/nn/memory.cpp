@@ -2,6 +2,8 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/Allocator.h>
 #include <sys/mman.h>
 #include <algorithm>
 #include <cerrno>
@@ -23,7 +25,8 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 void configure_memory() { at::globalContext().setFlushDenormal(true); }
 
-at::Tensor paged_zeros(std::int64_t count, at::ScalarType type) {
+at::Tensor releasable_zeros(std::int64_t count, at::ScalarType type, at::Device device) {
+  if (!device.is_cpu()) return at::zeros({count}, at::TensorOptions(device).dtype(type));
   const std::size_t bytes = std::max<std::size_t>(1, static_cast<std::size_t>(count) * c10::elementSize(type));
   // Where there are huge pages, memory that comes and goes costs a fault for each of them.
   const std::size_t mapped = bytes + kHugePage;
@@ -36,8 +39,23 @@ at::Tensor paged_zeros(std::int64_t count, at::ScalarType type) {
       memory, {count}, [begin, mapped](void*) { ::munmap(begin, mapped); }, at::TensorOptions().dtype(type));
 }
 
-void release_pages(const at::Tensor& paged) {
-  if (::madvise(paged.data_ptr(), paged.nbytes(), MADV_DONTNEED) != 0) throw_errno("give back", text(paged.nbytes(), " bytes"), errno);
+void release(const at::Tensor& tensor) {
+  if (tensor.is_cpu()) {
+    if (::madvise(tensor.data_ptr(), tensor.nbytes(), MADV_DONTNEED) != 0) throw_errno("give back", text(tensor.nbytes(), " bytes"), errno);
+    return;
+  }
+  ensure(tensor.storage_offset() == 0, "what is released has memory of its own");
+  c10::StorageImpl& memory = *tensor.storage().unsafeGetStorageImpl();
+  memory.set_data_ptr_noswap(c10::DataPtr(nullptr, tensor.device()));
+  memory.set_nbytes(0);
+}
+
+void hold(const at::Tensor& tensor) {
+  c10::StorageImpl& memory = *tensor.storage().unsafeGetStorageImpl();
+  if (tensor.is_cpu() || memory.nbytes() == tensor.nbytes()) return;
+  memory.set_data_ptr_noswap(c10::GetAllocator(tensor.device().type())->allocate(tensor.nbytes()));
+  memory.set_nbytes(tensor.nbytes());
+  tensor.zero_();
 }
 
 }  // namespace tessera::nn

@@ -1,4 +1,4 @@
-// Memory of tensors on a CPU.
+// Memory of tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,9 +10,12 @@ namespace tessera::nn {
 // it starts. Programs that call it allocate with jemalloc, which keeps freed memory.
 void configure_memory();
 
-// A flat tensor of zeros on pages of its own: it takes memory where it has been written to.
-at::Tensor paged_zeros(std::int64_t count, at::ScalarType type);
-// Gives the memory of such a tensor back to the kernel. The tensor and its views stay, and are zeros again.
-void release_pages(const at::Tensor& paged);
+// A flat tensor of zeros whose memory can be given back while it and its views stay. On a CPU it lies on pages of its own, and takes
+// memory where it has been written to.
+at::Tensor releasable_zeros(std::int64_t count, at::ScalarType type, at::Device device);
+// Gives the memory of such a tensor back. On another device than a CPU nobody uses it before hold() has been called.
+void release(const at::Tensor& tensor);
+// It is zeros after release(), and as it was otherwise.
+void hold(const at::Tensor& tensor);
 
 }  // namespace tessera::nn

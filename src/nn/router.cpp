@@ -71,9 +71,7 @@ at::Tensor Router::rank_in_sample(const at::Tensor& experts, const RouterRows& r
   if (cut.size == 1) return ranks;
   const at::Tensor own = at::bincount(keys, {}, key_count);
   const at::Tensor all = at::empty({cut.size, rows.batch, 2, count_}, own.options());
-  const comm::Handle handle =
-      pass.context_group.all_gather(own.data_ptr(), all.data_ptr(), static_cast<std::size_t>(key_count), comm::DataType::i64);
-  wait(std::span(&handle, 1), pass);
+  wait(all_gather(pass.context_group, own, all), pass);
   // The first chunks of all ranks stand in their order, and then the second ones in the opposite order.
   const at::Tensor first = all.select(2, 0);
   const at::Tensor second = all.select(2, 1);
@@ -145,11 +143,7 @@ void Router::add_losses(const at::Tensor& logits, const Choice& choice, const Ro
     at::Tensor chosen = at::zeros({rows.batch, count_}, logits.options().dtype(at::kFloat));
     const at::Tensor experts = choice.experts.view({rows.batch, rows.seq * each_});
     chosen.scatter_add_(1, experts, at::ones_like(experts, at::kFloat));
-    if (pass.context_group) {
-      const comm::Handle handle =
-          pass.context_group.all_reduce(chosen.data_ptr(), static_cast<std::size_t>(chosen.numel()), comm::DataType::f32);
-      wait(std::span(&handle, 1), pass);
-    }
+    if (pass.context_group) wait(nn::all_reduce(pass.context_group, chosen), pass);
     const at::Tensor often = (chosen * (static_cast<double>(count_) / static_cast<double>(seq * each_))).unsqueeze(1);
     out.add_(shares * (often - (shares * often).sum(2, true)), balance_loss_ * per_token);
   }

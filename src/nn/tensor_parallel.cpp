@@ -4,24 +4,18 @@
 
 namespace tessera::nn {
 
-comm::DataType data_type_of(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kFloat ? comm::DataType::f32 : comm::DataType::bf16;
-}
-
-void wait(std::span<const comm::Handle> handles, const Pass& pass) {
+void wait(std::span<const Exchange> exchanges, const Pass& pass) {
   const Seconds begin = real_clock().now();
-  for (const comm::Handle& handle : handles) handle.wait();
+  for (const Exchange& exchange : exchanges) exchange.wait();
   if (pass.exchanges != nullptr) pass.exchanges->push_back({begin, real_clock().now()});
 }
+
+void wait(const Exchange& exchange, const Pass& pass) { wait(std::span(&exchange, 1), pass); }
 
 namespace {
 
 bool alone(const Pass& pass) { return !pass.tensor_group || pass.tensor_group.size() == 1; }
 bool cuts_rows(const Pass& pass) { return pass.sequence_parallel && !alone(pass); }
-
-void wait(const Pass& pass, const comm::Handle& handle) { wait(std::span(&handle, 1), pass); }
-
-std::size_t count_of(const at::Tensor& tensor) { return static_cast<std::size_t>(tensor.numel()); }
 
 // With as many times the rows.
 at::Tensor stacked(const at::Tensor& rows, std::int64_t times) {
@@ -40,14 +34,14 @@ std::int64_t divided(const model::BlockSpec& spec, const std::string& key, int d
 
 void all_reduce(at::Tensor& tensor, const Pass& pass, comm::Reduction reduction) {
   if (alone(pass)) return;
-  wait(pass, pass.tensor_group.all_reduce(tensor.data_ptr(), count_of(tensor), data_type_of(tensor), reduction));
+  wait(nn::all_reduce(pass.tensor_group, tensor, reduction), pass);
 }
 
 at::Tensor all_gather_columns(const at::Tensor& tensor, const Pass& pass) {
   if (alone(pass)) return tensor;
   const std::int64_t ranks = pass.tensor_group.size();
   at::Tensor all = at::empty({ranks, tensor.size(0), tensor.size(1)}, tensor.options());
-  wait(pass, pass.tensor_group.all_gather(tensor.data_ptr(), all.data_ptr(), count_of(tensor), data_type_of(tensor)));
+  wait(all_gather(pass.tensor_group, tensor, all), pass);
   return all.transpose(0, 1).reshape({tensor.size(0), ranks * tensor.size(1)});
 }
 
@@ -70,7 +64,7 @@ at::Tensor own_sum(at::Tensor partial, const Pass& pass) {
   const std::int64_t ranks = pass.tensor_group.size();
   ensure(partial.size(0) % ranks == 0, text(ranks, " sequence-parallel ranks do not divide ", partial.size(0), " rows"));
   at::Tensor own = at::empty({partial.size(0) / ranks, partial.size(1)}, partial.options());
-  wait(pass, pass.tensor_group.reduce_scatter(partial.data_ptr(), own.data_ptr(), count_of(own), data_type_of(own)));
+  wait(reduce_scatter(pass.tensor_group, partial, own), pass);
   return own;
 }
 
@@ -79,20 +73,20 @@ PendingExchange PendingExchange::all_rows(at::Tensor own, const Pass& pass) {
   out.result_ = own;
   if (!cuts_rows(pass)) return out;
   out.result_ = stacked(own, pass.tensor_group.size());
-  out.handle_ = pass.tensor_group.all_gather(own.data_ptr(), out.result_.data_ptr(), count_of(own), data_type_of(own));
+  out.exchange_ = all_gather(pass.tensor_group, own, out.result_);
   out.input_ = std::move(own);
   return out;
 }
 
 PendingExchange PendingExchange::all_reduce(at::Tensor sums, const Pass& pass) {
   PendingExchange out;
-  if (!alone(pass)) out.handle_ = pass.tensor_group.all_reduce(sums.data_ptr(), count_of(sums), data_type_of(sums));
+  if (!alone(pass)) out.exchange_ = nn::all_reduce(pass.tensor_group, sums);
   out.result_ = std::move(sums);
   return out;
 }
 
 at::Tensor PendingExchange::finish(const Pass& pass) {
-  if (handle_) wait(pass, *handle_);
+  if (exchange_) wait(*exchange_, pass);
   input_.reset();
   return std::move(result_);
 }

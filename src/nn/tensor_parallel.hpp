@@ -6,15 +6,16 @@
 #include <span>
 
 #include "nn/block.hpp"
+#include "nn/exchange.hpp"
 
 namespace tessera::nn {
 
 // A rank's part of the dimension `key`, which cannot be padded. Throws internal when the degree does not divide it.
 std::int64_t divided(const model::BlockSpec& spec, const std::string& key, int degree);
 
-comm::DataType data_type_of(const at::Tensor& tensor);
 // Waits for all of them, and notes the time as one of the pass's exchanges.
-void wait(std::span<const comm::Handle> handles, const Pass& pass);
+void wait(std::span<const Exchange> exchanges, const Pass& pass);
+void wait(const Exchange& exchange, const Pass& pass);
 
 // The exchanges do nothing when the pass has no group.
 // In place; the tensor is contiguous, f32 or bf16.
@@ -55,7 +56,7 @@ class PendingExchange {
  private:
   at::Tensor input_;  // lives as long as the exchange
   at::Tensor result_;
-  std::optional<comm::Handle> handle_;  // none where there is nothing to exchange
+  std::optional<Exchange> exchange_;  // none where there is nothing to exchange
 };
 
 }  // namespace tessera::nn

@@ -93,6 +93,7 @@ void Executor::begin() {
   pending_.clear();
   reducing_.clear();
   sending_.clear();
+  losses_.clear();
   scalars_ = {};
   norm_ = {};
 }
@@ -245,6 +246,7 @@ void Executor::enter(int block, const Instruction& instruction, const Batches& b
   pass.context = strategy.context;
   pass.sequence_parallel = strategy.sequence_parallel;
   pass.recompute_attention = strategy.recompute == model::Recompute::selective;
+  if (program_.training) store_.hold_grads(block);
 }
 
 void Executor::forward(const Instruction& instruction, const Batches& batches, nn::Pass& pass) {
@@ -263,10 +265,7 @@ void Executor::forward(const Instruction& instruction, const Batches& batches, n
     if (program_.training && !recompute) saved_[{m, b}] = std::move(saved);
     if (b + 1 == static_cast<int>(flow_.size())) {
       // Tensor-parallel peers hold the same sums; they count once.
-      if (program_.cut_of(b).tp_index == 0) {
-        scalars_.loss += outputs.at(0).item<float>();
-        scalars_.tokens += static_cast<double>(outputs.at(1).item<std::int64_t>());
-      }
+      if (program_.cut_of(b).tp_index == 0) losses_.push_back(outputs);
       return;
     }
     tensors = tensors_after(flow_[b], tensors, outputs);
@@ -307,7 +306,7 @@ void Executor::backward(const Instruction& instruction, const Batches& batches, 
 bool Executor::done(int index) const {
   if (program::is_compute(program_.instructions[index].op)) return executed_[index];
   if (!started_[index]) return false;
-  return std::all_of(handles_[index].begin(), handles_[index].end(), [](const comm::Handle& handle) { return handle.done(); });
+  return std::all_of(handles_[index].begin(), handles_[index].end(), [](const nn::Exchange& handle) { return handle.done(); });
 }
 
 // Gradients that are reduced into a shard, and what has been sent, need no memory any more.
@@ -362,7 +361,7 @@ void Executor::complete(int index) {
 }
 
 // In the words of the program.
-void Executor::wait(const comm::Handle& handle, int index) const {
+void Executor::wait(const nn::Exchange& handle, int index) const {
   if (!handle.done()) {
     at_ = index;
     waiting_ = true;
@@ -396,7 +395,15 @@ void Executor::ensure_started(int index) {
   }
 }
 
-comm::Handle Executor::communicate(int index) {
+// Once all passes have run: until then nothing waits for what a device computes.
+void Executor::add_up_losses() {
+  for (const nn::Tensors& loss : losses_) {
+    scalars_.loss += loss.at(0).item<float>();
+    scalars_.tokens += static_cast<double>(loss.at(1).item<std::int64_t>());
+  }
+}
+
+nn::Exchange Executor::communicate(int index) {
   const Instruction& instruction = program_.instructions[index];
   switch (instruction.op) {
     case Op::send_activation: return send(index, activations_);
@@ -411,32 +418,31 @@ comm::Handle Executor::communicate(int index) {
         scalars_.squared_norm = store_.squared_norm();
         norm_.end = real_clock().now();
       }
+      add_up_losses();
       scalars_.stop = wishes_.stop ? 1 : 0;
       scalars_.compare = wishes_.compare ? 1 : 0;
       if (instruction.group < 0) return {};
-      return group(instruction.group).all_reduce(&scalars_, sizeof(Scalars) / sizeof(double), comm::DataType::f64);
+      return nn::Exchange(group(instruction.group).all_reduce(&scalars_, sizeof(Scalars) / sizeof(double), comm::DataType::f64));
     default: break;
   }
   const program::Bucket& bucket = program_.buckets[instruction.bucket];
   BucketState& state = store_.bucket(instruction.bucket);
-  const auto shard = static_cast<std::size_t>(bucket.shard_count());
   const comm::Group& peers = group(instruction.group);
   switch (instruction.op) {
     case Op::reduce_tied: {
       const at::Tensor& all = bucket.whole > 0 ? state.whole_grads : state.grads;
-      return peers.all_reduce(all.data_ptr(), static_cast<std::size_t>(instruction.bytes.value) / sizeof(float), comm::DataType::f32);
+      return nn::all_reduce(peers, all.narrow(0, 0, instruction.bytes.value / static_cast<std::int64_t>(sizeof(float))));
     }
     case Op::reduce_gradients:
-      if (!bucket.sharded()) return peers.all_reduce(state.grads.data_ptr(), state.grads.numel(), comm::DataType::f32);
+      if (!bucket.sharded()) return nn::all_reduce(peers, state.grads);
       if (bucket.zero >= 2) {
         // What earlier micro-batches have left goes into the sum as this rank's part of it.
         state.grads.narrow(0, state.shard_begin, bucket.shard_count()).add_(state.shard_grads);
         reducing_.push_back(index);
       }
-      return peers.reduce_scatter(state.grads.data_ptr(), state.shard_grads.data_ptr(), shard, comm::DataType::f32);
-    case Op::reduce_shards: return peers.all_reduce(state.shard_grads.data_ptr(), shard, comm::DataType::f32);
-    case Op::gather_parameters:
-      return peers.all_gather(state.shard_values.data_ptr(), state.values.data_ptr(), shard, nn::data_type_of(state.values));
+      return nn::reduce_scatter(peers, state.grads, state.shard_grads);
+    case Op::reduce_shards: return nn::all_reduce(peers, state.shard_grads);
+    case Op::gather_parameters: store_.hold_values(instruction.bucket); return nn::all_gather(peers, state.shard_values, state.values);
     default: throw Error(ErrorCode::internal, text("no communication for ", program::name_of(instruction.op)));
   }
 }

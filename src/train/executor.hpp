@@ -11,6 +11,7 @@
 #include "comm/comm.hpp"
 #include "model/tensor_flow.hpp"
 #include "nn/block.hpp"
+#include "nn/exchange.hpp"
 #include "program/program.hpp"
 #include "train/store.hpp"
 
@@ -84,7 +85,7 @@ class Executor {
   bool goes_on(int index) const;
   void wait_for_previous(int index);
   void ensure_started(int index);
-  using Handles = std::vector<std::vector<comm::Handle>>;
+  using Handles = std::vector<std::vector<nn::Exchange>>;
   std::vector<InstructionSpan> communication_spans(const Handles& handles, const std::vector<Seconds>& begins, bool late) const;
   void enter(int block, const program::Instruction& instruction, const Batches& batches, nn::Pass& pass) const;
   void forward(const program::Instruction& instruction, const Batches& batches, nn::Pass& pass);
@@ -96,7 +97,8 @@ class Executor {
   void release_done();
   void complete(int index);
   bool done(int index) const;
-  comm::Handle communicate(int index);
+  nn::Exchange communicate(int index);
+  void add_up_losses();
   std::vector<model::TensorSpec> tensors_at(int block, int own) const;
   int own_block(const program::Instruction& instruction) const;
   std::int64_t begin_of(const program::Instruction& message) const;
@@ -106,10 +108,10 @@ class Executor {
   nn::Tensors arrived(const Key& key, bool gradient, nn::Pass& pass);
   static bool is_of_gradient(const program::Instruction& message);
   static std::uint32_t tag_of(const program::Instruction& message);
-  comm::Handle send(int index, std::map<Key, nn::Tensors>& from);
-  comm::Handle receive(int index);
-  comm::Handle gather_inputs(const program::Instruction& instruction);
-  void wait(const comm::Handle& handle, int index) const;
+  nn::Exchange send(int index, std::map<Key, nn::Tensors>& from);
+  nn::Exchange receive(int index);
+  nn::Exchange gather_inputs(const program::Instruction& instruction);
+  void wait(const nn::Exchange& handle, int index) const;
   std::string place() const;
   [[noreturn]] void rethrow_at(const Error& error) const;
   const comm::Group& group(int index) const { return groups_.at(index); }
@@ -141,12 +143,13 @@ class Executor {
   std::map<Crossing, int> unsent_;              // messages that take parts of either and have not begun
   std::map<Key, nn::Saved> saved_;
   std::vector<bool> started_;
-  std::vector<bool> executed_;                      // compute instructions
-  std::vector<std::vector<comm::Handle>> handles_;  // communication instructions
-  std::vector<at::Tensor> buffers_;                 // what is being sent, or received apart
-  std::vector<int> pending_;                        // communication not yet started, in order
-  std::vector<int> reducing_;                       // reductions of gradients that need memory until they are done
-  std::vector<int> sending_;                        // messages likewise
+  std::vector<bool> executed_;       // compute instructions
+  Handles handles_;                  // communication instructions
+  std::vector<at::Tensor> buffers_;  // what is being sent, or received apart
+  std::vector<int> pending_;         // communication not yet started, in order
+  std::vector<int> reducing_;        // reductions of gradients that need memory until they are done
+  std::vector<int> sending_;         // messages likewise
+  std::vector<nn::Tensors> losses_;  // of micro-batches: their sum, and of how many; where the blocks compute
   Scalars scalars_;
   std::vector<Seconds> begins_;  // of communication
   std::vector<InstructionSpan> spans_;

@@ -15,10 +15,6 @@ using program::Op;
 
 namespace {
 
-std::span<std::byte> bytes_of(const at::Tensor& tensor) {
-  return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
-}
-
 std::int64_t count_of(const model::TensorSpec& tensor) {
   return std::accumulate(tensor.shape.begin(), tensor.shape.end(), std::int64_t{1}, std::multiplies<>());
 }
@@ -99,7 +95,7 @@ at::Tensor& Executor::arriving(const Instruction& instruction) {
   const program::Cut& cut = program_.cut_of(own);
   const std::int64_t count = cut.micro_batch_size * count_of(tensors_at(instruction.first_block, own));
   const std::int64_t parts = cut.tp_size;
-  return flat = at::empty({(count + parts - 1) / parts * parts}, at::TensorOptions().dtype(scalar_of(precision_)));
+  return flat = at::empty({(count + parts - 1) / parts * parts}, at::TensorOptions(store_.device()).dtype(scalar_of(precision_)));
 }
 
 // What a pass begins with: brought by messages, or left by the pass before it on this rank; nothing at the model's ends.
@@ -131,7 +127,7 @@ at::Tensor Executor::exchanged_anew(const at::Tensor& flat, int block, int from,
   const std::int64_t held_before = program_.strategy_of(from).sequence_parallel ? 0 : had.begin;
   const at::Tensor own = at::empty({wanted.count()}, flat.options());
   std::vector<at::Tensor> buffers;
-  std::vector<comm::Handle> handles;
+  std::vector<nn::Exchange> exchanges;
   std::vector<std::function<void()>> unpack;
   const auto buffer_for = [&](const std::vector<program::SharedRun>& runs) {
     std::int64_t count = 0;
@@ -153,11 +149,11 @@ at::Tensor Executor::exchanged_anew(const at::Tensor& flat, int block, int from,
         buffer.narrow(0, at, run.count).copy_(flat.narrow(0, held_before + run.first, run.count));
         at += run.count;
       }
-      handles.push_back(ranks.send(bytes_of(buffer), peer, 0));
+      exchanges.push_back(nn::send(ranks, buffer, peer, 0));
     }
     if (const auto taken = program::shared_runs(wanted, before.part(each, ahead), each); !taken.empty()) {
       const at::Tensor buffer = buffer_for(taken);
-      handles.push_back(ranks.receive(bytes_of(buffer), peer, 0));
+      exchanges.push_back(nn::receive(ranks, buffer, peer, 0));
       unpack.push_back([=] {
         std::int64_t at = 0;
         for (const program::SharedRun& run : taken) {
@@ -167,7 +163,7 @@ at::Tensor Executor::exchanged_anew(const at::Tensor& flat, int block, int from,
       });
     }
   }
-  for (const comm::Handle& handle : handles) handle.wait();
+  for (const nn::Exchange& exchange : exchanges) exchange.wait();
   for (const auto& one : unpack) one();
   return own;
 }
@@ -203,9 +199,7 @@ nn::Tensors Executor::cut_anew(nn::Tensors tensors, int block, int from, int to,
   const std::int64_t place = (all + parts - 1) / parts;
   at::Tensor places = at::empty({parts, place}, own.options());
   places[after.tp_index].narrow(0, 0, own.numel()).copy_(own);
-  group(after.tensor_group)
-      .all_gather(places[after.tp_index].data_ptr(), places.data_ptr(), static_cast<std::size_t>(place), nn::data_type_of(places))
-      .wait();
+  nn::all_gather(group(after.tensor_group), places[after.tp_index], places).wait();
   exchanged();
   if (place * parts == all) return taken_apart(places.view(-1), after.micro_batch_size, specs);
   std::vector<at::Tensor> gathered;
@@ -214,7 +208,7 @@ nn::Tensors Executor::cut_anew(nn::Tensors tensors, int block, int from, int to,
   return taken_apart(at::cat(gathered), after.micro_batch_size, specs);
 }
 
-comm::Handle Executor::send(int index, std::map<Key, nn::Tensors>& from) {
+nn::Exchange Executor::send(int index, std::map<Key, nn::Tensors>& from) {
   const Instruction& message = program_.instructions[index];
   const Key key{message.micro_batch, message.first_block};
   const std::int64_t count = message.bytes.value / model::element_size(precision_).value;
@@ -228,19 +222,19 @@ comm::Handle Executor::send(int index, std::map<Key, nn::Tensors>& from) {
   }
   if (--unsent_.at({key, is_of_gradient(message)}) == 0) from.erase(key);
   sending_.push_back(index);
-  return world_.send(bytes_of(buffers_[index]), message.peer, tag_of(message));
+  return nn::send(world_, buffers_[index], message.peer, tag_of(message));
 }
 
-comm::Handle Executor::receive(int index) {
+nn::Exchange Executor::receive(int index) {
   const Instruction& message = program_.instructions[index];
   const std::int64_t count = message.bytes.value / model::element_size(precision_).value;
   const at::Tensor& flat = arriving(message);
   if (message.crossed >= 0) {
     apart_[{{message.micro_batch, message.first_block}, is_of_gradient(message)}].push_back(index);
     buffers_[index] = at::empty({count}, flat.options());
-    return world_.receive(bytes_of(buffers_[index]), message.peer, tag_of(message));
+    return nn::receive(world_, buffers_[index], message.peer, tag_of(message));
   }
-  return world_.receive(bytes_of(flat.narrow(0, begin_of(message), count)), message.peer, tag_of(message));
+  return nn::receive(world_, flat.narrow(0, begin_of(message), count), message.peer, tag_of(message));
 }
 
 // Where each run that the message carries lies in what the rank holds.
@@ -266,13 +260,12 @@ void Executor::put_in_place(const Crossing& crossing) {
   apart_.erase(found);
 }
 
-comm::Handle Executor::gather_inputs(const Instruction& instruction) {
+nn::Exchange Executor::gather_inputs(const Instruction& instruction) {
   put_in_place({{instruction.micro_batch, instruction.first_block}, is_of_gradient(instruction)});
   const at::Tensor& flat = arriving(instruction);
   const program::Cut& cut = program_.cut_of(own_block(instruction));
   const at::Tensor own = flat.chunk(cut.tp_size).at(cut.tp_index);
-  return group(instruction.group)
-      .all_gather(own.data_ptr(), flat.data_ptr(), static_cast<std::size_t>(own.numel()), nn::data_type_of(flat));
+  return nn::all_gather(group(instruction.group), own, flat);
 }
 
 }  // namespace tessera::train

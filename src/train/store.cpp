@@ -3,7 +3,6 @@
 #include <ATen/ops/zeros.h>
 #include <algorithm>
 
-#include "nn/memory.hpp"
 #include "nn/optimizer.hpp"
 #include "train/unpadded.hpp"
 
@@ -21,9 +20,9 @@ struct Store::Segment {
 };
 
 Store::Store(const model::ModelSpec& model, const program::Program& program, model::Precision precision,
-             const model::OptimizerSpec& optimizer)
-    : model_(model), program_(program), precision_(precision), instances_(model_.blocks()) {
-  const auto f32 = at::TensorOptions().dtype(at::kFloat);
+             const model::OptimizerSpec& optimizer, at::Device device)
+    : model_(model), program_(program), precision_(precision), device_(device), instances_(model_.blocks()) {
+  const auto f32 = at::TensorOptions(device).dtype(at::kFloat);
   for (const Bucket& bucket : program_.buckets) {
     BucketState state;
     const std::int64_t shard = bucket.shard_count();
@@ -36,14 +35,14 @@ Store::Store(const model::ModelSpec& model, const program::Program& program, mod
       ensure(spec_of(bucket.entries.front()).split_dim == 0, "a parameter that stages cut differently is cut in its first dimension");
       const BucketEntry& part = bucket.entries.front();
       const std::int64_t begin = placement_of(part).tensor_rank * part.count;
-      state.whole_grads = nn::paged_zeros(std::max(bucket.whole, begin + bucket.count), at::kFloat);
+      state.whole_grads = nn::releasable_zeros(std::max(bucket.whole, begin + bucket.count), at::kFloat, device);
       state.grads = state.whole_grads.narrow(0, begin, bucket.count);
     } else {
-      state.grads = nn::paged_zeros(bucket.count, at::kFloat);
+      state.grads = nn::releasable_zeros(bucket.count, at::kFloat, device);
     }
     state.shard_grads = bucket.zero >= 2 ? at::zeros({shard}, f32) : state.grads.narrow(0, state.shard_begin, shard);
-    state.values = nn::paged_zeros(bucket.count, type);
-    state.shard_values = bucket.zero == 3 ? at::zeros({shard}, type) : state.values.narrow(0, state.shard_begin, shard);
+    state.values = nn::releasable_zeros(bucket.count, type, device);
+    state.shard_values = bucket.zero == 3 ? at::zeros({shard}, f32.dtype(type)) : state.values.narrow(0, state.shard_begin, shard);
     state.master = single ? state.shard_values : at::zeros({shard}, f32);
     if (optimizer.kind == model::OptimizerKind::adamw) {
       state.exp_avg = at::zeros({shard}, f32);
@@ -56,6 +55,16 @@ Store::Store(const model::ModelSpec& model, const program::Program& program, mod
   for (const program::Chunk& chunk : program_.chunks)
     for (int b = chunk.first_block; b < chunk.last_block; ++b) blocks_.emplace(b, nn::make_block(*instances_[b].spec, placement_of(b)));
   bind_blocks();
+  for (int b = 0; b < bucket_count(); ++b) {
+    const Bucket& bucket = program_.buckets[b];
+    if (bucket.zero == 3) release_values(b);
+    if (bucket.zero < 2 || bucket.whole > 0) continue;
+    release_grads(b);
+    for (const BucketEntry& entry : bucket.entries) {
+      std::vector<int>& buckets = buckets_of_[entry.block];
+      if (buckets.empty() || buckets.back() != b) buckets.push_back(b);
+    }
+  }
 }
 
 const model::ParameterSpec& Store::spec_of(const BucketEntry& entry) const {
@@ -69,7 +78,7 @@ std::string Store::name_of(const BucketEntry& entry) const {
 
 nn::BlockPlacement Store::placement_of(int block) const {
   const program::Cut& cut = program_.cut_of(block);
-  return {cut.tp_index, cut.tp_size, cut.expert_index, cut.expert_size, program_.strategy_of(block).whole_experts};
+  return {cut.tp_index, cut.tp_size, cut.expert_index, cut.expert_size, program_.strategy_of(block).whole_experts, device_};
 }
 
 nn::BlockPlacement Store::placement_of(const BucketEntry& entry) const { return placement_of(entry.block).of(spec_of(entry)); }
@@ -101,7 +110,7 @@ void Store::bind_blocks() {
 void Store::initialize(std::uint64_t seed) {
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     BucketState& state = buckets_[b];
-    const bool in_place = precision_ == model::Precision::f32 && program_.buckets[b].zero < 3;
+    const bool in_place = device_.is_cpu() && precision_ == model::Precision::f32 && program_.buckets[b].zero < 3;
     at::Tensor whole = in_place ? state.values : at::zeros({program_.buckets[b].count}, at::TensorOptions().dtype(at::kFloat));
     for (const BucketEntry& entry : program_.buckets[b].entries) {
       at::Tensor value = whole.narrow(0, entry.offset, entry.count).view(nn::shard_shape(spec_of(entry), placement_of(entry)));
@@ -130,8 +139,20 @@ void Store::zero_grads(int bucket) {
   (program_.buckets[bucket].zero >= 2 ? state.shard_grads : program_.buckets[bucket].whole > 0 ? state.whole_grads : state.grads).zero_();
 }
 
-void Store::release_values(int bucket) { nn::release_pages(buckets_.at(bucket).values); }
-void Store::release_grads(int bucket) { nn::release_pages(buckets_.at(bucket).grads); }
+void Store::release_values(int bucket) { nn::release(buckets_.at(bucket).values); }
+
+void Store::release_grads(int bucket) {
+  const at::Tensor& grads = buckets_.at(bucket).grads;
+  if (program_.buckets[bucket].whole > 0)
+    grads.zero_();  // a part of others' memory
+  else
+    nn::release(grads);
+}
+
+void Store::hold_grads(int block) {
+  if (const auto found = buckets_of_.find(block); found != buckets_of_.end())
+    for (const int bucket : found->second) nn::hold(buckets_[bucket].grads);
+}
 
 std::vector<Store::Segment> Store::segments(int bucket) const {
   std::vector<Segment> out;
@@ -211,7 +232,7 @@ Piece Store::piece(const Segment& segment, const std::string& suffix, const at::
   const std::int64_t before = spec.expert_dim == 0 ? placement.expert_rank * shard.before(segment.entry.count) : 0;
   piece.flat_begin = before + shard.before(begin);
   piece.flat_end = before + shard.before(segment.end - segment.entry.offset);
-  piece.data = shard.pack(flat.narrow(0, segment.begin - flat_begin, segment.end - segment.begin), begin);
+  piece.data = shard.pack(flat.narrow(0, segment.begin - flat_begin, segment.end - segment.begin), begin).cpu();
   return piece;
 }
 
@@ -276,7 +297,7 @@ void Store::load(const Fill& fill, bool with_optimizer) {
     places.push_back({segment, flat, flat_begin});
   };
   // The values of computation need every element, the optimizer state only this rank's shard.
-  const bool in_place = precision_ == model::Precision::f32;
+  const bool in_place = device_.is_cpu() && precision_ == model::Precision::f32;
   std::map<int, at::Tensor> wholes;
   for (int b = 0; b < bucket_count(); ++b) {
     const BucketState& state = buckets_[b];

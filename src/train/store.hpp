@@ -11,6 +11,7 @@
 #include "model/job.hpp"
 #include "model/model.hpp"
 #include "nn/block.hpp"
+#include "nn/memory.hpp"
 #include "program/program.hpp"
 
 namespace tessera::train {
@@ -39,16 +40,20 @@ enum class Holds {
 // Owns the buffers and the blocks bound to them. Not thread-safe.
 class Store {
  public:
-  Store(const model::ModelSpec& model, const program::Program& program, model::Precision precision, const model::OptimizerSpec& optimizer);
+  Store(const model::ModelSpec& model, const program::Program& program, model::Precision precision, const model::OptimizerSpec& optimizer,
+        at::Device device = at::kCPU);
 
   // Initial values from the seed alone: equal under every plan.
   void initialize(std::uint64_t seed);
   void zero_grads();
   void zero_grads(int bucket);
 
-  // Gives back the memory of the values of a bucket under ZeRO-3, and of its gradients under ZeRO-2 and 3, which are zeros then.
+  // Gives back the memory of the values of a bucket under ZeRO-3, and of its gradients under ZeRO-2 and 3.
   void release_values(int bucket);
   void release_grads(int bucket);
+  // Takes it again: values before they are gathered, and gradients, which are zeros then, before a pass of one of their blocks.
+  void hold_values(int bucket) { nn::hold(buckets_.at(bucket).values); }
+  void hold_grads(int block);
 
   // This rank's part of the sum over all ranks: each element of the model counts on exactly one rank.
   double squared_norm() const;
@@ -56,12 +61,13 @@ class Store {
   // Steps `bucket`; grad_scale multiplies the gradients first. `step` is 1-based.
   void step(int bucket, const model::OptimizerSpec& optimizer, double lr, double grad_scale, std::int64_t step);
 
+  at::Device device() const { return device_; }
   nn::Block& block(int index) { return *blocks_.at(index); }
   BucketState& bucket(int index) { return buckets_.at(index); }
 
   // What this rank contributes to a checkpoint: each element of the whole job is in exactly one rank's pieces, and no padding.
   std::vector<checkpoint::Piece> pieces() const;
-  // Those of one bucket; views of it, but for what is padded there.
+  // Those of one bucket, in host memory; views of it, but for what is padded there and what lies on another device.
   std::vector<checkpoint::Piece> pieces(int bucket, Holds holds = Holds::own) const;
   int bucket_count() const { return static_cast<int>(buckets_.size()); }
   // The gradients likewise, named "<parameter>.grad".
@@ -92,9 +98,11 @@ class Store {
   const model::ModelSpec model_;
   const program::Program program_;
   const model::Precision precision_;
+  const at::Device device_;
   std::vector<model::BlockInstance> instances_;
   std::map<int, std::unique_ptr<nn::Block>> blocks_;  // by index in the model
   std::vector<BucketState> buckets_;
+  std::map<int, std::vector<int>> buckets_of_;  // by block: those whose gradients are released
 };
 
 }  // namespace tessera::train

@@ -12,6 +12,7 @@
 #include "base/clock.hpp"
 #include "base/hash.hpp"
 #include "base/log.hpp"
+#include "nn/device.hpp"
 #include "nn/sequence.hpp"
 #include "program/chrome_trace.hpp"
 #include "train/clocks.hpp"
@@ -55,14 +56,14 @@ struct Trainer::Impl {
   bool stepping = false;                // from a step's first optimizer step to its end
   Saver saver;
 
-  Impl(const model::JobSpec& job, const plan::Plan& plan, const data::Dataset& dataset, comm::Communicator& comm)
+  Impl(const model::JobSpec& job, const plan::Plan& plan, const data::Dataset& dataset, comm::Communicator& comm, at::Device device)
       : job(job),
         plan(plan),
         dataset(dataset),
         comm(comm),
         seq(job.model.dim("seq")),
         program(program::compile(plan, job.model).at(comm.rank())),
-        store(job.model, program, plan.precision, job.train.optimizer),
+        store(job.model, program, plan.precision, job.train.optimizer, device),
         executor(program, job.model, plan.precision, store, comm),
         saver(comm) {}
 
@@ -104,7 +105,7 @@ struct Trainer::Impl {
       for (std::int64_t m = 0; m < program.micro_batches; ++m) {
         nn::Batch whole = batch(cut.micro_batch_size, program.first_sample(m, cut), fill);
         whole.seed = seed_of(job.train.seed, static_cast<std::uint64_t>(step));
-        batches.push_back(nn::own_part(std::move(whole), {cut.context_size, cut.context_index}));
+        batches.push_back(nn::moved_to(store.device(), nn::own_part(std::move(whole), {cut.context_size, cut.context_index})));
       }
     }
     return out;
@@ -138,8 +139,9 @@ struct Trainer::Impl {
   }
 };
 
-Trainer::Trainer(const model::JobSpec& job, const plan::Plan& plan, const data::Dataset& dataset, comm::Communicator& comm)
-    : impl_(std::make_unique<Impl>(job, plan, dataset, comm)) {}
+Trainer::Trainer(const model::JobSpec& job, const plan::Plan& plan, const data::Dataset& dataset, comm::Communicator& comm,
+                 at::Device device)
+    : impl_(std::make_unique<Impl>(job, plan, dataset, comm, device)) {}
 Trainer::~Trainer() {
   impl_->executor.settle();
   if (impl_->evaluator) impl_->evaluator->settle();
@@ -277,7 +279,7 @@ StepReport Trainer::step(bool wish_to_stop) {
   report.skipped = !std::isfinite(scalars.squared_norm);
   report.stop = scalars.stop > 0;
   self.compare_speeds = scalars.compare > 0;
-  report.peak_memory = peak_resident();
+  report.peak_memory = self.store.device().is_cpu() ? peak_resident() : nn::peak_memory(self.store.device());
   ++self.step;
   self.stepping = false;
   self.tokens += report.tokens;

@@ -29,7 +29,7 @@ struct StepReport {
   double lr = 0;
   bool skipped = false;  // the gradient was not finite: no parameter was changed, on any rank
   bool stop = false;     // some rank was asked to stop
-  Bytes peak_memory;     // of this process since its start
+  Bytes peak_memory;     // of this process since its start, or of the accelerator that it computes on
 };
 
 struct EvaluationReport {
@@ -41,7 +41,9 @@ struct EvaluationReport {
 class Trainer {
  public:
   // The plan must have passed plan::check. The job, the dataset and the communicator must outlive the Trainer.
-  Trainer(const model::JobSpec& job, const plan::Plan& plan, const data::Dataset& dataset, comm::Communicator& comm);
+  // This rank computes on `device`.
+  Trainer(const model::JobSpec& job, const plan::Plan& plan, const data::Dataset& dataset, comm::Communicator& comm,
+          at::Device device = at::kCPU);
   // Waits for what is under way in its buffers, and for a save: after an error, abort the communicator first.
   ~Trainer();
 

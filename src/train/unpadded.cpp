@@ -52,7 +52,11 @@ at::Tensor Unpadded::pack(const at::Tensor& part, std::int64_t begin) const {
 }
 
 void Unpadded::unpack(const at::Tensor& packed, at::Tensor part, std::int64_t begin) const {
-  if (side_by_side(begin, part.numel())) return;
+  if (side_by_side(begin, part.numel())) {
+    const at::Tensor real = part.narrow(0, 0, packed.numel());
+    if (real.data_ptr() != packed.data_ptr()) real.copy_(packed);
+    return;
+  }
   for_real(held_, real_, begin, part.numel(),
            [&](std::int64_t to, std::int64_t from, std::int64_t count) { part.narrow(0, to, count).copy_(packed.narrow(0, from, count)); });
 }

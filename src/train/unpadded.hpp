@@ -18,7 +18,7 @@ class Unpadded {
   std::int64_t before(std::int64_t position) const { return position / held_ * real_ + std::min(position % held_, real_); }
   // Of `part`, the shard's elements from `begin` on, 1-d: the real ones in their order. A view where they stand side by side.
   at::Tensor pack(const at::Tensor& part, std::int64_t begin) const;
-  // The other way round: puts what pack() gave back to where it was taken from. Does nothing for a view.
+  // The other way round: puts what pack() gave, or a copy of it, back to where it was taken from. Does nothing for a view.
   void unpack(const at::Tensor& packed, at::Tensor part, std::int64_t begin) const;
 
  private:

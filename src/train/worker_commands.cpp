@@ -19,6 +19,7 @@
 #include "model/plugin.hpp"
 #include "model/run_name.hpp"
 #include "model/spec_json.hpp"
+#include "nn/device.hpp"
 #include "plan/plan.hpp"
 #include "train/generate.hpp"
 #include "train/measure.hpp"
@@ -86,6 +87,21 @@ void add_model(CLI::App& app) {
     const ConfigNode section = section_in(arguments->file, ConfigNode::load(arguments->section));
     write_whole(real_file_system(), arguments->output, model::to_json(model::read_model(section)));
   });
+}
+
+void add_device(CLI::App& app) {
+  struct Arguments {
+    std::string plan;
+    std::string cluster;
+    RankOptions rank;
+  };
+  CLI::App* command = app.add_subcommand("device", "Fail where this rank of a plan has no device to compute on");
+  auto arguments = std::make_shared<Arguments>();
+  command->add_option("--plan", arguments->plan)->required();
+  command->add_option("--cluster", arguments->cluster)->required();
+  arguments->rank.add_to(*command);
+  command->callback(
+      [arguments] { device_of(plan::load_plan(arguments->plan), cluster::load_cluster(arguments->cluster), arguments->rank.rank); });
 }
 
 void add_measure(CLI::App& app) {
@@ -358,6 +374,11 @@ std::unique_ptr<comm::Communicator> RankOptions::connect(const std::string& task
   return comm::Communicator::connect(options);
 }
 
+at::Device device_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster, int rank) {
+  const plan::RankPlace& place = plan.ranks.at(static_cast<std::size_t>(rank));
+  return nn::device_of(cluster.groups.at(static_cast<std::size_t>(place.group)).device.vendor, place.device);
+}
+
 std::filesystem::path checkpoint_of(const std::filesystem::path& path) {
   if (std::filesystem::exists(path / "manifest.json")) return path;
   const model::RunName run = model::find_run(path.string());
@@ -366,6 +387,7 @@ std::filesystem::path checkpoint_of(const std::filesystem::path& path) {
 
 void add_commands(CLI::App& app) {
   add_model(app);
+  add_device(app);
   add_measure(app);
   add_compare(app);
   add_generate(app);

@@ -1,13 +1,16 @@
 // Internal: the commands of tessera-worker that need tensors on this process alone, and what they share with training.
 #pragma once
 
+#include <c10/core/Device.h>
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "cluster/cluster.hpp"
 #include "comm/comm.hpp"
+#include "plan/plan.hpp"
 
 namespace tessera::train {
 
@@ -24,7 +27,10 @@ struct RankOptions {
 // A checkpoint's folder itself, or that of RUN or RUN@STEP. Throws not_found, corrupt.
 std::filesystem::path checkpoint_of(const std::filesystem::path& path);
 
-// model, measure, compare, generate, eval, logits, export, import.
+// Where a rank of the plan computes. Throws not_found where this host has no such device.
+at::Device device_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster, int rank);
+
+// model, device, measure, compare, generate, eval, logits, export, import.
 void add_commands(CLI::App& app);
 
 }  // namespace tessera::train

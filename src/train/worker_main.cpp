@@ -260,7 +260,9 @@ void train_rank(const TrainArguments& arguments) {
     observe::check_run(run, if_exists);
     for (const std::string& warning : model::warnings_of(job)) log::warning(warning);
   }
-  const int threads = plan.ranks.at(static_cast<std::size_t>(arguments.rank.rank)).threads;
+  const plan::RankPlace& place = plan.ranks.at(static_cast<std::size_t>(arguments.rank.rank));
+  const at::Device device = train::device_of(plan, cluster, arguments.rank.rank);
+  const int threads = place.threads;
   if (std::getenv("OMP_NUM_THREADS") == nullptr && threads > 0) at::set_num_threads(threads);
   const auto comm = arguments.rank.connect(task_of(arguments, job, plan), deadline_of(plan, job.model));
   std::optional<observe::RunLock> lock;
@@ -285,7 +287,7 @@ void train_rank(const TrainArguments& arguments) {
       said_elsewhere.reset();
       log::set_file(run / "log.txt");
     }
-    train::Trainer& trainer = held.emplace(job, plan, *dataset, *comm);
+    train::Trainer& trainer = held.emplace(job, plan, *dataset, *comm, device);
     const std::filesystem::path checkpoints = run / "checkpoints";
     if (arguments.resume) {
       // Rank 0 looks, so that all ranks load the same one.

@@ -238,7 +238,7 @@ TEST(Device, WithoutAPrecisionSaysWhichItHas) {
   EXPECT_FALSE(known_device("t4").has(model::Precision::bf16));
 }
 
-TEST(Devices, OfCpusShareTheirHostAndTrain) {
+TEST(Devices, OfCpusShareTheirHost) {
   const ClusterSpec cluster = cluster_of(
       "name: host\nbetween: pcie4\ngroups:\n  - {name: cpus, device: 'cpu:zen4', cores: 2, memory: 8 GiB, inside: shm, network: tcp-10g}\n"
       "  - {name: gpus, device: v100-32, devices_per_node: 4, inside: nvlink2, network: tcp-10g}\n");
@@ -250,7 +250,7 @@ TEST(Devices, OfCpusShareTheirHostAndTrain) {
   EXPECT_EQ(cpus.device.ranks_text(1), "1 worker on cpu:zen4");
   EXPECT_EQ(cpus.device.ranks_text(4), "4 workers on cpu:zen4");
   EXPECT_FALSE(gpus.device.shares_host());
-  EXPECT_FALSE(gpus.device.trainable());
+  EXPECT_TRUE(gpus.device.trainable());
   EXPECT_EQ(gpus.most_ranks_per_node(), 4);
   EXPECT_EQ(gpus.device.ranks_text(8), "8 × v100-32");
 }

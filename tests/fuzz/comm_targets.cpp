@@ -68,7 +68,7 @@ class Readers {
   Error refusal_{ErrorCode::internal, "no reader was tried"};
 };
 
-const Introduction kSomebody{std::string("\x00\xff address", 10), "boot net pid", 4711, 9, ~std::uint64_t{0}};
+const Introduction kSomebody{std::string("\x00\xff address", 10), "boot net pid", 4711, 9, ~std::uint64_t{0}, "GPU uuid"};
 
 }  // namespace
 

@@ -110,16 +110,16 @@ void on_ranks(int world_size, const std::function<void(comm::Communicator&)>& wo
   if (failure) std::rethrow_exception(failure);
 }
 
-Curve train_curve(const model::JobSpec& job, const Degrees& degrees, std::int64_t steps) {
-  return train_curve_of(job, plan_of(job, degrees), steps);
+Curve train_curve(const model::JobSpec& job, const Degrees& degrees, std::int64_t steps, at::Device device) {
+  return train_curve_of(job, plan_of(job, degrees), steps, device);
 }
 
-Curve train_curve_of(const model::JobSpec& job, const plan::Plan& plan, std::int64_t steps) {
+Curve train_curve_of(const model::JobSpec& job, const plan::Plan& plan, std::int64_t steps, at::Device device) {
   const auto dataset =
       data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
   Curve curve;
   on_ranks(plan.world_size(), [&](comm::Communicator& comm) {
-    Trainer trainer(job, plan, *dataset, comm);
+    Trainer trainer(job, plan, *dataset, comm, device);
     trainer.initialize();
     for (std::int64_t i = 0; i < steps; ++i) {
       const StepReport report = trainer.step();

@@ -50,8 +50,8 @@ struct Curve {
   std::vector<double> losses;
   std::vector<double> norms;
 };
-Curve train_curve(const model::JobSpec& job, const Degrees& degrees, std::int64_t steps);
-Curve train_curve_of(const model::JobSpec& job, const plan::Plan& plan, std::int64_t steps);
+Curve train_curve(const model::JobSpec& job, const Degrees& degrees, std::int64_t steps, at::Device device = at::kCPU);
+Curve train_curve_of(const model::JobSpec& job, const plan::Plan& plan, std::int64_t steps, at::Device device = at::kCPU);
 
 // The largest relative difference of two rows of numbers; at least 1 where they are not equally long.
 double worst_difference(const std::vector<double>& a, const std::vector<double>& b);

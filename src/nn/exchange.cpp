@@ -1,0 +1,90 @@
+#include "nn/exchange.hpp"
+
+#include <ATen/ops/empty_like.h>
+#include <span>
+
+#include "base/error.hpp"
+
+namespace tessera::nn {
+namespace {
+
+at::Tensor on_host(const at::Tensor& tensor) { return tensor.is_cpu() ? tensor : tensor.cpu(); }
+
+// Where `comm` may write what comes for `target`.
+at::Tensor room_for(const at::Tensor& target) {
+  return target.is_cpu() ? target : at::empty_like(target, target.options().device(at::kCPU));
+}
+
+std::size_t count_of(const at::Tensor& tensor) { return static_cast<std::size_t>(tensor.numel()); }
+
+std::span<std::byte> bytes_of(const at::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
+}
+
+}  // namespace
+
+Exchange::Exchange(comm::Handle handle, at::Tensor sent, at::Tensor received, const at::Tensor& target) : handle_(std::move(handle)) {
+  if (!target.is_cpu()) staged_ = std::make_shared<Staged>(std::move(sent), std::move(received), target);
+}
+
+bool Exchange::done() const {
+  if (!handle_.done()) return false;
+  put_in_place();
+  return true;
+}
+
+void Exchange::wait() const {
+  handle_.wait();
+  put_in_place();
+}
+
+void Exchange::put_in_place() const {
+  if (!staged_ || !staged_->target.defined()) return;
+  if (staged_->received.defined()) staged_->target.copy_(staged_->received);
+  *staged_ = {};
+}
+
+comm::DataType data_type_of(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat: return comm::DataType::f32;
+    case at::kBFloat16: return comm::DataType::bf16;
+    case at::kLong: return comm::DataType::i64;
+    default: throw Error(ErrorCode::internal, text("tensors of ", c10::toString(tensor.scalar_type()), " are not exchanged"));
+  }
+}
+
+Exchange send(const comm::Group& group, const at::Tensor& tensor, int peer, std::uint32_t tag) {
+  at::Tensor own = on_host(tensor);
+  return {group.send(bytes_of(own), peer, tag), own, {}, tensor};
+}
+
+Exchange receive(const comm::Group& group, const at::Tensor& tensor, int peer, std::uint32_t tag) {
+  at::Tensor room = room_for(tensor);
+  return {group.receive(bytes_of(room), peer, tag), {}, room, tensor};
+}
+
+Exchange all_reduce(const comm::Group& group, const at::Tensor& tensor, comm::Reduction reduction) {
+  at::Tensor own = on_host(tensor);
+  return {group.all_reduce(own.data_ptr(), count_of(own), data_type_of(own), reduction), {}, own, tensor};
+}
+
+Exchange reduce_scatter(const comm::Group& group, const at::Tensor& input, const at::Tensor& output) {
+  at::Tensor own = on_host(input);
+  at::Tensor room = room_for(output);
+  return {group.reduce_scatter(own.data_ptr(), room.data_ptr(), count_of(room), data_type_of(own)), own, room, output};
+}
+
+Exchange all_gather(const comm::Group& group, const at::Tensor& input, const at::Tensor& output) {
+  at::Tensor own = on_host(input);
+  at::Tensor room = room_for(output);
+  return {group.all_gather(own.data_ptr(), room.data_ptr(), count_of(own), data_type_of(own)), own, room, output};
+}
+
+Exchange all_to_all(const comm::Group& group, const at::Tensor& input, const at::Tensor& output) {
+  at::Tensor own = on_host(input);
+  at::Tensor room = room_for(output);
+  const std::size_t part = count_of(own) / static_cast<std::size_t>(group.size());
+  return {group.all_to_all(own.data_ptr(), room.data_ptr(), part, data_type_of(own)), own, room, output};
+}
+
+}  // namespace tessera::nn
