@@ -3,7 +3,6 @@
 // memory}.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <algorithm>
 #include <array>
@@ -19,6 +18,7 @@
 #include "base/random.hpp"
 #include "model/model.hpp"
 #include "nn/block.hpp"
+#include "nn/device.hpp"
 #include "nn/memory.hpp"
 #include "nn/optimizer.hpp"
 
@@ -88,15 +88,6 @@ void finish(at::Device device) {
   if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
-std::int64_t peak_bytes(at::Device device) {
-  if (device.is_cpu()) return 0;
-  auto* const allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
-  if (allocator == nullptr) return 0;
-  return allocator->getDeviceStats(device.index())
-      .allocated_bytes.at(static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE))
-      .peak;
-}
-
 Timing run_steps(std::int64_t count, std::int64_t& step, std::vector<Bucket>& buckets, const nn::Pass& pass) {
   Timing timing;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -115,7 +106,7 @@ void report(const Timing& timing, std::int64_t tokens, at::Device device) {
   std::printf("{\"tokens_per_s\": %.1f, \"loss\": %.6f, \"steps\": [", static_cast<double>(tokens) / sorted.at(sorted.size() / 2),
               timing.loss);
   for (std::size_t i = 0; i < sorted.size(); ++i) std::printf("%s%.4f", i == 0 ? "" : ", ", timing.seconds[i]);
-  std::printf("], \"peak_bytes\": %lld}\n", static_cast<long long>(peak_bytes(device)));
+  std::printf("], \"peak_bytes\": %lld}\n", static_cast<long long>(nn::peak_memory(device).value));
   std::fflush(stdout);
 }
 
@@ -157,7 +148,8 @@ int main(int argc, char** argv) {
   const std::int64_t steps = std::atol(argument(argc, argv, "--steps", "10").c_str());
   const std::int64_t warmup = std::atol(argument(argc, argv, "--warmup", "2").c_str());
   const bench::LlamaShape shape = read_shape(argument(argc, argv, "--shape", "6,384,6,2,1024,8192,256"));
-  const at::Device device(argument(argc, argv, "--device", "cpu"));
+  const at::Device asked(argument(argc, argv, "--device", "cpu"));
+  const at::Device device = nn::device_of(asked.is_cpu() ? "cpu" : "nvidia", asked.index());
   nn::configure_memory();
   at::set_num_threads(std::atoi(argument(argc, argv, "--threads", "2").c_str()));
 

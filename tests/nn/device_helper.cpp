@@ -2,13 +2,16 @@
 
 #include <cstdlib>
 
+#include "nn/device.hpp"
+
 namespace tessera::nn::test {
 
 using kernels::Kernels;
 
 at::Device test_device() {
   const char* const named = std::getenv("TESSERA_TEST_DEVICE");
-  return named == nullptr ? at::Device(at::kCPU) : at::Device(named);
+  const at::Device device(named == nullptr ? "cpu" : named);
+  return device_of(device.is_cpu() ? "cpu" : "nvidia", device.index());
 }
 
 std::vector<Side> sides() {

@@ -8,7 +8,7 @@
 
 namespace tessera::nn::test {
 
-// That of TESSERA_TEST_DEVICE (`./dev test --gpu` sets it); without it the CPU.
+// That of TESSERA_TEST_DEVICE (`./dev test --gpu` sets it); without it the CPU. Throws not_found where it is not there.
 at::Device test_device();
 
 struct Side {
