@@ -59,13 +59,16 @@ std::optional<std::filesystem::path> plan_file_of(const TrainOptions& options, c
   return file;
 }
 
-void show_choice(const ChosenPlan& chosen, const model::JobSpec& job, const Workers& workers) {
+void show_choice(const ChosenPlan& chosen, const model::JobSpec& job, const cluster::ClusterSpec& cluster, const Workers& workers) {
   const plan::Plan& plan = chosen.plan;
+  const int ranks = plan.world_size();
+  const cluster::Device& device = cluster.groups.at(static_cast<std::size_t>(plan.ranks.front().group)).device;
   const plan::Strategy& strategy = plan.stages.front().runs.front().strategy;
-  log::show(text("plan: ", plan.world_size(), " worker", plan.world_size() == 1 ? "" : "s", " of ", plan.threads_text(), ", dp ",
-                 strategy.dp, " x pp ", plan.stages.size(), " x tp ", strategy.tp, ", ", plan.micro_batches, " micro-batch",
-                 plan.micro_batches == 1 ? "" : "es", " of ", plan.micro_batch_text(), ", ", plan.schedule_text(), ", zero ", strategy.zero,
-                 ", recompute ", model::name_of(strategy.recompute)));
+  log::show(text(
+      "plan: ", device.is_cpu() ? text(ranks, " worker", ranks == 1 ? "" : "s", " of ", plan.threads_text()) : device.ranks_text(ranks),
+      ", dp ", strategy.dp, " x pp ", plan.stages.size(), " x tp ", strategy.tp, ", ", plan.micro_batches, " micro-batch",
+      plan.micro_batches == 1 ? "" : "es", " of ", plan.micro_batch_text(), ", ", plan.schedule_text(), ", zero ", strategy.zero,
+      ", recompute ", model::name_of(strategy.recompute)));
   std::set<std::pair<int, int>> hosts;
   for (const plan::RankPlace& place : plan.ranks) hosts.insert({place.group, place.node});
   if (hosts.size() > 1 && !workers.on_hosts())
@@ -114,7 +117,7 @@ void train(const TrainOptions& options) {
   if (options.resume) observe::show_changes(observe::check_resumed(job, yaml, *dataset, run, options.changed));
   const ChosenPlan chosen =
       choose_plan(options.yaml, options.overrides, job, cluster, plan_file_of(options, job, run), options.measure, workers);
-  show_choice(chosen, job, workers);
+  show_choice(chosen, job, cluster, workers);
   check_accelerators(chosen.plan, cluster, workers);
   if (const std::string crowding = plan::crowding_of(chosen.plan, cluster); !crowding.empty()) log::warning(crowding);
   // A run that exists is touched when there is nothing left to refuse.

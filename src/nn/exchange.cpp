@@ -1,6 +1,7 @@
 #include "nn/exchange.hpp"
 
 #include <ATen/ops/empty_like.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <span>
 
 #include "base/error.hpp"
@@ -21,6 +22,13 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
 }
 
+// Empty where the tensor goes through the host.
+comm::DeviceGroup devices_for(const comm::Group& group, const at::Tensor& tensor) {
+  return tensor.is_cuda() ? group.device() : comm::DeviceGroup();
+}
+
+void* stream_of(at::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle(); }
+
 }  // namespace
 
 Exchange::Exchange(comm::Handle handle, at::Tensor sent, at::Tensor received, const at::Tensor& target) : handle_(std::move(handle)) {
@@ -28,14 +36,22 @@ Exchange::Exchange(comm::Handle handle, at::Tensor sent, at::Tensor received, co
 }
 
 bool Exchange::done() const {
+  if (device_) return on_devices_.done();
   if (!handle_.done()) return false;
   put_in_place();
   return true;
 }
 
 void Exchange::wait() const {
+  if (device_) return on_devices_.wait_on(stream_of(*device_));
   handle_.wait();
   put_in_place();
+}
+
+Seconds Exchange::elapsed() const {
+  if (!device_) return handle_.elapsed();
+  on_devices_.wait();
+  return on_devices_.elapsed();
 }
 
 void Exchange::put_in_place() const {
@@ -54,37 +70,55 @@ comm::DataType data_type_of(const at::Tensor& tensor) {
 }
 
 Exchange send(const comm::Group& group, const at::Tensor& tensor, int peer, std::uint32_t tag) {
+  if (const auto devices = devices_for(group, tensor))
+    return {devices.send(tensor.data_ptr(), tensor.nbytes(), peer, tag, stream_of(tensor.device())), tensor.device()};
   at::Tensor own = on_host(tensor);
   return {group.send(bytes_of(own), peer, tag), own, {}, tensor};
 }
 
 Exchange receive(const comm::Group& group, const at::Tensor& tensor, int peer, std::uint32_t tag) {
+  if (const auto devices = devices_for(group, tensor))
+    return {devices.receive(tensor.data_ptr(), tensor.nbytes(), peer, tag, stream_of(tensor.device())), tensor.device()};
   at::Tensor room = room_for(tensor);
   return {group.receive(bytes_of(room), peer, tag), {}, room, tensor};
 }
 
 Exchange all_reduce(const comm::Group& group, const at::Tensor& tensor, comm::Reduction reduction) {
+  const comm::DataType type = data_type_of(tensor);
+  if (const auto devices = devices_for(group, tensor))
+    return {devices.all_reduce(tensor.data_ptr(), count_of(tensor), type, reduction, stream_of(tensor.device())), tensor.device()};
   at::Tensor own = on_host(tensor);
-  return {group.all_reduce(own.data_ptr(), count_of(own), data_type_of(own), reduction), {}, own, tensor};
+  return {group.all_reduce(own.data_ptr(), count_of(own), type, reduction), {}, own, tensor};
 }
 
 Exchange reduce_scatter(const comm::Group& group, const at::Tensor& input, const at::Tensor& output) {
+  const comm::DataType type = data_type_of(input);
+  if (const auto devices = devices_for(group, input))
+    return {devices.reduce_scatter(input.data_ptr(), output.data_ptr(), count_of(output), type, comm::Reduction::sum,
+                                   stream_of(input.device())),
+            input.device()};
   at::Tensor own = on_host(input);
   at::Tensor room = room_for(output);
-  return {group.reduce_scatter(own.data_ptr(), room.data_ptr(), count_of(room), data_type_of(own)), own, room, output};
+  return {group.reduce_scatter(own.data_ptr(), room.data_ptr(), count_of(room), type), own, room, output};
 }
 
 Exchange all_gather(const comm::Group& group, const at::Tensor& input, const at::Tensor& output) {
+  const comm::DataType type = data_type_of(input);
+  if (const auto devices = devices_for(group, input))
+    return {devices.all_gather(input.data_ptr(), output.data_ptr(), count_of(input), type, stream_of(input.device())), input.device()};
   at::Tensor own = on_host(input);
   at::Tensor room = room_for(output);
-  return {group.all_gather(own.data_ptr(), room.data_ptr(), count_of(own), data_type_of(own)), own, room, output};
+  return {group.all_gather(own.data_ptr(), room.data_ptr(), count_of(own), type), own, room, output};
 }
 
 Exchange all_to_all(const comm::Group& group, const at::Tensor& input, const at::Tensor& output) {
+  const comm::DataType type = data_type_of(input);
+  const std::size_t part = count_of(input) / static_cast<std::size_t>(group.size());
+  if (const auto devices = devices_for(group, input))
+    return {devices.all_to_all(input.data_ptr(), output.data_ptr(), part, type, stream_of(input.device())), input.device()};
   at::Tensor own = on_host(input);
   at::Tensor room = room_for(output);
-  const std::size_t part = count_of(own) / static_cast<std::size_t>(group.size());
-  return {group.all_to_all(own.data_ptr(), room.data_ptr(), part, data_type_of(own)), own, room, output};
+  return {group.all_to_all(own.data_ptr(), room.data_ptr(), part, type), own, room, output};
 }
 
 }  // namespace tessera::nn

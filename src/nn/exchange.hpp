@@ -1,11 +1,13 @@
-// Communication of tensors, wherever they lie. `comm` sees memory of the host: tensors of a CPU go to it as they stand, and those of
-// another device pass through host memory. All are contiguous, f32, bf16 or i64.
+// Communication of tensors, wherever they lie. Those of a CPU go to comm::Group as they stand, those of a GPU to the group's devices where
+// it has them, and those of any other device pass through memory of the host. All are contiguous, f32, bf16 or i64.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <memory>
+#include <optional>
 
 #include "comm/comm.hpp"
+#include "comm/device.hpp"
 
 namespace tessera::nn {
 
@@ -15,13 +17,15 @@ class Exchange {
   Exchange() = default;                                                                           // over
   explicit Exchange(comm::Handle handle) : handle_(std::move(handle)) {}                          // of host memory alone
   Exchange(comm::Handle handle, at::Tensor sent, at::Tensor received, const at::Tensor& target);  // through these, into `target`
+  Exchange(comm::DeviceHandle handle, at::Device device) : on_devices_(std::move(handle)), device_(device) {}
 
   // Whether it has ended; what it brought is then in its tensor. Waits for no other rank.
   bool done() const;
-  // Blocks until then; throws comm's Error.
+  // What this thread computes with the tensor from now on sees what it brought: the host blocks until then, or where devices exchange
+  // directly the device's current stream waits. Throws comm's Error.
   void wait() const;
-  // From its beginning to the end of what `comm` did; valid once done.
-  Seconds elapsed() const { return handle_.elapsed(); }
+  // From its beginning to the end of what `comm` did, for which it blocks.
+  Seconds elapsed() const;
 
  private:
   struct Staged {
@@ -31,7 +35,9 @@ class Exchange {
   void put_in_place() const;
 
   comm::Handle handle_;
-  std::shared_ptr<Staged> staged_;  // empty in it once put in place
+  comm::DeviceHandle on_devices_;
+  std::optional<at::Device> device_;  // of on_devices_, where devices exchange directly
+  std::shared_ptr<Staged> staged_;    // empty in it once put in place
 };
 
 comm::DataType data_type_of(const at::Tensor& tensor);

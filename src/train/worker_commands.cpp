@@ -357,13 +357,15 @@ void RankOptions::add_to(CLI::App& app) {
   app.add_option("--rendezvous", rendezvous, "HOST:PORT where rank 0 listens (else MASTER_ADDR and MASTER_PORT)");
 }
 
-std::unique_ptr<comm::Communicator> RankOptions::connect(const std::string& task, std::optional<Seconds> deadline) const {
+std::unique_ptr<comm::Communicator> RankOptions::connect(const std::string& task, std::optional<Seconds> deadline,
+                                                         at::Device device) const {
   comm::Options options;
   options.deadline = deadline.value_or(options.deadline);
   options.rank = rank;
   options.world_size = world;
   options.task = task;
   options.rendezvous = rendezvous;
+  if (device.is_cuda() && world > 1) options.cuda_device = device.index();
   if (world > 1) options.secret = secret_from_environment().value_or(std::string());
   const char* address = std::getenv("MASTER_ADDR");
   const char* port = std::getenv("MASTER_PORT");

@@ -21,7 +21,8 @@ struct RankOptions {
   std::string rendezvous;
 
   void add_to(CLI::App& app);
-  std::unique_ptr<comm::Communicator> connect(const std::string& task, std::optional<Seconds> deadline = {}) const;
+  std::unique_ptr<comm::Communicator> connect(const std::string& task, std::optional<Seconds> deadline = {},
+                                              at::Device device = at::kCPU) const;
 };
 
 // A checkpoint's folder itself, or that of RUN or RUN@STEP. Throws not_found, corrupt.

@@ -264,7 +264,7 @@ void train_rank(const TrainArguments& arguments) {
   const at::Device device = train::device_of(plan, cluster, arguments.rank.rank);
   const int threads = place.threads;
   if (std::getenv("OMP_NUM_THREADS") == nullptr && threads > 0) at::set_num_threads(threads);
-  const auto comm = arguments.rank.connect(task_of(arguments, job, plan), deadline_of(plan, job.model));
+  const auto comm = arguments.rank.connect(task_of(arguments, job, plan), deadline_of(plan, job.model), device);
   std::optional<observe::RunLock> lock;
   // Destroyed after an error has been told to the other ranks.
   std::unique_ptr<data::Dataset> dataset;

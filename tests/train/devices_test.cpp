@@ -1,6 +1,7 @@
 // Whole runs on another device than the host's CPU, whose memory nothing of the host reaches.
 #include <gtest/gtest.h>
 
+#include "checkpoint/checkpoint.hpp"
 #include "train/far_device_helper.hpp"
 #include "train/job_helper.hpp"
 
@@ -37,6 +38,30 @@ TEST(Devices, TrainTheSameModelAsACpu) {
       if (degrees.delayed_exchange) continue;
       EXPECT_LT(worst_difference(curve.norms, expected.norms), one.norms) << one.what << " " << to_text(degrees);
     }
+}
+
+TEST(Devices, ACheckpointGoesOnOnACpu) {
+  const model::JobSpec job = tiny_job("precision: bf16");
+  const auto dataset =
+      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const TemporaryFolder folder;
+  double there = 0;
+  const plan::Plan plan = plan_of(job, {.dp = 2, .zero = 3, .micro_batches = 2});
+  on_ranks(2, [&](comm::Communicator& comm) {
+    Trainer trainer(job, plan, *dataset, comm, far_device());
+    trainer.initialize();
+    for (int i = 0; i < 3; ++i) trainer.step();
+    trainer.begin_save(real_file_system(), folder.path(), 3);
+    const double loss = trainer.step().loss;
+    const auto ended = trainer.wait_for_save();
+    ASSERT_TRUE(ended && !ended->error);
+    if (comm.rank() == 0) there = loss;
+  });
+  on_ranks(1, [&](comm::Communicator& comm) {
+    Trainer trainer(job, plan_of(job, {}), *dataset, comm);
+    trainer.load(checkpoint::step_folder(folder.path(), 3));
+    EXPECT_NEAR(trainer.step().loss, there, 3e-3 * there);
+  });
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -87,7 +88,7 @@ const at::Tensor& resize(const at::Tensor& tensor, c10::IntArrayRef size, std::o
 }
 
 at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
-  resize(to, from.sizes(), {});
+  if (to.sizes() != from.sizes()) resize(to, from.sizes(), {});
   return copy_from(from, to, false);
 }
 
@@ -104,6 +105,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
   library.impl("resize_", TORCH_FN(resize));
   library.impl("as_strided", TORCH_FN(as_strided));
+  library.impl("unfold", TORCH_FN(at::native::unfold));
   library.impl("view", TORCH_FN(at::native::view));
   library.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
 }
