@@ -9,7 +9,8 @@ tsan     the tests of rooms with threads under the thread sanitizer (tools/sanit
 
 With --gpu another stage runs alone:
 
-gpu      the kernels and blocks of nn on cuda:0, held against those for CPUs; exits with 3 where there is no GPU
+gpu      the kernels and blocks of nn on cuda:0, held against those for CPUs, and comm's exchanges between GPUs; exits with 3 where there is
+         no GPU
 
 After each stage stand its slowest tests, and at the end, beside the sums, those that failed.
 """
@@ -29,6 +30,7 @@ sys.path[:0] = [str(ROOT / "tools" / "sanitizers"), str(ROOT / "bench")]
 import rooms as sanitizer_rooms  # noqa: E402
 from machine import gpu_or_exit  # noqa: E402
 
+GPU_SUITES = {"tessera_nn_tests": ["AtenKernels", "CudaKernels"], "tessera_comm_tests": ["Nccl", "Devices"]}
 STAGES = ["lint", "release", "python", "asan", "tsan"]
 SANITIZER_ENVIRONMENT = {
     "asan": {"ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0", "UBSAN_OPTIONS": "print_stacktrace=1",
@@ -117,14 +119,15 @@ def ctest(outcome, names):
 
 
 def on_gpu(outcome, names):
-    if run(["./dev", "build", "release", "tessera_nn_tests"]) != 0:
+    if run(["./dev", "build", "release", *GPU_SUITES]) != 0:
         outcome.failed, outcome.note = 1, "does not build"
         return
-    report = ROOT / "build" / "gpu-tests.xml"
-    report.unlink(missing_ok=True)
-    tests = ":".join(f"{suite}.*{name}*" for suite in ("AtenKernels", "CudaKernels") for name in names or [""])
-    code = run(["build/release/bin/tessera_nn_tests", f"--gtest_filter={tests}", f"--gtest_output=xml:{report}"], {"TESSERA_TEST_DEVICE": "cuda:0"})
-    finish(outcome, code, report, "tessera_nn_tests")
+    for program, suites in GPU_SUITES.items():
+        report = ROOT / "build" / f"gpu-{program}.xml"
+        report.unlink(missing_ok=True)
+        tests = ":".join(f"{suite}.*{name}*" for suite in suites for name in names or [""])
+        code = run([f"build/release/bin/{program}", f"--gtest_filter={tests}", f"--gtest_output=xml:{report}"], {"TESSERA_TEST_DEVICE": "cuda:0"})
+        finish(outcome, code, report, program)
 
 
 def pytest(outcome, names):

@@ -9,7 +9,7 @@ struct Factors {
   float grad_scale, first_share, beta2, second_share, step_size, correction, epsilon;
 };
 
-// What one launch steps: what a kernel may take of parameters is 4 KiB.
+// What one launch steps: a kernel takes up to 4 KiB of parameters, and reads these where they lie.
 constexpr int kTensors = 32;
 struct Batch {
   TesseraAdamwTensor tensors[kTensors];
@@ -42,7 +42,7 @@ __device__ void step_range(const TesseraAdamwTensor& t, const Factors& f, std::i
   }
 }
 
-__global__ void step(Batch batch, Factors factors) {
+__global__ void step(const __grid_constant__ Batch batch, const Factors factors) {
   int index = 0;
   while (index + 1 < batch.count && blockIdx.x >= batch.first_block[index + 1]) ++index;
   const TesseraAdamwTensor& tensor = batch.tensors[index];

@@ -15,6 +15,7 @@
 
 #define __global__
 #define __device__
+#define __grid_constant__
 #define __shared__ static  // one block at a time
 
 namespace tessera::nn::kernels::cuda {
