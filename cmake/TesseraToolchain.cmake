@@ -17,7 +17,13 @@ endif()
 # The torch wheel is built with the C++11 ABI, which is also g++'s default; saying so keeps a foreign default out.
 add_compile_definitions(_GLIBCXX_USE_CXX11_ABI=1)
 # g++ 12 reports string concatenations as overlapping copies (GCC bug 105651): no -Wrestrict.
-set(TESSERA_WARNINGS -Wall -Wextra -Wpedantic -Werror -Wno-unused-parameter -Wno-restrict)
+# Another compiler than those that the code is kept clean with may warn of more.
+option(TESSERA_WERROR "Take warnings in our code as errors" ON)
+if(TESSERA_WERROR)
+  set(werror -Werror)
+  set(TESSERA_NVCC_WARNINGS -Xcompiler -Wall,-Werror -Werror all-warnings)
+endif()
+set(TESSERA_WARNINGS -Wall -Wextra -Wpedantic ${werror} -Wno-unused-parameter -Wno-restrict)
 if(TESSERA_SANITIZE)
   # With the sanitizers' checks between them g++ loses sight of assignments, and warns of values that are set.
   list(APPEND TESSERA_WARNINGS -Wno-maybe-uninitialized)

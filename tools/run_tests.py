@@ -7,6 +7,11 @@ python   tests that drive the commands from Python, and tests of ./dev's own too
 asan     the torch-free rooms' C++ tests under the address and undefined-behaviour sanitizers
 tsan     the tests of rooms with threads under the thread sanitizer (tools/sanitizers/rooms.py lists them)
 
+With --gpu another stage runs alone:
+
+gpu      the kernels and blocks of nn on cuda:0, held against those for CPUs, and comm's exchanges between GPUs; exits with 3 where there is
+         no GPU
+
 After each stage stand its slowest tests, and at the end, beside the sums, those that failed.
 """
 import argparse
@@ -21,9 +26,11 @@ import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHOWN = 10
-sys.path.insert(0, str(ROOT / "tools" / "sanitizers"))
+sys.path[:0] = [str(ROOT / "tools" / "sanitizers"), str(ROOT / "bench")]
 import rooms as sanitizer_rooms  # noqa: E402
+from machine import gpu_or_exit  # noqa: E402
 
+GPU_SUITES = {"tessera_nn_tests": ["AtenKernels", "CudaKernels"], "tessera_comm_tests": ["Nccl", "Devices"]}
 STAGES = ["lint", "release", "python", "asan", "tsan"]
 SANITIZER_ENVIRONMENT = {
     "asan": {"ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0", "UBSAN_OPTIONS": "print_stacktrace=1",
@@ -111,6 +118,18 @@ def ctest(outcome, names):
     finish(outcome, run(command, SANITIZER_ENVIRONMENT.get(outcome.stage)), report, "ctest")
 
 
+def on_gpu(outcome, names):
+    if run(["./dev", "build", "release", *GPU_SUITES]) != 0:
+        outcome.failed, outcome.note = 1, "does not build"
+        return
+    for program, suites in GPU_SUITES.items():
+        report = ROOT / "build" / f"gpu-{program}.xml"
+        report.unlink(missing_ok=True)
+        tests = ":".join(f"{suite}.*{name}*" for suite in suites for name in names or [""])
+        code = run([f"build/release/bin/{program}", f"--gtest_filter={tests}", f"--gtest_output=xml:{report}"], {"TESSERA_TEST_DEVICE": "cuda:0"})
+        finish(outcome, code, report, program)
+
+
 def pytest(outcome, names):
     folders = [folder for folder in ("tests/dev", "tests/python") if (ROOT / folder).is_dir() and list((ROOT / folder).rglob("test_*.py"))]
     if not folders:
@@ -129,14 +148,17 @@ def parse_arguments():
     parser = argparse.ArgumentParser(prog="./dev test", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="only tests whose names match one of these; of release and python")
     parser.add_argument("--fast", action="store_true", help="leave out the sanitizers")
+    parser.add_argument("--gpu", action="store_true", help="the stage gpu alone")
     parser.add_argument("--only", action="append", choices=STAGES, help="this stage alone (repeatable)")
     return parser.parse_args()
 
 
 def main():
     arguments = parse_arguments()
-    stages = arguments.only or (["release", "python"] if arguments.names else STAGES[:3] if arguments.fast else STAGES)
-    runners = {"lint": lint, "python": pytest, "release": ctest, "asan": ctest, "tsan": ctest}
+    if arguments.gpu:
+        print(f"on {gpu_or_exit()['name']}", flush=True)
+    stages = ["gpu"] if arguments.gpu else arguments.only or (["release", "python"] if arguments.names else STAGES[:3] if arguments.fast else STAGES)
+    runners = {"lint": lint, "python": pytest, "release": ctest, "asan": ctest, "tsan": ctest, "gpu": on_gpu}
     outcomes = []
     begin = time.monotonic()
     for stage in stages:

@@ -11,41 +11,14 @@ import json
 import pathlib
 import platform
 import statistics
-import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 from machine import processor  # noqa: E402
+from served import Program  # noqa: E402
 
 PEER = ROOT / "bench" / "step" / "peer.py"
-
-
-class Program:
-    """One side of the comparison: serves a few steps for each line it is sent."""
-
-    def __init__(self, name, command):
-        self.name = name
-        self.seconds = []
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-
-    def wait_until_ready(self):
-        line = self.process.stdout.readline().strip()
-        if line != "ready":
-            raise SystemExit(f"{self.name} did not start: {line!r}")
-
-    def turn(self):
-        self.process.stdin.write("go\n")
-        self.process.stdin.flush()
-        self.seconds += json.loads(self.process.stdout.readline())["steps"]
-
-    def close(self):
-        self.process.stdin.close()
-        try:
-            self.process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
 
 
 def main():

@@ -5,18 +5,17 @@
 #include <cmath>
 #include <vector>
 
+#include "nn/kernels/adamw.hpp"
 #include "nn/kernels/aten/kernels.hpp"
+#include "nn/kernels/cuda/kernels.hpp"
 #include "nn/kernels/device.hpp"
 #include "nn/kernels/dispatch.hpp"
 
 namespace tessera::nn {
 namespace {
 
+using kernels::AdamWFactors;
 using kernels::Bf16;
-
-struct AdamWFactors {
-  float grad_scale, decay, first_share, beta2, second_share, step_size, correction, epsilon;
-};
 
 TESSERA_MULTIVERSION void adamw_range(float* __restrict master, const float* __restrict grad, float* __restrict first,
                                       float* __restrict second, std::int64_t count, const AdamWFactors& f) {
@@ -86,13 +85,10 @@ void for_each_block(std::int64_t count, const Body& body) {
 
 void adamw_step(at::Tensor& master, const at::Tensor& grad, at::Tensor& exp_avg, at::Tensor& exp_avg_sq, at::Tensor& compute,
                 const AdamW& options) {
-  if (!kernels::use_cpu_kernels(master)) return kernels::aten::adamw_step(master, grad, exp_avg, exp_avg_sq, compute, options);
-  const double correction1 = 1.0 - std::pow(options.beta1, static_cast<double>(options.step));
-  const double correction2 = 1.0 - std::pow(options.beta2, static_cast<double>(options.step));
-  const AdamWFactors factors{static_cast<float>(options.grad_scale),           static_cast<float>(1.0 - options.lr * options.weight_decay),
-                             static_cast<float>(1.0 - options.beta1),          static_cast<float>(options.beta2),
-                             static_cast<float>(1.0 - options.beta2),          static_cast<float>(options.lr / correction1),
-                             static_cast<float>(1.0 / std::sqrt(correction2)), static_cast<float>(options.epsilon)};
+  const kernels::Kernels chosen = kernels::kernels_for(master);
+  if (chosen == kernels::Kernels::cuda) return kernels::cuda::adamw_step(master, grad, exp_avg, exp_avg_sq, compute, options);
+  if (chosen == kernels::Kernels::aten) return kernels::aten::adamw_step(master, grad, exp_avg, exp_avg_sq, compute, options);
+  const AdamWFactors factors = kernels::factors_of(options);
   float* value = kernels::data<float>(master);
   for_each_block(master.numel(), [&](std::int64_t, std::int64_t first, std::int64_t count) {
     adamw_range(value + first, kernels::data<float>(grad) + first, kernels::data<float>(exp_avg) + first,

@@ -1,5 +1,6 @@
 """The parts of ./dev that decide: which wheels are unmet, how test reports add up, what lint finds."""
 import importlib.util
+import os
 import pathlib
 import subprocess
 import sys
@@ -80,6 +81,15 @@ def test_the_slowest_tests_of_a_stage_are_named(tmp_path):
 
     few = run_tests.Outcome("release", cases=[(0.01, "A.quick"), (7.25, "A.slow")])
     assert run_tests.slowest(few) == ["      7.2 s  A.slow"]
+
+
+@pytest.mark.parametrize("command", [["tools/run_tests.py", "--gpu"], ["bench/gpu/run.py"]])
+def test_without_a_gpu_what_needs_one_says_so(command):
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([sys.executable, *command], cwd=ROOT, env=hidden, capture_output=True, text=True)
+    assert done.returncode == 3
+    assert done.stderr.startswith("there is no GPU here that this torch can use: torch ")
+    assert len(done.stderr.splitlines()) == 1 and done.stdout == ""
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
-// What runs on accelerators, ATen's kernels, against those written for CPUs: here both run on the CPU.
+// What runs on accelerators, ATen's kernels and CUDA's, against those written for CPUs: on a GPU where the test has one, otherwise on the
+// CPU.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <algorithm>
@@ -6,9 +7,12 @@
 
 #include "base/random.hpp"
 #include "nn/decoder_helper.hpp"
+#include "nn/device_helper.hpp"
+#include "nn/kernels/adamw.hpp"
 #include "nn/kernels/attention.hpp"
 #include "nn/kernels/bias.hpp"
 #include "nn/kernels/cross_entropy.hpp"
+#include "nn/kernels/cuda/library.hpp"
 #include "nn/kernels/device.hpp"
 #include "nn/kernels/dropout.hpp"
 #include "nn/kernels/dropped_attention.hpp"
@@ -29,23 +33,43 @@ std::int64_t pick(Random& random, std::initializer_list<std::int64_t> from) { re
 // What a kernel leaves in its results, which it is given as copies of its own.
 using Computation = std::function<void(Tensors& results)>;
 
-Tensors results_of(Kernels kernels, const Tensors& before, const Computation& run) {
-  const KernelsScope scope(kernels);
+// Where the computation runs.
+at::Device& device_here() {
+  static at::Device device = at::kCPU;
+  return device;
+}
+
+at::Tensor here(const at::Tensor& tensor) { return tensor.defined() ? tensor.to(device_here()) : tensor; }
+
+const test::Side kOurs{at::Device(at::kCPU), Kernels::cpu};
+
+// On the CPU.
+Tensors results_of(const test::Side& side, const Tensors& before, const Computation& run) {
+  const KernelsScope scope(side.kernels);
+  device_here() = side.device;
   Tensors results;
-  for (const at::Tensor& tensor : before) results.push_back(tensor.clone());
+  for (const at::Tensor& tensor : before)
+    results.push_back(tensor.to(side.device, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true));
   run(results);
+  for (at::Tensor& result : results) result = result.to(at::kCPU);
   return results;
 }
 
+// What a kernel has besides the form for CPUs.
+enum class Forms { aten, aten_and_cuda };
+
 // Largest differences, relative to the largest element or to 1, which is what the elements that are added up are like.
-void expect_same(const Tensors& before, const Computation& run, double tolerance, const std::string& which) {
-  const Tensors ours = results_of(Kernels::cpu, before, run);
-  const Tensors atens = results_of(Kernels::aten, before, run);
-  for (std::size_t i = 0; i < ours.size(); ++i) {
-    ASSERT_TRUE(at::isfinite(ours[i]).all().item<bool>()) << which << ", result " << i;
-    const at::Tensor difference = (atens[i].to(at::kDouble) - ours[i].to(at::kDouble)).abs().max();
-    const double size = std::max(1.0, ours[i].to(at::kDouble).abs().max().item<double>());
-    EXPECT_LT(difference.item<double>(), tolerance * size) << which << ", result " << i;
+void expect_same(const Tensors& before, const Computation& run, double tolerance, const std::string& which, Forms forms = Forms::aten) {
+  const Tensors ours = results_of(kOurs, before, run);
+  for (const test::Side& side : test::sides()) {
+    if (side.kernels == Kernels::cuda && forms == Forms::aten) continue;
+    const Tensors theirs = results_of(side, before, run);
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+      ASSERT_TRUE(at::isfinite(ours[i]).all().item<bool>()) << which << ", result " << i;
+      const at::Tensor difference = (theirs[i].to(at::kDouble) - ours[i].to(at::kDouble)).abs().max();
+      const double size = std::max(1.0, ours[i].to(at::kDouble).abs().max().item<double>());
+      EXPECT_LT(difference.item<double>(), tolerance * size) << test::name_of(side.kernels) << ": " << which << ", result " << i;
+    }
   }
 }
 
@@ -80,8 +104,8 @@ TEST(AtenKernels, MultiplyAsOurs) {
     for (const at::ScalarType result : {at::kFloat, type})
       for (const bool accumulate : {false, true})
         expect_same(
-            {at::randn({m, n + 5}).to(result)}, [&](Tensors& c) { gemm(a, b, c[0].narrow(1, 2, n), accumulate); }, tolerance_of(type),
-            text(type, " ", m, "x", n, "x", k, " into ", result));
+            {at::randn({m, n + 5}).to(result)}, [&](Tensors& c) { gemm(here(a), here(b), c[0].narrow(1, 2, n), accumulate); },
+            tolerance_of(type), text(type, " ", m, "x", n, "x", k, " into ", result));
   });
 }
 
@@ -90,13 +114,15 @@ TEST(AtenKernels, SumGradientsOfBiasesAsOurs) {
     const std::int64_t rows = pick(random, {1, 127, 300}), width = pick(random, {1, 37, 64});
     const at::Tensor dy = at::randn({rows, width + 9}).to(type).narrow(1, 4, width);
     expect_same(
-        {at::randn({width})}, [&](Tensors& grad) { bias_backward(dy, grad[0]); }, 2e-6, text(type, " ", rows, " rows"));
+        {at::randn({width})}, [&](Tensors& grad) { bias_backward(here(dy), grad[0]); }, 2e-6, text(type, " ", rows, " rows"));
   });
 }
 
 TEST(AtenKernels, NormalizeAsOurs) {
   for_cases(20, [](Random& random, at::ScalarType type) {
-    const std::int64_t rows = pick(random, {1, 7, 129, 300}), width = pick(random, {1, 15, 64, 100});
+    // More rows than slabs of them, or a row longer than a block.
+    const std::int64_t rows = pick(random, {1, 7, 129, 600});
+    const std::int64_t width = rows > 7 ? pick(random, {1, 15, 64, 100}) : pick(random, {1, 64, 4100, 4104});
     const at::Tensor x = at::randn({rows, width}).to(type);
     const at::Tensor dy = at::randn({rows, width}).to(type);
     const at::Tensor residual = random.below(2) == 1 ? at::randn({rows, width}).to(type) : at::Tensor();
@@ -105,16 +131,16 @@ TEST(AtenKernels, NormalizeAsOurs) {
     expect_same(
         {at::randn({rows, width}).to(type), x, at::empty({rows}), x, at::empty({width})},
         [&](Tensors& r) {
-          add_rms_norm(r[0], x, weight, 1e-5, r[1], r[2]);
-          rms_norm_again(r[0], weight, r[2], r[3]);
+          add_rms_norm(r[0], here(x), here(weight), 1e-5, r[1], r[2]);
+          rms_norm_again(r[0], here(weight), r[2], r[3]);
           EXPECT_TRUE(at::equal(r[1], r[3]));
-          rms_norm(r[0], weight, 1e-5, r[3], r[2]);
+          rms_norm(r[0], here(weight), 1e-5, r[3], r[2]);
           EXPECT_TRUE(at::equal(r[1], r[3]));
           // The gradient takes the place of what it is made of.
           r[3].copy_(dy);
-          rms_norm_backward(r[3], x, weight, r[2], residual, r[3], r[4]);
+          rms_norm_backward(r[3], here(x), here(weight), r[2], here(residual), r[3], r[4]);
         },
-        tolerance_of(type), which);
+        tolerance_of(type), which, Forms::aten_and_cuda);
   });
 }
 
@@ -129,13 +155,13 @@ TEST(AtenKernels, CenterAsOurs) {
     expect_same(
         {at::randn({rows, width}).to(type), x, at::empty({rows, 2}), x, at::empty({2, width})},
         [&](Tensors& r) {
-          add_layer_norm(r[0], x, weight, bias, 1e-5, r[1], r[2]);
-          layer_norm_again(r[0], weight, bias, r[2], r[3]);
+          add_layer_norm(r[0], here(x), here(weight), here(bias), 1e-5, r[1], r[2]);
+          layer_norm_again(r[0], here(weight), here(bias), r[2], r[3]);
           EXPECT_TRUE(at::equal(r[1], r[3]));
-          layer_norm(r[0], weight, bias, 1e-5, r[3], r[2]);
+          layer_norm(r[0], here(weight), here(bias), 1e-5, r[3], r[2]);
           EXPECT_TRUE(at::equal(r[1], r[3]));
           r[3].copy_(dy);
-          layer_norm_backward(r[3], r[0], weight, r[2], residual, r[3], r[4]);
+          layer_norm_backward(r[3], r[0], here(weight), r[2], here(residual), r[3], r[4]);
         },
         4 * tolerance_of(type), text(type, " ", rows, " rows of ", width));
   });
@@ -150,8 +176,8 @@ TEST(AtenKernels, NormalizeHeadsAsOurs) {
     expect_same(
         {at::empty_like(qkv), at::randn(qkv.sizes()).to(type), at::empty({2, shape.head_dim})},
         [&](Tensors& r) {
-          rms_norm_heads(qkv, shape, weights[0], weights[1], 1e-6, r[0]);
-          rms_norm_heads_backward(qkv, shape, weights[0], weights[1], 1e-6, r[1], r[2]);
+          rms_norm_heads(here(qkv), shape, here(weights[0]), here(weights[1]), 1e-6, r[0]);
+          rms_norm_heads_backward(here(qkv), shape, here(weights[0]), here(weights[1]), 1e-6, r[1], r[2]);
         },
         tolerance_of(type), text(type, " ", rows, " rows, head_dim ", shape.head_dim));
   });
@@ -164,17 +190,17 @@ TEST(AtenKernels, RotateAsOurs) {
     const std::int64_t position = pick(random, {0, 0, 7});
     const at::Tensor positions = random.below(2) == 1 ? at::randint(0, seq, {batch, seq}, at::kLong) : at::Tensor();
     const at::Tensor table = rope_table(position + seq, head_dim, {}, at::kCPU);
-    const at::Tensor rows = at::randn({batch * seq, heads * head_dim + 6}).to(type);
+    const at::Tensor rows = at::randn({batch * seq, heads * head_dim + pick(random, {6, 8})}).to(type);
     for (const bool inverse : {false, true})
       expect_same(
-          {rows}, [&](Tensors& x) { rope(x[0], heads, head_dim, seq, position, table, inverse, positions); }, tolerance_of(type),
-          text(type, " seq ", seq, " head_dim ", head_dim));
+          {rows}, [&](Tensors& x) { rope(x[0], heads, head_dim, seq, position, here(table), inverse, here(positions)); },
+          tolerance_of(type), text(type, " seq ", seq, " head_dim ", head_dim), Forms::aten_and_cuda);
   });
 }
 
 TEST(AtenKernels, ActivateAsOurs) {
   for_cases(20, [](Random& random, at::ScalarType type) {
-    const std::int64_t rows = pick(random, {0, 1, 7, 129}), width = pick(random, {1, 15, 100});
+    const std::int64_t rows = pick(random, {0, 1, 7, 129}), width = pick(random, {1, 15, 64, 100});
     if (rows == 0) {
       const KernelsScope atens(Kernels::aten);
       at::Tensor none = at::empty({0, width}, type);
@@ -191,7 +217,7 @@ TEST(AtenKernels, ActivateAsOurs) {
           swiglu(r[0], r[2]);
           swiglu_backward(r[0], r[1]);
         },
-        tolerance_of(type), text(type, " ", rows, " rows of ", width));
+        tolerance_of(type), text(type, " ", rows, " rows of ", width), Forms::aten_and_cuda);
   });
 }
 
@@ -218,9 +244,9 @@ TEST(AtenKernels, DropTheSameElementsAsOurs) {
     std::vector<std::uint64_t> seeds;
     for (std::int64_t i = 0; i < samples; ++i) seeds.push_back(random.next());
     const at::Tensor x = at::rand({samples, rows, width}).add_(1).to(type);
-    const Computation run = [&](Tensors& out) { dropout(x, probability, seeds, out[0]); };
-    const at::Tensor ours = results_of(Kernels::cpu, {x}, run)[0];
-    const at::Tensor atens = results_of(Kernels::aten, {x}, run)[0];
+    const Computation run = [&](Tensors& out) { dropout(here(x), probability, seeds, out[0]); };
+    const at::Tensor ours = results_of(kOurs, {x}, run)[0];
+    const at::Tensor atens = results_of(test::sides()[0], {x}, run)[0];
     EXPECT_TRUE(at::equal(ours == 0, atens == 0)) << type << " " << probability << " of " << samples << "x" << rows << "x" << width;
     EXPECT_TRUE(at::allclose(ours, atens, tolerance_of(type)));
   });
@@ -232,9 +258,9 @@ TEST(AtenKernels, DropTheSameElementsOfRowsAsOurs) {
     std::vector<RowPlace> places;
     for (int row = 0; row < 9; ++row) places.push_back({random.next(), static_cast<std::int64_t>(random.below(100000))});
     const at::Tensor x = at::rand({9, width}).add_(1).to(type);
-    const Computation run = [&](Tensors& out) { dropout_rows(x, 0.3, places, out[0]); };
-    const at::Tensor ours = results_of(Kernels::cpu, {x}, run)[0];
-    EXPECT_TRUE(at::equal(ours == 0, results_of(Kernels::aten, {x}, run)[0] == 0)) << type << " " << width;
+    const Computation run = [&](Tensors& out) { dropout_rows(here(x), 0.3, places, out[0]); };
+    const at::Tensor ours = results_of(kOurs, {x}, run)[0];
+    EXPECT_TRUE(at::equal(ours == 0, results_of(test::sides()[0], {x}, run)[0] == 0)) << type << " " << width;
   });
 }
 
@@ -248,8 +274,8 @@ TEST(AtenKernels, LookUpAsOurs) {
     expect_same(
         {at::empty({count, width}, type), at::randn({rows, width})},
         [&](Tensors& r) {
-          lookup(table, tokens, first, r[0]);
-          lookup_backward(gradient, tokens, first, r[1]);
+          lookup(here(table), here(tokens), first, r[0]);
+          lookup_backward(here(gradient), here(tokens), first, r[1]);
         },
         2e-6, text(type, " ", count, " tokens of ", rows, " rows"));
   });
@@ -270,7 +296,7 @@ TEST(AtenKernels, AddToATableInOneOrder) {
 
 TEST(AtenKernels, FindLossesAsOurs) {
   for_cases(20, [](Random& random, at::ScalarType type) {
-    const std::int64_t rows = pick(random, {1, 7, 129}), width = pick(random, {1, 15, 100, 1001});
+    const std::int64_t rows = pick(random, {1, 7, 40}), width = pick(random, {1, 15, 100, 1001, 5000});
     const std::int64_t first = pick(random, {0, 0, 10});
     const at::Tensor logits = at::randn({rows, width}).mul_(5);
     const at::Tensor targets = at::randint(-1, width + 20, {rows}, at::kLong);
@@ -280,18 +306,18 @@ TEST(AtenKernels, FindLossesAsOurs) {
     expect_same(
         {logits, statistic, statistic, statistic, at::empty({rows, width}, type), total.loss, total.tokens},
         [&](Tensors& r) {
-          cross_entropy_maximum(r[0], targets, first, r[1], r[2]);
+          cross_entropy_maximum(r[0], here(targets), first, r[1], r[2]);
           cross_entropy_exponentials(r[0], r[1], r[3]);
           LossSum sum(r[0]);
-          add_losses(targets, r[1], r[3], r[2], sum);
-          add_losses(targets, r[1], r[3], r[2], sum);
+          add_losses(here(targets), r[1], r[3], r[2], sum);
+          add_losses(here(targets), r[1], r[3], r[2], sum);
           r[5] = sum.loss;
           r[6] = sum.tokens;
-          cross_entropy_gradient(r[0], targets, first, r[3], 0.3, r[4]);
+          cross_entropy_gradient(r[0], here(targets), first, r[3], 0.3, r[4]);
           // In place.
-          cross_entropy_gradient(r[0], targets, first, r[3], 0.3, r[0]);
+          cross_entropy_gradient(r[0], here(targets), first, r[3], 0.3, r[0]);
         },
-        tolerance_of(type), text(type, " ", rows, " rows of ", width));
+        tolerance_of(type), text(type, " ", rows, " rows of ", width), Forms::aten_and_cuda);
   });
 }
 
@@ -318,8 +344,8 @@ TEST(AtenKernels, AttendAsOurs) {
     expect_same(
         {at::empty({rows, width}, type), at::empty({shape.batch, shape.heads, shape.seq}), qkv},
         [&](Tensors& r) {
-          attention(qkv, shape, r[0], r[1]);
-          attention_backward(out_grad, r[0], r[1], shape, r[2]);
+          attention(here(qkv), shape, r[0], r[1]);
+          attention_backward(here(out_grad), r[0], r[1], shape, r[2]);
         },
         type == at::kFloat ? 2e-5 : 4e-2,
         text(type, " seq ", shape.seq, " head_dim ", shape.head_dim, " window ", shape.window, " in ", shape.segments.size(),
@@ -342,8 +368,8 @@ TEST(AtenKernels, AttendAcrossPartsOfASequenceAsOurs) {
     expect_same(
         {at::empty({rows, width}, type), at::empty({shape.batch, shape.heads, shape.queries}), queries, keys_values},
         [&](Tensors& r) {
-          attention_across(queries, keys_values, shape, r[0], r[1]);
-          attention_across_backward(out_grad, r[0], r[1], shape, r[2], r[3]);
+          attention_across(here(queries), here(keys_values), shape, r[0], r[1]);
+          attention_across_backward(here(out_grad), r[0], r[1], shape, r[2], r[3]);
         },
         type == at::kFloat ? 2e-5 : 4e-2,
         text(type, " ", shape.queries, " queries, ", shape.keys, " keys, offset ", shape.offset, " window ", shape.window));
@@ -364,8 +390,8 @@ TEST(AtenKernels, AttendWithDropoutAsOurs) {
     expect_same(
         {at::empty({rows, width}, type), at::empty({shape.batch, shape.heads, shape.seq}), qkv},
         [&](Tensors& r) {
-          dropped_attention(qkv, shape, mask, r[0], r[1]);
-          dropped_attention_backward(out_grad, r[0], r[1], shape, mask, r[2]);
+          dropped_attention(here(qkv), shape, mask, r[0], r[1]);
+          dropped_attention_backward(here(out_grad), r[0], r[1], shape, mask, r[2]);
         },
         type == at::kFloat ? 2e-5 : 4e-2,
         text(type, " seq ", shape.seq, " window ", shape.window, " in ", shape.segments.size(), " documents"));
@@ -380,7 +406,7 @@ TEST(AtenKernels, AttendToACacheAsOurs) {
     const at::Tensor qkv = at::randn({shape.batch * shape.seq, width + 4 * shape.head_dim}).to(type);
     expect_same(
         {cache, cache, at::empty({shape.batch * shape.seq, width}, type)},
-        [&](Tensors& r) { attention_with_cache(qkv, shape, position, r[0], r[1], r[2]); }, type == at::kFloat ? 2e-5 : 4e-2,
+        [&](Tensors& r) { attention_with_cache(here(qkv), shape, position, r[0], r[1], r[2]); }, type == at::kFloat ? 2e-5 : 4e-2,
         text(type, " ", shape.seq, " behind ", position, " window ", shape.window));
   });
 }
@@ -397,22 +423,95 @@ TEST(AtenKernels, StepAsOurs) {
         [&](Tensors& r) {
           at::Tensor none;
           for (const std::int64_t step : {1, 2, 3})
-            adamw_step(r[0], grad, r[1], r[2], keeps ? r[3] : none, {1e-2, 0.9, 0.95, 1e-8, 0.1, step, 0.7});
+            adamw_step(r[0], here(grad), r[1], r[2], keeps ? r[3] : none, {1e-2, 0.9, 0.95, 1e-8, 0.1, step, 0.7});
           if (!keeps) r[3].zero_();
         },
-        1e-5, which);
+        1e-5, which, Forms::aten_and_cuda);
     expect_same(
         {x, at::full({9001}, 7.0), compute},
         [&](Tensors& r) {
-          for (const bool first : {true, false}) sgd_step(r[0], grad, r[1], r[2], {0.1, keeps ? 0.9 : 0.0, 0.1, first, 0.7});
+          for (const bool first : {true, false}) sgd_step(r[0], here(grad), r[1], r[2], {0.1, keeps ? 0.9 : 0.0, 0.1, first, 0.7});
         },
         1e-5, which);
-    double ours = 0;
-    for (const Kernels kernels : {Kernels::cpu, Kernels::aten}) {
-      const KernelsScope scope(kernels);
-      const double sum = squared_norm(grad);
-      if (kernels == Kernels::cpu) ours = sum;
-      EXPECT_NEAR(sum, ours, 1e-12 * ours);
+    const double ours = squared_norm(grad);
+    for (const test::Side& side : test::sides()) {
+      const KernelsScope scope(side.kernels);
+      EXPECT_NEAR(squared_norm(grad.to(side.device)), ours, 1e-12 * ours) << test::name_of(side.kernels);
+    }
+  }
+}
+
+// More than one launch takes, of lengths and at places that packs do not fit.
+TEST(CudaKernels, StepManyTensorsAtOnceAsOneByOne) {
+  test::sides();
+  const cuda::Library* const library = cuda::library();
+  ASSERT_NE(library, nullptr) << "build tessera_cuda_kernels";
+  const at::Device device = test::test_device();
+  const at::Tensor master = at::randn({70 * 9001}), grad = at::randn({70 * 9001});
+  const at::Tensor compute = at::zeros({70 * 9001}, at::kBFloat16);
+  const Tensors before = {master, at::zeros_like(master), at::zeros_like(master), compute};
+  Tensors together, apart;
+  for (const at::Tensor& tensor : before) {
+    together.push_back(tensor.to(device, tensor.scalar_type(), false, true));
+    apart.push_back(tensor.clone());
+  }
+  const at::Tensor grads = grad.to(device);
+  std::vector<TesseraAdamwTensor> tensors;
+  const AdamW options{1e-2, 0.9, 0.95, 1e-8, 0.1, 3, 0.7};
+  const AdamWFactors f = factors_of(options);
+  for (std::int64_t i = 0; i < 70; ++i) {
+    const std::int64_t first = i * 9001, count = i % 3 == 0 ? 9001 : i;
+    const auto at = [&](const at::Tensor& flat) { return static_cast<float*>(flat.data_ptr()) + first; };
+    const bool keeps = i % 2 == 0;
+    tensors.push_back({at(together[0]), at(grads), at(together[1]), at(together[2]),
+                       keeps ? static_cast<at::BFloat16*>(together[3].data_ptr()) + first : nullptr, count, f.decay});
+    Tensors parts;
+    for (const at::Tensor& tensor : apart) parts.push_back(tensor.narrow(0, first, count));
+    at::Tensor none;
+    const KernelsScope ours(Kernels::cpu);
+    adamw_step(parts[0], grad.narrow(0, first, count), parts[1], parts[2], keeps ? parts[3] : none, options);
+  }
+  ASSERT_EQ(library->adamw(tensors.data(), 70, f.grad_scale, f.first_share, f.beta2, f.second_share, f.step_size, f.correction, f.epsilon,
+                           nullptr),
+            nullptr);
+  for (std::size_t i = 0; i < before.size(); ++i)
+    EXPECT_TRUE(at::allclose(together[i].to(at::kCPU), apart[i], i == 3 ? 8e-3 : 1e-5, 1e-6)) << "result " << i;
+}
+
+// A layer as a whole, of Llama's form and of GPT-2's, and its gradients.
+TEST(AtenKernels, TrainAModelAsOurs) {
+  for (const auto& [precision, tolerance] : {std::pair{model::Precision::f32, 2e-5}, {model::Precision::bf16, 6e-2}}) {
+    for (const bool gpt : {false, true}) {
+      const test::Dims dims = gpt ? test::Dims{.kv_heads = 4, .gpt = true} : test::Dims{.head_dim = 24, .qkv_bias = true, .qk_norm = true};
+      const model::ModelSpec spec = test::decoder(dims);
+      const auto whole = test::whole_parameters(spec, 3);
+      const Batch batch = test::random_batch(dims, 3, 5);
+      const auto run = [&](const test::Side& side) {
+        const KernelsScope scope(side.kernels);
+        Batch there = batch;
+        for (auto& [name, tensor] : there.tensors) tensor = tensor.to(side.device);
+        BlockPlacement placement;
+        placement.device = side.device;
+        test::Model model(spec, whole, precision, placement);
+        Pass pass;
+        pass.batch = &there;
+        pass.precision = precision;
+        pass.loss_scale = 1.0 / 96;
+        const double loss = model.step(pass).loss;
+        std::map<std::string, at::Tensor> grads;
+        for (const auto& [name, grad] : model.grads()) grads[name] = grad.to(at::kCPU);
+        return std::pair{loss, grads};
+      };
+      const auto [loss, grads] = run(kOurs);
+      for (const test::Side& side : test::sides()) {
+        const auto [its_loss, its_grads] = run(side);
+        const std::string which = text(test::name_of(side.kernels), " ", model::name_of(precision), gpt ? " gpt" : " llama");
+        EXPECT_LT(std::abs(its_loss - loss), tolerance * loss) << which;
+        for (const auto& [name, grad] : grads) {
+          if (test::cancels(name)) continue;
+          EXPECT_LT(test::relative_error(its_grads.at(name), grad), tolerance) << which << " " << name;
+        }
+      }
     }
   }
 }

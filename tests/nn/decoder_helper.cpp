@@ -75,18 +75,19 @@ Model::Model(const model::ModelSpec& spec, const std::map<std::string, at::Tenso
   for (const model::BlockInstance& instance : spec.blocks()) {
     std::int64_t count = 0;
     for (const auto& p : instance.spec->parameters) count += shard_of(at::empty(p.shape), p, placement).numel();
-    const at::Tensor values = at::empty({count}, dtype);
-    const at::Tensor grads = at::zeros({count}, at::kFloat);
+    const auto options = at::TensorOptions(placement.device);
+    const at::Tensor values = at::empty({count}, options.dtype(dtype));
+    const at::Tensor grads = at::zeros({count}, options.dtype(at::kFloat));
     std::vector<Parameter> parameters;
     std::int64_t offset = 0;
     for (const auto& p : instance.spec->parameters) {
       const std::string name = instance.parameter_name(p);
       const bool tied = !p.tied_to.empty();
       const at::Tensor initial = shard_of(whole.at(tied ? p.tied_to : name), p, placement);
-      at::Tensor value =
-          layout == Layout::flat ? values.narrow(0, offset, initial.numel()).view(initial.sizes()) : at::empty(initial.sizes(), dtype);
-      at::Tensor grad =
-          layout == Layout::flat ? grads.narrow(0, offset, initial.numel()).view(initial.sizes()) : at::zeros(initial.sizes(), at::kFloat);
+      at::Tensor value = layout == Layout::flat ? values.narrow(0, offset, initial.numel()).view(initial.sizes())
+                                                : at::empty(initial.sizes(), options.dtype(dtype));
+      at::Tensor grad = layout == Layout::flat ? grads.narrow(0, offset, initial.numel()).view(initial.sizes())
+                                               : at::zeros(initial.sizes(), options.dtype(at::kFloat));
       if (tied) grad = grads_.at(p.tied_to);
       value.copy_(initial);
       offset += initial.numel();

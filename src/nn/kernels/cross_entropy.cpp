@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "nn/kernels/aten/kernels.hpp"
+#include "nn/kernels/cuda/kernels.hpp"
 #include "nn/kernels/device.hpp"
 #include "nn/kernels/dispatch.hpp"
 
@@ -56,7 +57,9 @@ bool holds(std::int64_t target, std::int64_t first_column, std::int64_t width) {
 
 void cross_entropy_maximum(const at::Tensor& logits, const at::Tensor& targets, std::int64_t first_column, at::Tensor& maximum,
                            at::Tensor& target_logit) {
-  if (!use_cpu_kernels(logits)) return aten::cross_entropy_maximum(logits, targets, first_column, maximum, target_logit);
+  const Kernels kernels = kernels_for(logits);
+  if (kernels == Kernels::cuda) return cuda::cross_entropy_maximum(logits, targets, first_column, maximum, target_logit);
+  if (kernels == Kernels::aten) return aten::cross_entropy_maximum(logits, targets, first_column, maximum, target_logit);
   const std::int64_t width = logits.size(1);
   const std::int64_t* wanted = data<std::int64_t>(targets);
   at::parallel_for(0, logits.size(0), row_grain(width), [&](std::int64_t begin, std::int64_t end) {
@@ -69,7 +72,9 @@ void cross_entropy_maximum(const at::Tensor& logits, const at::Tensor& targets, 
 }
 
 void cross_entropy_exponentials(at::Tensor& logits, const at::Tensor& maximum, at::Tensor& sum) {
-  if (!use_cpu_kernels(logits)) return aten::cross_entropy_exponentials(logits, maximum, sum);
+  const Kernels kernels = kernels_for(logits);
+  if (kernels == Kernels::cuda) return cuda::cross_entropy_exponentials(logits, maximum, sum);
+  if (kernels == Kernels::aten) return aten::cross_entropy_exponentials(logits, maximum, sum);
   const std::int64_t width = logits.size(1);
   at::parallel_for(0, logits.size(0), row_grain(width), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) {
@@ -80,7 +85,9 @@ void cross_entropy_exponentials(at::Tensor& logits, const at::Tensor& maximum, a
 
 void cross_entropy_gradient(const at::Tensor& exponentials, const at::Tensor& targets, std::int64_t first_column, const at::Tensor& sum,
                             double scale, at::Tensor& gradient) {
-  if (!use_cpu_kernels(exponentials)) return aten::cross_entropy_gradient(exponentials, targets, first_column, sum, scale, gradient);
+  const Kernels kernels = kernels_for(exponentials);
+  if (kernels == Kernels::cuda) return cuda::cross_entropy_gradient(exponentials, targets, first_column, sum, scale, gradient);
+  if (kernels == Kernels::aten) return aten::cross_entropy_gradient(exponentials, targets, first_column, sum, scale, gradient);
   const std::int64_t width = exponentials.size(1);
   const std::int64_t* wanted = data<std::int64_t>(targets);
   dispatch(gradient, [&](auto tag) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "nn/kernels/aten/kernels.hpp"
+#include "nn/kernels/cuda/kernels.hpp"
 #include "nn/kernels/device.hpp"
 #include "nn/kernels/dispatch.hpp"
 #include "nn/kernels/slabs.hpp"
@@ -159,17 +160,23 @@ void run_forward(at::Tensor* sum, const at::Tensor& x, const at::Tensor& weight,
 }  // namespace
 
 void rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon, at::Tensor& y, at::Tensor& rstd) {
-  if (!use_cpu_kernels(x)) return aten::rms_norm(x, weight, epsilon, y, rstd);
+  const Kernels kernels = kernels_for(x);
+  if (kernels == Kernels::cuda) return cuda::rms_norm(x, weight, epsilon, y, rstd);
+  if (kernels == Kernels::aten) return aten::rms_norm(x, weight, epsilon, y, rstd);
   run_forward(nullptr, x, weight, epsilon, y, rstd);
 }
 
 void add_rms_norm(at::Tensor& sum, const at::Tensor& x, const at::Tensor& weight, double epsilon, at::Tensor& y, at::Tensor& rstd) {
-  if (!use_cpu_kernels(x)) return aten::add_rms_norm(sum, x, weight, epsilon, y, rstd);
+  const Kernels kernels = kernels_for(x);
+  if (kernels == Kernels::cuda) return cuda::add_rms_norm(sum, x, weight, epsilon, y, rstd);
+  if (kernels == Kernels::aten) return aten::add_rms_norm(sum, x, weight, epsilon, y, rstd);
   run_forward(&sum, x, weight, epsilon, y, rstd);
 }
 
 void rms_norm_again(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd, at::Tensor& y) {
-  if (!use_cpu_kernels(x)) return aten::rms_norm_again(x, weight, rstd, y);
+  const Kernels kernels = kernels_for(x);
+  if (kernels == Kernels::cuda) return cuda::rms_norm_again(x, weight, rstd, y);
+  if (kernels == Kernels::aten) return aten::rms_norm_again(x, weight, rstd, y);
   const std::int64_t width = weight.numel();
   dispatch(x, [&](auto tag) {
     using T = decltype(tag);
@@ -181,7 +188,9 @@ void rms_norm_again(const at::Tensor& x, const at::Tensor& weight, const at::Ten
 
 void rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& rstd,
                        const at::Tensor& residual, at::Tensor& dx, at::Tensor& weight_grad) {
-  if (!use_cpu_kernels(x)) return aten::rms_norm_backward(dy, x, weight, rstd, residual, dx, weight_grad);
+  const Kernels kernels = kernels_for(x);
+  if (kernels == Kernels::cuda) return cuda::rms_norm_backward(dy, x, weight, rstd, residual, dx, weight_grad);
+  if (kernels == Kernels::aten) return aten::rms_norm_backward(dy, x, weight, rstd, residual, dx, weight_grad);
   const std::int64_t width = weight.numel();
   weight_grad.zero_();
   dispatch(x, [&](auto tag) {

@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "nn/kernels/aten/kernels.hpp"
+#include "nn/kernels/cuda/kernels.hpp"
 #include "nn/kernels/device.hpp"
 #include "nn/kernels/dispatch.hpp"
 
@@ -74,7 +75,9 @@ void rope(at::Tensor& x, std::int64_t heads, std::int64_t head_dim, std::int64_t
   const std::int64_t stride = x.stride(0);
   const std::int64_t half = head_dim / 2;
   ensure(position + seq <= table.size(1), "the rotary table is shorter than the sequence");
-  if (!use_cpu_kernels(x)) return aten::rope(x, heads, head_dim, seq, position, table, inverse, positions);
+  const Kernels kernels = kernels_for(x);
+  if (kernels == Kernels::cuda) return cuda::rope(x, heads, head_dim, seq, position, table, inverse, positions);
+  if (kernels == Kernels::aten) return aten::rope(x, heads, head_dim, seq, position, table, inverse, positions);
   const float* cosine = data<float>(table);
   const float* sine = cosine + table.size(1) * half;
   const std::int64_t* given = positions.defined() ? data<std::int64_t>(positions) : nullptr;

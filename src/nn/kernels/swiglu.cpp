@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include "nn/kernels/aten/kernels.hpp"
+#include "nn/kernels/cuda/kernels.hpp"
 #include "nn/kernels/device.hpp"
 #include "nn/kernels/dispatch.hpp"
 
@@ -49,7 +50,9 @@ TESSERA_SWIGLU_ROWS(Bf16)
 }  // namespace
 
 void swiglu(const at::Tensor& gate_up, at::Tensor& hidden) {
-  if (!use_cpu_kernels(gate_up)) return aten::swiglu(gate_up, hidden);
+  const Kernels kernels = kernels_for(gate_up);
+  if (kernels == Kernels::cuda) return cuda::swiglu(gate_up, hidden);
+  if (kernels == Kernels::aten) return aten::swiglu(gate_up, hidden);
   const std::int64_t width = gate_up.size(1) / 2;
   dispatch(hidden, [&](auto tag) {
     using T = decltype(tag);
@@ -60,7 +63,9 @@ void swiglu(const at::Tensor& gate_up, at::Tensor& hidden) {
 }
 
 void swiglu_backward(at::Tensor& gate_up, at::Tensor& hidden) {
-  if (!use_cpu_kernels(gate_up)) return aten::swiglu_backward(gate_up, hidden);
+  const Kernels kernels = kernels_for(gate_up);
+  if (kernels == Kernels::cuda) return cuda::swiglu_backward(gate_up, hidden);
+  if (kernels == Kernels::aten) return aten::swiglu_backward(gate_up, hidden);
   const std::int64_t width = gate_up.size(1) / 2;
   dispatch(hidden, [&](auto tag) {
     using T = decltype(tag);
