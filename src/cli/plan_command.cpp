@@ -17,10 +17,10 @@
 #include "control/search_watch.hpp"
 #include "cost/cost.hpp"
 #include "cost/extrapolation.hpp"
+#include "model/forms.hpp"
 #include "plan/crowding.hpp"
 #include "plan/plan.hpp"
 #include "plan/schedule/schedule.hpp"
-#include "plan/trainable.hpp"
 #include "search/rank.hpp"
 #include "search/search.hpp"
 #include "search/within_measured.hpp"
@@ -106,9 +106,9 @@ std::string prices_text(const plan::Plan& plan, const PlanInput& input, bool giv
               given ? "; the profile holds for CPU workers and was not used" : "");
 }
 
-bool trainable(const plan::Plan& plan, const model::ModelSpec& model) {
+bool has_blocks(const model::JobSpec& job) {
   try {
-    plan::check_trainable(plan, model);
+    model::check_has_blocks(job.model, job.train.precision, {});
     return true;
   } catch (const Error&) {
     return false;
@@ -176,7 +176,7 @@ void make_plan(const PlanOptions& options) {
   std::printf("%s%s", fitted(out, columns).c_str(), to_text(written).c_str());
   if (!options.html.empty()) std::printf("page written to %s\n", options.html.c_str());
   if (!options.output.empty()) {
-    const bool here = trainable(result.best, job.model) && cost::plays_exchanges(result.best, cluster);
+    const bool here = has_blocks(job) && cost::plays_exchanges(result.best, cluster);
     const char* next = here ? "train" : "simulate";
     std::printf("written to %s; %s with: %s %s %s --plan %s\n", options.output.c_str(), next, typed_command().c_str(), next,
                 options.yaml.c_str(), options.output.c_str());

@@ -1,4 +1,5 @@
 #include "cli/train_command.hpp"
+#include "model/forms.hpp"
 #include "search/search.hpp"
 
 #include <unistd.h>
@@ -24,7 +25,6 @@
 #include "observe/run_files.hpp"
 #include "plan/crowding.hpp"
 #include "plan/schedule/schedule.hpp"
-#include "plan/trainable.hpp"
 #include "program/program.hpp"
 
 namespace tessera::cli {
@@ -204,12 +204,11 @@ ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vecto
                        const Workers& workers) {
   ChosenPlan chosen;
   // What only planning knows is refused before anything is measured or started.
-  plan::check_trainable(job.model, {.file = job.file.string(), .block = {}});
+  model::check_has_blocks(job.model, job.train.precision, {.file = job.file.string(), .block = {}});
   const bool named = job.parallel.kind == model::ParallelChoice::Kind::plan_file;
   if (plan_file || named) {
     chosen.plan = plan::load_plan(plan_file ? *plan_file : job.parallel.file);
     plan::check(chosen.plan, job, cluster);
-    plan::check_trainable(chosen.plan, job.model);
     check_devices(chosen.plan, cluster);
     // Ranks whose orders do not fit together would wait for each other until the deadline.
     if (!chosen.plan.order.empty()) program::check(program::compile(chosen.plan, job.model));
@@ -225,7 +224,6 @@ ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vecto
   control::SearchWatch watch(control::OnInterrupt::end_process);
   chosen.search = search::search(job, cluster, profile, {.top = 5, .vendors = vendors, .watch = watch.watch()});
   chosen.plan = chosen.search->best;
-  plan::check_trainable(chosen.plan, job.model);
   return chosen;
 }
 

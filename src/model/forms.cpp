@@ -2,9 +2,43 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
+#include <string>
 #include <string_view>
 
 namespace tessera::model {
+namespace {
+
+struct Lack {
+  std::string what;
+  std::string expected;
+};
+
+std::optional<Lack> lack_of(const ModelSpec& model, const BlockSpec& block) {
+  const auto said = [&](const char* key, double value) { return block.dims.contains(key) && block.dims.at(key) == value; };
+  if (model.arch == "gpt" && said("relative_bias", 1))
+    return Lack{"its GPT has learned or rotary positions, or none", "positions: learned, positions: rotary or positions: none"};
+  if (block.kind == "moe_layer" && block.dims.contains("kv_lora"))
+    return Lack{"it does not compute latent attention yet", "arch mixtral or qwen_moe"};
+  if (!computed_by_nn(block))
+    return Lack{text("it cannot compute blocks of kind '", block.kind, "' yet"),
+                "arch llama (Llama, Mistral, Qwen2 and Qwen3), mixtral, qwen_moe or gpt"};
+  // What other frameworks do, which plans for them count with.
+  if (said("attention_fused", 0))
+    return Lack{"it computes attention in one kernel, and the model says attention: unfused", "attention: fused"};
+  if (said("autograd", 1)) return Lack{"its blocks keep what they need themselves, and the model says keeps: autograd", "keeps: tessera"};
+  return {};
+}
+
+std::optional<Lack> lack_of(const ModelSpec& model, Precision precision) {
+  if (!computed_by_nn(precision)) return Lack{text("precision ", name_of(precision)), "fp32 or bf16"};
+  if (!model.plugin.empty()) return {};
+  for (const Repeat& repeat : model.repeats)
+    if (auto lack = lack_of(model, repeat.block)) return lack;
+  return {};
+}
+
+}  // namespace
 
 bool computed_by_nn(const BlockSpec& block) {
   constexpr std::array<std::string_view, 3> kPlain = {"embedding", "transformer_layer", "lm_head"};
@@ -16,6 +50,14 @@ bool computed_by_nn(const BlockSpec& block) {
   for (const char* key : {"norms", "kv_lora", "relative_bias", "cross_seq"})
     if (has(key)) return false;
   return has("rope_theta") || has("layer_norm");
+}
+
+bool computed_by_nn(Precision precision) { return precision == Precision::f32 || precision == Precision::bf16; }
+
+void check_has_blocks(const ModelSpec& model, Precision precision, const Where& where) {
+  if (const auto lack = lack_of(model, precision))
+    throw Error(ErrorCode::invalid_config, "the trainer cannot run the model: " + lack->what, where, lack->expected,
+                "`tessera plan` plans and simulates it, and with --write hands the plan to other trainers");
 }
 
 }  // namespace tessera::model

@@ -17,5 +17,10 @@ namespace tessera::model {
 // Whether nn/ computes a block of this kind with these dimensions: those of decoder-only language models in the forms of Llama and GPT-2,
 // with experts or without. Others are for planning and simulation, or a plug-in's.
 bool computed_by_nn(const BlockSpec& block);
+// Whether nn/ computes in such numbers: fp32 and bf16.
+bool computed_by_nn(Precision precision);
+// Throws invalid_config, which names `where`, where the trainer has no blocks for the model, none that compute as the model says, or none
+// in this precision. Every plan of a model that passes can be trained.
+void check_has_blocks(const ModelSpec& model, Precision precision, const Where& where);
 
 }  // namespace tessera::model

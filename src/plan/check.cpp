@@ -46,16 +46,10 @@ void check_ranks(const Plan& plan, const cluster::ClusterSpec& cluster) {
 
 using Blocks = std::vector<const model::BlockSpec*>;  // of a run, equal ones in a row once
 
-// Why the blocks of a run cannot be cut into so many parts. All but those that hold a vocabulary have the model's heads, 1 where there
-// is no attention to cut.
+// Why the blocks of a run cannot be cut into so many parts.
 std::optional<TensorFault> fault_of(const model::ModelSpec& model, const Blocks& blocks, std::int64_t degree, Experts experts) {
-  for (const model::BlockSpec* block : blocks) {
-    if (block->kind == "final_norm") continue;
-    if (!holds_vocabulary(*block))
-      for (const char* key : {"heads", "kv_heads"})
-        if (model.dim(key) % degree != 0) return TensorFault{key, model.dim(key)};
-    if (const auto fault = tensor_fault(*block, degree, experts)) return fault;
-  }
+  for (const model::BlockSpec* block : blocks)
+    if (const auto fault = tensor_fault(model, *block, degree, experts)) return fault;
   return {};
 }
 
@@ -68,8 +62,26 @@ void check_tensor_parallel(const model::ModelSpec& model, const StrategyRun& run
       if (!fault_at(above)) nearest = above;
     refuse(run.where, text("tp ", run.strategy.tp, " ", fault->what()), fault->expected(), text("nearest: ", nearest));
   }
-  if (run.strategy.sequence_parallel && run.strategy.tp == 1)
-    refuse(run.where, "sequence_parallel with tp 1", "tp of at least 2, or sequence_parallel: false");
+  if (!run.strategy.sequence_parallel) return;
+  if (run.strategy.tp == 1) refuse(run.where, "sequence_parallel with tp 1", "tp of at least 2, or sequence_parallel: false");
+  const Strategy& s = run.strategy;
+  const std::int64_t parts = std::int64_t{s.tp} * s.cp;
+  for (const model::BlockSpec* block : blocks)
+    if (!sequence_divides(*block, parts))
+      refuse(run.where,
+             s.cp == 1 ? text("sequence_parallel with tp ", s.tp, ", which does not divide seq ", block->dim("seq"))
+                       : text("sequence_parallel with tp ", s.tp, " x cp ", s.cp, ", which do not divide seq ", block->dim("seq")),
+             "degrees that divide seq, or sequence_parallel: false");
+}
+
+void check_whole_blocks(const model::ModelSpec& model, const StrategyRun& run) {
+  if (!stands_whole(model)) return;
+  const Strategy& s = run.strategy;
+  if (s.tp > 1) refuse(run.where, text("tp ", s.tp, " cuts blocks of arch ", model.arch, ", which stand whole"), "tp 1");
+  if (s.cp > 1) refuse(run.where, text("cp ", s.cp, " cuts sequences, and blocks of arch ", model.arch, " take whole ones"), "cp 1");
+  if (s.recompute == model::Recompute::selective)
+    refuse(run.where, text("recompute selective, and blocks of arch ", model.arch, " are computed again as a whole"),
+           "recompute none or full");
 }
 
 void check_context_parallel(const StrategyRun& run, const Blocks& blocks) {
@@ -78,9 +90,13 @@ void check_context_parallel(const StrategyRun& run, const Blocks& blocks) {
   for (const model::BlockSpec* block : blocks) {
     const auto seq = block->dims.find("seq");
     if (seq == block->dims.end()) refuse(run.where, text("cp ", s.cp, " for blocks without a sequence (", block->kind, ")"), "cp 1");
+    if (s.context == model::ContextKind::ulysses && !heads_divide(*block, s.tp, s.cp))
+      refuse(run.where,
+             text("cp ", s.cp, " with context ulysses, which does not divide the ", block->dim("heads") / s.tp,
+                  " query heads of a tensor-parallel rank"),
+             "a degree that divides them, or context: ring");
+    if (context_divides(*block, s.cp)) continue;
     const auto positions = static_cast<std::int64_t>(seq->second);
-    if (positions % (2 * s.cp) == 0) continue;
-    // Each rank takes one part of the first half and one of the second, so that a causal mask leaves all as much to do.
     const std::int64_t nearest = positions % 2 == 0 ? nearest_of(divisors_of(positions / 2), s.cp) : 1;
     refuse(run.where, text("cp ", s.cp, ": twice that does not divide seq ", positions), "a degree of which twice divides seq",
            text("nearest: ", nearest));
@@ -195,6 +211,7 @@ void check_run(const Plan& plan, const model::ModelSpec& model, int stage, const
   Blocks blocks;
   for (int b = run.first; b < run.last; ++b)
     if (blocks.empty() || blocks.back() != all[b].spec) blocks.push_back(all[b].spec);
+  check_whole_blocks(model, run);
   check_tensor_parallel(model, run, blocks);
   check_batch(plan, plan.stages[stage], run);
   check_width(plan.stages[stage], stage, run);
@@ -228,15 +245,42 @@ void check_stages(const Plan& plan, const model::ModelSpec& model, bool whole_re
       next_block = run.last;
     }
   }
-  if (pipeline_of(plan).chunks > 1)
-    for (const Stage& stage : plan.stages)
-      if (!stage.shares.empty())
-        refuse(stage.where, text("shares of the batch under schedule ", name_of(plan.schedule)),
-               "a schedule with one stage a rank: 1f1b, gpipe, zb-h1 or zb-h2");
+  for (std::size_t s = 0; s < plan.stages.size(); ++s)
+    for (std::size_t other = 0; other < s; ++other)
+      if (plan.stages[other].ranks == plan.stages[s].ranks && plan.stages[other].shares != plan.stages[s].shares)
+        refuse(plan.stages[s].where, text("stages ", other, " and ", s, " are on the same ranks, and have different shares of the batch"),
+               "the same shares for both");
   const Where& end = plan.stages.back().where;
   if (next_block != model.block_count())
     refuse(end, text("blocks ", next_block, " to ", model.block_count() - 1, " are in no stage"),
            text("stages that end at block ", model.block_count()));
+}
+
+// A rank holds one part of a parameter that its blocks share.
+void check_shared_parameters(const Plan& plan, const model::ModelSpec& model) {
+  struct Holder {
+    int block = 0;
+    const Stage* stage = nullptr;
+  };
+  std::map<std::string, std::vector<Holder>> holders;
+  const auto blocks = model.blocks();
+  for (const Stage& stage : plan.stages)
+    for (int b = stage.first_block(); b < stage.last_block(); ++b) {
+      const model::BlockInstance& block = blocks[static_cast<std::size_t>(b)];
+      for (const model::ParameterSpec& parameter : block.spec->parameters) {
+        if (parameter.split_dim < 0) continue;
+        std::vector<Holder>& others = holders[parameter.tied_to.empty() ? block.parameter_name(parameter) : parameter.tied_to];
+        for (const Holder& other : others) {
+          const int tp = other.stage->strategy_of(other.block).tp;
+          if (other.stage->ranks == stage.ranks && tp != stage.strategy_of(b).tp)
+            refuse(stage.where,
+                   text("blocks ", other.block, " and ", b, " share a parameter on the same ranks, and have tp ", tp, " and tp ",
+                        stage.strategy_of(b).tp),
+                   "the same tp for both");
+        }
+        others.push_back({b, &stage});
+      }
+    }
 }
 
 // Calibrations say the times of whole replicas on one kind of device.
@@ -254,6 +298,7 @@ void check(const Plan& plan, const model::ModelSpec& model, const cluster::Clust
     refuse(plan.where, text("global_batch ", plan.global_batch, ", micro_batches ", plan.micro_batches), "at least 1");
   check_ranks(plan, cluster);
   check_stages(plan, model, needs_whole_replicas(plan, cluster));
+  check_shared_parameters(plan, model);
   check_schedule(plan);
 }
 

@@ -146,9 +146,9 @@ struct Plan {
 };
 
 // Throws invalid_config, which names the field, its file and line, and what would be valid, when degrees do not divide or do not make the
-// ranks of their stage, blocks are left out or doubled, two ranks use one device, or the plan was made for another model or cluster.
-// Stages may have any width, and each run of blocks any strategy. The trainer runs only some of these plans: check_trainable in
-// trainable.hpp.
+// ranks of their stage, blocks are left out or doubled, blocks that share a parameter on the same ranks have different tp, two ranks use
+// one device, or the plan was made for another model or cluster. Stages may have any width, and each run of blocks any strategy. What
+// passes can be trained, where the trainer has blocks for the model (model::check_has_blocks).
 void check(const Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster);
 // Also that the plan is for the job's global batch and precision.
 void check(const Plan& plan, const model::JobSpec& job, const cluster::ClusterSpec& cluster);

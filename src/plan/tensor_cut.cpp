@@ -1,6 +1,7 @@
 #include "plan/tensor_cut.hpp"
 
 #include <algorithm>
+#include <set>
 
 #include "model/forms.hpp"
 #include "plan/divisors.hpp"
@@ -36,12 +37,18 @@ bool cut_by_trainer(const model::ModelSpec& model) {
                      [](const model::Repeat& repeat) { return model::computed_by_nn(repeat.block); });
 }
 
+bool stands_whole(const model::ModelSpec& model) { return !model.plugin.empty() && !cut_by_trainer(model); }
+
 bool holds_vocabulary(const model::BlockSpec& block) {
   return block.kind == "embedding" || block.kind == "position_embedding" || block.kind == "lm_head" || block.kind == "language_head";
 }
 
-std::optional<TensorFault> tensor_fault(const model::BlockSpec& block, std::int64_t degree, Experts experts) {
-  if (degree == 1) return {};
+std::optional<TensorFault> tensor_fault(const model::ModelSpec& model, const model::BlockSpec& block, std::int64_t degree,
+                                        Experts experts) {
+  if (degree == 1 || block.kind == "final_norm") return {};
+  if (!holds_vocabulary(block))
+    for (const char* key : kHeads)
+      if (const std::int64_t extent = model.dim(key); extent % degree != 0) return TensorFault{key, extent};
   for (const auto& [key, extent] : padded_extents(block, experts))
     if (extent > 0 && model::real_extent(extent, degree, degree - 1) == 0) return TensorFault{key, extent, true};
   if (holds_vocabulary(block)) return {};
@@ -56,10 +63,8 @@ std::optional<TensorFault> tensor_fault(const model::BlockSpec& block, std::int6
 }
 
 std::optional<TensorFault> tensor_fault(const model::ModelSpec& model, std::int64_t degree) {
-  for (const char* key : kHeads)
-    if (const std::int64_t extent = model.dim(key); extent % degree != 0) return TensorFault{key, extent};
   for (const model::Repeat& repeat : model.repeats)
-    if (const auto fault = tensor_fault(repeat.block, degree)) return fault;
+    if (const auto fault = tensor_fault(model, repeat.block, degree)) return fault;
   return {};
 }
 
@@ -70,7 +75,31 @@ std::vector<std::int64_t> tensor_degrees(const model::ModelSpec& model, std::int
   return out;
 }
 
-bool sequence_divides(const model::ModelSpec& model, std::int64_t degree) { return model.dim("seq") % degree == 0; }
+bool context_divides(const model::BlockSpec& block, std::int64_t degree) {
+  const std::int64_t sequence = extent_of(block, "seq");
+  return degree == 1 || (sequence > 0 && sequence % (2 * degree) == 0);
+}
+
+bool heads_divide(const model::BlockSpec& block, std::int64_t tensor, std::int64_t context) {
+  return extent_of(block, "heads") / tensor % context == 0;
+}
+
+bool sequence_divides(const model::BlockSpec& block, std::int64_t degree) { return extent_of(block, "seq") % degree == 0; }
+
+std::vector<bool> sharing_parameters(const model::ModelSpec& model) {
+  std::set<std::string> shared;
+  const auto cut = [](const model::ParameterSpec& parameter) { return parameter.split_dim >= 0; };
+  for (const model::Repeat& repeat : model.repeats)
+    for (const model::ParameterSpec& parameter : repeat.block.parameters)
+      if (cut(parameter) && !parameter.tied_to.empty()) shared.insert(parameter.tied_to);
+  std::vector<bool> out;
+  for (const model::Repeat& repeat : model.repeats)
+    out.push_back(std::any_of(repeat.block.parameters.begin(), repeat.block.parameters.end(), [&](const model::ParameterSpec& parameter) {
+      return cut(parameter) && (!parameter.tied_to.empty() ||
+                                shared.contains(model::BlockInstance{&repeat.block, 0, repeat.first_index}.parameter_name(parameter)));
+    }));
+  return out;
+}
 
 std::string Padding::what() const {
   return text(key, " ", extent, " is padded to ", degree * model::shard_extent(extent, degree), " for tp ", degree);

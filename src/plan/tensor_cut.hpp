@@ -1,7 +1,7 @@
-// Which tensor-parallel degrees a block can be cut by, and what is padded then.
+// Which degrees a block can be cut by, for the check of plans and the search alike, and what is padded then.
 //
-// A degree must divide the numbers of query heads and of key-value heads. It need not divide the vocabulary and the widths of feed-forward
-// networks: these are padded (model::shard_extent), as long as every rank holds some that is no padding.
+// A tensor-parallel degree must divide the numbers of query heads and of key-value heads. It need not divide the vocabulary and the widths
+// of feed-forward networks: these are padded (model::shard_extent), as long as every rank holds some that is no padding.
 #pragma once
 
 #include <cstdint>
@@ -22,22 +22,36 @@ struct TensorFault {
   std::string expected() const;  // "a degree that divides heads and kv_heads, which are not padded"
 };
 
-// Whether the trainer cuts all of a model's blocks (model::computed_by_nn); those of plug-ins stand whole on each rank.
+// Whether the trainer cuts all of a model's blocks (model::computed_by_nn).
 bool cut_by_trainer(const model::ModelSpec& model);
+// Whether the blocks are a plug-in's, which autograd differentiates: each rank holds them whole, for whole sequences, and computes all of
+// a pass again or nothing.
+bool stands_whole(const model::ModelSpec& model);
 
 // True for embeddings and language heads.
 bool holds_vocabulary(const model::BlockSpec& block);
 // Whether tensor parallelism cuts experts too. Whole ones stand on one rank each, and their width need not be divided.
 enum class Experts { cut, whole };
 inline Experts experts_of(const Strategy& strategy) { return strategy.whole_experts ? Experts::whole : Experts::cut; }
-// The first fault of a block, or of any block of a model; none where `degree` cuts it.
-std::optional<TensorFault> tensor_fault(const model::BlockSpec& block, std::int64_t degree, Experts experts = Experts::cut);
+// The first fault of a block of a model, or of any; none where `degree` cuts it. Of all blocks but those that hold a vocabulary it must
+// divide the model's heads too, 1 where there is no attention to cut.
+std::optional<TensorFault> tensor_fault(const model::ModelSpec& model, const model::BlockSpec& block, std::int64_t degree,
+                                        Experts experts = Experts::cut);
 std::optional<TensorFault> tensor_fault(const model::ModelSpec& model, std::int64_t degree);
 // The degrees from 1 to `most` that cut all blocks of a model.
 std::vector<std::int64_t> tensor_degrees(const model::ModelSpec& model, std::int64_t most);
 
-// Whether sequence parallelism can cut the positions of a model's samples into so many equal parts, as the trainer needs.
-bool sequence_divides(const model::ModelSpec& model, std::int64_t degree);
+// Whether context parallelism can cut the sequences of a block: each rank takes one part of the first half and one of the second, so that a
+// causal mask leaves all as much to do. False for blocks without a sequence.
+bool context_divides(const model::BlockSpec& block, std::int64_t degree);
+// Whether Ulysses can deal the query heads of a tensor-parallel rank out to the context-parallel ones. True for blocks without attention.
+bool heads_divide(const model::BlockSpec& block, std::int64_t tensor, std::int64_t context);
+// Whether sequence parallelism can cut the positions of a block into so many (tp x cp) equal parts.
+bool sequence_divides(const model::BlockSpec& block, std::int64_t degree);
+
+// By index into ModelSpec::repeats: whether the blocks share a cut parameter with others. A rank holds one part of such a parameter, so all
+// of its blocks that share it have the same tp.
+std::vector<bool> sharing_parameters(const model::ModelSpec& model);
 
 // A dimension that a degree does not divide.
 struct Padding {

@@ -40,6 +40,9 @@ struct NodeRanks {
   int most_nodes = 1 << 30;  // that work
 };
 
+// `always`: the search leaves out the degrees that do not divide a block's sequence.
+enum class SequenceParallel { never, where_it_divides, always };
+
 // What the search may use.
 struct BlockSpace {
   GivenDegrees given = {};
@@ -49,7 +52,7 @@ struct BlockSpace {
   // Interleaved and V-shaped ones put several stages on a rank, where all ranks stand on the same devices.
   std::vector<plan::Schedule> schedules = {plan::Schedule::one_f_one_b, plan::Schedule::zb_h1, plan::Schedule::zb_h2,
                                            plan::Schedule::interleaved, plan::Schedule::zb_v};
-  bool sequence_parallel = true;  // of blocks that tensor parallelism cuts
+  SequenceParallel sequence_parallel = SequenceParallel::where_it_divides;  // of blocks that tensor parallelism cuts
   int most_tensor = 1 << 30;
   int most_context = 64;
   std::optional<model::ContextKind> context = {};  // of context parallelism; no value: either

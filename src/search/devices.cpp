@@ -77,12 +77,16 @@ BlockSpace space_of(const model::JobSpec& job, const Devices& devices) {
   BlockSpace out = space_of(job.parallel);
   out.groups = devices.groups;
   out.node_ranks = devices.node_ranks;
+  if (plan::stands_whole(job.model)) {
+    out.most_tensor = out.most_context = 1;
+    std::erase(out.recompute, model::Recompute::selective);
+  }
   if (devices.workers && !plan::cut_by_trainer(job.model)) out.most_tensor = 1;
   if (!devices.uniform) return out;
   out.uniform = true;
-  out.most_context = std::max(1, job.parallel.cp);
+  out.most_context = std::min(out.most_context, std::max(1, job.parallel.cp));
   out.sharding_groups = out.offload = out.pipelines_in_nodes = out.replicas_in_nodes = false;
-  out.sequence_parallel = job.parallel.sequence_parallel.value_or(false);
+  if (!job.parallel.sequence_parallel) out.sequence_parallel = SequenceParallel::never;
   if (job.parallel.recompute.empty()) std::erase(out.recompute, model::Recompute::selective);
   // A profile times whole backward passes: how long their halves take is not known well enough to choose by.
   if (job.parallel.schedule.empty()) out.schedules = {plan::Schedule::one_f_one_b, plan::Schedule::gpipe};

@@ -48,6 +48,9 @@ class Check {
     if (parallel_.threads > 0 && !kind_.workers) refuse("threads are of CPU workers; the devices are accelerators", "degrees alone", {});
     if (parallel_.recompute == "selective" && none([](const model::BlockSpec& block) { return plan::option_of(block, "heads") > 0; }))
       refuse("recompute selective is of attention, and the model has none", "none or full", {});
+    if (parallel_.recompute == "selective" && plan::stands_whole(job_.model))
+      refuse(text("recompute selective is of attention alone, and blocks of arch ", job_.model.arch, " are computed again as a whole"),
+             "none or full", {});
     if (parallel_.sequence_parallel.value_or(false) && parallel_.tp == 1)
       refuse("sequence_parallel cuts what tensor parallelism leaves whole, and tp is 1", "tp of at least 2, or no sequence_parallel", {});
     if (parallel_.context && parallel_.cp == 1)
@@ -105,28 +108,32 @@ class Check {
     refuse(text(name, " ", degree, " ", reason), {}, text("nearest: ", name, " ", plan::nearest_of(valid, degree)));
   }
 
+  bool keeps_whole(const model::BlockSpec& block) const {
+    return plan::stands_whole(job_.model) || (kind_.workers && !model::computed_by_nn(block));
+  }
+
   std::string tensor_obstacle(std::int64_t degree) const {
     if (!kind_.uniform && degree > domain_) return text("is more than the ", counted(domain_, "device"), " that the fastest link joins");
     for (const model::Repeat& repeat : job_.model.repeats) {
-      if (const auto fault = plan::tensor_fault(repeat.block, degree)) return fault->what();
-      if (kind_.workers && degree > 1 && !model::computed_by_nn(repeat.block))
+      if (const auto fault = plan::tensor_fault(job_.model, repeat.block, degree)) return fault->what();
+      if (keeps_whole(repeat.block) && degree > 1)
         return text("cuts blocks of kind ", repeat.block.kind, ", which the trainer keeps whole");
+      if (parallel_.sequence_parallel.value_or(false) && !plan::sequence_divides(repeat.block, degree * std::max(1, parallel_.cp)))
+        return text(parallel_.cp > 1 ? text("x cp ", parallel_.cp, " ") : "", "does not divide seq ", repeat.block.dim("seq"),
+                    ", which sequence_parallel cuts");
     }
-    if (kind_.uniform && parallel_.sequence_parallel.value_or(false) &&
-        !plan::sequence_divides(job_.model, degree * std::max(1, parallel_.cp)))
-      return text(parallel_.cp > 1 ? text("x cp ", parallel_.cp, " ") : "", "does not divide seq ", job_.model.dim("seq"),
-                  ", which sequence_parallel cuts");
     return {};
   }
 
   std::string context_obstacle(std::int64_t degree) const {
     for (const model::Repeat& repeat : job_.model.repeats) {
-      if (kind_.workers && degree > 1 && !model::computed_by_nn(repeat.block))
+      if (keeps_whole(repeat.block) && degree > 1)
         return text("cuts sequences, of which blocks of kind ", repeat.block.kind, " take the whole in the trainer");
-      const auto heads = static_cast<std::int64_t>(plan::option_of(repeat.block, "heads")) / std::max(1, parallel_.tp);
-      if (parallel_.context == model::ContextKind::ulysses && heads % degree != 0)
-        return text("does not divide the ", counted(heads, "query head"), " of a rank, which context: ulysses deals out");
-      if (context_divides(repeat.block, degree)) continue;
+      const int tp = std::max(1, parallel_.tp);
+      if (parallel_.context == model::ContextKind::ulysses && !plan::heads_divide(repeat.block, tp, degree))
+        return text("does not divide the ", counted(repeat.block.dim("heads") / tp, "query head"),
+                    " of a rank, which context: ulysses deals out");
+      if (plan::context_divides(repeat.block, degree)) continue;
       const auto sequence = static_cast<std::int64_t>(plan::option_of(repeat.block, "seq"));
       return sequence > 0 ? text("does not cut a sequence of ", sequence, " into twice as many parts")
                           : text("cuts sequences, and the ", repeat.block.kind, " blocks of the model have none");
@@ -260,7 +267,7 @@ BlockSpace space_of(const model::ParallelChoice& parallel) {
   out.idle_nodes = parallel.dp == 0 && parallel.tp == 0 && parallel.cp == 0 && parallel.pp == 0;
   out.most_context = std::max(out.most_context, parallel.cp);
   out.context = parallel.context;
-  out.sequence_parallel = parallel.sequence_parallel.value_or(true);
+  if (parallel.sequence_parallel) out.sequence_parallel = *parallel.sequence_parallel ? SequenceParallel::always : SequenceParallel::never;
   return out;
 }
 

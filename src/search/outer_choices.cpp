@@ -243,8 +243,7 @@ class Choices {
       if (tp > problem_.space.most_tensor || !GivenDegrees::allows(given.tensor, tp) || plan::tensor_fault(problem_.model, tp)) continue;
       for (const std::int64_t cp : plan::divisors_of(side_by_side_ ? 1 : width / tp)) {
         const std::int64_t dp = width / (tp * cp);
-        if (!cuts_sequences(cp) || !GivenDegrees::allows(given.data, dp)) continue;
-        if (problem_.space.sequence_parallel && !plan::sequence_divides(problem_.model, tp * cp)) continue;
+        if (!cuts_sequences(tp, cp) || !GivenDegrees::allows(given.data, dp)) continue;
         if (!side_by_side_ && problem_.global_batch / outer.micro_batches % dp != 0) continue;
         for (const int zero : dp* cp > 1 ? problem_.space.zero : std::vector<int>{0}) {
           outer.fixed = {static_cast<int>(tp), static_cast<int>(cp), zero};
@@ -254,11 +253,12 @@ class Choices {
     }
   }
 
-  // Whether all blocks may be cut among so many context-parallel ranks.
-  bool cuts_sequences(std::int64_t cp) const {
+  // Whether the sequences of all blocks may be cut so.
+  bool cuts_sequences(std::int64_t tp, std::int64_t cp) const {
     return cp <= problem_.space.most_context && GivenDegrees::allows(problem_.space.given.context, cp) &&
-           std::all_of(problem_.model.repeats.begin(), problem_.model.repeats.end(),
-                       [&](const model::Repeat& repeat) { return context_divides(repeat.block, cp); });
+           std::all_of(problem_.model.repeats.begin(), problem_.model.repeats.end(), [&](const model::Repeat& repeat) {
+             return plan::context_divides(repeat.block, cp) && sequence_parallel_of(problem_.space, repeat.block, tp, cp);
+           });
   }
 
   // What the stages of a team may stand on.
@@ -337,9 +337,9 @@ std::set<std::int64_t> widths_of(const BlockProblem& problem, int group, std::in
     const model::BlockSpec& block = problem.model.repeats[repeat].block;
     std::set<std::int64_t> here;
     for (std::int64_t tp = 1; tp <= most_tensor; ++tp) {
-      if (!GivenDegrees::allows(given.tensor, tp) || plan::tensor_fault(block, tp)) continue;
+      if (!GivenDegrees::allows(given.tensor, tp) || plan::tensor_fault(problem.model, block, tp)) continue;
       for (std::int64_t cp = 1; cp <= problem.space.most_context && tp * cp <= most; ++cp) {
-        if (!GivenDegrees::allows(given.context, cp) || !context_divides(block, cp)) continue;
+        if (!GivenDegrees::allows(given.context, cp) || !plan::context_divides(block, cp)) continue;
         for (const std::int64_t dp : plan::divisors_of(samples))
           if (GivenDegrees::allows(given.data, dp) && tp * cp * dp <= most && (repeat == 0 || out.contains(tp * cp * dp)))
             here.insert(tp * cp * dp);

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <set>
 
+#include "plan/tensor_cut.hpp"
 #include "search/drop_covered.hpp"
 
 namespace tessera::search {
@@ -14,6 +16,13 @@ namespace {
 constexpr int kPrices = 16;
 // Of these, so many on each side of the one that bounds a range best are used within it.
 constexpr std::size_t kNeighbours = 2;
+
+void thin(std::vector<const StageEntry*>& entries) {
+  std::stable_sort(entries.begin(), entries.end(), [](const StageEntry* a, const StageEntry* b) {
+    return std::tuple(a->busy, a->warm_up) < std::tuple(b->busy, b->warm_up);
+  });
+  drop_covered(entries, [](const StageEntry* a, const StageEntry* b) { return a->warm_up <= b->warm_up; });
+}
 
 }  // namespace
 
@@ -30,6 +39,7 @@ StageFronts::StageFronts(const BlockProblem& problem, cost::CostModel& cost_mode
       host_(cost_model.micro_batch_host(ranks.devices)),
       reshards_(options.blocks.size()),
       entries_(&memory),
+      shares_parameters_(plan::sharing_parameters(problem.model)),
       chunks_(chunks) {
   for (const std::vector<BlockOption>& of_block : options.blocks) {
     priced_.emplace_back();
@@ -182,6 +192,9 @@ StageFronts::Chain StageFronts::extended(const Target& target, const Range& rang
       effort_.watch();
       for (const int o : tables.options[static_cast<std::size_t>(repeat)]) {
         const int layout = options[static_cast<std::size_t>(o)].layout;
+        if (target.shared_tp > 0 && shares_parameters_[static_cast<std::size_t>(repeat)] &&
+            listed_.layouts[static_cast<std::size_t>(layout)].tp != target.shared_tp)
+          continue;
         if (keep_degrees && layout != static_cast<int>(from)) continue;
         const StageEntry next = with(*entry, target, range, block, static_cast<int>(from), o);
         if (bound(target, range, block + 1, next, 0) > target.most) continue;
@@ -342,6 +355,14 @@ std::vector<const StageEntry*> StageFronts::entries(const Target& target) {
   return out;
 }
 
+template <typename Visit>
+void StageFronts::for_options(const StageEntry& entry, std::span<const Segment> segments, const Visit& visit) const {
+  const StageEntry* at = &entry;
+  for (std::size_t s = segments.size(); s-- > 0;)
+    for (int b = segments[s].last - 1; b >= segments[s].first; --b, at = at->before)
+      visit(s, b, listed_.blocks[static_cast<std::size_t>(repeat_of(b))][static_cast<std::size_t>(at->option)]);
+}
+
 StageFronts::Key StageFronts::key_of(std::span<const Segment> segments) const {
   Key out;
   for (const Segment& segment : segments) {
@@ -392,36 +413,49 @@ const std::vector<const StageEntry*>& StageFronts::front(std::span<const Segment
   for (std::size_t price = std::max<std::size_t>(1, best < kNeighbours ? 1 : best - kNeighbours);
        price <= std::min(prices_.size() - 1, best + kNeighbours); ++price)
     target.prices.push_back(price);
-  const auto thin = [&] {
-    std::stable_sort(out.begin(), out.end(), [&](const StageEntry* a, const StageEntry* b) {
-      return std::tuple(a->busy, a->warm_up) < std::tuple(b->busy, b->warm_up);
-    });
-    drop_covered(out, [](const StageEntry* a, const StageEntry* b) { return a->warm_up <= b->warm_up; });
-  };
+  const auto unlike = [&](const StageEntry* entry) { return !shares_alike(*entry, segments); };
   if (rough_) {
     out = rough_entries(target);
-    thin();
+    std::erase_if(out, unlike);
+    thin(out);
     return out;
   }
   // Where the fastest fit, memory decides nothing.
   target.memory = best > 0;
-  out = entries(target);
-  if (target.memory || std::all_of(out.begin(), out.end(), [&](const StageEntry* entry) { return entry->bytes() <= target.limit; })) {
-    thin();
-    return out;
+  out = thinned(target);
+  if (std::none_of(out.begin(), out.end(), unlike)) return out;
+  out.clear();
+  std::set<int> degrees;
+  for (const plan::Strategy& layout : listed_.layouts) degrees.insert(layout.tp);
+  for (const int degree : degrees) {
+    target.shared_tp = degree;
+    target.memory = best > 0;
+    const std::vector<const StageEntry*> alike = thinned(target);
+    out.insert(out.end(), alike.begin(), alike.end());
   }
-  target.memory = true;
-  out = entries(target);
-  thin();
+  thin(out);
   return out;
 }
 
-template <typename Visit>
-void StageFronts::for_options(const StageEntry& entry, std::span<const Segment> segments, const Visit& visit) const {
-  const StageEntry* at = &entry;
-  for (std::size_t s = segments.size(); s-- > 0;)
-    for (int b = segments[s].last - 1; b >= segments[s].first; --b, at = at->before)
-      visit(s, b, listed_.blocks[static_cast<std::size_t>(repeat_of(b))][static_cast<std::size_t>(at->option)]);
+std::vector<const StageEntry*> StageFronts::thinned(Target& target) {
+  std::vector<const StageEntry*> out = entries(target);
+  if (!target.memory && std::any_of(out.begin(), out.end(), [&](const StageEntry* entry) { return entry->bytes() > target.limit; })) {
+    target.memory = true;
+    out = entries(target);
+  }
+  thin(out);
+  return out;
+}
+
+bool StageFronts::shares_alike(const StageEntry& entry, std::span<const Segment> segments) const {
+  int tp = 0;
+  bool alike = true;
+  for_options(entry, segments, [&](std::size_t, int block, const BlockOption& option) {
+    if (!shares_parameters_[static_cast<std::size_t>(repeat_of(block))]) return;
+    alike = alike && (tp == 0 || tp == option.strategy.tp);
+    tp = option.strategy.tp;
+  });
+  return alike;
 }
 
 std::vector<double> StageFronts::saved(const StageEntry& entry, std::span<const Segment> segments) const {

@@ -132,6 +132,7 @@ class StageFronts {
     double workspace = 0;             // that some block needs however it is run
     bool memory = true;               // false: leave it aside
     std::vector<std::size_t> prices;  // that bound best
+    int shared_tp = 0;                // of the blocks that share a parameter; 0: any
   };
 
   // At least, once all blocks of the target are in.
@@ -151,6 +152,10 @@ class StageFronts {
   std::vector<const StageEntry*> entries(const Target& target);
   std::vector<const StageEntry*> rough_entries(const Target& target);
   const std::vector<int>& cheapest(double in_flight, int layout, std::size_t price);
+  // The ways to run the target, of which none has both more busy and more fill than another.
+  std::vector<const StageEntry*> thinned(Target& target);
+  // Whether the blocks that share a parameter have the same tp.
+  bool shares_alike(const StageEntry& entry, std::span<const Segment> segments) const;
   // By block of the target.
   std::vector<int> cheapest(const Target& target, int layout, std::size_t price);
   const StageEntry* built(const Target& target, const std::vector<int>& options);
@@ -176,7 +181,8 @@ class StageFronts {
   std::vector<double> least_bytes_;
   std::vector<std::vector<double>> reshards_;  // by repeat, by layouts before and after; negative: not known yet
   std::pmr::deque<StageEntry> entries_;
-  std::vector<double> prices_;  // of a byte, in seconds
+  std::vector<double> prices_;           // of a byte, in seconds
+  std::vector<bool> shares_parameters_;  // by repeat
   int chunks_ = 1;
   std::map<double, InFlight> in_flight_;
   bool rough_ = false;

@@ -31,19 +31,19 @@ class Lister {
     const BlockSpace& space = problem_.space;
     const int domain = cost_model_.domain(ranks_.devices);
     const auto experts = static_cast<std::int64_t>(plan::option_of(block, "experts"));
-    const auto heads = static_cast<std::int64_t>(plan::option_of(block, "heads"));
     for (const std::int64_t tp : plan::divisors_of(ranks_.width)) {
       if (!GivenDegrees::allows(ranks_.fixed.tensor, tp)) continue;
       if (tp > (space.uniform ? space.most_tensor : std::min(domain, space.most_tensor)) || !GivenDegrees::allows(space.given.tensor, tp) ||
-          plan::tensor_fault(block, tp))
+          plan::tensor_fault(problem_.model, block, tp))
         continue;
       // A limit of the space: without it each stage would be searched twice where nothing is cut.
       if (tp == 1 && cost_model_.parts_of(ranks_.devices).dealt_over > 0) continue;
       for (const std::int64_t cp : plan::divisors_of(ranks_.width / tp)) {
         if (!GivenDegrees::allows(ranks_.fixed.context, cp)) continue;
-        if (cp > space.most_context || !GivenDegrees::allows(space.given.context, cp) || !context_divides(block, cp)) continue;
+        if (cp > space.most_context || !GivenDegrees::allows(space.given.context, cp) || !plan::context_divides(block, cp)) continue;
         const std::int64_t dp = ranks_.width / (tp * cp);
-        if (!GivenDegrees::allows(space.given.data, dp)) continue;
+        const std::optional<bool> sequence_parallel = sequence_parallel_of(space, block, tp, cp);
+        if (!GivenDegrees::allows(space.given.data, dp) || !sequence_parallel) continue;
         std::vector<BlockOption> here;
         for (const std::int64_t ep : plan::divisors_of(std::max<std::int64_t>(1, std::gcd(experts, dp * cp)))) {
           if (experts > 0 && !GivenDegrees::allows(space.given.experts, ep)) continue;
@@ -52,9 +52,9 @@ class Lister {
           strategy.tp = static_cast<int>(tp);
           strategy.cp = static_cast<int>(cp);
           strategy.ep = static_cast<int>(ep);
-          strategy.sequence_parallel = tp > 1 && space.sequence_parallel;
+          strategy.sequence_parallel = *sequence_parallel;
           if (!cost_model_.divides(ranks_.devices, strategy, samples_)) continue;
-          for (const model::ContextKind context : contexts_of(space, heads / tp, cp)) {
+          for (const model::ContextKind context : contexts_of(space, block, tp, cp)) {
             strategy.context = context;
             add_states(repeat, strategy, here);
           }
@@ -135,17 +135,22 @@ int sharding_group(const cost::CostModel& cost_model, int devices, const plan::S
   return inside > 1 && inside < strategy.copies() && strategy.copies() % inside == 0 ? inside : 0;
 }
 
-std::vector<model::ContextKind> contexts_of(const BlockSpace& space, std::int64_t heads, std::int64_t degree) {
+std::vector<model::ContextKind> contexts_of(const BlockSpace& space, const model::BlockSpec& block, std::int64_t tensor,
+                                            std::int64_t context) {
   using model::ContextKind;
   // Blocks without attention have nothing to exchange.
-  if (degree == 1 || heads == 0 || heads % degree != 0) return {ContextKind::ring};
-  if (space.context) return {*space.context};
-  return {ContextKind::ring, ContextKind::ulysses};
+  if (context == 1 || plan::option_of(block, "heads") == 0) return {ContextKind::ring};
+  std::vector<ContextKind> out;
+  if (space.context != ContextKind::ulysses) out.push_back(ContextKind::ring);
+  if (space.context != ContextKind::ring && plan::heads_divide(block, tensor, context)) out.push_back(ContextKind::ulysses);
+  return out;
 }
 
-bool context_divides(const model::BlockSpec& block, std::int64_t degree) {
-  const auto sequence = static_cast<std::int64_t>(plan::option_of(block, "seq"));
-  return degree == 1 || (sequence > 0 && sequence % (2 * degree) == 0);
+std::optional<bool> sequence_parallel_of(const BlockSpace& space, const model::BlockSpec& block, std::int64_t tensor,
+                                         std::int64_t context) {
+  if (tensor == 1 || space.sequence_parallel == SequenceParallel::never) return false;
+  if (plan::sequence_divides(block, tensor * context)) return true;
+  return space.sequence_parallel == SequenceParallel::always ? std::nullopt : std::optional(false);
 }
 
 StageOptions options_of(const BlockProblem& problem, cost::CostModel& cost_model, const StageRanks& ranks) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "cost/cost_model.hpp"
@@ -48,10 +49,11 @@ struct StageOptions {
 };
 // So many replicas as one domain of the inside link holds, over which ZeRO may shard with copies across; 0: those are all or do not divide.
 int sharding_group(const cost::CostModel& cost_model, int devices, const plan::Strategy& strategy);
-// The ways in which a block with so many query heads on a tensor-parallel rank may be cut among so many context-parallel ranks.
-std::vector<model::ContextKind> contexts_of(const BlockSpace& space, std::int64_t heads, std::int64_t degree);
-// Whether a block can be cut among so many context-parallel ranks.
-bool context_divides(const model::BlockSpec& block, std::int64_t degree);
+// The ways in which a block may exchange what it needs of other context-parallel ranks.
+std::vector<model::ContextKind> contexts_of(const BlockSpace& space, const model::BlockSpec& block, std::int64_t tensor,
+                                            std::int64_t context);
+// Whether a block is sequence-parallel under such degrees; no value: the space leaves them out.
+std::optional<bool> sequence_parallel_of(const BlockSpace& space, const model::BlockSpec& block, std::int64_t tensor, std::int64_t context);
 StageOptions options_of(const BlockProblem& problem, cost::CostModel& cost_model, const StageRanks& ranks);
 
 }  // namespace tessera::search

@@ -47,12 +47,13 @@ class Templates {
     for (const std::int64_t stages : plan::divisors_of(devices_))
       for (const std::int64_t tp : plan::divisors_of(devices_ / stages)) {
         if (!GivenDegrees::allows(given.stages, stages) || !GivenDegrees::allows(given.tensor, tp)) continue;
-        if (stages > std::min(blocks, space_.most_stages) || tp > std::min(group_.domain(), space_.most_tensor) || !all_divide(tp))
+        if (stages > std::min(blocks, space_.most_stages) || !all_divide(tp) ||
+            tp > std::min({group_.domain(), space_.most_tensor, problem_.space.most_tensor}))
           continue;
         for (const std::int64_t cp : plan::divisors_of(devices_ / stages / tp)) {
           const std::int64_t dp = devices_ / stages / tp / cp;
-          if (cp > std::max(given.context, space_.most_context) || !all_cut(cp) || !GivenDegrees::allows(given.context, cp) ||
-              !GivenDegrees::allows(given.data, dp))
+          if (cp > std::min(problem_.space.most_context, std::max(given.context, space_.most_context)) || !all_cut(tp, cp) ||
+              !GivenDegrees::allows(given.context, cp) || !GivenDegrees::allows(given.data, dp))
             continue;
           for (const std::int64_t count : plan::divisors_of(problem_.global_batch))
             if (!out_of_time() && problem_.global_batch / count % dp == 0 && GivenDegrees::allows(given.micro_batches, count))
@@ -63,11 +64,13 @@ class Templates {
 
   bool all_divide(std::int64_t tp) const {
     return std::all_of(problem_.model.repeats.begin(), problem_.model.repeats.end(),
-                       [&](const model::Repeat& repeat) { return !plan::tensor_fault(repeat.block, tp); });
+                       [&](const model::Repeat& repeat) { return !plan::tensor_fault(problem_.model, repeat.block, tp); });
   }
-  bool all_cut(std::int64_t cp) const {
-    return std::all_of(problem_.model.repeats.begin(), problem_.model.repeats.end(),
-                       [&](const model::Repeat& repeat) { return context_divides(repeat.block, cp); });
+  bool all_cut(std::int64_t tp, std::int64_t cp) const {
+    return std::all_of(problem_.model.repeats.begin(), problem_.model.repeats.end(), [&](const model::Repeat& repeat) {
+      return plan::context_divides(repeat.block, cp) && sequence_parallel_of(problem_.space, repeat.block, tp, cp) &&
+             !contexts_of(problem_.space, repeat.block, tp, cp).empty();
+    });
   }
 
   // Experts are spread as far as the replicas go, where nothing else is given.
@@ -123,7 +126,6 @@ class Templates {
         strategy.cp = cp;
         strategy.zero = zero;
         strategy.recompute = recompute;
-        strategy.sequence_parallel = tp > 1 && problem_.space.sequence_parallel;
         consider(pipeline, strategy);
         if (!space_.sharding_groups || zero == 0) continue;
         strategy.shards = sharding_group(cost_model_, space_.group, strategy);
@@ -143,7 +145,6 @@ class Templates {
     strategy.tp = tp;
     strategy.cp = cp;
     strategy.zero = zero;
-    strategy.sequence_parallel = tp > 1 && problem_.space.sequence_parallel;
     const std::vector<BlockShare> none = blocks_under(strategy, pipeline);
     strategy.recompute = model::Recompute::full;
     const std::vector<BlockShare> full = blocks_under(strategy, pipeline);
@@ -181,6 +182,8 @@ class Templates {
     if (block == 0 || block + 1 == problem_.model.block_count()) strategy.recompute = model::Recompute::none;
     const model::BlockSpec& spec =
         problem_.model.repeats[static_cast<std::size_t>(cost_model_.repeat_of()[static_cast<std::size_t>(block)])].block;
+    strategy.sequence_parallel = *sequence_parallel_of(problem_.space, spec, strategy.tp, strategy.cp);
+    strategy.context = contexts_of(problem_.space, spec, strategy.tp, strategy.cp).front();
     if (spec.dims.contains("experts")) strategy.ep = experts_over(strategy.dp * strategy.cp);
     return strategy;
   }

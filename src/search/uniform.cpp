@@ -90,11 +90,10 @@ double OuterSolver::passes(const Outer& outer, const GroupCut& cut, int repeat) 
   strategy.cp = outer.fixed.context;
   strategy.dp = cut.width / (strategy.tp * strategy.cp);
   strategy.zero = outer.fixed.zero;
-  strategy.sequence_parallel = strategy.tp > 1 && problem_.space.sequence_parallel;
   const model::BlockSpec& block = problem_.model.repeats[static_cast<std::size_t>(repeat)].block;
-  const auto heads = static_cast<std::int64_t>(plan::option_of(block, "heads"));
+  strategy.sequence_parallel = sequence_parallel_of(problem_.space, block, strategy.tp, strategy.cp).value_or(false);
   double least = kNever;
-  for (const model::ContextKind context : contexts_of(problem_.space, heads / strategy.tp, strategy.cp)) {
+  for (const model::ContextKind context : contexts_of(problem_.space, block, strategy.tp, strategy.cp)) {
     strategy.context = context;
     const cost::BlockLoad& load = cost_model_.block(repeat, cut.devices, strategy, problem_.global_batch / outer.micro_batches);
     least = std::min(least, load.forward + load.backward());

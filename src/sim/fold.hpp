@@ -5,7 +5,6 @@
 
 #include "cluster/cluster.hpp"
 #include "plan/plan.hpp"
-#include "plan/trainable.hpp"
 
 namespace tessera::sim {
 

@@ -7,8 +7,8 @@
 #include "base/log.hpp"
 #include "cost/cost.hpp"
 #include "cost/lower_bound.hpp"
+#include "model/forms.hpp"
 #include "plan/schedule/schedule.hpp"
-#include "plan/trainable.hpp"
 #include "sim/engine.hpp"
 #include "sim/fold.hpp"
 #include "sim/model_costs.hpp"
@@ -106,9 +106,9 @@ Result run_folded(const std::vector<program::Program>& programs, const Fold& fol
 
 // Only some exchanges can be played through.
 void check_played(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
-  if (cost::plays_exchanges(plan, cluster))
-    plan::check_precision(plan, "the plan cannot be simulated on these devices in " + std::string(model::name_of(plan.precision)),
-                          "accelerators in 16 or fewer bits simulate any plan");
+  if (cost::plays_exchanges(plan, cluster) && !model::computed_by_nn(plan.precision))
+    throw Error(ErrorCode::invalid_config, text("the plan cannot be simulated on these devices in ", model::name_of(plan.precision)),
+                plan.where, "fp32 or bf16", "accelerators in 16 or fewer bits simulate any plan");
 }
 
 // Bytes are those of the stage's first rank, scaled to the memory of each.

@@ -84,7 +84,7 @@ struct Simulation {
 // thousands of ranks take as long as a few. every_rank: all ranks are simulated, so that all of them have spans.
 enum class Simulated { one_of_alike, every_rank };
 // Compiles, checks and runs the programs of a plan, which must have passed plan::check. Throws invalid_config when communication is to be
-// simulated (cost::CostModel::plays_exchanges) in a precision that it knows no times of (plan::check_precision). Warns when the step of
+// simulated (cost::CostModel::plays_exchanges) in a precision that it knows no times of (other than fp32 and bf16). Warns when the step of
 // accelerators comes out below cost::lower_bound.
 Simulation simulate(const plan::Plan& plan, cost::CostModel& cost_model, Simulated which = Simulated::one_of_alike);
 Simulation simulate(const plan::Plan& plan, const model::ModelSpec& model, const model::TrainSpec& train,

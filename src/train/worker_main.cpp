@@ -20,6 +20,7 @@
 #include "cluster/cluster.hpp"
 #include "control/report.hpp"
 #include "control/stop_signals.hpp"
+#include "model/forms.hpp"
 #include "model/job.hpp"
 #include "model/plugin.hpp"
 #include "model/warnings.hpp"
@@ -29,7 +30,6 @@
 #include "observe/run_files.hpp"
 #include "plan/plan.hpp"
 #include "plan/schedule/schedule.hpp"
-#include "plan/trainable.hpp"
 #include "train/loop.hpp"
 #include "train/plugin_model.hpp"
 #include "train/traffic.hpp"
@@ -247,7 +247,7 @@ void train_rank(const TrainArguments& arguments) {
   // What the launcher saw: a worker that is held to some of the cores cannot tell for itself.
   const cluster::ClusterSpec cluster = arguments.cluster.empty() ? cluster::resolve(job.cluster) : cluster::load_cluster(arguments.cluster);
   plan::check(plan, job, cluster);
-  plan::check_trainable(plan, job.model);
+  model::check_has_blocks(job.model, job.train.precision, {.file = job.file.string(), .block = {}});
   if (plan.world_size() != arguments.rank.world)
     throw Error(ErrorCode::invalid_config, text("the plan is for ", plan.world_size(), " ranks"),
                 {arguments.plan, 0, 0, arguments.rank.rank, {}}, text("a plan for the ", arguments.rank.world, " ranks that were started"),

@@ -86,7 +86,7 @@ TEST_F(SimulateCommand, TrainSaysWhatItCanRunInstead) {
   const CommandResult result =
       run_tessera({"train", yaml.string(), "--plan", folder_.write("again.json", edited).string()}, {folder_.path(), {}});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("the trainer cannot run the plan: sequence_parallel with tp 2, which does not divide seq 127"));
+  EXPECT_THAT(result.err, HasSubstr("the plan cannot run: sequence_parallel with tp 2, which does not divide seq 127"));
   EXPECT_THAT(result.err, HasSubstr("degrees that divide seq"));
 }
 

@@ -5,10 +5,10 @@
 #include "base/config.hpp"
 #include "fuzz/checks.hpp"
 #include "interop/flags.hpp"
+#include "model/forms.hpp"
 #include "model/job.hpp"
 #include "plan/plan.hpp"
 #include "plan/schedule/schedule.hpp"
-#include "plan/trainable.hpp"
 #include "program/program.hpp"
 #include "program/timeline.hpp"
 #include "search/search.hpp"
@@ -72,12 +72,7 @@ plan::ScheduleFile schedule_of(const plan::Plan& plan, plan::Schedule order) {
 // Prices from a profile know some strategies only.
 bool can_be_priced(const plan::Plan& plan, const Planned& basis) {
   if (plan.precision != model::Precision::f32 && !basis.cluster.groups.front().device.is_cpu()) return true;
-  try {
-    plan::check_precision(plan, "no price");
-    return true;
-  } catch (const Error& error) {
-    return error.code() != ErrorCode::invalid_config;
-  }
+  return model::computed_by_nn(plan.precision);
 }
 
 // A plan that was checked is run, but for the tensors. Whether the orders of different ranks fit together only the programs show.

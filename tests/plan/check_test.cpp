@@ -1,12 +1,11 @@
-// Plans with stages of any width and blocks of any strategy: what passes, what is refused, and what cannot be trained.
+// Plans with stages of any width and blocks of any strategy: what passes and what is refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <functional>
 
 #include "base/expect_error.hpp"
+#include "model/forms.hpp"
 #include "plan/plan_helper.hpp"
 #include "plan/schedule/schedule.hpp"
-#include "plan/trainable.hpp"
 
 namespace tessera::plan {
 namespace {
@@ -34,8 +33,9 @@ class UnequalPlan : public ::testing::Test {
   Error refusal() {
     return error_of([&] { check(plan, job, cluster); });
   }
-  Error untrainable() {
-    return error_of([&] { check_trainable(plan, job.model); });
+  void made_for(const model::JobSpec& other) {
+    job = other;
+    plan.model_fingerprint = job.model.fingerprint();
   }
 
   model::JobSpec job = job_of({.layers = 8, .heads = 4, .kv_heads = 2, .seq = 32, .global_batch = 16, .precision = "bf16"});
@@ -73,13 +73,6 @@ TEST_F(UnequalPlan, AReplicaMustStandOnOneKindOfAcceleratorBesideCpusToo) {
 TEST_F(UnequalPlan, SharesOfTheBatchMustBeWholeReplicasOfAllRanksAndSamples) {
   plan.stages[0].shares = {{1, 5}, {3, 3}};
   EXPECT_NO_THROW(check(plan, job, cluster));
-  EXPECT_NO_THROW(check_trainable(
-      [&] {
-        Plan one = plan;
-        one.stages = {plan.stages[0]};
-        return one;
-      }(),
-      job.model));
   plan.stages[0].shares = {{1, 5}, {2, 3}};
   EXPECT_THAT(refusal().what(), HasSubstr("the shares of stage 0 are of 3 ranks, it has 4"));
   plan.stages[0].shares = {{1, 5}, {3, 6}};
@@ -175,85 +168,68 @@ TEST(Check, SpreadsExpertsOverRanksThatDivideThem) {
   EXPECT_THAT(error.what(), HasSubstr("nearest: 2"));
 }
 
-TEST_F(UnequalPlan, BlocksThatShareAParameterOnOneRankAreCutAlikeWhereTheyAreTrained) {
-  job = job_of({.layers = 8, .heads = 4, .kv_heads = 2, .seq = 32, .tied = true, .global_batch = 16, .precision = "bf16"});
-  plan.model_fingerprint = job.model.fingerprint();
+TEST_F(UnequalPlan, BlocksThatShareAParameterOnOneRankHaveTheSamePartsOfIt) {
+  made_for(job_of({.layers = 8, .heads = 4, .kv_heads = 2, .seq = 32, .tied = true, .global_batch = 16, .precision = "bf16"}));
   plan.ranks.resize(4);
   plan.stages = {{{0, 1, 2, 3}, {{0, 5, {.dp = 4}}, {5, 10, {.dp = 2, .tp = 2}}}}};
+  EXPECT_THAT(refusal().what(), HasSubstr("blocks 0 and 9 share a parameter on the same ranks, and have tp 1 and tp 2"));
+  EXPECT_THAT(refusal().expected(), HasSubstr("the same tp for both"));
+  plan.stages = {{{0, 1, 2, 3}, {{0, 5, {.dp = 4}}, {5, 9, {.dp = 2, .tp = 2}}, {9, 10, {.dp = 2, .cp = 2}}}}};
   EXPECT_NO_THROW(check(plan, job, cluster));
-  EXPECT_THAT(untrainable().what(), HasSubstr("blocks 0 and 9 share a parameter on the same ranks, and have dp 4 x tp 1 and dp 2 x tp 2"));
-  EXPECT_THAT(untrainable().expected(), HasSubstr("the same dp and tp for both"));
   plan.stages = {{{0, 1}, {{0, 5, {.dp = 2}}}}, {{2, 3}, {{5, 10, {.tp = 2}}}}};
-  EXPECT_NO_THROW(check_trainable(plan, job.model));
+  EXPECT_NO_THROW(check(plan, job, cluster));
 }
 
-// One plan that the trainer runs, and everything that it does not.
-TEST_F(UnequalPlan, IsNotTrained) {
-  EXPECT_NO_THROW(check_trainable(plan, job.model));
-  plan.stages[2].runs = {{6, 10, {.dp = 8, .zero = 1}}};
-  EXPECT_NO_THROW(check(plan, job, cluster));
-  EXPECT_NO_THROW(check_trainable(plan, job.model));
-  plan.ranks.resize(8);
-  plan.stages = {{{0, 1, 2, 3}, {{0, 3, {.dp = 2, .tp = 2}}, {3, 5, {.dp = 2, .tp = 2, .recompute = model::Recompute::full}}}},
-                 {{4, 5, 6, 7}, {{5, 10, {.dp = 2, .tp = 2, .zero = 1}}}}};
-  EXPECT_NO_THROW(check(plan, job, cluster));
-  EXPECT_NO_THROW(check_trainable(plan, job.model));
-  const Plan trainable = plan;
-  const auto trained = [&](const std::function<void(Strategy&)>& change) {
-    plan = trainable;
-    change(strategy(0, 1));
-    EXPECT_NO_THROW(check_trainable(plan, job.model));
-  };
-  trained([](Strategy& s) { s.offload_optimizer = true; });
-  trained([](Strategy& s) { s.cp = 2, s.dp = 1; });
-  trained([](Strategy& s) { s.sequence_parallel = true; });
-  plan = trainable;
-  strategy(0, 1).dp = 4;
-  strategy(0, 1).tp = 1;
-  EXPECT_NO_THROW(check_trainable(plan, job.model));
-  plan = trainable;
-  strategy(0).sequence_parallel = strategy(0, 1).sequence_parallel = strategy(1).sequence_parallel = true;
-  EXPECT_NO_THROW(check_trainable(plan, job.model));
-  strategy(1).dp = 1;
-  strategy(1).tp = 4;
-  EXPECT_NO_THROW(check_trainable(plan, job.model));
-  plan = trainable;
-  plan.precision = model::Precision::f8;
-  EXPECT_THAT(untrainable().what(), HasSubstr("the trainer cannot run the plan: precision fp8"));
-  EXPECT_THAT(untrainable().what(), HasSubstr("tessera simulate"));
-  plan = trainable;
-  for (Stage& stage : plan.stages)
-    for (StrategyRun& run : stage.runs) run.strategy.sequence_parallel = true;
-  EXPECT_NO_THROW(check_trainable(plan, job.model));
-  job = job_of({.layers = 8, .heads = 4, .kv_heads = 2, .seq = 33, .global_batch = 16, .precision = "bf16"});
-  EXPECT_THAT(untrainable().what(), HasSubstr("sequence_parallel with tp 2, which does not divide seq 33"));
-}
-
-TEST_F(UnequalPlan, SequencesAreCutAlikeAndByUlyssesAmongTheHeads) {
+TEST_F(UnequalPlan, SequencesAreCutIntoEqualPartsAndByUlyssesAmongTheHeads) {
   plan.ranks.resize(8);
   plan.stages = {{{0, 1, 2, 3}, {{0, 5, {.dp = 1, .tp = 2, .cp = 2}}}}, {{4, 5, 6, 7}, {{5, 10, {.dp = 1, .tp = 2, .cp = 2}}}}};
-  EXPECT_NO_THROW(check(plan, job, cluster));
-  EXPECT_NO_THROW(check_trainable(plan, job.model));
   strategy(0).context = model::ContextKind::ulysses;
-  EXPECT_NO_THROW(check_trainable(plan, job.model));
   strategy(0).sequence_parallel = strategy(1).sequence_parallel = true;
-  EXPECT_NO_THROW(check_trainable(plan, job.model));
-  strategy(1).tp = strategy(0).tp = 1;
-  strategy(1).cp = strategy(0).cp = 4;
-  strategy(0).sequence_parallel = strategy(1).sequence_parallel = false;
-  EXPECT_NO_THROW(check_trainable(plan, job.model));
-  job = job_of({.layers = 8, .heads = 2, .kv_heads = 2, .seq = 32, .global_batch = 16, .precision = "bf16"});
-  EXPECT_THAT(untrainable().what(), HasSubstr("cp 4 with context ulysses, which does not divide the 2 query heads"));
-  EXPECT_THAT(untrainable().expected(), HasSubstr("context: ring"));
-  const auto gpt = [](const std::string& more) {
-    return model::read_job(ConfigNode::parse(text("name: gpt\nmodel: {arch: gpt, hidden: 64, layers: 8, heads: 4, seq: 32, vocab: 256",
-                                                  more, "}\ndata: {source: synthetic}\ntrain: {global_batch: 16, precision: bf16}\n"),
-                                             "train.yaml"));
+  EXPECT_NO_THROW(check(plan, job, cluster));
+  made_for(job_of({.layers = 8, .heads = 4, .kv_heads = 2, .seq = 36, .global_batch = 16, .precision = "bf16"}));
+  EXPECT_NO_THROW(check(plan, job, cluster));
+  strategy(0).sequence_parallel = false;
+  strategy(1) = {.dp = 2, .tp = 2, .sequence_parallel = true};
+  made_for(job_of({.layers = 8, .heads = 4, .kv_heads = 2, .seq = 33, .global_batch = 16, .precision = "bf16"}));
+  strategy(0) = strategy(1);
+  EXPECT_THAT(refusal().what(), HasSubstr("sequence_parallel with tp 2, which does not divide seq 33"));
+  made_for(job_of({.layers = 8, .heads = 2, .kv_heads = 2, .seq = 32, .global_batch = 16, .precision = "bf16"}));
+  strategy(1) = strategy(0) = {.dp = 1, .cp = 4};
+  EXPECT_NO_THROW(check(plan, job, cluster));
+  strategy(0).context = model::ContextKind::ulysses;
+  EXPECT_THAT(refusal().what(), HasSubstr("cp 4 with context ulysses, which does not divide the 2 query heads"));
+  EXPECT_THAT(refusal().expected(), HasSubstr("context: ring"));
+}
+
+TEST_F(UnequalPlan, BlocksOfAPlugInStandWhole) {
+  model::JobSpec own = job;
+  own.model.plugin = "libown.so";
+  for (model::Repeat& repeat : own.model.repeats) repeat.block.kind = "own_" + repeat.block.kind;
+  made_for(own);
+  plan.ranks.resize(8);
+  plan.stages = {{{0, 1, 2, 3}, {{0, 5, {.dp = 4}}}}, {{4, 5, 6, 7}, {{5, 10, {.dp = 4, .recompute = model::Recompute::full}}}}};
+  EXPECT_NO_THROW(check(plan, job, cluster));
+  strategy(1).recompute = model::Recompute::selective;
+  EXPECT_THAT(refusal().what(), HasSubstr("recompute selective, and blocks of arch llama are computed again as a whole"));
+  strategy(1) = {.dp = 2, .cp = 2};
+  EXPECT_THAT(refusal().what(), HasSubstr("cp 2 cuts sequences, and blocks of arch llama take whole ones"));
+  strategy(1) = {.dp = 2, .tp = 2};
+  EXPECT_THAT(refusal().what(), HasSubstr("tp 2 cuts blocks of arch llama, which stand whole"));
+}
+
+TEST(HasBlocks, SaysWhichModelsAndPrecisionsTheTrainerComputes) {
+  const auto refusal = [](const std::string& section, model::Precision precision = model::Precision::bf16) {
+    const auto job = model::read_job(
+        ConfigNode::parse(text("name: any\nmodel: {", section, "}\ndata: {source: synthetic}\ntrain: {global_batch: 16}\n"), "train.yaml"));
+    return std::string(error_of([&] { model::check_has_blocks(job.model, precision, {}); }).what());
   };
-  job = gpt("");
-  EXPECT_NO_THROW(check_trainable(plan, job.model));
-  job = gpt(", positions: alibi");
-  EXPECT_THAT(untrainable().what(), HasSubstr("its GPT has learned or rotary positions, or none"));
+  const std::string gpt = "arch: gpt, hidden: 64, layers: 8, heads: 4, seq: 32, vocab: 256";
+  const auto passes = [](const model::JobSpec& job) { model::check_has_blocks(job.model, model::Precision::f32, {}); };
+  EXPECT_NO_THROW(passes(job_of({})));
+  EXPECT_THAT(refusal(gpt + ", positions: alibi"), HasSubstr("its GPT has learned or rotary positions, or none"));
+  EXPECT_THAT(refusal(gpt + ", attention: unfused"), HasSubstr("the model says attention: unfused"));
+  EXPECT_THAT(refusal(gpt, model::Precision::f8), HasSubstr("the trainer cannot run the model: precision fp8"));
+  EXPECT_THAT(refusal("arch: resnet50, image: 64, classes: 1000"), HasSubstr("it cannot compute blocks of kind"));
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include "plan/plan.hpp"
 #include "plan/plan_helper.hpp"
 #include "plan/schedule/schedule.hpp"
-#include "plan/trainable.hpp"
 #include "search/search.hpp"
 
 namespace tessera::plan {
@@ -171,18 +170,6 @@ TEST_F(EditedPlan, IsRefusedWhenItsOrderCannotRun) {
   EXPECT_THAT(refusal("\"bucket_bytes\"", "\"order\": [[\"F0.0\"]],\n  \"bucket_bytes\"").what(),
               HasSubstr("its order is for 1 ranks of a pipeline"));
   EXPECT_THAT(refusal("\"bucket_bytes\"", with_order("[\"F0.0\", \"B0.0\"]")).what(), HasSubstr("its order has 2 slots for rank 0"));
-}
-
-TEST_F(EditedPlan, ThatTheTrainerCannotRunIsNamed) {
-  EXPECT_NO_THROW(check_trainable(plan, job.model));
-  plan.schedule = Schedule::zb_h1;
-  EXPECT_NO_THROW(check_trainable(plan, job.model));
-  plan.stages.front().runs.front().strategy.zero = 3;
-  EXPECT_NO_THROW(check_trainable(plan, job.model));
-  plan.delayed_exchange = true;
-  EXPECT_NO_THROW(check_trainable(plan, job.model));
-  plan.precision = model::Precision::f8;
-  EXPECT_THAT(error_of([&] { check_trainable(plan, job.model); }).what(), HasSubstr("the trainer cannot run the plan: precision fp8"));
 }
 
 TEST_F(EditedPlan, OfAnotherVersionIsRefused) {

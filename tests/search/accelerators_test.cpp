@@ -102,6 +102,51 @@ TEST(Accelerators, KeepToWhatIsFixedAndChooseTheRest) {
   EXPECT_TRUE(spread);
 }
 
+// Of models of which not every degree cuts all: odd sequences, few heads, shared embeddings.
+TEST(Accelerators, WhateverIsFoundPassesTheCheck) {
+  const std::vector<std::string> models = {
+      "{arch: llama, hidden: 768, layers: 5, heads: 12, kv_heads: 4, ffn: 2048, seq: 1023, vocab: 50257, tied: true}",
+      "{arch: llama, hidden: 512, layers: 3, heads: 4, ffn: 1024, seq: 4096, vocab: 200000, tied: true}",
+      "{arch: gpt, hidden: 768, layers: 4, heads: 6, seq: 1030, vocab: 50257}",
+      "{preset: vit-b-16}",
+      "{arch: t5, hidden: 512, layers: 3, decoder_layers: 4, heads: 8, ffn: 1024, seq: 513, decoder_seq: 128, vocab: 32128}",
+      "{arch: mixtral, hidden: 512, layers: 3, heads: 8, ffn: 1024, experts: 8, experts_per_token: 2, seq: 2048, vocab: 32000}",
+      "{preset: resnet50}"};
+  int shared = 0;
+  for (const std::string& model : models)
+    for (const auto& [nodes, devices] : {std::pair{1, 4}, {2, 8}})
+      for (const char* parallel :
+           {"auto", "{pp: 1}", "{pp: 2, schedule: zb-v}", "{cp: 2, context: ulysses}", "{sequence_parallel: true}"}) {
+        const model::JobSpec job =
+            model::read_job(ConfigNode::parse(text("name: t\nmodel: ", model,
+                                                   "\ndata: {source: synthetic}\ntrain: {global_batch: 32, precision: bf16, optimizer: "
+                                                   "{clip: 0}}\nparallel: ",
+                                                   parallel, "\n"),
+                                              "train.yaml"));
+        const auto cluster = plan::gpu_cluster(nodes, devices, devices == 4 ? "l40s" : "h100-sxm");
+        SearchResult result;
+        try {
+          result = search(job, cluster, {}, {.top = 3, .vendors = {}, .effort = 100'000});
+        } catch (const Error& error) {
+          // Not every model can be cut as it is told.
+          EXPECT_NE(std::string(parallel), "auto") << model << error.what();
+          EXPECT_EQ(error.code(), ErrorCode::invalid_config) << model << parallel << error.what();
+          continue;
+        }
+        std::vector<plan::Plan> plans = {result.best};
+        for (const auto& candidates : {result.runners_up, result.close, result.too_large})
+          for (const Candidate& candidate : candidates) plans.push_back(candidate.plan);
+        for (const plan::Plan& plan : plans) {
+          EXPECT_NO_THROW(check(plan, job, cluster)) << model << parallel << to_json(plan);
+          shared += job.model.tied_embeddings && plan.stages.front().ranks == plan.stages.back().ranks ? 1 : 0;
+          for (const plan::Stage& stage : plan.stages)
+            for (const plan::StrategyRun& run : stage.runs)
+              EXPECT_TRUE(!job.parallel.sequence_parallel || run.strategy.sequence_parallel == (run.strategy.tp > 1));
+        }
+      }
+  EXPECT_GT(shared, 20);
+}
+
 TEST(Accelerators, AllThatIsShownKeepsToWhatIsFixed) {
   const auto cluster = plan::gpu_cluster(2, 8);
   const SearchResult result = search(plan::preset_job("llama-2-7b", 64, "{tp: 2, recompute: full, micro_batches: 8}"), cluster, {},

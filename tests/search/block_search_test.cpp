@@ -226,7 +226,7 @@ class Enumeration {
         domain = of;
     for (int tp = stand.dealt ? 2 : 1; tp <= std::min({width, domain, problem_.space.most_tensor}); ++tp)
       for (int cp = 1; cp <= std::min(width, problem_.space.most_context); ++cp) {
-        if (width % (tp * cp) != 0) continue;
+        if (width % (tp * cp) != 0 || (cp > 1 && problem_.model.dim("seq") % (2 * cp) != 0)) continue;
         const int domains = width / domain;
         if (stand.dealt && ((domains % tp != 0 && tp % domains != 0) || (domains % (tp * cp) != 0 && tp * cp % domains != 0))) continue;
         if (!end && (problem_.model.dim("heads") % tp != 0 || problem_.model.dim("kv_heads") % tp != 0)) continue;
@@ -247,7 +247,7 @@ class Enumeration {
               strategy.context = context;
               strategy.zero = zero;
               strategy.recompute = recompute;
-              strategy.sequence_parallel = tp > 1;
+              strategy.sequence_parallel = tp > 1 && problem_.model.dim("seq") % (tp * cp) == 0;
               out.push_back(strategy);
               strategy.shards = zero > 0 ? sharding_group(cost_model_, cost_model_.devices_of(plan, stage), strategy) : 0;
               if (strategy.shards > 0) out.push_back(strategy);
@@ -256,8 +256,15 @@ class Enumeration {
     return out;
   }
 
+  // A rank that holds the first block and the last has one part of what they share.
+  bool shares_alike(const plan::Plan& plan) const {
+    const plan::Stage& first = plan.stages.front();
+    const plan::Stage& last = plan.stages.back();
+    return !problem_.model.tied_embeddings || first.ranks != last.ranks || first.runs.front().strategy.tp == last.runs.back().strategy.tp;
+  }
+
   void price(const plan::Plan& plan) {
-    if (--left_ < 0) return;
+    if (--left_ < 0 || !shares_alike(plan)) return;
     const plan::Prediction prediction = cost::predict(plan, cost_model_);
     for (std::size_t s = 0; s < plan.stages.size(); ++s) {
       const plan::Stage& stage = plan.stages[s];
@@ -295,7 +302,7 @@ Instance random_instance(Random& random) {
   Instance out;
   out.model = model::read_model(ConfigNode::parse(
       text("{arch: llama, hidden: ", hidden, ", layers: ", layers, ", heads: 16, kv_heads: ", one_of<int>(random, {2, 16}), ", ffn: ",
-           2 * hidden, ", seq: ", one_of<int>(random, {512, 2048, 8192}), ", vocab: 32000, tied: ", tied ? "true" : "false", "}"),
+           2 * hidden, ", seq: ", one_of<int>(random, {513, 2048, 8192}), ", vocab: 32000, tied: ", tied ? "true" : "false", "}"),
       "model"));
   const double state = 18.0 * static_cast<double>(out.model.parameter_count());
   const int groups = 1 + static_cast<int>(random.below(2));
@@ -369,6 +376,7 @@ TEST(BlockSearch, EqualsEnumerationOnRandomSmallInstances) {
     if (answer.plans.empty()) continue;
     ++feasible;
     const plan::Plan& best = answer.plans.front();
+    ASSERT_NO_THROW(check(best, instance.model, instance.cluster)) << to_json(best);
     // Not every plan of interleaved stages is ruled out where their activations peak at several moments.
     ASSERT_LE(answer.bound / fastest, 1 + 1e-9) << cluster::to_yaml(instance.cluster) << to_json(best);
     if (std::none_of(problem.space.schedules.begin(), problem.space.schedules.end(), cost::several_stages_a_rank)) {

@@ -12,7 +12,6 @@
 #include <thread>
 
 #include "checkpoint/checkpoint.hpp"
-#include "plan/trainable.hpp"
 #include "train/job_helper.hpp"
 #include "train/skip_model_helper.hpp"
 
@@ -50,7 +49,6 @@ const std::vector<Degrees> kWholeLayouts = {
 std::vector<double> on_plan(const model::JobSpec& job, const Degrees& degrees,
                             const std::function<std::vector<double>(Trainer&, comm::Communicator&)>& work) {
   const plan::Plan plan = plan_of(job, degrees);
-  plan::check_trainable(plan, job.model);
   const auto dataset =
       data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
   std::vector<double> losses;

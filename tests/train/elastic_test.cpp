@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "base/free_port.hpp"
-#include "plan/trainable.hpp"
 #include "train/job_helper.hpp"
 
 namespace tessera::train {
@@ -41,7 +40,6 @@ comm::Options options_of(int rank, int world, const std::string& place, std::int
 
 // Losses of the steps that count, on process 0.
 std::vector<double> losses_of(const model::JobSpec& job, const Journey& journey) {
-  for (const plan::Plan* plan : {&journey.four, &journey.three, &journey.again}) plan::check_trainable(*plan, job.model);
   const auto dataset =
       data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
   const std::vector<std::string> places = {free_loopback_place(), free_loopback_place(), free_loopback_place()};

@@ -12,7 +12,6 @@
 #include "base/clock.hpp"
 #include "base/random.hpp"
 #include "comm/processes.hpp"
-#include "plan/trainable.hpp"
 #include "train/job_helper.hpp"
 #include "train/speed_meter.hpp"
 
@@ -105,7 +104,6 @@ std::string train_for_ever(const Injection& injection, const model::JobSpec& job
 double seconds_to_reports(const Injection& injection) {
   const model::JobSpec job = job_of(injection.degrees);
   const plan::Plan plan = plan_of(job, injection.degrees);
-  plan::check_trainable(plan, job.model);
   const std::string place = free_loopback_place();
   const std::string what = text(name_of(injection.fault), " rank ", injection.victim, " of ", to_text(injection.degrees));
   Ranks ranks(plan.world_size(), [&](int rank) { return train_for_ever(injection, job, plan, place, rank); });

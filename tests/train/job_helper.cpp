@@ -9,7 +9,6 @@
 
 #include "base/free_port.hpp"
 #include "plan/schedule/schedule.hpp"
-#include "plan/trainable.hpp"
 
 namespace tessera::train {
 model::JobSpec tiny_job(const std::string& extra, const std::string& model_extra) {
@@ -139,7 +138,6 @@ double worst_difference(const std::vector<double>& a, const std::vector<double>&
 
 Evaluated train_and_evaluate(const model::JobSpec& job, const Degrees& degrees, std::int64_t steps) {
   const plan::Plan plan = plan_of(job, degrees);
-  plan::check_trainable(plan, job.model);
   const auto dataset =
       data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
   Evaluated out;

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/trainable.hpp"
 #include "train/job_helper.hpp"
 
 namespace tessera::train {
@@ -20,7 +19,6 @@ std::string words(const TrafficByDimension& all) {
 }
 
 void expect_as_planned(const model::JobSpec& job, const plan::Plan& plan) {
-  plan::check_trainable(plan, job.model);
   const auto dataset =
       data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
   TrafficByDimension all;
