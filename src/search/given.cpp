@@ -115,9 +115,9 @@ class Check {
   std::string tensor_obstacle(std::int64_t degree) const {
     if (!kind_.uniform && degree > domain_) return text("is more than the ", counted(domain_, "device"), " that the fastest link joins");
     for (const model::Repeat& repeat : job_.model.repeats) {
-      if (const auto fault = plan::tensor_fault(job_.model, repeat.block, degree)) return fault->what();
       if (keeps_whole(repeat.block) && degree > 1)
         return text("cuts blocks of kind ", repeat.block.kind, ", which the trainer keeps whole");
+      if (const auto fault = plan::tensor_fault(job_.model, repeat.block, degree)) return fault->what();
       if (parallel_.sequence_parallel.value_or(false) && !plan::sequence_divides(repeat.block, degree * std::max(1, parallel_.cp)))
         return text(parallel_.cp > 1 ? text("x cp ", parallel_.cp, " ") : "", "does not divide seq ", repeat.block.dim("seq"),
                     ", which sequence_parallel cuts");

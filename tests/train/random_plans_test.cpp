@@ -169,10 +169,14 @@ bool is_legal(const plan::Plan& plan, const model::JobSpec& job, const cluster::
 }
 
 // In words: that a draw leaves nothing out is looked at, too.
-std::vector<std::string> traits_of(const plan::Plan& plan) {
+std::vector<std::string> traits_of(const plan::Plan& plan, const model::ModelSpec& model) {
   std::vector<std::string> out = {plan::name_of(plan.schedule)};
   if (plan::pipeline_of(plan).chunks > 1 && !plan.stages.front().shares.empty()) out.push_back("shares of several stages");
   if (plan.delayed_exchange) out.push_back("delayed exchange");
+  const plan::Stage& first = plan.stages.front();
+  const plan::Stage& last = plan.stages.back();
+  if (model.tied_embeddings && first.ranks == last.ranks && !first.runs.front().strategy.same_layout(last.runs.back().strategy))
+    out.push_back("shared by unlike blocks");
   for (const plan::Stage& stage : plan.stages)
     for (const plan::StrategyRun& run : stage.runs) {
       const Strategy& s = run.strategy;
@@ -238,7 +242,7 @@ TEST(RandomPlans, TrainTheModelOfOneDevice) {
       EXPECT_EQ(again.losses, many.losses);
       EXPECT_EQ(worst_error(again, many), 0);
     }
-    for (const std::string& trait : traits_of(plan))
+    for (const std::string& trait : traits_of(plan, job.model))
       for (const std::string& arch : {std::string(), job.model.arch}) seen[arch].insert(trait);
   }
   std::printf("%d plans: losses at most %.1e from one device's, gradients %.1e\n", kPlans, worst_losses, worst_gradients);
@@ -263,7 +267,8 @@ TEST(RandomPlans, TrainTheModelOfOneDevice) {
                            "recompute",
                            "shares",
                            "cut anew",
-                           "shares of several stages"})
+                           "shares of several stages",
+                           "shared by unlike blocks"})
     EXPECT_TRUE(seen[""].contains(name)) << name << " was never drawn";
   for (const char* name : {"dp", "tp", "cp", "zero 3", "sequence parallel", "recompute", "cut anew"})
     EXPECT_TRUE(seen["gpt"].contains(name)) << name << " was never drawn with GPT";
