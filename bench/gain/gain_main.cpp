@@ -127,9 +127,7 @@ std::optional<plan::Plan> best_of_equals(const search::BlockProblem& problem, co
     if (stages > blocks - 2) continue;
     for (const std::int64_t tp : plan::divisors_of(width)) {
       const std::int64_t dp = width / tp;
-      const bool divides = std::all_of(problem.model.repeats.begin(), problem.model.repeats.end(),
-                                       [&](const auto& repeat) { return !plan::tensor_fault(repeat.block, tp); });
-      if (tp > domain || !divides) continue;
+      if (tp > domain || plan::tensor_fault(problem.model, tp)) continue;
       for (const std::int64_t count : plan::divisors_of(problem.global_batch))
         for (const int zero : {0, 1})
           for (const model::Recompute recompute : {model::Recompute::none, model::Recompute::full}) {
