@@ -38,7 +38,7 @@ at::Device device_of(const std::string& vendor, int index) {
   const int count = device_count(vendor);
   if (index < count) return {type, static_cast<c10::DeviceIndex>(index)};
   throw Error(ErrorCode::not_found, text("there is no device ", index, " of ", vendor, " here: libtorch ", TORCH_VERSION, " finds ", count),
-              {}, "a driver, and a libtorch that was built for these devices", "`tessera doctor` shows both");
+              {}, "a driver, and a libtorch that was built for these devices", "`tessera doctor` shows the devices that the driver knows");
 }
 
 Bytes peak_memory(at::Device device) {
