@@ -18,7 +18,8 @@ import pytest
 
 from conftest import BINARIES, REPOSITORY, SHAKESPEARE, free_place
 
-PAGES = [*sorted((REPOSITORY / "docs" / "tasks").glob("*.md")), REPOSITORY / "examples" / "own-model" / "README.md"]
+# All but the one whose commands need a GPU.
+PAGES = [*sorted(set((REPOSITORY / "docs" / "tasks").glob("*.md")) - {REPOSITORY / "docs" / "tasks" / "on-a-gpu.md"}), REPOSITORY / "examples" / "own-model" / "README.md"]
 STOPPED = 75  # the exit code of a run that was asked to stop
 
 # What each page takes for granted: the first week's model, small enough for a walk.
