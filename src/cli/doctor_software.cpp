@@ -1,4 +1,3 @@
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -8,10 +7,10 @@
 
 #include <array>
 #include <cstdlib>
-#include <memory>
 #include <sstream>
 
 #include "base/clock.hpp"
+#include "base/dynamic_library.hpp"
 #include "base/error.hpp"
 #include "cli/doctor_checks.hpp"
 #include "cluster/cluster.hpp"
@@ -21,16 +20,6 @@ extern char** environ;
 
 namespace tessera::cli {
 namespace {
-
-using Library = std::unique_ptr<void, int (*)(void*)>;
-
-// Stays loaded once it was: what a library hooked into the process may outlive its unloading.
-Library open_library(const char* name) { return Library(dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE), dlclose); }
-
-template <typename Function>
-Function* symbol(const Library& library, const char* name) {
-  return reinterpret_cast<Function*>(dlsym(library.get(), name));
-}
 
 struct Output {
   bool finished = false;
@@ -93,15 +82,17 @@ Finding check_accelerators() {
     value += text(value.empty() ? "" : "; ", group.devices_per_node, " x ", group.device.name, ", ", to_text(group.device.memory));
   }
   if (!value.empty()) return {name, Status::ok, value, ""};
-  if (open_library("libnvidia-ml.so.1"))
+  if (std::string why; DynamicLibrary("libnvidia-ml.so.1", why))
     return {name, Status::absent, "an NVIDIA driver, but no device that it knows", "nvidia-smi shows what the driver sees"};
   return {name, Status::absent, "none", "training runs on the CPU"};
 }
 
 Finding check_ucx() {
-  const Library ucp = open_library("libucp.so.0");
-  const auto version = ucp ? symbol<const char*()>(ucp, "ucp_get_version_string") : nullptr;
-  if (!version) return {"ucx", Status::missing, "libucp is not there", "apt-get install libucx0"};
+  std::string why;
+  const DynamicLibrary ucp("libucp.so.0", why);
+  const char* (*version)() = nullptr;
+  if (!ucp || !ucp.find("ucp_get_version_string", version))
+    return {"ucx", Status::missing, "libucp is not there", "apt-get install libucx0"};
   return {"ucx", Status::ok, version(), ""};
 }
 

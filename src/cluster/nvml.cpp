@@ -1,8 +1,7 @@
-#include <dlfcn.h>
 #include <array>
 #include <cctype>
-#include <memory>
 
+#include "base/dynamic_library.hpp"
 #include "cluster/host.hpp"
 
 namespace tessera::cluster {
@@ -16,11 +15,6 @@ struct NvmlMemory {
   unsigned long long used;
 };
 
-template <typename Function>
-Function symbol(void* library, const char* name) {
-  return reinterpret_cast<Function>(::dlsym(library, name));
-}
-
 // "T4" stands in "Tesla T4" but not in "T400".
 bool has_word(const std::string& name, const std::string& word) {
   const auto joined = [&](std::size_t at) { return at < name.size() && std::isalnum(static_cast<unsigned char>(name[at])) != 0; };
@@ -33,17 +27,21 @@ bool has_word(const std::string& name, const std::string& word) {
 
 std::vector<FoundDevice> nvidia_devices() {
   std::vector<FoundDevice> found;
-  const std::unique_ptr<void, int (*)(void*)> library(::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL),
-                                                      [](void* handle) { return handle ? ::dlclose(handle) : 0; });
+  std::string why;
+  const DynamicLibrary library("libnvidia-ml.so.1", why);
   if (!library) return found;
-  const auto init = symbol<int (*)()>(library.get(), "nvmlInit_v2");
-  const auto shutdown = symbol<int (*)()>(library.get(), "nvmlShutdown");
-  const auto count = symbol<int (*)(unsigned*)>(library.get(), "nvmlDeviceGetCount_v2");
-  const auto handle_of = symbol<int (*)(unsigned, Handle*)>(library.get(), "nvmlDeviceGetHandleByIndex_v2");
-  const auto name_of = symbol<int (*)(Handle, char*, unsigned)>(library.get(), "nvmlDeviceGetName");
-  const auto memory_of = symbol<int (*)(Handle, NvmlMemory*)>(library.get(), "nvmlDeviceGetMemoryInfo");
-  const auto link_state = symbol<int (*)(Handle, unsigned, unsigned*)>(library.get(), "nvmlDeviceGetNvLinkState");
-  if (!init || !shutdown || !count || !handle_of || !name_of || !memory_of || init() != 0) return found;
+  int (*init)() = nullptr;
+  int (*shutdown)() = nullptr;
+  int (*count)(unsigned*) = nullptr;
+  int (*handle_of)(unsigned, Handle*) = nullptr;
+  int (*name_of)(Handle, char*, unsigned) = nullptr;
+  int (*memory_of)(Handle, NvmlMemory*) = nullptr;
+  int (*link_state)(Handle, unsigned, unsigned*) = nullptr;
+  const bool all = library.find("nvmlInit_v2", init) && library.find("nvmlShutdown", shutdown) &&
+                   library.find("nvmlDeviceGetCount_v2", count) && library.find("nvmlDeviceGetHandleByIndex_v2", handle_of) &&
+                   library.find("nvmlDeviceGetName", name_of) && library.find("nvmlDeviceGetMemoryInfo", memory_of);
+  library.find("nvmlDeviceGetNvLinkState", link_state);
+  if (!all || init() != 0) return found;
   unsigned devices = 0;
   if (count(&devices) != 0) devices = 0;
   for (unsigned i = 0; i < devices; ++i) {

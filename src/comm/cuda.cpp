@@ -3,9 +3,9 @@
 #include <array>
 #include <string_view>
 
+#include "base/dynamic_library.hpp"
 #include "base/error.hpp"
 #include "base/hex.hpp"
-#include "comm/dynamic_library.hpp"
 
 namespace tessera::comm {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "comm/dynamic_library.hpp"
+#include "base/dynamic_library.hpp"
 
 namespace tessera::comm {
 namespace {

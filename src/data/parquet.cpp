@@ -1,8 +1,7 @@
 #include "data/parquet.hpp"
 
-#include <dlfcn.h>
-
 #include "base/config.hpp"
+#include "base/dynamic_library.hpp"
 #include "data/in_file.hpp"
 
 namespace tessera::data {
@@ -19,11 +18,12 @@ ParquetFunction load_module(const fs::path& file) {
   };
   constexpr const char* kInstall = "./dev setup brings in pyarrow; or convert the file to JSONL";
   if (!fs::exists(module)) refuse("this tessera was built without it", text(kInstall, ". Then build again: ./dev build"));
-  void* library = ::dlopen(module.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) refuse(::dlerror(), kInstall);
-  void* function = ::dlsym(library, kParquetFunction);
-  ensure(function != nullptr, text(module.string(), " has no ", kParquetFunction));
-  return reinterpret_cast<ParquetFunction>(function);
+  std::string why;
+  const DynamicLibrary library(module, why);
+  if (!library) refuse(why, kInstall);
+  ParquetFunction function = nullptr;
+  ensure(library.find(kParquetFunction, function), text(module.string(), " has no ", kParquetFunction));
+  return function;
 }
 
 }  // namespace

@@ -75,14 +75,17 @@ class Layer {
     work_.keep(mask);
   }
 
+  // What makes the sums that tensor-parallel ranks add up.
+  enum class By { one_product, several };
+
   // Before a map whose outputs are divided among tensor-parallel ranks. The kept part of the input is gathered again in the backward pass,
   // beside other products. Megatron-LM also reduces the input's gradient beside the gradient of the weight.
-  void enter_columns() {
+  void enter_columns(By by) {
     work_.keep(rows_cut_ * hidden_ * work_.operand());
     if (tp_ == 1) return;
     const Bytes whole(rows_ * hidden_ * element_);
     if (!shard_.sequence_parallel) {
-      work_.exchange_backward({Axis::tensor, "all_reduce", whole, autograd_});
+      work_.exchange_backward({Axis::tensor, "all_reduce", whole, autograd_, 1, pieces(by)});
       return;
     }
     work_.exchange_forward({Axis::tensor, "all_gather", whole, false});
@@ -99,12 +102,18 @@ class Layer {
   }
 
   // After a map whose inputs are divided.
-  void leave_rows() {
+  void leave_rows(By by) {
     if (tp_ == 1) return;
     const Bytes whole(rows_ * hidden_ * element_);
-    work_.exchange_forward({Axis::tensor, shard_.sequence_parallel ? "reduce_scatter" : "all_reduce", whole, false});
-    if (shard_.sequence_parallel) work_.exchange_backward({Axis::tensor, "all_gather", whole, false});
+    if (!shard_.sequence_parallel) {
+      work_.exchange_forward({Axis::tensor, "all_reduce", whole, false, 1, pieces(by)});
+      return;
+    }
+    work_.exchange_forward({Axis::tensor, "reduce_scatter", whole, false});
+    work_.exchange_backward({Axis::tensor, "all_gather", whole, false});
   }
+
+  int pieces(By by) const { return by == By::one_product && !autograd_ ? summed_pieces(rows_, Bytes(rows_ * hidden_ * element_)) : 1; }
 
   struct Heads {
     std::int64_t queries;  // of this tensor-parallel rank
@@ -187,7 +196,7 @@ class Layer {
     const std::int64_t head_dim = block_.dim("head_dim");
     const Heads heads{split(block_.dim("heads"), tp_), split(block_.dim("kv_heads"), tp_), head_dim, head_dim, rows_, seq_, causal_};
     const std::int64_t turned = rows_ * (heads.queries + heads.keys) * head_dim * element_;
-    enter_columns();
+    enter_columns(By::one_product);
     work_.linear("qkv", rows_, (heads.queries + 2 * heads.keys) * head_dim, hidden_);
     if (option("qk_norm", 0) != 0) {
       work_.pointwise("qk_norm", 2 * turned, 3 * turned);
@@ -196,7 +205,7 @@ class Layer {
     if (option("rotary", 1) != 0) work_.pointwise("rotary", 2 * turned, 2 * turned);
     core(heads);
     work_.linear("attention_out", rows_, hidden_, heads.queries * head_dim);
-    leave_rows();
+    leave_rows(By::one_product);
   }
 
   void cross_attention(std::int64_t encoded) {
@@ -208,13 +217,13 @@ class Layer {
                       shard_.micro_batch_size * split(encoded, cp_),
                       encoded,
                       false};
-    enter_columns();
+    enter_columns(By::several);
     enter_encoded(heads.key_rows);
     work_.linear("cross_q", rows_, heads.queries * head_dim, hidden_);
     work_.linear("cross_kv", heads.key_rows, 2 * heads.keys * head_dim, hidden_);
     core(heads);
     work_.linear("cross_out", rows_, hidden_, heads.queries * head_dim);
-    leave_rows();
+    leave_rows(By::several);
   }
 
   // The maps to low rank are whole on every rank; those from it are divided by heads.
@@ -225,7 +234,7 @@ class Layer {
     const std::int64_t rope = block_.dim("rope_dim");
     const std::int64_t v_dim = block_.dim("v_dim");
     const std::int64_t count = split(block_.dim("heads"), tp_);
-    enter_columns();
+    enter_columns(By::several);
     std::int64_t query_input = hidden_;
     if (query_rank > 0) {
       work_.linear("q_down", rows_, query_rank, hidden_);
@@ -240,7 +249,7 @@ class Layer {
     work_.pointwise("rotary", 2 * joined, 2 * joined);
     core({count, count, nope + rope, v_dim, rows_, seq_, causal_});
     work_.linear("attention_out", rows_, hidden_, count * v_dim);
-    leave_rows();
+    leave_rows(By::several);
   }
 
   void low_rank_norm(std::string_view name, std::int64_t rank) {
@@ -259,11 +268,11 @@ class Layer {
 
   void dense(std::int64_t whole, bool own_input) {
     const std::int64_t width = split(whole, tp_);
-    if (own_input) enter_columns();
+    if (own_input) enter_columns(By::one_product);
     work_.linear(own_input ? "ffn_in" : "shared_in", rows_, option("gated", 1) != 0 ? 2 * width : width, hidden_);
     activation(rows_, width);
     work_.linear(own_input ? "ffn_out" : "shared_out", rows_, hidden_, width);
-    if (own_input) leave_rows();
+    if (own_input) leave_rows(By::one_product);
   }
 
   // Tokens spread evenly over the experts. Every rank of a tensor-parallel group has its part of each of its experts.
@@ -277,7 +286,7 @@ class Layer {
     const std::int64_t sent = (whole ? split(rows_, tp_) : rows_) * each;
     const std::int64_t tokens = split(sent, local);  // of one expert: `ep` ranks send to it what this rank sends to all
     const std::int64_t moved = sent * hidden_ * element_;
-    enter_columns();
+    enter_columns(By::several);
     work_.linear("router", rows_, count, hidden_);
     work_.keep(rows_ * count * kF32Bytes);
     work_.pointwise("dispatch", 2 * moved, 2 * moved);
@@ -297,7 +306,7 @@ class Layer {
     work_.keep(moved);
     if (ep > 1) exchange_both(crossing);
     work_.pointwise("combine", moved + rows_ * hidden_ * element_, 2 * moved);
-    leave_rows();
+    leave_rows(By::several);
   }
 
   BlockCost finish(std::int64_t attention_kept) {
@@ -340,6 +349,13 @@ class Layer {
 };
 
 }  // namespace
+
+int summed_pieces(std::int64_t rows, Bytes bytes) {
+  constexpr std::int64_t kLeast = 64 << 10;
+  for (const int pieces : {4, 2})
+    if (rows % pieces == 0 && bytes.value / pieces >= kLeast) return pieces;
+  return 1;
+}
 
 BlockCost layer_cost(const BlockSpec& block, const BlockShard& shard) { return Layer(block, shard).cost(); }
 

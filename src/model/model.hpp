@@ -183,12 +183,18 @@ struct Exchange {
                           // rank holds for an all-to-all; what a rank sends
   bool overlaps = false;  // software may run it beside operators of its own block: those from `ready` to `needed`
   int messages = 1;       // one after another, that share `bytes`: steps of the ring, chunks of the head
+  int pieces = 1;         // in which Tessera's trainer makes it, each beside the product of the next. No time counts them: the
+                          // profile's exchanges within layers are made so, and other software does not do it
   // Where it stands among the operators of its pass: it may begin when those before `ready` have run, and the operator `needed` waits for
   // it. Between two operators both are the index of the second. The number of operators: the end of the pass.
   int ready = 0;
   int needed = 0;
   bool operator==(const Exchange&) const = default;
 };
+
+// In how many pieces Tessera's trainer sums `rows` rows of `bytes` in all over tensor-parallel ranks: each has as many rows, and is not so
+// small that its latency counts.
+int summed_pieces(std::int64_t rows, Bytes bytes);
 
 // What a block costs one rank for one micro-batch.
 struct BlockCost {

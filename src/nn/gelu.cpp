@@ -36,10 +36,8 @@ class Gelu final : public FeedForward {
     kernels::gelu(x, activated);
     if (pass.training) kept[kX] = x;
     x.reset();
-    at::Tensor partial = rows.empty(hidden_);
-    last_.forward(activated, partial);
-    activated.reset();
-    at::Tensor out = own_sum(std::move(partial), pass);
+    at::Tensor out =
+        own_sum_of(std::move(activated), hidden_, pass, [&](const at::Tensor& in, at::Tensor& out) { last_.forward(in, out); });
     for (const Parameter& bias : last_bias_) kernels::add_bias(out, bias.value);
     return out;
   }
@@ -49,9 +47,7 @@ class Gelu final : public FeedForward {
     kept[kActivated] = rows.empty(width_);
     last_.backward_input(kept[kOutputGrad], kept[kActivated]);
     kernels::gelu_backward(kept[kX], kept[kActivated]);
-    at::Tensor partial = rows.empty(hidden_);
-    first_.backward_input(kept[kX], partial);
-    return own_sum(std::move(partial), pass);
+    return own_sum_of(kept[kX], hidden_, pass, [&](const at::Tensor& in, at::Tensor& out) { first_.backward_input(in, out); });
   }
 
   void backward_last_weights(std::span<at::Tensor> kept) override {

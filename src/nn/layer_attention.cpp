@@ -77,17 +77,15 @@ at::Tensor LayerAttention::forward(const at::Tensor& x, const Rows& rows, std::s
   turned.reset();
   if (pass.recompute_attention) lse.reset();
 
-  at::Tensor partial = rows.empty(hidden_);
-  output_.forward(attended, partial);
   if (pass.training) {
     kept[kInput] = x;
     kept[kInputStatistics] = std::move(statistics);
     kept[kQkv] = std::move(qkv);
-    if (!pass.recompute_attention) kept[kAttended] = std::move(attended);
+    if (!pass.recompute_attention) kept[kAttended] = attended;
     kept[kLse] = std::move(lse);
   }
-  attended.reset();
-  at::Tensor added = own_sum(std::move(partial), pass);
+  at::Tensor added =
+      own_sum_of(std::move(attended), hidden_, pass, [&](const at::Tensor& in, at::Tensor& out) { output_.forward(in, out); });
   for (const Parameter& bias : output_bias_) kernels::add_bias(added, bias.value);
   return added;
 }
@@ -116,9 +114,8 @@ at::Tensor LayerAttention::backward_input(const at::Tensor& added_grad, const at
                                      turned, weight_grads);
     kept[kQkv] = std::move(turned);
   }
-  at::Tensor partial = rows.empty(hidden_);
-  qkv_.backward_input(kept[kQkv], partial);
-  at::Tensor input_grad = own_sum(std::move(partial), pass);
+  at::Tensor input_grad =
+      own_sum_of(kept[kQkv], hidden_, pass, [&](const at::Tensor& in, at::Tensor& out) { qkv_.backward_input(in, out); });
   norm_.backward(input_grad, kept[kInput], kept[kInputStatistics], sum_grad, input_grad, norm_grads);
   return input_grad;
 }

@@ -25,10 +25,7 @@ class SwiGlu final : public FeedForward {
     kernels::swiglu(gate_up, activated);
     if (pass.training) kept[kGateUp] = gate_up;
     gate_up.reset();
-    at::Tensor partial = rows.empty(hidden_);
-    down_.forward(activated, partial);
-    activated.reset();
-    return own_sum(std::move(partial), pass);
+    return own_sum_of(std::move(activated), hidden_, pass, [&](const at::Tensor& in, at::Tensor& out) { down_.forward(in, out); });
   }
 
   at::Tensor backward_input(const at::Tensor& grad, const Rows& rows, std::span<at::Tensor> kept, const Pass& pass) override {
@@ -36,9 +33,7 @@ class SwiGlu final : public FeedForward {
     kept[kActivated] = rows.empty(width_);
     down_.backward_input(kept[kOutputGrad], kept[kActivated]);
     kernels::swiglu_backward(kept[kGateUp], kept[kActivated]);
-    at::Tensor partial = rows.empty(hidden_);
-    gate_up_.backward_input(kept[kGateUp], partial);
-    return own_sum(std::move(partial), pass);
+    return own_sum_of(kept[kGateUp], hidden_, pass, [&](const at::Tensor& in, at::Tensor& out) { gate_up_.backward_input(in, out); });
   }
 
   void backward_last_weights(std::span<at::Tensor> kept) override {

@@ -68,6 +68,27 @@ at::Tensor own_sum(at::Tensor partial, const Pass& pass) {
   return own;
 }
 
+at::Tensor own_sum_of(at::Tensor x, std::int64_t width, const Pass& pass,
+                      const std::function<void(const at::Tensor& rows, at::Tensor& out)>& product) {
+  const std::int64_t rows = x.size(0);
+  at::Tensor out = at::empty({rows, width}, x.options());
+  if (alone(pass) || cuts_rows(pass)) {
+    product(x, out);
+    x.reset();
+    return own_sum(std::move(out), pass);
+  }
+  const int pieces = model::summed_pieces(rows, Bytes(static_cast<std::int64_t>(out.nbytes())));
+  std::vector<Exchange> sums;
+  for (int piece = 0; piece < pieces; ++piece) {
+    at::Tensor part = out.narrow(0, piece * (rows / pieces), rows / pieces);
+    product(x.narrow(0, piece * (rows / pieces), rows / pieces), part);
+    sums.push_back(nn::all_reduce(pass.tensor_group, part));
+  }
+  x.reset();
+  wait(sums, pass);
+  return out;
+}
+
 PendingExchange PendingExchange::all_rows(at::Tensor own, const Pass& pass) {
   PendingExchange out;
   out.result_ = own;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/ops/empty.h>
+#include <functional>
 #include <optional>
 #include <span>
 
@@ -43,6 +44,10 @@ struct Rows {
 at::Tensor all_rows(const at::Tensor& own, const Pass& pass);
 // What leaves a map whose inputs are divided, a part of the sum on each rank -> the sum in this rank's rows. It may be `partial` itself.
 at::Tensor own_sum(at::Tensor partial, const Pass& pass);
+// The same of a product of `x` [rows, any] that has `width` columns: product(some rows of x, out) fills these rows of it. A sum in whole
+// tensors is made in model::summed_pieces, each beside the product of the next piece.
+at::Tensor own_sum_of(at::Tensor x, std::int64_t width, const Pass& pass,
+                      const std::function<void(const at::Tensor& rows, at::Tensor& out)>& product);
 
 // An exchange that goes on beside computing until finish().
 class PendingExchange {

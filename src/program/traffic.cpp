@@ -74,11 +74,12 @@ class Counter {
     const Cut& cut = program_.cut_of(block);
     std::int64_t rows = 0;  // that a rank sends to experts, its own among them
     for (const Exchange& exchange : exchanges) {
-      const Bytes each(exchange.bytes.value / exchange.messages);
+      const int times = exchange.messages * exchange.pieces;
+      const Bytes each(exchange.bytes.value / times);
       switch (exchange.axis) {
-        case Exchange::Axis::tensor: add("tensor", exchange.operation, cut.tp_size, each, exchange.messages); break;
+        case Exchange::Axis::tensor: add("tensor", exchange.operation, cut.tp_size, each, times); break;
         case Exchange::Axis::context:
-          add("context", exchange.operation, exchange.operation == "send" ? 1 : cut.context_size, each, exchange.messages);
+          add("context", exchange.operation, exchange.operation == "send" ? 1 : cut.context_size, each, times);
           break;
         case Exchange::Axis::expert:
           // Ranks have different numbers of rows for each other, so that they send them as messages.

@@ -1,9 +1,9 @@
 #include "train/plugin_model.hpp"
 
-#include <dlfcn.h>
 #include <map>
 #include <set>
 
+#include "base/dynamic_library.hpp"
 #include "model/plugin.hpp"
 #include "model/tensor_flow.hpp"
 #include "nn/measured_cost.hpp"
@@ -13,20 +13,21 @@ namespace tessera::train {
 namespace {
 
 template <typename Function>
-Function* symbol(void* library, const char* name, const ConfigNode& plugin) {
-  void* const found = ::dlsym(library, name);
-  if (found == nullptr)
+Function* symbol(const DynamicLibrary& library, const char* name, const ConfigNode& plugin) {
+  Function* found = nullptr;
+  if (!library.find(name, found))
     throw plugin.error(text("the library has no ", name), "a library with TESSERA_PLUGIN() { ... }", "docs/tasks/own-model.md shows one");
-  return reinterpret_cast<Function*>(found);
+  return found;
 }
 
 // Once in a process; it is never unloaded, since blocks of it live as long as they like.
 void load_library(const std::string& path, const ConfigNode& plugin) {
   static std::set<std::string> loaded;
   if (loaded.contains(path)) return;
-  void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr)
-    throw plugin.error(text("the library cannot be loaded: ", ::dlerror()), "a shared library built against this Tessera",
+  std::string why;
+  const DynamicLibrary library(path, why);
+  if (!library)
+    throw plugin.error(text("the library cannot be loaded: ", why), "a shared library built against this Tessera",
                        "build it with find_package(Tessera) of this installation");
   const std::string version = symbol<const char*()>(library, "tessera_plugin_version", plugin)();
   if (version != TESSERA_VERSION)

@@ -11,9 +11,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/dynamic_library.hpp"
 #include "base/temporary_folder.hpp"
 #include "comm/cuda.hpp"
-#include "comm/dynamic_library.hpp"
 #include "comm/nccl.hpp"
 #include "comm/processes.hpp"
 

@@ -107,6 +107,14 @@ TEST(LayerCost, SequenceParallelismMovesTheSameBytesInOtherWays) {
   EXPECT_EQ(cut.output.value * model.t, plain.output.value);
 }
 
+TEST(LayerCost, SumsInPiecesHaveEqualRowsAndAreNotTooSmall) {
+  EXPECT_EQ(summed_pieces(1024, Bytes(1 << 20)), 4);
+  EXPECT_EQ(summed_pieces(1022, Bytes(1 << 20)), 2);
+  EXPECT_EQ(summed_pieces(1023, Bytes(1 << 20)), 1);
+  EXPECT_EQ(summed_pieces(1024, Bytes(128 << 10)), 2);
+  EXPECT_EQ(summed_pieces(1024, Bytes(127 << 10)), 1);
+}
+
 TEST(LayerCost, ContextParallelismDividesTheRowsAndTheScores) {
   BlockSpec layer =
       read_model(ConfigNode::parse("{arch: llama, hidden: 64, layers: 3, heads: 8, kv_heads: 2, ffn: 96, seq: 64, vocab: 512}", "m.yaml"))

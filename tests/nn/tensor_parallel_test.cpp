@@ -64,6 +64,9 @@ const Dims kGptWithAllElse{.hidden = 64,
                            .embedding_norm = true,
                            .positions = "rotary"};
 
+// Long enough that sums are made in pieces.
+const Dims kLong{.hidden = 256, .layers = 1, .seq = 128};
+
 class TensorParallel : public testing::TestWithParam<std::tuple<int, Precision, Dims>> {
  protected:
   const Dims dims_ = std::get<2>(GetParam());
@@ -264,13 +267,14 @@ INSTANTIATE_TEST_SUITE_P(Degrees, Padded,
 
 INSTANTIATE_TEST_SUITE_P(Degrees, TensorParallel,
                          testing::Combine(testing::Values(2, 4), testing::Values(Precision::f32, Precision::bf16),
-                                          testing::Values(kPlain, kEverything, kGpt, kGptWithAllElse)),
+                                          testing::Values(kPlain, kEverything, kGpt, kGptWithAllElse, kLong)),
                          [](const auto& info) {
                            const Dims& dims = std::get<2>(info.param);
                            return "tp" + std::to_string(std::get<0>(info.param)) + model::name_of(std::get<1>(info.param)) +
-                                  (dims.gpt       ? dims.gated ? "gptwithallelse" : "gpt"
-                                   : dims.qk_norm ? "everything"
-                                                  : "plain");
+                                  (dims.gpt        ? dims.gated ? "gptwithallelse" : "gpt"
+                                   : dims.qk_norm  ? "everything"
+                                   : dims.seq > 40 ? "long"
+                                                   : "plain");
                          });
 
 }  // namespace

@@ -56,7 +56,7 @@ INSTANTIATE_TEST_SUITE_P(
     Trainer, PlannedTraffic,
     testing::Values(Degrees{.dp = 2}, Degrees{.dp = 3, .zero = 1, .micro_batches = 2}, Degrees{.dp = 2, .zero = 2, .micro_batches = 2},
                     Degrees{.dp = 4, .zero = 3, .micro_batches = 2, .recompute = Recompute::full}, Degrees{.dp = 4, .zero = 3, .shards = 2},
-                    Degrees{.dp = 4, .zero = 1, .shards = 2}, Degrees{.tp = 2},
+                    Degrees{.dp = 4, .zero = 1, .shards = 2}, Degrees{.tp = 2}, Degrees{.dp = 2, .tp = 2},
                     Degrees{.tp = 4, .micro_batches = 2, .recompute = Recompute::full},
                     Degrees{.tp = 4, .micro_batches = 2, .sequence_parallel = true},
                     Degrees{.tp = 2, .recompute = Recompute::full, .sequence_parallel = true}, Degrees{.cp = 2},

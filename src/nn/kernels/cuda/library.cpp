@@ -1,10 +1,10 @@
 #include "nn/kernels/cuda/library.hpp"
 
-#include <dlfcn.h>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
 
+#include "base/dynamic_library.hpp"
 #include "base/error.hpp"
 
 namespace tessera::nn::kernels::cuda {
@@ -13,9 +13,8 @@ namespace {
 namespace fs = std::filesystem;
 
 template <typename Function>
-void find(void* handle, const fs::path& file, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(::dlsym(handle, name));
-  if (function == nullptr)
+void find(const DynamicLibrary& library, const fs::path& file, const char* name, Function*& function) {
+  if (!library.find(name, function))
     throw Error(ErrorCode::io, text(file.string(), " has no function ", name), {}, "the CUDA kernels of this version", "build again");
 }
 
@@ -24,23 +23,24 @@ std::optional<Library> load() {
   const fs::path file =
       named != nullptr ? fs::path(named) : fs::read_symlink("/proc/self/exe").parent_path() / "libtessera_cuda_kernels.so";
   if (named == nullptr && !fs::exists(file)) return std::nullopt;
-  void* const handle = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr)
-    throw Error(ErrorCode::io, text("the CUDA kernels cannot be loaded: ", ::dlerror()), {}, "a library that nvcc has made",
+  std::string why;
+  const DynamicLibrary library(file, why);
+  if (!library)
+    throw Error(ErrorCode::io, text("the CUDA kernels cannot be loaded: ", why), {}, "a library that nvcc has made",
                 "TESSERA_KERNELS=aten does without them");
   Library found;
-  find(handle, file, "tessera_cuda_adamw", found.adamw);
-  find(handle, file, "tessera_cuda_rms_norm", found.rms_norm);
-  find(handle, file, "tessera_cuda_rms_norm_again", found.rms_norm_again);
-  find(handle, file, "tessera_cuda_rms_norm_backward", found.rms_norm_backward);
-  find(handle, file, "tessera_cuda_slabs", found.slabs);
-  find(handle, file, "tessera_cuda_rope", found.rope);
-  find(handle, file, "tessera_cuda_swiglu", found.swiglu);
-  find(handle, file, "tessera_cuda_swiglu_backward", found.swiglu_backward);
-  find(handle, file, "tessera_cuda_cross_entropy_maximum", found.cross_entropy_maximum);
-  find(handle, file, "tessera_cuda_cross_entropy_exponentials", found.cross_entropy_exponentials);
-  find(handle, file, "tessera_cuda_cross_entropy_gradient", found.cross_entropy_gradient);
-  find(handle, file, "tessera_cuda_on_host", found.on_host);
+  find(library, file, "tessera_cuda_adamw", found.adamw);
+  find(library, file, "tessera_cuda_rms_norm", found.rms_norm);
+  find(library, file, "tessera_cuda_rms_norm_again", found.rms_norm_again);
+  find(library, file, "tessera_cuda_rms_norm_backward", found.rms_norm_backward);
+  find(library, file, "tessera_cuda_slabs", found.slabs);
+  find(library, file, "tessera_cuda_rope", found.rope);
+  find(library, file, "tessera_cuda_swiglu", found.swiglu);
+  find(library, file, "tessera_cuda_swiglu_backward", found.swiglu_backward);
+  find(library, file, "tessera_cuda_cross_entropy_maximum", found.cross_entropy_maximum);
+  find(library, file, "tessera_cuda_cross_entropy_exponentials", found.cross_entropy_exponentials);
+  find(library, file, "tessera_cuda_cross_entropy_gradient", found.cross_entropy_gradient);
+  find(library, file, "tessera_cuda_on_host", found.on_host);
   return found;
 }
 

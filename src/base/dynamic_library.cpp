@@ -1,8 +1,8 @@
-#include "comm/dynamic_library.hpp"
+#include "base/dynamic_library.hpp"
 
 #include <link.h>
 
-namespace tessera::comm {
+namespace tessera {
 
 DynamicLibrary::DynamicLibrary(const std::string& name, std::string& why)
     : handle_(::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) {
@@ -14,4 +14,4 @@ std::string DynamicLibrary::path() const {
   return ::dlinfo(handle_, RTLD_DI_LINKMAP, &map) == 0 ? map->l_name : "";
 }
 
-}  // namespace tessera::comm
+}  // namespace tessera

@@ -1,11 +1,11 @@
-// Internal. Libraries that are loaded by those who need them, and stay loaded.
+// Libraries that are loaded when they are needed. They stay loaded: what one hooked into the process may outlive its unloading.
 #pragma once
 
 #include <dlfcn.h>
 
 #include <string>
 
-namespace tessera::comm {
+namespace tessera {
 
 class DynamicLibrary {
  public:
@@ -26,4 +26,4 @@ class DynamicLibrary {
   void* handle_ = nullptr;
 };
 
-}  // namespace tessera::comm
+}  // namespace tessera
