@@ -62,7 +62,7 @@ model::ModelSpec model_of(const Shape& shape) {
                           ", vocab: ", shape.vocab, ", tied: ", shape.tied ? "true" : "false", ", dropout: ", shape.dropout ? "0.1" : "0");
   if (shape.key_value_rank > 0)
     yaml += text(", q_lora: ", shape.query_rank, ", kv_lora: ", shape.key_value_rank, ", nope_dim: ", shape.plain_dim,
-                 ", rope_dim: ", shape.rotary_dim, ", v_dim: ", shape.value_dim);
+                 ", rope_dim: ", shape.rotary_dim, ", v_dim: ", shape.value_dim, ", keeps: autograd");
   else
     yaml += text(", kv_heads: ", shape.kv_heads, ", head_dim: ", shape.head_dim);
   if (shape.experts > 0)

@@ -90,6 +90,15 @@ std::pair<const char*, const char*> class_of(const model::ModelSpec& model) {
     if (!shared && !biased && normalizes_heads) return {"qwen3_moe", "Qwen3MoeForCausalLM"};
     refuse("such a mixture of experts", "shared_ffn and qkv_bias (Qwen2), or qk_norm alone (Qwen3)");
   }
+  if (model.arch == "deepseek") {
+    const model::BlockSpec& last = model.repeats[model.repeats.size() - 2].block;
+    const auto has = [&](const char* key) { return last.dims.contains(key); };
+    if (!has("shared_ffn") || last.dim("shared_ffn") % last.dim("expert_ffn") != 0)
+      refuse("such shared experts", "shared_ffn, a multiple of expert_ffn");
+    if (has("sigmoid_scores") && has("score_bias")) return {"deepseek_v3", "DeepseekV3ForCausalLM"};
+    if (!has("sigmoid_scores") && !has("score_bias") && has("norm_topk")) return {"deepseek_v2", "DeepseekV2ForCausalLM"};
+    refuse("such a router", "scoring: sigmoid with score_bias (DeepSeek-V3), or scoring: softmax with norm_topk: false (DeepSeek-V2)");
+  }
   if (biased && normalizes_heads)
     refuse("both biases of queries, keys and values and norms of their heads", "qkv_bias (Qwen2) or qk_norm (Qwen3)");
   if (normalizes_heads) return {"qwen3", "Qwen3ForCausalLM"};
@@ -98,7 +107,34 @@ std::pair<const char*, const char*> class_of(const model::ModelSpec& model) {
   return {"llama", "LlamaForCausalLM"};
 }
 
+// Latent attention, and the experts as these files call them.
+void add_deepseek(Json& json, const model::ModelSpec& model) {
+  const model::BlockSpec& last = model.repeats[model.repeats.size() - 2].block;
+  const auto option = [&](const char* key, std::int64_t otherwise) { return last.dims.contains(key) ? last.dim(key) : otherwise; };
+  const std::int64_t groups = option("expert_groups", 1);
+  json["q_lora_rank"] = model.dim("q_lora") > 0 ? Json(model.dim("q_lora")) : Json();
+  json["kv_lora_rank"] = model.dim("kv_lora");
+  json["qk_nope_head_dim"] = model.dim("nope_dim");
+  json["qk_rope_head_dim"] = json["head_dim"] = model.dim("rope_dim");
+  json["v_head_dim"] = model.dim("v_dim");
+  json["n_routed_experts"] = last.dim("experts");
+  json["n_shared_experts"] = last.dim("shared_ffn") / last.dim("expert_ffn");
+  json["num_experts_per_tok"] = last.dim("experts_per_token");
+  json["moe_intermediate_size"] = last.dim("expert_ffn");
+  json["norm_topk_prob"] = !last.dims.contains("norm_topk");
+  json["routed_scaling_factor"] = last.dims.contains("routed_scale") ? last.dims.at("routed_scale") : 1.0;
+  json["topk_method"] = groups > 1 ? "group_limited_greedy" : "greedy";
+  json["n_group"] = groups;
+  json["topk_group"] = option("top_groups", 1);
+  json["num_nextn_predict_layers"] = 0;
+  const model::Repeat& first = model.repeats[1];
+  const bool dense = !first.block.dims.contains("experts");
+  json["first_k_dense_replace"] = dense ? first.count : 0;
+  if (dense) json["intermediate_size"] = first.block.dim("ffn");
+}
+
 void add_experts(Json& json, const model::ModelSpec& model) {
+  if (model.arch == "deepseek") return add_deepseek(json, model);
   if (!model.dims.contains("experts")) return;
   json["num_experts_per_tok"] = model.dim("experts_per_token");
   json["router_aux_loss_coef"] = model.dims.contains("balance_loss") ? model.dims.at("balance_loss") : 0.0;

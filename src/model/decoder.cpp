@@ -38,7 +38,8 @@ std::vector<std::string> keys_of(const Family& family) {
     add({"kv_heads", "head_dim", "qkv_bias", "qk_norm", "window", "rope_scaling"});
   if (family.routed) add({"experts", "experts_per_token", "balance_loss", "z_loss", "capacity"});
   if (family.own_expert_ffn) add({"expert_ffn", "shared_ffn", "dense_layers"});
-  if (family.own_expert_ffn && !family.latent) keys.emplace_back("norm_topk");
+  if (family.own_expert_ffn) keys.emplace_back("norm_topk");
+  if (family.latent && family.routed) add({"scoring", "routed_scale", "expert_groups", "top_groups", "score_bias"});
   return with_run_keys(std::move(keys));
 }
 
@@ -84,8 +85,30 @@ void read_latent_attention(const Settings& settings, Dims& dims) {
   dims["q_lora"] = static_cast<double>(settings.count_or_zero("q_lora"));
   for (const char* key : {"kv_lora", "nope_dim", "rope_dim", "v_dim"}) dims[key] = static_cast<double>(settings.count(key));
   if (settings.count("rope_dim") % 2 != 0) throw settings.at("rope_dim").error("dimensions are rotated in pairs", "an even rope_dim");
+  if (dims["v_dim"] > dims["nope_dim"] + dims["rope_dim"])
+    throw settings.at("v_dim").error(text("found ", settings.count("v_dim")), "at most nope_dim + rope_dim");
   dims["kv_heads"] = dims["heads"];
   dims["head_dim"] = dims["nope_dim"] + dims["rope_dim"];
+}
+
+// How experts are chosen, where that is not by their shares in a softmax alone.
+void read_scores(const Settings& settings, Dims& dims) {
+  if (settings.choice("scoring", {"softmax", "sigmoid"}, "softmax") == "sigmoid") dims["sigmoid_scores"] = 1;
+  if (settings.flag("score_bias", false)) dims["score_bias"] = 1;
+  const double scale = settings.real("routed_scale", 1);
+  if (!(scale > 0 && scale <= 1e6)) throw settings.at("routed_scale").error(text("found ", scale), "a positive number");
+  if (scale != 1) dims["routed_scale"] = scale;
+  const std::int64_t groups = settings.count("expert_groups", 1), experts = settings.count("experts");
+  if (experts % groups != 0)
+    throw settings.at("expert_groups").error(text("found ", groups, ", which do not divide ", experts, " experts"));
+  if (groups == 1) return;
+  const std::int64_t top = settings.count("top_groups"), each = settings.count("experts_per_token");
+  if (top > groups || top * (experts / groups) < each)
+    throw settings.at("top_groups")
+        .error(text("found ", top, " of ", groups, " groups of ", experts / groups, " experts"),
+               text("at most ", groups, ", with room for experts_per_token ", each));
+  dims["expert_groups"] = static_cast<double>(groups);
+  dims["top_groups"] = static_cast<double>(top);
 }
 
 void read_experts(const Settings& settings, const Family& family, Dims& dims) {
@@ -105,6 +128,7 @@ void read_experts(const Settings& settings, const Family& family, Dims& dims) {
     return;
   }
   if (!settings.flag("norm_topk", true)) dims["norm_topk"] = 0;
+  if (family.latent) read_scores(settings, dims);
   dims["expert_ffn"] = static_cast<double>(settings.count("expert_ffn"));
   if (const std::int64_t shared = settings.count_or_zero("shared_ffn"); shared > 0) {
     dims["shared_ffn"] = static_cast<double>(shared);
@@ -158,6 +182,7 @@ void add_experts(Parameters& parameters, const Dims& dims, const std::string& pr
   const std::int64_t experts = dim("experts");
   const std::int64_t ffn = dim("expert_ffn");
   add_linear(parameters, prefix + "gate", experts, hidden, -1, false);
+  if (dims.contains("score_bias")) parameters.push_back(bias(prefix + "gate.e_score_correction_bias", experts));
   parameters.push_back({prefix + "experts.gate_up_proj", {experts, 2 * ffn, hidden}, 1, normal(), true, {}, 0, false, 2});
   parameters.push_back({prefix + "experts.down_proj", {experts, hidden, ffn}, 2, outer, true, {}, 0});
   if (!dims.contains("shared_ffn")) return;
@@ -201,8 +226,8 @@ void add_layers(ModelSpec& model, const Family& family, int dense) {
   const int layers = static_cast<int>(model.dim("layers"));
   if (dense > 0) {
     Dims dims = model.dims;
-    for (const char* key :
-         {"experts", "experts_per_token", "expert_ffn", "shared_ffn", "shared_gate", "norm_topk", "capacity", "balance_loss", "z_loss"})
+    for (const char* key : {"experts", "experts_per_token", "expert_ffn", "shared_ffn", "shared_gate", "norm_topk", "sigmoid_scores",
+                            "score_bias", "routed_scale", "expert_groups", "top_groups", "capacity", "balance_loss", "z_loss"})
       dims.erase(key);
     model.repeats.push_back({layer(dims), dense});
   }
@@ -235,7 +260,7 @@ ModelSpec read_decoder(const Settings& settings, const std::string& arch) {
   if (dims["norm_eps"] < 0) throw settings.at("norm_eps").error("must not be negative");
   if (family.sandwich) dims["norms"] = 4;
   if (family.routed) read_experts(settings, family, dims);
-  read_run_keys(settings, dims, family.sandwich || family.latent ? "autograd" : "tessera", 0);
+  read_run_keys(settings, dims, family.sandwich ? "autograd" : "tessera", 0);
   model.tied_embeddings = settings.flag("tied", false);
 
   const std::int64_t hidden = model.dim("hidden");

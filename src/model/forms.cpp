@@ -18,11 +18,9 @@ std::optional<Lack> lack_of(const ModelSpec& model, const BlockSpec& block) {
   const auto said = [&](const char* key, double value) { return block.dims.contains(key) && block.dims.at(key) == value; };
   if (model.arch == "gpt" && said("relative_bias", 1))
     return Lack{"its GPT has learned or rotary positions, or none", "positions: learned, positions: rotary or positions: none"};
-  if (block.kind == "moe_layer" && block.dims.contains("kv_lora"))
-    return Lack{"it does not compute latent attention yet", "arch mixtral or qwen_moe"};
   if (!computed_by_nn(block))
     return Lack{text("it cannot compute blocks of kind '", block.kind, "' yet"),
-                "arch llama (Llama, Mistral, Qwen2 and Qwen3), mixtral, qwen_moe or gpt"};
+                "arch llama (Llama, Mistral, Qwen2 and Qwen3), mixtral, qwen_moe, deepseek or gpt"};
   // What other frameworks do, which plans for them count with.
   if (said("attention_fused", 0))
     return Lack{"it computes attention in one kernel, and the model says attention: unfused", "attention: fused"};
@@ -44,10 +42,10 @@ bool computed_by_nn(const BlockSpec& block) {
   constexpr std::array<std::string_view, 3> kPlain = {"embedding", "transformer_layer", "lm_head"};
   if (std::find(kPlain.begin(), kPlain.end(), block.kind) != kPlain.end()) return true;
   const auto has = [&](const char* key) { return block.dims.contains(key) && block.dims.at(key) != 0; };
-  if (block.kind == "moe_layer") return !has("kv_lora");
+  if (block.kind == "moe_layer") return true;
   if (block.kind == "position_embedding" || block.kind == "language_head") return has("layer_norm") && has("gelu");
   if (block.kind != "decoder_layer") return false;
-  for (const char* key : {"norms", "kv_lora", "relative_bias", "cross_seq"})
+  for (const char* key : {"norms", "relative_bias", "cross_seq"})
     if (has(key)) return false;
   return has("rope_theta") || has("layer_norm");
 }

@@ -57,6 +57,9 @@ class Import {
   void refuse_when(const char* key, bool fallback, const char* why) const {
     if (flag(key, fallback)) throw config_.at(key).error(why, text(key, ": false"));
   }
+  void refuse_unless(const char* key, const char* why) const {
+    if (!flag(key, true)) throw config_.at(key).error(why, text(key, ": true"));
+  }
   const ConfigNode& config() const { return config_; }
 
   template <typename Value>
@@ -255,7 +258,8 @@ std::string qwen3_moe(Import from) {
   return from.yaml();
 }
 
-std::string deepseek(Import from) {
+// What both versions say.
+Import deepseek(Import from) {
   from.refuse_when("attention_bias", false, "the attention's maps have biases");
   if (from.count("moe_layer_freq", 1) != 1)
     throw from.config().at("moe_layer_freq").error("layers with and without experts alternate", "1");
@@ -272,7 +276,29 @@ std::string deepseek(Import from) {
       .write("experts_per_token", from.count("num_experts_per_tok"))
       .write("expert_ffn", width);
   if (const std::int64_t shared = from.count("n_shared_experts", 0); shared > 0) from.write("shared_ffn", shared * width);
-  return from.yaml();
+  return from;
+}
+
+void write_groups(Import& to) {
+  const std::int64_t groups = to.count("n_group", 1);
+  if (groups > 1) to.write("expert_groups", groups).write("top_groups", to.count("topk_group"));
+}
+
+std::string deepseek_v2(Import from) {
+  Import to = deepseek(std::move(from));
+  to.write("norm_topk", false).write("routed_scale", to.real("routed_scaling_factor", 1));
+  const auto method = to.find("topk_method");
+  if (method && method->as_choice({"greedy", "group_limited_greedy"}) != "greedy") write_groups(to);
+  return to.yaml();
+}
+
+std::string deepseek_v3(Import from) {
+  from.refuse_unless("rope_interleave", "the halves of rotated dimensions stand apart");
+  Import to = deepseek(std::move(from));
+  to.write("scoring", "sigmoid").write("score_bias", true).write("norm_topk", to.flag("norm_topk_prob", true));
+  to.write("routed_scale", to.real("routed_scaling_factor", 2.5));
+  write_groups(to);
+  return to.yaml();
 }
 
 std::string gpt2(Import from) {
@@ -328,8 +354,8 @@ constexpr Family kFamilies[] = {{"llama", llama, true},
                                 {"mixtral", mixtral, true},
                                 {"qwen2_moe", qwen2_moe, true},
                                 {"qwen3_moe", qwen3_moe, true},
-                                {"deepseek_v2", deepseek},
-                                {"deepseek_v3", deepseek},
+                                {"deepseek_v2", deepseek_v2, true},
+                                {"deepseek_v3", deepseek_v3, true},
                                 {"gpt2", gpt2},
                                 {"bert", bert},
                                 {"t5", t5}};

@@ -80,7 +80,7 @@ class Layer {
 
   // Before a map whose outputs are divided among tensor-parallel ranks. The kept part of the input is gathered again in the backward pass,
   // beside other products. Megatron-LM also reduces the input's gradient beside the gradient of the weight.
-  void enter_columns(By by) {
+  void enter_columns(By by, bool gathered_again = true) {
     work_.keep(rows_cut_ * hidden_ * work_.operand());
     if (tp_ == 1) return;
     const Bytes whole(rows_ * hidden_ * element_);
@@ -90,7 +90,7 @@ class Layer {
     }
     work_.exchange_forward({Axis::tensor, "all_gather", whole, false});
     work_.exchange_backward({Axis::tensor, "reduce_scatter", whole, autograd_});
-    work_.exchange_backward({Axis::tensor, "all_gather", whole, true});
+    if (gathered_again) work_.exchange_backward({Axis::tensor, "all_gather", whole, true});
   }
 
   // The encoder's output, which all layers read and which the encoder's end keeps for them.
@@ -226,7 +226,7 @@ class Layer {
     leave_rows(By::several);
   }
 
-  // The maps to low rank are whole on every rank; those from it are divided by heads.
+  // The maps to low rank are whole on every rank; those from it are divided by heads. nn/ keeps their whole input.
   void latent_attention() {
     const std::int64_t rank = block_.dim("kv_lora");
     const std::int64_t query_rank = option("q_lora", 0);
@@ -234,7 +234,7 @@ class Layer {
     const std::int64_t rope = block_.dim("rope_dim");
     const std::int64_t v_dim = block_.dim("v_dim");
     const std::int64_t count = split(block_.dim("heads"), tp_);
-    enter_columns(By::several);
+    enter_columns(By::several, autograd_);
     std::int64_t query_input = hidden_;
     if (query_rank > 0) {
       work_.linear("q_down", rows_, query_rank, hidden_);

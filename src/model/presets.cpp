@@ -91,15 +91,17 @@ constexpr Preset kPresets[] = {
     {"deepseek-v2-lite",
      "{arch: deepseek, hidden: 2048, layers: 27, heads: 16, kv_lora: 512, nope_dim: 128, rope_dim: 64, v_dim: 128, ffn: 10944, "
      "dense_layers: 1, expert_ffn: 1408, "
-     "shared_ffn: 2816, experts: 64, experts_per_token: 6, seq: 4096, vocab: 102400, norm_eps: 1e-6}"},
+     "shared_ffn: 2816, experts: 64, experts_per_token: 6, norm_topk: false, seq: 4096, vocab: 102400, norm_eps: 1e-6}"},
     {"deepseek-v2",
      "{arch: deepseek, hidden: 5120, layers: 60, heads: 128, q_lora: 1536, kv_lora: 512, nope_dim: 128, rope_dim: 64, v_dim: 128, ffn: "
      "12288, dense_layers: 1, expert_ffn: 1536, "
-     "shared_ffn: 3072, experts: 160, experts_per_token: 6, seq: 4096, vocab: 102400, norm_eps: 1e-6}"},
+     "shared_ffn: 3072, experts: 160, experts_per_token: 6, norm_topk: false, routed_scale: 16, expert_groups: 8, top_groups: 3, seq: "
+     "4096, vocab: 102400, norm_eps: 1e-6}"},
     {"deepseek-v3",
      "{arch: deepseek, hidden: 7168, layers: 61, heads: 128, q_lora: 1536, kv_lora: 512, nope_dim: 128, rope_dim: 64, v_dim: 128, ffn: "
      "18432, dense_layers: 3, expert_ffn: 2048, "
-     "shared_ffn: 2048, experts: 256, experts_per_token: 8, seq: 4096, vocab: 129280, norm_eps: 1e-6}"},
+     "shared_ffn: 2048, experts: 256, experts_per_token: 8, scoring: sigmoid, score_bias: true, routed_scale: 2.5, expert_groups: 8, "
+     "top_groups: 4, seq: 4096, vocab: 129280, norm_eps: 1e-6}"},
     // Yin et al. 2025 (arXiv 2504.07866).
     {"pangu-ultra", "{arch: pangu, hidden: 12288, layers: 94, heads: 96, kv_heads: 8, ffn: 28672, seq: 8192, vocab: 153376}"},
     // Radford et al. 2019; Brown et al. 2020, table 2.1 (arXiv 2005.14165); Scao et al. 2022 (arXiv 2211.05100).

@@ -163,6 +163,9 @@ ContextBytes set_context_exchanges(BlockCost& cost, const BlockSpec& block, cons
   const auto of_context = [](const Exchange& exchange) { return exchange.axis == Axis::context; };
   if (shard.context == ContextKind::ring) {
     const std::int64_t steps = shard.context_parallel - 1;
+    for (std::vector<Exchange>* const exchanges : {&cost.forward_exchanges, &cost.recomputed_exchanges})
+      for (Exchange& exchange : *exchanges)
+        if (of_context(exchange)) exchange.bytes = Bytes(steps * sizes.rows * keys * sizes.element);
     for (Exchange& exchange : cost.backward_exchanges)
       if (of_context(exchange)) exchange.bytes = Bytes(steps * sizes.rows * keys * (sizes.element + kF32));
     return {sizes.rows * (queries * (3 * kF32 + 2 * sizes.element) + 3 * keys * sizes.element),
@@ -171,8 +174,12 @@ ContextBytes set_context_exchanges(BlockCost& cost, const BlockSpec& block, cons
   const std::int64_t repeats = shard.context_parallel / std::gcd<std::int64_t>(shard.context_parallel, kv_heads);
   const Bytes sent(sizes.rows * (queries + repeats * keys) * sizes.element);
   const Bytes attended(sizes.rows * queries * sizes.element);
-  for (std::vector<Exchange>* const exchanges : {&cost.forward_exchanges, &cost.recomputed_exchanges})
-    if (const auto first = std::find_if(exchanges->begin(), exchanges->end(), of_context); first != exchanges->end()) first->bytes = sent;
+  for (std::vector<Exchange>* const exchanges : {&cost.forward_exchanges, &cost.recomputed_exchanges}) {
+    const auto first = std::find_if(exchanges->begin(), exchanges->end(), of_context);
+    if (first == exchanges->end()) continue;
+    first->bytes = sent;
+    std::find_if(std::next(first), exchanges->end(), of_context)->bytes = attended;
+  }
   const auto output = std::find_if(cost.backward_exchanges.begin(), cost.backward_exchanges.end(), of_context);
   const auto input = std::find_if(std::next(output), cost.backward_exchanges.end(), of_context);
   output->bytes = 2 * attended;
@@ -189,6 +196,27 @@ ContextBytes set_context_exchanges(BlockCost& cost, const BlockSpec& block, cons
   return {3 * sent.value, 2 * sent.value + 4 * attended.value};
 }
 
+// Latent attention's maps, whose gradients autograd makes.
+struct LatentBytes {
+  std::int64_t kept = 0;       // beside queries, keys and values
+  std::int64_t workspace = 0;  // while they are made
+  std::int64_t weights = 0;
+  std::int64_t shared = 0;  // elements of weights that every tensor-parallel rank holds, each with a part of their gradient
+};
+
+LatentBytes latent_bytes(const BlockSpec& block, const BlockShard& shard, std::int64_t heads) {
+  const std::int64_t low = option(block, "kv_lora", 0);
+  if (low == 0) return {};
+  const auto [element, rows, rows_cut, hidden] = sizes_of(block, shard);
+  const std::int64_t query_rank = option(block, "q_lora", 0), rope = block.dim("rope_dim");
+  const std::int64_t query = heads * block.dim("head_dim"), key_value = heads * (block.dim("nope_dim") + block.dim("v_dim"));
+  const std::int64_t shared = hidden * (query_rank + low + rope) + query_rank + low;
+  // A norm of low rank keeps what it reads and what it writes, and one vector between.
+  const std::int64_t of_row = element * (hidden + rope + 3 * (query_rank + low)) + kF32 * (rope + (query_rank > 0 ? 2 : 1));
+  return {rows * of_row, rows * element * (2 * query + 2 * key_value),
+          element * (shared + query * (query_rank > 0 ? query_rank : hidden) + key_value * low), shared};
+}
+
 // What nn/'s layer keeps and needs: its norms and its activation are computed again in the backward pass, from what is kept anyway.
 BlockCost kept_by_tessera(const BlockSpec& block, const BlockShard& shard, const FeedForwardBytes& feed_forward) {
   BlockCost cost = layer_cost(block, shard);
@@ -202,12 +230,17 @@ BlockCost kept_by_tessera(const BlockSpec& block, const BlockShard& shard, const
   // Queries, keys and values with normalized heads, beside those that the projection wrote and that are kept.
   const std::int64_t turned = option(block, "qk_norm", 0) != 0 ? qkv : 0;
 
-  const std::int64_t weights = element * hidden * (qkv + attended) + feed_forward.weights;
+  const LatentBytes latent = latent_bytes(block, shard, heads);
+  const std::int64_t maps =
+      latent.weights > 0 ? latent.weights + element * hidden * heads * block.dim("v_dim") : element * hidden * (qkv + attended);
+
+  const std::int64_t weights = maps + feed_forward.weights;
   const std::int64_t width = qkv + attended;  // what each row keeps of attention beside input and middle
   const std::int64_t input = element * rows_cut * hidden;
   const std::int64_t sums = kF32 * rows * heads;  // the scores' logarithmic sums
   const std::int64_t core = element * rows * attended + sums;
-  const std::int64_t kept = 2 * input + element * rows * width + 2 * norm_statistics(block) * kF32 * rows_cut + sums + feed_forward.kept;
+  const std::int64_t kept =
+      2 * input + element * rows * width + 2 * norm_statistics(block) * kF32 * rows_cut + sums + latent.kept + feed_forward.kept;
   const bool recomputed = shard.recompute == Recompute::full;
   cost.saved = Bytes(recomputed ? input : shard.recompute == Recompute::selective ? kept - core : kept);
   cost.forward_traffic =
@@ -216,18 +249,22 @@ BlockCost kept_by_tessera(const BlockSpec& block, const BlockShard& shard, const
                                 feed_forward.backward_traffic + 2 * kF32 * (weights / element));
   const bool cut = shard.sequence_parallel && degree > 1;
   // Ranks have the gradients of heads' norms from their own heads alone, and those of other norms from their own rows.
-  add_norm_gradients(cost, shard, (turned > 0 ? 2 * block.dim("head_dim") : 0) + (cut ? 2 * norm_parameters(block) * hidden : 0));
+  add_norm_gradients(cost, shard,
+                     latent.shared + (turned > 0 ? 2 * block.dim("head_dim") : 0) + (cut ? 2 * norm_parameters(block) * hidden : 0));
   add_norm_gradients(cost, shard, feed_forward.replicated);
   // Forward: the feed-forward network's hidden vector, beside what is kept and passed on. Backward: the gradients of the output
   // and of the middle of the layer and that hidden vector, beside the gradient passed on; weights come after, with the
   // hidden vector or one normalized input at a time. Where rows are cut, all rows of both gradients and of a partial sum stand beside.
   const std::int64_t row = element * rows;
   const std::int64_t gathered = cut ? row * hidden : 0;
-  cost.forward_workspace = Bytes(gathered +
-                                 (recomputed ? std::max(feed_forward.forward + feed_forward.kept, row * (qkv + std::max(attended, turned)))
-                                             : std::max(feed_forward.forward, context.forward - feed_forward.kept)) +
-                                 (recomputed ? context.forward : 0));
-  const std::int64_t attention = std::max<std::int64_t>({row * (attended + turned) + context.backward - input, gathered, 0});
+  cost.forward_workspace =
+      Bytes(gathered +
+            (recomputed ? std::max({feed_forward.forward + feed_forward.kept, row * (qkv + std::max(attended, turned)),
+                                    row * qkv + latent.kept + latent.workspace})
+                        : std::max({feed_forward.forward, context.forward - feed_forward.kept, latent.workspace - feed_forward.kept})) +
+            (recomputed ? context.forward : 0));
+  const std::int64_t attention =
+      std::max<std::int64_t>({row * (attended + turned) + context.backward - input, gathered, latent.workspace, 0});
   // The gradients of what is dropped, of either half of the layer.
   const std::int64_t dropped = block.dims.contains("dropout") ? 2 * input : 0;
   cost.backward_workspace =

@@ -25,6 +25,7 @@ class Experts final : public FeedForward {
         count_(spec.dim("experts")),
         spread_(placement.expert_size > 1),
         gates_shared_(spec.dims.contains("shared_gate")),
+        biases_scores_(has(spec, "score_bias")),
         part_(placement.tensor_rank),
         parts_(placement.whole_experts ? placement.tensor_size : 1),
         router_(spec) {
@@ -33,6 +34,7 @@ class Experts final : public FeedForward {
 
   void bind(ParameterRow& parameters) override {
     router_map_ = parameters.take(1).data();
+    if (biases_scores_) router_.bind(parameters.take(1).front());
     gate_up_ = parameters.take(1).data();
     down_ = parameters.take(1).data();
     if (shared_width_ == 0) return;
@@ -216,9 +218,9 @@ class Experts final : public FeedForward {
   }
 
   const std::int64_t hidden_, width_, shared_width_, count_;
-  const bool spread_, gates_shared_;
+  const bool spread_, gates_shared_, biases_scores_;
   const int part_, parts_;  // of all rows, those whose copies this rank sends to experts that stand whole
-  const Router router_;
+  Router router_;
   const Parameter* router_map_ = nullptr;  // [experts, hidden]
   const Parameter* gate_up_ = nullptr;     // [experts of this rank, 2 width, hidden]
   const Parameter* down_ = nullptr;        // [experts of this rank, hidden, width]

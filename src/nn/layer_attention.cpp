@@ -1,69 +1,41 @@
 #include "nn/layer_attention.hpp"
 
+#include <ATen/ops/constant_pad_nd.h>
+
 #include "nn/dropout.hpp"
 #include "nn/kernels/bias.hpp"
-#include "nn/kernels/norm.hpp"
+#include "nn/rotation.hpp"
 #include "nn/row_dropout.hpp"
-#include "nn/sequence.hpp"
 
 namespace tessera::nn {
-namespace {
-
-kernels::RopeFrequencies rope_frequencies(const model::BlockSpec& spec) {
-  if (!spec.dims.contains("rope_factor")) return {.theta = spec.real("rope_theta")};
-  return {spec.real("rope_theta"), spec.real("rope_factor"), spec.real("rope_low_freq"), spec.real("rope_high_freq"),
-          spec.real("rope_original_seq")};
-}
-
-StackedLinear::Stored stored_maps(const model::BlockSpec& spec) {
-  return has(spec, "maps_in_out") ? StackedLinear::Stored::in_out : StackedLinear::Stored::out_in;
-}
-
-}  // namespace
-
 LayerAttention::LayerAttention(const model::BlockSpec& spec, const BlockPlacement& placement)
     : hidden_(spec.dim("hidden")),
       heads_(divided(spec, "heads", placement.tensor_size)),
       kv_heads_(divided(spec, "kv_heads", placement.tensor_size)),
       head_dim_(spec.dim("head_dim")),
+      v_dim_(has(spec, "v_dim") ? spec.dim("v_dim") : head_dim_),
       window_(spec.dims.contains("window") ? spec.dim("window") : 0),
       first_head_(placement.tensor_rank * heads_),
-      map_count_(!has(spec, "maps_in_out") ? 3
-                 : heads_ == kv_heads_     ? 1
-                                           : 2),
-      maps_biased_(has(spec, "qkv_bias") || has(spec, "biases")),
       output_biased_(has(spec, "biases")),
-      normalizes_heads_(has(spec, "qk_norm")),
-      rotates_(!spec.dims.contains("rotary") || has(spec, "rotary")),
-      epsilon_(spec.real("norm_eps")),
       dropped_(dropped_share(spec)),
       norm_(spec),
-      qkv_(stored_maps(spec)),
-      output_(stored_maps(spec)) {
-  if (!rotates_) return;
-  frequencies_ = rope_frequencies(spec);
-  rope_table_ = kernels::rope_table(spec.dim("seq"), head_dim_, frequencies_, placement.device);
-}
+      maps_(make_attention_maps(spec, placement)),
+      output_(has(spec, "maps_in_out") ? StackedLinear::Stored::in_out : StackedLinear::Stored::out_in) {}
 
 void LayerAttention::bind(ParameterRow& parameters) {
   norm_.bind(parameters);
-  const auto weights = parameters.take(map_count_);
-  qkv_.bind(weights, parameters.take(maps_biased_ ? map_count_ : 0));
+  maps_->bind(parameters);
   output_.bind(parameters.take(1));
   output_bias_ = parameters.take(output_biased_ ? 1 : 0);
-  head_norms_ = parameters.take(normalizes_heads_ ? 2 : 0);
+  maps_->bind_rest(parameters);
 }
 
 at::Tensor LayerAttention::forward(const at::Tensor& x, const Rows& rows, std::span<at::Tensor> kept, const Pass& pass) {
   at::Tensor normed = rows.empty_own(hidden_);
   at::Tensor statistics = norm_.empty_statistics(rows);
   norm_.forward(x, normed, statistics);
-  at::Tensor qkv = rows.empty(qkv_.out_width());
-  qkv_.forward(all_rows(normed, pass), qkv);
+  at::Tensor turned = maps_->forward(all_rows(normed, pass), rows, of_maps(kept), pass);
   normed.reset();
-  if (rotates_) grow_rope_table(pass.position + rows.seq);
-  at::Tensor turned = turn(qkv, rows, pass);
-  if (!pass.training) qkv.reset();
 
   const kernels::AttentionShape shape = shape_of(rows, pass);
   at::Tensor attended = rows.empty(heads_ * head_dim_);
@@ -80,23 +52,23 @@ at::Tensor LayerAttention::forward(const at::Tensor& x, const Rows& rows, std::s
   if (pass.training) {
     kept[kInput] = x;
     kept[kInputStatistics] = std::move(statistics);
-    kept[kQkv] = std::move(qkv);
     if (!pass.recompute_attention) kept[kAttended] = attended;
     kept[kLse] = std::move(lse);
   }
-  at::Tensor added =
-      own_sum_of(std::move(attended), hidden_, pass, [&](const at::Tensor& in, at::Tensor& out) { output_.forward(in, out); });
+  at::Tensor values = without_padding(std::move(attended));
+  at::Tensor added = own_sum_of(std::move(values), hidden_, pass, [&](const at::Tensor& in, at::Tensor& out) { output_.forward(in, out); });
   for (const Parameter& bias : output_bias_) kernels::add_bias(added, bias.value);
   return added;
 }
 
 at::Tensor LayerAttention::backward_input(const at::Tensor& added_grad, const at::Tensor& sum_grad, const Rows& rows,
-                                          std::span<at::Tensor> kept, const at::Tensor& norm_grads, const at::Tensor& head_norm_grads,
+                                          std::span<at::Tensor> kept, const at::Tensor& norm_grads, const at::Tensor& shared_grads,
                                           const Pass& pass) {
   kept[kOutputGrad] = all_rows(added_grad, pass);
-  at::Tensor attended_grad = rows.empty(heads_ * head_dim_);
+  at::Tensor attended_grad = rows.empty(heads_ * v_dim_);
   output_.backward_input(kept[kOutputGrad], attended_grad);
-  at::Tensor turned = normalizes_heads_ ? turn(kept[kQkv], rows, pass) : kept[kQkv];
+  attended_grad = with_padding(std::move(attended_grad));
+  at::Tensor turned = maps_->again(rows, of_maps(kept), pass);
   const kernels::AttentionShape shape = shape_of(rows, pass);
   const ScoreDropout dropped = dropout_of(rows, pass);
   if (!kept[kAttended].defined()) {
@@ -107,15 +79,8 @@ at::Tensor LayerAttention::backward_input(const at::Tensor& added_grad, const at
   attention_backward(attended_grad, kept[kAttended], kept[kLse], shape, dropped, pass, turned);
   attended_grad.reset();
   kept[kLse].reset();
-  if (rotates_) kernels::rope(turned, heads_ + kv_heads_, head_dim_, rows.seq, pass.position, rope_table_, true, positions_of(rows, pass));
-  if (normalizes_heads_) {
-    at::Tensor weight_grads = head_norm_grads.view({2, head_dim_});
-    kernels::rms_norm_heads_backward(kept[kQkv], {heads_, kv_heads_, head_dim_}, head_norms_[0].value, head_norms_[1].value, epsilon_,
-                                     turned, weight_grads);
-    kept[kQkv] = std::move(turned);
-  }
-  at::Tensor input_grad =
-      own_sum_of(kept[kQkv], hidden_, pass, [&](const at::Tensor& in, at::Tensor& out) { qkv_.backward_input(in, out); });
+  kept[kAttended] = without_padding(std::move(kept[kAttended]));
+  at::Tensor input_grad = maps_->backward_input(std::move(turned), rows, of_maps(kept), shared_grads, pass);
   norm_.backward(input_grad, kept[kInput], kept[kInputStatistics], sum_grad, input_grad, norm_grads);
   return input_grad;
 }
@@ -128,9 +93,24 @@ void LayerAttention::backward_last_weights(std::span<at::Tensor> kept) const {
   kept[kAttended].reset();
 }
 
+PendingExchange LayerAttention::normed_input(std::span<at::Tensor> kept, const Pass& pass) const {
+  return maps_->reads_input_again() ? norm_.again(kept[kInput], kept[kInputStatistics], pass) : PendingExchange();
+}
+
 void LayerAttention::backward_first_weights(PendingExchange normed, std::span<at::Tensor> kept, const Pass& pass) const {
-  qkv_.backward_weight(kept[kQkv], normed.finish(pass));
+  maps_->backward_weight(normed.finish(pass), of_maps(kept));
   for (at::Tensor& tensor : kept) tensor.reset();
+}
+
+// [rows, heads * head_dim] -> [rows, heads * v_dim], and back.
+at::Tensor LayerAttention::without_padding(at::Tensor attended) const {
+  if (v_dim_ == head_dim_) return attended;
+  return attended.view({-1, heads_, head_dim_}).narrow(2, 0, v_dim_).reshape({-1, heads_ * v_dim_});
+}
+
+at::Tensor LayerAttention::with_padding(at::Tensor attended) const {
+  if (v_dim_ == head_dim_) return attended;
+  return at::constant_pad_nd(attended.view({-1, heads_, v_dim_}), {0, head_dim_ - v_dim_}).view({-1, heads_ * head_dim_});
 }
 
 kernels::AttentionShape LayerAttention::shape_of(const Rows& rows, const Pass& pass) const {
@@ -141,28 +121,6 @@ kernels::AttentionShape LayerAttention::shape_of(const Rows& rows, const Pass& p
 ScoreDropout LayerAttention::dropout_of(const Rows& rows, const Pass& pass) const {
   if (dropped_ == 0 || !pass.drops) return {};
   return {dropped_, sample_seeds(rows.batch, kScores, pass), first_head_};
-}
-
-// Of each row, i64; undefined where they are those of whole sequences, in order.
-at::Tensor LayerAttention::positions_of(const Rows& rows, const Pass& pass) const {
-  if (const at::Tensor positions = pass.batch->find("positions"); positions.defined() || !pass.context_group) return positions;
-  const SequenceCut cut = sequence_cut(pass);
-  return cut.positions(rows.seq * cut.size, rows.options.device()).repeat({rows.batch, 1});
-}
-
-// Queries, keys and values as the attention reads them: rotated in place or, where heads are normalized, both in a new tensor.
-at::Tensor LayerAttention::turn(const at::Tensor& qkv, const Rows& rows, const Pass& pass) const {
-  at::Tensor turned = qkv;
-  if (normalizes_heads_) {
-    turned = rows.empty(qkv_.out_width());
-    kernels::rms_norm_heads(qkv, {heads_, kv_heads_, head_dim_}, head_norms_[0].value, head_norms_[1].value, epsilon_, turned);
-  }
-  if (rotates_) kernels::rope(turned, heads_ + kv_heads_, head_dim_, rows.seq, pass.position, rope_table_, false, positions_of(rows, pass));
-  return turned;
-}
-
-void LayerAttention::grow_rope_table(std::int64_t positions) {
-  if (positions > rope_table_.size(1)) rope_table_ = kernels::rope_table(2 * positions, head_dim_, frequencies_, rope_table_.device());
 }
 
 }  // namespace tessera::nn

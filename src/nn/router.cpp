@@ -6,13 +6,17 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/sigmoid.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/topk.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
+#include "nn/parameter_row.hpp"
 #include "nn/sequence.hpp"
 #include "nn/tensor_parallel.hpp"
 
@@ -54,10 +58,30 @@ at::Tensor Choice::combine(const at::Tensor& copies) const {
 Router::Router(const model::BlockSpec& spec)
     : count_(spec.dim("experts")),
       each_(spec.dim("experts_per_token")),
+      sigmoid_(has(spec, "sigmoid_scores")),
       normalizes_(option(spec, "norm_topk", 1) != 0),
+      scale_(option(spec, "routed_scale", 1)),
+      groups_(static_cast<std::int64_t>(option(spec, "expert_groups", 1))),
+      top_groups_(static_cast<std::int64_t>(option(spec, "top_groups", 1))),
       capacity_(option(spec, "capacity", 0)),
       balance_loss_(option(spec, "balance_loss", 0)),
       z_loss_(option(spec, "z_loss", 0)) {}
+
+at::Tensor Router::scores(const at::Tensor& logits) const { return sigmoid_ ? at::sigmoid(logits) : at::softmax(logits, -1); }
+
+// The experts of each row, i64 [rows, each].
+at::Tensor Router::chosen(const at::Tensor& scores) const {
+  at::Tensor ranking = score_bias_ == nullptr ? scores : scores + score_bias_->value;
+  if (groups_ > 1) {
+    // A group counts as its best expert or, by sigmoids, as its best two together.
+    const at::Tensor groups = ranking.view({-1, groups_, count_ / groups_});
+    const at::Tensor best = std::get<0>(at::topk(groups, sigmoid_ ? std::min<std::int64_t>(2, count_ / groups_) : 1, -1)).sum(-1);
+    at::Tensor passed_over = at::ones_like(best, at::kBool);
+    passed_over.scatter_(1, std::get<1>(at::topk(best, top_groups_, -1)), false);
+    ranking = groups.masked_fill(passed_over.unsqueeze(-1), -std::numeric_limits<double>::infinity()).view_as(scores);
+  }
+  return std::get<1>(at::topk(ranking, each_, -1));
+}
 
 // Of copies, which of those of their sample for the same expert each is, in the order of tokens; `experts` i64 [copies].
 at::Tensor Router::rank_in_sample(const at::Tensor& experts, const RouterRows& rows, const Pass& pass) const {
@@ -82,15 +106,11 @@ at::Tensor Router::rank_in_sample(const at::Tensor& experts, const RouterRows& r
 
 Choice Router::choose(const at::Tensor& logits, const RouterRows& rows, const Pass& pass) const {
   Choice out;
-  if (normalizes_) {
-    auto [values, experts] = at::topk(logits, each_, -1);
-    out.experts = std::move(experts);
-    out.weights = at::softmax(values, -1);
-  } else {
-    auto [values, experts] = at::topk(at::softmax(logits, -1), each_, -1);
-    out.experts = std::move(experts);
-    out.weights = std::move(values);
-  }
+  const at::Tensor scores = this->scores(logits);
+  out.experts = chosen(scores);
+  out.weights = scores.gather(1, out.experts);
+  if (normalizes_) out.weights.div_(out.weights.sum(1, true));
+  out.weights.mul_(scale_);
   const at::Tensor flat = out.experts.flatten();
   const std::int64_t copies = flat.size(0);
   at::Tensor order = flat.argsort(/*stable=*/true);
@@ -121,19 +141,20 @@ Choice Router::choose(const at::Tensor& logits, const RouterRows& rows, const Pa
 
 at::Tensor Router::logit_grads(const at::Tensor& logits, const Choice& choice, const at::Tensor& weight_grads) const {
   const at::Tensor grads = choice.kept.defined() ? weight_grads * choice.kept.view_as(weight_grads) : weight_grads;
-  const at::Tensor weighted = choice.weights * grads;
+  // Of the logarithms of the chosen scores. The scale is a factor of the weights.
+  at::Tensor of_chosen = choice.weights * grads;
+  if (normalizes_) of_chosen.sub_(choice.weights * of_chosen.sum(1, true) / scale_);
   at::Tensor out = at::zeros_like(logits);
-  if (normalizes_) {
-    out.scatter_(1, choice.experts, weighted - choice.weights * weighted.sum(1, true));
-    return out;
-  }
-  out.scatter_(1, choice.experts, weighted);
-  return out - at::softmax(logits, -1) * weighted.sum(1, true);
+  if (sigmoid_) return out.scatter_(1, choice.experts, of_chosen * (1 - at::sigmoid(logits.gather(1, choice.experts))));
+  out.scatter_(1, choice.experts, of_chosen);
+  // Of normalized weights these add up to nothing, and the other experts' logits have no part in them.
+  return normalizes_ ? out : out - at::softmax(logits, -1) * of_chosen.sum(1, true);
 }
 
 void Router::add_losses(const at::Tensor& logits, const Choice& choice, const RouterRows& rows, const Pass& pass, at::Tensor& grads) const {
   if (balance_loss_ == 0 && z_loss_ == 0) return;
-  const at::Tensor shares = at::softmax(logits, -1).view({rows.batch, rows.seq, count_});
+  const at::Tensor scores = this->scores(logits);
+  const at::Tensor shares = (sigmoid_ ? scores / scores.sum(1, true) : scores).view({rows.batch, rows.seq, count_});
   at::Tensor out = grads.view_as(shares);
   const std::int64_t seq = rows.seq * sequence_cut(pass).size;
   const double per_token = pass.sample_scale / static_cast<double>(seq);
@@ -145,10 +166,12 @@ void Router::add_losses(const at::Tensor& logits, const Choice& choice, const Ro
     chosen.scatter_add_(1, experts, at::ones_like(experts, at::kFloat));
     if (pass.context_group) wait(nn::all_reduce(pass.context_group, chosen), pass);
     const at::Tensor often = (chosen * (static_cast<double>(count_) / static_cast<double>(seq * each_))).unsqueeze(1);
-    out.add_(shares * (often - (shares * often).sum(2, true)), balance_loss_ * per_token);
+    at::Tensor of_logits = shares * (often - (shares * often).sum(2, true));
+    if (sigmoid_) of_logits.mul_(1 - scores.view_as(shares));
+    out.add_(of_logits, balance_loss_ * per_token);
   }
   // The square of the logits' logarithmic sum (ST-MoE, Zoph et al. 2022, equation 5).
-  if (z_loss_ > 0) out.add_(shares * at::logsumexp(logits, 1, true).view({rows.batch, rows.seq, 1}), 2 * z_loss_ * per_token);
+  if (z_loss_ > 0) out.add_((at::softmax(logits, -1) * at::logsumexp(logits, 1, true)).view_as(shares), 2 * z_loss_ * per_token);
 }
 
 }  // namespace tessera::nn

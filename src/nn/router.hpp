@@ -34,11 +34,16 @@ struct RouterRows {
   int parts = 1;
 };
 
-// Of a layer with experts. By its dimensions: "experts", "experts_per_token"; "norm_topk": 0 where the weights of a token's experts are
-// their shares among all experts, and do not add up to 1; "capacity", "balance_loss", "z_loss", 0 or missing where there is none.
+// Of a layer with experts. By its dimensions: "experts", "experts_per_token"; "sigmoid_scores", with which an expert's score is its logit's
+// sigmoid, not its share in a softmax; "norm_topk": 0 where the weights of a token's experts are their scores, and do not add up to 1;
+// "routed_scale", by which the weights are multiplied; "expert_groups", of which a token's experts come from the best "top_groups"
+// (DeepSeek-V2, 2024, section 2.2.2, and DeepSeek-V3, 2024, section 2.1.2); "score_bias" of each expert, which counts where experts are
+// chosen and not in their weights; "capacity", "balance_loss", "z_loss". 0 or missing where there is none.
 class Router {
  public:
   explicit Router(const model::BlockSpec& spec);
+  // f32 or bf16 [experts], where there is "score_bias".
+  void bind(const Parameter& score_bias) { score_bias_ = &score_bias; }
 
   // `logits` f32 [rows, experts]. Where the pass drops, each expert takes of a sample at most `capacity` times what it would if tokens
   // spread evenly, rounded up: those of the sample's first tokens. By sample, so that it does not depend on how a batch is cut;
@@ -51,11 +56,16 @@ class Router {
   void add_losses(const at::Tensor& logits, const Choice& choice, const RouterRows& rows, const Pass& pass, at::Tensor& grads) const;
 
  private:
+  at::Tensor scores(const at::Tensor& logits) const;
+  at::Tensor chosen(const at::Tensor& scores) const;
   at::Tensor rank_in_sample(const at::Tensor& experts, const RouterRows& rows, const Pass& pass) const;
 
   std::int64_t count_, each_;
-  bool normalizes_;
+  bool sigmoid_, normalizes_;
+  double scale_;
+  std::int64_t groups_, top_groups_;
   double capacity_, balance_loss_, z_loss_;
+  const Parameter* score_bias_ = nullptr;
 };
 
 }  // namespace tessera::nn

@@ -60,12 +60,12 @@ class TransformerLayer final : public Block {
     const Rows rows(output_grad, pass);
     const at::Tensor dy = output_grad.view({rows.own(), hidden_});
     const std::int64_t of_norm = middle_norm_.grad_count();
-    const at::Tensor norm_grads = kept[kNormGrads] = at::empty({2 * of_norm + attention_.head_norm_count()}, rows.f32());
+    const at::Tensor norm_grads = kept[kNormGrads] = at::empty({2 * of_norm + attention_.maps().shared_count()}, rows.f32());
     at::Tensor middle_grad = feed_forward_->backward_input(drop_fed_.applied(dy, rows, pass), rows, of_feed_forward(kept), pass);
     middle_norm_.backward(middle_grad, kept[kMiddle], kept[kMiddleStatistics], dy, middle_grad, norm_grads.narrow(0, of_norm, of_norm));
-    const at::Tensor input_grad =
-        attention_.backward_input(drop_attended_.applied(middle_grad, rows, pass), middle_grad, rows, of_attention(kept),
-                                  norm_grads.narrow(0, 0, of_norm), norm_grads.narrow(0, 2 * of_norm, attention_.head_norm_count()), pass);
+    const at::Tensor input_grad = attention_.backward_input(drop_attended_.applied(middle_grad, rows, pass), middle_grad, rows,
+                                                            of_attention(kept), norm_grads.narrow(0, 0, of_norm),
+                                                            norm_grads.narrow(0, 2 * of_norm, attention_.maps().shared_count()), pass);
     return {input_grad.view(output_grad.sizes())};
   }
 
@@ -85,9 +85,9 @@ class TransformerLayer final : public Block {
     attention_.norm().add_grads(kept[kNormGrads].narrow(0, 0, of_norm));
     middle_norm_.add_grads(kept[kNormGrads].narrow(0, of_norm, of_norm));
     std::int64_t first = 2 * of_norm;
-    for (const Parameter& head_norm : attention_.head_norms()) {
-      head_norm.grad.add_(kept[kNormGrads].narrow(0, first, head_norm.grad.numel()));
-      first += head_norm.grad.numel();
+    for (const Parameter& shared : attention_.maps().shared()) {
+      shared.grad.add_(kept[kNormGrads].narrow(0, first, shared.grad.numel()).view_as(shared.grad));
+      first += shared.grad.numel();
     }
     kept.clear();
   }
@@ -95,7 +95,7 @@ class TransformerLayer final : public Block {
  private:
   // What is kept of a micro-batch: the attention's, the layer's own, the feed-forward network's. The layer's own are there after the
   // forward pass, but for kNormGrads, which the input half of the backward pass makes: the gradients of the norms' parameters in one row,
-  // the input's, the middle's and, where heads are normalized, the queries' and the keys'.
+  // the input's, the middle's, and those of the parameters that attention's maps share.
   enum Own { kMiddle = LayerAttention::kKeptCount, kMiddleStatistics, kNormGrads, kOwnCount };
   static std::span<at::Tensor> of_attention(Tensors& kept) { return std::span(kept).first(LayerAttention::kKeptCount); }
   static std::span<at::Tensor> of_feed_forward(Tensors& kept) { return std::span(kept).subspan(kOwnCount); }

@@ -99,6 +99,38 @@ TEST(Costs, WhatALayerKeepsIsExact) {
   }
 }
 
+// Of latent attention, some of it by autograd.
+TEST(Costs, WhatALayerWithLatentAttentionKeepsIsAsSaid) {
+  for (const char* q_lora : {"0", "48"}) {
+    const model::ModelSpec spec =
+        model::read_model(ConfigNode::parse(text("{arch: deepseek, hidden: 128, layers: 1, heads: 4, q_lora: ", q_lora,
+                                                 ", kv_lora: 32, nope_dim: 24, rope_dim: 8, v_dim: 20, ffn: 352, dense_layers: 1, experts: "
+                                                 "4, experts_per_token: 2, expert_ffn: 96, "
+                                                 "seq: 64, vocab: 512}"),
+                                            "latent.yaml"));
+    const auto whole = whole_parameters(spec, 1);
+    for (const Precision precision : {Precision::f32, Precision::bf16}) {
+      Model model(spec, whole, precision);
+      const Batch batch;
+      Pass pass;
+      pass.batch = &batch;
+      pass.precision = precision;
+      const at::Tensor hidden = at::randn({3, 64, 128}).to(precision == Precision::f32 ? at::kFloat : at::kBFloat16);
+      for (const model::Recompute recompute : {model::Recompute::none, model::Recompute::selective}) {
+        pass.recompute_attention = recompute == model::Recompute::selective;
+        auto meter = std::make_shared<MemoryMeter>();
+        c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
+        Saved saved;
+        const Tensors out = model.block(1).forward({hidden}, saved, pass);
+        const model::BlockCost cost = model::cost_of(spec.repeats[1].block, {3, 1, precision, recompute});
+        const auto expected = static_cast<double>(cost.saved.value + cost.output.value);
+        EXPECT_NEAR(static_cast<double>(meter->held()) + static_cast<double>(hidden.nbytes()), expected, 0.02 * expected)
+            << "q_lora " << q_lora << ", " << model::name_of(precision) << ", recompute " << model::name_of(recompute);
+      }
+    }
+  }
+}
+
 TEST(Costs, ARankOfFourKeepsItsShareOfHeadsAndColumns) {
   const Dims dims{.hidden = 256, .layers = 1, .heads = 4, .kv_heads = 4, .ffn = 704, .vocab = 4096, .seq = 128};
   const model::ModelSpec spec = decoder(dims);

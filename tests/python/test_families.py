@@ -1,4 +1,4 @@
-"""Llama 3.1, Mistral, Qwen2, Qwen3, Mixtral, Qwen2 MoE and Qwen3 MoE from transformers and back: the same logits and greedy text, the same step of training under every
+"""Llama 3.1, Mistral, Qwen2, Qwen3, Mixtral, Qwen2 MoE, Qwen3 MoE, DeepSeek-V2 and V3 from transformers and back: the same logits and greedy text, the same step of training under every
 kind of plan. What Tessera would compute otherwise is refused by name."""
 
 import json
@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import (AutoModelForCausalLM, LlamaConfig, MistralConfig, MixtralConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen2MoeConfig,
+from transformers import (AutoModelForCausalLM, DeepseekV2Config, DeepseekV3Config, LlamaConfig, MistralConfig, MixtralConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen2MoeConfig,
                           Qwen3Config, Qwen3MoeConfig)
 
 from conftest import SHAKESPEARE
@@ -21,6 +21,10 @@ SCALED = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq
           "original_max_position_embeddings": 16}
 WIDTHS = "hidden: 96, layers: 2, heads: 6, kv_heads: 2, seq: 64, vocab: 512, norm_eps: 1e-6"
 SHAPE = "arch: llama, ffn: 160, " + WIDTHS
+LATENT = dict({**COMMON, "num_key_value_heads": 6}, kv_lora_rank=24, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=20, moe_intermediate_size=56,
+              first_k_dense_replace=1, num_experts_per_tok=2)
+LATENT_SHAPE = ("arch: deepseek, hidden: 96, layers: 2, heads: 6, seq: 64, vocab: 512, norm_eps: 1e-6, ffn: 160, kv_lora: 24, nope_dim: 16, rope_dim: 8, "
+                "v_dim: 20, dense_layers: 1, expert_ffn: 56, experts_per_token: 2")
 # transformers' config, and the same model as one writes it in train.yaml.
 FAMILIES = {
     "llama": (LlamaConfig(**COMMON, rope_parameters=SCALED),
@@ -36,6 +40,11 @@ FAMILIES = {
     "qwen3_moe": (Qwen3MoeConfig(**COMMON, head_dim=24, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=56, norm_topk_prob=True,
                                  mlp_only_layers=[0]),
                   "arch: qwen_moe, ffn: 160, expert_ffn: 56, experts: 6, experts_per_token: 3, dense_layers: 1, head_dim: 24, qk_norm: true, " + WIDTHS),
+    "deepseek_v2": (DeepseekV2Config(**LATENT, q_lora_rank=None, n_routed_experts=6, n_shared_experts=1, routed_scaling_factor=1.5),
+                    LATENT_SHAPE + ", shared_ffn: 56, experts: 6, norm_topk: false, routed_scale: 1.5"),
+    "deepseek_v3": (DeepseekV3Config(**LATENT, q_lora_rank=32, n_routed_experts=8, n_shared_experts=2, n_group=4, topk_group=2, num_mtp_layers=0),
+                    LATENT_SHAPE + ", q_lora: 32, shared_ffn: 112, experts: 8, scoring: sigmoid, score_bias: true, expert_groups: 4, top_groups: 2, "
+                    "routed_scale: 2.5"),
 }
 
 
@@ -46,6 +55,9 @@ def model_of(config):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.normal_(1.0 if "norm" in name else 0.0, 0.1)
+        for name, buffer in model.named_buffers():
+            if name.endswith("correction_bias"):
+                buffer.normal_(0.0, 0.1)
     return model
 
 
@@ -169,7 +181,7 @@ def test_a_step_has_pytorchs_loss_and_weights_under_every_plan(shared_tessera, s
     expect_pytorchs_step(shared_tessera, stepped, plan, PLANS[plan])
 
 
-@pytest.mark.parametrize("imported", ["mixtral", "qwen2_moe", "qwen3_moe"], indirect=True)
+@pytest.mark.parametrize("imported", ["mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3"], indirect=True)
 @pytest.mark.parametrize("plan", SPREAD)
 def test_a_step_has_them_where_experts_are_spread(shared_tessera, stepped, plan):
     expect_pytorchs_step(shared_tessera, stepped, plan, SPREAD[plan])
@@ -186,6 +198,9 @@ def expect_pytorchs_step(shared_tessera, stepped, plan, parallel):
     for parameter, values in after.state_dict().items():
         if parameter == "lm_head.weight" and after.config.tie_word_embeddings:
             assert parameter not in weights
+            continue
+        if parameter.endswith("correction_bias"):
+            assert torch.equal(stored(weights, parameter), values)
             continue
         moved = (values - before[parameter]).norm().item()
         assert moved > 0, parameter
@@ -219,8 +234,7 @@ REFUSED = {
     "layers": ({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}, ["1 of 2 layers look back"]),
     "listed": ({"model_type": "qwen3", "use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]}, ["1 of 2 layers look back"]),
     "biases": ({"model_type": "qwen3", "attention_bias": True}, ["linear maps have biases", "attention_bias: false"]),
-    "sinks": ({"model_type": "gpt_oss"}, ["models of type 'gpt_oss'", "llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe"]),
-    "latent": ({"model_type": "deepseek_v3"}, ["models of type 'deepseek_v3'"]),
+    "sinks": ({"model_type": "gpt_oss"}, ["models of type 'gpt_oss'", "llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe, deepseek_v2, deepseek_v3"]),
     "quantized": ({"quantization_config": {"bits": 4}}, ["weights are quantized"]),
 }
 

@@ -18,6 +18,8 @@ namespace tessera::train {
 model::JobSpec tiny_job(const std::string& extra = {}, const std::string& model_extra = {});
 // 3 layers of 4 experts, of which each token is routed to two.
 model::JobSpec tiny_experts_job(const std::string& model_extra = {});
+// DeepSeek-V3's form: latent attention; a dense layer, then two of experts with a shared one.
+model::JobSpec tiny_latent_job();
 model::JobSpec tiny_gpt_job(const std::string& model_extra);  // GPT-2's form
 
 struct Degrees {

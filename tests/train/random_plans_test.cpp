@@ -209,6 +209,7 @@ TEST(RandomPlans, TrainTheModelOfOneDevice) {
       tiny_job({}, ", tied: true, dropout: 0.1"),
       tiny_experts_job(),
       tiny_experts_job(", dropout: 0.1"),
+      tiny_latent_job(),
       skip_job(),
       tiny_gpt_job(", dropout: 0.1"),
       tiny_gpt_job(", dropout: 0.1, tied: false, kv_heads: 2, gated: true, positions: rotary, embedding_norm: true")};

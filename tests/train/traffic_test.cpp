@@ -91,6 +91,21 @@ TEST(TrafficOfATrainer, OfStagesAndBlocksThatAreCutDifferentlyIsWhatThePlanSays)
   expect_as_planned(job, plan);
 }
 
+TEST(TrafficOfATrainer, OfLatentAttentionIsWhatThePlanSays) {
+  const auto job = model::read_job(
+      ConfigNode::parse("name: tiny\nmodel: {arch: deepseek, hidden: 64, layers: 3, heads: 4, q_lora: 24, kv_lora: 16, nope_dim: "
+                        "8, rope_dim: 8, v_dim: 12, ffn: 96, dense_layers: 1, experts: 4, experts_per_token: 4, expert_ffn: "
+                        "40, shared_ffn: 40, seq: 32, vocab: 256}\ndata: {source: synthetic}\ntrain: {global_batch: 16}\n",
+                        "tiny.yaml"));
+  for (const Degrees& degrees :
+       {Degrees{.tp = 2}, Degrees{.tp = 2, .sequence_parallel = true}, Degrees{.recompute = Recompute::full, .cp = 2},
+        Degrees{.tp = 2, .recompute = Recompute::selective, .cp = 2, .context = ContextKind::ulysses},
+        Degrees{.dp = 2, .tp = 2, .sequence_parallel = true, .ep = 2}}) {
+    SCOPED_TRACE(to_text(degrees));
+    expect_as_planned(job, plan_of(job, degrees));
+  }
+}
+
 TEST(TrafficOfATrainer, OfExpertsIsWhatThePlanSays) {
   // Each token goes to every expert, so that no message depends on what the router has learned.
   auto job =
