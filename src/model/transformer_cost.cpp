@@ -211,8 +211,11 @@ LatentBytes latent_bytes(const BlockSpec& block, const BlockShard& shard, std::i
   const std::int64_t query_rank = option(block, "q_lora", 0), rope = block.dim("rope_dim");
   const std::int64_t query = heads * block.dim("head_dim"), key_value = heads * (block.dim("nope_dim") + block.dim("v_dim"));
   const std::int64_t shared = hidden * (query_rank + low + rope) + query_rank + low;
-  // A norm of low rank keeps what it reads and what it writes, and one vector between.
-  const std::int64_t of_row = element * (hidden + rope + 3 * (query_rank + low)) + kF32 * (rope + (query_rank > 0 ? 2 : 1));
+  // A norm of low rank keeps what it reads and what it writes, and one vector between, in f32 but for the second. What it reads stands in
+  // one tensor with the keys that are rotated, unless it is converted.
+  const std::int64_t beside = element == kF32 ? element * rope : 0;
+  const std::int64_t of_row =
+      element * hidden + beside + (2 * kF32 + element) * (query_rank + low) + kF32 * (rope + (query_rank > 0 ? 2 : 1));
   return {rows * of_row, rows * element * (2 * query + 2 * key_value),
           element * (shared + query * (query_rank > 0 ? query_rank : hidden) + key_value * low), shared};
 }

@@ -65,7 +65,7 @@ const Dims kGptWithAllElse{.hidden = 64,
                            .positions = "rotary"};
 
 // Long enough that sums are made in pieces.
-const Dims kLong{.hidden = 256, .layers = 1, .seq = 128};
+const Dims kLong{.hidden = 256, .layers = 1, .kv_heads = 4, .seq = 128};
 
 class TensorParallel : public testing::TestWithParam<std::tuple<int, Precision, Dims>> {
  protected:
