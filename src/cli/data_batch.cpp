@@ -47,16 +47,16 @@ void print_batches(const BatchOptions& options) {
     ordered_json out = {{"step", step}};
     for (const data::Draw& draw : dataset->draws(step, job.train.global_batch)) {
       dataset->fill(draw, rows);
-      out["samples"].push_back(draw.sample);
-      for (std::size_t i = 0; i < fields.size(); ++i)
-        std::visit(
-            [&](const auto& numbers) {
-              out[fields[i].name].push_back(fields[i].shape.empty() ? ordered_json(numbers[0]) : ordered_json(numbers));
-            },
-            values[i]);
-      if (!options.json)
+      if (!options.json) {
         std::printf("step %lld, sample %lld: %s\n", static_cast<long long>(step), static_cast<long long>(draw.sample),
                     words_of(*dataset, values).c_str());
+        continue;
+      }
+      out["samples"].push_back(draw.sample);
+      for (std::size_t i = 0; i < fields.size(); ++i) {
+        const bool single = fields[i].shape.empty();
+        std::visit([&](const auto& row) { out[fields[i].name].push_back(single ? ordered_json(row[0]) : ordered_json(row)); }, values[i]);
+      }
     }
     if (options.json) std::printf("%s\n", out.dump().c_str());
   }
