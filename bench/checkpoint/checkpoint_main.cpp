@@ -58,8 +58,7 @@ void run(int rounds, int hidden, int layers, int batch) {
            ", seq: 128, vocab: 8192}\ndata: {source: synthetic}\ntrain: {global_batch: ", batch,
            ", optimizer: {kind: adamw, lr: 1.0e-4}}\n"),
       "bench.yaml"));
-  const auto dataset =
-      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto dataset = data::open_dataset(job.data, job.model, job.train.seed);
   const auto comm = comm::Communicator::connect({});
   train::Trainer trainer(job, on_one_device(job), *dataset, *comm);
   trainer.initialize();

@@ -11,6 +11,8 @@
 namespace tessera::cli {
 namespace {
 
+using nlohmann::ordered_json;
+
 struct BatchOptions {
   std::string yaml;
   std::vector<std::string> overrides;
@@ -19,25 +21,42 @@ struct BatchOptions {
   bool json = false;
 };
 
+using Values = std::variant<std::vector<std::int32_t>, std::vector<float>>;
+
+// A sample as people read it.
+std::string words_of(const data::Dataset& dataset, const std::vector<Values>& values) {
+  const data::TextDataset* sequences = data::as_text(dataset);
+  if (sequences == nullptr) return text("label ", std::get<std::vector<std::int32_t>>(values[1])[0]);
+  if (sequences->tokenizer() == nullptr) return "(random tokens)";
+  const auto& tokens = std::get<std::vector<std::int32_t>>(values.front());
+  return sequences->tokenizer()->decode(std::vector<std::uint32_t>(tokens.begin(), tokens.end()));
+}
+
 void print_batches(const BatchOptions& options) {
   const model::JobSpec job = model::read_job(options.yaml, options.overrides);
-  const std::int64_t seq = job.model.dim("seq");
-  const auto dataset = data::Dataset::open(job.data, seq, job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto dataset = data::open_dataset(job.data, job.model, job.train.seed);
   const std::vector<data::Field> fields = dataset->fields();
-  std::vector<std::vector<std::int32_t>> values;
-  for (const data::Field& field : fields) values.emplace_back(static_cast<std::size_t>(field.count));
+  std::vector<Values> values;
+  std::vector<data::Row> rows;
+  for (const data::Field& field : fields) {
+    const auto count = static_cast<std::size_t>(field.count());
+    values.push_back(field.type == data::FieldType::real ? Values(std::vector<float>(count)) : Values(std::vector<std::int32_t>(count)));
+  }
+  for (Values& row : values) std::visit([&](auto& numbers) { rows.emplace_back(std::span(numbers)); }, row);
   for (std::int64_t step = options.step; step < options.step + options.count; ++step) {
-    nlohmann::ordered_json out = {{"step", step}};
-    for (std::int64_t id : dataset->sample_ids(step, job.train.global_batch)) {
-      dataset->fill(id, {values.begin(), values.end()});
-      out["samples"].push_back(id);
-      for (std::size_t i = 0; i < fields.size(); ++i) out[fields[i].name].push_back(values[i]);
-      const std::vector<std::int32_t>& tokens = values.front();
-      const data::Tokenizer* tokenizer = dataset->tokenizer();
-      if (!options.json)
-        std::printf(
-            "step %lld, sample %lld: %s\n", static_cast<long long>(step), static_cast<long long>(id),
-            tokenizer != nullptr ? tokenizer->decode(std::vector<std::uint32_t>(tokens.begin(), tokens.end())).c_str() : "(random tokens)");
+    ordered_json out = {{"step", step}};
+    for (const data::Draw& draw : dataset->draws(step, job.train.global_batch)) {
+      dataset->fill(draw, rows);
+      if (!options.json) {
+        std::printf("step %lld, sample %lld: %s\n", static_cast<long long>(step), static_cast<long long>(draw.sample),
+                    words_of(*dataset, values).c_str());
+        continue;
+      }
+      out["samples"].push_back(draw.sample);
+      for (std::size_t i = 0; i < fields.size(); ++i) {
+        const bool single = fields[i].shape.empty();
+        std::visit([&](const auto& row) { out[fields[i].name].push_back(single ? ordered_json(row[0]) : ordered_json(row)); }, values[i]);
+      }
     }
     if (options.json) std::printf("%s\n", out.dump().c_str());
   }
@@ -52,8 +71,10 @@ void add_data_batch(CLI::App& data) {
   command->add_option("--step", options->step, "The first step (default: 0)")->check(whole_number(0));
   command->add_option("--count", options->count, "How many steps (default: 1)")->check(whole_number(1));
   command->add_option("--set", options->overrides, "Override a key (repeatable)")->type_name("KEY=VALUE");
-  command->add_flag("--json", options->json,
-                    "One JSON object a step: samples, tokens, targets (-1: not counted) and, of documents kept apart, positions");
+  command->add_flag(
+      "--json", options->json,
+      "One JSON object a step: samples and, of text, tokens, targets (-1: not counted) and, of documents kept apart, positions; of images, "
+      "images (channel by channel, normalized) and labels");
   command->callback([options] { print_batches(*options); });
 }
 

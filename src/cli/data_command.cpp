@@ -15,6 +15,7 @@
 #include "cli/commands.hpp"
 #include "cli/data_inspect.hpp"
 #include "data/data.hpp"
+#include "model/forms.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -100,9 +101,16 @@ void train_tokenizer(const std::string& source_path, const model::RecordSpec& re
   std::printf("use it with data: {tokenizer: {kind: hf, file: %s}}\n", output.c_str());
 }
 
+void refuse_images(const model::JobSpec& job) {
+  if (model::reads_images(job.model))
+    throw Error(ErrorCode::invalid_config, "the job's model reads images, which are neither tokenized nor packed", job.data.where,
+                "a job on text", "`tessera data inspect TRAIN.yaml` says how many images there are");
+}
+
 void pack(const JobOptions& options) {
   const model::JobSpec job = model::read_job(options.yaml, options.overrides);
   refuse_synthetic(job.data);
+  refuse_images(job);
   const auto progress = show_progress();
   const auto folder = data::default_cache_dir();
   const auto tokenizer = data::make_tokenizer(job.data, folder, progress);
@@ -132,10 +140,11 @@ void pack(const JobOptions& options) {
 void split(const JobOptions& options) {
   const model::JobSpec job = model::read_job(options.yaml, options.overrides);
   refuse_synthetic(job.data);
+  refuse_images(job);
   const std::int64_t seq = job.model.dim("seq"), batch = job.train.global_batch;
   const auto dataset =
-      data::Dataset::open(job.data, seq, job.model.dim("vocab"), job.train.seed, data::default_cache_dir(), show_progress());
-  dataset->sample_ids(0, batch);
+      data::TextDataset::open(job.data, seq, job.model.dim("vocab"), job.train.seed, data::default_cache_dir(), show_progress());
+  dataset->draws(0, batch);
   const double drawn = static_cast<double>(job.train.steps) * static_cast<double>(batch);
   double epoch = static_cast<double>(dataset->train_samples());  // what has no weights is seen whole
   const auto sources = dataset->sources();

@@ -81,8 +81,14 @@ ordered_json paths_of(const model::DataSpec& data) {
 
 ordered_json inspect_job(const InspectOptions& options) {
   const model::JobSpec job = model::read_job(options.file);
-  const std::int64_t seq = job.model.dim("seq");
-  const auto dataset = data::Dataset::open(job.data, seq, job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto opened = data::open_dataset(job.data, job.model, job.train.seed);
+  const data::TextDataset* dataset = data::as_text(*opened);
+  if (dataset == nullptr)
+    return {{"kind", "job"},
+            {"sources", paths_of(job.data)},
+            {"train_images", opened->train_samples()},
+            {"validation_images", opened->validation_samples()},
+            {"notes", opened->notes()}};
   ordered_json out{{"kind", "job"},
                    {"sources", paths_of(job.data)},
                    {"documents", dataset->document_count()},
@@ -93,13 +99,13 @@ ordered_json inspect_job(const InspectOptions& options) {
                    {"samples", ordered_json::array()}};
   const std::int64_t shown = std::min({options.samples, job.train.global_batch, dataset->train_samples()});
   if (shown <= 0) return out;
-  std::vector<std::int32_t> tokens(static_cast<std::size_t>(seq)), targets(tokens.size());
-  for (std::int64_t sample : dataset->sample_ids(0, shown)) {
-    dataset->fill(sample, {tokens, targets});
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(dataset->targets_per_sample())), targets(tokens.size());
+  for (const data::Draw& draw : dataset->draws(0, shown)) {
+    dataset->fill(draw, {tokens, targets});
     const std::string content =
         dataset->tokenizer() == nullptr ? ordered_json(tokens).dump() : dataset->tokenizer()->decode(unsigned_ids(tokens), true);
     if (options.json) {
-      out["samples"].push_back({{"sample", sample}, {"text", content}});
+      out["samples"].push_back({{"sample", draw.sample}, {"text", content}});
     } else {
       out["samples"].push_back(beginning(content));
     }

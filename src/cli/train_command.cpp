@@ -75,9 +75,12 @@ void show_choice(const ChosenPlan& chosen, const model::JobSpec& job, const clus
     log::show(text("note: the plan is for ", hosts.size(),
                    " hosts, and `train` runs all its workers on this one; to train on several, name them with --hosts or --launcher"));
   if (plan.predicted)
-    log::show(text("predicted: ", to_text(plan.predicted->step), " a step, ",
-                   count_text(static_cast<double>(plan.global_batch * job.model.dim("seq")) / plan.predicted->step.value), " tokens/s, ",
-                   to_text(*std::max_element(plan.predicted->memory.begin(), plan.predicted->memory.end())), " in the largest worker"));
+    log::show(text(
+        "predicted: ", to_text(plan.predicted->step), " a step, ",
+        model::reads_images(job.model)
+            ? text(count_text(static_cast<double>(plan.global_batch) / plan.predicted->step.value), " images/s, ")
+            : text(count_text(static_cast<double>(plan.global_batch * job.model.dim("seq")) / plan.predicted->step.value), " tokens/s, "),
+        to_text(*std::max_element(plan.predicted->memory.begin(), plan.predicted->memory.end())), " in the largest worker"));
 }
 
 // What to do with a run that ended before its last step.
@@ -140,8 +143,9 @@ void train(const TrainOptions& options) {
                  .needed = {run / "train.yaml", run / "plan.json", run / "cluster.yaml"},
                  .logs = run / "logs"},
                 cluster, launch);
-    const std::string done =
-        text(run.string(), " is complete. Let it write:\n  ", typed_command(), " generate ", run.string(), " --prompt \"...\"");
+    const std::string done = model::reads_images(job.model) ? text(run.string(), " is complete.")
+                                                            : text(run.string(), " is complete. Let it write:\n  ", typed_command(),
+                                                                   " generate ", run.string(), " --prompt \"...\"");
     options.json ? log::record(log::Level::info, done) : log::show(done);
   });
 }
@@ -162,11 +166,10 @@ std::unique_ptr<data::Dataset> prepare_data(const model::JobSpec& job) {
     if (shown != now.stage) live ? log::record(log::Level::info, now.stage) : log::show(now.stage);
     shown = now.stage;
   };
-  auto dataset =
-      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir(), progress);
+  auto dataset = data::open_dataset(job.data, job.model, job.train.seed, {}, progress);
   if (live && !shown.empty()) std::fprintf(stderr, "\r\033[K");
   for (const std::string& note : dataset->notes()) log::show(note);
-  dataset->sample_ids(0, job.train.global_batch);
+  dataset->draws(0, job.train.global_batch);
   return dataset;
 }
 

@@ -2,9 +2,9 @@
 
 #include "base/hash.hpp"
 #include "base/log.hpp"
-#include "data/dataset.hpp"
 #include "data/file_lock.hpp"
 #include "data/source.hpp"
+#include "data/text_dataset.hpp"
 
 namespace tessera::data {
 namespace {

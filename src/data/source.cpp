@@ -128,7 +128,7 @@ Source open_source(const fs::path& root, const model::RecordSpec& records, const
 
 void need_source(const model::DataSpec& data) {
   if (data.synthetic || !data.sources.empty()) return;
-  throw Error(ErrorCode::invalid_config, "the job names no text: data.source is not set", data.where, kExpected,
+  throw Error(ErrorCode::invalid_config, "the job names no data: data.source is not set", data.where, kExpected,
               data.where.file.empty() ? "set data.source" : "set data.source in " + data.where.file);
 }
 

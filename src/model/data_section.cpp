@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/problems.hpp"
+#include "model/forms.hpp"
 #include "model/yaml_path.hpp"
 
 namespace tessera::model {
@@ -96,6 +97,83 @@ void check_records(const ConfigNode& node, const RecordSpec& records) {
     throw node.at("field").error("'prompt' and 'answer' stand in place of 'field'", "no field");
 }
 
+double between(const ConfigNode& node, double least, double most) {
+  const double value = node.as_double();
+  if (!(value >= least && value <= most)) throw node.error(text("found ", value), text("a number from ", least, " to ", most));
+  return value;
+}
+
+auto part(double most) {
+  return [most](const ConfigNode& node) { return between(node, 0, most); };
+}
+
+JitterSpec read_jitter(const ConfigNode& node) {
+  // Factors beyond are white; the hue comes round again after half a turn either way.
+  constexpr double kMostFactor = 100, kMostTurn = 0.5;
+  JitterSpec jitter;
+  Section section(node, {"brightness", "contrast", "saturation", "hue"});
+  section.read("brightness", jitter.brightness, part(kMostFactor));
+  section.read("contrast", jitter.contrast, part(kMostFactor));
+  section.read("saturation", jitter.saturation, part(kMostFactor));
+  section.read("hue", jitter.hue, part(kMostTurn));
+  section.finish();
+  return jitter;
+}
+
+std::vector<double> read_channels(const ConfigNode& node, double least) {
+  constexpr double kMost = 1000;
+  if (node.is_scalar()) return {between(node, least, kMost)};
+  std::vector<double> values;
+  for (const ConfigNode& item : node.items()) values.push_back(between(item, least, kMost));
+  if (values.size() != 1 && values.size() != 3) throw node.error(text("has ", values.size(), " entries"), "one, or one for each channel");
+  return values;
+}
+
+void read_normalize(const ConfigNode& node, ImageSpec& images) {
+  constexpr double kLeastDeviation = 1e-6;
+  Section section(node, {"mean", "std"});
+  section.need("mean", images.mean, [](const ConfigNode& mean) { return read_channels(mean, -1000); });
+  section.need("std", images.std, [](const ConfigNode& deviation) { return read_channels(deviation, kLeastDeviation); });
+  section.finish();
+}
+
+void read_scale(const ConfigNode& node, ImageSpec& images) {
+  constexpr double kLeastScale = 1e-6;
+  if (node.size() != 2) throw node.error(text("has ", node.size(), " entries"), "[least, most] of the image's area");
+  images.scale_least = between(node[0], kLeastScale, 1);
+  images.scale_most = between(node[1], images.scale_least, 1);
+}
+
+CropKind read_crop(const ConfigNode& node) {
+  const std::string kind = node.as_choice({"center", "random", "random_resized"});
+  return kind == "center" ? CropKind::center : kind == "random" ? CropKind::random : CropKind::random_resized;
+}
+
+ImageSpec read_images(const ConfigNode& node) {
+  constexpr std::int64_t kMostSide = 1 << 14;
+  constexpr double kMostMixup = 100;
+  ImageSpec images;
+  Section section(node, {"resize", "crop", "padding", "scale", "flip", "jitter", "normalize", "mixup"});
+  section.read("resize", images.resize, [](const ConfigNode& side) { return side.as_int_between(1, kMostSide); });
+  section.read("crop", images.crop, read_crop);
+  section.read("padding", images.padding, [](const ConfigNode& side) { return side.as_int_between(0, kMostSide); });
+  section.attempt([&] {
+    if (const auto scale = node.find("scale")) read_scale(*scale, images);
+  });
+  section.read("flip", images.flip, [](const ConfigNode& flag) { return flag.as_bool(); });
+  section.read("jitter", images.jitter, read_jitter);
+  section.attempt([&] {
+    if (const auto normalize = node.find("normalize")) read_normalize(*normalize, images);
+  });
+  section.read("mixup", images.mixup, part(kMostMixup));
+  section.finish();
+  if (images.padding > 0 && images.crop != CropKind::random)
+    throw node.at("padding").error("padding makes room for a random crop", "crop: random beside it, or no padding");
+  if (node.has("scale") && images.crop != CropKind::random_resized)
+    throw node.at("scale").error("scale is the area of a random_resized crop", "crop: random_resized beside it, or no scale");
+  return images;
+}
+
 OnError read_on_error(const ConfigNode& node) { return node.as_choice({"stop", "skip"}) == "skip" ? OnError::skip : OnError::stop; }
 
 std::string key(const ConfigNode& node) {
@@ -109,7 +187,8 @@ std::string key(const ConfigNode& node) {
 DataSpec read_data(const ConfigNode& node) {
   DataSpec data;
   data.where = node.where();
-  Section section(node, {"source", "sources", "field", "prompt", "answer", "on_error", "separate_documents", "tokenizer", "split"});
+  Section section(node, {"source", "sources", "field", "prompt", "answer", "on_error", "separate_documents", "tokenizer", "split", "images",
+                         "workers"});
   section.attempt([&] { read_source_or_sources(node, data); });
   section.read("field", data.records.field, key);
   section.read("prompt", data.records.prompt, key);
@@ -121,8 +200,26 @@ DataSpec read_data(const ConfigNode& node) {
   section.read("separate_documents", data.separate_documents, [](const ConfigNode& flag) { return flag.as_bool(); });
   section.read("tokenizer", data.tokenizer, read_tokenizer);
   section.read("split", data.train_fraction, read_split);
+  section.read("images", data.images, read_images);
+  constexpr std::int64_t kMostThreads = 1024;
+  section.read("workers", data.workers, [](const ConfigNode& threads) { return threads.as_int_between(1, kMostThreads); });
   section.finish();
   return data;
+}
+
+void check_data(const ConfigNode& node, const DataSpec& data, const ModelSpec& model) {
+  if (!reads_images(model)) {
+    if (const auto images = node.find("images")) throw images->error("the model reads text", "no images");
+    return;
+  }
+  for (const char* key : {"sources", "field", "prompt", "answer", "on_error", "separate_documents", "tokenizer"})
+    if (const auto said = node.find(key)) throw said->error(text(key, " is said of text, and the model reads images"), text("no ", key));
+  const std::size_t channels = static_cast<std::size_t>(model.dim("channels"));
+  for (const auto* values : {&data.images.mean, &data.images.std})
+    if (values->size() > 1 && values->size() != channels)
+      throw node.at("images")
+          .at("normalize")
+          .error(text("has ", values->size(), " values, and model.channels is ", channels), "one, or one for each channel");
 }
 
 }  // namespace tessera::model

@@ -58,4 +58,8 @@ void check_has_blocks(const ModelSpec& model, Precision precision, const Where& 
                 "`tessera plan` plans and simulates it, and with --write hands the plan to other trainers");
 }
 
+bool reads_images(const ModelSpec& model) {
+  return model.dims.contains("image") && model.dims.contains("channels") && model.dims.contains("classes");
+}
+
 }  // namespace tessera::model

@@ -23,4 +23,8 @@ bool computed_by_nn(Precision precision);
 // in this precision. Every plan of a model that passes can be trained.
 void check_has_blocks(const ModelSpec& model, Precision precision, const Where& where);
 
+// Whether a sample is an image and its class: "image" (the side), "channels" and "classes" are dimensions of the model. A batch then has
+// `images`, f32 [samples, channels, image, image], and `labels`, i64 [samples], of which -1 does not count.
+bool reads_images(const ModelSpec& model);
+
 }  // namespace tessera::model

@@ -5,6 +5,7 @@
 #include "base/plain_name.hpp"
 #include "base/problems.hpp"
 #include "model/data_section.hpp"
+#include "model/forms.hpp"
 #include "model/learning_rate.hpp"
 #include "model/yaml_path.hpp"
 
@@ -276,11 +277,13 @@ std::vector<std::string> read_on_end(const ConfigNode& node) {
   return words;
 }
 
-// What looks at validation losses needs text to validate on.
+// What looks at validation losses needs samples to validate on.
 void require_validation(const ConfigNode& root, const JobSpec& job) {
   if (job.data.train_fraction < 1) return;
-  const auto refuse = [](const ConfigNode& node) {
-    throw node.error("it goes by the validation loss, and data.split.train leaves no text to validate on", "data.split.train below 1");
+  const auto refuse = [&](const ConfigNode& node) {
+    throw node.error(text("it goes by the validation loss, and data.split.train leaves no ", reads_images(job.model) ? "images" : "text",
+                          " to validate on"),
+                     "data.split.train below 1");
   };
   if (job.train.early_stop) refuse(root.at("train").at("early_stop"));
   if (job.checkpoint.best) refuse(root.at("checkpoint").at("best"));
@@ -321,6 +324,7 @@ JobSpec read_job(const ConfigNode& root) {
   section.read("log", job.log, read_log);
   section.read("on_end", job.on_end, read_on_end);
   section.finish();
+  if (const auto data = root.find("data")) check_data(*data, job.data, job.model);
   require_validation(root, job);
   require_countable(root.at("model"), job.model, job.train.global_batch);
   if (job.cluster.threads > 0 && job.parallel.threads > 0 && job.parallel.threads != job.cluster.threads)

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/config.hpp"
+#include "model/image_spec.hpp"
 #include "model/model.hpp"
 
 namespace tessera::model {
@@ -42,11 +43,13 @@ struct RecordSpec {
 
 struct DataSpec {
   std::vector<SourceSpec> sources;  // none, and not synthetic: the job can be planned, but has nothing to train on
-  bool synthetic = false;           // seeded random tokens
+  bool synthetic = false;           // seeded random tokens, or images
   RecordSpec records;
   TokenizerSpec tokenizer;
-  double train_fraction = 0.95;     // of each source; the rest, from its end, is for validation
+  double train_fraction = 0.95;     // of each source; the rest, of text from its end, is for validation
   bool separate_documents = false;  // attention stays within a document, and its positions begin at 0
+  ImageSpec images;                 // of models that read images
+  int workers = 0;                  // threads of each rank that make the samples of the next step; 0: one for text, four for images
   Where where;
 };
 

@@ -7,6 +7,8 @@
 #include "base/file_system.hpp"
 #include "base/log.hpp"
 #include "base/shell.hpp"
+#include "data/text_dataset.hpp"
+#include "model/forms.hpp"
 #include "observe/run.hpp"
 
 namespace tessera::observe {
@@ -84,7 +86,7 @@ void check_named(const std::vector<std::string>& changed, const DataIdentity& be
   for (const ConfigDifference& change : changes) {
     keys.push_back(change.key);
     if (change.key == kSource) {
-      what.push_back(text(change.key, " (another text)"));
+      what.push_back(text(change.key, model::reads_images(job.model) ? " (other images)" : " (another text)"));
     } else if (change.key == kTokenizer) {
       other_tokenizer = true;
       what.push_back(text(change.key, " (another tokenizer: that setting, or the text that it is learned from, has changed)"));
@@ -109,16 +111,18 @@ DataIdentity data_identity(const model::JobSpec& job, const data::Dataset& datas
   DataIdentity out;
   // What of the data section is not judged by what it comes to is judged by what it says.
   for (const auto& [key, value] : settings_of(ConfigNode::parse(job.resolved_yaml, job.file.string())))
-    if (within(key, "data") && !key.starts_with(kSource) && !within(key, kTokenizer)) out[key] = value;
+    if (within(key, "data") && !key.starts_with(kSource) && !within(key, kTokenizer) && key != "data.workers") out[key] = value;
   out["train.seed"] = text(job.train.seed);
   out["train.global_batch"] = text(job.train.global_batch);
   out["data.split.train"] = text(job.data.train_fraction);
-  out["data.field"] = job.data.records.field;
   std::string weights;
   for (const model::SourceSpec& source : job.data.sources) weights += text(weights.empty() ? "" : ", ", source.weight.value_or(1));
   if (job.data.sources.size() > 1) out["data.sources"] = "weights " + weights;
-  out[kSource] = text(dataset.stream_hash());
-  if (dataset.tokenizer() != nullptr) out[kTokenizer] = dataset.tokenizer()->fingerprint();
+  out[kSource] = text(dataset.source_hash());
+  if (const data::TextDataset* sequences = data::as_text(dataset)) {
+    out["data.field"] = job.data.records.field;
+    if (sequences->tokenizer() != nullptr) out[kTokenizer] = sequences->tokenizer()->fingerprint();
+  }
   return out;
 }
 

@@ -1,6 +1,5 @@
 #include "train/trainer.hpp"
 
-#include <ATen/ops/full.h>
 #include <algorithm>
 #include <cmath>
 #include <deque>
@@ -12,9 +11,11 @@
 #include "base/clock.hpp"
 #include "base/hash.hpp"
 #include "base/log.hpp"
+#include "model/forms.hpp"
 #include "nn/device.hpp"
 #include "nn/sequence.hpp"
 #include "program/chrome_trace.hpp"
+#include "train/batch_loader.hpp"
 #include "train/clocks.hpp"
 #include "train/speed_meter.hpp"
 
@@ -41,7 +42,6 @@ struct Trainer::Impl {
   const plan::Plan plan;
   const data::Dataset& dataset;
   comm::Communicator& comm;
-  const std::int64_t seq;
   program::Program program;
   Store store;
   Executor executor;
@@ -55,17 +55,28 @@ struct Trainer::Impl {
   bool compare_speeds = false;          // the last step says that the meter's window is over
   bool stepping = false;                // from a step's first optimizer step to its end
   Saver saver;
+  BatchLoader loader;
 
   Impl(const model::JobSpec& job, const plan::Plan& plan, const data::Dataset& dataset, comm::Communicator& comm, at::Device device)
       : job(job),
         plan(plan),
         dataset(dataset),
         comm(comm),
-        seq(job.model.dim("seq")),
         program(program::compile(plan, job.model).at(comm.rank())),
         store(job.model, program, plan.precision, job.train.optimizer, device),
         executor(program, job.model, plan.precision, store, comm),
-        saver(comm) {}
+        saver(comm),
+        loader(dataset, job.data.workers > 0             ? job.data.workers
+                        : model::reads_images(job.model) ? 4
+                                                         : 1) {}
+
+  // Micro-batches of so many samples whose samples are held at once: all validation images of a data set may be more than the memory.
+  std::int64_t held_while_evaluating(std::int64_t samples) const {
+    constexpr std::int64_t kMostNumbers = 1 << 26;
+    std::int64_t numbers = 0;
+    for (const data::Field& field : dataset.fields()) numbers += field.count();
+    return std::max<std::int64_t>(1, kMostNumbers / (samples * numbers));
+  }
 
   // What the last run, or finish(), has ended of the step before it.
   void keep_late_spans() {
@@ -96,19 +107,27 @@ struct Trainer::Impl {
     return std::max<std::int64_t>(1, plan.samples() / divisor) * divisor;
   }
 
-  // Of each cut of a program's blocks, and micro-batch. `fill` fills the fields of a sample, or returns false for one that is not there.
-  using FillSample = std::function<bool(std::int64_t sample, const std::vector<std::span<std::int32_t>>& rows)>;
-  Batches batches_of(const program::Program& program, const FillSample& fill) const {
-    Batches out;
-    for (const program::Cut& cut : program.cuts) {
-      std::vector<nn::Batch>& batches = out.emplace_back();
-      for (std::int64_t m = 0; m < program.micro_batches; ++m) {
-        nn::Batch whole = batch(cut.micro_batch_size, program.first_sample(m, cut), fill);
+  // Of a step's samples, which its draws name.
+  BatchLoader::FillSample fill_of(const std::shared_ptr<const std::vector<data::Draw>>& draws) const {
+    return [this, draws](std::int64_t sample, const std::vector<data::Row>& rows) {
+      dataset.fill(draws->at(static_cast<std::size_t>(sample)), rows);
+      return true;
+    };
+  }
+
+  std::shared_ptr<const std::vector<data::Draw>> draws_of(std::int64_t step) const {
+    return std::make_shared<const std::vector<data::Draw>>(dataset.draws(step, plan.global_batch));
+  }
+
+  // What this rank computes on of samples that were loaded.
+  Batches own_parts(const program::Program& program, Batches batches) const {
+    for (std::size_t k = 0; k < batches.size(); ++k)
+      for (nn::Batch& whole : batches[k]) {
+        const program::Cut& cut = program.cuts[k];
         whole.seed = seed_of(job.train.seed, static_cast<std::uint64_t>(step));
-        batches.push_back(nn::moved_to(store.device(), nn::own_part(std::move(whole), {cut.context_size, cut.context_index})));
+        whole = nn::moved_to(store.device(), nn::own_part(std::move(whole), {cut.context_size, cut.context_index}));
       }
-    }
-    return out;
+    return batches;
   }
 
   // With the gradients of an earlier run, which nothing needs any more then.
@@ -117,25 +136,6 @@ struct Trainer::Impl {
     saver.keep(bucket);
     store.step(bucket, job.train.optimizer, model::learning_rate(job.train, of), 1.0, of + 1);
     store.zero_grads(bucket);
-  }
-
-  // So many samples from one of the step's on.
-  nn::Batch batch(std::int64_t samples, std::int64_t first_sample, const FillSample& fill) const {
-    nn::Batch batch;
-    batch.first_sample = first_sample;
-    const std::vector<data::Field> fields = dataset.fields();
-    std::vector<std::vector<std::int32_t>> values;
-    for (const data::Field& field : fields) {
-      batch.tensors[field.name] = at::full({samples, field.count}, field.absent, at::kLong);
-      values.emplace_back(static_cast<std::size_t>(field.count));
-    }
-    const std::vector<std::span<std::int32_t>> rows(values.begin(), values.end());
-    for (std::int64_t i = 0; i < samples; ++i) {
-      if (!fill(first_sample + i, rows)) continue;
-      for (std::size_t f = 0; f < fields.size(); ++f)
-        std::copy(values[f].begin(), values[f].end(), batch.tensors[fields[f].name].data_ptr<std::int64_t>() + i * fields[f].count);
-    }
-    return batch;
   }
 };
 
@@ -243,16 +243,14 @@ StepReport Trainer::step(bool wish_to_stop) {
   TracedStep traced;
   traced.step = self.step;
   traced.whole.begin = traced.samples.begin = real_clock().now();
-  const auto ids = self.dataset.sample_ids(self.step, self.plan.global_batch);
-  const Batches batches = self.batches_of(self.program, [&](std::int64_t sample, const auto& rows) {
-    self.dataset.fill(ids.at(sample), rows);
-    return true;
-  });
+  const auto draws = self.draws_of(self.step);
+  const Batches batches = self.own_parts(self.program, self.loader.take(self.step, self.program, self.fill_of(draws)));
+  if (self.step + 1 < self.job.train.steps) self.loader.begin(self.step + 1, self.program, self.fill_of(self.draws_of(self.step + 1)));
 
   const model::OptimizerSpec& optimizer = self.job.train.optimizer;
   StepReport report;
   report.step = self.step;
-  report.tokens = self.plan.global_batch * self.seq;
+  report.tokens = self.plan.global_batch * self.dataset.targets_per_sample();
   report.lr = model::learning_rate(self.job.train, self.step);
   const bool delayed = self.plan.delayed_exchange;
   const bool first = !self.executor.unfinished();
@@ -261,7 +259,7 @@ StepReport Trainer::step(bool wish_to_stop) {
   traced.zeroing.end = real_clock().now();
   // Every rank knows what counts in the whole batch: the mean is that of one device, however the batch is cut.
   std::int64_t counted = 0;
-  for (const std::int64_t id : ids) counted += self.dataset.counted_targets(id);
+  for (const data::Draw& draw : *draws) counted += self.dataset.counted_targets(draw.sample);
   const Scalars scalars = self.executor.run(batches, 1.0 / static_cast<double>(std::max<std::int64_t>(1, counted)),
                                             {wish_to_stop, self.meter && self.meter->due()}, [&](int bucket, const Scalars& sums) {
                                               if (delayed) return self.step_late(bucket, self.step - 1);
@@ -314,17 +312,24 @@ EvaluationReport Trainer::evaluate(std::int64_t sequences) {
   const std::int64_t wanted = sequences > 0 ? std::min(sequences, available) : available;
   const std::int64_t samples = self.evaluated_at_once();
   const std::int64_t micro_batches = std::max<std::int64_t>(1, (wanted + samples - 1) / samples);
-  const program::Program program = program::compile_evaluation(self.plan, self.job.model, micro_batches, samples).at(self.comm.rank());
-  // Where it throws it must outlive the error: its buffers may still be received into.
-  Executor& evaluator = self.evaluator.emplace(program, self.job.model, self.plan.precision, self.store, self.comm);
-  const Batches batches = self.batches_of(program, [&](std::int64_t sample, const auto& rows) {
-    if (sample >= wanted) return false;
-    self.dataset.fill_validation(sample, rows);
-    return true;
-  });
-  const Scalars scalars = evaluator.run(batches, 1.0, {}, {});
-  self.evaluator.reset();
-  return {scalars.loss / scalars.tokens, static_cast<std::int64_t>(scalars.tokens)};
+  EvaluationReport report;
+  for (std::int64_t begin = 0; begin < micro_batches; begin += self.held_while_evaluating(samples)) {
+    const std::int64_t count = std::min(micro_batches - begin, self.held_while_evaluating(samples));
+    const program::Program program = program::compile_evaluation(self.plan, self.job.model, count, samples).at(self.comm.rank());
+    // Where it throws it must outlive the error: its buffers may still be received into.
+    Executor& evaluator = self.evaluator.emplace(program, self.job.model, self.plan.precision, self.store, self.comm);
+    const Batches batches = self.own_parts(program, self.loader.load(program, [&](std::int64_t sample, const auto& rows) {
+      if (begin * samples + sample >= wanted) return false;
+      self.dataset.fill_validation(begin * samples + sample, rows);
+      return true;
+    }));
+    const Scalars scalars = evaluator.run(batches, 1.0, {}, {});
+    self.evaluator.reset();
+    report.loss += scalars.loss;
+    report.tokens += static_cast<std::int64_t>(scalars.tokens);
+  }
+  report.loss /= static_cast<double>(report.tokens);
+  return report;
 }
 
 namespace {

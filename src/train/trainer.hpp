@@ -23,7 +23,7 @@ namespace tessera::train {
 struct StepReport {
   std::int64_t step = 0;    // 0-based, of the step just made
   double loss = 0;          // mean over the global batch's targets that count, in nats
-  std::int64_t tokens = 0;  // of this step
+  std::int64_t tokens = 0;  // of this step, counted or not; of images: how many there are
   Seconds seconds;
   double grad_norm = 0;  // before clipping; with a delayed exchange that of the step before, NaN in the first of a run
   double lr = 0;

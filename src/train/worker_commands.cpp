@@ -15,6 +15,7 @@
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/hugging_face.hpp"
 #include "data/data.hpp"
+#include "model/forms.hpp"
 #include "model/job.hpp"
 #include "model/plugin.hpp"
 #include "model/run_name.hpp"
@@ -242,19 +243,23 @@ void add_eval(CLI::App& app) {
     plan.global_batch = 4;
     plan.ranks.push_back({});
     plan.stages.push_back({{0}, {{0, run.job.model.block_count(), {}}}});
+    if (!arguments->text.empty() && model::reads_images(run.job.model))
+      throw Error(ErrorCode::invalid_config, "the run's model reads images", run.job.data.where, "no --text");
     const model::DataSpec data = arguments->text.empty() ? run.job.data : all_of(arguments->text, run);
-    const auto dataset =
-        data::Dataset::open(data, run.job.model.dim("seq"), run.job.model.dim("vocab"), run.job.train.seed, data::default_cache_dir());
+    const auto dataset = data::open_dataset(data, run.job.model, run.job.train.seed);
     const auto comm = comm::Communicator::connect({});
     model::JobSpec job = run.job;
     job.train.optimizer.kind = model::OptimizerKind::sgd;  // no optimizer state is needed
     job.train.optimizer.momentum = 0;
     Trainer trainer(job, plan, *dataset, *comm);
     if (!trainer.validates())
-      throw Error(ErrorCode::invalid_config, "the run has no validation text", run.job.data.where, "data.split.train below 1");
+      throw Error(ErrorCode::invalid_config,
+                  model::reads_images(job.model) ? "the run has no validation images" : "the run has no validation text",
+                  run.job.data.where, "data.split.train below 1");
     trainer.load(run.checkpoint, false);
     const EvaluationReport report = trainer.evaluate(arguments->sequences);
-    const double entropy = dataset->tokenizer() != nullptr ? dataset->unigram_entropy_of_validation() : 0;
+    const data::TextDataset* sequences = data::as_text(*dataset);
+    const double entropy = sequences != nullptr && sequences->tokenizer() != nullptr ? sequences->unigram_entropy_of_validation() : 0;
     const nlohmann::ordered_json out = {{"loss", report.loss},
                                         {"perplexity", std::exp(report.loss)},
                                         {"tokens", report.tokens},

@@ -178,15 +178,19 @@ std::string task_of(const TrainArguments& arguments, const model::JobSpec& job, 
   return text(job.name, " ", hash128_hex(all).substr(0, 8));
 }
 
-void check_same_text(const data::Dataset& dataset, comm::Communicator& comm) {
-  const std::string own = text(dataset.tokenizer() != nullptr ? dataset.tokenizer()->fingerprint() : "", " ", dataset.content_hash());
+void check_same_data(const data::Dataset& dataset, comm::Communicator& comm) {
+  const data::TextDataset* sequences = data::as_text(dataset);
+  const bool tokenizes = sequences != nullptr && sequences->tokenizer() != nullptr;
+  const std::string own = text(tokenizes ? sequences->tokenizer()->fingerprint() : "", " ", dataset.content_hash());
   std::int64_t least = static_cast<std::int64_t>(hash64(own) >> 1);
   std::int64_t most = least;
   comm.world().all_reduce(&least, 1, comm::DataType::i64, comm::Reduction::min).wait();
   comm.world().all_reduce(&most, 1, comm::DataType::i64, comm::Reduction::max).wait();
   if (least != most)
-    throw Error(ErrorCode::invalid_config, "the ranks do not read the same text, or not with the same tokenizer",
-                {{}, 0, 0, comm.rank(), {}}, "the same data section, and the same text behind it, on all hosts");
+    throw Error(ErrorCode::invalid_config,
+                sequences != nullptr ? "the ranks do not read the same text, or not with the same tokenizer"
+                                     : "the ranks do not read the same images",
+                {{}, 0, 0, comm.rank(), {}}, "the same data section, and the same files behind it, on all hosts");
 }
 
 // Each rank writes its part of a checkpoint into the run's folder.
@@ -271,9 +275,9 @@ void train_rank(const TrainArguments& arguments) {
   std::optional<train::Trainer> held;
   std::optional<Error> stopped;
   try {
-    dataset = data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
-    const data::Tokenizer* tokenizer = dataset->tokenizer();
-    check_same_text(*dataset, *comm);
+    dataset = data::open_dataset(job.data, job.model, job.train.seed);
+    const data::TextDataset* sequences = data::as_text(*dataset);
+    check_same_data(*dataset, *comm);
     if (prepares) {
       for (const std::string& note : dataset->notes()) log::show(note);
       // As `tessera train` does for the ranks that it starts: a run that exists is touched when there is nothing left to refuse.
@@ -309,7 +313,9 @@ void train_rank(const TrainArguments& arguments) {
     train::LoopOutcome outcome;
     if (arguments.rank.rank == 0) {
       RunObserver observer(arguments, job, plan, cluster, trainer,
-                           tokenizer != nullptr && trainer.validates() ? dataset->unigram_entropy_of_validation() : 0);
+                           sequences != nullptr && sequences->tokenizer() != nullptr && trainer.validates()
+                               ? sequences->unigram_entropy_of_validation()
+                               : 0);
       outcome = train::run_loop(job, trainer, real_file_system(), options, observer);
       observer.finish();
     } else {

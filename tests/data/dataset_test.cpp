@@ -1,4 +1,4 @@
-#include "data/dataset.hpp"
+#include "data/text_dataset.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -38,11 +38,11 @@ model::DataSpec text_spec(const std::filesystem::path& source, const std::string
 
 struct Sample {
   explicit Sample(const Dataset& dataset)
-      : tokens(static_cast<std::size_t>(dataset.sequence_length())),
+      : tokens(static_cast<std::size_t>(dataset.targets_per_sample())),
         targets(tokens.size()),
         positions(dataset.fields().size() > 2 ? tokens.size() : 0) {}
-  std::vector<std::span<std::int32_t>> rows() {
-    std::vector<std::span<std::int32_t>> out = {tokens, targets};
+  std::vector<Row> rows() {
+    std::vector<Row> out = {tokens, targets};
     if (!positions.empty()) out.emplace_back(positions);
     return out;
   }
@@ -50,13 +50,19 @@ struct Sample {
 };
 Sample training_sample(const Dataset& dataset, std::int64_t id) {
   Sample sample(dataset);
-  dataset.fill(id, sample.rows());
+  dataset.fill({id, 0}, sample.rows());
   return sample;
 }
 Sample validation_sample(const Dataset& dataset, std::int64_t index) {
   Sample sample(dataset);
   dataset.fill_validation(index, sample.rows());
   return sample;
+}
+
+std::vector<std::int64_t> ids(const Dataset& dataset, std::int64_t step, std::int64_t global_batch) {
+  std::vector<std::int64_t> out;
+  for (const Draw& draw : dataset.draws(step, global_batch)) out.push_back(draw.sample);
+  return out;
 }
 
 std::string error_of(const std::function<void()>& work) {
@@ -102,7 +108,7 @@ TEST(Dataset, PacksDocumentsWithAnEndOfTextEach) {
   const auto file = folder.write("a.jsonl", "{\"text\": \"abc\"}\n{\"text\": \"de\"}\n{\"text\": \"fghijklmnopqrst\"}\n");
   auto spec = text_spec(file);
   spec.train_fraction = 0.5;
-  const auto dataset = Dataset::open(spec, 4, 257, 1, folder / "cache");
+  const auto dataset = TextDataset::open(spec, 4, 257, 1, folder / "cache");
   EXPECT_EQ(dataset->token_count(), 3 + 1 + 2 + 1 + 15 + 1);
   EXPECT_EQ(dataset->document_count(), 3);
   const Sample first = training_sample(*dataset, 0), second = training_sample(*dataset, 1);
@@ -122,7 +128,7 @@ TEST(Dataset, SharesNoTokenBetweenTrainingAndValidation) {
   for (std::size_t length = 40; length < 90; length += 7) {
     std::string text;
     for (std::size_t index = 0; index < length; ++index) text.push_back(static_cast<char>('!' + index));  // each token once
-    const auto dataset = Dataset::open(text_spec(folder.write("a.txt", text)), 3, 257, 1, folder / "cache");
+    const auto dataset = TextDataset::open(text_spec(folder.write("a.txt", text)), 3, 257, 1, folder / "cache");
     std::set<std::int32_t> train, validation;
     for (std::int64_t id = 0; id < dataset->train_samples(); ++id) {
       const Sample sample = training_sample(*dataset, id);
@@ -143,14 +149,14 @@ TEST(Dataset, SharesNoTokenBetweenTrainingAndValidation) {
 TEST(Dataset, VisitsEverySampleOnceAnEpochInAnOrderOfSeedAndEpochAlone) {
   const TemporaryFolder folder;
   const auto spec = text_spec(folder.write("a.txt", some_text(600)));
-  const auto dataset = Dataset::open(spec, 8, 257, 5, folder / "cache");
+  const auto dataset = TextDataset::open(spec, 8, 257, 5, folder / "cache");
   const std::int64_t samples = dataset->train_samples(), batch = 7;
   // The concatenation of the steps is cut into epochs, whatever the batch.
   std::vector<std::int64_t> stream;
   for (std::int64_t step = 0; static_cast<std::int64_t>(stream.size()) < 3 * samples; ++step) {
-    const auto ids = dataset->sample_ids(step, batch);
-    ASSERT_EQ(ids.size(), 7u);
-    stream.insert(stream.end(), ids.begin(), ids.end());
+    const auto batch_ids = ids(*dataset, step, batch);
+    ASSERT_EQ(batch_ids.size(), 7u);
+    stream.insert(stream.end(), batch_ids.begin(), batch_ids.end());
   }
   for (int epoch = 0; epoch < 3; ++epoch) {
     const std::set<std::int64_t> seen(stream.begin() + epoch * samples, stream.begin() + (epoch + 1) * samples);
@@ -159,11 +165,11 @@ TEST(Dataset, VisitsEverySampleOnceAnEpochInAnOrderOfSeedAndEpochAlone) {
     EXPECT_EQ(*seen.rbegin(), samples - 1);
   }
   EXPECT_FALSE(std::equal(stream.begin(), stream.begin() + samples, stream.begin() + samples)) << "two epochs in the same order";
-  const auto other_batch = dataset->sample_ids(0, samples);
+  const auto other_batch = ids(*dataset, 0, samples);
   EXPECT_TRUE(std::equal(other_batch.begin(), other_batch.end(), stream.begin()));
-  const auto again = Dataset::open(spec, 8, 257, 5, folder / "cache");
-  EXPECT_EQ(again->sample_ids(11, batch), dataset->sample_ids(11, batch)) << "resuming needs the step alone";
-  EXPECT_NE(Dataset::open(spec, 8, 257, 6, folder / "cache")->sample_ids(0, samples), other_batch);
+  const auto again = TextDataset::open(spec, 8, 257, 5, folder / "cache");
+  EXPECT_EQ(ids(*again, 11, batch), ids(*dataset, 11, batch)) << "resuming needs the step alone";
+  EXPECT_NE(ids(*TextDataset::open(spec, 8, 257, 6, folder / "cache"), 0, samples), other_batch);
 }
 
 using Tokens = std::vector<std::int32_t>;
@@ -173,7 +179,7 @@ TEST(Dataset, DocumentsThatAreKeptApartBeginAtPositionZeroAndAreNotForetold) {
   auto spec = text_spec(folder.write("a.jsonl", "{\"text\": \"abc\"}\n{\"text\": \"de\"}\n{\"text\": \"fghijklmnopqrst\"}\n"));
   spec.train_fraction = 0.5;
   spec.separate_documents = true;
-  const auto dataset = Dataset::open(spec, 5, 257, 1, folder / "cache");
+  const auto dataset = TextDataset::open(spec, 5, 257, 1, folder / "cache");
   // The stream is a b c <> d e <> f g h ...; samples are those of one stream, with borders.
   const Sample first = training_sample(*dataset, 0), second = training_sample(*dataset, 1);
   EXPECT_EQ(first.tokens, (Tokens{'a', 'b', 'c', 256, 'd'}));
@@ -203,7 +209,7 @@ TEST(Dataset, SamplesOfAnswersAreWholeDocumentsWhosePromptsDoNotCount) {
                                  "{\"p\": \"\", \"a\": \"ghi\"}\n"            // 3: does not fit any more
                                  "{\"p\": \"0123456789\", \"a\": \"x\"}\n"    // its prompt alone is longer than a sample
                                  "{\"p\": \"jk\", \"a\": \"lmnopqrst\"}\n");  // loses its end
-  const auto dataset = Dataset::open(answers_spec(file), 8, 257, 1, folder / "cache");
+  const auto dataset = TextDataset::open(answers_spec(file), 8, 257, 1, folder / "cache");
   ASSERT_EQ(dataset->train_samples(), 3);
   const Sample first = training_sample(*dataset, 0), second = training_sample(*dataset, 1), third = training_sample(*dataset, 2);
   EXPECT_EQ(first.tokens, (Tokens{'a', 'b', 'c', 'd', 'e', 'f', 256, 256}));
@@ -233,7 +239,7 @@ TEST(Dataset, CountsTheTargetsThatSamplesHave) {
   auto together = apart;
   together.separate_documents = false;
   for (const auto& spec : {answers_spec(file), apart, together}) {
-    const auto dataset = Dataset::open(spec, 16, 257, 1, folder / "cache");
+    const auto dataset = TextDataset::open(spec, 16, 257, 1, folder / "cache");
     for (std::int64_t id = 0; id < dataset->train_samples(); ++id) {
       const Sample sample = training_sample(*dataset, id);
       ASSERT_EQ(dataset->counted_targets(id), std::ssize(sample.targets) - std::count(sample.targets.begin(), sample.targets.end(), -1))
@@ -245,14 +251,14 @@ TEST(Dataset, CountsTheTargetsThatSamplesHave) {
 TEST(Dataset, SaysWhenNoAnswerFits) {
   const TemporaryFolder folder;
   const auto file = folder.write("a.jsonl", "{\"p\": \"0123456789\", \"a\": \"x\"}\n");
-  EXPECT_THAT(error_of([&] { Dataset::open(answers_spec(file), 8, 257, 1, folder / "cache"); }),
+  EXPECT_THAT(error_of([&] { TextDataset::open(answers_spec(file), 8, 257, 1, folder / "cache"); }),
               HasSubstr("the prompts of all 1 are longer than model.seq 8"));
 }
 
 TEST(Dataset, RefusesAJobThatNamesNoSource) {
   model::DataSpec spec;
   spec.where.file = "train.yaml";
-  const std::string error = error_of([&] { Dataset::open(spec, 8, 257, 1, {}); });
+  const std::string error = error_of([&] { TextDataset::open(spec, 8, 257, 1, {}); });
   EXPECT_THAT(error, HasSubstr("data.source is not set"));
   EXPECT_THAT(error, HasSubstr("set data.source in train.yaml"));
 }
@@ -271,7 +277,7 @@ model::DataSpec mixed_spec(const TemporaryFolder& folder, std::vector<std::optio
 
 TEST(Dataset, MixesSourcesByTheirWeights) {
   const TemporaryFolder folder;
-  const auto dataset = Dataset::open(mixed_spec(folder, {1.0, 3.0}), 8, 257, 1, folder / "cache");
+  const auto dataset = TextDataset::open(mixed_spec(folder, {1.0, 3.0}), 8, 257, 1, folder / "cache");
   const auto sources = dataset->sources();
   ASSERT_EQ(sources.size(), 2u);
   // 100 and 200 samples: with shares of 1/4 and 3/4 the second is seen first, after 67 of the first.
@@ -285,7 +291,7 @@ TEST(Dataset, MixesSourcesByTheirWeights) {
     std::set<std::int64_t> of_second;
     std::int64_t count = 0;
     for (std::int64_t i = 0; i < epoch; ++i) {
-      const std::int64_t id = dataset->sample_ids(e * epoch + i, 1)[0];
+      const std::int64_t id = ids(*dataset, e * epoch + i, 1)[0];
       const char letter = static_cast<char>(training_sample(*dataset, id).tokens[0]);
       EXPECT_EQ(letter, id < 100 ? 'a' : 'b');
       if (id < 100) {
@@ -301,11 +307,11 @@ TEST(Dataset, MixesSourcesByTheirWeights) {
   EXPECT_EQ(std::set(of_first.begin(), of_first.begin() + 67).size(), 67u) << "no sample stands twice in an epoch";
   std::set<std::int64_t> firsts(of_first.begin(), of_first.end());
   EXPECT_EQ(firsts.size(), 100u) << "three epochs pass over the first source twice";
-  const auto again = Dataset::open(mixed_spec(folder, {1.0, 3.0}), 8, 257, 1, folder / "cache");
-  EXPECT_EQ(again->sample_ids(40, 16), dataset->sample_ids(40, 16));
-  EXPECT_EQ(dataset->sample_ids(20, 32), [&] {
-    auto both = dataset->sample_ids(40, 16);
-    const auto second = dataset->sample_ids(41, 16);
+  const auto again = TextDataset::open(mixed_spec(folder, {1.0, 3.0}), 8, 257, 1, folder / "cache");
+  EXPECT_EQ(ids(*again, 40, 16), ids(*dataset, 40, 16));
+  EXPECT_EQ(ids(*dataset, 20, 32), [&] {
+    auto both = ids(*dataset, 40, 16);
+    const auto second = ids(*dataset, 41, 16);
     both.insert(both.end(), second.begin(), second.end());
     return both;
   }()) << "the order knows nothing of batches";
@@ -313,20 +319,20 @@ TEST(Dataset, MixesSourcesByTheirWeights) {
 
 TEST(Dataset, SourcesWithoutWeightsAreSeenWholeInEachEpoch) {
   const TemporaryFolder folder;
-  const auto dataset = Dataset::open(mixed_spec(folder, {std::nullopt, std::nullopt, std::nullopt}), 8, 257, 1, folder / "cache");
+  const auto dataset = TextDataset::open(mixed_spec(folder, {std::nullopt, std::nullopt, std::nullopt}), 8, 257, 1, folder / "cache");
   ASSERT_EQ(dataset->train_samples(), 100 + 200 + 300);
-  const auto ids = dataset->sample_ids(0, 600);
-  EXPECT_EQ(std::set(ids.begin(), ids.end()).size(), 600u);
-  EXPECT_NE(dataset->content_hash(), Dataset::open(mixed_spec(folder, {1.0, 1.0, 1.0}), 8, 257, 1, folder / "cache")->content_hash());
+  const auto drawn = ids(*dataset, 0, 600);
+  EXPECT_EQ(std::set(drawn.begin(), drawn.end()).size(), 600u);
+  EXPECT_NE(dataset->content_hash(), TextDataset::open(mixed_spec(folder, {1.0, 1.0, 1.0}), 8, 257, 1, folder / "cache")->content_hash());
 }
 
 TEST(Dataset, ValidatesOnTheMixtureThatItTrainsOn) {
   const TemporaryFolder folder;
-  const auto dataset = Dataset::open(mixed_spec(folder, {3.0, 1.0}), 4, 257, 1, folder / "cache");
+  const auto dataset = TextDataset::open(mixed_spec(folder, {3.0, 1.0}), 4, 257, 1, folder / "cache");
   std::int64_t of_first = 0;
   for (std::int64_t i = 0; i < dataset->validation_samples(); ++i) of_first += validation_sample(*dataset, i).tokens[0] == 'a';
   EXPECT_NEAR(static_cast<double>(of_first) / static_cast<double>(dataset->validation_samples()), 0.75, 0.02);
-  const auto other_seed = Dataset::open(mixed_spec(folder, {3.0, 1.0}), 4, 257, 2, folder / "cache");
+  const auto other_seed = TextDataset::open(mixed_spec(folder, {3.0, 1.0}), 4, 257, 2, folder / "cache");
   for (std::int64_t i = 0; i < dataset->validation_samples(); ++i)
     EXPECT_EQ(validation_sample(*other_seed, i).tokens, validation_sample(*dataset, i).tokens);
 }
@@ -336,20 +342,20 @@ TEST(Dataset, GivesTheUnigramEntropyOfTheValidationTargets) {
   // Validation targets are a, b, c, d equally often but for the end: -log of a quarter.
   std::string text;
   for (int index = 0; index < 4000; ++index) text.push_back("abcd"[index % 4]);
-  const auto dataset = Dataset::open(text_spec(folder.write("a.txt", text)), 4, 257, 1, folder / "cache");
+  const auto dataset = TextDataset::open(text_spec(folder.write("a.txt", text)), 4, 257, 1, folder / "cache");
   EXPECT_NEAR(dataset->unigram_entropy_of_validation(), std::log(4.0), 1e-12);
 }
 
 TEST(Dataset, MakesSyntheticTokensOfTheModelsVocabulary) {
   model::DataSpec spec;
   spec.synthetic = true;
-  const auto dataset = Dataset::open(spec, 16, 100, 3, {});
+  const auto dataset = TextDataset::open(spec, 16, 100, 3, {});
   EXPECT_EQ(dataset->tokenizer(), nullptr);
-  const Sample sample = training_sample(*dataset, dataset->sample_ids(5, 4)[2]);
+  const Sample sample = training_sample(*dataset, ids(*dataset, 5, 4)[2]);
   EXPECT_TRUE(std::equal(sample.tokens.begin() + 1, sample.tokens.end(), sample.targets.begin()));
   for (std::int32_t token : sample.tokens) EXPECT_TRUE(token >= 0 && token < 100);
-  EXPECT_EQ(training_sample(*Dataset::open(spec, 16, 100, 3, {}), 17).tokens, training_sample(*dataset, 17).tokens);
-  EXPECT_NE(training_sample(*Dataset::open(spec, 16, 100, 4, {}), 17).tokens, training_sample(*dataset, 17).tokens);
+  EXPECT_EQ(training_sample(*TextDataset::open(spec, 16, 100, 3, {}), 17).tokens, training_sample(*dataset, 17).tokens);
+  EXPECT_NE(training_sample(*TextDataset::open(spec, 16, 100, 4, {}), 17).tokens, training_sample(*dataset, 17).tokens);
   EXPECT_NE(validation_sample(*dataset, 0).tokens, training_sample(*dataset, 0).tokens);
   EXPECT_GT(dataset->unigram_entropy_of_validation(), 4.5);
   EXPECT_LE(dataset->unigram_entropy_of_validation(), std::log(100.0));
@@ -359,7 +365,7 @@ TEST(Dataset, SaysWhatToSetWhenTheTokenizerIsTooLarge) {
   const TemporaryFolder folder;
   auto spec = text_spec(folder.write("a.txt", some_text(2000)), "bpe");
   spec.tokenizer.vocab = 280;
-  const std::string error = error_of([&] { Dataset::open(spec, 8, 200, 1, folder / "cache"); });
+  const std::string error = error_of([&] { TextDataset::open(spec, 8, 200, 1, folder / "cache"); });
   EXPECT_THAT(error, HasSubstr("the tokenizer has 280 tokens but model.vocab is 200"));
   EXPECT_THAT(error, HasSubstr("set model.vocab to 280, or data.tokenizer.vocab to 200"));
 }
@@ -367,10 +373,10 @@ TEST(Dataset, SaysWhatToSetWhenTheTokenizerIsTooLarge) {
 TEST(Dataset, SaysWhenThereIsTooLittleText) {
   const TemporaryFolder folder;
   const auto spec = text_spec(folder.write("a.txt", some_text(30)));
-  EXPECT_THAT(error_of([&] { Dataset::open(spec, 1000, 257, 1, folder / "cache"); }), HasSubstr("too few for one sequence of 1000"));
-  EXPECT_THAT(error_of([&] { Dataset::open(spec, 64, 257, 1, folder / "cache"); }), HasSubstr("left for validation"));
-  const auto dataset = Dataset::open(spec, 8, 257, 1, folder / "cache");
-  EXPECT_THAT(error_of([&] { dataset->sample_ids(0, 500); }), HasSubstr("a batch has 500 sequences but the training split has only"));
+  EXPECT_THAT(error_of([&] { TextDataset::open(spec, 1000, 257, 1, folder / "cache"); }), HasSubstr("too few for one sequence of 1000"));
+  EXPECT_THAT(error_of([&] { TextDataset::open(spec, 64, 257, 1, folder / "cache"); }), HasSubstr("left for validation"));
+  const auto dataset = TextDataset::open(spec, 8, 257, 1, folder / "cache");
+  EXPECT_THAT(error_of([&] { ids(*dataset, 0, 500); }), HasSubstr("a batch has 500 sequences but the training split has only"));
 }
 
 TEST(Dataset, BuildsTheCacheOnceAndAnewWhenTheSourceChanged) {
@@ -379,7 +385,7 @@ TEST(Dataset, BuildsTheCacheOnceAndAnewWhenTheSourceChanged) {
   std::vector<std::string> stages;
   const auto open = [&] {
     stages.clear();
-    return Dataset::open(spec, 8, 300, 1, folder / "cache", [&](const Progress& progress) { stages.push_back(progress.stage); });
+    return TextDataset::open(spec, 8, 300, 1, folder / "cache", [&](const Progress& progress) { stages.push_back(progress.stage); });
   };
   const auto first = open();
   EXPECT_THAT(stages, testing::Contains("tokenizing"));
@@ -394,7 +400,7 @@ TEST(Dataset, BuildsTheCacheOnceAndAnewWhenTheSourceChanged) {
 TEST(Dataset, RebuildsADamagedCacheOrTokenizerAndNeverUsesIt) {
   const TemporaryFolder folder;
   const auto spec = text_spec(folder.write("a.txt", some_text(3000)), "bpe");
-  const auto open = [&] { return Dataset::open(spec, 8, 300, 1, folder / "cache"); };
+  const auto open = [&] { return TextDataset::open(spec, 8, 300, 1, folder / "cache"); };
   const std::int64_t tokens = open()->token_count();
   const auto expected = training_sample(*open(), 3).tokens;
   for (const auto& entry : std::filesystem::directory_iterator(folder / "cache")) {
@@ -420,7 +426,7 @@ TEST(Dataset, IsBuiltByManyProcessesAtOnce) {
   const TemporaryFolder folder;
   const auto spec = text_spec(folder.write("a.txt", some_text(20000)), "bpe");
   std::vector<pid_t> children(6);
-  for (pid_t& child : children) child = in_child([&] { Dataset::open(spec, 8, 300, 1, folder / "cache"); });
+  for (pid_t& child : children) child = in_child([&] { TextDataset::open(spec, 8, 300, 1, folder / "cache"); });
   for (pid_t child : children) {
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
@@ -433,7 +439,7 @@ TEST(Dataset, IsBuiltByManyProcessesAtOnce) {
   }
   EXPECT_EQ(caches, 1);
   EXPECT_EQ(temporary, 0);
-  EXPECT_GT(Dataset::open(spec, 8, 300, 1, folder / "cache")->token_count(), 20000);
+  EXPECT_GT(TextDataset::open(spec, 8, 300, 1, folder / "cache")->token_count(), 20000);
 }
 
 TEST(Dataset, OutlivesABuilderThatIsKilled) {
@@ -443,11 +449,11 @@ TEST(Dataset, OutlivesABuilderThatIsKilled) {
   const auto die = [](const Progress& progress) {
     if (progress.stage == "tokenizing") ::raise(SIGKILL);
   };
-  const pid_t child = in_child([&] { Dataset::open(spec, 8, 300, 1, folder / "cache", die); });
+  const pid_t child = in_child([&] { TextDataset::open(spec, 8, 300, 1, folder / "cache", die); });
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFSIGNALED(status));
-  EXPECT_GT(Dataset::open(spec, 8, 300, 1, folder / "cache")->token_count(), 20000);
+  EXPECT_GT(TextDataset::open(spec, 8, 300, 1, folder / "cache")->token_count(), 20000);
   for (const auto& entry : std::filesystem::directory_iterator(folder / "cache"))
     EXPECT_EQ(entry.path().string().find(".tmp."), std::string::npos);
 }

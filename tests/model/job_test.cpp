@@ -178,6 +178,7 @@ TEST(Job, NamesTheLineOfEachValueOutOfRange) {
            {"data: {source: a, field: t, prompt: q, answer: a}\n", "in place of 'field'"},
            {"data: {source: a, on_error: skp}\n", "did you mean 'skip'?"},
            {"data: {source: a, separate_documents: maybe}\n", "true or false"},
+           {"data: {source: a, images: {flip: true}}\n", "the model reads text"},
            {"cluster: {local: {devices: 0}}\n", "cluster.local.devices: found 0"},
            {"cluster: {local: {devices: 4294967298}}\n", "at most 1048576"},
            {"cluster: {local: {threads: 2}}\n", "the key 'devices' is missing"},
@@ -288,6 +289,40 @@ TEST(Job, SourcesRecordsAndDocumentsAreReadAsWritten) {
   EXPECT_FALSE(data_of("source: a.jsonl, prompt: q, answer: r, separate_documents: false").separate_documents);
   EXPECT_FALSE(data_of("source: a.jsonl").separate_documents);
   EXPECT_TRUE(data_of("field: body").sources.empty()) << "what is planned alone needs no source";
+}
+
+TEST(Job, ImagesAreReadAsWrittenForModelsThatReadImages) {
+  const auto data_of = [](const std::string& data) {
+    return read_job(ConfigNode::parse("model: {arch: resnet18, image: 32, classes: 10}\ndata: {" + data + "}\n", "t.yaml")).data;
+  };
+  const DataSpec data = data_of(
+      "source: cifar, workers: 8, images: {resize: 40, crop: random, padding: 4, flip: true, normalize: {mean: [0.5, 0.4, 0.3], std: "
+      "0.25}, "
+      "jitter: {brightness: 0.4, contrast: 0.3, saturation: 0.2, hue: 0.1}, mixup: 0.2}");
+  EXPECT_EQ(data.workers, 8);
+  EXPECT_EQ(data.images.resize, 40);
+  EXPECT_EQ(data.images.crop, CropKind::random);
+  EXPECT_EQ(data.images.padding, 4);
+  EXPECT_TRUE(data.images.flip);
+  EXPECT_EQ(data.images.mean, (std::vector<double>{0.5, 0.4, 0.3}));
+  EXPECT_EQ(data.images.std, (std::vector<double>{0.25}));
+  EXPECT_EQ(data.images.jitter.hue, 0.1);
+  EXPECT_EQ(data.images.mixup, 0.2);
+  EXPECT_EQ(data_of("source: imagenet, images: {crop: random_resized, scale: [0.25, 1]}").images.scale_least, 0.25);
+  for (const auto& [wrong, part] : std::vector<std::pair<std::string, std::string>>{
+           {"images: {crop: middle}", "center, random, random_resized"},
+           {"images: {padding: 4}", "padding makes room for a random crop"},
+           {"images: {scale: [0.1, 1]}", "scale is the area of a random_resized crop"},
+           {"images: {crop: random_resized, scale: [0.5, 0.2]}", "a number from 0.5 to 1"},
+           {"images: {normalize: {mean: 0.5}}", "the key 'std' is missing"},
+           {"images: {normalize: {mean: 0.5, std: 0}}", "data.images.normalize.std: found 0"},
+           {"images: {normalize: {mean: [1, 2], std: 1}}", "one, or one for each channel"},
+           {"images: {jitter: {hue: 0.6}}", "a number from 0 to 0.5"},
+           {"images: {mixup: -1}", "data.images.mixup: found -1"},
+           {"images: {flop: true}", "did you mean 'flip'?"},
+           {"tokenizer: {kind: bytes}", "tokenizer is said of text, and the model reads images"},
+           {"sources: [a, b]", "sources is said of text"}})
+    EXPECT_THAT(error_of([&] { data_of(wrong); }).what(), HasSubstr(part)) << wrong;
 }
 
 TEST(Job, AConfigJsonStandsForAJob) {

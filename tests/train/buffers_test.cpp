@@ -16,8 +16,7 @@ using plan::Schedule;
 // The tensors of a checkpoint after so many steps.
 std::map<std::string, at::Tensor> state_after(const model::JobSpec& job, const Degrees& degrees, std::int64_t steps) {
   const plan::Plan plan = plan_of(job, degrees);
-  const auto dataset =
-      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto dataset = data::open_dataset(job.data, job.model, job.train.seed);
   const TemporaryFolder folder;
   on_ranks(plan.world_size(), [&](comm::Communicator& comm) {
     Trainer trainer(job, plan, *dataset, comm);
@@ -34,15 +33,15 @@ std::map<std::string, at::Tensor> state_after(const model::JobSpec& job, const D
 // Of the step's samples, what the first layer's buffer is the mean of: its input, over samples and positions.
 at::Tensor first_layers_mean(const model::JobSpec& job, const at::Tensor& embedding) {
   const std::int64_t seq = job.model.dim("seq");
-  const auto dataset = data::Dataset::open(job.data, seq, job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto dataset = data::TextDataset::open(job.data, seq, job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
   at::Tensor sum = at::zeros({embedding.size(1)});
-  const auto ids = dataset->sample_ids(0, job.train.global_batch);
-  for (const std::int64_t id : ids) {
+  const auto draws = dataset->draws(0, job.train.global_batch);
+  for (const data::Draw& draw : draws) {
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(seq)), targets(tokens);
-    dataset->fill(id, {tokens, targets});
+    dataset->fill(draw, {tokens, targets});
     for (const std::int32_t token : tokens) sum += embedding[token];
   }
-  return sum / static_cast<double>(static_cast<std::int64_t>(ids.size()) * seq);
+  return sum / static_cast<double>(std::ssize(draws) * seq);
 }
 
 const std::string kBuffer = "layers.0.center";
@@ -66,8 +65,7 @@ TEST(Buffers, MoveTowardsTheMeanOfAStepsSamples) {
 
 TEST(Buffers, CountNotInTheNormOfGradients) {
   const model::JobSpec job = skip_job();
-  const auto dataset =
-      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto dataset = data::open_dataset(job.data, job.model, job.train.seed);
   const TemporaryFolder folder;
   double norm = 0;
   on_ranks(1, [&](comm::Communicator& comm) {

@@ -49,8 +49,7 @@ const std::vector<Degrees> kWholeLayouts = {
 std::vector<double> on_plan(const model::JobSpec& job, const Degrees& degrees,
                             const std::function<std::vector<double>(Trainer&, comm::Communicator&)>& work) {
   const plan::Plan plan = plan_of(job, degrees);
-  const auto dataset =
-      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto dataset = data::open_dataset(job.data, job.model, job.train.seed);
   std::vector<double> losses;
   on_ranks(plan.world_size(), [&](comm::Communicator& comm) {
     Trainer trainer(job, plan, *dataset, comm);

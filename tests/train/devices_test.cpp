@@ -43,8 +43,7 @@ TEST(Devices, TrainTheSameModelAsACpu) {
 
 TEST(Devices, ACheckpointGoesOnOnACpu) {
   const model::JobSpec job = tiny_job("precision: bf16");
-  const auto dataset =
-      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto dataset = data::open_dataset(job.data, job.model, job.train.seed);
   const TemporaryFolder folder;
   double there = 0;
   const plan::Plan plan = plan_of(job, {.dp = 2, .zero = 3, .micro_batches = 2});

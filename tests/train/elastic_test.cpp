@@ -40,8 +40,7 @@ comm::Options options_of(int rank, int world, const std::string& place, std::int
 
 // Losses of the steps that count, on process 0.
 std::vector<double> losses_of(const model::JobSpec& job, const Journey& journey) {
-  const auto dataset =
-      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto dataset = data::open_dataset(job.data, job.model, job.train.seed);
   const std::vector<std::string> places = {free_loopback_place(), free_loopback_place(), free_loopback_place()};
   std::vector<double> losses(kSteps);
   std::latch made(4);
@@ -155,8 +154,7 @@ TEST(Elastic, ExpertsAreTakenFromWhoHoldsThem) {
 
 TEST(Elastic, WhatNobodyHoldsIsNamedByAll) {
   const auto job = tiny_job();
-  const auto dataset =
-      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto dataset = data::open_dataset(job.data, job.model, job.train.seed);
   const plan::Plan plan = plan_of(job, {.dp = 2, .zero = 1});
   on_ranks(2, [&](comm::Communicator& comm) {
     Trainer trainer(job, plan, *dataset, comm);
@@ -188,8 +186,7 @@ TEST(Elastic, WhatNobodyHoldsIsNamedByAll) {
 // Bit for bit, also what only this rank's neighbour knows of it.
 TEST(Elastic, StateIsPassedOnBitForBit) {
   const auto job = tiny_job();
-  const auto dataset =
-      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto dataset = data::open_dataset(job.data, job.model, job.train.seed);
   const plan::Plan plan = plan_of(job, {.dp = 3, .zero = 0});
   on_ranks(3, [&](comm::Communicator& comm) {
     Trainer trainer(job, with_shares(plan, {{1, 6}, {2, 10}}), *dataset, comm);

@@ -107,8 +107,7 @@ RC_GTEST_PROP(Experts, RandomPlansTrainTheSameModel, ()) {
 // A checkpoint does not know who held the experts.
 TEST(Experts, ACheckpointOfAnyPlanIsLoadedUnderAnyOther) {
   const auto job = tiny_experts_job(kLosses);
-  const auto dataset =
-      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto dataset = data::open_dataset(job.data, job.model, job.train.seed);
   const TemporaryFolder folder;
   const std::vector<Degrees> plans = {{.dp = 1},
                                       {.dp = 4, .zero = 1, .ep = 2},

@@ -74,8 +74,7 @@ std::string train_for_ever(const Injection& injection, const model::JobSpec& job
   options.heartbeat_timeout = kHeartbeat;
   options.shared_memory = injection.shared_memory;
   const auto comm = comm::Communicator::connect(options);
-  const auto dataset =
-      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto dataset = data::open_dataset(job.data, job.model, job.train.seed);
   std::optional<Trainer> trainer;
   try {
     trainer.emplace(job, plan, *dataset, *comm);

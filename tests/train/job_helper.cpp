@@ -123,8 +123,7 @@ Curve train_curve(const model::JobSpec& job, const Degrees& degrees, std::int64_
 }
 
 Curve train_curve_of(const model::JobSpec& job, const plan::Plan& plan, std::int64_t steps, at::Device device) {
-  const auto dataset =
-      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto dataset = data::open_dataset(job.data, job.model, job.train.seed);
   Curve curve;
   on_ranks(plan.world_size(), [&](comm::Communicator& comm) {
     Trainer trainer(job, plan, *dataset, comm, device);
@@ -147,8 +146,7 @@ double worst_difference(const std::vector<double>& a, const std::vector<double>&
 
 Evaluated train_and_evaluate(const model::JobSpec& job, const Degrees& degrees, std::int64_t steps) {
   const plan::Plan plan = plan_of(job, degrees);
-  const auto dataset =
-      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto dataset = data::open_dataset(job.data, job.model, job.train.seed);
   Evaluated out;
   on_ranks(plan.world_size(), [&](comm::Communicator& comm) {
     Trainer trainer(job, plan, *dataset, comm);

@@ -94,9 +94,7 @@ const Curve& one_device(bool tied, bool clips = true) {
   return found->second;
 }
 
-std::unique_ptr<data::Dataset> data_of(const model::JobSpec& job) {
-  return data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
-}
+std::unique_ptr<data::Dataset> data_of(const model::JobSpec& job) { return data::open_dataset(job.data, job.model, job.train.seed); }
 
 const std::vector<std::vector<Layout>> kPipelines = {
     {{2}, {1}},

@@ -65,8 +65,7 @@ TEST(Padding, StaysCloseInBf16) {
 // Trains `steps` further from `before`, where there is one, and saves into `folder`. Returns the losses.
 std::vector<double> go_on(const model::JobSpec& job, const Degrees& degrees, const std::optional<std::filesystem::path>& before,
                           std::int64_t steps, const std::filesystem::path& folder) {
-  const auto dataset =
-      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto dataset = data::open_dataset(job.data, job.model, job.train.seed);
   const plan::Plan plan = plan_of(job, degrees);
   std::vector<double> losses;
   on_ranks(plan.world_size(), [&](comm::Communicator& comm) {
@@ -149,7 +148,7 @@ TEST(Padding, IsInNoExport) {
 TEST(Padding, IsNeitherEvaluatedNorGenerated) {
   const auto job = odd_job(false);
   const TemporaryFolder folder;
-  const auto dataset = data::Dataset::open(job.data, 32, 259, job.train.seed, data::default_cache_dir());
+  const auto dataset = data::TextDataset::open(job.data, 32, 259, job.train.seed, data::default_cache_dir());
   std::vector<double> losses;
   for (const int degree : {1, 3})
     on_ranks(degree, [&](comm::Communicator& comm) {

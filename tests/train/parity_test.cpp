@@ -193,8 +193,7 @@ TEST(Trainer, AStepThatAnEvaluationHasFinishedIsReportedAndTracedWhole) {
   plan::Plan plan = plan_of(job, {2, 1, 1});
   const Curve at_once = train_curve_of(job, plan, 2);
   plan.delayed_exchange = true;
-  const auto dataset =
-      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto dataset = data::open_dataset(job.data, job.model, job.train.seed);
   on_ranks(plan.world_size(), [&](comm::Communicator& comm) {
     Trainer trainer(job, plan, *dataset, comm);
     trainer.initialize();
@@ -270,8 +269,7 @@ TEST(Trainer, GradientsAreReducedBesideTheBackwardPass) {
   const auto job = tiny_job();
   plan::Plan plan = plan_of(job, {2, 1, 1});
   plan.bucket_size = Bytes(64 << 10);
-  const auto dataset =
-      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto dataset = data::open_dataset(job.data, job.model, job.train.seed);
   on_ranks(plan.world_size(), [&](comm::Communicator& comm) {
     Trainer trainer(job, plan, *dataset, comm);
     trainer.initialize();
@@ -305,7 +303,7 @@ TEST(Trainer, LossFallsOnRandomTokensItSeesAgain) {
                                              ", tokenizer: {kind: bytes}, split: {train: 1.0}}\ntrain: {global_batch: ", kSequences,
                                              ", optimizer: {kind: adamw, lr: 1.0e-2}, schedule: {kind: constant}}\n"),
                                         "letters.yaml"));
-  const auto dataset = data::Dataset::open(job.data, kLength, 257, job.train.seed, folder / "cache");
+  const auto dataset = data::TextDataset::open(job.data, kLength, 257, job.train.seed, folder / "cache");
   std::vector<double> losses;
   on_ranks(1, [&](comm::Communicator& comm) {
     Trainer trainer(job, plan_of(job, {}), *dataset, comm);

@@ -127,8 +127,7 @@ struct Outcome {
 };
 
 Outcome outcome_of(const model::JobSpec& job, const plan::Plan& plan) {
-  const auto dataset =
-      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto dataset = data::open_dataset(job.data, job.model, job.train.seed);
   const TemporaryFolder folder;
   Outcome out;
   on_ranks(plan.world_size(), [&](comm::Communicator& comm) {

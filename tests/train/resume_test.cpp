@@ -9,8 +9,7 @@ namespace {
 std::vector<double> losses_after_resume(const model::JobSpec& job, const Degrees& before, const Degrees& after, std::int64_t split,
                                         std::int64_t steps) {
   const TemporaryFolder scratch;
-  const auto dataset =
-      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto dataset = data::open_dataset(job.data, job.model, job.train.seed);
   const plan::Plan first = plan_of(job, before);
   on_ranks(first.world_size(), [&](comm::Communicator& comm) {
     Trainer trainer(job, first, *dataset, comm);
@@ -71,7 +70,7 @@ TEST(Resume, OfAnotherModelIsRefused) {
   const TemporaryFolder scratch;
   const auto job = tiny_job();
   const auto other = tiny_job({}, ", tied: true");
-  const auto dataset = data::Dataset::open(job.data, 32, 256, 1, data::default_cache_dir());
+  const auto dataset = data::TextDataset::open(job.data, 32, 256, 1, data::default_cache_dir());
   on_ranks(1, [&](comm::Communicator& comm) {
     Trainer trainer(job, plan_of(job, {}), *dataset, comm);
     trainer.initialize();

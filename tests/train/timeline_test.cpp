@@ -42,8 +42,7 @@ std::map<std::pair<int, int>, Row> rows_of(const std::string& trace, std::int64_
 }
 
 std::string measured(const model::JobSpec& job, const plan::Plan& plan) {
-  const auto dataset =
-      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto dataset = data::open_dataset(job.data, job.model, job.train.seed);
   std::string trace;
   on_ranks(plan.world_size(), [&](comm::Communicator& comm) {
     Trainer trainer(job, plan, *dataset, comm);
@@ -95,8 +94,7 @@ TEST(Timeline, OfTensorParallelPassesHasTheirExchanges) {
 TEST(Timeline, KeepsTheLastStepsOfALongRun) {
   const auto job = tiny_job();
   const plan::Plan plan = plan_of(job, {});
-  const auto dataset =
-      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto dataset = data::open_dataset(job.data, job.model, job.train.seed);
   on_ranks(1, [&](comm::Communicator& comm) {
     Trainer trainer(job, plan, *dataset, comm);
     trainer.initialize();

@@ -19,8 +19,7 @@ std::string words(const TrafficByDimension& all) {
 }
 
 void expect_as_planned(const model::JobSpec& job, const plan::Plan& plan) {
-  const auto dataset =
-      data::Dataset::open(job.data, job.model.dim("seq"), job.model.dim("vocab"), job.train.seed, data::default_cache_dir());
+  const auto dataset = data::open_dataset(job.data, job.model, job.train.seed);
   TrafficByDimension all;
   comm::Options options;
   options.shared_memory = false;

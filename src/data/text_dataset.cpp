@@ -1,0 +1,245 @@
+#include "data/text_dataset.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "base/error.hpp"
+#include "base/hash.hpp"
+#include "data/mixture.hpp"
+#include "data/samples.hpp"
+
+namespace tessera::data {
+namespace {
+
+// Validation samples of several sources are in one order, whatever the seed: evaluations of different runs compare.
+constexpr std::uint64_t kValidationSeed = 0x76616C69;
+
+struct Part {
+  std::filesystem::path path;
+  std::optional<TokenCache> tokens;  // none: synthetic
+  std::unique_ptr<Samples> samples;
+};
+
+std::unique_ptr<Part> open_part(const model::DataSpec& spec, const model::SourceSpec& source_spec, std::int64_t seq,
+                                const Tokenizer& tokenizer, const std::filesystem::path& cache_dir, const ProgressCallback& progress,
+                                std::vector<std::string>& notes) {
+  const Source source = open_source(source_spec.path, spec.records, source_spec.where);
+  if (!source.left_out.empty()) notes.push_back(left_out_text(source));
+  auto part = std::make_unique<Part>();
+  part->path = source_spec.path;
+  const TokenCache& tokens = part->tokens.emplace(open_token_cache(source, tokenizer, source_spec.where, cache_dir, progress));
+  if (tokens.skipped() > 0)
+    notes.push_back(text(tokens.skipped(), " records of ", source.root.string(), " cannot be read and were skipped (data.on_error: skip)"));
+  part->samples = (spec.records.has_prompts() ? make_document_samples : make_stream_samples)(tokens, seq, spec, source_spec.where);
+  notes.insert(notes.end(), part->samples->notes().begin(), part->samples->notes().end());
+  return part;
+}
+
+std::vector<double> weights_of(const model::DataSpec& spec) {
+  std::vector<double> weights;
+  for (const model::SourceSpec& source : spec.sources)
+    if (source.weight) weights.push_back(*source.weight);
+  return weights;
+}
+
+}  // namespace
+
+struct TextDataset::State {
+  model::DataSpec spec;
+  std::int64_t seq = 0;
+  std::int64_t vocab = 0;
+  std::uint64_t seed = 0;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::vector<std::unique_ptr<Part>> parts;
+  std::vector<std::int64_t> id_begins = {0};  // of the parts, and the number of training samples
+  std::optional<Mixture> order;               // none: nothing to train on
+  std::optional<Mixture> validation;          // none: nothing to validate on
+  std::vector<std::string> notes;
+
+  void mix() {
+    std::vector<std::int64_t> train_sizes, validation_sizes;
+    for (const auto& part : parts) {
+      train_sizes.push_back(part->samples->train());
+      validation_sizes.push_back(part->samples->validation());
+      id_begins.push_back(id_begins.back() + train_sizes.back());
+    }
+    const auto all_there = [](const std::vector<std::int64_t>& sizes) {
+      return std::all_of(sizes.begin(), sizes.end(), [](std::int64_t size) { return size > 0; });
+    };
+    if (all_there(train_sizes)) order.emplace(train_sizes, weights_of(spec), seed);
+    if (all_there(validation_sizes)) validation.emplace(validation_sizes, weights_of(spec), kValidationSeed);
+  }
+
+  std::int64_t per_epoch(std::size_t part) const { return order ? order->per_epoch(part) : 0; }
+
+  std::size_t part_of(std::int64_t sample) const {
+    return static_cast<std::size_t>(std::upper_bound(id_begins.begin(), id_begins.end(), sample) - id_begins.begin()) - 1;
+  }
+
+  void check(std::int64_t sample, std::int64_t count, const SampleRoom& room) const {
+    ensure(sample >= 0 && sample < count, text("sample ", sample, " of ", count));
+    ensure(
+        std::ssize(room.tokens) == seq && std::ssize(room.targets) == seq && (room.positions.empty() || std::ssize(room.positions) == seq),
+        "a sample has seq tokens, targets and positions");
+  }
+};
+
+TextDataset::TextDataset(std::unique_ptr<State> state) : state_(std::move(state)) { notes_ = std::move(state_->notes); }
+TextDataset::~TextDataset() = default;
+
+std::unique_ptr<TextDataset> TextDataset::open(const model::DataSpec& spec, std::int64_t seq, std::int64_t vocab, std::uint64_t seed,
+                                               const std::filesystem::path& cache_dir, const ProgressCallback& progress) {
+  ensure(seq > 0 && vocab > 0, "a dataset needs a sequence length and a vocabulary");
+  need_source(spec);
+  auto state = std::make_unique<State>();
+  state->spec = spec;
+  state->seq = seq;
+  state->vocab = vocab;
+  state->seed = seed;
+  if (spec.synthetic) {
+    auto part = std::make_unique<Part>();
+    part->samples = make_synthetic_samples(seq, vocab, seed);
+    state->parts.push_back(std::move(part));
+    state->mix();
+    return std::unique_ptr<TextDataset>(new TextDataset(std::move(state)));
+  }
+  if (!(spec.train_fraction >= 0 && spec.train_fraction <= 1)) {
+    throw Error(ErrorCode::invalid_config, text("data.split.train is ", spec.train_fraction), spec.where, "0 to 1", "set data.split.train");
+  }
+  const std::filesystem::path folder = cache_dir.empty() ? default_cache_dir() : cache_dir;
+  state->tokenizer = make_tokenizer(spec, folder, progress);
+  if (state->tokenizer->vocab_size() > vocab) {
+    throw Error(ErrorCode::invalid_config, text("the tokenizer has ", state->tokenizer->vocab_size(), " tokens but model.vocab is ", vocab),
+                spec.where, text("model.vocab of at least ", state->tokenizer->vocab_size()),
+                text("set model.vocab to ", state->tokenizer->vocab_size(),
+                     spec.tokenizer.kind == "bpe" ? text(", or data.tokenizer.vocab to ", vocab) : ""));
+  }
+  for (const model::SourceSpec& source : spec.sources)
+    state->parts.push_back(open_part(spec, source, seq, *state->tokenizer, folder, progress, state->notes));
+  state->mix();
+  return std::unique_ptr<TextDataset>(new TextDataset(std::move(state)));
+}
+
+std::int64_t TextDataset::train_samples() const { return state_->id_begins.back(); }
+std::int64_t TextDataset::validation_samples() const { return state_->validation ? state_->validation->epoch() : 0; }
+std::int64_t TextDataset::token_count() const {
+  std::int64_t sum = 0;
+  for (const auto& part : state_->parts)
+    sum += part->tokens ? part->tokens->size() : (part->samples->train() + part->samples->validation()) * state_->seq;
+  return sum;
+}
+std::int64_t TextDataset::document_count() const {
+  std::int64_t sum = 0;
+  for (const auto& part : state_->parts) sum += part->tokens ? part->tokens->document_count() : 0;
+  return sum;
+}
+std::int64_t TextDataset::targets_per_sample() const { return state_->seq; }
+std::vector<Field> TextDataset::fields() const {
+  std::vector<Field> out = {{"tokens", {state_->seq}, FieldType::whole, 0}, {"targets", {state_->seq}, FieldType::whole, -1}};
+  if (state_->spec.separate_documents) out.push_back({"positions", {state_->seq}, FieldType::whole, 0});
+  return out;
+}
+
+std::uint64_t TextDataset::content_hash() const {
+  std::uint64_t hash = seed_of(static_cast<std::uint64_t>(state_->seq), state_->spec.separate_documents);
+  for (std::size_t k = 0; k < state_->parts.size(); ++k) {
+    const Part& part = *state_->parts[k];
+    hash = seed_of(hash, part.tokens ? part.tokens->content_hash() : state_->seed, static_cast<std::uint64_t>(part.samples->train()),
+                   static_cast<std::uint64_t>(part.samples->validation()));
+    hash = seed_of(hash, static_cast<std::uint64_t>(state_->per_epoch(k)));
+  }
+  return hash;
+}
+std::uint64_t TextDataset::source_hash() const {
+  std::uint64_t hash = 0;
+  for (const auto& part : state_->parts)
+    if (part->tokens) hash = hash == 0 ? part->tokens->content_hash() : seed_of(hash, part->tokens->content_hash());
+  return hash;
+}
+const Tokenizer* TextDataset::tokenizer() const { return state_->tokenizer.get(); }
+
+std::vector<TextDataset::SourceShare> TextDataset::sources() const {
+  std::vector<SourceShare> out;
+  for (std::size_t k = 0; k < state_->parts.size(); ++k) {
+    const Part& part = *state_->parts[k];
+    if (part.tokens) out.push_back({part.path, part.samples->train(), state_->per_epoch(k), part.samples->validation()});
+  }
+  return out;
+}
+
+std::vector<Draw> TextDataset::draws(std::int64_t step, std::int64_t global_batch) const {
+  ensure(step >= 0 && global_batch > 0, "a step and a batch");
+  if (global_batch > train_samples()) {
+    throw Error(
+        ErrorCode::invalid_config,
+        text("a batch has ", global_batch, " sequences but the training split has only ", train_samples(), " of ", state_->seq, " tokens"),
+        state_->spec.where, text("train.global_batch of at most ", train_samples()),
+        "use more text, a smaller train.global_batch or a shorter model.seq");
+  }
+  std::vector<Draw> draws;
+  draws.reserve(static_cast<std::size_t>(global_batch));
+  for (std::int64_t position = step * global_batch; position < (step + 1) * global_batch; ++position) {
+    const Mixture::Draw draw = state_->order->at(position);
+    draws.push_back({state_->id_begins[draw.source] + draw.sample, position / state_->order->epoch()});
+  }
+  return draws;
+}
+
+namespace {
+
+SampleRoom room_of(const std::vector<Row>& rows) {
+  ensure(rows.size() == 2 || rows.size() == 3, "a sample has tokens, targets and perhaps positions");
+  const auto row = [&](std::size_t field) { return std::get<std::span<std::int32_t>>(rows[field]); };
+  return {row(0), row(1), rows.size() > 2 ? row(2) : std::span<std::int32_t>()};
+}
+
+}  // namespace
+
+void TextDataset::fill(const Draw& draw, const std::vector<Row>& rows) const {
+  const SampleRoom room = room_of(rows);
+  state_->check(draw.sample, train_samples(), room);
+  const std::size_t k = state_->part_of(draw.sample);
+  state_->parts[k]->samples->fill(draw.sample - state_->id_begins[k], room);
+}
+
+void TextDataset::fill_validation(std::int64_t index, const std::vector<Row>& rows) const {
+  const SampleRoom room = room_of(rows);
+  state_->check(index, validation_samples(), room);
+  const Mixture::Draw draw = state_->parts.size() == 1 ? Mixture::Draw{0, index} : state_->validation->at(index);
+  const Samples& samples = *state_->parts[draw.source]->samples;
+  samples.fill(samples.train() + draw.sample, room);
+}
+
+std::int64_t TextDataset::counted_targets(std::int64_t sample) const {
+  const std::size_t k = state_->part_of(sample);
+  return state_->parts[k]->samples->counted(sample - state_->id_begins[k]);
+}
+
+double TextDataset::unigram_entropy_of_validation() const {
+  const State& s = *state_;
+  if (validation_samples() == 0) {
+    throw Error(ErrorCode::invalid_config, "there are no validation tokens", s.spec.where, "data.split.train below 1",
+                "set data.split.train to 0.95");
+  }
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(s.vocab));
+  std::int64_t total = 0;
+  std::vector<std::int32_t> inputs(static_cast<std::size_t>(s.seq)), targets(inputs.size());
+  for (std::int64_t index = 0; index < validation_samples(); ++index) {
+    fill_validation(index, {inputs, targets});
+    for (const std::int32_t token : targets) {
+      if (token < 0) continue;
+      ++counts[static_cast<std::size_t>(token)];
+      ++total;
+    }
+  }
+  double entropy = 0;
+  for (const std::int64_t count : counts) {
+    if (count == 0) continue;
+    const double share = static_cast<double>(count) / static_cast<double>(total);
+    entropy -= share * std::log(share);
+  }
+  return entropy;
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,48 @@
+"""What the data commands say of a job that reads images."""
+
+import json
+import struct
+
+import pytest
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Forty images of 8 x 8 whose pixels are their index, the class its last digit."""
+    folder = tmp_path / "digits"
+    folder.mkdir()
+    pixels = b"".join(bytes([i]) * 64 for i in range(40))
+    (folder / "train-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, 40, 8, 8) + pixels)
+    (folder / "train-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, 40) + bytes(i % 10 for i in range(40)))
+    path = tmp_path / "train.yaml"
+    path.write_text(
+        "model: {arch: resnet18, image: 32, channels: 3, classes: 10}\n"
+        "data: {source: digits, split: {train: 0.9}, images: {normalize: {mean: 0.5, std: 0.25}}}\n"
+        "train: {steps: 10, global_batch: 12}\n"
+    )
+    return path
+
+
+def test_a_batch_is_normalized_images_and_their_labels(tessera, job):
+    out = tessera("data", "batch", job, "--json", "--step", 1, "--count", 2).stdout.splitlines()
+    first, second = map(json.loads, out)
+    assert first["step"] == 1 and len(first["samples"]) == 12
+    assert not set(first["samples"]) & set(second["samples"])
+    for image, label in zip(first["images"], first["labels"]):
+        assert len(image) == 3 * 32 * 32
+        index = (image[0] * 0.25 + 0.5) * 255
+        assert index == pytest.approx(round(index), abs=1e-3) and round(index) % 10 == label
+    assert json.loads(tessera("data", "batch", job, "--json", "--step", 2).stdout) == second
+
+
+def test_inspect_counts_images_and_pack_refuses_them(tessera, job):
+    out = json.loads(tessera("data", "inspect", job, "--json").stdout)
+    assert (out["train_images"], out["validation_images"]) == (36, 4)
+    result = tessera("data", "pack", job, check=False)
+    assert result.returncode == 2 and "the job's model reads images" in result.stderr
+
+
+def test_too_few_classes_are_refused_with_their_number(tessera, job):
+    result = tessera("data", "batch", job, "--set", "model.classes=7", check=False)
+    assert result.returncode == 2 and "the source has 10 classes, and model.classes is 7" in result.stderr
+    assert "set model.classes to 10" in result.stderr
