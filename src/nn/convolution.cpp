@@ -38,7 +38,7 @@ class Layers {
   Tensors shown_;
 };
 
-// Convolutions of one core on 64 x 64 images are faster so, and none is slower: see docs/rooms/nn.md.
+// ResNet-50 is 1.4 times as fast so, on CPUs (docs/rooms/nn.md).
 at::Tensor channels_last(const at::Tensor& maps) { return maps.contiguous(at::MemoryFormat::ChannelsLast); }
 
 }  // namespace
