@@ -69,6 +69,10 @@ void check_has_blocks(const ModelSpec& model, Precision precision, const Where& 
                 "`tessera plan` plans and simulates it, and with --write hands the plan to other trainers");
 }
 
+std::int64_t least_samples(const BlockSpec& block) {
+  return block.kind == "residual_block" && block.outputs.front().shape.back() == 1 ? 2 : 1;
+}
+
 bool reads_images(const ModelSpec& model) {
   return model.dims.contains("image") && model.dims.contains("channels") && model.dims.contains("classes");
 }

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "model/forms.hpp"
 #include "plan/divisors.hpp"
 #include "plan/plan.hpp"
 #include "plan/schedule/schedule.hpp"
@@ -178,6 +179,18 @@ void check_batch(const Plan& plan, const Stage& stage, const StrategyRun& run) {
          text("nearest: micro_batches ", nearest_of(valid, plan.micro_batches)));
 }
 
+// That norms over samples have more than one value. The samples divide evenly.
+void check_samples(const Plan& plan, const Stage& stage, const StrategyRun& run, const Blocks& blocks) {
+  const Strategy& s = run.strategy;
+  std::int64_t least = plan.samples() / s.dp;
+  for (const Share& share : stage.shares) least = std::min(least, share.samples * s.cp * s.tp / share.ranks);
+  for (const model::BlockSpec* block : blocks)
+    if (least < model::least_samples(*block))
+      refuse(run.where, text("micro-batches of ", least, " sample a rank leave batch norm one value a channel in ", block->name),
+             text("at least ", model::least_samples(*block), " samples of each micro-batch on a rank"),
+             "fewer micro_batches or replicas, or larger images");
+}
+
 // How the plan's devices run the model.
 struct Runs {
   bool whole_replicas = false;  // calibrations say the times of whole replicas on one kind of device
@@ -229,6 +242,7 @@ void check_run(const Plan& plan, const model::ModelSpec& model, int stage, const
   if (runs.whole_blocks) check_whole_blocks(model, run);
   check_tensor_parallel(model, run, blocks);
   check_batch(plan, plan.stages[stage], run);
+  check_samples(plan, plan.stages[stage], run, blocks);
   check_width(plan.stages[stage], stage, run);
   if (runs.whole_replicas) check_replicas(plan, plan.stages[stage], run);
   check_sharding(run);

@@ -241,6 +241,21 @@ TEST_F(UnequalPlan, VisionModelsStandWholeOnWorkers) {
   EXPECT_NO_THROW(check(plan, job, cluster));
 }
 
+TEST_F(UnequalPlan, BatchNormNeedsMoreThanOneValueAChannel) {
+  made_for(vision_job("arch: resnet18, image: 32, classes: 10"));
+  cluster = cpu_cluster(8);
+  plan.cluster_fingerprint = cluster.fingerprint();
+  plan.ranks.resize(4);
+  plan.micro_batches = 4;
+  plan.stages = {{{0, 1}, {{0, 5, {.dp = 2}}}}, {{2, 3}, {{5, 10, {.dp = 2}}}}};
+  EXPECT_NO_THROW(check(plan, job, cluster));
+  plan.micro_batches = 8;
+  EXPECT_THAT(refusal().what(), HasSubstr("micro-batches of 1 sample a rank leave batch norm one value a channel in layer4.{}"));
+  EXPECT_THAT(refusal().what(), HasSubstr("at least 2 samples"));
+  made_for(vision_job("arch: resnet18, image: 64, classes: 10"));
+  EXPECT_NO_THROW(check(plan, job, cluster));
+}
+
 TEST(HasBlocks, SaysWhichModelsAndPrecisionsTheTrainerComputes) {
   const auto refusal = [](const std::string& section, model::Precision precision = model::Precision::bf16) {
     const auto job = model::read_job(

@@ -342,6 +342,16 @@ TEST(Search, KeepsVisionModelsWholeOnWorkers) {
   }
 }
 
+TEST(Search, LeavesBatchNormMoreThanOneValueAChannel) {
+  const model::JobSpec job = model::read_job(ConfigNode::parse(
+      "name: t\nmodel: {arch: resnet18, image: 32, classes: 10}\ndata: {source: synthetic}\ntrain: {global_batch: 8}\nparallel: {dp: 2}\n",
+      "train.yaml"));
+  const auto cluster = plan::cpu_cluster(4);
+  const SearchResult result = search(job, cluster, {});
+  check(result.best, job, cluster);
+  for (const Candidate& candidate : result.runners_up) check(candidate.plan, job, cluster);
+}
+
 TEST(Search, SaysHowMuchMemoryIsMissingAndWhatWouldFit) {
   plan::JobShape shape{.layers = 32,
                        .hidden = 4096,
