@@ -1,6 +1,7 @@
 // ResNet (He et al. 2016; the stride stands in the 3x3 convolution, as torchvision and Goyal et al. 2017 have it) and VGG
 // (Simonyan and Zisserman 2015). Parameters are named as torchvision names them.
 #include <array>
+#include <cmath>
 #include <span>
 
 #include "model/families.hpp"
@@ -12,8 +13,21 @@ namespace {
 using Parameters = std::vector<ParameterSpec>;
 
 void add_convolution(Parameters& parameters, const std::string& name, std::int64_t out, std::int64_t in, std::int64_t kernel, bool biased) {
-  parameters.push_back({name + ".weight", {out, in, kernel, kernel}, -1, normal(), true, {}});
+  // He et al. 2015, of what leaves the map.
+  const double deviation = std::sqrt(2.0 / static_cast<double>(out * kernel * kernel));
+  parameters.push_back({name + ".weight", {out, in, kernel, kernel}, -1, normal(deviation), true, {}});
   if (biased) parameters.push_back(bias(name + ".bias", out));
+}
+
+// With the running statistics, which are buffers.
+void add_batch_norm(Parameters& parameters, const std::string& name, std::int64_t extent) {
+  constexpr double kMomentum = 0.1;
+  add_layer_norm(parameters, name, extent);
+  for (const auto& [statistic, init] : {std::pair("mean", "zeros"), {"var", "ones"}}) {
+    ParameterSpec buffer{name + ".running_" + statistic, {extent}, -1, {init, 0}, false, {}};
+    buffer.buffer_momentum = kMomentum;
+    parameters.push_back(std::move(buffer));
+  }
 }
 
 TensorSpec map_of(std::int64_t channels, std::int64_t side) { return {"map", {channels, side, side}}; }
@@ -70,14 +84,14 @@ BlockSpec residual_block(const std::string& name, std::int64_t in, std::int64_t 
       {{"in", in}, {"mid", mid}, {"out", out}, {"stride", stride}, {"size", size}, {"bottleneck", bottleneck}, {"shortcut", shortcut}});
   const auto add = [&](const std::string& number, std::int64_t to, std::int64_t from, std::int64_t kernel) {
     add_convolution(block.parameters, name + ".conv" + number, to, from, kernel, false);
-    add_layer_norm(block.parameters, name + ".bn" + number, to);
+    add_batch_norm(block.parameters, name + ".bn" + number, to);
   };
   add("1", mid, in, bottleneck ? 1 : 3);
   add("2", bottleneck ? mid : out, mid, 3);
   if (bottleneck) add("3", out, mid, 1);
   if (shortcut) {
     add_convolution(block.parameters, name + ".downsample.0", out, in, 1, false);
-    add_layer_norm(block.parameters, name + ".downsample.1", out);
+    add_batch_norm(block.parameters, name + ".downsample.1", out);
   }
   return block;
 }
@@ -114,7 +128,7 @@ BlockSpec stem(const ModelSpec& model, std::int64_t& side) {
                            {"pool_padding", 1},
                            {"data", 1}});
   add_convolution(block.parameters, "conv1", 64, model.dim("channels"), 7, false);
-  add_layer_norm(block.parameters, "bn1", 64);
+  add_batch_norm(block.parameters, "bn1", 64);
   side = side_after(side_after(image, 7, 2, 3), 3, 2, 1);
   block.outputs = {map_of(64, side)};
   return block;
@@ -144,7 +158,7 @@ ModelSpec read_resnet(const Settings& settings, const std::string& arch) {
   BlockSpec classifier{
       "classifier", "classifier",       layer_dims({{"hidden", in}, {"classes", model.dim("classes")}, {"pixels", side * side}}),
       {},           {map_of(in, side)}, {{"loss", {}}}};
-  add_linear(classifier.parameters, "fc", model.dim("classes"), in, -1, true);
+  add_linear(classifier.parameters, "fc", model.dim("classes"), in, -1, true, {"uniform", 1 / std::sqrt(static_cast<double>(in))});
   model.repeats.push_back({std::move(classifier), 1});
   return model;
 }
@@ -167,7 +181,7 @@ ModelSpec read_vgg(const Settings& settings, const std::string& arch) {
     for (int layer = 0; layer < layers; ++layer) {
       BlockSpec block = conv_layer(text("features.", place), in, out, side, norm, layer + 1 == layers, model.repeats.empty());
       add_convolution(block.parameters, text("features.", place), out, in, 3, true);
-      if (norm) add_layer_norm(block.parameters, text("features.", place + 1), out);
+      if (norm) add_batch_norm(block.parameters, text("features.", place + 1), out);
       model.repeats.push_back({std::move(block), 1});
       place += norm ? 3 : 2;
       in = out;
@@ -177,10 +191,13 @@ ModelSpec read_vgg(const Settings& settings, const std::string& arch) {
   }
   // The classifier sees 7 x 7 pixels, whatever the image's size.
   const std::array<std::int64_t, 4> widths = {in * 49, 4096, 4096, model.dim("classes")};
-  BlockSpec classifier{"mlp", "classifier",       layer_dims({{"maps", 3}, {"last_relu", 0}, {"data", 0}, {"loss", 1}}),
-                       {},    {map_of(in, side)}, {{"loss", {}}}};
+  BlockSpec classifier{
+      "mlp", "classifier",       layer_dims({{"maps", 3}, {"last_relu", 0}, {"data", 0}, {"loss", 1}, {"pixels", side * side}}),
+      {},    {map_of(in, side)}, {{"loss", {}}}};
+  classifier.dims["dropout"] = 0.5;
   for (std::size_t i = 0; i < widths.size(); ++i) classifier.dims[text("width", i)] = static_cast<double>(widths[i]);
-  for (std::size_t i = 0; i < 3; ++i) add_linear(classifier.parameters, text("classifier.", 3 * i), widths[i + 1], widths[i], -1, true);
+  for (std::size_t i = 0; i < 3; ++i)
+    add_linear(classifier.parameters, text("classifier.", 3 * i), widths[i + 1], widths[i], -1, true, normal(0.01));
   model.repeats.push_back({std::move(classifier), 1});
   return model;
 }

@@ -2,7 +2,6 @@
 #include <string_view>
 
 #include "base/error.hpp"
-#include "model/layer_cost.hpp"
 #include "model/measured_cost.hpp"
 #include "model/recommender_cost.hpp"
 #include "model/transformer_cost.hpp"
@@ -20,7 +19,7 @@ constexpr std::array kFormulas = {
     Formula{"embedding", embedding_cost},
     Formula{"lm_head", lm_head_cost},
     Formula{"decoder_layer", transformer_layer_cost},
-    Formula{"encoder_layer", layer_cost},
+    Formula{"encoder_layer", encoder_layer_cost},
     Formula{"moe_layer", moe_layer_cost},
     Formula{"position_embedding", embedding_cost},
     Formula{"language_head", lm_head_cost},

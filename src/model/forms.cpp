@@ -20,11 +20,12 @@ std::optional<Lack> lack_of(const ModelSpec& model, const BlockSpec& block) {
     return Lack{"its GPT has learned or rotary positions, or none", "positions: learned, positions: rotary or positions: none"};
   if (!computed_by_nn(block))
     return Lack{text("it cannot compute blocks of kind '", block.kind, "' yet"),
-                "arch llama (Llama, Mistral, Qwen2 and Qwen3), mixtral, qwen_moe, deepseek or gpt"};
+                "arch llama (Llama, Mistral, Qwen2 and Qwen3), mixtral, qwen_moe, deepseek, gpt, resnet, vgg or vit"};
   // What other frameworks do, which plans for them count with.
   if (said("attention_fused", 0))
     return Lack{"it computes attention in one kernel, and the model says attention: unfused", "attention: fused"};
-  if (said("autograd", 1)) return Lack{"its blocks keep what they need themselves, and the model says keeps: autograd", "keeps: tessera"};
+  if (cut_by_nn(block) && said("autograd", 1))
+    return Lack{"its blocks keep what they need themselves, and the model says keeps: autograd", "keeps: tessera"};
   return {};
 }
 
@@ -38,7 +39,7 @@ std::optional<Lack> lack_of(const ModelSpec& model, Precision precision) {
 
 }  // namespace
 
-bool computed_by_nn(const BlockSpec& block) {
+bool cut_by_nn(const BlockSpec& block) {
   constexpr std::array<std::string_view, 3> kPlain = {"embedding", "transformer_layer", "lm_head"};
   if (std::find(kPlain.begin(), kPlain.end(), block.kind) != kPlain.end()) return true;
   const auto has = [&](const char* key) { return block.dims.contains(key) && block.dims.at(key) != 0; };
@@ -50,12 +51,24 @@ bool computed_by_nn(const BlockSpec& block) {
   return has("rope_theta") || has("layer_norm");
 }
 
+bool computed_by_nn(const BlockSpec& block) {
+  if (cut_by_nn(block) || block.kind == "conv_layer" || block.kind == "residual_block" || block.kind == "patch_embedding" ||
+      block.kind == "classifier")
+    return true;
+  // BERT's and T5's layers, and recommenders' networks, are others.
+  return (block.kind == "encoder_layer" && block.dims.contains("patch")) || (block.kind == "mlp" && block.dims.contains("pixels"));
+}
+
 bool computed_by_nn(Precision precision) { return precision == Precision::f32 || precision == Precision::bf16; }
 
 void check_has_blocks(const ModelSpec& model, Precision precision, const Where& where) {
   if (const auto lack = lack_of(model, precision))
     throw Error(ErrorCode::invalid_config, "the trainer cannot run the model: " + lack->what, where, lack->expected,
                 "`tessera plan` plans and simulates it, and with --write hands the plan to other trainers");
+}
+
+std::int64_t least_samples(const BlockSpec& block) {
+  return block.kind == "residual_block" && block.outputs.front().shape.back() == 1 ? 2 : 1;
 }
 
 bool reads_images(const ModelSpec& model) {

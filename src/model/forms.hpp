@@ -15,13 +15,20 @@
 namespace tessera::model {
 
 // Whether nn/ computes a block of this kind with these dimensions: those of decoder-only language models in the forms of Llama and GPT-2,
-// with experts or without. Others are for planning and simulation, or a plug-in's.
+// with experts or without, and those of ResNet, VGG and ViT. Others are for planning and simulation, or a plug-in's.
 bool computed_by_nn(const BlockSpec& block);
+// Whether nn/ also cuts it, by tensor, sequence and context parallelism, and computes its attention again alone: the language models'.
+// The others' gradients are autograd's, and each rank holds them whole.
+bool cut_by_nn(const BlockSpec& block);
 // Whether nn/ computes in such numbers: fp32 and bf16.
 bool computed_by_nn(Precision precision);
 // Throws invalid_config, which names `where`, where the trainer has no blocks for the model, none that compute as the model says, or none
 // in this precision. Every plan of a model that passes can be trained.
 void check_has_blocks(const ModelSpec& model, Precision precision, const Where& where);
+
+// How many samples of a micro-batch a rank takes at least: two where batch norm would have one value a channel otherwise, and leave nothing
+// of it (ResNet's last blocks on small images).
+std::int64_t least_samples(const BlockSpec& block);
 
 // Whether a sample is an image and its class: "image" (the side), "channels" and "classes" are dimensions of the model. A batch then has
 // `images`, f32 [samples, channels, image, image], and `labels`, i64 [samples], of which -1 does not count.

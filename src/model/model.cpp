@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/hash.hpp"
+#include "model/forms.hpp"
 
 namespace tessera::model {
 namespace {
@@ -75,7 +76,8 @@ double BlockSpec::real(const std::string& key) const { return value_of(dims, key
 std::int64_t BlockSpec::dim(const std::string& key) const { return static_cast<std::int64_t>(real(key)); }
 
 std::string BlockSpec::profile_key() const {
-  if (!measured) return kind;
+  // Of blocks that nn/ cuts, and of those that are not computed, a model has one of a kind.
+  if (!measured && (cut_by_nn(*this) || !computed_by_nn(*this))) return kind;
   std::string all;
   const auto add = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
     all += " " + name;
@@ -91,14 +93,14 @@ std::string BlockSpec::profile_key() const {
 std::int64_t BlockSpec::parameter_count() const {
   std::int64_t count = 0;
   for (const ParameterSpec& parameter : parameters)
-    if (parameter.tied_to.empty()) count += parameter.count();
+    if (parameter.tied_to.empty() && parameter.buffer_momentum == 0) count += parameter.count();
   return count;
 }
 
 std::int64_t BlockSpec::active_parameter_count() const {
   std::int64_t count = 0;
   for (const ParameterSpec& parameter : parameters) {
-    if (!parameter.tied_to.empty()) continue;
+    if (!parameter.tied_to.empty() || parameter.buffer_momentum > 0) continue;
     count += parameter.expert_dim < 0 ? parameter.count() : parameter.count() / dim("experts") * dim("experts_per_token");
   }
   return count;

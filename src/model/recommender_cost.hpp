@@ -6,7 +6,8 @@
 namespace tessera::model {
 
 // Maps with ReLU between them and after the last (`last_relu` 1). Dimensions: maps (how many), width0 to widthN; data (1: the input is
-// the sample's), loss (1: the last block of the model).
+// the sample's), loss (1: the last block of the model). VGG's classifier has `pixels` of the maps that are averaged to 7 x 7 before the
+// first map, and `dropout` behind all maps but the last.
 BlockCost mlp_cost(const BlockSpec& block, const BlockShard& shard);
 // One row of each table: Dimensions: tables, dim (of a row), lookups (rows of each table that a sample sums).
 BlockCost embedding_tables_cost(const BlockSpec& block, const BlockShard& shard);

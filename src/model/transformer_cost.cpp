@@ -36,7 +36,7 @@ std::int64_t option(const BlockSpec& block, const char* key, std::int64_t otherw
 }
 
 bool kept_by_nn(const BlockSpec& block) {
-  return computed_by_nn(block) && option(block, "autograd", 0) == 0 && option(block, "attention_fused", 1) != 0;
+  return cut_by_nn(block) && option(block, "autograd", 0) == 0 && option(block, "attention_fused", 1) != 0;
 }
 
 // Of a norm: the parameters of each column, and what it keeps of each row in f32.
@@ -301,7 +301,7 @@ BlockCost lm_head_cost(const BlockSpec& block, const BlockShard& shard) {
   const std::int64_t degree = shard.tensor_parallel;
   const bool cut = shard.sequence_parallel && degree > 1;
   const std::int64_t vocab = split(block.dim("vocab"), degree);
-  const bool autograd = !computed_by_nn(block) || option(block, "autograd", 0) != 0;
+  const bool autograd = !cut_by_nn(block) || option(block, "autograd", 0) != 0;
   const std::int64_t input = element * rows_cut * hidden;
   const std::int64_t whole = element * rows * hidden;
   const std::int64_t chunk = autograd ? rows : std::min(rows, lm_head_chunk_rows(vocab));

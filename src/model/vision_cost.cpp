@@ -2,12 +2,15 @@
 
 #include <algorithm>
 
+#include "model/forms.hpp"
+#include "model/layer_cost.hpp"
 #include "model/work.hpp"
 
 namespace tessera::model {
 namespace {
 
-// Convolutions one after another on square maps.
+// Convolutions one after another on square maps. Autograd makes gradients of weights beside those that they are added to,
+// and libtorch turns a weight and its gradient into the order of its maps and back.
 class Maps {
  public:
   Maps(const BlockSpec& block, const BlockShard& shard)
@@ -22,12 +25,14 @@ class Maps {
                         std::int64_t padding, bool keep_input = true) {
     const std::int64_t after = side_after(side, kernel, stride, padding);
     if (keep_input) keep(bytes(in, side));
+    largest_weight_ = std::max(largest_weight_, element_ * kernel * kernel * in * out);
     work_.convolution(name, images_, after * after, out, kernel * kernel * in, bytes(in, side));
     return after;
   }
-  // Statistics, then scale: the input is read twice.
+  // Statistics, then scale: the input is read twice. Mean and variance are kept for the gradients and for the running ones.
   void normalize(const char* name, std::int64_t channels, std::int64_t side) {
     keep(bytes(channels, side));
+    work_.keep(4 * kF32Bytes * channels);
     work_.pointwise(name, 3 * bytes(channels, side), 5 * bytes(channels, side));
   }
   void rectify(const char* name, std::int64_t channels, std::int64_t side) {
@@ -44,16 +49,20 @@ class Maps {
     cost.output = Bytes(output);
     const bool full = recompute == Recompute::full;
     cost.forward_workspace = Bytes(full ? 2 * largest_ : 0);
-    cost.backward_workspace = Bytes(2 * largest_ + (full ? kept - input : 0));
+    const std::int64_t gradients = element_ * block_.parameter_count() + kCopies * largest_weight_;
+    cost.backward_workspace = Bytes((full ? kept - input + largest_ : 2 * largest_) + gradients);
     return cost;
   }
 
  private:
+  static constexpr std::int64_t kCopies = 3;
+
   const BlockSpec& block_;
   std::int64_t images_;
   Work work_;
   std::int64_t element_;
   std::int64_t largest_ = 0;
+  std::int64_t largest_weight_ = 0;
 };
 
 }  // namespace
@@ -74,6 +83,17 @@ BlockCost patch_embedding_cost(const BlockSpec& block, const BlockShard& shard) 
   return std::move(maps).finish(maps.bytes(maps.dim("channels"), image), passed, shard.recompute);
 }
 
+BlockCost encoder_layer_cost(const BlockSpec& block, const BlockShard& shard) {
+  BlockCost cost = layer_cost(block, shard);
+  if (!computed_by_nn(block) || shard.tensor_parallel > 1) return cost;
+  // Autograd frees what a gradient has read: the one of the activation takes the place of what was kept of it. Of the weights' gradients
+  // about a third is there then, beside those that they are added to.
+  const std::int64_t element = element_size(shard.precision).value;
+  const std::int64_t activation = shard.micro_batch_size * block.dim("seq") * block.dim("ffn");
+  cost.backward_workspace += Bytes(element * (block.parameter_count() / 3 - activation));
+  return cost;
+}
+
 BlockCost classifier_cost(const BlockSpec& block, const BlockShard& shard) {
   const std::int64_t hidden = block.dim("hidden");
   const std::int64_t classes = block.dim("classes");
@@ -81,19 +101,16 @@ BlockCost classifier_cost(const BlockSpec& block, const BlockShard& shard) {
   Work work(shard);
   const bool averaged = block.dims.contains("pixels");
   const std::int64_t input = rows * hidden * work.element() * block.dim(averaged ? "pixels" : "seq");
-  if (averaged) {
-    work.pointwise("average", input, input);
-  } else {
-    work.pointwise("norm", 2 * input, 3 * input);
-    work.keep(input);
-  }
+  work.pointwise(averaged ? "average" : "norm", averaged ? input : 2 * input, averaged ? input : 3 * input);
+  work.keep(input);
   work.keep(rows * hidden * work.operand());
   work.linear("classes", rows, classes, hidden);
   work.pointwise("cross_entropy", 3 * kF32Bytes * rows * classes, 2 * kF32Bytes * rows * classes);
   work.keep(kF32Bytes * rows * classes);
+  const std::int64_t element = work.element();
   BlockCost cost = std::move(work).finish(input);
   cost.output = Bytes(kF32Bytes);
-  cost.backward_workspace = Bytes(input);
+  cost.backward_workspace = Bytes(input + element * block.parameter_count());
   return cost;
 }
 

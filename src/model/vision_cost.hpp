@@ -7,6 +7,8 @@ namespace tessera::model {
 
 // Dimensions: image, patch, channels, hidden, seq.
 BlockCost patch_embedding_cost(const BlockSpec& block, const BlockShard& shard);
+// layer_cost(), with the workspace that nn/ needs for a layer of ViT's.
+BlockCost encoder_layer_cost(const BlockSpec& block, const BlockShard& shard);
 // Dimensions: hidden, classes; and `pixels`, over which the input is averaged, or `seq`, over which it is normalized and of which
 // the first position counts.
 BlockCost classifier_cost(const BlockSpec& block, const BlockShard& shard);

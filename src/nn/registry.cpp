@@ -1,16 +1,40 @@
 #include <map>
 
 #include "nn/autograd_block.hpp"
+#include "nn/classifier.hpp"
+#include "nn/convolution.hpp"
 #include "nn/transformer_layer.hpp"
+#include "nn/vision_transformer.hpp"
 
 namespace tessera::nn {
 namespace {
 
+// Of blocks that stand whole on each rank.
+BlockFactory by_autograd(BlockForward forward) {
+  return [forward = std::move(forward)](const model::BlockSpec& spec, const BlockPlacement& placement) {
+    if (placement.tensor_size > 1)
+      throw Error(ErrorCode::invalid_config, text("tp ", placement.tensor_size, " cuts blocks of kind ", spec.kind, ", which stand whole"),
+                  Where{"", 0, 0, -1, spec.name}, "tp 1", "parallel: {tp: 1}, or a plan without tensor parallelism");
+    return make_autograd_block(spec, [spec, forward](const Tensors& inputs, const Tensors& parameters, const Pass& pass) {
+      return forward(spec, inputs, parameters, pass);
+    });
+  };
+}
+
 std::map<std::string, BlockFactory>& factories() {
-  static std::map<std::string, BlockFactory> known = {{"embedding", make_embedding},          {"transformer_layer", make_transformer_layer},
-                                                      {"moe_layer", make_moe_layer},          {"lm_head", make_lm_head},
-                                                      {"position_embedding", make_embedding}, {"decoder_layer", make_transformer_layer},
-                                                      {"language_head", make_lm_head}};
+  static std::map<std::string, BlockFactory> known = {{"embedding", make_embedding},
+                                                      {"transformer_layer", make_transformer_layer},
+                                                      {"moe_layer", make_moe_layer},
+                                                      {"lm_head", make_lm_head},
+                                                      {"position_embedding", make_embedding},
+                                                      {"decoder_layer", make_transformer_layer},
+                                                      {"language_head", make_lm_head},
+                                                      {"conv_layer", by_autograd(conv_layer)},
+                                                      {"residual_block", by_autograd(residual_block)},
+                                                      {"mlp", by_autograd(mlp_classifier)},
+                                                      {"patch_embedding", by_autograd(patch_embedding)},
+                                                      {"encoder_layer", by_autograd(encoder_layer)},
+                                                      {"classifier", by_autograd(classifier)}};
   return known;
 }
 
@@ -28,14 +52,7 @@ void register_block(const std::string& kind, BlockFactory factory) {
     throw Error(ErrorCode::invalid_config, text("there are blocks of kind \"", kind, "\" already"), {}, "a kind of its own");
 }
 
-void register_forward(const std::string& kind, BlockForward forward) {
-  register_block(kind, [forward = std::move(forward)](const model::BlockSpec& spec, const BlockPlacement& placement) {
-    ensure(placement.tensor_size == 1, text("blocks of kind ", spec.kind, " stand whole on each rank"));
-    return make_autograd_block(spec, [spec, forward](const Tensors& inputs, const Tensors& parameters, const Pass& pass) {
-      return forward(spec, inputs, parameters, pass);
-    });
-  });
-}
+void register_forward(const std::string& kind, BlockForward forward) { register_block(kind, by_autograd(std::move(forward))); }
 
 std::unique_ptr<Block> make_block(const model::BlockSpec& spec, const BlockPlacement& placement) {
   const auto found = factories().find(spec.kind);

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "model/forms.hpp"
 #include "plan/divisors.hpp"
 #include "plan/plan.hpp"
 #include "plan/schedule/schedule.hpp"
@@ -75,7 +76,6 @@ void check_tensor_parallel(const model::ModelSpec& model, const StrategyRun& run
 }
 
 void check_whole_blocks(const model::ModelSpec& model, const StrategyRun& run) {
-  if (!stands_whole(model)) return;
   const Strategy& s = run.strategy;
   if (s.tp > 1) refuse(run.where, text("tp ", s.tp, " cuts blocks of arch ", model.arch, ", which stand whole"), "tp 1");
   if (s.cp > 1) refuse(run.where, text("cp ", s.cp, " cuts sequences, and blocks of arch ", model.arch, " take whole ones"), "cp 1");
@@ -179,6 +179,34 @@ void check_batch(const Plan& plan, const Stage& stage, const StrategyRun& run) {
          text("nearest: micro_batches ", nearest_of(valid, plan.micro_batches)));
 }
 
+// That norms over samples have more than one value. The samples divide evenly.
+void check_samples(const Plan& plan, const Stage& stage, const StrategyRun& run, const Blocks& blocks) {
+  const Strategy& s = run.strategy;
+  std::int64_t least = plan.samples() / s.dp;
+  for (const Share& share : stage.shares) least = std::min(least, share.samples * s.cp * s.tp / share.ranks);
+  for (const model::BlockSpec* block : blocks)
+    if (least < model::least_samples(*block))
+      refuse(run.where, text("micro-batches of ", least, " sample a rank leave batch norm one value a channel in ", block->name),
+             text("at least ", model::least_samples(*block), " samples of each micro-batch on a rank"),
+             "fewer micro_batches or replicas, or larger images");
+}
+
+// How the plan's devices run the model.
+struct Runs {
+  bool whole_replicas = false;  // calibrations say the times of whole replicas on one kind of device
+  bool whole_blocks = false;
+};
+
+Runs runs_of(const Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster) {
+  const auto device = [&](const RankPlace& place) -> const cluster::Device& {
+    return cluster.groups[static_cast<std::size_t>(place.group)].device;
+  };
+  const auto accelerates = [&](const RankPlace& place) { return device(place).accelerates(plan.precision); };
+  const auto works = [&](const RankPlace& place) { return device(place).shares_host(); };
+  return {std::all_of(plan.ranks.begin(), plan.ranks.end(), accelerates),
+          stands_whole(model, std::any_of(plan.ranks.begin(), plan.ranks.end(), works))};
+}
+
 // Every run of a stage uses all of its ranks.
 void check_width(const Stage& stage, int index, const StrategyRun& run) {
   const Strategy& s = run.strategy;
@@ -201,7 +229,7 @@ void check_sharding(const StrategyRun& run) {
 }
 
 void check_run(const Plan& plan, const model::ModelSpec& model, int stage, const StrategyRun& run,
-               const std::vector<model::BlockInstance>& all, bool whole_replicas) {
+               const std::vector<model::BlockInstance>& all, const Runs& runs) {
   const Strategy& s = run.strategy;
   if (s.dp < 1 || s.tp < 1 || s.cp < 1 || s.ep < 1)
     refuse(run.where, text("dp ", s.dp, ", tp ", s.tp, ", cp ", s.cp, ", ep ", s.ep), "degrees of at least 1");
@@ -211,17 +239,18 @@ void check_run(const Plan& plan, const model::ModelSpec& model, int stage, const
   Blocks blocks;
   for (int b = run.first; b < run.last; ++b)
     if (blocks.empty() || blocks.back() != all[b].spec) blocks.push_back(all[b].spec);
-  check_whole_blocks(model, run);
+  if (runs.whole_blocks) check_whole_blocks(model, run);
   check_tensor_parallel(model, run, blocks);
   check_batch(plan, plan.stages[stage], run);
+  check_samples(plan, plan.stages[stage], run, blocks);
   check_width(plan.stages[stage], stage, run);
-  if (whole_replicas) check_replicas(plan, plan.stages[stage], run);
+  if (runs.whole_replicas) check_replicas(plan, plan.stages[stage], run);
   check_sharding(run);
   check_context_parallel(run, blocks);
   check_expert_parallel(model, run, blocks);
 }
 
-void check_stages(const Plan& plan, const model::ModelSpec& model, bool whole_replicas) {
+void check_stages(const Plan& plan, const model::ModelSpec& model, const Runs& runs) {
   if (plan.stages.empty()) refuse(plan.where, "it has no stages", "at least one");
   const std::vector<model::BlockInstance> blocks = model.blocks();
   int next_block = 0;
@@ -241,7 +270,7 @@ void check_stages(const Plan& plan, const model::ModelSpec& model, bool whole_re
       if (run.last <= run.first || run.last > model.block_count())
         refuse(run.where, text("blocks [", run.first, ", ", run.last, ") of stage ", s),
                text("last: above ", run.first, " and at most ", model.block_count()));
-      check_run(plan, model, static_cast<int>(s), run, blocks, whole_replicas);
+      check_run(plan, model, static_cast<int>(s), run, blocks, runs);
       next_block = run.last;
     }
   }
@@ -283,13 +312,6 @@ void check_shared_parameters(const Plan& plan, const model::ModelSpec& model) {
     }
 }
 
-// Calibrations say the times of whole replicas on one kind of device.
-bool needs_whole_replicas(const Plan& plan, const cluster::ClusterSpec& cluster) {
-  return std::all_of(plan.ranks.begin(), plan.ranks.end(), [&](const RankPlace& place) {
-    return cluster.groups[static_cast<std::size_t>(place.group)].device.accelerates(plan.precision);
-  });
-}
-
 }  // namespace
 
 void check(const Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster) {
@@ -297,7 +319,7 @@ void check(const Plan& plan, const model::ModelSpec& model, const cluster::Clust
   if (plan.global_batch < 1 || plan.micro_batches < 1)
     refuse(plan.where, text("global_batch ", plan.global_batch, ", micro_batches ", plan.micro_batches), "at least 1");
   check_ranks(plan, cluster);
-  check_stages(plan, model, needs_whole_replicas(plan, cluster));
+  check_stages(plan, model, runs_of(plan, model, cluster));
   check_shared_parameters(plan, model);
   check_schedule(plan);
 }

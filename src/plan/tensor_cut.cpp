@@ -34,10 +34,10 @@ std::string TensorFault::expected() const {
 
 bool cut_by_trainer(const model::ModelSpec& model) {
   return std::all_of(model.repeats.begin(), model.repeats.end(),
-                     [](const model::Repeat& repeat) { return model::computed_by_nn(repeat.block); });
+                     [](const model::Repeat& repeat) { return model::cut_by_nn(repeat.block); });
 }
 
-bool stands_whole(const model::ModelSpec& model) { return !model.plugin.empty() && !cut_by_trainer(model); }
+bool stands_whole(const model::ModelSpec& model, bool workers) { return (workers || !model.plugin.empty()) && !cut_by_trainer(model); }
 
 bool holds_vocabulary(const model::BlockSpec& block) {
   return block.kind == "embedding" || block.kind == "position_embedding" || block.kind == "lm_head" || block.kind == "language_head";

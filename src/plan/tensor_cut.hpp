@@ -22,11 +22,11 @@ struct TensorFault {
   std::string expected() const;  // "a degree that divides heads and kv_heads, which are not padded"
 };
 
-// Whether the trainer cuts all of a model's blocks (model::computed_by_nn).
+// Whether the trainer cuts all of a model's blocks (model::cut_by_nn).
 bool cut_by_trainer(const model::ModelSpec& model);
-// Whether the blocks are a plug-in's, which autograd differentiates: each rank holds them whole, for whole sequences, and computes all of
-// a pass again or nothing.
-bool stands_whole(const model::ModelSpec& model);
+// Whether each rank holds the blocks whole, for whole sequences, and computes all of a pass again or nothing: a plug-in's, which autograd
+// differentiates, and on CPU workers all models that the trainer does not cut. What accelerators run may be another framework.
+bool stands_whole(const model::ModelSpec& model, bool workers);
 
 // True for embeddings and language heads.
 bool holds_vocabulary(const model::BlockSpec& block);

@@ -77,11 +77,10 @@ BlockSpace space_of(const model::JobSpec& job, const Devices& devices) {
   BlockSpace out = space_of(job.parallel);
   out.groups = devices.groups;
   out.node_ranks = devices.node_ranks;
-  if (plan::stands_whole(job.model)) {
+  if (plan::stands_whole(job.model, devices.workers)) {
     out.most_tensor = out.most_context = 1;
     std::erase(out.recompute, model::Recompute::selective);
   }
-  if (devices.workers && !plan::cut_by_trainer(job.model)) out.most_tensor = 1;
   if (!devices.uniform) return out;
   out.uniform = true;
   out.most_context = std::min(out.most_context, std::max(1, job.parallel.cp));

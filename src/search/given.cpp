@@ -48,7 +48,7 @@ class Check {
     if (parallel_.threads > 0 && !kind_.workers) refuse("threads are of CPU workers; the devices are accelerators", "degrees alone", {});
     if (parallel_.recompute == "selective" && none([](const model::BlockSpec& block) { return plan::option_of(block, "heads") > 0; }))
       refuse("recompute selective is of attention, and the model has none", "none or full", {});
-    if (parallel_.recompute == "selective" && plan::stands_whole(job_.model))
+    if (parallel_.recompute == "selective" && plan::stands_whole(job_.model, kind_.workers))
       refuse(text("recompute selective is of attention alone, and blocks of arch ", job_.model.arch, " are computed again as a whole"),
              "none or full", {});
     if (parallel_.sequence_parallel.value_or(false) && parallel_.tp == 1)
@@ -109,7 +109,7 @@ class Check {
   }
 
   bool keeps_whole(const model::BlockSpec& block) const {
-    return plan::stands_whole(job_.model) || (kind_.workers && !model::computed_by_nn(block));
+    return plan::stands_whole(job_.model, false) || (kind_.workers && !model::cut_by_nn(block));
   }
 
   std::string tensor_obstacle(std::int64_t degree) const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "model/forms.hpp"
 #include "plan/divisors.hpp"
 #include "plan/tensor_cut.hpp"
 #include "search/drop_covered.hpp"
@@ -43,7 +44,7 @@ class Lister {
         if (cp > space.most_context || !GivenDegrees::allows(space.given.context, cp) || !plan::context_divides(block, cp)) continue;
         const std::int64_t dp = ranks_.width / (tp * cp);
         const std::optional<bool> sequence_parallel = sequence_parallel_of(space, block, tp, cp);
-        if (!GivenDegrees::allows(space.given.data, dp) || !sequence_parallel) continue;
+        if (!GivenDegrees::allows(space.given.data, dp) || !sequence_parallel || samples_ < dp * model::least_samples(block)) continue;
         std::vector<BlockOption> here;
         for (const std::int64_t ep : plan::divisors_of(std::max<std::int64_t>(1, std::gcd(experts, dp * cp)))) {
           if (experts > 0 && !GivenDegrees::allows(space.given.experts, ep)) continue;

@@ -61,7 +61,7 @@ model::ModelSpec read_plugin_model(const ConfigNode& section) {
   model.dims["layers"] = std::max(model.dims["layers"], 1.0);
   model::tensor_flow(model);  // throws where it does not fit together
   check_buffers(model);
-  const nn::Batch batch = random_batch(1, model.dim("seq"), std::max<std::int64_t>(1, model.dim("vocab")));
+  const nn::Batch batch = random_batch(model, 1);
   for (model::Repeat& repeat : model.repeats) repeat.block.measured = nn::measured_cost({&repeat.block, 0, repeat.first_index}, batch);
   return known.emplace(key, std::move(model)).first->second;
 }

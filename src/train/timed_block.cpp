@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/random.hpp"
+#include "model/forms.hpp"
 
 namespace tessera::train {
 namespace {
@@ -24,14 +25,22 @@ nn::Tensors random_tensors(const std::vector<model::TensorSpec>& specs, std::int
 
 }  // namespace
 
-nn::Batch random_batch(std::int64_t rows, std::int64_t seq, std::int64_t vocab) {
+nn::Batch random_batch(const model::ModelSpec& model, std::int64_t samples) {
   nn::Batch batch;
   Random random(1);
-  for (const char* name : {"tokens", "targets"}) {
-    at::Tensor& tensor = batch.tensors[name] = at::empty({rows, seq}, at::kLong);
+  const auto fill = [&](const char* name, const std::vector<std::int64_t>& shape, std::int64_t below) {
+    at::Tensor& tensor = batch.tensors[name] = at::empty(shape, at::kLong);
     for (std::int64_t i = 0; i < tensor.numel(); ++i)
-      tensor.data_ptr<std::int64_t>()[i] = static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(vocab)));
+      tensor.data_ptr<std::int64_t>()[i] = static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(below)));
+  };
+  if (model::reads_images(model)) {
+    const std::int64_t side = model.dim("image");
+    at::Generator pixels = at::make_generator<at::CPUGeneratorImpl>(1);
+    batch.tensors["images"] = random_tensor({samples, model.dim("channels"), side, side}, at::kFloat, pixels);
+    fill("labels", {samples}, model.dim("classes"));
+    return batch;
   }
+  for (const char* name : {"tokens", "targets"}) fill(name, {samples, model.dim("seq")}, std::max<std::int64_t>(1, model.dim("vocab")));
   return batch;
 }
 
@@ -72,7 +81,7 @@ std::vector<nn::Parameter> Weights::of(const model::BlockInstance& instance, int
 TimedBlock::TimedBlock(const model::JobSpec& job, const model::BlockInstance& instance, std::int64_t micro_batch, int tensor_parallel,
                        const Weights& weights, int copy)
     : block_(nn::make_block(*instance.spec, {0, tensor_parallel})),
-      batch_(random_batch(micro_batch, job.model.dim("seq"), job.model.dim("vocab"))),
+      batch_(random_batch(job.model, micro_batch)),
       inputs_(random_tensors(instance.spec->inputs, micro_batch, type_of(job.train.precision))) {
   if (instance.spec->outputs.front().name != "loss")
     output_grads_ = random_tensors(instance.spec->outputs, micro_batch, type_of(job.train.precision));

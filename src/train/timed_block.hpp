@@ -15,8 +15,8 @@ at::ScalarType type_of(model::Precision precision);
 // Uniform in [-0.5, 0.5).
 at::Tensor random_tensor(const std::vector<std::int64_t>& shape, at::ScalarType type, at::Generator& random);
 
-// Of text: random tokens and targets.
-nn::Batch random_batch(std::int64_t rows, std::int64_t seq, std::int64_t vocab);
+// So many random samples of what the model reads: tokens and targets, or images and labels.
+nn::Batch random_batch(const model::ModelSpec& model, std::int64_t samples);
 
 // So many bytes of weights, gradients and activations are not in the caches any more when a step comes back to them.
 constexpr double kBeyondCaches = 64 << 20;

@@ -217,6 +217,45 @@ TEST_F(UnequalPlan, BlocksOfAPlugInStandWhole) {
   EXPECT_THAT(refusal().what(), HasSubstr("tp 2 cuts blocks of arch llama, which stand whole"));
 }
 
+model::JobSpec vision_job(const std::string& section) {
+  return model::read_job(ConfigNode::parse(
+      text("name: any\nmodel: {", section, "}\ndata: {source: synthetic}\ntrain: {global_batch: 16, precision: bf16}\n"), "train.yaml"));
+}
+
+// Other trainers may cut them on accelerators.
+TEST_F(UnequalPlan, VisionModelsStandWholeOnWorkers) {
+  made_for(vision_job("arch: vit, hidden: 64, layers: 8, heads: 4, image: 28, patch: 4, classes: 10"));
+  cluster = cpu_cluster(8);
+  plan.cluster_fingerprint = cluster.fingerprint();
+  plan.ranks.resize(8);
+  plan.stages = {{{0, 1, 2, 3}, {{0, 5, {.dp = 4, .zero = 3}}}}, {{4, 5, 6, 7}, {{5, 10, {.dp = 4, .recompute = model::Recompute::full}}}}};
+  EXPECT_NO_THROW(check(plan, job, cluster));
+  strategy(1).recompute = model::Recompute::selective;
+  EXPECT_THAT(refusal().what(), HasSubstr("recompute selective, and blocks of arch vit are computed again as a whole"));
+  strategy(1) = {.dp = 2, .cp = 2};
+  EXPECT_THAT(refusal().what(), HasSubstr("cp 2 cuts sequences, and blocks of arch vit take whole ones"));
+  strategy(1) = {.dp = 2, .tp = 2, .sequence_parallel = true};
+  EXPECT_THAT(refusal().what(), HasSubstr("tp 2 cuts blocks of arch vit, which stand whole"));
+  cluster = gpu_cluster(1, 8);
+  plan.cluster_fingerprint = cluster.fingerprint();
+  EXPECT_NO_THROW(check(plan, job, cluster));
+}
+
+TEST_F(UnequalPlan, BatchNormNeedsMoreThanOneValueAChannel) {
+  made_for(vision_job("arch: resnet18, image: 32, classes: 10"));
+  cluster = cpu_cluster(8);
+  plan.cluster_fingerprint = cluster.fingerprint();
+  plan.ranks.resize(4);
+  plan.micro_batches = 4;
+  plan.stages = {{{0, 1}, {{0, 5, {.dp = 2}}}}, {{2, 3}, {{5, 10, {.dp = 2}}}}};
+  EXPECT_NO_THROW(check(plan, job, cluster));
+  plan.micro_batches = 8;
+  EXPECT_THAT(refusal().what(), HasSubstr("micro-batches of 1 sample a rank leave batch norm one value a channel in layer4.{}"));
+  EXPECT_THAT(refusal().what(), HasSubstr("at least 2 samples"));
+  made_for(vision_job("arch: resnet18, image: 64, classes: 10"));
+  EXPECT_NO_THROW(check(plan, job, cluster));
+}
+
 TEST(HasBlocks, SaysWhichModelsAndPrecisionsTheTrainerComputes) {
   const auto refusal = [](const std::string& section, model::Precision precision = model::Precision::bf16) {
     const auto job = model::read_job(
@@ -229,7 +268,11 @@ TEST(HasBlocks, SaysWhichModelsAndPrecisionsTheTrainerComputes) {
   EXPECT_THAT(refusal(gpt + ", positions: alibi"), HasSubstr("its GPT has learned or rotary positions, or none"));
   EXPECT_THAT(refusal(gpt + ", attention: unfused"), HasSubstr("the model says attention: unfused"));
   EXPECT_THAT(refusal(gpt, model::Precision::f8), HasSubstr("the trainer cannot run the model: precision fp8"));
-  EXPECT_THAT(refusal("arch: resnet50, image: 64, classes: 1000"), HasSubstr("it cannot compute blocks of kind"));
+  for (const char* section : {"arch: resnet50, image: 64, classes: 1000", "arch: vgg16, norm: true", "arch: vgg11", "preset: vit-b-16"})
+    EXPECT_NO_THROW(passes(vision_job(section)));
+  EXPECT_THAT(refusal("preset: vit-b-16, attention: unfused"), HasSubstr("the model says attention: unfused"));
+  for (const char* section : {"preset: bert-large", "preset: t5-large", "preset: deepfm-criteo", "preset: dlrm-mlperf"})
+    EXPECT_THAT(refusal(section), HasSubstr("it cannot compute blocks of kind"));
 }
 
 }  // namespace

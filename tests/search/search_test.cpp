@@ -322,6 +322,36 @@ TEST(Search, SaysWhichDegreeDoesNotDivideAndWhichNearestOneDoes) {
   EXPECT_THAT(refusal("{dp: 4, tp: 4}", 4).what(), HasSubstr("the degrees need 16 devices; gpus offers 8"));
 }
 
+TEST(Search, KeepsVisionModelsWholeOnWorkers) {
+  for (const char* model : {"resnet50", "vit-b-16"}) {
+    SCOPED_TRACE(model);
+    const auto cluster = plan::cpu_cluster(4);
+    for (const char* parallel : {"auto", "{dp: 2}", "{pp: 2}"}) {
+      const model::JobSpec job = plan::preset_job(model, 16, parallel);
+      const plan::Plan best = search(job, cluster, {}).best;
+      check(best, job, cluster);
+      for (const plan::Stage& stage : best.stages)
+        for (const plan::StrategyRun& run : stage.runs) EXPECT_EQ(run.strategy.tp * run.strategy.cp, 1);
+    }
+    const auto refusal = [&](const std::string& parallel) {
+      return std::string(error_of([&] { search(plan::preset_job(model, 16, parallel), cluster, {}); }).what());
+    };
+    EXPECT_THAT(refusal("{tp: 2}"), AllOf(HasSubstr("which the trainer keeps whole"), HasSubstr("nearest: tp 1")));
+    EXPECT_THAT(refusal("{cp: 2}"), AllOf(HasSubstr("cp 2 "), HasSubstr("nearest: cp 1")));
+    EXPECT_THAT(refusal("{recompute: selective}"), HasSubstr("recompute selective is of attention"));
+  }
+}
+
+TEST(Search, LeavesBatchNormMoreThanOneValueAChannel) {
+  const model::JobSpec job = model::read_job(ConfigNode::parse(
+      "name: t\nmodel: {arch: resnet18, image: 32, classes: 10}\ndata: {source: synthetic}\ntrain: {global_batch: 8}\nparallel: {dp: 2}\n",
+      "train.yaml"));
+  const auto cluster = plan::cpu_cluster(4);
+  const SearchResult result = search(job, cluster, {});
+  check(result.best, job, cluster);
+  for (const Candidate& candidate : result.runners_up) check(candidate.plan, job, cluster);
+}
+
 TEST(Search, SaysHowMuchMemoryIsMissingAndWhatWouldFit) {
   plan::JobShape shape{.layers = 32,
                        .hidden = 4096,

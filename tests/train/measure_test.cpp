@@ -6,6 +6,7 @@
 #include <set>
 
 #include "train/job_helper.hpp"
+#include "train/vision_helper.hpp"
 
 namespace tessera::train {
 namespace {
@@ -64,6 +65,19 @@ TEST(Measure, LeavesLargeMicroBatchesOutWhereTimeIsShort) {
   measured_by(1, tiny_job(), {.budget = Seconds(0), .sample = Seconds(0.001)}, profile);
   EXPECT_EQ(profile.blocks.size(), 3u);
   for (const profile::BlockSample& block : profile.blocks) EXPECT_EQ(block.micro_batch_size, 1);
+}
+
+// Blocks of a kind differ in shape, and are timed one by one.
+TEST(Measure, TimesModelsOfImages) {
+  for (const auto& [model, shapes] : {std::pair("{arch: resnet18, image: 32, classes: 10}", 9),
+                                      {"{arch: vgg11, image: 32, classes: 10, norm: true}", 9},
+                                      {"{arch: vit, hidden: 32, layers: 6, heads: 4, image: 16, patch: 4, classes: 10}", 3}}) {
+    model::JobSpec job = vision_job(model, 4, 0.1);
+    job.model = narrowed(job.model);
+    profile::Profile profile;
+    measured_by(2, job, {.budget = Seconds(0), .sample = Seconds(0.001)}, profile);
+    EXPECT_EQ(profile.blocks.size(), static_cast<std::size_t>(shapes)) << model;
+  }
 }
 
 }  // namespace

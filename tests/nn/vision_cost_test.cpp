@@ -1,0 +1,89 @@
+// What the planner believes of the memory of vision models' blocks against what the allocator sees.
+#include <ATen/ATen.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <gtest/gtest.h>
+
+#include "nn/memory_helper.hpp"
+#include "nn/vision_helper.hpp"
+
+namespace tessera::nn::test {
+namespace {
+
+using model::Recompute;
+
+constexpr const char* kModels[] = {"{arch: resnet18, image: 64, classes: 50}",
+                                   "{arch: resnet50, image: 64, classes: 50}",
+                                   "{arch: vgg11, image: 64, classes: 50}",
+                                   "{arch: vgg16, image: 96, classes: 50, norm: true}",
+                                   "{arch: vit, hidden: 192, layers: 4, heads: 3, image: 64, patch: 8, classes: 50}",
+                                   "{arch: vit, hidden: 192, layers: 4, heads: 3, image: 64, patch: 8, classes: 50, dropout: 0.1}"};
+
+std::int64_t bytes_of(const Tensors& tensors) {
+  std::int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += static_cast<std::int64_t>(tensor.nbytes());
+  return bytes;
+}
+
+TEST(VisionCosts, WhatBlocksKeepIsWithinTenPercent) {
+  constexpr std::int64_t kSamples = 2;
+  for (const char* section : kModels) {
+    const model::ModelSpec spec = vision_model(section);
+    VisionModel model(spec);
+    const Batch batch = random_images(spec, kSamples);
+    Pass pass;
+    pass.batch = &batch;
+    pass.drops = true;
+    Tensors tensors;
+    std::vector<Saved> saved(model.instances().size());
+    for (std::size_t b = 0; b < saved.size(); ++b) {
+      const model::BlockInstance& instance = model.instances()[b];
+      SCOPED_TRACE(text(section, " ", instance.name()));
+      const auto meter = std::make_shared<MemoryMeter>();
+      const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
+      const std::int64_t inputs = bytes_of(tensors);
+      tensors = model.block(b).forward(tensors, saved[b], pass);
+      const auto expected = static_cast<double>(model::cost_of(*instance.spec, {.micro_batch_size = kSamples}).saved.value);
+      EXPECT_NEAR(static_cast<double>(meter->held() - bytes_of(tensors) + inputs), expected, 0.1 * expected);
+    }
+  }
+}
+
+// As in a training step, the first and the last block are not computed again.
+std::int64_t expected_peak_of(const model::ModelSpec& spec, std::int64_t samples, Recompute recompute) {
+  const auto blocks = spec.blocks();
+  std::int64_t saved = 0, peak = 0, input = 0;
+  for (const model::BlockInstance& instance : blocks) {
+    const bool ends = instance.index == 0 || instance.index + 1 == static_cast<int>(blocks.size());
+    const model::BlockCost cost =
+        model::cost_of(*instance.spec, {.micro_batch_size = samples, .recompute = ends ? Recompute::none : recompute});
+    saved += cost.saved.value;
+    peak = std::max({peak, saved + cost.forward_workspace.value + cost.output.value, saved + cost.backward_workspace.value + input});
+    input = cost.output.value;
+  }
+  return peak;
+}
+
+TEST(VisionCosts, PeakOfAStepIsWithinTenPercentOfWhatIsAllocated) {
+  constexpr std::int64_t kSamples = 8;
+  for (const char* section : kModels)
+    for (const Recompute recompute : {Recompute::none, Recompute::full}) {
+      SCOPED_TRACE(text(section, " recompute ", model::name_of(recompute)));
+      const model::ModelSpec spec = vision_model(section);
+      VisionModel model(spec);
+      const Batch batch = random_images(spec, kSamples);
+      Pass pass;
+      pass.batch = &batch;
+      pass.drops = true;
+      const auto meter = std::make_shared<MemoryMeter>();
+      {
+        const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
+        model.step(pass, recompute == Recompute::full);
+      }
+      const auto expected = static_cast<double>(expected_peak_of(spec, kSamples, recompute));
+      EXPECT_NEAR(static_cast<double>(meter->peak()), expected, 0.1 * expected);
+      EXPECT_EQ(meter->held(), 0) << "something is left after the step";
+    }
+}
+
+}  // namespace
+}  // namespace tessera::nn::test
