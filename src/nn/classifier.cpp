@@ -16,7 +16,12 @@ Tensors loss_of(const at::Tensor& values, const Pass& pass) {
   const at::Tensor logits = values.to(at::kFloat);
   const at::Tensor labels = pass.batch->find("labels");
   if (!labels.defined()) return {logits};
-  return {at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum, -1), (labels >= 0).sum()};
+  const at::Tensor count = (labels >= 0).sum();
+  const at::Tensor mixed = pass.batch->find("mixed_labels");
+  if (!mixed.defined()) return {at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum, -1), count};
+  const auto each = [&](const at::Tensor& of) { return at::cross_entropy_loss(logits, of, {}, at::Reduction::None, -1); };
+  const at::Tensor& weight = pass.batch->at("mixed_weight");
+  return {((1 - weight) * each(labels) + weight * each(mixed)).sum(), count};
 }
 
 }  // namespace

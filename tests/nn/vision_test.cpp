@@ -114,5 +114,23 @@ TEST(VisionBlocks, StandWhole) {
   EXPECT_THROW(make_block(spec.repeats[1].block, {.tensor_rank = 0, .tensor_size = 2}), Error);
 }
 
+TEST(VisionBlocks, WeighTheLossesOfMixedImages) {
+  const model::ModelSpec spec = vision_model("{arch: vit, hidden: 32, layers: 1, heads: 4, image: 16, patch: 4, classes: 10}");
+  VisionModel model(spec);
+  Batch batch = random_images(spec, 3);
+  Pass pass = pass_over(batch);
+  pass.training = pass.drops = false;
+  const auto loss_with = [&](std::vector<std::int64_t> labels) {
+    std::vector<Saved> saved;
+    batch.tensors["labels"] = at::tensor(labels);
+    return model.forward(pass, saved).at(0).item<float>();
+  };
+  const float own = loss_with({1, -1, -1}) + loss_with({-1, 2, -1}) * 0.75F;
+  const float mixed = loss_with({-1, 4, -1}) * 0.25F + loss_with({-1, -1, 5});
+  batch.tensors["mixed_labels"] = at::tensor(std::vector<std::int64_t>{3, 4, 5});
+  batch.tensors["mixed_weight"] = at::tensor(std::vector<float>{0, 0.25F, 1});
+  EXPECT_NEAR(loss_with({1, 2, 0}), own + mixed, 1e-5);
+}
+
 }  // namespace
 }  // namespace tessera::nn::test
