@@ -249,7 +249,7 @@ class Layer {
     work_.pointwise("rotary", 2 * joined, 2 * joined);
     core({count, count, nope + rope, v_dim, rows_, seq_, causal_});
     work_.linear("attention_out", rows_, hidden_, count * v_dim);
-    leave_rows(By::several);
+    leave_rows(By::one_product);
   }
 
   void low_rank_norm(std::string_view name, std::int64_t rank) {
