@@ -119,8 +119,9 @@ void export_hf(const std::filesystem::path& checkpoint, const model::ModelSpec& 
                const std::optional<std::filesystem::path>& tokenizer, const std::filesystem::path& out_dir,
                std::int64_t largest_weight_file, ExportType type) {
   FileSystem& disk = real_file_system();
-  if (model.arch != "llama" && model.arch != "mixtral" && model.arch != "qwen_moe")
-    throw Error(ErrorCode::invalid_config, "a model of kind " + model.arch + " cannot be exported", {}, "llama, mixtral or qwen_moe");
+  if (model.arch != "llama" && model.arch != "mixtral" && model.arch != "qwen_moe" && model.arch != "deepseek")
+    throw Error(ErrorCode::invalid_config, "a model of kind " + model.arch + " cannot be exported", {},
+                "llama, mixtral, qwen_moe or deepseek");
   const Reader reader(checkpoint);
   if (reader.state().model_fingerprint != model.fingerprint())
     throw Error(ErrorCode::invalid_config, "the checkpoint is of another model", {checkpoint.string(), 0, 0, -1, {}},

@@ -90,7 +90,7 @@ class Draw {
       std::iota(stage.ranks.begin(), stage.ranks.end(), begins[place]);
       cut(stage, job.model);
       const Strategy& first = stage.runs.front().strategy;
-      if (first.dp == 2 && out.samples() > 2 && one_in(3))
+      if (first.dp == 2 && out.samples() > 2 && one_in(2))
         stage.shares = {{first.cp * first.tp, out.samples() - 1}, {first.cp * first.tp, 1}};
     }
     // Stages of the same ranks have the same.
