@@ -1,0 +1,127 @@
+"""One rank of PyTorch's side of a cell: reads a JSON file, trains on random images, and rank 0 prints the seconds of the steps."""
+import json
+import os
+import pathlib
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import pipelining
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from models import MODELS  # noqa: E402
+
+
+class Replicas:
+    """The whole model on each rank, or its part of every tensor."""
+
+    def __init__(self, spec, parts):
+        self.module = nn.Sequential(*parts)
+        self.own = slice(dist.get_rank(), None, dist.get_world_size())
+        self.set_up()
+
+    def set_up(self):
+        self.module = nn.parallel.DistributedDataParallel(self.module)
+
+    def step(self, images, labels):
+        nn.functional.cross_entropy(self.module(images[self.own]), labels[self.own]).backward()
+
+
+class FullyShard(Replicas):
+    def set_up(self):
+        from torch.distributed.fsdp import fully_shard
+        for part in self.module:
+            fully_shard(part)
+        fully_shard(self.module)
+
+
+def seconds_of(parts, images):
+    """Of a forward and a backward pass of each part, the second time that it runs."""
+    seconds = []
+    for part in parts:
+        for _ in range(2):
+            begin = time.perf_counter()
+            out = part(images.requires_grad_())
+            out.sum().backward()
+            taken = time.perf_counter() - begin
+        seconds.append(taken)
+        part.zero_grad(set_to_none=True)
+        images = out.detach()
+    return seconds
+
+
+def balanced(seconds, stages):
+    """The first part of each stage, and the number of parts: the slowest stage is as fast as it can be."""
+    count = len(seconds)
+    best = {(0, 0): (0.0, [])}  # stages, parts: the slowest, and where each begins
+    for stage in range(1, stages + 1):
+        for end in range(stage, count + 1):
+            best[stage, end] = min((max(best[stage - 1, begin][0], sum(seconds[begin:end])), best[stage - 1, begin][1] + [begin])
+                                   for begin in range(stage - 1, end) if (stage - 1, begin) in best)
+    return best[stages, count][1] + [count]
+
+
+class Pipelines:
+    """`replicas` pipelines beside each other, of as many stages as ranks are left to each; stages are balanced by their measured time."""
+
+    def __init__(self, spec, parts):
+        self.replicas = spec["replicas"]
+        stages = dist.get_world_size() // self.replicas
+        rank = dist.get_rank()
+        groups = [dist.new_group([replica * stages + stage for stage in range(stages)]) for replica in range(self.replicas)]
+        peers = [dist.new_group([replica * stages + stage for replica in range(self.replicas)]) for stage in range(stages)]
+        replica, stage = divmod(rank, stages)
+        micro_batch = spec["batch"] // self.replicas // spec["micro_batches"]
+        cuts = [balanced(seconds_of(parts, torch.randn(micro_batch, *spec["shape"])), stages)]
+        dist.broadcast_object_list(cuts)
+        self.module = nn.Sequential(*parts[cuts[0][stage]:cuts[0][stage + 1]])
+        self.peers = peers[stage] if self.replicas > 1 else None
+        self.own = slice(replica, None, self.replicas)
+        self.first, self.last = stage == 0, stage == stages - 1
+        self.schedule = {"gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B}[spec["schedule"]](
+            pipelining.PipelineStage(self.module, stage, stages, torch.device("cpu"), group=groups[replica]), spec["micro_batches"],
+            loss_fn=nn.functional.cross_entropy)
+
+    def step(self, images, labels):
+        self.schedule.step(*([images[self.own]] if self.first else []), **({"target": labels[self.own]} if self.last else {}))
+        if self.peers is None:
+            return
+        gradients = [parameter.grad for parameter in self.module.parameters()]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        dist.all_reduce(flat, group=self.peers)
+        for gradient, mean in zip(gradients, flat.div_(self.replicas).split([gradient.numel() for gradient in gradients]), strict=True):
+            gradient.copy_(mean.view_as(gradient))
+
+
+WAYS = {"ddp": Replicas, "fsdp2": FullyShard}
+
+
+def main():
+    spec = json.loads(pathlib.Path(sys.argv[1]).read_text())
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    torch.manual_seed(3)
+    dist.init_process_group("gloo")
+    side = WAYS.get(spec["way"], Pipelines)(spec, MODELS[spec["model"]](spec["classes"]))
+    optimizer = torch.optim.SGD(side.module.parameters(), lr=0.01)
+    images, labels = torch.randn(spec["batch"], *spec["shape"]), torch.randint(spec["classes"], (spec["batch"],))
+    seconds = []
+    for _ in range(spec["steps"]):
+        dist.barrier()
+        begin = time.perf_counter()
+        side.step(images, labels)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        dist.barrier()
+        seconds.append(time.perf_counter() - begin)
+    if dist.get_rank() == 0:
+        print(json.dumps(seconds), flush=True)
+    dist.barrier()
+    # What Gloo and autograd's threads destroy on the way out sometimes meets what is gone already.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Trains vision models on four emulated hosts, Tessera with `parallel: auto` beside what people use: samples/s of each, and the ratio to the best of them.
+
+    python bench/peers/run.py [--bin build/release/bin] [--models vgg16,resnet50] [--gbit 0.5,1,4] [--ways ddp,1f1b] [--rounds 2] [--steps 7] [--json]
+
+Images of 64 x 64, batches of 32, fp32, SGD, one thread a process. PyTorch's ways: DDP; FSDP2; GPipe and 1F1B of torch.distributed.pipelining with stages balanced by
+measured time; and two such pipelines (1F1B) with two replicas of each stage, whose gradients are averaged at the end. Pipelines run with 4 and with 8 micro-batches, and the
+faster counts. All take turns; medians over the steps of all rounds, without each run's first two. Needs root (tools/netlab).
+"""
+import argparse
+import importlib.metadata
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(ROOT / "bench")]
+from lab import netlab_or_exit, planned, profiled, python_on_hosts, train_on_hosts  # noqa: E402
+from machine import processor  # noqa: E402
+
+HOSTS, CPU, BATCH, SIDE, CLASSES = 4, 0.5, 32, 64, 1000
+SKIPPED_STEPS = 2
+PROFILE_SECONDS = 60
+WAYS = {"ddp": [{"way": "ddp"}], "fsdp2": [{"way": "fsdp2"}],
+        **{name: [{"way": name, "schedule": schedule, "replicas": replicas, "micro_batches": count} for count in (4, 8)]
+           for name, schedule, replicas in (("gpipe", "gpipe", 1), ("1f1b", "1f1b", 1), ("2x2", "1f1b", 2))}}
+MODELS = ("vgg16", "resnet50")
+
+
+class Bench:
+    def __init__(self, arguments, folder, netlab):
+        self.tessera, self.steps, self.folder, self.netlab = os.path.join(arguments.bin, "tessera"), arguments.steps, folder, netlab
+        self.environment = dict(os.environ, TESSERA_CACHE=str(folder / "cache"))
+
+    def plan(self, model, gbit):
+        name = f"{model}-{gbit:g}"
+        job = {"name": name, "model": {"arch": model, "image": SIDE, "classes": CLASSES}, "data": {"source": "synthetic"},
+               "train": {"steps": self.steps, "global_batch": BATCH, "precision": "fp32", "optimizer": {"kind": "sgd", "lr": 0.01, "weight_decay": 0, "clip": 0},
+                         "schedule": {"kind": "constant"}},
+               "cluster": {"lab": {"hosts": HOSTS, "gbit": gbit, "cpu": CPU}}, "parallel": "auto"}
+        profile = profiled(self.tessera, self.folder / f"{name}-profile.json", job, PROFILE_SECONDS, self.environment)
+        return planned(self.tessera, self.folder, name, job, self.environment, profile)
+
+    def ours(self, job, plan, gbit):
+        with self.netlab.Lab(HOSTS, [gbit], [CPU] * HOSTS) as lab:
+            return train_on_hosts(lab, self.tessera, job, plan, self.folder / "run", self.steps, self.environment)
+
+    def theirs(self, spec, model, gbit):
+        path = self.folder / "peer.json"
+        path.write_text(json.dumps({**spec, "model": model, "batch": BATCH, "classes": CLASSES, "shape": [3, SIDE, SIDE], "steps": self.steps}))
+        with self.netlab.Lab(HOSTS, [gbit], [CPU] * HOSTS) as lab:
+            return json.loads(python_on_hosts(lab, [HERE / "peer.py", path], self.folder / "peer.log"))
+
+    def cell(self, model, gbit, ways, rounds):
+        job, plan = self.plan(model, gbit)
+        runs = {("tessera", 0): lambda: self.ours(job, plan, gbit)}
+        for way in ways:
+            for index, spec in enumerate(WAYS[way]):
+                runs[way, index] = lambda spec=spec: self.theirs(spec, model, gbit)
+        seconds = {key: [] for key in runs}
+        for turn in range(rounds):
+            for key in list(runs)[::1 if turn % 2 == 0 else -1]:
+                seconds[key] += runs[key]()[SKIPPED_STEPS:]
+                print(f"round {turn + 1} of {rounds}, {gbit:g} Gbit/s, {model}, {key[0]}: {BATCH / statistics.median(seconds[key]):.2f} samples/s", file=sys.stderr)
+        rates = {way: max(BATCH / statistics.median(of) for (name, _), of in seconds.items() if name == way) for way in ("tessera", *ways)}
+        chosen = json.loads(plan.read_text())
+        words = f"{len(chosen['stages'])} stages, {chosen['micro_batches']} micro-batches, {chosen['schedule']}"
+        return {"gbit": gbit, "model": model, "rates": rates, "plan": words, "ratio": rates["tessera"] / max(rates[way] for way in ways),
+                "over_mean": rates["tessera"] / statistics.mean(rates[way] for way in ways)}
+
+
+def show(result, ways):
+    print(f"{result['machine']}; {HOSTS} hosts of {CPU} cores; " + ", ".join(f"{name} {version}" for name, version in result["versions"].items()) + "; samples/s")
+    print(f"{'Gbit/s':>6}  {'model':<10}{'Tessera':>9}" + "".join(f"{way:>9}" for way in ways) + f"{'/ best':>9}{'/ mean':>9}  plan")
+    for cell in result["cells"]:
+        print(f"{cell['gbit']:>6g}  {cell['model']:<10}{cell['rates']['tessera']:>9.2f}" + "".join(f"{cell['rates'][way]:>9.2f}" for way in ways)
+              + f"{cell['ratio']:>9.2f}{cell['over_mean']:>9.2f}  {cell['plan']}")
+    print(f"geometric mean of the ratios to the best {statistics.geometric_mean(cell['ratio'] for cell in result['cells']):.3f}")
+
+
+def listed(kind):
+    return lambda words: [kind(word) for word in words.split(",")]
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="./dev bench peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", default=str(ROOT / "build" / "release" / "bin"))
+    parser.add_argument("--models", type=listed(str), default=list(MODELS), help=", ".join(MODELS))
+    parser.add_argument("--gbit", type=listed(float), default=[0.5, 1.0, 4.0])
+    parser.add_argument("--ways", type=listed(str), default=list(WAYS), help=", ".join(WAYS))
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    for names, known in ((arguments.models, MODELS), (arguments.ways, WAYS)):
+        if unknown := set(names) - set(known):
+            parser.error(f"not known: {', '.join(unknown)}; there are {', '.join(known)}")
+    netlab = netlab_or_exit()
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(arguments, pathlib.Path(folder), netlab)
+        cells = [bench.cell(model, gbit, arguments.ways, arguments.rounds) for gbit in arguments.gbit for model in arguments.models]
+        version = subprocess.run([bench.tessera, "--version"], capture_output=True, text=True).stdout.split("\n")[0]
+    result = {"machine": processor(), "versions": {"tessera": version, "torch": importlib.metadata.version("torch")}, "cells": cells}
+    if arguments.json:
+        print(json.dumps(result))
+    else:
+        show(result, arguments.ways)
+
+
+if __name__ == "__main__":
+    main()
