@@ -36,7 +36,7 @@ struct Field {
   std::string value;
 };
 
-std::vector<Field> fields_of(const StepMetrics& m, std::int64_t total_steps, std::optional<Seconds> left) {
+std::vector<Field> fields_of(const StepMetrics& m, std::int64_t total_steps, std::optional<Seconds> left, const std::string& counted) {
   const int digits = static_cast<int>(std::to_string(total_steps).size());
   const double share = total_steps > 0 ? 100.0 * static_cast<double>(m.step + 1) / static_cast<double>(total_steps) : 100.0;
   std::vector<Field> fields = {
@@ -46,7 +46,7 @@ std::vector<Field> fields_of(const StepMetrics& m, std::int64_t total_steps, std
       {4, "grad", grad_text(m.grad_norm)},
       {5, "lr", format("%.2e", m.lr)},
       {7, "mem", to_text(Bytes(m.memory))},
-      {2, "", count_text(m.tokens_per_s) + " tokens/s"},
+      {2, "", text(count_text(m.tokens_per_s), " ", counted, "/s")},
       {9, "", format("%.3g TFLOP/s", m.tflops)}};
   if (m.mfu > 0) fields.push_back({8, "MFU", format("%.1f %%", 100 * m.mfu)});
   if (left) fields.push_back({3, "left", duration_text(*left)});
@@ -101,8 +101,9 @@ std::int64_t row_interval(std::int64_t total_steps) {
       if (digit * unit * kRows >= total_steps) return digit * unit;
 }
 
-std::string progress_line(const StepMetrics& metrics, std::int64_t total_steps, std::optional<Seconds> left, int width, bool color) {
-  std::vector<Field> fields = fields_of(metrics, total_steps, left);
+std::string progress_line(const StepMetrics& metrics, std::int64_t total_steps, std::optional<Seconds> left, int width, bool color,
+                          const std::string& counted) {
+  std::vector<Field> fields = fields_of(metrics, total_steps, left, counted);
   while (width > 0 && fields.size() > 1 && width_of(fields) > static_cast<std::size_t>(width))
     fields.erase(std::max_element(fields.begin(), fields.end(), [](const Field& a, const Field& b) { return a.rank < b.rank; }));
   std::string line;
@@ -157,13 +158,14 @@ void Progress::step(const StepMetrics& metrics) {
 void Progress::draw() {
   if (!last_) return;
   // A line as wide as the terminal would wrap on some of them.
-  options_.write(kEraseLine + progress_line(*last_, total_steps_, left(), std::max(1, options_.width() - 1), options_.color));
+  options_.write(kEraseLine +
+                 progress_line(*last_, total_steps_, left(), std::max(1, options_.width() - 1), options_.color, options_.counted));
   drawn_ = true;
   drawn_at_ = options_.clock->now();
 }
 
 void Progress::keep() {
-  const std::string line = progress_line(*last_, total_steps_, left(), 0, false);
+  const std::string line = progress_line(*last_, total_steps_, left(), 0, false, options_.counted);
   if (!options_.live) options_.write(line + "\n");
   options_.record(log::Level::info, line);
   kept_at_ = options_.clock->now();
@@ -183,7 +185,7 @@ void Progress::write_row() {
     options_.write(dim && options_.color ? "\033[2m" + shown + "\033[0m\n" : shown + "\n");
   };
   erase();
-  if (!titled_) write(row_of("step", "loss", "validation", "grad", "lr", "tokens/s", "elapsed"), true);
+  if (!titled_) write(row_of("step", "loss", "validation", "grad", "lr", options_.counted + "/s", "elapsed"), true);
   titled_ = true;
   write(row_of(std::to_string(last_->step + 1), format("%.4f", last_->loss), loss_ ? format("%.4f", *loss_) : std::string(),
                grad_text(last_->grad_norm), format("%.2e", last_->lr), count_text(last_->tokens_per_s),
@@ -228,8 +230,8 @@ void Progress::finish() {
   const std::int64_t steps = last_->step + 1 - first_step_;
   const Seconds wall(options_.clock->now().value - start_.value);
   const std::string line = text(steps, steps == 1 ? " step in " : " steps in ", duration_text(wall), ", ",
-                                count_text(step_seconds_ > 0 ? static_cast<double>(tokens_) / step_seconds_ : 0),
-                                " tokens/s while training, last loss ", format("%.4f", last_->loss));
+                                count_text(step_seconds_ > 0 ? static_cast<double>(tokens_) / step_seconds_ : 0), " ", options_.counted,
+                                "/s while training, last loss ", format("%.4f", last_->loss));
   options_.write(line + "\n");
   options_.record(log::Level::info, line);
 }

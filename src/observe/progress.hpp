@@ -23,14 +23,16 @@ struct ProgressOptions {
   std::function<void(const std::string&)> write;  // as it is, with newlines and control sequences
   Clock* clock = nullptr;
   std::function<void(log::Level, const std::string&)> record = [](log::Level, const std::string&) {
-  };  // each line that stays, or would without a terminal
+  };                               // each line that stays, or would without a terminal
+  std::string counted = "tokens";  // of which StepMetrics::tokens_per_s says how many
 
   static ProgressOptions from_environment();
 };
 
 // One line of at most `width` columns (0: no limit), without a newline; what matters least is left out first. `left` is what
 // the rest will take.
-std::string progress_line(const StepMetrics& metrics, std::int64_t total_steps, std::optional<Seconds> left, int width, bool color);
+std::string progress_line(const StepMetrics& metrics, std::int64_t total_steps, std::optional<Seconds> left, int width, bool color,
+                          const std::string& counted = "tokens");
 // "42 s", "3:07", "2:03:07", "4 d 02:03".
 std::string duration_text(Seconds duration);
 // The least of 1, 2, 5, 10, 20, 50, ... steps that makes at most about twenty rows of `total_steps`.

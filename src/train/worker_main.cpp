@@ -70,7 +70,10 @@ class RunObserver final : public train::LoopObserver {
       const cluster::Device& device = cluster.groups.at(static_cast<std::size_t>(place.group)).device;
       peak_ += device.peak_of(plan.precision).value * (device.cores > 0 ? place.threads : 1);
     }
-    if (!json_ && !arguments.quiet) progress_ = std::make_unique<observe::Progress>(job.train.steps, trainer.next_step(), job.log.every);
+    if (json_ || arguments.quiet) return;
+    observe::ProgressOptions options = observe::ProgressOptions::from_environment();
+    if (model::reads_images(job.model)) options.counted = "images";
+    progress_ = std::make_unique<observe::Progress>(job.train.steps, trainer.next_step(), job.log.every, std::move(options));
   }
 
   void on_step(const train::StepReport& report) override {
@@ -97,14 +100,9 @@ class RunObserver final : public train::LoopObserver {
     const observe::EvaluationMetrics metrics{steps, report.loss, stops_early};
     writer_.evaluation(metrics);
     if (json_) std::printf("%s\n", observe::to_json(metrics).c_str()), std::fflush(stdout);
-    std::string line =
-        text("validation loss ", fixed(report.loss, 4), " after ", steps, " steps (perplexity ", fixed(std::exp(report.loss), 4));
-    if (unigram_entropy_ > 0) {
-      const double gain = unigram_entropy_ - report.loss;
-      line +=
-          text("; unigram entropy ", fixed(unigram_entropy_, 4), ": ", fixed(std::abs(gain), 4), " nats ", gain >= 0 ? "better" : "worse");
-    }
-    line += ")";
+    std::string line = text("validation loss ", fixed(report.loss, 4), " after ", steps, " steps");
+    if (!model::reads_images(job_.model))
+      line += text(" (perplexity ", fixed(std::exp(report.loss), 4), against_unigrams(report.loss), ")");
     if (progress_)
       progress_->evaluation(steps, report.loss, line);
     else
@@ -137,6 +135,12 @@ class RunObserver final : public train::LoopObserver {
   }
 
  private:
+  std::string against_unigrams(double loss) const {
+    if (unigram_entropy_ <= 0) return {};
+    const double gain = unigram_entropy_ - loss;
+    return text("; unigram entropy ", fixed(unigram_entropy_, 4), ": ", fixed(std::abs(gain), 4), " nats ", gain >= 0 ? "better" : "worse");
+  }
+
   // Shown where there is a progress; recorded in any case.
   void note(const std::string& line) {
     if (progress_)
