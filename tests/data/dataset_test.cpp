@@ -12,6 +12,7 @@
 #include "base/error.hpp"
 #include "base/random.hpp"
 #include "base/temporary_folder.hpp"
+#include "data/error_helper.hpp"
 #include "data/permutation.hpp"
 
 namespace tessera::data {
@@ -63,16 +64,6 @@ std::vector<std::int64_t> ids(const Dataset& dataset, std::int64_t step, std::in
   std::vector<std::int64_t> out;
   for (const Draw& draw : dataset.draws(step, global_batch)) out.push_back(draw.sample);
   return out;
-}
-
-std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_config);
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 TEST(Permutation, IsOneForEverySizeAndSeed) {

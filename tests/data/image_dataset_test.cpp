@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "base/temporary_folder.hpp"
 #include "data/dataset.hpp"
+#include "data/error_helper.hpp"
 #include "data/image_files.hpp"
 
 namespace tessera::data {
@@ -57,16 +58,6 @@ std::filesystem::path counted_images(const TemporaryFolder& folder, int count) {
   folder.write("idx/train-images-idx3-ubyte", idx_images(count, 6, 6));
   folder.write("idx/train-labels-idx1-ubyte", idx_labels(labels));
   return folder / "idx";
-}
-
-std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_config);
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 int index_of(const Shown& sample) { return static_cast<int>(std::lround(sample.image[0] * 255)); }
