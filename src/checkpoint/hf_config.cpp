@@ -158,9 +158,38 @@ void add_experts(Json& json, const model::ModelSpec& model) {
   for (int layer = 0; layer < first.count; ++layer) json["mlp_only_layers"].push_back(layer);
 }
 
+std::string bert_config_json(const model::ModelSpec& model, const char* type) {
+  if (!model.tied_embeddings)
+    throw Error(ErrorCode::invalid_config,
+                "transformers' BERT has one bias for two where the projection is not tied: this one cannot be exported", {}, "tied: true");
+  const double dropout = model.dims.contains("dropout") ? model.dims.at("dropout") : 0.0;
+  const Json json = {{"architectures", {"BertForMaskedLM"}},
+                     {"model_type", "bert"},
+                     {"attention_probs_dropout_prob", dropout},
+                     {"hidden_act", "gelu"},
+                     {"hidden_dropout_prob", dropout},
+                     {"hidden_size", model.dim("hidden")},
+                     {"initializer_range", 0.02},
+                     {"intermediate_size", model.dim("ffn")},
+                     {"layer_norm_eps", model.dims.at("norm_eps")},
+                     {"max_position_embeddings", model.dim("positions")},
+                     {"num_attention_heads", model.dim("heads")},
+                     {"num_hidden_layers", model.dim("layers")},
+                     {"pad_token_id", nullptr},
+                     {"position_embedding_type", "absolute"},
+                     {"tie_word_embeddings", true},
+                     {"torch_dtype", type},
+                     {"type_vocab_size", model.dim("token_types")},
+                     {"vocab_size", model.dim("vocab")},
+                     {kExportMark, model.fingerprint()}};
+  return json.dump(2) + "\n";
+}
+
 }  // namespace
 
 std::string config_json(const model::ModelSpec& model, const SpecialTokens& tokens, ExportType type) {
+  const char* const element = type == ExportType::bf16 ? "bfloat16" : "float32";
+  if (model.arch == "bert") return bert_config_json(model, element);
   const bool biased = model.dims.contains("qkv_bias");
   const bool normalizes_heads = model.dims.contains("qk_norm");
   const bool windowed = model.dims.contains("window");
@@ -195,7 +224,7 @@ std::string config_json(const model::ModelSpec& model, const SpecialTokens& toke
                {"rope_theta", theta},
                {"rope_scaling", model.dims.contains("rope_factor") ? rope : Json()},
                {"tie_word_embeddings", model.tied_embeddings},
-               {"torch_dtype", type == ExportType::bf16 ? "bfloat16" : "float32"},
+               {"torch_dtype", element},
                {"use_cache", true},
                {"vocab_size", model.dim("vocab")},
                {kExportMark, model.fingerprint()}};

@@ -119,9 +119,9 @@ void export_hf(const std::filesystem::path& checkpoint, const model::ModelSpec& 
                const std::optional<std::filesystem::path>& tokenizer, const std::filesystem::path& out_dir,
                std::int64_t largest_weight_file, ExportType type) {
   FileSystem& disk = real_file_system();
-  if (model.arch != "llama" && model.arch != "mixtral" && model.arch != "qwen_moe" && model.arch != "deepseek")
+  if (model.arch != "llama" && model.arch != "mixtral" && model.arch != "qwen_moe" && model.arch != "deepseek" && model.arch != "bert")
     throw Error(ErrorCode::invalid_config, "a model of kind " + model.arch + " cannot be exported", {},
-                "llama, mixtral, qwen_moe or deepseek");
+                "llama, mixtral, qwen_moe, deepseek or bert");
   const Reader reader(checkpoint);
   if (reader.state().model_fingerprint != model.fingerprint())
     throw Error(ErrorCode::invalid_config, "the checkpoint is of another model", {checkpoint.string(), 0, 0, -1, {}},
@@ -145,7 +145,7 @@ void export_hf(const std::filesystem::path& checkpoint, const model::ModelSpec& 
       write_whole(disk, temporary / (sentencepiece ? "tokenizer.model" : "tokenizer.json"), read_whole(*chosen));
       write_whole(disk, temporary / "tokenizer_config.json", tokenizer_config_json(model, tokens, sentencepiece));
     }
-    write_whole(disk, temporary / "generation_config.json", generation_config_json(tokens));
+    if (model.arch != "bert") write_whole(disk, temporary / "generation_config.json", generation_config_json(tokens));
     write_whole(disk, temporary / "config.json", config_json(model, tokens, type));
     disk.remove_all(replaced);
     if (std::filesystem::exists(target)) disk.rename(target, replaced);

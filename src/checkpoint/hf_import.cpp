@@ -56,6 +56,14 @@ void check_tied(const HfWeights& weights, const std::string& name, const std::st
               {found->second.file.string(), 0, 0, -1, {}}, {}, "set tie_word_embeddings to false in config.json if they are two");
 }
 
+// What the model does not compute with: turns that it makes itself, and of BERT positions as numbers, a second copy of a bias, and the task
+// of telling whether sentences follow one another.
+bool is_left_out(const model::ModelSpec& model, const std::string& name) {
+  if (model.arch != "bert") return name.ends_with("rotary_emb.inv_freq");
+  return name.ends_with(".position_ids") || name == "cls.predictions.decoder.bias" || name.starts_with("bert.pooler.") ||
+         name.starts_with("cls.seq_relationship.");
+}
+
 // The model's parameters in the model's order. Every tensor of the folder must have a place.
 std::vector<Weights> match(const HfWeights& weights, const model::ModelSpec& model, const std::filesystem::path& dir) {
   std::vector<Weights> out;
@@ -74,7 +82,7 @@ std::vector<Weights> match(const HfWeights& weights, const model::ModelSpec& mod
       }
     }
   for (const auto& [name, tensor] : weights.tensors())
-    if (!expected.contains(name) && !name.ends_with("rotary_emb.inv_freq"))
+    if (!expected.contains(name) && !is_left_out(model, name))
       throw Error(ErrorCode::invalid_config, "this model cannot be imported: it has a tensor '" + name + "'",
                   {tensor.file.string(), 0, 0, -1, {}}, "the tensors that its config.json asks for");
   return out;

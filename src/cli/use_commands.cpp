@@ -138,7 +138,8 @@ void add_export_command(CLI::App& app) {
 }
 
 void add_import_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("import", "Make a run from a Hugging Face folder of a Llama-like model")->group(kUseGroup);
+  CLI::App* command =
+      app.add_subcommand("import", "Make a run from a Hugging Face folder of a Llama-like model or a BERT")->group(kUseGroup);
   struct Options {
     std::string directory, name, source;
   };

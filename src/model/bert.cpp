@@ -13,8 +13,11 @@ BlockSpec layer(const ModelSpec& model) {
   block.kind = "encoder_layer";
   block.name = "layer.{}";
   block.dims = model.dims;
+  // In the order in which nn/ takes them.
   for (const char* name : {"query", "key", "value"})
-    add_linear(block.parameters, prefix + "attention.self." + name, hidden, hidden, 0, true);
+    add_linear(block.parameters, prefix + "attention.self." + name, hidden, hidden, 0, false);
+  for (const char* name : {"query", "key", "value"})
+    block.parameters.push_back(bias(prefix + "attention.self." + name + ".bias", hidden, 0));
   add_linear(block.parameters, prefix + "attention.output.dense", hidden, hidden, 1, true);
   add_layer_norm(block.parameters, prefix + "attention.output.LayerNorm", hidden);
   add_linear(block.parameters, prefix + "intermediate.dense", ffn, hidden, 0, true);
@@ -74,10 +77,11 @@ ModelSpec read_bert(const Settings& settings) {
   dims["token_types"] = static_cast<double>(settings.count("token_types", 2));
   dims["norm_eps"] = settings.real("norm_eps", 1e-12);
   dims["gated"] = dims["rotary"] = dims["causal"] = dims["head_norm"] = 0;
-  dims["embedding_norm"] = dims["head_transform"] = 1;
-  read_run_keys(settings, dims, "autograd", 0.1);
+  for (const char* key : {"embedding_norm", "head_transform", "layer_norm", "post_norm", "gelu", "gelu_exact", "biases"}) dims[key] = 1;
+  read_run_keys(settings, dims, "tessera", 0.1);
   model.tied_embeddings = settings.flag("tied", true);
   const bool next_sentence = settings.choice("head", {"mlm", "pretraining"}, "mlm") == "pretraining";
+  if (next_sentence) dims["next_sentence"] = 1;
   model.repeats = {{embedding(model), 1}, {layer(model), static_cast<int>(model.dim("layers"))}, {head(model, next_sentence), 1}};
   return model;
 }

@@ -18,9 +18,10 @@ std::optional<Lack> lack_of(const ModelSpec& model, const BlockSpec& block) {
   const auto said = [&](const char* key, double value) { return block.dims.contains(key) && block.dims.at(key) == value; };
   if (model.arch == "gpt" && said("relative_bias", 1))
     return Lack{"its GPT has learned or rotary positions, or none", "positions: learned, positions: rotary or positions: none"};
+  if (said("next_sentence", 1)) return Lack{"its BERT predicts tokens, and not whether one sentence follows another", "head: mlm"};
   if (!computed_by_nn(block))
     return Lack{text("it cannot compute blocks of kind '", block.kind, "' yet"),
-                "arch llama (Llama, Mistral, Qwen2 and Qwen3), mixtral, qwen_moe, deepseek, gpt, resnet, vgg or vit"};
+                "arch llama (Llama, Mistral, Qwen2 and Qwen3), mixtral, qwen_moe, deepseek, gpt, bert, resnet, vgg or vit"};
   // What other frameworks do, which plans for them count with.
   if (said("attention_fused", 0))
     return Lack{"it computes attention in one kernel, and the model says attention: unfused", "attention: fused"};
@@ -45,6 +46,7 @@ bool cut_by_nn(const BlockSpec& block) {
   const auto has = [&](const char* key) { return block.dims.contains(key) && block.dims.at(key) != 0; };
   if (block.kind == "moe_layer") return true;
   if (block.kind == "position_embedding" || block.kind == "language_head") return has("layer_norm") && has("gelu");
+  if (block.kind == "encoder_layer") return has("post_norm");
   if (block.kind != "decoder_layer") return false;
   for (const char* key : {"norms", "relative_bias", "cross_seq"})
     if (has(key)) return false;
@@ -55,7 +57,7 @@ bool computed_by_nn(const BlockSpec& block) {
   if (cut_by_nn(block) || block.kind == "conv_layer" || block.kind == "residual_block" || block.kind == "patch_embedding" ||
       block.kind == "classifier")
     return true;
-  // BERT's and T5's layers, and recommenders' networks, are others.
+  // T5's layers, and recommenders' networks, are others.
   return (block.kind == "encoder_layer" && block.dims.contains("patch")) || (block.kind == "mlp" && block.dims.contains("pixels"));
 }
 

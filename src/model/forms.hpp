@@ -1,11 +1,15 @@
 // Which blocks nn/ computes, and what their dimensions say of their form beside model/layer_cost.hpp:
 //
 //   layer_norm 0      1: LayerNorm instead of RMSNorm
-//   gelu 0            1: GELU instead of SiLU in the feed-forward network
+//   gelu 0            1: GELU instead of SiLU in the feed-forward network, in its form with a tanh
+//   gelu_exact 0      1: in its exact form
+//   post_norm 0       1: norms stand behind the sums of a layer, and the first one reads its input as it is (BERT)
 //   biases 0          1: of all maps of a layer, and of LayerNorms
 //   maps_in_out 0     1: maps are stored [in, out], and those that read the same input side by side as one (model/gpt.cpp)
 //   positions 0       so many learned positions are added to the embedding
+//   token_types 0     a row of so many is added to the embedding, by the part of its sample that a token stands in
 //   embedding_norm 0  1: a norm behind the embedding
+//   head_transform 0  1: a map, GELU and a norm before the projection to the vocabulary instead of a norm alone, and a bias behind it
 //   dropout 0         the probability with which training drops an element of the embedding, of attention's shares and of both outputs of a
 //                     layer
 #pragma once
@@ -14,8 +18,8 @@
 
 namespace tessera::model {
 
-// Whether nn/ computes a block of this kind with these dimensions: those of decoder-only language models in the forms of Llama and GPT-2,
-// with experts or without, and those of ResNet, VGG and ViT. Others are for planning and simulation, or a plug-in's.
+// Whether nn/ computes a block of this kind with these dimensions: those of language models of one stack, in the forms of Llama and GPT-2,
+// with experts or without, and of BERT, and those of ResNet, VGG and ViT. Others are for planning and simulation, or a plug-in's.
 bool computed_by_nn(const BlockSpec& block);
 // Whether nn/ also cuts it, by tensor, sequence and context parallelism, and computes its attention again alone: the language models'.
 // The others' gradients are autograd's, and each rank holds them whole.

@@ -117,15 +117,36 @@ void write_rotary(Import& to, double fallback) {
 }
 
 // What neither a section says nor shapes depend on, but results do.
-void check_computed(const Import& from) {
+void check_weights(const Import& from) {
   if (const auto quantized = from.find("quantization_config"))
     throw quantized->error("its weights are quantized", "weights in f32, f16 or bf16");
+}
+
+void check_activation(const Import& from, const char* computed) {
+  if (const auto activation = from.find("hidden_act"); activation && activation->as_string() != computed)
+    throw activation->error("hidden_act is " + activation->as_string(), computed);
+}
+
+void check_decoder(const Import& from) {
+  check_weights(from);
   for (const char* key : {"attention_bias", "mlp_bias", "use_bias"})
     from.refuse_when(key, false, "its linear maps have biases, beside those of queries, keys and values that Qwen2 has");
-  if (const auto activation = from.find("hidden_act"); activation && activation->as_string() != "silu")
-    throw activation->error("hidden_act is " + activation->as_string(), "silu");
+  check_activation(from, "silu");
   refuse_partial_rotation(from.config());
   if (from.real("attention_dropout", 0) != 0) log::warning("attention_dropout is not applied when this model is trained further");
+}
+
+void check_bert(const Import& from) {
+  check_weights(from);
+  check_activation(from, "gelu");
+  from.refuse_when("is_decoder", false, "its attention is causal");
+  from.refuse_unless("tie_word_embeddings", "its projection to the vocabulary is not the table of its embedding");
+  if (const auto kind = from.find("position_embedding_type"); kind && kind->as_string() != "absolute")
+    throw kind->error("position_embedding_type is " + kind->as_string(), "absolute");
+  if (const double hidden = from.real("hidden_dropout_prob", 0.1); from.real("attention_probs_dropout_prob", 0.1) != hidden)
+    log::warning(
+        text("attention_probs_dropout_prob is not applied when this model is trained further; shares of attention are dropped with ",
+             shortest(hidden), ", as all else is"));
 }
 
 void write_llama_shape(Import& to, double rope_theta, double norm_eps) {
@@ -320,9 +341,13 @@ std::string bert(Import from) {
   from.write("heads", from.count("num_attention_heads"))
       .write("ffn", from.count("intermediate_size"))
       .write("vocab", from.count("vocab_size"));
-  from.write("seq", positions).write("max_positions", positions).write("token_types", from.count("type_vocab_size", 2));
+  from.write("seq", std::min(from.longest(), positions))
+      .write("max_positions", positions)
+      .write("token_types", from.count("type_vocab_size", 2));
   from.write("tied", from.flag("tie_word_embeddings", true)).write("dropout", from.real("hidden_dropout_prob", 0.1));
   from.write("norm_eps", from.real("layer_norm_eps", 1e-12));
+  // Weights of the second task of pretraining are left in the folder.
+  if (from.is_computed()) return from.yaml();
   const auto classes = from.find("architectures");
   for (const ConfigNode& name : classes ? classes->items() : std::vector<ConfigNode>{})
     if (name.as_string() == "BertForPreTraining") from.write("head", "pretraining");
@@ -345,19 +370,19 @@ std::string t5(Import from) {
 struct Family {
   const char* type;
   std::string (*yaml)(Import);
-  bool computed = false;
+  void (*check)(const Import&) = nullptr;  // throws where nn/ would compute it otherwise; null: nn/ does not compute it from these files
 };
-constexpr Family kFamilies[] = {{"llama", llama, true},
-                                {"mistral", mistral, true},
-                                {"qwen2", qwen2, true},
-                                {"qwen3", qwen3, true},
-                                {"mixtral", mixtral, true},
-                                {"qwen2_moe", qwen2_moe, true},
-                                {"qwen3_moe", qwen3_moe, true},
-                                {"deepseek_v2", deepseek_v2, true},
-                                {"deepseek_v3", deepseek_v3, true},
+constexpr Family kFamilies[] = {{"llama", llama, check_decoder},
+                                {"mistral", mistral, check_decoder},
+                                {"qwen2", qwen2, check_decoder},
+                                {"qwen3", qwen3, check_decoder},
+                                {"mixtral", mixtral, check_decoder},
+                                {"qwen2_moe", qwen2_moe, check_decoder},
+                                {"qwen3_moe", qwen3_moe, check_decoder},
+                                {"deepseek_v2", deepseek_v2, check_decoder},
+                                {"deepseek_v3", deepseek_v3, check_decoder},
                                 {"gpt2", gpt2},
-                                {"bert", bert},
+                                {"bert", bert, check_bert},
                                 {"t5", t5}};
 
 }  // namespace
@@ -369,11 +394,11 @@ std::string hugging_face_yaml(const std::filesystem::path& config_json, ImportFo
   const bool computing = use == ImportFor::computing;
   std::vector<std::string> known;
   for (const Family& family : kFamilies) {
-    if (computing && !family.computed) continue;
+    if (computing && family.check == nullptr) continue;
     known.emplace_back(family.type);
     if (type.as_string() != family.type) continue;
     Import from(config, use, longest);
-    if (computing) check_computed(from);
+    if (computing) family.check(from);
     return family.yaml(std::move(from));
   }
   std::string list;

@@ -242,8 +242,9 @@ BlockCost kept_by_tessera(const BlockSpec& block, const BlockShard& shard, const
   const std::int64_t input = element * rows_cut * hidden;
   const std::int64_t sums = kF32 * rows * heads;  // the scores' logarithmic sums
   const std::int64_t core = element * rows * attended + sums;
-  const std::int64_t kept =
-      2 * input + element * rows * width + 2 * norm_statistics(block) * kF32 * rows_cut + sums + latent.kept + feed_forward.kept;
+  // Norms behind the sums keep both sums, and the input beside them.
+  const std::int64_t kept = (option(block, "post_norm", 0) != 0 ? 3 : 2) * input + element * rows * width +
+                            2 * norm_statistics(block) * kF32 * rows_cut + sums + latent.kept + feed_forward.kept;
   const bool recomputed = shard.recompute == Recompute::full;
   cost.saved = Bytes(recomputed ? input : shard.recompute == Recompute::selective ? kept - core : kept);
   cost.forward_traffic =
@@ -311,7 +312,10 @@ BlockCost lm_head_cost(const BlockSpec& block, const BlockShard& shard) {
     work.pointwise("norm", 2 * input, 3 * input);
     work.keep(input);
   }
-  if (option(block, "head_transform", 0) != 0) {
+  const bool transforms = option(block, "head_transform", 0) != 0;
+  if (transforms) {
+    // nn/ gathers the rows of the map's input and of its gradient for that of its weight.
+    for (int gathered = 0; gathered < 2 && cut && !autograd; ++gathered) work.exchange_backward({Axis::tensor, "all_gather", Bytes(whole)});
     work.linear("transform", rows_cut, hidden, hidden);
     work.pointwise("activation", 2 * input, 3 * input);
     work.pointwise("transform_norm", 2 * input, 3 * input);
@@ -346,7 +350,8 @@ BlockCost lm_head_cost(const BlockSpec& block, const BlockShard& shard) {
     return cost;
   }
   // nn/ goes through the logits in chunks, on to the gradients of input and weight at once, and keeps no logits.
-  cost.saved = Bytes(recomputed ? input : input + whole + norm_statistics(block) * kF32 * rows_cut);
+  cost.saved = Bytes(recomputed ? input : (transforms ? 2 : 1) * input + whole + norm_statistics(block) * kF32 * rows_cut);
+  if (transforms) cost.backward_workspace += Bytes(cut ? 2 * whole : input);
   if (cut) add_norm_gradients(cost, shard, norm_parameters(block) * hidden);
   cost.forward_traffic = Bytes(rows * (5 * hidden * element + 6 * vocab * kF32) + vocab * hidden * (2 * element + 2 * kF32));
   cost.backward_traffic = Bytes(4 * whole);

@@ -9,10 +9,6 @@
 namespace tessera::nn {
 namespace {
 
-StackedLinear::Stored stored_maps(const model::BlockSpec& spec) {
-  return has(spec, "maps_in_out") ? StackedLinear::Stored::in_out : StackedLinear::Stored::out_in;
-}
-
 class PlainMaps final : public AttentionMaps {
  public:
   PlainMaps(const model::BlockSpec& spec, const BlockPlacement& placement)

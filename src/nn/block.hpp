@@ -30,7 +30,7 @@ struct Parameter {
 
 // Samples of one micro-batch: tensors whose first dimension is the batch, by the names that the data gives them. Those of text, int64
 // [batch, seq], of this rank's part of each sequence where context parallelism cuts it:
-//   tokens
+//   tokens           and where the data tells them apart token_types, of each the part of its sample that it stands in (BERT)
 //   targets          a target of -1 is not counted
 //   positions        each token's position in its document, which begins where it is 0; attention stays within documents. Without them
 //                    each sample is one document.

@@ -38,7 +38,7 @@ std::vector<Piece> pieces_of(const AttentionShape& shape, const SequenceCut& cut
   const std::int64_t chunk = shape.seq / 2;
   const bool windowed = shape.window > 0 && shape.window < shape.seq * cut.size;
   if (shape.segments.empty() && !windowed && !apart) {
-    if (source == cut.rank) return {{0, shape.batch, 0, 2 * chunk, 0, 2 * chunk, 0}};
+    if (source == cut.rank || !shape.causal) return {{0, shape.batch, 0, 2 * chunk, 0, 2 * chunk, 0}};
     // The first chunk of a rank before this one lies before both of this one's, and its second behind both.
     if (source < cut.rank) return {{0, shape.batch, 0, 2 * chunk, 0, chunk, chunk}};
     return {{0, shape.batch, chunk, chunk, 0, 2 * chunk, 2 * chunk}};
@@ -56,7 +56,7 @@ std::vector<Piece> pieces_of(const AttentionShape& shape, const SequenceCut& cut
         std::int64_t queries = std::min(end, query_chunk + chunk) - query;
         // Those behind them see none of the keys.
         if (windowed) queries = std::min(queries, keys + shape.window - 1 - (query - key));
-        if (key_chunk > query_chunk || queries <= 0 || keys <= 0) continue;
+        if ((shape.causal && key_chunk > query_chunk) || queries <= 0 || keys <= 0) continue;
         pieces.push_back(
             {sample, samples, query - query_chunk + mine * chunk, queries, key - key_chunk + theirs * chunk, keys, query - key, query});
       }
@@ -72,7 +72,8 @@ class Rectangle {
   Rectangle(const AttentionShape& shape, const Piece& piece) : shape_(shape), piece_(piece) {}
 
   kernels::CrossShape across() const {
-    return {piece_.samples, piece_.queries, piece_.keys, shape_.heads, shape_.kv_heads, shape_.head_dim, piece_.offset, shape_.window};
+    return {piece_.samples,  piece_.queries, piece_.keys,   shape_.heads, shape_.kv_heads,
+            shape_.head_dim, piece_.offset,  shape_.window, shape_.causal};
   }
   kernels::ScoreMask mask(const ScoreDropout& dropout, const SequenceCut& cut) const {
     const auto seeds = std::span(dropout.seeds).subspan(static_cast<std::size_t>(piece_.sample), static_cast<std::size_t>(piece_.samples));

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "nn/kernels/bias.hpp"
 #include "nn/kernels/lookup.hpp"
 #include "nn/norm.hpp"
 #include "nn/row_dropout.hpp"
@@ -18,6 +19,7 @@ class Embedding final : public Block {
       : hidden_(spec.dim("hidden")),
         vocab_(spec.dim("vocab")),
         positions_(spec.dims.contains("positions") ? spec.dim("positions") : 0),
+        token_types_(spec.dims.contains("token_types") ? spec.dim("token_types") : 0),
         first_row_(placement.tensor_rank * model::shard_extent(vocab_, placement.tensor_size)),
         drop_(spec, kEmbedded) {
     if (has(spec, "embedding_norm")) norm_.emplace(spec);
@@ -28,6 +30,7 @@ class Embedding final : public Block {
     ParameterRow rest(parameters_);
     tokens_ = rest.take(1).data();
     if (positions_ > 0) places_ = rest.take(1).data();
+    if (token_types_ > 0) types_ = rest.take(1).data();
     if (norm_) norm_->bind(rest);
     ensure(rest.empty(), "an embedding has parameters that its dimensions do not ask for");
   }
@@ -41,11 +44,11 @@ class Embedding final : public Block {
     at::Tensor hidden = own_sum(std::move(partial), pass).view({tokens.size(0), -1, hidden_});
     const Rows rows(hidden, pass);
     at::Tensor out = hidden.view({rows.own(), hidden_});
-    if (positions_ > 0) {
-      at::Tensor places = rows.empty_own(hidden_);
-      kernels::lookup(places_->value, places_of(pass).narrow(0, rows.first(), rows.own()), 0, places);
-      out.add_(places);
-    }
+    if (positions_ > 0) add_rows(places_->value, places_of(pass), rows, out);
+    if (const at::Tensor types = types_of(pass); types.defined())
+      add_rows(types_->value, types, rows, out);
+    else if (token_types_ > 0)
+      kernels::add_bias(out, types_->value[0]);
     saved.tensors.clear();
     if (norm_) {
       at::Tensor statistics = norm_->empty_statistics(rows);
@@ -78,8 +81,12 @@ class Embedding final : public Block {
     Tensors grads = std::exchange(saved.tensors, {});
     const at::Tensor all = all_rows(grads.at(0), pass);
     kernels::lookup_backward(all, pass.batch->at("tokens"), first_row_, tokens_->grad);
-    // Every rank has all rows of this gradient, and holds the positions.
+    // Every rank has all rows of this gradient, and holds the positions and types.
     if (positions_ > 0) kernels::lookup_backward(all, places_of(pass), 0, places_->grad);
+    if (const at::Tensor types = types_of(pass); types.defined())
+      kernels::lookup_backward(all, types, 0, types_->grad);
+    else if (token_types_ > 0)
+      kernels::bias_backward(all, types_->grad[0]);
     if (!norm_) return;
     // Of this rank's rows.
     if (pass.sequence_parallel) all_reduce(grads.at(1), pass);
@@ -90,6 +97,23 @@ class Embedding final : public Block {
   // After the forward pass, where there is a norm. The input half of the backward pass leaves the gradient of the sum, and those of the
   // norm's parameters.
   enum Kept { kSum, kStatistics, kKeptCount };
+
+  // Adds, to this rank's rows, those of a table that `ids` names of all rows.
+  void add_rows(const at::Tensor& table, const at::Tensor& ids, const Rows& rows, at::Tensor& out) const {
+    at::Tensor found = rows.empty_own(hidden_);
+    kernels::lookup(table, ids.narrow(0, rows.first(), rows.own()), 0, found);
+    out.add_(found);
+  }
+
+  // Of each row of the batch, i64; undefined where all are the first.
+  at::Tensor types_of(const Pass& pass) const {
+    const at::Tensor types = token_types_ > 0 ? pass.batch->find("token_types") : at::Tensor();
+    if (!types.defined()) return {};
+    if (types.lt(0).any().item<bool>() || types.ge(token_types_).any().item<bool>())
+      throw Error(ErrorCode::corrupt, text("a token type of the batch is not one of the model's ", token_types_), {},
+                  text("token_types from 0 to ", token_types_ - 1));
+    return types.flatten();
+  }
 
   // Of each row of the batch, i64: its token's place in its document, or behind the tokens that were seen.
   at::Tensor places_of(const Pass& pass) const {
@@ -105,13 +129,15 @@ class Embedding final : public Block {
 
   std::int64_t hidden_;
   std::int64_t vocab_;
-  std::int64_t positions_;  // learned ones; 0: none
+  std::int64_t positions_;    // learned ones; 0: none
+  std::int64_t token_types_;  // 0: none
   std::int64_t first_row_;
   std::optional<Norm> norm_;
   RowDropout drop_;
   std::vector<Parameter> parameters_;
   const Parameter* tokens_ = nullptr;  // within parameters_
   const Parameter* places_ = nullptr;
+  const Parameter* types_ = nullptr;
 };
 
 }  // namespace

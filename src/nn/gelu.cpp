@@ -6,9 +6,7 @@
 namespace tessera::nn {
 namespace {
 
-constexpr auto kInOut = StackedLinear::Stored::in_out;
-
-// Maps are stored [in, out]; those of a gate and of what it multiplies as one.
+// The maps of a gate and of what it multiplies are stored as one.
 class Gelu final : public FeedForward {
  public:
   // Padding needs no care: zeros in the weights make zeros in the hidden vector and in every gradient of it.
@@ -16,8 +14,9 @@ class Gelu final : public FeedForward {
       : hidden_(spec.dim("hidden")),
         width_(model::shard_extent(spec.dim("ffn"), placement.tensor_size)),
         biased_(has(spec, "biases")),
-        first_(kInOut),
-        last_(kInOut) {}
+        form_(has(spec, "gelu_exact") ? kernels::GeluForm::exact : kernels::GeluForm::tanh),
+        first_(stored_maps(spec)),
+        last_(stored_maps(spec)) {}
 
   void bind(ParameterRow& parameters) override {
     const auto weight = parameters.take(1);
@@ -33,7 +32,7 @@ class Gelu final : public FeedForward {
     first_.forward(all_rows(normed, pass), x);
     normed.reset();
     at::Tensor activated = rows.empty(width_);
-    kernels::gelu(x, activated);
+    kernels::gelu(x, activated, form_);
     if (pass.training) kept[kX] = x;
     x.reset();
     at::Tensor out =
@@ -46,7 +45,7 @@ class Gelu final : public FeedForward {
     kept[kOutputGrad] = all_rows(grad, pass);
     kept[kActivated] = rows.empty(width_);
     last_.backward_input(kept[kOutputGrad], kept[kActivated]);
-    kernels::gelu_backward(kept[kX], kept[kActivated]);
+    kernels::gelu_backward(kept[kX], kept[kActivated], form_);
     return own_sum_of(kept[kX], hidden_, pass, [&](const at::Tensor& in, at::Tensor& out) { first_.backward_input(in, out); });
   }
 
@@ -70,6 +69,7 @@ class Gelu final : public FeedForward {
 
   std::int64_t hidden_, width_;
   bool biased_;
+  kernels::GeluForm form_;
   StackedLinear first_, last_;
   std::span<const Parameter> last_bias_;  // one or none
 };

@@ -17,13 +17,15 @@ LayerAttention::LayerAttention(const model::BlockSpec& spec, const BlockPlacemen
       window_(spec.dims.contains("window") ? spec.dim("window") : 0),
       first_head_(placement.tensor_rank * heads_),
       output_biased_(has(spec, "biases")),
+      causal_(!spec.dims.contains("causal") || has(spec, "causal")),
       dropped_(dropped_share(spec)),
-      norm_(spec),
       maps_(make_attention_maps(spec, placement)),
-      output_(has(spec, "maps_in_out") ? StackedLinear::Stored::in_out : StackedLinear::Stored::out_in) {}
+      output_(stored_maps(spec)) {
+  if (!has(spec, "post_norm")) norm_.emplace(spec);
+}
 
 void LayerAttention::bind(ParameterRow& parameters) {
-  norm_.bind(parameters);
+  if (norm_) norm_->bind(parameters);
   maps_->bind(parameters);
   output_.bind(parameters.take(1));
   output_bias_ = parameters.take(output_biased_ ? 1 : 0);
@@ -31,16 +33,21 @@ void LayerAttention::bind(ParameterRow& parameters) {
 }
 
 at::Tensor LayerAttention::forward(const at::Tensor& x, const Rows& rows, std::span<at::Tensor> kept, const Pass& pass) {
-  at::Tensor normed = rows.empty_own(hidden_);
-  at::Tensor statistics = norm_.empty_statistics(rows);
-  norm_.forward(x, normed, statistics);
-  at::Tensor turned = maps_->forward(all_rows(normed, pass), rows, of_maps(kept), pass);
-  normed.reset();
+  at::Tensor mapped = x;
+  at::Tensor statistics;
+  if (norm_) {
+    mapped = rows.empty_own(hidden_);
+    statistics = norm_->empty_statistics(rows);
+    norm_->forward(x, mapped, statistics);
+  }
+  at::Tensor turned = maps_->forward(all_rows(mapped, pass), rows, of_maps(kept), pass);
+  mapped.reset();
 
   const kernels::AttentionShape shape = shape_of(rows, pass);
   at::Tensor attended = rows.empty(heads_ * head_dim_);
   at::Tensor lse;
   if (pass.cache != nullptr) {
+    ensure(causal_, "attention to both sides has no cache of keys and values");
     kernels::attention_with_cache(turned, shape, pass.position, pass.cache->keys, pass.cache->values, attended);
   } else {
     lse = at::empty(lse_sizes(shape, pass), rows.f32());
@@ -81,7 +88,10 @@ at::Tensor LayerAttention::backward_input(const at::Tensor& added_grad, const at
   kept[kLse].reset();
   kept[kAttended] = without_padding(std::move(kept[kAttended]));
   at::Tensor input_grad = maps_->backward_input(std::move(turned), rows, of_maps(kept), shared_grads, pass);
-  norm_.backward(input_grad, kept[kInput], kept[kInputStatistics], sum_grad, input_grad, norm_grads);
+  if (norm_)
+    norm_->backward(input_grad, kept[kInput], kept[kInputStatistics], sum_grad, input_grad, norm_grads);
+  else
+    input_grad.add_(sum_grad);
   return input_grad;
 }
 
@@ -93,12 +103,13 @@ void LayerAttention::backward_last_weights(std::span<at::Tensor> kept) const {
   kept[kAttended].reset();
 }
 
-PendingExchange LayerAttention::normed_input(std::span<at::Tensor> kept, const Pass& pass) const {
-  return maps_->reads_input_again() ? norm_.again(kept[kInput], kept[kInputStatistics], pass) : PendingExchange();
+PendingExchange LayerAttention::mapped_input(std::span<at::Tensor> kept, const Pass& pass) const {
+  if (!maps_->reads_input_again()) return {};
+  return norm_ ? norm_->again(kept[kInput], kept[kInputStatistics], pass) : PendingExchange::all_rows(kept[kInput], pass);
 }
 
-void LayerAttention::backward_first_weights(PendingExchange normed, std::span<at::Tensor> kept, const Pass& pass) const {
-  maps_->backward_weight(normed.finish(pass), of_maps(kept));
+void LayerAttention::backward_first_weights(PendingExchange input, std::span<at::Tensor> kept, const Pass& pass) const {
+  maps_->backward_weight(input.finish(pass), of_maps(kept));
   for (at::Tensor& tensor : kept) tensor.reset();
 }
 
@@ -115,7 +126,7 @@ at::Tensor LayerAttention::with_padding(at::Tensor attended) const {
 
 kernels::AttentionShape LayerAttention::shape_of(const Rows& rows, const Pass& pass) const {
   const at::Tensor positions = pass.batch->find(pass.context_group ? "whole_positions" : "positions");
-  return {rows.batch, rows.seq, heads_, kv_heads_, head_dim_, window_, kernels::document_segments(positions)};
+  return {rows.batch, rows.seq, heads_, kv_heads_, head_dim_, window_, kernels::document_segments(positions), causal_};
 }
 
 ScoreDropout LayerAttention::dropout_of(const Rows& rows, const Pass& pass) const {

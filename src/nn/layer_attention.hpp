@@ -1,6 +1,8 @@
-// Internal: the first half of a decoder layer, attention over its normalized input.
+// Internal: the first half of a transformer layer, attention over its normalized input or, with "post_norm", its input as it is. Causal but
+// where "causal" is 0.
 #pragma once
 
+#include <optional>
 #include <span>
 
 #include "nn/attention_maps.hpp"
@@ -13,7 +15,8 @@ namespace tessera::nn {
 class LayerAttention {
  public:
   // What is kept of a micro-batch, by place, and from kMaps on what the maps keep. After the forward pass all but kOutputGrad; kAttended
-  // and kLse are undefined where attention is computed again. The input half of the backward pass turns kLse into nothing.
+  // and kLse are undefined where attention is computed again, kInputStatistics where there is no norm. The input half of the backward pass
+  // turns kLse into nothing.
   enum Kept { kInput, kInputStatistics, kAttended, kLse, kOutputGrad, kMaps, kKeptCount = kMaps + AttentionMaps::kKeptCount };
 
   LayerAttention(const model::BlockSpec& spec, const BlockPlacement& placement);
@@ -21,17 +24,17 @@ class LayerAttention {
 
   // x: this rank's rows [own, hidden]. Returns what the layer adds to them.
   at::Tensor forward(const at::Tensor& x, const Rows& rows, std::span<at::Tensor> kept, const Pass& pass);
-  // Of the gradient of what the layer adds, and of that of the sum, this rank's rows: that of x. `norm_grads` [norm().grad_count()]
-  // and `shared_grads` [maps().shared_count()], f32, are written with those of the norm and of the maps' shared parameters, from this
-  // rank's rows and heads.
+  // Of the gradient of what the layer adds, and of that of the sum, this rank's rows: that of x. `norm_grads` [norm().grad_count()], or
+  // undefined without a norm, and `shared_grads` [maps().shared_count()], f32, are written with those of the norm and of the maps' shared
+  // parameters, from this rank's rows and heads.
   at::Tensor backward_input(const at::Tensor& added_grad, const at::Tensor& sum_grad, const Rows& rows, std::span<at::Tensor> kept,
                             const at::Tensor& norm_grads, const at::Tensor& shared_grads, const Pass& pass);
-  // The weight half in two steps: of the map that its output comes from, and then of those that read the normalized input.
+  // The weight half in two steps: of the map that its output comes from, and then of those that read the input.
   void backward_last_weights(std::span<at::Tensor> kept) const;
-  PendingExchange normed_input(std::span<at::Tensor> kept, const Pass& pass) const;
-  void backward_first_weights(PendingExchange normed, std::span<at::Tensor> kept, const Pass& pass) const;
+  PendingExchange mapped_input(std::span<at::Tensor> kept, const Pass& pass) const;
+  void backward_first_weights(PendingExchange input, std::span<at::Tensor> kept, const Pass& pass) const;
 
-  const Norm& norm() const { return norm_; }
+  const Norm& norm() const { return *norm_; }
   const AttentionMaps& maps() const { return *maps_; }
 
  private:
@@ -43,9 +46,9 @@ class LayerAttention {
 
   std::int64_t hidden_, heads_, kv_heads_, head_dim_, v_dim_, window_;
   std::int64_t first_head_;  // of this rank's
-  bool output_biased_;
+  bool output_biased_, causal_;
   double dropped_;
-  Norm norm_;
+  std::optional<Norm> norm_;
   std::unique_ptr<AttentionMaps> maps_;
   StackedLinear output_;
   std::span<const Parameter> output_bias_;  // one or none

@@ -2,6 +2,7 @@
 
 #include "nn/kernels/bias.hpp"
 #include "nn/kernels/gemm.hpp"
+#include "nn/parameter_row.hpp"
 
 namespace tessera::nn {
 namespace {
@@ -16,6 +17,10 @@ at::Tensor join(const at::Tensor& first, const at::Tensor& second) {
 }
 
 }  // namespace
+
+StackedLinear::Stored stored_maps(const model::BlockSpec& spec) {
+  return has(spec, "maps_in_out") ? StackedLinear::Stored::in_out : StackedLinear::Stored::out_in;
+}
 
 void StackedLinear::bind(std::span<const Parameter> weights, std::span<const Parameter> biases) {
   parts_.clear();

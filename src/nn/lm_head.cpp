@@ -1,19 +1,21 @@
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/nonzero.h>
+#include <ATen/ops/zeros.h>
 #include <algorithm>
 #include <utility>
 
 #include "model/transformer_cost.hpp"
+#include "nn/head_input.hpp"
 #include "nn/kernels/cross_entropy.hpp"
 #include "nn/kernels/lookup.hpp"
 #include "nn/linear.hpp"
-#include "nn/norm.hpp"
 #include "nn/transformer_layer.hpp"
 
 namespace tessera::nn {
 namespace {
-
-enum Kept { kInput, kStatistics, kNormedGrad, kKeptCount };
 
 class LmHead final : public Block {
  public:
@@ -23,29 +25,30 @@ class LmHead final : public Block {
         held_columns_(model::shard_extent(vocab_, placement.tensor_size)),
         columns_(model::real_extent(vocab_, placement.tensor_size, placement.tensor_rank)),
         first_column_(placement.tensor_rank * held_columns_),
-        norm_(spec) {}
+        biased_(has(spec, "head_transform")),
+        input_(spec) {}
 
   void bind(std::vector<Parameter> parameters) override {
     parameters_ = std::move(parameters);
     ParameterRow rest(parameters_);
-    norm_.bind(rest);
+    input_.bind(rest);
     // Padding is left out of the product: there are no logits of it that a softmax would have to leave out.
-    Parameter real = rest.take(1).front();
+    std::vector<Parameter> real;
+    for (const Parameter& parameter : rest.take(biased_ ? 2 : 1)) {
+      real.push_back(parameter);
+      real.back().value = parameter.value.narrow(0, 0, columns_);
+      real.back().grad = parameter.grad.narrow(0, 0, columns_);
+    }
     ensure(rest.empty(), "a language-model head has parameters that its dimensions do not ask for");
-    real.value = real.value.narrow(0, 0, columns_);
-    real.grad = real.grad.narrow(0, 0, columns_);
-    projection_.bind(std::span<const Parameter>(&real, 1));
+    projection_.bind(std::span(real).first(1), std::span(real).subspan(1));
   }
   const std::vector<Parameter>& parameters() const override { return parameters_; }
 
   Tensors forward(const Tensors& inputs, Saved& saved, const Pass& pass) override {
     const at::Tensor& input = inputs.at(0);
     const Rows rows(input, pass);
-    const at::Tensor x = input.view({rows.own(), hidden_});
-    at::Tensor normed = rows.empty_own(hidden_);
-    at::Tensor statistics = norm_.empty_statistics(rows);
-    norm_.forward(x, normed, statistics);
-    normed = all_rows(normed, pass);
+    Tensors kept(kKeptCount);
+    at::Tensor normed = all_rows(input_.forward(input.view({rows.own(), hidden_}), rows, of_input(kept), pass), pass);
     saved.tensors.clear();
 
     if (!pass.batch->find("targets").defined()) {
@@ -55,35 +58,49 @@ class LmHead final : public Block {
       return {all_gather_columns(logits, pass).narrow(1, 0, vocab_).reshape({rows.batch, rows.seq, vocab_})};
     }
     kernels::check_tokens(pass.batch->at("targets"), -1, vocab_, "a target");
-    at::Tensor normed_grad = pass.training ? at::empty_like(normed) : at::Tensor();
-    const kernels::LossSum total = losses(normed, normed_grad, pass);
-    if (pass.training) saved.tensors = {x, statistics, normed_grad};
+    const kernels::LossSum total = counted_losses(std::move(normed), kept[kNormedGrad], pass);
+    if (pass.training) saved.tensors = std::move(kept);
     return {total.loss.to(at::kFloat), total.tokens};
   }
 
   Tensors backward_input(const Tensors&, Saved& saved, const Pass& pass) override {
     Tensors& kept = saved.tensors;
-    ensure(kept.size() == kKeptCount, "backward_input without a training forward");
-    at::Tensor input_grad = own_sum(std::move(kept[kNormedGrad]), pass);
-    const at::Tensor norm_grads = at::empty({norm_.grad_count()}, input_grad.options().dtype(at::kFloat));
-    norm_.backward(input_grad, kept[kInput], kept[kStatistics], {}, input_grad, norm_grads);
-    kept = {norm_grads};
+    ensure(kept.size() == kKeptCount && kept[kNormedGrad].defined(), "backward_input without a training forward");
+    const at::Tensor input_grad = input_.backward_input(own_sum(std::move(kept[kNormedGrad]), pass), of_input(kept));
     return {input_grad.view({pass.batch->at("tokens").size(0), -1, hidden_})};
   }
 
   void backward_weight(Saved& saved, const Pass& pass) override {
-    at::Tensor norm_grads = std::exchange(saved.tensors, {}).at(0);
-    // Of this rank's rows.
-    if (pass.sequence_parallel) all_reduce(norm_grads, pass);
-    norm_.add_grads(norm_grads);
+    Tensors kept = std::exchange(saved.tensors, {});
+    input_.backward_weight(of_input(kept), pass);
   }
 
  private:
+  // The input's, and the gradient of what it makes, of all rows.
+  enum Kept { kNormedGrad = HeadInput::kKeptCount, kKeptCount };
+  static std::span<at::Tensor> of_input(Tensors& kept) { return std::span(kept).first(HeadInput::kKeptCount); }
+
+  // Rows whose targets do not count have no logits computed.
+  kernels::LossSum counted_losses(at::Tensor normed, at::Tensor& normed_grad, const Pass& pass) {
+    at::Tensor targets = pass.batch->at("targets").flatten();
+    const std::int64_t rows = targets.numel();
+    const at::Tensor counted = at::nonzero(targets >= 0).flatten();
+    const bool some = counted.numel() < rows;
+    if (some) {
+      normed = normed.index_select(0, counted);
+      targets = targets.index_select(0, counted);
+    }
+    at::Tensor grad = pass.training ? at::empty_like(normed) : at::Tensor();
+    const kernels::LossSum total = losses(normed, targets, grad, pass);
+    normed.reset();
+    if (pass.training) normed_grad = some ? at::zeros({rows, hidden_}, grad.options()).index_copy_(0, counted, grad) : grad;
+    return total;
+  }
+
   // When training, logits' gradients go on at once into normed_grad and the projection's gradient.
-  kernels::LossSum losses(const at::Tensor& normed, at::Tensor& normed_grad, const Pass& pass) {
+  kernels::LossSum losses(const at::Tensor& normed, const at::Tensor& targets, at::Tensor& normed_grad, const Pass& pass) {
     const std::int64_t rows = normed.size(0);
     const std::int64_t chunk = std::min(rows, model::lm_head_chunk_rows(held_columns_));  // as on all ranks, which exchange by chunks
-    const at::Tensor targets = pass.batch->at("targets").view({rows});
     const at::TensorOptions f32 = normed.options().dtype(at::kFloat);
     at::Tensor logits_buffer = at::empty({chunk, columns_}, f32);
     const bool rounds = pass.training && normed.scalar_type() != at::kFloat;
@@ -120,7 +137,8 @@ class LmHead final : public Block {
   std::int64_t held_columns_;  // of the vocabulary, with padding
   std::int64_t columns_;       // without
   std::int64_t first_column_;
-  Norm norm_;
+  bool biased_;
+  HeadInput input_;
   std::vector<Parameter> parameters_;
   StackedLinear projection_;
 };

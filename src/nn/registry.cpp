@@ -3,6 +3,7 @@
 #include "nn/autograd_block.hpp"
 #include "nn/classifier.hpp"
 #include "nn/convolution.hpp"
+#include "nn/parameter_row.hpp"
 #include "nn/transformer_layer.hpp"
 #include "nn/vision_transformer.hpp"
 
@@ -21,6 +22,12 @@ BlockFactory by_autograd(BlockForward forward) {
   };
 }
 
+// BERT's, or ViT's.
+std::unique_ptr<Block> make_encoder_layer(const model::BlockSpec& spec, const BlockPlacement& placement) {
+  static const BlockFactory of_images = by_autograd(encoder_layer);
+  return has(spec, "post_norm") ? make_post_norm_layer(spec, placement) : of_images(spec, placement);
+}
+
 std::map<std::string, BlockFactory>& factories() {
   static std::map<std::string, BlockFactory> known = {{"embedding", make_embedding},
                                                       {"transformer_layer", make_transformer_layer},
@@ -33,7 +40,7 @@ std::map<std::string, BlockFactory>& factories() {
                                                       {"residual_block", by_autograd(residual_block)},
                                                       {"mlp", by_autograd(mlp_classifier)},
                                                       {"patch_embedding", by_autograd(patch_embedding)},
-                                                      {"encoder_layer", by_autograd(encoder_layer)},
+                                                      {"encoder_layer", make_encoder_layer},
                                                       {"classifier", by_autograd(classifier)}};
   return known;
 }

@@ -77,7 +77,7 @@ class TransformerLayer final : public Block {
     // Each normalized input is gathered beside the product before the one that reads it.
     PendingExchange middle = middle_norm_.again(kept[kMiddle], kept[kMiddleStatistics], pass);
     attention_.backward_last_weights(of_attention(kept));
-    PendingExchange input = attention_.normed_input(of_attention(kept), pass);
+    PendingExchange input = attention_.mapped_input(of_attention(kept), pass);
     feed_forward_->backward_first_weights(std::move(middle), of_feed_forward(kept), pass);
     attention_.backward_first_weights(std::move(input), of_attention(kept), pass);
     norm_grads.finish(pass);

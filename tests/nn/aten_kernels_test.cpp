@@ -225,15 +225,17 @@ TEST(AtenKernels, ActivateByGeluAsOurs) {
   for_cases(20, [](Random& random, at::ScalarType type) {
     const std::int64_t rows = pick(random, {1, 7, 129}), width = pick(random, {1, 15, 100});
     const std::int64_t parts = pick(random, {1, 2});
+    const GeluForm form = random.below(2) == 1 ? GeluForm::exact : GeluForm::tanh;
     const at::Tensor x = at::randn({rows, parts * width}).mul_(3).to(type);
     const at::Tensor hidden = at::randn({rows, width}).to(type);
     expect_same(
         {x, hidden, hidden},
         [&](Tensors& r) {
-          gelu(r[0], r[2]);
-          gelu_backward(r[0], r[1]);
+          gelu(r[0], r[2], form);
+          gelu_backward(r[0], r[1], form);
         },
-        tolerance_of(type), text(type, " ", rows, " rows of ", width, parts == 2 ? ", gated" : ""));
+        tolerance_of(type),
+        text(type, " ", rows, " rows of ", width, parts == 2 ? ", gated" : "", form == GeluForm::exact ? ", exact" : ""));
   });
 }
 
@@ -338,6 +340,7 @@ TEST(AtenKernels, AttendAsOurs) {
         pick(random, {1, 2}),         pick(random, {1, 2, 15, 57, 300, 600}),    kv_heads * pick(random, {1, 2, 4}), kv_heads,
         pick(random, {2, 8, 40, 64}), pick(random, {0, 0, 1, 31, 99, 256, 1000})};
     if (random.below(2) == 1) shape.segments = documents(random, shape.batch, shape.seq);
+    shape.causal = shape.window > 0 || random.below(2) == 1;
     const std::int64_t rows = shape.batch * shape.seq, width = shape.heads * shape.head_dim;
     const at::Tensor qkv = at::randn({rows, width + 2 * kv_heads * shape.head_dim}).to(type);
     const at::Tensor out_grad = at::randn({rows, width}).to(type);
@@ -348,8 +351,8 @@ TEST(AtenKernels, AttendAsOurs) {
           attention_backward(here(out_grad), r[0], r[1], shape, r[2]);
         },
         type == at::kFloat ? 2e-5 : 4e-2,
-        text(type, " seq ", shape.seq, " head_dim ", shape.head_dim, " window ", shape.window, " in ", shape.segments.size(),
-             " documents"));
+        text(type, " seq ", shape.seq, " head_dim ", shape.head_dim, " window ", shape.window, " in ", shape.segments.size(), " documents",
+             shape.causal ? "" : ", not causal"));
   });
 }
 
@@ -361,6 +364,7 @@ TEST(AtenKernels, AttendAcrossPartsOfASequenceAsOurs) {
     shape.offset = pick(random, {0, shape.keys, shape.keys / 2});
     // All queries see some of the keys.
     if (random.below(3) == 0) shape.window = std::max<std::int64_t>(1, shape.offset + shape.queries - shape.keys + 5);
+    shape.causal = shape.window > 0 || random.below(2) == 1;
     const std::int64_t rows = shape.batch * shape.queries, width = shape.heads * shape.head_dim;
     const at::Tensor queries = at::randn({rows, width}).to(type);
     const at::Tensor keys_values = at::randn({shape.batch * shape.keys, 2 * shape.kv_heads * shape.head_dim}).to(type);
@@ -382,6 +386,7 @@ TEST(AtenKernels, AttendWithDropoutAsOurs) {
     AttentionShape shape{2,        pick(random, {1, 15, 57, 300}), kv_heads * pick(random, {1, 3}),
                          kv_heads, pick(random, {8, 40}),          pick(random, {0, 0, 31})};
     if (random.below(2) == 1) shape.segments = documents(random, shape.batch, shape.seq);
+    shape.causal = shape.window > 0 || random.below(2) == 1;
     const std::vector<std::uint64_t> seeds = {random.next(), random.next()};
     const ScoreMask mask{.probability = 0.3, .seeds = seeds, .first_head = 3, .seq = shape.seq};
     const std::int64_t rows = shape.batch * shape.seq, width = shape.heads * shape.head_dim;

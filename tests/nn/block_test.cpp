@@ -18,7 +18,8 @@ Pass pass_of(const Batch& batch, Precision precision, double scale = 1.0) {
 }
 
 void expect_equal_grads(const Model& model, const Reference& expected, double tolerance) {
-  for (const auto& [name, grad] : model.grads()) EXPECT_LT(relative_error(grad, expected.grads.at(name)), tolerance) << name;
+  for (const auto& [name, grad] : model.grads())
+    EXPECT_LT(gradient_error(name, grad, expected.grads.at(name), expected.grads), tolerance) << name;
 }
 
 struct Case {
@@ -44,11 +45,16 @@ const std::vector<Case> kCases = {
     {"GPT-2 with a gate, a norm of embeddings, fewer keys and rotation",
      {.seq = 70, .head_dim = 24, .dropout = 0.1, .gpt = true, .gated = true, .embedding_norm = true, .positions = "rotary"},
      2},
+    {"BERT", {.kv_heads = 4, .seq = 140, .tied = true, .bert = true}, 2},
+    {"BERT with dropout, token types and a projection of its own",
+     {.hidden = 60, .layers = 3, .kv_heads = 4, .vocab = 77, .seq = 70, .dropout = 0.2, .bert = true, .token_types = true},
+     3},
     {"all at once", {.seq = 70, .tied = true, .head_dim = 24, .window = 20, .qkv_bias = true, .qk_norm = true, .scaled = true}, 2},
 };
-// All that a layer of Llama's form may have, and one of GPT-2's.
+// All that a layer of Llama's form may have, one of GPT-2's and one of BERT's.
 const Dims kEverything = kCases.back().dims;
 const Dims kGpt{.seq = 70, .tied = true, .dropout = 0.2, .gpt = true, .gated = true, .embedding_norm = true};
+const Dims kBert{.kv_heads = 4, .seq = 70, .tied = true, .dropout = 0.2, .bert = true};
 
 TEST(Blocks, GiveAutogradsLossAndGradientsInF32) {
   for (const auto& [what, dims, samples] : kCases) {
@@ -79,14 +85,14 @@ TEST(Blocks, GiveAutogradsLossAndGradientsInBf16WithinItsRounding) {
     EXPECT_NEAR(step.loss, expected.loss, 5e-3 * expected.loss);
     // As a vector; single elements near zero may be further off.
     for (const auto& [name, grad] : model.grads()) {
-      const at::Tensor& wanted = expected.grads.at(name);
-      EXPECT_LT(((grad - wanted).norm() / wanted.norm()).item<double>(), (cancels(name) ? 2 : 1) * bf16_tolerance()) << name;
+      const double error = gradient_error(name, grad, expected.grads.at(name), expected.grads);
+      EXPECT_LT(error, (cancels(name) ? 2 : 1) * bf16_tolerance()) << name;
     }
   }
 }
 
 TEST(Blocks, GradientsAddUpOverMicroBatches) {
-  for (const Dims& dims : {kEverything, kGpt}) {
+  for (const Dims& dims : {kEverything, kGpt, kBert}) {
     const model::ModelSpec spec = decoder(dims);
     const auto whole = whole_parameters(spec, 7);
     const Batch all = random_batch(dims, 4, 3);
@@ -99,7 +105,8 @@ TEST(Blocks, GradientsAddUpOverMicroBatches) {
       apart.step(pass_of(half, Precision::f32));
     }
     EXPECT_EQ(together.grads().size(), whole.size());
-    for (const auto& [name, grad] : together.grads()) EXPECT_LT(relative_error(apart.grads().at(name), grad), 1e-5) << name;
+    for (const auto& [name, grad] : together.grads())
+      EXPECT_LT(gradient_error(name, apart.grads().at(name), grad, together.grads()), 1e-5) << name;
   }
 }
 
@@ -126,10 +133,47 @@ TEST_P(Recomputation, ChangesNoBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, Recomputation,
-                         testing::Combine(testing::Values(kEverything, kGpt), testing::Values(Precision::f32, Precision::bf16)),
+                         testing::Combine(testing::Values(kEverything, kGpt, kBert), testing::Values(Precision::f32, Precision::bf16)),
                          [](const auto& info) {
-                           return std::string(std::get<0>(info.param).gpt ? "gpt" : "llama") + model::name_of(std::get<1>(info.param));
+                           const Dims& dims = std::get<0>(info.param);
+                           return std::string(dims.bert ? "bert" : dims.gpt ? "gpt" : "llama") + model::name_of(std::get<1>(info.param));
                          });
+
+// As masked language models have it: few targets count, or none at all.
+TEST(Blocks, ComputeTheLossesOfTheTargetsThatCount) {
+  for (const Dims& dims : {kBert, kGpt})
+    for (const std::int64_t every : {7, 1000}) {
+      const model::ModelSpec spec = decoder(dims);
+      const auto whole = whole_parameters(spec, 7);
+      Batch batch = random_batch(dims, 2, 3);
+      const at::Tensor counted = at::arange(1, 2 * dims.seq + 1).remainder(every).eq(0).view({2, dims.seq});
+      batch.tensors["targets"] = batch.at("tokens").masked_fill(counted.logical_not(), -1);
+      const Reference expected = reference(dims, whole, batch, 0.01, true);
+      Model model(spec, whole, Precision::f32);
+      const Model::Step step = model.step(pass_of(batch, Precision::f32, 0.01));
+      EXPECT_NEAR(step.loss, expected.loss, 1e-5 * expected.loss);
+      EXPECT_EQ(step.tokens, 2 * dims.seq / every);
+      if (step.tokens > 0) {
+        expect_equal_grads(model, expected, 1e-5);
+      } else {
+        for (const auto& [name, grad] : model.grads()) EXPECT_EQ(grad.abs().max().item<float>(), 0.0f) << name;
+      }
+    }
+}
+
+TEST(Blocks, RefuseTokenTypesThatTheModelLacks) {
+  Dims dims = kBert;
+  dims.token_types = true;
+  Model model(decoder(dims), whole_parameters(decoder(dims), 7), Precision::f32);
+  Batch batch = random_batch(dims, 1, 3);
+  batch.tensors["token_types"][0][5] = 2;
+  try {
+    model.evaluate(pass_of(batch, Precision::f32));
+    FAIL() << "took a token type of 2";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("a token type of the batch is not one of the model's 2"));
+  }
+}
 
 TEST(Blocks, TheSameCallTwiceGivesTheSameBits) {
   const Dims dims{

@@ -65,6 +65,10 @@ const Dims kGpt{.hidden = 48,
                 .dropout = 0.2,
                 .gpt = true,
                 .embedding_norm = true};
+const Dims kBert{
+    .hidden = 48, .layers = 2, .heads = 12, .kv_heads = 12, .ffn = 96, .vocab = 160, .seq = 48, .bert = true, .token_types = true};
+const Dims kDroppingBert{
+    .hidden = 48, .layers = 1, .heads = 12, .kv_heads = 12, .ffn = 96, .vocab = 160, .seq = 48, .dropout = 0.2, .bert = true};
 // Masks under a window.
 const Dims kDropped{
     .hidden = 48, .layers = 1, .heads = 12, .kv_heads = 4, .ffn = 96, .vocab = 160, .seq = 48, .head_dim = 8, .window = 17, .dropout = 0.2};
@@ -89,7 +93,7 @@ TEST_P(ContextParallel, AddsUpToTheLossAndGradientsOfOneRank) {
   // In 16 bits, each part of an attention is rounded before they are merged.
   const double tolerance = precision_ == Precision::f32 ? 1e-5 : 5e-2;
   in_ranks(degree_, [&](const comm::Group& group) {
-    for (const Dims& dims : {kPlain, kEverything, kGpt, kDropped})
+    for (const Dims& dims : {kPlain, kEverything, kGpt, kBert, kDroppingBert, kDropped})
       for (const bool apart : {false, true}) {
         const model::ModelSpec spec = decoder(dims);
         const auto whole = whole_parameters(spec, 7);
@@ -113,10 +117,11 @@ TEST_P(ContextParallel, AddsUpToTheLossAndGradientsOfOneRank) {
             const at::Tensor sum = grad.clone();
             group.all_reduce(sum.data_ptr(), static_cast<std::size_t>(sum.numel()), comm::DataType::f32).wait();
             const at::Tensor& wanted = one.grads().at(name);
-            EXPECT_LT(((sum - wanted).norm() / wanted.norm()).item<double>(), (cancels(name) ? 2 : 1) * tolerance)
+            EXPECT_LT(gradient_error(name, sum, wanted, one.grads()), (cancels(name) ? 2 : 1) * tolerance)
                 << name
                 << (dims.qk_norm       ? ", everything"
                     : dims.gpt         ? ", gpt"
+                    : dims.bert        ? ", bert"
                     : dims.dropout > 0 ? ", dropped"
                                        : ", plain")
                 << (apart ? ", documents apart" : "");
@@ -133,7 +138,9 @@ TEST_P(ContextParallel, ExchangesAndKeepsWhatTheCostSays) {
                                           {kEverything, model::Recompute::none},
                                           {kPlain, model::Recompute::selective},
                                           {kGpt, model::Recompute::none},
-                                          {kGpt, model::Recompute::selective}}) {
+                                          {kGpt, model::Recompute::selective},
+                                          {kBert, model::Recompute::none},
+                                          {kBert, model::Recompute::selective}}) {
       const model::ModelSpec spec = decoder(dims);
       const auto whole = whole_parameters(spec, 7);
       const Batch own = own_part(random_batch(dims, 3, 3), {group.size(), group.rank()});

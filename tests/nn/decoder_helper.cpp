@@ -16,6 +16,11 @@ constexpr double kFactor = 8, kLow = 1, kHigh = 4, kOriginal = 16;
 }  // namespace
 
 model::ModelSpec decoder(const Dims& d) {
+  if (d.bert)
+    return model::read_model(ConfigNode::parse(
+        text("{arch: bert, hidden: ", d.hidden, ", layers: ", d.layers, ", heads: ", d.heads, ", ffn: ", d.ffn, ", seq: ", d.seq,
+             ", vocab: ", d.vocab, ", max_positions: ", d.seq, ", tied: ", d.tied ? "true" : "false", ", dropout: ", d.dropout, "}"),
+        "test.yaml"));
   std::string more = text(", dropout: ", d.dropout);
   if (d.gpt)
     more += text(", gated: ", d.gated ? "true" : "false", ", biases: ", d.biases ? "true" : "false",
@@ -244,6 +249,39 @@ at::Tensor gpt_logits(const Dims& d, const Leaves& p, const Batch& batch, Drop d
   return at::linear(layer_norm(x, "transformer.ln_f"), p.at(d.tied ? "transformer.wte.weight" : "lm_head.weight"));
 }
 
+// What transformers' BertForMaskedLM computes.
+at::Tensor bert_logits(const Dims& d, const Leaves& p, const Batch& batch, Drop drop) {
+  const std::int64_t samples = batch.at("tokens").size(0);
+  const std::int64_t seq = batch.at("tokens").size(1);
+  const auto layer_norm = [&](const at::Tensor& x, const std::string& name) {
+    return at::layer_norm(x, {d.hidden}, p.at(name + ".weight"), p.at(name + ".bias"), 1e-12);
+  };
+  const auto map = [&](const at::Tensor& x, const std::string& name) {
+    return at::linear(x, p.at(name + ".weight"), p.at(name + ".bias"));
+  };
+  const std::string embeddings = "bert.embeddings.";
+  const at::Tensor words = p.at(embeddings + "word_embeddings.weight");
+  const at::Tensor types = d.token_types ? batch.at("token_types") : at::zeros_like(batch.at("tokens"));
+  at::Tensor x = at::embedding(words, batch.at("tokens")) + p.at(embeddings + "position_embeddings.weight").narrow(0, 0, seq) +
+                 at::embedding(p.at(embeddings + "token_type_embeddings.weight"), types);
+  x = drop(layer_norm(x, embeddings + "LayerNorm"), 0, 0);
+  for (int l = 0; l < d.layers; ++l) {
+    const std::string prefix = "bert.encoder.layer." + std::to_string(l) + ".";
+    const auto heads = [&](const char* name) {
+      return map(x, prefix + "attention.self." + name).view({samples, seq, d.heads, d.head()}).transpose(1, 2);
+    };
+    const at::Tensor scores = at::matmul(heads("query"), heads("key").transpose(2, 3)) / std::sqrt(static_cast<double>(d.head()));
+    const at::Tensor shares = drop(at::softmax(scores, -1), l + 1, 0);
+    const at::Tensor mixed = at::matmul(shares, heads("value")).transpose(1, 2).reshape({samples, seq, d.hidden});
+    x = layer_norm(x + drop(map(mixed, prefix + "attention.output.dense"), l + 1, 1), prefix + "attention.output.LayerNorm");
+    const at::Tensor fed = map(at::gelu(map(x, prefix + "intermediate.dense")), prefix + "output.dense");
+    x = layer_norm(x + drop(fed, l + 1, 2), prefix + "output.LayerNorm");
+  }
+  const std::string head = "cls.predictions.";
+  x = layer_norm(at::gelu(map(x, head + "transform.dense")), head + "transform.LayerNorm");
+  return at::linear(x, d.tied ? words : p.at(head + "decoder.weight"), p.at(head + "bias"));
+}
+
 }  // namespace
 
 Reference reference(const Dims& d, const std::map<std::string, at::Tensor>& parameters, const Batch& batch, double scale, bool drops) {
@@ -252,7 +290,7 @@ Reference reference(const Dims& d, const std::map<std::string, at::Tensor>& para
   Drop drop{d.dropout, {}};
   drop.pass.batch = &batch;
   drop.pass.drops = drops;
-  const at::Tensor logits = (d.gpt ? gpt_logits : llama_logits)(d, p, batch, drop).flatten(0, 1);
+  const at::Tensor logits = (d.bert ? bert_logits : d.gpt ? gpt_logits : llama_logits)(d, p, batch, drop).flatten(0, 1);
   const at::Tensor loss = at::cross_entropy_loss(logits, batch.at("targets").flatten(), {}, at::Reduction::Sum, -1);
   (loss * scale).backward();
   Reference result;
@@ -270,10 +308,22 @@ Batch random_batch(const Dims& d, std::int64_t samples, std::uint64_t seed) {
     const bool counted = random.below(10) != 0;
     targets.data_ptr<std::int64_t>()[i] = counted ? static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(d.vocab))) : -1;
   }
-  return {{{"tokens", tokens}, {"targets", targets}}};
+  Batch batch{{{"tokens", tokens}, {"targets", targets}}};
+  // Two parts of each sample.
+  if (d.token_types) batch.tensors["token_types"] = at::arange(d.seq).ge(d.seq / 3).to(at::kLong).repeat({samples, 1});
+  return batch;
 }
 
-bool cancels(const std::string& name) { return name.ends_with("k_proj.bias") || name.ends_with("c_attn.bias"); }
+bool cancels(const std::string& name) {
+  return name.ends_with("k_proj.bias") || name.ends_with("c_attn.bias") || name.ends_with("query.bias") || name.ends_with("key.bias");
+}
+
+double gradient_error(const std::string& name, const at::Tensor& gradient, const at::Tensor& wanted,
+                      const std::map<std::string, at::Tensor>& all) {
+  const std::size_t key = name.rfind("self.key.bias");
+  const at::Tensor& scale = key == std::string::npos ? wanted : all.at(name.substr(0, key) + "self.query.bias");
+  return ((gradient - wanted).norm() / scale.norm()).item<double>();
+}
 
 double bf16_tolerance() { return kernels::use_cpu_kernels(at::empty({1})) ? 3e-2 : 4e-2; }
 

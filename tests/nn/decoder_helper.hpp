@@ -27,6 +27,9 @@ struct Dims {
   bool biases = true;
   bool embedding_norm = false;
   const char* positions = "learned";
+  // BERT's form: with as many key-value heads as heads, and of what is above with `tied` and `dropout`.
+  bool bert = false;
+  bool token_types = false;  // batches have them
 
   std::int64_t head() const { return head_dim > 0 ? head_dim : hidden / heads; }
 };
@@ -78,6 +81,11 @@ bool cancels(const std::string& name);
 
 // What bf16's rounding may change of a gradient, relative to its norm: more by ATen's kernels, which round scores before the softmax.
 double bf16_tolerance();
+
+// |gradient - wanted| / |wanted|, by their norms. Biases of keys change no share of attention, and have a gradient of rounding alone where
+// positions do not turn: it is compared with that of the queries' biases among `all`.
+double gradient_error(const std::string& name, const at::Tensor& gradient, const at::Tensor& wanted,
+                      const std::map<std::string, at::Tensor>& all);
 
 // max |a - b| / max |b|.
 double relative_error(const at::Tensor& a, const at::Tensor& b);

@@ -83,7 +83,7 @@ AttentionResult attention_by_definition(const at::Tensor& qkv, const at::Tensor&
   const at::Tensor v = heads_of(qkv, s.heads + s.kv_heads, s.kv_heads).repeat_interleave(shared, 1);
   const double scale = 1 / std::sqrt(static_cast<double>(s.head_dim));
   const at::Tensor all = at::ones({s.seq, s.seq}, at::kBool);
-  at::Tensor unseen = s.window > 0 ? all.triu(1).logical_or(all.tril(-s.window)) : all.triu(1);
+  at::Tensor unseen = s.window > 0 ? all.triu(1).logical_or(all.tril(-s.window)) : s.causal ? all.triu(1) : at::zeros_like(all);
   if (apart.defined()) unseen = unseen.logical_or(apart);
   const at::Tensor scores = at::matmul(q, k.transpose(2, 3)).mul(scale).masked_fill(unseen, -INFINITY);
   const at::Tensor weights = at::softmax(scores, 3);
@@ -104,12 +104,13 @@ TEST(Attention, IsWhatItsDefinitionSaysForAnyShape) {
   const auto far = [](const at::Tensor& a, const at::Tensor& b) { return (a.to(at::kDouble) - b).abs().max().item<double>(); };
   for (int round = 0; round < 120; ++round) {
     const std::int64_t kv_heads = pick(random, {1, 2, 3});
-    const AttentionShape shape{pick(random, {1, 2}),
-                               pick(random, {1, 2, 13, 14, 15, 32, 33, 57, 100, 300}),
-                               kv_heads * pick(random, {1, 2, 4}),
-                               kv_heads,
-                               pick(random, {2, 8, 16, 32, 40, 64, 80, 128}),
-                               round < 60 ? 0 : pick(random, {1, 2, 15, 31, 32, 33, 64, 99, 100, 299, 1000})};
+    AttentionShape shape{pick(random, {1, 2}),
+                         pick(random, {1, 2, 13, 14, 15, 32, 33, 57, 100, 300}),
+                         kv_heads * pick(random, {1, 2, 4}),
+                         kv_heads,
+                         pick(random, {2, 8, 16, 32, 40, 64, 80, 128}),
+                         round < 60 ? 0 : pick(random, {1, 2, 15, 31, 32, 33, 64, 99, 100, 299, 1000})};
+    shape.causal = shape.window > 0 || round % 2 == 0;
     const at::ScalarType type = random.below(2) == 1 ? at::kBFloat16 : at::kFloat;
     const double tolerance = type == at::kFloat ? 2e-5 : 4e-2;
     const std::int64_t rows = shape.batch * shape.seq;
@@ -123,8 +124,8 @@ TEST(Attention, IsWhatItsDefinitionSaysForAnyShape) {
       at::Tensor grads = qkv.clone();
       (plain ? attention_plain : attention)(qkv, shape, out, lse);
       (plain ? attention_backward_plain : attention_backward)(out_grad, out, lse, shape, grads);
-      const std::string which =
-          text(plain ? "plain " : "ours ", type, " seq ", shape.seq, " head_dim ", shape.head_dim, " window ", shape.window);
+      const std::string which = text(plain ? "plain " : "ours ", type, " seq ", shape.seq, " head_dim ", shape.head_dim, " window ",
+                                     shape.window, shape.causal ? "" : " not causal");
       EXPECT_LT(far(out, right.out), tolerance) << which;
       // ATen takes a coarser exponential for bf16.
       EXPECT_LT(far(lse, right.lse), type == at::kFloat ? 2e-5 : 2e-4) << which;
@@ -213,6 +214,7 @@ TEST(Attention, StaysWithinDocuments) {
     AttentionShape shape{pick(random, {1, 3}), pick(random, {1, 14, 33, 100, 200}), kv_heads * pick(random, {1, 2}), kv_heads,
                          pick(random, {8, 32, 64})};
     shape.window = pick(random, {0, 0, 5, 40});
+    shape.causal = shape.window > 0 || round % 2 == 0;
     const std::int64_t often = pick(random, {1, 3, 40, 500});  // documents of about so many tokens
     at::Tensor positions = at::zeros({shape.batch, shape.seq}, at::kLong);
     at::Tensor documents = at::zeros({shape.batch, shape.seq}, at::kLong);
@@ -236,7 +238,8 @@ TEST(Attention, StaysWithinDocuments) {
       at::Tensor grads = qkv.clone();
       (plain ? attention_plain : attention)(qkv, shape, out, lse);
       (plain ? attention_backward_plain : attention_backward)(out_grad, out, lse, shape, grads);
-      const std::string which = text(plain ? "plain " : "ours ", type, " seq ", shape.seq, " in ", shape.segments.size(), " documents");
+      const std::string which = text(plain ? "plain " : "ours ", type, " seq ", shape.seq, " in ", shape.segments.size(), " documents",
+                                     shape.causal ? "" : ", not causal");
       EXPECT_LT(far(out, right.out), tolerance) << which;
       EXPECT_LT(far(lse, right.lse), type == at::kFloat ? 2e-5 : 2e-4) << which;
       EXPECT_LT(far(grads, right.grads), tolerance * std::max(1.0, right.grads.abs().max().item<double>())) << which;

@@ -265,13 +265,16 @@ TEST(HasBlocks, SaysWhichModelsAndPrecisionsTheTrainerComputes) {
   const std::string gpt = "arch: gpt, hidden: 64, layers: 8, heads: 4, seq: 32, vocab: 256";
   const auto passes = [](const model::JobSpec& job) { model::check_has_blocks(job.model, model::Precision::f32, {}); };
   EXPECT_NO_THROW(passes(job_of({})));
+  EXPECT_NO_THROW(passes(model::read_job(
+      ConfigNode::parse("name: any\nmodel: {preset: bert-large}\ndata: {source: synthetic}\ntrain: {global_batch: 16}\n", "train.yaml"))));
   EXPECT_THAT(refusal(gpt + ", positions: alibi"), HasSubstr("its GPT has learned or rotary positions, or none"));
   EXPECT_THAT(refusal(gpt + ", attention: unfused"), HasSubstr("the model says attention: unfused"));
   EXPECT_THAT(refusal(gpt, model::Precision::f8), HasSubstr("the trainer cannot run the model: precision fp8"));
   for (const char* section : {"arch: resnet50, image: 64, classes: 1000", "arch: vgg16, norm: true", "arch: vgg11", "preset: vit-b-16"})
     EXPECT_NO_THROW(passes(vision_job(section)));
   EXPECT_THAT(refusal("preset: vit-b-16, attention: unfused"), HasSubstr("the model says attention: unfused"));
-  for (const char* section : {"preset: bert-large", "preset: t5-large", "preset: deepfm-criteo", "preset: dlrm-mlperf"})
+  EXPECT_THAT(refusal("preset: bert-large, head: pretraining"), HasSubstr("and not whether one sentence follows another"));
+  for (const char* section : {"preset: t5-large", "preset: deepfm-criteo", "preset: dlrm-mlperf"})
     EXPECT_THAT(refusal(section), HasSubstr("it cannot compute blocks of kind"));
 }
 

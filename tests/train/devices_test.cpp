@@ -29,6 +29,7 @@ TEST(Devices, TrainTheSameModelAsACpu) {
       {"bf16", tiny_job("precision: bf16"), {{.tp = 2, .cp = 2, .context = model::ContextKind::ulysses}}, 3e-3, 3e-2},
       {"experts", tiny_experts_job(), {{}, {.dp = 2, .ep = 2}, {.cp = 2}}, 1e-5, 1e-4},
       {"dropout", tiny_gpt_job(", dropout: 0.1"), {{}, {.dp = 2}}, 1e-5, 1e-4},
+      {"bert", tiny_bert_job(", dropout: 0.1"), {{}, {.dp = 2}}, 1e-5, 1e-4},
   };
   for (const Case& one : cases)
     for (const Degrees& degrees : one.degrees) {

@@ -20,7 +20,8 @@ model::JobSpec tiny_job(const std::string& extra = {}, const std::string& model_
 model::JobSpec tiny_experts_job(const std::string& model_extra = {});
 // DeepSeek-V3's form: latent attention; a dense layer, then two of experts with a shared one.
 model::JobSpec tiny_latent_job();
-model::JobSpec tiny_gpt_job(const std::string& model_extra);  // GPT-2's form
+model::JobSpec tiny_gpt_job(const std::string& model_extra);   // GPT-2's form
+model::JobSpec tiny_bert_job(const std::string& model_extra);  // BERT's form
 
 struct Degrees {
   int dp = 1;

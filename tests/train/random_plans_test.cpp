@@ -211,7 +211,9 @@ TEST(RandomPlans, TrainTheModelOfOneDevice) {
       tiny_latent_job(),
       skip_job(),
       tiny_gpt_job(", dropout: 0.1"),
-      tiny_gpt_job(", dropout: 0.1, tied: false, kv_heads: 2, gated: true, positions: rotary, embedding_norm: true")};
+      tiny_gpt_job(", dropout: 0.1, tied: false, kv_heads: 2, gated: true, positions: rotary, embedding_norm: true"),
+      tiny_bert_job(", dropout: 0"),
+      tiny_bert_job(", dropout: 0.1, tied: false")};
   // Late gradients cannot be clipped.
   for (model::JobSpec& job : jobs) job.train.optimizer.clip = 0;
   const cluster::ClusterSpec cluster = four_workers();
@@ -270,8 +272,9 @@ TEST(RandomPlans, TrainTheModelOfOneDevice) {
                            "shares of several stages",
                            "shared by unlike blocks"})
     EXPECT_TRUE(seen[""].contains(name)) << name << " was never drawn";
-  for (const char* name : {"dp", "tp", "cp", "zero 3", "sequence parallel", "recompute", "cut anew"})
-    EXPECT_TRUE(seen["gpt"].contains(name)) << name << " was never drawn with GPT";
+  for (const char* arch : {"gpt", "bert"})
+    for (const char* name : {"dp", "tp", "cp", "zero 3", "sequence parallel", "recompute", "cut anew"})
+      EXPECT_TRUE(seen[arch].contains(name)) << name << " was never drawn with " << arch;
 }
 
 }  // namespace

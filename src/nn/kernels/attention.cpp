@@ -40,6 +40,9 @@ bool has_own_kernel(const at::Tensor& rows, std::int64_t head_dim) {
   return has_avx512_bf16() && head_dim % 2 == 0;
 }
 
+// The offset at which the first query sees the last key.
+std::int64_t sees_all(std::int64_t keys) { return keys - 1; }
+
 bool is_windowed(std::int64_t window, std::int64_t seq) { return window > 0 && window < seq; }
 
 // What is added to the scores [queries, keys] of queries that stand at `position` and on: 0 for keys that a query sees.
@@ -95,8 +98,9 @@ void for_each_head_group(const at::Tensor& qkv, const AttentionShape& s, const a
       const std::int64_t first_row = segment.sample * s.seq + segment.first;
       T* row = data<T>(qkv) + first_row * width;
       const std::int64_t first = first_row * out_width + head * shared * s.head_dim;
-      body(HeadGroup<T>{segment.rows, segment.rows, 0, shared, s.head_dim, s.window, width, row + head * shared * s.head_dim, width,
-                        row + (s.heads + head) * s.head_dim, row + (s.heads + s.kv_heads + head) * s.head_dim, out_width,
+      body(HeadGroup<T>{segment.rows, segment.rows, s.causal ? 0 : sees_all(segment.rows), shared, s.head_dim, s.window, width,
+                        row + head * shared * s.head_dim, width, row + (s.heads + head) * s.head_dim,
+                        row + (s.heads + s.kv_heads + head) * s.head_dim, out_width,
                         out_grad.defined() ? data<T>(out_grad) + first : nullptr, data<T>(out) + first,
                         data<float>(lse) + (segment.sample * s.heads + head * shared) * s.seq + segment.first, s.seq});
     }
@@ -116,8 +120,9 @@ void for_each_head_group_across(const at::Tensor& queries, const at::Tensor& key
       const std::int64_t head = task % s.kv_heads;
       const std::int64_t first = sample * s.queries * width + head * shared * s.head_dim;
       T* const key = data<T>(keys_values) + sample * s.keys * 2 * key_width + head * s.head_dim;
-      body(HeadGroup<T>{s.queries, s.keys, s.offset, shared, s.head_dim, s.window, width, data<T>(queries) + first, 2 * key_width, key,
-                        key + key_width, width, out_grad.defined() ? data<T>(out_grad) + first : nullptr, data<T>(out) + first,
+      body(HeadGroup<T>{s.queries, s.keys, s.causal ? s.offset : sees_all(s.keys), shared, s.head_dim, s.window, width,
+                        data<T>(queries) + first, 2 * key_width, key, key + key_width, width,
+                        out_grad.defined() ? data<T>(out_grad) + first : nullptr, data<T>(out) + first,
                         data<float>(lse) + (sample * s.heads + head * shared) * s.queries, s.queries});
     }
   });
@@ -132,8 +137,8 @@ struct Across {
     const at::Tensor both = keys_values.view({s.batch, s.keys, 2, s.kv_heads, s.head_dim});
     keys = both.select(2, 0).transpose(1, 2);
     values = both.select(2, 1).transpose(1, 2);
-    const bool sees_all = s.offset + 1 >= s.keys && !is_windowed(s.window, s.offset + s.queries);
-    if (!sees_all) mask = mask_of(s.queries, s.keys, s.offset, s.window, query_rows.scalar_type());
+    const bool masked = s.causal && (s.offset + 1 < s.keys || is_windowed(s.window, s.offset + s.queries));
+    if (masked) mask = mask_of(s.queries, s.keys, s.offset, s.window, query_rows.scalar_type());
   }
   static at::Tensor heads_of(const at::Tensor& rows, const CrossShape& s) {
     return rows.view({s.batch, s.queries, s.heads, s.head_dim}).transpose(1, 2);
@@ -185,7 +190,7 @@ void attention_plain(const at::Tensor& qkv, const AttentionShape& shape, at::Ten
       std::optional<at::Tensor> mask;
       if (is_windowed(shape.window, segment.rows)) mask = p.mask(shape.window, qkv.scalar_type());
       const auto [result, statistics] = at::_scaled_dot_product_flash_attention_for_cpu(
-          p.queries_of(one(heads.queries)), p.keys_of(one(heads.keys)), p.keys_of(one(heads.values)), 0.0, !mask, mask);
+          p.queries_of(one(heads.queries)), p.keys_of(one(heads.keys)), p.keys_of(one(heads.values)), 0.0, shape.causal && !mask, mask);
       p.queries_of(one(as_heads(out, shape))).copy_(result);
       p.queries_of(one(lse)).copy_(statistics);
     }
@@ -226,7 +231,7 @@ void attention_backward_plain(const at::Tensor& out_grad, const at::Tensor& out,
       if (is_windowed(shape.window, segment.rows)) mask = p.mask(shape.window, qkv.scalar_type());
       const auto [queries, keys, values] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
           p.queries_of(one(as_heads(out_grad, shape))), p.queries_of(one(heads.queries)), p.keys_of(one(heads.keys)),
-          p.keys_of(one(heads.values)), p.queries_of(one(as_heads(out, shape))), p.queries_of(one(lse)), 0.0, !mask, mask);
+          p.keys_of(one(heads.values)), p.queries_of(one(as_heads(out, shape))), p.queries_of(one(lse)), 0.0, shape.causal && !mask, mask);
       p.queries_of(one(heads.queries)).copy_(queries);
       add(key_grads, one(heads.keys), p, keys);
       add(value_grads, one(heads.values), p, values);

@@ -1,4 +1,4 @@
-// Causal scaled-dot-product attention with grouped queries, straight on the rows that the projection wrote.
+// Scaled-dot-product attention with grouped queries, straight on the rows that the projection wrote.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,6 +22,7 @@ struct AttentionShape {
   std::int64_t head_dim;
   std::int64_t window = 0;             // a query sees so many positions, its own the last of them; 0: all up to its own
   std::vector<Segment> segments = {};  // all rows, in order; empty: each sample is one
+  bool causal = true;                  // else a query sees the whole segment, and there is no window
 };
 
 // The documents of samples whose tokens have these positions ([batch, seq], see nn::Batch); empty when it is undefined.
@@ -48,8 +49,9 @@ struct CrossShape {
   std::int64_t heads;
   std::int64_t kv_heads;
   std::int64_t head_dim;
-  std::int64_t offset;      // positions from the first key to the first query, not negative
+  std::int64_t offset;      // positions from the first key to the first query; not negative under a causal mask
   std::int64_t window = 0;  // as above
+  bool causal = true;       // else a query sees all keys, whatever the offset, and there is no window
 };
 
 // queries [batch*queries, heads*head_dim]; keys_values [batch*keys, 2*kv_heads*head_dim], keys and values beside each other in each row;

@@ -40,6 +40,7 @@ class Slabs {
   // Of the queries from `first` on, [queries, keys]: what they do not see is -infinity.
   at::Tensor scores(const at::Tensor& queries, const at::Tensor& keys, std::int64_t first) const {
     at::Tensor scores = at::mm(queries, keys.t()).mul_(1 / std::sqrt(static_cast<double>(shape_.head_dim)));
+    if (!shape_.causal) return scores;
     for (std::int64_t q = 0; q < scores.size(0); ++q) {
       float* row = data<float>(scores) + q * shape_.keys;
       const std::int64_t place = first + q + shape_.offset;  // among the keys
@@ -87,7 +88,7 @@ void for_each_segment(const AttentionShape& s, const ScoreMask& mask, const Body
     ScoreMask own = mask;
     own.seeds = mask.seeds.subspan(static_cast<std::size_t>(sample), static_cast<std::size_t>(samples));
     own.position = first;
-    body(rows, statistic, CrossShape{samples, count, count, s.heads, s.kv_heads, s.head_dim, 0, s.window}, own);
+    body(rows, statistic, CrossShape{samples, count, count, s.heads, s.kv_heads, s.head_dim, 0, s.window, s.causal}, own);
   };
   if (s.segments.empty()) run(0, s.batch, 0, s.seq);
   for (const Segment& segment : s.segments) run(segment.sample, 1, segment.first, segment.rows);

@@ -60,7 +60,9 @@ Heads split_samples(const at::Tensor& queries, const at::Tensor& keys_values, co
           heads_of(keys_values.narrow(2, width, width), s.kv_heads)};
 }
 
-CrossShape cross_shape(const AttentionShape& s) { return {s.batch, s.seq, s.seq, s.heads, s.kv_heads, s.head_dim, /*offset=*/0, s.window}; }
+CrossShape cross_shape(const AttentionShape& s) {
+  return {s.batch, s.seq, s.seq, s.heads, s.kv_heads, s.head_dim, /*offset=*/0, s.window, s.causal};
+}
 
 // Which document each row belongs to, i64 [batch, 1, 1, seq]; undefined where each sample is one.
 at::Tensor documents_of(const AttentionShape& s, at::TensorOptions options) {
@@ -89,7 +91,8 @@ class Scores {
       const std::int64_t queries = std::min(kQueries, shape_.queries - query);
       const std::int64_t position = shape_.offset + query;
       const std::int64_t key = shape_.window > 0 ? std::max<std::int64_t>(0, position - shape_.window + 1) : 0;
-      out.push_back({query, queries, key, std::min(shape_.keys, position + queries) - key});
+      const std::int64_t end = shape_.causal ? std::min(shape_.keys, position + queries) : shape_.keys;
+      out.push_back({query, queries, key, end - key});
     }
     return out;
   }
@@ -144,7 +147,9 @@ class Scores {
   at::Tensor hidden_in(const Piece& p) const {
     const std::int64_t position = shape_.offset + p.query;
     at::Tensor hidden;
-    if (position < p.key + p.keys - 1 || (shape_.window > 0 && position + p.queries - shape_.window > p.key)) {
+    const bool masked =
+        shape_.causal && (position < p.key + p.keys - 1 || (shape_.window > 0 && position + p.queries - shape_.window > p.key));
+    if (masked) {
       const at::TensorOptions options = keys_.options().dtype(at::kLong);
       const at::Tensor distance =
           at::arange(position, position + p.queries, options).unsqueeze(1) - at::arange(p.key, p.key + p.keys, options);

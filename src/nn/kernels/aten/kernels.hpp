@@ -7,6 +7,7 @@
 #include "nn/kernels/cross_entropy.hpp"
 #include "nn/kernels/dropout.hpp"
 #include "nn/kernels/dropped_attention.hpp"
+#include "nn/kernels/gelu.hpp"
 #include "nn/kernels/norm.hpp"
 #include "nn/optimizer.hpp"
 
@@ -40,8 +41,8 @@ void rope(at::Tensor& x, std::int64_t heads, std::int64_t head_dim, std::int64_t
 
 void swiglu(const at::Tensor& gate_up, at::Tensor& hidden);
 void swiglu_backward(at::Tensor& gate_up, at::Tensor& hidden);
-void gelu(const at::Tensor& x, at::Tensor& hidden);
-void gelu_backward(at::Tensor& x, at::Tensor& hidden);
+void gelu(const at::Tensor& x, at::Tensor& hidden, GeluForm form);
+void gelu_backward(at::Tensor& x, at::Tensor& hidden, GeluForm form);
 
 void dropout(const at::Tensor& x, double probability, const std::vector<std::uint64_t>& seeds, at::Tensor& out);
 void dropout_rows(const at::Tensor& x, double probability, const std::vector<RowPlace>& places, at::Tensor& out);

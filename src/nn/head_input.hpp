@@ -1,0 +1,35 @@
+// Internal: what stands in a language head before the projection to the vocabulary: a norm, or with "head_transform" a linear map, GELU and
+// a norm (BERT).
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "nn/kernels/gelu.hpp"
+#include "nn/linear.hpp"
+#include "nn/norm.hpp"
+
+namespace tessera::nn {
+
+// Tensors are this rank's rows [own, hidden].
+class HeadInput {
+ public:
+  // What is kept of a micro-batch, by place. kMapped is defined where there is a map; the input half of the backward pass turns it into its
+  // gradient, and adds kNormGrads.
+  enum Kept { kInput, kStatistics, kMapped, kNormGrads, kKeptCount };
+
+  explicit HeadInput(const model::BlockSpec& spec);
+  void bind(ParameterRow& parameters);
+
+  at::Tensor forward(const at::Tensor& x, const Rows& rows, std::span<at::Tensor> kept, const Pass& pass) const;
+  // Of the gradient of the output, which it may overwrite: that of x.
+  at::Tensor backward_input(at::Tensor grad, std::span<at::Tensor> kept) const;
+  void backward_weight(std::span<at::Tensor> kept, const Pass& pass) const;
+
+ private:
+  std::optional<StackedLinear> map_;
+  kernels::GeluForm form_;
+  Norm norm_;
+};
+
+}  // namespace tessera::nn
