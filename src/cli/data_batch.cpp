@@ -28,8 +28,7 @@ std::string words_of(const data::Dataset& dataset, const std::vector<Values>& va
   const data::TextDataset* sequences = data::as_text(dataset);
   if (sequences == nullptr) return text("label ", std::get<std::vector<std::int32_t>>(values[1])[0]);
   if (sequences->tokenizer() == nullptr) return "(random tokens)";
-  const auto& tokens = std::get<std::vector<std::int32_t>>(values.front());
-  return sequences->tokenizer()->decode(std::vector<std::uint32_t>(tokens.begin(), tokens.end()));
+  return sequences->decode(std::get<std::vector<std::int32_t>>(values.front()));
 }
 
 void print_batches(const BatchOptions& options) {

@@ -102,8 +102,7 @@ ordered_json inspect_job(const InspectOptions& options) {
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(dataset->targets_per_sample())), targets(tokens.size());
   for (const data::Draw& draw : dataset->draws(0, shown)) {
     dataset->fill(draw, {tokens, targets});
-    const std::string content =
-        dataset->tokenizer() == nullptr ? ordered_json(tokens).dump() : dataset->tokenizer()->decode(unsigned_ids(tokens), true);
+    const std::string content = dataset->tokenizer() == nullptr ? ordered_json(tokens).dump() : dataset->decode(tokens, true);
     if (options.json) {
       out["samples"].push_back({{"sample", draw.sample}, {"text", content}});
     } else {

@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "base/hash.hpp"
+#include "data/masks.hpp"
 #include "data/mixture.hpp"
 #include "data/samples.hpp"
 
@@ -14,6 +15,7 @@ namespace {
 
 // Validation samples of several sources are in one order, whatever the seed: evaluations of different runs compare.
 constexpr std::uint64_t kValidationSeed = 0x76616C69;
+constexpr std::uint64_t kMaskSeed = 0x6D61736B;
 
 struct Part {
   std::filesystem::path path;
@@ -55,6 +57,7 @@ struct TextDataset::State {
   std::vector<std::int64_t> id_begins = {0};  // of the parts, and the number of training samples
   std::optional<Mixture> order;               // none: nothing to train on
   std::optional<Mixture> validation;          // none: nothing to validate on
+  std::optional<Masks> masks;                 // none: targets are the next tokens
   std::vector<std::string> notes;
 
   void mix() {
@@ -98,8 +101,9 @@ std::unique_ptr<TextDataset> TextDataset::open(const model::DataSpec& spec, std:
   state->vocab = vocab;
   state->seed = seed;
   if (spec.synthetic) {
+    if (spec.mask) state->masks.emplace(spec, nullptr, vocab);
     auto part = std::make_unique<Part>();
-    part->samples = make_synthetic_samples(seq, vocab, seed);
+    part->samples = make_synthetic_samples(seq, state->masks ? state->masks->token() : vocab, seed);
     state->parts.push_back(std::move(part));
     state->mix();
     return std::unique_ptr<TextDataset>(new TextDataset(std::move(state)));
@@ -115,6 +119,8 @@ std::unique_ptr<TextDataset> TextDataset::open(const model::DataSpec& spec, std:
                 text("set model.vocab to ", state->tokenizer->vocab_size(),
                      spec.tokenizer.kind == "bpe" ? text(", or data.tokenizer.vocab to ", vocab) : ""));
   }
+  ensure(!spec.mask || !spec.records.has_prompts(), "masked text has no prompts");
+  if (spec.mask) state->masks.emplace(spec, state->tokenizer.get(), vocab);
   for (const model::SourceSpec& source : spec.sources)
     state->parts.push_back(open_part(spec, source, seq, *state->tokenizer, folder, progress, state->notes));
   state->mix();
@@ -149,6 +155,7 @@ std::uint64_t TextDataset::content_hash() const {
                    static_cast<std::uint64_t>(part.samples->validation()));
     hash = seed_of(hash, static_cast<std::uint64_t>(state_->per_epoch(k)));
   }
+  if (state_->masks) hash = seed_of(hash, state_->masks->settings_hash());
   return hash;
 }
 std::uint64_t TextDataset::source_hash() const {
@@ -158,6 +165,16 @@ std::uint64_t TextDataset::source_hash() const {
   return hash;
 }
 const Tokenizer* TextDataset::tokenizer() const { return state_->tokenizer.get(); }
+
+std::string TextDataset::decode(std::span<const std::int32_t> tokens, bool keep_special) const {
+  StreamingDecoder decoder(*state_->tokenizer, keep_special);
+  std::string out;
+  for (const std::int32_t token : tokens) {
+    const bool masked = state_->masks && token == state_->masks->token();
+    out += masked ? decoder.finish() + "[MASK]" : decoder.push(static_cast<std::uint32_t>(token));
+  }
+  return out + decoder.finish();
+}
 
 std::vector<TextDataset::SourceShare> TextDataset::sources() const {
   std::vector<SourceShare> out;
@@ -201,6 +218,9 @@ void TextDataset::fill(const Draw& draw, const std::vector<Row>& rows) const {
   state_->check(draw.sample, train_samples(), room);
   const std::size_t k = state_->part_of(draw.sample);
   state_->parts[k]->samples->fill(draw.sample - state_->id_begins[k], room);
+  if (state_->masks)
+    state_->masks->apply(room.tokens, room.targets,
+                         seed_of(state_->seed, static_cast<std::uint64_t>(draw.epoch), static_cast<std::uint64_t>(draw.sample), kMaskSeed));
 }
 
 void TextDataset::fill_validation(std::int64_t index, const std::vector<Row>& rows) const {
@@ -209,11 +229,18 @@ void TextDataset::fill_validation(std::int64_t index, const std::vector<Row>& ro
   const Mixture::Draw draw = state_->parts.size() == 1 ? Mixture::Draw{0, index} : state_->validation->at(index);
   const Samples& samples = *state_->parts[draw.source]->samples;
   samples.fill(samples.train() + draw.sample, room);
+  if (state_->masks)
+    state_->masks->apply(room.tokens, room.targets, seed_of(kValidationSeed, static_cast<std::uint64_t>(index), kMaskSeed));
 }
 
 std::int64_t TextDataset::counted_targets(std::int64_t sample) const {
   const std::size_t k = state_->part_of(sample);
-  return state_->parts[k]->samples->counted(sample - state_->id_begins[k]);
+  const Samples& samples = *state_->parts[k]->samples;
+  const std::int64_t index = sample - state_->id_begins[k];
+  if (!state_->masks) return samples.counted(index);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(state_->seq)), targets(tokens.size());
+  samples.fill(index, {tokens, targets, {}});
+  return state_->masks->count(tokens);
 }
 
 double TextDataset::unigram_entropy_of_validation() const {

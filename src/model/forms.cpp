@@ -75,4 +75,9 @@ bool reads_images(const ModelSpec& model) {
   return model.dims.contains("image") && model.dims.contains("channels") && model.dims.contains("classes");
 }
 
+bool predicts_masked_tokens(const ModelSpec& model) {
+  const auto causal = model.dims.find("causal");
+  return !reads_images(model) && causal != model.dims.end() && causal->second == 0;
+}
+
 }  // namespace tessera::model

@@ -34,4 +34,8 @@ std::int64_t least_samples(const BlockSpec& block);
 // `images`, f32 [samples, channels, image, image], and `labels`, i64 [samples], of which -1 does not count.
 bool reads_images(const ModelSpec& model);
 
+// Whether the targets are tokens of the sample itself that are masked in it, as BERT's, and not the next ones: the model reads text, and
+// its dimension "causal" is 0.
+bool predicts_masked_tokens(const ModelSpec& model);
+
 }  // namespace tessera::model

@@ -1,4 +1,4 @@
-"""Data as people have it: compressed files, Parquet, mixed folders, broken lines, several sources, prompts and answers, documents kept apart."""
+"""Data as people have it: compressed files, Parquet, mixed folders, broken lines, several sources, prompts and answers, documents kept apart, masks."""
 
 import json
 from pathlib import Path
@@ -286,3 +286,24 @@ def test_an_imported_model_is_not_read_with_another_tokenizer(imported):
     imported("import", "hf", "--name", "mute", "--source", "text.txt")
     result = imported("eval", "mute", check=False)
     assert result.returncode == 3 and "runs/mute/tokenizer.json does not exist" in result.stderr, result.stderr
+
+
+def test_bert_sees_the_same_text_with_masks_where_its_targets_are(tessera):
+    write_bytes(tessera, "documents.jsonl", lines_of({"text": text} for text in DOCUMENTS).encode())
+    plain = job("job", {"source": "documents.jsonl"})
+    masked = {**plain, "model": {"arch": "bert", "hidden": 64, "layers": 2, "heads": 4, "seq": 32, "vocab": 258}}
+    plain_yaml, masked_yaml = tessera.write("plain.yaml", plain), tessera.write("masked.yaml", masked)
+    chosen = 0
+    for expected, seen in zip(batches(tessera, plain_yaml, 4), batches(tessera, masked_yaml, 4)):
+        assert seen["samples"] == expected["samples"]
+        for tokens, targets, original in zip(seen["tokens"], seen["targets"], expected["tokens"]):
+            assert [token if target < 0 else target for token, target in zip(tokens, targets)] == original
+            ordinary = sum(token != 256 for token in original)
+            assert sum(target >= 0 for target in targets) == int(0.15 * ordinary + 0.5)
+            chosen += tokens.count(257)
+    assert chosen > 32
+    assert "[MASK]" in tessera("data", "batch", masked_yaml).stdout and "[MASK]" in tessera("data", "inspect", masked_yaml).stdout
+    result = tessera("data", "batch", masked_yaml, "--set", "model.vocab=257", check=False)
+    assert result.returncode == 2 and "set model.vocab to 258" in result.stderr, result.stderr
+    result = tessera("data", "batch", plain_yaml, "--set", "data.mask.share=0.2", check=False)
+    assert result.returncode == 2 and "llama predicts the next token" in result.stderr, result.stderr
