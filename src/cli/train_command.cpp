@@ -143,7 +143,7 @@ void train(const TrainOptions& options) {
                  .needed = {run / "train.yaml", run / "plan.json", run / "cluster.yaml"},
                  .logs = run / "logs"},
                 cluster, launch);
-    const bool writes = !model::reads_images(job.model) && !model::predicts_masked_tokens(job.model);
+    const bool writes = model::predicts_next_token(job.model);
     const std::string done =
         text(run.string(), " is complete.",
              writes ? text(" Let it write:\n  ", typed_command(), " generate ", run.string(), " --prompt \"...\"") : std::string());

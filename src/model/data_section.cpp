@@ -175,26 +175,39 @@ ImageSpec read_images(const ConfigNode& node) {
 }
 
 MaskSpec read_mask(const ConfigNode& node) {
+  constexpr double kLongestSpan = 1000;
   MaskSpec mask;
-  Section section(node, {"share", "token"});
+  Section section(node, {"share", "token", "span"});
   section.read("share", mask.share, fraction);
   section.read("token", mask.token, [](const ConfigNode& token) {
     const std::string name = token.as_string();
     if (name.empty()) throw token.error("the token is empty", "a token of the tokenizer");
     return name;
   });
+  section.read("span", mask.span, [](const ConfigNode& span) { return between(span, 1, kLongestSpan); });
   section.finish();
   return mask;
 }
 
 void check_mask(const ConfigNode& node, const DataSpec& data, const ModelSpec& model) {
-  const auto mask = node.find("mask");
-  if (mask && !predicts_masked_tokens(model))
-    throw mask->error(text(model.arch, " predicts the next token, and none of its tokens are masked"), "no mask",
-                      "models that predict masked tokens have arch: bert");
-  if (predicts_masked_tokens(model) && data.records.has_prompts())
-    throw node.at("prompt").error(text(model.arch, " predicts masked tokens of all of a text, and not answers to prompts"),
+  const bool spans = predicts_masked_spans(model);
+  if (const auto mask = node.find("mask")) {
+    if (predicts_next_token(model))
+      throw mask->error(text(model.arch, " predicts the next token, and none of its tokens are masked"), "no mask",
+                        "models that predict masked tokens have arch: bert, and masked spans arch: t5");
+    if (spans && mask->has("token"))
+      throw mask->at("token").error(text(model.arch, " marks masked spans by the last ids of model.vocab"), "no token");
+    if (!spans && mask->has("span")) throw mask->at("span").error(text(model.arch, " predicts single tokens that are masked"), "no span");
+    constexpr double kMostInSpans = 0.5;
+    if (spans && data.mask->share > kMostInSpans)
+      throw mask->at("share").error(text("found ", data.mask->share), text("at most ", kMostInSpans, " for ", model.arch));
+  }
+  if (predicts_next_token(model)) return;
+  if (data.records.has_prompts())
+    throw node.at("prompt").error(text(model.arch, " predicts what is masked in all of a text, and not answers to prompts"),
                                   "no prompt and no answer", "field: KEY names one text of each record");
+  if (spans && data.separate_documents)
+    throw node.at("separate_documents").error(text(model.arch, " reads stretches of all documents"), "separate_documents: false");
 }
 
 OnError read_on_error(const ConfigNode& node) { return node.as_choice({"stop", "skip"}) == "skip" ? OnError::skip : OnError::stop; }

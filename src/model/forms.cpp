@@ -80,4 +80,10 @@ bool predicts_masked_tokens(const ModelSpec& model) {
   return !reads_images(model) && causal != model.dims.end() && causal->second == 0;
 }
 
+bool predicts_masked_spans(const ModelSpec& model) { return !reads_images(model) && model.dims.contains("decoder_seq"); }
+
+bool predicts_next_token(const ModelSpec& model) {
+  return !reads_images(model) && !predicts_masked_tokens(model) && !predicts_masked_spans(model);
+}
+
 }  // namespace tessera::model

@@ -182,11 +182,11 @@ void add_generate(CLI::App& app) {
   command->add_flag("--json", arguments->json);
   command->callback([arguments] {
     const LoadedRun run(arguments->run);
-    if (model::predicts_masked_tokens(run.job.model))
+    if (!model::predicts_next_token(run.job.model))
       throw Error(ErrorCode::invalid_config,
-                  text("the run's model (", run.job.model.arch, ") fills in masked tokens, and cannot continue a text"),
+                  text("the run's model (", run.job.model.arch, ") does not predict the next token of a text, and cannot continue one"),
                   {run.folder.string(), 0, 0, -1, {}}, "a run of a model that predicts the next token, such as llama",
-                  "`tessera eval` measures how well it fills them in");
+                  "`tessera eval` measures how well it does what it learns");
     const auto tokenizer = data::load_tokenizer(run.tokenizer_file());
     Predictor predictor(run.job.model, run.checkpoint);
     data::StreamingDecoder decoder(*tokenizer);

@@ -344,11 +344,29 @@ TEST(Job, ModelsThatPredictMaskedTokensHaveMasksWhateverIsSaid) {
            {"mask: {share: 1.5}", "a number above 0 and at most 1"},
            {"mask: {token: ''}", "the token is empty"},
            {"mask: {shares: 0.1}", "did you mean 'share'?"},
-           {"prompt: q, answer: a", "bert predicts masked tokens of all of a text, and not answers to prompts"}})
+           {"prompt: q, answer: a", "bert predicts what is masked in all of a text, and not answers to prompts"},
+           {"mask: {span: 3}", "bert predicts single tokens that are masked"}})
     EXPECT_THAT(error_of([&] { data_of("data: {source: a, " + wrong + "}\n"); }).what(), HasSubstr(part)) << wrong;
   EXPECT_FALSE(
       read_job(ConfigNode::parse("model: {arch: vit, hidden: 32, layers: 1, heads: 2, image: 32, patch: 8, classes: 10}", "t.yaml"))
           .data.mask);
+}
+
+TEST(Job, ModelsWithADecoderOfTheirOwnPredictMaskedSpans) {
+  const std::string model = "model: {arch: t5, hidden: 32, layers: 1, heads: 2, ffn: 64, seq: 16, decoder_seq: 8, vocab: 300}\n";
+  const auto data_of = [&](const std::string& data) { return read_job(ConfigNode::parse(model + data, "t.yaml")).data; };
+  const DataSpec spec = data_of("");
+  ASSERT_TRUE(spec.mask);
+  EXPECT_EQ(spec.mask->decoder_seq, 8);
+  EXPECT_EQ(spec.mask->span, 3);
+  EXPECT_EQ(data_of("data: {source: a, mask: {share: 0.3, span: 5}}\n").mask->span, 5);
+  for (const auto& [wrong, part] :
+       std::vector<std::pair<std::string, std::string>>{{"mask: {span: 0.5}", "a number from 1 to 1000"},
+                                                        {"mask: {share: 0.6}", "at most 0.5 for t5"},
+                                                        {"mask: {token: '[MASK]'}", "t5 marks masked spans by the last ids of model.vocab"},
+                                                        {"separate_documents: true", "t5 reads stretches of all documents"},
+                                                        {"prompt: q, answer: a", "t5 predicts what is masked in all of a text"}})
+    EXPECT_THAT(error_of([&] { data_of("data: {source: a, " + wrong + "}\n"); }).what(), HasSubstr(part)) << wrong;
 }
 
 TEST(Job, AConfigJsonStandsForAJob) {

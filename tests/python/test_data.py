@@ -1,4 +1,4 @@
-"""Data as people have it: compressed files, Parquet, mixed folders, broken lines, several sources, prompts and answers, documents kept apart, masks."""
+"""Data as people have it: compressed files, Parquet, mixed folders, broken lines, several sources, prompts and answers, documents kept apart, masks and spans."""
 
 import json
 from pathlib import Path
@@ -307,3 +307,24 @@ def test_bert_sees_the_same_text_with_masks_where_its_targets_are(tessera):
     assert result.returncode == 2 and "set model.vocab to 258" in result.stderr, result.stderr
     result = tessera("data", "batch", plain_yaml, "--set", "data.mask.share=0.2", check=False)
     assert result.returncode == 2 and "llama predicts the next token" in result.stderr, result.stderr
+
+
+def test_t5_reads_the_text_without_the_spans_that_its_decoder_writes(tessera):
+    write_bytes(tessera, "documents.jsonl", lines_of({"text": text} for text in DOCUMENTS).encode())
+    yaml = tessera.write("t5.yaml", {
+        **job("job", {"source": "documents.jsonl", "mask": {"share": 0.2}}),
+        "model": {"arch": "t5", "hidden": 64, "layers": 2, "heads": 4, "ffn": 128, "seq": 32, "decoder_seq": 16, "vocab": 264},
+    })
+    [seen] = batches(tessera, yaml, 1)
+    text = b"\n\n".join(text.encode() for text in DOCUMENTS)
+    for tokens, decoder_tokens, targets in zip(seen["tokens"], seen["decoder_tokens"], seen["targets"]):
+        assert len(tokens) == 32 and len(targets) == 16 and decoder_tokens == [0, *(max(target, 0) for target in targets[:-1])]
+        written = [target for target in targets if target >= 0]
+        for token in [token for token in tokens if token > 256]:
+            begin, end = written.index(token), written.index(token - 1)
+            place = tokens.index(token)
+            tokens[place : place + 1] = written[begin + 1 : end]
+        assert bytes(token if token < 256 else 0 for token in tokens).replace(b"\0", b"\n\n") in text
+    assert "<extra_id_0>" in tessera("data", "inspect", yaml).stdout
+    result = tessera("data", "batch", yaml, "--set", "model.decoder_seq=8", check=False)
+    assert result.returncode == 2 and "model.decoder_seq of at least" in result.stderr, result.stderr
