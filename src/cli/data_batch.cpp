@@ -28,8 +28,7 @@ std::string words_of(const data::Dataset& dataset, const std::vector<Values>& va
   const data::TextDataset* sequences = data::as_text(dataset);
   if (sequences == nullptr) return text("label ", std::get<std::vector<std::int32_t>>(values[1])[0]);
   if (sequences->tokenizer() == nullptr) return "(random tokens)";
-  const auto& tokens = std::get<std::vector<std::int32_t>>(values.front());
-  return sequences->tokenizer()->decode(std::vector<std::uint32_t>(tokens.begin(), tokens.end()));
+  return sequences->decode(std::get<std::vector<std::int32_t>>(values.front()));
 }
 
 void print_batches(const BatchOptions& options) {
@@ -71,10 +70,11 @@ void add_data_batch(CLI::App& data) {
   command->add_option("--step", options->step, "The first step (default: 0)")->check(whole_number(0));
   command->add_option("--count", options->count, "How many steps (default: 1)")->check(whole_number(1));
   command->add_option("--set", options->overrides, "Override a key (repeatable)")->type_name("KEY=VALUE");
-  command->add_flag(
-      "--json", options->json,
-      "One JSON object a step: samples and, of text, tokens, targets (-1: not counted) and, of documents kept apart, positions; of images, "
-      "images (channel by channel, normalized) and labels");
+  command->add_flag("--json", options->json,
+                    "One JSON object a step: samples and, of text, tokens, targets (-1: not counted) and, of documents kept apart, "
+                    "positions, of masked spans, "
+                    "decoder_tokens; of images, "
+                    "images (channel by channel, normalized) and labels");
   command->callback([options] { print_batches(*options); });
 }
 

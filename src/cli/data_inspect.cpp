@@ -99,11 +99,13 @@ ordered_json inspect_job(const InspectOptions& options) {
                    {"samples", ordered_json::array()}};
   const std::int64_t shown = std::min({options.samples, job.train.global_batch, dataset->train_samples()});
   if (shown <= 0) return out;
-  std::vector<std::int32_t> tokens(static_cast<std::size_t>(dataset->targets_per_sample())), targets(tokens.size());
+  std::vector<std::vector<std::int32_t>> fields;
+  for (const data::Field& field : dataset->fields()) fields.emplace_back(static_cast<std::size_t>(field.count()));
+  const std::vector<data::Row> rows(fields.begin(), fields.end());
+  const std::vector<std::int32_t>& tokens = fields.front();
   for (const data::Draw& draw : dataset->draws(0, shown)) {
-    dataset->fill(draw, {tokens, targets});
-    const std::string content =
-        dataset->tokenizer() == nullptr ? ordered_json(tokens).dump() : dataset->tokenizer()->decode(unsigned_ids(tokens), true);
+    dataset->fill(draw, rows);
+    const std::string content = dataset->tokenizer() == nullptr ? ordered_json(tokens).dump() : dataset->decode(tokens, true);
     if (options.json) {
       out["samples"].push_back({{"sample", draw.sample}, {"text", content}});
     } else {

@@ -143,9 +143,10 @@ void train(const TrainOptions& options) {
                  .needed = {run / "train.yaml", run / "plan.json", run / "cluster.yaml"},
                  .logs = run / "logs"},
                 cluster, launch);
-    const std::string done = model::reads_images(job.model) ? text(run.string(), " is complete.")
-                                                            : text(run.string(), " is complete. Let it write:\n  ", typed_command(),
-                                                                   " generate ", run.string(), " --prompt \"...\"");
+    const bool writes = model::predicts_next_token(job.model);
+    const std::string done =
+        text(run.string(), " is complete.",
+             writes ? text(" Let it write:\n  ", typed_command(), " generate ", run.string(), " --prompt \"...\"") : std::string());
     options.json ? log::record(log::Level::info, done) : log::show(done);
   });
 }

@@ -72,6 +72,14 @@ class HfTokenizer final : public Tokenizer {
   InvalidBytes invalid_bytes() const override { return InvalidBytes::each_part; }
   std::int64_t vocab_size() const override { return static_cast<std::int64_t>(file_.tokens.size()); }
   std::optional<std::uint32_t> end_of_text() const override { return end_of_text_; }
+  bool is_special(std::uint32_t id) const override { return file_.tokens[id].special; }
+  std::optional<std::uint32_t> id_of(std::string_view token) const override {
+    if (const auto id = added_id_of(token)) return id;
+    const auto found =
+        std::find_if(file_.tokens.begin(), file_.tokens.end(), [&](const HfTokenizerFile::Token& one) { return one.bytes == token; });
+    if (found == file_.tokens.end()) return std::nullopt;
+    return static_cast<std::uint32_t>(found - file_.tokens.begin());
+  }
   std::string file_name() const override { return "tokenizer.json"; }
 
  private:
@@ -80,16 +88,16 @@ class HfTokenizer final : public Tokenizer {
     PreTokenizer::Matchers matchers;
     std::vector<std::uint32_t> ids;
   };
+  std::optional<std::uint32_t> added_id_of(std::string_view content) const {
+    for (const AddedToken& token : file_.added) {
+      if (token.content == content) return token.id;
+    }
+    return std::nullopt;
+  }
   std::optional<std::uint32_t> find_end_of_text(const std::string& named) const {
-    const auto id_of = [&](std::string_view content) -> std::optional<std::uint32_t> {
-      for (const AddedToken& token : file_.added) {
-        if (token.content == content) return token.id;
-      }
-      return std::nullopt;
-    };
-    if (!named.empty()) return id_of(named);
+    if (!named.empty()) return added_id_of(named);
     for (const char* known : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>"}) {
-      if (const auto id = id_of(known)) return id;
+      if (const auto id = added_id_of(known)) return id;
     }
     return std::nullopt;
   }

@@ -98,6 +98,12 @@ class SentencePieceTokenizer final : public Tokenizer {
   InvalidBytes invalid_bytes() const override { return InvalidBytes::each_byte; }
   std::int64_t vocab_size() const override { return static_cast<std::int64_t>(table_->pieces.size()); }
   std::optional<std::uint32_t> end_of_text() const override { return end_of_text_; }
+  bool is_special(std::uint32_t id) const override { return table_->pieces[id].kind == PieceKind::control; }
+  std::optional<std::uint32_t> id_of(std::string_view token) const override {
+    const std::uint32_t id = table_->id_of(token);
+    if (table_->pieces[id].text != token) return std::nullopt;
+    return id;
+  }
   std::string file_name() const override { return "tokenizer.model"; }
 
  private:

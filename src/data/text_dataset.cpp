@@ -6,14 +6,17 @@
 
 #include "base/error.hpp"
 #include "base/hash.hpp"
+#include "data/masks.hpp"
 #include "data/mixture.hpp"
 #include "data/samples.hpp"
+#include "data/spans.hpp"
 
 namespace tessera::data {
 namespace {
 
 // Validation samples of several sources are in one order, whatever the seed: evaluations of different runs compare.
 constexpr std::uint64_t kValidationSeed = 0x76616C69;
+constexpr std::uint64_t kMaskSeed = 0x6D61736B;
 
 struct Part {
   std::filesystem::path path;
@@ -48,6 +51,7 @@ std::vector<double> weights_of(const model::DataSpec& spec) {
 struct TextDataset::State {
   model::DataSpec spec;
   std::int64_t seq = 0;
+  std::int64_t text_length = 0;  // tokens of a stretch that is a sample
   std::int64_t vocab = 0;
   std::uint64_t seed = 0;
   std::unique_ptr<Tokenizer> tokenizer;
@@ -55,6 +59,8 @@ struct TextDataset::State {
   std::vector<std::int64_t> id_begins = {0};  // of the parts, and the number of training samples
   std::optional<Mixture> order;               // none: nothing to train on
   std::optional<Mixture> validation;          // none: nothing to validate on
+  std::optional<Masks> masks;                 // without these
+  std::optional<Spans> spans;                 // and these, targets are the next tokens
   std::vector<std::string> notes;
 
   void mix() {
@@ -77,11 +83,30 @@ struct TextDataset::State {
     return static_cast<std::size_t>(std::upper_bound(id_begins.begin(), id_begins.end(), sample) - id_begins.begin()) - 1;
   }
 
-  void check(std::int64_t sample, std::int64_t count, const SampleRoom& room) const {
-    ensure(sample >= 0 && sample < count, text("sample ", sample, " of ", count));
+  void mask(const Tokenizer* of) {
+    if (!spec.mask) return;
+    ensure(!spec.records.has_prompts(), "masked text has no prompts");
+    if (spec.mask->decoder_seq)
+      text_length = spans.emplace(spec, of, seq, vocab).text_length();
+    else
+      masks.emplace(spec, of, vocab);
+  }
+
+  // Sample `index` of a source, in the order of fields(); what is random in it depends on `drawn`.
+  void fill(const Samples& samples, std::int64_t index, const std::vector<Row>& rows, std::uint64_t drawn) const {
+    const auto row = [&](std::size_t field) { return std::get<std::span<std::int32_t>>(rows.at(field)); };
+    ensure(rows.size() == 2 || rows.size() == 3, "a sample has two or three rows");
+    if (spans) {
+      std::vector<std::int32_t> tokens(static_cast<std::size_t>(text_length)), targets(tokens.size());
+      samples.fill(index, {tokens, targets, {}});
+      return spans->apply(tokens, row(0), row(1), row(2), drawn);
+    }
+    const SampleRoom room = {row(0), row(1), rows.size() > 2 ? row(2) : std::span<std::int32_t>()};
     ensure(
         std::ssize(room.tokens) == seq && std::ssize(room.targets) == seq && (room.positions.empty() || std::ssize(room.positions) == seq),
         "a sample has seq tokens, targets and positions");
+    samples.fill(index, room);
+    if (masks) masks->apply(room.tokens, room.targets, drawn);
   }
 };
 
@@ -94,12 +119,14 @@ std::unique_ptr<TextDataset> TextDataset::open(const model::DataSpec& spec, std:
   need_source(spec);
   auto state = std::make_unique<State>();
   state->spec = spec;
-  state->seq = seq;
+  state->seq = state->text_length = seq;
   state->vocab = vocab;
   state->seed = seed;
   if (spec.synthetic) {
+    state->mask(nullptr);
     auto part = std::make_unique<Part>();
-    part->samples = make_synthetic_samples(seq, vocab, seed);
+    const std::int64_t drawn = state->masks ? state->masks->token() : state->spans ? state->spans->first_sentinel() : vocab;
+    part->samples = make_synthetic_samples(state->text_length, drawn, seed);
     state->parts.push_back(std::move(part));
     state->mix();
     return std::unique_ptr<TextDataset>(new TextDataset(std::move(state)));
@@ -115,8 +142,9 @@ std::unique_ptr<TextDataset> TextDataset::open(const model::DataSpec& spec, std:
                 text("set model.vocab to ", state->tokenizer->vocab_size(),
                      spec.tokenizer.kind == "bpe" ? text(", or data.tokenizer.vocab to ", vocab) : ""));
   }
+  state->mask(state->tokenizer.get());
   for (const model::SourceSpec& source : spec.sources)
-    state->parts.push_back(open_part(spec, source, seq, *state->tokenizer, folder, progress, state->notes));
+    state->parts.push_back(open_part(spec, source, state->text_length, *state->tokenizer, folder, progress, state->notes));
   state->mix();
   return std::unique_ptr<TextDataset>(new TextDataset(std::move(state)));
 }
@@ -126,7 +154,7 @@ std::int64_t TextDataset::validation_samples() const { return state_->validation
 std::int64_t TextDataset::token_count() const {
   std::int64_t sum = 0;
   for (const auto& part : state_->parts)
-    sum += part->tokens ? part->tokens->size() : (part->samples->train() + part->samples->validation()) * state_->seq;
+    sum += part->tokens ? part->tokens->size() : (part->samples->train() + part->samples->validation()) * state_->text_length;
   return sum;
 }
 std::int64_t TextDataset::document_count() const {
@@ -134,8 +162,14 @@ std::int64_t TextDataset::document_count() const {
   for (const auto& part : state_->parts) sum += part->tokens ? part->tokens->document_count() : 0;
   return sum;
 }
-std::int64_t TextDataset::targets_per_sample() const { return state_->seq; }
+std::int64_t TextDataset::targets_per_sample() const { return state_->spans ? state_->spans->decoder_length() : state_->seq; }
 std::vector<Field> TextDataset::fields() const {
+  if (state_->spans) {
+    const std::vector<std::int64_t> written = {state_->spans->decoder_length()};
+    return {{"tokens", {state_->seq}, FieldType::whole, 0},
+            {"decoder_tokens", written, FieldType::whole, 0},
+            {"targets", written, FieldType::whole, -1}};
+  }
   std::vector<Field> out = {{"tokens", {state_->seq}, FieldType::whole, 0}, {"targets", {state_->seq}, FieldType::whole, -1}};
   if (state_->spec.separate_documents) out.push_back({"positions", {state_->seq}, FieldType::whole, 0});
   return out;
@@ -149,6 +183,8 @@ std::uint64_t TextDataset::content_hash() const {
                    static_cast<std::uint64_t>(part.samples->validation()));
     hash = seed_of(hash, static_cast<std::uint64_t>(state_->per_epoch(k)));
   }
+  if (state_->masks) hash = seed_of(hash, state_->masks->settings_hash());
+  if (state_->spans) hash = seed_of(hash, state_->spans->settings_hash());
   return hash;
 }
 std::uint64_t TextDataset::source_hash() const {
@@ -158,6 +194,20 @@ std::uint64_t TextDataset::source_hash() const {
   return hash;
 }
 const Tokenizer* TextDataset::tokenizer() const { return state_->tokenizer.get(); }
+
+std::string TextDataset::decode(std::span<const std::int32_t> tokens, bool keep_special) const {
+  StreamingDecoder decoder(*state_->tokenizer, keep_special);
+  std::string out;
+  for (const std::int32_t token : tokens) {
+    if (state_->masks && token == state_->masks->token())
+      out += decoder.finish() + "[MASK]";
+    else if (state_->spans && token >= state_->spans->first_sentinel())
+      out += decoder.finish() + text("<extra_id_", state_->vocab - 1 - token, ">");
+    else
+      out += decoder.push(static_cast<std::uint32_t>(token));
+  }
+  return out + decoder.finish();
+}
 
 std::vector<TextDataset::SourceShare> TextDataset::sources() const {
   std::vector<SourceShare> out;
@@ -171,11 +221,11 @@ std::vector<TextDataset::SourceShare> TextDataset::sources() const {
 std::vector<Draw> TextDataset::draws(std::int64_t step, std::int64_t global_batch) const {
   ensure(step >= 0 && global_batch > 0, "a step and a batch");
   if (global_batch > train_samples()) {
-    throw Error(
-        ErrorCode::invalid_config,
-        text("a batch has ", global_batch, " sequences but the training split has only ", train_samples(), " of ", state_->seq, " tokens"),
-        state_->spec.where, text("train.global_batch of at most ", train_samples()),
-        "use more text, a smaller train.global_batch or a shorter model.seq");
+    throw Error(ErrorCode::invalid_config,
+                text("a batch has ", global_batch, " sequences but the training split has only ", train_samples(), " of ",
+                     state_->text_length, " tokens"),
+                state_->spec.where, text("train.global_batch of at most ", train_samples()),
+                "use more text, a smaller train.global_batch or a shorter model.seq");
   }
   std::vector<Draw> draws;
   draws.reserve(static_cast<std::size_t>(global_batch));
@@ -186,34 +236,29 @@ std::vector<Draw> TextDataset::draws(std::int64_t step, std::int64_t global_batc
   return draws;
 }
 
-namespace {
-
-SampleRoom room_of(const std::vector<Row>& rows) {
-  ensure(rows.size() == 2 || rows.size() == 3, "a sample has tokens, targets and perhaps positions");
-  const auto row = [&](std::size_t field) { return std::get<std::span<std::int32_t>>(rows[field]); };
-  return {row(0), row(1), rows.size() > 2 ? row(2) : std::span<std::int32_t>()};
-}
-
-}  // namespace
-
 void TextDataset::fill(const Draw& draw, const std::vector<Row>& rows) const {
-  const SampleRoom room = room_of(rows);
-  state_->check(draw.sample, train_samples(), room);
+  ensure(draw.sample >= 0 && draw.sample < train_samples(), text("sample ", draw.sample, " of ", train_samples()));
   const std::size_t k = state_->part_of(draw.sample);
-  state_->parts[k]->samples->fill(draw.sample - state_->id_begins[k], room);
+  state_->fill(*state_->parts[k]->samples, draw.sample - state_->id_begins[k], rows,
+               seed_of(state_->seed, static_cast<std::uint64_t>(draw.epoch), static_cast<std::uint64_t>(draw.sample), kMaskSeed));
 }
 
 void TextDataset::fill_validation(std::int64_t index, const std::vector<Row>& rows) const {
-  const SampleRoom room = room_of(rows);
-  state_->check(index, validation_samples(), room);
+  ensure(index >= 0 && index < validation_samples(), text("sample ", index, " of ", validation_samples()));
   const Mixture::Draw draw = state_->parts.size() == 1 ? Mixture::Draw{0, index} : state_->validation->at(index);
   const Samples& samples = *state_->parts[draw.source]->samples;
-  samples.fill(samples.train() + draw.sample, room);
+  state_->fill(samples, samples.train() + draw.sample, rows, seed_of(kValidationSeed, static_cast<std::uint64_t>(index), kMaskSeed));
 }
 
 std::int64_t TextDataset::counted_targets(std::int64_t sample) const {
+  if (state_->spans) return state_->spans->counted_targets();
   const std::size_t k = state_->part_of(sample);
-  return state_->parts[k]->samples->counted(sample - state_->id_begins[k]);
+  const Samples& samples = *state_->parts[k]->samples;
+  const std::int64_t index = sample - state_->id_begins[k];
+  if (!state_->masks) return samples.counted(index);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(state_->seq)), targets(tokens.size());
+  samples.fill(index, {tokens, targets, {}});
+  return state_->masks->count(tokens);
 }
 
 double TextDataset::unigram_entropy_of_validation() const {
@@ -224,9 +269,11 @@ double TextDataset::unigram_entropy_of_validation() const {
   }
   std::vector<std::int64_t> counts(static_cast<std::size_t>(s.vocab));
   std::int64_t total = 0;
-  std::vector<std::int32_t> inputs(static_cast<std::size_t>(s.seq)), targets(inputs.size());
+  std::vector<std::int32_t> inputs(static_cast<std::size_t>(s.seq)), targets(static_cast<std::size_t>(targets_per_sample()));
+  std::vector<std::int32_t> decoder_inputs(targets.size());
+  const std::vector<Row> rows = s.spans ? std::vector<Row>{inputs, decoder_inputs, targets} : std::vector<Row>{inputs, targets};
   for (std::int64_t index = 0; index < validation_samples(); ++index) {
-    fill_validation(index, {inputs, targets});
+    fill_validation(index, rows);
     for (const std::int32_t token : targets) {
       if (token < 0) continue;
       ++counts[static_cast<std::size_t>(token)];

@@ -13,13 +13,18 @@ namespace tessera::data {
 // last training target, so the two share no token. Where documents have prompts, a sample holds as many whole documents as fit, and the
 // targets of prompts do not count. A sample's id is its index, behind those of the sources before its own. All epochs show it alike.
 //
+// With DataSpec::mask, some tokens of the same samples are masked, anew in each epoch, and are the targets at their own places (masks.hpp).
+// With a decoder, samples are longer stretches, and spans of them are masked (spans.hpp).
+//
 // Fields: "tokens", "targets" and, where attention is to stay within documents, "positions", seq whole numbers each. A target of -1 does
-// not count. Positions are those of tokens in their documents: each 0 begins one.
+// not count. Positions are those of tokens in their documents: each 0 begins one. With a decoder: "tokens", seq, and "decoder_tokens" and
+// "targets", decoder_seq.
 class TextDataset final : public Dataset {
  public:
   // Reads, tokenizes and packs the sources, or finds all that in the cache. Synthetic data is seeded random tokens below `vocab` instead.
   // Throws not_found (source or tokenizer missing, with the nearest name), invalid_config (no source is named, the tokenizer has more
-  // tokens than the model, too little text, no end-of-text token, bad content), corrupt, io. An empty cache_dir means default_cache_dir().
+  // tokens than the model, too little text, no end-of-text token, no mask token, bad content), corrupt, io. An empty cache_dir means
+  // default_cache_dir().
   static std::unique_ptr<TextDataset> open(const model::DataSpec& spec, std::int64_t seq, std::int64_t vocab, std::uint64_t seed,
                                            const std::filesystem::path& cache_dir, const ProgressCallback& progress = {});
   ~TextDataset() override;
@@ -44,6 +49,9 @@ class TextDataset final : public Dataset {
   double unigram_entropy_of_validation() const;
 
   const Tokenizer* tokenizer() const;  // null for synthetic data
+  // The text of a sample's tokens as Tokenizer::decode gives it, with "[MASK]" for each masked one, and
+  // "<extra_id_K>" for sentinel K of masked spans. Precondition: there is a tokenizer.
+  std::string decode(std::span<const std::int32_t> tokens, bool keep_special = false) const;
 
   struct SourceShare {
     std::filesystem::path path;

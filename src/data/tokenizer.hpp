@@ -47,6 +47,10 @@ class Tokenizer {
   virtual std::int64_t vocab_size() const = 0;
   // The token that ends a document; nothing when the file names none.
   virtual std::optional<std::uint32_t> end_of_text() const = 0;
+  // Whether decode() leaves the token out. Precondition: id < vocab_size().
+  virtual bool is_special(std::uint32_t id) const = 0;
+  // The token that is written so; nothing where there is none. Linear in the vocabulary.
+  virtual std::optional<std::uint32_t> id_of(std::string_view token) const = 0;
 
   // "tokenizer.json" or "tokenizer.model": the name under which others look for this file.
   virtual std::string file_name() const = 0;

@@ -174,6 +174,42 @@ ImageSpec read_images(const ConfigNode& node) {
   return images;
 }
 
+MaskSpec read_mask(const ConfigNode& node) {
+  constexpr double kLongestSpan = 1000;
+  MaskSpec mask;
+  Section section(node, {"share", "token", "span"});
+  section.read("share", mask.share, fraction);
+  section.read("token", mask.token, [](const ConfigNode& token) {
+    const std::string name = token.as_string();
+    if (name.empty()) throw token.error("the token is empty", "a token of the tokenizer");
+    return name;
+  });
+  section.read("span", mask.span, [](const ConfigNode& span) { return between(span, 1, kLongestSpan); });
+  section.finish();
+  return mask;
+}
+
+void check_mask(const ConfigNode& node, const DataSpec& data, const ModelSpec& model) {
+  const bool spans = predicts_masked_spans(model);
+  if (const auto mask = node.find("mask")) {
+    if (predicts_next_token(model))
+      throw mask->error(text(model.arch, " predicts the next token, and none of its tokens are masked"), "no mask",
+                        "models that predict masked tokens have arch: bert, and masked spans arch: t5");
+    if (spans && mask->has("token"))
+      throw mask->at("token").error(text(model.arch, " marks masked spans by the last ids of model.vocab"), "no token");
+    if (!spans && mask->has("span")) throw mask->at("span").error(text(model.arch, " predicts single tokens that are masked"), "no span");
+    constexpr double kMostInSpans = 0.5;
+    if (spans && data.mask->share > kMostInSpans)
+      throw mask->at("share").error(text("found ", data.mask->share), text("at most ", kMostInSpans, " for ", model.arch));
+  }
+  if (predicts_next_token(model)) return;
+  if (data.records.has_prompts())
+    throw node.at("prompt").error(text(model.arch, " predicts what is masked in all of a text, and not answers to prompts"),
+                                  "no prompt and no answer", "field: KEY names one text of each record");
+  if (spans && data.separate_documents)
+    throw node.at("separate_documents").error(text(model.arch, " reads stretches of all documents"), "separate_documents: false");
+}
+
 OnError read_on_error(const ConfigNode& node) { return node.as_choice({"stop", "skip"}) == "skip" ? OnError::skip : OnError::stop; }
 
 std::string key(const ConfigNode& node) {
@@ -187,8 +223,8 @@ std::string key(const ConfigNode& node) {
 DataSpec read_data(const ConfigNode& node) {
   DataSpec data;
   data.where = node.where();
-  Section section(node, {"source", "sources", "field", "prompt", "answer", "on_error", "separate_documents", "tokenizer", "split", "images",
-                         "workers"});
+  Section section(node, {"source", "sources", "field", "prompt", "answer", "on_error", "separate_documents", "tokenizer", "split", "mask",
+                         "images", "workers"});
   section.attempt([&] { read_source_or_sources(node, data); });
   section.read("field", data.records.field, key);
   section.read("prompt", data.records.prompt, key);
@@ -200,6 +236,7 @@ DataSpec read_data(const ConfigNode& node) {
   section.read("separate_documents", data.separate_documents, [](const ConfigNode& flag) { return flag.as_bool(); });
   section.read("tokenizer", data.tokenizer, read_tokenizer);
   section.read("split", data.train_fraction, read_split);
+  section.read("mask", data.mask, read_mask);
   section.read("images", data.images, read_images);
   constexpr std::int64_t kMostThreads = 1024;
   section.read("workers", data.workers, [](const ConfigNode& threads) { return threads.as_int_between(1, kMostThreads); });
@@ -210,9 +247,10 @@ DataSpec read_data(const ConfigNode& node) {
 void check_data(const ConfigNode& node, const DataSpec& data, const ModelSpec& model) {
   if (!reads_images(model)) {
     if (const auto images = node.find("images")) throw images->error("the model reads text", "no images");
+    check_mask(node, data, model);
     return;
   }
-  for (const char* key : {"sources", "field", "prompt", "answer", "on_error", "separate_documents", "tokenizer"})
+  for (const char* key : {"sources", "field", "prompt", "answer", "on_error", "separate_documents", "tokenizer", "mask"})
     if (const auto said = node.find(key)) throw said->error(text(key, " is said of text, and the model reads images"), text("no ", key));
   const std::size_t channels = static_cast<std::size_t>(model.dim("channels"));
   for (const auto* values : {&data.images.mean, &data.images.std})

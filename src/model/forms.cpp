@@ -77,4 +77,15 @@ bool reads_images(const ModelSpec& model) {
   return model.dims.contains("image") && model.dims.contains("channels") && model.dims.contains("classes");
 }
 
+bool predicts_masked_tokens(const ModelSpec& model) {
+  const auto causal = model.dims.find("causal");
+  return !reads_images(model) && causal != model.dims.end() && causal->second == 0;
+}
+
+bool predicts_masked_spans(const ModelSpec& model) { return !reads_images(model) && model.dims.contains("decoder_seq"); }
+
+bool predicts_next_token(const ModelSpec& model) {
+  return !reads_images(model) && !predicts_masked_tokens(model) && !predicts_masked_spans(model);
+}
+
 }  // namespace tessera::model

@@ -38,4 +38,13 @@ std::int64_t least_samples(const BlockSpec& block);
 // `images`, f32 [samples, channels, image, image], and `labels`, i64 [samples], of which -1 does not count.
 bool reads_images(const ModelSpec& model);
 
+// Whether the targets are tokens of the sample itself that are masked in it, as BERT's, and not the next ones: the model reads text, and
+// its dimension "causal" is 0.
+bool predicts_masked_tokens(const ModelSpec& model);
+// Whether an encoder reads text from which spans are missing, and a decoder writes these, as T5's: "decoder_seq" is a dimension of the
+// model.
+bool predicts_masked_spans(const ModelSpec& model);
+// Whether targets are the next tokens of a text, so that the model can go on with one.
+bool predicts_next_token(const ModelSpec& model);
+
 }  // namespace tessera::model

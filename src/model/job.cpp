@@ -325,6 +325,8 @@ JobSpec read_job(const ConfigNode& root) {
   section.read("on_end", job.on_end, read_on_end);
   section.finish();
   if (const auto data = root.find("data")) check_data(*data, job.data, job.model);
+  if (!reads_images(job.model) && !predicts_next_token(job.model) && !job.data.mask) job.data.mask.emplace();
+  if (predicts_masked_spans(job.model)) job.data.mask->decoder_seq = job.model.dim("decoder_seq");
   require_validation(root, job);
   require_countable(root.at("model"), job.model, job.train.global_batch);
   if (job.cluster.threads > 0 && job.parallel.threads > 0 && job.parallel.threads != job.cluster.threads)

@@ -41,6 +41,14 @@ struct RecordSpec {
   bool has_prompts() const { return !answer.empty(); }
 };
 
+// Masked language modelling (Devlin et al. 2019, section 3.1), or span corruption (Raffel et al. 2020, section 3.1.4).
+struct MaskSpec {
+  double share = 0.15;  // of the tokens of a sample that are to be predicted
+  std::string token;    // the tokenizer's token that stands for a masked one; empty: it is chosen as data/masks.hpp says
+  double span = 3;      // with decoder_seq: tokens of a span on average
+  std::optional<std::int64_t> decoder_seq;  // of the model's decoder, which writes whole spans; none: tokens are masked one by one
+};
+
 struct DataSpec {
   std::vector<SourceSpec> sources;  // none, and not synthetic: the job can be planned, but has nothing to train on
   bool synthetic = false;           // seeded random tokens, or images
@@ -48,6 +56,7 @@ struct DataSpec {
   TokenizerSpec tokenizer;
   double train_fraction = 0.95;     // of each source; the rest, of text from its end, is for validation
   bool separate_documents = false;  // attention stays within a document, and its positions begin at 0
+  std::optional<MaskSpec> mask;     // of models that predict what is masked; none: targets are the next tokens
   ImageSpec images;                 // of models that read images
   int workers = 0;                  // threads of each rank that make the samples of the next step; 0: one for text, four for images
   Where where;

@@ -115,6 +115,8 @@ DataIdentity data_identity(const model::JobSpec& job, const data::Dataset& datas
   out["train.seed"] = text(job.train.seed);
   out["train.global_batch"] = text(job.train.global_batch);
   out["data.split.train"] = text(job.data.train_fraction);
+  if (job.data.mask) out["data.mask.share"] = text(job.data.mask->share);
+  if (job.data.mask && job.data.mask->decoder_seq) out["data.mask.span"] = text(job.data.mask->span);
   std::string weights;
   for (const model::SourceSpec& source : job.data.sources) weights += text(weights.empty() ? "" : ", ", source.weight.value_or(1));
   if (job.data.sources.size() > 1) out["data.sources"] = "weights " + weights;

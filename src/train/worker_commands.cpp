@@ -182,6 +182,11 @@ void add_generate(CLI::App& app) {
   command->add_flag("--json", arguments->json);
   command->callback([arguments] {
     const LoadedRun run(arguments->run);
+    if (!model::predicts_next_token(run.job.model))
+      throw Error(ErrorCode::invalid_config,
+                  text("the run's model (", run.job.model.arch, ") does not predict the next token of a text, and cannot continue one"),
+                  {run.folder.string(), 0, 0, -1, {}}, "a run of a model that predicts the next token, such as llama",
+                  "`tessera eval` measures how well it does what it learns");
     const auto tokenizer = data::load_tokenizer(run.tokenizer_file());
     Predictor predictor(run.job.model, run.checkpoint);
     data::StreamingDecoder decoder(*tokenizer);
@@ -210,6 +215,7 @@ model::DataSpec all_of(const std::string& text, const LoadedRun& run) {
   data.sources = {{.path = text, .where = {.file = text, .block = {}}}};
   data.records = run.job.data.records;
   data.separate_documents = run.job.data.separate_documents;
+  data.mask = run.job.data.mask;
   data.tokenizer.file = run.tokenizer_file();
   data.tokenizer.kind = data.tokenizer.file.extension() == ".model" ? "sentencepiece" : "hf";
   data.train_fraction = 0;

@@ -9,6 +9,7 @@
 #include "base/temporary_folder.hpp"
 #include "data/byte_alphabet.hpp"
 #include "data/regex.hpp"
+#include "data/sentencepiece_files.hpp"
 
 namespace tessera::data {
 namespace {
@@ -121,6 +122,23 @@ TEST(Tokenizer, TakesTheEndOfTextFromTheConfigBesideIt) {
   EXPECT_EQ(load_tokenizer(folder / "tokenizer.json")->end_of_text(), 259u);
   folder.write("tokenizer_config.json", R"({"eos_token": {"content": "<|endoftext|>"}})");
   EXPECT_EQ(load_tokenizer(folder / "tokenizer.json")->end_of_text(), 258u);
+}
+
+TEST(Tokenizer, FindsTokensByWhatTheyAreWritten) {
+  const auto tokenizer = parse_tokenizer_json(tokenizer_json(), "a");
+  EXPECT_EQ(tokenizer->id_of("<|endoftext|>"), 258u);
+  EXPECT_EQ(tokenizer->id_of("the"), 257u);
+  EXPECT_EQ(tokenizer->id_of(" "), 32u);
+  EXPECT_EQ(tokenizer->id_of("then"), std::nullopt);
+  EXPECT_TRUE(tokenizer->is_special(258));
+  EXPECT_FALSE(tokenizer->is_special(257));
+  const auto pieces = parse_sentencepiece(sentencepiece_model(1), "a");
+  EXPECT_EQ(pieces->id_of("<unk>"), 0u);
+  EXPECT_EQ(pieces->id_of("</s>"), 2u);
+  EXPECT_EQ(pieces->decode(std::vector<std::uint32_t>{*pieces->id_of("king")}), "king");
+  EXPECT_EQ(pieces->id_of("kings"), std::nullopt);
+  EXPECT_TRUE(pieces->is_special(2));
+  EXPECT_FALSE(pieces->is_special(0));
 }
 
 TEST(Tokenizer, SavesWhatItWasReadFrom) {

@@ -179,6 +179,7 @@ TEST(Job, NamesTheLineOfEachValueOutOfRange) {
            {"data: {source: a, on_error: skp}\n", "did you mean 'skip'?"},
            {"data: {source: a, separate_documents: maybe}\n", "true or false"},
            {"data: {source: a, images: {flip: true}}\n", "the model reads text"},
+           {"data: {source: a, mask: {share: 0.15}}\n", "llama predicts the next token"},
            {"cluster: {local: {devices: 0}}\n", "cluster.local.devices: found 0"},
            {"cluster: {local: {devices: 4294967298}}\n", "at most 1048576"},
            {"cluster: {local: {threads: 2}}\n", "the key 'devices' is missing"},
@@ -321,8 +322,51 @@ TEST(Job, ImagesAreReadAsWrittenForModelsThatReadImages) {
            {"images: {mixup: -1}", "data.images.mixup: found -1"},
            {"images: {flop: true}", "did you mean 'flip'?"},
            {"tokenizer: {kind: bytes}", "tokenizer is said of text, and the model reads images"},
+           {"mask: {share: 0.2}", "mask is said of text"},
            {"sources: [a, b]", "sources is said of text"}})
     EXPECT_THAT(error_of([&] { data_of(wrong); }).what(), HasSubstr(part)) << wrong;
+}
+
+TEST(Job, ModelsThatPredictMaskedTokensHaveMasksWhateverIsSaid) {
+  const std::string model = "model: {arch: bert, hidden: 32, layers: 1, heads: 2, seq: 16, vocab: 300}\n";
+  const auto data_of = [&](const std::string& data) { return read_job(ConfigNode::parse(model + data, "t.yaml")).data; };
+  for (const char* data : {"", "data: {source: a}\n", "data: {source: a, mask: {}}\n"}) {
+    const DataSpec spec = data_of(data);
+    ASSERT_TRUE(spec.mask) << data;
+    EXPECT_EQ(spec.mask->share, 0.15);
+    EXPECT_EQ(spec.mask->token, "");
+  }
+  const DataSpec said = data_of("data: {source: a, mask: {share: 0.4, token: '<gap>'}}\n");
+  EXPECT_EQ(said.mask->share, 0.4);
+  EXPECT_EQ(said.mask->token, "<gap>");
+  for (const auto& [wrong, part] : std::vector<std::pair<std::string, std::string>>{
+           {"mask: {share: 0}", "data.mask.share: found 0"},
+           {"mask: {share: 1.5}", "a number above 0 and at most 1"},
+           {"mask: {token: ''}", "the token is empty"},
+           {"mask: {shares: 0.1}", "did you mean 'share'?"},
+           {"prompt: q, answer: a", "bert predicts what is masked in all of a text, and not answers to prompts"},
+           {"mask: {span: 3}", "bert predicts single tokens that are masked"}})
+    EXPECT_THAT(error_of([&] { data_of("data: {source: a, " + wrong + "}\n"); }).what(), HasSubstr(part)) << wrong;
+  EXPECT_FALSE(
+      read_job(ConfigNode::parse("model: {arch: vit, hidden: 32, layers: 1, heads: 2, image: 32, patch: 8, classes: 10}", "t.yaml"))
+          .data.mask);
+}
+
+TEST(Job, ModelsWithADecoderOfTheirOwnPredictMaskedSpans) {
+  const std::string model = "model: {arch: t5, hidden: 32, layers: 1, heads: 2, ffn: 64, seq: 16, decoder_seq: 8, vocab: 300}\n";
+  const auto data_of = [&](const std::string& data) { return read_job(ConfigNode::parse(model + data, "t.yaml")).data; };
+  const DataSpec spec = data_of("");
+  ASSERT_TRUE(spec.mask);
+  EXPECT_EQ(spec.mask->decoder_seq, 8);
+  EXPECT_EQ(spec.mask->span, 3);
+  EXPECT_EQ(data_of("data: {source: a, mask: {share: 0.3, span: 5}}\n").mask->span, 5);
+  for (const auto& [wrong, part] :
+       std::vector<std::pair<std::string, std::string>>{{"mask: {span: 0.5}", "a number from 1 to 1000"},
+                                                        {"mask: {share: 0.6}", "at most 0.5 for t5"},
+                                                        {"mask: {token: '[MASK]'}", "t5 marks masked spans by the last ids of model.vocab"},
+                                                        {"separate_documents: true", "t5 reads stretches of all documents"},
+                                                        {"prompt: q, answer: a", "t5 predicts what is masked in all of a text"}})
+    EXPECT_THAT(error_of([&] { data_of("data: {source: a, " + wrong + "}\n"); }).what(), HasSubstr(part)) << wrong;
 }
 
 TEST(Job, AConfigJsonStandsForAJob) {

@@ -1,4 +1,4 @@
-"""Data as people have it: compressed files, Parquet, mixed folders, broken lines, several sources, prompts and answers, documents kept apart."""
+"""Data as people have it: compressed files, Parquet, mixed folders, broken lines, several sources, prompts and answers, documents kept apart, masks and spans."""
 
 import json
 from pathlib import Path
@@ -286,3 +286,45 @@ def test_an_imported_model_is_not_read_with_another_tokenizer(imported):
     imported("import", "hf", "--name", "mute", "--source", "text.txt")
     result = imported("eval", "mute", check=False)
     assert result.returncode == 3 and "runs/mute/tokenizer.json does not exist" in result.stderr, result.stderr
+
+
+def test_bert_sees_the_same_text_with_masks_where_its_targets_are(tessera):
+    write_bytes(tessera, "documents.jsonl", lines_of({"text": text} for text in DOCUMENTS).encode())
+    plain = job("job", {"source": "documents.jsonl"})
+    masked = {**plain, "model": {"arch": "bert", "hidden": 64, "layers": 2, "heads": 4, "seq": 32, "vocab": 258}}
+    plain_yaml, masked_yaml = tessera.write("plain.yaml", plain), tessera.write("masked.yaml", masked)
+    chosen = 0
+    for expected, seen in zip(batches(tessera, plain_yaml, 4), batches(tessera, masked_yaml, 4)):
+        assert seen["samples"] == expected["samples"]
+        for tokens, targets, original in zip(seen["tokens"], seen["targets"], expected["tokens"]):
+            assert [token if target < 0 else target for token, target in zip(tokens, targets)] == original
+            ordinary = sum(token != 256 for token in original)
+            assert sum(target >= 0 for target in targets) == int(0.15 * ordinary + 0.5)
+            chosen += tokens.count(257)
+    assert chosen > 32
+    assert "[MASK]" in tessera("data", "batch", masked_yaml).stdout and "[MASK]" in tessera("data", "inspect", masked_yaml).stdout
+    result = tessera("data", "batch", masked_yaml, "--set", "model.vocab=257", check=False)
+    assert result.returncode == 2 and "set model.vocab to 258" in result.stderr, result.stderr
+    result = tessera("data", "batch", plain_yaml, "--set", "data.mask.share=0.2", check=False)
+    assert result.returncode == 2 and "llama predicts the next token" in result.stderr, result.stderr
+
+
+def test_t5_reads_the_text_without_the_spans_that_its_decoder_writes(tessera):
+    write_bytes(tessera, "documents.jsonl", lines_of({"text": text} for text in DOCUMENTS).encode())
+    yaml = tessera.write("t5.yaml", {
+        **job("job", {"source": "documents.jsonl", "mask": {"share": 0.2}}),
+        "model": {"arch": "t5", "hidden": 64, "layers": 2, "heads": 4, "ffn": 128, "seq": 32, "decoder_seq": 16, "vocab": 264},
+    })
+    [seen] = batches(tessera, yaml, 1)
+    text = b"\n\n".join(text.encode() for text in DOCUMENTS)
+    for tokens, decoder_tokens, targets in zip(seen["tokens"], seen["decoder_tokens"], seen["targets"]):
+        assert len(tokens) == 32 and len(targets) == 16 and decoder_tokens == [0, *(max(target, 0) for target in targets[:-1])]
+        written = [target for target in targets if target >= 0]
+        for token in [token for token in tokens if token > 256]:
+            begin, end = written.index(token), written.index(token - 1)
+            place = tokens.index(token)
+            tokens[place : place + 1] = written[begin + 1 : end]
+        assert bytes(token if token < 256 else 0 for token in tokens).replace(b"\0", b"\n\n") in text
+    assert "<extra_id_0>" in tessera("data", "inspect", yaml).stdout
+    result = tessera("data", "batch", yaml, "--set", "model.decoder_seq=8", check=False)
+    assert result.returncode == 2 and "model.decoder_seq of at least" in result.stderr, result.stderr

@@ -1,0 +1,48 @@
+// internal: span corruption (Raffel et al. 2020, section 3.1.4): the encoder reads a text without some spans, and the decoder writes these.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "data/tokenizer.hpp"
+#include "model/job.hpp"
+
+namespace tessera::data {
+
+// Spans of random length, together a share of a stretch of text, are cut out at random places. The tokens seen are the rest, with a
+// sentinel in place of each span; the targets are each span behind its sentinel, and one more sentinel at the end. Sentinels are the last
+// ids of the vocabulary, counting down. Immutable; safe to use from several threads.
+//
+//   text            Thank you for inviting me to your party last week
+//   tokens          Thank you <X> me to your party <Y> week
+//   targets         <X> for inviting <Y> last <Z>
+//   decoder_tokens  0 <X> for inviting <Y> last
+class Spans {
+ public:
+  // Samples have `seq` tokens and as many targets as spec.mask says that the decoder has room for. The tokenizer is null for synthetic
+  // tokens, and not kept. Throws invalid_config where the decoder's length or the vocabulary is too small. Precondition: spec.mask with
+  // decoder_seq, a share of at most 0.5 and a span of at least 1.
+  Spans(const model::DataSpec& spec, const Tokenizer* tokenizer, std::int64_t seq, std::int64_t vocab);
+
+  std::int64_t text_length() const { return text_; }  // tokens of text that a sample takes
+  std::int64_t decoder_length() const { return decoder_; }
+  std::int64_t counted_targets() const { return noise_ + spans_ + 1; }  // of every sample; the rest of the decoder's room is -1
+  std::int64_t first_sentinel() const { return vocab_ - spans_ - 1; }   // the least id of those that a sample has
+  std::uint64_t settings_hash() const;
+
+  // `text` has text_length() tokens, `tokens` seq, the others decoder_length(). All that is random depends on `seed` alone. Linear.
+  void apply(std::span<const std::int32_t> text, std::span<std::int32_t> tokens, std::span<std::int32_t> decoder_tokens,
+             std::span<std::int32_t> targets, std::uint64_t seed) const;
+
+ private:
+  void measure(std::int64_t text);
+
+  model::MaskSpec spec_;
+  std::int64_t vocab_;
+  std::int64_t decoder_;
+  std::int64_t text_ = 0;
+  std::int64_t noise_ = 0;  // tokens of all spans
+  std::int64_t spans_ = 0;
+};
+
+}  // namespace tessera::data
