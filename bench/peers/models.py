@@ -1,5 +1,6 @@
 """The models of the comparison in plain PyTorch, as lists of modules that run one after another, so that pipelines can cut them anywhere. Layers and initial
-values are torchvision's."""
+values are torchvision's, and transformers' of BERT."""
+import torch
 from torch import nn
 
 
@@ -40,4 +41,38 @@ def resnet50(classes):
     return parts
 
 
-MODELS = {"vgg16": vgg16, "resnet50": resnet50}
+HIDDEN, HEADS, FEED_FORWARD, LAYERS, DROPPED, EPSILON = 768, 12, 3072, 6, 0.1, 1e-12
+
+
+class Embedding(nn.Module):
+    def __init__(self, vocabulary, positions):
+        super().__init__()
+        self.tokens, self.positions, self.kinds = nn.Embedding(vocabulary, HIDDEN), nn.Embedding(positions, HIDDEN), nn.Embedding(2, HIDDEN)
+        self.norm, self.drop = nn.LayerNorm(HIDDEN, EPSILON), nn.Dropout(DROPPED)
+
+    def forward(self, tokens):
+        places = torch.arange(tokens.shape[1])
+        return self.drop(self.norm(self.tokens(tokens) + self.positions(places) + self.kinds(torch.zeros_like(places))))
+
+
+class EncoderLayer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(HIDDEN, HIDDEN) for _ in range(4))
+        self.wide, self.narrow = nn.Linear(HIDDEN, FEED_FORWARD), nn.Linear(FEED_FORWARD, HIDDEN)
+        self.attention_norm, self.norm = nn.LayerNorm(HIDDEN, EPSILON), nn.LayerNorm(HIDDEN, EPSILON)
+        self.drop = nn.Dropout(DROPPED)
+
+    def forward(self, x):
+        heads = [map(x).unflatten(2, (HEADS, -1)).transpose(1, 2) for map in (self.query, self.key, self.value)]
+        attended = nn.functional.scaled_dot_product_attention(*heads, dropout_p=DROPPED if self.training else 0).transpose(1, 2).flatten(2)
+        x = self.attention_norm(x + self.drop(self.out(attended)))
+        return self.norm(x + self.drop(self.narrow(nn.functional.gelu(self.wide(x)))))
+
+
+def bert(vocabulary, positions=512):
+    head = nn.Sequential(nn.Linear(HIDDEN, HIDDEN), nn.GELU(), nn.LayerNorm(HIDDEN, EPSILON), nn.Linear(HIDDEN, vocabulary))
+    return [Embedding(vocabulary, positions), *(EncoderLayer() for _ in range(LAYERS)), head]
+
+
+MODELS = {"vgg16": vgg16, "resnet50": resnet50, "bert": bert}

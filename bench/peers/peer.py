@@ -23,10 +23,12 @@ class Replicas:
         self.set_up()
 
     def set_up(self):
+        if hasattr(self.module[0], "tokens"):
+            self.module[-1][-1].weight = self.module[0].tokens.weight
         self.module = nn.parallel.DistributedDataParallel(self.module)
 
     def step(self, images, labels):
-        nn.functional.cross_entropy(self.module(images[self.own]), labels[self.own]).backward()
+        loss_of(self.module(images[self.own]), labels[self.own]).backward()
 
 
 class FullyShard(Replicas):
@@ -37,13 +39,28 @@ class FullyShard(Replicas):
         fully_shard(self.module)
 
 
+MASKED = 0.15
+
+
+def random_samples(spec, count):
+    """What the model reads, and its labels: of text that of masked tokens, -1 elsewhere."""
+    if spec["model"] != "bert":
+        return torch.randn(count, *spec["shape"]), torch.randint(spec["classes"], (count,))
+    tokens = torch.randint(spec["classes"], (count, *spec["shape"]))
+    return tokens, torch.where(torch.rand(tokens.shape) < MASKED, tokens, -1)
+
+
+def loss_of(logits, labels):
+    return nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=-1)
+
+
 def seconds_of(parts, images):
     """Of a forward and a backward pass of each part, the second time that it runs."""
     seconds = []
     for part in parts:
         for _ in range(2):
             begin = time.perf_counter()
-            out = part(images.requires_grad_())
+            out = part(images.requires_grad_(images.is_floating_point()))
             out.sum().backward()
             taken = time.perf_counter() - begin
         seconds.append(taken)
@@ -74,7 +91,7 @@ class Pipelines:
         peers = [dist.new_group([replica * stages + stage for replica in range(self.replicas)]) for stage in range(stages)]
         replica, stage = divmod(rank, stages)
         micro_batch = spec["batch"] // self.replicas // spec["micro_batches"]
-        cuts = [balanced(seconds_of(parts, torch.randn(micro_batch, *spec["shape"])), stages)]
+        cuts = [balanced(seconds_of(parts, random_samples(spec, micro_batch)[0]), stages)]
         dist.broadcast_object_list(cuts)
         self.module = nn.Sequential(*parts[cuts[0][stage]:cuts[0][stage + 1]])
         self.peers = peers[stage] if self.replicas > 1 else None
@@ -82,7 +99,7 @@ class Pipelines:
         self.first, self.last = stage == 0, stage == stages - 1
         self.schedule = {"gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B}[spec["schedule"]](
             pipelining.PipelineStage(self.module, stage, stages, torch.device("cpu"), group=groups[replica]), spec["micro_batches"],
-            loss_fn=nn.functional.cross_entropy)
+            loss_fn=loss_of)
 
     def step(self, images, labels):
         self.schedule.step(*([images[self.own]] if self.first else []), **({"target": labels[self.own]} if self.last else {}))
@@ -106,7 +123,7 @@ def main():
     dist.init_process_group("gloo")
     side = WAYS.get(spec["way"], Pipelines)(spec, MODELS[spec["model"]](spec["classes"]))
     optimizer = torch.optim.SGD(side.module.parameters(), lr=0.01)
-    images, labels = torch.randn(spec["batch"], *spec["shape"]), torch.randint(spec["classes"], (spec["batch"],))
+    images, labels = random_samples(spec, spec["batch"])
     seconds = []
     for _ in range(spec["steps"]):
         dist.barrier()

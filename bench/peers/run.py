@@ -1,8 +1,9 @@
-"""Trains vision models on four emulated hosts, Tessera with `parallel: auto` beside what people use: samples/s of each, and the ratio to the best of them.
+"""Trains models on four emulated hosts, Tessera with `parallel: auto` beside what people use: samples/s of each, and the ratio to the best of them.
 
     python bench/peers/run.py [--bin build/release/bin] [--models vgg16,resnet50] [--gbit 0.5,1,4] [--ways ddp,1f1b] [--rounds 2] [--steps 7] [--json]
 
-Images of 64 x 64, batches of 32, fp32, SGD, one thread a process. PyTorch's ways: DDP; FSDP2; GPipe and 1F1B of torch.distributed.pipelining with stages balanced by
+VGG-16 and ResNet-50 read images of 64 x 64 in batches of 32; a BERT of 6 layers reads 128 tokens in batches of 16, of which 15 % are masked (PyTorch's pipelines and FSDP2 do not tie
+its head to its embedding). fp32, SGD, one thread a process. PyTorch's ways: DDP; FSDP2; GPipe and 1F1B of torch.distributed.pipelining with stages balanced by
 measured time; and two such pipelines (1F1B) with two replicas of each stage, whose gradients are averaged at the end. Pipelines run with 4 and with 8 micro-batches, and the
 faster counts. All take turns; medians over the steps of all rounds, without each run's first two. Needs root (tools/netlab).
 """
@@ -22,13 +23,22 @@ sys.path[:0] = [str(ROOT / "bench")]
 from lab import netlab_or_exit, planned, profiled, python_on_hosts, train_on_hosts  # noqa: E402
 from machine import processor  # noqa: E402
 
-HOSTS, CPU, BATCH, SIDE, CLASSES = 4, 0.5, 32, 64, 1000
+HOSTS, CPU = 4, 0.5
 SKIPPED_STEPS = 2
 PROFILE_SECONDS = 60
 WAYS = {"ddp": [{"way": "ddp"}], "fsdp2": [{"way": "fsdp2"}],
         **{name: [{"way": name, "schedule": schedule, "replicas": replicas, "micro_batches": count} for count in (4, 8)]
            for name, schedule, replicas in (("gpipe", "gpipe", 1), ("1f1b", "1f1b", 1), ("2x2", "1f1b", 2))}}
-MODELS = ("vgg16", "resnet50")
+IMAGES = {"batch": 32, "classes": 1000, "shape": [3, 64, 64]}
+MODELS = {"vgg16": IMAGES, "resnet50": IMAGES, "bert": {"batch": 16, "classes": 30522, "shape": [128]}}
+
+
+def section_of(model):
+    """What train.yaml says of it."""
+    of = MODELS[model]
+    if model == "bert":
+        return {"arch": "bert", "hidden": 768, "layers": 6, "heads": 12, "seq": of["shape"][0], "vocab": of["classes"], "dropout": 0.1}
+    return {"arch": model, "image": of["shape"][1], "classes": of["classes"]}
 
 
 class Bench:
@@ -38,8 +48,8 @@ class Bench:
 
     def plan(self, model, gbit):
         name = f"{model}-{gbit:g}"
-        job = {"name": name, "model": {"arch": model, "image": SIDE, "classes": CLASSES}, "data": {"source": "synthetic"},
-               "train": {"steps": self.steps, "global_batch": BATCH, "precision": "fp32", "optimizer": {"kind": "sgd", "lr": 0.01, "weight_decay": 0, "clip": 0},
+        job = {"name": name, "model": section_of(model), "data": {"source": "synthetic"},
+               "train": {"steps": self.steps, "global_batch": MODELS[model]["batch"], "precision": "fp32", "optimizer": {"kind": "sgd", "lr": 0.01, "weight_decay": 0, "clip": 0},
                          "schedule": {"kind": "constant"}},
                "cluster": {"lab": {"hosts": HOSTS, "gbit": gbit, "cpu": CPU}}, "parallel": "auto"}
         profile = profiled(self.tessera, self.folder / f"{name}-profile.json", job, PROFILE_SECONDS, self.environment)
@@ -51,7 +61,7 @@ class Bench:
 
     def theirs(self, spec, model, gbit):
         path = self.folder / "peer.json"
-        path.write_text(json.dumps({**spec, "model": model, "batch": BATCH, "classes": CLASSES, "shape": [3, SIDE, SIDE], "steps": self.steps}))
+        path.write_text(json.dumps({**spec, **MODELS[model], "model": model, "steps": self.steps}))
         with self.netlab.Lab(HOSTS, [gbit], [CPU] * HOSTS) as lab:
             return json.loads(python_on_hosts(lab, [HERE / "peer.py", path], self.folder / "peer.log"))
 
@@ -61,12 +71,12 @@ class Bench:
         for way in ways:
             for index, spec in enumerate(WAYS[way]):
                 runs[way, index] = lambda spec=spec: self.theirs(spec, model, gbit)
-        seconds = {key: [] for key in runs}
+        batch, seconds = MODELS[model]["batch"], {key: [] for key in runs}
         for turn in range(rounds):
             for key in list(runs)[::1 if turn % 2 == 0 else -1]:
                 seconds[key] += runs[key]()[SKIPPED_STEPS:]
-                print(f"round {turn + 1} of {rounds}, {gbit:g} Gbit/s, {model}, {key[0]}: {BATCH / statistics.median(seconds[key]):.2f} samples/s", file=sys.stderr)
-        rates = {way: max(BATCH / statistics.median(of) for (name, _), of in seconds.items() if name == way) for way in ("tessera", *ways)}
+                print(f"round {turn + 1} of {rounds}, {gbit:g} Gbit/s, {model}, {key[0]}: {batch / statistics.median(seconds[key]):.2f} samples/s", file=sys.stderr)
+        rates = {way: max(batch / statistics.median(of) for (name, _), of in seconds.items() if name == way) for way in ("tessera", *ways)}
         chosen = json.loads(plan.read_text())
         words = f"{len(chosen['stages'])} stages, {chosen['micro_batches']} micro-batches, {chosen['schedule']}"
         return {"gbit": gbit, "model": model, "rates": rates, "plan": words, "ratio": rates["tessera"] / max(rates[way] for way in ways),

@@ -62,6 +62,7 @@ void measure_profile(const ProfileOptions& options) {
     blocks.add({sample.kind, text(sample.micro_batch_size), text(sample.tensor_parallel), text(sample.neighbours, " x ", sample.threads),
                 "forward", to_text(sample.forward), to_text(sample.forward_low), to_text(sample.forward_high)});
     blocks.add({"", "", "", "", "backward", to_text(sample.backward), to_text(sample.backward_low), to_text(sample.backward_high)});
+    blocks.add({"", "", "", "", "of it weights", to_text(sample.backward * sample.weight_share), "", ""});
   }
   const int columns = columns_of(STDOUT_FILENO);
   std::printf("%s%s", fitted("medians with confidence intervals (92 % or more), on so many workers x threads\n", columns).c_str(),

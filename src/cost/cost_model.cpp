@@ -499,6 +499,12 @@ double CostModel::input_bytes(int repeat, std::int64_t samples) const {
   return (precision_ == model::Precision::f32 ? 4 : 2) * elements_before_[static_cast<std::size_t>(repeat)] * static_cast<double>(samples);
 }
 
+// The link among so many ranks that stand beside each other.
+const cluster::Link& CostModel::link_among(const StageDevices::Part& part, const cluster::ResourceGroup& group, int ranks) {
+  const int on_node = part.neighbours > 0 ? part.neighbours : group.devices_per_node;
+  return ranks <= on_node ? group.inside : group.network;
+}
+
 double CostModel::reshard(int repeat, int devices, const plan::Strategy& before, const plan::Strategy& strategy, std::int64_t samples) {
   const bool alike = before.same_layout(strategy);
   if (alike && before.sequence_parallel == strategy.sequence_parallel) return 0;
@@ -509,7 +515,10 @@ double CostModel::reshard(int repeat, int devices, const plan::Strategy& before,
     const int together = std::max(before.tp * before.cp, strategy.tp * strategy.cp);
     const int pieces = std::min(width / before.tp, width / strategy.tp);
     const double bytes = input_bytes(repeat, parts.size() == 1 ? samples : parts[part].samples) / pieces;
-    const double seconds = group_of(devices, part).exchanges.collective(Collective::all_gather, bytes, {together, 1});
+    const double seconds = plays_exchanges(devices)
+                               ? exchange("all_gather", static_cast<std::int64_t>(bytes), together,
+                                          link_among(parts[part], cluster_group(devices, part), together), profile::Pace::in_turn)
+                               : group_of(devices, part).exchanges.collective(Collective::all_gather, bytes, {together, 1});
     // Rows that only sequence parallelism cuts are gathered in one of the two passes, and left out in the other.
     return alike ? seconds / 2 : seconds;
   });
@@ -541,10 +550,8 @@ double CostModel::waited_message(int devices, std::size_t part, double seconds, 
 double CostModel::played_message(double bytes, int from, int width_from, int to, int width_to) const {
   const StageDevices::Part& sender = stand(from).devices.parts.front();
   const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(sender.group)];
-  const int on_node = sender.neighbours > 0 ? sender.neighbours : group.devices_per_node;
-  const cluster::Link& link = sender.group != stand(to).devices.parts.front().group ? cluster_.between
-                              : width_from + width_to <= on_node                    ? group.inside
-                                                                                    : group.network;
+  const cluster::Link& link =
+      sender.group != stand(to).devices.parts.front().group ? cluster_.between : link_among(sender, group, width_from + width_to);
   return exchange("send", static_cast<std::int64_t>(bytes / std::min(width_from, width_to)), 2, link, profile::Pace::in_turn);
 }
 

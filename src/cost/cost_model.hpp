@@ -229,6 +229,7 @@ class CostModel {
   const Pass& pass(int repeat, int group, const plan::Strategy& strategy, std::int64_t micro_batch);
   double collective(int devices, std::size_t part, profile::Collective operation, double bytes, profile::ProcessGroup team) const;
   double node_rate(int devices, std::size_t part, int width, bool between) const;
+  static const cluster::Link& link_among(const StageDevices::Part& part, const cluster::ResourceGroup& group, int ranks);
   double played_message(double bytes, int from, int width_from, int to, int width_to) const;
   double waited_message(int devices, std::size_t part, double seconds, double bytes, int width) const;
   double latency_of(int devices, std::size_t part, bool between) const;  // of messages between nodes, or between groups

@@ -66,7 +66,7 @@ const Measured::Timed& Measured::timed(int repeat, const plan::Worker& worker, c
   plain.recompute = model::Recompute::none;
   const profile::BlockTime time = profile::block_time(profile_, spec, plain, cluster_.groups[static_cast<std::size_t>(worker.group)].device,
                                                       worker.threads, worker.neighbours);
-  Timed out{model::cost_of(spec, shard), 0, time.forward.value, time.backward.value, 0};
+  Timed out{model::cost_of(spec, shard), 0, time.forward.value, time.backward.value, time.backward.value * time.weight_share, 0};
   const bool again = shard.recompute != model::Recompute::none;
   out.saved_whole = static_cast<double>((again ? model::cost_of(spec, plain) : out.cost).saved.value);
   const double whole = flops_of(out.cost.forward_operators);
@@ -106,9 +106,8 @@ BlockLoad Measured::block(int repeat, const plan::Worker& worker, const plan::St
   out.tensor_exchange = out.forward_exchange + out.backward_exchange - out.again_exchange;
   out.again = time.again + out.again_exchange;
   out.forward = time.forward + out.forward_exchange;
-  // Nobody has timed the halves of a backward pass.
-  out.backward_weight = time.backward / 2;
-  out.backward_input = time.backward / 2 + time.again + out.backward_exchange;
+  out.backward_weight = time.backward_weight;
+  out.backward_input = time.backward - time.backward_weight + time.again + out.backward_exchange;
 
   const program::HeldParameters held = program::held_parameters(model_.repeats[static_cast<std::size_t>(repeat)].block, s);
   // By degrees of their own: of what is sharded over no rank all is held.

@@ -35,10 +35,11 @@ class Measured {
   // A block without what depends on how its state is sharded.
   struct Timed {
     model::BlockCost cost;
-    double saved_whole = 0;  // without recomputation
-    double forward = 0;      // seconds, without exchanges
-    double backward = 0;     // without recomputation
-    double again = 0;        // of recomputation
+    double saved_whole = 0;      // without recomputation
+    double forward = 0;          // seconds, without exchanges
+    double backward = 0;         // without recomputation
+    double backward_weight = 0;  // of it, the weight half
+    double again = 0;            // of recomputation
   };
   const Timed& timed(int repeat, const plan::Worker& worker, const model::BlockShard& shard);
   model::Recompute recomputed(int repeat, const plan::Strategy& strategy) const;

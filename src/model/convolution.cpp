@@ -196,8 +196,10 @@ ModelSpec read_vgg(const Settings& settings, const std::string& arch) {
       {},    {map_of(in, side)}, {{"loss", {}}}};
   classifier.dims["dropout"] = 0.5;
   for (std::size_t i = 0; i < widths.size(); ++i) classifier.dims[text("width", i)] = static_cast<double>(widths[i]);
+  // The first map's outputs and the second's inputs are divided, and the last map stands whole.
   for (std::size_t i = 0; i < 3; ++i)
-    add_linear(classifier.parameters, text("classifier.", 3 * i), widths[i + 1], widths[i], -1, true, normal(0.01));
+    add_linear(classifier.parameters, text("classifier.", 3 * i), widths[i + 1], widths[i], i < 2 ? static_cast<int>(i) : -1, true,
+               normal(0.01));
   model.repeats.push_back({std::move(classifier), 1});
   return model;
 }

@@ -45,6 +45,7 @@ bool cut_by_nn(const BlockSpec& block) {
   if (std::find(kPlain.begin(), kPlain.end(), block.kind) != kPlain.end()) return true;
   const auto has = [&](const char* key) { return block.dims.contains(key) && block.dims.at(key) != 0; };
   if (block.kind == "moe_layer") return true;
+  if (block.kind == "mlp") return has("pixels");
   if (block.kind == "position_embedding" || block.kind == "language_head") return has("layer_norm") && has("gelu");
   if (block.kind == "encoder_layer") return has("post_norm");
   if (block.kind != "decoder_layer") return false;
@@ -58,7 +59,7 @@ bool computed_by_nn(const BlockSpec& block) {
       block.kind == "classifier")
     return true;
   // T5's layers, and recommenders' networks, are others.
-  return (block.kind == "encoder_layer" && block.dims.contains("patch")) || (block.kind == "mlp" && block.dims.contains("pixels"));
+  return block.kind == "encoder_layer" && block.dims.contains("patch");
 }
 
 bool computed_by_nn(Precision precision) { return precision == Precision::f32 || precision == Precision::bf16; }

@@ -28,31 +28,32 @@ BlockCost mlp_cost(const BlockSpec& block, const BlockShard& shard) {
   const bool drops = block.dims.contains("dropout");
   if (block.dim("data") != 0) work.inputs_are_data();
   std::int64_t in = block.dim("width0");
-  const std::int64_t input = rows * work.element() * (block.dims.contains("pixels") ? in / kPooledPixels * block.dim("pixels") : in);
-  if (block.dims.contains("pixels")) {
+  const bool pooled = block.dims.contains("pixels");
+  const std::int64_t input = rows * work.element() * (pooled ? in / kPooledPixels * block.dim("pixels") : in);
+  if (pooled) {
+    if (shard.tensor_parallel > 1) work.exchange_backward({Exchange::Axis::tensor, "all_reduce", Bytes(input)});
     work.pointwise("average", input + rows * in * work.element(), input + rows * in * work.element());
-    work.keep(input);
   }
   std::int64_t widest = in;
   for (std::int64_t i = 1; i <= maps; ++i) {
-    const std::int64_t out = block.dim("width" + std::to_string(i));
+    std::int64_t out = block.dim("width" + std::to_string(i));
+    // Of VGG's: the first map's outputs and the second's inputs are divided.
+    const bool sums = pooled && i == 2 && shard.tensor_parallel > 1;
+    if (pooled && i == 1) out = shard_extent(out, shard.tensor_parallel);
     work.keep(rows * in * work.operand());
     work.linear("map", rows, out, in);
+    const Bytes summed(rows * out * work.element());
+    if (sums) work.exchange_forward({Exchange::Axis::tensor, "all_reduce", summed, false, 1, summed_pieces(rows, summed)});
     if (i < maps || last_relu) work.pointwise("relu", 2 * rows * out * work.element(), 3 * rows * out * work.element());
-    if (i < maps && drops) {
-      // What is dropped is drawn again, and ReLU's result is kept beside what is left of it.
-      work.pointwise("dropout", 2 * rows * out * work.element(), 2 * rows * out * work.element());
-      work.keep(rows * out * work.element());
-    }
+    // What was dropped is seen in what is kept of the next map's input.
+    if (i < maps && drops) work.pointwise("dropout", 2 * rows * out * work.element(), 2 * rows * out * work.element());
     in = out;
     widest = std::max(widest, out);
   }
   const bool ends = block.dim("loss") != 0;
   if (ends) work.pointwise("loss", 3 * kF32Bytes * rows * in, 2 * kF32Bytes * rows * in);
   if (drops) work.keep(kF32Bytes * rows * in);
-  // Autograd makes gradients of weights beside those that they are added to.
-  const std::int64_t gradients = drops ? block.parameter_count() * work.element() : 0;
-  const std::int64_t workspace = 2 * rows * widest * work.element() + gradients;
+  const std::int64_t workspace = 2 * rows * widest * work.element();
   const std::int64_t output = ends ? kF32Bytes : rows * in * work.element();
   return finish(std::move(work), input, output, workspace, shard.recompute);
 }

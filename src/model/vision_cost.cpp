@@ -10,8 +10,8 @@
 namespace tessera::model {
 namespace {
 
-// Convolutions one after another on square maps. Autograd makes gradients of weights beside those that they are added to,
-// and libtorch turns a weight and its gradient into the order of its maps and back.
+// Convolutions one after another on square maps. libtorch makes the gradient of a weight beside the one that it is added to, and turns both
+// into the order of its maps and back.
 class Maps {
  public:
   Maps(const BlockSpec& block, const BlockShard& shard)
@@ -50,13 +50,13 @@ class Maps {
     cost.output = Bytes(output);
     const bool full = recompute == Recompute::full;
     cost.forward_workspace = Bytes(full ? 2 * largest_ : 0);
-    const std::int64_t gradients = element_ * block_.parameter_count() + kCopies * largest_weight_;
-    cost.backward_workspace = Bytes((full ? kept - input + largest_ : 2 * largest_) + gradients);
+    const auto copies = static_cast<std::int64_t>(kCopies * static_cast<double>(largest_weight_));
+    cost.backward_workspace = Bytes((full ? kept - input + largest_ : 2 * largest_) + copies);
     return cost;
   }
 
  private:
-  static constexpr std::int64_t kCopies = 3;
+  static constexpr double kCopies = 3.7;  // of a weight; measured 3.3 in ResNet-50 and 4 in ResNet-18
 
   const BlockSpec& block_;
   std::int64_t images_;

@@ -1,24 +1,32 @@
-// Internal: batch normalization (Ioffe and Szegedy 2015) of maps as an operator that autograd differentiates.
+// Internal: batch norm over the samples of a micro-batch (Ioffe and Szegedy 2015).
 #pragma once
 
-#include "nn/block.hpp"
+#include <span>
+
+#include "nn/parameter_row.hpp"
 
 namespace tessera::nn {
 
-// Of one norm, [channels] each, as torchvision names them.
-struct BatchNorm {
-  at::Tensor weight;
-  at::Tensor bias;
-  at::Tensor running_mean;
-  at::Tensor running_var;
-};
+class BatchNorm {
+ public:
+  // What is kept of a micro-batch, by place. The input half of the backward pass leaves the gradients of weight and bias in place of mean
+  // and inverse deviation, and nothing of the input.
+  enum Kept { kInput, kMean, kInverseDeviation, kShown, kKeptCount };
 
-// maps: [samples, channels, height, width]. A pass of training normalizes each channel with the mean and the biased variance of its own
-// samples and pixels: those of this rank's micro-batch. Other passes use the running values.
-//
-// Appends to `shown`, as buffers are shown (nn/autograd_block.hpp), the mean and the unbiased variance, each times the samples. So a step
-// moves the running values once, towards the mean of its passes' statistics weighted by their samples: with one micro-batch on one device
-// that is what PyTorch does. One value a channel has a variance of 0.
-at::Tensor batch_norm(const at::Tensor& maps, const BatchNorm& norm, const Pass& pass, Tensors& shown);
+  // Weight, bias, and the running mean and variance, which are buffers.
+  void bind(ParameterRow& parameters) { parameters_ = parameters.take(4); }
+
+  // maps [samples, channels, ...]. A pass that neither trains nor drops is by the running statistics.
+  at::Tensor forward(const at::Tensor& maps, std::span<at::Tensor> kept, const Pass& pass) const;
+  at::Tensor backward_input(const at::Tensor& grad, std::span<at::Tensor> kept) const;
+  // To the gradients of the running statistics goes what this pass showed of them, weighted by its samples.
+  void backward_weight(std::span<at::Tensor> kept, const Pass& pass) const;
+
+ private:
+  // Statistics of 16-bit maps are in f32 where the parameters are.
+  at::Tensor value(std::size_t place) const;
+
+  std::span<const Parameter> parameters_;
+};
 
 }  // namespace tessera::nn

@@ -1,74 +1,148 @@
 #include "nn/convolution.hpp"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/conv2d.h>
-#include <ATen/ops/max_pool2d.h>
-#include <ATen/ops/relu.h>
+#include <ATen/ops/max_pool2d_with_indices.h>
+#include <ATen/ops/max_pool2d_with_indices_backward.h>
+#include <ATen/ops/threshold_backward.h>
+#include <utility>
 
-#include "nn/batch_norm.hpp"
+#include "nn/conv_unit.hpp"
 
 namespace tessera::nn {
 namespace {
 
-// Takes the parameters of a block in their order, and gathers what its norms show.
-class Layers {
- public:
-  Layers(const Tensors& parameters, const Pass& pass) : next_(parameters.begin()), pass_(pass) {}
-
-  // Padded so that a stride of 1 leaves the side as it is.
-  at::Tensor convolve(const at::Tensor& maps, std::int64_t stride, bool biased = false) {
-    const at::Tensor& weight = *next_++;
-    const std::int64_t padding = weight.size(2) / 2;
-    return at::conv2d(maps, weight, biased ? *next_++ : at::Tensor(), stride, padding);
-  }
-  at::Tensor normalize(const at::Tensor& maps) {
-    const BatchNorm norm{next_[0], next_[1], next_[2], next_[3]};
-    next_ += 4;
-    return batch_norm(maps, norm, pass_, shown_);
-  }
-  // With what the norms have shown.
-  Tensors outputs(at::Tensor maps) && {
-    shown_.insert(shown_.begin(), std::move(maps));
-    return std::move(shown_);
-  }
-
- private:
-  Tensors::const_iterator next_;
-  const Pass& pass_;
-  Tensors shown_;
-};
-
 // ResNet-50 is 1.4 times as fast so, on CPUs (docs/rooms/nn.md).
 at::Tensor channels_last(const at::Tensor& maps) { return maps.contiguous(at::MemoryFormat::ChannelsLast); }
 
+// Through ReLU, of which `out` is what it let through.
+at::Tensor rectified_grad(const at::Tensor& grad, const at::Tensor& out) { return at::threshold_backward(channels_last(grad), out, 0); }
+
+class ConvLayer final : public Block {
+ public:
+  explicit ConvLayer(const model::BlockSpec& spec)
+      : reads_data_(spec.inputs.empty()),
+        unit_({spec.dim("stride"), spec.parameters.size() % 4 == 2, spec.dim("norm") != 0}),
+        kernel_(spec.dim("pool_kernel")),
+        stride_(spec.dim("pool_stride")),
+        padding_(spec.dim("pool_padding")) {}
+
+  void bind(std::vector<Parameter> parameters) override {
+    parameters_ = std::move(parameters);
+    ParameterRow rest(parameters_);
+    unit_.bind(rest);
+    ensure(rest.empty(), "a convolution has parameters that its dimensions do not ask for");
+  }
+  const std::vector<Parameter>& parameters() const override { return parameters_; }
+
+  Tensors forward(const Tensors& inputs, Saved& saved, const Pass& pass) override {
+    Tensors kept(kKeptCount);
+    const at::Tensor& maps = reads_data_ ? pass.batch->at("images") : inputs.front();
+    at::Tensor out = unit_.forward(channels_last(maps.to(parameters_.front().value.scalar_type())), of_unit(kept), pass).relu_();
+    kept[kRectified] = out;
+    if (kernel_ > 0)
+      std::tie(out, kept[kPlaces]) = at::max_pool2d_with_indices(out, {kernel_, kernel_}, {stride_, stride_}, {padding_, padding_});
+    saved.tensors = pass.training ? std::move(kept) : Tensors();
+    return {out};
+  }
+
+  Tensors backward_input(const Tensors& output_grads, Saved& saved, const Pass&) override {
+    Tensors& kept = saved.tensors;
+    ensure(kept.size() == kKeptCount && kept[kRectified].defined(), "backward_input without a training forward");
+    at::Tensor grad = channels_last(output_grads.front());
+    if (kernel_ > 0)
+      grad = at::max_pool2d_with_indices_backward(grad, kept[kRectified], {kernel_, kernel_}, {stride_, stride_}, {padding_, padding_},
+                                                  {1, 1}, false, std::exchange(kept[kPlaces], {}));
+    grad = rectified_grad(grad, std::exchange(kept[kRectified], {}));
+    if (!reads_data_) return {unit_.backward_input(grad, of_unit(kept))};
+    unit_.end_at_data(grad, of_unit(kept));
+    return {};
+  }
+
+  void backward_weight(Saved& saved, const Pass& pass) override {
+    Tensors kept = std::exchange(saved.tensors, {});
+    ensure(kept.size() == kKeptCount && !kept[kRectified].defined(), "backward_weight without backward_input");
+    unit_.backward_weight(of_unit(kept), pass);
+  }
+
+ private:
+  enum Kept { kRectified = ConvUnit::kKeptCount, kPlaces, kKeptCount };
+  static std::span<at::Tensor> of_unit(Tensors& kept) { return std::span(kept).first(ConvUnit::kKeptCount); }
+
+  bool reads_data_;
+  ConvUnit unit_;
+  std::int64_t kernel_, stride_, padding_;  // of the windows; 0: none
+  std::vector<Parameter> parameters_;
+};
+
+class ResidualBlock final : public Block {
+ public:
+  explicit ResidualBlock(const model::BlockSpec& spec) {
+    const bool bottleneck = spec.dim("bottleneck") != 0;
+    const std::size_t strided = bottleneck ? 1 : 0;
+    for (std::size_t i = 0; i < (bottleneck ? 3 : 2); ++i) units_.push_back(ConvUnit({i == strided ? spec.dim("stride") : 1}));
+    if (spec.dim("shortcut") != 0) shortcut_.emplace(ConvUnit::Form{spec.dim("stride")});
+  }
+
+  void bind(std::vector<Parameter> parameters) override {
+    parameters_ = std::move(parameters);
+    ParameterRow rest(parameters_);
+    for (ConvUnit& unit : units_) unit.bind(rest);
+    if (shortcut_) shortcut_->bind(rest);
+    ensure(rest.empty(), "a residual block has parameters that its dimensions do not ask for");
+  }
+  const std::vector<Parameter>& parameters() const override { return parameters_; }
+
+  Tensors forward(const Tensors& inputs, Saved& saved, const Pass& pass) override {
+    Tensors kept(kept_count());
+    const at::Tensor input = channels_last(inputs.front());
+    at::Tensor maps = input;
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+      if (i > 0) maps.relu_();
+      maps = units_[i].forward(maps, of_unit(kept, i), pass);
+    }
+    maps.add_(shortcut_ ? shortcut_->forward(input, of_unit(kept, units_.size()), pass) : input).relu_();
+    kept.back() = maps;
+    saved.tensors = pass.training ? std::move(kept) : Tensors();
+    return {maps};
+  }
+
+  Tensors backward_input(const Tensors& output_grads, Saved& saved, const Pass&) override {
+    Tensors& kept = saved.tensors;
+    ensure(kept.size() == kept_count() && kept.back().defined(), "backward_input without a training forward");
+    const at::Tensor sum_grad = rectified_grad(output_grads.front(), std::exchange(kept.back(), {}));
+    at::Tensor grad = sum_grad;
+    for (std::size_t i = units_.size(); i-- > 0;) {
+      grad = units_[i].backward_input(grad, of_unit(kept, i));
+      if (i > 0) grad = rectified_grad(grad, of_unit(kept, i)[ConvUnit::kInput]);
+    }
+    return {grad.add_(shortcut_ ? shortcut_->backward_input(sum_grad, of_unit(kept, units_.size())) : sum_grad)};
+  }
+
+  void backward_weight(Saved& saved, const Pass& pass) override {
+    Tensors kept = std::exchange(saved.tensors, {});
+    ensure(kept.size() == kept_count() && !kept.back().defined(), "backward_weight without backward_input");
+    for (std::size_t i = 0; i < units_.size(); ++i) units_[i].backward_weight(of_unit(kept, i), pass);
+    if (shortcut_) shortcut_->backward_weight(of_unit(kept, units_.size()), pass);
+  }
+
+ private:
+  // The units', the shortcut's behind them, and the output, which the input half of the backward pass takes away.
+  std::size_t kept_count() const { return (units_.size() + (shortcut_ ? 1 : 0)) * ConvUnit::kKeptCount + 1; }
+  static std::span<at::Tensor> of_unit(Tensors& kept, std::size_t unit) {
+    return std::span(kept).subspan(unit * ConvUnit::kKeptCount, ConvUnit::kKeptCount);
+  }
+
+  std::vector<ConvUnit> units_;
+  std::optional<ConvUnit> shortcut_;
+  std::vector<Parameter> parameters_;
+};
+
 }  // namespace
 
-Tensors conv_layer(const model::BlockSpec& block, const Tensors& inputs, const Tensors& parameters, const Pass& pass) {
-  const bool norm = block.dim("norm") != 0;
-  const bool biased = parameters.size() == (norm ? 6 : 2);
-  Layers layers(parameters, pass);
-  at::Tensor maps = channels_last(inputs.empty() ? pass.batch->at("images").to(parameters.front().scalar_type()) : inputs.front());
-  maps = layers.convolve(maps, block.dim("stride"), biased);
-  if (norm) maps = layers.normalize(maps);
-  maps = at::relu(maps);
-  if (const std::int64_t kernel = block.dim("pool_kernel"); kernel > 0)
-    maps = at::max_pool2d(maps, kernel, block.dim("pool_stride"), block.dim("pool_padding"));
-  return std::move(layers).outputs(std::move(maps));
-}
+std::unique_ptr<Block> make_conv_layer(const model::BlockSpec& spec, const BlockPlacement&) { return std::make_unique<ConvLayer>(spec); }
 
-Tensors residual_block(const model::BlockSpec& block, const Tensors& inputs, const Tensors& parameters, const Pass& pass) {
-  const std::int64_t stride = block.dim("stride");
-  const bool bottleneck = block.dim("bottleneck") != 0;
-  const int count = bottleneck ? 3 : 2;
-  Layers layers(parameters, pass);
-  const at::Tensor input = channels_last(inputs.front());
-  at::Tensor maps = input;
-  for (int i = 0; i < count; ++i) {
-    if (i > 0) maps = at::relu(maps);
-    maps = layers.normalize(layers.convolve(maps, i == (bottleneck ? 1 : 0) ? stride : 1));
-  }
-  maps = maps + (block.dim("shortcut") != 0 ? layers.normalize(layers.convolve(input, stride)) : input);
-  return std::move(layers).outputs(at::relu(maps));
+std::unique_ptr<Block> make_residual_block(const model::BlockSpec& spec, const BlockPlacement&) {
+  return std::make_unique<ResidualBlock>(spec);
 }
 
 }  // namespace tessera::nn

@@ -11,15 +11,21 @@ namespace tessera::nn {
 namespace {
 
 // Of blocks that stand whole on each rank.
-BlockFactory by_autograd(BlockForward forward) {
-  return [forward = std::move(forward)](const model::BlockSpec& spec, const BlockPlacement& placement) {
+BlockFactory whole(BlockFactory factory) {
+  return [factory = std::move(factory)](const model::BlockSpec& spec, const BlockPlacement& placement) {
     if (placement.tensor_size > 1)
       throw Error(ErrorCode::invalid_config, text("tp ", placement.tensor_size, " cuts blocks of kind ", spec.kind, ", which stand whole"),
                   Where{"", 0, 0, -1, spec.name}, "tp 1", "parallel: {tp: 1}, or a plan without tensor parallelism");
+    return factory(spec, placement);
+  };
+}
+
+BlockFactory by_autograd(BlockForward forward) {
+  return whole([forward = std::move(forward)](const model::BlockSpec& spec, const BlockPlacement&) {
     return make_autograd_block(spec, [spec, forward](const Tensors& inputs, const Tensors& parameters, const Pass& pass) {
       return forward(spec, inputs, parameters, pass);
     });
-  };
+  });
 }
 
 // BERT's, or ViT's.
@@ -36,9 +42,9 @@ std::map<std::string, BlockFactory>& factories() {
                                                       {"position_embedding", make_embedding},
                                                       {"decoder_layer", make_transformer_layer},
                                                       {"language_head", make_lm_head},
-                                                      {"conv_layer", by_autograd(conv_layer)},
-                                                      {"residual_block", by_autograd(residual_block)},
-                                                      {"mlp", by_autograd(mlp_classifier)},
+                                                      {"conv_layer", whole(make_conv_layer)},
+                                                      {"residual_block", whole(make_residual_block)},
+                                                      {"mlp", make_mlp_classifier},
                                                       {"patch_embedding", by_autograd(patch_embedding)},
                                                       {"encoder_layer", make_encoder_layer},
                                                       {"classifier", by_autograd(classifier)}};

@@ -53,6 +53,7 @@ std::string to_json(const StepMetrics& m) {
 
 std::string to_json(const EvaluationMetrics& m) {
   Json json{{"step", m.step}, {"validation_loss", m.loss}};
+  if (m.accuracy) json["accuracy"] = *m.accuracy;
   if (m.stops_early) json["stops_early"] = true;
   return json.dump();
 }
@@ -85,7 +86,9 @@ std::vector<StepMetrics> read_metrics(const std::filesystem::path& path) {
 std::vector<EvaluationMetrics> read_evaluations(const std::filesystem::path& path) {
   std::vector<EvaluationMetrics> out;
   for_lines(path, [&](const Json& line) {
-    add(out, EvaluationMetrics{line.at("step"), number(line, "validation_loss"), line.value("stops_early", false)});
+    EvaluationMetrics m{line.at("step"), number(line, "validation_loss"), line.value("stops_early", false)};
+    if (line.contains("accuracy")) m.accuracy = number(line, "accuracy");
+    add(out, m);
   });
   return out;
 }

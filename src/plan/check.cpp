@@ -75,9 +75,10 @@ void check_tensor_parallel(const model::ModelSpec& model, const StrategyRun& run
              "degrees that divide seq, or sequence_parallel: false");
 }
 
-void check_whole_blocks(const model::ModelSpec& model, const StrategyRun& run) {
+void check_whole_blocks(const model::ModelSpec& model, const StrategyRun& run, const Blocks& blocks) {
   const Strategy& s = run.strategy;
-  if (s.tp > 1) refuse(run.where, text("tp ", s.tp, " cuts blocks of arch ", model.arch, ", which stand whole"), "tp 1");
+  const bool whole = std::any_of(blocks.begin(), blocks.end(), [](const model::BlockSpec* block) { return !model::cut_by_nn(*block); });
+  if (s.tp > 1 && whole) refuse(run.where, text("tp ", s.tp, " cuts blocks of arch ", model.arch, ", which stand whole"), "tp 1");
   if (s.cp > 1) refuse(run.where, text("cp ", s.cp, " cuts sequences, and blocks of arch ", model.arch, " take whole ones"), "cp 1");
   if (s.recompute == model::Recompute::selective)
     refuse(run.where, text("recompute selective, and blocks of arch ", model.arch, " are computed again as a whole"),
@@ -239,7 +240,7 @@ void check_run(const Plan& plan, const model::ModelSpec& model, int stage, const
   Blocks blocks;
   for (int b = run.first; b < run.last; ++b)
     if (blocks.empty() || blocks.back() != all[b].spec) blocks.push_back(all[b].spec);
-  if (runs.whole_blocks) check_whole_blocks(model, run);
+  if (runs.whole_blocks) check_whole_blocks(model, run, blocks);
   check_tensor_parallel(model, run, blocks);
   check_batch(plan, plan.stages[stage], run);
   check_samples(plan, plan.stages[stage], run, blocks);

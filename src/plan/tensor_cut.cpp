@@ -39,6 +39,10 @@ bool cut_by_trainer(const model::ModelSpec& model) {
 
 bool stands_whole(const model::ModelSpec& model, bool workers) { return (workers || !model.plugin.empty()) && !cut_by_trainer(model); }
 
+bool stands_whole(const model::ModelSpec& model, const model::BlockSpec& block, bool workers) {
+  return (workers || !model.plugin.empty()) && !model::cut_by_nn(block);
+}
+
 bool holds_vocabulary(const model::BlockSpec& block) {
   return block.kind == "embedding" || block.kind == "position_embedding" || block.kind == "lm_head" || block.kind == "language_head";
 }
@@ -46,7 +50,8 @@ bool holds_vocabulary(const model::BlockSpec& block) {
 std::optional<TensorFault> tensor_fault(const model::ModelSpec& model, const model::BlockSpec& block, std::int64_t degree,
                                         Experts experts) {
   if (degree == 1 || block.kind == "final_norm") return {};
-  if (!holds_vocabulary(block))
+  const bool cut = std::any_of(block.parameters.begin(), block.parameters.end(), [](const auto& of) { return of.split_dim >= 0; });
+  if (!holds_vocabulary(block) && (extent_of(block, "heads") > 0 || !cut))
     for (const char* key : kHeads)
       if (const std::int64_t extent = model.dim(key); extent % degree != 0) return TensorFault{key, extent};
   for (const auto& [key, extent] : padded_extents(block, experts))
@@ -84,7 +89,10 @@ bool heads_divide(const model::BlockSpec& block, std::int64_t tensor, std::int64
   return extent_of(block, "heads") / tensor % context == 0;
 }
 
-bool sequence_divides(const model::BlockSpec& block, std::int64_t degree) { return extent_of(block, "seq") % degree == 0; }
+bool sequence_divides(const model::BlockSpec& block, std::int64_t degree) {
+  const std::int64_t sequence = extent_of(block, "seq");
+  return sequence > 0 && sequence % degree == 0;
+}
 
 std::vector<bool> sharing_parameters(const model::ModelSpec& model) {
   std::set<std::string> shared;

@@ -27,6 +27,8 @@ bool cut_by_trainer(const model::ModelSpec& model);
 // Whether each rank holds the blocks whole, for whole sequences, and computes all of a pass again or nothing: a plug-in's, which autograd
 // differentiates, and on CPU workers all models that the trainer does not cut. What accelerators run may be another framework.
 bool stands_whole(const model::ModelSpec& model, bool workers);
+// Of one of its blocks: whether it has tp 1 beside others that tensor parallelism cuts.
+bool stands_whole(const model::ModelSpec& model, const model::BlockSpec& block, bool workers);
 
 // True for embeddings and language heads.
 bool holds_vocabulary(const model::BlockSpec& block);
@@ -34,7 +36,7 @@ bool holds_vocabulary(const model::BlockSpec& block);
 enum class Experts { cut, whole };
 inline Experts experts_of(const Strategy& strategy) { return strategy.whole_experts ? Experts::whole : Experts::cut; }
 // The first fault of a block of a model, or of any; none where `degree` cuts it. Of all blocks but those that hold a vocabulary it must
-// divide the model's heads too, 1 where there is no attention to cut.
+// divide the model's heads too, 1 where there is no attention to cut; not of those that have no attention and parameters that it cuts.
 std::optional<TensorFault> tensor_fault(const model::ModelSpec& model, const model::BlockSpec& block, std::int64_t degree,
                                         Experts experts = Experts::cut);
 std::optional<TensorFault> tensor_fault(const model::ModelSpec& model, std::int64_t degree);

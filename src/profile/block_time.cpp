@@ -28,13 +28,15 @@ double distance(const Shape& a, const Shape& b) {
 // The times of one shape over the micro-batch: linear between neighbours, and on from the last two.
 class Curve {
  public:
-  void add(const BlockSample& sample) { points_[sample.micro_batch_size] = {sample.forward.value, sample.backward.value}; }
+  void add(const BlockSample& sample) {
+    points_[sample.micro_batch_size] = {sample.forward.value, sample.backward.value, sample.weight_share};
+  }
 
-  std::pair<double, double> at(std::int64_t micro_batch) const {
+  BlockTime at(std::int64_t micro_batch) const {
     if (points_.size() == 1) {
       const auto& [where, value] = *points_.begin();
       const double ratio = static_cast<double>(micro_batch) / static_cast<double>(where);
-      return {value.first * ratio, value.second * ratio};
+      return {Seconds(value.forward * ratio), Seconds(value.backward * ratio), value.weight_share};
     }
     auto upper = points_.lower_bound(micro_batch);
     if (upper == points_.begin()) ++upper;
@@ -42,11 +44,16 @@ class Curve {
     const auto lower = std::prev(upper);
     const double share = static_cast<double>(micro_batch - lower->first) / static_cast<double>(upper->first - lower->first);
     const auto line = [&](double a, double b) { return std::max(a + share * (b - a), std::min(a, b) * 0.1); };
-    return {line(lower->second.first, upper->second.first), line(lower->second.second, upper->second.second)};
+    const Point &low = lower->second, &high = upper->second;
+    const double weight_share = low.weight_share + std::clamp(share, 0.0, 1.0) * (high.weight_share - low.weight_share);
+    return {Seconds(line(low.forward, high.forward)), Seconds(line(low.backward, high.backward)), weight_share};
   }
 
  private:
-  std::map<std::int64_t, std::pair<double, double>> points_;
+  struct Point {
+    double forward, backward, weight_share;
+  };
+  std::map<std::int64_t, Point> points_;
 };
 
 }  // namespace
@@ -71,17 +78,22 @@ BlockTime block_time(const Profile& profile, const model::BlockSpec& block, cons
   Curve curve;
   for (const BlockSample& sample : profile.blocks)
     if (sample.kind == kind && sample.precision == shard.precision && shape_of(sample) == found) curve.add(sample);
-  const auto [forward, backward] = curve.at(shard.micro_batch_size);
+  BlockTime time = curve.at(shard.micro_batch_size);
   // Blocks are measured with whole sequences.
   model::BlockShard measured = shard;
   measured.tensor_parallel = found.tensor_parallel;
   measured.sequence_parallel = false;
   measured.context_parallel = 1;
-  if (found == wanted && measured == shard) return {Seconds(forward), Seconds(backward), true};
+  time.measured = found == wanted && measured == shard;
+  if (time.measured) return time;
   // Another shape was measured: as much faster or slower as the roofline says.
   const BlockTime reference = roofline(model::cost_of(block, measured), rates_of(device, shard.precision, found.threads, found.neighbours));
-  const auto scaled = [](double time, Seconds to, Seconds from) { return Seconds(from.value > 0 ? time * to.value / from.value : time); };
-  return {scaled(forward, estimate.forward, reference.forward), scaled(backward, estimate.backward, reference.backward), false};
+  const auto scale = [](Seconds& time, Seconds to, Seconds from) {
+    if (from.value > 0) time = time * (to.value / from.value);
+  };
+  scale(time.forward, estimate.forward, reference.forward);
+  scale(time.backward, estimate.backward, reference.backward);
+  return time;
 }
 
 Seconds optimizer_time(const Profile& profile, const std::string& kind, std::int64_t parameters, model::Precision precision,

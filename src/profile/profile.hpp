@@ -22,6 +22,7 @@ struct BlockSample {
   model::Precision precision = model::Precision::f32;
   Seconds forward, forward_low, forward_high;
   Seconds backward, backward_low, backward_high;
+  double weight_share = 0.5;  // of the backward pass: its weight half (Block::backward_weight), 0..1; half of it where nobody has timed it
 };
 
 // The median of repeated measurements; low and high bound a confidence interval of it (92 % or more).
@@ -70,8 +71,9 @@ struct Profile {
 
 struct BlockTime {
   Seconds forward;
-  Seconds backward;       // without recomputation
-  bool measured = false;  // on a worker with the same threads, neighbours and tensor-parallel degree
+  Seconds backward;           // without recomputation
+  double weight_share = 0.5;  // of it, its weight half
+  bool measured = false;      // on a worker with the same threads, neighbours and tensor-parallel degree
 };
 
 // The time of a block on one rank, from the samples of its kind and precision:

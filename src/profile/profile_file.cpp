@@ -18,7 +18,8 @@ Json json_of(const BlockSample& s) {
           {"neighbours", s.neighbours},
           {"precision", model::name_of(s.precision)},
           {"forward", {s.forward.value, s.forward_low.value, s.forward_high.value}},
-          {"backward", {s.backward.value, s.backward_low.value, s.backward_high.value}}};
+          {"backward", {s.backward.value, s.backward_low.value, s.backward_high.value}},
+          {"weight_share", s.weight_share}};
 }
 
 Json json_of(const CommSample& s) {
@@ -81,7 +82,7 @@ void read_times(const ConfigNode& node, Seconds& median, Seconds& low, Seconds& 
 }
 
 BlockSample read_block(const ConfigNode& node) {
-  node.allow_only({"kind", "micro_batch", "tensor_parallel", "threads", "neighbours", "precision", "forward", "backward"});
+  node.allow_only({"kind", "micro_batch", "tensor_parallel", "threads", "neighbours", "precision", "forward", "backward", "weight_share"});
   BlockSample s;
   s.kind = node.at("kind").as_string();
   s.micro_batch_size = node.at("micro_batch").as_int_at_least(1);
@@ -91,6 +92,10 @@ BlockSample read_block(const ConfigNode& node) {
   s.precision = precision_of(node.at("precision"));
   read_times(node.at("forward"), s.forward, s.forward_low, s.forward_high);
   read_times(node.at("backward"), s.backward, s.backward_low, s.backward_high);
+  if (const auto share = node.find("weight_share")) {
+    s.weight_share = share->as_double();
+    if (!(s.weight_share >= 0 && s.weight_share <= 1)) throw share->error("found " + share->as_string(), "0 to 1");
+  }
   return s;
 }
 

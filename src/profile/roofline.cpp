@@ -27,8 +27,13 @@ Rates rates_of(const cluster::Device& device, model::Precision precision, int th
 }
 
 BlockTime roofline(const model::BlockCost& cost, const Rates& rates) {
+  double all = 0, weights = 0;
+  for (const model::Operator& one : cost.backward_operators) {
+    all += one.flops.value;
+    if (one.weight_half) weights += one.flops.value;
+  }
   return {std::max(cost.forward / rates.compute, cost.forward_traffic / rates.memory),
-          std::max(cost.backward / rates.compute, cost.backward_traffic / rates.memory), false};
+          std::max(cost.backward / rates.compute, cost.backward_traffic / rates.memory), all > 0 ? weights / all : 0.5};
 }
 
 Seconds optimizer_roofline(const std::string& kind, std::int64_t parameters, model::Precision precision, const Rates& rates) {

@@ -54,6 +54,7 @@ struct BlockSpace {
                                            plan::Schedule::interleaved, plan::Schedule::zb_v};
   SequenceParallel sequence_parallel = SequenceParallel::where_it_divides;  // of blocks that tensor parallelism cuts
   int most_tensor = 1 << 30;
+  bool whole_blocks = false;  // blocks that nn does not cut have tp 1, also beside others that are cut (plan::stands_whole)
   int most_context = 64;
   std::optional<model::ContextKind> context = {};  // of context parallelism; no value: either
   int most_stages = 1 << 30;
@@ -73,9 +74,9 @@ struct BlockSpace {
   std::vector<int> groups = {};  // of the cluster, that may be used; empty: all
   // By group of the cluster: the ways to deal a node to ranks. Of a group without any, and where this is empty: a rank on each device.
   std::vector<std::vector<NodeRanks>> node_ranks = {};
-  // Every block of a plan has the same dp, tp, cp and zero, and every stage as many ranks: what can be simulated where exchanges are played
-  // through (cost::CostModel::plays_exchanges), and what the trainer runs. Tensor parallelism may leave the domain of the inside link;
-  // groups side by side hold replicas of the whole model.
+  // Every block of a plan that is not whole has the same dp, tp, cp and zero, and every stage as many ranks: what can be simulated where
+  // exchanges are played through (cost::CostModel::plays_exchanges), and what the trainer runs. Tensor parallelism may leave the domain of
+  // the inside link; groups side by side hold replicas of the whole model.
   bool uniform = false;
   double memory = 1;  // share of what devices have for a plan
 };

@@ -6,6 +6,7 @@
 #include "base/error.hpp"
 #include "cost/cost_model.hpp"
 #include "cost/warm_up.hpp"
+#include "model/forms.hpp"
 #include "plan/divisors.hpp"
 #include "plan/tensor_cut.hpp"
 #include "search/given.hpp"
@@ -78,7 +79,11 @@ BlockSpace space_of(const model::JobSpec& job, const Devices& devices) {
   out.groups = devices.groups;
   out.node_ranks = devices.node_ranks;
   if (plan::stands_whole(job.model, devices.workers)) {
-    out.most_tensor = out.most_context = 1;
+    out.most_context = 1;
+    out.whole_blocks = true;
+    const std::vector<model::Repeat>& repeats = job.model.repeats;
+    if (std::none_of(repeats.begin(), repeats.end(), [](const model::Repeat& repeat) { return model::cut_by_nn(repeat.block); }))
+      out.most_tensor = 1;
     std::erase(out.recompute, model::Recompute::selective);
   }
   if (!devices.uniform) return out;
@@ -87,8 +92,7 @@ BlockSpace space_of(const model::JobSpec& job, const Devices& devices) {
   out.sharding_groups = out.offload = out.pipelines_in_nodes = out.replicas_in_nodes = false;
   if (!job.parallel.sequence_parallel) out.sequence_parallel = SequenceParallel::never;
   if (job.parallel.recompute.empty()) std::erase(out.recompute, model::Recompute::selective);
-  // A profile times whole backward passes: how long their halves take is not known well enough to choose by.
-  if (job.parallel.schedule.empty()) out.schedules = {plan::Schedule::one_f_one_b, plan::Schedule::gpipe};
+  if (job.parallel.schedule.empty()) out.schedules = {plan::Schedule::one_f_one_b, plan::Schedule::gpipe, plan::Schedule::zb_h1};
   // Ranks are as many as the cluster's choice says, and otherwise as many as pay.
   const bool counted = job.cluster.kind == ClusterChoice::Kind::local || job.cluster.kind == ClusterChoice::Kind::lab;
   out.idle_nodes = !counted;

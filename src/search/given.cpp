@@ -108,15 +108,15 @@ class Check {
     refuse(text(name, " ", degree, " ", reason), {}, text("nearest: ", name, " ", plan::nearest_of(valid, degree)));
   }
 
-  bool keeps_whole(const model::BlockSpec& block) const {
-    return plan::stands_whole(job_.model, false) || (kind_.workers && !model::cut_by_nn(block));
-  }
+  bool keeps_whole(const model::BlockSpec& block) const { return plan::stands_whole(job_.model, block, kind_.workers); }
 
   std::string tensor_obstacle(std::int64_t degree) const {
     if (!kind_.uniform && degree > domain_) return text("is more than the ", counted(domain_, "device"), " that the fastest link joins");
-    for (const model::Repeat& repeat : job_.model.repeats) {
-      if (keeps_whole(repeat.block) && degree > 1)
-        return text("cuts blocks of kind ", repeat.block.kind, ", which the trainer keeps whole");
+    const std::vector<model::Repeat>& repeats = job_.model.repeats;
+    if (degree > 1 && std::all_of(repeats.begin(), repeats.end(), [&](const model::Repeat& repeat) { return keeps_whole(repeat.block); }))
+      return text("cuts blocks of kind ", repeats.front().block.kind, ", which the trainer keeps whole");
+    for (const model::Repeat& repeat : repeats) {
+      if (keeps_whole(repeat.block)) continue;
       if (const auto fault = plan::tensor_fault(job_.model, repeat.block, degree)) return fault->what();
       if (parallel_.sequence_parallel.value_or(false) && !plan::sequence_divides(repeat.block, degree * std::max(1, parallel_.cp)))
         return text(parallel_.cp > 1 ? text("x cp ", parallel_.cp, " ") : "", "does not divide seq ", repeat.block.dim("seq"),

@@ -240,7 +240,7 @@ class Choices {
     if (std::any_of(cuts.begin(), cuts.end(), [&](const GroupCut& cut) { return cut.width != width; })) return;
     if (side_by_side_ && outer.stages() > 1) return;
     for (const std::int64_t tp : plan::divisors_of(side_by_side_ ? 1 : width)) {
-      if (tp > problem_.space.most_tensor || !GivenDegrees::allows(given.tensor, tp) || plan::tensor_fault(problem_.model, tp)) continue;
+      if (tp > problem_.space.most_tensor || !GivenDegrees::allows(given.tensor, tp) || !cuts_blocks(tp)) continue;
       for (const std::int64_t cp : plan::divisors_of(side_by_side_ ? 1 : width / tp)) {
         const std::int64_t dp = width / (tp * cp);
         if (!cuts_sequences(tp, cp) || !GivenDegrees::allows(given.data, dp)) continue;
@@ -253,11 +253,18 @@ class Choices {
     }
   }
 
+  // Whether all blocks may be cut so that do not stand whole.
+  bool cuts_blocks(std::int64_t tp) const {
+    return std::none_of(problem_.model.repeats.begin(), problem_.model.repeats.end(), [&](const model::Repeat& repeat) {
+      return plan::tensor_fault(problem_.model, repeat.block, tensor_of(problem_.space, repeat.block, tp)).has_value();
+    });
+  }
   // Whether the sequences of all blocks may be cut so.
   bool cuts_sequences(std::int64_t tp, std::int64_t cp) const {
     return cp <= problem_.space.most_context && GivenDegrees::allows(problem_.space.given.context, cp) &&
            std::all_of(problem_.model.repeats.begin(), problem_.model.repeats.end(), [&](const model::Repeat& repeat) {
-             return plan::context_divides(repeat.block, cp) && sequence_parallel_of(problem_.space, repeat.block, tp, cp);
+             const std::int64_t own = tensor_of(problem_.space, repeat.block, tp);
+             return plan::context_divides(repeat.block, cp) && sequence_parallel_of(problem_.space, repeat.block, own, cp);
            });
   }
 
@@ -337,11 +344,13 @@ std::set<std::int64_t> widths_of(const BlockProblem& problem, int group, std::in
     const model::BlockSpec& block = problem.model.repeats[repeat].block;
     std::set<std::int64_t> here;
     for (std::int64_t tp = 1; tp <= most_tensor; ++tp) {
-      if (!GivenDegrees::allows(given.tensor, tp) || plan::tensor_fault(problem.model, block, tp)) continue;
+      const bool whole = tensor_of(problem.space, block, 2) == 1;
+      if (whole ? tp > 1 : !GivenDegrees::allows(given.tensor, tp)) continue;
+      if (plan::tensor_fault(problem.model, block, tp)) continue;
       for (std::int64_t cp = 1; cp <= problem.space.most_context && tp * cp <= most; ++cp) {
         if (!GivenDegrees::allows(given.context, cp) || !plan::context_divides(block, cp)) continue;
         for (const std::int64_t dp : plan::divisors_of(samples))
-          if (GivenDegrees::allows(given.data, dp) && tp * cp * dp <= most && (repeat == 0 || out.contains(tp * cp * dp)))
+          if ((whole || GivenDegrees::allows(given.data, dp)) && tp * cp * dp <= most && (repeat == 0 || out.contains(tp * cp * dp)))
             here.insert(tp * cp * dp);
       }
     }

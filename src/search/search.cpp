@@ -47,10 +47,14 @@ struct Family {
 // The degrees of a plan of a uniform space: "dp2 x tp2 x pp4", "dp2 x cp2", "one worker".
 std::string family_of(const plan::Plan& plan) {
   const plan::Strategy& strategy = plan.stages.front().runs.front().strategy;
+  int most_tensor = strategy.tp;  // of the blocks that do not stand whole
+  for (const plan::Stage& stage : plan.stages)
+    for (const plan::StrategyRun& run : stage.runs) most_tensor = std::max(most_tensor, run.strategy.tp);
   std::string out;
   for (const auto& [name, degree] :
        {std::pair{"dp", strategy.dp}, {"tp", strategy.tp}, {"cp", strategy.cp}, {"pp", static_cast<int>(plan.stages.size())}})
     if (degree > 1) out += text(out.empty() ? "" : " x ", name, degree);
+  if (most_tensor > strategy.tp) out += text(" with tp", most_tensor, " of some blocks");
   const bool mixed =
       std::any_of(plan.ranks.begin(), plan.ranks.end(), [&](const auto& place) { return place.group != plan.ranks.front().group; });
   return out.empty() ? "one worker" : out + (mixed ? " on all kinds" : "");

@@ -33,9 +33,8 @@ class Lister {
     const int domain = cost_model_.domain(ranks_.devices);
     const auto experts = static_cast<std::int64_t>(plan::option_of(block, "experts"));
     for (const std::int64_t tp : plan::divisors_of(ranks_.width)) {
-      if (!GivenDegrees::allows(ranks_.fixed.tensor, tp)) continue;
-      if (tp > (space.uniform ? space.most_tensor : std::min(domain, space.most_tensor)) || !GivenDegrees::allows(space.given.tensor, tp) ||
-          plan::tensor_fault(problem_.model, block, tp))
+      if (!allowed(block, ranks_.fixed.tensor, tp) || !allowed(block, space.given.tensor, tp)) continue;
+      if (tp > (space.uniform ? space.most_tensor : std::min(domain, space.most_tensor)) || plan::tensor_fault(problem_.model, block, tp))
         continue;
       // A limit of the space: without it each stage would be searched twice where nothing is cut.
       if (tp == 1 && cost_model_.parts_of(ranks_.devices).dealt_over > 0) continue;
@@ -44,7 +43,10 @@ class Lister {
         if (cp > space.most_context || !GivenDegrees::allows(space.given.context, cp) || !plan::context_divides(block, cp)) continue;
         const std::int64_t dp = ranks_.width / (tp * cp);
         const std::optional<bool> sequence_parallel = sequence_parallel_of(space, block, tp, cp);
-        if (!GivenDegrees::allows(space.given.data, dp) || !sequence_parallel || samples_ < dp * model::least_samples(block)) continue;
+        // What stands whole has more replicas.
+        const std::int64_t replicas = whole(block) ? dp / std::max(1, ranks_.fixed.tensor) : dp;
+        if (!GivenDegrees::allows(space.given.data, replicas) || !sequence_parallel || samples_ < dp * model::least_samples(block))
+          continue;
         std::vector<BlockOption> here;
         for (const std::int64_t ep : plan::divisors_of(std::max<std::int64_t>(1, std::gcd(experts, dp * cp)))) {
           if (experts > 0 && !GivenDegrees::allows(space.given.experts, ep)) continue;
@@ -69,6 +71,11 @@ class Lister {
         out_.blocks.back().insert(out_.blocks.back().end(), here.begin(), here.end());
       }
     }
+  }
+
+  bool whole(const model::BlockSpec& block) const { return tensor_of(problem_.space, block, 2) == 1; }
+  bool allowed(const model::BlockSpec& block, std::int64_t given, std::int64_t tp) const {
+    return whole(block) ? tp == 1 : GivenDegrees::allows(given, tp);
   }
 
   // Every way to keep the state and the activations.
@@ -129,6 +136,10 @@ class Lister {
 };
 
 }  // namespace
+
+std::int64_t tensor_of(const BlockSpace& space, const model::BlockSpec& block, std::int64_t tensor) {
+  return space.whole_blocks && !model::cut_by_nn(block) ? 1 : tensor;
+}
 
 int sharding_group(const cost::CostModel& cost_model, int devices, const plan::Strategy& strategy) {
   const cost::StageDevices& on = cost_model.parts_of(devices);

@@ -10,7 +10,10 @@
 
 namespace tessera::search {
 
-// What all blocks of a plan have in a uniform space; 0: each its own.
+// The tensor-parallel degree of a block where those that may be cut have this one.
+std::int64_t tensor_of(const BlockSpace& space, const model::BlockSpec& block, std::int64_t tensor);
+
+// What all blocks of a plan have in a uniform space, but those that stand whole; 0: each its own.
 struct FixedDegrees {
   int tensor = 0;
   int context = 0;

@@ -63,8 +63,9 @@ class Templates {
   }
 
   bool all_divide(std::int64_t tp) const {
-    return std::all_of(problem_.model.repeats.begin(), problem_.model.repeats.end(),
-                       [&](const model::Repeat& repeat) { return !plan::tensor_fault(problem_.model, repeat.block, tp); });
+    return std::all_of(problem_.model.repeats.begin(), problem_.model.repeats.end(), [&](const model::Repeat& repeat) {
+      return tensor_of(problem_.space, repeat.block, tp) == tp && !plan::tensor_fault(problem_.model, repeat.block, tp);
+    });
   }
   bool all_cut(std::int64_t tp, std::int64_t cp) const {
     return std::all_of(problem_.model.repeats.begin(), problem_.model.repeats.end(), [&](const model::Repeat& repeat) {

@@ -85,12 +85,12 @@ Found OuterSolver::refined(Found found) {
 }
 
 double OuterSolver::passes(const Outer& outer, const GroupCut& cut, int repeat) {
+  const model::BlockSpec& block = problem_.model.repeats[static_cast<std::size_t>(repeat)].block;
   plan::Strategy strategy;
-  strategy.tp = outer.fixed.tensor;
+  strategy.tp = static_cast<int>(tensor_of(problem_.space, block, outer.fixed.tensor));
   strategy.cp = outer.fixed.context;
   strategy.dp = cut.width / (strategy.tp * strategy.cp);
   strategy.zero = outer.fixed.zero;
-  const model::BlockSpec& block = problem_.model.repeats[static_cast<std::size_t>(repeat)].block;
   strategy.sequence_parallel = sequence_parallel_of(problem_.space, block, strategy.tp, strategy.cp).value_or(false);
   double least = kNever;
   for (const model::ContextKind context : contexts_of(problem_.space, block, strategy.tp, strategy.cp)) {

@@ -400,6 +400,7 @@ void Executor::add_up_losses() {
   for (const nn::Tensors& loss : losses_) {
     scalars_.loss += loss.at(0).item<float>();
     scalars_.tokens += static_cast<double>(loss.at(1).item<std::int64_t>());
+    if (loss.size() > 2) scalars_.correct += static_cast<double>(loss.at(2).item<std::int64_t>());
   }
 }
 

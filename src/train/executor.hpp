@@ -22,6 +22,7 @@ struct Scalars {
   double squared_norm = 0;  // of the gradient; 0 in evaluation
   double loss = 0;          // summed over tokens
   double tokens = 0;
+  double correct = 0;  // of them, those that the model finds most likely, where its loss says so (nn::Block::forward)
   double stop = 0;     // how many ranks were asked to stop
   double compare = 0;  // how many ranks wish to compare their speeds after this run
 };

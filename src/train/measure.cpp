@@ -26,6 +26,7 @@ struct BlockCell {
   int passes = 0;  // that make a sample
   Samples forward{};
   Samples backward{};
+  Samples weight_share{};
 
   // Of the worker whose median is the largest. The largest of each sample would count in what strikes one worker at a time, which a
   // pipeline does not wait for: 4 % more, with four hosts.
@@ -39,6 +40,7 @@ struct BlockCell {
     out.backward = Seconds(back.median);
     out.backward_low = Seconds(back.low);
     out.backward_high = Seconds(back.high);
+    out.weight_share = meter.slowest(weight_share.median().median);
     return out;
   }
 };
@@ -50,8 +52,7 @@ class Blocks {
     std::set<std::string> seen;
     for (const auto& block : instances_)
       if (seen.insert(block.spec->profile_key()).second) kinds_.push_back(&block);
-    for (int degree : group_sizes(ranks))
-      if (divides(job.model, degree)) tensor_degrees_.push_back(degree);
+    for (int degree : group_sizes(ranks)) tensor_degrees_.push_back(degree);
   }
 
   // The first says which micro-batches there is time for until `last`. Of images there are 1, 4 and 16 in any case: a sample may be a
@@ -63,6 +64,7 @@ class Blocks {
       for (int tensor_parallel : tensor_degrees_) {
         if (micro_batch > least && meter_.past(last)) return;
         for (const model::BlockInstance* block : kinds_) {
+          if (!divides(job_.model, *block->spec, tensor_parallel)) continue;
           profile::BlockSample shape;
           shape.kind = block->spec->profile_key();
           shape.micro_batch_size = micro_batch;
@@ -119,6 +121,7 @@ class Blocks {
       blocks.emplace_back(job_, *cell.instance, cell.shape.micro_batch_size, cell.shape.tensor_parallel, weights_, copy);
     double forward = 0;
     double backward = 0;
+    double weights = 0;  // of backward
     int passed = 0;
     const auto pass = [&] {
       for (auto first = blocks.begin(); first != blocks.end();) {
@@ -126,7 +129,12 @@ class Blocks {
         const double begin = real_clock().now().value;
         for (auto block = first; block != last; ++block) block->forward();
         const double middle = real_clock().now().value;
-        for (auto block = last; block != first;) (--block)->backward();
+        for (auto block = last; block != first;) {
+          (--block)->backward_input();
+          const double halfway = real_clock().now().value;
+          block->backward_weight();
+          weights += real_clock().now().value - halfway;
+        }
         forward += middle - begin;
         backward += real_clock().now().value - middle;
         first = last;
@@ -140,11 +148,12 @@ class Blocks {
       cell.passes = meter_.repeats(forward + backward);
     }
     meter_.warm(pass);
-    forward = backward = 0;
+    forward = backward = weights = 0;
     passed = 0;
     for (int i = 0; i < cell.passes; ++i) pass();
     cell.forward.add(forward / passed);
     cell.backward.add(backward / passed);
+    cell.weight_share.add(weights / backward);
   }
 
   int count_of(const std::string& kind) const {

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/clock.hpp"
+#include "model/forms.hpp"
 #include "plan/tensor_cut.hpp"
 
 namespace tessera::train {
@@ -94,7 +95,7 @@ class Operation {
       points_.push_back({size, {}});
       if (name == "send" && bytes >= kLeastActivations && bytes <= kMostActivations) turns_.push_back({size});
     }
-    if (name == "all_reduce" && divides(layer.job.model, exchange.size())) add_layers(layer);
+    if (name == "all_reduce" && divides(layer.job.model, *layer.instance.spec, exchange.size())) add_layers(layer);
   }
 
   void round(const Meter& meter, const comm::Communicator& comm, Layer& layer) {
@@ -221,8 +222,11 @@ std::vector<int> group_sizes(int ranks) {
   return out;
 }
 
-bool divides(const model::ModelSpec& model, int tensor_parallel) {
-  return !plan::tensor_fault(model, tensor_parallel) && (tensor_parallel == 1 || plan::cut_by_trainer(model));
+bool divides(const model::ModelSpec& model, const model::BlockSpec& block, int tensor_parallel) {
+  if (tensor_parallel == 1) return true;
+  return model::cut_by_nn(block) && std::none_of(model.repeats.begin(), model.repeats.end(), [&](const model::Repeat& repeat) {
+           return model::cut_by_nn(repeat.block) && plan::tensor_fault(model, repeat.block, tensor_parallel);
+         });
 }
 
 std::vector<profile::CommSample> measure_communication(const model::JobSpec& job, const Meter& meter, comm::Communicator& comm,

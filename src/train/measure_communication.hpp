@@ -14,8 +14,8 @@ namespace tessera::train {
 
 // What a group of ranks may be among so many.
 std::vector<int> group_sizes(int ranks);
-// Whether the trainer can cut the model's blocks over so many ranks.
-bool divides(const model::ModelSpec& model, int tensor_parallel);
+// Whether the trainer can cut this block over so many ranks, and the others that it cuts.
+bool divides(const model::ModelSpec& model, const model::BlockSpec& block, int tensor_parallel);
 
 // Called by all ranks alike, of which there are two or more.
 std::vector<profile::CommSample> measure_communication(const model::JobSpec& job, const Meter& meter, comm::Communicator& comm,

@@ -18,7 +18,9 @@ nn::Tensors random_tensors(const std::vector<model::TensorSpec>& specs, std::int
   for (const auto& spec : specs) {
     std::vector<std::int64_t> extents = {micro_batch};
     extents.insert(extents.end(), spec.shape.begin(), spec.shape.end());
-    out.push_back(random_tensor(extents, type, random));
+    const at::Tensor tensor = random_tensor(extents, type, random);
+    // Maps lie as blocks pass them on, with the channels of a pixel side by side.
+    out.push_back(extents.size() == 4 ? tensor.contiguous(at::MemoryFormat::ChannelsLast) : tensor);
   }
   return out;
 }
@@ -97,8 +99,9 @@ void TimedBlock::forward(const comm::Group& group) {
   outputs_ = block_->forward(inputs_, saved_, pass_);
 }
 
-void TimedBlock::backward() {
-  block_->backward_input(output_grads_, saved_, pass_);
+void TimedBlock::backward_input() { block_->backward_input(output_grads_, saved_, pass_); }
+
+void TimedBlock::backward_weight() {
   block_->backward_weight(saved_, pass_);
   saved_ = {};
   outputs_.clear();
@@ -107,7 +110,8 @@ void TimedBlock::backward() {
 void TimedBlock::passes(int times, const comm::Group& group) {
   for (int i = 0; i < times; ++i) {
     forward(group);
-    backward();
+    backward_input();
+    backward_weight();
   }
 }
 

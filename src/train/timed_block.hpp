@@ -42,7 +42,8 @@ class TimedBlock {
 
   // With the exchanges of a block that is cut over a group, where there is one.
   void forward(const comm::Group& group = {});
-  void backward();
+  void backward_input();
+  void backward_weight();
   void passes(int times, const comm::Group& group = {});
 
  private:

@@ -327,6 +327,7 @@ EvaluationReport Trainer::evaluate(std::int64_t sequences) {
     self.evaluator.reset();
     report.loss += scalars.loss;
     report.tokens += static_cast<std::int64_t>(scalars.tokens);
+    report.correct += static_cast<std::int64_t>(scalars.correct);
   }
   report.loss /= static_cast<double>(report.tokens);
   return report;

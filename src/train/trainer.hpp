@@ -33,8 +33,9 @@ struct StepReport {
 };
 
 struct EvaluationReport {
-  double loss = 0;          // mean per target that counts, in nats
-  std::int64_t tokens = 0;  // of these
+  double loss = 0;           // mean per target that counts, in nats
+  std::int64_t tokens = 0;   // of these
+  std::int64_t correct = 0;  // of these, those that a classifier finds most likely
 };
 
 // Not thread-safe. All ranks of the plan call the same members in the same order.

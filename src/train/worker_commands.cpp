@@ -264,6 +264,18 @@ void add_eval(CLI::App& app) {
                   run.job.data.where, "data.split.train below 1");
     trainer.load(run.checkpoint, false);
     const EvaluationReport report = trainer.evaluate(arguments->sequences);
+    const std::string place = run.folder.string() + ", " + run.checkpoint.filename().string();
+    if (model::reads_images(job.model)) {
+      const double accuracy = static_cast<double>(report.correct) / static_cast<double>(report.tokens);
+      const nlohmann::ordered_json out = {
+          {"loss", report.loss}, {"accuracy", accuracy}, {"images", report.tokens}, {"checkpoint", run.checkpoint.filename().string()}};
+      if (arguments->json)
+        std::printf("%s\n", out.dump().c_str());
+      else
+        std::printf("%s: loss %.4f nats an image, accuracy %.2f %%, over %lld images\n", place.c_str(), report.loss, 100 * accuracy,
+                    static_cast<long long>(report.tokens));
+      return;
+    }
     const data::TextDataset* sequences = data::as_text(*dataset);
     const double entropy = sequences != nullptr && sequences->tokenizer() != nullptr ? sequences->unigram_entropy_of_validation() : 0;
     const nlohmann::ordered_json out = {{"loss", report.loss},
@@ -275,9 +287,9 @@ void add_eval(CLI::App& app) {
     if (arguments->json)
       std::printf("%s\n", out.dump().c_str());
     else
-      std::printf("%s, %s%s%s: loss %.4f nats a token, perplexity %.2f, over %lld tokens (unigram entropy %.4f)\n", run.folder.c_str(),
-                  run.checkpoint.filename().c_str(), arguments->text.empty() ? "" : ", on ", arguments->text.c_str(), report.loss,
-                  std::exp(report.loss), static_cast<long long>(report.tokens), entropy);
+      std::printf("%s%s%s: loss %.4f nats a token, perplexity %.2f, over %lld tokens (unigram entropy %.4f)\n", place.c_str(),
+                  arguments->text.empty() ? "" : ", on ", arguments->text.c_str(), report.loss, std::exp(report.loss),
+                  static_cast<long long>(report.tokens), entropy);
   });
 }
 

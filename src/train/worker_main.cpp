@@ -97,12 +97,14 @@ class RunObserver final : public train::LoopObserver {
   }
 
   void on_evaluation(std::int64_t steps, const train::EvaluationReport& report, bool stops_early) override {
-    const observe::EvaluationMetrics metrics{steps, report.loss, stops_early};
+    observe::EvaluationMetrics metrics{steps, report.loss, stops_early};
+    const bool classifies = model::reads_images(job_.model);
+    if (classifies) metrics.accuracy = static_cast<double>(report.correct) / static_cast<double>(report.tokens);
     writer_.evaluation(metrics);
     if (json_) std::printf("%s\n", observe::to_json(metrics).c_str()), std::fflush(stdout);
     std::string line = text("validation loss ", fixed(report.loss, 4), " after ", steps, " steps");
-    if (!model::reads_images(job_.model))
-      line += text(" (perplexity ", fixed(std::exp(report.loss), 4), against_unigrams(report.loss), ")");
+    line += classifies ? text(" (accuracy ", fixed(100 * *metrics.accuracy, 2), " %)")
+                       : text(" (perplexity ", fixed(std::exp(report.loss), 4), against_unigrams(report.loss), ")");
     if (progress_)
       progress_->evaluation(steps, report.loss, line);
     else

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "nn/batch_norm.hpp"
 
@@ -18,30 +19,50 @@ Pass pass_over(const Batch& batch) {
   return pass;
 }
 
+// Of 3 channels.
+struct Norm {
+  Norm(const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& mean, const at::Tensor& variance) {
+    for (const at::Tensor& value : {weight, bias, mean, variance}) parameters.push_back({nullptr, "", value, at::zeros({3})});
+    ParameterRow row(parameters);
+    norm.bind(row);
+  }
+  std::vector<Parameter> parameters;
+  BatchNorm norm;
+};
+
 TEST(BatchNorms, ShowTheMeanAndUnbiasedVarianceOfTheirMicroBatch) {
   at::manual_seed(3);
-  const at::Tensor maps = at::randn({4, 3, 5, 5}) * 2 + 1;
-  const BatchNorm norm{at::rand({3}), at::rand({3}), at::zeros({3}), at::ones({3})};
+  const at::Tensor maps = (at::randn({4, 3, 5, 5}) * 2 + 1).requires_grad_(true);
+  const at::Tensor weight = at::rand({3}).requires_grad_(true), bias = at::rand({3}).requires_grad_(true);
+  const Norm of(weight.detach(), bias.detach(), at::zeros({3}), at::ones({3}));
   Pass pass;
-  Tensors shown;
-  const at::Tensor out = batch_norm(maps, norm, pass, shown);
+  pass.sample_scale = 0.25;
+  Tensors kept(BatchNorm::kKeptCount);
+  const at::Tensor out = of.norm.forward(maps.detach(), kept, pass);
   at::Tensor mean = at::zeros({3}), variance = at::ones({3});
-  const at::Tensor expected = at::batch_norm(maps, norm.weight, norm.bias, mean, variance, true, 0.1, 1e-5, false);
+  const at::Tensor expected = at::batch_norm(maps, weight, bias, mean, variance, true, 0.1, 1e-5, false);
   EXPECT_TRUE(at::allclose(out, expected, 1e-6, 1e-6));
-  ASSERT_EQ(shown.size(), 2);
-  EXPECT_TRUE(at::allclose(0.1 * shown[0] / 4, mean, 1e-5, 1e-6));
-  EXPECT_TRUE(at::allclose(0.9 + 0.1 * shown[1] / 4, variance, 1e-5, 1e-6));
+
+  const at::Tensor grad = at::randn_like(out);
+  const auto grads = torch::autograd::grad({expected}, {maps, weight, bias}, {grad});
+  EXPECT_TRUE(at::allclose(of.norm.backward_input(grad, kept), grads[0], 1e-5, 1e-6));
+  of.norm.backward_weight(kept, pass);
+  EXPECT_TRUE(at::allclose(of.parameters[0].grad, grads[1], 1e-5, 1e-6));
+  EXPECT_TRUE(at::allclose(of.parameters[1].grad, grads[2], 1e-5, 1e-6));
+  EXPECT_TRUE(at::allclose(0.1 * of.parameters[2].grad, mean, 1e-5, 1e-6));
+  EXPECT_TRUE(at::allclose(0.9 + 0.1 * of.parameters[3].grad, variance, 1e-5, 1e-6));
+
   pass.training = false;
-  shown.clear();
-  const BatchNorm known{norm.weight, norm.bias, mean, variance};
-  EXPECT_TRUE(at::allclose(batch_norm(maps, known, pass, shown),
-                           at::batch_norm(maps, norm.weight, norm.bias, mean, variance, false, 0.1, 1e-5, false), 1e-6, 1e-6));
+  const Norm known(weight.detach(), bias.detach(), mean, variance);
+  const at::Tensor by_known = at::batch_norm(maps.detach(), weight.detach(), bias.detach(), mean, variance, false, 0.1, 1e-5, false);
+  EXPECT_TRUE(at::allclose(known.norm.forward(maps.detach(), kept, pass), by_known, 1e-6, 1e-6));
 }
 
 TEST(BatchNorms, OfOneValueAChannelHaveNoVariance) {
-  Tensors shown;
-  batch_norm(at::rand({1, 3, 1, 1}), {at::ones({3}), at::zeros({3}), at::zeros({3}), at::ones({3})}, {}, shown);
-  EXPECT_TRUE(at::allclose(shown.at(1), at::zeros({3}), 0, 1e-6));
+  const Norm of(at::ones({3}), at::zeros({3}), at::zeros({3}), at::ones({3}));
+  Tensors kept(BatchNorm::kKeptCount);
+  of.norm.forward(at::rand({1, 3, 1, 1}), kept, {});
+  EXPECT_TRUE(at::allclose(kept[BatchNorm::kShown][1], at::zeros({3}), 0, 1e-6));
 }
 
 // Also of dropout, whose masks are drawn again.
@@ -86,6 +107,8 @@ TEST(VisionBlocks, ReturnLogitsWithoutLabelsAndLeaveOutLabelsOfMinusOne) {
     const at::Tensor each = -at::log_softmax(logits.at(0), 1);
     const float expected = (each[0][labels[0].item<std::int64_t>()] + each[2][labels[2].item<std::int64_t>()]).item<float>();
     EXPECT_NEAR(loss.at(0).item<float>(), expected, 1e-5 * expected);
+    const at::Tensor right = logits.at(0).argmax(1) == labels;
+    EXPECT_EQ(loss.at(2).item<std::int64_t>(), right[0].item<std::int64_t>() + right[2].item<std::int64_t>());
   }
 }
 

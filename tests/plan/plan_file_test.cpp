@@ -24,7 +24,7 @@ std::string replaced(std::string whole, const std::string& from, const std::stri
 
 class EditedPlan : public ::testing::Test {
  protected:
-  model::JobSpec job = job_of({.layers = 6, .parallel = "{dp: 2, pp: 2, tp: 2, micro_batches: 2}"});
+  model::JobSpec job = job_of({.layers = 6, .parallel = "{dp: 2, pp: 2, tp: 2, micro_batches: 2, schedule: 1f1b}"});
   cluster::ClusterSpec cluster = gpu_cluster(1, 8);
   Plan plan = search::search(job, cluster, {}).best;
   std::string json = to_json(plan);

@@ -32,7 +32,8 @@ cluster::Device four_cores() {
   return device;
 }
 
-BlockSample sample(std::int64_t micro_batch, double forward, int threads = 1, int neighbours = 1, int tensor_parallel = 1) {
+BlockSample sample(std::int64_t micro_batch, double forward, int threads = 1, int neighbours = 1, int tensor_parallel = 1,
+                   double weight_share = 0.5) {
   BlockSample s;
   s.kind = "transformer_layer";
   s.micro_batch_size = micro_batch;
@@ -41,6 +42,7 @@ BlockSample sample(std::int64_t micro_batch, double forward, int threads = 1, in
   s.neighbours = neighbours;
   s.forward = s.forward_low = s.forward_high = Seconds(forward);
   s.backward = s.backward_low = s.backward_high = Seconds(2 * forward);
+  s.weight_share = weight_share;
   return s;
 }
 
@@ -65,6 +67,15 @@ TEST(BlockTime, IsLinearBetweenAndBeyondMeasurements) {
   EXPECT_NEAR(time_at(profile, 6).forward.value, 0.026, 1e-12);
   EXPECT_NEAR(time_at(profile, 16).forward.value, 0.066, 1e-12);
   EXPECT_NEAR(time_at(profile, 1).forward.value, 0.006, 1e-12);
+}
+
+TEST(BlockTime, HasTheWeightHalfsShareOfTheNearestMeasurements) {
+  Profile profile;
+  profile.blocks = {sample(2, 0.010, 1, 1, 1, 0.4), sample(4, 0.018, 1, 1, 1, 0.6)};
+  EXPECT_NEAR(time_at(profile, 3).weight_share, 0.5, 1e-12);
+  EXPECT_NEAR(time_at(profile, 4).weight_share, 0.6, 1e-12);
+  EXPECT_NEAR(time_at(profile, 64).weight_share, 0.6, 1e-12);
+  EXPECT_NEAR(time_at({}, 4).weight_share, 0.5, 0.1);
 }
 
 TEST(BlockTime, OfOneMeasurementIsProportional) {
@@ -236,7 +247,7 @@ Profile any_profile() {
   const auto precision = [] { return *rc::gen::element(Precision::f32, Precision::bf16); };
   for (int i = *rc::gen::inRange(0, 5); i > 0; --i)
     profile.blocks.push_back({*rc::gen::elementOf(std::vector<std::string>{"embedding", "transformer_layer"}), small(), small(), small(),
-                              small(), precision(), seconds(), seconds(), seconds(), seconds(), seconds(), seconds()});
+                              small(), precision(), seconds(), seconds(), seconds(), seconds(), seconds(), seconds(), small() / 65.0});
   for (int i = *rc::gen::inRange(0, 5); i > 0; --i)
     profile.communication.push_back({*rc::gen::elementOf(std::vector<std::string>{"all_reduce", "send"}), "shm", small() + 1, seconds(),
                                      BytesPerSecond(small() * 1e9 / 7)});
@@ -267,6 +278,7 @@ TEST(ProfileFile, AnyProfileReadsBackExactly) {
       RC_ASSERT(back.blocks[i].neighbours == profile.blocks[i].neighbours);
       RC_ASSERT(back.blocks[i].forward == profile.blocks[i].forward);
       RC_ASSERT(back.blocks[i].backward_high == profile.blocks[i].backward_high);
+      RC_ASSERT(back.blocks[i].weight_share == profile.blocks[i].weight_share);
     }
     RC_ASSERT(back.communication.size() == profile.communication.size());
     for (std::size_t i = 0; i < back.communication.size(); ++i)

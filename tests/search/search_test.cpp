@@ -7,6 +7,7 @@
 
 #include "base/expect_error.hpp"
 #include "cost/cost.hpp"
+#include "cost/warm_up.hpp"
 #include "plan/plan.hpp"
 #include "plan/plan_helper.hpp"
 #include "plan/tensor_cut.hpp"
@@ -84,7 +85,8 @@ plan::Plan by_enumeration(const model::JobSpec& job, const cluster::ClusterSpec&
         if ((given.pp > 0 && pp != given.pp) || (given.tp > 0 && tp != given.tp) || (given.dp > 0 && dp != given.dp)) continue;
         for (int micro_batches = 1; micro_batches * dp <= job.train.global_batch; ++micro_batches) {
           if (job.train.global_batch % (dp * micro_batches) != 0) continue;
-          for (plan::Schedule schedule : {plan::Schedule::one_f_one_b, plan::Schedule::gpipe})
+          for (plan::Schedule schedule : {plan::Schedule::one_f_one_b, plan::Schedule::gpipe, plan::Schedule::zb_h1}) {
+            if (micro_batches < cost::least_micro_batches(schedule, pp)) continue;
             for (int zero = 0; zero <= (dp > 1 ? 3 : 0); ++zero)
               for (model::Recompute recompute : {model::Recompute::none, model::Recompute::full})
                 for_all_cuts(blocks, pp, [&](const std::vector<int>& cuts) {
@@ -104,6 +106,7 @@ plan::Plan by_enumeration(const model::JobSpec& job, const cluster::ClusterSpec&
                   plan.predicted = sim::predict(plan, cost_model);
                   if (fits(plan, cluster) && (!best || plan.predicted->step < best->predicted->step)) best = plan;
                 });
+          }
         }
       }
   }
@@ -342,6 +345,24 @@ TEST(Search, KeepsVisionModelsWholeOnWorkers) {
   }
 }
 
+TEST(Search, CutsAClassifierBesideReplicasOfWholeBlocks) {
+  const auto job = [](const std::string& parallel) {
+    return model::read_job(ConfigNode::parse(text("name: t\nmodel: {arch: vgg16, image: 64, classes: 1000}\ndata: {source: synthetic}\n",
+                                                  "train: {global_batch: 32, precision: fp32}\nparallel: ", parallel, "\n"),
+                                             "train.yaml"));
+  };
+  const auto cluster = plan::cpu_cluster(1, 4);
+  const plan::Plan best = search(job("{dp: 1, tp: 4}"), cluster, {}).best;
+  check(best, job("auto"), cluster);
+  ASSERT_EQ(best.stages.size(), 1);
+  ASSERT_EQ(best.stages.front().runs.size(), 2);
+  EXPECT_EQ(best.stages.front().runs[0].strategy.dp, 4);
+  EXPECT_EQ(best.stages.front().runs[0].strategy.tp, 1);
+  EXPECT_EQ(best.stages.front().runs[1].strategy.tp, 4);
+  // Most parameters need no exchange then.
+  EXPECT_LT(best.predicted->step, search(job("{dp: 4, tp: 1, pp: 1}"), cluster, {}).best.predicted->step);
+}
+
 TEST(Search, LeavesBatchNormMoreThanOneValueAChannel) {
   const model::JobSpec job = model::read_job(ConfigNode::parse(
       "name: t\nmodel: {arch: resnet18, image: 32, classes: 10}\ndata: {source: synthetic}\ntrain: {global_batch: 8}\nparallel: {dp: 2}\n",
@@ -441,6 +462,7 @@ TEST(Search, DelaysTheExchangeWhereTheLinkIsSlowAndNothingIsClipped) {
                            .seq = 1024,
                            .global_batch = 2,
                            .cluster = "{lab: {hosts: 2, gbit: 1, cpu: 1}}"});
+  job.parallel.pp = 1;  // which exchanges less
   auto cluster = plan::cpu_cluster(1, 2);
   int delayed = 0;
   for (double bandwidth = 1e7; bandwidth < 1e9; bandwidth *= 1.3) {

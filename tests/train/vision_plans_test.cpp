@@ -93,6 +93,22 @@ TEST(VisionPlans, WithBatchNormTrainAsOneDeviceDoesOnTheSameMicroBatches) {
   EXPECT_GT(worst_difference(train_on_images(job, plan_of(job, {}), images, labels).losses, one.losses), 1e-4);
 }
 
+TEST(VisionPlans, CutAClassifierBesideReplicasOfTheConvolutions) {
+  model::JobSpec job = vision_job("{arch: vgg11, image: 32, classes: 10}", kBatch, 0.05);
+  job.model = narrowed(job.model);
+  const auto [images, labels] = random_images(job.model);
+  const NamedTensors initial = train_on_images(job, plan_of(job, {}), images.narrow(0, 0, 0), labels.narrow(0, 0, 0)).tensors;
+  const Trained one = train_on_images(job, plan_of(job, {}), images, labels);
+  const int last = job.model.block_count() - 1;
+  for (const int ranks : {2, 4})
+    for (const std::int64_t micro_batches : {1, 2}) {
+      SCOPED_TRACE(text(ranks, " ranks, ", micro_batches, " micro-batches"));
+      plan::Plan plan = plan_of(job, {.dp = ranks, .micro_batches = micro_batches});
+      plan.stages[0].runs = {{0, last, {.dp = ranks}}, {last, last + 1, {.tp = ranks}}};
+      expect_same(train_on_images(job, plan, images, labels), one, initial);
+    }
+}
+
 TEST(VisionPlans, TheSamePlanTwiceIsTheSameRun) {
   model::JobSpec job = vision_job("{arch: resnet18, image: 32, classes: 10}", kBatch, 0.01);
   job.model = narrowed(job.model);
