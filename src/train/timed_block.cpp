@@ -1,6 +1,7 @@
 #include "train/timed_block.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/zeros.h>
@@ -27,9 +28,10 @@ nn::Tensors random_tensors(const std::vector<model::TensorSpec>& specs, std::int
 
 }  // namespace
 
-nn::Batch random_batch(const model::ModelSpec& model, std::int64_t samples) {
+nn::Batch random_batch(const model::ModelSpec& model, std::int64_t samples, double counted) {
   nn::Batch batch;
   Random random(1);
+  at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(1);
   const auto fill = [&](const char* name, const std::vector<std::int64_t>& shape, std::int64_t below) {
     at::Tensor& tensor = batch.tensors[name] = at::empty(shape, at::kLong);
     for (std::int64_t i = 0; i < tensor.numel(); ++i)
@@ -37,12 +39,12 @@ nn::Batch random_batch(const model::ModelSpec& model, std::int64_t samples) {
   };
   if (model::reads_images(model)) {
     const std::int64_t side = model.dim("image");
-    at::Generator pixels = at::make_generator<at::CPUGeneratorImpl>(1);
-    batch.tensors["images"] = random_tensor({samples, model.dim("channels"), side, side}, at::kFloat, pixels);
+    batch.tensors["images"] = random_tensor({samples, model.dim("channels"), side, side}, at::kFloat, generator);
     fill("labels", {samples}, model.dim("classes"));
     return batch;
   }
   for (const char* name : {"tokens", "targets"}) fill(name, {samples, model.dim("seq")}, std::max<std::int64_t>(1, model.dim("vocab")));
+  if (counted < 1) batch.tensors["targets"].masked_fill_(at::rand({samples, model.dim("seq")}, generator) >= counted, -1);
   return batch;
 }
 
@@ -83,7 +85,7 @@ std::vector<nn::Parameter> Weights::of(const model::BlockInstance& instance, int
 TimedBlock::TimedBlock(const model::JobSpec& job, const model::BlockInstance& instance, std::int64_t micro_batch, int tensor_parallel,
                        const Weights& weights, int copy)
     : block_(nn::make_block(*instance.spec, {0, tensor_parallel})),
-      batch_(random_batch(job.model, micro_batch)),
+      batch_(random_batch(job.model, micro_batch, job.data.mask ? job.data.mask->share : 1)),
       inputs_(random_tensors(instance.spec->inputs, micro_batch, type_of(job.train.precision))) {
   if (instance.spec->outputs.front().name != "loss")
     output_grads_ = random_tensors(instance.spec->outputs, micro_batch, type_of(job.train.precision));
