@@ -15,7 +15,11 @@ void add_pieces(const std::vector<checkpoint::Piece>& pieces, NamedTensors& tens
   for (const checkpoint::Piece& piece : pieces) {
     at::Tensor& whole = tensors[piece.name];
     if (!whole.defined()) whole = at::zeros(piece.shape);
-    whole.view(-1).narrow(0, piece.flat_begin, piece.flat_end - piece.flat_begin).copy_(piece.data);
+    // Runs are of the part that tensor parallelism leaves to a rank.
+    at::Tensor part = piece.split_size > 1 ? whole.chunk(piece.split_size, piece.split_dim)[piece.split_index] : whole;
+    const at::Tensor flat = part.flatten().clone();
+    flat.narrow(0, piece.flat_begin, piece.flat_end - piece.flat_begin).copy_(piece.data);
+    part.copy_(flat.view_as(part));
   }
 }
 
