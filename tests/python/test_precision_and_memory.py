@@ -36,7 +36,7 @@ LARGE = dict(hidden=384, layers=6, heads=6, kv_heads=2, ffn=1024, seq=256, vocab
 
 
 @pytest.mark.parametrize("parallel", [
-    {"dp": 1, "pp": 1, "tp": 1}, {"dp": 2, "pp": 1, "tp": 1}, {"dp": 1, "pp": 2, "tp": 1, "micro_batches": 4}, {"dp": 1, "pp": 1, "tp": 2},
+    {"dp": 1, "pp": 1, "tp": 1}, {"dp": 2, "pp": 1, "tp": 1}, {"dp": 1, "pp": 2, "tp": 1, "micro_batches": 4, "schedule": "1f1b"}, {"dp": 1, "pp": 1, "tp": 2},
     {"dp": 2, "pp": 1, "tp": 1, "zero": 1}, {"dp": 1, "pp": 1, "tp": 1, "micro_batches": 4, "recompute": "full"},
     {"dp": 1, "pp": 2, "tp": 1, "micro_batches": 4, "schedule": "gpipe"},
     {"dp": 1, "pp": 1, "tp": 1, "micro_batches": 4, "recompute": "selective"},
