@@ -262,8 +262,9 @@ BlockLoad CostModel::priced(int repeat, int devices, const plan::Strategy& s, st
   for (std::size_t part = 1; part < stand(devices).devices.parts.size(); ++part) {
     BlockLoad other = priced_on(repeat, devices, part, s, samples);
     const double scale = limit_of(devices, 0) / limit_of(devices, part);
-    for (double BlockLoad::*bytes : {&BlockLoad::weights, &BlockLoad::gradients, &BlockLoad::optimizer_state, &BlockLoad::tied_bytes,
-                                     &BlockLoad::tied_gradients, &BlockLoad::saved, &BlockLoad::workspace, &BlockLoad::output})
+    for (double BlockLoad::*bytes :
+         {&BlockLoad::weights, &BlockLoad::gradients, &BlockLoad::optimizer_state, &BlockLoad::tied_bytes, &BlockLoad::tied_gradients,
+          &BlockLoad::saved, &BlockLoad::saved_for_weight, &BlockLoad::workspace, &BlockLoad::output})
       other.*bytes *= scale;
     // What the passes of the slower part are spent on.
     const bool slower = other.forward + other.backward() > out.forward + out.backward();
@@ -275,7 +276,7 @@ BlockLoad CostModel::priced(int repeat, int devices, const plan::Strategy& s, st
     for (double BlockLoad::*most :
          {&BlockLoad::forward, &BlockLoad::backward_input, &BlockLoad::backward_weight, &BlockLoad::exchange, &BlockLoad::optimizer,
           &BlockLoad::tied_exchange, &BlockLoad::weights, &BlockLoad::gradients, &BlockLoad::optimizer_state, &BlockLoad::tied_bytes,
-          &BlockLoad::tied_gradients, &BlockLoad::saved, &BlockLoad::workspace, &BlockLoad::output})
+          &BlockLoad::tied_gradients, &BlockLoad::saved, &BlockLoad::saved_for_weight, &BlockLoad::workspace, &BlockLoad::output})
       out.*most = std::max(out.*most, other.*most);
   }
   return out;
@@ -457,7 +458,8 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
     // Logits in 16 and their gradient in 32 bits while the head runs.
     out.workspace = 6 * tokens * block.vocab / s.tp;
   } else {
-    out.saved = once.saved;
+    // What other trainers hold between the halves nobody publishes.
+    out.saved = out.saved_for_weight = once.saved;
     if (s.tp > 1) out.workspace = 2 * tokens * block.hidden;
   }
   if (held.table_values > 0) {

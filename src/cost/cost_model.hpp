@@ -39,10 +39,11 @@ struct BlockLoad {
   double weights = 0;            // bytes; under ZeRO-3 a rank's share
   double gradients = 0;
   double optimizer_state = 0;
-  double tied_bytes = 0;      // of all three, where a stage does not hold the owner
-  double tied_gradients = 0;  // of these, where a clock plays exchanges through
-  double saved = 0;           // bytes of one micro-batch from its forward to its backward pass
-  double workspace = 0;       // bytes while it runs
+  double tied_bytes = 0;        // of all three, where a stage does not hold the owner
+  double tied_gradients = 0;    // of these, where a clock plays exchanges through
+  double saved = 0;             // bytes of one micro-batch from its forward to its backward pass
+  double saved_for_weight = 0;  // from the input half of its backward pass to the weight half
+  double workspace = 0;         // bytes while it runs
   // By what they are spent on, seconds of one micro-batch, both passes.
   double products = 0, attention = 0, elementwise = 0, again = 0, tensor_exchange = 0, context_exchange = 0, expert_exchange = 0,
          parameter_exchange = 0, host = 0;

@@ -150,6 +150,7 @@ BlockLoad Measured::block(int repeat, const plan::Worker& worker, const plan::St
   out.tied_bytes = held.tied * (state.weight + state.optimizer / s.sharded_over()) + out.tied_gradients;
 
   out.saved = static_cast<double>(time.cost.saved.value);
+  out.saved_for_weight = static_cast<double>(time.cost.saved_for_weight.value);
   out.output = static_cast<double>(time.cost.output.value);
   const double scratch = s.tp > 1 ? static_cast<double>(time.cost.all_reduce_size.value) : 0;
   out.workspace = scratch + std::max(static_cast<double>(time.cost.forward_workspace.value) + out.output,

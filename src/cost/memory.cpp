@@ -72,11 +72,13 @@ RankBytes PricedPlan::bytes(int pipeline_rank, int part) const {
     const int stage = stage_at(plan_.schedule, pipeline_rank, chunk, pipeline_.size);
     const plan::Stage& of = plan_.stages[static_cast<std::size_t>(stage)];
     double saved = 0;
+    double saved_for_weight = 0;
     double gradients = 0;
     double output = 0;
     for (int b = of.first_block(); b < of.last_block(); ++b) {
       const BlockLoad& block = load(stage, b, part);
       saved += block.saved;
+      saved_for_weight += block.saved_for_weight;
       gradients += block.gradients + (tied_elsewhere ? block.tied_gradients : 0);
       output = std::max(output, block.output);
       sum.weights += block.weights;
@@ -85,7 +87,7 @@ RankBytes PricedPlan::bytes(int pipeline_rank, int part) const {
       sum.tied_bytes += tied_elsewhere ? block.tied_bytes : 0;
       sum.workspace = std::max(sum.workspace, block.workspace);
     }
-    out.saved.push_back(whole(saved));
+    out.activations.push_back({whole(saved).value, whole(saved_for_weight).value});
     const StageBuffers ends{.width = of.width(),
                             .samples = plan_.samples(),
                             .micro_batches = plan_.micro_batches,
@@ -109,16 +111,10 @@ RankBytes PricedPlan::bytes(int pipeline_rank, int part) const {
 
 std::vector<std::pair<std::string, Bytes>> PricedPlan::terms(int pipeline_rank, int part) const {
   const RankBytes held = bytes(pipeline_rank, part);
-  Bytes activations;
-  if (pipeline_.chunks == 1 && plan_.order.empty()) {
-    const std::int64_t micro_batches = plan::in_flight(plan_.schedule, pipeline_rank, pipeline_.size, plan_.micro_batches);
-    activations = Bytes(micro_batches * held.saved.front().value);
-  } else {
-    // Blocks keep all that they saved until the weight half has run.
-    std::vector<plan::ChunkBytes> chunks;
-    for (const Bytes saved : held.saved) chunks.push_back({saved.value, saved.value});
-    activations = Bytes(most_bytes(order_of(plan_, pipeline_rank), chunks));
-  }
+  const bool closed = pipeline_.chunks == 1 && plan_.order.empty() && !plan::splits_backward(plan_.schedule);
+  const Bytes activations(closed ? plan::in_flight(plan_.schedule, pipeline_rank, pipeline_.size, plan_.micro_batches) *
+                                       held.activations.front().saved
+                                 : most_bytes(order_of(plan_, pipeline_rank), held.activations));
   return {{"process", held.process},      {"weights", held.weights},
           {"gradients", held.gradients},  {"optimizer state", held.optimizer_state},
           {"tied parameters", held.tied}, {"activations", activations},

@@ -18,8 +18,8 @@ struct RankBytes {
   Bytes optimizer_state;
   Bytes tied;  // weights, gradients and states of parameters whose owner another rank holds
   Bytes workspace;
-  Bytes buffers;             // of messages, reductions and samples
-  std::vector<Bytes> saved;  // activations of one micro-batch, by chunk
+  Bytes buffers;                              // of messages, reductions and samples
+  std::vector<plan::ChunkBytes> activations;  // of one micro-batch, by chunk
   Bytes fixed() const { return process + weights + gradients + optimizer_state + tied + buffers; }
 };
 

@@ -33,6 +33,8 @@ BlockCost measured_cost(const BlockSpec& block, const BlockShard& shard) {
   cost.forward_workspace = of_all(one.forward_workspace);
   cost.backward_workspace = Bytes(of_all(one.backward_workspace).value + weights * element);
   cost.saved = of_all(one.kept);
+  // Autograd makes the gradients of the weights beside those of the inputs.
+  cost.saved_for_weight = Bytes(weights * element);
   const auto whole = [](const char* name, Flops flops, Bytes traffic) {
     Operator made;
     made.name = name;

@@ -203,6 +203,7 @@ struct BlockCost {
   Bytes forward_traffic;  // read and written, for the roofline
   Bytes backward_traffic;
   Bytes saved;              // held from the forward to the backward pass
+  Bytes saved_for_weight;   // held from the input half of a backward pass in two halves to the weight half
   Bytes forward_workspace;  // largest temporary beyond saved and passed-on tensors
   Bytes backward_workspace;
   Bytes output;  // passed on to the next block

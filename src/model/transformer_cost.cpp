@@ -81,7 +81,7 @@ BlockCost embedding_cost(const BlockSpec& block, const BlockShard& shard) {
     work.keep(mask);
   }
   BlockCost cost = std::move(work).finish(0);
-  cost.output = Bytes(passed);
+  cost.saved_for_weight = cost.output = Bytes(passed);
   cost.all_reduce_size = Bytes(whole);
   cost.forward_all_reduces = shard.tensor_parallel > 1 && !cut ? 1 : 0;
   // All rows, beside this rank's.
@@ -247,6 +247,9 @@ BlockCost kept_by_tessera(const BlockSpec& block, const BlockShard& shard, const
                             2 * norm_statistics(block) * kF32 * rows_cut + sums + latent.kept + feed_forward.kept;
   const bool recomputed = shard.recompute == Recompute::full;
   cost.saved = Bytes(recomputed ? input : shard.recompute == Recompute::selective ? kept - core : kept);
+  // Gradients take the places of what the maps made; those of both halves' outputs, all rows of them, come on top. The gradients of latent
+  // attention's weights are there at once.
+  cost.saved_for_weight = Bytes(kept - sums - latent.kept + latent.weights + 2 * element * rows * hidden + feed_forward.held);
   cost.forward_traffic =
       Bytes(weights + element * (rows_cut * 9 * hidden + rows * (2 * width + 2 * turned)) + feed_forward.forward_traffic);
   cost.backward_traffic = Bytes(2 * weights + element * (rows_cut * 20 * hidden + rows * (5 * width + 5 * turned)) +
@@ -351,6 +354,7 @@ BlockCost lm_head_cost(const BlockSpec& block, const BlockShard& shard) {
   }
   // nn/ goes through the logits in chunks, on to the gradients of input and weight at once, and keeps no logits.
   cost.saved = Bytes(recomputed ? input : (transforms ? 2 : 1) * input + whole + norm_statistics(block) * kF32 * rows_cut);
+  cost.saved_for_weight = Bytes(transforms ? 2 * input : 0);
   if (transforms) cost.backward_workspace += Bytes(cut ? 2 * whole : input);
   if (cut) add_norm_gradients(cost, shard, norm_parameters(block) * hidden);
   cost.forward_traffic = Bytes(rows * (5 * hidden * element + 6 * vocab * kF32) + vocab * hidden * (2 * element + 2 * kF32));

@@ -171,6 +171,7 @@ BlockCost Work::finish(std::int64_t input) && {
   cost_.backward = Flops(backward_flops_);
   for (const Operator& step : cost_.forward_operators) cost_.forward_traffic += step.traffic;
   for (const Operator& step : cost_.backward_operators) cost_.backward_traffic += step.traffic;
+  cost_.saved_for_weight = Bytes(kept_);
   cost_.saved = Bytes(recompute_ == Recompute::full ? input : recompute_ == Recompute::selective ? kept_ - kept_core_ : kept_);
   return std::move(cost_);
 }

@@ -56,7 +56,8 @@ class Work {
   std::int64_t kept() const { return kept_; }
   std::int64_t kept_core() const { return kept_core_; }
 
-  // FLOPs, traffic, operators and exchanges; `saved` when the block's input has `input` bytes.
+  // FLOPs, traffic, operators and exchanges; `saved` when the block's input has `input` bytes. A gradient takes the place of what was kept
+  // for it, so the weight half needs as much as was kept.
   BlockCost finish(std::int64_t input) &&;
 
  private:

@@ -133,23 +133,27 @@ void check(const std::vector<Program>& programs, const std::vector<int>& program
   check_run(programs, [&](int rank) { return program_of.at(rank); });
 }
 
+std::int64_t change_of(const plan::ChunkBytes& of, Op pass) {
+  switch (pass) {
+    case Op::forward: return of.saved;
+    case Op::backward: return -of.saved;
+    case Op::backward_input: return of.saved_for_weight - of.saved;
+    default: return -of.saved_for_weight;
+  }
+}
+
 Bytes peak_memory(const Program& program, const MemoryBudget& budget) {
-  Bytes activations;
-  Bytes most;
+  std::int64_t activations = 0;
+  std::int64_t most = 0;
   for (const Instruction& instruction : program.instructions) {
     const bool backward = instruction.op == Op::backward || instruction.op == Op::backward_input || instruction.op == Op::backward_weight;
     if (instruction.op != Op::forward && !backward) continue;
     const int c = program.chunk_of(instruction.first_block);
-    const ActivationBytes& bytes = budget.chunks.at(c);
-    if (instruction.op == Op::forward) {
-      if (instruction.first_block == program.chunks[c].first_block) most = std::max(most, activations += bytes.saved);
-    } else if (instruction.first_block == program.chunks[c].first_block) {
-      activations -= instruction.op == Op::backward         ? bytes.saved
-                     : instruction.op == Op::backward_input ? bytes.saved - bytes.saved_for_weight
-                                                            : bytes.saved_for_weight;
-    }
+    if (instruction.first_block != program.chunks[c].first_block) continue;
+    activations += change_of(budget.chunks.at(c), instruction.op);
+    most = std::max(most, activations);
   }
-  return budget.fixed + budget.workspace + most;
+  return budget.fixed + budget.workspace + Bytes(most);
 }
 
 void check(const std::vector<Program>& programs, const std::vector<MemoryBudget>& budgets) {

@@ -8,6 +8,7 @@
 #include "base/units.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
+#include "plan/schedule/schedule.hpp"
 #include "program/parts.hpp"
 
 namespace tessera::program {
@@ -199,18 +200,15 @@ void check(const std::vector<Program>& programs);
 // Checks folded programs: `program_of[rank]` is the index of the program that stands for `rank`.
 void check(const std::vector<Program>& programs, const std::vector<int>& program_of);
 
-// The activations of one micro-batch in one chunk.
-struct ActivationBytes {
-  Bytes saved;             // by the forward pass
-  Bytes saved_for_weight;  // of these, what backward_weight still needs after backward_input
-};
 // What a rank holds while it runs its program, and what it may hold.
 struct MemoryBudget {
-  Bytes fixed;                          // weights, gradients, optimizer state, buffers
-  Bytes workspace;                      // while a block computes
-  std::vector<ActivationBytes> chunks;  // by chunk
+  Bytes fixed;                           // weights, gradients, optimizer state, buffers
+  Bytes workspace;                       // while a block computes
+  std::vector<plan::ChunkBytes> chunks;  // activations of one micro-batch, by chunk
   Bytes limit;
 };
+// By how many bytes a pass of a chunk's first block changes what the rank holds of activations.
+std::int64_t change_of(const plan::ChunkBytes& of, Op pass);
 // The most that the rank holds at once: fixed + workspace + the most activations in flight, in the order of its instructions.
 Bytes peak_memory(const Program& program, const MemoryBudget& budget);
 // Checks as above, and that every rank stays within its limit; `budgets` is by program. Throws resource_exhausted, which names the rank.

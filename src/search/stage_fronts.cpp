@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "plan/schedule/schedule.hpp"
 #include "plan/tensor_cut.hpp"
 #include "search/drop_covered.hpp"
 
@@ -40,7 +41,8 @@ StageFronts::StageFronts(const BlockProblem& problem, cost::CostModel& cost_mode
       reshards_(options.blocks.size()),
       entries_(&memory),
       shares_parameters_(plan::sharing_parameters(problem.model)),
-      chunks_(chunks) {
+      chunks_(chunks),
+      splits_backward_(plan::splits_backward(schedule)) {
   for (const std::vector<BlockOption>& of_block : options.blocks) {
     priced_.emplace_back();
     double busy = std::numeric_limits<double>::infinity();
@@ -52,7 +54,7 @@ StageFronts::StageFronts(const BlockProblem& problem, cost::CostModel& cost_mode
       priced.busy = static_cast<double>(ranks.micro_batches) * (option.forward + option.backward) - priced.warm_up + option.once;
       busy = std::min(busy, priced.busy);
       warm_up = std::min(warm_up, priced.warm_up);
-      bytes = std::min(bytes, option.fixed + option.saved);
+      bytes = std::min(bytes, option.fixed + saved_of(option));
     }
     least_busy_.push_back(busy);
     least_warm_up_.push_back(warm_up);
@@ -97,7 +99,8 @@ StageFronts::InFlight StageFronts::made_at(double in_flight) const {
     const std::vector<BlockOption>& options = listed_.blocks[repeat];
     const std::vector<Priced>& priced = priced_[repeat];
     const auto bytes = [&](int o) {
-      return options[static_cast<std::size_t>(o)].fixed + in_flight * options[static_cast<std::size_t>(o)].saved;
+      const BlockOption& option = options[static_cast<std::size_t>(o)];
+      return option.fixed + in_flight * saved_of(option);
     };
     std::vector<int> kept(options.size());
     std::iota(kept.begin(), kept.end(), 0);
@@ -171,7 +174,7 @@ StageEntry StageFronts::with(const StageEntry& entry, const Target& target, cons
   out.busy =
       entry.busy + priced.busy + 2 * static_cast<double>(ranks_.micro_batches) * again - warm_up + (first > 0 ? option.tied_once : 0);
   out.fixed = entry.fixed + option.fixed + (first > 0 ? option.tied_fixed : 0);
-  out.saved = entry.saved + range.segment.in_flight * option.saved;
+  out.saved = entry.saved + range.segment.in_flight * saved_of(option);
   out.workspace = std::max(entry.workspace, option.workspace);
   out.option = o;
   out.before = block == first ? nullptr : &entry;
@@ -240,7 +243,7 @@ const std::vector<int>& StageFronts::cheapest(double in_flight, int layout, std:
       const BlockOption& option = listed_.blocks[repeat][static_cast<std::size_t>(o)];
       const Priced& priced = priced_[repeat][static_cast<std::size_t>(o)];
       const std::pair cost(option.layout != layout,
-                           priced.busy + priced.warm_up + prices_[price] * (option.fixed + in_flight * option.saved));
+                           priced.busy + priced.warm_up + prices_[price] * (option.fixed + in_flight * saved_of(option)));
       if (cost >= least) continue;
       least = cost;
       out.back() = o;
@@ -315,8 +318,8 @@ std::vector<const StageEntry*> StageFronts::rough_entries(const Target& target) 
         const auto& choices = listed_.blocks[static_cast<std::size_t>(repeat_of(block))];
         const BlockOption& from = choices[static_cast<std::size_t>(options[i])];
         const BlockOption& to = choices[static_cast<std::size_t>(before[i])];
-        const double more =
-            to.fixed - from.fixed + range.segment.in_flight * (to.saved - from.saved) + std::max(0.0, to.workspace - entry->workspace);
+        const double more = to.fixed - from.fixed + range.segment.in_flight * (saved_of(to) - saved_of(from)) +
+                            std::max(0.0, to.workspace - entry->workspace);
         if (bytes + more > target.limit) continue;
         bytes += more;
         options[i] = before[i];
@@ -460,7 +463,7 @@ bool StageFronts::shares_alike(const StageEntry& entry, std::span<const Segment>
 
 std::vector<double> StageFronts::saved(const StageEntry& entry, std::span<const Segment> segments) const {
   std::vector<double> out(segments.size(), 0.0);
-  for_options(entry, segments, [&](std::size_t segment, int, const BlockOption& option) { out[segment] += option.saved; });
+  for_options(entry, segments, [&](std::size_t segment, int, const BlockOption& option) { out[segment] += saved_of(option); });
   return out;
 }
 

@@ -139,6 +139,10 @@ class StageFronts {
   static double bytes(const StageEntry& entry, const Target& target) {
     return entry.fixed + entry.saved + std::max(entry.workspace, target.workspace);
   }
+  // At most: of micro-batches in flight under a schedule with halves some are between them.
+  double saved_of(const BlockOption& option) const {
+    return splits_backward_ ? std::max(option.saved, option.saved_for_weight) : option.saved;
+  }
   InFlight& at(double in_flight);
   InFlight made_at(double in_flight) const;
   void sum_up(InFlight& tables) const;
@@ -184,6 +188,7 @@ class StageFronts {
   std::vector<double> prices_;           // of a byte, in seconds
   std::vector<bool> shares_parameters_;  // by repeat
   int chunks_ = 1;
+  bool splits_backward_ = false;
   std::map<double, InFlight> in_flight_;
   bool rough_ = false;
   std::map<Key, std::vector<const StageEntry*>> fronts_;

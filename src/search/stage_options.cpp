@@ -66,7 +66,8 @@ class Lister {
                          [](const BlockOption& a, const BlockOption& b) { return a.forward + a.backward < b.forward + b.backward; });
         drop_covered(here, [](const BlockOption& a, const BlockOption& b) {
           return a.forward <= b.forward && a.backward <= b.backward && a.once <= b.once && a.fixed <= b.fixed && a.saved <= b.saved &&
-                 a.workspace <= b.workspace && a.tied_once <= b.tied_once && a.tied_fixed <= b.tied_fixed;
+                 a.saved_for_weight <= b.saved_for_weight && a.workspace <= b.workspace && a.tied_once <= b.tied_once &&
+                 a.tied_fixed <= b.tied_fixed;
         });
         out_.blocks.back().insert(out_.blocks.back().end(), here.begin(), here.end());
       }
@@ -96,7 +97,7 @@ class Lister {
           strategy.offload_optimizer = offload;
           const cost::BlockLoad load = cost_model_.priced(repeat, ranks_.devices, strategy, samples_);
           out.push_back({strategy, layout_of(strategy), load.forward, load.backward(), load.exchange + load.optimizer, load.state_bytes(),
-                         load.saved, load.workspace, load.tied_exchange, load.tied_bytes});
+                         load.saved, load.saved_for_weight, load.workspace, load.tied_exchange, load.tied_bytes});
         }
         if (end) break;
       }

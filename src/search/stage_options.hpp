@@ -36,9 +36,10 @@ struct BlockOption {
   int layout = 0;      // equal for equal dp, cp and tp
   double forward = 0;  // seconds of a micro-batch
   double backward = 0;
-  double once = 0;   // seconds of a step
-  double fixed = 0;  // bytes
-  double saved = 0;  // bytes of a micro-batch
+  double once = 0;              // seconds of a step
+  double fixed = 0;             // bytes
+  double saved = 0;             // bytes of a micro-batch
+  double saved_for_weight = 0;  // between the halves of its backward pass
   double workspace = 0;
   double tied_once = 0;  // where the stage does not hold the model's first block, which owns tied parameters
   double tied_fixed = 0;

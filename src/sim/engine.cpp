@@ -147,7 +147,7 @@ class Engine {
     if (instruction.op == Op::forward && programs_[p].training) {
       const int chunk = programs_[p].chunk_of(instruction.first_block);
       if (instruction.first_block == programs_[p].chunks[chunk].first_block) {
-        activations_[p] += budgets_[p].chunks[chunk].saved;
+        activations_[p] += Bytes(change_of(budgets_[p].chunks[chunk], instruction.op));
         ++in_flight_[p];
         remember(p);
       }
@@ -277,10 +277,7 @@ class Engine {
     if (instruction.op == Op::forward) return;
     const int chunk = programs_[p].chunk_of(instruction.first_block);
     if (instruction.first_block != programs_[p].chunks[chunk].first_block) return;
-    const program::ActivationBytes& bytes = budgets_[p].chunks[chunk];
-    activations_[p] -= instruction.op == Op::backward         ? bytes.saved
-                       : instruction.op == Op::backward_input ? bytes.saved - bytes.saved_for_weight
-                                                              : bytes.saved_for_weight;
+    activations_[p] += Bytes(change_of(budgets_[p].chunks[chunk], instruction.op));
     if (instruction.op != Op::backward_input) --in_flight_[p];
     remember(p);
   }

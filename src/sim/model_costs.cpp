@@ -181,8 +181,7 @@ program::MemoryBudget ModelCosts::memory(int index) {
   program::MemoryBudget out;
   out.fixed = bytes.fixed();
   out.workspace = bytes.workspace;
-  // Blocks keep all that they saved until the weight half has run.
-  for (const Bytes saved : bytes.saved) out.chunks.push_back({saved, saved});
+  out.chunks = bytes.activations;
   out.limit = Bytes(static_cast<std::int64_t>(cost_model_.memory_limit(priced_.devices(program.stage))));
   return out;
 }

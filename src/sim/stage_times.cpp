@@ -17,7 +17,7 @@ Compute GivenCosts::compute(int program, const program::Instruction& instruction
 
 program::MemoryBudget GivenCosts::memory(int program) {
   program::MemoryBudget budget;
-  budget.chunks.assign(programs_[program].chunks.size(), {Bytes(1), Bytes(1)});
+  budget.chunks.assign(programs_[program].chunks.size(), {1, 1});
   return budget;
 }
 

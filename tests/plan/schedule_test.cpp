@@ -98,6 +98,8 @@ TEST(Schedules, TheWeightHalfKeepsOnlyWhatItNeeds) {
   // On the last pipeline rank three weight halves wait while one micro-batch is whole.
   const ChunkBytes bytes{10, 4};
   EXPECT_EQ(most_bytes(order, std::span(&bytes, 1)), 3 * 4 + 10);
+  const ChunkBytes with_gradients{10, 15};
+  EXPECT_EQ(most_bytes(order, std::span(&with_gradients, 1)), 4 * 15);
   const ChunkBytes all{10, 10};
   EXPECT_EQ(most_bytes(order, std::span(&all, 1)), 10 * most_in_flight(order));
 }

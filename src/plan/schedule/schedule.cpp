@@ -197,6 +197,10 @@ std::vector<Slot> dualpipe_v(int pipeline_rank, int pipeline_size, int micro_bat
 
 }  // namespace
 
+bool splits_backward(Schedule schedule) {
+  return schedule != Schedule::one_f_one_b && schedule != Schedule::gpipe && schedule != Schedule::interleaved;
+}
+
 bool is_v_shaped(Schedule schedule) { return schedule == Schedule::zb_v || schedule == Schedule::dualpipe_v; }
 
 int stage_at(Schedule schedule, int pipeline_rank, int chunk, int pipeline_size) {
@@ -287,11 +291,11 @@ std::int64_t most_bytes(std::span<const Slot> order, std::span<const ChunkBytes>
   std::int64_t most = 0;
   for (const Slot& slot : order) {
     const ChunkBytes& chunk = bytes[slot.chunk];
-    if (slot.forward) most = std::max(most, bytes_in_flight += chunk.saved);
-    if (slot.forward) continue;
-    bytes_in_flight -= slot.part == Backward::whole   ? chunk.saved
-                       : slot.part == Backward::input ? chunk.saved - chunk.saved_for_weight
-                                                      : chunk.saved_for_weight;
+    bytes_in_flight += slot.forward                   ? chunk.saved
+                       : slot.part == Backward::whole ? -chunk.saved
+                       : slot.part == Backward::input ? chunk.saved_for_weight - chunk.saved
+                                                      : -chunk.saved_for_weight;
+    most = std::max(most, bytes_in_flight);
   }
   return most;
 }

@@ -22,6 +22,8 @@ struct Pipeline {
 // Of a plan that has passed check.
 Pipeline pipeline_of(const Plan& plan);
 bool is_v_shaped(Schedule schedule);
+// Whether backward passes run as two halves, with other passes between them.
+bool splits_backward(Schedule schedule);
 // The stage that is chunk `chunk` of a pipeline rank: pipeline_rank + chunk x pipeline_size, or
 // 2 x pipeline_size - 1 - pipeline_rank for the way back of a V.
 int stage_at(Schedule schedule, int pipeline_rank, int chunk, int pipeline_size);
@@ -63,7 +65,7 @@ std::int64_t in_flight(Schedule schedule, int pipeline_rank, int pipeline_size, 
 // Bytes of the activations of one micro-batch in one chunk.
 struct ChunkBytes {
   std::int64_t saved = 0;             // by the forward pass
-  std::int64_t saved_for_weight = 0;  // of these, what the weight half still needs after the input half
+  std::int64_t saved_for_weight = 0;  // what the weight half still needs after the input half, gradients included
 };
 // The most bytes of activations in flight at once; `bytes` is by chunk.
 std::int64_t most_bytes(std::span<const Slot> order, std::span<const ChunkBytes> bytes);
