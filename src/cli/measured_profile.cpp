@@ -34,8 +34,22 @@ void merge(profile::Profile& merged, const profile::Profile& measured) {
   append(merged.communication, measured.communication);
   append(merged.optimizers, measured.optimizers);
   merged.model_fingerprint = measured.model_fingerprint;
+  if (merged.speeds.empty()) merged.speeds = measured.speeds;
   merged.process_baseline = std::max(merged.process_baseline, measured.process_baseline);
   merged.overlap_slowdown = std::max(merged.overlap_slowdown, measured.overlap_slowdown);
+}
+
+// {group, node} of the hosts that are measured together: this one, or all on which the workers of the first group's stand alike.
+std::vector<std::pair<int, int>> hosts_of(const cluster::ClusterSpec& cluster, bool several) {
+  if (!several) return {{0, 0}};
+  std::vector<std::pair<int, int>> out;
+  const cluster::ResourceGroup& first = cluster.groups.front();
+  for (std::size_t g = 0; g < cluster.groups.size(); ++g) {
+    const cluster::ResourceGroup& group = cluster.groups[g];
+    if (group.device.is_cpu() != first.device.is_cpu() || group.device.cores != first.device.cores) continue;
+    for (int node = 0; node < group.nodes; ++node) out.emplace_back(static_cast<int>(g), node);
+  }
+  return out;
 }
 
 }  // namespace
@@ -53,19 +67,19 @@ std::filesystem::path cached_profile_path(const model::JobSpec& job, const clust
 
 profile::Profile measure(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,
                          const cluster::ClusterSpec& cluster, const Workers& workers, std::optional<Seconds> budget) {
-  const int hosts = workers.on_hosts() ? cluster.groups.front().nodes : 1;
+  const std::vector<std::pair<int, int>> hosts = hosts_of(cluster, workers.on_hosts());
   profile::Profile merged;
   for (const search::WorkerShape& shape : search::worker_shapes(job, cluster)) {
-    log::show(text("measuring ", hosts > 1 ? text(hosts, " hosts with ") : "", shape.workers, " worker", shape.workers == 1 ? "" : "s",
-                   " of ", shape.threads, " thread", shape.threads == 1 ? "" : "s"));
+    log::show(text("measuring ", hosts.size() > 1 ? text(hosts.size(), " hosts with ") : "", shape.workers, " worker",
+                   shape.workers == 1 ? "" : "s", " of ", shape.threads, " thread", shape.threads == 1 ? "" : "s"));
     const auto result = workers.scratch() / text("profile-", shape.workers, "x", shape.threads, ".json");
     std::vector<plan::RankPlace> places;
-    for (int host = 0; host < hosts; ++host)
-      for (int rank = 0; rank < shape.workers; ++rank) places.push_back({0, host, rank, shape.threads});
+    for (const auto& [group, node] : hosts)
+      for (int rank = 0; rank < shape.workers; ++rank) places.push_back({group, node, rank, shape.threads});
     std::vector<std::string> arguments = measure_arguments(train_yaml, overrides, result, shape.threads);
-    if (hosts > 1)
+    if (hosts.size() > 1)
       arguments.insert(arguments.end(), {"--link", cluster.groups.front().network.name, "--per-host", std::to_string(shape.workers),
-                                         "--hosts", std::to_string(hosts)});
+                                         "--hosts", std::to_string(hosts.size())});
     if (budget) arguments.insert(arguments.end(), {"--budget", std::to_string(budget->value)});
     workers.run({.arguments = arguments, .places = places, .needed = {train_yaml}}, cluster);
     merge(merged, profile::load_profile(result));

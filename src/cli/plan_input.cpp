@@ -88,7 +88,9 @@ PlanInput read_plan_input(const PlanSource& source, std::string* said) {
   if (!same) {
     input.profile.blocks.clear();
     input.profile.optimizers.clear();
+    input.profile.speeds.clear();
   }
+  input.cluster = profile::at_measured_speeds(input.cluster, input.profile);
   const cluster::ClusterSpec whole = input.cluster;
   if (const auto kind = input.job.cluster.kind; kind == model::ClusterChoice::Kind::file || kind == model::ClusterChoice::Kind::automatic)
     std::erase_if(input.cluster.groups, [&](const auto& group) { return cluster::is_left_out(whole, group, input.job.train.precision); });

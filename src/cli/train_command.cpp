@@ -90,6 +90,14 @@ std::string way_on(const std::filesystem::path& run, const Workers& workers) {
               workers.typed());
 }
 
+// As the run knew its hosts when it ended.
+cluster::ClusterSpec at_last_speeds(const cluster::ClusterSpec& cluster, const std::filesystem::path& run) {
+  if (!std::filesystem::exists(run / "cluster.yaml")) return cluster;
+  const std::vector<double> speeds = cluster::speeds_of_hosts(cluster::load_cluster(run / "cluster.yaml"));
+  const bool known = std::any_of(speeds.begin(), speeds.end(), [](double speed) { return speed != 1; });
+  return known && speeds.size() == cluster::speeds_of_hosts(cluster).size() ? cluster::with_speeds(cluster, speeds) : cluster;
+}
+
 // Asks the workers, as only they know what their libtorch computes on.
 void check_accelerators(const plan::Plan& plan, const cluster::ClusterSpec& cluster, const Workers& workers) {
   const bool none = std::all_of(plan.ranks.begin(), plan.ranks.end(), [&](const plan::RankPlace& place) {
@@ -112,14 +120,15 @@ void train(const TrainOptions& options) {
   observe::check_run(run, if_exists);
   const std::string yaml = model::portable_yaml(options.yaml, options.overrides);
   const Workers workers(options.hosts);
-  const cluster::ClusterSpec cluster = workers.resolve(job.cluster);
+  const cluster::ClusterSpec found = workers.resolve(job.cluster);
   for (const std::string& warning : model::warnings_of(job)) log::warning(warning);
   log::show(
       text("model: ", count_text(static_cast<double>(job.model.parameter_count())), " parameters in ", job.model.block_count(), " blocks"));
   const auto dataset = prepare_data(job);
   if (options.resume) observe::show_changes(observe::check_resumed(job, yaml, *dataset, run, options.changed));
-  const ChosenPlan chosen =
-      choose_plan(options.yaml, options.overrides, job, cluster, plan_file_of(options, job, run), options.measure, workers);
+  const ChosenPlan chosen = choose_plan(options.yaml, options.overrides, job, options.resume ? at_last_speeds(found, run) : found,
+                                        plan_file_of(options, job, run), options.measure, workers);
+  const cluster::ClusterSpec& cluster = chosen.cluster;
   show_choice(chosen, job, cluster, workers);
   check_accelerators(chosen.plan, cluster, workers);
   if (const std::string crowding = plan::crowding_of(chosen.plan, cluster); !crowding.empty()) log::warning(crowding);
@@ -128,6 +137,14 @@ void train(const TrainOptions& options) {
   log::set_file(run / "log.txt");
   std::vector<std::string> arguments = {"train",     (run / "train.yaml").string(),   "--plan", (run / "plan.json").string(),
                                         "--cluster", (run / "cluster.yaml").string(), "--run",  run.string()};
+  if (chosen.search) write_whole(real_file_system(), run / "profile.json", profile::to_json(chosen.profile));
+  std::vector<std::filesystem::path> needed = {run / "train.yaml", run / "plan.json", run / "cluster.yaml"};
+  // A plan of the user's own stays as it is.
+  const bool planned = chosen.search || (options.resume && options.plan.empty());
+  if (planned && std::filesystem::exists(run / "profile.json")) {
+    needed.push_back(run / "profile.json");
+    arguments.insert(arguments.end(), {"--profile", needed.back().string()});
+  }
   if (options.resume) arguments.push_back("--resume");
   if (options.json) arguments.push_back("--json");
   control::LaunchOptions launch;
@@ -138,11 +155,7 @@ void train(const TrainOptions& options) {
   launch.way_on = [&] { return way_on(run, workers); };
   with_on_end(job, run, [&] {
     const observe::RunLock held = std::move(lock);  // the command at the end may go on with the run
-    workers.run({.arguments = arguments,
-                 .places = chosen.plan.ranks,
-                 .needed = {run / "train.yaml", run / "plan.json", run / "cluster.yaml"},
-                 .logs = run / "logs"},
-                cluster, launch);
+    workers.run({.arguments = arguments, .places = chosen.plan.ranks, .needed = needed, .logs = run / "logs"}, cluster, launch);
     const bool writes = model::predicts_next_token(job.model);
     const std::string done =
         text(run.string(), " is complete.",
@@ -207,6 +220,7 @@ ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vecto
                        const cluster::ClusterSpec& cluster, const std::optional<std::filesystem::path>& plan_file, bool measure,
                        const Workers& workers) {
   ChosenPlan chosen;
+  chosen.cluster = cluster;
   // What only planning knows is refused before anything is measured or started.
   model::check_has_blocks(job.model, job.train.precision, {.file = job.file.string(), .block = {}});
   const bool named = job.parallel.kind == model::ParallelChoice::Kind::plan_file;
@@ -220,13 +234,13 @@ ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vecto
     return chosen;
   }
   const std::vector<std::string> vendors = trainable_vendors(job, cluster);
-  profile::Profile profile;
   if (auto cached = load_cached_profile(cached_profile_path(job, cluster, workers)); cached.profile)
-    profile = std::move(*cached.profile);
+    chosen.profile = std::move(*cached.profile);
   else if (measure)
-    profile = measure_into_cache(train_yaml, overrides, job, cluster, workers);
+    chosen.profile = measure_into_cache(train_yaml, overrides, job, cluster, workers);
+  chosen.cluster = profile::at_measured_speeds(cluster, chosen.profile);
   control::SearchWatch watch(control::OnInterrupt::end_process);
-  chosen.search = search::search(job, cluster, profile, {.top = 5, .vendors = vendors, .watch = watch.watch()});
+  chosen.search = search::search(job, chosen.cluster, chosen.profile, {.top = 5, .vendors = vendors, .watch = watch.watch()});
   chosen.plan = chosen.search->best;
   return chosen;
 }

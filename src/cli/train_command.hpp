@@ -20,6 +20,8 @@ namespace tessera::cli {
 // profile of the hosts that `workers` run on, which is measured first when it is not in the cache (and `measure` allows it).
 struct ChosenPlan {
   plan::Plan plan;
+  cluster::ClusterSpec cluster;                // with the speeds of its hosts, where they were measured
+  profile::Profile profile;                    // what the search read
   std::optional<search::SearchResult> search;  // when it was searched
 };
 ChosenPlan choose_plan(const std::filesystem::path& train_yaml, const std::vector<std::string>& overrides, const model::JobSpec& job,

@@ -84,4 +84,21 @@ std::optional<model::Precision> fast_precision(const ClusterSpec& cluster) {
   return {};
 }
 
+std::vector<double> speeds_of_hosts(const ClusterSpec& cluster) {
+  std::vector<double> out;
+  for (const ResourceGroup& group : cluster.groups)
+    for (int node = 0; node < group.nodes; ++node) out.push_back(group.speed_of(node));
+  return out;
+}
+
+ClusterSpec with_speeds(ClusterSpec cluster, const std::vector<double>& speeds) {
+  std::size_t host = 0;
+  for (ResourceGroup& group : cluster.groups) {
+    group.speeds.clear();
+    for (int node = 0; node < group.nodes; ++node) group.speeds.push_back(speeds.at(host++));
+  }
+  ensure(host == speeds.size(), "a speed for each host");
+  return cluster;
+}
+
 }  // namespace tessera::cluster

@@ -66,9 +66,12 @@ struct ResourceGroup {
   // Consecutive devices behind one PCIe switch, which share its way to the others; 0: none.
   int devices_per_switch = 0;
   Link uplink;
+  // CPU hosts: by node, how fast each computes beside what the device and a profile say; empty: all as these say.
+  std::vector<double> speeds;
   std::string stack;       // the software that trains on them, one that profile::calibration_for knows; empty: the usual one
   Where stack_where = {};  // in the cluster file
 
+  double speed_of(int node) const { return speeds.empty() ? 1 : speeds.at(static_cast<std::size_t>(node)); }
   int domain() const { return devices_per_node * nodes_per_domain; }  // devices that the inside link joins
   // The most ranks that a plan may put on one node: one a device; where ranks share their host, 32 a core, so that plans for many
   // ranks can be tried out on few cores.
@@ -110,6 +113,11 @@ ClusterSpec discover_host();
 // The CPUs of several hosts, each as discover_host found them, in this order: consecutive hosts of one kind are the nodes of one group,
 // with what all of them have.
 ClusterSpec joined(const std::vector<ClusterSpec>& hosts);
+
+// Of all hosts, group after group: how fast each computes, as ResourceGroup::speeds has it.
+std::vector<double> speeds_of_hosts(const ClusterSpec& cluster);
+// The cluster with these; `speeds` has one for each host.
+ClusterSpec with_speeds(ClusterSpec cluster, const std::vector<double>& speeds);
 
 // A cluster file. Throws invalid_config with file, line and the nearest valid name.
 ClusterSpec read_cluster(const ConfigNode& node);

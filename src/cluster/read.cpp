@@ -90,12 +90,24 @@ void read_switch(const ConfigNode& node, ResourceGroup& group) {
   section.finish();
 }
 
+void read_speeds(const ConfigNode& node, ResourceGroup& group) {
+  if (!group.device.is_cpu()) throw node.error("are of CPU hosts", "a device of its own for each kind of accelerator");
+  for (const ConfigNode& speed : node.items()) {
+    const double value = speed.as_double();
+    if (!(value > 0 && std::isfinite(value))) throw speed.error("found " + speed.as_string(), "a number above 0");
+    group.speeds.push_back(value);
+  }
+  if (static_cast<int>(group.speeds.size()) != group.nodes)
+    throw node.error(text("has ", group.speeds.size(), " entries, and the group ", group.nodes, group.nodes == 1 ? " node" : " nodes"),
+                     "one for each node: how fast it computes beside what the profile says, 0.5 for half");
+}
+
 ResourceGroup read_group(const ConfigNode& node) {
   ResourceGroup group;
   group.inside = known_link("shm");
   group.network = known_link("tcp-10g");
   Section section(node, {"name", "device", "cores", "memory", "nodes", "devices_per_node", "inside", "network", "adapters",
-                         "nodes_per_domain", "rack", "switch", "stack"});
+                         "nodes_per_domain", "rack", "switch", "speeds", "stack"});
   section.need("name", group.name, word);
   section.need("device", group.device, read_device);
   // What differs from host to host of a known class.
@@ -113,6 +125,9 @@ ResourceGroup read_group(const ConfigNode& node) {
   });
   section.attempt([&] {
     if (const auto joint = node.find("switch")) read_switch(*joint, group);
+  });
+  section.attempt([&] {
+    if (const auto speeds = node.find("speeds")) read_speeds(*speeds, group);
   });
   section.read("stack", group.stack, word);
   section.finish();
@@ -194,6 +209,11 @@ std::string to_yaml(const ClusterSpec& cluster) {
                 device.is_cpu() ? "   # worker processes at most" : "", "\n    inside: ", yaml_of(group.inside),
                 "\n    network: ", yaml_of(group.network), "\n");
     if (group.adapters > 1) out += text("    adapters: ", group.adapters, "\n");
+    if (!group.speeds.empty()) {
+      std::ostringstream speeds;
+      for (const double speed : group.speeds) speeds << (speeds.tellp() > 0 ? ", " : "") << std::setprecision(17) << speed;
+      out += text("    speeds: [", speeds.str(), "]\n");
+    }
     if (group.nodes_per_domain > 1) out += text("    nodes_per_domain: ", group.nodes_per_domain, "\n");
     if (group.nodes_per_rack > 0) {
       std::ostringstream factor;

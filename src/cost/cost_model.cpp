@@ -171,10 +171,14 @@ CostModel::CostModel(const model::ModelSpec& model, const cluster::ClusterSpec& 
 CostModel::~CostModel() = default;
 
 int CostModel::add(StageDevices devices) {
-  for (StageDevices::Part& part : devices.parts)
-    if (!cluster_.groups[static_cast<std::size_t>(part.group)].device.is_cpu()) part.threads = part.neighbours = 0;
+  for (StageDevices::Part& part : devices.parts) {
+    const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(part.group)];
+    if (!group.device.is_cpu()) part.threads = part.neighbours = 0;
+    if (part.speed == group.speed_of(0)) part.speed = 0;
+  }
   const bool plain = devices.parts.size() == 1 && devices.per_node == 0 && devices.dealt_over == 0;
-  if (const StageDevices::Part& part = devices.parts.front(); plain && part.threads == 0 && part.neighbours == 0) return part.group;
+  if (const StageDevices::Part& part = devices.parts.front(); plain && part.threads == 0 && part.neighbours == 0 && part.speed == 0)
+    return part.group;
   const auto [found, fresh] = known_.try_emplace(devices, static_cast<int>(stands_.size()));
   if (!fresh) return found->second;
   Stand stand{devices, {}};

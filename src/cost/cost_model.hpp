@@ -66,6 +66,7 @@ struct StageDevices {
     // Of CPU workers: threads of each, and how many share its host. 0: one worker with all cores. Accelerators have no say.
     int threads = 0;
     int neighbours = 0;
+    double speed = 0;  // of its hosts; 0: of the group's first
     auto operator<=>(const Part&) const = default;
   };
   std::vector<Part> parts;

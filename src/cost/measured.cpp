@@ -66,7 +66,9 @@ const Measured::Timed& Measured::timed(int repeat, const plan::Worker& worker, c
   plain.recompute = model::Recompute::none;
   const profile::BlockTime time = profile::block_time(profile_, spec, plain, cluster_.groups[static_cast<std::size_t>(worker.group)].device,
                                                       worker.threads, worker.neighbours);
-  Timed out{model::cost_of(spec, shard), 0, time.forward.value, time.backward.value, time.backward.value * time.weight_share, 0};
+  const double forward = time.forward.value / worker.speed;
+  const double backward = time.backward.value / worker.speed;
+  Timed out{model::cost_of(spec, shard), 0, forward, backward, backward * time.weight_share, 0};
   const bool again = shard.recompute != model::Recompute::none;
   out.saved_whole = static_cast<double>((again ? model::cost_of(spec, plain) : out.cost).saved.value);
   const double whole = flops_of(out.cost.forward_operators);
@@ -163,7 +165,8 @@ BlockLoad Measured::block(int repeat, const plan::Worker& worker, const plan::St
 double Measured::optimizer(std::int64_t parameters, const plan::Worker& worker) const {
   return profile::optimizer_time(profile_, optimizer_.kind == model::OptimizerKind::adamw ? "adamw" : "sgd", parameters, precision_,
                                  cluster_.groups[static_cast<std::size_t>(worker.group)].device, worker.threads, worker.neighbours)
-      .value;
+             .value /
+         worker.speed;
 }
 
 double Measured::exchange(const std::string& operation, std::int64_t bytes, int ranks, const cluster::Link& link,

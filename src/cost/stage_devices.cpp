@@ -33,9 +33,10 @@ const cluster::ResourceGroup& CostModel::cluster_group(int devices, std::size_t 
 }
 
 plan::Worker CostModel::worker(const StageDevices::Part& part) const {
-  const cluster::Device& device = cluster_.groups[static_cast<std::size_t>(part.group)].device;
-  if (!device.is_cpu()) return {part.group};
-  return {part.group, part.threads > 0 ? part.threads : std::max(1, device.cores), std::max(1, part.neighbours)};
+  const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(part.group)];
+  if (!group.device.is_cpu()) return {part.group};
+  return {part.group, part.threads > 0 ? part.threads : std::max(1, group.device.cores), std::max(1, part.neighbours),
+          part.speed > 0 ? part.speed : group.speed_of(0)};
 }
 
 int CostModel::devices_of(const plan::Plan& plan, const plan::Stage& stage) { return devices_of(plan, stage, workers_of(plan, cluster_)); }
@@ -54,7 +55,7 @@ int CostModel::devices_of(const plan::Plan& plan, const plan::Stage& stage, cons
     const std::size_t first = rank;
     for (int i = 0; i < share.ranks; ++i, ++rank) {
       const plan::Worker& on = workers[static_cast<std::size_t>(stage.ranks[rank])];
-      if (rank == first || worker(out.parts.back()) != on) out.parts.push_back({on.group, 0, 0, on.threads, on.neighbours});
+      if (rank == first || worker(out.parts.back()) != on) out.parts.push_back({on.group, 0, 0, on.threads, on.neighbours, on.speed});
       ++out.parts.back().ranks;
       out.parts.back().samples = share.samples * out.parts.back().ranks / share.ranks;
     }

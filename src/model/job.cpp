@@ -140,7 +140,7 @@ EarlyStopSpec read_early_stop(const ConfigNode& node) {
 
 TrainSpec read_train(const ConfigNode& node) {
   TrainSpec train;
-  Section section(node, {"steps", "global_batch", "optimizer", "schedule", "precision", "seed", "init", "eval", "early_stop"});
+  Section section(node, {"steps", "global_batch", "optimizer", "schedule", "precision", "seed", "init", "eval", "early_stop", "rebalance"});
   section.read("steps", train.steps, between(1, kMostSteps));
   section.read("global_batch", train.global_batch, between(1, kMostSamples));
   section.read("optimizer", train.optimizer, read_optimizer);
@@ -157,6 +157,7 @@ TrainSpec read_train(const ConfigNode& node) {
     inner.finish();
   });
   section.read("early_stop", train.early_stop, read_early_stop);
+  section.read("rebalance", train.rebalance, [](const ConfigNode& whether) { return whether.as_bool(); });
   section.finish();
   if (train.early_stop && train.eval_every == 0)
     throw node.at("early_stop")

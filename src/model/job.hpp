@@ -101,6 +101,7 @@ struct TrainSpec {
   std::int64_t eval_every = 0;       // steps; 0: only at the end
   std::int64_t eval_sequences = 64;  // at most this many validation sequences each time
   std::optional<EarlyStopSpec> early_stop;
+  bool rebalance = true;  // take another plan when hosts become slow or fast, where the planner chose this one
 };
 
 // `cluster:` as written: auto, a file, {local: {devices: N, threads: T}} or {lab: {...}}.

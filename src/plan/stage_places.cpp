@@ -26,7 +26,9 @@ std::vector<Worker> workers_of(const Plan& plan, const cluster::ClusterSpec& clu
   std::vector<Worker> out;
   out.reserve(plan.ranks.size());
   for (const RankPlace& place : plan.ranks)
-    out.push_back(shares_host(place) ? Worker{place.group, place.threads, on_host.at({place.group, place.node})} : Worker{place.group});
+    out.push_back(shares_host(place) ? Worker{place.group, place.threads, on_host.at({place.group, place.node}),
+                                              cluster.groups[static_cast<std::size_t>(place.group)].speed_of(place.node)}
+                                     : Worker{place.group});
   return out;
 }
 

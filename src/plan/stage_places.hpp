@@ -13,6 +13,7 @@ struct Worker {
   int group = 0;       // index into ClusterSpec::groups
   int threads = 1;     // of this rank
   int neighbours = 1;  // ranks on its host, this one included
+  double speed = 1;    // of its host (ResourceGroup::speeds)
   auto operator<=>(const Worker&) const = default;
 };
 std::vector<Worker> workers_of(const Plan& plan, const cluster::ClusterSpec& cluster);  // by rank

@@ -115,4 +115,9 @@ Seconds optimizer_time(const Profile& profile, const std::string& kind, std::int
   return reference.value > 0 ? Seconds(measured.value * estimate.value / reference.value) : measured;
 }
 
+cluster::ClusterSpec at_measured_speeds(const cluster::ClusterSpec& cluster, const Profile& profile) {
+  const std::size_t hosts = cluster::speeds_of_hosts(cluster).size();
+  return profile.speeds.size() == hosts ? cluster::with_speeds(cluster, profile.speeds) : cluster;
+}
+
 }  // namespace tessera::profile

@@ -65,6 +65,8 @@ struct Profile {
   std::vector<BlockSample> blocks;
   std::vector<CommSample> communication;
   std::vector<OptimizerSample> optimizers;
+  // By host, where several were measured and differ: how fast each computes beside the slowest, whose times the samples are.
+  std::vector<double> speeds;
   Bytes process_baseline;         // resident size of a worker before it holds any tensor
   double overlap_slowdown = 1.0;  // computing beside communication takes this many times as long, where CommSample::slows does not say
 };
@@ -105,6 +107,9 @@ Overlap overlap_of(const Profile& profile, const std::string& operation, int ran
 // Seconds of the step of so many parameters; measured or by the roofline, as block_time.
 Seconds optimizer_time(const Profile& profile, const std::string& kind, std::int64_t parameters, model::Precision precision,
                        const cluster::Device& device, int threads, int neighbours);
+
+// The cluster with the speeds that were measured of its hosts; as it is where the profile is of other hosts or says nothing of them.
+cluster::ClusterSpec at_measured_speeds(const cluster::ClusterSpec& cluster, const Profile& profile);
 
 // A profile as a file (docs/file-formats.md). Reading throws invalid_config with file and line; loading throws io too.
 std::string to_json(const Profile& profile);

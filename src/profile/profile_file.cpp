@@ -147,11 +147,13 @@ std::string to_json(const Profile& profile) {
   return text("{\n  \"format\": \"", kFormat, "\",\n  \"version\": ", kVersion, ",\n  \"model\": ", quoted(profile.model_fingerprint),
               ",\n  \"host\": ", quoted(profile.host), ",\n  \"process_baseline\": ", profile.process_baseline.value,
               ",\n  \"overlap_slowdown\": ", Json(profile.overlap_slowdown).dump(), ",\n  \"blocks\": ", lines(profile.blocks),
-              ",\n  \"communication\": ", lines(profile.communication), ",\n  \"optimizers\": ", lines(profile.optimizers), "\n}\n");
+              ",\n  \"communication\": ", lines(profile.communication), ",\n  \"optimizers\": ", lines(profile.optimizers),
+              profile.speeds.empty() ? "" : ",\n  \"speeds\": " + Json(profile.speeds).dump(), "\n}\n");
 }
 
 Profile read_profile(const ConfigNode& node) {
-  node.allow_only({"format", "version", "model", "host", "process_baseline", "overlap_slowdown", "blocks", "communication", "optimizers"});
+  node.allow_only(
+      {"format", "version", "model", "host", "process_baseline", "overlap_slowdown", "blocks", "communication", "optimizers", "speeds"});
   if (node.at("format").as_string() != kFormat) throw node.at("format").error("this is no profile", kFormat);
   if (node.at("version").as_int() != kVersion)
     throw node.at("version").error(text("version ", node.at("version").as_int(), " cannot be read"), text("version ", kVersion),
@@ -166,6 +168,8 @@ Profile read_profile(const ConfigNode& node) {
   for (const ConfigNode& item : node.at("blocks").items()) profile.blocks.push_back(read_block(item));
   for (const ConfigNode& item : node.at("communication").items()) profile.communication.push_back(read_comm(item));
   for (const ConfigNode& item : node.at("optimizers").items()) profile.optimizers.push_back(read_optimizer(item));
+  if (const auto speeds = node.find("speeds"))
+    for (const ConfigNode& speed : speeds->items()) profile.speeds.push_back(positive(speed));
   return profile;
 }
 

@@ -96,7 +96,7 @@ BlockSpace space_of(const model::JobSpec& job, const Devices& devices) {
   // Ranks are as many as the cluster's choice says, and otherwise as many as pay.
   const bool counted = job.cluster.kind == ClusterChoice::Kind::local || job.cluster.kind == ClusterChoice::Kind::lab;
   out.idle_nodes = !counted;
-  out.mixed_groups = !counted;
+  out.mixed_groups = !counted || devices.groups.size() > 1;
   return out;
 }
 

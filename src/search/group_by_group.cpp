@@ -35,7 +35,8 @@ class Neighbours {
   }
 
   double speed_of(int group) const {
-    return problem_.cluster.groups[static_cast<std::size_t>(group)].device.peak_of(problem_.precision).value;
+    const cluster::ResourceGroup& of = problem_.cluster.groups[static_cast<std::size_t>(group)];
+    return of.device.peak_of(problem_.precision).value * of.speed_of(0);
   }
   double speed_of(const Outer& outer) const {
     double out = 0;

@@ -280,8 +280,9 @@ class Choices {
       std::vector<SharePart> parts;
       for (std::size_t i = 0; i < team.groups.size(); ++i) {
         const int ranks = team.working[i].devices() / team.stages;
-        parts.push_back({ranks, ranks * std::max(1, team.working[i].ranks.threads) *
-                                    group_at(team.groups[i]).device.peak_of(problem_.precision).value});
+        const cluster::ResourceGroup& group = group_at(team.groups[i]);
+        const double speed = group.device.peak_of(problem_.precision).value * group.speed_of(0);
+        parts.push_back({ranks, ranks * std::max(1, team.working[i].ranks.threads) * speed});
       }
       std::vector<int> out;
       for (const std::vector<std::int64_t>& shares :

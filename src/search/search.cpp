@@ -7,6 +7,7 @@
 #include "cost/cost.hpp"
 #include "cost/cost_model.hpp"
 #include "cost/warm_up.hpp"
+#include "search/by_speed.hpp"
 #include "search/devices.hpp"
 #include "search/exhausted.hpp"
 #include "search/front.hpp"
@@ -445,10 +446,8 @@ class PlanSearch {
   std::vector<Candidate> found_;
 };
 
-}  // namespace
-
-SearchResult search(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile,
-                    const SearchOptions& options) {
+SearchResult search_groups(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile,
+                           const SearchOptions& options) {
   const std::vector<Devices> all = devices_of(job, cluster, options.vendors);
   if (all.empty())
     throw Error(ErrorCode::invalid_config, text("no device of ", cluster.name, " computes in ", model::name_of(job.train.precision)),
@@ -474,6 +473,18 @@ SearchResult search(const model::JobSpec& job, const cluster::ClusterSpec& clust
   }
   if (!best) throw *refusal;
   return std::move(*best);
+}
+
+}  // namespace
+
+SearchResult search(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile,
+                    const SearchOptions& options) {
+  const BySpeed by_speed(cluster);
+  SearchResult result = search_groups(job, by_speed.cluster(), profile, options);
+  by_speed.restore(result.best);
+  for (std::vector<Candidate>* const candidates : {&result.runners_up, &result.close, &result.too_large})
+    for (Candidate& candidate : *candidates) by_speed.restore(candidate.plan);
+  return result;
 }
 
 }  // namespace tessera::search

@@ -1,5 +1,7 @@
 #include "train/loop.hpp"
 
+#include <algorithm>
+
 #include "checkpoint/checkpoint.hpp"
 
 namespace tessera::train {
@@ -38,6 +40,7 @@ bool is_complete(const model::JobSpec& job, const Trainer& trainer) {
 
 LoopOutcome run_loop(const model::JobSpec& job, Trainer& trainer, FileSystem& files, const LoopOptions& options, LoopObserver& observer) {
   LoopOutcome outcome;
+  outcome.plan_since = trainer.next_step();
   ValidationHistory history = trainer.loaded_history();
   const double min_gain = job.train.early_stop ? job.train.early_stop->min_gain : 0;
   const std::int64_t begin = trainer.next_step();
@@ -60,8 +63,16 @@ LoopOutcome run_loop(const model::JobSpec& job, Trainer& trainer, FileSystem& fi
     const StepReport report = trainer.step(options.stop != nullptr && options.stop->load());
     observer.on_step(report);
     note(trainer.poll_save());
-    for (const SpeedChange& change : trainer.watch_speed())
-      change.over ? observer.on_note(change.words) : observer.on_warning(change.words);
+    const std::vector<SpeedChange> changes = trainer.watch_speed();
+    for (const SpeedChange& change : changes) change.warns ? observer.on_warning(change.words) : observer.on_note(change.words);
+    const bool of_ranks = std::any_of(changes.begin(), changes.end(), [](const SpeedChange& change) { return change.rank >= 0; });
+    if (options.rebalance && of_ranks && trainer.next_step() < end) {
+      note(trainer.wait_for_save());
+      if (trainer.change_plan(observer.on_other_speeds(changes))) {
+        outcome.plan_since = trainer.next_step();
+        outcome.sent_before = trainer.sent();
+      }
+    }
     const std::int64_t made = trainer.next_step();
     skipped = report.skipped ? skipped + 1 : 0;
     if (skipped == kMostSkipped) {

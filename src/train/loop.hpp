@@ -22,6 +22,8 @@ class LoopObserver {
   virtual void on_warning(const std::string& warning) = 0;
   // What a warning said holds no longer.
   virtual void on_note(const std::string& note) = 0;
+  // Ranks have become slow or fast. On rank 0: the plan under which the run goes on, or none where it stays.
+  virtual std::optional<plan::Plan> on_other_speeds(const std::vector<SpeedChange>&) { return {}; }
   // Training ends here, before the job's last step: it no longer gains.
   virtual void on_early_stop(std::int64_t steps, const ValidationHistory& history) = 0;
 };
@@ -30,6 +32,7 @@ struct LoopOptions {
   std::filesystem::path checkpoints;        // the folder that they go to
   std::int64_t stop_after = 0;              // make at most this many steps now; 0: up to the job's
   bool keep = true;                         // save and evaluate; false: only the steps
+  bool rebalance = false;                   // ask for another plan when ranks become slow or fast
   const std::atomic<bool>* stop = nullptr;  // set when this process was asked to stop
 };
 
@@ -37,6 +40,8 @@ struct LoopOutcome {
   bool stopped = false;                        // before the job's last step, because some rank was asked to
   bool stopped_early = false;                  // before the job's last step, because it no longer gained; the job is complete
   std::optional<EvaluationReport> evaluation;  // the last one
+  std::int64_t plan_since = 0;                 // steps that had been made when the trainer's plan was taken
+  TrafficByDimension sent_before;              // what the ranks had sent by then
 };
 
 // Whether nothing is left to do for a trainer that has loaded its state: the last step was made, or train.early_stop ends the training.

@@ -18,6 +18,8 @@ namespace tessera::train {
 namespace {
 
 constexpr double kMostCopies = 8;
+// Hosts that differ by less are taken for equal.
+constexpr double kAlike = 1.1;
 
 // A block cut in one way, at one micro-batch, on this worker.
 struct BlockCell {
@@ -91,6 +93,22 @@ class Blocks {
       return cell.forward.settled(scale) && cell.backward.settled(scale);
     });
     return meter_.all(here);
+  }
+
+  // Profile::speeds, where consecutive ranks share hosts, each with as many.
+  std::vector<double> speeds() const {
+    double own = 0;
+    for (const BlockCell& cell : cells_) own += cell.forward.median().median + cell.backward.median().median;
+    const std::vector<double> seconds = meter_.of_all(own);
+    std::vector<double> out;
+    for (std::size_t first = 0; first < seconds.size(); first += static_cast<std::size_t>(workers_))
+      out.push_back(*std::max_element(seconds.begin() + static_cast<std::ptrdiff_t>(first),
+                                      seconds.begin() + static_cast<std::ptrdiff_t>(first) + workers_));
+    const auto [fastest, slowest] = std::minmax_element(out.begin(), out.end());
+    if (*slowest < kAlike * *fastest) return {};
+    const double most = *slowest;
+    for (double& seconds_of_host : out) seconds_of_host = std::round(100 * most / seconds_of_host) / 100;
+    return out;
   }
 
   std::vector<profile::BlockSample> samples() const {
@@ -254,6 +272,7 @@ profile::Profile measure(const model::JobSpec& job, comm::Communicator& comm, co
       [&] { return optimizer.settled() && blocks.settled(); });
   profile.optimizers.push_back(optimizer.sample(options.threads, workers));
   profile.blocks = blocks.samples();
+  profile.speeds = blocks.speeds();
   return profile;
 }
 

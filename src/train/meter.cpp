@@ -55,6 +55,13 @@ double Meter::slowest(double seconds) const {
   return seconds;
 }
 
+std::vector<double> Meter::of_all(double own) const {
+  std::vector<double> out(static_cast<std::size_t>(comm_.world_size()), 0);
+  out[static_cast<std::size_t>(comm_.rank())] = own;
+  comm_.world().all_reduce(out.data(), out.size(), comm::DataType::f64).wait();
+  return out;
+}
+
 int Meter::repeats(double seconds) const { return static_cast<int>(slowest(std::clamp(std::ceil(sample_ / seconds), 1.0, kMostRepeats))); }
 
 void Meter::warm(const std::function<void()>& work) const {

@@ -39,6 +39,7 @@ class Meter {
   profile::MeasuredValue slowest(const profile::MeasuredValue& own) const {
     return {slowest(own.median), slowest(own.low), slowest(own.high)};
   }
+  std::vector<double> of_all(double own) const;  // by rank
   bool all(bool holds) const { return slowest(holds ? 0 : 1) == 0; }
   void together() const { comm_.world().barrier().wait(); }
   // How often to repeat what takes so long, so that a sample lasts long enough.

@@ -30,10 +30,10 @@ Seconds length_of(const std::vector<program::Interval>& intervals) {
   return out;
 }
 
-// What rank 0 found, on all ranks: a line each, which begins with whether it is over.
+// What rank 0 found, on all ranks: a line each.
 std::vector<SpeedChange> told(comm::Communicator& comm, const std::vector<SpeedChange>& found) {
   std::string lines;
-  for (const SpeedChange& change : found) lines += text(change.over ? '1' : '0', change.words, '\n');
+  for (const SpeedChange& change : found) lines += text(change.warns ? 1 : 0, ' ', change.rank, ' ', change.ratio, ' ', change.words, '\n');
   auto size = static_cast<std::int64_t>(lines.size());
   comm.world().broadcast(&size, 1, comm::DataType::i64, 0).wait();
   if (size == 0) return {};
@@ -41,7 +41,9 @@ std::vector<SpeedChange> told(comm::Communicator& comm, const std::vector<SpeedC
   comm.world().broadcast(lines.data(), lines.size(), comm::DataType::u8, 0).wait();
   std::vector<SpeedChange> out;
   std::istringstream stream(lines);
-  for (std::string line; std::getline(stream, line);) out.push_back({line.front() == '1', line.substr(1)});
+  SpeedChange change;
+  while (stream >> change.warns >> change.rank >> change.ratio && stream.ignore() && std::getline(stream, change.words))
+    out.push_back(change);
   return out;
 }
 

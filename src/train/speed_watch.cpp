@@ -30,6 +30,13 @@ Seconds whole(const Computing& computing) {
   return out;
 }
 
+// Of what several ranks compute, or one in several windows.
+Seconds median_of(const std::vector<Computing>& computing) {
+  std::vector<Seconds> out;
+  for (const Computing& one : computing) out.push_back(whole(one));
+  return median(std::move(out));
+}
+
 Seconds in(const Computing& computing, const std::string& work) {
   const auto found = computing.find(work);
   return found == computing.end() ? Seconds(0) : found->second;
@@ -116,16 +123,16 @@ SpeedWatch::SpeedWatch(const std::vector<program::Program>& programs, std::vecto
 }
 
 // `counts`: whether it is worth being named.
-SpeedWatch::Turn SpeedWatch::judge(Subject& subject, double ratio, double slow, double well, bool counts, int running) const {
-  subject.beyond = ratio > slow && counts ? subject.beyond + 1 : 0;
-  subject.within = ratio < well || !counts ? subject.within + 1 : 0;
-  if (!subject.named && subject.beyond >= running) {
-    subject.named = true;
-    subject.since = steps_;
-    return Turn::slow;
+SpeedWatch::Turn SpeedWatch::judge(Finding& finding, double ratio, double slow, double well, bool counts, int running) const {
+  finding.beyond = ratio > slow && counts ? finding.beyond + 1 : 0;
+  finding.within = ratio < well || !counts ? finding.within + 1 : 0;
+  if (!finding.named && finding.beyond >= running) {
+    finding.named = true;
+    finding.since = steps_;
+    return Turn::named;
   }
-  if (subject.named && subject.within >= kRunning) {
-    subject.named = false;
+  if (finding.named && finding.within >= kRunning) {
+    finding.named = false;
     return Turn::over;
   }
   return Turn::none;
@@ -141,24 +148,50 @@ void SpeedWatch::judge_rank(int rank, const SpeedWindow& window, std::vector<Spe
   const Computing& own = window.computing.at(at);
   std::vector<Computing> others;
   for (const int peer : peers_[at]) others.push_back(window.computing.at(static_cast<std::size_t>(peer)));
-  if (others.empty() && subject.first_works.size() < kBeginning) return subject.first_works.push_back(own);
+  if (others.empty() && subject.first_works.size() < kBeginning) return;
   const char* than = others.empty() ? "at the run's beginning" : others.size() == 1 ? "its peer" : "its peers";
   if (others.empty()) others = subject.first_works;
-  std::vector<Seconds> theirs;
-  for (const Computing& other : others) theirs.push_back(whole(other));
-  const Seconds usual = median(std::move(theirs));
+  const Seconds usual = median_of(others);
   const double ratio = usual > Seconds(0) ? whole(own) / usual : 1;
   const Seconds cost = std::min(whole(own) - usual, window.step);
   subject.cost = cost;
-  switch (judge(subject, ratio, kSlow, kWell, cost > window.step * kWorth, kRunning)) {
+  switch (judge(subject.slow, ratio, kSlow, kWell, cost > window.step * kWorth, kRunning)) {
     case Turn::none: return;
-    case Turn::slow:
+    case Turn::named:
       changes.push_back(
-          {false, text(name_of(rank), " computes ", fixed(ratio, 1), " x as long as ", than, ", above all in ", slowest_work(own, others),
-                       ": ", to_text(cost), " of a step of ", to_text(window.step), " are spent waiting for it")});
+          {true,
+           text(name_of(rank), " computes ", fixed(ratio, 1), " x as long as ", than, ", above all in ", slowest_work(own, others), ": ",
+                to_text(cost), " of a step of ", to_text(window.step), " are spent waiting for it"),
+           rank, ratio});
       return;
     case Turn::over:
-      changes.push_back({true, text(name_of(rank), " computes as long as ", than, " again, after ", steps_text(steps_ - subject.since))});
+      changes.push_back(
+          {false, text(name_of(rank), " computes as long as ", than, " again, after ", steps_text(steps_ - subject.slow.since)), rank, 1});
+  }
+}
+
+// 1 until the beginning is known.
+double SpeedWatch::beside_beginning(std::size_t rank, const SpeedWindow& window) const {
+  const std::vector<Computing>& first = ranks_[rank].first_works;
+  const Seconds usual = first.size() < kBeginning ? Seconds(0) : median_of(first);
+  return usual > Seconds(0) ? whole(window.computing.at(rank)) / usual : 1;
+}
+
+void SpeedWatch::judge_fast(int rank, const SpeedWindow& window, std::vector<SpeedChange>& changes) {
+  const auto at = static_cast<std::size_t>(rank);
+  Subject& subject = ranks_[at];
+  const double own = beside_beginning(at, window);
+  double others = 1 / own;  // of the others, what the fastest has become
+  for (std::size_t other = 0; other < ranks_.size(); ++other)
+    if (other != at) others = std::min(others, beside_beginning(other, window) / own);
+  const Seconds saved = whole(window.computing.at(at)) * (1 / own - 1);
+  switch (judge(subject.fast, others, kSlow, kWell, saved > window.step * kWorth && !subject.slow.named, kRunning)) {
+    case Turn::none: return;
+    case Turn::named:
+      changes.push_back(
+          {false, text(name_of(rank), " computes in ", fixed(own, 2), " of the time that it took at the run's beginning"), rank, own});
+      return;
+    case Turn::over: changes.push_back({false, text(name_of(rank), " takes its time of the run's beginning again"), rank, 1});
   }
 }
 
@@ -168,17 +201,17 @@ void SpeedWatch::judge_exchange(const Connection& connection, Seconds seconds, c
   Seconds late(0);  // what a slow rank may be late in its exchanges, too
   for (const int rank : connection.ranks) {
     const Subject& of = ranks_.at(static_cast<std::size_t>(rank));
-    if (of.named || of.beyond > 0) late = std::max(late, of.cost);
+    if (of.slow.named || of.slow.beyond > 0) late = std::max(late, of.cost);
   }
   if (subject.first.size() < kBeginning) return subject.first.push_back(seconds);
   const Seconds usual = median(subject.first);
   const Seconds cost = seconds - usual;
   if (late > Seconds(0) && cost < late * 2) {
-    subject.beyond = 0;
+    subject.slow.beyond = 0;
     return;
   }
   const double ratio = usual > Seconds(0) ? seconds / usual : cost > Seconds(0) ? kDrifted + 1 : 1;
-  const Turn turn = judge(subject, ratio, kDrifted, kDrifted, cost > window.step * kWorth, kRunningExchange);
+  const Turn turn = judge(subject.slow, ratio, kDrifted, kDrifted, cost > window.step * kWorth, kRunningExchange);
   if (turn == Turn::none) return;
   std::string who;
   if (connection.group.empty()) {
@@ -187,17 +220,22 @@ void SpeedWatch::judge_exchange(const Connection& connection, Seconds seconds, c
     for (const int rank : connection.ranks) who += text(who.empty() ? "" : ", ", name_of(rank));
     who = text("exchanges over ", connection.group, " (", who, ")");
   }
-  if (turn == Turn::slow)
-    changes.push_back({false, text(who, " take ", fixed(ratio, 1), " x as long as at the run's beginning: ", to_text(cost),
-                                   " more in a step of ", to_text(window.step))});
+  if (turn == Turn::named)
+    changes.push_back({true, text(who, " take ", fixed(ratio, 1), " x as long as at the run's beginning: ", to_text(cost),
+                                  " more in a step of ", to_text(window.step))});
   else
-    changes.push_back({true, text(who, " take as long as at the run's beginning again, after ", steps_text(steps_ - subject.since))});
+    changes.push_back({false, text(who, " take as long as at the run's beginning again, after ", steps_text(steps_ - subject.slow.since))});
 }
 
 std::vector<SpeedChange> SpeedWatch::add(const SpeedWindow& window) {
   steps_ += window.steps;
   std::vector<SpeedChange> changes;
-  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) judge_rank(static_cast<int>(rank), window, changes);
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    judge_rank(static_cast<int>(rank), window, changes);
+    judge_fast(static_cast<int>(rank), window, changes);
+  }
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank)
+    if (ranks_[rank].first_works.size() < kBeginning) ranks_[rank].first_works.push_back(window.computing.at(rank));
   for (const auto& [connection, seconds] : window.exchanges) judge_exchange(connection, seconds, window, changes);
   return changes;
 }

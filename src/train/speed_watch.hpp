@@ -38,10 +38,12 @@ struct SpeedWindow {
   std::map<Connection, Seconds> exchanges;  // of the last of the steps
 };
 
-// Something has become slow, or is so no longer.
+// Something has become slow or fast, or is so no longer.
 struct SpeedChange {
-  bool over = false;
-  std::string words;  // who, by what factor, in what, and what it costs
+  bool warns = false;  // it has become slow
+  std::string words;   // who, by what factor, in what, and what it costs
+  int rank = -1;       // of a rank: which
+  double ratio = 1;    // and how long it takes now beside what the plan expects, as far as is known; 1 when that is over
 };
 
 // Not thread-safe.
@@ -52,23 +54,31 @@ class SpeedWatch {
 
   // Names, once, a rank that computes more than 1.25 times as long as the median of the other ranks with the same work in three windows
   // running, and an exchange that takes more than 1.5 times as long as at the beginning (the median of the first five windows) in five;
-  // again when that is over. A rank that has no such peers is compared with its own beginning. What costs less than 5 % of a step is not
-  // named, and no exchange whose delay a slow rank that takes part in it may explain: one of less than twice what that rank costs.
+  // again when that is over. A rank that has no such peers is compared with its own beginning. Likewise a rank that takes less than 0.8 of
+  // the time of its own beginning while no other rank has become as much faster. What costs or saves less than 5 % of a step is not named,
+  // and no exchange whose delay a slow rank that takes part in it may explain: one of less than twice what that rank costs.
   std::vector<SpeedChange> add(const SpeedWindow& window);
 
  private:
+  // Whether something holds, by one window after the other.
+  struct Finding {
+    int beyond = 0;  // windows running in which it does
+    int within = 0;  // windows running in which it does not
+    bool named = false;
+    std::int64_t since = 0;  // steps until it was named
+  };
   // One rank or one connection.
   struct Subject {
     std::vector<Seconds> first;          // of a connection, the windows of the beginning
-    std::vector<Computing> first_works;  // of a rank without peers likewise
-    int beyond = 0;                      // windows running in which it is slow
-    int within = 0;                      // windows running in which it is not
-    bool named = false;
-    std::int64_t since = 0;  // steps until it was named
-    Seconds cost{};          // of a rank, in the last window
+    std::vector<Computing> first_works;  // of a rank likewise
+    Finding slow{};
+    Finding fast{};  // of a rank
+    Seconds cost{};  // of a rank, in the last window
   };
-  enum class Turn { none, slow, over };
-  Turn judge(Subject& subject, double ratio, double slow, double well, bool counts, int running) const;
+  enum class Turn { none, named, over };
+  Turn judge(Finding& finding, double ratio, double slow, double well, bool counts, int running) const;
+  void judge_fast(int rank, const SpeedWindow& window, std::vector<SpeedChange>& changes);
+  double beside_beginning(std::size_t rank, const SpeedWindow& window) const;
   std::string name_of(int rank) const;
   void judge_rank(int rank, const SpeedWindow& window, std::vector<SpeedChange>& changes);
   void judge_exchange(const Connection& connection, Seconds seconds, const SpeedWindow& window, std::vector<SpeedChange>& changes);

@@ -45,6 +45,15 @@ TrafficByDimension planned(const plan::Plan& plan, const model::ModelSpec& model
   return out;
 }
 
+TrafficByDimension difference(TrafficByDimension all, const TrafficByDimension& before) {
+  for (const auto& [dimension, traffic] : before) {
+    comm::Traffic& of = all[dimension];
+    of = {of.messages - traffic.messages, of.collectives - traffic.collectives, of.bytes - traffic.bytes};
+  }
+  std::erase_if(all, [](const auto& one) { return one.second == comm::Traffic(); });
+  return all;
+}
+
 std::string to_json(const TrafficByDimension& sent, const TrafficByDimension& planned, std::int64_t steps) {
   nlohmann::ordered_json dimensions = nlohmann::ordered_json::object();
   for (const char* const name : kDimensions) {

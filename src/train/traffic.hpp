@@ -17,6 +17,8 @@ using TrafficByDimension = std::map<std::string, comm::Traffic>;
 TrafficByDimension sent(comm::Communicator& comm);
 // What the plan says that `steps` steps send where each rank is on a host of its own.
 TrafficByDimension planned(const plan::Plan& plan, const model::ModelSpec& model, std::int64_t steps);
+// What the first has beyond the second.
+TrafficByDimension difference(TrafficByDimension all, const TrafficByDimension& before);
 // {"steps": 7, "dimensions": {"data": {"messages", "collectives", "bytes", "planned": {"messages", "collectives", "bytes"}}, ...}}
 std::string to_json(const TrafficByDimension& sent, const TrafficByDimension& planned, std::int64_t steps);
 

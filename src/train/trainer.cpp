@@ -210,6 +210,25 @@ void Trainer::load(const HeldState& held) {
   self.loaded_history = ValidationHistory::read(state.extra);
 }
 
+bool Trainer::change_plan(const std::optional<plan::Plan>& plan) {
+  comm::Communicator& comm = impl_->comm;
+  std::string json = plan && comm.rank() == 0 ? plan::to_json(*plan) : std::string();
+  auto size = static_cast<std::int64_t>(json.size());
+  comm.world().broadcast(&size, 1, comm::DataType::i64, 0).wait();
+  if (size == 0) return false;
+  json.resize(static_cast<std::size_t>(size));
+  comm.world().broadcast(json.data(), json.size(), comm::DataType::u8, 0).wait();
+  finish();
+  const HeldState held = held_state(Holds::own);
+  const std::unique_ptr<Impl> before =
+      std::exchange(impl_, std::make_unique<Impl>(impl_->job, plan::read_plan(ConfigNode::parse(json, "plan.json")), impl_->dataset, comm,
+                                                  impl_->store.device()));
+  load(held);
+  return true;
+}
+
+const plan::Plan& Trainer::plan() const { return impl_->plan; }
+
 void Trainer::save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep, const ValidationHistory& history) {
   finish();
   impl_->saver.save(impl_->save_request(files, folder, keep, history), impl_->store.pieces());
@@ -397,6 +416,8 @@ std::vector<SpeedChange> Trainer::watch_speed() {
   }
   return self.meter->add(step, std::exchange(self.compare_speeds, false));
 }
+
+TrafficByDimension Trainer::sent() const { return train::sent(impl_->comm); }
 
 Bytes peak_resident() {
   std::ifstream status("/proc/self/status");

@@ -15,6 +15,7 @@
 #include "train/held_state.hpp"
 #include "train/saver.hpp"
 #include "train/speed_watch.hpp"
+#include "train/traffic.hpp"
 #include "train/validation.hpp"
 
 namespace tessera::train {
@@ -57,6 +58,10 @@ class Trainer {
   // Takes weights, optimizer state and step from what the ranks of this communicator hold in memory, under whatever plan they came to hold
   // it. Throws as fill_from_all() and agreed_state() (train/held_state.hpp) do.
   void load(const HeldState& held);
+  // Between two steps: goes on under another plan for the same ranks, with the state that they hold, and true. `plan` counts on rank 0;
+  // without one there nothing changes, and all return false. While the state changes hands it is held twice. A save must have ended.
+  bool change_plan(const std::optional<plan::Plan>& plan);
+  const plan::Plan& plan() const;
   // A complete checkpoint under `folder`, of the steps made so far and with `history`, whose best one is kept where the job says so; all
   // ranks return when it is committed.
   void save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep, const ValidationHistory& history = {});
@@ -83,6 +88,9 @@ class Trainer {
   // Called after each step, or never. Which ranks and links have become slow since the last call, or are so no longer
   // (train/speed_watch.hpp); equal on all ranks.
   std::vector<SpeedChange> watch_speed();
+
+  // What all ranks have sent since they were connected; all call it.
+  TrafficByDimension sent() const;
 
   // The instructions of the last steps (eight, or as many as were made) of all ranks as a Chrome trace (program/chrome_trace.hpp) on rank
   // 0; empty on the others. Ends what a delayed exchange has left, as finish() does.

@@ -32,6 +32,7 @@
 #include "plan/schedule/schedule.hpp"
 #include "train/loop.hpp"
 #include "train/plugin_model.hpp"
+#include "train/rebalance.hpp"
 #include "train/traffic.hpp"
 #include "train/worker_commands.hpp"
 
@@ -44,6 +45,7 @@ struct TrainArguments {
   std::vector<std::string> changed;
   std::string plan;
   std::string cluster;
+  std::string profile;
   std::string run;
   bool resume = false;
   bool json = false;
@@ -63,9 +65,12 @@ class RunObserver final : public train::LoopObserver {
       : job_(job),
         json_(arguments.json && !arguments.quiet),
         unigram_entropy_(unigram_entropy),
+        run_(arguments.run),
+        trainer_(trainer),
         // A run that is complete is only evaluated again.
         writer_(arguments.run, trainer.next_step(), trainer.next_step() + (train::is_complete(job, trainer) ? 0 : 1)),
         flops_per_sample_(model::training_flops_per_sample(job.model).value) {
+    if (!arguments.profile.empty()) rebalancer_.emplace(job, cluster, profile::load_profile(arguments.profile));
     for (const plan::RankPlace& place : plan.ranks) {
       const cluster::Device& device = cluster.groups.at(static_cast<std::size_t>(place.group)).device;
       peak_ += device.peak_of(plan.precision).value * (device.cores > 0 ? place.threads : 1);
@@ -122,6 +127,16 @@ class RunObserver final : public train::LoopObserver {
 
   void on_note(const std::string& line) override { note(line); }
 
+  std::optional<plan::Plan> on_other_speeds(const std::vector<train::SpeedChange>& changes) override {
+    const std::optional<train::Rebalanced> answer = rebalancer_->answer(trainer_.plan(), changes);
+    if (!answer) return {};
+    note(answer->words);
+    // Who goes on with the run goes on under this plan.
+    write_whole(real_file_system(), run_ / "plan.json", plan::to_json(answer->plan));
+    write_whole(real_file_system(), run_ / "cluster.yaml", cluster::to_yaml(answer->cluster));
+    return answer->plan;
+  }
+
   void on_early_stop(std::int64_t steps, const train::ValidationHistory& history) override {
     std::string line =
         text("stopped early after ", steps, " of ", job_.train.steps, " steps: ", history.without_gain,
@@ -154,6 +169,9 @@ class RunObserver final : public train::LoopObserver {
   const model::JobSpec& job_;
   const bool json_;
   const double unigram_entropy_;
+  const std::filesystem::path run_;
+  const train::Trainer& trainer_;
+  std::optional<train::Rebalancer> rebalancer_;
   observe::RunWriter writer_;
   const double flops_per_sample_;
   double peak_ = 0;
@@ -314,8 +332,9 @@ void train_rank(const TrainArguments& arguments) {
     } else {
       trainer.initialize();
     }
-    const std::int64_t begin = trainer.next_step();
-    const train::LoopOptions options{checkpoints, arguments.stop_after, arguments.gradients.empty(), &control::stop_when_asked()};
+    const bool rebalance = job.train.rebalance && !arguments.profile.empty();
+    const train::LoopOptions options{checkpoints, arguments.stop_after, arguments.gradients.empty(), rebalance,
+                                     &control::stop_when_asked()};
     train::LoopOutcome outcome;
     if (arguments.rank.rank == 0) {
       RunObserver observer(arguments, job, plan, cluster, trainer,
@@ -332,10 +351,10 @@ void train_rank(const TrainArguments& arguments) {
     const std::string trace = trainer.chrome_trace();
     if (arguments.rank.rank == 0) write_whole(real_file_system(), run / "trace.json", trace);
     write_memory(run, arguments.rank.rank);
-    const train::TrafficByDimension sent = train::sent(*comm);
+    const train::TrafficByDimension sent = train::difference(trainer.sent(), outcome.sent_before);
     if (arguments.rank.rank == 0) {
-      const std::int64_t steps = trainer.next_step() - begin;
-      write_whole(real_file_system(), run / "traffic.json", train::to_json(sent, train::planned(plan, job.model, steps), steps));
+      const std::int64_t steps = trainer.next_step() - outcome.plan_since;
+      write_whole(real_file_system(), run / "traffic.json", train::to_json(sent, train::planned(trainer.plan(), job.model, steps), steps));
     }
     comm->world().barrier().wait();
     if (outcome.stopped) stopped = stopped_after(trainer.next_step(), job.train.steps, options.keep);
@@ -355,6 +374,8 @@ void add_train(CLI::App& app) {
   command->add_option("train_yaml", arguments->yaml)->required();
   command->add_option("--plan", arguments->plan)->required();
   command->add_option("--cluster", arguments->cluster, "The cluster that the plan was made for");
+  command->add_option("--profile", arguments->profile,
+                      "What the plan was made from: with it the plan is made anew, between two steps, when hosts become slow or fast");
   command->add_option("--run", arguments->run, "The run's folder")->required();
   command->add_option("--set", arguments->overrides)->type_name("KEY=VALUE");
   command->add_flag("--resume", arguments->resume);

@@ -39,7 +39,7 @@ SpeedWindow window(const std::vector<double>& computing, double step = 1.0, cons
 std::vector<std::string> said(SpeedWatch& watch, const SpeedWindow& window, int times = 1) {
   std::vector<std::string> out;
   for (int i = 0; i < times; ++i)
-    for (const SpeedChange& change : watch.add(window)) out.push_back((change.over ? "over: " : "") + change.words);
+    for (const SpeedChange& change : watch.add(window)) out.push_back((change.warns ? "" : "note: ") + change.words);
   return out;
 }
 
@@ -52,7 +52,7 @@ TEST(SpeedWatch, NamesARankThatIsSlowerThanItsPeersOnceAndWhenItIsOver) {
                                              "ms of a step of 1.00 s are spent waiting for it"));
   EXPECT_THAT(said(watch, slow, 10), IsEmpty());
   EXPECT_THAT(said(watch, window({0.5, 0.5, 0.5, 0.5}), 3),
-              ElementsAre("over: rank 3 on host b computes as long as its peers again, after 26 steps"));
+              ElementsAre("note: rank 3 on host b computes as long as its peers again, after 26 steps"));
   EXPECT_THAT(said(watch, window({0.5, 0.5, 0.5, 0.5}), 10), IsEmpty());
 }
 
@@ -115,7 +115,7 @@ TEST(SpeedWatch, NamesALinkThatDrifts) {
           "of 1.00 s"));
   EXPECT_THAT(
       said(watch, window({0.4, 0.4}, 1, {{link, Seconds(0.1)}}), 10),
-      ElementsAre("over: messages from rank 0 on host a to rank 1 on host b take as long as at the run's beginning again, after 16 steps"));
+      ElementsAre("note: messages from rank 0 on host a to rank 1 on host b take as long as at the run's beginning again, after 16 steps"));
 }
 
 TEST(SpeedWatch, ALinkOfASlowRankIsNotNamed) {

@@ -1,0 +1,137 @@
+// A run goes on under another plan, between two steps, and the plan that fits hosts of other speeds is found.
+#include "train/rebalance.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/config.hpp"
+#include "base/error.hpp"
+#include "cost/cost_model.hpp"
+#include "search/search.hpp"
+#include "sim/sim.hpp"
+#include "train/job_helper.hpp"
+
+namespace tessera::train {
+namespace {
+
+using plan::Schedule;
+using ::testing::HasSubstr;
+
+// Three steps under each plan in turn.
+void expect_as_one_device(const model::JobSpec& job, const std::vector<plan::Plan>& plans) {
+  const auto dataset = data::open_dataset(job.data, job.model, job.train.seed);
+  const auto steps = static_cast<std::int64_t>(3 * plans.size());
+  std::vector<double> losses;
+  on_ranks(plans.front().world_size(), [&](comm::Communicator& comm) {
+    Trainer trainer(job, plans.front(), *dataset, comm);
+    trainer.initialize();
+    while (trainer.next_step() < steps) {
+      const auto turn = static_cast<std::size_t>(trainer.next_step() / 3);
+      if (turn > 0 && trainer.next_step() % 3 == 0) {
+        EXPECT_FALSE(trainer.change_plan({}));
+        EXPECT_TRUE(trainer.change_plan(comm.rank() == 0 ? std::optional(plans[turn]) : std::nullopt));
+        EXPECT_EQ(plan::to_json(trainer.plan()), plan::to_json(plans[turn]));
+      }
+      const StepReport report = trainer.step();
+      trainer.watch_speed();
+      if (comm.rank() == 0) losses.push_back(report.loss);
+    }
+  });
+  EXPECT_LT(worst_difference(losses, train_curve(job, {}, steps).losses), 1e-4) << plan::to_json(plans.back());
+}
+
+plan::Plan with_shares(plan::Plan plan, const std::vector<plan::Share>& shares) {
+  for (plan::Stage& stage : plan.stages) stage.shares = shares;
+  return plan;
+}
+
+TEST(Rebalance, AStepFollowsAnotherUnderAnyPlan) {
+  const auto job = tiny_job();
+  expect_as_one_device(job, {plan_of(job, {.dp = 4}), with_shares(plan_of(job, {.dp = 4, .zero = 1}), {{1, 1}, {3, 15}}),
+                             plan_of(job, {.pp = 4, .micro_batches = 4}),
+                             plan_of(job, {.dp = 2, .tp = 2, .zero = 3, .micro_batches = 2})});
+}
+
+TEST(Rebalance, ADelayedExchangeIsFinishedBefore) {
+  auto job = tiny_job();
+  job.train.optimizer.clip = 0;
+  expect_as_one_device(job, {plan_of(job, {.dp = 2, .delayed_exchange = true}), plan_of(job, {.pp = 2, .micro_batches = 4, .schedule = Schedule::zb_h1}),
+                             plan_of(job, {.dp = 2, .pp = 1, .micro_batches = 2, .delayed_exchange = true})});
+}
+
+// Four hosts of one core and equal speed, one worker on each.
+cluster::ClusterSpec four_hosts() {
+  return cluster::read_cluster(ConfigNode::parse(
+      "{name: hosts, groups: [{name: hosts, nodes: 4, devices_per_node: 1, inside: shm, network: {name: lab, bandwidth: 10 Gbit/s, latency: "
+      "100 us}, device: {name: host, vendor: cpu, peak: {fp32: 50 GFLOP/s}, memory: 8 GiB, memory_bandwidth: 10 GB/s, cores: 1}}]}",
+      "cluster"));
+}
+
+SpeedChange change(int rank, double ratio) { return {ratio > 1, "", rank, ratio}; }
+
+std::vector<std::int64_t> samples_of(const plan::Plan& plan) {
+  std::vector<std::int64_t> out(plan.ranks.size(), 0);
+  for (const plan::Stage& stage : plan.stages) {
+    std::size_t rank = 0;
+    for (const plan::Share& share : plan.shares_of(stage))
+      for (int i = 0; i < share.ranks; ++i, ++rank) out[static_cast<std::size_t>(stage.ranks[rank])] = share.samples / share.ranks;
+  }
+  return out;
+}
+
+TEST(Rebalance, ASlowHostTakesFewerSamplesAndAsManyAgainWhenItIsFast) {
+  auto job = tiny_job();
+  job.parallel = {.kind = model::ParallelChoice::Kind::degrees, .dp = 4, .pp = 1, .tp = 1};
+  job.cluster = {.kind = model::ClusterChoice::Kind::file};
+  const cluster::ClusterSpec cluster = four_hosts();
+  const plan::Plan even = search::search(job, cluster, {}).best;
+  Rebalancer rebalancer(job, cluster, {});
+  EXPECT_FALSE(rebalancer.answer(even, {{true, "a link", -1, 1}}));
+  const auto slow = rebalancer.answer(even, {change(2, 3)});
+  ASSERT_TRUE(slow);
+  EXPECT_THAT(slow->words, HasSubstr("rebalanced: blocks 0-"));
+  EXPECT_THAT(cluster::speeds_of_hosts(slow->cluster), testing::ElementsAre(1, 1, testing::DoubleEq(1.0 / 3), 1));
+  const auto samples = samples_of(slow->plan);
+  EXPECT_LT(samples[2], samples[0]);
+  EXPECT_EQ(samples[0], samples[3]);
+  // The ranks stay where they are.
+  for (std::size_t rank = 0; rank < 4; ++rank) EXPECT_EQ(slow->plan.ranks[rank].node, even.ranks[rank].node);
+  // Nothing more is to be gained.
+  EXPECT_FALSE(rebalancer.answer(slow->plan, {change(2, 1)}));
+  const auto fast = rebalancer.answer(slow->plan, {change(2, 1.0 / 3)});
+  ASSERT_TRUE(fast);
+  EXPECT_EQ(samples_of(fast->plan), samples_of(even));
+}
+
+TEST(Rebalance, OfAPipelineBlocksMove) {
+  auto job = model::read_job(ConfigNode::parse(
+      "name: deep\nmodel: {arch: llama, hidden: 64, layers: 12, heads: 4, kv_heads: 4, ffn: 96, seq: 32, vocab: 256}\n"
+      "data: {source: synthetic}\ntrain: {global_batch: 16}\n",
+      "deep.yaml"));
+  job.parallel = {.kind = model::ParallelChoice::Kind::degrees, .dp = 1, .pp = 4, .tp = 1};
+  job.cluster = {.kind = model::ClusterChoice::Kind::file};
+  const cluster::ClusterSpec cluster = four_hosts();
+  const plan::Plan even = search::search(job, cluster, {}).best;
+  const auto slow = Rebalancer(job, cluster, {}).answer(even, {change(1, 2.5)});
+  ASSERT_TRUE(slow);
+  const auto blocks_of = [](const plan::Plan& plan, int rank) {
+    for (const plan::Stage& stage : plan.stages)
+      if (stage.ranks.front() == rank) return stage.last_block() - stage.first_block();
+    return 0;
+  };
+  EXPECT_LT(blocks_of(slow->plan, 1), blocks_of(even, 1));
+  cost::CostModel cost_model(job.model, job.train, slow->cluster, {});
+  EXPECT_LT(slow->plan.predicted->step.value, sim::predict(even, cost_model).step.value / 1.03);
+}
+
+TEST(Rebalance, WorkersOfOneHostStay) {
+  auto job = tiny_job();
+  job.cluster = {.kind = model::ClusterChoice::Kind::local, .devices = 2, .threads = 1};
+  job.parallel = {.kind = model::ParallelChoice::Kind::degrees, .dp = 2, .pp = 1, .tp = 1};
+  const cluster::ClusterSpec cluster = cluster::resolve(job.cluster);
+  const plan::Plan plan = search::search(job, cluster, {}).best;
+  EXPECT_FALSE(Rebalancer(job, cluster, {}).answer(plan, {change(1, 3)}));
+}
+
+}  // namespace
+}  // namespace tessera::train
