@@ -65,10 +65,10 @@ def simulated(tessera, job, plan, profile, environment):
 PORT = 29500
 
 
-def train_on_hosts(lab, tessera, job, plan, run, steps, environment):
+def train_on_hosts(lab, tessera, job, plan, run, steps, environment, more=()):
     """Trains with one rank on each host of the lab, one thread each; `run` is made anew and keeps the memory of its ranks. Seconds of each step."""
     words = [tessera, "worker", str(job), "--plan", str(plan), "--run", str(run), "--set", f"train.steps={steps}",
-             "--world", str(lab.hosts), "--rendezvous", f"{lab.address(0)}:{PORT}"]
+             "--world", str(lab.hosts), "--rendezvous", f"{lab.address(0)}:{PORT}", *more]
     log = open(f"{run}.log", "w+")
     shutil.rmtree(run, ignore_errors=True)
     ranks = [lab.popen(rank, [*words, "--rank", str(rank)], {**environment, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log) for rank in range(lab.hosts)]

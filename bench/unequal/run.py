@@ -1,78 +1,154 @@
-"""Trains on two emulated hosts of unequal speed: the fast one alone, both with equal and with unequal shares of the batch, and both as one pipeline.
+"""Trains on four emulated hosts of unequal speed: what measuring them and planning for them gains, and what becomes of a run whose host slows down.
 
-    python bench/unequal/run.py [--bin build/release/bin] [--rounds 3] [--steps 10] [--gbit 1] [--json]
+    python bench/unequal/run.py [--bin build/release/bin] [--cpu 0.75,0.5,0.5,0.25] [--gbit 10] [--rounds 1] [--steps 10] [--seconds 60] [--json]
 
-Tessera plans each way from a cluster file that says how fast the hosts are; for equal shares its plan is edited. The plans take turns;
-medians over the steps of all rounds, without each run's first two. Needs root (tools/netlab).
+One Llama in fp32 with AdamW, one thread a host. Each host trains alone first: the sum of their rates is what they could reach together if exchanges cost nothing.
+Then all train under the plan that `parallel: auto` makes from a profile of these hosts, under equal shares, and as PyTorch's DDP, in turns. Last, one of the two
+middle hosts is slowed to half in mid-run: how many steps it takes until the ranks go on under another plan, and their rate then beside that of a run that was
+planned for the slow host from the start. Medians over the steps, without each run's first two. Needs root (tools/netlab).
 """
 import argparse
 import json
 import os
 import pathlib
+import re
 import statistics
 import sys
 import tempfile
+import threading
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "bench"))
-from lab import netlab_or_exit, planned, train_on_hosts  # noqa: E402
-MODEL = {"arch": "llama", "hidden": 256, "layers": 8, "heads": 4, "kv_heads": 4, "ffn": 768, "seq": 128, "vocab": 4096}
-CPU = {"fast": 0.8, "slow": 0.4}
-CORE_GFLOPS = 100  # only the ratio of the two hosts matters
+PARALLEL = ROOT / "bench" / "parallel"
+sys.path[:0] = [str(ROOT / "bench"), str(PARALLEL)]
+from lab import checked, netlab_or_exit, planned, python_on_hosts, train_on_hosts  # noqa: E402
+from llama import save  # noqa: E402
+from machine import processor  # noqa: E402
+
+MODEL = {"hidden": 256, "layers": 8, "heads": 4, "kv_heads": 4, "ffn": 768, "seq": 128, "vocab": 4096}
+BATCH = 32
 SKIPPED_STEPS = 2
-WAYS = {"fast host alone": ({"dp": 1, "pp": 1, "tp": 1}, 1), "equal shares": ({"dp": 2, "zero": 0}, 2), "shares by speed": ({"dp": 2, "zero": 0}, 2), "one pipeline": ({"pp": 2}, 2)}
+SLOWED, SLOWED_AT, LONGEST = 1, 14, 80  # which host, after how many steps, and how many steps there are
+TEXT = ROOT / "examples" / "shakespeare" / "shakespeare.txt"
+DEGREES = {"dp": 4, "tp": 1, "pp": 1, "zero": 0, "micro_batches": 1}
 
 
-def cluster(gbit):
-    def group(name):
-        return {"name": name, "inside": "shm", "network": link,
-                "device": {"name": name, "vendor": "cpu", "peak": {"fp32": f"{CORE_GFLOPS * CPU[name]} GFLOP/s"}, "memory": "8 GiB", "memory_bandwidth": f"{20 * CPU[name]} GB/s", "cores": 1}}
-    link = {"name": "lab", "bandwidth": f"{gbit} Gbit/s", "latency": "100 us", "shared": True}
-    return {"name": "unequal hosts", "groups": [group(name) for name in CPU], "between": link}
+def numbers(words):
+    return [float(word) for word in words.split(",")]
 
 
-def plan_for(tessera, way, folder, environment):
-    degrees, _ = WAYS[way]
-    job, path = planned(tessera, folder, way,
-                        {"name": "unequal", "model": MODEL, "data": {"source": "synthetic"}, "cluster": "cluster.yaml", "parallel": degrees,
-                         "train": {"steps": 1, "global_batch": 12, "precision": "fp32", "eval": {"sequences": 1}}}, environment)
-    if way == "equal shares":
-        plan = json.loads(path.read_text())
-        for stage in plan["stages"]:
-            del stage["shares"]
-        path.write_text(json.dumps(plan))
-    return job, path
+class Bench:
+    def __init__(self, arguments, folder, netlab):
+        self.tessera, self.folder, self.netlab, self.arguments = os.path.join(arguments.bin, "tessera"), folder, netlab, arguments
+        self.environment = dict(os.environ, TESSERA_CACHE=str(folder / "cache"))
+        self.weights = folder / "llama"
+        save(MODEL, self.weights)
+
+    def job(self, name, hosts, parallel, steps):
+        """`hosts` of one core each; how fast they are a profile says."""
+        cluster = self.folder / f"{name}-cluster.yaml"
+        link = {"name": "lab", "bandwidth": f"{self.arguments.gbit:g} Gbit/s", "latency": "100 us", "shared": True}
+        cluster.write_text(json.dumps({"name": name, "groups": [{"name": "hosts", "nodes": hosts, "devices_per_node": 1, "inside": "shm", "network": link, "device": {
+            "name": "host", "vendor": "cpu", "peak": {"fp32": "50 GFLOP/s"}, "memory": "8 GiB", "memory_bandwidth": "10 GB/s", "cores": 1}}]}))
+        return {"name": name, "model": {"hf": str(self.weights), "seq": MODEL["seq"]}, "data": {"source": str(TEXT), "tokenizer": {"kind": "bytes"}},
+                "train": {"init": str(self.weights), "steps": steps, "global_batch": BATCH, "precision": "fp32", "eval": {"sequences": 1},
+                          "optimizer": {"kind": "adamw", "lr": 3e-4, "clip": 1.0}, "schedule": {"kind": "constant"}},
+                "cluster": str(cluster), "parallel": parallel}
+
+    def profile(self, name, cpu):
+        path = self.folder / f"{name}-profile.json"
+        yaml = path.with_suffix(".yaml")
+        yaml.write_text(json.dumps({key: value for key, value in self.job(name, len(cpu), {}, 1).items() if key != "parallel"}))
+        words = ",".join(map(str, cpu))
+        launcher = f"{sys.executable} {ROOT / 'tools' / 'netlab'} --hosts {len(cpu)} --gbit {self.arguments.gbit:g} --cpu {words} --"
+        checked([self.tessera, "profile", yaml, "--seconds", self.arguments.seconds, "--launcher", launcher, "-o", path], self.environment)
+        print(f"{words}: speeds {json.loads(path.read_text()).get('speeds')}", file=sys.stderr)
+        return path
+
+    def plan(self, name, hosts, parallel, profile=None, steps=None):
+        return planned(self.tessera, self.folder, name, self.job(name, hosts, parallel, steps or self.arguments.steps), self.environment, profile)
+
+    def train(self, job_and_plan, cpu, run="run"):
+        with self.netlab.Lab(len(cpu), [self.arguments.gbit], cpu) as lab:
+            return train_on_hosts(lab, self.tessera, *job_and_plan, self.folder / run, self.arguments.steps, self.environment)
+
+    def ddp(self, job_and_plan, cpu):
+        batches, spec = self.folder / "batches.jsonl", self.folder / "ddp.json"
+        batches.write_text(checked([self.tessera, "data", "batch", job_and_plan[0], "--count", self.arguments.steps, "--json"], self.environment))
+        spec.write_text(json.dumps({"way": "ddp", "model": MODEL, "weights": str(self.weights / "model.safetensors"), "batches": str(batches), "micro_batches": 1}))
+        with self.netlab.Lab(len(cpu), [self.arguments.gbit], cpu) as lab:
+            return json.loads(python_on_hosts(lab, [PARALLEL / "peer.py", spec], self.folder / "peer.log"))["seconds"]
+
+    def slowed(self, job_and_plan, profile, cpu):
+        """Trains until some steps after the ranks have taken another plan: the seconds of all steps, and after which one they took it."""
+        run = self.folder / "slowed"
+        with self.netlab.Lab(len(cpu), [self.arguments.gbit], cpu) as lab:
+            def slow():
+                metrics = run / "metrics.jsonl"
+                while not metrics.exists() or len(metrics.read_text().splitlines()) < SLOWED_AT:
+                    time.sleep(0.05)
+                lab.hold(SLOWED, cpu[SLOWED] / 2)
+            threading.Thread(target=slow, daemon=True).start()
+            seconds = train_on_hosts(lab, self.tessera, *job_and_plan, run, LONGEST, self.environment, ["--profile", str(profile)])
+        said = re.findall(r"after step (\d+) (rebalanced: .*)", (run / "log.txt").read_text())
+        for step, words in said:
+            print(f"after step {step} {words}", file=sys.stderr)
+        return seconds, [int(step) for step, _ in said]
+
+
+def rate(seconds):
+    return BATCH * MODEL["seq"] / statistics.median(seconds)
+
+
+def measured(bench, cpu, rounds):
+    profile = bench.profile("unequal", cpu)
+    later = [share / 2 if host == SLOWED else share for host, share in enumerate(cpu)]
+    auto = bench.plan("auto", len(cpu), "auto", profile, LONGEST)
+    even, alone = bench.plan("even", len(cpu), DEGREES), bench.plan("alone", 1, {"dp": 1, "tp": 1, "pp": 1})
+    planned_later = bench.plan("later", len(cpu), "auto", bench.profile("later", later))
+    ways = {**{f"one host of {share:g}": (lambda share=share: bench.train(alone, [share])) for share in sorted(set(cpu))},
+            "planned": lambda: bench.train(auto, cpu), "equal shares": lambda: bench.train(even, cpu), "DDP": lambda: bench.ddp(even, cpu),
+            "planned for the slow host": lambda: bench.train(planned_later, later)}
+    seconds = {way: [] for way in ways}
+    for turn in range(rounds):
+        for way, run in ways.items():
+            seconds[way] += run()[SKIPPED_STEPS:]
+            print(f"round {turn + 1} of {rounds}, {way}: {rate(seconds[way]):.0f} tokens/s", file=sys.stderr)
+    rates = {way: rate(of) for way, of in seconds.items()}
+    together = sum(rates[f"one host of {share:g}"] for share in cpu)
+    of_run, changes = bench.slowed(auto, profile, cpu)
+    rebalanced = next((step for step in changes if step > SLOWED_AT), None)
+    after = rate(of_run[changes[-1] + SKIPPED_STEPS:]) if changes else None
+    return {"rates": rates, "sum_of_hosts": together, "of_sum": rates["planned"] / together, "over_ddp": rates["planned"] / rates["DDP"],
+            "steps_until_rebalanced": rebalanced and rebalanced - SLOWED_AT, "rate_before": rate(of_run[SKIPPED_STEPS:SLOWED_AT]),
+            "rate_slowed": rebalanced and rate(of_run[SLOWED_AT:rebalanced]), "rate_rebalanced": after, "of_planned_from_the_start": after and after / rates["planned for the slow host"]}
 
 
 def main():
     parser = argparse.ArgumentParser(prog="./dev bench unequal", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", default=str(ROOT / "build" / "release" / "bin"))
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cpu", type=numbers, default=[0.75, 0.5, 0.5, 0.25], help="cores of each host")
+    parser.add_argument("--gbit", type=float, default=10)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--gbit", type=float, default=1)
+    parser.add_argument("--seconds", type=int, default=60, help="of measuring the hosts, about")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     netlab = netlab_or_exit()
-    tessera = os.path.join(arguments.bin, "tessera")
-    seconds = {way: [] for way in WAYS}
-    with tempfile.TemporaryDirectory() as scratch:
-        folder, environment = pathlib.Path(scratch), dict(os.environ, TESSERA_CACHE=os.path.join(scratch, "cache"))
-        (folder / "cluster.yaml").write_text(json.dumps(cluster(arguments.gbit)))
-        plans = {way: plan_for(tessera, way, folder, environment) for way in WAYS}
-        for turn in range(arguments.rounds):
-            for way, (_, hosts) in WAYS.items():
-                with netlab.Lab(hosts, [arguments.gbit], list(CPU.values())[:hosts]) as lab:
-                    seconds[way] += train_on_hosts(lab, tessera, *plans[way], folder / "run", arguments.steps, environment)[SKIPPED_STEPS:]
-                print(f"round {turn + 1} of {arguments.rounds}, {way}: {seconds[way][-1]:.3f} s", file=sys.stderr)
-        shares = {way: [stage.get("shares") for stage in json.loads(plan.read_text())["stages"]] for way, (_, plan) in plans.items()}
-    medians = {way: statistics.median(values) for way, values in seconds.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        result = {"machine": processor(), "cpu": arguments.cpu, "gbit": arguments.gbit, **measured(Bench(arguments, pathlib.Path(folder), netlab), arguments.cpu, arguments.rounds)}
     if arguments.json:
-        print(json.dumps({"step_s": medians, "steps": seconds, "shares": shares}))
+        print(json.dumps(result))
         return
-    print(f"hosts of {CPU['fast']} and {CPU['slow']} cores, {arguments.gbit:g} Gbit/s")
-    for way, value in medians.items():
-        samples = " + ".join(str(share["samples"]) for share in shares[way][0] or [])
-        print(f"{way:<18}{value:8.3f} s  {medians['equal shares'] / value:5.2f} x  {samples}")
+    print(f"{result['machine']}; hosts of {', '.join(map(str, arguments.cpu))} cores, {arguments.gbit:g} Gbit/s; tokens/s")
+    for way, value in result["rates"].items():
+        print(f"{way:<28}{value:8.0f}")
+    print(f"planned: {100 * result['of_sum']:.1f} % of {result['sum_of_hosts']:.0f}, the sum of the hosts alone; {result['over_ddp']:.2f} x DDP")
+    if result["steps_until_rebalanced"]:
+        print(f"host {SLOWED} slowed to half: {result['rate_before']:.0f} before, {result['rate_slowed']:.0f} then, after {result['steps_until_rebalanced']} steps rebalanced, "
+              f"{result['rate_rebalanced']:.0f}: {100 * result['of_planned_from_the_start']:.1f} % of a run planned for it")
+    else:
+        print(f"host {SLOWED} slowed to half: not rebalanced")
 
 
 if __name__ == "__main__":

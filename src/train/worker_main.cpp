@@ -130,7 +130,7 @@ class RunObserver final : public train::LoopObserver {
   std::optional<plan::Plan> on_other_speeds(const std::vector<train::SpeedChange>& changes) override {
     const std::optional<train::Rebalanced> answer = rebalancer_->answer(trainer_.plan(), changes);
     if (!answer) return {};
-    note(answer->words);
+    note(text("after step ", trainer_.next_step(), " ", answer->words));
     // Who goes on with the run goes on under this plan.
     write_whole(real_file_system(), run_ / "plan.json", plan::to_json(answer->plan));
     write_whole(real_file_system(), run_ / "cluster.yaml", cluster::to_yaml(answer->cluster));

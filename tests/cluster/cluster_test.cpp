@@ -46,7 +46,7 @@ bool same(const ClusterSpec& a, const ClusterSpec& b) {
   const auto same_group = [](const ResourceGroup& x, const ResourceGroup& y) {
     return x.name == y.name && same(x.device, y.device) && x.nodes == y.nodes && x.devices_per_node == y.devices_per_node &&
            same(x.inside, y.inside) && same(x.network, y.network) && x.adapters == y.adapters && x.nodes_per_domain == y.nodes_per_domain &&
-           x.nodes_per_rack == y.nodes_per_rack && x.oversubscription == y.oversubscription &&
+           x.nodes_per_rack == y.nodes_per_rack && x.oversubscription == y.oversubscription && x.speeds == y.speeds &&
            x.devices_per_switch == y.devices_per_switch && same(x.uplink, y.uplink);
   };
   return a.name == b.name && same(a.between, b.between) &&
@@ -149,8 +149,10 @@ TEST(Cluster, AnyClusterReadsBackExactly) {
       group.device.memory = Bytes(*rc::gen::inRange<std::int64_t>(0, 1LL << 50));
       group.device.memory_bandwidth = BytesPerSecond(*rc::gen::inRange(1, 1'000'000) * 1.7e6);
       group.device.cores = cpu ? *rc::gen::inRange(1, 300) : 0;
-      group.nodes = *rc::gen::inRange(1, 1000);
+      group.nodes = *rc::gen::inRange(1, 20);
       group.devices_per_node = *rc::gen::inRange(1, 100);
+      if (cpu && group.nodes < 10)
+        for (int node = 0; node < group.nodes; ++node) group.speeds.push_back(*rc::gen::inRange(1, 1000) / 7.0);
       group.inside = any_link();
       group.network = any_link();
       group.device.units = *rc::gen::inRange(0, 200);
@@ -211,6 +213,9 @@ TEST(Cluster, NamesTheLineOfWhatIsWrong) {
   EXPECT_THAT(refusal("groups:\n  - {name: a, device: t4, nodes: 2}\n"), HasSubstr("the network between nodes is missing"));
   EXPECT_THAT(refusal("groups:\n  - {name: a, device: t4, devices_per_node: 2}\n"), HasSubstr("the link inside a node is missing"));
   EXPECT_THAT(refusal("groups:\n  - {name: a, device: t4}\n  - {name: b, device: t4}\n"), HasSubstr("the link between groups is missing"));
+  EXPECT_THAT(refusal("groups:\n  - {name: a, device: 'cpu:zen4', cores: 1, nodes: 2, network: tcp-1g, speeds: [1]}\n"),
+              HasSubstr("has 1 entries, and the group 2 nodes"));
+  EXPECT_THAT(refusal("groups:\n  - {name: a, device: t4, speeds: [1]}\n"), HasSubstr("are of CPU hosts"));
   EXPECT_THAT(refusal("groups:\n  - {name: a, device: t4, cores: 2}\n"), HasSubstr("only CPU devices have cores"));
   EXPECT_THAT(refusal("groups:\n  - {name: a, device: t4, network: {name: n, bandwidth: 0, latency: 1 us}}\n"),
               HasSubstr("a bandwidth above 0"));
@@ -218,6 +223,16 @@ TEST(Cluster, NamesTheLineOfWhatIsWrong) {
               HasSubstr("expected a bandwidth such as 450 GB/s"));
   EXPECT_THAT(refusal("groups:\n  - {name: a, device: {name: d, vendor: v, peak: {fp64: 1}, memory: 1, memory_bandwidth: 1}}\n"),
               HasSubstr("unknown key 'fp64'"));
+}
+
+TEST(Cluster, HostsHaveTheSpeedsThatTheyAreGiven) {
+  const ClusterSpec cluster = cluster_of(
+      "groups:\n  - {name: a, device: 'cpu:zen4', cores: 1, nodes: 2, network: tcp-1g, speeds: [1, 0.5]}\n"
+      "  - {name: b, device: 'cpu:zen4', cores: 1}\nbetween: tcp-1g\n");
+  EXPECT_THAT(speeds_of_hosts(cluster), testing::ElementsAre(1, 0.5, 1));
+  const ClusterSpec other = with_speeds(cluster, {2, 1, 0.25});
+  EXPECT_EQ(other.groups[1].speed_of(0), 0.25);
+  EXPECT_EQ(other.fingerprint(), cluster.fingerprint());
 }
 
 TEST(Cluster, SaysAllThatIsWrongAtOnce) {

@@ -259,6 +259,7 @@ Profile any_profile() {
     if (*rc::gen::arbitrary<bool>()) sample.slows = sample.slowed = measured();
   }
   for (int i = *rc::gen::inRange(0, 3); i > 0; --i) profile.optimizers.push_back({"sgd", small(), small(), precision(), measured()});
+  for (int i = *rc::gen::inRange(0, 5); i > 0; --i) profile.speeds.push_back(small() / 7.0);
   return profile;
 }
 
@@ -271,6 +272,7 @@ TEST(ProfileFile, AnyProfileReadsBackExactly) {
     RC_ASSERT(back.host == profile.host);
     RC_ASSERT(back.process_baseline == profile.process_baseline);
     RC_ASSERT(back.overlap_slowdown == profile.overlap_slowdown);
+    RC_ASSERT(back.speeds == profile.speeds);
     RC_ASSERT(back.blocks.size() == profile.blocks.size());
     for (std::size_t i = 0; i < back.blocks.size(); ++i) {
       RC_ASSERT(back.blocks[i].kind == profile.blocks[i].kind);

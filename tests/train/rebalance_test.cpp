@@ -48,21 +48,22 @@ plan::Plan with_shares(plan::Plan plan, const std::vector<plan::Share>& shares) 
 TEST(Rebalance, AStepFollowsAnotherUnderAnyPlan) {
   const auto job = tiny_job();
   expect_as_one_device(job, {plan_of(job, {.dp = 4}), with_shares(plan_of(job, {.dp = 4, .zero = 1}), {{1, 1}, {3, 15}}),
-                             plan_of(job, {.pp = 4, .micro_batches = 4}),
-                             plan_of(job, {.dp = 2, .tp = 2, .zero = 3, .micro_batches = 2})});
+                             plan_of(job, {.pp = 4, .micro_batches = 4}), plan_of(job, {.dp = 2, .tp = 2, .zero = 3, .micro_batches = 2})});
 }
 
 TEST(Rebalance, ADelayedExchangeIsFinishedBefore) {
   auto job = tiny_job();
   job.train.optimizer.clip = 0;
-  expect_as_one_device(job, {plan_of(job, {.dp = 2, .delayed_exchange = true}), plan_of(job, {.pp = 2, .micro_batches = 4, .schedule = Schedule::zb_h1}),
-                             plan_of(job, {.dp = 2, .pp = 1, .micro_batches = 2, .delayed_exchange = true})});
+  expect_as_one_device(
+      job, {plan_of(job, {.dp = 2, .delayed_exchange = true}), plan_of(job, {.pp = 2, .micro_batches = 4, .schedule = Schedule::zb_h1}),
+            plan_of(job, {.dp = 2, .pp = 1, .micro_batches = 2, .delayed_exchange = true})});
 }
 
 // Four hosts of one core and equal speed, one worker on each.
 cluster::ClusterSpec four_hosts() {
   return cluster::read_cluster(ConfigNode::parse(
-      "{name: hosts, groups: [{name: hosts, nodes: 4, devices_per_node: 1, inside: shm, network: {name: lab, bandwidth: 10 Gbit/s, latency: "
+      "{name: hosts, groups: [{name: hosts, nodes: 4, devices_per_node: 1, inside: shm, network: {name: lab, bandwidth: 10 Gbit/s, "
+      "latency: "
       "100 us}, device: {name: host, vendor: cpu, peak: {fp32: 50 GFLOP/s}, memory: 8 GiB, memory_bandwidth: 10 GB/s, cores: 1}}]}",
       "cluster"));
 }
@@ -104,10 +105,10 @@ TEST(Rebalance, ASlowHostTakesFewerSamplesAndAsManyAgainWhenItIsFast) {
 }
 
 TEST(Rebalance, OfAPipelineBlocksMove) {
-  auto job = model::read_job(ConfigNode::parse(
-      "name: deep\nmodel: {arch: llama, hidden: 64, layers: 12, heads: 4, kv_heads: 4, ffn: 96, seq: 32, vocab: 256}\n"
-      "data: {source: synthetic}\ntrain: {global_batch: 16}\n",
-      "deep.yaml"));
+  auto job = model::read_job(
+      ConfigNode::parse("name: deep\nmodel: {arch: llama, hidden: 64, layers: 12, heads: 4, kv_heads: 4, ffn: 96, seq: 32, vocab: 256}\n"
+                        "data: {source: synthetic}\ntrain: {global_batch: 16}\n",
+                        "deep.yaml"));
   job.parallel = {.kind = model::ParallelChoice::Kind::degrees, .dp = 1, .pp = 4, .tp = 1};
   job.cluster = {.kind = model::ClusterChoice::Kind::file};
   const cluster::ClusterSpec cluster = four_hosts();
