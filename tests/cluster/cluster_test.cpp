@@ -229,7 +229,7 @@ TEST(Cluster, HostsHaveTheSpeedsThatTheyAreGiven) {
   const ClusterSpec cluster = cluster_of(
       "groups:\n  - {name: a, device: 'cpu:zen4', cores: 1, nodes: 2, network: tcp-1g, speeds: [1, 0.5]}\n"
       "  - {name: b, device: 'cpu:zen4', cores: 1}\nbetween: tcp-1g\n");
-  EXPECT_THAT(speeds_of_hosts(cluster), testing::ElementsAre(1, 0.5, 1));
+  EXPECT_THAT(speeds_of_hosts(cluster), ::testing::ElementsAre(1, 0.5, 1));
   const ClusterSpec other = with_speeds(cluster, {2, 1, 0.25});
   EXPECT_EQ(other.groups[1].speed_of(0), 0.25);
   EXPECT_EQ(other.fingerprint(), cluster.fingerprint());

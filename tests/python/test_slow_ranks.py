@@ -1,5 +1,6 @@
 """A rank that becomes slow while a run trains is named in its log, with what it costs, and again when that is over."""
 
+import json
 import os
 import re
 import signal
@@ -75,6 +76,34 @@ def test_a_slowed_worker_is_named_and_so_is_its_end(tessera, kind, parallel):
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
+
+
+def test_a_host_that_becomes_slow_has_less_to_do_from_then_on(tessera):
+    """Two hosts, as the cluster file has it; their workers run on this one."""
+    tessera.write("hosts.yaml", {"name": "hosts", "groups": [{"name": "hosts", "device": "cpu:zen4", "nodes": 2, "cores": 1, "devices_per_node": 1, "memory": "8 GiB", "network": "tcp-10g"}]})
+    job = tessera.write("train.yaml", {**JOB, "cluster": "hosts.yaml", "parallel": {"dp": 2, "pp": 1, "tp": 1, "micro_batches": 1}})
+    run = Path(tessera.folder) / "runs" / "run"
+    process = tessera.start("train", job, "--no-measure")
+    try:
+        train_usually(tessera, process)
+        worker = workers_of(process.pid)[1]
+
+        def stop_for_a_moment():
+            os.kill(worker, signal.SIGSTOP)
+            time.sleep(0.03)
+            os.kill(worker, signal.SIGCONT)
+            time.sleep(0.01)
+
+        until((r"after step \d+ rebalanced: blocks 0-\d+ on ranks 0, 1 with \d \+ \d of 8 samples; a step is expected to take ", lambda: log_of(tessera)), stop_for_a_moment, process)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    shares = [share["samples"] for share in json.loads((run / "plan.json").read_text())["stages"][0]["shares"]]
+    assert shares[0] > shares[1] and sum(shares) == 8
+    assert "speeds: [1, 0." in (run / "cluster.yaml").read_text()
+    steps = len((run / "metrics.jsonl").read_text().splitlines())
+    tessera("train", job, "--resume", "--set", f"train.steps={steps + 3}")
+    assert json.loads((run / "plan.json").read_text())["stages"][0]["shares"][0]["samples"] == shares[0]
 
 
 def test_an_even_run_is_left_alone(tessera):

@@ -88,7 +88,7 @@ std::string train_for_ever(const Injection& injection, const model::JobSpec& job
       if (slowed)
         for (const SpeedChange& change : trainer->watch_speed()) {
           const bool who = change.words.starts_with(text("rank ", injection.victim, " computes"));
-          if (!change.over && who && change.words.find("above all in ") != std::string::npos) comm::testing::report("heard");
+          if (change.warns && who && change.words.find("above all in ") != std::string::npos) comm::testing::report("heard");
         }
       if (!said && report.step > 0 && trained >= usual) comm::testing::report("running"), said = true;
     }

@@ -59,6 +59,15 @@ TEST(Rebalance, ADelayedExchangeIsFinishedBefore) {
             plan_of(job, {.dp = 2, .pp = 1, .micro_batches = 2, .delayed_exchange = true})});
 }
 
+// As `parallel: {dp, pp, tp: 1}` says it, on a cluster that a file describes.
+void fix(model::JobSpec& job, int dp, int pp) {
+  job.parallel.kind = model::ParallelChoice::Kind::degrees;
+  job.parallel.dp = dp;
+  job.parallel.pp = pp;
+  job.parallel.tp = 1;
+  job.cluster.kind = model::ClusterChoice::Kind::file;
+}
+
 // Four hosts of one core and equal speed, one worker on each.
 cluster::ClusterSpec four_hosts() {
   return cluster::read_cluster(ConfigNode::parse(
@@ -82,8 +91,7 @@ std::vector<std::int64_t> samples_of(const plan::Plan& plan) {
 
 TEST(Rebalance, ASlowHostTakesFewerSamplesAndAsManyAgainWhenItIsFast) {
   auto job = tiny_job();
-  job.parallel = {.kind = model::ParallelChoice::Kind::degrees, .dp = 4, .pp = 1, .tp = 1};
-  job.cluster = {.kind = model::ClusterChoice::Kind::file};
+  fix(job, 4, 1);
   const cluster::ClusterSpec cluster = four_hosts();
   const plan::Plan even = search::search(job, cluster, {}).best;
   Rebalancer rebalancer(job, cluster, {});
@@ -109,8 +117,7 @@ TEST(Rebalance, OfAPipelineBlocksMove) {
       ConfigNode::parse("name: deep\nmodel: {arch: llama, hidden: 64, layers: 12, heads: 4, kv_heads: 4, ffn: 96, seq: 32, vocab: 256}\n"
                         "data: {source: synthetic}\ntrain: {global_batch: 16}\n",
                         "deep.yaml"));
-  job.parallel = {.kind = model::ParallelChoice::Kind::degrees, .dp = 1, .pp = 4, .tp = 1};
-  job.cluster = {.kind = model::ClusterChoice::Kind::file};
+  fix(job, 1, 4);
   const cluster::ClusterSpec cluster = four_hosts();
   const plan::Plan even = search::search(job, cluster, {}).best;
   const auto slow = Rebalancer(job, cluster, {}).answer(even, {change(1, 2.5)});
@@ -127,8 +134,10 @@ TEST(Rebalance, OfAPipelineBlocksMove) {
 
 TEST(Rebalance, WorkersOfOneHostStay) {
   auto job = tiny_job();
-  job.cluster = {.kind = model::ClusterChoice::Kind::local, .devices = 2, .threads = 1};
-  job.parallel = {.kind = model::ParallelChoice::Kind::degrees, .dp = 2, .pp = 1, .tp = 1};
+  fix(job, 2, 1);
+  job.cluster.kind = model::ClusterChoice::Kind::local;
+  job.cluster.devices = 2;
+  job.cluster.threads = 1;
   const cluster::ClusterSpec cluster = cluster::resolve(job.cluster);
   const plan::Plan plan = search::search(job, cluster, {}).best;
   EXPECT_FALSE(Rebalancer(job, cluster, {}).answer(plan, {change(1, 3)}));
