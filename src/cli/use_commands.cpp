@@ -27,7 +27,7 @@ void add_worker_command(CLI::App& app) {
       "export TESSERA_SECRET=$(openssl rand -hex 32)\n"
       "SIGTERM, SIGHUP and Ctrl-C at one rank make all of them finish the step and write a checkpoint; their exit code is then 75.");
   struct Options {
-    std::string yaml, plan, run, rank, world, rendezvous;
+    std::string yaml, plan, profile, run, rank, world, rendezvous;
     std::vector<std::string> overrides;
     std::vector<std::string> changed;
     bool resume = false;
@@ -36,6 +36,9 @@ void add_worker_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
   command->add_option("train_yaml", options->yaml, "What to train")->required();
   command->add_option("--plan", options->plan, "The plan file, the same on all ranks")->required();
+  command->add_option(
+      "--profile", options->profile,
+      "What the plan was made from: with it the ranks take another plan, between two steps, when hosts become slow or fast");
   command->add_option("--rank", options->rank, "This process's rank")->check(whole_number(0));
   command->add_option("--world", options->world, "How many ranks there are")->check(whole_number(1));
   command->add_option("--rendezvous", options->rendezvous, "HOST:PORT where rank 0 listens");
@@ -53,6 +56,7 @@ void add_worker_command(CLI::App& app) {
     arguments.insert(
         arguments.end(),
         {"--run", options->run.empty() ? run_folder(model::read_job(options->yaml, options->overrides).name).string() : options->run});
+    append_option(arguments, *command, "--profile", options->profile);
     append_option(arguments, *command, "--rank", options->rank);
     append_option(arguments, *command, "--world", options->world);
     append_option(arguments, *command, "--rendezvous", options->rendezvous);

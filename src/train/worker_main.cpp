@@ -61,7 +61,7 @@ struct TrainArguments {
 class RunObserver final : public train::LoopObserver {
  public:
   RunObserver(const TrainArguments& arguments, const model::JobSpec& job, const plan::Plan& plan, const cluster::ClusterSpec& cluster,
-              const train::Trainer& trainer, double unigram_entropy)
+              const std::optional<profile::Profile>& profile, const train::Trainer& trainer, double unigram_entropy)
       : job_(job),
         json_(arguments.json && !arguments.quiet),
         unigram_entropy_(unigram_entropy),
@@ -70,7 +70,7 @@ class RunObserver final : public train::LoopObserver {
         // A run that is complete is only evaluated again.
         writer_(arguments.run, trainer.next_step(), trainer.next_step() + (train::is_complete(job, trainer) ? 0 : 1)),
         flops_per_sample_(model::training_flops_per_sample(job.model).value) {
-    if (!arguments.profile.empty()) rebalancer_.emplace(job, cluster, profile::load_profile(arguments.profile));
+    if (profile) rebalancer_.emplace(job, cluster, *profile);
     for (const plan::RankPlace& place : plan.ranks) {
       const cluster::Device& device = cluster.groups.at(static_cast<std::size_t>(place.group)).device;
       peak_ += device.peak_of(plan.precision).value * (device.cores > 0 ? place.threads : 1);
@@ -273,7 +273,10 @@ void train_rank(const TrainArguments& arguments) {
   const model::JobSpec job = model::read_job(arguments.yaml, arguments.overrides);
   const plan::Plan plan = plan::load_plan(arguments.plan);
   // What the launcher saw: a worker that is held to some of the cores cannot tell for itself.
-  const cluster::ClusterSpec cluster = arguments.cluster.empty() ? cluster::resolve(job.cluster) : cluster::load_cluster(arguments.cluster);
+  cluster::ClusterSpec cluster = arguments.cluster.empty() ? cluster::resolve(job.cluster) : cluster::load_cluster(arguments.cluster);
+  std::optional<profile::Profile> profile;
+  if (!arguments.profile.empty()) profile = profile::load_profile(arguments.profile);
+  if (profile && arguments.cluster.empty()) cluster = profile::at_measured_speeds(cluster, *profile);
   plan::check(plan, job, cluster);
   model::check_has_blocks(job.model, job.train.precision, {.file = job.file.string(), .block = {}});
   if (plan.world_size() != arguments.rank.world)
@@ -332,12 +335,12 @@ void train_rank(const TrainArguments& arguments) {
     } else {
       trainer.initialize();
     }
-    const bool rebalance = job.train.rebalance && !arguments.profile.empty();
+    const bool rebalance = job.train.rebalance && profile;
     const train::LoopOptions options{checkpoints, arguments.stop_after, arguments.gradients.empty(), rebalance,
                                      &control::stop_when_asked()};
     train::LoopOutcome outcome;
     if (arguments.rank.rank == 0) {
-      RunObserver observer(arguments, job, plan, cluster, trainer,
+      RunObserver observer(arguments, job, plan, cluster, profile, trainer,
                            sequences != nullptr && sequences->tokenizer() != nullptr && trainer.validates()
                                ? sequences->unigram_entropy_of_validation()
                                : 0);
