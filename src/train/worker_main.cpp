@@ -65,7 +65,8 @@ class RunObserver final : public train::LoopObserver {
         unigram_entropy_(unigram_entropy),
         // A run that is complete is only evaluated again.
         writer_(arguments.run, trainer.next_step(), trainer.next_step() + (train::is_complete(job, trainer) ? 0 : 1)),
-        flops_per_sample_(model::training_flops_per_sample(job.model).value) {
+        // Of samples that all have the full length.
+        flops_per_sample_(job.data.lengths ? 0 : model::training_flops_per_sample(job.model).value) {
     for (const plan::RankPlace& place : plan.ranks) {
       const cluster::Device& device = cluster.groups.at(static_cast<std::size_t>(place.group)).device;
       peak_ += device.peak_of(plan.precision).value * (device.cores > 0 ? place.threads : 1);
@@ -335,7 +336,9 @@ void train_rank(const TrainArguments& arguments) {
     const train::TrafficByDimension sent = train::sent(*comm);
     if (arguments.rank.rank == 0) {
       const std::int64_t steps = trainer.next_step() - begin;
-      write_whole(real_file_system(), run / "traffic.json", train::to_json(sent, train::planned(plan, job.model, steps), steps));
+      // By the lengths of samples every step sends something else.
+      const auto planned = plan.lengths ? std::nullopt : std::optional(train::planned(plan, job.model, steps));
+      write_whole(real_file_system(), run / "traffic.json", train::to_json(sent, planned, steps));
     }
     comm->world().barrier().wait();
     if (outcome.stopped) stopped = stopped_after(trainer.next_step(), job.train.steps, options.keep);
