@@ -2,8 +2,8 @@
 
     python bench/lengths/run.py [--bin build/release/bin] [--rounds 2] [--steps 6] [--gbit 1] [--cpu 0.45] [--tokens 1024] [--lengths WORDS] [--keep FOLDER] [--json]
 
-A rank holds --tokens at once, so that the longest samples (4096) need several ranks; fixed degrees are all that hold them. Both ways pack samples alike and train on
-the same batches in turns; the ratio is that of the medians over all rounds' steps without each run's first one, against the fastest fixed degree. Losses of the first step must agree within 1e-4.
+A rank holds --tokens at once, so that the longest samples (4096) need several ranks; fixed degrees are all that hold them. Both exchange by ring and by Ulysses, pack samples alike and train on
+the same batches in turns; the ratio is that of the faster of each, medians over all rounds' steps without each run's first one. Losses of the first step must agree within 1e-4.
 Needs root (tools/netlab).
 """
 import argparse
@@ -25,27 +25,33 @@ LENGTHS = {"lognormal, median 128": {"kind": "lognormal", "median": 128}, "Paret
 SKIPPED_STEPS = 1
 
 
+def words(way):
+    return f"{way[0]}, cp {way[1]}, {way[2]}"
+
+
 class Bench:
     def __init__(self, arguments, folder):
         self.arguments, self.folder, self.tessera = arguments, folder, os.path.join(arguments.bin, "tessera")
         self.environment = dict(os.environ, TESSERA_CACHE=str(folder / "cache"))
-        self.ways = [("flexible", HOSTS)] + [("fixed", cp) for cp in (1, 2, 4) if cp * arguments.tokens >= LONGEST]
+        degrees = [("flexible", HOSTS)] + [("fixed", cp) for cp in (2, 4) if cp * arguments.tokens >= LONGEST]
+        self.ways = [(groups, cp, context) for groups, cp in degrees for context in ("ring", "ulysses")]
 
-    def job(self, lengths, way, cp):
+    def job(self, lengths, groups, cp, context):
         # Micro-batches of as many samples of the full length as a rank has room for.
         samples = self.arguments.tokens * cp // LONGEST
-        parallel = {"dp": HOSTS // cp, "pp": 1, "tp": 1, "cp": cp, "context": "ring", "zero": 0, "recompute": "none", "micro_batches": BATCH // (HOSTS // cp) // samples, "context_groups": way}
+        parallel = {"dp": HOSTS // cp, "pp": 1, "tp": 1, "cp": cp, "context": context, "zero": 0, "recompute": "none",
+                    "micro_batches": BATCH // (HOSTS // cp) // samples, "context_groups": groups}
         return {"name": "lengths", "model": MODEL, "data": {"source": "synthetic", "lengths": LENGTHS[lengths]}, "parallel": parallel,
                 "train": {"steps": 1, "global_batch": BATCH, "precision": "fp32", "eval": {"sequences": 1}},
                 "cluster": {"lab": {"hosts": HOSTS, "gbit": self.arguments.gbit, "cpu": self.arguments.cpu}}}
 
-    def plan(self, lengths, way, cp):
-        job = self.job(lengths, way, cp)
+    def plan(self, lengths, way):
+        job = self.job(lengths, *way)
         profile = profiled(self.tessera, self.folder / "profile.json", job, 40, self.environment)
-        return planned(self.tessera, self.folder, f"{lengths}-{way}-{cp}".replace(" ", "-"), job, self.environment, profile)
+        return planned(self.tessera, self.folder, "-".join(map(str, (lengths.split(",")[0], *way))), job, self.environment, profile)
 
     def row(self, netlab, lengths):
-        plans = {way: self.plan(lengths, *way) for way in self.ways}
+        plans = {way: self.plan(lengths, way) for way in self.ways}
         seconds, losses = {way: [] for way in self.ways}, {}
         for turn in range(self.arguments.rounds):
             for way in self.ways:
@@ -53,20 +59,20 @@ class Bench:
                 with netlab.Lab(HOSTS, [self.arguments.gbit], [self.arguments.cpu] * HOSTS) as lab:
                     seconds[way] += train_on_hosts(lab, self.tessera, *plans[way], run, self.arguments.steps, self.environment)[SKIPPED_STEPS:]
                 losses[way] = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])["loss"]
-                print(f"round {turn + 1} of {self.arguments.rounds}, {lengths}, {way[0]} cp {way[1]}: {statistics.median(seconds[way]):.3f} s", file=sys.stderr)
+                print(f"round {turn + 1} of {self.arguments.rounds}, {lengths}, {words(way)}: {statistics.median(seconds[way]):.3f} s", file=sys.stderr)
         medians = {way: statistics.median(values) for way, values in seconds.items()}
-        best = min(self.ways[1:], key=medians.get)
-        dealt = json.loads(checked([os.path.join(self.arguments.bin, "tessera_bench_lengths"), *plans[self.ways[0]]], self.environment))
-        return {"lengths": lengths, "flexible_s": medians[self.ways[0]], "fixed_s": {f"cp {way[1]}": medians[way] for way in self.ways[1:]}, "ratio": medians[best] / medians[self.ways[0]],
-                "loss_difference": max(abs(losses[way] / losses[self.ways[0]] - 1) for way in self.ways), "dealt": dealt}
+        flexible, fixed = (min((way for way in self.ways if (way[0] == "fixed") == is_fixed), key=medians.get) for is_fixed in (False, True))
+        dealt = json.loads(checked([os.path.join(self.arguments.bin, "tessera_bench_lengths"), *plans[flexible]], self.environment))
+        return {"lengths": lengths, "seconds": {words(way): medians[way] for way in self.ways}, "flexible": words(flexible), "fixed": words(fixed), "ratio": medians[fixed] / medians[flexible],
+                "loss_difference": max(abs(losses[way] / losses[flexible] - 1) for way in self.ways), "dealt": dealt}
 
 
 def show(result):
     print(f"{result['machine']}, {HOSTS} hosts of {result['cpu']} cores, {result['gbit']:g} Gbit/s, {result['tokens']} tokens a rank at once, batch {BATCH}; seconds of a step")
-    print(f"{'lengths':<24}{'flexible':>10}{'best fixed':>12}{'ratio':>8}{'losses differ':>15}{'dealing':>10}{'over bound':>12}{'512 on 64':>12}")
+    print(f"{'lengths':<24}{'flexible':>10}{'fixed':>10}{'ratio':>8}{'losses differ':>15}{'dealing':>10}{'over bound':>12}{'512 on 64':>12}   fastest")
     for row in result["rows"]:
         own, many = row["dealt"]
-        print(f"{row['lengths']:<24}{row['flexible_s']:10.3f}{min(row['fixed_s'].values()):12.3f}{row['ratio']:8.2f}{row['loss_difference']:15.1e}{own['milliseconds']:>7.2f} ms{own['over_bound']:12.3f}{many['milliseconds']:>9.2f} ms")
+        print(f"{row['lengths']:<24}{row['seconds'][row['flexible']]:10.3f}{row['seconds'][row['fixed']]:10.3f}{row['ratio']:8.2f}{row['loss_difference']:15.1e}{own['milliseconds']:>7.2f} ms{own['over_bound']:12.3f}{many['milliseconds']:>9.2f} ms   {row['flexible']}; {row['fixed']}")
     print(f"geometric mean of the ratios: {result['geometric_mean']:.2f}")
 
 
