@@ -59,6 +59,7 @@ plan::Plan one_device(const plan::Plan& plan, const model::JobSpec& job) {
   single.ranks = {plan.ranks.front()};
   single.micro_batches = 1;
   single.delayed_exchange = false;
+  if (single.lengths) single.lengths->groups = {{}};
   single.stages = {};
   plan::Stage stage;
   stage.ranks = {0};

@@ -18,7 +18,7 @@ class DocumentSamples final : public Samples {
       if (extent.counted == 0) ++left_out;
       if (extent.counted == 0) continue;
       if (extent.whole > extent.places) ++cut;
-      if (extent.places > room) {
+      if (spec.lengths || extent.places > room) {
         firsts_.push_back(document);
         room = seq;
       }
@@ -26,9 +26,16 @@ class DocumentSamples final : public Samples {
       filled += extent.places;
     }
     split(spec, where, left_out);
+    const char* const what = spec.records.has_prompts() ? "answers" : "documents";
+    if (spec.lengths) {
+      notes_.push_back(text(firsts_.size(), " ", what, ", a sample each, of ", filled / std::ssize(firsts_), " tokens on average"));
+      if (cut > 0) notes_.push_back(text(cut, " of them are longer than model.seq ", seq, ", and lose their ends"));
+      if (left_out > 0) notes_.push_back(text(left_out, " are left out: nothing of them is a target"));
+      return;
+    }
     const double share = static_cast<double>(filled) / static_cast<double>(std::ssize(firsts_) * seq);
-    notes_.push_back(text(cache.document_count() - left_out, " answers in ", firsts_.size(), " sequences of ", seq, ", of which they fill ",
-                          static_cast<int>(100 * share), " %"));
+    notes_.push_back(text(cache.document_count() - left_out, " ", what, " in ", firsts_.size(), " sequences of ", seq,
+                          ", of which they fill ", static_cast<int>(100 * share), " %"));
     if (cut > 0) notes_.push_back(text(cut, " of them are longer than model.seq ", seq, " with their prompts, and lose their ends"));
     if (left_out > 0) notes_.push_back(text(left_out, " are left out: their prompts alone are longer than model.seq ", seq));
   }
@@ -56,6 +63,12 @@ class DocumentSamples final : public Samples {
   std::int64_t counted(std::int64_t index) const override {
     std::int64_t sum = 0;
     for_each_document(index, [&](std::int64_t, const Extent& extent) { sum += extent.counted; });
+    return sum;
+  }
+
+  std::int64_t length(std::int64_t index) const override {
+    std::int64_t sum = 0;
+    for_each_document(index, [&](std::int64_t, const Extent& extent) { sum += extent.places; });
     return sum;
   }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "base/error.hpp"
@@ -11,8 +12,8 @@ namespace {
 
 class SyntheticSamples final : public Samples {
  public:
-  SyntheticSamples(std::int64_t seq, std::int64_t vocab, std::uint64_t seed)
-      : seq_(seq), vocab_(static_cast<std::uint64_t>(vocab)), seed_(seed) {
+  SyntheticSamples(std::int64_t seq, std::int64_t vocab, std::uint64_t seed, const std::optional<model::LengthSpec>& lengths)
+      : seq_(seq), vocab_(static_cast<std::uint64_t>(vocab)), seed_(seed), lengths_(lengths) {
     // These bounds only give endless data epochs and a validation split.
     train_ = 1 << 20;
     validation_ = 256;
@@ -27,13 +28,39 @@ class SyntheticSamples final : public Samples {
       if (i + 1 < room.tokens.size()) room.tokens[i + 1] = room.targets[i];
     }
     std::iota(room.positions.begin(), room.positions.end(), 0);
+    const std::int64_t own = length(index);
+    if (own < std::ssize(room.targets)) std::fill(room.targets.begin() + own, room.targets.end(), -1);
+    if (own < std::ssize(room.positions)) std::iota(room.positions.begin() + own, room.positions.end(), 0);
   }
-  std::int64_t counted(std::int64_t) const override { return seq_; }
+  std::int64_t counted(std::int64_t index) const override { return length(index); }
+  std::int64_t length(std::int64_t index) const override {
+    if (!lengths_) return seq_;
+    Random random(seed_of(seed_, static_cast<std::uint64_t>(index), 0x6C656E67));
+    return std::clamp<std::int64_t>(static_cast<std::int64_t>(drawn(random)), 1, seq_);
+  }
 
  private:
+  double drawn(Random& random) const {
+    const auto longest = static_cast<double>(seq_);
+    const auto median = static_cast<double>(lengths_->median);
+    switch (lengths_->kind) {
+      case model::LengthSpec::Kind::lognormal: {
+        // The sum of twelve uniform numbers is close to normal, and comes to no more than six deviations.
+        double normal = -6;
+        for (int i = 0; i < 12; ++i) normal += random.uniform();
+        return median * std::exp(std::log(longest / median) / 3 * normal);
+      }
+      case model::LengthSpec::Kind::pareto: return median / 2 / (1 - random.uniform());
+      case model::LengthSpec::Kind::uniform: return 1 + random.uniform() * longest;
+      case model::LengthSpec::Kind::documents: break;
+    }
+    throw Error(ErrorCode::internal, "synthetic data has no documents");
+  }
+
   std::int64_t seq_;
   std::uint64_t vocab_;
   std::uint64_t seed_;
+  std::optional<model::LengthSpec> lengths_;
 };
 
 class StreamSamples final : public Samples {
@@ -77,6 +104,7 @@ class StreamSamples final : public Samples {
     if (separate_) for_each_begin(first_token(index), [&](std::int64_t) { ++left_out; });
     return seq_ - left_out;
   }
+  std::int64_t length(std::int64_t) const override { return seq_; }
 
  private:
   std::int64_t first_token(std::int64_t index) const { return index < train_ ? index * seq_ : validation_begin_ + (index - train_) * seq_; }
@@ -99,8 +127,9 @@ class StreamSamples final : public Samples {
 
 }  // namespace
 
-std::unique_ptr<Samples> make_synthetic_samples(std::int64_t seq, std::int64_t vocab, std::uint64_t seed) {
-  return std::make_unique<SyntheticSamples>(seq, vocab, seed);
+std::unique_ptr<Samples> make_synthetic_samples(std::int64_t seq, std::int64_t vocab, std::uint64_t seed,
+                                                const std::optional<model::LengthSpec>& lengths) {
+  return std::make_unique<SyntheticSamples>(seq, vocab, seed, lengths);
 }
 
 std::unique_ptr<Samples> make_stream_samples(const TokenCache& cache, std::int64_t seq, const model::DataSpec& spec, const Where& where) {

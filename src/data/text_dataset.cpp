@@ -34,7 +34,8 @@ std::unique_ptr<Part> open_part(const model::DataSpec& spec, const model::Source
   const TokenCache& tokens = part->tokens.emplace(open_token_cache(source, tokenizer, source_spec.where, cache_dir, progress));
   if (tokens.skipped() > 0)
     notes.push_back(text(tokens.skipped(), " records of ", source.root.string(), " cannot be read and were skipped (data.on_error: skip)"));
-  part->samples = (spec.records.has_prompts() ? make_document_samples : make_stream_samples)(tokens, seq, spec, source_spec.where);
+  part->samples =
+      (spec.records.has_prompts() || spec.lengths ? make_document_samples : make_stream_samples)(tokens, seq, spec, source_spec.where);
   notes.insert(notes.end(), part->samples->notes().begin(), part->samples->notes().end());
   return part;
 }
@@ -102,9 +103,10 @@ struct TextDataset::State {
       return spans->apply(tokens, row(0), row(1), row(2), drawn);
     }
     const SampleRoom room = {row(0), row(1), rows.size() > 2 ? row(2) : std::span<std::int32_t>()};
-    ensure(
-        std::ssize(room.tokens) == seq && std::ssize(room.targets) == seq && (room.positions.empty() || std::ssize(room.positions) == seq),
-        "a sample has seq tokens, targets and positions");
+    const std::int64_t count = std::ssize(room.tokens);
+    ensure((spec.lengths ? count >= samples.length(index) : count == seq) && std::ssize(room.targets) == count &&
+               (room.positions.empty() || std::ssize(room.positions) == count),
+           "a sample has seq tokens, targets and positions");
     samples.fill(index, room);
     if (masks) masks->apply(room.tokens, room.targets, drawn);
   }
@@ -126,7 +128,7 @@ std::unique_ptr<TextDataset> TextDataset::open(const model::DataSpec& spec, std:
     state->mask(nullptr);
     auto part = std::make_unique<Part>();
     const std::int64_t drawn = state->masks ? state->masks->token() : state->spans ? state->spans->first_sentinel() : vocab;
-    part->samples = make_synthetic_samples(state->text_length, drawn, seed);
+    part->samples = make_synthetic_samples(state->text_length, drawn, seed, spec.lengths);
     state->parts.push_back(std::move(part));
     state->mix();
     return std::unique_ptr<TextDataset>(new TextDataset(std::move(state)));
@@ -184,6 +186,8 @@ std::uint64_t TextDataset::content_hash() const {
     hash = seed_of(hash, static_cast<std::uint64_t>(state_->per_epoch(k)));
   }
   if (state_->masks) hash = seed_of(hash, state_->masks->settings_hash());
+  if (const auto& lengths = state_->spec.lengths)
+    hash = seed_of(hash, 1 + static_cast<std::uint64_t>(lengths->kind), static_cast<std::uint64_t>(lengths->median));
   if (state_->spans) hash = seed_of(hash, state_->spans->settings_hash());
   return hash;
 }
@@ -259,6 +263,17 @@ std::int64_t TextDataset::counted_targets(std::int64_t sample) const {
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(state_->seq)), targets(tokens.size());
   samples.fill(index, {tokens, targets, {}});
   return state_->masks->count(tokens);
+}
+
+std::int64_t TextDataset::length(std::int64_t sample) const {
+  const std::size_t k = state_->part_of(sample);
+  return state_->parts[k]->samples->length(sample - state_->id_begins[k]);
+}
+
+std::int64_t TextDataset::validation_length(std::int64_t index) const {
+  const Mixture::Draw draw = state_->parts.size() == 1 ? Mixture::Draw{0, index} : state_->validation->at(index);
+  const Samples& samples = *state_->parts[draw.source]->samples;
+  return samples.length(samples.train() + draw.sample);
 }
 
 double TextDataset::unigram_entropy_of_validation() const {

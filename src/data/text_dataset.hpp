@@ -16,6 +16,8 @@ namespace tessera::data {
 // With DataSpec::mask, some tokens of the same samples are masked, anew in each epoch, and are the targets at their own places (masks.hpp).
 // With a decoder, samples are longer stretches, and spans of them are masked (spans.hpp).
 //
+// With DataSpec::lengths, a sample is one document, or as many random tokens as its length. Rows of any size from that on can be filled.
+//
 // Fields: "tokens", "targets" and, where attention is to stay within documents, "positions", seq whole numbers each. A target of -1 does
 // not count. Positions are those of tokens in their documents: each 0 begins one. With a decoder: "tokens", seq, and "decoder_tokens" and
 // "targets", decoder_seq.
@@ -40,6 +42,10 @@ class TextDataset final : public Dataset {
   // Of several sources mixed as in training.
   void fill_validation(std::int64_t index, const std::vector<Row>& rows) const override;
   std::int64_t counted_targets(std::int64_t sample) const override;
+
+  // Tokens of a sample without padding at its end, with DataSpec::lengths; otherwise of each as many as there are fields for.
+  std::int64_t length(std::int64_t sample) const;
+  std::int64_t validation_length(std::int64_t index) const;
 
   std::int64_t token_count() const;     // of all sources
   std::int64_t document_count() const;  // 0 for synthetic data

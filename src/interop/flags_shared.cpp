@@ -79,6 +79,7 @@ SharedPlan shared_plan(const plan::Plan& plan, const model::ModelSpec& model, co
   if (plan.delayed_exchange)
     refuse_for(system, plan.where, "it exchanges gradients while the next step begins", "delayed_exchange: false",
                "with train.optimizer.clip above 0 no plan delays the exchange");
+  if (plan.lengths) refuse_for(system, plan.where, "it deals samples of different lengths to groups of ranks", "no data.lengths");
   if (shared.pipeline_size > 1 && !plan.order.empty()) refuse_for(system, plan.where, "it has an order of its own", "a schedule by name");
   const plan::StrategyRun& common = run_of_first_layer(plan);
   shared.strategy = effective(common.strategy);

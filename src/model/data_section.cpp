@@ -210,6 +210,51 @@ void check_mask(const ConfigNode& node, const DataSpec& data, const ModelSpec& m
     throw node.at("separate_documents").error(text(model.arch, " reads stretches of all documents"), "separate_documents: false");
 }
 
+LengthSpec read_lengths(const ConfigNode& node) {
+  LengthSpec lengths;
+  if (node.is_scalar()) {
+    node.as_choice({"documents"});
+    return lengths;
+  }
+  Section section(node, {"kind", "median"});
+  section.need("kind", lengths.kind, [](const ConfigNode& kind) {
+    const std::string name = kind.as_choice({"lognormal", "pareto", "uniform"});
+    return name == "lognormal" ? LengthSpec::Kind::lognormal : name == "pareto" ? LengthSpec::Kind::pareto : LengthSpec::Kind::uniform;
+  });
+  section.read("median", lengths.median, [](const ConfigNode& median) { return median.as_int_between(1, kMostTokens); });
+  section.finish();
+  const bool uniform = lengths.kind == LengthSpec::Kind::uniform;
+  if (uniform != (lengths.median == 0))
+    throw node.error(uniform ? "uniform lengths have the median model.seq / 2" : "lengths of this kind need a median",
+                     uniform ? "no median" : "median: TOKENS");
+  return lengths;
+}
+
+// Random masks of activations, and what experts drop, are said by sample; here several stand in one row.
+void check_lengths(const ConfigNode& node, const DataSpec& data, const ModelSpec& model) {
+  if (!data.lengths) return;
+  const ConfigNode lengths = node.at("lengths");
+  const bool documents = data.lengths->kind == LengthSpec::Kind::documents;
+  if (documents && data.synthetic)
+    throw lengths.error("synthetic data has no documents", "a distribution", "lengths: {kind: lognormal, median: 128}");
+  if (!documents && !data.synthetic)
+    throw lengths.error("a distribution of lengths is of synthetic data; text has lengths of its own", "lengths: documents");
+  if (!data.separate_documents)
+    throw node.at("separate_documents").error("samples with lengths of their own are always kept apart", "no separate_documents");
+  if (!predicts_next_token(model))
+    throw lengths.error(text(model.arch, " takes samples of one length alone"), "a model that predicts the next token, or no lengths");
+  for (const Repeat& repeat : model.repeats) {
+    if (repeat.block.dims.contains("experts"))
+      throw lengths.error("the balance of experts is counted by samples of one length", "a model without experts, or no lengths");
+    for (const auto& [name, value] : repeat.block.dims)
+      if (name.ends_with("dropout") && value > 0)
+        throw lengths.error("dropout is drawn by samples of one length", "model.dropout: 0, or no lengths");
+  }
+  if (data.lengths->median > model.dim("seq"))
+    throw lengths.at("median").error(text("found ", data.lengths->median, ", and the longest sample has model.seq ", model.dim("seq")),
+                                     text("at most ", model.dim("seq")));
+}
+
 OnError read_on_error(const ConfigNode& node) { return node.as_choice({"stop", "skip"}) == "skip" ? OnError::skip : OnError::stop; }
 
 std::string key(const ConfigNode& node) {
@@ -223,8 +268,8 @@ std::string key(const ConfigNode& node) {
 DataSpec read_data(const ConfigNode& node) {
   DataSpec data;
   data.where = node.where();
-  Section section(node, {"source", "sources", "field", "prompt", "answer", "on_error", "separate_documents", "tokenizer", "split", "mask",
-                         "images", "workers"});
+  Section section(node, {"source", "sources", "field", "prompt", "answer", "on_error", "separate_documents", "lengths", "tokenizer",
+                         "split", "mask", "images", "workers"});
   section.attempt([&] { read_source_or_sources(node, data); });
   section.read("field", data.records.field, key);
   section.read("prompt", data.records.prompt, key);
@@ -232,7 +277,8 @@ DataSpec read_data(const ConfigNode& node) {
   section.attempt([&] { check_records(node, data.records); });
   section.read("on_error", data.records.on_error, read_on_error);
   // Answers to one question say nothing of the next.
-  data.separate_documents = data.records.has_prompts();
+  section.read("lengths", data.lengths, read_lengths);
+  data.separate_documents = data.records.has_prompts() || data.lengths;
   section.read("separate_documents", data.separate_documents, [](const ConfigNode& flag) { return flag.as_bool(); });
   section.read("tokenizer", data.tokenizer, read_tokenizer);
   section.read("split", data.train_fraction, read_split);
@@ -248,9 +294,10 @@ void check_data(const ConfigNode& node, const DataSpec& data, const ModelSpec& m
   if (!reads_images(model)) {
     if (const auto images = node.find("images")) throw images->error("the model reads text", "no images");
     check_mask(node, data, model);
+    check_lengths(node, data, model);
     return;
   }
-  for (const char* key : {"sources", "field", "prompt", "answer", "on_error", "separate_documents", "tokenizer", "mask"})
+  for (const char* key : {"sources", "field", "prompt", "answer", "on_error", "separate_documents", "lengths", "tokenizer", "mask"})
     if (const auto said = node.find(key)) throw said->error(text(key, " is said of text, and the model reads images"), text("no ", key));
   const std::size_t channels = static_cast<std::size_t>(model.dim("channels"));
   for (const auto* values : {&data.images.mean, &data.images.std})

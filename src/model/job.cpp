@@ -226,7 +226,7 @@ ParallelChoice read_parallel(const ConfigNode& node) {
   }
   out.kind = ParallelChoice::Kind::degrees;
   Section section(node, {"dp", "pp", "tp", "cp", "context", "ep", "zero", "threads", "micro_batches", "schedule", "chunks", "recompute",
-                         "sequence_parallel", "delayed_exchange"});
+                         "sequence_parallel", "delayed_exchange", "context_groups"});
   section.read("dp", out.dp, number_of);
   section.read("pp", out.pp, number_of);
   section.read("tp", out.tp, number_of);
@@ -243,6 +243,8 @@ ParallelChoice read_parallel(const ConfigNode& node) {
   section.read("recompute", out.recompute, choice("none", "selective", "full"));
   section.read("sequence_parallel", out.sequence_parallel, [](const ConfigNode& flag) { return flag.as_bool(); });
   section.read("delayed_exchange", out.delayed_exchange, [](const ConfigNode& flag) { return flag.as_bool(); });
+  section.read("context_groups", out.flexible_groups,
+               [](const ConfigNode& kind) { return choice("flexible", "fixed")(kind) == "flexible"; });
   section.finish();
   return out;
 }
@@ -296,6 +298,34 @@ std::string read_name(const ConfigNode& node) {
   return name;
 }
 
+// Samples of different lengths are dealt to ranks that hold the same weights; what `parallel:` leaves open is set so that all do.
+void deal_lengths(const ConfigNode& root, JobSpec& job) {
+  ParallelChoice& parallel = job.parallel;
+  const auto said = root.find("parallel");
+  const auto at = [&](const char* key) { return said->is_map() && said->has(key) ? said->at(key) : *said; };
+  if (!job.data.lengths) {
+    if (said && said->is_map() && said->has("context_groups"))
+      throw at("context_groups")
+          .error("context_groups are chosen by the lengths of samples, which all are model.seq", "data.lengths beside it");
+    return;
+  }
+  if (parallel.kind == ParallelChoice::Kind::plan_file) return;
+  for (const auto& [name, degree] : {std::pair{"pp", parallel.pp}, {"tp", parallel.tp}, {"ep", parallel.ep}})
+    if (degree > 1)
+      throw at(name).error(text(name, " ", degree, " with data.lengths, whose samples are dealt to ranks that hold all of the model"),
+                           text(name, " 1"), "cp cuts long samples, and zero: 1 the optimizer's state");
+  if (parallel.zero.value_or(0) > 1)
+    throw at("zero").error(text("zero ", *parallel.zero, " with data.lengths, by which ranks make passes of their own number"),
+                           "zero 0 or 1");
+  if (parallel.delayed_exchange)
+    throw at("delayed_exchange")
+        .error("delayed_exchange with data.lengths, by which every step has passes of its own", "no delayed_exchange");
+  parallel.kind = ParallelChoice::Kind::degrees;
+  parallel.pp = parallel.tp = 1;
+  parallel.cp = std::max(1, parallel.cp);
+  parallel.zero = parallel.zero.value_or(0);
+}
+
 ModelSpec read_countable_model(const ConfigNode& node) {
   require_extents(node);
   return read_model(node);
@@ -335,6 +365,7 @@ JobSpec read_job(const ConfigNode& root) {
         .at("threads")
         .error(text("found ", job.parallel.threads, ", and cluster.local.threads is ", job.cluster.threads),
                "one of them, or the same in both");
+  deal_lengths(root, job);
   if (job.parallel.delayed_exchange && job.train.optimizer.clip > 0)
     throw root.at("parallel")
         .at("delayed_exchange")

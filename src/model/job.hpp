@@ -49,16 +49,27 @@ struct MaskSpec {
   std::optional<std::int64_t> decoder_seq;  // of the model's decoder, which writes whole spans; none: tokens are masked one by one
 };
 
+// Samples of lengths of their own, up to model.seq.
+struct LengthSpec {
+  // documents: each document is a sample. The others are of synthetic data: how lengths are distributed.
+  //   lognormal  the logarithm's standard deviation is a third of what lies between the median and model.seq
+  //   pareto     half of the samples are longer than the median, a quarter longer than twice that, and so on
+  //   uniform    all lengths are equally likely; without a median
+  enum class Kind { documents, lognormal, pareto, uniform } kind = Kind::documents;
+  std::int64_t median = 0;
+};
+
 struct DataSpec {
   std::vector<SourceSpec> sources;  // none, and not synthetic: the job can be planned, but has nothing to train on
   bool synthetic = false;           // seeded random tokens, or images
   RecordSpec records;
   TokenizerSpec tokenizer;
-  double train_fraction = 0.95;     // of each source; the rest, of text from its end, is for validation
-  bool separate_documents = false;  // attention stays within a document, and its positions begin at 0
-  std::optional<MaskSpec> mask;     // of models that predict what is masked; none: targets are the next tokens
-  ImageSpec images;                 // of models that read images
-  int workers = 0;                  // threads of each rank that make the samples of the next step; 0: one for text, four for images
+  double train_fraction = 0.95;       // of each source; the rest, of text from its end, is for validation
+  bool separate_documents = false;    // attention stays within a document, and its positions begin at 0
+  std::optional<LengthSpec> lengths;  // none: all samples have model.seq tokens
+  std::optional<MaskSpec> mask;       // of models that predict what is masked; none: targets are the next tokens
+  ImageSpec images;                   // of models that read images
+  int workers = 0;                    // threads of each rank that make the samples of the next step; 0: one for text, four for images
   Where where;
 };
 
@@ -133,6 +144,8 @@ struct ParallelChoice {
   std::string recompute;  // none, selective, full
   // Where tp is more than 1 (plan::Strategy::sequence_parallel). No value: on accelerators, whose calibrations say what it takes.
   std::optional<bool> sequence_parallel;
+  // With data.lengths: samples that fit on fewer ranks than cp are cut among these (plan::Lengths).
+  bool flexible_groups = true;
   bool delayed_exchange = false;  // gradients are reduced while the next step begins (plan::Plan::delayed_exchange)
   Where where;
 };

@@ -313,6 +313,28 @@ void check_shared_parameters(const Plan& plan, const model::ModelSpec& model) {
     }
 }
 
+// All ranks hold the same weights, and may share any sequence.
+void check_lengths(const Plan& plan) {
+  if (!plan.lengths) return;
+  if (plan.stages.size() != 1)
+    refuse(plan.where, text("it deals samples of different lengths to ", plan.stages.size(), " stages"), "one stage");
+  if (plan.delayed_exchange) refuse(plan.where, "it deals samples of different lengths, and delays the exchange", "no delayed_exchange");
+  const Stage& stage = plan.stages.front();
+  if (!stage.shares.empty()) refuse(stage.where, "it deals samples of different lengths, and stage 0 has shares of a batch", "no shares");
+  const Strategy& first = stage.runs.front().strategy;
+  for (const StrategyRun& run : stage.runs) {
+    const Strategy& s = run.strategy;
+    if (s.tp > 1 || s.ep > 1 || s.zero > 1 || !s.same_layout(first))
+      refuse(run.where, text("it deals samples of different lengths, and has ", to_text(s)),
+             "the same dp and cp for all blocks, tp 1, ep 1, and zero 0 or 1");
+  }
+  for (const Lengths::Group& group : plan.lengths->groups)
+    if (first.cp % group.degree != 0)
+      refuse(plan.where, text("groups of ", group.degree, " ranks do not divide cp ", first.cp), "degrees that divide cp");
+  if (plan.lengths->groups.back().degree != first.cp)
+    refuse(plan.where, text("its widest groups have ", plan.lengths->groups.back().degree, " ranks"), text("cp ", first.cp));
+}
+
 }  // namespace
 
 void check(const Plan& plan, const model::ModelSpec& model, const cluster::ClusterSpec& cluster) {
@@ -322,6 +344,7 @@ void check(const Plan& plan, const model::ModelSpec& model, const cluster::Clust
   check_ranks(plan, cluster);
   check_stages(plan, model, runs_of(plan, model, cluster));
   check_shared_parameters(plan, model);
+  check_lengths(plan);
   check_schedule(plan);
 }
 
@@ -333,6 +356,9 @@ void check(const Plan& plan, const model::JobSpec& job, const cluster::ClusterSp
   if (plan.precision != job.train.precision)
     refuse(plan.where, text("it computes in ", model::name_of(plan.precision)),
            text("train.precision ", model::name_of(job.train.precision)), "make a plan for it with `tessera plan`");
+  if (plan.lengths.has_value() != job.data.lengths.has_value())
+    refuse(plan.where, plan.lengths ? "it deals samples of different lengths" : "it takes samples of one length",
+           plan.lengths ? "data.lengths" : "no data.lengths", "make a plan for it with `tessera plan`");
   if (plan.delayed_exchange && job.train.optimizer.clip > 0)
     refuse(plan.where,
            text("it delays the exchange of gradients into the next step, and train.optimizer.clip ", job.train.optimizer.clip,

@@ -96,6 +96,22 @@ struct RankPlace {
 enum class Schedule { one_f_one_b, gpipe, interleaved, zb_h1, zb_h2, zb_v, dualpipe_v };
 const char* name_of(Schedule schedule);
 
+// How samples of different lengths (model::LengthSpec) are dealt to the ranks of the plan's one stage (plan/uneven_batch.hpp). Seconds are
+// of a forward and a backward pass.
+struct Lengths {
+  // Among so many consecutive ranks a pass may cut its sequences; seconds of their exchanges for each token that a rank holds.
+  struct Group {
+    int degree = 1;
+    double exchange = 0;
+    bool operator==(const Group&) const = default;
+  };
+  std::vector<Group> groups;  // ascending; the strategy's cp is the last
+  double pass = 0;            // whatever it holds
+  double token = 0;           // of a token, without attention
+  double pair = 0;            // of a query and a key
+  bool operator==(const Lengths&) const = default;
+};
+
 // What the simulator says of a plan.
 struct Prediction {
   Seconds step;
@@ -123,6 +139,9 @@ struct Plan {
   // others are reduced after the last backward pass in the order in which the next step needs them, lowest blocks first. Less than 1 is
   // faster where the network cannot keep up with the backward pass.
   double exchanged_early = 1;
+  // For samples of different lengths: a micro-batch of the plan then says how many tokens a rank holds at once, and each step has as many
+  // passes as its samples need.
+  std::optional<Lengths> lengths = std::nullopt;
   std::optional<Prediction> predicted;
   Where where = {};
 

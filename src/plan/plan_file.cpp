@@ -13,6 +13,7 @@ constexpr std::int64_t kVersion = 1;
 constexpr std::int64_t kMostRanks = 1 << 20;
 constexpr std::int64_t kMostSamples = 1 << 30;
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;
+constexpr double kMostSeconds = 1e6;  // of a token or a pass
 
 // "[a, b, c]" with one value a line, or on one line for scalars.
 std::string list(const std::vector<std::string>& items, const std::string& indent) {
@@ -60,6 +61,14 @@ std::string json_of(const Prediction& prediction) {
   for (Bytes bytes : prediction.memory) memory.push_back(bytes.value);
   return text("{\n    \"step_seconds\": ", Json(prediction.step.value).dump(), ",\n    \"bubble\": ", Json(prediction.bubble).dump(),
               ",\n    \"memory_bytes\": ", Json(memory).dump(), ",\n    \"parts\": ", list(parts, "    "), "\n  }");
+}
+
+std::string json_of(const Lengths& lengths) {
+  std::string groups;
+  for (const Lengths::Group& group : lengths.groups)
+    groups += text(groups.empty() ? "" : ", ", "{\"degree\": ", group.degree, ", \"exchange_seconds\": ", Json(group.exchange).dump(), "}");
+  return text("{\"pass_seconds\": ", Json(lengths.pass).dump(), ", \"token_seconds\": ", Json(lengths.token).dump(),
+              ", \"pair_seconds\": ", Json(lengths.pair).dump(), ", \"groups\": [", groups, "]}");
 }
 
 int small_int(const ConfigNode& node, std::int64_t least) { return static_cast<int>(node.as_int_between(least, kMostRanks)); }
@@ -126,6 +135,25 @@ std::string json_of(const std::vector<Slot>& order) {
   return Json(words).dump();
 }
 
+Lengths read_lengths(const ConfigNode& node) {
+  node.allow_only({"pass_seconds", "token_seconds", "pair_seconds", "groups"});
+  const auto seconds = [](const ConfigNode& value) {
+    const double number = value.as_double();
+    if (!(number >= 0 && number <= kMostSeconds)) throw value.error(text("found ", number), text("seconds from 0 to ", kMostSeconds));
+    return number;
+  };
+  Lengths lengths{{}, seconds(node.at("pass_seconds")), seconds(node.at("token_seconds")), seconds(node.at("pair_seconds"))};
+  for (const ConfigNode& group : node.at("groups").items()) {
+    group.allow_only({"degree", "exchange_seconds"});
+    lengths.groups.push_back({small_int(group.at("degree"), 1), seconds(group.at("exchange_seconds"))});
+    if (lengths.groups.size() > 1 && lengths.groups[lengths.groups.size() - 2].degree >= lengths.groups.back().degree)
+      throw group.at("degree").error(text("degree ", lengths.groups.back().degree, " does not follow the one before it"),
+                                     "ascending degrees");
+  }
+  if (lengths.groups.empty()) throw node.at("groups").error("there is no group", "at least one");
+  return lengths;
+}
+
 Prediction read_prediction(const ConfigNode& node) {
   node.allow_only({"step_seconds", "bubble", "memory_bytes", "parts"});
   Prediction prediction;
@@ -155,14 +183,15 @@ std::string to_json(const Plan& plan) {
       "\",\n  \"global_batch\": ", plan.global_batch, ",\n  \"micro_batches\": ", plan.micro_batches, ",\n  \"schedule\": \"",
       name_of(plan.schedule), "\"", order, ",\n  \"bucket_bytes\": ", plan.bucket_size.value,
       plan.delayed_exchange ? text(",\n  \"delayed_exchange\": true,\n  \"exchanged_early\": ", Json(plan.exchanged_early).dump()) : "",
-      ",\n  \"ranks\": ", list(ranks, "  "), ",\n  \"stages\": ", list(stages, "  "));
+      plan.lengths ? ",\n  \"lengths\": " + json_of(*plan.lengths) : "", ",\n  \"ranks\": ", list(ranks, "  "),
+      ",\n  \"stages\": ", list(stages, "  "));
   if (plan.predicted) out += ",\n  \"predicted\": " + json_of(*plan.predicted);
   return out + "\n}\n";
 }
 
 Plan read_plan(const ConfigNode& node) {
   node.allow_only({"format", "version", "model", "cluster", "precision", "global_batch", "micro_batches", "schedule", "order",
-                   "bucket_bytes", "delayed_exchange", "exchanged_early", "ranks", "stages", "predicted"});
+                   "bucket_bytes", "delayed_exchange", "exchanged_early", "lengths", "ranks", "stages", "predicted"});
   if (node.at("format").as_string() != kFormat) throw node.at("format").error("this is no plan", kFormat);
   if (const std::int64_t version = node.at("version").as_int(); version != kVersion)
     throw node.at("version").error(text("version ", version, " cannot be read"), text("version ", kVersion),
@@ -184,6 +213,7 @@ Plan read_plan(const ConfigNode& node) {
     if (!(plan.exchanged_early >= 0 && plan.exchanged_early <= 1))
       throw early->error(text("found ", plan.exchanged_early), "a share from 0 to 1");
   }
+  if (const auto lengths = node.find("lengths")) plan.lengths = read_lengths(*lengths);
   for (const ConfigNode& place : node.at("ranks").items()) plan.ranks.push_back(read_place(place));
   for (const ConfigNode& stage : node.at("stages").items()) plan.stages.push_back(read_stage(stage));
   if (const auto predicted = node.find("predicted")) plan.predicted = read_prediction(*predicted);

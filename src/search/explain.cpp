@@ -10,6 +10,7 @@
 #include "plan/schedule/schedule.hpp"
 #include "plan/stage_places.hpp"
 #include "plan/tensor_cut.hpp"
+#include "plan/uneven_batch.hpp"
 #include "search/search.hpp"
 #include "search/within_measured.hpp"
 
@@ -238,6 +239,15 @@ std::string shape_text(const plan::Plan& plan, const cluster::ClusterSpec& clust
   return fmt::format("{} x {}", plan.world_size(), plan.threads_text());
 }
 
+// Of samples of different lengths.
+std::string lengths_text(const plan::Plan& plan, const model::ModelSpec& model) {
+  if (!plan.lengths) return {};
+  std::string degrees;
+  for (const plan::Lengths::Group& group : plan.lengths->groups) degrees += text(degrees.empty() ? "" : ", ", group.degree);
+  return text("were all samples ", model.dim("seq"), " tokens long; ranks hold ", plan::tokens_per_rank(plan, model.dim("seq")),
+              " tokens at once, and share rows in groups of ", degrees, "\n");
+}
+
 }  // namespace
 
 std::string explain(const SearchResult& result, const model::ModelSpec& model, const cluster::ClusterSpec& cluster, int columns) {
@@ -256,6 +266,7 @@ std::string explain(const SearchResult& result, const model::ModelSpec& model, c
       fmt::format("step {}, {} {}/s, model FLOPs utilization {:.1f} %, ranks idle {:.1f} %\n", to_text(prediction.step),
                   count_text(static_cast<double>(plan.global_batch * (tokens ? model.dim("seq") : 1)) / prediction.step.value),
                   tokens ? "tokens" : "samples", 100 * cost::utilization(plan, model, cluster, prediction.step), 100 * prediction.bubble);
+  out += lengths_text(plan, model);
   for (const auto& [name, time] : prediction.parts)
     out += fmt::format("{:>30}  {:>10}  {:5.1f} %  {}\n", name, to_text(time), 100 * (time / prediction.step), bar(time / prediction.step));
   // Further off the search has proved too little to say.

@@ -12,6 +12,7 @@
 #include "search/exhausted.hpp"
 #include "search/front.hpp"
 #include "search/given.hpp"
+#include "search/length_prices.hpp"
 #include "search/templates.hpp"
 #include "sim/sim.hpp"
 
@@ -173,8 +174,7 @@ class PlanSearch {
       throw nothing_fits(factor, smallest);
     }
     add("blocks cut one by one", std::move(best.plans.front()));
-    for (std::size_t i = 1; i < best.plans.size(); ++i)
-      out.close.push_back({delayed_if_faster(std::move(best.plans[i])), found_.front().family});
+    for (std::size_t i = 1; i < best.plans.size(); ++i) out.close.push_back({as_trained(std::move(best.plans[i])), found_.front().family});
   }
 
   BlockAnswer searched_or_refused(BlockProblem problem) const {
@@ -268,12 +268,18 @@ class PlanSearch {
   }
 
   void add(const std::string& family, plan::Plan plan) {
-    found_.push_back({delayed_if_faster(std::move(plan)), family});
+    found_.push_back({as_trained(std::move(plan)), family});
     if (options_.watch != nullptr) options_.watch->found(found_.back().plan.predicted->step);
   }
 
   // The search counts with exchanges at the end of each step, and its bound holds for those alone.
   bool may_delay() const { return job_.train.optimizer.clip == 0 && (!fixed() || job_.parallel.delayed_exchange); }
+
+  plan::Plan as_trained(plan::Plan plan) {
+    plan = delayed_if_faster(std::move(plan));
+    if (job_.data.lengths) plan.lengths = length_prices(plan, job_, cost_model_);
+    return plan;
+  }
 
   plan::Plan delayed_if_faster(plan::Plan plan) {
     if (!may_delay()) return plan;

@@ -98,7 +98,9 @@ void Executor::begin() {
   norm_ = {};
 }
 
-Scalars Executor::run(const Batches& batches, double loss_scale, const Wishes& wishes, const Step& step) {
+Scalars Executor::run(const Batches& batches, double loss_scale, const Wishes& wishes, const Step& step,
+                      std::vector<comm::Group> context_groups) {
+  context_groups_ = std::move(context_groups);
   at_ = -1;
   const Telling telling(*this);
   const std::size_t count = program_.instructions.size();
@@ -242,7 +244,8 @@ void Executor::enter(int block, const Instruction& instruction, const Batches& b
   pass.batch = &batches.at(cut).at(instruction.micro_batch);
   pass.tensor_group = tensor_group < 0 ? comm::Group() : group(tensor_group);
   pass.expert_group = expert_group < 0 ? comm::Group() : group(expert_group);
-  pass.context_group = context_group < 0 ? comm::Group() : group(context_group);
+  pass.context_group = context_group >= 0 ? group(context_group) : comm::Group();
+  if (!context_groups_.empty()) pass.context_group = context_groups_.at(static_cast<std::size_t>(instruction.micro_batch));
   pass.context = strategy.context;
   pass.sequence_parallel = strategy.sequence_parallel;
   pass.recompute_attention = strategy.recompute == model::Recompute::selective;

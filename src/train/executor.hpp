@@ -56,7 +56,10 @@ class Executor {
 
   // One pass over the program. `step` is called after the scalars are known.
   // With a delayed exchange the squared norm is that of the gradients of the run before, 0 in the first.
-  Scalars run(const Batches& batches, double loss_scale, const Wishes& wishes, const Step& step);
+  // `context_groups`: by micro-batch, the ranks that hold the other parts of its sequences, empty where there are none; without them, those
+  // of the program in all micro-batches.
+  Scalars run(const Batches& batches, double loss_scale, const Wishes& wishes, const Step& step,
+              std::vector<comm::Group> context_groups = {});
 
   // Whether exchanges of the last run go on.
   bool unfinished() const { return unfinished_; }
@@ -127,6 +130,7 @@ class Executor {
   const std::vector<model::BlockFlow> flow_;  // by block
   Store& store_;
   std::vector<comm::Group> groups_;  // as Program::groups
+  std::vector<comm::Group> context_groups_;
   comm::Communicator& comm_;
   comm::Group world_;
 

@@ -54,13 +54,13 @@ TrafficByDimension difference(TrafficByDimension all, const TrafficByDimension& 
   return all;
 }
 
-std::string to_json(const TrafficByDimension& sent, const TrafficByDimension& planned, std::int64_t steps) {
+std::string to_json(const TrafficByDimension& sent, const std::optional<TrafficByDimension>& planned, std::int64_t steps) {
   nlohmann::ordered_json dimensions = nlohmann::ordered_json::object();
   for (const char* const name : kDimensions) {
-    if (!sent.contains(name) && !planned.contains(name)) continue;
+    if (!sent.contains(name) && !(planned && planned->contains(name))) continue;
     const auto of = [&](const TrafficByDimension& all) { return all.contains(name) ? all.at(name) : comm::Traffic(); };
     dimensions[name] = json_of(of(sent));
-    dimensions[name]["planned"] = json_of(of(planned));
+    if (planned) dimensions[name]["planned"] = json_of(of(*planned));
   }
   return nlohmann::ordered_json{{"steps", steps}, {"dimensions", dimensions}}.dump() + "\n";
 }

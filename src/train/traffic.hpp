@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 
 #include "comm/comm.hpp"
@@ -19,7 +20,8 @@ TrafficByDimension sent(comm::Communicator& comm);
 TrafficByDimension planned(const plan::Plan& plan, const model::ModelSpec& model, std::int64_t steps);
 // What the first has beyond the second.
 TrafficByDimension difference(TrafficByDimension all, const TrafficByDimension& before);
-// {"steps": 7, "dimensions": {"data": {"messages", "collectives", "bytes", "planned": {"messages", "collectives", "bytes"}}, ...}}
-std::string to_json(const TrafficByDimension& sent, const TrafficByDimension& planned, std::int64_t steps);
+// {"steps": 7, "dimensions": {"data": {"messages", "collectives", "bytes", "planned": {"messages", "collectives", "bytes"}}, ...}}; without
+// `planned` where the plan cannot say it.
+std::string to_json(const TrafficByDimension& sent, const std::optional<TrafficByDimension>& planned, std::int64_t steps);
 
 }  // namespace tessera::train

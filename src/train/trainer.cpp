@@ -5,6 +5,7 @@
 #include <deque>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <sstream>
 
@@ -18,6 +19,7 @@
 #include "train/batch_loader.hpp"
 #include "train/clocks.hpp"
 #include "train/speed_meter.hpp"
+#include "train/uneven_steps.hpp"
 
 namespace tessera::train {
 
@@ -28,6 +30,7 @@ constexpr std::size_t kTracedSteps = 8;
 // When a step ran, on this host's clock.
 struct TracedStep {
   std::int64_t step = 0;
+  const program::Program* program = nullptr;
   nn::Interval whole;
   nn::Interval samples;  // reading them
   nn::Interval zeroing;  // the gradients
@@ -42,6 +45,7 @@ struct Trainer::Impl {
   const plan::Plan plan;
   const data::Dataset& dataset;
   comm::Communicator& comm;
+  std::optional<UnevenSteps> uneven;  // where samples have different lengths
   program::Program program;
   Store store;
   Executor executor;
@@ -56,13 +60,15 @@ struct Trainer::Impl {
   bool stepping = false;                // from a step's first optimizer step to its end
   Saver saver;
   BatchLoader loader;
+  std::map<std::int64_t, Executor> by_passes;  // where samples have different lengths: of steps with so many passes of this rank
 
   Impl(const model::JobSpec& job, const plan::Plan& plan, const data::Dataset& dataset, comm::Communicator& comm, at::Device device)
       : job(job),
         plan(plan),
         dataset(dataset),
         comm(comm),
-        program(program::compile(plan, job.model).at(comm.rank())),
+        uneven(plan.lengths ? std::optional<UnevenSteps>(std::in_place, dataset, plan, job.model, comm) : std::nullopt),
+        program(uneven ? uneven->program(1) : program::compile(plan, job.model).at(comm.rank())),
         store(job.model, program, plan.precision, job.train.optimizer, device),
         executor(program, job.model, plan.precision, store, comm),
         saver(comm),
@@ -130,6 +136,40 @@ struct Trainer::Impl {
     return batches;
   }
 
+  // What this rank computes on.
+  struct Work {
+    Batches batches;
+    std::vector<comm::Group> context_groups;
+  };
+
+  Work work_of(UnevenPasses passes) const {
+    for (nn::Batch& batch : passes.batches) batch = nn::moved_to(store.device(), std::move(batch));
+    // All blocks are cut alike.
+    return {Batches(program.cuts.size(), passes.batches), std::move(passes.context_groups)};
+  }
+
+  // In the next step, while that of the one behind it is made ready.
+  Work next_work(const std::shared_ptr<const std::vector<data::Draw>>& draws) {
+    const bool last = step + 1 >= job.train.steps;
+    Work work;
+    if (uneven) {
+      work = work_of(uneven->take(step));
+      if (!last) uneven->begin(step + 1);
+    } else {
+      work.batches = own_parts(program, loader.take(step, program, fill_of(draws)));
+      if (!last) loader.begin(step + 1, program, fill_of(draws_of(step + 1)));
+    }
+    return work;
+  }
+
+  Executor& executor_of(const Work& work) {
+    if (!uneven) return executor;
+    const std::int64_t passes = std::ssize(work.context_groups);
+    const auto found = by_passes.find(passes);
+    if (found != by_passes.end()) return found->second;
+    return by_passes.try_emplace(passes, uneven->program(passes), job.model, plan.precision, store, comm).first->second;
+  }
+
   // With the gradients of an earlier run, which nothing needs any more then.
   void step_late(int bucket, std::int64_t of) {
     stepping = true;
@@ -144,6 +184,7 @@ Trainer::Trainer(const model::JobSpec& job, const plan::Plan& plan, const data::
     : impl_(std::make_unique<Impl>(job, plan, dataset, comm, device)) {}
 Trainer::~Trainer() {
   impl_->executor.settle();
+  for (auto& [passes, executor] : impl_->by_passes) executor.settle();
   if (impl_->evaluator) impl_->evaluator->settle();
 }
 
@@ -263,13 +304,14 @@ StepReport Trainer::step(bool wish_to_stop) {
   traced.step = self.step;
   traced.whole.begin = traced.samples.begin = real_clock().now();
   const auto draws = self.draws_of(self.step);
-  const Batches batches = self.own_parts(self.program, self.loader.take(self.step, self.program, self.fill_of(draws)));
-  if (self.step + 1 < self.job.train.steps) self.loader.begin(self.step + 1, self.program, self.fill_of(self.draws_of(self.step + 1)));
+  const Impl::Work work = self.next_work(draws);
+  Executor& executor = self.executor_of(work);
+  traced.program = &executor.program();
 
   const model::OptimizerSpec& optimizer = self.job.train.optimizer;
   StepReport report;
   report.step = self.step;
-  report.tokens = self.plan.global_batch * self.dataset.targets_per_sample();
+  report.tokens = self.uneven ? self.uneven->tokens(self.step) : self.plan.global_batch * self.dataset.targets_per_sample();
   report.lr = model::learning_rate(self.job.train, self.step);
   const bool delayed = self.plan.delayed_exchange;
   const bool first = !self.executor.unfinished();
@@ -279,16 +321,18 @@ StepReport Trainer::step(bool wish_to_stop) {
   // Every rank knows what counts in the whole batch: the mean is that of one device, however the batch is cut.
   std::int64_t counted = 0;
   for (const data::Draw& draw : *draws) counted += self.dataset.counted_targets(draw.sample);
-  const Scalars scalars = self.executor.run(batches, 1.0 / static_cast<double>(std::max<std::int64_t>(1, counted)),
-                                            {wish_to_stop, self.meter && self.meter->due()}, [&](int bucket, const Scalars& sums) {
-                                              if (delayed) return self.step_late(bucket, self.step - 1);
-                                              if (!std::isfinite(sums.squared_norm)) return;
-                                              const double norm = std::sqrt(sums.squared_norm);
-                                              const double scale = optimizer.clip > 0 ? std::min(1.0, optimizer.clip / (norm + 1e-6)) : 1.0;
-                                              self.stepping = true;
-                                              self.saver.keep(bucket);
-                                              self.store.step(bucket, optimizer, report.lr, scale, self.step + 1);
-                                            });
+  const Scalars scalars = executor.run(
+      work.batches, 1.0 / static_cast<double>(std::max<std::int64_t>(1, counted)), {wish_to_stop, self.meter && self.meter->due()},
+      [&](int bucket, const Scalars& sums) {
+        if (delayed) return self.step_late(bucket, self.step - 1);
+        if (!std::isfinite(sums.squared_norm)) return;
+        const double norm = std::sqrt(sums.squared_norm);
+        const double scale = optimizer.clip > 0 ? std::min(1.0, optimizer.clip / (norm + 1e-6)) : 1.0;
+        self.stepping = true;
+        self.saver.keep(bucket);
+        self.store.step(bucket, optimizer, report.lr, scale, self.step + 1);
+      },
+      work.context_groups);
   report.loss = scalars.loss / std::max(1.0, scalars.tokens);
   if (delayed && !std::isfinite(scalars.squared_norm)) refuse_infinite(self.step - 1);
   report.grad_norm =
@@ -303,8 +347,8 @@ StepReport Trainer::step(bool wish_to_stop) {
   traced.whole.end = real_clock().now();
   report.seconds = traced.whole.end - traced.whole.begin;
   self.keep_late_spans();
-  traced.spans = self.executor.spans();
-  traced.norm = self.executor.norm();
+  traced.spans = executor.spans();
+  traced.norm = executor.norm();
   self.traced.push_back(std::move(traced));
   if (self.traced.size() > kTracedSteps) self.traced.pop_front();
   return report;
@@ -323,15 +367,36 @@ void Trainer::finish() {
 
 bool Trainer::validates() const { return impl_->dataset.validation_samples() > 0; }
 
+namespace {
+
+void add(const Scalars& scalars, EvaluationReport& report) {
+  report.loss += scalars.loss;
+  report.tokens += static_cast<std::int64_t>(scalars.tokens);
+  report.correct += static_cast<std::int64_t>(scalars.correct);
+}
+
+}  // namespace
+
 EvaluationReport Trainer::evaluate(std::int64_t sequences) {
   ensure(validates(), "an evaluation needs validation sequences");
   finish();
   Impl& self = *impl_;
   const std::int64_t available = self.dataset.validation_samples();
   const std::int64_t wanted = sequences > 0 ? std::min(sequences, available) : available;
+  EvaluationReport report;
+  if (self.uneven) {
+    for (std::int64_t begin = 0; begin < wanted; begin += self.plan.global_batch) {
+      const Impl::Work work = self.work_of(self.uneven->validation(begin, std::min(wanted - begin, self.plan.global_batch)));
+      Executor& evaluator = self.evaluator.emplace(self.uneven->evaluation(std::ssize(work.context_groups)), self.job.model,
+                                                   self.plan.precision, self.store, self.comm);
+      add(evaluator.run(work.batches, 1.0, {}, {}, work.context_groups), report);
+      self.evaluator.reset();
+    }
+    report.loss /= static_cast<double>(report.tokens);
+    return report;
+  }
   const std::int64_t samples = self.evaluated_at_once();
   const std::int64_t micro_batches = std::max<std::int64_t>(1, (wanted + samples - 1) / samples);
-  EvaluationReport report;
   for (std::int64_t begin = 0; begin < micro_batches; begin += self.held_while_evaluating(samples)) {
     const std::int64_t count = std::min(micro_batches - begin, self.held_while_evaluating(samples));
     const program::Program program = program::compile_evaluation(self.plan, self.job.model, count, samples).at(self.comm.rank());
@@ -342,11 +407,8 @@ EvaluationReport Trainer::evaluate(std::int64_t sequences) {
       self.dataset.fill_validation(begin * samples + sample, rows);
       return true;
     }));
-    const Scalars scalars = evaluator.run(batches, 1.0, {}, {});
+    add(evaluator.run(batches, 1.0, {}, {}), report);
     self.evaluator.reset();
-    report.loss += scalars.loss;
-    report.tokens += static_cast<std::int64_t>(scalars.tokens);
-    report.correct += static_cast<std::int64_t>(scalars.correct);
   }
   report.loss /= static_cast<double>(report.tokens);
   return report;
@@ -384,15 +446,15 @@ std::string Trainer::chrome_trace() {
   program::ChromeTrace trace;
   trace.add_rank(program);
   for (const TracedStep& step : self.traced) {
-    trace.add_step(program, step.step, step.whole.begin + shift, step.whole.end + shift);
+    trace.add_step(*step.program, step.step, step.whole.begin + shift, step.whole.end + shift);
     const std::pair<const char*, const nn::Interval*> works[] = {
         {"samples", &step.samples}, {"zero_gradients", &step.zeroing}, {"gradient_norm", &step.norm}};
     for (const auto& [name, work] : works)
-      if (work->end > work->begin) trace.add_work(program, name, step.step, work->begin + shift, work->end + shift);
+      if (work->end > work->begin) trace.add_work(*step.program, name, step.step, work->begin + shift, work->end + shift);
     for (const InstructionSpan& span : step.spans) {
-      trace.add(program, span.instruction, step.step, span.begin + shift, span.end + shift);
+      trace.add(*step.program, span.instruction, step.step, span.begin + shift, span.end + shift);
       for (const nn::Interval& exchange : span.exchanges)
-        trace.add_exposed(program, span.instruction, step.step, exchange.begin + shift, exchange.end + shift);
+        trace.add_exposed(*step.program, span.instruction, step.step, exchange.begin + shift, exchange.end + shift);
     }
   }
   gather(self.comm, trace);
@@ -401,7 +463,8 @@ std::string Trainer::chrome_trace() {
 
 std::vector<SpeedChange> Trainer::watch_speed() {
   Impl& self = *impl_;
-  if (self.comm.world_size() == 1) return {};
+  // Where every step has passes of its own, none is like the last.
+  if (self.comm.world_size() == 1 || self.uneven) return {};
   if (!self.meter) self.meter.emplace(program::compile(self.plan, self.job.model), self.comm);
   // Exchanges that go on are known a step later.
   const std::size_t back = self.plan.delayed_exchange ? 2 : 1;

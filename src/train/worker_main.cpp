@@ -69,7 +69,8 @@ class RunObserver final : public train::LoopObserver {
         trainer_(trainer),
         // A run that is complete is only evaluated again.
         writer_(arguments.run, trainer.next_step(), trainer.next_step() + (train::is_complete(job, trainer) ? 0 : 1)),
-        flops_per_sample_(model::training_flops_per_sample(job.model).value) {
+        // Of samples that all have the full length.
+        flops_per_sample_(job.data.lengths ? 0 : model::training_flops_per_sample(job.model).value) {
     if (profile) rebalancer_.emplace(job, cluster, *profile);
     for (const plan::RankPlace& place : plan.ranks) {
       const cluster::Device& device = cluster.groups.at(static_cast<std::size_t>(place.group)).device;
@@ -357,7 +358,9 @@ void train_rank(const TrainArguments& arguments) {
     const train::TrafficByDimension sent = train::difference(trainer.sent(), outcome.sent_before);
     if (arguments.rank.rank == 0) {
       const std::int64_t steps = trainer.next_step() - outcome.plan_since;
-      write_whole(real_file_system(), run / "traffic.json", train::to_json(sent, train::planned(trainer.plan(), job.model, steps), steps));
+      // By the lengths of samples every step sends something else.
+      const auto planned = trainer.plan().lengths ? std::nullopt : std::optional(train::planned(trainer.plan(), job.model, steps));
+      write_whole(real_file_system(), run / "traffic.json", train::to_json(sent, planned, steps));
     }
     comm->world().barrier().wait();
     if (outcome.stopped) stopped = stopped_after(trainer.next_step(), job.train.steps, options.keep);

@@ -217,6 +217,58 @@ TEST(Dataset, SamplesOfAnswersAreWholeDocumentsWhosePromptsDoNotCount) {
                                                      HasSubstr("1 of them are longer than model.seq 8"), HasSubstr("1 are left out")));
 }
 
+TEST(Dataset, EachDocumentIsASampleOfItsOwnLength) {
+  const TemporaryFolder folder;
+  const auto file = folder.write("a.jsonl",
+                                 "{\"p\": \"ab\", \"a\": \"c\"}\n"
+                                 "{\"p\": \"\", \"a\": \"\"}\n"  // left out
+                                 "{\"p\": \"jk\", \"a\": \"lmnopqrst\"}\n");
+  auto answers = answers_spec(file);
+  answers.lengths.emplace();
+  const auto dataset = TextDataset::open(answers, 8, 257, 1, folder / "cache");
+  ASSERT_EQ(dataset->train_samples(), 2);
+  EXPECT_EQ(dataset->length(0), 3);
+  EXPECT_EQ(dataset->length(1), 8) << "it loses its end";
+  EXPECT_EQ(dataset->counted_targets(0), 2);
+  Tokens tokens(3), targets(3), positions(3);
+  dataset->fill({0, 0}, {tokens, targets, positions});
+  EXPECT_EQ(tokens, (Tokens{'a', 'b', 'c'}));
+  EXPECT_EQ(targets, (Tokens{-1, 'c', 256}));
+  EXPECT_EQ(positions, (Tokens{0, 1, 2}));
+  // With more room, padding is a document of its own.
+  const Sample padded = training_sample(*dataset, 0);
+  EXPECT_EQ(padded.targets, (Tokens{-1, 'c', 256, -1, -1, -1, -1, -1}));
+  EXPECT_EQ(padded.positions, (Tokens{0, 1, 2, 0, 1, 2, 3, 4}));
+  auto texts = text_spec(file);
+  texts.records.field = "a";
+  texts.separate_documents = true;
+  texts.lengths.emplace();
+  texts.train_fraction = 1.0;
+  const auto plain = TextDataset::open(texts, 8, 257, 1, folder / "cache");
+  EXPECT_EQ(plain->train_samples(), 2);
+  EXPECT_EQ(plain->length(0), 1);
+  EXPECT_EQ(plain->counted_targets(0), 1);
+}
+
+TEST(Dataset, SyntheticLengthsHaveTheirDistribution) {
+  constexpr std::int64_t kLongest = 4096;
+  for (const auto kind : {model::LengthSpec::Kind::lognormal, model::LengthSpec::Kind::pareto, model::LengthSpec::Kind::uniform}) {
+    model::DataSpec spec;
+    spec.synthetic = spec.separate_documents = true;
+    const bool uniform = kind == model::LengthSpec::Kind::uniform;
+    spec.lengths = {kind, uniform ? 0 : 128};
+    const auto dataset = TextDataset::open(spec, kLongest, 257, 1, {});
+    std::vector<std::int64_t> lengths;
+    for (std::int64_t sample = 0; sample < 4000; ++sample) lengths.push_back(dataset->length(sample));
+    std::sort(lengths.begin(), lengths.end());
+    EXPECT_GE(lengths.front(), 1);
+    EXPECT_LE(lengths.back(), kLongest);
+    EXPECT_GT(lengths.back(), kLongest / 2);
+    const double median = uniform ? kLongest / 2 : 128;
+    EXPECT_NEAR(static_cast<double>(lengths[2000]), median, 0.1 * median);
+  }
+}
+
 TEST(Dataset, CountsTheTargetsThatSamplesHave) {
   const TemporaryFolder folder;
   Random random(9);

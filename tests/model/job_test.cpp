@@ -179,6 +179,14 @@ TEST(Job, NamesTheLineOfEachValueOutOfRange) {
            {"data: {source: a, on_error: skp}\n", "did you mean 'skip'?"},
            {"data: {source: a, separate_documents: maybe}\n", "true or false"},
            {"data: {source: a, images: {flip: true}}\n", "the model reads text"},
+           {"data: {source: a, lengths: all}\n", "data.lengths: found 'all'"},
+           {"data: {source: a, lengths: {kind: uniform}}\n", "expected lengths: documents"},
+           {"data: {source: synthetic, lengths: documents}\n", "synthetic data has no documents"},
+           {"data: {source: synthetic, lengths: {kind: pareto}}\n", "expected median: TOKENS"},
+           {"data: {source: synthetic, lengths: {kind: uniform, median: 3}}\n", "expected no median"},
+           {"data: {source: synthetic, lengths: {kind: pareto, median: 1000000}}\n", "found 1000000, and the longest sample has model.seq"},
+           {"data: {source: a, lengths: documents, separate_documents: false}\n", "are always kept apart"},
+           {"parallel: {cp: 2, context_groups: flexible}\n", "expected data.lengths beside it"},
            {"data: {source: a, mask: {share: 0.15}}\n", "llama predicts the next token"},
            {"cluster: {local: {devices: 0}}\n", "cluster.local.devices: found 0"},
            {"cluster: {local: {devices: 4294967298}}\n", "at most 1048576"},
@@ -200,6 +208,21 @@ TEST(Job, NamesTheLineOfEachValueOutOfRange) {
     EXPECT_THAT(what, HasSubstr("t.yaml:2:")) << rest;
     EXPECT_THAT(what, HasSubstr(part)) << rest;
   }
+}
+
+TEST(Job, WithLengthsCutsNothingButSequences) {
+  const std::string data = "data: {source: a, lengths: documents}\n";
+  for (const auto& [parallel, part] :
+       std::vector<std::pair<std::string, std::string>>{{"{tp: 2}", "tp 2 with data.lengths"},
+                                                        {"{pp: 2}", "pp 2 with data.lengths"},
+                                                        {"{zero: 2}", "expected zero 0 or 1"},
+                                                        {"{dp: 2, context_groups: wide}", "parallel.context_groups: found 'wide'"}})
+    EXPECT_THAT(refusal(data + "parallel: " + parallel + "\n"), HasSubstr(part));
+  const JobSpec job = read_job(ConfigNode::parse(std::string(kModel) + data, "t.yaml"));
+  EXPECT_TRUE(job.data.separate_documents);
+  EXPECT_EQ(job.parallel.pp, 1);
+  EXPECT_EQ(job.parallel.tp, 1);
+  EXPECT_EQ(job.parallel.cp, 1);
 }
 
 TEST(Job, NeedsAModel) {

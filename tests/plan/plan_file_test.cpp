@@ -50,6 +50,10 @@ Plan any_plan() {
   plan.bucket_size = Bytes(1 + number(1 << 30));
   plan.delayed_exchange = *rc::gen::arbitrary<bool>();
   if (plan.delayed_exchange) plan.exchanged_early = number(1000) / 999.0;
+  if (*rc::gen::arbitrary<bool>()) {
+    plan.lengths = Lengths{{}, number(1000) / 999.0, number(1000) / 1e7, number(1000) / 1e10};
+    for (int degree = 1 + number(3); degree < 10; degree += 1 + number(8)) plan.lengths->groups.push_back({degree, number(1000) / 1e8});
+  }
   for (int i = number(9); i >= 0; --i) plan.ranks.push_back({number(4), number(100), number(16), 1 + number(64)});
   for (int i = number(4); i >= 0; --i) {
     Stage stage;
@@ -174,6 +178,42 @@ TEST_F(EditedPlan, IsRefusedWhenItsOrderCannotRun) {
 
 TEST_F(EditedPlan, OfAnotherVersionIsRefused) {
   EXPECT_THAT(refusal("\"version\": 1", "\"version\": 2").what(), HasSubstr("version 2 cannot be read"));
+}
+
+// Samples of different lengths.
+class DealtPlan : public EditedPlan {
+ protected:
+  DealtPlan() {
+    job = job_of({.layers = 6, .parallel = "{dp: 2, cp: 4, pp: 1, tp: 1, zero: 1, micro_batches: 2}"});
+    job.data.lengths.emplace();
+    plan = search::search(job, cluster, {}).best;
+    json = to_json(plan);
+  }
+};
+
+TEST_F(DealtPlan, SaysWhatPassesCostOnEveryDegreeThatDividesCp) {
+  check(read(json), job, cluster);
+  ASSERT_TRUE(plan.lengths);
+  ASSERT_EQ(plan.lengths->groups.size(), 3u);
+  EXPECT_EQ(plan.lengths->groups[0].exchange, 0);
+  EXPECT_GT(plan.lengths->groups[1].exchange, 0);
+  EXPECT_GT(plan.lengths->groups[2].exchange, plan.lengths->groups[1].exchange);
+  EXPECT_GT(plan.lengths->token, 0);
+  EXPECT_GT(plan.lengths->pair, 0);
+  job.parallel.flexible_groups = false;
+  const Plan fixed = search::search(job, cluster, {}).best;
+  ASSERT_EQ(fixed.lengths->groups.size(), 1u);
+  EXPECT_EQ(fixed.lengths->groups[0], plan.lengths->groups[2]);
+}
+
+TEST_F(DealtPlan, IsRefusedWhereRanksWouldNotHoldTheSame) {
+  EXPECT_THAT(refusal("\"zero\": 1", "\"zero\": 2").what(), HasSubstr("deals samples of different lengths, and has dp 2"));
+  EXPECT_THAT(refusal("\"degree\": 2", "\"degree\": 3").what(), HasSubstr("groups of 3 ranks do not divide cp 4"));
+  EXPECT_THAT(refusal("\"degree\": 4", "\"degree\": 3").what(), HasSubstr("do not divide cp 4"));
+  EXPECT_THAT(refusal("\"degree\": 2", "\"degree\": 4").what(), HasSubstr("expected ascending degrees"));
+  EXPECT_THAT(refusal("\"token_seconds\": ", "\"token_seconds\": -").what(), HasSubstr("seconds from 0"));
+  job.data.lengths.reset();
+  EXPECT_THAT(refusal("}", "}").what(), HasSubstr("expected data.lengths"));
 }
 
 }  // namespace

@@ -1,0 +1,108 @@
+"""Trains on batches of very different lengths, on four emulated hosts, with context-parallel groups that fit each batch and with one fixed degree.
+
+    python bench/lengths/run.py [--bin build/release/bin] [--rounds 2] [--steps 6] [--gbit 1] [--cpu 0.45] [--tokens 1024] [--lengths WORDS] [--keep FOLDER] [--json]
+
+A rank holds --tokens at once, so that the longest samples (4096) need several ranks; fixed degrees are all that hold them. Both exchange by ring and by Ulysses, pack samples alike and train on
+the same batches in turns; the ratio is that of the faster of each, medians over all rounds' steps without each run's first one. Losses of the first step must agree within 1e-4.
+Needs root (tools/netlab).
+"""
+import argparse
+import json
+import math
+import os
+import pathlib
+import statistics
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+from lab import checked, netlab_or_exit, planned, profiled, train_on_hosts  # noqa: E402
+from machine import processor  # noqa: E402
+HOSTS, LONGEST, BATCH = 4, 4096, 32
+MODEL = {"arch": "llama", "hidden": 256, "layers": 4, "heads": 4, "kv_heads": 4, "ffn": 768, "seq": LONGEST, "vocab": 1024}
+LENGTHS = {"lognormal, median 128": {"kind": "lognormal", "median": 128}, "Pareto, median 128": {"kind": "pareto", "median": 128}, "uniform": {"kind": "uniform"}}
+SKIPPED_STEPS = 1
+
+
+def words(way):
+    return f"{way[0]}, cp {way[1]}, {way[2]}"
+
+
+class Bench:
+    def __init__(self, arguments, folder):
+        self.arguments, self.folder, self.tessera = arguments, folder, os.path.join(arguments.bin, "tessera")
+        self.environment = dict(os.environ, TESSERA_CACHE=str(folder / "cache"))
+        degrees = [("flexible", HOSTS)] + [("fixed", cp) for cp in (2, 4) if cp * arguments.tokens >= LONGEST]
+        self.ways = [(groups, cp, context) for groups, cp in degrees for context in ("ring", "ulysses")]
+
+    def job(self, lengths, groups, cp, context):
+        # Micro-batches of as many samples of the full length as a rank has room for.
+        samples = self.arguments.tokens * cp // LONGEST
+        parallel = {"dp": HOSTS // cp, "pp": 1, "tp": 1, "cp": cp, "context": context, "zero": 0, "recompute": "none",
+                    "micro_batches": BATCH // (HOSTS // cp) // samples, "context_groups": groups}
+        return {"name": "lengths", "model": MODEL, "data": {"source": "synthetic", "lengths": LENGTHS[lengths]}, "parallel": parallel,
+                "train": {"steps": 1, "global_batch": BATCH, "precision": "fp32", "eval": {"sequences": 1}},
+                "cluster": {"lab": {"hosts": HOSTS, "gbit": self.arguments.gbit, "cpu": self.arguments.cpu}}}
+
+    def plan(self, lengths, way):
+        job = self.job(lengths, *way)
+        profile = profiled(self.tessera, self.folder / "profile.json", job, 40, self.environment)
+        return planned(self.tessera, self.folder, "-".join(map(str, (lengths.split(",")[0], *way))), job, self.environment, profile)
+
+    def row(self, netlab, lengths):
+        plans = {way: self.plan(lengths, way) for way in self.ways}
+        seconds, losses = {way: [] for way in self.ways}, {}
+        for turn in range(self.arguments.rounds):
+            for way in self.ways:
+                run = self.folder / "run"
+                with netlab.Lab(HOSTS, [self.arguments.gbit], [self.arguments.cpu] * HOSTS) as lab:
+                    seconds[way] += train_on_hosts(lab, self.tessera, *plans[way], run, self.arguments.steps, self.environment)[SKIPPED_STEPS:]
+                losses[way] = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])["loss"]
+                print(f"round {turn + 1} of {self.arguments.rounds}, {lengths}, {words(way)}: {statistics.median(seconds[way]):.3f} s", file=sys.stderr)
+        medians = {way: statistics.median(values) for way, values in seconds.items()}
+        flexible, fixed = (min((way for way in self.ways if (way[0] == "fixed") == is_fixed), key=medians.get) for is_fixed in (False, True))
+        dealt = json.loads(checked([os.path.join(self.arguments.bin, "tessera_bench_lengths"), *plans[flexible]], self.environment))
+        return {"lengths": lengths, "seconds": {words(way): medians[way] for way in self.ways}, "flexible": words(flexible), "fixed": words(fixed), "ratio": medians[fixed] / medians[flexible],
+                "loss_difference": max(abs(losses[way] / losses[flexible] - 1) for way in self.ways), "dealt": dealt}
+
+
+def show(result):
+    print(f"{result['machine']}, {HOSTS} hosts of {result['cpu']} cores, {result['gbit']:g} Gbit/s, {result['tokens']} tokens a rank at once, batch {BATCH}; seconds of a step")
+    print(f"{'lengths':<24}{'flexible':>10}{'fixed':>10}{'ratio':>8}{'losses differ':>15}{'dealing':>10}{'over bound':>12}{'512 on 64':>12}   fastest")
+    for row in result["rows"]:
+        own, many = row["dealt"]
+        print(f"{row['lengths']:<24}{row['seconds'][row['flexible']]:10.3f}{row['seconds'][row['fixed']]:10.3f}{row['ratio']:8.2f}{row['loss_difference']:15.1e}{own['milliseconds']:>7.2f} ms{own['over_bound']:12.3f}{many['milliseconds']:>9.2f} ms   {row['flexible']}; {row['fixed']}")
+    print(f"geometric mean of the ratios: {result['geometric_mean']:.2f}")
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="./dev bench lengths", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", default=str(ROOT / "build" / "release" / "bin"))
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--gbit", type=float, default=1)
+    parser.add_argument("--cpu", type=float, default=0.45, help="cores of each host")
+    parser.add_argument("--tokens", type=int, choices=(1024, 2048), default=1024, help="that a rank holds at once")
+    parser.add_argument("--lengths", default="", help="only the distributions whose names have these words")
+    parser.add_argument("--keep", type=pathlib.Path, help="leave the profile and the plans in this folder, and use the profile that lies there")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    netlab = netlab_or_exit()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = (arguments.keep or pathlib.Path(scratch)).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        bench = Bench(arguments, folder)
+        rows = [bench.row(netlab, lengths) for lengths in LENGTHS if arguments.lengths in lengths]
+    result = {"machine": processor(), "cpu": arguments.cpu, "gbit": arguments.gbit, "tokens": arguments.tokens, "rows": rows,
+              "geometric_mean": math.exp(statistics.mean(math.log(row["ratio"]) for row in rows))}
+    if arguments.json:
+        print(json.dumps(result))
+    else:
+        show(result)
+    if any(row["loss_difference"] > 1e-4 for row in rows):
+        sys.exit("the losses of the first steps differ by more than 1e-4")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+// How the samples of a step, of different lengths, are dealt to the ranks: long ones are cut among many ranks, short ones stand one behind
+// the other on few. After FlexSP (Wang et al. 2024, arXiv 2412.01523), which solves a linear program; here a list schedule with local
+// search.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "plan/plan.hpp"
+
+namespace tessera::plan {
+
+// One forward and backward pass over some samples, which stand one behind the other in a row that consecutive ranks share.
+struct SharedPass {
+  int first = 0;   // index of the first of its ranks in the stage, a multiple of the degree
+  int degree = 1;  // ranks
+  std::vector<std::int64_t> samples;
+};
+
+struct UnevenBatch {
+  // Each rank makes its passes in this order, so that no two of them wait for each other.
+  std::vector<SharedPass> passes;
+  double seconds = 0;  // until the last rank is through
+  double bound = 0;    // no layout takes less, as `lengths` prices them
+};
+
+// What a row of so many tokens is padded to, so that `degree` ranks can cut it in twice as many parts.
+std::int64_t padded_row(std::int64_t tokens, int degree);
+// Tokens that a rank holds at once under a plan with samples of different lengths: those of its micro-batches, of samples of the full
+// length `seq`.
+std::int64_t tokens_per_rank(const Plan& plan, std::int64_t seq);
+
+// Deals samples of these lengths to so many ranks, which the widest group's degree divides. A rank holds at most `tokens` at once,
+// with padding. The same on every machine. Samples that the widest group cannot hold are refused (resource_exhausted).
+// 512 samples on 64 ranks: milliseconds.
+UnevenBatch deal(std::span<const std::int64_t> samples, const Lengths& lengths, int ranks, std::int64_t tokens);
+
+}  // namespace tessera::plan

@@ -1,0 +1,14 @@
+// Internal: what passes over samples of different lengths cost under a plan.
+#pragma once
+
+#include "cost/cost_model.hpp"
+#include "model/job.hpp"
+#include "plan/plan.hpp"
+
+namespace tessera::search {
+
+// From the prices of samples of the full length: attention takes the share of their seconds that it has of their FLOPs, and grows with the
+// square of a length; all else grows with the length. The plan has one stage, all of whose blocks have the same dp and cp.
+plan::Lengths length_prices(const plan::Plan& plan, const model::JobSpec& job, cost::CostModel& cost_model);
+
+}  // namespace tessera::search
