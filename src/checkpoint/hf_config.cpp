@@ -185,11 +185,40 @@ std::string bert_config_json(const model::ModelSpec& model, const char* type) {
   return json.dump(2) + "\n";
 }
 
+// The decoder begins with padding, token 0 (data/spans.hpp).
+std::string t5_config_json(const model::ModelSpec& model, const SpecialTokens& tokens, const char* type) {
+  const Json json = {{"architectures", {"T5ForConditionalGeneration"}},
+                     {"model_type", "t5"},
+                     {"d_ff", model.dim("ffn")},
+                     {"d_kv", model.dim("head_dim")},
+                     {"d_model", model.dim("hidden")},
+                     {"decoder_start_token_id", 0},
+                     {"dropout_rate", model.dims.contains("dropout") ? model.dims.at("dropout") : 0.0},
+                     {"eos_token_id", tokens.eos >= 0 ? Json(tokens.eos) : Json()},
+                     {"feed_forward_proj", model.dims.at("gated") != 0 ? "gated-gelu" : "relu"},
+                     {"initializer_factor", 1.0},
+                     {"is_encoder_decoder", true},
+                     {"layer_norm_epsilon", model.dims.at("norm_eps")},
+                     {"n_positions", model.dim("seq")},
+                     {"num_decoder_layers", model.dim("decoder_layers")},
+                     {"num_heads", model.dim("heads")},
+                     {"num_layers", model.dim("layers")},
+                     {"pad_token_id", 0},
+                     {"relative_attention_max_distance", model.dim("max_distance")},
+                     {"relative_attention_num_buckets", model.dim("buckets")},
+                     {"tie_word_embeddings", model.tied_embeddings},
+                     {"torch_dtype", type},
+                     {"vocab_size", model.dim("vocab")},
+                     {kExportMark, model.fingerprint()}};
+  return json.dump(2) + "\n";
+}
+
 }  // namespace
 
 std::string config_json(const model::ModelSpec& model, const SpecialTokens& tokens, ExportType type) {
   const char* const element = type == ExportType::bf16 ? "bfloat16" : "float32";
   if (model.arch == "bert") return bert_config_json(model, element);
+  if (model.arch == "t5") return t5_config_json(model, tokens, element);
   const bool biased = model.dims.contains("qkv_bias");
   const bool normalizes_heads = model.dims.contains("qk_norm");
   const bool windowed = model.dims.contains("window");

@@ -11,6 +11,7 @@
 #include "checkpoint/hf_config.hpp"
 #include "checkpoint/hf_names.hpp"
 #include "checkpoint/hugging_face.hpp"
+#include "model/forms.hpp"
 
 namespace tessera::checkpoint {
 namespace {
@@ -119,9 +120,10 @@ void export_hf(const std::filesystem::path& checkpoint, const model::ModelSpec& 
                const std::optional<std::filesystem::path>& tokenizer, const std::filesystem::path& out_dir,
                std::int64_t largest_weight_file, ExportType type) {
   FileSystem& disk = real_file_system();
-  if (model.arch != "llama" && model.arch != "mixtral" && model.arch != "qwen_moe" && model.arch != "deepseek" && model.arch != "bert")
+  const std::set<std::string> known = {"llama", "mixtral", "qwen_moe", "deepseek", "bert", "t5"};
+  if (!known.contains(model.arch))
     throw Error(ErrorCode::invalid_config, "a model of kind " + model.arch + " cannot be exported", {},
-                "llama, mixtral, qwen_moe, deepseek or bert");
+                "llama, mixtral, qwen_moe, deepseek, bert or t5");
   const Reader reader(checkpoint);
   if (reader.state().model_fingerprint != model.fingerprint())
     throw Error(ErrorCode::invalid_config, "the checkpoint is of another model", {checkpoint.string(), 0, 0, -1, {}},
@@ -145,7 +147,7 @@ void export_hf(const std::filesystem::path& checkpoint, const model::ModelSpec& 
       write_whole(disk, temporary / (sentencepiece ? "tokenizer.model" : "tokenizer.json"), read_whole(*chosen));
       write_whole(disk, temporary / "tokenizer_config.json", tokenizer_config_json(model, tokens, sentencepiece));
     }
-    if (model.arch != "bert") write_whole(disk, temporary / "generation_config.json", generation_config_json(tokens));
+    if (model::predicts_next_token(model)) write_whole(disk, temporary / "generation_config.json", generation_config_json(tokens));
     write_whole(disk, temporary / "config.json", config_json(model, tokens, type));
     disk.remove_all(replaced);
     if (std::filesystem::exists(target)) disk.rename(target, replaced);

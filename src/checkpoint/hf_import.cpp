@@ -13,6 +13,7 @@
 #include "checkpoint/hf_names.hpp"
 #include "checkpoint/hf_weights.hpp"
 #include "checkpoint/hugging_face.hpp"
+#include "model/forms.hpp"
 #include "model/hugging_face.hpp"
 #include "model/yaml_path.hpp"
 
@@ -56,9 +57,10 @@ void check_tied(const HfWeights& weights, const std::string& name, const std::st
               {found->second.file.string(), 0, 0, -1, {}}, {}, "set tie_word_embeddings to false in config.json if they are two");
 }
 
-// What the model does not compute with: turns that it makes itself, and of BERT positions as numbers, a second copy of a bias, and the task
-// of telling whether sentences follow one another.
+// What the model does not compute with: turns that it makes itself, of T5 a copy of its table and one of relative positions that nothing
+// reads, and of BERT positions as numbers, a second copy of a bias, and the task of telling whether sentences follow one another.
 bool is_left_out(const model::ModelSpec& model, const std::string& name) {
+  if (model.arch == "t5") return name == "encoder.embed_tokens.weight" || name.ends_with(".EncDecAttention.relative_attention_bias.weight");
   if (model.arch != "bert") return name.ends_with("rotary_emb.inv_freq");
   return name.ends_with(".position_ids") || name == "cls.predictions.decoder.bias" || name.starts_with("bert.pooler.") ||
          name.starts_with("cls.seq_relationship.");
@@ -148,8 +150,10 @@ std::string copy_tokenizer(FileSystem& disk, const std::filesystem::path& dir, c
 
 void import_hf_weights(const std::filesystem::path& dir, const model::ModelSpec& model, const std::filesystem::path& checkpoints) {
   const auto config = dir / "config.json";
-  const model::ModelSpec theirs = model::read_model(
-      ConfigNode::parse(model::hugging_face_yaml(config, model::ImportFor::computing, model.dim("seq")), config.string()));
+  std::string yaml = model::hugging_face_yaml(config, model::ImportFor::computing, model.dim("seq"));
+  // What a decoder has room for is no matter of its weights.
+  if (model::predicts_masked_spans(model)) yaml.insert(yaml.size() - 1, text(", decoder_seq: ", model.dim("decoder_seq")));
+  const model::ModelSpec theirs = model::read_model(ConfigNode::parse(yaml, config.string()));
   if (theirs.fingerprint() != model.fingerprint())
     throw Error(ErrorCode::invalid_config, "the folder is of another model than the train.yaml", {config.string(), 0, 0, -1, {}},
                 "the model section of the train.yaml", text("model: {hf: ", dir.string(), ", seq: ", model.dim("seq"), "} is this model"));

@@ -143,7 +143,7 @@ void add_export_command(CLI::App& app) {
 
 void add_import_command(CLI::App& app) {
   CLI::App* command =
-      app.add_subcommand("import", "Make a run from a Hugging Face folder of a Llama-like model or a BERT")->group(kUseGroup);
+      app.add_subcommand("import", "Make a run from a Hugging Face folder of a Llama-like model, a BERT or a T5")->group(kUseGroup);
   struct Options {
     std::string directory, name, source;
   };

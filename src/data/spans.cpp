@@ -26,10 +26,21 @@ std::vector<std::int64_t> cut(std::int64_t length, std::int64_t parts, Random& r
   return lengths;
 }
 
+// The first of so many, as T5's tokenizers name them.
+std::optional<std::int64_t> named_sentinel(const model::DataSpec& spec, const Tokenizer& tokenizer, std::int64_t count) {
+  const auto first = tokenizer.id_of("<extra_id_0>");
+  if (!first) return {};
+  const std::string last = text("<extra_id_", count - 1, ">");
+  if (const auto id = tokenizer.id_of(last); id && std::int64_t{*id} == std::int64_t{*first} - (count - 1)) return *first;
+  throw Error(ErrorCode::invalid_config,
+              text("a sample has ", count, " sentinels, and the tokenizer has no ", last, " of id ", *first, " - ", count - 1), spec.where,
+              "sentinels <extra_id_0> and so on, whose ids count down", "fewer spans: a larger data.mask.span or a shorter model.seq");
+}
+
 }  // namespace
 
 Spans::Spans(const model::DataSpec& spec, const Tokenizer* tokenizer, std::int64_t seq, std::int64_t vocab)
-    : spec_(*spec.mask), vocab_(vocab), decoder_(*spec.mask->decoder_seq) {
+    : spec_(*spec.mask), sentinel_(vocab - 1), decoder_(*spec.mask->decoder_seq) {
   ensure(spec_.share > 0 && spec_.share <= 0.5 && spec_.span >= 1, "half of a text at most, in spans of at least one token");
   if (seq < 2)
     throw Error(ErrorCode::invalid_config, text("model.seq is ", seq), spec.where, "at least 2: a token, and one that is masked");
@@ -46,6 +57,10 @@ Spans::Spans(const model::DataSpec& spec, const Tokenizer* tokenizer, std::int64
                 spec.where, text("model.decoder_seq of at least ", counted_targets()), "or a smaller data.mask.share");
   const std::int64_t tokens = tokenizer == nullptr ? 1 : tokenizer->vocab_size();
   const std::int64_t sentinels = spans_ + 1;
+  if (const auto named = tokenizer == nullptr ? std::nullopt : named_sentinel(spec, *tokenizer, sentinels)) {
+    sentinel_ = *named;
+    return;
+  }
   if (tokens + sentinels > vocab)
     throw Error(ErrorCode::invalid_config,
                 text("a sample has ", sentinels, " sentinels, and beside the ", tokens, " tokens of the tokenizer model.vocab ", vocab,
@@ -63,7 +78,11 @@ void Spans::measure(std::int64_t text) {
 
 std::uint64_t Spans::settings_hash() const {
   return seed_of(std::bit_cast<std::uint64_t>(spec_.share), std::bit_cast<std::uint64_t>(spec_.span), static_cast<std::uint64_t>(decoder_),
-                 static_cast<std::uint64_t>(vocab_));
+                 static_cast<std::uint64_t>(sentinel_ + 1));
+}
+
+std::optional<std::int64_t> Spans::sentinel_of(std::int64_t token) const {
+  return token < least_sentinel() || token > sentinel_ ? std::nullopt : std::optional(sentinel_ - token);
 }
 
 void Spans::apply(std::span<const std::int32_t> text, std::span<std::int32_t> tokens, std::span<std::int32_t> decoder_tokens,
@@ -73,7 +92,7 @@ void Spans::apply(std::span<const std::int32_t> text, std::span<std::int32_t> to
   auto read = text.begin();
   auto seen = tokens.begin();
   auto written = targets.begin();
-  const auto sentinel = [&](std::size_t k) { return static_cast<std::int32_t>(vocab_ - 1 - static_cast<std::int64_t>(k)); };
+  const auto sentinel = [&](std::size_t k) { return static_cast<std::int32_t>(sentinel_ - static_cast<std::int64_t>(k)); };
   const auto move = [&](std::int64_t count, auto& out) {
     out = std::copy_n(read, count, out);
     read += count;

@@ -127,7 +127,7 @@ std::unique_ptr<TextDataset> TextDataset::open(const model::DataSpec& spec, std:
   if (spec.synthetic) {
     state->mask(nullptr);
     auto part = std::make_unique<Part>();
-    const std::int64_t drawn = state->masks ? state->masks->token() : state->spans ? state->spans->first_sentinel() : vocab;
+    const std::int64_t drawn = state->masks ? state->masks->token() : state->spans ? state->spans->least_sentinel() : vocab;
     part->samples = make_synthetic_samples(state->text_length, drawn, seed, spec.lengths);
     state->parts.push_back(std::move(part));
     state->mix();
@@ -205,8 +205,8 @@ std::string TextDataset::decode(std::span<const std::int32_t> tokens, bool keep_
   for (const std::int32_t token : tokens) {
     if (state_->masks && token == state_->masks->token())
       out += decoder.finish() + "[MASK]";
-    else if (state_->spans && token >= state_->spans->first_sentinel())
-      out += decoder.finish() + text("<extra_id_", state_->vocab - 1 - token, ">");
+    else if (const auto sentinel = state_->spans ? state_->spans->sentinel_of(token) : std::nullopt)
+      out += decoder.finish() + text("<extra_id_", *sentinel, ">");
     else
       out += decoder.push(static_cast<std::uint32_t>(token));
   }

@@ -21,11 +21,14 @@ std::optional<Lack> lack_of(const ModelSpec& model, const BlockSpec& block) {
   if (said("next_sentence", 1)) return Lack{"its BERT predicts tokens, and not whether one sentence follows another", "head: mlm"};
   if (!computed_by_nn(block))
     return Lack{text("it cannot compute blocks of kind '", block.kind, "' yet"),
-                "arch llama (Llama, Mistral, Qwen2 and Qwen3), mixtral, qwen_moe, deepseek, gpt, bert, resnet, vgg or vit"};
+                "arch llama (Llama, Mistral, Qwen2 and Qwen3), mixtral, qwen_moe, deepseek, gpt, bert, t5, resnet, vgg or vit"};
   // What other frameworks do, which plans for them count with.
-  if (said("attention_fused", 0))
+  if (is_of_t5(block) && said("attention_fused", 1))
+    return Lack{"it computes attention with relative positions kernel by kernel, and the model says attention: fused",
+                "attention: unfused"};
+  if (!is_of_t5(block) && said("attention_fused", 0))
     return Lack{"it computes attention in one kernel, and the model says attention: unfused", "attention: fused"};
-  if (cut_by_nn(block) && said("autograd", 1))
+  if ((cut_by_nn(block) || is_of_t5(block)) && said("autograd", 1))
     return Lack{"its blocks keep what they need themselves, and the model says keeps: autograd", "keeps: tessera"};
   return {};
 }
@@ -39,6 +42,8 @@ std::optional<Lack> lack_of(const ModelSpec& model, Precision precision) {
 }
 
 }  // namespace
+
+bool is_of_t5(const BlockSpec& block) { return block.dims.contains("buckets"); }
 
 bool cut_by_nn(const BlockSpec& block) {
   constexpr std::array<std::string_view, 3> kPlain = {"embedding", "transformer_layer", "lm_head"};
@@ -56,9 +61,9 @@ bool cut_by_nn(const BlockSpec& block) {
 
 bool computed_by_nn(const BlockSpec& block) {
   if (cut_by_nn(block) || block.kind == "conv_layer" || block.kind == "residual_block" || block.kind == "patch_embedding" ||
-      block.kind == "classifier")
+      block.kind == "classifier" || is_of_t5(block))
     return true;
-  // T5's layers, and recommenders' networks, are others.
+  // Recommenders' networks are others.
   return block.kind == "encoder_layer" && block.dims.contains("patch");
 }
 

@@ -10,6 +10,10 @@
 //   token_types 0     a row of so many is added to the embedding, by the part of its sample that a token stands in
 //   embedding_norm 0  1: a norm behind the embedding
 //   head_transform 0  1: a map, GELU and a norm before the projection to the vocabulary instead of a norm alone, and a bias behind it
+//   buckets 0         so many rows of a table of relative positions, up to max_distance apart (T5)
+//   decodes 0         1: an embedding of the decoder's tokens
+//   drops_normed 0    1: what the head's norm makes is dropped, too
+//   head_scale 1      what multiplies it before the projection
 //   dropout 0         the probability with which training drops an element of the embedding, of attention's shares and of both outputs of a
 //                     layer
 #pragma once
@@ -19,11 +23,13 @@
 namespace tessera::model {
 
 // Whether nn/ computes a block of this kind with these dimensions: those of language models of one stack, in the forms of Llama and GPT-2,
-// with experts or without, and of BERT, and those of ResNet, VGG and ViT. Others are for planning and simulation, or a plug-in's.
+// with experts or without, and of BERT, and those of T5, ResNet, VGG and ViT. Others are for planning and simulation, or a plug-in's.
 bool computed_by_nn(const BlockSpec& block);
-// Whether nn/ also cuts it, by tensor, sequence and context parallelism, and computes its attention again alone: the language models'.
-// The others' gradients are autograd's, and each rank holds them whole.
+// Whether nn/ also cuts it, by tensor, sequence and context parallelism, and computes its attention again alone: those of language models
+// of one stack. Each rank holds the others whole; the gradients of most are autograd's.
 bool cut_by_nn(const BlockSpec& block);
+// Whether it is of a T5.
+bool is_of_t5(const BlockSpec& block);
 // Whether nn/ computes in such numbers: fp32 and bf16.
 bool computed_by_nn(Precision precision);
 // Throws invalid_config, which names `where`, where the trainer has no blocks for the model, none that compute as the model says, or none

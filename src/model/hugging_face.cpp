@@ -149,6 +149,20 @@ void check_bert(const Import& from) {
              shortest(hidden), ", as all else is"));
 }
 
+void check_t5(const Import& from) {
+  check_weights(from);
+  if (const auto projection = from.find("feed_forward_proj"))
+    if (const std::string kind = projection->as_string(); kind != "relu" && kind != "gated-gelu")
+      throw projection->error("feed_forward_proj is " + kind, "relu or gated-gelu");
+  // transformers 5 says so beside tie_word_embeddings.
+  const bool tied = from.flag("tie_word_embeddings", true);
+  if (from.flag("scale_decoder_outputs", tied) != tied)
+    throw from.config()
+        .at("scale_decoder_outputs")
+        .error("the head's input is scaled where the table of the embedding is the head's, too, and only there",
+               text("scale_decoder_outputs: ", tied ? "true" : "false"), "T5 v1.1 has tie_word_embeddings: false and a lm_head.weight");
+}
+
 void write_llama_shape(Import& to, double rope_theta, double norm_eps) {
   const std::int64_t heads = to.count("num_attention_heads");
   to.write("hidden", to.count("hidden_size")).write("layers", to.count("num_hidden_layers")).write("heads", heads);
@@ -360,8 +374,9 @@ std::string t5(Import from) {
   from.write("arch", "t5").write("hidden", from.count("d_model")).write("ffn", from.count("d_ff")).write("head_dim", from.count("d_kv"));
   from.write("layers", layers).write("decoder_layers", from.count("num_decoder_layers", layers)).write("heads", from.count("num_heads"));
   from.write("vocab", from.count("vocab_size"))
-      .write("seq", from.count("n_positions", 512))
-      .write("buckets", from.count("relative_attention_num_buckets", 32));
+      .write("seq", std::min(from.longest(), from.count("n_positions", 512)))
+      .write("buckets", from.count("relative_attention_num_buckets", 32))
+      .write("max_distance", from.count("relative_attention_max_distance", 128));
   from.write("gated", projection && projection->as_string().starts_with("gated-")).write("dropout", from.real("dropout_rate", 0.1));
   from.write("tied", from.flag("tie_word_embeddings", true)).write("norm_eps", from.real("layer_norm_epsilon", 1e-6));
   return from.yaml();
@@ -383,7 +398,7 @@ constexpr Family kFamilies[] = {{"llama", llama, check_decoder},
                                 {"deepseek_v3", deepseek_v3, check_decoder},
                                 {"gpt2", gpt2},
                                 {"bert", bert, check_bert},
-                                {"t5", t5}};
+                                {"t5", t5, check_t5}};
 
 }  // namespace
 

@@ -36,7 +36,8 @@ std::int64_t option(const BlockSpec& block, const char* key, std::int64_t otherw
 }
 
 bool kept_by_nn(const BlockSpec& block) {
-  return cut_by_nn(block) && option(block, "autograd", 0) == 0 && option(block, "attention_fused", 1) != 0;
+  if (!computed_by_nn(block) || option(block, "autograd", 0) != 0) return false;
+  return is_of_t5(block) ? option(block, "attention_fused", 0) == 0 : option(block, "attention_fused", 1) != 0;
 }
 
 // Of a norm: the parameters of each column, and what it keeps of each row in f32.
@@ -282,9 +283,34 @@ BlockCost kept_by_tessera(const BlockSpec& block, const BlockShard& shard, const
   return cost;
 }
 
+// What nn/ keeps of a layer of T5, whose gradients autograd makes: what each norm reads and what it makes, queries, keys, values and what
+// is attended, shares before and behind dropout, and what the feed-forward network's activation and last map read. Masks of dropout are
+// drawn again, and what is encoded is the encoder's end's.
+BlockCost t5_layer_cost(BlockSpec block, const BlockShard& shard) {
+  block.dims["attention_fused"] = 0;
+  BlockCost cost = layer_cost(block, shard);
+  const auto [element, rows, rows_cut, hidden] = sizes_of(block, shard);
+  const bool drops = block.dims.contains("dropout");
+  const std::int64_t heads = block.dim("heads");
+  const std::int64_t width = heads * block.dim("head_dim");
+  const std::int64_t input = element * rows * hidden;
+  const std::int64_t vector = element * rows * block.dim("ffn");
+  const std::int64_t norm = 2 * input + kF32 * rows;
+  const auto attention = [&](std::int64_t keys) {
+    return norm + 2 * element * width * (rows + shard.micro_batch_size * keys) + (drops ? 2 : 1) * element * rows * heads * keys;
+  };
+  const std::int64_t encoded = option(block, "cross_seq", 0);
+  const std::int64_t feed_forward = norm + (option(block, "gated", 1) != 0 ? 4 : drops ? 2 : 1) * vector;
+  if (shard.recompute != Recompute::full)
+    cost.saved = Bytes(attention(block.dim("seq")) + (encoded > 0 ? attention(encoded) : 0) + feed_forward);
+  cost.saved_for_weight = Bytes(element * block.parameter_count());
+  return cost;
+}
+
 }  // namespace
 
 BlockCost transformer_layer_cost(const BlockSpec& block, const BlockShard& shard) {
+  if (is_of_t5(block) && kept_by_nn(block)) return t5_layer_cost(block, shard);
   return kept_by_nn(block) ? kept_by_tessera(block, shard, dense_bytes(block, shard)) : layer_cost(block, shard);
 }
 
@@ -305,7 +331,7 @@ BlockCost lm_head_cost(const BlockSpec& block, const BlockShard& shard) {
   const std::int64_t degree = shard.tensor_parallel;
   const bool cut = shard.sequence_parallel && degree > 1;
   const std::int64_t vocab = split(block.dim("vocab"), degree);
-  const bool autograd = !cut_by_nn(block) || option(block, "autograd", 0) != 0;
+  const bool autograd = !computed_by_nn(block) || option(block, "autograd", 0) != 0;
   const std::int64_t input = element * rows_cut * hidden;
   const std::int64_t whole = element * rows * hidden;
   const std::int64_t chunk = autograd ? rows : std::min(rows, lm_head_chunk_rows(vocab));

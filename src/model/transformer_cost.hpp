@@ -8,7 +8,7 @@
 namespace tessera::model {
 
 BlockCost embedding_cost(const BlockSpec& block, const BlockShard& shard);
-// Of a decoder's layer without experts.
+// Of a layer without experts.
 BlockCost transformer_layer_cost(const BlockSpec& block, const BlockShard& shard);
 // Experts behind attention.
 BlockCost moe_layer_cost(const BlockSpec& block, const BlockShard& shard);

@@ -85,7 +85,7 @@ BlockCost patch_embedding_cost(const BlockSpec& block, const BlockShard& shard) 
 }
 
 BlockCost encoder_layer_cost(const BlockSpec& block, const BlockShard& shard) {
-  if (cut_by_nn(block)) return transformer_layer_cost(block, shard);
+  if (cut_by_nn(block) || is_of_t5(block)) return transformer_layer_cost(block, shard);
   BlockCost cost = layer_cost(block, shard);
   if (!computed_by_nn(block) || shard.tensor_parallel > 1) return cost;
   // Autograd frees what a gradient has read: the one of the activation takes the place of what was kept of it. Of the weights' gradients

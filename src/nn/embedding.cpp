@@ -20,6 +20,7 @@ class Embedding final : public Block {
         vocab_(spec.dim("vocab")),
         positions_(spec.dims.contains("positions") ? spec.dim("positions") : 0),
         token_types_(spec.dims.contains("token_types") ? spec.dim("token_types") : 0),
+        tokens_read_(has(spec, "decodes") ? "decoder_tokens" : "tokens"),
         first_row_(placement.tensor_rank * model::shard_extent(vocab_, placement.tensor_size)),
         drop_(spec, kEmbedded) {
     if (has(spec, "embedding_norm")) norm_.emplace(spec);
@@ -37,7 +38,7 @@ class Embedding final : public Block {
   const std::vector<Parameter>& parameters() const override { return parameters_; }
 
   Tensors forward(const Tensors&, Saved& saved, const Pass& pass) override {
-    const at::Tensor& tokens = pass.batch->at("tokens");
+    const at::Tensor& tokens = pass.batch->at(tokens_read_);
     kernels::check_tokens(tokens, 0, vocab_, "a token");
     at::Tensor partial = at::empty({tokens.numel(), hidden_}, tokens_->value.options());
     kernels::lookup(tokens_->value, tokens, first_row_, partial);
@@ -80,7 +81,7 @@ class Embedding final : public Block {
   void backward_weight(Saved& saved, const Pass& pass) override {
     Tensors grads = std::exchange(saved.tensors, {});
     const at::Tensor all = all_rows(grads.at(0), pass);
-    kernels::lookup_backward(all, pass.batch->at("tokens"), first_row_, tokens_->grad);
+    kernels::lookup_backward(all, pass.batch->at(tokens_read_), first_row_, tokens_->grad);
     // Every rank has all rows of this gradient, and holds the positions and types.
     if (positions_ > 0) kernels::lookup_backward(all, places_of(pass), 0, places_->grad);
     if (const at::Tensor types = types_of(pass); types.defined())
@@ -117,7 +118,7 @@ class Embedding final : public Block {
 
   // Of each row of the batch, i64: its token's place in its document, or behind the tokens that were seen.
   at::Tensor places_of(const Pass& pass) const {
-    const at::Tensor& tokens = pass.batch->at("tokens");
+    const at::Tensor& tokens = pass.batch->at(tokens_read_);
     if (const at::Tensor positions = pass.batch->find("positions"); positions.defined()) return positions.flatten();
     const SequenceCut cut = sequence_cut(pass);
     const std::int64_t seq = tokens.size(1) * cut.size;
@@ -131,6 +132,7 @@ class Embedding final : public Block {
   std::int64_t vocab_;
   std::int64_t positions_;    // learned ones; 0: none
   std::int64_t token_types_;  // 0: none
+  const char* tokens_read_;   // of the batch
   std::int64_t first_row_;
   std::optional<Norm> norm_;
   RowDropout drop_;

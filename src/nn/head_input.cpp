@@ -6,8 +6,11 @@
 namespace tessera::nn {
 
 HeadInput::HeadInput(const model::BlockSpec& spec)
-    : form_(has(spec, "gelu_exact") ? kernels::GeluForm::exact : kernels::GeluForm::tanh), norm_(spec) {
+    : form_(has(spec, "gelu_exact") ? kernels::GeluForm::exact : kernels::GeluForm::tanh),
+      norm_(spec),
+      scale_(has(spec, "head_scale") ? spec.real("head_scale") : 1) {
   if (has(spec, "head_transform")) map_.emplace(stored_maps(spec));
+  if (has(spec, "drops_normed")) drop_.emplace(spec, kEmbedded);
 }
 
 void HeadInput::bind(ParameterRow& parameters) {
@@ -30,6 +33,8 @@ at::Tensor HeadInput::forward(const at::Tensor& x, const Rows& rows, std::span<a
   at::Tensor normed = at::empty_like(x);
   at::Tensor statistics = norm_.empty_statistics(rows);
   norm_.forward(activated, normed, statistics);
+  if (drop_) drop_->apply(normed, rows, pass);
+  if (scale_ != 1) normed.mul_(scale_);
   if (pass.training) {
     kept[kInput] = x;
     kept[kStatistics] = std::move(statistics);
@@ -38,7 +43,9 @@ at::Tensor HeadInput::forward(const at::Tensor& x, const Rows& rows, std::span<a
   return normed;
 }
 
-at::Tensor HeadInput::backward_input(at::Tensor grad, std::span<at::Tensor> kept) const {
+at::Tensor HeadInput::backward_input(at::Tensor grad, const Rows& rows, std::span<at::Tensor> kept, const Pass& pass) const {
+  if (drop_) drop_->apply(grad, rows, pass);
+  if (scale_ != 1) grad.mul_(scale_);
   kept[kNormGrads] = at::empty({norm_.grad_count()}, grad.options().dtype(at::kFloat));
   if (!map_) {
     norm_.backward(grad, kept[kInput], kept[kStatistics], {}, grad, kept[kNormGrads]);

@@ -1,5 +1,6 @@
 // Internal: what stands in a language head before the projection to the vocabulary: a norm, or with "head_transform" a linear map, GELU and
-// a norm (BERT).
+// a norm (BERT). With
+// "drops_normed" training drops what the norm makes, and "head_scale" multiplies it (T5).
 #pragma once
 
 #include <optional>
@@ -8,6 +9,7 @@
 #include "nn/kernels/gelu.hpp"
 #include "nn/linear.hpp"
 #include "nn/norm.hpp"
+#include "nn/row_dropout.hpp"
 
 namespace tessera::nn {
 
@@ -23,13 +25,15 @@ class HeadInput {
 
   at::Tensor forward(const at::Tensor& x, const Rows& rows, std::span<at::Tensor> kept, const Pass& pass) const;
   // Of the gradient of the output, which it may overwrite: that of x.
-  at::Tensor backward_input(at::Tensor grad, std::span<at::Tensor> kept) const;
+  at::Tensor backward_input(at::Tensor grad, const Rows& rows, std::span<at::Tensor> kept, const Pass& pass) const;
   void backward_weight(std::span<at::Tensor> kept, const Pass& pass) const;
 
  private:
   std::optional<StackedLinear> map_;
   kernels::GeluForm form_;
   Norm norm_;
+  std::optional<RowDropout> drop_;
+  double scale_;
 };
 
 }  // namespace tessera::nn

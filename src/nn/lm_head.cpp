@@ -66,8 +66,10 @@ class LmHead final : public Block {
   Tensors backward_input(const Tensors&, Saved& saved, const Pass& pass) override {
     Tensors& kept = saved.tensors;
     ensure(kept.size() == kKeptCount && kept[kNormedGrad].defined(), "backward_input without a training forward");
-    const at::Tensor input_grad = input_.backward_input(own_sum(std::move(kept[kNormedGrad]), pass), of_input(kept));
-    return {input_grad.view({pass.batch->at("tokens").size(0), -1, hidden_})};
+    at::Tensor normed_grad = own_sum(std::move(kept[kNormedGrad]), pass);
+    const std::vector<std::int64_t> shape = {pass.batch->at("tokens").size(0), -1, hidden_};
+    const Rows rows(normed_grad.view(shape), pass);
+    return {input_.backward_input(std::move(normed_grad), rows, of_input(kept), pass).view(shape)};
   }
 
   void backward_weight(Saved& saved, const Pass& pass) override {

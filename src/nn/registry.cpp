@@ -1,9 +1,11 @@
 #include <map>
 
+#include "model/forms.hpp"
 #include "nn/autograd_block.hpp"
 #include "nn/classifier.hpp"
 #include "nn/convolution.hpp"
 #include "nn/parameter_row.hpp"
+#include "nn/t5.hpp"
 #include "nn/transformer_layer.hpp"
 #include "nn/vision_transformer.hpp"
 
@@ -28,10 +30,19 @@ BlockFactory by_autograd(BlockForward forward) {
   });
 }
 
-// BERT's, or ViT's.
+// BERT's, T5's or ViT's.
 std::unique_ptr<Block> make_encoder_layer(const model::BlockSpec& spec, const BlockPlacement& placement) {
-  static const BlockFactory of_images = by_autograd(encoder_layer);
-  return has(spec, "post_norm") ? make_post_norm_layer(spec, placement) : of_images(spec, placement);
+  static const BlockFactory of_images = by_autograd(encoder_layer), of_t5 = by_autograd(t5_layer);
+  return has(spec, "post_norm")  ? make_post_norm_layer(spec, placement)
+         : model::is_of_t5(spec) ? of_t5(spec, placement)
+                                 : of_images(spec, placement);
+}
+
+// One of T5's stands whole.
+BlockFactory or_of_t5(BlockFactory factory, BlockFactory of_t5) {
+  return [factory = std::move(factory), of_t5 = whole(std::move(of_t5))](const model::BlockSpec& spec, const BlockPlacement& placement) {
+    return model::is_of_t5(spec) ? of_t5(spec, placement) : factory(spec, placement);
+  };
 }
 
 std::map<std::string, BlockFactory>& factories() {
@@ -39,9 +50,10 @@ std::map<std::string, BlockFactory>& factories() {
                                                       {"transformer_layer", make_transformer_layer},
                                                       {"moe_layer", make_moe_layer},
                                                       {"lm_head", make_lm_head},
-                                                      {"position_embedding", make_embedding},
-                                                      {"decoder_layer", make_transformer_layer},
-                                                      {"language_head", make_lm_head},
+                                                      {"position_embedding", or_of_t5(make_embedding, make_embedding)},
+                                                      {"decoder_layer", or_of_t5(make_transformer_layer, by_autograd(t5_layer))},
+                                                      {"language_head", or_of_t5(make_lm_head, make_lm_head)},
+                                                      {"final_norm", by_autograd(final_norm)},
                                                       {"conv_layer", whole(make_conv_layer)},
                                                       {"residual_block", whole(make_residual_block)},
                                                       {"mlp", make_mlp_classifier},

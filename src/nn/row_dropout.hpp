@@ -8,7 +8,7 @@
 namespace tessera::nn {
 
 // Where a block drops.
-enum Site : int { kScores, kAttended, kFeedForward, kEmbedded = 0 };
+enum Site : int { kScores, kAttended, kFeedForward, kCrossScores, kCrossAttended, kActivated, kEmbedded = 0 };
 
 class RowDropout {
  public:

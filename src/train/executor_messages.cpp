@@ -34,7 +34,7 @@ std::int64_t count_of(const std::vector<model::TensorSpec>& tensors) {
   return out;
 }
 
-// The other way round; what is left at the end of `flat` belongs to none.
+// The other way round, each tensor by itself; what is left at the end of `flat` belongs to none.
 nn::Tensors taken_apart(const at::Tensor& flat, std::int64_t samples, const std::vector<model::TensorSpec>& specs) {
   const std::int64_t each = count_of(specs);
   const at::Tensor rows = flat.narrow(0, 0, samples * each).view({samples, each});
@@ -43,7 +43,7 @@ nn::Tensors taken_apart(const at::Tensor& flat, std::int64_t samples, const std:
   for (const model::TensorSpec& spec : specs) {
     std::vector<std::int64_t> shape = {samples};
     shape.insert(shape.end(), spec.shape.begin(), spec.shape.end());
-    out.push_back(rows.narrow(1, begin, count_of(spec)).reshape(shape));
+    out.push_back(rows.narrow(1, begin, count_of(spec)).contiguous().view(shape));
     begin += count_of(spec);
   }
   return out;

@@ -32,9 +32,11 @@ Store::Store(const model::ModelSpec& model, const program::Program& program, mod
     state.shard_end = state.shard_begin + shard;
     if (bucket.whole > 0) {
       // Parts of the first dimension lie one after the other.
-      ensure(spec_of(bucket.entries.front()).split_dim == 0, "a parameter that stages cut differently is cut in its first dimension");
       const BucketEntry& part = bucket.entries.front();
-      const std::int64_t begin = placement_of(part).tensor_rank * part.count;
+      const nn::BlockPlacement placement = placement_of(part);
+      ensure(spec_of(part).split_dim == 0 || placement.tensor_size == 1,
+             "a parameter that stages cut differently is cut in its first dimension");
+      const std::int64_t begin = placement.tensor_rank * part.count;
       state.whole_grads = nn::releasable_zeros(std::max(bucket.whole, begin + bucket.count), at::kFloat, device);
       state.grads = state.whole_grads.narrow(0, begin, bucket.count);
     } else {

@@ -26,6 +26,16 @@ nn::Tensors random_tensors(const std::vector<model::TensorSpec>& specs, std::int
   return out;
 }
 
+// The share of the targets that count.
+double counted_share(const model::JobSpec& job) {
+  if (!job.data.mask) return 1;
+  const model::MaskSpec& mask = *job.data.mask;
+  if (!mask.decoder_seq) return mask.share;
+  // Of the text, of which the encoder reads the rest and a sentinel for each span.
+  const double masked = mask.share * static_cast<double>(job.model.dim("seq")) / (1 - mask.share + mask.share / mask.span);
+  return std::min(1.0, (masked + masked / mask.span + 1) / static_cast<double>(*mask.decoder_seq));
+}
+
 }  // namespace
 
 nn::Batch random_batch(const model::ModelSpec& model, std::int64_t samples, double counted) {
@@ -43,8 +53,12 @@ nn::Batch random_batch(const model::ModelSpec& model, std::int64_t samples, doub
     fill("labels", {samples}, model.dim("classes"));
     return batch;
   }
-  for (const char* name : {"tokens", "targets"}) fill(name, {samples, model.dim("seq")}, std::max<std::int64_t>(1, model.dim("vocab")));
-  if (counted < 1) batch.tensors["targets"].masked_fill_(at::rand({samples, model.dim("seq")}, generator) >= counted, -1);
+  const std::int64_t vocab = std::max<std::int64_t>(1, model.dim("vocab"));
+  const std::vector<std::int64_t> written = {samples, model.dim(model::predicts_masked_spans(model) ? "decoder_seq" : "seq")};
+  fill("tokens", {samples, model.dim("seq")}, vocab);
+  if (model::predicts_masked_spans(model)) fill("decoder_tokens", written, vocab);
+  fill("targets", written, vocab);
+  if (counted < 1) batch.tensors["targets"].masked_fill_(at::rand(written, generator) >= counted, -1);
   return batch;
 }
 
@@ -85,7 +99,7 @@ std::vector<nn::Parameter> Weights::of(const model::BlockInstance& instance, int
 TimedBlock::TimedBlock(const model::JobSpec& job, const model::BlockInstance& instance, std::int64_t micro_batch, int tensor_parallel,
                        const Weights& weights, int copy)
     : block_(nn::make_block(*instance.spec, {0, tensor_parallel})),
-      batch_(random_batch(job.model, micro_batch, job.data.mask ? job.data.mask->share : 1)),
+      batch_(random_batch(job.model, micro_batch, counted_share(job))),
       inputs_(random_tensors(instance.spec->inputs, micro_batch, type_of(job.train.precision))) {
   if (instance.spec->outputs.front().name != "loss")
     output_grads_ = random_tensors(instance.spec->outputs, micro_batch, type_of(job.train.precision));

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "base/random.hpp"
 #include "base/temporary_folder.hpp"
@@ -200,6 +201,29 @@ TEST_F(Corrupted, SyntheticTokensLeaveRoomForSentinels) {
 }
 
 TEST_F(Corrupted, SentinelsAreShownInTheText) { EXPECT_EQ(open(spec_)->decode(Tokens{'a', 299, 'b', 298}), "a<extra_id_0>b<extra_id_1>"); }
+
+// Those of T5's tokenizers, whose vocabulary is smaller than the model's.
+TEST_F(Corrupted, SentinelsThatTheTokenizerNamesAreUsed) {
+  const auto named = [&](int count) {
+    nlohmann::json vocab, added = {{{"id", 60}, {"content", "<|endoftext|>"}, {"special", true}}};
+    for (int c = '0'; c < '0' + 60; ++c) vocab[std::string(1, static_cast<char>(c))] = c - '0';
+    for (int k = 0; k < count; ++k) added.push_back({{"id", 60 + count - k}, {"content", text("<extra_id_", k, ">")}, {"special", true}});
+    model::DataSpec spec = spec_;
+    spec.tokenizer.kind = "hf";
+    spec.tokenizer.file = folder_.write(
+        text("named", count, ".json"),
+        nlohmann::json{{"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", nlohmann::json::array()}}}, {"added_tokens", added}}
+            .dump());
+    return open(spec);
+  };
+  const auto dataset = named(10);
+  const Sample sample = training_sample(*dataset, 0);
+  EXPECT_EQ(sample.targets[0], 70);
+  EXPECT_EQ(std::count_if(sample.tokens.begin(), sample.tokens.end(), [](std::int32_t token) { return token > 60; }), kSpans);
+  EXPECT_EQ(*std::max_element(sample.tokens.begin(), sample.tokens.end()), 70);
+  EXPECT_EQ(dataset->decode(Tokens{1, 70, 2}), "1<extra_id_0>2");
+  EXPECT_THAT(error_of([&] { named(4); }), HasSubstr("a sample has 5 sentinels, and the tokenizer has no <extra_id_4> of id 64 - 4"));
+}
 
 TEST_F(Corrupted, TheUnigramEntropyIsOfAllTheDecoderWrites) {
   spec_.sources = {{.path = folder_.write("letters.txt", std::string(20000, 'a'))}};

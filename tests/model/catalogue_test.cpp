@@ -216,6 +216,15 @@ TEST(Catalogue, ADecoderReadsTheEncodersOutput) {
   EXPECT_THAT(names(6), ::testing::ElementsAre("encoded", "decoder"));
   EXPECT_THAT(names(7), ::testing::ElementsAre("encoded", "decoder"));
   EXPECT_THAT(names(8), ::testing::ElementsAre("decoder"));
+  // The layers of a side share the first one's table of relative positions.
+  const auto tables = [](const Repeat& repeat) {
+    std::vector<std::string> owners;
+    for (const ParameterSpec& parameter : repeat.block.parameters)
+      if (parameter.name.ends_with("relative_attention_bias.weight")) owners.push_back(parameter.tied_to);
+    return owners;
+  };
+  EXPECT_THAT(tables(model.repeats[5]), ::testing::ElementsAre(""));
+  EXPECT_THAT(tables(model.repeats[6]), ::testing::ElementsAre("decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"));
   // Two attentions and the feed-forward network; the gradient of the encoder's output is summed too.
   const BlockCost divided = cost_of(layer, {2, 2});
   EXPECT_EQ(divided.forward_all_reduces, 3);
@@ -313,6 +322,9 @@ TEST(Catalogue, RefusesWhatDoesNotFitTogether) {
   EXPECT_THAT(refusal("{arch: vgg11, image: 16}"), HasSubstr("at least 32"));
   EXPECT_THAT(refusal("{arch: dlrm, dim: 64, tables: [10], bottom: [128], top: [1]}"), HasSubstr("64 as the last width"));
   EXPECT_THAT(refusal("{arch: bert, hidden: 64, layers: 2, heads: 8, seq: 32, vocab: 320, dropout: 1.5}"), HasSubstr("below 1"));
+  const std::string t5 = "{arch: t5, hidden: 64, layers: 2, heads: 8, ffn: 96, seq: 32, vocab: 320, ";
+  EXPECT_THAT(refusal(t5 + "buckets: 3}"), HasSubstr("at least 4"));
+  EXPECT_THAT(refusal(t5 + "max_distance: 16}"), HasSubstr("a max_distance above half of the buckets"));
   EXPECT_THAT(refusal("{arch: deepseek, hidden: 64}"), HasSubstr("the key 'layers' is missing"));
   EXPECT_THAT(refusal("{preset: gpt2, vocab: 4294967296}"), HasSubstr("at most 2147483647"));
   EXPECT_THAT(refusal("{preset: gpt2, layers: 2000000000}"), HasSubstr("layers is 2e+09; expected at most"));

@@ -325,8 +325,8 @@ TEST(Search, SaysWhichDegreeDoesNotDivideAndWhichNearestOneDoes) {
   EXPECT_THAT(refusal("{dp: 4, tp: 4}", 4).what(), HasSubstr("the degrees need 16 devices; gpus offers 8"));
 }
 
-TEST(Search, KeepsVisionModelsWholeOnWorkers) {
-  for (const char* model : {"resnet50", "vit-b-16"}) {
+TEST(Search, KeepsVisionModelsAndT5WholeOnWorkers) {
+  for (const char* model : {"resnet50", "vit-b-16", "t5-base"}) {
     SCOPED_TRACE(model);
     const auto cluster = plan::cpu_cluster(4);
     for (const char* parallel : {"auto", "{dp: 2}", "{pp: 2}"}) {

@@ -50,6 +50,13 @@ model::JobSpec tiny_bert_job(const std::string& model_extra) {
   return model::read_job(ConfigNode::parse(yaml, "bert.yaml"));
 }
 
+model::JobSpec tiny_t5_job(const std::string& model_extra) {
+  const std::string yaml =
+      text("name: t5\nmodel: {arch: t5, hidden: 64, layers: 2, heads: 4, ffn: 96, seq: 32, decoder_seq: 12, vocab: 256", model_extra,
+           "}\ndata: {source: synthetic}\ntrain: {global_batch: 16, optimizer: {kind: adamw, lr: 1.0e-3}}\n");
+  return model::read_job(ConfigNode::parse(yaml, "t5.yaml"));
+}
+
 std::string to_text(const Degrees& d) {
   return text("dp", d.dp, " pp", d.pp, " tp", d.tp, " zero", d.zero, " m", d.micro_batches, " ", plan::name_of(d.schedule), " recompute ",
               model::name_of(d.recompute), d.delayed_exchange ? " delayed" : "", d.chunks > 1 ? text(" chunks", d.chunks) : "",

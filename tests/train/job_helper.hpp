@@ -22,6 +22,7 @@ model::JobSpec tiny_experts_job(const std::string& model_extra = {});
 model::JobSpec tiny_latent_job();
 model::JobSpec tiny_gpt_job(const std::string& model_extra);   // GPT-2's form
 model::JobSpec tiny_bert_job(const std::string& model_extra);  // BERT's form
+model::JobSpec tiny_t5_job(const std::string& model_extra);    // T5's form
 
 struct Degrees {
   int dp = 1;

@@ -67,6 +67,13 @@ TEST(Measure, LeavesLargeMicroBatchesOutWhereTimeIsShort) {
   for (const profile::BlockSample& block : profile.blocks) EXPECT_EQ(block.micro_batch_size, 1);
 }
 
+// The layers of either side are alike, and the decoder's are given what is encoded.
+TEST(Measure, TimesBothSidesOfAnEncoderAndADecoder) {
+  profile::Profile profile;
+  measured_by(1, tiny_t5_job(", decoder_layers: 3"), {.budget = Seconds(0), .sample = Seconds(0.001)}, profile);
+  EXPECT_EQ(profile.blocks.size(), 6u);
+}
+
 // Blocks of a kind differ in shape, and are timed one by one; each with 1, 4 and 16 samples, however short the time is. VGG's classifier is
 // timed as a whole and cut.
 TEST(Measure, TimesModelsOfImages) {

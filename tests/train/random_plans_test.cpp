@@ -13,6 +13,7 @@
 #include "checkpoint/checkpoint.hpp"
 #include "cluster/cluster.hpp"
 #include "plan/schedule/schedule.hpp"
+#include "plan/tensor_cut.hpp"
 #include "train/job_helper.hpp"
 #include "train/skip_model_helper.hpp"
 
@@ -40,7 +41,7 @@ class Draw {
   // How `width` ranks cut a block; what does not go together is refused when the plan is whole.
   Strategy strategy(int width, const model::ModelSpec& model) {
     Strategy out;
-    if (model.plugin.empty()) {
+    if (plan::cut_by_trainer(model)) {
       if (width % 2 == 0 && one_in(2)) out.tp = one_in(3) ? width : 2;
       if (width / out.tp % 2 == 0 && one_in(3)) out.cp = 2;
     }
@@ -213,7 +214,9 @@ TEST(RandomPlans, TrainTheModelOfOneDevice) {
       tiny_gpt_job(", dropout: 0.1"),
       tiny_gpt_job(", dropout: 0.1, tied: false, kv_heads: 2, gated: true, positions: rotary, embedding_norm: true"),
       tiny_bert_job(", dropout: 0"),
-      tiny_bert_job(", dropout: 0.1, tied: false")};
+      tiny_bert_job(", dropout: 0.1, tied: false"),
+      tiny_t5_job(", dropout: 0.1"),
+      tiny_t5_job(", dropout: 0, tied: false, gated: true, decoder_layers: 3")};
   // Late gradients cannot be clipped.
   for (model::JobSpec& job : jobs) job.train.optimizer.clip = 0;
   const cluster::ClusterSpec cluster = four_workers();
@@ -275,6 +278,8 @@ TEST(RandomPlans, TrainTheModelOfOneDevice) {
   for (const char* arch : {"gpt", "bert"})
     for (const char* name : {"dp", "tp", "cp", "zero 3", "sequence parallel", "recompute", "cut anew"})
       EXPECT_TRUE(seen[arch].contains(name)) << name << " was never drawn with " << arch;
+  for (const char* name : {"dp", "zero 3", "recompute", "cut anew", "zb-h1", "interleaved"})
+    EXPECT_TRUE(seen["t5"].contains(name)) << name << " was never drawn with t5";
 }
 
 }  // namespace
