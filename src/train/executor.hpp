@@ -58,6 +58,9 @@ class Executor {
   // With a delayed exchange the squared norm is that of the gradients of the run before, 0 in the first.
   Scalars run(const Batches& batches, double loss_scale, const Wishes& wishes, const Step& step);
 
+  // Where routers count what they choose in forward passes from now on; null: nowhere. It must outlive the Executor.
+  void count_routes(nn::RouteCounts* routes) { routes_ = routes; }
+
   // Whether exchanges of the last run go on.
   bool unfinished() const { return unfinished_; }
   // Waits for them, so that the buckets hold the gradients of the last run.
@@ -160,6 +163,7 @@ class Executor {
   std::vector<Seconds> previous_begins_;
   bool unfinished_ = false;
   Wishes wishes_;
+  nn::RouteCounts* routes_ = nullptr;
 };
 
 }  // namespace tessera::train

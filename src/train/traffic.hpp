@@ -2,11 +2,13 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 
 #include "comm/comm.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
+#include "train/placer.hpp"
 
 namespace tessera::train {
 
@@ -17,7 +19,9 @@ using TrafficByDimension = std::map<std::string, comm::Traffic>;
 TrafficByDimension sent(comm::Communicator& comm);
 // What the plan says that `steps` steps send where each rank is on a host of its own.
 TrafficByDimension planned(const plan::Plan& plan, const model::ModelSpec& model, std::int64_t steps);
-// {"steps": 7, "dimensions": {"data": {"messages", "collectives", "bytes", "planned": {"messages", "collectives", "bytes"}}, ...}}
-std::string to_json(const TrafficByDimension& sent, const TrafficByDimension& planned, std::int64_t steps);
+// {"steps": 7, "dimensions": {"data": {"messages", "collectives", "bytes", "planned": {"messages", "collectives", "bytes"}}, ...}}, and
+// "placement" where samples were placed.
+std::string to_json(const TrafficByDimension& sent, const TrafficByDimension& planned, std::int64_t steps,
+                    const std::optional<PlacementReport>& placement = {});
 
 }  // namespace tessera::train

@@ -13,6 +13,7 @@
 #include "plan/plan.hpp"
 #include "train/executor.hpp"
 #include "train/held_state.hpp"
+#include "train/placer.hpp"
 #include "train/saver.hpp"
 #include "train/speed_watch.hpp"
 #include "train/validation.hpp"
@@ -83,6 +84,9 @@ class Trainer {
   // Called after each step, or never. Which ranks and links have become slow since the last call, or are so no longer
   // (train/speed_watch.hpp); equal on all ranks.
   std::vector<SpeedChange> watch_speed();
+
+  // How samples and experts were placed; nothing where they are not. All ranks call it.
+  std::optional<PlacementReport> placement() const;
 
   // The instructions of the last steps (eight, or as many as were made) of all ranks as a Chrome trace (program/chrome_trace.hpp) on rank
   // 0; empty on the others. Ends what a delayed exchange has left, as finish() does.

@@ -333,9 +333,10 @@ void train_rank(const TrainArguments& arguments) {
     if (arguments.rank.rank == 0) write_whole(real_file_system(), run / "trace.json", trace);
     write_memory(run, arguments.rank.rank);
     const train::TrafficByDimension sent = train::sent(*comm);
+    const std::optional<train::PlacementReport> placement = trainer.placement();
     if (arguments.rank.rank == 0) {
       const std::int64_t steps = trainer.next_step() - begin;
-      write_whole(real_file_system(), run / "traffic.json", train::to_json(sent, train::planned(plan, job.model, steps), steps));
+      write_whole(real_file_system(), run / "traffic.json", train::to_json(sent, train::planned(plan, job.model, steps), steps, placement));
     }
     comm->world().barrier().wait();
     if (outcome.stopped) stopped = stopped_after(trainer.next_step(), job.train.steps, options.keep);
