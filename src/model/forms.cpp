@@ -79,6 +79,10 @@ std::int64_t least_samples(const BlockSpec& block) {
   return block.kind == "residual_block" && block.outputs.front().shape.back() == 1 ? 2 : 1;
 }
 
+bool routes_to_experts(const BlockSpec& block) {
+  return std::any_of(block.parameters.begin(), block.parameters.end(), [](const ParameterSpec& one) { return one.expert_dim >= 0; });
+}
+
 bool reads_images(const ModelSpec& model) {
   return model.dims.contains("image") && model.dims.contains("channels") && model.dims.contains("classes");
 }

@@ -40,6 +40,9 @@ void check_has_blocks(const ModelSpec& model, Precision precision, const Where& 
 // of it (ResNet's last blocks on small images).
 std::int64_t least_samples(const BlockSpec& block);
 
+// Whether a router of the block chooses experts for each token. Other blocks of such a model have its dimensions as well.
+bool routes_to_experts(const BlockSpec& block);
+
 // Whether a sample is an image and its class: "image" (the side), "channels" and "classes" are dimensions of the model. A batch then has
 // `images`, f32 [samples, channels, image, image], and `labels`, i64 [samples], of which -1 does not count.
 bool reads_images(const ModelSpec& model);

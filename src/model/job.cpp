@@ -138,9 +138,23 @@ EarlyStopSpec read_early_stop(const ConfigNode& node) {
   return early_stop;
 }
 
+PlacementSpec read_placement(const ConfigNode& node) {
+  PlacementSpec placement;
+  placement.where = node.where();
+  Section section(node, {"kind", "every"});
+  section.need("kind", placement.kind, [](const ConfigNode& kind) {
+    const std::string name = kind.as_choice({"off", "samples", "samples_and_experts"});
+    return name == "off" ? PlacementKind::off : name == "samples" ? PlacementKind::samples : PlacementKind::samples_and_experts;
+  });
+  section.read("every", placement.every, between(1, kMostSteps));
+  section.finish();
+  return placement;
+}
+
 TrainSpec read_train(const ConfigNode& node) {
   TrainSpec train;
-  Section section(node, {"steps", "global_batch", "optimizer", "schedule", "precision", "seed", "init", "eval", "early_stop", "rebalance"});
+  Section section(node, {"steps", "global_batch", "optimizer", "schedule", "precision", "seed", "init", "eval", "early_stop", "rebalance",
+                         "placement"});
   section.read("steps", train.steps, between(1, kMostSteps));
   section.read("global_batch", train.global_batch, between(1, kMostSamples));
   section.read("optimizer", train.optimizer, read_optimizer);
@@ -158,6 +172,7 @@ TrainSpec read_train(const ConfigNode& node) {
   });
   section.read("early_stop", train.early_stop, read_early_stop);
   section.read("rebalance", train.rebalance, [](const ConfigNode& whether) { return whether.as_bool(); });
+  section.read("placement", train.placement, read_placement);
   section.finish();
   if (train.early_stop && train.eval_every == 0)
     throw node.at("early_stop")
@@ -292,6 +307,16 @@ void require_validation(const ConfigNode& root, const JobSpec& job) {
   if (job.checkpoint.best) refuse(root.at("checkpoint").at("best"));
 }
 
+void check_placement(const ConfigNode& root, const JobSpec& job) {
+  if (job.train.placement.kind == PlacementKind::off) return;
+  const ConfigNode kind = root.at("train").at("placement").at("kind");
+  if (!job.model.dims.contains("experts"))
+    throw kind.error("samples are placed by the experts that their tokens go to, and the model has none", "kind: off");
+  const auto groups = job.model.dims.find("expert_groups");
+  if (job.train.placement.kind == PlacementKind::samples_and_experts && groups != job.model.dims.end() && groups->second > 1)
+    throw kind.error("experts that are chosen by groups (model.expert_groups) stay in their places", "kind: samples");
+}
+
 std::string read_name(const ConfigNode& node) {
   const std::string name = node.as_string();
   if (!is_plain_name(name)) throw node.error("'" + name + "' cannot name a folder of runs/", kPlainName);
@@ -359,6 +384,7 @@ JobSpec read_job(const ConfigNode& root) {
   if (!reads_images(job.model) && !predicts_next_token(job.model) && !job.data.mask) job.data.mask.emplace();
   if (predicts_masked_spans(job.model)) job.data.mask->decoder_seq = job.model.dim("decoder_seq");
   require_validation(root, job);
+  check_placement(root, job);
   require_countable(root.at("model"), job.model, job.train.global_batch);
   if (job.cluster.threads > 0 && job.parallel.threads > 0 && job.parallel.threads != job.cluster.threads)
     throw root.at("parallel")

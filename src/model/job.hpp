@@ -101,6 +101,14 @@ struct EarlyStopSpec {
   double min_gain = 0;  // nats a token, below the loss of the last evaluation that gained
 };
 
+// Whether samples and experts are placed so that fewer rows cross from host to host (train/placement.hpp).
+enum class PlacementKind { off, samples, samples_and_experts };
+struct PlacementSpec {
+  PlacementKind kind = PlacementKind::off;
+  std::int64_t every = 32;  // steps after which experts may be moved
+  Where where;
+};
+
 struct TrainSpec {
   std::int64_t steps = 200;
   std::int64_t global_batch = 32;  // sequences per step
@@ -113,6 +121,7 @@ struct TrainSpec {
   std::int64_t eval_sequences = 64;  // at most this many validation sequences each time
   std::optional<EarlyStopSpec> early_stop;
   bool rebalance = true;  // take another plan when hosts become slow or fast, where the planner chose this one
+  PlacementSpec placement;
 };
 
 // `cluster:` as written: auto, a file, {local: {devices: N, threads: T}} or {lab: {...}}.

@@ -18,6 +18,8 @@
 
 namespace tessera::nn {
 
+class RouteCounts;  // nn/route_counts.hpp
+
 using Tensors = std::vector<at::Tensor>;
 
 // One parameter of one block as this rank holds it (its tensor-parallel shard).
@@ -37,9 +39,16 @@ struct Parameter {
 //   whole_positions  where context parallelism cuts sequences that have positions: those of the whole sequences
 struct Batch {
   std::map<std::string, at::Tensor> tensors;
-  // Which of the step's samples the first one is, and a seed of the step: what random masks depend on, beside the block.
+  // The place of the first one in the step's batch, and a seed of the step.
   std::int64_t first_sample = 0;
   std::uint64_t seed = 0;
+  // Where samples are placed (train/placement.hpp), which sample of the batch stands in each place; null: that of the same number.
+  std::shared_ptr<const std::vector<std::int64_t>> numbers;
+
+  // The sample's number in the batch, wherever it is placed: what random masks depend on, beside the seed and the block.
+  std::int64_t number(std::int64_t row) const {
+    return numbers ? numbers->at(static_cast<std::size_t>(first_sample + row)) : first_sample + row;
+  }
 
   // Throws invalid_config, which says what there is, where the data has no such tensor.
   const at::Tensor& at(const std::string& name) const;
@@ -91,6 +100,8 @@ struct Pass {
   bool recompute_attention = false;
   // Where the times of exchanges among them go, when it is not null.
   std::vector<Interval>* exchanges = nullptr;
+  // Where routers count what they choose; null: nowhere.
+  RouteCounts* routes = nullptr;
   // Generation: position of the first token, and this block's cache (nullptr otherwise).
   std::int64_t position = 0;
   KeyValueCache* cache = nullptr;

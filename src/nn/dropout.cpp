@@ -38,7 +38,7 @@ struct Dropout : torch::autograd::Function<Dropout> {
 std::vector<std::uint64_t> sample_seeds(std::int64_t samples, int site, const Pass& pass) {
   std::vector<std::uint64_t> seeds;
   for (std::int64_t i = 0; i < samples; ++i) {
-    const auto sample = static_cast<std::uint64_t>(pass.batch->first_sample + i);
+    const auto sample = static_cast<std::uint64_t>(pass.batch->number(i));
     seeds.push_back(seed_of(pass.batch->seed, sample, static_cast<std::uint64_t>(pass.block), static_cast<std::uint64_t>(site)));
   }
   return seeds;

@@ -7,6 +7,7 @@
 #include "nn/feed_forward.hpp"
 #include "nn/kernels/gemm.hpp"
 #include "nn/kernels/swiglu.hpp"
+#include "nn/route_counts.hpp"
 #include "nn/router.hpp"
 
 namespace tessera::nn {
@@ -50,6 +51,7 @@ class Experts final : public FeedForward {
     normed.reset();
     const at::Tensor logits = product_f32(all, router_map_->value);
     const Choice choice = router_.choose(logits, {rows.batch, rows.seq, part_, parts_}, pass);
+    if (pass.routes != nullptr) pass.routes->add(pass.block, pass.batch->at("tokens"), choice.row_of, choice.counts);
     const ExpertRoutes routes(choice.counts, pass);
     PendingRows arriving = routes.to_experts(all.index_select(0, choice.row_of), pass);
     const at::Tensor weights = routes.to_experts(choice.weights.flatten().index_select(0, choice.copy_of), pass).finish(pass);

@@ -286,6 +286,33 @@ void check_stages(const Plan& plan, const model::ModelSpec& model, const Runs& r
            text("stages that end at block ", model.block_count()));
 }
 
+// What train.placement needs of a plan.
+void check_placement(const Plan& plan, const model::JobSpec& job) {
+  const Where& where = job.train.placement.where;
+  const std::string hint = "or train.placement.kind: off";
+  if (plan.stages.size() > 1)
+    refuse(where, text("train.placement over ", plan.stages.size(), " pipeline stages"), "parallel: {pp: 1}", hint);
+  const Stage& stage = plan.stages.front();
+  std::optional<Strategy> first;
+  for (const model::BlockInstance& block : job.model.blocks()) {
+    if (!model::routes_to_experts(*block.spec)) continue;
+    const Strategy& one = stage.strategy_of(block.index);
+    if (one.tp > 1 || one.cp > 1)
+      refuse(where, text("train.placement with tp ", one.tp, " and cp ", one.cp, " of blocks with experts"), "parallel: {tp: 1, cp: 1}",
+             hint);
+    if (first && (first->dp != one.dp || first->ep != one.ep || first->recompute != one.recompute))
+      refuse(where, "train.placement, and blocks with experts are cut differently", "the same dp, ep and recompute for all of them", hint);
+    first = one;
+  }
+  const auto ep = static_cast<std::size_t>(first ? first->ep : 1);
+  for (std::size_t i = 0; i < stage.ranks.size(); ++i) {
+    const RankPlace& own = plan.ranks[static_cast<std::size_t>(stage.ranks[i])];
+    const RankPlace& other = plan.ranks[static_cast<std::size_t>(stage.ranks[i / ep * ep])];
+    if (own.group != other.group || own.node != other.node) return;
+  }
+  refuse(where, "train.placement, and no tokens cross from host to host", text("experts over several hosts; ep is ", ep), hint);
+}
+
 // A rank holds one part of a parameter that its blocks share.
 void check_shared_parameters(const Plan& plan, const model::ModelSpec& model) {
   struct Holder {
@@ -359,6 +386,7 @@ void check(const Plan& plan, const model::JobSpec& job, const cluster::ClusterSp
   if (plan.lengths.has_value() != job.data.lengths.has_value())
     refuse(plan.where, plan.lengths ? "it deals samples of different lengths" : "it takes samples of one length",
            plan.lengths ? "data.lengths" : "no data.lengths", "make a plan for it with `tessera plan`");
+  if (job.train.placement.kind != model::PlacementKind::off) check_placement(plan, job);
   if (plan.delayed_exchange && job.train.optimizer.clip > 0)
     refuse(plan.where,
            text("it delays the exchange of gradients into the next step, and train.optimizer.clip ", job.train.optimizer.clip,

@@ -116,12 +116,13 @@ class Counter {
 
 std::string dimension_of(const std::string& group) {
   if (group.ends_with(".evaluation")) return {};
-  static constexpr std::array<std::pair<const char*, const char*>, 8> kKinds = {{{"dp", "data"},
+  static constexpr std::array<std::pair<const char*, const char*>, 9> kKinds = {{{"dp", "data"},
                                                                                  {"shard", "sharding"},
                                                                                  {"across", "sharding"},
                                                                                  {"tp", "tensor"},
                                                                                  {"cp", "context"},
                                                                                  {"ep", "expert"},
+                                                                                 {"placement", "placement"},
                                                                                  {"tied", "tied"},
                                                                                  {kPipelineGroup, "pipeline"}}};
   const std::string kind = group.substr(0, group.find_first_of(".0123456789"));

@@ -254,6 +254,7 @@ void Executor::enter(int block, const Instruction& instruction, const Batches& b
 
 void Executor::forward(const Instruction& instruction, const Batches& batches, nn::Pass& pass) {
   const int m = instruction.micro_batch;
+  pass.routes = routes_;
   nn::Tensors tensors = arrived({m, instruction.first_block}, false, pass);
   for (int b = instruction.first_block; b < instruction.last_block; ++b) {
     const bool recompute = program_.training && program_.recomputes(b);

@@ -61,6 +61,9 @@ class Executor {
   Scalars run(const Batches& batches, double loss_scale, const Wishes& wishes, const Step& step,
               std::vector<comm::Group> context_groups = {});
 
+  // Where routers count what they choose in forward passes from now on; null: nowhere. It must outlive the Executor.
+  void count_routes(nn::RouteCounts* routes) { routes_ = routes; }
+
   // Whether exchanges of the last run go on.
   bool unfinished() const { return unfinished_; }
   // Waits for them, so that the buckets hold the gradients of the last run.
@@ -164,6 +167,7 @@ class Executor {
   std::vector<Seconds> previous_begins_;
   bool unfinished_ = false;
   Wishes wishes_;
+  nn::RouteCounts* routes_ = nullptr;
 };
 
 }  // namespace tessera::train

@@ -132,6 +132,13 @@ void Store::set_values(int bucket, const at::Tensor& whole) {
   if (precision_ != model::Precision::f32) state.master.copy_(own);
 }
 
+at::Tensor Store::present_values(int bucket) const {
+  const BucketState& state = buckets_.at(static_cast<std::size_t>(bucket));
+  at::Tensor whole = state.values.to(at::kCPU, at::kFloat);
+  whole.narrow(0, state.shard_begin, state.shard_end - state.shard_begin).copy_(state.master);
+  return whole;
+}
+
 void Store::zero_grads() {
   for (std::size_t b = 0; b < buckets_.size(); ++b) zero_grads(static_cast<int>(b));
 }
@@ -286,7 +293,7 @@ void Store::load(const checkpoint::Reader& reader, bool with_optimizer) {
       with_optimizer);
 }
 
-void Store::load(const Fill& fill, bool with_optimizer) {
+void Store::load(const Fill& fill, bool with_optimizer, const std::set<std::string>& wanted) {
   struct Place {
     Segment segment;
     at::Tensor flat;
@@ -295,6 +302,7 @@ void Store::load(const Fill& fill, bool with_optimizer) {
   std::vector<Piece> pieces;
   std::vector<Place> places;
   const auto want = [&](const Segment& segment, const std::string& suffix, const at::Tensor& flat, std::int64_t flat_begin) {
+    if (!wanted.empty() && !wanted.contains(name_of(segment.entry))) return;
     pieces.push_back(piece(segment, suffix, flat, flat_begin));
     places.push_back({segment, flat, flat_begin});
   };
@@ -307,7 +315,7 @@ void Store::load(const Fill& fill, bool with_optimizer) {
       for (const Segment& segment : segments(b)) want(segment, "", state.master, state.shard_begin);
     } else {
       at::Tensor& whole = wholes[b];
-      whole = in_place ? state.values : at::zeros({program_.buckets[b].count}, at::TensorOptions().dtype(at::kFloat));
+      whole = in_place ? state.values : present_values(b);
       for (const BucketEntry& entry : program_.buckets[b].entries) want({b, entry, entry.offset, entry.offset + entry.count}, "", whole, 0);
     }
     if (!with_optimizer) continue;

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -74,9 +75,10 @@ class Store {
   std::vector<checkpoint::Piece> gradient_pieces() const;
   // Fills master weights and, if `with_optimizer`, the optimizer state; then the values of computation.
   void load(const checkpoint::Reader& reader, bool with_optimizer);
-  // The same from anywhere: `fill` is called once, with all pieces that are to be filled.
+  // The same from anywhere: `fill` is called once, with all pieces that are to be filled; those of the parameters that `wanted` names,
+  // where it is not empty.
   using Fill = std::function<void(std::vector<checkpoint::Piece>&)>;
-  void load(const Fill& fill, bool with_optimizer);
+  void load(const Fill& fill, bool with_optimizer, const std::set<std::string>& wanted = {});
 
  private:
   struct Segment;  // a run of one parameter's elements within this rank's shard of a bucket
@@ -92,6 +94,8 @@ class Store {
   void add_piece(std::vector<checkpoint::Piece>& out, const Segment& segment, const std::string& suffix, const at::Tensor& flat,
                  std::int64_t flat_begin) const;
   void bind_blocks();
+  // All values of a bucket, f32, this rank's part of them as exact as they are held: set_values() of them changes nothing.
+  at::Tensor present_values(int bucket) const;
   // From all values of a bucket, f32.
   void set_values(int bucket, const at::Tensor& whole);
 

@@ -9,7 +9,19 @@ namespace tessera::train {
 namespace {
 
 // All ranks must sum the same ones.
-constexpr std::array kDimensions = {"data", "sharding", "tensor", "context", "expert", "pipeline", "tied"};
+constexpr std::array kDimensions = {"data", "sharding", "tensor", "context", "expert", "placement", "pipeline", "tied"};
+
+nlohmann::ordered_json json_of(const PlacementReport& report) {
+  return {{"steps", report.steps},
+          {"placed_steps", report.placed},
+          {"crossed_bytes", report.crossed.value},
+          {"crossed_bytes_placed", report.crossed_placed.value},
+          {"predicted_bytes", report.predicted.value},
+          {"solving_seconds", report.solving.value},
+          {"relabellings", report.relabellings},
+          {"moved_experts", report.moved_experts},
+          {"moved_bytes", report.moved.value}};
+}
 
 nlohmann::ordered_json json_of(const comm::Traffic& traffic) {
   return {{"messages", traffic.messages}, {"collectives", traffic.collectives}, {"bytes", traffic.bytes.value}};
@@ -54,7 +66,8 @@ TrafficByDimension difference(TrafficByDimension all, const TrafficByDimension& 
   return all;
 }
 
-std::string to_json(const TrafficByDimension& sent, const std::optional<TrafficByDimension>& planned, std::int64_t steps) {
+std::string to_json(const TrafficByDimension& sent, const std::optional<TrafficByDimension>& planned, std::int64_t steps,
+                    const std::optional<PlacementReport>& placement) {
   nlohmann::ordered_json dimensions = nlohmann::ordered_json::object();
   for (const char* const name : kDimensions) {
     if (!sent.contains(name) && !(planned && planned->contains(name))) continue;
@@ -62,7 +75,9 @@ std::string to_json(const TrafficByDimension& sent, const std::optional<TrafficB
     dimensions[name] = json_of(of(sent));
     if (planned) dimensions[name]["planned"] = json_of(of(*planned));
   }
-  return nlohmann::ordered_json{{"steps", steps}, {"dimensions", dimensions}}.dump() + "\n";
+  nlohmann::ordered_json out{{"steps", steps}, {"dimensions", dimensions}};
+  if (placement) out["placement"] = json_of(*placement);
+  return out.dump() + "\n";
 }
 
 }  // namespace tessera::train

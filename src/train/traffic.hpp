@@ -8,6 +8,7 @@
 #include "comm/comm.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
+#include "train/placer.hpp"
 
 namespace tessera::train {
 
@@ -21,7 +22,8 @@ TrafficByDimension planned(const plan::Plan& plan, const model::ModelSpec& model
 // What the first has beyond the second.
 TrafficByDimension difference(TrafficByDimension all, const TrafficByDimension& before);
 // {"steps": 7, "dimensions": {"data": {"messages", "collectives", "bytes", "planned": {"messages", "collectives", "bytes"}}, ...}}; without
-// `planned` where the plan cannot say it.
-std::string to_json(const TrafficByDimension& sent, const std::optional<TrafficByDimension>& planned, std::int64_t steps);
+// `planned` where the plan cannot say it, and with "placement" where samples were placed.
+std::string to_json(const TrafficByDimension& sent, const std::optional<TrafficByDimension>& planned, std::int64_t steps,
+                    const std::optional<PlacementReport>& placement = {});
 
 }  // namespace tessera::train

@@ -18,6 +18,7 @@
 #include "program/chrome_trace.hpp"
 #include "train/batch_loader.hpp"
 #include "train/clocks.hpp"
+#include "train/relabel.hpp"
 #include "train/speed_meter.hpp"
 #include "train/uneven_steps.hpp"
 
@@ -58,6 +59,9 @@ struct Trainer::Impl {
   std::optional<SpeedMeter> meter;      // from the first call of watch_speed() on
   bool compare_speeds = false;          // the last step says that the meter's window is over
   bool stepping = false;                // from a step's first optimizer step to its end
+  std::optional<Placer> placer;         // where the job places samples
+  std::int64_t next_step = -1;          // of next_samples
+  std::shared_future<StepSamples> next_samples;
   Saver saver;
   BatchLoader loader;
   std::map<std::int64_t, Executor> by_passes;  // where samples have different lengths: of steps with so many passes of this rank
@@ -74,7 +78,11 @@ struct Trainer::Impl {
         saver(comm),
         loader(dataset, job.data.workers > 0             ? job.data.workers
                         : model::reads_images(job.model) ? 4
-                                                         : 1) {}
+                                                         : 1) {
+    if (job.train.placement.kind == model::PlacementKind::off) return;
+    placer.emplace(job, this->plan, program::compile(plan, job.model), dataset, comm);
+    executor.count_routes(&placer->routes());
+  }
 
   // Micro-batches of so many samples whose samples are held at once: all validation images of a data set may be more than the memory.
   std::int64_t held_while_evaluating(std::int64_t samples) const {
@@ -113,23 +121,38 @@ struct Trainer::Impl {
     return std::max<std::int64_t>(1, plan.samples() / divisor) * divisor;
   }
 
-  // Of a step's samples, which its draws name.
-  BatchLoader::FillSample fill_of(const std::shared_ptr<const std::vector<data::Draw>>& draws) const {
-    return [this, draws](std::int64_t sample, const std::vector<data::Row>& rows) {
-      dataset.fill(draws->at(static_cast<std::size_t>(sample)), rows);
+  // Of a step's samples, by their places.
+  BatchLoader::FillSample fill_of(std::shared_future<StepSamples> samples) const {
+    return [this, samples = std::move(samples)](std::int64_t place, const std::vector<data::Row>& rows) {
+      dataset.fill(std::shared_future(samples).get().draws.at(static_cast<std::size_t>(place)), rows);
       return true;
     };
   }
 
-  std::shared_ptr<const std::vector<data::Draw>> draws_of(std::int64_t step) const {
-    return std::make_shared<const std::vector<data::Draw>>(dataset.draws(step, plan.global_batch));
+  // Whoever first asks for them, a thread of the loader's where it goes ahead, places them.
+  std::shared_future<StepSamples> samples_of(std::int64_t step) {
+    if (step == std::exchange(next_step, step)) return next_samples;
+    std::vector<data::Draw> draws = dataset.draws(step, plan.global_batch);
+    next_samples =
+        placer
+            ? std::async(std::launch::deferred, placer->placing(std::move(draws))).share()
+            : std::async(std::launch::deferred, [draws = std::move(draws)] { return StepSamples{.draws = draws, .numbers = {}}; }).share();
+    return next_samples;
+  }
+
+  // Under their new labels experts are what they were: a step may follow, or a checkpoint.
+  void relabel(const ExpertLabels& labels) {
+    executor.settle();
+    for (int bucket = 0; bucket < store.bucket_count(); ++bucket) saver.keep(bucket);
+    relabel_experts(store, comm, job.model, labels);
   }
 
   // What this rank computes on of samples that were loaded.
-  Batches own_parts(const program::Program& program, Batches batches) const {
+  Batches own_parts(const program::Program& program, Batches batches, const StepSamples& samples = {}) const {
     for (std::size_t k = 0; k < batches.size(); ++k)
       for (nn::Batch& whole : batches[k]) {
         const program::Cut& cut = program.cuts[k];
+        whole.numbers = samples.numbers;
         whole.seed = seed_of(job.train.seed, static_cast<std::uint64_t>(step));
         whole = nn::moved_to(store.device(), nn::own_part(std::move(whole), {cut.context_size, cut.context_index}));
       }
@@ -149,15 +172,16 @@ struct Trainer::Impl {
   }
 
   // In the next step, while that of the one behind it is made ready.
-  Work next_work(const std::shared_ptr<const std::vector<data::Draw>>& draws) {
+  Work next_work(const std::shared_future<StepSamples>& samples) {
     const bool last = step + 1 >= job.train.steps;
     Work work;
     if (uneven) {
       work = work_of(uneven->take(step));
       if (!last) uneven->begin(step + 1);
     } else {
-      work.batches = own_parts(program, loader.take(step, program, fill_of(draws)));
-      if (!last) loader.begin(step + 1, program, fill_of(draws_of(step + 1)));
+      Batches loaded = loader.take(step, program, fill_of(samples));
+      work.batches = own_parts(program, std::move(loaded), samples.get());
+      if (!last) loader.begin(step + 1, program, fill_of(samples_of(step + 1)));
     }
     return work;
   }
@@ -303,8 +327,9 @@ StepReport Trainer::step(bool wish_to_stop) {
   TracedStep traced;
   traced.step = self.step;
   traced.whole.begin = traced.samples.begin = real_clock().now();
-  const auto draws = self.draws_of(self.step);
-  const Impl::Work work = self.next_work(draws);
+  const std::shared_future<StepSamples> placed = self.samples_of(self.step);
+  const Impl::Work work = self.next_work(placed);
+  const StepSamples& samples = placed.get();
   Executor& executor = self.executor_of(work);
   traced.program = &executor.program();
 
@@ -320,7 +345,7 @@ StepReport Trainer::step(bool wish_to_stop) {
   traced.zeroing.end = real_clock().now();
   // Every rank knows what counts in the whole batch: the mean is that of one device, however the batch is cut.
   std::int64_t counted = 0;
-  for (const data::Draw& draw : *draws) counted += self.dataset.counted_targets(draw.sample);
+  for (const data::Draw& draw : samples.draws) counted += self.dataset.counted_targets(draw.sample);
   const Scalars scalars = executor.run(
       work.batches, 1.0 / static_cast<double>(std::max<std::int64_t>(1, counted)), {wish_to_stop, self.meter && self.meter->due()},
       [&](int bucket, const Scalars& sums) {
@@ -351,8 +376,18 @@ StepReport Trainer::step(bool wish_to_stop) {
   traced.norm = executor.norm();
   self.traced.push_back(std::move(traced));
   if (self.traced.size() > kTracedSteps) self.traced.pop_front();
+  if (self.placer) {
+    const auto labels = self.placer->after_step(samples);
+    if (labels) {
+      finish();
+      self.relabel(*labels);
+    }
+    report.seconds = real_clock().now() - self.traced.back().whole.begin;
+  }
   return report;
 }
+
+std::optional<PlacementReport> Trainer::placement() const { return impl_->placer ? std::optional(impl_->placer->report()) : std::nullopt; }
 
 void Trainer::finish() {
   Impl& self = *impl_;

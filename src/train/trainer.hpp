@@ -13,6 +13,7 @@
 #include "plan/plan.hpp"
 #include "train/executor.hpp"
 #include "train/held_state.hpp"
+#include "train/placer.hpp"
 #include "train/saver.hpp"
 #include "train/speed_watch.hpp"
 #include "train/traffic.hpp"
@@ -91,6 +92,8 @@ class Trainer {
 
   // What all ranks have sent since they were connected; all call it.
   TrafficByDimension sent() const;
+  // How samples and experts were placed; nothing where they are not. All ranks call it.
+  std::optional<PlacementReport> placement() const;
 
   // The instructions of the last steps (eight, or as many as were made) of all ranks as a Chrome trace (program/chrome_trace.hpp) on rank
   // 0; empty on the others. Ends what a delayed exchange has left, as finish() does.

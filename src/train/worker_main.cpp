@@ -356,11 +356,12 @@ void train_rank(const TrainArguments& arguments) {
     if (arguments.rank.rank == 0) write_whole(real_file_system(), run / "trace.json", trace);
     write_memory(run, arguments.rank.rank);
     const train::TrafficByDimension sent = train::difference(trainer.sent(), outcome.sent_before);
+    const std::optional<train::PlacementReport> placement = trainer.placement();
     if (arguments.rank.rank == 0) {
       const std::int64_t steps = trainer.next_step() - outcome.plan_since;
       // By the lengths of samples every step sends something else.
       const auto planned = trainer.plan().lengths ? std::nullopt : std::optional(train::planned(trainer.plan(), job.model, steps));
-      write_whole(real_file_system(), run / "traffic.json", train::to_json(sent, planned, steps));
+      write_whole(real_file_system(), run / "traffic.json", train::to_json(sent, planned, steps, placement));
     }
     comm->world().barrier().wait();
     if (outcome.stopped) stopped = stopped_after(trainer.next_step(), job.train.steps, options.keep);

@@ -225,6 +225,21 @@ TEST(Job, WithLengthsCutsNothingButSequences) {
   EXPECT_EQ(job.parallel.cp, 1);
 }
 
+TEST(Job, PlacesSamplesOfMixturesOfExpertsAlone) {
+  const std::string train = "data: {source: synthetic}\ntrain: {placement: {kind: samples_and_experts, every: 8}}\n";
+  EXPECT_THAT(refusal(train), AllOf(HasSubstr("t.yaml:3:27"), HasSubstr("the model has none")));
+  EXPECT_THAT(refusal("train: {placement: {kind: sample}}\n"), HasSubstr("did you mean 'samples'?"));
+  const auto with = [&](const std::string& model) { return read_job(ConfigNode::parse("model: {" + model + "}\n" + train, "t.yaml")); };
+  const std::string shape = "hidden: 64, layers: 2, heads: 4, ffn: 96, seq: 32, vocab: 512, experts: 8, experts_per_token: 2";
+  const JobSpec job = with("arch: mixtral, " + shape);
+  EXPECT_EQ(job.train.placement.kind, PlacementKind::samples_and_experts);
+  EXPECT_EQ(job.train.placement.every, 8);
+  const Error error = error_of([&] {
+    with("arch: deepseek, kv_lora: 16, nope_dim: 8, rope_dim: 8, v_dim: 12, expert_ffn: 32, expert_groups: 2, top_groups: 1, " + shape);
+  });
+  EXPECT_THAT(error.what(), HasSubstr("stay in their places; expected kind: samples"));
+}
+
 TEST(Job, NeedsAModel) {
   EXPECT_THAT(error_of([] { read_job(ConfigNode::parse("name: x\n", "t.yaml")); }).what(), HasSubstr("the key 'model' is missing"));
 }

@@ -73,6 +73,9 @@ TEST(Dropout, IsAnotherForEverySampleStepBlockAndPlace) {
   batch.first_sample = 1;
   // The second sample of before.
   EXPECT_TRUE(at::equal(first[1], dropout(x, 0.5, 0, pass)[0]));
+  // The same in another place.
+  batch.numbers = std::make_shared<const std::vector<std::int64_t>>(std::vector<std::int64_t>{7, 0, 1});
+  EXPECT_TRUE(at::equal(first, dropout(x, 0.5, 0, pass)));
   pass.drops = false;
   EXPECT_TRUE(at::equal(x, dropout(x, 0.5, 0, pass)));
 }

@@ -148,6 +148,32 @@ TEST_F(UnequalPlan, IsRefusedWhenExpertsOrZeroOrSequencesDoNotFit) {
   EXPECT_THAT(refusal().what(), HasSubstr("degrees of at least 1"));
 }
 
+TEST(Check, PlacesSamplesWhereTokensCrossFromHostToHost) {
+  const auto job = model::read_job(ConfigNode::parse(
+      "name: test\nmodel: {arch: mixtral, hidden: 64, layers: 2, heads: 4, kv_heads: 4, ffn: 128, seq: 32, vocab: 256, experts: 4, "
+      "experts_per_token: 2}\ndata: {source: synthetic}\ntrain: {global_batch: 8, placement: {kind: samples}}\n",
+      "train.yaml"));
+  const auto cluster = cpu_cluster(2, 2);
+  Plan plan;
+  plan.model_fingerprint = job.model.fingerprint();
+  plan.cluster_fingerprint = cluster.fingerprint();
+  plan.precision = job.train.precision;
+  plan.global_batch = 8;
+  for (int rank = 0; rank < 4; ++rank) plan.ranks.push_back({.node = rank / 2, .device = rank % 2});
+  plan.stages.push_back({{0, 1, 2, 3}, {{0, 4, {.dp = 4, .ep = 4}}}});
+  EXPECT_NO_THROW(check(plan, job, cluster));
+  Strategy& strategy = plan.stages[0].runs[0].strategy;
+  strategy.ep = 2;
+  const auto refused = [&] { return error_of([&] { check(plan, job, cluster); }); };
+  EXPECT_THAT(refused().what(), HasSubstr("train.yaml:4:40: the plan cannot run: train.placement, and no tokens cross from host to host"));
+  plan.stages[0].ranks = {0, 2, 1, 3};
+  EXPECT_NO_THROW(check(plan, job, cluster));
+  strategy = {.dp = 2, .tp = 2, .ep = 2};
+  EXPECT_THAT(refused().what(), HasSubstr("train.placement with tp 2"));
+  plan.stages = {{{0, 1}, {{0, 2, {.dp = 2, .ep = 2}}}}, {{2, 3}, {{2, 4, {.dp = 2, .ep = 2}}}}};
+  EXPECT_THAT(refused().what(), HasSubstr("train.placement over 2 pipeline stages"));
+}
+
 TEST(Check, SpreadsExpertsOverRanksThatDivideThem) {
   const auto job = model::read_job(ConfigNode::parse(
       "name: test\nmodel: {arch: mixtral, hidden: 64, layers: 2, heads: 4, kv_heads: 4, ffn: 128, seq: 32, vocab: 256, experts: 6, "
