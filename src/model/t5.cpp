@@ -95,10 +95,11 @@ BlockSpec head(const ModelSpec& model) {
   // A table that begins with elements of about 1 gives logits of about 1 so.
   if (model.tied_embeddings) block.dims["head_scale"] = for_inputs(model.dim("hidden")).scale;
   block.parameters.push_back(norm_weight("decoder.final_layer_norm.weight", model.dim("hidden")));
+  // Whoever holds a shared table begins with the same.
   block.parameters.push_back({"lm_head.weight",
                               {model.dim("vocab"), model.dim("hidden")},
                               0,
-                              for_inputs(model.dim("hidden")),
+                              model.tied_embeddings ? normal(1) : for_inputs(model.dim("hidden")),
                               true,
                               model.tied_embeddings ? "shared.weight" : ""});
   return block;

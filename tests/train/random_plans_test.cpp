@@ -222,7 +222,7 @@ TEST(RandomPlans, TrainTheModelOfOneDevice) {
   const cluster::ClusterSpec cluster = four_workers();
   std::vector<Outcome> one_device;
   for (const model::JobSpec& job : jobs) one_device.push_back(outcome_of(job, plan_of(job, {})));
-  Draw draw(20260714);
+  Draw draw(20260716);
   std::map<std::string, std::set<std::string>> seen;  // by arch
   double worst_losses = 0;
   double worst_gradients = 0;
