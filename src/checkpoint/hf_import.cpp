@@ -7,21 +7,18 @@
 #include "base/config.hpp"
 #include "base/error.hpp"
 #include "base/file_system.hpp"
-#include "checkpoint/checkpoint.hpp"
 #include "checkpoint/cut.hpp"
 #include "checkpoint/element.hpp"
 #include "checkpoint/hf_names.hpp"
 #include "checkpoint/hf_weights.hpp"
 #include "checkpoint/hugging_face.hpp"
+#include "checkpoint/whole_tensors.hpp"
 #include "model/forms.hpp"
 #include "model/hugging_face.hpp"
 #include "model/yaml_path.hpp"
 
 namespace tessera::checkpoint {
 namespace {
-
-// Weights are written in shards of about this size, so that no more than one is in memory at a time.
-constexpr std::int64_t kShardBytes = 1 << 30;
 
 std::string shape_text(const std::vector<std::int64_t>& shape) { return text(c10::IntArrayRef(shape)); }
 
@@ -105,32 +102,10 @@ at::Tensor load(const Weights& weights) {
   return parts.size() == 1 ? parts.front() : at::cat(parts);
 }
 
-void write_checkpoint(FileSystem& disk, const std::filesystem::path& folder, const std::vector<Weights>& all, const State& state) {
-  std::vector<std::vector<const Weights*>> shards(1);
-  std::int64_t size = 0;
-  for (const Weights& weights : all) {
-    const std::int64_t bytes = 4 * element_count(weights.shape);
-    if (size > 0 && size + bytes > kShardBytes) {
-      shards.emplace_back();
-      size = 0;
-    }
-    shards.back().push_back(&weights);
-    size += bytes;
-  }
-  const int count = static_cast<int>(shards.size());
-  Writer whole(disk, folder, 0, 0, count);
-  try {
-    for (int rank = 0; rank < count; ++rank) {
-      std::vector<Piece> pieces;
-      for (const Weights* weights : shards[static_cast<std::size_t>(rank)])
-        pieces.push_back({weights->name, weights->shape, -1, 0, 1, 0, element_count(weights->shape), load(*weights)});
-      Writer(disk, folder, 0, rank, count).write(pieces);
-    }
-  } catch (const Error&) {
-    whole.abandon();
-    throw;
-  }
-  whole.commit(state);
+std::vector<WholeTensor> whole_tensors(const std::vector<Weights>& all) {
+  std::vector<WholeTensor> out;
+  for (const Weights& weights : all) out.push_back({weights.name, weights.shape, [&weights] { return load(weights); }});
+  return out;
 }
 
 // Copies the tokenizer's files; what the train.yaml says of the tokenizer. Where there is none, its place is named: text that is read
@@ -160,8 +135,8 @@ void import_hf_weights(const std::filesystem::path& dir, const model::ModelSpec&
   const HfWeights weights(dir);
   State state;
   state.model_fingerprint = model.fingerprint();
-  state.extra[kWeightsOnly] = 1;
-  write_checkpoint(real_file_system(), checkpoints, match(weights, model, dir), state);
+  const auto tensors = match(weights, model, dir);
+  write_weights(real_file_system(), checkpoints, whole_tensors(tensors), state);
 }
 
 void import_hf(const std::filesystem::path& dir, const std::filesystem::path& run_dir, const std::filesystem::path& source,
@@ -197,9 +172,8 @@ void import_hf(const std::filesystem::path& dir, const std::filesystem::path& ru
              "train: {steps: 200, global_batch: 8, optimizer: {kind: adamw, lr: 2.0e-5}, schedule: {kind: cosine, warmup: 10}}\n");
     state.model_fingerprint = model.fingerprint();
     state.seed = 1;
-    state.extra[kWeightsOnly] = 1;
     write_whole(disk, temporary / "train.yaml", state.train_yaml);
-    write_checkpoint(disk, temporary / "checkpoints", tensors, state);
+    write_weights(disk, temporary / "checkpoints", whole_tensors(tensors), state);
     if (std::filesystem::exists(target)) disk.remove_all(target);
     disk.rename(temporary, target);
     disk.sync_directory(target.parent_path());

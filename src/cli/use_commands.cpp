@@ -119,7 +119,8 @@ void add_generate_command(CLI::App& app) {
 }
 
 void add_export_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("export", "Write a run's model for other software: --to hf DIR")->group(kUseGroup);
+  CLI::App* command =
+      app.add_subcommand("export", "Write a run's model for other software: --to hf DIR, --to torchvision FILE")->group(kUseGroup);
   struct Options {
     std::string run;
     std::vector<std::string> to;
@@ -127,16 +128,25 @@ void add_export_command(CLI::App& app) {
   };
   auto options = std::make_shared<Options>();
   command->add_option("run", options->run, kRunHelp)->required();
-  command->add_option("--to", options->to, "The format and the folder: hf DIR")->required()->expected(2)->type_name("{hf} DIR");
+  command
+      ->add_option("--to", options->to,
+                   "hf DIR: a folder for Hugging Face transformers; torchvision FILE: a .safetensors state dict of a ResNet or a VGG")
+      ->required()
+      ->expected(2)
+      ->type_name("{hf,torchvision} PATH");
   command->add_option("--dtype", options->dtype, "Of the weights: fp32, as they were trained, or bf16, half as large")
       ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();
   command->callback([options] {
-    if (options->to[0] != "hf")
+    const bool torchvision = options->to[0] == "torchvision";
+    if (options->to[0] != "hf" && !torchvision)
       throw Error(ErrorCode::invalid_config, "unknown export format '" + options->to[0] + "'", {},
-                  "hf (a folder for Hugging Face transformers)");
+                  "hf (a folder for Hugging Face transformers) or torchvision (a .safetensors file)");
+    if (torchvision && options->dtype != "fp32")
+      throw Error(ErrorCode::invalid_config, "a state dict for torchvision is written in fp32", {}, "no --dtype");
     std::vector<std::string> arguments = {"export", options->run, "--to", options->to[1]};
     if (options->dtype == "bf16") arguments.push_back("--bf16");
+    if (torchvision) arguments.push_back("--torchvision");
     become_worker(arguments);
   });
 }

@@ -60,9 +60,10 @@ std::vector<PathKey> path_keys(const JobSpec& job) {
   return keys;
 }
 
-// A checkpoint's or a Hugging Face folder, or a run by its name.
+// A checkpoint's or a Hugging Face folder, a file with a state dict, or a run by its name.
 std::filesystem::path absolute_init(const std::filesystem::path& init) {
   if (init.is_absolute()) return init;
+  if (std::filesystem::is_regular_file(init)) return std::filesystem::absolute(init);
   for (const char* mark : {"manifest.json", "config.json"})
     if (std::filesystem::exists(init / mark)) return std::filesystem::absolute(init);
   const RunName run = find_run(init);

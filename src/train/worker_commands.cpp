@@ -14,6 +14,7 @@
 #include "base/secret.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/hugging_face.hpp"
+#include "checkpoint/torchvision.hpp"
 #include "data/data.hpp"
 #include "model/forms.hpp"
 #include "model/job.hpp"
@@ -321,21 +322,29 @@ void add_export(CLI::App& app) {
     std::string run;
     std::string directory;
     bool bf16 = false;
+    bool torchvision = false;
   };
-  CLI::App* command = app.add_subcommand("export", "Write a run's checkpoint for Hugging Face transformers");
+  CLI::App* command = app.add_subcommand("export", "Write a run's checkpoint for other software");
   auto arguments = std::make_shared<Arguments>();
   command->add_option("run", arguments->run)->required();
-  command->add_option("--to", arguments->directory, "hf DIR")->required();
+  command->add_option("--to", arguments->directory, "The folder for Hugging Face transformers, or with --torchvision the file")->required();
+  command->add_flag("--torchvision", arguments->torchvision, "A state dict");
   command->add_flag("--bf16", arguments->bf16, "Weights rounded to bf16");
   command->callback([arguments] {
     const LoadedRun run(arguments->run);
+    const auto step = static_cast<long long>(checkpoint::Reader(run.checkpoint).state().step);
+    if (arguments->torchvision) {
+      checkpoint::export_torchvision(run.checkpoint, run.job.model, arguments->directory);
+      std::printf("%s: the weights of %s after %lld steps; torchvision's %s reads it with load_state_dict(load_file(\"%s\"))\n",
+                  arguments->directory.c_str(), run.folder.c_str(), step, run.job.model.arch.c_str(), arguments->directory.c_str());
+      return;
+    }
     std::optional<std::filesystem::path> tokenizer;
     if (!run.job.data.sources.empty()) tokenizer = run.tokenizer_file();
     checkpoint::export_hf(run.checkpoint, run.job.model, tokenizer, arguments->directory, checkpoint::kLargestWeightFile,
                           arguments->bf16 ? checkpoint::ExportType::bf16 : checkpoint::ExportType::f32);
     std::printf("%s: the weights of %s after %lld steps, in %s; transformers reads it with from_pretrained(\"%s\")\n",
-                arguments->directory.c_str(), run.folder.c_str(), static_cast<long long>(checkpoint::Reader(run.checkpoint).state().step),
-                arguments->bf16 ? "bf16" : "fp32", arguments->directory.c_str());
+                arguments->directory.c_str(), run.folder.c_str(), step, arguments->bf16 ? "bf16" : "fp32", arguments->directory.c_str());
   });
 }
 

@@ -17,6 +17,7 @@
 #include "base/standard_output.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/hugging_face.hpp"
+#include "checkpoint/torchvision.hpp"
 #include "cluster/cluster.hpp"
 #include "control/report.hpp"
 #include "control/stop_signals.hpp"
@@ -233,12 +234,20 @@ void check_shared(const std::filesystem::path& run, comm::Communicator& comm) {
                 {run.string(), 0, 0, comm.rank(), {}}, "a folder on a file system that all hosts share", "name one with --run");
 }
 
-// The checkpoint that train.init stands for; a Hugging Face folder becomes one of the run's own, of step 0.
+// The checkpoint that train.init stands for; a Hugging Face folder or a file with a state dict becomes one of the run's own, of step 0.
 std::filesystem::path initial_weights(const model::JobSpec& job, const std::filesystem::path& checkpoints, comm::Communicator& comm) {
   const std::filesystem::path& init = job.train.init;
   const bool hugging_face = std::filesystem::exists(init / "config.json") && !std::filesystem::exists(init / "manifest.json");
-  if (!hugging_face) return train::checkpoint_of(init);
-  if (comm.rank() == 0) checkpoint::import_hf_weights(init, job.model, checkpoints);
+  const bool state_dict = std::filesystem::is_regular_file(init);
+  if (!hugging_face && !state_dict) return train::checkpoint_of(init);
+  if (comm.rank() == 0 && hugging_face) checkpoint::import_hf_weights(init, job.model, checkpoints);
+  if (comm.rank() == 0 && state_dict) {
+    std::string anew;
+    for (const std::string& name : checkpoint::import_state_dict(init, job.model, job.train.seed, checkpoints))
+      anew += (anew.empty() ? "" : ", ") + name;
+    if (!anew.empty())
+      log::show(text(anew, " begin with initial weights: ", init.string(), " has none for ", job.model.dim("classes"), " classes"));
+  }
   comm.world().barrier().wait();
   return checkpoint::step_folder(checkpoints, 0);
 }

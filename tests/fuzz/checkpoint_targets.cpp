@@ -10,6 +10,7 @@
 #include "checkpoint/hf_config.hpp"
 #include "checkpoint/hf_weights.hpp"
 #include "checkpoint/manifest.hpp"
+#include "checkpoint/pickle.hpp"
 #include "checkpoint/safetensors.hpp"
 #include "fuzz/checks.hpp"
 
@@ -38,6 +39,39 @@ Target safetensors_target() {
       const std::string again = checkpoint::safetensors_header(header.tensors, header.metadata) + data;
       const auto read = checkpoint::read_safetensors_header(std::as_bytes(std::span(again)), "again.safetensors");
       must_be_equal(again, checkpoint::safetensors_header(read.tensors, read.metadata) + data, "the header");
+    });
+  };
+  return target;
+}
+
+// The pickle of a state dict, as torch.save writes it with protocol 2, and a map with protocol 4.
+Target pickle_target() {
+  using namespace std::string_literals;
+  Target target;
+  target.refusals = {ErrorCode::corrupt};
+  target.seeds = {
+      "\x80\x02}q\x00X\x01\x00\x00\x00wq\x01"
+      "ctorch._utils\n_rebuild_tensor_v2\nq\x02((X\x07\x00\x00\x00storageq\x03"
+      "ctorch\nFloatStorage\n"
+      "q\x04X\x01\x00\x00\x00"
+      "0q\x05X\x03\x00\x00\x00"
+      "cpuq\x06K\x06tq\x07QK\x00K\x02K\x03\x86q\x08K\x03K\x01\x86q\t\x89"
+      "ccollections\nOrderedDict\n"
+      "q\n)Rq\x0btq\x0cRq\rsX\x02\x00\x00\x00lr"
+      "G?\xe0\x00\x00\x00\x00\x00\x00s."s,
+      "\x80\x04\x95\x1a\x00\x00\x00\x00\x00\x00\x00}\x94(\x8c\x01"
+      "a\x94K\x01\x8c\x01"
+      "b\x94]\x94(J\xff\xff\xff\xffM\x00\x01\x8a\x01\x80"
+      "eu."s};
+  target.read = [](const std::string& input) {
+    const auto bytes = std::as_bytes(std::span(input));
+    const checkpoint::Pickle pickle(bytes, "data.pkl");
+    if (pickle.size() > input.size()) throw Defect("a pickle is longer than its file");
+    for (const checkpoint::PickledValue& value : pickle.values())
+      if (value.kind == checkpoint::PickledValue::Kind::map && value.items.size() % 2 != 0) throw Defect("a key has no value");
+    must_pass("a pickle by itself is refused", [&] {
+      const checkpoint::Pickle again(bytes.first(pickle.size()), "again.pkl");
+      if (again.values().size() != pickle.values().size()) throw Defect("a pickle by itself is another one");
     });
   };
   return target;

@@ -34,6 +34,7 @@ Target agent_target();
 Target galvatron_target();
 Target galvatron_plan_target();
 Target safetensors_target();
+Target pickle_target();
 Target manifest_target();
 Target best_target();
 Target weight_map_target();

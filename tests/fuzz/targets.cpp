@@ -165,6 +165,7 @@ constexpr std::pair<const char*, Target (*)()> kTargets[] = {{"config", config_t
                                                              {"galvatron", galvatron_target},
                                                              {"galvatron_plan", galvatron_plan_target},
                                                              {"safetensors", safetensors_target},
+                                                             {"pickle", pickle_target},
                                                              {"manifest", manifest_target},
                                                              {"best", best_target},
                                                              {"weight_map", weight_map_target},
