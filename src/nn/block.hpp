@@ -43,7 +43,7 @@ struct Batch {
   std::int64_t first_sample = 0;
   std::uint64_t seed = 0;
   // Where samples are placed (train/placement.hpp), which sample of the batch stands in each place; null: that of the same number.
-  std::shared_ptr<const std::vector<std::int64_t>> numbers;
+  std::shared_ptr<const std::vector<std::int64_t>> numbers = {};
 
   // The sample's number in the batch, wherever it is placed: what random masks depend on, beside the seed and the block.
   std::int64_t number(std::int64_t row) const {
