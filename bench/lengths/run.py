@@ -3,7 +3,7 @@
     python bench/lengths/run.py [--bin build/release/bin] [--rounds 2] [--steps 6] [--gbit 1] [--cpu 0.45] [--tokens 1024] [--lengths WORDS] [--keep FOLDER] [--json]
 
 A rank holds --tokens at once, so that the longest samples (4096) need several ranks; fixed degrees are all that hold them. Both exchange by ring and by Ulysses, pack samples alike and train on
-the same batches in turns; the ratio is that of the faster of each, medians over all rounds' steps without each run's first one. Losses of the first step must agree within 1e-4.
+the same batches in turns. Passes are priced by the roofline, without a profile. The ratio is that of the faster of each, medians over all rounds' steps without each run's first one. Losses of the first step must agree within 1e-4.
 Needs root (tools/netlab).
 """
 import argparse
@@ -11,22 +11,35 @@ import json
 import math
 import os
 import pathlib
+import random
 import statistics
 import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
-from lab import checked, netlab_or_exit, planned, profiled, train_on_hosts  # noqa: E402
+from lab import checked, netlab_or_exit, planned, train_on_hosts  # noqa: E402
 from machine import processor  # noqa: E402
-HOSTS, LONGEST, BATCH = 4, 4096, 32
+HOSTS, LONGEST = 4, 4096
 MODEL = {"arch": "llama", "hidden": 256, "layers": 4, "heads": 4, "kv_heads": 4, "ffn": 768, "seq": LONGEST, "vocab": 1024}
-LENGTHS = {"lognormal, median 128": {"kind": "lognormal", "median": 128}, "Pareto, median 128": {"kind": "pareto", "median": 128}, "uniform": {"kind": "uniform"}}
+# With samples of a batch, and whether the geometric mean counts them: of uniform lengths three quarters of the tokens need all ranks, however they are dealt.
+SHORT_AND_LONG = "1 to 1024, one in 50 of 4096"
+LENGTHS = {"lognormal, median 128": (32, True, {"source": "synthetic", "lengths": {"kind": "lognormal", "median": 128}}),
+           "Pareto, median 128": (32, True, {"source": "synthetic", "lengths": {"kind": "pareto", "median": 128}}),
+           SHORT_AND_LONG: (32, True, {"source": "texts.jsonl", "tokenizer": {"kind": "bytes"}, "lengths": "documents", "split": {"train": 1.0}}),
+           "uniform to 4096": (8, False, {"source": "synthetic", "lengths": {"kind": "uniform"}})}
 SKIPPED_STEPS = 1
 
 
 def words(way):
     return f"{way[0]}, cp {way[1]}, {way[2]}"
+
+
+def write_texts(path):
+    """Documents of SHORT_AND_LONG, a token for each letter."""
+    drawn = random.Random(1)
+    lengths = [LONGEST if drawn.random() < 1 / 50 else drawn.randint(1, 1024) for _ in range(2000)]
+    path.write_text("".join(json.dumps({"text": "".join(drawn.choices("abcdefgh ", k=length))}) + "\n" for length in lengths))
 
 
 class Bench:
@@ -39,16 +52,16 @@ class Bench:
     def job(self, lengths, groups, cp, context):
         # Micro-batches of as many samples of the full length as a rank has room for.
         samples = self.arguments.tokens * cp // LONGEST
+        batch, _, data = LENGTHS[lengths]
         parallel = {"dp": HOSTS // cp, "pp": 1, "tp": 1, "cp": cp, "context": context, "zero": 0, "recompute": "none",
-                    "micro_batches": BATCH // (HOSTS // cp) // samples, "context_groups": groups}
-        return {"name": "lengths", "model": MODEL, "data": {"source": "synthetic", "lengths": LENGTHS[lengths]}, "parallel": parallel,
-                "train": {"steps": 1, "global_batch": BATCH, "precision": "fp32", "eval": {"sequences": 1}},
+                    "micro_batches": batch // (HOSTS // cp) // samples, "context_groups": groups}
+        return {"name": "lengths", "model": MODEL, "data": data, "parallel": parallel,
+                "train": {"steps": 1, "global_batch": batch, "precision": "fp32", "eval": {"sequences": 1}},
                 "cluster": {"lab": {"hosts": HOSTS, "gbit": self.arguments.gbit, "cpu": self.arguments.cpu}}}
 
     def plan(self, lengths, way):
         job = self.job(lengths, *way)
-        profile = profiled(self.tessera, self.folder / "profile.json", job, 40, self.environment)
-        return planned(self.tessera, self.folder, "-".join(map(str, (lengths.split(",")[0], *way))), job, self.environment, profile)
+        return planned(self.tessera, self.folder, "-".join(map(str, (lengths.split(" ")[0].strip(","), *way))), job, self.environment)
 
     def row(self, netlab, lengths):
         plans = {way: self.plan(lengths, way) for way in self.ways}
@@ -67,13 +80,18 @@ class Bench:
                 "loss_difference": max(abs(losses[way] / losses[flexible] - 1) for way in self.ways), "dealt": dealt}
 
 
+def geometric_mean(ratios):
+    return math.exp(statistics.mean(map(math.log, ratios))) if ratios else None
+
+
 def show(result):
-    print(f"{result['machine']}, {HOSTS} hosts of {result['cpu']} cores, {result['gbit']:g} Gbit/s, {result['tokens']} tokens a rank at once, batch {BATCH}; seconds of a step")
-    print(f"{'lengths':<24}{'flexible':>10}{'fixed':>10}{'ratio':>8}{'losses differ':>15}{'dealing':>10}{'over bound':>12}{'512 on 64':>12}   fastest")
+    print(f"{result['machine']}, {HOSTS} hosts of {result['cpu']} cores, {result['gbit']:g} Gbit/s, {result['tokens']} tokens a rank at once; seconds of a step")
+    print(f"{'lengths':<30}{'flexible':>10}{'fixed':>10}{'ratio':>8}{'losses differ':>15}{'dealing':>10}{'over bound':>12}{'512 on 64':>12}   fastest")
     for row in result["rows"]:
         own, many = row["dealt"]
-        print(f"{row['lengths']:<24}{row['seconds'][row['flexible']]:10.3f}{row['seconds'][row['fixed']]:10.3f}{row['ratio']:8.2f}{row['loss_difference']:15.1e}{own['milliseconds']:>7.2f} ms{own['over_bound']:12.3f}{many['milliseconds']:>9.2f} ms   {row['flexible']}; {row['fixed']}")
-    print(f"geometric mean of the ratios: {result['geometric_mean']:.2f}")
+        print(f"{row['lengths']:<30}{row['seconds'][row['flexible']]:10.3f}{row['seconds'][row['fixed']]:10.3f}{row['ratio']:8.2f}{row['loss_difference']:15.1e}{own['milliseconds']:>7.2f} ms{own['over_bound']:12.3f}{many['milliseconds']:>9.2f} ms   {row['flexible']}; {row['fixed']}")
+    if result["geometric_mean"]:
+        print(f"geometric mean of the ratios without uniform lengths: {result['geometric_mean']:.2f}, of all: {result['of_all']:.2f}")
 
 
 def main():
@@ -85,17 +103,18 @@ def main():
     parser.add_argument("--cpu", type=float, default=0.45, help="cores of each host")
     parser.add_argument("--tokens", type=int, choices=(1024, 2048), default=1024, help="that a rank holds at once")
     parser.add_argument("--lengths", default="", help="only the distributions whose names have these words")
-    parser.add_argument("--keep", type=pathlib.Path, help="leave the profile and the plans in this folder, and use the profile that lies there")
+    parser.add_argument("--keep", type=pathlib.Path, help="leave the plans and the last run in this folder")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     netlab = netlab_or_exit()
     with tempfile.TemporaryDirectory() as scratch:
         folder = (arguments.keep or pathlib.Path(scratch)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
+        write_texts(folder / "texts.jsonl")
         bench = Bench(arguments, folder)
         rows = [bench.row(netlab, lengths) for lengths in LENGTHS if arguments.lengths in lengths]
     result = {"machine": processor(), "cpu": arguments.cpu, "gbit": arguments.gbit, "tokens": arguments.tokens, "rows": rows,
-              "geometric_mean": math.exp(statistics.mean(math.log(row["ratio"]) for row in rows))}
+              "geometric_mean": geometric_mean([row["ratio"] for row in rows if LENGTHS[row["lengths"]][1]]), "of_all": geometric_mean([row["ratio"] for row in rows])}
     if arguments.json:
         print(json.dumps(result))
     else:
