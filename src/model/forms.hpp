@@ -31,8 +31,8 @@ bool computed_by_nn(Precision precision);
 void check_has_blocks(const ModelSpec& model, Precision precision, const Where& where);
 
 // How many samples of a micro-batch a rank takes at least: two where batch norm would have one value a channel otherwise, and leave nothing
-// of it (ResNet's last blocks on small images).
-std::int64_t least_samples(const BlockSpec& block);
+// of it (ResNet's last blocks on small images), and it is not synchronized over several replicas.
+std::int64_t least_samples(const BlockSpec& block, std::int64_t replicas);
 
 // Whether a sample is an image and its class: "image" (the side), "channels" and "classes" are dimensions of the model. A batch then has
 // `images`, f32 [samples, channels, image, image], and `labels`, i64 [samples], of which -1 does not count.
