@@ -108,6 +108,7 @@ class BlockClock {
     out.tensor_exchange = played.exposed[static_cast<std::size_t>(Exchange::Axis::tensor)];
     out.context_exchange = played.exposed[static_cast<std::size_t>(Exchange::Axis::context)];
     out.expert_exchange = played.exposed[static_cast<std::size_t>(Exchange::Axis::expert)];
+    out.replica_exchange = played.exposed[static_cast<std::size_t>(Exchange::Axis::replica)];
     out.busy = played.busy;
     return out;
   }
@@ -149,13 +150,20 @@ class BlockClock {
   TimedExchange timed(const Exchange& one, double bytes, int chosen) const {
     profile::ProcessGroup team;
     double seconds = 0;
+    const auto collective = [&] {
+      return exchanges_.collective(one.operation == "all_reduce"   ? profile::Collective::all_reduce
+                                   : one.operation == "all_gather" ? profile::Collective::all_gather
+                                                                   : profile::Collective::reduce_scatter,
+                                   bytes, team);
+    };
     switch (one.axis) {
       case Exchange::Axis::tensor:
         team = {shard_.tensor_parallel, 1};
-        seconds = exchanges_.collective(one.operation == "all_reduce"   ? profile::Collective::all_reduce
-                                        : one.operation == "all_gather" ? profile::Collective::all_gather
-                                                                        : profile::Collective::reduce_scatter,
-                                        bytes, team);
+        seconds = collective();
+        break;
+      case Exchange::Axis::replica:
+        team = {shard_.replicas, shard_.context_parallel * shard_.tensor_parallel};
+        seconds = collective();
         break;
       case Exchange::Axis::expert:
         team = {shard_.expert_parallel, shard_.whole_experts ? 1 : shard_.tensor_parallel};
@@ -187,19 +195,28 @@ PassTime& PassTime::operator+=(const PassTime& other) {
   tensor_exchange += other.tensor_exchange;
   context_exchange += other.context_exchange;
   expert_exchange += other.expert_exchange;
+  replica_exchange += other.replica_exchange;
   host += other.host;
   for (std::size_t link = 0; link < busy.size(); ++link) busy[link] += other.busy[link];
   return *this;
 }
 
 PassTime PassTime::operator*(double factor) const {
-  PassTime out{products * factor,         attention * factor,       elementwise * factor, tensor_exchange * factor,
-               context_exchange * factor, expert_exchange * factor, host * factor,        busy};
+  PassTime out{products * factor,
+               attention * factor,
+               elementwise * factor,
+               tensor_exchange * factor,
+               context_exchange * factor,
+               expert_exchange * factor,
+               replica_exchange * factor,
+               host * factor,
+               busy};
   for (double& each : out.busy) each *= factor;
   return out;
 }
 
-model::BlockShard shard_of(const plan::Strategy& strategy, std::int64_t micro_batch, model::Precision precision) {
+model::BlockShard shard_of(const model::BlockSpec& block, const plan::Strategy& strategy, std::int64_t micro_batch,
+                           model::Precision precision) {
   model::BlockShard shard;
   shard.micro_batch_size = micro_batch;
   shard.tensor_parallel = strategy.tp;
@@ -210,6 +227,7 @@ model::BlockShard shard_of(const plan::Strategy& strategy, std::int64_t micro_ba
   shard.context = strategy.context;
   shard.expert_parallel = strategy.ep;
   shard.whole_experts = strategy.whole_experts;
+  shard.replicas = model::exchanges_over_replicas(block) ? strategy.dp : 1;
   return shard;
 }
 

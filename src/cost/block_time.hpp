@@ -20,10 +20,11 @@ struct PassTime {
   double tensor_exchange = 0;
   double context_exchange = 0;
   double expert_exchange = 0;
+  double replica_exchange = 0;
   double host = 0;
   std::array<double, kLinkStreams> busy = {};  // in which the block's own exchanges have a link; not part of the total
 
-  double exchange() const { return tensor_exchange + context_exchange + expert_exchange; }
+  double exchange() const { return tensor_exchange + context_exchange + expert_exchange + replica_exchange; }
   double total() const { return products + attention + elementwise + exchange() + host; }
   PassTime& operator+=(const PassTime& other);
   PassTime operator*(double factor) const;
@@ -39,7 +40,8 @@ struct LayerTime {
 };
 
 // What a rank has of a block, with `micro_batch` samples of its own.
-model::BlockShard shard_of(const plan::Strategy& strategy, std::int64_t micro_batch, model::Precision precision);
+model::BlockShard shard_of(const model::BlockSpec& block, const plan::Strategy& strategy, std::int64_t micro_batch,
+                           model::Precision precision);
 
 LayerTime block_time(const model::BlockShard& shard, const Stack& stack, const profile::Kernels& kernels,
                      const profile::Exchanges& exchanges, const model::BlockSpec& block);

@@ -71,6 +71,7 @@ class ClosedForm {
                                                     {"tensor-parallel exchange", m * sum.tensor_exchange},
                                                     {"context-parallel exchange", m * sum.context_exchange},
                                                     {"expert exchange", m * sum.expert_exchange},
+                                                    {"exchange of statistics", m * sum.replica_exchange},
                                                     {"parameter exchange", m * sum.parameter_exchange},
                                                     {"resharding", m * slowest.reshard},
                                                     {"host", m * sum.host + host},
@@ -162,6 +163,7 @@ class ClosedForm {
     sum.tensor_exchange += load.tensor_exchange;
     sum.context_exchange += load.context_exchange;
     sum.expert_exchange += load.expert_exchange;
+    sum.replica_exchange += load.replica_exchange;
     sum.parameter_exchange += load.parameter_exchange;
     sum.host += load.host;
   }

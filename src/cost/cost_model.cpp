@@ -274,8 +274,8 @@ BlockLoad CostModel::priced(int repeat, int devices, const plan::Strategy& s, st
     const bool slower = other.forward + other.backward() > out.forward + out.backward();
     for (double BlockLoad::*spent :
          {&BlockLoad::products, &BlockLoad::attention, &BlockLoad::elementwise, &BlockLoad::again, &BlockLoad::tensor_exchange,
-          &BlockLoad::context_exchange, &BlockLoad::expert_exchange, &BlockLoad::parameter_exchange, &BlockLoad::host,
-          &BlockLoad::forward_exchange, &BlockLoad::backward_exchange, &BlockLoad::again_exchange})
+          &BlockLoad::context_exchange, &BlockLoad::expert_exchange, &BlockLoad::replica_exchange, &BlockLoad::parameter_exchange,
+          &BlockLoad::host, &BlockLoad::forward_exchange, &BlockLoad::backward_exchange, &BlockLoad::again_exchange})
       if (slower) out.*spent = other.*spent;
     for (double BlockLoad::*most :
          {&BlockLoad::forward, &BlockLoad::backward_input, &BlockLoad::backward_weight, &BlockLoad::exchange, &BlockLoad::optimizer,
@@ -305,7 +305,7 @@ double CostModel::collective(int devices, std::size_t part, Collective operation
 
 std::size_t CostModel::PassHash::operator()(const PassKey& key) const {
   std::uint64_t out = static_cast<std::uint64_t>(key.micro_batch);
-  for (const int part : {key.repeat, key.group, key.tp, key.cp, key.ep, key.recompute, key.flags})
+  for (const int part : {key.repeat, key.group, key.tp, key.cp, key.ep, key.replicas, key.recompute, key.flags})
     out = (out ^ static_cast<std::uint64_t>(part)) * 0x9E3779B97F4A7C15ULL;
   return out ^ out >> 32;
 }
@@ -338,6 +338,7 @@ const CostModel::Pass& CostModel::pass(int repeat, int g, const plan::Strategy& 
                     s.tp,
                     s.cp,
                     s.ep,
+                    model::exchanges_over_replicas(model_.repeats[static_cast<std::size_t>(repeat)].block) ? s.dp : 1,
                     static_cast<int>(s.recompute),
                     (s.sequence_parallel ? 1 : 0) | (s.context == model::ContextKind::ulysses ? 2 : 0) | (s.whole_experts ? 4 : 0),
                     micro_batch};
@@ -345,7 +346,7 @@ const CostModel::Pass& CostModel::pass(int repeat, int g, const plan::Strategy& 
   if (!fresh) return *found->second;
   const Group& group = *groups_[static_cast<std::size_t>(g)];
   const model::BlockSpec& spec = group.blocks[static_cast<std::size_t>(repeat)].spec;
-  model::BlockShard shard = shard_of(s, micro_batch, precision_);
+  model::BlockShard shard = shard_of(spec, s, micro_batch, precision_);
   Pass pass{block_time(shard, stack_, group.kernels, group.exchanges, spec), static_cast<double>(model::cost_of(spec, shard).saved.value),
             0};
   pass.saved_whole = pass.saved;
@@ -387,6 +388,7 @@ BlockLoad CostModel::priced_on(int repeat, int devices, std::size_t part, const 
   out.tensor_exchange = time.forward.tensor_exchange + time.backward.tensor_exchange;
   out.context_exchange = time.forward.context_exchange + time.backward.context_exchange;
   out.expert_exchange = time.forward.expert_exchange + time.backward.expert_exchange;
+  out.replica_exchange = time.forward.replica_exchange + time.backward.replica_exchange;
   const double layer_host = block.layer ? calibration.layer_host : 0;
   out.host = time.forward.host + time.backward.host + layer_host;
   out.forward = time.forward.total() + layer_host;

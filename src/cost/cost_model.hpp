@@ -46,7 +46,7 @@ struct BlockLoad {
   double workspace = 0;         // bytes while it runs
   // By what they are spent on, seconds of one micro-batch, both passes.
   double products = 0, attention = 0, elementwise = 0, again = 0, tensor_exchange = 0, context_exchange = 0, expert_exchange = 0,
-         parameter_exchange = 0, host = 0;
+         replica_exchange = 0, parameter_exchange = 0, host = 0;
   double again_exchange = 0;  // of `again`
   // For a clock that plays exchanges through: those of a pass, one after the other, and the bytes that the block passes on.
   std::vector<model::Exchange> forward_played;
@@ -202,7 +202,7 @@ class CostModel {
   using Key = std::tuple<int, int, int, int, int, int, int, int, int, std::int64_t, int>;
 
   struct PassKey {
-    int repeat, group, tp, cp, ep, recompute, flags;
+    int repeat, group, tp, cp, ep, replicas, recompute, flags;
     std::int64_t micro_batch;
     bool operator==(const PassKey&) const = default;
   };

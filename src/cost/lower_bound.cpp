@@ -175,7 +175,7 @@ class LeastTimes {
     model::BlockSpec spec = model_.repeats[static_cast<std::size_t>(repeat)].block;
     spec.dims.try_emplace("autograd", 1);
     const model::Precision precision = plan_.precision == model::Precision::f8 ? model::Precision::f8 : model::Precision::bf16;
-    const model::BlockCost cost = model::cost_of(spec, shard_of(s, micro_batch, precision));
+    const model::BlockCost cost = model::cost_of(spec, shard_of(spec, s, micro_batch, precision));
     for (const auto* exchanges : {&cost.forward_exchanges, &cost.backward_exchanges})
       for (const Exchange& one : *exchanges) {
         const double all = times * static_cast<double>(one.bytes.value);
@@ -183,7 +183,7 @@ class LeastTimes {
           bytes.tensor += (one.operation == "all_reduce" ? 2 : 1) * all;
         else if (one.axis == Exchange::Axis::expert)
           bytes.experts += all;
-        else
+        else if (one.axis != Exchange::Axis::replica)  // a few numbers of each channel
           (one.operation == "all_to_all" ? bytes.context : bytes.ring) += all;
       }
     if (const auto chosen = spec.dims.find("experts_per_token"); chosen != spec.dims.end()) bytes.copies = static_cast<int>(chosen->second);

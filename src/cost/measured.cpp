@@ -37,6 +37,7 @@ std::pair<int, int> peers_of(model::Exchange::Axis axis, const plan::Strategy& s
   switch (axis) {
     case model::Exchange::Axis::context: return {s.cp, s.tp};
     case model::Exchange::Axis::expert: return {s.ep, s.expert_tp()};
+    case model::Exchange::Axis::replica: return {s.dp, s.cp * s.tp};
     default: return {s.tp, 1};
   }
 }
@@ -81,7 +82,7 @@ const Measured::Timed& Measured::timed(int repeat, const plan::Worker& worker, c
 }
 
 BlockLoad Measured::block(int repeat, const plan::Worker& worker, const plan::Strategy& s, std::int64_t micro_batch) {
-  model::BlockShard shard = shard_of(s, micro_batch, precision_);
+  model::BlockShard shard = shard_of(model_.repeats[static_cast<std::size_t>(repeat)].block, s, micro_batch, precision_);
   shard.recompute = recomputed(repeat, s);
   const Timed& time = timed(repeat, worker, shard);
   const cluster::ResourceGroup& group = cluster_.groups[static_cast<std::size_t>(worker.group)];

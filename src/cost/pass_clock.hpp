@@ -11,7 +11,7 @@ namespace tessera::cost {
 
 enum class LinkStream { inside, leaving };
 inline constexpr int kLinkStreams = 2;
-inline constexpr int kAxes = 3;  // of model::Exchange
+inline constexpr int kAxes = 4;  // of model::Exchange
 
 struct TimedExchange {
   double seconds = 0;  // alone on its link

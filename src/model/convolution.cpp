@@ -43,6 +43,20 @@ ModelSpec picture_model(const Settings& settings, const std::string& arch) {
   return model;
 }
 
+// Over whose samples batch norm takes mean and variance.
+constexpr const char* kSynchronized = "synchronized";
+
+bool synchronizes(const Settings& settings, bool has_norm) {
+  const bool said = settings.choice("batch_norm", {"device", kSynchronized}, "device") == kSynchronized;
+  if (said && !has_norm) throw settings.at("batch_norm").error("the model has no batch norm", "norm: true beside it");
+  return said;
+}
+
+void synchronize(ModelSpec& model) {
+  for (Repeat& repeat : model.repeats)
+    if (repeat.block.kind == "residual_block" || repeat.block.kind == "conv_layer") repeat.block.dims[kSynchronized] = 1;
+}
+
 std::map<std::string, double> layer_dims(std::initializer_list<std::pair<const char*, std::int64_t>> values) {
   std::map<std::string, double> dims;
   for (const auto& [key, value] : values) dims[key] = static_cast<double>(value);
@@ -137,8 +151,9 @@ BlockSpec stem(const ModelSpec& model, std::int64_t& side) {
 }  // namespace
 
 ModelSpec read_resnet(const Settings& settings, const std::string& arch) {
-  settings.allow_only(arch == "resnet" ? std::vector<std::string>{"depth", "image", "channels", "classes"}
-                                       : std::vector<std::string>{"image", "channels", "classes"});
+  std::vector<std::string> keys = {"image", "channels", "classes", "batch_norm"};
+  if (arch == "resnet") keys.emplace_back("depth");
+  settings.allow_only(keys);
   const ResNet& known = by_depth<ResNet>(settings, arch, "resnet", kResNets);
   ModelSpec model = picture_model(settings, text("resnet", known.depth));
   std::int64_t side = 0;
@@ -158,13 +173,14 @@ ModelSpec read_resnet(const Settings& settings, const std::string& arch) {
   BlockSpec classifier{
       "classifier", "classifier",       layer_dims({{"hidden", in}, {"classes", model.dim("classes")}, {"pixels", side * side}}),
       {},           {map_of(in, side)}, {{"loss", {}}}};
+  if (synchronizes(settings, true)) synchronize(model);
   add_linear(classifier.parameters, "fc", model.dim("classes"), in, -1, true, {"uniform", 1 / std::sqrt(static_cast<double>(in))});
   model.repeats.push_back({std::move(classifier), 1});
   return model;
 }
 
 ModelSpec read_vgg(const Settings& settings, const std::string& arch) {
-  std::vector<std::string> keys = {"image", "channels", "classes", "norm"};
+  std::vector<std::string> keys = {"image", "channels", "classes", "norm", "batch_norm"};
   if (arch == "vgg") keys.emplace_back("depth");
   settings.allow_only(keys);
   const Vgg& known = by_depth<Vgg>(settings, arch, "vgg", kVggs);
@@ -189,6 +205,7 @@ ModelSpec read_vgg(const Settings& settings, const std::string& arch) {
     side /= 2;
     ++place;
   }
+  if (synchronizes(settings, norm)) synchronize(model);
   // The classifier sees 7 x 7 pixels, whatever the image's size.
   const std::array<std::int64_t, 4> widths = {in * 49, 4096, 4096, model.dim("classes")};
   BlockSpec classifier{

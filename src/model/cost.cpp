@@ -36,6 +36,8 @@ constexpr std::array kFormulas = {
 
 }  // namespace
 
+bool exchanges_over_replicas(const BlockSpec& block) { return block.dims.contains("synchronized"); }
+
 BlockCost cost_of(const BlockSpec& block, const BlockShard& shard) {
   if (block.measured) return measured_cost(block, shard);
   for (const Formula& formula : kFormulas)

@@ -75,7 +75,8 @@ void check_has_blocks(const ModelSpec& model, Precision precision, const Where& 
                 "`tessera plan` plans and simulates it, and with --write hands the plan to other trainers");
 }
 
-std::int64_t least_samples(const BlockSpec& block) {
+std::int64_t least_samples(const BlockSpec& block, std::int64_t replicas) {
+  if (replicas > 1 && exchanges_over_replicas(block)) return 1;
   return block.kind == "residual_block" && block.outputs.front().shape.back() == 1 ? 2 : 1;
 }
 

@@ -37,8 +37,8 @@ bool computed_by_nn(Precision precision);
 void check_has_blocks(const ModelSpec& model, Precision precision, const Where& where);
 
 // How many samples of a micro-batch a rank takes at least: two where batch norm would have one value a channel otherwise, and leave nothing
-// of it (ResNet's last blocks on small images).
-std::int64_t least_samples(const BlockSpec& block);
+// of it (ResNet's last blocks on small images), and it is not synchronized over several replicas.
+std::int64_t least_samples(const BlockSpec& block, std::int64_t replicas);
 
 // Whether a router of the block chooses experts for each token. Other blocks of such a model have its dimensions as well.
 bool routes_to_experts(const BlockSpec& block);

@@ -156,6 +156,7 @@ struct BlockShard {
   ContextKind context = ContextKind::ring;
   int expert_parallel = 1;
   bool whole_experts = false;  // tensor parallelism does not cut experts; its ranks take a part of the tokens each
+  int replicas = 1;            // that exchange within passes; 1 where the block's do not (exchanges_over_replicas)
   auto operator<=>(const BlockShard&) const = default;
 };
 
@@ -177,7 +178,7 @@ struct Operator {
 
 // A communication on a block's critical path, once per pass.
 struct Exchange {
-  enum class Axis { tensor, context, expert } axis = Axis::tensor;
+  enum class Axis { tensor, context, expert, replica } axis = Axis::tensor;
   std::string operation;  // "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"
   Bytes bytes;            // the whole buffer: what an all-gather ends with and a reduce-scatter begins with; what a
                           // rank holds for an all-to-all; what a rank sends
@@ -191,6 +192,9 @@ struct Exchange {
   int needed = 0;
   bool operator==(const Exchange&) const = default;
 };
+
+// Whether the block's passes exchange over data-parallel replicas: batch norm that is synchronized.
+bool exchanges_over_replicas(const BlockSpec& block);
 
 // In how many pieces Tessera's trainer sums `rows` rows of `bytes` in all over tensor-parallel ranks: each has as many rows, and is not so
 // small that its latency counts.

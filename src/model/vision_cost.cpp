@@ -15,7 +15,7 @@ namespace {
 class Maps {
  public:
   Maps(const BlockSpec& block, const BlockShard& shard)
-      : block_(block), images_(shard.micro_batch_size), work_(shard), element_(work_.element()) {}
+      : block_(block), images_(shard.micro_batch_size), replicas_(shard.replicas), work_(shard), element_(work_.element()) {}
 
   std::int64_t dim(const char* key) const { return block_.dim(key); }
   Work& work() { return work_; }
@@ -30,10 +30,16 @@ class Maps {
     work_.convolution(name, images_, after * after, out, kernel * kernel * in, bytes(in, side));
     return after;
   }
-  // Statistics, then scale: the input is read twice. Mean and variance are kept for the gradients and for the running ones.
+  // Statistics, then scale: the input is read twice. Mean and variance are kept for the gradients and for the running ones. Replicas gather
+  // how many values each has seen, with their means and variances, and sum what gradients need of all of them.
   void normalize(const char* name, std::int64_t channels, std::int64_t side) {
     keep(bytes(channels, side));
     work_.keep(4 * kF32Bytes * channels);
+    if (replicas_ > 1) {
+      work_.keep(kF32Bytes);
+      work_.exchange_forward({Exchange::Axis::replica, "all_gather", Bytes(replicas_ * (2 * channels + 1) * kF32Bytes)});
+      work_.exchange_backward({Exchange::Axis::replica, "all_reduce", Bytes(2 * channels * kF32Bytes)});
+    }
     work_.pointwise(name, 3 * bytes(channels, side), 5 * bytes(channels, side));
   }
   void rectify(const char* name, std::int64_t channels, std::int64_t side) {
@@ -60,6 +66,7 @@ class Maps {
 
   const BlockSpec& block_;
   std::int64_t images_;
+  std::int64_t replicas_;
   Work work_;
   std::int64_t element_;
   std::int64_t largest_ = 0;

@@ -93,6 +93,9 @@ struct Pass {
   // same order. Blocks take and pass on [batch, seq / peers, ...].
   comm::Group context_group;
   model::ContextKind context = model::ContextKind::ring;
+  // Data-parallel replicas, for blocks whose passes exchange over them (model::exchanges_over_replicas); empty where none do. All of them
+  // make the same passes in the same order, with samples of their own, not as many on each.
+  comm::Group replica_group;
   // Sequence parallelism (Korthikanti et al. 2022): what tensor parallelism leaves whole is cut among the peers. Of the batch * seq rows of
   // activations, which are in order, each rank holds as many consecutive ones: blocks take and pass on [batch, seq / peers, ...].
   bool sequence_parallel = false;

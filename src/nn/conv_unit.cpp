@@ -33,12 +33,12 @@ at::Tensor ConvUnit::forward(const at::Tensor& maps, std::span<at::Tensor> kept,
   return norm_ ? norm_->forward(out, kept.subspan(kNorm), pass) : out;
 }
 
-void ConvUnit::end_at_data(const at::Tensor& grad, std::span<at::Tensor> kept) const {
-  kept[kOutputGrad] = norm_ ? norm_->backward_input(grad, kept.subspan(kNorm)) : grad;
+void ConvUnit::end_at_data(const at::Tensor& grad, std::span<at::Tensor> kept, const Pass& pass) const {
+  kept[kOutputGrad] = norm_ ? norm_->backward_input(grad, kept.subspan(kNorm), pass) : grad;
 }
 
-at::Tensor ConvUnit::backward_input(const at::Tensor& grad, std::span<at::Tensor> kept) const {
-  end_at_data(grad, kept);
+at::Tensor ConvUnit::backward_input(const at::Tensor& grad, std::span<at::Tensor> kept, const Pass& pass) const {
+  end_at_data(grad, kept, pass);
   return std::get<0>(gradients(kOfInput, kept[kOutputGrad], kept[kInput], weight().value, form_.stride, padding(), form_.biased));
 }
 

@@ -45,7 +45,7 @@ class ConvLayer final : public Block {
     return {out};
   }
 
-  Tensors backward_input(const Tensors& output_grads, Saved& saved, const Pass&) override {
+  Tensors backward_input(const Tensors& output_grads, Saved& saved, const Pass& pass) override {
     Tensors& kept = saved.tensors;
     ensure(kept.size() == kKeptCount && kept[kRectified].defined(), "backward_input without a training forward");
     at::Tensor grad = channels_last(output_grads.front());
@@ -53,8 +53,8 @@ class ConvLayer final : public Block {
       grad = at::max_pool2d_with_indices_backward(grad, kept[kRectified], {kernel_, kernel_}, {stride_, stride_}, {padding_, padding_},
                                                   {1, 1}, false, std::exchange(kept[kPlaces], {}));
     grad = rectified_grad(grad, std::exchange(kept[kRectified], {}));
-    if (!reads_data_) return {unit_.backward_input(grad, of_unit(kept))};
-    unit_.end_at_data(grad, of_unit(kept));
+    if (!reads_data_) return {unit_.backward_input(grad, of_unit(kept), pass)};
+    unit_.end_at_data(grad, of_unit(kept), pass);
     return {};
   }
 
@@ -106,16 +106,16 @@ class ResidualBlock final : public Block {
     return {maps};
   }
 
-  Tensors backward_input(const Tensors& output_grads, Saved& saved, const Pass&) override {
+  Tensors backward_input(const Tensors& output_grads, Saved& saved, const Pass& pass) override {
     Tensors& kept = saved.tensors;
     ensure(kept.size() == kept_count() && kept.back().defined(), "backward_input without a training forward");
     const at::Tensor sum_grad = rectified_grad(output_grads.front(), std::exchange(kept.back(), {}));
     at::Tensor grad = sum_grad;
     for (std::size_t i = units_.size(); i-- > 0;) {
-      grad = units_[i].backward_input(grad, of_unit(kept, i));
+      grad = units_[i].backward_input(grad, of_unit(kept, i), pass);
       if (i > 0) grad = rectified_grad(grad, of_unit(kept, i)[ConvUnit::kInput]);
     }
-    return {grad.add_(shortcut_ ? shortcut_->backward_input(sum_grad, of_unit(kept, units_.size())) : sum_grad)};
+    return {grad.add_(shortcut_ ? shortcut_->backward_input(sum_grad, of_unit(kept, units_.size()), pass) : sum_grad)};
   }
 
   void backward_weight(Saved& saved, const Pass& pass) override {

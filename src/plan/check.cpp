@@ -186,9 +186,9 @@ void check_samples(const Plan& plan, const Stage& stage, const StrategyRun& run,
   std::int64_t least = plan.samples() / s.dp;
   for (const Share& share : stage.shares) least = std::min(least, share.samples * s.cp * s.tp / share.ranks);
   for (const model::BlockSpec* block : blocks)
-    if (least < model::least_samples(*block))
+    if (least < model::least_samples(*block, s.dp))
       refuse(run.where, text("micro-batches of ", least, " sample a rank leave batch norm one value a channel in ", block->name),
-             text("at least ", model::least_samples(*block), " samples of each micro-batch on a rank"),
+             text("at least ", model::least_samples(*block, s.dp), " samples of each micro-batch on a rank"),
              "fewer micro_batches or replicas, or larger images");
 }
 

@@ -15,7 +15,8 @@ bool may_overlap(const Exchange& exchange, const BesideRules& rules) {
   switch (exchange.axis) {
     case Exchange::Axis::tensor: return rules.weight_gradients;
     case Exchange::Axis::expert: return rules.shared_experts;
-    case Exchange::Axis::context: break;
+    case Exchange::Axis::context:
+    case Exchange::Axis::replica: break;
   }
   return true;
 }

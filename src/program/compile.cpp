@@ -135,6 +135,7 @@ class Compiler {
     for (std::size_t c = 0; c < program_.cuts.size(); ++c) {
       add_tensor_group(program_.cuts[c]);
       add_context_group(program_.cuts[c]);
+      add_replica_group(program_.cuts[c]);
       if (c > 0) add_anew_group(program_.cuts[c - 1], program_.cuts[c]);
     }
     for (const Chunk& chunk : program_.chunks)
@@ -173,6 +174,14 @@ class Compiler {
   // One for each pair of degrees.
   void add_context_group(Cut& cut) {
     if (cut.context_size > 1) cut.context_group = spaced_group("cp", cut.context_size, cut.tp_size, cut.tp_size);
+  }
+
+  // Apart from those that reduce gradients, which do so beside passes.
+  void add_replica_group(Cut& cut) {
+    const bool exchanges = std::any_of(blocks_.begin() + cut.first_block, blocks_.begin() + cut.last_block,
+                                       [](const model::BlockInstance& block) { return model::exchanges_over_replicas(*block.spec); });
+    if (exchanges && cut.dp_size > 1)
+      cut.replica_group = spaced_group("replicas", cut.dp_size, cut.context_size * cut.tp_size, cut.tp_size);
   }
 
   // Whole replicas of both cuts.

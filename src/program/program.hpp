@@ -132,6 +132,7 @@ struct Cut {
   int expert_size = 1;
   int expert_step = 1;                // how many ranks of its stage come from one of these to the next
   int expert_group = -1;              // index into Program::groups; -1 when expert_size is 1
+  int replica_group = -1;             // index into Program::groups, of the replicas that exchange within passes; -1 where none do
   std::int64_t micro_batch_size = 1;  // samples of each micro-batch on this rank
   std::int64_t samples_before = 0;    // of each micro-batch, on the replicas before this one
   // Of what it holds of a sample's `each` elements, the part of the rank that is `ahead` ranks after this one, which has as many samples.

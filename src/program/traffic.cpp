@@ -66,7 +66,8 @@ class Counter {
             strategy.cp,
             strategy.context,
             strategy.ep,
-            strategy.whole_experts};
+            strategy.whole_experts,
+            program_.training && model::exchanges_over_replicas(*blocks_[static_cast<std::size_t>(block)].spec) ? strategy.dp : 1};
   }
 
   void count_exchanges(int block, const std::vector<Exchange>& exchanges, bool routes) {
@@ -81,6 +82,7 @@ class Counter {
         case Exchange::Axis::context:
           add("context", exchange.operation, exchange.operation == "send" ? 1 : cut.context_size, each, times);
           break;
+        case Exchange::Axis::replica: add("data", exchange.operation, cut.dp_size, each, times); break;
         case Exchange::Axis::expert:
           // Ranks have different numbers of rows for each other, so that they send them as messages.
           add("expert", "send", 1, Bytes(each.value / cut.expert_size), cut.expert_size - 1);
@@ -116,15 +118,16 @@ class Counter {
 
 std::string dimension_of(const std::string& group) {
   if (group.ends_with(".evaluation")) return {};
-  static constexpr std::array<std::pair<const char*, const char*>, 9> kKinds = {{{"dp", "data"},
-                                                                                 {"shard", "sharding"},
-                                                                                 {"across", "sharding"},
-                                                                                 {"tp", "tensor"},
-                                                                                 {"cp", "context"},
-                                                                                 {"ep", "expert"},
-                                                                                 {"placement", "placement"},
-                                                                                 {"tied", "tied"},
-                                                                                 {kPipelineGroup, "pipeline"}}};
+  static constexpr std::array<std::pair<const char*, const char*>, 10> kKinds = {{{"dp", "data"},
+                                                                                  {"replicas", "data"},
+                                                                                  {"shard", "sharding"},
+                                                                                  {"across", "sharding"},
+                                                                                  {"tp", "tensor"},
+                                                                                  {"cp", "context"},
+                                                                                  {"ep", "expert"},
+                                                                                  {"placement", "placement"},
+                                                                                  {"tied", "tied"},
+                                                                                  {kPipelineGroup, "pipeline"}}};
   const std::string kind = group.substr(0, group.find_first_of(".0123456789"));
   for (const auto& [name, dimension] : kKinds)
     if (kind == name) return dimension;

@@ -45,7 +45,7 @@ class Lister {
         const std::optional<bool> sequence_parallel = sequence_parallel_of(space, block, tp, cp);
         // What stands whole has more replicas.
         const std::int64_t replicas = whole(block) ? dp / std::max(1, ranks_.fixed.tensor) : dp;
-        if (!GivenDegrees::allows(space.given.data, replicas) || !sequence_parallel || samples_ < dp * model::least_samples(block))
+        if (!GivenDegrees::allows(space.given.data, replicas) || !sequence_parallel || samples_ < dp * model::least_samples(block, dp))
           continue;
         std::vector<BlockOption> here;
         for (const std::int64_t ep : plan::divisors_of(std::max<std::int64_t>(1, std::gcd(experts, dp * cp)))) {

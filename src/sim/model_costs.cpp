@@ -15,6 +15,7 @@ std::pair<int, int> peers_of(model::Exchange::Axis axis, const program::Cut& cut
   switch (axis) {
     case model::Exchange::Axis::context: return {cut.context_size, cut.context_group};
     case model::Exchange::Axis::expert: return {cut.expert_size, cut.expert_group};
+    case model::Exchange::Axis::replica: return {cut.dp_size, cut.replica_group};
     default: return {cut.tp_size, cut.tensor_group};
   }
 }

@@ -238,6 +238,7 @@ void Executor::enter(int block, const Instruction& instruction, const Batches& b
   const int tensor_group = program_.cuts[cut].tensor_group;
   const int expert_group = program_.cuts[cut].expert_group;
   const int context_group = program_.cuts[cut].context_group;
+  const int replica_group = program_.cuts[cut].replica_group;
   const plan::Strategy& strategy = program_.strategy_of(block);
   pass.block = block;
   block_ = block;
@@ -246,6 +247,7 @@ void Executor::enter(int block, const Instruction& instruction, const Batches& b
   pass.expert_group = expert_group < 0 ? comm::Group() : group(expert_group);
   pass.context_group = context_group >= 0 ? group(context_group) : comm::Group();
   if (!context_groups_.empty()) pass.context_group = context_groups_.at(static_cast<std::size_t>(instruction.micro_batch));
+  pass.replica_group = replica_group < 0 ? comm::Group() : group(replica_group);
   pass.context = strategy.context;
   pass.sequence_parallel = strategy.sequence_parallel;
   pass.recompute_attention = strategy.recompute == model::Recompute::selective;

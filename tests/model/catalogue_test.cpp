@@ -320,6 +320,8 @@ TEST(Catalogue, RefusesWhatDoesNotFitTogether) {
   EXPECT_THAT(refusal("{arch: vit, hidden: 64, layers: 2, heads: 8, image: 65, patch: 16}"), HasSubstr("do not tile"));
   EXPECT_THAT(refusal("{arch: resnet, depth: 51}"), HasSubstr("one of: 18, 34, 50, 101, 152"));
   EXPECT_THAT(refusal("{arch: vgg11, image: 16}"), HasSubstr("at least 32"));
+  EXPECT_THAT(refusal("{arch: vgg11, batch_norm: synchronized}"), HasSubstr("the model has no batch norm"));
+  EXPECT_THAT(refusal("{arch: resnet18, batch_norm: synchronised}"), HasSubstr("synchronized"));
   EXPECT_THAT(refusal("{arch: dlrm, dim: 64, tables: [10], bottom: [128], top: [1]}"), HasSubstr("64 as the last width"));
   EXPECT_THAT(refusal("{arch: bert, hidden: 64, layers: 2, heads: 8, seq: 32, vocab: 320, dropout: 1.5}"), HasSubstr("below 1"));
   const std::string t5 = "{arch: t5, hidden: 64, layers: 2, heads: 8, ffn: 96, seq: 32, vocab: 320, ";

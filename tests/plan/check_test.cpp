@@ -278,6 +278,8 @@ TEST_F(UnequalPlan, BatchNormNeedsMoreThanOneValueAChannel) {
   plan.micro_batches = 8;
   EXPECT_THAT(refusal().what(), HasSubstr("micro-batches of 1 sample a rank leave batch norm one value a channel in layer4.{}"));
   EXPECT_THAT(refusal().what(), HasSubstr("at least 2 samples"));
+  made_for(vision_job("arch: resnet18, image: 32, classes: 10, batch_norm: synchronized"));
+  EXPECT_NO_THROW(check(plan, job, cluster));
   made_for(vision_job("arch: resnet18, image: 64, classes: 10"));
   EXPECT_NO_THROW(check(plan, job, cluster));
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "train/job_helper.hpp"
+#include "train/vision_helper.hpp"
 
 namespace tessera::train {
 
@@ -115,6 +116,16 @@ TEST(TrafficOfATrainer, OfExpertsIsWhatThePlanSays) {
   for (const Degrees& degrees : {Degrees{.dp = 2, .ep = 2}, Degrees{.dp = 4, .micro_batches = 2, .ep = 4},
                                  Degrees{.dp = 2, .recompute = Recompute::full, .ep = 2}, Degrees{.dp = 4, .zero = 3, .ep = 2},
                                  Degrees{.dp = 2, .tp = 2, .ep = 2}, Degrees{.dp = 2, .tp = 2, .sequence_parallel = true, .ep = 2}}) {
+    SCOPED_TRACE(to_text(degrees));
+    expect_as_planned(job, plan_of(job, degrees));
+  }
+}
+
+TEST(TrafficOfATrainer, OfSynchronizedBatchNormIsWhatThePlanSays) {
+  auto job = vision_job("{arch: resnet18, image: 32, classes: 10, batch_norm: synchronized}", 16, 0.01);
+  job.model = narrowed(job.model);
+  for (const Degrees& degrees : {Degrees{.dp = 2}, Degrees{.dp = 4, .zero = 1, .micro_batches = 2, .recompute = Recompute::full},
+                                 Degrees{.dp = 2, .pp = 2, .zero = 3, .micro_batches = 2, .schedule = Schedule::zb_h1}}) {
     SCOPED_TRACE(to_text(degrees));
     expect_as_planned(job, plan_of(job, degrees));
   }

@@ -1,5 +1,5 @@
 // Vision models train the same under every plan, as far as their norms let them: batch norm takes its statistics from one micro-batch of
-// one rank.
+// one rank, or where it is synchronized of all replicas.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <array>
@@ -91,6 +91,35 @@ TEST(VisionPlans, WithBatchNormTrainAsOneDeviceDoesOnTheSameMicroBatches) {
   }
   // Statistics of other samples are others.
   EXPECT_GT(worst_difference(train_on_images(job, plan_of(job, {}), images, labels).losses, one.losses), 1e-4);
+}
+
+class SynchronizedBatchNorm : public testing::Test {
+ protected:
+  SynchronizedBatchNorm() {
+    job_.model = narrowed(job_.model);
+    images_ = random_images(job_.model);
+    initial_ = train(plan_of(job_, {}), 0).tensors;
+  }
+  Trained train(const plan::Plan& plan, std::int64_t steps = kSteps) const {
+    return train_on_images(job_, plan, images_.images.narrow(0, 0, steps * kBatch), images_.labels.narrow(0, 0, steps * kBatch));
+  }
+
+  model::JobSpec job_ = vision_job("{arch: resnet18, image: 64, classes: 10, batch_norm: synchronized}", kBatch, 0.002);
+  Images images_;
+  NamedTensors initial_;
+};
+
+TEST_F(SynchronizedBatchNorm, TrainsTheModelOfOneDevice) {
+  const Trained whole = train(plan_of(job_, {}));
+  const Trained halves = train(plan_of(job_, {.micro_batches = 2}));
+  EXPECT_GT(worst_difference(whole.losses, halves.losses), 1e-4);
+  for (const Degrees& degrees :
+       {Degrees{.dp = 2}, Degrees{.dp = 4, .zero = 1}, Degrees{.dp = 2, .zero = 3, .recompute = Recompute::full},
+        Degrees{.dp = 2, .pp = 2, .zero = 1, .micro_batches = 2},
+        Degrees{.dp = 2, .pp = 2, .micro_batches = 2, .schedule = Schedule::zb_h1, .recompute = Recompute::full}}) {
+    SCOPED_TRACE(to_text(degrees));
+    expect_same(train(plan_of(job_, degrees)), degrees.micro_batches == 1 ? whole : halves, initial_);
+  }
 }
 
 TEST(VisionPlans, CutAClassifierBesideReplicasOfTheConvolutions) {
