@@ -231,6 +231,25 @@ TEST(Catalogue, ADecoderReadsTheEncodersOutput) {
   EXPECT_EQ(divided.backward_all_reduces, 4);
 }
 
+// Whoever holds it makes its initial values.
+TEST(Catalogue, ASharedParameterBeginsTheSameForAllWhoHoldIt) {
+  for (const std::string& name : preset_names()) {
+    const ModelSpec model = preset(name);
+    std::map<std::string, Initializer> owned;
+    for (const Repeat& repeat : model.repeats)
+      for (const ParameterSpec& parameter : repeat.block.parameters)
+        if (parameter.tied_to.empty())
+          owned[BlockInstance{&repeat.block, 0, repeat.first_index}.parameter_name(parameter)] = parameter.init;
+    for (const Repeat& repeat : model.repeats)
+      for (const ParameterSpec& parameter : repeat.block.parameters) {
+        if (parameter.tied_to.empty()) continue;
+        ASSERT_TRUE(owned.contains(parameter.tied_to)) << name << " " << parameter.name;
+        EXPECT_EQ(parameter.init.kind, owned[parameter.tied_to].kind) << name << " " << parameter.name;
+        EXPECT_EQ(parameter.init.scale, owned[parameter.tied_to].scale) << name << " " << parameter.name;
+      }
+  }
+}
+
 TEST(Catalogue, EncodersFeedATrunk) {
   const std::string text_encoder = "{arch: bert, hidden: 64, layers: 2, heads: 8, seq: 32, vocab: 320}";
   const std::string encoders = "{arch: branches, encoders: {image: {preset: vit-l-16}, text: " + text_encoder + "}, ";
