@@ -45,7 +45,7 @@ TEST(BatchNorms, ShowTheMeanAndUnbiasedVarianceOfTheirMicroBatch) {
 
   const at::Tensor grad = at::randn_like(out);
   const auto grads = torch::autograd::grad({expected}, {maps, weight, bias}, {grad});
-  EXPECT_TRUE(at::allclose(of.norm.backward_input(grad, kept), grads[0], 1e-5, 1e-6));
+  EXPECT_TRUE(at::allclose(of.norm.backward_input(grad, kept, pass), grads[0], 1e-5, 1e-6));
   of.norm.backward_weight(kept, pass);
   EXPECT_TRUE(at::allclose(of.parameters[0].grad, grads[1], 1e-5, 1e-6));
   EXPECT_TRUE(at::allclose(of.parameters[1].grad, grads[2], 1e-5, 1e-6));
