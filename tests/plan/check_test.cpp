@@ -165,7 +165,7 @@ TEST(Check, PlacesSamplesWhereTokensCrossFromHostToHost) {
   Strategy& strategy = plan.stages[0].runs[0].strategy;
   strategy.ep = 2;
   const auto refused = [&] { return error_of([&] { check(plan, job, cluster); }); };
-  EXPECT_THAT(refused().what(), HasSubstr("train.yaml:4:40: the plan cannot run: train.placement, and no tokens cross from host to host"));
+  EXPECT_THAT(refused().what(), HasSubstr("train.yaml:4:37: the plan cannot run: train.placement, and no tokens cross from host to host"));
   plan.stages[0].ranks = {0, 2, 1, 3};
   EXPECT_NO_THROW(check(plan, job, cluster));
   strategy = {.dp = 2, .tp = 2, .ep = 2};
