@@ -1,10 +1,10 @@
 """Trains on four emulated hosts of unequal speed: what measuring them and planning for them gains, and what becomes of a run whose host slows down.
 
-    python bench/unequal/run.py [--bin build/release/bin] [--cpu 0.75,0.5,0.5,0.25] [--gbit 10] [--rounds 1] [--steps 10] [--seconds 60] [--json]
+    python bench/unequal/run.py [--bin build/release/bin] [--cpu 0.75,0.5,0.25,0.5] [--gbit 10] [--rounds 1] [--steps 10] [--seconds 60] [--json]
 
 One Llama in fp32 with AdamW, one thread a host. Each host trains alone first: the sum of their rates is what they could reach together if exchanges cost nothing.
 Then all train under the plan that `parallel: auto` makes from a profile of these hosts, under equal shares, and as PyTorch's DDP, in turns. Last, one of the two
-middle hosts is slowed to half in mid-run: how many steps it takes until the ranks go on under another plan, and their rate then beside that of a run that was
+hosts of medium speed is slowed to half in mid-run: how many steps it takes until the ranks go on under another plan, and their rate then beside that of a run that was
 planned for the slow host from the start. Medians over the steps, without each run's first two. Needs root (tools/netlab).
 """
 import argparse
@@ -127,7 +127,7 @@ def measured(bench, cpu, rounds):
 def main():
     parser = argparse.ArgumentParser(prog="./dev bench unequal", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", default=str(ROOT / "build" / "release" / "bin"))
-    parser.add_argument("--cpu", type=numbers, default=[0.75, 0.5, 0.5, 0.25], help="cores of each host")
+    parser.add_argument("--cpu", type=numbers, default=[0.75, 0.5, 0.25, 0.5], help="cores of each host; every second one stands on the same core of this machine, which must have as much")
     parser.add_argument("--gbit", type=float, default=10)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=10)
