@@ -44,7 +44,8 @@ TEST(HostsBySpeed, ReplicasTakeSamplesByTheirSpeed) {
               std::pair(0, rank));
   EXPECT_NO_THROW(plan::check(plan, job, hosts));
   // And priced there as it was in the search.
-  cost::CostModel cost_model(job.model, job.train, hosts, {});
+  const profile::Profile nothing;
+  cost::CostModel cost_model(job.model, job.train, hosts, nothing);
   EXPECT_NEAR(sim::predict(plan, cost_model).step.value, plan.predicted->step.value, 1e-6 * plan.predicted->step.value);
 }
 

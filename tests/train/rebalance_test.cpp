@@ -128,7 +128,8 @@ TEST(Rebalance, OfAPipelineBlocksMove) {
     return 0;
   };
   EXPECT_LT(blocks_of(slow->plan, 1), blocks_of(even, 1));
-  cost::CostModel cost_model(job.model, job.train, slow->cluster, {});
+  const profile::Profile nothing;
+  cost::CostModel cost_model(job.model, job.train, slow->cluster, nothing);
   EXPECT_LT(slow->plan.predicted->step.value, sim::predict(even, cost_model).step.value / 1.03);
 }
 
