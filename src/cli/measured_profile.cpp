@@ -46,7 +46,7 @@ std::vector<std::pair<int, int>> hosts_of(const cluster::ClusterSpec& cluster, b
   const cluster::ResourceGroup& first = cluster.groups.front();
   for (std::size_t g = 0; g < cluster.groups.size(); ++g) {
     const cluster::ResourceGroup& group = cluster.groups[g];
-    if (group.device.is_cpu() != first.device.is_cpu() || group.device.cores != first.device.cores) continue;
+    if (group.device.cores != first.device.cores) continue;
     for (int node = 0; node < group.nodes; ++node) out.emplace_back(static_cast<int>(g), node);
   }
   return out;

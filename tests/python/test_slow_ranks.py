@@ -54,6 +54,17 @@ def until(said, turn, process):
     raise AssertionError(f"nothing was said like {said[0]}:\n{said[1]()}")
 
 
+def slowing(worker):
+    """What takes three quarters of its time from a worker, for a moment."""
+    def stop_for_a_moment():
+        os.kill(worker, signal.SIGSTOP)
+        time.sleep(0.03)
+        os.kill(worker, signal.SIGCONT)
+        time.sleep(0.01)
+
+    return stop_for_a_moment
+
+
 @pytest.mark.parametrize("kind, parallel", [("dp", {"dp": 2, "pp": 1, "tp": 1, "micro_batches": 1}),
                                             ("pp", {"dp": 1, "pp": 2, "tp": 1, "micro_batches": 4})])
 def test_a_slowed_worker_is_named_and_so_is_its_end(tessera, kind, parallel):
@@ -61,14 +72,7 @@ def test_a_slowed_worker_is_named_and_so_is_its_end(tessera, kind, parallel):
     process = tessera.start("train", job, "--no-measure")
     try:
         train_usually(tessera, process)
-        worker = workers_of(process.pid)[1]
-
-        def stop_for_a_moment():
-            os.kill(worker, signal.SIGSTOP)
-            time.sleep(0.03)
-            os.kill(worker, signal.SIGCONT)
-            time.sleep(0.01)
-
+        stop_for_a_moment = slowing(workers_of(process.pid)[1])
         until((SLOW[kind], lambda: log_of(tessera)), stop_for_a_moment, process)
         until((OVER[kind], lambda: log_of(tessera)), lambda: time.sleep(0.05), process)
         lines = [line for line in log_of(tessera).splitlines() if "rank 1 computes" in line]
@@ -86,14 +90,7 @@ def test_a_host_that_becomes_slow_has_less_to_do_from_then_on(tessera):
     process = tessera.start("train", job, "--no-measure")
     try:
         train_usually(tessera, process)
-        worker = workers_of(process.pid)[1]
-
-        def stop_for_a_moment():
-            os.kill(worker, signal.SIGSTOP)
-            time.sleep(0.03)
-            os.kill(worker, signal.SIGCONT)
-            time.sleep(0.01)
-
+        stop_for_a_moment = slowing(workers_of(process.pid)[1])
         until((r"after step \d+ rebalanced: blocks 0-\d+ on ranks 0, 1 with \d \+ \d of 8 samples; a step is expected to take ", lambda: log_of(tessera)), stop_for_a_moment, process)
     finally:
         process.send_signal(signal.SIGTERM)
