@@ -65,17 +65,37 @@ def simulated(tessera, job, plan, profile, environment):
 PORT = 29500
 
 
+def worker_words(tessera, job, plan, run, steps):
+    return [tessera, "worker", str(job), "--plan", str(plan), "--run", str(run), "--set", f"train.steps={steps}"]
+
+
+def seconds_of(ranks, log, run):
+    """Waits for the ranks of a run: seconds of each step."""
+    if any([rank.wait() for rank in ranks]):
+        log.seek(0)
+        sys.exit(f"{run}: {log.read()}")
+    return [json.loads(line)["seconds"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
 def train_on_hosts(lab, tessera, job, plan, run, steps, environment, more=()):
     """Trains with one rank on each host of the lab, one thread each; `run` is made anew and keeps the memory of its ranks. Seconds of each step."""
-    words = [tessera, "worker", str(job), "--plan", str(plan), "--run", str(run), "--set", f"train.steps={steps}",
-             "--world", str(lab.hosts), "--rendezvous", f"{lab.address(0)}:{PORT}", *more]
+    words = [*worker_words(tessera, job, plan, run, steps), "--world", str(lab.hosts), "--rendezvous", f"{lab.address(0)}:{PORT}", *more]
     log = open(f"{run}.log", "w+")
     shutil.rmtree(run, ignore_errors=True)
     ranks = [lab.popen(rank, [*words, "--rank", str(rank)], {**environment, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log) for rank in range(lab.hosts)]
-    if any([rank.wait() for rank in ranks]):
-        log.seek(0)
-        sys.exit(f"{plan}: {log.read()}")
-    return [json.loads(line)["seconds"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return seconds_of(ranks, log, run)
+
+
+def train_alone_on_hosts(lab, tessera, job, plan, run, steps, environment):
+    """Trains on all hosts of the lab at once, on each by itself in a folder of `run`, with one thread. Seconds of each host's steps."""
+    shutil.rmtree(run, ignore_errors=True)
+    run.mkdir()
+    started = []
+    for host in range(lab.hosts):
+        own, log = run / str(host), open(run / f"{host}.log", "w+")
+        words = [*worker_words(tessera, job, plan, own, steps), "--world", "1", "--rank", "0", "--rendezvous", f"{lab.address(host)}:{PORT}"]
+        started.append(([lab.popen(host, words, {**environment, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log)], log, own))
+    return [seconds_of(*of) for of in started]
 
 
 def python_on_hosts(lab, words, log):

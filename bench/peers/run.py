@@ -5,7 +5,9 @@
 VGG-16 and ResNet-50 read images of 64 x 64 in batches of 32; a BERT of 6 layers reads 128 tokens in batches of 16, of which 15 % are masked (PyTorch's pipelines and FSDP2 do not tie
 its head to its embedding). fp32, SGD, one thread a process. PyTorch's ways: DDP; FSDP2; GPipe and 1F1B of torch.distributed.pipelining with stages balanced by
 measured time; and two such pipelines (1F1B) with two replicas of each stage, whose gradients are averaged at the end. Pipelines run with 4 and with 8 micro-batches, and the
-faster counts. All take turns; medians over the steps of all rounds, without each run's first two. Needs root (tools/netlab).
+faster counts. All take turns; medians over the steps of all rounds, without each run's first two. "Of alone": Tessera's samples/s as a share of what the four hosts reach together when
+each trains alone on its part of the batch and nothing is exchanged. "Exposed": the share of a step, in Tessera's traces, in which a rank waits for a transfer and does not compute, predicted and
+measured. Needs root (tools/netlab).
 """
 import argparse
 import importlib.metadata
@@ -19,8 +21,9 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(ROOT / "bench")]
-from lab import netlab_or_exit, planned, profiled, python_on_hosts, train_on_hosts  # noqa: E402
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "bench" / "timeline")]
+from compare import figures_of, median_of, steps_of  # noqa: E402
+from lab import netlab_or_exit, planned, profiled, python_on_hosts, simulated, train_alone_on_hosts, train_on_hosts  # noqa: E402
 from machine import processor  # noqa: E402
 
 HOSTS, CPU = 4, 0.5
@@ -46,18 +49,33 @@ class Bench:
         self.tessera, self.steps, self.folder, self.netlab = os.path.join(arguments.bin, "tessera"), arguments.steps, folder, netlab
         self.environment = dict(os.environ, TESSERA_CACHE=str(folder / "cache"))
 
-    def plan(self, model, gbit):
-        name = f"{model}-{gbit:g}"
-        job = {"name": name, "model": section_of(model), "data": {"source": "synthetic"},
-               "train": {"steps": self.steps, "global_batch": MODELS[model]["batch"], "precision": "fp32", "optimizer": {"kind": "sgd", "lr": 0.01, "weight_decay": 0, "clip": 0},
-                         "schedule": {"kind": "constant"}},
-               "cluster": {"lab": {"hosts": HOSTS, "gbit": gbit, "cpu": CPU}}, "parallel": "auto"}
-        profile = profiled(self.tessera, self.folder / f"{name}-profile.json", job, PROFILE_SECONDS, self.environment)
-        return planned(self.tessera, self.folder, name, job, self.environment, profile)
+    def job(self, name, model, gbit, batch, hosts, parallel):
+        return {"name": name, "model": section_of(model), "data": {"source": "synthetic"},
+                "train": {"steps": self.steps, "global_batch": batch, "precision": "fp32", "optimizer": {"kind": "sgd", "lr": 0.01, "weight_decay": 0, "clip": 0},
+                          "schedule": {"kind": "constant"}},
+                "cluster": {"lab": {"hosts": hosts, "gbit": gbit, "cpu": CPU}}, "parallel": parallel}
 
-    def ours(self, job, plan, gbit):
+    def plan(self, model, gbit):
+        """Paths of the job, its plan and the profile."""
+        name = f"{model}-{gbit:g}"
+        job = self.job(name, model, gbit, MODELS[model]["batch"], HOSTS, "auto")
+        profile = profiled(self.tessera, self.folder / f"{name}-profile.json", job, PROFILE_SECONDS, self.environment)
+        return *planned(self.tessera, self.folder, name, job, self.environment, profile), profile
+
+    def ours(self, job, plan, gbit, traces):
         with self.netlab.Lab(HOSTS, [gbit], [CPU] * HOSTS) as lab:
-            return train_on_hosts(lab, self.tessera, job, plan, self.folder / "run", self.steps, self.environment)
+            seconds = train_on_hosts(lab, self.tessera, job, plan, self.folder / "run", self.steps, self.environment)
+        steps = [ranks for _, ranks in sorted(steps_of(json.loads((self.folder / "run" / "trace.json").read_text())).items())]
+        traces += [figures_of(ranks) for ranks in steps[-(self.steps - SKIPPED_STEPS):]]
+        return seconds
+
+    def alone(self, model):
+        """The hosts' samples/s together."""
+        name, batch = f"{model}-alone", MODELS[model]["batch"] // HOSTS
+        job, plan = planned(self.tessera, self.folder, name, self.job(name, model, 1, batch, 1, {"dp": 1, "tp": 1, "pp": 1}), self.environment)
+        with self.netlab.Lab(HOSTS, [0], [CPU] * HOSTS) as lab:
+            seconds = train_alone_on_hosts(lab, self.tessera, job, plan, self.folder / "alone", self.steps, self.environment)
+        return sum(batch / statistics.median(of[SKIPPED_STEPS:]) for of in seconds)
 
     def theirs(self, spec, model, gbit):
         path = self.folder / "peer.json"
@@ -66,34 +84,43 @@ class Bench:
             return json.loads(python_on_hosts(lab, [HERE / "peer.py", path], self.folder / "peer.log"))
 
     def cell(self, model, gbit, ways, rounds):
-        job, plan = self.plan(model, gbit)
-        runs = {("tessera", 0): lambda: self.ours(job, plan, gbit)}
+        job, plan, profile = self.plan(model, gbit)
+        traces, alone = [], []
+        expected = figures_of(steps_of(simulated(self.tessera, job, plan, profile, self.environment))[0])
+        runs = {("tessera", 0): lambda: self.ours(job, plan, gbit, traces)}
         for way in ways:
             for index, spec in enumerate(WAYS[way]):
                 runs[way, index] = lambda spec=spec: self.theirs(spec, model, gbit)
         batch, seconds = MODELS[model]["batch"], {key: [] for key in runs}
         for turn in range(rounds):
+            alone.append(self.alone(model))
+            print(f"round {turn + 1} of {rounds}, {model}, every host alone: {alone[-1]:.2f} samples/s together", file=sys.stderr)
             for key in list(runs)[::1 if turn % 2 == 0 else -1]:
                 seconds[key] += runs[key]()[SKIPPED_STEPS:]
                 print(f"round {turn + 1} of {rounds}, {gbit:g} Gbit/s, {model}, {key[0]}: {batch / statistics.median(seconds[key]):.2f} samples/s", file=sys.stderr)
         rates = {way: max(batch / statistics.median(of) for (name, _), of in seconds.items() if name == way) for way in ("tessera", *ways)}
         chosen = json.loads(plan.read_text())
         words = f"{len(chosen['stages'])} stages, {chosen['micro_batches']} micro-batches, {chosen['schedule']}"
-        return {"gbit": gbit, "model": model, "rates": rates, "plan": words, "ratio": rates["tessera"] / max(rates[way] for way in ways),
-                "over_mean": rates["tessera"] / statistics.mean(rates[way] for way in ways)}
+        measured = median_of(traces)
+        against = {"ratio": rates["tessera"] / max(rates[way] for way in ways), "over_mean": rates["tessera"] / statistics.mean(rates[way] for way in ways)} if ways else {}
+        return {"gbit": gbit, "model": model, "rates": rates, "plan": words, **against, "alone": statistics.median(alone), "of_alone": rates["tessera"] / statistics.median(alone),
+                "predicted_error": expected["step"] / measured["step"] - 1, "exposed": {"predicted": expected["exposed"] / expected["step"], "measured": measured["exposed"] / measured["step"]}}
 
 
 def show(result, ways):
     print(f"{result['machine']}; {HOSTS} hosts of {CPU} cores; " + ", ".join(f"{name} {version}" for name, version in result["versions"].items()) + "; samples/s")
-    print(f"{'Gbit/s':>6}  {'model':<10}{'Tessera':>9}" + "".join(f"{way:>9}" for way in ways) + f"{'/ best':>9}{'/ mean':>9}  plan")
+    print(f"{'Gbit/s':>6}  {'model':<10}{'Tessera':>9}" + "".join(f"{way:>9}" for way in ways) + (f"{'/ best':>9}{'/ mean':>9}" if ways else "")
+          + f"{'alone':>9}{'of alone':>9}{'error':>8}{'exposed':>9}{'measured':>9}  plan")
     for cell in result["cells"]:
         print(f"{cell['gbit']:>6g}  {cell['model']:<10}{cell['rates']['tessera']:>9.2f}" + "".join(f"{cell['rates'][way]:>9.2f}" for way in ways)
-              + f"{cell['ratio']:>9.2f}{cell['over_mean']:>9.2f}  {cell['plan']}")
-    print(f"geometric mean of the ratios to the best {statistics.geometric_mean(cell['ratio'] for cell in result['cells']):.3f}")
+              + (f"{cell['ratio']:>9.2f}{cell['over_mean']:>9.2f}" if ways else "") + f"{cell['alone']:>9.2f}{cell['of_alone']:>9.1%}{cell['predicted_error']:>8.1%}"
+              + f"{cell['exposed']['predicted']:>9.1%}{cell['exposed']['measured']:>9.1%}  {cell['plan']}")
+    if ways:
+        print(f"geometric mean of the ratios to the best {statistics.geometric_mean(cell['ratio'] for cell in result['cells']):.3f}")
 
 
 def listed(kind):
-    return lambda words: [kind(word) for word in words.split(",")]
+    return lambda words: [kind(word) for word in words.split(",") if word]
 
 
 def main():
@@ -101,7 +128,7 @@ def main():
     parser.add_argument("--bin", default=str(ROOT / "build" / "release" / "bin"))
     parser.add_argument("--models", type=listed(str), default=list(MODELS), help=", ".join(MODELS))
     parser.add_argument("--gbit", type=listed(float), default=[0.5, 1.0, 4.0])
-    parser.add_argument("--ways", type=listed(str), default=list(WAYS), help=", ".join(WAYS))
+    parser.add_argument("--ways", type=listed(str), default=list(WAYS), help=", ".join(WAYS) + "; '' for Tessera by itself")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=7)
     parser.add_argument("--json", action="store_true")

@@ -2,8 +2,8 @@
 
     python bench/unequal/run.py [--bin build/release/bin] [--cpu 0.75,0.5,0.25,0.5] [--gbit 10] [--rounds 1] [--steps 10] [--seconds 60] [--json]
 
-One Llama in fp32 with AdamW, one thread a host. Each host trains alone first: the sum of their rates is what they could reach together if exchanges cost nothing.
-Then all train under the plan that `parallel: auto` makes from a profile of these hosts, under equal shares, and as PyTorch's DDP, in turns. Last, one of the two
+One Llama in fp32 with AdamW, one thread a host. Each host trains alone first, one after the other and then all at once, as emulated hosts share the cores of this
+machine: the sum of their rates is what they could reach together if exchanges cost nothing. Then all train under the plan that `parallel: auto` makes from a profile of these hosts, under equal shares, and as PyTorch's DDP, in turns. Last, one of the two
 hosts of medium speed is slowed to half in mid-run: how many steps it takes until the ranks go on under another plan, and their rate then beside that of a run that was
 planned for the slow host from the start. Medians over the steps, without each run's first two. Needs root (tools/netlab).
 """
@@ -21,14 +21,15 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PARALLEL = ROOT / "bench" / "parallel"
 sys.path[:0] = [str(ROOT / "bench"), str(PARALLEL)]
-from lab import checked, netlab_or_exit, planned, python_on_hosts, train_on_hosts  # noqa: E402
+from lab import checked, netlab_or_exit, planned, python_on_hosts, train_alone_on_hosts, train_on_hosts  # noqa: E402
 from llama import save  # noqa: E402
 from machine import processor  # noqa: E402
 
 MODEL = {"hidden": 256, "layers": 8, "heads": 4, "kv_heads": 4, "ffn": 768, "seq": 128, "vocab": 4096}
-BATCH = 32
+BATCH = 128
 SKIPPED_STEPS = 2
-SLOWED, SLOWED_AT, LONGEST = 1, 14, 80  # which host, after how many steps, and how many steps there are
+ALONE_BATCH, ALONE_STEPS = 32, 6
+SLOWED, SLOWED_AT, LONGEST = 1, 10, 44  # which host, after how many steps, and how many steps there are
 TEXT = ROOT / "examples" / "shakespeare" / "shakespeare.txt"
 DEGREES = {"dp": 4, "tp": 1, "pp": 1, "zero": 0, "micro_batches": 1}
 
@@ -44,14 +45,14 @@ class Bench:
         self.weights = folder / "llama"
         save(MODEL, self.weights)
 
-    def job(self, name, hosts, parallel, steps):
+    def job(self, name, hosts, parallel, steps, batch=BATCH):
         """`hosts` of one core each; how fast they are a profile says."""
         cluster = self.folder / f"{name}-cluster.yaml"
         link = {"name": "lab", "bandwidth": f"{self.arguments.gbit:g} Gbit/s", "latency": "100 us", "shared": True}
         cluster.write_text(json.dumps({"name": name, "groups": [{"name": "hosts", "nodes": hosts, "devices_per_node": 1, "inside": "shm", "network": link, "device": {
             "name": "host", "vendor": "cpu", "peak": {"fp32": "50 GFLOP/s"}, "memory": "8 GiB", "memory_bandwidth": "10 GB/s", "cores": 1}}]}))
         return {"name": name, "model": {"hf": str(self.weights), "seq": MODEL["seq"]}, "data": {"source": str(TEXT), "tokenizer": {"kind": "bytes"}},
-                "train": {"init": str(self.weights), "steps": steps, "global_batch": BATCH, "precision": "fp32", "eval": {"sequences": 1},
+                "train": {"init": str(self.weights), "steps": steps, "global_batch": batch, "precision": "fp32", "eval": {"sequences": 1},
                           "optimizer": {"kind": "adamw", "lr": 3e-4, "clip": 1.0}, "schedule": {"kind": "constant"}},
                 "cluster": str(cluster), "parallel": parallel}
 
@@ -66,7 +67,17 @@ class Bench:
         return path
 
     def plan(self, name, hosts, parallel, profile=None, steps=None):
-        return planned(self.tessera, self.folder, name, self.job(name, hosts, parallel, steps or self.arguments.steps), self.environment, profile)
+        paths = planned(self.tessera, self.folder, name, self.job(name, hosts, parallel, steps or self.arguments.steps), self.environment, profile)
+        chosen = json.loads(paths[1].read_text())
+        print(f"{name}: {json.dumps(chosen['stages'])}, {chosen['micro_batches']} micro-batches, {json.dumps(chosen['predicted'].get('step'))}", file=sys.stderr)
+        return paths
+
+    def alone(self, cpu):
+        """The rate of each host: all of them at once."""
+        paths = planned(self.tessera, self.folder, "alone", self.job("alone", 1, {"dp": 1, "tp": 1, "pp": 1}, ALONE_STEPS, ALONE_BATCH), self.environment)
+        with self.netlab.Lab(len(cpu), [0], cpu) as lab:
+            seconds = train_alone_on_hosts(lab, self.tessera, *paths, self.folder / "run", ALONE_STEPS, self.environment)
+        return [rate(of[SKIPPED_STEPS:], ALONE_BATCH) for of in seconds]
 
     def train(self, job_and_plan, cpu, run="run"):
         with self.netlab.Lab(len(cpu), [self.arguments.gbit], cpu) as lab:
@@ -96,30 +107,33 @@ class Bench:
         return seconds, [int(step) for step, _ in said]
 
 
-def rate(seconds):
-    return BATCH * MODEL["seq"] / statistics.median(seconds)
+def rate(seconds, batch=BATCH):
+    return batch * MODEL["seq"] / statistics.median(seconds)
 
 
 def measured(bench, cpu, rounds):
     profile = bench.profile("unequal", cpu)
     later = [share / 2 if host == SLOWED else share for host, share in enumerate(cpu)]
     auto = bench.plan("auto", len(cpu), "auto", profile, LONGEST)
-    even, alone = bench.plan("even", len(cpu), DEGREES), bench.plan("alone", 1, {"dp": 1, "tp": 1, "pp": 1})
+    even = bench.plan("even", len(cpu), DEGREES)
     planned_later = bench.plan("later", len(cpu), "auto", bench.profile("later", later))
-    ways = {**{f"one host of {share:g}": (lambda share=share: bench.train(alone, [share])) for share in sorted(set(cpu))},
-            "planned": lambda: bench.train(auto, cpu), "equal shares": lambda: bench.train(even, cpu), "DDP": lambda: bench.ddp(even, cpu),
+    ways = {"planned": lambda: bench.train(auto, cpu), "equal shares": lambda: bench.train(even, cpu), "DDP": lambda: bench.ddp(even, cpu),
             "planned for the slow host": lambda: bench.train(planned_later, later)}
+    one_by_one = {share: bench.alone([share])[0] for share in sorted(set(cpu))}
+    at_once = []
     seconds = {way: [] for way in ways}
     for turn in range(rounds):
+        at_once.append(sum(bench.alone(cpu)))
+        print(f"round {turn + 1} of {rounds}, each host alone, all at once: {at_once[-1]:.0f} tokens/s", file=sys.stderr)
         for way, run in ways.items():
             seconds[way] += run()[SKIPPED_STEPS:]
             print(f"round {turn + 1} of {rounds}, {way}: {rate(seconds[way]):.0f} tokens/s", file=sys.stderr)
     rates = {way: rate(of) for way, of in seconds.items()}
-    together = sum(rates[f"one host of {share:g}"] for share in cpu)
+    together = {"one by one": sum(one_by_one[share] for share in cpu), "at once": statistics.median(at_once)}
     of_run, changes = bench.slowed(auto, profile, cpu)
     rebalanced = next((step for step in changes if step > SLOWED_AT), None)
     after = rate(of_run[changes[-1] + SKIPPED_STEPS:]) if changes else None
-    return {"rates": rates, "sum_of_hosts": together, "of_sum": rates["planned"] / together, "over_ddp": rates["planned"] / rates["DDP"],
+    return {"rates": {**{f"one host of {share:g}": value for share, value in one_by_one.items()}, **rates}, "sum_of_hosts": together, "over_ddp": rates["planned"] / rates["DDP"],
             "steps_until_rebalanced": rebalanced and rebalanced - SLOWED_AT, "rate_before": rate(of_run[SKIPPED_STEPS:SLOWED_AT]),
             "rate_slowed": rebalanced and rate(of_run[SLOWED_AT:rebalanced]), "rate_rebalanced": after, "of_planned_from_the_start": after and after / rates["planned for the slow host"]}
 
@@ -143,7 +157,9 @@ def main():
     print(f"{result['machine']}; hosts of {', '.join(map(str, arguments.cpu))} cores, {arguments.gbit:g} Gbit/s; tokens/s")
     for way, value in result["rates"].items():
         print(f"{way:<28}{value:8.0f}")
-    print(f"planned: {100 * result['of_sum']:.1f} % of {result['sum_of_hosts']:.0f}, the sum of the hosts alone; {result['over_ddp']:.2f} x DDP")
+    for how, value in result["sum_of_hosts"].items():
+        print(f"planned: {result['rates']['planned'] / value:.1%} of {value:.0f}, the sum of the hosts alone, {how}")
+    print(f"planned: {result['over_ddp']:.2f} x DDP")
     if result["steps_until_rebalanced"]:
         print(f"host {SLOWED} slowed to half: {result['rate_before']:.0f} before, {result['rate_slowed']:.0f} then, after {result['steps_until_rebalanced']} steps rebalanced, "
               f"{result['rate_rebalanced']:.0f}: {100 * result['of_planned_from_the_start']:.1f} % of a run planned for it")

@@ -8,14 +8,14 @@
 namespace tessera::search {
 namespace {
 
-// A micro-batch is shared in steps of this part, or of whole replicas.
+// Of two parts, a micro-batch is shared in steps of this part, or of whole replicas.
 constexpr std::int64_t kShareSteps = 16;
 
-// In multiples of `unit`, or where it is 0 of each part's ranks: what the speeds say, rounded down, and the rest one by one to who is then
+// In samples, or of `replicas` in multiples of each part's ranks: what the speeds say, rounded down, and the rest one by one to who is then
 // done first. Empty where something is left over.
 std::vector<std::int64_t> by_units(const std::vector<SharePart>& parts, const std::vector<double>& share, std::int64_t samples,
-                                   std::int64_t unit) {
-  const auto unit_of = [&](std::size_t p) { return unit > 0 ? unit : std::int64_t{parts[p].ranks}; };
+                                   bool replicas) {
+  const auto unit_of = [&](std::size_t p) { return replicas ? std::int64_t{parts[p].ranks} : 1; };
   std::vector<std::int64_t> out;
   std::int64_t left = samples;
   for (std::size_t p = 0; p < parts.size(); ++p) {
@@ -43,15 +43,15 @@ std::vector<std::vector<std::int64_t>> batch_shares(const std::vector<SharePart>
   for (const SharePart& part : parts) share.push_back(part.speed);
   const double all = std::accumulate(share.begin(), share.end(), 0.0);
   for (double& each : share) each *= static_cast<double>(samples) / all;
-  const std::int64_t step = std::max<std::int64_t>(1, samples / kShareSteps);
   if (count > 2) {
     std::vector<std::vector<std::int64_t>> out;
     for (const bool replicas : {true, false}) {
-      const std::vector<std::int64_t> shares = by_units(parts, share, samples, replicas ? 0 : step);
+      const std::vector<std::int64_t> shares = by_units(parts, share, samples, replicas);
       if (!shares.empty() && std::find(out.begin(), out.end(), shares) == out.end()) out.push_back(shares);
     }
     return out;
   }
+  const std::int64_t step = std::max<std::int64_t>(1, samples / kShareSteps);
   std::set<std::int64_t> firsts;
   for (std::int64_t first = step; first < samples; first += step) firsts.insert(first);
   for (std::int64_t first = parts[0].ranks; first < samples; first += parts[0].ranks) firsts.insert(first);

@@ -19,8 +19,8 @@ constexpr std::size_t kMostOrdered = 4;
 // So many ways to share a micro-batch are tried.
 constexpr std::size_t kMostShares = 12;
 constexpr std::size_t kMostSharesOfMany = 4;  // in a cluster of more than two groups
-// More groups than this do not stand side by side.
-constexpr std::size_t kMostJoined = 3;
+// In a cluster of more groups than this, all of them stand side by side or none; of still more, none.
+constexpr std::size_t kMostJoined = 3, kMostAllJoined = 8;
 
 // Ranks are dealt over no more nodes than these, and only in a cluster of one group: it pays where weights are many beside
 // the samples of a micro-batch, and doubles what is looked at.
@@ -88,7 +88,8 @@ class Choices {
     for (std::size_t set = 1; set < sets; ++set) {
       if ((set & taken) != 0) continue;
       const bool several = (set & (set - 1)) != 0;
-      if (several && (!problem_.space.uneven_batch || usable_.size() > kMostJoined)) continue;
+      const std::size_t most = set + 1 == sets ? kMostAllJoined : kMostJoined;
+      if (several && (!problem_.space.uneven_batch || usable_.size() > most)) continue;
       if (usable_.size() > kMostOrdered && set < taken) continue;
       teams.emplace_back();
       for (std::size_t i = 0; i < usable_.size(); ++i)

@@ -9,6 +9,7 @@
 
 #include "nn/kernels/aten/kernels.hpp"
 #include "nn/kernels/device.hpp"
+#include "nn/kernels/gemm_amx.hpp"
 #include "nn/kernels/gemm_avx512.hpp"
 
 namespace tessera::nn::kernels {
@@ -30,16 +31,23 @@ std::int64_t share(std::int64_t extent, std::int64_t parts, std::int64_t tile) {
   return ceil_divide(ceil_divide(extent, tile), parts) * tile;
 }
 
+struct Tile {
+  std::int64_t rows;
+  std::int64_t columns;
+  double results_a_cycle;  // products for each unit of k and each cycle
+};
+constexpr Tile kAvx512Tile{kGemmTileRows, kGemmTileColumns, 16}, kAmxTiles{kAmxTile, kAmxTile, 256};
+
 // Each thread packs what its share needs, so a cut along one side repeats the packing of the other.
-Grid choose_grid(const Product& p, std::int64_t threads) {
+Grid choose_grid(const Product& p, const Tile& tile, std::int64_t threads) {
   Grid best;
   double least = std::numeric_limits<double>::infinity();
   const bool packs_a = p.a.column_stride != 1;
   for (std::int64_t rows = 1; rows <= threads; ++rows) {
     const std::int64_t columns = threads / rows;
-    const double m = static_cast<double>(share(p.m, rows, kGemmTileRows));
-    const double n = static_cast<double>(share(p.n, columns, kGemmTileColumns));
-    const double cost = m * n / 16 + m * (packs_a ? 0.5 : 0.15) + n * 0.5;  // cycles per unit of k
+    const double m = static_cast<double>(share(p.m, rows, tile.rows));
+    const double n = static_cast<double>(share(p.n, columns, tile.columns));
+    const double cost = m * n / tile.results_a_cycle + m * (packs_a ? 0.5 : 0.15) + n * 0.5;  // cycles per unit of k
     if (cost < least) {
       least = cost;
       best = {rows, columns};
@@ -48,10 +56,11 @@ Grid choose_grid(const Product& p, std::int64_t threads) {
   return best;
 }
 
-void run(const Product& whole, void (*kernel)(const Product&), std::int64_t a_size, std::int64_t b_size, std::int64_t c_size) {
-  const Grid grid = choose_grid(whole, at::in_parallel_region() ? 1 : at::get_num_threads());
-  const std::int64_t rows = share(whole.m, grid.rows, kGemmTileRows);
-  const std::int64_t columns = share(whole.n, grid.columns, kGemmTileColumns);
+void run(const Product& whole, const Tile& tile, void (*kernel)(const Product&), std::int64_t a_size, std::int64_t b_size,
+         std::int64_t c_size) {
+  const Grid grid = choose_grid(whole, tile, at::in_parallel_region() ? 1 : at::get_num_threads());
+  const std::int64_t rows = share(whole.m, grid.rows, tile.rows);
+  const std::int64_t columns = share(whole.n, grid.columns, tile.columns);
   at::parallel_for(0, grid.rows * grid.columns, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t s = begin; s < end; ++s) {
       const std::int64_t i = s / grid.columns * rows;
@@ -116,12 +125,13 @@ void gemm(const at::Tensor& a, const at::Tensor& b, at::Tensor c, bool accumulat
     return;
   }
   const Product product{a.size(0), b.size(1), a.size(1), operand(a), operand(b), c.data_ptr(), c.stride(0), accumulate};
+  const bool into_f32 = c.scalar_type() == at::kFloat;
   if (f32) {
-    run(product, gemm_f32_avx512, 4, 4, 4);
-  } else if (c.scalar_type() == at::kFloat) {
-    run(product, gemm_bf16_f32_avx512, 2, 2, 4);
+    run(product, kAvx512Tile, gemm_f32_avx512, 4, 4, 4);
+  } else if (has_amx()) {
+    run(product, kAmxTiles, into_f32 ? gemm_bf16_f32_amx : gemm_bf16_bf16_amx, 2, 2, into_f32 ? 4 : 2);
   } else {
-    run(product, gemm_bf16_bf16_avx512, 2, 2, 2);
+    run(product, kAvx512Tile, into_f32 ? gemm_bf16_f32_avx512 : gemm_bf16_bf16_avx512, 2, 2, into_f32 ? 4 : 2);
   }
 }
 

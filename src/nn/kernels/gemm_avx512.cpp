@@ -1,15 +1,14 @@
 #include "nn/kernels/gemm_avx512.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <type_traits>
 
 #include "nn/kernels/element.hpp"
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #include "nn/kernels/pack_avx512.hpp"
+#include "nn/kernels/scratch.hpp"
 
 namespace tessera::nn::kernels {
 namespace {
@@ -19,23 +18,6 @@ constexpr std::int64_t kTileColumns = kGemmTileColumns;
 constexpr std::int64_t kCopyColumns = 128;       // from here on a's rows are copied: strides of 4 KiB would share cache sets
 constexpr std::int64_t kBlockUnits = 512;        // along k: a's rows of a tile stay in the first-level cache
 constexpr std::int64_t kBlockBytes = 640 << 10;  // of packed b: most of the second-level cache
-
-// Grows and is never given back: one per thread and use.
-float* scratch(int which, std::int64_t units) {
-  struct Buffer {
-    std::unique_ptr<float, decltype(&std::free)> data{nullptr, &std::free};
-    std::int64_t size = 0;
-  };
-  thread_local Buffer buffers[3];
-  Buffer& buffer = buffers[which];
-  if (buffer.size < units) {
-    const std::size_t bytes = static_cast<std::size_t>((units * 4 + 4095) / 4096 * 4096);
-    buffer.data.reset(static_cast<float*>(std::aligned_alloc(4096, bytes)));
-    if (buffer.data == nullptr) throw std::bad_alloc();
-    buffer.size = units;
-  }
-  return buffer.data.get();
-}
 
 template <typename T>
 TESSERA_AVX512_INLINE __m512 multiply_add(__m512 a, __m512 b, __m512 sum) {
@@ -221,14 +203,7 @@ bool has_avx512() {
 
 bool computes_bf16() { return __builtin_cpu_supports("avx512bf16"); }
 
-bool has_avx512_bf16() {
-  static const bool has = [] {
-    unsigned a = 0, b = 0, c = 0, d = 0;
-    const bool amx = __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & (1u << 22)) != 0;
-    return has_avx512() && __builtin_cpu_supports("avx512bf16") && !amx;
-  }();
-  return has;
-}
+bool has_avx512_bf16() { return has_avx512() && computes_bf16(); }
 
 void gemm_f32_avx512(const Product& p) { product_of<float, float>(p, static_cast<float*>(p.c), p.c_stride, p.accumulate); }
 

@@ -31,8 +31,7 @@ constexpr std::int64_t kGemmTileColumns = 32;
 bool has_avx512();
 // Whether the CPU, as far as we know, multiplies bf16 no slower than f32.
 bool computes_bf16();
-// vdpbf16ps without AMX, which makes the vendor's library the better choice.
-bool has_avx512_bf16();
+bool has_avx512_bf16();  // vdpbf16ps
 
 // The pieces, for kernels that fuse something between two products. T is float or Bf16, C float or (for Bf16) Bf16.
 //

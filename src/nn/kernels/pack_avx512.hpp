@@ -60,13 +60,15 @@ TESSERA_AVX512_INLINE Unit unit_of(const float* data, std::int64_t, __mmask32 ma
   return {_mm512_maskz_loadu_epi32(static_cast<__mmask16>(mask), data),
           _mm512_maskz_loadu_epi32(static_cast<__mmask16>(mask >> 16), data + 16)};
 }
-TESSERA_AVX512_INLINE Unit unit_of(const Bf16* data, std::int64_t depth_stride, __mmask32 mask) {
-  const __m512i even = _mm512_maskz_loadu_epi16(mask, data);
-  const __m512i odd = _mm512_maskz_loadu_epi16(mask, data + depth_stride);
+// Pairs (even's element i, odd's element i), i < 32.
+TESSERA_AVX512_INLINE Unit pairs_of(__m512i even, __m512i odd) {
   // Lane 2i takes even's element i, lane 2i + 1 odd's (index 32 and up selects odd).
   const __m512i pairs = _mm512_add_epi32(_mm512_set1_epi32(32 << 16), _mm512_mullo_epi32(lane_numbers(), _mm512_set1_epi32(0x10001)));
   return {_mm512_permutex2var_epi16(even, pairs, odd),
           _mm512_permutex2var_epi16(even, _mm512_add_epi16(pairs, _mm512_set1_epi16(16)), odd)};
+}
+TESSERA_AVX512_INLINE Unit unit_of(const Bf16* data, std::int64_t depth_stride, __mmask32 mask) {
+  return pairs_of(_mm512_maskz_loadu_epi16(mask, data), _mm512_maskz_loadu_epi16(mask, data + depth_stride));
 }
 
 // Element (line, depth) lies at data + line * line_stride + depth * depth_stride, where depth runs along k. Packs `lines`
