@@ -103,7 +103,16 @@ class ClosedForm {
   // of a step goes over the busiest of the pipeline ranks behind it back to k, whose own exchange and optimizer then come before its next
   // first pass:
   //   T >= max over i >= k of (m (f + b)_i - fill_i)  +  sum over j >= k of fill_j  +  once_k   for every k.
+  // Where gradients are used a step late, exchanges stand beside all of the next step, and its optimizer waits for them.
   double delayed_passes() const {
+    if (plan_.staleness > 0) {
+      double exchange = 0, optimizer = 0;
+      for (const PipelineRankLoad& pipeline_rank : rank_loads_) {
+        exchange = std::max(exchange, pipeline_rank.sum.exchange);
+        optimizer = std::max(optimizer, pipeline_rank.sum.optimizer);
+      }
+      return std::max(busy(slowest_rank()) + warm_ups(), exchange) + optimizer;
+    }
     double out = 0;
     double busiest = 0;
     double warm_up = 0;

@@ -101,7 +101,7 @@ RankBytes PricedPlan::bytes(int pipeline_rank, int part) const {
   }
   out.process = whole(cost_model_.process_bytes(devices(pipeline_rank), part));
   out.weights = whole(sum.weights);
-  out.gradients = whole(sum.gradients);
+  out.gradients = whole(sum.gradients * (1 + plan_.staleness));
   out.optimizer_state = whole(sum.optimizer_state);
   out.tied = whole(sum.tied_bytes);
   out.workspace = whole(sum.workspace);

@@ -241,7 +241,7 @@ ParallelChoice read_parallel(const ConfigNode& node) {
   }
   out.kind = ParallelChoice::Kind::degrees;
   Section section(node, {"dp", "pp", "tp", "cp", "context", "ep", "zero", "threads", "micro_batches", "schedule", "chunks", "recompute",
-                         "sequence_parallel", "delayed_exchange", "context_groups"});
+                         "sequence_parallel", "delayed_exchange", "staleness", "context_groups"});
   section.read("dp", out.dp, number_of);
   section.read("pp", out.pp, number_of);
   section.read("tp", out.tp, number_of);
@@ -258,6 +258,14 @@ ParallelChoice read_parallel(const ConfigNode& node) {
   section.read("recompute", out.recompute, choice("none", "selective", "full"));
   section.read("sequence_parallel", out.sequence_parallel, [](const ConfigNode& flag) { return flag.as_bool(); });
   section.read("delayed_exchange", out.delayed_exchange, [](const ConfigNode& flag) { return flag.as_bool(); });
+  section.read("staleness", out.staleness, between(0, 1));
+  if (out.staleness > 0) {
+    if (node.has("delayed_exchange") && !out.delayed_exchange)
+      throw node.at("delayed_exchange").error("gradients that are used a step late are exchanged late", "delayed_exchange: true, or staleness: 0");
+    if (out.zero.value_or(0) > 1)
+      throw node.at("zero").error(text("zero ", *out.zero, " with staleness 1, which holds the gradients of two steps whole"), "zero 0 or 1");
+    out.delayed_exchange = true;
+  }
   section.read("context_groups", out.flexible_groups,
                [](const ConfigNode& kind) { return choice("flexible", "fixed")(kind) == "flexible"; });
   section.finish();

@@ -387,6 +387,12 @@ void check(const Plan& plan, const model::JobSpec& job, const cluster::ClusterSp
     refuse(plan.where, plan.lengths ? "it deals samples of different lengths" : "it takes samples of one length",
            plan.lengths ? "data.lengths" : "no data.lengths", "make a plan for it with `tessera plan`");
   if (job.train.placement.kind != model::PlacementKind::off) check_placement(plan, job);
+  if (plan.staleness > 0)
+    for (const Stage& stage : plan.stages)
+      for (const StrategyRun& run : stage.runs)
+        if (run.strategy.zero > 1)
+          refuse(stage.where, text("it has ZeRO-", run.strategy.zero, " and staleness 1, which holds the gradients of two steps whole"),
+                 "ZeRO 0 or 1, or staleness 0");
   if (plan.delayed_exchange && job.train.optimizer.clip > 0)
     refuse(plan.where,
            text("it delays the exchange of gradients into the next step, and train.optimizer.clip ", job.train.optimizer.clip,

@@ -139,6 +139,10 @@ struct Plan {
   // others are reduced after the last backward pass in the order in which the next step needs them, lowest blocks first. Less than 1 is
   // faster where the network cannot keep up with the backward pass.
   double exchanged_early = 1;
+  // With delayed_exchange, 1: gradients are reduced during all of the next step, and its parameters stepped with them at its end: each
+  // step computes with parameters that miss the gradient of the step before (as in PipeDream-2BW, Narayanan et al. 2021, arXiv
+  // 2006.09503, section 3.1). Losses are others than without. ZeRO 0 and 1 alone.
+  int staleness = 0;
   // For samples of different lengths: a micro-batch of the plan then says how many tokens a rank holds at once, and each step has as many
   // passes as its samples need.
   std::optional<Lengths> lengths = std::nullopt;

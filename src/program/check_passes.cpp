@@ -225,7 +225,12 @@ class PassCheck {
   }
 
   // A pass reads the parameters of its blocks. Computing runs in order, but what a gather brings must be waited for.
+  // Stale gradients change no parameters before all passes have read them.
   void parameters(int index, const Instruction& instruction) {
+    if (program_.stale) {
+      if (!stepped_.empty()) refuse(program_, index, "comes after parameters were stepped");
+      return;
+    }
     if (ready_.size() == program_.buckets.size()) return;
     for (const int dependency : instruction.after)
       if (program_.instructions[dependency].op == Op::gather_parameters) ready_.insert(program_.instructions[dependency].bucket);

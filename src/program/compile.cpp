@@ -62,7 +62,8 @@ class Compiler {
     add_buckets(order);
     PassOptions passes = pass_options();
     program_.delayed = plan_.delayed_exchange;
-    if (program_.delayed) passes.before_first_use = [this](int first, int last) { return finish_previous(first, last); };
+    program_.stale = plan_.staleness > 0;
+    if (program_.delayed && !program_.stale) passes.before_first_use = [this](int first, int last) { return finish_previous(first, last); };
     // Where the pipeline begins, passes begin as soon as the first bucket is there; the others have time until the pipeline is filled.
     passes.cut_first_use = pipeline_rank_ == 0;
     passes_ = add_passes(order, passes, program_);
@@ -472,21 +473,28 @@ class Compiler {
     for (const int index : exchange_order()) {
       const Bucket& bucket = program_.buckets[index];
       if (const int lowest = lowest_block(bucket); lowest < first || lowest >= last) continue;
-      const int step = emit({Op::optimizer_step, -1, -1, -1, -1, index, -1, {}, {}, {}, true});
-      if (bucket.sharded() && bucket.zero < 3)
-        out.push_back(emit({Op::gather_parameters,
-                            -1,
-                            -1,
-                            -1,
-                            -1,
-                            index,
-                            bucket.group,
-                            bucket.count * model::element_size(plan_.precision),
-                            {step},
-                            {},
-                            true}));
+      finish_previous(index, out);
     }
     return out;
+  }
+
+  // Steps a bucket with the gradients of the step before; `gathers` get what then brings its parameters. Returns the step.
+  int finish_previous(int index, std::vector<int>& gathers) {
+    const Bucket& bucket = program_.buckets[index];
+    const int step = emit({Op::optimizer_step, -1, -1, -1, -1, index, -1, {}, {}, {}, true});
+    if (bucket.sharded() && bucket.zero < 3)
+      gathers.push_back(emit({Op::gather_parameters,
+                              -1,
+                              -1,
+                              -1,
+                              -1,
+                              index,
+                              bucket.group,
+                              bucket.count * model::element_size(plan_.precision),
+                              {step},
+                              {},
+                              true}));
+    return step;
   }
 
   std::vector<int> exchange_order() const {
@@ -504,6 +512,11 @@ class Compiler {
     for (const int index : exchange_order()) {
       const Bucket& bucket = program_.buckets[index];
       std::vector<int> ready = gradients_complete(bucket);
+      if (program_.stale) {
+        std::vector<int> gathers;
+        steps[index] = finish_previous(index, gathers);
+        ready.push_back(steps[index]);
+      }
       if (const auto tied = tied_.find(index); tied != tied_.end()) ready = {emit(tied_reduction(index, *tied->second, ready))};
       if (const auto reduced = reduced_.find(index); reduced != reduced_.end())
         ready = {reduced->second};

@@ -164,6 +164,8 @@ struct Program {
   const Cut& cut_of(int block) const { return cuts[static_cast<std::size_t>(cut_index(block))]; }
   // Whether gradients of a step are reduced while the next step begins (Plan::delayed_exchange).
   bool delayed = false;
+  // And used at the end of that step (Plan::staleness).
+  bool stale = false;
   // Index into chunks of the one that holds `block`; -1 when the rank does not.
   int chunk_of(int block) const;
   const plan::Strategy& strategy_of(int block) const;  // of a block that the rank holds

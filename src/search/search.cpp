@@ -288,6 +288,7 @@ class PlanSearch {
       plan::Plan delayed = plan;
       delayed.delayed_exchange = true;
       delayed.exchanged_early = early;
+      delayed.staleness = job_.parallel.staleness;
       delayed.predicted = space_.uniform ? sim::predict(delayed, cost_model_) : predict(delayed, cost_model_);
       if (!best || delayed.predicted->step.value < best->predicted->step.value * (1 - kEqual)) best = std::move(delayed);
     }

@@ -108,7 +108,9 @@ Scalars Executor::run(const Batches& batches, double loss_scale, const Wishes& w
   late_spans_.clear();
   begin();
   wishes_ = wishes;
-  const auto left_out = [&](const Instruction& instruction) { return instruction.finishes_previous && !unfinished_; };
+  const auto left_out = [&](const Instruction& instruction) {
+    return instruction.finishes_previous && !unfinished_ && !(program_.stale && instruction.op == Op::optimizer_step);
+  };
   // What can go beside computing starts as soon as it may, wherever it stands in the program.
   for (std::size_t i = 0; i < count; ++i) {
     if (left_out(program_.instructions[i]))
@@ -202,12 +204,14 @@ double Executor::finish(const Step& step) {
 }
 
 void Executor::step_bucket(const Instruction& instruction, const Step& step) {
+  if (program_.stale && !unfinished_) return store_.keep_for_next_step(instruction.bucket);
   if (instruction.finishes_previous) {
     scalars_.squared_norm += store_.squared_norm(instruction.bucket);
     // Their reduction may have ended after the run that began it.
     if (program_.buckets[instruction.bucket].zero >= 2) store_.release_grads(instruction.bucket);
   }
   step(instruction.bucket, scalars_);
+  if (program_.stale) store_.keep_for_next_step(instruction.bucket);
 }
 
 std::vector<nn::Interval> Executor::compute(int index, const Batches& batches, double loss_scale, const Step& step) {

@@ -42,6 +42,7 @@ Store::Store(const model::ModelSpec& model, const program::Program& program, mod
     } else {
       state.grads = nn::releasable_zeros(bucket.count, at::kFloat, device);
     }
+    if (program_.stale) state.fresh_grads = at::zeros({bucket.count}, f32);
     state.shard_grads = bucket.zero >= 2 ? at::zeros({shard}, f32) : state.grads.narrow(0, state.shard_begin, shard);
     state.values = nn::releasable_zeros(bucket.count, type, device);
     state.shard_values = bucket.zero == 3 ? at::zeros({shard}, f32.dtype(type)) : state.values.narrow(0, state.shard_begin, shard);
@@ -96,7 +97,7 @@ void Store::bind_blocks() {
     for (const BucketEntry& entry : program_.buckets[b].entries) {
       const auto shape = nn::shard_shape(spec_of(entry), placement_of(entry));
       views[name_of(entry)] = {buckets_[b].values.narrow(0, entry.offset, entry.count).view(shape),
-                               buckets_[b].grads.narrow(0, entry.offset, entry.count).view(shape)};
+                               (program_.stale ? buckets_[b].fresh_grads : buckets_[b].grads).narrow(0, entry.offset, entry.count).view(shape)};
     }
   for (const auto& [b, block] : blocks_) {
     std::vector<nn::Parameter> parameters;
@@ -146,6 +147,12 @@ void Store::zero_grads() {
 void Store::zero_grads(int bucket) {
   BucketState& state = buckets_.at(bucket);
   (program_.buckets[bucket].zero >= 2 ? state.shard_grads : program_.buckets[bucket].whole > 0 ? state.whole_grads : state.grads).zero_();
+}
+
+void Store::keep_for_next_step(int bucket) {
+  BucketState& state = buckets_.at(bucket);
+  state.grads.copy_(state.fresh_grads);
+  state.fresh_grads.zero_();
 }
 
 void Store::release_values(int bucket) { nn::release(buckets_.at(bucket).values); }

@@ -21,6 +21,7 @@ namespace tessera::train {
 struct BucketState {
   at::Tensor values;  // [count], precision of computation; under ZeRO-3 they take memory where they are gathered
   at::Tensor grads;   // [count], f32; under ZeRO-2 and 3 they take memory where passes add to them
+  at::Tensor fresh_grads;  // [count], f32, where gradients are used a step late: what passes add to, while `grads` are reduced
   at::Tensor
       whole_grads;  // of a parameter that stages cut differently (Bucket::whole): zeros but for `grads`, which are in their place there
   at::Tensor shard_values;  // [shard count]: this rank's part of `values`, or under ZeRO-3 what it is gathered from
@@ -48,6 +49,8 @@ class Store {
   void initialize(std::uint64_t seed);
   void zero_grads();
   void zero_grads(int bucket);
+  // Where gradients are used a step late: those of the step that has ended become the bucket's `grads`.
+  void keep_for_next_step(int bucket);
 
   // Gives back the memory of the values of a bucket under ZeRO-3, and of its gradients under ZeRO-2 and 3.
   void release_values(int bucket);

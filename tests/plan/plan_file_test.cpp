@@ -50,6 +50,7 @@ Plan any_plan() {
   plan.bucket_size = Bytes(1 + number(1 << 30));
   plan.delayed_exchange = *rc::gen::arbitrary<bool>();
   if (plan.delayed_exchange) plan.exchanged_early = number(1000) / 999.0;
+  if (plan.delayed_exchange) plan.staleness = *rc::gen::element(0, 1);
   if (*rc::gen::arbitrary<bool>()) {
     plan.lengths = Lengths{{}, number(1000) / 999.0, number(1000) / 1e7, number(1000) / 1e10};
     for (int degree = 1 + number(3); degree < 10; degree += 1 + number(8)) plan.lengths->groups.push_back({degree, number(1000) / 1e8});
@@ -96,7 +97,8 @@ RC_GTEST_PROP(PlanFile, ReadsBackWhatWasWritten, ()) {
   }
   RC_ASSERT(again.schedule == plan.schedule);
   RC_ASSERT(again.order == plan.order);
-  RC_ASSERT(again.delayed_exchange == plan.delayed_exchange && again.exchanged_early == plan.exchanged_early);
+  RC_ASSERT(again.delayed_exchange == plan.delayed_exchange && again.exchanged_early == plan.exchanged_early &&
+            again.staleness == plan.staleness);
   RC_ASSERT(again.predicted.has_value() == plan.predicted.has_value());
   if (plan.predicted) RC_ASSERT(again.predicted->step == plan.predicted->step && again.predicted->memory == plan.predicted->memory);
 }

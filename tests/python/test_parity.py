@@ -30,8 +30,9 @@ def train_yaml(name, parallel, model=MODEL, start="start"):
     }
 
 
-def losses_of_pytorch(tessera, model, start):
-    """The plain PyTorch loop's losses, over the batches that Tessera says it uses; its initial weights become the run `start`."""
+def losses_of_pytorch(tessera, model, start, stale=False):
+    """The plain PyTorch loop's losses, over the batches that Tessera says it uses; its initial weights become the run `start`. `stale`: without clipping, and each
+    gradient is used a step late."""
     torch.manual_seed(0)
     torch.set_num_threads(2)
     config = LlamaConfig(
@@ -48,19 +49,27 @@ def losses_of_pytorch(tessera, model, start):
     decayed = [p for p in plain.parameters() if p.dim() > 1]
     norms = [p for p in plain.parameters() if p.dim() <= 1]
     optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": norms, "weight_decay": 0.0}], lr=1.0, betas=(0.9, 0.95), eps=1e-8)
-    losses = []
+    losses, kept = [], None
     lines = tessera("data", "batch", yaml, "--count", STEPS, "--json").stdout.splitlines()
     for step, batch in enumerate(map(json.loads, lines)):
         tokens, targets = torch.tensor(batch["tokens"]), torch.tensor(batch["targets"])
         for group in optimizer.param_groups:
-            group["lr"] = rates[step]
+            group["lr"] = rates[max(0, step - 1)] if stale else rates[step]
         logits = plain(tokens).logits
         loss = torch.nn.functional.cross_entropy(logits.view(-1, model["vocab"]), targets.view(-1))
         optimizer.zero_grad()
         loss.backward()
+        losses.append(loss.item())
+        if stale:
+            fresh = [p.grad.clone() for p in plain.parameters()]
+            for parameter, gradient in zip(plain.parameters(), kept or []):
+                parameter.grad = gradient
+            if kept is not None:
+                optimizer.step()
+            kept = fresh
+            continue
         torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
         optimizer.step()
-        losses.append(loss.item())
     return losses
 
 
@@ -100,6 +109,18 @@ def test_every_step_of_every_plan_has_pytorchs_loss(shared_tessera, reference, i
     assert len(losses) == STEPS
     worst = max(abs(ours - theirs) / theirs for ours, theirs in zip(losses, reference))
     print(f"{parallel}: worst relative difference {worst:.2e} over {STEPS} steps")
+    assert worst < TOLERANCE
+
+
+@pytest.mark.parametrize("index,parallel", list(enumerate([{"dp": 1, "pp": 1, "tp": 1}, {"dp": 2, "pp": 2, "tp": 1, "zero": 1, "micro_batches": 2}])))
+def test_stale_gradients_are_those_of_the_step_before(shared_tessera, index, parallel):
+    expected = losses_of_pytorch(shared_tessera, MODEL, f"late{index}", stale=True)
+    job = train_yaml(f"stale{index}", {**parallel, "staleness": 1}, start=f"late{index}")
+    job["train"]["optimizer"]["clip"] = 0
+    shared_tessera("train", shared_tessera.write(f"stale{index}.yaml", job), "--no-measure")
+    losses = [line["loss"] for line in shared_tessera.metrics(f"stale{index}")]
+    worst = max(abs(ours - theirs) / theirs for ours, theirs in zip(losses, expected, strict=True))
+    print(f"{parallel}, staleness 1: worst relative difference {worst:.2e} over {STEPS} steps")
     assert worst < TOLERANCE
 
 

@@ -59,7 +59,7 @@ model::JobSpec tiny_t5_job(const std::string& model_extra) {
 
 std::string to_text(const Degrees& d) {
   return text("dp", d.dp, " pp", d.pp, " tp", d.tp, " zero", d.zero, " m", d.micro_batches, " ", plan::name_of(d.schedule), " recompute ",
-              model::name_of(d.recompute), d.delayed_exchange ? " delayed" : "", d.chunks > 1 ? text(" chunks", d.chunks) : "",
+              model::name_of(d.recompute), d.delayed_exchange ? " delayed" : "", d.staleness > 0 ? " stale" : "", d.chunks > 1 ? text(" chunks", d.chunks) : "",
               d.shards > 0 ? text(" shards", d.shards) : "", d.sequence_parallel ? " sequence parallel" : "",
               d.cp > 1 ? text(" cp", d.cp, d.context == model::ContextKind::ring ? " ring" : " ulysses") : "",
               d.ep > 1 ? text(" ep", d.ep) : "", d.whole_experts ? " whole experts" : "");
@@ -73,6 +73,7 @@ plan::Plan plan_of(const model::JobSpec& job, const Degrees& degrees) {
   plan.micro_batches = degrees.micro_batches;
   plan.schedule = degrees.schedule;
   plan.delayed_exchange = degrees.delayed_exchange;
+  plan.staleness = degrees.staleness;
   plan.exchanged_early = 0.5;
   plan.bucket_size = Bytes(100 << 10);
   const int width = degrees.dp * degrees.cp * degrees.tp;

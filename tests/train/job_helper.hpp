@@ -40,6 +40,7 @@ struct Degrees {
   model::ContextKind context = model::ContextKind::ring;
   int ep = 1;
   bool whole_experts = false;
+  int staleness = 0;  // with delayed_exchange
 };
 std::string to_text(const Degrees& degrees);
 

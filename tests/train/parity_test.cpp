@@ -176,6 +176,31 @@ INSTANTIATE_TEST_SUITE_P(Trainer, DelayedExchange,
                            return name;
                          });
 
+// That they are the right ones is held against PyTorch (tests/python/test_parity.py).
+TEST(Trainer, GradientsThatAreUsedAStepLateAreTheSameUnderEveryPlan) {
+  for (const char* model_extra : {"", ", tied: true"}) {
+    auto job = tiny_job({}, model_extra);
+    job.train.optimizer.clip = 0;
+    const Curve exact = train_curve(job, {}, kSteps);
+    const Curve one = train_curve(job, {.delayed_exchange = true, .staleness = 1}, kSteps);
+    EXPECT_EQ(one.losses[0], exact.losses[0]);
+    EXPECT_GT(worst_difference(one.losses, exact.losses), 1e-4);
+    for (const Degrees& degrees : std::vector<Degrees>{{.dp = 2},
+                                                       {.dp = 2, .zero = 1, .micro_batches = 2},
+                                                       {.dp = 4, .zero = 1, .shards = 2},
+                                                       {.dp = 2, .pp = 2, .tp = 1, .zero = 1, .micro_batches = 4, .schedule = Schedule::zb_h1},
+                                                       {.pp = 2, .tp = 2, .micro_batches = 2},
+                                                       {.pp = 2, .micro_batches = 4, .schedule = Schedule::zb_v, .chunks = 2},
+                                                       {.tp = 2, .cp = 2, .context = model::ContextKind::ring}}) {
+      Degrees late = degrees;
+      late.delayed_exchange = true;
+      late.staleness = 1;
+      const Curve curve = train_curve(job, late, kSteps);
+      EXPECT_LT(worst_difference(curve.losses, one.losses), 1e-5) << to_text(late);
+    }
+  }
+}
+
 // Memory of CPU workers is the host's.
 TEST(Trainer, AnOptimizerOnTheHostStepsBitForBitAsOneOnTheDevice) {
   const auto job = tiny_job();
