@@ -27,10 +27,10 @@ def netlab_or_exit():
     return netlab
 
 
-def checked(words, environment):
-    """What a command prints; where it fails, this program ends with its errors."""
+def checked(words, environment, folder=None):
+    """What a command prints, run in the folder; where it fails, this program ends with its errors."""
     words = [str(word) for word in words]
-    done = subprocess.run(words, capture_output=True, text=True, env=environment)
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=folder)
     if done.returncode:
         sys.exit(f"{' '.join(words)}: {done.stderr}")
     return done.stdout
@@ -42,6 +42,12 @@ def planned(tessera, folder, name, job, environment, profile=None):
     path.write_text(json.dumps(job))
     checked([tessera, "plan", path, "-o", plan, *(["--profile", profile] if profile else [])], environment)
     return path, plan
+
+
+def trained(tessera, job, plan, environment):
+    """Trains under the plan on this host, in place of an earlier run: the run's folder, beside the job's file."""
+    checked([tessera, "train", job, "--plan", plan, "--no-measure", "--overwrite"], environment, job.parent)
+    return job.parent / "runs" / json.loads(job.read_text())["name"]
 
 
 def profiled(tessera, path, job, seconds, environment):

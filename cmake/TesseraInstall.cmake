@@ -1,8 +1,8 @@
-# `cmake --install`: the two programs, and what a plug-in is built against (find_package(Tessera)).
+# `cmake --install`: the programs, and what a plug-in is built against (find_package(Tessera)).
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-install(TARGETS tessera tessera-worker RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS tessera tessera-ps tessera-worker RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 # libtorch stays where it is: in the clone, as a rule, whose folders CMake would leave out.
 set_target_properties(tessera-worker PROPERTIES INSTALL_RPATH "${torch_root}/lib")
 if(TARGET tessera_parquet)

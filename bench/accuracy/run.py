@@ -13,7 +13,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
-from lab import checked, planned  # noqa: E402
+from lab import planned, trained  # noqa: E402
 from machine import processor  # noqa: E402
 
 MODELS = {"resnet18": {"arch": "resnet18", "image": 32, "channels": 1, "classes": 10},
@@ -37,8 +37,7 @@ def train(tessera, folder, name, way, steps, seed, environment):
         for stage in content["stages"]:
             stage["shares"] = [{"ranks": 1, "samples": samples} for samples in SHARES]
         plan.write_text(json.dumps(content))
-    checked([tessera, "train", path, "--plan", plan, "--run", folder / run, "--no-measure"], environment)
-    return json.loads((folder / run / "evaluations.jsonl").read_text().splitlines()[-1])["accuracy"]
+    return json.loads((trained(tessera, path, plan, environment) / "evaluations.jsonl").read_text().splitlines()[-1])["accuracy"]
 
 
 def main():

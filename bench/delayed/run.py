@@ -16,7 +16,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
-from lab import checked, netlab_or_exit, planned, train_on_hosts  # noqa: E402
+from lab import netlab_or_exit, planned, train_on_hosts, trained  # noqa: E402
 MODEL = {"arch": "llama", "hidden": 384, "layers": 8, "heads": 6, "kv_heads": 6, "ffn": 1024, "seq": 128, "vocab": 2048}
 HOSTS = 4
 CPU = 0.45
@@ -39,14 +39,13 @@ def plan_for(tessera, way, gbit, folder, environment):
 
 def learned(tessera, exchange, rate, steps, folder, environment):
     """The validation loss at the end."""
-    name = f"{exchange}-{rate}"
+    name = f"{exchange}-{rate}".replace(" ", "-")
     job = {"name": name, "model": LEARNER, "data": {"source": str(TEXT), "tokenizer": {"kind": "bytes"}}, "cluster": "auto",
            "parallel": {"dp": 1, "tp": 1, "pp": 1, **EXCHANGES[exchange]}, "checkpoint": {"every": 0},
            "train": {"steps": steps, "global_batch": 16, "precision": "fp32", "optimizer": {"kind": "adamw", "lr": rate, "clip": 0},
                      "schedule": {"kind": "cosine", "warmup": steps // 10}, "eval": {"sequences": 64}}}
     path, plan = planned(tessera, folder, name, job, environment)
-    checked([tessera, "train", path, "--plan", plan, "--run", folder / f"run-{name}", "--no-measure"], environment)
-    return json.loads((folder / f"run-{name}" / "evaluations.jsonl").read_text().splitlines()[-1])["loss"]
+    return json.loads((trained(tessera, path, plan, environment) / "evaluations.jsonl").read_text().splitlines()[-1])["validation_loss"]
 
 
 def main():

@@ -17,7 +17,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
-from lab import checked, planned  # noqa: E402
+from lab import checked, planned, trained  # noqa: E402
 from machine import processor  # noqa: E402
 
 SKIPPED_STEPS = 2
@@ -84,8 +84,7 @@ class Bench:
         return told["images"] / told["seconds"]
 
     def trained(self, job, plan, batch):
-        run = self.folder / "run"
-        checked([self.tessera, "train", job, "--plan", plan, "--run", run, "--no-measure", "--overwrite"], self.environment)
+        run = trained(self.tessera, job, plan, self.environment)
         seconds = [json.loads(line)["seconds"] for line in (run / "metrics.jsonl").read_text().splitlines()]
         return batch / statistics.median(seconds[SKIPPED_STEPS:])
 

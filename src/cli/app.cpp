@@ -150,6 +150,7 @@ std::unique_ptr<CLI::App> make_app() {
   add_export_command(*app);
   add_import_command(*app);
   add_data_command(*app);
+  add_ps_command(*app);
   add_runs_command(*app);
   add_completion_command(*app);
   return app;

@@ -29,6 +29,7 @@ void add_verify_command(CLI::App& app);
 void add_train_command(CLI::App& app);
 void add_worker_command(CLI::App& app);
 void add_agent_command(CLI::App& app);
+void add_ps_command(CLI::App& app);
 void add_eval_command(CLI::App& app);
 void add_generate_command(CLI::App& app);
 void add_export_command(CLI::App& app);

@@ -43,10 +43,12 @@ std::vector<control::WorkerCommand> worker_commands(const std::vector<std::strin
   return commands;
 }
 
-void become_worker(const std::vector<std::string>& arguments, bool json) {
+void become_worker(const std::vector<std::string>& arguments, bool json) { become_program("tessera-worker", arguments, json); }
+
+void become_program(const std::string& name, const std::vector<std::string>& arguments, bool json) {
   ::setenv(kHangUpStaysOurs.first, kHangUpStaysOurs.second, 1);
   if (json) control::report_errors_to(STDOUT_FILENO);
-  const std::string program = control::sibling_program("tessera-worker").string();
+  const std::string program = control::sibling_program(name).string();
   std::vector<char*> pointers = {const_cast<char*>(program.c_str())};
   for (const auto& argument : arguments) pointers.push_back(const_cast<char*>(argument.c_str()));
   pointers.push_back(nullptr);

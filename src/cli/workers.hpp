@@ -16,8 +16,9 @@ namespace tessera::cli {
 std::vector<control::WorkerCommand> worker_commands(const std::vector<std::string>& arguments, const std::vector<plan::RankPlace>& places,
                                                     const cluster::ClusterSpec& cluster);
 
-// Replaces this process by the worker, which keeps the terminal. `json`: the worker prints errors to stdout as JSON objects. Throws when
-// there is no worker to run.
+// Replaces this process by a program beside it, which keeps the terminal. `json`: it prints errors to stdout as JSON objects. Throws when
+// there is none to run.
+[[noreturn]] void become_program(const std::string& name, const std::vector<std::string>& arguments, bool json = false);
 [[noreturn]] void become_worker(const std::vector<std::string>& arguments, bool json = false);
 
 }  // namespace tessera::cli

@@ -1,33 +1,9 @@
 #include "comm/network.hpp"
 
-#include <ucs/debug/log_def.h>
-
-#include <cstdarg>
-#include <cstdio>
-#include <cstdlib>
-#include <mutex>
 #include <thread>
-
-#include "base/log.hpp"
 
 namespace tessera::comm {
 namespace {
-
-// A broken connection is an Error of ours; UCX's own lines about it would only confuse.
-ucs_log_func_rc_t quiet(const char*, unsigned, const char*, ucs_log_level_t level, const ucs_log_component_config_t*, const char* format,
-                        va_list arguments) {
-  if (level > UCS_LOG_LEVEL_WARN) return UCS_LOG_FUNC_RC_CONTINUE;
-  char line[1024];
-  std::vsnprintf(line, sizeof line, format, arguments);
-  log::debug(text("ucx: ", line));
-  return UCS_LOG_FUNC_RC_STOP;
-}
-
-void check(ucs_status_t status, const char* what) {
-  if (status == UCS_OK) return;
-  throw Error(ErrorCode::io, text("UCX cannot ", what, ": ", ucs_status_string(status)), {}, {},
-              "see `ucx_info -d` for the transports of this host, and the variables UCX_TLS and UCX_NET_DEVICES");
-}
 
 // Streams are 47 bits of hash beside the sender's rank: a receive must not match another rank's message.
 std::uint64_t tag_of(std::uint64_t stream, int sender) { return (stream & ~std::uint64_t{0xffff}) | static_cast<std::uint64_t>(sender); }
@@ -46,62 +22,13 @@ void Transfer::await_resume() const {
               {}, "the same size on both sides");
 }
 
-Network::Network(const std::string& interface, bool shared_memory) {
-  static std::once_flag once;
-  std::call_once(once, [] { ucs_log_push_handler(quiet); });
-  ucp_config_t* config = nullptr;
-  check(ucp_config_read(nullptr, nullptr, &config), "read its configuration");
-  const auto prefer = [config](const char* name, const char* value) {
-    if (!std::getenv(text("UCX_", name).c_str())) ucp_config_modify(config, name, value);
-  };
-  // UCX 1.13 knows a transport's settings here without its name, later ones with it, and each passes over the other's.
-  const auto prefer_tcp = [config](const std::string& name, const char* value) {
-    if (std::getenv(("UCX_TCP_" + name).c_str())) return;
-    ucp_config_modify(config, name.c_str(), value);
-    ucp_config_modify(config, ("TCP_" + name).c_str(), value);
-  };
-  if (!interface.empty()) prefer("NET_DEVICES", interface.c_str());
-  if (!shared_memory) prefer("TLS", "^shm");
-  // A rendezvous costs two more wake-ups per message. At 1 Gbit/s, all-reduce of 4 MiB by two ranks on busy cores: 60 % of
-  // the link with UCX's own settings, 88 % without rendezvous. Larger segments are fewer system calls.
-  prefer("RNDV_THRESH", "8m");
-  prefer_tcp("TX_SEG_SIZE", "64k");
-  prefer_tcp("RX_SEG_SIZE", "128k");
-  // A blocking connect to a rank that ends at that moment may succeed and the first words on it fail: UCX 1.13 marks such an
-  // endpoint for destruction before it has become a sender, and then ends the process over the contradiction (an assertion in
-  // uct_tcp_ep_destroy_progress). Connected from progress, the same is a broken connection.
-  prefer_tcp("CONN_NB", "y");
-  ucp_params_t parameters{};
-  parameters.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
-  parameters.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
-  parameters.name = "tessera";
-  const ucs_status_t status = ucp_init(&parameters, config, &context_);
-  ucp_config_release(config);
-  check(status, "start");
-  ucp_worker_params_t worker{};
-  worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_EVENTS;
-  worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;
-  worker.events = UCP_WAKEUP_TAG_RECV | UCP_WAKEUP_TAG_SEND | UCP_WAKEUP_RX | UCP_WAKEUP_TX;
-  check(ucp_worker_create(context_, &worker, &worker_), "create a worker");
-  check(ucp_worker_get_efd(worker_, &event_descriptor_), "wake up on events");
-}
+Network::Network(const std::string& interface, bool shared_memory) : ucx_(interface, shared_memory) {}
 
 Network::~Network() {
   abandon();
   // UCX 1.13 ends the process when a worker is destroyed while a message to a stopped or dead peer cannot be called back.
   // Nothing runs on a worker that nobody progresses, so this one stays behind.
-  if (!outstanding_.empty() || stuck_closing_) return;
-  if (worker_) ucp_worker_destroy(worker_);
-  if (context_) ucp_cleanup(context_);
-}
-
-std::string Network::address() const {
-  ucp_address_t* address = nullptr;
-  std::size_t length = 0;
-  check(ucp_worker_get_address(worker_, &address, &length), "tell its address");
-  std::string bytes(reinterpret_cast<const char*>(address), length);
-  ucp_worker_release_address(worker_, address);
-  return bytes;
+  ucx_.left_behind = !outstanding_.empty() || stuck_closing_;
 }
 
 void Network::set_peers(std::vector<std::string> addresses, int own_rank) {
@@ -122,7 +49,7 @@ ucp_ep_h Network::endpoint_to(int world_rank, ucs_status_t& status) {
   parameters.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   parameters.err_handler.cb = &Network::on_broken;
   parameters.err_handler.arg = this;
-  status = ucp_ep_create(worker_, &parameters, &endpoint);
+  status = ucp_ep_create(ucx_.handle, &parameters, &endpoint);
   if (status != UCS_OK) return endpoint = nullptr;
   rank_of_endpoint_[endpoint] = world_rank;
   return endpoint;
@@ -165,7 +92,7 @@ Transfer Network::receive(Operation& operation, std::span<std::byte> data, int f
   parameters.memory_type = UCS_MEMORY_TYPE_HOST;
   outstanding_[record.get()] = record;
   const int sender = operation.group->ranks[static_cast<std::size_t>(from)];
-  launched(record, ucp_tag_recv_nbx(worker_, data.data(), data.size(), tag_of(stream, sender), ~std::uint64_t{0}, &parameters));
+  launched(record, ucp_tag_recv_nbx(ucx_.handle, data.data(), data.size(), tag_of(stream, sender), ~std::uint64_t{0}, &parameters));
   return Transfer(std::move(record));
 }
 
@@ -237,12 +164,12 @@ void Network::on_broken(void* self, ucp_ep_h endpoint, ucs_status_t status) {
 
 bool Network::progress() {
   bool any = false;
-  for (int round = 0; round < 64 && ucp_worker_progress(worker_) != 0; ++round) any = true;
+  for (int round = 0; round < 64 && ucp_worker_progress(ucx_.handle) != 0; ++round) any = true;
   if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
   return any || !ready_.empty();
 }
 
-bool Network::arm() { return ucp_worker_arm(worker_) == UCS_OK; }
+bool Network::arm() { return ucp_worker_arm(ucx_.handle) == UCS_OK; }
 
 std::vector<Network::Ready> Network::take_ready() { return std::exchange(ready_, {}); }
 
@@ -275,14 +202,14 @@ void Network::abandon() {
     record->waiter = nullptr;
     if (record->receiving) requests.push_back(record->request);
   }
-  for (void* request : requests) ucp_request_cancel(worker_, request);
+  for (void* request : requests) ucp_request_cancel(ucx_.handle, request);
   const auto give_up = SteadyClock::now() + std::chrono::milliseconds(500);
   const auto still_closing = [&closing] {
     return std::any_of(closing.begin(), closing.end(),
                        [](ucs_status_ptr_t request) { return ucp_request_check_status(request) == UCS_INPROGRESS; });
   };
   while ((!outstanding_.empty() || still_closing()) && SteadyClock::now() < give_up) {
-    if (ucp_worker_progress(worker_) == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    if (ucp_worker_progress(ucx_.handle) == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
   stuck_closing_ = still_closing();
   for (ucs_status_ptr_t request : closing) ucp_request_free(request);

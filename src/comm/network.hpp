@@ -1,8 +1,6 @@
 // Internal. UCX: tagged messages between world ranks, awaited by coroutines. Used by the progress thread alone.
 #pragma once
 
-#include <ucp/api/ucp.h>
-
 #include <coroutine>
 #include <cstddef>
 #include <functional>
@@ -13,6 +11,7 @@
 #include <vector>
 
 #include "comm/operation.hpp"
+#include "comm/ucx_worker.hpp"
 
 namespace tessera::comm {
 
@@ -52,11 +51,11 @@ class [[nodiscard]] Transfer {
 
 class Network {
  public:
-  // `interface` limits the network devices ("eth0"); empty: all. Without `shared_memory` same-host messages use the network.
+  // As UcxWorker says.
   Network(const std::string& interface, bool shared_memory);
   ~Network();
 
-  std::string address() const;
+  std::string address() const { return ucx_.address(); }
   // World addresses, once all are known.
   void set_peers(std::vector<std::string> addresses, int own_rank);
 
@@ -64,7 +63,7 @@ class Network {
   Transfer send(Operation& operation, std::span<const std::byte> data, int to_group_rank, std::uint64_t stream);
   Transfer receive(Operation& operation, std::span<std::byte> data, int from_group_rank, std::uint64_t stream);
 
-  int event_descriptor() const { return event_descriptor_; }
+  int event_descriptor() const { return ucx_.event_descriptor; }
   // Moves data; true when anything happened. Throws what a callback has thrown.
   bool progress();
   // True when sleeping on event_descriptor() is safe.
@@ -95,9 +94,7 @@ class Network {
   ucp_ep_h endpoint_to(int world_rank, ucs_status_t& status);
   void launched(const std::shared_ptr<Transfer::Record>& record, ucs_status_ptr_t request);
 
-  ucp_context_h context_ = nullptr;
-  ucp_worker_h worker_ = nullptr;
-  int event_descriptor_ = -1;
+  UcxWorker ucx_;
   int own_rank_ = 0;
   std::vector<std::string> addresses_;
   std::vector<ucp_ep_h> endpoints_;

@@ -16,6 +16,9 @@ std::string_view name_of(Statement statement) {
     case Statement::answer: return "tessera rendezvous 1: answer";
     case Statement::launcher_knows_the_secret: return "tessera launcher 1: launcher";
     case Statement::agent_knows_the_secret: return "tessera launcher 1: agent";
+    case Statement::server_knows_the_secret: return "tessera requests 1: server";
+    case Statement::asks_to_be_a_client: return "tessera requests 1: client";
+    case Statement::takes_the_client: return "tessera requests 1: session";
   }
   return {};
 }

@@ -24,7 +24,10 @@ enum class Statement {
   claim,
   answer,
   launcher_knows_the_secret,  // between a launcher and its agents on other hosts, where rank_nonce is the agent's
-  agent_knows_the_secret
+  agent_knows_the_secret,
+  server_knows_the_secret,  // between a client and a server (comm/requests.hpp), where rank_nonce is the client's
+  asks_to_be_a_client,
+  takes_the_client
 };
 
 // kProofBytes bytes.

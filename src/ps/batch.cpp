@@ -1,0 +1,60 @@
+#include "ps/batch.hpp"
+
+#include <algorithm>
+#include <bit>
+
+namespace tessera::ps {
+namespace {
+
+constexpr std::size_t kAhead = 16;
+
+// Other bits than those that the servers' indices are ordered by.
+std::uint64_t mixed(Key key) {
+  key = (key ^ (key >> 32)) * 0xD6E8FEB86659FD93ull;
+  return key ^ (key >> 32);
+}
+
+std::size_t server_of(std::uint64_t mixed_key, std::size_t servers) { return static_cast<std::size_t>(((mixed_key >> 32) * servers) >> 32); }
+
+}  // namespace
+
+bool Batch::is_of(std::span<const Key> keys) const { return std::ranges::equal(keys, keys_); }
+
+void Batch::deal(std::span<const Key> keys, std::size_t servers) {
+  keys_.assign(keys.begin(), keys.end());
+  parts_.resize(servers);
+  for (Part& part : parts_) {
+    part.keys.clear();
+    part.positions.clear();
+    part.tickets.clear();
+  }
+  repeats_.clear();
+  next_.assign(keys.size(), kNone);
+  last_.resize(keys.size());
+  if (slots_.size() < 2 * keys.size() || ++stamp_ == 0) {
+    slots_.assign(std::bit_ceil(std::max<std::size_t>(2 * keys.size(), 16)), Slot{0, 0, 0});
+    stamp_ = 1;
+  }
+  const std::size_t mask = slots_.size() - 1;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (i + kAhead < keys.size()) __builtin_prefetch(&slots_[mixed(keys[i + kAhead]) & mask], 1);
+    const auto position = static_cast<std::uint32_t>(i);
+    const std::uint64_t hash = mixed(keys[i]);
+    std::size_t place = hash & mask;
+    while (slots_[place].stamp == stamp_ && slots_[place].key != keys[i]) place = (place + 1) & mask;
+    Slot& slot = slots_[place];
+    if (slot.stamp != stamp_) {
+      slot = {keys[i], stamp_, position};
+      last_[i] = position;
+      Part& part = parts_[server_of(hash, servers)];
+      part.keys.push_back(keys[i]);
+      part.positions.push_back(position);
+    } else {
+      next_[last_[slot.first]] = position;
+      last_[slot.first] = position;
+      repeats_.push_back({slot.first, position});
+    }
+  }
+}
+
+}  // namespace tessera::ps

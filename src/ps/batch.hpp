@@ -1,0 +1,51 @@
+// Internal. The keys of a batch: which of them are the same, and on which server each lives.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ps/ps.hpp"
+
+namespace tessera::ps {
+
+class Batch {
+ public:
+  static constexpr std::uint32_t kNone = 0xFFFFFFFF;
+
+  // Different keys that one server holds, in the order in which they first come.
+  struct Part {
+    std::vector<Key> keys;
+    std::vector<std::uint32_t> positions;  // where each first stands
+    std::vector<Ticket> tickets;           // of the last pull; empty without one
+  };
+  // A key that came before, at `first`.
+  struct Repeat {
+    std::uint32_t first, position;
+  };
+
+  // Fewer than 2^32 - 1 keys.
+  void deal(std::span<const Key> keys, std::size_t servers);
+  bool is_of(std::span<const Key> keys) const;
+
+  std::vector<Part>& parts() { return parts_; }
+  const std::vector<Repeat>& repeats() const { return repeats_; }
+  // The next place of the key that stands at `position`, or kNone.
+  std::uint32_t next(std::uint32_t position) const { return next_[position]; }
+
+ private:
+  struct Slot {
+    Key key;
+    std::uint32_t stamp;  // of the batch that it belongs to
+    std::uint32_t first;
+  };
+  std::vector<Slot> slots_;
+  std::uint32_t stamp_ = 0;
+  std::vector<Key> keys_;
+  std::vector<Part> parts_;
+  std::vector<Repeat> repeats_;
+  std::vector<std::uint32_t> next_, last_;
+};
+
+}  // namespace tessera::ps

@@ -1,0 +1,107 @@
+#include "ps/key_index.hpp"
+
+#include <memory>
+#include <new>
+
+namespace tessera::ps {
+
+KeyIndex::KeyIndex() : pages_(sizeof(Segment)) {
+  static_assert(sizeof(Segment) == 64 << 10);
+  directory_.push_back(new (pages_.take()) Segment);  // pages are zeroed: no slot is used
+}
+
+int KeyIndex::slot_of(const Line& line, Key key) {
+  unsigned equal = 0;
+  for (int slot = 0; slot < kSlots; ++slot) equal |= static_cast<unsigned>(line.keys[slot] == key) << slot;
+  equal &= line.used;
+  return equal == 0 ? -1 : __builtin_ctz(equal);
+}
+
+std::uint32_t KeyIndex::find(Key key, std::uint64_t hash) const {
+  const Segment& segment = *directory_[directory_place(hash)];
+  std::size_t place = home_of(hash);
+  for (std::size_t step = 0; step < kMostSteps; ++step) {
+    const Line& line = segment.lines[place];
+    if (const int slot = slot_of(line, key); slot >= 0) return line.rows[slot];
+    if (!line.passed) break;
+    if (++place == kLines) place = 0;
+  }
+  return kNone;
+}
+
+std::uint32_t KeyIndex::erase(Key key, std::uint64_t hash) {
+  Segment& segment = *directory_[directory_place(hash)];
+  std::size_t place = home_of(hash);
+  for (std::size_t step = 0; step < kMostSteps; ++step) {
+    Line& line = segment.lines[place];
+    if (const int slot = slot_of(line, key); slot >= 0) {
+      line.used &= ~(1u << slot);
+      --size_;
+      return line.rows[slot];
+    }
+    if (!line.passed) break;
+    if (++place == kLines) place = 0;
+  }
+  return kNone;
+}
+
+bool KeyIndex::add(Segment& segment, Key key, std::uint64_t hash, std::uint32_t row) {
+  std::size_t place = home_of(hash);
+  for (std::size_t step = 0; step < kMostSteps; ++step) {
+    Line& line = segment.lines[place];
+    const unsigned free = ~static_cast<unsigned>(line.used) & ((1u << kSlots) - 1);
+    if (free != 0) {
+      const int slot = __builtin_ctz(free);
+      line.keys[slot] = key;
+      line.rows[slot] = row;
+      line.used |= 1u << slot;
+      return true;
+    }
+    line.passed = true;
+    if (++place == kLines) place = 0;
+  }
+  return false;
+}
+
+void KeyIndex::place(Key key, std::uint64_t hash, std::uint32_t row) {
+  while (!add(*directory_[directory_place(hash)], key, hash, row)) split(hash);
+}
+
+void KeyIndex::insert(Key key, std::uint64_t hash, std::uint32_t row) {
+  place(key, hash, row);
+  ++size_;
+}
+
+void KeyIndex::split(std::uint64_t hash) {
+  Segment* const full = directory_[directory_place(hash)];
+  Segment* const other = new (pages_.take()) Segment;
+  if (full->depth == depth_) {
+    std::vector<Segment*> doubled(directory_.size() * 2);
+    for (std::size_t place = 0; place < doubled.size(); ++place) doubled[place] = directory_[place / 2];
+    directory_ = std::move(doubled);
+    ++depth_;
+  }
+  full->depth = other->depth = full->depth + 1;
+  // The segment's places are neighbours; the upper half of them is the new one's.
+  const std::size_t places = std::size_t{1} << (depth_ - full->depth);
+  const std::size_t first = directory_place(hash) / (2 * places) * (2 * places);
+  for (std::size_t place = first + places; place < first + 2 * places; ++place) directory_[place] = other;
+  const auto lines = std::make_unique<std::array<Line, kLines>>(full->lines);
+  full->lines = {};
+  for (const Line& line : *lines)
+    for (int slot = 0; slot < kSlots; ++slot)
+      if ((line.used >> slot & 1) != 0) place(line.keys[slot], hash_of(line.keys[slot]), line.rows[slot]);
+}
+
+void KeyIndex::for_each(const std::function<void(Key, std::uint32_t)>& visit) const {
+  const Segment* seen = nullptr;
+  for (const Segment* segment : directory_) {
+    if (segment == seen) continue;
+    seen = segment;
+    for (const Line& line : segment->lines)
+      for (int slot = 0; slot < kSlots; ++slot)
+        if ((line.used >> slot & 1) != 0) visit(line.keys[slot], line.rows[slot]);
+  }
+}
+
+}  // namespace tessera::ps

@@ -1,0 +1,79 @@
+// Internal. From keys to row numbers: extendible hashing with buckets of a cache line (after CCEH, Nam et al., FAST 2019).
+//
+// A key's hash says which segment of 64 KiB (by its high bits, through a directory) and which line in it (by its low bits). A full segment
+// is split in two, which takes some 50 us, so growing never rebuilds the whole.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "ps/pages.hpp"
+
+namespace tessera::ps {
+
+class KeyIndex {
+ public:
+  using Key = std::uint64_t;
+  static constexpr std::uint32_t kNone = 0xFFFFFFFF;
+
+  KeyIndex();
+
+  static std::uint64_t hash_of(Key key) {
+    __extension__ using Wide = unsigned __int128;
+    const Wide product = static_cast<Wide>(key ^ 0x2D358DCCAA6C78A5ull) * 0x9E3779B97F4A7C15ull;
+    const std::uint64_t folded = static_cast<std::uint64_t>(product >> 64) ^ static_cast<std::uint64_t>(product);
+    return folded * 0xD6E8FEB86659FD93ull;
+  }
+
+  // Asks for the line where the key should be.
+  void prefetch(std::uint64_t hash) const { __builtin_prefetch(&home(hash)); }
+  // kNone: there is no such key.
+  std::uint32_t find(Key key, std::uint64_t hash) const;
+  // Precondition: find(key) is kNone.
+  void insert(Key key, std::uint64_t hash, std::uint32_t row);
+  // The row it had, or kNone.
+  std::uint32_t erase(Key key, std::uint64_t hash);
+
+  std::size_t size() const { return size_; }
+  std::size_t bytes() const { return pages_.bytes() + directory_.capacity() * sizeof(Segment*); }
+  void for_each(const std::function<void(Key, std::uint32_t)>& visit) const;
+
+ private:
+  static constexpr int kSlots = 5;
+  // Keys that do not fit in their line stand in one of the next ones, which `passed` says.
+  struct alignas(64) Line {
+    std::array<Key, kSlots> keys;
+    std::array<std::uint32_t, kSlots> rows;
+    std::uint8_t used;  // a bit for each slot
+    bool passed;
+  };
+  static_assert(sizeof(Line) == 64);
+  static constexpr std::size_t kLines = 1024 - 1;  // the first line's place holds the segment's depth
+  static constexpr std::size_t kMostSteps = 16;    // from a key's line
+  struct Segment {
+    alignas(64) int depth;  // bits of the hash that all its keys share
+    std::array<Line, kLines> lines;
+  };
+
+  static std::size_t home_of(std::uint64_t hash) {
+    return static_cast<std::size_t>(((hash & 0xFFFFFFFF) * kLines) >> 32);
+  }
+  static int slot_of(const Line& line, Key key);
+  static bool add(Segment& segment, Key key, std::uint64_t hash, std::uint32_t row);
+
+  std::size_t directory_place(std::uint64_t hash) const { return depth_ == 0 ? 0 : static_cast<std::size_t>(hash >> (64 - depth_)); }
+  const Line& home(std::uint64_t hash) const { return directory_[directory_place(hash)]->lines[home_of(hash)]; }
+  void place(Key key, std::uint64_t hash, std::uint32_t row);
+  // The segment of this hash.
+  void split(std::uint64_t hash);
+
+  Pages pages_;
+  std::vector<Segment*> directory_;
+  int depth_ = 0;
+  std::size_t size_ = 0;
+};
+
+}  // namespace tessera::ps

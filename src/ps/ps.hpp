@@ -1,0 +1,127 @@
+// Tables of sparse parameters: rows of a model that are found by a 64-bit key and exist from the first time that a batch names them.
+//
+// A table is what one server holds of a model's table, its shard. Clients pull the rows of a batch, compute gradients, and push these;
+// the optimizer runs where the rows are.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/units.hpp"
+
+namespace tessera::ps {
+
+using Key = std::uint64_t;
+
+// How a row's values are stored. `int8`: a scale for each row, its largest value / 127. Rounding to bf16 and int8 is random, up or
+// down with the probabilities that keep the mean, so that small updates are not lost; the same pushes give the same bits.
+enum class RowType { fp32, bf16, int8 };
+
+// What a push does to a row w with the gradient g.
+//   add      w += g, whatever the learning rate: for differences that a client has computed
+//   sgd      w -= lr g
+//   adagrad  n += g^2; w -= lr g / (sqrt(n) + epsilon)                                        (Duchi, Hazan, Singer 2011)
+//   adam     m, v as usual, the bias corrected by how many pushes this row has had            (Kingma, Ba 2015)
+//   ftrl     FTRL-Proximal with l1, l2, beta and lr as alpha                                  (McMahan et al. 2013, algorithm 1)
+enum class Rule { add, sgd, adagrad, adam, ftrl };
+
+struct OptimizerSpec {
+  Rule rule = Rule::adagrad;
+  // One second moment for a row, the mean over its values, in place of one for each value (AdaGrad's n, Adam's v).
+  bool row_moment = false;
+  float learning_rate = 0.05f;
+  float epsilon = 1e-8f;
+  float initial_moment = 0;  // of AdaGrad's n
+  float beta1 = 0.9f, beta2 = 0.999f;
+  float l1 = 0, l2 = 0, beta = 1;
+  // A row's gradient whose Euclidean norm is larger is scaled down to it.
+  std::optional<float> clip_norm = {};
+};
+
+// A row's first values: a function of (seed, key, place in the row) alone, so that they do not depend on how many shards there are.
+enum class InitialValues { zero, uniform, normal };
+struct InitializerSpec {
+  InitialValues kind = InitialValues::uniform;
+  float scale = 0.01f;  // uniform in [-scale, scale); or the standard deviation
+  std::uint64_t seed = 1;
+};
+
+struct TableSpec {
+  std::string name = {};
+  int dimension = 0;  // values of a row, 1 to 65536
+  RowType type = RowType::fp32;
+  OptimizerSpec optimizer = {};
+  InitializerSpec initializer = {};
+};
+
+// Throws Error(invalid_config) that names the table and the member.
+void check(const TableSpec& spec);
+
+// Where a pull has found a row, so that the push that belongs to it need not search again. A ticket is valid for the table that gave it,
+// also after rows have been erased: one that no longer leads to its key's row is searched anew.
+struct Ticket {
+  std::uint32_t row = 0;
+  std::uint32_t erased = 0;
+};
+
+enum class Absent { create, zeros };  // what a pull does where a key has no row
+
+struct TableMemory {
+  Bytes index, rows;  // reserved from the system, whether filled or not
+};
+
+struct PushResult {
+  std::int64_t applied = 0;
+  std::int64_t refused = 0;  // gradients with a NaN or an infinity, which change nothing
+};
+
+// Not thread-safe: a table belongs to one thread. Holds at most 2^32 - 2 rows. Throws Error(resource_exhausted) when the system gives no more memory;
+// what a call has done until then stays.
+class Table {
+ public:
+  explicit Table(TableSpec spec);
+  ~Table();
+  Table(Table&&) noexcept;
+  Table& operator=(Table&&) noexcept;
+
+  const TableSpec& spec() const;
+  std::size_t size() const;
+  TableMemory memory() const;
+
+  // `values`: [keys, dimension], in the order of the keys, which may repeat. `tickets`: empty, or one a key, which are filled; where `zeros` finds no
+  // row, the ticket leads nowhere and push searches.
+  void pull(std::span<const Key> keys, std::span<float> values, std::span<Ticket> tickets = {}, Absent absent = Absent::create);
+
+  // `gradients`: [keys, dimension]. A key that repeats is updated as often; one without a row gets it first. `tickets`: empty, or those of a pull of the
+  // same keys.
+  PushResult push(std::span<const Key> keys, std::span<const float> gradients, std::span<const Ticket> tickets = {});
+
+  // Of the pushes that follow.
+  void set_learning_rate(float learning_rate);
+
+  // The number of rows that were there.
+  std::size_t erase(std::span<const Key> keys);
+
+  // Calls of push so far, which decide how they round: a table that goes on from stored rows goes on from their count.
+  std::uint64_t push_count() const;
+  void set_push_count(std::uint64_t count);
+
+  // A row as it is stored: its values, then the optimizer's state. The format belongs to the TableSpec: equal specs read each other's rows.
+  std::size_t stored_row_bytes() const;
+  // Calls with each key once, in no particular order. The table must not be changed meanwhile.
+  void for_each(const std::function<void(Key, std::span<const std::byte> stored)>& visit) const;
+  // Puts stored rows in, over those that are there. `stored`: [keys, stored_row_bytes()].
+  void restore(std::span<const Key> keys, std::span<const std::byte> stored);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tessera::ps

@@ -1,0 +1,140 @@
+// tessera-ps: what `tessera ps` becomes. A program of its own, as loading UCX takes longer than most commands of `tessera` do.
+
+#include <unistd.h>
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <exception>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/secret.hpp"
+#include "base/standard_output.hpp"
+#include "base/table.hpp"
+#include "base/terminal.hpp"
+#include "comm/sockets.hpp"
+#include "control/report.hpp"
+#include "control/stop_signals.hpp"
+#include "ps/client.hpp"
+#include "ps/server.hpp"
+
+namespace tessera::ps {
+namespace {
+
+constexpr std::chrono::milliseconds kLook(50);
+constexpr Seconds kPatience(10);
+
+// The place of each thread: the given one, then those at the ports behind it.
+std::vector<std::string> places_from(const std::string& place, int threads) {
+  const comm::HostPort first = comm::parse_host_port(place);
+  if (first.port == 0 || first.port + threads - 1 > 65535)
+    throw Error(ErrorCode::invalid_config, text("--listen ", place, " leaves no port for each of ", threads, threads == 1 ? " thread" : " threads"), {},
+                text("a port from 1 to ", 65536 - threads));
+  const std::string host = first.host.find(':') == std::string::npos ? first.host : "[" + first.host + "]";
+  std::vector<std::string> places;
+  for (int thread = 0; thread < threads; ++thread) places.push_back(text(host, ":", first.port + thread));
+  return places;
+}
+
+void serve(const std::string& place, int threads) {
+  const std::string secret = secret_from_environment().value_or("");
+  const std::atomic<bool>& asked = control::stop_when_asked();
+  const std::vector<std::string> places = places_from(place, threads);
+  std::deque<Server> servers;
+  for (const std::string& one : places) servers.emplace_back(one, secret);
+  std::atomic<bool> ended = false;
+  std::atomic_flag taken;
+  std::exception_ptr failed;  // the first thread's that fails; read once all have joined
+  {
+    std::vector<std::jthread> running;
+    for (Server& server : servers)
+      running.emplace_back([&server, &ended, &taken, &failed](const std::stop_token& stop) {
+        try {
+          server.serve(stop);
+        } catch (...) {
+          if (!taken.test_and_set()) failed = std::current_exception();
+        }
+        ended = true;
+      });
+    std::cout << "serving at";
+    for (const std::string& one : places) std::cout << " " << one;
+    std::cout << std::endl;
+    while (!asked && !ended) std::this_thread::sleep_for(kLook);
+    for (std::jthread& thread : running) thread.request_stop();
+  }
+  if (failed) std::rethrow_exception(failed);
+}
+
+nlohmann::json to_json(const std::string& place, const TableStatus& table) {
+  return {{"server", place},
+          {"table", table.name},
+          {"dimension", table.dimension},
+          {"rows", table.rows},
+          {"index_bytes", table.memory.index.value},
+          {"row_bytes", table.memory.rows.value},
+          {"keys_pulled", table.keys_pulled},
+          {"keys_pushed", table.keys_pushed},
+          {"gradients_refused", table.gradients_refused}};
+}
+
+void show_status(const std::vector<std::string>& places, bool as_json) {
+  Client client(places, secret_from_environment().value_or(""), kPatience);
+  const std::vector<std::vector<TableStatus>> all = client.status();
+  using enum tessera::Table::Align;
+  tessera::Table shown({{"server", left}, {"table", wrapped}, {"dim", right}, {"rows", right}, {"memory", right}, {"pulled", right}, {"pushed", right}, {"refused", right}});
+  nlohmann::json out = nlohmann::json::array();
+  for (std::size_t server = 0; server < all.size(); ++server)
+    for (const TableStatus& table : all[server]) {
+      out.push_back(to_json(places[server], table));
+      shown.add({places[server], table.name, text(table.dimension), text(table.rows), to_text(table.memory.index + table.memory.rows), text(table.keys_pulled),
+                 text(table.keys_pushed), text(table.gradients_refused)});
+    }
+  if (as_json)
+    std::cout << out.dump() << "\n";
+  else if (out.empty())
+    std::cout << "no tables yet\n";
+  else
+    std::cout << shown.text(columns_of(STDOUT_FILENO));
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("tessera-ps: parameter servers; started by the tessera command", "tessera-ps");
+  app.require_subcommand(1);
+  std::string place;
+  int threads = 1;
+  CLI::App* serving = app.add_subcommand("serve");
+  serving->add_option("--listen", place)->required();
+  serving->add_option("--threads", threads);
+  serving->callback([&] { serve(place, threads); });
+  std::vector<std::string> places;
+  bool json = false;
+  CLI::App* status = app.add_subcommand("status");
+  status->add_option("servers", places)->required();
+  status->add_flag("--json", json);
+  status->callback([&] { show_status(places, json); });
+  try {
+    app.parse(argc, argv);
+    flush_standard_output();
+    return 0;
+  } catch (const CLI::Success& done) {
+    return app.exit(done);
+  } catch (const CLI::ParseError& error) {
+    const Error wrapped(ErrorCode::invalid_config, text("tessera-ps: ", error.what()), {}, {}, "`tessera ps --help` shows what it takes");
+    control::report_error(wrapped);
+    return exit_code(wrapped.code());
+  } catch (const Error& error) {
+    control::report_error(error);
+    return exit_code(error.code());
+  } catch (const std::exception& error) {
+    const Error wrapped(ErrorCode::internal, error.what());
+    control::report_error(wrapped);
+    return exit_code(wrapped.code());
+  }
+}
+
+}  // namespace
+}  // namespace tessera::ps
+
+int main(int argc, char** argv) { return tessera::ps::run(argc, argv); }

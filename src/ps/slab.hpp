@@ -1,0 +1,44 @@
+// Internal. Rows of one size that never move, found by their number.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "ps/pages.hpp"
+
+namespace tessera::ps {
+
+class Slab {
+ public:
+  // Rows of no bytes take no memory, and none may be asked for.
+  explicit Slab(std::size_t row_bytes) : row_bytes_(row_bytes), pages_(row_bytes_ * kChunkRows) {}
+
+  std::size_t row_bytes() const { return row_bytes_; }
+  std::byte* at(std::uint32_t row) const { return chunks_[row / kChunkRows] + row % kChunkRows * row_bytes_; }
+  // So that there are rows 0 to `rows` - 1. The new ones are zero.
+  void grow_to(std::size_t rows) {
+    while (row_bytes_ > 0 && chunks_.size() * kChunkRows < rows) {
+      chunks_.reserve(chunks_.size() + 1);
+      chunks_.push_back(pages_.take());
+    }
+  }
+  void prefetch_to_read(std::uint32_t row) const { prefetch<0>(at(row)); }
+  void prefetch_to_write(std::uint32_t row) const { prefetch<1>(at(row)); }
+  std::size_t bytes() const { return pages_.bytes() + chunks_.capacity() * sizeof(std::byte*); }
+
+ private:
+  static constexpr std::uint32_t kChunkRows = 1 << 15;
+  static constexpr std::size_t kLine = 64, kMostLines = 8;  // the processor fetches what follows by itself
+
+  template <int kWrites>
+  void prefetch(const std::byte* row) const {
+    for (std::size_t offset = 0; offset < row_bytes_ && offset < kMostLines * kLine; offset += kLine) __builtin_prefetch(row + offset, kWrites);
+  }
+
+  std::size_t row_bytes_;
+  Pages pages_;
+  std::vector<std::byte*> chunks_;
+};
+
+}  // namespace tessera::ps

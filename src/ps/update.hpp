@@ -1,0 +1,19 @@
+// Internal. What a gradient does to a row and to the state that its optimizer keeps for it.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "ps/ps.hpp"
+
+namespace tessera::ps {
+
+// Floats of state beside each row.
+std::size_t state_floats(const OptimizerSpec& optimizer, int dimension);
+// Of a row that nothing was pushed to.
+void start_state(const OptimizerSpec& optimizer, std::span<float> state);
+
+using Update = void (*)(const OptimizerSpec& optimizer, float learning_rate, const float* gradient, float* row, float* state, int dimension);
+Update update_of(const OptimizerSpec& optimizer);
+
+}  // namespace tessera::ps
