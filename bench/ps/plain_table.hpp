@@ -1,5 +1,5 @@
-// What the shard is held against: one open-addressing table of a fixed size, linear probing, rows and AdaGrad's moment of each row in arrays
-// of their own, all in huge pages, and every batch prefetched in the same way. It cannot grow, erase or say how large it is.
+// What the shard is held against: one open-addressing table of a fixed size, linear probing, rows and AdaGrad's moment of each row in
+// arrays of their own, all in huge pages, and every batch prefetched in the same way. It cannot grow, erase or say how large it is.
 #pragma once
 
 #include <sys/mman.h>
@@ -30,10 +30,15 @@ class PlainTable {
   static constexpr int kDimension = 16;
 
   explicit PlainTable(std::size_t rows)
-      : mask_(std::bit_ceil(rows * 3 / 2) - 1), slots_(huge_pages<Slot>(mask_ + 1)), values_(huge_pages<float>(rows * kDimension)), moments_(huge_pages<float>(rows)) {}
+      : mask_(std::bit_ceil(rows * 3 / 2) - 1),
+        slots_(huge_pages<Slot>(mask_ + 1)),
+        values_(huge_pages<float>(rows * kDimension)),
+        moments_(huge_pages<float>(rows)) {}
 
   void pull(std::span<const std::uint64_t> keys, float* to) {
-    each(keys, false, [&](std::size_t i, std::uint32_t row) { std::memcpy(to + i * kDimension, values_ + std::size_t{row} * kDimension, kDimension * sizeof(float)); });
+    each(keys, false, [&](std::size_t i, std::uint32_t row) {
+      std::memcpy(to + i * kDimension, values_ + std::size_t{row} * kDimension, kDimension * sizeof(float));
+    });
   }
 
   void push(std::span<const std::uint64_t> keys, const float* gradients) {
@@ -81,7 +86,8 @@ class PlainTable {
     std::uint32_t rows[kAhead];
     for (std::size_t begin = 0; begin < keys.size(); begin += kAhead) {
       const std::size_t count = std::min(kAhead, keys.size() - begin);
-      for (std::size_t i = 0; i < count && begin + kAhead + i < keys.size(); ++i) __builtin_prefetch(&slots_[home(keys[begin + kAhead + i])]);
+      for (std::size_t i = 0; i < count && begin + kAhead + i < keys.size(); ++i)
+        __builtin_prefetch(&slots_[home(keys[begin + kAhead + i])]);
       for (std::size_t i = 0; i < count; ++i) {
         rows[i] = find_or_add(keys[begin + i]);
         __builtin_prefetch(values_ + std::size_t{rows[i]} * kDimension, 1);

@@ -1,5 +1,6 @@
-// tessera_bench_ps_service PLACE,... ROWS ROUNDS PID: one client of running parameter servers. Prints one JSON object: medians over the rounds of million keys a
-// second, and of milliseconds and CPU milliseconds of a batch, the latter of this process and of the servers' (PID) together.
+// tessera_bench_ps_service PLACE,... ROWS ROUNDS PID: one client of running parameter servers. Prints one JSON object: medians over the
+// rounds of million keys a second, and of milliseconds and CPU milliseconds of a batch, the latter of this process and of the servers'
+// (PID) together.
 #include <unistd.h>
 
 #include <chrono>
@@ -25,7 +26,8 @@ constexpr int kSmallBatches = 200;
 double cpu_seconds_of(pid_t process) {
   clockid_t clock{};
   timespec used{};
-  if (clock_getcpuclockid(process, &clock) != 0 || clock_gettime(clock, &used) != 0) throw std::runtime_error("there is no process " + std::to_string(process));
+  if (clock_getcpuclockid(process, &clock) != 0 || clock_gettime(clock, &used) != 0)
+    throw std::runtime_error("there is no process " + std::to_string(process));
   return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) / 1e9;
 }
 
@@ -98,7 +100,8 @@ int main(int argc, char** argv) {
   try {
     ps::Client client(split(argv[1]), secret_from_environment().value_or(""));
     const std::uint64_t rows = std::strtoull(argv[2], nullptr, 10);
-    const ps::Client::TableId table = client.open({.name = "bench", .dimension = kDimension, .optimizer = {.rule = ps::Rule::adagrad, .row_moment = true}});
+    const ps::Client::TableId table =
+        client.open({.name = "bench", .dimension = kDimension, .optimizer = {.rule = ps::Rule::adagrad, .row_moment = true}});
     Bench bench{std::move(client), table, static_cast<pid_t>(std::atoi(argv[4]))};
     Random random(7);
     for (float& gradient : bench.gradients) gradient = static_cast<float>(random.uniform() - 0.5);

@@ -1,5 +1,5 @@
-// tessera_bench_ps_shard [ROWS] [ROUNDS]: a table alone, in one thread and without a network, beside a plain one (plain_table.hpp) that is given the same keys in
-// turns. Prints one JSON object: medians of million keys a second, bytes of a row.
+// tessera_bench_ps_shard [ROWS] [ROUNDS]: a table alone, in one thread and without a network, beside a plain one (plain_table.hpp) that is
+// given the same keys in turns. Prints one JSON object: medians of million keys a second, bytes of a row.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -32,7 +32,8 @@ struct Bench {
       run(batch, batches[batch]);
       keys += batches[batch].size();
     }
-    rates[name].push_back(static_cast<double>(keys) / 1e6 / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    rates[name].push_back(static_cast<double>(keys) / 1e6 /
+                          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   double median(const std::string& name) {
     std::vector<double>& values = rates[name];

@@ -11,7 +11,8 @@ void add_ps_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("ps", "Parameter servers: hold tables of sparse rows, and see what they hold");
   command->require_subcommand(1);
   command->footer(
-      "Servers that other hosts reach, and their clients, need the same secret, in TESSERA_SECRET or in the file that TESSERA_SECRET_FILE names: "
+      "Servers that other hosts reach, and their clients, need the same secret, in TESSERA_SECRET or in the file that TESSERA_SECRET_FILE "
+      "names: "
       "export TESSERA_SECRET=$(openssl rand -hex 32)");
   struct Options {
     std::string place, threads = "1";
@@ -21,7 +22,9 @@ void add_ps_command(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* serving = command->add_subcommand("serve", "Hold tables that clients open, pull from and push to, until Ctrl-C");
   serving->add_option("--listen", options->place, "Where clients come")->required()->type_name("HOST:PORT");
-  serving->add_option("--threads", options->threads, "Servers of one thread each, at this port and those behind it")->check(whole_number(1))->capture_default_str();
+  serving->add_option("--threads", options->threads, "Servers of one thread each, at this port and those behind it")
+      ->check(whole_number(1))
+      ->capture_default_str();
   serving->callback([options] { become_program("tessera-ps", {"serve", "--listen", options->place, "--threads", options->threads}); });
   CLI::App* status = command->add_subcommand("status", "The tables of each server: rows, memory, and how many keys were pulled and pushed");
   status->add_option("servers", options->places, "As `ps serve` says them")->required()->type_name("HOST:PORT ...");

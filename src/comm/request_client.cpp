@@ -27,7 +27,8 @@ constexpr milliseconds kRetry(20);
 constexpr microseconds kSpin(20);  // as the server's
 
 SteadyClock::time_point after(Seconds seconds) {
-  return SteadyClock::now() + std::chrono::duration_cast<SteadyClock::duration>(std::chrono::duration<double>(std::min(seconds.value, 1e8)));
+  return SteadyClock::now() +
+         std::chrono::duration_cast<SteadyClock::duration>(std::chrono::duration<double>(std::min(seconds.value, 1e8)));
 }
 
 milliseconds left_until(SteadyClock::time_point deadline) {
@@ -35,7 +36,8 @@ milliseconds left_until(SteadyClock::time_point deadline) {
 }
 
 [[noreturn]] void throw_gone(const std::string& place) {
-  throw Error(ErrorCode::peer_lost, text("the server at ", place, " is gone: it has ended or has closed the connection"), {}, "", "its log says why");
+  throw Error(ErrorCode::peer_lost, text("the server at ", place, " is gone: it has ended or has closed the connection"), {}, "",
+              "its log says why");
 }
 
 [[noreturn]] void throw_late(const std::string& place, const char* what, Seconds deadline) {
@@ -78,7 +80,8 @@ struct RequestClient::Impl {
     std::array<Slot, kMostUnderWay> slots = {};
   };
 
-  Impl(const std::vector<std::string>& places, const std::string& secret, Seconds given) : deadline(given), worker(interface_towards(places), true) {
+  Impl(const std::vector<std::string>& places, const std::string& secret, Seconds given)
+      : deadline(given), worker(interface_towards(places), true) {
     const auto until = after(deadline);
     for (const std::string& place : places) {
       Server& server = servers.emplace_back();
@@ -168,11 +171,13 @@ struct RequestClient::Impl {
     slot.sent = slot.received = false;
     slot.request.header<RequestHeader>() = {server.session, server.asked};
     ucp_request_param_t parameters{};
-    parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+    parameters.op_attr_mask =
+        UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
     parameters.cb.recv = &Impl::on_received;
     parameters.user_data = &slot;
     parameters.memory_type = UCS_MEMORY_TYPE_HOST;
-    void* const receiving = ucp_tag_recv_nbx(worker.handle, slot.reply.data(), kBufferBytes, reply_tag(server.index, server.asked), ~std::uint64_t{0}, &parameters);
+    void* const receiving = ucp_tag_recv_nbx(worker.handle, slot.reply.data(), kBufferBytes, reply_tag(server.index, server.asked),
+                                             ~std::uint64_t{0}, &parameters);
     if (UCS_PTR_IS_PTR(receiving)) slot.receiving = receiving;
     parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
     parameters.cb.send = &Impl::on_sent;
@@ -195,8 +200,8 @@ struct RequestClient::Impl {
 
   [[noreturn]] static void throw_told(const Server& server, std::span<const std::byte> body) {
     const nlohmann::json told = parse_object({reinterpret_cast<const char*>(body.data()), body.size()});
-    throw Error(static_cast<ErrorCode>(told.value("code", static_cast<int>(ErrorCode::internal))), text("server ", server.place, ": ", told.value("message", "")), {},
-                told.value("expected", ""), told.value("hint", ""));
+    throw Error(static_cast<ErrorCode>(told.value("code", static_cast<int>(ErrorCode::internal))),
+                text("server ", server.place, ": ", told.value("message", "")), {}, told.value("expected", ""), told.value("hint", ""));
   }
 
   void wait_for(Server& server, const Slot& slot) {
@@ -221,7 +226,8 @@ struct RequestClient::Impl {
   std::deque<Server> servers;
 };
 
-RequestClient::RequestClient(std::vector<std::string> places, const std::string& secret, Seconds deadline) : impl_(std::make_unique<Impl>(places, secret, deadline)) {}
+RequestClient::RequestClient(std::vector<std::string> places, const std::string& secret, Seconds deadline)
+    : impl_(std::make_unique<Impl>(places, secret, deadline)) {}
 RequestClient::~RequestClient() = default;
 std::size_t RequestClient::servers() const { return impl_->servers.size(); }
 std::span<std::byte> RequestClient::next_request(std::size_t server) {
@@ -229,7 +235,9 @@ std::span<std::byte> RequestClient::next_request(std::size_t server) {
   return asked.slots[asked.asked % kMostUnderWay].request.body();
 }
 void RequestClient::send(std::size_t server, std::size_t bytes) { impl_->send(impl_->servers[server], bytes); }
-std::size_t RequestClient::under_way(std::size_t server) const { return static_cast<std::size_t>(impl_->servers[server].asked - impl_->servers[server].taken); }
+std::size_t RequestClient::under_way(std::size_t server) const {
+  return static_cast<std::size_t>(impl_->servers[server].asked - impl_->servers[server].taken);
+}
 std::span<const std::byte> RequestClient::take_reply(std::size_t server) { return impl_->take(impl_->servers[server]); }
 
 }  // namespace tessera::comm

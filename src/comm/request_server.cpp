@@ -37,7 +37,8 @@ constexpr microseconds kSpin(20);
 
 void check_place(const HostPort& at, const std::string& place, const std::string& secret) {
   if (!secret.empty() || is_loopback(at)) return;
-  throw Error(ErrorCode::invalid_config, text("a server at ", place, " has no secret, and other hosts can reach it: whoever does could ask"), {},
+  throw Error(ErrorCode::invalid_config,
+              text("a server at ", place, " has no secret, and other hosts can reach it: whoever does could ask"), {},
               text("a secret in ", kSecretVariable, ", or in the file that ", kSecretFileVariable, " names"),
               text("make one for servers and clients: export ", kSecretVariable, "=$(openssl rand -hex 32)"));
 }
@@ -61,7 +62,10 @@ struct Unknown {
 
 struct RequestServer::Impl {
   Impl(const std::string& place, std::string given)
-      : secret(std::move(given)), at(parse_host_port(place)), listener((check_place(at, place, secret), listen_at(at))), worker(interface_of(local_address_towards(at)), true) {
+      : secret(std::move(given)),
+        at(parse_host_port(place)),
+        listener((check_place(at, place, secret), listen_at(at))),
+        worker(interface_of(local_address_towards(at)), true) {
     for (Received& buffer : received) {
       buffer.server = this;
       post(buffer);
@@ -79,7 +83,10 @@ struct RequestServer::Impl {
     for (Received& buffer : received)
       if (buffer.request) ucp_request_cancel(worker.handle, buffer.request);
     const auto give_up = SteadyClock::now() + milliseconds(500);
-    const auto pending = [this] { return std::ranges::any_of(received, [](const Received& buffer) { return buffer.request != nullptr; }) || free_replies.size() < kReplies; };
+    const auto pending = [this] {
+      return std::ranges::any_of(received, [](const Received& buffer) { return buffer.request != nullptr; }) ||
+             free_replies.size() < kReplies;
+    };
     while (pending() && SteadyClock::now() < give_up)
       if (ucp_worker_progress(worker.handle) == 0) std::this_thread::sleep_for(microseconds(100));
     closed &= !pending();
@@ -126,7 +133,8 @@ struct RequestServer::Impl {
 
   void post(Received& buffer) {
     ucp_request_param_t parameters{};
-    parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+    parameters.op_attr_mask =
+        UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
     parameters.cb.recv = &Impl::on_received;
     parameters.user_data = &buffer;
     parameters.memory_type = UCS_MEMORY_TYPE_HOST;
@@ -144,7 +152,8 @@ struct RequestServer::Impl {
     if (found != sessions.end() && !found->second.broken) {
       Reply& reply = *free_replies.back();
       free_replies.pop_back();
-      const std::size_t bytes = fill(reply, header, std::span<const std::byte>(buffer.bytes.body()).first(buffer.length - kHeaderBytes), answer);
+      const std::size_t bytes =
+          fill(reply, header, std::span<const std::byte>(buffer.bytes.body()).first(buffer.length - kHeaderBytes), answer);
       send(found->second, reply, header.number, bytes);
     }
     post(buffer);
@@ -158,8 +167,11 @@ struct RequestServer::Impl {
       return answer(header.session, request, reply.bytes.body());
     } catch (const Error& error) {
       head.failed = 1;
-      const std::string words = nlohmann::json{{"code", static_cast<int>(error.code())}, {"message", error.message()}, {"expected", error.expected()}, {"hint", error.hint()}}.dump(
-          -1, ' ', false, nlohmann::json::error_handler_t::replace);
+      const std::string words = nlohmann::json{
+          {"code", static_cast<int>(error.code())},
+          {"message", error.message()},
+          {"expected", error.expected()},
+          {"hint", error.hint()}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
       const std::size_t bytes = std::min(words.size(), kMostMessageBytes);
       std::memcpy(reply.bytes.body().data(), words.data(), bytes);
       return bytes;
@@ -223,7 +235,8 @@ struct RequestServer::Impl {
       return false;
     }
     const Sealed sealed = sealed_from(message);
-    if (!is_proof(sealed.proof, one.talk, Statement::asks_to_be_a_client, sealed.body)) throw Error(ErrorCode::invalid_config, "it does not know the secret");
+    if (!is_proof(sealed.proof, one.talk, Statement::asks_to_be_a_client, sealed.body))
+      throw Error(ErrorCode::invalid_config, "it does not know the secret");
     const ClientWords words = client_words_from(sealed.body);
     Session session;
     std::memcpy(&session.id, random_bytes(sizeof session.id).data(), sizeof session.id);

@@ -6,8 +6,8 @@
 #include <thread>
 #include <vector>
 
-#include "base/hex.hpp"
 #include "base/error.hpp"
+#include "base/hex.hpp"
 #include "comm/fields.hpp"
 #include "comm/frames.hpp"
 
@@ -26,7 +26,8 @@ std::uint64_t number_in(const nlohmann::json& message, const char* name) {
   const std::string bytes = bytes_in(message, name, 8);
   if (bytes.size() != 8) refuse_message(text(name, " has ", bytes.size(), " bytes"), "8");
   std::uint64_t number = 0;
-  for (int i = 0; i < 8; ++i) number |= static_cast<std::uint64_t>(static_cast<unsigned char>(bytes[static_cast<std::size_t>(i)])) << (8 * i);
+  for (int i = 0; i < 8; ++i)
+    number |= static_cast<std::uint64_t>(static_cast<unsigned char>(bytes[static_cast<std::size_t>(i)])) << (8 * i);
   return number;
 }
 

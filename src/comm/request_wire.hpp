@@ -1,7 +1,8 @@
 // Internal. What clients and servers of comm/requests.hpp send each other.
 //
-// A client connects over TCP, where both prove that they know the secret (as at a rendezvous: Greeting, Challenge, then both sides' words, sealed) and say
-// where UCX finds them. Requests and replies are tagged messages of UCX; the TCP connection stays, and its end is that of the session.
+// A client connects over TCP, where both prove that they know the secret (as at a rendezvous: Greeting, Challenge, then both sides' words,
+// sealed) and say where UCX finds them. Requests and replies are tagged messages of UCX; the TCP connection stays, and its end is that of
+// the session.
 #pragma once
 
 #include <ucp/api/ucp.h>

@@ -261,9 +261,11 @@ ParallelChoice read_parallel(const ConfigNode& node) {
   section.read("staleness", out.staleness, between(0, 1));
   if (out.staleness > 0) {
     if (node.has("delayed_exchange") && !out.delayed_exchange)
-      throw node.at("delayed_exchange").error("gradients that are used a step late are exchanged late", "delayed_exchange: true, or staleness: 0");
+      throw node.at("delayed_exchange")
+          .error("gradients that are used a step late are exchanged late", "delayed_exchange: true, or staleness: 0");
     if (out.zero.value_or(0) > 1)
-      throw node.at("zero").error(text("zero ", *out.zero, " with staleness 1, which holds the gradients of two steps whole"), "zero 0 or 1");
+      throw node.at("zero").error(text("zero ", *out.zero, " with staleness 1, which holds the gradients of two steps whole"),
+                                  "zero 0 or 1");
     out.delayed_exchange = true;
   }
   section.read("context_groups", out.flexible_groups,

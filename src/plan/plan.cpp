@@ -62,8 +62,9 @@ std::string Plan::micro_batch_text() const {
   return either(counts, "sample");
 }
 
-std::string Plan::schedule_text() const { return text(name_of(schedule), delayed_exchange ? ", gradient exchange delayed" : "",
-              staleness > 0 ? ", gradients a step stale" : ""); }
+std::string Plan::schedule_text() const {
+  return text(name_of(schedule), delayed_exchange ? ", gradient exchange delayed" : "", staleness > 0 ? ", gradients a step stale" : "");
+}
 
 std::string Plan::threads_text() const {
   std::set<std::int64_t, std::greater<>> counts;

@@ -14,13 +14,15 @@ std::uint64_t mixed(Key key) {
   return key ^ (key >> 32);
 }
 
-std::size_t server_of(std::uint64_t mixed_key, std::size_t servers) { return static_cast<std::size_t>(((mixed_key >> 32) * servers) >> 32); }
+std::size_t server_of(std::uint64_t mixed_key, std::size_t servers) {
+  return static_cast<std::size_t>(((mixed_key >> 32) * servers) >> 32);
+}
 
 }  // namespace
 
 bool Batch::is_of(std::span<const Key> keys) const { return std::ranges::equal(keys, keys_); }
 
-void Batch::deal(std::span<const Key> keys, std::size_t servers) {
+void Batch::start(std::span<const Key> keys, std::size_t servers) {
   keys_.assign(keys.begin(), keys.end());
   parts_.resize(servers);
   for (Part& part : parts_) {
@@ -35,8 +37,13 @@ void Batch::deal(std::span<const Key> keys, std::size_t servers) {
     slots_.assign(std::bit_ceil(std::max<std::size_t>(2 * keys.size(), 16)), Slot{0, 0, 0});
     stamp_ = 1;
   }
-  const std::size_t mask = slots_.size() - 1;
-  for (std::size_t i = 0; i < keys.size(); ++i) {
+  dealt_ = 0;
+}
+
+bool Batch::deal(std::size_t most) {
+  const std::span<const Key> keys = keys_;
+  const std::size_t mask = slots_.size() - 1, end = std::min(dealt_ + most, keys.size());
+  for (std::size_t i = dealt_; i < end; ++i) {
     if (i + kAhead < keys.size()) __builtin_prefetch(&slots_[mixed(keys[i + kAhead]) & mask], 1);
     const auto position = static_cast<std::uint32_t>(i);
     const std::uint64_t hash = mixed(keys[i]);
@@ -46,7 +53,7 @@ void Batch::deal(std::span<const Key> keys, std::size_t servers) {
     if (slot.stamp != stamp_) {
       slot = {keys[i], stamp_, position};
       last_[i] = position;
-      Part& part = parts_[server_of(hash, servers)];
+      Part& part = parts_[server_of(hash, parts_.size())];
       part.keys.push_back(keys[i]);
       part.positions.push_back(position);
     } else {
@@ -55,6 +62,8 @@ void Batch::deal(std::span<const Key> keys, std::size_t servers) {
       repeats_.push_back({slot.first, position});
     }
   }
+  dealt_ = end;
+  return end < keys.size();
 }
 
 }  // namespace tessera::ps

@@ -25,8 +25,10 @@ class Batch {
     std::uint32_t first, position;
   };
 
-  // Fewer than 2^32 - 1 keys.
-  void deal(std::span<const Key> keys, std::size_t servers);
+  // Begins with a batch of fewer than 2^32 - 1 keys, none of which is dealt yet.
+  void start(std::span<const Key> keys, std::size_t servers);
+  // Deals at most so many more; false once all are dealt.
+  bool deal(std::size_t most);
   bool is_of(std::span<const Key> keys) const;
 
   std::vector<Part>& parts() { return parts_; }
@@ -43,6 +45,7 @@ class Batch {
   std::vector<Slot> slots_;
   std::uint32_t stamp_ = 0;
   std::vector<Key> keys_;
+  std::size_t dealt_ = 0;
   std::vector<Part> parts_;
   std::vector<Repeat> repeats_;
   std::vector<std::uint32_t> next_, last_;

@@ -12,7 +12,8 @@ constexpr int kMostDimension = 65536;
 
 void expect(bool holds, const TableSpec& spec, const char* member, double value, const char* expected) {
   if (holds) return;
-  throw Error(ErrorCode::invalid_config, text("table ", spec.name.empty() ? "(without a name)" : spec.name, ": ", member, " is ", value), {}, expected);
+  throw Error(ErrorCode::invalid_config, text("table ", spec.name.empty() ? "(without a name)" : spec.name, ": ", member, " is ", value),
+              {}, expected);
 }
 
 bool positive(float value) { return std::isfinite(value) && value > 0; }
@@ -33,7 +34,8 @@ void check(const TableSpec& spec) {
   expect(not_negative(optimizer.l1), spec, "l1", optimizer.l1, "a number, 0 or more");
   expect(not_negative(optimizer.l2), spec, "l2", optimizer.l2, "a number, 0 or more");
   expect(not_negative(optimizer.beta), spec, "beta", optimizer.beta, "a number, 0 or more");
-  if (optimizer.rule == Rule::ftrl) expect(positive(optimizer.learning_rate), spec, "learning_rate", optimizer.learning_rate, "more than 0: FTRL divides by it");
+  if (optimizer.rule == Rule::ftrl)
+    expect(positive(optimizer.learning_rate), spec, "learning_rate", optimizer.learning_rate, "more than 0: FTRL divides by it");
   if (optimizer.clip_norm) expect(positive(*optimizer.clip_norm), spec, "clip_norm", *optimizer.clip_norm, "more than 0");
   expect(not_negative(spec.initializer.scale), spec, "scale", spec.initializer.scale, "a number, 0 or more");
 }

@@ -23,8 +23,8 @@ struct TableStatus {
   std::uint64_t gradients_refused = 0;             // of the pushed, as they were not finite
 };
 
-// Not thread-safe. Errors are those of comm::RequestClient and of the servers' tables; after peer_lost and deadline_exceeded the client is of no more use,
-// and part of a push may have been applied.
+// Not thread-safe. Errors are those of comm::RequestClient and of the servers' tables; after peer_lost and deadline_exceeded the client is
+// of no more use, and part of a push may have been applied.
 class Client {
  public:
   // Every client of a table names the same servers in the same order: a key's place among them says where it lives.
@@ -39,8 +39,8 @@ class Client {
 
   // `values`: [keys, dimension]. A key that repeats crosses the network once.
   void pull(TableId table, std::span<const Key> keys, std::span<float> values, Absent absent = Absent::create);
-  // `gradients`: [keys, dimension]. Those of a key that repeats are added up and applied once. Directly after the pull of the same keys the servers need not
-  // search again.
+  // `gradients`: [keys, dimension]. Those of a key that repeats are added up and applied once. Directly after the pull of the same keys the
+  // servers need not search again.
   PushResult push(TableId table, std::span<const Key> keys, std::span<const float> gradients);
   // The tables of each server, in the servers' order, whoever opened them.
   std::vector<std::vector<TableStatus>> status();

@@ -25,7 +25,8 @@ void fill_uniform(Random random, float scale, std::span<float> values) {
 void fill_normal(Random random, float scale, std::span<float> values) {
   for (std::size_t i = 0; i < values.size(); i += 2) {
     const std::uint64_t draw = random.next();
-    const float radius = scale * std::sqrt(-2 * std::log(1 - uniform_of(draw, 0))), angle = 2 * std::numbers::pi_v<float> * uniform_of(draw, 1);
+    const float radius = scale * std::sqrt(-2 * std::log(1 - uniform_of(draw, 0))),
+                angle = 2 * std::numbers::pi_v<float> * uniform_of(draw, 1);
     values[i] = radius * std::cos(angle);
     if (i + 1 < values.size()) values[i + 1] = radius * std::sin(angle);
   }

@@ -10,14 +10,8 @@ KeyIndex::KeyIndex() : pages_(sizeof(Segment)) {
   directory_.push_back(new (pages_.take()) Segment);  // pages are zeroed: no slot is used
 }
 
-int KeyIndex::slot_of(const Line& line, Key key) {
-  unsigned equal = 0;
-  for (int slot = 0; slot < kSlots; ++slot) equal |= static_cast<unsigned>(line.keys[slot] == key) << slot;
-  equal &= line.used;
-  return equal == 0 ? -1 : __builtin_ctz(equal);
-}
-
-std::uint32_t KeyIndex::find(Key key, std::uint64_t hash) const {
+std::uint32_t KeyIndex::find(Key key) const {
+  const std::uint64_t hash = hash_of(key);
   const Segment& segment = *directory_[directory_place(hash)];
   std::size_t place = home_of(hash);
   for (std::size_t step = 0; step < kMostSteps; ++step) {
@@ -29,7 +23,8 @@ std::uint32_t KeyIndex::find(Key key, std::uint64_t hash) const {
   return kNone;
 }
 
-std::uint32_t KeyIndex::erase(Key key, std::uint64_t hash) {
+std::uint32_t KeyIndex::erase(Key key) {
+  const std::uint64_t hash = hash_of(key);
   Segment& segment = *directory_[directory_place(hash)];
   std::size_t place = home_of(hash);
   for (std::size_t step = 0; step < kMostSteps; ++step) {
@@ -67,8 +62,8 @@ void KeyIndex::place(Key key, std::uint64_t hash, std::uint32_t row) {
   while (!add(*directory_[directory_place(hash)], key, hash, row)) split(hash);
 }
 
-void KeyIndex::insert(Key key, std::uint64_t hash, std::uint32_t row) {
-  place(key, hash, row);
+void KeyIndex::insert(Key key, std::uint32_t row) {
+  place(key, hash_of(key), row);
   ++size_;
 }
 

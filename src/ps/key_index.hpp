@@ -1,7 +1,7 @@
 // Internal. From keys to row numbers: extendible hashing with buckets of a cache line (after CCEH, Nam et al., FAST 2019).
 //
 // A key's hash says which segment of 64 KiB (by its high bits, through a directory) and which line in it (by its low bits). A full segment
-// is split in two, which takes some 50 us, so growing never rebuilds the whole.
+// is split in two, so growing never rebuilds the whole.
 #pragma once
 
 #include <array>
@@ -21,6 +21,39 @@ class KeyIndex {
 
   KeyIndex();
 
+  // Where a key most likely stands, asked for from memory. Valid as long as the index, whatever happens to it meanwhile.
+  class Place {
+   public:
+    Place() = default;
+
+   private:
+    friend class KeyIndex;
+    explicit Place(const void* line) : line_(line) {}
+    const void* line_ = nullptr;
+  };
+  Place ask(Key key) const {
+    const Line* const line = &home(hash_of(key));
+    __builtin_prefetch(line);
+    return Place(line);
+  }
+  // kNone: there is no such key.
+  std::uint32_t find(Key key, Place asked) const {
+    const Line& line = *static_cast<const Line*>(asked.line_);
+    const int slot = slot_of(line, key);
+    // A key that is not in the line may have moved since, or never have fitted in.
+    return slot >= 0 ? line.rows[static_cast<std::size_t>(slot)] : find(key);
+  }
+  std::uint32_t find(Key key) const;
+  // Precondition: find(key) is kNone.
+  void insert(Key key, std::uint32_t row);
+  // The row it had, or kNone.
+  std::uint32_t erase(Key key);
+
+  std::size_t size() const { return size_; }
+  std::size_t bytes() const { return pages_.bytes() + directory_.capacity() * sizeof(Segment*); }
+  void for_each(const std::function<void(Key, std::uint32_t)>& visit) const;
+
+ private:
   static std::uint64_t hash_of(Key key) {
     __extension__ using Wide = unsigned __int128;
     const Wide product = static_cast<Wide>(key ^ 0x2D358DCCAA6C78A5ull) * 0x9E3779B97F4A7C15ull;
@@ -28,20 +61,6 @@ class KeyIndex {
     return folded * 0xD6E8FEB86659FD93ull;
   }
 
-  // Asks for the line where the key should be.
-  void prefetch(std::uint64_t hash) const { __builtin_prefetch(&home(hash)); }
-  // kNone: there is no such key.
-  std::uint32_t find(Key key, std::uint64_t hash) const;
-  // Precondition: find(key) is kNone.
-  void insert(Key key, std::uint64_t hash, std::uint32_t row);
-  // The row it had, or kNone.
-  std::uint32_t erase(Key key, std::uint64_t hash);
-
-  std::size_t size() const { return size_; }
-  std::size_t bytes() const { return pages_.bytes() + directory_.capacity() * sizeof(Segment*); }
-  void for_each(const std::function<void(Key, std::uint32_t)>& visit) const;
-
- private:
   static constexpr int kSlots = 5;
   // Keys that do not fit in their line stand in one of the next ones, which `passed` says.
   struct alignas(64) Line {
@@ -58,10 +77,14 @@ class KeyIndex {
     std::array<Line, kLines> lines;
   };
 
-  static std::size_t home_of(std::uint64_t hash) {
-    return static_cast<std::size_t>(((hash & 0xFFFFFFFF) * kLines) >> 32);
+  static std::size_t home_of(std::uint64_t hash) { return static_cast<std::size_t>(((hash & 0xFFFFFFFF) * kLines) >> 32); }
+  // Without a branch that depends on the place, which no processor would predict.
+  static int slot_of(const Line& line, Key key) {
+    unsigned equal = 0;
+    for (std::size_t slot = 0; slot < kSlots; ++slot) equal |= static_cast<unsigned>(line.keys[slot] == key) << slot;
+    equal &= line.used;
+    return equal == 0 ? -1 : __builtin_ctz(equal);
   }
-  static int slot_of(const Line& line, Key key);
   static bool add(Segment& segment, Key key, std::uint64_t hash, std::uint32_t row);
 
   std::size_t directory_place(std::uint64_t hash) const { return depth_ == 0 ? 0 : static_cast<std::size_t>(hash >> (64 - depth_)); }

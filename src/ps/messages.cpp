@@ -7,8 +7,10 @@ namespace tessera::ps {
 using nlohmann::json;
 
 NLOHMANN_JSON_SERIALIZE_ENUM(RowType, {{RowType::fp32, "fp32"}, {RowType::bf16, "bf16"}, {RowType::int8, "int8"}})
-NLOHMANN_JSON_SERIALIZE_ENUM(Rule, {{Rule::add, "add"}, {Rule::sgd, "sgd"}, {Rule::adagrad, "adagrad"}, {Rule::adam, "adam"}, {Rule::ftrl, "ftrl"}})
-NLOHMANN_JSON_SERIALIZE_ENUM(InitialValues, {{InitialValues::zero, "zero"}, {InitialValues::uniform, "uniform"}, {InitialValues::normal, "normal"}})
+NLOHMANN_JSON_SERIALIZE_ENUM(
+    Rule, {{Rule::add, "add"}, {Rule::sgd, "sgd"}, {Rule::adagrad, "adagrad"}, {Rule::adam, "adam"}, {Rule::ftrl, "ftrl"}})
+NLOHMANN_JSON_SERIALIZE_ENUM(InitialValues,
+                             {{InitialValues::zero, "zero"}, {InitialValues::uniform, "uniform"}, {InitialValues::normal, "normal"}})
 
 std::string to_json(const TableSpec& spec) {
   const OptimizerSpec& optimizer = spec.optimizer;

@@ -51,7 +51,8 @@ class MessageReader {
   template <typename T>
   std::span<const T> take(std::size_t count) {
     if (bytes_.size() / sizeof(T) < count)
-      throw Error(ErrorCode::corrupt, text("a message of a parameter server ends too early: ", bytes_.size(), " bytes are left for ", count, " items of ", sizeof(T)));
+      throw Error(ErrorCode::corrupt, text("a message of a parameter server ends too early: ", bytes_.size(), " bytes are left for ", count,
+                                           " items of ", sizeof(T)));
     const auto* const begin = reinterpret_cast<const T*>(bytes_.data());
     bytes_ = bytes_.subspan(count * sizeof(T));
     return {begin, count};

@@ -32,14 +32,20 @@ std::byte* map(std::size_t bytes) {
 
 // What pieces leave of a block's last huge page is an eighth of the block at most.
 Pages::Pages(std::size_t piece)
-    : piece_(piece), block_(piece % kHuge == 0 || kHuge % piece == 0 ? std::max(piece, kHuge) : (std::max(piece, 8 * kHuge) + kHuge - 1) / kHuge * kHuge) {}
+    : piece_(piece),
+      block_(piece % kHuge == 0 || kHuge % piece == 0 ? std::max(piece, kHuge) : (std::max(piece, 8 * kHuge) + kHuge - 1) / kHuge * kHuge) {
+}
 
 Pages::~Pages() {
   for (std::byte* block : blocks_) munmap(block, block_);
 }
 
 Pages::Pages(Pages&& other) noexcept
-    : piece_(other.piece_), block_(other.block_), blocks_(std::exchange(other.blocks_, {})), taken_(std::exchange(other.taken_, 0)), bytes_(std::exchange(other.bytes_, 0)) {}
+    : piece_(other.piece_),
+      block_(other.block_),
+      blocks_(std::exchange(other.blocks_, {})),
+      taken_(std::exchange(other.taken_, 0)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
 
 Pages& Pages::operator=(Pages&& other) noexcept {
   std::swap(piece_, other.piece_);

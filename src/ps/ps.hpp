@@ -81,8 +81,8 @@ struct PushResult {
   std::int64_t refused = 0;  // gradients with a NaN or an infinity, which change nothing
 };
 
-// Not thread-safe: a table belongs to one thread. Holds at most 2^32 - 2 rows. Throws Error(resource_exhausted) when the system gives no more memory;
-// what a call has done until then stays.
+// Not thread-safe: a table belongs to one thread. Holds at most 2^32 - 2 rows. Throws Error(resource_exhausted) when the system gives no
+// more memory; what a call has done until then stays.
 class Table {
  public:
   explicit Table(TableSpec spec);
@@ -94,12 +94,12 @@ class Table {
   std::size_t size() const;
   TableMemory memory() const;
 
-  // `values`: [keys, dimension], in the order of the keys, which may repeat. `tickets`: empty, or one a key, which are filled; where `zeros` finds no
-  // row, the ticket leads nowhere and push searches.
+  // `values`: [keys, dimension], in the order of the keys, which may repeat. `tickets`: empty, or one a key, which are filled; where
+  // `zeros` finds no row, the ticket leads nowhere and push searches.
   void pull(std::span<const Key> keys, std::span<float> values, std::span<Ticket> tickets = {}, Absent absent = Absent::create);
 
-  // `gradients`: [keys, dimension]. A key that repeats is updated as often; one without a row gets it first. `tickets`: empty, or those of a pull of the
-  // same keys.
+  // `gradients`: [keys, dimension]. A key that repeats is updated as often; one without a row gets it first. `tickets`: empty, or those of
+  // a pull of the same keys.
   PushResult push(std::span<const Key> keys, std::span<const float> gradients, std::span<const Ticket> tickets = {});
 
   // Of the pushes that follow.

@@ -30,7 +30,8 @@ constexpr Seconds kPatience(10);
 std::vector<std::string> places_from(const std::string& place, int threads) {
   const comm::HostPort first = comm::parse_host_port(place);
   if (first.port == 0 || first.port + threads - 1 > 65535)
-    throw Error(ErrorCode::invalid_config, text("--listen ", place, " leaves no port for each of ", threads, threads == 1 ? " thread" : " threads"), {},
+    throw Error(ErrorCode::invalid_config,
+                text("--listen ", place, " leaves no port for each of ", threads, threads == 1 ? " thread" : " threads"), {},
                 text("a port from 1 to ", 65536 - threads));
   const std::string host = first.host.find(':') == std::string::npos ? first.host : "[" + first.host + "]";
   std::vector<std::string> places;
@@ -83,13 +84,20 @@ void show_status(const std::vector<std::string>& places, bool as_json) {
   Client client(places, secret_from_environment().value_or(""), kPatience);
   const std::vector<std::vector<TableStatus>> all = client.status();
   using enum tessera::Table::Align;
-  tessera::Table shown({{"server", left}, {"table", wrapped}, {"dim", right}, {"rows", right}, {"memory", right}, {"pulled", right}, {"pushed", right}, {"refused", right}});
+  tessera::Table shown({{"server", left},
+                        {"table", wrapped},
+                        {"dim", right},
+                        {"rows", right},
+                        {"memory", right},
+                        {"pulled", right},
+                        {"pushed", right},
+                        {"refused", right}});
   nlohmann::json out = nlohmann::json::array();
   for (std::size_t server = 0; server < all.size(); ++server)
     for (const TableStatus& table : all[server]) {
       out.push_back(to_json(places[server], table));
-      shown.add({places[server], table.name, text(table.dimension), text(table.rows), to_text(table.memory.index + table.memory.rows), text(table.keys_pulled),
-                 text(table.keys_pushed), text(table.gradients_refused)});
+      shown.add({places[server], table.name, text(table.dimension), text(table.rows), to_text(table.memory.index + table.memory.rows),
+                 text(table.keys_pulled), text(table.keys_pushed), text(table.gradients_refused)});
     }
   if (as_json)
     std::cout << out.dump() << "\n";

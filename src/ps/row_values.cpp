@@ -74,7 +74,8 @@ void load_row(RowType type, const std::byte* stored, std::span<float> values) {
     case RowType::int8: {
       float scale;
       std::memcpy(&scale, stored, sizeof scale);
-      for (std::size_t i = 0; i < values.size(); ++i) values[i] = scale * static_cast<float>(static_cast<std::int8_t>(stored[sizeof scale + i]));
+      for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] = scale * static_cast<float>(static_cast<std::int8_t>(stored[sizeof scale + i]));
       return;
     }
   }

@@ -22,8 +22,8 @@ struct Server::Impl {
       case Ask::push_tickets: out.add<PushResult>(1).front() = push(header, in); return out.written();
       case Ask::status: out.add(std::span<const char>(status())); return out.written();
     }
-    throw Error(ErrorCode::corrupt, text("a client asks for ", static_cast<std::uint32_t>(header.ask), ", which this server does not know"), {}, "",
-                "run the same version on both");
+    throw Error(ErrorCode::corrupt, text("a client asks for ", static_cast<std::uint32_t>(header.ask), ", which this server does not know"),
+                {}, "", "run the same version on both");
   }
 
   struct Shard {
@@ -33,7 +33,9 @@ struct Server::Impl {
   };
 
   Shard& shard_of(const AskHeader& header) {
-    if (header.table >= shards.size()) throw Error(ErrorCode::not_found, text("this server has no table ", header.table), {}, "", "open the table at the start: the server may have begun anew");
+    if (header.table >= shards.size())
+      throw Error(ErrorCode::not_found, text("this server has no table ", header.table), {}, "",
+                  "open the table at the start: the server may have begun anew");
     return shards[header.table];
   }
 
@@ -43,7 +45,9 @@ struct Server::Impl {
       const TableSpec& there = shards[table].table.spec();
       if (there.name != spec.name) continue;
       const std::string has = to_json(there), asked = to_json(spec);
-      if (has != asked) throw Error(ErrorCode::invalid_config, text("table ", spec.name, " is there already, and is another one: ", has), {}, asked, "give the table another name");
+      if (has != asked)
+        throw Error(ErrorCode::invalid_config, text("table ", spec.name, " is there already, and is another one: ", has), {}, asked,
+                    "give the table another name");
       return {table};
     }
     shards.emplace_back(spec);
@@ -52,7 +56,8 @@ struct Server::Impl {
 
   static std::span<const Key> keys_of(const Table& table, const AskHeader& header, MessageReader& in) {
     const std::size_t most = keys_of_a_message(table.spec().dimension);
-    if (header.count > most) throw Error(ErrorCode::corrupt, text("a client asks for ", header.count, " keys at once"), {}, text(most, " at most"));
+    if (header.count > most)
+      throw Error(ErrorCode::corrupt, text("a client asks for ", header.count, " keys at once"), {}, text(most, " at most"));
     return in.take<Key>(header.count);
   }
 
@@ -97,7 +102,9 @@ struct Server::Impl {
 Server::Server(const std::string& place, const std::string& secret) : impl_(std::make_unique<Impl>(place, secret)) {}
 Server::~Server() = default;
 void Server::serve(const std::stop_token& stop) {
-  impl_->requests.serve([this](std::uint64_t, std::span<const std::byte> request, std::span<std::byte> reply) { return impl_->answer(request, reply); }, stop);
+  impl_->requests.serve(
+      [this](std::uint64_t, std::span<const std::byte> request, std::span<std::byte> reply) { return impl_->answer(request, reply); },
+      stop);
 }
 
 }  // namespace tessera::ps

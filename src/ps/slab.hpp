@@ -23,8 +23,9 @@ class Slab {
       chunks_.push_back(pages_.take());
     }
   }
-  void prefetch_to_read(std::uint32_t row) const { prefetch<0>(at(row)); }
-  void prefetch_to_write(std::uint32_t row) const { prefetch<1>(at(row)); }
+  // Where the row is, asked for from memory.
+  const std::byte* ask_to_read(std::uint32_t row) const { return ask<0>(row); }
+  std::byte* ask_to_write(std::uint32_t row) const { return ask<1>(row); }
   std::size_t bytes() const { return pages_.bytes() + chunks_.capacity() * sizeof(std::byte*); }
 
  private:
@@ -32,8 +33,12 @@ class Slab {
   static constexpr std::size_t kLine = 64, kMostLines = 8;  // the processor fetches what follows by itself
 
   template <int kWrites>
-  void prefetch(const std::byte* row) const {
-    for (std::size_t offset = 0; offset < row_bytes_ && offset < kMostLines * kLine; offset += kLine) __builtin_prefetch(row + offset, kWrites);
+  std::byte* ask(std::uint32_t row) const {
+    std::byte* const place = at(row);
+    __builtin_prefetch(place, kWrites);
+    for (std::size_t offset = kLine; offset < row_bytes_ && offset < kMostLines * kLine; offset += kLine)
+      __builtin_prefetch(place + offset, kWrites);
+    return place;
   }
 
   std::size_t row_bytes_;

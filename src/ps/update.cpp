@@ -22,15 +22,15 @@ float mean_square(const float* values, int dimension) {
   return sum / static_cast<float>(dimension);
 }
 
-void adagrad_row(const OptimizerSpec& optimizer, float learning_rate, const float* __restrict gradient, float* __restrict row, float* __restrict state,
-                 int dimension) {
+void adagrad_row(const OptimizerSpec& optimizer, float learning_rate, const float* __restrict gradient, float* __restrict row,
+                 float* __restrict state, int dimension) {
   state[0] += mean_square(gradient, dimension);
   const float rate = learning_rate / (std::sqrt(state[0]) + optimizer.epsilon);
   for (int i = 0; i < dimension; ++i) row[i] -= rate * gradient[i];
 }
 
-void adagrad(const OptimizerSpec& optimizer, float learning_rate, const float* __restrict gradient, float* __restrict row, float* __restrict state,
-             int dimension) {
+void adagrad(const OptimizerSpec& optimizer, float learning_rate, const float* __restrict gradient, float* __restrict row,
+             float* __restrict state, int dimension) {
   const float epsilon = optimizer.epsilon;
   for (int i = 0; i < dimension; ++i) {
     state[i] += gradient[i] * gradient[i];
@@ -43,8 +43,8 @@ float correction(float beta, std::uint32_t count) { return 1 - std::pow(beta, st
 
 // State: the count's bits, m, then v of each value or of the row.
 template <bool kRowMoment>
-void adam(const OptimizerSpec& optimizer, float learning_rate, const float* __restrict gradient, float* __restrict row, float* __restrict state,
-          int dimension) {
+void adam(const OptimizerSpec& optimizer, float learning_rate, const float* __restrict gradient, float* __restrict row,
+          float* __restrict state, int dimension) {
   const std::uint32_t count = std::bit_cast<std::uint32_t>(state[0]) + 1;
   state[0] = std::bit_cast<float>(count);
   const float beta1 = optimizer.beta1, beta2 = optimizer.beta2, epsilon = optimizer.epsilon;
@@ -68,8 +68,8 @@ void adam(const OptimizerSpec& optimizer, float learning_rate, const float* __re
 }
 
 // State: z, then n.
-void ftrl(const OptimizerSpec& optimizer, float learning_rate, const float* __restrict gradient, float* __restrict row, float* __restrict state,
-          int dimension) {
+void ftrl(const OptimizerSpec& optimizer, float learning_rate, const float* __restrict gradient, float* __restrict row,
+          float* __restrict state, int dimension) {
   float* const z = state;
   float* const n = state + dimension;
   for (int i = 0; i < dimension; ++i) {
@@ -77,7 +77,9 @@ void ftrl(const OptimizerSpec& optimizer, float learning_rate, const float* __re
     n[i] += gradient[i] * gradient[i];
     const float after = std::sqrt(n[i]);
     z[i] += gradient[i] - (after - before) / learning_rate * row[i];
-    row[i] = std::abs(z[i]) <= optimizer.l1 ? 0 : -(z[i] - std::copysign(optimizer.l1, z[i])) / ((optimizer.beta + after) / learning_rate + optimizer.l2);
+    row[i] = std::abs(z[i]) <= optimizer.l1
+                 ? 0
+                 : -(z[i] - std::copysign(optimizer.l1, z[i])) / ((optimizer.beta + after) / learning_rate + optimizer.l2);
   }
 }
 

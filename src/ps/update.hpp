@@ -13,7 +13,8 @@ std::size_t state_floats(const OptimizerSpec& optimizer, int dimension);
 // Of a row that nothing was pushed to.
 void start_state(const OptimizerSpec& optimizer, std::span<float> state);
 
-using Update = void (*)(const OptimizerSpec& optimizer, float learning_rate, const float* gradient, float* row, float* state, int dimension);
+using Update = void (*)(const OptimizerSpec& optimizer, float learning_rate, const float* gradient, float* row, float* state,
+                        int dimension);
 Update update_of(const OptimizerSpec& optimizer);
 
 }  // namespace tessera::ps

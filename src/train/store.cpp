@@ -96,8 +96,9 @@ void Store::bind_blocks() {
   for (std::size_t b = 0; b < buckets_.size(); ++b)
     for (const BucketEntry& entry : program_.buckets[b].entries) {
       const auto shape = nn::shard_shape(spec_of(entry), placement_of(entry));
-      views[name_of(entry)] = {buckets_[b].values.narrow(0, entry.offset, entry.count).view(shape),
-                               (program_.stale ? buckets_[b].fresh_grads : buckets_[b].grads).narrow(0, entry.offset, entry.count).view(shape)};
+      views[name_of(entry)] = {
+          buckets_[b].values.narrow(0, entry.offset, entry.count).view(shape),
+          (program_.stale ? buckets_[b].fresh_grads : buckets_[b].grads).narrow(0, entry.offset, entry.count).view(shape)};
     }
   for (const auto& [b, block] : blocks_) {
     std::vector<nn::Parameter> parameters;

@@ -19,8 +19,8 @@ namespace tessera::train {
 
 // The buffers of one bucket. In f32 `master` is this rank's part of `values`, except under ZeRO-3.
 struct BucketState {
-  at::Tensor values;  // [count], precision of computation; under ZeRO-3 they take memory where they are gathered
-  at::Tensor grads;   // [count], f32; under ZeRO-2 and 3 they take memory where passes add to them
+  at::Tensor values;       // [count], precision of computation; under ZeRO-3 they take memory where they are gathered
+  at::Tensor grads;        // [count], f32; under ZeRO-2 and 3 they take memory where passes add to them
   at::Tensor fresh_grads;  // [count], f32, where gradients are used a step late: what passes add to, while `grads` are reduced
   at::Tensor
       whole_grads;  // of a parameter that stages cut differently (Bucket::whole): zeros but for `grads`, which are in their place there

@@ -126,10 +126,12 @@ TEST(Requests, WhatAnAnswerThrowsIsThrownAtTheClientAndTheServerGoesOn) {
 TEST(Requests, OnlyWhoKnowsTheSecretIsAnswered) {
   const std::string secret = make_secret();
   Running server(echo, secret);
-  EXPECT_THAT(problem_of([&] { RequestClient({server.place}, make_secret()); }, ErrorCode::invalid_config), HasSubstr("do not have the same secret"));
+  EXPECT_THAT(problem_of([&] { RequestClient({server.place}, make_secret()); }, ErrorCode::invalid_config),
+              HasSubstr("do not have the same secret"));
   EXPECT_THAT(problem_of([&] { RequestClient({server.place}, ""); }, ErrorCode::invalid_config), HasSubstr("do not have the same secret"));
   // Who talks nonsense, or says nothing, holds up nobody.
-  const Descriptor nonsense = connect_once(parse_host_port(server.place), std::chrono::milliseconds(1000)), silent = connect_once(parse_host_port(server.place), std::chrono::milliseconds(1000));
+  const Descriptor nonsense = connect_once(parse_host_port(server.place), std::chrono::milliseconds(1000)),
+                   silent = connect_once(parse_host_port(server.place), std::chrono::milliseconds(1000));
   ASSERT_TRUE(nonsense && silent);
   ASSERT_EQ(::send(nonsense.get(), "\x05\0\0\0hello", 9, MSG_NOSIGNAL), 9);
   RequestClient client({server.place}, secret);
@@ -155,7 +157,8 @@ TEST(Requests, TellWhichServerIsGone) {
                   },
                   ErrorCode::peer_lost),
               HasSubstr(place));
-  EXPECT_THAT(problem_of([&] { RequestClient({place}, "", Seconds(0.1)); }, ErrorCode::deadline_exceeded), HasSubstr(place + " was not there within"));
+  EXPECT_THAT(problem_of([&] { RequestClient({place}, "", Seconds(0.1)); }, ErrorCode::deadline_exceeded),
+              HasSubstr(place + " was not there within"));
 }
 
 TEST(Requests, AServerThatDoesNotAnswerIsNamedAtTheDeadline) {
@@ -167,7 +170,8 @@ TEST(Requests, AServerThatDoesNotAnswerIsNamedAtTheDeadline) {
   {
     RequestClient client({server.place}, "", Seconds(0.2));
     ask(client, 0, 10, 3);
-    EXPECT_THAT(problem_of([&] { client.take_reply(0); }, ErrorCode::deadline_exceeded), HasSubstr(server.place + " has not answered within 200.0 ms"));
+    EXPECT_THAT(problem_of([&] { client.take_reply(0); }, ErrorCode::deadline_exceeded),
+                HasSubstr(server.place + " has not answered within 200.0 ms"));
   }
   go_on = true;
   // The reply to a client that is gone holds up nobody.

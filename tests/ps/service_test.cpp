@@ -80,7 +80,8 @@ TEST(Service, AnswersAsOneTableWouldHoweverManyServersThereAre) {
         expected.pull(drawn.keys, right);
         ASSERT_EQ(values, right);
         // With the tickets of the pull, and without.
-        const Drawn pushed = step % 2 == 0 ? Drawn{drawn.keys, draw(random, 30'000, dimension, 1).gradients} : draw(random, 500, dimension, 40'000);
+        const Drawn pushed =
+            step % 2 == 0 ? Drawn{drawn.keys, draw(random, 30'000, dimension, 1).gradients} : draw(random, 500, dimension, 40'000);
         client.push(table, pushed.keys, pushed.gradients);
         push_sums(expected, pushed);
       }
@@ -146,7 +147,8 @@ TEST(Service, ATableOfTheSameNameMustBeTheSame) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::invalid_config);
-    EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("table ads is there already"), HasSubstr("\"dimension\":2"), HasSubstr("\"dimension\":3")));
+    EXPECT_THAT(error.what(),
+                testing::AllOf(HasSubstr("table ads is there already"), HasSubstr("\"dimension\":2"), HasSubstr("\"dimension\":3")));
   }
   // The client still is of use.
   std::vector<float> values(4);

@@ -78,7 +78,8 @@ TEST(Table, StepsEachRuleAsItsPaperSays) {
               ElementsAre(FloatNear(-adagrad * 0.5f / root, 1e-6f), FloatNear(adagrad * 2 / root, 1e-6f)));
   // Of equal gradients both corrected moments are the gradient's, so that each step is the learning rate.
   EXPECT_THAT(after_two({.rule = Rule::adam}), ElementsAre(FloatNear(-0.2f, 1e-5f), FloatNear(0.2f, 1e-5f)));
-  EXPECT_THAT(after_two({.rule = Rule::adam, .row_moment = true}), ElementsAre(FloatNear(-0.2f * 0.5f / root, 1e-5f), FloatNear(0.2f * 2 / root, 1e-5f)));
+  EXPECT_THAT(after_two({.rule = Rule::adam, .row_moment = true}),
+              ElementsAre(FloatNear(-0.2f * 0.5f / root, 1e-5f), FloatNear(0.2f * 2 / root, 1e-5f)));
   // Without penalties, FTRL's second step: -z / ((1 + sqrt(n)) / lr), z = 2 g - (sqrt(n) - |g|) / lr * w.
   const auto ftrl = [](float g) {
     const float w = -g / ((1 + std::abs(g)) / 0.1f), root = std::sqrt(2 * g * g), z = 2 * g - (root - std::abs(g)) / 0.1f * w;
@@ -147,7 +148,8 @@ TEST(Table, SmallUpdatesMoveRoundedRowsOnAverage) {
 
 TEST(Table, StoredRowsGoOnAsIfNothingHadHappened) {
   for (const RowType type : {RowType::fp32, RowType::bf16, RowType::int8})
-    for (const OptimizerSpec optimizer : {OptimizerSpec{.rule = Rule::sgd}, OptimizerSpec{.rule = Rule::adam}, OptimizerSpec{.rule = Rule::ftrl}}) {
+    for (const OptimizerSpec optimizer :
+         {OptimizerSpec{.rule = Rule::sgd}, OptimizerSpec{.rule = Rule::adam}, OptimizerSpec{.rule = Rule::ftrl}}) {
       const TableSpec spec{.name = "ads", .dimension = 5, .type = type, .optimizer = optimizer};
       const std::vector<Key> keys = {1, 2, 3, ~Key{0}};
       std::vector<float> gradients(20);
@@ -190,7 +192,8 @@ TEST(Table, SaysWhatOfItsSpecIsWrong) {
   EXPECT_THAT(told({.name = "ads", .dimension = 0}), testing::AllOf(HasSubstr("table ads: dimension is 0"), HasSubstr("1 to 65536")));
   EXPECT_THAT(told({.dimension = 1}), HasSubstr("no name"));
   EXPECT_THAT(told({.name = "ads", .dimension = 1, .optimizer = {.beta2 = 1}}), HasSubstr("beta2 is 1"));
-  EXPECT_THAT(told({.name = "ads", .dimension = 1, .optimizer = {.rule = Rule::ftrl, .learning_rate = 0}}), HasSubstr("FTRL divides by it"));
+  EXPECT_THAT(told({.name = "ads", .dimension = 1, .optimizer = {.rule = Rule::ftrl, .learning_rate = 0}}),
+              HasSubstr("FTRL divides by it"));
 }
 
 }  // namespace

@@ -59,8 +59,9 @@ model::JobSpec tiny_t5_job(const std::string& model_extra) {
 
 std::string to_text(const Degrees& d) {
   return text("dp", d.dp, " pp", d.pp, " tp", d.tp, " zero", d.zero, " m", d.micro_batches, " ", plan::name_of(d.schedule), " recompute ",
-              model::name_of(d.recompute), d.delayed_exchange ? " delayed" : "", d.staleness > 0 ? " stale" : "", d.chunks > 1 ? text(" chunks", d.chunks) : "",
-              d.shards > 0 ? text(" shards", d.shards) : "", d.sequence_parallel ? " sequence parallel" : "",
+              model::name_of(d.recompute), d.delayed_exchange ? " delayed" : "", d.staleness > 0 ? " stale" : "",
+              d.chunks > 1 ? text(" chunks", d.chunks) : "", d.shards > 0 ? text(" shards", d.shards) : "",
+              d.sequence_parallel ? " sequence parallel" : "",
               d.cp > 1 ? text(" cp", d.cp, d.context == model::ContextKind::ring ? " ring" : " ulysses") : "",
               d.ep > 1 ? text(" ep", d.ep) : "", d.whole_experts ? " whole experts" : "");
 }

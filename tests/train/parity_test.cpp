@@ -185,13 +185,14 @@ TEST(Trainer, GradientsThatAreUsedAStepLateAreTheSameUnderEveryPlan) {
     const Curve one = train_curve(job, {.delayed_exchange = true, .staleness = 1}, kSteps);
     EXPECT_EQ(one.losses[0], exact.losses[0]);
     EXPECT_GT(worst_difference(one.losses, exact.losses), 1e-4);
-    for (const Degrees& degrees : std::vector<Degrees>{{.dp = 2},
-                                                       {.dp = 2, .zero = 1, .micro_batches = 2},
-                                                       {.dp = 4, .zero = 1, .shards = 2},
-                                                       {.dp = 2, .pp = 2, .tp = 1, .zero = 1, .micro_batches = 4, .schedule = Schedule::zb_h1},
-                                                       {.pp = 2, .tp = 2, .micro_batches = 2},
-                                                       {.pp = 2, .micro_batches = 4, .schedule = Schedule::zb_v, .chunks = 2},
-                                                       {.tp = 2, .cp = 2, .context = model::ContextKind::ring}}) {
+    for (const Degrees& degrees :
+         std::vector<Degrees>{{.dp = 2},
+                              {.dp = 2, .zero = 1, .micro_batches = 2},
+                              {.dp = 4, .zero = 1, .shards = 2},
+                              {.dp = 2, .pp = 2, .tp = 1, .zero = 1, .micro_batches = 4, .schedule = Schedule::zb_h1},
+                              {.pp = 2, .tp = 2, .micro_batches = 2},
+                              {.pp = 2, .micro_batches = 4, .schedule = Schedule::zb_v, .chunks = 2},
+                              {.tp = 2, .cp = 2, .context = model::ContextKind::ring}}) {
       Degrees late = degrees;
       late.delayed_exchange = true;
       late.staleness = 1;
