@@ -8,7 +8,7 @@
 namespace tessera::cli {
 
 void add_ps_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("ps", "Parameter servers: hold tables of sparse rows, and see what they hold");
+  CLI::App* command = app.add_subcommand("ps", "Parameter servers: hold tables of sparse rows, and see what they hold")->group(kTrainGroup);
   command->require_subcommand(1);
   command->footer(
       "Servers that other hosts reach, and their clients, need the same secret, in TESSERA_SECRET or in the file that TESSERA_SECRET_FILE "
@@ -23,7 +23,7 @@ void add_ps_command(CLI::App& app) {
   CLI::App* serving = command->add_subcommand("serve", "Hold tables that clients open, pull from and push to, until Ctrl-C");
   serving->add_option("--listen", options->place, "Where clients come")->required()->type_name("HOST:PORT");
   serving->add_option("--threads", options->threads, "Servers of one thread each, at this port and those behind it")
-      ->check(whole_number(1))
+      ->type_name("N")->check(whole_number(1))
       ->capture_default_str();
   serving->callback([options] { become_program("tessera-ps", {"serve", "--listen", options->place, "--threads", options->threads}); });
   CLI::App* status = command->add_subcommand("status", "The tables of each server: rows, memory, and how many keys were pulled and pushed");

@@ -72,7 +72,7 @@ HostPort parse_host_port(const std::string& where) {
     good = problem == std::errc() && stop == end && port > 0 && port < 65536;
   }
   if (!good) {
-    throw Error(ErrorCode::invalid_config, text("the rendezvous '", where, "' is not a place to meet"), {},
+    throw Error(ErrorCode::invalid_config, text("'", where, "' is not a place where processes meet"), {},
                 "HOST:PORT with a port of 1 to 65535, such as 127.0.0.1:29500");
   }
   std::string host = where.substr(0, colon);

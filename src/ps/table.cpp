@@ -123,9 +123,8 @@ Table& Table::operator=(Table&&) noexcept = default;
 const TableSpec& Table::spec() const { return state_->spec; }
 std::size_t Table::size() const { return state_->index.size(); }
 TableMemory Table::memory() const {
-  return {.index = Bytes(static_cast<double>(state_->index.bytes())),
-          .rows = Bytes(
-              static_cast<double>(state_->values.bytes() + state_->states.bytes() + state_->free_rows.capacity() * sizeof(std::uint32_t)))};
+  const std::size_t rows = state_->values.bytes() + state_->states.bytes() + state_->free_rows.capacity() * sizeof(std::uint32_t);
+  return {.index = Bytes(static_cast<std::int64_t>(state_->index.bytes())), .rows = Bytes(static_cast<std::int64_t>(rows))};
 }
 void Table::set_learning_rate(float learning_rate) { state_->spec.optimizer.learning_rate = learning_rate; }
 
