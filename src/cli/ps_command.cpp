@@ -23,7 +23,8 @@ void add_ps_command(CLI::App& app) {
   CLI::App* serving = command->add_subcommand("serve", "Hold tables that clients open, pull from and push to, until Ctrl-C");
   serving->add_option("--listen", options->place, "Where clients come")->required()->type_name("HOST:PORT");
   serving->add_option("--threads", options->threads, "Servers of one thread each, at this port and those behind it")
-      ->type_name("N")->check(whole_number(1))
+      ->type_name("N")
+      ->check(whole_number(1))
       ->capture_default_str();
   serving->callback([options] { become_program("tessera-ps", {"serve", "--listen", options->place, "--threads", options->threads}); });
   CLI::App* status = command->add_subcommand("status", "The tables of each server: rows, memory, and how many keys were pulled and pushed");
