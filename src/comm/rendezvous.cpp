@@ -41,10 +41,6 @@ SteadyClock::time_point rendezvous_deadline(const Options& options) {
   return SteadyClock::now() + std::chrono::duration_cast<SteadyClock::duration>(std::chrono::duration<double>(seconds));
 }
 
-milliseconds left_until(SteadyClock::time_point deadline) {
-  return std::max(milliseconds(0), std::chrono::duration_cast<milliseconds>(deadline - SteadyClock::now()) + milliseconds(1));
-}
-
 void throw_absent(const Options& options, const std::vector<int>& absent, const std::string& also) {
   throw Error(ErrorCode::deadline_exceeded,
               text(list_of(absent), " did not come to the rendezvous ", options.rendezvous, " of task '", options.task, "' within ",

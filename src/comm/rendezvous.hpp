@@ -42,6 +42,5 @@ SteadyClock::time_point rendezvous_deadline(const Options& options);
 [[noreturn]] void throw_absent(const Options& options, const std::vector<int>& absent, const std::string& also = {});
 // One message from this socket; `who` is the rank at the other end. Throws peer_lost, deadline_exceeded, corrupt.
 nlohmann::json receive_one(const Options& options, FrameSocket& socket, int who, SteadyClock::time_point deadline);
-std::chrono::milliseconds left_until(SteadyClock::time_point deadline);
 
 }  // namespace tessera::comm

@@ -31,10 +31,6 @@ SteadyClock::time_point after(Seconds seconds) {
          std::chrono::duration_cast<SteadyClock::duration>(std::chrono::duration<double>(std::min(seconds.value, 1e8)));
 }
 
-milliseconds left_until(SteadyClock::time_point deadline) {
-  return std::max(milliseconds(0), std::chrono::ceil<milliseconds>(deadline - SteadyClock::now()));
-}
-
 [[noreturn]] void throw_gone(const std::string& place) {
   throw Error(ErrorCode::peer_lost, text("the server at ", place, " is gone: it has ended or has closed the connection"), {}, "",
               "its log says why");
@@ -170,18 +166,9 @@ struct RequestClient::Impl {
     Slot& slot = server.slots[server.asked % kMostUnderWay];
     slot.sent = slot.received = false;
     slot.request.header<RequestHeader>() = {server.session, server.asked};
-    ucp_request_param_t parameters{};
-    parameters.op_attr_mask =
-        UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
-    parameters.cb.recv = &Impl::on_received;
-    parameters.user_data = &slot;
-    parameters.memory_type = UCS_MEMORY_TYPE_HOST;
-    void* const receiving = ucp_tag_recv_nbx(worker.handle, slot.reply.data(), kBufferBytes, reply_tag(server.index, server.asked),
-                                             ~std::uint64_t{0}, &parameters);
-    if (UCS_PTR_IS_PTR(receiving)) slot.receiving = receiving;
-    parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-    parameters.cb.send = &Impl::on_sent;
-    const ucs_status_ptr_t sending = ucp_tag_send_nbx(server.endpoint, slot.request.data(), kHeaderBytes + bytes, kRequestTag, &parameters);
+    slot.receiving =
+        begin_receive(worker.handle, slot.reply, reply_tag(server.index, server.asked), ~std::uint64_t{0}, &Impl::on_received, &slot);
+    const ucs_status_ptr_t sending = begin_send(server.endpoint, slot.request, bytes, kRequestTag, &Impl::on_sent, &slot);
     if (!UCS_PTR_IS_PTR(sending)) {
       slot.sent = true;
       server.broken |= UCS_PTR_STATUS(sending) != UCS_OK;

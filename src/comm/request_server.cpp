@@ -132,14 +132,7 @@ struct RequestServer::Impl {
   }
 
   void post(Received& buffer) {
-    ucp_request_param_t parameters{};
-    parameters.op_attr_mask =
-        UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
-    parameters.cb.recv = &Impl::on_received;
-    parameters.user_data = &buffer;
-    parameters.memory_type = UCS_MEMORY_TYPE_HOST;
-    void* const request = ucp_tag_recv_nbx(worker.handle, buffer.bytes.data(), kBufferBytes, kRequestTag, kRequestTag, &parameters);
-    if (UCS_PTR_IS_PTR(request)) buffer.request = request;
+    buffer.request = begin_receive(worker.handle, buffer.bytes, kRequestTag, kRequestTag, &Impl::on_received, &buffer);
   }
 
   // One request that has come, if there is room for its reply.
@@ -181,13 +174,8 @@ struct RequestServer::Impl {
   void send(Session& session, Reply& reply, std::uint64_t number, std::size_t bytes) {
     reply.session = session.id;
     ++session.replies_under_way;
-    ucp_request_param_t parameters{};
-    parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-    parameters.cb.send = &Impl::on_sent;
-    parameters.user_data = &reply;
-    parameters.memory_type = UCS_MEMORY_TYPE_HOST;
     const ucs_status_ptr_t request =
-        ucp_tag_send_nbx(session.endpoint, reply.bytes.data(), kHeaderBytes + bytes, reply_tag(session.reply_prefix, number), &parameters);
+        begin_send(session.endpoint, reply.bytes, bytes, reply_tag(session.reply_prefix, number), &Impl::on_sent, &reply);
     if (UCS_PTR_IS_PTR(request)) return;
     session.broken |= UCS_PTR_STATUS(request) != UCS_OK;
     sent(reply);

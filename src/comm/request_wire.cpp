@@ -51,6 +51,28 @@ ServerWords server_words_from(const std::string& body) {
   return {bytes_in(message, "address", kLongestAddress), number_in(message, "session")};
 }
 
+void* begin_receive(ucp_worker_h worker, const MessageBuffer& into, std::uint64_t tag, std::uint64_t mask, ucp_tag_recv_nbx_callback_t done,
+                    void* user) {
+  ucp_request_param_t parameters{};
+  parameters.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  parameters.cb.recv = done;
+  parameters.user_data = user;
+  parameters.memory_type = UCS_MEMORY_TYPE_HOST;
+  void* const request = ucp_tag_recv_nbx(worker, into.data(), kBufferBytes, tag, mask, &parameters);
+  return UCS_PTR_IS_PTR(request) ? request : nullptr;
+}
+
+ucs_status_ptr_t begin_send(ucp_ep_h endpoint, const MessageBuffer& from, std::size_t bytes, std::uint64_t tag,
+                            ucp_send_nbx_callback_t done, void* user) {
+  ucp_request_param_t parameters{};
+  parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  parameters.cb.send = done;
+  parameters.user_data = user;
+  parameters.memory_type = UCS_MEMORY_TYPE_HOST;
+  return ucp_tag_send_nbx(endpoint, from.data(), kHeaderBytes + bytes, tag, &parameters);
+}
+
 ucp_ep_h connect_endpoint(ucp_worker_h worker, const std::string& address, ucp_err_handler_cb_t broken, void* argument) {
   ucp_worker_progress(worker);  // a reset that has been seen is none: see Network::endpoint_to
   ucp_ep_params_t parameters{};

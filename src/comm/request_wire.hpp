@@ -72,6 +72,13 @@ std::string to_body(const ServerWords& words);
 ClientWords client_words_from(const std::string& body);
 ServerWords server_words_from(const std::string& body);
 
+// The request that `done` is called for, also for messages that are there already; null where it could not begin.
+void* begin_receive(ucp_worker_h worker, const MessageBuffer& into, std::uint64_t tag, std::uint64_t mask, ucp_tag_recv_nbx_callback_t done,
+                    void* user);
+// The header and so many bytes behind it. As ucp_tag_send_nbx: `done` is called only where it returns a pointer.
+ucs_status_ptr_t begin_send(ucp_ep_h endpoint, const MessageBuffer& from, std::size_t bytes, std::uint64_t tag,
+                            ucp_send_nbx_callback_t done, void* user);
+
 // An endpoint that tells `broken` of its end. Null where the peer cannot be reached.
 ucp_ep_h connect_endpoint(ucp_worker_h worker, const std::string& address, ucp_err_handler_cb_t broken, void* argument);
 // Ends the endpoints' messages at once, for at most half a second. False: the worker cannot be destroyed safely.

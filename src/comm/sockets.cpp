@@ -138,6 +138,10 @@ Descriptor connect_once(const HostPort& place, std::chrono::milliseconds patienc
   return {};
 }
 
+std::chrono::milliseconds left_until(SteadyClock::time_point deadline) {
+  return std::max(std::chrono::milliseconds(0), std::chrono::ceil<std::chrono::milliseconds>(deadline - SteadyClock::now()));
+}
+
 bool wait_readable(int fd, std::chrono::milliseconds patience) {
   pollfd waiting{fd, POLLIN, 0};
   return poll(&waiting, 1, static_cast<int>(std::max<std::int64_t>(0, patience.count()))) > 0;

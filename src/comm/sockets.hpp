@@ -43,6 +43,8 @@ Descriptor listen_at(const HostPort& place);
 Descriptor accept_from(const Descriptor& listener);
 // Tries once, for at most `patience`; none when nobody answers (yet). Throws invalid_config when the name cannot be resolved.
 Descriptor connect_once(const HostPort& place, std::chrono::milliseconds patience);
+// Rounded up; 0 where it has passed.
+std::chrono::milliseconds left_until(SteadyClock::time_point deadline);
 // Waits until the descriptor can be read, at most that long.
 bool wait_readable(int fd, std::chrono::milliseconds patience);
 // The local address of a connected socket, or the one a socket to `place` would have; empty when there is no route.

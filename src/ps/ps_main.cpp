@@ -18,6 +18,7 @@
 #include "control/report.hpp"
 #include "control/stop_signals.hpp"
 #include "ps/client.hpp"
+#include "ps/messages.hpp"
 #include "ps/server.hpp"
 
 namespace tessera::ps {
@@ -68,18 +69,6 @@ void serve(const std::string& place, int threads) {
   if (failed) std::rethrow_exception(failed);
 }
 
-nlohmann::json to_json(const std::string& place, const TableStatus& table) {
-  return {{"server", place},
-          {"table", table.name},
-          {"dimension", table.dimension},
-          {"rows", table.rows},
-          {"index_bytes", table.memory.index.value},
-          {"row_bytes", table.memory.rows.value},
-          {"keys_pulled", table.keys_pulled},
-          {"keys_pushed", table.keys_pushed},
-          {"gradients_refused", table.gradients_refused}};
-}
-
 void show_status(const std::vector<std::string>& places, bool as_json) {
   Client client(places, secret_from_environment().value_or(""), kPatience);
   const std::vector<std::vector<TableStatus>> all = client.status();
@@ -93,12 +82,16 @@ void show_status(const std::vector<std::string>& places, bool as_json) {
                         {"pushed", right},
                         {"refused", right}});
   nlohmann::json out = nlohmann::json::array();
-  for (std::size_t server = 0; server < all.size(); ++server)
-    for (const TableStatus& table : all[server]) {
-      out.push_back(to_json(places[server], table));
+  for (std::size_t server = 0; server < all.size(); ++server) {
+    nlohmann::json tables = nlohmann::json::parse(to_json(all[server]));
+    for (nlohmann::json& table : tables) {
+      table["server"] = places[server];
+      out.push_back(std::move(table));
+    }
+    for (const TableStatus& table : all[server])
       shown.add({places[server], table.name, text(table.dimension), text(table.rows), to_text(table.memory.index + table.memory.rows),
                  text(table.keys_pulled), text(table.keys_pushed), text(table.gradients_refused)});
-    }
+  }
   if (as_json)
     std::cout << out.dump() << "\n";
   else if (out.empty())
