@@ -19,7 +19,9 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-VENV = ROOT / ".cache" / "galvatron-2.4.0"
+sys.path.insert(0, str(ROOT / "bench"))
+from packages import environment  # noqa: E402
+
 COMMON = ["SEQ_LENGTH=2048", "search_engine.profiling_info.time_profile_mode=static"]
 # nodes, devices per node, GB, batch, micro-batches (None: searched), Ulysses beside tensor parallelism
 SETTINGS = [(1, 4, 38, 16, 8, True), (1, 8, 16, 32, 16, True), (1, 8, 20, 16, 4, True), (1, 8, 24, 64, 32, False), (2, 8, 24, 64, 16, False),
@@ -29,17 +31,8 @@ FULL = [(1, 8, 38, 64, None, False), (1, 8, 38, 64, None, True)]
 
 
 def install():
-    python = VENV / "bin" / "python"
-    ready = VENV / "ready"
-    if not ready.exists():
-        print(f"installing hetu-galvatron 2.4.0 into {VENV}", file=sys.stderr)
-        subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run(pip + ["numpy", "scipy", "tqdm"], check=True, stdout=sys.stderr)
-        # Its dependencies (torch, transformers, ...) are for training; the search needs none of them.
-        subprocess.run(pip + ["--no-deps", "hetu-galvatron==2.4.0"], check=True, stdout=sys.stderr)
-        ready.touch()
-    return python
+    # Its dependencies (torch, transformers, ...) are for training; the search needs none of them.
+    return environment("galvatron-2.4.0", ["numpy", "scipy", "tqdm"], ["--no-deps", "hetu-galvatron==2.4.0"])
 
 
 def copy_inputs(folder):
