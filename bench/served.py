@@ -1,18 +1,19 @@
-"""Programs that stay loaded and take turns: tessera_bench_step and bench/step/peer.py with --serve."""
+"""Programs that stay loaded and take turns: each says "ready", then answers every line that it is sent with a line of JSON."""
 import json
 import subprocess
 import tempfile
 
 
 class Program:
-    """One side of the comparison: serves a few steps for each line it is sent."""
+    """One side of the comparison."""
 
-    def __init__(self, name, command):
+    def __init__(self, name, command, environment=None):
         self.name = name
         self.seconds = []
         self.peak_bytes = 0
         self.errors = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
+                                        env=environment)
 
     def read(self):
         line = self.process.stdout.readline().strip()
@@ -26,10 +27,14 @@ class Program:
         if (line := self.read()) != "ready":
             raise SystemExit(f"{self.name} did not start: {line!r}")
 
-    def turn(self):
-        self.process.stdin.write("go\n")
+    def ask(self, word):
+        self.process.stdin.write(f"{word}\n")
         self.process.stdin.flush()
-        answer = json.loads(self.read())
+        return json.loads(self.read())
+
+    def turn(self):
+        """A few steps of tessera_bench_step, or of bench/step/peer.py, with --serve."""
+        answer = self.ask("go")
         self.seconds += answer["steps"]
         self.peak_bytes = max(self.peak_bytes, answer["peak_bytes"])
 

@@ -1,30 +1,48 @@
-"""Measures parameter servers: a table alone beside a plain one, PyTorch's sparse embedding in one process, and one server with one worker.
+"""Measures parameter servers: a table alone beside a plain one, embeddings of PyTorch and FBGEMM in one process, and one server with one worker beside PaddlePaddle's.
 
-    python bench/ps/run.py [--bin build/release/bin] [--rows 5000000] [--rounds 5] [--only shard,torch,service] [--json]
+    python bench/ps/run.py [--bin build/release/bin] [--rows 5000000] [--rounds 5] [--only shard,torch,fbgemm,service,paddle,load,growth] [--json]
 
-Dimension 16, AdaGrad with a moment a row, batches of 4096 x 26 keys: uniform, and Zipf (row k with a probability of 1 / k). Medians over the rounds. CPU time is that of
-server and worker together. The plain table's rows begin as zeros, ours with random numbers.
+Dimension 16, AdaGrad with a moment a row, batches of 4096 x 26 keys, small ones of 64 x 26: uniform, and Zipf (row k with a probability of 1 / k). Medians over the rounds. CPU
+time is that of server and worker together. The plain table's rows begin as zeros, ours with random numbers.
+
+PaddlePaddle 2.6.2, which has a parameter server where 3.x has none, and FBGEMM come from the package index into .cache on first use (0.6 GB). `service` and `paddle` take turns.
+Paddle sends each push at once and by itself. Its rows are inserted by pushes, as its pulls make none; ours by pulls. Resident bytes of a row are what the server's memory grew by.
+
+`load` pulls and pushes all rows once and counts the rows that exist afterwards. Paddle has its defaults there: it merges up to 12 pushes, its server refuses messages above 64 MiB, and
+the trainer gets no error. `growth` runs one, two and four servers, with as many workers, on emulated hosts (tools/netlab, needs root).
 """
 import argparse
+import contextlib
+import importlib.metadata
 import json
 import os
 import pathlib
+import platform
 import socket
 import statistics
 import subprocess
 import sys
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "bench"))
+from growth import growth, show_growth  # noqa: E402
 from machine import processor  # noqa: E402
+from packages import beside_ours, environment  # noqa: E402
+from served import Program  # noqa: E402
 
 DIMENSION, BATCH = 16, 4096 * 26
-PARTS = ["shard", "torch", "service"]
+PARTS = ["shard", "torch", "fbgemm", "service", "paddle", "load", "growth"]
+PADDLE = "2.6.2"
+FBGEMM = "1.8.0"  # the release for the torch that setup installs
+TIMED = ["pull uniform", "pull zipf", "pull + push uniform", "pull + push zipf", "small pull", "small pull + push"]
+MEASURES = ["million_keys_per_s", "milliseconds_of_a_batch", "cpu_milliseconds_of_a_batch", "rows", "bytes_of_a_row", "resident_bytes_of_a_row",
+            "million_rows_per_s"]
 
 
-def checked(words):
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+def checked(words, **options):
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, **options)
     if done.returncode:
         sys.exit(f"{words[0]}: {done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -54,19 +72,79 @@ def torch_embedding(rows, rounds):
     return statistics.median(rates[1:])
 
 
-def service(bin_folder, rows, rounds):
-    place = f"127.0.0.1:{free_port()}"
-    server = subprocess.Popen([bin_folder / "tessera", "ps", "serve", "--listen", place], stdout=subprocess.PIPE, text=True)
+def fbgemm(rows, rounds):
+    folder = beside_ours(f"fbgemm-{FBGEMM}", f"fbgemm-gpu-cpu=={FBGEMM}")
+    return checked([sys.executable, HERE / "fbgemm_peer.py", rows, rounds], env={**os.environ, "PYTHONPATH": str(folder)})
+
+
+@contextlib.contextmanager
+def working(server, name, words):
+    """The worker beside a running server: both end with the context."""
     try:
-        server.stdout.readline()
-        return checked([bin_folder / "tessera_bench_ps_service", place, rows, rounds, server.pid])
+        program = Program(name, [str(word) for word in words])
+        program.wait_until_ready()
+        yield program
+        program.close()
     finally:
         server.terminate()
         server.wait()
 
 
-def show(result):
-    print(f"{processor()}; {result['rows']} rows of {DIMENSION} values; million keys a second")
+def tessera(bin_folder, rows):
+    place = f"127.0.0.1:{free_port()}"
+    server = subprocess.Popen([bin_folder / "tessera", "ps", "serve", "--listen", place], stdout=subprocess.PIPE, text=True)
+    server.stdout.readline()
+    return working(server, "Tessera", [bin_folder / "tessera_bench_ps_service", place, rows, server.pid])
+
+
+def listens(port):
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
+def paddle(rows, sending):
+    # Newer releases of what it needs no longer fit.
+    python = environment(f"paddlepaddle-{PADDLE}", [f"paddlepaddle=={PADDLE}", "numpy==1.26.4", "protobuf==3.20.3", "setuptools"])
+    port = free_port()
+    server = subprocess.Popen([python, HERE / "paddle_peer.py", "serve", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not listens(port):
+        if server.poll() is not None:
+            sys.exit(f"Paddle's server ended with status {server.returncode}")
+        time.sleep(0.1)
+    return working(server, "Paddle", [python, HERE / "paddle_peer.py", "work", port, rows, server.pid, sending])
+
+
+def medians(answers):
+    return {measure: statistics.median(answer[measure] for answer in answers) for measure in answers[0]}
+
+
+def in_turns(arguments):
+    """Of each side and what it did: the medians of what it told."""
+    with contextlib.ExitStack() as stack:
+        programs = []
+        if "service" in arguments.only:
+            programs.append(stack.enter_context(tessera(arguments.bin, arguments.rows)))
+        if "paddle" in arguments.only:
+            programs.append(stack.enter_context(paddle(arguments.rows, "at-once")))
+        answers = {program.name: {name: [] for name in ["insert", *TIMED]} for program in programs}
+        for name in ["insert", *TIMED * arguments.rounds]:
+            for program in programs:
+                answers[program.name][name].append(program.ask(name))
+        if "Paddle" in answers:
+            answers["Paddle"]["save"] = [programs[-1].ask("save")]
+    return {side: {name: medians(every) for name, every in done.items()} for side, done in answers.items()}
+
+
+def load(arguments):
+    """Of each side: rows that exist after all were pulled and pushed once."""
+    there = {}
+    for start in (lambda: tessera(arguments.bin, arguments.rows), lambda: paddle(arguments.rows, "merged")):
+        with start() as program:
+            there[program.name] = program.ask("load")["rows"]
+    return there
+
+
+def show_alone(result):
     if shard := result.get("shard"):
         rates = shard["million_keys_per_s"]
         print(f"{'alone, one thread':<24}{'table':>9}{'plain':>9}{'of plain':>10}")
@@ -77,12 +155,34 @@ def show(result):
         print("bytes of a row: " + ", ".join(f"{words} {value:.0f}" for words, value in shard["bytes_of_a_row"].items()))
     if "torch" in result:
         print(f"torch.nn.Embedding(sparse=True) with Adagrad, forward, backward and step: {result['torch']:.2f}")
-    if told := result.get("service"):
-        print(f"one server, one worker; rows there {told['rows']}, bytes of a row {told['bytes_of_a_row']:.0f}")
-        print(f"{'':<24}{'M keys/s':>9}{'ms':>9}{'CPU ms':>9}")
-        for name, rate in told["million_keys_per_s"].items():
-            cpu = told["cpu_milliseconds_of_a_batch"][name]
-            print(f"{name:<24}{rate:9.2f}{told['milliseconds_of_a_batch'][name]:9.2f}{cpu:9.2f}")
+    for name, rate in result.get("fbgemm", {}).items():
+        print(f"FBGEMM with rowwise AdaGrad, one process, {name}: {rate:.2f}")
+
+
+def show_sides(sides):
+    print(f"\n{'one server, one worker':<52}" + "".join(f"{name:>12}" for name in sides) + f"{' / '.join(sides):>20}" * (len(sides) == 2))
+    names = dict.fromkeys(name for side in sides.values() for name in side)
+    for measure in MEASURES:
+        for name in names:
+            values = [side.get(name, {}).get(measure) for side in sides.values()]
+            if all(value is None for value in values):
+                continue
+            ratio = f"{values[0] / values[1]:20.2f}" if len(values) == 2 and None not in values else ""
+            words = f"{measure.replace('_', ' ')}, {name}"
+            print(f"{words:<52}" + "".join(f"{'' if value is None else f'{value:.2f}':>12}" for value in values) + ratio)
+
+
+def show(result):
+    print(f"{result['machine']}, {result['cores']} cores; " + ", ".join(f"{name} {version}" for name, version in result["versions"].items()))
+    print(f"{result['rows']} rows of {DIMENSION} values; million keys a second")
+    show_alone(result)
+    if "sides" in result:
+        show_sides(result["sides"])
+    if "load" in result:
+        there = ", ".join(f"{name} {rows}" for name, rows in result["load"].items())
+        print(f"\nrows that exist after all were pulled and pushed once, Paddle with its defaults: {there}")
+    if "growth" in result:
+        show_growth(result["growth"])
 
 
 def main():
@@ -95,15 +195,22 @@ def main():
     arguments = parser.parse_args()
     if unknown := set(arguments.only) - set(PARTS):
         parser.error(f"not known: {', '.join(unknown)}; there are {', '.join(PARTS)}")
-    result = {"rows": arguments.rows}
+    versions = {"Python": platform.python_version(), "torch": importlib.metadata.version("torch"), "PaddlePaddle": PADDLE, "FBGEMM": FBGEMM}
+    result = {"machine": processor(), "cores": len(os.sched_getaffinity(0)), "versions": versions, "rows": arguments.rows}
     if "shard" in arguments.only:
         result["shard"] = checked([arguments.bin / "tessera_bench_ps_shard", arguments.rows, arguments.rounds])
     if "torch" in arguments.only:
         result["torch"] = torch_embedding(arguments.rows, arguments.rounds)
-    if "service" in arguments.only:
-        result["service"] = service(arguments.bin, arguments.rows, arguments.rounds)
+    if "fbgemm" in arguments.only:
+        result["fbgemm"] = fbgemm(arguments.rows, arguments.rounds)
+    if {"service", "paddle"} & set(arguments.only):
+        result["sides"] = in_turns(arguments)
+    if "load" in arguments.only:
+        result["load"] = load(arguments)
+    if "growth" in arguments.only:
+        result["growth"] = growth(arguments.bin, arguments.rows, arguments.rounds)
     if arguments.json:
-        print(json.dumps({"machine": processor(), **result}))
+        print(json.dumps(result))
     else:
         show(result)
 

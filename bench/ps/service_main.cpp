@@ -1,12 +1,14 @@
-// tessera_bench_ps_service PLACE,... ROWS ROUNDS PID: one client of running parameter servers. Prints one JSON object: medians over the
-// rounds of million keys a second, and of milliseconds and CPU milliseconds of a batch, the latter of this process and of the servers'
-// (PID) together.
+// tessera_bench_ps_service PLACE,... ROWS PID: one client of running parameter servers, whose process is PID. It says "ready", then answers
+// each line of its standard input with a line of JSON. "insert" pulls every key once, "load" pulls and pushes it, and the names of kWays
+// draw keys. An answer has million keys a second, and milliseconds and CPU milliseconds of a batch, the latter of both processes together.
+// Those of "insert" and "load" also have the rows that are there, and the bytes of a row: as the table counts them, and as the resident
+// memory grew.
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
-#include <functional>
+#include <fstream>
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -31,42 +33,85 @@ double cpu_seconds_of(pid_t process) {
   return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) / 1e9;
 }
 
-struct Medians {
-  std::map<std::string, std::vector<double>> values;
-  nlohmann::json json() {
-    nlohmann::json out;
-    for (auto& [name, all] : values) {
-      std::ranges::nth_element(all, all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2));
-      out[name] = all[all.size() / 2];
-    }
-    return out;
-  }
+std::int64_t resident_bytes_of(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/statm");
+  std::int64_t size = 0, resident = 0;
+  if (!(file >> size >> resident)) throw std::runtime_error("there is no process " + std::to_string(process));
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+Batches small_batches(std::uint64_t rows, std::uint64_t seed) {
+  Random random(seed);
+  Batches batches(kSmallBatches, std::vector<std::uint64_t>(kSmallBatch));
+  for (auto& batch : batches)
+    for (std::uint64_t& key : batch) key = key_of(uniform(random, rows));
+  return batches;
+}
+
+struct Way {  // to use the table, in batches of kBatch or of kSmallBatch keys
+  std::uint64_t (*draw)(Random&, std::uint64_t) = &uniform;
+  bool small = false, push = false;
+};
+const std::map<std::string, Way> kWays = {
+    {"pull uniform", {}},
+    {"pull zipf", {.draw = &zipf}},
+    {"pull + push uniform", {.push = true}},
+    {"pull + push zipf", {.draw = &zipf, .push = true}},
+    {"small pull", {.small = true}},
+    {"small pull + push", {.small = true, .push = true}},
 };
 
 struct Bench {
   ps::Client client;
   ps::Client::TableId table;
+  std::uint64_t rows;
   pid_t servers;
+  std::uint64_t seed = 100;
   std::vector<float> values = std::vector<float>(kBatch * kDimension), gradients = values;
-  Medians rates = {}, cpu = {}, latency = {};
 
-  void pull(std::span<const std::uint64_t> keys) { client.pull(table, keys, std::span(values).first(keys.size() * kDimension)); }
-  void push(std::span<const std::uint64_t> keys) { client.push(table, keys, std::span(gradients).first(keys.size() * kDimension)); }
   double cpu_seconds() const { return cpu_seconds_of(getpid()) + cpu_seconds_of(servers); }
-  void time(const std::string& name, const Batches& batches, const std::function<void(std::span<const std::uint64_t>)>& run) {
-    const double cpu_before = cpu_seconds();
-    const auto start = std::chrono::steady_clock::now();
-    std::size_t keys = 0;
-    for (const auto& batch : batches) {
-      run(batch);
-      keys += batch.size();
-    }
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    rates.values[name].push_back(static_cast<double>(keys) / 1e6 / seconds);
-    latency.values[name].push_back(1e3 * seconds / static_cast<double>(batches.size()));
-    cpu.values[name].push_back(1e3 * (cpu_seconds() - cpu_before) / static_cast<double>(batches.size()));
-  }
+  nlohmann::json time(const Batches& batches, bool push);
+  nlohmann::json load(bool push);
+  nlohmann::json run(const Way& way);
 };
+
+nlohmann::json Bench::time(const Batches& batches, bool push) {
+  const double cpu_before = cpu_seconds();
+  const auto start = std::chrono::steady_clock::now();
+  std::size_t keys = 0;
+  for (const auto& batch : batches) {
+    client.pull(table, batch, std::span(values).first(batch.size() * kDimension));
+    if (push) client.push(table, batch, std::span(gradients).first(batch.size() * kDimension));
+    keys += batch.size();
+  }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const auto count = static_cast<double>(batches.size());
+  return {{"million_keys_per_s", static_cast<double>(keys) / 1e6 / seconds},
+          {"milliseconds_of_a_batch", 1e3 * seconds / count},
+          {"cpu_milliseconds_of_a_batch", 1e3 * (cpu_seconds() - cpu_before) / count}};
+}
+
+nlohmann::json Bench::load(bool push) {
+  const std::int64_t resident_before = resident_bytes_of(servers);
+  nlohmann::json told = time(all_keys(rows), push);
+  const std::int64_t resident = resident_bytes_of(servers) - resident_before;
+  std::uint64_t there = 0;
+  std::int64_t bytes = 0;
+  for (const auto& server : client.status())
+    for (const ps::TableStatus& one : server) {
+      there += one.rows;
+      bytes += (one.memory.index + one.memory.rows).value;
+    }
+  told["rows"] = there;
+  told["bytes_of_a_row"] = static_cast<double>(bytes) / static_cast<double>(there);
+  told["resident_bytes_of_a_row"] = static_cast<double>(resident) / static_cast<double>(there);
+  return told;
+}
+
+nlohmann::json Bench::run(const Way& way) {
+  ++seed;
+  return time(way.small ? small_batches(rows, seed) : drawn(way.draw, rows, seed, true), way.push);
+}
 
 std::vector<std::string> split(const std::string& places) {
   std::vector<std::string> all(1);
@@ -79,22 +124,14 @@ std::vector<std::string> split(const std::string& places) {
   return all;
 }
 
-Batches small_batches(std::uint64_t rows, std::uint64_t seed) {
-  Random random(seed);
-  Batches batches(kSmallBatches, std::vector<std::uint64_t>(kSmallBatch));
-  for (auto& batch : batches)
-    for (std::uint64_t& key : batch) key = key_of(uniform(random, rows));
-  return batches;
-}
-
 }  // namespace
 }  // namespace tessera::bench
 
 int main(int argc, char** argv) {
   using namespace tessera;
   using namespace tessera::bench;
-  if (argc != 5) {
-    std::cerr << "usage: tessera_bench_ps_service PLACE,... ROWS ROUNDS PID\n";
+  if (argc != 4) {
+    std::cerr << "usage: tessera_bench_ps_service PLACE,... ROWS PID\n";
     return 2;
   }
   try {
@@ -102,39 +139,14 @@ int main(int argc, char** argv) {
     const std::uint64_t rows = std::strtoull(argv[2], nullptr, 10);
     const ps::Client::TableId table =
         client.open({.name = "bench", .dimension = kDimension, .optimizer = {.rule = ps::Rule::adagrad, .row_moment = true}});
-    Bench bench{std::move(client), table, static_cast<pid_t>(std::atoi(argv[4]))};
+    Bench bench{std::move(client), table, rows, static_cast<pid_t>(std::atoi(argv[3]))};
     Random random(7);
     for (float& gradient : bench.gradients) gradient = static_cast<float>(random.uniform() - 0.5);
-    const auto pull = [&bench](auto keys) { bench.pull(keys); };
-    const auto both = [&bench](auto keys) {
-      bench.pull(keys);
-      bench.push(keys);
-    };
-    bench.time("insert", all_keys(rows), pull);
-    for (int round = 0; round < std::atoi(argv[3]); ++round) {
-      const auto seed = static_cast<std::uint64_t>(round) + 100;
-      for (const auto& [name, draw] : {std::pair("uniform", &uniform), std::pair("zipf", &zipf)}) {
-        const Batches batches = drawn(draw, rows, seed, true);
-        bench.time(std::string("pull ") + name, batches, pull);
-        bench.time(std::string("pull + push ") + name, batches, both);
-      }
-      const Batches small = small_batches(rows, seed);
-      bench.time("small pull", small, pull);
-      bench.time("small pull + push", small, both);
+    std::cout << "ready" << std::endl;
+    for (std::string word; std::getline(std::cin, word);) {
+      const bool loads = word == "insert" || word == "load";
+      std::cout << (loads ? bench.load(word == "load") : bench.run(kWays.at(word))) << std::endl;
     }
-    std::uint64_t there = 0;
-    std::int64_t bytes = 0;
-    for (const auto& server : bench.client.status())
-      for (const ps::TableStatus& one : server) {
-        there += one.rows;
-        bytes += (one.memory.index + one.memory.rows).value;
-      }
-    std::cout << nlohmann::json{{"rows", there},
-                                {"bytes_of_a_row", static_cast<double>(bytes) / static_cast<double>(there)},
-                                {"million_keys_per_s", bench.rates.json()},
-                                {"milliseconds_of_a_batch", bench.latency.json()},
-                                {"cpu_milliseconds_of_a_batch", bench.cpu.json()}}
-              << "\n";
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";
     return 1;

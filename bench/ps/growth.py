@@ -1,0 +1,65 @@
+"""Servers on one, two and four emulated hosts, each with one worker on another host."""
+import concurrent.futures
+import os
+import pathlib
+import statistics
+import subprocess
+
+from keys import BATCH, BATCHES
+from lab import load_netlab
+from served import Program
+
+SERVERS = [1, 2, 4]
+GBIT, CORES = 10, 0.2
+NAMES = ["pull uniform", "pull zipf", "pull + push uniform", "pull + push zipf"]
+
+
+def sent_and_received(process):
+    """Bytes that the process's host has sent and received so far."""
+    lines = pathlib.Path(f"/proc/{process}/net/dev").read_text().splitlines()
+    counts = next(line.split(":")[1].split() for line in lines if line.strip().startswith("eth0:"))
+    return int(counts[0]) + int(counts[8])
+
+
+def together(pool, workers, name):
+    """Million keys/s of all workers, each at its own pace, and the bytes that cross their links for each key."""
+    before = sum(sent_and_received(worker.process.pid) for worker in workers)
+    rates = [told["million_keys_per_s"] for told in pool.map(lambda worker: worker.ask(name), workers)]
+    crossed = sum(sent_and_received(worker.process.pid) for worker in workers) - before
+    return sum(rates), crossed / (len(workers) * BATCHES * BATCH)
+
+
+def on_hosts(netlab, count, bin_folder, rows, rounds):
+    with netlab.Lab(2 * count, [GBIT], [CORES]) as lab, concurrent.futures.ThreadPoolExecutor(count) as pool:
+        places = [f"{lab.address(host)}:29500" for host in range(count)]
+        servers = [lab.popen(host, [str(bin_folder / "tessera"), "ps", "serve", "--listen", place], stdout=subprocess.PIPE, text=True)
+                   for host, place in enumerate(places)]
+        for server in servers:
+            server.stdout.readline()
+        words = [str(bin_folder / "tessera_bench_ps_service"), ",".join(places), str(rows), str(servers[0].pid)]
+        workers = [Program(f"worker {host}", lab.words(host, words), {**os.environ, **lab.environment(host)}) for host in range(count, 2 * count)]
+        for worker in workers:
+            worker.wait_until_ready()
+        workers[0].ask("insert")
+        told = {name: [together(pool, workers, name) for _ in range(rounds)] for name in NAMES}
+        for worker in workers:
+            worker.close()
+    return {name: {"million_keys_per_s_of_a_host": statistics.median(rate for rate, _ in every) / count,
+                   "bytes_of_a_key": statistics.median(crossed for _, crossed in every)} for name, every in told.items()}
+
+
+def growth(bin_folder, rows, rounds):
+    netlab = load_netlab()
+    if problem := netlab.missing():
+        return {"problem": problem}
+    return {str(count): on_hosts(netlab, count, bin_folder, rows, rounds) for count in SERVERS}
+
+
+def show_growth(told):
+    if "problem" in told:
+        print(f"\nno servers on emulated hosts: {told['problem']}")
+        return
+    print(f"\nas many servers as workers, a host of {CORES} cores and {GBIT} Gbit/s each; million keys/s of each server, and bytes that cross the workers' links for each key")
+    print(f"{'servers':<24}" + "".join(f"{count:>20}" for count in told))
+    for name in NAMES:
+        print(f"{name:<24}" + "".join(f"{of[name]['million_keys_per_s_of_a_host']:12.2f}{of[name]['bytes_of_a_key']:8.1f}" for of in told.values()))
