@@ -125,7 +125,7 @@ int main(int argc, char** argv) {
     std::uint64_t there = 0;
     std::int64_t bytes = 0;
     for (const auto& server : bench.client.status())
-      for (const ps::TableStatus& one : server) {
+      for (const ps::TableStatus& one : server.tables) {
         there += one.rows;
         bytes += (one.memory.index + one.memory.rows).value;
       }

@@ -34,6 +34,7 @@ constexpr std::size_t kMostUnknown = 128;  // connections that have proved nothi
 constexpr milliseconds kProofPatience(10'000), kLookEvery(20);
 // How long a server that has nothing to do looks for the next request before it sleeps: waking up takes about as long.
 constexpr microseconds kSpin(20);
+constexpr int kLongestSleep = 250;  // milliseconds
 
 void check_place(const HostPort& at, const std::string& place, const std::string& secret) {
   if (!secret.empty() || is_loopback(at)) return;
@@ -66,10 +67,7 @@ struct RequestServer::Impl {
         at(parse_host_port(place)),
         listener((check_place(at, place, secret), listen_at(at))),
         worker(interface_of(local_address_towards(at)), true) {
-    for (Received& buffer : received) {
-      buffer.server = this;
-      post(buffer);
-    }
+    for (std::size_t i = 0; i < kPostedReceives; ++i) post_another();
     for (Reply& reply : replies) {
       reply.server = this;
       free_replies.push_back(&reply);
@@ -101,6 +99,7 @@ struct RequestServer::Impl {
     MessageBuffer bytes = {};
     void* request = nullptr;
     std::size_t length = 0;
+    std::optional<SteadyClock::time_point> waits_since = {};
   };
   struct Reply {
     Impl* server = nullptr;
@@ -135,29 +134,63 @@ struct RequestServer::Impl {
     buffer.request = begin_receive(worker.handle, buffer.bytes, kRequestTag, kRequestTag, &Impl::on_received, &buffer);
   }
 
+  void post_another() {
+    received.emplace_back().server = this;
+    post(received.back());
+  }
+
   // One request that has come, if there is room for its reply.
   bool answer_next(const Answer& answer) {
     if (arrived.empty() || free_replies.empty()) return false;
     Received& buffer = *arrived.front();
     arrived.pop_front();
+    if (answer_one(buffer, answer)) {
+      waiting_may_go_on = !waiting.empty();
+    } else {
+      buffer.waits_since = SteadyClock::now();
+      waiting.push_back(&buffer);
+      post_another();
+    }
+    return true;
+  }
+  // Those that had to wait, once more.
+  void answer_waiting(const Answer& answer) {
+    waiting_may_go_on = false;
+    for (std::size_t left = waiting.size(); left > 0 && !free_replies.empty(); --left) {
+      Received& buffer = *waiting.front();
+      waiting.pop_front();
+      if (!answer_one(buffer, answer)) waiting.push_back(&buffer);
+    }
+  }
+
+  // False: it has to wait. Otherwise the buffer is used for another one.
+  bool answer_one(Received& buffer, const Answer& answer) {
     const RequestHeader header = buffer.bytes.header<RequestHeader>();
     const auto found = buffer.length < kHeaderBytes ? sessions.end() : sessions.find(header.session);
     if (found != sessions.end() && !found->second.broken) {
       Reply& reply = *free_replies.back();
+      const std::optional<std::size_t> bytes = fill(reply, header.number, request_in(buffer), answer);
+      if (!bytes) return false;
       free_replies.pop_back();
-      const std::size_t bytes =
-          fill(reply, header, std::span<const std::byte>(buffer.bytes.body()).first(buffer.length - kHeaderBytes), answer);
-      send(found->second, reply, header.number, bytes);
+      send(found->second, reply, header.number, *bytes);
     }
+    buffer.waits_since.reset();
     post(buffer);
     return true;
   }
 
-  std::size_t fill(Reply& reply, const RequestHeader& header, std::span<const std::byte> request, const Answer& answer) {
+  static Request request_in(const Received& buffer) {
+    Request request{.client = buffer.bytes.header<RequestHeader>().session, .bytes = buffer.bytes.body().first(buffer.length - kHeaderBytes)};
+    if (buffer.waits_since)
+      request.waited = Seconds(std::chrono::duration<double>(SteadyClock::now() - *buffer.waits_since).count());
+    return request;
+  }
+
+  std::optional<std::size_t> fill(Reply& reply, std::uint64_t number, const Request& request, const Answer& answer) {
     ReplyHeader& head = reply.bytes.header<ReplyHeader>();
-    head = {header.number, 0};
+    head = {number, 0};
     try {
-      return answer(header.session, request, reply.bytes.body());
+      return answer(request, reply.bytes.body());
     } catch (const Error& error) {
       head.failed = 1;
       const std::string words = nlohmann::json{
@@ -214,7 +247,7 @@ struct RequestServer::Impl {
     one.socket.close();
   }
 
-  // True: it is a client now.
+  // True: it is a client now, or was sent away.
   bool judge(Unknown& one, const nlohmann::json& message) {
     if (one.talk.rank_nonce.empty()) {
       one.talk.rank_nonce = greeting_from(message).nonce;
@@ -226,12 +259,18 @@ struct RequestServer::Impl {
     if (!is_proof(sealed.proof, one.talk, Statement::asks_to_be_a_client, sealed.body))
       throw Error(ErrorCode::invalid_config, "it does not know the secret");
     const ClientWords words = client_words_from(sealed.body);
+    if (standby && !words.to_standby) {
+      const std::string body = to_body(ServerWords{.network_address = {}, .session = 0, .standby = true});
+      one.socket.send(to_json(Sealed{body, proof_of(one.talk, Statement::takes_the_client, body)}));
+      one.socket.close();
+      return true;
+    }
     Session session;
     std::memcpy(&session.id, random_bytes(sizeof session.id).data(), sizeof session.id);
-    session.reply_prefix = words.server;
+    session.reply_prefix = words.connection;
     session.endpoint = connect_endpoint(worker.handle, words.network_address, &Impl::on_broken, this);
     if (!session.endpoint) throw Error(ErrorCode::io, "UCX cannot reach it");
-    const std::string body = to_body(ServerWords{worker.address(), session.id});
+    const std::string body = to_body(ServerWords{.network_address = worker.address(), .session = session.id});
     one.socket.send(to_json(Sealed{body, proof_of(one.talk, Statement::takes_the_client, body)}));
     session.socket = std::move(one.socket);
     one.socket = FrameSocket();
@@ -244,10 +283,10 @@ struct RequestServer::Impl {
     std::vector<pollfd> watched{{worker.event_descriptor, POLLIN, 0}, {woken, POLLIN, 0}, {listener.get(), POLLIN, 0}};
     for (const Unknown& one : unknown) watched.push_back({one.socket.fd(), POLLIN, 0});
     for (const auto& [id, session] : sessions) watched.push_back({session.socket.fd(), POLLIN, 0});
-    poll(watched.data(), watched.size(), 1000);
+    poll(watched.data(), watched.size(), kLongestSleep);
   }
 
-  void serve(const Answer& answer, const std::stop_token& stop) {
+  void serve(const Answer& answer, const std::stop_token& stop, const Meanwhile& meanwhile) {
     const Descriptor woken(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     const std::stop_callback wake(stop, [&woken] {
       const std::uint64_t one = 1;
@@ -257,11 +296,15 @@ struct RequestServer::Impl {
     while (!stop.stop_requested()) {
       bool moved = ucp_worker_progress(worker.handle) != 0;
       while (answer_next(answer)) moved = true;
+      if (waiting_may_go_on) answer_waiting(answer);
       const auto now = SteadyClock::now();
       if (now - looked > kLookEvery) {
         looked = now;
         look();
+        answer_waiting(answer);
+        if (meanwhile) meanwhile();
       }
+      if (!moved && meanwhile) moved = meanwhile();
       if (moved) {
         busy = now;
       } else if (now - busy > kSpin) {
@@ -276,16 +319,25 @@ struct RequestServer::Impl {
   HostPort at;
   Descriptor listener;
   UcxWorker worker;
-  std::array<Received, kPostedReceives> received;
+  std::deque<Received> received;  // as many more as requests have had to wait at once
   std::array<Reply, kReplies> replies;
   std::vector<Reply*> free_replies;
-  std::deque<Received*> arrived;
+  std::deque<Received*> arrived, waiting;
+  bool waiting_may_go_on = false;
+  bool standby = false;
   std::list<Unknown> unknown;
   std::unordered_map<std::uint64_t, Session> sessions;
 };
 
 RequestServer::RequestServer(const std::string& place, const std::string& secret) : impl_(std::make_unique<Impl>(place, secret)) {}
 RequestServer::~RequestServer() = default;
-void RequestServer::serve(const Answer& answer, const std::stop_token& stop) { impl_->serve(answer, stop); }
+void RequestServer::serve(const Answer& answer, const std::stop_token& stop, const Meanwhile& meanwhile) {
+  impl_->serve(answer, stop, meanwhile);
+}
+void RequestServer::stand_by(bool standby) { impl_->standby = standby; }
+bool RequestServer::is_connected(ClientId client) const {
+  const auto found = impl_->sessions.find(client);
+  return found != impl_->sessions.end() && !found->second.broken;
+}
 
 }  // namespace tessera::comm

@@ -31,24 +31,32 @@ std::uint64_t number_in(const nlohmann::json& message, const char* name) {
   return number;
 }
 
+bool flag_in(const nlohmann::json& message, const char* name) {
+  const auto found = message.find(name);
+  if (found == message.end() || !found->is_boolean()) refuse_message(text("it does not say whether ", name), "true or false");
+  return found->get<bool>();
+}
+
 }  // namespace
 
 std::string to_body(const ClientWords& words) {
-  return nlohmann::json{{"address", to_hex(words.network_address)}, {"server", digits_of(words.server)}}.dump();
+  return nlohmann::json{
+      {"address", to_hex(words.network_address)}, {"connection", digits_of(words.connection)}, {"to_standby", words.to_standby}}.dump();
 }
 
 std::string to_body(const ServerWords& words) {
-  return nlohmann::json{{"address", to_hex(words.network_address)}, {"session", digits_of(words.session)}}.dump();
+  return nlohmann::json{
+      {"address", to_hex(words.network_address)}, {"session", digits_of(words.session)}, {"standby", words.standby}}.dump();
 }
 
 ClientWords client_words_from(const std::string& body) {
   const nlohmann::json message = parse_object(body);
-  return {bytes_in(message, "address", kLongestAddress), number_in(message, "server") & 0x7FFFFFFF};
+  return {bytes_in(message, "address", kLongestAddress), number_in(message, "connection") & 0x7FFFFFFF, flag_in(message, "to_standby")};
 }
 
 ServerWords server_words_from(const std::string& body) {
   const nlohmann::json message = parse_object(body);
-  return {bytes_in(message, "address", kLongestAddress), number_in(message, "session")};
+  return {bytes_in(message, "address", kLongestAddress), number_in(message, "session"), flag_in(message, "standby")};
 }
 
 void* begin_receive(ucp_worker_h worker, const MessageBuffer& into, std::uint64_t tag, std::uint64_t mask, ucp_tag_recv_nbx_callback_t done,

@@ -32,9 +32,9 @@ static_assert(sizeof(RequestHeader) == 16 && sizeof(ReplyHeader) == 16);
 inline constexpr std::size_t kHeaderBytes = 16;
 inline constexpr std::size_t kBufferBytes = kMostMessageBytes + kHeaderBytes;
 
-// A server takes any message with this bit; a reply has none, but the client's number of the server and that of the request.
+// A server takes any message with this bit; a reply has none, but the client's number of the connection and that of the request.
 inline constexpr std::uint64_t kRequestTag = std::uint64_t{1} << 63;
-inline std::uint64_t reply_tag(std::uint64_t server, std::uint64_t number) { return server << 32 | (number & 0xFFFFFFFF); }
+inline std::uint64_t reply_tag(std::uint64_t connection, std::uint64_t number) { return connection << 32 | (number & 0xFFFFFFFF); }
 
 // Aligned to a cache line, not zeroed.
 class MessageBuffer {
@@ -60,11 +60,13 @@ class MessageBuffer {
 
 struct ClientWords {
   std::string network_address;
-  std::uint64_t server = 0;  // which of the client's servers this one is
+  std::uint64_t connection = 0;  // another number for each of the client's connections
+  bool to_standby = false;
 };
 struct ServerWords {
   std::string network_address;
   std::uint64_t session = 0;
+  bool standby = false;  // this server takes no clients now, and has no address
 };
 std::string to_body(const ClientWords& words);
 std::string to_body(const ServerWords& words);

@@ -70,8 +70,8 @@ void serve(const std::string& place, int threads) {
 }
 
 void show_status(const std::vector<std::string>& places, bool as_json) {
-  Client client(places, secret_from_environment().value_or(""), kPatience);
-  const std::vector<std::vector<TableStatus>> all = client.status();
+  Client client(places, secret_from_environment().value_or(""), {.deadline = kPatience, .reconnect = Seconds(0)});
+  const std::vector<ServerStatus> all = client.status();
   using enum tessera::Table::Align;
   tessera::Table shown({{"server", left},
                         {"table", wrapped},
@@ -83,12 +83,12 @@ void show_status(const std::vector<std::string>& places, bool as_json) {
                         {"refused", right}});
   nlohmann::json out = nlohmann::json::array();
   for (std::size_t server = 0; server < all.size(); ++server) {
-    nlohmann::json tables = nlohmann::json::parse(to_json(all[server]));
-    for (nlohmann::json& table : tables) {
+    nlohmann::json told = nlohmann::json::parse(to_json(all[server]));
+    for (nlohmann::json& table : told["tables"]) {
       table["server"] = places[server];
       out.push_back(std::move(table));
     }
-    for (const TableStatus& table : all[server])
+    for (const TableStatus& table : all[server].tables)
       shown.add({places[server], table.name, text(table.dimension), text(table.rows), to_text(table.memory.index + table.memory.rows),
                  text(table.keys_pulled), text(table.keys_pushed), text(table.gradients_refused)});
   }
