@@ -1,6 +1,5 @@
-// Requests and replies between servers and clients that are no ranks of one task, and that come and go: over UCX, so over RDMA
-// where there is some. Client and server prove to each other that they know the secret before anything else is
-// said.
+// Requests and replies between servers and clients that are no ranks of one task, and that come and go: over TCP (docs/rooms/comm.md says
+// why). Client and server prove to each other that they know the secret before anything else is said.
 //
 // A message has at most kMostMessageBytes. What is longer goes in several, which also lets both sides work at once.
 #pragma once
