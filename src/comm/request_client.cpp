@@ -113,13 +113,13 @@ struct RequestClient::Impl {
     const Challenge challenge = challenge_from(*first);
     talk.host_nonce = challenge.nonce;
     if (!is_proof(challenge.proof, talk, Statement::server_knows_the_secret)) return stranger();
-    const std::string body = to_body(ClientWords{options.to_standby});
+    const std::string body = to_body(ClientWords{options.wants});
     socket.send(to_json(Sealed{body, proof_of(talk, Statement::asks_to_be_a_client, body)}));
     const auto second = receive(socket, place, until);
     if (!second) return stranger();
     const Sealed sealed = sealed_from(*second);
     if (!is_proof(sealed.proof, talk, Statement::takes_the_client, sealed.body)) return stranger();
-    return !server_words_from(sealed.body).standby;
+    return server_words_from(sealed.body).taken;
   }
   // No message: it has closed the connection.
   std::optional<nlohmann::json> receive(FrameSocket& socket, const std::string& place, SteadyClock::time_point until) const {

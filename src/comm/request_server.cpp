@@ -139,8 +139,7 @@ struct RequestServer::Impl {
   // False: it has to wait.
   bool reply_to(Session& session, Exchange& exchange, const Answer& answer) {
     Request request{.client = session.id, .bytes = exchange.request.all().first(exchange.header.bytes)};
-    if (exchange.waits_since)
-      request.waited = Seconds(std::chrono::duration<double>(SteadyClock::now() - *exchange.waits_since).count());
+    if (exchange.waits_since) request.waited = Seconds(std::chrono::duration<double>(SteadyClock::now() - *exchange.waits_since).count());
     MessageHeader header{.number = exchange.header.number};
     std::optional<std::size_t> bytes;
     try {
@@ -214,8 +213,10 @@ struct RequestServer::Impl {
     const Sealed sealed = sealed_from(message);
     if (!is_proof(sealed.proof, one.talk, Statement::asks_to_be_a_client, sealed.body))
       throw Error(ErrorCode::invalid_config, "it does not know the secret");
-    const bool taken = !standby || client_words_from(sealed.body).to_standby;
-    const std::string body = to_body(ServerWords{.standby = !taken});
+    using Wants = RequestClient::Options::Wants;
+    const Wants wants = client_words_from(sealed.body).wants;
+    const bool taken = wants == Wants::any || (wants == Wants::standby) == standby;
+    const std::string body = to_body(ServerWords{.taken = taken});
     one.socket.send(to_json(Sealed{body, proof_of(one.talk, Statement::takes_the_client, body)}));
     Descriptor socket = one.socket.release();
     if (!taken) return true;

@@ -18,13 +18,10 @@ namespace {
 // Of the kernel's buffers: a message fits in, so that a sender goes on while its receiver computes.
 constexpr int kKernelBytes = 4 << 20;
 
-bool flag_in(const nlohmann::json& message, const char* name) {
-  const auto found = message.find(name);
-  if (found == message.end() || !found->is_boolean()) refuse_message(text("it does not say whether ", name), "true or false");
-  return found->get<bool>();
-}
-
 }  // namespace
+
+using Wants = RequestClient::Options::Wants;
+NLOHMANN_JSON_SERIALIZE_ENUM(RequestClient::Options::Wants, {{Wants::leader, "leader"}, {Wants::standby, "standby"}, {Wants::any, "any"}})
 
 MessageStream::MessageStream(Descriptor socket) : socket_(std::move(socket)) {
   for (const int buffer : {SO_SNDBUF, SO_RCVBUF}) setsockopt(fd(), SOL_SOCKET, buffer, &kKernelBytes, sizeof kKernelBytes);
@@ -81,9 +78,21 @@ MessageStream::Came MessageStream::receive(const std::function<std::byte*(const 
   return Came::end;
 }
 
-std::string to_body(const ClientWords& words) { return nlohmann::json{{"to_standby", words.to_standby}}.dump(); }
-std::string to_body(const ServerWords& words) { return nlohmann::json{{"standby", words.standby}}.dump(); }
-ClientWords client_words_from(const std::string& body) { return {flag_in(parse_object(body), "to_standby")}; }
-ServerWords server_words_from(const std::string& body) { return {flag_in(parse_object(body), "standby")}; }
+std::string to_body(const ClientWords& words) { return nlohmann::json{{"wants", words.wants}}.dump(); }
+std::string to_body(const ServerWords& words) { return nlohmann::json{{"taken", words.taken}}.dump(); }
+
+ClientWords client_words_from(const std::string& body) {
+  const nlohmann::json message = parse_object(body);
+  for (const Wants wants : {Wants::leader, Wants::standby, Wants::any})
+    if (message.value("wants", nlohmann::json()) == nlohmann::json(wants)) return {wants};
+  refuse_message("it does not say which server it wants", "leader, standby or any");
+}
+
+ServerWords server_words_from(const std::string& body) {
+  const nlohmann::json message = parse_object(body);
+  const auto taken = message.find("taken");
+  if (taken == message.end() || !taken->is_boolean()) refuse_message("it does not say whether the client is taken", "true or false");
+  return {taken->get<bool>()};
+}
 
 }  // namespace tessera::comm

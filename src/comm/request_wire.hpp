@@ -80,10 +80,10 @@ class MessageStream {
 };
 
 struct ClientWords {
-  bool to_standby = false;
+  RequestClient::Options::Wants wants = RequestClient::Options::Wants::leader;
 };
 struct ServerWords {
-  bool standby = false;  // this server takes no clients now
+  bool taken = false;  // no: this server is not what the client wants
 };
 std::string to_body(const ClientWords& words);
 std::string to_body(const ServerWords& words);

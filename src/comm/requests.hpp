@@ -44,7 +44,8 @@ class RequestServer {
   // Answers until it is asked to stop; sleeps while nobody asks.
   void serve(const Answer& answer, const std::stop_token& stop, const Meanwhile& meanwhile = {});
 
-  // A standby takes only clients that ask for one (RequestClient::Options), and tells the others to look elsewhere. At first it is none.
+  // A server that stands by takes only clients that want one that does; one that does not, only those that want one that leads. It tells
+  // the others to look elsewhere. At first it does not.
   void stand_by(bool standby);
   bool is_connected(ClientId client) const;
 
@@ -64,11 +65,11 @@ class RequestClient {
     Seconds deadline = Seconds(60);  // of connecting, and of an answer
     // For how long a lost connection is tried anew. What had no reply is then asked again, in order: the server may see a request twice.
     Seconds reconnect = Seconds(0);
-    bool to_standby = false;
+    enum class Wants { leader, standby, any } wants = Wants::leader;
   };
 
-  // A place is "host:port", or "host:port/host:port" of a server and its backup, of which the one that is no standby is asked. Connects to
-  // all servers. Throws deadline_exceeded for one that is not there in time, invalid_config for one with another secret.
+  // A place is "host:port", or "host:port/host:port" of a pair of servers, of which the one is asked that leads. Connects to all servers.
+  // Throws deadline_exceeded for one that is not there in time, invalid_config for one with another secret.
   RequestClient(std::vector<std::string> places, const std::string& secret, const Options& options);
   ~RequestClient();
 

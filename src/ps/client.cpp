@@ -122,9 +122,8 @@ Client::TableId Client::open(const TableSpec& spec) {
   Impl::OpenTable table{.dimension = static_cast<std::size_t>(spec.dimension),
                         .staleness = spec.consistency == Consistency::synchronous ? 0 : spec.staleness,
                         .ids = std::vector<std::uint32_t>(impl_->requests.servers())};
-  impl_->ask_each(
-      [&](std::size_t server, MessageWriter& out) { impl_->add_text(server, out, Ask::open, json); },
-      [&](std::size_t server, MessageReader in) { table.ids[server] = in.take<Opened>(1).front().table; });
+  impl_->ask_each([&](std::size_t server, MessageWriter& out) { impl_->add_text(server, out, Ask::open, json); },
+                  [&](std::size_t server, MessageReader in) { table.ids[server] = in.take<Opened>(1).front().table; });
   impl_->tables.push_back(std::move(table));
   return impl_->tables.size() - 1;
 }
@@ -166,7 +165,8 @@ PushResult Client::push(TableId id, std::span<const Key> keys, std::span<const f
       keys_of_a_message(static_cast<int>(dimension)), [] { return false; }, [&](std::size_t server) { return parts[server].keys.size(); },
       [&](std::size_t server, std::size_t begin, std::size_t end, MessageWriter& out) {
         const Batch::Part& part = parts[server];
-        impl_->add_header(server, out, part.tickets.size() < part.keys.size() ? Ask::push : Ask::push_tickets, table.ids[server], end - begin);
+        impl_->add_header(server, out, part.tickets.size() < part.keys.size() ? Ask::push : Ask::push_tickets, table.ids[server],
+                          end - begin);
         out.add(std::span<const Key>(part.keys).subspan(begin, end - begin));
         if (part.tickets.size() == part.keys.size()) out.add(std::span<const Ticket>(part.tickets).subspan(begin, end - begin));
         table.batch.add_up(part, begin, end, gradients, out.add<float>((end - begin) * dimension));

@@ -25,8 +25,9 @@ struct TableStatus {
 };
 
 struct ServerStatus {
-  int workers = 0;                         // that train together
-  std::int64_t slowest = 0, fastest = 0;   // steps that these of them have ended
+  std::string backup;                     // where the one is that has everything of this server; empty: there is none
+  int workers = 0;                        // that train together
+  std::int64_t slowest = 0, fastest = 0;  // steps that these of them have ended
   std::vector<TableStatus> tables;
 };
 

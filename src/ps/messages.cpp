@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "ps/parsed.hpp"
+
 namespace tessera::ps {
 
 using nlohmann::json;
@@ -12,22 +14,11 @@ NLOHMANN_JSON_SERIALIZE_ENUM(
 NLOHMANN_JSON_SERIALIZE_ENUM(InitialValues,
                              {{InitialValues::zero, "zero"}, {InitialValues::uniform, "uniform"}, {InitialValues::normal, "normal"}})
 
-NLOHMANN_JSON_SERIALIZE_ENUM(Consistency,
-                             {{Consistency::synchronous, "synchronous"}, {Consistency::asynchronous, "asynchronous"}})
+NLOHMANN_JSON_SERIALIZE_ENUM(Consistency, {{Consistency::synchronous, "synchronous"}, {Consistency::asynchronous, "asynchronous"}})
 
 namespace {
 
 std::string dumped(const json& out) { return out.dump(-1, ' ', false, json::error_handler_t::replace); }
-
-// What `read` makes of `words`.
-template <typename Read>
-auto parsed(const std::string& words, const char* what, const Read& read) {
-  try {
-    return read(json::parse(words));
-  } catch (const json::exception& problem) {
-    throw Error(ErrorCode::corrupt, text(what, " cannot be read: ", problem.what()));
-  }
-}
 
 }  // namespace
 
@@ -65,10 +56,8 @@ Joining joining_from_json(const std::string& words) {
   return parsed(words, "what a client says of itself", [](const json& in) {
     Joining joining{.worker = {}, .patience = Seconds(in.at("patience"))};
     if (const auto worker = in.find("worker"); worker != in.end())
-      joining.worker = {.index = worker->at("index"),
-                        .count = worker->at("count"),
-                        .run = worker->at("run"),
-                        .first_step = worker->at("first_step")};
+      joining.worker = {
+          .index = worker->at("index"), .count = worker->at("count"), .run = worker->at("run"), .first_step = worker->at("first_step")};
     return joining;
   });
 }
@@ -84,12 +73,17 @@ std::string to_json(const ServerStatus& status) {
                       {"keys_pulled", table.keys_pulled},
                       {"keys_pushed", table.keys_pushed},
                       {"gradients_refused", table.gradients_refused}});
-  return dumped({{"workers", status.workers}, {"slowest", status.slowest}, {"fastest", status.fastest}, {"tables", std::move(tables)}});
+  return dumped({{"backup", status.backup},
+                 {"workers", status.workers},
+                 {"slowest", status.slowest},
+                 {"fastest", status.fastest},
+                 {"tables", std::move(tables)}});
 }
 
 ServerStatus status_from_json(const std::string& words) {
   return parsed(words, "what a server says of its tables", [](const json& in) {
-    ServerStatus status{.workers = in.at("workers"), .slowest = in.at("slowest"), .fastest = in.at("fastest"), .tables = {}};
+    ServerStatus status{
+        .backup = in.at("backup"), .workers = in.at("workers"), .slowest = in.at("slowest"), .fastest = in.at("fastest"), .tables = {}};
     for (const json& table : in.at("tables"))
       status.tables.push_back({.name = table.at("name"),
                                .dimension = table.at("dimension"),

@@ -20,10 +20,16 @@ namespace tessera::ps {
 enum class Ask : std::uint32_t {
   join,           // the Joining as JSON, `count` bytes; answered by nothing
   open,           // the TableSpec as JSON, `count` bytes; answered by an Opened
-  status,         // answered by a ServerStatus as JSON
+  who_leads,      // of a pair's server that begins and holds nothing, `number` its Pair::First; answered by a Leads
+  status,         // answered by a ServerStatus as JSON, by a standby, too
   pull,           // keys; answered by a Seen, tickets, then values
   pull_or_zeros,  // as pull, where keys without a row stay so
   wait,           // until all workers have ended `number` steps; answered by a Seen
+  // Of a server to its backup: everything it holds (shards_copy.cpp); answered by nothing.
+  copy_begin,  // workers and tables as JSON, `count` bytes
+  copy_rows,   // keys, then stored rows
+  copy_sums,   // of a step that is not over: a SumsHeader, keys, then gradients
+  copy_end,
   // What follows changes tables and clocks: a server does it once, however often it is asked.
   push,           // keys, then gradients; answered by a PushResult
   push_tickets,   // keys, tickets, then gradients
@@ -31,6 +37,8 @@ enum class Ask : std::uint32_t {
   end_step        // of this client's worker; answered by nothing
 };
 inline bool is_numbered(Ask ask) { return ask >= Ask::push; }
+// What a backup has to do as well.
+inline bool changes(Ask ask) { return ask == Ask::join || ask == Ask::open || is_numbered(ask); }
 
 struct AskHeader {
   Ask ask;
@@ -48,6 +56,16 @@ struct Joining {
 
 struct Opened {
   std::uint32_t table;
+};
+
+struct Leads {
+  std::uint32_t leads;
+  std::uint32_t padding;
+};
+
+struct SumsHeader {
+  std::int64_t step;
+  std::int64_t worker;
 };
 
 struct Seen {

@@ -21,13 +21,18 @@ std::optional<std::size_t> Shards::answer(std::span<const std::byte> request, st
   switch (header.ask) {
     case Ask::join: join(header, in.take<char>(header.count)); return out.written();
     case Ask::open: out.add<Opened>(1).front() = open(in.take<char>(header.count)); return out.written();
-    case Ask::status: out.add(std::span<const char>(to_json(status()))); return out.written();
     case Ask::pull:
     case Ask::pull_or_zeros:
     case Ask::wait:
       if (header.ask == Ask::wait ? wait(header, out) : pull(header, in, out)) return out.written();
       if (waited > workers_.at(header.client).patience) throw_waited(header, waited);
       return {};
+    case Ask::who_leads:
+    case Ask::status: break;  // the server's affair
+    case Ask::copy_begin:
+    case Ask::copy_rows:
+    case Ask::copy_sums:
+    case Ask::copy_end: take_copy(header, in); return out.written();
     case Ask::push:
     case Ask::push_tickets:
     case Ask::learning_rate:
@@ -70,7 +75,7 @@ void Shards::answer_numbered(const AskHeader& header, MessageReader& in, Message
   Workers::Client& client = workers_.at(header.client);
   std::optional<PushResult>& result = client.results[header.number % client.results.size()];
   if (header.number > client.applied + 1)
-    throw Error(ErrorCode::peer_lost,
+    throw Error(ErrorCode::not_found,
                 text("a client goes on at its message ", header.number, ", and this server has seen ", client.applied, " of them"), {}, "",
                 "the server was restored from an older state: go on from the last checkpoint");
   if (header.number == client.applied + 1) {
@@ -101,8 +106,8 @@ std::optional<Seen> Shards::seen(const AskHeader& header, int staleness) {
 
 void Shards::throw_waited(const AskHeader& header, Seconds waited) {
   throw Error(ErrorCode::deadline_exceeded,
-              text("a worker that has ended ", header.number, " steps has waited ", to_text(waited), " for worker ", workers_.slowest_worker(),
-                   " of ", workers_.count(), ", which has ended ", workers_.slowest()),
+              text("a worker that has ended ", header.number, " steps has waited ", to_text(waited), " for worker ",
+                   workers_.slowest_worker(), " of ", workers_.count(), ", which has ended ", workers_.slowest()),
               {}, "", "see that it runs; what takes it longer may be evaluating, saving, or a slow host");
 }
 
@@ -134,8 +139,8 @@ PushResult Shards::push(const AskHeader& header, const Workers::Client& client, 
   const std::span<const Ticket> tickets = in.take<Ticket>(header.ask == Ask::push_tickets ? keys.size() : 0);
   const std::span<const float> gradients = in.take<float>(keys.size() * static_cast<std::size_t>(table.spec().dimension));
   const bool waits = client.worker && table.spec().consistency == Consistency::synchronous;
-  const PushResult result = waits ? shard.sums.add(workers_.ended(client), *client.worker, keys, gradients)
-                                  : table.push(keys, gradients, tickets);
+  const PushResult result =
+      waits ? shard.sums.add(workers_.ended(client), *client.worker, keys, gradients) : table.push(keys, gradients, tickets);
   shard.pushed += keys.size();
   shard.refused += static_cast<std::uint64_t>(result.refused);
   return result;
@@ -151,7 +156,8 @@ void Shards::end_step(const Workers::Client& client) {
 }
 
 ServerStatus Shards::status() const {
-  ServerStatus status{.workers = workers_.count(), .slowest = workers_.slowest(), .fastest = workers_.fastest(), .tables = {}};
+  ServerStatus status{
+      .backup = {}, .workers = workers_.count(), .slowest = workers_.slowest(), .fastest = workers_.fastest(), .tables = {}};
   for (const Shard& shard : shards_)
     status.tables.push_back({.name = shard.table.spec().name,
                              .dimension = shard.table.spec().dimension,

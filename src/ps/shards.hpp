@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <span>
 
@@ -22,12 +23,21 @@ class Shards {
   std::optional<std::size_t> answer(std::span<const std::byte> request, std::span<std::byte> reply, Seconds waited = {});
   ServerStatus status() const;
 
+  bool empty() const { return shards_.empty() && !incomplete_; }
+  // Whether a copy has begun that is not whole.
+  bool incomplete() const { return incomplete_; }
+  // What these hold, as requests that make others equal to them: each is written into what `next` returns, and then `send` is told its
+  // bytes.
+  using Next = std::function<std::span<std::byte>()>;
+  using Send = std::function<void(std::size_t bytes)>;
+  void copy(const Next& next, const Send& send) const;
+
  private:
   struct Shard {
     explicit Shard(const TableSpec& opened) : spec(opened), table(opened) {}
     TableSpec spec;  // as it was opened, whatever its learning rate is now
     Table table;
-    StepSums sums = {};                                  // of a synchronous table
+    StepSums sums = {};                                 // of a synchronous table
     std::uint64_t pulled = 0, pushed = 0, refused = 0;  // keys
   };
 
@@ -43,9 +53,11 @@ class Shards {
   bool pull(const AskHeader& header, MessageReader& in, MessageWriter& out);
   PushResult push(const AskHeader& header, const Workers::Client& client, MessageReader& in);
   void end_step(const Workers::Client& client);
+  void take_copy(const AskHeader& header, MessageReader& in);
 
   std::deque<Shard> shards_;
   Workers workers_;
+  bool incomplete_ = false;
 };
 
 }  // namespace tessera::ps

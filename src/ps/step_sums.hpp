@@ -21,11 +21,13 @@ class StepSums {
   // whoever came first.
   void apply(std::int64_t step, Table& table);
 
- private:
   struct Pushed {
     std::vector<Key> keys;
     std::vector<float> gradients;
   };
+  const std::map<std::pair<std::int64_t, int>, Pushed>& pushed() const { return pushed_; }
+
+ private:
   std::map<std::pair<std::int64_t, int>, Pushed> pushed_;  // by step and worker
   Batch batch_;
 };

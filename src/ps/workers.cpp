@@ -4,6 +4,7 @@
 
 #include "base/error.hpp"
 #include "base/units.hpp"
+#include "ps/parsed.hpp"
 
 namespace tessera::ps {
 
@@ -34,6 +35,38 @@ Workers::Client& Workers::at(ClientNumber number) {
     throw Error(ErrorCode::not_found, "this server does not know this client", {}, "",
                 "the server has begun anew, or another run or worker has taken the client's place: go on from the last checkpoint");
   return known->second;
+}
+
+std::string Workers::json() const {
+  nlohmann::json clients = nlohmann::json::array();
+  for (const auto& [number, client] : clients_) {
+    nlohmann::json results = nlohmann::json::array();
+    for (const std::optional<PushResult>& result : client.results)
+      results.push_back(result ? nlohmann::json{result->applied, result->refused} : nlohmann::json());
+    clients.push_back({{"number", number},
+                       {"worker", client.worker ? nlohmann::json(*client.worker) : nlohmann::json()},
+                       {"patience", client.patience.value},
+                       {"applied", client.applied},
+                       {"results", std::move(results)}});
+  }
+  return nlohmann::json{{"run", run_}, {"ended", ended_}, {"clients", std::move(clients)}}.dump();
+}
+
+Workers Workers::from_json(const std::string& words) {
+  return parsed(words, "what a server says of its clients", [](const nlohmann::json& in) {
+    Workers workers;
+    workers.run_ = in.at("run");
+    workers.ended_ = in.at("ended").get<std::vector<std::int64_t>>();
+    for (const nlohmann::json& told : in.at("clients")) {
+      Client client{.number = told.at("number"), .patience = Seconds(told.at("patience")), .applied = told.at("applied")};
+      if (!told.at("worker").is_null()) client.worker = told.at("worker").get<int>();
+      for (std::size_t i = 0; i < client.results.size(); ++i)
+        if (const nlohmann::json& result = told.at("results").at(i); !result.is_null())
+          client.results[i] = PushResult{.applied = result.at(0), .refused = result.at(1)};
+      workers.clients_.emplace(client.number, client);
+    }
+    return workers;
+  });
 }
 
 std::int64_t Workers::slowest() const { return ended_.empty() ? 0 : *std::ranges::min_element(ended_); }

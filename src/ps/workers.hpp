@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -41,6 +42,10 @@ class Workers {
   int slowest_worker() const;
   int count() const { return static_cast<int>(ended_.size()); }
   void end_step(const Client& client) { ++ended_[static_cast<std::size_t>(*client.worker)]; }
+
+  // What it knows, as JSON, and from that.
+  std::string json() const;
+  static Workers from_json(const std::string& words);
 
  private:
   std::uint64_t run_ = 0;

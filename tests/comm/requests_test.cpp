@@ -128,7 +128,8 @@ TEST(Requests, OnlyWhoKnowsTheSecretIsAnswered) {
   Running server(echo, secret);
   EXPECT_THAT(problem_of([&] { RequestClient({server.place}, make_secret(), {}); }, ErrorCode::invalid_config),
               HasSubstr("do not have the same secret"));
-  EXPECT_THAT(problem_of([&] { RequestClient({server.place}, "", {}); }, ErrorCode::invalid_config), HasSubstr("do not have the same secret"));
+  EXPECT_THAT(problem_of([&] { RequestClient({server.place}, "", {}); }, ErrorCode::invalid_config),
+              HasSubstr("do not have the same secret"));
   // Who talks nonsense, or says nothing, holds up nobody.
   const Descriptor nonsense = connect_once(parse_host_port(server.place), std::chrono::milliseconds(1000)),
                    silent = connect_once(parse_host_port(server.place), std::chrono::milliseconds(1000));

@@ -29,11 +29,7 @@ constexpr int kDimension = 8;
 constexpr std::uint64_t kKeys = 3000;
 
 TableSpec ads(Consistency consistency, int staleness = 1, Rule rule = Rule::adagrad) {
-  return {.name = "ads",
-          .dimension = kDimension,
-          .optimizer = {.rule = rule},
-          .consistency = consistency,
-          .staleness = staleness};
+  return {.name = "ads", .dimension = kDimension, .optimizer = {.rule = rule}, .consistency = consistency, .staleness = staleness};
 }
 
 struct Samples {
