@@ -98,7 +98,7 @@ nlohmann::json Bench::load(bool push) {
   std::uint64_t there = 0;
   std::int64_t bytes = 0;
   for (const auto& server : client.status())
-    for (const ps::TableStatus& one : server) {
+    for (const ps::TableStatus& one : server.tables) {
       there += one.rows;
       bytes += (one.memory.index + one.memory.rows).value;
     }

@@ -15,7 +15,7 @@ void add_ps_command(CLI::App& app) {
       "names: "
       "export TESSERA_SECRET=$(openssl rand -hex 32)");
   struct Options {
-    std::string place, threads = "1";
+    std::string place, backup, backup_of, threads = "1";
     std::vector<std::string> places;
     bool json = false;
   };
@@ -26,7 +26,18 @@ void add_ps_command(CLI::App& app) {
       ->type_name("N")
       ->check(whole_number(1))
       ->capture_default_str();
-  serving->callback([options] { become_program("tessera-ps", {"serve", "--listen", options->place, "--threads", options->threads}); });
+  CLI::Option* const backup =
+      serving->add_option("--backup", options->backup, "Where its backup listens, which has every update before a client is told of it")
+          ->type_name("HOST:PORT");
+  serving->add_option("--backup-of", options->backup_of, "Be the backup of the servers there; clients name both, as HOST:PORT/HOST:PORT")
+      ->type_name("HOST:PORT")
+      ->excludes(backup);
+  serving->callback([options] {
+    std::vector<std::string> arguments = {"serve", "--listen", options->place, "--threads", options->threads};
+    if (!options->backup.empty()) arguments.insert(arguments.end(), {"--backup", options->backup});
+    if (!options->backup_of.empty()) arguments.insert(arguments.end(), {"--backup-of", options->backup_of});
+    become_program("tessera-ps", arguments);
+  });
   CLI::App* status = command->add_subcommand("status", "The tables of each server: rows, memory, and how many keys were pulled and pushed");
   status->add_option("servers", options->places, "As `ps serve` says them")->required()->type_name("HOST:PORT ...");
   status->add_flag("--json", options->json, "A JSON list");

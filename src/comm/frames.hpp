@@ -58,6 +58,8 @@ class FrameSocket {
   // The next complete message, if any. Throws corrupt for what is none.
   std::optional<nlohmann::json> next() { return in_.next(); }
   void close() { socket_ = Descriptor(); }
+  // The connection, for another protocol from here on. Precondition: no frame of the peer's is left in it.
+  Descriptor release() { return std::move(socket_); }
 
  private:
   Descriptor socket_;

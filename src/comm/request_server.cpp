@@ -1,4 +1,4 @@
-#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -8,7 +8,6 @@
 #include <cstring>
 #include <deque>
 #include <list>
-#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -21,7 +20,6 @@
 #include "comm/rendezvous_messages.hpp"
 #include "comm/request_wire.hpp"
 #include "comm/requests.hpp"
-#include "comm/ucx_worker.hpp"
 
 namespace tessera::comm {
 namespace {
@@ -29,11 +27,12 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr std::size_t kPostedReceives = 8, kReplies = 16;
 constexpr std::size_t kMostUnknown = 128;  // connections that have proved nothing yet
 constexpr milliseconds kProofPatience(10'000), kLookEvery(20);
 // How long a server that has nothing to do looks for the next request before it sleeps: waking up takes about as long.
 constexpr microseconds kSpin(20);
+constexpr int kLongestSleep = 100;  // milliseconds
+constexpr std::uint32_t kComing = EPOLLIN | EPOLLRDHUP;
 
 void check_place(const HostPort& at, const std::string& place, const std::string& secret) {
   if (!secret.empty() || is_loopback(at)) return;
@@ -43,19 +42,28 @@ void check_place(const HostPort& at, const std::string& place, const std::string
               text("make one for servers and clients: export ", kSecretVariable, "=$(openssl rand -hex 32)"));
 }
 
-struct Session {
-  std::uint64_t id = 0;
-  FrameSocket socket;
-  ucp_ep_h endpoint = nullptr;
-  std::uint64_t reply_prefix = 0;
-  bool broken = false;
-  std::size_t replies_under_way = 0;
-};
-
 struct Unknown {
   FrameSocket socket;
   Conversation talk;
   SteadyClock::time_point since;
+};
+
+// A request from when it begins to come until its reply is sent.
+struct Exchange {
+  MessageBuffer request = {}, reply = {};
+  MessageHeader header = {};
+  std::uint64_t session = 0;
+  std::optional<SteadyClock::time_point> waits_since = {};
+};
+
+struct Session {
+  std::uint64_t id = 0;
+  MessageStream stream;
+  Exchange* coming = nullptr;
+  std::deque<Exchange*> leaving = {};  // whose replies are on their way
+  std::uint64_t left = 0;              // replies that were sent
+  std::size_t waiting = 0;             // requests that have come and have no reply yet
+  bool watched_for_room = false;
 };
 
 }  // namespace
@@ -65,141 +73,121 @@ struct RequestServer::Impl {
       : secret(std::move(given)),
         at(parse_host_port(place)),
         listener((check_place(at, place, secret), listen_at(at))),
-        worker(interface_of(local_address_towards(at)), true) {
-    for (Received& buffer : received) {
-      buffer.server = this;
-      post(buffer);
+        events(epoll_create1(EPOLL_CLOEXEC)) {
+    if (!events) throw Error(ErrorCode::io, "this process can watch no connections: epoll_create1 fails");
+    watch(listener.get(), 0, EPOLLIN, EPOLL_CTL_ADD);
+  }
+
+  void watch(int descriptor, std::uint64_t session, std::uint32_t what, int operation) const {
+    epoll_event event{};
+    event.events = what;
+    event.data.u64 = session;
+    epoll_ctl(events.get(), operation, descriptor, &event);
+  }
+
+  Exchange& free_exchange() {
+    if (unused.empty()) unused.push_back(&exchanges.emplace_back());
+    Exchange& exchange = *unused.back();
+    unused.pop_back();
+    exchange.waits_since.reset();
+    return exchange;
+  }
+
+  // Takes what has come from a client and answers it. True: something has.
+  bool hear(Session& session, const Answer& answer) {
+    bool moved = false;
+    for (;;) {
+      if (session.waiting + session.leaving.size() >= RequestClient::kMostUnderWay) return moved;
+      if (!session.coming) session.coming = &free_exchange();
+      const MessageStream::Came came =
+          session.stream.receive([&session](const MessageHeader&) { return session.coming->request.all().data(); });
+      if (came == MessageStream::Came::nothing) return moved;
+      if (came == MessageStream::Came::end) {
+        session.stream.close();
+        return true;
+      }
+      moved = true;
+      Exchange& exchange = *std::exchange(session.coming, nullptr);
+      exchange.header = session.stream.header();
+      exchange.session = session.id;
+      if (reply_to(session, exchange, answer)) {
+        waiting_may_go_on = !waiting.empty();
+      } else {
+        exchange.waits_since = SteadyClock::now();
+        ++session.waiting;
+        waiting.push_back(&exchange);
+      }
     }
-    for (Reply& reply : replies) {
-      reply.server = this;
-      free_replies.push_back(&reply);
+  }
+
+  // Requests that had to wait, once more.
+  void answer_waiting(const Answer& answer) {
+    waiting_may_go_on = false;
+    for (std::size_t left = waiting.size(); left > 0; --left) {
+      Exchange& exchange = *waiting.front();
+      waiting.pop_front();
+      const auto found = sessions.find(exchange.session);
+      if (found == sessions.end())
+        unused.push_back(&exchange);
+      else if (reply_to(found->second, exchange, answer))
+        --found->second.waiting;
+      else
+        waiting.push_back(&exchange);
     }
   }
-  ~Impl() {
-    std::vector<ucp_ep_h> endpoints;
-    for (auto& [id, session] : sessions)
-      if (session.endpoint) endpoints.push_back(session.endpoint);
-    bool closed = close_endpoints(worker.handle, endpoints);
-    for (Received& buffer : received)
-      if (buffer.request) ucp_request_cancel(worker.handle, buffer.request);
-    const auto give_up = SteadyClock::now() + milliseconds(500);
-    const auto pending = [this] {
-      return std::ranges::any_of(received, [](const Received& buffer) { return buffer.request != nullptr; }) ||
-             free_replies.size() < kReplies;
-    };
-    while (pending() && SteadyClock::now() < give_up)
-      if (ucp_worker_progress(worker.handle) == 0) std::this_thread::sleep_for(microseconds(100));
-    closed &= !pending();
-    worker.left_behind = !closed;
-    if (closed) return;
-    for (Received& buffer : received) buffer.bytes.leave_behind();
-    for (Reply& reply : replies) reply.bytes.leave_behind();
-  }
 
-  struct Received {
-    Impl* server = nullptr;
-    MessageBuffer bytes = {};
-    void* request = nullptr;
-    std::size_t length = 0;
-  };
-  struct Reply {
-    Impl* server = nullptr;
-    MessageBuffer bytes = {};
-    std::uint64_t session = 0;
-  };
-
-  static void on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info, void* user) {
-    auto& buffer = *static_cast<Received*>(user);
-    buffer.request = nullptr;
-    ucp_request_free(request);
-    if (status == UCS_ERR_CANCELED) return;
-    buffer.length = status == UCS_OK ? info->length : 0;
-    buffer.server->arrived.push_back(&buffer);
-  }
-  static void on_sent(void* request, ucs_status_t, void* user) {
-    auto& reply = *static_cast<Reply*>(user);
-    ucp_request_free(request);
-    reply.server->sent(reply);
-  }
-  static void on_broken(void* user, ucp_ep_h endpoint, ucs_status_t) {
-    for (auto& [id, session] : static_cast<Impl*>(user)->sessions)
-      if (session.endpoint == endpoint) session.broken = true;
-  }
-
-  void sent(Reply& reply) {
-    free_replies.push_back(&reply);
-    if (const auto found = sessions.find(reply.session); found != sessions.end()) --found->second.replies_under_way;
-  }
-
-  void post(Received& buffer) {
-    buffer.request = begin_receive(worker.handle, buffer.bytes, kRequestTag, kRequestTag, &Impl::on_received, &buffer);
-  }
-
-  // One request that has come, if there is room for its reply.
-  bool answer_next(const Answer& answer) {
-    if (arrived.empty() || free_replies.empty()) return false;
-    Received& buffer = *arrived.front();
-    arrived.pop_front();
-    const RequestHeader header = buffer.bytes.header<RequestHeader>();
-    const auto found = buffer.length < kHeaderBytes ? sessions.end() : sessions.find(header.session);
-    if (found != sessions.end() && !found->second.broken) {
-      Reply& reply = *free_replies.back();
-      free_replies.pop_back();
-      const std::size_t bytes =
-          fill(reply, header, std::span<const std::byte>(buffer.bytes.body()).first(buffer.length - kHeaderBytes), answer);
-      send(found->second, reply, header.number, bytes);
-    }
-    post(buffer);
-    return true;
-  }
-
-  std::size_t fill(Reply& reply, const RequestHeader& header, std::span<const std::byte> request, const Answer& answer) {
-    ReplyHeader& head = reply.bytes.header<ReplyHeader>();
-    head = {header.number, 0};
+  // False: it has to wait.
+  bool reply_to(Session& session, Exchange& exchange, const Answer& answer) {
+    Request request{.client = session.id, .bytes = exchange.request.all().first(exchange.header.bytes)};
+    if (exchange.waits_since) request.waited = Seconds(std::chrono::duration<double>(SteadyClock::now() - *exchange.waits_since).count());
+    MessageHeader header{.number = exchange.header.number};
+    std::optional<std::size_t> bytes;
     try {
-      return answer(header.session, request, reply.bytes.body());
+      bytes = answer(request, exchange.reply.all());
+      if (!bytes) return false;
     } catch (const Error& error) {
-      head.failed = 1;
+      header.failed = 1;
       const std::string words = nlohmann::json{
           {"code", static_cast<int>(error.code())},
           {"message", error.message()},
           {"expected", error.expected()},
           {"hint", error.hint()}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-      const std::size_t bytes = std::min(words.size(), kMostMessageBytes);
-      std::memcpy(reply.bytes.body().data(), words.data(), bytes);
-      return bytes;
+      bytes = std::min(words.size(), kMostMessageBytes);
+      std::memcpy(exchange.reply.all().data(), words.data(), *bytes);
     }
+    session.leaving.push_back(&exchange);
+    session.stream.send(header, exchange.reply.all().first(*bytes));
+    take_back(session);
+    return true;
+  }
+  // Exchanges whose replies are sent.
+  void take_back(Session& session) {
+    for (; session.left < session.stream.sent(); ++session.left) {
+      unused.push_back(session.leaving.front());
+      session.leaving.pop_front();
+    }
+    const bool wants_room = session.stream.has_unsent();
+    if (wants_room == std::exchange(session.watched_for_room, wants_room)) return;
+    watch(session.stream.fd(), session.id, wants_room ? kComing | EPOLLOUT : kComing, EPOLL_CTL_MOD);
   }
 
-  void send(Session& session, Reply& reply, std::uint64_t number, std::size_t bytes) {
-    reply.session = session.id;
-    ++session.replies_under_way;
-    const ucs_status_ptr_t request =
-        begin_send(session.endpoint, reply.bytes, bytes, reply_tag(session.reply_prefix, number), &Impl::on_sent, &reply);
-    if (UCS_PTR_IS_PTR(request)) return;
-    session.broken |= UCS_PTR_STATUS(request) != UCS_OK;
-    sent(reply);
+  void end(Session& session) {
+    session.stream.close();
+    if (session.coming) unused.push_back(session.coming);
+    for (Exchange* const exchange : session.leaving) unused.push_back(exchange);
+    sessions.erase(session.id);
   }
 
-  // Connections: those that come, those that are proved, those that end.
+  // Connections that come, and those that prove themselves.
   void look() {
     while (unknown.size() < kMostUnknown) {
       Descriptor socket = accept_from(listener);
       if (!socket) break;
       unknown.push_back({FrameSocket(std::move(socket)), {secret, {}, {}}, SteadyClock::now()});
+      watch(unknown.back().socket.fd(), 0, EPOLLIN, EPOLL_CTL_ADD);
     }
     for (Unknown& one : unknown) hear(one);
     std::erase_if(unknown, [](const Unknown& one) { return !one.socket.open(); });
-    for (auto& [id, session] : sessions) session.broken |= !session.socket.receive();
-    for (auto one = sessions.begin(); one != sessions.end();) {
-      Session& session = one->second;
-      if (session.broken && session.endpoint) {
-        // What is under way to it is called back meanwhile.
-        const ucp_ep_h endpoint = std::exchange(session.endpoint, nullptr);
-        worker.left_behind |= !close_endpoints(worker.handle, std::span(&endpoint, 1));
-      }
-      one = session.broken && session.replies_under_way == 0 ? sessions.erase(one) : std::next(one);
-    }
   }
 
   void hear(Unknown& one) {
@@ -214,7 +202,7 @@ struct RequestServer::Impl {
     one.socket.close();
   }
 
-  // True: it is a client now.
+  // True: it is a client now, or was sent away.
   bool judge(Unknown& one, const nlohmann::json& message) {
     if (one.talk.rank_nonce.empty()) {
       one.talk.rank_nonce = greeting_from(message).nonce;
@@ -225,67 +213,85 @@ struct RequestServer::Impl {
     const Sealed sealed = sealed_from(message);
     if (!is_proof(sealed.proof, one.talk, Statement::asks_to_be_a_client, sealed.body))
       throw Error(ErrorCode::invalid_config, "it does not know the secret");
-    const ClientWords words = client_words_from(sealed.body);
+    using Wants = RequestClient::Options::Wants;
+    const Wants wants = client_words_from(sealed.body).wants;
+    const bool taken = wants == Wants::any || (wants == Wants::standby) == standby;
+    const std::string body = to_body(ServerWords{.taken = taken});
+    one.socket.send(to_json(Sealed{body, proof_of(one.talk, Statement::takes_the_client, body)}));
+    Descriptor socket = one.socket.release();
+    if (!taken) return true;
     Session session;
     std::memcpy(&session.id, random_bytes(sizeof session.id).data(), sizeof session.id);
-    session.reply_prefix = words.server;
-    session.endpoint = connect_endpoint(worker.handle, words.network_address, &Impl::on_broken, this);
-    if (!session.endpoint) throw Error(ErrorCode::io, "UCX cannot reach it");
-    const std::string body = to_body(ServerWords{worker.address(), session.id});
-    one.socket.send(to_json(Sealed{body, proof_of(one.talk, Statement::takes_the_client, body)}));
-    session.socket = std::move(one.socket);
-    one.socket = FrameSocket();
+    watch(socket.get(), session.id, kComing, EPOLL_CTL_MOD);
+    session.stream = MessageStream(std::move(socket));
     sessions.emplace(session.id, std::move(session));
     return true;
   }
 
-  void sleep(int woken) {
-    if (ucp_worker_arm(worker.handle) != UCS_OK) return;
-    std::vector<pollfd> watched{{worker.event_descriptor, POLLIN, 0}, {woken, POLLIN, 0}, {listener.get(), POLLIN, 0}};
-    for (const Unknown& one : unknown) watched.push_back({one.socket.fd(), POLLIN, 0});
-    for (const auto& [id, session] : sessions) watched.push_back({session.socket.fd(), POLLIN, 0});
-    poll(watched.data(), watched.size(), 1000);
+  // What has happened at one of the sessions. True: a request has come.
+  bool attend(const epoll_event& event, const Answer& answer) {
+    const auto found = sessions.find(event.data.u64);
+    if (found == sessions.end()) return false;
+    Session& session = found->second;
+    const bool gone = (event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
+    if (gone || ((event.events & EPOLLOUT) != 0 && !session.stream.flush())) session.stream.close();
+    if (session.stream.open()) take_back(session);
+    const bool moved = session.stream.open() && hear(session, answer);
+    if (!session.stream.open()) end(session);
+    return moved;
   }
 
-  void serve(const Answer& answer, const std::stop_token& stop) {
+  void serve(const Answer& answer, const std::stop_token& stop, const Meanwhile& meanwhile) {
     const Descriptor woken(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    watch(woken.get(), 0, EPOLLIN, EPOLL_CTL_ADD);
     const std::stop_callback wake(stop, [&woken] {
       const std::uint64_t one = 1;
       [[maybe_unused]] const auto written = write(woken.get(), &one, sizeof one);
     });
     auto looked = SteadyClock::time_point(), busy = SteadyClock::now();
+    bool sleeps = false;
     while (!stop.stop_requested()) {
-      bool moved = ucp_worker_progress(worker.handle) != 0;
-      while (answer_next(answer)) moved = true;
+      std::array<epoll_event, 64> happened;
+      const int count = epoll_wait(events.get(), happened.data(), static_cast<int>(happened.size()), sleeps ? kLongestSleep : 0);
+      bool moved = false, strangers = false;
+      for (int i = 0; i < count; ++i) {
+        const epoll_event& event = happened[static_cast<std::size_t>(i)];
+        strangers |= event.data.u64 == 0;
+        moved |= attend(event, answer);
+      }
+      if (waiting_may_go_on) answer_waiting(answer);
       const auto now = SteadyClock::now();
-      if (now - looked > kLookEvery) {
+      if (strangers || now - looked > kLookEvery) {
         looked = now;
         look();
+        answer_waiting(answer);
+        if (meanwhile) moved |= meanwhile();
+      } else if (!moved && meanwhile) {
+        moved = meanwhile();
       }
-      if (moved) {
-        busy = now;
-      } else if (now - busy > kSpin) {
-        sleep(woken.get());
-        busy = SteadyClock::now();
-        look();
-      }
+      if (moved || sleeps) busy = now;
+      sleeps = now - busy > kSpin;
     }
   }
 
   std::string secret;
   HostPort at;
-  Descriptor listener;
-  UcxWorker worker;
-  std::array<Received, kPostedReceives> received;
-  std::array<Reply, kReplies> replies;
-  std::vector<Reply*> free_replies;
-  std::deque<Received*> arrived;
+  Descriptor listener, events;
+  std::deque<Exchange> exchanges;  // as many as were ever needed at once
+  std::vector<Exchange*> unused;
+  std::deque<Exchange*> waiting;
+  bool waiting_may_go_on = false;
+  bool standby = false;
   std::list<Unknown> unknown;
   std::unordered_map<std::uint64_t, Session> sessions;
 };
 
 RequestServer::RequestServer(const std::string& place, const std::string& secret) : impl_(std::make_unique<Impl>(place, secret)) {}
 RequestServer::~RequestServer() = default;
-void RequestServer::serve(const Answer& answer, const std::stop_token& stop) { impl_->serve(answer, stop); }
+void RequestServer::serve(const Answer& answer, const std::stop_token& stop, const Meanwhile& meanwhile) {
+  impl_->serve(answer, stop, meanwhile);
+}
+void RequestServer::stand_by(bool standby) { impl_->standby = standby; }
+bool RequestServer::is_connected(ClientId client) const { return impl_->sessions.contains(client); }
 
 }  // namespace tessera::comm

@@ -1,55 +1,38 @@
 // Internal. What clients and servers of comm/requests.hpp send each other.
 //
 // A client connects over TCP, where both prove that they know the secret (as at a rendezvous: Greeting, Challenge, then both sides' words,
-// sealed) and say where UCX finds them. Requests and replies are tagged messages of UCX; the TCP connection stays, and its end is that of
-// the session.
+// sealed). From then on the same connection carries requests and replies as they stand: a MessageHeader, then the message.
 #pragma once
-
-#include <ucp/api/ucp.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <new>
 #include <span>
 #include <string>
 
 #include "comm/requests.hpp"
+#include "comm/sockets.hpp"
 
 namespace tessera::comm {
 
-// In front of each message; what follows begins at a multiple of 16.
-struct RequestHeader {
-  std::uint64_t session;
-  std::uint64_t number;  // of the session's requests, from 0
+struct MessageHeader {
+  std::uint64_t number = 0;  // of the client's requests, from 0; a reply has that of its request
+  std::uint32_t bytes = 0;
+  std::uint32_t failed = 0;  // of a reply: 1, when it is an Error as JSON
 };
-struct ReplyHeader {
-  std::uint64_t number;
-  std::uint64_t failed;  // 1: what follows is an Error as JSON
-};
-static_assert(sizeof(RequestHeader) == 16 && sizeof(ReplyHeader) == 16);
-inline constexpr std::size_t kHeaderBytes = 16;
-inline constexpr std::size_t kBufferBytes = kMostMessageBytes + kHeaderBytes;
-
-// A server takes any message with this bit; a reply has none, but the client's number of the server and that of the request.
-inline constexpr std::uint64_t kRequestTag = std::uint64_t{1} << 63;
-inline std::uint64_t reply_tag(std::uint64_t server, std::uint64_t number) { return server << 32 | (number & 0xFFFFFFFF); }
+static_assert(sizeof(MessageHeader) == 16);
 
 // Aligned to a cache line, not zeroed.
 class MessageBuffer {
  public:
-  MessageBuffer() : bytes_(static_cast<std::byte*>(std::aligned_alloc(64, (kBufferBytes + 63) / 64 * 64))) {
+  MessageBuffer() : bytes_(static_cast<std::byte*>(std::aligned_alloc(64, kMostMessageBytes))) {
     if (!bytes_) throw std::bad_alloc();
   }
-  std::byte* data() const { return bytes_.get(); }
-  std::span<std::byte> body() const { return {bytes_.get() + kHeaderBytes, kMostMessageBytes}; }
-  // UCX may still write into it: its memory is never freed.
-  void leave_behind() { static_cast<void>(bytes_.release()); }
-  template <typename Header>
-  Header& header() const {
-    return *reinterpret_cast<Header*>(bytes_.get());
-  }
+  std::span<std::byte> all() const { return {bytes_.get(), kMostMessageBytes}; }
 
  private:
   struct Free {
@@ -58,30 +41,54 @@ class MessageBuffer {
   std::unique_ptr<std::byte, Free> bytes_;
 };
 
+// One connection, whose ends have proved themselves. Never waits. Not thread-safe.
+class MessageStream {
+ public:
+  MessageStream() = default;
+  explicit MessageStream(Descriptor socket);
+
+  int fd() const { return socket_.get(); }
+  bool open() const { return static_cast<bool>(socket_); }
+  void close() { socket_ = Descriptor(); }
+
+  // Sends what the kernel takes now, behind what is not sent yet. The bytes must stay as they are until sent() counts the message.
+  void send(const MessageHeader& header, std::span<const std::byte> bytes);
+  // Goes on with that. False: the connection is lost.
+  bool flush();
+  bool has_unsent() const { return !out_.empty(); }
+  std::uint64_t sent() const { return sent_; }  // messages, whole
+
+  enum class Came { nothing, message, end };
+  // Reads what has come, up to the end of one message, of which header() tells. `place` says where one with this header goes; nullptr ends
+  // the connection.
+  Came receive(const std::function<std::byte*(const MessageHeader&)>& place);
+  const MessageHeader& header() const { return in_header_; }
+
+ private:
+  struct Outgoing {
+    MessageHeader header;
+    std::span<const std::byte> bytes;
+    std::size_t gone = 0;  // header included
+  };
+  Descriptor socket_;
+  std::deque<Outgoing> out_;
+  std::uint64_t sent_ = 0;
+  bool broken_ = false;
+  MessageHeader in_header_;
+  std::size_t in_ = 0;  // of the message that is coming, header included
+  std::byte* in_place_ = nullptr;
+};
+
 struct ClientWords {
-  std::string network_address;
-  std::uint64_t server = 0;  // which of the client's servers this one is
+  RequestClient::Options::Wants wants = RequestClient::Options::Wants::leader;
 };
 struct ServerWords {
-  std::string network_address;
-  std::uint64_t session = 0;
+  bool taken = false;  // no: this server is not what the client wants
 };
 std::string to_body(const ClientWords& words);
 std::string to_body(const ServerWords& words);
 // Throw corrupt.
 ClientWords client_words_from(const std::string& body);
 ServerWords server_words_from(const std::string& body);
-
-// The request that `done` is called for, also for messages that are there already; null where it could not begin.
-void* begin_receive(ucp_worker_h worker, const MessageBuffer& into, std::uint64_t tag, std::uint64_t mask, ucp_tag_recv_nbx_callback_t done,
-                    void* user);
-// The header and so many bytes behind it. As ucp_tag_send_nbx: `done` is called only where it returns a pointer.
-ucs_status_ptr_t begin_send(ucp_ep_h endpoint, const MessageBuffer& from, std::size_t bytes, std::uint64_t tag,
-                            ucp_send_nbx_callback_t done, void* user);
-
-// An endpoint that tells `broken` of its end. Null where the peer cannot be reached.
-ucp_ep_h connect_endpoint(ucp_worker_h worker, const std::string& address, ucp_err_handler_cb_t broken, void* argument);
-// Ends the endpoints' messages at once, for at most half a second. False: the worker cannot be destroyed safely.
-bool close_endpoints(ucp_worker_h worker, std::span<const ucp_ep_h> endpoints);
 
 }  // namespace tessera::comm

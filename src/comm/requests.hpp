@@ -1,6 +1,5 @@
-// Requests and replies between servers and clients that are no ranks of one task, and that come and go: over UCX, so over RDMA
-// where there is some. Client and server prove to each other that they know the secret before anything else is
-// said.
+// Requests and replies between servers and clients that are no ranks of one task, and that come and go: over TCP (docs/rooms/comm.md says
+// why). Client and server prove to each other that they know the secret before anything else is said.
 //
 // A message has at most kMostMessageBytes. What is longer goes in several, which also lets both sides work at once.
 #pragma once
@@ -9,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -20,7 +20,7 @@ namespace tessera::comm {
 
 inline constexpr std::size_t kMostMessageBytes = std::size_t{1} << 20;
 
-// One thread listens and answers, in the order in which requests come.
+// One thread listens and answers, in the order in which requests come. Not thread-safe.
 class RequestServer {
  public:
   // `place`: "host:port", where clients come. Without a secret it must be on the loopback, and every user of this host may ask. Throws io
@@ -28,11 +28,26 @@ class RequestServer {
   RequestServer(const std::string& place, const std::string& secret);
   ~RequestServer();
 
-  // Writes the reply to `request` into `reply`, of kMostMessageBytes, and returns its bytes. Both begin at multiples of 16. What it throws
-  // as an Error is thrown at the client. `client` is another number for each client that ever was.
-  using Answer = std::function<std::size_t(std::uint64_t client, std::span<const std::byte> request, std::span<std::byte> reply)>;
+  // A connected client: another number for each connection that ever was.
+  using ClientId = std::uint64_t;
+  struct Request {
+    ClientId client = 0;
+    std::span<const std::byte> bytes;
+    Seconds waited = {};  // since its Answer has said for the first time that it has to
+  };
+  // Writes the reply into `reply`, of kMostMessageBytes, and returns its bytes. Request and reply begin at multiples of 16. Nothing: the
+  // request has to wait; it is answered anew once others were, and from time to time. What it throws as an Error is thrown at the client.
+  using Answer = std::function<std::optional<std::size_t>(const Request& request, std::span<std::byte> reply)>;
+  // What the thread does when no request is there to be answered, a little at a time, and from time to time in any case. True: there is
+  // more to do.
+  using Meanwhile = std::function<bool()>;
   // Answers until it is asked to stop; sleeps while nobody asks.
-  void serve(const Answer& answer, const std::stop_token& stop);
+  void serve(const Answer& answer, const std::stop_token& stop, const Meanwhile& meanwhile = {});
+
+  // A server that stands by takes only clients that want one that does; one that does not, only those that want one that leads. It tells
+  // the others to look elsewhere. At first it does not.
+  void stand_by(bool standby);
+  bool is_connected(ClientId client) const;
 
  private:
   struct Impl;
@@ -46,8 +61,16 @@ class RequestClient {
   // Requests that may be under way to a server at once.
   static constexpr std::size_t kMostUnderWay = 4;
 
-  // Connects to all of them. Throws deadline_exceeded for a server that is not there in time, invalid_config for one with another secret.
-  RequestClient(std::vector<std::string> places, const std::string& secret, Seconds deadline = Seconds(60));
+  struct Options {
+    Seconds deadline = Seconds(60);  // of connecting, and of an answer
+    // For how long a lost connection is tried anew. What had no reply is then asked again, in order: the server may see a request twice.
+    Seconds reconnect = Seconds(0);
+    enum class Wants { leader, standby, any } wants = Wants::leader;
+  };
+
+  // A place is "host:port", or "host:port/host:port" of a pair of servers, of which the one is asked that leads. Connects to all servers.
+  // Throws deadline_exceeded for one that is not there in time, invalid_config for one with another secret.
+  RequestClient(std::vector<std::string> places, const std::string& secret, const Options& options);
   ~RequestClient();
 
   std::size_t servers() const;
@@ -59,6 +82,8 @@ class RequestClient {
   // Waits for the reply to the oldest request, at a multiple of 16; valid until the next send to this server. Throws what the server's
   // answer has thrown.
   std::span<const std::byte> take_reply(std::size_t server);
+  // Connections that were lost and made anew.
+  std::int64_t reconnections() const;
 
  private:
   struct Impl;

@@ -119,22 +119,28 @@ bool meets_itself(int fd) {
 }  // namespace
 
 Descriptor connect_once(const HostPort& place, std::chrono::milliseconds patience) {
+  int why = ETIMEDOUT;
   const Addresses addresses = resolve(place, SOCK_STREAM);
   for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
     Descriptor socket_fd(socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket_fd) continue;
     if (connect(socket_fd.get(), address->ai_addr, address->ai_addrlen) == 0) {
-      if (meets_itself(socket_fd.get())) continue;
-      return socket_fd;
+      if (!meets_itself(socket_fd.get())) return socket_fd;
+      why = ECONNREFUSED;
+      continue;
     }
-    if (errno != EINPROGRESS) continue;
-    pollfd waiting{socket_fd.get(), POLLOUT, 0};
-    if (poll(&waiting, 1, static_cast<int>(patience.count())) <= 0) continue;
-    int problem = 0;
-    socklen_t size = sizeof problem;
-    getsockopt(socket_fd.get(), SOL_SOCKET, SO_ERROR, &problem, &size);
+    int problem = errno;
+    if (problem == EINPROGRESS) {
+      pollfd waiting{socket_fd.get(), POLLOUT, 0};
+      if (poll(&waiting, 1, static_cast<int>(patience.count())) <= 0) continue;
+      socklen_t size = sizeof problem;
+      getsockopt(socket_fd.get(), SOL_SOCKET, SO_ERROR, &problem, &size);
+    }
     if (problem == 0 && !meets_itself(socket_fd.get())) return socket_fd;
+    // A socket that met itself found nobody listening.
+    why = problem == 0 ? ECONNREFUSED : problem;
   }
+  errno = why;
   return {};
 }
 

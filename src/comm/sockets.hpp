@@ -41,7 +41,8 @@ void configure_connection(int fd);
 Descriptor listen_at(const HostPort& place);
 // The next waiting connection, or none.
 Descriptor accept_from(const Descriptor& listener);
-// Tries once, for at most `patience`; none when nobody answers (yet). Throws invalid_config when the name cannot be resolved.
+// Tries once, for at most `patience`; none when nobody answers (yet), and errno says why: ECONNREFUSED where the host is there and no
+// process listens. Throws invalid_config when the name cannot be resolved.
 Descriptor connect_once(const HostPort& place, std::chrono::milliseconds patience);
 // Rounded up; 0 where it has passed.
 std::chrono::milliseconds left_until(SteadyClock::time_point deadline);

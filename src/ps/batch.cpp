@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 namespace tessera::ps {
 namespace {
@@ -64,6 +65,16 @@ bool Batch::deal(std::size_t most) {
   }
   dealt_ = end;
   return end < keys.size();
+}
+
+void Batch::add_up(const Part& part, std::size_t begin, std::size_t end, std::span<const float> rows, std::span<float> sums) const {
+  const std::size_t dimension = end == begin ? 0 : sums.size() / (end - begin);
+  for (std::size_t i = begin; i < end; ++i) {
+    float* const sum = sums.data() + (i - begin) * dimension;
+    std::memcpy(sum, rows.data() + part.positions[i] * dimension, dimension * sizeof(float));
+    for (std::uint32_t at = next_[part.positions[i]]; at != kNone; at = next_[at])
+      for (std::size_t d = 0; d < dimension; ++d) sum[d] += rows[at * dimension + d];
+  }
 }
 
 }  // namespace tessera::ps

@@ -12,8 +12,6 @@ namespace tessera::ps {
 
 class Batch {
  public:
-  static constexpr std::uint32_t kNone = 0xFFFFFFFF;
-
   // Different keys that one server holds, in the order in which they first come.
   struct Part {
     std::vector<Key> keys;
@@ -33,10 +31,11 @@ class Batch {
 
   std::vector<Part>& parts() { return parts_; }
   const std::vector<Repeat>& repeats() const { return repeats_; }
-  // The next place of the key that stands at `position`, or kNone.
-  std::uint32_t next(std::uint32_t position) const { return next_[position]; }
+  // Of the keys [begin, end) of a part, the sum of the rows that each has in `rows`, which has one for each key of the batch.
+  void add_up(const Part& part, std::size_t begin, std::size_t end, std::span<const float> rows, std::span<float> sums) const;
 
  private:
+  static constexpr std::uint32_t kNone = 0xFFFFFFFF;
   struct Slot {
     Key key;
     std::uint32_t stamp;  // of the batch that it belongs to
@@ -48,7 +47,7 @@ class Batch {
   std::size_t dealt_ = 0;
   std::vector<Part> parts_;
   std::vector<Repeat> repeats_;
-  std::vector<std::uint32_t> next_, last_;
+  std::vector<std::uint32_t> next_, last_;  // by place: the next one of its key; by first place: the last one
 };
 
 }  // namespace tessera::ps

@@ -37,6 +37,7 @@ void check(const TableSpec& spec) {
   if (optimizer.rule == Rule::ftrl)
     expect(positive(optimizer.learning_rate), spec, "learning_rate", optimizer.learning_rate, "more than 0: FTRL divides by it");
   if (optimizer.clip_norm) expect(positive(*optimizer.clip_norm), spec, "clip_norm", *optimizer.clip_norm, "more than 0");
+  expect(spec.staleness >= 0, spec, "staleness", spec.staleness, "a number of steps, 0 or more");
   expect(not_negative(spec.initializer.scale), spec, "scale", spec.initializer.scale, "a number, 0 or more");
 }
 

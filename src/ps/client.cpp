@@ -1,8 +1,10 @@
 #include "ps/client.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 
+#include "base/secret.hpp"
 #include "ps/batch.hpp"
 #include "ps/messages.hpp"
 
@@ -16,11 +18,21 @@ void copy_row(const float* from, float* to, std::size_t dimension) { std::memcpy
 struct Client::Impl {
   struct OpenTable {
     std::size_t dimension;
+    int staleness;                   // steps of other workers that a pull may miss
     std::vector<std::uint32_t> ids;  // at each server
     Batch batch = {};                // the last one
   };
 
-  Impl(std::vector<std::string> places, const std::string& secret, Seconds deadline) : requests(std::move(places), secret, deadline) {}
+  Impl(std::vector<std::string> places, const std::string& secret, const ClientOptions& given)
+      : options(given),
+        requests(std::move(places), secret, {.deadline = given.deadline, .reconnect = given.reconnect}),
+        numbered(requests.servers(), 0),
+        step(given.worker ? given.worker->first_step : 0) {
+    std::memcpy(&number, random_bytes(sizeof number).data(), sizeof number);
+    const std::string json = to_json(Joining{.worker = options.worker, .patience = kWaiting * options.deadline});
+    ask_each([&](std::size_t server, MessageWriter& out) { add_text(server, out, Ask::join, json); },
+             [](std::size_t, const MessageReader&) {});
+  }
 
   // Sends every server what `write` lays into each message for the items [begin, end) of the server's, several messages at a time, and
   // hands each reply to `read`. `count` is how many items a server has; while `more` returns true, calling it makes some more. Where a
@@ -67,20 +79,39 @@ struct Client::Impl {
         [&](std::size_t server, std::size_t, std::size_t, MessageReader in) { read(server, in); });
   }
 
-  static void add_header(MessageWriter& out, Ask ask, std::uint32_t table, std::size_t count) {
-    out.add<AskHeader>(1).front() = {ask, table, count};
+  void add_header(std::size_t server, MessageWriter& out, Ask ask, std::uint32_t table, std::size_t count) {
+    const std::uint64_t told = is_numbered(ask) ? ++numbered[server] : static_cast<std::uint64_t>(step);
+    out.add<AskHeader>(1).front() = {.ask = ask, .table = table, .count = count, .client = number, .number = told};
+  }
+  void add_text(std::size_t server, MessageWriter& out, Ask ask, const std::string& words) {
+    add_header(server, out, ask, 0, words.size());
+    out.add(std::span<const char>(words));
+  }
+  void note(const Seen& seen, int allowed) {
+    const std::int64_t behind = std::max<std::int64_t>(0, step - seen.slowest);
+    ensure(behind <= allowed, "a pull has seen less of other workers than its table's staleness allows");
+    Staleness& all = staleness_seen;
+    all.most = std::max(all.most, behind);
+    all.mean += (static_cast<double>(behind) - all.mean) / static_cast<double>(++all.pulls);
   }
 
   static constexpr std::size_t kMost = comm::RequestClient::kMostUnderWay;
   // Of keys that are dealt before servers are asked for them: more than go into a message, so that there is one to send each time.
   static constexpr std::size_t kDealt = 16384;
 
+  static constexpr double kWaiting = 0.8;  // of the deadline: then the server says whom it waits for
+
+  ClientOptions options;
   comm::RequestClient requests;
+  std::uint64_t number = 0;             // this client's, by which servers know it again
+  std::vector<std::uint64_t> numbered;  // messages to each server
+  std::int64_t step = 0;                // steps that this worker has ended
+  Staleness staleness_seen;
   std::vector<OpenTable> tables;
 };
 
-Client::Client(std::vector<std::string> places, const std::string& secret, Seconds deadline)
-    : impl_(std::make_unique<Impl>(std::move(places), secret, deadline)) {}
+Client::Client(std::vector<std::string> places, const std::string& secret, const ClientOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(places), secret, options)) {}
 Client::~Client() = default;
 Client::Client(Client&&) noexcept = default;
 Client& Client::operator=(Client&&) noexcept = default;
@@ -88,13 +119,11 @@ Client& Client::operator=(Client&&) noexcept = default;
 Client::TableId Client::open(const TableSpec& spec) {
   check(spec);
   const std::string json = to_json(spec);
-  Impl::OpenTable table{static_cast<std::size_t>(spec.dimension), std::vector<std::uint32_t>(impl_->requests.servers())};
-  impl_->ask_each(
-      [&](std::size_t, MessageWriter& out) {
-        Impl::add_header(out, Ask::open, 0, json.size());
-        out.add(std::span<const char>(json));
-      },
-      [&](std::size_t server, MessageReader in) { table.ids[server] = in.take<Opened>(1).front().table; });
+  Impl::OpenTable table{.dimension = static_cast<std::size_t>(spec.dimension),
+                        .staleness = spec.consistency == Consistency::synchronous ? 0 : spec.staleness,
+                        .ids = std::vector<std::uint32_t>(impl_->requests.servers())};
+  impl_->ask_each([&](std::size_t server, MessageWriter& out) { impl_->add_text(server, out, Ask::open, json); },
+                  [&](std::size_t server, MessageReader in) { table.ids[server] = in.take<Opened>(1).front().table; });
   impl_->tables.push_back(std::move(table));
   return impl_->tables.size() - 1;
 }
@@ -108,10 +137,11 @@ void Client::pull(TableId id, std::span<const Key> keys, std::span<float> values
       keys_of_a_message(static_cast<int>(dimension)), [&] { return table.batch.deal(Impl::kDealt); },
       [&](std::size_t server) { return parts[server].keys.size(); },
       [&](std::size_t server, std::size_t begin, std::size_t end, MessageWriter& out) {
-        Impl::add_header(out, absent == Absent::create ? Ask::pull : Ask::pull_or_zeros, table.ids[server], end - begin);
+        impl_->add_header(server, out, absent == Absent::create ? Ask::pull : Ask::pull_or_zeros, table.ids[server], end - begin);
         out.add(std::span<const Key>(parts[server].keys).subspan(begin, end - begin));
       },
       [&](std::size_t server, std::size_t begin, std::size_t end, MessageReader in) {
+        impl_->note(in.take<Seen>(1).front(), table.staleness);
         const std::span<const Ticket> tickets = in.take<Ticket>(end - begin);
         parts[server].tickets.insert(parts[server].tickets.end(), tickets.begin(), tickets.end());
         const std::span<const float> rows = in.take<float>((end - begin) * dimension);
@@ -135,16 +165,11 @@ PushResult Client::push(TableId id, std::span<const Key> keys, std::span<const f
       keys_of_a_message(static_cast<int>(dimension)), [] { return false; }, [&](std::size_t server) { return parts[server].keys.size(); },
       [&](std::size_t server, std::size_t begin, std::size_t end, MessageWriter& out) {
         const Batch::Part& part = parts[server];
-        Impl::add_header(out, part.tickets.size() < part.keys.size() ? Ask::push : Ask::push_tickets, table.ids[server], end - begin);
+        impl_->add_header(server, out, part.tickets.size() < part.keys.size() ? Ask::push : Ask::push_tickets, table.ids[server],
+                          end - begin);
         out.add(std::span<const Key>(part.keys).subspan(begin, end - begin));
         if (part.tickets.size() == part.keys.size()) out.add(std::span<const Ticket>(part.tickets).subspan(begin, end - begin));
-        const std::span<float> sums = out.add<float>((end - begin) * dimension);
-        for (std::size_t i = begin; i < end; ++i) {
-          float* const sum = sums.data() + (i - begin) * dimension;
-          copy_row(gradients.data() + part.positions[i] * dimension, sum, dimension);
-          for (std::uint32_t at = table.batch.next(part.positions[i]); at != Batch::kNone; at = table.batch.next(at))
-            for (std::size_t d = 0; d < dimension; ++d) sum[d] += gradients[at * dimension + d];
-        }
+        table.batch.add_up(part, begin, end, gradients, out.add<float>((end - begin) * dimension));
       },
       [&](std::size_t, std::size_t, std::size_t, MessageReader in) {
         const PushResult part = in.take<PushResult>(1).front();
@@ -154,9 +179,32 @@ PushResult Client::push(TableId id, std::span<const Key> keys, std::span<const f
   return result;
 }
 
-std::vector<std::vector<TableStatus>> Client::status() {
-  std::vector<std::vector<TableStatus>> all(impl_->requests.servers());
-  impl_->ask_each([&](std::size_t, MessageWriter& out) { Impl::add_header(out, Ask::status, 0, 0); },
+void Client::set_learning_rate(TableId table, float learning_rate) {
+  impl_->ask_each(
+      [&](std::size_t server, MessageWriter& out) {
+        impl_->add_header(server, out, Ask::learning_rate, impl_->tables.at(table).ids[server], 1);
+        out.add<float>(1).front() = learning_rate;
+      },
+      [](std::size_t, const MessageReader&) {});
+}
+
+void Client::end_step() {
+  impl_->ask_each([&](std::size_t server, MessageWriter& out) { impl_->add_header(server, out, Ask::end_step, 0, 0); },
+                  [](std::size_t, const MessageReader&) {});
+  ++impl_->step;
+}
+
+void Client::wait_for_workers() {
+  impl_->ask_each([&](std::size_t server, MessageWriter& out) { impl_->add_header(server, out, Ask::wait, 0, 0); },
+                  [](std::size_t, const MessageReader&) {});
+}
+
+Staleness Client::staleness() const { return impl_->staleness_seen; }
+std::int64_t Client::reconnections() const { return impl_->requests.reconnections(); }
+
+std::vector<ServerStatus> Client::status() {
+  std::vector<ServerStatus> all(impl_->requests.servers());
+  impl_->ask_each([&](std::size_t server, MessageWriter& out) { impl_->add_header(server, out, Ask::status, 0, 0); },
                   [&](std::size_t server, MessageReader in) {
                     const std::span<const char> json = in.take_rest();
                     all[server] = status_from_json({json.begin(), json.end()});

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,12 +24,41 @@ struct TableStatus {
   std::uint64_t gradients_refused = 0;             // of the pushed, as they were not finite
 };
 
+struct ServerStatus {
+  std::string backup;                     // where the one is that has everything of this server; empty: there is none
+  int workers = 0;                        // that train together
+  std::int64_t slowest = 0, fastest = 0;  // steps that these of them have ended
+  std::vector<TableStatus> tables;
+};
+
+// One of the workers of a run, who see each other's steps (Consistency).
+struct Worker {
+  int index = 0;
+  int count = 1;
+  std::uint64_t run = 0;        // equal for the workers of a run, and another number for each run
+  std::int64_t first_step = 0;  // how many steps the run has made before; equal for all
+};
+
+struct ClientOptions {
+  Seconds deadline = Seconds(60);  // of connecting, and of an answer
+  // For how long a lost connection is tried anew. A push is applied once, however often the connection is lost meanwhile.
+  Seconds reconnect = Seconds(10);
+  std::optional<Worker> worker = {};  // none: no pull waits, and a push is applied when it comes, whatever the table's consistency
+};
+
+// How far what pulls have seen was behind this worker's own step.
+struct Staleness {
+  std::int64_t pulls = 0;
+  std::int64_t most = 0;  // steps of the slowest worker that were missing
+  double mean = 0;
+};
+
 // Not thread-safe. Errors are those of comm::RequestClient and of the servers' tables; after peer_lost and deadline_exceeded the client is
 // of no more use, and part of a push may have been applied.
 class Client {
  public:
   // Every client of a table names the same servers in the same order: a key's place among them says where it lives.
-  Client(std::vector<std::string> places, const std::string& secret, Seconds deadline = Seconds(60));
+  Client(std::vector<std::string> places, const std::string& secret, const ClientOptions& options = {});
   ~Client();
   Client(Client&&) noexcept;
   Client& operator=(Client&&) noexcept;
@@ -37,13 +67,25 @@ class Client {
   using TableId = std::size_t;
   TableId open(const TableSpec& spec);
 
-  // `values`: [keys, dimension]. A key that repeats crosses the network once.
+  // `values`: [keys, dimension]. A key that repeats crosses the network once. Waits for other workers as the table's consistency says;
+  // throws deadline_exceeded, which names the worker that is waited for.
   void pull(TableId table, std::span<const Key> keys, std::span<float> values, Absent absent = Absent::create);
   // `gradients`: [keys, dimension]. Those of a key that repeats are added up and applied once. Directly after the pull of the same keys the
   // servers need not search again.
   PushResult push(TableId table, std::span<const Key> keys, std::span<const float> gradients);
-  // The tables of each server, in the servers' order, whoever opened them.
-  std::vector<std::vector<TableStatus>> status();
+  // Of the pushes that follow, of all workers.
+  void set_learning_rate(TableId table, float learning_rate);
+
+  // Of a worker: its pushes of this step have been made.
+  void end_step();
+  // Waits until all workers have ended as many steps as this one.
+  void wait_for_workers();
+  Staleness staleness() const;
+
+  // Of each server, in the servers' order: its tables, whoever opened them.
+  std::vector<ServerStatus> status();
+  // Connections that were lost and made anew.
+  std::int64_t reconnections() const;
 
  private:
   struct Impl;

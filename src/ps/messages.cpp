@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "ps/parsed.hpp"
+
 namespace tessera::ps {
 
 using nlohmann::json;
@@ -11,6 +13,14 @@ NLOHMANN_JSON_SERIALIZE_ENUM(
     Rule, {{Rule::add, "add"}, {Rule::sgd, "sgd"}, {Rule::adagrad, "adagrad"}, {Rule::adam, "adam"}, {Rule::ftrl, "ftrl"}})
 NLOHMANN_JSON_SERIALIZE_ENUM(InitialValues,
                              {{InitialValues::zero, "zero"}, {InitialValues::uniform, "uniform"}, {InitialValues::normal, "normal"}})
+
+NLOHMANN_JSON_SERIALIZE_ENUM(Consistency, {{Consistency::synchronous, "synchronous"}, {Consistency::asynchronous, "asynchronous"}})
+
+namespace {
+
+std::string dumped(const json& out) { return out.dump(-1, ' ', false, json::error_handler_t::replace); }
+
+}  // namespace
 
 std::string to_json(const TableSpec& spec) {
   const OptimizerSpec& optimizer = spec.optimizer;
@@ -28,45 +38,66 @@ std::string to_json(const TableSpec& spec) {
              {"l1", optimizer.l1},
              {"l2", optimizer.l2},
              {"beta", optimizer.beta}}},
-           {"initializer", {{"kind", spec.initializer.kind}, {"scale", spec.initializer.scale}, {"seed", spec.initializer.seed}}}};
+           {"initializer", {{"kind", spec.initializer.kind}, {"scale", spec.initializer.scale}, {"seed", spec.initializer.seed}}},
+           {"consistency", spec.consistency},
+           {"staleness", spec.staleness}};
   if (optimizer.clip_norm) out["optimizer"]["clip_norm"] = *optimizer.clip_norm;
-  return out.dump(-1, ' ', false, json::error_handler_t::replace);
+  return dumped(out);
 }
 
-std::string to_json(const std::vector<TableStatus>& tables) {
-  json out = json::array();
-  for (const TableStatus& table : tables)
-    out.push_back({{"name", table.name},
-                   {"dimension", table.dimension},
-                   {"rows", table.rows},
-                   {"index_bytes", table.memory.index.value},
-                   {"row_bytes", table.memory.rows.value},
-                   {"keys_pulled", table.keys_pulled},
-                   {"keys_pushed", table.keys_pushed},
-                   {"gradients_refused", table.gradients_refused}});
-  return out.dump(-1, ' ', false, json::error_handler_t::replace);
+std::string to_json(const Joining& joining) {
+  json out{{"patience", joining.patience.value}};
+  if (const std::optional<Worker>& worker = joining.worker)
+    out["worker"] = {{"index", worker->index}, {"count", worker->count}, {"run", worker->run}, {"first_step", worker->first_step}};
+  return out.dump();
 }
 
-std::vector<TableStatus> status_from_json(const std::string& text_of_status) {
-  try {
-    std::vector<TableStatus> tables;
-    for (const json& table : json::parse(text_of_status))
-      tables.push_back({.name = table.at("name"),
-                        .dimension = table.at("dimension"),
-                        .rows = table.at("rows"),
-                        .memory = {.index = Bytes(table.at("index_bytes")), .rows = Bytes(table.at("row_bytes"))},
-                        .keys_pulled = table.at("keys_pulled"),
-                        .keys_pushed = table.at("keys_pushed"),
-                        .gradients_refused = table.at("gradients_refused")});
-    return tables;
-  } catch (const json::exception& problem) {
-    throw Error(ErrorCode::corrupt, text("what a server says of its tables cannot be read: ", problem.what()));
-  }
+Joining joining_from_json(const std::string& words) {
+  return parsed(words, "what a client says of itself", [](const json& in) {
+    Joining joining{.worker = {}, .patience = Seconds(in.at("patience"))};
+    if (const auto worker = in.find("worker"); worker != in.end())
+      joining.worker = {
+          .index = worker->at("index"), .count = worker->at("count"), .run = worker->at("run"), .first_step = worker->at("first_step")};
+    return joining;
+  });
 }
 
-TableSpec spec_from_json(const std::string& text_of_spec) {
-  try {
-    const json in = json::parse(text_of_spec);
+std::string to_json(const ServerStatus& status) {
+  json tables = json::array();
+  for (const TableStatus& table : status.tables)
+    tables.push_back({{"name", table.name},
+                      {"dimension", table.dimension},
+                      {"rows", table.rows},
+                      {"index_bytes", table.memory.index.value},
+                      {"row_bytes", table.memory.rows.value},
+                      {"keys_pulled", table.keys_pulled},
+                      {"keys_pushed", table.keys_pushed},
+                      {"gradients_refused", table.gradients_refused}});
+  return dumped({{"backup", status.backup},
+                 {"workers", status.workers},
+                 {"slowest", status.slowest},
+                 {"fastest", status.fastest},
+                 {"tables", std::move(tables)}});
+}
+
+ServerStatus status_from_json(const std::string& words) {
+  return parsed(words, "what a server says of its tables", [](const json& in) {
+    ServerStatus status{
+        .backup = in.at("backup"), .workers = in.at("workers"), .slowest = in.at("slowest"), .fastest = in.at("fastest"), .tables = {}};
+    for (const json& table : in.at("tables"))
+      status.tables.push_back({.name = table.at("name"),
+                               .dimension = table.at("dimension"),
+                               .rows = table.at("rows"),
+                               .memory = {.index = Bytes(table.at("index_bytes")), .rows = Bytes(table.at("row_bytes"))},
+                               .keys_pulled = table.at("keys_pulled"),
+                               .keys_pushed = table.at("keys_pushed"),
+                               .gradients_refused = table.at("gradients_refused")});
+    return status;
+  });
+}
+
+TableSpec spec_from_json(const std::string& words) {
+  return parsed(words, "a client's description of a table", [](const json& in) {
     const json &optimizer = in.at("optimizer"), &initializer = in.at("initializer");
     TableSpec spec{.name = in.at("name"),
                    .dimension = in.at("dimension"),
@@ -81,12 +112,12 @@ TableSpec spec_from_json(const std::string& text_of_spec) {
                                  .l1 = optimizer.at("l1"),
                                  .l2 = optimizer.at("l2"),
                                  .beta = optimizer.at("beta")},
-                   .initializer = {.kind = initializer.at("kind"), .scale = initializer.at("scale"), .seed = initializer.at("seed")}};
+                   .initializer = {.kind = initializer.at("kind"), .scale = initializer.at("scale"), .seed = initializer.at("seed")},
+                   .consistency = in.at("consistency"),
+                   .staleness = in.at("staleness")};
     if (optimizer.contains("clip_norm")) spec.optimizer.clip_norm = optimizer.at("clip_norm").get<float>();
     return spec;
-  } catch (const json::exception& problem) {
-    throw Error(ErrorCode::corrupt, text("a client's description of a table cannot be read: ", problem.what()));
-  }
+  });
 }
 
 }  // namespace tessera::ps

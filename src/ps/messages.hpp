@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,30 +18,66 @@
 namespace tessera::ps {
 
 enum class Ask : std::uint32_t {
+  join,           // the Joining as JSON, `count` bytes; answered by nothing
   open,           // the TableSpec as JSON, `count` bytes; answered by an Opened
-  pull,           // keys; answered by tickets, then values
+  who_leads,      // of a pair's server that begins and holds nothing, `number` its Pair::First; answered by a Leads
+  status,         // answered by a ServerStatus as JSON, by a standby, too
+  pull,           // keys; answered by a Seen, tickets, then values
   pull_or_zeros,  // as pull, where keys without a row stay so
+  wait,           // until all workers have ended `number` steps; answered by a Seen
+  // Of a server to its backup: everything it holds (shards_copy.cpp); answered by nothing.
+  copy_begin,  // workers and tables as JSON, `count` bytes
+  copy_rows,   // keys, then stored rows
+  copy_sums,   // of a step that is not over: a SumsHeader, keys, then gradients
+  copy_end,
+  // What follows changes tables and clocks: a server does it once, however often it is asked.
   push,           // keys, then gradients; answered by a PushResult
   push_tickets,   // keys, tickets, then gradients
-  status          // answered by the TableStatus of all tables as JSON
+  learning_rate,  // a float
+  end_step        // of this client's worker; answered by nothing
 };
+inline bool is_numbered(Ask ask) { return ask >= Ask::push; }
+// What a backup has to do as well.
+inline bool changes(Ask ask) { return ask == Ask::join || ask == Ask::open || is_numbered(ask); }
 
 struct AskHeader {
   Ask ask;
   std::uint32_t table;
   std::uint64_t count;
+  std::uint64_t client;  // a number that it has drawn
+  std::uint64_t number;  // of a numbered one: which of this client's to this server, from 1; of others: steps that the client has ended
 };
-static_assert(sizeof(AskHeader) == 16);
+static_assert(sizeof(AskHeader) == 32);
+
+struct Joining {
+  std::optional<Worker> worker = {};
+  Seconds patience = {};  // how long a request may wait for other workers
+};
 
 struct Opened {
   std::uint32_t table;
+};
+
+struct Leads {
+  std::uint32_t leads;
+  std::uint32_t padding;
+};
+
+struct SumsHeader {
+  std::int64_t step;
+  std::int64_t worker;
+};
+
+struct Seen {
+  std::int64_t slowest;  // steps that the slowest worker had ended; those of the client itself where it is none
+  std::int64_t padding;
 };
 
 // Of keys in one message, whatever is asked: few enough that a server works on one while the next is on its way.
 inline std::size_t keys_of_a_message(int dimension) {
   constexpr std::size_t kMost = 8192;
   const std::size_t bytes = sizeof(Key) + sizeof(Ticket) + static_cast<std::size_t>(dimension) * sizeof(float);
-  return std::min(kMost, (comm::kMostMessageBytes - sizeof(AskHeader)) / bytes);
+  return std::min(kMost, (comm::kMostMessageBytes - sizeof(AskHeader) - sizeof(Seen)) / bytes);
 }
 
 // Takes arrays from a message, one after the other.
@@ -86,9 +123,11 @@ class MessageWriter {
 };
 
 std::string to_json(const TableSpec& spec);
-std::string to_json(const std::vector<TableStatus>& tables);
+std::string to_json(const Joining& joining);
+std::string to_json(const ServerStatus& status);
 // Throw Error(corrupt).
 TableSpec spec_from_json(const std::string& json);
-std::vector<TableStatus> status_from_json(const std::string& json);
+Joining joining_from_json(const std::string& json);
+ServerStatus status_from_json(const std::string& json);
 
 }  // namespace tessera::ps

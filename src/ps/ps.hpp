@@ -52,12 +52,21 @@ struct InitializerSpec {
   std::uint64_t seed = 1;
 };
 
+// When workers that train together see each other's pushes. A worker's step ends where it says so (Client::end_step).
+//   synchronous    The gradients of all workers in a step are added up, in the workers' order, and applied once when the last of them has
+//                  ended it. A pull waits for that of the step before.
+//   asynchronous   A push is applied when it comes. A pull waits until no worker is more than `staleness` steps behind the puller: in
+//                  step 7, with 1, until all have ended step 5 (steps count from 0).   (Stale synchronous parallel, Ho et al. 2013)
+enum class Consistency { synchronous, asynchronous };
+
 struct TableSpec {
   std::string name = {};
   int dimension = 0;  // values of a row, 1 to 65536
   RowType type = RowType::fp32;
   OptimizerSpec optimizer = {};
   InitializerSpec initializer = {};
+  Consistency consistency = Consistency::asynchronous;
+  int staleness = 1;  // of asynchronous tables, in steps
 };
 
 // Throws Error(invalid_config) that names the table and the member.

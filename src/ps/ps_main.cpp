@@ -31,8 +31,7 @@ constexpr Seconds kPatience(10);
 std::vector<std::string> places_from(const std::string& place, int threads) {
   const comm::HostPort first = comm::parse_host_port(place);
   if (first.port == 0 || first.port + threads - 1 > 65535)
-    throw Error(ErrorCode::invalid_config,
-                text("--listen ", place, " leaves no port for each of ", threads, threads == 1 ? " thread" : " threads"), {},
+    throw Error(ErrorCode::invalid_config, text(place, " leaves no port for each of ", threads, threads == 1 ? " thread" : " threads"), {},
                 text("a port from 1 to ", 65536 - threads));
   const std::string host = first.host.find(':') == std::string::npos ? first.host : "[" + first.host + "]";
   std::vector<std::string> places;
@@ -40,12 +39,23 @@ std::vector<std::string> places_from(const std::string& place, int threads) {
   return places;
 }
 
-void serve(const std::string& place, int threads) {
+struct Serving {
+  std::string place, backup, backup_of;
+  int threads = 1;
+};
+
+void serve(const Serving& options) {
   const std::string secret = secret_from_environment().value_or("");
   const std::atomic<bool>& asked = control::stop_when_asked();
-  const std::vector<std::string> places = places_from(place, threads);
+  const std::vector<std::string> places = places_from(options.place, options.threads);
+  const std::string& partner = options.backup.empty() ? options.backup_of : options.backup;
+  const std::vector<std::string> partners = partner.empty() ? std::vector<std::string>() : places_from(partner, options.threads);
   std::deque<Server> servers;
-  for (const std::string& one : places) servers.emplace_back(one, secret);
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    std::optional<Pair> pair;
+    if (!partners.empty()) pair = {options.backup.empty() ? Pair::First::stands_by : Pair::First::leads, partners[i]};
+    servers.emplace_back(places[i], secret, pair);
+  }
   std::atomic<bool> ended = false;
   std::atomic_flag taken;
   std::exception_ptr failed;  // the first thread's that fails; read once all have joined
@@ -70,8 +80,8 @@ void serve(const std::string& place, int threads) {
 }
 
 void show_status(const std::vector<std::string>& places, bool as_json) {
-  Client client(places, secret_from_environment().value_or(""), kPatience);
-  const std::vector<std::vector<TableStatus>> all = client.status();
+  Client client(places, secret_from_environment().value_or(""), {.deadline = kPatience, .reconnect = Seconds(0)});
+  const std::vector<ServerStatus> all = client.status();
   using enum tessera::Table::Align;
   tessera::Table shown({{"server", left},
                         {"table", wrapped},
@@ -83,12 +93,12 @@ void show_status(const std::vector<std::string>& places, bool as_json) {
                         {"refused", right}});
   nlohmann::json out = nlohmann::json::array();
   for (std::size_t server = 0; server < all.size(); ++server) {
-    nlohmann::json tables = nlohmann::json::parse(to_json(all[server]));
-    for (nlohmann::json& table : tables) {
+    nlohmann::json told = nlohmann::json::parse(to_json(all[server]));
+    for (nlohmann::json& table : told["tables"]) {
       table["server"] = places[server];
       out.push_back(std::move(table));
     }
-    for (const TableStatus& table : all[server])
+    for (const TableStatus& table : all[server].tables)
       shown.add({places[server], table.name, text(table.dimension), text(table.rows), to_text(table.memory.index + table.memory.rows),
                  text(table.keys_pulled), text(table.keys_pushed), text(table.gradients_refused)});
   }
@@ -103,12 +113,12 @@ void show_status(const std::vector<std::string>& places, bool as_json) {
 int run(int argc, char** argv) {
   CLI::App app("tessera-ps: parameter servers; started by the tessera command", "tessera-ps");
   app.require_subcommand(1);
-  std::string place;
-  int threads = 1;
+  Serving options;
   CLI::App* serving = app.add_subcommand("serve");
-  serving->add_option("--listen", place)->required();
-  serving->add_option("--threads", threads);
-  serving->callback([&] { serve(place, threads); });
+  serving->add_option("--listen", options.place)->required();
+  serving->add_option("--threads", options.threads);
+  serving->add_option("--backup-of", options.backup_of)->excludes(serving->add_option("--backup", options.backup));
+  serving->callback([&] { serve(options); });
   std::vector<std::string> places;
   bool json = false;
   CLI::App* status = app.add_subcommand("status");

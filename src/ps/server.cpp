@@ -1,110 +1,215 @@
 #include "ps/server.hpp"
 
-#include <deque>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <future>
+#include <thread>
 
-#include "ps/client.hpp"
-#include "ps/messages.hpp"
+#include "base/log.hpp"
+#include "comm/sockets.hpp"
+#include "ps/shards.hpp"
 
 namespace tessera::ps {
+namespace {
+
+using comm::RequestClient;
+using comm::SteadyClock;
+using std::chrono::milliseconds;
+using Wants = RequestClient::Options::Wants;
+
+constexpr milliseconds kConnecting(500), kBetween(50);
+
+// The partner leads, and this server must not acknowledge anything any more.
+struct Superseded : std::exception {};
+
+enum class Process { listens, ended, unknown };
+Process process_at(const std::string& place) {
+  if (comm::connect_once(comm::parse_host_port(place), kConnecting)) return Process::listens;
+  return errno == ECONNREFUSED ? Process::ended : Process::unknown;
+}
+
+AskHeader header_of(std::span<const std::byte> request) { return MessageReader(request).take<AskHeader>(1).front(); }
+
+}  // namespace
 
 struct Server::Impl {
-  Impl(const std::string& place, const std::string& secret) : requests(place, secret) {}
+  Impl(const std::string& given_place, const std::string& given_secret, const std::optional<Pair>& given)
+      : place(given_place), secret(given_secret), pair(given), requests(given_place, given_secret) {
+    requests.stand_by(pair.has_value());
+    leads = !pair;
+  }
 
-  std::size_t answer(std::span<const std::byte> request, std::span<std::byte> reply) {
-    MessageReader in(request);
+  std::optional<std::size_t> answer(const comm::RequestServer::Request& request, std::span<std::byte> reply) {
+    const Ask ask = header_of(request.bytes).ask;
+    if (ask == Ask::who_leads) return say_who_leads(request.bytes, reply);
+    if (ask == Ask::status) return say_status(reply);
+    if (!leads) leader = request.client;
+    if (!backup || !changes(ask)) return shards.answer(request.bytes, reply, request.waited);
+    // The backup works at it meanwhile, and comes to the same.
+    std::ranges::copy(request.bytes, backup->next_request(0).begin());
+    backup->send(0, request.bytes.size());
+    std::optional<Error> refused;
+    std::optional<std::size_t> bytes;
+    try {
+      bytes = shards.answer(request.bytes, reply, request.waited);
+    } catch (const Error& error) {
+      refused = error;
+    }
+    wait_for_backup();
+    if (refused) throw *refused;
+    return bytes;
+  }
+
+  void wait_for_backup() {
+    try {
+      backup->take_reply(0);
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::peer_lost || error.code() == ErrorCode::deadline_exceeded) go_on_without_backup();
+    }
+  }
+
+  // Nothing is acknowledged until it is clear that the partner has ended, or has a whole copy.
+  void go_on_without_backup() {
+    backup.reset();
+    while (!stop.stop_requested()) {
+      const Process process = process_at(pair->partner);
+      if (process == Process::ended) {
+        log::warning(text("the backup at ", pair->partner, " has ended; ", place, " goes on alone"));
+        return;
+      }
+      if (process == Process::listens && take_backup()) return;
+      std::this_thread::sleep_for(kBetween);
+    }
+    throw Superseded();  // it ends without saying how far it came
+  }
+
+  // False: it cannot be reached now.
+  bool take_backup() {
+    try {
+      if (ask_who_leads(true)) throw Superseded();
+      RequestClient::Options options{.deadline = Seconds(10), .reconnect = Seconds(0.5), .wants = Wants::standby};
+      auto client = std::make_unique<RequestClient>(std::vector{pair->partner}, secret, options);
+      const auto take = [&client] { client->take_reply(0); };
+      shards.copy(
+          [&] {
+            if (client->under_way(0) == RequestClient::kMostUnderWay) take();
+            return client->next_request(0);
+          },
+          [&](std::size_t bytes) { client->send(0, bytes); });
+      while (client->under_way(0) > 0) take();
+      backup = std::move(client);
+      log::info(text("the server at ", pair->partner, " is the backup of ", place));
+      return true;
+    } catch (const Error& error) {
+      log::debug(text("no backup yet: ", error.what()));
+      return false;
+    }
+  }
+
+  // Whether the partner does; where this server does not and so holds nothing, a partner that has everything does from now on. Throws as
+  // RequestClient does.
+  bool ask_who_leads(bool self_leads) const {
+    RequestClient client({pair->partner}, secret, {.deadline = Seconds(0.5), .reconnect = Seconds(0), .wants = Wants::any});
+    MessageWriter out(client.next_request(0));
+    out.add<AskHeader>(1).front() = {
+        .ask = Ask::who_leads, .table = self_leads ? 1u : 0u, .count = 0, .client = 0, .number = static_cast<std::uint64_t>(pair->first)};
+    client.send(0, out.written());
+    return MessageReader(client.take_reply(0)).take<Leads>(1).front().leads != 0;
+  }
+
+  std::size_t say_status(std::span<std::byte> reply) const {
+    ServerStatus status = shards.status();
+    if (backup) status.backup = pair->partner;
     MessageWriter out(reply);
-    const AskHeader header = in.take<AskHeader>(1).front();
-    switch (header.ask) {
-      case Ask::open: out.add<Opened>(1).front() = open(in.take<char>(header.count)); return out.written();
-      case Ask::pull:
-      case Ask::pull_or_zeros: pull(header, in, out); return out.written();
-      case Ask::push:
-      case Ask::push_tickets: out.add<PushResult>(1).front() = push(header, in); return out.written();
-      case Ask::status: out.add(std::span<const char>(status())); return out.written();
+    out.add(std::span<const char>(to_json(status)));
+    return out.written();
+  }
+
+  std::size_t say_who_leads(std::span<const std::byte> request, std::span<std::byte> reply) {
+    const AskHeader header = header_of(request);
+    if (!pair || static_cast<Pair::First>(header.number) == pair->first)
+      throw Error(ErrorCode::invalid_config, text("both servers of a pair are told the same, or ", place, " knows of no pair"), {},
+                  "one with --backup, and the other with --backup-of");
+    // A partner that begins has lost what this one may have.
+    const bool partner_leads = header.table != 0;
+    if (!leads && !partner_leads && !shards.empty() && !shards.incomplete()) lead("its partner has begun anew");
+    MessageWriter out(reply);
+    out.add<Leads>(1).front() = {leads ? 1u : 0u, 0};
+    return out.written();
+  }
+
+  void lead(const char* why) {
+    leads = true;
+    leader.reset();
+    requests.stand_by(false);
+    log::info(text("the server at ", place, " leads: ", why));
+  }
+
+  // What a pair's server does beside answering.
+  void look_at_partner() {
+    const auto now = SteadyClock::now();
+    if (!pair || backup || now - looked < kBetween) return;
+    looked = now;
+    if (leads) {
+      if (process_at(pair->partner) == Process::listens) take_backup();
+    } else if (leader) {
+      if (!requests.is_connected(*leader) && process_at(pair->partner) == Process::ended) {
+        if (shards.incomplete())
+          log::warning(text("the leader at ", pair->partner, " has ended before ", place, " had a whole copy"));
+        else
+          lead("its leader has ended");
+      }
+    } else if (!asking.valid()) {
+      asking = std::async(std::launch::async, [this] { return begin(); });
+    } else if (asking.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
+      if (asking.get() == Begin::leads && !leads) lead("no other does");
     }
-    throw Error(ErrorCode::corrupt, text("a client asks for ", static_cast<std::uint32_t>(header.ask), ", which this server does not know"),
-                {}, "", "run the same version on both");
   }
 
-  struct Shard {
-    explicit Shard(const TableSpec& spec) : table(spec) {}
-    Table table;
-    std::uint64_t pulled = 0, pushed = 0, refused = 0;  // keys
-  };
-
-  Shard& shard_of(const AskHeader& header) {
-    if (header.table >= shards.size())
-      throw Error(ErrorCode::not_found, text("this server has no table ", header.table), {}, "",
-                  "open the table at the start: the server may have begun anew");
-    return shards[header.table];
-  }
-
-  Opened open(std::span<const char> json) {
-    const TableSpec spec = spec_from_json({json.begin(), json.end()});
-    for (std::uint32_t table = 0; table < shards.size(); ++table) {
-      const TableSpec& there = shards[table].table.spec();
-      if (there.name != spec.name) continue;
-      const std::string has = to_json(there), asked = to_json(spec);
-      if (has != asked)
-        throw Error(ErrorCode::invalid_config, text("table ", spec.name, " is there already, and is another one: ", has), {}, asked,
-                    "give the table another name");
-      return {table};
+  // Of a server that holds nothing, on a thread of its own: the partner may be asking, too.
+  enum class Begin { leads, waits };
+  Begin begin() const {
+    const Begin alone = pair->first == Pair::First::leads ? Begin::leads : Begin::waits;
+    if (process_at(pair->partner) == Process::ended) return alone;
+    try {
+      return ask_who_leads(false) ? Begin::waits : alone;
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::invalid_config) log::warning(error.what());
+      return Begin::waits;
     }
-    shards.emplace_back(spec);
-    return {static_cast<std::uint32_t>(shards.size() - 1)};
   }
 
-  static std::span<const Key> keys_of(const Table& table, const AskHeader& header, MessageReader& in) {
-    const std::size_t most = keys_of_a_message(table.spec().dimension);
-    if (header.count > most)
-      throw Error(ErrorCode::corrupt, text("a client asks for ", header.count, " keys at once"), {}, text(most, " at most"));
-    return in.take<Key>(header.count);
-  }
-
-  void pull(const AskHeader& header, MessageReader& in, MessageWriter& out) {
-    Shard& shard = shard_of(header);
-    Table& table = shard.table;
-    const std::span<const Key> keys = keys_of(table, header, in);
-    const std::span<Ticket> tickets = out.add<Ticket>(keys.size());
-    const std::span<float> values = out.add<float>(keys.size() * static_cast<std::size_t>(table.spec().dimension));
-    table.pull(keys, values, tickets, header.ask == Ask::pull ? Absent::create : Absent::zeros);
-    shard.pulled += keys.size();
-  }
-
-  PushResult push(const AskHeader& header, MessageReader& in) {
-    Shard& shard = shard_of(header);
-    Table& table = shard.table;
-    const std::span<const Key> keys = keys_of(table, header, in);
-    const std::span<const Ticket> tickets = in.take<Ticket>(header.ask == Ask::push_tickets ? keys.size() : 0);
-    const PushResult result = table.push(keys, in.take<float>(keys.size() * static_cast<std::size_t>(table.spec().dimension)), tickets);
-    shard.pushed += keys.size();
-    shard.refused += static_cast<std::uint64_t>(result.refused);
-    return result;
-  }
-
-  std::string status() const {
-    std::vector<TableStatus> all;
-    for (const Shard& shard : shards)
-      all.push_back({.name = shard.table.spec().name,
-                     .dimension = shard.table.spec().dimension,
-                     .rows = shard.table.size(),
-                     .memory = shard.table.memory(),
-                     .keys_pulled = shard.pulled,
-                     .keys_pushed = shard.pushed,
-                     .gradients_refused = shard.refused});
-    return to_json(all);
-  }
-
+  std::string place, secret;
+  std::optional<Pair> pair;
   comm::RequestServer requests;
-  std::deque<Shard> shards;
+  Shards shards;
+  bool leads = false;
+  std::unique_ptr<RequestClient> backup;                     // of a leader whose standby has everything
+  std::optional<comm::RequestServer::ClientId> leader = {};  // of a standby: who has asked it last
+  std::future<Begin> asking;
+  SteadyClock::time_point looked;
+  std::stop_token stop;
 };
 
-Server::Server(const std::string& place, const std::string& secret) : impl_(std::make_unique<Impl>(place, secret)) {}
+Server::Server(const std::string& place, const std::string& secret, const std::optional<Pair>& pair)
+    : impl_(std::make_unique<Impl>(place, secret, pair)) {}
 Server::~Server() = default;
+
 void Server::serve(const std::stop_token& stop) {
-  impl_->requests.serve(
-      [this](std::uint64_t, std::span<const std::byte> request, std::span<std::byte> reply) { return impl_->answer(request, reply); },
-      stop);
+  impl_->stop = stop;
+  try {
+    impl_->requests.serve(
+        [this](const comm::RequestServer::Request& request, std::span<std::byte> reply) { return impl_->answer(request, reply); }, stop,
+        [this] {
+          impl_->look_at_partner();
+          return false;
+        });
+  } catch (const Superseded&) {
+    if (stop.stop_requested()) return;
+    throw Error(ErrorCode::peer_lost, text("the server at ", impl_->pair->partner, " leads now, and ", impl_->place, " ends"), {}, "",
+                "start it again: it will stand by");
+  }
 }
 
 }  // namespace tessera::ps

@@ -2,18 +2,28 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 
 namespace tessera::ps {
 
+// A pair of servers holds the same shards. One leads and answers clients; the other stands by, and has everything that was acknowledged.
+// When the leader's process has ended, the standby leads. One that begins anew finds out which of the two it is: where its partner has
+// tables, it stands by and is given them. A leader whose partner has ended goes on alone; one that cannot tell whether its partner has
+// ended waits, and its clients with it, so that two never lead at once.
+struct Pair {
+  enum class First { leads, stands_by } first = First::leads;  // where neither holds anything yet
+  std::string partner;                                         // its place
+};
+
 // Used by one thread at a time. A host with several cores runs several, each at a place of its own: keys are spread over all of them alike.
 class Server {
  public:
   // As comm::RequestServer.
-  Server(const std::string& place, const std::string& secret);
+  Server(const std::string& place, const std::string& secret, const std::optional<Pair>& pair = {});
   ~Server();
-  // Answers clients until it is asked to stop.
+  // Answers clients until it is asked to stop. Throws peer_lost when its partner leads instead.
   void serve(const std::stop_token& stop);
 
  private:

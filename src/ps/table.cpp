@@ -20,12 +20,6 @@ namespace {
 // keys that are often asked for.
 constexpr std::size_t kAhead = 64;
 
-bool finite(std::span<const float> values) {
-  float sum = 0;  // NaN as soon as one is not finite
-  for (const float value : values) sum += value * 0.0f;
-  return sum == 0;
-}
-
 // What of a gradient is pushed, so that its norm is at most `most`.
 float clip_scale(std::span<const float> gradient, float most) {
   float sum = 0;
@@ -96,7 +90,7 @@ std::uint32_t Table::State::add_row(Key key) {
 }
 
 bool Table::State::apply(std::byte* stored, float* state, std::span<const float> gradient, Random& random) {
-  if (!finite(gradient)) return false;
+  if (!all_finite(gradient)) return false;
   if (spec.optimizer.clip_norm) {
     const float scale = clip_scale(gradient, *spec.optimizer.clip_norm);
     std::ranges::transform(gradient, clipped.begin(), [scale](float value) { return scale * value; });

@@ -17,4 +17,11 @@ using Update = void (*)(const OptimizerSpec& optimizer, float learning_rate, con
                         int dimension);
 Update update_of(const OptimizerSpec& optimizer);
 
+// No NaN, no infinity.
+inline bool all_finite(std::span<const float> values) {
+  float sum = 0;  // NaN as soon as one is not finite
+  for (const float value : values) sum += value * 0.0f;
+  return sum == 0;
+}
+
 }  // namespace tessera::ps

@@ -45,9 +45,9 @@ class Running {
   std::jthread thread_;
 };
 
-std::size_t echo(std::uint64_t, std::span<const std::byte> request, std::span<std::byte> reply) {
-  std::ranges::copy(request, reply.begin());
-  return request.size();
+std::size_t echo(const RequestServer::Request& request, std::span<std::byte> reply) {
+  std::ranges::copy(request.bytes, reply.begin());
+  return request.bytes.size();
 }
 
 void ask(RequestClient& client, std::size_t server, std::size_t bytes, int seed) {
@@ -76,7 +76,7 @@ std::string problem_of(const std::function<void()>& call, ErrorCode code) {
 
 TEST(Requests, OfEverySizeComeBackInOrderFromSeveralServers) {
   Running first(echo), second(echo);
-  RequestClient client({first.place, second.place}, "");
+  RequestClient client({first.place, second.place}, "", {});
   const std::vector<std::size_t> sizes = {0, 1, 15, 16, 100, 8'000, 9'000, 70'000, 300'000, kMostMessageBytes};
   for (std::size_t begin = 0; begin < sizes.size(); begin += 2) {
     for (std::size_t i = begin; i < begin + 2; ++i)
@@ -89,15 +89,15 @@ TEST(Requests, OfEverySizeComeBackInOrderFromSeveralServers) {
 
 TEST(Requests, ManyClientsAskAtOnceAndEachIsAnother) {
   std::map<std::uint64_t, int> asked;  // of the server's thread
-  Running server([&](std::uint64_t client, std::span<const std::byte>, std::span<std::byte> reply) {
-    const int count = ++asked[client];
+  Running server([&](const RequestServer::Request& request, std::span<std::byte> reply) {
+    const int count = ++asked[request.client];
     std::memcpy(reply.data(), &count, sizeof count);
     return sizeof count;
   });
   std::vector<std::jthread> clients;
   for (int i = 0; i < 4; ++i)
     clients.emplace_back([&] {
-      RequestClient client({server.place}, "");
+      RequestClient client({server.place}, "", {});
       for (int turn = 1; turn <= 200; ++turn) {
         client.send(0, 8);
         int count = 0;
@@ -111,11 +111,11 @@ TEST(Requests, ManyClientsAskAtOnceAndEachIsAnother) {
 }
 
 TEST(Requests, WhatAnAnswerThrowsIsThrownAtTheClientAndTheServerGoesOn) {
-  Running server([](std::uint64_t client, std::span<const std::byte> request, std::span<std::byte> reply) -> std::size_t {
-    if (request.empty()) throw Error(ErrorCode::not_found, "there is no table 7", {}, "a table", "open it");
-    return echo(client, request, reply);
+  Running server([](const RequestServer::Request& request, std::span<std::byte> reply) -> std::size_t {
+    if (request.bytes.empty()) throw Error(ErrorCode::not_found, "there is no table 7", {}, "a table", "open it");
+    return echo(request, reply);
   });
-  RequestClient client({server.place}, "");
+  RequestClient client({server.place}, "", {});
   client.send(0, 0);
   const std::string problem = problem_of([&] { client.take_reply(0); }, ErrorCode::not_found);
   EXPECT_THAT(problem, testing::AllOf(HasSubstr(server.place), HasSubstr("there is no table 7"), HasSubstr("open it")));
@@ -126,15 +126,16 @@ TEST(Requests, WhatAnAnswerThrowsIsThrownAtTheClientAndTheServerGoesOn) {
 TEST(Requests, OnlyWhoKnowsTheSecretIsAnswered) {
   const std::string secret = make_secret();
   Running server(echo, secret);
-  EXPECT_THAT(problem_of([&] { RequestClient({server.place}, make_secret()); }, ErrorCode::invalid_config),
+  EXPECT_THAT(problem_of([&] { RequestClient({server.place}, make_secret(), {}); }, ErrorCode::invalid_config),
               HasSubstr("do not have the same secret"));
-  EXPECT_THAT(problem_of([&] { RequestClient({server.place}, ""); }, ErrorCode::invalid_config), HasSubstr("do not have the same secret"));
+  EXPECT_THAT(problem_of([&] { RequestClient({server.place}, "", {}); }, ErrorCode::invalid_config),
+              HasSubstr("do not have the same secret"));
   // Who talks nonsense, or says nothing, holds up nobody.
   const Descriptor nonsense = connect_once(parse_host_port(server.place), std::chrono::milliseconds(1000)),
                    silent = connect_once(parse_host_port(server.place), std::chrono::milliseconds(1000));
   ASSERT_TRUE(nonsense && silent);
   ASSERT_EQ(::send(nonsense.get(), "\x05\0\0\0hello", 9, MSG_NOSIGNAL), 9);
-  RequestClient client({server.place}, secret);
+  RequestClient client({server.place}, secret, {});
   ask(client, 0, 10, 3);
   expect_echo(client, 0, 10, 3);
 }
@@ -146,7 +147,7 @@ TEST(Requests, AServerWithoutASecretStaysOnTheLoopback) {
 TEST(Requests, TellWhichServerIsGone) {
   std::optional<Running> server(echo);
   const std::string place = server->place;
-  RequestClient client({place}, "");
+  RequestClient client({place}, "", {});
   ask(client, 0, 10, 3);
   expect_echo(client, 0, 10, 3);
   server.reset();
@@ -157,25 +158,25 @@ TEST(Requests, TellWhichServerIsGone) {
                   },
                   ErrorCode::peer_lost),
               HasSubstr(place));
-  EXPECT_THAT(problem_of([&] { RequestClient({place}, "", Seconds(0.1)); }, ErrorCode::deadline_exceeded),
+  EXPECT_THAT(problem_of([&] { RequestClient({place}, "", {.deadline = Seconds(0.1)}); }, ErrorCode::deadline_exceeded),
               HasSubstr(place + " was not there within"));
 }
 
 TEST(Requests, AServerThatDoesNotAnswerIsNamedAtTheDeadline) {
   std::atomic<bool> go_on = false;
-  Running server([&](std::uint64_t client, std::span<const std::byte> request, std::span<std::byte> reply) {
+  Running server([&](const RequestServer::Request& request, std::span<std::byte> reply) {
     while (!go_on) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    return echo(client, request, reply);
+    return echo(request, reply);
   });
   {
-    RequestClient client({server.place}, "", Seconds(0.2));
+    RequestClient client({server.place}, "", {.deadline = Seconds(0.2)});
     ask(client, 0, 10, 3);
     EXPECT_THAT(problem_of([&] { client.take_reply(0); }, ErrorCode::deadline_exceeded),
                 HasSubstr(server.place + " has not answered within 200.0 ms"));
   }
   go_on = true;
   // The reply to a client that is gone holds up nobody.
-  RequestClient client({server.place}, "");
+  RequestClient client({server.place}, "", {});
   ask(client, 0, 10, 3);
   expect_echo(client, 0, 10, 3);
 }
@@ -183,11 +184,11 @@ TEST(Requests, AServerThatDoesNotAnswerIsNamedAtTheDeadline) {
 TEST(Requests, ClientsThatLeaveInTheMiddleHoldUpNobody) {
   Running server(echo);
   for (int turn = 0; turn < 20; ++turn) {
-    RequestClient client({server.place}, "");
+    RequestClient client({server.place}, "", {});
     for (int i = 0; i < 4; ++i) ask(client, 0, 200'000, i);
     if (turn % 2 == 0) expect_echo(client, 0, 200'000, 0);
   }
-  RequestClient client({server.place}, "");
+  RequestClient client({server.place}, "", {});
   ask(client, 0, 200'000, 3);
   expect_echo(client, 0, 200'000, 3);
 }

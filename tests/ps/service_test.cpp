@@ -3,39 +3,20 @@
 
 #include <cmath>
 #include <deque>
-#include <future>
 #include <map>
 #include <numeric>
 #include <thread>
 
 #include "base/error.hpp"
-#include "base/free_port.hpp"
 #include "base/random.hpp"
 #include "ps/client.hpp"
-#include "ps/server.hpp"
+#include "ps/running_server.hpp"
 
 namespace tessera::ps {
 namespace {
 
 using testing::Each;
 using testing::HasSubstr;
-
-class Running {
- public:
-  Running() : place(free_loopback_place()) {
-    std::promise<void> listening;
-    thread_ = std::jthread([this, &listening](const std::stop_token& stop) {
-      Server server(place, "");
-      listening.set_value();
-      server.serve(stop);
-    });
-    listening.get_future().wait();
-  }
-  const std::string place;
-
- private:
-  std::jthread thread_;
-};
 
 TableSpec ads(int dimension, RowType type = RowType::fp32) { return {.name = "ads", .dimension = dimension, .type = type}; }
 
@@ -65,9 +46,9 @@ void push_sums(Table& table, const Drawn& drawn) {
 TEST(Service, AnswersAsOneTableWouldHoweverManyServersThereAre) {
   for (const std::size_t count : {1, 2, 3})
     for (const int dimension : {1, 16, 37}) {
-      std::deque<Running> servers(count);
+      std::deque<RunningServer> servers(count);
       std::vector<std::string> places;
-      for (const Running& server : servers) places.push_back(server.place);
+      for (const RunningServer& server : servers) places.push_back(server.place);
       Client client(places, "");
       const Client::TableId table = client.open(ads(dimension));
       Table expected(ads(dimension));
@@ -86,18 +67,19 @@ TEST(Service, AnswersAsOneTableWouldHoweverManyServersThereAre) {
         push_sums(expected, pushed);
       }
       std::uint64_t rows = 0;
-      for (const std::vector<TableStatus>& server : client.status()) {
-        ASSERT_EQ(server.size(), 1u);
-        EXPECT_EQ(server.front().name, "ads");
-        rows += server.front().rows;
-        EXPECT_NEAR(static_cast<double>(server.front().rows), static_cast<double>(expected.size()) / static_cast<double>(count), 500);
+      for (const ServerStatus& server : client.status()) {
+        ASSERT_EQ(server.tables.size(), 1u);
+        const TableStatus& shard = server.tables.front();
+        EXPECT_EQ(shard.name, "ads");
+        rows += shard.rows;
+        EXPECT_NEAR(static_cast<double>(shard.rows), static_cast<double>(expected.size()) / static_cast<double>(count), 500);
       }
       EXPECT_EQ(rows, expected.size());
     }
 }
 
 TEST(Service, ServesSeveralClientsAndTables) {
-  Running server;
+  RunningServer server;
   std::vector<std::jthread> workers;
   for (int worker = 0; worker < 3; ++worker)
     workers.emplace_back([&server] {
@@ -122,23 +104,23 @@ TEST(Service, ServesSeveralClientsAndTables) {
   std::iota(keys.begin(), keys.end(), 0);
   client.pull(table, keys, values, Absent::zeros);
   EXPECT_THAT(values, Each(60.0f));
-  const std::vector<TableStatus> status = client.status().front();
+  const std::vector<TableStatus> status = client.status().front().tables;
   ASSERT_EQ(status.size(), 2u);
   EXPECT_EQ(status[0].keys_pushed + status[1].keys_pushed, 60'000u);
 }
 
 TEST(Service, CountsAndRefusesGradientsThatAreNotFinite) {
-  Running server;
+  RunningServer server;
   Client client({server.place}, "");
   const Client::TableId table = client.open(ads(2));
   const PushResult result = client.push(table, std::vector<Key>{1, 2}, std::vector<float>{0, NAN, 1, 1});
   EXPECT_EQ(result.applied, 1);
   EXPECT_EQ(result.refused, 1);
-  EXPECT_EQ(client.status().front().front().gradients_refused, 1u);
+  EXPECT_EQ(client.status().front().tables.front().gradients_refused, 1u);
 }
 
 TEST(Service, ATableOfTheSameNameMustBeTheSame) {
-  Running server;
+  RunningServer server;
   Client one({server.place}, ""), other({server.place}, "");
   one.open(ads(2));
   other.open(ads(2));
@@ -153,7 +135,7 @@ TEST(Service, ATableOfTheSameNameMustBeTheSame) {
   // The client still is of use.
   std::vector<float> values(4);
   one.pull(0, std::vector<Key>{1, 2}, values);
-  EXPECT_EQ(other.status().front().front().rows, 2u);
+  EXPECT_EQ(other.status().front().tables.front().rows, 2u);
 }
 
 }  // namespace

@@ -1,0 +1,172 @@
+#include "ps/shards.hpp"
+
+#include <algorithm>
+
+namespace tessera::ps {
+namespace {
+
+std::span<const Key> keys_of(const Table& table, const AskHeader& header, MessageReader& in) {
+  const std::size_t most = keys_of_a_message(table.spec().dimension);
+  if (header.count > most)
+    throw Error(ErrorCode::corrupt, text("a client asks for ", header.count, " keys at once"), {}, text(most, " at most"));
+  return in.take<Key>(header.count);
+}
+
+}  // namespace
+
+std::optional<std::size_t> Shards::answer(std::span<const std::byte> request, std::span<std::byte> reply, Seconds waited) {
+  MessageReader in(request);
+  MessageWriter out(reply);
+  const AskHeader header = in.take<AskHeader>(1).front();
+  switch (header.ask) {
+    case Ask::join: join(header, in.take<char>(header.count)); return out.written();
+    case Ask::open: out.add<Opened>(1).front() = open(in.take<char>(header.count)); return out.written();
+    case Ask::pull:
+    case Ask::pull_or_zeros:
+    case Ask::wait:
+      if (header.ask == Ask::wait ? wait(header, out) : pull(header, in, out)) return out.written();
+      if (waited > workers_.at(header.client).patience) throw_waited(header, waited);
+      return {};
+    case Ask::who_leads:
+    case Ask::status: break;  // the server's affair
+    case Ask::copy_begin:
+    case Ask::copy_rows:
+    case Ask::copy_sums:
+    case Ask::copy_end: take_copy(header, in); return out.written();
+    case Ask::push:
+    case Ask::push_tickets:
+    case Ask::learning_rate:
+    case Ask::end_step: answer_numbered(header, in, out); return out.written();
+  }
+  throw Error(ErrorCode::corrupt, text("a client asks for ", static_cast<std::uint32_t>(header.ask), ", which this server does not know"),
+              {}, "", "run the same version on both");
+}
+
+Shards::Shard& Shards::shard_of(const AskHeader& header) {
+  if (header.table >= shards_.size())
+    throw Error(ErrorCode::not_found, text("this server has no table ", header.table), {}, "",
+                "open the table at the start: the server may have begun anew");
+  return shards_[header.table];
+}
+
+Opened Shards::open(std::span<const char> json) {
+  const TableSpec spec = spec_from_json({json.begin(), json.end()});
+  for (std::uint32_t table = 0; table < shards_.size(); ++table) {
+    const TableSpec& there = shards_[table].spec;
+    if (there.name != spec.name) continue;
+    const std::string has = to_json(there), asked = to_json(spec);
+    if (has != asked)
+      throw Error(ErrorCode::invalid_config, text("table ", spec.name, " is there already, and is another one: ", has), {}, asked,
+                  "give the table another name");
+    return {table};
+  }
+  shards_.emplace_back(spec);
+  return {static_cast<std::uint32_t>(shards_.size() - 1)};
+}
+
+void Shards::join(const AskHeader& header, std::span<const char> json) {
+  const Workers::Client& client = workers_.join(header.client, joining_from_json({json.begin(), json.end()}));
+  if (!client.worker || client.applied > 0) return;
+  // Another one may have had its place, in a step that it has not ended.
+  for (Shard& shard : shards_) shard.sums.forget(workers_.ended(client), *client.worker);
+}
+
+void Shards::answer_numbered(const AskHeader& header, MessageReader& in, MessageWriter& out) {
+  Workers::Client& client = workers_.at(header.client);
+  std::optional<PushResult>& result = client.results[header.number % client.results.size()];
+  if (header.number > client.applied + 1)
+    throw Error(ErrorCode::not_found,
+                text("a client goes on at its message ", header.number, ", and this server has seen ", client.applied, " of them"), {}, "",
+                "the server was restored from an older state: go on from the last checkpoint");
+  if (header.number == client.applied + 1) {
+    client.applied = header.number;
+    result.reset();
+    result = apply(header, client, in);
+  } else if (header.number + client.results.size() <= client.applied || !result) {
+    throw Error(ErrorCode::corrupt, text("a client asks anew for its message ", header.number, ", which was refused or is long past"));
+  }
+  out.add<PushResult>(1).front() = *result;
+}
+
+PushResult Shards::apply(const AskHeader& header, const Workers::Client& client, MessageReader& in) {
+  switch (header.ask) {
+    case Ask::end_step: end_step(client); return {};
+    case Ask::learning_rate: shard_of(header).table.set_learning_rate(in.take<float>(1).front()); return {};
+    default: return push(header, client, in);
+  }
+}
+
+std::optional<Seen> Shards::seen(const AskHeader& header, int staleness) {
+  const auto step = static_cast<std::int64_t>(header.number);
+  const Workers::Client& client = workers_.at(header.client);
+  const std::int64_t slowest = client.worker ? workers_.slowest() : step;
+  if (slowest >= step - staleness) return Seen{slowest, 0};
+  return {};
+}
+
+void Shards::throw_waited(const AskHeader& header, Seconds waited) {
+  throw Error(ErrorCode::deadline_exceeded,
+              text("a worker that has ended ", header.number, " steps has waited ", to_text(waited), " for worker ",
+                   workers_.slowest_worker(), " of ", workers_.count(), ", which has ended ", workers_.slowest()),
+              {}, "", "see that it runs; what takes it longer may be evaluating, saving, or a slow host");
+}
+
+bool Shards::wait(const AskHeader& header, MessageWriter& out) {
+  const std::optional<Seen> all = seen(header, 0);
+  if (all) out.add<Seen>(1).front() = *all;
+  return all.has_value();
+}
+
+bool Shards::pull(const AskHeader& header, MessageReader& in, MessageWriter& out) {
+  Shard& shard = shard_of(header);
+  Table& table = shard.table;
+  const TableSpec& spec = table.spec();
+  const std::optional<Seen> all = seen(header, spec.consistency == Consistency::synchronous ? 0 : spec.staleness);
+  if (!all) return false;
+  out.add<Seen>(1).front() = *all;
+  const std::span<const Key> keys = keys_of(table, header, in);
+  const std::span<Ticket> tickets = out.add<Ticket>(keys.size());
+  const std::span<float> values = out.add<float>(keys.size() * static_cast<std::size_t>(spec.dimension));
+  table.pull(keys, values, tickets, header.ask == Ask::pull ? Absent::create : Absent::zeros);
+  shard.pulled += keys.size();
+  return true;
+}
+
+PushResult Shards::push(const AskHeader& header, const Workers::Client& client, MessageReader& in) {
+  Shard& shard = shard_of(header);
+  Table& table = shard.table;
+  const std::span<const Key> keys = keys_of(table, header, in);
+  const std::span<const Ticket> tickets = in.take<Ticket>(header.ask == Ask::push_tickets ? keys.size() : 0);
+  const std::span<const float> gradients = in.take<float>(keys.size() * static_cast<std::size_t>(table.spec().dimension));
+  const bool waits = client.worker && table.spec().consistency == Consistency::synchronous;
+  const PushResult result =
+      waits ? shard.sums.add(workers_.ended(client), *client.worker, keys, gradients) : table.push(keys, gradients, tickets);
+  shard.pushed += keys.size();
+  shard.refused += static_cast<std::uint64_t>(result.refused);
+  return result;
+}
+
+void Shards::end_step(const Workers::Client& client) {
+  if (!client.worker)
+    throw Error(ErrorCode::invalid_config, "a client that is no worker ends a step", {}, "a worker's index and how many there are");
+  const std::int64_t before = workers_.slowest();
+  workers_.end_step(client);
+  if (workers_.slowest() == before) return;
+  for (Shard& shard : shards_) shard.sums.apply(before, shard.table);
+}
+
+ServerStatus Shards::status() const {
+  ServerStatus status{
+      .backup = {}, .workers = workers_.count(), .slowest = workers_.slowest(), .fastest = workers_.fastest(), .tables = {}};
+  for (const Shard& shard : shards_)
+    status.tables.push_back({.name = shard.table.spec().name,
+                             .dimension = shard.table.spec().dimension,
+                             .rows = shard.table.size(),
+                             .memory = shard.table.memory(),
+                             .keys_pulled = shard.pulled,
+                             .keys_pushed = shard.pushed,
+                             .gradients_refused = shard.refused});
+  return status;
+}
+
+}  // namespace tessera::ps

@@ -1,0 +1,63 @@
+// Internal. What a server holds, and what it answers: a function of the messages alone, in their order, whoever carries them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <span>
+
+#include "ps/client.hpp"
+#include "ps/messages.hpp"
+#include "ps/ps.hpp"
+#include "ps/step_sums.hpp"
+#include "ps/workers.hpp"
+
+namespace tessera::ps {
+
+// Not thread-safe.
+class Shards {
+ public:
+  // As comm::RequestServer::Answer. Nothing: the request waits for workers. It throws deadline_exceeded when its client waits no longer.
+  std::optional<std::size_t> answer(std::span<const std::byte> request, std::span<std::byte> reply, Seconds waited = {});
+  ServerStatus status() const;
+
+  bool empty() const { return shards_.empty() && !incomplete_; }
+  // Whether a copy has begun that is not whole.
+  bool incomplete() const { return incomplete_; }
+  // What these hold, as requests that make others equal to them: each is written into what `next` returns, and then `send` is told its
+  // bytes.
+  using Next = std::function<std::span<std::byte>()>;
+  using Send = std::function<void(std::size_t bytes)>;
+  void copy(const Next& next, const Send& send) const;
+
+ private:
+  struct Shard {
+    explicit Shard(const TableSpec& opened) : spec(opened), table(opened) {}
+    TableSpec spec;  // as it was opened, whatever its learning rate is now
+    Table table;
+    StepSums sums = {};                                 // of a synchronous table
+    std::uint64_t pulled = 0, pushed = 0, refused = 0;  // keys
+  };
+
+  Shard& shard_of(const AskHeader& header);
+  Opened open(std::span<const char> json);
+  void join(const AskHeader& header, std::span<const char> json);
+  void answer_numbered(const AskHeader& header, MessageReader& in, MessageWriter& out);
+  PushResult apply(const AskHeader& header, const Workers::Client& client, MessageReader& in);
+  // Nothing: not all workers that the client waits for have come so far.
+  std::optional<Seen> seen(const AskHeader& header, int staleness);
+  [[noreturn]] void throw_waited(const AskHeader& header, Seconds waited);
+  bool wait(const AskHeader& header, MessageWriter& out);
+  bool pull(const AskHeader& header, MessageReader& in, MessageWriter& out);
+  PushResult push(const AskHeader& header, const Workers::Client& client, MessageReader& in);
+  void end_step(const Workers::Client& client);
+  void take_copy(const AskHeader& header, MessageReader& in);
+
+  std::deque<Shard> shards_;
+  Workers workers_;
+  bool incomplete_ = false;
+};
+
+}  // namespace tessera::ps
