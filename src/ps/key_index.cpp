@@ -88,15 +88,66 @@ void KeyIndex::split(std::uint64_t hash) {
       if ((line.used >> slot & 1) != 0) place(line.keys[slot], hash_of(line.keys[slot]), line.rows[slot]);
 }
 
-void KeyIndex::for_each(const std::function<void(Key, std::uint32_t)>& visit) const {
-  const Segment* seen = nullptr;
-  for (const Segment* segment : directory_) {
-    if (segment == seen) continue;
-    seen = segment;
-    for (const Line& line : segment->lines)
+std::size_t KeyIndex::used(const Segment& segment) {
+  std::size_t count = 0;
+  for (const Line& line : segment.lines) count += static_cast<std::size_t>(__builtin_popcount(line.used));
+  return count;
+}
+
+void KeyIndex::join(std::uint64_t hash) {
+  for (;;) {
+    Segment* const upper = directory_[directory_place(hash)];
+    if (upper->depth == 0) return;
+    const std::uint64_t bit = std::uint64_t{1} << (64 - upper->depth);
+    Segment* const lower = directory_[directory_place(hash ^ bit)];
+    if ((hash & bit) == 0 || lower->depth != upper->depth || used(*lower) + used(*upper) > kLines * kSlots / 2) return;
+    --lower->depth;
+    const std::size_t places = std::size_t{1} << (depth_ - upper->depth), first = directory_place(hash) / places * places;
+    for (std::size_t place = first; place < first + places; ++place) directory_[place] = lower;
+    for (const Line& line : upper->lines)
       for (int slot = 0; slot < kSlots; ++slot)
-        if ((line.used >> slot & 1) != 0) visit(line.keys[slot], line.rows[slot]);
+        if ((line.used >> slot & 1) != 0) place(line.keys[slot], hash_of(line.keys[slot]), line.rows[slot]);
+    pages_.give_back(reinterpret_cast<std::byte*>(upper));
+    hash &= ~bit;
   }
+}
+
+template <typename Visit>
+void KeyIndex::for_segments(HashRange range, const Visit& visit) const {
+  for (std::uint64_t hash = range.first;;) {
+    Segment& segment = *directory_[directory_place(hash)];
+    const std::uint64_t rest = segment.depth == 0 ? ~std::uint64_t{0} : ~std::uint64_t{0} >> segment.depth, last = hash | rest;
+    visit(segment, hash & ~rest);  // which may split or join it
+    if (last >= range.last) return;
+    hash = last + 1;
+  }
+}
+
+void KeyIndex::for_each(HashRange range, const std::function<void(Key, std::uint32_t)>& visit) const {
+  for_segments(range, [&](const Segment& segment, std::uint64_t) {
+    for (const Line& line : segment.lines)
+      for (int slot = 0; slot < kSlots; ++slot)
+        if ((line.used >> slot & 1) != 0 && range.has(hash_of(line.keys[slot]))) visit(line.keys[slot], line.rows[slot]);
+  });
+}
+
+void KeyIndex::erase_if(HashRange range, const std::function<bool(Key, std::uint32_t)>& leaves) {
+  const auto lines = std::make_unique<std::array<Line, kLines>>();
+  for_segments(range, [&](Segment& segment, std::uint64_t first) {
+    *lines = segment.lines;
+    segment.lines = {};
+    for (const Line& line : *lines)
+      for (int slot = 0; slot < kSlots; ++slot) {
+        if ((line.used >> slot & 1) == 0) continue;
+        const Key key = line.keys[slot];
+        const std::uint64_t hash = hash_of(key);
+        if (range.has(hash) && leaves(key, line.rows[slot]))
+          --size_;
+        else
+          place(key, hash, line.rows[slot]);
+      }
+    join(first);
+  });
 }
 
 }  // namespace tessera::ps

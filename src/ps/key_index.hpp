@@ -14,6 +14,20 @@
 
 namespace tessera::ps {
 
+// Different keys seldom have the same hash.
+inline std::uint64_t hash_of(std::uint64_t key) {
+  __extension__ using Wide = unsigned __int128;
+  const Wide product = static_cast<Wide>(key ^ 0x2D358DCCAA6C78A5ull) * 0x9E3779B97F4A7C15ull;
+  const std::uint64_t folded = static_cast<std::uint64_t>(product >> 64) ^ static_cast<std::uint64_t>(product);
+  return folded * 0xD6E8FEB86659FD93ull;
+}
+
+// Both ends belong to it.
+struct HashRange {
+  std::uint64_t first = 0, last = ~std::uint64_t{0};
+  bool has(std::uint64_t hash) const { return first <= hash && hash <= last; }
+};
+
 class KeyIndex {
  public:
   using Key = std::uint64_t;
@@ -51,16 +65,13 @@ class KeyIndex {
 
   std::size_t size() const { return size_; }
   std::size_t bytes() const { return pages_.bytes() + directory_.capacity() * sizeof(Segment*); }
-  void for_each(const std::function<void(Key, std::uint32_t)>& visit) const;
+  // Of the keys whose hash lies in the range, in no particular order.
+  void for_each(HashRange range, const std::function<void(Key, std::uint32_t)>& visit) const;
+  // Erases those of the range for which `leaves` is true, which is asked in the order of for_each. Many erasures one by one lengthen later
+  // searches and leave memory taken; after this, searches are short, and segments that are nearly empty have been joined.
+  void erase_if(HashRange range, const std::function<bool(Key, std::uint32_t)>& leaves);
 
  private:
-  static std::uint64_t hash_of(Key key) {
-    __extension__ using Wide = unsigned __int128;
-    const Wide product = static_cast<Wide>(key ^ 0x2D358DCCAA6C78A5ull) * 0x9E3779B97F4A7C15ull;
-    const std::uint64_t folded = static_cast<std::uint64_t>(product >> 64) ^ static_cast<std::uint64_t>(product);
-    return folded * 0xD6E8FEB86659FD93ull;
-  }
-
   static constexpr int kSlots = 5;
   // Keys that do not fit in their line stand in one of the next ones, which `passed` says.
   struct alignas(64) Line {
@@ -85,6 +96,7 @@ class KeyIndex {
     equal &= line.used;
     return equal == 0 ? -1 : __builtin_ctz(equal);
   }
+  static std::size_t used(const Segment& segment);
   static bool add(Segment& segment, Key key, std::uint64_t hash, std::uint32_t row);
 
   std::size_t directory_place(std::uint64_t hash) const { return depth_ == 0 ? 0 : static_cast<std::size_t>(hash >> (64 - depth_)); }
@@ -92,6 +104,11 @@ class KeyIndex {
   void place(Key key, std::uint64_t hash, std::uint32_t row);
   // The segment of this hash.
   void split(std::uint64_t hash);
+  // Joins the segment of this hash with the one from which it was once split, as often as both together are at most half full.
+  void join(std::uint64_t hash);
+  // Calls with each segment that has hashes of the range, and the first hash that belongs to it.
+  template <typename Visit>
+  void for_segments(HashRange range, const Visit& visit) const;
 
   Pages pages_;
   std::vector<Segment*> directory_;

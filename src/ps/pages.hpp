@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <future>
 #include <vector>
 
 namespace tessera::ps {
@@ -16,13 +17,19 @@ class Pages {
 
   // Zeroed and aligned to 64 bytes; lives as long as this. Throws Error(resource_exhausted).
   std::byte* take();
-  // Of all pieces that were taken.
-  std::size_t bytes() const { return bytes_; }
+  // The system has its memory back at once, and take() may give it again.
+  void give_back(std::byte* piece);
+  // Of all pieces that are taken, and of the block that is made ready.
+  std::size_t bytes() const { return bytes_ + (ahead_.valid() ? block_ : 0); }
 
  private:
+  std::byte* next_block();
+
   std::size_t piece_, block_;
   std::vector<std::byte*> blocks_;
   std::size_t taken_ = 0;  // pieces of the last block
+  std::vector<std::byte*> given_back_;
+  std::future<std::byte*> ahead_;  // of what has grown, the next block: the system zeroes it beside the table's work
   std::size_t bytes_ = 0;
 };
 

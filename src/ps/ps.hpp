@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -73,7 +74,7 @@ struct TableSpec {
 void check(const TableSpec& spec);
 
 // Where a pull has found a row, so that the push that belongs to it need not search again. A ticket is valid for the table that gave it,
-// also after rows have been erased: one that no longer leads to its key's row is searched anew.
+// also after rows have been erased or gone to disk: one that may no longer lead to its key's row is searched anew.
 struct Ticket {
   std::uint32_t row = 0;
   std::uint32_t erased = 0;
@@ -81,20 +82,39 @@ struct Ticket {
 
 enum class Absent { create, zeros };  // what a pull does where a key has no row
 
-struct TableMemory {
-  Bytes index, rows;  // reserved from the system, whether filled or not
+// Where a table keeps the rows that its memory has no room for, those that are seldom asked for. What lies there goes with the process.
+struct TableStorage {
+  std::filesystem::path folder;  // of a disk that reads single blocks fast; made where it is missing
+  Bytes memory_limit;            // of all that the table holds in memory
 };
+
+struct TableMemory {
+  Bytes index, rows;  // reserved from the system, whether filled or not; `index` also finds the rows on disk
+  Bytes disk = {};
+  // Keys whose rows were in memory, and on disk, so far.
+  std::uint64_t hits = 0, misses = 0;
+};
+
+// Which rows a snapshot has: all, or those that were created or changed since the last snapshot began.
+enum class SnapshotRows { all, changed };
+struct SnapshotBegun {
+  SnapshotRows rows;        // `all` also where `changed` was asked for and there is no earlier snapshot that has been completed
+  std::vector<Key> erased;  // for `changed`: keys whose rows were erased since the last one; some have come back since
+};
+using TakeRow = std::function<void(Key, std::span<const std::byte> stored)>;
 
 struct PushResult {
   std::int64_t applied = 0;
   std::int64_t refused = 0;  // gradients with a NaN or an infinity, which change nothing
 };
 
-// Not thread-safe: a table belongs to one thread. Holds at most 2^32 - 2 rows. Throws Error(resource_exhausted) when the system gives no
-// more memory; what a call has done until then stays.
+// Not thread-safe: a table belongs to one thread. Holds at most 2^32 - 2 rows in memory, and without a TableStorage none elsewhere. Throws
+// Error(resource_exhausted) when the system gives no more memory, and Error(io) when rows are to come from the disk or go there and it
+// refuses; what a call has done until then stays, and calls for rows in memory go on.
 class Table {
  public:
-  explicit Table(TableSpec spec);
+  // Throws Error(invalid_config) where the limit has no room for some ten thousand rows.
+  explicit Table(TableSpec spec, const std::optional<TableStorage>& storage = {});
   ~Table();
   Table(Table&&) noexcept;
   Table& operator=(Table&&) noexcept;
@@ -124,9 +144,18 @@ class Table {
   // A row as it is stored: its values, then the optimizer's state. The format belongs to the TableSpec: equal specs read each other's rows.
   std::size_t stored_row_bytes() const;
   // Calls with each key once, in no particular order. The table must not be changed meanwhile.
-  void for_each(const std::function<void(Key, std::span<const std::byte> stored)>& visit) const;
+  void for_each(const TakeRow& visit) const;
   // Puts stored rows in, over those that are there. `stored`: [keys, stored_row_bytes()].
   void restore(std::span<const Key> keys, std::span<const std::byte> stored);
+
+  // The rows as they are now, for `take`, which must not throw: each once, while calls to the table go on. A row that one of these calls
+  // changes is given before; the others when continue_snapshot comes to them. One snapshot at a time.
+  SnapshotBegun begin_snapshot(SnapshotRows rows, TakeRow take);
+  // Goes through about so many rows; false once there are no more, which ends the snapshot. Throws Error(io) as pull does; it can be called
+  // again.
+  bool continue_snapshot(std::size_t rows);
+  // Gives up the snapshot that is being made, or what came of the last one: the next one has all rows.
+  void abandon_snapshot();
 
  private:
   struct State;

@@ -11,6 +11,8 @@ namespace tessera::ps {
 
 class Slab {
  public:
+  static constexpr std::uint32_t kChunkRows = 1 << 15;  // what memory comes in
+
   // Rows of no bytes take no memory, and none may be asked for.
   explicit Slab(std::size_t row_bytes) : row_bytes_(row_bytes), pages_(row_bytes_ * kChunkRows) {}
 
@@ -23,13 +25,19 @@ class Slab {
       chunks_.push_back(pages_.take());
     }
   }
+  // So that there are rows 0 to `rows` - 1 and few others.
+  void shrink_to(std::size_t rows) {
+    while (!chunks_.empty() && (chunks_.size() - 1) * kChunkRows >= rows) {
+      pages_.give_back(chunks_.back());
+      chunks_.pop_back();
+    }
+  }
   // Where the row is, asked for from memory.
   const std::byte* ask_to_read(std::uint32_t row) const { return ask<0>(row); }
   std::byte* ask_to_write(std::uint32_t row) const { return ask<1>(row); }
   std::size_t bytes() const { return pages_.bytes() + chunks_.capacity() * sizeof(std::byte*); }
 
  private:
-  static constexpr std::uint32_t kChunkRows = 1 << 15;
   static constexpr std::size_t kLine = 64, kMostLines = 8;  // the processor fetches what follows by itself
 
   template <int kWrites>

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <unordered_map>
+#include <vector>
 
 #include "base/random.hpp"
 
@@ -30,7 +31,7 @@ TEST(KeyIndex, AnswersAsAMapUnderInsertionsAndErasures) {
   }
   EXPECT_EQ(index.size(), expected.size());
   std::size_t seen = 0;
-  index.for_each([&](std::uint64_t key, std::uint32_t row) {
+  index.for_each({}, [&](std::uint64_t key, std::uint32_t row) {
     ++seen;
     EXPECT_EQ(expected.at(key), row);
   });
@@ -60,6 +61,33 @@ TEST(KeyIndex, ErasedPlacesAreTakenAgain) {
   }
   EXPECT_EQ(index.size(), 2'000u);
   EXPECT_LT(index.bytes(), std::size_t{256} << 10);
+}
+
+TEST(KeyIndex, GoesThroughARangeAndGivesBackTheMemoryOfWhatLeaves) {
+  KeyIndex index;
+  for (std::uint32_t i = 0; i < 300'000; ++i) index.insert(i, i);
+  const std::size_t full = index.bytes();
+  // Neither a segment's hashes nor all of them.
+  const HashRange range{std::uint64_t{1} << 60, (std::uint64_t{5} << 60) + 12345};
+  std::vector<std::uint64_t> visited, asked;
+  index.for_each(range, [&](std::uint64_t key, std::uint32_t row) {
+    EXPECT_EQ(key, row);
+    EXPECT_TRUE(range.has(hash_of(key)));
+    visited.push_back(key);
+  });
+  EXPECT_NEAR(static_cast<double>(visited.size()), 75'000, 2000);
+  index.erase_if(range, [&](std::uint64_t key, std::uint32_t) {
+    asked.push_back(key);
+    return key % 8 != 0;
+  });
+  EXPECT_EQ(asked, visited);
+  for (std::uint64_t key = 0; key < 300'000; ++key)
+    ASSERT_EQ(find(index, key), range.has(hash_of(key)) && key % 8 != 0 ? KeyIndex::kNone : key);
+  index.erase_if({}, [](std::uint64_t key, std::uint32_t) { return key % 8 != 0; });
+  EXPECT_EQ(index.size(), 37'500u);
+  EXPECT_LT(index.bytes(), full / 4);
+  for (std::uint32_t i = 1; i < 300'000; i += 8) index.insert(i, i);
+  for (std::uint64_t key = 0; key < 300'000; ++key) ASSERT_EQ(find(index, key), key % 8 <= 1 ? key : KeyIndex::kNone);
 }
 
 }  // namespace

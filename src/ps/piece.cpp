@@ -1,0 +1,157 @@
+#include "ps/piece.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tessera::ps {
+namespace {
+
+constexpr std::size_t kBlock = 2048;           // read at once; of larger ones more bytes are copied, of smaller ones more is in memory
+constexpr std::size_t kReadAhead = 256 << 10;  // bytes that are read or written at once, in whole blocks
+constexpr int kMostFilterHashes = 6;
+
+std::size_t buffer_blocks(const PieceFormat& format) { return std::max<std::size_t>(1, kReadAhead / format.block_bytes); }
+
+}  // namespace
+
+PieceFormat::PieceFormat(std::size_t row_bytes, int hash_bits)
+    : record_bytes(Record::kHead + row_bytes),
+      block_bytes((record_bytes + kBlock - 1) / kBlock * kBlock),
+      block_records(block_bytes / record_bytes),
+      hash_bits(hash_bits) {}
+
+Piece::Piece(const PieceFormat& format, std::uint64_t offset, std::size_t most_records, double filter_bits)
+    : format_(format),
+      offset_(offset),
+      filter_(static_cast<std::size_t>(static_cast<double>(most_records) * filter_bits / 64) + 1),
+      filter_hashes_(std::clamp(static_cast<int>(std::lround(filter_bits * std::log(2.0))), 1, kMostFilterHashes)) {
+  fences_.reserve(format.blocks(most_records));
+}
+
+std::uint64_t Piece::bits_of(std::uint64_t hash) const {
+  std::uint64_t drawn = mixed(hash) * 0x9E3779B97F4A7C15ull >> 20, bits = 0;
+  for (int i = 0; i < filter_hashes_; ++i, drawn >>= 6) bits |= std::uint64_t{1} << (drawn & 63);
+  return bits;
+}
+
+bool Piece::may_hold(std::uint64_t hash) const {
+  const std::uint64_t bits = bits_of(hash);
+  return (filter_[word_of(hash)] & bits) == bits;
+}
+
+std::size_t Piece::block_of(std::uint64_t hash) const {
+  const auto after = std::ranges::upper_bound(fences_, fence_of(hash));
+  return after == fences_.begin() ? 0 : static_cast<std::size_t>(after - fences_.begin()) - 1;
+}
+
+std::size_t Piece::records_of(std::size_t block) const { return std::min(format_.block_records, records_ - block * format_.block_records); }
+
+const std::byte* Piece::find(std::size_t block_number, std::span<const std::byte> block, std::uint64_t key, std::uint64_t hash) const {
+  const auto at = [&](std::size_t i) { return block.data() + i * format_.record_bytes; };
+  std::size_t low = 0, high = records_of(block_number);
+  const std::size_t end = high;
+  while (low < high) {
+    const std::size_t middle = (low + high) / 2;
+    if (hash_of(Record::key(at(middle))) < hash)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  for (; low < end && hash_of(Record::key(at(low))) == hash; ++low)
+    if (Record::key(at(low)) == key) return at(low);
+  return nullptr;
+}
+
+PieceWriter::PieceWriter(const ScratchFile& file, const PieceFormat& format, std::uint64_t offset, std::size_t most_records,
+                         double filter_bits)
+    : file_(file),
+      format_(format),
+      piece_(new Piece(format, offset, most_records, filter_bits)),
+      buffer_(buffer_blocks(format) * format.block_bytes) {}
+
+std::byte* PieceWriter::next() {
+  if (record_ == format_.block_records) {
+    record_ = 0;
+    if (++block_ == buffer_blocks(format_)) write_blocks();
+  }
+  return buffer_.data() + block_ * format_.block_bytes + record_ * format_.record_bytes;
+}
+
+void PieceWriter::add() {
+  const std::uint64_t hash = hash_of(Record::key(buffer_.data() + block_ * format_.block_bytes + record_ * format_.record_bytes));
+  if (record_ == 0) piece_->fences_.push_back(piece_->fence_of(hash));
+  piece_->filter_[piece_->word_of(hash)] |= piece_->bits_of(hash);
+  ++record_;
+  ++piece_->records_;
+}
+
+void PieceWriter::write_blocks() {
+  const std::size_t bytes = block_ * format_.block_bytes;
+  file_.write(piece_->offset_ + written_, std::span(buffer_).first(bytes));
+  written_ += bytes;
+  block_ = 0;
+}
+
+std::shared_ptr<const Piece> PieceWriter::finish() {
+  if (record_ > 0) ++block_;
+  write_blocks();
+  return std::move(piece_);
+}
+
+MergedRecords::MergedRecords(const ScratchFile& file, const PieceFormat& format, std::span<const std::shared_ptr<const Piece>> pieces,
+                             HashRange range)
+    : file_(file), format_(format), last_(range.last) {
+  readers_.reserve(pieces.size());
+  for (const auto& piece : pieces) {
+    std::size_t block = piece->block_of(range.first);
+    while (block > 0 && piece->may_reach(block - 1, range.first)) --block;
+    Reader& reader = readers_.emplace_back(Reader{.piece = piece.get(), .block = block, .end = piece->block_of(range.last) + 1});
+    fill(reader);
+    while (reader.current != nullptr && reader.hash < range.first) move_on(reader);
+  }
+}
+
+void MergedRecords::fill(Reader& reader) {
+  reader.in_buffer = std::min(buffer_blocks(format_), reader.end - reader.block);
+  reader.at = reader.record = 0;
+  reader.buffer.resize(reader.in_buffer * format_.block_bytes);
+  reader.current = nullptr;
+  if (reader.in_buffer == 0) return;
+  file_.read(reader.piece->block_offset(reader.block), reader.buffer);
+  reader.current = reader.buffer.data();
+  reader.hash = hash_of(Record::key(reader.current));
+}
+
+void MergedRecords::move_on(Reader& reader) {
+  reader.used = false;
+  if (++reader.record == reader.piece->records_of(reader.block + reader.at)) {
+    reader.record = 0;
+    if (++reader.at == reader.in_buffer) {
+      reader.block += reader.in_buffer;
+      fill(reader);
+      return;
+    }
+  }
+  reader.current = reader.buffer.data() + reader.at * format_.block_bytes + reader.record * format_.record_bytes;
+  reader.hash = hash_of(Record::key(reader.current));
+}
+
+const std::byte* MergedRecords::next() {
+  for (;;) {
+    Reader* least = nullptr;
+    for (Reader& reader : readers_) {
+      if (reader.used) move_on(reader);
+      if (reader.current == nullptr) continue;
+      const bool after = least != nullptr && (reader.hash != least->hash ? reader.hash > least->hash
+                                                                         : Record::key(reader.current) > Record::key(least->current));
+      if (!after) least = &reader;  // of equal ones the newest
+    }
+    if (least == nullptr || least->hash > last_) return nullptr;
+    const std::uint64_t key = Record::key(least->current);
+    for (Reader& reader : readers_)
+      reader.used = reader.current != nullptr && reader.hash == least->hash && Record::key(reader.current) == key;
+    if (!Record::erased(least->current)) return least->current;
+  }
+}
+
+}  // namespace tessera::ps

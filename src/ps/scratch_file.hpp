@@ -1,0 +1,30 @@
+// Internal. A file without a name, which is gone when its process is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+
+namespace tessera::ps {
+
+// Reads and writes may come from several threads. All throw Error(io) with the folder when the system refuses.
+class ScratchFile {
+ public:
+  // In `folder`, which is made where it is missing.
+  explicit ScratchFile(const std::filesystem::path& folder);
+  ~ScratchFile();
+  ScratchFile(const ScratchFile&) = delete;
+  ScratchFile& operator=(const ScratchFile&) = delete;
+
+  void write(std::uint64_t offset, std::span<const std::byte> bytes) const;
+  void read(std::uint64_t offset, std::span<std::byte> bytes) const;
+  // False where that would have to wait for the disk; then the system has been asked to fetch the bytes.
+  bool read_now(std::uint64_t offset, std::span<std::byte> bytes) const;
+
+ private:
+  std::filesystem::path folder_;
+  int descriptor_ = -1;
+};
+
+}  // namespace tessera::ps

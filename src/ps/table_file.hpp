@@ -1,0 +1,59 @@
+// Files of a table's rows: a base has all rows of one moment; a delta has those that were created, changed or erased since the file before
+// it. A base and the deltas that follow it, in order, make the table as it was when the last of them began.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/file_system.hpp"
+#include "ps/ps.hpp"
+
+namespace tessera::ps {
+
+struct TableFile {
+  TableSpec spec;
+  SnapshotRows rows;
+  std::uint64_t push_count = 0;
+  std::uint64_t row_count = 0, erased_count = 0;
+  std::string id = {};     // of the content
+  std::string after = {};  // the id of the file that a delta follows; empty for a base
+};
+
+// Writes a table into a file while calls to the table go on: what it writes is the table as it was when the save began. The table lives as
+// long as this; one save of a table at a time.
+class TableSave {
+ public:
+  // `last`: the id of the last file of this table, for a delta. A base is written where there is none, and after a save that failed.
+  // Throws Error(io) where the file cannot be created.
+  TableSave(Table& table, FileSystem& files, std::filesystem::path path, const std::string& last = {});
+  // A file that is not complete goes.
+  ~TableSave();
+  TableSave(TableSave&&) noexcept;
+  TableSave& operator=(TableSave&&) = delete;
+
+  // Writes about so many rows; false once the file is complete, on the disk and under its name. Throws Error(io) when the disk refuses, and
+  // then the save has failed.
+  bool save_some(std::size_t rows = 1 << 14);
+  // Of a complete file.
+  const TableFile& file() const;
+
+ private:
+  struct Writer;
+  std::unique_ptr<Writer> writer_;
+};
+
+// Reads and checks a whole file. Throws not_found, io, or corrupt where a bit is not what was written or the end is missing.
+TableFile check_table_file(const std::filesystem::path& path);
+
+// Puts the rows into a table that a base and the deltas that follow it hold, those of keys that `keeps` wants. All files are checked before
+// a row is used. Throws Error as check_table_file
+// does; and invalid_config where a file is of a table with another name, dimension, type of rows or optimizer, or does not follow the one
+// before it, and says what differs.
+void load_table(Table& table, std::span<const std::filesystem::path> files, const std::function<bool(Key)>& keeps = {});
+
+}  // namespace tessera::ps

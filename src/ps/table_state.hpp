@@ -1,0 +1,157 @@
+// Internal. What a Table holds, and how rows come to memory and leave it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/error.hpp"
+#include "base/random.hpp"
+#include "ps/cold_rows.hpp"
+#include "ps/key_index.hpp"
+#include "ps/ps.hpp"
+#include "ps/slab.hpp"
+#include "ps/update.hpp"
+
+namespace tessera::ps {
+
+// Keys of a block, whose lines and rows are on their way from memory at once. Of 16, 32, 48 and 64 the last measured best, above all for
+// keys that are often asked for.
+constexpr std::size_t kAhead = 64;
+// Keys that are searched at once, before their rows are used: their lines of the index stay in the cache.
+constexpr std::size_t kChunk = 4096;
+
+// Calls the two for each of so many items, in order and a block at a time, the first one block ahead: what it asks memory for is there
+// when the second needs it.
+template <typename Ask, typename Use>
+void in_flight(std::size_t count, const Ask& ask, const Use& use) {
+  for (std::size_t i = 0; i < std::min(count, kAhead); ++i) ask(i);
+  for (std::size_t begin = 0; begin < count; begin += kAhead) {
+    const std::size_t end = std::min(begin + kAhead, count), next_end = std::min(end + kAhead, count);
+    for (std::size_t i = end; i < next_end; ++i) ask(i);
+    for (std::size_t i = begin; i < end; ++i) use(i);
+  }
+}
+
+// Of the items in two of in_flight's blocks.
+template <typename T>
+class Ring {
+ public:
+  T& operator[](std::size_t i) { return items_[i % items_.size()]; }
+
+ private:
+  std::array<T, 2 * kAhead> items_;
+};
+
+struct RowPlace {
+  std::uint64_t hash;
+  Key key;
+  std::uint32_t row;
+};
+
+// What is known of a row in memory, in one byte.
+struct Mark {
+  static constexpr unsigned kUses = 7;     // how often it was asked for: up to 7, halved each time that the hand comes by
+  static constexpr unsigned kChanged = 8;  // in this period
+  static constexpr unsigned kGiven = 16;   // to the snapshot that is being made, or not part of it
+  static constexpr unsigned kOnDisk = 32;  // as it is here
+};
+
+enum class Missing { leave, create, blank };  // what becomes of a key without a row; `blank`: a row whose bytes the caller fills in
+
+struct Table::State {
+  State(TableSpec given, const std::optional<TableStorage>& storage);
+
+  std::span<float> state_of(std::uint32_t row) {
+    return state_count == 0 ? std::span<float>() : std::span(reinterpret_cast<float*>(states.at(row)), state_count);
+  }
+  unsigned char& mark(std::uint32_t row) { return reinterpret_cast<unsigned char&>(*marks.at(row)); }
+  std::int64_t bytes_in_memory() const;  // of a row, with its place in the index
+  std::size_t stored_bytes() const { return values.row_bytes() + states.row_bytes(); }
+  void count_use(std::uint32_t row) {
+    unsigned char& known = mark(row);
+    known = static_cast<unsigned char>(known + ((known & Mark::kUses) < Mark::kUses ? 1 : 0));
+  }
+  void ask(std::uint32_t row) const {
+    values.ask_to_read(row);
+    if (state_count > 0) states.ask_to_read(row);
+    marks.ask_to_write(row);
+  }
+  void copy_out(std::uint32_t row, std::byte* stored) const;
+  void copy_in(const std::byte* stored, std::uint32_t row);
+
+  // Fills `found` with the rows of up to kChunk keys, kNone where there is none. Those on disk come to memory, for which others may leave.
+  // Between two calls no row leaves. `tickets`: none, or one a key.
+  void resolve(std::span<const Key> keys, std::span<const Ticket> tickets, Missing missing);
+  bool leads(const Ticket& ticket, Key key) const { return ticket.row < rows_begun && ticket.erased >= swept[partition_of(key)]; }
+  std::size_t partition_of(Key key) const { return cold ? cold->partition_of(hash_of(key)) : 0; }
+  std::size_t room() const { return free_rows.size() + (most_rows - std::min(most_rows, rows_begun)); }
+  void make_room(std::size_t count);
+  std::int64_t rows_that_fit() const;
+  // Sets `most_rows`, so that they and what finds those on disk keep within the limit.
+  void share_memory();
+  // Of rows that lie behind `most_rows` none is left.
+  void give_back_memory();
+  // Moves rows of the hand's partition to the disk.
+  void sweep();
+  void write(std::span<const RowPlace> rows);
+  std::uint32_t take_row();
+  std::uint32_t add_row(Key key, Missing missing);
+  std::uint32_t load_row(Key key, const std::byte* record);
+
+  // False for a gradient that is not finite.
+  bool apply(std::byte* stored, float* state, std::span<const float> gradient, Random& random);
+
+  bool snapshot_wants(std::uint64_t hash) const { return snapshot && hash >= snapshot->frontier; }
+  // To be called before a row changes or goes.
+  void before_change(Key key, std::uint32_t row) {
+    if (snapshot && snapshot_wants(hash_of(key)) && (mark(row) & Mark::kGiven) == 0) give(key, row);
+  }
+  void give(Key key, std::uint32_t row);
+  // Gives all rows up to this hash that the snapshot has not had.
+  void give_up_to(std::uint64_t last);
+
+  struct Snapshot {
+    SnapshotRows rows;
+    TakeRow take;
+    std::uint64_t frontier = 0;  // rows with a smaller hash were given
+    std::vector<std::byte> stored;
+  };
+
+  TableSpec spec;
+  Update update;
+  std::size_t state_count;
+  KeyIndex index;
+  Slab values, states;  // apart, so that pulls read values alone
+  Slab marks;
+  std::vector<std::uint32_t> free_rows;
+  std::uint32_t rows_begun = 0;
+  std::uint32_t most_rows = KeyIndex::kNone;  // in memory; with a smaller number than before, those behind it leave as the hand comes by
+  std::uint32_t erased = 0;                   // how often rows left
+  std::vector<std::uint32_t> swept;           // for each partition, `erased` when one of its rows last left: tickets from before are void
+  std::uint64_t row_count = 0;
+  std::uint64_t pushes = 0;  // calls, of which each rounds by random numbers of its own
+  std::vector<float> scratch, clipped;
+  std::array<std::uint32_t, kChunk> found;
+
+  std::optional<ColdRows> cold;
+  std::int64_t memory_limit = 0, cold_memory = 0;  // of the limit, what `cold` may have
+  std::size_t index_bytes = 0;                     // when the limit was last shared
+  std::size_t hand = 0;                            // the partition that is next to be swept
+  std::size_t sweeps_to_shrink = 0;                // until no row lies behind `most_rows`
+  std::uint64_t hits = 0, misses = 0;
+  std::vector<std::size_t> missed;
+  std::vector<Key> missed_keys;
+
+  std::uint32_t period = 0;  // snapshots that began so far
+  bool complete = false;     // the last one
+  std::optional<Snapshot> snapshot;
+  std::vector<Key> erased_keys;  // in this period, once there was a snapshot
+};
+
+}  // namespace tessera::ps
