@@ -22,6 +22,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -33,7 +34,7 @@ from packages import beside_ours, environment  # noqa: E402
 from served import Program  # noqa: E402
 
 DIMENSION, BATCH = 16, 4096 * 26
-PARTS = ["shard", "torch", "fbgemm", "service", "paddle", "load", "growth"]
+PARTS = ["shard", "torch", "fbgemm", "service", "paddle", "load", "growth", "tier"]
 PADDLE = "2.6.2"
 FBGEMM = "1.8.0"  # the release for the torch that setup installs
 TIMED = ["pull uniform", "pull zipf", "pull + push uniform", "pull + push zipf", "small pull", "small pull + push"]
@@ -130,8 +131,8 @@ def in_turns(arguments):
         for name in ["insert", *TIMED * arguments.rounds]:
             for program in programs:
                 answers[program.name][name].append(program.ask(name))
-        if "Paddle" in answers:
-            answers["Paddle"]["save"] = [programs[-1].ask("save")]
+        for program in programs:
+            answers[program.name]["save"] = [program.ask("save")]
     return {side: {name: medians(every) for name, every in done.items()} for side, done in answers.items()}
 
 
@@ -153,6 +154,8 @@ def show_alone(result):
                 print(f"{name:<24}{rates[name]:9.1f}{rates['plain ' + name]:9.1f}{100 * rates[name] / rates['plain ' + name]:9.0f}%")
         print(f"random reads of 64 bytes: {rates['reads uniform']:.0f}")
         print("bytes of a row: " + ", ".join(f"{words} {value:.0f}" for words, value in shard["bytes_of_a_row"].items()))
+    if tier := result.get("tier"):
+        print(f"{tier['rows']} rows, memory for a quarter: " + json.dumps(tier))
     if "torch" in result:
         print(f"torch.nn.Embedding(sparse=True) with Adagrad, forward, backward and step: {result['torch']:.2f}")
     for name, rate in result.get("fbgemm", {}).items():
@@ -209,6 +212,9 @@ def main():
         result["load"] = load(arguments)
     if "growth" in arguments.only:
         result["growth"] = growth(arguments.bin, arguments.rows, arguments.rounds)
+    if "tier" in arguments.only:
+        with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
+            result["tier"] = checked([arguments.bin / "tessera_bench_ps_tier", folder, "--rounds", arguments.rounds])
     if arguments.json:
         print(json.dumps(result))
     else:

@@ -1,8 +1,8 @@
 // tessera_bench_ps_service PLACE,... ROWS PID: one client of running parameter servers, whose process is PID. It says "ready", then answers
-// each line of its standard input with a line of JSON. "insert" pulls every key once, "load" pulls and pushes it, and the names of kWays
-// draw keys. An answer has million keys a second, and milliseconds and CPU milliseconds of a batch, the latter of both processes together.
-// Those of "insert" and "load" also have the rows that are there, and the bytes of a row: as the table counts them, and as the resident
-// memory grew.
+// each line of its standard input with a line of JSON. "insert" pulls every key once, "load" pulls and pushes it, "save" writes all rows,
+// and the names of kWays draw keys. An answer has million keys a second, and milliseconds and CPU milliseconds of a batch, the latter of
+// both processes together. Those of "insert" and "load" also have the rows that are there, and the bytes of a row: as the table counts
+// them, and as the resident memory grew.
 #include <unistd.h>
 
 #include <chrono>
@@ -16,6 +16,7 @@
 #include <string>
 
 #include "base/secret.hpp"
+#include "base/temporary_folder.hpp"
 #include "ps/client.hpp"
 #include "ps/keys.hpp"
 
@@ -72,6 +73,7 @@ struct Bench {
   double cpu_seconds() const { return cpu_seconds_of(getpid()) + cpu_seconds_of(servers); }
   nlohmann::json time(const Batches& batches, bool push);
   nlohmann::json load(bool push);
+  nlohmann::json save();
   nlohmann::json run(const Way& way);
 };
 
@@ -106,6 +108,16 @@ nlohmann::json Bench::load(bool push) {
   told["bytes_of_a_row"] = static_cast<double>(bytes) / static_cast<double>(there);
   told["resident_bytes_of_a_row"] = static_cast<double>(resident) / static_cast<double>(there);
   return told;
+}
+
+// All rows into files of a folder of its own, which goes again.
+nlohmann::json Bench::save() {
+  const TemporaryFolder folder;
+  const auto start = std::chrono::steady_clock::now();
+  client.begin_save(folder.path());
+  client.finish_save();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return {{"million_rows_per_s", static_cast<double>(rows) / 1e6 / seconds}};
 }
 
 nlohmann::json Bench::run(const Way& way) {
@@ -145,7 +157,7 @@ int main(int argc, char** argv) {
     std::cout << "ready" << std::endl;
     for (std::string word; std::getline(std::cin, word);) {
       const bool loads = word == "insert" || word == "load";
-      std::cout << (loads ? bench.load(word == "load") : bench.run(kWays.at(word))) << std::endl;
+      std::cout << (loads ? bench.load(word == "load") : word == "save" ? bench.save() : bench.run(kWays.at(word))) << std::endl;
     }
   } catch (const std::exception& error) {
     std::cerr << error.what() << "\n";

@@ -15,7 +15,7 @@ void add_ps_command(CLI::App& app) {
       "names: "
       "export TESSERA_SECRET=$(openssl rand -hex 32)");
   struct Options {
-    std::string place, backup, backup_of, threads = "1";
+    std::string place, backup, backup_of, disk, memory, threads = "1";
     std::vector<std::string> places;
     bool json = false;
   };
@@ -32,9 +32,16 @@ void add_ps_command(CLI::App& app) {
   serving->add_option("--backup-of", options->backup_of, "Be the backup of the servers there; clients name both, as HOST:PORT/HOST:PORT")
       ->type_name("HOST:PORT")
       ->excludes(backup);
+  CLI::Option* const disk =
+      serving->add_option("--disk", options->disk, "Keep rows that are seldom asked for in files there, which end with the servers")
+          ->type_name("FOLDER");
+  disk->needs(serving->add_option("--memory", options->memory, "What each table of each thread may take of memory, as 4GiB")
+                  ->type_name("SIZE")
+                  ->needs(disk));
   serving->callback([options] {
     std::vector<std::string> arguments = {"serve", "--listen", options->place, "--threads", options->threads};
     if (!options->backup.empty()) arguments.insert(arguments.end(), {"--backup", options->backup});
+    if (!options->disk.empty()) arguments.insert(arguments.end(), {"--disk", options->disk, "--memory", options->memory});
     if (!options->backup_of.empty()) arguments.insert(arguments.end(), {"--backup-of", options->backup_of});
     become_program("tessera-ps", arguments);
   });

@@ -24,6 +24,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kRetry(20);
+constexpr Seconds kConnecting(60);
 constexpr microseconds kSpin(20);  // as the server's
 
 SteadyClock::time_point after(Seconds seconds) {
@@ -74,12 +75,13 @@ struct RequestClient::Impl {
 
   Impl(const std::vector<std::string>& places, const std::string& given_secret, const Options& given)
       : options(given), secret(given_secret) {
-    const auto until = after(options.deadline);
+    const Seconds connecting = std::min(options.deadline, kConnecting);
+    const auto until = after(connecting);
     for (const std::string& place : places) {
       Server& server = servers.emplace_back();
       server.places = alternatives_of(place);
       while (!connect(server, until, Strangers::refused)) {
-        if (SteadyClock::now() > until) throw_late(place, "was not there", options.deadline);
+        if (SteadyClock::now() > until) throw_late(place, "was not there", connecting);
         std::this_thread::sleep_for(kRetry);
       }
     }

@@ -62,7 +62,7 @@ class RequestClient {
   static constexpr std::size_t kMostUnderWay = 4;
 
   struct Options {
-    Seconds deadline = Seconds(60);  // of connecting, and of an answer
+    Seconds deadline = Seconds(60);  // of an answer; also of connecting, which takes a minute at most
     // For how long a lost connection is tried anew. What had no reply is then asked again, in order: the server may see a request twice.
     Seconds reconnect = Seconds(0);
     enum class Wants { leader, standby, any } wants = Wants::leader;

@@ -15,11 +15,13 @@ std::uint64_t mixed(Key key) {
   return key ^ (key >> 32);
 }
 
-std::size_t server_of(std::uint64_t mixed_key, std::size_t servers) {
+std::size_t server_of_mixed(std::uint64_t mixed_key, std::size_t servers) {
   return static_cast<std::size_t>(((mixed_key >> 32) * servers) >> 32);
 }
 
 }  // namespace
+
+std::size_t server_of(Key key, std::size_t servers) { return server_of_mixed(mixed(key), servers); }
 
 bool Batch::is_of(std::span<const Key> keys) const { return std::ranges::equal(keys, keys_); }
 
@@ -54,7 +56,7 @@ bool Batch::deal(std::size_t most) {
     if (slot.stamp != stamp_) {
       slot = {keys[i], stamp_, position};
       last_[i] = position;
-      Part& part = parts_[server_of(hash, parts_.size())];
+      Part& part = parts_[server_of_mixed(hash, parts_.size())];
       part.keys.push_back(keys[i]);
       part.positions.push_back(position);
     } else {

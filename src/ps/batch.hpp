@@ -10,6 +10,9 @@
 
 namespace tessera::ps {
 
+// Which of so many servers holds a key's row. Each has an interval of the keys' hashes, as large as the others'.
+std::size_t server_of(Key key, std::size_t servers);
+
 class Batch {
  public:
   // Different keys that one server holds, in the order in which they first come.
@@ -17,6 +20,7 @@ class Batch {
     std::vector<Key> keys;
     std::vector<std::uint32_t> positions;  // where each first stands
     std::vector<Ticket> tickets;           // of the last pull; empty without one
+    std::uint64_t instance = 0;            // of the server that gave them
   };
   // A key that came before, at `first`.
   struct Repeat {

@@ -7,11 +7,23 @@
 #include "base/secret.hpp"
 #include "ps/batch.hpp"
 #include "ps/messages.hpp"
+#include "ps/saves.hpp"
 
 namespace tessera::ps {
 namespace {
 
 void copy_row(const float* from, float* to, std::size_t dimension) { std::memcpy(to, from, dimension * sizeof(float)); }
+
+// What the next server has written.
+void add_servers(std::vector<SavedTable>& all, std::vector<SavedTable> written) {
+  for (SavedTable& table : written) {
+    const auto known = std::ranges::find(all, table.name, &SavedTable::name);
+    if (known == all.end())
+      all.push_back(std::move(table));
+    else
+      known->servers.push_back(std::move(table.servers.front()));
+  }
+}
 
 }  // namespace
 
@@ -87,6 +99,14 @@ struct Client::Impl {
     add_header(server, out, ask, 0, words.size());
     out.add(std::span<const char>(words));
   }
+  void order(Ask ask, SaveOrder order) {
+    ask_each(
+        [&](std::size_t server, MessageWriter& out) {
+          order.server = server;
+          add_text(server, out, ask, to_json(order));
+        },
+        [](std::size_t, const MessageReader&) {});
+  }
   void note(const Seen& seen, int allowed) {
     const std::int64_t behind = std::max<std::int64_t>(0, step - seen.slowest);
     ensure(behind <= allowed, "a pull has seen less of other workers than its table's staleness allows");
@@ -107,6 +127,8 @@ struct Client::Impl {
   std::vector<std::uint64_t> numbered;  // messages to each server
   std::int64_t step = 0;                // steps that this worker has ended
   Staleness staleness_seen;
+  std::filesystem::path saves_to;
+  std::int64_t save_number = 0;
   std::vector<OpenTable> tables;
 };
 
@@ -141,9 +163,14 @@ void Client::pull(TableId id, std::span<const Key> keys, std::span<float> values
         out.add(std::span<const Key>(parts[server].keys).subspan(begin, end - begin));
       },
       [&](std::size_t server, std::size_t begin, std::size_t end, MessageReader in) {
-        impl_->note(in.take<Seen>(1).front(), table.staleness);
+        const Seen seen = in.take<Seen>(1).front();
+        impl_->note(seen, table.staleness);
+        Batch::Part& part = parts[server];
         const std::span<const Ticket> tickets = in.take<Ticket>(end - begin);
-        parts[server].tickets.insert(parts[server].tickets.end(), tickets.begin(), tickets.end());
+        // A backup that takes over in the midst of a pull knows nothing of the tickets so far.
+        if (begin > 0 && part.instance != seen.instance) part.tickets.clear();
+        part.instance = seen.instance;
+        part.tickets.insert(part.tickets.end(), tickets.begin(), tickets.end());
         const std::span<const float> rows = in.take<float>((end - begin) * dimension);
         for (std::size_t i = begin; i < end; ++i)
           copy_row(rows.data() + (i - begin) * dimension, values.data() + parts[server].positions[i] * dimension, dimension);
@@ -167,6 +194,7 @@ PushResult Client::push(TableId id, std::span<const Key> keys, std::span<const f
         const Batch::Part& part = parts[server];
         impl_->add_header(server, out, part.tickets.size() < part.keys.size() ? Ask::push : Ask::push_tickets, table.ids[server],
                           end - begin);
+        if (part.tickets.size() == part.keys.size()) out.add<std::uint64_t>(1).front() = part.instance;
         out.add(std::span<const Key>(part.keys).subspan(begin, end - begin));
         if (part.tickets.size() == part.keys.size()) out.add(std::span<const Ticket>(part.tickets).subspan(begin, end - begin));
         table.batch.add_up(part, begin, end, gradients, out.add<float>((end - begin) * dimension));
@@ -197,6 +225,35 @@ void Client::end_step() {
 void Client::wait_for_workers() {
   impl_->ask_each([&](std::size_t server, MessageWriter& out) { impl_->add_header(server, out, Ask::wait, 0, 0); },
                   [](std::size_t, const MessageReader&) {});
+}
+
+void Client::begin_save(const std::filesystem::path& folder, SnapshotRows rows) {
+  impl_->saves_to = std::filesystem::absolute(folder);
+  SavedFolder there = read_saved_folder(impl_->saves_to);
+  impl_->save_number = there.saves + 1;
+  SaveOrder order{.folder = impl_->saves_to, .servers = impl_->requests.servers(), .number = impl_->save_number};
+  if (rows == SnapshotRows::changed) order.before = std::move(there.tables);
+  impl_->order(Ask::save, std::move(order));
+}
+
+void Client::finish_save() {
+  SavedFolder saved{.saves = impl_->save_number, .tables = {}};
+  for (bool still = true; still;) {
+    still = false;
+    saved.tables.clear();
+    impl_->ask_each([&](std::size_t server, MessageWriter& out) { impl_->add_header(server, out, Ask::saved, 0, 0); },
+                    [&](std::size_t, MessageReader in) {
+                      const std::span<const char> json = in.take_rest();
+                      still |= json.empty();
+                      if (!still) add_servers(saved.tables, saved_tables_from_json({json.begin(), json.end()}));
+                    });
+  }
+  write_saved_folder(impl_->saves_to, saved);
+}
+
+void Client::load(const std::filesystem::path& folder) {
+  const std::filesystem::path whole = std::filesystem::absolute(folder);
+  impl_->order(Ask::load, {.folder = whole, .servers = impl_->requests.servers(), .before = read_saved_folder(whole).tables});
 }
 
 Staleness Client::staleness() const { return impl_->staleness_seen; }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -40,7 +41,7 @@ struct Worker {
 };
 
 struct ClientOptions {
-  Seconds deadline = Seconds(60);  // of connecting, and of an answer
+  Seconds deadline = Seconds(60);  // of an answer; also of connecting, which takes a minute at most
   // For how long a lost connection is tried anew. A push is applied once, however often the connection is lost meanwhile.
   Seconds reconnect = Seconds(10);
   std::optional<Worker> worker = {};  // none: no pull waits, and a push is applied when it comes, whatever the table's consistency
@@ -81,6 +82,16 @@ class Client {
   // Waits until all workers have ended as many steps as this one.
   void wait_for_workers();
   Staleness staleness() const;
+
+  // All tables of the servers into `folder`, which servers and client reach by this path: as they are when the servers are asked, while
+  // pushes go on. `changed`: behind what was saved there last, by as many servers, only the rows that have changed since. What was there
+  // before is whole until finish_save() returns. Throws io.
+  void begin_save(const std::filesystem::path& folder, SnapshotRows rows = SnapshotRows::all);
+  // Waits until they are written.
+  void finish_save();
+  // The rows that were saved there, by however many servers, into tables that were opened here and have no rows yet. Throws not_found, and
+  // as load_table (ps/table_file.hpp).
+  void load(const std::filesystem::path& folder);
 
   // Of each server, in the servers' order: its tables, whoever opened them.
   std::vector<ServerStatus> status();

@@ -70,6 +70,9 @@ std::string to_json(const ServerStatus& status) {
                       {"rows", table.rows},
                       {"index_bytes", table.memory.index.value},
                       {"row_bytes", table.memory.rows.value},
+                      {"disk_bytes", table.memory.disk.value},
+                      {"hits", table.memory.hits},
+                      {"misses", table.memory.misses},
                       {"keys_pulled", table.keys_pulled},
                       {"keys_pushed", table.keys_pushed},
                       {"gradients_refused", table.gradients_refused}});
@@ -88,7 +91,11 @@ ServerStatus status_from_json(const std::string& words) {
       status.tables.push_back({.name = table.at("name"),
                                .dimension = table.at("dimension"),
                                .rows = table.at("rows"),
-                               .memory = {.index = Bytes(table.at("index_bytes")), .rows = Bytes(table.at("row_bytes"))},
+                               .memory = {.index = Bytes(table.at("index_bytes")),
+                                          .rows = Bytes(table.at("row_bytes")),
+                                          .disk = Bytes(table.at("disk_bytes")),
+                                          .hits = table.at("hits"),
+                                          .misses = table.at("misses")},
                                .keys_pulled = table.at("keys_pulled"),
                                .keys_pushed = table.at("keys_pushed"),
                                .gradients_refused = table.at("gradients_refused")});

@@ -25,6 +25,9 @@ enum class Ask : std::uint32_t {
   pull,           // keys; answered by a Seen, tickets, then values
   pull_or_zeros,  // as pull, where keys without a row stay so
   wait,           // until all workers have ended `number` steps; answered by a Seen
+  save,           // the SaveOrder as JSON, `count` bytes: begins it; answered by nothing
+  saved,          // until it is done; answered by the SavedTables as JSON, or by nothing: it takes longer
+  load,           // the SaveOrder as JSON; answered by nothing
   // Of a server to its backup: everything it holds (shards_copy.cpp); answered by nothing.
   copy_begin,  // workers and tables as JSON, `count` bytes
   copy_rows,   // keys, then stored rows
@@ -32,7 +35,7 @@ enum class Ask : std::uint32_t {
   copy_end,
   // What follows changes tables and clocks: a server does it once, however often it is asked.
   push,           // keys, then gradients; answered by a PushResult
-  push_tickets,   // keys, tickets, then gradients
+  push_tickets,   // the instance of the Seen, keys, tickets, then gradients
   learning_rate,  // a float
   end_step        // of this client's worker; answered by nothing
 };
@@ -69,8 +72,8 @@ struct SumsHeader {
 };
 
 struct Seen {
-  std::int64_t slowest;  // steps that the slowest worker had ended; those of the client itself where it is none
-  std::int64_t padding;
+  std::int64_t slowest;    // steps that the slowest worker had ended; those of the client itself where it is none
+  std::uint64_t instance;  // of the server's process: its tickets mean nothing to another one
 };
 
 // Of keys in one message, whatever is asked: few enough that a server works on one while the next is on its way.

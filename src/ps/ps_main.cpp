@@ -40,21 +40,23 @@ std::vector<std::string> places_from(const std::string& place, int threads) {
 }
 
 struct Serving {
-  std::string place, backup, backup_of;
+  std::string place, backup, backup_of, disk;
+  std::int64_t memory = 0;
   int threads = 1;
 };
 
 void serve(const Serving& options) {
-  const std::string secret = secret_from_environment().value_or("");
+  const std::string secret = servers_secret_from_environment();
   const std::atomic<bool>& asked = control::stop_when_asked();
   const std::vector<std::string> places = places_from(options.place, options.threads);
   const std::string& partner = options.backup.empty() ? options.backup_of : options.backup;
   const std::vector<std::string> partners = partner.empty() ? std::vector<std::string>() : places_from(partner, options.threads);
   std::deque<Server> servers;
   for (std::size_t i = 0; i < places.size(); ++i) {
-    std::optional<Pair> pair;
-    if (!partners.empty()) pair = {options.backup.empty() ? Pair::First::stands_by : Pair::First::leads, partners[i]};
-    servers.emplace_back(places[i], secret, pair);
+    ServerOptions one;
+    if (!partners.empty()) one.pair = {options.backup.empty() ? Pair::First::stands_by : Pair::First::leads, partners[i]};
+    if (!options.disk.empty()) one.storage = {.folder = options.disk, .memory_limit = Bytes(options.memory)};
+    servers.emplace_back(places[i], secret, one);
   }
   std::atomic<bool> ended = false;
   std::atomic_flag taken;
@@ -80,7 +82,7 @@ void serve(const Serving& options) {
 }
 
 void show_status(const std::vector<std::string>& places, bool as_json) {
-  Client client(places, secret_from_environment().value_or(""), {.deadline = kPatience, .reconnect = Seconds(0)});
+  Client client(places, servers_secret_from_environment(), {.deadline = kPatience, .reconnect = Seconds(0)});
   const std::vector<ServerStatus> all = client.status();
   using enum tessera::Table::Align;
   tessera::Table shown({{"server", left},
@@ -88,6 +90,7 @@ void show_status(const std::vector<std::string>& places, bool as_json) {
                         {"dim", right},
                         {"rows", right},
                         {"memory", right},
+                        {"disk", right},
                         {"pulled", right},
                         {"pushed", right},
                         {"refused", right}});
@@ -100,7 +103,8 @@ void show_status(const std::vector<std::string>& places, bool as_json) {
     }
     for (const TableStatus& table : all[server].tables)
       shown.add({places[server], table.name, text(table.dimension), text(table.rows), to_text(table.memory.index + table.memory.rows),
-                 text(table.keys_pulled), text(table.keys_pushed), text(table.gradients_refused)});
+                 table.memory.disk.value > 0 ? to_text(table.memory.disk) : "-", text(table.keys_pulled), text(table.keys_pushed),
+                 text(table.gradients_refused)});
   }
   if (as_json)
     std::cout << out.dump() << "\n";
@@ -118,6 +122,8 @@ int run(int argc, char** argv) {
   serving->add_option("--listen", options.place)->required();
   serving->add_option("--threads", options.threads);
   serving->add_option("--backup-of", options.backup_of)->excludes(serving->add_option("--backup", options.backup));
+  CLI::Option* const disk = serving->add_option("--disk", options.disk);
+  disk->needs(serving->add_option("--memory", options.memory)->transform(CLI::AsSizeValue(false))->needs(disk));
   serving->callback([&] { serve(options); });
   std::vector<std::string> places;
   bool json = false;

@@ -8,6 +8,7 @@
 
 #include "base/log.hpp"
 #include "comm/sockets.hpp"
+#include "ps/saves.hpp"
 #include "ps/shards.hpp"
 
 namespace tessera::ps {
@@ -19,6 +20,7 @@ using std::chrono::milliseconds;
 using Wants = RequestClient::Options::Wants;
 
 constexpr milliseconds kConnecting(500), kBetween(50);
+constexpr Seconds kLongestWait(5);  // for a save, before the client has to ask again
 
 // The partner leads, and this server must not acknowledge anything any more.
 struct Superseded : std::exception {};
@@ -34,8 +36,8 @@ AskHeader header_of(std::span<const std::byte> request) { return MessageReader(r
 }  // namespace
 
 struct Server::Impl {
-  Impl(const std::string& given_place, const std::string& given_secret, const std::optional<Pair>& given)
-      : place(given_place), secret(given_secret), pair(given), requests(given_place, given_secret) {
+  Impl(const std::string& given_place, const std::string& given_secret, const ServerOptions& options)
+      : place(given_place), secret(given_secret), pair(options.pair), requests(given_place, given_secret), shards(options.storage) {
     requests.stand_by(pair.has_value());
     leads = !pair;
   }
@@ -44,6 +46,7 @@ struct Server::Impl {
     const Ask ask = header_of(request.bytes).ask;
     if (ask == Ask::who_leads) return say_who_leads(request.bytes, reply);
     if (ask == Ask::status) return say_status(reply);
+    if (ask == Ask::save || ask == Ask::saved || ask == Ask::load) return save_or_load(request, reply);
     if (!leads) leader = request.client;
     if (!backup || !changes(ask)) return shards.answer(request.bytes, reply, request.waited);
     // The backup works at it meanwhile, and comes to the same.
@@ -118,6 +121,28 @@ struct Server::Impl {
     return MessageReader(client.take_reply(0)).take<Leads>(1).front().leads != 0;
   }
 
+  // A backup has no part in files: what was loaded it is given as a copy.
+  std::optional<std::size_t> save_or_load(const comm::RequestServer::Request& request, std::span<std::byte> reply) {
+    MessageReader in(request.bytes);
+    const AskHeader header = in.take<AskHeader>(1).front();
+    MessageWriter out(reply);
+    if (header.ask == Ask::saved) {
+      const auto written = saves.written();
+      if (!written && request.waited < kLongestWait) return {};
+      if (written) out.add(std::span<const char>(to_json(*written)));
+      return out.written();
+    }
+    const std::span<const char> json = in.take<char>(header.count);
+    const SaveOrder order = save_order_from_json({json.begin(), json.end()});
+    if (header.ask == Ask::save) {
+      saves.begin(order, shards.tables());
+    } else {
+      load_tables(order, shards.tables());
+      if (backup) go_on_without_backup();
+    }
+    return out.written();
+  }
+
   std::size_t say_status(std::span<std::byte> reply) const {
     ServerStatus status = shards.status();
     if (backup) status.backup = pair->partner;
@@ -184,6 +209,7 @@ struct Server::Impl {
   std::optional<Pair> pair;
   comm::RequestServer requests;
   Shards shards;
+  Saves saves{real_file_system()};  // of the shards' tables
   bool leads = false;
   std::unique_ptr<RequestClient> backup;                     // of a leader whose standby has everything
   std::optional<comm::RequestServer::ClientId> leader = {};  // of a standby: who has asked it last
@@ -192,8 +218,8 @@ struct Server::Impl {
   std::stop_token stop;
 };
 
-Server::Server(const std::string& place, const std::string& secret, const std::optional<Pair>& pair)
-    : impl_(std::make_unique<Impl>(place, secret, pair)) {}
+Server::Server(const std::string& place, const std::string& secret, const ServerOptions& options)
+    : impl_(std::make_unique<Impl>(place, secret, options)) {}
 Server::~Server() = default;
 
 void Server::serve(const std::stop_token& stop) {
@@ -203,7 +229,7 @@ void Server::serve(const std::stop_token& stop) {
         [this](const comm::RequestServer::Request& request, std::span<std::byte> reply) { return impl_->answer(request, reply); }, stop,
         [this] {
           impl_->look_at_partner();
-          return false;
+          return impl_->saves.go_on();
         });
   } catch (const Superseded&) {
     if (stop.stop_requested()) return;

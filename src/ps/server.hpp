@@ -6,6 +6,8 @@
 #include <stop_token>
 #include <string>
 
+#include "ps/ps.hpp"
+
 namespace tessera::ps {
 
 // A pair of servers holds the same shards. One leads and answers clients; the other stands by, and has everything that was acknowledged.
@@ -17,11 +19,16 @@ struct Pair {
   std::string partner;                                         // its place
 };
 
+struct ServerOptions {
+  std::optional<Pair> pair = {};
+  std::optional<TableStorage> storage = {};  // of each table; none: all rows are in memory
+};
+
 // Used by one thread at a time. A host with several cores runs several, each at a place of its own: keys are spread over all of them alike.
 class Server {
  public:
   // As comm::RequestServer.
-  Server(const std::string& place, const std::string& secret, const std::optional<Pair>& pair = {});
+  Server(const std::string& place, const std::string& secret, const ServerOptions& options = {});
   ~Server();
   // Answers clients until it is asked to stop. Throws peer_lost when its partner leads instead.
   void serve(const std::stop_token& stop);

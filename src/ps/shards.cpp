@@ -1,6 +1,9 @@
 #include "ps/shards.hpp"
 
 #include <algorithm>
+#include <cstring>
+
+#include "base/secret.hpp"
 
 namespace tessera::ps {
 namespace {
@@ -13,6 +16,10 @@ std::span<const Key> keys_of(const Table& table, const AskHeader& header, Messag
 }
 
 }  // namespace
+
+Shards::Shards(const std::optional<TableStorage>& storage) : storage_(storage) {
+  std::memcpy(&instance_, random_bytes(sizeof instance_).data(), sizeof instance_);
+}
 
 std::optional<std::size_t> Shards::answer(std::span<const std::byte> request, std::span<std::byte> reply, Seconds waited) {
   MessageReader in(request);
@@ -28,7 +35,10 @@ std::optional<std::size_t> Shards::answer(std::span<const std::byte> request, st
       if (waited > workers_.at(header.client).patience) throw_waited(header, waited);
       return {};
     case Ask::who_leads:
-    case Ask::status: break;  // the server's affair
+    case Ask::status:
+    case Ask::save:
+    case Ask::saved:
+    case Ask::load: break;  // the server's affair
     case Ask::copy_begin:
     case Ask::copy_rows:
     case Ask::copy_sums:
@@ -60,7 +70,7 @@ Opened Shards::open(std::span<const char> json) {
                   "give the table another name");
     return {table};
   }
-  shards_.emplace_back(spec);
+  shards_.emplace_back(spec, storage_);
   return {static_cast<std::uint32_t>(shards_.size() - 1)};
 }
 
@@ -100,7 +110,7 @@ std::optional<Seen> Shards::seen(const AskHeader& header, int staleness) {
   const auto step = static_cast<std::int64_t>(header.number);
   const Workers::Client& client = workers_.at(header.client);
   const std::int64_t slowest = client.worker ? workers_.slowest() : step;
-  if (slowest >= step - staleness) return Seen{slowest, 0};
+  if (slowest >= step - staleness) return Seen{slowest, instance_};
   return {};
 }
 
@@ -135,8 +145,13 @@ bool Shards::pull(const AskHeader& header, MessageReader& in, MessageWriter& out
 PushResult Shards::push(const AskHeader& header, const Workers::Client& client, MessageReader& in) {
   Shard& shard = shard_of(header);
   Table& table = shard.table;
+  const std::uint64_t instance = header.ask == Ask::push_tickets ? in.take<std::uint64_t>(1).front() : 0;
   const std::span<const Key> keys = keys_of(table, header, in);
-  const std::span<const Ticket> tickets = in.take<Ticket>(header.ask == Ask::push_tickets ? keys.size() : 0);
+  std::span<const Ticket> tickets;
+  if (header.ask == Ask::push_tickets) {
+    tickets = in.take<Ticket>(keys.size());
+    if (instance != instance_) tickets = {};
+  }
   const std::span<const float> gradients = in.take<float>(keys.size() * static_cast<std::size_t>(table.spec().dimension));
   const bool waits = client.worker && table.spec().consistency == Consistency::synchronous;
   const PushResult result =
@@ -153,6 +168,12 @@ void Shards::end_step(const Workers::Client& client) {
   workers_.end_step(client);
   if (workers_.slowest() == before) return;
   for (Shard& shard : shards_) shard.sums.apply(before, shard.table);
+}
+
+std::vector<Table*> Shards::tables() {
+  std::vector<Table*> all;
+  for (Shard& shard : shards_) all.push_back(&shard.table);
+  return all;
 }
 
 ServerStatus Shards::status() const {

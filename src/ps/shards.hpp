@@ -19,9 +19,13 @@ namespace tessera::ps {
 // Not thread-safe.
 class Shards {
  public:
+  // `storage`: of each table.
+  explicit Shards(const std::optional<TableStorage>& storage = {});
   // As comm::RequestServer::Answer. Nothing: the request waits for workers. It throws deadline_exceeded when its client waits no longer.
   std::optional<std::size_t> answer(std::span<const std::byte> request, std::span<std::byte> reply, Seconds waited = {});
   ServerStatus status() const;
+
+  std::vector<Table*> tables();
 
   bool empty() const { return shards_.empty() && !incomplete_; }
   // Whether a copy has begun that is not whole.
@@ -34,7 +38,7 @@ class Shards {
 
  private:
   struct Shard {
-    explicit Shard(const TableSpec& opened) : spec(opened), table(opened) {}
+    Shard(const TableSpec& opened, const std::optional<TableStorage>& storage) : spec(opened), table(opened, storage) {}
     TableSpec spec;  // as it was opened, whatever its learning rate is now
     Table table;
     StepSums sums = {};                                 // of a synchronous table
@@ -55,8 +59,10 @@ class Shards {
   void end_step(const Workers::Client& client);
   void take_copy(const AskHeader& header, MessageReader& in);
 
+  std::optional<TableStorage> storage_;
   std::deque<Shard> shards_;
   Workers workers_;
+  std::uint64_t instance_ = 0;  // random
   bool incomplete_ = false;
 };
 

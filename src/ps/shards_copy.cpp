@@ -75,7 +75,7 @@ void Shards::take_copy(const AskHeader& header, MessageReader& in) {
     parsed({words.begin(), words.end()}, "what a server says of its state", [this](const nlohmann::json& told) {
       workers_ = Workers::from_json(told.at("workers"));
       for (const nlohmann::json& table : told.at("tables")) {
-        Shard& shard = shards_.emplace_back(spec_from_json(table.at("spec")));
+        Shard& shard = shards_.emplace_back(spec_from_json(table.at("spec")), storage_);
         shard.table.set_learning_rate(table.at("learning_rate"));
         shard.table.set_push_count(table.at("push_count"));
         shard.pulled = table.at("counted").at(0);

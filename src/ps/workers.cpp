@@ -14,7 +14,7 @@ Workers::Client& Workers::join(ClientNumber number, const Joining& joining) {
   if (worker) {
     if (worker->index < 0 || worker->index >= worker->count)
       throw Error(ErrorCode::invalid_config, text("there is no worker ", worker->index, " of ", worker->count));
-    if (worker->run != run_) {
+    if (worker->run != run_ || ended_.empty()) {
       std::erase_if(clients_, [](const auto& client) { return client.second.worker.has_value(); });
       run_ = worker->run;
       ended_.assign(static_cast<std::size_t>(worker->count), worker->first_step);

@@ -202,7 +202,7 @@ std::vector<int> connections() {
 
 TEST(Workers, PushesAreAppliedOnceHoweverOftenConnectionsAreLost) {
   const char* const wanted = std::getenv("TESSERA_PS_LOSSES");
-  const int losses = wanted ? std::atoi(wanted) : 60;
+  const int losses = wanted ? std::atoi(wanted) : 200;
   RunningServer server;
   const TableSpec spec = ads(Consistency::asynchronous, 1, Rule::add);
   Client client({server.place}, "", {.reconnect = Seconds(30)});
