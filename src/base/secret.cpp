@@ -73,4 +73,9 @@ std::optional<std::string> secret_from_environment() {
   return std::nullopt;
 }
 
+std::string servers_secret_from_environment() {
+  const char* const own = std::getenv(kServersSecretVariable);
+  return own != nullptr ? own : secret_from_environment().value_or("");
+}
+
 }  // namespace tessera

@@ -11,6 +11,8 @@ namespace tessera {
 // The variables that hold the secret itself, or the path of a file that holds it.
 inline constexpr const char* kSecretVariable = "TESSERA_SECRET";
 inline constexpr const char* kSecretFileVariable = "TESSERA_SECRET_FILE";
+// The variable that holds the secret of the parameter servers of a run, where it is not the run's own; empty: they have none.
+inline constexpr const char* kServersSecretVariable = "TESSERA_SERVERS_SECRET";
 // Characters that a secret must have at least, and at most.
 inline constexpr std::size_t kShortestSecret = 32;
 inline constexpr std::size_t kLongestSecret = 1024;
@@ -23,5 +25,7 @@ std::string make_secret();
 // count. None where neither is set. Throws invalid_config for one that is too short or too long, and for a file that anybody but its
 // owner can read or that another user owns; not_found or io for a file that cannot be read.
 std::optional<std::string> secret_from_environment();
+// What TESSERA_SERVERS_SECRET holds, or the above; empty: none. Throws likewise.
+std::string servers_secret_from_environment();
 
 }  // namespace tessera

@@ -1,5 +1,6 @@
 // tessera data batch: exactly what training sees at a step, for looking at and for other programs to train on the same.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -21,12 +22,25 @@ struct BatchOptions {
   bool json = false;
 };
 
-using Values = std::variant<std::vector<std::int32_t>, std::vector<float>>;
+using Values = std::variant<std::vector<std::int32_t>, std::vector<float>, std::vector<std::uint64_t>>;
+
+Values room_for(const data::Field& field) {
+  const auto count = static_cast<std::size_t>(field.count());
+  switch (field.type) {
+    case data::FieldType::whole: return std::vector<std::int32_t>(count);
+    case data::FieldType::real: return std::vector<float>(count);
+    case data::FieldType::key: break;
+  }
+  return std::vector<std::uint64_t>(count);
+}
 
 // A sample as people read it.
-std::string words_of(const data::Dataset& dataset, const std::vector<Values>& values) {
+std::string words_of(const data::Dataset& dataset, const std::vector<data::Field>& fields, const std::vector<Values>& values) {
   const data::TextDataset* sequences = data::as_text(dataset);
-  if (sequences == nullptr) return text("label ", std::get<std::vector<std::int32_t>>(values[1])[0]);
+  if (sequences == nullptr) {
+    const auto labels = std::find_if(fields.begin(), fields.end(), [](const data::Field& field) { return field.name == "labels"; });
+    return text("label ", std::get<std::vector<std::int32_t>>(values.at(static_cast<std::size_t>(labels - fields.begin())))[0]);
+  }
   if (sequences->tokenizer() == nullptr) return "(random tokens)";
   return sequences->decode(std::get<std::vector<std::int32_t>>(values.front()));
 }
@@ -37,10 +51,7 @@ void print_batches(const BatchOptions& options) {
   const std::vector<data::Field> fields = dataset->fields();
   std::vector<Values> values;
   std::vector<data::Row> rows;
-  for (const data::Field& field : fields) {
-    const auto count = static_cast<std::size_t>(field.count());
-    values.push_back(field.type == data::FieldType::real ? Values(std::vector<float>(count)) : Values(std::vector<std::int32_t>(count)));
-  }
+  for (const data::Field& field : fields) values.push_back(room_for(field));
   for (Values& row : values) std::visit([&](auto& numbers) { rows.emplace_back(std::span(numbers)); }, row);
   for (std::int64_t step = options.step; step < options.step + options.count; ++step) {
     ordered_json out = {{"step", step}};
@@ -48,7 +59,7 @@ void print_batches(const BatchOptions& options) {
       dataset->fill(draw, rows);
       if (!options.json) {
         std::printf("step %lld, sample %lld: %s\n", static_cast<long long>(step), static_cast<long long>(draw.sample),
-                    words_of(*dataset, values).c_str());
+                    words_of(*dataset, fields, values).c_str());
         continue;
       }
       out["samples"].push_back(draw.sample);
@@ -74,7 +85,7 @@ void add_data_batch(CLI::App& data) {
                     "One JSON object a step: samples and, of text, tokens, targets (-1: not counted) and, of documents kept apart, "
                     "positions, of masked spans, "
                     "decoder_tokens; of images, "
-                    "images (channel by channel, normalized) and labels");
+                    "images (channel by channel, normalized) and labels; of click logs, labels, dense and keys");
   command->callback([options] { print_batches(*options); });
 }
 

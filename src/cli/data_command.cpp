@@ -105,6 +105,9 @@ void refuse_images(const model::JobSpec& job) {
   if (model::reads_images(job.model))
     throw Error(ErrorCode::invalid_config, "the job's model reads images, which are neither tokenized nor packed", job.data.where,
                 "a job on text", "`tessera data inspect TRAIN.yaml` says how many images there are");
+  if (model::reads_clicks(job.model))
+    throw Error(ErrorCode::invalid_config, "the job's model reads click logs, which are neither tokenized nor packed", job.data.where,
+                "a job on text");
 }
 
 void pack(const JobOptions& options) {

@@ -6,6 +6,7 @@
 
 #include "base/units.hpp"
 #include "data/data.hpp"
+#include "model/forms.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -86,8 +87,8 @@ ordered_json inspect_job(const InspectOptions& options) {
   if (dataset == nullptr)
     return {{"kind", "job"},
             {"sources", paths_of(job.data)},
-            {"train_images", opened->train_samples()},
-            {"validation_images", opened->validation_samples()},
+            {text("train_", model::counted_in(job.model)), opened->train_samples()},
+            {text("validation_", model::counted_in(job.model)), opened->validation_samples()},
             {"notes", opened->notes()}};
   ordered_json out{{"kind", "job"},
                    {"sources", paths_of(job.data)},

@@ -12,11 +12,13 @@
 #include "base/file_system.hpp"
 #include "base/log.hpp"
 #include "base/plain_name.hpp"
+#include "base/secret.hpp"
 #include "base/shell.hpp"
 #include "cli/commands.hpp"
 #include "cli/measured_profile.hpp"
 #include "cli/on_end.hpp"
 #include "cli/workers.hpp"
+#include "control/own_servers.hpp"
 #include "control/search_watch.hpp"
 #include "cost/cost.hpp"
 #include "data/data.hpp"
@@ -75,12 +77,11 @@ void show_choice(const ChosenPlan& chosen, const model::JobSpec& job, const clus
     log::show(text("note: the plan is for ", hosts.size(),
                    " hosts, and `train` runs all its workers on this one; to train on several, name them with --hosts or --launcher"));
   if (plan.predicted)
-    log::show(text(
-        "predicted: ", to_text(plan.predicted->step), " a step, ",
-        model::reads_images(job.model)
-            ? text(count_text(static_cast<double>(plan.global_batch) / plan.predicted->step.value), " images/s, ")
-            : text(count_text(static_cast<double>(plan.global_batch * job.model.dim("seq")) / plan.predicted->step.value), " tokens/s, "),
-        to_text(*std::max_element(plan.predicted->memory.begin(), plan.predicted->memory.end())), " in the largest worker"));
+    log::show(text("predicted: ", to_text(plan.predicted->step), " a step, ",
+                   count_text(static_cast<double>(plan.global_batch * (model::reads_images(job.model) ? 1 : job.model.dim("seq"))) /
+                              plan.predicted->step.value),
+                   " ", model::counted_in(job.model), "/s, ",
+                   to_text(*std::max_element(plan.predicted->memory.begin(), plan.predicted->memory.end())), " in the largest worker"));
 }
 
 // What to do with a run that ended before its last step.
@@ -111,6 +112,28 @@ void check_accelerators(const plan::Plan& plan, const cluster::ClusterSpec& clus
   workers.run({.arguments = {"device", "--plan", plan_file.string(), "--cluster", cluster_file.string()}, .places = plan.ranks}, cluster);
 }
 
+// Whether `train` starts the servers that hold the model's tables.
+bool has_own_servers(const model::JobSpec& job) { return model::reads_clicks(job.model) && job.parameter_servers.places.empty(); }
+
+void check_servers(const model::JobSpec& job, const TrainOptions& options, const Workers& workers) {
+  if (!has_own_servers(job)) return;
+  const Where where{.file = job.file.string(), .block = {}};
+  const char* const kNamed = "parameter_servers: {servers: [HOST:PORT, ...]}";
+  if (workers.on_hosts())
+    throw Error(ErrorCode::invalid_config, "the model's tables lie on parameter servers that all hosts must reach, and none are named",
+                where, kNamed, "start them with `tessera ps serve --listen HOST:PORT`");
+  if (options.resume)
+    throw Error(ErrorCode::invalid_config,
+                "the model's tables ended with the run: they were with the parameter servers that `train` started for it", where, kNamed,
+                "servers that outlive a run keep its tables; begin anew with --overwrite");
+}
+
+// The secret of the servers is the user's where these are named, and else one of the run's own. The servers and the workers inherit it.
+void set_servers_secret(const model::JobSpec& job) {
+  const std::string secret = has_own_servers(job) ? make_secret() : servers_secret_from_environment();
+  ::setenv(kServersSecretVariable, secret.c_str(), 1);
+}
+
 void train(const TrainOptions& options) {
   // Who listened to what is printed may go away before the run ends: its log has it all. The workers inherit this.
   std::signal(SIGPIPE, SIG_IGN);
@@ -120,6 +143,7 @@ void train(const TrainOptions& options) {
   observe::check_run(run, if_exists);
   const std::string yaml = model::portable_yaml(options.yaml, options.overrides);
   const Workers workers(options.hosts);
+  check_servers(job, options, workers);
   const cluster::ClusterSpec found = workers.resolve(job.cluster);
   for (const std::string& warning : model::warnings_of(job)) log::warning(warning);
   log::show(
@@ -155,6 +179,12 @@ void train(const TrainOptions& options) {
   launch.way_on = [&] { return way_on(run, workers); };
   with_on_end(job, run, [&] {
     const observe::RunLock held = std::move(lock);  // the command at the end may go on with the run
+    std::optional<control::OwnServers> servers;
+    if (model::reads_clicks(job.model)) set_servers_secret(job);
+    if (has_own_servers(job)) {
+      for (const std::string& place : servers.emplace(job.parameter_servers.threads).places())
+        arguments.insert(arguments.end(), {"--server", place});
+    }
     workers.run({.arguments = arguments, .places = chosen.plan.ranks, .needed = needed, .logs = run / "logs"}, cluster, launch);
     const bool writes = model::predicts_next_token(job.model);
     const std::string done =

@@ -14,20 +14,20 @@
 
 namespace tessera::data {
 
-enum class FieldType { whole, real };  // i32, f32
+enum class FieldType { whole, real, key };  // i32, f32, u64
 
 // One of the rows of numbers that a sample has.
 struct Field {
   std::string name;
   std::vector<std::int64_t> shape;  // of a sample; empty: a single number
   FieldType type = FieldType::whole;
-  std::int32_t absent = 0;  // what stands in the row of a sample that is not there, and does not count
+  std::int32_t absent = 0;  // what stands in the row of a sample that is not there, and does not count; -1 of a key: all bits
 
   std::int64_t count() const;  // numbers of a sample
 };
 
 // The room for a field of one sample, in the order of its shape, the last extent running fastest.
-using Row = std::variant<std::span<std::int32_t>, std::span<float>>;
+using Row = std::variant<std::span<std::int32_t>, std::span<float>, std::span<std::uint64_t>>;
 
 // A training sample as an epoch draws it.
 struct Draw {
@@ -44,7 +44,7 @@ class Dataset {
 
   virtual std::int64_t train_samples() const = 0;
   virtual std::int64_t validation_samples() const = 0;
-  virtual std::int64_t targets_per_sample() const = 0;  // counted or not: a text's length, 1 of an image
+  virtual std::int64_t targets_per_sample() const = 0;  // counted or not: a text's length, 1 of an image or a click
   // Of all samples and their split, without reading them. Ranks of one job must have the same.
   virtual std::uint64_t content_hash() const = 0;
   // Of what the sources hold, however it is cut into samples; 0 for synthetic data.
@@ -74,8 +74,8 @@ class Dataset {
 
 class TextDataset;
 
-// What the model reads: images where it has an image size, otherwise text. Throws as TextDataset::open and open_images do; an empty
-// cache_dir means default_cache_dir().
+// What the model reads: images where it has an image size, click logs where it has tables, otherwise text. Throws as TextDataset::open,
+// open_images and open_clicks do; an empty cache_dir means default_cache_dir().
 std::unique_ptr<Dataset> open_dataset(const model::DataSpec& spec, const model::ModelSpec& model, std::uint64_t seed,
                                       const std::filesystem::path& cache_dir = {}, const ProgressCallback& progress = {});
 // Null where the samples are no text.
@@ -86,6 +86,11 @@ const TextDataset* as_text(const Dataset& dataset);
 // other's. Validation images come from the source's own, where it has such, else from a random part of all that is the same for all seeds.
 // Throws not_found (with the nearest name), invalid_config (no labels, an empty class, more classes than the model has), corrupt, io.
 std::unique_ptr<Dataset> open_images(const model::DataSpec& spec, const model::ModelSpec& model, std::uint64_t seed);
+
+// A click log, or random lines (data/clicks). Fields: "labels", 0 or 1, of absent samples -1; where the model has `dense` above 0, "dense"
+// f32 [dense]; "keys" u64 [tables, lookups], of absent samples kNoKey (data/clicks/keys.hpp). The last lines validate, as a log is in the
+// order of time. Throws not_found (with the nearest name), invalid_config (too few lines; an id that its table does not have), corrupt, io.
+std::unique_ptr<Dataset> open_clicks(const model::DataSpec& spec, const model::ModelSpec& model, std::uint64_t seed);
 
 // $TESSERA_CACHE, or .cache/tessera in the current folder.
 std::filesystem::path default_cache_dir();

@@ -20,8 +20,9 @@ std::optional<Lack> lack_of(const ModelSpec& model, const BlockSpec& block) {
     return Lack{"its GPT has learned or rotary positions, or none", "positions: learned, positions: rotary or positions: none"};
   if (said("next_sentence", 1)) return Lack{"its BERT predicts tokens, and not whether one sentence follows another", "head: mlm"};
   if (!computed_by_nn(block))
-    return Lack{text("it cannot compute blocks of kind '", block.kind, "' yet"),
-                "arch llama (Llama, Mistral, Qwen2 and Qwen3), mixtral, qwen_moe, deepseek, gpt, bert, t5, resnet, vgg or vit"};
+    return Lack{
+        text("it cannot compute blocks of kind '", block.kind, "' yet"),
+        "arch llama (Llama, Mistral, Qwen2 and Qwen3), mixtral, qwen_moe, deepseek, gpt, bert, t5, resnet, vgg, vit, dlrm or deepfm"};
   // What other frameworks do, which plans for them count with.
   if (is_of_t5(block) && said("attention_fused", 1))
     return Lack{"it computes attention with relative positions kernel by kernel, and the model says attention: fused",
@@ -60,10 +61,9 @@ bool cut_by_nn(const BlockSpec& block) {
 }
 
 bool computed_by_nn(const BlockSpec& block) {
-  if (cut_by_nn(block) || block.kind == "conv_layer" || block.kind == "residual_block" || block.kind == "patch_embedding" ||
-      block.kind == "classifier" || is_of_t5(block))
-    return true;
-  // Recommenders' networks are others.
+  constexpr std::array<std::string_view, 7> kWhole = {"conv_layer", "residual_block",   "patch_embedding", "classifier",
+                                                      "mlp",        "embedding_tables", "interaction"};
+  if (cut_by_nn(block) || is_of_t5(block) || std::find(kWhole.begin(), kWhole.end(), block.kind) != kWhole.end()) return true;
   return block.kind == "encoder_layer" && block.dims.contains("patch");
 }
 
@@ -88,6 +88,24 @@ bool reads_images(const ModelSpec& model) {
   return model.dims.contains("image") && model.dims.contains("channels") && model.dims.contains("classes");
 }
 
+bool reads_clicks(const ModelSpec& model) { return model.dims.contains("tables"); }
+
+int tables_block(const ModelSpec& model) {
+  for (const BlockInstance& block : model.blocks())
+    if (block.spec->kind == "embedding_tables") return block.index;
+  throw Error(ErrorCode::internal, "model " + model.arch + " has no tables");
+}
+
+std::vector<std::int64_t> table_rows(const ModelSpec& model) {
+  const std::vector<ParameterSpec>& parameters = model.blocks().at(static_cast<std::size_t>(tables_block(model))).spec->parameters;
+  std::vector<std::int64_t> rows;
+  for (std::int64_t table = 0; table < model.dim("tables"); ++table)
+    rows.push_back(parameters.at(static_cast<std::size_t>(table)).shape.front());
+  return rows;
+}
+
+const char* counted_in(const ModelSpec& model) { return reads_images(model) ? "images" : reads_clicks(model) ? "samples" : "tokens"; }
+
 bool predicts_masked_tokens(const ModelSpec& model) {
   const auto causal = model.dims.find("causal");
   return !reads_images(model) && causal != model.dims.end() && causal->second == 0;
@@ -96,7 +114,7 @@ bool predicts_masked_tokens(const ModelSpec& model) {
 bool predicts_masked_spans(const ModelSpec& model) { return !reads_images(model) && model.dims.contains("decoder_seq"); }
 
 bool predicts_next_token(const ModelSpec& model) {
-  return !reads_images(model) && !predicts_masked_tokens(model) && !predicts_masked_spans(model);
+  return !reads_images(model) && !reads_clicks(model) && !predicts_masked_tokens(model) && !predicts_masked_spans(model);
 }
 
 }  // namespace tessera::model

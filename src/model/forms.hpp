@@ -23,7 +23,8 @@
 namespace tessera::model {
 
 // Whether nn/ computes a block of this kind with these dimensions: those of language models of one stack, in the forms of Llama and GPT-2,
-// with experts or without, and of BERT, and those of T5, ResNet, VGG and ViT. Others are for planning and simulation, or a plug-in's.
+// with experts or without, and of BERT, and those of T5, ResNet, VGG, ViT, DLRM and DeepFM. Others are for planning and simulation, or a
+// plug-in's.
 bool computed_by_nn(const BlockSpec& block);
 // Whether nn/ also cuts it, by tensor, sequence and context parallelism, and computes its attention again alone: those of language models
 // of one stack. Each rank holds the others whole; the gradients of most are autograd's.
@@ -46,6 +47,18 @@ bool routes_to_experts(const BlockSpec& block);
 // Whether a sample is an image and its class: "image" (the side), "channels" and "classes" are dimensions of the model. A batch then has
 // `images`, f32 [samples, channels, image, image], and `labels`, i64 [samples], of which -1 does not count.
 bool reads_images(const ModelSpec& model);
+
+// Whether a sample is a click log's line: "tables", "lookups" and "dense" are dimensions of the model. A batch then has `labels`, i64
+// [samples], of which -1 does not count, `keys`, i64 [samples, tables, lookups] (data/clicks/keys.hpp), and where `dense` is above 0
+// `dense`, f32 [samples, dense].
+bool reads_clicks(const ModelSpec& model);
+// Of a model that reads clicks: the index of the block whose rows lie on parameter servers, and the rows of each of its tables, 0 where any
+// id has one.
+int tables_block(const ModelSpec& model);
+std::vector<std::int64_t> table_rows(const ModelSpec& model);
+
+// What StepReport::tokens counts: "tokens", "images" or "samples".
+const char* counted_in(const ModelSpec& model);
 
 // Whether the targets are tokens of the sample itself that are masked in it, as BERT's, and not the next ones: the model reads text, and
 // its dimension "causal" is 0.

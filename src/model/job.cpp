@@ -7,6 +7,7 @@
 #include "model/data_section.hpp"
 #include "model/forms.hpp"
 #include "model/learning_rate.hpp"
+#include "model/servers_section.hpp"
 #include "model/yaml_path.hpp"
 
 namespace tessera::model {
@@ -309,7 +310,10 @@ std::vector<std::string> read_on_end(const ConfigNode& node) {
 void require_validation(const ConfigNode& root, const JobSpec& job) {
   if (job.data.train_fraction < 1) return;
   const auto refuse = [&](const ConfigNode& node) {
-    throw node.error(text("it goes by the validation loss, and data.split.train leaves no ", reads_images(job.model) ? "images" : "text",
+    throw node.error(text("it goes by the validation loss, and data.split.train leaves no ",
+                          reads_images(job.model)   ? "images"
+                          : reads_clicks(job.model) ? "lines"
+                                                    : "text",
                           " to validate on"),
                      "data.split.train below 1");
   };
@@ -325,6 +329,11 @@ void check_placement(const ConfigNode& root, const JobSpec& job) {
   const auto groups = job.model.dims.find("expert_groups");
   if (job.train.placement.kind == PlacementKind::samples_and_experts && groups != job.model.dims.end() && groups->second > 1)
     throw kind.error("experts that are chosen by groups (model.expert_groups) stay in their places", "kind: samples");
+}
+
+void check_tables(const ConfigNode& root, const JobSpec& job) {
+  if (const auto servers = root.find("parameter_servers"); servers && !reads_clicks(job.model))
+    throw servers->error(text("parameter servers hold tables, and model ", job.model.arch, " has none"), "no parameter_servers");
 }
 
 std::string read_name(const ConfigNode& node) {
@@ -379,11 +388,12 @@ JobSpec read_job(const ConfigNode& root) {
   job.file = root.file();
   job.name = default_name(job.file);
   job.data.where = {.file = root.file(), .block = {}};
-  Section section(root, {"name", "model", "data", "train", "cluster", "parallel", "checkpoint", "log", "on_end"});
+  Section section(root, {"name", "model", "data", "train", "parameter_servers", "cluster", "parallel", "checkpoint", "log", "on_end"});
   section.read("name", job.name, read_name);
   section.need("model", job.model, read_countable_model);
   section.read("data", job.data, read_data);
   section.read("train", job.train, read_train);
+  section.read("parameter_servers", job.parameter_servers, read_parameter_servers);
   section.read("cluster", job.cluster, read_cluster_choice);
   section.read("parallel", job.parallel, read_parallel);
   section.read("checkpoint", job.checkpoint, read_checkpoint);
@@ -391,7 +401,8 @@ JobSpec read_job(const ConfigNode& root) {
   section.read("on_end", job.on_end, read_on_end);
   section.finish();
   if (const auto data = root.find("data")) check_data(*data, job.data, job.model);
-  if (!reads_images(job.model) && !predicts_next_token(job.model) && !job.data.mask) job.data.mask.emplace();
+  if ((predicts_masked_tokens(job.model) || predicts_masked_spans(job.model)) && !job.data.mask) job.data.mask.emplace();
+  check_tables(root, job);
   if (predicts_masked_spans(job.model)) job.data.mask->decoder_seq = job.model.dim("decoder_seq");
   require_validation(root, job);
   check_placement(root, job);

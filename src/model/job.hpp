@@ -59,6 +59,9 @@ struct LengthSpec {
   std::int64_t median = 0;
 };
 
+// How a line of a click log says its label, its numbers and its categories (data/clicks/click_format.hpp).
+enum class ClickFormat { criteo, libsvm };
+
 struct DataSpec {
   std::vector<SourceSpec> sources;  // none, and not synthetic: the job can be planned, but has nothing to train on
   bool synthetic = false;           // seeded random tokens, or images
@@ -69,7 +72,8 @@ struct DataSpec {
   std::optional<LengthSpec> lengths;  // none: all samples have model.seq tokens
   std::optional<MaskSpec> mask;       // of models that predict what is masked; none: targets are the next tokens
   ImageSpec images;                   // of models that read images
-  int workers = 0;                    // threads of each rank that make the samples of the next step; 0: one for text, four for images
+  std::optional<ClickFormat> format;  // of models that read clicks; none of synthetic data
+  int workers = 0;  // threads of each rank that make the samples of the next step; 0: one for text and clicks, four for images
   Where where;
 };
 
@@ -124,6 +128,34 @@ struct TrainSpec {
   PlacementSpec placement;
 };
 
+// What a push does to a row of a table (ps::OptimizerSpec), as the train.yaml names it.
+struct TableOptimizerSpec {
+  std::string kind = "adagrad";  // adagrad, adam, sgd, ftrl
+  double lr = 0.05;
+  double epsilon = 1e-8;
+  double initial_moment = 0;
+  bool row_moment = false;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double l1 = 0;
+  double l2 = 0;
+  double beta = 1;
+  std::optional<double> clip_norm;  // of each row's gradient
+};
+
+// Where the tables of a model that reads clicks lie, and what they are.
+struct ParameterServerSpec {
+  std::vector<std::string> places;  // HOST:PORT of each server; empty: `tessera train` starts one on the loopback for the run
+  int threads = 1;                  // of the server that it starts
+  TableOptimizerSpec optimizer;
+  std::string initializer = "uniform";  // uniform, normal, zero
+  double initial_scale = 0.01;
+  std::string rows = "fp32";                // fp32, bf16, int8: how a server stores values
+  std::string consistency = "synchronous";  // or asynchronous: when ranks see each other's steps (ps::Consistency)
+  int staleness = 1;                        // of asynchronous tables, in steps
+  Where where;
+};
+
 // `cluster:` as written: auto, a file, {local: {devices: N, threads: T}} or {lab: {...}}.
 struct ClusterChoice {
   enum class Kind { automatic, file, local, lab } kind = Kind::automatic;
@@ -175,6 +207,7 @@ struct JobSpec {
   ModelSpec model;
   DataSpec data;
   TrainSpec train;
+  ParameterServerSpec parameter_servers;
   ClusterChoice cluster;
   ParallelChoice parallel;
   CheckpointSpec checkpoint;

@@ -1,17 +1,34 @@
 // Recommendation models: DLRM (Naumov et al. 2019) and DeepFM (Guo et al. 2017). Nearly all parameters are tables of which a step
 // touches few rows; these are marked sparse.
+#include <cmath>
+
 #include "model/families.hpp"
 
 namespace tessera::model {
 namespace {
 
-std::vector<std::int64_t> read_list(const Settings& settings, const std::string& key) {
+// The key's upper 16 bits are its table (data/clicks/keys.hpp).
+constexpr std::int64_t kMostTables = 1 << 15;
+
+std::vector<std::int64_t> read_list(const Settings& settings, const std::string& key, std::int64_t least = 1) {
   const ConfigNode list = settings.at(key);
   std::vector<std::int64_t> values;
-  for (const ConfigNode& item : list.items()) values.push_back(bounded(item, 1));
+  for (const ConfigNode& item : list.items()) values.push_back(bounded(item, least));
   if (values.empty()) throw list.error("is empty", "at least one number");
   return values;
 }
+
+// Rows of each table; 0 where any id has a row. A number instead of a list: so many tables of these.
+std::vector<std::int64_t> read_tables(const Settings& settings) {
+  const ConfigNode tables = settings.at("tables");
+  if (tables.is_scalar()) return std::vector<std::int64_t>(static_cast<std::size_t>(bounded(tables, 1, kMostTables)), 0);
+  std::vector<std::int64_t> rows = read_list(settings, "tables", 0);
+  if (std::ssize(rows) > kMostTables) throw tables.error(text("has ", rows.size(), " tables"), text("at most ", kMostTables));
+  return rows;
+}
+
+// Of maps with ReLU between them (Glorot, Bengio 2010).
+Initializer glorot(std::int64_t in, std::int64_t out) { return normal(std::sqrt(2.0 / static_cast<double>(in + out))); }
 
 // `names`: of each map, "bot_l.{}" with "{}" for 0, 2, 4, ... as torch's Sequential counts.
 BlockSpec mlp(const std::string& kind_of_name, const std::string& name, const std::vector<std::int64_t>& widths, bool data, bool loss) {
@@ -28,7 +45,7 @@ BlockSpec mlp(const std::string& kind_of_name, const std::string& name, const st
                 {"loss", loss ? 1.0 : 0.0}};
   for (std::size_t i = 0; i < widths.size(); ++i) block.dims[text("width", i)] = static_cast<double>(widths[i]);
   for (std::size_t i = 0; i + 1 < widths.size(); ++i)
-    add_linear(block.parameters, text(kind_of_name, ".", 2 * i), widths[i + 1], widths[i], -1, true);
+    add_linear(block.parameters, text(kind_of_name, ".", 2 * i), widths[i + 1], widths[i], -1, true, glorot(widths[i], widths[i + 1]));
   return block;
 }
 
@@ -59,7 +76,7 @@ ModelSpec read_dlrm(const Settings& settings) {
   settings.allow_only({"dense", "dim", "tables", "lookups", "bottom", "top"});
   ModelSpec model;
   model.arch = "dlrm";
-  const std::vector<std::int64_t> rows = read_list(settings, "tables");
+  const std::vector<std::int64_t> rows = read_tables(settings);
   std::vector<std::int64_t> bottom = read_list(settings, "bottom");
   const std::int64_t dim = settings.count("dim", bottom.back());
   if (bottom.back() != dim)
@@ -79,12 +96,14 @@ ModelSpec read_dlrm(const Settings& settings) {
   BlockSpec tables = tables_block(rows, dim, model.dim("lookups"));
   add_tables(tables, "emb_l", rows, dim);
   BlockSpec dots = interaction(features, dim, 0, false, top.front());
-  dots.inputs.front().shape.front() = static_cast<std::int64_t>(rows.size());  // the last feature is what the bottom network makes
+  dots.inputs.front().shape.front() = static_cast<std::int64_t>(rows.size());  // the first feature is what the bottom network makes
   dots.inputs.push_back({"bottom", {dim}});
   model.repeats = {{mlp("bot_l", "bottom", bottom, true, false), 1},
                    {std::move(tables), 1},
                    {std::move(dots), 1},
                    {mlp("top_l", "top", top, false, true), 1}};
+  if (top.back() != 1)
+    throw settings.at("top").error(text("ends with ", top.back(), " values"), "1 as the last width: the logit of a click");
   return model;
 }
 
@@ -92,7 +111,7 @@ ModelSpec read_deepfm(const Settings& settings) {
   settings.allow_only({"dense", "dim", "tables", "lookups", "hidden"});
   ModelSpec model;
   model.arch = "deepfm";
-  const std::vector<std::int64_t> rows = read_list(settings, "tables");
+  const std::vector<std::int64_t> rows = read_tables(settings);
   const std::int64_t dim = settings.count("dim");
   const std::int64_t dense = settings.count_or_zero("dense");
   const std::int64_t fields = static_cast<std::int64_t>(rows.size());
@@ -105,14 +124,17 @@ ModelSpec read_deepfm(const Settings& settings) {
                 {"lookups", static_cast<double>(settings.count("lookups", 1))}};
   fill_dims(model.dims);
 
-  // A weight for each row beside its vector: the terms of first order.
+  // A row is a weight, its term of first order, and its vector.
   BlockSpec tables = tables_block(rows, dim + 1, model.dim("lookups"));
   add_tables(tables, "first_order", rows, 1);
   add_tables(tables, "embedding", rows, dim);
   BlockSpec machine = interaction(fields, dim, dense, true, widths.front());
-  machine.inputs = tables.outputs;  // vectors and weights
+  machine.inputs = tables.outputs;
+  machine.outputs.push_back({"machine", {1}});  // what the logit has of it
   if (dense > 0) add_linear(machine.parameters, "first_order_dense", 1, dense, -1, false);
-  model.repeats = {{std::move(tables), 1}, {std::move(machine), 1}, {mlp("deep", "deep", widths, false, true), 1}};
+  BlockSpec deep = mlp("deep", "deep", widths, false, true);
+  deep.inputs.push_back(machine.outputs.back());
+  model.repeats = {{std::move(tables), 1}, {std::move(machine), 1}, {std::move(deep), 1}};
   return model;
 }
 

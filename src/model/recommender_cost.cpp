@@ -76,7 +76,7 @@ BlockCost interaction_cost(const BlockSpec& block, const BlockShard& shard) {
   std::int64_t output = 0;
   if (block.dim("machine") != 0) {
     work.pointwise("squares", 2 * input, 2 * input);
-    output = input + rows * dim * work.element();
+    output = input + rows * work.element();
   } else {
     work.product("dots", rows, features, features, dim);
     output = rows * (features * (features - 1) / 2 + dim) * work.element();

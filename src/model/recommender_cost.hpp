@@ -12,7 +12,7 @@ BlockCost mlp_cost(const BlockSpec& block, const BlockShard& shard);
 // One row of each table: Dimensions: tables, dim (of a row), lookups (rows of each table that a sample sums).
 BlockCost embedding_tables_cost(const BlockSpec& block, const BlockShard& shard);
 // `features` vectors of `dim` each: all their dot products, beside the first vector (DLRM, Naumov et al. 2019), or with
-// `machine` 1 the factorization machine's sum of squares (DeepFM, Guo et al. 2017). `dense`: values passed by.
+// `machine` 1 the factorization machine's sum of squares beside all vectors (DeepFM, Guo et al. 2017). `dense`: values passed by.
 BlockCost interaction_cost(const BlockSpec& block, const BlockShard& shard);
 
 }  // namespace tessera::model

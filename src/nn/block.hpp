@@ -127,9 +127,9 @@ class Block {
   virtual const std::vector<Parameter>& parameters() const = 0;
 
   // inputs -> outputs, by the spec's lists ([batch, ...spec shape]; less of the sequence where the pass cuts it). The first block takes no
-  // inputs and reads the batch; the last one returns {sum of losses f32 [], how many they are i64 []} (not scaled), a classifier with
-  // training == false and behind them of how many its largest logit is right (i64 []); or, with training == false and no targets in the
-  // batch, {logits}.
+  // inputs and reads the batch; the last one returns {sum of losses f32 [], how many they are i64 []} (not scaled); with training == false
+  // behind them a classifier of how many its largest logit is right (i64 []), and a model of clicks the logits and the labels of those that
+  // count (f32 [2, counted]); or, with training == false and no targets in the batch, {logits}.
   //
   // A loss block in training computes the gradient of the logits here, so that logits are never kept, and adds to its
   // projection's grad at once. So: pass.loss_scale is already set, grads are zeroed before the first forward pass of a

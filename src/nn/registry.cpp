@@ -5,6 +5,7 @@
 #include "nn/classifier.hpp"
 #include "nn/convolution.hpp"
 #include "nn/parameter_row.hpp"
+#include "nn/recommender.hpp"
 #include "nn/t5.hpp"
 #include "nn/transformer_layer.hpp"
 #include "nn/vision_transformer.hpp"
@@ -45,6 +46,12 @@ BlockFactory or_of_t5(BlockFactory factory, BlockFactory of_t5) {
   };
 }
 
+// VGG's, or a recommender's network, which stands whole.
+std::unique_ptr<Block> make_mlp(const model::BlockSpec& spec, const BlockPlacement& placement) {
+  static const BlockFactory of_clicks = by_autograd(perceptron);
+  return has(spec, "pixels") ? make_mlp_classifier(spec, placement) : of_clicks(spec, placement);
+}
+
 std::map<std::string, BlockFactory>& factories() {
   static std::map<std::string, BlockFactory> known = {{"embedding", make_embedding},
                                                       {"transformer_layer", make_transformer_layer},
@@ -56,7 +63,9 @@ std::map<std::string, BlockFactory>& factories() {
                                                       {"final_norm", by_autograd(final_norm)},
                                                       {"conv_layer", whole(make_conv_layer)},
                                                       {"residual_block", whole(make_residual_block)},
-                                                      {"mlp", make_mlp_classifier},
+                                                      {"mlp", make_mlp},
+                                                      {"embedding_tables", whole(make_embedding_tables)},
+                                                      {"interaction", by_autograd(interaction)},
                                                       {"patch_embedding", by_autograd(patch_embedding)},
                                                       {"encoder_layer", make_encoder_layer},
                                                       {"classifier", by_autograd(classifier)}};

@@ -54,6 +54,7 @@ std::string to_json(const StepMetrics& m) {
 std::string to_json(const EvaluationMetrics& m) {
   Json json{{"step", m.step}, {"validation_loss", m.loss}};
   if (m.accuracy) json["accuracy"] = *m.accuracy;
+  if (m.auc) json["auc"] = *m.auc;
   if (m.stops_early) json["stops_early"] = true;
   return json.dump();
 }
@@ -88,6 +89,7 @@ std::vector<EvaluationMetrics> read_evaluations(const std::filesystem::path& pat
   for_lines(path, [&](const Json& line) {
     EvaluationMetrics m{line.at("step"), number(line, "validation_loss"), line.value("stops_early", false)};
     if (line.contains("accuracy")) m.accuracy = number(line, "accuracy");
+    if (line.contains("auc")) m.auc = number(line, "auc");
     add(out, m);
   });
   return out;

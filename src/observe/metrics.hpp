@@ -27,12 +27,14 @@ struct StepMetrics {
   std::int64_t memory = 0;  // bytes, peak resident of rank 0
 };
 
-// One line of evaluations.jsonl: {"step", "validation_loss"}, of a classifier "accuracy", and "stops_early": true where it ended the run.
+// One line of evaluations.jsonl: {"step", "validation_loss"}, of a classifier "accuracy", of a model of clicks "auc", and "stops_early":
+// true where it ended the run.
 struct EvaluationMetrics {
   std::int64_t step = 0;                // steps made before it
   double loss = 0;                      // mean per token, nats
   bool stops_early = false;             // train.early_stop ends the run with it, before its last step
   std::optional<double> accuracy = {};  // of a classifier: the share of samples whose class it finds most likely, 0..1
+  std::optional<double> auc = {};       // of a model of clicks: the area under its ROC curve, 0..1
 };
 
 // On one line, without the newline.

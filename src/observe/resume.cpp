@@ -86,7 +86,9 @@ void check_named(const std::vector<std::string>& changed, const DataIdentity& be
   for (const ConfigDifference& change : changes) {
     keys.push_back(change.key);
     if (change.key == kSource) {
-      what.push_back(text(change.key, model::reads_images(job.model) ? " (other images)" : " (another text)"));
+      what.push_back(text(change.key, model::reads_images(job.model)   ? " (other images)"
+                                      : model::reads_clicks(job.model) ? " (another log)"
+                                                                       : " (another text)"));
     } else if (change.key == kTokenizer) {
       other_tokenizer = true;
       what.push_back(text(change.key, " (another tokenizer: that setting, or the text that it is learned from, has changed)"));

@@ -131,6 +131,7 @@ RunSummary summarize(const std::filesystem::path& run) {
     stopped_early = evaluation.stops_early && evaluation.step == summary.steps;
     if (std::isfinite(evaluation.loss))
       summary.best_validation_loss = std::min(evaluation.loss, summary.best_validation_loss.value_or(evaluation.loss));
+    if (evaluation.auc) summary.best_auc = std::max(*evaluation.auc, summary.best_auc.value_or(*evaluation.auc));
   }
   summary.checkpoints = checkpoint_steps(run);
   summary.plan = describe_plan(run / "plan.json");

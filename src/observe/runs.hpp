@@ -30,6 +30,7 @@ struct RunSummary {
   std::int64_t tokens = 0;                    // trained on, as far as the metrics go
   std::optional<double> final_loss;           // of the last step
   std::optional<double> best_validation_loss;
+  std::optional<double> best_auc;         // on validation samples, of a model of clicks
   std::optional<double> step_seconds;     // median over the steps
   std::optional<double> tokens_per_s;     // median
   std::optional<double> mfu;              // median, 0..1; not there when no step knows it

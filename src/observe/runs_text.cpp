@@ -54,6 +54,7 @@ Json json_of(const RunSummary& run) {
           {"tokens", run.tokens},
           {"final_loss", json_or_null(run.final_loss)},
           {"best_validation_loss", json_or_null(run.best_validation_loss)},
+          {"best_auc", json_or_null(run.best_auc)},
           {"step_seconds", json_or_null(run.step_seconds)},
           {"tokens_per_s", json_or_null(run.tokens_per_s)},
           {"mfu", json_or_null(run.mfu)},
@@ -87,6 +88,7 @@ std::string to_table(const RunSummary& run, int columns) {
   table.add({"tokens", count_text(static_cast<double>(run.tokens))});
   table.add({"final loss", loss_text(run.final_loss)});
   table.add({"best validation loss", loss_text(run.best_validation_loss)});
+  if (run.best_auc) table.add({"best AUC", loss_text(run.best_auc)});
   table.add({"tokens/s", speed_text(run.tokens_per_s)});
   table.add({"step", step_text(run.step_seconds)});
   table.add({"MFU", or_dash(run.mfu, percent_text)});
@@ -106,6 +108,7 @@ std::string to_table(const RunComparison& comparison, int columns) {
   table.add({"final loss", loss_text(a.final_loss), loss_text(b.final_loss), change(a.final_loss, b.final_loss)});
   table.add({"best validation loss", loss_text(a.best_validation_loss), loss_text(b.best_validation_loss),
              change(a.best_validation_loss, b.best_validation_loss)});
+  if (a.best_auc || b.best_auc) table.add({"best AUC", loss_text(a.best_auc), loss_text(b.best_auc), change(a.best_auc, b.best_auc)});
   table.add({"tokens/s", speed_text(a.tokens_per_s), speed_text(b.tokens_per_s), ratio(a.tokens_per_s, b.tokens_per_s)});
   table.add({"step", step_text(a.step_seconds), step_text(b.step_seconds), ratio(a.step_seconds, b.step_seconds)});
   table.add({"MFU", or_dash(a.mfu, percent_text), or_dash(b.mfu, percent_text), ""});

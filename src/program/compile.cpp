@@ -349,7 +349,7 @@ class Compiler {
       const plan::Strategy& strategy = strategy_of(b);
       std::int64_t size = 0;
       for (const auto& parameter : block.spec->parameters)
-        size += parameter.count() / strategy.tp / (parameter.expert_dim >= 0 ? strategy.ep : 1);
+        if (!parameter.sparse) size += parameter.count() / strategy.tp / (parameter.expert_dim >= 0 ? strategy.ep : 1);
       if (!bucket.entries.empty()) {
         const plan::Strategy& open = strategy_of(bucket.entries.front().block);
         // Under ZeRO-2 and 3 a rank holds whole buckets of few blocks at a time.
@@ -361,6 +361,7 @@ class Compiler {
         }
       }
       for (std::size_t i = 0; i < block.spec->parameters.size(); ++i) {
+        if (block.spec->parameters[i].sparse) continue;  // it is with parameter servers
         const Tie* const tie = ties_.of(block, block.spec->parameters[i]);
         if (tie != nullptr && home_of(*tie) != b) continue;
         if (tie != nullptr && is_elsewhere_too(*tie)) {

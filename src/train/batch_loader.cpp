@@ -16,7 +16,7 @@ nn::Batch empty_batch(const std::vector<data::Field>& fields, std::int64_t sampl
   for (const data::Field& field : fields) {
     std::vector<std::int64_t> shape = {samples};
     shape.insert(shape.end(), field.shape.begin(), field.shape.end());
-    batch.tensors[field.name] = at::empty(shape, field.type == data::FieldType::real ? at::kFloat : at::kLong);
+    batch.tensors[field.name] = at::empty(shape, field.type == data::FieldType::real ? at::kFloat : at::kLong);  // keys: their bits
   }
   return batch;
 }
@@ -31,15 +31,22 @@ class RowFiller {
 
   void fill(nn::Batch& batch, std::int64_t row) {
     std::vector<data::Row> rows;
-    for (std::size_t f = 0; f < fields_.size(); ++f)
-      if (fields_[f].type == data::FieldType::whole) {
-        rows.emplace_back(std::span(whole_[f]));
-      } else {
-        rows.emplace_back(std::span(begin_of<float>(batch, f, row), static_cast<std::size_t>(fields_[f].count())));
+    for (std::size_t f = 0; f < fields_.size(); ++f) {
+      const auto count = static_cast<std::size_t>(fields_[f].count());
+      switch (fields_[f].type) {
+        case data::FieldType::whole: rows.emplace_back(std::span(whole_[f])); break;
+        case data::FieldType::real: rows.emplace_back(std::span(begin_of<float>(batch, f, row), count)); break;
+        case data::FieldType::key:
+          rows.emplace_back(std::span(reinterpret_cast<std::uint64_t*>(begin_of<std::int64_t>(batch, f, row)), count));
       }
+    }
     if (!fill_(batch.first_sample + row, rows))
       for (std::size_t f = 0; f < fields_.size(); ++f)
-        std::visit([&](auto values) { std::fill(values.begin(), values.end(), fields_[f].absent); }, rows[f]);
+        std::visit(
+            [&](auto values) {
+              std::fill(values.begin(), values.end(), static_cast<typename decltype(values)::value_type>(fields_[f].absent));
+            },
+            rows[f]);
     for (std::size_t f = 0; f < fields_.size(); ++f)
       if (fields_[f].type == data::FieldType::whole) std::copy(whole_[f].begin(), whole_[f].end(), begin_of<std::int64_t>(batch, f, row));
   }

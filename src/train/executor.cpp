@@ -94,6 +94,7 @@ void Executor::begin() {
   reducing_.clear();
   sending_.clear();
   losses_.clear();
+  scored_.clear();
   scalars_ = {};
   norm_ = {};
 }
@@ -410,7 +411,11 @@ void Executor::add_up_losses() {
   for (const nn::Tensors& loss : losses_) {
     scalars_.loss += loss.at(0).item<float>();
     scalars_.tokens += static_cast<double>(loss.at(1).item<std::int64_t>());
-    if (loss.size() > 2) scalars_.correct += static_cast<double>(loss.at(2).item<std::int64_t>());
+    if (loss.size() <= 2) continue;
+    if (loss[2].dim() == 0)
+      scalars_.correct += static_cast<double>(loss[2].item<std::int64_t>());
+    else
+      scored_.push_back(loss[2].cpu());
   }
 }
 

@@ -74,6 +74,9 @@ class Executor {
   double finish(const Step& step);
 
   const program::Program& program() const { return program_; }
+  // Of the last run's evaluation of a model of clicks: what its last block says behind the losses (nn::Block::forward), on the ranks that
+  // hold it.
+  const nn::Tensors& scored() const { return scored_; }
   // Of the last run, by end of computing, then communication in the program's order; without exchanges that go on in the next run.
   const std::vector<InstructionSpan>& spans() const { return spans_; }
   // Of the run before the last, or of the last once it is finished: its exchanges that went on.
@@ -158,6 +161,7 @@ class Executor {
   std::vector<int> reducing_;        // reductions of gradients that need memory until they are done
   std::vector<int> sending_;         // messages likewise
   std::vector<nn::Tensors> losses_;  // of micro-batches: their sum, and of how many; where the blocks compute
+  nn::Tensors scored_;
   Scalars scalars_;
   std::vector<Seconds> begins_;  // of communication
   std::vector<InstructionSpan> spans_;

@@ -125,7 +125,7 @@ class Blocks {
         *cell.instance->spec, {cell.shape.micro_batch_size, cell.shape.tensor_parallel, job_.train.precision, model::Recompute::none});
     double bytes = static_cast<double>((cost.saved + cost.output).value);
     for (const auto& spec : cell.instance->spec->parameters)
-      bytes += 8.0 * static_cast<double>(spec.shard_count(cell.shape.tensor_parallel));
+      bytes += spec.sparse ? 0 : 8.0 * static_cast<double>(spec.shard_count(cell.shape.tensor_parallel));
     return static_cast<int>(std::clamp(std::ceil(kBeyondCaches / bytes), 1.0, kMostCopies));
   }
 

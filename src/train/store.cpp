@@ -103,6 +103,7 @@ void Store::bind_blocks() {
   for (const auto& [b, block] : blocks_) {
     std::vector<nn::Parameter> parameters;
     for (const auto& spec : instances_[b].spec->parameters) {
+      if (spec.sparse) continue;
       const std::string name = instances_[b].parameter_name(spec);
       const auto& [value, grad] = views.at(spec.tied_to.empty() ? name : spec.tied_to);
       parameters.push_back({&spec, name, value, grad});

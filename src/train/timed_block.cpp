@@ -53,6 +53,14 @@ nn::Batch random_batch(const model::ModelSpec& model, std::int64_t samples, doub
     fill("labels", {samples}, model.dim("classes"));
     return batch;
   }
+  if (model::reads_clicks(model)) {
+    const model::BlockSpec& tables = *model.blocks().at(static_cast<std::size_t>(model::tables_block(model))).spec;
+    batch.tensors["rows"] = random_tensor({samples, tables.dim("tables"), tables.dim("dim")}, at::kFloat, generator);
+    batch.tensors["row_gradients"] = at::zeros({samples, tables.dim("tables"), tables.dim("dim")}, at::kFloat);
+    batch.tensors["dense"] = random_tensor({samples, model.dim("dense")}, at::kFloat, generator);
+    fill("labels", {samples}, 2);
+    return batch;
+  }
   const std::int64_t vocab = std::max<std::int64_t>(1, model.dim("vocab"));
   const std::vector<std::int64_t> written = {samples, model.dim(model::predicts_masked_spans(model) ? "decoder_seq" : "seq")};
   fill("tokens", {samples, model.dim("seq")}, vocab);
@@ -72,7 +80,7 @@ Weights::Weights(const model::JobSpec& job) {
   std::int64_t most = std::min(job.model.parameter_count(), static_cast<std::int64_t>(kBeyondCaches) / 4);
   for (const model::Repeat& repeat : job.model.repeats) {
     std::int64_t count = 0;
-    for (const auto& spec : repeat.block.parameters) count += spec.count();
+    for (const auto& spec : repeat.block.parameters) count += spec.sparse ? 0 : spec.count();
     most = std::max(most, count);
   }
   at::Generator random = at::make_generator<at::CPUGeneratorImpl>(2);
@@ -83,10 +91,11 @@ Weights::Weights(const model::JobSpec& job) {
 
 std::vector<nn::Parameter> Weights::of(const model::BlockInstance& instance, int tensor_parallel, int copy) const {
   std::int64_t all = 0;
-  for (const auto& spec : instance.spec->parameters) all += spec.shard_count(tensor_parallel);
+  for (const auto& spec : instance.spec->parameters) all += spec.sparse ? 0 : spec.shard_count(tensor_parallel);
   std::vector<nn::Parameter> out;
   std::int64_t offset = copy % std::max<std::int64_t>(1, values_.numel() / std::max<std::int64_t>(1, all)) * all;
   for (const auto& spec : instance.spec->parameters) {
+    if (spec.sparse) continue;
     const auto shape = nn::shard_shape(spec, {0, tensor_parallel});
     const std::int64_t count = spec.shard_count(tensor_parallel);
     const auto shard = [&](const at::Tensor& flat) { return flat.narrow(0, offset, count).view(shape); };

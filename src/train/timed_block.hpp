@@ -15,8 +15,8 @@ at::ScalarType type_of(model::Precision precision);
 // Uniform in [-0.5, 0.5).
 at::Tensor random_tensor(const std::vector<std::int64_t>& shape, at::ScalarType type, at::Generator& random);
 
-// So many random samples of what the model reads: tokens and targets, between them those of a decoder, or images and labels.
-// `counted`: the share of targets that count, which are fewer where tokens are masked.
+// So many random samples of what the model reads: tokens and targets, between them those of a decoder, images and labels, or rows and
+// labels. `counted`: the share of targets that count, which are fewer where tokens are masked.
 nn::Batch random_batch(const model::ModelSpec& model, std::int64_t samples, double counted = 1);
 
 // So many bytes of weights, gradients and activations are not in the caches any more when a step comes back to them.

@@ -1,7 +1,10 @@
 #include "train/trainer.hpp"
 
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <deque>
 #include <fstream>
 #include <limits>
@@ -12,14 +15,17 @@
 #include "base/clock.hpp"
 #include "base/hash.hpp"
 #include "base/log.hpp"
+#include "base/secret.hpp"
 #include "model/forms.hpp"
 #include "nn/device.hpp"
 #include "nn/sequence.hpp"
 #include "program/chrome_trace.hpp"
+#include "train/auc.hpp"
 #include "train/batch_loader.hpp"
 #include "train/clocks.hpp"
 #include "train/relabel.hpp"
 #include "train/speed_meter.hpp"
+#include "train/tables.hpp"
 #include "train/uneven_steps.hpp"
 
 namespace tessera::train {
@@ -64,6 +70,8 @@ struct Trainer::Impl {
   std::shared_future<StepSamples> next_samples;
   Saver saver;
   BatchLoader loader;
+  std::optional<Tables> tables;                // of a model of clicks, where this rank holds the block that reads them
+  bool training_tables = false;                // from the first step on
   std::map<std::int64_t, Executor> by_passes;  // where samples have different lengths: of steps with so many passes of this rank
 
   Impl(const model::JobSpec& job, const plan::Plan& plan, const data::Dataset& dataset, comm::Communicator& comm, at::Device device)
@@ -82,6 +90,49 @@ struct Trainer::Impl {
     if (job.train.placement.kind == model::PlacementKind::off) return;
     placer.emplace(job, this->plan, program::compile(plan, job.model), dataset, comm);
     executor.count_routes(&placer->routes());
+  }
+
+  static bool holds(const program::Program& program, int block) {
+    return std::any_of(program.chunks.begin(), program.chunks.end(),
+                       [&](const program::Chunk& chunk) { return chunk.first_block <= block && block < chunk.last_block; });
+  }
+  // Of the ranks that train the tables, which this one is; none where it does not hold them.
+  std::optional<ps::Worker> worker() {
+    std::uint64_t run = 0;
+    if (comm.rank() == 0) std::memcpy(&run, random_bytes(sizeof run).data(), sizeof run);
+    comm.world().broadcast(&run, sizeof run, comm::DataType::u8, 0).wait();
+    const int block = model::tables_block(job.model);
+    ps::Worker self{.index = 0, .count = 0, .run = run, .first_step = step};
+    const std::vector<program::Program> all = program::compile(plan, job.model);
+    for (int rank = 0; rank < static_cast<int>(all.size()); ++rank) {
+      if (!holds(all[static_cast<std::size_t>(rank)], block)) continue;
+      if (rank < comm.rank()) ++self.index;
+      ++self.count;
+    }
+    return holds(program, block) ? std::optional(self) : std::nullopt;
+  }
+
+  // For the passes of a program that reads them. A run's first step finds none on the servers.
+  void pull_rows(const program::Program& of, Batches& batches) {
+    if (!model::reads_clicks(job.model)) return;
+    const int block = model::tables_block(job.model);
+    if (of.training && !training_tables) {
+      training_tables = true;
+      if (const std::optional<ps::Worker> self = worker()) tables.emplace(job, self);
+    } else if (!tables && holds(program, block)) {
+      tables.emplace(job, std::nullopt);
+    }
+    if (of.training && step == 0) {
+      if (tables) tables->require_empty();
+      comm.world().barrier().wait();  // nobody makes rows before all have looked
+    }
+    if (tables)
+      tables->pull(batches.at(static_cast<std::size_t>(of.cut_index(block))), of.training ? ps::Absent::create : ps::Absent::zeros);
+  }
+  void end_rows_step(bool skipped) {
+    if (!tables) return;
+    if (!skipped) tables->push();
+    tables->end_step();
   }
 
   // Micro-batches of so many samples whose samples are held at once: all validation images of a data set may be more than the memory.
@@ -328,7 +379,8 @@ StepReport Trainer::step(bool wish_to_stop) {
   traced.step = self.step;
   traced.whole.begin = traced.samples.begin = real_clock().now();
   const std::shared_future<StepSamples> placed = self.samples_of(self.step);
-  const Impl::Work work = self.next_work(placed);
+  Impl::Work work = self.next_work(placed);
+  self.pull_rows(self.program, work.batches);
   const StepSamples& samples = placed.get();
   Executor& executor = self.executor_of(work);
   traced.program = &executor.program();
@@ -363,6 +415,7 @@ StepReport Trainer::step(bool wish_to_stop) {
   report.grad_norm =
       std::sqrt(delayed && first ? self.finished_norm.value_or(std::numeric_limits<double>::quiet_NaN()) : scalars.squared_norm);
   report.skipped = !std::isfinite(scalars.squared_norm);
+  self.end_rows_step(report.skipped);
   report.stop = scalars.stop > 0;
   self.compare_speeds = scalars.compare > 0;
   report.peak_memory = self.store.device().is_cpu() ? peak_resident() : nn::peak_memory(self.store.device());
@@ -419,6 +472,7 @@ EvaluationReport Trainer::evaluate(std::int64_t sequences) {
   const std::int64_t available = self.dataset.validation_samples();
   const std::int64_t wanted = sequences > 0 ? std::min(sequences, available) : available;
   EvaluationReport report;
+  nn::Tensors scored = {at::empty({2, 0}, at::kFloat)};
   if (self.uneven) {
     for (std::int64_t begin = 0; begin < wanted; begin += self.plan.global_batch) {
       const Impl::Work work = self.work_of(self.uneven->validation(begin, std::min(wanted - begin, self.plan.global_batch)));
@@ -437,15 +491,18 @@ EvaluationReport Trainer::evaluate(std::int64_t sequences) {
     const program::Program program = program::compile_evaluation(self.plan, self.job.model, count, samples).at(self.comm.rank());
     // Where it throws it must outlive the error: its buffers may still be received into.
     Executor& evaluator = self.evaluator.emplace(program, self.job.model, self.plan.precision, self.store, self.comm);
-    const Batches batches = self.own_parts(program, self.loader.load(program, [&](std::int64_t sample, const auto& rows) {
+    Batches batches = self.own_parts(program, self.loader.load(program, [&](std::int64_t sample, const auto& rows) {
       if (begin * samples + sample >= wanted) return false;
       self.dataset.fill_validation(begin * samples + sample, rows);
       return true;
     }));
+    self.pull_rows(program, batches);
     add(evaluator.run(batches, 1.0, {}, {}), report);
+    scored.insert(scored.end(), evaluator.scored().begin(), evaluator.scored().end());
     self.evaluator.reset();
   }
   report.loss /= static_cast<double>(report.tokens);
+  if (model::reads_clicks(self.job.model)) report.auc = area_under_curve(self.comm, at::cat(scored, 1));
   return report;
 }
 

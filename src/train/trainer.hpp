@@ -35,9 +35,10 @@ struct StepReport {
 };
 
 struct EvaluationReport {
-  double loss = 0;           // mean per target that counts, in nats
-  std::int64_t tokens = 0;   // of these
-  std::int64_t correct = 0;  // of these, those that a classifier finds most likely
+  double loss = 0;                 // mean per target that counts, in nats
+  std::int64_t tokens = 0;         // of these
+  std::int64_t correct = 0;        // of these, those that a classifier finds most likely
+  std::optional<double> auc = {};  // of a model of clicks (train/auc.hpp)
 };
 
 // Not thread-safe. All ranks of the plan call the same members in the same order.

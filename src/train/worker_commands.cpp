@@ -250,8 +250,10 @@ void add_eval(CLI::App& app) {
     plan.global_batch = 4;
     plan.ranks.push_back({});
     plan.stages.push_back({{0}, {{0, run.job.model.block_count(), {}}}});
-    if (!arguments->text.empty() && model::reads_images(run.job.model))
-      throw Error(ErrorCode::invalid_config, "the run's model reads images", run.job.data.where, "no --text");
+    const bool images = model::reads_images(run.job.model), clicks = model::reads_clicks(run.job.model);
+    if (!arguments->text.empty() && (images || clicks))
+      throw Error(ErrorCode::invalid_config, text("the run's model reads ", images ? "images" : "click logs"), run.job.data.where,
+                  "no --text");
     const model::DataSpec data = arguments->text.empty() ? run.job.data : all_of(arguments->text, run);
     const auto dataset = data::open_dataset(data, run.job.model, run.job.train.seed);
     const auto comm = comm::Communicator::connect({});
@@ -261,12 +263,26 @@ void add_eval(CLI::App& app) {
     Trainer trainer(job, plan, *dataset, *comm);
     if (!trainer.validates())
       throw Error(ErrorCode::invalid_config,
-                  model::reads_images(job.model) ? "the run has no validation images" : "the run has no validation text",
+                  text("the run has no validation ", images   ? "images"
+                                                     : clicks ? "lines"
+                                                              : "text"),
                   run.job.data.where, "data.split.train below 1");
     trainer.load(run.checkpoint, false);
     const EvaluationReport report = trainer.evaluate(arguments->sequences);
     const std::string place = run.folder.string() + ", " + run.checkpoint.filename().string();
-    if (model::reads_images(job.model)) {
+    if (clicks) {
+      const nlohmann::ordered_json out = {{"loss", report.loss},
+                                          {"auc", report.auc ? nlohmann::ordered_json(*report.auc) : nlohmann::ordered_json(nullptr)},
+                                          {"samples", report.tokens},
+                                          {"checkpoint", run.checkpoint.filename().string()}};
+      if (arguments->json)
+        std::printf("%s\n", out.dump().c_str());
+      else
+        std::printf("%s: loss %.4f nats a sample, AUC %s, over %lld samples\n", place.c_str(), report.loss,
+                    report.auc ? fixed(*report.auc, 4).c_str() : "of one label alone", static_cast<long long>(report.tokens));
+      return;
+    }
+    if (images) {
       const double accuracy = static_cast<double>(report.correct) / static_cast<double>(report.tokens);
       const nlohmann::ordered_json out = {
           {"loss", report.loss}, {"accuracy", accuracy}, {"images", report.tokens}, {"checkpoint", run.checkpoint.filename().string()}};

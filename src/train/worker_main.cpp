@@ -55,6 +55,7 @@ struct TrainArguments {
   bool overwrite = false;
   std::int64_t stop_after = 0;
   std::string gradients;
+  std::vector<std::string> servers;
   train::RankOptions rank;
 };
 
@@ -79,7 +80,7 @@ class RunObserver final : public train::LoopObserver {
     }
     if (json_ || arguments.quiet) return;
     observe::ProgressOptions options = observe::ProgressOptions::from_environment();
-    if (model::reads_images(job.model)) options.counted = "images";
+    options.counted = model::counted_in(job.model);
     progress_ = std::make_unique<observe::Progress>(job.train.steps, trainer.next_step(), job.log.every, std::move(options));
   }
 
@@ -107,11 +108,14 @@ class RunObserver final : public train::LoopObserver {
     observe::EvaluationMetrics metrics{steps, report.loss, stops_early};
     const bool classifies = model::reads_images(job_.model);
     if (classifies) metrics.accuracy = static_cast<double>(report.correct) / static_cast<double>(report.tokens);
+    metrics.auc = report.auc;
     writer_.evaluation(metrics);
     if (json_) std::printf("%s\n", observe::to_json(metrics).c_str()), std::fflush(stdout);
     std::string line = text("validation loss ", fixed(report.loss, 4), " after ", steps, " steps");
-    line += classifies ? text(" (accuracy ", fixed(100 * *metrics.accuracy, 2), " %)")
-                       : text(" (perplexity ", fixed(std::exp(report.loss), 4), against_unigrams(report.loss), ")");
+    line += classifies                         ? text(" (accuracy ", fixed(100 * *metrics.accuracy, 2), " %)")
+            : report.auc                       ? text(" (AUC ", fixed(*report.auc, 4), ")")
+            : !model::reads_clicks(job_.model) ? text(" (perplexity ", fixed(std::exp(report.loss), 4), against_unigrams(report.loss), ")")
+                                               : std::string();
     if (progress_)
       progress_->evaluation(steps, report.loss, line);
     else
@@ -215,7 +219,7 @@ void check_same_data(const data::Dataset& dataset, comm::Communicator& comm) {
   if (least != most)
     throw Error(ErrorCode::invalid_config,
                 sequences != nullptr ? "the ranks do not read the same text, or not with the same tokenizer"
-                                     : "the ranks do not read the same images",
+                                     : "the ranks do not read the same samples",
                 {{}, 0, 0, comm.rank(), {}}, "the same data section, and the same files behind it, on all hosts");
 }
 
@@ -280,7 +284,8 @@ void train_rank(const TrainArguments& arguments) {
   std::optional<log::Silence> said_elsewhere;
   if (!prepares) said_elsewhere.emplace();
   const std::filesystem::path run = arguments.run;
-  const model::JobSpec job = model::read_job(arguments.yaml, arguments.overrides);
+  model::JobSpec job = model::read_job(arguments.yaml, arguments.overrides);
+  if (!arguments.servers.empty()) job.parameter_servers.places = arguments.servers;
   const plan::Plan plan = plan::load_plan(arguments.plan);
   // What the launcher saw: a worker that is held to some of the cores cannot tell for itself.
   cluster::ClusterSpec cluster = arguments.cluster.empty() ? cluster::resolve(job.cluster) : cluster::load_cluster(arguments.cluster);
@@ -402,6 +407,7 @@ void add_train(CLI::App& app) {
   command->add_option("--change", arguments->changed, "With --prepare and --resume: what of the data may be others")->delimiter(',');
   command->add_option("--stop-after", arguments->stop_after, "Make at most this many steps");
   command->add_option("--gradients", arguments->gradients, "Write the last step's gradients to this folder, and no checkpoint");
+  command->add_option("--server", arguments->servers, "HOST:PORT of a parameter server, in place of the job's (repeatable)");
   arguments->rank.add_to(*command);
   command->callback([arguments] { train_rank(*arguments); });
 }

@@ -321,6 +321,8 @@ TEST(Catalogue, TablesAreSparse) {
   EXPECT_EQ(dlrm.parameter_count() - sparse, bottom + top);
   // 33.8 million categories with a vector of ten and a weight each; 26 vectors and 13 numbers to 400-400-400-1.
   EXPECT_EQ(preset("deepfm-criteo").parameter_count(), 33'762'577LL * 11 + 13 + 273 * 400 + 400 + 2 * (400 * 400 + 400) + 400 + 1);
+  EXPECT_EQ(model_of("{arch: deepfm, dim: 10, tables: 3, hidden: [400, 400]}").parameter_count(),
+            30 * 400 + 400 + 400 * 400 + 400 + 400 + 1);
   const ModelSpec deepfm = model_of("{arch: deepfm, dim: 10, tables: [1000, 200, 30], hidden: [400, 400]}");
   EXPECT_EQ(deepfm.parameter_count(), 1230 * 11 + 30 * 400 + 400 + 400 * 400 + 400 + 400 + 1);
 }

@@ -1,0 +1,81 @@
+"""Trains DeepFM on clicks of examples/clicks: Tessera with a parameter server beside a plain PyTorch loop.
+
+    python bench/clicks/run.py [--bin build/release/bin] [--lines 200000] [--epochs 1] [--batch 1000] [--seeds 3] [--threads N] [--keep FOLDER] [--json]
+
+Both have the same architecture, AdaGrad on rows (PyTorch: nn.Embedding(sparse=True), over all ids of the file), AdamW without decay on the rest, the same batches' size and the
+same split; initial values and the order of lines are their own. The best AUC is that of the hidden model that labels were drawn from. Samples/s are the median over the
+steps, without reading the file; PyTorch's samples lie in memory as tensors. Peers take turns.
+"""
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "bench"), str(pathlib.Path(__file__).resolve().parent)]
+from machine import processor  # noqa: E402
+from peer import train_peer  # noqa: E402
+
+MODEL = {"arch": "deepfm", "tables": 26, "dim": 8, "dense": 13, "hidden": [128, 64]}
+TABLE_LR, LR, TRAIN = 0.02, 1e-3, 0.95
+
+
+def train_tessera(arguments, folder, file, steps, validation, seed):
+    job = {"name": f"clicks-{seed}", "model": MODEL, "data": {"source": str(file), "format": "criteo", "split": {"train": TRAIN}},
+           "train": {"steps": steps, "global_batch": arguments.batch, "seed": seed, "eval": {"sequences": validation}, "schedule": {"kind": "constant"},
+                     "optimizer": {"kind": "adamw", "lr": LR, "betas": [0.9, 0.999], "weight_decay": 0, "clip": 0}},
+           "parameter_servers": {"optimizer": {"kind": "adagrad", "lr": TABLE_LR}},
+           "cluster": {"local": {"devices": 1, "threads": arguments.threads}}}
+    yaml = folder / f"clicks-{seed}.yaml"
+    yaml.write_text(json.dumps(job))
+    begin = time.perf_counter()
+    done = subprocess.run([os.path.join(arguments.bin, "tessera"), "train", yaml, "--no-measure", "--overwrite"], cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stderr)
+    run = folder / "runs" / job["name"]
+    seconds = [json.loads(line)["seconds"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    last = json.loads((run / "evaluations.jsonl").read_text().splitlines()[-1])
+    return {"auc": last["auc"], "loss": last["validation_loss"], "samples_per_s": arguments.batch / statistics.median(seconds), "wall": time.perf_counter() - begin}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", default=str(ROOT / "build" / "release" / "bin"))
+    parser.add_argument("--lines", type=int, default=200_000)
+    parser.add_argument("--epochs", type=float, default=1)
+    parser.add_argument("--batch", type=int, default=1000)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--keep", type=pathlib.Path, help="the folder for the file and the runs")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (arguments.keep or pathlib.Path(temporary)).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / "clicks.tsv"
+        maker = ROOT / "examples" / "clicks" / "make_clicks.py"
+        made = json.loads(subprocess.run([sys.executable, maker, file, "--lines", str(arguments.lines)], check=True, capture_output=True, text=True).stdout)
+        steps = int((arguments.lines - made["validation_lines"]) * arguments.epochs) // arguments.batch
+        rounds = []
+        for seed in range(1, arguments.seeds + 1):
+            rounds.append({"tessera": train_tessera(arguments, folder, file, steps, made["validation_lines"], seed),
+                           "pytorch": train_peer(file, made["validation_lines"], MODEL, steps, arguments.batch, LR, TABLE_LR, seed, arguments.threads)})
+    sides = {side: {figure: statistics.mean(one[side][figure] for one in rounds) for figure in rounds[0][side]} for side in ("tessera", "pytorch")}
+    answer = {"machine": processor(), "lines": arguments.lines, "steps": steps, "best_auc": made["best_auc"], **sides, "rounds": rounds}
+    if arguments.json:
+        print(json.dumps(answer))
+        return
+    print(f"{answer['machine']}, {arguments.threads} threads, {steps} steps of {arguments.batch} lines, means of {arguments.seeds} seeds; the best AUC is {made['best_auc']:.4f}")
+    print(f"{'':10}{'AUC':>9}{'loss':>9}{'samples/s':>12}")
+    for side, name in (("tessera", "Tessera"), ("pytorch", "PyTorch")):
+        print(f"{name:10}{sides[side]['auc']:9.4f}{sides[side]['loss']:9.4f}{sides[side]['samples_per_s']:12.0f}")
+    print(f"AUC {sides['tessera']['auc'] - sides['pytorch']['auc']:+.4f}, samples/s {sides['tessera']['samples_per_s'] / sides['pytorch']['samples_per_s']:.2f} x")
+
+
+if __name__ == "__main__":
+    main()

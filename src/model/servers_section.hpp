@@ -1,0 +1,11 @@
+// Internal: the `parameter_servers:` section of a train.yaml.
+#pragma once
+
+#include "model/job.hpp"
+
+namespace tessera::model {
+
+// Throws invalid_config for all that is wrong in it.
+ParameterServerSpec read_parameter_servers(const ConfigNode& node);
+
+}  // namespace tessera::model

@@ -1,0 +1,18 @@
+// internal: how well scores tell clicks from the rest.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <optional>
+
+#include "comm/comm.hpp"
+
+namespace tessera::train {
+
+// The area under the ROC curve: the probability that a random positive has a higher score than a random negative, equal scores counting
+// half. `scored`: f32 [2, samples], scores and labels, 0 or 1. Exact; n log n. None where one of the labels does not occur.
+std::optional<double> area_under_curve(const at::Tensor& scored);
+
+// The same over the samples of all ranks, each of which has some or none; equal on all of them. All ranks call it.
+std::optional<double> area_under_curve(comm::Communicator& comm, const at::Tensor& scored);
+
+}  // namespace tessera::train

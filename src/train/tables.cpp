@@ -1,0 +1,123 @@
+#include "train/tables.hpp"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+
+#include "base/secret.hpp"
+#include "data/clicks/keys.hpp"
+#include "model/forms.hpp"
+
+namespace tessera::train {
+namespace {
+
+// A rank may evaluate or save for that long while others wait for it.
+constexpr Seconds kPatience(600);
+
+ps::TableSpec table_of(const model::JobSpec& job) {
+  const model::ParameterServerSpec& servers = job.parameter_servers;
+  const model::TableOptimizerSpec& optimizer = servers.optimizer;
+  const auto real = [](double value) { return static_cast<float>(value); };
+  ps::TableSpec table;
+  table.name = job.name;
+  table.dimension = static_cast<int>(job.model.blocks().at(static_cast<std::size_t>(model::tables_block(job.model))).spec->dim("dim"));
+  table.type = servers.rows == "fp32" ? ps::RowType::fp32 : servers.rows == "bf16" ? ps::RowType::bf16 : ps::RowType::int8;
+  table.optimizer.rule = optimizer.kind == "adagrad" ? ps::Rule::adagrad
+                         : optimizer.kind == "adam"  ? ps::Rule::adam
+                         : optimizer.kind == "sgd"   ? ps::Rule::sgd
+                                                     : ps::Rule::ftrl;
+  table.optimizer.row_moment = optimizer.row_moment;
+  table.optimizer.learning_rate = real(optimizer.lr);
+  table.optimizer.epsilon = real(optimizer.epsilon);
+  table.optimizer.initial_moment = real(optimizer.initial_moment);
+  table.optimizer.beta1 = real(optimizer.beta1);
+  table.optimizer.beta2 = real(optimizer.beta2);
+  table.optimizer.l1 = real(optimizer.l1);
+  table.optimizer.l2 = real(optimizer.l2);
+  table.optimizer.beta = real(optimizer.beta);
+  if (optimizer.clip_norm) table.optimizer.clip_norm = real(*optimizer.clip_norm);
+  table.initializer.kind = servers.initializer == "uniform"  ? ps::InitialValues::uniform
+                           : servers.initializer == "normal" ? ps::InitialValues::normal
+                                                             : ps::InitialValues::zero;
+  table.initializer.scale = real(servers.initial_scale);
+  table.initializer.seed = job.train.seed;
+  table.consistency = servers.consistency == "synchronous" ? ps::Consistency::synchronous : ps::Consistency::asynchronous;
+  table.staleness = servers.staleness;
+  return table;
+}
+
+const std::vector<std::string>& places_of(const model::JobSpec& job) {
+  if (job.parameter_servers.places.empty())
+    throw Error(ErrorCode::invalid_config, "the model's tables lie on parameter servers, and none are named",
+                {.file = job.file.string(), .block = {}}, "parameter_servers: {servers: [HOST:PORT, ...]}",
+                "start them with `tessera ps serve`; `tessera train` starts one itself on this host");
+  return job.parameter_servers.places;
+}
+
+std::span<float> values_of(const at::Tensor& tensor) { return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())}; }
+
+}  // namespace
+
+Tables::Tables(const model::JobSpec& job, const std::optional<ps::Worker>& worker)
+    : name_(job.name),
+      where_(job.parameter_servers.where),
+      client_(places_of(job), servers_secret_from_environment(), {.deadline = kPatience, .worker = worker}) {
+  const ps::TableSpec table = table_of(job);
+  table_ = client_.open(table);
+  dimension_ = table.dimension;
+}
+
+void Tables::require_empty() {
+  std::uint64_t rows = 0;
+  for (const auto& server : client_.status())
+    for (const ps::TableStatus& table : server.tables)
+      if (table.name == name_) rows += table.rows;
+  if (rows > 0)
+    throw Error(ErrorCode::invalid_config,
+                text("the parameter servers hold ", rows, " rows of a table '", name_, "' already, which another run has trained"), where_,
+                "servers without a table of this run", "start servers anew, or give the run another name");
+}
+
+void Tables::pull(std::vector<nn::Batch>& batches, ps::Absent absent) {
+  keys_.clear();
+  std::vector<std::int64_t> present;
+  std::int64_t samples = 0, place = 0, tables = 0;
+  for (const nn::Batch& batch : batches) {
+    const at::Tensor& keys = batch.at("keys");
+    samples += keys.size(0);
+    tables = keys.size(1);
+    lookups_ = keys.size(2);
+    for (const std::int64_t key : std::span(keys.data_ptr<std::int64_t>(), static_cast<std::size_t>(keys.numel()))) {
+      if (static_cast<ps::Key>(key) != data::kNoKey) {
+        keys_.push_back(static_cast<ps::Key>(key));
+        present.push_back(place);
+      }
+      ++place;
+    }
+  }
+  at::Tensor values = at::empty({static_cast<std::int64_t>(keys_.size()), dimension_}, at::kFloat);
+  client_.pull(table_, keys_, values_of(values), absent);
+  present_ = at::Tensor();
+  if (std::ssize(present) < place) {
+    present_ = at::from_blob(present.data(), {std::ssize(present)}, at::kLong).clone();
+    values = at::zeros({place, dimension_}, at::kFloat).index_copy_(0, present_, values);
+  }
+  values = values.view({samples, tables, lookups_, dimension_}).sum(2);
+  gradients_ = at::zeros({samples, tables, dimension_}, at::kFloat);
+  std::int64_t begin = 0;
+  for (nn::Batch& batch : batches) {
+    const std::int64_t count = batch.at("keys").size(0);
+    batch.tensors["rows"] = values.narrow(0, begin, count);
+    batch.tensors["row_gradients"] = gradients_.narrow(0, begin, count);
+    begin += count;
+  }
+}
+
+void Tables::push() {
+  // Each look-up of a sum has the sum's gradient.
+  at::Tensor each = gradients_.unsqueeze(2).expand({-1, -1, lookups_, -1}).reshape({-1, dimension_});
+  if (present_.defined()) each = each.index_select(0, present_);
+  client_.push(table_, keys_, values_of(each.contiguous()));
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,88 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.hpp"
+#include "model/forms.hpp"
+#include "model/job.hpp"
+
+namespace tessera::model {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+JobSpec job_of(const std::string& more, const std::string& model = "arch: deepfm, dim: 4, dense: 13, tables: 26, hidden: [8]",
+               const std::string& data = "source: clicks.tsv, format: criteo") {
+  return read_job(ConfigNode::parse(text("name: c\nmodel: {", model, "}\ndata: {", data, "}\n", more), "train.yaml"));
+}
+
+std::string refusal(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_config);
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(ParameterServers, AreOnesOfTheRunsOwnWhereNoneAreNamed) {
+  const ParameterServerSpec servers = job_of("").parameter_servers;
+  EXPECT_TRUE(servers.places.empty());
+  EXPECT_EQ(servers.optimizer.kind, "adagrad");
+  EXPECT_EQ(servers.optimizer.lr, 0.05);
+  EXPECT_EQ(servers.rows, "fp32");
+}
+
+TEST(ParameterServers, AreReadWithAllThatATableIs) {
+  const ParameterServerSpec servers =
+      job_of(
+          "parameter_servers: {servers: [h1:1, '[::1]:2'], rows: bf16, initializer: {kind: normal, scale: 0.1}, "
+          "optimizer: {kind: adam, beta1: 0.8, row_moment: true, clip_norm: 3}}\n")
+          .parameter_servers;
+  EXPECT_THAT(servers.places, ElementsAre("h1:1", "[::1]:2"));
+  EXPECT_EQ(servers.rows, "bf16");
+  EXPECT_EQ(servers.initializer, "normal");
+  EXPECT_EQ(servers.optimizer.lr, 1e-3);
+  EXPECT_EQ(servers.optimizer.beta1, 0.8);
+  EXPECT_TRUE(servers.optimizer.row_moment);
+  EXPECT_EQ(servers.optimizer.clip_norm, 3.0);
+}
+
+TEST(ParameterServers, SayWhatIsWrongOfThem) {
+  const auto said = [](const std::string& section) { return refusal([&] { job_of("parameter_servers: {" + section + "}\n"); }); };
+  EXPECT_THAT(said("servers: [here]"), HasSubstr("found 'here'"));
+  EXPECT_THAT(said("servers: ['a:1', 'a:1']"), HasSubstr("a:1 stands twice"));
+  EXPECT_THAT(said("servers: []"), HasSubstr("the list is empty"));
+  EXPECT_THAT(said("servers: ['a:1'], threads: 2"), HasSubstr("servers or threads"));
+  EXPECT_THAT(said("optimizer: {kind: adagrad, beta1: 0.5}"), HasSubstr("beta1 means nothing to adagrad"));
+  EXPECT_THAT(said("optimizer: {lr: -1}"), HasSubstr("found -1"));
+  EXPECT_THAT(said("rows: fp16"), HasSubstr("fp32"));
+  EXPECT_THAT(refusal([] { job_of("parameter_servers: {}\n", "arch: resnet18, image: 32, classes: 10", "source: images"); }),
+              HasSubstr("parameter servers hold tables, and model resnet18 has none"));
+}
+
+TEST(ClickLogs, HaveAFormatAndNothingOfTexts) {
+  const std::string model = "arch: deepfm, dim: 4, dense: 13, tables: 26, hidden: [8]";
+  EXPECT_THAT(refusal([&] { job_of("", model, "source: clicks.tsv"); }), HasSubstr("format: criteo"));
+  EXPECT_THAT(refusal([&] { job_of("", model, "source: synthetic, format: criteo"); }), HasSubstr("synthetic data has no lines"));
+  EXPECT_THAT(refusal([&] { job_of("", model, "source: clicks.tsv, format: criteo, tokenizer: {kind: bytes}"); }),
+              HasSubstr("tokenizer is said of text, and the model reads click logs"));
+  EXPECT_THAT(refusal([&] { job_of("", "arch: resnet18, image: 32, classes: 10", "source: images, format: criteo"); }),
+              HasSubstr("format is said of click logs"));
+  EXPECT_FALSE(job_of("").data.mask);
+}
+
+TEST(Tables, HaveDeclaredRowsOrAnyId) {
+  const auto rows_of = [](const std::string& tables) {
+    return table_rows(job_of("", "arch: dlrm, dim: 4, bottom: [4], top: [1], tables: " + tables).model);
+  };
+  EXPECT_THAT(rows_of("3"), ElementsAre(0, 0, 0));
+  EXPECT_THAT(rows_of("[5, 0, 7]"), ElementsAre(5, 0, 7));
+  EXPECT_THAT(refusal([&] { rows_of("[]"); }), HasSubstr("is empty"));
+  EXPECT_THAT(refusal([&] { rows_of("0"); }), HasSubstr("found 0"));
+  EXPECT_THAT(refusal([] { job_of("", "arch: dlrm, dim: 4, bottom: [4], top: [8, 2], tables: 3"); }), HasSubstr("1 as the last width"));
+}
+
+}  // namespace
+}  // namespace tessera::model

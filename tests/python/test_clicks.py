@@ -1,0 +1,155 @@
+"""Models that read click logs: DeepFM and DLRM against plain PyTorch, their tables with parameter servers, on one rank and on two."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import REPOSITORY, free_place
+from safetensors.torch import load_file
+
+STEPS, BATCH, TABLES, DIM, DENSE = 12, 64, 26, 4, 13
+MODELS = {
+    "deepfm": {"arch": "deepfm", "tables": TABLES, "dim": DIM, "dense": DENSE, "hidden": [16, 8]},
+    "dlrm": {"arch": "dlrm", "tables": TABLES, "dim": DIM, "dense": DENSE, "bottom": [8, DIM], "top": [16, 1]},
+}
+
+
+def mlp(weights, name, x):
+    maps = sorted(int(key.split(".")[1]) for key in weights if key.startswith(name + ".") and key.endswith(".weight"))
+    for place in maps:
+        x = torch.nn.functional.linear(x, weights[f"{name}.{place}.weight"], weights[f"{name}.{place}.bias"])
+        x = torch.relu(x) if place != maps[-1] or name == "bot_l" else x
+    return x
+
+
+def deepfm(weights, rows, dense):
+    """`rows`: [samples, tables, 1 + dim], of each row its weight and its vector."""
+    vectors = rows[:, :, 1:]
+    pairs = sum((vectors[:, i] * vectors[:, j]).sum(1) for i in range(TABLES) for j in range(i))
+    first = rows[:, :, 0].sum(1) + dense @ weights["first_order_dense.weight"][0]
+    return first + pairs + mlp(weights, "deep", torch.cat([vectors.flatten(1), dense], 1))[:, 0]
+
+
+def dlrm(weights, rows, dense):
+    bottom = mlp(weights, "bot_l", dense)
+    all_vectors = torch.cat([bottom[:, None], rows], 1)
+    pairs = [(all_vectors[:, i] * all_vectors[:, j]).sum(1) for i in range(TABLES + 1) for j in range(i)]
+    return mlp(weights, "top_l", torch.cat([bottom, torch.stack(pairs, 1)], 1))[:, 0]
+
+
+def losses_of_pytorch(tessera, yaml, weights, logits, width, lr, table_step):
+    """From these weights and rows of zeros, over the batches that Tessera says it uses."""
+    weights = {name: value.clone().requires_grad_(True) for name, value in weights.items()}
+    optimizer = torch.optim.SGD(list(weights.values()), lr=lr)
+    table, losses = {}, []
+    for batch in map(json.loads, tessera("data", "batch", yaml, "--count", STEPS, "--json").stdout.splitlines()):
+        keys = [key for sample in batch["keys"] for key in sample]
+        different = sorted(set(keys))
+        held = torch.stack([table.setdefault(key, [torch.zeros(width), torch.zeros(width)])[0] for key in different]).requires_grad_(True)
+        place = {key: i for i, key in enumerate(different)}
+        rows = held[torch.tensor([place[key] for key in keys])].view(BATCH, TABLES, width)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(
+            logits(weights, rows, torch.tensor(batch["dense"])), torch.tensor(batch["labels"]).float())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        for key, gradient in zip(different, held.grad):
+            table_step(table[key], gradient)
+    return losses
+
+
+def sgd(row, gradient):
+    row[0] = row[0] - 0.5 * gradient
+
+
+def adagrad(row, gradient):
+    row[1] = row[1] + gradient**2
+    row[0] = row[0] - 0.05 * gradient / (row[1].sqrt() + 1e-8)
+
+
+@pytest.fixture
+def clicks(tessera):
+    script = REPOSITORY / "examples" / "clicks" / "make_clicks.py"
+    subprocess.run([sys.executable, script, tessera.folder / "clicks.tsv", "--lines", "1000"], check=True, stdout=subprocess.PIPE)
+    return tessera
+
+
+def job(name, arch, devices=1, parallel=None, lr=0.5, table=None, **train):
+    return {
+        "name": name, "model": MODELS[arch], "data": {"source": "clicks.tsv", "format": "criteo", "split": {"train": 0.9}},
+        "train": {"steps": STEPS, "global_batch": BATCH, "seed": 3, "optimizer": {"kind": "sgd", "lr": lr, "weight_decay": 0, "clip": 0},
+                  "schedule": {"kind": "constant"}, "eval": {"sequences": 100}, **train},
+        "parameter_servers": {"optimizer": table or {"kind": "sgd", "lr": 0.5}, "initializer": {"kind": "zero"}},
+        "cluster": {"local": {"devices": devices, "threads": 1}}, "parallel": parallel or {"dp": 1, "pp": 1, "tp": 1},
+    }
+
+
+def initial_weights(tessera, arch):
+    """Of a run that has made one step of nothing, and is there for others to begin with."""
+    tessera("train", tessera.write("start.yaml", job("start", arch, lr=0, table={"kind": "sgd", "lr": 0}, steps=1)), "--no-measure")
+    return load_file(next((tessera.folder / "runs" / "start" / "checkpoints").glob("step-*/*.safetensors")))
+
+
+@pytest.mark.parametrize("arch", MODELS)
+def test_plans_follow_pytorch(clicks, arch):
+    weights = initial_weights(clicks, arch)
+    logits, width = {"deepfm": (deepfm, DIM + 1), "dlrm": (dlrm, DIM)}[arch]
+    plans = {"one": ({"dp": 1, "pp": 1, "tp": 1}, 1), "replicas": ({"dp": 2, "pp": 1, "tp": 1}, 2),
+             "stages": ({"dp": 1, "pp": 2, "tp": 1, "micro_batches": 2}, 2)}
+    expected = None
+    for name, (parallel, devices) in plans.items():
+        yaml = clicks.write(f"{name}.yaml", job(name, arch, devices, parallel, init="runs/start"))
+        expected = expected or losses_of_pytorch(clicks, yaml, weights, logits, width, 0.5, sgd)
+        clicks("train", yaml, "--no-measure")
+        losses = [line["loss"] for line in clicks.metrics(name)]
+        assert losses == pytest.approx(expected, rel=1e-4), name
+    assert expected[-1] < expected[0]
+
+
+def test_adagrad_steps_rows_as_pytorchs_formula_does(clicks):
+    weights = initial_weights(clicks, "deepfm")
+    yaml = clicks.write("one.yaml", job("one", "deepfm", table={"kind": "adagrad", "lr": 0.05}, init="runs/start"))
+    clicks("train", yaml, "--no-measure")
+    expected = losses_of_pytorch(clicks, yaml, weights, deepfm, DIM + 1, 0.5, adagrad)
+    assert [line["loss"] for line in clicks.metrics("one")] == pytest.approx(expected, rel=1e-4)
+    evaluation = clicks.evaluations("one")[-1]
+    assert 0 <= evaluation["auc"] <= 1 and evaluation["validation_loss"] > 0
+
+
+def test_named_servers_keep_the_tables_and_refuse_another_run_of_the_name(clicks):
+    server = clicks.start("ps", "serve", "--listen", free_place())
+    try:
+        place = server.stdout.readline().split()[2]
+        yaml = clicks.write("named.yaml", job("named", "deepfm"))
+        servers = ["--set", f"parameter_servers.servers=[{place}]"]
+        clicks("train", yaml, "--no-measure", *servers)
+        table = json.loads(clicks("ps", "status", place, "--json").stdout)[0]
+        assert table["name"] == "named" and table["dimension"] == DIM + 1 and table["rows"] > TABLES
+        refused = clicks("train", yaml, "--no-measure", "--overwrite", *servers, check=False)
+        assert refused.returncode == 2 and "which another run has trained" in refused.stderr
+    finally:
+        server.send_signal(signal.SIGTERM)
+    assert server.wait(timeout=30) == 0
+
+
+def test_a_damaged_line_is_named_and_left_out_where_asked(clicks):
+    path = clicks.folder / "clicks.tsv"
+    lines = path.read_text().splitlines()
+    lines[6] = lines[6].replace("\t", " ", 1)
+    path.write_text("\n".join(lines) + "\n")
+    yaml = clicks.write("damaged.yaml", job("damaged", "deepfm", steps=1))
+    refused = clicks("train", yaml, "--no-measure", check=False)
+    assert refused.returncode != 0 and "clicks.tsv:7" in refused.stderr and "data.on_error: skip" in refused.stderr
+    trained = clicks("train", yaml, "--no-measure", "--set", "data.on_error=skip")
+    assert "1 lines cannot be read and were left out (7)" in trained.stderr
+
+
+def test_a_run_whose_servers_ended_with_it_does_not_go_on(clicks):
+    yaml = clicks.write("ended.yaml", job("ended", "deepfm"))
+    clicks("train", yaml, "--no-measure", "--set", "train.steps=2")
+    refused = clicks("train", yaml, "--resume", check=False)
+    assert refused.returncode == 2 and "tables ended with the run" in refused.stderr
