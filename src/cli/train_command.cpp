@@ -115,17 +115,13 @@ void check_accelerators(const plan::Plan& plan, const cluster::ClusterSpec& clus
 // Whether `train` starts the servers that hold the model's tables.
 bool has_own_servers(const model::JobSpec& job) { return model::reads_clicks(job.model) && job.parameter_servers.places.empty(); }
 
-void check_servers(const model::JobSpec& job, const TrainOptions& options, const Workers& workers) {
+void check_servers(const model::JobSpec& job, const Workers& workers) {
   if (!has_own_servers(job)) return;
   const Where where{.file = job.file.string(), .block = {}};
   const char* const kNamed = "parameter_servers: {servers: [HOST:PORT, ...]}";
   if (workers.on_hosts())
     throw Error(ErrorCode::invalid_config, "the model's tables lie on parameter servers that all hosts must reach, and none are named",
                 where, kNamed, "start them with `tessera ps serve --listen HOST:PORT`");
-  if (options.resume)
-    throw Error(ErrorCode::invalid_config,
-                "the model's tables ended with the run: they were with the parameter servers that `train` started for it", where, kNamed,
-                "servers that outlive a run keep its tables; begin anew with --overwrite");
 }
 
 // The secret of the servers is the user's where these are named, and else one of the run's own. The servers and the workers inherit it.
@@ -143,7 +139,7 @@ void train(const TrainOptions& options) {
   observe::check_run(run, if_exists);
   const std::string yaml = model::portable_yaml(options.yaml, options.overrides);
   const Workers workers(options.hosts);
-  check_servers(job, options, workers);
+  check_servers(job, workers);
   const cluster::ClusterSpec found = workers.resolve(job.cluster);
   for (const std::string& warning : model::warnings_of(job)) log::warning(warning);
   log::show(

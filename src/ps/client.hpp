@@ -89,8 +89,8 @@ class Client {
   void begin_save(const std::filesystem::path& folder, SnapshotRows rows = SnapshotRows::all);
   // Waits until they are written.
   void finish_save();
-  // The rows that were saved there, by however many servers, into tables that were opened here and have no rows yet. Throws not_found, and
-  // as load_table (ps/table_file.hpp).
+  // The rows that were saved there, by however many servers, in place of those of all tables that the servers have. Throws not_found, and
+  // as load_table (ps/table_file.hpp); then tables may be empty.
   void load(const std::filesystem::path& folder);
 
   // Of each server, in the servers' order: its tables, whoever opened them.

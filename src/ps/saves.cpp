@@ -129,9 +129,6 @@ void load_tables(const SaveOrder& order, const std::vector<Table*>& tables) {
     if (!saved)
       throw Error(ErrorCode::not_found, text("there is no table ", name, " in ", order.folder.string()), {},
                   "a folder that tables were saved to");
-    if (table->size() > 0)
-      throw Error(ErrorCode::invalid_config, text("table ", name, " has rows already, and cannot be loaded"), {}, "",
-                  "load before the first pull");
     const bool same = saved->servers.size() == order.servers;
     for (std::size_t server = 0; server < saved->servers.size(); ++server) {
       if (same && server != order.server) continue;

@@ -53,6 +53,7 @@ class Saves {
   explicit Saves(FileSystem& files) : files_(files) {}
   // All tables as they are now. Ends a save that is not complete. Throws io.
   void begin(const SaveOrder& order, const std::vector<Table*>& tables);
+  void abandon() { saves_.clear(), at_ = 0; }
   // Writes a little. False: there is nothing to write.
   bool go_on();
   // Of the save that has begun, of each table its chain with the new file; nothing while it goes on. Throws what it has failed with.
@@ -69,7 +70,7 @@ class Saves {
   std::exception_ptr failed_;
 };
 
-// Into tables that were opened and are empty: the rows that this server has among `order.servers`, whichever servers have saved them.
+// Into tables that were opened and have no rows: the rows that this server has among `order.servers`, whichever servers have saved them.
 // Throws as load_table() does; not_found where the folder has no such table.
 void load_tables(const SaveOrder& order, const std::vector<Table*>& tables);
 

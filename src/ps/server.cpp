@@ -137,6 +137,8 @@ struct Server::Impl {
     if (header.ask == Ask::save) {
       saves.begin(order, shards.tables());
     } else {
+      saves.abandon();
+      shards.empty_tables();
       load_tables(order, shards.tables());
       if (backup) go_on_without_backup();
     }

@@ -17,9 +17,9 @@ std::span<const Key> keys_of(const Table& table, const AskHeader& header, Messag
 
 }  // namespace
 
-Shards::Shards(const std::optional<TableStorage>& storage) : storage_(storage) {
-  std::memcpy(&instance_, random_bytes(sizeof instance_).data(), sizeof instance_);
-}
+Shards::Shards(const std::optional<TableStorage>& storage) : storage_(storage) { renew_instance(); }
+
+void Shards::renew_instance() { std::memcpy(&instance_, random_bytes(sizeof instance_).data(), sizeof instance_); }
 
 std::optional<std::size_t> Shards::answer(std::span<const std::byte> request, std::span<std::byte> reply, Seconds waited) {
   MessageReader in(request);
@@ -174,6 +174,14 @@ std::vector<Table*> Shards::tables() {
   std::vector<Table*> all;
   for (Shard& shard : shards_) all.push_back(&shard.table);
   return all;
+}
+
+void Shards::empty_tables() {
+  for (Shard& shard : shards_) {
+    shard.table = Table(shard.spec, storage_);
+    shard.sums = {};
+  }
+  renew_instance();
 }
 
 ServerStatus Shards::status() const {

@@ -26,6 +26,8 @@ class Shards {
   ServerStatus status() const;
 
   std::vector<Table*> tables();
+  // Tables without rows in place of those that are there.
+  void empty_tables();
 
   bool empty() const { return shards_.empty() && !incomplete_; }
   // Whether a copy has begun that is not whole.
@@ -45,6 +47,7 @@ class Shards {
     std::uint64_t pulled = 0, pushed = 0, refused = 0;  // keys
   };
 
+  void renew_instance();
   Shard& shard_of(const AskHeader& header);
   Opened open(std::span<const char> json);
   void join(const AskHeader& header, std::span<const char> json);
@@ -62,7 +65,7 @@ class Shards {
   std::optional<TableStorage> storage_;
   std::deque<Shard> shards_;
   Workers workers_;
-  std::uint64_t instance_ = 0;  // random
+  std::uint64_t instance_ = 0;  // random, of these rows
   bool incomplete_ = false;
 };
 

@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "base/secret.hpp"
+#include "checkpoint/checkpoint.hpp"
 #include "data/clicks/keys.hpp"
 #include "model/forms.hpp"
 
@@ -55,6 +56,14 @@ const std::vector<std::string>& places_of(const model::JobSpec& job) {
 }
 
 std::span<float> values_of(const at::Tensor& tensor) { return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())}; }
+
+constexpr const char* kFolder = "tables-";
+
+// Beside the checkpoint's own, "step-000050".
+std::filesystem::path folder_of(const std::filesystem::path& checkpoints, std::int64_t step) {
+  const std::string name = checkpoint::step_folder({}, step).string();
+  return checkpoints / (kFolder + name.substr(name.find('-') + 1));
+}
 
 }  // namespace
 
@@ -111,6 +120,26 @@ void Tables::pull(std::vector<nn::Batch>& batches, ps::Absent absent) {
     batch.tensors["row_gradients"] = gradients_.narrow(0, begin, count);
     begin += count;
   }
+}
+
+void Tables::save(const std::filesystem::path& checkpoints, std::int64_t step) {
+  client_.wait_for_workers();
+  client_.begin_save(folder_of(checkpoints, step));
+  client_.finish_save();
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoints)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with(kFolder) || entry.path() == folder_of(checkpoints, step)) continue;
+    if (!std::filesystem::exists(checkpoints / ("step-" + name.substr(std::string_view(kFolder).size()))))
+      std::filesystem::remove_all(entry.path());
+  }
+}
+
+void Tables::load(const std::filesystem::path& checkpoint, std::int64_t step) {
+  const std::filesystem::path folder = folder_of(checkpoint.parent_path(), step);
+  if (!std::filesystem::exists(folder))
+    throw Error(ErrorCode::not_found, text("the rows of the model's tables are not beside ", checkpoint.string()),
+                {.file = folder.string(), .block = {}}, "what the servers have saved with the checkpoint");
+  client_.load(folder);
 }
 
 void Tables::push() {

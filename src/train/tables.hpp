@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,6 +32,12 @@ class Tables {
   void push();
   // All ranks that train do so once a step, whether they have pushed or not: then the servers step the rows, or let others go on.
   void end_step() { client_.end_step(); }
+
+  // Of one rank, while the others make no step: all rows as they are once all ranks have ended as many steps as this one, into the folder
+  // of the step among a run's checkpoints. Removes those of steps that have no checkpoint any more. Throws io.
+  void save(const std::filesystem::path& checkpoints, std::int64_t step);
+  // The rows of a checkpoint in place of what the servers hold. Throws not_found where there are none, and corrupt.
+  void load(const std::filesystem::path& checkpoint, std::int64_t step);
 
  private:
   std::string name_;

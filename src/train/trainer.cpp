@@ -72,6 +72,8 @@ struct Trainer::Impl {
   BatchLoader loader;
   std::optional<Tables> tables;                // of a model of clicks, where this rank holds the block that reads them
   bool training_tables = false;                // from the first step on
+  bool saves_tables = false;                   // of the ranks that train them, one does
+  std::filesystem::path tables_from = {};      // the checkpoint whose rows the first step begins with
   std::map<std::int64_t, Executor> by_passes;  // where samples have different lengths: of steps with so many passes of this rank
 
   Impl(const model::JobSpec& job, const plan::Plan& plan, const data::Dataset& dataset, comm::Communicator& comm, at::Device device)
@@ -118,7 +120,12 @@ struct Trainer::Impl {
     const int block = model::tables_block(job.model);
     if (of.training && !training_tables) {
       training_tables = true;
-      if (const std::optional<ps::Worker> self = worker()) tables.emplace(job, self);
+      if (const std::optional<ps::Worker> self = worker()) {
+        tables.emplace(job, self);
+        saves_tables = self->index == 0;
+        if (saves_tables && !tables_from.empty()) tables->load(tables_from, step);
+      }
+      comm.world().barrier().wait();
     } else if (!tables && holds(program, block)) {
       tables.emplace(job, std::nullopt);
     }
@@ -128,6 +135,14 @@ struct Trainer::Impl {
     }
     if (tables)
       tables->pull(batches.at(static_cast<std::size_t>(of.cut_index(block))), of.training ? ps::Absent::create : ps::Absent::zeros);
+  }
+  void save_rows(const std::filesystem::path& folder) {
+    if (!training_tables) return;
+    if (saves_tables) {
+      std::filesystem::create_directories(folder);
+      tables->save(folder, step);
+    }
+    comm.world().barrier().wait();
   }
   void end_rows_step(bool skipped) {
     if (!tables) return;
@@ -294,6 +309,7 @@ void Trainer::load(const std::filesystem::path& checkpoint, bool whole) {
   for (int bucket = 0; bucket < impl_->store.bucket_count(); ++bucket) impl_->saver.keep(bucket);
   impl_->store.load(reader, whole);
   impl_->step = whole ? reader.state().step : 0;
+  if (whole) impl_->tables_from = checkpoint;
   impl_->tokens = whole ? reader.state().tokens : 0;
   impl_->loaded_history = whole ? ValidationHistory::read(reader.state().extra) : ValidationHistory();
 }
@@ -347,11 +363,13 @@ const plan::Plan& Trainer::plan() const { return impl_->plan; }
 
 void Trainer::save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep, const ValidationHistory& history) {
   finish();
+  impl_->save_rows(folder);
   impl_->saver.save(impl_->save_request(files, folder, keep, history), impl_->store.pieces());
 }
 
 void Trainer::begin_save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep, const ValidationHistory& history) {
   finish();
+  impl_->save_rows(folder);
   std::vector<std::vector<checkpoint::Piece>> pieces;
   for (int bucket = 0; bucket < impl_->store.bucket_count(); ++bucket) pieces.push_back(impl_->store.pieces(bucket));
   impl_->saver.begin(impl_->save_request(files, folder, keep, history), std::move(pieces));

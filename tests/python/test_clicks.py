@@ -148,8 +148,17 @@ def test_a_damaged_line_is_named_and_left_out_where_asked(clicks):
     assert "1 lines cannot be read and were left out (7)" in trained.stderr
 
 
-def test_a_run_whose_servers_ended_with_it_does_not_go_on(clicks):
-    yaml = clicks.write("ended.yaml", job("ended", "deepfm"))
-    clicks("train", yaml, "--no-measure", "--set", "train.steps=2")
-    refused = clicks("train", yaml, "--resume", check=False)
-    assert refused.returncode == 2 and "tables ended with the run" in refused.stderr
+def test_a_resumed_run_is_the_uninterrupted_one(clicks):
+    """Its rows lie beside the checkpoints, with their optimizer's state; the servers of the first part ended with it."""
+    table = {"kind": "adagrad", "lr": 0.05}
+    whole = clicks.write("whole.yaml", job("whole", "deepfm", 2, {"dp": 2, "pp": 1, "tp": 1}, table=table))
+    clicks("train", whole, "--no-measure")
+    yaml = clicks.write("parts.yaml", {**job("parts", "deepfm", 2, {"dp": 2, "pp": 1, "tp": 1}, table=table), "checkpoint": {"every": 5, "keep": 1}})
+    clicks("train", yaml, "--no-measure", "--set", "train.steps=7")
+    checkpoints = clicks.folder / "runs" / "parts" / "checkpoints"
+    assert (checkpoints / "tables-000007" / "tables.json").exists()
+    clicks("train", yaml, "--resume")
+    assert (checkpoints / "tables-000012").exists() and not (checkpoints / "tables-000005").exists()
+    losses = {name: [line["loss"] for line in clicks.metrics(name)] for name in ("whole", "parts")}
+    assert losses["parts"] == pytest.approx(losses["whole"], rel=1e-6)
+    assert clicks.evaluations("parts")[-1]["auc"] == pytest.approx(clicks.evaluations("whole")[-1]["auc"], abs=1e-6)
