@@ -92,7 +92,7 @@ void Tables::pull(std::vector<nn::Batch>& batches, ps::Absent absent) {
   std::vector<std::int64_t> present;
   std::int64_t samples = 0, place = 0, tables = 0;
   for (const nn::Batch& batch : batches) {
-    const at::Tensor& keys = batch.at("keys");
+    const at::Tensor keys = batch.at("keys").cpu();
     samples += keys.size(0);
     tables = keys.size(1);
     lookups_ = keys.size(2);
@@ -111,8 +111,9 @@ void Tables::pull(std::vector<nn::Batch>& batches, ps::Absent absent) {
     present_ = at::from_blob(present.data(), {std::ssize(present)}, at::kLong).clone();
     values = at::zeros({place, dimension_}, at::kFloat).index_copy_(0, present_, values);
   }
-  values = values.view({samples, tables, lookups_, dimension_}).sum(2);
-  gradients_ = at::zeros({samples, tables, dimension_}, at::kFloat);
+  const at::Device device = batches.front().at("keys").device();
+  values = values.view({samples, tables, lookups_, dimension_}).sum(2).to(device);
+  gradients_ = at::zeros({samples, tables, dimension_}, at::TensorOptions(device).dtype(at::kFloat));
   std::int64_t begin = 0;
   for (nn::Batch& batch : batches) {
     const std::int64_t count = batch.at("keys").size(0);
@@ -144,7 +145,7 @@ void Tables::load(const std::filesystem::path& checkpoint, std::int64_t step) {
 
 void Tables::push() {
   // Each look-up of a sum has the sum's gradient.
-  at::Tensor each = gradients_.unsqueeze(2).expand({-1, -1, lookups_, -1}).reshape({-1, dimension_});
+  at::Tensor each = gradients_.cpu().unsqueeze(2).expand({-1, -1, lookups_, -1}).reshape({-1, dimension_});
   if (present_.defined()) each = each.index_select(0, present_);
   client_.push(table_, keys_, values_of(each.contiguous()));
 }

@@ -1,6 +1,7 @@
 """Models that read click logs: DeepFM and DLRM against plain PyTorch, their tables with parameter servers, on one rank and on two."""
 
 import json
+import random
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from conftest import REPOSITORY, free_place
 from safetensors.torch import load_file
 
 STEPS, BATCH, TABLES, DIM, DENSE = 12, 64, 26, 4, 13
+NO_KEY = 2**64 - 1
 MODELS = {
     "deepfm": {"arch": "deepfm", "tables": TABLES, "dim": DIM, "dense": DENSE, "hidden": [16, 8]},
     "dlrm": {"arch": "dlrm", "tables": TABLES, "dim": DIM, "dense": DENSE, "bottom": [8, DIM], "top": [16, 1]},
@@ -28,7 +30,7 @@ def mlp(weights, name, x):
 def deepfm(weights, rows, dense):
     """`rows`: [samples, tables, 1 + dim], of each row its weight and its vector."""
     vectors = rows[:, :, 1:]
-    pairs = sum((vectors[:, i] * vectors[:, j]).sum(1) for i in range(TABLES) for j in range(i))
+    pairs = sum((vectors[:, i] * vectors[:, j]).sum(1) for i in range(rows.shape[1]) for j in range(i))
     first = rows[:, :, 0].sum(1) + dense @ weights["first_order_dense.weight"][0]
     return first + pairs + mlp(weights, "deep", torch.cat([vectors.flatten(1), dense], 1))[:, 0]
 
@@ -40,17 +42,17 @@ def dlrm(weights, rows, dense):
     return mlp(weights, "top_l", torch.cat([bottom, torch.stack(pairs, 1)], 1))[:, 0]
 
 
-def losses_of_pytorch(tessera, yaml, weights, logits, width, lr, table_step):
+def losses_of_pytorch(tessera, yaml, weights, logits, width, lr, table_step, tables=TABLES, lookups=1):
     """From these weights and rows of zeros, over the batches that Tessera says it uses."""
     weights = {name: value.clone().requires_grad_(True) for name, value in weights.items()}
     optimizer = torch.optim.SGD(list(weights.values()), lr=lr)
     table, losses = {}, []
     for batch in map(json.loads, tessera("data", "batch", yaml, "--count", STEPS, "--json").stdout.splitlines()):
         keys = [key for sample in batch["keys"] for key in sample]
-        different = sorted(set(keys))
+        different = sorted(set(keys) | {NO_KEY})
         held = torch.stack([table.setdefault(key, [torch.zeros(width), torch.zeros(width)])[0] for key in different]).requires_grad_(True)
         place = {key: i for i, key in enumerate(different)}
-        rows = held[torch.tensor([place[key] for key in keys])].view(BATCH, TABLES, width)
+        rows = held[torch.tensor([place[key] for key in keys])].view(BATCH, tables, lookups, width).sum(2)
         loss = torch.nn.functional.binary_cross_entropy_with_logits(
             logits(weights, rows, torch.tensor(batch["dense"])), torch.tensor(batch["labels"]).float())
         optimizer.zero_grad()
@@ -58,7 +60,8 @@ def losses_of_pytorch(tessera, yaml, weights, logits, width, lr, table_step):
         optimizer.step()
         losses.append(loss.item())
         for key, gradient in zip(different, held.grad):
-            table_step(table[key], gradient)
+            if key != NO_KEY:
+                table_step(table[key], gradient)
     return losses
 
 
@@ -88,9 +91,10 @@ def job(name, arch, devices=1, parallel=None, lr=0.5, table=None, **train):
     }
 
 
-def initial_weights(tessera, arch):
+def initial_weights(tessera, arch, **changes):
     """Of a run that has made one step of nothing, and is there for others to begin with."""
-    tessera("train", tessera.write("start.yaml", job("start", arch, lr=0, table={"kind": "sgd", "lr": 0}, steps=1)), "--no-measure")
+    still = job("start", arch, lr=0, table={"kind": "sgd", "lr": 0}, steps=1)
+    tessera("train", tessera.write("start.yaml", {**still, **changes}), "--no-measure")
     return load_file(next((tessera.folder / "runs" / "start" / "checkpoints").glob("step-*/*.safetensors")))
 
 
@@ -118,6 +122,20 @@ def test_adagrad_steps_rows_as_pytorchs_formula_does(clicks):
     assert [line["loss"] for line in clicks.metrics("one")] == pytest.approx(expected, rel=1e-4)
     evaluation = clicks.evaluations("one")[-1]
     assert 0 <= evaluation["auc"] <= 1 and evaluation["validation_loss"] > 0
+
+
+def test_look_ups_of_a_table_are_summed(tessera):
+    draw = random.Random(1)
+    lines = [" ".join([str(draw.randrange(2)), f"1:{draw.random():.3f}", *(f"{draw.randrange(2, 40)}:1" for _ in range(draw.randrange(6)))])
+             for _ in range(400)]
+    tessera.write("clicks.txt", "\n".join(lines) + "\n")
+    changes = {"model": {"arch": "deepfm", "tables": 2, "lookups": 3, "dim": DIM, "dense": 1, "hidden": [8]},
+               "data": {"source": "clicks.txt", "format": "libsvm", "split": {"train": 0.9}}}
+    weights = initial_weights(tessera, "deepfm", **changes)
+    yaml = tessera.write("sums.yaml", {**job("sums", "deepfm", init="runs/start"), **changes})
+    tessera("train", yaml, "--no-measure")
+    expected = losses_of_pytorch(tessera, yaml, weights, deepfm, DIM + 1, 0.5, sgd, tables=2, lookups=3)
+    assert [line["loss"] for line in tessera.metrics("sums")] == pytest.approx(expected, rel=1e-4)
 
 
 def test_named_servers_keep_the_tables_and_refuse_another_run_of_the_name(clicks):

@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::size_t kNumbers = 13;
 constexpr std::size_t kCategories = 26;
+constexpr std::size_t kDigits = 8;  // of a category
 
 class Criteo final : public ClickFormat {
  public:
@@ -28,7 +29,7 @@ class Criteo final : public ClickFormat {
     for (std::size_t i = 0; i < kCategories; ++i) {
       const std::string_view field = take_field(line, '\t');
       std::uint32_t id = 0;
-      if (!field.empty() && !is_number(field, id, 16))
+      if (!field.empty() && (field.size() > kDigits || !is_number(field, id, 16)))
         return text("its category ", i + 1, " is '", field, "', and not up to 8 hexadecimal digits");
       if (!room.keys.empty()) room.keys[i] = key_of(i, field.empty() ? kEmptyId : id);
     }
