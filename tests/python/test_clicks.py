@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -152,6 +153,39 @@ def test_named_servers_keep_the_tables_and_refuse_another_run_of_the_name(clicks
     finally:
         server.send_signal(signal.SIGTERM)
     assert server.wait(timeout=30) == 0
+
+
+def test_a_run_does_not_notice_that_a_server_with_a_backup_is_killed(clicks):
+    losses = {}
+    for name in ("undisturbed", "killed"):
+        places = free_place(), free_place()
+        servers = [clicks.start("ps", "serve", "--listen", places[0], "--backup", places[1]),
+                   clicks.start("ps", "serve", "--listen", places[1], "--backup-of", places[0])]
+        try:
+            for server in servers:
+                server.stdout.readline()
+            yaml = clicks.write(f"{name}.yaml", job(name, "deepfm", 2, {"dp": 2, "pp": 1, "tp": 1}, table={"kind": "adam", "lr": 0.01}, steps=60))
+            run = clicks.start("train", yaml, "--no-measure", "--set", f"parameter_servers.servers=[{'/'.join(places)}]")
+            metrics = clicks.folder / "runs" / name / "metrics.jsonl"
+            wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0)
+            if name == "killed":
+                servers[0].kill()
+            _, message = run.communicate(timeout=60)
+            assert run.returncode == 0, message
+        finally:
+            for server in servers:
+                server.kill()
+                server.wait()
+        losses[name] = [line["loss"] for line in clicks.metrics(name)]
+    assert losses["killed"] == losses["undisturbed"]
+
+
+def wait_until(condition):
+    for _ in range(3000):
+        if condition():
+            return
+        time.sleep(0.02)
+    pytest.fail("it did not happen within a minute")
 
 
 def test_a_damaged_line_is_named_and_left_out_where_asked(clicks):
