@@ -9,7 +9,8 @@ PaddlePaddle 2.6.2, which has a parameter server where 3.x has none, and FBGEMM 
 Paddle sends each push at once and by itself. Its rows are inserted by pushes, as its pulls make none; ours by pulls. Resident bytes of a row are what the server's memory grew by.
 
 `load` pulls and pushes all rows once and counts the rows that exist afterwards. Paddle has its defaults there: it merges up to 12 pushes, its server refuses messages above 64 MiB, and
-the trainer gets no error. `growth` runs one, two and four servers, with as many workers, on emulated hosts (tools/netlab, needs root).
+the trainer gets no error. `growth` runs one, two and four servers, with as many workers, on emulated hosts (tools/netlab, needs root). With `service` beside it, what a trillion parameters would take follows from both (scale.py).
+`tier` gives a table memory for a quarter of its rows; tessera_bench_ps_tier --billion makes a billion of them.
 """
 import argparse
 import contextlib
@@ -31,6 +32,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 from growth import growth, show_growth  # noqa: E402
 from machine import processor  # noqa: E402
 from packages import beside_ours, environment  # noqa: E402
+from scale import scale, show_scale  # noqa: E402
 from served import Program  # noqa: E402
 
 DIMENSION, BATCH = 16, 4096 * 26
@@ -186,6 +188,8 @@ def show(result):
         print(f"\nrows that exist after all were pulled and pushed once, Paddle with its defaults: {there}")
     if "growth" in result:
         show_growth(result["growth"])
+    if "scale" in result:
+        show_scale(result["scale"])
 
 
 def main():
@@ -212,6 +216,8 @@ def main():
         result["load"] = load(arguments)
     if "growth" in arguments.only:
         result["growth"] = growth(arguments.bin, arguments.rows, arguments.rounds)
+    if "sides" in result and "Tessera" in result["sides"] and "problem" not in result.get("growth", {"problem": ""}):
+        result["scale"] = scale(DIMENSION, result["sides"]["Tessera"], list(result["growth"].values())[-1])
     if "tier" in arguments.only:
         with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
             result["tier"] = checked([arguments.bin / "tessera_bench_ps_tier", folder, "--rounds", arguments.rounds])
