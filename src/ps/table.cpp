@@ -85,6 +85,7 @@ PushResult Table::push(std::span<const Key> keys, std::span<const float> gradien
     float* state;
     unsigned char* mark;
   };
+  const bool marked = state.marks_changes();
   PushResult result;
   in_chunks(keys.size(), [&](std::size_t begin, std::size_t count) {
     state.resolve(keys.subspan(begin, count), tickets.empty() ? tickets : tickets.subspan(begin, count), Missing::create);
@@ -93,12 +94,12 @@ PushResult Table::push(std::span<const Key> keys, std::span<const float> gradien
       const std::uint32_t row = state.found[i];
       rows[i] = {.values = state.values.ask_to_write(row),
                  .state = state.state_count == 0 ? nullptr : reinterpret_cast<float*>(state.states.ask_to_write(row)),
-                 .mark = reinterpret_cast<unsigned char*>(state.marks.ask_to_write(row))};
+                 .mark = marked ? reinterpret_cast<unsigned char*>(state.marks.ask_to_write(row)) : nullptr};
     };
     const auto apply = [&](std::size_t i) {
       const Row& row = rows[i];
       state.before_change(keys[begin + i], state.found[i]);
-      *row.mark = static_cast<unsigned char>((*row.mark | Mark::kChanged) & ~Mark::kOnDisk);
+      if (marked) *row.mark = static_cast<unsigned char>((*row.mark | Mark::kChanged) & ~Mark::kOnDisk);
       ++(state.apply(row.values, row.state, gradients.subspan((begin + i) * dimension, dimension), random) ? result.applied
                                                                                                            : result.refused);
     };
