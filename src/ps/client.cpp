@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "base/secret.hpp"
 #include "ps/batch.hpp"
@@ -41,6 +42,10 @@ struct Client::Impl {
         numbered(requests.servers(), 0),
         step(given.worker ? given.worker->first_step : 0) {
     std::memcpy(&number, random_bytes(sizeof number).data(), sizeof number);
+  }
+  // Before it asks for anything that servers have to know it for. One that only looks they need not remember.
+  void join() {
+    if (std::exchange(joined, true)) return;
     const std::string json = to_json(Joining{.worker = options.worker, .patience = kWaiting * options.deadline});
     ask_each([&](std::size_t server, MessageWriter& out) { add_text(server, out, Ask::join, json); },
              [](std::size_t, const MessageReader&) {});
@@ -125,7 +130,8 @@ struct Client::Impl {
   comm::RequestClient requests;
   std::uint64_t number = 0;             // this client's, by which servers know it again
   std::vector<std::uint64_t> numbered;  // messages to each server
-  std::int64_t step = 0;                // steps that this worker has ended
+  bool joined = false;
+  std::int64_t step = 0;  // steps that this worker has ended
   Staleness staleness_seen;
   std::filesystem::path saves_to;
   std::int64_t save_number = 0;
@@ -140,6 +146,7 @@ Client& Client::operator=(Client&&) noexcept = default;
 
 Client::TableId Client::open(const TableSpec& spec) {
   check(spec);
+  impl_->join();
   const std::string json = to_json(spec);
   Impl::OpenTable table{.dimension = static_cast<std::size_t>(spec.dimension),
                         .staleness = spec.consistency == Consistency::synchronous ? 0 : spec.staleness,

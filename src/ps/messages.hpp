@@ -40,6 +40,7 @@ enum class Ask : std::uint32_t {
   end_step        // of this client's worker; answered by nothing
 };
 inline bool is_numbered(Ask ask) { return ask >= Ask::push; }
+inline bool is_copy(Ask ask) { return ask >= Ask::copy_begin && ask <= Ask::copy_end; }
 // What a backup has to do as well.
 inline bool changes(Ask ask) { return ask == Ask::join || ask == Ask::open || is_numbered(ask); }
 

@@ -47,6 +47,9 @@ struct Server::Impl {
     if (ask == Ask::who_leads) return say_who_leads(request.bytes, reply);
     if (ask == Ask::status) return say_status(reply);
     if (ask == Ask::save || ask == Ask::saved || ask == Ask::load) return save_or_load(request, reply);
+    if (leads && is_copy(ask))
+      throw Error(ErrorCode::invalid_config, text("the server at ", place, " leads, and takes no other's rows"), {},
+                  "a server that stands by");
     if (!leads) leader = request.client;
     if (!backup || !changes(ask)) return shards.answer(request.bytes, reply, request.waited);
     // The backup works at it meanwhile, and comes to the same.
@@ -105,7 +108,10 @@ struct Server::Impl {
       log::info(text("the server at ", pair->partner, " is the backup of ", place));
       return true;
     } catch (const Error& error) {
-      log::debug(text("no backup yet: ", error.what()));
+      if (error.code() == ErrorCode::resource_exhausted)
+        log::warning(text(place, " has no backup: ", error.what()));
+      else
+        log::debug(text("no backup yet: ", error.what()));
       return false;
     }
   }

@@ -156,7 +156,8 @@ TEST(Workers, OfAnotherRunTakeTheServersOver) {
   fresh.push(same, samples.keys, samples.gradients);
   fresh.end_step();
   EXPECT_EQ(fresh.status().front().slowest, 11);
-  EXPECT_THROW(Client({server.place}, "", {.worker = Worker{.index = 1, .count = 2, .run = 6}}), Error);
+  Client third({server.place}, "", {.worker = Worker{.index = 1, .count = 2, .run = 6}});
+  EXPECT_THROW(third.open(ads(Consistency::synchronous)), Error);
 }
 
 TEST(Workers, AWorkerThatComesAgainBeginsItsStepAnew) {
