@@ -18,8 +18,8 @@ void copy_floats(const float* __restrict from, float* __restrict to, int count) 
 
 // Calls with the begin and the length of each chunk.
 template <typename Visit>
-void in_chunks(std::size_t count, const Visit& visit) {
-  for (std::size_t begin = 0; begin < count; begin += kChunk) visit(begin, std::min(kChunk, count - begin));
+void in_chunks(std::size_t count, std::size_t chunk, const Visit& visit) {
+  for (std::size_t begin = 0; begin < count; begin += chunk) visit(begin, std::min(chunk, count - begin));
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ void Table::pull(std::span<const Key> keys, std::span<float> values, std::span<T
   State& state = *state_;
   const auto dimension = static_cast<std::size_t>(state.spec.dimension);
   const bool plain = state.spec.type == RowType::fp32, counts = state.cold.has_value();
-  in_chunks(keys.size(), [&](std::size_t begin, std::size_t count) {
+  in_chunks(keys.size(), state.chunk(), [&](std::size_t begin, std::size_t count) {
     state.resolve(keys.subspan(begin, count), {}, absent == Absent::create ? Missing::create : Missing::leave);
     Ring<const std::byte*> rows;
     const auto ask = [&](std::size_t i) {
@@ -87,7 +87,7 @@ PushResult Table::push(std::span<const Key> keys, std::span<const float> gradien
   };
   const bool marked = state.marks_changes();
   PushResult result;
-  in_chunks(keys.size(), [&](std::size_t begin, std::size_t count) {
+  in_chunks(keys.size(), state.chunk(), [&](std::size_t begin, std::size_t count) {
     state.resolve(keys.subspan(begin, count), tickets.empty() ? tickets : tickets.subspan(begin, count), Missing::create);
     Ring<Row> rows;
     const auto ask = [&](std::size_t i) {
@@ -112,7 +112,7 @@ std::size_t Table::erase(std::span<const Key> keys) {
   State& state = *state_;
   std::size_t erased = 0;
   ++state.erased;
-  in_chunks(keys.size(), [&](std::size_t begin, std::size_t count) {
+  in_chunks(keys.size(), state.chunk(), [&](std::size_t begin, std::size_t count) {
     // A snapshot may want the rows that lie on disk.
     if (state.snapshot && state.cold) state.resolve(keys.subspan(begin, count), {}, Missing::leave);
     state.free_rows.reserve(state.free_rows.size() + count);
@@ -152,7 +152,7 @@ void Table::for_each(const TakeRow& visit) const {
 
 void Table::restore(std::span<const Key> keys, std::span<const std::byte> stored) {
   State& state = *state_;
-  in_chunks(keys.size(), [&](std::size_t begin, std::size_t count) {
+  in_chunks(keys.size(), state.chunk(), [&](std::size_t begin, std::size_t count) {
     state.resolve(keys.subspan(begin, count), {}, Missing::blank);
     for (std::size_t i = 0; i < count; ++i) {
       const std::uint32_t row = state.found[i];
