@@ -45,4 +45,12 @@ Mixture::Draw Mixture::at(std::int64_t position) const {
   return {source, static_cast<std::int64_t>(order.at(static_cast<std::uint64_t>(drawn % size)))};
 }
 
+std::vector<Draw> draws_of(const Mixture& order, std::int64_t step, std::int64_t global_batch) {
+  std::vector<Draw> draws;
+  draws.reserve(static_cast<std::size_t>(global_batch));
+  for (std::int64_t position = step * global_batch; position < (step + 1) * global_batch; ++position)
+    draws.push_back({order.at(position).sample, position / order.epoch()});
+  return draws;
+}
+
 }  // namespace tessera::data

@@ -5,6 +5,8 @@
 #include <optional>
 #include <vector>
 
+#include "data/dataset.hpp"
+
 namespace tessera::data {
 
 // An epoch has a fixed number of samples of each source, in a random order of all. Without weights these are all samples of all sources.
@@ -32,5 +34,8 @@ class Mixture {
   std::vector<std::int64_t> begins_;  // of each source among the slots of an epoch, and their number
   std::uint64_t seed_;
 };
+
+// The samples of a step, where there is one source alone.
+std::vector<Draw> draws_of(const Mixture& order, std::int64_t step, std::int64_t global_batch);
 
 }  // namespace tessera::data

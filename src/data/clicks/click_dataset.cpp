@@ -103,11 +103,7 @@ class ClickDataset final : public Dataset {
       throw Error(ErrorCode::invalid_config,
                   text("a batch has ", global_batch, " samples but the training split has only ", train_, " lines"), where_,
                   text("train.global_batch of at most ", train_), "use more lines, or a smaller train.global_batch");
-    std::vector<Draw> draws;
-    draws.reserve(static_cast<std::size_t>(global_batch));
-    for (std::int64_t position = step * global_batch; position < (step + 1) * global_batch; ++position)
-      draws.push_back({order_->at(position).sample, position / order_->epoch()});
-    return draws;
+    return draws_of(*order_, step, global_batch);
   }
 
   std::vector<Field> fields() const override {
