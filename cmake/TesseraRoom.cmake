@@ -1,6 +1,7 @@
 # tessera_add_room(NAME): enters src/NAME, and builds tests/NAME/*_test.cpp as one program when tests are on.
 # tessera_room(NAME DEPENDS targets...): called by src/NAME/CMakeLists.txt; every .cpp of the folder is the room, but for
 # *_main.cpp (programs) and *_module.cpp (what is loaded on demand).
+# tessera_precompile(FIRST OTHERS... HEADERS headers...): compiles the headers once, with the options of FIRST, for all these targets.
 function(tessera_add_room name)
   if(NOT EXISTS ${CMAKE_SOURCE_DIR}/src/${name}/CMakeLists.txt)
     return()
@@ -10,7 +11,7 @@ function(tessera_add_room name)
   if(TESSERA_TESTS AND tests)
     file(GLOB helpers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${name}/*_helper.cpp)
     add_executable(tessera_${name}_tests ${tests} ${helpers})
-    target_compile_options(tessera_${name}_tests PRIVATE ${TESSERA_WARNINGS})
+    target_compile_options(tessera_${name}_tests PRIVATE ${TESSERA_WARNINGS} ${TESSERA_TEST_OPTIMIZATION})
     target_include_directories(tessera_${name}_tests PRIVATE ${CMAKE_SOURCE_DIR}/tests)
     target_compile_definitions(tessera_${name}_tests PRIVATE TESSERA_SOURCE_DIR="${CMAKE_SOURCE_DIR}" TESSERA_BINARY_DIR="${CMAKE_BINARY_DIR}")
     target_link_libraries(tessera_${name}_tests PRIVATE tessera::${name} ${TESSERA_${name}_TESTS_USE} ${RAPIDCHECK_LIBRARY} GTest::gmock GTest::gtest_main)
@@ -43,4 +44,16 @@ function(tessera_room name)
   target_include_directories(tessera_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src)
   target_compile_options(tessera_${name} PRIVATE ${TESSERA_WARNINGS} ${TESSERA_ROOM_OPTIMIZATION})
   target_link_libraries(tessera_${name} PUBLIC ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE_DEPENDS})
+endfunction()
+
+function(tessera_precompile first)
+  cmake_parse_arguments(ARG "" "" "HEADERS" ${ARGN})
+  target_precompile_headers(${first} PRIVATE ${ARG_HEADERS})
+  foreach(target ${ARG_UNPARSED_ARGUMENTS})
+    target_precompile_headers(${target} REUSE_FROM ${first})
+  endforeach()
+  # ccache keeps no file that is compiled so without it.
+  foreach(target ${first} ${ARG_UNPARSED_ARGUMENTS})
+    target_compile_options(${target} PRIVATE -fpch-preprocess)
+  endforeach()
 endfunction()

@@ -34,3 +34,7 @@ if(TESSERA_SANITIZE)
   endif()
 endif()
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+# Tests compile a quarter faster so than with -O3. What takes them long is done by the rooms.
+if(CMAKE_BUILD_TYPE STREQUAL "Release")
+  set(TESSERA_TEST_OPTIMIZATION -O1)
+endif()

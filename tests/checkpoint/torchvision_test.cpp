@@ -67,7 +67,7 @@ class Torchvision : public testing::Test {
     if (!has_python()) GTEST_SKIP() << "no .venv with PyTorch";
   }
   std::filesystem::path file(const std::string& name) const { return folder_.path() / name; }
-  std::string quoted(const std::string& name) const { return "'" + file(name).string() + "'"; }
+  std::string quoted(const std::string& name) const { return text("'", file(name).string(), "'"); }
   std::filesystem::path checkpoints() const { return folder_.path() / "checkpoints"; }
 
   TemporaryFolder folder_;

@@ -8,13 +8,13 @@ import pytest
 from conftest import SHAKESPEARE
 
 
-def job(name, precision="fp32", steps=200, parallel=None, **model):
+def job(name, precision="fp32", steps=200, parallel=None, evaluated=64, **model):
     return {
         "name": name,
         "model": {"arch": "llama", "hidden": 128, "layers": 4, "heads": 4, "kv_heads": 2, "ffn": 256, "seq": 64, "vocab": 512, **model},
         "data": {"source": str(SHAKESPEARE), "tokenizer": {"kind": "bpe", "vocab": model.get("vocab", 512)}},
         "train": {"steps": steps, "global_batch": 16, "precision": precision, "optimizer": {"kind": "adamw", "lr": 1.0e-3},
-                  "schedule": {"kind": "cosine", "warmup": 20}, "eval": {"sequences": 64}},
+                  "schedule": {"kind": "cosine", "warmup": 20}, "eval": {"sequences": evaluated}},
         "parallel": parallel or {"dp": 1, "pp": 1, "tp": 1},
     }
 
@@ -55,7 +55,7 @@ def test_so_does_one_that_holds_experts(tessera, parallel):
 
 
 def expect_the_memory_that_the_plan_said(tessera, parallel, precision, model, within=0.10):
-    tessera("train", tessera.write("memory.yaml", job("memory", precision, steps=3, parallel=parallel, **model)))
+    tessera("train", tessera.write("memory.yaml", job("memory", precision, steps=3, parallel=parallel, evaluated=2, **model)))
     run = Path(tessera.folder) / "runs" / "memory"
     for rank, predicted in enumerate(json.loads((run / "plan.json").read_text())["predicted"]["memory_bytes"]):
         measured = json.loads((run / "memory" / f"rank-{rank}.json").read_text())["peak_resident"]

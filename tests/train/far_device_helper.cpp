@@ -78,7 +78,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
 }
 
 // What was in it is lost.
-const at::Tensor& resize(const at::Tensor& tensor, c10::IntArrayRef size, std::optional<at::MemoryFormat>) {
+const at::Tensor& set_size(const at::Tensor& tensor, c10::IntArrayRef size, std::optional<at::MemoryFormat>) {
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(size);
   c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
   if (storage.nbytes() >= tensor.nbytes()) return tensor;
@@ -88,7 +88,7 @@ const at::Tensor& resize(const at::Tensor& tensor, c10::IntArrayRef size, std::o
 }
 
 at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
-  if (to.sizes() != from.sizes()) resize(to, from.sizes(), {});
+  if (to.sizes() != from.sizes()) set_size(to, from.sizes(), {});
   return copy_from(from, to, false);
 }
 
@@ -103,7 +103,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("empty_strided", TORCH_FN(empty_strided));
   library.impl("_copy_from", TORCH_FN(copy_from));
   library.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
-  library.impl("resize_", TORCH_FN(resize));
+  library.impl("resize_", TORCH_FN(set_size));
   library.impl("as_strided", TORCH_FN(as_strided));
   library.impl("unfold", TORCH_FN(at::native::unfold));
   library.impl("view", TORCH_FN(at::native::view));
