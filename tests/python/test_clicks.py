@@ -104,7 +104,7 @@ def test_plans_follow_pytorch(clicks, arch):
     weights = initial_weights(clicks, arch)
     logits, width = {"deepfm": (deepfm, DIM + 1), "dlrm": (dlrm, DIM)}[arch]
     plans = {"one": ({"dp": 1, "pp": 1, "tp": 1}, 1), "replicas": ({"dp": 2, "pp": 1, "tp": 1}, 2),
-             "stages": ({"dp": 1, "pp": 2, "tp": 1, "micro_batches": 2}, 2)}
+             "stages": ({"dp": 1, "pp": 2, "tp": 1, "micro_batches": 2}, 2), "both": ({"dp": 2, "pp": 2, "tp": 1, "micro_batches": 2}, 4)}
     expected = None
     for name, (parallel, devices) in plans.items():
         yaml = clicks.write(f"{name}.yaml", job(name, arch, devices, parallel, init="runs/start"))
