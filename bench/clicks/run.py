@@ -1,9 +1,9 @@
-"""Trains DeepFM on clicks of examples/clicks: Tessera with a parameter server beside a plain PyTorch loop.
+"""Trains DeepFM on clicks of examples/clicks: Tessera with a parameter server, synchronous and asynchronous, beside a plain PyTorch loop.
 
     python bench/clicks/run.py [--bin build/release/bin] [--lines 200000] [--epochs 1] [--batch 1000] [--seeds 3] [--threads N] [--keep FOLDER] [--json]
 
 Both have the same architecture, AdaGrad on rows (PyTorch: nn.Embedding(sparse=True), over all ids of the file), AdamW without decay on the rest, the same batches' size and the
-same split; initial values and the order of lines are their own. The best AUC is that of the hidden model that labels were drawn from. Samples/s are the median over the
+same split; initial values and the order of lines are their own; +- is the standard error of the mean over seeds. The best AUC is that of the hidden model that labels were drawn from. Samples/s are the median over the
 steps, without reading the file; PyTorch's samples lie in memory as tensors. Peers take turns.
 """
 import argparse
@@ -23,15 +23,17 @@ from peer import train_peer  # noqa: E402
 
 MODEL = {"arch": "deepfm", "tables": 26, "dim": 8, "dense": 13, "hidden": [128, 64]}
 TABLE_LR, LR, TRAIN = 0.02, 1e-3, 0.95
+MODES = {"Tessera": "synchronous", "Tessera, asynchronous": "asynchronous"}
+PEER = "PyTorch"
 
 
-def train_tessera(arguments, folder, file, steps, validation, seed):
-    job = {"name": f"clicks-{seed}", "model": MODEL, "data": {"source": str(file), "format": "criteo", "split": {"train": TRAIN}},
+def train_tessera(arguments, folder, file, steps, validation, seed, mode):
+    job = {"name": f"clicks-{mode}-{seed}", "model": MODEL, "data": {"source": str(file), "format": "criteo", "split": {"train": TRAIN}},
            "train": {"steps": steps, "global_batch": arguments.batch, "seed": seed, "eval": {"sequences": validation}, "schedule": {"kind": "constant"},
                      "optimizer": {"kind": "adamw", "lr": LR, "betas": [0.9, 0.999], "weight_decay": 0, "clip": 0}},
-           "parameter_servers": {"optimizer": {"kind": "adagrad", "lr": TABLE_LR}},
+           "parameter_servers": {"optimizer": {"kind": "adagrad", "lr": TABLE_LR}, "consistency": mode},
            "cluster": {"local": {"devices": 1, "threads": arguments.threads}}}
-    yaml = folder / f"clicks-{seed}.yaml"
+    yaml = folder / f"{job['name']}.yaml"
     yaml.write_text(json.dumps(job))
     begin = time.perf_counter()
     done = subprocess.run([os.path.join(arguments.bin, "tessera"), "train", yaml, "--no-measure", "--overwrite"], cwd=folder, capture_output=True, text=True)
@@ -63,18 +65,19 @@ def main():
         steps = int((arguments.lines - made["validation_lines"]) * arguments.epochs) // arguments.batch
         rounds = []
         for seed in range(1, arguments.seeds + 1):
-            rounds.append({"tessera": train_tessera(arguments, folder, file, steps, made["validation_lines"], seed),
-                           "pytorch": train_peer(file, made["validation_lines"], MODEL, steps, arguments.batch, LR, TABLE_LR, seed, arguments.threads)})
-    sides = {side: {figure: statistics.mean(one[side][figure] for one in rounds) for figure in rounds[0][side]} for side in ("tessera", "pytorch")}
-    answer = {"machine": processor(), "lines": arguments.lines, "steps": steps, "best_auc": made["best_auc"], **sides, "rounds": rounds}
+            rounds.append({name: train_tessera(arguments, folder, file, steps, made["validation_lines"], seed, mode) for name, mode in MODES.items()})
+            rounds[-1][PEER] = train_peer(file, made["validation_lines"], MODEL, steps, arguments.batch, LR, TABLE_LR, seed, arguments.threads)
+    sides = {side: {figure: statistics.mean(one[side][figure] for one in rounds) for figure in rounds[0][side]} for side in rounds[0]}
+    spread = {side: statistics.stdev(one[side]["auc"] for one in rounds) / len(rounds) ** 0.5 if len(rounds) > 1 else float("nan") for side in sides}
+    answer = {"machine": processor(), "lines": arguments.lines, "steps": steps, "best_auc": made["best_auc"], "sides": sides, "rounds": rounds}
     if arguments.json:
         print(json.dumps(answer))
         return
     print(f"{answer['machine']}, {arguments.threads} threads, {steps} steps of {arguments.batch} lines, means of {arguments.seeds} seeds; the best AUC is {made['best_auc']:.4f}")
-    print(f"{'':10}{'AUC':>9}{'loss':>9}{'samples/s':>12}")
-    for side, name in (("tessera", "Tessera"), ("pytorch", "PyTorch")):
-        print(f"{name:10}{sides[side]['auc']:9.4f}{sides[side]['loss']:9.4f}{sides[side]['samples_per_s']:12.0f}")
-    print(f"AUC {sides['tessera']['auc'] - sides['pytorch']['auc']:+.4f}, samples/s {sides['tessera']['samples_per_s'] / sides['pytorch']['samples_per_s']:.2f} x")
+    print(f"{'':24}{'AUC':>9}{'+-':>9}{'loss':>9}{'samples/s':>12}{'AUC, to PyTorch':>18}{'rate':>8}")
+    for side, of in sides.items():
+        print(f"{side:24}{of['auc']:9.4f}{spread[side]:9.4f}{of['loss']:9.4f}{of['samples_per_s']:12.0f}"
+              f"{of['auc'] - sides[PEER]['auc']:+18.4f}{of['samples_per_s'] / sides[PEER]['samples_per_s']:8.2f}")
 
 
 if __name__ == "__main__":

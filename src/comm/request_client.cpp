@@ -183,6 +183,8 @@ struct RequestClient::Impl {
       if (!server.stream.open()) recover(server);
       const auto now = SteadyClock::now();
       if (moved || now - begun < kSpin) continue;
+      if (options.interrupted != nullptr && *options.interrupted)
+        throw Error(ErrorCode::interrupted, text("the answer of the server at ", server.place(), " is not waited for any more"));
       if (now > until) throw_late(server.place(), "has not answered", options.deadline);
       std::vector<pollfd> watched;
       for (const Server& one : servers)

@@ -4,6 +4,7 @@
 // A message has at most kMostMessageBytes. What is longer goes in several, which also lets both sides work at once.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -66,6 +67,8 @@ class RequestClient {
     // For how long a lost connection is tried anew. What had no reply is then asked again, in order: the server may see a request twice.
     Seconds reconnect = Seconds(0);
     enum class Wants { leader, standby, any } wants = Wants::leader;
+    // Where another thread sets it, a wait ends within a second, in Error(interrupted). It outlives the client.
+    const std::atomic<bool>* interrupted = nullptr;
   };
 
   // A place is "host:port", or "host:port/host:port" of a pair of servers, of which the one is asked that leads. Connects to all servers.

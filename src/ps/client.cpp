@@ -1,6 +1,7 @@
 #include "ps/client.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -33,12 +34,14 @@ struct Client::Impl {
     std::size_t dimension;
     int staleness;                   // steps of other workers that a pull may miss
     std::vector<std::uint32_t> ids;  // at each server
-    Batch batch = {};                // the last one
+    std::array<Batch, 2> batches = {};  // the last two that were pulled
+    std::size_t last = 0;
+    Batch& next() { return batches[last = 1 - last]; }
   };
 
   Impl(std::vector<std::string> places, const std::string& secret, const ClientOptions& given)
       : options(given),
-        requests(std::move(places), secret, {.deadline = given.deadline, .reconnect = given.reconnect}),
+        requests(std::move(places), secret, {.deadline = given.deadline, .reconnect = given.reconnect, .interrupted = given.interrupted}),
         numbered(requests.servers(), 0),
         step(given.worker ? given.worker->first_step : 0) {
     std::memcpy(&number, random_bytes(sizeof number).data(), sizeof number);
@@ -96,8 +99,8 @@ struct Client::Impl {
         [&](std::size_t server, std::size_t, std::size_t, MessageReader in) { read(server, in); });
   }
 
-  void add_header(std::size_t server, MessageWriter& out, Ask ask, std::uint32_t table, std::size_t count) {
-    const std::uint64_t told = is_numbered(ask) ? ++numbered[server] : static_cast<std::uint64_t>(step);
+  void add_header(std::size_t server, MessageWriter& out, Ask ask, std::uint32_t table, std::size_t count, int ahead = 0) {
+    const std::uint64_t told = is_numbered(ask) ? ++numbered[server] : static_cast<std::uint64_t>(step + ahead);
     out.add<AskHeader>(1).front() = {.ask = ask, .table = table, .count = count, .client = number, .number = told};
   }
   void add_text(std::size_t server, MessageWriter& out, Ask ask, const std::string& words) {
@@ -112,8 +115,8 @@ struct Client::Impl {
         },
         [](std::size_t, const MessageReader&) {});
   }
-  void note(const Seen& seen, int allowed) {
-    const std::int64_t behind = std::max<std::int64_t>(0, step - seen.slowest);
+  void note(const Seen& seen, int allowed, int ahead) {
+    const std::int64_t behind = std::max<std::int64_t>(0, step + ahead - seen.slowest);
     ensure(behind <= allowed, "a pull has seen less of other workers than its table's staleness allows");
     Staleness& all = staleness_seen;
     all.most = std::max(all.most, behind);
@@ -157,21 +160,24 @@ Client::TableId Client::open(const TableSpec& spec) {
   return impl_->tables.size() - 1;
 }
 
-void Client::pull(TableId id, std::span<const Key> keys, std::span<float> values, Absent absent) {
+void Client::pull(TableId id, std::span<const Key> keys, std::span<float> values, Absent absent, int ahead) {
   Impl::OpenTable& table = impl_->tables.at(id);
   const std::size_t dimension = table.dimension;
-  table.batch.start(keys, impl_->requests.servers());
-  std::vector<Batch::Part>& parts = table.batch.parts();
+  ensure(!impl_->options.worker || ahead <= table.staleness, "rows are pulled further ahead than their table's staleness");
+  Batch& batch = table.next();
+  batch.start(keys, impl_->requests.servers());
+  std::vector<Batch::Part>& parts = batch.parts();
   impl_->exchange(
-      keys_of_a_message(static_cast<int>(dimension)), [&] { return table.batch.deal(Impl::kDealt); },
+      keys_of_a_message(static_cast<int>(dimension)), [&] { return batch.deal(Impl::kDealt); },
       [&](std::size_t server) { return parts[server].keys.size(); },
       [&](std::size_t server, std::size_t begin, std::size_t end, MessageWriter& out) {
-        impl_->add_header(server, out, absent == Absent::create ? Ask::pull : Ask::pull_or_zeros, table.ids[server], end - begin);
+        impl_->add_header(server, out, absent == Absent::create ? Ask::pull : Ask::pull_or_zeros, table.ids[server], end - begin,
+                          ahead);
         out.add(std::span<const Key>(parts[server].keys).subspan(begin, end - begin));
       },
       [&](std::size_t server, std::size_t begin, std::size_t end, MessageReader in) {
         const Seen seen = in.take<Seen>(1).front();
-        impl_->note(seen, table.staleness);
+        impl_->note(seen, table.staleness, ahead);
         Batch::Part& part = parts[server];
         const std::span<const Ticket> tickets = in.take<Ticket>(end - begin);
         // A backup that takes over in the midst of a pull knows nothing of the tickets so far.
@@ -182,18 +188,20 @@ void Client::pull(TableId id, std::span<const Key> keys, std::span<float> values
         for (std::size_t i = begin; i < end; ++i)
           copy_row(rows.data() + (i - begin) * dimension, values.data() + parts[server].positions[i] * dimension, dimension);
       });
-  for (const Batch::Repeat& repeat : table.batch.repeats())
+  for (const Batch::Repeat& repeat : batch.repeats())
     copy_row(values.data() + repeat.first * dimension, values.data() + repeat.position * dimension, dimension);
 }
 
 PushResult Client::push(TableId id, std::span<const Key> keys, std::span<const float> gradients) {
   Impl::OpenTable& table = impl_->tables.at(id);
   const std::size_t dimension = table.dimension;
-  if (!table.batch.is_of(keys)) {
-    table.batch.start(keys, impl_->requests.servers());
-    table.batch.deal(keys.size());
+  const auto known = std::ranges::find_if(table.batches, [&](const Batch& one) { return one.is_of(keys); });
+  Batch& batch = known == table.batches.end() ? table.next() : *known;
+  if (known == table.batches.end()) {
+    batch.start(keys, impl_->requests.servers());
+    batch.deal(keys.size());
   }
-  std::vector<Batch::Part>& parts = table.batch.parts();
+  std::vector<Batch::Part>& parts = batch.parts();
   PushResult result;
   impl_->exchange(
       keys_of_a_message(static_cast<int>(dimension)), [] { return false; }, [&](std::size_t server) { return parts[server].keys.size(); },
@@ -204,7 +212,7 @@ PushResult Client::push(TableId id, std::span<const Key> keys, std::span<const f
         if (part.tickets.size() == part.keys.size()) out.add<std::uint64_t>(1).front() = part.instance;
         out.add(std::span<const Key>(part.keys).subspan(begin, end - begin));
         if (part.tickets.size() == part.keys.size()) out.add(std::span<const Ticket>(part.tickets).subspan(begin, end - begin));
-        table.batch.add_up(part, begin, end, gradients, out.add<float>((end - begin) * dimension));
+        batch.add_up(part, begin, end, gradients, out.add<float>((end - begin) * dimension));
       },
       [&](std::size_t, std::size_t, std::size_t, MessageReader in) {
         const PushResult part = in.take<PushResult>(1).front();

@@ -1,6 +1,7 @@
 // A worker's end of the parameter servers: one table, whichever servers hold its shards.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -44,6 +45,7 @@ struct ClientOptions {
   Seconds deadline = Seconds(60);  // of an answer; also of connecting, which takes a minute at most
   // For how long a lost connection is tried anew. A push is applied once, however often the connection is lost meanwhile.
   Seconds reconnect = Seconds(10);
+  const std::atomic<bool>* interrupted = nullptr;  // as comm::RequestClient's
   std::optional<Worker> worker = {};  // none: no pull waits, and a push is applied when it comes, whatever the table's consistency
 };
 
@@ -69,10 +71,11 @@ class Client {
   TableId open(const TableSpec& spec);
 
   // `values`: [keys, dimension]. A key that repeats crosses the network once. Waits for other workers as the table's consistency says;
-  // throws deadline_exceeded, which names the worker that is waited for.
-  void pull(TableId table, std::span<const Key> keys, std::span<float> values, Absent absent = Absent::create);
-  // `gradients`: [keys, dimension]. Those of a key that repeats are added up and applied once. Directly after the pull of the same keys the
-  // servers need not search again.
+  // throws deadline_exceeded, which names the worker that is waited for. `ahead`: so many steps before the one that uses the rows, while
+  // this worker has not ended those between; its own count as another's do, so that a staleness below `ahead` would wait forever.
+  void pull(TableId table, std::span<const Key> keys, std::span<float> values, Absent absent = Absent::create, int ahead = 0);
+  // `gradients`: [keys, dimension]. Those of a key that repeats are added up and applied once. Of keys that were pulled last, or last but
+  // one, the servers need not search again.
   PushResult push(TableId table, std::span<const Key> keys, std::span<const float> gradients);
   // Of the pushes that follow, of all workers.
   void set_learning_rate(TableId table, float learning_rate);

@@ -6,6 +6,7 @@
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 namespace tessera::train {
 namespace {
@@ -117,14 +118,15 @@ Batches BatchLoader::load(const program::Program& program, const FillSample& fil
   return out;
 }
 
-void BatchLoader::begin(std::int64_t step, const program::Program& program, FillSample fill) {
+std::shared_future<Batches> BatchLoader::begin(std::int64_t step, const program::Program& program, FillSample fill) {
   begun_step_ = step;
-  begun_ = std::async(std::launch::async, [this, &program, fill = std::move(fill)] { return load(program, fill); });
+  begun_ = std::async(std::launch::async, [this, &program, fill = std::move(fill)] { return load(program, fill); }).share();
+  return begun_;
 }
 
 Batches BatchLoader::take(std::int64_t step, const program::Program& program, const FillSample& fill) {
   if (!begun_.valid() || begun_step_ != step) return load(program, fill);
-  return begun_.get();
+  return std::exchange(begun_, {}).get();
 }
 
 }  // namespace tessera::train

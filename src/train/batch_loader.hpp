@@ -22,8 +22,9 @@ class BatchLoader {
   // tensors. Throws what `fill` throws.
   Batches load(const program::Program& program, const FillSample& fill) const;
 
-  // Begins to load what take() of the same step will ask for. One step at a time: a step that was begun and is not taken is dropped.
-  void begin(std::int64_t step, const program::Program& program, FillSample fill);
+  // Begins to load what take() of the same step will ask for, and returns that. One step at a time: a step that was begun and is not taken
+  // is dropped.
+  std::shared_future<Batches> begin(std::int64_t step, const program::Program& program, FillSample fill);
   // The samples of a step: those that were begun, when they are ready, or loaded now.
   Batches take(std::int64_t step, const program::Program& program, const FillSample& fill);
 
@@ -31,7 +32,7 @@ class BatchLoader {
   std::vector<data::Field> fields_;
   int threads_;
   std::int64_t begun_step_ = 0;
-  std::future<Batches> begun_;  // waits for its thread when it is dropped
+  std::shared_future<Batches> begun_;  // waits for its thread when it is dropped
 };
 
 }  // namespace tessera::train

@@ -1,8 +1,10 @@
 #include "train/tables.hpp"
 
-#include <ATen/ops/empty.h>
+#include <exception>
+
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include "base/secret.hpp"
 #include "checkpoint/checkpoint.hpp"
@@ -55,8 +57,6 @@ const std::vector<std::string>& places_of(const model::JobSpec& job) {
   return job.parameter_servers.places;
 }
 
-std::span<float> values_of(const at::Tensor& tensor) { return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())}; }
-
 constexpr const char* kFolder = "tables-";
 
 // Beside the checkpoint's own, "step-000050".
@@ -70,13 +70,32 @@ std::filesystem::path folder_of(const std::filesystem::path& checkpoints, std::i
 Tables::Tables(const model::JobSpec& job, const std::optional<ps::Worker>& worker)
     : name_(job.name),
       where_(job.parameter_servers.where),
-      client_(places_of(job), servers_secret_from_environment(), {.deadline = kPatience, .worker = worker}) {
+      client_(places_of(job), servers_secret_from_environment(), {.deadline = kPatience, .interrupted = &interrupted_, .worker = worker}),
+      goes_ahead_(worker && job.parameter_servers.consistency == "asynchronous" && job.parameter_servers.staleness >= 1) {
   const ps::TableSpec table = table_of(job);
   table_ = client_.open(table);
   dimension_ = table.dimension;
 }
 
+Tables::~Tables() {
+  // An error of this rank may be why others will not end the steps that are waited for.
+  interrupted_ = std::uncaught_exceptions() > 0;
+  if (going_on_.valid()) going_on_.wait();
+}
+
+void Tables::go_on_with(std::function<void()> work) {
+  going_on_ = std::async(std::launch::async, [before = std::move(going_on_), work = std::move(work)]() mutable {
+    if (before.valid()) before.get();
+    work();
+  });
+}
+
+void Tables::wait() {
+  if (going_on_.valid()) going_on_.get();
+}
+
 void Tables::require_empty() {
+  wait();
   std::uint64_t rows = 0;
   for (const auto& server : client_.status())
     for (const ps::TableStatus& table : server.tables)
@@ -87,33 +106,54 @@ void Tables::require_empty() {
                 "servers without a table of this run", "start servers anew, or give the run another name");
 }
 
-void Tables::pull(std::vector<nn::Batch>& batches, ps::Absent absent) {
-  keys_.clear();
-  std::vector<std::int64_t> present;
-  std::int64_t samples = 0, place = 0, tables = 0;
+Tables::Pulled Tables::keys_of(const std::vector<nn::Batch>& batches) {
+  Pulled out;
   for (const nn::Batch& batch : batches) {
     const at::Tensor keys = batch.at("keys").cpu();
-    samples += keys.size(0);
-    tables = keys.size(1);
-    lookups_ = keys.size(2);
     for (const std::int64_t key : std::span(keys.data_ptr<std::int64_t>(), static_cast<std::size_t>(keys.numel()))) {
       if (static_cast<ps::Key>(key) != data::kNoKey) {
-        keys_.push_back(static_cast<ps::Key>(key));
-        present.push_back(place);
+        out.keys.push_back(static_cast<ps::Key>(key));
+        out.present.push_back(out.places);
       }
-      ++place;
+      ++out.places;
     }
   }
-  at::Tensor values = at::empty({static_cast<std::int64_t>(keys_.size()), dimension_}, at::kFloat);
-  client_.pull(table_, keys_, values_of(values), absent);
-  present_ = at::Tensor();
-  if (std::ssize(present) < place) {
-    present_ = at::from_blob(present.data(), {std::ssize(present)}, at::kLong).clone();
-    values = at::zeros({place, dimension_}, at::kFloat).index_copy_(0, present_, values);
+  return out;
+}
+
+void Tables::fetch(Pulled& pulled, ps::Absent absent, int ahead) {
+  pulled.values.resize(pulled.keys.size() * static_cast<std::size_t>(dimension_));
+  client_.pull(table_, pulled.keys, pulled.values, absent, ahead);
+}
+
+void Tables::begin_pull(std::function<std::vector<nn::Batch>()> batches) {
+  if (!goes_ahead_) return;
+  go_on_with([this, batches = std::move(batches)] {
+    Pulled next = keys_of(batches());
+    fetch(next, ps::Absent::create, 1);
+    next_ = std::move(next);
+  });
+}
+
+void Tables::pull(std::vector<nn::Batch>& batches, ps::Absent absent) {
+  wait();
+  pulled_ = keys_of(batches);
+  if (next_ && next_->keys == pulled_.keys && absent == ps::Absent::create) {
+    pulled_ = std::move(*next_);
+    next_.reset();
+  } else {
+    fetch(pulled_, absent, 0);
   }
-  const at::Device device = batches.front().at("keys").device();
-  values = values.view({samples, tables, lookups_, dimension_}).sum(2).to(device);
-  gradients_ = at::zeros({samples, tables, dimension_}, at::TensorOptions(device).dtype(at::kFloat));
+  const at::Tensor& first = batches.front().at("keys");
+  const std::int64_t tables = first.size(1);
+  lookups_ = first.size(2);
+  at::Tensor values = at::from_blob(pulled_.values.data(), {std::ssize(pulled_.keys), dimension_}, at::kFloat);
+  if (std::ssize(pulled_.present) < pulled_.places) {
+    const at::Tensor present = at::from_blob(pulled_.present.data(), {std::ssize(pulled_.present)}, at::kLong);
+    values = at::zeros({pulled_.places, dimension_}, at::kFloat).index_copy_(0, present, values);
+  }
+  values = values.view({-1, tables, lookups_, dimension_}).sum(2).to(first.device());
+  gradients_ = at::zeros_like(values);
   std::int64_t begin = 0;
   for (nn::Batch& batch : batches) {
     const std::int64_t count = batch.at("keys").size(0);
@@ -123,7 +163,20 @@ void Tables::pull(std::vector<nn::Batch>& batches, ps::Absent absent) {
   }
 }
 
+void Tables::end_step(bool leave_out) {
+  if (leave_out) return go_on_with([this] { client_.end_step(); });
+  // Each look-up of a sum has the sum's gradient.
+  at::Tensor each = gradients_.cpu().unsqueeze(2).expand({-1, -1, lookups_, -1}).reshape({-1, dimension_});
+  if (std::ssize(pulled_.present) < pulled_.places)
+    each = each.index_select(0, at::from_blob(pulled_.present.data(), {std::ssize(pulled_.present)}, at::kLong));
+  go_on_with([this, keys = std::move(pulled_.keys), each = each.contiguous()] {
+    client_.push(table_, keys, {each.data_ptr<float>(), static_cast<std::size_t>(each.numel())});
+    client_.end_step();
+  });
+}
+
 void Tables::save(const std::filesystem::path& checkpoints, std::int64_t step) {
+  wait();
   client_.wait_for_workers();
   client_.begin_save(folder_of(checkpoints, step));
   client_.finish_save();
@@ -140,14 +193,8 @@ void Tables::load(const std::filesystem::path& checkpoint, std::int64_t step) {
   if (!std::filesystem::exists(folder))
     throw Error(ErrorCode::not_found, text("the rows of the model's tables are not beside ", checkpoint.string()),
                 {.file = folder.string(), .block = {}}, "what the servers have saved with the checkpoint");
+  wait();
   client_.load(folder);
-}
-
-void Tables::push() {
-  // Each look-up of a sum has the sum's gradient.
-  at::Tensor each = gradients_.cpu().unsqueeze(2).expand({-1, -1, lookups_, -1}).reshape({-1, dimension_});
-  if (present_.defined()) each = each.index_select(0, present_);
-  client_.push(table_, keys_, values_of(each.contiguous()));
 }
 
 }  // namespace tessera::train

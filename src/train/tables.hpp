@@ -1,9 +1,11 @@
 // internal: the rows of a model's tables, which lie on parameter servers: all that the trainer asks of them.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
-#include <memory>
+#include <functional>
+#include <future>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,12 +17,17 @@
 namespace tessera::train {
 
 // A rank's end of one table on the servers, named like the run, which holds the rows of all of the model's tables by their keys
-// (data/clicks/keys.hpp). Not thread-safe. Throws as ps::Client does.
+// (data/clicks/keys.hpp). What it asks servers for in training goes on beside the caller, in order, and what is thrown there as by
+// ps::Client comes out of the next call. Not thread-safe.
 class Tables {
  public:
   // Opens the table at job.parameter_servers, with the secret in servers_secret_from_environment(). `worker`: which of the ranks that train
   // it this one is; none: one that only looks. Throws invalid_config where the job names no servers.
   Tables(const model::JobSpec& job, const std::optional<ps::Worker>& worker);
+  // Waits for what goes on; on the way of an error, interrupts it.
+  ~Tables();
+  Tables(const Tables&) = delete;
+  Tables& operator=(const Tables&) = delete;
 
   // Throws invalid_config where the servers hold rows already: those of another run of this name.
   void require_empty();
@@ -28,10 +35,12 @@ class Tables {
   // Gives each batch `rows`, f32 [samples, tables, dim], for its `keys`, summed over look-ups, and `row_gradients` of the same shape. Keys
   // without a row get one in training, and elsewhere zeros.
   void pull(std::vector<nn::Batch>& batches, ps::Absent absent);
-  // Pushes the row gradients of the batches that were pulled last.
-  void push();
-  // All ranks that train do so once a step, whether they have pushed or not: then the servers step the rows, or let others go on.
-  void end_step() { client_.end_step(); }
+  // Begins to pull what the next step's batches will need, beside the step that goes on, where the table lets rows miss that step: the next
+  // pull() of the same keys has it. `batches` is called on another thread.
+  void begin_pull(std::function<std::vector<nn::Batch>()> batches);
+  // Begins to push the row gradients of the batches that were pulled last, unless they are to be left out, and then ends the step: all
+  // ranks that train do so once a step, so that the servers step the rows, or let others go on.
+  void end_step(bool leave_out);
 
   // Of one rank, while the others make no step: all rows as they are once all ranks have ended as many steps as this one, into the folder
   // of the step among a run's checkpoints. Removes those of steps that have no checkpoint any more. Throws io.
@@ -40,15 +49,31 @@ class Tables {
   void load(const std::filesystem::path& checkpoint, std::int64_t step);
 
  private:
+  // Keys and rows of some batches.
+  struct Pulled {
+    std::vector<ps::Key> keys;          // that are there
+    std::vector<std::int64_t> present;  // their places among `places`
+    std::int64_t places = 0;
+    std::vector<float> values;  // [keys, dim]
+  };
+  static Pulled keys_of(const std::vector<nn::Batch>& batches);
+  void fetch(Pulled& pulled, ps::Absent absent, int ahead);
+  // After all that goes on.
+  void go_on_with(std::function<void()> work);
+  void wait();
+
   std::string name_;
   Where where_;
-  ps::Client client_;
+  std::atomic<bool> interrupted_ = false;
+  ps::Client client_;  // of what goes on, or of the caller once that has ended
   ps::Client::TableId table_;
   std::int64_t dimension_;
-  std::vector<ps::Key> keys_;  // of the last pull, those that are there
-  at::Tensor present_;         // their places among all of it; undefined: all are there
-  at::Tensor gradients_;       // of all of it, [samples, tables, dim]
+  bool goes_ahead_;  // a pull may miss a step
+  Pulled pulled_;    // last
+  std::optional<Pulled> next_;
+  at::Tensor gradients_;  // of the last, [samples, tables, dim]
   std::int64_t lookups_ = 1;
+  std::future<void> going_on_;
 };
 
 }  // namespace tessera::train

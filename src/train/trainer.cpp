@@ -70,6 +70,7 @@ struct Trainer::Impl {
   std::shared_future<StepSamples> next_samples;
   Saver saver;
   BatchLoader loader;
+  std::shared_future<Batches> loading;         // of the next step
   std::optional<Tables> tables;                // of a model of clicks, where this rank holds the block that reads them
   bool training_tables = false;                // from the first step on
   bool saves_tables = false;                   // of the ranks that train them, one does
@@ -133,8 +134,10 @@ struct Trainer::Impl {
       if (tables) tables->require_empty();
       comm.world().barrier().wait();  // nobody makes rows before all have looked
     }
-    if (tables)
-      tables->pull(batches.at(static_cast<std::size_t>(of.cut_index(block))), of.training ? ps::Absent::create : ps::Absent::zeros);
+    if (!tables) return;
+    const auto cut = static_cast<std::size_t>(of.cut_index(block));
+    tables->pull(batches.at(cut), of.training ? ps::Absent::create : ps::Absent::zeros);
+    if (of.training && loading.valid()) tables->begin_pull([loading = loading, cut] { return loading.get().at(cut); });
   }
   void save_rows(const std::filesystem::path& folder) {
     if (!training_tables) return;
@@ -144,12 +147,6 @@ struct Trainer::Impl {
     }
     comm.world().barrier().wait();
   }
-  void end_rows_step(bool skipped) {
-    if (!tables) return;
-    if (!skipped) tables->push();
-    tables->end_step();
-  }
-
   // Micro-batches of so many samples whose samples are held at once: all validation images of a data set may be more than the memory.
   std::int64_t held_while_evaluating(std::int64_t samples) const {
     constexpr std::int64_t kMostNumbers = 1 << 26;
@@ -247,7 +244,7 @@ struct Trainer::Impl {
     } else {
       Batches loaded = loader.take(step, program, fill_of(samples));
       work.batches = own_parts(program, std::move(loaded), samples.get());
-      if (!last) loader.begin(step + 1, program, fill_of(samples_of(step + 1)));
+      loading = last ? std::shared_future<Batches>() : loader.begin(step + 1, program, fill_of(samples_of(step + 1)));
     }
     return work;
   }
@@ -433,7 +430,7 @@ StepReport Trainer::step(bool wish_to_stop) {
   report.grad_norm =
       std::sqrt(delayed && first ? self.finished_norm.value_or(std::numeric_limits<double>::quiet_NaN()) : scalars.squared_norm);
   report.skipped = !std::isfinite(scalars.squared_norm);
-  self.end_rows_step(report.skipped);
+  if (self.tables) self.tables->end_step(report.skipped);
   report.stop = scalars.stop > 0;
   self.compare_speeds = scalars.compare > 0;
   report.peak_memory = self.store.device().is_cpu() ? peak_resident() : nn::peak_memory(self.store.device());

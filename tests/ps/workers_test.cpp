@@ -127,6 +127,50 @@ TEST(Workers, AreNeverFurtherAheadThanTheirStaleness) {
   }
 }
 
+TEST(Workers, SeeAsMuchInPullsAheadOfTheirStep) {
+  constexpr int kWorkers = 3, kSteps = 40, kStaleness = 2;
+  RunningServer server;
+  std::array<std::atomic<int>, kWorkers> ended{};
+  run_workers(kWorkers, [&](int worker) {
+    Client client({server.place}, "", {.worker = Worker{.index = worker, .count = kWorkers, .run = 5}});
+    const Client::TableId table = client.open(ads(Consistency::asynchronous, kStaleness));
+    Random random(static_cast<std::uint64_t>(worker));
+    std::vector<float> values(50 * kDimension);
+    client.pull(table, samples_of(0, worker, 50).keys, values);
+    for (int step = 0; step < kSteps; ++step) {
+      client.pull(table, samples_of(step + 1, worker, 50).keys, values, Absent::create, 1);
+      for (const std::atomic<int>& other : ended) EXPECT_GE(other, step + 1 - kStaleness);
+      std::this_thread::sleep_for(std::chrono::microseconds(random.below(1500)));
+      const Samples samples = samples_of(step, worker, 50);
+      client.push(table, samples.keys, samples.gradients);
+      ended[static_cast<std::size_t>(worker)] = step + 1;
+      client.end_step();
+    }
+    EXPECT_LE(client.staleness().most, kStaleness);
+    EXPECT_GE(client.staleness().most, 1);  // its own step at least
+  });
+}
+
+TEST(Workers, AWaitForThemCanBeInterrupted) {
+  RunningServer server;
+  std::atomic<bool> interrupted = false;
+  Client first({server.place}, "", {.worker = Worker{.index = 0, .count = 2, .run = 5}});
+  Client second({server.place}, "", {.interrupted = &interrupted, .worker = Worker{.index = 1, .count = 2, .run = 5}});
+  const Client::TableId table = second.open(ads(Consistency::synchronous));
+  second.end_step();
+  const std::jthread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    interrupted = true;
+  });
+  std::vector<float> values(kDimension);
+  try {
+    second.pull(table, std::vector<Key>{1}, values);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::interrupted);
+  }
+}
+
 TEST(Workers, OneThatIsWaitedForInVainIsNamed) {
   RunningServer server;
   Client first({server.place}, "", {.worker = Worker{.index = 0, .count = 2, .run = 5}});

@@ -43,11 +43,11 @@ def dlrm(weights, rows, dense):
     return mlp(weights, "top_l", torch.cat([bottom, torch.stack(pairs, 1)], 1))[:, 0]
 
 
-def losses_of_pytorch(tessera, yaml, weights, logits, width, lr, table_step, tables=TABLES, lookups=1):
-    """From these weights and rows of zeros, over the batches that Tessera says it uses."""
+def losses_of_pytorch(tessera, yaml, weights, logits, width, lr, table_step, tables=TABLES, lookups=1, late=False):
+    """From these weights and rows of zeros, over the batches that Tessera says it uses. `late`: rows miss the step before their own."""
     weights = {name: value.clone().requires_grad_(True) for name, value in weights.items()}
     optimizer = torch.optim.SGD(list(weights.values()), lr=lr)
-    table, losses = {}, []
+    table, losses, owed = {}, [], []
     for batch in map(json.loads, tessera("data", "batch", yaml, "--count", STEPS, "--json").stdout.splitlines()):
         keys = [key for sample in batch["keys"] for key in sample]
         different = sorted(set(keys) | {NO_KEY})
@@ -60,9 +60,10 @@ def losses_of_pytorch(tessera, yaml, weights, logits, width, lr, table_step, tab
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-        for key, gradient in zip(different, held.grad):
-            if key != NO_KEY:
-                table_step(table[key], gradient)
+        pushed = [(key, gradient) for key, gradient in zip(different, held.grad) if key != NO_KEY]
+        for key, gradient in owed if late else pushed:
+            table_step(table[key], gradient)
+        owed = pushed
     return losses
 
 
@@ -113,6 +114,15 @@ def test_plans_follow_pytorch(clicks, arch):
         losses = [line["loss"] for line in clicks.metrics(name)]
         assert losses == pytest.approx(expected, rel=1e-4), name
     assert expected[-1] < expected[0]
+
+
+def test_rows_that_are_pulled_beside_a_step_miss_that_step_alone(clicks):
+    weights = initial_weights(clicks, "deepfm")
+    servers = {"optimizer": {"kind": "sgd", "lr": 0.5}, "initializer": {"kind": "zero"}, "consistency": "asynchronous"}
+    yaml = clicks.write("ahead.yaml", {**job("ahead", "deepfm", init="runs/start"), "parameter_servers": servers})
+    clicks("train", yaml, "--no-measure")
+    expected = losses_of_pytorch(clicks, yaml, weights, deepfm, DIM + 1, 0.5, sgd, late=True)
+    assert [line["loss"] for line in clicks.metrics("ahead")] == pytest.approx(expected, rel=1e-4)
 
 
 def test_adagrad_steps_rows_as_pytorchs_formula_does(clicks):
