@@ -32,8 +32,8 @@ void add_servers(std::vector<SavedTable>& all, std::vector<SavedTable> written) 
 struct Client::Impl {
   struct OpenTable {
     std::size_t dimension;
-    int staleness;                   // steps of other workers that a pull may miss
-    std::vector<std::uint32_t> ids;  // at each server
+    int staleness;                      // steps of other workers that a pull may miss
+    std::vector<std::uint32_t> ids;     // at each server
     std::array<Batch, 2> batches = {};  // the last two that were pulled
     std::size_t last = 0;
     Batch& next() { return batches[last = 1 - last]; }
@@ -171,8 +171,7 @@ void Client::pull(TableId id, std::span<const Key> keys, std::span<float> values
       keys_of_a_message(static_cast<int>(dimension)), [&] { return batch.deal(Impl::kDealt); },
       [&](std::size_t server) { return parts[server].keys.size(); },
       [&](std::size_t server, std::size_t begin, std::size_t end, MessageWriter& out) {
-        impl_->add_header(server, out, absent == Absent::create ? Ask::pull : Ask::pull_or_zeros, table.ids[server], end - begin,
-                          ahead);
+        impl_->add_header(server, out, absent == Absent::create ? Ask::pull : Ask::pull_or_zeros, table.ids[server], end - begin, ahead);
         out.add(std::span<const Key>(parts[server].keys).subspan(begin, end - begin));
       },
       [&](std::size_t server, std::size_t begin, std::size_t end, MessageReader in) {

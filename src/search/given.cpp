@@ -260,6 +260,8 @@ BlockSpace space_of(const model::ParallelChoice& parallel) {
   BlockSpace out;
   out.given = {parallel.dp, parallel.tp, parallel.cp, parallel.ep, parallel.pp, parallel.micro_batches, parallel.chunks};
   if (parallel.zero) out.zero = {*parallel.zero};
+  // It holds the gradients of two steps whole.
+  if (parallel.staleness > 0 && !parallel.zero) std::erase_if(out.zero, [](int zero) { return zero > 1; });
   if (!parallel.recompute.empty())
     std::erase_if(out.recompute, [&](model::Recompute recompute) { return parallel.recompute != model::name_of(recompute); });
   if (!parallel.schedule.empty()) out.schedules = {schedule_named(parallel.schedule)};

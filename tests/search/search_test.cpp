@@ -482,6 +482,18 @@ TEST(Search, DelaysTheExchangeWhereTheLinkIsSlowAndNothingIsClipped) {
   EXPECT_LT(delayed, 15);
 }
 
+TEST(Search, StalenessLeavesGradientsWhole) {
+  auto job = plan::job_of({.hidden = 512, .heads = 8, .kv_heads = 8, .ffn = 2048, .seq = 512, .global_batch = 48});
+  job.train.optimizer.clip = 0;
+  job.parallel.dp = 2;
+  job.parallel.delayed_exchange = true;
+  job.parallel.staleness = 1;
+  const auto cluster = plan::cpu_cluster(1, 2);
+  const plan::Plan best = search(job, cluster, {}).best;
+  EXPECT_EQ(best.staleness, 1);
+  check(best, job, cluster);
+}
+
 // One host of 8 cores and one of 4.
 cluster::ClusterSpec two_hosts(const std::string& between) {
   return cluster::read_cluster(
