@@ -1,4 +1,5 @@
-"""The parts of ./dev that decide: which wheels are unmet, how test reports add up, what lint finds."""
+"""The parts of ./dev and of other tools that decide: which wheels are unmet, how test reports add up, what lint finds, on which cores emulated hosts stand."""
+import importlib.machinery
 import importlib.util
 import os
 import pathlib
@@ -11,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def load(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_loader(path.stem, importlib.machinery.SourceFileLoader(path.stem, str(path)))
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
@@ -21,6 +22,7 @@ def load(path):
 run_tests = load(ROOT / "tools" / "run_tests.py")
 lint = load(ROOT / "tools" / "lint.py")
 rooms = load(ROOT / "tools" / "sanitizers" / "rooms.py")
+netlab = load(ROOT / "tools" / "netlab")
 
 
 def test_unmet_wheels_lists_only_pins_that_do_not_hold(tmp_path):
@@ -154,3 +156,10 @@ def test_dev_help_names_every_command():
     result = subprocess.run([ROOT / "dev", "help"], capture_output=True, text=True, check=True)
     for command in ("setup", "build", "run", "test", "bench", "format", "lint"):
         assert f"\n  {command} " in result.stdout
+
+
+@pytest.mark.parametrize("shares, cores", [
+    ([0.8, 0.4, 0.4], [0, 1, 1]), ([0.75, 0.5, 0.25, 0.5], [0, 1, 0, 1]), ([0.4] * 5, [0, 1, 0, 1, 0]), ([0.2, 0.2, 0.5], [1, 1, 0])])
+def test_no_core_has_more_of_emulated_hosts_than_it_must(shares, cores):
+    places = netlab.spread_over_cores(shares, [0, 1])
+    assert [places[host] for host in range(len(shares))] == cores
