@@ -50,9 +50,18 @@ def trained(tessera, job, plan, environment):
     return job.parent / "runs" / json.loads(job.read_text())["name"]
 
 
-def profiled(tessera, path, job, seconds, environment):
-    """Measures on the emulated hosts of a job (a dictionary) what its plans are predicted from, into `path`, unless it is there."""
-    lab = job["cluster"]["lab"]
+def cluster_of_hosts(path, hosts, gbit):
+    """Writes the file of a cluster of hosts of one core each, of which profiles say how fast they are."""
+    link = {"name": "lab", "bandwidth": f"{gbit:g} Gbit/s", "latency": "100 us", "shared": True}
+    path.write_text(json.dumps({"name": path.stem, "groups": [{"name": "hosts", "nodes": hosts, "devices_per_node": 1, "inside": "shm", "network": link, "device": {
+        "name": "host", "vendor": "cpu", "peak": {"fp32": "50 GFLOP/s"}, "memory": "8 GiB", "memory_bandwidth": "10 GB/s", "cores": 1}}]}))
+    return str(path)
+
+
+def profiled(tessera, path, job, seconds, environment, lab=None):
+    """Measures on emulated hosts what the plans of a job (a dictionary) are predicted from, into `path`, unless it is there. `lab`: `hosts`, `gbit` and `cpu` as tools/netlab
+    takes them, where the job does not say so itself."""
+    lab = lab or job["cluster"]["lab"]
     if not path.exists():
         yaml = path.with_suffix(".yaml")
         yaml.write_text(json.dumps({key: value for key, value in job.items() if key != "parallel"}))
@@ -83,12 +92,13 @@ def seconds_of(ranks, log, run):
     return [json.loads(line)["seconds"] for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def train_on_hosts(lab, tessera, job, plan, run, steps, environment, more=()):
-    """Trains with one rank on each host of the lab, one thread each; `run` is made anew and keeps the memory of its ranks. Seconds of each step."""
-    words = [*worker_words(tessera, job, plan, run, steps), "--world", str(lab.hosts), "--rendezvous", f"{lab.address(0)}:{PORT}", *more]
+def train_on_hosts(lab, tessera, job, plan, run, steps, environment, more=(), hosts=None):
+    """Trains with one rank on each of these hosts of the lab, or on all, one thread each; `run` is made anew and keeps the memory of its ranks. Seconds of each step."""
+    hosts = range(lab.hosts) if hosts is None else hosts
+    words = [*worker_words(tessera, job, plan, run, steps), "--world", str(len(hosts)), "--rendezvous", f"{lab.address(hosts[0])}:{PORT}", *more]
     log = open(f"{run}.log", "w+")
     shutil.rmtree(run, ignore_errors=True)
-    ranks = [lab.popen(rank, [*words, "--rank", str(rank)], {**environment, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log) for rank in range(lab.hosts)]
+    ranks = [lab.popen(host, [*words, "--rank", str(rank)], {**environment, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log) for rank, host in enumerate(hosts)]
     return seconds_of(ranks, log, run)
 
 

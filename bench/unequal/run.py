@@ -21,7 +21,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PARALLEL = ROOT / "bench" / "parallel"
 sys.path[:0] = [str(ROOT / "bench"), str(PARALLEL)]
-from lab import checked, netlab_or_exit, planned, python_on_hosts, train_alone_on_hosts, train_on_hosts  # noqa: E402
+from lab import checked, cluster_of_hosts, netlab_or_exit, planned, profiled, python_on_hosts, train_alone_on_hosts, train_on_hosts  # noqa: E402
 from llama import save  # noqa: E402
 from machine import processor  # noqa: E402
 
@@ -47,22 +47,16 @@ class Bench:
 
     def job(self, name, hosts, parallel, steps, batch=BATCH):
         """`hosts` of one core each; how fast they are a profile says."""
-        cluster = self.folder / f"{name}-cluster.yaml"
-        link = {"name": "lab", "bandwidth": f"{self.arguments.gbit:g} Gbit/s", "latency": "100 us", "shared": True}
-        cluster.write_text(json.dumps({"name": name, "groups": [{"name": "hosts", "nodes": hosts, "devices_per_node": 1, "inside": "shm", "network": link, "device": {
-            "name": "host", "vendor": "cpu", "peak": {"fp32": "50 GFLOP/s"}, "memory": "8 GiB", "memory_bandwidth": "10 GB/s", "cores": 1}}]}))
+        cluster = cluster_of_hosts(self.folder / f"{name}-cluster.yaml", hosts, self.arguments.gbit)
         return {"name": name, "model": {"hf": str(self.weights), "seq": MODEL["seq"]}, "data": {"source": str(TEXT), "tokenizer": {"kind": "bytes"}},
                 "train": {"init": str(self.weights), "steps": steps, "global_batch": batch, "precision": "fp32", "eval": {"sequences": 1},
                           "optimizer": {"kind": "adamw", "lr": 3e-4, "clip": 1.0}, "schedule": {"kind": "constant"}},
-                "cluster": str(cluster), "parallel": parallel}
+                "cluster": cluster, "parallel": parallel}
 
     def profile(self, name, cpu):
-        path = self.folder / f"{name}-profile.json"
-        yaml = path.with_suffix(".yaml")
-        yaml.write_text(json.dumps({key: value for key, value in self.job(name, len(cpu), {}, 1).items() if key != "parallel"}))
         words = ",".join(map(str, cpu))
-        launcher = f"{sys.executable} {ROOT / 'tools' / 'netlab'} --hosts {len(cpu)} --gbit {self.arguments.gbit:g} --cpu {words} --"
-        checked([self.tessera, "profile", yaml, "--seconds", self.arguments.seconds, "--launcher", launcher, "-o", path], self.environment)
+        path = profiled(self.tessera, self.folder / f"{name}-profile.json", self.job(name, len(cpu), {}, 1), self.arguments.seconds, self.environment,
+                        {"hosts": len(cpu), "gbit": f"{self.arguments.gbit:g}", "cpu": words})
         print(f"{words}: speeds {json.loads(path.read_text()).get('speeds')}", file=sys.stderr)
         return path
 
@@ -141,7 +135,7 @@ def measured(bench, cpu, rounds):
 def main():
     parser = argparse.ArgumentParser(prog="./dev bench unequal", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", default=str(ROOT / "build" / "release" / "bin"))
-    parser.add_argument("--cpu", type=numbers, default=[0.75, 0.5, 0.25, 0.5], help="cores of each host; every second one stands on the same core of this machine, which must have as much")
+    parser.add_argument("--cpu", type=numbers, default=[0.75, 0.5, 0.25, 0.5], help="cores of each host; they are spread over the cores of this machine, each of which must have as much as stands on it")
     parser.add_argument("--gbit", type=float, default=10)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=10)

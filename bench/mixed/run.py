@@ -1,0 +1,152 @@
+"""Trains a model of clicks on emulated hosts of unequal speed, servers on the slow ones: what planning for all of them gains over the fast or the slow ones alone.
+
+    python bench/mixed/run.py [--bin build/release/bin] [--fast 0.8] [--slow 0.4,0.4] [--gbit 10] [--rounds 2] [--steps 14] [--consistency synchronous] [--json]
+
+DeepFM in fp32 on a log of examples/clicks, AdaGrad on rows, AdamW on the rest, one thread a rank. Servers share the CPU time of their host with its rank. Who trains and who serves:
+
+  fast alone    the fast hosts do both
+  slow alone    the slow hosts do both
+  planned       all hosts train, the slow ones serve
+  equal shares  the same, and every rank has as many samples
+  divided       the fast hosts train, the slow ones serve
+
+The first three are planned by `parallel: auto` from a profile of the hosts that train. Each is run with one server thread a host and with two, in turns, and has its better rate: the
+median over the steps of all rounds, without each run's first two. Fast hosts together are as fast as slow ones together by default, so that twice the rate of either is all there is to gain.
+Needs root (tools/netlab).
+"""
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+from lab import checked, cluster_of_hosts, netlab_or_exit, planned, profiled, train_on_hosts  # noqa: E402
+from machine import processor  # noqa: E402
+
+TABLES, DIM, DENSE, LINES = 26, 8, 13, 100_000
+SKIPPED_STEPS = 2
+SERVER_PORT = 29600
+FAST, SLOW, PLANNED, EVEN, DIVIDED = "fast alone", "slow alone", "planned", "equal shares", "divided"
+
+
+def numbers(words):
+    return [float(word) for word in words.split(",")]
+
+
+def whole_numbers(words):
+    return [int(word) for word in words.split(",")]
+
+
+def said(plan):
+    """A plan in words."""
+    def of(stage):
+        run = stage["blocks"][0]
+        shares = ", ".join(str(part["samples"]) for part in stage.get("shares", []))
+        return f"blocks {run['first']} to {stage['blocks'][-1]['last'] - 1} on ranks {stage['ranks']}, dp {run['dp']}, zero {run['zero']}, {f'samples {shares}' if shares else 'equal shares'}"
+    return f"{'; '.join(map(of, plan['stages']))}; {plan['micro_batches']} micro-batches of a replica"
+
+
+class Bench:
+    def __init__(self, arguments, folder, netlab):
+        self.tessera, self.folder, self.netlab, self.arguments = os.path.join(arguments.bin, "tessera"), folder, netlab, arguments
+        self.environment = dict(os.environ, TESSERA_CACHE=str(folder / "cache"))
+        self.cpu = arguments.fast + arguments.slow
+        self.fast, self.slow = list(range(len(arguments.fast))), list(range(len(arguments.fast), len(self.cpu)))
+        self.log = folder / "clicks.tsv"
+        checked([sys.executable, ROOT / "examples" / "clicks" / "make_clicks.py", self.log, "--lines", LINES], self.environment)
+
+    def job(self, name, hosts, parallel):
+        arguments = self.arguments
+        return {"name": name, "model": {"arch": "deepfm", "tables": TABLES, "dim": DIM, "dense": DENSE, "hidden": arguments.hidden},
+                "data": {"source": str(self.log), "format": "criteo", "split": {"train": 0.95}},
+                "train": {"steps": arguments.steps, "global_batch": arguments.batch, "precision": "fp32", "eval": {"sequences": 1}, "schedule": {"kind": "constant"},
+                          "optimizer": {"kind": "adamw", "lr": 1e-3, "weight_decay": 0, "clip": 0}},
+                "parameter_servers": {"optimizer": {"kind": "adagrad", "lr": 0.02}, "consistency": arguments.consistency},
+                "cluster": cluster_of_hosts(self.folder / f"{name}-cluster.yaml", hosts, arguments.gbit), "parallel": parallel}
+
+    def plan(self, way, hosts, parallel="auto"):
+        """The paths of the job and of its plan."""
+        name, profile = way.replace(" ", "-"), None
+        job = self.job(name, len(hosts), parallel)
+        if parallel == "auto":
+            cpu = ",".join(f"{self.cpu[host]:g}" for host in hosts)
+            profile = profiled(self.tessera, self.folder / f"{name}-profile.json", job, self.arguments.seconds, self.environment,
+                               {"hosts": len(hosts), "gbit": f"{self.arguments.gbit:g}", "cpu": cpu})
+            print(f"hosts of {cpu}: speeds {json.loads(profile.read_text()).get('speeds', 'alike')}", file=sys.stderr)
+        paths = planned(self.tessera, self.folder, name, job, self.environment, profile)
+        print(f"{way}: {said(json.loads(paths[1].read_text()))}", file=sys.stderr)
+        return paths
+
+    def train(self, paths, ranks, servers, threads):
+        """Seconds of the steps of ranks on some hosts with servers on others, which are started for this run."""
+        with self.netlab.Lab(len(self.cpu), [self.arguments.gbit], self.cpu) as lab:
+            started = [lab.popen(host, [self.tessera, "ps", "serve", "--listen", f"{lab.address(host)}:{SERVER_PORT}", "--threads", str(threads)], self.environment,
+                                 stdout=subprocess.PIPE, text=True) for host in servers]
+            places = [place for server in started for place in server.stdout.readline().split()[2:]]
+            return train_on_hosts(lab, self.tessera, *paths, self.folder / "run", self.arguments.steps, self.environment,
+                                  ["--set", f"parameter_servers.servers=[{', '.join(places)}]"], ranks)
+
+
+def measured(bench, arguments):
+    everyone = bench.fast + bench.slow
+    plans = {FAST: bench.plan(FAST, bench.fast), SLOW: bench.plan(SLOW, bench.slow), PLANNED: bench.plan(PLANNED, everyone),
+             EVEN: bench.plan(EVEN, everyone, {"dp": len(everyone), "tp": 1, "pp": 1, "zero": 0, "micro_batches": 1})}
+    plans[DIVIDED] = plans[FAST]
+    where = {FAST: (bench.fast, bench.fast), SLOW: (bench.slow, bench.slow), PLANNED: (everyone, bench.slow), EVEN: (everyone, bench.slow), DIVIDED: (bench.fast, bench.slow)}
+    seconds = {way: {threads: [] for threads in arguments.server_threads} for way in plans}
+    for turn in range(arguments.rounds):
+        for threads in arguments.server_threads:
+            for way in plans:
+                of = seconds[way][threads]
+                of += bench.train(plans[way], *where[way], threads)[SKIPPED_STEPS:]
+                print(f"round {turn + 1} of {arguments.rounds}, {way}, {threads} server threads: {arguments.batch / statistics.median(of):.0f} samples/s", file=sys.stderr)
+    of_threads = {way: {threads: arguments.batch / statistics.median(of) for threads, of in each.items()} for way, each in seconds.items()}
+    rates = {way: max(each.values()) for way, each in of_threads.items()}
+    best = max(rates[FAST], rates[SLOW])
+    return {"rates": rates, "of_server_threads": of_threads, "over_best_homogeneous": {way: rate / best for way, rate in rates.items()},
+            "speeds": json.loads((bench.folder / f"{PLANNED}-profile.json").read_text()).get("speeds"),
+            "plans": {way: said(json.loads(paths[1].read_text())) for way, paths in plans.items()}}
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="./dev bench mixed", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", default=str(ROOT / "build" / "release" / "bin"))
+    parser.add_argument("--fast", type=numbers, default=[0.8], help="cores of each fast host")
+    parser.add_argument("--slow", type=numbers, default=[0.4, 0.4], help="cores of each slow host")
+    parser.add_argument("--gbit", type=float, default=10)
+    parser.add_argument("--batch", type=int, default=3072, help="which the number of hosts divides")
+    parser.add_argument("--hidden", type=whole_numbers, default=[1024, 512, 256], help="widths of the dense maps")
+    parser.add_argument("--consistency", choices=["synchronous", "asynchronous"], default="synchronous", help="of the tables")
+    parser.add_argument("--server-threads", type=whole_numbers, default=[1, 2], help="servers of a host: each placement has the best of these")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=14)
+    parser.add_argument("--seconds", type=int, default=30, help="of measuring the hosts of each of the three placements, about")
+    parser.add_argument("--keep", type=pathlib.Path, help="a folder for the log, the runs, and the profiles, which are used again")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    netlab = netlab_or_exit()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (arguments.keep or pathlib.Path(temporary)).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        result = {"machine": processor(), "fast": arguments.fast, "slow": arguments.slow, "gbit": arguments.gbit, "hidden": arguments.hidden, "batch": arguments.batch,
+                  "consistency": arguments.consistency, **measured(Bench(arguments, folder, netlab), arguments)}
+    if arguments.json:
+        print(json.dumps(result))
+        return
+    print(f"{result['machine']}; fast hosts of {', '.join(map(str, arguments.fast))} cores, slow ones of {', '.join(map(str, arguments.slow))}, {arguments.gbit:g} Gbit/s; "
+          f"DeepFM with maps of {', '.join(map(str, arguments.hidden))}, batch {arguments.batch}, {arguments.consistency} tables; samples/s")
+    for way, rate in result["rates"].items():
+        threads = ", ".join(f"{value:.0f} with {count}" for count, value in result["of_server_threads"][way].items())
+        print(f"{way:<14}{rate:8.0f}{result['over_best_homogeneous'][way]:7.2f} x the best homogeneous placement   ({threads} server threads a host)")
+    print(f"speeds that the profile found: {result['speeds'] or 'alike'}")
+    for way, words in result["plans"].items():
+        print(f"{way}: {words}")
+
+
+if __name__ == "__main__":
+    main()
