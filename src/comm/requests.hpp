@@ -55,13 +55,30 @@ class RequestServer {
   std::unique_ptr<Impl> impl_;
 };
 
-// Asks several servers. Not thread-safe. Every call but the constructor throws Error(peer_lost) for a server that is gone and
-// Error(deadline_exceeded) for one that does not answer in time, both naming its place; the client is then of no more use.
-class RequestClient {
+// Asks several servers, whatever carries requests and replies. Not thread-safe. Every call throws Error(peer_lost) for a server that is
+// gone and Error(deadline_exceeded) for one that does not answer in time, both naming its place; it is then of no more use.
+class Requester {
  public:
   // Requests that may be under way to a server at once.
   static constexpr std::size_t kMostUnderWay = 4;
 
+  virtual ~Requester() = default;
+  virtual std::size_t servers() const = 0;
+  // Where the next request to this server is written, of kMostMessageBytes, at a multiple of 16. Precondition: fewer than kMostUnderWay.
+  virtual std::span<std::byte> next_request(std::size_t server) = 0;
+  virtual void send(std::size_t server, std::size_t bytes) = 0;
+  // Whose replies were not taken yet.
+  virtual std::size_t under_way(std::size_t server) const = 0;
+  // Waits for the reply to the oldest request, at a multiple of 16; valid until the next send to this server. Throws what the server's
+  // answer has thrown.
+  virtual std::span<const std::byte> take_reply(std::size_t server) = 0;
+  // Connections that were lost and made anew.
+  virtual std::int64_t reconnections() const = 0;
+};
+
+// Over TCP.
+class RequestClient final : public Requester {
+ public:
   struct Options {
     Seconds deadline = Seconds(60);  // of an answer; also of connecting, which takes a minute at most
     // For how long a lost connection is tried anew. What had no reply is then asked again, in order: the server may see a request twice.
@@ -74,19 +91,14 @@ class RequestClient {
   // A place is "host:port", or "host:port/host:port" of a pair of servers, of which the one is asked that leads. Connects to all servers.
   // Throws deadline_exceeded for one that is not there in time, invalid_config for one with another secret.
   RequestClient(std::vector<std::string> places, const std::string& secret, const Options& options);
-  ~RequestClient();
+  ~RequestClient() override;
 
-  std::size_t servers() const;
-  // Where the next request to this server is written, of kMostMessageBytes, at a multiple of 16. Precondition: fewer than kMostUnderWay.
-  std::span<std::byte> next_request(std::size_t server);
-  void send(std::size_t server, std::size_t bytes);
-  // Whose replies were not taken yet.
-  std::size_t under_way(std::size_t server) const;
-  // Waits for the reply to the oldest request, at a multiple of 16; valid until the next send to this server. Throws what the server's
-  // answer has thrown.
-  std::span<const std::byte> take_reply(std::size_t server);
-  // Connections that were lost and made anew.
-  std::int64_t reconnections() const;
+  std::size_t servers() const override;
+  std::span<std::byte> next_request(std::size_t server) override;
+  void send(std::size_t server, std::size_t bytes) override;
+  std::size_t under_way(std::size_t server) const override;
+  std::span<const std::byte> take_reply(std::size_t server) override;
+  std::int64_t reconnections() const override;
 
  private:
   struct Impl;

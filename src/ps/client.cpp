@@ -39,10 +39,10 @@ struct Client::Impl {
     Batch& next() { return batches[last = 1 - last]; }
   };
 
-  Impl(std::vector<std::string> places, const std::string& secret, const ClientOptions& given)
+  Impl(std::unique_ptr<comm::Requester> requester, const ClientOptions& given)
       : options(given),
-        requests(std::move(places), secret, {.deadline = given.deadline, .reconnect = given.reconnect, .interrupted = given.interrupted}),
-        numbered(requests.servers(), 0),
+        requests(std::move(requester)),
+        numbered(requests->servers(), 0),
         step(given.worker ? given.worker->first_step : 0) {
     std::memcpy(&number, random_bytes(sizeof number).data(), sizeof number);
   }
@@ -59,21 +59,21 @@ struct Client::Impl {
   // server refuses a message, the others are still answered.
   template <typename More, typename Count, typename Write, typename Read>
   void exchange(std::size_t step, const More& more, const Count& count, const Write& write, const Read& read) {
-    const std::size_t servers = requests.servers();
+    const std::size_t servers = requests->servers();
     std::vector<std::size_t> sent(servers, 0), taken(servers, 0);
     std::optional<Error> refused;
     const auto send = [&](std::size_t server) {
       const std::size_t end = std::min(sent[server] + step, count(server));
-      MessageWriter out(requests.next_request(server));
+      MessageWriter out(requests->next_request(server));
       write(server, sent[server], end, out);
-      requests.send(server, out.written());
+      requests->send(server, out.written());
       sent[server] = end;
     };
     const auto take = [&](std::size_t server) {
       const std::size_t begin = taken[server];
       taken[server] = std::min(begin + step, count(server));
       try {
-        read(server, begin, taken[server], MessageReader(requests.take_reply(server)));
+        read(server, begin, taken[server], MessageReader(requests->take_reply(server)));
       } catch (const Error& error) {
         if (error.code() == ErrorCode::peer_lost || error.code() == ErrorCode::deadline_exceeded) throw;
         if (!refused) refused = error;
@@ -83,8 +83,8 @@ struct Client::Impl {
       growing = growing && more();
       left = false;
       for (std::size_t server = 0; server < servers; ++server) {
-        while (requests.under_way(server) < kMost && sent[server] + (growing ? step - 1 : 0) < count(server)) send(server);
-        if (requests.under_way(server) > (growing ? kMost - 1 : 0)) take(server);
+        while (requests->under_way(server) < kMost && sent[server] + (growing ? step - 1 : 0) < count(server)) send(server);
+        if (requests->under_way(server) > (growing ? kMost - 1 : 0)) take(server);
         left |= taken[server] < count(server);
       }
     }
@@ -123,14 +123,14 @@ struct Client::Impl {
     all.mean += (static_cast<double>(behind) - all.mean) / static_cast<double>(++all.pulls);
   }
 
-  static constexpr std::size_t kMost = comm::RequestClient::kMostUnderWay;
+  static constexpr std::size_t kMost = comm::Requester::kMostUnderWay;
   // Of keys that are dealt before servers are asked for them: more than go into a message, so that there is one to send each time.
   static constexpr std::size_t kDealt = 16384;
 
   static constexpr double kWaiting = 0.8;  // of the deadline: then the server says whom it waits for
 
   ClientOptions options;
-  comm::RequestClient requests;
+  std::unique_ptr<comm::Requester> requests;
   std::uint64_t number = 0;             // this client's, by which servers know it again
   std::vector<std::uint64_t> numbered;  // messages to each server
   bool joined = false;
@@ -142,7 +142,13 @@ struct Client::Impl {
 };
 
 Client::Client(std::vector<std::string> places, const std::string& secret, const ClientOptions& options)
-    : impl_(std::make_unique<Impl>(std::move(places), secret, options)) {}
+    : Client(std::make_unique<comm::RequestClient>(
+                 std::move(places), secret,
+                 comm::RequestClient::Options{
+                     .deadline = options.deadline, .reconnect = options.reconnect, .interrupted = options.interrupted}),
+             options) {}
+Client::Client(std::unique_ptr<comm::Requester> requests, const ClientOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(requests), options)) {}
 Client::~Client() = default;
 Client::Client(Client&&) noexcept = default;
 Client& Client::operator=(Client&&) noexcept = default;
@@ -153,7 +159,7 @@ Client::TableId Client::open(const TableSpec& spec) {
   const std::string json = to_json(spec);
   Impl::OpenTable table{.dimension = static_cast<std::size_t>(spec.dimension),
                         .staleness = spec.consistency == Consistency::synchronous ? 0 : spec.staleness,
-                        .ids = std::vector<std::uint32_t>(impl_->requests.servers())};
+                        .ids = std::vector<std::uint32_t>(impl_->requests->servers())};
   impl_->ask_each([&](std::size_t server, MessageWriter& out) { impl_->add_text(server, out, Ask::open, json); },
                   [&](std::size_t server, MessageReader in) { table.ids[server] = in.take<Opened>(1).front().table; });
   impl_->tables.push_back(std::move(table));
@@ -165,7 +171,7 @@ void Client::pull(TableId id, std::span<const Key> keys, std::span<float> values
   const std::size_t dimension = table.dimension;
   ensure(!impl_->options.worker || ahead <= table.staleness, "rows are pulled further ahead than their table's staleness");
   Batch& batch = table.next();
-  batch.start(keys, impl_->requests.servers());
+  batch.start(keys, impl_->requests->servers());
   std::vector<Batch::Part>& parts = batch.parts();
   impl_->exchange(
       keys_of_a_message(static_cast<int>(dimension)), [&] { return batch.deal(Impl::kDealt); },
@@ -197,7 +203,7 @@ PushResult Client::push(TableId id, std::span<const Key> keys, std::span<const f
   const auto known = std::ranges::find_if(table.batches, [&](const Batch& one) { return one.is_of(keys); });
   Batch& batch = known == table.batches.end() ? table.next() : *known;
   if (known == table.batches.end()) {
-    batch.start(keys, impl_->requests.servers());
+    batch.start(keys, impl_->requests->servers());
     batch.deal(keys.size());
   }
   std::vector<Batch::Part>& parts = batch.parts();
@@ -245,7 +251,7 @@ void Client::begin_save(const std::filesystem::path& folder, SnapshotRows rows) 
   impl_->saves_to = std::filesystem::absolute(folder);
   SavedFolder there = read_saved_folder(impl_->saves_to);
   impl_->save_number = there.saves + 1;
-  SaveOrder order{.folder = impl_->saves_to, .servers = impl_->requests.servers(), .number = impl_->save_number};
+  SaveOrder order{.folder = impl_->saves_to, .servers = impl_->requests->servers(), .number = impl_->save_number};
   if (rows == SnapshotRows::changed) order.before = std::move(there.tables);
   impl_->order(Ask::save, std::move(order));
 }
@@ -267,14 +273,14 @@ void Client::finish_save() {
 
 void Client::load(const std::filesystem::path& folder) {
   const std::filesystem::path whole = std::filesystem::absolute(folder);
-  impl_->order(Ask::load, {.folder = whole, .servers = impl_->requests.servers(), .before = read_saved_folder(whole).tables});
+  impl_->order(Ask::load, {.folder = whole, .servers = impl_->requests->servers(), .before = read_saved_folder(whole).tables});
 }
 
 Staleness Client::staleness() const { return impl_->staleness_seen; }
-std::int64_t Client::reconnections() const { return impl_->requests.reconnections(); }
+std::int64_t Client::reconnections() const { return impl_->requests->reconnections(); }
 
 std::vector<ServerStatus> Client::status() {
-  std::vector<ServerStatus> all(impl_->requests.servers());
+  std::vector<ServerStatus> all(impl_->requests->servers());
   impl_->ask_each([&](std::size_t server, MessageWriter& out) { impl_->add_header(server, out, Ask::status, 0, 0); },
                   [&](std::size_t server, MessageReader in) {
                     const std::span<const char> json = in.take_rest();

@@ -14,6 +14,10 @@
 #include "base/units.hpp"
 #include "ps/ps.hpp"
 
+namespace tessera::comm {
+class Requester;
+}
+
 namespace tessera::ps {
 
 // A server's part of a table.
@@ -62,6 +66,8 @@ class Client {
  public:
   // Every client of a table names the same servers in the same order: a key's place among them says where it lives.
   Client(std::vector<std::string> places, const std::string& secret, const ClientOptions& options = {});
+  // Over a requester that is connected; `reconnect` and `interrupted` are its affair.
+  explicit Client(std::unique_ptr<comm::Requester> requests, const ClientOptions& options = {});
   ~Client();
   Client(Client&&) noexcept;
   Client& operator=(Client&&) noexcept;

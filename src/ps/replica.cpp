@@ -1,0 +1,188 @@
+#include "ps/replica.hpp"
+
+#include <algorithm>
+
+#include "base/log.hpp"
+
+namespace tessera::ps {
+namespace {
+
+using Wants = comm::RequestClient::Options::Wants;
+
+constexpr Seconds kLongestWait(5);  // for a save, before the client has to ask again
+
+AskHeader header_of(std::span<const std::byte> request) { return MessageReader(request).take<AskHeader>(1).front(); }
+
+}  // namespace
+
+Replica::Replica(std::string place, const ServerOptions& options, Surroundings& surroundings)
+    : place_(std::move(place)), pair_(options.pair), surroundings_(surroundings), shards_(options.storage), leads_(!options.pair) {
+  surroundings_.stand_by(pair_.has_value());
+}
+
+std::optional<std::size_t> Replica::answer(const comm::RequestServer::Request& request, std::span<std::byte> reply) {
+  const Ask ask = header_of(request.bytes).ask;
+  if (ask == Ask::who_leads) return say_who_leads(request.bytes, reply);
+  if (ask == Ask::status) return say_status(reply);
+  if (ask == Ask::save || ask == Ask::saved || ask == Ask::load) return save_or_load(request, reply);
+  if (leads_ && is_copy(ask))
+    throw Error(ErrorCode::invalid_config, text("the server at ", place_, " leads, and takes no other's rows"), {},
+                "a server that stands by");
+  if (!leads_) leader_ = request.client;
+  if (!backup_ || !changes(ask)) return shards_.answer(request.bytes, reply, request.waited);
+  // The backup works at it meanwhile, and comes to the same.
+  std::ranges::copy(request.bytes, backup_->next_request(0).begin());
+  backup_->send(0, request.bytes.size());
+  std::optional<Error> refused;
+  std::optional<std::size_t> bytes;
+  try {
+    bytes = shards_.answer(request.bytes, reply, request.waited);
+  } catch (const Error& error) {
+    refused = error;
+  }
+  wait_for_backup();
+  if (refused) throw *refused;
+  return bytes;
+}
+
+void Replica::wait_for_backup() {
+  bool lost = false;
+  try {
+    backup_->take_reply(0);
+  } catch (const Error& error) {
+    lost = error.code() == ErrorCode::peer_lost || error.code() == ErrorCode::deadline_exceeded;
+  }
+  if (lost) go_on_without_backup();
+}
+
+// Nothing is acknowledged until it is clear that the partner has ended, or has a whole copy.
+void Replica::go_on_without_backup() {
+  backup_.reset();
+  do {
+    const Process process = surroundings_.partner_process();
+    if (process == Process::ended) {
+      log::warning(text("the backup at ", pair_->partner, " has ended; ", place_, " goes on alone"));
+      return;
+    }
+    if (process == Process::listens && take_backup()) return;
+  } while (surroundings_.sleep());
+  throw Superseded();  // it ends without saying how far it came
+}
+
+// False: it cannot be reached now.
+bool Replica::take_backup() {
+  try {
+    if (ask_who_leads(true)) throw Superseded();
+    auto client = surroundings_.connect_to_partner({.deadline = Seconds(10), .reconnect = Seconds(0.5), .wants = Wants::standby});
+    const auto take = [&client] { client->take_reply(0); };
+    shards_.copy(
+        [&] {
+          if (client->under_way(0) == comm::Requester::kMostUnderWay) take();
+          return client->next_request(0);
+        },
+        [&](std::size_t bytes) { client->send(0, bytes); });
+    while (client->under_way(0) > 0) take();
+    backup_ = std::move(client);
+    log::info(text("the server at ", pair_->partner, " is the backup of ", place_));
+    return true;
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::resource_exhausted)
+      log::warning(text(place_, " has no backup: ", error.what()));
+    else
+      log::debug(text("no backup yet: ", error.what()));
+    return false;
+  }
+}
+
+// Whether the partner does; where this server does not and so holds nothing, a partner that has everything does from now on. Throws as
+// RequestClient does.
+bool Replica::ask_who_leads(bool self_leads) const {
+  const auto client = surroundings_.connect_to_partner({.deadline = Seconds(0.5), .reconnect = Seconds(0), .wants = Wants::any});
+  MessageWriter out(client->next_request(0));
+  out.add<AskHeader>(1).front() = {
+      .ask = Ask::who_leads, .table = self_leads ? 1u : 0u, .count = 0, .client = 0, .number = static_cast<std::uint64_t>(pair_->first)};
+  client->send(0, out.written());
+  return MessageReader(client->take_reply(0)).take<Leads>(1).front().leads != 0;
+}
+
+// A backup has no part in files: what was loaded it is given as a copy.
+std::optional<std::size_t> Replica::save_or_load(const comm::RequestServer::Request& request, std::span<std::byte> reply) {
+  MessageReader in(request.bytes);
+  const AskHeader header = in.take<AskHeader>(1).front();
+  MessageWriter out(reply);
+  if (header.ask == Ask::saved) {
+    const auto written = saves_.written();
+    if (!written && request.waited < kLongestWait) return {};
+    if (written) out.add(std::span<const char>(to_json(*written)));
+    return out.written();
+  }
+  const std::span<const char> json = in.take<char>(header.count);
+  const SaveOrder order = save_order_from_json({json.begin(), json.end()});
+  if (header.ask == Ask::save) {
+    saves_.begin(order, shards_.tables());
+  } else {
+    saves_.abandon();
+    shards_.empty_tables();
+    load_tables(order, shards_.tables());
+    if (backup_) go_on_without_backup();
+  }
+  return out.written();
+}
+
+std::size_t Replica::say_status(std::span<std::byte> reply) const {
+  ServerStatus status = shards_.status();
+  if (backup_) status.backup = pair_->partner;
+  MessageWriter out(reply);
+  out.add(std::span<const char>(to_json(status)));
+  return out.written();
+}
+
+std::size_t Replica::say_who_leads(std::span<const std::byte> request, std::span<std::byte> reply) {
+  const AskHeader header = header_of(request);
+  if (!pair_ || static_cast<Pair::First>(header.number) == pair_->first)
+    throw Error(ErrorCode::invalid_config, text("both servers of a pair are told the same, or ", place_, " knows of no pair"), {},
+                "one with --backup, and the other with --backup-of");
+  // A partner that begins has lost what this one may have.
+  const bool partner_leads = header.table != 0;
+  if (!leads_ && !partner_leads && !shards_.empty() && !shards_.incomplete()) lead("its partner has begun anew");
+  MessageWriter out(reply);
+  out.add<Leads>(1).front() = {leads_ ? 1u : 0u, 0};
+  return out.written();
+}
+
+void Replica::lead(const char* why) {
+  leads_ = true;
+  leader_.reset();
+  surroundings_.stand_by(false);
+  log::info(text("the server at ", place_, " leads: ", why));
+}
+
+void Replica::look_at_partner() {
+  if (!pair_ || backup_) return;
+  if (leads_) {
+    if (surroundings_.partner_process() == Process::listens) take_backup();
+  } else if (leader_) {
+    if (surroundings_.is_connected(*leader_) || surroundings_.partner_process() != Process::ended) return;
+    if (shards_.incomplete())
+      log::warning(text("the leader at ", pair_->partner, " has ended before ", place_, " had a whole copy"));
+    else
+      lead("its leader has ended");
+  }
+}
+
+Replica::Start Replica::ask_at_start() const {
+  const Start alone = pair_->first == Pair::First::leads ? Start::leads : Start::waits;
+  if (surroundings_.partner_process() == Process::ended) return alone;
+  try {
+    return ask_who_leads(false) ? Start::waits : alone;
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::invalid_config) log::warning(error.what());
+    return Start::waits;
+  }
+}
+
+void Replica::decide(Start start) {
+  if (start == Start::leads && undecided()) lead("no other does");
+}
+
+}  // namespace tessera::ps

@@ -1,0 +1,85 @@
+// Internal. A server's shards and its part in a pair, whatever carries the messages: which of the two leads, what the other one is handed,
+// when it takes over.
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "base/file_system.hpp"
+#include "comm/requests.hpp"
+#include "ps/saves.hpp"
+#include "ps/server.hpp"
+#include "ps/shards.hpp"
+
+namespace tessera::ps {
+
+// At a place: whether one listens there. Unknown: the host cannot be reached.
+enum class Process { listens, ended, unknown };
+
+// What a replica reaches its partner and its clients through: sockets, or what a test puts in their place.
+class Surroundings {
+ public:
+  virtual ~Surroundings() = default;
+  // These two are also called by the thread that asks who leads (Replica::ask_at_start), and may take half a second, and the deadline.
+  virtual Process partner_process() const = 0;
+  // Throws as comm::RequestClient does.
+  virtual std::unique_ptr<comm::Requester> connect_to_partner(const comm::RequestClient::Options& options) const = 0;
+  // As comm::RequestServer's.
+  virtual void stand_by(bool standby) = 0;
+  virtual bool is_connected(comm::RequestServer::ClientId client) const = 0;
+  // Sleeps until the partner is looked at again. False: the server is to stop.
+  virtual bool sleep() = 0;
+};
+
+// The partner leads, and this server must not acknowledge anything any more.
+struct Superseded : std::exception {};
+
+// Not thread-safe.
+class Replica {
+ public:
+  Replica(std::string place, const ServerOptions& options, Surroundings& surroundings);
+
+  // As comm::RequestServer::Answer. Throws Superseded.
+  std::optional<std::size_t> answer(const comm::RequestServer::Request& request, std::span<std::byte> reply);
+  // What one of a pair does beside answering, from time to time. Throws Superseded.
+  void look_at_partner();
+  // Writes a little of a save. False: there is nothing to write.
+  bool go_on_saving() { return saves_.go_on(); }
+
+  // One of a pair that holds nothing, and has heard of no leader, finds out what it is: ask_at_start() on a thread of its own, as the
+  // partner may be asking, too; then decide() with what came of it.
+  bool undecided() const { return pair_ && !leads_ && !leader_; }
+  enum class Start { leads, waits };
+  Start ask_at_start() const;
+  void decide(Start start);
+
+  bool leads() const { return leads_; }
+  // Whether everything that it acknowledges is at its partner, too.
+  bool has_backup() const { return backup_ != nullptr; }
+  const Shards& shards() const { return shards_; }
+
+ private:
+  void lead(const char* why);
+  void wait_for_backup();
+  void go_on_without_backup();
+  bool take_backup();
+  bool ask_who_leads(bool self_leads) const;
+  std::optional<std::size_t> save_or_load(const comm::RequestServer::Request& request, std::span<std::byte> reply);
+  std::size_t say_status(std::span<std::byte> reply) const;
+  std::size_t say_who_leads(std::span<const std::byte> request, std::span<std::byte> reply);
+
+  std::string place_;
+  std::optional<Pair> pair_;
+  Surroundings& surroundings_;
+  Shards shards_;
+  Saves saves_{real_file_system()};  // of the shards' tables
+  bool leads_ = false;
+  std::unique_ptr<comm::Requester> backup_;                   // of a leader whose standby has everything
+  std::optional<comm::RequestServer::ClientId> leader_ = {};  // of a standby: who has asked it last
+};
+
+}  // namespace tessera::ps
