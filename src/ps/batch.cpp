@@ -23,7 +23,8 @@ std::size_t server_of_mixed(std::uint64_t mixed_key, std::size_t servers) {
 
 std::size_t server_of(Key key, std::size_t servers) { return server_of_mixed(mixed(key), servers); }
 
-bool Batch::is_of(std::span<const Key> keys) const { return std::ranges::equal(keys, keys_); }
+// One that has not begun is of no keys, and not of none either.
+bool Batch::is_of(std::span<const Key> keys) const { return !parts_.empty() && std::ranges::equal(keys, keys_); }
 
 void Batch::start(std::span<const Key> keys, std::size_t servers) {
   keys_.assign(keys.begin(), keys.end());

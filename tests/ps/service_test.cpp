@@ -119,6 +119,14 @@ TEST(Service, CountsAndRefusesGradientsThatAreNotFinite) {
   EXPECT_EQ(client.status().front().tables.front().gradients_refused, 1u);
 }
 
+TEST(Service, APushOfNoKeysIsNone) {
+  RunningServer server;
+  Client client({server.place}, "");
+  const Client::TableId table = client.open(ads(2));
+  const PushResult result = client.push(table, {}, {});
+  EXPECT_EQ(result.applied, 0);
+}
+
 TEST(Service, ATableOfTheSameNameMustBeTheSame) {
   RunningServer server;
   Client one({server.place}, ""), other({server.place}, "");
