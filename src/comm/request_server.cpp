@@ -221,7 +221,7 @@ struct RequestServer::Impl {
     Descriptor socket = one.socket.release();
     if (!taken) return true;
     Session session;
-    std::memcpy(&session.id, random_bytes(sizeof session.id).data(), sizeof session.id);
+    session.id = ++last_session;
     watch(socket.get(), session.id, kComing, EPOLL_CTL_MOD);
     session.stream = MessageStream(std::move(socket));
     sessions.emplace(session.id, std::move(session));
@@ -284,6 +284,7 @@ struct RequestServer::Impl {
   bool standby = false;
   std::list<Unknown> unknown;
   std::unordered_map<std::uint64_t, Session> sessions;
+  std::uint64_t last_session = 0;  // and 0 is none
 };
 
 RequestServer::RequestServer(const std::string& place, const std::string& secret) : impl_(std::make_unique<Impl>(place, secret)) {}

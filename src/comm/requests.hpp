@@ -29,7 +29,7 @@ class RequestServer {
   RequestServer(const std::string& place, const std::string& secret);
   ~RequestServer();
 
-  // A connected client: another number for each connection that ever was.
+  // A connected client: a larger number than those of all connections before.
   using ClientId = std::uint64_t;
   struct Request {
     ClientId client = 0;

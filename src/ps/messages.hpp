@@ -18,11 +18,11 @@
 namespace tessera::ps {
 
 enum class Ask : std::uint32_t {
-  join,           // the Joining as JSON, `count` bytes; answered by nothing
-  open,           // the TableSpec as JSON, `count` bytes; answered by an Opened
-  who_leads,      // of a pair's server that begins and holds nothing, `number` its Pair::First; answered by a Leads
-  status,         // answered by a ServerStatus as JSON, by a standby, too
-  pull,           // keys; answered by a Seen, tickets, then values
+  join,       // the Joining as JSON, `count` bytes; answered by nothing
+  open,       // the TableSpec as JSON, `count` bytes; answered by an Opened
+  who_leads,  // of a pair's server, `number` its Pair::First, `table` 1 where it leads and 0 where it holds nothing; answered by a Leads
+  status,     // answered by a ServerStatus as JSON, by a standby, too
+  pull,       // keys; answered by a Seen, tickets, then values
   pull_or_zeros,  // as pull, where keys without a row stay so
   wait,           // until all workers have ended `number` steps; answered by a Seen
   save,           // the SaveOrder as JSON, `count` bytes: begins it; answered by nothing
@@ -48,7 +48,7 @@ struct AskHeader {
   Ask ask;
   std::uint32_t table;
   std::uint64_t count;
-  std::uint64_t client;  // a number that it has drawn
+  std::uint64_t client;  // a number that it has drawn; of a server to the other one of its pair: its process's
   std::uint64_t number;  // of a numbered one: which of this client's to this server, from 1; of others: steps that the client has ended
 };
 static_assert(sizeof(AskHeader) == 32);

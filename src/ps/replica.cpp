@@ -1,8 +1,10 @@
 #include "ps/replica.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/log.hpp"
+#include "base/secret.hpp"
 
 namespace tessera::ps {
 namespace {
@@ -17,18 +19,24 @@ AskHeader header_of(std::span<const std::byte> request) { return MessageReader(r
 
 Replica::Replica(std::string place, const ServerOptions& options, Surroundings& surroundings)
     : place_(std::move(place)), pair_(options.pair), surroundings_(surroundings), shards_(options.storage), leads_(!options.pair) {
+  std::memcpy(&process_, random_bytes(sizeof process_).data(), sizeof process_);
   surroundings_.stand_by(pair_.has_value());
 }
 
 std::optional<std::size_t> Replica::answer(const comm::RequestServer::Request& request, std::span<std::byte> reply) {
-  const Ask ask = header_of(request.bytes).ask;
-  if (ask == Ask::who_leads) return say_who_leads(request.bytes, reply);
+  const AskHeader header = header_of(request.bytes);
+  const Ask ask = header.ask;
   if (ask == Ask::status) return say_status(reply);
+  // A connection that a leader has given up may still bring what was under way, when another one has brought the copy.
+  if (leader_ && request.client < *leader_)
+    throw Error(ErrorCode::peer_lost, text(place_, " has heard from its leader over a later connection"));
+  if (ask == Ask::who_leads) return say_who_leads(request.bytes, reply);
   if (ask == Ask::save || ask == Ask::saved || ask == Ask::load) return save_or_load(request, reply);
   if (leads_ && is_copy(ask))
     throw Error(ErrorCode::invalid_config, text("the server at ", place_, " leads, and takes no other's rows"), {},
                 "a server that stands by");
   if (!leads_) leader_ = request.client;
+  if (ask == Ask::copy_begin) process_of_leader_ = header.client;
   if (!backup_ || !changes(ask)) return shards_.answer(request.bytes, reply, request.waited);
   // The backup works at it meanwhile, and comes to the same.
   std::ranges::copy(request.bytes, backup_->next_request(0).begin());
@@ -40,19 +48,21 @@ std::optional<std::size_t> Replica::answer(const comm::RequestServer::Request& r
   } catch (const Error& error) {
     refused = error;
   }
-  wait_for_backup();
+  wait_for_backup(refused.has_value());
   if (refused) throw *refused;
   return bytes;
 }
 
-void Replica::wait_for_backup() {
-  bool lost = false;
+// One that answers otherwise than this server does not hold the same.
+void Replica::wait_for_backup(bool refused_here) {
+  bool refused_there = false, lost = false;
   try {
     backup_->take_reply(0);
   } catch (const Error& error) {
     lost = error.code() == ErrorCode::peer_lost || error.code() == ErrorCode::deadline_exceeded;
+    refused_there = !lost;
   }
-  if (lost) go_on_without_backup();
+  if (lost || refused_here != refused_there) go_on_without_backup();
 }
 
 // Nothing is acknowledged until it is clear that the partner has ended, or has a whole copy.
@@ -64,33 +74,37 @@ void Replica::go_on_without_backup() {
       log::warning(text("the backup at ", pair_->partner, " has ended; ", place_, " goes on alone"));
       return;
     }
-    if (process == Process::listens && take_backup()) return;
+    if (process == Process::listens && take_backup() == Copied::whole) return;
   } while (surroundings_.sleep());
   throw Superseded();  // it ends without saying how far it came
 }
 
-// False: it cannot be reached now.
-bool Replica::take_backup() {
+Replica::Copied Replica::take_backup() {
+  Copied copied = Copied::no;
   try {
     if (ask_who_leads(true)) throw Superseded();
-    auto client = surroundings_.connect_to_partner({.deadline = Seconds(10), .reconnect = Seconds(0.5), .wants = Wants::standby});
+    // A connection that is lost is not made anew: at its other end there may be another process by then, which holds nothing, and a part of
+    // the copy that is sent twice would be taken twice.
+    auto client = surroundings_.connect_to_partner({.deadline = Seconds(10), .reconnect = Seconds(0), .wants = Wants::standby});
     const auto take = [&client] { client->take_reply(0); };
     shards_.copy(
+        process_,
         [&] {
           if (client->under_way(0) == comm::Requester::kMostUnderWay) take();
           return client->next_request(0);
         },
         [&](std::size_t bytes) { client->send(0, bytes); });
+    copied = Copied::perhaps;
     while (client->under_way(0) > 0) take();
     backup_ = std::move(client);
     log::info(text("the server at ", pair_->partner, " is the backup of ", place_));
-    return true;
+    return Copied::whole;
   } catch (const Error& error) {
     if (error.code() == ErrorCode::resource_exhausted)
       log::warning(text(place_, " has no backup: ", error.what()));
     else
       log::debug(text("no backup yet: ", error.what()));
-    return false;
+    return copied;
   }
 }
 
@@ -99,8 +113,11 @@ bool Replica::take_backup() {
 bool Replica::ask_who_leads(bool self_leads) const {
   const auto client = surroundings_.connect_to_partner({.deadline = Seconds(0.5), .reconnect = Seconds(0), .wants = Wants::any});
   MessageWriter out(client->next_request(0));
-  out.add<AskHeader>(1).front() = {
-      .ask = Ask::who_leads, .table = self_leads ? 1u : 0u, .count = 0, .client = 0, .number = static_cast<std::uint64_t>(pair_->first)};
+  out.add<AskHeader>(1).front() = {.ask = Ask::who_leads,
+                                   .table = self_leads ? 1u : 0u,
+                                   .count = 0,
+                                   .client = process_,
+                                   .number = static_cast<std::uint64_t>(pair_->first)};
   client->send(0, out.written());
   return MessageReader(client->take_reply(0)).take<Leads>(1).front().leads != 0;
 }
@@ -142,9 +159,12 @@ std::size_t Replica::say_who_leads(std::span<const std::byte> request, std::span
   if (!pair_ || static_cast<Pair::First>(header.number) == pair_->first)
     throw Error(ErrorCode::invalid_config, text("both servers of a pair are told the same, or ", place_, " knows of no pair"), {},
                 "one with --backup, and the other with --backup-of");
-  // A partner that begins has lost what this one may have.
-  const bool partner_leads = header.table != 0;
-  if (!leads_ && !partner_leads && !shards_.empty() && !shards_.incomplete()) lead("its partner has begun anew");
+  // A partner that begins has lost what this one may have: all that the partner had, even where that was nothing.
+  // One that leads by now may have asked when it did not.
+  const bool partner_begins = header.table == 0;
+  if (partner_begins && leader_ && !shards_.incomplete() && header.client != process_of_leader_) lead("its partner has begun anew");
+  // So has this one's backup, which is given everything again before anything is acknowledged.
+  if (partner_begins && backup_) go_on_without_backup();
   MessageWriter out(reply);
   out.add<Leads>(1).front() = {leads_ ? 1u : 0u, 0};
   return out.written();
@@ -160,7 +180,8 @@ void Replica::lead(const char* why) {
 void Replica::look_at_partner() {
   if (!pair_ || backup_) return;
   if (leads_) {
-    if (surroundings_.partner_process() == Process::listens) take_backup();
+    // One that may have a whole copy would take over, and must miss nothing that is acknowledged from now on.
+    if (surroundings_.partner_process() == Process::listens && take_backup() == Copied::perhaps) go_on_without_backup();
   } else if (leader_) {
     if (surroundings_.is_connected(*leader_) || surroundings_.partner_process() != Process::ended) return;
     if (shards_.incomplete())

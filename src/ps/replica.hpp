@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -64,9 +65,11 @@ class Replica {
 
  private:
   void lead(const char* why);
-  void wait_for_backup();
+  void wait_for_backup(bool refused_here);
   void go_on_without_backup();
-  bool take_backup();
+  // Whether the partner has been given everything; `perhaps`: its last word is missing.
+  enum class Copied { no, perhaps, whole };
+  Copied take_backup();
   bool ask_who_leads(bool self_leads) const;
   std::optional<std::size_t> save_or_load(const comm::RequestServer::Request& request, std::span<std::byte> reply);
   std::size_t say_status(std::span<std::byte> reply) const;
@@ -77,9 +80,11 @@ class Replica {
   Surroundings& surroundings_;
   Shards shards_;
   Saves saves_{real_file_system()};  // of the shards' tables
+  std::uint64_t process_ = 0;        // random; constant, as two threads read it
   bool leads_ = false;
   std::unique_ptr<comm::Requester> backup_;                   // of a leader whose standby has everything
   std::optional<comm::RequestServer::ClientId> leader_ = {};  // of a standby: who has asked it last
+  std::uint64_t process_of_leader_ = 0;                       // that has given it a copy
 };
 
 }  // namespace tessera::ps

@@ -29,14 +29,13 @@ class Shards {
   // Tables without rows in place of those that are there.
   void empty_tables();
 
-  bool empty() const { return shards_.empty() && !incomplete_; }
   // Whether a copy has begun that is not whole.
   bool incomplete() const { return incomplete_; }
   // What these hold, as requests that make others equal to them: each is written into what `next` returns, and then `send` is told its
-  // bytes.
+  // bytes. `process`: a number of the server's, for their headers.
   using Next = std::function<std::span<std::byte>()>;
   using Send = std::function<void(std::size_t bytes)>;
-  void copy(const Next& next, const Send& send) const;
+  void copy(std::uint64_t process, const Next& next, const Send& send) const;
 
  private:
   struct Shard {

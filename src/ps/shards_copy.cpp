@@ -16,10 +16,10 @@ std::size_t row_floats(const Table& table) { return static_cast<std::size_t>(tab
 
 }  // namespace
 
-void Shards::copy(const Next& next, const Send& send) const {
+void Shards::copy(std::uint64_t process, const Next& next, const Send& send) const {
   const auto put = [&](Ask ask, std::uint32_t table, std::size_t count, const auto& write) {
     MessageWriter out(next());
-    out.add<AskHeader>(1).front() = {.ask = ask, .table = table, .count = count, .client = 0, .number = 0};
+    out.add<AskHeader>(1).front() = {.ask = ask, .table = table, .count = count, .client = process, .number = 0};
     write(out);
     send(out.written());
   };

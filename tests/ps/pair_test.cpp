@@ -151,6 +151,20 @@ TEST(Pair, NothingAcknowledgedIsLostOrDoubledWhenServersAreKilled) {
   std::cout << kills << " kills, " << of_leaders << " of them leaders; longest push: " << longest << " s\n";
 }
 
+TEST(Pair, ABackupThatHasBegunAnewUnnoticedIsGivenEverythingAgain) {
+  TwoServers servers;
+  Counting counting(servers.place());
+  wait_for_backup(counting.client);
+  counting.push();
+  servers.standby.kill();
+  servers.standby.start();
+  counting.push();
+  wait_for_backup(counting.client);
+  servers.leader.kill();
+  counting.push();
+  counting.expect_all();
+}
+
 TEST(Pair, PlacesOfRowsThatTheLostServerHasToldMisleadNobody) {
   TwoServers servers;
   Counting counting(servers.place());
