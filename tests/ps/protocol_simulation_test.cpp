@@ -13,8 +13,11 @@
 namespace tessera::ps::simulation {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_ADDRESS__)
 constexpr std::uint64_t kSeeds = 40, kSeedsForABug = 5;
+constexpr bool kSanitized = true;
+#elif defined(__SANITIZE_THREAD__)
+constexpr std::uint64_t kSeeds = 10, kSeedsForABug = 3;
 constexpr bool kSanitized = true;
 #else
 constexpr std::uint64_t kSeeds = 300, kSeedsForABug = 1000;
