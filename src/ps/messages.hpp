@@ -65,6 +65,7 @@ struct Opened {
 struct Leads {
   std::uint32_t leads;
   std::uint32_t padding;
+  std::uint64_t process;  // of the server that says so
 };
 
 struct SumsHeader {

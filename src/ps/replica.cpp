@@ -82,7 +82,8 @@ void Replica::go_on_without_backup() {
 Replica::Copied Replica::take_backup() {
   Copied copied = Copied::no;
   try {
-    if (ask_who_leads(true)) throw Superseded();
+    const Leads partner = ask_who_leads(true);
+    if (partner.leads != 0) throw Superseded();
     // A connection that is lost is not made anew: at its other end there may be another process by then, which holds nothing, and a part of
     // the copy that is sent twice would be taken twice.
     auto client = surroundings_.connect_to_partner({.deadline = Seconds(10), .reconnect = Seconds(0), .wants = Wants::standby});
@@ -97,6 +98,7 @@ Replica::Copied Replica::take_backup() {
     copied = Copied::perhaps;
     while (client->under_way(0) > 0) take();
     backup_ = std::move(client);
+    process_of_backup_ = partner.process;
     log::info(text("the server at ", pair_->partner, " is the backup of ", place_));
     return Copied::whole;
   } catch (const Error& error) {
@@ -110,7 +112,7 @@ Replica::Copied Replica::take_backup() {
 
 // Whether the partner does; where this server does not and so holds nothing, a partner that has everything does from now on. Throws as
 // RequestClient does.
-bool Replica::ask_who_leads(bool self_leads) const {
+Leads Replica::ask_who_leads(bool self_leads) const {
   const auto client = surroundings_.connect_to_partner({.deadline = Seconds(0.5), .reconnect = Seconds(0), .wants = Wants::any});
   MessageWriter out(client->next_request(0));
   out.add<AskHeader>(1).front() = {.ask = Ask::who_leads,
@@ -119,7 +121,7 @@ bool Replica::ask_who_leads(bool self_leads) const {
                                    .client = process_,
                                    .number = static_cast<std::uint64_t>(pair_->first)};
   client->send(0, out.written());
-  return MessageReader(client->take_reply(0)).take<Leads>(1).front().leads != 0;
+  return MessageReader(client->take_reply(0)).take<Leads>(1).front();
 }
 
 // A backup has no part in files: what was loaded it is given as a copy.
@@ -163,10 +165,10 @@ std::size_t Replica::say_who_leads(std::span<const std::byte> request, std::span
   // One that leads by now may have asked when it did not.
   const bool partner_begins = header.table == 0;
   if (partner_begins && leader_ && !shards_.incomplete() && header.client != process_of_leader_) lead("its partner has begun anew");
-  // So has this one's backup, which is given everything again before anything is acknowledged.
-  if (partner_begins && backup_) go_on_without_backup();
+  // So has this one's backup, which is given everything again before anything is acknowledged; unless it has asked before it was given it.
+  if (partner_begins && backup_ && header.client != process_of_backup_) go_on_without_backup();
   MessageWriter out(reply);
-  out.add<Leads>(1).front() = {leads_ ? 1u : 0u, 0};
+  out.add<Leads>(1).front() = {.leads = leads_ ? 1u : 0u, .padding = 0, .process = process_};
   return out.written();
 }
 
@@ -195,7 +197,7 @@ Replica::Start Replica::ask_at_start() const {
   const Start alone = pair_->first == Pair::First::leads ? Start::leads : Start::waits;
   if (surroundings_.partner_process() == Process::ended) return alone;
   try {
-    return ask_who_leads(false) ? Start::waits : alone;
+    return ask_who_leads(false).leads != 0 ? Start::waits : alone;
   } catch (const Error& error) {
     if (error.code() == ErrorCode::invalid_config) log::warning(error.what());
     return Start::waits;

@@ -70,7 +70,7 @@ class Replica {
   // Whether the partner has been given everything; `perhaps`: its last word is missing.
   enum class Copied { no, perhaps, whole };
   Copied take_backup();
-  bool ask_who_leads(bool self_leads) const;
+  Leads ask_who_leads(bool self_leads) const;
   std::optional<std::size_t> save_or_load(const comm::RequestServer::Request& request, std::span<std::byte> reply);
   std::size_t say_status(std::span<std::byte> reply) const;
   std::size_t say_who_leads(std::span<const std::byte> request, std::span<std::byte> reply);
@@ -85,6 +85,7 @@ class Replica {
   std::unique_ptr<comm::Requester> backup_;                   // of a leader whose standby has everything
   std::optional<comm::RequestServer::ClientId> leader_ = {};  // of a standby: who has asked it last
   std::uint64_t process_of_leader_ = 0;                       // that has given it a copy
+  std::uint64_t process_of_backup_ = 0;                       // that has taken one
 };
 
 }  // namespace tessera::ps
