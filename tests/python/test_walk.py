@@ -27,7 +27,7 @@ INIT = "tessera init --source my-texts/ --size tiny --vocab 1024 --yes"
 BEFORE = {
     "choose-a-plan": [INIT + " --steps 12"],
     "look-at-a-run": [INIT + " --steps 12"],
-    "resume": [INIT + " --steps 60"],
+    "resume": [INIT + " --steps 200"],  # more than end while a busy machine looks away
     "hugging-face": [INIT + " --steps 4 -o poems.yaml", "tessera train poems.yaml --no-measure --set 'parallel={dp: 1}'"],
     "torchvision": ["printf 'name: flowers\\nmodel: {arch: resnet18, image: 32, classes: 10}\\ndata: {source: synthetic}\\ntrain: {steps: 2, global_batch: 4}\\n' > small.yaml",
                     "tessera train small.yaml --no-measure --set 'parallel={dp: 1}'"],
