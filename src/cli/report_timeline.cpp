@@ -20,7 +20,7 @@ constexpr std::array<Kind, kKindCount> kKinds = {Kind{"forward", 0, "#0072B2"}, 
                                                  Kind{"receive", 1, "#999999"},           Kind{"reduce", 2, "#009E73"},
                                                  Kind{"gather parameters", 2, "#CC79A7"}, Kind{"exposed communication", 0, "#8c6bb1"},
                                                  Kind{"gather inputs", 2, "#117733"},     Kind{"norm and clearing", 0, "#b08d57"},
-                                                 Kind{"reading samples", 0, "#88a0a8"}};
+                                                 Kind{"reading samples", 0, "#88a0a8"},   Kind{"rows of tables", 2, "#332288"}};
 
 }  // namespace
 
@@ -38,6 +38,8 @@ int kind_of(Op op) {
     case Op::gather_parameters: return 8;
     case Op::gather_activation:
     case Op::gather_gradient: return 10;
+    case Op::pull_rows:
+    case Op::push_rows: return 13;
     default: return 7;
   }
 }

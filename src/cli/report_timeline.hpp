@@ -12,7 +12,7 @@ namespace tessera::cli {
 constexpr int kExposed = 9;   // communication while the rank does not compute
 constexpr int kWork = 11;     // computing outside of the instructions
 constexpr int kReading = 12;  // of samples
-constexpr int kKindCount = 13;
+constexpr int kKindCount = 14;
 int kind_of(program::Op op);
 // [[name, lane, colour], ...]; lane 0 is computation, 1 messages, 2 collectives.
 nlohmann::ordered_json kinds_json();

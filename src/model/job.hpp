@@ -154,6 +154,8 @@ struct ParameterServerSpec {
   std::string consistency = "synchronous";  // or asynchronous: when ranks see each other's steps (ps::Consistency)
   int staleness = 1;                        // of asynchronous tables, in steps
   Where where;
+  // Whether rows may be pulled beside the step before the one that reads them, whose gradients they then miss.
+  bool allows_rows_ahead() const { return consistency == "asynchronous" && staleness >= 1; }
 };
 
 // `cluster:` as written: auto, a file, {local: {devices: N, threads: T}} or {lab: {...}}.

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty_like.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <chrono>
 #include <span>
 
 #include "base/error.hpp"
@@ -37,6 +38,7 @@ Exchange::Exchange(comm::Handle handle, at::Tensor sent, at::Tensor received, co
 
 bool Exchange::done() const {
   if (device_) return on_devices_.done();
+  if (work_.valid()) return work_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
   if (!handle_.done()) return false;
   put_in_place();
   return true;
@@ -44,11 +46,13 @@ bool Exchange::done() const {
 
 void Exchange::wait() const {
   if (device_) return on_devices_.wait_on(stream_of(*device_));
+  if (work_.valid()) return static_cast<void>(work_.get());
   handle_.wait();
   put_in_place();
 }
 
 Seconds Exchange::elapsed() const {
+  if (work_.valid()) return work_.get();
   if (!device_) return handle_.elapsed();
   on_devices_.wait();
   return on_devices_.elapsed();

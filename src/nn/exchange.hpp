@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <future>
 #include <memory>
 #include <optional>
 
@@ -18,13 +19,15 @@ class Exchange {
   explicit Exchange(comm::Handle handle) : handle_(std::move(handle)) {}                          // of host memory alone
   Exchange(comm::Handle handle, at::Tensor sent, at::Tensor received, const at::Tensor& target);  // through these, into `target`
   Exchange(comm::DeviceHandle handle, at::Device device) : on_devices_(std::move(handle)), device_(device) {}
+  // What another thread does, which says how long it took.
+  explicit Exchange(std::shared_future<Seconds> work) : work_(std::move(work)) {}
 
   // Whether it has ended; what it brought is then in its tensor. Waits for no other rank.
   bool done() const;
   // What this thread computes with the tensor from now on sees what it brought: the host blocks until then, or where devices exchange
-  // directly the device's current stream waits. Throws comm's Error.
+  // directly the device's current stream waits. Throws comm's Error, and what the other thread's work threw.
   void wait() const;
-  // From its beginning to the end of what `comm` did, for which it blocks.
+  // From its beginning to the end of what `comm` or the other thread did, for which it blocks.
   Seconds elapsed() const;
 
  private:
@@ -36,6 +39,7 @@ class Exchange {
 
   comm::Handle handle_;
   comm::DeviceHandle on_devices_;
+  std::shared_future<Seconds> work_;
   std::optional<at::Device> device_;  // of on_devices_, where devices exchange directly
   std::shared_ptr<Staged> staged_;    // empty in it once put in place
 };

@@ -393,6 +393,10 @@ void check(const Plan& plan, const model::JobSpec& job, const cluster::ClusterSp
         if (run.strategy.zero > 1)
           refuse(stage.where, text("it has ZeRO-", run.strategy.zero, " and staleness 1, which holds the gradients of two steps whole"),
                  "ZeRO 0 or 1, or staleness 0");
+  if (plan.rows_ahead && !job.parameter_servers.allows_rows_ahead())
+    refuse(plan.where, "it pulls rows of tables a step ahead of their use, which these tables do not allow",
+           "parameter_servers: {consistency: asynchronous, staleness: 1}, or rows_ahead: false",
+           "make a plan for them with `tessera plan`");
   if (plan.delayed_exchange && job.train.optimizer.clip > 0)
     refuse(plan.where,
            text("it delays the exchange of gradients into the next step, and train.optimizer.clip ", job.train.optimizer.clip,

@@ -143,6 +143,9 @@ struct Plan {
   // step computes with parameters that miss the gradient of the step before (as in PipeDream-2BW, Narayanan et al. 2021, arXiv
   // 2006.09503, section 3.1). Losses are others than without. ZeRO 0 and 1 alone.
   int staleness = 0;
+  // Where rows of the model's tables lie on parameter servers: those of a step are pulled beside the step before it, whose gradients they
+  // miss, as the servers' tables must allow (asynchronous, staleness 1 or more).
+  bool rows_ahead = false;
   // For samples of different lengths: a micro-batch of the plan then says how many tokens a rank holds at once, and each step has as many
   // passes as its samples need.
   std::optional<Lengths> lengths = std::nullopt;

@@ -183,7 +183,7 @@ std::string to_json(const Plan& plan) {
       "\",\n  \"global_batch\": ", plan.global_batch, ",\n  \"micro_batches\": ", plan.micro_batches, ",\n  \"schedule\": \"",
       name_of(plan.schedule), "\"", order, ",\n  \"bucket_bytes\": ", plan.bucket_size.value,
       plan.delayed_exchange ? text(",\n  \"delayed_exchange\": true,\n  \"exchanged_early\": ", Json(plan.exchanged_early).dump()) : "",
-      plan.staleness > 0 ? text(",\n  \"staleness\": ", plan.staleness) : "",
+      plan.staleness > 0 ? text(",\n  \"staleness\": ", plan.staleness) : "", plan.rows_ahead ? ",\n  \"rows_ahead\": true" : "",
       plan.lengths ? ",\n  \"lengths\": " + json_of(*plan.lengths) : "", ",\n  \"ranks\": ", list(ranks, "  "),
       ",\n  \"stages\": ", list(stages, "  "));
   if (plan.predicted) out += ",\n  \"predicted\": " + json_of(*plan.predicted);
@@ -192,7 +192,8 @@ std::string to_json(const Plan& plan) {
 
 Plan read_plan(const ConfigNode& node) {
   node.allow_only({"format", "version", "model", "cluster", "precision", "global_batch", "micro_batches", "schedule", "order",
-                   "bucket_bytes", "delayed_exchange", "exchanged_early", "staleness", "lengths", "ranks", "stages", "predicted"});
+                   "bucket_bytes", "delayed_exchange", "exchanged_early", "staleness", "rows_ahead", "lengths", "ranks", "stages",
+                   "predicted"});
   if (node.at("format").as_string() != kFormat) throw node.at("format").error("this is no plan", kFormat);
   if (const std::int64_t version = node.at("version").as_int(); version != kVersion)
     throw node.at("version").error(text("version ", version, " cannot be read"), text("version ", kVersion),
@@ -219,6 +220,7 @@ Plan read_plan(const ConfigNode& node) {
     if (plan.staleness > 0 && !plan.delayed_exchange)
       throw staleness->error("gradients that are used a step late are exchanged late", "delayed_exchange: true beside it");
   }
+  if (const auto ahead = node.find("rows_ahead")) plan.rows_ahead = ahead->as_bool();
   if (const auto lengths = node.find("lengths")) plan.lengths = read_lengths(*lengths);
   for (const ConfigNode& place : node.at("ranks").items()) plan.ranks.push_back(read_place(place));
   for (const ConfigNode& stage : node.at("stages").items()) plan.stages.push_back(read_stage(stage));

@@ -106,9 +106,9 @@ class Runner {
   std::vector<bool> queued_;
 };
 
-// Of delayed programs two steps in a row, which is all that waits for each other.
+// Where one step waits for another, two in a row, which is all that waits for each other.
 void check_run(const std::vector<Program>& programs, const std::function<int(int rank)>& program_of) {
-  if (std::none_of(programs.begin(), programs.end(), [](const Program& program) { return program.delayed; }))
+  if (std::none_of(programs.begin(), programs.end(), [](const Program& program) { return program.crosses_steps(); }))
     return Runner(programs, program_of).run();
   const std::vector<Program> twice = unrolled(programs, 2);
   Runner(twice, program_of).run();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 namespace tessera::program {
 
@@ -38,6 +39,8 @@ class PassCheck {
         if (const Instruction& each = program_.instructions[i];
             each.op == Op::reduce_gradients || each.op == Op::reduce_shards || each.op == Op::reduce_tied)
           exchanges_[each.bucket] = static_cast<int>(i);
+    for (const Instruction& instruction : program_.instructions)
+      if (instruction.op == Op::pull_rows) tables_block_ = instruction.first_block;
     for (std::size_t i = 0; i < program_.instructions.size(); ++i) {
       const int index = static_cast<int>(i);
       const Instruction& instruction = program_.instructions[i];
@@ -73,6 +76,7 @@ class PassCheck {
           if (zero_of(instruction) == 3 && !gathering_.insert(instruction.bucket).second)
             refuse(program_, index, "gathers what the rank holds");
           break;
+        case Op::push_rows: push_rows(index, instruction); break;
         default: break;
       }
     }
@@ -187,6 +191,26 @@ class PassCheck {
     unreduced_.erase(instruction.bucket);
   }
 
+  bool reads_rows(const Instruction& pass) const { return tables_block_ >= pass.first_block && tables_block_ < pass.last_block; }
+
+  // The rows of all micro-batches come at once. Computing runs in order: what the first pass has waited for is there for the others.
+  void rows(int index, const Instruction& pass) {
+    if (!reads_rows(pass) || std::exchange(rows_are_there_, true)) return;
+    const auto pulls = [&](int before) { return program_.instructions[static_cast<std::size_t>(before)].op == Op::pull_rows; };
+    if (std::none_of(pass.after.begin(), pass.after.end(), pulls) &&
+        std::none_of(pass.after_previous.begin(), pass.after_previous.end(), pulls))
+      refuse(program_, index, "does not wait for the rows of tables that it reads");
+  }
+
+  void push_rows(int index, const Instruction& instruction) {
+    const int chunk = program_.chunk_of(instruction.first_block);
+    for (const Progress& now : progress_[static_cast<std::size_t>(chunk)])
+      if (now.weight > instruction.first_block) refuse(program_, index, "comes before all gradients of rows are there");
+    for (const int dependency : instruction.after)
+      if (dependency >= adds_to_rows_ && is_compute(program_.instructions[static_cast<std::size_t>(dependency)].op)) return;
+    refuse(program_, index, "does not wait for the last pass that adds to gradients of rows");
+  }
+
   void forward(int index, const Instruction& instruction) {
     const int chunk = program_.chunk_of(instruction.first_block);
     Progress& now = progress(index, instruction, chunk);
@@ -197,6 +221,7 @@ class PassCheck {
       refuse(program_, index, text("ends at block ", instruction.last_block, "; expected at most ", blocks.last_block));
     if (program_.delayed) parameters(index, instruction);
     shards(index, instruction);
+    rows(index, instruction);
     if (now.forward == blocks.first_block && blocks.first_block > 0) reads(index, instruction, Op::receive_activation, blocks.first_block);
     now.forward = instruction.last_block;
     if (now.forward == blocks.last_block) now.forward_end = index;
@@ -222,6 +247,7 @@ class PassCheck {
       if (now.input == blocks.first_block) now.input_end = index;
     }
     if (weight) now.weight = instruction.first_block;
+    if (weight && reads_rows(instruction)) adds_to_rows_ = index;
   }
 
   // A pass reads the parameters of its blocks. Computing runs in order, but what a gather brings must be waited for.
@@ -305,6 +331,9 @@ class PassCheck {
   std::set<int> gathered_;                       // of these, those that a pass has waited for
   std::map<int, int> reducing_;                  // ZeRO-2 and 3: buckets whose reduction no pass has waited for
   std::set<int> unreduced_;                      // and those that hold gradients
+  int tables_block_ = -1;                        // whose rows are pulled; -1: none
+  bool rows_are_there_ = false;
+  int adds_to_rows_ = -1;  // the last pass that does
 };
 
 }  // namespace

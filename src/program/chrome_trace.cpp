@@ -7,11 +7,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Rows of a rank: its steps, computing, messages by kind, then each group.
+// Rows of a rank: its steps, computing, messages by kind, what has no group, what goes to and from parameter servers, then each group.
 constexpr int kStepRow = 0;
 constexpr int kComputeRow = 1;
 constexpr int kAloneRow = 6;  // of collectives that have no group
-constexpr int kFirstGroupRow = kAloneRow + 1;
+constexpr int kServersRow = kAloneRow + 1;
+constexpr int kFirstGroupRow = kServersRow + 1;
 
 int row_of(const Instruction& instruction) {
   switch (instruction.op) {
@@ -19,13 +20,15 @@ int row_of(const Instruction& instruction) {
     case Op::send_activation: return 3;
     case Op::receive_gradient: return 4;
     case Op::send_gradient: return 5;
-    default: return is_compute(instruction.op) ? kComputeRow : kFirstGroupRow + instruction.group;
+    case Op::pull_rows:
+    case Op::push_rows: return kServersRow;
+    default: return is_compute(instruction.op) ? kComputeRow : instruction.group < 0 ? kAloneRow : kFirstGroupRow + instruction.group;
   }
 }
 
 std::string row_name(const Program& program, int row) {
   static const char* const names[kFirstGroupRow] = {"step",          "compute", "receive activation", "send activation", "receive gradient",
-                                                    "send gradient", "alone"};
+                                                    "send gradient", "alone",   "parameter servers"};
   return row < kFirstGroupRow ? names[row] : program.groups[row - kFirstGroupRow].name;
 }
 

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "model/forms.hpp"
 #include "model/tensor_flow.hpp"
 #include "plan/schedule/schedule.hpp"
 #include "program/passes.hpp"
@@ -35,7 +36,7 @@ struct Seat {
 class Compiler {
  public:
   Compiler(const plan::Plan& plan, const std::vector<BlockInstance>& blocks, const std::vector<std::int64_t>& elements_before,
-           const Ties& ties, const Seat& seat, bool for_all)
+           const Ties& ties, int tables, const Seat& seat, bool for_all)
       : plan_(plan),
         blocks_(blocks),
         elements_before_(elements_before),
@@ -45,7 +46,8 @@ class Compiler {
         index_(seat.index),
         for_all_(for_all),
         stage_(plan.stages[seat.pipeline_rank]),
-        samples_(plan.samples()) {
+        samples_(plan.samples()),
+        tables_(tables) {
     program_.rank = stage_.ranks[index_];
     program_.micro_batches = plan.micro_batches;
     for (int c = 0; c < pipeline_.chunks; ++c)
@@ -60,15 +62,18 @@ class Compiler {
     const std::vector<Slot> order = plan::order_of(plan_, pipeline_rank_);
     add_groups();
     add_buckets(order);
+    pull_rows();
     PassOptions passes = pass_options();
     program_.delayed = plan_.delayed_exchange;
     program_.stale = plan_.staleness > 0;
+    program_.rows_ahead = plan_.rows_ahead;
     if (program_.delayed && !program_.stale) passes.before_first_use = [this](int first, int last) { return finish_previous(first, last); };
     // Where the pipeline begins, passes begin as soon as the first bucket is there; the others have time until the pipeline is filled.
     passes.cut_first_use = pipeline_rank_ == 0;
     passes_ = add_passes(order, passes, program_);
     reduced_ = add_shard_exchanges(program_, passes_, loss_block(), model::element_size(plan_.precision));
     add_reductions();
+    push_rows();
     return std::move(program_);
   }
 
@@ -83,8 +88,10 @@ class Compiler {
     for (Slot& slot : forwards) slot.with_next = false;
     add_groups();
     add_buckets(plan::order_of(plan_, pipeline_rank_));
+    pull_rows();
     passes_ = add_passes(forwards, pass_options(), program_);
     add_shard_exchanges(program_, passes_, -1, model::element_size(plan_.precision));
+    wait_for_rows();
     emit({Op::reduce_norm, -1, -1, -1, -1, -1, world_group_, Bytes(kScalarBytes), {passes_.last_forward}});
     return std::move(program_);
   }
@@ -504,6 +511,41 @@ class Compiler {
     return plan::exchange_order(plan_, counts);
   }
 
+  // Where the rank holds the block that reads tables.
+  void pull_rows() {
+    if (tables_ >= 0 && holds(tables_)) emit({Op::pull_rows, -1, tables_, tables_ + 1, -1, -1, -1, row_bytes(), {}});
+  }
+
+  // Those of all micro-batches: at most each look-up's key, the row's place at the server, and its values.
+  Bytes row_bytes() const {
+    constexpr std::int64_t kKeyAndPlace = 16;
+    const model::BlockSpec& tables = *blocks_[tables_].spec;
+    const std::int64_t lookups =
+        program_.cut_of(tables_).micro_batch_size * program_.micro_batches * tables.dim("tables") * tables.dim("lookups");
+    return lookups * Bytes(kKeyAndPlace + tables.dim("dim") * static_cast<std::int64_t>(sizeof(float)));
+  }
+
+  // The index of the pull; -1 where there is none.
+  int wait_for_rows() {
+    std::vector<Instruction>& all = program_.instructions;
+    const auto pull = std::find_if(all.begin(), all.end(), [](const Instruction& each) { return each.op == Op::pull_rows; });
+    if (pull == all.end()) return -1;
+    const auto reader = std::find_if(all.begin(), all.end(), [&](const Instruction& each) {
+      return each.op == Op::forward && each.first_block <= tables_ && tables_ < each.last_block;
+    });
+    const int index = static_cast<int>(pull - all.begin());
+    (program_.rows_ahead ? reader->after_previous : reader->after).push_back(index);
+    return index;
+  }
+
+  // A server takes what a rank asks for in order: the next pull sees the push.
+  void push_rows() {
+    const int pull = wait_for_rows();
+    if (pull < 0) return;
+    const int push = emit({Op::push_rows, -1, tables_, tables_ + 1, -1, -1, -1, row_bytes(), {complete(tables_), norm_}});
+    program_.instructions[static_cast<std::size_t>(pull)].after_previous = {push};
+  }
+
   void add_reductions() {
     const Bytes element(4);
     std::map<int, int> steps;  // of the step before, by bucket
@@ -530,13 +572,13 @@ class Compiler {
         program_.instructions[steps.at(index)].after_previous = ready;
       reduced.insert(reduced.end(), ready.begin(), ready.end());
     }
-    const int norm = emit({Op::reduce_norm, -1, -1, -1, -1, -1, world_group_, Bytes(kScalarBytes),
-                           program_.delayed ? std::vector<int>{passes_.last_forward} : reduced});
+    norm_ = emit({Op::reduce_norm, -1, -1, -1, -1, -1, world_group_, Bytes(kScalarBytes),
+                  program_.delayed ? std::vector<int>{passes_.last_forward} : reduced});
     if (program_.delayed) return;
     for (std::size_t b = 0; b < program_.buckets.size(); ++b) {
       const Bucket& bucket = program_.buckets[b];
       const int index = static_cast<int>(b);
-      const int step = emit({Op::optimizer_step, -1, -1, -1, -1, index, -1, {}, {norm}});
+      const int step = emit({Op::optimizer_step, -1, -1, -1, -1, index, -1, {}, {norm_}});
       if (bucket.sharded() && bucket.zero < 3)
         emit({Op::gather_parameters, -1, -1, -1, -1, index, bucket.group, bucket.count * model::element_size(plan_.precision), {step}});
     }
@@ -556,6 +598,8 @@ class Compiler {
   PassResult passes_;
   std::map<Sharing, DataGroup> data_groups_;
   int world_group_ = -1;
+  int norm_ = -1;                   // the reduction that says whether gradients are finite
+  int tables_;                      // the block that reads rows from parameter servers; -1: none does
   std::map<int, const Tie*> tied_;  // bucket -> the parameter in it that other ranks share
   std::map<int, int> reduced_;      // ZeRO-2 and 3: bucket -> its last reduction beside the passes
 };
@@ -575,9 +619,10 @@ std::vector<Program> for_ranks(const plan::Plan& plan, const model::ModelSpec& m
   const std::vector<std::int64_t> elements = model::elements_before(model::tensor_flow(model));
   const Ties ties(blocks);
   const std::vector<Seat> seats = seats_of(plan);
+  const int tables = model::reads_clicks(model) ? model::tables_block(model) : -1;
   std::vector<Program> programs;
   for (const int rank : ranks) {
-    Compiler compiler(plan, blocks, elements, ties, seats[rank], for_all);
+    Compiler compiler(plan, blocks, elements, ties, tables, seats[rank], for_all);
     programs.push_back(build(compiler));
   }
   return programs;

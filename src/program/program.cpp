@@ -1,5 +1,7 @@
 #include "program/program.hpp"
 
+#include <algorithm>
+
 namespace tessera::program {
 
 const char* name_of(Op op) {
@@ -20,6 +22,8 @@ const char* name_of(Op op) {
     case Op::reduce_norm: return "reduce_norm";
     case Op::optimizer_step: return "optimizer_step";
     case Op::gather_parameters: return "gather_parameters";
+    case Op::pull_rows: return "pull_rows";
+    case Op::push_rows: return "push_rows";
   }
   return "?";
 }
@@ -29,6 +33,12 @@ bool is_compute(Op op) {
 }
 
 bool is_gather_of_inputs(Op op) { return op == Op::gather_activation || op == Op::gather_gradient; }
+
+bool is_of_rows(Op op) { return op == Op::pull_rows || op == Op::push_rows; }
+
+bool Program::crosses_steps() const {
+  return std::any_of(instructions.begin(), instructions.end(), [](const Instruction& each) { return !each.after_previous.empty(); });
+}
 
 const plan::Strategy& Program::strategy_of(int block) const {
   const Chunk& chunk = chunks.at(static_cast<std::size_t>(chunk_of(block)));
@@ -102,6 +112,8 @@ std::string what_comes_of(Op op) {
     case Op::reduce_shards: return "the sum of gradients";
     case Op::reduce_norm: return "the norm of all gradients";
     case Op::gather_parameters: return "parameters";
+    case Op::pull_rows: return "rows of tables";
+    case Op::push_rows: return "gradients of rows";
     default: return "what it computes";
   }
 }
@@ -114,6 +126,8 @@ std::string awaited(const Program& program, int index) {
   std::string out = what_comes_of(instruction.op);
   if (instruction.micro_batch >= 0) out += text(" of micro-batch ", instruction.micro_batch);
   if (instruction.bucket >= 0) out += text(" of bucket ", instruction.bucket);
+  if (is_of_rows(instruction.op))
+    return out + (instruction.op == Op::pull_rows ? " from parameter servers" : " to be taken by parameter servers");
   if (instruction.peer >= 0) return out + text(sends ? " to be taken by rank " : " from rank ", instruction.peer);
   if (instruction.group < 0) return out;
   std::string others;

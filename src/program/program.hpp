@@ -24,32 +24,36 @@ enum class Op {
   receive_gradient,
   gather_activation,  // over `group`, tensor-parallel ranks of which each has received another part of what all of them need
   gather_gradient,
-  reduce_tied,       // gradients of a parameter that several stages hold, over `group`; `bucket` holds it
-  reduce_gradients,  // of `bucket` over `group`: all-reduce, or reduce-scatter when the bucket is sharded; under ZeRO-2 and 3 after each
-                     // micro-batch, added to what those before it have left in the rank's shard
-  reduce_shards,     // of the rank's shard of `bucket`: all-reduce over `group`, which holds copies of it
-  reduce_norm,       // the step's scalars over all ranks: squared gradient norm, loss, tokens
-  optimizer_step,    // of `bucket`, or of this rank's shard of it; with delayed reductions, of the previous step
-  gather_parameters  // of `bucket` over `group`: after a sharded step, or under ZeRO-3 before the passes that read them
+  reduce_tied,        // gradients of a parameter that several stages hold, over `group`; `bucket` holds it
+  reduce_gradients,   // of `bucket` over `group`: all-reduce, or reduce-scatter when the bucket is sharded; under ZeRO-2 and 3 after each
+                      // micro-batch, added to what those before it have left in the rank's shard
+  reduce_shards,      // of the rank's shard of `bucket`: all-reduce over `group`, which holds copies of it
+  reduce_norm,        // the step's scalars over all ranks: squared gradient norm, loss, tokens
+  optimizer_step,     // of `bucket`, or of this rank's shard of it; with delayed reductions, of the previous step
+  gather_parameters,  // of `bucket` over `group`: after a sharded step, or under ZeRO-3 before the passes that read them
+  pull_rows,          // from parameter servers: what all micro-batches of the step read, or those of the next step (Plan::rows_ahead)
+  push_rows           // their gradients of all micro-batches to the servers, which goes on beside the next step
 };
 const char* name_of(Op op);
 // True for passes and optimizer steps, which run on the rank's compute threads. All other instructions communicate, and run beside these.
 bool is_compute(Op op);
 bool is_gather_of_inputs(Op op);  // gather_activation and gather_gradient
+bool is_of_rows(Op op);           // pull_rows and push_rows
 
 struct Instruction {
   Op op = Op::forward;
   int micro_batch = -1;  // its index in the step
-  int first_block = -1;
+  int first_block = -1;  // of rows: the block that reads them
   int last_block = -1;
   int peer = -1;           // world rank
   int bucket = -1;         // index into Program::buckets
   int group = -1;          // index into Program::groups
   Bytes bytes{};           // of the message, or of the collective's whole buffer
   std::vector<int> after;  // indices of instructions of this program that must be complete
-  // Where gradients are reduced while the next step begins (Program::delayed): indices of instructions that must be complete in the
-  // previous step, and whether this instruction belongs to the end of the previous step. The first step skips such instructions.
+  // Indices of instructions that must be complete in the previous step.
   std::vector<int> after_previous = {};
+  // Where gradients are reduced while the next step begins (Program::delayed): whether this instruction belongs to the end of the previous
+  // step. The first step skips such instructions.
   bool finishes_previous = false;
   // Of a pass: the buckets under ZeRO-2 and 3 whose gradients it adds to, and those under ZeRO-3 whose gathered parameters nothing needs
   // after it until they are gathered again.
@@ -166,6 +170,10 @@ struct Program {
   bool delayed = false;
   // And used at the end of that step (Plan::staleness).
   bool stale = false;
+  // Whether pull_rows is for the step after its own (Plan::rows_ahead).
+  bool rows_ahead = false;
+  // Whether one step waits for instructions of the one before it.
+  bool crosses_steps() const;
   // Index into chunks of the one that holds `block`; -1 when the rank does not.
   int chunk_of(int block) const;
   const plan::Strategy& strategy_of(int block) const;  // of a block that the rank holds
@@ -197,7 +205,8 @@ std::vector<Program> unrolled(std::vector<Program> programs, int steps);
 //   - every send has a receive, in the same order on its peer;
 //   - the programs do not deadlock, even if the transport buffers nothing;
 //   - the members of a group issue the same collectives in the same order;
-//   - a delayed step is finished before its parameters are used.
+//   - a delayed step is finished before its parameters are used;
+//   - rows of tables are there before a pass reads them, and their gradients are pushed behind the last pass that adds to them.
 // Throws invalid_config, which names the rank and the instruction. Linear in the number of instructions.
 void check(const std::vector<Program>& programs);
 // Checks folded programs: `program_of[rank]` is the index of the program that stands for `rank`.

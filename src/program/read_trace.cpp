@@ -20,7 +20,7 @@ constexpr std::int64_t kMost = std::int64_t{1} << 30;
 }
 
 std::optional<Op> op_named(const std::string& name) {
-  for (int op = 0; op <= static_cast<int>(Op::gather_parameters); ++op)
+  for (int op = 0; op <= static_cast<int>(Op::push_rows); ++op)
     if (name == name_of(static_cast<Op>(op))) return static_cast<Op>(op);
   return std::nullopt;
 }

@@ -187,6 +187,7 @@ plan::Plan OuterSolver::frame_of(const Outer& outer, const Stages& of) {
   plan.cluster_fingerprint = problem_.cluster.fingerprint();
   plan.precision = problem_.precision;
   plan.global_batch = problem_.global_batch;
+  plan.rows_ahead = problem_.rows_ahead;
   plan.micro_batches = outer.micro_batches;
   plan.schedule = outer.schedule;
   int of_cut = 0;

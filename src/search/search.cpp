@@ -231,6 +231,7 @@ class PlanSearch {
             .cluster = cluster,
             .precision = job.train.precision,
             .global_batch = job.train.global_batch,
+            .rows_ahead = job.parameter_servers.allows_rows_ahead(),
             .space = space,
             .tolerance = kTolerance,
             .effort = effort,

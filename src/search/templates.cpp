@@ -264,6 +264,7 @@ class Templates {
     plan.cluster_fingerprint = cluster_;
     plan.precision = problem_.precision;
     plan.global_batch = problem_.global_batch;
+    plan.rows_ahead = problem_.rows_ahead;
     plan.micro_batches = pipeline.micro_batches;
     plan.schedule = pipeline.placement.schedule;
     plan.ranks = ranks();

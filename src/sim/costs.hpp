@@ -37,6 +37,7 @@ class Costs {
   virtual Compute compute(int program, const program::Instruction& instruction) = 0;
   virtual Transfer message(int program, const program::Instruction& send) = 0;
   virtual Transfer collective(int program, const program::Instruction& instruction) = 0;
+  virtual Transfer rows(int program, const program::Instruction& instruction) = 0;  // pulled from or pushed to parameter servers
   virtual program::MemoryBudget memory(int program) = 0;
 };
 

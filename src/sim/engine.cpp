@@ -125,6 +125,7 @@ class Engine {
     Transfer transfer;
     if (connection.kind == Connection::Kind::message) transfer = costs_.message(program(first), at(first));
     if (task.collective) transfer = costs_.collective(program(first), at(first));
+    if (program::is_of_rows(at(first).op)) transfer = costs_.rows(program(first), at(first));
     task.streams = connection.streams;
     task.uses = std::move(transfer.uses);
     task.slowed = transfer.slowed;
@@ -225,6 +226,7 @@ class Engine {
       const Op op = at(stream).op;
       (program::is_compute(op)                                       ? rank.spent.in_passes
        : op == Op::gather_parameters                                 ? rank.spent.parameters
+       : program::is_of_rows(op)                                     ? rank.spent.rows
        : program::is_message(op) || program::is_gather_of_inputs(op) ? rank.spent.messages
                                                                      : rank.spent.gradients) += Seconds(step);
     }

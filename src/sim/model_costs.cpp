@@ -176,6 +176,8 @@ Transfer ModelCosts::collective(int index, const Instruction& instruction) {
   return out;
 }
 
+Transfer ModelCosts::rows(int, const Instruction&) { return {}; }
+
 program::MemoryBudget ModelCosts::memory(int index) {
   const Program& program = programs_[index];
   const cost::RankBytes bytes = priced_.bytes(program.stage, part_of(program));

@@ -28,6 +28,7 @@ class ModelCosts final : public Costs {
   Compute compute(int program, const program::Instruction& instruction) override;
   Transfer message(int program, const program::Instruction& send) override;
   Transfer collective(int program, const program::Instruction& instruction) override;
+  Transfer rows(int program, const program::Instruction& instruction) override;
   program::MemoryBudget memory(int program) override;
 
  private:

@@ -51,13 +51,13 @@ std::vector<int> identity(std::size_t count) {
   return out;
 }
 
-constexpr Seconds Spent::*kSpent[] = {&Spent::forward,   &Spent::backward, &Spent::recompute, &Spent::optimizer,
-                                      &Spent::in_passes, &Spent::messages, &Spent::gradients, &Spent::parameters};
+constexpr Seconds Spent::*kSpent[] = {&Spent::forward,  &Spent::backward,  &Spent::recompute,  &Spent::optimizer, &Spent::in_passes,
+                                      &Spent::messages, &Spent::gradients, &Spent::parameters, &Spent::rows};
 
 // Steps in a row after which one is like the next: the first has nothing to finish.
 constexpr int kSettled = 4;
 
-// The last of several steps in a row of programs whose exchanges go on in the next step: what it adds to those before it.
+// The last of several steps in a row of programs of which one step waits for the one before: what it adds to those before it.
 Result run_settled(const std::vector<program::Program>& programs, const std::function<int(int)>& program_of, Costs& costs) {
   const Result before = run_programs(program::unrolled(programs, kSettled - 1), program_of, costs);
   Result out = run_programs(program::unrolled(programs, kSettled), program_of, costs);
@@ -95,8 +95,9 @@ Result run_settled(const std::vector<program::Program>& programs, const std::fun
 
 Result run_folded(const std::vector<program::Program>& programs, const Fold& fold, Costs& costs) {
   const auto program_of = [&](int rank) { return fold.program_of[rank]; };
-  const bool delayed = std::any_of(programs.begin(), programs.end(), [](const program::Program& program) { return program.delayed; });
-  Result result = delayed ? run_settled(programs, program_of, costs) : run_programs(programs, program_of, costs);
+  const bool crossing =
+      std::any_of(programs.begin(), programs.end(), [](const program::Program& program) { return program.crosses_steps(); });
+  Result result = crossing ? run_settled(programs, program_of, costs) : run_programs(programs, program_of, costs);
   std::vector<RankResult> ranks;
   for (const int program : fold.program_of) ranks.push_back(result.ranks[program]);
   result.ranks = std::move(ranks);
@@ -207,6 +208,7 @@ plan::Prediction prediction_of(const Result& result) {
                                                    {"gradient exchange", spent.gradients},
                                                    {"optimizer", spent.optimizer},
                                                    {"parameter gather", spent.parameters},
+                                                   {"rows of tables", spent.rows},
                                                    {"idle", busiest.idle}};
   for (const auto& [name, seconds] : parts)
     if (seconds > Seconds(0)) out.parts.emplace_back(name, seconds);

@@ -30,8 +30,8 @@ struct Spent {
   // Computing. `recompute` is the forward passes that recomputation repeats; `backward` is without them.
   Seconds forward, backward, recompute, optimizer;
   // Exposed communication: within passes, of messages between stages, of gradients and the step's scalars, and of the parameters that are
-  // gathered after a sharded step.
-  Seconds in_passes, messages, gradients, parameters;
+  // gathered after a sharded step; of rows of tables.
+  Seconds in_passes, messages, gradients, parameters, rows;
 };
 
 struct RankResult {

@@ -13,6 +13,7 @@ class GivenCosts final : public Costs {
   Compute compute(int program, const program::Instruction& instruction) override;
   Transfer message(int, const program::Instruction&) override { return {.seconds = times_.message.value, .uses = {}}; }
   Transfer collective(int, const program::Instruction&) override { return {}; }
+  Transfer rows(int, const program::Instruction&) override { return {}; }
   program::MemoryBudget memory(int program) override;
 
  private:

@@ -1,11 +1,13 @@
 #include "train/executor.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "base/clock.hpp"
 #include "nn/tensor_parallel.hpp"
 #include "program/traffic.hpp"
+#include "train/tables.hpp"
 #include "train/tensor_passing.hpp"
 
 namespace tessera::train {
@@ -40,8 +42,9 @@ Executor::Executor(program::Program program, const model::ModelSpec& model, mode
 
 void Executor::settle() noexcept {
   for (const auto* all : {&previous_, &handles_})
-    for (const auto& handles : *all)
-      for (const auto& handle : handles) {
+    for (std::size_t i = 0; i < all->size(); ++i)
+      for (const auto& handle : (*all)[i]) {
+        if (program::is_of_rows(program_.instructions[i].op)) continue;
         try {
           handle.wait();
         } catch (const std::exception&) {  // who lost a peer hears of it elsewhere
@@ -144,7 +147,7 @@ Scalars Executor::run(const Batches& batches, double loss_scale, const Wishes& w
       complete(static_cast<int>(i));
   }
   for (InstructionSpan& span : communication_spans(handles_, begins_, false)) spans_.push_back(std::move(span));
-  if (unfinished_) late_spans_ = communication_spans(previous_, previous_begins_, true);
+  if (unfinished_ || tables_ != nullptr) late_spans_ = communication_spans(previous_, previous_begins_, true);
   unfinished_ = program_.delayed;
   return scalars_;
 }
@@ -155,6 +158,7 @@ std::vector<InstructionSpan> Executor::communication_spans(const Handles& handle
   std::map<std::pair<int, Op>, Seconds> free_from;  // by stream
   for (std::size_t i = 0; i < handles.size(); ++i) {
     if (goes_on(static_cast<int>(i)) != late || handles[i].empty()) continue;
+    if (late && !handles[i].front().done()) continue;
     InstructionSpan span{static_cast<int>(i), begins[i], begins[i]};
     for (const auto& handle : handles[i]) span.end = std::max(span.end, begins[i] + handle.elapsed());
     Seconds& free = free_from[stream_of(program_.instructions[i])];
@@ -168,13 +172,17 @@ std::vector<InstructionSpan> Executor::communication_spans(const Handles& handle
 // Into the next run.
 bool Executor::goes_on(int index) const {
   const Op op = program_.instructions[index].op;
+  if (op == Op::push_rows || (op == Op::pull_rows && program_.rows_ahead)) return true;
   return program_.delayed && (op == Op::reduce_tied || op == Op::reduce_gradients || op == Op::reduce_shards);
 }
 
 void Executor::wait_for_previous(int index) {
-  if (!unfinished_) return;
-  for (const int dependency : program_.instructions[index].after_previous)
-    for (const auto& handle : previous_[dependency]) wait(handle, dependency);
+  for (const int dependency : program_.instructions[index].after_previous) {
+    if (program_.instructions[dependency].op == Op::pull_rows)
+      wait(tables_->rows(), dependency);
+    else if (unfinished_)
+      for (const auto& handle : previous_[dependency]) wait(handle, dependency);
+  }
 }
 
 void Executor::wait_for_exchange() {
@@ -428,6 +436,8 @@ nn::Exchange Executor::communicate(int index) {
     case Op::receive_gradient: return receive(index);
     case Op::gather_activation:
     case Op::gather_gradient: return gather_inputs(instruction);
+    case Op::pull_rows: return tables_->pull();
+    case Op::push_rows: return tables_->push(!std::isfinite(scalars_.squared_norm));
     case Op::reduce_norm:
       if (program_.training && !program_.delayed) {
         norm_.begin = real_clock().now();

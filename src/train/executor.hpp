@@ -17,6 +17,8 @@
 
 namespace tessera::train {
 
+class Tables;
+
 // Sums over all ranks, equal on all of them. Doubles alone: they are reduced as they stand.
 struct Scalars {
   double squared_norm = 0;  // of the gradient; 0 in evaluation
@@ -64,7 +66,11 @@ class Executor {
   // Where routers count what they choose in forward passes from now on; null: nowhere. It must outlive the Executor.
   void count_routes(nn::RouteCounts* routes) { routes_ = routes; }
 
-  // Whether exchanges of the last run go on.
+  // What brings rows of tables from now on, in programs that read some: it holds the batches of a run before that begins, and outlives all
+  // runs.
+  void read_tables(Tables* tables) { tables_ = tables; }
+
+  // Whether exchanges of gradients of the last run go on.
   bool unfinished() const { return unfinished_; }
   // Waits for them, so that the buckets hold the gradients of the last run.
   void wait_for_exchange();
@@ -172,6 +178,7 @@ class Executor {
   bool unfinished_ = false;
   Wishes wishes_;
   nn::RouteCounts* routes_ = nullptr;
+  Tables* tables_ = nullptr;
 };
 
 }  // namespace tessera::train

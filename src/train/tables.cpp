@@ -1,11 +1,14 @@
 #include "train/tables.hpp"
 
+#include <algorithm>
 #include <exception>
+#include <span>
+#include <utility>
 
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 
+#include "base/clock.hpp"
 #include "base/secret.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "data/clicks/keys.hpp"
@@ -70,8 +73,7 @@ std::filesystem::path folder_of(const std::filesystem::path& checkpoints, std::i
 Tables::Tables(const model::JobSpec& job, const std::optional<ps::Worker>& worker)
     : name_(job.name),
       where_(job.parameter_servers.where),
-      client_(places_of(job), servers_secret_from_environment(), {.deadline = kPatience, .interrupted = &interrupted_, .worker = worker}),
-      goes_ahead_(worker && job.parameter_servers.consistency == "asynchronous" && job.parameter_servers.staleness >= 1) {
+      client_(places_of(job), servers_secret_from_environment(), {.deadline = kPatience, .interrupted = &interrupted_, .worker = worker}) {
   const ps::TableSpec table = table_of(job);
   table_ = client_.open(table);
   dimension_ = table.dimension;
@@ -83,11 +85,15 @@ Tables::~Tables() {
   if (going_on_.valid()) going_on_.wait();
 }
 
-void Tables::go_on_with(std::function<void()> work) {
-  going_on_ = std::async(std::launch::async, [before = std::move(going_on_), work = std::move(work)]() mutable {
-    if (before.valid()) before.get();
-    work();
-  });
+std::shared_future<Seconds> Tables::go_on_with(std::function<void()> work) {
+  const Seconds begin = real_clock().now();
+  // What has ended keeps nothing of what was before it.
+  going_on_ = std::async(std::launch::async, [before = std::move(going_on_), begin, work = std::move(work)]() mutable {
+                if (before.valid()) std::exchange(before, {}).get();
+                std::exchange(work, nullptr)();
+                return real_clock().now() - begin;
+              }).share();
+  return going_on_;
 }
 
 void Tables::wait() {
@@ -106,73 +112,102 @@ void Tables::require_empty() {
                 "servers without a table of this run", "start servers anew, or give the run another name");
 }
 
-Tables::Pulled Tables::keys_of(const std::vector<nn::Batch>& batches) {
-  Pulled out;
-  for (const nn::Batch& batch : batches) {
-    const at::Tensor keys = batch.at("keys").cpu();
-    for (const std::int64_t key : std::span(keys.data_ptr<std::int64_t>(), static_cast<std::size_t>(keys.numel()))) {
-      if (static_cast<ps::Key>(key) != data::kNoKey) {
-        out.keys.push_back(static_cast<ps::Key>(key));
-        out.present.push_back(out.places);
-      }
-      ++out.places;
-    }
-  }
-  return out;
-}
-
-void Tables::fetch(Pulled& pulled, ps::Absent absent, int ahead) {
-  pulled.values.resize(pulled.keys.size() * static_cast<std::size_t>(dimension_));
-  client_.pull(table_, pulled.keys, pulled.values, absent, ahead);
-}
-
-void Tables::begin_pull(std::function<std::vector<nn::Batch>()> batches) {
-  if (!goes_ahead_) return;
-  go_on_with([this, batches = std::move(batches)] {
-    Pulled next = keys_of(batches());
-    fetch(next, ps::Absent::create, 1);
-    next_ = std::move(next);
-  });
-}
-
-void Tables::pull(std::vector<nn::Batch>& batches, ps::Absent absent) {
-  wait();
-  pulled_ = keys_of(batches);
-  if (next_ && next_->keys == pulled_.keys && absent == ps::Absent::create) {
-    pulled_ = std::move(*next_);
-    next_.reset();
+void Tables::hold(std::vector<nn::Batch>& batches, std::optional<std::int64_t> step) {
+  if (step && next_ && next_->step == step) {
+    held_ = std::exchange(next_, nullptr);
   } else {
-    fetch(pulled_, absent, 0);
+    held_ = std::make_shared<Held>();
+    held_->step = step;
+    held_->batches = batches;
+    std::int64_t samples = 0;
+    for (const nn::Batch& batch : batches) samples += batch.at("keys").size(0);
+    const at::Tensor& first = batches.front().at("keys");
+    held_->lookups = first.size(2);
+    held_->rows = at::empty({samples, first.size(1), dimension_}, first.options().dtype(at::kFloat));
+    held_->gradients = at::empty_like(held_->rows);
   }
-  const at::Tensor& first = batches.front().at("keys");
-  const std::int64_t tables = first.size(1);
-  lookups_ = first.size(2);
-  at::Tensor values = at::from_blob(pulled_.values.data(), {std::ssize(pulled_.keys), dimension_}, at::kFloat);
-  if (std::ssize(pulled_.present) < pulled_.places) {
-    const at::Tensor present = at::from_blob(pulled_.present.data(), {std::ssize(pulled_.present)}, at::kLong);
-    values = at::zeros({pulled_.places, dimension_}, at::kFloat).index_copy_(0, present, values);
-  }
-  values = values.view({-1, tables, lookups_, dimension_}).sum(2).to(first.device());
-  gradients_ = at::zeros_like(values);
   std::int64_t begin = 0;
   for (nn::Batch& batch : batches) {
     const std::int64_t count = batch.at("keys").size(0);
-    batch.tensors["rows"] = values.narrow(0, begin, count);
-    batch.tensors["row_gradients"] = gradients_.narrow(0, begin, count);
+    batch.tensors["rows"] = held_->rows.narrow(0, begin, count);
+    batch.tensors["row_gradients"] = held_->gradients.narrow(0, begin, count);
     begin += count;
   }
 }
 
-void Tables::end_step(bool leave_out) {
-  if (leave_out) return go_on_with([this] { client_.end_step(); });
-  // Each look-up of a sum has the sum's gradient.
-  at::Tensor each = gradients_.cpu().unsqueeze(2).expand({-1, -1, lookups_, -1}).reshape({-1, dimension_});
-  if (std::ssize(pulled_.present) < pulled_.places)
-    each = each.index_select(0, at::from_blob(pulled_.present.data(), {std::ssize(pulled_.present)}, at::kLong));
-  go_on_with([this, keys = std::move(pulled_.keys), each = each.contiguous()] {
-    client_.push(table_, keys, {each.data_ptr<float>(), static_cast<std::size_t>(each.numel())});
+void Tables::hold_next(std::function<std::vector<nn::Batch>()> batches) { next_batches_ = std::move(batches); }
+
+nn::Exchange Tables::pull() {
+  const nn::Exchange own = rows();
+  if (!next_batches_) return own;
+  // A step's batches have the shapes of those before it.
+  next_ = std::make_shared<Held>();
+  next_->step = *held_->step + 1;
+  next_->lookups = held_->lookups;
+  next_->rows = at::empty_like(held_->rows);
+  next_->gradients = at::empty_like(held_->gradients);
+  return nn::Exchange(next_->there = go_on_with([this, next = next_, batches = std::exchange(next_batches_, nullptr)] {
+                        next->batches = batches();
+                        fetch(*next, 1);
+                      }));
+}
+
+nn::Exchange Tables::rows() {
+  if (!held_->there.valid()) held_->there = go_on_with([this, held = held_] { fetch(*held, 0); });
+  return nn::Exchange(held_->there);
+}
+
+nn::Exchange Tables::push(bool leave_out) {
+  return nn::Exchange(go_on_with([this, held = held_, leave_out] {
+    if (!leave_out) give_back(*held);
     client_.end_step();
-  });
+  }));
+}
+
+void Tables::find_keys(Held& held) {
+  for (const nn::Batch& batch : held.batches) {
+    const at::Tensor keys = batch.at("keys").cpu();
+    for (const std::int64_t key : std::span(keys.data_ptr<std::int64_t>(), static_cast<std::size_t>(keys.numel()))) {
+      if (static_cast<ps::Key>(key) != data::kNoKey) {
+        held.keys.push_back(static_cast<ps::Key>(key));
+        held.present.push_back(held.places);
+      }
+      ++held.places;
+    }
+  }
+  held.batches.clear();
+}
+
+// Beside a step, whose threads are not to be disturbed: without tensors' operations, which take all that there are.
+void Tables::fetch(Held& held, int ahead) {
+  find_keys(held);
+  const ps::Absent absent = held.step ? ps::Absent::create : ps::Absent::zeros;
+  const auto all = static_cast<std::size_t>(held.rows.numel());
+  if (held.is_plain()) return client_.pull(table_, held.keys, {held.rows.data_ptr<float>(), all}, absent, ahead);
+  std::vector<float> values(held.keys.size() * static_cast<std::size_t>(dimension_));
+  client_.pull(table_, held.keys, values, absent, ahead);
+  const at::Tensor host = held.rows.is_cpu() ? held.rows : at::empty_like(held.rows, at::kCPU);
+  auto* const sums = host.data_ptr<float>();
+  std::fill_n(sums, all, 0.0f);
+  for (std::size_t i = 0; i < held.present.size(); ++i)
+    for (std::int64_t d = 0; d < dimension_; ++d)
+      sums[held.present[i] / held.lookups * dimension_ + d] +=
+          values[i * static_cast<std::size_t>(dimension_) + static_cast<std::size_t>(d)];
+  if (!held.rows.is_cpu()) held.rows.copy_(host);
+}
+
+void Tables::give_back(const Held& held) {
+  if (held.is_plain()) {
+    client_.push(table_, held.keys, {held.gradients.data_ptr<float>(), static_cast<std::size_t>(held.gradients.numel())});
+    return;
+  }
+  const at::Tensor host = held.gradients.cpu();
+  // Each look-up of a sum has the sum's gradient.
+  std::vector<float> each(held.keys.size() * static_cast<std::size_t>(dimension_));
+  for (std::size_t i = 0; i < held.present.size(); ++i)
+    std::copy_n(host.data_ptr<float>() + held.present[i] / held.lookups * dimension_, dimension_,
+                each.data() + i * static_cast<std::size_t>(dimension_));
+  client_.push(table_, held.keys, each);
 }
 
 void Tables::save(const std::filesystem::path& checkpoints, std::int64_t step) {

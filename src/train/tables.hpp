@@ -6,19 +6,21 @@
 #include <filesystem>
 #include <functional>
 #include <future>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "model/job.hpp"
 #include "nn/block.hpp"
+#include "nn/exchange.hpp"
 #include "ps/client.hpp"
 
 namespace tessera::train {
 
 // A rank's end of one table on the servers, named like the run, which holds the rows of all of the model's tables by their keys
-// (data/clicks/keys.hpp). What it asks servers for in training goes on beside the caller, in order, and what is thrown there as by
-// ps::Client comes out of the next call. Not thread-safe.
+// (data/clicks/keys.hpp). What it asks servers for in training goes on beside the caller, in the order in which it was begun, and what is
+// thrown there as by ps::Client comes out of all that is waited for behind it. Not thread-safe.
 class Tables {
  public:
   // Opens the table at job.parameter_servers, with the secret in servers_secret_from_environment(). `worker`: which of the ranks that train
@@ -32,15 +34,21 @@ class Tables {
   // Throws invalid_config where the servers hold rows already: those of another run of this name.
   void require_empty();
 
-  // Gives each batch `rows`, f32 [samples, tables, dim], for its `keys`, summed over look-ups, and `row_gradients` of the same shape. Keys
-  // without a row get one in training, and elsewhere zeros.
-  void pull(std::vector<nn::Batch>& batches, ps::Absent absent);
-  // Begins to pull what the next step's batches will need, beside the step that goes on, where the table lets rows miss that step: the next
-  // pull() of the same keys has it. `batches` is called on another thread.
-  void begin_pull(std::function<std::vector<nn::Batch>()> batches);
-  // Begins to push the row gradients of the batches that were pulled last, unless they are to be left out, and then ends the step: all
-  // ranks that train do so once a step, so that the servers step the rows, or let others go on.
-  void end_step(bool leave_out);
+  // Gives each batch of a run `rows`, f32 [samples, tables, dim], which rows() brings: those of its `keys`, summed over look-ups; and
+  // `row_gradients` of the same shape, not yet filled. In a step of training keys without a row get one; without a step, zeros.
+  void hold(std::vector<nn::Batch>& batches, std::optional<std::int64_t> step);
+  // What the next pull() is for, in place of the batches that are held. `batches` is called on another thread.
+  void hold_next(std::function<std::vector<nn::Batch>()> batches);
+  // Begins to bring rows: of the batches that are held where that has not begun, and of the next step where there are batches of it, whose
+  // end is then what is returned.
+  nn::Exchange pull();
+  // The rows of the batches that are held, from now on where nothing has begun to bring them.
+  nn::Exchange rows();
+  // Begins to push the row gradients of the batches that are held, unless they are to be left out, and then ends the step: all ranks that
+  // train do so once a step, so that the servers step the rows, or let others go on. Gradients must not change until it is over.
+  nn::Exchange push(bool leave_out);
+  // Waits for all that goes on.
+  void wait();
 
   // Of one rank, while the others make no step: all rows as they are once all ranks have ended as many steps as this one, into the folder
   // of the step among a run's checkpoints. Removes those of steps that have no checkpoint any more. Throws io.
@@ -49,18 +57,24 @@ class Tables {
   void load(const std::filesystem::path& checkpoint, std::int64_t step);
 
  private:
-  // Keys and rows of some batches.
-  struct Pulled {
-    std::vector<ps::Key> keys;          // that are there
-    std::vector<std::int64_t> present;  // their places among `places`
+  // The rows of a run's batches.
+  struct Held {
+    std::optional<std::int64_t> step;
+    std::vector<nn::Batch> batches;
+    std::int64_t lookups = 1;
+    at::Tensor rows, gradients;         // [samples, tables, dim]
+    std::vector<ps::Key> keys;          // of look-ups that are there
+    std::vector<std::int64_t> present;  // their places among all look-ups
     std::int64_t places = 0;
-    std::vector<float> values;  // [keys, dim]
+    std::shared_future<Seconds> there;  // valid once they are asked for
+    // Whether rows and keys stand for each other, one by one, in memory of the host.
+    bool is_plain() const { return lookups == 1 && std::ssize(present) == places && rows.is_cpu(); }
   };
-  static Pulled keys_of(const std::vector<nn::Batch>& batches);
-  void fetch(Pulled& pulled, ps::Absent absent, int ahead);
+  static void find_keys(Held& held);
+  void fetch(Held& held, int ahead);
+  void give_back(const Held& held);
   // After all that goes on.
-  void go_on_with(std::function<void()> work);
-  void wait();
+  std::shared_future<Seconds> go_on_with(std::function<void()> work);
 
   std::string name_;
   Where where_;
@@ -68,12 +82,10 @@ class Tables {
   ps::Client client_;  // of what goes on, or of the caller once that has ended
   ps::Client::TableId table_;
   std::int64_t dimension_;
-  bool goes_ahead_;  // a pull may miss a step
-  Pulled pulled_;    // last
-  std::optional<Pulled> next_;
-  at::Tensor gradients_;  // of the last, [samples, tables, dim]
-  std::int64_t lookups_ = 1;
-  std::future<void> going_on_;
+  std::shared_ptr<Held> held_;
+  std::shared_ptr<Held> next_;                            // of the step after that of held_, once its rows are asked for
+  std::function<std::vector<nn::Batch>()> next_batches_;  // until they are
+  std::shared_future<Seconds> going_on_;
 };
 
 }  // namespace tessera::train

@@ -4,7 +4,6 @@
 #include <ATen/ops/empty.h>
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <deque>
 #include <fstream>
 #include <limits>
@@ -15,7 +14,6 @@
 #include "base/clock.hpp"
 #include "base/hash.hpp"
 #include "base/log.hpp"
-#include "base/secret.hpp"
 #include "model/forms.hpp"
 #include "nn/device.hpp"
 #include "nn/sequence.hpp"
@@ -24,8 +22,8 @@
 #include "train/batch_loader.hpp"
 #include "train/clocks.hpp"
 #include "train/relabel.hpp"
+#include "train/run_tables.hpp"
 #include "train/speed_meter.hpp"
-#include "train/tables.hpp"
 #include "train/uneven_steps.hpp"
 
 namespace tessera::train {
@@ -70,11 +68,8 @@ struct Trainer::Impl {
   std::shared_future<StepSamples> next_samples;
   Saver saver;
   BatchLoader loader;
-  std::shared_future<Batches> loading;         // of the next step
-  std::optional<Tables> tables;                // of a model of clicks, where this rank holds the block that reads them
-  bool training_tables = false;                // from the first step on
-  bool saves_tables = false;                   // of the ranks that train them, one does
-  std::filesystem::path tables_from = {};      // the checkpoint whose rows the first step begins with
+  std::shared_future<Batches> loading;  // of the next step
+  RunTables tables;
   std::map<std::int64_t, Executor> by_passes;  // where samples have different lengths: of steps with so many passes of this rank
 
   Impl(const model::JobSpec& job, const plan::Plan& plan, const data::Dataset& dataset, comm::Communicator& comm, at::Device device)
@@ -89,64 +84,13 @@ struct Trainer::Impl {
         saver(comm),
         loader(dataset, job.data.workers > 0             ? job.data.workers
                         : model::reads_images(job.model) ? 4
-                                                         : 1) {
+                                                         : 1),
+        tables(job, this->plan, comm) {
     if (job.train.placement.kind == model::PlacementKind::off) return;
     placer.emplace(job, this->plan, program::compile(plan, job.model), dataset, comm);
     executor.count_routes(&placer->routes());
   }
 
-  static bool holds(const program::Program& program, int block) {
-    return std::any_of(program.chunks.begin(), program.chunks.end(),
-                       [&](const program::Chunk& chunk) { return chunk.first_block <= block && block < chunk.last_block; });
-  }
-  // Of the ranks that train the tables, which this one is; none where it does not hold them.
-  std::optional<ps::Worker> worker() {
-    std::uint64_t run = 0;
-    if (comm.rank() == 0) std::memcpy(&run, random_bytes(sizeof run).data(), sizeof run);
-    comm.world().broadcast(&run, sizeof run, comm::DataType::u8, 0).wait();
-    const int block = model::tables_block(job.model);
-    ps::Worker self{.index = 0, .count = 0, .run = run, .first_step = step};
-    const std::vector<program::Program> all = program::compile(plan, job.model);
-    for (int rank = 0; rank < static_cast<int>(all.size()); ++rank) {
-      if (!holds(all[static_cast<std::size_t>(rank)], block)) continue;
-      if (rank < comm.rank()) ++self.index;
-      ++self.count;
-    }
-    return holds(program, block) ? std::optional(self) : std::nullopt;
-  }
-
-  // For the passes of a program that reads them. A run's first step finds none on the servers.
-  void pull_rows(const program::Program& of, Batches& batches) {
-    if (!model::reads_clicks(job.model)) return;
-    const int block = model::tables_block(job.model);
-    if (of.training && !training_tables) {
-      training_tables = true;
-      if (const std::optional<ps::Worker> self = worker()) {
-        tables.emplace(job, self);
-        saves_tables = self->index == 0;
-        if (saves_tables && !tables_from.empty()) tables->load(tables_from, step);
-      }
-      comm.world().barrier().wait();
-    } else if (!tables && holds(program, block)) {
-      tables.emplace(job, std::nullopt);
-    }
-    if (of.training && step == 0) {
-      if (tables) tables->require_empty();
-      comm.world().barrier().wait();  // nobody makes rows before all have looked
-    }
-    if (!tables) return;
-    const auto cut = static_cast<std::size_t>(of.cut_index(block));
-    tables->pull(batches.at(cut), of.training ? ps::Absent::create : ps::Absent::zeros);
-    if (of.training && loading.valid()) tables->begin_pull([loading = loading, cut] { return loading.get().at(cut); });
-  }
-  void save_rows(const std::filesystem::path& folder) {
-    if (!training_tables) return;
-    if (saves_tables) {
-      std::filesystem::create_directories(folder);
-      tables->save(folder, step);
-    }
-    comm.world().barrier().wait();
-  }
   // Micro-batches of so many samples whose samples are held at once: all validation images of a data set may be more than the memory.
   std::int64_t held_while_evaluating(std::int64_t samples) const {
     constexpr std::int64_t kMostNumbers = 1 << 26;
@@ -306,7 +250,7 @@ void Trainer::load(const std::filesystem::path& checkpoint, bool whole) {
   for (int bucket = 0; bucket < impl_->store.bucket_count(); ++bucket) impl_->saver.keep(bucket);
   impl_->store.load(reader, whole);
   impl_->step = whole ? reader.state().step : 0;
-  if (whole) impl_->tables_from = checkpoint;
+  if (whole) impl_->tables.resume_from(checkpoint);
   impl_->tokens = whole ? reader.state().tokens : 0;
   impl_->loaded_history = whole ? ValidationHistory::read(reader.state().extra) : ValidationHistory();
 }
@@ -360,13 +304,13 @@ const plan::Plan& Trainer::plan() const { return impl_->plan; }
 
 void Trainer::save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep, const ValidationHistory& history) {
   finish();
-  impl_->save_rows(folder);
+  impl_->tables.save(folder, impl_->step);
   impl_->saver.save(impl_->save_request(files, folder, keep, history), impl_->store.pieces());
 }
 
 void Trainer::begin_save(FileSystem& files, const std::filesystem::path& folder, std::int64_t keep, const ValidationHistory& history) {
   finish();
-  impl_->save_rows(folder);
+  impl_->tables.save(folder, impl_->step);
   std::vector<std::vector<checkpoint::Piece>> pieces;
   for (int bucket = 0; bucket < impl_->store.bucket_count(); ++bucket) pieces.push_back(impl_->store.pieces(bucket));
   impl_->saver.begin(impl_->save_request(files, folder, keep, history), std::move(pieces));
@@ -395,9 +339,10 @@ StepReport Trainer::step(bool wish_to_stop) {
   traced.whole.begin = traced.samples.begin = real_clock().now();
   const std::shared_future<StepSamples> placed = self.samples_of(self.step);
   Impl::Work work = self.next_work(placed);
-  self.pull_rows(self.program, work.batches);
+  self.tables.hold(self.program, work.batches, self.step, self.loading);
   const StepSamples& samples = placed.get();
   Executor& executor = self.executor_of(work);
+  executor.read_tables(self.tables.get());
   traced.program = &executor.program();
 
   const model::OptimizerSpec& optimizer = self.job.train.optimizer;
@@ -430,7 +375,6 @@ StepReport Trainer::step(bool wish_to_stop) {
   report.grad_norm =
       std::sqrt(delayed && first ? self.finished_norm.value_or(std::numeric_limits<double>::quiet_NaN()) : scalars.squared_norm);
   report.skipped = !std::isfinite(scalars.squared_norm);
-  if (self.tables) self.tables->end_step(report.skipped);
   report.stop = scalars.stop > 0;
   self.compare_speeds = scalars.compare > 0;
   report.peak_memory = self.store.device().is_cpu() ? peak_resident() : nn::peak_memory(self.store.device());
@@ -459,6 +403,7 @@ std::optional<PlacementReport> Trainer::placement() const { return impl_->placer
 
 void Trainer::finish() {
   Impl& self = *impl_;
+  self.tables.finish();
   if (!self.executor.unfinished()) return;
   double squared = self.executor.finish([&](int bucket, const Scalars&) { self.step_late(bucket, self.step - 1); });
   self.keep_late_spans();
@@ -511,7 +456,8 @@ EvaluationReport Trainer::evaluate(std::int64_t sequences) {
       self.dataset.fill_validation(begin * samples + sample, rows);
       return true;
     }));
-    self.pull_rows(program, batches);
+    self.tables.hold(program, batches, std::nullopt, {});
+    evaluator.read_tables(self.tables.get());
     add(evaluator.run(batches, 1.0, {}, {}), report);
     scored.insert(scored.end(), evaluator.scored().begin(), evaluator.scored().end());
     self.evaluator.reset();

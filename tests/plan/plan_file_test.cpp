@@ -49,6 +49,7 @@ Plan any_plan() {
   plan.micro_batches = 1 + number(1 << 10);
   plan.bucket_size = Bytes(1 + number(1 << 30));
   plan.delayed_exchange = *rc::gen::arbitrary<bool>();
+  plan.rows_ahead = *rc::gen::arbitrary<bool>();
   if (plan.delayed_exchange) plan.exchanged_early = number(1000) / 999.0;
   if (plan.delayed_exchange) plan.staleness = *rc::gen::element(0, 1);
   if (*rc::gen::arbitrary<bool>()) {
@@ -97,6 +98,7 @@ RC_GTEST_PROP(PlanFile, ReadsBackWhatWasWritten, ()) {
   }
   RC_ASSERT(again.schedule == plan.schedule);
   RC_ASSERT(again.order == plan.order);
+  RC_ASSERT(again.rows_ahead == plan.rows_ahead);
   RC_ASSERT(again.delayed_exchange == plan.delayed_exchange && again.exchanged_early == plan.exchanged_early &&
             again.staleness == plan.staleness);
   RC_ASSERT(again.predicted.has_value() == plan.predicted.has_value());

@@ -1,0 +1,69 @@
+#include "train/run_tables.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "base/secret.hpp"
+#include "model/forms.hpp"
+
+namespace tessera::train {
+
+bool RunTables::holds(const program::Program& program) const {
+  const int block = model::tables_block(job_.model);
+  return std::any_of(program.chunks.begin(), program.chunks.end(),
+                     [&](const program::Chunk& chunk) { return chunk.first_block <= block && block < chunk.last_block; });
+}
+
+// Of the ranks that train the tables, which this one is; none where it does not hold them.
+std::optional<ps::Worker> RunTables::worker(const program::Program& program, std::int64_t step) {
+  std::uint64_t run = 0;
+  if (comm_.rank() == 0) std::memcpy(&run, random_bytes(sizeof run).data(), sizeof run);
+  comm_.world().broadcast(&run, sizeof run, comm::DataType::u8, 0).wait();
+  ps::Worker self{.index = 0, .count = 0, .run = run, .first_step = step};
+  for (const program::Program& each : program::compile(plan_, job_.model)) {
+    if (!holds(each)) continue;
+    if (each.rank < comm_.rank()) ++self.index;
+    ++self.count;
+  }
+  return holds(program) ? std::optional(self) : std::nullopt;
+}
+
+void RunTables::open(const program::Program& program, std::optional<std::int64_t> step) {
+  if (step && !training_) {
+    training_ = true;
+    if (const std::optional<ps::Worker> self = worker(program, *step)) {
+      tables_.emplace(job_, self);
+      saves_ = self->index == 0;
+      if (saves_ && !from_.empty()) tables_->load(from_, *step);
+    }
+    comm_.world().barrier().wait();
+  } else if (!tables_ && holds(program)) {
+    tables_.emplace(job_, std::nullopt);
+  }
+  if (step == 0) {
+    if (tables_) tables_->require_empty();
+    comm_.world().barrier().wait();  // nobody makes rows before all have looked
+  }
+}
+
+void RunTables::hold(const program::Program& program, Batches& batches, std::optional<std::int64_t> step,
+                     const std::shared_future<Batches>& next) {
+  if (!model::reads_clicks(job_.model)) return;
+  open(program, step);
+  if (!tables_) return;
+  const auto cut = static_cast<std::size_t>(program.cut_index(model::tables_block(job_.model)));
+  tables_->hold(batches.at(cut), step);
+  if (program.rows_ahead && next.valid()) tables_->hold_next([next, cut] { return next.get().at(cut); });
+}
+
+void RunTables::save(const std::filesystem::path& folder, std::int64_t step) {
+  if (!training_) return;
+  if (saves_) {
+    std::filesystem::create_directories(folder);
+    tables_->save(folder, step);
+  }
+  comm_.world().barrier().wait();
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,53 @@
+// internal: a run's use of its tables on parameter servers: who opens them when, and with which rows.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <future>
+#include <optional>
+
+#include "comm/comm.hpp"
+#include "model/job.hpp"
+#include "plan/plan.hpp"
+#include "program/program.hpp"
+#include "train/executor.hpp"
+#include "train/tables.hpp"
+
+namespace tessera::train {
+
+// Of a model without tables it does nothing. Not thread-safe; the arguments must outlive it.
+class RunTables {
+ public:
+  RunTables(const model::JobSpec& job, const plan::Plan& plan, comm::Communicator& comm) : job_(job), plan_(plan), comm_(comm) {}
+
+  // The first step begins with the rows of a checkpoint.
+  void resume_from(std::filesystem::path checkpoint) { from_ = std::move(checkpoint); }
+
+  // Gives the batches of a run of `program` the places for their rows. All ranks call it. `step`: of training, the first of which finds no
+  // rows on the servers; none: an evaluation. `next`: the batches of the step after it, where the plan pulls their rows ahead.
+  void hold(const program::Program& program, Batches& batches, std::optional<std::int64_t> step, const std::shared_future<Batches>& next);
+  // For the Executor: null on ranks whose programs read no rows.
+  Tables* get() { return tables_ ? &*tables_ : nullptr; }
+
+  // As Tables::save; all ranks call it.
+  void save(const std::filesystem::path& folder, std::int64_t step);
+  // Waits for what goes on beside steps.
+  void finish() {
+    if (tables_) tables_->wait();
+  }
+
+ private:
+  bool holds(const program::Program& program) const;
+  std::optional<ps::Worker> worker(const program::Program& program, std::int64_t step);
+  void open(const program::Program& program, std::optional<std::int64_t> step);
+
+  const model::JobSpec& job_;
+  const plan::Plan& plan_;
+  comm::Communicator& comm_;
+  std::optional<Tables> tables_;  // where this rank holds the block that reads them
+  bool training_ = false;         // from the first step on
+  bool saves_ = false;            // of the ranks that train them, one does
+  std::filesystem::path from_ = {};
+};
+
+}  // namespace tessera::train
