@@ -1,25 +1,22 @@
-"""Trains a model of clicks on emulated hosts of unequal speed, servers on the slow ones: what planning for all of them gains over the fast or the slow ones alone.
+"""Trains a model of clicks on emulated hosts of unequal speed, whose ranks also hold its tables: what planning for all of them gains over the fast or the slow ones alone.
 
-    python bench/mixed/run.py [--bin build/release/bin] [--fast 0.8] [--slow 0.4,0.4] [--gbit 10] [--rounds 2] [--steps 14] [--consistency synchronous] [--json]
+    python bench/mixed/run.py [--bin build/release/bin] [--fast 0.8] [--slow 0.4,0.4] [--gbit 10] [--rounds 3] [--steps 14] [--consistency synchronous] [--json]
 
-DeepFM in fp32 on a log of examples/clicks, AdaGrad on rows, AdamW on the rest, one thread a rank. Servers share the CPU time of their host with its rank. Who trains and who serves:
+DeepFM in fp32 on a log of examples/clicks, AdaGrad on rows, AdamW on the rest, one thread a rank. Servers share the CPU time of their host with its rank. Where the model trains:
 
-  fast alone    the fast hosts do both
-  slow alone    the slow hosts do both
-  planned       all hosts train, the slow ones serve
-  equal shares  the same, and every rank has as many samples
-  divided       the fast hosts train, the slow ones serve
+  fast alone    on the fast hosts
+  slow alone    on the slow hosts
+  planned       on all hosts
+  equal shares  on all hosts, every rank with as many samples, a server on each
 
-The first three are planned by `parallel: auto` from a profile of the hosts that train. Each is run with one server thread a host and with two, in turns, and has its better rate: the
-median over the steps of all rounds, without each run's first two. Fast hosts together are as fast as slow ones together by default, so that twice the rate of either is all there is to gain.
-Needs root (tools/netlab).
+The first three are planned by `parallel: auto` from a profile of their hosts: the shares of the batch, which hosts serve, and with how many threads. They run in turns; a rate is that of the median
+step of all rounds, without each run's first two. Fast hosts together are as fast as slow ones together by default, so that twice the rate of either is all there is to gain. Needs root (tools/netlab).
 """
 import argparse
 import json
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 
@@ -30,8 +27,7 @@ from machine import processor  # noqa: E402
 
 TABLES, DIM, DENSE, LINES = 26, 8, 13, 100_000
 SKIPPED_STEPS = 2
-SERVER_PORT = 29600
-FAST, SLOW, PLANNED, EVEN, DIVIDED = "fast alone", "slow alone", "planned", "equal shares", "divided"
+FAST, SLOW, PLANNED, EVEN = "fast alone", "slow alone", "planned", "equal shares"
 
 
 def numbers(words):
@@ -48,7 +44,8 @@ def said(plan):
         run = stage["blocks"][0]
         shares = ", ".join(str(part["samples"]) for part in stage.get("shares", []))
         return f"blocks {run['first']} to {stage['blocks'][-1]['last'] - 1} on ranks {stage['ranks']}, dp {run['dp']}, zero {run['zero']}, {f'samples {shares}' if shares else 'equal shares'}"
-    return f"{'; '.join(map(of, plan['stages']))}; {plan['micro_batches']} micro-batches of a replica"
+    servers = ", ".join(f"{server['threads']} with rank {server['rank']}" for server in plan["servers"])
+    return f"{'; '.join(map(of, plan['stages']))}; {plan['micro_batches']} micro-batches of a replica; servers: {servers}; {plan['predicted']['step']:.3f} s predicted"
 
 
 class Bench:
@@ -82,33 +79,27 @@ class Bench:
         print(f"{way}: {said(json.loads(paths[1].read_text()))}", file=sys.stderr)
         return paths
 
-    def train(self, paths, ranks, servers, threads):
-        """Seconds of the steps of ranks on some hosts with servers on others, which are started for this run."""
+    def train(self, paths, hosts):
+        """Seconds of the steps."""
         with self.netlab.Lab(len(self.cpu), [self.arguments.gbit], self.cpu) as lab:
-            started = [lab.popen(host, [self.tessera, "ps", "serve", "--listen", f"{lab.address(host)}:{SERVER_PORT}", "--threads", str(threads)], self.environment,
-                                 stdout=subprocess.PIPE, text=True) for host in servers]
-            places = [place for server in started for place in server.stdout.readline().split()[2:]]
-            return train_on_hosts(lab, self.tessera, *paths, self.folder / "run", self.arguments.steps, self.environment,
-                                  ["--set", f"parameter_servers.servers=[{', '.join(places)}]"], ranks)
+            return train_on_hosts(lab, self.tessera, *paths, self.folder / "run", self.arguments.steps, self.environment, hosts=hosts)
 
 
 def measured(bench, arguments):
     everyone = bench.fast + bench.slow
     plans = {FAST: bench.plan(FAST, bench.fast), SLOW: bench.plan(SLOW, bench.slow), PLANNED: bench.plan(PLANNED, everyone),
              EVEN: bench.plan(EVEN, everyone, {"dp": len(everyone), "tp": 1, "pp": 1, "zero": 0, "micro_batches": 1})}
-    plans[DIVIDED] = plans[FAST]
-    where = {FAST: (bench.fast, bench.fast), SLOW: (bench.slow, bench.slow), PLANNED: (everyone, bench.slow), EVEN: (everyone, bench.slow), DIVIDED: (bench.fast, bench.slow)}
-    seconds = {way: {threads: [] for threads in arguments.server_threads} for way in plans}
+    where = {FAST: bench.fast, SLOW: bench.slow, PLANNED: everyone, EVEN: everyone}
+    seconds = {way: [] for way in plans}
     for turn in range(arguments.rounds):
-        for threads in arguments.server_threads:
-            for way in plans:
-                of = seconds[way][threads]
-                of += bench.train(plans[way], *where[way], threads)[SKIPPED_STEPS:]
-                print(f"round {turn + 1} of {arguments.rounds}, {way}, {threads} server threads: {arguments.batch / statistics.median(of):.0f} samples/s", file=sys.stderr)
-    of_threads = {way: {threads: arguments.batch / statistics.median(of) for threads, of in each.items()} for way, each in seconds.items()}
-    rates = {way: max(each.values()) for way, each in of_threads.items()}
-    best = max(rates[FAST], rates[SLOW])
-    return {"rates": rates, "of_server_threads": of_threads, "over_best_homogeneous": {way: rate / best for way, rate in rates.items()},
+        for way in plans:
+            seconds[way] += bench.train(plans[way], where[way])[SKIPPED_STEPS:]
+            print(f"round {turn + 1} of {arguments.rounds}, {way}: {arguments.batch / statistics.median(seconds[way]):.0f} samples/s", file=sys.stderr)
+    steps = {way: statistics.median(of) for way, of in seconds.items()}
+    predicted = {way: json.loads(paths[1].read_text())["predicted"]["step"] for way, paths in plans.items() if way != EVEN}
+    best = min(steps[FAST], steps[SLOW])
+    return {"rates": {way: arguments.batch / step for way, step in steps.items()}, "over_best_homogeneous": {way: best / step for way, step in steps.items()},
+            "predicted_over_measured": {way: step / steps[way] for way, step in predicted.items()},
             "speeds": json.loads((bench.folder / f"{PLANNED}-profile.json").read_text()).get("speeds"),
             "plans": {way: said(json.loads(paths[1].read_text())) for way, paths in plans.items()}}
 
@@ -122,8 +113,7 @@ def main():
     parser.add_argument("--batch", type=int, default=3072, help="which the number of hosts divides")
     parser.add_argument("--hidden", type=whole_numbers, default=[1024, 512, 256], help="widths of the dense maps")
     parser.add_argument("--consistency", choices=["synchronous", "asynchronous"], default="synchronous", help="of the tables")
-    parser.add_argument("--server-threads", type=whole_numbers, default=[1, 2], help="servers of a host: each placement has the best of these")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=14)
     parser.add_argument("--seconds", type=int, default=30, help="of measuring the hosts of each of the three placements, about")
     parser.add_argument("--keep", type=pathlib.Path, help="a folder for the log, the runs, and the profiles, which are used again")
@@ -141,8 +131,9 @@ def main():
     print(f"{result['machine']}; fast hosts of {', '.join(map(str, arguments.fast))} cores, slow ones of {', '.join(map(str, arguments.slow))}, {arguments.gbit:g} Gbit/s; "
           f"DeepFM with maps of {', '.join(map(str, arguments.hidden))}, batch {arguments.batch}, {arguments.consistency} tables; samples/s")
     for way, rate in result["rates"].items():
-        threads = ", ".join(f"{value:.0f} with {count}" for count, value in result["of_server_threads"][way].items())
-        print(f"{way:<14}{rate:8.0f}{result['over_best_homogeneous'][way]:7.2f} x the best homogeneous placement   ({threads} server threads a host)")
+        predicted = result["predicted_over_measured"].get(way)
+        words = f"   (predicted {predicted:.2f} x the measured step)" if predicted else ""
+        print(f"{way:<14}{rate:8.0f}{result['over_best_homogeneous'][way]:7.2f} x the best homogeneous placement{words}")
     print(f"speeds that the profile found: {result['speeds'] or 'alike'}")
     for way, words in result["plans"].items():
         print(f"{way}: {words}")

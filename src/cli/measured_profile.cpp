@@ -34,6 +34,7 @@ void merge(profile::Profile& merged, const profile::Profile& measured) {
   append(merged.communication, measured.communication);
   append(merged.optimizers, measured.optimizers);
   merged.model_fingerprint = measured.model_fingerprint;
+  if (merged.rows.empty()) merged.rows = measured.rows;
   if (merged.speeds.empty()) merged.speeds = measured.speeds;
   merged.process_baseline = std::max(merged.process_baseline, measured.process_baseline);
   merged.overlap_slowdown = std::max(merged.overlap_slowdown, measured.overlap_slowdown);

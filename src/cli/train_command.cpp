@@ -18,7 +18,6 @@
 #include "cli/measured_profile.hpp"
 #include "cli/on_end.hpp"
 #include "cli/workers.hpp"
-#include "control/own_servers.hpp"
 #include "control/search_watch.hpp"
 #include "cost/cost.hpp"
 #include "data/data.hpp"
@@ -71,6 +70,7 @@ void show_choice(const ChosenPlan& chosen, const model::JobSpec& job, const clus
       ", dp ", strategy.dp, " x pp ", plan.stages.size(), " x tp ", strategy.tp, ", ", plan.micro_batches, " micro-batch",
       plan.micro_batches == 1 ? "" : "es", " of ", plan.micro_batch_text(), ", ", plan.schedule_text(), ", zero ", strategy.zero,
       ", recompute ", model::name_of(strategy.recompute)));
+  if (!plan.servers.empty()) log::show(text("parameter servers: ", plan.servers_text()));
   std::set<std::pair<int, int>> hosts;
   for (const plan::RankPlace& place : plan.ranks) hosts.insert({place.group, place.node});
   if (hosts.size() > 1 && !workers.on_hosts())
@@ -112,22 +112,10 @@ void check_accelerators(const plan::Plan& plan, const cluster::ClusterSpec& clus
   workers.run({.arguments = {"device", "--plan", plan_file.string(), "--cluster", cluster_file.string()}, .places = plan.ranks}, cluster);
 }
 
-// Whether `train` starts the servers that hold the model's tables.
-bool has_own_servers(const model::JobSpec& job) { return model::reads_clicks(job.model) && job.parameter_servers.places.empty(); }
-
-void check_servers(const model::JobSpec& job, const Workers& workers) {
-  if (!has_own_servers(job)) return;
-  const Where where{.file = job.file.string(), .block = {}};
-  const char* const kNamed = "parameter_servers: {servers: [HOST:PORT, ...]}";
-  if (workers.on_hosts())
-    throw Error(ErrorCode::invalid_config, "the model's tables lie on parameter servers that all hosts must reach, and none are named",
-                where, kNamed, "start them with `tessera ps serve --listen HOST:PORT`");
-}
-
-// The secret of the servers is the user's where these are named, and else one of the run's own. The servers and the workers inherit it.
-void set_servers_secret(const model::JobSpec& job) {
-  const std::string secret = has_own_servers(job) ? make_secret() : servers_secret_from_environment();
-  ::setenv(kServersSecretVariable, secret.c_str(), 1);
+// The secret of named servers is the user's; the workers' own is new.
+void keep_servers_secret(const model::JobSpec& job) {
+  if (model::reads_clicks(job.model) && !job.parameter_servers.places.empty())
+    ::setenv(kServersSecretVariable, servers_secret_from_environment().c_str(), 1);
 }
 
 void train(const TrainOptions& options) {
@@ -139,7 +127,6 @@ void train(const TrainOptions& options) {
   observe::check_run(run, if_exists);
   const std::string yaml = model::portable_yaml(options.yaml, options.overrides);
   const Workers workers(options.hosts);
-  check_servers(job, workers);
   const cluster::ClusterSpec found = workers.resolve(job.cluster);
   for (const std::string& warning : model::warnings_of(job)) log::warning(warning);
   log::show(
@@ -175,12 +162,7 @@ void train(const TrainOptions& options) {
   launch.way_on = [&] { return way_on(run, workers); };
   with_on_end(job, run, [&] {
     const observe::RunLock held = std::move(lock);  // the command at the end may go on with the run
-    std::optional<control::OwnServers> servers;
-    if (model::reads_clicks(job.model)) set_servers_secret(job);
-    if (has_own_servers(job)) {
-      for (const std::string& place : servers.emplace(job.parameter_servers.threads).places())
-        arguments.insert(arguments.end(), {"--server", place});
-    }
+    keep_servers_secret(job);
     workers.run({.arguments = arguments, .places = chosen.plan.ranks, .needed = needed, .logs = run / "logs"}, cluster, launch);
     const bool writes = model::predicts_next_token(job.model);
     const std::string done =

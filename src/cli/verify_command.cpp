@@ -58,6 +58,7 @@ plan::Plan one_device(const plan::Plan& plan, const model::JobSpec& job) {
   single.predicted.reset();
   single.ranks = {plan.ranks.front()};
   single.micro_batches = 1;
+  if (!plan.servers.empty()) single.servers = {{.rank = 0, .threads = 1}};
   single.delayed_exchange = plan.staleness > 0;  // which changes what is computed
   if (single.lengths) single.lengths->groups = {{}};
   single.stages = {};

@@ -146,6 +146,8 @@ class CostModel {
   // Those of one of BlockLoad::forward_played or backward_played, of all its messages.
   double exchange(const model::Exchange& exchange, int ranks, const cluster::Link& link, profile::Pace pace) const;
   profile::Overlap overlap(const std::string& operation, int ranks, const cluster::Link& link) const;
+  // What "pull" or "push" of rows of tables was measured to cost; null where it was not: then nothing is known of servers.
+  const profile::RowsSample* rows(const std::string& operation) const;
   // Seconds of the step of so many parameters on a rank of a part, where exchanges are played through.
   double optimizer(int devices, int part, std::int64_t parameters) const;
 

@@ -187,6 +187,12 @@ profile::Overlap Measured::overlap(const std::string& operation, int ranks, cons
   return profile::overlap_of(profile_, operation, ranks, link);
 }
 
+const profile::RowsSample* Measured::rows(const std::string& operation) const {
+  const auto found = std::find_if(profile_.rows.begin(), profile_.rows.end(),
+                                  [&](const profile::RowsSample& sample) { return sample.operation == operation; });
+  return found == profile_.rows.end() ? nullptr : &*found;
+}
+
 double Measured::process_bytes() const {
   const auto measured = static_cast<double>(profile_.process_baseline.value);
   return measured > 0 ? measured + kWorking : kBaseline;

@@ -28,6 +28,7 @@ class Measured {
   double exchange(const std::string& operation, std::int64_t bytes, int ranks, const cluster::Link& link, profile::Pace pace) const;
   double exchange(const model::Exchange& exchange, int ranks, const cluster::Link& link, profile::Pace pace) const;
   profile::Overlap overlap(const std::string& operation, int ranks, const cluster::Link& link) const;
+  const profile::RowsSample* rows(const std::string& operation) const;
   // Of a CPU worker before it holds a tensor, and what it holds beyond tensors.
   double process_bytes() const;
 

@@ -128,6 +128,7 @@ double CostModel::exchange(const model::Exchange& exchange, int ranks, const clu
 profile::Overlap CostModel::overlap(const std::string& operation, int ranks, const cluster::Link& link) const {
   return measured_->overlap(operation, ranks, link);
 }
+const profile::RowsSample* CostModel::rows(const std::string& operation) const { return measured_ ? measured_->rows(operation) : nullptr; }
 double CostModel::optimizer(int devices, int part, std::int64_t parameters) const {
   return measured_->optimizer(parameters, worker(stand(devices).devices.parts[static_cast<std::size_t>(std::max(0, part))]));
 }

@@ -145,8 +145,8 @@ struct TableOptimizerSpec {
 
 // Where the tables of a model that reads clicks lie, and what they are.
 struct ParameterServerSpec {
-  std::vector<std::string> places;  // HOST:PORT of each server; empty: `tessera train` starts one on the loopback for the run
-  int threads = 1;                  // of the server that it starts
+  std::vector<std::string> places;  // HOST:PORT of each server; empty: some ranks of the run hold them (plan::Plan::servers)
+  int threads = 0;                  // without places: servers of a host that has some; 0: the planner chooses
   TableOptimizerSpec optimizer;
   std::string initializer = "uniform";  // uniform, normal, zero
   double initial_scale = 0.01;

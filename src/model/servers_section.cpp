@@ -97,7 +97,7 @@ ParameterServerSpec read_parameter_servers(const ConfigNode& node) {
     throw node.at("staleness")
         .error("no pull of a synchronous table misses a step of another rank", "consistency: asynchronous, or no staleness");
   if (node.has("servers") && node.has("threads"))
-    throw node.at("threads").error("threads are of the server that `tessera train` starts, and servers are named", "servers or threads");
+    throw node.at("threads").error("threads are of servers beside the ranks, and servers are named", "servers or threads");
   return servers;
 }
 

@@ -375,8 +375,31 @@ void check(const Plan& plan, const model::ModelSpec& model, const cluster::Clust
   check_schedule(plan);
 }
 
+namespace {
+
+void check_servers(const Plan& plan, const model::JobSpec& job) {
+  const bool own = model::reads_clicks(job.model) && job.parameter_servers.places.empty();
+  if (own && plan.servers.empty())
+    refuse(plan.where, "it has no servers for the model's tables, and the job names none", "servers: [{rank: 0, threads: 1}]",
+           "or name some in parameter_servers.servers");
+  if (!own && !plan.servers.empty())
+    refuse(plan.servers.front().where, "it has servers of its own",
+           model::reads_clicks(job.model) ? "none, as the job names others in parameter_servers.servers" : "none: the model has no tables");
+  int last = -1;
+  for (const Server& server : plan.servers) {
+    if (server.rank >= plan.world_size())
+      refuse(server.where, text("there is no rank ", server.rank), text("0 to ", plan.world_size() - 1));
+    if (server.rank <= last)
+      refuse(server.where, text("servers of rank ", server.rank, " stand behind those of rank ", last), "each rank once, ascending");
+    last = server.rank;
+  }
+}
+
+}  // namespace
+
 void check(const Plan& plan, const model::JobSpec& job, const cluster::ClusterSpec& cluster) {
   check(plan, job.model, cluster);
+  check_servers(plan, job);
   if (plan.global_batch != job.train.global_batch)
     refuse(plan.where, text("it is for a global batch of ", plan.global_batch), text("train.global_batch ", job.train.global_batch),
            "make a plan for it with `tessera plan`");

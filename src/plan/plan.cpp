@@ -66,6 +66,13 @@ std::string Plan::schedule_text() const {
   return text(name_of(schedule), delayed_exchange ? ", gradient exchange delayed" : "", staleness > 0 ? ", gradients a step stale" : "");
 }
 
+std::string Plan::servers_text() const {
+  std::string out;
+  for (const Server& server : servers)
+    out += text(out.empty() ? "" : ", ", server.threads, server.threads == 1 ? " thread" : " threads", " with rank ", server.rank);
+  return out;
+}
+
 std::string Plan::threads_text() const {
   std::set<std::int64_t, std::greater<>> counts;
   for (const RankPlace& rank : ranks) counts.insert(rank.threads);

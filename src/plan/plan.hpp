@@ -121,6 +121,14 @@ struct Prediction {
   double bubble = 0;          // idle share of the step, as the mean of all ranks; 0..1
 };
 
+// Parameter servers in the process of a rank, each a thread of its own.
+struct Server {
+  int rank = 0;
+  int threads = 1;
+  Where where = {};
+  bool operator==(const Server& other) const { return rank == other.rank && threads == other.threads; }
+};
+
 struct Plan {
   std::string model_fingerprint;
   std::string cluster_fingerprint;
@@ -146,6 +154,8 @@ struct Plan {
   // Where rows of the model's tables lie on parameter servers: those of a step are pulled beside the step before it, whose gradients they
   // miss, as the servers' tables must allow (asynchronous, staleness 1 or more).
   bool rows_ahead = false;
+  // Who holds these tables, where the job names no servers; ascending by rank. Servers of one rank take turns on its processors.
+  std::vector<Server> servers = {};
   // For samples of different lengths: a micro-batch of the plan then says how many tokens a rank holds at once, and each step has as many
   // passes as its samples need.
   std::optional<Lengths> lengths = std::nullopt;
@@ -165,6 +175,7 @@ struct Plan {
   // Those of the ranks of the first stage, in words: "4 samples", "6 or 2 samples".
   std::string micro_batch_text() const;
   std::string schedule_text() const;  // "1f1b", "1f1b, gradient exchange delayed"
+  std::string servers_text() const;   // of its parameter servers: "1 thread with rank 0, 2 threads with rank 3"
   std::string threads_text() const;   // of a CPU worker, over all: "4 threads", "8 or 4 threads"
   // How many of a micro-batch's `items` belong to the first `ranks` ranks of a stage; every sample has the same number of items. A stage
   // of 4 ranks without shares: items_before(stage, 1, 8) is 2.

@@ -91,6 +91,12 @@ RankPlace read_place(const ConfigNode& node) {
           node.where()};
 }
 
+Server read_server(const ConfigNode& node) {
+  node.allow_only({"rank", "threads"});
+  constexpr std::int64_t kMostThreads = 1024;
+  return {small_int(node.at("rank"), 0), static_cast<int>(node.at("threads").as_int_between(1, kMostThreads)), node.where()};
+}
+
 StrategyRun read_run(const ConfigNode& node) {
   node.allow_only({"first", "last", "dp", "tp", "zero", "recompute", "sequence_parallel", "cp", "context", "ep", "shards", "whole_experts",
                    "offload_optimizer"});
@@ -174,6 +180,8 @@ std::string to_json(const Plan& plan) {
   for (const RankPlace& place : plan.ranks) ranks.push_back(json_of(place));
   std::vector<std::string> stages;
   for (const Stage& stage : plan.stages) stages.push_back(json_of(stage));
+  std::vector<std::string> servers;
+  for (const Server& server : plan.servers) servers.push_back(text("{\"rank\": ", server.rank, ", \"threads\": ", server.threads, "}"));
   std::vector<std::string> orders;
   for (const auto& order : plan.order) orders.push_back(json_of(order));
   const std::string order = orders.empty() ? "" : ",\n  \"order\": " + list(orders, "  ");
@@ -184,6 +192,7 @@ std::string to_json(const Plan& plan) {
       name_of(plan.schedule), "\"", order, ",\n  \"bucket_bytes\": ", plan.bucket_size.value,
       plan.delayed_exchange ? text(",\n  \"delayed_exchange\": true,\n  \"exchanged_early\": ", Json(plan.exchanged_early).dump()) : "",
       plan.staleness > 0 ? text(",\n  \"staleness\": ", plan.staleness) : "", plan.rows_ahead ? ",\n  \"rows_ahead\": true" : "",
+      servers.empty() ? std::string() : ",\n  \"servers\": " + list(servers, "  "),
       plan.lengths ? ",\n  \"lengths\": " + json_of(*plan.lengths) : "", ",\n  \"ranks\": ", list(ranks, "  "),
       ",\n  \"stages\": ", list(stages, "  "));
   if (plan.predicted) out += ",\n  \"predicted\": " + json_of(*plan.predicted);
@@ -192,8 +201,8 @@ std::string to_json(const Plan& plan) {
 
 Plan read_plan(const ConfigNode& node) {
   node.allow_only({"format", "version", "model", "cluster", "precision", "global_batch", "micro_batches", "schedule", "order",
-                   "bucket_bytes", "delayed_exchange", "exchanged_early", "staleness", "rows_ahead", "lengths", "ranks", "stages",
-                   "predicted"});
+                   "bucket_bytes", "delayed_exchange", "exchanged_early", "staleness", "rows_ahead", "servers", "lengths", "ranks",
+                   "stages", "predicted"});
   if (node.at("format").as_string() != kFormat) throw node.at("format").error("this is no plan", kFormat);
   if (const std::int64_t version = node.at("version").as_int(); version != kVersion)
     throw node.at("version").error(text("version ", version, " cannot be read"), text("version ", kVersion),
@@ -221,6 +230,8 @@ Plan read_plan(const ConfigNode& node) {
       throw staleness->error("gradients that are used a step late are exchanged late", "delayed_exchange: true beside it");
   }
   if (const auto ahead = node.find("rows_ahead")) plan.rows_ahead = ahead->as_bool();
+  if (const auto servers = node.find("servers"))
+    for (const ConfigNode& server : servers->items()) plan.servers.push_back(read_server(server));
   if (const auto lengths = node.find("lengths")) plan.lengths = read_lengths(*lengths);
   for (const ConfigNode& place : node.at("ranks").items()) plan.ranks.push_back(read_place(place));
   for (const ConfigNode& stage : node.at("stages").items()) plan.stages.push_back(read_stage(stage));

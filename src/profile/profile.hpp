@@ -59,12 +59,22 @@ struct OptimizerSample {
   MeasuredValue seconds_per_parameter = {};
 };
 
+// Rows of the model's tables, pulled from or pushed to a parameter server: what each look-up of a sample costs, on batches of the job's own
+// data. Keys that repeat in a batch cross once.
+struct RowsSample {
+  std::string operation;  // "pull", "push"
+  MeasuredValue client;   // seconds of a thread of the rank's
+  MeasuredValue server;   // seconds of a server's thread
+  double bytes = 0;       // that cross
+};
+
 struct Profile {
   std::string model_fingerprint;  // empty: nothing was measured
   std::string host;               // what it was measured on
   std::vector<BlockSample> blocks;
   std::vector<CommSample> communication;
   std::vector<OptimizerSample> optimizers;
+  std::vector<RowsSample> rows;  // of a model with tables
   // By host, where several were measured and differ: how fast each computes beside the slowest, whose times the samples are.
   std::vector<double> speeds;
   Bytes process_baseline;         // resident size of a worker before it holds any tensor

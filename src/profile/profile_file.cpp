@@ -44,6 +44,13 @@ Json json_of(const OptimizerSample& s) {
           {"seconds_per_parameter", {s.seconds_per_parameter.median, s.seconds_per_parameter.low, s.seconds_per_parameter.high}}};
 }
 
+Json json_of(const RowsSample& s) {
+  return {{"operation", s.operation},
+          {"client", {s.client.median, s.client.low, s.client.high}},
+          {"server", {s.server.median, s.server.low, s.server.high}},
+          {"bytes", s.bytes}};
+}
+
 // One sample a line.
 template <typename Sample>
 std::string lines(const std::vector<Sample>& samples) {
@@ -140,6 +147,12 @@ OptimizerSample read_optimizer(const ConfigNode& node) {
           each.is_scalar() ? MeasuredValue{positive(each), positive(each), positive(each)} : read_measured(each)};
 }
 
+RowsSample read_rows(const ConfigNode& node) {
+  node.allow_only({"operation", "client", "server", "bytes"});
+  return {node.at("operation").as_choice({"pull", "push"}), read_measured(node.at("client")), read_measured(node.at("server")),
+          positive(node.at("bytes"))};
+}
+
 }  // namespace
 
 std::string to_json(const Profile& profile) {
@@ -148,12 +161,13 @@ std::string to_json(const Profile& profile) {
               ",\n  \"host\": ", quoted(profile.host), ",\n  \"process_baseline\": ", profile.process_baseline.value,
               ",\n  \"overlap_slowdown\": ", Json(profile.overlap_slowdown).dump(), ",\n  \"blocks\": ", lines(profile.blocks),
               ",\n  \"communication\": ", lines(profile.communication), ",\n  \"optimizers\": ", lines(profile.optimizers),
+              profile.rows.empty() ? "" : ",\n  \"rows\": " + lines(profile.rows),
               profile.speeds.empty() ? "" : ",\n  \"speeds\": " + Json(profile.speeds).dump(), "\n}\n");
 }
 
 Profile read_profile(const ConfigNode& node) {
-  node.allow_only(
-      {"format", "version", "model", "host", "process_baseline", "overlap_slowdown", "blocks", "communication", "optimizers", "speeds"});
+  node.allow_only({"format", "version", "model", "host", "process_baseline", "overlap_slowdown", "blocks", "communication", "optimizers",
+                   "rows", "speeds"});
   if (node.at("format").as_string() != kFormat) throw node.at("format").error("this is no profile", kFormat);
   if (node.at("version").as_int() != kVersion)
     throw node.at("version").error(text("version ", node.at("version").as_int(), " cannot be read"), text("version ", kVersion),
@@ -168,6 +182,8 @@ Profile read_profile(const ConfigNode& node) {
   for (const ConfigNode& item : node.at("blocks").items()) profile.blocks.push_back(read_block(item));
   for (const ConfigNode& item : node.at("communication").items()) profile.communication.push_back(read_comm(item));
   for (const ConfigNode& item : node.at("optimizers").items()) profile.optimizers.push_back(read_optimizer(item));
+  if (const auto rows = node.find("rows"))
+    for (const ConfigNode& item : rows->items()) profile.rows.push_back(read_rows(item));
   if (const auto speeds = node.find("speeds"))
     for (const ConfigNode& speed : speeds->items()) profile.speeds.push_back(positive(speed));
   return profile;

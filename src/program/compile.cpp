@@ -516,13 +516,12 @@ class Compiler {
     if (tables_ >= 0 && holds(tables_)) emit({Op::pull_rows, -1, tables_, tables_ + 1, -1, -1, -1, row_bytes(), {}});
   }
 
-  // Those of all micro-batches: at most each look-up's key, the row's place at the server, and its values.
+  // Those of all micro-batches, at most.
   Bytes row_bytes() const {
-    constexpr std::int64_t kKeyAndPlace = 16;
     const model::BlockSpec& tables = *blocks_[tables_].spec;
     const std::int64_t lookups =
         program_.cut_of(tables_).micro_batch_size * program_.micro_batches * tables.dim("tables") * tables.dim("lookups");
-    return lookups * Bytes(kKeyAndPlace + tables.dim("dim") * static_cast<std::int64_t>(sizeof(float)));
+    return lookups * bytes_of_row(tables.dim("dim"));
   }
 
   // The index of the pull; -1 where there is none.

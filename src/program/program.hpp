@@ -226,6 +226,9 @@ Bytes peak_memory(const Program& program, const MemoryBudget& budget);
 // Checks as above, and that every rank stays within its limit; `budgets` is by program. Throws resource_exhausted, which names the rank.
 void check(const std::vector<Program>& programs, const std::vector<MemoryBudget>& budgets);
 
+// Of each look-up of rows of dimension `dim`, where all keys of a batch differ: its key, the row's place at the server, and its values.
+inline constexpr Bytes bytes_of_row(std::int64_t dim) { return Bytes(16 + dim * static_cast<std::int64_t>(sizeof(float))); }
+
 // For errors: "rank 3 instruction 17 (forward of micro-batch 2)".
 std::string label(const Program& program, int index);
 // What who runs it waits for, if it communicates: "activations of micro-batch 3 from rank 2", "the sum of gradients of bucket 1 with ranks

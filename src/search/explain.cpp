@@ -260,6 +260,7 @@ std::string explain(const SearchResult& result, const model::ModelSpec& model, c
                      cluster.groups[static_cast<std::size_t>(plan.ranks.front().group)].device.shares_host() ? " workers" : "",
                      plan.stages.size(), plan.stages.size() == 1 ? "" : "s", strategies_text(plan), plan.micro_batches,
                      plan.micro_batches == 1 ? "" : "es", plan.micro_batch_text(), plan.schedule_text(), shares_text(plan, cluster));
+  if (!plan.servers.empty()) out += "parameter servers: " + plan.servers_text() + "\n";
   out += drawing(plan, blocks, cluster, columns) + "\n";
   const bool tokens = model.dim("vocab") > 0;
   out +=

@@ -1,4 +1,5 @@
 #include "search/search.hpp"
+#include "model/forms.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -13,6 +14,7 @@
 #include "search/front.hpp"
 #include "search/given.hpp"
 #include "search/length_prices.hpp"
+#include "search/serving.hpp"
 #include "search/templates.hpp"
 #include "sim/sim.hpp"
 
@@ -232,6 +234,7 @@ class PlanSearch {
             .precision = job.train.precision,
             .global_batch = job.train.global_batch,
             .rows_ahead = job.parameter_servers.allows_rows_ahead(),
+            .serving = options_.serving,
             .space = space,
             .tolerance = kTolerance,
             .effort = effort,
@@ -483,16 +486,26 @@ SearchResult search_groups(const model::JobSpec& job, const cluster::ClusterSpec
   return std::move(*best);
 }
 
-}  // namespace
-
-SearchResult search(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile,
-                    const SearchOptions& options) {
+// On hosts of one group that may differ in speed.
+SearchResult search_hosts(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile,
+                          const SearchOptions& options) {
   const BySpeed by_speed(cluster);
   SearchResult result = search_groups(job, by_speed.cluster(), profile, options);
   by_speed.restore(result.best);
   for (std::vector<Candidate>* const candidates : {&result.runners_up, &result.close, &result.too_large})
     for (Candidate& candidate : *candidates) by_speed.restore(candidate.plan);
   return result;
+}
+
+}  // namespace
+
+SearchResult search(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile,
+                    const SearchOptions& options) {
+  const bool own_servers = model::reads_clicks(job.model) && job.parameter_servers.places.empty();
+  if (!own_servers || !options.serving.empty()) return search_hosts(job, cluster, profile, options);
+  return search_serving(job, cluster, profile, options, [&](const cluster::ClusterSpec& hosts, const SearchOptions& with) {
+    return search_hosts(job, hosts, profile, with);
+  });
 }
 
 }  // namespace tessera::search

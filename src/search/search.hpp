@@ -35,6 +35,9 @@ struct SearchOptions {
   double seconds = 0;
   const Clock* clock = &real_clock();
   Watch* watch = nullptr;  // outlives the search
+  // Threads of parameter servers by host, in the order of cluster::speeds_of_hosts, for a job with tables that names no servers. Empty:
+  // what is best, by what the profile says of rows.
+  std::vector<int> serving = {};
 };
 // A considered plan in few words.
 struct FrontPoint {

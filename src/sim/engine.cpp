@@ -32,8 +32,8 @@ struct Task {
   double exposed_from = -1;      // when that began
   int transfer_id = -1;          // of exposed communication: Compute::transfer_id
   bool computing = false;
-  double recompute = 0;     // computing: the share that is a repeated forward pass
-  bool collective = false;  // it and the computation of its ranks slow each other down
+  double recompute = 0;  // computing: the share that is a repeated forward pass
+  bool beside = false;   // it and the computation of its ranks slow each other down
   double slowed = 1;
 };
 
@@ -44,7 +44,7 @@ class Engine {
     const std::size_t count = programs.size();
     head_.assign(streams_.streams.size(), 0);
     running_.assign(streams_.streams.size(), false);
-    collectives_.assign(count, 0);
+    beside_.assign(count, 0);
     slows_.assign(count, 1);
     computing_.assign(count, false);
     communicating_.assign(count, 0);
@@ -121,15 +121,17 @@ class Engine {
     for (const int stream : connection.streams)
       if (streams_.streams[stream].sends) first = stream;
     Task task;
-    task.collective = connection.kind == Connection::Kind::collective;
+    const bool collective = connection.kind == Connection::Kind::collective;
+    const bool rows = program::is_of_rows(at(first).op);
+    task.beside = collective || rows;
     Transfer transfer;
     if (connection.kind == Connection::Kind::message) transfer = costs_.message(program(first), at(first));
-    if (task.collective) transfer = costs_.collective(program(first), at(first));
-    if (program::is_of_rows(at(first).op)) transfer = costs_.rows(program(first), at(first));
+    if (collective) transfer = costs_.collective(program(first), at(first));
+    if (rows) transfer = costs_.rows(program(first), at(first));
     task.streams = connection.streams;
     task.uses = std::move(transfer.uses);
     task.slowed = transfer.slowed;
-    if (task.collective)
+    if (task.beside)
       for (const int stream : task.streams) slows_[program(stream)] = std::max(slows_[program(stream)], transfer.slows);
     begin(std::move(task), transfer.seconds);
   }
@@ -161,7 +163,7 @@ class Engine {
     task.begin = now_;
     for (const int stream : task.streams) {
       running_[stream] = true;
-      if (task.collective) ++collectives_[program(stream)];
+      if (task.beside) ++beside_[program(stream)];
       if (task.computing) computing_[program(stream)] = true;
     }
     load(task, 1);
@@ -189,7 +191,7 @@ class Engine {
         for (const Use& use : task.uses) sharing = std::max(sharing, users_[use.resource]);
       task.rate = task.computing ? 1.0 / slows_[program(task.streams.front())] : 1.0 / sharing;
       const auto computes = [&](int stream) { return computing_[program(stream)]; };
-      if (task.collective && task.slowed > 1 && std::any_of(task.streams.begin(), task.streams.end(), computes)) task.rate /= task.slowed;
+      if (task.beside && task.slowed > 1 && std::any_of(task.streams.begin(), task.streams.end(), computes)) task.rate /= task.slowed;
     }
   }
 
@@ -262,7 +264,7 @@ class Engine {
     }
     for (const int stream : task.streams) {
       const int p = program(stream);
-      if (task.collective && --collectives_[p] == 0) slows_[p] = 1;
+      if (task.beside && --beside_[p] == 0) slows_[p] = 1;
       if (streams_.streams[stream].connection < 0) end_compute(p, at(stream));
       result_.spans.push_back({programs_[p].rank, index(stream), Seconds(task.begin), Seconds(now_),
                                Seconds(task.exposed_from < 0 ? 0 : now_ - task.exposed_from)});
@@ -307,7 +309,7 @@ class Engine {
   std::vector<std::size_t> head_;        // by stream
   std::vector<bool> running_;            // by stream: its head
   std::vector<std::vector<bool>> done_;  // by program, instruction
-  std::vector<int> collectives_;         // by program: under way
+  std::vector<int> beside_;              // by program: under way
   std::vector<double> slows_;            // by program: how many times longer computing takes beside them
   std::vector<bool> computing_;          // by program
   std::int64_t event_ = 0;

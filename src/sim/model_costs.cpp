@@ -176,7 +176,43 @@ Transfer ModelCosts::collective(int index, const Instruction& instruction) {
   return out;
 }
 
-Transfer ModelCosts::rows(int, const Instruction&) { return {}; }
+Transfer ModelCosts::rows(int index, const Instruction& instruction) {
+  const profile::RowsSample* const each = cost_model_.rows(instruction.op == Op::pull_rows ? "pull" : "push");
+  if (each == nullptr) return {};
+  const model::BlockSpec& tables = *cost_model_.model().blocks()[static_cast<std::size_t>(instruction.first_block)].spec;
+  const auto lookups_of_sample = static_cast<double>(tables.dim("tables") * tables.dim("lookups"));
+  const double own = static_cast<double>(instruction.bytes.value) / static_cast<double>(program::bytes_of_row(tables.dim("dim")).value);
+  // Ranks that read tables do so together: each server has its part of all that they ask for.
+  const double all = static_cast<double>(plan_.global_batch) * lookups_of_sample;
+  const int rank = programs_[index].rank;
+  int threads = 0;
+  for (const plan::Server& server : plan_.servers) threads += server.threads;
+  double latency = 0, wire = 0, served = 0;
+  for (const plan::Server& server : plan_.servers) {
+    const double share = static_cast<double>(server.threads) / threads;
+    served = std::max(served, all / threads * each->server.median / speed_of(server.rank));
+    if (server.rank == rank) continue;
+    const cluster::Link& link = link_among({rank, server.rank});
+    latency = std::max(latency, 2 * link.latency.value);
+    wire = std::max(wire, std::max(own, all * share) * each->bytes / link.bandwidth.value);
+  }
+  const double client = own * each->client.median / speed_of(rank);
+  Transfer out;
+  out.seconds = latency + std::max({client, wire, served});
+  // The rank's thread that asks takes turns with those that compute, where these have all cores.
+  const plan::RankPlace& place = plan_.ranks[static_cast<std::size_t>(rank)];
+  int busy = 1;
+  for (const plan::RankPlace& other : plan_.ranks)
+    if (other.group == place.group && other.node == place.node) busy += other.threads;
+  if (busy > cost_model_.cluster().groups[static_cast<std::size_t>(place.group)].device.cores && out.seconds > 0)
+    out.slows = out.slowed = 1 + client / out.seconds / std::max(1, place.threads);
+  return out;
+}
+
+double ModelCosts::speed_of(int rank) const {
+  const plan::RankPlace& place = plan_.ranks[static_cast<std::size_t>(rank)];
+  return cost_model_.cluster().groups[static_cast<std::size_t>(place.group)].speed_of(place.node);
+}
 
 program::MemoryBudget ModelCosts::memory(int index) {
   const Program& program = programs_[index];

@@ -37,6 +37,7 @@ class ModelCosts final : public Costs {
   // Which part of its stage's devices says the times of a program: its rank's own where communication is simulated; elsewhere all, of which
   // the slowest decides.
   int part_of(const program::Program& program) const;
+  double speed_of(int rank) const;  // of its host
   Compute pass(int program, const program::Instruction& instruction);
   Compute played_step(const program::Program& program, int bucket) const;
   Compute step(const program::Program& program, int bucket) const;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <list>
+#include <optional>
 #include <set>
 
 #include "base/clock.hpp"
@@ -12,6 +13,7 @@
 #include "nn/optimizer.hpp"
 #include "train/measure_communication.hpp"
 #include "train/timed_block.hpp"
+#include "train/timed_rows.hpp"
 #include "train/trainer.hpp"
 
 namespace tessera::train {
@@ -257,21 +259,25 @@ profile::Profile measure(const model::JobSpec& job, comm::Communicator& comm, co
   for (const profile::CommSample& sample : profile.communication)
     profile.overlap_slowdown = std::max(profile.overlap_slowdown, sample.slows.median);
   OptimizerStep optimizer(job, meter);
+  std::optional<TimedRows> rows;
+  if (model::reads_clicks(job.model)) rows.emplace(job, meter, comm.world_size());
   Blocks blocks(job, meter, weights, options, comm.world_size(), workers);
   const Seconds begin = real_clock().now();
   meter.rounds(
       begin + options.budget,
       [&](int round) {
         optimizer.round();
+        if (rows) rows->round();
         // The first round takes up to twice as long as each of the four that follow at least.
         if (round == 0)
           blocks.first_round(begin + options.budget / 4);
         else
           blocks.next_round();
       },
-      [&] { return optimizer.settled() && blocks.settled(); });
+      [&] { return optimizer.settled() && blocks.settled() && (!rows || rows->settled()); });
   profile.optimizers.push_back(optimizer.sample(options.threads, workers));
   profile.blocks = blocks.samples();
+  if (rows) profile.rows = rows->samples();
   profile.speeds = blocks.speeds();
   return profile;
 }

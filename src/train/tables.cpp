@@ -20,6 +20,24 @@ namespace {
 // A rank may evaluate or save for that long while others wait for it.
 constexpr Seconds kPatience(600);
 
+const std::vector<std::string>& places_of(const model::JobSpec& job) {
+  if (job.parameter_servers.places.empty())
+    throw Error(ErrorCode::invalid_config, "the model's tables lie on parameter servers, and none are named",
+                {.file = job.file.string(), .block = {}}, "parameter_servers: {servers: [HOST:PORT, ...]}",
+                "start them with `tessera ps serve`; `tessera train` has its own beside the ranks");
+  return job.parameter_servers.places;
+}
+
+constexpr const char* kFolder = "tables-";
+
+// Beside the checkpoint's own, "step-000050".
+std::filesystem::path folder_of(const std::filesystem::path& checkpoints, std::int64_t step) {
+  const std::string name = checkpoint::step_folder({}, step).string();
+  return checkpoints / (kFolder + name.substr(name.find('-') + 1));
+}
+
+}  // namespace
+
 ps::TableSpec table_of(const model::JobSpec& job) {
   const model::ParameterServerSpec& servers = job.parameter_servers;
   const model::TableOptimizerSpec& optimizer = servers.optimizer;
@@ -51,24 +69,6 @@ ps::TableSpec table_of(const model::JobSpec& job) {
   table.staleness = servers.staleness;
   return table;
 }
-
-const std::vector<std::string>& places_of(const model::JobSpec& job) {
-  if (job.parameter_servers.places.empty())
-    throw Error(ErrorCode::invalid_config, "the model's tables lie on parameter servers, and none are named",
-                {.file = job.file.string(), .block = {}}, "parameter_servers: {servers: [HOST:PORT, ...]}",
-                "start them with `tessera ps serve`; `tessera train` starts one itself on this host");
-  return job.parameter_servers.places;
-}
-
-constexpr const char* kFolder = "tables-";
-
-// Beside the checkpoint's own, "step-000050".
-std::filesystem::path folder_of(const std::filesystem::path& checkpoints, std::int64_t step) {
-  const std::string name = checkpoint::step_folder({}, step).string();
-  return checkpoints / (kFolder + name.substr(name.find('-') + 1));
-}
-
-}  // namespace
 
 Tables::Tables(const model::JobSpec& job, const std::optional<ps::Worker>& worker)
     : name_(job.name),

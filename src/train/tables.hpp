@@ -18,6 +18,9 @@
 
 namespace tessera::train {
 
+// The table of a job's rows.
+ps::TableSpec table_of(const model::JobSpec& job);
+
 // A rank's end of one table on the servers, named like the run, which holds the rows of all of the model's tables by their keys
 // (data/clicks/keys.hpp). What it asks servers for in training goes on beside the caller, in the order in which it was begun, and what is
 // thrown there as by ps::Client comes out of all that is waited for behind it. Not thread-safe.

@@ -15,6 +15,7 @@
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/hugging_face.hpp"
 #include "checkpoint/torchvision.hpp"
+#include "comm/sockets.hpp"
 #include "data/data.hpp"
 #include "model/forms.hpp"
 #include "model/job.hpp"
@@ -405,6 +406,19 @@ void RankOptions::add_to(CLI::App& app) {
   app.add_option("--rendezvous", rendezvous, "HOST:PORT where rank 0 listens (else MASTER_ADDR and MASTER_PORT)");
 }
 
+std::string RankOptions::place() const {
+  const char* address = std::getenv("MASTER_ADDR");
+  const char* port = std::getenv("MASTER_PORT");
+  return rendezvous.empty() && address != nullptr && port != nullptr ? text(address, ":", port) : rendezvous;
+}
+
+std::string RankOptions::address() const {
+  const std::string own = world > 1 ? comm::local_address_towards(comm::parse_host_port(place())) : std::string();
+  return own.empty() ? "127.0.0.1" : own;
+}
+
+std::string RankOptions::secret() const { return secret_from_environment().value_or(std::string()); }
+
 std::unique_ptr<comm::Communicator> RankOptions::connect(const std::string& task, std::optional<Seconds> deadline,
                                                          at::Device device) const {
   comm::Options options;
@@ -412,12 +426,9 @@ std::unique_ptr<comm::Communicator> RankOptions::connect(const std::string& task
   options.rank = rank;
   options.world_size = world;
   options.task = task;
-  options.rendezvous = rendezvous;
+  options.rendezvous = place();
   if (device.is_cuda() && world > 1) options.cuda_device = device.index();
-  if (world > 1) options.secret = secret_from_environment().value_or(std::string());
-  const char* address = std::getenv("MASTER_ADDR");
-  const char* port = std::getenv("MASTER_PORT");
-  if (rendezvous.empty() && address != nullptr && port != nullptr) options.rendezvous = text(address, ":", port);
+  if (world > 1) options.secret = secret();
   if (options.rendezvous.empty() && world > 1)
     throw Error(ErrorCode::invalid_config, "no place to meet the other ranks was given", {},
                 "--rendezvous HOST:PORT, or MASTER_ADDR and MASTER_PORT");

@@ -21,6 +21,12 @@ struct RankOptions {
   std::string rendezvous;
 
   void add_to(CLI::App& app);
+  // Where the ranks meet; empty where it was not given, which one rank alone does not need.
+  std::string place() const;
+  // Of this host, as the other ranks reach it: the one from which it reaches the place where they meet, or the loopback.
+  std::string address() const;
+  // Empty: there is none, and the rank is alone or on the loopback.
+  std::string secret() const;
   std::unique_ptr<comm::Communicator> connect(const std::string& task, std::optional<Seconds> deadline = {},
                                               at::Device device = at::kCPU) const;
 };

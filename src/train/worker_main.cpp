@@ -32,6 +32,7 @@
 #include "plan/plan.hpp"
 #include "plan/schedule/schedule.hpp"
 #include "train/loop.hpp"
+#include "train/own_servers.hpp"
 #include "train/plugin_model.hpp"
 #include "train/rebalance.hpp"
 #include "train/traffic.hpp"
@@ -55,7 +56,6 @@ struct TrainArguments {
   bool overwrite = false;
   std::int64_t stop_after = 0;
   std::string gradients;
-  std::vector<std::string> servers;
   train::RankOptions rank;
 };
 
@@ -285,7 +285,6 @@ void train_rank(const TrainArguments& arguments) {
   if (!prepares) said_elsewhere.emplace();
   const std::filesystem::path run = arguments.run;
   model::JobSpec job = model::read_job(arguments.yaml, arguments.overrides);
-  if (!arguments.servers.empty()) job.parameter_servers.places = arguments.servers;
   const plan::Plan plan = plan::load_plan(arguments.plan);
   // What the launcher saw: a worker that is held to some of the cores cannot tell for itself.
   cluster::ClusterSpec cluster = arguments.cluster.empty() ? cluster::resolve(job.cluster) : cluster::load_cluster(arguments.cluster);
@@ -312,6 +311,7 @@ void train_rank(const TrainArguments& arguments) {
   if (std::getenv("OMP_NUM_THREADS") == nullptr && threads > 0) at::set_num_threads(threads);
   const auto comm = arguments.rank.connect(task_of(arguments, job, plan), deadline_of(plan, job.model), device);
   std::optional<observe::RunLock> lock;
+  std::optional<train::OwnServers> servers;
   // Destroyed after an error has been told to the other ranks.
   std::unique_ptr<data::Dataset> dataset;
   std::optional<train::Trainer> held;
@@ -332,6 +332,11 @@ void train_rank(const TrainArguments& arguments) {
     if (arguments.rank.rank == 0) {
       said_elsewhere.reset();
       log::set_file(run / "log.txt");
+    }
+    if (!plan.servers.empty()) {
+      const std::string secret = arguments.rank.secret();
+      ::setenv(kServersSecretVariable, secret.c_str(), 1);
+      job.parameter_servers.places = servers.emplace(plan, *comm, arguments.rank.address(), secret).places();
     }
     train::Trainer& trainer = held.emplace(job, plan, *dataset, *comm, device);
     const std::filesystem::path checkpoints = run / "checkpoints";
@@ -407,7 +412,6 @@ void add_train(CLI::App& app) {
   command->add_option("--change", arguments->changed, "With --prepare and --resume: what of the data may be others")->delimiter(',');
   command->add_option("--stop-after", arguments->stop_after, "Make at most this many steps");
   command->add_option("--gradients", arguments->gradients, "Write the last step's gradients to this folder, and no checkpoint");
-  command->add_option("--server", arguments->servers, "HOST:PORT of a parameter server, in place of the job's (repeatable)");
   arguments->rank.add_to(*command);
   command->callback([arguments] { train_rank(*arguments); });
 }

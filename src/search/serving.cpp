@@ -1,0 +1,133 @@
+#include "search/serving.hpp"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "model/forms.hpp"
+
+namespace tessera::search {
+namespace {
+
+// Servers leave at least this share of a host to its ranks, however much they have to do: what is more shows in the time of pulls.
+constexpr double kLeft = 0.1;
+
+using Serving = std::vector<int>;
+
+// Of each host, in the order of cluster::speeds_of_hosts; 1 where it has accelerators, whose ranks servers do not disturb.
+struct Host {
+  double speed = 1;
+  int cores = 1;
+  bool computes = true;  // its ranks do, on the cores that servers take
+};
+
+std::vector<Host> hosts_of(const cluster::ClusterSpec& cluster) {
+  std::vector<Host> out;
+  for (const cluster::ResourceGroup& group : cluster.groups)
+    for (int node = 0; node < group.nodes; ++node)
+      out.push_back({group.speed_of(node), std::max(1, group.device.cores), group.device.is_cpu()});
+  return out;
+}
+
+std::vector<Serving> servings(const model::JobSpec& job, const std::vector<Host>& hosts, bool priced) {
+  const int given = job.parameter_servers.threads;
+  const std::size_t count = hosts.size();
+  if (!priced) return {Serving(count, std::max(1, given))};
+  std::vector<std::size_t> by_speed(count);
+  std::iota(by_speed.begin(), by_speed.end(), std::size_t{0});
+  std::stable_sort(by_speed.begin(), by_speed.end(), [&](std::size_t a, std::size_t b) { return hosts[a].speed < hosts[b].speed; });
+  const int cores = std::min_element(hosts.begin(), hosts.end(), [](const Host& a, const Host& b) { return a.cores < b.cores; })->cores;
+  std::vector<Serving> out;
+  for (const std::size_t serve : std::set<std::size_t>{count, (count + 1) / 2, 1})
+    for (int threads = std::max(1, given); threads <= std::max({1, given, cores}); threads *= 2) {
+      Serving serving(count, 0);
+      for (std::size_t i = 0; i < serve; ++i) serving[by_speed[i]] = threads;
+      out.push_back(std::move(serving));
+      if (given > 0) break;
+    }
+  return out;
+}
+
+// How fast hosts compute beside their servers in steps of such a length.
+std::vector<double> speeds_beside(const Serving& serving, const std::vector<Host>& hosts, double served, Seconds step) {
+  const int threads = std::accumulate(serving.begin(), serving.end(), 0);
+  std::vector<double> out;
+  for (std::size_t host = 0; host < hosts.size(); ++host) {
+    const Host& of = hosts[host];
+    const double seconds = of.computes ? served * serving[host] / threads / of.speed : 0;
+    out.push_back(of.speed * std::max(kLeft, 1 - seconds / (step.value * of.cores)));
+  }
+  return out;
+}
+
+// Seconds that servers of speed 1 work in a step.
+double served_in_step(const model::JobSpec& job, const profile::Profile& profile) {
+  const model::BlockSpec& tables = *job.model.blocks()[static_cast<std::size_t>(model::tables_block(job.model))].spec;
+  double each = 0;
+  for (const profile::RowsSample& sample : profile.rows) each += sample.server.median;
+  return each * static_cast<double>(job.train.global_batch * tables.dim("tables") * tables.dim("lookups"));
+}
+
+}  // namespace
+
+std::vector<plan::Server> servers_of(const std::vector<plan::RankPlace>& ranks, const std::vector<int>& serving,
+                                     const cluster::ClusterSpec& cluster) {
+  if (serving.empty()) return {};
+  std::map<int, int> first_rank;  // by host
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    int host = ranks[rank].node;
+    for (int group = 0; group < ranks[rank].group; ++group) host += cluster.groups[static_cast<std::size_t>(group)].nodes;
+    first_rank.try_emplace(host, static_cast<int>(rank));
+  }
+  std::map<int, int> threads;  // by rank
+  for (const auto& [host, rank] : first_rank)
+    if (const int of_host = serving.at(static_cast<std::size_t>(host)); of_host > 0) threads[rank] = of_host;
+  if (threads.empty()) return {{.rank = 0, .threads = 1}};
+  std::vector<plan::Server> out;
+  for (const auto& [rank, of_rank] : threads) out.push_back({.rank = rank, .threads = of_rank});
+  return out;
+}
+
+SearchResult search_serving(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile,
+                            const SearchOptions& options, const SearchOn& search) {
+  const std::vector<Host> hosts = hosts_of(cluster);
+  const double served = served_in_step(job, profile);
+  const std::vector<Serving> all = servings(job, hosts, served > 0);
+  SearchOptions each = options;
+  each.seconds = options.seconds / static_cast<double>(all.size() + 2);
+  std::int64_t considered = 0;
+  const auto with = [&](const Serving& serving, const cluster::ClusterSpec& beside) {
+    each.serving = serving;
+    SearchResult result = search(beside, each);
+    considered += result.considered;
+    return result;
+  };
+  const auto with_step = [&](const Serving& serving, Seconds step) {
+    SearchResult result = with(serving, cluster::with_speeds(cluster, speeds_beside(serving, hosts, served, step)));
+    result.best.cluster_fingerprint = cluster.fingerprint();
+    for (std::vector<Candidate>* const candidates : {&result.runners_up, &result.close, &result.too_large})
+      for (Candidate& candidate : *candidates) candidate.plan.cluster_fingerprint = cluster.fingerprint();
+    return result;
+  };
+  SearchResult best = with(all.front(), cluster);
+  if (served > 0) {
+    const Seconds undisturbed = best.best.predicted->step;
+    std::optional<Seconds> shortest;
+    Serving chosen = all.front();
+    for (const Serving& serving : all) {
+      if (shortest && options.watch != nullptr && options.watch->stop) break;
+      SearchResult result = with_step(serving, undisturbed);
+      if (shortest && *shortest <= result.best.predicted->step) continue;
+      shortest = result.best.predicted->step;
+      chosen = serving;
+      best = std::move(result);
+    }
+    // Longer steps leave servers more time.
+    best = with_step(chosen, *shortest);
+  }
+  best.considered = considered;
+  return best;
+}
+
+}  // namespace tessera::search
