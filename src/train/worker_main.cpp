@@ -14,6 +14,7 @@
 #include "base/config.hpp"
 #include "base/hash.hpp"
 #include "base/log.hpp"
+#include "base/secret.hpp"
 #include "base/standard_output.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/hugging_face.hpp"

@@ -61,32 +61,40 @@ TEST(Serving, IsEveryHostsWhereNobodyKnowsWhatRowsCost) {
   EXPECT_THAT(servers_in(search(job_of("{servers: ['10.0.0.1:29500']}"), hosts(), {}).best), IsEmpty());
 }
 
+SearchOptions serving(std::vector<int> threads) {
+  SearchOptions options;
+  options.serving = std::move(threads);
+  return options;
+}
+
 TEST(Serving, LeavesHostsThatServeFewerSamples) {
   const model::JobSpec job = job_of("{}");
-  const profile::Profile idle = rows_of(1e-9, 1e-9), busy = rows_of(1e-9, 2e-6);
-  const std::vector<std::int64_t> before = samples_in(search(job, hosts(), idle).best);
-  const plan::Plan plan = search(job, hosts(), busy, {.serving = {0, 1, 1}}).best;
-  EXPECT_THAT(servers_in(plan), ElementsAre(std::pair(1, 1), std::pair(2, 1)));
-  const plan::Plan best = search(job, hosts(), busy).best;
+  const plan::Plan free = search(job, hosts(), rows_of(1e-9, 1e-9)).best;
+  const plan::Plan best = search(job, hosts(), rows_of(1e-9, 2e-6)).best;
   EXPECT_NO_THROW(plan::check(best, job, hosts()));
   EXPECT_EQ(best.cluster_fingerprint, hosts().fingerprint());
-  const std::vector<std::int64_t> after = samples_in(best);
+  const std::vector<std::int64_t> before = samples_in(free), after = samples_in(best);
   EXPECT_EQ(std::accumulate(after.begin(), after.end(), std::int64_t{0}), 1024);
-  // Whoever serves has a smaller share of the batch than where serving costs nothing.
-  std::int64_t less = 0;
+  // Servers weigh most on the ranks that have them, or on all alike.
+  std::int64_t fewer = 0;
   for (const auto& [rank, threads] : servers_in(best))
-    if (after[static_cast<std::size_t>(rank)] < before[static_cast<std::size_t>(rank)]) ++less;
-  EXPECT_EQ(less > 0 || servers_in(best).size() == 3, true);
-  EXPECT_GT(best.predicted->step, search(job, hosts(), idle).best.predicted->step);
+    fewer += before[static_cast<std::size_t>(rank)] - after[static_cast<std::size_t>(rank)];
+  EXPECT_GE(fewer, 0);
+  EXPECT_GT(best.predicted->step, free.predicted->step);
+  // As many servers as were asked for.
+  for (const std::vector<int>& threads : {std::vector{1, 1, 1}, std::vector{0, 1, 1}, std::vector{0, 1, 0}}) {
+    const plan::Plan other = search(job, hosts(), rows_of(1e-9, 2e-6), serving(threads)).best;
+    EXPECT_EQ(other.servers.size(), static_cast<std::size_t>(std::accumulate(threads.begin(), threads.end(), 0)));
+  }
 }
 
 TEST(Serving, RowsThatArePulledAheadCostLessOfAStep) {
   const profile::Profile profile = rows_of(2e-7, 2e-7);
   const auto of_rows = [&](const std::string& servers) {
-    Seconds rows(0);
-    for (const auto& [name, seconds] : search(job_of(servers), hosts(), profile, {.serving = {1, 0, 0}}).best.predicted->parts)
-      if (name == "rows of tables") rows = seconds;
-    return rows;
+    const plan::Plan plan = search(job_of(servers), hosts(), profile, serving({1, 0, 0})).best;
+    for (const auto& [name, seconds] : plan.predicted->parts)
+      if (name == "rows of tables") return seconds;
+    return Seconds(0);
   };
   const Seconds synchronous = of_rows("{}"), ahead = of_rows("{consistency: asynchronous}");
   EXPECT_GT(synchronous, Seconds(0));
