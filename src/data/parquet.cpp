@@ -28,9 +28,11 @@ ParquetFunction load_module(const fs::path& file) {
 
 }  // namespace
 
-void read_parquet(const fs::path& file, const std::vector<std::string>& columns, const ParquetVisitor& visit) {
+void read_parquet(const fs::path& file, const std::vector<std::string>& columns, const ParquetVisitor& visit, ParquetValues values) {
   ParquetProblem problem;
-  load_module(file)(file, columns, visit, problem);
+  const bool any = values == ParquetValues::any;
+  const char* const hint = any ? "data.columns names what the model reads" : "set data.field, or data.prompt and data.answer";
+  load_module(file)(file, columns, values, visit, problem);
   switch (problem.kind) {
     case ParquetProblem::Kind::none: return;
     case ParquetProblem::Kind::unreadable:
@@ -41,11 +43,12 @@ void read_parquet(const fs::path& file, const std::vector<std::string>& columns,
       std::string names;
       for (const std::string& name : problem.known) names += (names.empty() ? "" : ", ") + name;
       throw Error(ErrorCode::invalid_config, text("this file has no column \"", problem.column, "\""), in_file(file), "one of: " + names,
-                  guess ? text("did you mean \"", *guess, "\"?") : "set data.field, or data.prompt and data.answer");
+                  guess ? text("did you mean \"", *guess, "\"?") : hint);
     }
     case ParquetProblem::Kind::no_text:
-      throw Error(ErrorCode::invalid_config, text("the column \"", problem.column, "\" holds ", problem.text), in_file(file), "text",
-                  "set data.field, or data.prompt and data.answer, to columns of text");
+      throw Error(ErrorCode::invalid_config, text("the column \"", problem.column, "\" holds ", problem.text), in_file(file),
+                  any ? "text, numbers, or lists of these" : "text",
+                  any ? hint : "set data.field, or data.prompt and data.answer, to columns of text");
   }
 }
 

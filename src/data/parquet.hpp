@@ -16,9 +16,15 @@ namespace tessera::data {
 // file from 0 to 1.
 using ParquetVisitor = std::function<void(std::span<const std::string_view> values, std::int64_t row, double share)>;
 
+// What columns may hold. any: also numbers and truth values, which are visited as text (1.5 is "1.5", true is "1"), and lists of any of
+// these, whose values stand with kParquetListSeparator between them.
+enum class ParquetValues { text, any };
+inline constexpr char kParquetListSeparator = '\x1F';
+
 // Visits all rows in order. Throws not_found where this build has no Parquet or its libraries are gone, corrupt for a damaged file, and
 // invalid_config for a column that is not there, with the nearest name, or holds no text.
-void read_parquet(const std::filesystem::path& file, const std::vector<std::string>& columns, const ParquetVisitor& visit);
+void read_parquet(const std::filesystem::path& file, const std::vector<std::string>& columns, const ParquetVisitor& visit,
+                  ParquetValues values = ParquetValues::text);
 
 // What the module answers; it throws nothing but what the visitor throws.
 struct ParquetProblem {
@@ -30,6 +36,7 @@ struct ParquetProblem {
 
 // The module's one function.
 inline constexpr const char* kParquetFunction = "tessera_read_parquet";
-using ParquetFunction = void (*)(const std::filesystem::path&, const std::vector<std::string>&, const ParquetVisitor&, ParquetProblem&);
+using ParquetFunction = void (*)(const std::filesystem::path&, const std::vector<std::string>&, ParquetValues, const ParquetVisitor&,
+                                 ParquetProblem&);
 
 }  // namespace tessera::data

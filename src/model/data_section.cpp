@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/problems.hpp"
+#include "model/click_section.hpp"
 #include "model/forms.hpp"
 #include "model/yaml_path.hpp"
 
@@ -257,22 +258,10 @@ void check_lengths(const ConfigNode& node, const DataSpec& data, const ModelSpec
 
 OnError read_on_error(const ConfigNode& node) { return node.as_choice({"stop", "skip"}) == "skip" ? OnError::skip : OnError::stop; }
 
-ClickFormat read_format(const ConfigNode& node) {
-  return node.as_choice({"criteo", "libsvm"}) == "criteo" ? ClickFormat::criteo : ClickFormat::libsvm;
-}
-
 // Of models that read no text.
 void refuse_text_keys(const ConfigNode& node, std::initializer_list<const char*> keys, const char* read) {
   for (const char* key : keys)
     if (const auto said = node.find(key)) throw said->error(text(key, " is said of text, and the model reads ", read), text("no ", key));
-}
-
-void check_clicks(const ConfigNode& node, const DataSpec& data) {
-  if (const auto images = node.find("images")) throw images->error("the model reads click logs", "no images");
-  refuse_text_keys(node, {"sources", "field", "prompt", "answer", "separate_documents", "lengths", "tokenizer", "mask"}, "click logs");
-  if (!data.sources.empty() && !data.format)
-    throw node.error("the source is a click log, and nothing says how its lines read", "format: criteo or libsvm");
-  if (data.synthetic && data.format) throw node.at("format").error("synthetic data has no lines", "no format");
 }
 
 std::string key(const ConfigNode& node) {
@@ -287,7 +276,7 @@ DataSpec read_data(const ConfigNode& node) {
   DataSpec data;
   data.where = node.where();
   Section section(node, {"source", "sources", "field", "prompt", "answer", "on_error", "separate_documents", "lengths", "tokenizer",
-                         "split", "mask", "images", "workers", "format"});
+                         "split", "mask", "images", "workers", "format", "columns", "negatives"});
   section.attempt([&] { read_source_or_sources(node, data); });
   section.read("field", data.records.field, key);
   section.read("prompt", data.records.prompt, key);
@@ -302,7 +291,7 @@ DataSpec read_data(const ConfigNode& node) {
   section.read("split", data.train_fraction, read_split);
   section.read("mask", data.mask, read_mask);
   section.read("images", data.images, read_images);
-  section.read("format", data.format, read_format);
+  section.attempt([&] { read_clicks(node, data); });
   constexpr std::int64_t kMostThreads = 1024;
   section.read("workers", data.workers, [](const ConfigNode& threads) { return threads.as_int_between(1, kMostThreads); });
   section.finish();
@@ -310,8 +299,14 @@ DataSpec read_data(const ConfigNode& node) {
 }
 
 void check_data(const ConfigNode& node, const DataSpec& data, const ModelSpec& model) {
-  if (reads_clicks(model)) return check_clicks(node, data);
-  if (const auto format = node.find("format")) throw format->error("format is said of click logs, and the model reads none", "no format");
+  if (reads_clicks(model)) {
+    if (const auto images = node.find("images")) throw images->error("the model reads click logs", "no images");
+    refuse_text_keys(node, {"sources", "field", "prompt", "answer", "separate_documents", "lengths", "tokenizer", "mask"}, "click logs");
+    return check_clicks(node, data, model);
+  }
+  for (const char* key : {"format", "columns", "negatives"})
+    if (const auto said = node.find(key))
+      throw said->error(text(key, " is said of click logs, and the model reads none"), text("no ", key));
   if (!reads_images(model)) {
     if (const auto images = node.find("images")) throw images->error("the model reads text", "no images");
     check_mask(node, data, model);

@@ -90,6 +90,8 @@ bool reads_images(const ModelSpec& model) {
 
 bool reads_clicks(const ModelSpec& model) { return model.dims.contains("tables"); }
 
+std::int64_t history_of(const ModelSpec& model) { return model.dims.contains("history") ? model.dim("history") : 0; }
+
 int tables_block(const ModelSpec& model) {
   for (const BlockInstance& block : model.blocks())
     if (block.spec->kind == "embedding_tables") return block.index;

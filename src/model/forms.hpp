@@ -50,8 +50,11 @@ bool reads_images(const ModelSpec& model);
 
 // Whether a sample is a click log's line: "tables", "lookups" and "dense" are dimensions of the model. A batch then has `labels`, i64
 // [samples], of which -1 does not count, `keys`, i64 [samples, tables, lookups] (data/clicks/keys.hpp), and where `dense` is above 0
-// `dense`, f32 [samples, dense].
+// `dense`, f32 [samples, dense]. Where the model has a history, its dimensions "history" (most keys of a sample's) and "target" (the table
+// whose rows they are of) say so, and a batch has `history`, i64 [samples, history].
 bool reads_clicks(const ModelSpec& model);
+// 0 of models without a history.
+std::int64_t history_of(const ModelSpec& model);
 // Of a model that reads clicks: the index of the block whose rows lie on parameter servers, and the rows of each of its tables, 0 where any
 // id has one.
 int tables_block(const ModelSpec& model);

@@ -59,8 +59,33 @@ struct LengthSpec {
   std::int64_t median = 0;
 };
 
-// How a line of a click log says its label, its numbers and its categories (data/clicks/click_format.hpp).
-enum class ClickFormat { criteo, libsvm };
+// How a line of a click log says its label, its numbers and its categories (data/clicks/click_format.hpp). The last three have columns
+// with names.
+enum class ClickFormat { criteo, libsvm, multislot, csv, parquet };
+
+// A column whose values are categories, and how a value becomes an id.
+//   hash        of its text, modulo the rows of its table where the model declares them
+//   number      it is one
+//   vocabulary  its place in a list of values, from 1; 0 of those that are not in it
+struct CategoryColumn {
+  enum class Ids { hash, number, vocabulary };
+  std::string name;
+  Ids ids = Ids::hash;
+  std::filesystem::path file;  // of vocabulary: a value a line; empty: the values of the lines that train
+  std::int64_t least = 1;      // of those, the values that occur at least so often
+};
+
+// Which columns of a click log a model reads.
+struct ClickColumns {
+  std::string label;
+  std::vector<std::string> dense;
+  std::vector<CategoryColumn> categories;  // of each table one
+  std::string history;                     // of models with a history (model/forms.hpp)
+  std::vector<std::string> names;          // of all columns, where no first line says them
+  char separator = ',';                    // of csv
+  char lists = '|';                        // of csv: stands between the values of a category with several look-ups, or of a history
+  Where where;
+};
 
 struct DataSpec {
   std::vector<SourceSpec> sources;  // none, and not synthetic: the job can be planned, but has nothing to train on
@@ -73,6 +98,8 @@ struct DataSpec {
   std::optional<MaskSpec> mask;       // of models that predict what is masked; none: targets are the next tokens
   ImageSpec images;                   // of models that read images
   std::optional<ClickFormat> format;  // of models that read clicks; none of synthetic data
+  ClickColumns columns;               // of formats with named columns
+  double negatives = 1;               // of models that read clicks: the share of training samples labelled 0 that is kept
   int workers = 0;  // threads of each rank that make the samples of the next step; 0: one for text and clicks, four for images
   Where where;
 };

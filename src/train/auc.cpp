@@ -3,6 +3,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -56,6 +57,20 @@ std::optional<double> area_under_curve(comm::Communicator& comm, const at::Tenso
   }
   world.broadcast(&area, 1, comm::DataType::f64, 0).wait();
   return std::isnan(area) ? std::nullopt : std::optional(area);
+}
+
+double calibrated_log_loss(comm::Communicator& comm, const at::Tensor& scored, double negatives) {
+  const at::Tensor own = scored.contiguous();
+  const std::int64_t count = own.size(1);
+  const float* const values = own.data_ptr<float>();
+  std::array<double, 2> sums = {0, static_cast<double>(count)};
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double logit = values[i] + std::log(negatives);
+    // log(1 + exp(logit)) without overflow, less the logit of a click.
+    sums[0] += std::max(logit, 0.0) + std::log1p(std::exp(-std::abs(logit))) - values[count + i] * logit;
+  }
+  comm.world().all_reduce(sums.data(), std::ssize(sums), comm::DataType::f64, comm::Reduction::sum).wait();
+  return sums[0] / sums[1];
 }
 
 }  // namespace tessera::train

@@ -1,4 +1,4 @@
-// internal: how well scores tell clicks from the rest.
+// internal: how well scores tell clicks from the rest, and how likely they make what has happened.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,5 +14,10 @@ std::optional<double> area_under_curve(const at::Tensor& scored);
 
 // The same over the samples of all ranks, each of which has some or none; equal on all of them. All ranks call it.
 std::optional<double> area_under_curve(comm::Communicator& comm, const at::Tensor& scored);
+
+// The mean log-loss over the samples of all ranks, of logits that were learned from a share `negatives` of the samples labelled 0, as what
+// they say of all samples: a probability p becomes p / (p + (1 - p) / negatives) (He et al. 2014, section 6.3), and so a logit z becomes z
+// + log(negatives). NaN where there are no samples. All ranks call it.
+double calibrated_log_loss(comm::Communicator& comm, const at::Tensor& scored, double negatives);
 
 }  // namespace tessera::train

@@ -463,7 +463,11 @@ EvaluationReport Trainer::evaluate(std::int64_t sequences) {
     self.evaluator.reset();
   }
   report.loss /= static_cast<double>(report.tokens);
-  if (model::reads_clicks(self.job.model)) report.auc = area_under_curve(self.comm, at::cat(scored, 1));
+  if (model::reads_clicks(self.job.model)) {
+    const at::Tensor all = at::cat(scored, 1);
+    report.auc = area_under_curve(self.comm, all);
+    if (self.job.data.negatives < 1) report.loss = calibrated_log_loss(self.comm, all, self.job.data.negatives);
+  }
   return report;
 }
 

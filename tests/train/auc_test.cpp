@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "train/job_helper.hpp"
 
 namespace tessera::train {
@@ -42,6 +44,23 @@ TEST(Auc, IsThatOfTheSamplesOfAllRanks) {
     const std::int64_t begins[] = {0, 12, 12, 30};  // the second one has none
     const at::Tensor own = all.narrow(1, begins[comm.rank()], begins[comm.rank() + 1] - begins[comm.rank()]);
     EXPECT_EQ(area_under_curve(comm, own), area_under_curve(all));
+  });
+}
+
+TEST(CalibratedLogLoss, IsOfTheCorrectedProbabilities) {
+  at::manual_seed(3);
+  const at::Tensor all = at::stack({3 * at::randn({30}), at::randint(0, 2, {30}).to(at::kFloat)});
+  constexpr double kNegatives = 0.1;
+  double expected = 0;
+  for (std::int64_t i = 0; i < 30; ++i) {
+    const double probability = 1 / (1 + std::exp(-all[0][i].item<double>()));
+    const double corrected = probability / (probability + (1 - probability) / kNegatives);
+    expected -= std::log(all[1][i].item<float>() > 0.5 ? corrected : 1 - corrected) / 30;
+  }
+  on_ranks(3, [&](comm::Communicator& comm) {
+    const std::int64_t begins[] = {0, 12, 12, 30};
+    const at::Tensor own = all.narrow(1, begins[comm.rank()], begins[comm.rank() + 1] - begins[comm.rank()]);
+    EXPECT_NEAR(calibrated_log_loss(comm, own, kNegatives), expected, 1e-6);
   });
 }
 

@@ -12,11 +12,40 @@
 
 namespace tessera::data {
 
+// What a model reads of a line.
+struct ClickShape {
+  std::int64_t dense = 0;
+  std::int64_t lookups = 1;
+  std::int64_t history = 0;        // keys of a history at most; 0: it reads none
+  std::size_t target = 0;          // the table that a history's keys are of
+  std::vector<std::int64_t> rows;  // of each table; 0: any id has one
+
+  std::size_t tables() const { return rows.size(); }
+};
+ClickShape click_shape(const model::ModelSpec& model);
+
 // Where what a line says goes. An empty span: it is checked and goes nowhere.
 struct ClickRoom {
-  std::int32_t& label;            // 0 or 1
-  std::span<float> dense;         // [dense]
-  std::span<std::uint64_t> keys;  // [tables, lookups], of data/clicks/keys.hpp
+  std::int32_t& label;                    // 0 or 1
+  std::span<float> dense;                 // [dense]
+  std::span<std::uint64_t> keys;          // [tables, lookups], of data/clicks/keys.hpp
+  std::span<std::uint64_t> history = {};  // [history], the oldest first, kNoKey behind the last one
+};
+
+// Room for what one line says.
+class ClickSample {
+ public:
+  explicit ClickSample(const ClickShape& shape)
+      : dense_(static_cast<std::size_t>(shape.dense)),
+        keys_(shape.tables() * static_cast<std::size_t>(shape.lookups)),
+        history_(static_cast<std::size_t>(shape.history)) {}
+  ClickRoom room() { return {label_, dense_, keys_, history_}; }
+
+ private:
+  std::int32_t label_ = 0;
+  std::vector<float> dense_;
+  std::vector<std::uint64_t> keys_;
+  std::vector<std::uint64_t> history_;
 };
 
 // Immutable; safe to use from several threads.
@@ -27,7 +56,12 @@ class ClickFormat {
   virtual std::string read(std::string_view line, const ClickRoom& room) const = 0;
 };
 
-// Throws invalid_config where the model does not read what such lines have; `where` is that of the data section.
+// What is wrong with a sample that was read: an id that its table does not have; empty: nothing.
+std::string beyond_rows(const ClickRoom& room, const ClickShape& shape);
+// The error of it.
+Error beyond_rows_error(const std::string& problem, const Where& where);
+
+// Of criteo and libsvm. Throws invalid_config where the model does not read what such lines have; `where` is that of the data section.
 std::unique_ptr<ClickFormat> make_click_format(model::ClickFormat format, const model::ModelSpec& model, const Where& where);
 
 //   criteo  fields between tabs: the label, 13 whole numbers and 26 categories of up to 8 hexadecimal digits; numbers and categories may be

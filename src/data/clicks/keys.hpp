@@ -15,6 +15,7 @@ inline constexpr std::uint64_t kNoKey = ~std::uint64_t{0};
 
 // table < 2^15, id < 2^48.
 constexpr std::uint64_t key_of(std::size_t table, std::uint64_t id) { return std::uint64_t{table} << kIdBits | id; }
+constexpr std::size_t table_of(std::uint64_t key) { return static_cast<std::size_t>(key >> kIdBits); }
 constexpr std::uint64_t id_of(std::uint64_t key) { return key & kEmptyId; }
 
 }  // namespace tessera::data
