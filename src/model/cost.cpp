@@ -32,6 +32,9 @@ constexpr std::array kFormulas = {
     Formula{"mlp", mlp_cost},
     Formula{"embedding_tables", embedding_tables_cost},
     Formula{"interaction", interaction_cost},
+    Formula{"features", features_cost},
+    Formula{"cross", cross_cost},
+    Formula{"target_attention", target_attention_cost},
 };
 
 }  // namespace

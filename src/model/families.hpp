@@ -14,6 +14,9 @@ ModelSpec read_resnet(const Settings& settings, const std::string& arch);  // re
 ModelSpec read_vgg(const Settings& settings, const std::string& arch);     // vgg (with `depth`), vgg11 ... vgg19
 ModelSpec read_dlrm(const Settings& settings);
 ModelSpec read_deepfm(const Settings& settings);
+ModelSpec read_wide_deep(const Settings& settings);
+ModelSpec read_dcn_v2(const Settings& settings);
+ModelSpec read_din(const Settings& settings);
 ModelSpec read_branches(const ConfigNode& node);  // encoders that feed a trunk
 
 // The text of a `model:` section for a preset; throws when there is none of this name.

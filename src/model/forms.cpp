@@ -20,9 +20,9 @@ std::optional<Lack> lack_of(const ModelSpec& model, const BlockSpec& block) {
     return Lack{"its GPT has learned or rotary positions, or none", "positions: learned, positions: rotary or positions: none"};
   if (said("next_sentence", 1)) return Lack{"its BERT predicts tokens, and not whether one sentence follows another", "head: mlm"};
   if (!computed_by_nn(block))
-    return Lack{
-        text("it cannot compute blocks of kind '", block.kind, "' yet"),
-        "arch llama (Llama, Mistral, Qwen2 and Qwen3), mixtral, qwen_moe, deepseek, gpt, bert, t5, resnet, vgg, vit, dlrm or deepfm"};
+    return Lack{text("it cannot compute blocks of kind '", block.kind, "' yet"),
+                "arch llama (Llama, Mistral, Qwen2 and Qwen3), mixtral, qwen_moe, deepseek, gpt, bert, t5, resnet, vgg, vit, dlrm, deepfm, "
+                "wide_deep, dcn_v2 or din"};
   // What other frameworks do, which plans for them count with.
   if (is_of_t5(block) && said("attention_fused", 1))
     return Lack{"it computes attention with relative positions kernel by kernel, and the model says attention: fused",
@@ -61,8 +61,9 @@ bool cut_by_nn(const BlockSpec& block) {
 }
 
 bool computed_by_nn(const BlockSpec& block) {
-  constexpr std::array<std::string_view, 7> kWhole = {"conv_layer", "residual_block",   "patch_embedding", "classifier",
-                                                      "mlp",        "embedding_tables", "interaction"};
+  constexpr std::array<std::string_view, 10> kWhole = {"conv_layer", "residual_block",   "patch_embedding", "classifier",
+                                                       "mlp",        "embedding_tables", "interaction",     "features",
+                                                       "cross",      "target_attention"};
   if (cut_by_nn(block) || is_of_t5(block) || std::find(kWhole.begin(), kWhole.end(), block.kind) != kWhole.end()) return true;
   return block.kind == "encoder_layer" && block.dims.contains("patch");
 }

@@ -23,8 +23,8 @@
 namespace tessera::model {
 
 // Whether nn/ computes a block of this kind with these dimensions: those of language models of one stack, in the forms of Llama and GPT-2,
-// with experts or without, and of BERT, and those of T5, ResNet, VGG, ViT, DLRM and DeepFM. Others are for planning and simulation, or a
-// plug-in's.
+// with experts or without, and of BERT, and those of T5, ResNet, VGG, ViT, and of models that read clicks. Others are for planning and
+// simulation, or a plug-in's.
 bool computed_by_nn(const BlockSpec& block);
 // Whether nn/ also cuts it, by tensor, sequence and context parallelism, and computes its attention again alone: those of language models
 // of one stack. Each rank holds the others whole; the gradients of most are autograd's.

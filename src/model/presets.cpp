@@ -150,6 +150,11 @@ constexpr Preset kPresets[] = {
      "{arch: deepfm, dense: 13, dim: 10, hidden: [400, 400, 400], "
      "tables: [1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992, 5461306, 10, 5652, 2173, 4, "
      "7046547, 18, 15, 286181, 105, 142572]}"},
+    // Wide & Deep (Cheng et al. 2016) with the deep part that DeepFM was compared with (Guo et al. 2017, section 3.1.4).
+    {"wide-deep-criteo",
+     "{arch: wide_deep, dense: 13, dim: 10, hidden: [400, 400, 400], "
+     "tables: [1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992, 5461306, 10, 5652, 2173, 4, "
+     "7046547, 18, 15, 286181, 105, 142572]}"},
 };
 #undef TESSERA_LLAMA3
 

@@ -8,8 +8,9 @@ namespace {
 
 std::map<std::string, Reader>& readers() {
   static std::map<std::string, Reader> known = [] {
-    std::map<std::string, Reader> out = {{"gpt", read_gpt}, {"bert", read_bert}, {"t5", read_t5},
-                                         {"vit", read_vit}, {"dlrm", read_dlrm}, {"deepfm", read_deepfm}};
+    std::map<std::string, Reader> out = {
+        {"gpt", read_gpt},       {"bert", read_bert},           {"t5", read_t5},         {"vit", read_vit}, {"dlrm", read_dlrm},
+        {"deepfm", read_deepfm}, {"wide_deep", read_wide_deep}, {"dcn_v2", read_dcn_v2}, {"din", read_din}};
     const auto add = [&](std::initializer_list<const char*> names, ModelSpec (*reader)(const Settings&, const std::string&)) {
       for (const std::string name : names) out[name] = [=](const Settings& settings) { return reader(settings, name); };
     };

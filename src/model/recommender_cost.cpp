@@ -60,8 +60,9 @@ BlockCost mlp_cost(const BlockSpec& block, const BlockShard& shard) {
 
 BlockCost embedding_tables_cost(const BlockSpec& block, const BlockShard& shard) {
   Work work(shard);
-  const std::int64_t read = shard.micro_batch_size * block.dim("tables") * block.dim("lookups") * block.dim("dim");
-  const std::int64_t output = shard.micro_batch_size * block.dim("tables") * block.dim("dim") * work.element();
+  const std::int64_t history = block.dims.contains("history") ? block.dim("history") : 0;
+  const std::int64_t read = shard.micro_batch_size * (block.dim("tables") * block.dim("lookups") + history) * block.dim("dim");
+  const std::int64_t output = shard.micro_batch_size * (block.dim("tables") + history) * block.dim("dim") * work.element();
   work.lookup("lookup", read * kF32Bytes + output, output + 2 * read * kF32Bytes);
   return finish(std::move(work), 0, output, read * kF32Bytes, shard.recompute);
 }
@@ -75,7 +76,8 @@ BlockCost interaction_cost(const BlockSpec& block, const BlockShard& shard) {
   work.keep(input);
   std::int64_t output = 0;
   if (block.dim("machine") != 0) {
-    work.pointwise("squares", 2 * input, 2 * input);
+    const std::int64_t passes = block.dims.contains("wide") ? 1 : 2;
+    work.pointwise("squares", passes * input, passes * input);
     output = input + rows * work.element();
   } else {
     work.product("dots", rows, features, features, dim);
@@ -83,6 +85,61 @@ BlockCost interaction_cost(const BlockSpec& block, const BlockShard& shard) {
     work.pointwise("triangle", 2 * output, 2 * output);
   }
   return finish(std::move(work), input, output, input, shard.recompute);
+}
+
+BlockCost features_cost(const BlockSpec& block, const BlockShard& shard) {
+  Work work(shard);
+  const std::int64_t output = shard.micro_batch_size * block.dim("width") * work.element();
+  const std::int64_t input = output - shard.micro_batch_size * block.dim("dense") * work.element();
+  work.keep(input);
+  work.pointwise("join", input + output, input + output);
+  return finish(std::move(work), input, output, 0, shard.recompute);
+}
+
+BlockCost cross_cost(const BlockSpec& block, const BlockShard& shard) {
+  Work work(shard);
+  const std::int64_t rows = shard.micro_batch_size;
+  const std::int64_t width = block.dim("width");
+  const std::int64_t rank = block.dim("rank");
+  const std::int64_t state = rows * width * work.element();
+  const std::int64_t input = static_cast<std::int64_t>(block.inputs.size()) * state;
+  work.keep(input);
+  if (rank > 0) {
+    work.linear("v", rows, rank, width);
+    work.keep(rows * rank * work.operand());
+  }
+  work.linear(rank > 0 ? "u" : "map", rows, width, rank > 0 ? rank : width);
+  work.keep(state);  // what the map makes, for the gradient of the features
+  work.pointwise("cross", 4 * state, 5 * state);
+  return finish(std::move(work), input, state, 2 * state, shard.recompute);
+}
+
+BlockCost target_attention_cost(const BlockSpec& block, const BlockShard& shard) {
+  Work work(shard);
+  const std::int64_t samples = shard.micro_batch_size;
+  const std::int64_t history = block.dim("history");
+  const std::int64_t dim = block.dim("dim");
+  const std::int64_t rows = samples * history;
+  const std::int64_t input = (samples * block.dim("tables") * dim + rows * dim) * work.element();
+  work.keep(input);
+  const std::int64_t pairs = rows * 4 * dim * work.element();
+  work.pointwise("pairs", 2 * pairs, 2 * pairs);
+  const std::int64_t maps = block.dim("maps");
+  std::int64_t in = 4 * dim;
+  std::int64_t widest = in;
+  for (std::int64_t i = 1; i <= maps; ++i) {
+    const std::int64_t out = block.dim("width" + std::to_string(i));
+    work.keep(rows * in * work.operand());
+    work.linear("map", rows, out, in);
+    if (i < maps) work.pointwise("sigmoid", 2 * rows * out * work.element(), 3 * rows * out * work.element());
+    in = out;
+    widest = std::max(widest, out);
+  }
+  work.keep(rows * work.element());
+  work.product("weighted_sum", samples, 1, dim, history);
+  const std::int64_t output = samples * ((block.dim("tables") + 1) * dim + block.dim("dense")) * work.element();
+  work.pointwise("join", 2 * output, 2 * output);
+  return finish(std::move(work), input, output, 2 * rows * widest * work.element(), shard.recompute);
 }
 
 }  // namespace tessera::model

@@ -66,6 +66,9 @@ std::map<std::string, BlockFactory>& factories() {
                                                       {"mlp", make_mlp},
                                                       {"embedding_tables", whole(make_embedding_tables)},
                                                       {"interaction", by_autograd(interaction)},
+                                                      {"features", by_autograd(features)},
+                                                      {"cross", by_autograd(cross)},
+                                                      {"target_attention", by_autograd(target_attention)},
                                                       {"patch_embedding", by_autograd(patch_embedding)},
                                                       {"encoder_layer", make_encoder_layer},
                                                       {"classifier", by_autograd(classifier)}};

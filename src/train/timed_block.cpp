@@ -57,6 +57,11 @@ nn::Batch random_batch(const model::ModelSpec& model, std::int64_t samples, doub
     const model::BlockSpec& tables = *model.blocks().at(static_cast<std::size_t>(model::tables_block(model))).spec;
     batch.tensors["rows"] = random_tensor({samples, tables.dim("tables"), tables.dim("dim")}, at::kFloat, generator);
     batch.tensors["row_gradients"] = at::zeros({samples, tables.dim("tables"), tables.dim("dim")}, at::kFloat);
+    if (const std::int64_t history = model::history_of(model); history > 0) {
+      batch.tensors["history_rows"] = random_tensor({samples, history, tables.dim("dim")}, at::kFloat, generator);
+      batch.tensors["history_gradients"] = at::zeros({samples, history, tables.dim("dim")}, at::kFloat);
+      batch.tensors["history"] = at::zeros({samples, history}, at::kLong);
+    }
     batch.tensors["dense"] = random_tensor({samples, model.dim("dense")}, at::kFloat, generator);
     fill("labels", {samples}, 2);
     return batch;

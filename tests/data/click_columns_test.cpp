@@ -265,5 +265,16 @@ TEST(ClickFiles, AreTheSameReadByAnyNumberOfThreads) {
   }
 }
 
+TEST(Histories, AreKeysOfTheTargetsTable) {
+  const TemporaryFolder folder;
+  const auto path = folder.write("log.csv", "click,item,user,seen\n1,9,ann,1|2||3|4\n0,8,bob,\n");
+  const auto dataset = opened(path,
+                              "format: csv, split: {train: 1.0}, columns: {label: click, categories: [user, {name: item, ids: number}], "
+                              "history: seen}",
+                              "{arch: din, dim: 4, hidden: [8], tables: 2, history: 3, target: 1}");
+  EXPECT_THAT(sample_of(*dataset, 0).history, ElementsAre(key_of(1, 3), key_of(1, 4), kNoKey));
+  EXPECT_THAT(sample_of(*dataset, 1).history, Each(kNoKey));
+}
+
 }  // namespace
 }  // namespace tessera::data

@@ -43,6 +43,7 @@ Target tokenizer_target();
 Target sentencepiece_target();
 Target token_cache_target();
 Target documents_target();
+Target click_log_target();
 Target image_target();
 Target idx_target();
 Target shard_target();

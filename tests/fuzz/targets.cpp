@@ -174,6 +174,7 @@ constexpr std::pair<const char*, Target (*)()> kTargets[] = {{"config", config_t
                                                              {"sentencepiece", sentencepiece_target},
                                                              {"tokens", token_cache_target},
                                                              {"documents", documents_target},
+                                                             {"click_log", click_log_target},
                                                              {"image", image_target},
                                                              {"idx", idx_target},
                                                              {"shard", shard_target},

@@ -323,6 +323,16 @@ TEST(Catalogue, TablesAreSparse) {
   EXPECT_EQ(preset("deepfm-criteo").parameter_count(), 33'762'577LL * 11 + 13 + 273 * 400 + 400 + 2 * (400 * 400 + 400) + 400 + 1);
   EXPECT_EQ(model_of("{arch: deepfm, dim: 10, tables: 3, hidden: [400, 400]}").parameter_count(),
             30 * 400 + 400 + 400 * 400 + 400 + 400 + 1);
+  EXPECT_EQ(preset("wide-deep-criteo").parameter_count(), preset("deepfm-criteo").parameter_count());
+  const auto dcn = [](const std::string& more) {
+    return model_of("{arch: dcn_v2, dim: 10, tables: 3, dense: 5, " + more + "}").parameter_count();
+  };
+  const std::int64_t width = 35, deep = width * 8 + 8;
+  EXPECT_EQ(dcn("cross: 4, hidden: [8]"), 4 * (width * width + width) + deep + 8 + 1);
+  EXPECT_EQ(dcn("cross: 1, rank: 6, hidden: [8]"), 2 * width * 6 + width + deep + 8 + 1);
+  EXPECT_EQ(dcn("cross: 2, structure: parallel, hidden: [8]"), 2 * (width * width + width) + deep + width + 8 + 1);
+  EXPECT_EQ(model_of("{arch: din, dim: 10, tables: 3, dense: 5, history: 9, attention: [7], hidden: [8]}").parameter_count(),
+            40 * 7 + 7 + 7 + 1 + 45 * 8 + 8 + 8 + 1);
   const ModelSpec deepfm = model_of("{arch: deepfm, dim: 10, tables: [1000, 200, 30], hidden: [400, 400]}");
   EXPECT_EQ(deepfm.parameter_count(), 1230 * 11 + 30 * 400 + 400 + 400 * 400 + 400 + 400 + 1);
 }
@@ -343,6 +353,8 @@ TEST(Catalogue, RefusesWhatDoesNotFitTogether) {
   EXPECT_THAT(refusal("{arch: vgg11, image: 16}"), HasSubstr("at least 32"));
   EXPECT_THAT(refusal("{arch: vgg11, batch_norm: synchronized}"), HasSubstr("the model has no batch norm"));
   EXPECT_THAT(refusal("{arch: resnet18, batch_norm: synchronised}"), HasSubstr("synchronized"));
+  EXPECT_THAT(refusal("{arch: dcn_v2, dim: 4, tables: 2, rank: 8, hidden: [4]}"), HasSubstr("less than 8"));
+  EXPECT_THAT(refusal("{arch: din, dim: 4, tables: 2, history: 3, target: 2, hidden: [4]}"), HasSubstr("0 to 1"));
   EXPECT_THAT(refusal("{arch: dlrm, dim: 64, tables: [10], bottom: [128], top: [1]}"), HasSubstr("64 as the last width"));
   EXPECT_THAT(refusal("{arch: bert, hidden: 64, layers: 2, heads: 8, seq: 32, vocab: 320, dropout: 1.5}"), HasSubstr("below 1"));
   const std::string t5 = "{arch: t5, hidden: 64, layers: 2, heads: 8, ffn: 96, seq: 32, vocab: 320, ";

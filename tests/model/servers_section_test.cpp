@@ -84,5 +84,35 @@ TEST(Tables, HaveDeclaredRowsOrAnyId) {
   EXPECT_THAT(refusal([] { job_of("", "arch: dlrm, dim: 4, bottom: [4], top: [8, 2], tables: 3"); }), HasSubstr("1 as the last width"));
 }
 
+TEST(ClickColumns, FitTheModelAndTheFormat) {
+  const auto said = [](const std::string& data, const std::string& model = "arch: deepfm, dim: 4, dense: 1, tables: 2, hidden: [8]") {
+    return refusal([&] { job_of("", model, "source: log.csv, " + data); });
+  };
+  const std::string right = "label: click, dense: [price], categories: [user, item]";
+  EXPECT_NO_THROW(
+      job_of("", "arch: deepfm, dim: 4, dense: 1, tables: 2, hidden: [8]", "source: log.csv, format: csv, columns: {" + right + "}"));
+  EXPECT_THAT(said("format: csv"), HasSubstr("columns: {label: NAME"));
+  EXPECT_THAT(said("format: csv, columns: {label: click, dense: [price], categories: [user]}"),
+              HasSubstr("categories has 1 columns, and model.tables is 2"));
+  EXPECT_THAT(said("format: csv, columns: {label: click, categories: [user, item]}"),
+              HasSubstr("dense has 0 columns, and model.dense is 1"));
+  EXPECT_THAT(said("format: multislot, columns: {" + right + "}"), HasSubstr("names: [SLOT, ...]"));
+  EXPECT_THAT(said("format: parquet, columns: {" + right + ", separator: ';'}"), HasSubstr("separator is said of csv"));
+  EXPECT_THAT(said("format: csv, columns: {" + right + ", separator: ', '}"), HasSubstr("one character"));
+  EXPECT_THAT(said("format: csv, columns: {" + right + ", history: seen}"), HasSubstr("deepfm reads no history"));
+  EXPECT_THAT(said("format: csv, columns: {" + right + "}", "arch: din, dim: 4, dense: 1, tables: 2, history: 3, hidden: [8]"),
+              HasSubstr("history: the column of its keys"));
+  EXPECT_THAT(said("format: libsvm", "arch: din, dim: 4, dense: 1, tables: 2, history: 3, hidden: [8]"), HasSubstr("reads a history"));
+  EXPECT_THAT(said("format: libsvm, columns: {" + right + "}"), HasSubstr("have no named columns"));
+  EXPECT_THAT(said("format: csv, columns: {label: click, dense: [price], categories: [user, {name: item, least: 2}]}"),
+              HasSubstr("ids: vocabulary beside it"));
+  EXPECT_THAT(said("format: csv, negatives: 0, columns: {" + right + "}"), HasSubstr("a number above 0 and at most 1"));
+  EXPECT_EQ(job_of("", "arch: deepfm, dim: 4, dense: 1, tables: 2, hidden: [8]",
+                   "source: log, format: multislot, columns: {names: [click, price, user, item], " + right + "}")
+                .data.columns.categories.at(0)
+                .ids,
+            CategoryColumn::Ids::number);
+}
+
 }  // namespace
 }  // namespace tessera::model

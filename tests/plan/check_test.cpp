@@ -305,7 +305,9 @@ TEST(HasBlocks, SaysWhichModelsAndPrecisionsTheTrainerComputes) {
   EXPECT_NO_THROW(passes(vision_job("preset: t5-large")));
   EXPECT_THAT(refusal("preset: t5-large, attention: fused"), HasSubstr("the model says attention: fused"));
   EXPECT_THAT(refusal("preset: t5-large, keeps: autograd"), HasSubstr("the model says keeps: autograd"));
-  for (const char* section : {"preset: deepfm-criteo", "preset: dlrm-mlperf"}) EXPECT_NO_THROW(passes(vision_job(section)));
+  for (const char* section : {"preset: deepfm-criteo", "preset: dlrm-mlperf", "arch: dcn_v2, dim: 8, tables: 26, hidden: [64]",
+                              "arch: din, dim: 8, tables: 3, history: 50, hidden: [64]"})
+    EXPECT_NO_THROW(passes(vision_job(section)));
 }
 
 }  // namespace

@@ -1,12 +1,16 @@
 """Models that read click logs: DeepFM and DLRM against plain PyTorch, their tables with parameter servers, on one rank and on two."""
 
+import gzip
 import json
+import math
 import random
 import signal
 import subprocess
 import sys
 import time
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 import torch
 from conftest import REPOSITORY, free_place
@@ -14,17 +18,21 @@ from safetensors.torch import load_file
 
 STEPS, BATCH, TABLES, DIM, DENSE = 12, 64, 26, 4, 13
 NO_KEY = 2**64 - 1
+CLICKS = {"tables": TABLES, "dim": DIM, "dense": DENSE}
 MODELS = {
-    "deepfm": {"arch": "deepfm", "tables": TABLES, "dim": DIM, "dense": DENSE, "hidden": [16, 8]},
-    "dlrm": {"arch": "dlrm", "tables": TABLES, "dim": DIM, "dense": DENSE, "bottom": [8, DIM], "top": [16, 1]},
+    "deepfm": {"arch": "deepfm", **CLICKS, "hidden": [16, 8]},
+    "dlrm": {"arch": "dlrm", **CLICKS, "bottom": [8, DIM], "top": [16, 1]},
+    "wide_deep": {"arch": "wide_deep", **CLICKS, "hidden": [16, 8]},
+    "dcn_v2": {"arch": "dcn_v2", **CLICKS, "cross": 3, "hidden": [16, 8]},
+    "dcn_v2_parallel": {"arch": "dcn_v2", **CLICKS, "cross": 2, "rank": 5, "hidden": [16, 8], "structure": "parallel"},
 }
 
 
-def mlp(weights, name, x):
+def mlp(weights, name, x, last_relu=False):
     maps = sorted(int(key.split(".")[1]) for key in weights if key.startswith(name + ".") and key.endswith(".weight"))
     for place in maps:
         x = torch.nn.functional.linear(x, weights[f"{name}.{place}.weight"], weights[f"{name}.{place}.bias"])
-        x = torch.relu(x) if place != maps[-1] or name == "bot_l" else x
+        x = torch.relu(x) if place != maps[-1] or last_relu else x
     return x
 
 
@@ -37,25 +45,58 @@ def deepfm(weights, rows, dense):
 
 
 def dlrm(weights, rows, dense):
-    bottom = mlp(weights, "bot_l", dense)
+    bottom = mlp(weights, "bot_l", dense, last_relu=True)
     all_vectors = torch.cat([bottom[:, None], rows], 1)
     pairs = [(all_vectors[:, i] * all_vectors[:, j]).sum(1) for i in range(TABLES + 1) for j in range(i)]
     return mlp(weights, "top_l", torch.cat([bottom, torch.stack(pairs, 1)], 1))[:, 0]
 
 
+def wide_deep(weights, rows, dense):
+    """`rows`: [samples, tables, 1 + dim], of each row its weight in the wide part and its vector."""
+    wide = rows[:, :, 0].sum(1) + dense @ weights["first_order_dense.weight"][0]
+    return wide + mlp(weights, "deep", torch.cat([rows[:, :, 1:].flatten(1), dense], 1))[:, 0]
+
+
+def crossed(weights, x0):
+    x = x0
+    for layer in range(10):
+        if f"cross.{layer}.weight" in weights:
+            x = x0 * (x @ weights[f"cross.{layer}.weight"].T + weights[f"cross.{layer}.bias"]) + x
+        elif f"cross.{layer}.u.weight" in weights:
+            low = x @ weights[f"cross.{layer}.v.weight"].T
+            x = x0 * (low @ weights[f"cross.{layer}.u.weight"].T + weights[f"cross.{layer}.u.bias"]) + x
+    return x
+
+
+def dcn_v2(weights, rows, dense):
+    x0 = torch.cat([rows.flatten(1), dense], 1)
+    if "logit.0.weight" not in weights:
+        return mlp(weights, "deep", crossed(weights, x0))[:, 0]
+    return mlp(weights, "logit", torch.cat([crossed(weights, x0), mlp(weights, "deep", x0, last_relu=True)], 1))[:, 0]
+
+
+PLAIN = {"deepfm": (deepfm, DIM + 1), "dlrm": (dlrm, DIM), "wide_deep": (wide_deep, DIM + 1), "dcn_v2": (dcn_v2, DIM),
+         "dcn_v2_parallel": (dcn_v2, DIM)}
+
+
 def losses_of_pytorch(tessera, yaml, weights, logits, width, lr, table_step, tables=TABLES, lookups=1, late=False):
-    """From these weights and rows of zeros, over the batches that Tessera says it uses. `late`: rows miss the step before their own."""
+    """From these weights and rows of zeros, over the batches that Tessera says it uses. `late`: rows miss the step before their own. Of a batch
+    with histories `logits` also gets their rows, those of the tables first, and which keys are there."""
     weights = {name: value.clone().requires_grad_(True) for name, value in weights.items()}
     optimizer = torch.optim.SGD(list(weights.values()), lr=lr)
     table, losses, owed = {}, [], []
     for batch in map(json.loads, tessera("data", "batch", yaml, "--count", STEPS, "--json").stdout.splitlines()):
         keys = [key for sample in batch["keys"] for key in sample]
+        in_tables = len(keys)
+        keys += [key for sample in batch.get("history", []) for key in sample]
         different = sorted(set(keys) | {NO_KEY})
         held = torch.stack([table.setdefault(key, [torch.zeros(width), torch.zeros(width)])[0] for key in different]).requires_grad_(True)
         place = {key: i for i, key in enumerate(different)}
-        rows = held[torch.tensor([place[key] for key in keys])].view(BATCH, tables, lookups, width).sum(2)
+        found = held[torch.tensor([place[key] for key in keys])]
+        rows = found[:in_tables].view(BATCH, tables, lookups, width).sum(2)
+        seen = (found[in_tables:].view(BATCH, -1, width), batch["history"]) if "history" in batch else ()
         loss = torch.nn.functional.binary_cross_entropy_with_logits(
-            logits(weights, rows, torch.tensor(batch["dense"])), torch.tensor(batch["labels"]).float())
+            logits(weights, rows, torch.tensor(batch["dense"]), *seen), torch.tensor(batch["labels"]).float())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -71,6 +112,10 @@ def sgd(row, gradient):
     row[0] = row[0] - 0.5 * gradient
 
 
+def large_sgd(row, gradient):
+    row[0] = row[0] - 60 * gradient
+
+
 def adagrad(row, gradient):
     row[1] = row[1] + gradient**2
     row[0] = row[0] - 0.05 * gradient / (row[1].sqrt() + 1e-8)
@@ -81,6 +126,10 @@ def clicks(tessera):
     script = REPOSITORY / "examples" / "clicks" / "make_clicks.py"
     subprocess.run([sys.executable, script, tessera.folder / "clicks.tsv", "--lines", "1000"], check=True, stdout=subprocess.PIPE)
     return tessera
+
+
+# What is crossed three times over needs small steps.
+LEARNING_RATES = {"dcn_v2": 0.01, "dcn_v2_parallel": 0.01}
 
 
 def job(name, arch, devices=1, parallel=None, lr=0.5, table=None, **train):
@@ -103,13 +152,15 @@ def initial_weights(tessera, arch, **changes):
 @pytest.mark.parametrize("arch", MODELS)
 def test_plans_follow_pytorch(clicks, arch):
     weights = initial_weights(clicks, arch)
-    logits, width = {"deepfm": (deepfm, DIM + 1), "dlrm": (dlrm, DIM)}[arch]
-    plans = {"one": ({"dp": 1, "pp": 1, "tp": 1}, 1), "replicas": ({"dp": 2, "pp": 1, "tp": 1}, 2),
-             "stages": ({"dp": 1, "pp": 2, "tp": 1, "micro_batches": 2}, 2), "both": ({"dp": 2, "pp": 2, "tp": 1, "micro_batches": 2}, 4)}
+    logits, width = PLAIN[arch]
+    plans = {"one": ({"dp": 1, "pp": 1, "tp": 1}, 1), "both": ({"dp": 2, "pp": 2, "tp": 1, "micro_batches": 2}, 4)}
+    if arch in ("deepfm", "dlrm"):
+        plans.update(replicas=({"dp": 2, "pp": 1, "tp": 1}, 2), stages=({"dp": 1, "pp": 2, "tp": 1, "micro_batches": 2}, 2))
     expected = None
     for name, (parallel, devices) in plans.items():
-        yaml = clicks.write(f"{name}.yaml", job(name, arch, devices, parallel, init="runs/start"))
-        expected = expected or losses_of_pytorch(clicks, yaml, weights, logits, width, 0.5, sgd)
+        lr = LEARNING_RATES.get(arch, 0.5)
+        yaml = clicks.write(f"{name}.yaml", job(name, arch, devices, parallel, lr, init="runs/start"))
+        expected = expected or losses_of_pytorch(clicks, yaml, weights, logits, width, lr, sgd)
         clicks("train", yaml, "--no-measure")
         losses = [line["loss"] for line in clicks.metrics(name)]
         assert losses == pytest.approx(expected, rel=1e-4), name
@@ -147,6 +198,85 @@ def test_look_ups_of_a_table_are_summed(tessera):
     tessera("train", yaml, "--no-measure")
     expected = losses_of_pytorch(tessera, yaml, weights, deepfm, DIM + 1, 0.5, sgd, tables=2, lookups=3)
     assert [line["loss"] for line in tessera.metrics("sums")] == pytest.approx(expected, rel=1e-4)
+
+
+def din(weights, rows, dense, seen, keys, softmax=False):
+    """`rows` [samples, tables, dim], of which the second is the target's; `seen` [samples, history, dim], with their keys."""
+    target = rows[:, 1:2].expand_as(seen)
+    x = torch.cat([seen, target, target - seen, target * seen], 2)
+    x = torch.sigmoid(torch.nn.functional.linear(x, weights["attention.0.weight"], weights["attention.0.bias"]))
+    score = torch.nn.functional.linear(x, weights["attention.2.weight"], weights["attention.2.bias"])[:, :, 0]
+    there = torch.tensor([[key != NO_KEY for key in sample] for sample in keys])
+    if softmax:
+        score = torch.where(there.any(1, keepdim=True), torch.softmax(score.masked_fill(~there, -1e30), 1), 0)
+    interest = torch.where(there, score, 0)[:, None] @ seen
+    return mlp(weights, "deep", torch.cat([rows.flatten(1), interest[:, 0], dense], 1))[:, 0]
+
+
+@pytest.mark.parametrize("softmax", [False, True])
+def test_histories_are_attended_to_as_by_pytorch(tessera, softmax):
+    draw = random.Random(2)
+    lines = [f"{draw.randrange(2)},{draw.random():.3f},u{draw.randrange(9)},{draw.randrange(30)},"
+             + "|".join(str(draw.randrange(30)) for _ in range(draw.choice([0, 1, 3, 7]))) for _ in range(400)]
+    tessera.write("clicks.csv", "click,price,user,item,seen\n" + "\n".join(lines) + "\n")
+    changes = {
+        "model": {"arch": "din", "tables": 2, "dim": DIM, "dense": 1, "hidden": [8], "attention": [6], "history": 5, "target": 1, "softmax": softmax},
+        "data": {"source": "clicks.csv", "format": "csv", "split": {"train": 0.9},
+                 "columns": {"label": "click", "dense": ["price"], "categories": ["user", {"name": "item", "ids": "number"}], "history": "seen"}}}
+    weights = initial_weights(tessera, "deepfm", **changes)
+    expected = None
+    for name, parallel, devices in (("one", {"dp": 1, "pp": 1, "tp": 1}, 1), ("both", {"dp": 2, "pp": 2, "tp": 1, "micro_batches": 2}, 4)):
+        still = job(name, "deepfm", devices, parallel, init="runs/start")
+        # Rows of zeros would have no gradient of what attention weighs, so they get some from the first step on, and a large one.
+        yaml = tessera.write(f"{name}.yaml", {**still, **changes, "parameter_servers": {"optimizer": {"kind": "sgd", "lr": 60}, "initializer": {"kind": "zero"}}})
+        expected = expected or losses_of_pytorch(
+            tessera, yaml, weights, lambda *parts: din(*parts, softmax=softmax), DIM, 0.5, large_sgd, tables=2)
+        tessera("train", yaml, "--no-measure")
+        assert [line["loss"] for line in tessera.metrics(name)] == pytest.approx(expected, rel=1e-4), name
+    after = load_file(next((tessera.folder / "runs" / "one" / "checkpoints").glob("step-*/*.safetensors")))
+    assert not torch.allclose(after["attention.0.weight"], weights["attention.0.weight"], atol=1e-4)
+
+
+def test_parquet_is_read_as_csv_is(tessera):
+    draw = random.Random(3)
+    rows = [{"click": draw.randrange(2), "price": draw.randrange(100) / 8, "user": f"u{draw.randrange(50)}", "item": draw.randrange(99),
+             "seen": [draw.randrange(99) for _ in range(draw.randrange(4))]} for _ in range(300)]
+    table = pyarrow.Table.from_pylist(rows)
+    table = table.set_column(2, "user", table["user"].dictionary_encode())
+    pyarrow.parquet.write_table(table, tessera.folder / "clicks.parquet", row_group_size=70)
+    text = "".join(f"{row['click']},{row['price']},{row['user']},{row['item']},{'|'.join(map(str, row['seen']))}\n" for row in rows)
+    (tessera.folder / "clicks.csv.gz").write_bytes(gzip.compress(("click,price,user,item,seen\n" + text).encode()))
+    shown = {}
+    for kind, source in (("csv", "clicks.csv.gz"), ("parquet", "clicks.parquet")):
+        columns = {"label": "click", "dense": ["price"], "categories": [{"name": "user", "ids": "vocabulary", "least": 3}, "item"], "history": "seen"}
+        data = {"source": source, "format": kind, "columns": columns, "split": {"train": 0.9}, "negatives": 0.5}
+        model = {"arch": "din", "tables": 2, "dim": DIM, "dense": 1, "hidden": [8], "history": 3, "target": 1}
+        yaml = tessera.write(f"{kind}.yaml", {**job(kind, "deepfm", steps=2), "model": model, "data": data})
+        shown[kind] = tessera("data", "batch", yaml, "--count", 2, "--json").stdout
+    assert shown["csv"] == shown["parquet"]
+    refused = tessera("data", "batch", yaml, "--set", "data.columns.dense=[prize]", check=False)
+    assert refused.returncode == 2 and 'did you mean "price"?' in refused.stderr
+    refused = tessera("data", "batch", yaml, "--set", "data.columns.label=item", check=False)
+    assert refused.returncode != 0 and "clicks.parquet:1" in refused.stderr and "its column 'item' is" in refused.stderr
+
+
+def test_predictions_are_calibrated_where_negatives_are_left_out(clicks):
+    """Of a model that learns nothing, whose rows are zeros: what is left is a function of the numbers."""
+    weights = initial_weights(clicks, "deepfm")
+    losses = {}
+    for name, devices in (("all", 1), ("some", 1), ("spread", 2)):
+        still = job(name, "deepfm", devices, {"dp": devices, "pp": 1, "tp": 1}, lr=0, table={"kind": "sgd", "lr": 0}, init="runs/start", steps=1)
+        still["data"]["negatives"] = 1 if name == "all" else 0.2
+        clicks("train", clicks.write(f"{name}.yaml", still), "--no-measure")
+        losses[name] = clicks.evaluations(name)[-1]["validation_loss"]
+    lines = [line.split("\t") for line in (clicks.folder / "clicks.tsv").read_text().splitlines()][900:]
+    dense = torch.tensor([[math.log1p(max(0, int(number or 0))) for number in line[1:14]] for line in lines])
+    labels = torch.tensor([float(line[0]) for line in lines])
+    probability = torch.sigmoid(deepfm(weights, torch.zeros(len(lines), TABLES, DIM + 1), dense)).double()
+    calibrated = probability / (probability + (1 - probability) / 0.2)
+    assert losses["all"] == pytest.approx(torch.nn.functional.binary_cross_entropy(probability, labels.double()).item(), rel=1e-5)
+    assert losses["some"] == pytest.approx(torch.nn.functional.binary_cross_entropy(calibrated, labels.double()).item(), rel=1e-5)
+    assert losses["spread"] == pytest.approx(losses["some"], rel=1e-5)
 
 
 def test_named_servers_keep_the_tables_and_refuse_another_run_of_the_name(clicks):
