@@ -1,5 +1,7 @@
 #include <cmath>
+#include <cstdint>
 #include <optional>
+#include <set>
 
 #include "base/error.hpp"
 #include "base/units.hpp"
@@ -20,6 +22,40 @@ bool positive(float value) { return std::isfinite(value) && value > 0; }
 bool not_negative(float value) { return std::isfinite(value) && value >= 0; }
 bool decays(float beta) { return beta >= 0 && beta < 1; }
 
+void check(const Admission& admission, const TableSpec& spec) {
+  expect(admission.after >= 1 && admission.after <= 15, spec, "admission.after", admission.after, "1 to 15");
+  if (admission.probability)
+    expect(*admission.probability > 0 && *admission.probability <= 1, spec, "admission.probability", *admission.probability,
+           "more than 0, 1 at most");
+}
+
+void check(const Eviction& eviction, const TableSpec& spec) {
+  if (eviction.unseen) expect(*eviction.unseen >= 1, spec, "eviction.unseen", *eviction.unseen, "a number of periods, 1 or more");
+  if (eviction.below) expect(not_negative(*eviction.below), spec, "eviction.below", *eviction.below, "a score, 0 or more");
+}
+
+void check(const Lifecycle& lifecycle, const TableSpec& spec) {
+  constexpr int kMostSlotBits = 16;
+  constexpr double kMostWaiting = 1e9;
+  expect(lifecycle.decay > 0 && lifecycle.decay <= 1, spec, "lifecycle.decay", lifecycle.decay, "more than 0, 1 at most");
+  expect(not_negative(lifecycle.click_weight), spec, "lifecycle.click_weight", lifecycle.click_weight, "a number, 0 or more");
+  expect(not_negative(lifecycle.unclicked_weight), spec, "lifecycle.unclicked_weight", lifecycle.unclicked_weight, "a number, 0 or more");
+  const auto waiting = static_cast<double>(lifecycle.waiting_keys);
+  expect(waiting >= 1 && waiting <= kMostWaiting, spec, "lifecycle.waiting_keys", waiting, "1 to 1e9");
+  expect(lifecycle.forget_after >= 1, spec, "lifecycle.forget_after", lifecycle.forget_after, "a number of periods, 1 or more");
+  expect(lifecycle.slot_bits >= 0 && lifecycle.slot_bits <= kMostSlotBits, spec, "lifecycle.slot_bits", lifecycle.slot_bits, "0 to 16");
+  check(lifecycle.admission, spec);
+  check(lifecycle.eviction, spec);
+  std::set<std::uint32_t> seen;
+  for (const SlotLifecycle& slot : lifecycle.slots) {
+    expect(slot.slot < std::uint32_t{1} << lifecycle.slot_bits, spec, "lifecycle.slots.slot", slot.slot, "a number of slot_bits bits");
+    expect(seen.insert(slot.slot).second, spec, "lifecycle.slots.slot", slot.slot, "each slot once");
+    expect(positive(slot.learning_rate_scale), spec, "lifecycle.slots.learning_rate_scale", slot.learning_rate_scale, "more than 0");
+    if (slot.admission) check(*slot.admission, spec);
+    if (slot.eviction) check(*slot.eviction, spec);
+  }
+}
+
 }  // namespace
 
 void check(const TableSpec& spec) {
@@ -39,6 +75,7 @@ void check(const TableSpec& spec) {
   if (optimizer.clip_norm) expect(positive(*optimizer.clip_norm), spec, "clip_norm", *optimizer.clip_norm, "more than 0");
   expect(spec.staleness >= 0, spec, "staleness", spec.staleness, "a number of steps, 0 or more");
   expect(not_negative(spec.initializer.scale), spec, "scale", spec.initializer.scale, "a number, 0 or more");
+  if (spec.lifecycle) check(*spec.lifecycle, spec);
 }
 
 }  // namespace tessera::ps

@@ -32,7 +32,8 @@ void add_servers(std::vector<SavedTable>& all, std::vector<SavedTable> written) 
 struct Client::Impl {
   struct OpenTable {
     std::size_t dimension;
-    int staleness;                      // steps of other workers that a pull may miss
+    int staleness;  // steps of other workers that a pull may miss
+    bool has_lifecycle;
     std::vector<std::uint32_t> ids;     // at each server
     std::array<Batch, 2> batches = {};  // the last two that were pulled
     std::size_t last = 0;
@@ -159,6 +160,7 @@ Client::TableId Client::open(const TableSpec& spec) {
   const std::string json = to_json(spec);
   Impl::OpenTable table{.dimension = static_cast<std::size_t>(spec.dimension),
                         .staleness = spec.consistency == Consistency::synchronous ? 0 : spec.staleness,
+                        .has_lifecycle = spec.lifecycle.has_value(),
                         .ids = std::vector<std::uint32_t>(impl_->requests->servers())};
   impl_->ask_each([&](std::size_t server, MessageWriter& out) { impl_->add_text(server, out, Ask::open, json); },
                   [&](std::size_t server, MessageReader in) { table.ids[server] = in.take<Opened>(1).front().table; });
@@ -197,8 +199,11 @@ void Client::pull(TableId id, std::span<const Key> keys, std::span<float> values
     copy_row(values.data() + repeat.first * dimension, values.data() + repeat.position * dimension, dimension);
 }
 
-PushResult Client::push(TableId id, std::span<const Key> keys, std::span<const float> gradients) {
+PushResult Client::push(TableId id, std::span<const Key> keys, std::span<const float> gradients, std::span<const Impressions> impressions) {
   Impl::OpenTable& table = impl_->tables.at(id);
+  ensure(impressions.empty() || table.has_lifecycle, "impressions are of tables with a lifecycle");
+  const std::vector<Impressions> each(table.has_lifecycle && impressions.empty() ? keys.size() : 0);
+  const std::span<const float> shown = floats_of(each.empty() ? impressions : each);
   const std::size_t dimension = table.dimension;
   const auto known = std::ranges::find_if(table.batches, [&](const Batch& one) { return one.is_of(keys); });
   Batch& batch = known == table.batches.end() ? table.next() : *known;
@@ -218,6 +223,7 @@ PushResult Client::push(TableId id, std::span<const Key> keys, std::span<const f
         out.add(std::span<const Key>(part.keys).subspan(begin, end - begin));
         if (part.tickets.size() == part.keys.size()) out.add(std::span<const Ticket>(part.tickets).subspan(begin, end - begin));
         batch.add_up(part, begin, end, gradients, out.add<float>((end - begin) * dimension));
+        if (table.has_lifecycle) batch.add_up(part, begin, end, shown, out.add<float>((end - begin) * kImpressionFloats));
       },
       [&](std::size_t, std::size_t, std::size_t, MessageReader in) {
         const PushResult part = in.take<PushResult>(1).front();
@@ -234,6 +240,29 @@ void Client::set_learning_rate(TableId table, float learning_rate) {
         out.add<float>(1).front() = learning_rate;
       },
       [](std::size_t, const MessageReader&) {});
+}
+
+std::uint64_t Client::end_period(TableId id) {
+  constexpr std::uint64_t kRowsOfAPart = 1 << 14;
+  const Impl::OpenTable& table = impl_->tables.at(id);
+  ensure(table.has_lifecycle, "periods are of tables with a lifecycle");
+  std::vector<std::size_t> parts(impl_->requests->servers());
+  impl_->ask_each([&](std::size_t server, MessageWriter& out) { impl_->add_header(server, out, Ask::end_period, table.ids[server], 0); },
+                  [&](std::size_t server, MessageReader in) {
+                    const auto rows = static_cast<std::uint64_t>(in.take<PushResult>(1).front().applied);
+                    parts[server] = static_cast<std::size_t>((rows + kRowsOfAPart - 1) / kRowsOfAPart);
+                  });
+  std::uint64_t evicted = 0;
+  impl_->exchange(
+      1, [] { return false; }, [&](std::size_t server) { return parts[server]; },
+      [&](std::size_t server, std::size_t begin, std::size_t, MessageWriter& out) {
+        impl_->add_header(server, out, Ask::evict, table.ids[server], 1);
+        out.add<EvictPart>(1).front() = {.part = static_cast<std::uint32_t>(begin), .parts = static_cast<std::uint32_t>(parts[server])};
+      },
+      [&](std::size_t, std::size_t, std::size_t, MessageReader in) {
+        evicted += static_cast<std::uint64_t>(in.take<PushResult>(1).front().applied);
+      });
+  return evicted;
 }
 
 void Client::end_step() {

@@ -28,6 +28,11 @@ struct TableStatus {
   TableMemory memory;
   std::uint64_t keys_pulled = 0, keys_pushed = 0;  // since the server began
   std::uint64_t gradients_refused = 0;             // of the pushed, as they were not finite
+  struct Life {
+    std::uint32_t period = 0;  // periods that have ended
+    LifecycleCounts counts;
+  };
+  std::optional<Life> lifecycle = {};  // of a table that has one
 };
 
 struct ServerStatus {
@@ -82,9 +87,16 @@ class Client {
   void pull(TableId table, std::span<const Key> keys, std::span<float> values, Absent absent = Absent::create, int ahead = 0);
   // `gradients`: [keys, dimension]. Those of a key that repeats are added up and applied once. Of keys that were pulled last, or last but
   // one, the servers need not search again.
-  PushResult push(TableId table, std::span<const Key> keys, std::span<const float> gradients);
+  // `impressions`: of a table with a lifecycle, what samples say of each key, or empty: one show each; those of a key that repeats are
+  // added up.
+  PushResult push(TableId table, std::span<const Key> keys, std::span<const float> gradients,
+                  std::span<const Impressions> impressions = {});
   // Of the pushes that follow, of all workers.
   void set_learning_rate(TableId table, float learning_rate);
+
+  // Ends a period of a table with a lifecycle, and has the servers erase the rows that are to go then, a part at a time, between which
+  // they answer others. Returns how many went. Of a synchronous table, what was pushed in a step that is not over was not seen yet.
+  std::uint64_t end_period(TableId table);
 
   // Of a worker: its pushes of this step have been made.
   void end_step();

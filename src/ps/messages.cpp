@@ -18,6 +18,65 @@ NLOHMANN_JSON_SERIALIZE_ENUM(Consistency, {{Consistency::synchronous, "synchrono
 
 namespace {
 
+json json_of(const Admission& admission) {
+  json out{{"after", admission.after}};
+  if (admission.probability) out["probability"] = *admission.probability;
+  return out;
+}
+json json_of(const Eviction& eviction) {
+  json out = json::object();
+  if (eviction.unseen) out["unseen"] = *eviction.unseen;
+  if (eviction.below) out["below"] = *eviction.below;
+  return out;
+}
+json json_of(const Lifecycle& lifecycle) {
+  json slots = json::array();
+  for (const SlotLifecycle& slot : lifecycle.slots) {
+    json& out = slots.emplace_back(json{{"slot", slot.slot}, {"learning_rate_scale", slot.learning_rate_scale}});
+    if (slot.admission) out["admission"] = json_of(*slot.admission);
+    if (slot.eviction) out["eviction"] = json_of(*slot.eviction);
+  }
+  return {{"decay", lifecycle.decay},
+          {"click_weight", lifecycle.click_weight},
+          {"unclicked_weight", lifecycle.unclicked_weight},
+          {"admission", json_of(lifecycle.admission)},
+          {"waiting_keys", lifecycle.waiting_keys},
+          {"forget_after", lifecycle.forget_after},
+          {"eviction", json_of(lifecycle.eviction)},
+          {"slot_bits", lifecycle.slot_bits},
+          {"slots", std::move(slots)}};
+}
+
+Admission admission_from(const json& in) {
+  Admission admission{.after = in.at("after"), .probability = {}};
+  if (in.contains("probability")) admission.probability = in.at("probability").get<float>();
+  return admission;
+}
+Eviction eviction_from(const json& in) {
+  Eviction eviction;
+  if (in.contains("unseen")) eviction.unseen = in.at("unseen").get<int>();
+  if (in.contains("below")) eviction.below = in.at("below").get<float>();
+  return eviction;
+}
+Lifecycle lifecycle_from(const json& in) {
+  Lifecycle lifecycle{.decay = in.at("decay"),
+                      .click_weight = in.at("click_weight"),
+                      .unclicked_weight = in.at("unclicked_weight"),
+                      .admission = admission_from(in.at("admission")),
+                      .waiting_keys = in.at("waiting_keys"),
+                      .forget_after = in.at("forget_after"),
+                      .eviction = eviction_from(in.at("eviction")),
+                      .slot_bits = in.at("slot_bits"),
+                      .slots = {}};
+  for (const json& slot : in.at("slots")) {
+    SlotLifecycle& one = lifecycle.slots.emplace_back(
+        SlotLifecycle{.slot = slot.at("slot"), .learning_rate_scale = slot.at("learning_rate_scale"), .admission = {}, .eviction = {}});
+    if (slot.contains("admission")) one.admission = admission_from(slot.at("admission"));
+    if (slot.contains("eviction")) one.eviction = eviction_from(slot.at("eviction"));
+  }
+  return lifecycle;
+}
+
 std::string dumped(const json& out) { return out.dump(-1, ' ', false, json::error_handler_t::replace); }
 
 }  // namespace
@@ -42,6 +101,7 @@ std::string to_json(const TableSpec& spec) {
            {"consistency", spec.consistency},
            {"staleness", spec.staleness}};
   if (optimizer.clip_norm) out["optimizer"]["clip_norm"] = *optimizer.clip_norm;
+  if (spec.lifecycle) out["lifecycle"] = json_of(*spec.lifecycle);
   return dumped(out);
 }
 
@@ -64,18 +124,24 @@ Joining joining_from_json(const std::string& words) {
 
 std::string to_json(const ServerStatus& status) {
   json tables = json::array();
-  for (const TableStatus& table : status.tables)
-    tables.push_back({{"name", table.name},
-                      {"dimension", table.dimension},
-                      {"rows", table.rows},
-                      {"index_bytes", table.memory.index.value},
-                      {"row_bytes", table.memory.rows.value},
-                      {"disk_bytes", table.memory.disk.value},
-                      {"hits", table.memory.hits},
-                      {"misses", table.memory.misses},
-                      {"keys_pulled", table.keys_pulled},
-                      {"keys_pushed", table.keys_pushed},
-                      {"gradients_refused", table.gradients_refused}});
+  for (const TableStatus& table : status.tables) {
+    json& out = tables.emplace_back(json{{"name", table.name},
+                                         {"dimension", table.dimension},
+                                         {"rows", table.rows},
+                                         {"index_bytes", table.memory.index.value},
+                                         {"row_bytes", table.memory.rows.value},
+                                         {"disk_bytes", table.memory.disk.value},
+                                         {"hits", table.memory.hits},
+                                         {"misses", table.memory.misses},
+                                         {"keys_pulled", table.keys_pulled},
+                                         {"keys_pushed", table.keys_pushed},
+                                         {"gradients_refused", table.gradients_refused}});
+    if (table.lifecycle)
+      out["lifecycle"] = {{"period", table.lifecycle->period},
+                          {"admitted", table.lifecycle->counts.admitted},
+                          {"held_back", table.lifecycle->counts.held_back},
+                          {"evicted", table.lifecycle->counts.evicted}};
+  }
   return dumped({{"backup", status.backup},
                  {"workers", status.workers},
                  {"slowest", status.slowest},
@@ -87,7 +153,7 @@ ServerStatus status_from_json(const std::string& words) {
   return parsed(words, "what a server says of its tables", [](const json& in) {
     ServerStatus status{
         .backup = in.at("backup"), .workers = in.at("workers"), .slowest = in.at("slowest"), .fastest = in.at("fastest"), .tables = {}};
-    for (const json& table : in.at("tables"))
+    for (const json& table : in.at("tables")) {
       status.tables.push_back({.name = table.at("name"),
                                .dimension = table.at("dimension"),
                                .rows = table.at("rows"),
@@ -98,7 +164,13 @@ ServerStatus status_from_json(const std::string& words) {
                                           .misses = table.at("misses")},
                                .keys_pulled = table.at("keys_pulled"),
                                .keys_pushed = table.at("keys_pushed"),
-                               .gradients_refused = table.at("gradients_refused")});
+                               .gradients_refused = table.at("gradients_refused"),
+                               .lifecycle = {}});
+      if (const auto life = table.find("lifecycle"); life != table.end())
+        status.tables.back().lifecycle = {
+            .period = life->at("period"),
+            .counts = {.admitted = life->at("admitted"), .held_back = life->at("held_back"), .evicted = life->at("evicted")}};
+    }
     return status;
   });
 }
@@ -123,6 +195,7 @@ TableSpec spec_from_json(const std::string& words) {
                    .consistency = in.at("consistency"),
                    .staleness = in.at("staleness")};
     if (optimizer.contains("clip_norm")) spec.optimizer.clip_norm = optimizer.at("clip_norm").get<float>();
+    if (in.contains("lifecycle")) spec.lifecycle = lifecycle_from(in.at("lifecycle"));
     return spec;
   });
 }

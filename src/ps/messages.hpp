@@ -29,15 +29,18 @@ enum class Ask : std::uint32_t {
   saved,          // until it is done; answered by the SavedTables as JSON, or by nothing: it takes longer
   load,           // the SaveOrder as JSON; answered by nothing
   // Of a server to its backup: everything it holds (shards_copy.cpp); answered by nothing.
-  copy_begin,  // workers and tables as JSON, `count` bytes
-  copy_rows,   // keys, then stored rows
-  copy_sums,   // of a step that is not over: a SumsHeader, keys, then gradients
+  copy_begin,    // workers and tables as JSON, `count` bytes
+  copy_rows,     // keys, then stored rows
+  copy_sums,     // of a step that is not over: a SumsHeader, keys, gradients, then impressions where the table has a lifecycle
+  copy_waiting,  // of a table with a lifecycle: `count` bytes of Table::waiting(), from the byte `number` of it on
   copy_end,
   // What follows changes tables and clocks: a server does it once, however often it is asked.
-  push,           // keys, then gradients; answered by a PushResult
-  push_tickets,   // the instance of the Seen, keys, tickets, then gradients
+  push,           // keys, gradients, then impressions where the table has a lifecycle; answered by a PushResult
+  push_tickets,   // the instance of the Seen, keys, tickets, then as push
   learning_rate,  // a float
-  end_step        // of this client's worker; answered by nothing
+  end_step,       // of this client's worker; answered by nothing
+  end_period,     // of a table with a lifecycle; answered by a PushResult that has applied it to as many rows as there are
+  evict           // an EvictPart of such a table; answered by a PushResult that has applied it to as many rows as went
 };
 inline bool is_numbered(Ask ask) { return ask >= Ask::push; }
 inline bool is_copy(Ask ask) { return ask >= Ask::copy_begin && ask <= Ask::copy_end; }
@@ -56,6 +59,10 @@ static_assert(sizeof(AskHeader) == 32);
 struct Joining {
   std::optional<Worker> worker = {};
   Seconds patience = {};  // how long a request may wait for other workers
+};
+
+struct EvictPart {
+  std::uint32_t part, parts;
 };
 
 struct Opened {
@@ -81,7 +88,7 @@ struct Seen {
 // Of keys in one message, whatever is asked: few enough that a server works on one while the next is on its way.
 inline std::size_t keys_of_a_message(int dimension) {
   constexpr std::size_t kMost = 8192;
-  const std::size_t bytes = sizeof(Key) + sizeof(Ticket) + static_cast<std::size_t>(dimension) * sizeof(float);
+  const std::size_t bytes = sizeof(Key) + sizeof(Ticket) + sizeof(Impressions) + static_cast<std::size_t>(dimension) * sizeof(float);
   return std::min(kMost, (comm::kMostMessageBytes - sizeof(AskHeader) - sizeof(Seen)) / bytes);
 }
 

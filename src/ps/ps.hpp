@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/units.hpp"
+#include "ps/lifecycle.hpp"
 
 namespace tessera::ps {
 
@@ -68,6 +69,8 @@ struct TableSpec {
   InitializerSpec initializer = {};
   Consistency consistency = Consistency::asynchronous;
   int staleness = 1;  // of asynchronous tables, in steps
+  // None: a row is made when a key is first asked for, and stays until it is erased.
+  std::optional<Lifecycle> lifecycle = {};
 };
 
 // Throws Error(invalid_config) that names the table and the member.
@@ -80,7 +83,9 @@ struct Ticket {
   std::uint32_t erased = 0;
 };
 
-enum class Absent { create, zeros };  // what a pull does where a key has no row
+// What a pull does where a key has no row. Of a table with a lifecycle it makes none: pushes do. `create` then gives the values that the
+// row will begin with where the next push admits the key for certain, and else zeros.
+enum class Absent { create, zeros };
 
 // Where a table keeps the rows that its memory has no room for, those that are seldom asked for. What lies there goes with the process.
 struct TableStorage {
@@ -128,8 +133,10 @@ class Table {
   void pull(std::span<const Key> keys, std::span<float> values, std::span<Ticket> tickets = {}, Absent absent = Absent::create);
 
   // `gradients`: [keys, dimension]. A key that repeats is updated as often; one without a row gets it first. `tickets`: empty, or those of
-  // a pull of the same keys.
-  PushResult push(std::span<const Key> keys, std::span<const float> gradients, std::span<const Ticket> tickets = {});
+  // a pull of the same keys. `impressions`: of a table with a lifecycle, one a key, or empty: one show each. Those with a NaN, an infinity
+  // or less than 0 are refused like such gradients.
+  PushResult push(std::span<const Key> keys, std::span<const float> gradients, std::span<const Ticket> tickets = {},
+                  std::span<const Impressions> impressions = {});
 
   // Of the pushes that follow.
   void set_learning_rate(float learning_rate);
@@ -141,7 +148,25 @@ class Table {
   std::uint64_t push_count() const;
   void set_push_count(std::uint64_t count);
 
-  // A row as it is stored: its values, then the optimizer's state. The format belongs to the TableSpec: equal specs read each other's rows.
+  // Of a table with a lifecycle. The periods that have ended so far; a row that is pushed to now was seen in the period with this number.
+  std::uint32_t period() const;
+  // What decays with periods does so by being read: this takes no time.
+  void end_period();
+  // Erases the rows that are to go, among those of one part of the table, whose parts 0 to `parts` - 1 are about as large. Returns how many
+  // they were. Takes the time to look at that part, and of rows that go from the disk a read and a write each.
+  std::uint64_t evict(std::uint32_t part, std::uint32_t parts);
+  LifecycleCounts lifecycle_counts() const;
+  // Of a row as it is stored.
+  Statistics statistics(std::span<const std::byte> stored) const;
+  // The keys that wait to be admitted, as bytes (WaitingKeys), and what another table of this kind knows of such keys, from the byte
+  // `offset` of it on, a multiple of 64.
+  std::span<const std::byte> waiting() const;
+  void add_waiting(std::size_t offset, std::span<const std::byte> bytes);
+  // A table that goes on from stored rows goes on from their period.
+  void set_lifecycle(std::uint32_t period, const LifecycleCounts& counts = {});
+
+  // A row as it is stored: its values, the optimizer's state, then its Statistics where the table has a lifecycle. The format belongs to
+  // the TableSpec: equal specs read each other's rows.
   std::size_t stored_row_bytes() const;
   // Calls with each key once, in no particular order. The table must not be changed meanwhile.
   void for_each(const TakeRow& visit) const;

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <deque>
@@ -85,15 +86,15 @@ void show_status(const std::vector<std::string>& places, bool as_json) {
   Client client(places, servers_secret_from_environment(), {.deadline = kPatience, .reconnect = Seconds(0)});
   const std::vector<ServerStatus> all = client.status();
   using enum tessera::Table::Align;
-  tessera::Table shown({{"server", left},
-                        {"table", wrapped},
-                        {"dim", right},
-                        {"rows", right},
-                        {"memory", right},
-                        {"disk", right},
-                        {"pulled", right},
-                        {"pushed", right},
-                        {"refused", right}});
+  std::vector<tessera::Table::Column> columns = {{"server", left},  {"table", wrapped}, {"dim", right},
+                                                 {"rows", right},   {"memory", right},  {"disk", right},
+                                                 {"pulled", right}, {"pushed", right},  {"refused", right}};
+  const bool lives = std::ranges::any_of(all, [](const ServerStatus& server) {
+    return std::ranges::any_of(server.tables, [](const TableStatus& table) { return table.lifecycle.has_value(); });
+  });
+  if (lives)
+    for (const char* const head : {"period", "admitted", "held back", "evicted"}) columns.push_back({head, right});
+  tessera::Table shown(std::move(columns));
   nlohmann::json out = nlohmann::json::array();
   for (std::size_t server = 0; server < all.size(); ++server) {
     nlohmann::json told = nlohmann::json::parse(to_json(all[server]));
@@ -101,10 +102,24 @@ void show_status(const std::vector<std::string>& places, bool as_json) {
       table["server"] = places[server];
       out.push_back(std::move(table));
     }
-    for (const TableStatus& table : all[server].tables)
-      shown.add({places[server], table.name, text(table.dimension), text(table.rows), to_text(table.memory.index + table.memory.rows),
-                 table.memory.disk.value > 0 ? to_text(table.memory.disk) : "-", text(table.keys_pulled), text(table.keys_pushed),
-                 text(table.gradients_refused)});
+    for (const TableStatus& table : all[server].tables) {
+      std::vector<std::string> cells = {places[server],
+                                        table.name,
+                                        text(table.dimension),
+                                        text(table.rows),
+                                        to_text(table.memory.index + table.memory.rows),
+                                        table.memory.disk.value > 0 ? to_text(table.memory.disk) : "-",
+                                        text(table.keys_pulled),
+                                        text(table.keys_pushed),
+                                        text(table.gradients_refused)};
+      if (const auto& life = table.lifecycle; life)
+        for (const std::uint64_t number :
+             {std::uint64_t{life->period}, life->counts.admitted, life->counts.held_back, life->counts.evicted})
+          cells.push_back(text(number));
+      else if (lives)
+        cells.insert(cells.end(), 4, "-");
+      shown.add(std::move(cells));
+    }
   }
   if (as_json)
     std::cout << out.dump() << "\n";

@@ -15,6 +15,11 @@ std::span<const Key> keys_of(const Table& table, const AskHeader& header, Messag
   return in.take<Key>(header.count);
 }
 
+std::optional<TableStatus::Life> life_of(const Table& table) {
+  if (!table.spec().lifecycle) return {};
+  return TableStatus::Life{.period = table.period(), .counts = table.lifecycle_counts()};
+}
+
 }  // namespace
 
 Shards::Shards(const std::optional<TableStorage>& storage) : storage_(storage) { renew_instance(); }
@@ -42,11 +47,14 @@ std::optional<std::size_t> Shards::answer(std::span<const std::byte> request, st
     case Ask::copy_begin:
     case Ask::copy_rows:
     case Ask::copy_sums:
+    case Ask::copy_waiting:
     case Ask::copy_end: take_copy(header, in); return out.written();
     case Ask::push:
     case Ask::push_tickets:
     case Ask::learning_rate:
-    case Ask::end_step: answer_numbered(header, in, out); return out.written();
+    case Ask::end_step:
+    case Ask::end_period:
+    case Ask::evict: answer_numbered(header, in, out); return out.written();
   }
   throw Error(ErrorCode::corrupt, text("a client asks for ", static_cast<std::uint32_t>(header.ask), ", which this server does not know"),
               {}, "", "run the same version on both");
@@ -102,8 +110,24 @@ PushResult Shards::apply(const AskHeader& header, const Workers::Client& client,
   switch (header.ask) {
     case Ask::end_step: end_step(client); return {};
     case Ask::learning_rate: shard_of(header).table.set_learning_rate(in.take<float>(1).front()); return {};
+    case Ask::end_period:
+    case Ask::evict: return end_period(header, in);
     default: return push(header, client, in);
   }
+}
+
+PushResult Shards::end_period(const AskHeader& header, MessageReader& in) {
+  Table& table = shard_of(header).table;
+  if (!table.spec().lifecycle)
+    throw Error(ErrorCode::invalid_config, text("a period of table ", table.spec().name, " is to end, and it has no lifecycle"), {},
+                "a table that was opened with one");
+  if (header.ask == Ask::end_period) {
+    table.end_period();
+    return {.applied = static_cast<std::int64_t>(table.size())};
+  }
+  const EvictPart part = in.take<EvictPart>(1).front();
+  if (part.part >= part.parts) throw Error(ErrorCode::corrupt, text("a client speaks of part ", part.part, " of ", part.parts));
+  return {.applied = static_cast<std::int64_t>(table.evict(part.part, part.parts))};
 }
 
 std::optional<Seen> Shards::seen(const AskHeader& header, int staleness) {
@@ -153,9 +177,10 @@ PushResult Shards::push(const AskHeader& header, const Workers::Client& client, 
     if (instance != instance_) tickets = {};
   }
   const std::span<const float> gradients = in.take<float>(keys.size() * static_cast<std::size_t>(table.spec().dimension));
+  const std::span<const Impressions> impressions = in.take<Impressions>(table.spec().lifecycle ? keys.size() : 0);
   const bool waits = client.worker && table.spec().consistency == Consistency::synchronous;
-  const PushResult result =
-      waits ? shard.sums.add(workers_.ended(client), *client.worker, keys, gradients) : table.push(keys, gradients, tickets);
+  const PushResult result = waits ? shard.sums.add(workers_.ended(client), *client.worker, keys, gradients, impressions)
+                                  : table.push(keys, gradients, tickets, impressions);
   shard.pushed += keys.size();
   shard.refused += static_cast<std::uint64_t>(result.refused);
   return result;
@@ -194,7 +219,8 @@ ServerStatus Shards::status() const {
                              .memory = shard.table.memory(),
                              .keys_pulled = shard.pulled,
                              .keys_pushed = shard.pushed,
-                             .gradients_refused = shard.refused});
+                             .gradients_refused = shard.refused,
+                             .lifecycle = life_of(shard.table)});
   return status;
 }
 

@@ -59,6 +59,7 @@ class Shards {
   bool pull(const AskHeader& header, MessageReader& in, MessageWriter& out);
   PushResult push(const AskHeader& header, const Workers::Client& client, MessageReader& in);
   void end_step(const Workers::Client& client);
+  PushResult end_period(const AskHeader& header, MessageReader& in);
   void take_copy(const AskHeader& header, MessageReader& in);
 
   std::optional<TableStorage> storage_;

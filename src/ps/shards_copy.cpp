@@ -1,4 +1,5 @@
-// A server's state as requests to its backup: workers and tables, then rows, then the sums of steps that are not over.
+// A server's state as requests to its backup: workers and tables, then rows, keys that wait to be admitted, and the sums of steps that are
+// not over.
 #include <cstring>
 
 #include "ps/parsed.hpp"
@@ -14,12 +15,19 @@ std::size_t items_of_a_message(std::size_t bytes) {
 
 std::size_t row_floats(const Table& table) { return static_cast<std::size_t>(table.spec().dimension); }
 
+constexpr std::size_t kWaitingBytes = comm::kMostMessageBytes / 2;  // that go into one message
+
+nlohmann::json life_of(const Table& table) {
+  const LifecycleCounts counts = table.lifecycle_counts();
+  return {table.period(), counts.admitted, counts.held_back, counts.evicted};
+}
+
 }  // namespace
 
 void Shards::copy(std::uint64_t process, const Next& next, const Send& send) const {
-  const auto put = [&](Ask ask, std::uint32_t table, std::size_t count, const auto& write) {
+  const auto put = [&](Ask ask, std::uint32_t table, std::size_t count, const auto& write, std::uint64_t place = 0) {
     MessageWriter out(next());
-    out.add<AskHeader>(1).front() = {.ask = ask, .table = table, .count = count, .client = process, .number = 0};
+    out.add<AskHeader>(1).front() = {.ask = ask, .table = table, .count = count, .client = process, .number = place};
     write(out);
     send(out.written());
   };
@@ -28,7 +36,8 @@ void Shards::copy(std::uint64_t process, const Next& next, const Send& send) con
     tables.push_back({{"spec", to_json(shard.spec)},
                       {"learning_rate", shard.table.spec().optimizer.learning_rate},
                       {"push_count", shard.table.push_count()},
-                      {"counted", {shard.pulled, shard.pushed, shard.refused}}});
+                      {"counted", {shard.pulled, shard.pushed, shard.refused}},
+                      {"lifecycle", life_of(shard.table)}});
   const std::string words = nlohmann::json{{"workers", workers_.json()}, {"tables", std::move(tables)}}.dump();
   if (words.size() > comm::kMostMessageBytes / 2)
     throw Error(ErrorCode::resource_exhausted, text("more clients or tables than a backup can be told of: ", words.size(), " bytes"));
@@ -53,7 +62,14 @@ void Shards::copy(std::uint64_t process, const Next& next, const Send& send) con
       if (keys.size() == most) put_rows();
     });
     if (!keys.empty()) put_rows();
-    const std::size_t dimension = row_floats(shard.table), most_sums = items_of_a_message(dimension * sizeof(float));
+    const std::span<const std::byte> waiting = shard.table.waiting();
+    for (std::size_t begin = 0; begin < waiting.size(); begin += kWaitingBytes) {
+      const std::span<const std::byte> some = waiting.subspan(begin, std::min(kWaitingBytes, waiting.size() - begin));
+      put(
+          Ask::copy_waiting, number, some.size(), [&](MessageWriter& out) { out.add(some); }, begin);
+    }
+    const std::size_t dimension = row_floats(shard.table);
+    const std::size_t most_sums = items_of_a_message(dimension * sizeof(float) + sizeof(Impressions));
     for (const auto& [at, pushed] : shard.sums.pushed())
       for (std::size_t begin = 0; begin < pushed.keys.size(); begin += most_sums) {
         const std::size_t count = std::min(most_sums, pushed.keys.size() - begin);
@@ -61,6 +77,7 @@ void Shards::copy(std::uint64_t process, const Next& next, const Send& send) con
           out.add<SumsHeader>(1).front() = {.step = at.first, .worker = at.second};
           out.add(std::span<const Key>(pushed.keys).subspan(begin, count));
           out.add(std::span<const float>(pushed.gradients).subspan(begin * dimension, count * dimension));
+          if (!pushed.impressions.empty()) out.add(std::span<const Impressions>(pushed.impressions).subspan(begin, count));
         });
       }
   }
@@ -81,6 +98,8 @@ void Shards::take_copy(const AskHeader& header, MessageReader& in) {
         shard.pulled = table.at("counted").at(0);
         shard.pushed = table.at("counted").at(1);
         shard.refused = table.at("counted").at(2);
+        const nlohmann::json& life = table.at("lifecycle");
+        shard.table.set_lifecycle(life.at(0), {.admitted = life.at(1), .held_back = life.at(2), .evicted = life.at(3)});
       }
       return true;
     });
@@ -96,9 +115,15 @@ void Shards::take_copy(const AskHeader& header, MessageReader& in) {
     shard.table.restore(keys, in.take<std::byte>(keys.size() * shard.table.stored_row_bytes()));
     return;
   }
+  if (header.ask == Ask::copy_waiting) {
+    shard.table.add_waiting(header.number, in.take<std::byte>(header.count));
+    return;
+  }
   const SumsHeader sums = in.take<SumsHeader>(1).front();
   const std::span<const Key> keys = in.take<Key>(header.count);
-  shard.sums.add(sums.step, static_cast<int>(sums.worker), keys, in.take<float>(keys.size() * row_floats(shard.table)));
+  const std::span<const float> gradients = in.take<float>(keys.size() * row_floats(shard.table));
+  shard.sums.add(sums.step, static_cast<int>(sums.worker), keys, gradients,
+                 in.take<Impressions>(shard.table.spec().lifecycle ? keys.size() : 0));
 }
 
 }  // namespace tessera::ps

@@ -13,8 +13,9 @@ namespace tessera::ps {
 
 class StepSums {
  public:
-  // How many were taken: those with a NaN or an infinity are not.
-  PushResult add(std::int64_t step, int worker, std::span<const Key> keys, std::span<const float> gradients);
+  // How many were taken: those with a NaN or an infinity are not. `impressions`: one a key, of a table with a lifecycle; else empty.
+  PushResult add(std::int64_t step, int worker, std::span<const Key> keys, std::span<const float> gradients,
+                 std::span<const Impressions> impressions);
   // Of a worker that begins this step and those behind it anew.
   void forget(std::int64_t step, int worker);
   // Pushes to the table, for each key once, what the workers have added in this step: in the workers' order, so that sums are the same
@@ -24,6 +25,7 @@ class StepSums {
   struct Pushed {
     std::vector<Key> keys;
     std::vector<float> gradients;
+    std::vector<Impressions> impressions;
   };
   const std::map<std::pair<std::int64_t, int>, Pushed>& pushed() const { return pushed_; }
 

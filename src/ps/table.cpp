@@ -38,7 +38,8 @@ TableMemory Table::memory() const {
   const State& state = *state_;
   const std::size_t rows = state.values.bytes() + state.states.bytes() + state.marks.bytes() +
                            state.free_rows.capacity() * sizeof(std::uint32_t) + state.erased_keys.capacity() * sizeof(Key);
-  const std::size_t index = state.index.bytes() + (state.cold ? state.cold->memory_bytes() : 0);
+  const std::size_t index =
+      state.index.bytes() + (state.cold ? state.cold->memory_bytes() : 0) + (state.life ? state.life->waiting.bytes().size() : 0);
   return {.index = Bytes(static_cast<std::int64_t>(index)),
           .rows = Bytes(static_cast<std::int64_t>(rows)),
           .disk = Bytes(static_cast<std::int64_t>(state.cold ? state.cold->disk_bytes() : 0)),
@@ -51,8 +52,10 @@ void Table::pull(std::span<const Key> keys, std::span<float> values, std::span<T
   State& state = *state_;
   const auto dimension = static_cast<std::size_t>(state.spec.dimension);
   const bool plain = state.spec.type == RowType::fp32, counts = state.cold.has_value();
+  const bool creates = absent == Absent::create && !state.life, gives_first = absent == Absent::create && state.life;
+  std::vector<std::byte> first(gives_first ? state.values.row_bytes() : 0);
   in_chunks(keys.size(), state.chunk(), [&](std::size_t begin, std::size_t count) {
-    state.resolve(keys.subspan(begin, count), {}, absent == Absent::create ? Missing::create : Missing::leave);
+    state.resolve(keys.subspan(begin, count), {}, creates ? Missing::create : Missing::leave);
     Ring<const std::byte*> rows;
     const auto ask = [&](std::size_t i) {
       const std::uint32_t row = state.found[i];
@@ -64,6 +67,9 @@ void Table::pull(std::span<const Key> keys, std::span<float> values, std::span<T
       float* const to = values.data() + (begin + i) * dimension;
       if (rows[i] == nullptr) {
         std::fill_n(to, dimension, 0.0f);
+        if (!gives_first || !state.life->rules_of(keys[begin + i]).admits_at_once()) return;
+        state.first_values(keys[begin + i], first.data());
+        load_row(state.spec.type, first.data(), {to, dimension});
         return;
       }
       if (plain)
@@ -76,7 +82,8 @@ void Table::pull(std::span<const Key> keys, std::span<float> values, std::span<T
   });
 }
 
-PushResult Table::push(std::span<const Key> keys, std::span<const float> gradients, std::span<const Ticket> tickets) {
+PushResult Table::push(std::span<const Key> keys, std::span<const float> gradients, std::span<const Ticket> tickets,
+                       std::span<const Impressions> impressions) {
   State& state = *state_;
   const auto dimension = static_cast<std::size_t>(state.spec.dimension);
   Random random(seed_of(state.spec.initializer.seed, ++state.pushes, 2));
@@ -85,23 +92,35 @@ PushResult Table::push(std::span<const Key> keys, std::span<const float> gradien
     float* state;
     unsigned char* mark;
   };
-  const bool marked = state.marks_changes();
+  const bool marked = state.marks_changes(), lives = state.life.has_value(), has_state = state.states.row_bytes() > 0;
+  const float learning_rate = state.spec.optimizer.learning_rate;
   PushResult result;
   in_chunks(keys.size(), state.chunk(), [&](std::size_t begin, std::size_t count) {
-    state.resolve(keys.subspan(begin, count), tickets.empty() ? tickets : tickets.subspan(begin, count), Missing::create);
+    const auto of_chunk = [&](auto all) { return all.empty() ? all : all.subspan(begin, count); };
+    state.resolve(keys.subspan(begin, count), of_chunk(tickets), lives ? Missing::admit : Missing::create, of_chunk(impressions));
     Ring<Row> rows;
     const auto ask = [&](std::size_t i) {
       const std::uint32_t row = state.found[i];
+      if (lives && row == KeyIndex::kNone) return;
       rows[i] = {.values = state.values.ask_to_write(row),
-                 .state = state.state_count == 0 ? nullptr : reinterpret_cast<float*>(state.states.ask_to_write(row)),
+                 .state = has_state ? reinterpret_cast<float*>(state.states.ask_to_write(row)) : nullptr,
                  .mark = marked ? reinterpret_cast<unsigned char*>(state.marks.ask_to_write(row)) : nullptr};
     };
     const auto apply = [&](std::size_t i) {
+      const Key key = keys[begin + i];
+      const Impressions seen = lives && !impressions.empty() ? impressions[begin + i] : Impressions{};
+      if (lives && !LifecycleState::valid(seen)) {
+        ++result.refused;
+        return;
+      }
+      if (lives && state.found[i] == KeyIndex::kNone) return;  // it is not admitted
       const Row& row = rows[i];
-      state.before_change(keys[begin + i], state.found[i]);
+      state.before_change(key, state.found[i]);
       if (marked) *row.mark = static_cast<unsigned char>((*row.mark | Mark::kChanged) & ~Mark::kOnDisk);
-      ++(state.apply(row.values, row.state, gradients.subspan((begin + i) * dimension, dimension), random) ? result.applied
-                                                                                                           : result.refused);
+      const float rate = lives ? learning_rate * state.life->rules_of(key).learning_rate_scale : learning_rate;
+      const bool applied = state.apply(row.values, row.state, gradients.subspan((begin + i) * dimension, dimension), rate, random);
+      ++(applied ? result.applied : result.refused);
+      if (lives && applied) state.life->count(state.statistics_in(row.state), seen);
     };
     in_flight(count, ask, apply);
   });
@@ -123,7 +142,7 @@ std::size_t Table::erase(std::span<const Key> keys) {
       if (row == KeyIndex::kNone && !on_disk) continue;
       if (row != KeyIndex::kNone) {
         state.index.erase(key);
-        state.free_rows.push_back(row);
+        if (row < state.most_rows) state.free_rows.push_back(row);  // else its memory is about to be given back
         state.swept[state.partition_of(key)] = state.erased;
       }
       --state.row_count;

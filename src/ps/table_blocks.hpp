@@ -13,8 +13,8 @@
 namespace tessera::ps {
 
 // `head`: JSON that says what the file is. `erased`: keys. `rows`: keys, then their rows as Table stores them. `end`: nothing, and nothing
-// follows.
-enum class BlockKind : std::uint32_t { head, erased, rows, end };
+// follows. `waiting`: of a table with a lifecycle, Table::waiting() in `count` bytes.
+enum class BlockKind : std::uint32_t { head, erased, rows, end, waiting };
 
 struct BlockHead {
   BlockKind kind;

@@ -22,12 +22,13 @@ constexpr std::size_t kBlockRows = 4096;
 std::string id_of(std::uint64_t checksum) { return to_hex({reinterpret_cast<const char*>(&checksum), sizeof checksum}); }
 
 std::string head_of(const TableFile& file) {
-  return json{{"format", 1},
-              {"table", json::parse(to_json(file.spec))},
-              {"rows", file.rows == SnapshotRows::all ? "all" : "changed"},
-              {"pushes", file.push_count},
-              {"after", file.after}}
-      .dump();
+  json head{{"format", 1},
+            {"table", json::parse(to_json(file.spec))},
+            {"rows", file.rows == SnapshotRows::all ? "all" : "changed"},
+            {"pushes", file.push_count},
+            {"after", file.after}};
+  if (file.spec.lifecycle) head["period"] = file.period;
+  return head.dump();
 }
 
 TableFile file_from(BlockReader& blocks) {
@@ -40,20 +41,25 @@ TableFile file_from(BlockReader& blocks) {
     return {.spec = spec_from_json(head.at("table").dump()),
             .rows = head.at("rows") == "all" ? SnapshotRows::all : SnapshotRows::changed,
             .push_count = head.at("pushes"),
+            .period = head.value("period", std::uint32_t{0}),
             .after = head.at("after")};
   } catch (const json::exception& problem) {
     blocks.refuse(problem.what());
   }
 }
 
-// Calls with each block's keys and rows, or with the keys of erased rows and no rows.
-template <typename Visit>
-TableFile read_blocks(const std::filesystem::path& path, const Visit& visit) {
+// Calls with each block's keys and rows, or with the keys of erased rows and no rows; and with what waits to be admitted.
+template <typename Visit, typename VisitWaiting>
+TableFile read_blocks(const std::filesystem::path& path, const Visit& visit, const VisitWaiting& visit_waiting) {
   BlockReader blocks(path);
   TableFile file = file_from(blocks);
   const std::size_t row_bytes = Table(file.spec).stored_row_bytes();
   std::vector<Key> keys;
   for (BlockReader::Block block = blocks.next(); block.kind != BlockKind::end; block = blocks.next()) {
+    if (block.kind == BlockKind::waiting && block.content.size() == block.count) {
+      visit_waiting(block.content);
+      continue;
+    }
     const bool rows = block.kind == BlockKind::rows;
     if ((!rows && block.kind != BlockKind::erased) || block.content.size() != block.count * (sizeof(Key) + (rows ? row_bytes : 0)))
       blocks.refuse("a block is none that it can have");
@@ -74,6 +80,8 @@ std::string difference(const TableSpec& file, const TableSpec& table) {
     if (of_file.at(member) != of_table.at(member))
       return text(member.back(), " is ", of_file.at(member).dump(), " in the file and ", of_table.at(member).dump(), " in the table");
   }
+  if (file.lifecycle.has_value() != table.lifecycle.has_value())
+    return text("the ", file.lifecycle ? "file" : "table", " has a lifecycle, and the ", file.lifecycle ? "table" : "file", " has none");
   return {};
 }
 
@@ -145,11 +153,14 @@ TableSave::TableSave(Table& table, FileSystem& files, std::filesystem::path path
   writer.file = {.spec = table.spec(),
                  .rows = begun.rows,
                  .push_count = table.push_count(),
+                 .period = table.period(),
                  .erased_count = begun.erased.size(),
                  .after = begun.rows == SnapshotRows::changed ? last : ""};
   const std::string head = head_of(writer.file);
   writer.blocks.add(BlockKind::head, 1, std::as_bytes(std::span(head)));
   if (!begun.erased.empty()) writer.blocks.add(BlockKind::erased, begun.erased.size(), std::as_bytes(std::span(begun.erased)));
+  if (const std::span<const std::byte> waiting = table.waiting(); !waiting.empty())
+    writer.blocks.add(BlockKind::waiting, waiting.size(), waiting);
 }
 TableSave::~TableSave() = default;
 TableSave::TableSave(TableSave&&) noexcept = default;
@@ -172,12 +183,14 @@ bool TableSave::save_some(std::size_t rows) {
 const TableFile& TableSave::file() const { return writer_->file; }
 
 TableFile check_table_file(const std::filesystem::path& path) {
-  return read_blocks(path, [](std::span<const Key>, std::span<const std::byte>, bool) {});
+  return read_blocks(
+      path, [](std::span<const Key>, std::span<const std::byte>, bool) {}, [](std::span<const std::byte>) {});
 }
 
 void load_table(Table& table, std::span<const std::filesystem::path> files, const std::function<bool(Key)>& keeps) {
   std::string before;
   std::uint64_t push_count = 0;
+  std::uint32_t period = 0;
   for (const std::filesystem::path& path : files) {
     const TableFile file = check_table_file(path);
     if (const std::string differs = difference(file.spec, table.spec()); !differs.empty())
@@ -189,6 +202,7 @@ void load_table(Table& table, std::span<const std::filesystem::path> files, cons
                   {.file = path.string(), .block = {}}, "a base, and its deltas in the order in which they were saved");
     before = file.id;
     push_count = file.push_count;
+    period = file.period;
   }
   const std::size_t row_bytes = table.stored_row_bytes();
   std::vector<Key> kept;
@@ -205,15 +219,22 @@ void load_table(Table& table, std::span<const std::filesystem::path> files, cons
     table.restore(kept, kept_rows);
   };
   for (const std::filesystem::path& path : files)
-    read_blocks(path, [&](std::span<const Key> keys, std::span<const std::byte> stored, bool rows) {
-      if (!rows)
-        table.erase(keys);
-      else if (keeps)
-        keep(keys, stored);
-      else
-        table.restore(keys, stored);
-    });
+    read_blocks(
+        path,
+        [&](std::span<const Key> keys, std::span<const std::byte> stored, bool rows) {
+          if (!rows)
+            table.erase(keys);
+          else if (keeps)
+            keep(keys, stored);
+          else
+            table.restore(keys, stored);
+        },
+        [&](std::span<const std::byte> waiting) {
+          // Whatever a server knew of the keys of others is forgotten in time.
+          if (path == files.back()) table.add_waiting(0, waiting);
+        });
   table.set_push_count(std::max(table.push_count(), push_count));
+  table.set_lifecycle(std::max(table.period(), period), table.lifecycle_counts());
 }
 
 }  // namespace tessera::ps

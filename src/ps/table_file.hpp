@@ -19,6 +19,7 @@ struct TableFile {
   TableSpec spec;
   SnapshotRows rows;
   std::uint64_t push_count = 0;
+  std::uint32_t period = 0;  // of a table with a lifecycle
   std::uint64_t row_count = 0, erased_count = 0;
   std::string id = {};     // of the content
   std::string after = {};  // the id of the file that a delta follows; empty for a base

@@ -28,21 +28,24 @@ Table::State::State(TableSpec given, const std::optional<TableStorage>& storage)
     : spec(std::move(given)),
       update(update_of(spec.optimizer)),
       state_count(state_floats(spec.optimizer, spec.dimension)),
+      life(spec.lifecycle ? std::optional<LifecycleState>(std::in_place, *spec.lifecycle) : std::nullopt),
       values(row_bytes(spec.type, spec.dimension)),
-      states(state_count * sizeof(float)),
+      states(state_count * sizeof(float) + (life ? sizeof(Statistics) : 0)),
       marks(1),
       scratch(static_cast<std::size_t>(spec.dimension)),
       clipped(spec.optimizer.clip_norm ? scratch.size() : 0) {
   swept.resize(1);
   if (!storage) return;
-  memory_limit = storage->memory_limit.value;
+  memory_limit = storage->memory_limit.value - (life ? static_cast<std::int64_t>(life->waiting.bytes().size()) : 0);
   const auto partitions = static_cast<std::uint64_t>(std::clamp<std::int64_t>(memory_limit / kPartitionBytes, 4, 1024));
-  cold.emplace(storage->folder, stored_bytes(), std::bit_width(partitions) - 1, static_cast<std::size_t>(memory_limit / 2));
+  cold.emplace(storage->folder, stored_bytes(), std::bit_width(partitions) - 1,
+               static_cast<std::size_t>(std::max<std::int64_t>(0, memory_limit / 2)));
   swept.resize(cold->partitions());
   share_memory();
   if (rows_that_fit() < kFewestRows)
     throw Error(ErrorCode::invalid_config, text("table ", spec.name, ": the memory limit is ", to_text(storage->memory_limit)), {},
-                text("room for ", kFewestRows, " rows: ", to_text(Bytes(2 * kFewestRows * bytes_in_memory())), " will do"));
+                text("room for ", kFewestRows, " rows: ",
+                     to_text(Bytes(2 * kFewestRows * bytes_in_memory() + storage->memory_limit.value - memory_limit)), " will do"));
 }
 
 std::int64_t Table::State::bytes_in_memory() const {
@@ -73,12 +76,12 @@ void Table::State::give_back_memory() {
 
 void Table::State::copy_out(std::uint32_t row, std::byte* stored) const {
   std::memcpy(stored, values.at(row), values.row_bytes());
-  if (state_count > 0) std::memcpy(stored + values.row_bytes(), states.at(row), states.row_bytes());
+  if (states.row_bytes() > 0) std::memcpy(stored + values.row_bytes(), states.at(row), states.row_bytes());
 }
 
 void Table::State::copy_in(const std::byte* stored, std::uint32_t row) {
   std::memcpy(values.at(row), stored, values.row_bytes());
-  if (state_count > 0) std::memcpy(states.at(row), stored + values.row_bytes(), states.row_bytes());
+  if (states.row_bytes() > 0) std::memcpy(states.at(row), stored + values.row_bytes(), states.row_bytes());
 }
 
 std::uint32_t Table::State::take_row() {
@@ -105,11 +108,16 @@ std::uint32_t Table::State::add_row(Key key, Missing missing) {
   ++row_count;
   mark(row) = static_cast<unsigned char>(1 | Mark::kChanged | (snapshot_wants(hash_of(key)) ? Mark::kGiven : 0));
   if (missing == Missing::blank) return row;
+  first_values(key, values.at(row));
+  start_state(spec.optimizer, state_of(row));
+  if (life) statistics_of(row) = {.seen = life->period};
+  return row;
+}
+
+void Table::State::first_values(Key key, std::byte* stored) {
   Random random(seed_of(spec.initializer.seed, key, 1));
   start_values(spec.initializer, key, scratch);
-  store_row(spec.type, scratch, random, values.at(row));
-  start_state(spec.optimizer, state_of(row));
-  return row;
+  store_row(spec.type, scratch, random, stored);
 }
 
 std::uint32_t Table::State::load_row(Key key, const std::byte* record) {
@@ -122,7 +130,8 @@ std::uint32_t Table::State::load_row(Key key, const std::byte* record) {
   return row;
 }
 
-void Table::State::resolve(std::span<const Key> keys, std::span<const Ticket> tickets, Missing missing) {
+void Table::State::resolve(std::span<const Key> keys, std::span<const Ticket> tickets, Missing missing,
+                           std::span<const Impressions> impressions) {
   std::optional<Error> refused;
   try {
     make_room(keys.size());
@@ -152,12 +161,22 @@ void Table::State::resolve(std::span<const Key> keys, std::span<const Ticket> ti
       ++misses;
     });
   }
+  const auto gets_row = [&](std::size_t i) {
+    if (missing != Missing::admit) return missing != Missing::leave;
+    const Impressions seen = impressions.empty() ? Impressions{} : impressions[i];
+    return LifecycleState::valid(seen) && life->admits(keys[i], seen, spec.initializer.seed, pushes);
+  };
   in_flight(
-      missed.size(), [&](std::size_t item) { places[item] = index.ask(keys[missed[item]]); },
+      missed.size(),
+      [&](std::size_t item) {
+        const Key key = keys[missed[item]];
+        places[item] = index.ask(key);
+        if (missing == Missing::admit) life->waiting.ask(key);
+      },
       [&](std::size_t item) {
         const std::size_t i = missed[item];
         found[i] = index.find(keys[i], places[item]);
-        if (found[i] == KeyIndex::kNone && missing != Missing::leave) found[i] = add_row(keys[i], missing);
+        if (found[i] == KeyIndex::kNone && gets_row(i)) found[i] = add_row(keys[i], missing);
       });
 }
 
@@ -215,7 +234,7 @@ void Table::State::sweep() {
   hand = (hand + 1) % cold->partitions();
 }
 
-bool Table::State::apply(std::byte* stored, float* state, std::span<const float> gradient, Random& random) {
+bool Table::State::apply(std::byte* stored, float* state, std::span<const float> gradient, float learning_rate, Random& random) {
   if (!all_finite(gradient)) return false;
   if (spec.optimizer.clip_norm) {
     const float scale = clip_scale(gradient, *spec.optimizer.clip_norm);
@@ -223,11 +242,11 @@ bool Table::State::apply(std::byte* stored, float* state, std::span<const float>
     gradient = clipped;
   }
   if (spec.type == RowType::fp32) {
-    update(spec.optimizer, spec.optimizer.learning_rate, gradient.data(), reinterpret_cast<float*>(stored), state, spec.dimension);
+    update(spec.optimizer, learning_rate, gradient.data(), reinterpret_cast<float*>(stored), state, spec.dimension);
     return true;
   }
   ps::load_row(spec.type, stored, scratch);
-  update(spec.optimizer, spec.optimizer.learning_rate, gradient.data(), scratch.data(), state, spec.dimension);
+  update(spec.optimizer, learning_rate, gradient.data(), scratch.data(), state, spec.dimension);
   store_row(spec.type, scratch, random, stored);
   return true;
 }

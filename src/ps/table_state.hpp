@@ -16,6 +16,7 @@
 #include "ps/key_index.hpp"
 #include "ps/ps.hpp"
 #include "ps/slab.hpp"
+#include "ps/table_lifecycle.hpp"
 #include "ps/update.hpp"
 
 namespace tessera::ps {
@@ -63,7 +64,9 @@ struct Mark {
   static constexpr unsigned kOnDisk = 32;  // as it is here
 };
 
-enum class Missing { leave, create, blank };  // what becomes of a key without a row; `blank`: a row whose bytes the caller fills in
+// What becomes of a key without a row. `admit`: its row is made where the table's lifecycle admits it. `blank`: a row whose bytes the
+// caller fills in.
+enum class Missing { leave, create, admit, blank };
 
 struct Table::State {
   State(TableSpec given, const std::optional<TableStorage>& storage);
@@ -72,6 +75,9 @@ struct Table::State {
   std::span<float> state_of(std::uint32_t row) {
     return state_count == 0 ? std::span<float>() : std::span(reinterpret_cast<float*>(states.at(row)), state_count);
   }
+  // Beside the optimizer's state, of a table with a lifecycle.
+  Statistics& statistics_in(float* state) const { return *reinterpret_cast<Statistics*>(state + state_count); }
+  Statistics& statistics_of(std::uint32_t row) const { return statistics_in(reinterpret_cast<float*>(states.at(row))); }
   unsigned char& mark(std::uint32_t row) { return reinterpret_cast<unsigned char&>(*marks.at(row)); }
   // Whether marks are kept of what changes. Before the first snapshot all rows are as new as when they were made, and a push need not touch
   // the memory of their marks: a fifth of its time.
@@ -84,15 +90,15 @@ struct Table::State {
   }
   void ask(std::uint32_t row) const {
     values.ask_to_read(row);
-    if (state_count > 0) states.ask_to_read(row);
+    if (states.row_bytes() > 0) states.ask_to_read(row);
     marks.ask_to_write(row);
   }
   void copy_out(std::uint32_t row, std::byte* stored) const;
   void copy_in(const std::byte* stored, std::uint32_t row);
 
   // Fills `found` with the rows of up to chunk() keys, kNone where there is none. Those on disk come to memory, for which others may leave.
-  // Between two calls no row leaves. `tickets`: none, or one a key.
-  void resolve(std::span<const Key> keys, std::span<const Ticket> tickets, Missing missing);
+  // Between two calls no row leaves. `tickets`: none, or one a key; `impressions`, too, and only where a key may be admitted.
+  void resolve(std::span<const Key> keys, std::span<const Ticket> tickets, Missing missing, std::span<const Impressions> impressions = {});
   bool leads(const Ticket& ticket, Key key) const { return ticket.row < rows_begun && ticket.erased >= swept[partition_of(key)]; }
   std::size_t partition_of(Key key) const { return cold ? cold->partition_of(hash_of(key)) : 0; }
   std::size_t room() const { return free_rows.size() + (most_rows - std::min(most_rows, rows_begun)); }
@@ -107,10 +113,12 @@ struct Table::State {
   void write(std::span<const RowPlace> rows);
   std::uint32_t take_row();
   std::uint32_t add_row(Key key, Missing missing);
+  // The values that a key's row begins with, as they are stored.
+  void first_values(Key key, std::byte* stored);
   std::uint32_t load_row(Key key, const std::byte* record);
 
   // False for a gradient that is not finite.
-  bool apply(std::byte* stored, float* state, std::span<const float> gradient, Random& random);
+  bool apply(std::byte* stored, float* state, std::span<const float> gradient, float learning_rate, Random& random);
 
   bool snapshot_wants(std::uint64_t hash) const { return snapshot && hash >= snapshot->frontier; }
   // To be called before a row changes or goes.
@@ -130,9 +138,10 @@ struct Table::State {
 
   TableSpec spec;
   Update update;
-  std::size_t state_count;
+  std::size_t state_count;  // the optimizer's
+  std::optional<LifecycleState> life;
   KeyIndex index;
-  Slab values, states;  // apart, so that pulls read values alone
+  Slab values, states;  // apart, so that pulls read values alone; `states` also has the Statistics
   Slab marks;
   std::vector<std::uint32_t> free_rows;
   std::uint32_t rows_begun = 0;
