@@ -1,6 +1,6 @@
 """Measures parameter servers: a table alone beside a plain one, embeddings of PyTorch and FBGEMM in one process, and one server with one worker beside PaddlePaddle's.
 
-    python bench/ps/run.py [--bin build/release/bin] [--rows 5000000] [--rounds 5] [--only shard,torch,fbgemm,service,paddle,load,growth] [--json]
+    python bench/ps/run.py [--bin build/release/bin] [--rows 5000000] [--rounds 5] [--only shard,lifecycle,torch,fbgemm,service,paddle,load,growth] [--json]
 
 Dimension 16, AdaGrad with a moment a row, batches of 4096 x 26 keys, small ones of 64 x 26: uniform, and Zipf (row k with a probability of 1 / k). Medians over the rounds. CPU
 time is that of server and worker together. The plain table's rows begin as zeros, ours with random numbers.
@@ -36,7 +36,7 @@ from scale import scale, show_scale  # noqa: E402
 from served import Program  # noqa: E402
 
 DIMENSION, BATCH = 16, 4096 * 26
-PARTS = ["shard", "torch", "fbgemm", "service", "paddle", "load", "growth", "tier"]
+PARTS = ["shard", "lifecycle", "torch", "fbgemm", "service", "paddle", "load", "growth", "tier"]
 PADDLE = "2.6.2"
 FBGEMM = "1.8.0"  # the release for the torch that setup installs
 TIMED = ["pull uniform", "pull zipf", "pull + push uniform", "pull + push zipf", "small pull", "small pull + push"]
@@ -156,6 +156,13 @@ def show_alone(result):
                 print(f"{name:<24}{rates[name]:9.1f}{rates['plain ' + name]:9.1f}{100 * rates[name] / rates['plain ' + name]:9.0f}%")
         print(f"random reads of 64 bytes: {rates['reads uniform']:.0f}")
         print("bytes of a row: " + ", ".join(f"{words} {value:.0f}" for words, value in shard["bytes_of_a_row"].items()))
+    if life := result.get("lifecycle"):
+        rates = life["million_keys_per_s"]
+        print(f"{'a lifecycle, one thread':<24}{'with':>9}{'without':>9}")
+        for name in sorted({name.rpartition(",")[0] for name in rates if name.endswith(", with")}):
+            print(f"{name:<24}{rates[name + ', with']:9.1f}{rates[name + ', without']:9.1f}")
+        print(json.dumps({name: value for name, value in life.items() if name != "million_keys_per_s"}))
+        print(f"push of keys that wait: {rates['push of keys that wait']:.1f}")
     if tier := result.get("tier"):
         print(f"{tier['rows']} rows, memory for a quarter: " + json.dumps(tier))
     if "torch" in result:
@@ -206,6 +213,8 @@ def main():
     result = {"machine": processor(), "cores": len(os.sched_getaffinity(0)), "versions": versions, "rows": arguments.rows}
     if "shard" in arguments.only:
         result["shard"] = checked([arguments.bin / "tessera_bench_ps_shard", arguments.rows, arguments.rounds])
+    if "lifecycle" in arguments.only:
+        result["lifecycle"] = checked([arguments.bin / "tessera_bench_ps_lifecycle", arguments.rows, arguments.rounds])
     if "torch" in arguments.only:
         result["torch"] = torch_embedding(arguments.rows, arguments.rounds)
     if "fbgemm" in arguments.only:

@@ -334,6 +334,12 @@ void check_placement(const ConfigNode& root, const JobSpec& job) {
 void check_tables(const ConfigNode& root, const JobSpec& job) {
   if (const auto servers = root.find("parameter_servers"); servers && !reads_clicks(job.model))
     throw servers->error(text("parameter servers hold tables, and model ", job.model.arch, " has none"), "no parameter_servers");
+  if (!job.parameter_servers.lifecycle) return;
+  const std::int64_t tables = std::ssize(table_rows(job.model));
+  for (const TableLifecycleSpec& some : job.parameter_servers.lifecycle->tables)
+    for (const int table : some.tables)
+      if (table >= tables)
+        throw Error(ErrorCode::invalid_config, text("the model has no table ", table), some.where, text("0 to ", tables - 1));
 }
 
 std::string read_name(const ConfigNode& node) {

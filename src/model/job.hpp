@@ -170,6 +170,37 @@ struct TableOptimizerSpec {
   std::optional<double> clip_norm;  // of each row's gradient
 };
 
+// When a key of a table gets a row, as the train.yaml says it (ps::Admission).
+struct AdmissionSpec {
+  int after = 1;
+  std::optional<double> probability;
+};
+// When a row goes (ps::Eviction).
+struct EvictionSpec {
+  std::optional<int> unseen;  // periods
+  std::optional<double> below;
+};
+// What is special about some of the model's tables (ps::SlotLifecycle).
+struct TableLifecycleSpec {
+  std::vector<int> tables;
+  double lr_scale = 1;
+  std::optional<AdmissionSpec> admission;
+  std::optional<EvictionSpec> eviction;
+  Where where;
+};
+// How rows come and go (ps::Lifecycle).
+struct LifecycleSpec {
+  std::int64_t period = 0;  // steps
+  double decay = 0.98;
+  double click_weight = 1;
+  double unclicked_weight = 0.1;
+  AdmissionSpec admission;
+  std::int64_t waiting_keys = std::int64_t{1} << 22;
+  int forget_after = 7;  // periods
+  EvictionSpec eviction;
+  std::vector<TableLifecycleSpec> tables;
+};
+
 // Where the tables of a model that reads clicks lie, and what they are.
 struct ParameterServerSpec {
   std::vector<std::string> places;  // HOST:PORT of each server; empty: some ranks of the run hold them (plan::Plan::servers)
@@ -180,6 +211,7 @@ struct ParameterServerSpec {
   std::string rows = "fp32";                // fp32, bf16, int8: how a server stores values
   std::string consistency = "synchronous";  // or asynchronous: when ranks see each other's steps (ps::Consistency)
   int staleness = 1;                        // of asynchronous tables, in steps
+  std::optional<LifecycleSpec> lifecycle;   // none: rows stay
   Where where;
   // Whether rows may be pulled beside the step before the one that reads them, whose gradients they then miss.
   bool allows_rows_ahead() const { return consistency == "asynchronous" && staleness >= 1; }

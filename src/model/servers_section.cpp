@@ -78,7 +78,7 @@ ParameterServerSpec read_parameter_servers(const ConfigNode& node) {
   constexpr std::int64_t kMostThreads = 1024, kMostStaleness = 1000;
   ParameterServerSpec servers;
   servers.where = node.where();
-  Section section(node, {"servers", "threads", "optimizer", "initializer", "rows", "consistency", "staleness"});
+  Section section(node, {"servers", "threads", "optimizer", "initializer", "rows", "consistency", "staleness", "lifecycle"});
   section.read("servers", servers.places, read_places);
   section.read("threads", servers.threads, [](const ConfigNode& threads) { return threads.as_int_between(1, kMostThreads); });
   section.attempt([&] {
@@ -92,6 +92,7 @@ ParameterServerSpec read_parameter_servers(const ConfigNode& node) {
     return consistency.as_choice({"synchronous", "asynchronous"});
   });
   section.read("staleness", servers.staleness, [](const ConfigNode& staleness) { return staleness.as_int_between(0, kMostStaleness); });
+  section.read("lifecycle", servers.lifecycle, read_lifecycle);
   section.finish();
   if (node.has("staleness") && servers.consistency == "synchronous")
     throw node.at("staleness")

@@ -7,5 +7,7 @@ namespace tessera::model {
 
 // Throws invalid_config for all that is wrong in it.
 ParameterServerSpec read_parameter_servers(const ConfigNode& node);
+// Its `lifecycle:`.
+LifecycleSpec read_lifecycle(const ConfigNode& node);
 
 }  // namespace tessera::model

@@ -62,6 +62,50 @@ TEST(ParameterServers, SayWhatIsWrongOfThem) {
               HasSubstr("parameter servers hold tables, and model resnet18 has none"));
 }
 
+TEST(ParameterServers, HaveRowsThatComeAndGo) {
+  const LifecycleSpec lifecycle =
+      job_of(
+          "parameter_servers: {lifecycle: {period: 500, decay: 0.9, click_weight: 2, unclicked_weight: 0.5, "
+          "admission: {after: 3, waiting_keys: 1000, forget_after: 4}, eviction: {unseen: 30, below: 0.8}, "
+          "tables: [{tables: [0, 25], lr_scale: 0.5, admission: {probability: 0.1}}, {tables: [3], eviction: {unseen: 90}}]}}\n")
+          .parameter_servers.lifecycle.value();
+  EXPECT_EQ(lifecycle.period, 500);
+  EXPECT_EQ(lifecycle.decay, 0.9);
+  EXPECT_EQ(lifecycle.click_weight, 2);
+  EXPECT_EQ(lifecycle.unclicked_weight, 0.5);
+  EXPECT_EQ(lifecycle.admission.after, 3);
+  EXPECT_EQ(lifecycle.waiting_keys, 1000);
+  EXPECT_EQ(lifecycle.forget_after, 4);
+  EXPECT_EQ(lifecycle.eviction.unseen, 30);
+  EXPECT_EQ(lifecycle.eviction.below, 0.8);
+  ASSERT_EQ(lifecycle.tables.size(), 2u);
+  EXPECT_THAT(lifecycle.tables[0].tables, ElementsAre(0, 25));
+  EXPECT_EQ(lifecycle.tables[0].lr_scale, 0.5);
+  EXPECT_EQ(lifecycle.tables[0].admission->probability, 0.1);
+  EXPECT_FALSE(lifecycle.tables[0].eviction);
+  EXPECT_EQ(lifecycle.tables[1].eviction->unseen, 90);
+  EXPECT_FALSE(lifecycle.tables[1].eviction->below);
+  EXPECT_FALSE(job_of("parameter_servers: {}\n").parameter_servers.lifecycle);
+}
+
+TEST(ParameterServers, SayWhatIsWrongOfRowsThatComeAndGo) {
+  const auto said = [](const std::string& section) {
+    return refusal([&] { job_of("parameter_servers: {lifecycle: {" + section + "}}\n"); });
+  };
+  EXPECT_THAT(said("decay: 0.9"), HasSubstr("period"));
+  EXPECT_THAT(said("period: 0"), HasSubstr("found 0"));
+  EXPECT_THAT(said("period: 10, decay: 0"), HasSubstr("more than 0, 1 at most"));
+  EXPECT_THAT(said("period: 10, admission: {after: 16}"), HasSubstr("16"));
+  EXPECT_THAT(said("period: 10, admission: {after: 2, probability: 0.5}"), HasSubstr("after or probability"));
+  EXPECT_THAT(said("period: 10, admission: {afer: 2}"), HasSubstr("afer"));
+  EXPECT_THAT(said("period: 10, eviction: {unseen: 0}"), HasSubstr("found 0"));
+  EXPECT_THAT(said("period: 10, eviction: {below: -1}"), HasSubstr("found -1"));
+  EXPECT_THAT(said("period: 10, tables: [{lr_scale: 2}]"), HasSubstr("tables"));
+  EXPECT_THAT(said("period: 10, tables: [{tables: []}]"), HasSubstr("the list is empty"));
+  EXPECT_THAT(said("period: 10, tables: [{tables: [1, 2]}, {tables: [2]}]"), HasSubstr("table 2 stands twice"));
+  EXPECT_THAT(said("period: 10, tables: [{tables: [26]}]"), testing::AllOf(HasSubstr("the model has no table 26"), HasSubstr("0 to 25")));
+}
+
 TEST(ClickLogs, HaveAFormatAndNothingOfTexts) {
   const std::string model = "arch: deepfm, dim: 4, dense: 13, tables: 26, hidden: [8]";
   EXPECT_THAT(refusal([&] { job_of("", model, "source: clicks.tsv"); }), HasSubstr("format: criteo"));

@@ -17,6 +17,12 @@ ExpectedRows::ExpectedRows(std::uint64_t seed, int workers, int staleness)
 
 TableSpec ExpectedRows::spec(Kind kind) const {
   if (kind == kAdagrad) return {.name = "adagrad", .dimension = 2, .consistency = Consistency::synchronous};
+  if (kind == kLives)
+    return {.name = "lives",
+            .dimension = 2,
+            .staleness = staleness_,
+            .lifecycle =
+                Lifecycle{.decay = 0.3f, .admission = {.after = 2}, .waiting_keys = 24, .forget_after = 2, .eviction = {.below = 0.1f}}};
   return {.name = kind == kCounts ? "counts" : "sums",
           .dimension = 2 * workers_,
           .optimizer = {.rule = Rule::add},
@@ -39,7 +45,7 @@ Pushed ExpectedRows::push_of(Kind kind, int worker, int step, int number) const 
     if (random.below(3) == 0) continue;
     pushed.keys.push_back(key);
     std::vector<float> row(dimension, 0.0f);
-    if (kind == kAdagrad) {
+    if (kind == kAdagrad || kind == kLives) {
       for (float& value : row) value = static_cast<float>(random.uniform() - 0.5);
     } else {
       row[static_cast<std::size_t>(2 * worker)] = static_cast<float>(1u << (step * kPushes + number));
@@ -51,7 +57,7 @@ Pushed ExpectedRows::push_of(Kind kind, int worker, int step, int number) const 
 }
 
 void ExpectedRows::begins(Kind kind, int worker, int step, int number) {
-  if (kind == kAdagrad) return;
+  if (!known_.contains(kind)) return;
   const std::vector<Key> keys = all_keys();
   for (const Key key : push_of(kind, worker, step, number).keys)
     known_.at(kind).begun[at(static_cast<std::size_t>(std::ranges::find(keys, key) - keys.begin()), worker)] |=
@@ -59,7 +65,7 @@ void ExpectedRows::begins(Kind kind, int worker, int step, int number) {
 }
 
 void ExpectedRows::ends(Kind kind, int worker, int step, int number) {
-  if (kind == kAdagrad) return;
+  if (!known_.contains(kind)) return;
   Known& known = known_.at(kind);
   const std::uint32_t bit = 1u << (step * kPushes + number);
   for (std::size_t key = 0; key < kKeys; ++key) known.acknowledged[at(key, worker)] |= known.begun[at(key, worker)] & bit;

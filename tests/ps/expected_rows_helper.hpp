@@ -14,12 +14,13 @@
 
 namespace tessera::ps::simulation {
 
-// Three tables, by what is known of their rows. In the first two a worker has two values in each row: each push adds a power of two of its
+// Four tables, by what is known of their rows. In the first two a worker has two values in each row: each push adds a power of two of its
 // own to the one, and 1 to the other. So a pull tells which pushes it has seen, and whether one was applied twice.
 enum Kind : std::size_t {
   kCounts,   // asynchronous
   kSums,     // synchronous
   kAdagrad,  // synchronous, of numbers whose sums are rounded: the order of workers shows in the bits
+  kLives,    // asynchronous, with a lifecycle: of its rows only that leader and backup hold the same
   kKinds
 };
 

@@ -14,11 +14,13 @@ enum class Bug {
   leader_answers_before_its_backup,
   backup_misses_pushes,
   backup_misses_ends_of_steps,
+  backup_misses_ends_of_periods,
   backup_has_pushes_in_another_order,
   copy_without_clients,  // which messages of theirs were done
   copy_without_results,  // that clients may ask for again
   copy_without_sums,     // of steps that are not over
   copy_without_rows,
+  copy_without_waiting,  // keys
   copy_never_ends,
   link_to_backup_asks_again,  // over another connection, as clients do
   standby_takes_clients,

@@ -49,6 +49,12 @@ class TamperedLink final : public comm::Requester {
           put_header(message, header);
         }
         break;
+      case Bug::backup_misses_ends_of_periods:
+        if (header.ask == Ask::end_period && world_.chance(2)) {
+          header.ask = Ask::push;
+          put_header(message, header);
+        }
+        break;
       case Bug::backup_has_pushes_in_another_order:
         if (is_push(header.ask) && kept_.empty()) {
           kept_.assign(message.begin(), message.end());
@@ -71,6 +77,9 @@ class TamperedLink final : public comm::Requester {
         break;
       case Bug::copy_without_rows:
         if (header.ask == Ask::copy_rows) return told_.push_back(Told::nothing);
+        break;
+      case Bug::copy_without_waiting:
+        if (header.ask == Ask::copy_waiting) return told_.push_back(Told::nothing);
         break;
       case Bug::one_that_begins_asks_without_a_name:
         if (header.ask == Ask::who_leads) header.client = world_.random.next();

@@ -102,7 +102,7 @@ class Simulation {
   }
   std::array<Client::TableId, kKinds> open(Client& client) const {
     std::array<Client::TableId, kKinds> tables{};
-    for (const Kind kind : {kCounts, kSums, kAdagrad}) tables[kind] = client.open(expected_.spec(kind));
+    for (const Kind kind : {kCounts, kSums, kAdagrad, kLives}) tables[kind] = client.open(expected_.spec(kind));
     return tables;
   }
 
@@ -128,12 +128,13 @@ class Simulation {
       if (world_.chance(2)) client.pull(tables[kAdagrad], ExpectedRows::all_keys(), rows);
       sleep(0, 60 * kMilli);
       for (int number = 0; number < kPushes; ++number)
-        for (const Kind kind : {kCounts, kSums, kAdagrad}) {
+        for (const Kind kind : {kCounts, kSums, kAdagrad, kLives}) {
           const Pushed pushed = expected_.push_of(kind, worker, step, number);
           expected_.begins(kind, worker, step, number);
           client.push(tables[kind], pushed.keys, pushed.values);
           expected_.ends(kind, worker, step, number);
         }
+      if (world_.chance(3)) client.end_period(tables[kLives]);
       expected_.begins_end_of_step(worker);
       client.end_step();
     }

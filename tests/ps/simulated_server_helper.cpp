@@ -52,6 +52,10 @@ HeldState held_by(const Shards& shards) {
             held.rows[{header.table, keys[i]}].assign(stored.begin(), stored.end());
           }
         }
+        if (header.ask == Ask::copy_waiting) {
+          const auto waiting = std::as_bytes(in.take_rest());
+          held.waiting[header.table].assign(waiting.begin(), waiting.end());
+        }
         if (header.ask == Ask::copy_sums) {
           const SumsHeader sums = in.take<SumsHeader>(1).front();
           const auto rest = std::as_bytes(in.take_rest());
@@ -64,6 +68,7 @@ HeldState held_by(const Shards& shards) {
 
 std::optional<std::string> difference(const HeldState& leader, const HeldState& backup, const FirstValues& first_values) {
   if (leader.clients != backup.clients) return text("the leader knows of clients ", leader.clients, ", and its backup ", backup.clients);
+  if (leader.waiting != backup.waiting) return "the keys that wait to be admitted differ";
   if (leader.sums != backup.sums) return "the sums of a step that is not over differ";
   for (const auto& [at, stored] : backup.rows)
     if (const auto other = leader.rows.find(at); other == leader.rows.end() || other->second != stored)

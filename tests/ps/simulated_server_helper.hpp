@@ -19,6 +19,7 @@ namespace tessera::ps::simulation {
 struct HeldState {
   std::string clients;  // JSON: workers, and what was done for whom
   std::map<std::pair<std::uint32_t, Key>, std::vector<std::byte>> rows;
+  std::map<std::uint32_t, std::vector<std::byte>> waiting;                       // keys, to be admitted
   std::map<std::pair<std::uint32_t, std::string>, std::vector<std::byte>> sums;  // of steps that are not over
 };
 HeldState held_by(const Shards& shards);
