@@ -84,45 +84,54 @@ void Table::pull(std::span<const Key> keys, std::span<float> values, std::span<T
 
 PushResult Table::push(std::span<const Key> keys, std::span<const float> gradients, std::span<const Ticket> tickets,
                        std::span<const Impressions> impressions) {
-  State& state = *state_;
-  const auto dimension = static_cast<std::size_t>(state.spec.dimension);
-  Random random(seed_of(state.spec.initializer.seed, ++state.pushes, 2));
+  return state_->life ? state_->push<true>(keys, gradients, tickets, impressions) : state_->push<false>(keys, gradients, tickets, {});
+}
+
+// Tables without a lifecycle pay nothing for it.
+template <bool kLives>
+PushResult Table::State::push(std::span<const Key> keys, std::span<const float> gradients, std::span<const Ticket> tickets,
+                              std::span<const Impressions> impressions) {
+  const auto dimension = static_cast<std::size_t>(spec.dimension);
+  Random random(seed_of(spec.initializer.seed, ++pushes, 2));
   struct Row {
     std::byte* values;
     float* state;
     unsigned char* mark;
   };
-  const bool marked = state.marks_changes(), lives = state.life.has_value(), has_state = state.states.row_bytes() > 0;
-  const float learning_rate = state.spec.optimizer.learning_rate;
+  const bool marked = marks_changes();
   PushResult result;
-  in_chunks(keys.size(), state.chunk(), [&](std::size_t begin, std::size_t count) {
+  in_chunks(keys.size(), chunk(), [&](std::size_t begin, std::size_t count) {
     const auto of_chunk = [&](auto all) { return all.empty() ? all : all.subspan(begin, count); };
-    state.resolve(keys.subspan(begin, count), of_chunk(tickets), lives ? Missing::admit : Missing::create, of_chunk(impressions));
+    resolve(keys.subspan(begin, count), of_chunk(tickets), kLives ? Missing::admit : Missing::create, of_chunk(impressions));
     Ring<Row> rows;
     const auto ask = [&](std::size_t i) {
-      const std::uint32_t row = state.found[i];
-      if (lives && row == KeyIndex::kNone) return;
-      rows[i] = {.values = state.values.ask_to_write(row),
-                 .state = has_state ? reinterpret_cast<float*>(state.states.ask_to_write(row)) : nullptr,
-                 .mark = marked ? reinterpret_cast<unsigned char*>(state.marks.ask_to_write(row)) : nullptr};
+      const std::uint32_t row = found[i];
+      if (kLives && row == KeyIndex::kNone) return;
+      rows[i] = {.values = values.ask_to_write(row),
+                 .state = !kLives && state_count == 0 ? nullptr : reinterpret_cast<float*>(states.ask_to_write(row)),
+                 .mark = marked ? reinterpret_cast<unsigned char*>(marks.ask_to_write(row)) : nullptr};
     };
-    const auto apply = [&](std::size_t i) {
-      const Key key = keys[begin + i];
-      const Impressions seen = lives && !impressions.empty() ? impressions[begin + i] : Impressions{};
-      if (lives && !LifecycleState::valid(seen)) {
-        ++result.refused;
-        return;
+    const auto seen = [&](std::size_t i) { return impressions.empty() ? Impressions{} : impressions[begin + i]; };
+    const auto apply_one = [&](std::size_t i) {
+      if constexpr (kLives) {
+        if (!LifecycleState::valid(seen(i))) {
+          ++result.refused;
+          return;
+        }
+        if (found[i] == KeyIndex::kNone) return;  // it is not admitted
       }
-      if (lives && state.found[i] == KeyIndex::kNone) return;  // it is not admitted
       const Row& row = rows[i];
-      state.before_change(key, state.found[i]);
+      const Key key = keys[begin + i];
+      before_change(key, found[i]);
       if (marked) *row.mark = static_cast<unsigned char>((*row.mark | Mark::kChanged) & ~Mark::kOnDisk);
-      const float rate = lives ? learning_rate * state.life->rules_of(key).learning_rate_scale : learning_rate;
-      const bool applied = state.apply(row.values, row.state, gradients.subspan((begin + i) * dimension, dimension), rate, random);
+      float learning_rate = spec.optimizer.learning_rate;
+      if constexpr (kLives) learning_rate *= life->rules_of(key).learning_rate_scale;
+      const bool applied = apply(row.values, row.state, gradients.subspan((begin + i) * dimension, dimension), learning_rate, random);
       ++(applied ? result.applied : result.refused);
-      if (lives && applied) state.life->count(state.statistics_in(row.state), seen);
+      if constexpr (kLives)
+        if (applied) life->count(statistics_in(row.state), seen(i));
     };
-    in_flight(count, ask, apply);
+    in_flight(count, ask, apply_one);
   });
   return result;
 }

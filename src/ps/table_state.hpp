@@ -29,9 +29,9 @@ constexpr std::size_t kAhead = 64;
 constexpr std::size_t kChunk = 512, kMostChunk = 4096;
 
 // Calls the two for each of so many items, in order and a block at a time, the first one block ahead: what it asks memory for is there
-// when the second needs it.
+// when the second needs it. As a function of its own it takes a seventh more instructions a row.
 template <typename Ask, typename Use>
-void in_flight(std::size_t count, const Ask& ask, const Use& use) {
+[[gnu::always_inline]] inline void in_flight(std::size_t count, const Ask& ask, const Use& use) {
   for (std::size_t i = 0; i < std::min(count, kAhead); ++i) ask(i);
   for (std::size_t begin = 0; begin < count; begin += kAhead) {
     const std::size_t end = std::min(begin + kAhead, count), next_end = std::min(end + kAhead, count);
@@ -117,6 +117,10 @@ struct Table::State {
   void first_values(Key key, std::byte* stored);
   std::uint32_t load_row(Key key, const std::byte* record);
 
+  // As Table::push, of a table with a lifecycle or without one.
+  template <bool kLives>
+  PushResult push(std::span<const Key> keys, std::span<const float> gradients, std::span<const Ticket> tickets,
+                  std::span<const Impressions> impressions);
   // False for a gradient that is not finite.
   bool apply(std::byte* stored, float* state, std::span<const float> gradient, float learning_rate, Random& random);
 
