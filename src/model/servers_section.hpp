@@ -5,7 +5,7 @@
 
 namespace tessera::model {
 
-// Throws invalid_config for all that is wrong in it.
-ParameterServerSpec read_parameter_servers(const ConfigNode& node);
+// Of a training of `steps` steps. Throws invalid_config for all that is wrong in it.
+ParameterServerSpec read_parameter_servers(const ConfigNode& node, std::int64_t steps);
 
 }  // namespace tessera::model

@@ -49,6 +49,8 @@ ps::TableSpec table_of(const model::JobSpec& job) {
   return table;
 }
 
+bool changes(const model::LrScheduleSpec& schedule) { return schedule.kind != model::LrScheduleKind::constant || schedule.warmup > 0; }
+
 const std::vector<std::string>& places_of(const model::JobSpec& job) {
   if (job.parameter_servers.places.empty())
     throw Error(ErrorCode::invalid_config, "the model's tables lie on parameter servers, and none are named",
@@ -71,10 +73,14 @@ Tables::Tables(const model::JobSpec& job, const std::optional<ps::Worker>& worke
     : name_(job.name),
       where_(job.parameter_servers.where),
       client_(places_of(job), servers_secret_from_environment(), {.deadline = kPatience, .interrupted = &interrupted_, .worker = worker}),
-      goes_ahead_(worker && job.parameter_servers.consistency == "asynchronous" && job.parameter_servers.staleness >= 1) {
+      exchange_every_(job.parameter_servers.exchange_every),
+      goes_ahead_(worker && job.parameter_servers.consistency == "asynchronous" && job.parameter_servers.staleness >= 1),
+      sets_rate_(worker && worker->index == 0 && changes(job.parameter_servers.optimizer.schedule)) {
   const ps::TableSpec table = table_of(job);
-  table_ = client_.open(table);
+  const bool geo = job.parameter_servers.consistency == "geo";
+  table_ = client_.open(geo ? ps::exchanged(table) : table);
   dimension_ = table.dimension;
+  if (geo && worker) geo_.emplace(client_, table);
 }
 
 Tables::~Tables() {
@@ -123,10 +129,14 @@ Tables::Pulled Tables::keys_of(const std::vector<nn::Batch>& batches) {
 
 void Tables::fetch(Pulled& pulled, ps::Absent absent, int ahead) {
   pulled.values.resize(pulled.keys.size() * static_cast<std::size_t>(dimension_));
-  client_.pull(table_, pulled.keys, pulled.values, absent, ahead);
+  if (geo_ && absent == ps::Absent::create)
+    geo_->pull(pulled.keys, pulled.values);
+  else
+    client_.pull(table_, pulled.keys, pulled.values, absent, ahead);
 }
 
 void Tables::begin_pull(std::function<std::vector<nn::Batch>()> batches) {
+  if (geo_) return go_on_with([this, batches = std::move(batches)] { geo_->fetch(keys_of(batches()).keys); });
   if (!goes_ahead_) return;
   go_on_with([this, batches = std::move(batches)] {
     Pulled next = keys_of(batches());
@@ -136,6 +146,7 @@ void Tables::begin_pull(std::function<std::vector<nn::Batch>()> batches) {
 }
 
 void Tables::pull(std::vector<nn::Batch>& batches, ps::Absent absent) {
+  if (absent == ps::Absent::zeros) exchange();
   wait();
   pulled_ = keys_of(batches);
   if (next_ && next_->keys == pulled_.keys && absent == ps::Absent::create) {
@@ -144,6 +155,8 @@ void Tables::pull(std::vector<nn::Batch>& batches, ps::Absent absent) {
   } else {
     fetch(pulled_, absent, 0);
   }
+  // Beside the step that begins, whose own changes are then of the next round.
+  if (absent == ps::Absent::create && unexchanged_ >= exchange_every_) exchange();
   const at::Tensor& first = batches.front().at("keys");
   const std::int64_t tables = first.size(1);
   lookups_ = first.size(2);
@@ -163,16 +176,44 @@ void Tables::pull(std::vector<nn::Batch>& batches, ps::Absent absent) {
   }
 }
 
-void Tables::end_step(bool leave_out) {
-  if (leave_out) return go_on_with([this] { client_.end_step(); });
+void Tables::end_step(bool leave_out, double learning_rate) {
+  if (geo_) ++unexchanged_;
+  if (leave_out) {
+    if (!geo_) go_on_with([this] { client_.end_step(); });
+    return;
+  }
   // Each look-up of a sum has the sum's gradient.
   at::Tensor each = gradients_.cpu().unsqueeze(2).expand({-1, -1, lookups_, -1}).reshape({-1, dimension_});
   if (std::ssize(pulled_.present) < pulled_.places)
     each = each.index_select(0, at::from_blob(pulled_.present.data(), {std::ssize(pulled_.present)}, at::kLong));
-  go_on_with([this, keys = std::move(pulled_.keys), each = each.contiguous()] {
-    client_.push(table_, keys, {each.data_ptr<float>(), static_cast<std::size_t>(each.numel())});
+  go_on_with([this, keys = std::move(pulled_.keys), each = each.contiguous(), rate = static_cast<float>(learning_rate)] {
+    const std::span<const float> gradients(each.data_ptr<float>(), static_cast<std::size_t>(each.numel()));
+    if (geo_) {
+      geo_->set_learning_rate(rate);
+      geo_->push(keys, gradients);
+      return;
+    }
+    if (sets_rate_ && learning_rate_ != rate) {
+      // A pull of no keys has waited for nobody, and the step before, of a synchronous table, is to be made with the rate of its own.
+      if (keys.empty()) client_.wait_for_workers();
+      client_.set_learning_rate(table_, rate);
+      learning_rate_ = rate;
+    }
+    client_.push(table_, keys, gradients);
     client_.end_step();
   });
+}
+
+void Tables::exchange() {
+  if (!geo_ || unexchanged_ == 0) return;
+  unexchanged_ = 0;
+  go_on_with([this] { geo_->exchange(); });
+}
+
+void Tables::finish() {
+  exchange();
+  wait();
+  client_.wait_for_workers();
 }
 
 void Tables::save(const std::filesystem::path& checkpoints, std::int64_t step) {

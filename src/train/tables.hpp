@@ -13,6 +13,7 @@
 #include "model/job.hpp"
 #include "nn/block.hpp"
 #include "ps/client.hpp"
+#include "ps/geo.hpp"
 
 namespace tessera::train {
 
@@ -35,15 +36,24 @@ class Tables {
   // Gives each batch `rows`, f32 [samples, tables, dim], for its `keys`, summed over look-ups, and `row_gradients` of the same shape. Keys
   // without a row get one in training, and elsewhere zeros.
   void pull(std::vector<nn::Batch>& batches, ps::Absent absent);
-  // Begins to pull what the next step's batches will need, beside the step that goes on, where the table lets rows miss that step: the next
-  // pull() of the same keys has it. `batches` is called on another thread.
+  // Begins to pull what the next step's batches will need, beside the step that goes on, where the table lets rows miss that step or this
+  // rank has a copy: the next pull() of the same keys has it. `batches` is called on another thread.
   void begin_pull(std::function<std::vector<nn::Batch>()> batches);
   // Begins to push the row gradients of the batches that were pulled last, unless they are to be left out, and then ends the step: all
-  // ranks that train do so once a step, so that the servers step the rows, or let others go on.
-  void end_step(bool leave_out);
+  // ranks that train do so once a step, so that the servers step the rows, or let others go on. `learning_rate`: of this step; worker 0
+  // tells the servers where it is another one than before. Synchronous tables take the steps of all ranks with it, asynchronous ones all
+  // pushes that come until worker 0's next step; copies (geo) are stepped with it here.
+  void end_step(bool leave_out, double learning_rate);
 
-  // Of one rank, while the others make no step: all rows as they are once all ranks have ended as many steps as this one, into the folder
-  // of the step among a run's checkpoints. Removes those of steps that have no checkpoint any more. Throws io.
+  // Of all ranks that train, between two steps: begins to send the servers what they miss of the copies. pull() of an evaluation does so,
+  // too.
+  void exchange();
+  // Of all ranks that train: what they have begun has ended everywhere, and the servers have it all.
+  void finish();
+
+  // Of one rank, while the others make no step and after they have called exchange(): all rows as they are once all ranks have ended as
+  // many steps as this one, into the folder of the step among a run's checkpoints. Removes those of steps that have no checkpoint any more.
+  // Throws io.
   void save(const std::filesystem::path& checkpoints, std::int64_t step);
   // The rows of a checkpoint in place of what the servers hold. Throws not_found where there are none, and corrupt.
   void load(const std::filesystem::path& checkpoint, std::int64_t step);
@@ -68,8 +78,13 @@ class Tables {
   ps::Client client_;  // of what goes on, or of the caller once that has ended
   ps::Client::TableId table_;
   std::int64_t dimension_;
-  bool goes_ahead_;  // a pull may miss a step
-  Pulled pulled_;    // last
+  std::optional<ps::GeoTable> geo_ = {};     // this rank's copy
+  const std::int64_t exchange_every_;        // steps
+  std::int64_t unexchanged_ = 0;             // steps behind the last exchange
+  bool goes_ahead_;                          // a pull may miss a step
+  bool sets_rate_;                           // this rank tells the servers
+  std::optional<float> learning_rate_ = {};  // that they were told
+  Pulled pulled_;                            // last
   std::optional<Pulled> next_;
   at::Tensor gradients_;  // of the last, [samples, tables, dim]
   std::int64_t lookups_ = 1;

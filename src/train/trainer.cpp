@@ -141,6 +141,7 @@ struct Trainer::Impl {
   }
   void save_rows(const std::filesystem::path& folder) {
     if (!training_tables) return;
+    if (tables) tables->exchange();
     if (saves_tables) {
       std::filesystem::create_directories(folder);
       tables->save(folder, step);
@@ -348,6 +349,7 @@ bool Trainer::change_plan(const std::optional<plan::Plan>& plan) {
   json.resize(static_cast<std::size_t>(size));
   comm.world().broadcast(json.data(), json.size(), comm::DataType::u8, 0).wait();
   finish();
+  if (impl_->training_tables && impl_->tables) impl_->tables->finish();  // before others begin as the workers of another run
   const HeldState held = held_state(Holds::own);
   const std::unique_ptr<Impl> before =
       std::exchange(impl_, std::make_unique<Impl>(impl_->job, plan::read_plan(ConfigNode::parse(json, "plan.json")), impl_->dataset, comm,
@@ -430,7 +432,7 @@ StepReport Trainer::step(bool wish_to_stop) {
   report.grad_norm =
       std::sqrt(delayed && first ? self.finished_norm.value_or(std::numeric_limits<double>::quiet_NaN()) : scalars.squared_norm);
   report.skipped = !std::isfinite(scalars.squared_norm);
-  if (self.tables) self.tables->end_step(report.skipped);
+  if (self.tables) self.tables->end_step(report.skipped, model::table_learning_rate(self.job, report.step));
   report.stop = scalars.stop > 0;
   self.compare_speeds = scalars.compare > 0;
   report.peak_memory = self.store.device().is_cpu() ? peak_resident() : nn::peak_memory(self.store.device());
