@@ -57,6 +57,8 @@ def train_peer(path, validation, model, steps, batch, lr, table, seed, threads):
     rest = [value for name, value in network.named_parameters() if not name.startswith("rows.")]
     optimizers = [torch.optim.Adagrad([network.rows.weight], lr=table["lr"], initial_accumulator_value=table["initial_moment"], eps=1e-8),
                   torch.optim.AdamW(rest, lr=lr, betas=(0.9, 0.999), weight_decay=0)]
+    warmup = max(1, table["schedule"]["warmup"])
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizers[0], lambda step: min(1, (step + 1) / warmup))
     seconds, order = [], torch.empty(0, dtype=torch.int64)
     for _ in range(steps):
         while len(order) < batch:
@@ -69,6 +71,7 @@ def train_peer(path, validation, model, steps, batch, lr, table, seed, threads):
         loss.backward()
         for optimizer in optimizers:
             optimizer.step()
+        schedule.step()
         loss.item()
         seconds.append(time.perf_counter() - begin)
     with torch.no_grad():

@@ -1,6 +1,6 @@
 """Trains DeepFM on clicks of examples/clicks: Tessera with a parameter server, its tables synchronous, asynchronous and geo, beside a plain PyTorch loop of one process.
 
-    python bench/clicks/run.py [--bin build/release/bin] [--lines 200000] [--epochs 1] [--batch 250] [--ranks 2] [--threads 1] [--table-lr 0.05] [--initial-moment 1e-4] [--seeds 3] [--keep FOLDER] [--json]
+    python bench/clicks/run.py [--bin build/release/bin] [--lines 200000] [--epochs 1] [--batch 250] [--ranks 2] [--threads 1] [--table-lr 0.05] [--table-warmup 20] [--initial-moment 1e-4] [--seeds 3] [--keep FOLDER] [--json]
 
 Both have the same architecture, AdaGrad on rows (PyTorch: nn.Embedding(sparse=True), over all ids of the file), AdamW without decay on the rest, the same batches' size and the
 same split; initial values and the order of lines are their own; +- is the standard error of the mean over seeds, or of the difference of two such means. Tessera has so many ranks, which share each batch; PyTorch is
@@ -29,7 +29,7 @@ PEER = "PyTorch"
 
 
 def table_of(arguments):
-    return {"kind": "adagrad", "lr": arguments.table_lr, "initial_moment": arguments.initial_moment}
+    return {"kind": "adagrad", "lr": arguments.table_lr, "initial_moment": arguments.initial_moment, "schedule": {"warmup": arguments.table_warmup}}
 
 
 def train_tessera(arguments, folder, file, steps, validation, seed, mode):
@@ -58,6 +58,7 @@ def main():
     parser.add_argument("--batch", type=int, default=250)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--table-lr", type=float, default=0.05)
+    parser.add_argument("--table-warmup", type=int, default=20, help="first steps, in which the tables' learning rate grows to --table-lr")
     parser.add_argument("--initial-moment", type=float, default=1e-4, help="what AdaGrad's sums of squares begin with")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1, help="of each rank")
