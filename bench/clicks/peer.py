@@ -48,15 +48,17 @@ def area_under_curve(scores, labels):
     return (ranks[labels == 1].sum() - positives * (positives + 1) / 2) / (positives * (len(labels) - positives))
 
 
-def train_peer(path, validation, model, steps, batch, lr, table_lr, seed, threads):
+def train_peer(path, validation, model, steps, batch, lr, table, seed, threads):
     torch.manual_seed(seed)
     torch.set_num_threads(threads)
     labels, dense, keys, rows = read(path)
     train = len(labels) - validation
     network = DeepFm(rows, model["tables"], model["dim"], model["dense"], model["hidden"])
     rest = [value for name, value in network.named_parameters() if not name.startswith("rows.")]
-    optimizers = [torch.optim.Adagrad([network.rows.weight], lr=table_lr, eps=1e-8),
+    optimizers = [torch.optim.Adagrad([network.rows.weight], lr=table["lr"], initial_accumulator_value=table["initial_moment"], eps=1e-8),
                   torch.optim.AdamW(rest, lr=lr, betas=(0.9, 0.999), weight_decay=0)]
+    warmup = max(1, table["schedule"]["warmup"])
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizers[0], lambda step: min(1, (step + 1) / warmup))
     seconds, order = [], torch.empty(0, dtype=torch.int64)
     for _ in range(steps):
         while len(order) < batch:
@@ -69,6 +71,7 @@ def train_peer(path, validation, model, steps, batch, lr, table_lr, seed, thread
         loss.backward()
         for optimizer in optimizers:
             optimizer.step()
+        schedule.step()
         loss.item()
         seconds.append(time.perf_counter() - begin)
     with torch.no_grad():

@@ -159,7 +159,8 @@ TrainSpec read_train(const ConfigNode& node) {
   section.read("steps", train.steps, between(1, kMostSteps));
   section.read("global_batch", train.global_batch, between(1, kMostSamples));
   section.read("optimizer", train.optimizer, read_optimizer);
-  section.read("schedule", train.lr_schedule, [&](const ConfigNode& schedule) { return read_schedule(schedule, train.steps); });
+  section.read("schedule", train.lr_schedule,
+               [&](const ConfigNode& schedule) { return read_schedule(schedule, train.steps, LrScheduleKind::cosine); });
   section.read("precision", train.precision, read_precision);
   section.read("seed", train.seed, at_least(0));
   section.read("init", train.init, init_of);
@@ -399,7 +400,8 @@ JobSpec read_job(const ConfigNode& root) {
   section.need("model", job.model, read_countable_model);
   section.read("data", job.data, read_data);
   section.read("train", job.train, read_train);
-  section.read("parameter_servers", job.parameter_servers, read_parameter_servers);
+  section.read("parameter_servers", job.parameter_servers,
+               [&](const ConfigNode& servers) { return read_parameter_servers(servers, job.train.steps); });
   section.read("cluster", job.cluster, read_cluster_choice);
   section.read("parallel", job.parallel, read_parallel);
   section.read("checkpoint", job.checkpoint, read_checkpoint);

@@ -168,6 +168,7 @@ struct TableOptimizerSpec {
   double l2 = 0;
   double beta = 1;
   std::optional<double> clip_norm;  // of each row's gradient
+  LrScheduleSpec schedule = {.kind = LrScheduleKind::constant};
 };
 
 // When a key of a table gets a row, as the train.yaml says it (ps::Admission).
@@ -209,9 +210,10 @@ struct ParameterServerSpec {
   std::string initializer = "uniform";  // uniform, normal, zero
   double initial_scale = 0.01;
   std::string rows = "fp32";                // fp32, bf16, int8: how a server stores values
-  std::string consistency = "synchronous";  // or asynchronous: when ranks see each other's steps (ps::Consistency)
+  std::string consistency = "synchronous";  // asynchronous (ps::Consistency), geo (ps/geo.hpp): when ranks see each other's steps
   int staleness = 1;                        // of asynchronous tables, in steps
   std::optional<LifecycleSpec> lifecycle;   // none: rows stay
+  int exchange_every = 10;                  // steps; of geo
   Where where;
   // Whether rows may be pulled beside the step before the one that reads them, whose gradients they then miss.
   bool allows_rows_ahead() const { return consistency == "asynchronous" && staleness >= 1; }
@@ -288,5 +290,7 @@ std::string portable_yaml(const std::filesystem::path& path, const std::vector<s
 
 // The learning rate of `step` (0-based) of `steps`: linear warm-up from lr/warmup, then the schedule.
 double learning_rate(const TrainSpec& train, std::int64_t step);
+// That of the tables' optimizer, by its own schedule over the same steps.
+double table_learning_rate(const JobSpec& job, std::int64_t step);
 
 }  // namespace tessera::model

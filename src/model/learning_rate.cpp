@@ -54,10 +54,23 @@ double decayed(DecayShape shape, double progress, double min_ratio) {
   return min_ratio + (1 - min_ratio) * left;
 }
 
+double scheduled(const LrScheduleSpec& schedule, double peak, std::int64_t steps, std::int64_t step) {
+  if (step < schedule.warmup) return peak * static_cast<double>(step + 1) / static_cast<double>(schedule.warmup);
+  if (schedule.kind == LrScheduleKind::constant) return peak;
+  const bool wsd = schedule.kind == LrScheduleKind::wsd;
+  const DecayShape shape = wsd ? schedule.decay_shape : schedule.kind == LrScheduleKind::cosine ? DecayShape::cosine : DecayShape::linear;
+  // The last step at the peak: under wsd the one before the decay, which begins after the warm-up at the earliest.
+  const std::int64_t peak_step = wsd ? std::max(schedule.warmup, steps - schedule.decay) - 1 : schedule.warmup;
+  const double length = static_cast<double>(std::max<std::int64_t>(1, steps - 1 - peak_step));
+  const double progress = std::clamp(static_cast<double>(step - peak_step) / length, 0.0, 1.0);
+  return peak * decayed(shape, progress, schedule.min_ratio);
+}
+
 }  // namespace
 
-LrScheduleSpec read_schedule(const ConfigNode& node, std::int64_t steps) {
+LrScheduleSpec read_schedule(const ConfigNode& node, std::int64_t steps, LrScheduleKind kind) {
   LrScheduleSpec schedule;
+  schedule.kind = kind;
   Section section(node, {"kind", "warmup", "warmup_ratio", "decay", "decay_ratio", "decay_shape", "min_ratio"});
   section.read("kind", schedule.kind, read_kind);
   read_length(section, node, "warmup", steps, schedule.warmup);
@@ -84,17 +97,12 @@ LrScheduleSpec read_schedule(const ConfigNode& node, std::int64_t steps) {
 }
 
 double learning_rate(const TrainSpec& train, std::int64_t step) {
-  const LrScheduleSpec& schedule = train.lr_schedule;
-  const double peak = train.optimizer.lr;
-  if (step < schedule.warmup) return peak * static_cast<double>(step + 1) / static_cast<double>(schedule.warmup);
-  if (schedule.kind == LrScheduleKind::constant) return peak;
-  const bool wsd = schedule.kind == LrScheduleKind::wsd;
-  const DecayShape shape = wsd ? schedule.decay_shape : schedule.kind == LrScheduleKind::cosine ? DecayShape::cosine : DecayShape::linear;
-  // The last step at the peak: under wsd the one before the decay, which begins after the warm-up at the earliest.
-  const std::int64_t peak_step = wsd ? std::max(schedule.warmup, train.steps - schedule.decay) - 1 : schedule.warmup;
-  const double length = static_cast<double>(std::max<std::int64_t>(1, train.steps - 1 - peak_step));
-  const double progress = std::clamp(static_cast<double>(step - peak_step) / length, 0.0, 1.0);
-  return peak * decayed(shape, progress, schedule.min_ratio);
+  return scheduled(train.lr_schedule, train.optimizer.lr, train.steps, step);
+}
+
+double table_learning_rate(const JobSpec& job, std::int64_t step) {
+  const TableOptimizerSpec& optimizer = job.parameter_servers.optimizer;
+  return scheduled(optimizer.schedule, optimizer.lr, job.train.steps, step);
 }
 
 }  // namespace tessera::model

@@ -8,7 +8,7 @@
 
 namespace tessera::model {
 
-// Of a training of `steps` steps: shares of them become steps here. Throws invalid_config.
-LrScheduleSpec read_schedule(const ConfigNode& node, std::int64_t steps);
+// Of a training of `steps` steps: shares of them become steps here. `kind`: where none is said. Throws invalid_config.
+LrScheduleSpec read_schedule(const ConfigNode& node, std::int64_t steps, LrScheduleKind kind);
 
 }  // namespace tessera::model

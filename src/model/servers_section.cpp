@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/problems.hpp"
+#include "model/learning_rate.hpp"
 
 namespace tessera::model {
 namespace {
@@ -17,9 +18,10 @@ auto number(double least, double most) {
 
 constexpr double kMost = 1e6;
 
-void read_optimizer(const ConfigNode& node, TableOptimizerSpec& optimizer) {
+void read_optimizer(const ConfigNode& node, std::int64_t steps, TableOptimizerSpec& optimizer) {
   constexpr double kLargestMoment = 1 - 1e-9;
-  Section section(node, {"kind", "lr", "epsilon", "initial_moment", "row_moment", "beta1", "beta2", "l1", "l2", "beta", "clip_norm"});
+  Section section(node,
+                  {"kind", "lr", "epsilon", "initial_moment", "row_moment", "beta1", "beta2", "l1", "l2", "beta", "clip_norm", "schedule"});
   section.read("kind", optimizer.kind, [](const ConfigNode& kind) { return kind.as_choice({"adagrad", "adam", "sgd", "ftrl"}); });
   if (optimizer.kind == "adam") optimizer.lr = 1e-3;
   section.read("lr", optimizer.lr, number(0, kMost));
@@ -32,6 +34,8 @@ void read_optimizer(const ConfigNode& node, TableOptimizerSpec& optimizer) {
   section.read("l2", optimizer.l2, number(0, kMost));
   section.read("beta", optimizer.beta, number(0, kMost));
   section.read("clip_norm", optimizer.clip_norm, number(1e-12, 1e12));
+  section.read("schedule", optimizer.schedule,
+               [&](const ConfigNode& schedule) { return read_schedule(schedule, steps, LrScheduleKind::constant); });
   const std::vector<std::pair<std::string, std::vector<std::string>>> readers = {{"epsilon", {"adagrad", "adam"}},
                                                                                  {"initial_moment", {"adagrad"}},
                                                                                  {"row_moment", {"adagrad", "adam"}},
@@ -46,6 +50,13 @@ void read_optimizer(const ConfigNode& node, TableOptimizerSpec& optimizer) {
       if (!said || std::find(kinds.begin(), kinds.end(), optimizer.kind) != kinds.end()) return;
       throw said->error(text(key, " means nothing to ", optimizer.kind), "no " + key, text("kind: ", kinds.front(), " reads it"));
     });
+  section.attempt([&] {
+    // Its rows are a function of the sum of all gradients and of the rate: a smaller rate would make the rows themselves smaller.
+    const auto said = node.find("schedule");
+    if (said && optimizer.kind == "ftrl")
+      throw said->error("ftrl works out rows from all of their gradients and the last learning rate, which therefore stays the same",
+                        "no schedule", "kind: adagrad, adam and sgd read it");
+  });
   section.finish();
 }
 
@@ -74,29 +85,45 @@ std::vector<std::string> read_places(const ConfigNode& node) {
 
 }  // namespace
 
-ParameterServerSpec read_parameter_servers(const ConfigNode& node) {
-  constexpr std::int64_t kMostThreads = 1024, kMostStaleness = 1000;
+ParameterServerSpec read_parameter_servers(const ConfigNode& node, std::int64_t steps) {
+  constexpr std::int64_t kMostThreads = 1024, kMostStaleness = 1000, kMostBetween = 1'000'000;
   ParameterServerSpec servers;
   servers.where = node.where();
-  Section section(node, {"servers", "threads", "optimizer", "initializer", "rows", "consistency", "staleness", "lifecycle"});
+  Section section(node, {"servers", "threads", "optimizer", "initializer", "rows", "consistency", "staleness", "exchange_every", "lifecycle"});
   section.read("servers", servers.places, read_places);
   section.read("threads", servers.threads, [](const ConfigNode& threads) { return threads.as_int_between(1, kMostThreads); });
   section.attempt([&] {
-    if (const auto optimizer = node.find("optimizer")) read_optimizer(*optimizer, servers.optimizer);
+    if (const auto optimizer = node.find("optimizer")) read_optimizer(*optimizer, steps, servers.optimizer);
   });
   section.attempt([&] {
     if (const auto initializer = node.find("initializer")) read_initializer(*initializer, servers);
   });
   section.read("rows", servers.rows, [](const ConfigNode& rows) { return rows.as_choice({"fp32", "bf16", "int8"}); });
   section.read("consistency", servers.consistency, [](const ConfigNode& consistency) {
-    return consistency.as_choice({"synchronous", "asynchronous"});
+    return consistency.as_choice({"synchronous", "asynchronous", "geo"});
   });
   section.read("staleness", servers.staleness, [](const ConfigNode& staleness) { return staleness.as_int_between(0, kMostStaleness); });
   section.read("lifecycle", servers.lifecycle, read_lifecycle);
+  section.read("exchange_every", servers.exchange_every, [](const ConfigNode& every) { return every.as_int_between(1, kMostBetween); });
   section.finish();
   if (node.has("staleness") && servers.consistency == "synchronous")
     throw node.at("staleness")
         .error("no pull of a synchronous table misses a step of another rank", "consistency: asynchronous, or no staleness");
+  if (node.has("staleness") && servers.consistency == "geo")
+    throw node.at("staleness")
+        .error("ranks with geo tables see each other's steps when they exchange them",
+               "exchange_every: STEPS, or consistency: asynchronous");
+  if (node.has("exchange_every") && servers.consistency != "geo")
+    throw node.at("exchange_every")
+        .error(text("ranks with ", servers.consistency, " tables push their gradients in every step"),
+               "consistency: geo, or no exchange_every");
+  if (servers.consistency == "geo" && servers.lifecycle)
+    throw node.at("lifecycle")
+        .error("rows of geo tables are stepped in copies of them, of which servers see no pushes", "consistency: synchronous or asynchronous");
+  if (servers.consistency == "geo" && servers.optimizer.kind == "ftrl")
+    throw node.at("consistency")
+        .error("ftrl works out rows from sums that each rank would have of its own gradients, and so undo what others have changed",
+               "consistency: synchronous or asynchronous", "or another optimizer: adagrad, adam, sgd");
   if (node.has("servers") && node.has("threads"))
     throw node.at("threads").error("threads are of servers beside the ranks, and servers are named", "servers or threads");
   return servers;

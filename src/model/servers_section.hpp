@@ -5,8 +5,8 @@
 
 namespace tessera::model {
 
-// Throws invalid_config for all that is wrong in it.
-ParameterServerSpec read_parameter_servers(const ConfigNode& node);
+// Of a training of `steps` steps. Throws invalid_config for all that is wrong in it.
+ParameterServerSpec read_parameter_servers(const ConfigNode& node, std::int64_t steps);
 // Its `lifecycle:`.
 LifecycleSpec read_lifecycle(const ConfigNode& node);
 

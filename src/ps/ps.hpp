@@ -170,6 +170,8 @@ class Table {
   std::size_t stored_row_bytes() const;
   // Calls with each key once, in no particular order. The table must not be changed meanwhile.
   void for_each(const TakeRow& visit) const;
+  // Copies rows as they are stored; a key without a row gets it first. `stored`: [keys, stored_row_bytes()].
+  void copy_stored(std::span<const Key> keys, std::span<std::byte> stored);
   // Puts stored rows in, over those that are there. `stored`: [keys, stored_row_bytes()].
   void restore(std::span<const Key> keys, std::span<const std::byte> stored);
 

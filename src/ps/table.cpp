@@ -178,6 +178,14 @@ void Table::for_each(const TakeRow& visit) const {
   });
 }
 
+void Table::copy_stored(std::span<const Key> keys, std::span<std::byte> stored) {
+  State& state = *state_;
+  in_chunks(keys.size(), state.chunk(), [&](std::size_t begin, std::size_t count) {
+    state.resolve(keys.subspan(begin, count), {}, Missing::create);
+    for (std::size_t i = 0; i < count; ++i) state.copy_out(state.found[i], stored.data() + (begin + i) * stored_row_bytes());
+  });
+}
+
 void Table::restore(std::span<const Key> keys, std::span<const std::byte> stored) {
   State& state = *state_;
   in_chunks(keys.size(), state.chunk(), [&](std::size_t begin, std::size_t count) {

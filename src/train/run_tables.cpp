@@ -53,12 +53,13 @@ void RunTables::hold(const program::Program& program, Batches& batches, std::opt
   open(program, step);
   if (!tables_) return;
   const auto cut = static_cast<std::size_t>(program.cut_index(model::tables_block(job_.model)));
-  tables_->hold(batches.at(cut), step);
-  if (program.rows_ahead && next.valid()) tables_->hold_next([next, cut] { return next.get().at(cut); });
+  tables_->hold(batches.at(cut), step ? std::optional(Tables::Step{*step, model::table_learning_rate(job_, *step)}) : std::nullopt);
+  if ((program.rows_ahead || tables_->keeps_copy()) && next.valid()) tables_->hold_next([next, cut] { return next.get().at(cut); });
 }
 
 void RunTables::save(const std::filesystem::path& folder, std::int64_t step) {
   if (!training_) return;
+  if (tables_) tables_->exchange();
   if (saves_) {
     std::filesystem::create_directories(folder);
     tables_->save(folder, step);

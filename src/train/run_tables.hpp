@@ -24,7 +24,7 @@ class RunTables {
   void resume_from(std::filesystem::path checkpoint) { from_ = std::move(checkpoint); }
 
   // Gives the batches of a run of `program` the places for their rows. All ranks call it. `step`: of training, the first of which finds no
-  // rows on the servers; none: an evaluation. `next`: the batches of the step after it, where the plan pulls their rows ahead.
+  // rows on the servers; none: an evaluation. `next`: the batches of the step after it, where there is one.
   void hold(const program::Program& program, Batches& batches, std::optional<std::int64_t> step, const std::shared_future<Batches>& next);
   // For the Executor: null on ranks whose programs read no rows.
   Tables* get() { return tables_ ? &*tables_ : nullptr; }
@@ -32,8 +32,12 @@ class RunTables {
   // As Tables::save; all ranks call it.
   void save(const std::filesystem::path& folder, std::int64_t step);
   // Waits for what goes on beside steps.
-  void finish() {
+  void wait() {
     if (tables_) tables_->wait();
+  }
+  // Of all ranks: the servers have all that they have trained, and others may go on as the workers of another run.
+  void finish() {
+    if (training_ && tables_) tables_->finish();
   }
 
  private:

@@ -12,7 +12,7 @@
 #include "base/secret.hpp"
 #include "checkpoint/checkpoint.hpp"
 #include "data/clicks/keys.hpp"
-#include "model/forms.hpp"
+#include "train/table_spec.hpp"
 
 namespace tessera::train {
 namespace {
@@ -36,47 +36,32 @@ std::filesystem::path folder_of(const std::filesystem::path& checkpoints, std::i
   return checkpoints / (kFolder + name.substr(name.find('-') + 1));
 }
 
-}  // namespace
+// The keys that batches may have, and the names of what they get for them.
+struct Field {
+  const char *keys, *rows, *gradients;
+  bool summed;  // over the look-ups of a table
+};
+constexpr Field kFields[] = {{"keys", "rows", "row_gradients", true}, {"history", "history_rows", "history_gradients", false}};
 
-ps::TableSpec table_of(const model::JobSpec& job) {
-  const model::ParameterServerSpec& servers = job.parameter_servers;
-  const model::TableOptimizerSpec& optimizer = servers.optimizer;
-  const auto real = [](double value) { return static_cast<float>(value); };
-  ps::TableSpec table;
-  table.name = job.name;
-  table.dimension = static_cast<int>(job.model.blocks().at(static_cast<std::size_t>(model::tables_block(job.model))).spec->dim("dim"));
-  table.type = servers.rows == "fp32" ? ps::RowType::fp32 : servers.rows == "bf16" ? ps::RowType::bf16 : ps::RowType::int8;
-  table.optimizer.rule = optimizer.kind == "adagrad" ? ps::Rule::adagrad
-                         : optimizer.kind == "adam"  ? ps::Rule::adam
-                         : optimizer.kind == "sgd"   ? ps::Rule::sgd
-                                                     : ps::Rule::ftrl;
-  table.optimizer.row_moment = optimizer.row_moment;
-  table.optimizer.learning_rate = real(optimizer.lr);
-  table.optimizer.epsilon = real(optimizer.epsilon);
-  table.optimizer.initial_moment = real(optimizer.initial_moment);
-  table.optimizer.beta1 = real(optimizer.beta1);
-  table.optimizer.beta2 = real(optimizer.beta2);
-  table.optimizer.l1 = real(optimizer.l1);
-  table.optimizer.l2 = real(optimizer.l2);
-  table.optimizer.beta = real(optimizer.beta);
-  if (optimizer.clip_norm) table.optimizer.clip_norm = real(*optimizer.clip_norm);
-  table.initializer.kind = servers.initializer == "uniform"  ? ps::InitialValues::uniform
-                           : servers.initializer == "normal" ? ps::InitialValues::normal
-                                                             : ps::InitialValues::zero;
-  table.initializer.scale = real(servers.initial_scale);
-  table.initializer.seed = job.train.seed;
-  table.consistency = servers.consistency == "synchronous" ? ps::Consistency::synchronous : ps::Consistency::asynchronous;
-  table.staleness = servers.staleness;
-  return table;
-}
+bool changes(const model::LrScheduleSpec& schedule) { return schedule.kind != model::LrScheduleKind::constant || schedule.warmup > 0; }
+
+std::span<float> floats_of(const at::Tensor& tensor) { return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())}; }
+
+}  // namespace
 
 Tables::Tables(const model::JobSpec& job, const std::optional<ps::Worker>& worker)
     : name_(job.name),
       where_(job.parameter_servers.where),
-      client_(places_of(job), servers_secret_from_environment(), {.deadline = kPatience, .interrupted = &interrupted_, .worker = worker}) {
+      client_(places_of(job), servers_secret_from_environment(), {.deadline = kPatience, .interrupted = &interrupted_, .worker = worker}),
+      exchange_every_(job.parameter_servers.exchange_every),
+      sets_rate_(worker && worker->index == 0 && changes(job.parameter_servers.optimizer.schedule)),
+      period_(worker && worker->index == 0 && job.parameter_servers.lifecycle ? job.parameter_servers.lifecycle->period : 0),
+      counts_(worker && job.parameter_servers.lifecycle) {
   const ps::TableSpec table = table_of(job);
-  table_ = client_.open(table);
+  const bool copies = job.parameter_servers.consistency == "geo";
+  table_ = client_.open(copies ? ps::exchanged(table) : table);
   dimension_ = table.dimension;
+  if (copies && worker) copy_.emplace(client_, table);
 }
 
 Tables::~Tables() {
@@ -112,44 +97,60 @@ void Tables::require_empty() {
                 "servers without a table of this run", "start servers anew, or give the run another name");
 }
 
-void Tables::hold(std::vector<nn::Batch>& batches, std::optional<std::int64_t> step) {
-  if (step && next_ && next_->step == step) {
+void Tables::hold(std::vector<nn::Batch>& batches, const std::optional<Step>& step) {
+  if (!step) exchange();
+  if (step && next_ && next_->step->number == step->number) {
     held_ = std::exchange(next_, nullptr);
   } else {
     held_ = std::make_shared<Held>();
-    held_->step = step;
     held_->batches = batches;
     std::int64_t samples = 0;
     for (const nn::Batch& batch : batches) samples += batch.at("keys").size(0);
-    const at::Tensor& first = batches.front().at("keys");
-    held_->lookups = first.size(2);
-    held_->rows = at::empty({samples, first.size(1), dimension_}, first.options().dtype(at::kFloat));
-    held_->gradients = at::empty_like(held_->rows);
+    for (const Field& field : kFields) {
+      const at::Tensor first = batches.front().find(field.keys);
+      if (!first.defined()) continue;
+      Part& part = held_->parts.emplace_back();
+      part.lookups = field.summed ? first.size(2) : 1;
+      part.rows = at::empty({samples, first.size(1), dimension_}, first.options().dtype(at::kFloat));
+      part.gradients = at::empty_like(part.rows);
+    }
   }
-  std::int64_t begin = 0;
-  for (nn::Batch& batch : batches) {
-    const std::int64_t count = batch.at("keys").size(0);
-    batch.tensors["rows"] = held_->rows.narrow(0, begin, count);
-    batch.tensors["row_gradients"] = held_->gradients.narrow(0, begin, count);
-    begin += count;
+  held_->step = step;
+  std::size_t of = 0;
+  for (const Field& field : kFields) {
+    if (!batches.front().find(field.keys).defined()) continue;
+    const Part& part = held_->parts.at(of++);
+    std::int64_t begin = 0;
+    for (nn::Batch& batch : batches) {
+      const std::int64_t count = batch.at("keys").size(0);
+      batch.tensors[field.rows] = part.rows.narrow(0, begin, count);
+      batch.tensors[field.gradients] = part.gradients.narrow(0, begin, count);
+      begin += count;
+    }
   }
 }
 
 void Tables::hold_next(std::function<std::vector<nn::Batch>()> batches) { next_batches_ = std::move(batches); }
 
 nn::Exchange Tables::pull() {
-  const nn::Exchange own = rows();
+  nn::Exchange own = rows();
+  // Beside the step that begins, whose own changes are then of the next round.
+  if (held_->step && unexchanged_ >= exchange_every_) exchange();
   if (!next_batches_) return own;
   // A step's batches have the shapes of those before it.
-  next_ = std::make_shared<Held>();
-  next_->step = *held_->step + 1;
-  next_->lookups = held_->lookups;
-  next_->rows = at::empty_like(held_->rows);
-  next_->gradients = at::empty_like(held_->gradients);
-  return nn::Exchange(next_->there = go_on_with([this, next = next_, batches = std::exchange(next_batches_, nullptr)] {
-                        next->batches = batches();
-                        fetch(*next, 1);
-                      }));
+  const auto next = std::make_shared<Held>();
+  next->step = Step{.number = held_->step->number + 1};
+  for (const Part& part : held_->parts)
+    next->parts.push_back({.lookups = part.lookups, .rows = at::empty_like(part.rows), .gradients = at::empty_like(part.gradients)});
+  next->there = go_on_with([this, next, batches = std::exchange(next_batches_, nullptr)] {
+    next->batches = batches();
+    if (!copy_) return fetch(*next, 1);
+    find_keys(*next);
+    copy_->fetch(next->keys);
+  });
+  if (copy_) return own;
+  next_ = next;
+  return nn::Exchange(next_->there);
 }
 
 nn::Exchange Tables::rows() {
@@ -158,56 +159,106 @@ nn::Exchange Tables::rows() {
 }
 
 nn::Exchange Tables::push(bool leave_out) {
+  if (copy_) ++unexchanged_;
   return nn::Exchange(go_on_with([this, held = held_, leave_out] {
     if (!leave_out) give_back(*held);
+    if (copy_) return;
+    if (period_ > 0 && (held->step->number + 1) % period_ == 0) client_.end_period(table_);
     client_.end_step();
   }));
 }
 
-void Tables::find_keys(Held& held) {
-  for (const nn::Batch& batch : held.batches) {
-    const at::Tensor keys = batch.at("keys").cpu();
-    for (const std::int64_t key : std::span(keys.data_ptr<std::int64_t>(), static_cast<std::size_t>(keys.numel()))) {
-      if (static_cast<ps::Key>(key) != data::kNoKey) {
-        held.keys.push_back(static_cast<ps::Key>(key));
+void Tables::exchange() {
+  if (!copy_ || unexchanged_ == 0) return;
+  unexchanged_ = 0;
+  go_on_with([this] { copy_->exchange(); });
+}
+
+void Tables::finish() {
+  exchange();
+  wait();
+  client_.wait_for_workers();
+}
+
+void Tables::find_keys(Held& held) const {
+  std::size_t of = 0;
+  for (const Field& field : kFields) {
+    if (!held.batches.front().find(field.keys).defined()) continue;
+    for (const nn::Batch& batch : held.batches) {
+      const at::Tensor keys = batch.at(field.keys).cpu();
+      const at::Tensor labels = counts_ ? batch.at("labels").cpu() : at::Tensor();
+      const std::int64_t of_sample = keys.numel() / std::max<std::int64_t>(1, keys.size(0));
+      for (std::int64_t i = 0; i < keys.numel(); ++i, ++held.places) {
+        const auto key = static_cast<ps::Key>(keys.data_ptr<std::int64_t>()[i]);
+        if (key == data::kNoKey) continue;
+        held.keys.push_back(key);
         held.present.push_back(held.places);
+        if (counts_) held.impressions.push_back({.shows = 1, .clicks = labels.data_ptr<std::int64_t>()[i / of_sample] > 0 ? 1.0f : 0.0f});
       }
-      ++held.places;
     }
+    held.parts.at(of++).end = held.places;
   }
   held.batches.clear();
+}
+
+void Tables::bring(const Held& held, std::span<float> values, int ahead) {
+  if (copy_ && held.step) return copy_->pull(held.keys, values);
+  client_.pull(table_, held.keys, values, held.step ? ps::Absent::create : ps::Absent::zeros, ahead);
 }
 
 // Beside a step, whose threads are not to be disturbed: without tensors' operations, which take all that there are.
 void Tables::fetch(Held& held, int ahead) {
   find_keys(held);
-  const ps::Absent absent = held.step ? ps::Absent::create : ps::Absent::zeros;
-  const auto all = static_cast<std::size_t>(held.rows.numel());
-  if (held.is_plain()) return client_.pull(table_, held.keys, {held.rows.data_ptr<float>(), all}, absent, ahead);
-  std::vector<float> values(held.keys.size() * static_cast<std::size_t>(dimension_));
-  client_.pull(table_, held.keys, values, absent, ahead);
-  const at::Tensor host = held.rows.is_cpu() ? held.rows : at::empty_like(held.rows, at::kCPU);
-  auto* const sums = host.data_ptr<float>();
-  std::fill_n(sums, all, 0.0f);
-  for (std::size_t i = 0; i < held.present.size(); ++i)
-    for (std::int64_t d = 0; d < dimension_; ++d)
-      sums[held.present[i] / held.lookups * dimension_ + d] +=
-          values[i * static_cast<std::size_t>(dimension_) + static_cast<std::size_t>(d)];
-  if (!held.rows.is_cpu()) held.rows.copy_(host);
+  if (held.is_plain()) return bring(held, floats_of(held.parts.front().rows), ahead);
+  const auto dimension = static_cast<std::size_t>(dimension_);
+  std::vector<float> values(held.keys.size() * dimension);
+  bring(held, values, ahead);
+  std::size_t i = 0;
+  std::int64_t begin = 0;
+  for (Part& part : held.parts) {
+    const at::Tensor host = part.rows.is_cpu() ? part.rows : at::empty_like(part.rows, at::kCPU);
+    const std::span<float> sums = floats_of(host);
+    std::ranges::fill(sums, 0.0f);
+    for (; i < held.present.size() && held.present[i] < part.end; ++i) {
+      float* const sum = sums.data() + static_cast<std::size_t>((held.present[i] - begin) / part.lookups) * dimension;
+      for (std::size_t d = 0; d < dimension; ++d) sum[d] += values[i * dimension + d];
+    }
+    if (!part.rows.is_cpu()) part.rows.copy_(host);
+    begin = part.end;
+  }
 }
 
 void Tables::give_back(const Held& held) {
-  if (held.is_plain()) {
-    client_.push(table_, held.keys, {held.gradients.data_ptr<float>(), static_cast<std::size_t>(held.gradients.numel())});
+  if (held.is_plain()) return step_rows(held, floats_of(held.parts.front().gradients));
+  const auto dimension = static_cast<std::size_t>(dimension_);
+  // Each look-up of a sum has the sum's gradient.
+  std::vector<float> each(held.keys.size() * dimension);
+  std::size_t i = 0;
+  std::int64_t begin = 0;
+  for (const Part& part : held.parts) {
+    const at::Tensor host = part.gradients.cpu();
+    for (; i < held.present.size() && held.present[i] < part.end; ++i)
+      std::copy_n(host.data_ptr<float>() + static_cast<std::size_t>((held.present[i] - begin) / part.lookups) * dimension, dimension,
+                  each.data() + i * dimension);
+    begin = part.end;
+  }
+  step_rows(held, each);
+}
+
+void Tables::step_rows(const Held& held, std::span<const float> gradients) {
+  const auto rate = static_cast<float>(held.step->learning_rate);
+  if (copy_) {
+    copy_->set_learning_rate(rate);
+    copy_->push(held.keys, gradients);
     return;
   }
-  const at::Tensor host = held.gradients.cpu();
-  // Each look-up of a sum has the sum's gradient.
-  std::vector<float> each(held.keys.size() * static_cast<std::size_t>(dimension_));
-  for (std::size_t i = 0; i < held.present.size(); ++i)
-    std::copy_n(host.data_ptr<float>() + held.present[i] / held.lookups * dimension_, dimension_,
-                each.data() + i * static_cast<std::size_t>(dimension_));
-  client_.push(table_, held.keys, each);
+  if (sets_rate_ && learning_rate_ != rate) {
+    // A pull of no keys has waited for nobody, and the step before, of a synchronous table, is to be made with the rate of its own.
+    if (held.keys.empty()) client_.wait_for_workers();
+    client_.set_learning_rate(table_, rate);
+    learning_rate_ = rate;
+  }
+  client_.push(table_, held.keys, gradients, held.impressions);
 }
 
 void Tables::save(const std::filesystem::path& checkpoints, std::int64_t step) {

@@ -8,6 +8,7 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,11 +16,9 @@
 #include "nn/block.hpp"
 #include "nn/exchange.hpp"
 #include "ps/client.hpp"
+#include "ps/geo.hpp"
 
 namespace tessera::train {
-
-// The table of a job's rows.
-ps::TableSpec table_of(const model::JobSpec& job);
 
 // A rank's end of one table on the servers, named like the run, which holds the rows of all of the model's tables by their keys
 // (data/clicks/keys.hpp). What it asks servers for in training goes on beside the caller, in the order in which it was begun, and what is
@@ -38,44 +37,68 @@ class Tables {
   void require_empty();
 
   // Gives each batch of a run `rows`, f32 [samples, tables, dim], which rows() brings: those of its `keys`, summed over look-ups; and
-  // `row_gradients` of the same shape, not yet filled. In a step of training keys without a row get one; without a step, zeros.
-  void hold(std::vector<nn::Batch>& batches, std::optional<std::int64_t> step);
-  // What the next pull() is for, in place of the batches that are held. `batches` is called on another thread.
+  // `row_gradients` of the same shape, not yet filled. Where batches have a `history`, also `history_rows`, f32 [samples, history, dim], of
+  // which those without a key are zeros, and `history_gradients`. In a step of training keys without a row get one; without a step, zeros.
+  struct Step {
+    std::int64_t number = 0;
+    double learning_rate = 0;  // of the table
+  };
+  void hold(std::vector<nn::Batch>& batches, const std::optional<Step>& step);
+  // Whether this rank trains a copy of the rows (consistency geo).
+  bool keeps_copy() const { return copy_.has_value(); }
+  // What the next pull() brings beside what the held batches need. `batches` is called on another thread.
   void hold_next(std::function<std::vector<nn::Batch>()> batches);
   // Begins to bring rows: of the batches that are held where that has not begun, and of the next step where there are batches of it, whose
-  // end is then what is returned.
+  // end is then what is returned. A copy has those of the next step from the servers then, and what is returned are those of this one.
   nn::Exchange pull();
   // The rows of the batches that are held, from now on where nothing has begun to bring them.
   nn::Exchange rows();
   // Begins to push the row gradients of the batches that are held, unless they are to be left out, and then ends the step: all ranks that
-  // train do so once a step, so that the servers step the rows, or let others go on. Gradients must not change until it is over.
+  // train do so once a step, so that the servers step the rows, or let others go on. Gradients must not change until it is over. Worker 0
+  // tells the servers the step's learning rate where it is another one than before: synchronous tables take the steps of all ranks with it,
+  // asynchronous ones all pushes that come until worker 0's next step; copies are stepped with it here.
+  // Each look-up of a sample is a show of its key, with its label a click; where the step ends a period, the first rank ends the table's
+  // period before its own step, as no rank pulls meanwhile then where tables are synchronous.
   nn::Exchange push(bool leave_out);
+  // Of all ranks that train, between two steps: begins to send the servers what they miss of copies. hold() of an evaluation does so, too.
+  void exchange();
+  // Of all ranks that train: what they have begun has ended everywhere, and the servers have it all.
+  void finish();
   // Waits for all that goes on.
   void wait();
 
-  // Of one rank, while the others make no step: all rows as they are once all ranks have ended as many steps as this one, into the folder
+  // Of one rank, while the others make no step and after all have called exchange(): all rows as they are once all ranks have ended as many steps as this one, into the folder
   // of the step among a run's checkpoints. Removes those of steps that have no checkpoint any more. Throws io.
   void save(const std::filesystem::path& checkpoints, std::int64_t step);
   // The rows of a checkpoint in place of what the servers hold. Throws not_found where there are none, and corrupt.
   void load(const std::filesystem::path& checkpoint, std::int64_t step);
 
  private:
-  // The rows of a run's batches.
-  struct Held {
-    std::optional<std::int64_t> step;
-    std::vector<nn::Batch> batches;
-    std::int64_t lookups = 1;
-    at::Tensor rows, gradients;         // [samples, tables, dim]
-    std::vector<ps::Key> keys;          // of look-ups that are there
-    std::vector<std::int64_t> present;  // their places among all look-ups
-    std::int64_t places = 0;
-    std::shared_future<Seconds> there;  // valid once they are asked for
-    // Whether rows and keys stand for each other, one by one, in memory of the host.
-    bool is_plain() const { return lookups == 1 && std::ssize(present) == places && rows.is_cpu(); }
+  // What the batches of a run read of one of their fields of keys.
+  struct Part {
+    std::int64_t lookups = 1;    // that a row of the batch is the sum of
+    at::Tensor rows, gradients;  // [samples, rows of a sample, dim]
+    std::int64_t end = 0;        // of its places among all look-ups
   };
-  static void find_keys(Held& held);
+  struct Held {
+    std::optional<Step> step;
+    std::vector<nn::Batch> batches;
+    std::vector<Part> parts;            // of kFields, those that the batches have
+    std::vector<ps::Key> keys;          // of look-ups that are there
+    std::vector<std::int64_t> present;  // their places among all look-ups, part after part
+    std::int64_t places = 0;
+    std::vector<ps::Impressions> impressions;  // of the keys, where the table has a lifecycle
+    std::shared_future<Seconds> there;         // valid once they are asked for
+    // Whether rows and keys stand for each other, one by one, in memory of the host.
+    bool is_plain() const {
+      return parts.size() == 1 && parts.front().lookups == 1 && std::ssize(present) == places && parts.front().rows.is_cpu();
+    }
+  };
+  void find_keys(Held& held) const;
   void fetch(Held& held, int ahead);
+  void bring(const Held& held, std::span<float> values, int ahead);
   void give_back(const Held& held);
+  void step_rows(const Held& held, std::span<const float> gradients);
   // After all that goes on.
   std::shared_future<Seconds> go_on_with(std::function<void()> work);
 
@@ -85,6 +108,13 @@ class Tables {
   ps::Client client_;  // of what goes on, or of the caller once that has ended
   ps::Client::TableId table_;
   std::int64_t dimension_;
+  std::optional<ps::GeoTable> copy_ = {};
+  std::int64_t exchange_every_;  // steps
+  std::int64_t unexchanged_ = 0;  // steps behind the last exchange
+  bool sets_rate_;                // this rank tells the servers
+  std::optional<float> learning_rate_ = {};  // that they were told
+  std::int64_t period_;  // steps after which this rank ends one of the table's lifecycle; 0: it does not
+  bool counts_;          // the table has a lifecycle
   std::shared_ptr<Held> held_;
   std::shared_ptr<Held> next_;                            // of the step after that of held_, once its rows are asked for
   std::function<std::vector<nn::Batch>()> next_batches_;  // until they are

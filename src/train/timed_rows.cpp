@@ -14,7 +14,7 @@
 #include "data/dataset.hpp"
 #include "program/program.hpp"
 #include "ps/server.hpp"
-#include "train/tables.hpp"
+#include "train/table_spec.hpp"
 
 namespace tessera::train {
 namespace {

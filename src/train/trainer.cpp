@@ -292,6 +292,7 @@ bool Trainer::change_plan(const std::optional<plan::Plan>& plan) {
   json.resize(static_cast<std::size_t>(size));
   comm.world().broadcast(json.data(), json.size(), comm::DataType::u8, 0).wait();
   finish();
+  impl_->tables.finish();
   const HeldState held = held_state(Holds::own);
   const std::unique_ptr<Impl> before =
       std::exchange(impl_, std::make_unique<Impl>(impl_->job, plan::read_plan(ConfigNode::parse(json, "plan.json")), impl_->dataset, comm,
@@ -403,7 +404,7 @@ std::optional<PlacementReport> Trainer::placement() const { return impl_->placer
 
 void Trainer::finish() {
   Impl& self = *impl_;
-  self.tables.finish();
+  self.tables.wait();
   if (!self.executor.unfinished()) return;
   double squared = self.executor.finish([&](int bucket, const Scalars&) { self.step_late(bucket, self.step - 1); });
   self.keep_late_spans();

@@ -4,6 +4,7 @@
 #include "base/error.hpp"
 #include "model/forms.hpp"
 #include "model/job.hpp"
+#include "model/warnings.hpp"
 
 namespace tessera::model {
 namespace {
@@ -58,6 +59,14 @@ TEST(ParameterServers, SayWhatIsWrongOfThem) {
   EXPECT_THAT(said("optimizer: {kind: adagrad, beta1: 0.5}"), HasSubstr("beta1 means nothing to adagrad"));
   EXPECT_THAT(said("optimizer: {lr: -1}"), HasSubstr("found -1"));
   EXPECT_THAT(said("rows: fp16"), HasSubstr("fp32"));
+  EXPECT_THAT(said("optimizer: {schedule: {kind: steps}}"), HasSubstr("constant"));
+  EXPECT_THAT(said("optimizer: {kind: ftrl, schedule: {warmup: 5}}"), HasSubstr("the last learning rate, which therefore stays the same"));
+  EXPECT_THAT(said("consistency: sync"), HasSubstr("geo"));
+  EXPECT_THAT(said("consistency: geo, exchange_every: 0"), HasSubstr("exchange_every"));
+  EXPECT_THAT(said("consistency: asynchronous, exchange_every: 5"),
+              HasSubstr("ranks with asynchronous tables push their gradients in every step"));
+  EXPECT_THAT(said("consistency: geo, staleness: 2"), HasSubstr("exchange_every: STEPS"));
+  EXPECT_THAT(said("consistency: geo, optimizer: {kind: ftrl}"), HasSubstr("undo what others have changed"));
   EXPECT_THAT(refusal([] { job_of("parameter_servers: {}\n", "arch: resnet18, image: 32, classes: 10", "source: images"); }),
               HasSubstr("parameter servers hold tables, and model resnet18 has none"));
 }
@@ -104,6 +113,21 @@ TEST(ParameterServers, SayWhatIsWrongOfRowsThatComeAndGo) {
   EXPECT_THAT(said("period: 10, tables: [{tables: []}]"), HasSubstr("the list is empty"));
   EXPECT_THAT(said("period: 10, tables: [{tables: [1, 2]}, {tables: [2]}]"), HasSubstr("table 2 stands twice"));
   EXPECT_THAT(said("period: 10, tables: [{tables: [26]}]"), testing::AllOf(HasSubstr("the model has no table 26"), HasSubstr("0 to 25")));
+TEST(ParameterServers, HaveALearningRateThatStaysTheSameUnlessAScheduleIsSaid) {
+  const auto rates = [](const std::string& optimizer) {
+    const JobSpec job = job_of("train: {steps: 10}\nparameter_servers: {optimizer: {lr: 2, " + optimizer + "}}\n");
+    return std::vector{table_learning_rate(job, 0), table_learning_rate(job, 4), table_learning_rate(job, 9)};
+  };
+  EXPECT_THAT(rates("kind: sgd"), ElementsAre(2, 2, 2));
+  EXPECT_THAT(rates("schedule: {warmup: 5}"), ElementsAre(0.4, 2, 2));
+  EXPECT_THAT(rates("schedule: {warmup_ratio: 0.5}"), ElementsAre(0.4, 2, 2));
+  EXPECT_THAT(rates("schedule: {kind: linear, min_ratio: 0.1}"),
+              ElementsAre(2, testing::DoubleNear(1.2, 1e-12), testing::DoubleNear(0.2, 1e-12)));
+}
+
+TEST(ParameterServers, WarnOfAWarmUpThatIsLongerThanTheRun) {
+  const JobSpec job = job_of("train: {steps: 10}\nparameter_servers: {optimizer: {schedule: {warmup: 20}}}\n");
+  EXPECT_THAT(warnings_of(job), ElementsAre(HasSubstr("parameter_servers.optimizer.schedule.warmup is 20 and train.steps 10")));
 }
 
 TEST(ClickLogs, HaveAFormatAndNothingOfTexts) {

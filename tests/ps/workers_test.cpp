@@ -1,9 +1,6 @@
 // Workers that train together: what they see of each other, and that nothing is lost or doubled when connections break.
-#include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <barrier>
@@ -13,11 +10,13 @@
 #include <functional>
 #include <iostream>
 #include <map>
+#include <optional>
 #include <thread>
 
 #include "base/error.hpp"
 #include "base/random.hpp"
 #include "ps/client.hpp"
+#include "ps/connection_breaker.hpp"
 #include "ps/running_server.hpp"
 
 namespace tessera::ps {
@@ -227,24 +226,6 @@ TEST(Workers, AWorkerThatComesAgainBeginsItsStepAnew) {
   EXPECT_FLOAT_EQ(after[0], before[0] + 2);
 }
 
-// TCP connections of this process, those of UCX among them, that are not listening.
-std::vector<int> connections() {
-  std::vector<int> found;
-  DIR* const folder = opendir("/proc/self/fd");
-  while (const dirent* const entry = readdir(folder)) {
-    const int descriptor = std::atoi(entry->d_name);
-    sockaddr_storage address{};
-    socklen_t length = sizeof address;
-    int listening = 0;
-    socklen_t size = sizeof listening;
-    if (getpeername(descriptor, reinterpret_cast<sockaddr*>(&address), &length) == 0 && address.ss_family == AF_INET &&
-        getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) == 0 && listening == 0)
-      found.push_back(descriptor);
-  }
-  closedir(folder);
-  return found;
-}
-
 TEST(Workers, PushesAreAppliedOnceHoweverOftenConnectionsAreLost) {
   const char* const wanted = std::getenv("TESSERA_PS_LOSSES");
   const int losses = wanted ? std::atoi(wanted) : 200;
@@ -255,23 +236,14 @@ TEST(Workers, PushesAreAppliedOnceHoweverOftenConnectionsAreLost) {
   const std::vector<Key> keys = all_keys();
   std::vector<float> before(kKeys * kDimension), after(before.size());
   client.pull(table, keys, before);
-  std::atomic<bool> done = false;
-  std::jthread breaker([&] {
-    Random random(3);
-    while (!done) {
-      std::this_thread::sleep_for(std::chrono::microseconds(500 + random.below(20'000)));
-      const std::vector<int> all = connections();
-      if (!all.empty()) shutdown(all[random.below(all.size())], SHUT_RDWR);
-    }
-  });
+  std::optional<ConnectionBreaker> breaker(std::in_place, 3);
   const std::vector<float> ones(kKeys * kDimension, 1.0f);
   int pushes = 0;
   for (; client.reconnections() < losses; ++pushes) {
     client.push(table, keys, ones);
     if (pushes % 3 == 0) client.pull(table, keys, after);
   }
-  done = true;
-  breaker.join();
+  breaker.reset();
   client.pull(table, keys, after);
   for (std::size_t i = 0; i < after.size(); ++i) ASSERT_NEAR(after[i] - before[i], pushes, 1e-3 * pushes);
   std::cout << "connections lost: " << client.reconnections() << ", pushes: " << pushes << "\n";

@@ -82,10 +82,12 @@ PLAIN = {"deepfm": (deepfm, DIM + 1), "dlrm": (dlrm, DIM), "wide_deep": (wide_de
 def losses_of_pytorch(tessera, yaml, weights, logits, width, lr, table_step, tables=TABLES, lookups=1, late=False):
     """From these weights and rows of zeros, over the batches that Tessera says it uses. `late`: rows miss the step before their own. Of a batch
     with histories `logits` also gets their rows, those of the tables first, and which keys are there."""
+def losses_of_pytorch(tessera, yaml, weights, logits, width, lr, table_step, tables=TABLES, lookups=1, late=False, rates=(1,) * STEPS):
+    """From these weights and rows of zeros, over the batches that Tessera says it uses. `late`: rows miss the step before their own. `rates`: of each step, over the tables' peak."""
     weights = {name: value.clone().requires_grad_(True) for name, value in weights.items()}
     optimizer = torch.optim.SGD(list(weights.values()), lr=lr)
     table, losses, owed = {}, [], []
-    for batch in map(json.loads, tessera("data", "batch", yaml, "--count", STEPS, "--json").stdout.splitlines()):
+    for rate, batch in zip(rates, map(json.loads, tessera("data", "batch", yaml, "--count", STEPS, "--json").stdout.splitlines())):
         keys = [key for sample in batch["keys"] for key in sample]
         in_tables = len(keys)
         keys += [key for sample in batch.get("history", []) for key in sample]
@@ -101,15 +103,15 @@ def losses_of_pytorch(tessera, yaml, weights, logits, width, lr, table_step, tab
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-        pushed = [(key, gradient) for key, gradient in zip(different, held.grad) if key != NO_KEY]
-        for key, gradient in owed if late else pushed:
-            table_step(table[key], gradient)
+        pushed = [(key, gradient, rate) for key, gradient in zip(different, held.grad) if key != NO_KEY]
+        for key, gradient, of in owed if late else pushed:
+            table_step(table[key], gradient, of)
         owed = pushed
     return losses
 
 
-def sgd(row, gradient):
-    row[0] = row[0] - 0.5 * gradient
+def sgd(row, gradient, rate):
+    row[0] = row[0] - 0.5 * rate * gradient
 
 
 def large_sgd(row, gradient):
@@ -117,8 +119,9 @@ def large_sgd(row, gradient):
 
 
 def adagrad(row, gradient):
+def adagrad(row, gradient, rate):
     row[1] = row[1] + gradient**2
-    row[0] = row[0] - 0.05 * gradient / (row[1].sqrt() + 1e-8)
+    row[0] = row[0] - 0.05 * rate * gradient / (row[1].sqrt() + 1e-8)
 
 
 @pytest.fixture
@@ -184,6 +187,78 @@ def test_adagrad_steps_rows_as_pytorchs_formula_does(clicks):
     assert [line["loss"] for line in clicks.metrics("one")] == pytest.approx(expected, rel=1e-4)
     evaluation = clicks.evaluations("one")[-1]
     assert 0 <= evaluation["auc"] <= 1 and evaluation["validation_loss"] > 0
+
+
+def test_copies_that_one_rank_trains_are_the_table(clicks):
+    """The rank's own differences come back, once they have been exchanged, as what it has itself: beside a step, for a validation, for a save."""
+    weights = initial_weights(clicks, "deepfm")
+    planned = job("geo", "deepfm", table={"kind": "adagrad", "lr": 0.05}, init="runs/start")
+    planned["parameter_servers"].update(consistency="geo", exchange_every=3)
+    yaml = clicks.write("geo.yaml", planned)
+    expected = losses_of_pytorch(clicks, yaml, weights, deepfm, DIM + 1, 0.5, adagrad)
+    clicks("train", yaml, "--no-measure")
+    assert [line["loss"] for line in clicks.metrics("geo")] == pytest.approx(expected, rel=1e-4)
+    synchronous = clicks.write("synchronous.yaml", job("synchronous", "deepfm", table={"kind": "adagrad", "lr": 0.05}, init="runs/start"))
+    clicks("train", synchronous, "--no-measure")
+    assert clicks.evaluations("geo")[-1]["validation_loss"] == pytest.approx(clicks.evaluations("synchronous")[-1]["validation_loss"], rel=1e-5)
+
+    parts = clicks.write("parts.yaml", {**planned, "name": "parts"})
+    clicks("train", parts, "--no-measure", "--set", "train.steps=7")
+    clicks("train", parts, "--resume")
+    assert [line["loss"] for line in clicks.metrics("parts")] == pytest.approx(expected, rel=1e-4)
+
+
+def losses_of_two_copies(tessera, yaml, weights):
+    """Of SGD on two ranks that exchange in every step: a rank's rows have all of its own steps, and the other's but for the last one."""
+    weights = {name: value.clone().requires_grad_(True) for name, value in weights.items()}
+    optimizer = torch.optim.SGD(list(weights.values()), lr=0.5)
+    tables, owed, losses = ({}, {}), ([], []), []
+    for batch in map(json.loads, tessera("data", "batch", yaml, "--count", STEPS, "--json").stdout.splitlines()):
+        parts, pushed, loss = [slice(0, BATCH // 2), slice(BATCH // 2, BATCH)], [], 0
+        for table, part in zip(tables, parts):
+            keys = [key for sample in batch["keys"][part] for key in sample]
+            different = sorted(set(keys) - {NO_KEY}) + [NO_KEY]
+            held = torch.stack([table.setdefault(key, torch.zeros(DIM + 1)) for key in different]).requires_grad_(True)
+            place = {key: i for i, key in enumerate(different)}
+            rows = held[torch.tensor([place[key] for key in keys])].view(BATCH // 2, TABLES, DIM + 1)
+            labels = torch.tensor(batch["labels"][part]).float()
+            loss = loss + torch.nn.functional.binary_cross_entropy_with_logits(
+                deepfm(weights, rows, torch.tensor(batch["dense"][part])), labels, reduction="sum") / BATCH
+            pushed.append((different[:-1], held))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        pushed = [list(zip(keys, held.grad)) for keys, held in pushed]
+        for rank, table in enumerate(tables):
+            for key, gradient in pushed[rank] + owed[1 - rank]:
+                table[key] = table.get(key, torch.zeros(DIM + 1)) - 0.5 * gradient
+        owed = pushed
+    return losses
+
+
+def test_copies_of_two_ranks_miss_the_others_last_step_alone(clicks):
+    weights = initial_weights(clicks, "deepfm")
+    planned = job("copies", "deepfm", 2, {"dp": 2, "pp": 1, "tp": 1}, init="runs/start")
+    planned["parameter_servers"].update(consistency="geo", exchange_every=1)
+    yaml = clicks.write("copies.yaml", planned)
+    expected = losses_of_two_copies(clicks, yaml, weights)
+    clicks("train", yaml, "--no-measure")
+    assert [line["loss"] for line in clicks.metrics("copies")] == pytest.approx(expected, rel=1e-4)
+
+
+def test_tables_follow_a_schedule_of_their_own(clicks):
+    weights = initial_weights(clicks, "deepfm")
+    warmup, least = 4, 0.2
+    rates = [(step + 1) / warmup if step < warmup else 1 - (1 - least) * (step - warmup) / (STEPS - 1 - warmup) for step in range(STEPS)]
+    table = {"kind": "adagrad", "lr": 0.05, "schedule": {"kind": "linear", "warmup": warmup, "min_ratio": least}}
+    for name, consistency, devices in (("one", "synchronous", 1), ("two", "synchronous", 2), ("ahead", "asynchronous", 1)):
+        planned = job(name, "deepfm", devices, {"dp": devices, "pp": 1, "tp": 1}, table=table, init="runs/start")
+        planned["parameter_servers"]["consistency"] = consistency
+        yaml = clicks.write(f"{name}.yaml", planned)
+        expected = losses_of_pytorch(clicks, yaml, weights, deepfm, DIM + 1, 0.5, adagrad, late=name == "ahead", rates=rates)
+        clicks("train", yaml, "--no-measure")
+        assert [line["loss"] for line in clicks.metrics(name)] == pytest.approx(expected, rel=1e-4), name
 
 
 def test_look_ups_of_a_table_are_summed(tessera):
@@ -342,7 +417,7 @@ def test_a_damaged_line_is_named_and_left_out_where_asked(clicks):
 
 def test_a_resumed_run_is_the_uninterrupted_one(clicks):
     """Its rows lie beside the checkpoints, with their optimizer's state; the servers of the first part ended with it."""
-    table = {"kind": "adagrad", "lr": 0.05}
+    table = {"kind": "adagrad", "lr": 0.05, "schedule": {"warmup": 9}}
     whole = clicks.write("whole.yaml", job("whole", "deepfm", 2, {"dp": 2, "pp": 1, "tp": 1}, table=table))
     clicks("train", whole, "--no-measure")
     yaml = clicks.write("parts.yaml", {**job("parts", "deepfm", 2, {"dp": 2, "pp": 1, "tp": 1}, table=table), "checkpoint": {"every": 5, "keep": 1}})
