@@ -431,17 +431,19 @@ def test_a_resumed_run_is_the_uninterrupted_one(clicks):
     assert clicks.evaluations("parts")[-1]["auc"] == pytest.approx(clicks.evaluations("whole")[-1]["auc"], abs=1e-6)
 
 
-def test_rows_come_when_they_were_seen_often_enough_and_go_when_they_are_worth_little(clicks):
+@pytest.mark.parametrize(("consistency", "ranks"), [("synchronous", 2), ("asynchronous", 1)])
+def test_rows_come_when_they_were_seen_often_enough_and_go_when_they_are_worth_little(clicks, consistency, ranks):
     """Against the same counted in Python: two shows before a row, periods of four steps, decay, scores; a table with rules of its own."""
     server = clicks.start("ps", "serve", "--listen", free_place())
     try:
         place = server.stdout.readline().split()[2]
         life = {"period": 4, "decay": 0.5, "click_weight": 1, "unclicked_weight": 0.125, "admission": {"after": 2, "waiting_keys": 1000000},
                 "eviction": {"below": 0.25}, "tables": [{"tables": [2], "admission": {"after": 1}, "eviction": {}}]}
-        servers = {"servers": [place], "optimizer": {"kind": "sgd", "lr": 0.5}, "initializer": {"kind": "zero"}, "lifecycle": life}
-        yaml = clicks.write("life.yaml", {**job("life", "deepfm", 2, {"dp": 2, "pp": 1, "tp": 1}), "parameter_servers": servers})
+        servers = {"servers": [place], "optimizer": {"kind": "sgd", "lr": 0.5}, "initializer": {"kind": "zero"}, "consistency": consistency,
+                   "lifecycle": life}
+        yaml = clicks.write("life.yaml", {**job("life", "deepfm", ranks, {"dp": ranks, "pp": 1, "tp": 1}), "parameter_servers": servers})
         clicks("train", yaml, "--no-measure")
-        expected = rows_that_live(clicks, yaml)
+        expected = rows_that_live(clicks, yaml, consistency == "synchronous")
         table = json.loads(clicks("ps", "status", place, "--json").stdout)[0]
         assert table["lifecycle"]["period"] == 3
         # Of a hundred keys that wait about one is taken for another one.
@@ -458,16 +460,20 @@ def test_rows_come_when_they_were_seen_often_enough_and_go_when_they_are_worth_l
     assert server.wait(timeout=30) == 0
 
 
-def rows_that_live(tessera, yaml):
-    """[shows, clicks] of each row. A step's rows are seen when it is over, which is after the period that it ends."""
+def rows_that_live(tessera, yaml, late):
+    """How many rows there are and were. `late`: a step's rows are seen when it is over, which is after the period that it ends."""
     seen, rows, count = {}, {}, {"admitted": 0, "held_back": 0, "evicted": 0}
+
+    def end_period():
+        for key in list(rows):
+            rows[key] = [0.5 * value for value in rows[key]]
+            if key >> 48 != 2 and rows[key][1] + 0.125 * (rows[key][0] - rows[key][1]) < 0.25:
+                del rows[key]
+                count["evicted"] += 1
+
     for step, batch in enumerate(map(json.loads, tessera("data", "batch", yaml, "--count", STEPS, "--json").stdout.splitlines()), 1):
-        if step % 4 == 0:
-            for key in list(rows):
-                rows[key] = [0.5 * value for value in rows[key]]
-                if key >> 48 != 2 and rows[key][1] + 0.125 * (rows[key][0] - rows[key][1]) < 0.25:
-                    del rows[key]
-                    count["evicted"] += 1
+        if late and step % 4 == 0:
+            end_period()
         shows = {}
         for keys, label in zip(batch["keys"], batch["labels"]):
             for key in keys:
@@ -484,4 +490,6 @@ def rows_that_live(tessera, yaml):
                 rows[key] = [0, 0]
                 count["admitted"] += 1
             rows[key] = [rows[key][0] + told[0], rows[key][1] + told[1]]
+        if not late and step % 4 == 0:
+            end_period()
     return {**count, "rows": len(rows)}
