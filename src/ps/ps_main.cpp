@@ -6,6 +6,7 @@
 #include <chrono>
 #include <deque>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -20,6 +21,7 @@
 #include "ps/client.hpp"
 #include "ps/messages.hpp"
 #include "ps/server.hpp"
+#include "ps/serving_server.hpp"
 
 namespace tessera::ps {
 namespace {
@@ -45,25 +47,15 @@ struct Serving {
   int threads = 1;
 };
 
-void serve(const Serving& options) {
-  const std::string secret = servers_secret_from_environment();
-  const std::atomic<bool>& asked = control::stop_when_asked();
-  const std::vector<std::string> places = places_from(options.place, options.threads);
-  const std::string& partner = options.backup.empty() ? options.backup_of : options.backup;
-  const std::vector<std::string> partners = partner.empty() ? std::vector<std::string>() : places_from(partner, options.threads);
-  std::deque<Server> servers;
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    ServerOptions one;
-    if (!partners.empty()) one.pair = {options.backup.empty() ? Pair::First::stands_by : Pair::First::leads, partners[i]};
-    if (!options.disk.empty()) one.storage = {.folder = options.disk, .memory_limit = Bytes(options.memory)};
-    servers.emplace_back(places[i], secret, one);
-  }
+// Each server on a thread of its own, until Ctrl-C or until one of them fails.
+template <typename AnyServer>
+void serve_all(std::deque<AnyServer>& servers, const std::vector<std::string>& places, const std::atomic<bool>& asked) {
   std::atomic<bool> ended = false;
   std::atomic_flag taken;
   std::exception_ptr failed;  // the first thread's that fails; read once all have joined
   {
     std::vector<std::jthread> running;
-    for (Server& server : servers)
+    for (AnyServer& server : servers)
       running.emplace_back([&server, &ended, &taken, &failed](const std::stop_token& stop) {
         try {
           server.serve(stop);
@@ -79,6 +71,35 @@ void serve(const Serving& options) {
     for (std::jthread& thread : running) thread.request_stop();
   }
   if (failed) std::rethrow_exception(failed);
+}
+
+void serve(const Serving& options) {
+  const std::string secret = servers_secret_from_environment();
+  const std::atomic<bool>& asked = control::stop_when_asked();
+  const std::vector<std::string> places = places_from(options.place, options.threads);
+  const std::string& partner = options.backup.empty() ? options.backup_of : options.backup;
+  const std::vector<std::string> partners = partner.empty() ? std::vector<std::string>() : places_from(partner, options.threads);
+  std::deque<Server> servers;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    ServerOptions one;
+    if (!partners.empty()) one.pair = {options.backup.empty() ? Pair::First::stands_by : Pair::First::leads, partners[i]};
+    if (!options.disk.empty()) one.storage = {.folder = options.disk, .memory_limit = Bytes(options.memory)};
+    servers.emplace_back(places[i], secret, one);
+  }
+  serve_all(servers, places, asked);
+}
+
+void serve_table(const std::string& folder, const std::string& place, int threads, bool check) {
+  const std::string secret = servers_secret_from_environment();
+  const std::atomic<bool>& asked = control::stop_when_asked();
+  std::filesystem::path path = folder;
+  if (std::filesystem::is_directory(path)) path /= kServingTableFile;
+  const ServingTable table(path);
+  if (check) table.verify();
+  const std::vector<std::string> places = places_from(place, threads);
+  std::deque<ServingServer> servers;
+  for (const std::string& one : places) servers.emplace_back(one, secret, table);
+  serve_all(servers, places, asked);
 }
 
 void show_status(const std::vector<std::string>& places, bool as_json) {
@@ -125,6 +146,15 @@ int run(int argc, char** argv) {
   CLI::Option* const disk = serving->add_option("--disk", options.disk);
   disk->needs(serving->add_option("--memory", options.memory)->transform(CLI::AsSizeValue(false))->needs(disk));
   serving->callback([&] { serve(options); });
+  std::string folder, place;
+  int threads = 1;
+  bool check = false;
+  CLI::App* serving_table = app.add_subcommand("serve-table");
+  serving_table->add_option("folder", folder)->required();
+  serving_table->add_option("--listen", place)->required();
+  serving_table->add_option("--threads", threads);
+  serving_table->add_flag("--check", check);
+  serving_table->callback([&] { serve_table(folder, place, threads, check); });
   std::vector<std::string> places;
   bool json = false;
   CLI::App* status = app.add_subcommand("status");

@@ -59,22 +59,34 @@ const std::vector<std::string>& places_of(const model::JobSpec& job) {
 
 constexpr const char* kFolder = "tables-";
 
+}  // namespace
+
 // Beside the checkpoint's own, "step-000050".
-std::filesystem::path folder_of(const std::filesystem::path& checkpoints, std::int64_t step) {
+std::filesystem::path tables_folder(const std::filesystem::path& checkpoints, std::int64_t step) {
   const std::string name = checkpoint::step_folder({}, step).string();
   return checkpoints / (kFolder + name.substr(name.find('-') + 1));
 }
 
-}  // namespace
-
 Tables::Tables(const model::JobSpec& job, const std::optional<ps::Worker>& worker)
     : name_(job.name),
       where_(job.parameter_servers.where),
-      client_(places_of(job), servers_secret_from_environment(), {.deadline = kPatience, .interrupted = &interrupted_, .worker = worker}),
+      client_(std::in_place, places_of(job), servers_secret_from_environment(),
+              ps::ClientOptions{.deadline = kPatience, .interrupted = &interrupted_, .worker = worker}),
       goes_ahead_(worker && job.parameter_servers.consistency == "asynchronous" && job.parameter_servers.staleness >= 1) {
   const ps::TableSpec table = table_of(job);
-  table_ = client_.open(table);
+  table_ = client_->open(table);
   dimension_ = table.dimension;
+}
+
+Tables::Tables(const model::JobSpec& job, ps::ServingTable finished)
+    : name_(job.name),
+      where_(job.parameter_servers.where),
+      finished_(std::move(finished)),
+      dimension_(table_of(job).dimension),
+      goes_ahead_(false) {
+  if (finished_->dimension() != dimension_)
+    throw Error(ErrorCode::invalid_config, text("the table's rows have ", finished_->dimension(), " values"), where_,
+                text(dimension_, ", as the model says"));
 }
 
 Tables::~Tables() {
@@ -97,7 +109,7 @@ void Tables::wait() {
 void Tables::require_empty() {
   wait();
   std::uint64_t rows = 0;
-  for (const auto& server : client_.status())
+  for (const auto& server : client_->status())
     for (const ps::TableStatus& table : server.tables)
       if (table.name == name_) rows += table.rows;
   if (rows > 0)
@@ -123,7 +135,12 @@ Tables::Pulled Tables::keys_of(const std::vector<nn::Batch>& batches) {
 
 void Tables::fetch(Pulled& pulled, ps::Absent absent, int ahead) {
   pulled.values.resize(pulled.keys.size() * static_cast<std::size_t>(dimension_));
-  client_.pull(table_, pulled.keys, pulled.values, absent, ahead);
+  if (finished_) {
+    ensure(absent == ps::Absent::zeros, "finished rows are not trained");
+    finished_->find(pulled.keys, pulled.values);
+    return;
+  }
+  client_->pull(table_, pulled.keys, pulled.values, absent, ahead);
 }
 
 void Tables::begin_pull(std::function<std::vector<nn::Batch>()> batches) {
@@ -164,37 +181,37 @@ void Tables::pull(std::vector<nn::Batch>& batches, ps::Absent absent) {
 }
 
 void Tables::end_step(bool leave_out) {
-  if (leave_out) return go_on_with([this] { client_.end_step(); });
+  if (leave_out) return go_on_with([this] { client_->end_step(); });
   // Each look-up of a sum has the sum's gradient.
   at::Tensor each = gradients_.cpu().unsqueeze(2).expand({-1, -1, lookups_, -1}).reshape({-1, dimension_});
   if (std::ssize(pulled_.present) < pulled_.places)
     each = each.index_select(0, at::from_blob(pulled_.present.data(), {std::ssize(pulled_.present)}, at::kLong));
   go_on_with([this, keys = std::move(pulled_.keys), each = each.contiguous()] {
-    client_.push(table_, keys, {each.data_ptr<float>(), static_cast<std::size_t>(each.numel())});
-    client_.end_step();
+    client_->push(table_, keys, {each.data_ptr<float>(), static_cast<std::size_t>(each.numel())});
+    client_->end_step();
   });
 }
 
 void Tables::save(const std::filesystem::path& checkpoints, std::int64_t step) {
   wait();
-  client_.wait_for_workers();
-  client_.begin_save(folder_of(checkpoints, step));
-  client_.finish_save();
+  client_->wait_for_workers();
+  client_->begin_save(tables_folder(checkpoints, step));
+  client_->finish_save();
   for (const auto& entry : std::filesystem::directory_iterator(checkpoints)) {
     const std::string name = entry.path().filename();
-    if (!name.starts_with(kFolder) || entry.path() == folder_of(checkpoints, step)) continue;
+    if (!name.starts_with(kFolder) || entry.path() == tables_folder(checkpoints, step)) continue;
     if (!std::filesystem::exists(checkpoints / ("step-" + name.substr(std::string_view(kFolder).size()))))
       std::filesystem::remove_all(entry.path());
   }
 }
 
 void Tables::load(const std::filesystem::path& checkpoint, std::int64_t step) {
-  const std::filesystem::path folder = folder_of(checkpoint.parent_path(), step);
+  const std::filesystem::path folder = tables_folder(checkpoint.parent_path(), step);
   if (!std::filesystem::exists(folder))
     throw Error(ErrorCode::not_found, text("the rows of the model's tables are not beside ", checkpoint.string()),
                 {.file = folder.string(), .block = {}}, "what the servers have saved with the checkpoint");
   wait();
-  client_.load(folder);
+  client_->load(folder);
 }
 
 }  // namespace tessera::train

@@ -13,8 +13,12 @@
 #include "model/job.hpp"
 #include "nn/block.hpp"
 #include "ps/client.hpp"
+#include "ps/serving_table.hpp"
 
 namespace tessera::train {
+
+// Where the servers save the rows of a step: beside the run's checkpoints.
+std::filesystem::path tables_folder(const std::filesystem::path& checkpoints, std::int64_t step);
 
 // A rank's end of one table on the servers, named like the run, which holds the rows of all of the model's tables by their keys
 // (data/clicks/keys.hpp). What it asks servers for in training goes on beside the caller, in order, and what is thrown there as by
@@ -24,6 +28,8 @@ class Tables {
   // Opens the table at job.parameter_servers, with the secret in servers_secret_from_environment(). `worker`: which of the ranks that train
   // it this one is; none: one that only looks. Throws invalid_config where the job names no servers.
   Tables(const model::JobSpec& job, const std::optional<ps::Worker>& worker);
+  // Reads finished rows, and no servers: all but pull() is a defect then.
+  Tables(const model::JobSpec& job, ps::ServingTable finished);
   // Waits for what goes on; on the way of an error, interrupts it.
   ~Tables();
   Tables(const Tables&) = delete;
@@ -65,8 +71,9 @@ class Tables {
   std::string name_;
   Where where_;
   std::atomic<bool> interrupted_ = false;
-  ps::Client client_;  // of what goes on, or of the caller once that has ended
-  ps::Client::TableId table_;
+  std::optional<ps::ServingTable> finished_;  // in place of the client
+  std::optional<ps::Client> client_;          // of what goes on, or of the caller once that has ended
+  ps::Client::TableId table_ = 0;
   std::int64_t dimension_;
   bool goes_ahead_;  // a pull may miss a step
   Pulled pulled_;    // last

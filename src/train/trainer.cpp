@@ -480,6 +480,10 @@ void add(const Scalars& scalars, EvaluationReport& report) {
 
 }  // namespace
 
+void Trainer::read_rows(ps::ServingTable rows) {
+  if (Impl::holds(impl_->program, model::tables_block(impl_->job.model))) impl_->tables.emplace(impl_->job, std::move(rows));
+}
+
 EvaluationReport Trainer::evaluate(std::int64_t sequences) {
   ensure(validates(), "an evaluation needs validation sequences");
   finish();
