@@ -9,6 +9,10 @@ if(TARGET tessera_parquet)
   install(TARGETS tessera_parquet LIBRARY DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 
+# The C interface of parameter servers, for other frameworks.
+install(TARGETS tessera_ps_c LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(FILES src/ps/tessera_ps.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+
 foreach(room base model comm nn)
   install(DIRECTORY src/${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tessera FILES_MATCHING PATTERN "*.hpp")
 endforeach()

@@ -149,6 +149,7 @@ std::unique_ptr<CLI::App> make_app() {
   add_generate_command(*app);
   add_export_command(*app);
   add_import_command(*app);
+  add_serve_table_command(*app);
   add_data_command(*app);
   add_ps_command(*app);
   add_runs_command(*app);

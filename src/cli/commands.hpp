@@ -34,6 +34,7 @@ void add_eval_command(CLI::App& app);
 void add_generate_command(CLI::App& app);
 void add_export_command(CLI::App& app);
 void add_import_command(CLI::App& app);
+void add_serve_table_command(CLI::App& app);
 void add_data_command(CLI::App& app);
 void add_runs_command(CLI::App& app);
 

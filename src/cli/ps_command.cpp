@@ -15,7 +15,7 @@ void add_ps_command(CLI::App& app) {
       "names: "
       "export TESSERA_SECRET=$(openssl rand -hex 32)");
   struct Options {
-    std::string place, backup, backup_of, disk, memory, threads = "1";
+    std::string place, backup, backup_of, disk, memory, metrics, seconds, threads = "1";
     std::vector<std::string> places;
     bool json = false;
   };
@@ -38,19 +38,27 @@ void add_ps_command(CLI::App& app) {
   disk->needs(serving->add_option("--memory", options->memory, "What each table of each thread may take of memory, as 4GiB")
                   ->type_name("SIZE")
                   ->needs(disk));
+  serving
+      ->add_option("--metrics", options->metrics,
+                   "Answer http://HOST:PORT/metrics with figures for Prometheus, which all who reach it can read")
+      ->type_name("HOST:PORT");
   serving->callback([options] {
     std::vector<std::string> arguments = {"serve", "--listen", options->place, "--threads", options->threads};
     if (!options->backup.empty()) arguments.insert(arguments.end(), {"--backup", options->backup});
     if (!options->disk.empty()) arguments.insert(arguments.end(), {"--disk", options->disk, "--memory", options->memory});
     if (!options->backup_of.empty()) arguments.insert(arguments.end(), {"--backup-of", options->backup_of});
+    if (!options->metrics.empty()) arguments.insert(arguments.end(), {"--metrics", options->metrics});
     become_program("tessera-ps", arguments);
   });
-  CLI::App* status = command->add_subcommand("status", "The tables of each server: rows, memory, and how many keys were pulled and pushed");
+  CLI::App* status = command->add_subcommand(
+      "status", "The tables of each server: rows, memory, how often it had them, and how many keys were pulled and pushed");
   status->add_option("servers", options->places, "As `ps serve` says them")->required()->type_name("HOST:PORT ...");
   status->add_flag("--json", options->json, "A JSON list");
+  status->add_option("--seconds", options->seconds, "Look twice, so far apart, and say keys a second")->type_name("S")->check(number(0));
   status->callback([options] {
     std::vector<std::string> arguments = {"status"};
     arguments.insert(arguments.end(), options->places.begin(), options->places.end());
+    if (!options->seconds.empty()) arguments.insert(arguments.end(), {"--seconds", options->seconds});
     if (options->json) arguments.push_back("--json");
     become_program("tessera-ps", arguments, options->json);
   });

@@ -120,34 +120,71 @@ void add_generate_command(CLI::App& app) {
 
 void add_export_command(CLI::App& app) {
   CLI::App* command =
-      app.add_subcommand("export", "Write a run's model for other software: --to hf DIR, --to torchvision FILE")->group(kUseGroup);
+      app.add_subcommand("export", "Write a run's model for other software: --to hf DIR, --to torchvision FILE, --to serving DIR")
+          ->group(kUseGroup);
   struct Options {
     std::string run;
     std::vector<std::string> to;
-    std::string dtype = "fp32";
+    std::string dtype = "fp32", rows;
   };
   auto options = std::make_shared<Options>();
   command->add_option("run", options->run, kRunHelp)->required();
   command
       ->add_option("--to", options->to,
-                   "hf DIR: a folder for Hugging Face transformers; torchvision FILE: a .safetensors state dict of a ResNet or a VGG")
+                   "hf DIR: a folder for Hugging Face transformers; torchvision FILE: a .safetensors state dict of a ResNet or a VGG; "
+                   "serving DIR: weights and tables of a DLRM or a DeepFM, for `serve-table` and `eval`")
       ->required()
       ->expected(2)
-      ->type_name("{hf,torchvision} PATH");
+      ->type_name("{hf,torchvision,serving} PATH");
   command->add_option("--dtype", options->dtype, "Of the weights: fp32, as they were trained, or bf16, half as large")
       ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();
+  command->add_option("--rows", options->rows, "Of a serving directory's tables: fp32, bf16 or int8 (default: as the servers stored them)")
+      ->check(CLI::IsMember({"fp32", "bf16", "int8"}));
   command->callback([options] {
-    const bool torchvision = options->to[0] == "torchvision";
-    if (options->to[0] != "hf" && !torchvision)
+    const bool torchvision = options->to[0] == "torchvision", serving = options->to[0] == "serving";
+    if (options->to[0] != "hf" && !torchvision && !serving)
       throw Error(ErrorCode::invalid_config, "unknown export format '" + options->to[0] + "'", {},
-                  "hf (a folder for Hugging Face transformers) or torchvision (a .safetensors file)");
+                  "hf (a folder for Hugging Face transformers), torchvision (a .safetensors file) or serving (a folder for serve-table)");
+    if (serving && options->dtype != "fp32")
+      throw Error(ErrorCode::invalid_config, "the weights of a serving directory are written in fp32", {},
+                  "no --dtype; --rows says how rows are");
+    if (!serving && !options->rows.empty())
+      throw Error(ErrorCode::invalid_config, "--rows is about tables, and only a serving directory has some", {}, "--to serving DIR");
     if (torchvision && options->dtype != "fp32")
       throw Error(ErrorCode::invalid_config, "a state dict for torchvision is written in fp32", {}, "no --dtype");
     std::vector<std::string> arguments = {"export", options->run, "--to", options->to[1]};
     if (options->dtype == "bf16") arguments.push_back("--bf16");
     if (torchvision) arguments.push_back("--torchvision");
+    if (serving) arguments.push_back("--serving");
+    if (!options->rows.empty()) arguments.insert(arguments.end(), {"--rows", options->rows});
     become_worker(arguments);
+  });
+}
+
+void add_serve_table_command(CLI::App& app) {
+  CLI::App* command =
+      app.add_subcommand("serve-table", "Answer look-ups from the tables of a serving directory, until Ctrl-C")->group(kUseGroup);
+  command->footer(
+      "Clients of parameter servers read it as they read those, and cannot change it. Servers that other hosts reach, and their clients, "
+      "need "
+      "the same secret, in TESSERA_SECRET or in the file that TESSERA_SECRET_FILE names.");
+  struct Options {
+    std::string folder, place, threads = "1";
+    bool check = false;
+  };
+  auto options = std::make_shared<Options>();
+  command->add_option("folder", options->folder, "What `export RUN --to serving` wrote")->required();
+  command->add_option("--listen", options->place, "Where clients come")->required()->type_name("HOST:PORT");
+  command->add_option("--threads", options->threads, "Servers of one thread each, at this port and those behind it")
+      ->type_name("N")
+      ->check(whole_number(1))
+      ->capture_default_str();
+  command->add_flag("--check", options->check, "Read the whole table first, and refuse a damaged one");
+  command->callback([options] {
+    std::vector<std::string> arguments = {"serve-table", options->folder, "--listen", options->place, "--threads", options->threads};
+    if (options->check) arguments.push_back("--check");
+    become_program("tessera-ps", arguments);
   });
 }
 

@@ -89,7 +89,8 @@ ParameterServerSpec read_parameter_servers(const ConfigNode& node, std::int64_t 
   constexpr std::int64_t kMostThreads = 1024, kMostStaleness = 1000, kMostBetween = 1'000'000;
   ParameterServerSpec servers;
   servers.where = node.where();
-  Section section(node, {"servers", "threads", "optimizer", "initializer", "rows", "consistency", "staleness", "exchange_every", "lifecycle"});
+  Section section(node,
+                  {"servers", "threads", "optimizer", "initializer", "rows", "consistency", "staleness", "exchange_every", "lifecycle"});
   section.read("servers", servers.places, read_places);
   section.read("threads", servers.threads, [](const ConfigNode& threads) { return threads.as_int_between(1, kMostThreads); });
   section.attempt([&] {
@@ -119,7 +120,8 @@ ParameterServerSpec read_parameter_servers(const ConfigNode& node, std::int64_t 
                "consistency: geo, or no exchange_every");
   if (servers.consistency == "geo" && servers.lifecycle)
     throw node.at("lifecycle")
-        .error("rows of geo tables are stepped in copies of them, of which servers see no pushes", "consistency: synchronous or asynchronous");
+        .error("rows of geo tables are stepped in copies of them, of which servers see no pushes",
+               "consistency: synchronous or asynchronous");
   if (servers.consistency == "geo" && servers.optimizer.kind == "ftrl")
     throw node.at("consistency")
         .error("ftrl works out rows from sums that each rank would have of its own gradients, and so undo what others have changed",

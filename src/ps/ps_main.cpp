@@ -7,8 +7,10 @@
 #include <chrono>
 #include <deque>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 
 #include "base/secret.hpp"
@@ -20,13 +22,16 @@
 #include "control/stop_signals.hpp"
 #include "ps/client.hpp"
 #include "ps/messages.hpp"
+#include "ps/metrics.hpp"
+#include "ps/metrics_page_main.hpp"
 #include "ps/server.hpp"
+#include "ps/serving_server.hpp"
 
 namespace tessera::ps {
 namespace {
 
 constexpr std::chrono::milliseconds kLook(50);
-constexpr Seconds kPatience(10);
+constexpr Seconds kPatience(10), kLookAt(2);
 
 // The place of each thread: the given one, then those at the ports behind it.
 std::vector<std::string> places_from(const std::string& place, int threads) {
@@ -41,30 +46,20 @@ std::vector<std::string> places_from(const std::string& place, int threads) {
 }
 
 struct Serving {
-  std::string place, backup, backup_of, disk;
+  std::string place, backup, backup_of, disk, metrics;
   std::int64_t memory = 0;
   int threads = 1;
 };
 
-void serve(const Serving& options) {
-  const std::string secret = servers_secret_from_environment();
-  const std::atomic<bool>& asked = control::stop_when_asked();
-  const std::vector<std::string> places = places_from(options.place, options.threads);
-  const std::string& partner = options.backup.empty() ? options.backup_of : options.backup;
-  const std::vector<std::string> partners = partner.empty() ? std::vector<std::string>() : places_from(partner, options.threads);
-  std::deque<Server> servers;
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    ServerOptions one;
-    if (!partners.empty()) one.pair = {options.backup.empty() ? Pair::First::stands_by : Pair::First::leads, partners[i]};
-    if (!options.disk.empty()) one.storage = {.folder = options.disk, .memory_limit = Bytes(options.memory)};
-    servers.emplace_back(places[i], secret, one);
-  }
+// Each server on a thread of its own, until Ctrl-C or until one of them fails.
+template <typename AnyServer>
+void serve_all(std::deque<AnyServer>& servers, const std::vector<std::string>& places, const std::atomic<bool>& asked) {
   std::atomic<bool> ended = false;
   std::atomic_flag taken;
   std::exception_ptr failed;  // the first thread's that fails; read once all have joined
   {
     std::vector<std::jthread> running;
-    for (Server& server : servers)
+    for (AnyServer& server : servers)
       running.emplace_back([&server, &ended, &taken, &failed](const std::stop_token& stop) {
         try {
           server.serve(stop);
@@ -82,13 +77,77 @@ void serve(const Serving& options) {
   if (failed) std::rethrow_exception(failed);
 }
 
-void show_status(const std::vector<std::string>& places, bool as_json) {
+// Asked over the network, as the servers' threads answer one message after the other.
+std::string observed(const std::deque<Server>& servers, const std::vector<std::string>& places, const std::string& secret) {
+  std::vector<ObservedServer> all;
+  for (std::size_t i = 0; i < servers.size(); ++i) {
+    ObservedServer& one = all.emplace_back(ObservedServer{.place = places[i], .latencies = &servers[i].latencies()});
+    try {
+      one.status = Client({places[i]}, secret, {.deadline = kLookAt, .reconnect = Seconds(0)}).status().at(0);
+    } catch (const Error&) {
+      // One that stands by; its page says that it does not lead.
+    }
+  }
+  return metrics_text(all);
+}
+
+void serve(const Serving& options) {
+  const std::string secret = servers_secret_from_environment();
+  const std::atomic<bool>& asked = control::stop_when_asked();
+  const std::vector<std::string> places = places_from(options.place, options.threads);
+  const std::string& partner = options.backup.empty() ? options.backup_of : options.backup;
+  const std::vector<std::string> partners = partner.empty() ? std::vector<std::string>() : places_from(partner, options.threads);
+  std::deque<Server> servers;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    ServerOptions one;
+    if (!partners.empty()) one.pair = {options.backup.empty() ? Pair::First::stands_by : Pair::First::leads, partners[i]};
+    if (!options.disk.empty()) one.storage = {.folder = options.disk, .memory_limit = Bytes(options.memory)};
+    servers.emplace_back(places[i], secret, one);
+  }
+  std::optional<MetricsPage> page;
+  if (!options.metrics.empty()) page.emplace(options.metrics, [&] { return observed(servers, places, secret); });
+  serve_all(servers, places, asked);
+}
+
+void serve_table(const std::string& folder, const std::string& place, int threads, bool check) {
+  const std::string secret = servers_secret_from_environment();
+  const std::atomic<bool>& asked = control::stop_when_asked();
+  std::filesystem::path path = folder;
+  if (std::filesystem::is_directory(path)) path /= kServingTableFile;
+  const ServingTable table(path);
+  if (check) table.verify();
+  const std::vector<std::string> places = places_from(place, threads);
+  std::deque<ServingServer> servers;
+  for (const std::string& one : places) servers.emplace_back(one, secret, table);
+  serve_all(servers, places, asked);
+}
+
+// Of the servers that hold a part of it: rows of the fullest one over their mean.
+std::string skew_of(const std::vector<ServerStatus>& all, const std::string& name) {
+  std::uint64_t rows = 0, most = 0;
+  int servers = 0;
+  for (const ServerStatus& server : all)
+    for (const TableStatus& table : server.tables) {
+      if (table.name != name) continue;
+      rows += table.rows;
+      most = std::max(most, table.rows);
+      ++servers;
+    }
+  return rows == 0 ? "-" : fixed(static_cast<double>(most) * servers / static_cast<double>(rows), 2);
+}
+
+// `seconds`: between two looks, for rates; 0: one look.
+void show_status(const std::vector<std::string>& places, double seconds, bool as_json) {
   Client client(places, servers_secret_from_environment(), {.deadline = kPatience, .reconnect = Seconds(0)});
+  const std::vector<ServerStatus> before = seconds > 0 ? client.status() : std::vector<ServerStatus>();
+  const auto began = std::chrono::steady_clock::now();
+  if (seconds > 0) std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   const std::vector<ServerStatus> all = client.status();
+  const double passed = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   using enum tessera::Table::Align;
-  std::vector<tessera::Table::Column> columns = {{"server", left},  {"table", wrapped}, {"dim", right},
-                                                 {"rows", right},   {"memory", right},  {"disk", right},
-                                                 {"pulled", right}, {"pushed", right},  {"refused", right}};
+  std::vector<tessera::Table::Column> columns = {{"server", left},  {"table", wrapped}, {"dim", right},     {"rows", right},
+                                                 {"skew", right},   {"memory", right},  {"disk", right},    {"hits", right},
+                                                 {"pulled", right}, {"pushed", right},  {"refused", right}, {"behind", right}};
   const bool lives = std::ranges::any_of(all, [](const ServerStatus& server) {
     return std::ranges::any_of(server.tables, [](const TableStatus& table) { return table.lifecycle.has_value(); });
   });
@@ -97,21 +156,39 @@ void show_status(const std::vector<std::string>& places, bool as_json) {
   tessera::Table shown(std::move(columns));
   nlohmann::json out = nlohmann::json::array();
   for (std::size_t server = 0; server < all.size(); ++server) {
-    nlohmann::json told = nlohmann::json::parse(to_json(all[server]));
-    for (nlohmann::json& table : told["tables"]) {
-      table["server"] = places[server];
-      out.push_back(std::move(table));
-    }
-    for (const TableStatus& table : all[server].tables) {
-      std::vector<std::string> cells = {places[server],
-                                        table.name,
-                                        text(table.dimension),
-                                        text(table.rows),
-                                        to_text(table.memory.index + table.memory.rows),
-                                        table.memory.disk.value > 0 ? to_text(table.memory.disk) : "-",
-                                        text(table.keys_pulled),
-                                        text(table.keys_pushed),
-                                        text(table.gradients_refused)};
+    const nlohmann::json told = nlohmann::json::parse(to_json(all[server]));
+    for (std::size_t place = 0; place < all[server].tables.size(); ++place) {
+      const TableStatus& table = all[server].tables[place];
+      nlohmann::json one = told["tables"][place];
+      one["server"] = places[server];
+      for (const char* const name : {"workers", "slowest", "fastest"}) one[name] = told[name];
+      // A table that was opened meanwhile began with nothing.
+      const auto rate = [&](std::uint64_t TableStatus::*keys) {
+        const bool known = place < before[server].tables.size();
+        return static_cast<double>(table.*keys - (known ? before[server].tables[place].*keys : 0)) / passed;
+      };
+      const auto count = [&](std::uint64_t TableStatus::*keys) {
+        return seconds > 0 ? text(fixed(rate(keys), 0), "/s") : text(table.*keys);
+      };
+      if (seconds > 0) {
+        one["pulled_per_second"] = rate(&TableStatus::keys_pulled);
+        one["pushed_per_second"] = rate(&TableStatus::keys_pushed);
+      }
+      out.push_back(std::move(one));
+      const std::uint64_t looked_for = table.memory.hits + table.memory.misses;
+      std::vector<std::string> cells = {
+          places[server],
+          table.name,
+          text(table.dimension),
+          text(table.rows),
+          skew_of(all, table.name),
+          to_text(table.memory.index + table.memory.rows),
+          table.memory.disk.value > 0 ? to_text(table.memory.disk) : "-",
+          looked_for == 0 ? "-" : text(fixed(100 * static_cast<double>(table.memory.hits) / static_cast<double>(looked_for), 1), " %"),
+          count(&TableStatus::keys_pulled),
+          count(&TableStatus::keys_pushed),
+          text(table.gradients_refused),
+          all[server].workers > 1 ? text(all[server].fastest - all[server].slowest) : "-"};
       if (const auto& life = table.lifecycle; life)
         for (const std::uint64_t number :
              {std::uint64_t{life->period}, life->counts.admitted, life->counts.held_back, life->counts.evicted})
@@ -139,13 +216,25 @@ int run(int argc, char** argv) {
   serving->add_option("--backup-of", options.backup_of)->excludes(serving->add_option("--backup", options.backup));
   CLI::Option* const disk = serving->add_option("--disk", options.disk);
   disk->needs(serving->add_option("--memory", options.memory)->transform(CLI::AsSizeValue(false))->needs(disk));
+  serving->add_option("--metrics", options.metrics);
   serving->callback([&] { serve(options); });
+  std::string folder, place;
+  int threads = 1;
+  bool check = false;
+  CLI::App* serving_table = app.add_subcommand("serve-table");
+  serving_table->add_option("folder", folder)->required();
+  serving_table->add_option("--listen", place)->required();
+  serving_table->add_option("--threads", threads);
+  serving_table->add_flag("--check", check);
+  serving_table->callback([&] { serve_table(folder, place, threads, check); });
   std::vector<std::string> places;
   bool json = false;
+  double seconds = 0;
   CLI::App* status = app.add_subcommand("status");
   status->add_option("servers", places)->required();
   status->add_flag("--json", json);
-  status->callback([&] { show_status(places, json); });
+  status->add_option("--seconds", seconds);
+  status->callback([&] { show_status(places, seconds, json); });
   try {
     app.parse(argc, argv);
     flush_standard_output();

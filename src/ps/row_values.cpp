@@ -89,4 +89,28 @@ void store_row(RowType type, std::span<const float> values, Random& random, std:
   }
 }
 
+void store_nearest(RowType type, std::span<const float> values, std::byte* stored) {
+  switch (type) {
+    case RowType::fp32: std::memcpy(stored, values.data(), values.size_bytes()); return;
+    case RowType::bf16:
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        // Half of the last place that stays, ties to even.
+        const auto bits = std::bit_cast<std::uint32_t>(values[i]);
+        const auto rounded = static_cast<std::uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+        std::memcpy(stored + 2 * i, &rounded, 2);
+      }
+      return;
+    case RowType::int8: {
+      float largest = 0;
+      for (const float value : values) largest = std::max(largest, std::abs(value));
+      const float scale = largest / kMostInt8, inverse = largest > 0 ? kMostInt8 / largest : 0;
+      std::memcpy(stored, &scale, sizeof scale);
+      for (std::size_t i = 0; i < values.size(); ++i)
+        stored[sizeof scale + i] =
+            static_cast<std::byte>(static_cast<std::int8_t>(std::clamp(std::nearbyint(values[i] * inverse), -kMostInt8, kMostInt8)));
+      return;
+    }
+  }
+}
+
 }  // namespace tessera::ps

@@ -15,5 +15,7 @@ std::size_t row_bytes(RowType type, int dimension);
 void load_row(RowType type, const std::byte* stored, std::span<float> values);
 // Rounds as RowType says; draws from `random` unless the type is fp32.
 void store_row(RowType type, std::span<const float> values, Random& random, std::byte* stored);
+// Rounds to the nearest, for rows that are never stepped again.
+void store_nearest(RowType type, std::span<const float> values, std::byte* stored);
 
 }  // namespace tessera::ps

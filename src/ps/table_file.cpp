@@ -187,6 +187,19 @@ TableFile check_table_file(const std::filesystem::path& path) {
       path, [](std::span<const Key>, std::span<const std::byte>, bool) {}, [](std::span<const std::byte>) {});
 }
 
+TableFile table_file_head(const std::filesystem::path& path) {
+  BlockReader blocks(path);
+  return file_from(blocks);
+}
+
+TableFile read_table_file(const std::filesystem::path& path, const TakeRow& take) {
+  return read_blocks(path, [&](std::span<const Key> keys, std::span<const std::byte> stored, bool rows) {
+    if (!rows) return;
+    const std::size_t row_bytes = stored.size() / keys.size();
+    for (std::size_t i = 0; i < keys.size(); ++i) take(keys[i], stored.subspan(i * row_bytes, row_bytes));
+  });
+}
+
 void load_table(Table& table, std::span<const std::filesystem::path> files, const std::function<bool(Key)>& keeps) {
   std::string before;
   std::uint64_t push_count = 0;

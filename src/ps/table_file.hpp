@@ -50,6 +50,11 @@ class TableSave {
 
 // Reads and checks a whole file. Throws not_found, io, or corrupt where a bit is not what was written or the end is missing.
 TableFile check_table_file(const std::filesystem::path& path);
+// What it is, without its rows. Throws likewise, for the file's first block alone.
+TableFile table_file_head(const std::filesystem::path& path);
+// Calls with each row as the file comes to it, and ends as check_table_file: what it has given of a file that is refused counts for
+// nothing.
+TableFile read_table_file(const std::filesystem::path& path, const TakeRow& take);
 
 // Puts the rows into a table that a base and the deltas that follow it hold, those of keys that `keeps` wants. All files are checked before
 // a row is used. Throws Error as check_table_file

@@ -47,6 +47,10 @@ void RunTables::open(const program::Program& program, std::optional<std::int64_t
   }
 }
 
+void RunTables::read(const program::Program& program, ps::ServingTable finished) {
+  if (holds(program)) tables_.emplace(job_, std::move(finished));
+}
+
 void RunTables::hold(const program::Program& program, Batches& batches, std::optional<std::int64_t> step,
                      const std::shared_future<Batches>& next) {
   if (!model::reads_clicks(job_.model)) return;

@@ -20,6 +20,8 @@ class RunTables {
  public:
   RunTables(const model::JobSpec& job, const plan::Plan& plan, comm::Communicator& comm) : job_(job), plan_(plan), comm_(comm) {}
 
+  // Of a trainer that only evaluates: finished rows, in place of servers'.
+  void read(const program::Program& program, ps::ServingTable finished);
   // The first step begins with the rows of a checkpoint.
   void resume_from(std::filesystem::path checkpoint) { from_ = std::move(checkpoint); }
 

@@ -30,12 +30,6 @@ const std::vector<std::string>& places_of(const model::JobSpec& job) {
 
 constexpr const char* kFolder = "tables-";
 
-// Beside the checkpoint's own, "step-000050".
-std::filesystem::path folder_of(const std::filesystem::path& checkpoints, std::int64_t step) {
-  const std::string name = checkpoint::step_folder({}, step).string();
-  return checkpoints / (kFolder + name.substr(name.find('-') + 1));
-}
-
 // The keys that batches may have, and the names of what they get for them.
 struct Field {
   const char *keys, *rows, *gradients;
@@ -49,19 +43,33 @@ std::span<float> floats_of(const at::Tensor& tensor) { return {tensor.data_ptr<f
 
 }  // namespace
 
+// Beside the checkpoint's own, "step-000050".
+std::filesystem::path tables_folder(const std::filesystem::path& checkpoints, std::int64_t step) {
+  const std::string name = checkpoint::step_folder({}, step).string();
+  return checkpoints / (kFolder + name.substr(name.find('-') + 1));
+}
+
 Tables::Tables(const model::JobSpec& job, const std::optional<ps::Worker>& worker)
     : name_(job.name),
       where_(job.parameter_servers.where),
-      client_(places_of(job), servers_secret_from_environment(), {.deadline = kPatience, .interrupted = &interrupted_, .worker = worker}),
+      client_(std::in_place, places_of(job), servers_secret_from_environment(),
+              ps::ClientOptions{.deadline = kPatience, .interrupted = &interrupted_, .worker = worker}),
       exchange_every_(job.parameter_servers.exchange_every),
       sets_rate_(worker && worker->index == 0 && changes(job.parameter_servers.optimizer.schedule)),
       period_(worker && worker->index == 0 && job.parameter_servers.lifecycle ? job.parameter_servers.lifecycle->period : 0),
       counts_(worker && job.parameter_servers.lifecycle) {
   const ps::TableSpec table = table_of(job);
   const bool copies = job.parameter_servers.consistency == "geo";
-  table_ = client_.open(copies ? ps::exchanged(table) : table);
+  table_ = client_->open(copies ? ps::exchanged(table) : table);
   dimension_ = table.dimension;
-  if (copies && worker) copy_.emplace(client_, table);
+  if (copies && worker) copy_.emplace(*client_, table);
+}
+
+Tables::Tables(const model::JobSpec& job, ps::ServingTable finished)
+    : name_(job.name), where_(job.parameter_servers.where), finished_(std::move(finished)), dimension_(table_of(job).dimension) {
+  if (finished_->dimension() != dimension_)
+    throw Error(ErrorCode::invalid_config, text("the table's rows have ", finished_->dimension(), " values"), where_,
+                text(dimension_, ", as the model says"));
 }
 
 Tables::~Tables() {
@@ -88,7 +96,7 @@ void Tables::wait() {
 void Tables::require_empty() {
   wait();
   std::uint64_t rows = 0;
-  for (const auto& server : client_.status())
+  for (const auto& server : client_->status())
     for (const ps::TableStatus& table : server.tables)
       if (table.name == name_) rows += table.rows;
   if (rows > 0)
@@ -99,10 +107,11 @@ void Tables::require_empty() {
 
 void Tables::hold(std::vector<nn::Batch>& batches, const std::optional<Step>& step) {
   if (!step) exchange();
-  if (step && next_ && next_->step->number == step->number) {
+  if (step && next_ && next_->step == step->number) {
     held_ = std::exchange(next_, nullptr);
   } else {
     held_ = std::make_shared<Held>();
+    if (step) held_->step = step->number;
     held_->batches = batches;
     std::int64_t samples = 0;
     for (const nn::Batch& batch : batches) samples += batch.at("keys").size(0);
@@ -115,7 +124,7 @@ void Tables::hold(std::vector<nn::Batch>& batches, const std::optional<Step>& st
       part.gradients = at::empty_like(part.rows);
     }
   }
-  held_->step = step;
+  if (step) held_->learning_rate = step->learning_rate;
   std::size_t of = 0;
   for (const Field& field : kFields) {
     if (!batches.front().find(field.keys).defined()) continue;
@@ -139,7 +148,7 @@ nn::Exchange Tables::pull() {
   if (!next_batches_) return own;
   // A step's batches have the shapes of those before it.
   const auto next = std::make_shared<Held>();
-  next->step = Step{.number = held_->step->number + 1};
+  next->step = *held_->step + 1;
   for (const Part& part : held_->parts)
     next->parts.push_back({.lookups = part.lookups, .rows = at::empty_like(part.rows), .gradients = at::empty_like(part.gradients)});
   next->there = go_on_with([this, next, batches = std::exchange(next_batches_, nullptr)] {
@@ -163,8 +172,8 @@ nn::Exchange Tables::push(bool leave_out) {
   return nn::Exchange(go_on_with([this, held = held_, leave_out] {
     if (!leave_out) give_back(*held);
     if (copy_) return;
-    if (period_ > 0 && (held->step->number + 1) % period_ == 0) client_.end_period(table_);
-    client_.end_step();
+    if (period_ > 0 && (*held->step + 1) % period_ == 0) client_->end_period(table_);
+    client_->end_step();
   }));
 }
 
@@ -177,7 +186,7 @@ void Tables::exchange() {
 void Tables::finish() {
   exchange();
   wait();
-  client_.wait_for_workers();
+  client_->wait_for_workers();
 }
 
 void Tables::find_keys(Held& held) const {
@@ -202,8 +211,13 @@ void Tables::find_keys(Held& held) const {
 }
 
 void Tables::bring(const Held& held, std::span<float> values, int ahead) {
+  if (finished_) {
+    ensure(!held.step, "finished rows are not trained");
+    finished_->find(held.keys, values);
+    return;
+  }
   if (copy_ && held.step) return copy_->pull(held.keys, values);
-  client_.pull(table_, held.keys, values, held.step ? ps::Absent::create : ps::Absent::zeros, ahead);
+  client_->pull(table_, held.keys, values, held.step ? ps::Absent::create : ps::Absent::zeros, ahead);
 }
 
 // Beside a step, whose threads are not to be disturbed: without tensors' operations, which take all that there are.
@@ -246,7 +260,7 @@ void Tables::give_back(const Held& held) {
 }
 
 void Tables::step_rows(const Held& held, std::span<const float> gradients) {
-  const auto rate = static_cast<float>(held.step->learning_rate);
+  const auto rate = static_cast<float>(held.learning_rate);
   if (copy_) {
     copy_->set_learning_rate(rate);
     copy_->push(held.keys, gradients);
@@ -254,33 +268,33 @@ void Tables::step_rows(const Held& held, std::span<const float> gradients) {
   }
   if (sets_rate_ && learning_rate_ != rate) {
     // A pull of no keys has waited for nobody, and the step before, of a synchronous table, is to be made with the rate of its own.
-    if (held.keys.empty()) client_.wait_for_workers();
-    client_.set_learning_rate(table_, rate);
+    if (held.keys.empty()) client_->wait_for_workers();
+    client_->set_learning_rate(table_, rate);
     learning_rate_ = rate;
   }
-  client_.push(table_, held.keys, gradients, held.impressions);
+  client_->push(table_, held.keys, gradients, held.impressions);
 }
 
 void Tables::save(const std::filesystem::path& checkpoints, std::int64_t step) {
   wait();
-  client_.wait_for_workers();
-  client_.begin_save(folder_of(checkpoints, step));
-  client_.finish_save();
+  client_->wait_for_workers();
+  client_->begin_save(tables_folder(checkpoints, step));
+  client_->finish_save();
   for (const auto& entry : std::filesystem::directory_iterator(checkpoints)) {
     const std::string name = entry.path().filename();
-    if (!name.starts_with(kFolder) || entry.path() == folder_of(checkpoints, step)) continue;
+    if (!name.starts_with(kFolder) || entry.path() == tables_folder(checkpoints, step)) continue;
     if (!std::filesystem::exists(checkpoints / ("step-" + name.substr(std::string_view(kFolder).size()))))
       std::filesystem::remove_all(entry.path());
   }
 }
 
 void Tables::load(const std::filesystem::path& checkpoint, std::int64_t step) {
-  const std::filesystem::path folder = folder_of(checkpoint.parent_path(), step);
+  const std::filesystem::path folder = tables_folder(checkpoint.parent_path(), step);
   if (!std::filesystem::exists(folder))
     throw Error(ErrorCode::not_found, text("the rows of the model's tables are not beside ", checkpoint.string()),
                 {.file = folder.string(), .block = {}}, "what the servers have saved with the checkpoint");
   wait();
-  client_.load(folder);
+  client_->load(folder);
 }
 
 }  // namespace tessera::train

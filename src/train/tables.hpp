@@ -17,8 +17,12 @@
 #include "nn/exchange.hpp"
 #include "ps/client.hpp"
 #include "ps/geo.hpp"
+#include "ps/serving_table.hpp"
 
 namespace tessera::train {
+
+// Where the servers save the rows of a step: beside the run's checkpoints.
+std::filesystem::path tables_folder(const std::filesystem::path& checkpoints, std::int64_t step);
 
 // A rank's end of one table on the servers, named like the run, which holds the rows of all of the model's tables by their keys
 // (data/clicks/keys.hpp). What it asks servers for in training goes on beside the caller, in the order in which it was begun, and what is
@@ -28,6 +32,8 @@ class Tables {
   // Opens the table at job.parameter_servers, with the secret in servers_secret_from_environment(). `worker`: which of the ranks that train
   // it this one is; none: one that only looks. Throws invalid_config where the job names no servers.
   Tables(const model::JobSpec& job, const std::optional<ps::Worker>& worker);
+  // Reads finished rows, and no servers: only evaluations have use for it.
+  Tables(const model::JobSpec& job, ps::ServingTable finished);
   // Waits for what goes on; on the way of an error, interrupts it.
   ~Tables();
   Tables(const Tables&) = delete;
@@ -67,8 +73,9 @@ class Tables {
   // Waits for all that goes on.
   void wait();
 
-  // Of one rank, while the others make no step and after all have called exchange(): all rows as they are once all ranks have ended as many steps as this one, into the folder
-  // of the step among a run's checkpoints. Removes those of steps that have no checkpoint any more. Throws io.
+  // Of one rank, while the others make no step and after all have called exchange(): all rows as they are once all ranks have ended as many
+  // steps as this one, into the folder of the step among a run's checkpoints. Removes those of steps that have no checkpoint any more.
+  // Throws io.
   void save(const std::filesystem::path& checkpoints, std::int64_t step);
   // The rows of a checkpoint in place of what the servers hold. Throws not_found where there are none, and corrupt.
   void load(const std::filesystem::path& checkpoint, std::int64_t step);
@@ -81,7 +88,8 @@ class Tables {
     std::int64_t end = 0;        // of its places among all look-ups
   };
   struct Held {
-    std::optional<Step> step;
+    std::optional<std::int64_t> step;
+    double learning_rate = 0;
     std::vector<nn::Batch> batches;
     std::vector<Part> parts;            // of kFields, those that the batches have
     std::vector<ps::Key> keys;          // of look-ups that are there
@@ -105,16 +113,17 @@ class Tables {
   std::string name_;
   Where where_;
   std::atomic<bool> interrupted_ = false;
-  ps::Client client_;  // of what goes on, or of the caller once that has ended
-  ps::Client::TableId table_;
+  std::optional<ps::ServingTable> finished_;  // in place of the client
+  std::optional<ps::Client> client_;          // of what goes on, or of the caller once that has ended
+  ps::Client::TableId table_ = 0;
   std::int64_t dimension_;
   std::optional<ps::GeoTable> copy_ = {};
-  std::int64_t exchange_every_;  // steps
-  std::int64_t unexchanged_ = 0;  // steps behind the last exchange
-  bool sets_rate_;                // this rank tells the servers
+  std::int64_t exchange_every_ = 1;          // steps
+  std::int64_t unexchanged_ = 0;             // steps behind the last exchange
+  bool sets_rate_ = false;                   // this rank tells the servers
   std::optional<float> learning_rate_ = {};  // that they were told
-  std::int64_t period_;  // steps after which this rank ends one of the table's lifecycle; 0: it does not
-  bool counts_;          // the table has a lifecycle
+  std::int64_t period_ = 0;                  // steps after which this rank ends one of the table's lifecycle; 0: it does not
+  bool counts_ = false;                      // the table has a lifecycle
   std::shared_ptr<Held> held_;
   std::shared_ptr<Held> next_;                            // of the step after that of held_, once its rows are asked for
   std::function<std::vector<nn::Batch>()> next_batches_;  // until they are

@@ -426,6 +426,8 @@ void add(const Scalars& scalars, EvaluationReport& report) {
 
 }  // namespace
 
+void Trainer::read_rows(ps::ServingTable rows) { impl_->tables.read(impl_->program, std::move(rows)); }
+
 EvaluationReport Trainer::evaluate(std::int64_t sequences) {
   ensure(validates(), "an evaluation needs validation sequences");
   finish();

@@ -19,6 +19,10 @@
 #include "train/traffic.hpp"
 #include "train/validation.hpp"
 
+namespace tessera::ps {
+class ServingTable;
+}
+
 namespace tessera::train {
 
 // One step, equal on all ranks except for memory.
@@ -84,6 +88,8 @@ class Trainer {
   // Makes what a delayed exchange has left of the last step. Evaluating and saving begin with it; so must who ends without them.
   void finish();
   bool validates() const;  // there are validation sequences
+  // Of a trainer that only evaluates a model of clicks: the rows to evaluate with, in place of what parameter servers hold.
+  void read_rows(ps::ServingTable rows);
   // At most `sequences` of them; 0: all.
   EvaluationReport evaluate(std::int64_t sequences);
 

@@ -24,6 +24,7 @@
 #include "model/spec_json.hpp"
 #include "nn/device.hpp"
 #include "plan/plan.hpp"
+#include "train/finished.hpp"
 #include "train/generate.hpp"
 #include "train/measure.hpp"
 #include "train/trainer.hpp"
@@ -269,6 +270,8 @@ void add_eval(CLI::App& app) {
                                                               : "text"),
                   run.job.data.where, "data.split.train below 1");
     trainer.load(run.checkpoint, false);
+    if (clicks)
+      if (std::optional<ps::ServingTable> rows = finished_rows(run.folder, run.checkpoint, run.job)) trainer.read_rows(std::move(*rows));
     const EvaluationReport report = trainer.evaluate(arguments->sequences);
     const std::string place = run.folder.string() + ", " + run.checkpoint.filename().string();
     if (clicks) {
@@ -340,6 +343,8 @@ void add_export(CLI::App& app) {
     std::string directory;
     bool bf16 = false;
     bool torchvision = false;
+    bool serving = false;
+    std::string rows;
   };
   CLI::App* command = app.add_subcommand("export", "Write a run's checkpoint for other software");
   auto arguments = std::make_shared<Arguments>();
@@ -347,6 +352,8 @@ void add_export(CLI::App& app) {
   command->add_option("--to", arguments->directory, "The folder for Hugging Face transformers, or with --torchvision the file")->required();
   command->add_flag("--torchvision", arguments->torchvision, "A state dict");
   command->add_flag("--bf16", arguments->bf16, "Weights rounded to bf16");
+  command->add_flag("--serving", arguments->serving, "A serving directory");
+  command->add_option("--rows", arguments->rows, "Of a serving directory: fp32, bf16 or int8");
   command->callback([arguments] {
     const LoadedRun run(arguments->run);
     const auto step = static_cast<long long>(checkpoint::Reader(run.checkpoint).state().step);
@@ -354,6 +361,16 @@ void add_export(CLI::App& app) {
       checkpoint::export_torchvision(run.checkpoint, run.job.model, arguments->directory);
       std::printf("%s: the weights of %s after %lld steps; torchvision's %s reads it with load_state_dict(load_file(\"%s\"))\n",
                   arguments->directory.c_str(), run.folder.c_str(), step, run.job.model.arch.c_str(), arguments->directory.c_str());
+      return;
+    }
+    if (arguments->serving) {
+      static const std::map<std::string, ps::RowType> kTypes = {
+          {"fp32", ps::RowType::fp32}, {"bf16", ps::RowType::bf16}, {"int8", ps::RowType::int8}};
+      const auto type = arguments->rows.empty() ? std::nullopt : std::optional(kTypes.at(arguments->rows));
+      const ServingReport report = export_serving(run.folder, run.checkpoint, run.job, type, arguments->directory);
+      std::printf("%s: the weights and %llu rows of %s after %lld steps; `tessera serve-table %s --listen HOST:PORT` answers look-ups\n",
+                  arguments->directory.c_str(), static_cast<unsigned long long>(report.rows), run.folder.c_str(), step,
+                  arguments->directory.c_str());
       return;
     }
     std::optional<std::filesystem::path> tokenizer;

@@ -493,3 +493,45 @@ def rows_that_live(tessera, yaml, late):
         if not late and step % 4 == 0:
             end_period()
     return {**count, "rows": len(rows)}
+def test_a_run_is_evaluated_and_served_without_its_servers(clicks):
+    """From what the servers saved: `eval` of the run, of its serving directory, and what clients of `serve-table` read are what training said."""
+    clicks("train", clicks.write("ads.yaml", job("ads", "deepfm", table={"kind": "adagrad", "lr": 0.05})), "--no-measure")
+    said = clicks.evaluations("ads")[-1]
+    checkpoints = clicks.folder / "runs" / "ads" / "checkpoints"
+    before = sorted(checkpoints.rglob("*"))
+
+    def evaluated(run):
+        out = json.loads(clicks("eval", run, "--json", "--sequences", "100").stdout)
+        return out["loss"], out["auc"]
+
+    assert evaluated("ads") == pytest.approx((said["validation_loss"], said["auc"]), rel=1e-6)
+    assert sorted(checkpoints.rglob("*")) == before
+    exported = clicks("export", "ads", "--to", "serving", "served")
+    assert "serve-table served" in exported.stdout
+    described = json.loads((clicks.folder / "served" / "serving.json").read_text())
+    assert described["step"] == STEPS and described["type"] == "fp32" and described["dimension"] == DIM + 1
+    weights = load_file(clicks.folder / "served" / described["dense"])
+    assert not any("exp_avg" in name or "momentum" in name for name in weights)
+    (checkpoints / f"tables-{STEPS:06}").rename(clicks.folder / "away")
+    assert evaluated(clicks.folder / "served") == pytest.approx((said["validation_loss"], said["auc"]), rel=1e-6)
+    missing = clicks("export", "ads", "--to", "serving", "other", check=False)
+    assert missing.returncode != 0 and f"tables-{STEPS:06}" in missing.stderr and not (clicks.folder / "other").exists()
+    (clicks.folder / "away").rename(checkpoints / f"tables-{STEPS:06}")
+
+    clicks("export", "ads", "--to", "serving", "served", "--rows", "int8")
+    assert json.loads((clicks.folder / "served" / "serving.json").read_text())["type"] == "int8"
+    assert evaluated(clicks.folder / "served")[0] == pytest.approx(said["validation_loss"], rel=1e-2)
+    foreign = clicks.write("mine/notes.txt", "x").parent
+    kept = clicks("export", "ads", "--to", "serving", foreign, check=False)
+    assert kept.returncode == 2 and (foreign / "notes.txt").exists()
+    server = clicks.start("serve-table", "served", "--listen", free_place(), "--check")
+    try:
+        place = server.stdout.readline().split()[2]
+        table = json.loads(clicks("ps", "status", place, "--json").stdout)[0]
+        assert (table["name"], table["dimension"], table["rows"]) == ("ads", DIM + 1, described["rows"])
+        refused = clicks("train", "ads.yaml", "--no-measure", "--set", "name=ads", "--overwrite", "--set", f"parameter_servers.servers=[{place}]",
+                         check=False)
+        assert refused.returncode == 2 and "is finished: its rows do not change" in refused.stderr
+    finally:
+        server.send_signal(signal.SIGTERM)
+    assert server.wait(timeout=30) == 0

@@ -1,8 +1,10 @@
 """Parameter servers as a user starts them and looks at them."""
 
 import json
+import random
 import signal
 import socket
+import urllib.request
 
 from conftest import free_place
 
@@ -64,3 +66,57 @@ def test_who_has_another_secret_is_told_nothing(tessera):
         process.send_signal(signal.SIGINT)
     assert process.wait(timeout=30) == 0
     assert refused.returncode == 2 and "do not have the same secret" in refused.stderr
+
+
+def metrics_of(place):
+    with urllib.request.urlopen(f"http://{place}/metrics", timeout=30) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain")
+        lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+
+def test_metrics_and_status_say_what_a_run_has_asked_of_its_servers(tessera):
+    draw = random.Random(1)
+    lines = [f"{draw.randrange(2)} 1:{draw.random():.3f} {draw.randrange(2, 40)}:1" for _ in range(300)]
+    tessera.write("clicks.txt", "\n".join(lines) + "\n")
+    page = free_place()
+    process, places = serving(tessera, "--listen", place_with_a_free_neighbour(), "--threads", "2", "--metrics", page)
+    try:
+        assert metrics_of(page)[f'tessera_ps_leads{{server="{places[1]}"}}'] == 1
+        tessera.write("seen.yaml", {
+            "name": "seen", "model": {"arch": "deepfm", "tables": 1, "dim": 4, "dense": 1, "hidden": [8]},
+            "data": {"source": "clicks.txt", "format": "libsvm", "split": {"train": 0.9}},
+            "train": {"steps": 6, "global_batch": 20, "schedule": {"kind": "constant"}},
+            "parameter_servers": {"servers": places}, "cluster": {"local": {"devices": 1, "threads": 1}},
+            "parallel": {"dp": 1, "pp": 1, "tp": 1}})
+        tessera("train", "seen.yaml", "--no-measure")
+        metrics = metrics_of(page)
+        status = json.loads(tessera("ps", "status", *places, "--json", "--seconds", "0.05").stdout)
+        assert [table["server"] for table in status] == places
+        for table in status:
+            labels = f'{{server="{table["server"]}",table="seen"}}'
+            for name, key in (("rows", "rows"), ("keys_pulled_total", "keys_pulled"), ("keys_pushed_total", "keys_pushed"),
+                              ("row_bytes", "row_bytes"), ("memory_hits_total", "hits"), ("gradients_refused_total", "gradients_refused")):
+                assert metrics[f"tessera_ps_{name}{labels}"] == table[key], name
+            server = f'{{server="{table["server"]}"}}'
+            assert metrics[f"tessera_ps_slowest_worker_steps{server}"] == table["slowest"] == 6
+            assert metrics[f"tessera_ps_push_seconds_count{server}"] == 6
+            last = f'tessera_ps_push_seconds_bucket{{server="{table["server"]}",le="+Inf"}}'
+            assert metrics[last] == 6 and metrics[f"tessera_ps_push_seconds_sum{server}"] > 0
+            assert table["pulled_per_second"] == 0
+        assert sum(table["rows"] for table in status) > 10
+        shown = tessera("ps", "status", *places).stdout
+        skew = max(table["rows"] for table in status) * 2 / sum(table["rows"] for table in status)
+        assert "skew" in shown and f"{skew:.2f}" in shown
+    finally:
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 0
+
+
+def test_a_taken_place_for_metrics_is_named(tessera):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        page = f"127.0.0.1:{taken.getsockname()[1]}"
+        refused = tessera("ps", "serve", "--listen", free_place(), "--metrics", page, check=False)
+    assert refused.returncode == 4 and f"{page} for /metrics" in refused.stderr

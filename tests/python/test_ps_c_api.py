@@ -1,0 +1,136 @@
+"""libtessera_ps.so, as another framework would load it: embeddings of PyTorch whose rows lie on servers."""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+import torch
+from conftest import BINARIES, REPOSITORY, free_place
+from test_ps import place_with_a_free_neighbour, serving
+
+ROWS, DIM, STEPS = 40, 3, 25
+
+
+class Client:
+    def __init__(self, *places, deadline=20.0):
+        self.library = ctypes.CDLL(str(BINARIES / "libtessera_ps.so"))
+        self.library.tessera_ps_last_error.restype = ctypes.c_char_p
+        self.library.tessera_ps_close.argtypes = [ctypes.c_void_p]
+        self.client = ctypes.c_void_p()
+        names = (ctypes.c_char_p * len(places))(*[place.encode() for place in places])
+        self("open", names, ctypes.c_size_t(len(places)), None, ctypes.c_double(deadline), ctypes.byref(self.client), of=())
+
+    def __call__(self, name, *arguments, of=None):
+        code = getattr(self.library, f"tessera_ps_{name}")(*(of if of is not None else (self.client,)), *arguments)
+        if code != 0:
+            raise RuntimeError(f"{code}: {self.library.tessera_ps_last_error().decode()}")
+
+    def table(self, **description):
+        table = ctypes.c_uint64()
+        self("open_table", json.dumps(description).encode(), ctypes.byref(table))
+        return table
+
+    def pull(self, table, keys, create=True):
+        values = torch.empty(len(keys), DIM)
+        self("pull", table, words(keys), ctypes.c_size_t(len(keys)), ctypes.c_void_p(values.data_ptr()), ctypes.c_int(create))
+        return values
+
+    def push(self, table, keys, gradients):
+        refused, gradients = ctypes.c_uint64(99), gradients.contiguous()
+        self("push", table, words(keys), ctypes.c_size_t(len(keys)), ctypes.c_void_p(gradients.data_ptr()), ctypes.byref(refused))
+        return refused.value
+
+    def status(self):
+        out = ctypes.c_char_p()
+        self("status", ctypes.byref(out))
+        return json.loads(out.value)
+
+    def close(self):
+        self.library.tessera_ps_close(self.client)
+
+
+def words(keys):
+    return (ctypes.c_uint64 * len(keys))(*keys)
+
+
+@pytest.fixture
+def client(tessera):
+    process, places = serving(tessera, "--listen", place_with_a_free_neighbour(), "--threads", "2")
+    one = Client(*places)
+    yield one
+    one.close()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adagrad"])
+def test_an_embedding_on_servers_trains_as_pytorchs_own(client, rule):
+    table = client.table(name="words", dimension=DIM, initializer={"scale": 0.5},
+                         optimizer={"rule": rule, "learning_rate": 0.1, "epsilon": 1e-10})
+    key = [0x9E3779B97F4A7C15 * (row + 1) % 2**64 for row in range(ROWS)]
+    own = torch.nn.Embedding(ROWS, DIM)
+    own.weight.data = client.pull(table, key)
+    assert own.weight.abs().max() > 0.1
+    first = own.weight.detach().clone()
+    step = torch.optim.SGD(own.parameters(), lr=0.1) if rule == "sgd" else torch.optim.Adagrad(own.parameters(), lr=0.1, eps=1e-10)
+    generator = torch.Generator().manual_seed(3)
+    target = torch.randn(ROWS, DIM, generator=generator)
+    for _ in range(STEPS):
+        words_of_batch = torch.randint(ROWS, (16,), generator=generator)
+        rows = client.pull(table, [key[word] for word in words_of_batch]).requires_grad_(True)
+        ours = ((rows - target[words_of_batch]) ** 2).sum()
+        ours.backward()
+        assert client.push(table, [key[word] for word in words_of_batch], rows.grad) == 0
+        step.zero_grad()
+        theirs = ((own(words_of_batch) - target[words_of_batch]) ** 2).sum()
+        theirs.backward()
+        step.step()
+        assert ours.item() == pytest.approx(theirs.item(), rel=1e-5)
+    assert torch.allclose(client.pull(table, key), own.weight, atol=1e-5)
+    assert (own.weight - first).abs().max() > 0.1
+    tables = [server["tables"][0] for server in client.status()]
+    assert len(tables) == 2 and sum(one["rows"] for one in tables) == ROWS
+
+
+def test_what_is_wrong_is_said_and_ends_nothing(client):
+    table = client.table(name="t", dimension=DIM)
+    for description, what in (({"name": "u", "dimension": 0}, "dimension"), ({"name": "u", "dimension": 2, "type": "fp8"}, "fp8"),
+                              ({"name": "u", "dimension": 2, "optimizer": {"lr": 1}}, "optimizer.lr"), ({"name": "u"}, "dimension"),
+                              ({"name": "t", "dimension": DIM + 1}, "is there already")):
+        with pytest.raises(RuntimeError, match=f"1: .*{what}"):
+            client.table(**description)
+    with pytest.raises(RuntimeError, match="2: .*has not opened a table 7"):
+        client.pull(ctypes.c_uint64(7), [1])
+    assert client.push(table, [1, 2], torch.tensor([[float("nan")] * DIM, [1.0] * DIM])) == 1
+    assert client.pull(table, [3], create=False).eq(0).all()
+    with pytest.raises(RuntimeError, match="1: .*no worker"):
+        client("end_step")
+    assert client.pull(table, [2]).abs().max() > 0
+
+
+def test_another_secret_is_refused(tessera, monkeypatch):
+    tessera.environment["TESSERA_SECRET"] = "a" * 64
+    process, places = serving(tessera, "--listen", free_place())
+    try:
+        monkeypatch.setenv("TESSERA_SECRET", "b" * 64)
+        with pytest.raises(RuntimeError, match="1: .*do not have the same secret"):
+            Client(*places)
+        monkeypatch.setenv("TESSERA_SECRET", "a" * 64)
+        Client(*places).close()
+    finally:
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 0
+
+
+def test_the_header_is_c_and_nothing_else_is_exported(tmp_path):
+    program = tmp_path / "uses.c"
+    program.write_text('#include "tessera_ps.h"\nint main(void) { return tessera_ps_last_error()[0]; }\n')
+    compiler = os.environ.get("CC", "cc")
+    subprocess.run([compiler, "-std=c99", "-pedantic", "-Wall", "-Werror", f"-I{REPOSITORY / 'src' / 'ps'}", program, f"-L{BINARIES}", "-ltessera_ps",
+                    f"-Wl,-rpath,{BINARIES}", "-o", tmp_path / "uses"], check=True)
+    subprocess.run([tmp_path / "uses"], check=True)
+    exported = subprocess.run(["nm", "-D", "--defined-only", BINARIES / "libtessera_ps.so"], check=True, capture_output=True, text=True).stdout
+    assert all(line.split()[-1].startswith("tessera_ps_") for line in exported.splitlines()), exported
