@@ -17,7 +17,9 @@ std::string escaped(const std::string& words) {
 
 class Page {
  public:
-  explicit Page(std::span<const ObservedServer> servers) : servers_(servers) {}
+  explicit Page(std::span<const ObservedServer> servers) : servers_(servers) {
+    out_.precision(15);  // a sum of seconds grows for months, and its rate has to be seen
+  }
 
   void of_tables(const char* name, const char* type, const char* help, const std::function<std::uint64_t(const TableStatus&)>& value) {
     begin(name, type, help);
