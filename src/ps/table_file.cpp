@@ -193,11 +193,12 @@ TableFile table_file_head(const std::filesystem::path& path) {
 }
 
 TableFile read_table_file(const std::filesystem::path& path, const TakeRow& take) {
-  return read_blocks(path, [&](std::span<const Key> keys, std::span<const std::byte> stored, bool rows) {
+  const auto visit = [&](std::span<const Key> keys, std::span<const std::byte> stored, bool rows) {
     if (!rows) return;
     const std::size_t row_bytes = stored.size() / keys.size();
     for (std::size_t i = 0; i < keys.size(); ++i) take(keys[i], stored.subspan(i * row_bytes, row_bytes));
-  });
+  };
+  return read_blocks(path, visit, [](std::span<const std::byte>) {});
 }
 
 void load_table(Table& table, std::span<const std::filesystem::path> files, const std::function<bool(Key)>& keeps) {
