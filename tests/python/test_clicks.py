@@ -79,11 +79,9 @@ PLAIN = {"deepfm": (deepfm, DIM + 1), "dlrm": (dlrm, DIM), "wide_deep": (wide_de
          "dcn_v2_parallel": (dcn_v2, DIM)}
 
 
-def losses_of_pytorch(tessera, yaml, weights, logits, width, lr, table_step, tables=TABLES, lookups=1, late=False):
-    """From these weights and rows of zeros, over the batches that Tessera says it uses. `late`: rows miss the step before their own. Of a batch
-    with histories `logits` also gets their rows, those of the tables first, and which keys are there."""
 def losses_of_pytorch(tessera, yaml, weights, logits, width, lr, table_step, tables=TABLES, lookups=1, late=False, rates=(1,) * STEPS):
-    """From these weights and rows of zeros, over the batches that Tessera says it uses. `late`: rows miss the step before their own. `rates`: of each step, over the tables' peak."""
+    """From these weights and rows of zeros, over the batches that Tessera says it uses. `late`: rows miss the step before their own. `rates`: of each step, over the tables' peak. Of a batch
+    with histories `logits` also gets their rows, those of the tables first, and which keys are there."""
     weights = {name: value.clone().requires_grad_(True) for name, value in weights.items()}
     optimizer = torch.optim.SGD(list(weights.values()), lr=lr)
     table, losses, owed = {}, [], []
@@ -114,11 +112,10 @@ def sgd(row, gradient, rate):
     row[0] = row[0] - 0.5 * rate * gradient
 
 
-def large_sgd(row, gradient):
-    row[0] = row[0] - 60 * gradient
+def large_sgd(row, gradient, rate):
+    row[0] = row[0] - 60 * rate * gradient
 
 
-def adagrad(row, gradient):
 def adagrad(row, gradient, rate):
     row[1] = row[1] + gradient**2
     row[0] = row[0] - 0.05 * rate * gradient / (row[1].sqrt() + 1e-8)
