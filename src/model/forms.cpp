@@ -99,6 +99,10 @@ int tables_block(const ModelSpec& model) {
   throw Error(ErrorCode::internal, "model " + model.arch + " has no tables");
 }
 
+std::int64_t lookups_of_sample(const BlockSpec& tables) {
+  return tables.dim("tables") * tables.dim("lookups") + (tables.dims.contains("history") ? tables.dim("history") : 0);
+}
+
 std::vector<std::int64_t> table_rows(const ModelSpec& model) {
   const std::vector<ParameterSpec>& parameters = model.blocks().at(static_cast<std::size_t>(tables_block(model))).spec->parameters;
   std::vector<std::int64_t> rows;

@@ -58,6 +58,8 @@ std::int64_t history_of(const ModelSpec& model);
 // Of a model that reads clicks: the index of the block whose rows lie on parameter servers, and the rows of each of its tables, 0 where any
 // id has one.
 int tables_block(const ModelSpec& model);
+// Rows that a sample looks up in that block, whether they are summed or, as a history's, not.
+std::int64_t lookups_of_sample(const BlockSpec& tables);
 std::vector<std::int64_t> table_rows(const ModelSpec& model);
 
 // What StepReport::tokens counts: "tokens", "images" or "samples".

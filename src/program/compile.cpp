@@ -9,6 +9,7 @@
 #include "program/passes.hpp"
 #include "program/peers.hpp"
 #include "program/program.hpp"
+#include "program/rows.hpp"
 #include "program/shard_passes.hpp"
 #include "program/ties.hpp"
 
@@ -62,7 +63,7 @@ class Compiler {
     const std::vector<Slot> order = plan::order_of(plan_, pipeline_rank_);
     add_groups();
     add_buckets(order);
-    pull_rows();
+    if (reads_tables()) add_pull(program_, tables_, *blocks_[tables_].spec);
     PassOptions passes = pass_options();
     program_.delayed = plan_.delayed_exchange;
     program_.stale = plan_.staleness > 0;
@@ -73,7 +74,7 @@ class Compiler {
     passes_ = add_passes(order, passes, program_);
     reduced_ = add_shard_exchanges(program_, passes_, loss_block(), model::element_size(plan_.precision));
     add_reductions();
-    push_rows();
+    if (reads_tables()) add_push(program_, tables_, {complete(tables_), norm_});
     return std::move(program_);
   }
 
@@ -88,10 +89,10 @@ class Compiler {
     for (Slot& slot : forwards) slot.with_next = false;
     add_groups();
     add_buckets(plan::order_of(plan_, pipeline_rank_));
-    pull_rows();
+    if (reads_tables()) add_pull(program_, tables_, *blocks_[tables_].spec);
     passes_ = add_passes(forwards, pass_options(), program_);
     add_shard_exchanges(program_, passes_, -1, model::element_size(plan_.precision));
-    wait_for_rows();
+    if (reads_tables()) wait_for_pull(program_);
     emit({Op::reduce_norm, -1, -1, -1, -1, -1, world_group_, Bytes(kScalarBytes), {passes_.last_forward}});
     return std::move(program_);
   }
@@ -275,6 +276,8 @@ class Compiler {
   }
 
   const plan::Strategy& strategy_of(int block) const { return plan_.stages[stage_of(block)].strategy_of(block); }
+
+  bool reads_tables() const { return tables_ >= 0 && holds(tables_); }
 
   bool holds(int block) const { return program_.chunk_of(block) >= 0; }
 
@@ -509,40 +512,6 @@ class Compiler {
     std::vector<std::int64_t> counts;
     for (const Bucket& bucket : program_.buckets) counts.push_back(bucket.count);
     return plan::exchange_order(plan_, counts);
-  }
-
-  // Where the rank holds the block that reads tables.
-  void pull_rows() {
-    if (tables_ >= 0 && holds(tables_)) emit({Op::pull_rows, -1, tables_, tables_ + 1, -1, -1, -1, row_bytes(), {}});
-  }
-
-  // Those of all micro-batches, at most.
-  Bytes row_bytes() const {
-    const model::BlockSpec& tables = *blocks_[tables_].spec;
-    const std::int64_t lookups =
-        program_.cut_of(tables_).micro_batch_size * program_.micro_batches * tables.dim("tables") * tables.dim("lookups");
-    return lookups * bytes_of_row(tables.dim("dim"));
-  }
-
-  // The index of the pull; -1 where there is none.
-  int wait_for_rows() {
-    std::vector<Instruction>& all = program_.instructions;
-    const auto pull = std::find_if(all.begin(), all.end(), [](const Instruction& each) { return each.op == Op::pull_rows; });
-    if (pull == all.end()) return -1;
-    const auto reader = std::find_if(all.begin(), all.end(), [&](const Instruction& each) {
-      return each.op == Op::forward && each.first_block <= tables_ && tables_ < each.last_block;
-    });
-    const int index = static_cast<int>(pull - all.begin());
-    (program_.rows_ahead ? reader->after_previous : reader->after).push_back(index);
-    return index;
-  }
-
-  // A server takes what a rank asks for in order: the next pull sees the push.
-  void push_rows() {
-    const int pull = wait_for_rows();
-    if (pull < 0) return;
-    const int push = emit({Op::push_rows, -1, tables_, tables_ + 1, -1, -1, -1, row_bytes(), {complete(tables_), norm_}});
-    program_.instructions[static_cast<std::size_t>(pull)].after_previous = {push};
   }
 
   void add_reductions() {

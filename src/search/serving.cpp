@@ -66,7 +66,7 @@ double served_in_step(const model::JobSpec& job, const profile::Profile& profile
   const model::BlockSpec& tables = *job.model.blocks()[static_cast<std::size_t>(model::tables_block(job.model))].spec;
   double each = 0;
   for (const profile::RowsSample& sample : profile.rows) each += sample.server.median;
-  return each * static_cast<double>(job.train.global_batch * tables.dim("tables") * tables.dim("lookups"));
+  return each * static_cast<double>(job.train.global_batch * model::lookups_of_sample(tables));
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "model/forms.hpp"
+
 namespace tessera::sim {
 
 using program::Instruction;
@@ -180,10 +182,9 @@ Transfer ModelCosts::rows(int index, const Instruction& instruction) {
   const profile::RowsSample* const each = cost_model_.rows(instruction.op == Op::pull_rows ? "pull" : "push");
   if (each == nullptr) return {};
   const model::BlockSpec& tables = *cost_model_.model().blocks()[static_cast<std::size_t>(instruction.first_block)].spec;
-  const auto lookups_of_sample = static_cast<double>(tables.dim("tables") * tables.dim("lookups"));
   const double own = static_cast<double>(instruction.bytes.value) / static_cast<double>(program::bytes_of_row(tables.dim("dim")).value);
   // Ranks that read tables do so together: each server has its part of all that they ask for.
-  const double all = static_cast<double>(plan_.global_batch) * lookups_of_sample;
+  const auto all = static_cast<double>(plan_.global_batch * model::lookups_of_sample(tables));
   const int rank = programs_[index].rank;
   int threads = 0;
   for (const plan::Server& server : plan_.servers) threads += server.threads;

@@ -113,74 +113,77 @@ TEST(ParameterServers, SayWhatIsWrongOfRowsThatComeAndGo) {
   EXPECT_THAT(said("period: 10, tables: [{tables: []}]"), HasSubstr("the list is empty"));
   EXPECT_THAT(said("period: 10, tables: [{tables: [1, 2]}, {tables: [2]}]"), HasSubstr("table 2 stands twice"));
   EXPECT_THAT(said("period: 10, tables: [{tables: [26]}]"), testing::AllOf(HasSubstr("the model has no table 26"), HasSubstr("0 to 25")));
-  TEST(ParameterServers, HaveALearningRateThatStaysTheSameUnlessAScheduleIsSaid) {
-    const auto rates = [](const std::string& optimizer) {
-      const JobSpec job = job_of("train: {steps: 10}\nparameter_servers: {optimizer: {lr: 2, " + optimizer + "}}\n");
-      return std::vector{table_learning_rate(job, 0), table_learning_rate(job, 4), table_learning_rate(job, 9)};
-    };
-    EXPECT_THAT(rates("kind: sgd"), ElementsAre(2, 2, 2));
-    EXPECT_THAT(rates("schedule: {warmup: 5}"), ElementsAre(0.4, 2, 2));
-    EXPECT_THAT(rates("schedule: {warmup_ratio: 0.5}"), ElementsAre(0.4, 2, 2));
-    EXPECT_THAT(rates("schedule: {kind: linear, min_ratio: 0.1}"),
-                ElementsAre(2, testing::DoubleNear(1.2, 1e-12), testing::DoubleNear(0.2, 1e-12)));
-  }
+  EXPECT_THAT(refusal([] { job_of("parameter_servers: {consistency: geo, lifecycle: {period: 10}}\n"); }), HasSubstr("stepped in copies"));
+}
 
-  TEST(ParameterServers, WarnOfAWarmUpThatIsLongerThanTheRun) {
-    const JobSpec job = job_of("train: {steps: 10}\nparameter_servers: {optimizer: {schedule: {warmup: 20}}}\n");
-    EXPECT_THAT(warnings_of(job), ElementsAre(HasSubstr("parameter_servers.optimizer.schedule.warmup is 20 and train.steps 10")));
-  }
+TEST(ParameterServers, HaveALearningRateThatStaysTheSameUnlessAScheduleIsSaid) {
+  const auto rates = [](const std::string& optimizer) {
+    const JobSpec job = job_of("train: {steps: 10}\nparameter_servers: {optimizer: {lr: 2, " + optimizer + "}}\n");
+    return std::vector{table_learning_rate(job, 0), table_learning_rate(job, 4), table_learning_rate(job, 9)};
+  };
+  EXPECT_THAT(rates("kind: sgd"), ElementsAre(2, 2, 2));
+  EXPECT_THAT(rates("schedule: {warmup: 5}"), ElementsAre(0.4, 2, 2));
+  EXPECT_THAT(rates("schedule: {warmup_ratio: 0.5}"), ElementsAre(0.4, 2, 2));
+  EXPECT_THAT(rates("schedule: {kind: linear, min_ratio: 0.1}"),
+              ElementsAre(2, testing::DoubleNear(1.2, 1e-12), testing::DoubleNear(0.2, 1e-12)));
+}
 
-  TEST(ClickLogs, HaveAFormatAndNothingOfTexts) {
-    const std::string model = "arch: deepfm, dim: 4, dense: 13, tables: 26, hidden: [8]";
-    EXPECT_THAT(refusal([&] { job_of("", model, "source: clicks.tsv"); }), HasSubstr("format: criteo"));
-    EXPECT_THAT(refusal([&] { job_of("", model, "source: synthetic, format: criteo"); }), HasSubstr("synthetic data has no lines"));
-    EXPECT_THAT(refusal([&] { job_of("", model, "source: clicks.tsv, format: criteo, tokenizer: {kind: bytes}"); }),
-                HasSubstr("tokenizer is said of text, and the model reads click logs"));
-    EXPECT_THAT(refusal([&] { job_of("", "arch: resnet18, image: 32, classes: 10", "source: images, format: criteo"); }),
-                HasSubstr("format is said of click logs"));
-    EXPECT_FALSE(job_of("").data.mask);
-  }
+TEST(ParameterServers, WarnOfAWarmUpThatIsLongerThanTheRun) {
+  const JobSpec job = job_of("train: {steps: 10}\nparameter_servers: {optimizer: {schedule: {warmup: 20}}}\n");
+  EXPECT_THAT(warnings_of(job), ElementsAre(HasSubstr("parameter_servers.optimizer.schedule.warmup is 20 and train.steps 10")));
+}
 
-  TEST(Tables, HaveDeclaredRowsOrAnyId) {
-    const auto rows_of = [](const std::string& tables) {
-      return table_rows(job_of("", "arch: dlrm, dim: 4, bottom: [4], top: [1], tables: " + tables).model);
-    };
-    EXPECT_THAT(rows_of("3"), ElementsAre(0, 0, 0));
-    EXPECT_THAT(rows_of("[5, 0, 7]"), ElementsAre(5, 0, 7));
-    EXPECT_THAT(refusal([&] { rows_of("[]"); }), HasSubstr("is empty"));
-    EXPECT_THAT(refusal([&] { rows_of("0"); }), HasSubstr("found 0"));
-    EXPECT_THAT(refusal([] { job_of("", "arch: dlrm, dim: 4, bottom: [4], top: [8, 2], tables: 3"); }), HasSubstr("1 as the last width"));
-  }
+TEST(ClickLogs, HaveAFormatAndNothingOfTexts) {
+  const std::string model = "arch: deepfm, dim: 4, dense: 13, tables: 26, hidden: [8]";
+  EXPECT_THAT(refusal([&] { job_of("", model, "source: clicks.tsv"); }), HasSubstr("format: criteo"));
+  EXPECT_THAT(refusal([&] { job_of("", model, "source: synthetic, format: criteo"); }), HasSubstr("synthetic data has no lines"));
+  EXPECT_THAT(refusal([&] { job_of("", model, "source: clicks.tsv, format: criteo, tokenizer: {kind: bytes}"); }),
+              HasSubstr("tokenizer is said of text, and the model reads click logs"));
+  EXPECT_THAT(refusal([&] { job_of("", "arch: resnet18, image: 32, classes: 10", "source: images, format: criteo"); }),
+              HasSubstr("format is said of click logs"));
+  EXPECT_FALSE(job_of("").data.mask);
+}
 
-  TEST(ClickColumns, FitTheModelAndTheFormat) {
-    const auto said = [](const std::string& data, const std::string& model = "arch: deepfm, dim: 4, dense: 1, tables: 2, hidden: [8]") {
-      return refusal([&] { job_of("", model, "source: log.csv, " + data); });
-    };
-    const std::string right = "label: click, dense: [price], categories: [user, item]";
-    EXPECT_NO_THROW(
-        job_of("", "arch: deepfm, dim: 4, dense: 1, tables: 2, hidden: [8]", "source: log.csv, format: csv, columns: {" + right + "}"));
-    EXPECT_THAT(said("format: csv"), HasSubstr("columns: {label: NAME"));
-    EXPECT_THAT(said("format: csv, columns: {label: click, dense: [price], categories: [user]}"),
-                HasSubstr("categories has 1 columns, and model.tables is 2"));
-    EXPECT_THAT(said("format: csv, columns: {label: click, categories: [user, item]}"),
-                HasSubstr("dense has 0 columns, and model.dense is 1"));
-    EXPECT_THAT(said("format: multislot, columns: {" + right + "}"), HasSubstr("names: [SLOT, ...]"));
-    EXPECT_THAT(said("format: parquet, columns: {" + right + ", separator: ';'}"), HasSubstr("separator is said of csv"));
-    EXPECT_THAT(said("format: csv, columns: {" + right + ", separator: ', '}"), HasSubstr("one character"));
-    EXPECT_THAT(said("format: csv, columns: {" + right + ", history: seen}"), HasSubstr("deepfm reads no history"));
-    EXPECT_THAT(said("format: csv, columns: {" + right + "}", "arch: din, dim: 4, dense: 1, tables: 2, history: 3, hidden: [8]"),
-                HasSubstr("history: the column of its keys"));
-    EXPECT_THAT(said("format: libsvm", "arch: din, dim: 4, dense: 1, tables: 2, history: 3, hidden: [8]"), HasSubstr("reads a history"));
-    EXPECT_THAT(said("format: libsvm, columns: {" + right + "}"), HasSubstr("have no named columns"));
-    EXPECT_THAT(said("format: csv, columns: {label: click, dense: [price], categories: [user, {name: item, least: 2}]}"),
-                HasSubstr("ids: vocabulary beside it"));
-    EXPECT_THAT(said("format: csv, negatives: 0, columns: {" + right + "}"), HasSubstr("a number above 0 and at most 1"));
-    EXPECT_EQ(job_of("", "arch: deepfm, dim: 4, dense: 1, tables: 2, hidden: [8]",
-                     "source: log, format: multislot, columns: {names: [click, price, user, item], " + right + "}")
-                  .data.columns.categories.at(0)
-                  .ids,
-              CategoryColumn::Ids::number);
-  }
+TEST(Tables, HaveDeclaredRowsOrAnyId) {
+  const auto rows_of = [](const std::string& tables) {
+    return table_rows(job_of("", "arch: dlrm, dim: 4, bottom: [4], top: [1], tables: " + tables).model);
+  };
+  EXPECT_THAT(rows_of("3"), ElementsAre(0, 0, 0));
+  EXPECT_THAT(rows_of("[5, 0, 7]"), ElementsAre(5, 0, 7));
+  EXPECT_THAT(refusal([&] { rows_of("[]"); }), HasSubstr("is empty"));
+  EXPECT_THAT(refusal([&] { rows_of("0"); }), HasSubstr("found 0"));
+  EXPECT_THAT(refusal([] { job_of("", "arch: dlrm, dim: 4, bottom: [4], top: [8, 2], tables: 3"); }), HasSubstr("1 as the last width"));
+}
+
+TEST(ClickColumns, FitTheModelAndTheFormat) {
+  const auto said = [](const std::string& data, const std::string& model = "arch: deepfm, dim: 4, dense: 1, tables: 2, hidden: [8]") {
+    return refusal([&] { job_of("", model, "source: log.csv, " + data); });
+  };
+  const std::string right = "label: click, dense: [price], categories: [user, item]";
+  EXPECT_NO_THROW(
+      job_of("", "arch: deepfm, dim: 4, dense: 1, tables: 2, hidden: [8]", "source: log.csv, format: csv, columns: {" + right + "}"));
+  EXPECT_THAT(said("format: csv"), HasSubstr("columns: {label: NAME"));
+  EXPECT_THAT(said("format: csv, columns: {label: click, dense: [price], categories: [user]}"),
+              HasSubstr("categories has 1 columns, and model.tables is 2"));
+  EXPECT_THAT(said("format: csv, columns: {label: click, categories: [user, item]}"),
+              HasSubstr("dense has 0 columns, and model.dense is 1"));
+  EXPECT_THAT(said("format: multislot, columns: {" + right + "}"), HasSubstr("names: [SLOT, ...]"));
+  EXPECT_THAT(said("format: parquet, columns: {" + right + ", separator: ';'}"), HasSubstr("separator is said of csv"));
+  EXPECT_THAT(said("format: csv, columns: {" + right + ", separator: ', '}"), HasSubstr("one character"));
+  EXPECT_THAT(said("format: csv, columns: {" + right + ", history: seen}"), HasSubstr("deepfm reads no history"));
+  EXPECT_THAT(said("format: csv, columns: {" + right + "}", "arch: din, dim: 4, dense: 1, tables: 2, history: 3, hidden: [8]"),
+              HasSubstr("history: the column of its keys"));
+  EXPECT_THAT(said("format: libsvm", "arch: din, dim: 4, dense: 1, tables: 2, history: 3, hidden: [8]"), HasSubstr("reads a history"));
+  EXPECT_THAT(said("format: libsvm, columns: {" + right + "}"), HasSubstr("have no named columns"));
+  EXPECT_THAT(said("format: csv, columns: {label: click, dense: [price], categories: [user, {name: item, least: 2}]}"),
+              HasSubstr("ids: vocabulary beside it"));
+  EXPECT_THAT(said("format: csv, negatives: 0, columns: {" + right + "}"), HasSubstr("a number above 0 and at most 1"));
+  EXPECT_EQ(job_of("", "arch: deepfm, dim: 4, dense: 1, tables: 2, hidden: [8]",
+                   "source: log, format: multislot, columns: {names: [click, price, user, item], " + right + "}")
+                .data.columns.categories.at(0)
+                .ids,
+            CategoryColumn::Ids::number);
+}
 
 }  // namespace
 }  // namespace tessera::model
