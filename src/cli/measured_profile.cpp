@@ -1,4 +1,5 @@
 #include "cli/measured_profile.hpp"
+#include "model/forms.hpp"
 #include "search/search.hpp"
 
 #include <unistd.h>
@@ -61,6 +62,11 @@ std::filesystem::path cached_profile_path(const model::JobSpec& job, const clust
                          model::name_of(job.train.precision), ' ', static_cast<int>(job.train.optimizer.kind), ' ',
                          std::filesystem::file_size(worker), ' ', std::filesystem::last_write_time(worker).time_since_epoch().count());
   if (!job.model.plugin.empty()) key += " " + hash128_hex(read_whole(job.model.plugin));
+  if (model::reads_clicks(job.model)) {  // whose rows are measured on the job's data
+    const model::ParameterServerSpec& servers = job.parameter_servers;
+    key += text(' ', servers.rows, ' ', servers.optimizer.kind, ' ', servers.optimizer.row_moment, ' ', servers.lifecycle.has_value());
+    for (const model::SourceSpec& source : job.data.sources) key += " " + std::filesystem::absolute(source.path).string();
+  }
   for (const search::WorkerShape& shape : search::worker_shapes(job, cluster)) key += text(' ', shape.workers, 'x', shape.threads);
   if (workers.on_hosts()) key += " on " + workers.name();
   return data::default_cache_dir() / ("profile-" + hash128_hex(key) + ".json");

@@ -132,7 +132,7 @@ void add_export_command(CLI::App& app) {
   command
       ->add_option("--to", options->to,
                    "hf DIR: a folder for Hugging Face transformers; torchvision FILE: a .safetensors state dict of a ResNet or a VGG; "
-                   "serving DIR: weights and tables of a DLRM or a DeepFM, for `serve-table` and `eval`")
+                   "serving DIR: weights and tables of a model of click logs, for `serve-table` and `eval`")
       ->required()
       ->expected(2)
       ->type_name("{hf,torchvision,serving} PATH");

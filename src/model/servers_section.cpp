@@ -78,8 +78,7 @@ std::vector<std::string> read_places(const ConfigNode& node) {
     if (std::find(places.begin(), places.end(), place) != places.end()) throw item.error(place + " stands twice", "each server once");
     places.push_back(place);
   }
-  if (places.empty())
-    throw node.error("the list is empty", "HOST:PORT of at least one server", "without servers: `tessera train` starts one");
+  if (places.empty()) throw node.error("the list is empty", "HOST:PORT of at least one server", "without servers: the run has its own");
   return places;
 }
 

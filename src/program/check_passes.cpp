@@ -203,7 +203,9 @@ class PassCheck {
   }
 
   void push_rows(int index, const Instruction& instruction) {
+    pushes_rows_ = true;
     const int chunk = program_.chunk_of(instruction.first_block);
+    if (chunk < 0) refuse(program_, index, text("is of block ", instruction.first_block, ", which is not the rank's"));
     for (const Progress& now : progress_[static_cast<std::size_t>(chunk)])
       if (now.weight > instruction.first_block) refuse(program_, index, "comes before all gradients of rows are there");
     for (const int dependency : instruction.after)
@@ -318,6 +320,7 @@ class PassCheck {
           refuse(program_, last, text("micro-batch ", m, " does not pass all blocks"));
       }
     if (program_.training && stepped_.size() != program_.buckets.size()) refuse(program_, last, "does not step every bucket");
+    if (program_.training && tables_block_ >= 0 && !pushes_rows_) refuse(program_, last, "leaves gradients of rows without a push");
     if (!unreduced_.empty()) refuse(program_, last, text("leaves gradients of bucket ", *unreduced_.begin(), " without a reduction"));
   }
 
@@ -333,6 +336,7 @@ class PassCheck {
   std::set<int> unreduced_;                      // and those that hold gradients
   int tables_block_ = -1;                        // whose rows are pulled; -1: none
   bool rows_are_there_ = false;
+  bool pushes_rows_ = false;
   int adds_to_rows_ = -1;  // the last pass that does
 };
 

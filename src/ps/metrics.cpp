@@ -92,6 +92,14 @@ std::string metrics_text(std::span<const ObservedServer> servers) {
                  [](const TableStatus& table) { return table.keys_pushed; });
   page.of_tables("tessera_ps_gradients_refused_total", "counter", "Gradients that were not finite and changed nothing.",
                  [](const TableStatus& table) { return table.gradients_refused; });
+  const auto counted = [](std::uint64_t LifecycleCounts::*count) {
+    return [count](const TableStatus& table) { return table.lifecycle ? table.lifecycle->counts.*count : 0; };
+  };
+  page.of_tables("tessera_ps_rows_admitted_total", "counter", "Keys that got a row, where rows come and go.",
+                 counted(&LifecycleCounts::admitted));
+  page.of_tables("tessera_ps_pushes_held_back_total", "counter", "Gradients of keys without a row yet.",
+                 counted(&LifecycleCounts::held_back));
+  page.of_tables("tessera_ps_rows_evicted_total", "counter", "Rows that went.", counted(&LifecycleCounts::evicted));
   page.latencies("tessera_ps_pull_seconds", "From a pull's arrival to its answer, waiting for other workers included.",
                  &AnswerLatencies::pulls);
   page.latencies("tessera_ps_push_seconds", "From a push's arrival to its answer.", &AnswerLatencies::pushes);

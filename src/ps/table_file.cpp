@@ -194,7 +194,7 @@ TableFile table_file_head(const std::filesystem::path& path) {
 
 TableFile read_table_file(const std::filesystem::path& path, const TakeRow& take) {
   const auto visit = [&](std::span<const Key> keys, std::span<const std::byte> stored, bool rows) {
-    if (!rows) return;
+    if (!rows || keys.empty()) return;
     const std::size_t row_bytes = stored.size() / keys.size();
     for (std::size_t i = 0; i < keys.size(); ++i) take(keys[i], stored.subspan(i * row_bytes, row_bytes));
   };

@@ -87,7 +87,6 @@ struct BlockProblem {
   model::Precision precision = model::Precision::bf16;
   std::int64_t global_batch = 1;  // samples
   bool rows_ahead = false;        // of all plans: plan::Plan's
-  std::vector<int> serving = {};  // SearchOptions'
   BlockSpace space = {};
   double tolerance = 0;  // no plan of the space is faster than the answer by more than this part; 0: the optimum
   // Blocks' options that a rough and then an exact search may try before the best so far is returned with its bound. The same answer

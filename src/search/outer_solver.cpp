@@ -4,7 +4,6 @@
 #include <array>
 
 #include "plan/schedule/schedule.hpp"
-#include "search/serving.hpp"
 
 namespace tessera::search {
 namespace {
@@ -212,7 +211,6 @@ plan::Plan OuterSolver::frame_of(const Outer& outer, const Stages& of) {
     }
     plan.stages.push_back(std::move(stage));
   }
-  plan.servers = servers_of(plan.ranks, problem_.serving, problem_.cluster);
   return plan;
 }
 

@@ -234,7 +234,6 @@ class PlanSearch {
             .precision = job.train.precision,
             .global_batch = job.train.global_batch,
             .rows_ahead = job.parameter_servers.allows_rows_ahead(),
-            .serving = options_.serving,
             .space = space,
             .tolerance = kTolerance,
             .effort = effort,
@@ -501,11 +500,11 @@ SearchResult search_hosts(const model::JobSpec& job, const cluster::ClusterSpec&
 
 SearchResult search(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile,
                     const SearchOptions& options) {
-  const bool own_servers = model::reads_clicks(job.model) && job.parameter_servers.places.empty();
-  if (!own_servers || !options.serving.empty()) return search_hosts(job, cluster, profile, options);
-  return search_serving(job, cluster, profile, options, [&](const cluster::ClusterSpec& hosts, const SearchOptions& with) {
+  const bool own_servers = model::reads_clicks(job.model) && (job.parameter_servers.places.empty() || !options.serving.empty());
+  const SearchOn on_hosts = [&](const cluster::ClusterSpec& hosts, const SearchOptions& with) {
     return search_hosts(job, hosts, profile, with);
-  });
+  };
+  return own_servers ? search_serving(job, cluster, profile, options, on_hosts) : on_hosts(cluster, options);
 }
 
 }  // namespace tessera::search

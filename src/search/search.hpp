@@ -35,8 +35,8 @@ struct SearchOptions {
   double seconds = 0;
   const Clock* clock = &real_clock();
   Watch* watch = nullptr;  // outlives the search
-  // Threads of parameter servers by host, in the order of cluster::speeds_of_hosts, for a job with tables that names no servers. Empty:
-  // what is best, by what the profile says of rows.
+  // Of a model with tables: threads of the run's own parameter servers by host, in the order of cluster::speeds_of_hosts. Empty: none where
+  // the job names servers, and else what is best, by what the profile says of rows.
   std::vector<int> serving = {};
 };
 // A considered plan in few words.
@@ -72,6 +72,9 @@ struct SearchResult {
 // nearest valid ones; interrupted when it was stopped before there was any plan.
 SearchResult search(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile,
                     const SearchOptions& options = {});
+
+// What SearchOptions::serving has to say for the servers of a plan.
+std::vector<int> serving_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster);
 
 // The plan as a table and a drawing for the terminal: blocks x ranks, the predicted step by parts, memory against the
 // limit, what of it no measured step reaches, the runners-up and what each loses where. `columns`: of the terminal, 0 for no limit.

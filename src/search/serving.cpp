@@ -5,7 +5,11 @@
 #include <numeric>
 #include <set>
 
+#include "base/error.hpp"
+#include "cost/cost.hpp"
+#include "cost/cost_model.hpp"
 #include "model/forms.hpp"
+#include "sim/sim.hpp"
 
 namespace tessera::search {
 namespace {
@@ -37,10 +41,11 @@ std::vector<Serving> servings(const model::JobSpec& job, const std::vector<Host>
   std::vector<std::size_t> by_speed(count);
   std::iota(by_speed.begin(), by_speed.end(), std::size_t{0});
   std::stable_sort(by_speed.begin(), by_speed.end(), [&](std::size_t a, std::size_t b) { return hosts[a].speed < hosts[b].speed; });
+  constexpr int kMostThreads = 4;
   const int cores = std::min_element(hosts.begin(), hosts.end(), [](const Host& a, const Host& b) { return a.cores < b.cores; })->cores;
   std::vector<Serving> out;
   for (const std::size_t serve : std::set<std::size_t>{count, (count + 1) / 2, 1})
-    for (int threads = std::max(1, given); threads <= std::max({1, given, cores}); threads *= 2) {
+    for (int threads = std::max(1, given); threads <= std::max({1, given, std::min(cores, kMostThreads)}); threads *= 2) {
       Serving serving(count, 0);
       for (std::size_t i = 0; i < serve; ++i) serving[by_speed[i]] = threads;
       out.push_back(std::move(serving));
@@ -69,17 +74,18 @@ double served_in_step(const model::JobSpec& job, const profile::Profile& profile
   return each * static_cast<double>(job.train.global_batch * model::lookups_of_sample(tables));
 }
 
-}  // namespace
+// Its place in the order of cluster::speeds_of_hosts.
+int host_of(const plan::RankPlace& place, const cluster::ClusterSpec& cluster) {
+  int host = place.node;
+  for (int group = 0; group < place.group; ++group) host += cluster.groups[static_cast<std::size_t>(group)].nodes;
+  return host;
+}
 
-std::vector<plan::Server> servers_of(const std::vector<plan::RankPlace>& ranks, const std::vector<int>& serving,
+// Those of a host are in the process of its first rank. With rank 0 where no such host has a rank.
+std::vector<plan::Server> servers_of(const std::vector<plan::RankPlace>& ranks, const Serving& serving,
                                      const cluster::ClusterSpec& cluster) {
-  if (serving.empty()) return {};
   std::map<int, int> first_rank;  // by host
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    int host = ranks[rank].node;
-    for (int group = 0; group < ranks[rank].group; ++group) host += cluster.groups[static_cast<std::size_t>(group)].nodes;
-    first_rank.try_emplace(host, static_cast<int>(rank));
-  }
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) first_rank.try_emplace(host_of(ranks[rank], cluster), static_cast<int>(rank));
   std::map<int, int> threads;  // by rank
   for (const auto& [host, rank] : first_rank)
     if (const int of_host = serving.at(static_cast<std::size_t>(host)); of_host > 0) threads[rank] = of_host;
@@ -89,43 +95,56 @@ std::vector<plan::Server> servers_of(const std::vector<plan::RankPlace>& ranks, 
   return out;
 }
 
+}  // namespace
+
+std::vector<int> serving_of(const plan::Plan& plan, const cluster::ClusterSpec& cluster) {
+  Serving out(cluster::speeds_of_hosts(cluster).size(), 0);
+  for (const plan::Server& server : plan.servers)
+    out.at(static_cast<std::size_t>(host_of(plan.ranks.at(static_cast<std::size_t>(server.rank)), cluster))) += server.threads;
+  return out;
+}
+
 SearchResult search_serving(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile,
                             const SearchOptions& options, const SearchOn& search) {
   const std::vector<Host> hosts = hosts_of(cluster);
   const double served = served_in_step(job, profile);
-  const std::vector<Serving> all = servings(job, hosts, served > 0);
+  const std::vector<Serving> all = options.serving.empty() ? servings(job, hosts, served > 0) : std::vector<Serving>(1, options.serving);
   SearchOptions each = options;
-  each.seconds = options.seconds / static_cast<double>(all.size() + 2);
+  each.serving.clear();
+  if (served > 0) each.seconds = options.seconds / static_cast<double>(all.size() + 2);
+  cost::CostModel cost_model(job.model, job.train, cluster, profile);
   std::int64_t considered = 0;
   const auto with = [&](const Serving& serving, const cluster::ClusterSpec& beside) {
-    each.serving = serving;
     SearchResult result = search(beside, each);
     considered += result.considered;
-    return result;
-  };
-  const auto with_step = [&](const Serving& serving, Seconds step) {
-    SearchResult result = with(serving, cluster::with_speeds(cluster, speeds_beside(serving, hosts, served, step)));
-    result.best.cluster_fingerprint = cluster.fingerprint();
+    const auto serve = [&](plan::Plan& plan) {
+      plan.cluster_fingerprint = cluster.fingerprint();
+      plan.servers = servers_of(plan.ranks, serving, cluster);
+      if (served > 0 && cost::plays_exchanges(plan, cluster)) plan.predicted = sim::predict(plan, cost_model);
+    };
+    serve(result.best);
     for (std::vector<Candidate>* const candidates : {&result.runners_up, &result.close, &result.too_large})
-      for (Candidate& candidate : *candidates) candidate.plan.cluster_fingerprint = cluster.fingerprint();
+      for (Candidate& candidate : *candidates) serve(candidate.plan);
     return result;
   };
   SearchResult best = with(all.front(), cluster);
-  if (served > 0) {
-    const Seconds undisturbed = best.best.predicted->step;
-    std::optional<Seconds> shortest;
-    Serving chosen = all.front();
-    for (const Serving& serving : all) {
-      if (shortest && options.watch != nullptr && options.watch->stop) break;
-      SearchResult result = with_step(serving, undisturbed);
-      if (shortest && *shortest <= result.best.predicted->step) continue;
-      shortest = result.best.predicted->step;
-      chosen = serving;
+  if (served == 0 || !cost::plays_exchanges(best.best, cluster)) return best;
+  Serving chosen = all.front();
+  const auto try_with = [&](const Serving& serving, Seconds step) {
+    if (options.watch != nullptr && options.watch->stop) return;
+    try {
+      SearchResult result = with(serving, cluster::with_speeds(cluster, speeds_beside(serving, hosts, served, step)));
+      if (result.best.predicted->step >= best.best.predicted->step) return;
       best = std::move(result);
+      chosen = serving;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::interrupted) throw;  // there is a plan already
     }
-    // Longer steps leave servers more time.
-    best = with_step(chosen, *shortest);
-  }
+  };
+  const Seconds unknowing = best.best.predicted->step;
+  for (const Serving& serving : all) try_with(serving, unknowing);
+  // Shorter steps leave servers less time.
+  try_with(Serving(chosen), best.best.predicted->step);
   best.considered = considered;
   return best;
 }

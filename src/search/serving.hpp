@@ -8,16 +8,11 @@
 
 namespace tessera::search {
 
-// A plan's servers: those of a host are in the process of its first rank. With rank 0 where no such host has a rank; none where `serving`
-// is empty. `serving`: as SearchOptions::serving.
-std::vector<plan::Server> servers_of(const std::vector<plan::RankPlace>& ranks, const std::vector<int>& serving,
-                                     const cluster::ClusterSpec& cluster);
-
 using SearchOn = std::function<SearchResult(const cluster::ClusterSpec& cluster, const SearchOptions& options)>;
 
-// The result of `search` on the hosts, some of which hold the tables: a server on every host; or where the profile says what rows cost, all
-// hosts, the slower half or the slowest one, with as many threads each as the job says or one and more, whichever gives the shortest step.
-// A host computes as much slower as its servers take of its cores in a step.
+// The result of `search`, with servers: as options.serving says; or one on every host; or where the profile says what rows cost, on all
+// hosts, the slower half or the slowest one, with as many threads each as the job says or one, two or four, whichever gives the shortest
+// step. The search takes a host for as much slower as its servers take of its cores; the plans are then priced as they are.
 SearchResult search_serving(const model::JobSpec& job, const cluster::ClusterSpec& cluster, const profile::Profile& profile,
                             const SearchOptions& options, const SearchOn& search);
 

@@ -10,7 +10,6 @@
 #include "search/depths.hpp"
 #include "search/least_work.hpp"
 #include "search/outer_choices.hpp"
-#include "search/serving.hpp"
 #include "search/stage_fronts.hpp"
 
 namespace tessera::search {
@@ -269,7 +268,6 @@ class Templates {
     plan.micro_batches = pipeline.micro_batches;
     plan.schedule = pipeline.placement.schedule;
     plan.ranks = ranks();
-    plan.servers = servers_of(plan.ranks, problem_.serving, problem_.cluster);
     const int width = devices_ / pipeline.placement.ranks;
     for (int s = 0; s < pipeline.placement.stages(); ++s) {
       plan::Stage stage;

@@ -30,7 +30,14 @@ ModelCosts::ModelCosts(const std::vector<Program>& programs, const Fold& fold, c
       plan_(plan),
       cost_model_(cost_model),
       priced_(plan, cost_model),
-      links_(programs, fold, plan, cost_model.cluster()) {}
+      links_(programs, fold, plan, cost_model.cluster()),
+      beside_servers_(programs.size(), 0) {
+  if (!model::reads_clicks(cost_model.model())) return;
+  const int block = model::tables_block(cost_model.model());
+  const model::BlockSpec& tables = *cost_model.model().blocks()[static_cast<std::size_t>(block)].spec;
+  lookups_ = static_cast<double>(plan.global_batch * model::lookups_of_sample(tables));
+  row_bytes_ = program::bytes_of_row(tables.dim("dim")).value;
+}
 
 int ModelCosts::part_of(const Program& program) const {
   return plays(program.stage) ? priced_.part_of(program.stage, program.rank) : cost::kAllParts;
@@ -39,12 +46,41 @@ int ModelCosts::part_of(const Program& program) const {
 Compute ModelCosts::compute(int index, const Instruction& instruction) {
   const auto [found, fresh] =
       computed_.try_emplace({index, instruction.op, instruction.first_block, instruction.last_block, instruction.bucket});
-  const Program& program = programs_[index];
-  if (fresh)
-    found->second = instruction.op != Op::optimizer_step ? pass(index, instruction)
-                    : plays(program.stage)               ? played_step(program, instruction.bucket)
-                                                         : step(program, instruction.bucket);
+  if (fresh) {
+    found->second = alone(index, instruction);
+    const double slows = beside_servers(index);
+    found->second.seconds *= slows;
+    found->second.recompute *= slows;
+  }
   return found->second;
+}
+
+Compute ModelCosts::alone(int index, const Instruction& instruction) {
+  const Program& program = programs_[index];
+  return instruction.op != Op::optimizer_step ? pass(index, instruction)
+         : plays(program.stage)               ? played_step(program, instruction.bucket)
+                                              : step(program, instruction.bucket);
+}
+
+// What servers of its host work in a step is spread evenly over what the rank computes in it.
+double ModelCosts::beside_servers(int index) {
+  double& out = beside_servers_[static_cast<std::size_t>(index)];
+  if (out > 0) return out;
+  out = 1;
+  const profile::RowsSample *const pull = cost_model_.rows("pull"), *const push = cost_model_.rows("push");
+  const Program& program = programs_[index];
+  const int here = server_threads(program.rank);
+  if (here == 0 || pull == nullptr || push == nullptr) return out;
+  double computing = 0;
+  for (const Instruction& instruction : program.instructions)
+    if (program::is_compute(instruction.op)) computing += alone(index, instruction).seconds;
+  int threads = 0;
+  for (const plan::Server& server : plan_.servers) threads += server.threads;
+  const plan::RankPlace& place = plan_.ranks[static_cast<std::size_t>(program.rank)];
+  const cluster::Device& device = cost_model_.cluster().groups[static_cast<std::size_t>(place.group)].device;
+  if (computing <= 0 || !device.is_cpu()) return out;
+  const double served = lookups_ * (pull->server.median + push->server.median) * here / threads / speed_of(program.rank);
+  return out = 1 + served / std::max(1, device.cores) / computing;
 }
 
 Compute ModelCosts::pass(int index, const Instruction& instruction) {
@@ -181,21 +217,19 @@ Transfer ModelCosts::collective(int index, const Instruction& instruction) {
 Transfer ModelCosts::rows(int index, const Instruction& instruction) {
   const profile::RowsSample* const each = cost_model_.rows(instruction.op == Op::pull_rows ? "pull" : "push");
   if (each == nullptr) return {};
-  const model::BlockSpec& tables = *cost_model_.model().blocks()[static_cast<std::size_t>(instruction.first_block)].spec;
-  const double own = static_cast<double>(instruction.bytes.value) / static_cast<double>(program::bytes_of_row(tables.dim("dim")).value);
-  // Ranks that read tables do so together: each server has its part of all that they ask for.
-  const auto all = static_cast<double>(plan_.global_batch * model::lookups_of_sample(tables));
+  const double own = static_cast<double>(instruction.bytes.value) / static_cast<double>(row_bytes_);
   const int rank = programs_[index].rank;
   int threads = 0;
   for (const plan::Server& server : plan_.servers) threads += server.threads;
+  // Ranks that read tables do so together: each server has its part of all that they ask for.
   double latency = 0, wire = 0, served = 0;
   for (const plan::Server& server : plan_.servers) {
     const double share = static_cast<double>(server.threads) / threads;
-    served = std::max(served, all / threads * each->server.median / speed_of(server.rank));
+    served = std::max(served, lookups_ / threads * each->server.median / speed_of(server.rank));
     if (server.rank == rank) continue;
     const cluster::Link& link = link_among({rank, server.rank});
     latency = std::max(latency, 2 * link.latency.value);
-    wire = std::max(wire, std::max(own, all * share) * each->bytes / link.bandwidth.value);
+    wire = std::max(wire, std::max(own, lookups_ * share) * each->bytes / link.bandwidth.value);
   }
   const double client = own * each->client.median / speed_of(rank);
   Transfer out;
@@ -207,6 +241,16 @@ Transfer ModelCosts::rows(int index, const Instruction& instruction) {
     if (other.group == place.group && other.node == place.node) busy += other.threads;
   if (busy > cost_model_.cluster().groups[static_cast<std::size_t>(place.group)].device.cores && out.seconds > 0)
     out.slows = out.slowed = 1 + client / out.seconds / std::max(1, place.threads);
+  return out;
+}
+
+int ModelCosts::server_threads(int rank) const {
+  const plan::RankPlace& place = plan_.ranks[static_cast<std::size_t>(rank)];
+  int out = 0;
+  for (const plan::Server& server : plan_.servers) {
+    const plan::RankPlace& other = plan_.ranks[static_cast<std::size_t>(server.rank)];
+    if (other.group == place.group && other.node == place.node) out += server.threads;
+  }
   return out;
 }
 

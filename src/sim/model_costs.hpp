@@ -37,7 +37,11 @@ class ModelCosts final : public Costs {
   // Which part of its stage's devices says the times of a program: its rank's own where communication is simulated; elsewhere all, of which
   // the slowest decides.
   int part_of(const program::Program& program) const;
-  double speed_of(int rank) const;  // of its host
+  double speed_of(int rank) const;     // of its host
+  int server_threads(int rank) const;  // on its host
+  // Computing of a program takes so many times as long as its rank's host also serves rows.
+  double beside_servers(int program);
+  Compute alone(int program, const program::Instruction& instruction);  // not beside servers
   Compute pass(int program, const program::Instruction& instruction);
   Compute played_step(const program::Program& program, int bucket) const;
   Compute step(const program::Program& program, int bucket) const;
@@ -49,6 +53,9 @@ class ModelCosts final : public Costs {
   cost::PricedPlan priced_;
   SharedLinks links_;
   std::map<std::tuple<int, program::Op, int, int, int>, Compute> computed_;  // program, kind, blocks, bucket
+  double lookups_ = 0;                                                       // of rows, in a step of all ranks
+  std::int64_t row_bytes_ = 1;                                               // of each, in instructions
+  std::vector<double> beside_servers_;                                       // by program; 0: not worked out yet
   std::map<std::tuple<int, program::Op, int, int>, double> messages_;        // program, kind, block, peer
 };
 

@@ -133,9 +133,10 @@ struct Folded {
 Folded fold(const plan::Plan& plan, const cost::CostModel& cost_model, Simulated which = Simulated::one_of_alike) {
   const cluster::ClusterSpec& cluster = cost_model.cluster();
   check_played(plan, cluster);
-  Folded out{which == Simulated::every_rank         ? no_fold(plan)
-             : cost::plays_exchanges(plan, cluster) ? fold_of(plan, cluster)
-                                                    : fold_by_pipeline_rank(plan),
+  // Ranks with parameter servers are not like the others.
+  Folded out{which == Simulated::every_rank || !plan.servers.empty() ? no_fold(plan)
+             : cost::plays_exchanges(plan, cluster)                  ? fold_of(plan, cluster)
+                                                                     : fold_by_pipeline_rank(plan),
              {}};
   const model::ModelSpec& model = cost_model.model();
   out.programs = out.fold.folded ? program::compile_folded(plan, model, out.fold.ranks) : program::compile(plan, model);

@@ -21,6 +21,7 @@ bool tells_of_others(const Error& error) { return error.code() == ErrorCode::pee
 
 // What communication waits in line with.
 std::pair<int, Op> stream_of(const Instruction& instruction) {
+  if (program::is_of_rows(instruction.op)) return {-1, Op::pull_rows};  // servers are asked in order
   return instruction.group >= 0 ? std::pair(-1 - instruction.group, Op::forward) : std::pair(instruction.peer, instruction.op);
 }
 
@@ -158,7 +159,7 @@ std::vector<InstructionSpan> Executor::communication_spans(const Handles& handle
   std::map<std::pair<int, Op>, Seconds> free_from;  // by stream
   for (std::size_t i = 0; i < handles.size(); ++i) {
     if (goes_on(static_cast<int>(i)) != late || handles[i].empty()) continue;
-    if (late && !handles[i].front().done()) continue;
+    if (program::is_of_rows(program_.instructions[i].op) && !handles[i].front().done()) continue;
     InstructionSpan span{static_cast<int>(i), begins[i], begins[i]};
     for (const auto& handle : handles[i]) span.end = std::max(span.end, begins[i] + handle.elapsed());
     Seconds& free = free_from[stream_of(program_.instructions[i])];

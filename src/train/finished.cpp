@@ -49,7 +49,8 @@ std::optional<ps::ServingTable> finished_rows(const std::filesystem::path& folde
 ServingReport export_serving(const std::filesystem::path& folder, const std::filesystem::path& checkpoint, const model::JobSpec& job,
                              std::optional<ps::RowType> type, const std::filesystem::path& to) {
   if (!model::reads_clicks(job.model))
-    throw Error(ErrorCode::invalid_config, "a model of kind " + job.model.arch + " has no tables to serve", {}, "dlrm or deepfm");
+    throw Error(ErrorCode::invalid_config, "a model of kind " + job.model.arch + " has no tables to serve", {},
+                "a model that reads click logs, such as dlrm or deepfm");
   check_target(to);
   ServingReport report{.step = checkpoint::Reader(checkpoint).state().step};
   const std::filesystem::path saved = tables_folder(checkpoint.parent_path(), report.step);

@@ -35,6 +35,7 @@ std::optional<plan::Plan> in_order_of(const plan::Plan& now, plan::Plan plan) {
   const std::vector<Bytes> memory = plan.predicted->memory;
   for (std::size_t rank = 0; rank < becomes.size(); ++rank) plan.predicted->memory[static_cast<std::size_t>(becomes[rank])] = memory[rank];
   plan.ranks = now.ranks;
+  plan.servers = now.servers;
   return plan;
 }
 
@@ -77,8 +78,10 @@ std::optional<Rebalanced> Rebalancer::answer(const plan::Plan& now, const std::v
   Rebalanced out{{}, cluster::with_speeds(cluster_, speeds), {}};
   std::set<std::string> vendors;
   for (const plan::RankPlace& place : now.ranks) vendors.insert(cluster_.groups[static_cast<std::size_t>(place.group)].device.vendor);
-  search::SearchResult found =
-      search::search(job_, out.cluster, profile_, {.top = kRunnersUp, .vendors = {vendors.begin(), vendors.end()}});
+  search::SearchResult found = search::search(job_, out.cluster, profile_,
+                                              {.top = kRunnersUp,
+                                               .vendors = {vendors.begin(), vendors.end()},
+                                               .serving = now.servers.empty() ? std::vector<int>() : search::serving_of(now, out.cluster)});
   cost::CostModel cost_model(job_.model, job_.train, out.cluster, profile_);
   const Seconds as_it_is = sim::predict(now, cost_model).step;
   std::vector<plan::Plan> plans = {std::move(found.best)};

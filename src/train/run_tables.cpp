@@ -38,6 +38,12 @@ void RunTables::open(const program::Program& program, std::optional<std::int64_t
       if (saves_ && !from_.empty()) tables_->load(from_, *step);
     }
     comm_.world().barrier().wait();
+  } else if (!step && !training_ && !from_.empty()) {
+    const std::optional<ps::Worker> self = worker(program, from_step_);
+    if (self) tables_.emplace(job_, std::nullopt);
+    if (self && self->index == 0) tables_->load(from_, from_step_);
+    comm_.world().barrier().wait();
+    from_.clear();
   } else if (!tables_ && holds(program)) {
     tables_.emplace(job_, std::nullopt);
   }

@@ -22,8 +22,11 @@ class RunTables {
 
   // Of a trainer that only evaluates: finished rows, in place of servers'.
   void read(const program::Program& program, ps::ServingTable finished);
-  // The first step begins with the rows of a checkpoint.
-  void resume_from(std::filesystem::path checkpoint) { from_ = std::move(checkpoint); }
+  // The first step, or an evaluation before it, begins with the rows of a checkpoint of that many steps.
+  void resume_from(std::filesystem::path checkpoint, std::int64_t steps) {
+    from_ = std::move(checkpoint);
+    from_step_ = steps;
+  }
 
   // Gives the batches of a run of `program` the places for their rows. All ranks call it. `step`: of training, the first of which finds no
   // rows on the servers; none: an evaluation. `next`: the batches of the step after it, where there is one.
@@ -54,6 +57,7 @@ class RunTables {
   bool training_ = false;         // from the first step on
   bool saves_ = false;            // of the ranks that train them, one does
   std::filesystem::path from_ = {};
+  std::int64_t from_step_ = 0;
 };
 
 }  // namespace tessera::train

@@ -24,7 +24,7 @@ const std::vector<std::string>& places_of(const model::JobSpec& job) {
   if (job.parameter_servers.places.empty())
     throw Error(ErrorCode::invalid_config, "the model's tables lie on parameter servers, and none are named",
                 {.file = job.file.string(), .block = {}}, "parameter_servers: {servers: [HOST:PORT, ...]}",
-                "start them with `tessera ps serve`; `tessera train` has its own beside the ranks");
+                "start them with `tessera ps serve`; a run that names none has its own in its ranks' processes");
   return job.parameter_servers.places;
 }
 
@@ -54,6 +54,7 @@ Tables::Tables(const model::JobSpec& job, const std::optional<ps::Worker>& worke
       where_(job.parameter_servers.where),
       client_(std::in_place, places_of(job), servers_secret_from_environment(),
               ps::ClientOptions{.deadline = kPatience, .interrupted = &interrupted_, .worker = worker}),
+      synchronous_(job.parameter_servers.consistency == "synchronous"),
       exchange_every_(job.parameter_servers.exchange_every),
       sets_rate_(worker && worker->index == 0 && changes(job.parameter_servers.optimizer.schedule)),
       period_(worker && worker->index == 0 && job.parameter_servers.lifecycle ? job.parameter_servers.lifecycle->period : 0),
@@ -82,8 +83,9 @@ std::shared_future<Seconds> Tables::go_on_with(std::function<void()> work) {
   const Seconds begin = real_clock().now();
   // What has ended keeps nothing of what was before it.
   going_on_ = std::async(std::launch::async, [before = std::move(going_on_), begin, work = std::move(work)]() mutable {
+                const auto own = std::exchange(work, nullptr);
                 if (before.valid()) std::exchange(before, {}).get();
-                std::exchange(work, nullptr)();
+                own();
                 return real_clock().now() - begin;
               }).share();
   return going_on_;
@@ -149,8 +151,13 @@ nn::Exchange Tables::pull() {
   // A step's batches have the shapes of those before it.
   const auto next = std::make_shared<Held>();
   next->step = *held_->step + 1;
-  for (const Part& part : held_->parts)
-    next->parts.push_back({.lookups = part.lookups, .rows = at::empty_like(part.rows), .gradients = at::empty_like(part.gradients)});
+  for (const Part& part : held_->parts) {
+    Part& of_next = next->parts.emplace_back();
+    of_next.lookups = part.lookups;
+    if (copy_) continue;  // which brings them to itself alone
+    of_next.rows = at::empty_like(part.rows);
+    of_next.gradients = at::empty_like(part.gradients);
+  }
   next->there = go_on_with([this, next, batches = std::exchange(next_batches_, nullptr)] {
     next->batches = batches();
     if (!copy_) return fetch(*next, 1);
@@ -267,8 +274,9 @@ void Tables::step_rows(const Held& held, std::span<const float> gradients) {
     return;
   }
   if (sets_rate_ && learning_rate_ != rate) {
-    // A pull of no keys has waited for nobody, and the step before, of a synchronous table, is to be made with the rate of its own.
-    if (held.keys.empty()) client_->wait_for_workers();
+    // A server that the pull asked for no row has waited for nobody, and the step before, of a synchronous table, is to be made with the
+    // rate of its own.
+    if (synchronous_) client_->wait_for_workers();
     client_->set_learning_rate(table_, rate);
     learning_rate_ = rate;
   }

@@ -42,13 +42,14 @@ class Tables {
   // Throws invalid_config where the servers hold rows already: those of another run of this name.
   void require_empty();
 
-  // Gives each batch of a run `rows`, f32 [samples, tables, dim], which rows() brings: those of its `keys`, summed over look-ups; and
-  // `row_gradients` of the same shape, not yet filled. Where batches have a `history`, also `history_rows`, f32 [samples, history, dim], of
-  // which those without a key are zeros, and `history_gradients`. In a step of training keys without a row get one; without a step, zeros.
+  // Of training.
   struct Step {
     std::int64_t number = 0;
     double learning_rate = 0;  // of the table
   };
+  // Gives each batch of a run `rows`, f32 [samples, tables, dim], which rows() brings: those of its `keys`, summed over look-ups; and
+  // `row_gradients` of the same shape, not yet filled. Where batches have a `history`, also `history_rows`, f32 [samples, history, dim], of
+  // which those without a key are zeros, and `history_gradients`. In a step of training keys without a row get one; without a step, zeros.
   void hold(std::vector<nn::Batch>& batches, const std::optional<Step>& step);
   // Whether this rank trains a copy of the rows (consistency geo).
   bool keeps_copy() const { return copy_.has_value(); }
@@ -118,6 +119,7 @@ class Tables {
   ps::Client::TableId table_ = 0;
   std::int64_t dimension_;
   std::optional<ps::GeoTable> copy_ = {};
+  bool synchronous_ = false;
   std::int64_t exchange_every_ = 1;          // steps
   std::int64_t unexchanged_ = 0;             // steps behind the last exchange
   bool sets_rate_ = false;                   // this rank tells the servers

@@ -75,7 +75,10 @@ TimedRows::TimedRows(const model::JobSpec& job, const Meter& meter, int workers)
       return listens.set_exception(std::current_exception());
     }
     listens.set_value();
-    server->serve(stop);
+    try {
+      server->serve(stop);
+    } catch (const std::exception&) {  // its client hears of it
+    }
   });
   listens.get_future().get();
   client_.emplace(std::vector{place}, secret);
@@ -120,7 +123,7 @@ void TimedRows::round() {
   pulling = pushing = {};
   meter_.together();
   for (int i = 0; i < passes_; ++i) pass(pulling, pushing);
-  const double count = passes_ * lookups_;
+  const double count = passes_ * std::max(1.0, lookups_);
   pull_.client.add(pulling.seconds(pulling.client, count));
   pull_.server.add(pulling.seconds(pulling.server, count));
   push_.client.add(pushing.seconds(pushing.client, count));
@@ -133,7 +136,8 @@ bool TimedRows::settled() const {
 }
 
 std::vector<profile::RowsSample> TimedRows::samples() const {
-  const double bytes = different_ / lookups_ * static_cast<double>(program::bytes_of_row(static_cast<std::int64_t>(dimension_)).value);
+  const double bytes =
+      different_ / std::max(1.0, lookups_) * static_cast<double>(program::bytes_of_row(static_cast<std::int64_t>(dimension_)).value);
   return {{"pull", meter_.slowest(pull_.client.median()), meter_.slowest(pull_.server.median()), bytes},
           {"push", meter_.slowest(push_.client.median()), meter_.slowest(push_.server.median()), bytes}};
 }

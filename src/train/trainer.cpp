@@ -250,7 +250,7 @@ void Trainer::load(const std::filesystem::path& checkpoint, bool whole) {
   for (int bucket = 0; bucket < impl_->store.bucket_count(); ++bucket) impl_->saver.keep(bucket);
   impl_->store.load(reader, whole);
   impl_->step = whole ? reader.state().step : 0;
-  if (whole) impl_->tables.resume_from(checkpoint);
+  if (whole) impl_->tables.resume_from(checkpoint, impl_->step);
   impl_->tokens = whole ? reader.state().tokens : 0;
   impl_->loaded_history = whole ? ValidationHistory::read(reader.state().extra) : ValidationHistory();
 }

@@ -86,6 +86,7 @@ class Trainer {
   // wish_to_stop: this rank was asked to stop; every rank learns it in this step's report.
   StepReport step(bool wish_to_stop = false);
   // Makes what a delayed exchange has left of the last step. Evaluating and saving begin with it; so must who ends without them.
+  // Also waits for rows of tables that are being pulled or pushed.
   void finish();
   bool validates() const;  // there are validation sequences
   // Of a trainer that only evaluates a model of clicks: the rows to evaluate with, in place of what parameter servers hold.

@@ -310,6 +310,8 @@ void train_rank(const TrainArguments& arguments) {
   const at::Device device = train::device_of(plan, cluster, arguments.rank.rank);
   const int threads = place.threads;
   if (std::getenv("OMP_NUM_THREADS") == nullptr && threads > 0) at::set_num_threads(threads);
+  // Servers of the run's own have its secret.
+  if (!plan.servers.empty()) ::setenv(kServersSecretVariable, arguments.rank.secret().c_str(), 1);
   const auto comm = arguments.rank.connect(task_of(arguments, job, plan), deadline_of(plan, job.model), device);
   std::optional<observe::RunLock> lock;
   std::optional<train::OwnServers> servers;
@@ -335,9 +337,7 @@ void train_rank(const TrainArguments& arguments) {
       log::set_file(run / "log.txt");
     }
     if (!plan.servers.empty()) {
-      const std::string secret = arguments.rank.secret();
-      ::setenv(kServersSecretVariable, secret.c_str(), 1);
-      job.parameter_servers.places = servers.emplace(plan, *comm, arguments.rank.address(), secret).places();
+      job.parameter_servers.places = servers.emplace(plan, *comm, arguments.rank.address(), arguments.rank.secret()).places();
     }
     train::Trainer& trainer = held.emplace(job, plan, *dataset, *comm, device);
     const std::filesystem::path checkpoints = run / "checkpoints";

@@ -59,11 +59,14 @@ def words(keys):
 @pytest.fixture
 def client(tessera):
     process, places = serving(tessera, "--listen", place_with_a_free_neighbour(), "--threads", "2")
-    one = Client(*places)
-    yield one
-    one.close()
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == 0
+    try:
+        one = Client(*places)
+        yield one
+        one.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+    finally:
+        process.kill()
 
 
 @pytest.mark.parametrize("rule", ["sgd", "adagrad"])
