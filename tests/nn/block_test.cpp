@@ -286,7 +286,7 @@ TEST(Blocks, AnUnknownKindIsAnsweredWithTheKnownOnes) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::not_found);
     EXPECT_THAT(error.what(), testing::HasSubstr("convolution"));
-    EXPECT_THAT(error.what(), testing::HasSubstr("expected one of: classifier, conv_layer, decoder_layer, embedding"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("expected one of: classifier, conv_layer, cross, decoder_layer, embedding"));
   }
 }
 
