@@ -45,7 +45,7 @@ def said(plan):
         shares = ", ".join(str(part["samples"]) for part in stage.get("shares", []))
         return f"blocks {run['first']} to {stage['blocks'][-1]['last'] - 1} on ranks {stage['ranks']}, dp {run['dp']}, zero {run['zero']}, {f'samples {shares}' if shares else 'equal shares'}"
     servers = ", ".join(f"{server['threads']} with rank {server['rank']}" for server in plan["servers"])
-    return f"{'; '.join(map(of, plan['stages']))}; {plan['micro_batches']} micro-batches of a replica; servers: {servers}; {plan['predicted']['step']:.3f} s predicted"
+    return f"{'; '.join(map(of, plan['stages']))}; {plan['micro_batches']} micro-batches of a replica; servers: {servers}; {plan['predicted']['step_seconds']:.3f} s predicted"
 
 
 class Bench:
@@ -96,7 +96,7 @@ def measured(bench, arguments):
             seconds[way] += bench.train(plans[way], where[way])[SKIPPED_STEPS:]
             print(f"round {turn + 1} of {arguments.rounds}, {way}: {arguments.batch / statistics.median(seconds[way]):.0f} samples/s", file=sys.stderr)
     steps = {way: statistics.median(of) for way, of in seconds.items()}
-    predicted = {way: json.loads(paths[1].read_text())["predicted"]["step"] for way, paths in plans.items() if way != EVEN}
+    predicted = {way: json.loads(paths[1].read_text())["predicted"]["step_seconds"] for way, paths in plans.items() if way != EVEN}
     best = min(steps[FAST], steps[SLOW])
     return {"rates": {way: arguments.batch / step for way, step in steps.items()}, "over_best_homogeneous": {way: best / step for way, step in steps.items()},
             "predicted_over_measured": {way: step / steps[way] for way, step in predicted.items()},
