@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+# What a shell starts in the background ignores Ctrl-C, and so would every program that a test starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 BINARIES = Path(os.environ.get("TESSERA_BIN", REPOSITORY / "build" / "release" / "bin"))
 SHAKESPEARE = REPOSITORY / "examples" / "shakespeare" / "shakespeare.txt"
