@@ -30,7 +30,7 @@ std::vector<Host> hosts_of(const cluster::ClusterSpec& cluster) {
   std::vector<Host> out;
   for (const cluster::ResourceGroup& group : cluster.groups)
     for (int node = 0; node < group.nodes; ++node)
-      out.push_back({group.speed_of(node), std::max(1, group.device.cores), group.device.is_cpu()});
+      out.push_back({group.speed_of(node), std::max(1, group.device.cores), group.device.shares_host()});
   return out;
 }
 

@@ -78,7 +78,7 @@ double ModelCosts::beside_servers(int index) {
   for (const plan::Server& server : plan_.servers) threads += server.threads;
   const plan::RankPlace& place = plan_.ranks[static_cast<std::size_t>(program.rank)];
   const cluster::Device& device = cost_model_.cluster().groups[static_cast<std::size_t>(place.group)].device;
-  if (computing <= 0 || !device.is_cpu()) return out;
+  if (computing <= 0 || !device.shares_host()) return out;
   const double served = lookups_ * (pull->server.median + push->server.median) * here / threads / speed_of(program.rank);
   return out = 1 + served / std::max(1, device.cores) / computing;
 }

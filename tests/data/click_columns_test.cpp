@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
+#include "base/expect_error.hpp"
 #include "base/hash.hpp"
 #include "base/temporary_folder.hpp"
 #include "data/clicks/click_file.hpp"
@@ -15,9 +16,11 @@
 namespace tessera::data {
 namespace {
 
-using testing::Each;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using tessera::testing::error_of;
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 constexpr const char* kModel = "{arch: deepfm, dim: 4, hidden: [8], tables: 2, dense: 1}";
 
@@ -30,15 +33,6 @@ model::JobSpec job_of(const std::filesystem::path& source, const std::string& da
 std::unique_ptr<Dataset> opened(const std::filesystem::path& source, const std::string& data, const std::string& model = kModel) {
   const model::JobSpec job = job_of(source, data, model);
   return open_dataset(job.data, job.model, 1);
-}
-
-Error refusal(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error;
-  }
-  return {ErrorCode::internal, "nothing was thrown"};
 }
 
 struct Shown {
@@ -113,17 +107,17 @@ TEST(Csv, NamesTheLineAndTheColumnThatCannotBeRead) {
       {"1,2,\"a\"b,c", "its field 3 has a quote that does not end"}};
   for (const auto& [line, problem] : cases) {
     const auto path = folder.write("log.csv", first + line + "\n");
-    const Error error = refusal([&] { opened(path, std::string("format: csv, ") + kColumns); });
+    const Error error = error_of([&] { opened(path, std::string("format: csv, ") + kColumns); });
     EXPECT_EQ(error.code(), ErrorCode::corrupt);
     EXPECT_EQ(error.where().line, 3);
     EXPECT_THAT(error.what(), HasSubstr(problem));
     EXPECT_THAT(error.what(), HasSubstr("data.on_error: skip"));
   }
   const auto path = folder.write("log.csv", "click,price,usr,item\n1,2,a,b\n");
-  const Error error = refusal([&] { opened(path, std::string("format: csv, ") + kColumns); });
+  const Error error = error_of([&] { opened(path, std::string("format: csv, ") + kColumns); });
   EXPECT_THAT(error.what(), HasSubstr("there is no column 'user'"));
   EXPECT_THAT(error.what(), HasSubstr("did you mean 'usr'?"));
-  const Error beyond = refusal([&] {
+  const Error beyond = error_of([&] {
     opened(folder.write("log.csv", first + "1,2,8,9\n"),
            "format: csv, columns: {label: click, dense: [price], categories: [user, {name: price, ids: number}]}",
            "{arch: deepfm, dim: 4, hidden: [8], tables: [0, 2], dense: 1}");
@@ -154,7 +148,7 @@ TEST(Multislot, HasACountBeforeTheValuesOfEachSlot) {
            {"1 1 2 0.5 1 0 1 -7 1 5", "its column 'user' is '-7', and not a whole number"},
            {"1 1 2 0.5 1 0 4 1 2 3 4 1 5", "its column 'user' has 4 values, and model.lookups is 3"}}) {
     const auto path = folder.write("part-0", line + "\n");
-    const Error error = refusal([&] { opened(path, data, model); });
+    const Error error = error_of([&] { opened(path, data, model); });
     EXPECT_EQ(error.where().line, 1);
     EXPECT_THAT(error.what(), HasSubstr(problem));
   }
@@ -188,7 +182,7 @@ TEST(Vocabularies, AreOfTrainingLinesOrOfAFile) {
   folder.write("items.txt", "hat\nshoe\n");
   EXPECT_NE(opened(path, data, "{arch: deepfm, dim: 4, hidden: [8], tables: [3, 3]}")->content_hash(), before);
   folder.write("items.txt", "hat\nshoe\nhat\n");
-  const Error error = refusal([&] { opened(path, data, "{arch: deepfm, dim: 4, hidden: [8], tables: 2}"); });
+  const Error error = error_of([&] { opened(path, data, "{arch: deepfm, dim: 4, hidden: [8], tables: 2}"); });
   EXPECT_EQ(error.where().line, 3);
   EXPECT_THAT(error.what(), HasSubstr("'hat' stands in line 1 already"));
 }
@@ -261,7 +255,7 @@ TEST(ClickFiles, AreTheSameReadByAnyNumberOfThreads) {
       EXPECT_EQ(read.clicked(index), n % 4 == 0);
       ++index;
     }
-    EXPECT_EQ(refusal([&] { file(model::OnError::stop); }).where().line, 2);
+    EXPECT_EQ(error_of([&] { file(model::OnError::stop); }).where().line, 2);
   }
 }
 

@@ -21,6 +21,7 @@
 #include "ps/serving_server.hpp"
 #include "ps/table_file.hpp"
 #include "ps/tables_helper.hpp"
+#include "ps/told_helper.hpp"
 
 namespace tessera::ps {
 namespace {
@@ -29,15 +30,6 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr int kDimension = 5;
-
-std::string told(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return std::string(name_of(error.code())) + ": " + error.what();
-  }
-  return {};
-}
 
 // What two servers have saved into `folder`: a base and a delta each, of a table some of whose rows were erased meanwhile. Returns what
 // the servers answer for `keys`, then.

@@ -10,6 +10,7 @@
 #include "base/error.hpp"
 #include "base/temporary_folder.hpp"
 #include "ps/tables_helper.hpp"
+#include "ps/told_helper.hpp"
 
 namespace tessera::ps {
 namespace {
@@ -27,15 +28,6 @@ Rows loaded(const TableSpec& spec, const std::vector<std::filesystem::path>& fil
   Table table(spec);
   load_table(table, files);
   return rows_of(table);
-}
-
-std::string told(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return std::string(name_of(error.code())) + ": " + error.what();
-  }
-  return {};
 }
 
 // What happens to a table between two saves, and during one.
