@@ -196,6 +196,7 @@ Json facts_of(const Run& run, const std::optional<program::StepFigures>& measure
               {"cluster", run.cluster ? run.cluster->name : ""},
               {"workers", run.plan ? Json(run.plan->world_size()) : Json()},
               {"tokens_of_step", run.metrics.empty() ? Json() : Json(run.metrics.back().tokens)},
+              {"counted", summary.counted},
               {"tokens", summary.tokens},
               {"step_seconds", optional_number(summary.step_seconds)},
               {"tokens_per_s", optional_number(summary.tokens_per_s)},

@@ -18,7 +18,7 @@ function header() {
   const fullest = data.ranks.filter(r => r.memory !== null).sort((a, b) => b.memory - a.memory)[0];
   const tiles = [
     ['Step, median', or(facts.step_seconds, seconds), step === null ? 'no prediction' : `predicted ${seconds(step)}${against(facts.step_seconds, step)}`],
-    ['Tokens/s, median', or(facts.tokens_per_s, count), step === null || facts.tokens_of_step === null ? '' : `predicted ${count(facts.tokens_of_step / step)}`],
+    [`${facts.counted[0].toUpperCase()}${facts.counted.slice(1)}/s, median`, or(facts.tokens_per_s, count), step === null || facts.tokens_of_step === null ? '' : `predicted ${count(facts.tokens_of_step / step)}`],
     ['Exposed communication', ...share('exposed')],
     ['Idle', ...share('idle')],
     ['Memory, fullest rank', fullest ? bytes(fullest.memory) : '–', fullest && fullest.memory_predicted !== null ? `rank ${fullest.rank}; predicted ${bytes(fullest.memory_predicted)}` : ''],
@@ -233,7 +233,7 @@ function curves() {
   const losses = [['training loss', '#0072B2', c.loss], ...(c.validation.length ? [['validation loss', '#D55E00', c.validation]] : [])];
   legend(at('curves-legend'), losses.length > 1 ? losses.map(line => [line[0], line[1]]) : []);
   curve('loss', losses, value => value.toFixed(value < 1 ? 3 : 2));
-  curve('throughput', [['tokens/s', '#009E73', c.throughput]], count);
+  curve('throughput', [[facts.counted + '/s', '#009E73', c.throughput]], count);
   curve('grad-norm', [['gradient norm', '#CC79A7', c.grad_norm]], value => String(+value.toPrecision(3)));
 }
 

@@ -16,13 +16,13 @@ namespace fs = std::filesystem;
 
 constexpr const char* kExpected = "a file of text, JSONL or Parquet (text and JSONL also as .gz or .zst), or a folder of them";
 
-[[noreturn]] void missing(const fs::path& root, const Where& where) {
+[[noreturn]] void missing(const fs::path& root, const std::string& expected, const Where& where) {
   std::vector<std::string> names;
   std::error_code ignored;
   const fs::path folder = root.has_parent_path() ? root.parent_path() : fs::path(".");
   for (const auto& entry : fs::directory_iterator(folder, ignored)) names.push_back(entry.path().filename());
   const auto guess = nearest(root.filename().string(), names);
-  throw Error(ErrorCode::not_found, text("the data source ", root.string(), " does not exist"), where, kExpected,
+  throw Error(ErrorCode::not_found, text("the data source ", root.string(), " does not exist"), where, expected,
               guess ? text("did you mean ", (folder / *guess).lexically_normal().string(), "?")
                     : "check data.source; a relative path in a train.yaml begins at the folder of the train.yaml");
 }
@@ -77,6 +77,31 @@ void list_folder(Source& source) {
   std::sort(source.left_out.begin(), source.left_out.end(), by_path);
 }
 
+// Whether a comes before b; of digits that follow each other the number counts, without its leading zeros.
+bool in_numbers_order(std::string_view a, std::string_view b) {
+  constexpr std::string_view kDigits = "0123456789";
+  const auto take_number = [&](std::string_view& rest) {
+    const std::size_t digits = std::min(rest.find_first_not_of(kDigits), rest.size());
+    std::string_view number = rest.substr(0, digits);
+    number.remove_prefix(std::min(number.find_first_not_of('0'), number.size()));
+    rest.remove_prefix(digits);
+    return number;
+  };
+  const std::string_view whole_a = a, whole_b = b;
+  while (!a.empty() && !b.empty()) {
+    if (kDigits.find(a.front()) != kDigits.npos && kDigits.find(b.front()) != kDigits.npos) {
+      const std::string_view first = take_number(a), second = take_number(b);
+      if (first.size() != second.size()) return first.size() < second.size();
+      if (first != second) return first < second;
+      continue;
+    }
+    if (a.front() != b.front()) return a.front() < b.front();
+    a.remove_prefix(1);
+    b.remove_prefix(1);
+  }
+  return a.empty() && b.empty() ? whole_a < whole_b : a.empty();
+}
+
 std::int64_t nanoseconds(const timespec& time) { return static_cast<std::int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec; }
 
 // A key for the state of all files as the file system tells it; empty when one changed so lately that a further change could
@@ -97,10 +122,39 @@ std::string state_key(const Source& source) {
 
 }  // namespace
 
+std::vector<SourceFile> open_log(const fs::path& root, const std::string& expected, const Where& where) {
+  std::error_code error;
+  const fs::file_status status = fs::status(root, error);
+  if (status.type() == fs::file_type::not_found || root.empty()) missing(root, expected, where);
+  if (error) throw_errno("inspect", root, error.value());
+  const auto file_at = [](const fs::path& path) { return SourceFile{path, Format::text, kind_of(path).compression, fs::file_size(path)}; };
+  if (!fs::is_directory(status)) {
+    if (fs::file_size(root) == 0)
+      throw Error(ErrorCode::invalid_config, text("the file ", root.string(), " is empty"), where, expected, "check data.source");
+    return {file_at(root)};
+  }
+
+  std::vector<SourceFile> files;
+  auto entry = fs::recursive_directory_iterator(root, error);
+  for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename();
+    if (name.starts_with('.') || name.starts_with('_'))
+      entry.disable_recursion_pending();
+    else if (entry->is_regular_file() && entry->file_size() > 0)
+      files.push_back(file_at(entry->path()));
+  }
+  if (error) throw_errno("list", root, error.value());
+  if (files.empty())
+    throw Error(ErrorCode::invalid_config, text("the folder ", root.string(), " holds no log"), where, expected,
+                "files that are empty, or whose names begin with '.' or '_', do not count");
+  std::ranges::sort(files, in_numbers_order, [](const SourceFile& file) { return std::string_view(file.path.native()); });
+  return files;
+}
+
 Source open_source(const fs::path& root, const model::RecordSpec& records, const Where& where) {
   std::error_code error;
   const fs::file_status status = fs::status(root, error);
-  if (status.type() == fs::file_type::not_found || root.empty()) missing(root, where);
+  if (status.type() == fs::file_type::not_found || root.empty()) missing(root, kExpected, where);
   if (error) throw_errno("inspect", root, error.value());
   Source source{.root = root, .records = records, .files = {}, .left_out = {}, .bytes = 0};
   if (fs::is_directory(status)) {

@@ -46,6 +46,11 @@ struct Source {
 // invalid_config for an empty file or a folder without such files; `where` is where the user named it.
 Source open_source(const std::filesystem::path& root, const model::RecordSpec& records = {}, const Where& where = {});
 
+// The files of a log that has one format, whatever they end in but .gz and .zst: the file itself; of a folder those at any depth whose
+// names begin neither with '.' nor with '_' and that are not empty, by path, numbers in it by their value (day_2 before day_10). Throws as
+// open_source does; `expected` says what the log should be.
+std::vector<SourceFile> open_log(const std::filesystem::path& root, const std::string& expected, const Where& where);
+
 // Throws invalid_config for a job that names no source and wants no synthetic data.
 void need_source(const model::DataSpec& data);
 

@@ -10,6 +10,7 @@
 #include "base/error.hpp"
 #include "base/file_system.hpp"
 #include "base/log.hpp"
+#include "model/forms.hpp"
 #include "model/job.hpp"
 #include "observe/metrics.hpp"
 #include "observe/run.hpp"
@@ -87,6 +88,15 @@ std::map<std::string, std::string> settings_of_run(const std::filesystem::path& 
   return out;
 }
 
+// Of a run whose train.yaml is not a whole job, tokens.
+std::string counted_in_run(const std::filesystem::path& train_yaml) {
+  try {
+    return model::counted_in(model::read_job(train_yaml).model);
+  } catch (const Error&) {
+    return RunSummary().counted;
+  }
+}
+
 }  // namespace
 
 const char* name_of(RunState state) {
@@ -110,6 +120,7 @@ RunSummary summarize(const std::filesystem::path& run) {
   if (std::filesystem::exists(run / "train.yaml")) {
     const ConfigNode root = ConfigNode::load(run / "train.yaml");
     const auto train = root.find("train");
+    summary.counted = counted_in_run(run / "train.yaml");
     summary.planned_steps = train ? train->get("steps", model::TrainSpec().steps) : model::TrainSpec().steps;
   }
   const auto metrics = read_metrics(run / "metrics.jsonl");

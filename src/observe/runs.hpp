@@ -27,6 +27,7 @@ struct RunSummary {
   RunState state = RunState::stopped;
   std::int64_t steps = 0;                     // made
   std::optional<std::int64_t> planned_steps;  // train.steps of its train.yaml; not there without one
+  std::string counted = "tokens";             // what `tokens` and `tokens_per_s` count; of other models images or samples
   std::int64_t tokens = 0;                    // trained on, as far as the metrics go
   std::optional<double> final_loss;           // of the last step
   std::optional<double> best_validation_loss;

@@ -21,7 +21,9 @@ std::string or_dash(const std::optional<Value>& value, const Format& format) {
 std::string loss_text(const std::optional<double>& loss) {
   return or_dash(loss, [](double value) { return fixed(value, 4); });
 }
-std::string speed_text(const std::optional<double>& speed) { return or_dash(speed, count_text); }
+std::string speed_text(const RunSummary& run) {
+  return or_dash(run.tokens_per_s, [&](double speed) { return text(count_text(speed), " ", run.counted, "/s"); });
+}
 std::string step_text(const std::optional<double>& seconds) {
   return or_dash(seconds, [](double value) { return to_text(Seconds(value)); });
 }
@@ -51,6 +53,7 @@ Json json_of(const RunSummary& run) {
           {"state", name_of(run.state)},
           {"steps", run.steps},
           {"planned_steps", json_or_null(run.planned_steps)},
+          {"counted", run.counted},
           {"tokens", run.tokens},
           {"final_loss", json_or_null(run.final_loss)},
           {"best_validation_loss", json_or_null(run.best_validation_loss)},
@@ -70,11 +73,10 @@ std::string one_line(const Json& json) { return json.dump(-1, ' ', false, Json::
 
 std::string to_table(const std::vector<RunSummary>& runs, int columns) {
   if (runs.empty()) return "no runs yet; start one: tessera train TRAIN.yaml\n";
-  Table table({{"run", Align::wrapped}, {"state"}, {"steps"}, {"loss"}, {"val loss"}, {"tokens/s"}, {"saved"}, {"plan", Align::wrapped}});
+  Table table({{"run", Align::wrapped}, {"state"}, {"steps"}, {"loss"}, {"val loss"}, {"speed"}, {"saved"}, {"plan", Align::wrapped}});
   for (const RunSummary& run : runs)
     table.add({run.name, name_of(run.state), steps_text(run), loss_text(run.final_loss), loss_text(run.best_validation_loss),
-               speed_text(run.tokens_per_s), run.checkpoints.empty() ? "-" : std::to_string(run.checkpoints.back()),
-               run.plan.empty() ? "-" : run.plan});
+               speed_text(run), run.checkpoints.empty() ? "-" : std::to_string(run.checkpoints.back()), run.plan.empty() ? "-" : run.plan});
   return table.text(columns);
 }
 
@@ -85,11 +87,11 @@ std::string to_table(const RunSummary& run, int columns) {
   table.add({"folder", run.folder.string()});
   table.add({"state", name_of(run.state)});
   table.add({"steps", steps_text(run)});
-  table.add({"tokens", count_text(static_cast<double>(run.tokens))});
+  table.add({run.counted, count_text(static_cast<double>(run.tokens))});
   table.add({"final loss", loss_text(run.final_loss)});
   table.add({"best validation loss", loss_text(run.best_validation_loss)});
   if (run.best_auc) table.add({"best AUC", loss_text(run.best_auc)});
-  table.add({"tokens/s", speed_text(run.tokens_per_s)});
+  table.add({"speed", speed_text(run)});
   table.add({"step", step_text(run.step_seconds)});
   table.add({"MFU", or_dash(run.mfu, percent_text)});
   table.add({"peak memory", or_dash(run.memory, bytes_text)});
@@ -104,12 +106,13 @@ std::string to_table(const RunComparison& comparison, int columns) {
   const RunSummary& b = comparison.second;
   Table table({{""}, {a.name, Align::wrapped}, {b.name, Align::wrapped}, {"second against first"}});
   table.add({"steps", steps_text(a), steps_text(b), ""});
-  table.add({"tokens", count_text(static_cast<double>(a.tokens)), count_text(static_cast<double>(b.tokens)), ""});
+  table.add({a.counted == b.counted ? a.counted : text(a.counted, ", ", b.counted), count_text(static_cast<double>(a.tokens)),
+             count_text(static_cast<double>(b.tokens)), ""});
   table.add({"final loss", loss_text(a.final_loss), loss_text(b.final_loss), change(a.final_loss, b.final_loss)});
   table.add({"best validation loss", loss_text(a.best_validation_loss), loss_text(b.best_validation_loss),
              change(a.best_validation_loss, b.best_validation_loss)});
   if (a.best_auc || b.best_auc) table.add({"best AUC", loss_text(a.best_auc), loss_text(b.best_auc), change(a.best_auc, b.best_auc)});
-  table.add({"tokens/s", speed_text(a.tokens_per_s), speed_text(b.tokens_per_s), ratio(a.tokens_per_s, b.tokens_per_s)});
+  table.add({"speed", speed_text(a), speed_text(b), a.counted == b.counted ? ratio(a.tokens_per_s, b.tokens_per_s) : ""});
   table.add({"step", step_text(a.step_seconds), step_text(b.step_seconds), ratio(a.step_seconds, b.step_seconds)});
   table.add({"MFU", or_dash(a.mfu, percent_text), or_dash(b.mfu, percent_text), ""});
   table.add({"peak memory", or_dash(a.memory, bytes_text), or_dash(b.memory, bytes_text), ""});

@@ -187,6 +187,43 @@ TEST(Vocabularies, AreOfTrainingLinesOrOfAFile) {
   EXPECT_THAT(error.what(), HasSubstr("'hat' stands in line 1 already"));
 }
 
+// Its parts are one log, in the order of their days; values of the last lines have no ids of their own.
+TEST(ClickFolders, AreReadAsOneLogInTheOrderOfTheirNumbers) {
+  const TemporaryFolder folder;
+  const std::string first = "click,user\n1,ann\n0,bob\n1,ann\n", second = "click,user\n0,cid\n0,bob\n", third = "click,user\n1,dan\n";
+  folder.write("log/day_10.csv", third);
+  folder.write("log/day_2.csv.gz", gzipped(second));
+  folder.write("log/day_1.csv", first);
+  folder.write("log/_SUCCESS", "");
+  folder.write("log/.part", "nothing");
+  folder.write("log/day_3.csv", "");
+  const std::string data = "format: csv, split: {train: 0.84}, columns: {label: click, categories: [{name: user, ids: vocabulary}]}";
+  constexpr const char* kFour = "{arch: deepfm, dim: 4, hidden: [8], tables: [4]}";
+  const auto dataset = opened(folder.path() / "log", data, kFour);
+  ASSERT_EQ(dataset->train_samples(), 5);
+  ASSERT_EQ(dataset->validation_samples(), 1);
+  std::vector<std::uint64_t> ids;
+  for (std::int64_t sample = 0; sample < 5; ++sample) ids.push_back(id_of(sample_of(*dataset, sample).keys[0]));
+  EXPECT_THAT(ids, ElementsAre(1, 2, 1, 3, 2));  // ann and bob come twice, and ann is the first by name
+  std::int32_t label = 0;
+  std::vector<std::uint64_t> keys(1);
+  dataset->fill_validation(0, {std::span(&label, 1), std::span(keys)});
+  EXPECT_EQ(label, 1);
+  EXPECT_EQ(id_of(keys[0]), 0u);
+
+  const std::uint64_t before = dataset->content_hash();
+  folder.write("log/day_10.csv", "click,user\n1,eve\n");
+  EXPECT_NE(opened(folder.path() / "log", data, kFour)->content_hash(), before);
+  folder.write("log/day_10.csv", "click,shop\n1,eve\n");
+  const Error other = error_of([&] { opened(folder.path() / "log", data, kFour); });
+  EXPECT_THAT(other.where().file, HasSubstr("day_10.csv"));
+  EXPECT_THAT(other.what(), HasSubstr("the first line of"));
+  folder.write("empty/_SUCCESS", "1");
+  EXPECT_THAT(error_of([&] { opened(folder.path() / "empty", data, kFour); }).what(), HasSubstr("holds no log"));
+  EXPECT_THAT(error_of([&] { opened(folder.path() / "logs", data, kFour); }).what(),
+              ::testing::AllOf(HasSubstr("a click log"), HasSubstr("did you mean")));
+}
+
 std::string log_of(int lines) {
   std::string log = "click,user\n";
   for (int n = 0; n < lines; ++n) log += text(n % 4 == 0 ? 1 : 0, ",", n, "\n");

@@ -67,7 +67,7 @@ TEST(Runs, ListLeavesOutWhatCannotBeRead) {
   const auto runs = list_runs(folder.path());
   ASSERT_EQ(runs.size(), 2u);
   EXPECT_EQ(runs[0].name, "a");
-  EXPECT_THAT(to_table(runs), testing::HasSubstr("b    stopped  5/10   3.0000  4.7500    2.00 k    5"));
+  EXPECT_THAT(to_table(runs), testing::HasSubstr("b    stopped  5/10   3.0000  4.7500    2.00 k tokens/s  5"));
   EXPECT_THAT(to_table(list_runs(folder.path() / "nowhere")), testing::HasSubstr("no runs yet"));
   const auto json = nlohmann::json::parse(to_json(runs));
   EXPECT_EQ(json.at("runs").size(), 2u);
@@ -85,7 +85,7 @@ TEST(Runs, ComparisonShowsWhatDiffers) {
   EXPECT_EQ(comparison.config[0].second, "0.002");
   const std::string table = to_table(comparison);
   EXPECT_THAT(table, testing::ContainsRegex("final loss +3.0000 +2.0000 +-1.0000"));
-  EXPECT_THAT(table, testing::ContainsRegex("tokens/s +2.00 k +4.00 k +2.00 x"));
+  EXPECT_THAT(table, testing::ContainsRegex("speed +2.00 k tokens/s +4.00 k tokens/s +2.00 x"));
   EXPECT_THAT(table, testing::ContainsRegex("train.optimizer.lr +0.001 +0.002"));
   const auto json = nlohmann::json::parse(to_json(comparison));
   EXPECT_EQ(json.at("config").at(0).at("key"), "train.optimizer.lr");

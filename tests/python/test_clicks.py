@@ -316,16 +316,20 @@ def test_parquet_is_read_as_csv_is(tessera):
     table = pyarrow.Table.from_pylist(rows)
     table = table.set_column(2, "user", table["user"].dictionary_encode())
     pyarrow.parquet.write_table(table, tessera.folder / "clicks.parquet", row_group_size=70)
+    (tessera.folder / "parts").mkdir()
+    for part, begin in enumerate(range(0, 300, 30)):  # part-10 would stand before part-2 by its letters
+        pyarrow.parquet.write_table(table.slice(begin, 30), tessera.folder / "parts" / f"part-{part + 1}.parquet")
     text = "".join(f"{row['click']},{row['price']},{row['user']},{row['item']},{'|'.join(map(str, row['seen']))}\n" for row in rows)
     (tessera.folder / "clicks.csv.gz").write_bytes(gzip.compress(("click,price,user,item,seen\n" + text).encode()))
     shown = {}
-    for kind, source in (("csv", "clicks.csv.gz"), ("parquet", "clicks.parquet")):
+    for name, source in (("csv", "clicks.csv.gz"), ("parts", "parts"), ("parquet", "clicks.parquet")):
+        kind = "csv" if name == "csv" else "parquet"
         columns = {"label": "click", "dense": ["price"], "categories": [{"name": "user", "ids": "vocabulary", "least": 3}, "item"], "history": "seen"}
         data = {"source": source, "format": kind, "columns": columns, "split": {"train": 0.9}, "negatives": 0.5}
         model = {"arch": "din", "tables": 2, "dim": DIM, "dense": 1, "hidden": [8], "history": 3, "target": 1}
-        yaml = tessera.write(f"{kind}.yaml", {**job(kind, "deepfm", steps=2), "model": model, "data": data})
-        shown[kind] = tessera("data", "batch", yaml, "--count", 2, "--json").stdout
-    assert shown["csv"] == shown["parquet"]
+        yaml = tessera.write(f"{name}.yaml", {**job(name, "deepfm", steps=2), "model": model, "data": data})
+        shown[name] = tessera("data", "batch", yaml, "--count", 2, "--json").stdout
+    assert shown["csv"] == shown["parquet"] == shown["parts"]
     refused = tessera("data", "batch", yaml, "--set", "data.columns.dense=[prize]", check=False)
     assert refused.returncode == 2 and 'did you mean "price"?' in refused.stderr
     refused = tessera("data", "batch", yaml, "--set", "data.columns.label=item", check=False)

@@ -102,9 +102,6 @@ std::unique_ptr<Dataset> open_clicks(const model::DataSpec& spec, const model::M
   need_source(spec);
   const ClickShape shape = click_shape(model);
   if (spec.synthetic) return std::make_unique<ClickDataset>(spec, shape, seed, make_synthetic_lines(shape, seed));
-  const model::SourceSpec& source = spec.sources.front();
-  if (std::filesystem::is_directory(source.path))
-    throw Error(ErrorCode::invalid_config, source.path.string() + " is a folder", source.where, "the file of a click log");
   ensure(spec.format.has_value(), "a click log has a format, which read_job asks for");
   auto lines = *spec.format == model::ClickFormat::parquet ? open_parquet_lines(spec, shape) : open_text_lines(spec, model, shape);
   return std::make_unique<ClickDataset>(spec, shape, seed, std::move(lines));

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <functional>
 
 #include "base/file_system.hpp"
 #include "base/hash.hpp"
@@ -12,45 +13,43 @@
 namespace tessera::data {
 namespace {
 
+// Calls with the cells of each row that the columns want; rows count from 1.
+void read_rows(const std::filesystem::path& file, const model::ClickColumns& spec, const ClickShape& shape,
+               const std::function<void(const Cells&, std::int64_t row)>& visit) {
+  const std::vector<std::string> wanted = wanted_columns(spec);
+  const std::vector<bool> lists = columns_of_lists(spec, shape.lookups);
+  Cells cells(wanted.size());
+  read_parquet(
+      file, wanted,
+      [&](std::span<const std::string_view> values, std::int64_t row, double) {
+        cells.clear();
+        for (std::size_t i = 0; i < wanted.size(); ++i) {
+          if (lists[i])
+            split_list(values[i], kParquetListSeparator, cells.at(i));
+          else
+            cells.at(i).push_back(values[i]);
+        }
+        visit(cells, row + 1);
+      },
+      ParquetValues::any);
+}
+
+std::int64_t rows_of(const std::filesystem::path& file) {
+  std::int64_t rows = 0;
+  read_parquet(file, {}, [&](std::span<const std::string_view>, std::int64_t row, double) { rows = row + 1; });
+  return rows;
+}
+
 class ParquetLines final : public ClickLines {
  public:
-  ParquetLines(const model::DataSpec& spec, const ClickShape& shape)
+  ParquetLines(const std::filesystem::path& file, const model::DataSpec& spec, const ClickShape& shape, const ColumnReader& columns)
       : keys_of_one_(shape.tables() * static_cast<std::size_t>(shape.lookups)),
         dense_of_one_(static_cast<std::size_t>(shape.dense)),
         history_of_one_(static_cast<std::size_t>(shape.history)) {
-    const model::SourceSpec& source = spec.sources.front();
-    const std::filesystem::path file = open_source(source.path, {}, source.where).files.front().path;
-    const std::vector<std::string> wanted = wanted_columns(spec.columns);
-    const std::vector<bool> lists = columns_of_lists(spec.columns, shape.lookups);
-    ColumnReader columns(spec.columns, shape);
-    Cells cells(wanted.size());
-    // Cells of a row; its number counts from 1.
-    const auto visit = [&](const auto& work) {
-      read_parquet(
-          file, wanted,
-          [&](std::span<const std::string_view> values, std::int64_t row, double share) {
-            cells.clear();
-            for (std::size_t i = 0; i < wanted.size(); ++i) {
-              if (lists[i])
-                split_list(values[i], kParquetListSeparator, cells.at(i));
-              else
-                cells.at(i).push_back(values[i]);
-            }
-            work(row + 1, share);
-          },
-          ParquetValues::any);
-    };
-    if (columns.needs_vocabularies()) {
-      std::vector<VocabularyBuilder> builders(columns.categories());
-      visit([&](std::int64_t, double share) {
-        if (share < spec.train_fraction) columns.count(cells, builders);
-      });
-      columns.set_vocabularies(builders);
-    }
     LeftOutLines left_out(file, spec.records.on_error, "row");
     ClickSample sample(shape);
     const ClickRoom room = sample.room();
-    visit([&](std::int64_t row, double) {
+    read_rows(file, spec.columns, shape, [&](const Cells& cells, std::int64_t row) {
       if (const std::string problem = columns.read(cells, room); !problem.empty()) return left_out.add(row, problem);
       if (const std::string beyond = beyond_rows(room, shape); !beyond.empty())
         throw beyond_rows_error(beyond, in_file(file, static_cast<int>(row)));
@@ -60,7 +59,8 @@ class ParquetLines final : public ClickLines {
       history_.insert(history_.end(), room.history.begin(), room.history.end());
     });
     note_ = left_out.note();
-    if (clicked_.empty()) throw Error(ErrorCode::invalid_config, file.string() + " has no rows", source.where, "a file with rows");
+    if (clicked_.empty())
+      throw Error(ErrorCode::invalid_config, file.string() + " has no rows", spec.sources.front().where, "a file with rows");
     const MappedFile map(file);
     source_hash_ = hash64(map.bytes());
     content_hash_ = seed_of(source_hash_, columns.vocabulary_hash());
@@ -96,7 +96,23 @@ class ParquetLines final : public ClickLines {
 }  // namespace
 
 std::unique_ptr<ClickLines> open_parquet_lines(const model::DataSpec& spec, const ClickShape& shape) {
-  return std::make_unique<ParquetLines>(spec, shape);
+  const model::SourceSpec& source = spec.sources.front();
+  const std::vector<SourceFile> files = open_log(source.path, "a Parquet file, or a folder of them", source.where);
+  ColumnReader columns(spec.columns, shape);
+  if (columns.needs_vocabularies()) {
+    std::int64_t rows = 0;
+    for (const SourceFile& file : files) rows += rows_of(file.path);
+    auto left = static_cast<std::int64_t>(static_cast<double>(rows) * spec.train_fraction);
+    std::vector<VocabularyBuilder> builders(columns.categories());
+    for (const SourceFile& file : files)
+      read_rows(file.path, spec.columns, shape, [&](const Cells& cells, std::int64_t) {
+        if (--left >= 0) columns.count(cells, builders);
+      });
+    columns.set_vocabularies(builders);
+  }
+  std::vector<std::unique_ptr<ClickLines>> lines;
+  for (const SourceFile& file : files) lines.push_back(std::make_unique<ParquetLines>(file.path, spec, shape, columns));
+  return joined_lines(std::move(lines));
 }
 
 }  // namespace tessera::data

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <future>
+#include <span>
 #include <thread>
 
 #include "base/hash.hpp"
@@ -7,13 +8,14 @@
 #include "data/clicks/click_lines.hpp"
 #include "data/clicks/columns.hpp"
 #include "data/clicks/line_fields.hpp"
+#include "data/in_file.hpp"
 
 namespace tessera::data {
 namespace {
 
 class TextLines final : public ClickLines {
  public:
-  TextLines(std::unique_ptr<ClickFormat> format, ClickFile file, std::uint64_t ids)
+  TextLines(std::shared_ptr<const ClickFormat> format, ClickFile file, std::uint64_t ids)
       : format_(std::move(format)), file_(std::move(file)), ids_(ids) {}
   std::int64_t size() const override { return file_.size(); }
   void read(std::int64_t index, const ClickRoom& room) const override {
@@ -26,7 +28,7 @@ class TextLines final : public ClickLines {
   std::string note() const override { return file_.note(); }
 
  private:
-  std::unique_ptr<ClickFormat> format_;
+  std::shared_ptr<const ClickFormat> format_;
   ClickFile file_;
   std::uint64_t ids_;  // of vocabularies; 0: there are none
 };
@@ -40,17 +42,19 @@ int threads_for(std::size_t bytes) {
 
 std::string_view without_return(std::string_view line) { return line.substr(0, line.size() - (line.ends_with('\r') ? 1 : 0)); }
 
-// The first `share` of the lines.
-std::string_view first_lines(std::string_view content, double share) {
-  const auto lines = static_cast<double>(std::count(content.begin(), content.end(), '\n'));
+std::int64_t count_lines(std::string_view content) { return std::count(content.begin(), content.end(), '\n'); }
+
+// Up to `left` lines, which it is less by.
+std::string_view first_lines(std::string_view content, std::int64_t& left) {
   std::size_t end = 0;
-  for (auto left = static_cast<std::int64_t>(lines * share); left > 0; --left) end = content.find('\n', end) + 1;
+  for (; left > 0 && end < content.size(); --left) end = std::min(content.find('\n', end), content.size() - 1) + 1;
   return content.substr(0, end);
 }
 
-// Counts what stands in lines that can be read.
-std::vector<VocabularyBuilder> count_values(std::string_view content, const CellReader& reader, const ColumnReader& columns,
-                                            std::size_t wanted, int threads) {
+// Counts in what stands in lines that can be read.
+void count_values(std::string_view content, const CellReader& reader, const ColumnReader& columns, std::size_t wanted,
+                  std::vector<VocabularyBuilder>& all) {
+  const int threads = threads_for(content.size());
   std::vector<std::future<std::vector<VocabularyBuilder>>> counts;
   const std::size_t piece = content.size() / static_cast<std::size_t>(threads) + 1;
   while (!content.empty()) {
@@ -66,12 +70,10 @@ std::vector<VocabularyBuilder> count_values(std::string_view content, const Cell
     }));
     content.remove_prefix(end);
   }
-  std::vector<VocabularyBuilder> all(columns.categories());
   for (auto& count : counts) {
     const std::vector<VocabularyBuilder> builders = count.get();
     for (std::size_t i = 0; i < all.size(); ++i) all[i].add(builders[i]);
   }
-  return all;
 }
 
 std::vector<std::string> header_of(const ClickText& source, char separator) {
@@ -80,15 +82,32 @@ std::vector<std::string> header_of(const ClickText& source, char separator) {
   return csv_fields(without_return(take_field(content, '\n')), separator);
 }
 
+// Of all files, which have the same one.
+std::vector<std::string> common_header(std::span<const ClickText> files, char separator) {
+  std::vector<std::string> names = header_of(files.front(), separator);
+  for (const ClickText& file : files.subspan(1))
+    if (header_of(file, separator) != names)
+      throw Error(ErrorCode::invalid_config, "its first line does not name the columns that the first file's names",
+                  in_file(file.path(), 1), text("the first line of ", files.front().path().string()),
+                  "say data.columns.names where files have no such line, and leave out files of other logs");
+  return names;
+}
+
 }  // namespace
 
 std::unique_ptr<ClickLines> open_text_lines(const model::DataSpec& spec, const model::ModelSpec& model, const ClickShape& shape) {
   const model::SourceSpec& source = spec.sources.front();
-  ClickText file(open_source(source.path, {}, source.where).files.front());
-  const int threads = threads_for(file.content().size());
-  const auto index = [&](std::unique_ptr<ClickFormat> format, bool header, std::uint64_t ids) {
-    ClickFile lines(std::move(file), *format, shape, spec.records.on_error, header, threads, source.where);
-    return std::make_unique<TextLines>(std::move(format), std::move(lines), ids);
+  std::vector<ClickText> files;
+  for (const SourceFile& file : open_log(source.path, "a click log, also as .gz or .zst, or a folder of its parts", source.where))
+    files.emplace_back(file);
+  const auto index = [&](std::shared_ptr<const ClickFormat> format, bool header, std::uint64_t ids) {
+    std::vector<std::unique_ptr<ClickLines>> lines;
+    for (ClickText& file : files) {
+      const int threads = threads_for(file.content().size());
+      ClickFile checked(std::move(file), *format, shape, spec.records.on_error, header, threads, source.where);
+      lines.push_back(std::make_unique<TextLines>(format, std::move(checked), ids));
+    }
+    return joined_lines(std::move(lines));
   };
   if (*spec.format == model::ClickFormat::criteo || *spec.format == model::ClickFormat::libsvm)
     return index(make_click_format(*spec.format, model, spec.where), false, 0);
@@ -97,16 +116,24 @@ std::unique_ptr<ClickLines> open_text_lines(const model::DataSpec& spec, const m
   const bool header = csv && spec.columns.names.empty();
   std::shared_ptr<const CellReader> cells;
   if (csv)
-    cells =
-        make_csv(spec.columns, header ? header_of(file, spec.columns.separator) : spec.columns.names, shape.lookups, spec.columns.where);
+    cells = make_csv(spec.columns, header ? common_header(files, spec.columns.separator) : spec.columns.names, shape.lookups,
+                     spec.columns.where);
   else
     cells = make_multislot(spec.columns);
   const std::size_t wanted = wanted_columns(spec.columns).size();
   const auto columns = std::make_shared<ColumnReader>(spec.columns, shape);
   if (columns->needs_vocabularies()) {
-    std::string_view content = file.content();
-    if (header) take_field(content, '\n');
-    columns->set_vocabularies(count_values(first_lines(content, spec.train_fraction), *cells, *columns, wanted, threads));
+    std::vector<std::string_view> contents;
+    std::int64_t lines = 0;
+    for (const ClickText& file : files) {
+      std::string_view& content = contents.emplace_back(file.content());
+      if (header) take_field(content, '\n');
+      lines += count_lines(content);
+    }
+    auto left = static_cast<std::int64_t>(static_cast<double>(lines) * spec.train_fraction);
+    std::vector<VocabularyBuilder> values(columns->categories());
+    for (const std::string_view content : contents) count_values(first_lines(content, left), *cells, *columns, wanted, values);
+    columns->set_vocabularies(values);
   }
   return index(make_column_format(cells, columns, wanted), header, columns->vocabulary_hash());
 }
