@@ -54,7 +54,9 @@ class Outcome:
 
 
 def run(command, environment=None):
-    return subprocess.run([str(word) for word in command], cwd=ROOT, env={**os.environ, **(environment or {})}).returncode
+    # As `tessera train` starts its ranks: tests run beside each other, and threads that spin keep each other's cores.
+    environment = {"GOMP_SPINCOUNT": "1000", **os.environ, **(environment or {})}
+    return subprocess.run([str(word) for word in command], cwd=ROOT, env=environment).returncode
 
 
 def add_up(outcome, report):

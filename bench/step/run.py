@@ -5,9 +5,11 @@
 All programs stay loaded and take turns, a few steps each, so that other load on the machine meets all of them; a program's
 figure is the median over all its steps. Prints a table of tokens/s and ratios, or JSON. Where the CPU has no bf16
 instructions, PyTorch takes minutes for the steps in bf16: --precision fp32 leaves them out.
+Tessera's programs run in the environment that `tessera train` gives its ranks.
 """
 import argparse
 import json
+import os
 import pathlib
 import platform
 import statistics
@@ -53,7 +55,7 @@ def main():
     try:
         for name, command in commands.items():  # one after the other: they warm up, and compile, alone
             print(f"{name}: warming up", file=sys.stderr)
-            programs.append(Program(name, command))
+            programs.append(Program(name, command, dict(os.environ, GOMP_SPINCOUNT="1000") if name.startswith("tessera") else None))
             programs[-1].wait_until_ready()
         for turn in range(options.rounds):
             for program in programs:

@@ -9,6 +9,7 @@
 
 #include "base/free_port.hpp"
 #include "cluster/processors.hpp"
+#include "control/thread_waits.hpp"
 
 namespace tessera::cli {
 namespace {
@@ -47,6 +48,7 @@ void become_worker(const std::vector<std::string>& arguments, bool json) { becom
 
 void become_program(const std::string& name, const std::vector<std::string>& arguments, bool json) {
   ::setenv(kHangUpStaysOurs.first, kHangUpStaysOurs.second, 1);
+  control::spin_briefly();
   if (json) control::report_errors_to(STDOUT_FILENO);
   const std::string program = control::sibling_program(name).string();
   std::vector<char*> pointers = {const_cast<char*>(program.c_str())};

@@ -14,6 +14,7 @@
 
 #include "base/secret.hpp"
 #include "control/report.hpp"
+#include "control/thread_waits.hpp"
 
 namespace tessera::control {
 namespace {
@@ -48,6 +49,7 @@ void close_if_open(int& descriptor) {
   ::fcntl(report.write_end, F_SETFD, 0);
   ::setenv(kSecretVariable, secret.c_str(), 1);
   for (const auto& [name, value] : worker.environment) ::setenv(name.c_str(), value.c_str(), 1);
+  spin_briefly();
   ::setenv(kErrorDescriptor, std::to_string(report.write_end).c_str(), 1);
   if (!worker.processors.empty()) {
     cpu_set_t processors;

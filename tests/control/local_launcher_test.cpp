@@ -68,6 +68,22 @@ TEST(LocalLauncher, GivesTheWorkersOfALaunchASecret) {
   EXPECT_EQ(read_whole(file + "-0"), "the user's own\n");
 }
 
+TEST(LocalLauncher, LetsThreadsThatWaitSleepSoonUnlessTheUserSaysHowTheyWait) {
+  const TemporaryFolder folder;
+  const std::string file = (folder.path() / "turns").string();
+  ::unsetenv("GOMP_SPINCOUNT");
+  ::unsetenv("OMP_WAIT_POLICY");
+  const auto turns_in = [&](std::vector<std::pair<std::string, std::string>> environment) {
+    WorkerCommand worker = shell(0, "echo $GOMP_SPINCOUNT > " + file);
+    worker.environment = std::move(environment);
+    run_workers({worker}, {});
+    return read_whole(file);
+  };
+  EXPECT_EQ(turns_in({}), "1000\n");
+  EXPECT_EQ(turns_in({{"GOMP_SPINCOUNT", "7"}}), "7\n");
+  EXPECT_EQ(turns_in({{"OMP_WAIT_POLICY", "active"}}), "\n");
+}
+
 TEST(LocalLauncher, ThrowsTheErrorThatAWorkerReports) {
   const Error error = error_of([] { run_workers({shell(0, "true"), shell(1, report("io", "the disk is full"))}, {}); });
   EXPECT_EQ(error.code(), ErrorCode::io);
